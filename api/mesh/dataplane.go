@@ -1,0 +1,98 @@
+package mesh
+
+// Dataplane is one proxy and the application beside it.
+type Dataplane struct {
+	Meta
+	Spec DataplaneSpec `json:"spec"`
+}
+
+// DataplaneSpec is what a Dataplane says; on Kubernetes the spec of the CRD.
+type DataplaneSpec struct {
+	Networking Networking `json:"networking"`
+	// Probes is deprecated: accepted with a warning.
+	Probes *Probes `json:"probes,omitempty"`
+	// TCPProbes is deprecated: accepted with a warning.
+	TCPProbes []TCPProbe `json:"tcpProbes,omitempty"`
+}
+
+// Networking says where a proxy listens.
+type Networking struct {
+	// Address is the IP address under which other proxies reach this one.
+	Address             string               `json:"address"`
+	Inbound             []Inbound            `json:"inbound,omitempty"`
+	Outbound            []Outbound           `json:"outbound,omitempty"`
+	TransparentProxying *TransparentProxying `json:"transparentProxying,omitempty"`
+}
+
+// Inbound is one port of the application, as the mesh reaches it.
+type Inbound struct {
+	// Port that the proxy listens on, or with TransparentProxying the port that is redirected to it.
+	Port uint32 `json:"port"`
+	// ServicePort is the application's port. Default Port.
+	ServicePort uint32 `json:"servicePort,omitempty"`
+	// ServiceAddress is the application's IP address. Default 127.0.0.1, with TransparentProxying Address.
+	ServiceAddress string `json:"serviceAddress,omitempty"`
+	// Address overrides Networking.Address for this inbound.
+	Address string  `json:"address,omitempty"`
+	Tags    Tags    `json:"tags"`
+	Health  *Health `json:"health,omitempty"`
+	// ServerFirst marks a protocol in which the server speaks first (MySQL, SMTP). In PERMISSIVE the port then
+	// has no TLS inspector and takes plain text alone; in STRICT the mark has no effect.
+	ServerFirst bool `json:"serverFirst,omitempty"`
+}
+
+// Outbound is a local port at which the application reaches a service.
+type Outbound struct {
+	// Address is an IP address. Default 127.0.0.1.
+	Address string `json:"address,omitempty"`
+	Port    uint32 `json:"port"`
+	Tags    Tags   `json:"tags"`
+}
+
+// TransparentProxying is set where the kernel redirects the application's connections to the proxy.
+type TransparentProxying struct {
+	RedirectPortInbound  uint32 `json:"redirectPortInbound,omitempty"`
+	RedirectPortOutbound uint32 `json:"redirectPortOutbound,omitempty"`
+}
+
+// Probes is Kuma's deprecated virtual listener for HTTP probes.
+type Probes struct {
+	Port      uint32          `json:"port"`
+	Endpoints []ProbeEndpoint `json:"endpoints,omitempty"`
+}
+
+// ProbeEndpoint maps a path of the virtual listener to one of the application.
+type ProbeEndpoint struct {
+	InboundPort uint32 `json:"inboundPort"`
+	InboundPath string `json:"inboundPath"`
+	Path        string `json:"path"`
+}
+
+// TCPProbe is a port that may be probed.
+type TCPProbe struct {
+	Port uint32 `json:"port"`
+}
+
+// Key implements Object.
+func (d *Dataplane) Key() Key { return Key{Kind: KindDataplane, Mesh: d.Mesh, Name: d.Name} }
+
+// Workload names what the proxy's certificate stands for outside Kubernetes: the label kuma.io/workload, else the
+// kuma.io/service of the first inbound. It is never the replica's name. "" if there is neither.
+func (d *Dataplane) Workload() string {
+	if w := d.Labels[LabelWorkload]; w != "" {
+		return w
+	}
+	if len(d.Spec.Networking.Inbound) > 0 {
+		return d.Spec.Networking.Inbound[0].Tags.Service()
+	}
+	return ""
+}
+
+// SPIFFEID is the URI SAN of the proxy's certificate, "" if it has no workload.
+func (d *Dataplane) SPIFFEID(trustDomainSuffix string) string {
+	w := d.Workload()
+	if w == "" {
+		return ""
+	}
+	return "spiffe://" + TrustDomain(d.Mesh, trustDomainSuffix) + "/workload/" + w
+}
