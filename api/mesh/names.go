@@ -16,6 +16,9 @@ const (
 	DefaultTrustDomain = "sonde.internal"
 	// ProxyDomain ends the DNS name that a proxy's certificate carries: <dataplane>.<mesh>.proxy.sonde.internal.
 	ProxyDomain = "proxy.sonde.internal"
+	// ServingName is a DNS SAN of every serving certificate of the control plane: agents, Envoy and sondectl verify it,
+	// whatever address they connect to.
+	ServingName = "sonde-cp.sonde.internal"
 )
 
 // Ports of a sidecar and of the control plane, as in users' network policies.
