@@ -2,7 +2,6 @@ package health
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -54,5 +53,5 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	if stop() { // ctx has not ended: the listener broke
 		return fmt.Errorf("serve health on %s: %w", l.Addr(), err)
 	}
-	return errors.Join(<-stopped)
+	return <-stopped
 }

@@ -83,10 +83,12 @@ type JoinRequest struct {
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Token string                 `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
 	// PKCS #10, DER. Only its public key and signature are read.
-	Csr           []byte   `protobuf:"bytes,4,opt,name=csr,proto3" json:"csr,omitempty"`
-	Version       *Version `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Csr     []byte   `protobuf:"bytes,4,opt,name=csr,proto3" json:"csr,omitempty"`
+	Version *Version `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	// host:port at which the agent reaches the control plane: Envoy will use the same.
+	ControlPlaneAddress string `protobuf:"bytes,6,opt,name=control_plane_address,json=controlPlaneAddress,proto3" json:"control_plane_address,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *JoinRequest) Reset() {
@@ -152,6 +154,13 @@ func (x *JoinRequest) GetVersion() *Version {
 		return x.Version
 	}
 	return nil
+}
+
+func (x *JoinRequest) GetControlPlaneAddress() string {
+	if x != nil {
+		return x.ControlPlaneAddress
+	}
+	return ""
 }
 
 type JoinResponse struct {
@@ -912,13 +921,14 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x14agent/v1/agent.proto\x12\x0esonde.agent.v1\"5\n" +
 	"\aVersion\x12\x14\n" +
 	"\x05sonde\x18\x01 \x01(\tR\x05sonde\x12\x14\n" +
-	"\x05envoy\x18\x02 \x01(\tR\x05envoy\"\x90\x01\n" +
+	"\x05envoy\x18\x02 \x01(\tR\x05envoy\"\xc4\x01\n" +
 	"\vJoinRequest\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05token\x18\x03 \x01(\tR\x05token\x12\x10\n" +
 	"\x03csr\x18\x04 \x01(\fR\x03csr\x121\n" +
-	"\aversion\x18\x05 \x01(\v2\x17.sonde.agent.v1.VersionR\aversion\"b\n" +
+	"\aversion\x18\x05 \x01(\v2\x17.sonde.agent.v1.VersionR\aversion\x122\n" +
+	"\x15control_plane_address\x18\x06 \x01(\tR\x13controlPlaneAddress\"b\n" +
 	"\fJoinResponse\x124\n" +
 	"\bidentity\x18\x01 \x01(\v2\x18.sonde.agent.v1.IdentityR\bidentity\x12\x1c\n" +
 	"\tbootstrap\x18\x02 \x01(\fR\tbootstrap\" \n" +
