@@ -2,6 +2,8 @@
 package resource
 
 import (
+	"cmp"
+
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
@@ -19,6 +21,21 @@ const (
 // Types lists them in the order in which they are sent.
 func Types() []Type { return []Type{Cluster, Endpoint, Listener, Route} }
 
+// Short is the word for people, in logs and metrics: cluster, endpoint, listener or route.
+func (t Type) Short() string {
+	switch t {
+	case Cluster:
+		return "cluster"
+	case Endpoint:
+		return "endpoint"
+	case Listener:
+		return "listener"
+	case Route:
+		return "route"
+	}
+	return string(t)
+}
+
 // Resource is one Envoy resource, encoded. It never changes.
 type Resource struct {
 	Type Type
@@ -28,12 +45,30 @@ type Resource struct {
 	Body    *anypb.Any
 }
 
+// Key names the resource within a Set.
+func (r *Resource) Key() Name { return Name{Type: r.Type, Name: r.Name} }
+
 // Name of a resource together with its type.
 type Name struct {
 	Type Type
 	Name string
 }
 
+func (n Name) compare(m Name) int {
+	return cmp.Or(cmp.Compare(n.Type, m.Type), cmp.Compare(n.Name, m.Name))
+}
+
 // Desired is what a proxy should have. Shared is the same pointer for all proxies that see the same; the two are
 // always swapped together, and no name is in both. The zero value means that the proxy is not known yet.
 type Desired struct{ Shared, Own *Set }
+
+// Known says whether there is a picture of the proxy at all, be it an empty one.
+func (d Desired) Known() bool { return d.Shared != nil || d.Own != nil }
+
+// Get returns the resource of that name, nil if there is none.
+func (d Desired) Get(n Name) *Resource {
+	if r := d.Own.Get(n); r != nil {
+		return r
+	}
+	return d.Shared.Get(n)
+}

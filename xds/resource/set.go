@@ -1,4 +1,185 @@
 package resource
 
-// Set is an immutable set of resources, unique by type and name.
-type Set struct{}
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// Set is an immutable set of resources, unique by type and name. A nil *Set is empty. A new one shares with the one
+// before it every resource, and every list of a type, that did not change.
+type Set struct {
+	byType map[Type][]*Resource // each sorted by name, none empty
+	id     *identity
+	before *identity // of the set that With made this one from; nil if it was made by NewSet
+	delta  *Delta    // from before to this one
+}
+
+// identity tells sets apart without holding them: a set that kept its predecessor would keep all of them.
+type identity struct{ _ byte }
+
+// Delta is what turns one set into another. It is shared: do not modify it.
+type Delta struct {
+	Put    []*Resource // sorted by type and name
+	Remove []Name      // sorted by type and name
+}
+
+// NewSet returns a set of these. Of two with the same type and name the later one counts.
+func NewSet(resources ...*Resource) *Set {
+	if s := (*Set)(nil).With(resources, nil); s != nil {
+		return s
+	}
+	return &Set{id: new(identity)}
+}
+
+// With returns the set with these put and those removed; a name in both is put. A resource of a version that s holds
+// already stays what it is, and if nothing changes With returns s. It costs the change, and a copy of a list of
+// pointers per type that changed.
+func (s *Set) With(put []*Resource, remove []Name) *Set {
+	d := s.change(put, remove)
+	if len(d.Put)+len(d.Remove) == 0 {
+		return s
+	}
+	next := &Set{byType: make(map[Type][]*Resource, len(Types())), id: new(identity)}
+	if s != nil {
+		next.before, next.delta = s.id, d
+		maps.Copy(next.byType, s.byType)
+	}
+	for t, part := range d.split() {
+		if list := merge(s.Of(t), part); len(list) > 0 {
+			next.byType[t] = list
+		} else {
+			delete(next.byType, t)
+		}
+	}
+	return next
+}
+
+// change is what differs from s, sorted and without doubles.
+func (s *Set) change(put []*Resource, remove []Name) *Delta {
+	d := &Delta{}
+	named := make(map[Name]bool, len(put)+len(remove))
+	for _, r := range slices.Backward(put) {
+		if named[r.Key()] {
+			continue
+		}
+		named[r.Key()] = true
+		if old := s.Get(r.Key()); old == nil || old.Version != r.Version {
+			d.Put = append(d.Put, r)
+		}
+	}
+	for _, n := range remove {
+		if !named[n] && s.Get(n) != nil {
+			d.Remove = append(d.Remove, n)
+		}
+		named[n] = true
+	}
+	slices.SortFunc(d.Put, func(a, b *Resource) int { return a.Key().compare(b.Key()) })
+	slices.SortFunc(d.Remove, Name.compare)
+	return d
+}
+
+// split cuts a delta by type.
+func (d *Delta) split() map[Type]*Delta {
+	parts := make(map[Type]*Delta, len(Types()))
+	of := func(t Type) *Delta {
+		if parts[t] == nil {
+			parts[t] = &Delta{}
+		}
+		return parts[t]
+	}
+	for _, r := range d.Put {
+		p := of(r.Type)
+		p.Put = append(p.Put, r)
+	}
+	for _, n := range d.Remove {
+		p := of(n.Type)
+		p.Remove = append(p.Remove, n)
+	}
+	return parts
+}
+
+// merge applies a delta of one type to its list. Names removed are in the list.
+func merge(list []*Resource, d *Delta) []*Resource {
+	merged := make([]*Resource, 0, len(list)+len(d.Put))
+	put, remove := d.Put, d.Remove
+	for _, r := range list {
+		for len(put) > 0 && put[0].Name < r.Name {
+			merged, put = append(merged, put[0]), put[1:]
+		}
+		switch {
+		case len(put) > 0 && put[0].Name == r.Name:
+			merged, put = append(merged, put[0]), put[1:]
+		case len(remove) > 0 && remove[0].Name == r.Name:
+			remove = remove[1:]
+		default:
+			merged = append(merged, r)
+		}
+	}
+	return append(merged, put...)
+}
+
+// Get returns the resource of that name, nil if there is none.
+func (s *Set) Get(n Name) *Resource {
+	list := s.Of(n.Type)
+	i, ok := slices.BinarySearchFunc(list, n.Name, func(r *Resource, name string) int { return cmp.Compare(r.Name, name) })
+	if !ok {
+		return nil
+	}
+	return list[i]
+}
+
+// Of returns the resources of a type, sorted by name. The list is shared: do not modify it.
+func (s *Set) Of(t Type) []*Resource {
+	if s == nil {
+		return nil
+	}
+	return s.byType[t]
+}
+
+// Len counts the resources.
+func (s *Set) Len() int {
+	if s == nil {
+		return 0
+	}
+	n := 0
+	for _, list := range s.byType {
+		n += len(list)
+	}
+	return n
+}
+
+// Diff returns what turns from into to. Where to was made from from by With, that is known already and costs nothing;
+// else the lists are compared, by pointer.
+func Diff(from, to *Set) *Delta {
+	switch {
+	case from == to:
+		return &Delta{}
+	case from != nil && to != nil && to.before == from.id:
+		return to.delta
+	}
+	d := &Delta{}
+	for _, t := range Types() {
+		compare(d, from.Of(t), to.Of(t))
+	}
+	slices.SortFunc(d.Put, func(a, b *Resource) int { return a.Key().compare(b.Key()) })
+	slices.SortFunc(d.Remove, Name.compare)
+	return d
+}
+
+// compare adds to d what turns one list of a type into another.
+func compare(d *Delta, from, to []*Resource) {
+	for len(from) > 0 || len(to) > 0 {
+		switch {
+		case len(to) == 0 || len(from) > 0 && from[0].Name < to[0].Name:
+			d.Remove, from = append(d.Remove, from[0].Key()), from[1:]
+		case len(from) == 0 || to[0].Name < from[0].Name:
+			d.Put, to = append(d.Put, to[0]), to[1:]
+		default:
+			if from[0] != to[0] && from[0].Version != to[0].Version {
+				d.Put = append(d.Put, to[0])
+			}
+			from, to = from[1:], to[1:]
+		}
+	}
+}

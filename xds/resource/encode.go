@@ -1,0 +1,75 @@
+package resource
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// typePrefix is what Envoy puts before the full name of a message.
+const typePrefix = "type.googleapis.com/"
+
+// versionBytes of the hash are kept: two versions of one name are compared, so 64 bits are plenty.
+const versionBytes = 8
+
+// marshal is the only way to bytes: anypb.New and proto.Marshal may order maps differently each time, and the same
+// view must give the same bytes.
+var marshal = proto.MarshalOptions{Deterministic: true}
+
+// Any packs m, always into the same bytes. Messages that nest another one use it, never anypb.New. It panics on a
+// message that cannot be encoded: a string that is not UTF-8, which no valid object of the mesh holds.
+func Any(m proto.Message) *anypb.Any {
+	body, err := marshal.Marshal(m)
+	if err != nil {
+		panic(fmt.Sprintf("encode %s: %v", m.ProtoReflect().Descriptor().FullName(), err))
+	}
+	return &anypb.Any{TypeUrl: typeOf(m), Value: body}
+}
+
+// Encode makes the resource called name out of m, which is not kept. It returns an error if m is of no type that
+// Sonde serves, names itself otherwise, or breaks the rules of its own fields: Envoy would refuse such a resource, and
+// all others of the same response with it.
+func Encode(name string, m proto.Message) (*Resource, error) {
+	t := Type(typeOf(m))
+	if !slices.Contains(Types(), t) {
+		return nil, fmt.Errorf("encode resource %q: type %s is not served", name, t)
+	}
+	if own := ownName(m); own != name || name == "" {
+		return nil, fmt.Errorf("encode %s %q: the message calls itself %q", t.Short(), name, own)
+	}
+	if v, ok := m.(interface{ ValidateAll() error }); ok {
+		if err := v.ValidateAll(); err != nil {
+			return nil, fmt.Errorf("validate %s %q: %w", t.Short(), name, err)
+		}
+	}
+	body, err := marshal.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s %q: %w", t.Short(), name, err)
+	}
+	sum := sha256.Sum256(body)
+	return &Resource{
+		Type:    t,
+		Name:    name,
+		Version: hex.EncodeToString(sum[:versionBytes]),
+		Body:    &anypb.Any{TypeUrl: string(t), Value: body},
+	}, nil
+}
+
+func typeOf(m proto.Message) string {
+	return typePrefix + string(m.ProtoReflect().Descriptor().FullName())
+}
+
+// ownName is the field that Envoy takes for the name: cluster_name in a ClusterLoadAssignment, else name.
+func ownName(m proto.Message) string {
+	switch m := m.(type) {
+	case interface{ GetClusterName() string }:
+		return m.GetClusterName()
+	case interface{ GetName() string }:
+		return m.GetName()
+	}
+	return ""
+}
