@@ -71,7 +71,7 @@ func compile(ctx context.Context, dir string, files []string) (*pluginpb.CodeGen
 	if err != nil {
 		return nil, fmt.Errorf("compile: %w", err)
 	}
-	request := &pluginpb.CodeGeneratorRequest{FileToGenerate: files, Parameter: proto.String("paths=source_relative")}
+	request := &pluginpb.CodeGeneratorRequest{FileToGenerate: files, Parameter: new("paths=source_relative")}
 	seen := map[string]bool{}
 	var add func(file protoreflect.FileDescriptor)
 	add = func(file protoreflect.FileDescriptor) {

