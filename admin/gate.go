@@ -1,0 +1,104 @@
+package admin
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"hash/maphash"
+	"log/slog"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	// Wrong tokens that one address may send: so many at once, then so many per second.
+	wrongTokenBurst = 10
+	wrongTokenRate  = rate.Limit(1)
+	// Addresses share this many limiters, so that no number of them costs memory.
+	limiters = 1024
+)
+
+// gate lets calls in that carry the token. An address that sent too many wrong tokens has to wait, even with the right one:
+// otherwise waiting would not slow down whoever guesses.
+type gate struct {
+	token [sha256.Size]byte
+	log   *slog.Logger
+	seed  maphash.Seed
+	wrong [limiters]*rate.Limiter
+}
+
+func newGate(token string, log *slog.Logger) *gate {
+	g := &gate{token: sha256.Sum256([]byte(token)), log: log, seed: maphash.MakeSeed()}
+	for i := range g.wrong {
+		g.wrong[i] = rate.NewLimiter(wrongTokenRate, wrongTokenBurst)
+	}
+	return g
+}
+
+func (g *gate) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if err := g.check(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	return next(ctx, request)
+}
+
+func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	if err := g.check(stream.Context(), info.FullMethod); err != nil {
+		return err
+	}
+	return next(srv, stream)
+}
+
+// check compares hashes, in constant time, so that neither content nor length of the token can be measured.
+func (g *gate) check(ctx context.Context, method string) error {
+	limiter := g.limiter(ctx)
+	if limiter.Tokens() < 1 {
+		return status.Error(codes.ResourceExhausted, "too many wrong tokens from this address; wait a few seconds")
+	}
+	sent := sha256.Sum256([]byte(bearer(ctx)))
+	if subtle.ConstantTimeCompare(sent[:], g.token[:]) == 1 {
+		return nil
+	}
+	limiter.Allow()
+	g.log.WarnContext(ctx, "admin token refused", "peer", peerAddress(ctx), "method", method)
+	return status.Error(codes.Unauthenticated, "the admin token is missing or wrong")
+}
+
+// limiter of the caller's address. An IPv6 host has a whole /64 to call from.
+func (g *gate) limiter(ctx context.Context) *rate.Limiter {
+	var host netip.Addr
+	if at, err := netip.ParseAddrPort(peerAddress(ctx)); err == nil {
+		host = at.Addr().Unmap()
+		if prefix, err := host.Prefix(64); err == nil && host.Is6() {
+			host = prefix.Addr()
+		}
+	}
+	return g.wrong[maphash.Comparable(g.seed, host)%limiters]
+}
+
+// bearer returns the token of the call, "" if there is none.
+func bearer(ctx context.Context) string {
+	values := metadata.ValueFromIncomingContext(ctx, "authorization")
+	if len(values) != 1 {
+		return ""
+	}
+	scheme, token, _ := strings.Cut(values[0], " ")
+	if !strings.EqualFold(scheme, "bearer") {
+		return ""
+	}
+	return token
+}
+
+func peerAddress(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		return p.Addr.String()
+	}
+	return ""
+}

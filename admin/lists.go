@@ -1,0 +1,165 @@
+package admin
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// maxListed is what one answer holds. A longer list says how much it leaves out.
+const maxListed = 5000
+
+// matches says whether the filter lets an object through.
+func matches(f *adminv1.Filter, meshName, name string) bool {
+	return (f.GetMesh() == "" || f.GetMesh() == meshName) && (f.GetName() == "" || f.GetName() == name)
+}
+
+// tail ends a list of total things.
+func (s *service) tail(total int) *adminv1.Tail {
+	return &adminv1.Tail{LeftOut: uint32(max(total-maxListed, 0)), Problems: s.o.Problems()}
+}
+
+// collect makes an entry of each ID that the filter lets through, in order, up to the limit. It returns their number, too.
+func collect[T any](f *adminv1.Filter, ids []mesh.ID, entry func(meshName, name string) (T, error)) ([]T, int, error) {
+	slices.Sort(ids)
+	var entries []T
+	total := 0
+	for _, id := range ids {
+		meshName, name := mesh.SplitID(id)
+		if !matches(f, meshName, name) {
+			continue
+		}
+		if total++; total > maxListed {
+			continue
+		}
+		e, err := entry(meshName, name)
+		if err != nil {
+			return nil, 0, err
+		}
+		entries = append(entries, e)
+	}
+	return entries, total, nil
+}
+
+// ids of one kind of thing in every mesh.
+func ids[T any](v *meshview.View, of func(*meshview.Mesh) map[string]T) []mesh.ID {
+	var all []mesh.ID
+	for meshName, m := range v.Meshes {
+		for name := range of(m) {
+			all = append(all, mesh.MakeID(meshName, name))
+		}
+	}
+	return all
+}
+
+func proxies(m *meshview.Mesh) map[string]*meshview.Proxy { return m.Proxies }
+
+// ListMeshes implements adminv1.AdminServiceServer.
+func (s *service) ListMeshes(_ context.Context, r *adminv1.ListMeshesRequest) (*adminv1.ListMeshesResponse, error) {
+	v, err := s.view()
+	if err != nil {
+		return nil, err
+	}
+	connected := map[string]uint32{}
+	for id, streams := range s.o.Streams() {
+		if _, p := v.Proxy(id); p != nil && len(streams) > 0 {
+			connected[p.Dataplane.Mesh]++
+		}
+	}
+	// A mesh is in itself, so that the filter's mesh means the same as its name.
+	self := func(m *meshview.Mesh) map[string]*meshview.Mesh { return map[string]*meshview.Mesh{m.Spec.Name: m} }
+	meshes, total, err := collect(r.GetFilter(), ids(v, self), func(name, _ string) (*adminv1.Mesh, error) {
+		m := v.Mesh(name)
+		body, err := object(m.Spec)
+		entry := &adminv1.Mesh{
+			Object: body, Proxies: uint32(len(m.Proxies)), Connected: connected[name], Services: uint32(len(m.Services)),
+		}
+		if expires := s.o.CAExpires(name); !expires.IsZero() {
+			entry.CaExpires = timestamppb.New(expires)
+		}
+		return entry, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &adminv1.ListMeshesResponse{Meshes: meshes, Tail: s.tail(total)}, nil
+}
+
+// ListDataplanes implements adminv1.AdminServiceServer.
+func (s *service) ListDataplanes(_ context.Context, r *adminv1.ListDataplanesRequest) (*adminv1.ListDataplanesResponse, error) {
+	v, err := s.view()
+	if err != nil {
+		return nil, err
+	}
+	dataplanes, total, err := collect(r.GetFilter(), ids(v, proxies), func(meshName, name string) (*adminv1.Dataplane, error) {
+		p := v.Mesh(meshName).Proxies[name]
+		body, err := object(p.Dataplane)
+		return &adminv1.Dataplane{Object: body, Draining: p.Observed.Draining}, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &adminv1.ListDataplanesResponse{Dataplanes: dataplanes, Tail: s.tail(total)}, nil
+}
+
+// ListServices implements adminv1.AdminServiceServer.
+func (s *service) ListServices(_ context.Context, r *adminv1.ListServicesRequest) (*adminv1.ListServicesResponse, error) {
+	v, err := s.view()
+	if err != nil {
+		return nil, err
+	}
+	all := ids(v, func(m *meshview.Mesh) map[string]*meshview.Service { return m.Services })
+	services, total, err := collect(r.GetFilter(), all, func(meshName, name string) (*adminv1.Service, error) {
+		return serviceEntry(v.Mesh(meshName).Services[name]), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &adminv1.ListServicesResponse{Services: services, Tail: s.tail(total)}, nil
+}
+
+func serviceEntry(service *meshview.Service) *adminv1.Service {
+	entry := &adminv1.Service{
+		Mesh: service.Mesh, Name: service.Name, Protocol: string(service.Protocol), Identities: service.Identities,
+	}
+	for _, address := range service.Addresses {
+		entry.Addresses = append(entry.Addresses, address.String())
+	}
+	health := map[meshview.Health]adminv1.Endpoint_Health{
+		meshview.Ready: adminv1.Endpoint_READY, meshview.Draining: adminv1.Endpoint_DRAINING, meshview.NotReady: adminv1.Endpoint_NOT_READY,
+	}
+	for _, e := range service.Endpoints {
+		entry.Endpoints = append(entry.Endpoints,
+			&adminv1.Endpoint{Address: e.Address.String(), Health: health[e.Health], Sidecar: e.Sidecar})
+	}
+	return entry
+}
+
+// ListProxies implements adminv1.AdminServiceServer.
+func (s *service) ListProxies(_ context.Context, r *adminv1.ListProxiesRequest) (*adminv1.ListProxiesResponse, error) {
+	v, err := s.view()
+	if err != nil {
+		return nil, err
+	}
+	streams, agents := s.o.Streams(), s.o.Agents()
+	all := slices.Concat(ids(v, proxies), slices.Collect(maps.Keys(streams)), slices.Collect(maps.Keys(agents)))
+	slices.Sort(all)
+	entries, total, err := collect(r.GetFilter(), slices.Compact(all), func(meshName, name string) (*adminv1.Proxy, error) {
+		id := mesh.MakeID(meshName, name)
+		_, p := v.Proxy(id)
+		return &adminv1.Proxy{
+			Mesh: meshName, Name: name, Known: p != nil, Agent: agents[id], Streams: streams[id],
+			Draining: p != nil && p.Observed.Draining,
+		}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &adminv1.ListProxiesResponse{Proxies: entries, Tail: s.tail(total)}, nil
+}

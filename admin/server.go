@@ -1,0 +1,77 @@
+package admin
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+)
+
+// Limits of the server. Requests are names and a duration.
+const (
+	maxRequestBytes   = 64 << 10
+	maxHeaderBytes    = 16 << 10
+	maxStreamsPerConn = 32
+	maxConnections    = 128
+	handshakeTimeout  = 5 * time.Second
+	// A connection without a call is closed after this: an idle one costs a place out of maxConnections.
+	maxIdle = time.Minute
+	// Calls under way get this long when the server ends.
+	endTimeout = 5 * time.Second
+)
+
+// Server serves the admin API.
+type Server struct {
+	grpc *grpc.Server
+}
+
+// NewServer makes a server, or says which option is missing.
+func NewServer(o Options) (*Server, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	config := o.TLS.Clone()
+	config.MinVersion = tls.VersionTLS13
+	g := newGate(o.BearerToken, o.Logger)
+	s := &Server{grpc: grpc.NewServer(
+		grpc.Creds(credentials.NewTLS(config)),
+		grpc.UnaryInterceptor(g.unary),
+		grpc.StreamInterceptor(g.stream),
+		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxConcurrentStreams(maxStreamsPerConn),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second}),
+	)}
+	adminv1.RegisterAdminServiceServer(s.grpc, &service{o: o})
+	return s, nil
+}
+
+// Serve answers calls at lis, which it closes, until ctx ends or lis fails. It returns nil if ctx ended.
+func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
+	stopped := make(chan struct{})
+	serving, cancel := context.WithCancel(ctx)
+	go func() {
+		defer close(stopped)
+		<-serving.Done()
+		timer := time.AfterFunc(endTimeout, s.grpc.Stop)
+		defer timer.Stop()
+		s.grpc.GracefulStop()
+	}()
+	err := s.grpc.Serve(limitConns(lis, maxConnections))
+	cancel()
+	<-stopped
+	if ctx.Err() == nil && err != nil {
+		return fmt.Errorf("serve the admin API at %s: %w", lis.Addr(), err)
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// service implements the calls. Lists are in lists.go.
+type service struct {
+	adminv1.UnimplementedAdminServiceServer
+	o Options
+}
+
+// view returns the view, or UNAVAILABLE before the first.
+func (s *service) view() (*meshview.View, error) {
+	v := s.o.View()
+	if v == nil {
+		return nil, status.Error(codes.Unavailable, "the control plane has not read its store yet")
+	}
+	return v, nil
+}
+
+// mesh returns the named mesh of the view.
+func (s *service) mesh(name string) (*meshview.Mesh, error) {
+	v, err := s.view()
+	if err != nil {
+		return nil, err
+	}
+	m := v.Mesh(name)
+	if m == nil {
+		return nil, status.Errorf(codes.NotFound, "there is no mesh %q", name)
+	}
+	return m, nil
+}
+
+// InspectDataplane implements adminv1.AdminServiceServer.
+func (s *service) InspectDataplane(_ context.Context, r *adminv1.InspectDataplaneRequest) (*adminv1.InspectDataplaneResponse, error) {
+	kind := Kind(r.GetKind())
+	if !slices.Contains(Kinds(), kind) {
+		return nil, status.Errorf(codes.InvalidArgument, "kind %q: must be one of %v", kind, Kinds())
+	}
+	v, err := s.view()
+	if err != nil {
+		return nil, err
+	}
+	m, p, err := find(v, r.GetMesh(), r.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if kind == Bootstrap {
+		body, err := s.o.Bootstrap(m, p)
+		if err != nil {
+			return nil, fmt.Errorf("make the bootstrap of %s: %w", p.ID(), err)
+		}
+		return &adminv1.InspectDataplaneResponse{Resources: [][]byte{body}}, nil
+	}
+	resources, known := s.o.Resources(p.ID(), kind)
+	if !known {
+		return nil, status.Errorf(codes.Unavailable, "the resources of %s are being made", p.ID())
+	}
+	response := &adminv1.InspectDataplaneResponse{}
+	for _, any := range resources {
+		message, err := any.UnmarshalNew()
+		if err != nil {
+			return nil, fmt.Errorf("decode %s of %s: %w", kind, p.ID(), err)
+		}
+		body, err := protojson.Marshal(message)
+		if err != nil {
+			return nil, fmt.Errorf("encode %s of %s: %w", kind, p.ID(), err)
+		}
+		response.Resources = append(response.Resources, body)
+	}
+	return response, nil
+}
+
+// find looks for the dataplane in its mesh, or where none is named in all of them.
+func find(v *meshview.View, meshName, name string) (*meshview.Mesh, *meshview.Proxy, error) {
+	var meshes []string
+	for _, m := range v.Meshes {
+		if (meshName == "" || meshName == m.Spec.Name) && m.Proxies[name] != nil {
+			meshes = append(meshes, m.Spec.Name)
+		}
+	}
+	switch len(meshes) {
+	case 0:
+		if meshName != "" {
+			return nil, nil, status.Errorf(codes.NotFound, "there is no dataplane %q in mesh %q", name, meshName)
+		}
+		return nil, nil, status.Errorf(codes.NotFound, "there is no dataplane %q in any mesh", name)
+	case 1:
+		m := v.Mesh(meshes[0])
+		return m, m.Proxies[name], nil
+	default:
+		slices.Sort(meshes)
+		return nil, nil, status.Errorf(codes.InvalidArgument, "dataplane %q is in the meshes %s: name one", name, strings.Join(meshes, ", "))
+	}
+}
+
+// GenerateDataplaneToken implements adminv1.AdminServiceServer.
+func (s *service) GenerateDataplaneToken(ctx context.Context, r *adminv1.GenerateDataplaneTokenRequest) (*adminv1.GenerateDataplaneTokenResponse, error) {
+	m, err := s.mesh(r.GetMesh())
+	if err != nil {
+		return nil, err
+	}
+	request := TokenRequest{Mesh: r.GetMesh(), Name: r.GetName(), Workload: r.GetWorkload(), ValidFor: r.GetValidFor().AsDuration()}
+	if request.Name == "" {
+		return nil, status.Error(codes.InvalidArgument, "name: must not be empty")
+	}
+	if request.ValidFor < time.Second {
+		return nil, status.Error(codes.InvalidArgument, "valid for: must be at least 1s")
+	}
+	if p := m.Proxies[request.Name]; p != nil && request.Workload == "" {
+		request.Workload = p.Dataplane.Workload()
+	}
+	if request.Workload == "" {
+		return nil, status.Errorf(codes.InvalidArgument, "workload: must be given, as there is no dataplane %q in mesh %q yet", request.Name, request.Mesh)
+	}
+	token, err := s.o.Token(request)
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "sign the token: %v", err)
+	}
+	s.o.Logger.InfoContext(ctx, "dataplane token issued", "mesh", request.Mesh, "proxy", request.Name,
+		"workload", request.Workload, "validFor", request.ValidFor, "peer", peerAddress(ctx))
+	return &adminv1.GenerateDataplaneTokenResponse{Token: token}, nil
+}
+
+// RotateCA implements adminv1.AdminServiceServer.
+func (s *service) RotateCA(ctx context.Context, r *adminv1.RotateCARequest) (*adminv1.Rotation, error) {
+	if _, err := s.mesh(r.GetMesh()); err != nil {
+		return nil, err
+	}
+	rotation, err := s.o.Rotator.Rotate(ctx, r.GetMesh(), r.GetForce())
+	if err != nil {
+		return nil, fmt.Errorf("rotate the certificate authority of mesh %q: %w", r.GetMesh(), err)
+	}
+	s.o.Logger.InfoContext(ctx, "CA rotation asked for", "mesh", r.GetMesh(), "force", r.GetForce(),
+		"step", rotation.GetStep().String(), "waiting", len(rotation.GetWaiting()), "peer", peerAddress(ctx))
+	return rotation, nil
+}
+
+// GetRotation implements adminv1.AdminServiceServer.
+func (s *service) GetRotation(ctx context.Context, r *adminv1.GetRotationRequest) (*adminv1.Rotation, error) {
+	if _, err := s.mesh(r.GetMesh()); err != nil {
+		return nil, err
+	}
+	rotation, err := s.o.Rotator.Rotation(ctx, r.GetMesh())
+	if err != nil {
+		return nil, fmt.Errorf("read the rotation of mesh %q: %w", r.GetMesh(), err)
+	}
+	return rotation, nil
+}
+
+// object encodes an object of the model for a list.
+func object(o mesh.Object) ([]byte, error) {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s %q: %w", o.Key().Kind, o.Key().Name, err)
+	}
+	return body, nil
+}
