@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+)
+
+// grpcServer serves gRPC health and, of gRPC's own test service, UnaryCall and FullDuplexCall: echoes that name the
+// instance.
+func grpcServer(name string) server {
+	return func(ctx context.Context, l net.Listener) error {
+		s := grpc.NewServer()
+		healthpb.RegisterHealthServer(s, health.NewServer()) // it answers SERVING for the empty service
+		testgrpc.RegisterTestServiceServer(s, &echoServer{name: name})
+		stop := context.AfterFunc(ctx, s.Stop)
+		defer stop()
+		return s.Serve(l)
+	}
+}
+
+type echoServer struct {
+	testgrpc.UnimplementedTestServiceServer
+	name string
+}
+
+// UnaryCall answers with the payload that came.
+func (s *echoServer) UnaryCall(_ context.Context, r *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+	return &testgrpc.SimpleResponse{Payload: r.GetPayload(), ServerId: s.name, Hostname: s.name}, nil
+}
+
+// FullDuplexCall answers each message with its payload.
+func (s *echoServer) FullDuplexCall(stream testgrpc.TestService_FullDuplexCallServer) error {
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(&testgrpc.StreamingOutputCallResponse{Payload: r.GetPayload()}); err != nil {
+			return err
+		}
+	}
+}
