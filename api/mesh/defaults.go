@@ -1,10 +1,76 @@
 package mesh
 
-// SetDefaults implements Object.
-func (m *Mesh) SetDefaults() {}
+import (
+	"cmp"
+	"time"
+)
+
+// Defaults of a Backend.
+const (
+	DefaultCertLife = 24 * time.Hour
+	DefaultCALife   = 10 * year
+)
+
+// Loopback is the default address of an outbound and of the application behind an inbound.
+const Loopback = "127.0.0.1"
 
 // SetDefaults implements Object.
-func (d *Dataplane) SetDefaults() {}
+func (m *Mesh) SetDefaults() {
+	if m.Spec.MTLS == nil {
+		return
+	}
+	for i := range m.Spec.MTLS.Backends {
+		m.Spec.MTLS.Backends[i].setDefaults()
+	}
+}
+
+func (b *Backend) setDefaults() {
+	b.Mode = cmp.Or(b.Mode, ModeStrict)
+	b.DPCert = cmp.Or(b.DPCert, &DPCert{})
+	b.DPCert.Rotation = cmp.Or(b.DPCert.Rotation, &Rotation{})
+	b.DPCert.Rotation.Expiration = cmp.Or(b.DPCert.Rotation.Expiration, Duration(DefaultCertLife))
+	b.Conf = cmp.Or(b.Conf, &BuiltinConf{})
+	b.Conf.CACert = cmp.Or(b.Conf.CACert, &CACert{})
+	b.Conf.CACert.Expiration = cmp.Or(b.Conf.CACert.Expiration, Duration(DefaultCALife))
+}
+
+// CertLife is the life of a proxy's certificate. On a nil Backend it is the default: a mesh without mutual TLS has
+// certificates too.
+func (b *Backend) CertLife() time.Duration {
+	if b == nil || b.DPCert == nil || b.DPCert.Rotation == nil || b.DPCert.Rotation.Expiration == 0 {
+		return DefaultCertLife
+	}
+	return b.DPCert.Rotation.Expiration.Std()
+}
+
+// CALife is the life of the authority's certificate, on a nil Backend the default.
+func (b *Backend) CALife() time.Duration {
+	if b == nil || b.Conf == nil || b.Conf.CACert == nil || b.Conf.CACert.Expiration == 0 {
+		return DefaultCALife
+	}
+	return b.Conf.CACert.Expiration.Std()
+}
 
 // SetDefaults implements Object.
-func (s *Service) SetDefaults() {}
+func (d *Dataplane) SetDefaults() {
+	d.Mesh = cmp.Or(d.Mesh, DefaultMesh)
+	net := &d.Spec.Networking
+	serviceAddress := Loopback
+	if tp := net.TransparentProxying; tp != nil {
+		tp.RedirectPortInbound = cmp.Or(tp.RedirectPortInbound, PortRedirectIn)
+		tp.RedirectPortOutbound = cmp.Or(tp.RedirectPortOutbound, PortRedirectOut)
+		serviceAddress = ""
+	}
+	for i := range net.Inbound {
+		in := &net.Inbound[i]
+		in.Address = cmp.Or(in.Address, net.Address)
+		in.ServicePort = cmp.Or(in.ServicePort, in.Port)
+		in.ServiceAddress = cmp.Or(in.ServiceAddress, serviceAddress, in.Address)
+	}
+	for i := range net.Outbound {
+		net.Outbound[i].Address = cmp.Or(net.Outbound[i].Address, Loopback)
+	}
+}
+
+// SetDefaults implements Object.
+func (s *Service) SetDefaults() { s.Mesh = cmp.Or(s.Mesh, DefaultMesh) }

@@ -1,6 +1,102 @@
 package mesh
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
 
-// Duration is a time.Duration whose text form also takes years (365 days) and days, as Kuma's does: "10y", "1d12h".
+// Duration is a time.Duration whose text form also takes years (365 days), weeks and days, as Kuma's does: "10y", "1d12h".
+// In text it is always longer than zero: zero stands for a field that was left out.
 type Duration time.Duration
+
+const (
+	day  = 24 * time.Hour
+	week = 7 * day
+	year = 365 * day
+)
+
+// AllowedDuration describes the text form to people.
+const AllowedDuration = `must be a duration longer than 0, such as "30m", "24h", "1d12h" or "10y"`
+
+var errDuration = errors.New(AllowedDuration)
+
+// ParseDuration reads whole years, weeks and days (y, w, d, each at most once and in this order), then what
+// time.ParseDuration takes.
+func ParseDuration(text string) (Duration, error) {
+	rest, sum := text, time.Duration(0)
+	for _, unit := range []struct {
+		letter string
+		length time.Duration
+	}{{"y", year}, {"w", week}, {"d", day}} {
+		digits, after, found := strings.Cut(rest, unit.letter)
+		if !found {
+			continue
+		}
+		n, err := strconv.ParseUint(digits, 10, 32)
+		if err != nil || time.Duration(n) > (math.MaxInt64-sum)/unit.length {
+			return 0, errDuration
+		}
+		rest, sum = after, sum+time.Duration(n)*unit.length
+	}
+	if rest != "" {
+		d, err := time.ParseDuration(rest)
+		if err != nil || d < 0 || d > math.MaxInt64-sum {
+			return 0, errDuration
+		}
+		sum += d
+	}
+	if sum <= 0 {
+		return 0, errDuration
+	}
+	return Duration(sum), nil
+}
+
+// Std is d for the standard library.
+func (d Duration) Std() time.Duration { return time.Duration(d) }
+
+// String is the text form, in years and days where it is that long.
+func (d Duration) String() string {
+	rest := time.Duration(d)
+	if rest <= 0 {
+		return rest.String()
+	}
+	var b strings.Builder
+	for _, unit := range []struct {
+		letter string
+		length time.Duration
+	}{{"y", year}, {"d", day}} {
+		// A single day stays "24h", the way people write it.
+		if n := rest / unit.length; n > 1 || n == 1 && (b.Len() > 0 || unit.length == year) {
+			fmt.Fprintf(&b, "%d%s", n, unit.letter)
+			rest -= n * unit.length
+		}
+	}
+	if rest > 0 {
+		text := rest.String()
+		if strings.HasSuffix(text, "m0s") {
+			text = strings.TrimSuffix(text, "0s")
+		}
+		if strings.HasSuffix(text, "h0m") {
+			text = strings.TrimSuffix(text, "0m")
+		}
+		b.WriteString(text)
+	}
+	return b.String()
+}
+
+// MarshalText makes the JSON form a string.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads what ParseDuration takes.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := ParseDuration(string(text))
+	if err != nil {
+		return err
+	}
+	*d = parsed
+	return nil
+}

@@ -8,6 +8,8 @@ const (
 	TagService = Prefix + "service"
 	// TagProtocol names the protocol of an inbound: tcp, http, http2 or grpc.
 	TagProtocol = Prefix + "protocol"
+	// LabelMesh names the mesh of an object on Kubernetes.
+	LabelMesh = Prefix + "mesh"
 	// LabelWorkload names the workload of a Dataplane outside Kubernetes, see Dataplane.Workload.
 	LabelWorkload = Prefix + "workload"
 	// DefaultMesh is the mesh of an object that names none.

@@ -1,10 +1,237 @@
 package mesh
 
-// Validate implements Object.
-func (m *Mesh) Validate() error { return nil }
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// MinCertLife is the shortest life of a proxy's certificate.
+const MinCertLife = 10 * time.Second
+
+// Limits of names. A DNS name, and with it the DNS SAN of a proxy, has at most 253 characters.
+const (
+	maxLabel = 63
+	maxName  = 253
+)
+
+// What fields take, in the words of FieldError.Allowed.
+const (
+	allowedPort      = "must be a port from 1 to 65535"
+	allowedLabel     = "must be a DNS label: at most 63 lower-case letters, digits and '-', with a letter or digit at both ends"
+	allowedSubdomain = "must be a DNS subdomain: at most 253 lower-case letters, digits, '-' and '.', with a letter or digit at both ends of each part"
+	allowedSegment   = "must be 1 to 253 letters, digits, '.', '_' and '-', but not '.' or '..': it is part of a SPIFFE ID"
+	allowedTagKey    = "must be a tag name of letters, digits, '.', '_', '-', ':' and '/'"
+	allowedTagValue  = "must be a tag value of one or more letters, digits, '.', '_', '-' and ':'"
+	allowedIP        = "must be an IP address"
+	allowedEndpoint  = "must be an IP address that others can connect to: not unspecified, not multicast"
+	allowedAddrPort  = "must be a virtual address ip:port such as 240.0.0.1:80 or [fd00::1]:80, not unspecified, not multicast"
+	missing          = "is missing: "
+)
+
+// violations gathers what is wrong with an object.
+type violations []error
+
+func (v *violations) add(field, value, allowed string) {
+	if value == "" {
+		allowed = missing + allowed
+	}
+	*v = append(*v, &FieldError{Field: field, Value: value, Allowed: allowed})
+}
+
+func (v *violations) check(ok bool, field, value, allowed string) {
+	if !ok {
+		v.add(field, value, allowed)
+	}
+}
+
+func (v *violations) port(field string, port uint32) {
+	v.check(port >= 1 && port <= 65535, field, strconv.FormatUint(uint64(port), 10), allowedPort)
+}
 
 // Validate implements Object.
-func (d *Dataplane) Validate() error { return nil }
+func (m *Mesh) Validate() error {
+	var v violations
+	v.check(isDNSLabel(m.Name), "name", m.Name, allowedLabel)
+	if m.Spec.MTLS != nil {
+		m.Spec.MTLS.validate(&v)
+	}
+	return errors.Join(v...)
+}
+
+func (t *MTLS) validate(v *violations) {
+	names := make([]string, 0, len(t.Backends))
+	for i := range t.Backends {
+		names = append(names, t.Backends[i].Name)
+	}
+	if t.EnabledBackend != "" && !slices.Contains(names, t.EnabledBackend) {
+		v.add("mtls.enabledBackend", t.EnabledBackend, "must be the name of one of mtls.backends: "+list(names))
+	}
+	first := map[string]int{}
+	for i := range t.Backends {
+		b, path := &t.Backends[i], fmt.Sprintf("mtls.backends[%d]", i)
+		if at, used := first[b.Name]; used {
+			v.add(path+".name", b.Name, fmt.Sprintf("must be unique: mtls.backends[%d] has it too", at))
+		} else {
+			first[b.Name] = i
+		}
+		b.validate(v, path)
+	}
+}
+
+func (b *Backend) validate(v *violations, path string) {
+	v.check(b.Name != "", path+".name", "", "must name the backend")
+	v.check(b.Type == BackendBuiltin, path+".type", b.Type, "must be "+BackendBuiltin)
+	v.check(b.Mode == ModeStrict || b.Mode == ModePermissive, path+".mode", string(b.Mode), "must be STRICT or PERMISSIVE")
+	cert, ca := b.CertLife(), b.CALife()
+	v.check(cert >= MinCertLife, path+".dpCert.rotation.expiration", Duration(cert).String(), "must be at least "+MinCertLife.String())
+	v.check(ca > cert, path+".conf.caCert.expiration", Duration(ca).String(),
+		"must be longer than dpCert.rotation.expiration, "+Duration(cert).String())
+}
 
 // Validate implements Object.
-func (s *Service) Validate() error { return nil }
+func (s *Service) Validate() error {
+	var v violations
+	v.check(isDNSLabel(s.Mesh), "mesh", s.Mesh, allowedLabel)
+	v.check(isSegment(s.Name), "name", s.Name, allowedSegment)
+	if s.Spec.Protocol != "" {
+		v.protocol("protocol", s.Spec.Protocol)
+	}
+	first := map[netip.AddrPort]string{}
+	for i, text := range s.Spec.Addresses {
+		field := fmt.Sprintf("addresses[%d]", i)
+		at, err := netip.ParseAddrPort(text)
+		if err != nil || at.Port() == 0 || !isEndpoint(at.Addr()) {
+			v.add(field, text, allowedAddrPort)
+			continue
+		}
+		v.unique(first, field, text, at)
+	}
+	clear(first)
+	for i, e := range s.Spec.Endpoints {
+		path := fmt.Sprintf("endpoints[%d]", i)
+		addr, ok := v.endpoint(path+".address", e.Address)
+		v.port(path+".port", e.Port)
+		if ok {
+			v.unique(first, path, joinHostPort(e.Address, e.Port), netip.AddrPortFrom(addr, uint16(e.Port)))
+		}
+	}
+	return errors.Join(v...)
+}
+
+// unique remembers which field has an address, and complains about a second one.
+func (v *violations) unique(first map[netip.AddrPort]string, field, value string, at netip.AddrPort) {
+	at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+	if other, used := first[at]; used {
+		v.add(field, value, "must be unique: "+other+" has the same address and port")
+		return
+	}
+	first[at] = field
+}
+
+func (v *violations) protocol(field string, p Protocol) {
+	if !slices.Contains(Protocols(), p) {
+		v.add(field, string(p), "must be one of "+list(Protocols()))
+	}
+}
+
+// tags checks names and values of tags, and that kuma.io/service is there.
+func (v *violations) tags(path string, tags Tags) {
+	if _, ok := tags[TagService]; !ok {
+		v.add(tagField(path, TagService), "", allowedSegment)
+	}
+	for _, key := range slices.Sorted(maps.Keys(tags)) {
+		field, value := tagField(path, key), tags[key]
+		v.check(isOf(key, "._-:/"), field, cmp.Or(key, `""`), allowedTagKey)
+		switch key {
+		case TagService:
+			v.check(isSegment(value), field, value, allowedSegment)
+		case TagProtocol:
+			v.protocol(field, Protocol(value))
+		default:
+			v.check(isOf(value, "._-:"), field, value, allowedTagValue)
+		}
+	}
+}
+
+func tagField(path, key string) string { return path + "[" + strconv.Quote(key) + "]" }
+
+// endpoint checks an address that others connect to.
+func (v *violations) endpoint(field, text string) (netip.Addr, bool) {
+	addr, err := netip.ParseAddr(text)
+	if err != nil || !isEndpoint(addr) {
+		v.add(field, text, allowedEndpoint)
+		return netip.Addr{}, false
+	}
+	return addr.Unmap(), true
+}
+
+// isEndpoint says whether an address can be connected to. A zone has a meaning on one machine alone.
+func isEndpoint(a netip.Addr) bool {
+	return !a.IsUnspecified() && !a.IsMulticast() && a.Zone() == ""
+}
+
+func joinHostPort(address string, port uint32) string {
+	if strings.Contains(address, ":") {
+		address = "[" + address + "]"
+	}
+	return address + ":" + strconv.FormatUint(uint64(port), 10)
+}
+
+func list[S ~string](of []S) string {
+	if len(of) == 0 {
+		return "(none)"
+	}
+	words := make([]string, 0, len(of))
+	for _, w := range of {
+		words = append(words, string(w))
+	}
+	return strings.Join(words, ", ")
+}
+
+// isOf says whether s is one or more letters, digits and characters of extra.
+func isOf(s, extra string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if !isLowerAlnum(c) && (c < 'A' || c > 'Z') && strings.IndexByte(extra, c) < 0 {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func isSegment(s string) bool {
+	return len(s) <= maxName && isOf(s, "._-") && s != "." && s != ".."
+}
+
+func isDNSLabel(s string) bool { return len(s) <= maxLabel && isDNSPart(s) }
+
+// isDNSSubdomain follows Kubernetes, where a part may be longer than a DNS label: pods have such names.
+func isDNSSubdomain(s string) bool {
+	if len(s) > maxName {
+		return false
+	}
+	for part := range strings.SplitSeq(s, ".") {
+		if !isDNSPart(part) {
+			return false
+		}
+	}
+	return true
+}
+
+func isDNSPart(s string) bool {
+	for i := range len(s) {
+		if !isLowerAlnum(s[i]) && s[i] != '-' {
+			return false
+		}
+	}
+	return s != "" && s[0] != '-' && s[len(s)-1] != '-'
+}
+
+func isLowerAlnum(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }

@@ -1,0 +1,156 @@
+package mesh
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Validate implements Object.
+func (d *Dataplane) Validate() error {
+	var v violations
+	meshOK, nameOK := isDNSLabel(d.Mesh), isDNSSubdomain(d.Name)
+	v.check(meshOK, "mesh", d.Mesh, allowedLabel)
+	v.check(nameOK, "name", d.Name, allowedSubdomain)
+	if dns := ProxyDNSName(d.Mesh, d.Name); meshOK && nameOK && len(dns) > maxName {
+		v.add("name", d.Name, fmt.Sprintf("must be at most %d characters in this mesh: the certificate's DNS name %s may have %d",
+			len(d.Name)-(len(dns)-maxName), dns, maxName))
+	}
+	if w, ok := d.Labels[LabelWorkload]; ok {
+		v.check(isSegment(w), tagField("labels", LabelWorkload), w, allowedSegment)
+	}
+	d.Spec.Networking.validate(&v, d.Labels[LabelWorkload] != "")
+	d.validateProbes(&v)
+	return errors.Join(v...)
+}
+
+func (n *Networking) validate(v *violations, hasWorkload bool) {
+	v.endpoint("networking.address", n.Address)
+	if len(n.Inbound) == 0 && !hasWorkload {
+		v.add("networking.inbound", "", "a Dataplane needs an inbound, or the label "+LabelWorkload+" that names what it is")
+	}
+	taken := newListeners()
+	if n.TransparentProxying != nil {
+		n.TransparentProxying.validate(v, taken)
+	}
+	for i := range n.Inbound {
+		n.Inbound[i].validate(v, fmt.Sprintf("networking.inbound[%d]", i), n, taken)
+	}
+	for i := range n.Outbound {
+		o, path := &n.Outbound[i], fmt.Sprintf("networking.outbound[%d]", i)
+		addr, err := netip.ParseAddr(o.Address)
+		ok := err == nil && !addr.IsMulticast() && addr.Zone() == ""
+		v.check(ok, path+".address", o.Address, allowedIP)
+		v.port(path+".port", o.Port)
+		if ok {
+			taken.add(v, path, addr.Unmap(), o.Port)
+		}
+		v.tags(path+".tags", o.Tags)
+	}
+}
+
+func (tp *TransparentProxying) validate(v *violations, taken *listeners) {
+	const path = "networking.transparentProxying"
+	in, out := path+".redirectPortInbound", path+".redirectPortOutbound"
+	v.port(in, tp.RedirectPortInbound)
+	v.port(out, tp.RedirectPortOutbound)
+	taken.reserve(tp.RedirectPortInbound, in)
+	if tp.RedirectPortOutbound == tp.RedirectPortInbound {
+		v.add(out, strconv.FormatUint(uint64(tp.RedirectPortOutbound), 10), "must differ from redirectPortInbound")
+	}
+	taken.reserve(tp.RedirectPortOutbound, out)
+	taken.reserve(PortReadiness, "the readiness port of the sidecar")
+}
+
+func (in *Inbound) validate(v *violations, path string, n *Networking, taken *listeners) {
+	v.port(path+".port", in.Port)
+	// A wrong networking.address has been named already: the default of each inbound would only repeat it.
+	var addr netip.Addr
+	ok := false
+	if in.Address != n.Address {
+		addr, ok = v.endpoint(path+".address", in.Address)
+	} else if a, err := netip.ParseAddr(in.Address); err == nil {
+		addr, ok = a.Unmap(), isEndpoint(a)
+	}
+	if in.ServicePort != in.Port {
+		v.port(path+".servicePort", in.ServicePort)
+	}
+	var service netip.Addr
+	serviceOK := in.ServiceAddress == in.Address
+	if serviceOK {
+		service = addr
+	} else {
+		service, serviceOK = v.endpoint(path+".serviceAddress", in.ServiceAddress)
+	}
+	if ok {
+		taken.add(v, path, addr, in.Port)
+	}
+	if ok && serviceOK && service == addr && in.ServicePort == in.Port && n.TransparentProxying == nil {
+		v.add(path+".servicePort", strconv.FormatUint(uint64(in.ServicePort), 10),
+			"the proxy itself listens on "+joinHostPort(in.Address, in.Port)+": serviceAddress and servicePort must name the application")
+	}
+	v.tags(path+".tags", in.Tags)
+}
+
+// listeners remembers which field takes which address and port.
+type listeners struct {
+	at map[netip.AddrPort]string
+	// any holds the ports that some field takes on every address of a family, and all those with any listener.
+	any, used map[family]string
+	reserved  map[uint32]string
+}
+
+type family struct {
+	is4  bool
+	port uint32
+}
+
+func newListeners() *listeners {
+	return &listeners{at: map[netip.AddrPort]string{}, any: map[family]string{}, used: map[family]string{}, reserved: map[uint32]string{}}
+}
+
+func (l *listeners) reserve(port uint32, who string) { l.reserved[port] = who }
+
+// add complains if the address and port are taken; a listener on an unspecified address takes all of its family.
+func (l *listeners) add(v *violations, path string, addr netip.Addr, port uint32) {
+	if port == 0 || port > 65535 {
+		return
+	}
+	at, of := netip.AddrPortFrom(addr, uint16(port)), family{addr.Is4(), port}
+	other := l.reserved[port]
+	if other == "" {
+		other = l.at[at]
+	}
+	if other == "" {
+		other = l.any[of]
+	}
+	if other == "" && addr.IsUnspecified() {
+		other = l.used[of]
+	}
+	if other != "" {
+		v.add(path+".port", strconv.FormatUint(uint64(port), 10),
+			"must be free: "+other+" has it on the same address")
+		return
+	}
+	l.at[at], l.used[of] = path, path
+	if addr.IsUnspecified() {
+		l.any[of] = path
+	}
+}
+
+func (d *Dataplane) validateProbes(v *violations) {
+	if p := d.Spec.Probes; p != nil {
+		v.port("probes.port", p.Port)
+		for i, e := range p.Endpoints {
+			path := fmt.Sprintf("probes.endpoints[%d]", i)
+			v.port(path+".inboundPort", e.InboundPort)
+			v.check(strings.HasPrefix(e.InboundPath, "/"), path+".inboundPath", e.InboundPath, "must be a path that begins with '/'")
+			v.check(strings.HasPrefix(e.Path, "/"), path+".path", e.Path, "must be a path that begins with '/'")
+		}
+	}
+	for i, p := range d.Spec.TCPProbes {
+		v.port(fmt.Sprintf("tcpProbes[%d].port", i), p.Port)
+	}
+}
