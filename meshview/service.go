@@ -1,0 +1,123 @@
+package meshview
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// buildService returns nil for a service that has no Service object, no inbound and no client. One that has only
+// clients is in the view without an endpoint: their Envoys have a cluster for it and answer 503, instead of waiting
+// for an assignment that never comes.
+func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
+	if in.object == nil && len(in.inbounds) == 0 && in.clients == 0 {
+		return nil
+	}
+	svc := &Service{Mesh: meshName, Name: name}
+	endpoints := map[netip.AddrPort]Endpoint{}
+	if in.object != nil {
+		svc.Addresses = virtualAddresses(in.object)
+		for _, e := range in.object.Spec.Endpoints {
+			if at, ok := addrPort(e.Address, e.Port); ok {
+				merge(endpoints, Endpoint{Address: at, Health: healthOf(e.Health, mesh.Observation{})})
+			}
+		}
+	}
+	var protocols []mesh.Protocol
+	for _, d := range in.inbounds {
+		observed := s.observed[d.ID()]
+		if id := d.SPIFFEID(s.trustDomain); id != "" {
+			svc.Identities = append(svc.Identities, id)
+		}
+		for i := range d.Spec.Networking.Inbound {
+			inbound := &d.Spec.Networking.Inbound[i]
+			if inbound.Tags.Service() != name {
+				continue
+			}
+			protocols = append(protocols, inbound.Tags.Protocol())
+			if at, ok := inboundAddress(d, inbound); ok {
+				merge(endpoints, Endpoint{Address: at, Health: healthOf(inbound.Health, observed), Sidecar: true})
+			}
+		}
+	}
+	slices.Sort(svc.Identities)
+	svc.Identities = slices.Compact(svc.Identities)
+	svc.Protocol = protocolOf(in.object, protocols)
+	svc.Endpoints = slices.SortedFunc(maps.Values(endpoints), func(a, b Endpoint) int { return a.Address.Compare(b.Address) })
+	return svc
+}
+
+// merge adds an endpoint. At one address the sidecar counts, since a plain connection to it may be refused; else the
+// healthier one, since an address that moved on leaves its old owner behind as not ready.
+func merge(endpoints map[netip.AddrPort]Endpoint, e Endpoint) {
+	old, ok := endpoints[e.Address]
+	switch {
+	case !ok, e.Sidecar && !old.Sidecar, e.Sidecar == old.Sidecar && e.Health > old.Health:
+		endpoints[e.Address] = e
+	}
+}
+
+// healthOf: draining says something only about an endpoint that is ready.
+func healthOf(h *mesh.Health, o mesh.Observation) Health {
+	switch {
+	case !h.IsReady():
+		return NotReady
+	case o.Draining:
+		return Draining
+	default:
+		return Ready
+	}
+}
+
+// protocolOf a service is what its Service object says, else what all its inbounds speak. Where they disagree, as in the middle of
+// a change, it is what all of them understand: http2 for http2 and grpc, else tcp.
+func protocolOf(o *mesh.Service, inbounds []mesh.Protocol) mesh.Protocol {
+	if o != nil && o.Spec.Protocol != "" {
+		return o.Spec.Protocol
+	}
+	if len(inbounds) == 0 {
+		return mesh.ProtocolTCP
+	}
+	common := inbounds[0]
+	for _, p := range inbounds[1:] {
+		switch {
+		case p == common:
+		case overHTTP2(p) && overHTTP2(common):
+			common = mesh.ProtocolHTTP2
+		default:
+			return mesh.ProtocolTCP
+		}
+	}
+	return common
+}
+
+func overHTTP2(p mesh.Protocol) bool { return p == mesh.ProtocolHTTP2 || p == mesh.ProtocolGRPC }
+
+func virtualAddresses(o *mesh.Service) []netip.AddrPort {
+	var addresses []netip.AddrPort
+	for _, a := range o.Spec.Addresses {
+		if at, err := netip.ParseAddrPort(a); err == nil {
+			addresses = append(addresses, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()))
+		}
+	}
+	slices.SortFunc(addresses, netip.AddrPort.Compare)
+	return slices.Compact(addresses)
+}
+
+func inboundAddress(d *mesh.Dataplane, in *mesh.Inbound) (netip.AddrPort, bool) {
+	if in.Address != "" {
+		return addrPort(in.Address, in.Port)
+	}
+	return addrPort(d.Spec.Networking.Address, in.Port)
+}
+
+// addrPort returns false for what Validate refuses.
+func addrPort(address string, port uint32) (netip.AddrPort, bool) {
+	a, err := netip.ParseAddr(address)
+	if err != nil || port == 0 || port > 65535 {
+		return netip.AddrPort{}, false
+	}
+	return netip.AddrPortFrom(a.Unmap(), uint16(port)), true
+}

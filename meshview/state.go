@@ -1,0 +1,226 @@
+package meshview
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// state is all input, indexed so that a view costs what changed. One goroutine at a time.
+type state struct {
+	trustDomain string
+	objects     map[mesh.Key][]claim // by source, the one that counts first
+	observed    map[mesh.ID]mesh.Observation
+	meshes      map[string]*meshInput
+	specs       int // Mesh objects
+	dirty       map[string]struct{}
+}
+
+// claim is an object as one source has it.
+type claim struct {
+	source string
+	rank   int
+	object mesh.Object
+}
+
+// meshInput is what is known of one mesh, whether or not it exists, and what of it has to be looked at again.
+type meshInput struct {
+	spec     *mesh.Mesh // nil: no such mesh, and so not in the view
+	proxies  map[string]*proxyInput
+	services map[string]*serviceInput
+
+	addressed []string // services of the view with a virtual address, sorted
+	sights    map[string]*sight
+
+	dirtyServices, dirtyProxies map[string]struct{}
+}
+
+type proxyInput struct {
+	dataplane *mesh.Dataplane
+	uses      []string // services of its outbounds, sorted
+	sight     *sight   // nil: not in the view yet
+}
+
+type serviceInput struct {
+	object   *mesh.Service
+	inbounds map[string]*mesh.Dataplane // those with an inbound of the service, by name
+	clients  int                        // Dataplanes with an outbound to it
+}
+
+func newState(trustDomain string) *state {
+	s := &state{
+		trustDomain: trustDomain,
+		objects:     map[mesh.Key][]claim{},
+		observed:    map[mesh.ID]mesh.Observation{},
+		meshes:      map[string]*meshInput{},
+		dirty:       map[string]struct{}{},
+	}
+	s.implyDefault()
+	return s
+}
+
+// put records an object, or with a nil one that its source no longer has it.
+func (s *state) put(c claim, key mesh.Key) {
+	before := s.objects[key]
+	claims := slices.DeleteFunc(slices.Clone(before), func(o claim) bool { return o.source == c.source })
+	if c.object != nil {
+		claims = append(claims, c)
+		slices.SortFunc(claims, func(a, b claim) int {
+			if a.rank != b.rank {
+				return a.rank - b.rank
+			}
+			return strings.Compare(a.source, b.source)
+		})
+	}
+	if len(claims) == 0 {
+		delete(s.objects, key)
+	} else {
+		s.objects[key] = claims
+	}
+	was, now := counting(before), counting(claims)
+	if reflect.DeepEqual(was, now) {
+		return
+	}
+	switch key.Kind {
+	case mesh.KindMesh:
+		s.setMesh(key.Name, as[*mesh.Mesh](was), as[*mesh.Mesh](now))
+	case mesh.KindDataplane:
+		s.setDataplane(key, as[*mesh.Dataplane](was), as[*mesh.Dataplane](now))
+	case mesh.KindService:
+		s.setService(key, as[*mesh.Service](now))
+	}
+}
+
+func counting(claims []claim) mesh.Object {
+	if len(claims) == 0 {
+		return nil
+	}
+	return claims[0].object
+}
+
+// as turns no object into a nil pointer.
+func as[T mesh.Object](o mesh.Object) T {
+	t, _ := o.(T)
+	return t
+}
+
+func (s *state) setMesh(name string, was, now *mesh.Mesh) {
+	switch {
+	case was == nil:
+		s.specs++
+	case now == nil:
+		s.specs--
+	}
+	s.touch(name).spec = now
+	s.implyDefault()
+}
+
+// implyDefault makes a mesh named default, without mTLS, where there is no Mesh at all, and takes it away again.
+func (s *state) implyDefault() {
+	_, real := s.objects[(&mesh.Mesh{Name: mesh.DefaultMesh}).Key()]
+	if real {
+		return
+	}
+	m := s.touch(mesh.DefaultMesh)
+	switch {
+	case s.specs > 0:
+		m.spec = nil
+	case m.spec == nil:
+		m.spec = &mesh.Mesh{Name: mesh.DefaultMesh}
+	}
+}
+
+func (s *state) setDataplane(key mesh.Key, was, now *mesh.Dataplane) {
+	m := s.touch(key.Mesh)
+	p := m.proxies[key.Name]
+	if p == nil {
+		p = &proxyInput{}
+		m.proxies[key.Name] = p
+	}
+	if was != nil {
+		for _, in := range was.Spec.Networking.Inbound {
+			delete(m.service(in.Tags.Service()).inbounds, key.Name)
+		}
+	}
+	var uses []string
+	if now != nil {
+		for _, in := range now.Spec.Networking.Inbound {
+			m.service(in.Tags.Service()).inbounds[key.Name] = now
+		}
+		uses = outboundServices(now)
+	}
+	if !slices.Equal(p.uses, uses) {
+		for _, name := range p.uses {
+			m.service(name).clients--
+		}
+		for _, name := range uses {
+			m.service(name).clients++
+		}
+	}
+	p.dataplane, p.uses = now, uses
+	m.dirtyProxies[key.Name] = struct{}{}
+}
+
+// outboundServices are sorted, each once.
+func outboundServices(d *mesh.Dataplane) []string {
+	var names []string
+	for _, out := range d.Spec.Networking.Outbound {
+		names = append(names, out.Tags.Service())
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func (s *state) setService(key mesh.Key, now *mesh.Service) {
+	s.touch(key.Mesh).service(key.Name).object = now
+}
+
+func (s *state) observe(id mesh.ID, o mesh.Observation) {
+	if s.observed[id] == o {
+		return
+	}
+	if o == (mesh.Observation{}) {
+		delete(s.observed, id)
+	} else {
+		s.observed[id] = o
+	}
+	meshName, name := mesh.SplitID(id)
+	m := s.meshes[meshName]
+	if m == nil || m.proxies[name] == nil || m.proxies[name].dataplane == nil {
+		return // kept for when it comes
+	}
+	s.touch(meshName).dirtyProxies[name] = struct{}{}
+	for _, in := range m.proxies[name].dataplane.Spec.Networking.Inbound {
+		m.service(in.Tags.Service())
+	}
+}
+
+// touch returns the mesh to be changed.
+func (s *state) touch(name string) *meshInput {
+	m := s.meshes[name]
+	if m == nil {
+		m = &meshInput{
+			proxies:       map[string]*proxyInput{},
+			services:      map[string]*serviceInput{},
+			sights:        map[string]*sight{},
+			dirtyServices: map[string]struct{}{},
+			dirtyProxies:  map[string]struct{}{},
+		}
+		s.meshes[name] = m
+	}
+	s.dirty[name] = struct{}{}
+	return m
+}
+
+// service returns the service to be changed.
+func (m *meshInput) service(name string) *serviceInput {
+	s := m.services[name]
+	if s == nil {
+		s = &serviceInput{inbounds: map[string]*mesh.Dataplane{}}
+		m.services[name] = s
+	}
+	m.dirtyServices[name] = struct{}{}
+	return s
+}
