@@ -1,0 +1,115 @@
+// Package harness runs the real programs on one machine, for tests and for the demo: a control plane, and proxies with an
+// application, an agent and an Envoy each. Everything that it starts ends with it.
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const rootModule = "module github.com/sonde-mesh/sonde\n"
+
+// Programs are the paths of what a mesh on one machine needs.
+type Programs struct {
+	ControlPlane, Agent, Ctl string
+	// App is the application of test/app.
+	App string
+	// Envoy is the binary that agents start.
+	Envoy string
+}
+
+// Root returns the top folder of the repository, from the working folder or one above it.
+func Root() (string, error) {
+	folder, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		data, err := os.ReadFile(filepath.Join(folder, "go.mod"))
+		if err == nil && bytes.HasPrefix(data, []byte(rootModule)) {
+			return folder, nil
+		}
+		if parent := filepath.Dir(folder); parent != folder {
+			folder = parent
+			continue
+		}
+		return "", errors.New("find the repository: run this inside of it")
+	}
+}
+
+// Build builds every program into bin, or with race into bin/race, and finds Envoy, fetching it if need be. What is up to
+// date is not built again.
+func Build(ctx context.Context, race bool) (Programs, error) {
+	root, err := Root()
+	if err != nil {
+		return Programs{}, err
+	}
+	bin := filepath.Join(root, "bin")
+	args := []string{"build", "-trimpath"}
+	if race {
+		bin, args = filepath.Join(bin, "race"), append(args, "-race")
+	}
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return Programs{}, err
+	}
+	p := Programs{
+		ControlPlane: filepath.Join(bin, "sonde-cp"),
+		Agent:        filepath.Join(bin, "sonde-dp"),
+		Ctl:          filepath.Join(bin, "sondectl"),
+		App:          filepath.Join(bin, "test-app"),
+	}
+	if _, err := goCommand(ctx, root, append(args, "-o", bin+"/", "./cmd/...")...); err != nil {
+		return Programs{}, fmt.Errorf("build the programs: %w", err)
+	}
+	if _, err := goCommand(ctx, filepath.Join(root, "test"), append(args, "-o", p.App, "./app")...); err != nil {
+		return Programs{}, fmt.Errorf("build the application: %w", err)
+	}
+	envoys, err := Envoys(ctx, "")
+	if err != nil {
+		return Programs{}, err
+	}
+	p.Envoy = envoys[0]
+	return p, nil
+}
+
+// Envoys returns the path of an Envoy of that version or minor, of any supported one if version is "", or of each
+// supported minor, newest first, if it is "all".
+func Envoys(ctx context.Context, version string) ([]string, error) {
+	root, err := Root()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"run", "./envoy"}
+	switch version {
+	case "":
+	case "all":
+		args = append(args, "--all")
+	default:
+		args = append(args, "--version", version)
+	}
+	out, err := goCommand(ctx, filepath.Join(root, "tools"), args...)
+	if err != nil {
+		return nil, fmt.Errorf("find Envoy: %w", err)
+	}
+	return strings.Fields(out), nil
+}
+
+func goCommand(ctx context.Context, folder string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = folder
+	cmd.WaitDelay = time.Second
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, stderr.String())
+	}
+	return string(out), nil
+}

@@ -1,0 +1,266 @@
+package harness
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+)
+
+// callLimit bounds one call of a load.
+const callLimit = 10 * time.Second
+
+// Caller makes one call and returns which instance answered.
+type Caller interface {
+	Call(ctx context.Context) (instance string, err error)
+	Close()
+}
+
+// Load makes calls until it is stopped, and counts.
+type Load struct {
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+
+	mu     sync.Mutex
+	report Report
+}
+
+// Report is what a Load has seen.
+type Report struct {
+	// Calls is how many ended, Failed how many of them did not well.
+	Calls, Failed int
+	// Instances counts good calls by who answered.
+	Instances map[string]int
+	// Reasons counts failed calls by their error.
+	Reasons map[string]int
+}
+
+// String says the numbers, and the reasons where calls failed.
+func (r Report) String() string {
+	text := fmt.Sprintf("%d calls, %d failed", r.Calls, r.Failed)
+	for _, reason := range slices.Sorted(maps.Keys(r.Reasons)) {
+		text += fmt.Sprintf("\n  %d x %s", r.Reasons[reason], reason)
+	}
+	return text
+}
+
+// StartLoad makes each caller call again and again, with a pause of that length between two calls.
+func StartLoad(ctx context.Context, pause time.Duration, callers ...Caller) *Load {
+	ctx, cancel := context.WithCancel(ctx)
+	l := &Load{cancel: cancel, report: Report{Instances: map[string]int{}, Reasons: map[string]int{}}}
+	for _, c := range callers {
+		l.wait.Go(func() {
+			defer c.Close()
+			ticker := time.NewTicker(max(pause, time.Millisecond))
+			defer ticker.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-ticker.C:
+				}
+				// a call that is on its way when the load stops ends as it would have ended
+				one, done := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
+				instance, err := c.Call(one)
+				done()
+				l.count(instance, err)
+			}
+		})
+	}
+	return l
+}
+
+func (l *Load) count(instance string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.report.Calls++
+	if err != nil {
+		l.report.Failed++
+		l.report.Reasons[err.Error()]++
+		return
+	}
+	l.report.Instances[instance]++
+}
+
+// Report returns what the load has seen so far.
+func (l *Load) Report() Report {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.report
+	r.Instances, r.Reasons = maps.Clone(r.Instances), maps.Clone(r.Reasons)
+	return r
+}
+
+// Stop lets the calls on their way end, and returns what the load has seen.
+func (l *Load) Stop() Report {
+	l.cancel()
+	l.wait.Wait()
+	return l.Report()
+}
+
+// Answer is what the application of test/app says of a request over HTTP.
+type Answer struct {
+	Instance string      `json:"instance"`
+	Remote   string      `json:"remote"`
+	Protocol string      `json:"protocol"`
+	Headers  http.Header `json:"headers"`
+	Requests int64       `json:"requests"`
+}
+
+// HTTPCaller calls the application over HTTP.
+type HTTPCaller struct {
+	url    string
+	client *http.Client
+}
+
+// NewHTTPCaller calls that URL, over one connection that is kept, or over a new one for each call. With http2 it speaks
+// HTTP/2 in clear text.
+func NewHTTPCaller(url string, keep, http2 bool) *HTTPCaller {
+	var protocols http.Protocols
+	protocols.SetHTTP1(!http2)
+	protocols.SetUnencryptedHTTP2(http2)
+	return &HTTPCaller{url: url, client: &http.Client{
+		Timeout:   callLimit,
+		Transport: &http.Transport{DisableKeepAlives: !keep, Protocols: &protocols},
+	}}
+}
+
+// Call implements Caller.
+func (c *HTTPCaller) Call(ctx context.Context) (string, error) {
+	answer, err := c.Ask(ctx)
+	return answer.Instance, err
+}
+
+// Ask makes one call and returns the whole answer.
+func (c *HTTPCaller) Ask(ctx context.Context) (Answer, error) {
+	body, err := get(ctx, c.client, c.url)
+	if err != nil {
+		return Answer{}, err
+	}
+	var answer Answer
+	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+		return Answer{}, fmt.Errorf("decode the answer of the application: %w", err)
+	}
+	return answer, nil
+}
+
+// Close implements Caller.
+func (c *HTTPCaller) Close() { c.client.CloseIdleConnections() }
+
+// GRPCCaller calls the application over gRPC.
+type GRPCCaller struct {
+	address string
+	keep    bool
+	conn    *grpc.ClientConn
+}
+
+// NewGRPCCaller calls that address, over one connection that is kept, or over a new one for each call.
+func NewGRPCCaller(address string, keep bool) *GRPCCaller {
+	return &GRPCCaller{address: address, keep: keep}
+}
+
+// Call implements Caller.
+func (c *GRPCCaller) Call(ctx context.Context) (string, error) {
+	if c.conn == nil {
+		conn, err := grpc.NewClient("passthrough:///"+c.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return "", err
+		}
+		c.conn = conn
+	}
+	answer, err := testgrpc.NewTestServiceClient(c.conn).UnaryCall(ctx, &testgrpc.SimpleRequest{})
+	if !c.keep {
+		c.Close()
+	}
+	return answer.GetServerId(), err
+}
+
+// Close implements Caller.
+func (c *GRPCCaller) Close() {
+	if c.conn != nil {
+		_ = c.conn.Close() // nothing is lost: every call has ended
+		c.conn = nil
+	}
+}
+
+// TCPCaller calls the application over TCP: it sends a line, or waits for the banner, and reads a line.
+type TCPCaller struct {
+	address string
+	banner  bool
+	keep    bool
+	conn    net.Conn
+}
+
+// NewTCPCaller calls that address, over one connection that is kept, or over a new one for each call.
+func NewTCPCaller(address string, keep bool) *TCPCaller {
+	return &TCPCaller{address: address, keep: keep}
+}
+
+// NewBannerCaller waits for the application's banner on a new connection for each call.
+func NewBannerCaller(address string) *TCPCaller {
+	return &TCPCaller{address: address, banner: true}
+}
+
+// Call implements Caller. Of an echo nobody can tell which instance it came from: instance is then "".
+func (c *TCPCaller) Call(ctx context.Context) (string, error) {
+	if c.conn == nil {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", c.address)
+		if err != nil {
+			return "", err
+		}
+		c.conn = conn
+	}
+	instance, err := c.exchange(ctx)
+	if !c.keep || err != nil {
+		c.Close()
+	}
+	return instance, err
+}
+
+func (c *TCPCaller) exchange(ctx context.Context) (string, error) {
+	deadline, _ := ctx.Deadline()
+	if err := c.conn.SetDeadline(deadline); err != nil {
+		return "", err
+	}
+	const line = "hello\n"
+	if !c.banner {
+		if _, err := io.WriteString(c.conn, line); err != nil {
+			return "", err
+		}
+	}
+	answer, err := bufio.NewReader(c.conn).ReadString('\n')
+	if errors.Is(err, io.EOF) {
+		return "", errors.New("the connection was closed without an answer")
+	}
+	if err != nil {
+		return "", err
+	}
+	if c.banner {
+		return strings.TrimPrefix(strings.TrimSpace(answer), "220 "), nil
+	}
+	if answer != line {
+		return "", fmt.Errorf("the echo is %q, want %q", answer, line)
+	}
+	return "", nil
+}
+
+// Close implements Caller.
+func (c *TCPCaller) Close() {
+	if c.conn != nil {
+		_ = c.conn.Close() // nothing is lost: every call has ended
+		c.conn = nil
+	}
+}

@@ -1,0 +1,263 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// StartLimit bounds each wait for a part to be ready.
+const StartLimit = 20 * time.Second
+
+// Options of a Machine.
+type Options struct {
+	Programs Programs
+	// MeshYAML is the Mesh in the store at the start. Default Mesh(STRICT).
+	MeshYAML string
+	// ControlPlaneArgs are added to the control plane's.
+	ControlPlaneArgs []string
+	// Progress is told what is waited for. Default nobody.
+	Progress func(string)
+}
+
+// MeshYAML is a Mesh named default with mutual TLS in that mode, STRICT or PERMISSIVE, or with none if mode is "".
+func MeshYAML(mode string) string {
+	if mode == "" {
+		return "type: Mesh\nname: default\n"
+	}
+	return fmt.Sprintf(`type: Mesh
+name: default
+mtls:
+  enabledBackend: ca
+  backends:
+    - name: ca
+      type: builtin
+      mode: %s
+`, mode)
+}
+
+// Machine is a mesh on one machine: a control plane with a store of files, and its proxies.
+type Machine struct {
+	// Dir holds everything: store, state and logs. It goes when the machine is closed.
+	Dir string
+	// ControlPlane is the one that runs, or ran last.
+	ControlPlane *Process
+	// Agents, Admin and Health are addresses of the control plane, the same after a restart.
+	Agents, Admin, Health string
+
+	options   Options
+	ports     *ports
+	spawner   *spawner
+	processes []*Process
+	http      *http.Client
+}
+
+// Start makes a machine and starts its control plane, ready. Close it, also after an error of anything else.
+func Start(ctx context.Context, o Options) (*Machine, error) {
+	if o.MeshYAML == "" {
+		o.MeshYAML = MeshYAML("STRICT")
+	}
+	if o.Progress == nil {
+		o.Progress = func(string) {}
+	}
+	// Envoy refuses socket paths over 107 bytes, so this is not below a test's own folder.
+	dir, err := os.MkdirTemp("", "sonde-")
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPorts()
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	m := &Machine{
+		Dir:     dir,
+		options: o,
+		ports:   p,
+		spawner: newSpawner(),
+		http:    &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second},
+	}
+	if err := m.start(ctx); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+func (m *Machine) start(ctx context.Context) error {
+	for _, folder := range []string{m.StoreDir(), m.logs()} {
+		if err := os.Mkdir(folder, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, a := range []*string{&m.Agents, &m.Admin, &m.Health} {
+		var err error
+		if *a, err = m.ports.takeAddress(); err != nil {
+			return err
+		}
+	}
+	if err := m.Put("mesh.yaml", m.options.MeshYAML); err != nil {
+		return err
+	}
+	return m.StartControlPlane(ctx)
+}
+
+// StoreDir is the folder of YAML files that the control plane reads.
+func (m *Machine) StoreDir() string { return filepath.Join(m.Dir, "store") }
+
+// StateDir is the state folder of the control plane.
+func (m *Machine) StateDir() string { return filepath.Join(m.Dir, "state") }
+
+func (m *Machine) logs() string { return filepath.Join(m.Dir, "logs") }
+
+// StartControlPlane starts the control plane, again after it was killed, and waits until it is ready.
+func (m *Machine) StartControlPlane(ctx context.Context) error {
+	m.options.Progress("waiting for the control plane")
+	args := append([]string{
+		"--store=dir:" + m.StoreDir(), "--state-dir=" + m.StateDir(), "--bind-address=127.0.0.1",
+		"--agents-port=" + portOf(m.Agents), "--admin-port=" + portOf(m.Admin), "--health-port=" + portOf(m.Health),
+	}, m.options.ControlPlaneArgs...)
+	var err error
+	if m.ControlPlane, err = m.run("sonde-cp", m.Dir, m.options.Programs.ControlPlane, args...); err != nil {
+		return err
+	}
+	return m.wait(ctx, m.ControlPlane, "http://"+m.Health+"/readyz")
+}
+
+// run starts a program that ends with the machine.
+func (m *Machine) run(name, folder, path string, args ...string) (*Process, error) {
+	log := filepath.Join(m.logs(), strings.ReplaceAll(name, " ", "-")+".log")
+	p, err := m.spawner.startProcess(name, log, folder, path, args...)
+	if err != nil {
+		return nil, err
+	}
+	m.processes = append(m.processes, p)
+	return p, nil
+}
+
+// wait waits until a process that was just started answers 200 at url.
+func (m *Machine) wait(ctx context.Context, p *Process, url string) error {
+	err := Poll(ctx, StartLimit, p.Name, func(ctx context.Context) error {
+		if !p.Running() {
+			return fmt.Errorf("%w: %w", errHopeless, p.err)
+		}
+		_, err := m.Get(ctx, url)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%w\n--- the end of %s\n%s", err, p.Log, p.tail(15))
+	}
+	return nil
+}
+
+// Get returns the body of an answer 200. Any other status is an error that shows it.
+func (m *Machine) Get(ctx context.Context, url string) (string, error) {
+	return get(ctx, m.http, url)
+}
+
+func get(ctx context.Context, client *http.Client, url string) (string, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(answer.Body, 64<<20))
+	if err != nil {
+		return "", fmt.Errorf("read the answer of %s: %w", url, err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		return "", &StatusError{URL: url, Code: answer.StatusCode, Body: strings.TrimSpace(string(body))}
+	}
+	return string(body), nil
+}
+
+// StatusError is an answer over HTTP other than 200.
+type StatusError struct {
+	URL  string
+	Code int
+	Body string
+}
+
+// Error implements error.
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("%s answers %d: %.200s", e.URL, e.Code, e.Body)
+}
+
+// Put writes a file of the store, whole or not at all.
+func (m *Machine) Put(file, yaml string) error {
+	// the name of the first one is not one that the store reads
+	unfinished := filepath.Join(m.StoreDir(), "."+file+".new")
+	if err := os.WriteFile(unfinished, []byte(yaml), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(unfinished, filepath.Join(m.StoreDir(), file))
+}
+
+// Remove removes a file of the store.
+func (m *Machine) Remove(file string) error {
+	return os.Remove(filepath.Join(m.StoreDir(), file))
+}
+
+// CtlFlags are what sondectl needs to reach the control plane.
+func (m *Machine) CtlFlags() []string {
+	return []string{
+		"--address=" + m.Admin,
+		"--ca-cert-file=" + filepath.Join(m.StateDir(), "serving-ca.crt"),
+		"--token-file=" + filepath.Join(m.StateDir(), "admin-token"),
+	}
+}
+
+// Ctl runs sondectl against the control plane and returns what it prints on stdout.
+func (m *Machine) Ctl(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, m.options.Programs.Ctl, append(args, m.CtlFlags()...)...)
+	cmd.Dir = m.Dir
+	cmd.WaitDelay = time.Second
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("sondectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return string(out), nil
+}
+
+// Logs returns the last lines of every log, for people who look for the reason of a failure.
+func (m *Machine) Logs(lines int) string {
+	var text strings.Builder
+	seen := map[string]bool{}
+	for _, p := range m.processes {
+		if !seen[p.Log] {
+			seen[p.Log] = true
+			fmt.Fprintf(&text, "--- %s\n%s\n", filepath.Base(p.Log), p.tail(lines))
+		}
+	}
+	return text.String()
+}
+
+// Close ends every process and removes every file. Agents go first, so that none of them starts a dead Envoy again.
+func (m *Machine) Close() error {
+	for _, p := range m.processes {
+		p.Kill()
+	}
+	m.spawner.close()
+	m.http.CloseIdleConnections()
+	// What an agent started dies with it, but a moment later, and may write into its folder until then.
+	gone := Poll(context.Background(), StartLimit, "every process to end", func(context.Context) error {
+		pids, err := below(m.Dir)
+		if err == nil && len(pids) > 0 {
+			err = fmt.Errorf("processes %v run", pids)
+		}
+		return err
+	})
+	return errors.Join(gone, m.ports.close(), os.RemoveAll(m.Dir))
+}

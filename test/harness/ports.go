@@ -1,0 +1,71 @@
+package harness
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+)
+
+// Ports come in blocks below the range that the kernel takes for outgoing connections. The first port of a block is held
+// open as its lock, so that two harnesses never hand out the same port, and the kernel frees it when one dies.
+const (
+	firstBlock, lastBlock = 100, 319
+	blockSize             = 100
+)
+
+// ports hands out TCP ports of 127.0.0.1 that nobody else on this machine listens on.
+type ports struct {
+	lock net.Listener
+
+	mu   sync.Mutex
+	next int // the port to try next
+	end  int // the first port after the block
+}
+
+func newPorts() (*ports, error) {
+	for range 100 {
+		base := (firstBlock + rand.IntN(lastBlock-firstBlock+1)) * blockSize
+		if lock, err := net.Listen("tcp", address(base)); err == nil {
+			return &ports{lock: lock, next: base + 1, end: base + blockSize}, nil
+		}
+	}
+	return nil, errors.New("find free ports: none of 100 blocks tried is free")
+}
+
+// take returns a port that was free a moment ago and is handed out once.
+func (p *ports) take() (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for ; p.next < p.end; p.next++ {
+		l, err := net.Listen("tcp", address(p.next))
+		if err != nil {
+			continue
+		}
+		if err := l.Close(); err != nil {
+			return 0, err
+		}
+		port := p.next
+		p.next++
+		return port, nil
+	}
+	return 0, fmt.Errorf("find a free port: all %d of this mesh are in use", blockSize)
+}
+
+// takeAddress is take, as 127.0.0.1:port.
+func (p *ports) takeAddress() (string, error) {
+	port, err := p.take()
+	return address(port), err
+}
+
+func (p *ports) close() error { return p.lock.Close() }
+
+func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// portOf is the number in "127.0.0.1:80".
+func portOf(address string) string {
+	_, port, _ := net.SplitHostPort(address)
+	return port
+}

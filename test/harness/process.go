@@ -1,0 +1,210 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// spawner starts processes from one thread, which lives as long as the spawner: the kernel kills each process when the
+// thread that started it ends, however this program ends (PR_SET_PDEATHSIG).
+type spawner struct {
+	requests chan func()
+	done     chan struct{}
+}
+
+func newSpawner() *spawner {
+	s := &spawner{requests: make(chan func()), done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		for f := range s.requests {
+			f()
+		}
+	}()
+	return s
+}
+
+func (s *spawner) start(cmd *exec.Cmd) error {
+	result := make(chan error)
+	s.requests <- func() { result <- cmd.Start() }
+	return <-result
+}
+
+func (s *spawner) close() {
+	close(s.requests)
+	<-s.done
+}
+
+// Process is one program that runs, or ran.
+type Process struct {
+	// Name says which it is, "b-1 agent".
+	Name string
+	// Log is the file that has its output.
+	Log string
+
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error // how it ended; valid once done is closed
+}
+
+// startProcess runs a program with its output added to a file, in a process group of its own, so that a Ctrl-C in the
+// terminal reaches it only through this program.
+func (s *spawner) startProcess(name, log, folder, path string, args ...string) (*Process, error) {
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = out.Close() }() // the process has its own handle
+	cmd := exec.CommandContext(context.Background(), path, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if err := s.start(cmd); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	p := &Process{Name: name, Log: log, cmd: cmd, done: make(chan struct{})}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// PID is the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Running says whether the process has not ended.
+func (p *Process) Running() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Kill ends the process as kill -9 does, and waits for it. What it started itself is not touched.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // an error means that it has ended
+	<-p.done
+}
+
+// Terminate asks the process to end, as kill does, and waits for it. It returns an error if the process does not end
+// before ctx does, or not with exit code 0.
+func (p *Process) Terminate(ctx context.Context) error {
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("terminate %s: %w", p.Name, err)
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		return fmt.Errorf("terminate %s: it goes on: %w", p.Name, context.Cause(ctx))
+	}
+	if p.err != nil {
+		return fmt.Errorf("terminate %s: %w", p.Name, p.err)
+	}
+	return nil
+}
+
+// Children returns the ids of the processes that this one started and that still run, whose program has that name.
+func (p *Process) Children(program string) ([]int, error) {
+	paths, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return nil, err
+	}
+	var children []int
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		// "pid (name) state ppid ...", where the name may hold spaces
+		head, rest, _ := strings.Cut(string(data), " (")
+		end := strings.LastIndex(rest, ") ")
+		if end < 0 || rest[:end] != program {
+			continue
+		}
+		fields := strings.Fields(rest[end+2:])
+		if len(fields) < 2 || fields[0] == "Z" || fields[1] != strconv.Itoa(p.PID()) {
+			continue
+		}
+		pid, err := strconv.Atoi(head)
+		if err != nil {
+			return nil, err
+		}
+		children = append(children, pid)
+	}
+	return children, nil
+}
+
+// tail returns the last lines of the process's log, for people who look for the reason of a failure.
+func (p *Process) tail(lines int) string {
+	data, err := os.ReadFile(p.Log)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// Poll calls check every 20 ms until it returns nil, for at most the time given; the error says what was waited for and
+// what was amiss at last.
+func Poll(ctx context.Context, limit time.Duration, what string, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	var amiss error
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		if errors.Is(err, errHopeless) {
+			return fmt.Errorf("wait for %s: %w", what, err)
+		}
+		if amiss == nil || ctx.Err() == nil { // that time ran out says less than what was amiss before
+			amiss = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s for %s: %w", what, limit, amiss)
+		case <-ticker.C:
+		}
+	}
+}
+
+// errHopeless ends a Poll before its time.
+var errHopeless = errors.New("it has ended")
+
+// below returns the ids of the processes whose working folder is dir or below it.
+func below(dir string) ([]int, error) {
+	links, err := filepath.Glob("/proc/[0-9]*/cwd")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, link := range links {
+		cwd, err := os.Readlink(link)
+		if err != nil || (cwd != dir && !strings.HasPrefix(cwd, dir+"/")) {
+			continue // it has ended, or is none of ours
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}

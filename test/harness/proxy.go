@@ -1,0 +1,256 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ProxyOptions say what to put beside each other.
+type ProxyOptions struct {
+	// Name of the Dataplane, and of the instance in the application's answers.
+	Name string
+	// Service is the kuma.io/service of its inbound.
+	Service string
+	// Protocol is http (default), http2, grpc or tcp.
+	Protocol string
+	// Banner makes the application of a tcp inbound speak first; the inbound is not marked for it.
+	Banner bool
+	// ServerFirst marks the inbound.
+	ServerFirst bool
+	// Outbound are the services that it calls.
+	Outbound []string
+	// Labels of the Dataplane.
+	Labels map[string]string
+	// AgentArgs are added to the agent's.
+	AgentArgs []string
+}
+
+// Proxy is an application with an agent and an Envoy beside it.
+type Proxy struct {
+	ProxyOptions
+	// App and Agent are those that run, or ran last.
+	App, Agent *Process
+	// AppAddress is where the application listens, Inbound where Envoy does for it, Admin where the agent answers.
+	AppAddress, Inbound, Admin string
+	// Outbounds are the addresses at which the application reaches each service.
+	Outbounds map[string]string
+	// Ready is what the Dataplane says of its inbound.
+	Ready bool
+
+	machine *Machine
+	envoy   *http.Client
+}
+
+// Prepare makes a proxy with all its addresses; nothing is written or started yet.
+func (m *Machine) Prepare(o ProxyOptions) (*Proxy, error) {
+	if o.Protocol == "" {
+		o.Protocol = "http"
+	}
+	p := &Proxy{ProxyOptions: o, Outbounds: map[string]string{}, Ready: true, machine: m}
+	for _, a := range []*string{&p.AppAddress, &p.Inbound, &p.Admin} {
+		var err error
+		if *a, err = m.ports.takeAddress(); err != nil {
+			return nil, err
+		}
+	}
+	for _, service := range o.Outbound {
+		var err error
+		if p.Outbounds[service], err = m.ports.takeAddress(); err != nil {
+			return nil, err
+		}
+	}
+	p.envoy = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(p.Dir(), "admin.sock"))
+		},
+	}}
+	return p, nil
+}
+
+// Add prepares proxies, declares them, starts the application, agent and Envoy of each, and waits until all are ready.
+func (m *Machine) Add(ctx context.Context, options ...ProxyOptions) ([]*Proxy, error) {
+	proxies := make([]*Proxy, 0, len(options))
+	for _, o := range options {
+		p, err := m.Prepare(o)
+		if err != nil {
+			return nil, err
+		}
+		if err := errors.Join(p.Declare(), p.StartApp(ctx), p.StartAgent(ctx)); err != nil {
+			return nil, err
+		}
+		proxies = append(proxies, p)
+	}
+	for _, p := range proxies {
+		m.options.Progress("waiting for " + p.Name)
+		if err := p.WaitReady(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return proxies, nil
+}
+
+// Dir is the agent's work folder, and Envoy's.
+func (p *Proxy) Dir() string { return filepath.Join(p.machine.Dir, p.Name) }
+
+// Declare writes the Dataplane into the store.
+func (p *Proxy) Declare() error {
+	return p.machine.Put(p.Name+".yaml", p.YAML())
+}
+
+// YAML is the Dataplane. JSON is YAML, too.
+func (p *Proxy) YAML() string {
+	type object = map[string]any
+	inbound := object{
+		"port": json.Number(portOf(p.Inbound)), "servicePort": json.Number(portOf(p.AppAddress)),
+		"tags": object{"kuma.io/service": p.Service, "kuma.io/protocol": p.Protocol},
+	}
+	if p.ServerFirst {
+		inbound["serverFirst"] = true
+	}
+	if !p.Ready {
+		inbound["health"] = object{"ready": false}
+	}
+	outbound := []object{}
+	for _, service := range p.Outbound {
+		outbound = append(outbound, object{
+			"port": json.Number(portOf(p.Outbounds[service])), "tags": object{"kuma.io/service": service},
+		})
+	}
+	dataplane := object{
+		"type": "Dataplane", "mesh": "default", "name": p.Name,
+		"networking": object{"address": "127.0.0.1", "inbound": []object{inbound}, "outbound": outbound},
+	}
+	if len(p.Labels) > 0 {
+		dataplane["labels"] = p.Labels
+	}
+	text, err := json.MarshalIndent(dataplane, "", "  ")
+	if err != nil {
+		panic(err) // strings and numbers alone
+	}
+	return string(text) + "\n"
+}
+
+// StartApp starts the application and waits until it listens.
+func (p *Proxy) StartApp(ctx context.Context) error {
+	serve := map[string]string{"grpc": "grpc", "tcp": "tcp"}[p.Protocol]
+	switch {
+	case p.Banner:
+		serve = "banner"
+	case serve == "":
+		serve = "http"
+	}
+	var err error
+	p.App, err = p.machine.run(p.Name+" app", p.machine.Dir, p.machine.options.Programs.App, "--name="+p.Name, "--"+serve+"="+p.AppAddress)
+	if err != nil {
+		return err
+	}
+	return Poll(ctx, StartLimit, p.App.Name, func(ctx context.Context) error {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.AppAddress)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+}
+
+// StartAgent makes a token and starts the agent, which starts Envoy.
+func (p *Proxy) StartAgent(ctx context.Context) error {
+	token, err := p.machine.Ctl(ctx, "generate", "dataplane-token", "--name="+p.Name, "--mesh=default", "--workload="+p.workload())
+	if err != nil {
+		return err
+	}
+	tokenFile := filepath.Join(p.machine.Dir, p.Name+".token")
+	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
+		return err
+	}
+	args := append([]string{
+		"run", "--cp-address=" + p.machine.Agents, "--ca-cert-file=" + filepath.Join(p.machine.StateDir(), "serving-ca.crt"),
+		"--name=" + p.Name, "--mesh=default", "--dataplane-token-file=" + tokenFile, "--admin-addr=" + p.Admin,
+		"--work-dir=" + p.Dir(), "--envoy=" + p.machine.options.Programs.Envoy,
+	}, p.AgentArgs...)
+	p.Agent, err = p.machine.run(p.Name+" agent", p.machine.Dir, p.machine.options.Programs.Agent, args...)
+	return err
+}
+
+func (p *Proxy) workload() string {
+	if w := p.Labels["kuma.io/workload"]; w != "" {
+		return w
+	}
+	return p.Service
+}
+
+// WaitReady waits until the agent says that the proxy may get traffic.
+func (p *Proxy) WaitReady(ctx context.Context) error {
+	return p.machine.wait(ctx, p.Agent, "http://"+p.Admin+"/readyz")
+}
+
+// SetReady writes the health of the inbound into the store.
+func (p *Proxy) SetReady(ready bool) error {
+	p.Ready = ready
+	return p.Declare()
+}
+
+// EnvoyPID is the process id of Envoy.
+func (p *Proxy) EnvoyPID() (int, error) {
+	pids, err := p.Agent.Children("envoy")
+	if err != nil {
+		return 0, err
+	}
+	if len(pids) != 1 {
+		return 0, fmt.Errorf("%s runs %d Envoys, want 1", p.Agent.Name, len(pids))
+	}
+	return pids[0], nil
+}
+
+// KillAll ends agent, Envoy and application as kill -9 does.
+func (p *Proxy) KillAll() error {
+	pid, err := p.EnvoyPID()
+	if err != nil {
+		return err
+	}
+	p.Agent.Kill()
+	err = syscall.Kill(pid, syscall.SIGKILL)
+	p.App.Kill()
+	if errors.Is(err, syscall.ESRCH) { // it died with its agent
+		return nil
+	}
+	return err
+}
+
+// EnvoyGet asks Envoy's admin interface, "/clusters?format=json".
+func (p *Proxy) EnvoyGet(ctx context.Context, path string) (string, error) {
+	return get(ctx, p.envoy, "http://envoy"+path)
+}
+
+// Stats returns the counters and gauges of Envoy whose whole name matches the regular expression.
+func (p *Proxy) Stats(ctx context.Context, filter string) (map[string]int64, error) {
+	body, err := p.EnvoyGet(ctx, "/stats?format=json&type=All&filter="+url.QueryEscape("^(?:"+filter+")$"))
+	if err != nil {
+		return nil, err
+	}
+	var all struct {
+		Stats []struct {
+			Name  string `json:"name"`
+			Value int64  `json:"value"`
+		} `json:"stats"`
+	}
+	if err := json.NewDecoder(strings.NewReader(body)).Decode(&all); err != nil {
+		return nil, fmt.Errorf("decode Envoy's stats: %w", err)
+	}
+	stats := map[string]int64{}
+	for _, s := range all.Stats {
+		stats[s.Name] = s.Value
+	}
+	return stats, nil
+}
