@@ -1,0 +1,222 @@
+package meshview
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// world is what the sources hold, kept beside the Builder.
+type world struct {
+	rand     *rand.Rand
+	objects  map[held]mesh.Object
+	observed map[mesh.ID]mesh.Observation
+}
+
+func pick[T any](w *world, of ...T) T { return of[w.rand.IntN(len(of))] }
+
+// step makes one random operation, drawn from so few names that most of them meet.
+func (w *world) step(b *Builder) {
+	source, meshName := pick(w, "files", "files", "files", "kubernetes"), pick(w, "default", "default", "prod")
+	var o mesh.Object
+	switch w.rand.IntN(10) {
+	case 0:
+		o = meshOf(meshName, pick(w, "", mesh.ModeStrict, mesh.ModePermissive))
+	case 1, 2, 3:
+		o = w.service(meshName)
+	case 4:
+		id := mesh.MakeID(meshName, w.proxyName())
+		w.observed[id] = mesh.Observation{Draining: w.rand.IntN(2) == 0}
+		b.Observe(id, w.observed[id])
+		return
+	default:
+		o = w.dataplane(meshName)
+	}
+	h := held{source, o.Key()}
+	if w.rand.IntN(3) == 0 {
+		delete(w.objects, h)
+		b.Delete(source, o.Key())
+		return
+	}
+	w.objects[h] = o
+	b.Set(source, o)
+}
+
+func (w *world) serviceName() string { return pick(w, "api", "web", "db", "cache") }
+func (w *world) proxyName() string   { return fmt.Sprint("dp-", w.rand.IntN(6)) }
+func (w *world) address() string     { return fmt.Sprint("10.0.0.", w.rand.IntN(5)) }
+
+func (w *world) service(meshName string) *mesh.Service {
+	var addresses []string
+	for range w.rand.IntN(3) {
+		addresses = append(addresses, pick(w, w.address(), fmt.Sprint("240.0.0.", w.rand.IntN(3), ":80")))
+	}
+	s := service(w.serviceName(), addresses...)
+	s.Mesh = meshName
+	s.Spec.Protocol = pick(w, "", "", mesh.ProtocolHTTP)
+	return s
+}
+
+func (w *world) dataplane(meshName string) *mesh.Dataplane {
+	options := []option{inMesh(meshName)}
+	for _, o := range []option{unready, transparent, workload(w.serviceName()), speaks(mesh.ProtocolHTTP), calls(w.serviceName(), w.serviceName())} {
+		if w.rand.IntN(3) == 0 {
+			options = append(options, o)
+		}
+	}
+	d := dataplane(w.proxyName(), w.address(), w.serviceName(), options...)
+	if w.rand.IntN(4) == 0 {
+		d.Spec.Networking.Inbound = append(d.Spec.Networking.Inbound, mesh.Inbound{Port: 81, Tags: tags(w.serviceName())})
+	}
+	return d
+}
+
+// fresh is a Builder that gets everything at once.
+func (w *world) fresh() *Builder {
+	b := NewBuilder(Options{Sources: []string{"kubernetes", "files"}})
+	for h, o := range w.objects {
+		b.Set(h.source, o)
+	}
+	for id, o := range w.observed {
+		b.Observe(id, o)
+	}
+	b.Synced("files")
+	b.Synced("kubernetes")
+	return b
+}
+
+// naive finds by comparison of everything what Change has to name.
+func naive(before, after *View) Change {
+	var c Change
+	for name := range union(before.Meshes, after.Meshes) {
+		old, now := before.Mesh(name), after.Mesh(name)
+		modeChanged := old != nil && now != nil && mode(old.Spec) != mode(now.Spec)
+		if old == nil {
+			old = &Mesh{}
+		}
+		if now == nil {
+			now = &Mesh{}
+		}
+		for s := range union(old.Services, now.Services) {
+			a, b := old.Services[s], now.Services[s]
+			cluster := a == nil || b == nil || !cmp.Equal(a, b, lists, cmpopts.IgnoreFields(Service{}, "Endpoints"))
+			endpoints := a == nil || b == nil || !cmp.Equal(a.Endpoints, b.Endpoints, lists)
+			if cluster || modeChanged && b != nil || a.hasSidecars() != b.hasSidecars() {
+				c.Services = append(c.Services, mesh.MakeID(name, s))
+			}
+			if endpoints {
+				c.Endpoints = append(c.Endpoints, mesh.MakeID(name, s))
+			}
+		}
+		for p := range union(old.Proxies, now.Proxies) {
+			a, b := old.Proxies[p], now.Proxies[p]
+			ignore := cmp.Options{cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), cmpopts.IgnoreFields(Proxy{}, "Observed")}
+			if modeChanged && b != nil || !cmp.Equal(a, b, ignore) {
+				c.Proxies = append(c.Proxies, mesh.MakeID(name, p))
+			}
+		}
+	}
+	slices.Sort(c.Services)
+	slices.Sort(c.Endpoints)
+	slices.Sort(c.Proxies)
+	return c
+}
+
+func (s *Service) hasSidecars() bool {
+	n := 0
+	for _, e := range s.Endpoints {
+		if e.Sidecar {
+			n++
+		}
+	}
+	return n > 0
+}
+
+func union[V any](a, b map[string]V) map[string]V {
+	u := maps.Clone(a)
+	if u == nil {
+		u = map[string]V{}
+	}
+	maps.Copy(u, b)
+	return u
+}
+
+func TestIncrementalViewsEqualFreshOnes(t *testing.T) {
+	generation := cmpopts.IgnoreFields(View{}, "Generation")
+	for seed := range uint64(8) {
+		w := &world{rand: rand.New(rand.NewPCG(seed, 3)), objects: map[held]mesh.Object{}, observed: map[mesh.ID]mesh.Observation{}}
+		b := w.fresh()
+		view := mustBuild(t, b).After
+		for step := range 80 {
+			for range 1 + w.rand.IntN(4) {
+				w.step(b)
+			}
+			want := mustBuild(t, w.fresh()).After
+			c, changed := b.Build()
+			if same := cmp.Equal(view, want, lists, generation); same == changed {
+				t.Fatalf("seed %d, step %d: Build() = %v, but the views are equal: %v", seed, step, changed, same)
+			}
+			if !changed {
+				continue
+			}
+			if diff := cmp.Diff(want, c.After, lists, generation); diff != "" {
+				t.Fatalf("seed %d, step %d: incremental view (-want +got):\n%s", seed, step, diff)
+			}
+			if diff := cmp.Diff(naive(view, c.After), c, lists); diff != "" {
+				t.Fatalf("seed %d, step %d: Change (-want +got):\n%s", seed, step, diff)
+			}
+			if c.Before != view || c.After.Generation != view.Generation+1 {
+				t.Fatalf("seed %d, step %d: Before or Generation %d wrong", seed, step, c.After.Generation)
+			}
+			checkShared(t, c.After)
+			view = c.After
+		}
+		checkForgets(t, b, w)
+	}
+}
+
+// checkShared: proxies that see the same share one slice.
+func checkShared(t *testing.T, v *View) {
+	t.Helper()
+	for _, m := range v.Meshes {
+		slice := map[string]*string{}
+		for name, p := range m.Proxies {
+			if len(p.Sees) == 0 {
+				continue
+			}
+			key := sightKey(p.Sees)
+			if slice[key] == nil {
+				slice[key] = &p.Sees[0]
+			}
+			if slice[key] != &p.Sees[0] {
+				t.Fatalf("%s has a slice of its own", name)
+			}
+		}
+	}
+}
+
+// checkForgets: nothing is left of what was deleted.
+func checkForgets(t *testing.T, b *Builder, w *world) {
+	t.Helper()
+	for h := range w.objects {
+		b.Delete(h.source, h.key)
+	}
+	for id := range w.observed {
+		b.Observe(id, mesh.Observation{})
+	}
+	b.Build()
+	m := b.state.meshes[mesh.DefaultMesh]
+	if len(b.state.meshes) != 1 || len(b.state.objects)+len(b.state.observed)+len(b.state.dirty) != 0 {
+		t.Fatalf("state keeps %v", b.state)
+	}
+	if len(m.proxies)+len(m.services)+len(m.sights)+len(m.dirtyServices)+len(m.dirtyProxies)+len(m.addressed) != 0 {
+		t.Fatalf("state keeps %v of the mesh", m)
+	}
+}
