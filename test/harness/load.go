@@ -50,11 +50,11 @@ type Report struct {
 
 // String says the numbers, and the reasons where calls failed.
 func (r Report) String() string {
-	text := fmt.Sprintf("%d calls, %d failed", r.Calls, r.Failed)
+	lines := []string{fmt.Sprintf("%d calls, %d failed", r.Calls, r.Failed)}
 	for _, reason := range slices.Sorted(maps.Keys(r.Reasons)) {
-		text += fmt.Sprintf("\n  %d x %s", r.Reasons[reason], reason)
+		lines = append(lines, fmt.Sprintf("  %d x %s", r.Reasons[reason], reason))
 	}
-	return text
+	return strings.Join(lines, "\n")
 }
 
 // StartLoad makes each caller call again and again, with a pause of that length between two calls.

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -28,7 +29,7 @@ type ports struct {
 func newPorts() (*ports, error) {
 	for range 100 {
 		base := (firstBlock + rand.IntN(lastBlock-firstBlock+1)) * blockSize
-		if lock, err := net.Listen("tcp", address(base)); err == nil {
+		if lock, err := listen(base); err == nil {
 			return &ports{lock: lock, next: base + 1, end: base + blockSize}, nil
 		}
 	}
@@ -40,7 +41,7 @@ func (p *ports) take() (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for ; p.next < p.end; p.next++ {
-		l, err := net.Listen("tcp", address(p.next))
+		l, err := listen(p.next)
 		if err != nil {
 			continue
 		}
@@ -61,6 +62,10 @@ func (p *ports) takeAddress() (string, error) {
 }
 
 func (p *ports) close() error { return p.lock.Close() }
+
+func listen(port int) (net.Listener, error) {
+	return (&net.ListenConfig{}).Listen(context.Background(), "tcp", address(port))
+}
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 

