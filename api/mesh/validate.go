@@ -33,6 +33,7 @@ const (
 	allowedEndpoint  = "must be an IP address that others can connect to: not unspecified, not multicast"
 	allowedAddrPort  = "must be a virtual address ip:port such as 240.0.0.1:80 or [fd00::1]:80, not unspecified, not multicast"
 	missing          = "is missing: "
+	empty            = "is empty: "
 )
 
 // violations gathers what is wrong with an object.
@@ -137,7 +138,7 @@ func (v *violations) unique(first map[netip.AddrPort]string, field, value string
 
 func (v *violations) protocol(field string, p Protocol) {
 	if !slices.Contains(Protocols(), p) {
-		v.add(field, string(p), "must be one of "+list(Protocols()))
+		v.add(field, string(p), allowedProtocol())
 	}
 }
 
@@ -149,6 +150,10 @@ func (v *violations) tags(path string, tags Tags) {
 	for _, key := range slices.Sorted(maps.Keys(tags)) {
 		field, value := tagField(path, key), tags[key]
 		v.check(isOf(key, "._-:/"), field, cmp.Or(key, `""`), allowedTagKey)
+		if value == "" {
+			*v = append(*v, &FieldError{Field: field, Allowed: empty + allowedTag(key)})
+			continue
+		}
 		switch key {
 		case TagService:
 			v.check(isSegment(value), field, value, allowedSegment)
@@ -159,6 +164,18 @@ func (v *violations) tags(path string, tags Tags) {
 		}
 	}
 }
+
+func allowedTag(key string) string {
+	switch key {
+	case TagService:
+		return allowedSegment
+	case TagProtocol:
+		return allowedProtocol()
+	}
+	return allowedTagValue
+}
+
+func allowedProtocol() string { return "must be one of " + list(Protocols()) }
 
 func tagField(path, key string) string { return path + "[" + strconv.Quote(key) + "]" }
 

@@ -1,0 +1,270 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// Decode reads every document of a YAML (or JSON) file: fields at the top level as in Kuma's Universal form, or under
+// spec with name and mesh at the top level or in metadata. It is strict; defaults are set; what it returns is valid. A
+// document with an Error among its problems is left out. An object that comes twice is an Error of the second one.
+func Decode(file string, data []byte) ([]Document, []Problem) {
+	entries, problems := decodeFile(file, data)
+	documents := make([]Document, 0, len(entries))
+	for _, e := range entries {
+		documents = append(documents, e.Document)
+	}
+	return documents, problems
+}
+
+// entry is a document that is good in itself, with what problems between documents have to name.
+type entry struct {
+	Document
+	name, mesh field
+}
+
+// field is a field as a document wrote it.
+type field struct {
+	path string
+	line int
+}
+
+func decodeFile(file string, data []byte) ([]entry, []Problem) {
+	whole := func(format string, args ...any) []Problem {
+		return []Problem{{Place: Place{File: file}, Severity: Error, Err: fmt.Errorf(format, args...)}}
+	}
+	if len(data) > maxFile {
+		return nil, whole("a file may have at most %d MiB", maxFile>>20)
+	}
+	if !utf8.Valid(data) {
+		return nil, whole("the text must be UTF-8")
+	}
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	var entries []entry
+	var problems []Problem
+	first := map[mesh.Key]Place{}
+	for i, p := range split(data) {
+		d := &decoder{place: Place{File: file, Document: i + 1, Line: p.line}, offset: p.line - 1, lines: map[string]int{}}
+		e := d.document(p.text)
+		if e != nil {
+			if other, used := first[e.Object.Key()]; used {
+				d.problems = append(d.problems, duplicate(*e, other))
+				e = nil
+			} else {
+				first[e.Object.Key()] = e.Place
+			}
+		}
+		if e != nil {
+			entries = append(entries, *e)
+		}
+		problems = append(problems, d.problems...)
+	}
+	return entries, problems
+}
+
+// duplicate is the problem of an object that is elsewhere too.
+func duplicate(e entry, other Place) Problem {
+	k := e.Object.Key()
+	what := "the " + string(k.Kind)
+	if k.Mesh != "" {
+		what += " of mesh " + strconv.Quote(k.Mesh)
+	}
+	return e.problem(e.name, k.Name, "must be unique: "+what+" with this name is in "+other.String()+" too")
+}
+
+func (e entry) problem(at field, value, allowed string) Problem {
+	place := e.Place
+	place.Line = at.line
+	return Problem{Place: place, Severity: Error, Err: &mesh.FieldError{Field: at.path, Value: value, Allowed: allowed}}
+}
+
+// decoder reads one document.
+type decoder struct {
+	place    Place
+	offset   int            // lines of the file before this document's first
+	lines    map[string]int // the line of each field that was read
+	kind     mesh.Kind
+	root     string // the path of the specification: "" or "spec."
+	problems []Problem
+	failed   bool
+}
+
+// report adds a problem, up to the limit.
+func (d *decoder) report(line int, severity Severity, err error) {
+	d.failed = d.failed || severity == Error
+	if len(d.problems) > maxProblems {
+		return
+	}
+	if len(d.problems) == maxProblems {
+		severity, err = Error, errors.New("there are more problems than are listed")
+	}
+	place := d.place
+	place.Line = line
+	d.problems = append(d.problems, Problem{Place: place, Severity: severity, Err: err})
+}
+
+func (d *decoder) line(n *yaml.Node) int { return n.Line + d.offset }
+
+// fail reports a field whose value cannot be.
+func (d *decoder) fail(n *yaml.Node, path, value, allowed string) {
+	d.report(d.line(n), Error, &mesh.FieldError{Field: path, Value: value, Allowed: allowed})
+}
+
+// document returns nil for an empty document, and for one with an Error.
+func (d *decoder) document(text []byte) *entry {
+	if len(text) > maxDocument {
+		d.report(d.place.Line, Error, fmt.Errorf("a document may have at most %d MiB, this one has %d bytes", maxDocument>>20, len(text)))
+		return nil
+	}
+	top := d.parse(text)
+	if top == nil || d.failed {
+		return nil
+	}
+	d.place.Line = d.line(top)
+	e := d.object(top)
+	if e == nil {
+		return nil
+	}
+	e.Object.SetDefaults()
+	d.validate(e)
+	d.warn(e.Object)
+	if d.failed {
+		return nil
+	}
+	return e
+}
+
+// parse returns the mapping at the top of a document, nil if the document is empty or wrong.
+func (d *decoder) parse(text []byte) *yaml.Node {
+	var document, second yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	err := decoder.Decode(&document)
+	if err == nil && decoder.Decode(&second) != io.EOF {
+		err = errors.New("a second document must begin with --- on a line of its own")
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err != nil {
+		line, err := d.syntax(text, err)
+		d.report(line, Error, err)
+		return nil
+	}
+	top := document.Content[0]
+	if d.check(top, ""); d.failed || isNull(top) {
+		return nil
+	}
+	if top.Kind != yaml.MappingNode {
+		d.report(d.line(top), Error, errors.New("a document must be a mapping with the fields type and name"))
+		return nil
+	}
+	return top
+}
+
+var yamlLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?`)
+
+// syntax takes the line out of an error of the YAML library, which counts from the document's first.
+func (d *decoder) syntax(text []byte, err error) (int, error) {
+	message := err.Error()
+	match := yamlLine.FindStringSubmatch(message)
+	line := 1
+	if n, convErr := strconv.Atoi(match[1]); convErr == nil {
+		line = n
+	}
+	message = strings.TrimPrefix(message, match[0])
+	if strings.Contains(message, "cannot start any token") && bytes.Contains(text, []byte("\t")) {
+		message += ": YAML is indented with spaces, not tabs"
+	}
+	return line + d.offset, errors.New("invalid YAML: " + message)
+}
+
+// validate reports what Validate finds, in the file's own terms. What follows from a field that could not be read is
+// left out.
+func (d *decoder) validate(e *entry) {
+	joined, ok := e.Object.Validate().(interface{ Unwrap() []error })
+	if !ok {
+		return
+	}
+	unread := d.unread()
+	for _, err := range joined.Unwrap() {
+		line := d.place.Line
+		if f, ok := errors.AsType[*mesh.FieldError](err); ok {
+			switch f.Field {
+			case "name":
+				f.Field = e.name.path
+			case "mesh":
+				f.Field = e.mesh.path
+			default:
+				f.Field = d.root + f.Field
+			}
+			line = d.lineOf(f.Field)
+			if slices.ContainsFunc(unread, func(path string) bool { return within(path, f.Field) || within(f.Field, path) }) {
+				continue
+			}
+		}
+		d.report(line, Error, err)
+	}
+}
+
+// unread are the fields that have an error already.
+func (d *decoder) unread() []string {
+	var paths []string
+	for _, p := range d.problems {
+		if f, ok := errors.AsType[*mesh.FieldError](p.Err); ok && p.Severity == Error {
+			paths = append(paths, f.Field)
+		}
+	}
+	return paths
+}
+
+// within says whether path is outer or a part of it.
+func within(path, outer string) bool {
+	rest, ok := strings.CutPrefix(path, outer)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+// lineOf is the line of a field, or of the nearest one around it.
+func (d *decoder) lineOf(path string) int {
+	for path != "" {
+		if line, ok := d.lines[path]; ok {
+			return line
+		}
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+	}
+	return d.place.Line
+}
+
+// warn names what is accepted but has no effect, or will go away.
+func (d *decoder) warn(o mesh.Object) {
+	dp, ok := o.(*mesh.Dataplane)
+	if !ok {
+		return
+	}
+	note := func(path, value, text string) {
+		d.report(d.lineOf(d.root+path), Warning, &mesh.FieldError{Field: d.root + path, Value: value, Allowed: text})
+	}
+	if dp.Spec.Probes != nil {
+		note("probes", "", "is deprecated: the agent answers probes by itself")
+	}
+	if dp.Spec.TCPProbes != nil {
+		note("tcpProbes", "", "is deprecated: the agent answers probes by itself")
+	}
+	for i, out := range dp.Spec.Networking.Outbound {
+		for key, value := range out.Tags {
+			if key != mesh.TagService {
+				note(fmt.Sprintf("networking.outbound[%d].tags[%q]", i, key), value, "has no effect: an outbound goes by "+mesh.TagService+" alone")
+			}
+		}
+	}
+}

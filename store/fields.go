@@ -1,0 +1,232 @@
+package store
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// pair is a field of a mapping.
+type pair struct{ key, value *yaml.Node }
+
+func (p pair) name() string { return p.key.Value }
+
+func pairs(n *yaml.Node) []pair {
+	list := make([]pair, 0, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		list = append(list, pair{n.Content[i], n.Content[i+1]})
+	}
+	return list
+}
+
+func find(in []pair, name string) (pair, bool) {
+	i := slices.IndexFunc(in, func(p pair) bool { return p.name() == name })
+	if i < 0 {
+		return pair{}, false
+	}
+	return in[i], true
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+func isString(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" }
+
+// shown is a value as an error shows it.
+func shown(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "{...}"
+	case yaml.SequenceNode:
+		return "[...]"
+	}
+	if runes := []rune(n.Value); len(runes) > 100 {
+		return string(runes[:100]) + "..."
+	}
+	return n.Value
+}
+
+// standardTags are what YAML resolves by itself; any other would change what a value means.
+var standardTags = []string{"!!null", "!!bool", "!!int", "!!float", "!!str", "!!map", "!!seq", "!!timestamp"}
+
+// check walks a whole document, dropped fields too, for what YAML allows and a file of objects does not need: a key
+// that comes twice hides what was meant, and aliases can make much of little.
+func (d *decoder) check(n *yaml.Node, path string) {
+	if n.Kind == yaml.AliasNode || n.Anchor != "" {
+		d.fail(n, path, "", "anchors and aliases are not read: write the value out")
+		return
+	}
+	if !slices.Contains(standardTags, n.ShortTag()) {
+		d.fail(n, path, n.Tag, "tags of YAML are not read")
+		return
+	}
+	switch n.Kind {
+	case yaml.SequenceNode:
+		for i, item := range n.Content {
+			d.check(item, fmt.Sprintf("%s[%d]", path, i))
+		}
+	case yaml.MappingNode:
+		first := map[string]int{}
+		for _, p := range pairs(n) {
+			inner := join(path, p.name())
+			if p.key.Kind != yaml.ScalarNode || p.key.Anchor != "" || p.key.ShortTag() == "!!merge" {
+				d.fail(p.key, path, shown(p.key), "must have plain names of fields")
+				continue
+			}
+			if line, used := first[p.name()]; used {
+				d.fail(p.key, inner, shown(p.value), fmt.Sprintf("must come once: it is on line %d too", line))
+			} else {
+				first[p.name()] = d.line(p.key)
+			}
+			d.check(p.value, inner)
+		}
+	}
+}
+
+// free are the mappings whose keys users choose.
+var free = regexp.MustCompile(`(^|\.)(tags|labels|annotations)$`)
+
+func join(path, name string) string {
+	switch {
+	case path == "":
+		return name
+	case free.MatchString(path):
+		return path + "[" + strconv.Quote(name) + "]"
+	}
+	return path + "." + name
+}
+
+// mapping returns the fields of a mapping; null is an empty one.
+func (d *decoder) mapping(n *yaml.Node, path string) []pair {
+	d.lines[path] = d.line(n)
+	if isNull(n) {
+		return nil
+	}
+	if n.Kind != yaml.MappingNode {
+		d.fail(n, path, shown(n), "must be a mapping of fields")
+		return nil
+	}
+	return pairs(n)
+}
+
+// fields reads a struct. root is the path of the struct with what separates it from its fields.
+func (d *decoder) fields(from []pair, root string, to reflect.Value) {
+	byName := make(map[string]int, to.NumField())
+	names := make([]string, 0, to.NumField())
+	for i := range to.NumField() {
+		name, _, _ := strings.Cut(to.Type().Field(i).Tag.Get("json"), ",")
+		byName[name] = i
+		names = append(names, name)
+	}
+	for _, p := range from {
+		path := root + p.name()
+		if i, ok := byName[p.name()]; ok {
+			d.value(p.value, path, to.Field(i))
+		} else {
+			d.unknown(p, path, strings.TrimPrefix(path, d.root), names)
+		}
+	}
+}
+
+// value reads one value into a field of the model. null is the same as a field that is left out.
+func (d *decoder) value(n *yaml.Node, path string, to reflect.Value) {
+	d.lines[path] = d.line(n)
+	if isNull(n) {
+		return
+	}
+	if u, ok := to.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		if !isString(n) || u.UnmarshalText([]byte(n.Value)) != nil {
+			d.fail(n, path, shown(n), mesh.AllowedDuration)
+		}
+		return
+	}
+	switch to.Kind() {
+	case reflect.Pointer:
+		target := reflect.New(to.Type().Elem())
+		d.value(n, path, target.Elem())
+		to.Set(target)
+	case reflect.Struct:
+		d.fields(d.mapping(n, path), path+".", to)
+	case reflect.Slice:
+		d.list(n, path, to)
+	case reflect.Map:
+		d.stringMap(n, path, to)
+	case reflect.String:
+		if !isString(n) {
+			d.fail(n, path, shown(n), "must be a text: put it in quotes")
+		}
+		to.SetString(n.Value)
+	case reflect.Bool:
+		var b bool
+		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(&b) != nil {
+			d.fail(n, path, shown(n), "must be true or false")
+		}
+		to.SetBool(b)
+	case reflect.Uint32:
+		to.SetUint(d.port(n, path))
+	default:
+		panic("store: the model has a field of a type that is not read: " + to.Type().String())
+	}
+}
+
+// port reads a number: every number of the model is a port. It is read here, not in Validate, what Validate cannot see:
+// a zero that was written and must not become the default.
+func (d *decoder) port(n *yaml.Node, path string) uint64 {
+	number, err := strconv.ParseUint(n.Value, 10, 16)
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || number == 0 || n.Value[0] == '0' {
+		d.fail(n, path, shown(n), "must be a port from 1 to 65535, a number without quotes")
+		return 0
+	}
+	return number
+}
+
+func (d *decoder) list(n *yaml.Node, path string, to reflect.Value) {
+	if n.Kind != yaml.SequenceNode {
+		d.fail(n, path, shown(n), "must be a list")
+		return
+	}
+	if len(n.Content) == 0 {
+		return
+	}
+	items := reflect.MakeSlice(to.Type(), len(n.Content), len(n.Content))
+	for i, item := range n.Content {
+		d.value(item, fmt.Sprintf("%s[%d]", path, i), items.Index(i))
+	}
+	to.Set(items)
+}
+
+func (d *decoder) stringMap(n *yaml.Node, path string, to reflect.Value) {
+	from := d.mapping(n, path)
+	if len(from) == 0 {
+		return
+	}
+	texts := reflect.MakeMapWithSize(to.Type(), len(from))
+	for _, p := range from {
+		text := reflect.New(to.Type().Elem()).Elem()
+		d.value(p.value, join(path, p.name()), text)
+		texts.SetMapIndex(reflect.ValueOf(p.name()), text)
+	}
+	to.Set(texts)
+}
+
+var index = regexp.MustCompile(`\[\d+\]`)
+
+// unknown reports a field that the model lacks: one of Kuma's is dropped with a warning, any other is an error.
+func (d *decoder) unknown(p pair, path, modelPath string, known []string) {
+	if note, ok := kumaFields[d.kind][index.ReplaceAllString(modelPath, "[]")]; ok {
+		d.report(d.line(p.key), Warning, &mesh.FieldError{Field: path, Allowed: "is a field of Kuma's that Sonde does not have, and is ignored" + note})
+		return
+	}
+	allowed := "is an unknown field"
+	if len(known) > 0 {
+		allowed += ": known here are " + strings.Join(known, ", ")
+	}
+	d.report(d.line(p.key), Error, &mesh.FieldError{Field: path, Allowed: allowed})
+}

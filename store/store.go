@@ -1,0 +1,76 @@
+// Package store reads Mesh, Dataplane and Service objects from YAML files, and keeps the control plane's own files.
+package store
+
+import (
+	"fmt"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// Limits of what is read. Both are an error, not a cut.
+const (
+	maxDocument = 1 << 20
+	maxFile     = 8 << 20
+	// maxProblems of one document are named: whoever reads them has enough to do.
+	maxProblems = 50
+)
+
+// Document is one object and where it was read.
+type Document struct {
+	Object mesh.Object
+	Place  Place
+}
+
+// Place is a line in a file.
+type Place struct {
+	// File as it was named to the reader, "-" for standard input.
+	File string
+	// Document within the file, from 1; 0 where a whole file is meant.
+	Document int
+	// Line within the file, from 1; 0 where a whole file is meant.
+	Line int
+}
+
+// String is the place for people.
+func (p Place) String() string {
+	if p.Document == 0 {
+		return p.File
+	}
+	return fmt.Sprintf("%s, document %d, line %d", p.File, p.Document, p.Line)
+}
+
+// Severity says whether an object can be used in spite of a problem.
+type Severity uint8
+
+// A Warning leaves the object usable; an Error does not.
+const (
+	Warning Severity = iota
+	Error
+)
+
+// String is the word for people.
+func (s Severity) String() string {
+	if s == Warning {
+		return "warning"
+	}
+	return "error"
+}
+
+// Problem is what is wrong at a place.
+type Problem struct {
+	Place
+	Severity Severity
+	// Err is a *mesh.FieldError wherever one field is to blame.
+	Err error
+}
+
+var _ error = Problem{}
+
+// Error implements error.
+func (p Problem) Error() string { return p.Place.String() + ": " + p.Err.Error() }
+
+// Unwrap returns Err.
+func (p Problem) Unwrap() error { return p.Err }
+
+// String is Error: without it the Place within would speak for the whole.
+func (p Problem) String() string { return p.Error() }
