@@ -24,10 +24,10 @@ func (s *state) next(before *View) (Change, bool) {
 		if in.spec == nil && len(in.proxies) == 0 && len(in.services) == 0 {
 			delete(s.meshes, name)
 		}
-		switch {
-		case now == old:
+		switch now {
+		case old:
 			continue
-		case now == nil:
+		case nil:
 			delete(meshes, name)
 		default:
 			meshes[name] = now
@@ -175,23 +175,19 @@ func (b *meshBuild) services() {
 	}
 }
 
-// differ says whether what a Cluster, a route or a listener is made of differs, and whether the endpoints do.
+// differ says whether what a Cluster, a route or a listener is made of differs, and whether the endpoints do. The first
+// sidecar of a service brings its first identity, so that the Cluster knows mutual TLS before an endpoint asks for it.
 func differ(old, now *Service) (cluster, endpoints bool) {
 	if old == nil || now == nil {
 		return old != now, old != now
 	}
 	cluster = old.Protocol != now.Protocol ||
 		!slices.Equal(old.Identities, now.Identities) ||
-		!slices.Equal(old.Addresses, now.Addresses) ||
-		hasSidecar(old) != hasSidecar(now)
+		!slices.Equal(old.Addresses, now.Addresses)
 	return cluster, !slices.Equal(old.Endpoints, now.Endpoints)
 }
 
 func hasAddress(s *Service) bool { return s != nil && len(s.Addresses) > 0 }
-
-func hasSidecar(s *Service) bool {
-	return slices.ContainsFunc(s.Endpoints, func(e Endpoint) bool { return e.Sidecar })
-}
 
 func (b *meshBuild) proxies() {
 	if b.addressesFlipped {

@@ -38,6 +38,8 @@ func unready(d *mesh.Dataplane) {
 	}
 }
 
+func serverFirst(d *mesh.Dataplane) { d.Spec.Networking.Inbound[0].ServerFirst = true }
+
 func transparent(d *mesh.Dataplane) {
 	d.Spec.Networking.TransparentProxying = &mesh.TransparentProxying{
 		RedirectPortInbound: mesh.PortRedirectIn, RedirectPortOutbound: mesh.PortRedirectOut,

@@ -66,7 +66,7 @@ func (w *world) service(meshName string) *mesh.Service {
 
 func (w *world) dataplane(meshName string) *mesh.Dataplane {
 	options := []option{inMesh(meshName)}
-	for _, o := range []option{unready, transparent, workload(w.serviceName()), speaks(mesh.ProtocolHTTP), calls(w.serviceName(), w.serviceName())} {
+	for _, o := range []option{unready, transparent, serverFirst, workload(w.serviceName()), speaks(mesh.ProtocolHTTP), calls(w.serviceName(), w.serviceName())} {
 		if w.rand.IntN(3) == 0 {
 			options = append(options, o)
 		}
@@ -97,31 +97,16 @@ func naive(before, after *View) Change {
 	var c Change
 	for name := range union(before.Meshes, after.Meshes) {
 		old, now := before.Mesh(name), after.Mesh(name)
-		modeChanged := old != nil && now != nil && mode(old.Spec) != mode(now.Spec)
+		all := old != nil && now != nil && mode(old.Spec) != mode(now.Spec)
 		if old == nil {
 			old = &Mesh{}
 		}
 		if now == nil {
 			now = &Mesh{}
 		}
-		for s := range union(old.Services, now.Services) {
-			a, b := old.Services[s], now.Services[s]
-			cluster := a == nil || b == nil || !cmp.Equal(a, b, lists, cmpopts.IgnoreFields(Service{}, "Endpoints"))
-			endpoints := a == nil || b == nil || !cmp.Equal(a.Endpoints, b.Endpoints, lists)
-			if cluster || modeChanged && b != nil || a.hasSidecars() != b.hasSidecars() {
-				c.Services = append(c.Services, mesh.MakeID(name, s))
-			}
-			if endpoints {
-				c.Endpoints = append(c.Endpoints, mesh.MakeID(name, s))
-			}
-		}
-		for p := range union(old.Proxies, now.Proxies) {
-			a, b := old.Proxies[p], now.Proxies[p]
-			ignore := cmp.Options{cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), cmpopts.IgnoreFields(Proxy{}, "Observed")}
-			if modeChanged && b != nil || !cmp.Equal(a, b, ignore) {
-				c.Proxies = append(c.Proxies, mesh.MakeID(name, p))
-			}
-		}
+		c.Services = append(c.Services, different(name, old.Services, now.Services, all, lists, cmpopts.IgnoreFields(Service{}, "Endpoints"))...)
+		c.Endpoints = append(c.Endpoints, different(name, old.Services, now.Services, false, lists, cmpopts.IgnoreFields(Service{}, "Protocol", "Addresses", "Identities"))...)
+		c.Proxies = append(c.Proxies, different(name, old.Proxies, now.Proxies, all, cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), cmpopts.IgnoreFields(Proxy{}, "Observed"))...)
 	}
 	slices.Sort(c.Services)
 	slices.Sort(c.Endpoints)
@@ -129,14 +114,15 @@ func naive(before, after *View) Change {
 	return c
 }
 
-func (s *Service) hasSidecars() bool {
-	n := 0
-	for _, e := range s.Endpoints {
-		if e.Sidecar {
-			n++
+// different names what came, went or differs, and with all what is there after.
+func different[V any](meshName string, old, now map[string]*V, all bool, o ...cmp.Option) []mesh.ID {
+	var ids []mesh.ID
+	for name := range union(old, now) {
+		if all && now[name] != nil || !cmp.Equal(old[name], now[name], o...) {
+			ids = append(ids, mesh.MakeID(meshName, name))
 		}
 	}
-	return n > 0
+	return ids
 }
 
 func union[V any](a, b map[string]V) map[string]V {

@@ -38,7 +38,12 @@ func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
 			}
 			protocols = append(protocols, inbound.Tags.Protocol())
 			if at, ok := inboundAddress(d, inbound); ok {
-				merge(endpoints, Endpoint{Address: at, Health: healthOf(inbound.Health, observed), Sidecar: true})
+				merge(endpoints, Endpoint{
+					Address:     at,
+					Health:      healthOf(inbound.Health, observed),
+					Sidecar:     true,
+					ServerFirst: inbound.ServerFirst,
+				})
 			}
 		}
 	}
@@ -50,11 +55,15 @@ func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
 }
 
 // merge adds an endpoint. At one address the sidecar counts, since a plain connection to it may be refused; else the
-// healthier one, since an address that moved on leaves its old owner behind as not ready.
+// healthier one, since an address that moved on leaves its old owner behind as not ready. The last resort is there so
+// that the order of the inbounds never matters.
 func merge(endpoints map[netip.AddrPort]Endpoint, e Endpoint) {
 	old, ok := endpoints[e.Address]
 	switch {
-	case !ok, e.Sidecar && !old.Sidecar, e.Sidecar == old.Sidecar && e.Health > old.Health:
+	case !ok, e.Sidecar && !old.Sidecar:
+		endpoints[e.Address] = e
+	case e.Sidecar != old.Sidecar:
+	case e.Health > old.Health, e.Health == old.Health && e.ServerFirst:
 		endpoints[e.Address] = e
 	}
 }

@@ -55,6 +55,13 @@ func TestService(t *testing.T) {
 			objects: []mesh.Object{dataplane("api-1", "10.0.0.1", "api", unready), dataplane("api-2", "10.0.0.1", "api"), dataplane("api-3", "10.0.0.1", "api", unready)},
 			want:    Service{Protocol: "tcp", Identities: api("api"), Endpoints: []Endpoint{sidecar("10.0.0.1:80", Ready)}},
 		},
+		"a server that speaks first": {
+			objects: []mesh.Object{dataplane("api-1", "10.0.0.1", "api", serverFirst), dataplane("api-2", "10.0.0.1", "api")},
+			want: Service{
+				Protocol: "tcp", Identities: api("api"),
+				Endpoints: []Endpoint{{Address: at("10.0.0.1:80"), Health: Ready, Sidecar: true, ServerFirst: true}},
+			},
+		},
 		"draining": {
 			objects: []mesh.Object{dataplane("api-1", "10.0.0.1", "api"), dataplane("api-2", "10.0.0.2", "api")}, observed: drained,
 			want: Service{Protocol: "tcp", Identities: api("api"), Endpoints: []Endpoint{sidecar("10.0.0.1:80", Draining), sidecar("10.0.0.2:80", Ready)}},

@@ -45,6 +45,8 @@ type Endpoint struct {
 	Health  Health
 	// Sidecar says that a proxy of the mesh answers: speak mutual TLS where the mesh has it.
 	Sidecar bool
+	// ServerFirst is that of the inbound: where the mode is PERMISSIVE, speak plain text to it all the same.
+	ServerFirst bool
 }
 
 // Health says whether an endpoint may get traffic.
@@ -88,9 +90,9 @@ type Proxy struct {
 func (p *Proxy) ID() mesh.ID { return p.Dataplane.ID() }
 
 // Change names what differs between two views. An endpoint that turns unready is in Endpoints alone; what changes a
-// Cluster (protocol, identities, the first sidecar), a route or a virtual address is in Services; a service that comes or
-// goes is in both. A proxy is in Proxies if it came, went, or its Dataplane or Sees changed. A changed mTLS mode lists every service
-// and every proxy of its mesh. All sorted.
+// Cluster (protocol, identities), a route or a virtual address is in Services; a service that comes or goes is in both.
+// A proxy is in Proxies if it came, went, or its Sees changed, or its Dataplane in more than the health of an inbound.
+// A changed mTLS mode lists every service and every proxy of its mesh. All sorted.
 type Change struct {
 	Before, After                *View
 	Services, Endpoints, Proxies []mesh.ID
