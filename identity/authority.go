@@ -1,0 +1,254 @@
+package identity
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// ErrNoAuthority is a mesh that has no CA, because Ensure was never called for it.
+var ErrNoAuthority = errors.New("mesh has no CA")
+
+// Bundle is what a mesh trusts. It never changes.
+type Bundle struct {
+	// ID is the content hash of the roots, whatever their order.
+	ID string
+	// Roots are DER.
+	Roots [][]byte
+}
+
+// meshAuthority is the CA of one mesh: one that signs, and roots beside it while they change.
+type meshAuthority struct {
+	mesh string
+	// trust is what Peer verifies by: handshakes wait for no writer.
+	trust atomic.Pointer[trust]
+
+	// io is held for reading while a record of a proxy is written, and for writing while records are removed.
+	io sync.RWMutex
+
+	mu       sync.Mutex
+	cas      []*ca // trusted, the oldest first; what signs has a key
+	signing  *ca
+	rotation *rotation // nil while none is running
+	proxies  map[string]*record
+}
+
+// trust is one state of a mesh's roots, in every form in which it is read.
+type trust struct {
+	bundle  Bundle
+	x509    *x509bundle.Bundle
+	signing *ca
+}
+
+// authorityFile is the form of a meshAuthority in the storage: one file, so that each step of a rotation is one rename.
+type authorityFile struct {
+	Signing  string    `json:"signing"`
+	CAs      []caFile  `json:"cas"`
+	Rotation *rotation `json:"rotation,omitempty"`
+}
+
+type caFile struct {
+	ID          string `json:"id"`
+	Certificate string `json:"certificate"`
+	// Key is dropped once the CA signs no more.
+	Key string `json:"key,omitempty"`
+}
+
+func meshFolder(meshName string) string { return path.Join("meshes", meshName) }
+
+func authorityPath(meshName string) string { return path.Join(meshFolder(meshName), "ca.json") }
+
+// Ensure makes the CA of a mesh that has none, with that life (0: mesh.DefaultCALife), and otherwise does nothing. A CA stays
+// in the storage when its mesh is removed.
+func (a *Authority) Ensure(meshName string, life time.Duration) error {
+	_, err := a.open(meshName, func() (*ca, error) { return a.newMeshCA(meshName, life) })
+	return err
+}
+
+// Bundle is what a mesh trusts now. The error is ErrNoAuthority before Ensure.
+func (a *Authority) Bundle(meshName string) (Bundle, error) {
+	m, err := a.open(meshName, nil)
+	if err != nil {
+		return Bundle{}, err
+	}
+	return m.trust.Load().bundle, nil
+}
+
+// open returns the authority of a mesh, from memory or the storage. Where there is none it is made by create, or
+// ErrNoAuthority if that is nil: a name in a stranger's certificate makes no CA.
+func (a *Authority) open(meshName string, create func() (*ca, error)) (*meshAuthority, error) {
+	if !label.MatchString(meshName) {
+		return nil, fmt.Errorf("mesh %q: must be a DNS label", shorten(meshName))
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if m := a.meshes[meshName]; m != nil {
+		return m, nil
+	}
+	m := &meshAuthority{mesh: meshName, proxies: map[string]*record{}}
+	data, err := a.storage.Read(authorityPath(meshName))
+	switch {
+	case err == nil:
+		err = m.decode(data, mesh.TrustDomain(meshName, a.suffix))
+	case missing(err) && create == nil:
+		return nil, fmt.Errorf("mesh %q: %w", meshName, ErrNoAuthority)
+	case missing(err):
+		err = a.create(m, create)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open CA of mesh %q: %w", meshName, err)
+	}
+	if err := a.loadRecords(m); err != nil {
+		return nil, fmt.Errorf("open CA of mesh %q: %w", meshName, err)
+	}
+	if err := m.publish(a.suffix); err != nil {
+		return nil, fmt.Errorf("open CA of mesh %q: %w", meshName, err)
+	}
+	a.meshes[meshName] = m
+	return m, nil
+}
+
+func (a *Authority) create(m *meshAuthority, create func() (*ca, error)) error {
+	c, err := create()
+	if err != nil {
+		return err
+	}
+	m.cas, m.signing = []*ca{c}, c
+	if err := a.writeAuthority(m.mesh, m.cas, m.signing, nil); err != nil {
+		return err
+	}
+	a.log.Info("CA made", "mesh", m.mesh, "ca", c.id, "expires", c.cert.NotAfter)
+	return nil
+}
+
+// newMeshCA may sign for its own mesh alone: verifiers check its name constraints.
+func (a *Authority) newMeshCA(meshName string, life time.Duration) (*ca, error) {
+	if life <= 0 {
+		life = mesh.DefaultCALife
+	}
+	domain := mesh.TrustDomain(meshName, a.suffix)
+	td, err := spiffeid.TrustDomainFromString(domain)
+	if err != nil {
+		return nil, fmt.Errorf("trust domain %q: %w", domain, err)
+	}
+	return newCA(&x509.Certificate{
+		Subject:                     subject("Sonde CA of mesh " + meshName),
+		URIs:                        []*url.URL{td.ID().URL()},
+		PermittedDNSDomainsCritical: true,
+		PermittedDNSDomains:         []string{meshName + "." + mesh.ProxyDomain},
+		PermittedURIDomains:         []string{domain},
+	}, a.now(), life)
+}
+
+// publish makes the roots those that Peer verifies by.
+func (m *meshAuthority) publish(suffix string) error {
+	td, err := spiffeid.TrustDomainFromString(mesh.TrustDomain(m.mesh, suffix))
+	if err != nil {
+		return fmt.Errorf("read trust domain: %w", err)
+	}
+	m.trust.Store(newTrust(td, m.cas, m.signing))
+	return nil
+}
+
+func newTrust(td spiffeid.TrustDomain, cas []*ca, signing *ca) *trust {
+	t := &trust{signing: signing, bundle: bundleOf(cas)}
+	roots := make([]*x509.Certificate, len(cas))
+	for i, c := range cas {
+		roots[i] = c.cert
+	}
+	t.x509 = x509bundle.FromX509Authorities(td, roots)
+	return t
+}
+
+func bundleOf(cas []*ca) Bundle {
+	var b Bundle
+	ids := make([]string, len(cas))
+	for i, c := range cas {
+		b.Roots = append(b.Roots, c.cert.Raw)
+		ids[i] = c.id
+	}
+	slices.Sort(ids)
+	var sorted [][]byte
+	for _, id := range ids {
+		sorted = append(sorted, []byte(id))
+	}
+	b.ID = hash(sorted...)
+	return b
+}
+
+// writeAuthority puts the state into the storage before it is put to use.
+func (a *Authority) writeAuthority(meshName string, cas []*ca, signing *ca, r *rotation) error {
+	f := authorityFile{Signing: signing.id, Rotation: r}
+	for _, c := range cas {
+		entry := caFile{ID: c.id, Certificate: string(encodeCertificate(c.cert.Raw))}
+		if c.key != nil {
+			key, err := encodeKey(c.key)
+			if err != nil {
+				return err
+			}
+			entry.Key = string(key)
+		}
+		f.CAs = append(f.CAs, entry)
+	}
+	data, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", authorityPath(meshName), err)
+	}
+	if err := a.storage.Write(authorityPath(meshName), data); err != nil {
+		return fmt.Errorf("write %s: %w", authorityPath(meshName), err)
+	}
+	return nil
+}
+
+func (m *meshAuthority) decode(data []byte, domain string) error {
+	name := authorityPath(m.mesh)
+	var f authorityFile
+	if err := json.Unmarshal(data, &f); err != nil {
+		return fmt.Errorf("read %s: it is not what was written", name)
+	}
+	for _, entry := range f.CAs {
+		c, err := entry.decode()
+		if err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		if len(c.cert.URIs) != 1 || c.cert.URIs[0].Host != domain {
+			return fmt.Errorf("read %s: its CA is not of trust domain %q; was --trust-domain changed?", name, domain)
+		}
+		m.cas = append(m.cas, c)
+		if c.id == f.Signing {
+			m.signing = c
+		}
+	}
+	if m.signing == nil || m.signing.key == nil {
+		return fmt.Errorf("read %s: the key of the CA that signs is missing", name)
+	}
+	m.rotation = f.Rotation
+	return nil
+}
+
+func (f caFile) decode() (*ca, error) {
+	der, err := decodeCertificate([]byte(f.Certificate))
+	if err != nil {
+		return nil, err
+	}
+	if f.Key == "" {
+		return makeCA(der, nil)
+	}
+	key, err := decodeKey([]byte(f.Key))
+	if err != nil {
+		return nil, err
+	}
+	return makeCA(der, key)
+}

@@ -1,0 +1,160 @@
+package identity
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+)
+
+// maxBackdate is how far before its making a certificate begins to be valid, so that a peer whose clock is behind takes
+// it. Certificates with a short life begin at most a tenth of it earlier, so that the date on which two thirds of
+// NotBefore to NotAfter are over is always one on which the certificate is to be renewed.
+const maxBackdate = 5 * time.Minute
+
+func backdate(life time.Duration) time.Duration { return min(maxBackdate, life/10) }
+
+// ca is one certificate authority. Without its key it is only trusted, and signs nothing.
+type ca struct {
+	id   string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// newCA signs itself. The template says what the CA is for; serial, dates, keys and usages are set here.
+func newCA(template *x509.Certificate, now time.Time, life time.Duration) (*ca, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make key of CA: %w", err)
+	}
+	if template.SerialNumber, err = newSerial(); err != nil {
+		return nil, err
+	}
+	// The subject differs between the CAs of one mesh: while both are trusted, issuers are told apart by it.
+	template.Subject.SerialNumber = template.SerialNumber.Text(16)
+	template.NotBefore = now.Add(-backdate(life))
+	template.NotAfter = now.Add(life)
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	template.BasicConstraintsValid = true
+	template.IsCA = true
+	template.MaxPathLenZero = true
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("sign CA: %w", err)
+	}
+	return makeCA(der, key)
+}
+
+// makeCA joins a certificate and its key; the key may be nil.
+func makeCA(der []byte, key *ecdsa.PrivateKey) (*ca, error) {
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("read CA: %w", err)
+	}
+	if !cert.IsCA {
+		return nil, errors.New("read CA: the certificate is not one of a CA")
+	}
+	if key != nil && !key.PublicKey.Equal(cert.PublicKey) {
+		return nil, errors.New("read CA: certificate and key do not belong together")
+	}
+	return &ca{id: hash(der), cert: cert, key: key}, nil
+}
+
+// sign issues a leaf, which never outlives the CA.
+func (c *ca) sign(template *x509.Certificate, public any, now time.Time, life time.Duration) (*x509.Certificate, error) {
+	if !now.Before(c.cert.NotAfter) {
+		return nil, fmt.Errorf("sign certificate: the CA expired at %s; rotate it", c.cert.NotAfter.UTC().Format(time.RFC3339))
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	template.SerialNumber = serial
+	template.NotBefore = now.Add(-backdate(life))
+	template.NotAfter = now.Add(life)
+	if template.NotAfter.After(c.cert.NotAfter) {
+		template.NotAfter = c.cert.NotAfter
+	}
+	template.BasicConstraintsValid = true
+	der, err := x509.CreateCertificate(rand.Reader, template, c.cert, public, c.key)
+	if err != nil {
+		return nil, fmt.Errorf("sign certificate: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("read signed certificate: %w", err)
+	}
+	return cert, nil
+}
+
+// newSerial is 128 bits of randomness.
+func newSerial() (*big.Int, error) {
+	var b [16]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return nil, fmt.Errorf("make serial number: %w", err)
+	}
+	return new(big.Int).SetBytes(b[:]), nil
+}
+
+// hash names content: the first 128 bits of its SHA-256.
+func hash(data ...[]byte) string {
+	h := sha256.New()
+	for _, d := range data {
+		h.Write(d)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+func subject(name string) pkix.Name {
+	return pkix.Name{Organization: []string{"Sonde"}, CommonName: name}
+}
+
+const (
+	pemCertificate = "CERTIFICATE"
+	pemKey         = "PRIVATE KEY"
+)
+
+func encodeCertificate(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: der})
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), nil
+}
+
+// decodeKey never puts its input into an error.
+func decodeKey(data []byte) (*ecdsa.PrivateKey, error) {
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != pemKey {
+		return nil, errors.New("read key: it is not a PEM block \"" + pemKey + "\"")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, errors.New("read key: it is not PKCS #8")
+	}
+	ec, ok := key.(*ecdsa.PrivateKey)
+	if !ok || ec.Curve != elliptic.P256() {
+		return nil, errors.New("read key: it is not an ECDSA key on P-256")
+	}
+	return ec, nil
+}
+
+func decodeCertificate(data []byte) ([]byte, error) {
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != pemCertificate {
+		return nil, errors.New("read certificate: it is not a PEM block \"" + pemCertificate + "\"")
+	}
+	return block.Bytes, nil
+}

@@ -1,0 +1,202 @@
+package identity
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+)
+
+// ConnLimits bound the connections that have not shown a good certificate. The zero value has the defaults.
+type ConnLimits struct {
+	// Handshakes that may be under way at once. Default 1024.
+	Handshakes int
+	// HandshakeTimeout is for TLS and the first bytes of HTTP/2. Default 5s.
+	HandshakeTimeout time.Duration
+	// Unauthenticated connections that may be open at once: agents that join. Default 256.
+	Unauthenticated int
+	// UnauthenticatedLife is how long each of them may last. Default 30s.
+	UnauthenticatedLife time.Duration
+}
+
+// Why a connection was closed, as the metric has it.
+const (
+	closedLimit           = "limit"
+	closedHandshake       = "handshake"
+	closedUnauthenticated = "unauthenticated"
+	closedExpiring        = "expiring"
+)
+
+// ServerOptions give a gRPC server for agents and ADS its credentials. A connection ends before the certificate of its
+// client does, since a client uses its new one for its next connection only; PeerFromContext says who calls.
+func (a *Authority) ServerOptions(l ConnLimits) []grpc.ServerOption {
+	l.Handshakes = cmp.Or(l.Handshakes, 1024)
+	l.HandshakeTimeout = cmp.Or(l.HandshakeTimeout, 5*time.Second)
+	l.Unauthenticated = cmp.Or(l.Unauthenticated, 256)
+	l.UnauthenticatedLife = cmp.Or(l.UnauthenticatedLife, 30*time.Second)
+	c := &serverCredentials{
+		TransportCredentials: credentials.NewTLS(a.TLSConfig()),
+		authority:            a,
+		limits:               l,
+		handshakes:           make(chan struct{}, l.Handshakes),
+		unauthenticated:      make(chan struct{}, l.Unauthenticated),
+	}
+	return []grpc.ServerOption{grpc.Creds(c), grpc.ConnectionTimeout(l.HandshakeTimeout)}
+}
+
+// serverCredentials are those of TLS, and a guard on each connection.
+type serverCredentials struct {
+	credentials.TransportCredentials
+	authority *Authority
+	limits    ConnLimits
+	// A place in each is a connection; nobody waits for one.
+	handshakes, unauthenticated chan struct{}
+}
+
+var errTooMany = errors.New("too many connections without a client certificate")
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	closed := c.authority.metrics.closed
+	if !take(c.handshakes) {
+		closed.WithLabelValues(closedLimit).Inc()
+		return nil, nil, errTooMany
+	}
+	defer func() { <-c.handshakes }()
+	c.authority.metrics.unauthenticated.Inc()
+	defer c.authority.metrics.unauthenticated.Dec()
+	g := &guardedConn{Conn: raw}
+	conn, info, err := c.TransportCredentials.ServerHandshake(g)
+	if err != nil {
+		closed.WithLabelValues(closedHandshake).Inc()
+		return nil, nil, err
+	}
+	auth := authInfo{TLSInfo: info.(credentials.TLSInfo)}
+	chain := auth.State.PeerCertificates
+	if len(chain) == 0 {
+		return c.admitUnauthenticated(conn, g, auth)
+	}
+	p, err := c.authority.read(chain[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	auth.peer = &p
+	g.closeAfter(connLife(p.NotAfter.Sub(c.authority.now())), closed.WithLabelValues(closedExpiring).Inc)
+	return conn, auth, nil
+}
+
+func (c *serverCredentials) admitUnauthenticated(conn net.Conn, g *guardedConn, auth authInfo) (net.Conn, credentials.AuthInfo, error) {
+	m := c.authority.metrics
+	if !take(c.unauthenticated) {
+		m.closed.WithLabelValues(closedLimit).Inc()
+		return nil, nil, errTooMany
+	}
+	m.unauthenticated.Inc()
+	g.onClose(func() {
+		<-c.unauthenticated
+		m.unauthenticated.Dec()
+	})
+	g.closeAfter(c.limits.UnauthenticatedLife, m.closed.WithLabelValues(closedUnauthenticated).Inc)
+	return conn, auth, nil
+}
+
+// Clone implements credentials.TransportCredentials. The limits are shared.
+func (c *serverCredentials) Clone() credentials.TransportCredentials {
+	clone := *c
+	clone.TransportCredentials = c.TransportCredentials.Clone()
+	return &clone
+}
+
+func take(places chan struct{}) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// connLife is how long a connection lasts whose certificate has that much left: the last tenth is for what comes late, and
+// proxies whose certificates were made together do not all come back together. By then the certificate, renewed at two
+// thirds of its life, has a successor.
+func connLife(left time.Duration) time.Duration {
+	return time.Duration(float64(left) * (0.8 + 0.1*rand.Float64())) //nolint:gosec // it spreads load and guards nothing
+}
+
+// guardedConn is a connection that ends by itself.
+type guardedConn struct {
+	net.Conn
+	closed atomic.Bool
+
+	mu      sync.Mutex
+	timer   *time.Timer
+	cleanup func()
+}
+
+// closeAfter is called once, before the connection is handed on.
+func (g *guardedConn) closeAfter(d time.Duration, count func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.timer = time.AfterFunc(d, func() {
+		if !g.closed.Load() {
+			count()
+		}
+		_ = g.Close() // whoever reads from it sees the end
+	})
+}
+
+// onClose is called once, before the connection is handed on.
+func (g *guardedConn) onClose(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cleanup = f
+}
+
+// Close implements net.Conn.
+func (g *guardedConn) Close() error {
+	if g.closed.CompareAndSwap(false, true) {
+		g.mu.Lock()
+		timer, cleanup := g.timer, g.cleanup
+		g.mu.Unlock()
+		if timer != nil {
+			timer.Stop()
+		}
+		if cleanup != nil {
+			cleanup()
+		}
+	}
+	return g.Conn.Close()
+}
+
+// authInfo is what the handshake has shown.
+type authInfo struct {
+	credentials.TLSInfo
+	peer *Peer // nil without a client certificate
+}
+
+// ErrUnauthenticated is a caller who has shown no certificate.
+var ErrUnauthenticated = errors.New("the caller has no client certificate")
+
+// PeerFromContext says which proxy calls. The server has the options of ServerOptions. The error is ErrUnauthenticated for
+// a caller without a client certificate.
+func PeerFromContext(ctx context.Context) (Peer, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return Peer{}, ErrUnauthenticated
+	}
+	info, ok := p.AuthInfo.(authInfo)
+	if !ok || info.peer == nil {
+		return Peer{}, ErrUnauthenticated
+	}
+	return *info.peer, nil
+}
+
+var _ credentials.TransportCredentials = (*serverCredentials)(nil)

@@ -1,0 +1,138 @@
+package identity
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// ErrRequest is a certificate request that is not signed, and never will be.
+var ErrRequest = errors.New("certificate request refused")
+
+// Limits of a certificate request. Larger RSA keys cost more to check than they are worth.
+const (
+	maxRequest = 16 << 10
+	minRSABits = 2048
+	maxRSABits = 4096
+)
+
+// Request asks for the certificate of a proxy. The caller has checked that it may have it.
+type Request struct {
+	Mesh, Dataplane, Workload string
+	// CSR is PKCS #10, DER. Its public key and its signature count, nothing else in it does.
+	CSR []byte
+	// Life of the certificate, which never outlives its CA. Default mesh.DefaultCertLife.
+	Life time.Duration
+}
+
+// Certificate is one that was issued.
+type Certificate struct {
+	// Chain is DER, the leaf first.
+	Chain [][]byte
+	// Serial is hexadecimal, as InUse has it.
+	Serial   string
+	NotAfter time.Time
+	// Bundle that the mesh trusts now.
+	Bundle Bundle
+}
+
+// Issue signs the certificate of a proxy, and writes down that it did. The error is ErrRequest for a bad CSR.
+func (a *Authority) Issue(r Request) (Certificate, error) {
+	if err := checkNames(r.Mesh, r.Dataplane); err != nil {
+		return Certificate{}, err
+	}
+	if err := checkWorkload(r.Workload); err != nil {
+		return Certificate{}, err
+	}
+	public, usage, err := readRequest(r.CSR)
+	if err != nil {
+		return Certificate{}, fmt.Errorf("%w: %w", ErrRequest, err)
+	}
+	id, err := spiffeid.FromSegments(spiffeid.RequireTrustDomainFromString(mesh.TrustDomain(r.Mesh, a.suffix)), "workload", r.Workload)
+	if err != nil {
+		return Certificate{}, fmt.Errorf("name workload %q: %w", r.Workload, err)
+	}
+	if r.Life <= 0 {
+		r.Life = mesh.DefaultCertLife
+	}
+	m, err := a.open(r.Mesh, nil)
+	if err != nil {
+		return Certificate{}, err
+	}
+	template := &x509.Certificate{
+		URIs:        []*url.URL{id.URL()},
+		DNSNames:    []string{mesh.ProxyDNSName(r.Mesh, r.Dataplane)},
+		KeyUsage:    usage,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	issued, err := a.issue(m, r.Dataplane, template, public, r.Life)
+	if err != nil {
+		return Certificate{}, fmt.Errorf("issue certificate of %s: %w", mesh.MakeID(r.Mesh, r.Dataplane), err)
+	}
+	a.metrics.issued.WithLabelValues(r.Mesh).Inc()
+	return issued, nil
+}
+
+// issue signs and records under one lock: a rotation that goes on afterwards knows of the certificate.
+func (a *Authority) issue(m *meshAuthority, dataplane string, template *x509.Certificate, public any, life time.Duration) (Certificate, error) {
+	m.io.RLock()
+	defer m.io.RUnlock()
+	m.mu.Lock()
+	leaf, err := m.signing.sign(template, public, a.now(), life)
+	if err != nil {
+		m.mu.Unlock()
+		return Certificate{}, err
+	}
+	rec := m.record(dataplane)
+	rec.add(issuedCertificate{Serial: leaf.SerialNumber.Text(16), NotAfter: leaf.NotAfter, CA: m.signing.id}, a.now())
+	bundle := bundleOf(m.cas)
+	m.mu.Unlock()
+
+	if err := a.writeRecord(m, rec); err != nil {
+		return Certificate{}, err
+	}
+	return Certificate{
+		Chain:    [][]byte{leaf.Raw},
+		Serial:   leaf.SerialNumber.Text(16),
+		NotAfter: leaf.NotAfter,
+		Bundle:   bundle,
+	}, nil
+}
+
+// readRequest takes the keys that Envoy takes: ECDSA on P-256 or P-384, RSA from 2048 bits. It takes no Ed25519.
+func readRequest(der []byte) (public any, usage x509.KeyUsage, err error) {
+	if len(der) > maxRequest {
+		return nil, 0, fmt.Errorf("it has %d bytes, at most %d are read", len(der), maxRequest)
+	}
+	csr, err := x509.ParseCertificateRequest(der)
+	if err != nil {
+		return nil, 0, fmt.Errorf("it is not PKCS #10: %w", err)
+	}
+	switch key := csr.PublicKey.(type) {
+	case *ecdsa.PublicKey:
+		if key.Curve != elliptic.P256() && key.Curve != elliptic.P384() {
+			return nil, 0, fmt.Errorf("its key is ECDSA on %s: must be on P-256 or P-384", key.Curve.Params().Name)
+		}
+		usage = x509.KeyUsageDigitalSignature
+	case *rsa.PublicKey:
+		if n := key.N.BitLen(); n < minRSABits || n > maxRSABits {
+			return nil, 0, fmt.Errorf("its key is RSA of %d bits: must have from %d to %d", n, minRSABits, maxRSABits)
+		}
+		usage = x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment
+	default:
+		return nil, 0, fmt.Errorf("its key is %s: must be ECDSA on P-256 or P-384, or RSA", csr.PublicKeyAlgorithm)
+	}
+	if err := csr.CheckSignature(); err != nil {
+		return nil, 0, errors.New("its signature does not hold")
+	}
+	return csr.PublicKey, usage, nil
+}

@@ -1,0 +1,322 @@
+package identity
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"math/big"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+func TestIssuedCertificate(t *testing.T) {
+	clock := newClock()
+	a := open(t, newMemory(), clock.Now)
+	if err := a.Ensure("default", 0); err != nil {
+		t.Fatal(err)
+	}
+	key := newKey(t)
+	greedy := newCSR(t, key, &x509.CertificateRequest{
+		Subject:  pkix.Name{CommonName: "admin"},
+		DNSNames: []string{"other.default.proxy.sonde.internal"},
+		URIs:     []*url.URL{{Scheme: "spiffe", Host: "default.sonde.internal", Path: "/workload/other"}},
+	})
+	got, err := a.Issue(Request{Mesh: "default", Dataplane: "web-1", Workload: "web", CSR: greedy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := parse(t, got.Chain[0])
+	var uris []string
+	for _, u := range leaf.URIs {
+		uris = append(uris, u.String())
+	}
+	if diff := cmp.Diff([]string{"spiffe://default.sonde.internal/workload/web"}, uris); diff != "" {
+		t.Error("URI SANs: " + diff)
+	}
+	if diff := cmp.Diff([]string{"web-1.default.proxy.sonde.internal"}, leaf.DNSNames); diff != "" {
+		t.Error("DNS SANs: " + diff)
+	}
+	if leaf.Subject.CommonName != "" || leaf.IsCA || !leaf.BasicConstraintsValid || !key.PublicKey.Equal(leaf.PublicKey) {
+		t.Errorf("leaf = subject %q, CA %t, constraints %t; or it has another key", leaf.Subject, leaf.IsCA, leaf.BasicConstraintsValid)
+	}
+	if want := clock.Now().Add(24 * time.Hour); !leaf.NotAfter.Equal(want) {
+		t.Errorf("leaf ends %s, want %s", leaf.NotAfter, want)
+	}
+	if want := clock.Now().Add(-5 * time.Minute); !leaf.NotBefore.Equal(want) {
+		t.Errorf("leaf begins %s, want %s", leaf.NotBefore, want)
+	}
+	if got.Serial != leaf.SerialNumber.Text(16) || leaf.SerialNumber.BitLen() < 64 {
+		t.Errorf("serial = %s, in the certificate %s", got.Serial, leaf.SerialNumber.Text(16))
+	}
+	peer, err := a.Verify([]*x509.Certificate{leaf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Peer{Mesh: "default", Dataplane: "web-1", SPIFFEID: "spiffe://default.sonde.internal/workload/web", Serial: got.Serial, NotAfter: leaf.NotAfter}
+	if diff := cmp.Diff(want, peer); diff != "" {
+		t.Error("Verify: " + diff)
+	}
+}
+
+func TestLeafNeverOutlivesItsCA(t *testing.T) {
+	clock := newClock()
+	a := open(t, newMemory(), clock.Now)
+	if err := a.Ensure("default", 48*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	end := clock.Now().Add(48 * time.Hour)
+	clock.Add(40 * time.Hour)
+	c, _ := issue(t, a, "default", "web-1", 24*time.Hour)
+	if !c.NotAfter.Equal(end) {
+		t.Errorf("leaf ends %s, want the end of its CA %s", c.NotAfter, end)
+	}
+	clock.Add(8 * time.Hour)
+	_, err := a.Issue(Request{Mesh: "default", Dataplane: "web-1", Workload: "web", CSR: newCSR(t, newKey(t), nil)})
+	contains(t, err, "the CA expired at")
+}
+
+func TestRequestIsRefused(t *testing.T) {
+	a := open(t, newMemory(), nil)
+	if err := a.Ensure("default", 0); err != nil {
+		t.Fatal(err)
+	}
+	p521, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ed, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tampered := newCSR(t, newKey(t), nil)
+	tampered[len(tampered)-1] ^= 1
+	swapped, _ := x509.ParseCertificateRequest(newCSR(t, newKey(t), nil))
+	other, _ := x509.ParseCertificateRequest(newCSR(t, newKey(t), nil))
+	good := newCSR(t, newKey(t), nil)
+	tests := map[string]struct {
+		csr       []byte
+		dataplane string
+		workload  string
+		want      string
+	}{
+		"garbage":              {csr: []byte("garbage"), want: "not PKCS #10"},
+		"nothing":              {want: "not PKCS #10"},
+		"too large":            {csr: make([]byte, maxRequest+1), want: "at most"},
+		"signature bent":       {csr: tampered, want: "signature"},
+		"another key's":        {csr: splice(t, swapped, other), want: "signature"},
+		"ECDSA on P-521":       {csr: newCSR(t, p521, nil), want: "must be on P-256 or P-384"},
+		"Ed25519":              {csr: newCSR(t, ed, nil), want: "must be ECDSA"},
+		"dataplane with slash": {csr: good, dataplane: "../web", want: "DNS subdomain"},
+		"dataplane too long":   {csr: good, dataplane: string(make([]byte, 300)), want: "DNS subdomain"},
+		"workload with slash":  {csr: good, workload: "a/b", want: "workload"},
+		"workload of dots":     {csr: good, workload: "..", want: "workload"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := Request{Mesh: "default", Dataplane: "web-1", Workload: "web", CSR: tc.csr}
+			if tc.dataplane != "" {
+				r.Dataplane = tc.dataplane
+			}
+			if tc.workload != "" {
+				r.Workload = tc.workload
+			}
+			_, err := a.Issue(r)
+			contains(t, err, tc.want)
+			if about := tc.dataplane == "" && tc.workload == ""; about != errors.Is(err, ErrRequest) {
+				t.Errorf("errors.Is(%v, ErrRequest) = %t", err, !about)
+			}
+		})
+	}
+}
+
+// splice gives one request the key of another: its signature then no longer holds.
+func splice(t *testing.T, into, from *x509.CertificateRequest) []byte {
+	t.Helper()
+	a, b := into.RawSubjectPublicKeyInfo, from.RawSubjectPublicKeyInfo
+	out := append([]byte(nil), into.Raw...)
+	for i := 0; i+len(a) <= len(out); i++ {
+		if string(out[i:i+len(a)]) == string(a) {
+			copy(out[i:], b)
+			return out
+		}
+	}
+	t.Fatal("the key is not in the request")
+	return nil
+}
+
+func TestKeysThatEnvoyTakes(t *testing.T) {
+	a := open(t, newMemory(), nil)
+	if err := a.Ensure("default", 0); err != nil {
+		t.Fatal(err)
+	}
+	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, key := range map[string]crypto.Signer{"P-256": newKey(t), "P-384": p384, "RSA": rsaKey} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := a.Issue(Request{Mesh: "default", Dataplane: "web-1", Workload: "web", CSR: newCSR(t, key, nil)}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestAuthoritySurvivesRestart(t *testing.T) {
+	storage := newMemory()
+	a := open(t, storage, nil)
+	c, _ := issue(t, a, "default", "web-1", 0)
+	token, err := a.IssueToken(Token{Mesh: "default", Dataplane: "web-1", Workload: "web"}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	b := open(t, storage, nil)
+	if _, err := b.Verify([]*x509.Certificate{parse(t, c.Chain[0])}); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.VerifyToken(token, "default", "web-1"); err != nil {
+		t.Error(err)
+	}
+	if a.AdminToken() != b.AdminToken() || string(a.ServingCA()) != string(b.ServingCA()) {
+		t.Error("admin token or serving CA is another one after the restart")
+	}
+	bundle, err := b.Bundle("default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(c.Bundle, bundle); diff != "" {
+		t.Error("bundle: " + diff)
+	}
+}
+
+func TestVerifyRefuses(t *testing.T) {
+	clock := newClock()
+	a := open(t, newMemory(), clock.Now)
+	mine, _ := issue(t, a, "default", "web-1", time.Hour)
+	issue(t, a, "other", "web-1", time.Hour)
+	stranger := open(t, newMemory(), clock.Now)
+	theirs, _ := issue(t, stranger, "default", "web-1", time.Hour)
+	unknown, _ := issue(t, stranger, "unknown", "web-1", time.Hour)
+
+	// What the CA of mesh "default" would sign, if it were stolen.
+	m, err := a.open("default", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forge := func(uri, dns string, bend func(*x509.Certificate)) *x509.Certificate {
+		u, err := url.Parse(uri)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &x509.Certificate{
+			URIs: []*url.URL{u}, DNSNames: []string{dns}, KeyUsage: x509.KeyUsageDigitalSignature,
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		}
+		if bend != nil {
+			bend(template)
+		}
+		leaf, err := m.signing.sign(template, newKey(t).Public(), clock.Now(), time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return leaf
+	}
+	const id, dns = "spiffe://default.sonde.internal/workload/web", "web-1.default.proxy.sonde.internal"
+	if _, err := a.Verify([]*x509.Certificate{forge(id, dns, nil)}); err != nil {
+		t.Fatalf("a good one is refused: %v", err)
+	}
+	tests := map[string]struct {
+		leaf  *x509.Certificate
+		after time.Duration
+		want  string
+	}{
+		"expired":                        {leaf: parse(t, mine.Chain[0]), after: time.Hour + time.Second, want: "expired"},
+		"of another control plane":       {leaf: parse(t, theirs.Chain[0]), want: "verify"},
+		"of a mesh that is not here":     {leaf: parse(t, unknown.Chain[0]), want: "no CA"},
+		"for another mesh's URI":         {leaf: forge("spiffe://other.sonde.internal/workload/web", "web-1.other.proxy.sonde.internal", nil), want: "verify"},
+		"DNS name of another mesh":       {leaf: forge(id, "web-1.other.proxy.sonde.internal", nil), want: "verify"},
+		"another trust domain":           {leaf: forge("spiffe://default.example.org/workload/web", dns, nil), want: "not that of a mesh"},
+		"two DNS names":                  {leaf: forge(id, dns, func(c *x509.Certificate) { c.DNSNames = append(c.DNSNames, "web-2.default.proxy.sonde.internal") }), want: "2 DNS names"},
+		"no URI":                         {leaf: forge(id, dns, func(c *x509.Certificate) { c.URIs = nil }), want: "no URI SAN"},
+		"for servers alone":              {leaf: forge(id, dns, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), want: "not for clients"},
+		"a CA":                           {leaf: forge(id, dns, func(c *x509.Certificate) { c.IsCA = true; c.KeyUsage |= x509.KeyUsageCertSign }), want: "CA flag"},
+		"DNS name that is only the mesh": {leaf: forge(id, "default.proxy.sonde.internal", nil), want: "no proxy of mesh"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			clock.Add(tc.after)
+			defer clock.Add(-tc.after)
+			_, err := a.Verify([]*x509.Certificate{tc.leaf})
+			contains(t, err, tc.want)
+		})
+	}
+	if _, err := a.Bundle("unknown"); !errors.Is(err, ErrNoAuthority) {
+		t.Errorf("Bundle of a mesh that only a stranger's certificate names: %v, want ErrNoAuthority", err)
+	}
+}
+
+func TestMeshCA(t *testing.T) {
+	clock := newClock()
+	a := open(t, newMemory(), clock.Now)
+	if err := a.Ensure("default", 0); err != nil {
+		t.Fatal(err)
+	}
+	b, err := a.Bundle("default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := parse(t, b.Roots[0])
+	if !root.IsCA || !root.MaxPathLenZero || root.URIs[0].String() != "spiffe://default.sonde.internal" {
+		t.Errorf("root = CA %t, path length zero %t, %v", root.IsCA, root.MaxPathLenZero, root.URIs)
+	}
+	if want := clock.Now().Add(mesh.DefaultCALife); !root.NotAfter.Equal(want) {
+		t.Errorf("CA ends %s, want %s", root.NotAfter, want)
+	}
+	if root.SerialNumber.Cmp(big.NewInt(1<<62)) < 0 {
+		t.Errorf("serial %s is not random", root.SerialNumber)
+	}
+}
+
+func TestAuthorityOfAnotherTrustDomainIsRefused(t *testing.T) {
+	storage := newMemory()
+	if err := open(t, storage, nil).Ensure("default", 0); err != nil {
+		t.Fatal(err)
+	}
+	a, err := New(Options{Storage: storage, TrustDomain: "example.org"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	contains(t, a.Ensure("default", 0), "--trust-domain")
+}
+
+func TestCorruptAuthorityLeaksNothing(t *testing.T) {
+	storage := newMemory()
+	if err := open(t, storage, nil).Ensure("default", 0); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := storage.Read("meshes/default/ca.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := storage.Write("meshes/default/ca.json", whole[:len(whole)-3]); err != nil {
+		t.Fatal(err)
+	}
+	err = open(t, storage, nil).Ensure("default", 0)
+	contains(t, err, "meshes/default/ca.json: it is not what was written")
+}

@@ -1,0 +1,120 @@
+package identity
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// Peer is a proxy that has proved who it is.
+type Peer struct {
+	Mesh      string
+	Dataplane string
+	SPIFFEID  string
+	// Serial is hexadecimal, as InUse has it.
+	Serial   string
+	NotAfter time.Time
+}
+
+// ID is <mesh>/<dataplane>.
+func (p Peer) ID() mesh.ID { return mesh.MakeID(p.Mesh, p.Dataplane) }
+
+// maxChain is the most certificates that a client may send: our chains have one.
+const maxChain = 4
+
+// TLSConfig is for agents and ADS. A client may come without a certificate (to join); one that it shows must be good.
+func (a *Authority) TLSConfig() *tls.Config {
+	c := a.ServingTLS()
+	c.ClientAuth = tls.RequestClientCert
+	// A resumed session shows the certificate of the first handshake, however old: after a renewal it would be the former.
+	c.SessionTicketsDisabled = true
+	c.VerifyConnection = func(s tls.ConnectionState) error {
+		if len(s.PeerCertificates) == 0 {
+			return nil
+		}
+		_, err := a.Verify(s.PeerCertificates)
+		return err
+	}
+	return c
+}
+
+// Verify checks the chain that a client has shown (and whose key it has proved to hold). The roots are those of the mesh
+// that its trust domain names, so that a certificate of one mesh never passes in another.
+func (a *Authority) Verify(chain []*x509.Certificate) (Peer, error) {
+	if len(chain) == 0 {
+		return Peer{}, errors.New("verify client certificate: there is none")
+	}
+	if len(chain) > maxChain {
+		return Peer{}, fmt.Errorf("verify client certificate: a chain of %d, at most %d are read", len(chain), maxChain)
+	}
+	if _, _, err := x509svid.Verify(chain, trustSource{a}, x509svid.WithTime(a.now())); err != nil {
+		return Peer{}, fmt.Errorf("verify client certificate: %w", err)
+	}
+	return a.read(chain[0])
+}
+
+// read says who a certificate is of that was verified.
+func (a *Authority) read(leaf *x509.Certificate) (Peer, error) {
+	id, err := x509svid.IDFromCert(leaf)
+	if err != nil {
+		return Peer{}, fmt.Errorf("verify client certificate: %w", err)
+	}
+	if !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth) {
+		return Peer{}, errors.New("verify client certificate: it is not for clients")
+	}
+	meshName, err := a.meshOf(id.TrustDomain())
+	if err != nil {
+		return Peer{}, fmt.Errorf("verify client certificate: %w", err)
+	}
+	if len(leaf.DNSNames) != 1 {
+		return Peer{}, fmt.Errorf("verify client certificate: %d DNS names, must be one", len(leaf.DNSNames))
+	}
+	dataplane, ok := strings.CutSuffix(leaf.DNSNames[0], "."+meshName+"."+mesh.ProxyDomain)
+	if !ok || checkNames(meshName, dataplane) != nil {
+		return Peer{}, fmt.Errorf("verify client certificate: DNS name %q is no proxy of mesh %q", shorten(leaf.DNSNames[0]), meshName)
+	}
+	return Peer{
+		Mesh:      meshName,
+		Dataplane: dataplane,
+		SPIFFEID:  id.String(),
+		Serial:    leaf.SerialNumber.Text(16),
+		NotAfter:  leaf.NotAfter,
+	}, nil
+}
+
+// meshOf is the reverse of mesh.TrustDomain.
+func (a *Authority) meshOf(td spiffeid.TrustDomain) (string, error) {
+	name, ok := strings.CutSuffix(td.Name(), "."+a.suffix)
+	if !ok || !label.MatchString(name) {
+		return "", fmt.Errorf("trust domain %q is not that of a mesh here (<mesh>.%s)", shorten(td.Name()), a.suffix)
+	}
+	return name, nil
+}
+
+// trustSource gives go-spiffe the roots of each mesh.
+type trustSource struct{ authority *Authority }
+
+var _ x509bundle.Source = trustSource{}
+
+// GetX509BundleForTrustDomain implements x509bundle.Source.
+func (s trustSource) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
+	name, err := s.authority.meshOf(td)
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.authority.open(name, nil)
+	if err != nil {
+		return nil, err
+	}
+	return m.trust.Load().x509, nil
+}

@@ -1,0 +1,142 @@
+package identity
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// maxIssued bounds what is remembered of one proxy: an agent that asks again and again fills no disk.
+const maxIssued = 8
+
+const recordSuffix = ".json"
+
+// record is what is known of one proxy's certificates. It is in the storage, since a rotation may only go on when every
+// proxy with a good certificate has done its part, those that are silent now included.
+type record struct {
+	dataplane string
+	// io orders the writes; the fields below are under the meshAuthority's mu.
+	io sync.Mutex
+
+	Issued []issuedCertificate `json:"issued"`
+	// Bundle and Serial are what the agent last reported.
+	Bundle string `json:"bundle,omitempty"`
+	Serial string `json:"serial,omitempty"`
+}
+
+type issuedCertificate struct {
+	Serial   string    `json:"serial"`
+	NotAfter time.Time `json:"notAfter"`
+	CA       string    `json:"ca"`
+}
+
+// add remembers a certificate and forgets those that are over.
+func (r *record) add(c issuedCertificate, now time.Time) {
+	r.Issued = slices.DeleteFunc(r.Issued, func(old issuedCertificate) bool { return !now.Before(old.NotAfter) })
+	if len(r.Issued) >= maxIssued {
+		// The one in use stays: the agent has said that it put it in place.
+		i := slices.IndexFunc(r.Issued, func(old issuedCertificate) bool { return old.Serial != r.Serial })
+		r.Issued = slices.Delete(r.Issued, i, i+1)
+	}
+	r.Issued = append(r.Issued, c)
+}
+
+// expires is when the last certificate does.
+func (r *record) expires() time.Time {
+	var last time.Time
+	for _, c := range r.Issued {
+		if c.NotAfter.After(last) {
+			last = c.NotAfter
+		}
+	}
+	return last
+}
+
+// inUse is the certificate that the agent reported, if it is one that it was issued.
+func (r *record) inUse() (issuedCertificate, bool) {
+	i := slices.IndexFunc(r.Issued, func(c issuedCertificate) bool { return c.Serial == r.Serial })
+	if i < 0 {
+		return issuedCertificate{}, false
+	}
+	return r.Issued[i], true
+}
+
+// record returns that of a dataplane, a new one if there is none. mu is held.
+func (m *meshAuthority) record(dataplane string) *record {
+	r := m.proxies[dataplane]
+	if r == nil {
+		r = &record{dataplane: dataplane}
+		m.proxies[dataplane] = r
+	}
+	return r
+}
+
+func recordFolder(meshName string) string { return path.Join(meshFolder(meshName), "proxies") }
+
+func (m *meshAuthority) recordPath(dataplane string) string {
+	return path.Join(recordFolder(m.mesh), dataplane+recordSuffix)
+}
+
+// writeRecord writes the record as it is now. io of the mesh is held for reading, mu is not.
+func (a *Authority) writeRecord(m *meshAuthority, r *record) error {
+	r.io.Lock()
+	defer r.io.Unlock()
+	m.mu.Lock()
+	data, err := json.Marshal(r)
+	m.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("encode record: %w", err)
+	}
+	if err := a.storage.Write(m.recordPath(r.dataplane), data); err != nil {
+		return fmt.Errorf("write record: %w", err)
+	}
+	return nil
+}
+
+func (a *Authority) loadRecords(m *meshAuthority) error {
+	names, err := a.storage.List(recordFolder(m.mesh))
+	if err != nil && !missing(err) {
+		return fmt.Errorf("list %s: %w", recordFolder(m.mesh), err)
+	}
+	for _, name := range names {
+		dataplane, ok := strings.CutSuffix(path.Base(name), recordSuffix)
+		if !ok {
+			continue
+		}
+		data, err := a.storage.Read(m.recordPath(dataplane))
+		if err != nil {
+			return fmt.Errorf("read %s: %w", m.recordPath(dataplane), err)
+		}
+		r := &record{dataplane: dataplane}
+		if err := json.Unmarshal(data, r); err != nil {
+			return fmt.Errorf("read %s: %w", m.recordPath(dataplane), err)
+		}
+		m.proxies[dataplane] = r
+	}
+	return nil
+}
+
+// forgetExpired removes the records of proxies whose last certificate is over.
+func (a *Authority) forgetExpired(m *meshAuthority) error {
+	m.io.Lock()
+	defer m.io.Unlock()
+	m.mu.Lock()
+	var gone []string
+	for name, r := range m.proxies {
+		if !a.now().Before(r.expires()) {
+			gone = append(gone, name)
+			delete(m.proxies, name)
+		}
+	}
+	m.mu.Unlock()
+	for _, name := range gone {
+		if err := a.storage.Remove(m.recordPath(name)); err != nil && !missing(err) {
+			return fmt.Errorf("remove %s: %w", m.recordPath(name), err)
+		}
+	}
+	return nil
+}

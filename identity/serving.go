@@ -1,0 +1,145 @@
+package identity
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// Names of the serving CA in the state folder. Agents and sondectl get the certificate by --ca-cert-file.
+const (
+	ServingCAFile   = "serving-ca.crt"
+	servingCAKey    = "serving-ca.key"
+	servingCALife   = 10 * 365 * 24 * time.Hour
+	servingCertLife = 30 * 24 * time.Hour
+)
+
+// serving holds the certificate under which the control plane serves. Its key is in memory alone.
+type serving struct {
+	ca    *ca
+	names []string
+	ips   []net.IP
+	now   func() time.Time
+
+	mu      sync.Mutex
+	current *tls.Certificate
+	renew   time.Time
+}
+
+func openServing(storage Storage, names []string, now func() time.Time) (*serving, error) {
+	s := &serving{now: now, names: []string{mesh.ServingName, "localhost"}, ips: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}}
+	for _, name := range names {
+		ip := net.ParseIP(name)
+		switch {
+		case name == "" || ip != nil && ip.IsUnspecified():
+			// Nobody connects to what is bound to every address by that name.
+		case ip != nil:
+			s.ips = append(s.ips, ip)
+		case !slices.Contains(s.names, name):
+			s.names = append(s.names, name)
+		}
+	}
+	var err error
+	if s.ca, err = openServingCA(storage, now()); err != nil {
+		return nil, err
+	}
+	if _, err := s.certificate(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func openServingCA(storage Storage, now time.Time) (*ca, error) {
+	certPEM, err := storage.Read(ServingCAFile)
+	if missing(err) {
+		return newServingCA(storage, now)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", ServingCAFile, err)
+	}
+	der, err := decodeCertificate(certPEM)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", ServingCAFile, err)
+	}
+	keyPEM, err := storage.Read(servingCAKey)
+	if err != nil {
+		return nil, fmt.Errorf("read %s (to make both anew, remove %s): %w", servingCAKey, ServingCAFile, err)
+	}
+	key, err := decodeKey(keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", servingCAKey, err)
+	}
+	c, err := makeCA(der, key)
+	if err != nil {
+		return nil, fmt.Errorf("%s and %s: %w", ServingCAFile, servingCAKey, err)
+	}
+	return c, nil
+}
+
+// newServingCA writes the key first: a certificate that lies in the folder always has its key beside it.
+func newServingCA(storage Storage, now time.Time) (*ca, error) {
+	c, err := newCA(&x509.Certificate{Subject: subject("Sonde control plane CA")}, now, servingCALife)
+	if err != nil {
+		return nil, err
+	}
+	key, err := encodeKey(c.key)
+	if err != nil {
+		return nil, err
+	}
+	if err := storage.Write(servingCAKey, key); err != nil {
+		return nil, fmt.Errorf("write %s: %w", servingCAKey, err)
+	}
+	if err := storage.Write(ServingCAFile, encodeCertificate(c.cert.Raw)); err != nil {
+		return nil, fmt.Errorf("write %s: %w", ServingCAFile, err)
+	}
+	return c, nil
+}
+
+// certificate returns the serving certificate, and makes a new one when two thirds of the old one's life are over.
+func (s *serving) certificate() (*tls.Certificate, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if s.current != nil && now.Before(s.renew) {
+		return s.current, nil
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make key of serving certificate: %w", err)
+	}
+	leaf, err := s.ca.sign(&x509.Certificate{
+		Subject:     subject(mesh.ServingName),
+		DNSNames:    s.names,
+		IPAddresses: s.ips,
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}, key.Public(), now, servingCertLife)
+	if err != nil {
+		return nil, fmt.Errorf("make serving certificate: %w", err)
+	}
+	s.current = &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}
+	s.renew = now.Add(leaf.NotAfter.Sub(now) * 2 / 3)
+	return s.current, nil
+}
+
+// ServingCA is the certificate that clients of the control plane verify it with, PEM: what is in ServingCAFile.
+func (a *Authority) ServingCA() []byte { return encodeCertificate(a.serving.ca.cert.Raw) }
+
+// ServingTLS is for the admin API: the control plane's certificate, and no certificate of the client.
+func (a *Authority) ServingTLS() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return a.serving.certificate()
+		},
+	}
+}

@@ -1,0 +1,202 @@
+package identity
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+)
+
+// TokenAudience is the audience of every token that an agent joins with.
+const TokenAudience = "sonde-cp"
+
+const (
+	tokenKeyFile = "dataplane-token.key"
+	tokenIssuer  = "sonde-cp"
+	// maxToken is the most bytes of a token; our own have about 500.
+	maxToken = 4096
+	// maxTokenLife is the longest life of a token.
+	maxTokenLife = 10 * 365 * 24 * time.Hour
+	// tokenSkew is how far a token's making may lie in the future.
+	tokenSkew = time.Minute
+	// algorithm is the only one that is taken: what a token's header says never chooses it.
+	algorithm = jose.ES256
+)
+
+var (
+	// ErrTokenRefused is a token that proves nothing: malformed, of another key, expired.
+	ErrTokenRefused = errors.New("token refused")
+	// ErrTokenOfAnother is a good token, for another mesh or dataplane.
+	ErrTokenOfAnother = errors.New("token is for another")
+)
+
+// Token is what a dataplane token says.
+type Token struct {
+	Mesh      string
+	Dataplane string
+	// Workload that the proxy's certificate will name; Join refuses where the Dataplane's differs.
+	Workload string
+	// Expires is set by VerifyToken.
+	Expires time.Time
+}
+
+// tokenClaims are the claims of our own in the JWT.
+type tokenClaims struct {
+	Mesh      string `json:"mesh"`
+	Dataplane string `json:"dataplane"`
+	Workload  string `json:"workload"`
+}
+
+// tokens signs and checks dataplane tokens.
+type tokens struct {
+	key    *ecdsa.PrivateKey
+	id     string
+	signer jose.Signer
+	now    func() time.Time
+}
+
+func openTokens(storage Storage, now func() time.Time) (*tokens, error) {
+	key, err := openTokenKey(storage)
+	if err != nil {
+		return nil, err
+	}
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return nil, fmt.Errorf("encode public key of tokens: %w", err)
+	}
+	t := &tokens{key: key, id: hash(public), now: now}
+	t.signer, err = jose.NewSigner(
+		jose.SigningKey{Algorithm: algorithm, Key: jose.JSONWebKey{Key: key, KeyID: t.id}},
+		(&jose.SignerOptions{}).WithType("JWT"))
+	if err != nil {
+		return nil, fmt.Errorf("make signer of tokens: %w", err)
+	}
+	return t, nil
+}
+
+func openTokenKey(storage Storage) (*ecdsa.PrivateKey, error) {
+	data, err := storage.Read(tokenKeyFile)
+	if err == nil {
+		key, err := decodeKey(data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", tokenKeyFile, err)
+		}
+		return key, nil
+	}
+	if !missing(err) {
+		return nil, fmt.Errorf("read %s: %w", tokenKeyFile, err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make key of tokens: %w", err)
+	}
+	if data, err = encodeKey(key); err != nil {
+		return nil, err
+	}
+	if err := storage.Write(tokenKeyFile, data); err != nil {
+		return nil, fmt.Errorf("write %s: %w", tokenKeyFile, err)
+	}
+	return key, nil
+}
+
+// IssueToken signs a dataplane token that lives as long as life says, at most ten years.
+func (a *Authority) IssueToken(t Token, life time.Duration) (string, error) {
+	if err := checkNames(t.Mesh, t.Dataplane); err != nil {
+		return "", err
+	}
+	if err := checkWorkload(t.Workload); err != nil {
+		return "", err
+	}
+	if life < time.Second || life > maxTokenLife {
+		return "", fmt.Errorf("life %s of the token: must be from 1s to %s", life, maxTokenLife)
+	}
+	var id [16]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return "", fmt.Errorf("make id of token: %w", err)
+	}
+	now := a.now()
+	signed, err := jwt.Signed(a.tokens.signer).
+		Claims(jwt.Claims{
+			Issuer:   tokenIssuer,
+			Audience: jwt.Audience{TokenAudience},
+			IssuedAt: jwt.NewNumericDate(now),
+			Expiry:   jwt.NewNumericDate(now.Add(life)),
+			ID:       base64.RawURLEncoding.EncodeToString(id[:]),
+		}).
+		Claims(tokenClaims{Mesh: t.Mesh, Dataplane: t.Dataplane, Workload: t.Workload}).
+		Serialize()
+	if err != nil {
+		return "", fmt.Errorf("sign token: %w", err)
+	}
+	return signed, nil
+}
+
+// VerifyToken checks a token with which that dataplane of that mesh wants to join. The error is ErrTokenRefused or
+// ErrTokenOfAnother, says which claim is off, and never holds the token.
+func (a *Authority) VerifyToken(token, meshName, dataplane string) (Token, error) {
+	t, err := a.tokens.verify(token)
+	if err != nil {
+		return Token{}, fmt.Errorf("%w: %w", ErrTokenRefused, err)
+	}
+	if t.Mesh != meshName {
+		return Token{}, fmt.Errorf("%w mesh: for %q, not %q", ErrTokenOfAnother, t.Mesh, shorten(meshName))
+	}
+	if t.Dataplane != dataplane {
+		return Token{}, fmt.Errorf("%w dataplane: for %q, not %q", ErrTokenOfAnother, t.Dataplane, shorten(dataplane))
+	}
+	return t, nil
+}
+
+// verify checks everything but whom the token is for. Errors of the parser are not passed on: they may quote the input.
+func (t *tokens) verify(token string) (Token, error) {
+	if token == "" {
+		return Token{}, errors.New("it is empty")
+	}
+	if len(token) > maxToken {
+		return Token{}, fmt.Errorf("it has %d bytes, at most %d are read", len(token), maxToken)
+	}
+	parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{algorithm})
+	if err != nil {
+		return Token{}, fmt.Errorf("it is no JWT signed with %s", algorithm)
+	}
+	if len(parsed.Headers) != 1 || parsed.Headers[0].KeyID != t.id {
+		return Token{}, errors.New("kid: it was signed with another key than this control plane's")
+	}
+	var standard jwt.Claims
+	var own tokenClaims
+	if err := parsed.Claims(t.key.Public(), &standard, &own); err != nil {
+		return Token{}, errors.New("its signature or its claims do not hold")
+	}
+	if err := t.checkClaims(standard); err != nil {
+		return Token{}, err
+	}
+	return Token{Mesh: own.Mesh, Dataplane: own.Dataplane, Workload: own.Workload, Expires: standard.Expiry.Time()}, nil
+}
+
+func (t *tokens) checkClaims(c jwt.Claims) error {
+	now := t.now()
+	switch {
+	case c.Issuer != tokenIssuer:
+		return fmt.Errorf("iss: %q, must be %q", shorten(c.Issuer), tokenIssuer)
+	case !slices.Contains(c.Audience, TokenAudience):
+		return fmt.Errorf("aud: must hold %q", TokenAudience)
+	case c.Expiry == nil:
+		return errors.New("exp: missing")
+	case !now.Before(c.Expiry.Time()):
+		return fmt.Errorf("exp: expired at %s, %s ago", c.Expiry.Time().UTC().Format(time.RFC3339),
+			now.Sub(c.Expiry.Time()).Round(time.Second))
+	case c.IssuedAt == nil:
+		return errors.New("iat: missing")
+	case c.IssuedAt.Time().After(now.Add(tokenSkew)):
+		return fmt.Errorf("iat: made at %s, which is in the future", c.IssuedAt.Time().UTC().Format(time.RFC3339))
+	}
+	return nil
+}
