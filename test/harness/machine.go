@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -219,17 +220,47 @@ func (m *Machine) CtlFlags() []string {
 
 // Ctl runs sondectl against the control plane and returns what it prints on stdout.
 func (m *Machine) Ctl(ctx context.Context, args ...string) (string, error) {
+	stdout, _, err := m.CtlBoth(ctx, args...)
+	return stdout, err
+}
+
+// CtlBoth is Ctl that also returns what sondectl says on stderr beside it: problems of the store.
+func (m *Machine) CtlBoth(ctx context.Context, args ...string) (stdout, stderr string, err error) {
 	cmd := exec.CommandContext(ctx, m.options.Programs.Ctl, append(args, m.CtlFlags()...)...)
 	cmd.Dir = m.Dir
 	cmd.WaitDelay = time.Second
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("sondectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	var out, outErr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &outErr
+	if err := cmd.Run(); err != nil {
+		return "", "", fmt.Errorf("sondectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(outErr.String()))
 	}
-	return string(out), nil
+	return out.String(), outErr.String(), nil
 }
+
+// StartApp starts the application of test/app, without a sidecar, and waits until it listens. It serves http (which is
+// http2, too), grpc, tcp or banner.
+func (m *Machine) StartApp(ctx context.Context, name, protocol, at string) (*Process, error) {
+	if protocol == "http2" {
+		protocol = "http"
+	}
+	p, err := m.run(name+" app", m.Dir, m.options.Programs.App, "--name="+name, "--"+protocol+"="+at)
+	if err != nil {
+		return nil, err
+	}
+	return p, Poll(ctx, StartLimit, p.Name, func(ctx context.Context) error {
+		if !p.Running() {
+			return fmt.Errorf("%w: %w", errHopeless, p.err)
+		}
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", at)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+}
+
+// FreeAddress is an address 127.0.0.1:port that nobody listens on and that is handed out once.
+func (m *Machine) FreeAddress() (string, error) { return m.ports.takeAddress() }
 
 // Logs returns the last lines of every log, for people who look for the reason of a failure.
 func (m *Machine) Logs(lines int) string {

@@ -4,14 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"time"
 )
 
@@ -143,25 +139,13 @@ func (p *Proxy) YAML() string {
 
 // StartApp starts the application and waits until it listens.
 func (p *Proxy) StartApp(ctx context.Context) error {
-	serve := map[string]string{"grpc": "grpc", "tcp": "tcp"}[p.Protocol]
-	switch {
-	case p.Banner:
+	serve := p.Protocol
+	if p.Banner {
 		serve = "banner"
-	case serve == "":
-		serve = "http"
 	}
 	var err error
-	p.App, err = p.machine.run(p.Name+" app", p.machine.Dir, p.machine.options.Programs.App, "--name="+p.Name, "--"+serve+"="+p.AppAddress)
-	if err != nil {
-		return err
-	}
-	return Poll(ctx, StartLimit, p.App.Name, func(ctx context.Context) error {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.AppAddress)
-		if err != nil {
-			return err
-		}
-		return conn.Close()
-	})
+	p.App, err = p.machine.StartApp(ctx, p.Name, serve, p.AppAddress)
+	return err
 }
 
 // StartAgent makes a token and starts the agent, which starts Envoy.
@@ -199,58 +183,4 @@ func (p *Proxy) WaitReady(ctx context.Context) error {
 func (p *Proxy) SetReady(ready bool) error {
 	p.Ready = ready
 	return p.Declare()
-}
-
-// EnvoyPID is the process id of Envoy.
-func (p *Proxy) EnvoyPID() (int, error) {
-	pids, err := p.Agent.Children("envoy")
-	if err != nil {
-		return 0, err
-	}
-	if len(pids) != 1 {
-		return 0, fmt.Errorf("%s runs %d Envoys, want 1", p.Agent.Name, len(pids))
-	}
-	return pids[0], nil
-}
-
-// KillAll ends agent, Envoy and application as kill -9 does.
-func (p *Proxy) KillAll() error {
-	pid, err := p.EnvoyPID()
-	if err != nil {
-		return err
-	}
-	p.Agent.Kill()
-	err = syscall.Kill(pid, syscall.SIGKILL)
-	p.App.Kill()
-	if errors.Is(err, syscall.ESRCH) { // it died with its agent
-		return nil
-	}
-	return err
-}
-
-// EnvoyGet asks Envoy's admin interface, "/clusters?format=json".
-func (p *Proxy) EnvoyGet(ctx context.Context, path string) (string, error) {
-	return get(ctx, p.envoy, "http://envoy"+path)
-}
-
-// Stats returns the counters and gauges of Envoy whose whole name matches the regular expression.
-func (p *Proxy) Stats(ctx context.Context, filter string) (map[string]int64, error) {
-	body, err := p.EnvoyGet(ctx, "/stats?format=json&type=All&filter="+url.QueryEscape("^(?:"+filter+")$"))
-	if err != nil {
-		return nil, err
-	}
-	var all struct {
-		Stats []struct {
-			Name  string `json:"name"`
-			Value int64  `json:"value"`
-		} `json:"stats"`
-	}
-	if err := json.NewDecoder(strings.NewReader(body)).Decode(&all); err != nil {
-		return nil, fmt.Errorf("decode Envoy's stats: %w", err)
-	}
-	stats := map[string]int64{}
-	for _, s := range all.Stats {
-		stats[s.Name] = s.Value
-	}
-	return stats, nil
 }
