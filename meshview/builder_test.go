@@ -117,6 +117,16 @@ func ExampleBuilder() {
 	// Output: 10.0.0.1:80 [default/api]
 }
 
+func TestTrustDomain(t *testing.T) {
+	b := NewBuilder(Options{TrustDomain: "example.org"})
+	b.Set("files", meshOf("prod", mesh.ModeStrict))
+	b.Set("files", dataplane("a", "10.0.0.1", "a", inMesh("prod")))
+	m, s := mustBuild(t, b).After.Service("prod/a")
+	if want := "prod.example.org"; m.TrustDomain != want || s.Identities[0] != "spiffe://"+want+"/workload/a" {
+		t.Errorf("trust domain %s, identities %v", m.TrustDomain, s.Identities)
+	}
+}
+
 func TestNothingBeforeSynced(t *testing.T) {
 	b := NewBuilder(Options{Sources: []string{"files", "kubernetes"}})
 	b.Set("files", service("db", "10.0.0.9"))
