@@ -1,0 +1,94 @@
+// Command sonde-dp is the agent that runs beside each Envoy of a mesh.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sonde-mesh/sonde/dpagent"
+)
+
+func main() {
+	if err := newCommand().ExecuteContext(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "sonde-dp:", err)
+		os.Exit(1)
+	}
+}
+
+func newCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:           "sonde-dp",
+		Short:         "The agent of Sonde that runs beside each Envoy",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	cmd.AddCommand(newRunCommand())
+	return cmd
+}
+
+func newRunCommand() *cobra.Command {
+	var o dpagent.Options
+	cmd := &cobra.Command{
+		Use:   "run --cp-address=HOST:PORT --ca-cert-file=FILE --name=NAME --dataplane-token-file=FILE",
+		Short: "Join the mesh and run Envoy",
+		Long: `Join the mesh, run Envoy with the identity that the control plane gives, and keep both.
+
+SIGTERM or SIGINT drains: the control plane takes this proxy out of its services, what is open may end, at most for
+--drain-time, and Envoy ends last. A second signal ends all at once.`,
+		Example: `  # an Envoy for the Dataplane web-1, with a token that "sondectl generate dataplane-token" wrote
+  sonde-dp run --cp-address=control-plane.example:5678 --ca-cert-file=serving-ca.crt \
+    --name=web-1 --dataplane-token-file=web-1.token`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.Level}))
+			return run(cmd.Context(), o, logger)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.ControlPlane, "cp-address", "", "`host:port` of the control plane (required)")
+	f.StringVar(&o.CAFile, "ca-cert-file", "", "`file` with the control plane's serving CA, PEM (required)")
+	f.StringVar(&o.Name, "name", "", "`name` of this proxy's Dataplane (required)")
+	f.StringVar(&o.Mesh, "mesh", "default", "`name` of its mesh")
+	f.StringVar(&o.TokenFile, "dataplane-token-file", "", "`file` with the token to join with, read at each try (required)")
+	f.StringVar(&o.AdminAddress, "admin-addr", dpagent.DefaultAdminAddress, "`host:port` for /metrics, /livez and /readyz; port 0 takes a free one")
+	f.DurationVar(&o.DrainTime, "drain-time", dpagent.DefaultDrainTime, "longest wait for what is open at the end")
+	f.StringVar(&o.EnvoyPath, "envoy-path", "", "Envoy `binary` (default: envoy beside this program, else on PATH)")
+	f.StringVar(&o.WorkDir, "work-dir", "", "`folder` for Envoy's bootstrap, secrets and sockets (default: a new one under $TMPDIR, removed at the end)")
+	f.IntVar(&o.Concurrency, "concurrency", dpagent.DefaultConcurrency, "Envoy's worker threads")
+	f.TextVar(&o.Level, "log-level", slog.LevelInfo, "debug, info, warn or error; Envoy informs at debug and warns at info")
+	return cmd
+}
+
+// run runs the agent. The first signal drains, the second ends.
+func run(ctx context.Context, o dpagent.Options, logger *slog.Logger) error {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	agent, err := dpagent.New(ctx, o, logger)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- agent.Run(ctx) }()
+	for first := true; ; first = false {
+		select {
+		case err := <-ended:
+			return err
+		case s := <-signals:
+			logger.Info("signal", "signal", s.String(), "first", first)
+			if first {
+				agent.Drain()
+			} else {
+				cancel()
+			}
+		}
+	}
+}

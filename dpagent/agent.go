@@ -1,0 +1,184 @@
+// Package dpagent is the agent beside each Envoy: it gets an identity, runs Envoy with it, keeps a session with the
+// control plane, and drains at the end.
+package dpagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/dpagent/controlplane"
+	"github.com/sonde-mesh/sonde/dpagent/drain"
+	"github.com/sonde-mesh/sonde/dpagent/envoy"
+	"github.com/sonde-mesh/sonde/dpagent/identity"
+	"github.com/sonde-mesh/sonde/dpagent/session"
+	"github.com/sonde-mesh/sonde/dpagent/workdir"
+	"github.com/sonde-mesh/sonde/health"
+)
+
+// tellTime is what the control plane has to write a drain down before the drain begins all the same.
+const tellTime = 2 * time.Second
+
+// Agent runs beside one Envoy.
+type Agent struct {
+	o       Options
+	logger  *slog.Logger
+	metrics *prometheus.Registry
+	path    string // of Envoy
+
+	dir      *workdir.Dir
+	identity *identity.Identity
+	client   *controlplane.Client
+	version  *agentv1.Version
+
+	live, ready health.Checks
+	joinErr     atomic.Pointer[error] // why there is no identity yet
+
+	drained chan struct{} // closed by Drain
+	drain   func()
+}
+
+// New checks the options and finds Envoy. Envoy's binary is the only thing besides wrong options that makes it fail.
+func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
+	o.SetDefaults()
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	path, version, err := envoy.Find(ctx, o.EnvoyPath)
+	if err != nil {
+		return nil, fmt.Errorf("--envoy-path: %w", err)
+	}
+	a := &Agent{
+		o: o, path: path, logger: logger.With("mesh", o.Mesh, "proxy", o.Name),
+		metrics: prometheus.NewRegistry(),
+		version: &agentv1.Version{Sonde: o.Version, Envoy: version},
+		drained: make(chan struct{}),
+	}
+	a.drain = sync.OnceFunc(func() { close(a.drained) })
+	return a, nil
+}
+
+// Drain begins the end: Run returns when all that is open has ended, or the drain time has. It returns at once.
+func (a *Agent) Drain() { a.drain() }
+
+// Run runs until ctx ends, which ends all at once, or a drain has ended. The Envoy that it started is gone then.
+func (a *Agent) Run(ctx context.Context) (err error) {
+	if a.dir, err = workdir.Open(a.o.WorkDir); err != nil {
+		return fmt.Errorf("--work-dir: %w", err)
+	}
+	defer func() { err = errors.Join(err, a.dir.Close()) }()
+	a.identity = identity.New(a.dir, a.o.Mesh, a.o.Name)
+	a.client = &controlplane.Client{Address: a.o.ControlPlane, CAFile: a.o.CAFile, Certificate: a.identity.Certificate}
+	proxy := a.newEnvoy()
+	a.addChecks(proxy)
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	if err := a.serve(ctx, group); err != nil {
+		cancel()
+		return errors.Join(err, group.Wait())
+	}
+	group.Go(func() error {
+		defer cancel() // the end of the data plane is the end of the agent
+		return a.work(ctx, proxy)
+	})
+	return group.Wait()
+}
+
+func (a *Agent) newEnvoy() *envoy.Envoy {
+	return envoy.New(envoy.Options{
+		Path: a.path, Dir: a.dir, Concurrency: a.o.Concurrency, DrainTime: a.o.DrainTime,
+		Logger: a.logger, Level: a.o.Level, Registerer: a.metrics,
+	})
+}
+
+// work joins, runs the data plane, and drains it when told to. It returns nil when told to end.
+func (a *Agent) work(ctx context.Context, proxy *envoy.Envoy) error {
+	if err := a.join(ctx); err != nil {
+		if errors.Is(err, errDrained) {
+			return nil // nothing runs yet
+		}
+		return ignoreEnd(ctx, err)
+	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	group, running := errgroup.WithContext(running)
+	var renewer *identity.Renewer
+	talk := session.New(session.Options{
+		Opener: a.client, Identity: a.identity, Renew: func() { renewer.Now() },
+		Version: a.version, Logger: a.logger, Registerer: a.metrics,
+	})
+	renewer = identity.NewRenewer(a.identity, identity.RenewerOptions{
+		Ask: a.renew, Renewed: talk.Changed, Logger: a.logger, Registerer: a.metrics,
+	})
+	group.Go(func() error { return proxy.Run(running) })
+	group.Go(func() error { return talk.Run(running) })
+	group.Go(func() error { return renewer.Run(running) })
+	group.Go(func() error {
+		defer stop()
+		select {
+		case <-a.drained:
+			a.empty(running, proxy, talk)
+		case <-running.Done():
+		}
+		return nil
+	})
+	return ignoreEnd(running, group.Wait())
+}
+
+// empty drains: what goes wrong is logged, as the end comes all the same.
+func (a *Agent) empty(ctx context.Context, proxy *envoy.Envoy, talk *session.Session) {
+	ctx, cancel := context.WithTimeout(ctx, a.o.DrainTime)
+	defer cancel()
+	a.logger.Info("drain begins", "limit", a.o.DrainTime)
+	started := time.Now()
+	told, done := context.WithTimeout(ctx, tellTime)
+	defer done()
+	if err := talk.Drain(told); err != nil {
+		a.logger.Warn("the control plane has not answered, drain goes on", "err", err)
+	}
+	if err := proxy.Running(); err != nil {
+		a.logger.Info("nothing to drain", "err", err)
+		return
+	}
+	if err := drain.Run(ctx, proxy, a.logger); err != nil {
+		a.logger.Warn("drain cut short", "err", err, "after", time.Since(started))
+		return
+	}
+	a.logger.Info("drain done", "after", time.Since(started))
+}
+
+// ignoreEnd returns nil where err only says that ctx has ended.
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil
+	}
+	return err
+}
+
+func (a *Agent) serve(ctx context.Context, group *errgroup.Group) error {
+	var config net.ListenConfig
+	admin, err := config.Listen(ctx, "tcp", a.o.AdminAddress)
+	if err != nil {
+		return fmt.Errorf("--admin-addr: %w", err)
+	}
+	own, err := net.ListenUnix("unix", a.dir.Socket(workdir.AgentSocket))
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen for envoy: %w", err), admin.Close())
+	}
+	a.logger.Info("metrics and health", "address", admin.Addr().String())
+	handler := health.Handler(&a.live, &a.ready, a.metrics)
+	group.Go(func() error { return health.Serve(ctx, admin, handler) })
+	group.Go(func() error { return health.Serve(ctx, own, handler) })
+	return nil
+}

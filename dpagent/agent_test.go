@@ -1,0 +1,213 @@
+package dpagent_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/dpagent"
+)
+
+// envoyPath is the real Envoy.
+func envoyPath(t testing.TB) string {
+	t.Helper()
+	path := os.Getenv("ENVOY")
+	if path == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		path = filepath.Join(cache, "sonde", "envoy-1.40.0", "envoy")
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("no Envoy: set $ENVOY, or get it with the tool in tools/envoy: %v", err)
+	}
+	return path
+}
+
+// logs collects what the agent logs.
+type logs struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// eventually polls until check returns "", or fails with what it says.
+func eventually(t testing.TB, limit time.Duration, check func() string) {
+	t.Helper()
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		why := check()
+		if why == "" {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("not within %s: %s", limit, why)
+		}
+	}
+}
+
+// running is an agent in this process.
+type running struct {
+	t      testing.TB
+	agent  *dpagent.Agent
+	cancel context.CancelFunc
+	logs   *logs
+	dir    string
+	ended  chan error
+	admin  string
+}
+
+func options(t testing.TB, cp *controlPlane) dpagent.Options {
+	t.Helper()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("good\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dpagent.Options{
+		ControlPlane: cp.address, CAFile: cp.caFile, Name: "web-1", TokenFile: token, AdminAddress: "127.0.0.1:0",
+		DrainTime: 10 * time.Second, EnvoyPath: envoyPath(t), WorkDir: filepath.Join(t.TempDir(), "work"), Concurrency: 1,
+		Version: "test",
+	}
+}
+
+func startAgent(t testing.TB, o dpagent.Options) *running {
+	t.Helper()
+	r := &running{t: t, logs: &logs{}, dir: o.WorkDir, ended: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	r.cancel = cancel
+	agent, err := dpagent.New(ctx, o, slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	r.agent = agent
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.ended <- agent.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		if t.Failed() {
+			t.Log(r.logs)
+		}
+	})
+	address := regexp.MustCompile(`msg="metrics and health" .*address=(\S+)`)
+	eventually(t, 5*time.Second, func() string {
+		if m := address.FindStringSubmatch(r.logs.String()); m != nil {
+			r.admin = m[1]
+			return ""
+		}
+		return "no admin address in the log"
+	})
+	return r
+}
+
+// get asks the agent's admin address.
+func (r *running) get(path string) (int, string) {
+	r.t.Helper()
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get("http://" + r.admin + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return answer.StatusCode, string(body)
+}
+
+func (r *running) waitReady() {
+	r.t.Helper()
+	eventually(r.t, 20*time.Second, func() string {
+		if code, body := r.get("/readyz"); code != http.StatusOK {
+			return fmt.Sprint(code, " ", body)
+		}
+		return ""
+	})
+}
+
+// waitEnd waits for Run to end without an error.
+func (r *running) waitEnd(limit time.Duration) {
+	r.t.Helper()
+	select {
+	case err := <-r.ended:
+		if err != nil {
+			r.t.Fatalf("Run() error = %v, want nil", err)
+		}
+	case <-time.After(limit):
+		r.t.Fatalf("Run() has not returned within %s", limit)
+	}
+}
+
+func (r *running) logged(text string) {
+	r.t.Helper()
+	eventually(r.t, 10*time.Second, func() string {
+		if strings.Contains(r.logs.String(), text) {
+			return ""
+		}
+		return fmt.Sprintf("no %q in the log", text)
+	})
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func TestAgentJoinsAndIsReady(t *testing.T) {
+	cp := newControlPlane(t, bootstrap(t, ports{}))
+	r := startAgent(t, options(t, cp))
+	// The control plane is away at first.
+	r.logged("control plane not reached")
+	if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "connection refused") {
+		t.Errorf("/readyz while the control plane is away = %d %q, want 503 that says why", code, body)
+	}
+	if code, _ := r.get("/livez"); code != http.StatusOK {
+		t.Errorf("/livez = %d, want 200", code)
+	}
+	cp.start()
+	r.waitReady()
+	hello := cp.expect(func(m *agentMessage) bool { return m.GetHello() != nil }).GetHello()
+	if hello.GetVersion().GetSonde() != "test" || hello.GetVersion().GetEnvoy() == "" || hello.GetInUse().GetLeafSerial() == "" {
+		t.Errorf("Hello = %v, want versions and what is in use", hello)
+	}
+	r.agent.Drain()
+	r.waitEnd(10 * time.Second)
+}

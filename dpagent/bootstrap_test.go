@@ -1,0 +1,66 @@
+package dpagent_test
+
+import (
+	"bytes"
+	"testing"
+	"text/template"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+)
+
+type agentMessage = agentv1.AgentMessage
+
+// ports of a test's Envoy and of the applications behind it. A listener without a port is left out.
+type ports struct{ HTTP, HTTPApp, TCP, TCPApp, MTLS int }
+
+// bootstrap is Envoy's whole configuration as the control plane would give it by ADS, with the same names.
+func bootstrap(t testing.TB, p ports) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	if err := bootstrapTemplate.Execute(&out, p); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+var bootstrapTemplate = template.Must(template.New("bootstrap").Parse(`{
+"admin": {"address": {"pipe": {"path": "admin.sock", "mode": 384}}},
+"overload_manager": {"resource_monitors": [{"name": "envoy.resource_monitors.global_downstream_max_connections", "typed_config": {
+  "@type": "type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
+  "max_active_downstream_connections": 1000}}]},
+"static_resources": {"clusters": [
+  {{define "cluster"}}{"name": "inbound:{{.}}", "connect_timeout": "1s", "load_assignment": {"cluster_name": "x", "endpoints": [{"lb_endpoints": [
+    {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": {{.}}}}}}]}]}}{{end}}
+  {{if .HTTP}}{{template "cluster" .HTTPApp}}{{end}}{{if and .HTTP .TCP}},{{end}}{{if .TCP}}{{template "cluster" .TCPApp}}{{end}}
+], "listeners": [
+{{if .HTTP}}{"name": "inbound:127.0.0.1:{{.HTTP}}", "stat_prefix": "inbound_{{.HTTP}}", "traffic_direction": "INBOUND",
+ "address": {"socket_address": {"address": "127.0.0.1", "port_value": {{.HTTP}}}},
+ "filter_chains": [{"filters": [{"name": "http", "typed_config": {
+  "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+  "stat_prefix": "inbound_{{.HTTP}}",
+  "route_config": {"virtual_hosts": [{"name": "a", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": {"timeout": "0s", "cluster": "inbound:{{.HTTPApp}}"}}]}]},
+  "http_filters": [{"name": "router", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}]}}]}]},{{end}}
+{{if .TCP}}{"name": "inbound:127.0.0.1:{{.TCP}}", "stat_prefix": "inbound_{{.TCP}}", "traffic_direction": "INBOUND",
+ "address": {"socket_address": {"address": "127.0.0.1", "port_value": {{.TCP}}}},
+ "filter_chains": [{"filters": [{"name": "tcp", "typed_config": {
+  "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+  "stat_prefix": "inbound_{{.TCP}}", "cluster": "inbound:{{.TCPApp}}"}}]}]},{{end}}
+{{if .MTLS}}{"name": "inbound:127.0.0.1:{{.MTLS}}", "stat_prefix": "inbound_{{.MTLS}}", "traffic_direction": "INBOUND",
+ "address": {"socket_address": {"address": "127.0.0.1", "port_value": {{.MTLS}}}},
+ "filter_chains": [{"filters": [{"name": "direct", "typed_config": {
+  "@type": "type.googleapis.com/envoy.extensions.filters.network.direct_response.v3.Config", "response": {"inline_string": "hello"}}}],
+ "transport_socket": {"name": "tls", "typed_config": {
+  "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+  "require_client_certificate": true,
+  "common_tls_context": {
+   "tls_params": {"tls_minimum_protocol_version": "TLSv1_3"},
+   "tls_certificate_sds_secret_configs": [{"name": "identity", "sds_config": {"resource_api_version": "V3", "path_config_source": {"path": "sds/identity.json"}}}],
+   "combined_validation_context": {"default_validation_context": {},
+    "validation_context_sds_secret_config": {"name": "ca", "sds_config": {"resource_api_version": "V3", "path_config_source": {"path": "sds/ca.json"}}}}}}}}]},{{end}}
+{"name": "readiness", "stat_prefix": "readiness", "address": {"pipe": {"path": "ready.sock", "mode": 384}},
+ "filter_chains": [{"filters": [{"name": "http", "typed_config": {
+  "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+  "stat_prefix": "readiness",
+  "route_config": {"virtual_hosts": [{"name": "a", "domains": ["*"], "routes": [{"match": {"path": "/ready"}, "direct_response": {"status": 200}}]}]},
+  "http_filters": [{"name": "router", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}]}}]}]}
+]}}`))

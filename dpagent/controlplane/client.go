@@ -1,0 +1,114 @@
+// Package controlplane calls the control plane on the agent's behalf.
+package controlplane
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+const (
+	callTimeout = 10 * time.Second
+	maxMessage  = 1 << 20
+	// The agent speaks once in a while: small buffers.
+	bufferBytes = 4 << 10
+)
+
+// Client makes a connection for each call and for each session, so that each shows the newest certificate, and one that
+// fails says why.
+type Client struct {
+	// Address of the control plane, host:port.
+	Address string
+	// CAFile holds the PEM certificates of the control plane's serving CA. It is read for each connection.
+	CAFile string
+	// Certificate to show, empty for none.
+	Certificate func() *tls.Certificate
+}
+
+// Join calls Join.
+func (c *Client) Join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
+	return call(ctx, c, func(ctx context.Context, api agentv1.AgentServiceClient) (*agentv1.JoinResponse, error) {
+		return api.Join(ctx, r)
+	})
+}
+
+// Renew calls Renew.
+func (c *Client) Renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.RenewResponse, error) {
+	return call(ctx, c, func(ctx context.Context, api agentv1.AgentServiceClient) (*agentv1.RenewResponse, error) {
+		return api.Renew(ctx, r)
+	})
+}
+
+func call[R any](ctx context.Context, c *Client, do func(context.Context, agentv1.AgentServiceClient) (R, error)) (R, error) {
+	var none R
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	conn, err := c.dial()
+	if err != nil {
+		return none, err
+	}
+	answer, err := do(ctx, agentv1.NewAgentServiceClient(conn))
+	return answer, errors.Join(err, conn.Close())
+}
+
+// Session runs one session until use returns.
+func (c *Client) Session(ctx context.Context, use func(agentv1.AgentService_SessionClient) error) error {
+	conn, err := c.dial()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := agentv1.NewAgentServiceClient(conn).Session(ctx)
+	if err == nil {
+		err = use(stream)
+	}
+	return errors.Join(err, conn.Close())
+}
+
+func (c *Client) dial() (*grpc.ClientConn, error) {
+	pem, err := os.ReadFile(c.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("read the control plane's CA: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("read the control plane's CA: %s has no PEM certificate", c.CAFile)
+	}
+	// Keep-alive of TCP, not of HTTP/2: it finds a dead host without asking anything of the server's patience.
+	dialer := &net.Dialer{
+		Timeout:         callTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
+	}
+	conn, err := grpc.NewClient("dns:///"+c.Address,
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+			MinVersion: tls.VersionTLS13,
+			ServerName: mesh.ServingName,
+			RootCAs:    roots,
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				return c.Certificate(), nil
+			},
+		})),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", address)
+		}),
+		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),
+		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes), grpc.WithSharedWriteBuffer(true),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the control plane at %s: %w", c.Address, err)
+	}
+	return conn, nil
+}

@@ -1,0 +1,55 @@
+package envoy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"time"
+)
+
+// versionTime is what Envoy has to print its version, from a cold disk too.
+const versionTime = 30 * time.Second
+
+var versionLine = regexp.MustCompile(`version: [0-9a-f]+/([0-9][^/\s]*)/`)
+
+// Find returns the path of Envoy and the version that it prints. An empty path means the envoy beside this program, or
+// else the one on PATH.
+func Find(ctx context.Context, path string) (found, version string, err error) {
+	if path == "" {
+		if path, err = search(); err != nil {
+			return "", "", err
+		}
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return "", "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, versionTime)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, "--version").Output() //nolint:gosec // the operator names the program
+	if err != nil {
+		return "", "", fmt.Errorf("ask %s for its version: %w", path, err)
+	}
+	match := versionLine.FindSubmatch(out)
+	if match == nil {
+		return "", "", fmt.Errorf("ask %s for its version: it is not Envoy", path)
+	}
+	return path, string(match[1]), nil
+}
+
+func search() (string, error) {
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), "envoy")
+		if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath("envoy")
+	if err != nil {
+		return "", errors.New("there is no envoy beside this program or on PATH")
+	}
+	return path, nil
+}

@@ -1,0 +1,89 @@
+package envoy
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"strings"
+)
+
+const (
+	logFormat = "%l|%n|%v"
+	// maxLine is what is kept of one line of Envoy's.
+	maxLine = 4 << 10
+	// maxReason is what is kept of it to say why Envoy ended.
+	maxReason = 512
+)
+
+var levels = map[string]slog.Level{
+	"trace": slog.LevelDebug, "debug": slog.LevelDebug, "info": slog.LevelInfo,
+	"warning": slog.LevelWarn, "error": slog.LevelError, "critical": slog.LevelError,
+}
+
+// forwarder turns lines of Envoy's log into records of ours.
+type forwarder struct {
+	logger *slog.Logger
+	last   string // the last error; to be read after the end
+}
+
+func newForwarder(l *slog.Logger) *forwarder { return &forwarder{logger: l} }
+
+// forward reads r to its end. A line longer than maxLine is cut.
+func (f *forwarder) forward(r io.Reader) {
+	lines := bufio.NewReaderSize(r, maxLine)
+	for {
+		line, more, err := lines.ReadLine()
+		if err != nil {
+			return
+		}
+		f.line(string(line), more)
+		for more && err == nil {
+			_, more, err = lines.ReadLine()
+		}
+	}
+}
+
+func (f *forwarder) line(text string, cut bool) {
+	level, logger := slog.LevelInfo, "output"
+	if name, rest, ok := strings.Cut(text, "|"); ok {
+		if known, isLog := levels[name]; isLog {
+			level = known
+			logger, text, _ = strings.Cut(rest, "|")
+		}
+	}
+	if isSecret(text) {
+		text = "(withheld: it showed a private key)"
+	}
+	if level >= slog.LevelError {
+		f.last = text[:min(len(text), maxReason)]
+	}
+	attrs := []slog.Attr{slog.String("logger", logger), slog.String("text", text)}
+	if cut {
+		attrs = append(attrs, slog.Bool("cut", true))
+	}
+	f.logger.LogAttrs(context.Background(), level, "envoy says", attrs...)
+}
+
+// isSecret finds the messages in which Envoy prints a secret that it cannot parse, key and all. A file cut at its
+// beginning could hold a key without its name: any long run of base64 is taken for one.
+func isSecret(text string) bool {
+	return strings.Contains(text, "PRIVATE KEY") || strings.Contains(text, "private_key") || longestBase64(text) >= minKey
+}
+
+// minKey is one line of PEM.
+const minKey = 64
+
+func longestBase64(text string) int {
+	longest, run := 0, 0
+	for n := range len(text) {
+		c := text[n]
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '+' || c == '/' || c == '=' {
+			run++
+			longest = max(longest, run)
+		} else {
+			run = 0
+		}
+	}
+	return longest
+}

@@ -1,0 +1,136 @@
+package identity
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/dpagent/retry"
+)
+
+// lookAgain bounds how long the renewer trusts its timer, which stands still while the machine sleeps.
+const lookAgain = 10 * time.Minute
+
+// Renewer replaces the certificate in time.
+type Renewer struct {
+	identity *Identity
+	o        RenewerOptions
+	now      chan struct{}
+	renewals *prometheus.CounterVec
+}
+
+// RenewerOptions say how.
+type RenewerOptions struct {
+	// Ask sends a request to the control plane. Required.
+	Ask func(ctx context.Context, csr []byte) (*agentv1.Identity, error)
+	// Renewed is called after each change. Required.
+	Renewed func()
+	// Logger to use. Required.
+	Logger *slog.Logger
+	// Registerer of the metrics. Required.
+	Registerer prometheus.Registerer
+}
+
+// NewRenewer renews i once Run runs.
+func NewRenewer(i *Identity, o RenewerOptions) *Renewer {
+	r := &Renewer{identity: i, o: o, now: make(chan struct{}, 1), renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sonde_dpagent_identity_renewals_total", Help: "Tries to renew the certificate.",
+	}, []string{"result"})}
+	o.Registerer.MustRegister(r.renewals, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "sonde_dpagent_identity_not_after_seconds", Help: "Unix time at which the certificate expires, 0 without one.",
+	}, func() float64 {
+		if leaf := i.Leaf(); leaf != nil {
+			return float64(leaf.NotAfter.Unix())
+		}
+		return 0
+	}))
+	return r
+}
+
+// Now asks for a renewal at once, whatever the certificate's age. It returns at once.
+func (r *Renewer) Now() {
+	select {
+	case r.now <- struct{}{}:
+	default: // one is asked for already
+	}
+}
+
+// Run renews until ctx ends. The identity must have a certificate.
+func (r *Renewer) Run(ctx context.Context) error {
+	for {
+		due := dueAt(r.identity.Leaf(), rand.Float64()) //nolint:gosec // it spreads load, it is no secret
+		if err := r.waitUntil(ctx, due); err != nil {
+			return err
+		}
+		if err := r.renew(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// dueAt is two thirds of the certificate's life, earlier or later by up to a twentieth as spread goes from 0 to 1.
+func dueAt(leaf *x509.Certificate, spread float64) time.Time {
+	life := leaf.NotAfter.Sub(leaf.NotBefore)
+	return leaf.NotBefore.Add(time.Duration(float64(life) * (2./3 + (spread-0.5)/10)))
+}
+
+func (r *Renewer) waitUntil(ctx context.Context, due time.Time) error {
+	for {
+		left := time.Until(due)
+		if left <= 0 {
+			return nil
+		}
+		timer := time.NewTimer(min(left, lookAgain))
+		select {
+		case <-timer.C:
+		case <-r.now:
+			timer.Stop()
+			return nil
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// renew tries until it works or ctx ends.
+func (r *Renewer) renew(ctx context.Context) error {
+	backoff := retry.Backoff{Min: 200 * time.Millisecond, Max: 30 * time.Second}
+	report := retry.Reporter{Logger: r.o.Logger}
+	for {
+		err := r.try(ctx)
+		if err == nil {
+			r.renewals.WithLabelValues("ok").Inc()
+			leaf := r.identity.Leaf()
+			r.o.Logger.Info("certificate renewed", "serial", leaf.SerialNumber.Text(16), "notAfter", leaf.NotAfter)
+			r.o.Renewed()
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		r.renewals.WithLabelValues("error").Inc()
+		report.Failed(ctx, slog.LevelError, "certificate not renewed, the old one goes on", err)
+		if err := retry.Wait(ctx, backoff.Next()); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *Renewer) try(ctx context.Context) error {
+	request, err := NewRequest()
+	if err != nil {
+		return err
+	}
+	answer, err := r.o.Ask(ctx, request.CSR)
+	if err != nil {
+		return fmt.Errorf("ask for a certificate: %w", err)
+	}
+	return r.identity.Accept(request, answer)
+}

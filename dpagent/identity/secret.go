@@ -1,0 +1,83 @@
+package identity
+
+import (
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"strings"
+)
+
+// The few fields of Envoy's DiscoveryResponse and Secret that the two files need; Envoy's protos would cost the agent
+// more memory than all the rest of it.
+type (
+	response struct {
+		Resources []secret `json:"resources"`
+	}
+	secret struct {
+		Type              string             `json:"@type"`
+		Name              string             `json:"name"`
+		TLSCertificate    *tlsCertificate    `json:"tls_certificate,omitempty"`
+		ValidationContext *validationContext `json:"validation_context,omitempty"`
+	}
+	tlsCertificate struct {
+		CertificateChain inline `json:"certificate_chain"`
+		PrivateKey       inline `json:"private_key"`
+	}
+	validationContext struct {
+		TrustedCA inline `json:"trusted_ca"`
+	}
+	inline struct {
+		String string `json:"inline_string"`
+	}
+)
+
+const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret" //nolint:gosec // a type's name
+
+func identitySecret(leaf *tls.Certificate, key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode key: %w", err)
+	}
+	var chain strings.Builder
+	for _, c := range leaf.Certificate {
+		chain.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c}))
+	}
+	data, err := json.Marshal(response{Resources: []secret{{
+		Type: secretType, Name: "identity",
+		TLSCertificate: &tlsCertificate{
+			CertificateChain: inline{chain.String()},
+			PrivateKey:       inline{string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))},
+		},
+	}}})
+	if err != nil {
+		return nil, fmt.Errorf("encode identity: %w", err)
+	}
+	// Envoy prints a file that does not parse, key included: what is written has been read first.
+	var back response
+	if err := json.Unmarshal(data, &back); err != nil {
+		return nil, fmt.Errorf("read identity back: %w", err)
+	}
+	written := back.Resources[0].TLSCertificate
+	if _, err := tls.X509KeyPair([]byte(written.CertificateChain.String), []byte(written.PrivateKey.String)); err != nil {
+		return nil, fmt.Errorf("read identity back: %w", err)
+	}
+	return data, nil
+}
+
+func bundleSecret(b bundle) ([]byte, error) {
+	var roots strings.Builder
+	for _, root := range b.roots {
+		roots.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw}))
+	}
+	data, err := json.Marshal(response{Resources: []secret{{
+		Type: secretType, Name: "ca",
+		ValidationContext: &validationContext{TrustedCA: inline{roots.String()}},
+	}}})
+	if err != nil {
+		return nil, fmt.Errorf("encode bundle: %w", err)
+	}
+	return data, nil
+}

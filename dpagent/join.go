@@ -1,0 +1,153 @@
+package dpagent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/dpagent/envoy"
+	"github.com/sonde-mesh/sonde/dpagent/identity"
+	"github.com/sonde-mesh/sonde/dpagent/retry"
+	"github.com/sonde-mesh/sonde/dpagent/workdir"
+)
+
+// refusedWait is the least time between two tries after the control plane has refused: only somebody who replaces the
+// token can change that.
+const refusedWait = 5 * time.Second
+
+// maxToken is far more than a token has.
+const maxToken = 64 << 10
+
+// errDrained means that the agent was told to end before it had joined.
+var errDrained = errors.New("told to drain")
+
+// join tries until identity and bootstrap are in place, or ctx ends, or a drain begins.
+func (a *Agent) join(parent context.Context) error {
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	watched := make(chan struct{})
+	defer func() { cancel(nil); <-watched }()
+	go func() {
+		defer close(watched)
+		select {
+		case <-a.drained:
+			cancel(errDrained)
+		case <-ctx.Done():
+		}
+	}()
+	backoff := retry.Backoff{}
+	report := retry.Reporter{Logger: a.logger}
+	for {
+		err := a.joinOnce(ctx)
+		if err == nil {
+			a.joinErr.Store(nil)
+			a.logger.Info("joined", "serial", a.identity.Leaf().SerialNumber.Text(16), "notAfter", a.identity.Leaf().NotAfter)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		a.joinErr.Store(&err)
+		wait := backoff.Next()
+		level, msg := slog.LevelWarn, "control plane not reached, the agent keeps trying"
+		if refused(err) {
+			wait = max(wait, refusedWait)
+			level, msg = slog.LevelError, "control plane refused this proxy, the agent keeps trying"
+		}
+		report.Failed(ctx, level, msg, err)
+		if retry.Wait(ctx, wait) != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (a *Agent) joinOnce(ctx context.Context) error {
+	request, err := identity.NewRequest()
+	if err != nil {
+		return err
+	}
+	answer, err := a.callJoin(ctx, request.CSR)
+	if err != nil {
+		return err
+	}
+	if !json.Valid(answer.GetBootstrap()) {
+		return errors.New("join: the bootstrap is not JSON")
+	}
+	if err := a.identity.Accept(request, answer.GetIdentity()); err != nil {
+		return fmt.Errorf("join: %w", err)
+	}
+	return a.dir.Write(workdir.Bootstrap, answer.GetBootstrap())
+}
+
+func (a *Agent) callJoin(ctx context.Context, csr []byte) (*agentv1.JoinResponse, error) {
+	token, err := os.ReadFile(a.o.TokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("read token: %w", err)
+	}
+	if len(token) > maxToken {
+		return nil, fmt.Errorf("read token: %s has %d bytes, more than %d", a.o.TokenFile, len(token), maxToken)
+	}
+	answer, err := a.client.Join(ctx, &agentv1.JoinRequest{
+		Mesh: a.o.Mesh, Name: a.o.Name, Token: string(bytes.TrimSpace(token)), Csr: csr, Version: a.version,
+		ControlPlaneAddress: a.o.ControlPlane,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("join: %w", err)
+	}
+	return answer, nil
+}
+
+// renew asks for a new certificate with the one in place, or with the token where that one is of no use any more.
+func (a *Agent) renew(ctx context.Context, csr []byte) (*agentv1.Identity, error) {
+	invalid := a.identity.Valid(time.Now())
+	if invalid == nil {
+		answer, err := a.client.Renew(ctx, &agentv1.RenewRequest{Csr: csr})
+		if err == nil {
+			return answer.GetIdentity(), nil
+		}
+		if !refused(err) {
+			return nil, fmt.Errorf("renew: %w", err)
+		}
+		invalid = err
+	}
+	a.logger.Warn("certificate does not count any more, joining again", "err", invalid)
+	answer, err := a.callJoin(ctx, csr)
+	return answer.GetIdentity(), err
+}
+
+// refused tells an answer that will not change by itself.
+func refused(err error) bool {
+	switch status.Code(err) {
+	case codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument:
+		return true
+	}
+	return false
+}
+
+func (a *Agent) addChecks(proxy *envoy.Envoy) {
+	a.live.Add("agent", func(context.Context) error { return nil })
+	a.ready.Add("identity", func(context.Context) error {
+		if why := a.joinErr.Load(); why != nil {
+			return *why
+		}
+		return a.identity.Valid(time.Now())
+	})
+	a.ready.Add("envoy", proxy.Ready)
+	a.ready.Add("drain", func(context.Context) error {
+		select {
+		case <-a.drained:
+			return errors.New("this proxy drains")
+		default:
+			return nil
+		}
+	})
+}

@@ -1,0 +1,204 @@
+// Package session keeps the agent's session with the control plane.
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/dpagent/retry"
+)
+
+// Opener opens a session and closes it when use returns. *controlplane.Client is one.
+type Opener interface {
+	Session(ctx context.Context, use func(agentv1.AgentService_SessionClient) error) error
+}
+
+// Identity is what a session reports and changes. *identity.Identity is one.
+type Identity interface {
+	InUse() *agentv1.InUse
+	Trust(*agentv1.Bundle) error
+}
+
+// Options of a Session.
+type Options struct {
+	// Opener to the control plane. Required.
+	Opener Opener
+	// Identity of the proxy. Required.
+	Identity Identity
+	// Renew asks for a new certificate and returns at once. Required.
+	Renew func()
+	// Version of the agent and its Envoy.
+	Version *agentv1.Version
+	// Logger to use. Required.
+	Logger *slog.Logger
+	// Registerer of the metrics. Required.
+	Registerer prometheus.Registerer
+}
+
+// Session is one session at a time, opened again when it breaks. Its methods may be called by several goroutines.
+type Session struct {
+	o Options
+
+	changed  chan struct{} // the identity did: report it
+	drain    chan struct{} // closed to drain
+	draining func()        // closes drain
+	recorded chan struct{} // closed when the control plane has written it down
+	record   func()        // closes recorded
+
+	connected prometheus.Gauge
+	sessions  prometheus.Counter
+	unknown   prometheus.Counter
+}
+
+// New is a session that Run opens.
+func New(o Options) *Session {
+	s := &Session{
+		o:        o,
+		changed:  make(chan struct{}, 1),
+		drain:    make(chan struct{}),
+		recorded: make(chan struct{}),
+		connected: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "sonde_dpagent_session_connected", Help: "1 while the control plane knows this agent.",
+		}),
+		sessions: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sonde_dpagent_session_opened_total", Help: "Sessions that the control plane welcomed.",
+		}),
+		unknown: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sonde_dpagent_session_unknown_messages_total", Help: "Messages of the control plane that this agent is too old for.",
+		}),
+	}
+	s.draining = sync.OnceFunc(func() { close(s.drain) })
+	s.record = sync.OnceFunc(func() { close(s.recorded) })
+	o.Registerer.MustRegister(s.connected, s.sessions, s.unknown)
+	return s
+}
+
+// Changed reports what the identity has in use now. It returns at once.
+func (s *Session) Changed() {
+	select {
+	case s.changed <- struct{}{}:
+	default: // it will be reported anyway
+	}
+}
+
+// Drain says that the proxy will end, now and in each Hello to come, and waits until that is written down or ctx ends.
+func (s *Session) Drain(ctx context.Context) error {
+	s.draining()
+	select {
+	case <-s.recorded:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("tell the control plane of the drain: %w", ctx.Err())
+	}
+}
+
+// Run keeps a session until ctx ends.
+func (s *Session) Run(ctx context.Context) error {
+	var backoff retry.Backoff
+	report := retry.Reporter{Logger: s.o.Logger}
+	for {
+		welcomed := false
+		err := s.o.Opener.Session(ctx, func(stream agentv1.AgentService_SessionClient) error {
+			defer s.connected.Set(0)
+			return s.speak(stream, func() {
+				welcomed = true
+				s.connected.Set(1)
+				s.sessions.Inc()
+				report.Succeeded()
+			})
+		})
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if welcomed {
+			backoff.Reset()
+		}
+		switch status.Code(err) {
+		case codes.Unauthenticated, codes.PermissionDenied:
+			s.o.Renew() // the certificate is not good any more: expired, or of a CA that is gone
+		}
+		report.Failed(ctx, slog.LevelWarn, "session with the control plane ended, the data plane goes on with what it has", err)
+		if err := retry.Wait(ctx, backoff.Next()); err != nil {
+			return err
+		}
+	}
+}
+
+// speak speaks on one stream until it breaks, and returns why.
+func (s *Session) speak(stream agentv1.AgentService_SessionClient, welcomed func()) error {
+	hello := &agentv1.Hello{Version: s.o.Version, InUse: s.o.Identity.InUse()}
+	drain := s.drain
+	select {
+	case <-drain:
+		hello.Draining, drain = true, nil
+	default:
+	}
+	if err := stream.Send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: hello}}); err != nil {
+		return broken(stream, err)
+	}
+	received := make(chan error, 1)
+	go func() { received <- s.receive(stream, welcomed) }()
+	for {
+		var message *agentv1.AgentMessage
+		select {
+		case err := <-received:
+			return err
+		case <-s.changed:
+			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: s.o.Identity.InUse()}}
+		case <-drain:
+			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}}
+			drain = nil
+		}
+		if err := stream.Send(message); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		} // io.EOF: the stream is broken, and the receiver will say why
+	}
+}
+
+// broken is why the stream broke: after a failed Send only Recv knows.
+func broken(stream agentv1.AgentService_SessionClient, err error) error {
+	if errors.Is(err, io.EOF) {
+		_, err = stream.Recv()
+	}
+	return err
+}
+
+// receive does what the control plane says until the stream breaks, and returns why.
+func (s *Session) receive(stream agentv1.AgentService_SessionClient, welcomed func()) error {
+	for {
+		message, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		switch m := message.GetMessage().(type) {
+		case *agentv1.ControlMessage_Welcome:
+			s.o.Logger.Info("session open", "version", m.Welcome.GetVersion().GetSonde())
+			welcomed()
+		case *agentv1.ControlMessage_Bundle:
+			if err := s.o.Identity.Trust(m.Bundle); err != nil {
+				s.o.Logger.Error("bundle not put in place, the old one goes on", "err", err)
+				s.o.Renew() // the answer has certificate and bundle that fit each other
+				continue
+			}
+			s.o.Logger.Info("bundle put in place", "bundle", m.Bundle.GetId())
+			s.Changed()
+		case *agentv1.ControlMessage_RenewNow:
+			s.o.Logger.Info("renewal asked for")
+			s.o.Renew()
+		case *agentv1.ControlMessage_DrainRecorded:
+			s.record()
+		default:
+			s.unknown.Inc()
+		}
+	}
+}
+

@@ -1,0 +1,127 @@
+// Package workdir is the folder in which the agent and its Envoy meet: bootstrap, secrets and Unix sockets.
+package workdir
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names of the files in the folder. Envoy's configuration names the same, relative to the folder.
+const (
+	Bootstrap = "bootstrap.json"
+	Identity  = "sds/identity.json"
+	CA        = "sds/ca.json"
+
+	AdminSocket = "admin.sock" // Envoy's admin interface
+	ReadySocket = "ready.sock" // Envoy's readiness listener: there once LDS is
+	AgentSocket = "agent.sock" // the agent's readiness, for Envoy
+
+	lock = "lock"
+)
+
+// Dir is an open work folder. Close it when Envoy is gone.
+type Dir struct {
+	// Path of the folder, absolute.
+	Path string
+
+	handle *os.File
+	lock   *os.File
+	remove bool
+}
+
+// Open opens the folder at path and makes it if it is not there; an empty path means a new one under $TMPDIR, which
+// Close removes. The folder gets mode 0700: what lies in it is secret. A folder that another agent has open is an error.
+func Open(path string) (*Dir, error) {
+	d := &Dir{Path: path}
+	if path == "" {
+		made, err := os.MkdirTemp("", "sonde-dp-")
+		if err != nil {
+			return nil, fmt.Errorf("make work folder: %w", err)
+		}
+		d.Path, d.remove = made, true
+	}
+	if err := d.open(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open work folder %s: %w", d.Path, err), d.Close())
+	}
+	return d, nil
+}
+
+func (d *Dir) open() error {
+	var err error
+	if d.Path, err = filepath.Abs(d.Path); err != nil {
+		return err
+	}
+	for _, folder := range []string{d.Path, filepath.Join(d.Path, filepath.Dir(Identity))} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			return err
+		}
+		if err := os.Chmod(folder, 0o700); err != nil { //nolint:gosec // a folder needs its execute bit
+			return err
+		}
+	}
+	if d.handle, err = os.Open(d.Path); err != nil {
+		return err
+	}
+	if d.lock, err = os.OpenFile(filepath.Join(d.Path, lock), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		return err
+	}
+	if err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another agent uses it: %w", err)
+	}
+	// Sockets of an agent that was killed would look like live ones until somebody connects.
+	for _, socket := range []string{AdminSocket, ReadySocket, AgentSocket} {
+		if err := os.Remove(filepath.Join(d.Path, socket)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close gives the folder up, and removes it if Open made it up.
+func (d *Dir) Close() error {
+	var errs []error
+	for _, f := range []*os.File{d.handle, d.lock} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	if d.remove {
+		errs = append(errs, os.RemoveAll(d.Path))
+	}
+	return errors.Join(errs...)
+}
+
+// File is the path of a file in the folder.
+func (d *Dir) File(name string) string { return filepath.Join(d.Path, name) }
+
+// Socket is the address of a Unix socket in the folder. It goes by the open folder, since the path of one may have 107
+// bytes at most and the folder's own may be longer. It is valid in this process alone.
+func (d *Dir) Socket(name string) *net.UnixAddr {
+	return &net.UnixAddr{Net: "unix", Name: filepath.Join("/proc/self/fd", strconv.Itoa(int(d.handle.Fd())), name)}
+}
+
+// Write puts a file in place by rename, mode 0600: readers see the old content or the new.
+func (d *Dir) Write(name string, data []byte) error {
+	path := d.File(name)
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = tmp.Write(data)
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if err = errors.Join(err, tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(tmp.Name())))
+	}
+	return nil
+}
