@@ -15,6 +15,15 @@ import (
 // maxListed is what one answer holds. A longer list says how much it leaves out.
 const maxListed = 5000
 
+// filtered returns the view, unless it lacks the mesh that the filter names.
+func (s *service) filtered(f *adminv1.Filter) (*meshview.View, error) {
+	v, err := s.view()
+	if err == nil && f.GetMesh() != "" && v.Mesh(f.GetMesh()) == nil {
+		return nil, noMesh(f.GetMesh())
+	}
+	return v, err
+}
+
 // matches says whether the filter lets an object through.
 func matches(f *adminv1.Filter, meshName, name string) bool {
 	return (f.GetMesh() == "" || f.GetMesh() == meshName) && (f.GetName() == "" || f.GetName() == name)
@@ -62,7 +71,7 @@ func proxies(m *meshview.Mesh) map[string]*meshview.Proxy { return m.Proxies }
 
 // ListMeshes implements adminv1.AdminServiceServer.
 func (s *service) ListMeshes(_ context.Context, r *adminv1.ListMeshesRequest) (*adminv1.ListMeshesResponse, error) {
-	v, err := s.view()
+	v, err := s.filtered(r.GetFilter())
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +102,7 @@ func (s *service) ListMeshes(_ context.Context, r *adminv1.ListMeshesRequest) (*
 
 // ListDataplanes implements adminv1.AdminServiceServer.
 func (s *service) ListDataplanes(_ context.Context, r *adminv1.ListDataplanesRequest) (*adminv1.ListDataplanesResponse, error) {
-	v, err := s.view()
+	v, err := s.filtered(r.GetFilter())
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +119,7 @@ func (s *service) ListDataplanes(_ context.Context, r *adminv1.ListDataplanesReq
 
 // ListServices implements adminv1.AdminServiceServer.
 func (s *service) ListServices(_ context.Context, r *adminv1.ListServicesRequest) (*adminv1.ListServicesResponse, error) {
-	v, err := s.view()
+	v, err := s.filtered(r.GetFilter())
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +152,7 @@ func serviceEntry(service *meshview.Service) *adminv1.Service {
 
 // ListProxies implements adminv1.AdminServiceServer.
 func (s *service) ListProxies(_ context.Context, r *adminv1.ListProxiesRequest) (*adminv1.ListProxiesResponse, error) {
-	v, err := s.view()
+	v, err := s.filtered(r.GetFilter())
 	if err != nil {
 		return nil, err
 	}

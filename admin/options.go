@@ -31,9 +31,9 @@ type Options struct {
 	// Agents with a session, by proxy, those without a Dataplane too. Default: none.
 	Agents func() map[mesh.ID]*adminv1.Agent
 
-	// Resources returns what the proxy should have of a kind, sorted by name. It returns false if it does not know the
-	// proxy. Required.
-	Resources func(proxy mesh.ID, kind Kind) ([]*anypb.Any, bool)
+	// Resources returns what the proxy should have of a kind, sorted by name, and false if it does not know the
+	// proxy. It is never asked for the bootstrap. Required.
+	Resources func(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.Any, bool)
 	// Bootstrap returns the JSON of Envoy's bootstrap. Required.
 	Bootstrap func(m *meshview.Mesh, p *meshview.Proxy) ([]byte, error)
 
@@ -62,21 +62,6 @@ type Rotator interface {
 	// Rotation says how far the rotation is, and changes nothing.
 	Rotation(ctx context.Context, meshName string) (*adminv1.Rotation, error)
 }
-
-// Kind of what InspectDataplane shows.
-type Kind string
-
-// The kinds. Bootstrap is no xDS resource: Options.Resources is never asked for it.
-const (
-	Listeners Kind = "listeners"
-	Clusters  Kind = "clusters"
-	Endpoints Kind = "endpoints"
-	Routes    Kind = "routes"
-	Bootstrap Kind = "bootstrap"
-)
-
-// Kinds lists them, in the order in which they are shown.
-func Kinds() []Kind { return []Kind{Listeners, Clusters, Endpoints, Routes, Bootstrap} }
 
 // withDefaults returns a copy of o that is complete, or what is missing.
 func (o Options) withDefaults() (Options, error) {

@@ -40,16 +40,18 @@ func (s *service) mesh(name string) (*meshview.Mesh, error) {
 	}
 	m := v.Mesh(name)
 	if m == nil {
-		return nil, status.Errorf(codes.NotFound, "there is no mesh %q", name)
+		return nil, noMesh(name)
 	}
 	return m, nil
 }
 
+func noMesh(name string) error { return status.Errorf(codes.NotFound, "there is no mesh %q", name) }
+
 // InspectDataplane implements adminv1.AdminServiceServer.
 func (s *service) InspectDataplane(_ context.Context, r *adminv1.InspectDataplaneRequest) (*adminv1.InspectDataplaneResponse, error) {
-	kind := Kind(r.GetKind())
-	if !slices.Contains(Kinds(), kind) {
-		return nil, status.Errorf(codes.InvalidArgument, "kind %q: must be one of %v", kind, Kinds())
+	kind := adminv1.Kind(r.GetKind())
+	if !slices.Contains(adminv1.Kinds(), kind) {
+		return nil, status.Errorf(codes.InvalidArgument, "kind %q: must be one of %v", kind, adminv1.Kinds())
 	}
 	v, err := s.view()
 	if err != nil {
@@ -59,7 +61,7 @@ func (s *service) InspectDataplane(_ context.Context, r *adminv1.InspectDataplan
 	if err != nil {
 		return nil, err
 	}
-	if kind == Bootstrap {
+	if kind == adminv1.KindBootstrap {
 		body, err := s.o.Bootstrap(m, p)
 		if err != nil {
 			return nil, fmt.Errorf("make the bootstrap of %s: %w", p.ID(), err)

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Exit codes, as the help says.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitUnreachable = 3
+	exitUnfinished  = 4
+)
+
+// exitError ends the program with a code other than exitFailed.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error {
+	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...)}
+}
+
+// exitCode of what Execute returned. Errors from before a command's own work began are cobra's: flags and arguments.
+func (c *cli) exitCode(err error) int {
+	var exit *exitError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &exit):
+		return exit.code
+	case c.working:
+		return exitFailed
+	default:
+		return exitUsage
+	}
+}

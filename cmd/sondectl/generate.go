@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+func (c *cli) generate() *cobra.Command {
+	cmd := &cobra.Command{Use: "generate", Short: "Make a token, or Envoy's configuration from files"}
+	cmd.AddCommand(c.generateToken())
+	return group(cmd)
+}
+
+func (c *cli) generateToken() *cobra.Command {
+	request := &adminv1.GenerateDataplaneTokenRequest{}
+	var life mesh.Duration
+	cmd := &cobra.Command{
+		Use:   "dataplane-token --name NAME",
+		Short: "Make a token with which an agent joins the mesh",
+		Long: `Make a token with which the agent of one dataplane joins the mesh and gets its first certificate. The token is written
+to stdout alone, once: the control plane does not keep it. Whoever has it can be that dataplane while it is valid.
+
+The workload is what the proxy's certificate will stand for. It must be that of the Dataplane (its label kuma.io/workload,
+else the kuma.io/service of its first inbound), and may be left out where the control plane has the Dataplane already.`,
+		Example: `  sondectl generate dataplane-token --name web-1 --workload web > web-1.token
+  sondectl generate dataplane-token --name web-1 --mesh shop --valid-for 1h`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().StringVar(&request.Name, "name", "", "`NAME` of the Dataplane")
+	cmd.Flags().StringVar(&request.Mesh, "mesh", mesh.DefaultMesh, "`MESH` of the Dataplane")
+	cmd.Flags().StringVar(&request.Workload, "workload", "", "`WORKLOAD` of the Dataplane")
+	cmd.Flags().TextVar(&life, "valid-for", mesh.Duration(24*time.Hour), "how `LONG` an agent may join with it, such as 30m, 24h, 7d")
+	must(cmd.MarkFlagRequired("name"))
+	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
+	must(cmd.RegisterFlagCompletionFunc("name", c.completeNames(resources()[1], &adminv1.Filter{})))
+	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
+		request.ValidFor = durationpb.New(life.Std())
+		return c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) error {
+			response, err := api.GenerateDataplaneToken(ctx, request)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(&c.out, response.GetToken())
+			return nil
+		})
+	})
+	return cmd
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+)
+
+// listing is what a get shows: a table, or the documents of -o yaml and -o json.
+type listing struct {
+	header    []string
+	rows      []row
+	documents []any
+	tail      *adminv1.Tail
+}
+
+// resource is one kind of thing that get lists.
+type resource struct {
+	singular, plural string
+	// columns explains the table.
+	columns string
+	// inMeshes says that --mesh narrows the list.
+	inMeshes bool
+	list     func(context.Context, adminv1.AdminServiceClient, *adminv1.Filter) (*listing, error)
+}
+
+func resources() []resource {
+	return []resource{
+		{"mesh", "meshes", meshColumns, false, listMeshes},
+		{"dataplane", "dataplanes", dataplaneColumns, true, listDataplanes},
+		{"service", "services", serviceColumns, true, listServices},
+		{"proxy", "proxies", proxyColumns, true, listProxies},
+	}
+}
+
+func (c *cli) get() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get",
+		Short: "Show meshes, dataplanes, services or proxies",
+		Long: `Show what the control plane knows: meshes, dataplanes, services, or proxies (the Envoys and agents themselves).
+
+-o yaml writes one document for each, -o json one list. Meshes and dataplanes are shown as objects with all defaults set,
+and what the control plane says about them under "status". Problems of the store are written to stderr.`,
+	}
+	for _, r := range resources() {
+		cmd.AddCommand(c.getOne(r))
+	}
+	return group(cmd)
+}
+
+func (c *cli) getOne(r resource) *cobra.Command {
+	filter := &adminv1.Filter{}
+	cmd := &cobra.Command{
+		Use:     r.plural + " [NAME]",
+		Aliases: []string{r.singular},
+		Short:   "Show " + r.plural,
+		Long:    "Show all " + r.plural + ", or those named NAME.\n\n" + r.columns,
+		Args:    cobra.MaximumNArgs(1),
+		Example: fmt.Sprintf("  sondectl get %s\n  sondectl get %s NAME -o yaml\n  sondectl get %s -o json", r.plural, r.singular, r.plural),
+	}
+	output := addFormat(cmd, table, yamlFormat, jsonFormat)
+	if r.inMeshes {
+		cmd.Flags().StringVar(&filter.Mesh, "mesh", "", "only those of this `MESH`")
+		must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
+	}
+	cmd.ValidArgsFunction = c.completeNames(r, filter)
+	cmd.RunE = c.action(func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 {
+			filter.Name = args[0]
+		}
+		var found *listing
+		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
+			found, err = r.list(ctx, api, filter)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		reportTail(cmd, found.tail)
+		if filter.Name != "" && len(found.rows) == 0 {
+			return notFound(r, filter)
+		}
+		return found.write(&c.out, output.value)
+	})
+	return cmd
+}
+
+func notFound(r resource, filter *adminv1.Filter) error {
+	if filter.Mesh != "" {
+		return fmt.Errorf("there is no %s %q in mesh %q", r.singular, filter.Name, filter.Mesh)
+	}
+	return fmt.Errorf("there is no %s %q", r.singular, filter.Name)
+}
+
+// reportTail writes what goes beside every list. stdout stays what was asked for.
+func reportTail(cmd *cobra.Command, tail *adminv1.Tail) {
+	if n := tail.GetLeftOut(); n > 0 {
+		cmd.PrintErrf("sondectl: %d more are not shown: give a name, or --mesh\n", n)
+	}
+	for _, p := range tail.GetProblems() {
+		severity := "error"
+		if p.GetWarning() {
+			severity = "warning"
+		}
+		cmd.PrintErrf("sondectl: store: %s: %s\n", severity, oneLine(place(p)+p.GetText()))
+	}
+}
+
+func place(p *adminv1.Problem) string {
+	switch {
+	case p.GetFile() == "":
+		return ""
+	case p.GetDocument() == 0:
+		return p.GetFile() + ": "
+	default:
+		return fmt.Sprintf("%s, document %d, line %d: ", p.GetFile(), p.GetDocument(), p.GetLine())
+	}
+}
+
+func (l *listing) write(w *bytes.Buffer, f format) error {
+	switch f {
+	case jsonFormat:
+		// A list whatever its length: whoever reads it need not tell two shapes apart.
+		return writeJSON(w, append([]any{}, l.documents...))
+	case yamlFormat:
+		for i, document := range l.documents {
+			if i > 0 {
+				w.WriteString("---\n")
+			}
+			if err := writeYAML(w, document); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		return writeTable(w, l.header, l.rows)
+	}
+}
+
+// object is a Mesh or a Dataplane with what the control plane says about it.
+type object struct {
+	Type   string            `json:"type"`
+	Mesh   string            `json:"mesh,omitempty"`
+	Name   string            `json:"name"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Spec   json.RawMessage   `json:"spec"`
+	Status any               `json:"status"`
+}
+
+// newObject reads what the API carries into the model's type, for the table, and into an object for the rest.
+func newObject(kind string, body []byte, model, status any) (*object, error) {
+	o := &object{Type: kind, Status: status}
+	if err := json.Unmarshal(body, model); err != nil {
+		return nil, fmt.Errorf("decode a %s: %w", kind, err)
+	}
+	if err := json.Unmarshal(body, o); err != nil {
+		return nil, fmt.Errorf("decode a %s: %w", kind, err)
+	}
+	return o, nil
+}
+
+// message makes a document of a message of the API. False and empty fields are shown: they are what people look for.
+func message(m proto.Message) (json.RawMessage, error) {
+	body, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("encode an answer: %w", err)
+	}
+	return body, nil
+}

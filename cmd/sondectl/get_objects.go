@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+const meshColumns = `MTLS        on where proxies speak mutual TLS
+MODE        STRICT takes mutual TLS alone, PERMISSIVE plain text too
+BACKEND     the certificate authority in use
+CA-EXPIRES  when its certificate ends
+PROXIES     connected/all
+SERVICES    how many there are`
+
+type meshStatus struct {
+	CAExpires *time.Time `json:"caExpires,omitempty"`
+	Proxies   uint32     `json:"proxies"`
+	Connected uint32     `json:"connected"`
+	Services  uint32     `json:"services"`
+}
+
+func listMeshes(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1.Filter) (*listing, error) {
+	response, err := api.ListMeshes(ctx, &adminv1.ListMeshesRequest{Filter: filter})
+	if err != nil {
+		return nil, err
+	}
+	l := &listing{
+		header: []string{"NAME", "MTLS", "MODE", "BACKEND", "CA-EXPIRES", "PROXIES", "SERVICES"}, tail: response.GetTail(),
+	}
+	for _, entry := range response.GetMeshes() {
+		status := meshStatus{Proxies: entry.GetProxies(), Connected: entry.GetConnected(), Services: entry.GetServices()}
+		if t := entry.GetCaExpires(); t != nil {
+			expires := t.AsTime()
+			status.CAExpires = &expires
+		}
+		var m mesh.Mesh
+		o, err := newObject("Mesh", entry.GetObject(), &m, status)
+		if err != nil {
+			return nil, err
+		}
+		mtls, mode, backend := "off", "", ""
+		if b := m.Backend(); b != nil {
+			mtls, mode, backend = "on", string(b.Mode), b.Name
+		}
+		l.documents = append(l.documents, o)
+		l.rows = append(l.rows, row{cells: []string{
+			m.Name, mtls, mode, backend, until(entry.GetCaExpires()),
+			fmt.Sprintf("%d/%d", status.Connected, status.Proxies), strconv.Itoa(int(status.Services)),
+		}})
+	}
+	return l, nil
+}
+
+const dataplaneColumns = `SERVICES  service:port/protocol of each inbound
+HEALTH    of the inbounds: ready, not ready, or how many are; draining where the agent says so`
+
+func listDataplanes(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1.Filter) (*listing, error) {
+	response, err := api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{Filter: filter})
+	if err != nil {
+		return nil, err
+	}
+	l := &listing{header: []string{"MESH", "NAME", "ADDRESS", "SERVICES", "HEALTH"}, tail: response.GetTail()}
+	for _, entry := range response.GetDataplanes() {
+		var d mesh.Dataplane
+		o, err := newObject("Dataplane", entry.GetObject(), &d, map[string]bool{"draining": entry.GetDraining()})
+		if err != nil {
+			return nil, err
+		}
+		var services []string
+		for _, in := range d.Spec.Networking.Inbound {
+			services = append(services, fmt.Sprintf("%s:%d/%s", in.Tags.Service(), in.Port, in.Tags.Protocol()))
+		}
+		l.documents = append(l.documents, o)
+		l.rows = append(l.rows, row{cells: []string{
+			d.Mesh, d.Name, d.Spec.Networking.Address, strings.Join(services, ","), dataplaneHealth(&d, entry.GetDraining()),
+		}})
+	}
+	return l, nil
+}
+
+func dataplaneHealth(d *mesh.Dataplane, draining bool) string {
+	inbounds := d.Spec.Networking.Inbound
+	ready := 0
+	for _, in := range inbounds {
+		if in.Health.IsReady() {
+			ready++
+		}
+	}
+	switch {
+	case draining:
+		return "draining"
+	case len(inbounds) == 0:
+		return ""
+	case ready == len(inbounds):
+		return "ready"
+	case ready == 0:
+		return "not-ready"
+	default:
+		return fmt.Sprintf("%d/%d-ready", ready, len(inbounds))
+	}
+}
+
+const serviceColumns = `ADDRESSES   virtual addresses; none where clients have an outbound of their own
+ENDPOINTS   ready/all
+SIDECARS    how many endpoints have a sidecar: these are spoken to by mutual TLS where the mesh has it
+IDENTITIES  SPIFFE IDs that may answer`
+
+func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1.Filter) (*listing, error) {
+	response, err := api.ListServices(ctx, &adminv1.ListServicesRequest{Filter: filter})
+	if err != nil {
+		return nil, err
+	}
+	l := &listing{
+		header: []string{"MESH", "NAME", "PROTOCOL", "ADDRESSES", "ENDPOINTS", "SIDECARS", "IDENTITIES"}, tail: response.GetTail(),
+	}
+	for _, entry := range response.GetServices() {
+		document, err := message(entry)
+		if err != nil {
+			return nil, err
+		}
+		ready, sidecars := 0, 0
+		for _, e := range entry.GetEndpoints() {
+			if e.GetHealth() == adminv1.Endpoint_READY {
+				ready++
+			}
+			if e.GetSidecar() {
+				sidecars++
+			}
+		}
+		l.documents = append(l.documents, document)
+		l.rows = append(l.rows, row{cells: []string{
+			entry.GetMesh(), entry.GetName(), entry.GetProtocol(), few(entry.GetAddresses()),
+			fmt.Sprintf("%d/%d", ready, len(entry.GetEndpoints())), strconv.Itoa(sidecars), few(entry.GetIdentities()),
+		}})
+	}
+	return l, nil
+}
+
+// few joins the first values of a list; -o yaml has them all.
+func few(values []string) string {
+	const shown = 3
+	if len(values) > shown {
+		values = append(slices.Clone(values[:shown]), fmt.Sprintf("+%d", len(values)-shown))
+	}
+	return strings.Join(values, ",")
+}
+
+// until says how long it is to a point of time, "" where there is none.
+func until(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return ""
+	}
+	left := time.Until(t.AsTime())
+	if left <= 0 {
+		return "expired"
+	}
+	return span(left)
+}
+
+// span rounds down to one unit: nobody reads more in a table.
+func span(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d >= 2*day:
+		return fmt.Sprintf("%dd", d/day)
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	case d >= 2*time.Minute:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	default:
+		return fmt.Sprintf("%ds", d/time.Second)
+	}
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+)
+
+// format is the value of -o.
+type format string
+
+const (
+	table      format = "table"
+	yamlFormat format = "yaml"
+	jsonFormat format = "json"
+)
+
+// choice is a flag that takes one of a few words.
+type choice[T ~string] struct {
+	value T
+	among []T
+}
+
+// String implements pflag.Value.
+func (c *choice[T]) String() string { return string(c.value) }
+
+// Type implements pflag.Value.
+func (c *choice[T]) Type() string { return strings.Join(c.words(), "|") }
+
+// Set implements pflag.Value.
+func (c *choice[T]) Set(s string) error {
+	if !slices.Contains(c.among, T(s)) {
+		return fmt.Errorf("must be one of %s", strings.Join(c.words(), ", "))
+	}
+	c.value = T(s)
+	return nil
+}
+
+func (c *choice[T]) words() []string {
+	words := make([]string, len(c.among))
+	for i, word := range c.among {
+		words[i] = string(word)
+	}
+	return words
+}
+
+// add gives cmd the flag, with completion.
+func (c *choice[T]) add(cmd *cobra.Command, name, short, usage string) {
+	cmd.Flags().VarP(c, name, short, usage)
+	must(cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(c.words(), cobra.ShellCompDirectiveNoFileComp)))
+}
+
+// addFormat gives a command -o. The first format is the default.
+func addFormat(cmd *cobra.Command, among ...format) *choice[format] {
+	f := &choice[format]{value: among[0], among: among}
+	f.add(cmd, "output", "o", "how to write it")
+	return f
+}
+
+// must is for errors that only a mistake in this program can cause.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// writeJSON writes v indented.
+func writeJSON(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
+}
+
+// writeYAML writes v, as its JSON has it and in the order of its JSON.
+func writeYAML(w io.Writer, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.UseNumber()
+	node, err := yamlNode(decoder)
+	if err != nil {
+		return err
+	}
+	encoder := yaml.NewEncoder(w)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(node); err != nil {
+		return err
+	}
+	return encoder.Close()
+}
+
+// yamlNode reads one value. JSON is not simply read as YAML, since that refuses control characters, and text from proxies may
+// hold some.
+func yamlNode(decoder *json.Decoder) (*yaml.Node, error) {
+	token, err := decoder.Token()
+	if err != nil {
+		return nil, err
+	}
+	switch token := token.(type) {
+	case json.Delim:
+		return yamlCollection(decoder, token)
+	case json.Number:
+		tag := "!!int"
+		if strings.ContainsAny(token.String(), ".eE") {
+			tag = "!!float"
+		}
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: token.String()}, nil
+	default:
+		node := &yaml.Node{}
+		return node, node.Encode(token)
+	}
+}
+
+// yamlCollection reads an object or a list whose beginning has been read.
+func yamlCollection(decoder *json.Decoder, begin json.Delim) (*yaml.Node, error) {
+	node := &yaml.Node{Kind: yaml.SequenceNode}
+	if begin == '{' {
+		node.Kind = yaml.MappingNode
+	}
+	for decoder.More() {
+		child, err := yamlNode(decoder)
+		if err != nil {
+			return nil, err
+		}
+		node.Content = append(node.Content, child)
+	}
+	if len(node.Content) == 0 {
+		node.Style = yaml.FlowStyle
+	}
+	_, err := decoder.Token()
+	return node, err
+}
+
+// row of a table. Notes are lines of their own under it.
+type row struct {
+	cells []string
+	notes []string
+}
+
+// writeTable aligns columns by spaces. An empty cell is shown as "-", so that there are as many words as columns.
+func writeTable(w io.Writer, header []string, rows []row) error {
+	rows = append([]row{{cells: header}}, rows...)
+	widths := make([]int, len(header))
+	for _, r := range rows {
+		for i := range r.cells {
+			if r.cells[i] = oneLine(r.cells[i]); r.cells[i] == "" {
+				r.cells[i] = "-"
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(r.cells[i]))
+		}
+	}
+	var out bytes.Buffer
+	for _, r := range rows {
+		var line strings.Builder
+		for i, cell := range r.cells {
+			line.WriteString(cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+3))
+		}
+		out.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+		for _, note := range r.notes {
+			out.WriteString("  " + oneLine(note) + "\n")
+		}
+	}
+	_, err := w.Write(out.Bytes())
+	return err
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+const rootHelp = `sondectl shows what the control plane of a mesh knows and does, and checks files without it.
+
+Look at a running mesh:
+  sondectl get proxies                              who is connected, what Envoy refused and why
+  sondectl get services                             which endpoints are ready, which have a sidecar
+  sondectl inspect dataplane web-1 --type clusters  what this proxy should have
+
+Work on files, without any server:
+  sondectl validate -f mesh/                        every mistake, with file, line and field
+  sondectl generate envoy web-1 -f mesh/            the Envoy resources that these files mean
+  sondectl generate envoy web-1 -f mesh/ --static   one configuration for envoy --mode validate
+
+Change something:
+  sondectl generate dataplane-token --name web-1 --workload web --valid-for 24h
+  sondectl rotate ca --mesh default --wait
+
+Commands that ask the control plane need two files of its state folder: serving-ca.crt, by which sondectl knows the
+control plane, and admin-token, by which the control plane knows you:
+  sondectl get meshes --ca-cert-file state/serving-ca.crt --token-file state/admin-token
+
+Problems of the control plane's store are written to stderr after every get. Nothing is written to stdout by a command
+that fails.
+
+Exit codes:
+  0  done
+  1  failed: the reason is on stderr
+  2  wrong usage
+  3  the control plane cannot be reached, or is not ready
+  4  rotate ca: the rotation is under way and not done yet`
+
+// cli is one run of the program.
+type cli struct {
+	address, caFile, tokenFile string
+	// out is held back until the command has succeeded.
+	out bytes.Buffer
+	// working is set when a command's own work begins.
+	working bool
+}
+
+func (c *cli) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "sondectl",
+		Short:         "Look at a mesh, check its files, issue its tokens",
+		Long:          rootHelp,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&c.address, "address", fmt.Sprintf("127.0.0.1:%d", mesh.PortAdmin), "`HOST:PORT` of the control plane's admin API")
+	flags.StringVar(&c.caFile, "ca-cert-file", "", "`FILE` with the certificate that the control plane's is signed by (serving-ca.crt)")
+	flags.StringVar(&c.tokenFile, "token-file", "", "`FILE` with the admin token (admin-token)")
+	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.rotate())
+	group(root)
+	// A group runs only to refuse what is no command: that is no usage to show.
+	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
+	return root
+}
+
+// action marks where a command's own work begins: errors from here on are no wrong usage.
+func (c *cli) action(work func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c.working = true
+		return work(cmd, args)
+	}
+}
+
+// group makes a command that only has subcommands refuse what is none of them. Left alone, cobra prints the help and
+// succeeds.
+func group(cmd *cobra.Command) *cobra.Command {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		var names []string
+		for _, sub := range cmd.Commands() {
+			if sub.IsAvailableCommand() {
+				names = append(names, sub.Name())
+			}
+		}
+		if len(args) == 0 && cmd.HasParent() {
+			return usagef("a command is missing: %s", strings.Join(names, ", "))
+		}
+		if len(args) == 0 {
+			return nil
+		}
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			names = near
+		}
+		return usagef("there is no command %q: did you mean %s?", args[0], strings.Join(names, ", "))
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	return cmd
+}
+
+// oneLine makes text that others wrote safe for a terminal and one line long.
+func oneLine(text string) string {
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 }), " ")
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+)
+
+// pollEvery is how often --wait asks.
+const pollEvery = 500 * time.Millisecond
+
+func (c *cli) rotate() *cobra.Command {
+	cmd := &cobra.Command{Use: "rotate", Short: "Replace what a mesh trusts"}
+	cmd.AddCommand(c.rotateCA())
+	return group(cmd)
+}
+
+func (c *cli) rotateCA() *cobra.Command {
+	request := &adminv1.RotateCARequest{}
+	wait := false
+	cmd := &cobra.Command{
+		Use:   "ca --mesh NAME",
+		Short: "Replace the certificate authority of a mesh",
+		Long: `Replace the certificate authority of a mesh, in three steps. No connection breaks.
+
+  1  every proxy gets the bundle of the old and the new authority
+  2  every proxy gets a certificate of the new authority
+  3  every proxy gets the bundle of the new authority alone
+
+The control plane takes them by itself. No step begins before every proxy whose certificate has not expired has done the
+one before: the proxies that it waits for are shown. --force does not wait for those that are silent; they will be refused
+by the others until they come back and renew.
+
+The first call starts a rotation; while one is under way, further calls show how far it is.
+
+Exit code 0: done; 4: under way.`,
+		Example: `  sondectl rotate ca --mesh default
+  sondectl rotate ca --mesh default --wait
+  sondectl rotate ca --mesh default --force`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().StringVar(&request.Mesh, "mesh", "", "`MESH` whose authority is replaced")
+	cmd.Flags().BoolVar(&request.Force, "force", false, "do not wait for silent proxies, in this step and those that follow")
+	cmd.Flags().BoolVar(&wait, "wait", false, "stay until it is done, with progress on stderr")
+	must(cmd.MarkFlagRequired("mesh"))
+	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
+	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
+		var rotation *adminv1.Rotation
+		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
+			rotation, err = api.RotateCA(ctx, request)
+			return err
+		})
+		if err == nil && wait {
+			rotation, err = c.waitForRotation(cmd, request.GetMesh(), rotation)
+		}
+		if err != nil {
+			return err
+		}
+		c.out.WriteString(rotationText(request.GetMesh(), rotation))
+		if !done(rotation) {
+			return &exitError{exitUnfinished, fmt.Errorf("the rotation of mesh %q is under way", request.GetMesh())}
+		}
+		return nil
+	})
+	return cmd
+}
+
+func done(r *adminv1.Rotation) bool { return r.GetStep() == adminv1.Rotation_IDLE }
+
+// waitForRotation asks until the rotation is done, and writes each change.
+func (c *cli) waitForRotation(cmd *cobra.Command, meshName string, now *adminv1.Rotation) (*adminv1.Rotation, error) {
+	ctx := cmd.Context()
+	ticker := time.NewTicker(pollEvery)
+	defer ticker.Stop()
+	for shown := (*adminv1.Rotation)(nil); !done(now); {
+		if !proto.Equal(now, shown) {
+			cmd.PrintErr(rotationText(meshName, now))
+			shown = now
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for the rotation of mesh %q: %w", meshName, ctx.Err())
+		case <-ticker.C:
+		}
+		err := c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
+			now, err = api.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: meshName})
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return now, nil
+}
+
+func rotationText(meshName string, r *adminv1.Rotation) string {
+	var text strings.Builder
+	steps := map[adminv1.Rotation_Step]string{
+		adminv1.Rotation_IDLE:         "done: every proxy has a certificate of the new authority and trusts it alone",
+		adminv1.Rotation_TRUST_BOTH:   "step 1 of 3: every proxy gets the bundle of the old and the new authority",
+		adminv1.Rotation_RENEW_LEAVES: "step 2 of 3: every proxy gets a certificate of the new authority",
+		adminv1.Rotation_TRUST_NEW:    "step 3 of 3: every proxy gets the bundle of the new authority alone",
+	}
+	step := steps[r.GetStep()]
+	if step == "" {
+		step = "a step that this sondectl does not know: " + r.GetStep().String()
+	}
+	fmt.Fprintf(&text, "mesh %s: %s\n", meshName, step)
+	for _, proxy := range r.GetWaiting() {
+		state := "connected"
+		if proxy.GetSilent() {
+			state = "silent"
+		}
+		if expires := until(proxy.GetCertificateExpires()); expires != "" {
+			state += ", its certificate ends in " + expires
+		}
+		fmt.Fprintf(&text, "  waits for %s (%s)\n", oneLine(proxy.GetName()), state)
+	}
+	return text.String()
+}
