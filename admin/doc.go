@@ -9,8 +9,8 @@
 //	admin.Options.Agents     sessions of agents, by proxy                   agents
 //	admin.Options.Resources  what a proxy should have, attached or not      generator.Translator.Resources
 //	admin.Options.Bootstrap  the bootstrap that Join would hand out         generator.Bootstrap
-//	admin.Options.CAExpires  end of the signing certificate of a mesh       identity
-//	admin.Options.Token      signs a dataplane token                        identity
+//	admin.Options.CAExpires  end of the signing certificate of a mesh       identity.Authority.CAExpires
+//	admin.Options.Token      signs a dataplane token                        identity.Authority.IssueToken
 //	admin.Options.Rotation   how far a rotation is; starts or goes on       agents
 //
 // Every call is authorised by one bearer token, over TLS with the serving certificate. The calls that change something

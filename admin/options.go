@@ -11,6 +11,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -39,19 +40,13 @@ type Options struct {
 
 	// CAExpires returns the end of the signing certificate of a mesh's authority. Zero: it has none yet. Required.
 	CAExpires func(meshName string) time.Time
-	// Token signs a dataplane token. Mesh, name and workload are not empty and the mesh is in the view. Required.
-	Token func(TokenRequest) (string, error)
+	// Token signs a dataplane token that lives so long. The mesh is in the view. Errors are the caller's mistake. Required.
+	Token func(t identity.Token, life time.Duration) (string, error)
 	// Rotator rotates certificate authorities. Required.
 	Rotator Rotator
 
 	// Logger of mutating calls and refused tokens. Default: none.
 	Logger *slog.Logger
-}
-
-// TokenRequest says what a dataplane token is good for.
-type TokenRequest struct {
-	Mesh, Name, Workload string
-	ValidFor             time.Duration
 }
 
 // Rotator rotates the certificate authorities of meshes.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -14,6 +13,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -116,26 +116,21 @@ func (s *service) GenerateDataplaneToken(ctx context.Context, r *adminv1.Generat
 	if err != nil {
 		return nil, err
 	}
-	request := TokenRequest{Mesh: r.GetMesh(), Name: r.GetName(), Workload: r.GetWorkload(), ValidFor: r.GetValidFor().AsDuration()}
-	if request.Name == "" {
-		return nil, status.Error(codes.InvalidArgument, "name: must not be empty")
+	token := identity.Token{Mesh: r.GetMesh(), Dataplane: r.GetName(), Workload: r.GetWorkload()}
+	if p := m.Proxies[token.Dataplane]; p != nil && token.Workload == "" {
+		token.Workload = p.Dataplane.Workload()
 	}
-	if request.ValidFor < time.Second {
-		return nil, status.Error(codes.InvalidArgument, "valid for: must be at least 1s")
+	if token.Workload == "" {
+		return nil, status.Errorf(codes.InvalidArgument, "workload: must be given, as there is no dataplane %q in mesh %q yet", token.Dataplane, token.Mesh)
 	}
-	if p := m.Proxies[request.Name]; p != nil && request.Workload == "" {
-		request.Workload = p.Dataplane.Workload()
-	}
-	if request.Workload == "" {
-		return nil, status.Errorf(codes.InvalidArgument, "workload: must be given, as there is no dataplane %q in mesh %q yet", request.Name, request.Mesh)
-	}
-	token, err := s.o.Token(request)
+	life := r.GetValidFor().AsDuration()
+	signed, err := s.o.Token(token, life)
 	if err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "sign the token: %v", err)
+		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	s.o.Logger.InfoContext(ctx, "dataplane token issued", "mesh", request.Mesh, "proxy", request.Name,
-		"workload", request.Workload, "validFor", request.ValidFor, "peer", peerAddress(ctx))
-	return &adminv1.GenerateDataplaneTokenResponse{Token: token}, nil
+	s.o.Logger.InfoContext(ctx, "dataplane token issued", "mesh", token.Mesh, "proxy", token.Dataplane,
+		"workload", token.Workload, "life", life, "peer", peerAddress(ctx))
+	return &adminv1.GenerateDataplaneTokenResponse{Token: signed}, nil
 }
 
 // RotateCA implements adminv1.AdminServiceServer.
