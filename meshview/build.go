@@ -60,12 +60,7 @@ func (s *state) buildMesh(name string, in *meshInput, old *Mesh, c *Change) *Mes
 		b.old = &Mesh{}
 		b.everything()
 	}
-	b.now = Mesh{
-		Spec:        in.spec,
-		TrustDomain: mesh.TrustDomain(name, s.trustDomain),
-		Services:    b.old.Services,
-		Proxies:     b.old.Proxies,
-	}
+	b.now = Mesh{Spec: in.spec, Services: b.old.Services, Proxies: b.old.Proxies}
 	b.services()
 	b.proxies()
 	if b.now.Services == nil {

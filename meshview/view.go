@@ -17,11 +17,9 @@ type View struct {
 
 // Mesh is one mesh of the view. Where the store has no Mesh at all, there is one named default without mTLS.
 type Mesh struct {
-	Spec *mesh.Mesh
-	// TrustDomain begins the SPIFFE IDs of the mesh, after "spiffe://": <mesh>.<--trust-domain>.
-	TrustDomain string
-	Services    map[string]*Service
-	Proxies     map[string]*Proxy
+	Spec     *mesh.Mesh
+	Services map[string]*Service
+	Proxies  map[string]*Proxy
 }
 
 // Service is what a client of the service needs to know.
