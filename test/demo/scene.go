@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// scene is the mesh of the demo: A, which calls, three replicas of B, and C, which has no sidecar.
+type scene struct {
+	board   *board
+	machine *harness.Machine
+	a       *harness.Proxy
+	b       []*harness.Proxy
+	c       string // where C listens
+}
+
+// step is one row of the table.
+type step struct {
+	title string
+	do    func(context.Context) ([]string, error)
+}
+
+func (s *scene) steps() []step {
+	return []step{
+		{"A calls B", s.call},
+		{"the same call without a certificate", s.withoutCertificate},
+		{"a service without a sidecar, C, is called", s.withoutSidecar},
+		{"b-3 is stopped by SIGTERM", s.terminate},
+		{"b-2: agent, Envoy, application killed with -9", s.kill},
+		{"a broken file in the store", s.brokenFile},
+		{"the control plane is killed with -9", s.loseControlPlane},
+		{"the control plane comes back", s.regainControlPlane},
+	}
+}
+
+// drainTime of the proxies: long enough to see that a drain ends before it.
+const drainTime = 10 * time.Second
+
+func (s *scene) start(ctx context.Context, programs harness.Programs) ([]string, error) {
+	var err error
+	s.machine, err = harness.Start(ctx, harness.Options{Programs: programs, Progress: s.board.progress})
+	if err != nil {
+		return nil, err
+	}
+	if s.c, err = s.machine.FreeAddress(); err != nil {
+		return nil, err
+	}
+	if _, err := s.machine.StartApp(ctx, "c-1", "http", s.c); err != nil {
+		return nil, err
+	}
+	host, port, _ := strings.Cut(s.c, ":")
+	if err := s.machine.Put("c.yaml", fmt.Sprintf(`type: Service
+mesh: default
+name: c
+protocol: http
+endpoints:
+  - address: %s
+    port: %s
+`, host, port)); err != nil {
+		return nil, err
+	}
+	options := []harness.ProxyOptions{{Name: "a-1", Service: "a", Outbound: []string{"b", "c"}}}
+	for _, name := range []string{"b-1", "b-2", "b-3"} {
+		options = append(options, harness.ProxyOptions{Name: name, Service: "b"})
+	}
+	for i := range options {
+		options[i].AgentArgs = []string{"--drain-time=" + drainTime.String()}
+	}
+	proxies, err := s.machine.Add(ctx, options...)
+	if err != nil {
+		return nil, err
+	}
+	s.a, s.b = proxies[0], proxies[1:]
+	var seen []string
+	for _, p := range proxies {
+		pid, err := p.EnvoyPID()
+		if err != nil {
+			return seen, err
+		}
+		seen = append(seen, fmt.Sprintf("%s ready: application %s, Envoy %s (pid %d)", p.Name, p.AppAddress, p.Inbound, pid))
+	}
+	return seen, s.waitEndpoints(ctx, s.b...)
+}
+
+// waitEndpoints waits until the Envoy of A has exactly these replicas of B.
+func (s *scene) waitEndpoints(ctx context.Context, want ...*harness.Proxy) error {
+	return harness.Poll(ctx, 10*time.Second, "the endpoints of B in the Envoy of A", func(ctx context.Context) error {
+		got, err := s.a.Endpoints(ctx, "b")
+		if err != nil {
+			return err
+		}
+		if len(got) != len(want) {
+			return fmt.Errorf("it has %d, want %d", len(got), len(want))
+		}
+		for _, p := range want {
+			if _, ok := got[p.Inbound]; !ok {
+				return fmt.Errorf("%s is not among them", p.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// url is how A reaches a service: at its own Envoy.
+func (s *scene) url(service string) string { return "http://" + s.a.Outbounds[service] + "/" }
+
+// load calls B as A does, some callers with a new connection for each call and some with one that they keep.
+func (s *scene) load(ctx context.Context) *harness.Load {
+	var callers []harness.Caller
+	for _, keep := range []bool{false, false, true, true} {
+		callers = append(callers, harness.NewHTTPCaller(s.url("b"), keep, false))
+	}
+	return harness.StartLoad(ctx, 5*time.Millisecond, callers...)
+}
+
+// settle lets a load go on for a while, and returns what it saw in that time alone.
+func settle(ctx context.Context, load *harness.Load, length time.Duration) harness.Report {
+	before := load.Report()
+	select {
+	case <-ctx.Done():
+	case <-time.After(length):
+	}
+	after := load.Report()
+	after.Calls -= before.Calls
+	after.Failed -= before.Failed
+	for instance, n := range before.Instances {
+		after.Instances[instance] -= n
+	}
+	for reason, n := range before.Reasons {
+		after.Reasons[reason] -= n
+	}
+	return after
+}
+
+// none is an error if a call failed, or if nothing was called.
+func none(r harness.Report) error {
+	if r.Failed > 0 || r.Calls == 0 {
+		return fmt.Errorf("want calls, and none that fails: %s", r)
+	}
+	return nil
+}
+
+// restart starts a replica of which everything was ended.
+func (s *scene) restart(ctx context.Context, p *harness.Proxy) error {
+	if p.App.Running() {
+		p.App.Kill()
+	}
+	if err := p.StartApp(ctx); err != nil {
+		return err
+	}
+	if err := p.StartAgent(ctx); err != nil {
+		return err
+	}
+	return p.WaitReady(ctx)
+}
+
+func (s *scene) close() error {
+	if s.machine == nil {
+		return nil
+	}
+	return s.machine.Close()
+}
+
+// hints says what to try while the mesh runs on.
+func (s *scene) hints() string {
+	ctl := "bin/sondectl"
+	flags := strings.Join(s.machine.CtlFlags(), " ")
+	return fmt.Sprintf(`
+The mesh runs on, whole again, until Ctrl-C. Try:
+
+  curl %[1]s                              # as A: B answers, and shows who A is
+  curl %[2]s                              # as A: C, which has no sidecar
+  curl http://%[3]s/                            # B without a certificate: refused
+
+  flags='%[4]s'
+  %[5]s get proxies $flags
+  %[5]s get services -o yaml $flags
+  %[5]s inspect dataplane a-1 --type clusters $flags
+  %[5]s rotate ca $flags
+
+  ls %[6]s                                    # the store: change a file and see
+  ls %[7]s                                     # the log of every process
+  curl http://%[8]s/metrics                     # of the control plane
+  curl --unix-socket %[9]s http://envoy/clusters   # the Envoy of A
+`, s.url("b"), s.url("c"), s.b[0].Inbound, flags, ctl, s.machine.StoreDir(), filepath.Join(s.machine.Dir, "logs"), s.machine.Health,
+		filepath.Join(s.a.Dir(), "admin.sock"))
+}

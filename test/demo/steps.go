@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// SPIFFE IDs of the workloads.
+const (
+	identityA = "spiffe://default.sonde.internal/workload/a"
+	identityB = "spiffe://default.sonde.internal/workload/b"
+)
+
+// peers reads the header by which Envoy tells an application who called over mutual TLS, and as whom it answered.
+func peers(answer harness.Answer) (caller, called string) {
+	for part := range strings.SplitSeq(answer.Headers.Get("X-Forwarded-Client-Cert"), ";") {
+		key, value, _ := strings.Cut(part, "=")
+		switch key {
+		case "URI":
+			caller = value
+		case "By":
+			called = value
+		}
+	}
+	return caller, called
+}
+
+func (s *scene) call(ctx context.Context) ([]string, error) {
+	caller := harness.NewHTTPCaller(s.url("b"), false, false)
+	defer caller.Close()
+	instances := map[string]int{}
+	for range 30 {
+		answer, err := caller.Ask(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if from, by := peers(answer); from != identityA || by != identityB {
+			return nil, fmt.Errorf("%s sees a call from %q to %q, want %s to %s", answer.Instance, from, by, identityA, identityB)
+		}
+		instances[answer.Instance]++
+	}
+	seen := []string{
+		"30 calls, all good, by " + counts(instances),
+		"mutual TLS; B sees its peer  " + identityA,
+		"            and answers as   " + identityB,
+	}
+	if len(instances) != len(s.b) {
+		return seen, errors.New("not every replica was called")
+	}
+	return seen, nil
+}
+
+func counts(instances map[string]int) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(instances)) {
+		if instances[name] > 0 {
+			all = append(all, fmt.Sprintf("%s (%d)", name, instances[name]))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+func (s *scene) withoutCertificate(ctx context.Context) ([]string, error) {
+	at := s.b[0].Inbound
+	plain := harness.NewHTTPCaller("http://"+at+"/", false, false)
+	defer plain.Close()
+	answer, err := plain.Ask(ctx)
+	if err == nil {
+		return nil, fmt.Errorf("%s answered a call in plain text", answer.Instance)
+	}
+	seen := []string{"plain text: refused: " + reason(err)}
+	err = handshake(ctx, at)
+	if err == nil {
+		return seen, errors.New("a TLS connection without a certificate was accepted")
+	}
+	return append(seen, "TLS without a certificate: refused: "+reason(err)), nil
+}
+
+// handshake opens a TLS connection without a certificate and asks for a byte: with TLS 1.3 a client learns only then that
+// it was refused.
+func handshake(ctx context.Context, at string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	// whom it speaks to does not matter: the server is to refuse
+	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"sonde", "http/1.1"}}}
+	conn, err := dialer.DialContext(ctx, "tcp", at)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", at); err != nil {
+		return err
+	}
+	_, err = conn.Read(make([]byte, 1))
+	return err
+}
+
+// reason is the innermost error, without addresses.
+func reason(err error) string {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		err = op.Err
+	}
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
+		err = inner
+	}
+	return err.Error()
+}
+
+func (s *scene) withoutSidecar(ctx context.Context) ([]string, error) {
+	caller := harness.NewHTTPCaller(s.url("c"), false, false)
+	defer caller.Close()
+	answer, err := caller.Ask(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if from, _ := peers(answer); from != "" || answer.Instance != "c-1" {
+		return nil, fmt.Errorf("%s answers, and sees %q as its caller", answer.Instance, from)
+	}
+	return []string{answer.Instance + " answers, in plain text, in the same STRICT mesh"}, nil
+}
+
+func (s *scene) terminate(ctx context.Context) ([]string, error) {
+	leaving := s.b[2]
+	load := s.load(ctx)
+	defer load.Stop()
+	if r := settle(ctx, load, 500*time.Millisecond); r.Instances[leaving.Name] == 0 {
+		return nil, fmt.Errorf("%s is not called", leaving.Name)
+	}
+	started := time.Now()
+	ended := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, drainTime+10*time.Second)
+		defer cancel()
+		ended <- leaving.Agent.Terminate(ctx)
+	}()
+	gone := s.waitEndpoints(ctx, s.b[:2]...)
+	after := time.Since(started)
+	s.board.progress("waiting for the drain to end")
+	if err := errors.Join(gone, <-ended); err != nil {
+		return nil, err
+	}
+	seen := []string{
+		fmt.Sprintf("its endpoint left the Envoy of A after %d ms", after.Milliseconds()),
+		fmt.Sprintf("its agent and Envoy ended after %.1f s", time.Since(started).Seconds()),
+	}
+	r := settle(ctx, load, 300*time.Millisecond)
+	total := load.Stop()
+	seen = append(seen, total.String()+", now by "+counts(r.Instances))
+	switch {
+	case after > 2*time.Second:
+		return seen, errors.New("the endpoint did not go at once")
+	case r.Instances[leaving.Name] > 0:
+		return seen, fmt.Errorf("%s is still called", leaving.Name)
+	}
+	return seen, none(total)
+}
+
+func (s *scene) kill(ctx context.Context) ([]string, error) {
+	dead := s.b[1]
+	if err := dead.KillAll(); err != nil {
+		return nil, err
+	}
+	load := s.load(ctx)
+	defer load.Stop()
+	started := time.Now()
+	s.board.progress("waiting for outlier detection")
+	err := harness.Poll(ctx, 10*time.Second, "the Envoy of A to take out "+dead.Name, func(ctx context.Context) error {
+		endpoints, err := s.a.Endpoints(ctx, "b")
+		if err == nil && !endpoints[dead.Inbound] {
+			err = errors.New("it has not")
+		}
+		return err
+	})
+	after, meanwhile := time.Since(started), load.Report()
+	if err != nil {
+		return nil, err
+	}
+	seen := []string{
+		fmt.Sprintf("outlier detection took it out %.1f s after the first call", after.Seconds()),
+		fmt.Sprintf("until then: %s (tried again elsewhere)", meanwhile),
+	}
+	r := settle(ctx, load, time.Second)
+	seen = append(seen, fmt.Sprintf("since then: %s, by %s", r, counts(r.Instances)))
+	return seen, none(load.Stop())
+}
+
+func (s *scene) brokenFile(ctx context.Context) ([]string, error) {
+	load := s.load(ctx)
+	defer load.Stop()
+	const file = "b-1.yaml"
+	if err := s.machine.Put(file, "type: Dataplane\nname: b-1\nnetworking: [broken\n"); err != nil {
+		return nil, err
+	}
+	var problem string
+	err := harness.Poll(ctx, 10*time.Second, "sondectl get to report "+file, func(ctx context.Context) error {
+		stdout, stderr, err := s.machine.CtlBoth(ctx, "get", "dataplanes")
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(stdout, "b-1 ") {
+			return fmt.Errorf("b-1 is lost: %s", stdout)
+		}
+		if problem = strings.TrimSpace(stderr); !strings.Contains(problem, file) {
+			return fmt.Errorf("it says %q", problem)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	seen := []string{"sondectl get dataplanes: " + problem}
+	r := settle(ctx, load, 300*time.Millisecond)
+	seen = append(seen, "b-1 keeps what its file last said: "+r.String())
+	if err := s.waitEndpoints(ctx, s.b[:2]...); err != nil {
+		return seen, err
+	}
+	if err := s.b[0].Declare(); err != nil {
+		return seen, err
+	}
+	err = harness.Poll(ctx, 10*time.Second, "sondectl get to report nothing", func(ctx context.Context) error {
+		_, stderr, err := s.machine.CtlBoth(ctx, "get", "dataplanes")
+		if err == nil && stderr != "" {
+			err = fmt.Errorf("it says %q", stderr)
+		}
+		return err
+	})
+	return append(seen, "mended: nothing is reported any more"), errors.Join(err, none(load.Stop()))
+}
