@@ -1,0 +1,51 @@
+package generator
+
+import (
+	"net/netip"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// Socket option of the connections that redirection must leave alone: the kernel's rules know them by their priority,
+// which needs no capability to be set.
+const (
+	solSocket     = 1
+	soPriority    = 12
+	priorityAgent = 6
+)
+
+func socketAddress(at netip.AddrPort) *corev3.Address {
+	return tcpAddress(at.Addr().String(), uint32(at.Port()))
+}
+
+func tcpAddress(host string, port uint32) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address:       host,
+		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
+	}}}
+}
+
+func pipeAddress(path string, mode uint32) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path, Mode: mode}}}
+}
+
+// pastRedirection makes a cluster's connections go straight to the application.
+func pastRedirection() *corev3.BindConfig {
+	return &corev3.BindConfig{SocketOptions: []*corev3.SocketOption{{
+		Description: "SO_PRIORITY: not to be redirected",
+		Level:       solSocket,
+		Name:        soPriority,
+		Value:       &corev3.SocketOption_IntValue{IntValue: priorityAgent},
+		State:       corev3.SocketOption_STATE_PREBIND,
+	}}}
+}
+
+// tcpKeepalive notices, within a minute, a peer that is gone without a word: no idle timeout does it instead.
+func tcpKeepalive() *corev3.TcpKeepalive {
+	return &corev3.TcpKeepalive{
+		KeepaliveTime:     wrapperspb.UInt32(30),
+		KeepaliveInterval: wrapperspb.UInt32(10),
+		KeepaliveProbes:   wrapperspb.UInt32(3),
+	}
+}

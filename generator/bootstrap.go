@@ -1,0 +1,166 @@
+package generator
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
+	downstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+const (
+	// maxConnections of clients, all listeners together.
+	maxConnections = 50000
+	// memoryToRelease is what Envoy gives back to the system each second, of what it has freed.
+	memoryToRelease = 1 << 20
+	// A stream to a control plane that is gone without a word is given up after the two together. The server must allow
+	// pings that often.
+	adsPingInterval = 30 * time.Second
+	adsPingTimeout  = 10 * time.Second
+)
+
+// BootstrapOptions describe how a proxy reaches its control plane. All fields are needed.
+type BootstrapOptions struct {
+	// Node is the proxy's mesh.ID.
+	Node string
+	// Cluster is the proxy's service or workload; Envoy puts it into nothing but its own reports.
+	Cluster string
+	// ControlPlane is the address of ADS, host:port; the host may be a name or an IP address.
+	ControlPlane string
+	// ServingCA, PEM, signed the certificate of the control plane.
+	ServingCA []byte
+	// ServingName is a DNS SAN of that certificate.
+	ServingName string
+}
+
+// Bootstrap is what Envoy starts with: it holds no secret, and asks for all else over ADS. It returns an error if
+// ControlPlane is no host:port.
+func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
+	cluster, err := controlPlane(o)
+	if err != nil {
+		return nil, err
+	}
+	b := envoy(o.Node, o.Cluster)
+	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{cluster}}
+	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{
+		LdsConfig: overADS(),
+		CdsConfig: overADS(),
+		AdsConfig: &corev3.ApiConfigSource{
+			ApiType:                   corev3.ApiConfigSource_DELTA_GRPC,
+			TransportApiVersion:       corev3.ApiVersion_V3,
+			SetNodeOnFirstMessageOnly: true,
+			GrpcServices: []*corev3.GrpcService{{
+				TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: NameControlPlane},
+				},
+			}},
+		},
+	}
+	return b, nil
+}
+
+// envoy is what every Envoy of the mesh has, wherever its configuration comes from.
+func envoy(node, cluster string) *bootstrapv3.Bootstrap {
+	return &bootstrapv3.Bootstrap{
+		Node:  &corev3.Node{Id: node, Cluster: cluster},
+		Admin: &bootstrapv3.Admin{Address: pipeAddress(PipeAdmin, pipeModePrivate)},
+		OverloadManager: &overloadv3.OverloadManager{
+			ResourceMonitors: []*overloadv3.ResourceMonitor{{
+				Name: "envoy.resource_monitors.global_downstream_max_connections",
+				ConfigType: &overloadv3.ResourceMonitor_TypedConfig{
+					TypedConfig: resource.Any(&downstreamv3.DownstreamConnectionsConfig{
+						MaxActiveDownstreamConnections: maxConnections,
+					}),
+				},
+			}},
+		},
+		MemoryAllocatorManager: &bootstrapv3.MemoryAllocatorManager{
+			BytesToRelease:        memoryToRelease,
+			MemoryReleaseInterval: durationpb.New(time.Second),
+		},
+		StatsConfig: statistics(),
+	}
+}
+
+func controlPlane(o BootstrapOptions) (*clusterv3.Cluster, error) {
+	host, port, err := splitHostPort(o.ControlPlane)
+	if err != nil {
+		return nil, err
+	}
+	c := &clusterv3.Cluster{
+		Name:                 NameControlPlane,
+		AltStatName:          "control_plane",
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		ConnectTimeout:       durationpb.New(connectTimeout),
+		LoadAssignment:       assignment(NameControlPlane, tcpAddress(host, port)),
+		TransportSocket:      controlPlaneSocket(o),
+	}
+	if _, err := netip.ParseAddr(host); err != nil {
+		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
+	}
+	http := explicitHTTP2()
+	http.GetExplicitHttpConfig().GetHttp2ProtocolOptions().ConnectionKeepalive = &corev3.KeepaliveSettings{
+		Interval: durationpb.New(adsPingInterval),
+		Timeout:  durationpb.New(adsPingTimeout),
+	}
+	c.TypedExtensionProtocolOptions = httpOptions(http)
+	return c, nil
+}
+
+// controlPlaneSocket trusts the CA of the control plane alone, which is not that of the mesh.
+func controlPlaneSocket(o BootstrapOptions) *corev3.TransportSocket {
+	return tlsSocket(&tlsv3.UpstreamTlsContext{
+		Sni: o.ServingName,
+		CommonTlsContext: &tlsv3.CommonTlsContext{
+			TlsParams:                      onlyTLS13(),
+			TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secret(fromServer, SecretIdentity, PathIdentity)},
+			AlpnProtocols:                  []string{alpnHTTP2},
+			ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{
+				ValidationContext: &tlsv3.CertificateValidationContext{
+					TrustedCa: inlineData(o.ServingCA),
+					MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
+						SanType: tlsv3.SubjectAltNameMatcher_DNS,
+						Matcher: &matcherv3.StringMatcher{
+							MatchPattern: &matcherv3.StringMatcher_Exact{Exact: o.ServingName},
+						},
+					}},
+				},
+			},
+		},
+	})
+}
+
+func inlineData(data []byte) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: string(data)}}
+}
+
+// splitHostPort is net.SplitHostPort without name look-ups in reach: this package has no I/O.
+func splitHostPort(address string) (host string, port uint32, err error) {
+	colon := strings.LastIndexByte(address, ':')
+	if colon <= 0 {
+		return "", 0, fmt.Errorf("read control plane address %q: must be host:port", address)
+	}
+	n, err := strconv.ParseUint(address[colon+1:], 10, 16)
+	if err != nil || n == 0 {
+		return "", 0, fmt.Errorf("read control plane address %q: port must be from 1 to 65535", address)
+	}
+	host = address[:colon]
+	if inner, ok := strings.CutPrefix(host, "["); ok {
+		host = strings.TrimSuffix(inner, "]")
+	}
+	if host == "" {
+		return "", 0, fmt.Errorf("read control plane address %q: must be host:port", address)
+	}
+	return host, uint32(n), nil
+}

@@ -1,0 +1,147 @@
+package generator
+
+import (
+	"net/netip"
+	"strconv"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// family is one of IP: each has a capture listener of its own, since a host may lack IPv6, and there the one of IPv4
+// must work all the same.
+type family struct {
+	suffix string
+	any    netip.Addr
+}
+
+func families() []family {
+	return []family{{suffix: "", any: netip.IPv4Unspecified()}, {suffix: "6", any: netip.IPv6Unspecified()}}
+}
+
+// captures are the listeners to which the kernel redirects what comes in.
+func (b *inbound) captures(tp *mesh.TransparentProxying) []*listenerv3.Listener {
+	var listeners []*listenerv3.Listener
+	for _, f := range families() {
+		l := &listenerv3.Listener{
+			Name:             NameInboundCapture + f.suffix,
+			Address:          tcpAddress(f.any.String(), tp.RedirectPortInbound),
+			StatPrefix:       "inbound_capture" + f.suffix,
+			TrafficDirection: corev3.TrafficDirection_INBOUND,
+			TcpKeepalive:     tcpKeepalive(),
+			ListenerFilters:  []*listenerv3.ListenerFilter{originalDst()},
+			FilterChains:     append(loopChains(tp), readinessChain()),
+		}
+		b.captureInbounds(l)
+		if b.mode != mesh.ModeStrict {
+			l.DefaultFilterChain = &listenerv3.FilterChain{
+				Name:    "passthrough",
+				Filters: []*listenerv3.Filter{tcpProxy("inbound_tcp_passthrough", NameInboundPassthrough, 1)},
+			}
+		}
+		listeners = append(listeners, l)
+	}
+	return listeners
+}
+
+// captureInbounds gives each inbound its chains. Ports are told apart by the original destination; the inspector looks at
+// none but those that need it.
+func (b *inbound) captureInbounds(l *listenerv3.Listener) {
+	inbounds := b.dataplane.Spec.Networking.Inbound
+	onPort := map[uint32]int{}
+	for i := range inbounds {
+		onPort[inbounds[i].Port]++
+	}
+	var inspected []*listenerv3.ListenerFilterChainMatchPredicate
+	for i := range inbounds {
+		in := &inbounds[i]
+		match := &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(in.Port)}
+		if onPort[in.Port] > 1 {
+			match.PrefixRanges = exactly(inboundAddress(in).Addr())
+		}
+		l.FilterChains = append(l.FilterChains, b.chains(in, match)...)
+		if b.inspected(in) {
+			inspected = append(inspected, destinationPort(in.Port))
+		}
+	}
+	if len(inspected) > 0 {
+		inspectTLS(l, not(anyOf(inspected)))
+	}
+}
+
+// loopChains end connections to the capture ports themselves, which would otherwise be passed through to the capture
+// ports, again and again.
+func loopChains(tp *mesh.TransparentProxying) []*listenerv3.FilterChain {
+	var chains []*listenerv3.FilterChain
+	for _, port := range []uint32{tp.RedirectPortInbound, tp.RedirectPortOutbound} {
+		chains = append(chains, &listenerv3.FilterChain{
+			Name:             "loop:" + strconv.FormatUint(uint64(port), 10),
+			FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},
+			Filters:          []*listenerv3.Filter{hangUp()},
+		})
+	}
+	return chains
+}
+
+// readinessChain answers for the agent on a port that nobody listens on, so that an answer proves the redirection too.
+func readinessChain() *listenerv3.FilterChain {
+	path := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: pathAgentReady}}
+	return &listenerv3.FilterChain{
+		Name:             NameReadiness,
+		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(mesh.PortReadiness)},
+		Filters: []*listenerv3.Filter{withRoutes(httpProxy("agent_readiness", ""),
+			routes(NameReadiness, path, &routev3.RouteAction{
+				ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: NameAgentReadiness},
+				Timeout:          durationpb.New(connectTimeout),
+			}))},
+	}
+}
+
+// outboundCaptures are the listeners to which the kernel redirects what the application sends. They hand a connection to
+// the listener of its original destination, where there is one.
+func outboundCaptures(p *meshview.Proxy) []*listenerv3.Listener {
+	tp := p.Dataplane.Spec.Networking.TransparentProxying
+	if tp == nil {
+		return nil
+	}
+	var listeners []*listenerv3.Listener
+	for _, f := range families() {
+		listeners = append(listeners, &listenerv3.Listener{
+			Name:             NameOutboundCapture + f.suffix,
+			Address:          tcpAddress(f.any.String(), tp.RedirectPortOutbound),
+			StatPrefix:       "outbound_capture" + f.suffix,
+			TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+			UseOriginalDst:   wrapperspb.Bool(true),
+			FilterChains:     loopChains(tp),
+			DefaultFilterChain: &listenerv3.FilterChain{
+				Name:    "passthrough",
+				Filters: []*listenerv3.Filter{tcpProxy("outbound_passthrough", NameOutboundPassthrough, 1)},
+			},
+		})
+	}
+	return listeners
+}
+
+func originalDst() *listenerv3.ListenerFilter {
+	return listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
+}
+
+func listenerFilter(name string, config proto.Message) *listenerv3.ListenerFilter {
+	return &listenerv3.ListenerFilter{
+		Name:       name,
+		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: resource.Any(config)},
+	}
+}
+
+func exactly(a netip.Addr) []*corev3.CidrRange {
+	return []*corev3.CidrRange{{AddressPrefix: a.String(), PrefixLen: wrapperspb.UInt32(uint32(a.BitLen()))}}
+}

@@ -1,0 +1,256 @@
+package generator_test
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/store"
+)
+
+var update = flag.Bool("update", false, "write the golden files, and delete those that nothing makes any more")
+
+const testdata = "../testdata"
+
+// goldenNames are the files that this package writes into the folder of a proxy.
+func goldenNames() []string {
+	return []string{"bootstrap.yaml", "clusters.yaml", "endpoints.yaml", "listeners.yaml", "routes.yaml"}
+}
+
+func TestGolden(t *testing.T) {
+	made := map[string]bool{}
+	for _, c := range readCases(t) {
+		for _, id := range c.proxies {
+			m, p := c.view.Proxy(id)
+			if p == nil {
+				t.Fatalf("case %s has no proxy %s", c.name, id)
+			}
+			for name, got := range goldenFiles(t, m, p) {
+				path := filepath.Join(testdata, c.name, p.Dataplane.Name, name)
+				made[path] = true
+				t.Run(strings.Join([]string{c.name, p.Dataplane.Name, name}, "/"), func(t *testing.T) { compare(t, path, got) })
+			}
+		}
+	}
+	for _, name := range goldenNames() {
+		found, err := filepath.Glob(filepath.Join(testdata, "*", "*", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range found {
+			if !made[path] {
+				orphan(t, path)
+			}
+		}
+	}
+}
+
+func compare(t *testing.T, path string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; go test ./generator -update writes it", err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s differs (-golden +now):\n%s", path, diff)
+	}
+}
+
+func orphan(t *testing.T, path string) {
+	t.Helper()
+	if !*update {
+		t.Errorf("nothing makes %s any more; go test ./generator -update deletes it", path)
+		return
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	_ = os.Remove(filepath.Dir(path)) // the folder too, if it was the last
+}
+
+// goldenFiles are all resources of p, as the control plane sends them.
+func goldenFiles(t *testing.T, m *meshview.Mesh, p *meshview.Proxy) map[string][]byte {
+	t.Helper()
+	var clusters, endpoints, routes, listeners []proto.Message
+	for _, c := range generator.InboundClusters(m, p) {
+		clusters = append(clusters, c)
+	}
+	if c := generator.OutboundPassthrough(p); c != nil {
+		clusters = append(clusters, c)
+	}
+	own := slices.Concat(generator.InboundListeners(m, p, mesh.DefaultTrustDomain), generator.OutboundListeners(m, p))
+	for _, l := range slices.Concat(own, serviceListeners(m, p, own)) {
+		listeners = append(listeners, l)
+	}
+	for _, name := range p.Sees {
+		s := m.Services[name]
+		clusters = append(clusters, generator.OutboundCluster(m, s))
+		endpoints = append(endpoints, generator.LoadAssignment(s))
+		if r := generator.OutboundRoute(s); r != nil {
+			routes = append(routes, r)
+		}
+	}
+	return map[string][]byte{
+		"bootstrap.yaml": toYAML(t, bootstrap(t, p)),
+		"clusters.yaml":  toYAMLList(t, clusters),
+		"endpoints.yaml": toYAMLList(t, endpoints),
+		"listeners.yaml": toYAMLList(t, listeners),
+		"routes.yaml":    toYAMLList(t, routes),
+	}
+}
+
+func serviceListeners(m *meshview.Mesh, p *meshview.Proxy, own []*listenerv3.Listener) []*listenerv3.Listener {
+	if p.Dataplane.Spec.Networking.TransparentProxying == nil {
+		return nil
+	}
+	var listeners []*listenerv3.Listener
+	for _, name := range p.Sees {
+		s := m.Services[name]
+		for _, at := range s.Addresses {
+			l := generator.ServiceListener(s, at)
+			if !slices.ContainsFunc(own, func(o *listenerv3.Listener) bool { return o.GetName() == l.GetName() }) {
+				listeners = append(listeners, l)
+			}
+		}
+	}
+	return listeners
+}
+
+func bootstrap(t *testing.T, p *meshview.Proxy) proto.Message {
+	t.Helper()
+	ca, err := os.ReadFile(filepath.Join(testdata, "serving-ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := generator.Bootstrap(generator.BootstrapOptions{
+		Node:         p.ID(),
+		Cluster:      p.Dataplane.Workload(),
+		ControlPlane: "sonde-cp.example:5678",
+		ServingCA:    ca,
+		ServingName:  mesh.ServingName,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// toYAML checks m by its own rules, as everything is checked before it is sent. Keys are sorted: what protojson writes
+// is not stable.
+func toYAML(t *testing.T, m proto.Message) []byte {
+	t.Helper()
+	if err := m.(interface{ ValidateAll() error }).ValidateAll(); err != nil {
+		t.Errorf("%s breaks its rules: %v", m.ProtoReflect().Descriptor().Name(), err)
+	}
+	body, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := yaml.JSONToYAML(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func toYAMLList(t *testing.T, list []proto.Message) []byte {
+	t.Helper()
+	if len(list) == 0 {
+		return []byte("[]\n")
+	}
+	var out bytes.Buffer
+	for _, m := range list {
+		for i, line := range strings.SplitAfter(strings.TrimSuffix(string(toYAML(t, m)), "\n"), "\n") {
+			if i == 0 {
+				out.WriteString("- " + line)
+			} else {
+				out.WriteString("  " + line)
+			}
+		}
+		out.WriteString("\n")
+	}
+	return out.Bytes()
+}
+
+// testCase is one folder of testdata with a mesh.yaml. Comments at its top say which proxies are looked at
+// ("# proxies: a b") and which of all drain.
+type testCase struct {
+	name    string
+	proxies []mesh.ID
+	view    *meshview.View
+}
+
+func readCases(t *testing.T) []testCase {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(testdata, "*", "mesh.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no case in %s: %v", testdata, err)
+	}
+	cases := make([]testCase, 0, len(files))
+	for _, file := range files {
+		cases = append(cases, readCase(t, file))
+	}
+	return cases
+}
+
+func readCase(t *testing.T, file string) testCase {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := testCase{name: filepath.Base(filepath.Dir(file)), proxies: idsIn(text, "# proxies:")}
+	documents, problems, err := store.Read(file, strings.NewReader(""))
+	if err != nil || len(problems) > 0 {
+		t.Fatalf("%s: %v, %v", file, err, problems)
+	}
+	b := meshview.NewBuilder(meshview.Options{TrustDomain: mesh.DefaultTrustDomain, Sources: []string{"files"}})
+	for _, d := range documents {
+		b.Set("files", d.Object)
+	}
+	for _, id := range idsIn(text, "# draining:") {
+		b.Observe(id, mesh.Observation{Draining: true})
+	}
+	b.Synced("files")
+	change, ok := b.Build()
+	if !ok {
+		t.Fatalf("%s: no view", file)
+	}
+	c.view = change.After
+	return c
+}
+
+func idsIn(text []byte, prefix string) []mesh.ID {
+	var ids []mesh.ID
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, prefix); ok {
+			for _, name := range strings.Fields(rest) {
+				ids = append(ids, mesh.MakeID(mesh.DefaultMesh, name))
+			}
+		}
+	}
+	return ids
+}
+

@@ -1,0 +1,166 @@
+package generator
+
+import (
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	preservecasev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/header_formatters/preserve_case/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// Limits on what one message may hold: generous, since the application has limits of its own, but not endless.
+const (
+	maxHeaders   = 1000
+	maxHeadersKB = 256
+)
+
+const (
+	// idleOutbound is less than the hour after which an inbound listener closes an idle connection, so that no request
+	// is sent into a connection that is being closed.
+	idleOutbound = 5 * time.Minute
+	// idleInbound is less than the keep-alive time of all common servers, for the same reason: a new local connection
+	// costs less than the one request in a million that meets a closing one.
+	idleInbound = time.Second
+	// headersTimeout is from the first to the last byte of a request's headers.
+	headersTimeout = time.Minute
+)
+
+// httpProxy is the connection manager of one port. It changes nothing that an application could see: no timeout, no
+// header of Envoy's, no other path or host.
+func httpProxy(stat, defaultHost string) *hcmv3.HttpConnectionManager {
+	return &hcmv3.HttpConnectionManager{
+		StatPrefix: stat,
+		CodecType:  hcmv3.HttpConnectionManager_AUTO,
+		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{
+			MaxHeadersCount: wrapperspb.UInt32(maxHeaders),
+		},
+		MaxRequestHeadersKb:        wrapperspb.UInt32(maxHeadersKB),
+		HttpProtocolOptions:        http1(defaultHost),
+		Http2ProtocolOptions:       http2(),
+		RequestHeadersTimeout:      durationpb.New(headersTimeout),
+		StreamIdleTimeout:          durationpb.New(0),
+		ServerHeaderTransformation: hcmv3.HttpConnectionManager_PASS_THROUGH,
+		GenerateRequestId:          wrapperspb.Bool(false),
+		NormalizePath:              wrapperspb.Bool(false),
+		Proxy_100Continue:          true,
+		UpgradeConfigs:             []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
+		HttpFilters: []*hcmv3.HttpFilter{{
+			Name: "envoy.filters.http.router",
+			ConfigType: &hcmv3.HttpFilter_TypedConfig{
+				TypedConfig: resource.Any(&routerv3.Router{SuppressEnvoyHeaders: true}),
+			},
+		}},
+	}
+}
+
+func withRoutes(h *hcmv3.HttpConnectionManager, r *routev3.RouteConfiguration) *listenerv3.Filter {
+	h.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: r}
+	return filter("envoy.filters.network.http_connection_manager", h)
+}
+
+func withRDS(h *hcmv3.HttpConnectionManager, name string) *listenerv3.Filter {
+	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: overADS(), RouteConfigName: name}}
+	return filter("envoy.filters.network.http_connection_manager", h)
+}
+
+// http1 keeps what a plain connection would have kept: the case of header names, trailers, HTTP/1.0, any method.
+func http1(defaultHost string) *corev3.Http1ProtocolOptions {
+	return &corev3.Http1ProtocolOptions{
+		AcceptHttp_10:         defaultHost != "",
+		DefaultHostForHttp_10: defaultHost,
+		EnableTrailers:        true,
+		AllowCustomMethods:    true,
+		HeaderKeyFormat: &corev3.Http1ProtocolOptions_HeaderKeyFormat{
+			HeaderFormat: &corev3.Http1ProtocolOptions_HeaderKeyFormat_StatefulFormatter{
+				StatefulFormatter: &corev3.TypedExtensionConfig{
+					Name:        "envoy.http.stateful_header_formatters.preserve_case",
+					TypedConfig: resource.Any(&preservecasev3.PreserveCaseFormatterConfig{}),
+				},
+			},
+		},
+	}
+}
+
+// http2: one bad message ends its own stream, not all the others of the connection.
+func http2() *corev3.Http2ProtocolOptions {
+	return &corev3.Http2ProtocolOptions{OverrideStreamErrorOnInvalidHttpMessage: wrapperspb.Bool(true)}
+}
+
+// outboundHTTP is the protocol to other proxies and to endpoints without one: that of the service. nil for TCP.
+func outboundHTTP(p mesh.Protocol) map[string]*anypb.Any {
+	switch p {
+	case mesh.ProtocolHTTP:
+		return protocolOptions(idleOutbound, explicitHTTP1())
+	case mesh.ProtocolHTTP2, mesh.ProtocolGRPC:
+		return protocolOptions(idleOutbound, explicitHTTP2())
+	default:
+		return nil
+	}
+}
+
+// inboundHTTP is the protocol to the application. One of "http" is asked in what the client spoke, since it may well
+// understand HTTP/2 without TLS too. nil for TCP.
+func inboundHTTP(p mesh.Protocol) map[string]*anypb.Any {
+	switch p {
+	case mesh.ProtocolHTTP:
+		return protocolOptions(idleInbound, &httpv3.HttpProtocolOptions{
+			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
+				UseDownstreamProtocolConfig: &httpv3.HttpProtocolOptions_UseDownstreamHttpConfig{
+					HttpProtocolOptions:  http1(""),
+					Http2ProtocolOptions: http2(),
+				},
+			},
+		})
+	case mesh.ProtocolHTTP2, mesh.ProtocolGRPC:
+		return protocolOptions(idleInbound, explicitHTTP2())
+	default:
+		return nil
+	}
+}
+
+func protocolOptions(idle time.Duration, o *httpv3.HttpProtocolOptions) map[string]*anypb.Any {
+	o.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{
+		IdleTimeout:          durationpb.New(idle),
+		MaxHeadersCount:      wrapperspb.UInt32(maxHeaders),
+		MaxResponseHeadersKb: wrapperspb.UInt32(maxHeadersKB),
+	}
+	return httpOptions(o)
+}
+
+func httpOptions(o *httpv3.HttpProtocolOptions) map[string]*anypb.Any {
+	return map[string]*anypb.Any{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": resource.Any(o)}
+}
+
+func explicitHTTP1() *httpv3.HttpProtocolOptions {
+	return &httpv3.HttpProtocolOptions{
+		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{
+					HttpProtocolOptions: http1(""),
+				},
+			},
+		},
+	}
+}
+
+func explicitHTTP2() *httpv3.HttpProtocolOptions {
+	return &httpv3.HttpProtocolOptions{
+		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+					Http2ProtocolOptions: http2(),
+				},
+			},
+		},
+	}
+}

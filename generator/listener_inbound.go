@@ -1,0 +1,142 @@
+package generator
+
+import (
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+const (
+	// inspectTimeout is how long a PERMISSIVE port waits for the client's first bytes, before it takes the connection for
+	// plain text in which the server speaks first.
+	inspectTimeout = time.Second
+	// handshakeTimeout ends connections of clients that never begin or never end their TLS handshake.
+	handshakeTimeout = 3 * time.Second
+)
+
+// InboundListeners are those by which others reach the application of p: one for each inbound, or with
+// transparentProxying those that redirection leads to; and the readiness listener. trustDomain is the end of all trust
+// domains.
+func InboundListeners(m *meshview.Mesh, p *meshview.Proxy, trustDomain string) []*listenerv3.Listener {
+	return newInbound(fromServer, m, p, trustDomain).listeners()
+}
+
+// inbound is what all inbound listeners of a proxy are made of.
+type inbound struct {
+	src       source
+	mode      mesh.MTLSMode
+	dataplane *mesh.Dataplane
+	// socket of mutual TLS, nil where it is off.
+	socket *corev3.TransportSocket
+}
+
+func newInbound(src source, m *meshview.Mesh, p *meshview.Proxy, trustDomain string) *inbound {
+	b := &inbound{src: src, mode: mode(m), dataplane: p.Dataplane}
+	if b.mode != "" {
+		b.socket = serverSocket(src, mesh.TrustDomain(p.Dataplane.Mesh, trustDomain))
+	}
+	return b
+}
+
+func (b *inbound) listeners() []*listenerv3.Listener {
+	net := &b.dataplane.Spec.Networking
+	if net.TransparentProxying != nil {
+		return append(b.captures(net.TransparentProxying), readinessListener())
+	}
+	var listeners []*listenerv3.Listener
+	for i := range net.Inbound {
+		listeners = append(listeners, b.listener(&net.Inbound[i]))
+	}
+	return append(listeners, readinessListener())
+}
+
+// listener of one inbound, on its own address and port.
+func (b *inbound) listener(in *mesh.Inbound) *listenerv3.Listener {
+	at := inboundAddress(in)
+	l := &listenerv3.Listener{
+		Name:             InboundListenerName(at),
+		Address:          socketAddress(at),
+		StatPrefix:       inboundStat(in),
+		TrafficDirection: corev3.TrafficDirection_INBOUND,
+		TcpKeepalive:     tcpKeepalive(),
+		EnableReusePort:  wrapperspb.Bool(false), // else another Envoy on this port would share it, silently
+		FilterChains:     b.chains(in, nil),
+	}
+	if b.inspected(in) {
+		inspectTLS(l, nil)
+	}
+	return l
+}
+
+// inspected says whether the mesh's TLS must be told from everything else before a chain can be chosen.
+func (b *inbound) inspected(in *mesh.Inbound) bool {
+	return b.mode == mesh.ModePermissive && !in.ServerFirst
+}
+
+// chains of one inbound; match says which connections are for it, nil for all.
+func (b *inbound) chains(in *mesh.Inbound, match *listenerv3.FilterChainMatch) []*listenerv3.FilterChain {
+	switch {
+	case b.mode == mesh.ModeStrict:
+		return []*listenerv3.FilterChain{b.chain(in, match, b.socket)}
+	case b.inspected(in):
+		return []*listenerv3.FilterChain{b.chain(in, meshTLS(match), b.socket), b.chain(in, match, nil)}
+	default:
+		return []*listenerv3.FilterChain{b.chain(in, match, nil)}
+	}
+}
+
+func (b *inbound) chain(in *mesh.Inbound, match *listenerv3.FilterChainMatch, socket *corev3.TransportSocket) *listenerv3.FilterChain {
+	c := &listenerv3.FilterChain{
+		Name:             inboundClusterName(b.dataplane, in) + ":plain",
+		FilterChainMatch: match,
+		Filters:          []*listenerv3.Filter{b.filter(in, socket != nil)},
+	}
+	if socket != nil {
+		c.Name = inboundClusterName(b.dataplane, in) + ":mtls"
+		c.TransportSocket = socket
+		c.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
+	}
+	return c
+}
+
+func (b *inbound) filter(in *mesh.Inbound, tls bool) *listenerv3.Filter {
+	cluster := inboundClusterName(b.dataplane, in)
+	if !in.Tags.Protocol().IsHTTP() {
+		return tcpProxy(inboundStat(in), cluster, 1)
+	}
+	h := httpProxy(inboundStat(in), inboundAddress(in).String())
+	if tls {
+		// The application learns the client's SPIFFE ID from x-forwarded-client-cert, which nobody else can set.
+		h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
+		h.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{Uri: true}
+	}
+	return withRoutes(h, inboundRoute(cluster))
+}
+
+// meshTLS narrows match to clients that offer the mesh's own ALPN.
+func meshTLS(match *listenerv3.FilterChainMatch) *listenerv3.FilterChainMatch {
+	return &listenerv3.FilterChainMatch{
+		DestinationPort:      match.GetDestinationPort(),
+		PrefixRanges:         match.GetPrefixRanges(),
+		TransportProtocol:    "tls",
+		ApplicationProtocols: []string{alpnMesh},
+	}
+}
+
+// inspectTLS waits for a client's first bytes, but not for ever: a connection of a silent client goes on as plain text.
+// disabled says for which connections not to wait, nil for none.
+func inspectTLS(l *listenerv3.Listener, disabled *listenerv3.ListenerFilterChainMatchPredicate) {
+	f := listenerFilter("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{})
+	f.FilterDisabled = disabled
+	l.ListenerFilters = append(l.ListenerFilters, f)
+	l.ListenerFiltersTimeout = durationpb.New(inspectTimeout)
+	l.ContinueOnListenerFiltersTimeout = true
+}

@@ -1,0 +1,29 @@
+package generator
+
+import (
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+)
+
+// predicate says for which connections a listener filter is off.
+type predicate = listenerv3.ListenerFilterChainMatchPredicate
+
+func destinationPort(port uint32) *predicate {
+	return &predicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_DestinationPortRange{
+		DestinationPortRange: &typev3.Int32Range{Start: int32(port), End: int32(port) + 1},
+	}}
+}
+
+func not(p *predicate) *predicate {
+	return &predicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_NotMatch{NotMatch: p}}
+}
+
+// anyOf takes at least one. Envoy's own form of it takes at least two.
+func anyOf(p []*predicate) *predicate {
+	if len(p) == 1 {
+		return p[0]
+	}
+	return &predicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_OrMatch{
+		OrMatch: &listenerv3.ListenerFilterChainMatchPredicate_MatchSet{Rules: p},
+	}}
+}

@@ -1,0 +1,61 @@
+package generator
+
+import (
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// OutboundRoute sends whatever is asked to the service. It is nil for TCP.
+func OutboundRoute(s *meshview.Service) *routev3.RouteConfiguration {
+	if !s.Protocol.IsHTTP() {
+		return nil
+	}
+	return routes(s.Name, anyPath(), &routev3.RouteAction{
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: s.Name},
+		Timeout:          durationpb.New(0),
+		RetryPolicy:      retryUnsent(),
+	})
+}
+
+func inboundRoute(cluster string) *routev3.RouteConfiguration {
+	return routes(cluster, anyPath(), &routev3.RouteAction{
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
+		Timeout:          durationpb.New(0),
+	})
+}
+
+func routes(name string, match *routev3.RouteMatch, action *routev3.RouteAction) *routev3.RouteConfiguration {
+	return &routev3.RouteConfiguration{
+		Name: name,
+		VirtualHosts: []*routev3.VirtualHost{{
+			Name:    name,
+			Domains: []string{"*"},
+			Routes:  []*routev3.Route{{Match: match, Action: &routev3.Route_Route{Route: action}}},
+		}},
+	}
+}
+
+func anyPath() *routev3.RouteMatch {
+	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
+}
+
+// retryUnsent tries requests again that no application has seen, on another endpoint where there is one. Anything else
+// might be done twice.
+func retryUnsent() *routev3.RetryPolicy {
+	return &routev3.RetryPolicy{
+		RetryOn:    "connect-failure,refused-stream,reset-before-request",
+		NumRetries: wrapperspb.UInt32(2),
+		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
+			Name: "envoy.retry_host_predicates.previous_hosts",
+			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
+				TypedConfig: resource.Any(&previoushostsv3.PreviousHostsPredicate{}),
+			},
+		}},
+		HostSelectionRetryMaxAttempts: 5,
+	}
+}

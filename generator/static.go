@@ -1,0 +1,85 @@
+package generator
+
+import (
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// StaticOptions are what a static configuration is made of.
+type StaticOptions struct {
+	Mesh  *meshview.Mesh
+	Proxy *meshview.Proxy
+	// TrustDomain is the end of all trust domains.
+	TrustDomain string
+	// Certificate chain with leaf first, Key and CA are PEM. They are not needed where mutual TLS is off.
+	Certificate, Key, CA []byte
+}
+
+// Static is the whole configuration of one proxy in one piece, which needs neither control plane nor files: endpoints,
+// routes and secrets are in it.
+func Static(o StaticOptions) *bootstrapv3.Bootstrap {
+	b := envoy(o.Proxy.ID(), o.Proxy.Dataplane.Workload())
+	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{
+		Listeners: staticListeners(o),
+		Clusters:  staticClusters(o),
+	}
+	if mutualTLS(o.Mesh) {
+		b.StaticResources.Secrets = staticSecrets(o)
+	}
+	return b
+}
+
+func staticListeners(o StaticOptions) []*listenerv3.Listener {
+	listeners := newInbound(inline, o.Mesh, o.Proxy, o.TrustDomain).listeners()
+	own := outboundListeners(inline, o.Mesh, o.Proxy)
+	taken := map[string]bool{}
+	for _, l := range own {
+		taken[l.GetName()] = true
+	}
+	listeners = append(listeners, own...)
+	if o.Proxy.Dataplane.Spec.Networking.TransparentProxying == nil {
+		return listeners
+	}
+	for _, name := range o.Proxy.Sees {
+		s := serviceOf(o.Mesh, name)
+		for _, at := range s.Addresses {
+			if !taken[OutboundListenerName(at)] {
+				listeners = append(listeners, outboundListener(inline, s, at, false))
+			}
+		}
+	}
+	return listeners
+}
+
+func staticClusters(o StaticOptions) []*clusterv3.Cluster {
+	clusters := InboundClusters(o.Mesh, o.Proxy)
+	if c := OutboundPassthrough(o.Proxy); c != nil {
+		clusters = append(clusters, c)
+	}
+	for _, name := range o.Proxy.Sees {
+		clusters = append(clusters, outboundCluster(inline, o.Mesh, serviceOf(o.Mesh, name)))
+	}
+	return clusters
+}
+
+func staticSecrets(o StaticOptions) []*tlsv3.Secret {
+	return []*tlsv3.Secret{
+		{
+			Name: SecretIdentity,
+			Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+				CertificateChain: inlineData(o.Certificate),
+				PrivateKey:       inlineData(o.Key),
+			}},
+		},
+		{
+			Name: SecretCA,
+			Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
+				TrustedCa: inlineData(o.CA),
+			}},
+		},
+	}
+}

@@ -1,0 +1,117 @@
+package generator
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// alpnMesh is what every client of the mesh offers, so that a listener can tell the mesh's TLS from the application's.
+const alpnMesh = "sonde"
+
+const (
+	alpnHTTP2 = "h2"
+	alpnHTTP1 = "http/1.1"
+)
+
+// nobody is a SAN that no certificate carries.
+const nobody = "spiffe://nobody"
+
+// mutualTLS says whether proxies of the mesh speak mutual TLS to each other.
+func mutualTLS(m *meshview.Mesh) bool { return m.Spec.Backend() != nil }
+
+// mode is "" where mutual TLS is off.
+func mode(m *meshview.Mesh) mesh.MTLSMode {
+	if b := m.Spec.Backend(); b != nil {
+		return b.Mode
+	}
+	return ""
+}
+
+// serverSocket takes the mesh's clients alone: any workload of the mesh, by a certificate that the mesh's CA signed.
+func serverSocket(src source, trustDomain string) *corev3.TransportSocket {
+	return tlsSocket(&tlsv3.DownstreamTlsContext{
+		CommonTlsContext: commonTLS(src, []string{alpnHTTP2, alpnHTTP1, alpnMesh}, uriSAN(&matcherv3.StringMatcher{
+			MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "spiffe://" + trustDomain + "/"},
+		})),
+		RequireClientCertificate: wrapperspb.Bool(true),
+	})
+}
+
+// clientSocket takes the named workloads alone; where there is none, nobody.
+func clientSocket(src source, s *meshview.Service) *corev3.TransportSocket {
+	identities := s.Identities
+	if len(identities) == 0 {
+		// An empty list of matchers would take every certificate of the mesh.
+		identities = []string{nobody}
+	}
+	accepted := make([]*tlsv3.SubjectAltNameMatcher, 0, len(identities))
+	for _, id := range identities {
+		accepted = append(accepted, uriSAN(&matcherv3.StringMatcher{
+			MatchPattern: &matcherv3.StringMatcher_Exact{Exact: id},
+		}))
+	}
+	return tlsSocket(&tlsv3.UpstreamTlsContext{
+		CommonTlsContext: commonTLS(src, offeredALPN(s.Protocol), accepted...),
+		Sni:              s.Name,
+	})
+}
+
+// offeredALPN begins with the mesh's own name. The server picks the other one, if there is one.
+func offeredALPN(p mesh.Protocol) []string {
+	switch p {
+	case mesh.ProtocolHTTP:
+		return []string{alpnMesh, alpnHTTP1}
+	case mesh.ProtocolHTTP2, mesh.ProtocolGRPC:
+		return []string{alpnMesh, alpnHTTP2}
+	default:
+		return []string{alpnMesh}
+	}
+}
+
+func commonTLS(src source, alpn []string, peers ...*tlsv3.SubjectAltNameMatcher) *tlsv3.CommonTlsContext {
+	return &tlsv3.CommonTlsContext{
+		TlsParams:                      onlyTLS13(),
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secret(src, SecretIdentity, PathIdentity)},
+		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
+			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+				DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: peers},
+				ValidationContextSdsSecretConfig: secret(src, SecretCA, PathCA),
+			},
+		},
+		AlpnProtocols: alpn,
+	}
+}
+
+// onlyTLS13: both ends are Envoys of the mesh.
+func onlyTLS13() *tlsv3.TlsParameters {
+	return &tlsv3.TlsParameters{
+		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+		TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+	}
+}
+
+// secret without a source is one of the static configuration.
+func secret(src source, name, path string) *tlsv3.SdsSecretConfig {
+	if src == inline {
+		return &tlsv3.SdsSecretConfig{Name: name}
+	}
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: fromFile(path)}
+}
+
+func uriSAN(m *matcherv3.StringMatcher) *tlsv3.SubjectAltNameMatcher {
+	return &tlsv3.SubjectAltNameMatcher{SanType: tlsv3.SubjectAltNameMatcher_URI, Matcher: m}
+}
+
+func tlsSocket(context proto.Message) *corev3.TransportSocket {
+	return &corev3.TransportSocket{
+		Name:       "envoy.transport_sockets.tls",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: resource.Any(context)},
+	}
+}
