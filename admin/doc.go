@@ -11,7 +11,7 @@
 //	admin.Options.Bootstrap  the bootstrap that Join would hand out         generator.Bootstrap
 //	admin.Options.CAExpires  end of the signing certificate of a mesh       identity.Authority.CAExpires
 //	admin.Options.Token      signs a dataplane token                        identity.Authority.IssueToken
-//	admin.Options.Rotation   how far a rotation is; starts or goes on       agents
+//	admin.Options.Rotator    how far a rotation is; starts or goes on       agents
 //
 // Every call is authorised by one bearer token, over TLS with the serving certificate. The calls that change something
 // (a token, a rotation) leave a line in the log, without the token.
