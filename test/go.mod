@@ -3,6 +3,7 @@ module github.com/sonde-mesh/sonde/test
 go 1.26.0
 
 require (
+	go.uber.org/goleak v1.3.0
 	golang.org/x/sync v0.24.0
 	google.golang.org/grpc v1.85.0
 )

@@ -1,0 +1,198 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestPortsAreHandedOutOnce(t *testing.T) {
+	seen := map[string]bool{}
+	for range 2 { // two harnesses at a time
+		p, err := newPorts()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = p.close() }()
+		for range 40 {
+			at, err := p.takeAddress()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if seen[at] {
+				t.Errorf("%s was handed out twice", at)
+			}
+			seen[at] = true
+		}
+	}
+}
+
+func TestPortsEnd(t *testing.T) {
+	p, err := newPorts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.close() }()
+	for range blockSize {
+		if _, err = p.take(); err != nil {
+			return
+		}
+	}
+	t.Error("take() gave more ports than the block has")
+}
+
+// sleeper is a process that starts another one and then waits.
+func sleeper(t *testing.T, s *spawner) *Process {
+	t.Helper()
+	dir := t.TempDir()
+	p, err := s.startProcess("sleeper", filepath.Join(dir, "log"), dir, "/bin/sh", "-c", "sleep 60 & echo ready; wait")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(-p.PID(), syscall.SIGKILL) }) // the group
+	err = Poll(t.Context(), StartLimit, "its child", func(context.Context) error {
+		children, err := p.Children("sleep")
+		if err == nil && len(children) != 1 {
+			err = errors.New("there is none")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pids, err := below(dir); err != nil || len(pids) != 2 {
+		t.Errorf("below() = %v, %v, want two processes", pids, err)
+	}
+	return p
+}
+
+func TestProcess(t *testing.T) {
+	s := newSpawner()
+	defer s.close()
+	p := sleeper(t, s)
+	if !p.Running() {
+		t.Error("Running() = false, want true")
+	}
+	if err := p.Terminate(t.Context()); err == nil || !strings.Contains(err.Error(), "signal: terminated") {
+		t.Errorf("Terminate() error = %v, want how it ended", err)
+	}
+	if p.Running() {
+		t.Error("Running() = true after its end")
+	}
+	if log := p.tail(5); log != "ready" {
+		t.Errorf("the log is %q", log)
+	}
+	p.Kill() // of a process that has ended: nothing
+}
+
+func TestProcessThatDoesNotEnd(t *testing.T) {
+	s := newSpawner()
+	defer s.close()
+	dir := t.TempDir()
+	p, err := s.startProcess("stubborn", filepath.Join(dir, "log"), dir, "/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Poll(t.Context(), StartLimit, "it", func(context.Context) error {
+		if p.tail(1) != "ready" {
+			return errors.New("not ready")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := p.Terminate(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Terminate() error = %v, want %v", err, context.DeadlineExceeded)
+	}
+	p.Kill()
+}
+
+func TestProcessesEndWithTheSpawner(t *testing.T) {
+	s := newSpawner()
+	p := sleeper(t, s)
+	s.close() // as if this program had died: nobody told the process
+	select {
+	case <-p.Done():
+	case <-time.After(StartLimit):
+		t.Fatal("the process goes on")
+	}
+}
+
+func TestPoll(t *testing.T) {
+	calls := 0
+	err := Poll(t.Context(), time.Minute, "three", func(context.Context) error {
+		if calls++; calls < 3 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if err != nil || calls != 3 {
+		t.Errorf("Poll() = %v after %d calls, want nil after 3", err, calls)
+	}
+	err = Poll(t.Context(), 30*time.Millisecond, "a miracle", func(context.Context) error { return errors.New("not yet") })
+	if err == nil || !strings.Contains(err.Error(), "wait for a miracle for 30ms: not yet") {
+		t.Errorf("Poll() error = %v", err)
+	}
+	err = Poll(t.Context(), time.Hour, "the dead", func(context.Context) error { return errHopeless })
+	if !errors.Is(err, errHopeless) {
+		t.Errorf("Poll() error = %v, want %v", err, errHopeless)
+	}
+}
+
+func TestLoadCounts(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/bad" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte(`{"instance":"one"}`))
+	}))
+	defer server.Close()
+	load := StartLoad(t.Context(), 0, NewHTTPCaller(server.URL, true, false), NewHTTPCaller(server.URL+"/bad", false, false))
+	err := Poll(t.Context(), StartLimit, "calls of both kinds", func(context.Context) error {
+		if r := load.Report(); r.Failed < 3 || r.Instances["one"] < 3 {
+			return errors.New(r.String())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	r := load.Stop()
+	if r.Calls != r.Failed+r.Instances["one"] || len(r.Reasons) != 1 {
+		t.Errorf("report %+v does not add up", r)
+	}
+	if !strings.Contains(r.String(), "answers 503") {
+		t.Errorf("String() = %q does not name the reason", r)
+	}
+	if again := load.Report(); again.Calls != r.Calls {
+		t.Errorf("a load that is stopped made %d more calls", again.Calls-r.Calls)
+	}
+}
+
+func TestRoot(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(root, "test", "harness")); err != nil {
+		t.Error(err)
+	}
+	t.Chdir(t.TempDir())
+	if root, err := Root(); err == nil {
+		t.Errorf("Root() = %q outside of the repository, want an error", root)
+	}
+}
