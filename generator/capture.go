@@ -45,7 +45,7 @@ func (b *inbound) captures(tp *mesh.TransparentProxying) []*listenerv3.Listener 
 		if b.mode != mesh.ModeStrict {
 			l.DefaultFilterChain = &listenerv3.FilterChain{
 				Name:    "passthrough",
-				Filters: []*listenerv3.Filter{tcpProxy("inbound_tcp_passthrough", NameInboundPassthrough, 1)},
+				Filters: []*listenerv3.Filter{tcpProxy("inbound_passthrough", NameInboundPassthrough, 1)},
 			}
 		}
 		listeners = append(listeners, l)
@@ -98,7 +98,7 @@ func readinessChain() *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{
 		Name:             NameReadiness,
 		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(mesh.PortReadiness)},
-		Filters: []*listenerv3.Filter{withRoutes(httpProxy("agent_readiness", ""),
+		Filters: []*listenerv3.Filter{withRoutes(httpProxy("inbound_readiness", ""),
 			routes(NameReadiness, path, &routev3.RouteAction{
 				ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: NameAgentReadiness},
 				Timeout:          durationpb.New(connectTimeout),

@@ -118,7 +118,7 @@ func InboundClusters(m *meshview.Mesh, p *meshview.Proxy) []*clusterv3.Cluster {
 	if redirected {
 		clusters = append(clusters, agentReadiness())
 		if mode(m) != mesh.ModeStrict {
-			c := passthrough(NameInboundPassthrough, "inbound_tcp_passthrough")
+			c := passthrough(NameInboundPassthrough, "inbound_passthrough")
 			c.UpstreamBindConfig = pastRedirection()
 			clusters = append(clusters, c)
 		}
@@ -147,7 +147,7 @@ func inboundCluster(d *mesh.Dataplane, in *mesh.Inbound) *clusterv3.Cluster {
 func agentReadiness() *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 NameAgentReadiness,
-		AltStatName:          "agent_readiness",
+		AltStatName:          "inbound_readiness",
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(time.Second),
 		LoadAssignment:       assignment(NameAgentReadiness, pipeAddress(PipeAgent, 0)),

@@ -27,7 +27,7 @@ const testdata = "../testdata"
 
 // goldenNames are the files that this package writes into the folder of a proxy.
 func goldenNames() []string {
-	return []string{"bootstrap.yaml", "clusters.yaml", "endpoints.yaml", "listeners.yaml", "routes.yaml"}
+	return []string{"bootstrap.yaml", "clusters.yaml", "endpoints.yaml", "listeners.yaml", "routes.yaml", "static.yaml"}
 }
 
 func TestGolden(t *testing.T) {
@@ -118,7 +118,25 @@ func goldenFiles(t *testing.T, m *meshview.Mesh, p *meshview.Proxy) map[string][
 		"endpoints.yaml": toYAMLList(t, endpoints),
 		"listeners.yaml": toYAMLList(t, listeners),
 		"routes.yaml":    toYAMLList(t, routes),
+		"static.yaml": toYAML(t, generator.Static(generator.StaticOptions{
+			Mesh:        m,
+			Proxy:       p,
+			TrustDomain: mesh.DefaultTrustDomain,
+			Certificate: pem(t, "certificate.pem"),
+			Key:         pem(t, "key.pem"),
+			CA:          pem(t, "ca.pem"),
+		})),
 	}
+}
+
+// pem reads one of the throw-away files beside this test.
+func pem(t *testing.T, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
 }
 
 func serviceListeners(m *meshview.Mesh, p *meshview.Proxy, own []*listenerv3.Listener) []*listenerv3.Listener {
@@ -140,15 +158,11 @@ func serviceListeners(m *meshview.Mesh, p *meshview.Proxy, own []*listenerv3.Lis
 
 func bootstrap(t *testing.T, p *meshview.Proxy) proto.Message {
 	t.Helper()
-	ca, err := os.ReadFile(filepath.Join(testdata, "serving-ca.pem"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	b, err := generator.Bootstrap(generator.BootstrapOptions{
 		Node:         p.ID(),
 		Cluster:      p.Dataplane.Workload(),
 		ControlPlane: "sonde-cp.example:5678",
-		ServingCA:    ca,
+		ServingCA:    pem(t, "serving-ca.pem"),
 		ServingName:  mesh.ServingName,
 	})
 	if err != nil {
@@ -253,4 +267,3 @@ func idsIn(text []byte, prefix string) []mesh.ID {
 	}
 	return ids
 }
-

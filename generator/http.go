@@ -73,13 +73,12 @@ func withRDS(h *hcmv3.HttpConnectionManager, name string) *listenerv3.Filter {
 	return filter("envoy.filters.network.http_connection_manager", h)
 }
 
-// http1 keeps what a plain connection would have kept: the case of header names, trailers, HTTP/1.0, any method.
+// http1 keeps what a plain connection would have kept: the case of header names, trailers, HTTP/1.0.
 func http1(defaultHost string) *corev3.Http1ProtocolOptions {
 	return &corev3.Http1ProtocolOptions{
 		AcceptHttp_10:         defaultHost != "",
 		DefaultHostForHttp_10: defaultHost,
 		EnableTrailers:        true,
-		AllowCustomMethods:    true,
 		HeaderKeyFormat: &corev3.Http1ProtocolOptions_HeaderKeyFormat{
 			HeaderFormat: &corev3.Http1ProtocolOptions_HeaderKeyFormat_StatefulFormatter{
 				StatefulFormatter: &corev3.TypedExtensionConfig{

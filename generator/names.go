@@ -57,14 +57,10 @@ func inboundClusterName(d *mesh.Dataplane, in *mesh.Inbound) string {
 	return "inbound:" + strconv.FormatUint(uint64(in.Port), 10)
 }
 
-// inboundStat is the name of an inbound in statistics: the same on all replicas, whatever their address. That of TCP
-// differs, because connections are counted there when the proxy drains, and requests elsewhere.
+// inboundStat is the name of an inbound in statistics: the same on all replicas, whatever their address. Those of all that
+// comes in begin with "inbound_": the agent adds them up when the proxy drains.
 func inboundStat(in *mesh.Inbound) string {
-	prefix := "inbound_"
-	if !in.Tags.Protocol().IsHTTP() {
-		prefix = "inbound_tcp_"
-	}
-	return prefix + strconv.FormatUint(uint64(in.Port), 10)
+	return "inbound_" + strconv.FormatUint(uint64(in.Port), 10)
 }
 
 func outboundStat(service string) string { return "outbound_" + service }
