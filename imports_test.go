@@ -1,0 +1,276 @@
+// Package sonde_test guards the architecture: the folders are the stages of the data, and each may import only what
+// docs/architecture.md says.
+package sonde_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/sonde-mesh/sonde"
+
+// Libraries that some stages keep free of, with all that they import themselves.
+var (
+	kubernetes  = []string{"k8s.io", "sigs.k8s.io/controller-runtime"}
+	envoyProtos = []string{"github.com/envoyproxy", "github.com/cncf/xds"}
+	grpc        = []string{"google.golang.org/grpc"}
+	protobuf    = []string{"google.golang.org/protobuf"}
+	// effects are what a pure stage cannot have. They are looked for in its own imports alone: what it stands on is
+	// not pure all the way down.
+	effects = []string{"os", "io/fs", "net", "net/http", "log", "log/slog", "crypto/rand", "math/rand", "math/rand/v2"}
+)
+
+// rule is one row of the table in docs/architecture.md.
+type rule struct {
+	// own are the folders of ours that it may import, besides itself and folders below it.
+	own []string
+	// any lets it import every folder but programs.
+	any bool
+	// std restricts it to the standard library.
+	std bool
+	// forbidden libraries, directly or through others.
+	forbidden [][]string
+	// pure forbids effects.
+	pure bool
+}
+
+// rules maps each folder, with all below it that has no row of its own, to what it may import. Other libraries are free.
+var rules = map[string]rule{
+	"api/mesh":     {std: true},
+	"api/agent/v1": {forbidden: [][]string{kubernetes, envoyProtos}},
+	"api/admin/v1": {forbidden: [][]string{kubernetes, envoyProtos}},
+	"meshview":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
+	"store":        {own: []string{"api/mesh", "meshview"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
+	"generator": {
+		own:       []string{"api/mesh", "meshview", "xds/resource"},
+		forbidden: [][]string{kubernetes, grpc},
+		pure:      true,
+	},
+	"xds":          {own: []string{"xds/resource"}, forbidden: [][]string{kubernetes}},
+	"xds/resource": {forbidden: [][]string{kubernetes, grpc}},
+	"identity":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"agents": {
+		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview"},
+		forbidden: [][]string{kubernetes, envoyProtos},
+	},
+	"admin": {
+		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview"},
+		forbidden: [][]string{kubernetes, envoyProtos},
+	},
+	"dpagent": {
+		own:       []string{"api/mesh", "api/agent/v1", "health"},
+		forbidden: [][]string{kubernetes, envoyProtos},
+	},
+	"health":       {forbidden: [][]string{kubernetes, envoyProtos}},
+	"cmd/sonde-cp": {any: true},
+	"cmd/sonde-dp": {any: true, forbidden: [][]string{kubernetes, envoyProtos}},
+	"cmd/sondectl": {any: true},
+}
+
+// listed is what go list says of a package.
+type listed struct {
+	ImportPath   string
+	Standard     bool
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+}
+
+// list returns every package of this module and all that they stand on, by import path.
+func list(t *testing.T) map[string]listed {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=ImportPath,Standard,Imports,TestImports,XTestImports", "./...")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	packages := map[string]listed{}
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		switch err := decoder.Decode(&p); {
+		case errors.Is(err, io.EOF):
+			return packages
+		case err != nil:
+			t.Fatalf("decode what go list says: %v", err)
+		}
+		packages[p.ImportPath] = p
+	}
+}
+
+// folderOf returns the folder of one of our packages; false for others.
+func folderOf(importPath string) (string, bool) {
+	if importPath == module {
+		return ".", true
+	}
+	return strings.CutPrefix(importPath, module+"/")
+}
+
+// ruleOf returns the nearest row of the table, "" if there is none.
+func ruleOf(folder string) string {
+	for ; folder != "."; folder = path.Dir(folder) {
+		if _, ok := rules[folder]; ok {
+			return folder
+		}
+	}
+	return ""
+}
+
+func under(importPath string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool {
+		return importPath == p || strings.HasPrefix(importPath, p+"/")
+	})
+}
+
+// isProgram says whether a folder is one that nothing may import.
+func isProgram(folder string) bool {
+	return under(folder, []string{"cmd", "test", "tools"})
+}
+
+func TestImports(t *testing.T) {
+	packages := list(t)
+	seen := map[string]bool{}
+	for importPath, p := range packages {
+		folder, own := folderOf(importPath)
+		if !own {
+			continue
+		}
+		for _, i := range slices.Concat(p.TestImports, p.XTestImports) {
+			if f, own := folderOf(i); own && isProgram(f) && f != folder {
+				t.Errorf("a test of %s imports %s: nothing imports cmd, test or tools", folder, f)
+			}
+		}
+		if folder == "." {
+			if len(p.Imports) > 0 {
+				t.Error("the root folder holds code: it is for tests of the whole tree alone")
+			}
+			continue
+		}
+		row := ruleOf(folder)
+		if row == "" {
+			t.Errorf("folder %s has no row in the table: give it one in rules and in docs/architecture.md", folder)
+			continue
+		}
+		seen[row] = true
+		for _, complaint := range check(packages, p, row) {
+			t.Errorf("%s %s (docs/architecture.md, table of folders)", folder, complaint)
+		}
+	}
+	for row := range rules {
+		if !seen[row] {
+			t.Errorf("the table has a row for %s, but there is no such folder", row)
+		}
+	}
+}
+
+// check returns what a package does that the row of its folder forbids.
+func check(packages map[string]listed, p listed, row string) (complaints []string) {
+	for _, i := range p.Imports {
+		if complaint := checkImport(i, packages[i].Standard, row); complaint != "" {
+			complaints = append(complaints, "imports "+complaint)
+		}
+	}
+	for _, libraries := range rules[row].forbidden {
+		if chain := chainTo(packages, p.ImportPath, libraries, map[string]bool{}); chain != nil {
+			complaints = append(complaints, "may not stand on "+libraries[0]+": "+strings.Join(chain, " -> "))
+		}
+	}
+	return complaints
+}
+
+// checkImport returns why a package under that row may not import another one, "" if it may.
+func checkImport(importPath string, standard bool, row string) string {
+	r := rules[row]
+	f, own := folderOf(importPath)
+	switch {
+	case !own && r.std && !standard:
+		return importPath + ", may import the standard library alone"
+	case !own && r.pure && slices.Contains(effects, importPath):
+		return importPath + ", but is pure: no clock, no log, no I/O"
+	case !own || ruleOf(f) == row:
+		return ""
+	case isProgram(f):
+		return f + ": nothing imports cmd, test or tools"
+	case !r.any && !slices.Contains(r.own, ruleOf(f)):
+		return f + ", may import of ours: " + strings.Join(r.own, ", ")
+	}
+	return ""
+}
+
+// chainTo returns how a package comes to import one of libraries, nil if it does not.
+func chainTo(packages map[string]listed, from string, libraries []string, visited map[string]bool) []string {
+	if visited[from] {
+		return nil
+	}
+	visited[from] = true
+	if under(from, libraries) {
+		return []string{from}
+	}
+	for _, i := range packages[from].Imports {
+		if chain := chainTo(packages, i, libraries, visited); chain != nil {
+			return append([]string{from}, chain...)
+		}
+	}
+	return nil
+}
+
+// TestCheck shows that the test above can fail: on a tree that breaks each rule once.
+func TestCheck(t *testing.T) {
+	tests := map[string]struct {
+		folder  string
+		imports []string
+		want    string // "" for none
+	}{
+		"allowed":                {"meshview", []string{module + "/api/mesh", "sync"}, ""},
+		"itself, below":          {"dpagent/probe", []string{module + "/dpagent/table"}, ""},
+		"another stage":          {"meshview", []string{module + "/xds"}, "imports xds, may import of ours: api/mesh"},
+		"row below a row":        {"meshview", []string{module + "/xds/resource"}, "imports xds/resource"},
+		"parent of its own row":  {"xds/resource", []string{module + "/xds"}, "imports xds"},
+		"a program":              {"store", []string{module + "/cmd/sonde-cp"}, "nothing imports cmd"},
+		"a program by a program": {"cmd/sondectl", []string{module + "/cmd/sonde-cp"}, "nothing imports cmd"},
+		"tools by a program":     {"cmd/sondectl", []string{module + "/tools/envoy"}, "nothing imports cmd"},
+		"library in the model":   {"api/mesh", []string{"example.com/library"}, "standard library alone"},
+		"forbidden library":      {"dpagent", []string{"k8s.io/api/core/v1"}, "may not stand on k8s.io"},
+		"forbidden by another":   {"cmd/sonde-dp", []string{"example.com/library"}, "example.com/library -> github.com/envoyproxy/x"},
+		"effect of a pure stage": {"generator", []string{"log/slog"}, "is pure"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := listed{ImportPath: module + "/" + tc.folder, Imports: tc.imports}
+			packages := map[string]listed{
+				p.ImportPath:          p,
+				"sync":                {Standard: true},
+				"log/slog":            {Standard: true},
+				"example.com/library": {ImportPath: "example.com/library", Imports: []string{"github.com/envoyproxy/x"}},
+			}
+			got := check(packages, p, ruleOf(tc.folder))
+			if tc.want == "" && len(got) > 0 {
+				t.Errorf("check() = %q, want none", got)
+			}
+			if tc.want != "" && (len(got) != 1 || !strings.Contains(got[0], tc.want)) {
+				t.Errorf("check() = %q, want one with %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestTableInDocs keeps the table that people read in step with the one that is enforced.
+func TestTableInDocs(t *testing.T) {
+	text, err := os.ReadFile("docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range slices.Sorted(maps.Keys(rules)) {
+		if !strings.Contains(string(text), "\n| `"+row+"` |") {
+			t.Errorf("docs/architecture.md has no row for `%s`", row)
+		}
+	}
+}
