@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -26,18 +27,6 @@ func Decode(file string, data []byte) ([]Document, []Problem) {
 		documents = append(documents, e.Document)
 	}
 	return documents, problems
-}
-
-// entry is a document that is good in itself, with what problems between documents have to name.
-type entry struct {
-	Document
-	name, mesh field
-}
-
-// field is a field as a document wrote it.
-type field struct {
-	path string
-	line int
 }
 
 func decodeFile(file string, data []byte) ([]entry, []Problem) {
@@ -70,23 +59,19 @@ func decodeFile(file string, data []byte) ([]entry, []Problem) {
 		}
 		problems = append(problems, d.problems...)
 	}
-	return entries, problems
+	return entries, cut(problems)
 }
 
-// duplicate is the problem of an object that is elsewhere too.
-func duplicate(e entry, other Place) Problem {
-	k := e.Object.Key()
-	what := "the " + string(k.Kind)
-	if k.Mesh != "" {
-		what += " of mesh " + strconv.Quote(k.Mesh)
+// cut keeps the first problems of a file.
+func cut(problems []Problem) []Problem {
+	if len(problems) <= maxProblems {
+		return problems
 	}
-	return e.problem(e.name, k.Name, "must be unique: "+what+" with this name is in "+other.String()+" too")
-}
-
-func (e entry) problem(at field, value, allowed string) Problem {
-	place := e.Place
-	place.Line = at.line
-	return Problem{Place: place, Severity: Error, Err: &mesh.FieldError{Field: at.path, Value: value, Allowed: allowed}}
+	more := Problem{Place: Place{File: problems[0].File}, Err: errors.New("there are more problems than are listed")}
+	for _, p := range problems[maxProblems:] {
+		more.Severity = max(more.Severity, p.Severity)
+	}
+	return append(problems[:maxProblems:maxProblems], more)
 }
 
 // decoder reads one document.
@@ -100,18 +85,17 @@ type decoder struct {
 	failed   bool
 }
 
-// report adds a problem, up to the limit.
 func (d *decoder) report(line int, severity Severity, err error) {
 	d.failed = d.failed || severity == Error
-	if len(d.problems) > maxProblems {
-		return
-	}
-	if len(d.problems) == maxProblems {
-		severity, err = Error, errors.New("there are more problems than are listed")
-	}
 	place := d.place
 	place.Line = line
-	d.problems = append(d.problems, Problem{Place: place, Severity: severity, Err: err})
+	p := Problem{Place: place, Severity: severity, Err: err}
+	switch {
+	case len(d.problems) <= maxProblems:
+		d.problems = append(d.problems, p)
+	case severity == Error:
+		d.problems[maxProblems] = p // cut must see that there is an Error
+	}
 }
 
 func (d *decoder) line(n *yaml.Node) int { return n.Line + d.offset }
@@ -150,7 +134,7 @@ func (d *decoder) parse(text []byte) *yaml.Node {
 	var document, second yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	err := decoder.Decode(&document)
-	if err == nil && decoder.Decode(&second) != io.EOF {
+	if err == nil && !errors.Is(decoder.Decode(&second), io.EOF) {
 		err = errors.New("a second document must begin with --- on a line of its own")
 	}
 	if errors.Is(err, io.EOF) {
@@ -261,9 +245,9 @@ func (d *decoder) warn(o mesh.Object) {
 		note("tcpProbes", "", "is deprecated: the agent answers probes by itself")
 	}
 	for i, out := range dp.Spec.Networking.Outbound {
-		for key, value := range out.Tags {
+		for _, key := range slices.Sorted(maps.Keys(out.Tags)) {
 			if key != mesh.TagService {
-				note(fmt.Sprintf("networking.outbound[%d].tags[%q]", i, key), value, "has no effect: an outbound goes by "+mesh.TagService+" alone")
+				note(fmt.Sprintf("networking.outbound[%d].tags[%q]", i, key), out.Tags[key], "has no effect: an outbound goes by "+mesh.TagService+" alone")
 			}
 		}
 	}

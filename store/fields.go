@@ -1,7 +1,6 @@
 package store
 
 import (
-	"encoding"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -141,13 +140,9 @@ func (d *decoder) value(n *yaml.Node, path string, to reflect.Value) {
 	if isNull(n) {
 		return
 	}
-	if u, ok := to.Addr().Interface().(encoding.TextUnmarshaler); ok {
-		if !isString(n) || u.UnmarshalText([]byte(n.Value)) != nil {
-			d.fail(n, path, shown(n), mesh.AllowedDuration)
-		}
-		return
-	}
 	switch to.Kind() {
+	case reflect.Int64:
+		d.duration(n, path, to)
 	case reflect.Pointer:
 		target := reflect.New(to.Type().Elem())
 		d.value(n, path, target.Elem())
@@ -164,16 +159,25 @@ func (d *decoder) value(n *yaml.Node, path string, to reflect.Value) {
 		}
 		to.SetString(n.Value)
 	case reflect.Bool:
-		var b bool
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(&b) != nil {
+		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" {
 			d.fail(n, path, shown(n), "must be true or false")
 		}
-		to.SetBool(b)
+		to.SetBool(strings.EqualFold(n.Value, "true"))
 	case reflect.Uint32:
 		to.SetUint(d.port(n, path))
 	default:
 		panic("store: the model has a field of a type that is not read: " + to.Type().String())
 	}
+}
+
+// duration reads the only signed number of the model.
+func (d *decoder) duration(n *yaml.Node, path string, to reflect.Value) {
+	length, err := mesh.ParseDuration(n.Value)
+	if !isString(n) || err != nil {
+		d.fail(n, path, shown(n), mesh.AllowedDuration)
+		return
+	}
+	to.Set(reflect.ValueOf(length))
 }
 
 // port reads a number: every number of the model is a port. It is read here, not in Validate, what Validate cannot see:

@@ -4,12 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // Read reads a file, a folder as Dir does, or standard input where path is "-". Beside the problems of Decode it finds
@@ -19,26 +18,26 @@ func Read(path string, stdin io.Reader) ([]Document, []Problem, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	var entries []entry
 	var problems []Problem
-	c := claims{}
 	for _, f := range files {
-		entries, found := decodeFile(f.name, f.data)
+		good, found := decodeFile(f.name, f.data)
+		entries = append(entries, good...)
 		problems = append(problems, found...)
-		problems = append(problems, c.add(entries)...)
 	}
-	entries, found := c.known()
+	chosen, found := choose(entries, nil)
 	problems = append(problems, found...)
-	documents := make([]Document, 0, len(entries))
-	for _, e := range entries {
-		documents = append(documents, e.Document)
+	strangers, found := chosen.strangers()
+	problems = append(problems, found...)
+	var documents []Document
+	for key, e := range chosen {
+		if !strangers[key] {
+			documents = append(documents, e.Document)
+		}
 	}
-	sortByPlace(documents, problems)
-	return documents, problems, nil
-}
-
-func sortByPlace(documents []Document, problems []Problem) {
 	slices.SortFunc(documents, func(a, b Document) int { return comparePlace(a.Place, b.Place) })
 	slices.SortStableFunc(problems, func(a, b Problem) int { return comparePlace(a.Place, b.Place) })
+	return documents, problems, nil
 }
 
 func comparePlace(a, b Place) int {
@@ -64,9 +63,11 @@ func readAll(path string, stdin io.Reader) ([]fileText, error) {
 	}
 	names := []string{path}
 	if info.IsDir() {
-		if names, err = listFolder(path); err != nil {
+		listed, err := listFolder(path)
+		if err != nil {
 			return nil, err
 		}
+		names = slices.Sorted(maps.Keys(listed))
 	}
 	files := make([]fileText, 0, len(names))
 	for _, name := range names {
@@ -95,24 +96,25 @@ func readFile(name string) ([]byte, error) {
 // limited reads one byte more than a file may have, so that Decode can tell.
 func limited(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, maxFile+1)) }
 
-// listFolder lists the files of a folder that hold objects, sorted: *.yaml, *.yml and *.json, not hidden ones, links
-// followed, folders within left alone.
-func listFolder(path string) ([]string, error) {
+// listFolder lists the files of a folder that hold objects: *.yaml, *.yml and *.json, not hidden ones, links followed,
+// folders within left alone.
+func listFolder(path string) (map[string]os.FileInfo, error) {
 	all, err := os.ReadDir(path)
 	if err != nil {
 		return nil, fmt.Errorf("list folder of objects: %w", err)
 	}
-	var names []string
+	listed := map[string]os.FileInfo{}
 	for _, item := range all {
 		if !isObjectFile(item.Name()) {
 			continue
 		}
 		name := filepath.Join(path, item.Name())
+		// A link that leads nowhere, or a file that has just gone, is as good as not there.
 		if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
-			names = append(names, name)
+			listed[name] = info
 		}
 	}
-	return names, nil
+	return listed, nil
 }
 
 func isObjectFile(name string) bool {
@@ -121,59 +123,4 @@ func isObjectFile(name string) bool {
 		return !strings.HasPrefix(name, ".")
 	}
 	return false
-}
-
-// claims are the objects of several files, and which document each is taken from.
-type claims map[mesh.Key]entry
-
-// add takes the objects of one file, but for those that another file has.
-func (c claims) add(entries []entry) []Problem {
-	var problems []Problem
-	for _, e := range entries {
-		if other, taken := c[e.Object.Key()]; taken {
-			problems = append(problems, duplicate(e, other.Place))
-			continue
-		}
-		c[e.Object.Key()] = e
-	}
-	return problems
-}
-
-// known returns the objects whose mesh is among them, and a problem for each of the others. Without any Mesh there is
-// one named default.
-func (c claims) known() ([]entry, []Problem) {
-	meshes := c.meshes()
-	good := make([]entry, 0, len(c))
-	var problems []Problem
-	for key, e := range c {
-		if key.Kind == mesh.KindMesh || slices.Contains(meshes, key.Mesh) {
-			good = append(good, e)
-		} else {
-			problems = append(problems, e.problem(e.mesh, key.Mesh, "must be the name of a Mesh: "+shorten(meshes)))
-		}
-	}
-	return good, problems
-}
-
-func (c claims) meshes() []string {
-	var names []string
-	for key := range c {
-		if key.Kind == mesh.KindMesh {
-			names = append(names, key.Name)
-		}
-	}
-	if len(names) == 0 {
-		return []string{mesh.DefaultMesh}
-	}
-	slices.Sort(names)
-	return names
-}
-
-// shorten lists the first few of many names.
-func shorten(names []string) string {
-	const few = 10
-	if len(names) > few {
-		return strings.Join(names[:few], ", ") + ", ..."
-	}
-	return strings.Join(names, ", ")
 }

@@ -11,8 +11,8 @@ import (
 const (
 	maxDocument = 1 << 20
 	maxFile     = 8 << 20
-	// maxProblems of one document are named: whoever reads them has enough to do.
-	maxProblems = 50
+	// maxProblems of one file are named: whoever reads them has enough to do.
+	maxProblems = 100
 )
 
 // Document is one object and where it was read.
@@ -57,7 +57,7 @@ func (s Severity) String() string {
 }
 
 // Problem is what is wrong at a place.
-type Problem struct {
+type Problem struct { //nolint:errname // it may be a warning
 	Place
 	Severity Severity
 	// Err is a *mesh.FieldError wherever one field is to blame.

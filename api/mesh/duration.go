@@ -72,7 +72,7 @@ func (d Duration) String() string {
 		// A single day stays "24h", the way people write it.
 		if n := rest / unit.length; n > 1 || n == 1 && (b.Len() > 0 || unit.length == year) {
 			fmt.Fprintf(&b, "%d%s", n, unit.letter)
-			rest -= n * unit.length
+			rest %= unit.length
 		}
 	}
 	if rest > 0 {

@@ -9,7 +9,7 @@ type Mesh struct {
 }
 
 // MeshSpec is what a Mesh says; on Kubernetes the spec of the CRD.
-type MeshSpec struct {
+type MeshSpec struct { //nolint:revive // as DataplaneSpec and ServiceSpec, and the CRD
 	// MTLS is absent in a mesh whose connections are plain text.
 	MTLS *MTLS `json:"mtls,omitempty"`
 }

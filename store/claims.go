@@ -1,0 +1,129 @@
+package store
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// entry is a document that is good in itself, with what problems between documents have to name.
+type entry struct {
+	Document
+	name, mesh field
+}
+
+// field is a field as a document wrote it.
+type field struct {
+	path string
+	line int
+}
+
+func (e entry) problem(at field, value, allowed string) Problem {
+	place := e.Place
+	place.Line = at.line
+	return Problem{Place: place, Severity: Error, Err: &mesh.FieldError{Field: at.path, Value: value, Allowed: allowed}}
+}
+
+// duplicate is the problem of an object that is elsewhere too.
+func duplicate(e entry, other Place) Problem {
+	k := e.Object.Key()
+	what := "the " + string(k.Kind)
+	if k.Mesh != "" {
+		what += " of mesh " + strconv.Quote(k.Mesh)
+	}
+	return e.problem(e.name, k.Name, "must be unique: "+what+" with this name is in "+other.String()+" too")
+}
+
+// claims say which document each object is taken from.
+type claims map[mesh.Key]entry
+
+// choose takes each object from the file that it has been taken from so far, else from the first one in the order of
+// entries. The other documents are problems.
+func choose(entries []entry, soFar claims) (claims, []Problem) {
+	chosen := claims{}
+	for _, e := range entries {
+		key := e.Object.Key()
+		owner, owned := soFar[key]
+		if _, taken := chosen[key]; !taken || owned && owner.Place.File == e.Place.File {
+			chosen[key] = e
+		}
+	}
+	var problems []Problem
+	for _, e := range entries {
+		if winner := chosen[e.Object.Key()]; winner.Place != e.Place {
+			problems = append(problems, duplicate(e, winner.Place))
+		}
+	}
+	return chosen, problems
+}
+
+// strangers are the objects whose mesh is not among the claims, each with a problem. Without any Mesh there is one named
+// default.
+func (c claims) strangers() (map[mesh.Key]bool, []Problem) {
+	meshes := c.meshes()
+	keys := map[mesh.Key]bool{}
+	var problems []Problem
+	for key, e := range c {
+		if _, known := slices.BinarySearch(meshes, key.Mesh); key.Kind != mesh.KindMesh && !known {
+			keys[key] = true
+			problems = append(problems, e.problem(e.mesh, key.Mesh, "must be the name of a Mesh: "+shorten(meshes)))
+		}
+	}
+	return keys, problems
+}
+
+// meshes are the names of meshes, sorted.
+func (c claims) meshes() []string {
+	var names []string
+	for key := range c {
+		if key.Kind == mesh.KindMesh {
+			names = append(names, key.Name)
+		}
+	}
+	if len(names) == 0 {
+		return []string{mesh.DefaultMesh}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// settle drops the strangers, but for those of a mesh that was there before: removing a Mesh, or adding a first one that
+// is not the default, takes nothing down that is in use. Such a mesh stays as it was.
+func (c claims) settle(strangers map[mesh.Key]bool, before claims) {
+	for key := range strangers {
+		meshKey := mesh.Key{Kind: mesh.KindMesh, Name: key.Mesh}
+		old, kept := before[meshKey]
+		if !kept && len(before) > 0 && slices.Contains(before.meshes(), key.Mesh) {
+			implied := &mesh.Mesh{Name: key.Mesh}
+			implied.SetDefaults()
+			old, kept = entry{Document: Document{Object: implied}}, true
+		}
+		if kept {
+			c[meshKey] = old
+		} else {
+			delete(c, key)
+		}
+	}
+}
+
+// keys in the order in which they are handed on: a Mesh before what is in it.
+func (c claims) keys() []mesh.Key {
+	return slices.SortedFunc(maps.Keys(c), func(a, b mesh.Key) int {
+		return cmp.Or(
+			cmp.Compare(slices.Index(mesh.Kinds(), a.Kind), slices.Index(mesh.Kinds(), b.Kind)),
+			cmp.Compare(a.Mesh, b.Mesh), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// shorten lists the first few of many names.
+func shorten(names []string) string {
+	const few = 10
+	if len(names) > few {
+		return strings.Join(names[:few], ", ") + ", ..."
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,194 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+const (
+	// defaultSettle is how long a file must stay as it is before it is read: an editor may write it in several steps.
+	defaultSettle = 100 * time.Millisecond
+	// defaultRescan finds what no event told: a link to another folder, a network file system.
+	defaultRescan = 10 * time.Second
+)
+
+// Builder is what a Dir calls, with the name of its source. The calls return at once.
+type Builder interface {
+	Set(source string, o mesh.Object)
+	Delete(source string, k mesh.Key)
+	Synced(source string)
+}
+
+// DirOptions of a Dir.
+type DirOptions struct {
+	// Path of the folder.
+	Path string
+	// Builder gets what the folder holds, and each change.
+	Builder Builder
+	// Source names the folder to the Builder.
+	Source string
+	// Logger of problems, each once. Default: none.
+	Logger *slog.Logger
+	// Registerer of the metric sonde_store_problems. Default: none.
+	Registerer prometheus.Registerer
+}
+
+// Dir keeps a Builder as a folder of files says. A file that has an error keeps its last good content.
+type Dir struct {
+	o              DirOptions
+	settle, rescan time.Duration
+	folder         *folder
+	applied        claims
+	synced         bool
+	metric         *prometheus.GaugeVec
+
+	mu       sync.Mutex
+	problems []Problem // as of the last look
+}
+
+// NewDir makes a Dir. It reads nothing before Run.
+func NewDir(o DirOptions) *Dir {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Dir{o: o, settle: defaultSettle, rescan: defaultRescan, applied: claims{}, metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "sonde_store_problems",
+		Help: "Problems in the files of the store now, by severity: error or warning.",
+	}, []string{"severity"})}
+}
+
+// Problems returns what is wrong in the files now, sorted by place. It is safe from any goroutine.
+func (d *Dir) Problems() []Problem {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.problems)
+}
+
+// Run follows the folder until ctx ends, and then returns nil. It is an error if there is no such folder at the start;
+// one that goes away later is a problem, and its objects stay.
+func (d *Dir) Run(ctx context.Context) error {
+	if info, err := os.Stat(d.o.Path); err != nil {
+		return fmt.Errorf("open store: %w", err)
+	} else if !info.IsDir() {
+		return fmt.Errorf("open store: %s is not a folder", d.o.Path)
+	}
+	if d.o.Registerer != nil {
+		if err := d.o.Registerer.Register(d.metric); err != nil {
+			return fmt.Errorf("register metric of store: %w", err)
+		}
+		defer d.o.Registerer.Unregister(d.metric)
+	}
+	w := newWatch(d.o.Path)
+	defer w.close()
+	if w.err != nil {
+		d.o.Logger.Warn("store is not watched but looked at from time to time", "interval", d.rescan, "err", w.err)
+	}
+	d.folder = newFolder(d.o.Path, d.settle)
+	due := time.Now()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.events:
+			// Events come in crowds: one look serves those of a moment.
+			if soon := time.Now().Add(d.settle / 10); soon.Before(due) {
+				due = soon
+				timer.Reset(time.Until(due))
+			}
+		case err := <-w.errors:
+			d.o.Logger.Warn("events of the store were lost", "err", err)
+		case <-timer.C:
+			w.renew()
+			due = d.step(time.Now())
+			timer.Reset(time.Until(due))
+		}
+	}
+}
+
+// step looks at the folder once, hands on what is new, and says when to look again.
+func (d *Dir) step(now time.Time) time.Time {
+	changed, next := d.folder.look(now)
+	if changed {
+		d.apply(d.folder.resolve(d.applied))
+	}
+	d.report(d.folder.problems())
+	if !d.synced && d.folder.complete() {
+		d.synced = true
+		d.o.Builder.Synced(d.o.Source)
+	}
+	if rescan := now.Add(d.rescan); next.IsZero() || rescan.Before(next) {
+		return rescan
+	}
+	return next
+}
+
+// apply hands on what differs: meshes before what is in them, removals last.
+func (d *Dir) apply(wanted claims) {
+	for _, key := range wanted.keys() {
+		before, now := d.applied[key].Object, wanted[key].Object
+		if before != now && !reflect.DeepEqual(before, now) {
+			d.o.Builder.Set(d.o.Source, now)
+		}
+	}
+	for _, key := range slices.Backward(d.applied.keys()) {
+		if _, stays := wanted[key]; !stays {
+			d.o.Builder.Delete(d.o.Source, key)
+		}
+	}
+	d.applied = wanted
+}
+
+// report makes the problems known: each is logged once, and so is a file that has no error any more.
+func (d *Dir) report(now []Problem) {
+	d.mu.Lock()
+	before := d.problems
+	d.problems = now
+	d.mu.Unlock()
+	counts := map[Severity]int{Warning: 0, Error: 0}
+	for _, p := range now {
+		counts[p.Severity]++
+		if slices.ContainsFunc(before, p.same) {
+			continue
+		}
+		log := d.o.Logger.Warn
+		if p.Severity == Error {
+			log = d.o.Logger.Error
+		}
+		log("object file has a problem", "file", p.File, "document", p.Document, "line", p.Line, "err", p.Err)
+	}
+	for severity, n := range counts {
+		d.metric.WithLabelValues(severity.String()).Set(float64(n))
+	}
+	for _, file := range withErrors(before) {
+		if !slices.Contains(withErrors(now), file) {
+			d.o.Logger.Info("object file has no error any more", "file", file)
+		}
+	}
+}
+
+func (p Problem) same(q Problem) bool {
+	return p.Place == q.Place && p.Severity == q.Severity && p.Err.Error() == q.Err.Error()
+}
+
+// withErrors are the files that have an Error.
+func withErrors(problems []Problem) []string {
+	var files []string
+	for _, p := range problems {
+		if p.Severity == Error && !slices.Contains(files, p.File) {
+			files = append(files, p.File)
+		}
+	}
+	return files
+}

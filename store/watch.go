@@ -1,0 +1,58 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// watch tells of changes in a folder. Without it the rescan finds them: then err says why, and the channels are nil.
+type watch struct {
+	path    string
+	watcher *fsnotify.Watcher
+	events  <-chan fsnotify.Event
+	errors  <-chan error
+	err     error
+	folder  os.FileInfo // that is watched; a folder of the same name may take its place
+}
+
+func newWatch(path string) *watch {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return &watch{err: fmt.Errorf("watch %s: %w", path, err)}
+	}
+	w := &watch{path: path, watcher: watcher, events: watcher.Events, errors: watcher.Errors}
+	w.renew()
+	return w
+}
+
+// renew watches the folder that has the path now.
+func (w *watch) renew() {
+	if w.watcher == nil {
+		return
+	}
+	info, err := os.Stat(w.path)
+	if err == nil && w.folder != nil && os.SameFile(info, w.folder) {
+		return
+	}
+	if w.folder != nil {
+		if err := w.watcher.Remove(w.path); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
+			w.err = fmt.Errorf("watch %s: %w", w.path, err)
+		}
+		w.folder = nil
+	}
+	if err == nil {
+		if err = w.watcher.Add(w.path); err == nil {
+			w.folder = info
+		}
+	}
+	w.err = err
+}
+
+func (w *watch) close() {
+	if w.watcher != nil {
+		_ = w.watcher.Close() // it waits for its goroutine, and has nothing to lose
+	}
+}
