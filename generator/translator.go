@@ -1,0 +1,188 @@
+package generator
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// TranslatorOptions of a Translator.
+type TranslatorOptions struct {
+	// TrustDomain ends the trust domain of every mesh. Default mesh.DefaultTrustDomain.
+	TrustDomain string
+	// Report takes the errors of Attach and Resources; Apply returns its own. It must not call the Translator.
+	// Default: they are dropped.
+	Report func(error)
+}
+
+// Translator turns changes of the view into what each attached proxy should have. It remembers, so that a change costs
+// what changed: a resource of a service is encoded once for all proxies, proxies that see the same share one set, and
+// nothing is made for proxies that are not attached. All methods are safe from any goroutine.
+//
+// A resource that cannot be encoded takes nothing else down: its last good version stays where there is one.
+type Translator struct {
+	trustDomain string
+	report      func(error)
+	encode      func(name string, m proto.Message) (*resource.Resource, error) // resource.Encode; tests count it
+
+	mu       sync.Mutex // guards what follows
+	view     *meshview.View
+	services map[mesh.ID]*serviceResources // those that a shared set holds
+	shared   map[sharedKey]*sharedSet      // those that an attached proxy has
+	attached map[mesh.ID]*attachment
+	joined   joinedNames
+}
+
+// attachment is a proxy with at least one stream.
+type attachment struct {
+	id        mesh.ID
+	streams   int
+	desired   resource.Desired
+	shared    *sharedSet // nil while the proxy is not in the view
+	outbounds bool       // it has outbound listeners of its own
+}
+
+// NewTranslator returns a Translator that knows no view yet.
+func NewTranslator(o TranslatorOptions) *Translator {
+	if o.TrustDomain == "" {
+		o.TrustDomain = mesh.DefaultTrustDomain
+	}
+	if o.Report == nil {
+		o.Report = func(error) {}
+	}
+	return &Translator{
+		trustDomain: o.TrustDomain,
+		report:      o.Report,
+		encode:      resource.Encode,
+		services:    map[mesh.ID]*serviceResources{},
+		shared:      map[sharedKey]*sharedSet{},
+		attached:    map[mesh.ID]*attachment{},
+	}
+}
+
+// Attach begins to keep what the proxy should have up to date, and returns it; the zero Desired if the proxy is not in
+// the view yet. Each Attach is ended by one Detach: a proxy that reconnects has two streams for a moment.
+func (t *Translator) Attach(proxy mesh.ID) resource.Desired {
+	t.mu.Lock()
+	desired, err := t.attach(proxy)
+	t.mu.Unlock()
+	if err != nil {
+		t.report(err)
+	}
+	return desired
+}
+
+func (t *Translator) attach(proxy mesh.ID) (resource.Desired, error) {
+	a := t.attached[proxy]
+	if a == nil {
+		a = &attachment{id: proxy}
+		t.attached[proxy] = a
+	}
+	a.streams++
+	m, p := t.view.Proxy(proxy)
+	if a.streams > 1 || p == nil {
+		return a.desired, nil
+	}
+	var errs []error
+	t.join(a, m, p, &errs)
+	a.desired = resource.Desired{Shared: a.shared.set, Own: t.own(m, p, a, &errs)}
+	return a.desired, errors.Join(errs...)
+}
+
+// Detach ends one Attach. What only this proxy had is forgotten.
+func (t *Translator) Detach(proxy mesh.ID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.detach(proxy)
+}
+
+func (t *Translator) detach(proxy mesh.ID) {
+	a := t.attached[proxy]
+	if a == nil {
+		return
+	}
+	if a.streams--; a.streams == 0 {
+		t.leave(a)
+		delete(t.attached, proxy)
+	}
+}
+
+// Resources returns what the proxy should have, attached or not, and false if there is no such proxy. It is for people:
+// what nobody is attached to is made anew by each call.
+func (t *Translator) Resources(proxy mesh.ID) (resource.Desired, bool) {
+	t.mu.Lock()
+	desired, err := t.attach(proxy)
+	t.detach(proxy)
+	t.mu.Unlock()
+	if err != nil {
+		t.report(err)
+	}
+	return desired, desired.Known()
+}
+
+// Apply takes the next change and returns what changed for attached proxies. Sets and resources that did not change
+// are the same pointers as before. The error joins one for each resource that cannot be encoded, and names it; the
+// result is good all the same. An attached proxy that has left the view keeps what it has and is not in the result: a
+// file that vanishes must not empty a running Envoy (docs/decisions/002-proxy-without-dataplane.md).
+func (t *Translator) Apply(c meshview.Change) (map[mesh.ID]resource.Desired, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.view = c.After
+	var errs []error
+	touched := t.encodeChanged(c, &errs)
+	affected, own := map[mesh.ID]struct{}{}, map[mesh.ID]struct{}{} // in their own set
+	for _, id := range c.Proxies {
+		a := t.attached[id]
+		if a == nil {
+			continue
+		}
+		m, p := t.view.Proxy(id)
+		if p == nil {
+			t.leave(a)
+			continue
+		}
+		affected[id] = struct{}{}
+		if a.shared == nil || ownDiffers(c.Before, m, p) {
+			own[id] = struct{}{}
+		}
+		t.join(a, m, p, &errs)
+	}
+	for _, s := range t.shared {
+		t.patch(s, touched[s.key.mesh], affected, own)
+	}
+	changed := map[mesh.ID]resource.Desired{}
+	for _, id := range slices.Sorted(maps.Keys(affected)) {
+		a := t.attached[id]
+		now := resource.Desired{Shared: a.shared.set, Own: a.desired.Own}
+		if _, ok := own[id]; ok {
+			m, p := t.view.Proxy(id)
+			now.Own = t.own(m, p, a, &errs)
+		}
+		if now != a.desired {
+			a.desired = now
+			changed[id] = now
+		}
+	}
+	return changed, errors.Join(errs...)
+}
+
+// encodeOver returns old itself where m is the same, or cannot be encoded: nil then if there is no old one.
+func (t *Translator) encodeOver(old *resource.Resource, name string, m proto.Message, whose string, errs *[]error) *resource.Resource {
+	r, err := t.encode(name, m)
+	switch {
+	case err != nil:
+		*errs = append(*errs, fmt.Errorf("translate %s: %w", whose, err))
+		return old
+	case old != nil && old.Version == r.Version:
+		return old
+	}
+	return r
+}

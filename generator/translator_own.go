@@ -1,0 +1,41 @@
+package generator
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// ownDiffers says whether the proxy's own set may differ from that of the view before. Many more proxies see something
+// new, as a service with a virtual address that comes, than change themselves. A changed protocol of an outbound is not
+// looked for here, see patch.
+func ownDiffers(before *meshview.View, m *meshview.Mesh, p *meshview.Proxy) bool {
+	oldMesh, old := before.Proxy(p.ID())
+	return old == nil || old.Dataplane != p.Dataplane || mode(oldMesh) != mode(m)
+}
+
+// own makes the set that is the proxy's alone. What is equal to what it had stays the same pointer.
+func (t *Translator) own(m *meshview.Mesh, p *meshview.Proxy, a *attachment, errs *[]error) *resource.Set {
+	old := a.desired.Own
+	var want []*resource.Resource
+	add := func(typ resource.Type, name string, message proto.Message) {
+		r := t.encodeOver(old.Get(resource.Name{Type: typ, Name: name}), name, message, "proxy "+a.id, errs)
+		if r != nil {
+			want = append(want, r)
+		}
+	}
+	for _, c := range InboundClusters(m, p) {
+		add(resource.Cluster, c.GetName(), c)
+	}
+	if c := OutboundPassthrough(p); c != nil {
+		add(resource.Cluster, c.GetName(), c)
+	}
+	for _, l := range InboundListeners(m, p, t.trustDomain) {
+		add(resource.Listener, l.GetName(), l)
+	}
+	for _, l := range OutboundListeners(m, p) {
+		add(resource.Listener, l.GetName(), l)
+	}
+	return replace(old, want)
+}
