@@ -1,11 +1,13 @@
 package resource
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"slices"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -56,7 +58,17 @@ func Encode(name string, m proto.Message) (*Resource, error) {
 		Name:    name,
 		Version: hex.EncodeToString(sum[:versionBytes]),
 		Body:    &anypb.Any{TypeUrl: string(t), Value: body},
+
+		Endpoints: endpointsOf(m),
 	}, nil
+}
+
+func endpointsOf(m proto.Message) string {
+	c, ok := m.(*clusterv3.Cluster)
+	if !ok || c.GetType() != clusterv3.Cluster_EDS {
+		return ""
+	}
+	return cmp.Or(c.GetEdsClusterConfig().GetServiceName(), c.GetName())
 }
 
 func typeOf(m proto.Message) string {

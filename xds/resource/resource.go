@@ -43,6 +43,8 @@ type Resource struct {
 	// Version is the hash of Body.
 	Version string
 	Body    *anypb.Any
+	// Endpoints is the name of the ClusterLoadAssignment that a Cluster asks for; empty for any other resource.
+	Endpoints string
 }
 
 // Key names the resource within a Set.

@@ -85,6 +85,27 @@ func TestEncodeRoundTrip(t *testing.T) {
 	}
 }
 
+func TestEncodeNamesTheEndpointsOfACluster(t *testing.T) {
+	t.Parallel()
+	eds := &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
+	tests := map[string]struct {
+		m    *clusterv3.Cluster
+		want string
+	}{
+		"static":       {&clusterv3.Cluster{Name: "a"}, ""},
+		"EDS":          {&clusterv3.Cluster{Name: "a", ClusterDiscoveryType: eds}, "a"},
+		"service name": {&clusterv3.Cluster{Name: "a", ClusterDiscoveryType: eds, EdsClusterConfig: &clusterv3.Cluster_EdsClusterConfig{ServiceName: "b"}}, "b"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := encode(t, "a", tc.m).Endpoints; got != tc.want {
+				t.Errorf("Endpoints = %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestEncodeErrors(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {

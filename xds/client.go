@@ -1,0 +1,223 @@
+package xds
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// maxInFlight is how many replies of one type may be without an answer. Beyond that changes gather: a client that
+// reads and never answers costs no more than this.
+const maxInFlight = 16
+
+// client is the protocol of one stream as a state machine, delta or state of the world, without I/O: it is told what
+// the proxy asks (receiveDelta, receiveSotw) and should have (want), and gives what is to be sent (next). It is not
+// safe for concurrent use.
+//
+// The order is make before break. Clusters are sent at once, and their endpoints right behind them. Listeners and
+// routes wait until no reply with clusters is without an ACK, which means warmed. What must go, goes last: when
+// listeners and routes were ACKed, too. Only listeners that must go leave with the new ones, since no one refers to a
+// listener, and a new one may take the old one's address.
+type client struct {
+	sotw    bool
+	desired resource.Desired
+	topics  [4]*topic // in the order of resource.Types
+	nonces  int
+	// heard: the client answered to a reply of this stream. By then the first request of each type, all of which
+	// Envoy sends at once when it reconnects, has come.
+	heard bool
+}
+
+func newClient(sotw bool) *client {
+	c := &client{sotw: sotw}
+	for i, t := range resource.Types() {
+		c.topics[i] = &topic{kind: t}
+	}
+	return c
+}
+
+// topic returns nil for a type that is not served.
+func (c *client) topic(t resource.Type) *topic {
+	for _, tp := range c.topics {
+		if tp.kind == t {
+			return tp
+		}
+	}
+	return nil
+}
+
+func (c *client) get(t *topic, name string) *resource.Resource {
+	return c.desired.Get(resource.Name{Type: t.kind, Name: name})
+}
+
+// all returns what the client should have of a type, if it subscribes to all.
+func (c *client) all(t *topic) []*resource.Resource {
+	shared, own := c.desired.Shared.Of(t.kind), c.desired.Own.Of(t.kind)
+	if len(own) == 0 {
+		return shared
+	}
+	list := slices.Concat(shared, own)
+	slices.SortFunc(list, byName)
+	return list
+}
+
+func byName(a, b *resource.Resource) int { return cmp.Compare(a.Name, b.Name) }
+
+// want sets what the proxy should have. It costs what differs from the last one, not what there is. A proxy that is
+// not known (any more) keeps what it has: an empty configuration is never sent for want of a picture.
+func (c *client) want(d resource.Desired) {
+	if !d.Known() {
+		return
+	}
+	before := c.desired
+	c.desired = d
+	for _, delta := range []*resource.Delta{
+		resource.Diff(before.Shared, d.Shared), resource.Diff(before.Own, d.Own),
+	} {
+		for _, r := range delta.Put {
+			c.changed(r.Key(), before.Get(r.Key()))
+		}
+		for _, n := range delta.Remove {
+			c.changed(n, before.Get(n))
+		}
+	}
+}
+
+func (c *client) changed(n resource.Name, before *resource.Resource) {
+	t := c.topic(n.Type)
+	now := c.desired.Get(n)
+	if now == nil {
+		delete(t.refused, n.Name)
+	}
+	if !t.subscribes(n.Name) {
+		return
+	}
+	g, ok := t.gaps[n.Name]
+	if !ok {
+		g = gapOf(before)
+	}
+	t.note(n.Name, g, now)
+}
+
+// ask makes sure that the client gets an answer about a name that it subscribes to.
+func (c *client) ask(t *topic, name string) {
+	g, ok := t.gaps[name]
+	if !ok {
+		g = gapOf(c.get(t, name))
+	}
+	g.asked = true
+	t.note(name, g, c.get(t, name))
+}
+
+// next returns the next response, nil if there is nothing to send now.
+func (c *client) next() *reply {
+	if !c.desired.Known() {
+		return nil
+	}
+	clusters, endpoints, listeners, routes := c.topics[0], c.topics[1], c.topics[2], c.topics[3]
+	if r := c.reply(clusters, false); r != nil {
+		for _, p := range r.puts {
+			// A cluster that changed warms until its endpoints come, and Envoy does not ask for them again.
+			if p.Endpoints != "" && endpoints.subscribes(p.Endpoints) {
+				c.ask(endpoints, p.Endpoints)
+			}
+		}
+		return r
+	}
+	if r := c.reply(endpoints, false); r != nil || len(clusters.inFlight) > 0 {
+		return r
+	}
+	if r := c.reply(listeners, true); r != nil {
+		return r
+	}
+	if r := c.reply(routes, false); r != nil || len(listeners.inFlight)+len(routes.inFlight) > 0 {
+		return r
+	}
+	if c.lastGoodInUse(listeners) || c.lastGoodInUse(routes) {
+		return nil // which may need what should go
+	}
+	return c.remove(routes, clusters, endpoints)
+}
+
+// remove returns the next response that takes something away. On a stream that has not heard from the client since
+// its first requests, an empty one comes before: whatever the client asks for when it reconnects (routes after
+// clusters) has come when that is answered, and is served first.
+func (c *client) remove(topics ...*topic) *reply {
+	for _, t := range topics {
+		if c.heard {
+			if r := c.reply(t, true); r != nil {
+				return r
+			}
+			continue
+		}
+		for name, g := range t.gaps {
+			if t.step(g, c.get(t, name)).gone && len(t.inFlight) == 0 {
+				t.owed = true
+				return c.reply(t, false)
+			}
+		}
+	}
+	return nil
+}
+
+// reply makes a response of what the client lacks of one type, with what must go if remove is set; nil if there is
+// nothing to say or too much is unanswered.
+func (c *client) reply(t *topic, remove bool) *reply {
+	if !t.begun || len(t.inFlight) >= maxInFlight || len(t.gaps) == 0 && !t.owed {
+		return nil
+	}
+	r := &reply{topic: t}
+	c.collect(r, remove)
+	empty := len(r.puts)+len(r.gone) == 0
+	if c.sotw {
+		empty = empty || !c.sayable(r)
+		r.full = c.fullOf(r)
+	}
+	for _, p := range r.puts {
+		c.told(r, p.Name, p)
+	}
+	for _, name := range r.gone {
+		c.told(r, name, nil)
+	}
+	if empty && !t.owed {
+		return nil
+	}
+	c.nonces++
+	r.nonce, r.sent = strconv.Itoa(c.nonces), time.Now()
+	t.owed, t.lastNonce = false, r.nonce
+	t.inFlight = append(t.inFlight, r)
+	return r
+}
+
+// collect finds what can be sent. A name that must go alone waits for those that need not.
+func (c *client) collect(r *reply, remove bool) {
+	t := r.topic
+	var alone *resource.Resource
+	for name, g := range t.gaps {
+		switch s := t.step(g, c.get(t, name)); {
+		case s.put != nil && g.alone:
+			if alone == nil || name < alone.Name {
+				alone = s.put
+			}
+		case s.put != nil:
+			r.puts = append(r.puts, s.put)
+		case s.unknown, s.gone && remove:
+			r.gone = append(r.gone, name)
+		}
+	}
+	if len(r.puts) == 0 && alone != nil {
+		r.puts = append(r.puts, alone)
+	}
+	slices.SortFunc(r.puts, byName)
+	slices.Sort(r.gone)
+}
+
+// told records that the client will have what was sent, and in r what it had before.
+func (c *client) told(r *reply, name string, sent *resource.Resource) {
+	had := r.topic.gaps[name]
+	r.had = append(r.had, had)
+	r.topic.note(name, gapOf(sent), c.get(r.topic, name))
+}

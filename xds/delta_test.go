@@ -1,0 +1,559 @@
+package xds
+
+import "testing"
+
+// synced is the beginning of most cases: an Envoy with one of everything, all ACKed.
+const synced = `
+	want CDS a@1 EDS a@1 LDS l@1 RDS r@1
+	> CDS
+	< CDS a@1
+	> EDS +a
+	< EDS a@1
+	> CDS ack
+	> EDS ack
+	> LDS
+	< LDS l@1
+	> RDS +r
+	< RDS r@1
+	> LDS ack
+	> RDS ack
+	<
+`
+
+func TestDelta(t *testing.T) {
+	t.Parallel()
+	tests := map[string]string{
+		"first start": synced,
+
+		// Subscriptions.
+		"nothing before the first view": `
+			> CDS
+			> LDS
+			> EDS +a
+			<
+			want CDS a@1 EDS a@1 LDS l@1
+			< CDS a@1
+			< EDS a@1
+			<
+			> CDS ack
+			< LDS l@1`,
+		"a view without anything is an answer": `
+			> CDS
+			> LDS
+			<
+			want CDS
+			< CDS
+			<
+			> CDS ack
+			< LDS
+			<`,
+		"a proxy that is no longer known keeps what it has": synced + `
+			unknown
+			<
+			> EDS +a
+			< EDS a@1`,
+		"wildcard in the new form": `
+			want CDS a@1
+			> CDS +*
+			< CDS a@1
+			<`,
+		"wildcard and a name": `
+			want CDS a@1 b@1
+			> CDS +* +a
+			< CDS a@1 b@1
+			<`,
+		"wildcard and a name that does not exist": `
+			want CDS a@1
+			> CDS +* +x
+			< CDS a@1 -x
+			<`,
+		"a name after the old wildcard keeps the wildcard": synced + `
+			> CDS +a
+			< CDS a@1
+			< EDS a@1
+			want CDS a@1 b@1 EDS a@1 LDS l@1 RDS r@1
+			< CDS b@1
+			<`,
+		"named clusters alone": `
+			want CDS a@1 b@1
+			> CDS +b
+			< CDS b@1
+			want CDS a@2 b@1
+			<
+			want CDS a@2 b@2
+			< CDS b@2
+			<`,
+		"unsubscribe from the wildcard keeps the names": `
+			want CDS a@1 b@1
+			> CDS +* +a
+			< CDS a@1 b@1
+			> CDS ack
+			> CDS -*
+			<
+			want CDS a@2 b@2
+			< CDS a@2
+			<`,
+		"subscribe to the wildcard later": `
+			want CDS a@1 b@1
+			> CDS +a
+			< CDS a@1
+			> CDS ack
+			> CDS +*
+			< CDS b@1
+			<`,
+		"subscribe to the wildcard again": `
+			want CDS a@1 b@1
+			> CDS +*
+			< CDS a@1 b@1
+			> CDS ack +*
+			< CDS a@1 b@1
+			<`,
+		"unsubscribe a name under the wildcard is answered": `
+			want CDS a@1
+			> CDS +* +a +x
+			< CDS a@1 -x
+			> CDS ack
+			> CDS -a -x
+			< CDS a@1 -x
+			<`,
+		"no names of a type without a wildcard": `
+			want EDS a@1 RDS r@1
+			> EDS
+			<
+			> RDS
+			<`,
+		"explicit wildcard of endpoints": `
+			want EDS a@1 b@1
+			> EDS +*
+			< EDS a@1 b@1
+			<`,
+		"subscribe on demand": `
+			want EDS a@1 b@1
+			> EDS +a
+			< EDS a@1
+			> EDS ack
+			> EDS +b
+			< EDS b@1
+			<`,
+		"subscribe with an ACK": `
+			want EDS a@1 b@1
+			> EDS +a
+			< EDS a@1
+			> EDS ack +b
+			< EDS b@1
+			<`,
+		"unknown endpoints are answered": `
+			want EDS
+			> EDS +x
+			< EDS -x
+			> EDS ack
+			<`,
+		"unknown route is answered": `
+			want RDS
+			> RDS +x
+			< RDS -x
+			<`,
+		"unknown listener is answered": `
+			want LDS
+			> LDS +x
+			< LDS -x
+			<`,
+		"unknown name appears later": `
+			want EDS
+			> EDS +x
+			< EDS -x
+			> EDS ack
+			want EDS x@1
+			< EDS x@1
+			<`,
+		"known and unknown together": `
+			want EDS a@1
+			> EDS +x +a
+			< EDS a@1 -x
+			<`,
+		"resubscribe is answered, changed or not": synced + `
+			> EDS +a
+			< EDS a@1
+			> RDS +r
+			< RDS r@1
+			<`,
+		"resubscribe to the unknown is answered": `
+			want EDS
+			> EDS +x
+			< EDS -x
+			> EDS ack
+			> EDS +x
+			< EDS -x
+			<`,
+		"unsubscribe ends changes": synced + `
+			> EDS -a
+			want CDS a@1 EDS a@2 LDS l@1 RDS r@1
+			<`,
+		"unsubscribe and subscribe again": synced + `
+			> EDS -a
+			want CDS a@1 EDS a@2 LDS l@1 RDS r@1
+			> EDS +a
+			< EDS a@2
+			<`,
+		"unsubscribe and subscribe in one request": synced + `
+			> EDS -a +a
+			< EDS a@1
+			<`,
+		"unsubscribe what was never asked for": synced + `
+			> EDS -zzz
+			<`,
+		"unsubscribe before the answer": `
+			> EDS +a
+			> EDS -a
+			want EDS a@1
+			<`,
+		"the last name gone does not mean all": `
+			want CDS a@1 b@1
+			> CDS +a
+			< CDS a@1
+			> CDS ack -a
+			> CDS
+			want CDS a@2 b@2
+			<`,
+		"the same name twice in a request": `
+			want EDS a@1
+			> EDS +a +a
+			< EDS a@1
+			<`,
+
+		// Reconnect.
+		"reconnect with all that there is": `
+			want CDS a@1 EDS a@1 LDS l@1 RDS r@1
+			> CDS init:a@1
+			> EDS +a init:a@1
+			> LDS init:l@1
+			> RDS +r init:r@1
+			<`,
+		"reconnect before the first view": `
+			> CDS init:a@1
+			> EDS +a init:a@1
+			> LDS init:l@1
+			> RDS +r init:r@1
+			<
+			want CDS a@1 EDS a@1 LDS l@1 RDS r@1
+			<`,
+		"reconnect gets what changed": `
+			want CDS a@1 b@2 EDS a@2 b@1 LDS l@1 RDS r@2
+			> CDS init:a@1 init:b@1
+			> EDS +a +b init:a@1 init:b@1
+			> LDS init:l@1
+			> RDS +r init:r@1
+			< CDS b@2
+			< EDS a@2 b@1
+			<
+			> CDS ack
+			< RDS r@2
+			<`,
+		"reconnect gets what is new": `
+			want CDS a@1 b@1
+			> CDS init:a@1
+			< CDS b@1
+			<`,
+		"reconnect with a name that is gone": `
+			want CDS a@1 EDS a@1 LDS l@1
+			> CDS init:a@1 init:b@1
+			> EDS +a +b init:a@1 init:b@1
+			> LDS init:l@1 init:m@1
+			< LDS -m
+			<
+			> LDS ack
+			< CDS -b
+			<
+			> CDS ack
+			< EDS -b
+			<`,
+		"reconnect: nothing goes before the client was heard": `
+			want CDS a@1 LDS l@1 RDS r@2
+			> CDS init:a@1 init:b@1
+			< CDS
+			<
+			> LDS init:l@1
+			<
+			> RDS +r init:r@1
+			<
+			> CDS ack
+			< RDS r@2
+			<
+			> RDS ack
+			< CDS -b
+			<`,
+		"reconnect of one that has nothing": `
+			want CDS a@1
+			> CDS
+			< CDS a@1`,
+		"reconnect with endpoints that no longer exist": `
+			want CDS a@1
+			> EDS +a init:a@1
+			< EDS
+			> EDS ack
+			< EDS -a
+			<`,
+		"versions count in the first request alone": synced + `
+			> CDS init:zzz@1
+			<`,
+		"versions of names that are not subscribed to": `
+			want EDS a@1
+			> EDS +a init:b@1
+			< EDS a@1
+			<`,
+		"a version without a value is sent again": `
+			want CDS a@1
+			> CDS init:a@
+			< CDS a@1`,
+		"reconnect with the new wildcard": `
+			want CDS a@1 b@1
+			> CDS +* init:a@1 init:b@0
+			< CDS b@1
+			<`,
+
+		// Order.
+		"endpoints change": synced + `
+			want CDS a@1 EDS a@2 LDS l@1 RDS r@1
+			< EDS a@2
+			<`,
+		"endpoints wait for nothing": synced + `
+			want CDS a@1 EDS a@2 LDS l@1 RDS r@1
+			< EDS a@2
+			want CDS a@1 EDS a@3 LDS l@1 RDS r@1
+			< EDS a@3
+			<`,
+		"a changed cluster is followed by its endpoints": synced + `
+			want CDS a@2 EDS a@1 LDS l@1 RDS r@1
+			< CDS a@2
+			< EDS a@1
+			<`,
+		"a changed cluster and changed endpoints": synced + `
+			want CDS a@2 EDS a@2 LDS l@1 RDS r@1
+			< CDS a@2
+			< EDS a@2
+			<`,
+		"a changed cluster whose endpoints do not exist": `
+			want CDS a@1
+			> CDS
+			< CDS a@1
+			> EDS +a
+			< EDS -a
+			> CDS ack
+			> EDS ack
+			want CDS a@2
+			< CDS a@2
+			< EDS -a
+			<`,
+		"a cluster without endpoints of its own": `
+			want CDS static@1 EDS static@1
+			> CDS
+			< CDS static@1
+			> EDS +static
+			< EDS static@1
+			want CDS static@2 EDS static@1
+			< CDS static@2
+			<`,
+		"listeners and routes wait for the ACK of clusters": synced + `
+			want CDS a@1 b@1 EDS a@1 b@1 LDS l@2 RDS r@2
+			< CDS b@1
+			<
+			> EDS +b
+			< EDS b@1
+			> EDS ack
+			<
+			> CDS ack
+			< LDS l@2
+			< RDS r@2
+			<`,
+		"routes alone wait for nothing": synced + `
+			want CDS a@1 EDS a@1 LDS l@1 RDS r@2
+			< RDS r@2
+			<`,
+		"a route asked for meanwhile waits, too": synced + `
+			want CDS a@2 EDS a@1 LDS l@1 RDS r@1 q@1
+			< CDS a@2
+			< EDS a@1
+			> RDS +q
+			<
+			> CDS ack
+			< RDS q@1
+			<`,
+		"two changes of clusters, both must be ACKed": synced + `
+			want CDS a@2 EDS a@1 LDS l@2 RDS r@1
+			< CDS a@2
+			< EDS a@1
+			want CDS a@3 EDS a@1 LDS l@2 RDS r@1
+			< CDS a@3
+			< EDS a@1
+			> CDS ack
+			<
+			> CDS ack
+			< LDS l@2
+			<`,
+		"what must go goes last": synced + `
+			want CDS b@1 EDS b@1 LDS m@1 RDS q@1
+			< CDS b@1
+			> EDS +b
+			< EDS b@1
+			<
+			> CDS ack
+			< LDS m@1 -l
+			<
+			> RDS +q
+			< RDS q@1
+			> LDS ack
+			<
+			> RDS ack -r
+			< CDS -a
+			<
+			> EDS -a
+			> CDS ack
+			<`,
+		"endpoints that must go, after their cluster": synced + `
+			want CDS LDS l@1 RDS r@1
+			< CDS -a
+			<
+			> CDS ack
+			< EDS -a
+			<`,
+		"a listener that must go waits for clusters only": synced + `
+			want CDS a@1 EDS a@1 RDS r@1
+			< LDS -l
+			<`,
+		"a route that must go, while its listener stays": synced + `
+			want CDS a@1 EDS a@1 LDS l@1
+			< RDS -r
+			<`,
+		"gone and back before it was said": synced + `
+			want CDS b@1 EDS b@1 LDS l@1 RDS r@1
+			< CDS b@1
+			want CDS a@1 b@1 EDS a@1 b@1 LDS l@1 RDS r@1
+			> CDS ack
+			<`,
+		"gone and back after it was said": synced + `
+			want CDS LDS l@1 RDS r@1 EDS a@1
+			< CDS -a
+			want CDS a@1 LDS l@1 RDS r@1 EDS a@1
+			< CDS a@1
+			< EDS a@1
+			<`,
+		"changed and back before it was said": synced + `
+			want CDS a@2 b@1 EDS a@1 LDS l@2 RDS r@1
+			< CDS a@2 b@1
+			< EDS a@1
+			want CDS a@2 b@1 EDS a@1 LDS l@1 RDS r@1
+			> CDS ack
+			<`,
+		"skipped versions are not sent": `
+			> CDS
+			want CDS a@1
+			want CDS a@2
+			want CDS a@3
+			< CDS a@3
+			<`,
+		"a resource moves from the shared set to its own": synced + `
+			own LDS m@1
+			< LDS m@1
+			> LDS ack
+			want CDS a@1 EDS a@1 LDS l@1 RDS r@1
+			<`,
+		"own changes alone": synced + `
+			own LDS m@1
+			< LDS m@1
+			own LDS m@2
+			< LDS m@2
+			<`,
+
+		// Answers.
+		"a nonce of nobody is ignored": synced + `
+			want CDS a@2 EDS a@1 LDS l@2 RDS r@1
+			< CDS a@2
+			< EDS a@1
+			> CDS ack#999
+			<
+			> CDS ack
+			< LDS l@2`,
+		"a nonce that was answered is ignored": synced + `
+			> CDS ack#1
+			<`,
+		"a subscription beside a stale nonce counts": synced + `
+			want CDS a@1 b@1 EDS a@1 b@1 LDS l@1 RDS r@1
+			< CDS b@1
+			> EDS ack#1 +b
+			< EDS b@1`,
+		"a later ACK answers for earlier ones": synced + `
+			want CDS a@2 EDS a@1 LDS l@2 RDS r@1
+			< CDS a@2
+			< EDS a@1
+			want CDS a@3 EDS a@1 LDS l@2 RDS r@1
+			< CDS a@3
+			< EDS a@1
+			> CDS ack#7
+			< LDS l@2`,
+		"a client that never answers gets no more than the window": `
+			> EDS +a
+			want EDS a@1
+			< EDS a@1
+			want EDS a@2
+			< EDS a@2
+			want EDS a@3
+			< EDS a@3
+			want EDS a@4
+			< EDS a@4
+			want EDS a@5
+			< EDS a@5
+			want EDS a@6
+			< EDS a@6
+			want EDS a@7
+			< EDS a@7
+			want EDS a@8
+			< EDS a@8
+			want EDS a@9
+			< EDS a@9
+			want EDS a@10
+			< EDS a@10
+			want EDS a@11
+			< EDS a@11
+			want EDS a@12
+			< EDS a@12
+			want EDS a@13
+			< EDS a@13
+			want EDS a@14
+			< EDS a@14
+			want EDS a@15
+			< EDS a@15
+			want EDS a@16
+			< EDS a@16
+			want EDS a@17
+			<
+			want EDS a@18
+			<
+			> EDS ack
+			< EDS a@18
+			<`,
+	}
+	for name, text := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runScript(t, false, text)
+		})
+	}
+}
+
+func TestDeltaErrors(t *testing.T) {
+	t.Parallel()
+	tests := map[string]string{
+		"unknown type": `
+			> type.googleapis.com/envoy.config.core.v3.Node
+			error is not served; known are type.googleapis.com/envoy.config.cluster.v3.Cluster, type`,
+		"empty name": `
+			> EDS +
+			error a name has 1 to 1024 bytes`,
+	}
+	for name, text := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runScript(t, false, text)
+		})
+	}
+}

@@ -1,0 +1,299 @@
+package xds
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+func TestDeltaNACK(t *testing.T) {
+	t.Parallel()
+	tests := map[string]string{
+		"alone": synced + `
+			want CDS a@1 EDS a@1 LDS l@2 RDS r@1
+			< LDS l@2
+			> LDS nack: bind: in use
+			<
+			refused LDS l@2`,
+		"alone, and the next version is sent": synced + `
+			want CDS a@1 EDS a@1 LDS l@2 RDS r@1
+			< LDS l@2
+			> LDS nack: bind: in use
+			want CDS a@1 EDS a@1 LDS l@3 RDS r@1
+			< LDS l@3
+			> LDS ack
+			<
+			refused`,
+		"back to the last good version, which is said again": synced + `
+			want CDS a@1 EDS a@1 LDS l@2 RDS r@1
+			< LDS l@2
+			> LDS nack: no
+			want CDS a@1 EDS a@1 LDS l@1 RDS r@1
+			< LDS l@1
+			<
+			refused`,
+		"the refused version again is not sent": synced + `
+			want CDS a@1 EDS a@1 LDS l@2 RDS r@1
+			< LDS l@2
+			> LDS nack: no
+			want CDS a@1 EDS a@1 LDS l@3 RDS r@1
+			< LDS l@3
+			> LDS ack
+			want CDS a@1 EDS a@1 LDS l@2 RDS r@1
+			<
+			refused LDS l@2`,
+		"a refused new one that goes is removed": synced + `
+			want CDS a@1 EDS a@1 LDS l@1 m@1 RDS r@1
+			< LDS m@1
+			> LDS nack: no
+			<
+			want CDS a@1 EDS a@1 LDS l@1 RDS r@1
+			< LDS -m
+			<
+			refused`,
+		"listeners, one named among good ones": synced + `
+			want CDS a@1 EDS a@1 LDS l@1 m@1 n@1 RDS r@1
+			< LDS m@1 n@1
+			> LDS nack: Error adding/updating listener(s) n: cannot bind '127.0.0.1:1': Address already in use
+			< LDS m@1
+			> LDS ack
+			<
+			refused LDS n@1`,
+		"a good one that is gone when it should be sent again": synced + `
+			want CDS a@1 EDS a@1 LDS l@1 m@1 n@1 RDS r@1
+			< LDS m@1 n@1
+			want CDS a@1 EDS a@1 LDS l@1 n@1 RDS r@1
+			> LDS nack: Error adding/updating listener(s) n: no
+			< LDS -m
+			<`,
+		"a removal of a refused response is said again": synced + `
+			want CDS a@1 EDS a@1 LDS m@1 n@1 RDS r@1
+			< LDS m@1 n@1 -l
+			> LDS nack: Error adding/updating listener(s) n: no
+			< LDS m@1 -l
+			> LDS ack
+			<`,
+		"clusters, two named among good ones": synced + `
+			want CDS a@1 b@1 c@1 d@1 EDS a@1 LDS l@1 RDS r@1
+			< CDS b@1 c@1 d@1
+			> CDS nack: Error adding/updating cluster(s) b: why, d: why
+			< CDS c@1
+			> CDS ack
+			<
+			refused CDS b@1 CDS d@1`,
+		"clusters by the rules of fields, the first is named": synced + `
+			want CDS a@1 b@1 c@1 EDS a@1 LDS l@1 RDS r@1
+			< CDS b@1 c@1
+			> CDS nack: Proto constraint validation failed (ClusterValidationError.X): name:  "c"
+			< CDS b@1
+			refused CDS c@1`,
+		"clusters, none named: one by one": synced + `
+			want CDS a@1 b@1 c@1 d@1 EDS a@1 b@1 c@1 d@1 LDS l@2 RDS r@1
+			< CDS b@1 c@1 d@1
+			> CDS nack: something is wrong
+			< CDS b@1
+			< CDS c@1
+			< CDS d@1
+			<
+			> CDS ack
+			> CDS nack: something is wrong
+			<
+			> CDS ack
+			< LDS l@2
+			refused CDS c@1`,
+		"endpoints: one by one": `
+			want EDS a@1 b@1 c@1
+			> EDS +a +b +c
+			< EDS a@1 b@1 c@1
+			> EDS nack: malformed IP address
+			< EDS a@1
+			< EDS b@1
+			< EDS c@1
+			<
+			> EDS ack
+			> EDS nack: malformed IP address
+			> EDS ack
+			<
+			refused EDS b@1`,
+		"endpoints: what is new meanwhile is not held up": `
+			want EDS a@1 b@1
+			> EDS +a +b +c
+			< EDS a@1 b@1 -c
+			> EDS nack: no
+			want EDS a@1 b@1 c@1
+			< EDS c@1
+			< EDS a@1
+			< EDS b@1
+			<`,
+		"routes: one by one": `
+			want RDS q@1 r@1
+			> RDS +q +r
+			< RDS q@1 r@1
+			> RDS nack: no such thing
+			< RDS q@1
+			< RDS r@1
+			> RDS ack
+			> RDS nack: no such thing
+			<
+			refused RDS r@1`,
+		"a refused cluster is not waited for": synced + `
+			want CDS a@2 EDS a@1 LDS l@2 RDS r@1
+			< CDS a@2
+			< EDS a@1
+			<
+			> CDS nack: no
+			< LDS l@2`,
+		"what an old listener may need stays": synced + `
+			want CDS b@1 EDS b@1 LDS l@2 RDS r@1
+			< CDS b@1
+			> CDS ack
+			< LDS l@2
+			> LDS nack: no
+			<
+			want CDS b@1 EDS b@1 LDS l@3 RDS r@1
+			< LDS l@3
+			<
+			> LDS ack
+			< CDS -a`,
+		"a refused new listener holds up no removal": synced + `
+			want CDS EDS LDS l@1 m@1 RDS r@1
+			< LDS m@1
+			> LDS nack: no
+			< CDS -a`,
+		"refused while a newer one is under way": synced + `
+			want CDS a@1 EDS a@1 LDS l@2 RDS r@1
+			< LDS l@2
+			want CDS a@1 EDS a@1 LDS l@3 RDS r@1
+			< LDS l@3
+			> LDS nack: no
+			<
+			> LDS nack: no
+			<
+			refused LDS l@3
+			want CDS a@1 EDS a@1 LDS l@1 RDS r@1
+			< LDS l@1`,
+		"a response with removals alone": synced + `
+			want CDS a@1 EDS a@1 RDS r@1
+			< LDS -l
+			> LDS nack: no
+			<`,
+		"refused and unsubscribed": `
+			want EDS a@1
+			> EDS +a
+			< EDS a@1
+			> EDS -a nack: no
+			<
+			refused`,
+		"asked again for what was refused: the last good one": synced + `
+			want CDS a@1 EDS a@2 LDS l@1 RDS r@1
+			< EDS a@2
+			> EDS nack: no
+			<
+			> EDS +a
+			< EDS a@1
+			> EDS ack
+			<
+			refused EDS a@2`,
+		"asked again for what was refused, without a good one": `
+			want EDS a@1
+			> EDS +a
+			< EDS a@1
+			> EDS nack: no
+			<
+			> EDS +a
+			< EDS -a
+			<`,
+		"a cluster that changes while its endpoints are refused gets the last good ones": synced + `
+			want CDS a@1 EDS a@2 LDS l@1 RDS r@1
+			< EDS a@2
+			> EDS nack: no
+			want CDS a@2 EDS a@2 LDS l@1 RDS r@1
+			< CDS a@2
+			< EDS a@1
+			<`,
+		"only the last refused versions are remembered": `
+			want EDS a@1
+			> EDS +a
+			< EDS a@1
+			> EDS nack: no
+			want EDS a@2
+			< EDS a@2
+			> EDS nack: no
+			want EDS a@3
+			< EDS a@3
+			> EDS nack: no
+			want EDS a@4
+			< EDS a@4
+			> EDS nack: no
+			want EDS a@1
+			<
+			want EDS a@5
+			< EDS a@5
+			> EDS nack: no
+			want EDS a@1
+			< EDS a@1`,
+		"a NACK of a stale nonce refuses nothing": synced + `
+			want CDS a@1 EDS a@1 LDS l@2 RDS r@1
+			< LDS l@2
+			> LDS ack
+			> LDS ack#3 nack: no
+			<
+			refused`,
+	}
+	for name, text := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runScript(t, false, text)
+		})
+	}
+}
+
+func TestSuspects(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		names  string
+		reason string
+		want   string
+	}{
+		"alone":                       {"a", "whatever", "a"},
+		"listeners":                   {"a b c", "Error adding/updating listener(s) a: why\nc: why\n", "a c"},
+		"clusters":                    {"a b c", "Error adding/updating cluster(s) a: why, b: why", "a b"},
+		"names with colons":           {"inbound:10.0.0.1:80 inbound:10.0.0.1:8", "Error adding/updating listener(s) inbound:10.0.0.1:80: why\n", "inbound:10.0.0.1:80"},
+		"mentioned in the reason":     {"a b", "Error adding/updating cluster(s) a: unknown 'b' here", "a"},
+		"end of a longer name":        {"b a.b", "Error adding/updating cluster(s) a.b: why", "a.b"},
+		"rules of fields":             {"a b", `Proto constraint validation failed (X): name: "b" filters { name: "a" }`, "b"},
+		"rules of fields, many lines": {"a b", "Proto constraint validation failed (X):\nname:   \"b\"\n", "b"},
+		"rules of endpoints":          {"a b", `Proto constraint validation failed (X): cluster_name: "a"`, "a"},
+		"another field":               {"a b", `Proto constraint validation failed (X): alt_stat_name: "a"`, ""},
+		"no name":                     {"a b", "malformed IP address: x", ""},
+		"form known, name unknown":    {"a b", "Error adding/updating cluster(s) z: why", ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var puts []*resource.Resource
+			for _, n := range strings.Fields(tc.names) {
+				puts = append(puts, res(resource.Cluster, n+"@1"))
+			}
+			want := map[string]bool{}
+			for _, n := range strings.Fields(tc.want) {
+				want[n] = true
+			}
+			if diff := cmp.Diff(want, suspects(puts, tc.reason)); diff != "" {
+				t.Errorf("suspects() (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLongReasonsAreCut(t *testing.T) {
+	t.Parallel()
+	got := cut(strings.Repeat("é", maxReason))
+	if !utf8.ValidString(got) || len(got) > maxReason+len("…") {
+		t.Errorf("cut() = %d bytes, valid %v", len(got), utf8.ValidString(got))
+	}
+}

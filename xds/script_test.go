@@ -1,0 +1,241 @@
+package xds
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// A script drives a client line by line:
+//
+//	want CDS a@1 b@2 EDS a@1      what the proxy should have (replaces it); a cluster called static… has no endpoints
+//	own LDS l@1                   the same for its own set
+//	unknown                       it is in no view (any more)
+//	> CDS +a -b init:a@1          a delta request: subscribe, unsubscribe, initial_resource_versions
+//	> CDS a b                     a SotW request: names
+//	> CDS ack                     ACK of the oldest response without an answer; "ack#7" of nonce 7
+//	> CDS nack: why               NACK of the oldest response without an answer, or with "ack#7" before it of nonce 7
+//	< CDS a@1 -b                  the next response must be this; < CDS alone is an empty one
+//	<                             there must be no response
+//	refused CDS a@1               what status reports as refused; alone: nothing
+//	error text                    the request before must have failed with it
+type script struct {
+	t       *testing.T
+	c       *client
+	open    map[resource.Type][]string // nonces without an answer
+	names   map[resource.Type][]string // SotW: names of the last request, which an ACK repeats
+	err     error
+	lastErr int
+}
+
+var shortTypes = map[string]resource.Type{
+	"CDS": resource.Cluster, "EDS": resource.Endpoint, "LDS": resource.Listener, "RDS": resource.Route,
+}
+
+func shortOf(t resource.Type) string {
+	for s, full := range shortTypes {
+		if full == t {
+			return s
+		}
+	}
+	return string(t)
+}
+
+func runScript(t *testing.T, sotw bool, text string) {
+	t.Helper()
+	s := &script{t: t, c: newClient(sotw), open: map[resource.Type][]string{}, names: map[resource.Type][]string{}}
+	for i, line := range strings.Split(strings.TrimSpace(text), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" {
+			continue
+		}
+		if s.err != nil && !strings.HasPrefix(line, "error ") {
+			t.Fatalf("line %d: before %q: %v", i+1, line, s.err)
+		}
+		if problem := s.do(line); problem != "" {
+			t.Fatalf("line %d: %q: %s", i+1, line, problem)
+		}
+	}
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+}
+
+func (s *script) do(line string) string {
+	verb, rest, _ := strings.Cut(line, " ")
+	switch verb {
+	case "want":
+		s.c.want(resource.Desired{Shared: setOf(s.t, rest, s.c.desired.Shared), Own: s.c.desired.Own})
+	case "own":
+		s.c.want(resource.Desired{Shared: s.c.desired.Shared, Own: setOf(s.t, rest, s.c.desired.Own)})
+	case "unknown":
+		s.c.want(resource.Desired{})
+	case ">":
+		s.request(rest)
+	case "<":
+		return s.expect(strings.TrimSpace(rest))
+	case "refused":
+		return s.refused(strings.TrimSpace(rest))
+	case "error":
+		err := s.err
+		s.err = nil
+		if err == nil || !strings.Contains(err.Error(), rest) {
+			return fmt.Sprintf("error is %v", err)
+		}
+	default:
+		return "unknown verb"
+	}
+	return ""
+}
+
+// setOf makes a set which is a successor of before, as the translator would.
+func setOf(t *testing.T, text string, before *resource.Set) *resource.Set {
+	t.Helper()
+	var put []*resource.Resource
+	var kind resource.Type
+	wanted := map[resource.Name]bool{}
+	for _, word := range strings.Fields(text) {
+		if full, ok := shortTypes[word]; ok {
+			kind = full
+			continue
+		}
+		r := res(kind, word)
+		put = append(put, r)
+		wanted[r.Key()] = true
+	}
+	var remove []resource.Name
+	for _, kind := range resource.Types() {
+		for _, r := range before.Of(kind) {
+			if !wanted[r.Key()] {
+				remove = append(remove, r.Key())
+			}
+		}
+	}
+	if before == nil {
+		before = resource.NewSet()
+	}
+	return before.With(put, remove)
+}
+
+// res makes a resource out of name@version.
+func res(kind resource.Type, text string) *resource.Resource {
+	name, version, _ := strings.Cut(text, "@")
+	r := &resource.Resource{Type: kind, Name: name, Version: version, Body: &anypb.Any{TypeUrl: string(kind), Value: []byte(text)}}
+	if kind == resource.Cluster && !strings.HasPrefix(name, "static") {
+		r.Endpoints = name
+	}
+	return r
+}
+
+func (s *script) request(text string) {
+	text, reason, nacked := strings.Cut(text, " nack: ")
+	var detail *statuspb.Status
+	words := strings.Fields(text)
+	kind, ok := shortTypes[words[0]]
+	if !ok {
+		kind = resource.Type(words[0])
+	}
+	nonce := ""
+	if nacked {
+		detail = &statuspb.Status{Code: 13, Message: reason}
+		if !strings.Contains(text, "ack#") {
+			nonce = s.take(kind)
+		}
+	}
+	d := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(kind), ErrorDetail: detail, InitialResourceVersions: map[string]string{}}
+	list, listed := []string{}, false
+	for _, w := range words[1:] {
+		switch {
+		case w == "ack":
+			nonce = s.take(kind)
+		case strings.HasPrefix(w, "ack#"):
+			nonce = w[4:]
+		case strings.HasPrefix(w, "init:"):
+			name, version, _ := strings.Cut(w[5:], "@")
+			d.InitialResourceVersions[name] = version
+		case w == "none":
+			listed = true
+		case s.c.sotw:
+			list, listed = append(list, w), true
+		case w[0] == '+':
+			d.ResourceNamesSubscribe = append(d.ResourceNamesSubscribe, w[1:])
+		case w[0] == '-':
+			d.ResourceNamesUnsubscribe = append(d.ResourceNamesUnsubscribe, w[1:])
+		}
+	}
+	d.ResponseNonce = nonce
+	if !s.c.sotw {
+		_, s.err = s.c.receiveDelta(d)
+		return
+	}
+	if listed {
+		s.names[kind] = list
+		if t := s.c.topic(kind); nonce == "" && t != nil {
+			nonce = t.lastNonce
+		}
+	}
+	_, s.err = s.c.receiveSotw(&discoveryv3.DiscoveryRequest{
+		TypeUrl: string(kind), ResponseNonce: nonce, ErrorDetail: detail, ResourceNames: s.names[kind],
+	})
+}
+
+func (s *script) take(kind resource.Type) string {
+	if len(s.open[kind]) == 0 {
+		s.t.Fatalf("no %s response is without an answer", shortOf(kind))
+	}
+	nonce := s.open[kind][0]
+	s.open[kind] = s.open[kind][1:]
+	return nonce
+}
+
+func (s *script) expect(want string) string {
+	r := s.c.next()
+	if got := describe(r, s.c.sotw); got != want {
+		return fmt.Sprintf("the response is %q", got)
+	}
+	if r != nil {
+		s.open[r.topic.kind] = append(s.open[r.topic.kind], r.nonce)
+	}
+	return ""
+}
+
+func describe(r *reply, sotw bool) string {
+	if r == nil {
+		return ""
+	}
+	words := []string{shortOf(r.topic.kind)}
+	list := r.puts
+	if sotw {
+		list = r.full
+	}
+	for _, p := range list {
+		words = append(words, p.Name+"@"+p.Version)
+	}
+	if !sotw {
+		for _, n := range r.gone {
+			words = append(words, "-"+n)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func (s *script) refused(want string) string {
+	var got []string
+	for _, t := range s.c.status() {
+		for _, n := range t.NACKs {
+			got = append(got, shortOf(n.Type)+" "+n.Name+"@"+n.Version)
+		}
+	}
+	slices.Sort(got)
+	if all := strings.Join(got, " "); all != want {
+		return fmt.Sprintf("refused is %q", all)
+	}
+	return ""
+}
