@@ -1,0 +1,191 @@
+package generator
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// randomStep sets or deletes an object, drawn from so few names that most of them meet.
+func randomStep(r *rand.Rand, b *bench) {
+	one := func(of ...string) string { return of[r.IntN(len(of))] }
+	services := []string{"api", "web", "db", "cache"}
+	var o mesh.Object
+	switch r.IntN(8) {
+	case 0:
+		o = meshWith(mesh.MTLSMode(one("", string(mesh.ModeStrict), string(mesh.ModePermissive))))
+	case 1, 2, 3:
+		var addresses []string
+		for i := range r.IntN(3) {
+			addresses = append(addresses, fmt.Sprint("240.0.0.", 3*i+r.IntN(3), ":80"))
+		}
+		o = service(one(services...), mesh.Protocol(one("", "http", "grpc")), addresses...)
+	default:
+		var options []option
+		for _, with := range []option{
+			unready, transparent, workload(one(services...)), speaks(mesh.ProtocolHTTP), calls(one(services...), one(services...)),
+		} {
+			if r.IntN(3) == 0 {
+				options = append(options, with)
+			}
+		}
+		o = dataplane(proxyName(r), fmt.Sprint("10.0.0.", r.IntN(5)), one(services...), options...)
+	}
+	if r.IntN(4) == 0 {
+		b.delete(o)
+	} else {
+		b.set(o)
+	}
+}
+
+func proxyName(r *rand.Rand) string { return fmt.Sprint("dp-", r.IntN(5)) }
+
+func TestIncrementalResourcesEqualFreshOnes(t *testing.T) {
+	for seed := range uint64(8) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		b := newBench(t)
+		b.apply()
+		had := map[mesh.ID]resource.Desired{} // by attached proxy
+		for step := range 120 {
+			if id := mesh.MakeID(mesh.DefaultMesh, proxyName(r)); r.IntN(3) == 0 {
+				if _, attached := had[id]; attached {
+					b.translator.Detach(id)
+					delete(had, id)
+				} else {
+					had[id] = b.translator.Attach(id)
+				}
+			}
+			for range 1 + r.IntN(4) {
+				randomStep(r, b)
+			}
+			changed := b.apply()
+			check(t, fmt.Sprintf("seed %d, step %d", seed, step), b.translator, had, changed)
+			maps.Copy(had, changed)
+		}
+		for id := range had {
+			b.translator.Detach(id)
+		}
+		checkEmpty(t, b.translator)
+	}
+}
+
+// check compares each attached proxy with what a Translator makes that has seen nothing before.
+func check(t *testing.T, when string, tr *Translator, had, changed map[mesh.ID]resource.Desired) {
+	t.Helper()
+	fresh := NewTranslator(TranslatorOptions{})
+	if _, err := fresh.Apply(meshview.Change{After: tr.view}); err != nil {
+		t.Fatal(err)
+	}
+	for id, old := range had {
+		now, told := changed[id]
+		if !told {
+			now = old
+		}
+		if current, _ := tr.Resources(id); current != now {
+			t.Fatalf("%s: %s has other sets than Apply told", when, id)
+		}
+		want := fresh.Attach(id)
+		if !want.Known() { // no Dataplane: keeps what it has
+			if told {
+				t.Fatalf("%s: %s has no Dataplane and is told something", when, id)
+			}
+			continue
+		}
+		if diff := cmp.Diff(versions(want), versions(now)); diff != "" {
+			t.Fatalf("%s: %s (-fresh +incremental):\n%s", when, id, diff)
+		}
+		if told && old.Known() && cmp.Equal(versions(old), versions(now)) && old.Shared == now.Shared {
+			t.Fatalf("%s: %s is told that nothing changed", when, id)
+		}
+		checkPointers(t, when, old, now)
+	}
+	for id := range changed {
+		if _, attached := had[id]; !attached {
+			t.Fatalf("%s: %s is not attached and in the result", when, id)
+		}
+	}
+}
+
+// checkPointers: what is equal of a proxy's own stays the same pointer, and no name is in both sets.
+func checkPointers(t *testing.T, when string, old, now resource.Desired) {
+	t.Helper()
+	if old.Own != now.Own && cmp.Equal(versions(resource.Desired{Own: old.Own}), versions(resource.Desired{Own: now.Own})) {
+		t.Fatalf("%s: an own set that is equal is another pointer", when)
+	}
+	for _, typ := range resource.Types() {
+		for _, r := range now.Own.Of(typ) {
+			if was := old.Own.Get(r.Key()); was != nil && was.Version == r.Version && was != r {
+				t.Fatalf("%s: %s %s is equal and another pointer", when, typ.Short(), r.Name)
+			}
+			if now.Shared.Get(r.Key()) != nil {
+				t.Fatalf("%s: %s %s is in both sets", when, typ.Short(), r.Name)
+			}
+		}
+	}
+}
+
+func TestStreamsComeAndGoDuringChanges(t *testing.T) {
+	b := newBench(t)
+	b.translator.encode = resource.Encode
+	var streams sync.WaitGroup
+	stop := make(chan struct{})
+	for i := range 4 {
+		streams.Go(func() {
+			id := mesh.MakeID(mesh.DefaultMesh, fmt.Sprint("dp-", i))
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				b.translator.Attach(id)
+				b.translator.Resources(id)
+				b.translator.Detach(id)
+			}
+		})
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 200 {
+		randomStep(r, b)
+		b.apply()
+	}
+	close(stop)
+	streams.Wait()
+	checkEmpty(t, b.translator)
+}
+
+// BenchmarkTranslatorEndpointChange: one endpoint among 1,000 services changes, which 1,000 attached proxies see.
+func BenchmarkTranslatorEndpointChange(b *testing.B) {
+	bench := newBench(b)
+	bench.translator.encode = resource.Encode
+	for i := range 1000 {
+		name := fmt.Sprintf("s%03d", i)
+		bench.set(service(name, mesh.ProtocolHTTP, fmt.Sprintf("240.0.%d.%d:80", i/250, i%250)))
+		bench.set(dataplane(name+"-1", fmt.Sprintf("10.0.%d.%d", i/250, i%250), name, transparent))
+	}
+	bench.apply()
+	for i := range 1000 {
+		bench.translator.Attach(fmt.Sprintf("default/s%03d-1", i))
+	}
+	objects := []*mesh.Dataplane{
+		dataplane("s500-1", "10.0.2.0", "s500", transparent, unready), dataplane("s500-1", "10.0.2.0", "s500", transparent),
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		bench.set(objects[i%2])
+		c, _ := bench.builder.Build()
+		b.StartTimer()
+		if changed, err := bench.translator.Apply(c); err != nil || len(changed) != 1000 {
+			b.Fatal(len(changed), err)
+		}
+	}
+}
