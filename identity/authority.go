@@ -43,6 +43,7 @@ type meshAuthority struct {
 	signing  *ca
 	rotation *rotation // nil while none is running
 	proxies  map[string]*record
+	warned   time.Time // of the end of the CA
 }
 
 // trust is one state of a mesh's roots, in every form in which it is read.

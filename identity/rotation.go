@@ -1,13 +1,249 @@
 package identity
 
-import "time"
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
 
-// Step of a rotation.
+// Step of a rotation. It is over when every proxy has done it.
 type Step string
 
-// rotation is what the storage knows of one that is running.
+// The steps, in their order. At each of them every proxy that has done the step before trusts every other one.
+const (
+	// StepNone is no rotation.
+	StepNone Step = ""
+	// StepTrustBoth gives every proxy the bundle of the old and the new CA. The old one signs.
+	StepTrustBoth Step = "trust both"
+	// StepRenewLeaves gives every proxy a certificate of the new CA. The new one signs.
+	StepRenewLeaves Step = "renew leaves"
+	// StepTrustNew gives every proxy the bundle of the new CA alone.
+	StepTrustNew Step = "trust new"
+)
+
+// ErrNoRotation is a mesh in which none is under way.
+var ErrNoRotation = errors.New("no rotation is under way")
+
+// rotation is what the storage knows of one that is under way.
 type rotation struct {
 	Step    Step      `json:"step"`
 	Started time.Time `json:"started"`
 	Forced  bool      `json:"forced,omitempty"`
+}
+
+// Rotation says how far the rotation of a mesh's CA is.
+type Rotation struct {
+	Step    Step
+	Started time.Time
+	// Forced rotations do not wait for silent proxies.
+	Forced bool
+	// Waiting are the proxies that have a good certificate and have not done the step. Sorted.
+	Waiting []Waiting
+}
+
+// Waiting is a proxy that a rotation waits for, silent or not.
+type Waiting struct {
+	Dataplane string
+	// Expires is when the last of its certificates does: then it is waited for no longer.
+	Expires time.Time
+}
+
+// StartRotation makes a new CA with that life (0: mesh.DefaultCALife) and begins to replace the old one by it. Where a
+// rotation is under way it does nothing.
+func (a *Authority) StartRotation(meshName string, life time.Duration) error {
+	m, err := a.open(meshName, nil)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.rotation != nil {
+		return nil
+	}
+	next, err := a.newMeshCA(meshName, life)
+	if err != nil {
+		return fmt.Errorf("start rotation of mesh %q: %w", meshName, err)
+	}
+	return a.step(m, []*ca{m.signing, next}, m.signing, &rotation{Step: StepTrustBoth, Started: a.now()})
+}
+
+// ForceRotation makes the rotation that is under way wait for no silent proxy, in this step and those that follow.
+func (a *Authority) ForceRotation(meshName string) error {
+	m, err := a.open(meshName, nil)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.rotation == nil {
+		return fmt.Errorf("mesh %q: %w", meshName, ErrNoRotation)
+	}
+	if m.rotation.Forced {
+		return nil
+	}
+	forced := *m.rotation
+	forced.Forced = true
+	return a.step(m, m.cas, m.signing, &forced)
+}
+
+// AdvanceRotation goes on to the next step, or several, where nobody is waited for any more, and says whether it did.
+// silent tells which proxies a forced rotation passes over; it must not call the Authority. AdvanceRotation is called
+// after each report, and now and then, since an expired certificate is waited for no longer.
+func (a *Authority) AdvanceRotation(meshName string, silent func(dataplane string) bool) (bool, error) {
+	m, err := a.open(meshName, nil)
+	if err != nil {
+		return false, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	advanced := false
+	for m.rotation != nil && !slices.ContainsFunc(m.waiting(a.now()), func(w Waiting) bool {
+		return !m.rotation.Forced || !silent(w.Dataplane)
+	}) {
+		if err := a.nextStep(m); err != nil {
+			return advanced, err
+		}
+		advanced = true
+	}
+	return advanced, nil
+}
+
+// nextStep is called with mu held.
+func (a *Authority) nextStep(m *meshAuthority) error {
+	newest := m.cas[len(m.cas)-1]
+	next := *m.rotation
+	switch m.rotation.Step {
+	case StepTrustBoth:
+		next.Step = StepRenewLeaves
+		// The old CA signs no more: its key goes.
+		trusted := make([]*ca, len(m.cas))
+		for i, c := range m.cas {
+			trusted[i] = &ca{id: c.id, cert: c.cert}
+		}
+		trusted[len(trusted)-1] = newest
+		return a.step(m, trusted, newest, &next)
+	case StepRenewLeaves:
+		next.Step = StepTrustNew
+		return a.step(m, []*ca{newest}, newest, &next)
+	default:
+		return a.step(m, m.cas, m.signing, nil)
+	}
+}
+
+// step writes the new state down, and then puts it to use. mu is held.
+func (a *Authority) step(m *meshAuthority, cas []*ca, signing *ca, r *rotation) error {
+	if err := a.writeAuthority(m.mesh, cas, signing, r); err != nil {
+		return fmt.Errorf("rotate CA of mesh %q: %w", m.mesh, err)
+	}
+	m.cas, m.signing, m.rotation = cas, signing, r
+	if err := m.publish(a.suffix); err != nil {
+		return fmt.Errorf("rotate CA of mesh %q: %w", m.mesh, err)
+	}
+	now := StepNone
+	if r != nil {
+		now = r.Step
+	}
+	a.log.Info("CA rotation", "mesh", m.mesh, "step", now, "bundle", m.trust.Load().bundle.ID, "ca", signing.id)
+	return nil
+}
+
+// Rotation says how far the rotation of a mesh's CA is; the Step is StepNone where none is under way.
+func (a *Authority) Rotation(meshName string) (Rotation, error) {
+	m, err := a.open(meshName, nil)
+	if err != nil {
+		return Rotation{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.rotation == nil {
+		return Rotation{}, nil
+	}
+	return Rotation{Step: m.rotation.Step, Started: m.rotation.Started, Forced: m.rotation.Forced, Waiting: m.waiting(a.now())}, nil
+}
+
+// waiting lists whom the rotation that is under way waits for. mu is held.
+func (m *meshAuthority) waiting(now time.Time) []Waiting {
+	var all []Waiting
+	for name, r := range m.proxies {
+		if expires := r.expires(); now.Before(expires) && !m.done(r) {
+			all = append(all, Waiting{Dataplane: name, Expires: expires})
+		}
+	}
+	slices.SortFunc(all, func(x, y Waiting) int { return cmp.Compare(x.Dataplane, y.Dataplane) })
+	return all
+}
+
+// done says whether a proxy has what it should have at this step: while leaves are renewed, both.
+func (m *meshAuthority) done(r *record) bool {
+	if r.Bundle != m.trust.Load().bundle.ID {
+		return false
+	}
+	return m.rotation.Step != StepRenewLeaves || m.leafIsCurrent(r)
+}
+
+func (m *meshAuthority) leafIsCurrent(r *record) bool {
+	leaf, ok := r.inUse()
+	return ok && leaf.CA == m.signing.id
+}
+
+// maxReported is the most characters of a bundle's id or a serial number in a report.
+const maxReported = 64
+
+// Report is what an agent says that its proxy has put in place. It is written down before Report returns.
+func (a *Authority) Report(p Peer, bundleID, serial string) error {
+	if len(bundleID) > maxReported || len(serial) > maxReported {
+		return errors.New("read report: the bundle's id or the serial number is too long")
+	}
+	serial = strings.TrimLeft(strings.ToLower(serial), "0")
+	m, err := a.open(p.Mesh, nil)
+	if err != nil {
+		return err
+	}
+	m.io.RLock()
+	defer m.io.RUnlock()
+	m.mu.Lock()
+	r := m.proxies[p.Dataplane]
+	same := r != nil && r.Bundle == bundleID && r.Serial == serial
+	if r != nil {
+		r.Bundle, r.Serial = bundleID, serial
+	}
+	m.mu.Unlock()
+	if r == nil || same {
+		return nil
+	}
+	return a.writeRecord(m, r)
+}
+
+// Due is what a proxy has still to put in place.
+type Due struct {
+	// Bundle that its mesh trusts, and whether the proxy has reported another one.
+	Bundle    Bundle
+	NewBundle bool
+	// CA that signs, and whether the proxy's leaf is from another one.
+	CA      string
+	NewLeaf bool
+	// LeafExpires is when the leaf does that the proxy has reported; zero where it is not known.
+	LeafExpires time.Time
+}
+
+// Due says what a proxy has to do, by its last report.
+func (a *Authority) Due(p Peer) (Due, error) {
+	m, err := a.open(p.Mesh, nil)
+	if err != nil {
+		return Due{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d := Due{Bundle: m.trust.Load().bundle, CA: m.signing.id}
+	r := m.proxies[p.Dataplane]
+	d.NewBundle = r == nil || r.Bundle != d.Bundle.ID
+	d.NewLeaf = r == nil || !m.leafIsCurrent(r)
+	if r != nil {
+		leaf, _ := r.inUse()
+		d.LeafExpires = leaf.NotAfter
+	}
+	return d, nil
 }

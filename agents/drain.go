@@ -1,0 +1,145 @@
+package agents
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"time"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// drainFolder has a file for each proxy that drains, <mesh>/<dataplane>: an ID is its path.
+const drainFolder = "draining"
+
+func drainPath(id mesh.ID) string { return path.Join(drainFolder, id) }
+
+// loadDraining tells the builder what was known before the restart.
+func (s *Server) loadDraining() error {
+	meshes, err := s.o.Storage.List(drainFolder)
+	if err != nil {
+		return fmt.Errorf("read draining proxies: %w", err)
+	}
+	for _, meshName := range meshes {
+		names, err := s.o.Storage.List(path.Join(drainFolder, meshName))
+		if err != nil {
+			return fmt.Errorf("read draining proxies of mesh %q: %w", meshName, err)
+		}
+		for _, name := range names {
+			id := mesh.MakeID(meshName, name)
+			s.draining[id] = true
+			s.o.Observe(id, mesh.Observation{Draining: true})
+		}
+	}
+	return nil
+}
+
+// setDraining writes down what the agent says, and then tells the builder. A drain is confirmed once the view has it.
+func (s *Server) setDraining(sess *session, draining bool) error {
+	id := sess.peer.ID()
+	err := s.inTurn(sess, func() error {
+		s.mu.Lock()
+		before := s.draining[id]
+		s.mu.Unlock()
+		if before == draining {
+			return nil
+		}
+		log := s.o.Logger.With("mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane)
+		if err := s.writeDraining(id, draining); err != nil {
+			return internal(sess.stream.Context(), log, "write drain", err)
+		}
+		log.InfoContext(sess.stream.Context(), "proxy drains", "draining", draining)
+		return nil
+	})
+	if err == nil && draining && sess.publishing == nil {
+		sess.publishing = time.NewTicker(publishedPoll)
+	}
+	return err
+}
+
+func (s *Server) writeDraining(id mesh.ID, draining bool) error {
+	var err error
+	if draining {
+		err = s.o.Storage.Write(drainPath(id), []byte(s.o.Now().UTC().Format(time.RFC3339)+"\n"))
+	} else {
+		err = s.o.Storage.Remove(drainPath(id))
+	}
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if draining {
+		s.draining[id] = true
+	} else {
+		delete(s.draining, id)
+	}
+	s.mu.Unlock()
+	s.o.Observe(id, mesh.Observation{Draining: draining})
+	return nil
+}
+
+// confirmDrain tells the agent once the view in effect has the drain; a proxy without a Dataplane has no endpoint to take
+// out. Before the first view nothing can be said.
+func (s *Server) confirmDrain(sess *session) error {
+	v := s.o.View()
+	if v == nil {
+		return nil
+	}
+	if _, p := v.Proxy(sess.peer.ID()); p != nil && !p.Observed.Draining {
+		return nil
+	}
+	sess.stopPublishing()
+	return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_DrainRecorded{DrainRecorded: &agentv1.DrainRecorded{}}})
+}
+
+func (sess *session) publishedTick() <-chan time.Time {
+	if sess.publishing == nil {
+		return nil
+	}
+	return sess.publishing.C
+}
+
+func (sess *session) stopPublishing() {
+	if sess.publishing != nil {
+		sess.publishing.Stop()
+		sess.publishing = nil
+	}
+}
+
+// forgetDrains removes the files of proxies that will not say Hello again: no Dataplane, no session, no good certificate.
+func (s *Server) forgetDrains() error {
+	v := s.o.View()
+	if v == nil {
+		return nil
+	}
+	s.mu.Lock()
+	ids := slices.Collect(maps.Keys(s.draining))
+	s.mu.Unlock()
+	for _, id := range ids {
+		meshName, dataplane := mesh.SplitID(id)
+		if _, p := v.Proxy(id); p != nil || s.o.Authority.HasCertificate(meshName, dataplane) {
+			continue
+		}
+		if err := s.forgetDrain(id); err != nil {
+			return fmt.Errorf("forget the drain of %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// forgetDrain holds mu while it removes the file: a session that opens now sees it either there or gone.
+func (s *Server) forgetDrain(id mesh.ID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions[id] != nil {
+		return nil
+	}
+	if err := s.o.Storage.Remove(drainPath(id)); err != nil {
+		return err
+	}
+	delete(s.draining, id)
+	s.o.Observe(id, mesh.Observation{})
+	return nil
+}

@@ -1,0 +1,164 @@
+package agents
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// Join implements agentv1.AgentServiceServer.
+func (s *Server) Join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
+	response, err := s.join(ctx, r)
+	s.metrics.joins.WithLabelValues(status.Code(err).String()).Inc()
+	return response, err
+}
+
+func (s *Server) join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
+	address := peerAddress(ctx)
+	if !s.joins.allow(address) {
+		return nil, status.Error(codes.ResourceExhausted, "too many joins from this address: try again later")
+	}
+	log := s.o.Logger.With("peer", address)
+	token, err := s.o.Authority.VerifyToken(r.GetToken(), r.GetMesh(), r.GetName())
+	switch {
+	case errors.Is(err, identity.ErrTokenOfAnother):
+		log.WarnContext(ctx, "join refused", "err", err)
+		return nil, status.Error(codes.PermissionDenied, err.Error())
+	case err != nil:
+		log.WarnContext(ctx, "join refused", "err", err)
+		return nil, status.Error(codes.Unauthenticated, err.Error())
+	}
+	log = log.With("mesh", token.Mesh, "proxy", token.Dataplane)
+	m, p, err := s.proxy(token.Mesh, token.Dataplane)
+	if err != nil {
+		return nil, err
+	}
+	if want := p.Dataplane.Workload(); token.Workload != want {
+		log.WarnContext(ctx, "join refused: the token is for another workload", "workload", want, "tokenWorkload", token.Workload)
+		return nil, status.Errorf(codes.PermissionDenied, "the token is for workload %q, the Dataplane has workload %q", token.Workload, want)
+	}
+	bootstrap, err := s.o.Bootstrap(m, p)
+	if err != nil {
+		return nil, internal(ctx, log, "make bootstrap", err)
+	}
+	issued, err := s.issue(ctx, log, m, p, r.GetCsr())
+	if err != nil {
+		return nil, err
+	}
+	log.InfoContext(ctx, "proxy joined", "serial", issued.Serial, "expires", issued.NotAfter,
+		"version", shorten(r.GetVersion().GetSonde()), "envoyVersion", shorten(r.GetVersion().GetEnvoy()))
+	return &agentv1.JoinResponse{Identity: identityOf(issued), Bootstrap: bootstrap}, nil
+}
+
+// Renew implements agentv1.AgentServiceServer.
+func (s *Server) Renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.RenewResponse, error) {
+	response, err := s.renew(ctx, r)
+	s.metrics.renewals.WithLabelValues(status.Code(err).String()).Inc()
+	return response, err
+}
+
+func (s *Server) renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.RenewResponse, error) {
+	caller, err := identity.PeerFromContext(ctx)
+	if err != nil {
+		return nil, status.Error(codes.Unauthenticated, err.Error())
+	}
+	if !s.renews.allow(caller.ID()) {
+		return nil, status.Error(codes.ResourceExhausted, "too many renewals of this proxy: try again later")
+	}
+	log := s.o.Logger.With("mesh", caller.Mesh, "proxy", caller.Dataplane)
+	m, p, err := s.proxy(caller.Mesh, caller.Dataplane)
+	if err != nil {
+		return nil, err
+	}
+	// Another workload is another identity, and only a token gives one.
+	if want := p.Dataplane.SPIFFEID(s.o.Authority.TrustDomain()); caller.SPIFFEID != want {
+		log.WarnContext(ctx, "renewal refused: the workload has changed", "spiffeID", want, "certificateSpiffeID", caller.SPIFFEID)
+		return nil, status.Errorf(codes.PermissionDenied, "the certificate is for %q, the Dataplane is now %q: join again", caller.SPIFFEID, want)
+	}
+	issued, err := s.issue(ctx, log, m, p, r.GetCsr())
+	if err != nil {
+		return nil, err
+	}
+	log.InfoContext(ctx, "certificate renewed", "serial", issued.Serial, "expires", issued.NotAfter)
+	return &agentv1.RenewResponse{Identity: identityOf(issued)}, nil
+}
+
+// proxy finds one in the view, or says with a status why it is not there.
+func (s *Server) proxy(meshName, dataplane string) (*meshview.Mesh, *meshview.Proxy, error) {
+	v := s.o.View()
+	if v == nil {
+		return nil, nil, status.Error(codes.Unavailable, "the control plane has no view of the mesh yet: try again")
+	}
+	m := v.Mesh(meshName)
+	if m == nil {
+		return nil, nil, status.Errorf(codes.FailedPrecondition, "mesh %q is not known (yet)", meshName)
+	}
+	p := m.Proxies[dataplane]
+	if p == nil {
+		return nil, nil, status.Errorf(codes.FailedPrecondition, "dataplane %q of mesh %q is not known (yet)", dataplane, meshName)
+	}
+	return m, p, nil
+}
+
+// issue signs for a proxy of the view.
+func (s *Server) issue(ctx context.Context, log *slog.Logger, m *meshview.Mesh, p *meshview.Proxy, csr []byte) (identity.Certificate, error) {
+	backend := m.Spec.Backend()
+	if err := s.o.Authority.Ensure(m.Spec.Name, backend.CALife()); err != nil {
+		return identity.Certificate{}, internal(ctx, log, "make CA", err)
+	}
+	issued, err := s.o.Authority.Issue(identity.Request{
+		Mesh:      m.Spec.Name,
+		Dataplane: p.Dataplane.Name,
+		Workload:  p.Dataplane.Workload(),
+		CSR:       csr,
+		Life:      backend.CertLife(),
+	})
+	if errors.Is(err, identity.ErrRequest) {
+		return identity.Certificate{}, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if err != nil {
+		return identity.Certificate{}, internal(ctx, log, "issue certificate", err)
+	}
+	return issued, nil
+}
+
+// internal logs what is no business of the agent's, and makes the status that it gets.
+func internal(ctx context.Context, log *slog.Logger, what string, err error) error {
+	log.ErrorContext(ctx, "call of an agent not served", "step", what, "err", err)
+	return status.Errorf(codes.Internal, "%s: see the log of the control plane", what)
+}
+
+func identityOf(c identity.Certificate) *agentv1.Identity {
+	return &agentv1.Identity{CertificateChain: c.Chain, Bundle: bundleOf(c.Bundle)}
+}
+
+func bundleOf(b identity.Bundle) *agentv1.Bundle {
+	return &agentv1.Bundle{Id: b.ID, Roots: b.Roots}
+}
+
+// peerAddress is the caller's IP address.
+func peerAddress(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(p.Addr.String())
+	if err != nil {
+		return p.Addr.String()
+	}
+	return host
+}
+
+// maxText bounds what an agent's texts take in logs and in memory.
+const maxText = 64
+
+func shorten(s string) string { return s[:min(len(s), maxText)] }

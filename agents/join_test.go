@@ -1,0 +1,165 @@
+package agents_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sonde-mesh/sonde/agents"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/identity"
+)
+
+// wantStatus checks code and text of a gRPC error.
+func wantStatus(t *testing.T, err error, code codes.Code, text string) {
+	t.Helper()
+	if got := status.Convert(err); got.Code() != code || !strings.Contains(got.Message(), text) {
+		t.Errorf("status = %s %q, want %s that says %q", got.Code(), got.Message(), code, text)
+	}
+}
+
+func TestJoinRefuses(t *testing.T) {
+	w := newWorld(t, nil)
+	w.fill("web-1", "web-2")
+	good := identity.Token{Mesh: "default", Dataplane: "web-1", Workload: "web"}
+	expired := w.token(good, time.Hour)
+	w.ahead.Store(int64(2 * time.Hour))
+	fresh := w.token(good, time.Hour)
+	_, request := csr(t)
+	tampered := append([]byte(nil), request...)
+	tampered[len(tampered)-1] ^= 1
+	tests := map[string]struct {
+		request *agentv1.JoinRequest
+		code    codes.Code
+		text    string
+	}{
+		"expired token":           {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: expired, Csr: request}, codes.Unauthenticated, "exp: expired at"},
+		"no token":                {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Csr: request}, codes.Unauthenticated, "empty"},
+		"bent token":              {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh[:len(fresh)-4] + "AAAA", Csr: request}, codes.Unauthenticated, "token refused"},
+		"token of another proxy":  {&agentv1.JoinRequest{Mesh: "default", Name: "web-2", Token: fresh, Csr: request}, codes.PermissionDenied, `for "web-1", not "web-2"`},
+		"token of another mesh":   {&agentv1.JoinRequest{Mesh: "other", Name: "web-1", Token: fresh, Csr: request}, codes.PermissionDenied, `for "default", not "other"`},
+		"bent certificate signed": {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh, Csr: tampered}, codes.InvalidArgument, "signature"},
+		"token of another workload": {
+			&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: w.token(identity.Token{Mesh: "default", Dataplane: "web-1", Workload: "api"}, time.Hour), Csr: request},
+			codes.PermissionDenied, `for workload "api", the Dataplane has workload "web"`,
+		},
+		"unknown dataplane": {
+			&agentv1.JoinRequest{Mesh: "default", Name: "new", Token: w.token(identity.Token{Mesh: "default", Dataplane: "new", Workload: "web"}, time.Hour), Csr: request},
+			codes.FailedPrecondition, `dataplane "new" of mesh "default"`,
+		},
+		"unknown mesh": {
+			&agentv1.JoinRequest{Mesh: "new", Name: "web-1", Token: w.token(identity.Token{Mesh: "new", Dataplane: "web-1", Workload: "web"}, time.Hour), Csr: request},
+			codes.FailedPrecondition, `mesh "new"`,
+		},
+	}
+	conn := (&agent{w: w}).dial()
+	defer conn.Close()
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := agentv1.NewAgentServiceClient(conn).Join(t.Context(), tc.request)
+			wantStatus(t, err, tc.code, tc.text)
+			if token := tc.request.GetToken(); token != "" && strings.Contains(status.Convert(err).Message(), token) {
+				t.Error("the error has the token in it")
+			}
+		})
+	}
+	if got := w.metric("sonde_agents_joins_total", "PermissionDenied"); got != 3 {
+		t.Errorf("joins refused with PermissionDenied = %v, want 3", got)
+	}
+}
+
+func TestJoinWaitsForTheView(t *testing.T) {
+	w := newWorld(t, nil)
+	a := w.agent("web-1")
+	wantStatus(t, a.join(), codes.Unavailable, "no view")
+	w.fill("web-1")
+	if err := a.join(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestJoinAgainAfterRestart(t *testing.T) {
+	w := newWorld(t, nil)
+	w.fill("web-1")
+	a := w.agent("web-1")
+	if err := a.join(); err != nil {
+		t.Fatal(err)
+	}
+	first := a.leaf
+	w.restart()
+	w.fill("web-1")
+	if err := a.renew(); err != nil {
+		t.Errorf("the certificate from before the restart: %v", err)
+	}
+	if err := a.join(); err != nil {
+		t.Errorf("the token from before the restart: %v", err)
+	}
+	if first.SerialNumber.Cmp(a.leaf.SerialNumber) == 0 {
+		t.Error("join again: the same serial number")
+	}
+}
+
+func TestRenew(t *testing.T) {
+	w := newWorld(t, nil)
+	w.fill("web-1")
+	a := w.agent("web-1")
+	if err := a.join(); err != nil {
+		t.Fatal(err)
+	}
+	old := a.leaf
+	if err := a.renew(); err != nil {
+		t.Fatal(err)
+	}
+	if old.SerialNumber.Cmp(a.leaf.SerialNumber) == 0 || old.URIs[0].String() != a.leaf.URIs[0].String() {
+		t.Errorf("renewed from %s of %s to %s of %s", old.SerialNumber, old.URIs[0], a.leaf.SerialNumber, a.leaf.URIs[0])
+	}
+
+	none := &agent{w: w}
+	wantStatus(t, none.renew(), codes.Unauthenticated, "no client certificate")
+
+	w.put(dataplane("default", "web-1", "api"))
+	w.eventually("the workload has changed", func() bool {
+		_, p := w.builder.View().Proxy("default/web-1")
+		return p.Dataplane.Workload() == "api"
+	})
+	wantStatus(t, a.renew(), codes.PermissionDenied, "join again")
+}
+
+func TestCertificateOfAnotherControlPlane(t *testing.T) {
+	w, stranger := newWorld(t, nil), newWorld(t, nil)
+	w.fill("web-1")
+	stranger.fill("web-1")
+	mine, theirs := w.agent("web-1"), stranger.agent("web-1")
+	for _, a := range []*agent{mine, theirs} {
+		if err := a.join(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	theirs.w = w
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, request := csr(t)
+	conn := theirs.dial()
+	defer conn.Close()
+	_, err := agentv1.NewAgentServiceClient(conn).Renew(ctx, &agentv1.RenewRequest{Csr: request})
+	wantStatus(t, err, codes.Unavailable, "bad certificate")
+	if err := mine.renew(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestJoinsAreLimited(t *testing.T) {
+	w := newWorld(t, func(o *agents.Options) { o.JoinRate, o.JoinBurst = 0.001, 2 })
+	w.fill("web-1")
+	a := w.agent("web-1")
+	for range 2 {
+		if err := a.join(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantStatus(t, a.join(), codes.ResourceExhausted, "too many joins")
+}

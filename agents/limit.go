@@ -1,0 +1,57 @@
+package agents
+
+import (
+	"sync"
+
+	"golang.org/x/time/rate"
+)
+
+// maxCallers bounds the memory of a limiter.
+const maxCallers = 10_000
+
+// limiter limits each caller by itself.
+type limiter struct {
+	every rate.Limit
+	burst int
+
+	mu      sync.Mutex
+	callers map[string]*rate.Limiter
+}
+
+func newLimiter(every rate.Limit, burst int) *limiter {
+	return &limiter{every: every, burst: burst, callers: map[string]*rate.Limiter{}}
+}
+
+// allow says whether the caller may do it once more now. Where there are too many callers, new ones may not.
+func (l *limiter) allow(caller string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	one := l.callers[caller]
+	if one == nil {
+		if len(l.callers) >= maxCallers {
+			l.forgetIdle()
+		}
+		if len(l.callers) >= maxCallers {
+			return false
+		}
+		one = rate.NewLimiter(l.every, l.burst)
+		l.callers[caller] = one
+	}
+	return one.Allow()
+}
+
+// forgetIdle drops callers that have their whole burst: they are as good as new.
+func (l *limiter) forgetIdle() {
+	for caller, one := range l.callers {
+		if one.Tokens() >= float64(l.burst) {
+			delete(l.callers, caller)
+		}
+	}
+}
+
+// sweep is forgetIdle for whoever does not call.
+func (l *limiter) sweep() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forgetIdle()
+}

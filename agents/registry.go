@@ -1,0 +1,132 @@
+package agents
+
+import (
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+)
+
+var errStopping = status.Error(codes.Unavailable, "the control plane is stopping: try again")
+
+// begin counts a session's handler, unless the server has stopped.
+func (s *Server) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return false
+	}
+	s.running.Add(1)
+	return true
+}
+
+// open makes the session its proxy's own; one that was open before ends.
+func (s *Server) open(sess *session) error {
+	id := sess.peer.ID()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.sessions[id]
+	switch {
+	case old != nil:
+		sess.turn = old.turn
+		close(old.replaced)
+	case len(s.sessions) >= s.o.MaxSessions:
+		return status.Errorf(codes.ResourceExhausted, "%d sessions are open: try again later", len(s.sessions))
+	default:
+		sess.turn = &sync.Mutex{}
+	}
+	s.sessions[id] = sess
+	delete(s.ended, id)
+	return nil
+}
+
+// closed forgets the session, if no newer one has taken over. The proxy keeps its endpoint: silence is not death.
+func (s *Server) closed(sess *session) {
+	id := sess.peer.ID()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions[id] == sess {
+		delete(s.sessions, id)
+		s.ended[id] = s.o.Now()
+	}
+}
+
+// inTurn does something while no other session of the proxy can, or returns errReplaced.
+func (s *Server) inTurn(sess *session, do func() error) error {
+	sess.turn.Lock()
+	defer sess.turn.Unlock()
+	s.mu.Lock()
+	current := s.sessions[sess.peer.ID()] == sess
+	s.mu.Unlock()
+	if !current {
+		return errReplaced
+	}
+	return do()
+}
+
+// silent says whether a forced rotation passes over the proxy.
+func (s *Server) silent(id mesh.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions[id] != nil {
+		return false
+	}
+	last := s.started
+	if t := s.ended[id]; t.After(last) {
+		last = t
+	}
+	return s.o.Now().Sub(last) >= s.o.SilentAfter
+}
+
+// connected says whether the proxy's agent has a session.
+func (s *Server) connected(id mesh.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessions[id] != nil
+}
+
+// wakeMesh makes the sessions of a mesh look at what is due.
+func (s *Server) wakeMesh(meshName string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sess := range s.sessions {
+		if sess.peer.Mesh != meshName {
+			continue
+		}
+		select {
+		case sess.wake <- struct{}{}:
+		default: // it has not yet looked since the last time
+		}
+	}
+}
+
+// Agents lists those that have a session.
+func (s *Server) Agents() map[mesh.ID]*adminv1.Agent {
+	all := map[mesh.ID]*adminv1.Agent{}
+	var peers []identity.Peer
+	s.mu.Lock()
+	for id, sess := range s.sessions {
+		peers = append(peers, sess.peer)
+		all[id] = &adminv1.Agent{
+			Version:        sess.version.GetSonde(),
+			EnvoyVersion:   sess.version.GetEnvoy(),
+			Features:       sess.features,
+			ConnectedSince: timestamppb.New(sess.since),
+			BundleId:       sess.inUse.GetBundleId(),
+			LeafSerial:     sess.inUse.GetLeafSerial(),
+		}
+	}
+	s.mu.Unlock()
+	// The authority asks for mu in a rotation: it is not asked with mu held.
+	for _, p := range peers {
+		if due, err := s.o.Authority.Due(p); err == nil && !due.LeafExpires.IsZero() {
+			all[p.ID()].CertificateExpires = timestamppb.New(due.LeafExpires)
+		}
+	}
+	return all
+}

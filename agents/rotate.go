@@ -1,0 +1,139 @@
+package agents
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+)
+
+// Run rechecks what no report tells until ctx ends; then it ends every session, and waits for their handlers.
+func (s *Server) Run(ctx context.Context) error {
+	ticker := time.NewTicker(s.o.Recheck)
+	defer ticker.Stop()
+	for {
+		s.recheck(ctx)
+		select {
+		case <-ctx.Done():
+			s.mu.Lock()
+			s.stopped = true
+			s.mu.Unlock()
+			close(s.stopping)
+			s.running.Wait()
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// recheck forgets what is over, which may be what a rotation waits for.
+func (s *Server) recheck(ctx context.Context) {
+	s.joins.sweep()
+	s.renews.sweep()
+	s.forgetEnded()
+	if err := s.o.Authority.Sweep(); err != nil {
+		s.o.Logger.ErrorContext(ctx, "authorities not swept", "err", err)
+	}
+	if err := s.forgetDrains(); err != nil {
+		s.o.Logger.ErrorContext(ctx, "drains not forgotten", "err", err)
+	}
+	names, err := s.o.Authority.Meshes()
+	if err != nil {
+		s.o.Logger.ErrorContext(ctx, "authorities not listed", "err", err)
+	}
+	for _, name := range names {
+		s.advance(name)
+	}
+}
+
+// forgetEnded drops ends of sessions that make no difference any more.
+func (s *Server) forgetEnded() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, t := range s.ended {
+		if s.o.Now().Sub(t) >= s.o.SilentAfter {
+			delete(s.ended, id)
+		}
+	}
+}
+
+// advance lets a rotation go on if nobody is waited for any more, and tells the agents. One that could not be written
+// down goes on at the next report, or recheck.
+func (s *Server) advance(meshName string) {
+	advanced, err := s.o.Authority.AdvanceRotation(meshName, func(dataplane string) bool {
+		return s.silent(mesh.MakeID(meshName, dataplane))
+	})
+	if err != nil {
+		s.o.Logger.Error("rotation does not go on", "mesh", meshName, "err", err)
+	}
+	if advanced {
+		s.wakeMesh(meshName)
+	}
+}
+
+// Rotate starts the rotation of a mesh's CA, or goes on with the one that is under way, and says how far it is. With force
+// silent proxies are not waited for, in this step and those that follow.
+func (s *Server) Rotate(ctx context.Context, meshName string, force bool) (*adminv1.Rotation, error) {
+	var backend *mesh.Backend // nil has the defaults
+	if m := s.o.View().Mesh(meshName); m != nil {
+		backend = m.Spec.Backend()
+	}
+	if err := s.o.Authority.Ensure(meshName, backend.CALife()); err != nil {
+		return nil, err
+	}
+	if err := s.o.Authority.StartRotation(meshName, backend.CALife()); err != nil {
+		return nil, err
+	}
+	if force {
+		if err := s.o.Authority.ForceRotation(meshName); err != nil {
+			return nil, err
+		}
+	}
+	s.wakeMesh(meshName)
+	s.advance(meshName)
+	return s.Rotation(ctx, meshName)
+}
+
+// Rotation says how far the rotation is, and changes nothing.
+func (s *Server) Rotation(_ context.Context, meshName string) (*adminv1.Rotation, error) {
+	r, err := s.o.Authority.Rotation(meshName)
+	if errors.Is(err, identity.ErrNoAuthority) {
+		return &adminv1.Rotation{Step: adminv1.Rotation_IDLE}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	step, err := stepOf(r.Step)
+	if err != nil {
+		return nil, err
+	}
+	out := &adminv1.Rotation{Step: step}
+	for _, w := range r.Waiting {
+		out.Waiting = append(out.Waiting, &adminv1.Waiting{
+			Name:               w.Dataplane,
+			Silent:             !s.connected(mesh.MakeID(meshName, w.Dataplane)),
+			CertificateExpires: timestamppb.New(w.Expires),
+		})
+	}
+	return out, nil
+}
+
+func stepOf(s identity.Step) (adminv1.Rotation_Step, error) {
+	switch s {
+	case identity.StepNone:
+		return adminv1.Rotation_IDLE, nil
+	case identity.StepTrustBoth:
+		return adminv1.Rotation_TRUST_BOTH, nil
+	case identity.StepRenewLeaves:
+		return adminv1.Rotation_RENEW_LEAVES, nil
+	case identity.StepTrustNew:
+		return adminv1.Rotation_TRUST_NEW, nil
+	}
+	return 0, fmt.Errorf("step %q of a rotation is not known", s)
+}

@@ -1,0 +1,267 @@
+package agents
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/identity"
+)
+
+// Limits of one session.
+const (
+	maxMessage  = 16 << 10 // bytes
+	maxFeatures = 32
+	// messageRate is far more than an agent has to say; beyond it the session is read more slowly.
+	messageRate  = 5
+	messageBurst = 20
+	// publishedPoll is how often a drain that is written down is looked for in the view.
+	publishedPoll = 10 * time.Millisecond
+)
+
+var errReplaced = status.Error(codes.Aborted, "a newer session of this proxy has taken over")
+
+// session is one agent's. Its fields are the handler's own, but for those under Server.mu.
+type session struct {
+	peer  identity.Peer
+	since time.Time
+	// turn is shared by all sessions of a proxy, one after the other: what an old one still says never comes after what
+	// the new one has said.
+	turn *sync.Mutex
+	// wake says that the mesh trusts something else; replaced is closed when a newer session takes over.
+	wake     chan struct{}
+	replaced chan struct{}
+
+	stream agentv1.AgentService_SessionServer
+	// pushed is what was sent last, and the report that it answers: the same is not sent twice.
+	pushedBundle, pushedRenewal push
+	// publishing is a ticker while a drain is not yet in the view.
+	publishing *time.Ticker
+
+	// Under Server.mu:
+	version  *agentv1.Version
+	features []string
+	inUse    *agentv1.InUse
+}
+
+type push struct{ what, report string }
+
+// Session implements agentv1.AgentServiceServer.
+func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
+	caller, err := identity.PeerFromContext(stream.Context())
+	if err != nil {
+		return status.Error(codes.Unauthenticated, err.Error())
+	}
+	if !s.begin() {
+		return errStopping
+	}
+	defer s.running.Done()
+	messages := s.receive(stream)
+	hello, err := s.awaitHello(stream.Context(), messages)
+	if err != nil {
+		return err
+	}
+	sess := &session{
+		peer:     caller,
+		since:    s.o.Now(),
+		wake:     make(chan struct{}, 1),
+		replaced: make(chan struct{}),
+		stream:   stream,
+		version:  &agentv1.Version{Sonde: shorten(hello.GetVersion().GetSonde()), Envoy: shorten(hello.GetVersion().GetEnvoy())},
+		features: hello.GetFeatures(),
+	}
+	if err := s.open(sess); err != nil {
+		return err
+	}
+	defer s.closed(sess)
+	log := s.o.Logger.With("mesh", caller.Mesh, "proxy", caller.Dataplane)
+	log.InfoContext(stream.Context(), "agent connected", "version", sess.version.GetSonde(), "envoyVersion", sess.version.GetEnvoy(),
+		"draining", hello.GetDraining())
+	err = s.serve(sess, hello, messages)
+	log.InfoContext(stream.Context(), "agent disconnected", "reason", status.Convert(err).Message())
+	return err
+}
+
+// received is a message, or why there will be none any more.
+type received struct {
+	message *agentv1.AgentMessage
+	err     error
+}
+
+// receive reads until the handler has returned, which ends the stream's context.
+func (s *Server) receive(stream agentv1.AgentService_SessionServer) <-chan received {
+	messages := make(chan received)
+	s.running.Go(func() {
+		pace := rate.NewLimiter(messageRate, messageBurst)
+		for {
+			var r received
+			if r.err = pace.Wait(stream.Context()); r.err == nil {
+				r.message, r.err = stream.Recv()
+			}
+			select {
+			case messages <- r:
+			case <-stream.Context().Done():
+				return
+			}
+			if r.err != nil {
+				return
+			}
+		}
+	})
+	return messages
+}
+
+// awaitHello is the beginning of a session. Messages that this control plane does not know are ignored, here too.
+func (s *Server) awaitHello(ctx context.Context, messages <-chan received) (*agentv1.Hello, error) {
+	late := time.NewTimer(s.o.HelloTimeout)
+	defer late.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		case <-s.stopping:
+			return nil, errStopping
+		case <-late.C:
+			return nil, status.Errorf(codes.DeadlineExceeded, "no Hello within %s", s.o.HelloTimeout)
+		case r := <-messages:
+			if r.err != nil {
+				return nil, ended(r.err)
+			}
+			switch m := r.message.GetMessage().(type) {
+			case nil:
+				s.metrics.unknown.Inc()
+			case *agentv1.AgentMessage_Hello:
+				return m.Hello, checkHello(m.Hello)
+			default:
+				return nil, status.Error(codes.InvalidArgument, "the first message of a session must be Hello")
+			}
+		}
+	}
+}
+
+func checkHello(h *agentv1.Hello) error {
+	if proto.Size(h) > maxMessage || len(h.GetFeatures()) > maxFeatures {
+		return status.Errorf(codes.InvalidArgument, "Hello has more than %d bytes or more than %d features", maxMessage, maxFeatures)
+	}
+	for _, f := range h.GetFeatures() {
+		if len(f) > maxText {
+			return status.Errorf(codes.InvalidArgument, "Hello has a feature of more than %d characters", maxText)
+		}
+	}
+	return nil
+}
+
+// ended is the status of a session whose agent sends nothing more.
+func ended(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// serve runs the session after its Hello.
+func (s *Server) serve(sess *session, hello *agentv1.Hello, messages <-chan received) error {
+	defer sess.stopPublishing()
+	if err := s.setDraining(sess, hello.GetDraining()); err != nil {
+		return err
+	}
+	welcome := &agentv1.Welcome{Version: &agentv1.Version{Sonde: s.o.Version}}
+	if err := sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: welcome}}); err != nil {
+		return err
+	}
+	if err := s.report(sess, hello.GetInUse()); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-sess.stream.Context().Done():
+			return status.FromContextError(sess.stream.Context().Err()).Err()
+		case <-s.stopping:
+			return errStopping
+		case <-sess.replaced:
+			return errReplaced
+		case <-sess.wake:
+			if err := s.push(sess); err != nil {
+				return err
+			}
+		case <-sess.publishedTick():
+			if err := s.confirmDrain(sess); err != nil {
+				return err
+			}
+		case r := <-messages:
+			if r.err != nil {
+				return ended(r.err)
+			}
+			if err := s.handle(sess, r.message); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (s *Server) handle(sess *session, message *agentv1.AgentMessage) error {
+	if proto.Size(message) > maxMessage {
+		return status.Errorf(codes.InvalidArgument, "a message of more than %d bytes", maxMessage)
+	}
+	switch m := message.GetMessage().(type) {
+	case *agentv1.AgentMessage_Draining:
+		return s.setDraining(sess, true)
+	case *agentv1.AgentMessage_InUse:
+		return s.report(sess, m.InUse)
+	case *agentv1.AgentMessage_Hello:
+		return status.Error(codes.InvalidArgument, "a session has one Hello")
+	default:
+		s.metrics.unknown.Inc()
+		return nil
+	}
+}
+
+// report writes down what the proxy has in place, and sends what follows from it.
+func (s *Server) report(sess *session, inUse *agentv1.InUse) error {
+	log := s.o.Logger.With("mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane)
+	err := s.inTurn(sess, func() error {
+		if err := s.o.Authority.Report(sess.peer, inUse.GetBundleId(), inUse.GetLeafSerial()); err != nil {
+			return internal(sess.stream.Context(), log, "write report", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	sess.inUse = inUse
+	s.mu.Unlock()
+	s.advance(sess.peer.Mesh)
+	return s.push(sess)
+}
+
+// push sends a bundle that the proxy has not reported, and asks for the renewal of a leaf that is not of the CA that
+// signs: in this order, since the new leaf is to be trusted first.
+func (s *Server) push(sess *session) error {
+	due, err := s.o.Authority.Due(sess.peer)
+	if err != nil {
+		return internal(sess.stream.Context(), s.o.Logger, "read bundle", err)
+	}
+	s.mu.Lock()
+	inUse := sess.inUse
+	s.mu.Unlock()
+	if p := (push{due.Bundle.ID, inUse.GetBundleId()}); due.NewBundle && sess.pushedBundle != p {
+		sess.pushedBundle = p
+		if err := sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Bundle{Bundle: bundleOf(due.Bundle)}}); err != nil {
+			return err
+		}
+	}
+	if p := (push{due.CA, inUse.GetLeafSerial()}); due.NewLeaf && sess.pushedRenewal != p {
+		sess.pushedRenewal = p
+		return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_RenewNow{RenewNow: &agentv1.RenewNow{}}})
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package identity
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// warnEvery is how often an authority that ends soon is logged.
+const warnEvery = 24 * time.Hour
+
+// Meshes lists those that have a CA, in the storage or in memory.
+func (a *Authority) Meshes() ([]string, error) {
+	names, err := a.storage.List("meshes")
+	if err != nil && !missing(err) {
+		return nil, fmt.Errorf("list CAs: %w", err)
+	}
+	return names, nil
+}
+
+// Sweep forgets what is known of proxies whose certificates are over, and warns of CAs that end soon. It is to be called
+// now and then.
+func (a *Authority) Sweep() error {
+	names, err := a.Meshes()
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, name := range names {
+		m, err := a.open(name, nil)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		a.warnOfEnd(m)
+		if err := a.forgetExpired(m); err != nil {
+			problems = append(problems, fmt.Errorf("mesh %q: %w", name, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// warnOfEnd logs a CA in the last tenth of its life.
+func (a *Authority) warnOfEnd(m *meshAuthority) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	cert, now := m.signing.cert, a.now()
+	left := cert.NotAfter.Sub(now)
+	if left > cert.NotAfter.Sub(cert.NotBefore)/10 || now.Sub(m.warned) < warnEvery {
+		return
+	}
+	m.warned = now
+	a.log.Warn("CA expires soon: rotate it", "mesh", m.mesh, "ca", m.signing.id, "expires", cert.NotAfter)
+}
+
+// CAExpires is when the CA that signs for the mesh does; zero where there is none.
+func (a *Authority) CAExpires(meshName string) time.Time {
+	m, err := a.open(meshName, nil)
+	if err != nil {
+		return time.Time{}
+	}
+	return m.trust.Load().signing.cert.NotAfter
+}
+
+// HasCertificate says whether the proxy was issued a certificate that is still good.
+func (a *Authority) HasCertificate(meshName, dataplane string) bool {
+	m, err := a.open(meshName, nil)
+	if err != nil {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.proxies[dataplane]
+	return r != nil && a.now().Before(r.expires())
+}
