@@ -150,7 +150,7 @@ func (t *Translator) Apply(c meshview.Change) (map[mesh.ID]resource.Desired, err
 			continue
 		}
 		affected[id] = struct{}{}
-		if a.shared == nil || ownDiffers(c.Before, m, p) {
+		if ownDiffers(c.Before, m, p) {
 			own[id] = struct{}{}
 		}
 		t.join(a, m, p, &errs)

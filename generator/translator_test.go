@@ -249,6 +249,22 @@ func TestResourcesOfADetachedProxy(t *testing.T) {
 	checkEmpty(t, b.translator)
 }
 
+func TestSetsShareWhatDidNotChange(t *testing.T) {
+	b := newBench(t, meshWith(mesh.ModeStrict), service("api", mesh.ProtocolHTTP, "240.0.0.1:80"),
+		dataplane("web-1", "10.0.0.9", "web", transparent), dataplane("web-2", "10.0.0.8", "web", transparent, calls("db")))
+	b.apply()
+	before := b.translator.Attach("default/web-1")
+	b.set(meshWith(mesh.ModePermissive)) // another cluster; route and listener are encoded again, and equal
+	now := b.apply()["default/web-1"]
+	other := b.translator.Attach("default/web-2")
+	for _, typ := range []resource.Type{resource.Route, resource.Endpoint} {
+		name := resource.Name{Type: typ, Name: "api"}
+		if r := before.Shared.Get(name); r == nil || r != now.Shared.Get(name) || r != other.Shared.Get(name) {
+			t.Errorf("%s of api is %p, then %p, and %p in another set", typ.Short(), r, now.Shared.Get(name), other.Shared.Get(name))
+		}
+	}
+}
+
 func TestVirtualAddressesThatCollide(t *testing.T) {
 	b := newBench(t, service("a", "", "240.0.0.1:80", "240.0.0.3:80"), service("b", "", "240.0.0.1:80"),
 		dataplane("shared", "10.0.0.1", "", workload("w"), transparent),
