@@ -167,10 +167,24 @@ func (d *decoder) syntax(text []byte, err error) (int, error) {
 		line = n
 	}
 	message = strings.TrimPrefix(message, match[0])
-	if strings.Contains(message, "cannot start any token") && bytes.Contains(text, []byte("\t")) {
-		message += ": YAML is indented with spaces, not tabs"
+	if at := tabAfter(text, line); at > 0 && (strings.Contains(message, "tab") || strings.Contains(message, "cannot start any token")) {
+		line, message = at, message+": indent with spaces"
 	}
 	return line + d.offset, errors.New("invalid YAML: " + message)
+}
+
+// tabAfter is the first line, not before from, that a tab indents; 0 if there is none. The library's line is where what it
+// was reading began.
+func tabAfter(text []byte, from int) int {
+	number := 0
+	for line := range bytes.Lines(text) {
+		number++
+		indent := line[:len(line)-len(bytes.TrimLeft(line, " \t"))]
+		if number >= from && bytes.IndexByte(indent, '\t') >= 0 {
+			return number
+		}
+	}
+	return 0
 }
 
 // validate reports what Validate finds, in the file's own terms. What follows from a field that could not be read is

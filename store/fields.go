@@ -128,6 +128,7 @@ func (d *decoder) fields(from []pair, root string, to reflect.Value) {
 		path := root + p.name()
 		if i, ok := byName[p.name()]; ok {
 			d.value(p.value, path, to.Field(i))
+			d.lines[path] = d.line(p.key)
 		} else {
 			d.unknown(p, path, strings.TrimPrefix(path, d.root), names)
 		}
