@@ -140,7 +140,7 @@ func (r *running) get(path string) (int, string) {
 	if err != nil {
 		return 0, err.Error()
 	}
-	defer answer.Body.Close()
+	defer func() { _ = answer.Body.Close() }()
 	body, err := io.ReadAll(answer.Body)
 	if err != nil {
 		return 0, err.Error()
@@ -187,7 +187,7 @@ func freePort(t testing.TB) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port
 }
 

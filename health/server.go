@@ -24,7 +24,10 @@ func Handler(live, ready *Checks, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/livez", live)
 	mux.Handle("/readyz", ready)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: requestTimeout}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{
+		MaxRequestsInFlight: 4, Timeout: requestTimeout,
+		DisableCompression: true, // its buffers would be a third of all the memory of an agent
+	}))
 	return mux
 }
 

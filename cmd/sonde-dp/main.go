@@ -15,6 +15,7 @@ import (
 )
 
 func main() {
+	beLean()
 	if err := newCommand().ExecuteContext(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "sonde-dp:", err)
 		os.Exit(1)

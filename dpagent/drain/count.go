@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
 
-// gauges asks Envoy for http.<prefix>.downstream_{rq,cx}_active and listener.<prefix>.downstream_cx_active.
-const gauges = `/stats?type=Gauges&filter=%5E(http%7Clistener)%5C..*%5C.downstream_(rq%7Ccx)_active%24`
+// gauges asks Envoy for http.<prefix>.downstream_{rq,cx}_active and listener.<prefix>.downstream_{cx,pre_cx}_active.
+const gauges = `/stats?type=Gauges&filter=%5E(http%7Clistener)%5C..*%5C.downstream_(rq%7Ccx%7Cpre_cx)_active%24`
 
 // Open is what goes through an Envoy now.
 type Open struct {
@@ -31,9 +32,12 @@ func Count(ctx context.Context, e Envoy) (Open, error) {
 	return parse(stats)
 }
 
+// part is a gauge of one thread, beside the one of the whole listener.
+var part = regexp.MustCompile(`\.(worker_\d+|main_thread)$`)
+
 // parse reads gauges, a line each. Envoy has no gauge for TCP: what a listener has accepted and no HTTP connection
-// manager counts is taken for it. So idle HTTP connections, which no drain closes, do not count, and connections whose
-// handshake goes on do.
+// manager counts is taken for it. So idle HTTP connections, which no drain closes, do not count, and connections of which
+// the first bytes are still awaited do.
 func parse(stats []byte) (Open, error) {
 	var all, in Open
 	for line := range bytes.Lines(stats) {
@@ -48,8 +52,8 @@ func parse(stats []byte) (Open, error) {
 			return Open{}, fmt.Errorf("count what is open: envoy says %q", line)
 		}
 		prefix, gauge := prefix[:cut], prefix[cut+1:]
-		if prefix == "admin" || strings.HasSuffix(prefix, ".main_thread") || strings.Contains(prefix, ".worker_") {
-			continue // this call itself, and parts of what is counted as a whole
+		if prefix == "admin" || kind == "listener" && part.MatchString(prefix) {
+			continue // "admin" is this call itself
 		}
 		all.add(kind, prefix, gauge, value)
 		if strings.HasPrefix(prefix, "inbound") {

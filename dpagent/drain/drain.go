@@ -3,6 +3,7 @@ package drain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -14,6 +15,8 @@ import (
 type Envoy interface {
 	Post(ctx context.Context, path string) error
 	Get(ctx context.Context, path string) ([]byte, error)
+	// Running returns why the process does not run, nil if it does.
+	Running() error
 }
 
 const (
@@ -49,16 +52,19 @@ func wait(ctx context.Context, e Envoy, quiet time.Duration, count func(Open) in
 	since := time.Now()
 	for {
 		open, err := Count(ctx, e)
-		if err != nil {
-			return err
-		}
-		if count(open) > 0 {
+		switch {
+		case err != nil:
+			if down := e.Running(); down != nil {
+				return down
+			}
+			since = time.Now() // it is busy, and may answer the next time
+		case count(open) > 0:
 			since = time.Now()
-		} else if time.Since(since) >= quiet {
+		case time.Since(since) >= quiet:
 			return nil
 		}
-		if err := retry.Wait(ctx, pollEvery); err != nil {
-			return fmt.Errorf("wait for %d requests and %d connections: %w", open.Requests, open.Connections, err)
+		if ended := retry.Wait(ctx, pollEvery); ended != nil {
+			return errors.Join(fmt.Errorf("wait for %d requests and %d connections: %w", open.Requests, open.Connections, ended), err)
 		}
 	}
 }

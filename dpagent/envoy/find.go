@@ -29,7 +29,7 @@ func Find(ctx context.Context, path string) (found, version string, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, versionTime)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "--version").Output() //nolint:gosec // the operator names the program
+	out, err := exec.CommandContext(ctx, path, "--version").Output()
 	if err != nil {
 		return "", "", fmt.Errorf("ask %s for its version: %w", path, err)
 	}

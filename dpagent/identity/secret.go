@@ -34,7 +34,7 @@ type (
 	}
 )
 
-const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret" //nolint:gosec // a type's name
+const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 
 func identitySecret(leaf *tls.Certificate, key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)

@@ -201,4 +201,3 @@ func (s *Session) receive(stream agentv1.AgentService_SessionClient, welcomed fu
 		}
 	}
 }
-
