@@ -223,11 +223,13 @@ func (b *meshBuild) proxy(name string, sights *sights) {
 		}
 		return
 	}
-	was, sight := in.sight, sights.of(in)
-	b.in.look(in, sight)
-	now := &Proxy{Dataplane: in.dataplane, Sees: sight.names, Observed: b.state.observed[id]}
+	same, was := old != nil && sameButHealth(old.Dataplane, in.dataplane), in.sight
+	if !same || b.addressesFlipped {
+		b.in.look(in, sights.of(in))
+	}
+	now := &Proxy{Dataplane: in.dataplane, Sees: in.sight.names, Observed: b.state.observed[id]}
 	switch {
-	case old == nil, was != sight, !sameButHealth(old.Dataplane, now.Dataplane):
+	case !same, was != in.sight:
 		b.change.Proxies = append(b.change.Proxies, id)
 	case old.Observed == now.Observed && reflect.DeepEqual(old.Dataplane, now.Dataplane):
 		return

@@ -22,7 +22,8 @@ type Mesh struct {
 	Proxies  map[string]*Proxy
 }
 
-// Service is what a client of the service needs to know.
+// Service is what a client of the service needs to know. One that is only named by an outbound is in the view too,
+// without endpoints, so that whatever a proxy sees is there.
 type Service struct {
 	Mesh string
 	// Name is the kuma.io/service.
