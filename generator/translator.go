@@ -18,8 +18,8 @@ import (
 type TranslatorOptions struct {
 	// TrustDomain ends the trust domain of every mesh. Default mesh.DefaultTrustDomain.
 	TrustDomain string
-	// Report takes the errors of Attach and Resources; Apply returns its own. It must not call the Translator.
-	// Default: they are dropped.
+	// Report takes the errors of Attach and Resources; Apply returns its own. It may be called from several goroutines at
+	// once. Default: they are dropped.
 	Report func(error)
 }
 
