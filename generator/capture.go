@@ -45,7 +45,7 @@ func (b *inbound) captures(tp *mesh.TransparentProxying) []*listenerv3.Listener 
 		if b.mode != mesh.ModeStrict {
 			l.DefaultFilterChain = &listenerv3.FilterChain{
 				Name:    "passthrough",
-				Filters: []*listenerv3.Filter{tcpProxy("inbound_passthrough", NameInboundPassthrough, 1)},
+				Filters: []*listenerv3.Filter{tcpFilter(tcpProxy("inbound_passthrough", NameInboundPassthrough, 1))},
 			}
 		}
 		listeners = append(listeners, l)
@@ -124,7 +124,7 @@ func outboundCaptures(p *meshview.Proxy) []*listenerv3.Listener {
 			FilterChains:     loopChains(tp),
 			DefaultFilterChain: &listenerv3.FilterChain{
 				Name:    "passthrough",
-				Filters: []*listenerv3.Filter{tcpProxy("outbound_passthrough", NameOutboundPassthrough, 1)},
+				Filters: []*listenerv3.Filter{tcpFilter(tcpProxy("outbound_passthrough", NameOutboundPassthrough, 1))},
 			},
 		})
 	}

@@ -110,7 +110,11 @@ func (b *inbound) chain(in *mesh.Inbound, match *listenerv3.FilterChainMatch, so
 func (b *inbound) filter(in *mesh.Inbound, tls bool) *listenerv3.Filter {
 	cluster := inboundClusterName(b.dataplane, in)
 	if !in.Tags.Protocol().IsHTTP() {
-		return tcpProxy(inboundStat(in), cluster, 1)
+		p := tcpProxy(inboundStat(in), cluster, 1)
+		if tls {
+			p = afterHandshake(p)
+		}
+		return tcpFilter(p)
 	}
 	h := httpProxy(inboundStat(in), inboundAddress(in).String())
 	if tls {

@@ -53,7 +53,7 @@ func outboundListener(src source, s *meshview.Service, at netip.AddrPort, bound 
 
 func outboundFilter(src source, s *meshview.Service) *listenerv3.Filter {
 	if !s.Protocol.IsHTTP() {
-		return tcpProxy(outboundStat(s.Name), s.Name, connectAttempts)
+		return tcpFilter(tcpProxy(outboundStat(s.Name), s.Name, connectAttempts))
 	}
 	h := httpProxy(outboundStat(s.Name), s.Name)
 	if src == inline {

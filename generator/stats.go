@@ -32,7 +32,7 @@ var keptPatterns = [...]string{
 	`^listener\..*\.downstream_cx_(total|active|length_ms|overflow|overload_reject|transport_socket_connect_timeout)$`,
 	`^listener\..*\.(no_filter_chain_match|downstream_global_cx_overflow|downstream_pre_cx_(active|timeout))$`,
 	`^(listener|cluster)\..*\.ssl\.(handshake|session_reused|connection_error|no_certificate|fail_verify_[a-z_]+)$`,
-	`^(listener|cluster)\..*\.ssl\.certificate\..*\.expiration_unix_time_seconds$`,
+	`^(listener\..*|cluster\.control_plane)\.ssl\.certificate\..*\.expiration_unix_time_seconds$`,
 	`^http\..*\.downstream_(rq_(total|active|completed|[1-5]xx|time|rx_reset|tx_reset|too_large)|cx_(total|active|protocol_error))$`,
 	`^tcp\..*\.downstream_cx_(total|no_route|rx_bytes_total|tx_bytes_total)$`,
 	`^cluster\..*\.upstream_rq_(total|active|pending_active|pending_failure_eject|completed|[1-5]xx|time|timeout|retry|retry_success|rx_reset|tx_reset)$`,

@@ -15,6 +15,9 @@ import (
 // see that an endpoint is dead.
 const connectAttempts = 5
 
+// maxEarlyData of a client wait for the connection to the application; the rest waits in the kernel.
+const maxEarlyData = 64 << 10
+
 func filter(name string, config proto.Message) *listenerv3.Filter {
 	return &listenerv3.Filter{
 		Name:       name,
@@ -23,13 +26,25 @@ func filter(name string, config proto.Message) *listenerv3.Filter {
 }
 
 // tcpProxy carries bytes to the cluster for as long as both ends want: applications keep idle connections for days.
-func tcpProxy(stat, cluster string, attempts uint32) *listenerv3.Filter {
-	return filter("envoy.filters.network.tcp_proxy", &tcpproxyv3.TcpProxy{
+func tcpProxy(stat, cluster string, attempts uint32) *tcpproxyv3.TcpProxy {
+	return &tcpproxyv3.TcpProxy{
 		StatPrefix:         stat,
 		ClusterSpecifier:   &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster},
 		IdleTimeout:        durationpb.New(0),
 		MaxConnectAttempts: wrapperspb.UInt32(attempts),
-	})
+	}
+}
+
+// afterHandshake connects to the application only when the client has proved who it is. Envoy would connect at once, so
+// that whoever reaches the port could make connections to the application.
+func afterHandshake(p *tcpproxyv3.TcpProxy) *tcpproxyv3.TcpProxy {
+	p.UpstreamConnectMode = tcpproxyv3.UpstreamConnectMode_ON_DOWNSTREAM_TLS_HANDSHAKE
+	p.MaxEarlyDataBytes = wrapperspb.UInt32(maxEarlyData)
+	return p
+}
+
+func tcpFilter(p *tcpproxyv3.TcpProxy) *listenerv3.Filter {
+	return filter("envoy.filters.network.tcp_proxy", p)
 }
 
 // hangUp closes the connection.
