@@ -98,6 +98,11 @@ func options(t testing.TB, cp *controlPlane) dpagent.Options {
 	}
 }
 
+func newAgent(t testing.TB, o dpagent.Options) (*dpagent.Agent, error) {
+	t.Helper()
+	return dpagent.New(t.Context(), o, slog.New(slog.DiscardHandler))
+}
+
 func startAgent(t testing.TB, o dpagent.Options) *running {
 	t.Helper()
 	r := &running{t: t, logs: &logs{}, dir: o.WorkDir, ended: make(chan error, 1)}
