@@ -1,0 +1,101 @@
+package store
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+func TestEncode(t *testing.T) {
+	want := `type: Dataplane
+mesh: default
+name: web-1
+labels:
+  kuma.io/workload: web
+  switch: "on"
+networking:
+  address: 10.0.0.1
+  inbound:
+    - port: 80
+      servicePort: 80
+      serviceAddress: 127.0.0.1
+      address: 10.0.0.1
+      tags:
+        kuma.io/service: web
+        version: "1"
+      health:
+        ready: false
+`
+	in := `{type: Dataplane, labels: {switch: "on", kuma.io/workload: web}, name: web-1, networking: {address: 10.0.0.1, inbound: [{tags: {version: "1", kuma.io/service: web}, health: {ready: false}, port: 80}]}}`
+	documents, problems := Decode("f.yaml", []byte(in))
+	if len(documents) != 1 || len(problems) != 0 {
+		t.Fatalf("Decode() = %v, %v", documents, problems)
+	}
+	got, err := Encode(documents[0].Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("Encode() (-want +got):\n%s", diff)
+	}
+}
+
+// FuzzDecode wants that nothing panics, that what is returned is valid, and that it comes back from Encode as it was.
+func FuzzDecode(f *testing.F) {
+	for _, pattern := range []string{"testdata/bad/*.yaml", "testdata/good/*.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			f.Fatalf("%s: %v, %v", pattern, files, err)
+		}
+		for _, name := range files {
+			data, err := os.ReadFile(name)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		documents, problems := Decode("f.yaml", data)
+		var all bytes.Buffer
+		var want []mesh.Object
+		for _, d := range documents {
+			if err := d.Object.Validate(); err != nil {
+				t.Fatalf("Decode() returned what is not valid: %v", err)
+			}
+			text, err := Encode(d.Object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.WriteString("---\n")
+			all.Write(text)
+			want = append(want, d.Object)
+		}
+		for _, p := range problems {
+			if p.Error() == "" || p.Line > 1+bytes.Count(data, []byte("\n"))+bytes.Count(data, []byte("\r")) {
+				t.Fatalf("problem at a line that is not there: %v", p)
+			}
+		}
+		if all.Len() > maxFile {
+			return
+		}
+		again, problems := Decode("f.yaml", all.Bytes())
+		for _, p := range problems {
+			if p.Severity == Error {
+				t.Fatalf("Encode() wrote what Decode() refuses: %v\n%s", p, all.Bytes())
+			}
+		}
+		var got []mesh.Object
+		for _, d := range again {
+			got = append(got, d.Object)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("Decode(Encode()) (-want +got):\n%s", diff)
+		}
+	})
+}

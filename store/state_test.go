@@ -1,0 +1,191 @@
+package store
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func openState(t *testing.T, path string) *State {
+	t.Helper()
+	s, err := OpenState(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestStateKeepsFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a", "state")
+	s := openState(t, path)
+	if _, err := s.Read("meshes/default/ca.key"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Read() of nothing = %v, want fs.ErrNotExist", err)
+	}
+	for _, text := range []string{"first, and longer", "second"} {
+		if err := s.Write("meshes/default/ca.key", []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		again := openState(t, path)
+		if got, err := again.Read("meshes/default/ca.key"); err != nil || string(got) != text {
+			t.Errorf("Read() = %q, %v, want %q", got, err, text)
+		}
+	}
+	if err := s.Write("admin-token", nil); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]fs.FileMode{
+		".": 0o700 | fs.ModeDir, "meshes/default": 0o700 | fs.ModeDir, "meshes/default/ca.key": 0o600, "admin-token": 0o600,
+	} {
+		if info, err := os.Stat(filepath.Join(path, name)); err != nil || info.Mode() != want {
+			t.Errorf("mode of %s = %v, %v, want %v", name, info.Mode(), err, want)
+		}
+	}
+}
+
+func TestStateList(t *testing.T) {
+	s := openState(t, t.TempDir()+"/state")
+	for _, name := range []string{"b", "a", "d/x", "d/y/z"} {
+		if err := s.Write(name, []byte(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for folder, want := range map[string][]string{".": {"a", "b", "d"}, "d": {"x", "y"}, "none": nil} {
+		got, err := s.List(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("List(%s) (-want +got):\n%s", folder, diff)
+		}
+	}
+}
+
+func TestStateRemove(t *testing.T) {
+	s := openState(t, t.TempDir()+"/state")
+	if err := s.Write("a/b", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.Remove("a/b"); err != nil {
+			t.Errorf("Remove() = %v", err)
+		}
+	}
+	if _, err := s.Read("a/b"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Read() of a removed file = %v", err)
+	}
+}
+
+func TestStateRefusesNames(t *testing.T) {
+	top := t.TempDir()
+	s := openState(t, filepath.Join(top, "state"))
+	if err := os.WriteFile(filepath.Join(top, "outside"), []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(top, filepath.Join(top, "state", "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"", ".", "..", "../outside", "/etc/passwd", "a/../../outside", "a//b", "a/", ".hidden", "a/.hidden", "link/outside"} {
+		if got, err := s.Read(name); err == nil {
+			t.Errorf("Read(%q) = %q", name, got)
+		}
+		if err := s.Write(name, nil); err == nil {
+			t.Errorf("Write(%q) succeeded", name)
+		}
+		if err := s.Remove(name); err == nil {
+			t.Errorf("Remove(%q) succeeded", name)
+		}
+		if _, err := s.List(name); err == nil && name != "." {
+			t.Errorf("List(%q) succeeded", name)
+		}
+	}
+	if got, err := os.ReadFile(filepath.Join(top, "outside")); err != nil || string(got) != "secret" {
+		t.Errorf("the file outside = %q, %v", got, err)
+	}
+}
+
+func TestStateRefusesOpenFolder(t *testing.T) {
+	for _, mode := range []fs.FileMode{0o755, 0o770, 0o701} {
+		path := filepath.Join(t.TempDir(), "state")
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		want := strconv.FormatUint(uint64(mode), 8) + ": it must not be open to group or others"
+		if _, err := OpenState(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("OpenState() with mode %o = %v, want %q", mode, err, want)
+		}
+	}
+}
+
+// A crash while writing leaves a temporary file behind.
+func TestStateSurvivesCrashWhileWriting(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	s := openState(t, path)
+	if err := s.Write("key", []byte("old")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(path, ".key.tmp"), []byte("half a k"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s = openState(t, path)
+	if got, err := s.Read("key"); err != nil || string(got) != "old" {
+		t.Errorf("Read() = %q, %v", got, err)
+	}
+	if names, err := s.List("."); err != nil || len(names) != 1 {
+		t.Errorf("List() = %v, %v, want the key alone", names, err)
+	}
+	if err := s.Write("key", []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Read("key"); err != nil || string(got) != "new" {
+		t.Errorf("Read() = %q, %v", got, err)
+	}
+	if info, err := os.Stat(filepath.Join(path, "key")); err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode = %v, %v, want 0600", info.Mode(), err)
+	}
+}
+
+// Readers see the old content or the new one, whole.
+func TestStateWritesAtOnce(t *testing.T) {
+	s := openState(t, t.TempDir()+"/state")
+	contents := []string{strings.Repeat("a", 10_000), strings.Repeat("b", 20_000)}
+	if err := s.Write("key", []byte(contents[0])); err != nil {
+		t.Fatal(err)
+	}
+	var writers sync.WaitGroup
+	for _, text := range contents {
+		writers.Go(func() {
+			for range 20 {
+				if err := s.Write("key", []byte(text)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { writers.Wait(); close(done) }()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		if got, err := s.Read("key"); err != nil || string(got) != contents[0] && string(got) != contents[1] {
+			t.Fatalf("Read() = %d bytes, %v", len(got), err)
+		}
+	}
+}
