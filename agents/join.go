@@ -46,7 +46,11 @@ func (s *Server) join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.Joi
 		log.WarnContext(ctx, "join refused: the token is for another workload", "workload", want, "tokenWorkload", token.Workload)
 		return nil, status.Errorf(codes.PermissionDenied, "the token is for workload %q, the Dataplane has workload %q", token.Workload, want)
 	}
-	bootstrap, err := s.o.Bootstrap(m, p)
+	controlPlane := r.GetControlPlaneAddress()
+	if _, _, err := net.SplitHostPort(controlPlane); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "control_plane_address: %q: must be host:port", shorten(controlPlane))
+	}
+	bootstrap, err := s.o.Bootstrap(m, p, controlPlane)
 	if err != nil {
 		return nil, internal(ctx, log, "make bootstrap", err)
 	}

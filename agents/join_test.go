@@ -37,12 +37,13 @@ func TestJoinRefuses(t *testing.T) {
 		code    codes.Code
 		text    string
 	}{
-		"expired token":           {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: expired, Csr: request}, codes.Unauthenticated, "exp: expired at"},
-		"no token":                {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Csr: request}, codes.Unauthenticated, "empty"},
-		"bent token":              {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh[:len(fresh)-4] + "AAAA", Csr: request}, codes.Unauthenticated, "token refused"},
-		"token of another proxy":  {&agentv1.JoinRequest{Mesh: "default", Name: "web-2", Token: fresh, Csr: request}, codes.PermissionDenied, `for "web-1", not "web-2"`},
-		"token of another mesh":   {&agentv1.JoinRequest{Mesh: "other", Name: "web-1", Token: fresh, Csr: request}, codes.PermissionDenied, `for "default", not "other"`},
-		"bent certificate signed": {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh, Csr: tampered}, codes.InvalidArgument, "signature"},
+		"expired token":            {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: expired, Csr: request}, codes.Unauthenticated, "exp: expired at"},
+		"no token":                 {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Csr: request}, codes.Unauthenticated, "empty"},
+		"bent token":               {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh[:len(fresh)-4] + "AAAA", Csr: request}, codes.Unauthenticated, "token refused"},
+		"token of another proxy":   {&agentv1.JoinRequest{Mesh: "default", Name: "web-2", Token: fresh, Csr: request}, codes.PermissionDenied, `for "web-1", not "web-2"`},
+		"token of another mesh":    {&agentv1.JoinRequest{Mesh: "other", Name: "web-1", Token: fresh, Csr: request}, codes.PermissionDenied, `for "default", not "other"`},
+		"bent certificate signed":  {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh, Csr: tampered, ControlPlaneAddress: "cp:5678"}, codes.InvalidArgument, "signature"},
+		"no control plane address": {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh, Csr: request, ControlPlaneAddress: "cp"}, codes.InvalidArgument, `control_plane_address: "cp": must be host:port`},
 		"token of another workload": {
 			&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: w.token(identity.Token{Mesh: "default", Dataplane: "web-1", Workload: "api"}, time.Hour), Csr: request},
 			codes.PermissionDenied, `for workload "api", the Dataplane has workload "web"`,
@@ -60,6 +61,9 @@ func TestJoinRefuses(t *testing.T) {
 	defer conn.Close()
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
+			if tc.request.ControlPlaneAddress == "" {
+				tc.request.ControlPlaneAddress = "cp:5678"
+			}
 			_, err := agentv1.NewAgentServiceClient(conn).Join(t.Context(), tc.request)
 			wantStatus(t, err, tc.code, tc.text)
 			if token := tc.request.GetToken(); token != "" && strings.Contains(status.Convert(err).Message(), token) {
@@ -88,6 +92,9 @@ func TestJoinAgainAfterRestart(t *testing.T) {
 	a := w.agent("web-1")
 	if err := a.join(); err != nil {
 		t.Fatal(err)
+	}
+	if want := "default/web-1 by cp:5678"; a.bootstrap != want {
+		t.Errorf("bootstrap = %q, want %q", a.bootstrap, want)
 	}
 	first := a.leaf
 	w.restart()
@@ -146,7 +153,10 @@ func TestCertificateOfAnotherControlPlane(t *testing.T) {
 	conn := theirs.dial()
 	defer conn.Close()
 	_, err := agentv1.NewAgentServiceClient(conn).Renew(ctx, &agentv1.RenewRequest{Csr: request})
-	wantStatus(t, err, codes.Unavailable, "bad certificate")
+	wantStatus(t, err, codes.Unavailable, "")
+	if n := w.metric("sonde_identity_connections_closed_total", "handshake"); n == 0 {
+		t.Error("no handshake was refused")
+	}
 	if err := mine.renew(); err != nil {
 		t.Error(err)
 	}

@@ -27,8 +27,9 @@ type Options struct {
 	Storage identity.Storage
 	// View is the last view that is in effect, nil before the first. Required.
 	View func() *meshview.View
-	// Bootstrap returns the JSON of Envoy's bootstrap. Required.
-	Bootstrap func(m *meshview.Mesh, p *meshview.Proxy) ([]byte, error)
+	// Bootstrap returns the JSON of Envoy's bootstrap, for a control plane that this proxy reaches at that host:port.
+	// Required.
+	Bootstrap func(m *meshview.Mesh, p *meshview.Proxy, controlPlane string) ([]byte, error)
 	// Observe tells the view's builder about a proxy, and returns at once. Required.
 	Observe func(proxy mesh.ID, o mesh.Observation)
 	// Version of the control plane, for agents.

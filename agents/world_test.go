@@ -77,8 +77,8 @@ func (w *world) start() {
 	w.builder = meshview.NewBuilder(meshview.Options{TrustDomain: mesh.DefaultTrustDomain, Sources: []string{"test"}})
 	o := agents.Options{
 		Authority: w.authority, Storage: w.state, View: w.builder.View, Now: w.now, Version: "1.2.3", Registerer: w.registry,
-		Bootstrap: func(_ *meshview.Mesh, p *meshview.Proxy) ([]byte, error) {
-			return []byte(`{"node":"` + p.ID() + `"}`), nil
+		Bootstrap: func(_ *meshview.Mesh, p *meshview.Proxy, controlPlane string) ([]byte, error) {
+			return []byte(p.ID() + " by " + controlPlane), nil
 		},
 		Observe: func(id mesh.ID, o mesh.Observation) {
 			w.mu.Lock()
@@ -203,9 +203,10 @@ type agent struct {
 	name  string
 	token string
 
-	key    *ecdsa.PrivateKey
-	leaf   *x509.Certificate
-	bundle *agentv1.Bundle
+	key       *ecdsa.PrivateKey
+	leaf      *x509.Certificate
+	bundle    *agentv1.Bundle
+	bootstrap string
 
 	conn   *grpc.ClientConn
 	stream agentv1.AgentService_SessionClient
@@ -257,11 +258,12 @@ func (a *agent) join() error {
 	ctx, cancel := context.WithTimeout(a.w.t.Context(), patience)
 	defer cancel()
 	response, err := agentv1.NewAgentServiceClient(conn).Join(ctx,
-		&agentv1.JoinRequest{Mesh: "default", Name: a.name, Token: a.token, Csr: request})
+		&agentv1.JoinRequest{Mesh: "default", Name: a.name, Token: a.token, Csr: request, ControlPlaneAddress: "cp:5678"})
 	if err != nil {
 		return err
 	}
 	a.put(key, response.GetIdentity())
+	a.bootstrap = string(response.GetBootstrap())
 	return nil
 }
 

@@ -1,0 +1,255 @@
+package agents_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/sonde-mesh/sonde/agents"
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+)
+
+// joined is an agent with a certificate, in a world with a view.
+func joined(t *testing.T, bend func(*agents.Options)) (*world, *agent) {
+	t.Helper()
+	w := newWorld(t, bend)
+	w.fill("web-1")
+	a := w.agent("web-1")
+	if err := a.join(); err != nil {
+		t.Fatal(err)
+	}
+	return w, a
+}
+
+func draining() *agentv1.AgentMessage {
+	return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}}
+}
+
+// unknown is a message of a later version of the protocol.
+func unknown() *agentv1.AgentMessage {
+	m := &agentv1.AgentMessage{}
+	m.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 99, protowire.BytesType), "later"))
+	return m
+}
+
+func TestSessionIsShownToPeople(t *testing.T) {
+	w, a := joined(t, nil)
+	a.connect(false)
+	w.eventually("the agent is listed with what it uses", func() bool {
+		return w.server.Agents()["default/web-1"].GetLeafSerial() != ""
+	})
+	got := w.server.Agents()["default/web-1"]
+	if since := got.GetConnectedSince().AsTime(); time.Since(since) > patience {
+		t.Errorf("connected since %s", since)
+	}
+	got.ConnectedSince = nil
+	want := &adminv1.Agent{
+		Version: "0.1", EnvoyVersion: "1.40.0", Features: []string{"a"}, BundleId: a.bundle.GetId(),
+		LeafSerial: a.leaf.SerialNumber.Text(16), CertificateExpires: timestamppb.New(a.leaf.NotAfter),
+	}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Error(diff)
+	}
+	if n := w.metric("sonde_agents_connected", ""); n != 1 {
+		t.Errorf("sonde_agents_connected = %v, want 1", n)
+	}
+	a.leave()
+	w.eventually("no agent is connected", func() bool { return len(w.server.Agents()) == 0 })
+}
+
+func TestSessionRefuses(t *testing.T) {
+	features := make([]string, 100)
+	for i := range features {
+		features[i] = "f"
+	}
+	hello := func(h *agentv1.Hello) *agentv1.AgentMessage {
+		return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: h}}
+	}
+	tests := map[string]struct {
+		messages []*agentv1.AgentMessage
+		code     codes.Code
+		text     string
+	}{
+		"no message":            {nil, codes.DeadlineExceeded, "no Hello within"},
+		"unknown messages only": {[]*agentv1.AgentMessage{unknown(), unknown()}, codes.DeadlineExceeded, "no Hello within"},
+		"not Hello first":       {[]*agentv1.AgentMessage{draining()}, codes.InvalidArgument, "must be Hello"},
+		"Hello twice":           {[]*agentv1.AgentMessage{hello(&agentv1.Hello{}), hello(&agentv1.Hello{})}, codes.InvalidArgument, "one Hello"},
+		"too many features":     {[]*agentv1.AgentMessage{hello(&agentv1.Hello{Features: features})}, codes.InvalidArgument, "features"},
+		"a long feature":        {[]*agentv1.AgentMessage{hello(&agentv1.Hello{Features: []string{string(make([]byte, 100))}})}, codes.InvalidArgument, "feature"},
+		"a large message": {
+			[]*agentv1.AgentMessage{hello(&agentv1.Hello{}), {Message: &agentv1.AgentMessage_InUse{InUse: &agentv1.InUse{BundleId: string(make([]byte, 20<<10))}}}},
+			codes.InvalidArgument, "bytes",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, a := joined(t, func(o *agents.Options) { o.HelloTimeout = 300 * time.Millisecond })
+			a.open()
+			for _, m := range tc.messages {
+				a.send(m)
+			}
+			wantStatus(t, a.ending(), tc.code, tc.text)
+		})
+	}
+}
+
+func TestSessionNeedsACertificate(t *testing.T) {
+	w := newWorld(t, nil)
+	a := &agent{w: w, name: "web-1"}
+	a.open()
+	wantStatus(t, a.ending(), codes.Unauthenticated, "no client certificate")
+}
+
+func TestUnknownMessagesAreCounted(t *testing.T) {
+	w, a := joined(t, nil)
+	a.open()
+	a.send(unknown())
+	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{InUse: a.inUse()}}})
+	if a.receive().GetWelcome() == nil {
+		t.Fatal("no Welcome after an unknown message")
+	}
+	a.send(unknown())
+	w.eventually("both are counted", func() bool { return w.metric("sonde_agents_unknown_messages_total", "") == 2 })
+	a.send(draining())
+	if m := a.receive(); m.GetDrainRecorded() == nil {
+		t.Errorf("after an unknown message: %v, want DrainRecorded", m)
+	}
+}
+
+func TestNewerSessionReplaces(t *testing.T) {
+	w, a := joined(t, nil)
+	a.connect(false)
+	b := *a
+	b.connect(false)
+	wantStatus(t, a.ending(), codes.Aborted, "newer session")
+	if n := len(w.server.Agents()); n != 1 {
+		t.Errorf("%d agents are listed, want 1", n)
+	}
+	b.send(draining())
+	if m := b.receive(); m.GetDrainRecorded() == nil {
+		t.Errorf("the newer session got %v, want DrainRecorded", m)
+	}
+}
+
+func TestSessionsAreLimited(t *testing.T) {
+	w, a := joined(t, func(o *agents.Options) { o.MaxSessions = 1 })
+	w.fill("web-2")
+	b := w.agent("web-2")
+	if err := b.join(); err != nil {
+		t.Fatal(err)
+	}
+	a.connect(false)
+	b.open()
+	b.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{}}})
+	wantStatus(t, b.ending(), codes.ResourceExhausted, "sessions are open")
+	c := *a
+	c.connect(false) // its own session is replaced, which needs no further place
+}
+
+func TestSessionsEndWithTheServer(t *testing.T) {
+	w, a := joined(t, nil)
+	a.connect(false)
+	done := make(chan struct{})
+	go func() {
+		w.stop()
+		close(done)
+	}()
+	wantStatus(t, a.ending(), codes.Unavailable, "")
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatal("the server does not stop")
+	}
+}
+
+func TestDrainIsConfirmedWhenTheViewHasIt(t *testing.T) {
+	w, a := joined(t, nil)
+	a.connect(false)
+	a.send(draining())
+	if m := a.receive(); m.GetDrainRecorded() == nil {
+		t.Fatalf("got %v, want DrainRecorded", m)
+	}
+	if !isDraining(w) {
+		t.Error("DrainRecorded came before the view had the drain")
+	}
+	if _, err := w.state.Read("draining/default/web-1"); err != nil {
+		t.Errorf("DrainRecorded came before the drain was written down: %v", err)
+	}
+}
+
+func isDraining(w *world) bool {
+	_, p := w.builder.View().Proxy("default/web-1")
+	return p != nil && p.Observed.Draining
+}
+
+func TestDrainLastsUntilTheNextHelloWithoutIt(t *testing.T) {
+	w, a := joined(t, nil)
+	a.connect(false)
+	a.send(draining())
+	a.receive()
+	a.leave()
+
+	w.restart()
+	w.fill("web-1")
+	if !isDraining(w) {
+		t.Fatal("the first view after a restart does not have the drain")
+	}
+	a.connect(true)
+	if m := a.receive(); m.GetDrainRecorded() == nil {
+		t.Fatalf("Hello with draining got %v, want DrainRecorded", m)
+	}
+	a.leave()
+	if !isDraining(w) {
+		t.Fatal("the drain is gone with the session")
+	}
+	a.connect(false)
+	w.eventually("the drain is over", func() bool { return !isDraining(w) })
+	a.leave()
+	w.restart()
+	w.fill("web-1")
+	if isDraining(w) {
+		t.Error("the drain is back after a restart")
+	}
+}
+
+func TestDrainOfAProxyThatIsGoneIsForgotten(t *testing.T) {
+	w, a := joined(t, nil)
+	a.connect(true)
+	a.receive()
+	a.leave()
+	w.builder.Delete("test", dataplane("default", "web-1", "web").Key())
+	w.eventually("the dataplane is gone", func() bool {
+		_, p := w.builder.View().Proxy("default/web-1")
+		return p == nil
+	})
+	if names, err := w.state.List("draining/default"); err != nil || len(names) != 1 {
+		t.Fatalf("draining = %v, %v; the certificate is good still", names, err)
+	}
+	w.ahead.Store(int64(25 * time.Hour))
+	w.eventually("the file is gone", func() bool {
+		names, err := w.state.List("draining/default")
+		return err == nil && len(names) == 0
+	})
+	w.eventually("the record is gone", func() bool {
+		names, err := w.state.List("meshes/default/proxies")
+		return err == nil && len(names) == 0
+	})
+}
+
+func TestSilentAgentKeepsItsEndpoint(t *testing.T) {
+	w, a := joined(t, nil)
+	a.connect(false)
+	a.leave()
+	w.eventually("the session is over", func() bool { return len(w.server.Agents()) == 0 })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.observed) != 0 {
+		t.Errorf("Observe was called for %v", w.observed)
+	}
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/sonde-mesh/sonde/admin"
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// adminOptions tell the admin API about every stage, in its own words.
+func (cp *controlPlane) adminOptions() admin.Options {
+	return admin.Options{
+		TLS:         cp.authority.ServingTLS(),
+		BearerToken: cp.authority.AdminToken(),
+		View:        cp.builder.View,
+		Problems:    cp.problems,
+		Streams:     cp.streams,
+		Agents:      cp.agents.Agents,
+		Resources:   cp.resources,
+		Bootstrap: func(m *meshview.Mesh, p *meshview.Proxy) ([]byte, error) {
+			return cp.bootstrap(m, p, cp.listeners.agents.Addr().String())
+		},
+		CAExpires: cp.authority.CAExpires,
+		Token:     cp.authority.IssueToken,
+		Rotator:   cp.agents,
+		Logger:    cp.log,
+	}
+}
+
+// bootstrap of a proxy whose agent reaches the control plane at that address.
+func (cp *controlPlane) bootstrap(_ *meshview.Mesh, p *meshview.Proxy, controlPlane string) ([]byte, error) {
+	b, err := generator.Bootstrap(generator.BootstrapOptions{
+		Node:         p.ID(),
+		Cluster:      p.Dataplane.Workload(),
+		ControlPlane: controlPlane,
+		ServingCA:    cp.authority.ServingCA(),
+		ServingName:  mesh.ServingName,
+	})
+	if err != nil {
+		return nil, err
+	}
+	data, err := protojson.Marshal(b)
+	if err != nil {
+		return nil, fmt.Errorf("encode the bootstrap of %s: %w", p.ID(), err)
+	}
+	return data, nil
+}
+
+func (cp *controlPlane) problems() []*adminv1.Problem {
+	var problems []*adminv1.Problem
+	for _, p := range cp.store.Problems() {
+		problems = append(problems, &adminv1.Problem{
+			File: p.File, Document: uint32(p.Document), Line: uint32(p.Line), Warning: p.Severity == store.Warning, Text: p.Err.Error(),
+		})
+	}
+	return problems
+}
+
+// kinds names the types of resources as the admin API does.
+var kinds = map[adminv1.Kind]resource.Type{
+	adminv1.KindClusters:  resource.Cluster,
+	adminv1.KindEndpoints: resource.Endpoint,
+	adminv1.KindListeners: resource.Listener,
+	adminv1.KindRoutes:    resource.Route,
+}
+
+func kindOf(t resource.Type) string {
+	for kind, candidate := range kinds {
+		if candidate == t {
+			return string(kind)
+		}
+	}
+	return string(t)
+}
+
+func (cp *controlPlane) streams() map[mesh.ID][]*adminv1.Stream {
+	streams := map[mesh.ID][]*adminv1.Stream{}
+	for _, s := range cp.xds.Status() {
+		stream := &adminv1.Stream{ConnectedSince: timestamppb.New(s.Connected), Delta: s.Delta}
+		for _, t := range s.Types {
+			status := &adminv1.TypeStatus{Kind: kindOf(t.Type), Synced: s.Known && t.Pending == 0 && t.Unanswered.IsZero()}
+			for _, n := range t.NACKs {
+				status.Nacks = append(status.Nacks, &adminv1.Nack{Resource: n.Name, Version: n.Version, Reason: n.Reason, At: timestamppb.New(n.At)})
+			}
+			stream.Types = append(stream.Types, status)
+		}
+		streams[s.Node] = append(streams[s.Node], stream)
+	}
+	return streams
+}
+
+func (cp *controlPlane) resources(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.Any, bool) {
+	desired, ok := cp.translator.Resources(proxy)
+	if !ok {
+		return nil, false
+	}
+	all := slices.Concat(desired.Shared.Of(kinds[kind]), desired.Own.Of(kinds[kind]))
+	slices.SortFunc(all, func(a, b *resource.Resource) int { return strings.Compare(a.Name, b.Name) })
+	bodies := make([]*anypb.Any, len(all))
+	for i, r := range all {
+		bodies[i] = r.Body
+	}
+	return bodies, true
+}
+
+// version of this program, as the build recorded it.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
+}

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/sonde-mesh/sonde/admin"
+	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/health"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/xds"
+)
+
+const (
+	// sourceStore names the folder to the builder.
+	sourceStore = "store"
+	// addressesFile in the state folder says where the control plane listens.
+	addressesFile = "addresses.json"
+	// sweepEvery is how often what has expired is forgotten.
+	sweepEvery = time.Minute
+	// streamsPerConnection are enough for one agent or one Envoy: a stream of ADS or a session, and a call or two.
+	streamsPerConnection = 16
+	// Envoy and agents ping every 30 s; who does so more often than this is ended.
+	leastPingInterval = 10 * time.Second
+	// A client that is gone without a word is noticed after the two together.
+	pingInterval = 30 * time.Second
+	pingTimeout  = 10 * time.Second
+	// endTimeout is for calls under way when the control plane ends; streams end at once.
+	endTimeout = 2 * time.Second
+)
+
+// controlPlane is every stage, joined. See the picture in docs/architecture.md.
+type controlPlane struct {
+	options  Options
+	log      *slog.Logger
+	registry *prometheus.Registry
+
+	state      *store.State
+	authority  *identity.Authority
+	builder    *meshview.Builder
+	store      *store.Dir
+	translator *generator.Translator
+	xds        *xds.Server
+	agents     *agents.Server
+	admin      *admin.Server
+
+	listeners listeners
+}
+
+// Run runs the control plane until ctx ends, which is no error.
+func Run(ctx context.Context, o Options, log *slog.Logger) error {
+	state, err := store.OpenState(o.StateDir)
+	if err != nil {
+		return err
+	}
+	defer state.Close() //nolint:errcheck // every write was synced
+	cp := &controlPlane{options: o, log: log, state: state, registry: prometheus.NewRegistry()}
+	cp.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if err := cp.join(); err != nil {
+		return err
+	}
+	if err := cp.listen(ctx); err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "control plane starts", "version", version(), "store", o.Store, "agents", cp.listeners.agents.Addr().String(),
+		"admin", cp.listeners.admin.Addr().String(), "health", cp.listeners.health.Addr().String())
+	err = cp.serve(ctx)
+	log.InfoContext(ctx, "control plane ends", "err", err)
+	return err
+}
+
+// join makes the stages and hands each what it needs of the others.
+func (cp *controlPlane) join() (err error) {
+	cp.authority, err = identity.New(identity.Options{
+		Storage: cp.state, TrustDomain: cp.options.TrustDomain, Logger: cp.log, Registerer: cp.registry,
+	})
+	if err != nil {
+		return err
+	}
+	cp.builder = meshview.NewBuilder(meshview.Options{TrustDomain: cp.options.TrustDomain, Sources: []string{sourceStore}})
+	cp.store = store.NewDir(store.DirOptions{
+		Path: cp.options.storeFolder(), Builder: cp.builder, Source: sourceStore, Logger: cp.log, Registerer: cp.registry,
+	})
+	cp.translator = generator.NewTranslator(generator.TranslatorOptions{
+		TrustDomain: cp.options.TrustDomain,
+		Report:      func(err error) { cp.log.Error("resources left out", "err", err) },
+	})
+	cp.xds = xds.NewServer(xds.Options{Logger: cp.log, Registerer: cp.registry}, cp.translator, authorize)
+	cp.agents, err = agents.New(agents.Options{
+		Authority: cp.authority, Storage: cp.state, View: cp.builder.View, Bootstrap: cp.bootstrap, Observe: cp.builder.Observe,
+		Version: version(), Logger: cp.log, Registerer: cp.registry,
+	})
+	if err != nil {
+		return err
+	}
+	cp.admin, err = admin.NewServer(cp.adminOptions())
+	return err
+}
+
+// authorize is the rule of ADS: a proxy asks for itself, and the certificate of its connection says who it is.
+func authorize(ctx context.Context, nodeID string) error {
+	caller, err := identity.PeerFromContext(ctx)
+	if err != nil {
+		return err
+	}
+	if caller.ID() != nodeID {
+		return fmt.Errorf("the certificate is for proxy %q, the node id is %q", caller.ID(), nodeID)
+	}
+	return nil
+}
+
+// apply carries one change from the view to every Envoy that it touches.
+func (cp *controlPlane) apply(ctx context.Context, c meshview.Change) {
+	for name, m := range c.After.Meshes {
+		before := c.Before.Mesh(name)
+		if before == nil {
+			if err := cp.authority.Ensure(name, m.Spec.Backend().CALife()); err != nil {
+				cp.log.ErrorContext(ctx, "mesh has no CA", "mesh", name, "err", err)
+			}
+		} else if before.Spec.Backend() != nil && m.Spec.Backend() == nil {
+			cp.log.WarnContext(ctx, "mutual TLS is off from now on", "mesh", name)
+		}
+	}
+	desired, err := cp.translator.Apply(c)
+	if err != nil {
+		cp.log.ErrorContext(ctx, "resources left out", "err", err)
+	}
+	cp.xds.Publish(desired)
+	cp.log.DebugContext(ctx, "view published", "generation", c.After.Generation,
+		"services", len(c.Services), "endpoints", len(c.Endpoints), "proxies", len(c.Proxies))
+}
+
+// serve runs every stage until ctx ends or one of them fails.
+func (cp *controlPlane) serve(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return cp.store.Run(ctx) })
+	group.Go(func() error { return cp.builder.Run(ctx, func(c meshview.Change) { cp.apply(ctx, c) }) })
+	group.Go(func() error { return cp.agents.Run(ctx) })
+	group.Go(func() error { return cp.sweep(ctx) })
+	group.Go(func() error { return cp.serveAgents(ctx) })
+	group.Go(func() error { return cp.admin.Serve(ctx, cp.listeners.admin) })
+	group.Go(func() error {
+		var live, ready health.Checks
+		ready.Add("view", func(context.Context) error {
+			if cp.builder.View() == nil {
+				return errors.New("the store is not read yet")
+			}
+			return nil
+		})
+		return health.Serve(ctx, cp.listeners.health, health.Handler(&live, &ready, cp.registry))
+	})
+	return group.Wait()
+}
+
+func (cp *controlPlane) sweep(ctx context.Context) error {
+	ticker := time.NewTicker(sweepEvery)
+	defer ticker.Stop()
+	for {
+		if err := cp.authority.Sweep(); err != nil {
+			cp.log.ErrorContext(ctx, "expired certificates not forgotten", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// serveAgents serves agents and ADS, on one port with one set of credentials.
+func (cp *controlPlane) serveAgents(ctx context.Context) error {
+	server := grpc.NewServer(append(cp.authority.ServerOptions(identity.ConnLimits{}),
+		grpc.MaxRecvMsgSize(xds.MaxMessageSize),
+		grpc.MaxConcurrentStreams(streamsPerConnection),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
+	)...)
+	cp.agents.Register(server)
+	cp.xds.Register(server)
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		timer := time.AfterFunc(endTimeout, server.Stop)
+		defer timer.Stop()
+		server.GracefulStop()
+	})
+	err := server.Serve(cp.listeners.agents)
+	if stop() {
+		server.Stop()
+		cp.xds.Wait()
+		return fmt.Errorf("serve agents on %s: %w", cp.listeners.agents.Addr(), err)
+	}
+	<-stopped
+	cp.xds.Wait()
+	return nil
+}
+
+// listeners of the control plane.
+type listeners struct{ agents, admin, health net.Listener }
+
+// listen opens every port, or none, and writes down which.
+func (cp *controlPlane) listen(ctx context.Context) (err error) {
+	ports := []struct {
+		flag     string
+		port     uint16
+		listener *net.Listener
+	}{
+		{"agents-port", cp.options.AgentsPort, &cp.listeners.agents},
+		{"admin-port", cp.options.AdminPort, &cp.listeners.admin},
+		{"health-port", cp.options.HealthPort, &cp.listeners.health},
+	}
+	var config net.ListenConfig
+	addresses := map[string]string{}
+	for i, p := range ports {
+		at := net.JoinHostPort(cp.options.BindAddress, strconv.Itoa(int(p.port)))
+		if *p.listener, err = config.Listen(ctx, "tcp", at); err != nil {
+			for _, open := range ports[:i] {
+				err = errors.Join(err, (*open.listener).Close())
+			}
+			return fmt.Errorf("listen for --%s: %w", p.flag, err)
+		}
+		addresses[p.flag[:len(p.flag)-len("-port")]] = (*p.listener).Addr().String()
+	}
+	data, err := json.Marshal(addresses)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", addressesFile, err)
+	}
+	return cp.state.Write(addressesFile, append(data, '\n'))
+}
