@@ -118,7 +118,7 @@ func (c *client) next() *reply {
 		return nil
 	}
 	clusters, endpoints, listeners, routes := c.topics[0], c.topics[1], c.topics[2], c.topics[3]
-	if r := c.reply(clusters, false); r != nil {
+	if r := c.reply(clusters, answers); r != nil {
 		for _, p := range r.puts {
 			// A cluster that changed warms until its endpoints come, and Envoy does not ask for them again.
 			if p.Endpoints != "" && endpoints.subscribes(p.Endpoints) {
@@ -127,13 +127,18 @@ func (c *client) next() *reply {
 		}
 		return r
 	}
-	if r := c.reply(endpoints, false); r != nil || len(clusters.inFlight) > 0 {
+	if r := c.reply(endpoints, answers); r != nil || len(clusters.inFlight) > 0 {
 		return r
 	}
-	if r := c.reply(listeners, true); r != nil {
+	if r := c.reply(listeners, removals); r != nil {
 		return r
 	}
-	if r := c.reply(routes, false); r != nil || len(listeners.inFlight)+len(routes.inFlight) > 0 {
+	if len(listeners.inFlight) > 0 {
+		// A listener that warms would go live without a route if it were told that there is none, though a newer
+		// one, which needs another route, may be on its way.
+		return c.reply(routes, puts)
+	}
+	if r := c.reply(routes, answers); r != nil || len(routes.inFlight) > 0 {
 		return r
 	}
 	if c.lastGoodInUse(listeners) || c.lastGoodInUse(routes) {
@@ -148,7 +153,7 @@ func (c *client) next() *reply {
 func (c *client) remove(topics ...*topic) *reply {
 	for _, t := range topics {
 		if c.heard {
-			if r := c.reply(t, true); r != nil {
+			if r := c.reply(t, removals); r != nil {
 				return r
 			}
 			continue
@@ -156,21 +161,30 @@ func (c *client) remove(topics ...*topic) *reply {
 		for name, g := range t.gaps {
 			if t.step(g, c.get(t, name)).gone && len(t.inFlight) == 0 {
 				t.owed = true
-				return c.reply(t, false)
+				return c.reply(t, answers)
 			}
 		}
 	}
 	return nil
 }
 
-// reply makes a response of what the client lacks of one type, with what must go if remove is set; nil if there is
-// nothing to say or too much is unanswered.
-func (c *client) reply(t *topic, remove bool) *reply {
-	if !t.begun || len(t.inFlight) >= maxInFlight || len(t.gaps) == 0 && !t.owed {
+// scope is what a response may hold; each holds what the ones before it do.
+type scope int
+
+const (
+	puts     scope = iota // what is there
+	answers               // that what the client asks for is not there
+	removals              // that what the client has is no longer there
+)
+
+// reply makes a response of what the client lacks of one type; nil if there is nothing to say or too much is
+// unanswered.
+func (c *client) reply(t *topic, of scope) *reply {
+	if !t.begun || len(t.inFlight) >= c.window(t) || len(t.gaps) == 0 && !t.owed {
 		return nil
 	}
 	r := &reply{topic: t}
-	c.collect(r, remove)
+	c.collect(r, of)
 	empty := len(r.puts)+len(r.gone) == 0
 	if c.sotw {
 		empty = empty || !c.sayable(r)
@@ -182,7 +196,7 @@ func (c *client) reply(t *topic, remove bool) *reply {
 	for _, name := range r.gone {
 		c.told(r, name, nil)
 	}
-	if empty && !t.owed {
+	if empty && (!t.owed || of == puts) {
 		return nil
 	}
 	c.nonces++
@@ -192,8 +206,18 @@ func (c *client) reply(t *topic, remove bool) *reply {
 	return r
 }
 
-// collect finds what can be sent. A name that must go alone waits for those that need not.
-func (c *client) collect(r *reply, remove bool) {
+// window is how many replies of a type may be without an answer. A whole list repeats what the one before it held: it
+// waits for the answer, else one bad resource would be refused twice, and the second time for no fault of its own.
+func (c *client) window(t *topic) int {
+	if c.sotw && isFull(t.kind) {
+		return 1
+	}
+	return maxInFlight
+}
+
+// collect finds what can be sent. A name that must go alone waits for those that need not. Endpoints that are gone
+// are said at once if a cluster waits for them: it withholds the ACK for which other removals wait.
+func (c *client) collect(r *reply, of scope) {
 	t := r.topic
 	var alone *resource.Resource
 	for name, g := range t.gaps {
@@ -204,7 +228,7 @@ func (c *client) collect(r *reply, remove bool) {
 			}
 		case s.put != nil:
 			r.puts = append(r.puts, s.put)
-		case s.unknown, s.gone && remove:
+		case s.unknown && of >= answers, s.gone && of == removals, s.gone && g.asked && t.kind == resource.Endpoint:
 			r.gone = append(r.gone, name)
 		}
 	}

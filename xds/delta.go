@@ -27,7 +27,22 @@ func (c *client) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, err
 		subscribe = []string{wildcard}
 	}
 	c.subscribe(t, subscribe, versions)
+	if first && t.kind == resource.Endpoint {
+		c.askWarming(t)
+	}
 	return nacks, enough(t)
+}
+
+// askWarming makes sure that clusters get their endpoints which were sent before the client, which reconnected, said
+// that it has these endpoints. It does, but the clusters warm until they come again.
+func (c *client) askWarming(endpoints *topic) {
+	for _, r := range c.topic(resource.Cluster).inFlight {
+		for _, p := range r.puts {
+			if p.Endpoints != "" && endpoints.subscribes(p.Endpoints) {
+				c.ask(endpoints, p.Endpoints)
+			}
+		}
+	}
 }
 
 // hasLegacyWildcard says whether a first request without names asks for everything.

@@ -249,6 +249,14 @@ func TestDelta(t *testing.T) {
 			> CDS ack
 			< RDS r@2
 			<`,
+		"reconnect: a cluster sent before its endpoints were asked for warms": `
+			want CDS a@2 EDS a@1
+			> CDS init:a@1
+			< CDS a@2
+			<
+			> EDS +a init:a@1
+			< EDS a@1
+			<`,
 		"reconnect gets what is new": `
 			want CDS a@1 b@1
 			> CDS init:a@1
@@ -344,6 +352,11 @@ func TestDelta(t *testing.T) {
 			< CDS a@2
 			< EDS -a
 			<`,
+		"a changed cluster whose endpoints vanish": synced + `
+			want CDS a@2 LDS l@1 RDS r@1
+			< CDS a@2
+			< EDS -a
+			<`,
 		"a cluster without endpoints of its own": `
 			want CDS static@1 EDS static@1
 			> CDS
@@ -415,6 +428,14 @@ func TestDelta(t *testing.T) {
 			<
 			> CDS ack
 			< EDS -a
+			<`,
+		"a route that does not exist is not answered while a listener is under way": synced + `
+			want CDS a@1 EDS a@1 LDS l@2 RDS r@1
+			< LDS l@2
+			> RDS +q
+			<
+			> LDS ack
+			< RDS -q
 			<`,
 		"a listener that must go waits for clusters only": synced + `
 			want CDS a@1 EDS a@1 RDS r@1

@@ -57,17 +57,18 @@ func (c *client) refuse(r *reply, reason string) []NACK {
 	bad := suspects(r.puts, reason)
 	var nacks []NACK
 	for i, p := range r.puts {
-		g := gap{version: r.had[i].version, last: r.had[i].last, unsure: true, alone: len(bad) == 0}
+		g := r.had[i]
+		g.unsure, g.alone = true, len(bad) == 0
 		if bad[p.Name] {
 			n := NACK{Type: t.kind, Name: p.Name, Version: p.Version, Reason: reason, At: now}
 			nacks = append(nacks, n)
 			t.remember(n)
+			g.asked = false // the refusal ends Envoy's wait for an answer
 		}
 		c.restore(t, p.Name, g)
 	}
 	for i, name := range r.gone {
-		had := r.had[len(r.puts)+i]
-		c.restore(t, name, gap{version: had.version, last: had.last, unsure: true})
+		c.restore(t, name, r.had[len(r.puts)+i])
 	}
 	if len(bad) == 0 {
 		nacks = append(nacks, NACK{Type: t.kind, Reason: reason, At: now})
@@ -90,11 +91,11 @@ func (c *client) restore(t *topic, name string, g gap) {
 	}
 	for _, later := range t.inFlight {
 		if i := later.indexOf(name); i >= 0 {
-			later.had[i].version, later.had[i].last, later.had[i].unsure = g.version, g.last, true
+			later.had[i].version, later.had[i].last, later.had[i].unsure = g.version, g.last, g.unsure
 			return
 		}
 	}
-	g.asked = t.gaps[name].asked
+	g.asked = g.asked || t.gaps[name].asked
 	t.note(name, g, c.get(t, name))
 }
 

@@ -276,11 +276,11 @@ func TestSuspects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var puts []*resource.Resource
-			for _, n := range strings.Fields(tc.names) {
+			for n := range strings.FieldsSeq(tc.names) {
 				puts = append(puts, res(resource.Cluster, n+"@1"))
 			}
 			want := map[string]bool{}
-			for _, n := range strings.Fields(tc.want) {
+			for n := range strings.FieldsSeq(tc.want) {
 				want[n] = true
 			}
 			if diff := cmp.Diff(want, suspects(puts, tc.reason)); diff != "" {

@@ -27,12 +27,11 @@ import (
 //	refused CDS a@1               what status reports as refused; alone: nothing
 //	error text                    the request before must have failed with it
 type script struct {
-	t       *testing.T
-	c       *client
-	open    map[resource.Type][]string // nonces without an answer
-	names   map[resource.Type][]string // SotW: names of the last request, which an ACK repeats
-	err     error
-	lastErr int
+	t     *testing.T
+	c     *client
+	open  map[resource.Type][]string // nonces without an answer
+	names map[resource.Type][]string // SotW: names of the last request, which an ACK repeats
+	err   error
 }
 
 var shortTypes = map[string]resource.Type{
@@ -101,7 +100,7 @@ func setOf(t *testing.T, text string, before *resource.Set) *resource.Set {
 	var put []*resource.Resource
 	var kind resource.Type
 	wanted := map[resource.Name]bool{}
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		if full, ok := shortTypes[word]; ok {
 			kind = full
 			continue
@@ -136,13 +135,13 @@ func res(kind resource.Type, text string) *resource.Resource {
 
 func (s *script) request(text string) {
 	text, reason, nacked := strings.Cut(text, " nack: ")
-	var detail *statuspb.Status
 	words := strings.Fields(text)
 	kind, ok := shortTypes[words[0]]
 	if !ok {
 		kind = resource.Type(words[0])
 	}
 	nonce := ""
+	var detail *statuspb.Status
 	if nacked {
 		detail = &statuspb.Status{Code: 13, Message: reason}
 		if !strings.Contains(text, "ack#") {
@@ -150,7 +149,8 @@ func (s *script) request(text string) {
 		}
 	}
 	d := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(kind), ErrorDetail: detail, InitialResourceVersions: map[string]string{}}
-	list, listed := []string{}, false
+	var list []string
+	listed := false
 	for _, w := range words[1:] {
 		switch {
 		case w == "ack":
@@ -171,14 +171,18 @@ func (s *script) request(text string) {
 		}
 	}
 	d.ResponseNonce = nonce
-	if !s.c.sotw {
-		_, s.err = s.c.receiveDelta(d)
+	if s.c.sotw {
+		s.state(kind, nonce, detail, list, listed)
 		return
 	}
+	_, s.err = s.c.receiveDelta(d)
+}
+
+func (s *script) state(kind resource.Type, nonce string, detail *statuspb.Status, list []string, listed bool) {
 	if listed {
 		s.names[kind] = list
-		if t := s.c.topic(kind); nonce == "" && t != nil {
-			nonce = t.lastNonce
+		if nonce == "" {
+			nonce = s.c.topic(kind).lastNonce
 		}
 	}
 	_, s.err = s.c.receiveSotw(&discoveryv3.DiscoveryRequest{

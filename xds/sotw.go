@@ -83,7 +83,7 @@ func (c *client) fullOf(r *reply) []*resource.Resource {
 	if !isFull(r.topic.kind) {
 		full := slices.Clip(r.puts)
 		for _, name := range r.gone {
-			if g := r.topic.gaps[name]; r.topic.kind == resource.Endpoint && g.asked && g.version == "" {
+			if r.topic.kind == resource.Endpoint && r.topic.gaps[name].asked {
 				full = append(full, emptyAssignment(name))
 			}
 		}

@@ -213,8 +213,9 @@ func TestSotw(t *testing.T) {
 			< LDS l@2 m@1
 			> LDS nack: no
 			< LDS l@2
-			< LDS l@2 m@1
+			<
 			> LDS ack
+			< LDS l@2 m@1
 			> LDS nack: no
 			<
 			refused LDS m@1`,
@@ -247,7 +248,7 @@ func TestSotwVersion(t *testing.T) {
 		}
 		return r.state().GetVersionInfo()
 	}
-	if version("a@1", "b@1") != version("a@1", "b@1") {
+	if first := version("a@1", "b@1"); first != version("a@1", "b@1") {
 		t.Error("the same content has two versions")
 	}
 	if version("a@1", "b@1") == version("a@1", "b@2") || version("a@1") == version("a@1", "b@1") {

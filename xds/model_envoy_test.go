@@ -1,0 +1,229 @@
+package xds
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// response applies what came, and answers when Envoy would.
+func (e *envoy) response(r *reply) {
+	t := r.topic.kind
+	e.nonce[t] = r.nonce
+	puts, gone := r.puts, r.gone
+	if e.g.sotw {
+		puts, gone = r.full, nil
+		if isFull(t) {
+			gone = e.missing(t, r.full)
+		}
+	}
+	first := t == resource.Cluster && !e.begun[resource.Endpoint] && !e.begun[resource.Listener]
+	reason := e.apply(t, puts, gone)
+	e.follow()
+	if t == resource.Cluster && !first && len(e.warming) > 0 {
+		e.withheld = append(e.withheld, func() { e.answer(r, reason) })
+		return
+	}
+	e.answer(r, reason)
+	e.settle()
+}
+
+// missing are the names that a whole list no longer has.
+func (e *envoy) missing(t resource.Type, list []*resource.Resource) []string {
+	var gone []string
+	for n := range e.has {
+		if n.Type == t && !slices.ContainsFunc(list, func(r *resource.Resource) bool { return r.Name == n.Name }) {
+			gone = append(gone, n.Name)
+		}
+	}
+	return gone
+}
+
+// apply takes what can be taken, and returns the reason of a NACK.
+func (e *envoy) apply(t resource.Type, puts []*resource.Resource, gone []string) string {
+	bad := slices.IndexFunc(puts, func(r *resource.Resource) bool { return isBad(r.Version) })
+	if bad >= 0 && e.g.random.IntN(3) == 0 { // the rules of fields: nothing is applied
+		e.refused(puts[bad:])
+		if e.g.random.IntN(2) == 0 {
+			return "a reason without a name"
+		}
+		return fmt.Sprintf("Proto constraint validation failed (X): name: %q", puts[bad].Name)
+	}
+	for _, name := range gone {
+		e.remove(resource.Name{Type: t, Name: name})
+	}
+	var reasons []string
+	for _, p := range puts {
+		if !isBad(p.Version) {
+			e.put(p)
+			continue
+		}
+		e.refused([]*resource.Resource{p})
+		reasons = append(reasons, p.Name+": why")
+		if !isFull(t) { // what comes after it is not applied
+			return "a reason without a name"
+		}
+	}
+	switch {
+	case len(reasons) == 0:
+		return ""
+	case t == resource.Cluster:
+		return "Error adding/updating cluster(s) " + strings.Join(reasons, ", ")
+	}
+	return "Error adding/updating listener(s) " + strings.Join(reasons, "\n") + "\n"
+}
+
+func (e *envoy) refused(list []*resource.Resource) {
+	for _, p := range list {
+		if _, ok := e.has[p.Key()]; !ok {
+			e.broken[p.Key()] = true
+		}
+		if p.Type == resource.Endpoint { // a refusal ends the wait, too
+			e.warmed(p.Name)
+		}
+	}
+}
+
+func (e *envoy) put(p *resource.Resource) {
+	n := p.Key()
+	changed := e.has[n] != p.Version
+	switch p.Type {
+	case resource.Cluster:
+		if changed {
+			e.warming[n] = true
+		}
+	case resource.Endpoint, resource.Route:
+		if !e.names[n] {
+			return
+		}
+		if p.Type == resource.Endpoint {
+			e.warmed(p.Name)
+		}
+	}
+	e.has[n] = p.Version
+	if p.Type != resource.Cluster {
+		delete(e.broken, n)
+	}
+}
+
+func (e *envoy) remove(n resource.Name) {
+	switch n.Type {
+	case resource.Cluster:
+		delete(e.warming, n)
+		delete(e.ready, n.Name)
+	case resource.Listener:
+		delete(e.active, n.Name)
+	case resource.Endpoint:
+		e.warmed(n.Name)
+		return // endpoints of a live cluster stay
+	case resource.Route:
+		if e.names[n] && e.has[n] == "" {
+			e.answered[n] = true
+		}
+		return // a route under a listener stays
+	}
+	delete(e.has, n)
+	delete(e.ghosts, n)
+}
+
+func (e *envoy) warmed(name string) {
+	n := resource.Name{Type: resource.Cluster, Name: name}
+	if _, ok := e.has[n]; ok {
+		delete(e.warming, n)
+		delete(e.broken, n)
+		e.ready[name] = true
+	}
+}
+
+// follow subscribes to what clusters and listeners need now, which Envoy does before it answers.
+func (e *envoy) follow() {
+	needs := map[resource.Name]bool{}
+	for n, v := range e.has {
+		if n.Type == resource.Cluster {
+			needs[resource.Name{Type: resource.Endpoint, Name: n.Name}] = true
+		}
+		if n.Type != resource.Listener {
+			continue
+		}
+		for _, version := range []string{v, e.active[n.Name]} {
+			if version == "" {
+				continue
+			}
+			if ref, ok := refOf(n, version); ok && ref.Type == resource.Route {
+				needs[ref] = true
+			}
+		}
+	}
+	for _, t := range []resource.Type{resource.Endpoint, resource.Route} {
+		var add, remove []string
+		for n := range needs {
+			if n.Type == t && !e.names[n] {
+				add = append(add, n.Name)
+				e.names[n] = true
+			}
+		}
+		for n := range e.names {
+			if n.Type == t && !needs[n] {
+				remove = append(remove, n.Name)
+				delete(e.names, n)
+				delete(e.has, n)
+				delete(e.named, n)
+				delete(e.ghosts, n)
+				delete(e.answered, n)
+				delete(e.broken, n)
+			}
+		}
+		if len(add)+len(remove) > 0 {
+			slices.Sort(add)
+			e.request(t, add, remove, !e.begun[t])
+		}
+	}
+}
+
+// settle does what becomes possible: ACKs that were withheld, the first request for listeners, listeners in use.
+func (e *envoy) settle() {
+	if len(e.warming) == 0 {
+		for _, answer := range e.withheld {
+			answer()
+		}
+		e.withheld = nil
+		if !e.begun[resource.Listener] {
+			e.request(resource.Listener, nil, nil, true)
+		}
+	}
+	for n, v := range e.has {
+		if n.Type != resource.Listener {
+			continue
+		}
+		ref, _ := refOf(n, v)
+		if _, ok := e.has[ref]; ref.Type == resource.Cluster || ok || e.answered[ref] || e.broken[ref] {
+			e.active[n.Name] = v
+			if e.answered[ref] && isBad(e.g.mesh[n]) {
+				e.orphans[n.Name] = v
+			}
+		}
+	}
+	e.follow()
+}
+
+// check looks at what traffic would meet.
+func (e *envoy) check() {
+	for name, v := range e.active {
+		ref, _ := refOf(resource.Name{Type: resource.Listener, Name: name}, v)
+		if ref.Type == resource.Route {
+			route, ok := e.has[ref]
+			if !ok {
+				if !e.broken[ref] && e.orphans[name] != v {
+					e.g.t.Errorf("listener %s@%s has no route", name, v)
+				}
+				continue
+			}
+			ref, _ = refOf(ref, route)
+		}
+		if !e.ready[ref.Name] && !e.broken[ref] {
+			e.g.t.Errorf("listener %s@%s has no cluster %s", name, v, ref.Name)
+		}
+	}
+}

@@ -1,0 +1,349 @@
+package xds
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// TestModel plays random changes, refusals, delays and lost connections between a client and a model of Envoy. At
+// every step each listener in use must have its route and each route its cluster, and at rest Envoy must have what it
+// should, but for what it refused.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	for _, sotw := range []bool{false, true} {
+		t.Run(fmt.Sprintf("sotw=%v", sotw), func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(400) {
+				g := newGame(t, seed, sotw)
+				g.play(300)
+				if t.Failed() {
+					t.Fatalf("seed %d:\n%s", seed, strings.Join(g.history[max(0, len(g.history)-60):], "\n"))
+				}
+			}
+		})
+	}
+}
+
+// game is one Envoy, its stream and the world's changes.
+type game struct {
+	t       *testing.T
+	random  *rand.Rand
+	sotw    bool
+	bad     bool // versions that Envoy refuses occur
+	client  *client
+	envoy   *envoy
+	up      []any // requests under way
+	down    []*reply
+	desired resource.Desired
+	mesh    map[resource.Name]string // versions
+	count   int
+	history []string
+}
+
+func newGame(t *testing.T, seed uint64, sotw bool) *game {
+	g := &game{t: t, random: rand.New(rand.NewPCG(seed, 7)), sotw: sotw, mesh: map[resource.Name]string{}}
+	g.bad = seed%2 == 1
+	g.envoy = newEnvoy(g)
+	g.connect(false)
+	return g
+}
+
+func (g *game) note(format string, args ...any) {
+	g.history = append(g.history, fmt.Sprintf(format, args...))
+}
+
+func (g *game) play(steps int) {
+	for range steps {
+		switch n := g.random.IntN(100); {
+		case n < 12:
+			g.change()
+		case n < 14:
+			g.connect(g.random.IntN(3) == 0)
+		case n < 45:
+			g.toServer()
+		case n < 70:
+			g.serve()
+		default:
+			g.toEnvoy()
+		}
+		if g.t.Failed() {
+			return
+		}
+	}
+	for range 10_000 {
+		if !g.toServer() && !g.serve() && !g.toEnvoy() {
+			g.atRest()
+			return
+		}
+	}
+	g.t.Error("no rest: messages go round for ever")
+}
+
+// connect opens a new stream. What was under way is lost.
+func (g *game) connect(restarted bool) {
+	g.note("connect, restarted %v", restarted)
+	g.client, g.up, g.down = newClient(g.sotw), nil, nil
+	g.client.want(g.desired)
+	if restarted || g.sotw { // the state of the world has no memory of what a proxy has
+		g.envoy = newEnvoy(g)
+	}
+	g.envoy.connected()
+}
+
+func (g *game) toServer() bool {
+	if len(g.up) == 0 {
+		return false
+	}
+	m := g.up[0]
+	g.up = g.up[1:]
+	g.note("server gets %v", m)
+	var err error
+	switch m := m.(type) {
+	case *discoveryv3.DeltaDiscoveryRequest:
+		_, err = g.client.receiveDelta(m)
+	case *discoveryv3.DiscoveryRequest:
+		_, err = g.client.receiveSotw(m)
+	}
+	if err != nil {
+		g.t.Error(err)
+	}
+	return true
+}
+
+func (g *game) serve() bool {
+	r := g.client.next()
+	if r == nil {
+		return false
+	}
+	g.down = append(g.down, r)
+	return true
+}
+
+func (g *game) toEnvoy() bool {
+	if len(g.down) == 0 {
+		return false
+	}
+	r := g.down[0]
+	g.down = g.down[1:]
+	g.note("envoy gets %s", describe(r, g.sotw))
+	g.envoy.response(r)
+	g.envoy.check()
+	return true
+}
+
+// change makes another consistent mesh: what refers refers to what is there.
+func (g *game) change() {
+	next := maps.Clone(g.mesh)
+	for range 1 + g.random.IntN(4) {
+		n := resource.Name{Type: resource.Types()[g.random.IntN(4)], Name: string('a' + rune(g.random.IntN(4)))}
+		if _, ok := next[n]; ok && g.random.IntN(3) == 0 {
+			delete(next, n)
+			continue
+		}
+		next[n] = g.version(n.Type)
+	}
+	for n, v := range next {
+		if ref, ok := refOf(n, v); ok {
+			if _, ok := next[ref]; !ok {
+				next[ref] = g.version(ref.Type)
+				if deeper, ok := refOf(ref, next[ref]); ok && next[deeper] == "" {
+					next[deeper] = g.version(deeper.Type)
+				}
+			}
+		}
+	}
+	var put []*resource.Resource
+	var remove []resource.Name
+	for n, v := range next {
+		put = append(put, modelled(n, v))
+	}
+	for n := range g.mesh {
+		if _, ok := next[n]; !ok {
+			remove = append(remove, n)
+		}
+	}
+	shared := g.desired.Shared
+	if shared == nil {
+		shared = resource.NewSet()
+	}
+	g.mesh, g.desired = next, resource.Desired{Shared: shared.With(put, remove)}
+	g.note("want %v", next)
+	g.client.want(g.desired)
+}
+
+// version makes a new version, which says what the resource refers to and whether Envoy refuses it.
+func (g *game) version(t resource.Type) string {
+	g.count++
+	v := fmt.Sprintf("%d>%c", g.count, 'a'+rune(g.random.IntN(4)))
+	if g.bad && g.random.IntN(8) == 0 {
+		v += "!"
+	}
+	if t == resource.Listener && g.random.IntN(4) == 0 {
+		v += "tcp"
+	}
+	return v
+}
+
+func isBad(version string) bool { return strings.Contains(version, "!") }
+
+// refOf is what a version of a listener or route needs.
+func refOf(n resource.Name, version string) (resource.Name, bool) {
+	_, ref, _ := strings.Cut(version, ">")
+	switch {
+	case n.Type == resource.Route, n.Type == resource.Listener && strings.HasSuffix(version, "tcp"):
+		return resource.Name{Type: resource.Cluster, Name: ref[:1]}, true
+	case n.Type == resource.Listener:
+		return resource.Name{Type: resource.Route, Name: ref[:1]}, true
+	}
+	return resource.Name{}, false
+}
+
+func modelled(n resource.Name, version string) *resource.Resource {
+	r := &resource.Resource{Type: n.Type, Name: n.Name, Version: version, Body: &anypb.Any{}}
+	if n.Type == resource.Cluster {
+		r.Endpoints = n.Name
+	}
+	return r
+}
+
+// atRest compares what Envoy has with what it should have.
+func (g *game) atRest() {
+	e := g.envoy
+	lastGood := false
+	for n, v := range g.mesh {
+		has, ok := e.has[n]
+		if n.Type == resource.Route || n.Type == resource.Endpoint {
+			if !e.names[n] {
+				continue
+			}
+		}
+		if isBad(v) {
+			lastGood = lastGood || ok && (n.Type == resource.Listener || n.Type == resource.Route)
+			if has == v {
+				g.t.Errorf("%v: Envoy has %s, which it refuses", n, v)
+			}
+			continue
+		}
+		if has != v && !e.ghosts[n] {
+			g.t.Errorf("%v: Envoy has %q, should have %q", n, has, v)
+		}
+	}
+	for n, v := range e.has {
+		_, should := g.mesh[n]
+		needed := n.Type == resource.Cluster && lastGood // by the listener or route that goes on
+		if told := n.Type == resource.Cluster || n.Type == resource.Listener; told && !should && !needed && !e.ghosts[n] {
+			g.t.Errorf("%v: Envoy has %s, should have nothing", n, v)
+		}
+	}
+	if len(e.warming) > 0 {
+		g.t.Errorf("still warming: %v", e.warming)
+	}
+	if e.begun[resource.Cluster] && !e.begun[resource.Listener] && g.desired.Known() {
+		g.t.Error("Envoy never came to ask for listeners")
+	}
+}
+
+// envoy is what reference trials showed of Envoy, and no more: clusters warm until their endpoints come and withhold
+// the ACK meanwhile, listeners warm until their routes come, a refused response is applied in part, and what came in
+// it is not named at reconnection.
+type envoy struct {
+	g        *game
+	has      map[resource.Name]string // in use, or warming if it was not there before
+	named    map[resource.Name]string // what it would tell a new stream: only ACKed responses count
+	ghosts   map[resource.Name]bool   // applied, not named, and the stream that knew it is lost
+	names    map[resource.Name]bool   // endpoints and routes that it subscribes to
+	begun    map[resource.Type]bool
+	active   map[string]string        // listeners in use, by version
+	warming  map[resource.Name]bool   // clusters; not there for routes if new
+	ready    map[string]bool          // clusters that are there for routes
+	answered map[resource.Name]bool   // routes that are known not to exist
+	broken   map[resource.Name]bool   // refused when it was new: what needs it cannot work
+	orphans  map[string]string        // listeners whose route vanished while they warmed, and whose successor is refused
+	withheld []func()                 // ACKs of clusters
+	nonce    map[resource.Type]string // SotW: of the last response
+}
+
+func newEnvoy(g *game) *envoy {
+	return &envoy{
+		g: g, has: map[resource.Name]string{}, named: map[resource.Name]string{}, ghosts: map[resource.Name]bool{},
+		names: map[resource.Name]bool{}, begun: map[resource.Type]bool{}, active: map[string]string{},
+		warming: map[resource.Name]bool{}, ready: map[string]bool{}, answered: map[resource.Name]bool{},
+		broken: map[resource.Name]bool{}, orphans: map[string]string{}, nonce: map[resource.Type]string{},
+	}
+}
+
+func (e *envoy) subscribed(t resource.Type) []string {
+	var list []string
+	for n := range e.names {
+		if n.Type == t {
+			list = append(list, n.Name)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// connected sends the first requests, all at once.
+func (e *envoy) connected() {
+	e.withheld, e.nonce = nil, map[resource.Type]string{}
+	for n, v := range e.has {
+		if e.named[n] != v {
+			e.ghosts[n] = true
+		}
+	}
+	e.begun[resource.Cluster] = true
+	for _, t := range resource.Types() {
+		if e.begun[t] {
+			e.request(t, e.subscribed(t), nil, true)
+		}
+	}
+}
+
+func (e *envoy) request(t resource.Type, add, remove []string, first bool) {
+	e.begun[t] = true
+	if e.g.sotw {
+		e.g.up = append(e.g.up, &discoveryv3.DiscoveryRequest{TypeUrl: string(t), ResponseNonce: e.nonce[t], ResourceNames: e.subscribed(t)})
+		return
+	}
+	r := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(t), ResourceNamesSubscribe: add, ResourceNamesUnsubscribe: remove}
+	if first {
+		r.InitialResourceVersions = map[string]string{}
+		for n, v := range e.named {
+			if n.Type == t {
+				r.InitialResourceVersions[n.Name] = v
+			}
+		}
+	}
+	e.g.up = append(e.g.up, r)
+}
+
+func (e *envoy) answer(r *reply, reason string) {
+	t := r.topic.kind
+	var detail *statuspb.Status
+	if reason != "" {
+		detail = &statuspb.Status{Code: 13, Message: reason}
+	} else {
+		for _, p := range r.puts {
+			e.named[p.Key()] = p.Version
+			delete(e.ghosts, p.Key())
+		}
+		for _, name := range r.gone {
+			delete(e.named, resource.Name{Type: t, Name: name})
+		}
+	}
+	if e.g.sotw {
+		e.g.up = append(e.g.up, &discoveryv3.DiscoveryRequest{TypeUrl: string(t), ResponseNonce: r.nonce, ErrorDetail: detail, ResourceNames: e.subscribed(t)})
+		return
+	}
+	e.g.up = append(e.g.up, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(t), ResponseNonce: r.nonce, ErrorDetail: detail})
+}
