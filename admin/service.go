@@ -78,7 +78,7 @@ func (s *service) InspectDataplane(_ context.Context, r *adminv1.InspectDataplan
 		if err != nil {
 			return nil, fmt.Errorf("decode %s of %s: %w", kind, p.ID(), err)
 		}
-		body, err := protojson.Marshal(message)
+		body, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(message)
 		if err != nil {
 			return nil, fmt.Errorf("encode %s of %s: %w", kind, p.ID(), err)
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // completeNames offers the names of what get lists. Without a control plane it offers nothing.
-func (c *cli) completeNames(r resource, filter *adminv1.Filter) cobra.CompletionFunc {
+func (c *cli) completeNames(r collection, filter *adminv1.Filter) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -21,10 +21,10 @@ func (c *cli) completeNames(r resource, filter *adminv1.Filter) cobra.Completion
 
 // completeMeshes offers the names of meshes.
 func (c *cli) completeMeshes(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return c.names(cmd.Context(), resources()[0], &adminv1.Filter{}, prefix), cobra.ShellCompDirectiveNoFileComp
+	return c.names(cmd.Context(), collections()[0], &adminv1.Filter{}, prefix), cobra.ShellCompDirectiveNoFileComp
 }
 
-func (c *cli) names(ctx context.Context, r resource, filter *adminv1.Filter, prefix string) []cobra.Completion {
+func (c *cli) names(ctx context.Context, r collection, filter *adminv1.Filter, prefix string) []cobra.Completion {
 	var found *listing
 	err := c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
 		found, err = r.list(ctx, api, filter)

@@ -14,7 +14,7 @@ import (
 
 func (c *cli) generate() *cobra.Command {
 	cmd := &cobra.Command{Use: "generate", Short: "Make a token, or Envoy's configuration from files"}
-	cmd.AddCommand(c.generateToken())
+	cmd.AddCommand(c.generateToken(), c.generateEnvoy())
 	return group(cmd)
 }
 
@@ -39,7 +39,7 @@ else the kuma.io/service of its first inbound), and may be left out where the co
 	cmd.Flags().TextVar(&life, "valid-for", mesh.Duration(24*time.Hour), "how `LONG` an agent may join with it, such as 30m, 24h, 7d")
 	must(cmd.MarkFlagRequired("name"))
 	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
-	must(cmd.RegisterFlagCompletionFunc("name", c.completeNames(resources()[1], &adminv1.Filter{})))
+	must(cmd.RegisterFlagCompletionFunc("name", c.completeNames(collections()[1], &adminv1.Filter{})))
 	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
 		request.ValidFor = durationpb.New(life.Std())
 		return c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) error {

@@ -21,8 +21,8 @@ type listing struct {
 	tail      *adminv1.Tail
 }
 
-// resource is one kind of thing that get lists.
-type resource struct {
+// collection is one kind of thing that get lists.
+type collection struct {
 	singular, plural string
 	// columns explains the table.
 	columns string
@@ -31,8 +31,8 @@ type resource struct {
 	list     func(context.Context, adminv1.AdminServiceClient, *adminv1.Filter) (*listing, error)
 }
 
-func resources() []resource {
-	return []resource{
+func collections() []collection {
+	return []collection{
 		{"mesh", "meshes", meshColumns, false, listMeshes},
 		{"dataplane", "dataplanes", dataplaneColumns, true, listDataplanes},
 		{"service", "services", serviceColumns, true, listServices},
@@ -49,13 +49,13 @@ func (c *cli) get() *cobra.Command {
 -o yaml writes one document for each, -o json one list. Meshes and dataplanes are shown as objects with all defaults set,
 and what the control plane says about them under "status". Problems of the store are written to stderr.`,
 	}
-	for _, r := range resources() {
+	for _, r := range collections() {
 		cmd.AddCommand(c.getOne(r))
 	}
 	return group(cmd)
 }
 
-func (c *cli) getOne(r resource) *cobra.Command {
+func (c *cli) getOne(r collection) *cobra.Command {
 	filter := &adminv1.Filter{}
 	cmd := &cobra.Command{
 		Use:     r.plural + " [NAME]",
@@ -92,7 +92,7 @@ func (c *cli) getOne(r resource) *cobra.Command {
 	return cmd
 }
 
-func notFound(r resource, filter *adminv1.Filter) error {
+func notFound(r collection, filter *adminv1.Filter) error {
 	if filter.Mesh != "" {
 		return fmt.Errorf("there is no %s %q in mesh %q", r.singular, filter.Name, filter.Mesh)
 	}

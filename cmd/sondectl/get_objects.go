@@ -138,20 +138,20 @@ func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *a
 		}
 		l.documents = append(l.documents, document)
 		l.rows = append(l.rows, row{cells: []string{
-			entry.GetMesh(), entry.GetName(), entry.GetProtocol(), few(entry.GetAddresses()),
-			fmt.Sprintf("%d/%d", ready, len(entry.GetEndpoints())), strconv.Itoa(sidecars), few(entry.GetIdentities()),
+			entry.GetMesh(), entry.GetName(), entry.GetProtocol(), few(entry.GetAddresses(), ","),
+			fmt.Sprintf("%d/%d", ready, len(entry.GetEndpoints())), strconv.Itoa(sidecars), few(entry.GetIdentities(), ","),
 		}})
 	}
 	return l, nil
 }
 
-// few joins the first values of a list; -o yaml has them all.
-func few(values []string) string {
-	const shown = 3
+// few joins the first values of a list.
+func few(values []string, separator string) string {
+	const shown = 5
 	if len(values) > shown {
 		values = append(slices.Clone(values[:shown]), fmt.Sprintf("+%d", len(values)-shown))
 	}
-	return strings.Join(values, ",")
+	return strings.Join(values, separator)
 }
 
 // until says how long it is to a point of time, "" where there is none.

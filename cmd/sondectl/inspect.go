@@ -36,7 +36,7 @@ The name is looked for in every mesh; --mesh is needed where two have it.`,
 	cmd.Flags().StringVar(&request.Mesh, "mesh", "", "`MESH` of the dataplane")
 	must(cmd.MarkFlagRequired("type"))
 	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
-	cmd.ValidArgsFunction = c.completeNames(resources()[1], &adminv1.Filter{})
+	cmd.ValidArgsFunction = c.completeNames(collections()[1], &adminv1.Filter{})
 	cmd.RunE = c.action(func(cmd *cobra.Command, args []string) error {
 		request.Name, request.Kind = args[0], string(kind.value)
 		var response *adminv1.InspectDataplaneResponse

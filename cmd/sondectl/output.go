@@ -79,7 +79,8 @@ func writeJSON(w io.Writer, v any) error {
 	return encoder.Encode(v)
 }
 
-// writeYAML writes v, as its JSON has it and in the order of its JSON.
+// writeYAML writes v, as its JSON has it and in the order of its JSON, but for short fields, which go before long ones: the
+// name of a thing must not stand behind a page of what it holds.
 func writeYAML(w io.Writer, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -137,8 +138,23 @@ func yamlCollection(decoder *json.Decoder, begin json.Delim) (*yaml.Node, error)
 	if len(node.Content) == 0 {
 		node.Style = yaml.FlowStyle
 	}
+	if node.Kind == yaml.MappingNode {
+		shortFirst(node)
+	}
 	_, err := decoder.Token()
 	return node, err
+}
+
+func shortFirst(mapping *yaml.Node) {
+	var short, long []*yaml.Node
+	for field := range slices.Chunk(mapping.Content, 2) {
+		if field[1].Kind == yaml.ScalarNode {
+			short = append(short, field...)
+		} else {
+			long = append(long, field...)
+		}
+	}
+	mapping.Content = slices.Concat(short, long)
 }
 
 // row of a table. Notes are lines of their own under it.

@@ -24,7 +24,7 @@ Work on files, without any server:
 
 Change something:
   sondectl generate dataplane-token --name web-1 --workload web --valid-for 24h
-  sondectl rotate ca --mesh default --wait
+  sondectl rotate ca --wait
 
 Commands that ask the control plane need two files of its state folder: serving-ca.crt, by which sondectl knows the
 control plane, and admin-token, by which the control plane knows you:
@@ -79,6 +79,7 @@ func (c *cli) action(work func(cmd *cobra.Command, args []string) error) func(*c
 // group makes a command that only has subcommands refuse what is none of them. Left alone, cobra prints the help and
 // succeeds.
 func group(cmd *cobra.Command) *cobra.Command {
+	cmd.SuggestionsMinimumDistance = 2
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		var names []string
 		for _, sub := range cmd.Commands() {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // pollEvery is how often --wait asks.
@@ -25,7 +26,7 @@ func (c *cli) rotateCA() *cobra.Command {
 	request := &adminv1.RotateCARequest{}
 	wait := false
 	cmd := &cobra.Command{
-		Use:   "ca --mesh NAME",
+		Use:   "ca",
 		Short: "Replace the certificate authority of a mesh",
 		Long: `Replace the certificate authority of a mesh, in three steps. No connection breaks.
 
@@ -40,15 +41,14 @@ by the others until they come back and renew.
 The first call starts a rotation; while one is under way, further calls show how far it is.
 
 Exit code 0: done; 4: under way.`,
-		Example: `  sondectl rotate ca --mesh default
-  sondectl rotate ca --mesh default --wait
-  sondectl rotate ca --mesh default --force`,
+		Example: `  sondectl rotate ca
+  sondectl rotate ca --mesh shop --wait
+  sondectl rotate ca --mesh shop --force`,
 		Args: cobra.NoArgs,
 	}
-	cmd.Flags().StringVar(&request.Mesh, "mesh", "", "`MESH` whose authority is replaced")
+	cmd.Flags().StringVar(&request.Mesh, "mesh", mesh.DefaultMesh, "`MESH` whose authority is replaced")
 	cmd.Flags().BoolVar(&request.Force, "force", false, "do not wait for silent proxies, in this step and those that follow")
 	cmd.Flags().BoolVar(&wait, "wait", false, "stay until it is done, with progress on stderr")
-	must(cmd.MarkFlagRequired("mesh"))
 	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
 		var rotation *adminv1.Rotation

@@ -1,0 +1,207 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const testToken = "the-admin-token"
+
+// certificate is one that net/http/httptest has, for example.com.
+func certificate(t *testing.T) (*tls.Config, *x509.CertPool) {
+	t.Helper()
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	return &tls.Config{Certificates: server.TLS.Certificates}, roots
+}
+
+// fakes are the stages that Options joins.
+type fakes struct {
+	Options
+	roots *x509.CertPool
+	log   *lockedBuffer
+	// rotated is what Rotate was called with.
+	rotated []string
+}
+
+func newFakes(t *testing.T) *fakes {
+	t.Helper()
+	config, roots := certificate(t)
+	f := &fakes{roots: roots, log: &lockedBuffer{}}
+	view := testView()
+	f.Options = Options{
+		TLS:         config,
+		BearerToken: testToken,
+		View:        func() *meshview.View { return view },
+		Resources: func(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.Any, bool) {
+			if proxy != "default/web-1" {
+				return nil, false
+			}
+			cluster, err := anypb.New(&clusterv3.Cluster{Name: "cluster-of-" + string(kind)})
+			return []*anypb.Any{cluster}, err == nil
+		},
+		Bootstrap: func(m *meshview.Mesh, p *meshview.Proxy) ([]byte, error) {
+			return []byte(`{"node":{"id":"` + m.Spec.Name + "/" + p.Dataplane.Name + `"}}`), nil
+		},
+		CAExpires: func(string) time.Time { return time.Unix(2e9, 0) },
+		Token: func(token identity.Token, life time.Duration) (string, error) {
+			return "signed:" + token.Mesh + ":" + token.Dataplane + ":" + token.Workload + ":" + life.String(), nil
+		},
+		Rotator: f,
+		Logger:  slog.New(slog.NewTextHandler(f.log, nil)),
+	}
+	return f
+}
+
+func (f *fakes) Rotate(_ context.Context, meshName string, force bool) (*adminv1.Rotation, error) {
+	call := meshName
+	if force {
+		call += " forced"
+	}
+	f.rotated = append(f.rotated, call)
+	return &adminv1.Rotation{Step: adminv1.Rotation_TRUST_BOTH, Waiting: []*adminv1.Waiting{{Name: "web-1", Silent: true}}}, nil
+}
+
+func (f *fakes) Rotation(context.Context, string) (*adminv1.Rotation, error) {
+	return &adminv1.Rotation{Step: adminv1.Rotation_IDLE}, nil
+}
+
+// testView has web-1 and web-2 in the mesh default, and another web-1 in the mesh other.
+func testView() *meshview.View {
+	v := &meshview.View{Generation: 1, Meshes: map[string]*meshview.Mesh{}}
+	for _, id := range []mesh.ID{"default/web-1", "default/web-2", "other/web-1"} {
+		meshName, name := mesh.SplitID(id)
+		if v.Meshes[meshName] == nil {
+			spec := &mesh.Mesh{Name: meshName}
+			spec.SetDefaults()
+			v.Meshes[meshName] = &meshview.Mesh{
+				Spec: spec, Services: map[string]*meshview.Service{}, Proxies: map[string]*meshview.Proxy{},
+			}
+		}
+		d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: meshName, Name: name}}
+		d.Spec.Networking.Address = "10.0.0.1"
+		d.Spec.Networking.Inbound = []mesh.Inbound{{Port: 80, Tags: mesh.Tags{mesh.TagService: "web"}}}
+		d.SetDefaults()
+		v.Meshes[meshName].Proxies[name] = &meshview.Proxy{
+			Dataplane: d, Observed: mesh.Observation{Draining: name == "web-2"},
+		}
+	}
+	v.Meshes["default"].Services["web"] = &meshview.Service{
+		Mesh: "default", Name: "web", Protocol: mesh.ProtocolHTTP,
+		Addresses:  []netip.AddrPort{netip.MustParseAddrPort("240.0.0.1:80")},
+		Identities: []string{"spiffe://default.sonde.internal/workload/web"},
+		Endpoints: []meshview.Endpoint{
+			{Address: netip.MustParseAddrPort("10.0.0.1:80"), Health: meshview.Ready, Sidecar: true},
+			{Address: netip.MustParseAddrPort("10.0.0.2:80"), Health: meshview.Draining, Sidecar: true},
+			{Address: netip.MustParseAddrPort("10.0.0.3:80"), Health: meshview.NotReady},
+		},
+	}
+	return v
+}
+
+// serve starts a server and returns its address. It ends with the test, which fails if Serve does.
+func serve(t *testing.T, o Options, more ...func(*Server)) string {
+	t.Helper()
+	server, err := NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range more {
+		change(server)
+	}
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- server.Serve(ctx, lis) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Serve() = %v", err)
+		}
+	})
+	return lis.Addr().String()
+}
+
+// dial connects a client. It is closed before the server ends.
+func dial(t *testing.T, address string, roots *x509.CertPool) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(
+		credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "example.com", MinVersion: tls.VersionTLS13})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// start serves f and returns a client and a context with the right token.
+func start(t *testing.T, f *fakes) (adminv1.AdminServiceClient, context.Context) {
+	t.Helper()
+	return adminv1.NewAdminServiceClient(dial(t, serve(t, f.Options), f.roots)), withToken(t.Context(), testToken)
+}
+
+func withToken(ctx context.Context, token string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func decode(t *testing.T, body []byte, into any) {
+	t.Helper()
+	if err := json.Unmarshal(body, into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustComplete(t *testing.T, o Options) Options {
+	t.Helper()
+	o, err := o.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}

@@ -1,0 +1,217 @@
+package admin
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+)
+
+func TestEveryCallNeedsTheToken(t *testing.T) {
+	f := newFakes(t)
+	// The API has no stream yet; one that comes must not be open to everybody.
+	address := serve(t, f.Options, func(s *Server) { healthv1.RegisterHealthServer(s.grpc, health.NewServer()) })
+	conn := dial(t, address, f.roots)
+	api, watcher := adminv1.NewAdminServiceClient(conn), healthv1.NewHealthClient(conn)
+	tests := map[string]struct {
+		header []string
+		want   codes.Code
+	}{
+		"right":           {[]string{"Bearer " + testToken}, codes.OK},
+		"small letters":   {[]string{"bearer " + testToken}, codes.OK},
+		"none":            {nil, codes.Unauthenticated},
+		"wrong":           {[]string{"Bearer wrong"}, codes.Unauthenticated},
+		"beginning of it": {[]string{"Bearer " + testToken[:4]}, codes.Unauthenticated},
+		"other scheme":    {[]string{"Basic " + testToken}, codes.Unauthenticated},
+		"two":             {[]string{"Bearer wrong", "Bearer " + testToken}, codes.Unauthenticated},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			for _, value := range tc.header {
+				ctx = metadata.AppendToOutgoingContext(ctx, "authorization", value)
+			}
+			if _, err := api.ListMeshes(ctx, &adminv1.ListMeshesRequest{}); status.Code(err) != tc.want {
+				t.Errorf("unary call: %v, want %s", err, tc.want)
+			}
+			if tc.want == codes.Unauthenticated && name != "wrong" {
+				return // each wrong token counts; one is enough for streams
+			}
+			stream, err := watcher.Watch(ctx, &healthv1.HealthCheckRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stream.Recv(); status.Code(err) != tc.want {
+				t.Errorf("stream: %v, want %s", err, tc.want)
+			}
+		})
+	}
+	if log := f.log.String(); !strings.Contains(log, "admin token refused") || strings.Contains(log, testToken) {
+		t.Errorf("the log must tell of refused tokens, and hold none: %s", log)
+	}
+}
+
+func TestWrongTokensAreSlowedDownByAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(testToken, newFakesLogger())
+		from := func(address, token string) codes.Code {
+			ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: net.TCPAddrFromAddrPort(addrPort(address))})
+			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", "Bearer "+token))
+			return status.Code(g.check(ctx, "/method"))
+		}
+		expect := func(address, token string, want codes.Code) {
+			t.Helper()
+			if got := from(address, token); got != want {
+				t.Errorf("call from %s with %q: %s, want %s", address, token, got, want)
+			}
+		}
+		for range wrongTokenBurst {
+			expect("10.0.0.1:1", "wrong", codes.Unauthenticated)
+			expect("[2001:db8::1]:1", "wrong", codes.Unauthenticated)
+		}
+		expect("10.0.0.1:2", testToken, codes.ResourceExhausted)
+		expect("[2001:db8::2]:1", testToken, codes.ResourceExhausted) // the same host may have a /64
+		expect("10.9.9.9:1", testToken, codes.OK)
+
+		synctest.Wait()
+		<-time.After(1100 * time.Millisecond)
+		expect("10.0.0.1:2", testToken, codes.OK)
+		for range 100 {
+			expect("10.0.0.1:2", testToken, codes.OK) // right ones are never slowed down
+		}
+	})
+}
+
+func TestAServerOfAnotherAuthorityIsRefused(t *testing.T) {
+	f := newFakes(t)
+	api := adminv1.NewAdminServiceClient(dial(t, serve(t, f.Options), x509.NewCertPool()))
+	if _, err := api.ListMeshes(withToken(t.Context(), testToken), &adminv1.ListMeshesRequest{}); err == nil {
+		t.Error("the client must not trust a server without its CA")
+	}
+}
+
+func TestPlainTextIsRefused(t *testing.T) {
+	conn, err := net.Dial("tcp", serve(t, newFakes(t).Options))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // it is a test's client
+	if _, err := conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	if errors.Is(err, os.ErrDeadlineExceeded) || len(answer) > 0 && answer[0] != 0x15 { // a TLS alert is all it may say
+		t.Errorf("answer %q, %v: want the connection closed", answer, err)
+	}
+}
+
+func TestALongRequestIsRefused(t *testing.T) {
+	api, ctx := start(t, newFakes(t))
+	request := &adminv1.ListMeshesRequest{Filter: &adminv1.Filter{Name: strings.Repeat("x", maxRequestBytes)}}
+	if _, err := api.ListMeshes(ctx, request); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("ListMeshes() with %d bytes: %v, want %s", maxRequestBytes, err, codes.ResourceExhausted)
+	}
+}
+
+func TestConnectionsAreLimited(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inner.Close() //nolint:errcheck // the test is over
+	lis := limitConns(inner, 1)
+	accepted := make(chan net.Conn)
+	go func() {
+		defer close(accepted)
+		for {
+			conn, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- conn
+		}
+	}()
+	connect := func() net.Conn {
+		t.Helper()
+		conn, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	connect()
+	first := <-accepted
+	if n, err := connect().Read(make([]byte, 1)); err == nil {
+		t.Errorf("a connection above the limit: read %d bytes, want it closed", n)
+	}
+	for range 2 { // to close twice frees one place
+		_ = first.Close()
+	}
+	connect()
+	second := <-accepted
+	if _, err := connect().Read(make([]byte, 1)); err == nil {
+		t.Error("closing one connection must free one place")
+	}
+	_ = second.Close()
+	_ = inner.Close()
+	<-accepted
+}
+
+func TestServeSaysWhyItEnds(t *testing.T) {
+	server, err := NewServer(newFakes(t).Options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lis.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Serve(t.Context(), lis); err == nil || !strings.Contains(err.Error(), "serve the admin API at 127.0.0.1") {
+		t.Errorf("Serve() at a closed listener = %v", err)
+	}
+}
+
+func TestOptionsThatAreMissing(t *testing.T) {
+	without := map[string]func(*Options){
+		"TLS":         func(o *Options) { o.TLS = nil },
+		"BearerToken": func(o *Options) { o.BearerToken = "" },
+		"View":        func(o *Options) { o.View = nil },
+		"Resources":   func(o *Options) { o.Resources = nil },
+		"Bootstrap":   func(o *Options) { o.Bootstrap = nil },
+		"CAExpires":   func(o *Options) { o.CAExpires = nil },
+		"Token":       func(o *Options) { o.Token = nil },
+		"Rotator":     func(o *Options) { o.Rotator = nil },
+	}
+	for name, remove := range without {
+		t.Run(name, func(t *testing.T) {
+			o := newFakes(t).Options
+			remove(&o)
+			if _, err := NewServer(o); err == nil || !strings.Contains(err.Error(), "option "+name) {
+				t.Errorf("NewServer() = %v, want one that names %s", err, name)
+			}
+		})
+	}
+}

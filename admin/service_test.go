@@ -1,0 +1,312 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+func newFakesLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func addrPort(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
+
+func TestNothingIsKnownBeforeTheFirstView(t *testing.T) {
+	f := newFakes(t)
+	f.View = func() *meshview.View { return nil }
+	api, ctx := start(t, f)
+	calls := map[string]func() error{
+		"ListMeshes":     func() error { _, err := api.ListMeshes(ctx, nil); return err },
+		"ListDataplanes": func() error { _, err := api.ListDataplanes(ctx, nil); return err },
+		"ListServices":   func() error { _, err := api.ListServices(ctx, nil); return err },
+		"ListProxies":    func() error { _, err := api.ListProxies(ctx, nil); return err },
+		"InspectDataplane": func() error {
+			_, err := api.InspectDataplane(ctx, &adminv1.InspectDataplaneRequest{Kind: "routes"})
+			return err
+		},
+		"Token":       func() error { _, err := api.GenerateDataplaneToken(ctx, nil); return err },
+		"RotateCA":    func() error { _, err := api.RotateCA(ctx, nil); return err },
+		"GetRotation": func() error { _, err := api.GetRotation(ctx, nil); return err },
+	}
+	for name, call := range calls {
+		if err := call(); status.Code(err) != codes.Unavailable {
+			t.Errorf("%s: %v, want %s", name, err, codes.Unavailable)
+		}
+	}
+	if len(f.rotated) > 0 {
+		t.Errorf("rotated %v without a view", f.rotated)
+	}
+}
+
+func TestListMeshes(t *testing.T) {
+	f := newFakes(t)
+	f.Streams = func() map[mesh.ID][]*adminv1.Stream {
+		return map[mesh.ID][]*adminv1.Stream{"default/web-1": {{}, {}}, "default/gone": {{}}}
+	}
+	f.Problems = func() []*adminv1.Problem { return []*adminv1.Problem{{File: "bad.yaml", Text: "broken"}} }
+	api, ctx := start(t, f)
+	got, err := api.ListMeshes(ctx, &adminv1.ListMeshesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expires := timestamppb.New(time.Unix(2e9, 0))
+	want := &adminv1.ListMeshesResponse{
+		Meshes: []*adminv1.Mesh{
+			{Object: []byte(`{"name":"default","spec":{}}`), CaExpires: expires, Proxies: 2, Connected: 1, Services: 1},
+			{Object: []byte(`{"name":"other","spec":{}}`), CaExpires: expires, Proxies: 1},
+		},
+		Tail: &adminv1.Tail{Problems: []*adminv1.Problem{{File: "bad.yaml", Text: "broken"}}},
+	}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Errorf("ListMeshes() (-want +got):\n%s", diff)
+	}
+}
+
+func TestListServices(t *testing.T) {
+	api, ctx := start(t, newFakes(t))
+	got, err := api.ListServices(ctx, &adminv1.ListServicesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*adminv1.Service{{
+		Mesh: "default", Name: "web", Protocol: "http", Addresses: []string{"240.0.0.1:80"},
+		Identities: []string{"spiffe://default.sonde.internal/workload/web"},
+		Endpoints: []*adminv1.Endpoint{
+			{Address: "10.0.0.1:80", Health: adminv1.Endpoint_READY, Sidecar: true},
+			{Address: "10.0.0.2:80", Health: adminv1.Endpoint_DRAINING, Sidecar: true},
+			{Address: "10.0.0.3:80", Health: adminv1.Endpoint_NOT_READY},
+		},
+	}}
+	if diff := cmp.Diff(want, got.GetServices(), protocmp.Transform()); diff != "" {
+		t.Errorf("ListServices() (-want +got):\n%s", diff)
+	}
+}
+
+func TestListProxiesTellsOfThoseWithoutADataplane(t *testing.T) {
+	f := newFakes(t)
+	stream := &adminv1.Stream{Types: []*adminv1.TypeStatus{{Kind: "listeners", Nacks: []*adminv1.Nack{{Resource: "x", Reason: "why"}}}}}
+	agent := &adminv1.Agent{Version: "1.0.0"}
+	f.Streams = func() map[mesh.ID][]*adminv1.Stream {
+		return map[mesh.ID][]*adminv1.Stream{"default/web-1": {stream}, "default/gone": {stream}}
+	}
+	f.Agents = func() map[mesh.ID]*adminv1.Agent { return map[mesh.ID]*adminv1.Agent{"default/gone": agent} }
+	api, ctx := start(t, f)
+	got, err := api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: &adminv1.Filter{Mesh: "default"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*adminv1.Proxy{
+		{Mesh: "default", Name: "gone", Agent: agent, Streams: []*adminv1.Stream{stream}},
+		{Mesh: "default", Name: "web-1", Known: true, Streams: []*adminv1.Stream{stream}},
+		{Mesh: "default", Name: "web-2", Known: true, Draining: true},
+	}
+	if diff := cmp.Diff(want, got.GetProxies(), protocmp.Transform()); diff != "" {
+		t.Errorf("ListProxies() (-want +got):\n%s", diff)
+	}
+}
+
+func TestFilter(t *testing.T) {
+	api, ctx := start(t, newFakes(t))
+	tests := map[string]struct {
+		filter *adminv1.Filter
+		want   []string
+		code   codes.Code
+	}{
+		"none":                     {nil, []string{"default/web-1 false", "default/web-2 true", "other/web-1 false"}, codes.OK},
+		"mesh":                     {&adminv1.Filter{Mesh: "other"}, []string{"other/web-1 false"}, codes.OK},
+		"name":                     {&adminv1.Filter{Name: "web-1"}, []string{"default/web-1 false", "other/web-1 false"}, codes.OK},
+		"both":                     {&adminv1.Filter{Mesh: "default", Name: "web-1"}, []string{"default/web-1 false"}, codes.OK},
+		"name that nobody has":     {&adminv1.Filter{Name: "web"}, nil, codes.OK},
+		"mesh that does not exist": {&adminv1.Filter{Mesh: "nowhere"}, nil, codes.NotFound},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			response, err := api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{Filter: tc.filter})
+			if status.Code(err) != tc.code {
+				t.Fatalf("ListDataplanes() error = %v, want %s", err, tc.code)
+			}
+			var got []string
+			for _, d := range response.GetDataplanes() {
+				var head mesh.Meta
+				decode(t, d.GetObject(), &head)
+				got = append(got, fmt.Sprintf("%s %t", head.ID(), d.GetDraining()))
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("ListDataplanes() (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestALongListSaysWhatItLeavesOut(t *testing.T) {
+	f := newFakes(t)
+	view := testView()
+	web := view.Meshes["default"].Services["web"]
+	for i := range maxListed + 6 {
+		view.Meshes["other"].Services[fmt.Sprintf("s-%d", i)] = web
+	}
+	f.View = func() *meshview.View { return view }
+	s := &service{o: mustComplete(t, f.Options)}
+	got, err := s.ListServices(t.Context(), &adminv1.ListServicesRequest{Filter: &adminv1.Filter{Mesh: "other"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.GetServices()) != maxListed || got.GetTail().GetLeftOut() != 6 {
+		t.Errorf("ListServices(): %d services, %d left out, want %d and 6", len(got.GetServices()), got.GetTail().GetLeftOut(), maxListed)
+	}
+}
+
+func TestInspectDataplane(t *testing.T) {
+	f := newFakes(t)
+	api, ctx := start(t, f)
+	tests := map[string]struct {
+		request *adminv1.InspectDataplaneRequest
+		want    string
+		code    codes.Code
+		err     string
+	}{
+		"clusters":     {request: inspect("default", "web-1", "clusters"), want: `{"name":"cluster-of-clusters"}`},
+		"bootstrap":    {request: inspect("", "web-2", "bootstrap"), want: `{"node":{"id":"default/web-2"}}`},
+		"unknown kind": {request: inspect("default", "web-1", "secrets"), code: codes.InvalidArgument, err: "listeners clusters endpoints routes bootstrap"},
+		"unknown name": {request: inspect("", "web-9", "routes"), code: codes.NotFound, err: `no dataplane "web-9" in any mesh`},
+		"unknown mesh": {request: inspect("x", "web-1", "routes"), code: codes.NotFound, err: `no dataplane "web-1" in mesh "x"`},
+		"two meshes":   {request: inspect("", "web-1", "routes"), code: codes.InvalidArgument, err: "default, other"},
+		"not made yet": {request: inspect("other", "web-1", "routes"), code: codes.Unavailable, err: "other/web-1"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			response, err := api.InspectDataplane(ctx, tc.request)
+			if status.Code(err) != tc.code || tc.err != "" && !strings.Contains(err.Error(), tc.err) {
+				t.Fatalf("InspectDataplane() error = %v, want %s with %q", err, tc.code, tc.err)
+			}
+			var got []string
+			for _, body := range response.GetResources() {
+				got = append(got, strings.ReplaceAll(string(body), " ", "")) // protojson adds some by chance
+			}
+			if tc.want != "" && !cmp.Equal(got, []string{tc.want}) {
+				t.Errorf("InspectDataplane() = %v, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func inspect(meshName, name, kind string) *adminv1.InspectDataplaneRequest {
+	return &adminv1.InspectDataplaneRequest{Mesh: meshName, Name: name, Kind: kind}
+}
+
+func TestInspectDataplaneSaysWhyThereIsNoBootstrap(t *testing.T) {
+	f := newFakes(t)
+	f.Bootstrap = func(*meshview.Mesh, *meshview.Proxy) ([]byte, error) { return nil, errors.New("no address") }
+	api, ctx := start(t, f)
+	_, err := api.InspectDataplane(ctx, inspect("default", "web-1", "bootstrap"))
+	if err == nil || !strings.Contains(err.Error(), "make the bootstrap of default/web-1: no address") {
+		t.Errorf("InspectDataplane() error = %v", err)
+	}
+}
+
+func TestGenerateDataplaneToken(t *testing.T) {
+	f := newFakes(t)
+	sign := f.Token
+	f.Token = func(token identity.Token, life time.Duration) (string, error) {
+		if life < time.Second {
+			return "", errors.New("life: too short")
+		}
+		return sign(token, life)
+	}
+	api, ctx := start(t, f)
+	tests := map[string]struct {
+		mesh, name, workload string
+		life                 time.Duration
+		want                 string
+		code                 codes.Code
+	}{
+		"all given":                     {"default", "db-1", "db", time.Hour, "signed:default:db-1:db:1h0m0s", codes.OK},
+		"workload of the dataplane":     {"default", "web-1", "", time.Hour, "signed:default:web-1:web:1h0m0s", codes.OK},
+		"workload of a planned change":  {"default", "web-1", "shop", time.Hour, "signed:default:web-1:shop:1h0m0s", codes.OK},
+		"no workload, unknown":          {"default", "db-1", "", time.Hour, "", codes.InvalidArgument},
+		"unknown mesh":                  {"nowhere", "web-1", "web", time.Hour, "", codes.NotFound},
+		"what the signer does not take": {"default", "web-1", "web", 0, "", codes.InvalidArgument},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			response, err := api.GenerateDataplaneToken(ctx, &adminv1.GenerateDataplaneTokenRequest{
+				Mesh: tc.mesh, Name: tc.name, Workload: tc.workload, ValidFor: durationpb.New(tc.life),
+			})
+			if status.Code(err) != tc.code || response.GetToken() != tc.want {
+				t.Errorf("GenerateDataplaneToken() = %q, %v, want %q, %s", response.GetToken(), err, tc.want, tc.code)
+			}
+		})
+	}
+	log := f.log.String()
+	if n := strings.Count(log, "dataplane token issued"); n != 3 {
+		t.Errorf("%d lines about tokens in the log, want one for each that was signed:\n%s", n, log)
+	}
+	if strings.Contains(log, "signed:") {
+		t.Errorf("the log holds a token:\n%s", log)
+	}
+}
+
+func TestRotateCA(t *testing.T) {
+	f := newFakes(t)
+	api, ctx := start(t, f)
+	for _, force := range []bool{false, true} {
+		rotation, err := api.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "default", Force: force})
+		if err != nil || rotation.GetStep() != adminv1.Rotation_TRUST_BOTH || rotation.GetWaiting()[0].GetName() != "web-1" {
+			t.Errorf("RotateCA(force %t) = %v, %v", force, rotation, err)
+		}
+	}
+	if _, err := api.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "nowhere"}); status.Code(err) != codes.NotFound {
+		t.Errorf("RotateCA() of an unknown mesh: %v", err)
+	}
+	if diff := cmp.Diff([]string{"default", "default forced"}, f.rotated); diff != "" {
+		t.Errorf("calls of Rotate (-want +got):\n%s", diff)
+	}
+	rotation, err := api.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: "default"})
+	if err != nil || rotation.GetStep() != adminv1.Rotation_IDLE || len(f.rotated) != 2 {
+		t.Errorf("GetRotation() = %v, %v; rotated %v", rotation, err, f.rotated)
+	}
+	if n := strings.Count(f.log.String(), "CA rotation asked for"); n != 2 {
+		t.Errorf("%d lines about rotations in the log, want 2:\n%s", n, f.log)
+	}
+}
+
+// broken is a Rotator whose state cannot be read.
+type broken struct{}
+
+func (broken) Rotate(context.Context, string, bool) (*adminv1.Rotation, error) {
+	return nil, errors.New("disk full")
+}
+func (broken) Rotation(context.Context, string) (*adminv1.Rotation, error) {
+	return nil, errors.New("disk gone")
+}
+
+func TestRotationSaysWhyItFails(t *testing.T) {
+	f := newFakes(t)
+	f.Rotator = broken{}
+	api, ctx := start(t, f)
+	if _, err := api.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "default"}); err == nil || !strings.Contains(err.Error(), "disk full") {
+		t.Errorf("RotateCA() error = %v", err)
+	}
+	if _, err := api.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: "default"}); err == nil || !strings.Contains(err.Error(), "disk gone") {
+		t.Errorf("GetRotation() error = %v", err)
+	}
+	if strings.Contains(f.log.String(), "CA rotation asked for") {
+		t.Error("a rotation that did not happen is in the log")
+	}
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+func (c *cli) generateEnvoy() *cobra.Command {
+	var path, meshName, trustDomain string
+	var static bool
+	cmd := &cobra.Command{
+		Use:   "envoy [NAME] -f FILE|DIR|-",
+		Short: "Write the Envoy resources that files mean, without any server",
+		Long: `Write the Envoy resources of one proxy, as the control plane would send them if the files were its store: listeners,
+clusters, endpoints and routes, as YAML. No server is asked. Every problem of the files is written to stderr.
+
+NAME is that of a Dataplane, looked for in every mesh of the files; --mesh is needed where two meshes have it. NAME may be
+left out where there is one Dataplane.
+
+With --static all of it is one configuration that Envoy takes as it stands, endpoints, routes and secrets included:
+certificate, key and bundle are those of a throw-away CA, good for "envoy --mode validate" and for experiments.`,
+		Example: `  sondectl generate envoy web-1 -f mesh/
+  sondectl generate envoy -f dataplane.yaml --static > envoy.yaml && envoy --mode validate -c envoy.yaml
+  diff <(sondectl generate envoy web-1 -f new/) <(sondectl generate envoy web-1 -f old/)`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	fileFlag(cmd, &path)
+	cmd.Flags().StringVar(&meshName, "mesh", "", "`MESH` of the Dataplane")
+	cmd.Flags().BoolVar(&static, "static", false, "write one whole static configuration")
+	cmd.Flags().StringVar(&trustDomain, "trust-domain", mesh.DefaultTrustDomain, "`END` of the trust domain of every mesh, as the control plane is told it")
+	cmd.RunE = c.action(func(cmd *cobra.Command, args []string) error {
+		change, err := readView(cmd, path, trustDomain)
+		if err != nil {
+			return err
+		}
+		id, err := pick(change.After, meshName, args)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if static {
+			return writeStatic(&c.out, change.After, id, trustDomain)
+		}
+		return c.writeResources(change, id, trustDomain)
+	})
+	return cmd
+}
+
+// readView reads files into the picture that the control plane would make of them.
+func readView(cmd *cobra.Command, path, trustDomain string) (meshview.Change, error) {
+	documents, err := readObjects(cmd, path)
+	if err != nil {
+		return meshview.Change{}, err
+	}
+	const source = "files"
+	builder := meshview.NewBuilder(meshview.Options{TrustDomain: trustDomain, Sources: []string{source}})
+	for _, d := range documents {
+		builder.Set(source, d.Object)
+	}
+	builder.Synced(source)
+	change, _ := builder.Build()
+	return change, nil
+}
+
+// pick finds the proxy that is meant: by name in one mesh or all, or the only one.
+func pick(view *meshview.View, meshName string, args []string) (mesh.ID, error) {
+	if meshName != "" && view.Mesh(meshName) == nil {
+		return "", fmt.Errorf("there is no mesh %q: there are %s", meshName, few(slices.Sorted(maps.Keys(view.Meshes)), ", "))
+	}
+	var all, named []mesh.ID
+	for inMesh, m := range view.Meshes {
+		for name := range m.Proxies {
+			if meshName != "" && meshName != inMesh {
+				continue
+			}
+			id := mesh.MakeID(inMesh, name)
+			all = append(all, id)
+			if len(args) == 1 && name == args[0] {
+				named = append(named, id)
+			}
+		}
+	}
+	slices.Sort(all)
+	slices.Sort(named)
+	switch {
+	case len(all) == 0:
+		return "", errors.New("there is no Dataplane")
+	case len(args) == 0 && len(all) == 1:
+		return all[0], nil
+	case len(args) == 0:
+		return "", fmt.Errorf("there are several Dataplanes, name one: %s", strings.Join(all, ", "))
+	case len(named) == 0:
+		return "", fmt.Errorf("there is no Dataplane %q: there are %s", args[0], few(all, ", "))
+	case len(named) > 1:
+		return "", fmt.Errorf("several meshes have a Dataplane %q, say --mesh: %s", args[0], strings.Join(named, ", "))
+	default:
+		return named[0], nil
+	}
+}
+
+// writeResources writes each kind under its name, in the order of Kinds: what comes first is what people read first.
+func (c *cli) writeResources(change meshview.Change, id mesh.ID, trustDomain string) error {
+	var failed []error
+	translator := generator.NewTranslator(generator.TranslatorOptions{
+		TrustDomain: trustDomain, Report: func(err error) { failed = append(failed, err) },
+	})
+	if _, err := translator.Apply(change); err != nil {
+		return err
+	}
+	desired, _ := translator.Resources(id)
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	fmt.Fprintf(&c.out, "# Envoy resources of %s.\n", id)
+	for _, kind := range adminv1.Kinds() {
+		if kind == adminv1.KindBootstrap {
+			continue // it names a control plane, and there is none
+		}
+		bodies, err := encode(resourcesOf(desired, kind))
+		if err != nil {
+			return fmt.Errorf("encode %s of %s: %w", kind, id, err)
+		}
+		if err := writeKind(&c.out, yamlFormat, kind, bodies); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resourcesOf are those of one kind, sorted by name.
+func resourcesOf(desired resource.Desired, kind adminv1.Kind) []*resource.Resource {
+	t := map[adminv1.Kind]resource.Type{
+		adminv1.KindListeners: resource.Listener, adminv1.KindClusters: resource.Cluster,
+		adminv1.KindEndpoints: resource.Endpoint, adminv1.KindRoutes: resource.Route,
+	}[kind]
+	all := slices.Concat(desired.Shared.Of(t), desired.Own.Of(t))
+	slices.SortFunc(all, func(a, b *resource.Resource) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// encode makes JSON of resources.
+func encode(resources []*resource.Resource) ([][]byte, error) {
+	bodies := make([][]byte, 0, len(resources))
+	for _, r := range resources {
+		message, err := r.Body.UnmarshalNew()
+		if err != nil {
+			return nil, err
+		}
+		body, err := envoyJSON(message)
+		if err != nil {
+			return nil, err
+		}
+		bodies = append(bodies, body)
+	}
+	return bodies, nil
+}
+
+// envoyJSON names fields as Envoy's documentation does.
+func envoyJSON(m proto.Message) ([]byte, error) {
+	return protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/sonde-mesh/sonde/admin"
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/store"
+)
+
+func lastLineNamesUs(stderr string) bool {
+	lines := strings.Split(strings.TrimSuffix(stderr, "\n"), "\n")
+	return strings.HasSuffix(stderr, "\n") && strings.HasPrefix(lines[len(lines)-1], "sondectl: ")
+}
+
+// TestServer runs the commands that ask the control plane, each script against an admin server of its own. Its view is
+// made of the script's mesh/; streams, agents and rotations are made up.
+func TestServer(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/server",
+		Cmds:                commands(),
+		Setup:               startServer,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+	})
+}
+
+// startServer serves the admin API with a real authority, and sets FLAGS, DOWN (an address where nobody is) and OTHER_CA.
+func startServer(env *testscript.Env) error {
+	state, err := store.OpenState(filepath.Join(env.WorkDir, "state"))
+	if err != nil {
+		return err
+	}
+	authority, err := identity.New(identity.Options{Storage: state})
+	if err != nil {
+		return err
+	}
+	other, err := store.OpenState(filepath.Join(env.WorkDir, "other"))
+	if err != nil {
+		return err
+	}
+	if _, err := identity.New(identity.Options{Storage: other}); err != nil {
+		return err
+	}
+	options, err := options(env.WorkDir, authority)
+	if err != nil {
+		return err
+	}
+	server, err := admin.NewServer(options)
+	if err != nil {
+		return err
+	}
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, lis) }()
+	env.Defer(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			panic(err) // the script has ended: there is nothing left to fail
+		}
+	})
+	down, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	env.Setenv("DOWN", down.Addr().String())
+	env.Setenv("AT", "--address="+lis.Addr().String())
+	env.Setenv("CA", "--ca-cert-file="+filepath.Join(env.WorkDir, "state", "serving-ca.crt"))
+	env.Setenv("OTHER_CA", "--ca-cert-file="+filepath.Join(env.WorkDir, "other", "serving-ca.crt"))
+	env.Setenv("TOKEN", "--token-file="+filepath.Join(env.WorkDir, "state", "admin-token"))
+	return errors.Join(down.Close(), os.WriteFile(filepath.Join(env.WorkDir, "wrong-token"), []byte("wrong"), 0o600))
+}
+
+func options(dir string, authority *identity.Authority) (admin.Options, error) {
+	documents, problems, err := store.Read(filepath.Join(dir, "mesh"), nil)
+	if err != nil {
+		return admin.Options{}, err
+	}
+	builder := meshview.NewBuilder(meshview.Options{Sources: []string{"files"}})
+	for _, d := range documents {
+		builder.Set("files", d.Object)
+		if m, ok := d.Object.(*mesh.Mesh); ok {
+			if err := authority.Ensure(m.Name, 0); err != nil {
+				return admin.Options{}, err
+			}
+		}
+	}
+	builder.Synced("files")
+	builder.Observe("default/web-2", mesh.Observation{Draining: true})
+	change, _ := builder.Build()
+	translator := generator.NewTranslator(generator.TranslatorOptions{})
+	if _, err := translator.Apply(change); err != nil {
+		return admin.Options{}, err
+	}
+	return admin.Options{
+		TLS:         authority.ServingTLS(),
+		BearerToken: authority.AdminToken(),
+		View:        func() *meshview.View { return change.After },
+		Problems:    func() []*adminv1.Problem { return storeProblems(dir, problems) },
+		Streams:     madeUpStreams,
+		Agents:      madeUpAgents,
+		Resources: func(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.Any, bool) {
+			desired, known := translator.Resources(proxy)
+			var all []*anypb.Any
+			for _, r := range resourcesOf(desired, kind) {
+				all = append(all, r.Body)
+			}
+			return all, known
+		},
+		Bootstrap: func(_ *meshview.Mesh, p *meshview.Proxy) ([]byte, error) {
+			return fmt.Appendf(nil, `{"node":{"id":%q}}`, p.ID()), nil
+		},
+		CAExpires: authority.CAExpires,
+		Token:     authority.IssueToken,
+		Rotator:   &steps{},
+		Logger:    slog.New(slog.DiscardHandler),
+	}, nil
+}
+
+func storeProblems(dir string, problems []store.Problem) []*adminv1.Problem {
+	var all []*adminv1.Problem
+	for _, p := range problems {
+		all = append(all, &adminv1.Problem{
+			File: strings.TrimPrefix(p.File, dir+"/"), Document: uint32(p.Document), Line: uint32(p.Line),
+			Warning: p.Severity == store.Warning, Text: p.Err.Error(),
+		})
+	}
+	return all
+}
+
+func madeUpStreams() map[mesh.ID][]*adminv1.Stream {
+	since := timestamppb.New(time.Now().Add(-5*time.Minute - 30*time.Second))
+	return map[mesh.ID][]*adminv1.Stream{
+		"default/web-1": {{ConnectedSince: since, Delta: true, Types: []*adminv1.TypeStatus{
+			{Kind: "clusters", Synced: true},
+			{Kind: "listeners", Nacks: []*adminv1.Nack{{Resource: "inbound:10.0.0.1:80", Version: "abc", Reason: "cannot bind:\n\x1b[31mAddress already in use"}}},
+		}}},
+		"default/gone": {{ConnectedSince: since}},
+	}
+}
+
+func madeUpAgents() map[mesh.ID]*adminv1.Agent {
+	return map[mesh.ID]*adminv1.Agent{"default/web-1": {
+		Version: "0.1.0", EnvoyVersion: "1.40.0", CertificateExpires: timestamppb.New(time.Now().Add(23*time.Hour + 30*time.Minute)),
+	}}
+}
+
+// steps is a Rotator that goes on with each look at it.
+type steps struct {
+	mu   sync.Mutex
+	next adminv1.Rotation_Step
+}
+
+func (s *steps) Rotate(_ context.Context, _ string, force bool) (*adminv1.Rotation, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next = adminv1.Rotation_TRUST_BOTH
+	if force {
+		s.next = adminv1.Rotation_IDLE
+	}
+	return s.now(), nil
+}
+
+func (s *steps) Rotation(context.Context, string) (*adminv1.Rotation, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next++; s.next > adminv1.Rotation_TRUST_NEW {
+		s.next = adminv1.Rotation_IDLE
+	}
+	return s.now(), nil
+}
+
+func (s *steps) now() *adminv1.Rotation {
+	r := &adminv1.Rotation{Step: s.next}
+	if s.next != adminv1.Rotation_IDLE {
+		r.Waiting = []*adminv1.Waiting{
+			{Name: "web-1"},
+			{Name: "web-2", Silent: true, CertificateExpires: timestamppb.New(time.Now().Add(23*time.Hour + 30*time.Minute))},
+		}
+	}
+	return r
+}

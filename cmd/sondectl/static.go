@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io/fs"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// writeStatic writes the whole configuration of one proxy in one piece.
+func writeStatic(out *bytes.Buffer, view *meshview.View, id mesh.ID, trustDomain string) error {
+	m, p := view.Proxy(id)
+	options := generator.StaticOptions{Mesh: m, Proxy: p, TrustDomain: trustDomain}
+	fmt.Fprintf(out, "# Static Envoy configuration of %s.\n", id)
+	if m.Spec.Backend() != nil {
+		if err := addThrowAway(&options); err != nil {
+			return fmt.Errorf("make a throw-away certificate of %s: %w", id, err)
+		}
+		out.WriteString("# THROW-AWAY SECRETS: static_resources.secrets is of a CA that was made for this output alone and is\n" +
+			"# kept nowhere. No proxy of a mesh trusts it.\n")
+	}
+	body, err := envoyJSON(generator.Static(options))
+	if err != nil {
+		return fmt.Errorf("encode the configuration of %s: %w", id, err)
+	}
+	return writeYAML(out, json.RawMessage(body))
+}
+
+// addThrowAway makes a CA in memory and a certificate of it, by the code that makes the real ones.
+func addThrowAway(o *generator.StaticOptions) error {
+	dataplane := o.Proxy.Dataplane
+	authority, err := identity.New(identity.Options{Storage: memory{}, TrustDomain: o.TrustDomain})
+	if err != nil {
+		return err
+	}
+	if err := authority.Ensure(dataplane.Mesh, o.Mesh.Spec.Backend().CALife()); err != nil {
+		return err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return err
+	}
+	issued, err := authority.Issue(identity.Request{
+		Mesh: dataplane.Mesh, Dataplane: dataplane.Name, Workload: dataplane.Workload(), CSR: csr,
+		Life: o.Mesh.Spec.Backend().CertLife(),
+	})
+	if err != nil {
+		return err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	o.Certificate = encodePEM("CERTIFICATE", issued.Chain...)
+	o.CA = encodePEM("CERTIFICATE", issued.Bundle.Roots...)
+	o.Key = encodePEM("PRIVATE KEY", der)
+	return nil
+}
+
+func encodePEM(kind string, blocks ...[]byte) []byte {
+	var out bytes.Buffer
+	for _, block := range blocks {
+		out.Write(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: block}))
+	}
+	return out.Bytes()
+}
+
+// memory is the storage of an authority that is gone with the program.
+type memory map[string][]byte
+
+// Read implements identity.Storage.
+func (m memory) Read(name string) ([]byte, error) {
+	data, ok := m[name]
+	if !ok {
+		return nil, fs.ErrNotExist
+	}
+	return data, nil
+}
+
+// Write implements identity.Storage.
+func (m memory) Write(name string, data []byte) error {
+	m[name] = data
+	return nil
+}
+
+// Remove implements identity.Storage.
+func (m memory) Remove(name string) error {
+	delete(m, name)
+	return nil
+}
+
+// List implements identity.Storage. Nothing is in the storage when an authority looks.
+func (m memory) List(string) ([]string, error) { return nil, fs.ErrNotExist }
