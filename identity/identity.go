@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"golang.org/x/time/rate"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -56,6 +57,7 @@ type Authority struct {
 	serving    *serving
 	adminToken string
 	tokens     *tokens
+	refusals   *rate.Limiter // of what strangers can write into the log
 
 	mu     sync.Mutex
 	meshes map[string]*meshAuthority
@@ -85,6 +87,8 @@ func New(o Options) (*Authority, error) {
 		log:     o.Logger,
 		now:     o.Now,
 		meshes:  map[string]*meshAuthority{},
+		// One who is refused will come again at once.
+		refusals: rate.NewLimiter(1, 10),
 	}
 	var err error
 	if a.serving, err = openServing(o.Storage, o.ServingNames, o.Now); err != nil {

@@ -43,6 +43,9 @@ func (a *Authority) TLSConfig() *tls.Config {
 			return nil
 		}
 		_, err := a.Verify(s.PeerCertificates)
+		if err != nil && a.refusals.Allow() {
+			a.log.Warn("connection refused", "err", err)
+		}
 		return err
 	}
 	return c
