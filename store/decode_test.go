@@ -226,12 +226,13 @@ func unknownFields(n int) []violation {
 
 // An Error must show even where warnings fill the list: what has one is not used.
 func TestDecodeErrorBehindManyWarnings(t *testing.T) {
-	text := dataplane + "  outbound:\n"
+	var text strings.Builder
+	text.WriteString(dataplane + "  outbound:\n")
 	for i := range 150 {
-		text += fmt.Sprintf("  - {port: %d, tags: {kuma.io/service: a, version: v1}, backendRef: {}}\n", i+1)
+		fmt.Fprintf(&text, "  - {port: %d, tags: {kuma.io/service: a}, backendRef: {}}\n", i+1000)
 	}
-	text += "colour: red\n"
-	documents, problems := Decode("f.yaml", []byte(text))
+	text.WriteString("colour: red\n")
+	documents, problems := Decode("f.yaml", []byte(text.String()))
 	if len(documents) != 0 || len(problems) != maxProblems+1 || problems[maxProblems].Severity != Error {
 		t.Errorf("Decode() = %d documents, %d problems, the last %v", len(documents), len(problems), problems[len(problems)-1])
 	}

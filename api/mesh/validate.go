@@ -191,6 +191,7 @@ func (v *violations) endpoint(field, text string) (netip.Addr, bool) {
 
 // isEndpoint says whether an address can be connected to. A zone has a meaning on one machine alone.
 func isEndpoint(a netip.Addr) bool {
+	a = a.Unmap()
 	return !a.IsUnspecified() && !a.IsMulticast() && a.Zone() == ""
 }
 

@@ -41,11 +41,12 @@ func (n *Networking) validate(v *violations, hasWorkload bool) {
 	for i := range n.Outbound {
 		o, path := &n.Outbound[i], fmt.Sprintf("networking.outbound[%d]", i)
 		addr, err := netip.ParseAddr(o.Address)
+		addr = addr.Unmap()
 		ok := err == nil && !addr.IsMulticast() && addr.Zone() == ""
 		v.check(ok, path+".address", o.Address, allowedIP)
 		v.port(path+".port", o.Port)
 		if ok {
-			taken.add(v, path, addr.Unmap(), o.Port)
+			taken.add(v, path, addr, o.Port)
 		}
 		v.tags(path+".tags", o.Tags)
 	}
