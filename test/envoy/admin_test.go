@@ -1,0 +1,48 @@
+package envoy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+)
+
+// untilLive asks the admin interface at the socket until Envoy has tried its control plane, and returns what it says of
+// it.
+func untilLive(ctx context.Context, socket string) (string, error) {
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		tried, err := ask(ctx, client, "/stats?filter=upstream_cx_connect_fail$")
+		if err == nil && tried != "" && tried != "cluster.control_plane.upstream_cx_connect_fail: 0\n" {
+			return ask(ctx, client, "/stats?filter=^control_plane")
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("%w; last: %q, %w", ctx.Err(), tried, err)
+		case <-tick.C:
+		}
+	}
+}
+
+func ask(ctx context.Context, client *http.Client, path string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://envoy"+path, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
+}
