@@ -25,7 +25,7 @@ func (s *scene) regainControlPlane(ctx context.Context) ([]string, error) {
 	load := s.load(ctx)
 	defer load.Stop()
 	live := []*harness.Proxy{s.a, s.b[0]}
-	before := map[string]string{}
+	before := map[string][]string{}
 	for _, p := range live {
 		state, err := received(ctx, p)
 		if err != nil {
@@ -50,8 +50,9 @@ func (s *scene) regainControlPlane(ctx context.Context) ([]string, error) {
 		if err != nil {
 			return seen, err
 		}
-		if after != before[p.Name] {
-			return seen, fmt.Errorf("the Envoy of %s was sent something: before\n%s\nafter\n%s", p.Name, before[p.Name], after)
+		if !slices.Equal(after, before[p.Name]) {
+			return seen, fmt.Errorf("the Envoy of %s was sent something: %q, before %q", p.Name,
+				without(after, before[p.Name]), without(before[p.Name], after))
 		}
 	}
 	total := load.Stop()
@@ -60,18 +61,18 @@ func (s *scene) regainControlPlane(ctx context.Context) ([]string, error) {
 
 // received describes all that an Envoy got from the control plane, and when it last did: it stays the same as long as
 // nothing comes.
-func received(ctx context.Context, p *harness.Proxy) (string, error) {
+func received(ctx context.Context, p *harness.Proxy) ([]string, error) {
 	// answers of each type, whatever was in them
-	stats, err := p.Stats(ctx, `(cluster_manager\.cds|listener_manager\.lds|cluster\..*)\.update_(success|rejected|failure)`)
+	stats, err := p.Stats(ctx, `(cluster_manager\.cds|listener_manager\.lds|cluster\..*)\.update_(success|rejected)`)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if stats["cluster_manager.cds.update_success"] == 0 || stats["listener_manager.lds.update_success"] == 0 {
-		return "", fmt.Errorf("the Envoy of %s does not count its updates: %v", p.Name, stats)
+		return nil, fmt.Errorf("the Envoy of %s does not count its updates: %v", p.Name, stats)
 	}
 	dump, err := p.EnvoyGet(ctx, "/config_dump?include_eds")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	var lines []string
 	for line := range strings.Lines(dump) {
@@ -83,7 +84,12 @@ func received(ctx context.Context, p *harness.Proxy) (string, error) {
 	for _, name := range slices.Sorted(maps.Keys(stats)) {
 		lines = append(lines, fmt.Sprintf("%s: %d", name, stats[name]))
 	}
-	return strings.Join(lines, "\n"), nil
+	return lines, nil
+}
+
+// without returns the lines that the other does not have.
+func without(lines, other []string) []string {
+	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(other, line) })
 }
 
 // waitSynced waits until agent and Envoy of a proxy are connected, and Envoy has all that it should have.

@@ -102,7 +102,10 @@ func newBoard(out *os.File) *board {
 	return &board{out: out, terminal: terminal, colour: terminal && os.Getenv("NO_COLOR") == "", started: time.Now()}
 }
 
-const rowFormat = "  %-46s  %s  %6s  %s\n"
+const (
+	rowFormat  = "  %s  %6s  %s\n"
+	seenFormat = "                    %s\n"
+)
 
 func (b *board) print(text string) {
 	_, _ = fmt.Fprintln(b.out, text) // nobody is left to tell that the terminal has gone
@@ -124,7 +127,7 @@ func (b *board) head() {
 	b.progress("")
 	b.started = time.Now()
 	b.print("Sonde: a mesh on this machine\n")
-	_, _ = fmt.Fprintf(b.out, rowFormat, "STEP", b.paint("", "RESULT"), "TIME", "SEEN")
+	_, _ = fmt.Fprintf(b.out, rowFormat, b.paint("", "RESULT"), "TIME", "STEP, and what was seen")
 }
 
 func (b *board) foot() {
@@ -146,7 +149,9 @@ func (b *board) step(ctx context.Context, title string, do func(context.Context)
 		return
 	}
 	b.steps++
-	b.progress(title)
+	if b.terminal {
+		b.progress(title)
+	}
 	started := time.Now()
 	seen, err := do(ctx)
 	if ctx.Err() != nil {
@@ -158,11 +163,8 @@ func (b *board) step(ctx context.Context, title string, do func(context.Context)
 		result, seen = b.paint("31", "FAILED"), append(seen, err.Error())
 	}
 	b.progress("")
-	for i, line := range append(seen, "")[:max(1, len(seen))] {
-		if i == 0 {
-			_, _ = fmt.Fprintf(b.out, rowFormat, title, result, fmt.Sprintf("%.1f s", time.Since(started).Seconds()), line)
-			continue
-		}
-		_, _ = fmt.Fprintf(b.out, rowFormat, "", b.paint("", ""), "", line)
+	_, _ = fmt.Fprintf(b.out, rowFormat, result, fmt.Sprintf("%.1f s", time.Since(started).Seconds()), title)
+	for _, line := range seen {
+		_, _ = fmt.Fprintf(b.out, seenFormat, line)
 	}
 }

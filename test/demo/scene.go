@@ -82,7 +82,7 @@ endpoints:
 		if err != nil {
 			return seen, err
 		}
-		seen = append(seen, fmt.Sprintf("%s ready: application %s, Envoy %s (pid %d)", p.Name, p.AppAddress, p.Inbound, pid))
+		seen = append(seen, fmt.Sprintf("%s is ready: application at %s, its Envoy at %s (pid %d)", p.Name, p.AppAddress, p.Inbound, pid))
 	}
 	return seen, s.waitEndpoints(ctx, s.b...)
 }

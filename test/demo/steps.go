@@ -221,7 +221,7 @@ func (s *scene) brokenFile(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	seen := []string{"sondectl get dataplanes: " + problem}
+	seen := []string{"reported: " + strings.ReplaceAll(problem, s.machine.StoreDir()+"/", "")}
 	r := settle(ctx, load, 300*time.Millisecond)
 	seen = append(seen, "b-1 keeps what its file last said: "+r.String())
 	if err := s.waitEndpoints(ctx, s.b[:2]...); err != nil {

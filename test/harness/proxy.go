@@ -161,7 +161,7 @@ func (p *Proxy) StartAgent(ctx context.Context) error {
 	args := append([]string{
 		"run", "--cp-address=" + p.machine.Agents, "--ca-cert-file=" + filepath.Join(p.machine.StateDir(), "serving-ca.crt"),
 		"--name=" + p.Name, "--mesh=default", "--dataplane-token-file=" + tokenFile, "--admin-addr=" + p.Admin,
-		"--work-dir=" + p.Dir(), "--envoy=" + p.machine.options.Programs.Envoy,
+		"--work-dir=" + p.Dir(), "--envoy-path=" + p.machine.options.Programs.Envoy,
 	}, p.AgentArgs...)
 	p.Agent, err = p.machine.run(p.Name+" agent", p.machine.Dir, p.machine.options.Programs.Agent, args...)
 	return err
