@@ -31,8 +31,6 @@ const (
 	sourceStore = "store"
 	// addressesFile in the state folder says where the control plane listens.
 	addressesFile = "addresses.json"
-	// sweepEvery is how often what has expired is forgotten.
-	sweepEvery = time.Minute
 	// streamsPerConnection are enough for one agent or one Envoy: a stream of ADS or a session, and a call or two.
 	streamsPerConnection = 16
 	// Envoy and agents ping every 30 s; who does so more often than this is ended.
@@ -151,7 +149,6 @@ func (cp *controlPlane) serve(ctx context.Context) error {
 	group.Go(func() error { return cp.store.Run(ctx) })
 	group.Go(func() error { return cp.builder.Run(ctx, func(c meshview.Change) { cp.apply(ctx, c) }) })
 	group.Go(func() error { return cp.agents.Run(ctx) })
-	group.Go(func() error { return cp.sweep(ctx) })
 	group.Go(func() error { return cp.serveAgents(ctx) })
 	group.Go(func() error { return cp.admin.Serve(ctx, cp.listeners.admin) })
 	group.Go(func() error {
@@ -165,21 +162,6 @@ func (cp *controlPlane) serve(ctx context.Context) error {
 		return health.Serve(ctx, cp.listeners.health, health.Handler(&live, &ready, cp.registry))
 	})
 	return group.Wait()
-}
-
-func (cp *controlPlane) sweep(ctx context.Context) error {
-	ticker := time.NewTicker(sweepEvery)
-	defer ticker.Stop()
-	for {
-		if err := cp.authority.Sweep(); err != nil {
-			cp.log.ErrorContext(ctx, "expired certificates not forgotten", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
 }
 
 // serveAgents serves agents and ADS, on one port with one set of credentials.
