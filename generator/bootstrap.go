@@ -145,22 +145,15 @@ func inlineData(data []byte) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: string(data)}}
 }
 
-// splitHostPort is net.SplitHostPort without name look-ups in reach: this package has no I/O.
+// splitHostPort is net.SplitHostPort, in a package that keeps the network out of reach.
 func splitHostPort(address string) (host string, port uint32, err error) {
-	colon := strings.LastIndexByte(address, ':')
-	if colon <= 0 {
-		return "", 0, fmt.Errorf("read control plane address %q: must be host:port", address)
+	if at, err := netip.ParseAddrPort(address); err == nil && at.Port() != 0 {
+		return at.Addr().String(), uint32(at.Port()), nil
 	}
-	n, err := strconv.ParseUint(address[colon+1:], 10, 16)
-	if err != nil || n == 0 {
-		return "", 0, fmt.Errorf("read control plane address %q: port must be from 1 to 65535", address)
-	}
-	host = address[:colon]
-	if inner, ok := strings.CutPrefix(host, "["); ok {
-		host = strings.TrimSuffix(inner, "]")
-	}
-	if host == "" {
-		return "", 0, fmt.Errorf("read control plane address %q: must be host:port", address)
+	host, digits, _ := strings.Cut(address, ":")
+	n, err := strconv.ParseUint(digits, 10, 16)
+	if err != nil || n == 0 || host == "" || strings.ContainsAny(host, "[]/,") {
+		return "", 0, fmt.Errorf("read control plane address %q: must be host:port, the port from 1 to 65535", address)
 	}
 	return host, uint32(n), nil
 }

@@ -90,8 +90,23 @@ func orphan(t *testing.T, path string) {
 	_ = os.Remove(filepath.Dir(path)) // the folder too, if it was the last
 }
 
-// goldenFiles are all resources of p, as the control plane sends them.
+// goldenFiles are all resources of p, as the control plane sends them, for people.
 func goldenFiles(t *testing.T, m *meshview.Mesh, p *meshview.Proxy) map[string][]byte {
+	t.Helper()
+	files := map[string][]byte{}
+	for name, messages := range messagesOf(t, m, p) {
+		switch name {
+		case "bootstrap.yaml", "static.yaml":
+			files[name] = toYAML(t, messages[0])
+		default:
+			files[name] = toYAMLList(t, messages)
+		}
+	}
+	return files
+}
+
+// messagesOf p, by the file that shows them.
+func messagesOf(t *testing.T, m *meshview.Mesh, p *meshview.Proxy) map[string][]proto.Message {
 	t.Helper()
 	var clusters, endpoints, routes, listeners []proto.Message
 	for _, c := range generator.InboundClusters(m, p) {
@@ -112,20 +127,20 @@ func goldenFiles(t *testing.T, m *meshview.Mesh, p *meshview.Proxy) map[string][
 			routes = append(routes, r)
 		}
 	}
-	return map[string][]byte{
-		"bootstrap.yaml": toYAML(t, bootstrap(t, p)),
-		"clusters.yaml":  toYAMLList(t, clusters),
-		"endpoints.yaml": toYAMLList(t, endpoints),
-		"listeners.yaml": toYAMLList(t, listeners),
-		"routes.yaml":    toYAMLList(t, routes),
-		"static.yaml": toYAML(t, generator.Static(generator.StaticOptions{
+	return map[string][]proto.Message{
+		"bootstrap.yaml": {bootstrap(t, p)},
+		"clusters.yaml":  clusters,
+		"endpoints.yaml": endpoints,
+		"listeners.yaml": listeners,
+		"routes.yaml":    routes,
+		"static.yaml": {generator.Static(generator.StaticOptions{
 			Mesh:        m,
 			Proxy:       p,
 			TrustDomain: mesh.DefaultTrustDomain,
 			Certificate: pem(t, "certificate.pem"),
 			Key:         pem(t, "key.pem"),
 			CA:          pem(t, "ca.pem"),
-		})),
+		})},
 	}
 }
 
@@ -260,7 +275,7 @@ func idsIn(text []byte, prefix string) []mesh.ID {
 	var ids []mesh.ID
 	for line := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(line, prefix); ok {
-			for _, name := range strings.Fields(rest) {
+			for name := range strings.FieldsSeq(rest) {
 				ids = append(ids, mesh.MakeID(mesh.DefaultMesh, name))
 			}
 		}

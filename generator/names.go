@@ -17,7 +17,7 @@ const (
 	NameInboundCapture  = "inbound:capture"
 	NameOutboundCapture = "outbound:capture"
 	// NameInboundPassthrough and NameOutboundPassthrough are the clusters of connections that no inbound or service claims.
-	NameInboundPassthrough  = "inbound:passthrough"
+	NameInboundPassthrough  = "inbound:passthrough" //nolint:gosec // no password
 	NameOutboundPassthrough = "outbound:passthrough"
 	// NameReadiness is the listener that answers once the listeners are in place.
 	NameReadiness = "readiness"

@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -42,7 +43,6 @@ func ask(ctx context.Context, client *http.Client, path string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	return string(body), err
+	return string(body), errors.Join(err, response.Body.Close())
 }

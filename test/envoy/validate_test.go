@@ -160,11 +160,7 @@ func command(ctx context.Context, folder, binary string, args ...string) *exec.C
 // workFolder has the files of an agent's work folder that Envoy must find.
 func workFolder(t *testing.T) string {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "envoy") // short: a socket's path has at most 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	folder := t.TempDir()
 	// The secrets of any static configuration with mutual TLS are as good as others.
 	static := read[map[string]any](t, filepath.Join("..", "..", "testdata", "mtls-strict", "all-1", "static.yaml"))
 	for _, secret := range dig(t, static, "static_resources", "secrets").([]any) {
