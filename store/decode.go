@@ -40,10 +40,14 @@ func decodeFile(file string, data []byte) ([]entry, []Problem) {
 		return nil, whole("the text must be UTF-8")
 	}
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	parts := split(data)
+	if len(parts) > maxDocuments {
+		return nil, whole("a file may have at most %d documents, this one has %d", maxDocuments, len(parts))
+	}
 	var entries []entry
 	var problems []Problem
 	first := map[mesh.Key]Place{}
-	for i, p := range split(data) {
+	for i, p := range parts {
 		d := &decoder{place: Place{File: file, Document: i + 1, Line: p.line}, offset: p.line - 1, lines: map[string]int{}}
 		e := d.document(p.text)
 		if e != nil {

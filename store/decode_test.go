@@ -194,6 +194,7 @@ func TestDecodeLimits(t *testing.T) {
 		"document over 1 MiB":          {"type: Mesh\n" + much(1<<20), []violation{{1, "error", "", "", "a document may have at most 1 MiB, this one has 1048587 bytes"}}},
 		"second document over 1 MiB":   {service("a") + "---\n" + much(1<<20), []violation{{3, "error", "", "", "a document may have at most 1 MiB, this one has 1048580 bytes"}}},
 		"many documents of some size":  {service("a") + much(900_000) + "---\n" + service("b") + much(900_000), nil},
+		"many documents":               {strings.Repeat("---\n", 20_001), []violation{{0, "error", "", "", "a file may have at most 20000 documents, this one has 20001"}}},
 		"no UTF-8":                     {"type: Mesh\nname: \xff\n", []violation{{0, "error", "", "", "the text must be UTF-8"}}},
 		"deep":                         {strings.Repeat("[", 1<<19), []violation{{1, "error", "", "", "invalid YAML: exceeded max depth of 10000"}}},
 		"more problems than are named": {"type: Service\nname: a\n" + manyFields(200), append(unknownFields(100), violation{0, "error", "", "", "there are more problems than are listed"})},

@@ -101,13 +101,21 @@ func (d *Dir) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-w.events:
+		case _, ok := <-w.events:
+			if !ok { // the system ended the watch: looking from time to time is left
+				w.events = nil
+				continue
+			}
 			// Events come in crowds: one look serves those of a moment.
 			if soon := time.Now().Add(d.settle / 10); soon.Before(due) {
 				due = soon
 				timer.Reset(time.Until(due))
 			}
-		case err := <-w.errors:
+		case err, ok := <-w.errors:
+			if !ok {
+				w.errors = nil
+				continue
+			}
 			d.o.Logger.Warn("events of the store were lost", "err", err)
 		case <-timer.C:
 			w.renew()

@@ -7,10 +7,11 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Limits of what is read. Both are an error, not a cut.
+// Limits of what is read. Beyond them is an error, not a cut.
 const (
-	maxDocument = 1 << 20
-	maxFile     = 8 << 20
+	maxDocument  = 1 << 20
+	maxFile      = 8 << 20
+	maxDocuments = 20_000 // of one file
 	// maxProblems of one file are named: whoever reads them has enough to do.
 	maxProblems = 100
 )

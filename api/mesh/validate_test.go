@@ -30,7 +30,7 @@ func violated(t *testing.T, o mesh.Object) violations {
 		return nil
 	}
 	var list violations
-	for _, err := range err.(interface{ Unwrap() []error }).Unwrap() { //nolint:errorlint // Validate promises errors.Join
+	for _, err := range err.(interface{ Unwrap() []error }).Unwrap() {
 		f, ok := errors.AsType[*mesh.FieldError](err)
 		if !ok {
 			t.Fatalf("Validate() returned %T: %v", err, err)
