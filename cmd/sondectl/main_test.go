@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -31,7 +33,7 @@ func (l leakTested) Run() int {
 
 // TestFiles runs the commands that need no server.
 func TestFiles(t *testing.T) {
-	testscript.Run(t, testscript.Params{
+	testscript.RunT(inOrder{t}, testscript.Params{
 		Dir:                 "testdata/files",
 		Cmds:                commands(),
 		Condition:           envoyCondition,
@@ -53,29 +55,54 @@ func envoyCondition(name string) (bool, error) {
 	return os.Getenv("ENVOY") != "", nil
 }
 
-// exits runs sondectl and checks its exit code: exits CODE ARGS... Of a failure it also checks that stdout is empty, and
-// that stderr ends with one line that says who failed.
+// exits runs sondectl and checks its exit code: exits CODE [<FILE] ARGS... Of a failure it also checks that stdout is empty,
+// and that stderr ends with one line that says who failed. It runs in this process, which costs a hundredth of a new one
+// under the race detector.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
-		ts.Fatalf("usage: exits CODE ARGS...")
+		ts.Fatalf("usage: exits CODE [<FILE] ARGS...")
 	}
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	got := 0
-	if err := ts.Exec("sondectl", args[1:]...); err != nil {
-		exit, ok := errors.AsType[*exec.ExitError](err)
-		if !ok {
-			ts.Fatalf("run sondectl: %v", err)
-		}
-		got = exit.ExitCode()
+	args = args[1:]
+	stdin := ""
+	if len(args) > 0 && strings.HasPrefix(args[0], "<") {
+		stdin, args = ts.ReadFile(args[0][1:]), args[1:]
 	}
+	before, err := os.Getwd()
+	ts.Check(err)
+	ts.Check(os.Chdir(ts.MkAbs(".")))
+	defer func() { ts.Check(os.Chdir(before)) }()
+	var stdout, stderr bytes.Buffer
+	got := run(context.Background(), args, strings.NewReader(stdin), &stdout, &stderr)
+	_, _ = ts.Stdout().Write(stdout.Bytes())
+	_, _ = ts.Stderr().Write(stderr.Bytes())
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
 	}
-	if stdout := ts.ReadFile("stdout"); got != exitOK && got != exitUnfinished && stdout != "" {
+	if got != exitOK && got != exitUnfinished && stdout.Len() > 0 {
 		ts.Fatalf("it failed, and yet there is something on stdout")
 	}
-	if got != exitOK && !lastLineNamesUs(ts.ReadFile("stderr")) {
+	if got != exitOK && !lastLineNamesUs(stderr.String()) {
 		ts.Fatalf("the last line on stderr must begin with sondectl: and end")
 	}
 }
+
+func lastLineNamesUs(stderr string) bool {
+	lines := strings.Split(strings.TrimSuffix(stderr, "\n"), "\n")
+	return strings.HasSuffix(stderr, "\n") && strings.HasPrefix(lines[len(lines)-1], "sondectl: ")
+}
+
+// inOrder runs scripts one after another: they share the working folder of this process.
+type inOrder struct{ *testing.T }
+
+// Parallel implements testscript.T.
+func (inOrder) Parallel() {}
+
+// Run implements testscript.T.
+func (i inOrder) Run(name string, f func(testscript.T)) {
+	i.T.Run(name, func(t *testing.T) { f(inOrder{t}) })
+}
+
+// Verbose implements testscript.T.
+func (inOrder) Verbose() bool { return testing.Verbose() }

@@ -26,15 +26,10 @@ import (
 	"github.com/sonde-mesh/sonde/store"
 )
 
-func lastLineNamesUs(stderr string) bool {
-	lines := strings.Split(strings.TrimSuffix(stderr, "\n"), "\n")
-	return strings.HasSuffix(stderr, "\n") && strings.HasPrefix(lines[len(lines)-1], "sondectl: ")
-}
-
 // TestServer runs the commands that ask the control plane, each script against an admin server of its own. Its view is
 // made of the script's mesh/; streams, agents and rotations are made up.
 func TestServer(t *testing.T) {
-	testscript.Run(t, testscript.Params{
+	testscript.RunT(inOrder{t}, testscript.Params{
 		Dir:                 "testdata/server",
 		Cmds:                commands(),
 		Setup:               startServer,
