@@ -5,10 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/sonde-mesh/sonde/test/harness"
@@ -73,19 +75,20 @@ func (s *scene) withoutCertificate(ctx context.Context) ([]string, error) {
 	at := s.b[0].Inbound
 	plain := harness.NewHTTPCaller("http://"+at+"/", false, false)
 	defer plain.Close()
-	answer, err := plain.Ask(ctx)
-	if err == nil {
-		return nil, fmt.Errorf("%s answered a call in plain text", answer.Instance)
+	_, err := plain.Ask(ctx)
+	why, err := refusal(err)
+	if err != nil {
+		return nil, fmt.Errorf("plain text: %w", err)
 	}
-	seen := []string{"plain text: refused: " + reason(err)}
-	err = handshake(ctx, at)
-	if err == nil {
-		return seen, errors.New("a TLS connection without a certificate was accepted")
+	seen := []string{"plain text is refused: " + why}
+	why, err = refusal(handshake(ctx, at))
+	if err != nil {
+		return seen, fmt.Errorf("TLS without a certificate: %w", err)
 	}
-	return append(seen, "TLS without a certificate: refused: "+reason(err)), nil
+	return append(seen, "TLS without a certificate is refused: "+why), nil
 }
 
-// handshake opens a TLS connection without a certificate and asks for a byte: with TLS 1.3 a client learns only then that
+// handshake opens a TLS connection without a certificate and waits for a byte: with TLS 1.3 a client learns only then that
 // it was refused.
 func handshake(ctx context.Context, at string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -101,22 +104,26 @@ func handshake(ctx context.Context, at string) error {
 	if err := conn.SetDeadline(deadline); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", at); err != nil {
-		return err
-	}
 	_, err = conn.Read(make([]byte, 1))
 	return err
 }
 
-// reason is the innermost error, without addresses.
-func reason(err error) string {
-	if op, ok := errors.AsType[*net.OpError](err); ok {
-		err = op.Err
+// refusal says how a connection was refused. Anything else, silence too, is an error.
+func refusal(err error) (string, error) {
+	remote, isRemote := errors.AsType[*net.OpError](err)
+	_, isAnswer := errors.AsType[*harness.StatusError](err)
+	timeout, isNet := errors.AsType[net.Error](err)
+	switch {
+	case err == nil || isAnswer:
+		return "", errors.New("it was answered")
+	case isNet && timeout.Timeout():
+		return "", errors.New("it was neither answered nor refused")
+	case isRemote && remote.Op == "remote error": // a TLS alert
+		return remote.Err.Error(), nil
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
+		return "the connection is closed", nil
 	}
-	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
-		err = inner
-	}
-	return err.Error()
+	return "", err
 }
 
 func (s *scene) withoutSidecar(ctx context.Context) ([]string, error) {
@@ -189,7 +196,7 @@ func (s *scene) kill(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	seen := []string{
-		fmt.Sprintf("outlier detection took it out %.1f s after the first call", after.Seconds()),
+		fmt.Sprintf("outlier detection took it out %d ms after the first call", after.Milliseconds()),
 		fmt.Sprintf("until then: %s (tried again elsewhere)", meanwhile),
 	}
 	r := settle(ctx, load, time.Second)
