@@ -50,7 +50,7 @@ $(LINT):
 lint: $(LINT) ## check the style of every module
 	@for module in $(MODULES); do \
 		echo "== lint of $$module"; \
-		(cd $$module && $(LINT) run --config $(CURDIR)/.golangci.yml ./...); \
+		(cd $$module && $(LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...); \
 	done
 
 .PHONY: generate

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -47,6 +48,7 @@ SIGTERM or SIGINT drains: the control plane takes this proxy out of its services
     --name=web-1 --dataplane-token-file=web-1.token`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Version = version()
 			logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.Level}))
 			return run(cmd.Context(), o, logger)
 		},
@@ -92,4 +94,12 @@ func run(ctx context.Context, o dpagent.Options, logger *slog.Logger) error {
 			}
 		}
 	}
+}
+
+// version is that of the build, as Go records it.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
 }

@@ -94,7 +94,7 @@ func without(lines, other []string) []string {
 
 // waitSynced waits until agent and Envoy of a proxy are connected, and Envoy has all that it should have.
 func (s *scene) waitSynced(ctx context.Context, p *harness.Proxy) error {
-	return harness.Poll(ctx, 15*time.Second, p.Name+" to connect", func(ctx context.Context) error {
+	return harness.Poll(ctx, 25*time.Second, p.Name+" to connect", func(ctx context.Context) error {
 		out, err := s.machine.Ctl(ctx, "get", "proxy", p.Name, "-o", "json")
 		if err != nil {
 			return err
