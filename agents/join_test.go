@@ -58,7 +58,7 @@ func TestJoinRefuses(t *testing.T) {
 		},
 	}
 	conn := (&agent{w: w}).dial()
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			if tc.request.ControlPlaneAddress == "" {
@@ -151,7 +151,7 @@ func TestCertificateOfAnotherControlPlane(t *testing.T) {
 	defer cancel()
 	_, request := csr(t)
 	conn := theirs.dial()
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	_, err := agentv1.NewAgentServiceClient(conn).Renew(ctx, &agentv1.RenewRequest{Csr: request})
 	wantStatus(t, err, codes.Unavailable, "")
 	if n := w.metric("sonde_identity_connections_closed_total", "handshake"); n == 0 {

@@ -1,6 +1,7 @@
 package agents_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/agents"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/meshview"
 )
 
 // joined is an agent with a certificate, in a world with a view.
@@ -169,17 +171,31 @@ func TestSessionsEndWithTheServer(t *testing.T) {
 }
 
 func TestDrainIsConfirmedWhenTheViewHasIt(t *testing.T) {
-	w, a := joined(t, nil)
+	var old atomic.Pointer[meshview.View] // held back while set
+	w, a := joined(t, func(o *agents.Options) {
+		newest := o.View
+		o.View = func() *meshview.View {
+			if v := old.Load(); v != nil {
+				return v
+			}
+			return newest()
+		}
+	})
 	a.connect(false)
+	old.Store(w.builder.View())
 	a.send(draining())
+	w.eventually("the builder has the drain", func() bool { return isDraining(w) })
+	if _, err := w.state.Read("draining/default/web-1"); err != nil {
+		t.Errorf("the builder was told before the drain was written down: %v", err)
+	}
+	select {
+	case m := <-a.inbox:
+		t.Fatalf("got %v while the view in effect does not have the drain", m)
+	case <-time.After(100 * time.Millisecond):
+	}
+	old.Store(nil)
 	if m := a.receive(); m.GetDrainRecorded() == nil {
 		t.Fatalf("got %v, want DrainRecorded", m)
-	}
-	if !isDraining(w) {
-		t.Error("DrainRecorded came before the view had the drain")
-	}
-	if _, err := w.state.Read("draining/default/web-1"); err != nil {
-		t.Errorf("DrainRecorded came before the drain was written down: %v", err)
 	}
 }
 

@@ -254,7 +254,7 @@ func (a *agent) join() error {
 	joining := *a
 	joining.leaf = nil
 	conn := joining.dial()
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(a.w.t.Context(), patience)
 	defer cancel()
 	response, err := agentv1.NewAgentServiceClient(conn).Join(ctx,
@@ -270,7 +270,7 @@ func (a *agent) join() error {
 func (a *agent) renew() error {
 	key, request := csr(a.w.t)
 	conn := a.dial()
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(a.w.t.Context(), patience)
 	defer cancel()
 	response, err := agentv1.NewAgentServiceClient(conn).Renew(ctx, &agentv1.RenewRequest{Csr: request})
@@ -330,7 +330,8 @@ func (a *agent) leave() {
 	}
 	a.cancel()
 	_ = a.conn.Close()
-	<-a.end
+	for range a.inbox { // until its reader is done
+	}
 	a.conn = nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -61,13 +60,14 @@ func (m *memory) Remove(name string) error {
 func (m *memory) List(dir string) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var names []string
-	for _, name := range slices.Sorted(maps.Keys(m.files)) {
-		if path.Dir(name) == dir {
-			names = append(names, path.Base(name))
+	names := map[string]bool{}
+	for name := range m.files {
+		if below, ok := strings.CutPrefix(name, dir+"/"); ok {
+			first, _, _ := strings.Cut(below, "/")
+			names[first] = true
 		}
 	}
-	return names, nil
+	return slices.Sorted(maps.Keys(names)), nil
 }
 
 // clock is one that tests move.

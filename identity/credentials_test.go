@@ -1,0 +1,256 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+const patience = 10 * time.Second
+
+// served is a gRPC server with the authority's credentials. Its Watch lasts as long as the connection.
+type served struct {
+	t         *testing.T
+	authority *Authority
+	address   string
+	registry  *prometheus.Registry
+	callers   chan Peer // of each stream
+}
+
+func serve(t *testing.T, l ConnLimits) *served {
+	t.Helper()
+	s := &served{t: t, registry: prometheus.NewRegistry(), callers: make(chan Peer, 100)}
+	var err error
+	if s.authority, err = New(Options{Storage: newMemory(), Registerer: s.registry}); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = listener.Addr().String()
+	who := func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		p, err := PeerFromContext(stream.Context())
+		if err != nil {
+			p = Peer{Dataplane: err.Error()}
+		}
+		s.callers <- p
+		return handler(srv, stream)
+	}
+	g := grpc.NewServer(append(s.authority.ServerOptions(l), grpc.StreamInterceptor(who))...)
+	healthv1.RegisterHealthServer(g, health.NewServer())
+	var running sync.WaitGroup
+	running.Go(func() { _ = g.Serve(listener) })
+	t.Cleanup(func() {
+		g.Stop()
+		running.Wait()
+	})
+	return s
+}
+
+func (s *served) tls(certificates ...tls.Certificate) *tls.Config {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(s.authority.ServingCA())
+	return &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, Certificates: certificates, NextProtos: []string{"h2"}}
+}
+
+// ended is when and why a stream did.
+type ended struct {
+	at  time.Time
+	err error
+}
+
+// watch opens a stream and says when it ends.
+func (s *served) watch(config *tls.Config, options ...grpc.CallOption) <-chan ended {
+	s.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	end := make(chan ended, 1)
+	stream, err := healthv1.NewHealthClient(conn).Watch(ctx, &healthv1.HealthCheckRequest{}, options...)
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		end <- ended{time.Now(), err}
+	})
+	s.t.Cleanup(func() {
+		cancel()
+		_ = conn.Close()
+		reading.Wait()
+	})
+	return end
+}
+
+func (s *served) caller() Peer {
+	s.t.Helper()
+	select {
+	case p := <-s.callers:
+		return p
+	case <-time.After(patience):
+		s.t.Fatal("nobody calls")
+	}
+	return Peer{}
+}
+
+func (s *served) closed(reason string) float64 {
+	s.t.Helper()
+	families, err := s.registry.Gather()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "sonde_identity_connections_closed_total" && m.GetLabel()[0].GetValue() == reason {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+func (s *served) certificate(life time.Duration) (tls.Certificate, Certificate) {
+	s.t.Helper()
+	c, key := issue(s.t, s.authority, "default", "web-1", life)
+	return tls.Certificate{Certificate: c.Chain, PrivateKey: key}, c
+}
+
+func TestConnectionEndsBeforeItsCertificate(t *testing.T) {
+	s := serve(t, ConnLimits{})
+	lasting, _ := s.certificate(time.Hour)
+	other := s.watch(s.tls(lasting))
+	s.caller()
+	pair, short := s.certificate(4 * time.Second)
+	end := s.watch(s.tls(pair))
+	if got := s.caller(); got.ID() != "default/web-1" || got.Serial != short.Serial {
+		t.Fatalf("caller = %+v, want default/web-1 with serial %s", got, short.Serial)
+	}
+	select {
+	case e := <-end:
+		if left := short.NotAfter.Sub(e.at); left <= 0 || left > 2*time.Second {
+			t.Errorf("the connection ended %s before its certificate of 4s, want from the last half on", left)
+		}
+	case <-time.After(patience):
+		t.Fatal("the connection goes on")
+	}
+	select {
+	case e := <-other:
+		t.Errorf("a connection with a good certificate ended: %v", e.err)
+	default:
+	}
+	if n := s.closed(closedExpiring); n != 1 {
+		t.Errorf("%v connections are counted as expiring, want 1", n)
+	}
+}
+
+func TestUnauthenticatedConnectionsAreFewAndShort(t *testing.T) {
+	s := serve(t, ConnLimits{Unauthenticated: 2, UnauthenticatedLife: 2 * time.Second})
+	pair, _ := s.certificate(time.Hour)
+	first, second := s.watch(s.tls()), s.watch(s.tls())
+	for range 2 {
+		if got := s.caller(); got.Dataplane != ErrUnauthenticated.Error() {
+			t.Fatalf("caller = %+v, want none", got)
+		}
+	}
+	if err := s.dialRaw(); err == nil {
+		t.Error("a third connection without a certificate is served")
+	}
+	authenticated := s.watch(s.tls(pair))
+	if got := s.caller(); got.ID() != "default/web-1" {
+		t.Errorf("caller = %+v; the limit is not for those with a certificate", got)
+	}
+	for _, end := range []<-chan ended{first, second} {
+		select {
+		case <-end:
+		case <-time.After(patience):
+			t.Fatal("a connection without a certificate goes on")
+		}
+	}
+	if n := s.closed(closedUnauthenticated); n != 2 {
+		t.Errorf("%v connections are counted as unauthenticated, want 2", n)
+	}
+	s.watch(s.tls(), grpc.WaitForReady(true)) // there is room again
+	s.caller()
+	select {
+	case e := <-authenticated:
+		t.Errorf("the connection with a certificate ended: %v", e.err)
+	default:
+	}
+}
+
+// dialRaw returns nil if the server goes on after the handshake: it sends its HTTP/2 settings.
+func (s *served) dialRaw() error {
+	s.t.Helper()
+	conn, err := tls.Dial("tcp", s.address, s.tls())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	_, err = conn.Read(make([]byte, 1))
+	return err
+}
+
+func TestHandshakesAreLimited(t *testing.T) {
+	s := serve(t, ConnLimits{Handshakes: 1, HandshakeTimeout: 500 * time.Millisecond})
+	silent, err := net.Dial("tcp", s.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	// While one says nothing there is no place for another.
+	deadline := time.Now().Add(patience)
+	for s.closed(closedLimit) == 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("a second handshake is never refused")
+		}
+		_ = s.dialRaw()
+	}
+	if err := silent.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := silent.Read(make([]byte, 1)); err == nil {
+		t.Error("a client that says nothing is answered")
+	}
+	s.watch(s.tls(), grpc.WaitForReady(true))
+	s.caller()
+}
+
+func TestClientCertificatesAreVerifiedInTheHandshake(t *testing.T) {
+	s := serve(t, ConnLimits{})
+	issue(t, s.authority, "other", "web-1", time.Hour)
+	stranger := open(t, newMemory(), nil)
+	theirs, key := issue(t, stranger, "default", "web-1", time.Hour)
+	issue(t, s.authority, "default", "web-1", time.Hour)
+	end := s.watch(s.tls(tls.Certificate{Certificate: theirs.Chain, PrivateKey: key}))
+	select {
+	case <-end:
+	case <-time.After(patience):
+		t.Fatal("a certificate of another control plane is served")
+	}
+	if s.closed(closedHandshake) == 0 {
+		t.Error("the handshake was not refused")
+	}
+	select {
+	case p := <-s.callers:
+		t.Errorf("the handler was called by %+v", p)
+	default:
+	}
+}
