@@ -25,8 +25,9 @@ const (
 	limiters = 1024
 )
 
-// gate lets calls in that carry the token. An address that sent too many wrong tokens has to wait, even with the right one:
-// otherwise waiting would not slow down whoever guesses.
+// gate lets calls in that carry the token. Wrong tokens are limited by address, so that they cannot fill the log. The right
+// one is never kept out: it is too long to be guessed, while one script with an old token would lock out
+// everybody who comes from the same address.
 type gate struct {
 	token [sha256.Size]byte
 	log   *slog.Logger
@@ -58,15 +59,13 @@ func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 
 // check compares hashes, in constant time, so that neither content nor length of the token can be measured.
 func (g *gate) check(ctx context.Context, method string) error {
-	limiter := g.limiter(ctx)
-	if limiter.Tokens() < 1 {
-		return status.Error(codes.ResourceExhausted, "too many wrong tokens from this address; wait a few seconds")
-	}
 	sent := sha256.Sum256([]byte(bearer(ctx)))
 	if subtle.ConstantTimeCompare(sent[:], g.token[:]) == 1 {
 		return nil
 	}
-	limiter.Allow()
+	if !g.limiter(ctx).Allow() {
+		return status.Error(codes.ResourceExhausted, "the admin token is missing or wrong, once too often from this address")
+	}
 	g.log.WarnContext(ctx, "admin token refused", "peer", peerAddress(ctx), "method", method)
 	return status.Error(codes.Unauthenticated, "the admin token is missing or wrong")
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -22,10 +20,6 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
 )
-
-func newFakesLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
-func addrPort(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
 
 func TestNothingIsKnownBeforeTheFirstView(t *testing.T) {
 	f := newFakes(t)

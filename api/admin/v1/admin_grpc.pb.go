@@ -35,7 +35,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Errors of all calls: UNAUTHENTICATED (no token, or a wrong one), RESOURCE_EXHAUSTED (too many wrong ones from this
+// Errors of all calls: UNAUTHENTICATED (no token, or a wrong one), RESOURCE_EXHAUSTED (too many of these from one
 // address), UNAVAILABLE (the control plane has not read its store yet), NOT_FOUND (no such mesh or dataplane).
 type AdminServiceClient interface {
 	ListMeshes(ctx context.Context, in *ListMeshesRequest, opts ...grpc.CallOption) (*ListMeshesResponse, error)
@@ -146,7 +146,7 @@ func (c *adminServiceClient) GetRotation(ctx context.Context, in *GetRotationReq
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// Errors of all calls: UNAUTHENTICATED (no token, or a wrong one), RESOURCE_EXHAUSTED (too many wrong ones from this
+// Errors of all calls: UNAUTHENTICATED (no token, or a wrong one), RESOURCE_EXHAUSTED (too many of these from one
 // address), UNAVAILABLE (the control plane has not read its store yet), NOT_FOUND (no such mesh or dataplane).
 type AdminServiceServer interface {
 	ListMeshes(context.Context, *ListMeshesRequest) (*ListMeshesResponse, error)
