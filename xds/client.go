@@ -119,12 +119,6 @@ func (c *client) next() *reply {
 	}
 	clusters, endpoints, listeners, routes := c.topics[0], c.topics[1], c.topics[2], c.topics[3]
 	if r := c.reply(clusters, answers); r != nil {
-		for _, p := range r.puts {
-			// A cluster that changed warms until its endpoints come, and Envoy does not ask for them again.
-			if p.Endpoints != "" && endpoints.subscribes(p.Endpoints) {
-				c.ask(endpoints, p.Endpoints)
-			}
-		}
 		return r
 	}
 	if r := c.reply(endpoints, answers); r != nil || len(clusters.inFlight) > 0 {
@@ -145,6 +139,22 @@ func (c *client) next() *reply {
 		return nil // which may need what should go
 	}
 	return c.remove(routes, clusters, endpoints)
+}
+
+// askEndpoints has the endpoints sent of each cluster that r changes: it warms until they come, and Envoy does not ask
+// for them again.
+func (c *client) askEndpoints(r *reply) {
+	endpoints, list := c.topic(resource.Endpoint), r.puts
+	if c.sotw { // an old one that is sent beside may be a change, too, to a client that has something unknown
+		list = slices.DeleteFunc(slices.Clone(r.full), func(p *resource.Resource) bool {
+			return r.indexOf(p.Name) < 0 && !r.topic.gaps[p.Name].unsure
+		})
+	}
+	for _, p := range list {
+		if p.Endpoints != "" && endpoints.subscribes(p.Endpoints) {
+			c.ask(endpoints, p.Endpoints)
+		}
+	}
 }
 
 // remove returns the next response that takes something away. On a stream that has not heard from the client since
@@ -203,6 +213,9 @@ func (c *client) reply(t *topic, of scope) *reply {
 	r.nonce, r.sent = strconv.Itoa(c.nonces), time.Now()
 	t.owed, t.lastNonce = false, r.nonce
 	t.inFlight = append(t.inFlight, r)
+	if t.kind == resource.Cluster {
+		c.askEndpoints(r)
+	}
 	return r
 }
 

@@ -28,20 +28,16 @@ func (c *client) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, err
 	}
 	c.subscribe(t, subscribe, versions)
 	if first && t.kind == resource.Endpoint {
-		c.askWarming(t)
+		c.askWarming()
 	}
 	return nacks, enough(t)
 }
 
 // askWarming makes sure that clusters get their endpoints which were sent before the client, which reconnected, said
 // that it has these endpoints. It does, but the clusters warm until they come again.
-func (c *client) askWarming(endpoints *topic) {
+func (c *client) askWarming() {
 	for _, r := range c.topic(resource.Cluster).inFlight {
-		for _, p := range r.puts {
-			if p.Endpoints != "" && endpoints.subscribes(p.Endpoints) {
-				c.ask(endpoints, p.Endpoints)
-			}
-		}
+		c.askEndpoints(r)
 	}
 }
 

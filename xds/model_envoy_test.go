@@ -93,6 +93,7 @@ func (e *envoy) put(p *resource.Resource) {
 	case resource.Cluster:
 		if changed {
 			e.warming[n] = true
+			delete(e.stuck, n)
 		}
 	case resource.Endpoint, resource.Route:
 		if !e.names[n] {
@@ -112,7 +113,11 @@ func (e *envoy) remove(n resource.Name) {
 	switch n.Type {
 	case resource.Cluster:
 		delete(e.warming, n)
+		delete(e.stuck, n)
 		delete(e.ready, n.Name)
+		if e.g.sotw && isBad(e.g.mesh[n]) && e.named[n] == "" {
+			e.broken[n] = true // what came in a refused response was the last good one, and nobody knows
+		}
 	case resource.Listener:
 		delete(e.active, n.Name)
 	case resource.Endpoint:
@@ -133,12 +138,61 @@ func (e *envoy) warmed(name string) {
 	if _, ok := e.has[n]; ok {
 		delete(e.warming, n)
 		delete(e.broken, n)
+		delete(e.stuck, n)
 		e.ready[name] = true
 	}
 }
 
+// timeOut ends the warming of clusters whose endpoints were due on a lost stream, as Envoy does after 15 seconds. No
+// other cluster may need it.
+func (e *envoy) timeOut() bool {
+	ended := false
+	for n := range e.stuck {
+		if e.warming[n] {
+			e.warmed(n.Name)
+			ended = true
+		}
+	}
+	clear(e.stuck)
+	e.settle()
+	return ended
+}
+
 // follow subscribes to what clusters and listeners need now, which Envoy does before it answers.
 func (e *envoy) follow() {
+	needs := e.needs()
+	for _, t := range []resource.Type{resource.Endpoint, resource.Route} {
+		var add, remove []string
+		for n := range needs {
+			if n.Type == t && !e.names[n] {
+				add = append(add, n.Name)
+				e.names[n] = true
+			}
+		}
+		for n := range e.names {
+			if n.Type == t && !needs[n] {
+				remove = append(remove, n.Name)
+				e.unsubscribe(n)
+			}
+		}
+		if len(add)+len(remove) > 0 {
+			slices.Sort(add)
+			e.request(t, add, remove, !e.begun[t])
+		}
+	}
+}
+
+func (e *envoy) unsubscribe(n resource.Name) {
+	delete(e.names, n)
+	delete(e.has, n)
+	delete(e.named, n)
+	delete(e.ghosts, n)
+	delete(e.answered, n)
+	delete(e.broken, n)
+}
+
+// needs are the endpoints of clusters, and the routes of listeners in use and warming.
+func (e *envoy) needs() map[resource.Name]bool {
 	needs := map[resource.Name]bool{}
 	for n, v := range e.has {
 		if n.Type == resource.Cluster {
@@ -156,30 +210,7 @@ func (e *envoy) follow() {
 			}
 		}
 	}
-	for _, t := range []resource.Type{resource.Endpoint, resource.Route} {
-		var add, remove []string
-		for n := range needs {
-			if n.Type == t && !e.names[n] {
-				add = append(add, n.Name)
-				e.names[n] = true
-			}
-		}
-		for n := range e.names {
-			if n.Type == t && !needs[n] {
-				remove = append(remove, n.Name)
-				delete(e.names, n)
-				delete(e.has, n)
-				delete(e.named, n)
-				delete(e.ghosts, n)
-				delete(e.answered, n)
-				delete(e.broken, n)
-			}
-		}
-		if len(add)+len(remove) > 0 {
-			slices.Sort(add)
-			e.request(t, add, remove, !e.begun[t])
-		}
-	}
+	return needs
 }
 
 // settle does what becomes possible: ACKs that were withheld, the first request for listeners, listeners in use.
@@ -200,7 +231,7 @@ func (e *envoy) settle() {
 		ref, _ := refOf(n, v)
 		if _, ok := e.has[ref]; ref.Type == resource.Cluster || ok || e.answered[ref] || e.broken[ref] {
 			e.active[n.Name] = v
-			if e.answered[ref] && isBad(e.g.mesh[n]) {
+			if e.answered[ref] && (isBad(e.g.mesh[n]) || isBad(e.g.mesh[ref])) {
 				e.orphans[n.Name] = v
 			}
 		}
@@ -211,7 +242,11 @@ func (e *envoy) settle() {
 // check looks at what traffic would meet.
 func (e *envoy) check() {
 	for name, v := range e.active {
-		ref, _ := refOf(resource.Name{Type: resource.Listener, Name: name}, v)
+		n := resource.Name{Type: resource.Listener, Name: name}
+		if e.ghosts[n] { // nobody can know what it needs
+			continue
+		}
+		ref, _ := refOf(n, v)
 		if ref.Type == resource.Route {
 			route, ok := e.has[ref]
 			if !ok {

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -81,7 +82,7 @@ func (g *game) play(steps int) {
 		}
 	}
 	for range 10_000 {
-		if !g.toServer() && !g.serve() && !g.toEnvoy() {
+		if !g.toServer() && !g.serve() && !g.toEnvoy() && !g.envoy.timeOut() {
 			g.atRest()
 			return
 		}
@@ -152,8 +153,8 @@ func (g *game) change() {
 		}
 		next[n] = g.version(n.Type)
 	}
-	for n, v := range next {
-		if ref, ok := refOf(n, v); ok {
+	for _, n := range slices.SortedFunc(maps.Keys(next), byKey) { // sorted: a seed is one game
+		if ref, ok := refOf(n, next[n]); ok {
 			if _, ok := next[ref]; !ok {
 				next[ref] = g.version(ref.Type)
 				if deeper, ok := refOf(ref, next[ref]); ok && next[deeper] == "" {
@@ -179,6 +180,10 @@ func (g *game) change() {
 	g.mesh, g.desired = next, resource.Desired{Shared: shared.With(put, remove)}
 	g.note("want %v", next)
 	g.client.want(g.desired)
+}
+
+func byKey(a, b resource.Name) int {
+	return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
 }
 
 // version makes a new version, which says what the resource refers to and whether Envoy refuses it.
@@ -219,37 +224,37 @@ func modelled(n resource.Name, version string) *resource.Resource {
 // atRest compares what Envoy has with what it should have.
 func (g *game) atRest() {
 	e := g.envoy
-	lastGood := false
+	lastGood := false // in use, so that clusters which it may need stay
 	for n, v := range g.mesh {
 		has, ok := e.has[n]
-		if n.Type == resource.Route || n.Type == resource.Endpoint {
-			if !e.names[n] {
-				continue
-			}
-		}
-		if isBad(v) {
+		switch asked := isFull(n.Type) || e.names[n]; {
+		case !asked:
+		case isBad(v):
 			lastGood = lastGood || ok && (n.Type == resource.Listener || n.Type == resource.Route)
 			if has == v {
 				g.t.Errorf("%v: Envoy has %s, which it refuses", n, v)
 			}
-			continue
-		}
-		if has != v && !e.ghosts[n] {
+		case has != v && !e.ghosts[n]:
 			g.t.Errorf("%v: Envoy has %q, should have %q", n, has, v)
 		}
 	}
-	for n, v := range e.has {
-		_, should := g.mesh[n]
-		needed := n.Type == resource.Cluster && lastGood // by the listener or route that goes on
-		if told := n.Type == resource.Cluster || n.Type == resource.Listener; told && !should && !needed && !e.ghosts[n] {
-			g.t.Errorf("%v: Envoy has %s, should have nothing", n, v)
-		}
-	}
+	g.nothingElse(lastGood)
 	if len(e.warming) > 0 {
 		g.t.Errorf("still warming: %v", e.warming)
 	}
 	if e.begun[resource.Cluster] && !e.begun[resource.Listener] && g.desired.Known() {
 		g.t.Error("Envoy never came to ask for listeners")
+	}
+}
+
+// nothingElse looks for what Envoy should no longer have.
+func (g *game) nothingElse(lastGood bool) {
+	for n, v := range g.envoy.has {
+		_, should := g.mesh[n]
+		needed := n.Type == resource.Cluster && lastGood
+		if isFull(n.Type) && !should && !needed && !g.envoy.ghosts[n] {
+			g.t.Errorf("%v: Envoy has %s, should have nothing", n, v)
+		}
 	}
 }
 
@@ -268,7 +273,8 @@ type envoy struct {
 	ready    map[string]bool          // clusters that are there for routes
 	answered map[resource.Name]bool   // routes that are known not to exist
 	broken   map[resource.Name]bool   // refused when it was new: what needs it cannot work
-	orphans  map[string]string        // listeners whose route vanished while they warmed, and whose successor is refused
+	stuck    map[resource.Name]bool   // of warming: the stream that owed the endpoints is lost
+	orphans  map[string]string        // listeners whose route is not there, since it or their successor is refused
 	withheld []func()                 // ACKs of clusters
 	nonce    map[resource.Type]string // SotW: of the last response
 }
@@ -278,7 +284,7 @@ func newEnvoy(g *game) *envoy {
 		g: g, has: map[resource.Name]string{}, named: map[resource.Name]string{}, ghosts: map[resource.Name]bool{},
 		names: map[resource.Name]bool{}, begun: map[resource.Type]bool{}, active: map[string]string{},
 		warming: map[resource.Name]bool{}, ready: map[string]bool{}, answered: map[resource.Name]bool{},
-		broken: map[resource.Name]bool{}, orphans: map[string]string{}, nonce: map[resource.Type]string{},
+		broken: map[resource.Name]bool{}, orphans: map[string]string{}, stuck: map[resource.Name]bool{}, nonce: map[resource.Type]string{},
 	}
 }
 
@@ -301,6 +307,7 @@ func (e *envoy) connected() {
 			e.ghosts[n] = true
 		}
 	}
+	maps.Copy(e.stuck, e.warming)
 	e.begun[resource.Cluster] = true
 	for _, t := range resource.Types() {
 		if e.begun[t] {
@@ -334,8 +341,10 @@ func (e *envoy) answer(r *reply, reason string) {
 		detail = &statuspb.Status{Code: 13, Message: reason}
 	} else {
 		for _, p := range r.puts {
-			e.named[p.Key()] = p.Version
-			delete(e.ghosts, p.Key())
+			if e.has[p.Key()] == p.Version { // else it was not subscribed to any more
+				e.named[p.Key()] = p.Version
+				delete(e.ghosts, p.Key())
+			}
 		}
 		for _, name := range r.gone {
 			delete(e.named, resource.Name{Type: t, Name: name})
