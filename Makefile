@@ -28,12 +28,13 @@ demo: build ## show a mesh on this machine, each step checked (KEEP=1: it runs o
 envoys: ## get an Envoy of each supported version into the cache
 	$(ENVOY_GETTER) --all
 
+# Tests in test/ run programs that `go test` does not see change: their results are not taken from its cache.
 .PHONY: test
 test: envoys ## run every test of every module, with the race detector
-	@for module in $(MODULES); do \
+	@failed=; for module in $(MODULES); do \
 		echo "== tests of $$module"; \
-		(cd $$module && go test -race ./...); \
-	done
+		(cd $$module && go test -race $$([ $$module = test ] && echo -count=1) ./...) || failed=1; \
+	done; [ -z "$$failed" ]
 
 .PHONY: bench
 bench: ## run the benchmarks
@@ -48,10 +49,10 @@ $(LINT):
 
 .PHONY: lint
 lint: $(LINT) ## check the style of every module
-	@for module in $(MODULES); do \
+	@failed=; for module in $(MODULES); do \
 		echo "== lint of $$module"; \
-		(cd $$module && $(LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...); \
-	done
+		(cd $$module && $(LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...) || failed=1; \
+	done; [ -z "$$failed" ]
 
 .PHONY: generate
 generate: ## write the code that is generated from api/*.proto

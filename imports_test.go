@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -87,6 +89,7 @@ type listed struct {
 // list returns every package of this module and all that they stand on, by import path.
 func list(t *testing.T) map[string]listed {
 	t.Helper()
+	watchSource(t)
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=ImportPath,Standard,Imports,TestImports,XTestImports", "./...")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
@@ -103,6 +106,21 @@ func list(t *testing.T) map[string]listed {
 			t.Fatalf("decode what go list says: %v", err)
 		}
 		packages[p.ImportPath] = p
+	}
+}
+
+// watchSource reads every folder, which makes `go test` run this again, and not show a cached result, when a file in one of
+// them changed: it does not see what go list reads.
+func watchSource(t *testing.T) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && slices.Contains([]string{".git", "bin", "test", "tools"}, path) {
+			return fs.SkipDir
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
