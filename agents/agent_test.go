@@ -1,0 +1,228 @@
+package agents_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+)
+
+// agent is what a test does in place of sonde-dp. It puts in place what it gets when the test says so.
+type agent struct {
+	w     *world
+	name  string
+	token string
+
+	key       *ecdsa.PrivateKey
+	leaf      *x509.Certificate
+	bundle    *agentv1.Bundle
+	bootstrap string
+
+	conn   *grpc.ClientConn
+	stream agentv1.AgentService_SessionClient
+	inbox  chan *agentv1.ControlMessage
+	end    chan error
+	cancel context.CancelFunc
+}
+
+func (w *world) agent(name string) *agent {
+	w.t.Helper()
+	return &agent{w: w, name: name, token: w.token(identity.Token{Mesh: "default", Dataplane: name, Workload: "web"}, time.Hour)}
+}
+
+// dial connects with the leaf that is in place, or without.
+func (a *agent) dial() *grpc.ClientConn {
+	a.w.t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(a.w.authority.ServingCA())
+	config := &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, Time: a.w.now}
+	if a.leaf != nil {
+		config.Certificates = []tls.Certificate{{Certificate: [][]byte{a.leaf.Raw}, PrivateKey: a.key}}
+	}
+	conn, err := grpc.NewClient("passthrough:///"+a.w.address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	if err != nil {
+		a.w.t.Fatal(err)
+	}
+	return conn
+}
+
+func csr(t testing.TB) (*ecdsa.PrivateKey, []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key, der
+}
+
+func (a *agent) join() error {
+	key, request := csr(a.w.t)
+	joining := *a
+	joining.leaf = nil
+	conn := joining.dial()
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(a.w.t.Context(), patience)
+	defer cancel()
+	response, err := agentv1.NewAgentServiceClient(conn).Join(ctx,
+		&agentv1.JoinRequest{Mesh: "default", Name: a.name, Token: a.token, Csr: request, ControlPlaneAddress: "cp:5678"})
+	if err != nil {
+		return err
+	}
+	a.put(key, response.GetIdentity())
+	a.bootstrap = string(response.GetBootstrap())
+	return nil
+}
+
+func (a *agent) renew() error {
+	key, request := csr(a.w.t)
+	conn := a.dial()
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(a.w.t.Context(), patience)
+	defer cancel()
+	response, err := agentv1.NewAgentServiceClient(conn).Renew(ctx, &agentv1.RenewRequest{Csr: request})
+	if err != nil {
+		return err
+	}
+	a.put(key, response.GetIdentity())
+	return nil
+}
+
+func (a *agent) put(key *ecdsa.PrivateKey, id *agentv1.Identity) {
+	a.w.t.Helper()
+	leaf, err := x509.ParseCertificate(id.GetCertificateChain()[0])
+	if err != nil {
+		a.w.t.Fatal(err)
+	}
+	a.key, a.leaf, a.bundle = key, leaf, id.GetBundle()
+}
+
+func (a *agent) inUse() *agentv1.InUse {
+	if a.leaf == nil {
+		return nil
+	}
+	return &agentv1.InUse{BundleId: a.bundle.GetId(), LeafSerial: a.leaf.SerialNumber.Text(16)}
+}
+
+// open starts a session without a word.
+func (a *agent) open() {
+	a.w.t.Helper()
+	a.conn = a.dial()
+	ctx, cancel := context.WithCancel(context.Background())
+	stream, err := agentv1.NewAgentServiceClient(a.conn).Session(ctx)
+	if err != nil {
+		a.w.t.Fatal(err)
+	}
+	a.stream, a.cancel = stream, cancel
+	inbox, end := make(chan *agentv1.ControlMessage, 100), make(chan error, 1)
+	a.inbox, a.end = inbox, end
+	go func() {
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				end <- err
+				close(inbox)
+				return
+			}
+			inbox <- m
+		}
+	}()
+	a.w.t.Cleanup(a.leave)
+}
+
+// leave breaks the session off, as a dead agent does.
+func (a *agent) leave() {
+	if a.conn == nil {
+		return
+	}
+	a.cancel()
+	_ = a.conn.Close()
+	for range a.inbox { // until its reader is done
+	}
+	a.conn = nil
+}
+
+// connect opens a session, says Hello and waits for Welcome.
+func (a *agent) connect(draining bool) {
+	a.w.t.Helper()
+	a.open()
+	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{
+		Version: &agentv1.Version{Sonde: "0.1", Envoy: "1.40.0"}, Features: []string{"a"}, InUse: a.inUse(), Draining: draining,
+	}}})
+	if m := a.receive(); m.GetWelcome().GetVersion().GetSonde() != "1.2.3" {
+		a.w.t.Fatalf("the first message is %v, want Welcome of 1.2.3", m)
+	}
+}
+
+func (a *agent) send(m *agentv1.AgentMessage) {
+	a.w.t.Helper()
+	if err := a.stream.Send(m); err != nil {
+		a.w.t.Fatal(err)
+	}
+}
+
+func (a *agent) receive() *agentv1.ControlMessage {
+	a.w.t.Helper()
+	select {
+	case m, ok := <-a.inbox:
+		if !ok {
+			err := <-a.end
+			a.end <- err
+			a.w.t.Fatalf("session of %s ended: %v", a.name, err)
+		}
+		return m
+	case <-time.After(patience):
+		a.w.t.Fatalf("no message for %s", a.name)
+	}
+	return nil
+}
+
+// ending is why the session ended.
+func (a *agent) ending() error {
+	a.w.t.Helper()
+	select {
+	case err := <-a.end:
+		a.end <- err
+		return err
+	case <-time.After(patience):
+		a.w.t.Fatalf("the session of %s goes on", a.name)
+	}
+	return errors.New("unreachable")
+}
+
+func (a *agent) report() {
+	a.w.t.Helper()
+	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: a.inUse()}})
+}
+
+// obey does what the next message says, and reports it.
+func (a *agent) obey() {
+	a.w.t.Helper()
+	m := a.receive()
+	switch {
+	case m.GetBundle() != nil:
+		a.bundle = m.GetBundle()
+	case m.GetRenewNow() != nil:
+		if err := a.renew(); err != nil {
+			a.w.t.Fatal(err)
+		}
+	default:
+		a.w.t.Fatalf("%s got %v, want Bundle or RenewNow", a.name, m)
+	}
+	a.report()
+}
