@@ -7,6 +7,7 @@ import (
 	"net"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
@@ -67,7 +68,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		defer timer.Stop()
 		s.grpc.GracefulStop()
 	}()
-	err := s.grpc.Serve(limitConns(lis, maxConnections))
+	err := s.grpc.Serve(netutil.LimitListener(lis, maxConnections))
 	cancel()
 	<-stopped
 	if ctx.Err() == nil && err != nil {

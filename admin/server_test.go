@@ -137,51 +137,6 @@ func TestALongRequestIsRefused(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreLimited(t *testing.T) {
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer inner.Close() //nolint:errcheck // the test is over
-	lis := limitConns(inner, 1)
-	accepted := make(chan net.Conn)
-	go func() {
-		defer close(accepted)
-		for {
-			conn, err := lis.Accept()
-			if err != nil {
-				return
-			}
-			accepted <- conn
-		}
-	}()
-	connect := func() net.Conn {
-		t.Helper()
-		conn, err := net.Dial("tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		return conn
-	}
-	connect()
-	first := <-accepted
-	if n, err := connect().Read(make([]byte, 1)); err == nil {
-		t.Errorf("a connection above the limit: read %d bytes, want it closed", n)
-	}
-	for range 2 { // to close twice frees one place
-		_ = first.Close()
-	}
-	connect()
-	second := <-accepted
-	if _, err := connect().Read(make([]byte, 1)); err == nil {
-		t.Error("closing one connection must free one place")
-	}
-	_ = second.Close()
-	_ = inner.Close()
-	<-accepted
-}
-
 func TestServeSaysWhyItEnds(t *testing.T) {
 	server, err := NewServer(newFakes(t).Options)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 )
 
 // Limits of the server: it answers kubelets and Prometheus, a few small requests each second.
@@ -52,7 +53,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 		}
 		stopped <- nil
 	})
-	err := server.Serve(newLimitListener(l, maxConnections))
+	err := server.Serve(netutil.LimitListener(l, maxConnections))
 	if stop() { // ctx has not ended: the listener broke
 		return fmt.Errorf("serve health on %s: %w", l.Addr(), err)
 	}

@@ -3,9 +3,9 @@ package health_test
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
+	"os"
 	"testing"
 	"time"
 
@@ -53,30 +53,38 @@ func TestServe(t *testing.T) {
 	}
 }
 
-func TestServeClosesWhatIsBeyondItsConnections(t *testing.T) {
+func TestServeTakesOneMoreConnectionWhenAnotherEnds(t *testing.T) {
 	address := serve(t)
-	var idle []net.Conn
-	t.Cleanup(func() {
-		for _, conn := range idle {
-			_ = conn.Close()
-		}
-	})
-	for range 64 {
+	dial := func() net.Conn {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
-		idle = append(idle, conn)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
 	}
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
+	var idle net.Conn
+	for range 64 {
+		idle = dial()
+	}
+	late := dial()
+	if _, err := late.Write([]byte("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	idle = append(idle, conn)
-	if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	read := func(limit time.Duration) error {
+		if err := late.SetReadDeadline(time.Now().Add(limit)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := late.Read(make([]byte, 1))
+		return err
+	}
+	if err := read(50 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("one connection too many: %v, want no answer yet", err)
+	}
+	if err := idle.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("one connection too many: %v, want EOF", err)
+	if err := read(5 * time.Second); err != nil {
+		t.Errorf("after another connection has ended: %v, want an answer", err)
 	}
 }

@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"runtime/debug"
-	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -51,7 +49,7 @@ func (cp *controlPlane) bootstrap(_ *meshview.Mesh, p *meshview.Proxy, controlPl
 	if err != nil {
 		return nil, err
 	}
-	data, err := protojson.Marshal(b)
+	data, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(b)
 	if err != nil {
 		return nil, fmt.Errorf("encode the bootstrap of %s: %w", p.ID(), err)
 	}
@@ -106,8 +104,7 @@ func (cp *controlPlane) resources(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.An
 	if !ok {
 		return nil, false
 	}
-	all := slices.Concat(desired.Shared.Of(kinds[kind]), desired.Own.Of(kinds[kind]))
-	slices.SortFunc(all, func(a, b *resource.Resource) int { return strings.Compare(a.Name, b.Name) })
+	all := desired.Of(kinds[kind])
 	bodies := make([]*anypb.Any, len(all))
 	for i, r := range all {
 		bodies[i] = r.Body

@@ -145,9 +145,7 @@ func resourcesOf(desired resource.Desired, kind adminv1.Kind) []*resource.Resour
 		adminv1.KindListeners: resource.Listener, adminv1.KindClusters: resource.Cluster,
 		adminv1.KindEndpoints: resource.Endpoint, adminv1.KindRoutes: resource.Route,
 	}[kind]
-	all := slices.Concat(desired.Shared.Of(t), desired.Own.Of(t))
-	slices.SortFunc(all, func(a, b *resource.Resource) int { return strings.Compare(a.Name, b.Name) })
-	return all
+	return desired.Of(t)
 }
 
 // encode makes JSON of resources.

@@ -3,6 +3,7 @@ package resource
 
 import (
 	"cmp"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -73,4 +74,11 @@ func (d Desired) Get(n Name) *Resource {
 		return r
 	}
 	return d.Shared.Get(n)
+}
+
+// Of returns the resources of a type, sorted by name.
+func (d Desired) Of(t Type) []*Resource {
+	all := slices.Concat(d.Shared.Of(t), d.Own.Of(t))
+	slices.SortFunc(all, func(a, b *Resource) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
