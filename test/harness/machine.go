@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -45,7 +47,8 @@ mtls:
 `, mode)
 }
 
-// Machine is a mesh on one machine: a control plane with a store of files, and its proxies.
+// Machine is a mesh on one machine: a control plane with a store of files, and its proxies. Proxies and
+// applications may be added from several goroutines.
 type Machine struct {
 	// Dir holds everything: store, state and logs. It goes when the machine is closed.
 	Dir string
@@ -54,11 +57,13 @@ type Machine struct {
 	// Agents, Admin and Health are addresses of the control plane, the same after a restart.
 	Agents, Admin, Health string
 
-	options   Options
-	ports     *ports
-	spawner   *spawner
+	options Options
+	ports   *ports
+	spawner *spawner
+	http    *http.Client
+
+	mu        sync.Mutex
 	processes []*Process
-	http      *http.Client
 }
 
 // Start makes a machine and starts its control plane, ready. Close it, also after an error of anything else.
@@ -138,8 +143,17 @@ func (m *Machine) run(name, folder, path string, args ...string) (*Process, erro
 	if err != nil {
 		return nil, err
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.processes = append(m.processes, p)
 	return p, nil
+}
+
+// started are all processes that run, or ran, in the order of their start.
+func (m *Machine) started() []*Process {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.processes)
 }
 
 // wait waits until a process that was just started answers 200 at url.
@@ -266,7 +280,7 @@ func (m *Machine) FreeAddress() (string, error) { return m.ports.takeAddress() }
 func (m *Machine) Logs(lines int) string {
 	var text strings.Builder
 	seen := map[string]bool{}
-	for _, p := range m.processes {
+	for _, p := range m.started() {
 		if !seen[p.Log] {
 			seen[p.Log] = true
 			fmt.Fprintf(&text, "--- %s\n%s\n", filepath.Base(p.Log), p.tail(lines))
@@ -277,7 +291,7 @@ func (m *Machine) Logs(lines int) string {
 
 // Close ends every process and removes every file. Agents go first, so that none of them starts a dead Envoy again.
 func (m *Machine) Close() error {
-	for _, p := range m.processes {
+	for _, p := range m.started() {
 		p.Kill()
 	}
 	m.spawner.close()
