@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -25,6 +26,9 @@ type ConnLimits struct {
 	Unauthenticated int
 	// UnauthenticatedLife is how long each of them may last. Default 30s.
 	UnauthenticatedLife time.Duration
+	// UnauthenticatedBytes is how much is read from each of them, handshake included. Default 256 KiB: a request to join
+	// is a token and a CSR, and the messages of an authenticated proxy may be much larger.
+	UnauthenticatedBytes int64
 }
 
 // Why a connection was closed, as the metric has it.
@@ -42,6 +46,7 @@ func (a *Authority) ServerOptions(l ConnLimits) []grpc.ServerOption {
 	l.HandshakeTimeout = cmp.Or(l.HandshakeTimeout, 5*time.Second)
 	l.Unauthenticated = cmp.Or(l.Unauthenticated, 256)
 	l.UnauthenticatedLife = cmp.Or(l.UnauthenticatedLife, 30*time.Second)
+	l.UnauthenticatedBytes = cmp.Or(l.UnauthenticatedBytes, 256<<10)
 	c := &serverCredentials{
 		TransportCredentials: credentials.NewTLS(a.TLSConfig()),
 		authority:            a,
@@ -74,6 +79,7 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	c.authority.metrics.unauthenticated.Inc()
 	defer c.authority.metrics.unauthenticated.Dec()
 	g := &guardedConn{Conn: raw}
+	g.budget.Store(c.limits.UnauthenticatedBytes)
 	conn, info, err := c.TransportCredentials.ServerHandshake(g)
 	if err != nil {
 		closed.WithLabelValues(closedHandshake).Inc()
@@ -89,6 +95,7 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 		return nil, nil, err
 	}
 	auth.peer = &p
+	g.budget.Store(math.MaxInt64)
 	g.closeAfter(connLife(p.NotAfter.Sub(c.authority.now())), closed.WithLabelValues(closedExpiring).Inc)
 	return conn, auth, nil
 }
@@ -135,10 +142,22 @@ func connLife(left time.Duration) time.Duration {
 type guardedConn struct {
 	net.Conn
 	closed atomic.Bool
+	budget atomic.Int64 // bytes that may still be read
 
 	mu      sync.Mutex
 	timer   *time.Timer
 	cleanup func()
+}
+
+var errTooLong = errors.New("too many bytes on a connection without a client certificate")
+
+// Read implements net.Conn.
+func (g *guardedConn) Read(b []byte) (int, error) {
+	n, err := g.Conn.Read(b)
+	if g.budget.Add(int64(-n)) < 0 {
+		return 0, errTooLong
+	}
+	return n, err
 }
 
 // closeAfter is called once, before the connection is handed on.

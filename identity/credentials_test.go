@@ -5,15 +5,18 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -201,6 +204,41 @@ func TestUnauthenticatedConnectionsAreFewAndShort(t *testing.T) {
 	}
 }
 
+func TestUnauthenticatedConnectionsAreShortInBytes(t *testing.T) {
+	const limit = 64 << 10
+	s := serve(t, ConnLimits{UnauthenticatedBytes: limit})
+	pair, _ := s.certificate(time.Hour)
+	check := func(config *tls.Config, size int) error {
+		conn, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: strings.Repeat("x", size)})
+		return err
+	}
+	tests := map[string]struct {
+		config *tls.Config
+		size   int
+		ends   bool
+	}{
+		"no certificate, under the limit": {s.tls(), limit / 2, false},
+		"no certificate, above it":        {s.tls(), limit, true},
+		"certificate, far above it":       {s.tls(pair), 10 * limit, false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			// Only the connection's end makes the call Unavailable: the server answers all else.
+			err := check(tc.config, tc.size)
+			if got := status.Code(err) == codes.Unavailable; got != tc.ends {
+				t.Errorf("a call with %d bytes: %v, want the connection's end: %v", tc.size, err, tc.ends)
+			}
+		})
+	}
+}
+
 // dialRaw returns nil if the server goes on after the handshake: it sends its HTTP/2 settings.
 func (s *served) dialRaw() error {
 	s.t.Helper()
@@ -243,20 +281,45 @@ func TestHandshakesAreLimited(t *testing.T) {
 
 func TestClientCertificatesAreVerifiedInTheHandshake(t *testing.T) {
 	s := serve(t, ConnLimits{})
-	issue(t, s.authority, "other", "web-1", time.Hour)
-	stranger := open(t, newMemory(), nil)
-	theirs, key := issue(t, stranger, "default", "web-1", time.Hour)
+	other, otherKey := issue(t, s.authority, "other", "web-1", time.Hour)
 	issue(t, s.authority, "default", "web-1", time.Hour)
-	end := s.watch(s.tls(tls.Certificate{Certificate: theirs.Chain, PrivateKey: key}))
-	select {
-	case <-end:
-	case <-time.After(patience):
-		t.Fatal("a certificate of another control plane is served")
+	s.watch(s.tls(tls.Certificate{Certificate: other.Chain, PrivateKey: otherKey}))
+	if got := s.caller(); got.ID() != "other/web-1" {
+		t.Errorf("a proxy of mesh other passes as %s", got.ID())
 	}
-	s.counts(closedHandshake, 1)
-	select {
-	case p := <-s.callers:
-		t.Errorf("the handler was called by %+v", p)
-	default:
+
+	stranger := open(t, newMemory(), nil)
+	theirs, theirKey := issue(t, stranger, "default", "web-1", time.Hour)
+	forger, err := s.authority.open("other", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The CA of mesh other, stolen, signs for mesh default.
+	genuine := parse(t, theirs.Chain[0])
+	forged, err := forger.signing.sign(&x509.Certificate{
+		URIs: genuine.URIs, DNSNames: genuine.DNSNames, KeyUsage: genuine.KeyUsage, ExtKeyUsage: genuine.ExtKeyUsage,
+	}, theirKey.Public(), time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, chain := range map[string][][]byte{
+		"of another control plane": theirs.Chain,
+		"signed by another mesh":   {forged.Raw},
+		"with its CA in the chain": {forged.Raw, forger.signing.cert.Raw},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := s.closed(closedHandshake)
+			select {
+			case <-s.watch(s.tls(tls.Certificate{Certificate: chain, PrivateKey: theirKey})):
+			case <-time.After(patience):
+				t.Fatal("it is served")
+			}
+			s.counts(closedHandshake, before+1)
+			select {
+			case p := <-s.callers:
+				t.Errorf("the handler was called by %+v", p)
+			default:
+			}
+		})
 	}
 }

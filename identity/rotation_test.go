@@ -110,10 +110,13 @@ func TestNoLeafSlipsThroughAStep(t *testing.T) {
 	a := open(t, newMemory(), nil)
 	issue(t, a, "default", "web-0", time.Hour)
 	var running sync.WaitGroup
+	request := Request{Mesh: "default", Dataplane: "web-1", Workload: "web", CSR: newCSR(t, newKey(t), nil)}
 	for range 4 {
 		running.Go(func() {
 			for range 20 {
-				issue(t, a, "default", "web-1", time.Hour)
+				if _, err := a.Issue(request); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}
