@@ -45,7 +45,7 @@ bench: ## run the benchmarks
 
 $(LINT):
 	mkdir -p $(@D)
-	GOBIN=$(@D) GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
 .PHONY: lint
 lint: $(LINT) ## check the style of every module
