@@ -87,9 +87,22 @@ func (b *inbound) chains(in *mesh.Inbound, match *listenerv3.FilterChainMatch) [
 	case b.mode == mesh.ModeStrict:
 		return []*listenerv3.FilterChain{b.chain(in, match, b.socket)}
 	case b.inspected(in):
-		return []*listenerv3.FilterChain{b.chain(in, meshTLS(match), b.socket), b.chain(in, match, nil)}
+		return []*listenerv3.FilterChain{b.chain(in, meshTLS(match), b.socket), b.ownTLS(in, match), b.chain(in, match, nil)}
 	default:
 		return []*listenerv3.FilterChain{b.chain(in, match, nil)}
+	}
+}
+
+// ownTLS carries the application's own TLS to it, whatever is spoken within. It needs a chain of its own: where one chain
+// names a transport protocol, Envoy looks no further than those that name it.
+func (b *inbound) ownTLS(in *mesh.Inbound, match *listenerv3.FilterChainMatch) *listenerv3.FilterChain {
+	cluster := inboundClusterName(b.dataplane, in)
+	own := meshTLS(match)
+	own.ApplicationProtocols = nil
+	return &listenerv3.FilterChain{
+		Name:             cluster + ":tls",
+		FilterChainMatch: own,
+		Filters:          []*listenerv3.Filter{tcpFilter(tcpProxy(inboundStat(in), cluster, 1))},
 	}
 }
 
