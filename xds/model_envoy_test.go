@@ -188,7 +188,6 @@ func (e *envoy) unsubscribe(n resource.Name) {
 	delete(e.named, n)
 	delete(e.ghosts, n)
 	delete(e.answered, n)
-	delete(e.broken, n)
 }
 
 // needs are the endpoints of clusters, and the routes of listeners in use and warming.

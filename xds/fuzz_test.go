@@ -1,0 +1,124 @@
+package xds
+
+import (
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// A fuzz input is a sequence of requests, each with its length before it. An empty one changes what the proxy should
+// have. Whatever comes, no request may panic, and next must come to an end.
+
+var fuzzViews = []string{
+	"CDS a@1 b@1 EDS a@1 b@1 LDS l@1 RDS r@1",
+	"CDS a@2 EDS a@1 c@1 LDS l@2 m@1 RDS r@1",
+	"CDS",
+	"CDS static@1 b@1 EDS b@2 LDS m@1 RDS r@2 q@1",
+}
+
+func fuzzClient(t *testing.T, sotw bool, data []byte, receive func(*client, []byte) error) {
+	c := newClient(sotw)
+	views := 0
+	for len(data) > 0 {
+		request, n := protowire.ConsumeBytes(data)
+		if n < 0 {
+			return
+		}
+		data = data[n:]
+		if len(request) == 0 {
+			c.want(resource.Desired{Shared: setOf(t, fuzzViews[views%len(fuzzViews)], c.desired.Shared)})
+			views++
+		} else if receive(c, request) != nil {
+			return // which ends the stream
+		}
+		c.status()
+		for range 10_000 {
+			r := c.next()
+			if r == nil {
+				break
+			}
+			if sotw {
+				r.state()
+			} else {
+				r.delta()
+			}
+			if len(r.topic.inFlight) > maxInFlight {
+				t.Fatal("more in flight than the window has")
+			}
+		}
+		if c.next() != nil {
+			t.Fatal("responses without end")
+		}
+	}
+}
+
+func fuzzInput(f *testing.F, messages ...proto.Message) []byte {
+	f.Helper()
+	var data []byte
+	for _, m := range messages {
+		var body []byte
+		if m != nil {
+			var err error
+			if body, err = proto.Marshal(m); err != nil {
+				f.Fatal(err)
+			}
+		}
+		data = protowire.AppendBytes(data, body)
+	}
+	return data
+}
+
+func FuzzDeltaRequests(f *testing.F) {
+	first := func(kind string, names ...string) *discoveryv3.DeltaDiscoveryRequest {
+		return ask("m/a", kind, names...)
+	}
+	versions := first("CDS")
+	versions.InitialResourceVersions = map[string]string{"a": "1", "z": "9", "": ""}
+	answer := func(kind, nonce, nack string) *discoveryv3.DeltaDiscoveryRequest {
+		return ack(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: string(shortTypes[kind]), Nonce: nonce}, nack)
+	}
+	f.Add(fuzzInput(f, nil, first("CDS"), first("EDS", "a", "b", "x"), answer("CDS", "1", ""), first("LDS"), first("RDS", "r"), nil, nil))
+	f.Add(fuzzInput(f, versions, nil, first("LDS", "*", "l"), answer("CDS", "1", "Error adding/updating cluster(s) a: why"), nil))
+	f.Add(fuzzInput(f, nil, first("EDS", "a", "b"), answer("EDS", "1", "no"), answer("EDS", "2", "no"), nil, answer("EDS", "99", "")))
+	f.Add(fuzzInput(f, nil, first("CDS", "*"), &discoveryv3.DeltaDiscoveryRequest{
+		TypeUrl: string(resource.Cluster), ResourceNamesUnsubscribe: []string{"*", "a"}, ResponseNonce: "1",
+	}, nil))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		fuzzClient(t, false, data, func(c *client, body []byte) error {
+			r := &discoveryv3.DeltaDiscoveryRequest{}
+			if err := proto.Unmarshal(body, r); err != nil {
+				return err
+			}
+			_, err := c.receiveDelta(r)
+			return err
+		})
+	})
+}
+
+func FuzzSotwRequests(f *testing.F) {
+	request := func(kind, nonce, nack string, names ...string) *discoveryv3.DiscoveryRequest {
+		r := &discoveryv3.DiscoveryRequest{TypeUrl: string(shortTypes[kind]), ResponseNonce: nonce, ResourceNames: names}
+		if nack != "" {
+			r.ErrorDetail = &statuspb.Status{Message: nack}
+		}
+		return r
+	}
+	f.Add(fuzzInput(f, nil, request("CDS", "", ""), request("EDS", "", "", "a", "x"), request("CDS", "1", ""), request("LDS", "", ""), nil, nil))
+	f.Add(fuzzInput(f, nil, request("LDS", "", "", "*", "l"), nil, request("LDS", "1", "Error adding/updating listener(s) l: no"), request("LDS", "1", "")))
+	f.Add(fuzzInput(f, request("EDS", "", "", "a", "b"), nil, request("EDS", "1", "no", "a", "b"), request("EDS", "9", "", "c"), nil))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		fuzzClient(t, true, data, func(c *client, body []byte) error {
+			r := &discoveryv3.DiscoveryRequest{}
+			if err := proto.Unmarshal(body, r); err != nil {
+				return err
+			}
+			_, err := c.receiveSotw(r)
+			return err
+		})
+	})
+}

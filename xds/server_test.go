@@ -1,0 +1,321 @@
+package xds
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+func TestServeDelta(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	p := w.delta().listen()
+	p.send(ask("m/a", "CDS"))
+	p.quiet() // in no view yet
+
+	w.want("m/a", "CDS x@1 EDS x@1 LDS l@1")
+	r := p.next()
+	expect(t, said(r), "CDS x@1")
+	p.send(ask("", "EDS", "x"))
+	e := p.next()
+	expect(t, said(e), "EDS x@1")
+	p.send(ack(r, ""))
+	p.send(ack(e, ""))
+	p.send(ask("", "LDS"))
+	l := p.next()
+	expect(t, said(l), "LDS l@1")
+	p.send(ack(l, ""))
+
+	w.want("m/a", "CDS x@1 EDS x@2 LDS l@1")
+	expect(t, said(p.next()), "EDS x@2")
+	w.want("m/b", "CDS other@1")
+	p.quiet()
+
+	p.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(resource.Endpoint), ResourceNamesUnsubscribe: []string{"x"}})
+	p.send(ask("", "EDS", "y"))
+	expect(t, said(p.next()), "EDS -y")
+	w.want("m/a", "CDS x@1 EDS x@3 LDS l@1")
+	p.quiet()
+	p.send(ask("", "EDS", "x"))
+	expect(t, said(p.next()), "EDS x@3")
+	p.send(ask("", "EDS", "x"))
+	expect(t, said(p.next()), "EDS x@3")
+
+	if err := p.stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, <-p.ended, io.EOF)
+}
+
+func TestServeSotw(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	w.want("m/a", "CDS x@1 y@1 EDS x@1 y@1")
+	p := w.sotw().listen()
+	p.send(&discoveryv3.DiscoveryRequest{Node: nodeOf("m/a"), TypeUrl: string(resource.Cluster)})
+	r := p.next()
+	expect(t, saidSotw(r), "CDS x@1 y@1")
+	p.send(&discoveryv3.DiscoveryRequest{TypeUrl: string(resource.Endpoint), ResourceNames: []string{"x", "y", "z"}})
+	e := p.next()
+	if got := saidSotw(e); !strings.HasPrefix(got, "EDS x@1 y@1 ") {
+		t.Fatalf("got %q", got)
+	}
+	p.send(&discoveryv3.DiscoveryRequest{TypeUrl: string(resource.Cluster), VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()})
+	p.send(&discoveryv3.DiscoveryRequest{
+		TypeUrl: string(resource.Endpoint), VersionInfo: e.GetVersionInfo(), ResponseNonce: e.GetNonce(), ResourceNames: []string{"x", "y", "z"},
+	})
+	p.quiet()
+
+	w.want("m/a", "CDS x@1 y@2 EDS x@1 y@1")
+	r = p.next()
+	expect(t, saidSotw(r), "CDS x@1 y@2")
+	expect(t, saidSotw(p.next()), "EDS y@1")
+	p.send(&discoveryv3.DiscoveryRequest{
+		TypeUrl: string(resource.Cluster), ResponseNonce: r.GetNonce(), ErrorDetail: &statuspb.Status{Message: "no"},
+	})
+	w.until("the NACK is reported", func() bool { return w.metric("sonde_xds_nacks_total") == 1 })
+	expect(t, w.server.Status()[0].Types[0].NACKs[0].Name, "y")
+}
+
+func TestReconnectGetsWhatChanged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	w.want("m/a", "CDS x@1 y@1")
+	p := w.delta().listen()
+	p.send(ask("m/a", "CDS"))
+	r := p.next()
+	expect(t, said(r), "CDS x@1 y@1")
+	p.send(ack(r, ""))
+	p.end()
+	w.until("the stream is gone", func() bool { return len(w.server.Status()) == 0 })
+	w.want("m/a", "CDS x@1 z@1")
+
+	again := w.delta().listen()
+	first := ask("m/a", "CDS")
+	first.InitialResourceVersions = map[string]string{"x": "1", "y": "1"}
+	again.send(first)
+	r = again.next()
+	expect(t, said(r), "CDS z@1")
+	again.quiet()
+	again.send(ack(r, ""))
+	expect(t, said(again.next()), "CDS -y")
+}
+
+func TestStreamErrors(t *testing.T) {
+	t.Parallel()
+	manyNames := make([]string, maxNames+1)
+	for i := range manyNames {
+		manyNames[i] = fmt.Sprint("n", i)
+	}
+	tests := map[string]struct {
+		requests []*discoveryv3.DeltaDiscoveryRequest
+		code     codes.Code
+		text     string
+	}{
+		"no request":         {nil, codes.DeadlineExceeded, "no request within"},
+		"no node":            {[]*discoveryv3.DeltaDiscoveryRequest{ask("", "CDS")}, codes.InvalidArgument, "must have node.id"},
+		"a long node":        {[]*discoveryv3.DeltaDiscoveryRequest{ask(strings.Repeat("x", 2000), "CDS")}, codes.InvalidArgument, "2000 bytes"},
+		"another's node":     {[]*discoveryv3.DeltaDiscoveryRequest{ask("stranger", "CDS")}, codes.PermissionDenied, "certificate is of another"},
+		"status of the peer": {[]*discoveryv3.DeltaDiscoveryRequest{ask("expired", "CDS")}, codes.Unauthenticated, "has expired"},
+		"node changes":       {[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "CDS"), ask("m/b", "EDS")}, codes.PermissionDenied, `cannot become node "m/b"`},
+		"unknown type":       {[]*discoveryv3.DeltaDiscoveryRequest{{Node: nodeOf("m/a"), TypeUrl: "x.y/z"}}, codes.InvalidArgument, `"x.y/z" is not served; known are`},
+		"no type":            {[]*discoveryv3.DeltaDiscoveryRequest{{Node: nodeOf("m/a")}}, codes.InvalidArgument, `"" is not served`},
+		"long name":          {[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "EDS", strings.Repeat("x", 2000))}, codes.InvalidArgument, "1 to 1024 bytes"},
+		"many names":         {[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "EDS", manyNames...)}, codes.ResourceExhausted, "20001 names"},
+		"many names in two": {
+			[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "EDS", manyNames[:maxNames]...), ask("m/a", "EDS", manyNames[maxNames:]...)},
+			codes.ResourceExhausted, "subscribed to 20001 names",
+		},
+		"large message": {[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "EDS", strings.Repeat("x", MaxMessageSize))}, codes.ResourceExhausted, "larger than max"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first := time.Minute
+			if tc.requests == nil {
+				first = 20 * time.Millisecond
+			}
+			w := newWorld(t, Options{FirstMessage: first})
+			p := w.delta().listen()
+			for _, r := range tc.requests {
+				p.send(r)
+			}
+			p.endsWith(tc.code, tc.text)
+			w.until("the stream is gone", func() bool { return w.metric("sonde_xds_streams") == 0 })
+		})
+	}
+}
+
+func TestNewestStreamsOfANodeStay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{StreamsPerNode: 2})
+	w.want("m/a", "CDS x@1")
+	first := w.delta().listen()
+	first.send(ask("m/a", "CDS"))
+	first.next()
+	second := w.delta().listen()
+	second.send(ask("m/a", "CDS"))
+	second.next()
+	third := w.delta().listen()
+	third.send(ask("m/a", "CDS"))
+	third.next()
+	first.endsWith(codes.Aborted, `node "m/a" has opened 2 newer streams`)
+	second.quiet()
+	w.until("the first is gone", func() bool { return len(w.server.Status()) == 2 })
+	if got := w.source.called(); strings.Contains(got, "detach") {
+		t.Errorf("calls are %s", got)
+	}
+	second.end()
+	third.end()
+	w.until("detached", func() bool { return strings.HasSuffix(w.source.called(), "detach m/a") })
+	expect(t, strings.Count(w.source.called(), "detach"), 1)
+}
+
+func TestWhatIsPublishedWhileAttachingIsNewer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	w.source.desired["m/a"] = resource.Desired{Shared: setOf(t, "CDS x@1", nil)}
+	w.source.attach = func(id string) { // which has read version 1 already
+		w.server.Publish(map[string]resource.Desired{id: {Shared: setOf(t, "CDS x@2", nil)}})
+	}
+	p := w.delta().listen()
+	p.send(ask("m/a", "CDS"))
+	expect(t, said(p.next()), "CDS x@2")
+	p.quiet()
+}
+
+func TestNACKIsReported(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	w.want("m/a", "LDS l@1 m@1")
+	p := w.delta().listen()
+	p.send(ask("m/a", "LDS"))
+	r := p.next()
+	p.send(ack(r, "Error adding/updating listener(s) m: cannot bind '127.0.0.1:1': Address already in use"))
+	r = p.next()
+	expect(t, said(r), "LDS l@1")
+	p.send(ack(r, ""))
+	w.until("the ACK is noted", func() bool { return w.server.Status()[0].Types[0].Acked == r.GetNonce() })
+
+	st := w.server.Status()[0]
+	expect(t, st.Node, "m/a")
+	expect(t, st.Delta && st.Known && !st.Late, true)
+	listeners := st.Types[0]
+	expect(t, len(listeners.NACKs), 1)
+	n := listeners.NACKs[0]
+	expect(t, n.Name+"@"+n.Version, "m@1")
+	if !strings.Contains(n.Reason, "Address already in use") || n.At.IsZero() {
+		t.Errorf("NACK = %+v", n)
+	}
+	expect(t, w.metric("sonde_xds_nacks_total"), 1)
+	for _, word := range []string{"proxy refused a resource", "node=m/a", "type=listener", "resource=m", "version=1", "Address already in use"} {
+		if !strings.Contains(w.log.String(), word) {
+			t.Errorf("log lacks %q:\n%s", word, w.log)
+		}
+	}
+	w.want("m/a", "LDS l@1 m@2")
+	expect(t, said(p.next()), "LDS m@2")
+}
+
+func TestLateProxyIsReportedAndServedOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{AckTimeout: time.Nanosecond})
+	w.want("m/a", "CDS x@1 EDS x@1")
+	p := w.delta().listen()
+	p.send(ask("m/a", "CDS"))
+	p.next()
+	w.until("it is late", func() bool { return w.metric("sonde_xds_streams_late") == 1 })
+	if st := w.server.Status()[0]; !st.Late || st.Types[0].Unanswered.IsZero() {
+		t.Errorf("Status() = %+v", st)
+	}
+	p.send(ask("", "EDS", "x"))
+	expect(t, said(p.next()), "EDS x@1")
+}
+
+// big is a set whose one cluster does not fit into the buffers of a connection that nobody reads.
+func big(version int) resource.Desired {
+	return resource.Desired{Shared: resource.NewSet(&resource.Resource{
+		Type: resource.Cluster, Name: "x", Version: strconv.Itoa(version),
+		Body: &anypb.Any{TypeUrl: string(resource.Cluster), Value: bytes.Repeat([]byte("x"), 1<<20)},
+	})}
+}
+
+func TestAClientThatStopsReading(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	deaf, other := w.delta(), w.delta().listen()
+	deaf.send(ask("m/deaf", "CDS"))
+	other.send(ask("m/other", "CDS"))
+	w.until("both are there", func() bool { return len(w.server.Status()) == 2 })
+
+	const changes = 200
+	for i := 1; i <= changes; i++ {
+		began := time.Now()
+		w.server.Publish(map[string]resource.Desired{"m/deaf": big(i), "m/other": {Shared: setOf(t, fmt.Sprint("CDS x@", i), nil)}})
+		r := other.next()
+		expect(t, said(r), fmt.Sprint("CDS x@", i))
+		other.send(ack(r, ""))
+		if took := time.Since(began); took > soon/2 {
+			t.Fatalf("the other proxy waited %s", took)
+		}
+	}
+	// It holds what gRPC has taken, what is with the sender and the newest, not what came between.
+	for _, st := range w.server.Status() {
+		if st.Node == "m/deaf" && (st.Types[0].Pending > 1 || st.Types[0].Sent > "2") {
+			t.Errorf("Status() = %+v", st)
+		}
+	}
+	deaf.listen()
+	expect(t, said(deaf.next()), "CDS x@1")
+	second := said(deaf.next())
+	expect(t, said(deaf.next()), fmt.Sprint("CDS x@", changes))
+	t.Logf("between the first and the last it got %s alone", second)
+	deaf.quiet()
+}
+
+func TestAClientThatNeverReadsIsEnded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{SendTimeout: 50 * time.Millisecond})
+	w.source.desired["m/deaf"] = big(1)
+	deaf := w.delta()
+	deaf.send(ask("m/deaf", "CDS"))
+	w.until("gRPC has taken the first", func() bool {
+		all := w.server.Status()
+		return len(all) > 0 && len(all[0].Types) > 0 && all[0].Types[0].Sent == "1"
+	})
+	w.server.Publish(map[string]resource.Desired{"m/deaf": big(2)})
+	w.until("the stream is ended", func() bool {
+		return len(w.server.Status()) == 0 && strings.Contains(w.log.String(), "has not read for")
+	})
+}
+
+func TestManyProxiesFollowOneChange(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	var proxies []*proxy[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]
+	all := map[string]resource.Desired{}
+	one := resource.Desired{Shared: setOf(t, "CDS x@1", nil)}
+	for i := range 50 {
+		id := fmt.Sprint("m/", i)
+		w.source.desired[id], all[id] = one, resource.Desired{Shared: one.Shared.With([]*resource.Resource{res(resource.Cluster, "x@2")}, nil)}
+		p := w.delta().listen()
+		p.send(ask(id, "CDS"))
+		expect(t, said(p.next()), "CDS x@1")
+		proxies = append(proxies, p)
+	}
+	w.server.Publish(all)
+	for _, p := range proxies {
+		expect(t, said(p.next()), "CDS x@2")
+	}
+}
