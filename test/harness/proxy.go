@@ -27,6 +27,10 @@ type ProxyOptions struct {
 	Outbound []string
 	// Labels of the Dataplane.
 	Labels map[string]string
+	// Mesh of the Dataplane. Default "default".
+	Mesh string
+	// Envoy is the binary that the agent starts. Default that of the machine's Programs.
+	Envoy string
 	// AgentArgs are added to the agent's.
 	AgentArgs []string
 }
@@ -51,6 +55,12 @@ type Proxy struct {
 func (m *Machine) Prepare(o ProxyOptions) (*Proxy, error) {
 	if o.Protocol == "" {
 		o.Protocol = "http"
+	}
+	if o.Mesh == "" {
+		o.Mesh = "default"
+	}
+	if o.Envoy == "" {
+		o.Envoy = m.options.Programs.Envoy
 	}
 	p := &Proxy{ProxyOptions: o, Outbounds: map[string]string{}, Ready: true, machine: m}
 	for _, a := range []*string{&p.AppAddress, &p.Inbound, &p.Admin} {
@@ -124,7 +134,7 @@ func (p *Proxy) YAML() string {
 		})
 	}
 	dataplane := object{
-		"type": "Dataplane", "mesh": "default", "name": p.Name,
+		"type": "Dataplane", "mesh": p.Mesh, "name": p.Name,
 		"networking": object{"address": "127.0.0.1", "inbound": []object{inbound}, "outbound": outbound},
 	}
 	if len(p.Labels) > 0 {
@@ -150,18 +160,34 @@ func (p *Proxy) StartApp(ctx context.Context) error {
 
 // StartAgent makes a token and starts the agent, which starts Envoy.
 func (p *Proxy) StartAgent(ctx context.Context) error {
-	token, err := p.machine.Ctl(ctx, "generate", "dataplane-token", "--name="+p.Name, "--mesh=default", "--workload="+p.workload())
+	if err := p.MakeToken(ctx); err != nil {
+		return err
+	}
+	return p.RunAgent()
+}
+
+// MakeToken makes the token that the agent joins with.
+func (p *Proxy) MakeToken(ctx context.Context) error {
+	token, err := p.machine.Ctl(ctx, "generate", "dataplane-token", "--name="+p.Name, "--mesh="+p.Mesh, "--workload="+p.workload())
 	if err != nil {
 		return err
 	}
-	tokenFile := filepath.Join(p.machine.Dir, p.Name+".token")
-	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
-		return err
-	}
+	return p.SetToken(token)
+}
+
+// SetToken makes it the token that the agent joins with.
+func (p *Proxy) SetToken(token string) error {
+	return os.WriteFile(p.tokenFile(), []byte(token), 0o600)
+}
+
+func (p *Proxy) tokenFile() string { return filepath.Join(p.machine.Dir, p.Name+".token") }
+
+// RunAgent starts the agent, with the token that was made before.
+func (p *Proxy) RunAgent() (err error) {
 	args := append([]string{
 		"run", "--cp-address=" + p.machine.Agents, "--ca-cert-file=" + filepath.Join(p.machine.StateDir(), "serving-ca.crt"),
-		"--name=" + p.Name, "--mesh=default", "--dataplane-token-file=" + tokenFile, "--admin-addr=" + p.Admin,
-		"--work-dir=" + p.Dir(), "--envoy-path=" + p.machine.options.Programs.Envoy,
+		"--name=" + p.Name, "--mesh=" + p.Mesh, "--dataplane-token-file=" + p.tokenFile(), "--admin-addr=" + p.Admin,
+		"--work-dir=" + p.Dir(), "--envoy-path=" + p.Envoy,
 	}, p.AgentArgs...)
 	p.Agent, err = p.machine.run(p.Name+" agent", p.machine.Dir, p.machine.options.Programs.Agent, args...)
 	return err

@@ -1,0 +1,82 @@
+package harness
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// IdentityFile is where the agent keeps certificate and key for Envoy, CAFile what Envoy trusts.
+func (p *Proxy) IdentityFile() string { return filepath.Join(p.Dir(), "sds", "identity.json") }
+
+// CAFile is where the agent keeps for Envoy what it trusts.
+func (p *Proxy) CAFile() string { return filepath.Join(p.Dir(), "sds", "ca.json") }
+
+// sdsFile is what Envoy reads of either file.
+type sdsFile struct {
+	Resources []struct {
+		Certificate struct {
+			Chain inline `json:"certificate_chain"`
+			Key   inline `json:"private_key"`
+		} `json:"tls_certificate"`
+		Validation struct {
+			CA inline `json:"trusted_ca"`
+		} `json:"validation_context"`
+	} `json:"resources"`
+}
+
+type inline struct {
+	PEM string `json:"inline_string"`
+}
+
+func readSDS(path string) (*sdsFile, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var f sdsFile
+	if err := json.Unmarshal(data, &f); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", path, err)
+	}
+	if len(f.Resources) != 1 {
+		return nil, fmt.Errorf("decode %s: it has %d resources, want 1", path, len(f.Resources))
+	}
+	return &f, nil
+}
+
+// Identity is the certificate and the key that the proxy has now.
+func (p *Proxy) Identity() (tls.Certificate, error) {
+	f, err := readSDS(p.IdentityFile())
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	c := f.Resources[0].Certificate
+	return tls.X509KeyPair([]byte(c.Chain.PEM), []byte(c.Key.PEM))
+}
+
+// Trusted are the certificates of the authorities that the proxy trusts now.
+func (p *Proxy) Trusted() ([]*x509.Certificate, error) {
+	f, err := readSDS(p.CAFile())
+	if err != nil {
+		return nil, err
+	}
+	var all []*x509.Certificate
+	for rest := []byte(f.Resources[0].Validation.CA.PEM); ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return all, nil
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+}
+
+// Processes are the ids of those that run in the proxy's folder: Envoys, also of an agent that has ended.
+func (p *Proxy) Processes() ([]int, error) { return below(p.Dir()) }

@@ -1,0 +1,91 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ProxyState is what sondectl says of a proxy.
+type ProxyState struct {
+	// Agent is nil while it has no session.
+	Agent *struct {
+		LeafSerial string `json:"leafSerial"`
+	} `json:"agent"`
+	Streams []struct {
+		ConnectedSince time.Time `json:"connectedSince"`
+		Types          []struct {
+			Kind   string `json:"kind"`
+			Synced bool   `json:"synced"`
+		} `json:"types"`
+	} `json:"streams"`
+	Draining bool `json:"draining"`
+}
+
+// State asks sondectl for the proxy.
+func (p *Proxy) State(ctx context.Context) (*ProxyState, error) {
+	out, err := p.machine.Ctl(ctx, "get", "proxy", p.Name, "--mesh="+p.Mesh, "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	var states []*ProxyState
+	if err := json.Unmarshal([]byte(out), &states); err != nil {
+		return nil, fmt.Errorf("decode what sondectl prints: %w", err)
+	}
+	if len(states) != 1 {
+		return nil, fmt.Errorf("sondectl knows %d proxies %s, want 1", len(states), p.Name)
+	}
+	return states[0], nil
+}
+
+// Synced is an error unless agent and Envoy are connected, and Envoy has all four types of resources that it should have.
+func (p *Proxy) Synced(ctx context.Context) error {
+	s, err := p.State(ctx)
+	if err != nil {
+		return err
+	}
+	if s.Agent == nil || len(s.Streams) != 1 {
+		return errors.New("agent or Envoy is not connected")
+	}
+	if len(s.Streams[0].Types) < 2 { // clusters and listeners at least
+		return errors.New("its Envoy has not asked for everything yet")
+	}
+	for _, t := range s.Streams[0].Types {
+		if !t.Synced {
+			return fmt.Errorf("%s are not in place", t.Kind)
+		}
+	}
+	return nil
+}
+
+// Received describes all that Envoy got from the control plane, and when it last did: it stays the same as long as nothing
+// comes.
+func (p *Proxy) Received(ctx context.Context) ([]string, error) {
+	stats, err := p.Stats(ctx, `(cluster_manager\.cds|listener_manager\.lds|cluster\..*)\.update_(success|rejected)`)
+	if err != nil {
+		return nil, err
+	}
+	if stats["cluster_manager.cds.update_success"] == 0 || stats["listener_manager.lds.update_success"] == 0 {
+		return nil, fmt.Errorf("the Envoy of %s does not count its updates: %v", p.Name, stats)
+	}
+	dump, err := p.EnvoyGet(ctx, "/config_dump?include_eds")
+	if err != nil {
+		return nil, err
+	}
+	var lines []string
+	for line := range strings.Lines(dump) {
+		if strings.Contains(line, `"version_info"`) || strings.Contains(line, `"last_updated"`) {
+			lines = append(lines, strings.Trim(line, " ,\n"))
+		}
+	}
+	slices.Sort(lines)
+	for _, name := range slices.Sorted(maps.Keys(stats)) {
+		lines = append(lines, fmt.Sprintf("%s: %d", name, stats[name]))
+	}
+	return lines, nil
+}
