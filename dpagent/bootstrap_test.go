@@ -24,6 +24,7 @@ func bootstrap(t testing.TB, p ports) []byte {
 }
 
 var bootstrapTemplate = template.Must(template.New("bootstrap").Parse(`{
+"node": {"id": "default/web-1", "cluster": "web"},
 "admin": {"address": {"pipe": {"path": "admin.sock", "mode": 384}}},
 "overload_manager": {"resource_monitors": [{"name": "envoy.resource_monitors.global_downstream_max_connections", "typed_config": {
   "@type": "type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
@@ -47,8 +48,11 @@ var bootstrapTemplate = template.Must(template.New("bootstrap").Parse(`{
   "stat_prefix": "inbound_{{.TCP}}", "cluster": "inbound:{{.TCPApp}}"}}]}]},{{end}}
 {{if .MTLS}}{"name": "inbound:127.0.0.1:{{.MTLS}}", "stat_prefix": "inbound_{{.MTLS}}", "traffic_direction": "INBOUND",
  "address": {"socket_address": {"address": "127.0.0.1", "port_value": {{.MTLS}}}},
- "filter_chains": [{"filters": [{"name": "direct", "typed_config": {
-  "@type": "type.googleapis.com/envoy.extensions.filters.network.direct_response.v3.Config", "response": {"inline_string": "hello"}}}],
+ "filter_chains": [{"filters": [{"name": "http", "typed_config": {
+  "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+  "stat_prefix": "inbound_{{.MTLS}}",
+  "route_config": {"virtual_hosts": [{"name": "a", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "direct_response": {"status": 200, "body": {"inline_string": "hello"}}}]}]},
+  "http_filters": [{"name": "router", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}]}}],
  "transport_socket": {"name": "tls", "typed_config": {
   "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
   "require_client_certificate": true,

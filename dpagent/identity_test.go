@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -37,8 +38,11 @@ func call(t testing.TB, port int, by *authority) (*x509.Certificate, error) {
 	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if body, err := io.ReadAll(conn); string(body) != "hello" {
-		return nil, fmt.Errorf("%q, %w", body, err)
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n"); err != nil {
+		return nil, err
+	}
+	if body, err := io.ReadAll(conn); !strings.HasSuffix(string(body), "\r\nhello") {
+		return nil, fmt.Errorf("answer %q: %w", body, errors.Join(err, io.ErrUnexpectedEOF))
 	}
 	return conn.ConnectionState().PeerCertificates[0], nil
 }
