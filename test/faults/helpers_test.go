@@ -209,3 +209,11 @@ func logged(t *testing.T, p *harness.Process, text string) {
 		return err
 	})
 }
+
+// statusOf is the answer over HTTP that an error is about; its Code is 0 if it is about none.
+func statusOf(err error) *harness.StatusError {
+	if status, ok := errors.AsType[*harness.StatusError](err); ok {
+		return status
+	}
+	return &harness.StatusError{}
+}

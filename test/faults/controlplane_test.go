@@ -1,0 +1,98 @@
+package faults
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// TestControlPlaneKilled kills the control plane again and again: calls go on, and when it is back it has nothing to send,
+// until something changes.
+func TestControlPlaneKilled(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 0)
+	proxies := add(t, m,
+		harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b", "t"}},
+		harness.ProxyOptions{Name: "b-1", Service: "b"}, harness.ProxyOptions{Name: "b-2", Service: "b"},
+		harness.ProxyOptions{Name: "t-1", Service: "t", Protocol: "tcp"})
+	a, b1, b2 := proxies[0], proxies[1], proxies[2]
+	endpoints(t, a, "b", b1, b2)
+	synced(t, proxies...)
+	load := startLoad(t, append(httpCallers(a, "b"), tcpCallers(a, "t")...)...)
+	more(t, load, 20)
+
+	for round := range 4 {
+		before := receivedBy(t, proxies)
+		m.ControlPlane.Kill()
+		more(t, load, 100)
+		must(t, m.StartControlPlane(t.Context()))
+		synced(t, proxies...)
+		more(t, load, 50)
+		if diff := cmp.Diff(before, receivedBy(t, proxies)); diff != "" {
+			t.Errorf("round %d: Envoys were sent something (-before +after):\n%s", round, diff)
+		}
+		if requests, resources := requestsAndResources(t, m); requests == 0 || resources != 0 {
+			t.Errorf("round %d: the control plane has answered %v requests with %v resources, want some with none", round, requests, resources)
+		}
+		must(t, b2.SetReady(false)) // what counts above counts
+		endpoints(t, a, "b", b1)
+		if _, resources := requestsAndResources(t, m); resources == 0 {
+			t.Errorf("round %d: an endpoint changed, and no resource was sent", round)
+		}
+		must(t, b2.SetReady(true))
+		endpoints(t, a, "b", b1, b2)
+		synced(t, proxies...)
+	}
+	held(t, load)
+}
+
+func receivedBy(t *testing.T, proxies []*harness.Proxy) map[string][]string {
+	t.Helper()
+	all := map[string][]string{}
+	for _, p := range proxies {
+		var err error
+		all[p.Name], err = p.Received(t.Context())
+		must(t, err)
+	}
+	return all
+}
+
+// requestsAndResources is what ADS has received and sent since the control plane was started.
+func requestsAndResources(t *testing.T, m *harness.Machine) (requests, resources float64) {
+	t.Helper()
+	for name, value := range metrics(t, m) {
+		switch {
+		case strings.HasPrefix(name, "sonde_xds_requests_total{"):
+			requests += value
+		case strings.HasPrefix(name, "sonde_xds_resources_total{"):
+			resources += value
+		}
+	}
+	return requests, resources
+}
+
+// TestAgentWaits starts an agent while the control plane is away.
+func TestAgentWaits(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 0)
+	p := prepare(t, m, harness.ProxyOptions{Name: "a-1", Service: "a"})
+	must(t, p.Declare())
+	must(t, p.StartApp(t.Context()))
+	must(t, p.MakeToken(t.Context()))
+	m.ControlPlane.Kill()
+	must(t, p.RunAgent())
+	logged(t, p.Agent, "control plane not reached, the agent keeps trying")
+	if _, err := m.Get(t.Context(), "http://"+p.Admin+"/livez"); err != nil {
+		t.Errorf("the agent waits and is not live: %v", err)
+	}
+	_, err := m.Get(t.Context(), "http://"+p.Admin+"/readyz?verbose")
+	if status := statusOf(err); status.Code != 503 || !strings.Contains(status.Body, "connection refused") {
+		t.Errorf("the agent waits; its readiness is %v, want 503 and why", err)
+	}
+	must(t, m.StartControlPlane(t.Context()))
+	must(t, p.WaitReady(t.Context()))
+	synced(t, p)
+}

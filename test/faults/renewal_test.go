@@ -1,0 +1,103 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// shortLife is the shortest that a Mesh may say for certificates.
+const shortLife = 10 * time.Second
+
+// TestRenewal lets every certificate be renewed several times under load, with new connections all the time.
+func TestRenewal(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, shortLife)
+	proxies := add(t, m,
+		harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b", "t"}},
+		harness.ProxyOptions{Name: "b-1", Service: "b"}, harness.ProxyOptions{Name: "t-1", Service: "t", Protocol: "tcp"})
+	a, b := proxies[0], proxies[1]
+	synced(t, proxies...)
+	load := startLoad(t, append(httpCallers(a, "b"), tcpCallers(a, "t")...)...)
+
+	const renewals = 3
+	seen := map[string]map[string]bool{}
+	poll(t, "renewals in each Envoy", func(ctx context.Context) error {
+		var amiss error
+		for _, p := range proxies {
+			all, err := certificates(ctx, p)
+			if err != nil {
+				return err
+			}
+			if seen[p.Name] == nil {
+				seen[p.Name] = map[string]bool{}
+			}
+			maps.Copy(seen[p.Name], all.leaves)
+			if n := len(seen[p.Name]); n <= renewals {
+				amiss = errors.Join(amiss, fmt.Errorf("%s has had %d certificates, want %d", p.Name, n, renewals+1))
+			}
+		}
+		return amiss
+	})
+	for name, serials := range seen {
+		t.Logf("%s has had %d certificates: %s", name, len(serials), slices.Sorted(maps.Keys(serials)))
+	}
+	// Three agents and three Envoys: each has come back at least twice, before its certificate ended.
+	now := metrics(t, m)
+	if n := now[`sonde_identity_connections_closed_total{reason="expiring"}`]; n < 12 {
+		t.Errorf("%v connections were ended before their certificate was, want at least 12", n)
+	}
+	if n := now[`sonde_identity_connections_closed_total{reason="handshake"}`]; n > 0 {
+		t.Errorf("%v connections to the control plane were refused", n)
+	}
+	poll(t, "three streams", func(context.Context) error {
+		if n := metrics(t, m)["sonde_xds_streams"]; n != 3 {
+			return fmt.Errorf("%v are open", n)
+		}
+		return nil
+	})
+	must(t, b.SetReady(false)) // they are of use
+	must(t, b.SetReady(true))
+	synced(t, proxies...)
+	held(t, load)
+}
+
+// inUse are serial numbers, of certificates that Envoy shows and of authorities that it trusts.
+type inUse struct{ leaves, authorities map[string]bool }
+
+// certificates asks Envoy what it has in use.
+func certificates(ctx context.Context, p *harness.Proxy) (inUse, error) {
+	body, err := p.EnvoyGet(ctx, "/certs")
+	if err != nil {
+		return inUse{}, err
+	}
+	type certificate struct {
+		Serial string `json:"serial_number"`
+	}
+	var answer struct {
+		Certificates []struct {
+			CA    []certificate `json:"ca_cert"`
+			Chain []certificate `json:"cert_chain"`
+		} `json:"certificates"`
+	}
+	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+		return inUse{}, fmt.Errorf("decode the certificates of %s: %w", p.Name, err)
+	}
+	all := inUse{map[string]bool{}, map[string]bool{}}
+	for _, c := range answer.Certificates {
+		for _, authority := range c.CA {
+			all.authorities[authority.Serial] = true
+		}
+		for _, leaf := range c.Chain {
+			all.leaves[leaf.Serial] = true
+		}
+	}
+	return all, nil
+}
