@@ -200,7 +200,7 @@ func TestAgentJoinsAndIsReady(t *testing.T) {
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	r := startAgent(t, options(t, cp))
 	// The control plane is away at first.
-	r.logged("control plane not reached")
+	r.logged("not joined yet")
 	if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "connection refused") {
 		t.Errorf("/readyz while the control plane is away = %d %q, want 503 that says why", code, body)
 	}

@@ -277,5 +277,7 @@ func TestSignals(t *testing.T) {
 		eventually(t, time.Second, func() string { return gone(pid) })
 	}
 	app.finish()
-	<-slow
+	if err := <-slow; err == nil {
+		t.Error("the request outlived Envoy")
+	}
 }

@@ -144,11 +144,11 @@ func TestSkippedProxyComesBack(t *testing.T) {
 
 func TestBrokenIdentityIsNotWritten(t *testing.T) {
 	tests := map[string]struct {
-		spoil func(*testing.T, *agentv1.Identity)
+		spoil func(*testing.T, *controlPlane, *agentv1.Identity)
 		want  string
 	}{
 		"certificate of another key": {
-			spoil: func(t *testing.T, id *agentv1.Identity) {
+			spoil: func(t *testing.T, _ *controlPlane, id *agentv1.Identity) {
 				key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 				if err != nil {
 					t.Fatal(err)
@@ -159,15 +159,25 @@ func TestBrokenIdentityIsNotWritten(t *testing.T) {
 			want: "it is for another key",
 		},
 		"bundle of another CA": {
-			spoil: func(t *testing.T, id *agentv1.Identity) { id.Bundle = bundleOf(newAuthority(t)) },
+			spoil: func(t *testing.T, _ *controlPlane, id *agentv1.Identity) { id.Bundle = bundleOf(newAuthority(t)) },
 			want:  "certificate signed by unknown authority",
 		},
+		"certificate of another proxy": {
+			spoil: func(t *testing.T, cp *controlPlane, id *agentv1.Identity) {
+				leaf, err := x509.ParseCertificate(id.GetCertificateChain()[0])
+				if err != nil {
+					t.Fatal(err)
+				}
+				id.CertificateChain = [][]byte{cp.ca.sign(t, leaf.PublicKey, time.Hour, "web-2.default.proxy.sonde.internal", "spiffe://a/b")}
+			},
+			want: "its DNS names are",
+		},
 		"half a certificate": {
-			spoil: func(_ *testing.T, id *agentv1.Identity) { id.CertificateChain[0] = id.CertificateChain[0][:100] },
+			spoil: func(_ *testing.T, _ *controlPlane, id *agentv1.Identity) { id.CertificateChain[0] = id.CertificateChain[0][:100] },
 			want:  "read certificate: certificate 0",
 		},
 		"nothing": {
-			spoil: func(_ *testing.T, id *agentv1.Identity) { id.CertificateChain, id.Bundle = nil, nil },
+			spoil: func(_ *testing.T, _ *controlPlane, id *agentv1.Identity) { id.CertificateChain, id.Bundle = nil, nil },
 			want:  "0 certificates",
 		},
 	}
@@ -182,7 +192,7 @@ func TestBrokenIdentityIsNotWritten(t *testing.T) {
 				}
 				files[name] = string(data)
 			}
-			cp.set(func() { cp.spoil = func(id *agentv1.Identity) { tc.spoil(t, id) } })
+			cp.set(func() { cp.spoil = func(id *agentv1.Identity) { tc.spoil(t, cp, id) } })
 			cp.send <- renewNow()
 			r.logged(tc.want)
 			for name, want := range files {

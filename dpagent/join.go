@@ -58,10 +58,10 @@ func (a *Agent) join(parent context.Context) error {
 		}
 		a.joinErr.Store(&err)
 		wait := backoff.Next()
-		level, msg := slog.LevelWarn, "control plane not reached, the agent keeps trying"
+		level, msg := slog.LevelWarn, "not joined yet, the agent keeps trying"
 		if refused(err) {
 			wait = max(wait, refusedWait)
-			level, msg = slog.LevelError, "control plane refused this proxy, the agent keeps trying"
+			level, msg = slog.LevelError, "control plane refuses this proxy, the agent keeps trying"
 		}
 		report.Failed(ctx, level, msg, err)
 		if retry.Wait(ctx, wait) != nil {

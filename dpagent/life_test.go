@@ -168,7 +168,7 @@ func TestWorkFolderIsTaken(t *testing.T) {
 func TestDrainBeforeJoin(t *testing.T) {
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	r := startAgent(t, options(t, cp))
-	r.logged("control plane not reached")
+	r.logged("not joined yet")
 	r.agent.Drain()
 	r.waitEnd(5 * time.Second)
 }
@@ -181,7 +181,7 @@ func TestTokenIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := startAgent(t, o)
-	r.logged("control plane refused this proxy")
+	r.logged("control plane refuses this proxy")
 	if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "bad token") {
 		t.Errorf("/readyz = %d %q, want 503 that says why", code, body)
 	}

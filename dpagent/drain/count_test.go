@@ -1,0 +1,66 @@
+package drain
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParse(t *testing.T) {
+	tests := map[string]struct {
+		stats string
+		want  Open
+	}{
+		"nothing": {},
+		"an idle HTTP connection is not open": {
+			stats: "http.inbound_80.downstream_cx_active: 1\nhttp.inbound_80.downstream_rq_active: 0\n" +
+				"listener.inbound_80.downstream_cx_active: 1\nlistener.inbound_80.worker_0.downstream_cx_active: 1\n",
+		},
+		"a request is": {
+			stats: "http.inbound_80.downstream_cx_active: 2\nhttp.inbound_80.downstream_rq_active: 1\n" +
+				"listener.inbound_80.downstream_cx_active: 2\n",
+			want: Open{InboundRequests: 1, Requests: 1},
+		},
+		"TCP beside HTTP on one capture listener": {
+			stats: "http.inbound_80.downstream_cx_active: 2\nhttp.inbound_80.downstream_rq_active: 0\n" +
+				"listener.inbound_capture.downstream_cx_active: 5\n",
+			want: Open{InboundConnections: 3, Connections: 3},
+		},
+		"outbound is of all alone": {
+			stats: "http.outbound_a.b.downstream_rq_active: 2\nhttp.outbound_a.b.downstream_cx_active: 2\n" +
+				"listener.outbound_a.b.downstream_cx_active: 2\nlistener.outbound_db.downstream_cx_active: 4\n",
+			want: Open{Requests: 2, Connections: 4},
+		},
+		"a connection whose first bytes are awaited": {
+			stats: "listener.inbound_80.downstream_pre_cx_active: 1\n",
+			want:  Open{InboundConnections: 1, Connections: 1},
+		},
+		"who asks is not counted": {
+			stats: "http.admin.downstream_rq_active: 1\nhttp.admin.downstream_cx_active: 1\nlistener.admin.downstream_cx_active: 1\n" +
+				"listener.admin.main_thread.downstream_cx_active: 1\n" +
+				"http.readiness.downstream_rq_active: 1\nhttp.readiness.downstream_cx_active: 1\nlistener.readiness.downstream_cx_active: 1\n",
+		},
+		"gauges of one moment that do not fit": {
+			stats: "http.inbound_80.downstream_cx_active: 2\nlistener.inbound_80.downstream_cx_active: 1\n",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := parse([]byte(tc.stats))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("parse() (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseRefusesWhatItDoesNotKnow(t *testing.T) {
+	for _, stats := range []string{"<html>\n", "listener.a.downstream_cx_active: many\n", "listener: 1\n"} {
+		if got, err := parse([]byte(stats)); err == nil {
+			t.Errorf("parse(%q) = %v, want an error", stats, got)
+		}
+	}
+}

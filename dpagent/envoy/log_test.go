@@ -1,0 +1,50 @@
+package envoy
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+)
+
+func TestForward(t *testing.T) {
+	key := strings.Repeat("MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0w", 2)
+	tests := map[string]struct{ line, want, last string }{
+		"a warning": {
+			line: `warning|config|gRPC config: a | b`,
+			want: `level=WARN msg="envoy says" logger=config text="gRPC config: a | b"`,
+		},
+		"a fatal error": {
+			line: `critical|main|error initializing`,
+			want: `level=ERROR msg="envoy says" logger=main text="error initializing"`,
+			last: "error initializing",
+		},
+		"what is no log": {line: `hello|you`, want: `level=INFO msg="envoy says" logger=output text=hello|you`},
+		"a key by its name": {
+			line: `warning|config|Unable to parse JSON: {"private_key":{"inline_string":"x`,
+			want: `text="(withheld: it showed a private key)"`,
+		},
+		"a key by its looks": {line: "error|config|" + key, want: `text="(withheld: it showed a private key)"`, last: "(withheld: it showed a private key)"},
+		"a long line":        {line: "info|main|" + strings.Repeat("long ", 2000), want: "cut=true"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			f := newForwarder(slog.New(slog.NewTextHandler(&out, nil)))
+			f.forward(strings.NewReader(tc.line + "\ninfo|main|next\n"))
+			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+			if len(lines) != 2 || !strings.Contains(lines[0], tc.want) || !strings.Contains(lines[1], "text=next") {
+				t.Errorf("forward() logs %q, want %q and the next line", lines, tc.want)
+			}
+			if len(lines[0]) > maxLine+200 {
+				t.Errorf("forward() logs a line of %d bytes", len(lines[0]))
+			}
+			if strings.Contains(out.String(), key) {
+				t.Error("forward() logs the key")
+			}
+			if f.last != tc.last {
+				t.Errorf("last error = %q, want %q", f.last, tc.last)
+			}
+		})
+	}
+}
