@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
 )
 
 // grpcServer serves gRPC health and, of gRPC's own test service, UnaryCall and FullDuplexCall: echoes that name the
@@ -30,8 +31,14 @@ type echoServer struct {
 	name string
 }
 
-// UnaryCall answers with the payload that came.
-func (s *echoServer) UnaryCall(_ context.Context, r *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+// UnaryCall answers with the payload that came and, in its header, with what Envoy told about the caller.
+func (s *echoServer) UnaryCall(ctx context.Context, r *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+	const peer = "x-forwarded-client-cert"
+	if values := metadata.ValueFromIncomingContext(ctx, peer); len(values) > 0 {
+		if err := grpc.SetHeader(ctx, metadata.MD{peer: values}); err != nil {
+			return nil, err
+		}
+	}
 	return &testgrpc.SimpleResponse{Payload: r.GetPayload(), ServerId: s.name, Hostname: s.name}, nil
 }
 

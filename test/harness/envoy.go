@@ -43,7 +43,8 @@ func (p *Proxy) EnvoyGet(ctx context.Context, path string) (string, error) {
 	return get(ctx, p.envoy, "http://envoy"+path)
 }
 
-func (p *Proxy) envoyJSON(ctx context.Context, path string, into any) error {
+// EnvoyJSON is EnvoyGet, decoded.
+func (p *Proxy) EnvoyJSON(ctx context.Context, path string, into any) error {
 	body, err := p.EnvoyGet(ctx, path)
 	if err != nil {
 		return err
@@ -62,7 +63,7 @@ func (p *Proxy) Stats(ctx context.Context, filter string) (map[string]int64, err
 			Value int64  `json:"value"`
 		} `json:"stats"`
 	}
-	if err := p.envoyJSON(ctx, "/stats?format=json&filter="+url.QueryEscape("^(?:"+filter+")$"), &all); err != nil {
+	if err := p.EnvoyJSON(ctx, "/stats?format=json&filter="+url.QueryEscape("^(?:"+filter+")$"), &all); err != nil {
 		return nil, err
 	}
 	stats := map[string]int64{}
@@ -92,7 +93,7 @@ func (p *Proxy) Endpoints(ctx context.Context, service string) (map[string]bool,
 			} `json:"host_statuses"`
 		} `json:"cluster_statuses"`
 	}
-	if err := p.envoyJSON(ctx, "/clusters?format=json", &all); err != nil {
+	if err := p.EnvoyJSON(ctx, "/clusters?format=json", &all); err != nil {
 		return nil, err
 	}
 	for _, c := range all.Clusters {

@@ -1,0 +1,216 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+const (
+	identityA = "spiffe://default.sonde.internal/workload/a"
+	identityB = "spiffe://default.sonde.internal/workload/b"
+	// headerPeer is how Envoy tells an application who called it over mutual TLS.
+	headerPeer = "x-forwarded-client-cert"
+	forgery    = "By=spiffe://forged/b;URI=spiffe://forged/a"
+)
+
+// pair is A, which calls, and B with an inbound for each service.
+type pair struct {
+	machine *harness.Machine
+	a, b    *harness.Proxy
+	inbound map[string]inbound
+}
+
+// newPair starts a mesh of two. The first inbound names B's workload in its label.
+func newPair(t *testing.T, m *harness.Machine, inbounds ...inbound) *pair {
+	t.Helper()
+	p := &pair{machine: m, inbound: map[string]inbound{}}
+	var services []string
+	for _, i := range inbounds {
+		p.inbound[i.service] = i
+		services = append(services, i.service)
+	}
+	var err error
+	p.b, err = m.Prepare(harness.ProxyOptions{Name: "b-1", Service: "main", Labels: map[string]string{"kuma.io/workload": "b"}})
+	must(t, err)
+	must(t, m.Put("b-1.yaml", withInbounds(t, p.b, inbounds...)))
+	must(t, p.b.StartApp(t.Context()))
+	must(t, p.b.StartAgent(t.Context()))
+	p.a = add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: services})[0]
+	must(t, p.b.WaitReady(t.Context()))
+	for _, i := range inbounds {
+		endpoints(t, p.a, i.service, i.at)
+	}
+	return p
+}
+
+// handshakes counts those of B's listener for a service.
+func (p *pair) handshakes(t *testing.T, service string) int64 {
+	t.Helper()
+	return stat(t, p.b, fmt.Sprintf("listener.inbound_%d.ssl.handshake", portOf(t, p.inbound[service].at)))
+}
+
+// applicationProtocols are what an inbound can speak, each with a call that returns what the application is told of its peer.
+var applicationProtocols = map[string]func(ctx context.Context, at string) (peer string, err error){
+	"http":  func(ctx context.Context, at string) (string, error) { return askHTTP(ctx, at, false) },
+	"http2": func(ctx context.Context, at string) (string, error) { return askHTTP(ctx, at, true) },
+	"grpc":  askGRPC,
+	"tcp": func(ctx context.Context, at string) (string, error) {
+		c := harness.NewTCPCaller(at, false)
+		defer c.Close()
+		return c.Call(ctx)
+	},
+}
+
+// askHTTP claims to be somebody, as anybody could.
+func askHTTP(ctx context.Context, at string, http2 bool) (string, error) {
+	var protocols http.Protocols
+	protocols.SetHTTP1(!http2)
+	protocols.SetUnencryptedHTTP2(http2)
+	client := &http.Client{Transport: &http.Transport{Protocols: &protocols, DisableKeepAlives: true}}
+	defer client.CloseIdleConnections()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at+"/", nil)
+	if err != nil {
+		return "", err
+	}
+	r.Header.Set(headerPeer, forgery)
+	response, err := client.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("the answer is %s", response.Status)
+	}
+	var answer harness.Answer
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+		return "", err
+	}
+	if http2 != (answer.Protocol == "HTTP/2.0") {
+		return "", fmt.Errorf("the application is spoken to in %s", answer.Protocol)
+	}
+	return answer.Headers.Get(headerPeer), nil
+}
+
+func askGRPC(ctx context.Context, at string) (string, error) {
+	conn, err := grpc.NewClient("passthrough:///"+at, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	var header metadata.MD
+	ctx = metadata.AppendToOutgoingContext(ctx, headerPeer, forgery)
+	_, err = testgrpc.NewTestServiceClient(conn).UnaryCall(ctx, &testgrpc.SimpleRequest{}, grpc.Header(&header))
+	return strings.Join(header.Get(headerPeer), ","), err
+}
+
+func TestModes(t *testing.T) {
+	for _, mode := range []string{strict, permissive} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			m := newMesh(t, mode)
+			var inbounds []inbound
+			for protocol := range applicationProtocols {
+				inbounds = append(inbounds, newInbound(t, m, protocol, protocol, protocol))
+			}
+			p := newPair(t, m, inbounds...)
+			for protocol, ask := range applicationProtocols {
+				t.Run(protocol+" in the mesh", func(t *testing.T) { p.mutualTLS(t, protocol, ask) })
+				t.Run(protocol+" in plain text", func(t *testing.T) { p.plainText(t, mode, protocol, ask) })
+			}
+			t.Run("silent", func(t *testing.T) { p.silent(t, mode) })
+		})
+	}
+}
+
+// mutualTLS checks that B is called over mutual TLS through A's outbound.
+func (p *pair) mutualTLS(t *testing.T, service string, ask func(context.Context, string) (string, error)) {
+	before := p.handshakes(t, service)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	peer, err := ask(ctx, p.a.Outbounds[service])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if service != "tcp" {
+		if want := "By=" + identityB; !strings.Contains(peer, want) {
+			t.Errorf("the application is told %q, want %q in it", peer, want)
+		}
+		if want := "URI=" + identityA; !strings.HasSuffix(peer, want) {
+			t.Errorf("the application is told %q, want %q at its end", peer, want)
+		}
+		if strings.Contains(peer, "forged") {
+			t.Errorf("the application is told %q, which the client made up", peer)
+		}
+	}
+	if n := p.handshakes(t, service) - before; n != 1 {
+		t.Errorf("%d handshakes with B, want 1", n)
+	}
+	if n := stat(t, p.a, "cluster."+service+".ssl.handshake"); n < 1 {
+		t.Errorf("%d handshakes by A, want one", n)
+	}
+}
+
+// plainText checks what becomes of a client without a sidecar.
+func (p *pair) plainText(t *testing.T, mode, service string, ask func(context.Context, string) (string, error)) {
+	before := p.handshakes(t, service)
+	ctx, cancel := context.WithTimeout(t.Context(), limit/4)
+	defer cancel()
+	peer, err := ask(ctx, p.inbound[service].at)
+	switch {
+	case mode == strict && err == nil:
+		t.Error("a call in plain text was answered")
+	case mode == strict && ctx.Err() != nil:
+		t.Error("a call in plain text was not refused but left waiting")
+	case mode == permissive && err != nil:
+		t.Errorf("a call in plain text: %v", err)
+	case peer != "":
+		t.Errorf("the application is told %q of a client in plain text", peer)
+	}
+	if n := p.handshakes(t, service) - before; n != 0 {
+		t.Errorf("%d handshakes with B, want none", n)
+	}
+}
+
+// silent checks that STRICT does not wait for ever for a client that says nothing, and PERMISSIVE goes on as plain text.
+func (p *pair) silent(t *testing.T, mode string) {
+	started := time.Now()
+	conn := connect(t, p.inbound["tcp"].at)
+	if mode == strict {
+		if err := closedWithout(conn); err != nil {
+			t.Error(err)
+		}
+		// it is closed 3 s after Envoy has accepted it
+		if after := time.Since(started); after < 2500*time.Millisecond {
+			t.Errorf("closed after %s", after)
+		}
+		return
+	}
+	poll(t, "Envoy to take it for plain text", func(context.Context) error {
+		if n := stat(t, p.b, "cluster.inbound_"+fmt.Sprint(portOf(t, p.inbound["tcp"].at))+".upstream_cx_active"); n < 1 {
+			return fmt.Errorf("%d connections to the application", n)
+		}
+		return nil
+	})
+	if after := time.Since(started); after < inspection-100*time.Millisecond {
+		t.Errorf("taken for plain text after %s", after)
+	}
+	if _, err := conn.Write([]byte("late\n")); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 5)
+	if _, err := conn.Read(got); err != nil || string(got) != "late\n" {
+		t.Errorf("Read() = %q, %v", got, err)
+	}
+}

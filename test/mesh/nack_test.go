@@ -1,0 +1,201 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+const cannotBind = "cannot bind"
+
+// occupied is an address of which Envoy cannot have the port, until free is called.
+func occupied(t *testing.T, m *harness.Machine) (at string, free func()) {
+	t.Helper()
+	at = freeAddress(t, m)
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", at)
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return at, func() { must(t, l.Close()) }
+}
+
+// refusals counts what the log of the control plane says of a listener that was refused.
+func refusals(t *testing.T, m *harness.Machine, listener string) int {
+	t.Helper()
+	log, err := os.ReadFile(m.ControlPlane.Log)
+	must(t, err)
+	count := 0
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, `"proxy refused a resource"`) && strings.Contains(line, `"resource":"`+listener+`"`) {
+			if !strings.Contains(line, cannotBind) {
+				t.Errorf("the log does not say why: %s", line)
+			}
+			count++
+		}
+	}
+	return count
+}
+
+// metric is the value of one of the control plane's.
+func metric(t *testing.T, m *harness.Machine, name string) float64 {
+	t.Helper()
+	text, err := m.Get(t.Context(), "http://"+m.Health+"/metrics")
+	must(t, err)
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
+			n, err := strconv.ParseFloat(value, 64)
+			must(t, err)
+			return n
+		}
+	}
+	return 0
+}
+
+func TestRefusedListeners(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, strict)
+	taken, free := occupied(t, m)
+	good, later := newInbound(t, m, "good", "http", "http"), newInbound(t, m, "later", "http", "http")
+	bad := inbound{service: "bad", protocol: "http", at: taken, app: good.app}
+	foreign := inbound{service: "foreign", protocol: "http", at: "192.0.2.1:8080", app: good.app} // an address of nobody
+	listener := "inbound:" + taken
+
+	a := add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"main", "good", "later", "bad"}})[0]
+	b, err := m.Prepare(harness.ProxyOptions{Name: "b-1", Service: "main", Labels: map[string]string{"kuma.io/workload": "b"}})
+	must(t, err)
+	put := func(more ...inbound) {
+		t.Helper()
+		must(t, m.Put("b-1.yaml", withInbounds(t, b, more...)))
+	}
+
+	// among good ones, at the start
+	put(bad, good)
+	must(t, b.StartApp(t.Context()))
+	must(t, b.StartAgent(t.Context()))
+	must(t, b.WaitReady(t.Context()))
+	answersOf(t, a.Outbounds["main"], "b-1")
+	answersOf(t, a.Outbounds["good"], "good")
+	refuses(t, m, b, listener)
+	if table, err := m.Ctl(t.Context(), "get", "proxies"); err != nil || !strings.Contains(table, listener) || !strings.Contains(table, cannotBind) {
+		t.Errorf("sondectl get proxies prints, error %v:\n%s", err, table)
+	}
+	if n := metric(t, m, `sonde_xds_nacks_total{type="listener"}`); n < 1 {
+		t.Errorf("the metric counts %v, want 1 or more", n)
+	}
+	load := harness.StartLoad(t.Context(), 5*time.Millisecond, harness.NewHTTPCaller("http://"+a.Outbounds["main"]+"/", true, false),
+		harness.NewHTTPCaller("http://"+a.Outbounds["good"]+"/", false, false))
+	defer load.Stop()
+
+	// alone
+	put(bad, good, foreign)
+	refuses(t, m, b, listener, "inbound:"+foreign.at)
+
+	// what is good goes on being sent, and what is bad is not sent again
+	put(bad, good, foreign, later)
+	answersOf(t, a.Outbounds["later"], "later")
+	refuses(t, m, b, listener, "inbound:"+foreign.at)
+	for _, name := range []string{listener, "inbound:" + foreign.at} {
+		if n := refusals(t, m, name); n != 1 {
+			t.Errorf("the log says %d times that %s is refused, want once", n, name)
+		}
+	}
+	if n := stat(t, b, "listener_manager.listener_create_failure"); n != 2 {
+		t.Errorf("Envoy was sent bad listeners %d times, want 2", n)
+	}
+
+	// mended: one is gone, the other one has changed and can have its port
+	free()
+	bad.protocol = "tcp"
+	put(bad, good, later)
+	synced(t, m, b)
+	refuses(t, m, b)
+	answersOf(t, a.Outbounds["bad"], "good")
+	more(t, load, 50)
+	held(t, load)
+}
+
+// TestDeletedWhileAway deletes a listener that came in a response which Envoy refused, while Envoy cannot be told.
+func TestDeletedWhileAway(t *testing.T) {
+	for name, restarts := range map[string]bool{"control plane restarts": true, "connection of the proxy is cut": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMesh(t, strict)
+			between := freeAddress(t, m)
+			r := newRelay(t, between, m.Agents)
+			taken, _ := occupied(t, m)
+			doomed, kept := newInbound(t, m, "doomed", "http", "http"), newInbound(t, m, "kept", "http", "http")
+			bad := inbound{service: "bad", protocol: "http", at: taken, app: kept.app}
+			b, err := m.Prepare(harness.ProxyOptions{Name: "b-1", Service: "main", AgentArgs: []string{"--cp-address=" + between}})
+			must(t, err)
+			must(t, m.Put("b-1.yaml", withInbounds(t, b, bad, doomed, kept)))
+			must(t, b.StartAgent(t.Context()))
+			must(t, b.WaitReady(t.Context()))
+			refuses(t, m, b, "inbound:"+taken)
+			runs(t, b, b.Inbound, doomed.at, kept.at)
+			envoy := envoyOf(t, b)
+
+			if restarts {
+				m.ControlPlane.Kill()
+			} else {
+				if r.open() == 0 {
+					t.Fatal("nothing goes through the relay")
+				}
+				r.set(true)
+				poll(t, "the control plane to lose the proxy", func(ctx context.Context) error {
+					if _, err := stateOf(ctx, m, b); err == nil {
+						return errors.New("it is connected")
+					}
+					return nil
+				})
+			}
+			must(t, m.Put("b-1.yaml", withInbounds(t, b, bad, kept)))
+			if restarts {
+				must(t, m.StartControlPlane(t.Context()))
+			} else {
+				poll(t, "the control plane to know", func(ctx context.Context) error {
+					out, err := m.Ctl(ctx, "inspect", "dataplane", b.Name, "--type=listeners")
+					if err == nil && strings.Contains(out, doomed.at) {
+						err = errors.New("it shows the old ones")
+					}
+					return err
+				})
+				runs(t, b, b.Inbound, doomed.at, kept.at)
+				r.set(false)
+			}
+			runs(t, b, b.Inbound, kept.at)
+			if _, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", doomed.at); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("a connection to the deleted listener: error = %v, want %v", err, syscall.ECONNREFUSED)
+			}
+			refuses(t, m, b, "inbound:"+taken) // it was tried again, once, with the new connection
+			if envoyOf(t, b) != envoy {
+				t.Error("Envoy was started anew")
+			}
+		})
+	}
+}
+
+// runs waits until the Envoy of p has inbound listeners at those addresses and no others.
+func runs(t *testing.T, p *harness.Proxy, addresses ...string) {
+	t.Helper()
+	want := []string{"readiness"}
+	for _, at := range addresses {
+		want = append(want, "inbound:"+at)
+	}
+	slices.Sort(want)
+	poll(t, "the listeners of "+p.Name, func(ctx context.Context) error {
+		got, err := listeners(ctx, p)
+		if err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("they are %q, want %q", got, want)
+		}
+		return err
+	})
+}

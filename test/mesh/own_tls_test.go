@@ -1,0 +1,124 @@
+package mesh
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// tlsApplication serves TLS with a certificate of its own, and returns what clients must trust.
+func tlsApplication(t *testing.T, at string) *x509.CertPool {
+	t.Helper()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "%s over %s", r.TLS.ServerName, r.TLS.NegotiatedProtocol)
+	}))
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", at)
+	must(t, err)
+	_ = s.Listener.Close() // the port that it took for itself
+	s.Listener = l
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	pool := x509.NewCertPool()
+	pool.AddCert(s.Certificate())
+	return pool
+}
+
+// askTLS calls over TLS, which must end at the application.
+func askTLS(ctx context.Context, at string, trusted *x509.CertPool) (string, error) {
+	transport := &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: trusted, ServerName: "example.com"},
+		ForceAttemptHTTP2: true,
+		DisableKeepAlives: true,
+	}
+	defer transport.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+at+"/", nil)
+	if err != nil {
+		return "", err
+	}
+	answer, err := (&http.Client{Transport: transport}).Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	return string(body), err
+}
+
+func TestApplicationsOwnTLS(t *testing.T) {
+	for _, mode := range []string{strict, permissive} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			m := newMesh(t, mode)
+			own := inbound{service: "own-tls", protocol: "tcp", at: freeAddress(t, m), app: freeAddress(t, m)}
+			trusted := tlsApplication(t, own.app)
+			p := newPair(t, m, own)
+			const want = "example.com over h2"
+
+			t.Run("within mutual TLS", func(t *testing.T) {
+				before := p.handshakes(t, own.service)
+				got, err := askTLS(t.Context(), p.a.Outbounds[own.service], trusted)
+				if got != want || err != nil {
+					t.Errorf("the application says %q, %v, want %q", got, err, want)
+				}
+				if p.handshakes(t, own.service) == before {
+					t.Error("no mutual TLS around it")
+				}
+			})
+			t.Run("alone", func(t *testing.T) {
+				before := p.handshakes(t, own.service)
+				got, err := askTLS(t.Context(), own.at, trusted)
+				if mode == strict {
+					if err == nil {
+						t.Errorf("the application says %q to a client outside of the mesh", got)
+					}
+					return
+				}
+				if got != want || err != nil {
+					t.Errorf("the application says %q, %v, want %q", got, err, want)
+				}
+				if p.handshakes(t, own.service) != before {
+					t.Error("Envoy ended the application's TLS")
+				}
+			})
+		})
+	}
+}
+
+// TestForeignCertificate calls the port as the mesh does, but with a certificate of somebody else's.
+func TestForeignCertificate(t *testing.T) {
+	t.Parallel()
+	foreign := httptest.NewUnstartedServer(nil)
+	foreign.StartTLS()
+	certificates := foreign.TLS.Certificates
+	foreign.Close()
+	m := newMesh(t, permissive)
+	b := add(t, m, harness.ProxyOptions{Name: "b-1", Service: "b"})[0]
+	for name, given := range map[string][]tls.Certificate{"none": nil, "foreign": certificates} {
+		t.Run(name, func(t *testing.T) {
+			conn := tls.Client(connect(t, b.Inbound), &tls.Config{
+				InsecureSkipVerify: true, //nolint:gosec // whom it speaks to does not matter: the server is to refuse
+				NextProtos:         []string{"sonde", "http/1.1"}, Certificates: given,
+			})
+			if err := conn.HandshakeContext(t.Context()); err != nil {
+				return // with TLS 1.3 the refusal may come only after the client's part
+			}
+			if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: b\r\n\r\n"); err != nil {
+				return
+			}
+			if err := closedWithout(conn); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

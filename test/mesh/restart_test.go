@@ -1,0 +1,83 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// envoyOf is the process id of the Envoy that the agent of p runs now.
+func envoyOf(t *testing.T, p *harness.Proxy) int {
+	t.Helper()
+	pid, err := p.EnvoyPID()
+	must(t, err)
+	return pid
+}
+
+// gone waits until a process has ended.
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	poll(t, fmt.Sprintf("process %d to end", pid), func(context.Context) error {
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("it runs: %w", err)
+		}
+		return nil
+	})
+}
+
+func TestRestarts(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, strict)
+	proxies := add(t, m,
+		harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}},
+		harness.ProxyOptions{Name: "b-1", Service: "b", AgentArgs: []string{"--drain-time=2s"}},
+	)
+	a, b := proxies[0], proxies[1]
+	serves := func() {
+		t.Helper()
+		answersOf(t, a.Outbounds["b"], "b-1")
+	}
+	serves()
+
+	first := envoyOf(t, b)
+	must(t, syscall.Kill(first, syscall.SIGKILL))
+	poll(t, "the agent to start Envoy again", func(context.Context) error {
+		pid, err := b.EnvoyPID()
+		if err == nil && pid == first {
+			err = errors.New("the old one runs")
+		}
+		return err
+	})
+	must(t, b.WaitReady(t.Context()))
+	synced(t, m, b)
+	serves()
+
+	second := envoyOf(t, b)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	must(t, b.Agent.Terminate(ctx))
+	gone(t, second)
+	endpoints(t, a, "b", b.Inbound) // the only one stays, though it drained
+	must(t, b.StartAgent(t.Context()))
+	must(t, b.WaitReady(t.Context()))
+	serves()
+
+	third := envoyOf(t, b)
+	started := time.Now()
+	b.Agent.Kill()
+	gone(t, third)
+	t.Logf("Envoy ended %s after its agent was killed", time.Since(started))
+	endpoints(t, a, "b", b.Inbound) // silence is not death
+	must(t, b.StartAgent(t.Context()))
+	must(t, b.WaitReady(t.Context()))
+	serves()
+
+	// the caller's side: its Envoy is lost, too
+	must(t, syscall.Kill(envoyOf(t, a), syscall.SIGKILL))
+	serves()
+}

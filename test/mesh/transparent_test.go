@@ -1,0 +1,95 @@
+package mesh
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// listeners are the names of those that the Envoy of p runs.
+func listeners(ctx context.Context, p *harness.Proxy) ([]string, error) {
+	var all struct {
+		Listeners []struct {
+			Name string `json:"name"`
+		} `json:"listener_statuses"`
+	}
+	if err := p.EnvoyJSON(ctx, "/listeners?format=json", &all); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, l := range all.Listeners {
+		names = append(names, l.Name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// hasIPv6 says whether this machine has it.
+func hasIPv6(t *testing.T) bool {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp6", "[::]:0")
+	if err != nil {
+		return false
+	}
+	must(t, l.Close())
+	return true
+}
+
+// TestTransparentProxying has a real Envoy take what comes with redirection; the kernel redirects nothing here.
+func TestTransparentProxying(t *testing.T) {
+	if !hasIPv6(t) {
+		t.Skip("this machine has no IPv6, and its Envoy refuses the listeners for it")
+	}
+	for _, mode := range []string{"", strict, permissive} {
+		t.Run("mode "+mode, func(t *testing.T) {
+			t.Parallel()
+			m := newMesh(t, mode)
+			p, err := m.Prepare(harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"web"}})
+			must(t, err)
+			ports := map[string]string{"redirectPortInbound": freeAddress(t, m), "redirectPortOutbound": freeAddress(t, m)}
+			must(t, m.Put("web.yaml", serviceYAML(t, "web", "http", plainEndpoint{at: freeAddress(t, m)})+
+				"addresses: ['10.96.0.1:80', '[fd00::1]:80']\n"))
+			must(t, m.Put("raw.yaml", serviceYAML(t, "raw", "tcp")+"addresses: ['10.96.0.2:5432']\n"))
+			must(t, m.Put("a-1.yaml", edited(t, p, func(networking object) {
+				redirected := object{}
+				for name, at := range ports {
+					redirected[name] = portOf(t, at)
+				}
+				networking["transparentProxying"] = redirected
+			})))
+			must(t, p.StartApp(t.Context()))
+			must(t, p.StartAgent(t.Context()))
+			must(t, p.WaitReady(t.Context()))
+			synced(t, m, p)
+
+			want := []string{
+				"inbound:capture", "inbound:capture6", "outbound:10.96.0.1:80", "outbound:10.96.0.2:5432",
+				"outbound:" + p.Outbounds["web"], "outbound:[fd00::1]:80", "outbound:capture", "outbound:capture6", "readiness",
+			}
+			slices.Sort(want)
+			poll(t, "the listeners", func(ctx context.Context) error {
+				got, err := listeners(ctx, p)
+				if err == nil && !slices.Equal(got, want) {
+					err = fmt.Errorf("they are %q, want %q", got, want)
+				}
+				return err
+			})
+			for name, at := range ports {
+				t.Run(name, func(t *testing.T) {
+					// what is sent to the port itself must not be passed on to the port, again and again
+					conn := connect(t, at)
+					if _, err := conn.Write([]byte("hello\n")); err != nil {
+						t.Fatal(err)
+					}
+					if err := closedWithout(conn); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		})
+	}
+}
