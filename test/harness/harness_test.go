@@ -3,9 +3,11 @@ package harness
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -120,14 +122,43 @@ func TestProcessThatDoesNotEnd(t *testing.T) {
 	p.Kill()
 }
 
-func TestProcessesEndWithTheSpawner(t *testing.T) {
-	s := newSpawner()
-	p := sleeper(t, s)
-	s.close() // as if this program had died: nobody told the process
-	select {
-	case <-p.Done():
-	case <-time.After(StartLimit):
-		t.Fatal("the process goes on")
+// helperDir is set for a second process of this test binary, which starts a process in that folder and waits to be killed.
+const helperDir = "SONDE_HARNESS_HELPER_DIR"
+
+func TestProcessesEndWithTheProgram(t *testing.T) {
+	dir := os.Getenv(helperDir)
+	if dir != "" {
+		s := newSpawner()
+		if _, err := s.startProcess("sleeper", filepath.Join(dir, "log"), dir, "/bin/sleep", "60"); err != nil {
+			t.Fatal(err)
+		}
+		select {}
+	}
+	dir = t.TempDir()
+	helper := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	helper.Env = append(os.Environ(), helperDir+"="+dir)
+	if err := helper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = helper.Wait() }()
+	defer func() { _ = helper.Process.Kill() }()
+	count := func(want int) func(context.Context) error {
+		return func(context.Context) error {
+			pids, err := below(dir)
+			if err == nil && len(pids) != want {
+				err = fmt.Errorf("there are %v", pids)
+			}
+			return err
+		}
+	}
+	if err := Poll(t.Context(), StartLimit, "the process", count(1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := helper.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Poll(t.Context(), StartLimit, "its end", count(0)); err != nil {
+		t.Error(err)
 	}
 }
 

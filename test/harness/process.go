@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// spawner starts processes from one thread, which lives as long as the spawner: the kernel kills each process when the
-// thread that started it ends, however this program ends (PR_SET_PDEATHSIG).
+// spawner starts processes from one thread, which lives at least as long as the spawner: the kernel kills each process when
+// the thread that started it ends, and so however this program ends (PR_SET_PDEATHSIG).
 type spawner struct {
 	requests chan func()
 	done     chan struct{}
@@ -25,7 +25,8 @@ func newSpawner() *spawner {
 	s := &spawner{requests: make(chan func()), done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
-		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
 		for f := range s.requests {
 			f()
 		}
