@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 
@@ -50,11 +49,11 @@ func (c *client) answer(t *topic, nonce string, detail *statuspb.Status) []NACK 
 // Envoy took out of a refused response it would not name when it reconnects, and then nothing could remove it.
 func (c *client) refuse(r *reply, reason string) []NACK {
 	t, now := r.topic, time.Now()
+	bad := suspects(r.puts, reason)
 	reason = cut(reason)
 	if len(r.puts) == 0 {
 		return []NACK{{Type: t.kind, Reason: reason, At: now}} // nothing was sent that could be left out
 	}
-	bad := suspects(r.puts, reason)
 	var nacks []NACK
 	for i, p := range r.puts {
 		g := r.had[i]
@@ -155,14 +154,10 @@ func indexField(text, field, value string) int {
 	}
 }
 
-// cut keeps the beginning of what a proxy says.
+// cut keeps the beginning and the end of what a proxy says: Envoy may print a whole resource before the reason.
 func cut(reason string) string {
 	if len(reason) <= maxReason {
-		return reason
+		return strings.ToValidUTF8(reason, "?")
 	}
-	n := maxReason
-	for n > 0 && !utf8.RuneStart(reason[n]) {
-		n--
-	}
-	return reason[:n] + "…"
+	return strings.ToValidUTF8(reason[:maxReason/2], "") + " … " + strings.ToValidUTF8(reason[len(reason)-maxReason/2:], "")
 }

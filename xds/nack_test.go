@@ -267,6 +267,7 @@ func TestSuspects(t *testing.T) {
 		"end of a longer name":        {"b a.b", "Error adding/updating cluster(s) a.b: why", "a.b"},
 		"rules of fields":             {"a b", `Proto constraint validation failed (X): name: "b" filters { name: "a" }`, "b"},
 		"rules of fields, many lines": {"a b", "Proto constraint validation failed (X):\nname:   \"b\"\n", "b"},
+		"as Envoy 1.40 says it":       {"a b", "goo.gle/debugonly  \nname: \"b\"\nfilters {\n  name: \"a\"\n}\n: Proto constraint validation failed (X)", "b"},
 		"rules of endpoints":          {"a b", `Proto constraint validation failed (X): cluster_name: "a"`, "a"},
 		"another field":               {"a b", `Proto constraint validation failed (X): alt_stat_name: "a"`, ""},
 		"no name":                     {"a b", "malformed IP address: x", ""},
@@ -292,8 +293,11 @@ func TestSuspects(t *testing.T) {
 
 func TestLongReasonsAreCut(t *testing.T) {
 	t.Parallel()
-	got := cut(strings.Repeat("é", maxReason))
-	if !utf8.ValidString(got) || len(got) > maxReason+len("…") {
+	got := cut("begin x" + strings.Repeat("é", maxReason) + "x end")
+	if !utf8.ValidString(got) || len(got) > maxReason+len(" … ") {
 		t.Errorf("cut() = %d bytes, valid %v", len(got), utf8.ValidString(got))
+	}
+	if !strings.HasPrefix(got, "begin") || !strings.HasSuffix(got, "end") {
+		t.Errorf("cut() = %q", got)
 	}
 }
