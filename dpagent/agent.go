@@ -40,8 +40,9 @@ type Agent struct {
 	client   *controlplane.Client
 	version  *agentv1.Version
 
-	live, ready health.Checks
-	joinErr     atomic.Pointer[error] // why there is no identity yet
+	live    health.Checks // none: another agent would fare no better where this one answers
+	ready   health.Checks
+	joinErr atomic.Pointer[error] // why there is no identity yet
 
 	drained chan struct{} // closed by Drain
 	drain   func()
@@ -140,7 +141,7 @@ func (a *Agent) work(ctx context.Context, proxy *envoy.Envoy) error {
 func (a *Agent) empty(ctx context.Context, proxy *envoy.Envoy, talk *session.Session) {
 	ctx, cancel := context.WithTimeout(ctx, a.o.DrainTime)
 	defer cancel()
-	a.logger.Info("drain begins", "limit", a.o.DrainTime)
+	a.logger.Info("drain begins", "limit", a.o.DrainTime.String())
 	started := time.Now()
 	told, done := context.WithTimeout(ctx, tellTime)
 	defer done()
@@ -152,10 +153,10 @@ func (a *Agent) empty(ctx context.Context, proxy *envoy.Envoy, talk *session.Ses
 		return
 	}
 	if err := drain.Run(ctx, proxy, a.logger); err != nil {
-		a.logger.Warn("drain cut short", "err", err, "after", time.Since(started))
+		a.logger.Warn("drain cut short", "err", err, "after", time.Since(started).String())
 		return
 	}
-	a.logger.Info("drain done", "after", time.Since(started))
+	a.logger.Info("drain done", "after", time.Since(started).String())
 }
 
 // ignoreEnd returns nil where err only says that ctx has ended.

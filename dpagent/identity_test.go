@@ -173,8 +173,10 @@ func TestBrokenIdentityIsNotWritten(t *testing.T) {
 			want: "its DNS names are",
 		},
 		"half a certificate": {
-			spoil: func(_ *testing.T, _ *controlPlane, id *agentv1.Identity) { id.CertificateChain[0] = id.CertificateChain[0][:100] },
-			want:  "read certificate: certificate 0",
+			spoil: func(_ *testing.T, _ *controlPlane, id *agentv1.Identity) {
+				id.CertificateChain[0] = id.CertificateChain[0][:100]
+			},
+			want: "read certificate: certificate 0",
 		},
 		"nothing": {
 			spoil: func(_ *testing.T, _ *controlPlane, id *agentv1.Identity) { id.CertificateChain, id.Bundle = nil, nil },

@@ -134,7 +134,6 @@ func refused(err error) bool {
 }
 
 func (a *Agent) addChecks(proxy *envoy.Envoy) {
-	a.live.Add("agent", func(context.Context) error { return nil })
 	a.ready.Add("identity", func(context.Context) error {
 		if why := a.joinErr.Load(); why != nil {
 			return *why

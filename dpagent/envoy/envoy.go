@@ -113,7 +113,7 @@ func (e *Envoy) Run(ctx context.Context) error {
 			backoff.Reset()
 		}
 		delay := backoff.Next()
-		e.o.Logger.Error("envoy ended, it will be started again", "err", err, "in", delay)
+		e.o.Logger.Error("envoy ended, it will be started again", "err", err, "in", delay.String())
 		if retry.Wait(ctx, delay) != nil {
 			return nil //nolint:nilerr // told to end while Envoy was down
 		}

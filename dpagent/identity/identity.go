@@ -28,9 +28,6 @@ const (
 	maxDER   = 64 << 10
 )
 
-// ErrUntrusted means that the proxy's own certificate does not verify against a new bundle.
-var ErrUntrusted = errors.New("the proxy's certificate is not of this bundle")
-
 // Writer puts a file in place by rename. *workdir.Dir is one.
 type Writer interface {
 	Write(name string, data []byte) error
@@ -107,8 +104,8 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	return nil
 }
 
-// Trust puts a new bundle in place. It returns ErrUntrusted, and the old bundle goes on, where the proxy's certificate
-// is not of it: Envoy's peers would go on refusing each other, and the control plane would not know this proxy.
+// Trust puts a new bundle in place. On an error the old one goes on. A bundle against which the proxy's own certificate
+// does not verify is an error: where nobody accepts what this proxy shows, it needs another certificate first.
 func (i *Identity) Trust(b *agentv1.Bundle) error {
 	next, err := parseBundle(b)
 	if err != nil {
@@ -118,7 +115,7 @@ func (i *Identity) Trust(b *agentv1.Bundle) error {
 	defer i.mu.Unlock()
 	if i.leaf != nil {
 		if err := verify(i.leaf, next, time.Now()); err != nil {
-			return fmt.Errorf("trust bundle %s: %w: %w", next.id, ErrUntrusted, err)
+			return fmt.Errorf("trust bundle %q: %w", next.id, err)
 		}
 	}
 	return i.put(next)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
@@ -16,6 +17,9 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 )
+
+// stableAfter is how long a session has to last for the next one to come at once.
+const stableAfter = 10 * time.Second
 
 // Opener opens a session and closes it when use returns. *controlplane.Client is one.
 type Opener interface {
@@ -106,7 +110,7 @@ func (s *Session) Run(ctx context.Context) error {
 	var backoff retry.Backoff
 	report := retry.Reporter{Logger: s.o.Logger}
 	for {
-		welcomed := false
+		welcomed, began := false, time.Now()
 		err := s.o.Opener.Session(ctx, func(stream agentv1.AgentService_SessionClient) error {
 			defer s.connected.Set(0)
 			return s.speak(stream, func() {
@@ -119,7 +123,7 @@ func (s *Session) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if welcomed {
+		if welcomed && time.Since(began) >= stableAfter {
 			backoff.Reset()
 		}
 		switch status.Code(err) {
@@ -158,9 +162,7 @@ func (s *Session) speak(stream agentv1.AgentService_SessionClient, welcomed func
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}}
 			drain = nil
 		}
-		if err := stream.Send(message); err != nil && !errors.Is(err, io.EOF) {
-			return err
-		} // io.EOF: the stream is broken, and the receiver will say why
+		_ = stream.Send(message) // where the stream is broken, the receiver says why
 	}
 }
 

@@ -36,7 +36,8 @@ type Dir struct {
 }
 
 // Open opens the folder at path and makes it if it is not there; an empty path means a new one under $TMPDIR, which
-// Close removes. The folder gets mode 0700: what lies in it is secret. A folder that another agent has open is an error.
+// Close removes. A folder that others may enter is an error, since secrets lie in it, and so is one that another agent
+// has open.
 func Open(path string) (*Dir, error) {
 	d := &Dir{Path: path}
 	if path == "" {
@@ -61,8 +62,12 @@ func (d *Dir) open() error {
 		if err := os.MkdirAll(folder, 0o700); err != nil {
 			return err
 		}
-		if err := os.Chmod(folder, 0o700); err != nil { //nolint:gosec // a folder needs its execute bit
+		info, err := os.Stat(folder)
+		if err != nil {
 			return err
+		}
+		if info.Mode().Perm()&0o077 != 0 {
+			return fmt.Errorf("%s has mode %o: others may enter it (chmod 700)", folder, info.Mode().Perm())
 		}
 	}
 	if d.handle, err = os.Open(d.Path); err != nil {

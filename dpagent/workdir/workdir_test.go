@@ -1,0 +1,52 @@
+package workdir_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/dpagent/workdir"
+)
+
+func TestOpenRefusesAFolderOfOthers(t *testing.T) {
+	path := t.TempDir()
+	if err := os.Chmod(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, err := workdir.Open(path)
+	if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "755") {
+		t.Errorf("Open() error = %v, want one that names folder and mode", err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("Open() changed the folder: %v, %v", info, err)
+	}
+}
+
+func TestWriteReplacesWholeFiles(t *testing.T) {
+	d, err := workdir.Open(filepath.Join(t.TempDir(), "work"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, content := range []string{"one", "two"} {
+		if err := d.Write(workdir.Identity, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(d.File(workdir.Identity)); err != nil || string(got) != content {
+			t.Errorf("file = %q, %v, want %q", got, err, content)
+		}
+	}
+	entries, err := os.ReadDir(filepath.Dir(d.File(workdir.Identity)))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("entries = %v, %v, want the file alone", entries, err)
+	}
+	if info, err := os.Stat(d.File(workdir.Identity)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode = %v, %v, want 0600", info, err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(d.Path); err != nil {
+		t.Errorf("a folder that was given is gone: %v", err)
+	}
+}
