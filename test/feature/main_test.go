@@ -1,0 +1,36 @@
+// Package feature has one test per scenario over real ADS: from objects of the store to what Envoy is sent, in both
+// protocols.
+package feature
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/sonde-mesh/sonde/test/featuretest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	apiIdentity    = "spiffe://default.sonde.internal/workload/api"
+	canaryIdentity = "spiffe://default.sonde.internal/workload/canary"
+	dbIdentity     = "spiffe://default.sonde.internal/workload/db"
+
+	allListeners = "listener inbound:10.0.0.1:8080 outbound:127.0.0.1:10001 outbound:127.0.0.1:10002 readiness"
+)
+
+// firstSync is what web-1 of two-services is sent first.
+var firstSync = []string{"cluster api db inbound:8080", "endpoint api db", allListeners, "route api"}
+
+// both runs a scenario in both protocols.
+func both(t *testing.T, scenario func(t *testing.T, p featuretest.Protocol)) {
+	t.Helper()
+	t.Parallel()
+	for _, p := range featuretest.Protocols() {
+		t.Run(string(p), func(t *testing.T) {
+			t.Parallel()
+			scenario(t, p)
+		})
+	}
+}

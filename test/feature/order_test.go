@@ -1,0 +1,144 @@
+package feature
+
+import (
+	"testing"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/featuretest"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+func TestFirstSync(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls")
+		web.Expect(resource.Cluster, "api").Identities(apiIdentity)
+		web.Sent()
+
+		db := f.Connect("db-1", p)
+		db.ExpectNothing("api")
+		db.Sent("cluster inbound:5432", "listener inbound:10.0.0.5:5432 readiness")
+	})
+}
+
+func TestEndpointIsAdded(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		web, db := f.Connect("web-1", p), f.Connect("db-1", p)
+		web.Sent(firstSync...)
+		db.Sent("cluster inbound:5432", "listener inbound:10.0.0.5:5432 readiness")
+		f.Put("api-2.yaml")
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")
+		web.ExpectQuiet(resource.Cluster, resource.Listener, resource.Route)
+		web.Sent("endpoint api")
+		db.ExpectQuiet()
+	})
+}
+
+// The endpoints follow the cluster at once, and listener and routes wait until it is warm.
+func TestServiceIsAdded(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		f.Put("cache-1.yaml")
+		web.Sent()
+		f.Put("web-1-cache.yaml")
+		web.Sent("cluster cache", "endpoint cache", "listener outbound:127.0.0.1:10003", "route cache")
+		web.Expect(resource.Endpoint, "cache").Addresses("10.0.0.7:6379+mtls")
+	})
+}
+
+// An outbound may come before its service: nothing waits for an assignment.
+func TestOutboundBeforeItsService(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		f.Put("web-1-cache.yaml")
+		web.Sent("cluster cache", "endpoint cache", "listener outbound:127.0.0.1:10003")
+		web.Expect(resource.Endpoint, "cache").Addresses()
+		// It speaks HTTP, as nobody could know: cluster and listener change, and the listener asks for routes.
+		f.Put("cache-1.yaml")
+		web.Sent("cluster cache", "endpoint cache", "listener outbound:127.0.0.1:10003", "route cache")
+		web.Expect(resource.Endpoint, "cache").Addresses("10.0.0.7:6379+mtls")
+	})
+}
+
+func TestServiceIsRemoved(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		f.Put("web-1-without-api.yaml")
+		web.Sent("listener -outbound:127.0.0.1:10001", "route -api", "cluster -api")
+		web.Expect(resource.Endpoint, "db").Addresses("10.0.0.5:5432+mtls")
+	})
+}
+
+// What replaces a service is there before the service goes.
+func TestServiceIsReplaced(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		f.Put("cache-1.yaml")
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		f.PutYAML(`
+type: Dataplane
+mesh: default
+name: web-1
+networking:
+  address: 10.0.0.1
+  inbound:
+  - {port: 8080, tags: {kuma.io/service: web, kuma.io/protocol: http}}
+  outbound:
+  - {port: 10001, tags: {kuma.io/service: cache}}
+  - {port: 10002, tags: {kuma.io/service: db}}
+`)
+		web.Sent("cluster cache", "endpoint cache", "listener outbound:127.0.0.1:10001", "route cache", "route -api", "cluster -api")
+	})
+}
+
+// A cluster that changes is followed by its endpoints in the same breath, though they have come before.
+func TestIdentityIsAdded(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		web.Expect(resource.Cluster, "api").Identities(apiIdentity)
+		f.Put("api-2-canary.yaml")
+		web.Sent("cluster api", "endpoint api")
+		web.Expect(resource.Cluster, "api").Identities(apiIdentity, canaryIdentity)
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")
+
+		f.Delete(mesh.KindDataplane, "api-2")
+		web.Sent("cluster api", "endpoint api")
+		web.Expect(resource.Cluster, "api").Identities(apiIdentity)
+	})
+}
+
+func TestModeChanges(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		f.Put("mesh-permissive.yaml")
+		web.Sent("cluster api db", "endpoint api db", "listener inbound:10.0.0.1:8080")
+		f.Put("mesh-off.yaml")
+		web.Sent("cluster api db", "endpoint api db", "listener inbound:10.0.0.1:8080")
+		web.Expect(resource.Cluster, "api").Identities()
+		web.Expect(resource.Cluster, "db").Identities()
+		f.PutYAML(`
+type: Mesh
+name: default
+mtls:
+  enabledBackend: ca-1
+  backends:
+  - {name: ca-1, type: builtin, mode: STRICT}
+`)
+		web.Sent("cluster api db", "endpoint api db", "listener inbound:10.0.0.1:8080")
+		web.Expect(resource.Cluster, "db").Identities(dbIdentity)
+	})
+}

@@ -1,0 +1,59 @@
+package featuretest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+)
+
+// window of a stream and of a connection: a fixed one, so that a client that does not read is noticed.
+const window = 64 << 10
+
+// dial connects with the certificate of owner; "" for none.
+func (f *Feature) dial(owner mesh.ID) (*grpc.ClientConn, error) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(f.plane.authority.ServingCA()) {
+		return nil, errors.New("the serving CA is no certificate")
+	}
+	config := &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13}
+	if owner != "" {
+		certificate, err := f.certificate(owner)
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{certificate}
+	}
+	return grpc.NewClient("passthrough:///"+f.plane.address, grpc.WithTransportCredentials(credentials.NewTLS(config)),
+		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window), grpc.WithNoProxy())
+}
+
+// certificate is issued as for an agent that joins.
+func (f *Feature) certificate(owner mesh.ID) (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	meshName, dataplane := mesh.SplitID(owner)
+	issued, err := f.plane.authority.Issue(identity.Request{
+		Mesh: meshName, Dataplane: dataplane, Workload: "web", CSR: csr, Life: time.Hour,
+	})
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("certificate of %s: %w", owner, err)
+	}
+	return tls.Certificate{Certificate: issued.Chain, PrivateKey: key}, nil
+}

@@ -1,0 +1,145 @@
+package featuretest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// quietRounds are how many questions in a row must be answered with nothing else coming in between.
+const quietRounds = 4
+
+// Sync returns when all that the server has to say has come, as far as a client can know: it asks for endpoints that nobody
+// has, which is answered at once and after what is due, and answers what comes meanwhile, until nothing does any more. What
+// the store was given before is published by then. The proxy must be known.
+func (c *Client) Sync() {
+	c.t.Helper()
+	last := ""
+	for quiet := 0; quiet < quietRounds; quiet++ {
+		c.mu.Lock()
+		before := c.received
+		c.marked++
+		name := fmt.Sprintf("%s%d", markerPrefix, c.marked)
+		var remove []string
+		if last != "" {
+			remove = []string{last}
+		}
+		c.request(&Request{Type: resource.Endpoint, Add: []string{name}, Remove: remove})
+		c.mu.Unlock()
+		c.until("answer to "+name, func() bool { return c.markers[name] })
+		last = name
+		if c.Received() != before {
+			quiet = 0
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.request(&Request{Type: resource.Endpoint, Remove: []string{last}})
+	for _, t := range resource.Types() {
+		for name := range c.names[t] {
+			if strings.HasPrefix(name, markerPrefix) {
+				delete(c.names[t], name)
+			}
+		}
+	}
+}
+
+// Sent waits as Sync does, and compares all responses since the last Sent, in their order. Each is a line: the type, what
+// it changes by name, and with a minus what it removes. The state of the world has no words for endpoints and routes that
+// are gone: there these are not expected.
+func (c *Client) Sent(want ...string) {
+	c.t.Helper()
+	c.Sync()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.protocol == SotW {
+		want = slices.Clone(want)
+		want = slices.DeleteFunc(want, func(line string) bool {
+			return strings.HasPrefix(line, "endpoint -") || strings.HasPrefix(line, "route -")
+		})
+	}
+	got := c.log
+	c.log = nil
+	if !slices.Equal(got, want) {
+		c.t.Errorf("%s (%s) was sent\n\t%s\nwant\n\t%s", c.id, c.protocol, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+// ExpectQuiet waits as Sync does: no response with any of these types has come since the last Sent. Without types nothing
+// at all has.
+func (c *Client) ExpectQuiet(types ...resource.Type) {
+	c.t.Helper()
+	c.Sync()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, line := range c.log {
+		short, _, _ := strings.Cut(line, " ")
+		if len(types) == 0 || slices.ContainsFunc(types, func(t resource.Type) bool { return t.Short() == short }) {
+			c.t.Errorf("%s (%s) was sent %q", c.id, c.protocol, line)
+		}
+	}
+}
+
+// ExpectNothing waits as Sync does: the client has nothing of that name.
+func (c *Client) ExpectNothing(name string) {
+	c.t.Helper()
+	c.Sync()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for n := range c.has {
+		if n.Name == name {
+			c.t.Errorf("%s (%s) has %s %q", c.id, c.protocol, n.Type.Short(), name)
+		}
+	}
+}
+
+// Expectation is about one resource.
+type Expectation struct {
+	c *Client
+	n resource.Name
+}
+
+// Expect begins an expectation, which waits until it holds.
+func (c *Client) Expect(t resource.Type, name string) Expectation {
+	return Expectation{c: c, n: resource.Name{Type: t, Name: name}}
+}
+
+func (e Expectation) until(what string, m proto.Message, holds func() bool) {
+	e.c.t.Helper()
+	e.c.until(fmt.Sprintf("%s %s with %s", e.n.Type.Short(), e.n.Name, what), func() bool {
+		i, ok := e.c.has[e.n]
+		return ok && i.Body.UnmarshalTo(m) == nil && holds()
+	})
+}
+
+// Addresses of endpoints, in their order: ip:port, with "+mtls" behind those that have a sidecar.
+func (e Expectation) Addresses(want ...string) {
+	e.c.t.Helper()
+	m := &endpointv3.ClusterLoadAssignment{}
+	e.until(fmt.Sprintf("addresses %q", want), m, func() bool { return slices.Equal(addresses(m), want) })
+}
+
+// Identities that a cluster accepts, sorted; none where it speaks plain text.
+func (e Expectation) Identities(want ...string) {
+	e.c.t.Helper()
+	m := &clusterv3.Cluster{}
+	e.until(fmt.Sprintf("identities %q", want), m, func() bool { return slices.Equal(identities(m), want) })
+}
+
+// Has returns type, name and version of each resource that the client has, sorted.
+func (c *Client) Has() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []string
+	for n, i := range c.has {
+		all = append(all, n.Type.Short()+" "+n.Name+" "+i.Version)
+	}
+	slices.Sort(all)
+	return all
+}

@@ -1,0 +1,278 @@
+// Package featuretest starts the control plane's stages, joined as cmd/sonde-cp joins them, and connects clients that speak
+// real ADS over mutual TLS with real certificates: one feature test is one scenario over the real thing.
+package featuretest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/xds"
+)
+
+const (
+	// patience is how long anything may take that must happen.
+	patience = 10 * time.Second
+	// laterFolder within a case holds what a test puts later.
+	laterFolder = "later"
+)
+
+// Feature is one running control plane and what its store holds.
+type Feature struct {
+	t *testing.T
+	// folder of the case, state folder, and the folder that is watched: empty unless there is one.
+	folder, state, watched string
+
+	objects map[mesh.Key]mesh.Object
+	plane   *plane
+	steps   int
+}
+
+// Start runs a control plane over the files of testdata/<case>. Files of its folder later are for Put.
+func Start(t *testing.T, name string) *Feature {
+	t.Helper()
+	f := newFeature(t, name)
+	for _, o := range f.decode(filepath.Join(f.folder, "*.yaml")) {
+		f.objects[o.Key()] = o
+	}
+	f.run()
+	return f
+}
+
+// Watch is Start with a store that watches a copy of the files, which Write changes.
+func Watch(t *testing.T, name string) *Feature {
+	t.Helper()
+	f := newFeature(t, name)
+	f.watched = t.TempDir()
+	for _, file := range f.glob(filepath.Join(f.folder, "*.yaml")) {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Write(filepath.Base(file), string(data))
+	}
+	f.run()
+	return f
+}
+
+func newFeature(t *testing.T, name string) *Feature {
+	t.Helper()
+	f := &Feature{
+		t: t, folder: filepath.Join("testdata", name), state: filepath.Join(t.TempDir(), "state"),
+		objects: map[mesh.Key]mesh.Object{},
+	}
+	t.Cleanup(func() { f.Stop() })
+	return f
+}
+
+func (f *Feature) run() {
+	f.t.Helper()
+	f.plane = startPlane(f.t, f.state, f.watched)
+	if f.watched == "" {
+		for _, k := range f.keys() {
+			f.plane.builder.Set(sourceStore, f.objects[k])
+		}
+		f.plane.builder.Synced(sourceStore)
+	}
+	f.Settle()
+}
+
+// keys are sorted, so that each start is the same.
+func (f *Feature) keys() []mesh.Key {
+	return slices.SortedFunc(maps.Keys(f.objects), func(a, b mesh.Key) int {
+		return slices.Compare([]string{string(a.Kind), a.Mesh, a.Name}, []string{string(b.Kind), b.Mesh, b.Name})
+	})
+}
+
+// Stop ends the control plane, as a crash would for its clients.
+func (f *Feature) Stop() {
+	if f.plane != nil {
+		f.plane.stop(f.t)
+		f.plane = nil
+	}
+}
+
+// Restart ends the control plane and runs a new one: the same state folder and store, nothing else is left. Puts between
+// Stop and Restart are what changed meanwhile.
+func (f *Feature) Restart() {
+	f.t.Helper()
+	f.Stop()
+	f.run()
+}
+
+// Put gives the store the objects of a file in the folder later of the case. When it returns, what they change is
+// published.
+func (f *Feature) Put(file string) {
+	f.t.Helper()
+	f.set(f.decode(filepath.Join(f.folder, laterFolder, file))...)
+}
+
+// PutYAML is Put of a text.
+func (f *Feature) PutYAML(text string) {
+	f.t.Helper()
+	f.set(f.objectsOf("text.yaml", []byte(text))...)
+}
+
+func (f *Feature) set(objects ...mesh.Object) {
+	f.t.Helper()
+	for _, o := range objects {
+		f.objects[o.Key()] = o
+		if f.plane != nil {
+			f.plane.builder.Set(sourceStore, o)
+		}
+	}
+	f.Settle()
+}
+
+// Delete takes an object out of the store. When it returns, what that changes is published.
+func (f *Feature) Delete(kind mesh.Kind, name string) {
+	f.t.Helper()
+	key := mesh.Key{Kind: kind, Mesh: mesh.DefaultMesh, Name: name}
+	if f.objects[key] == nil {
+		f.t.Fatalf("there is no %s %q to delete", kind, name)
+	}
+	delete(f.objects, key)
+	if f.plane != nil {
+		f.plane.builder.Delete(sourceStore, key)
+	}
+	f.Settle()
+}
+
+// Observe says what an agent said of its proxy, which is in mesh default. When it returns, what that changes is published.
+func (f *Feature) Observe(proxy string, o mesh.Observation) {
+	f.t.Helper()
+	f.plane.builder.Observe(mesh.MakeID(mesh.DefaultMesh, proxy), o)
+	f.Settle()
+}
+
+// Settle returns when all that the builder was given is published: views are made in order, so it adds something to a mesh
+// of its own and waits for that.
+func (f *Feature) Settle() {
+	f.t.Helper()
+	if f.plane == nil {
+		return
+	}
+	f.steps++
+	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
+	defer cancel()
+	if err := f.plane.settle(ctx, f.steps); err != nil {
+		f.t.Fatalf("settle: %v", err)
+	}
+}
+
+// Write puts a file into the watched folder, whole, by rename.
+func (f *Feature) Write(name, text string) {
+	f.t.Helper()
+	temporary := filepath.Join(f.watched, ".new")
+	if err := os.WriteFile(temporary, []byte(text), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.Rename(temporary, filepath.Join(f.watched, name)); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// Problems waits until the store reports so many, and returns them. What the store used with them is then published.
+func (f *Feature) Problems(count int) []store.Problem {
+	f.t.Helper()
+	var problems []store.Problem
+	Eventually(f.t, func() string {
+		if problems = f.plane.dir.Problems(); len(problems) != count {
+			return fmt.Sprintf("problems of the store: %v, want %d", problems, count)
+		}
+		return ""
+	})
+	f.Settle()
+	return problems
+}
+
+// Status is what the server says of its streams, without those that are about to end.
+func (f *Feature) Status() []xds.ProxyStatus { return f.plane.xds.Status() }
+
+// Resources are what each of these proxies should have: type, name and version of each resource.
+func (f *Feature) Resources(proxy string) []string {
+	f.t.Helper()
+	desired, ok := f.plane.translator.Resources(mesh.MakeID(mesh.DefaultMesh, proxy))
+	if !ok {
+		f.t.Fatalf("proxy %q is not known", proxy)
+	}
+	return describe(desired)
+}
+
+func (f *Feature) glob(pattern string) []string {
+	f.t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		f.t.Fatalf("no file matches %s: %v", pattern, err)
+	}
+	return files
+}
+
+func (f *Feature) decode(pattern string) []mesh.Object {
+	f.t.Helper()
+	var all []mesh.Object
+	for _, file := range f.glob(pattern) {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		all = append(all, f.objectsOf(file, data)...)
+	}
+	return all
+}
+
+func (f *Feature) objectsOf(file string, data []byte) []mesh.Object {
+	f.t.Helper()
+	documents, problems := store.Decode(file, data)
+	for _, p := range problems {
+		f.t.Fatalf("%v", p)
+	}
+	var all []mesh.Object
+	for _, d := range documents {
+		all = append(all, d.Object)
+	}
+	return all
+}
+
+// Eventually calls check until it has nothing to complain about, and fails with its last complaint.
+func Eventually(t *testing.T, check func() string) {
+	t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	again := time.NewTicker(2 * time.Millisecond)
+	defer again.Stop()
+	for {
+		complaint := check()
+		if complaint == "" {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-deadline.C:
+			t.Fatalf("after %s: %s", patience, complaint)
+		}
+	}
+}
+
+// marker is an object whose view tells that all before it was published.
+func marker(step int) *mesh.Dataplane {
+	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: markerMesh, Name: markerName}}
+	d.Spec.Networking.Address = netip.AddrFrom4([4]byte{10, byte(step >> 16), byte(step >> 8), byte(step)}).String()
+	d.Spec.Networking.Inbound = []mesh.Inbound{{Port: 80, Tags: mesh.Tags{mesh.TagService: markerName}}}
+	d.SetDefaults()
+	return d
+}
+
+// logger writes to the output of the test, which is shown if it fails.
+func logger(t *testing.T) *slog.Logger {
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+}

@@ -1,0 +1,167 @@
+package featuretest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// Protocol is one of the two that ADS has.
+type Protocol string
+
+// The protocols.
+const (
+	Delta Protocol = "delta"
+	SotW  Protocol = "sotw"
+)
+
+// Protocols lists both, for tables.
+func Protocols() []Protocol { return []Protocol{Delta, SotW} }
+
+// Response is one of either protocol.
+type Response struct {
+	Type  resource.Type
+	Nonce string
+	// Put are the resources that it holds. In the state of the world a version is the hash of the body, as Sonde's are.
+	Put []Item
+	// Gone are removed_resources. The state of the world has none.
+	Gone []string
+
+	version string // SotW
+}
+
+// Item is one resource of a response.
+type Item struct {
+	Name, Version string
+	Body          *anypb.Any
+}
+
+// Names of what is put, sorted.
+func (r *Response) Names() []string {
+	var names []string
+	for _, i := range r.Put {
+		names = append(names, i.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Request is one of either protocol.
+type Request struct {
+	Type resource.Type
+	// Node is only sent if it is not empty.
+	Node string
+	// Add and Remove are what delta says; SotW sends all names that are subscribed to then.
+	Add, Remove []string
+	// Versions are initial_resource_versions of delta.
+	Versions map[string]string
+	Nonce    string
+	// Refusal makes it a NACK.
+	Refusal string
+
+	names   []string // SotW
+	version string   // SotW
+}
+
+func (r *Request) detail() *statuspb.Status {
+	if r.Refusal == "" {
+		return nil
+	}
+	return &statuspb.Status{Code: int32(codes.Internal), Message: r.Refusal}
+}
+
+func (r *Request) node() *corev3.Node {
+	if r.Node == "" {
+		return nil
+	}
+	return &corev3.Node{Id: r.Node}
+}
+
+// wire is a stream of either protocol.
+type wire interface {
+	send(r *Request) error
+	recv() (*Response, error)
+}
+
+func openWire(ctx context.Context, p Protocol, conn grpc.ClientConnInterface) (wire, error) {
+	ads := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
+	if p == SotW {
+		stream, err := ads.StreamAggregatedResources(ctx)
+		return sotwWire{stream}, err
+	}
+	stream, err := ads.DeltaAggregatedResources(ctx)
+	return deltaWire{stream}, err
+}
+
+type deltaWire struct {
+	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+}
+
+func (w deltaWire) send(r *Request) error {
+	return w.stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+		Node: r.node(), TypeUrl: string(r.Type), ResourceNamesSubscribe: r.Add, ResourceNamesUnsubscribe: r.Remove,
+		InitialResourceVersions: r.Versions, ResponseNonce: r.Nonce, ErrorDetail: r.detail(),
+	})
+}
+
+func (w deltaWire) recv() (*Response, error) {
+	m, err := w.stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	r := &Response{Type: resource.Type(m.GetTypeUrl()), Nonce: m.GetNonce(), Gone: m.GetRemovedResources()}
+	for _, one := range m.GetResources() {
+		r.Put = append(r.Put, Item{Name: one.GetName(), Version: one.GetVersion(), Body: one.GetResource()})
+	}
+	return r, nil
+}
+
+type sotwWire struct {
+	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+}
+
+func (w sotwWire) send(r *Request) error {
+	return w.stream.Send(&discoveryv3.DiscoveryRequest{
+		Node: r.node(), TypeUrl: string(r.Type), ResourceNames: r.names,
+		VersionInfo: r.version, ResponseNonce: r.Nonce, ErrorDetail: r.detail(),
+	})
+}
+
+func (w sotwWire) recv() (*Response, error) {
+	m, err := w.stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	r := &Response{Type: resource.Type(m.GetTypeUrl()), Nonce: m.GetNonce(), version: m.GetVersionInfo()}
+	for _, body := range m.GetResources() {
+		sum := sha256.Sum256(body.GetValue())
+		name, err := nameOf(body)
+		if err != nil {
+			return nil, err
+		}
+		r.Put = append(r.Put, Item{Name: name, Version: hex.EncodeToString(sum[:8]), Body: body})
+	}
+	return r, nil
+}
+
+// nameOf is the name that a resource gives itself, which is all that the state of the world has.
+func nameOf(body *anypb.Any) (string, error) {
+	m, err := body.UnmarshalNew()
+	if err != nil {
+		return "", err
+	}
+	if cla, ok := m.(interface{ GetClusterName() string }); ok {
+		return cla.GetClusterName(), nil
+	}
+	return m.(interface{ GetName() string }).GetName(), nil
+}
