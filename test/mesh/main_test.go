@@ -12,14 +12,21 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// programs are those of every test, built with the race detector.
-var programs harness.Programs
+// programs are those of every test, built with the race detector; envoys are one Envoy of each supported minor.
+var (
+	programs harness.Programs
+	envoys   []string
+)
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	var err error
 	if programs, err = harness.Build(context.Background(), true); err != nil {
 		fmt.Fprintln(os.Stderr, "build the programs of the tests:", err)
+		os.Exit(1)
+	}
+	if envoys, err = harness.Envoys(context.Background(), "all"); err != nil {
+		fmt.Fprintln(os.Stderr, "find the Envoys of the tests:", err)
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m)

@@ -198,7 +198,7 @@ func (p *pair) silent(t *testing.T, mode string) {
 		return
 	}
 	poll(t, "Envoy to take it for plain text", func(context.Context) error {
-		if n := stat(t, p.b, "cluster.inbound_"+fmt.Sprint(portOf(t, p.inbound["tcp"].at))+".upstream_cx_active"); n < 1 {
+		if n := stat(t, p.b, fmt.Sprintf("cluster.inbound_%d.upstream_cx_active", portOf(t, p.inbound["tcp"].at))); n < 1 {
 			return fmt.Errorf("%d connections to the application", n)
 		}
 		return nil

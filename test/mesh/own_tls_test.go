@@ -107,8 +107,9 @@ func TestForeignCertificate(t *testing.T) {
 	for name, given := range map[string][]tls.Certificate{"none": nil, "foreign": certificates} {
 		t.Run(name, func(t *testing.T) {
 			conn := tls.Client(connect(t, b.Inbound), &tls.Config{
-				InsecureSkipVerify: true, //nolint:gosec // whom it speaks to does not matter: the server is to refuse
-				NextProtos:         []string{"sonde", "http/1.1"}, Certificates: given,
+				InsecureSkipVerify: true, // whom it speaks to does not matter: the server is to refuse
+				NextProtos:         []string{"sonde", "http/1.1"},
+				Certificates:       given,
 			})
 			if err := conn.HandshakeContext(t.Context()); err != nil {
 				return // with TLS 1.3 the refusal may come only after the client's part

@@ -1,0 +1,74 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// TestSecondWorkload has a proxy of another workload join a service, again and again, so that the identities that its
+// clients accept and its endpoints change in one step, under load.
+func TestSecondWorkload(t *testing.T) {
+	for _, envoy := range envoys {
+		t.Run(filepath.Base(filepath.Dir(envoy)), func(t *testing.T) {
+			t.Parallel()
+			of := programs
+			of.Envoy = envoy
+			m := harness.New(t, harness.Options{Programs: of})
+			proxies := add(t, m,
+				harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}},
+				harness.ProxyOptions{Name: "b-1", Service: "b"},
+				harness.ProxyOptions{Name: "b-2", Service: "other", Labels: map[string]string{"kuma.io/workload": "second"}},
+			)
+			a, b1, b2 := proxies[0], proxies[1], proxies[2]
+			endpoints(t, a, "b", b1.Inbound)
+			url := "http://" + a.Outbounds["b"] + "/"
+			load := harness.StartLoad(t.Context(), 2*time.Millisecond, harness.NewHTTPCaller(url, false, false),
+				harness.NewHTTPCaller(url, true, false), harness.NewHTTPCaller(url, true, false))
+			defer load.Stop()
+			for range 5 {
+				more(t, load, 50)
+				before := load.Report().Instances["b-2"]
+				b2.Service = "b"
+				started := time.Now()
+				must(t, b2.Declare())
+				poll(t, "the second workload to be called", func(context.Context) error {
+					if n := load.Report().Instances["b-2"] - before; n < 10 {
+						return fmt.Errorf("it has answered %d calls", n)
+					}
+					return nil
+				})
+				warm(t, a)
+				if after := time.Since(started); after > time.Second {
+					t.Errorf("the second workload is called, and nothing warms, after %s; want within 1 s", after)
+				}
+				b2.Service = "other"
+				must(t, b2.Declare())
+				endpoints(t, a, "b", b1.Inbound)
+				warm(t, a)
+			}
+			t.Log(held(t, load))
+		})
+	}
+}
+
+// warm waits until no cluster of an Envoy waits for its endpoints.
+func warm(t *testing.T, p *harness.Proxy) {
+	t.Helper()
+	poll(t, "clusters to be warm", func(ctx context.Context) error {
+		stats, err := p.Stats(ctx, `cluster_manager\.warming_clusters`)
+		if err != nil {
+			return err
+		}
+		n, ok := stats["cluster_manager.warming_clusters"]
+		if !ok || n > 0 {
+			return errors.New("some are not")
+		}
+		return nil
+	})
+}
