@@ -14,12 +14,13 @@ import (
 	"time"
 )
 
-// build builds sonde-dp as it is shipped.
+// build builds sonde-dp as it is shipped: as BUILD in the Makefile does.
 func build(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sonde-dp")
-	out, err := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path,
-		"../cmd/sonde-dp").CombinedOutput()
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", path, "../cmd/sonde-dp")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("build sonde-dp: %v\n%s", err, out)
 	}

@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -36,35 +38,39 @@ type Client struct {
 	Certificate func() *tls.Certificate
 }
 
-// Join calls Join.
+// Join calls Join. It shows no certificate: whoever joins anew has one that is refused.
 func (c *Client) Join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
-	return call(ctx, c, func(ctx context.Context, api agentv1.AgentServiceClient) (*agentv1.JoinResponse, error) {
+	return call(ctx, c, noCertificate, func(ctx context.Context, api agentv1.AgentServiceClient) (*agentv1.JoinResponse, error) {
 		return api.Join(ctx, r)
 	})
 }
 
 // Renew calls Renew.
 func (c *Client) Renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.RenewResponse, error) {
-	return call(ctx, c, func(ctx context.Context, api agentv1.AgentServiceClient) (*agentv1.RenewResponse, error) {
+	return call(ctx, c, c.Certificate, func(ctx context.Context, api agentv1.AgentServiceClient) (*agentv1.RenewResponse, error) {
 		return api.Renew(ctx, r)
 	})
 }
 
-func call[R any](ctx context.Context, c *Client, do func(context.Context, agentv1.AgentServiceClient) (R, error)) (R, error) {
+func noCertificate() *tls.Certificate { return &tls.Certificate{} }
+
+func call[R any](
+	ctx context.Context, c *Client, certificate func() *tls.Certificate, do func(context.Context, agentv1.AgentServiceClient) (R, error),
+) (R, error) {
 	var none R
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	conn, err := c.dial()
+	conn, err := c.dial(certificate)
 	if err != nil {
 		return none, err
 	}
 	answer, err := do(ctx, agentv1.NewAgentServiceClient(conn))
-	return answer, errors.Join(err, conn.Close())
+	return answer, errors.Join(conn.explain(err), conn.Close())
 }
 
-// Session runs one session until use returns.
+// Session runs one session until use returns. Its error is Unauthenticated where the certificate is refused.
 func (c *Client) Session(ctx context.Context, use func(agentv1.AgentService_SessionClient) error) error {
-	conn, err := c.dial()
+	conn, err := c.dial(c.Certificate)
 	if err != nil {
 		return err
 	}
@@ -74,10 +80,24 @@ func (c *Client) Session(ctx context.Context, use func(agentv1.AgentService_Sess
 	if err == nil {
 		err = use(stream)
 	}
-	return errors.Join(err, conn.Close())
+	return errors.Join(conn.explain(err), conn.Close())
 }
 
-func (c *Client) dial() (*grpc.ClientConn, error) {
+// connection to the control plane.
+type connection struct {
+	*grpc.ClientConn
+	refused *atomic.Bool
+}
+
+// explain says so where err only says that the connection broke, and it did because the certificate was refused.
+func (c connection) explain(err error) error {
+	if err != nil && c.refused.Load() {
+		return status.Errorf(codes.Unauthenticated, "the control plane refuses the certificate: %s", status.Convert(err).Message())
+	}
+	return err
+}
+
+func (c *Client) dial(certificate func() *tls.Certificate) (*connection, error) {
 	pem, err := os.ReadFile(c.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("read the control plane's CA: %w", err)
@@ -91,15 +111,16 @@ func (c *Client) dial() (*grpc.ClientConn, error) {
 		Timeout:         callTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
 	}
+	security := newWatchedTLS(&tls.Config{
+		MinVersion: tls.VersionTLS13,
+		ServerName: mesh.ServingName,
+		RootCAs:    roots,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return certificate(), nil
+		},
+	})
 	conn, err := grpc.NewClient("dns:///"+c.Address,
-		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
-			MinVersion: tls.VersionTLS13,
-			ServerName: mesh.ServingName,
-			RootCAs:    roots,
-			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-				return c.Certificate(), nil
-			},
-		})),
+		grpc.WithTransportCredentials(security),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		}),
@@ -110,5 +131,5 @@ func (c *Client) dial() (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the control plane at %s: %w", c.Address, err)
 	}
-	return conn, nil
+	return &connection{ClientConn: conn, refused: security.refused}, nil
 }
