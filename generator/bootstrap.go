@@ -28,6 +28,11 @@ const (
 	// pings that often.
 	adsPingInterval = 30 * time.Second
 	adsPingTimeout  = 10 * time.Second
+	// A stream that broke is tried again after a random delay, up to the first at first and then up to twice as much each
+	// time. Only a response makes Envoy begin anew, and where nothing has changed none comes: by Envoy's own 30 s a proxy
+	// that came back some times would be late after a restart of the control plane.
+	adsRetryFirst = 500 * time.Millisecond
+	adsRetryMax   = 4 * time.Second
 )
 
 // BootstrapOptions describe how a proxy reaches its control plane. All fields are needed.
@@ -62,7 +67,13 @@ func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
 			SetNodeOnFirstMessageOnly: true,
 			GrpcServices: []*corev3.GrpcService{{
 				TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
-					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: NameControlPlane},
+					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
+						ClusterName: NameControlPlane,
+						RetryPolicy: &corev3.RetryPolicy{RetryBackOff: &corev3.BackoffStrategy{
+							BaseInterval: durationpb.New(adsRetryFirst),
+							MaxInterval:  durationpb.New(adsRetryMax),
+						}},
+					},
 				},
 			}},
 		},
