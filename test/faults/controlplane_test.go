@@ -3,6 +3,7 @@ package faults
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -29,7 +30,9 @@ func TestControlPlaneKilled(t *testing.T) {
 		m.ControlPlane.Kill()
 		more(t, load, 100)
 		must(t, m.StartControlPlane(t.Context()))
+		started := time.Now()
 		synced(t, proxies...)
+		t.Logf("round %d: all are connected %d ms after the control plane was ready", round, time.Since(started).Milliseconds())
 		more(t, load, 50)
 		if diff := cmp.Diff(before, receivedBy(t, proxies)); diff != "" {
 			t.Errorf("round %d: Envoys were sent something (-before +after):\n%s", round, diff)

@@ -101,3 +101,44 @@ func certificates(ctx context.Context, p *harness.Proxy) (inUse, error) {
 	}
 	return all, nil
 }
+
+// TestCertificatesExpire keeps the control plane away until every certificate has expired: new connections are refused
+// then, and all is well again when it is back.
+func TestCertificatesExpire(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, shortLife)
+	proxies := add(t, m,
+		harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"t"}},
+		harness.ProxyOptions{Name: "t-1", Service: "t", Protocol: "tcp"})
+	at := proxies[0].Outbounds["t"]
+	caller := harness.NewTCPCaller(at, false)
+	call := func(ctx context.Context) error {
+		_, err := caller.Call(ctx)
+		return err
+	}
+	poll(t, "a call", call)
+	m.ControlPlane.Kill()
+	poll(t, "calls to be refused", func(ctx context.Context) error {
+		if call(ctx) == nil {
+			return errors.New("one is answered")
+		}
+		return nil
+	})
+	for _, p := range proxies {
+		poll(t, p.Name+" to be unready", func(ctx context.Context) error {
+			_, err := m.Get(ctx, "http://"+p.Admin+"/readyz")
+			if statusOf(err).Code != 503 {
+				return fmt.Errorf("its readiness is %v, want 503", err)
+			}
+			return nil
+		})
+	}
+	must(t, m.StartControlPlane(t.Context()))
+	synced(t, proxies...)
+	for _, p := range proxies {
+		must(t, p.WaitReady(t.Context()))
+	}
+	load := startLoad(t, tcpCallers(proxies[0], "t")...)
+	more(t, load, 20)
+	held(t, load)
+}

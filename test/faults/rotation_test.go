@@ -1,0 +1,305 @@
+package faults
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// exitUnfinished is that of "sondectl rotate ca" while the rotation is under way.
+const exitUnfinished = 4
+
+// TestRotation replaces the CA under load, twice, with new connections all the time.
+func TestRotation(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 0)
+	proxies := add(t, m,
+		harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b", "t"}},
+		harness.ProxyOptions{Name: "b-1", Service: "b"}, harness.ProxyOptions{Name: "b-2", Service: "b"},
+		harness.ProxyOptions{Name: "t-1", Service: "t", Protocol: "tcp"})
+	a, b := proxies[0], proxies[1]
+	synced(t, proxies...)
+	load := startLoad(t, append(httpCallers(a, "b"), tcpCallers(a, "t")...)...)
+	for range 2 {
+		former := identityOf(t, a)
+		for _, ask := range []question{{b.Inbound, mesh}, {m.Agents, http2}} {
+			if err := admits(t.Context(), ask, former); err != nil {
+				t.Fatalf("the certificate of %s is refused at %s before the rotation: %v", a.Name, ask.at, err)
+			}
+		}
+		more(t, load, 20)
+		authorities := trustedBy(t, a)
+		started := time.Now()
+		if _, err := m.Ctl(t.Context(), "rotate", "ca", "--wait"); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("rotated in %s", time.Since(started))
+		for _, p := range proxies {
+			trustsOnly(t, p, authorities)
+		}
+		for _, ask := range []question{{b.Inbound, mesh}, {m.Agents, http2}} {
+			if err := admits(t.Context(), ask, former); !isRefusal(err) {
+				t.Errorf("a certificate of the old CA at %s: %v, want it refused", ask.at, err)
+			}
+			if err := admits(t.Context(), ask, identityOf(t, a)); err != nil {
+				t.Errorf("the new certificate is refused at %s: %v", ask.at, err)
+			}
+		}
+		more(t, load, 100)
+	}
+	want := slices.Repeat([]string{"trust both", "renew leaves", "trust new", ""}, 2)
+	if got := rotationSteps(t, m); !slices.Equal(got, want) {
+		t.Errorf("the rotations took the steps %q, want %q", got, want)
+	}
+	synced(t, proxies...)
+	held(t, load)
+}
+
+func identityOf(t *testing.T, p *harness.Proxy) tls.Certificate {
+	t.Helper()
+	c, err := p.Identity()
+	must(t, err)
+	return c
+}
+
+// trustedBy is what a proxy trusts, and Envoy has in use: serial numbers.
+func trustedBy(t *testing.T, p *harness.Proxy) []string {
+	t.Helper()
+	roots, err := p.Trusted()
+	must(t, err)
+	var serials []string
+	for _, root := range roots {
+		serials = append(serials, serialOf(root))
+	}
+	return serials
+}
+
+// serialOf is the serial number as Envoy writes it.
+func serialOf(c *x509.Certificate) string { return fmt.Sprintf("%x", c.SerialNumber.Bytes()) }
+
+// trustsOnly complains unless file and Envoy trust one authority, which is none of the old ones, and Envoy's certificate
+// is the one in the file, of that authority. Envoy trusts the control plane's serving CA too, for ADS.
+func trustsOnly(t *testing.T, p *harness.Proxy, old []string) {
+	t.Helper()
+	roots, err := p.Trusted()
+	must(t, err)
+	if len(roots) != 1 || slices.Contains(old, serialOf(roots[0])) {
+		t.Errorf("%s trusts %d authorities, want the new one alone", p.Name, len(roots))
+	}
+	leaf := identityOf(t, p).Leaf
+	if err := leaf.CheckSignatureFrom(roots[0]); err != nil {
+		t.Errorf("the certificate of %s is not of the new authority: %v", p.Name, err)
+	}
+	poll(t, "the Envoy of "+p.Name+" to have what its files say", func(ctx context.Context) error {
+		now, err := certificates(ctx, p)
+		if err != nil {
+			return err
+		}
+		for _, serial := range old {
+			if now.authorities[serial] {
+				return fmt.Errorf("it trusts %s", serial)
+			}
+		}
+		if !now.authorities[serialOf(roots[0])] || len(now.leaves) != 1 || !now.leaves[serialOf(leaf)] {
+			return fmt.Errorf("it has %v, want the authority %s and the certificate %s", now, serialOf(roots[0]), serialOf(leaf))
+		}
+		return nil
+	})
+}
+
+// question is where a certificate is shown, and how: mesh as Envoys do, http2 as to the control plane.
+type question struct {
+	at   string
+	alpn []string
+}
+
+var (
+	mesh  = []string{"sonde", "http/1.1"}
+	http2 = []string{"h2"}
+)
+
+// admits makes a connection with a certificate, and waits until its end is clear: with TLS 1.3 a client learns of a
+// refusal after its handshake.
+func admits(ctx context.Context, ask question, identity tls.Certificate) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	// whom it speaks to does not matter here
+	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, NextProtos: ask.alpn, Certificates: []tls.Certificate{identity}}}
+	conn, err := dialer.DialContext(ctx, "tcp", ask.at)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return err
+	}
+	if slices.Equal(ask.alpn, http2) { // the control plane speaks first
+		_, err = conn.Read(make([]byte, 1))
+		return err
+	}
+	if _, err := fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: b\r\n\r\n"); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return err
+	}
+	if err := answer.Body.Close(); err != nil || answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %s: %w", answer.Status, err)
+	}
+	return nil
+}
+
+// isRefusal tells a certificate that the other side has refused from all else that may go wrong.
+func isRefusal(err error) bool {
+	remote, ok := errors.AsType[*net.OpError](err)
+	return ok && remote.Op == "remote error"
+}
+
+// rotationSteps are those in the control plane's log.
+func rotationSteps(t *testing.T, m *harness.Machine) []string {
+	t.Helper()
+	var steps []string
+	for line := range strings.Lines(read(t, m.ControlPlane.Log)) {
+		var record struct{ Msg, Step string }
+		if json.Unmarshal([]byte(line), &record) == nil && record.Msg == "CA rotation" {
+			steps = append(steps, record.Step)
+		}
+	}
+	return steps
+}
+
+// TestRotationWaits stops an agent, which the rotation then waits for, across a restart of the control plane, until it
+// goes on.
+func TestRotationWaits(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 0)
+	a, b, silent, load := rotationWithSilent(t, m)
+
+	must(t, syscall.Kill(silent.Agent.PID(), syscall.SIGCONT))
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	must(t, rotate(ctx, m, "--wait"))
+	for _, p := range []*harness.Proxy{a, b, silent} {
+		if roots := trustedBy(t, p); len(roots) != 1 {
+			t.Errorf("%s trusts %q, want one authority", p.Name, roots)
+		}
+	}
+	held(t, load)
+	calls(t, a, "c")
+}
+
+// TestRotationForced is the same with an agent that does not come back in time: the rotation passes over it when told to.
+// Back again, it is not trusted any more, joins anew, and is called.
+func TestRotationForced(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 0)
+	a, b, silent, load := rotationWithSilent(t, m)
+	old := identityOf(t, silent)
+
+	if err := rotate(t.Context(), m, "--force"); !strings.Contains(fmt.Sprint(err), silent.Name+" (silent") {
+		t.Errorf("a rotation that was just forced: %v, want it to wait for %s, which has not been silent for long", err, silent.Name)
+	}
+	const forced = time.Minute // 30 s of silence, and what a busy machine needs
+	ctx, cancel := context.WithTimeout(t.Context(), forced)
+	defer cancel()
+	must(t, rotate(ctx, m, "--wait"))
+	if got := len(trustedBy(t, silent)); got != 1 || !identityOf(t, silent).Leaf.Equal(old.Leaf) {
+		t.Errorf("the stopped agent has changed its files")
+	}
+	if err := admits(t.Context(), question{b.Inbound, mesh}, old); !isRefusal(err) {
+		t.Errorf("a certificate of the old CA: %v, want it refused", err)
+	}
+	must(t, syscall.Kill(silent.Agent.PID(), syscall.SIGCONT))
+	poll(t, silent.Name+" to have a new certificate", func(context.Context) error {
+		now, err := silent.Identity()
+		if err == nil && now.Leaf.Equal(old.Leaf) {
+			err = errors.New("it has the old one")
+		}
+		return err
+	})
+	synced(t, a, b, silent)
+	held(t, load)
+	calls(t, a, "c")
+}
+
+// rotationWithSilent starts a rotation that waits for a proxy of service c whose agent is stopped, and kills the control
+// plane meanwhile. The load is from a to b.
+func rotationWithSilent(t *testing.T, m *harness.Machine) (a, b, silent *harness.Proxy, load *harness.Load) {
+	t.Helper()
+	proxies := add(t, m,
+		harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b", "c"}},
+		harness.ProxyOptions{Name: "b-1", Service: "b"}, harness.ProxyOptions{Name: "c-1", Service: "c"})
+	a, b, silent = proxies[0], proxies[1], proxies[2]
+	synced(t, proxies...)
+	load = startLoad(t, httpCallers(a, "b")...)
+
+	must(t, syscall.Kill(silent.Agent.PID(), syscall.SIGSTOP))
+	// A process that is stopped is not seen to end.
+	t.Cleanup(func() { _ = syscall.Kill(silent.Agent.PID(), syscall.SIGCONT) })
+	poll(t, "the rotation to wait for "+silent.Name, func(ctx context.Context) error {
+		return waitsFor(ctx, m, "step 1 of 3", silent.Name+" (connected")
+	})
+	for _, p := range []*harness.Proxy{a, b} {
+		if roots := trustedBy(t, p); len(roots) != 2 {
+			t.Errorf("%s trusts %q at step 1, want two authorities", p.Name, roots)
+		}
+	}
+	m.ControlPlane.Kill()
+	more(t, load, 20)
+	must(t, m.StartControlPlane(t.Context()))
+	poll(t, "the rotation to wait on for "+silent.Name, func(ctx context.Context) error {
+		return waitsFor(ctx, m, "step 1 of 3", silent.Name+" (silent")
+	})
+	synced(t, a, b)
+	return a, b, silent, load
+}
+
+// rotate starts a rotation, or asks how far it is. It returns nil when it is done.
+func rotate(ctx context.Context, m *harness.Machine, args ...string) error {
+	cmd := exec.CommandContext(ctx, programs.Ctl, slices.Concat([]string{"rotate", "ca"}, args, m.CtlFlags())...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("%w: %s%s", err, out, stderr.String())
+	}
+	return nil
+}
+
+// waitsFor is an error unless the rotation is at that step and waits for that alone.
+func waitsFor(ctx context.Context, m *harness.Machine, step, silent string) error {
+	err := rotate(ctx, m)
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok || exit.ExitCode() != exitUnfinished {
+		return fmt.Errorf("it is not under way: %w", err)
+	}
+	if text := err.Error(); !strings.Contains(text, step) || !strings.Contains(text, silent) || strings.Count(text, "waits for") != 1 {
+		return err
+	}
+	return nil
+}
+
+// calls makes some calls, new connections all, and complains if one fails.
+func calls(t *testing.T, p *harness.Proxy, service string) {
+	t.Helper()
+	load := startLoad(t, httpCallers(p, service)...)
+	more(t, load, 20)
+	held(t, load)
+}
