@@ -14,7 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/admin"
 	"github.com/sonde-mesh/sonde/agents"
@@ -114,7 +116,7 @@ func (cp *controlPlane) join() (err error) {
 func authorize(ctx context.Context, nodeID string) error {
 	caller, err := identity.PeerFromContext(ctx)
 	if err != nil {
-		return err
+		return status.Error(codes.Unauthenticated, err.Error())
 	}
 	if caller.ID() != nodeID {
 		return fmt.Errorf("the certificate is for proxy %q, the node id is %q", caller.ID(), nodeID)

@@ -16,6 +16,8 @@ const (
 	apiIdentity    = "spiffe://default.sonde.internal/workload/api"
 	canaryIdentity = "spiffe://default.sonde.internal/workload/canary"
 	dbIdentity     = "spiffe://default.sonde.internal/workload/db"
+	// nobody is what a cluster accepts whose service has no sidecar.
+	nobody = "spiffe://nobody"
 
 	allListeners = "listener inbound:10.0.0.1:8080 outbound:127.0.0.1:10001 outbound:127.0.0.1:10002 readiness"
 )

@@ -62,7 +62,7 @@ func TestOutboundBeforeItsService(t *testing.T) {
 		web.Expect(resource.Endpoint, "cache").Addresses()
 		// It speaks HTTP, as nobody could know: cluster and listener change, and the listener asks for routes.
 		f.Put("cache-1.yaml")
-		web.Sent("cluster cache", "endpoint cache", "listener outbound:127.0.0.1:10003", "route cache")
+		web.Sent("cluster cache", "endpoint cache", "endpoint cache", "listener outbound:127.0.0.1:10003", "route cache")
 		web.Expect(resource.Endpoint, "cache").Addresses("10.0.0.7:6379+mtls")
 	})
 }
@@ -101,21 +101,49 @@ networking:
 	})
 }
 
-// A cluster that changes is followed by its endpoints in the same breath, though they have come before.
+// A cluster that changes is followed by its endpoints in the same breath, though they have come before. Those that only the
+// new cluster accepts wait until it is warm: the old one, which is in use until then, would refuse them.
 func TestIdentityIsAdded(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
+		web := f.Dial("web-1", p)
+		web.Send(&featuretest.Request{Node: node, Type: resource.Cluster})
+		web.Ack(web.Next())
+		web.Send(&featuretest.Request{Type: resource.Endpoint, Add: []string{"api"}})
+		web.Ack(web.Next())
+		web.Expect(resource.Cluster, "api").Identities(apiIdentity)
+
+		f.Put("api-2-canary.yaml")
+		cluster := web.Next()
+		if p == featuretest.Delta {
+			expect(t, cluster, resource.Cluster, "api")
+		}
+		web.Expect(resource.Cluster, "api").Identities(apiIdentity, canaryIdentity)
+		endpoints := web.Next()
+		expect(t, endpoints, resource.Endpoint, "api")
+		web.Ack(endpoints)
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls")
+		web.ExpectQuiet()
+		web.Ack(cluster)
+		endpoints = web.Next()
+		expect(t, endpoints, resource.Endpoint, "api")
+		web.Ack(endpoints)
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")
+		web.ExpectQuiet()
+	})
+}
+
+func TestIdentityIsRemoved(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		f.Put("api-2-canary.yaml")
 		web := f.Connect("web-1", p)
 		web.Sent(firstSync...)
-		web.Expect(resource.Cluster, "api").Identities(apiIdentity)
-		f.Put("api-2-canary.yaml")
-		web.Sent("cluster api", "endpoint api")
 		web.Expect(resource.Cluster, "api").Identities(apiIdentity, canaryIdentity)
-		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")
-
 		f.Delete(mesh.KindDataplane, "api-2")
 		web.Sent("cluster api", "endpoint api")
 		web.Expect(resource.Cluster, "api").Identities(apiIdentity)
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls")
 	})
 }
 

@@ -44,7 +44,7 @@ type Client struct {
 	warming  map[string]bool
 	withheld *Response // of clusters, until they are warm
 	log      []string
-	inbox    []*Response // manual: not yet taken by Next
+	inbox    []*Response // manual: not yet taken by Next, as is the log
 	received int
 	markers  map[string]bool
 	marked   int
@@ -67,6 +67,15 @@ func (f *Feature) Dial(proxy string, p Protocol) *Client {
 	c := f.client(proxy, p)
 	c.manual = true
 	c.open(c.id)
+	return c
+}
+
+// DialAs is Dial with the certificate of another one, or with none if owner is empty.
+func (f *Feature) DialAs(owner string, p Protocol) *Client {
+	f.t.Helper()
+	c := f.client("", p)
+	c.manual = true
+	c.open(owner)
 	return c
 }
 
@@ -205,7 +214,7 @@ func (c *Client) Next() *Response {
 		if len(c.inbox) == 0 {
 			return false
 		}
-		r, c.inbox = c.inbox[0], c.inbox[1:]
+		r, c.inbox, c.log = c.inbox[0], c.inbox[1:], c.log[1:]
 		return true
 	})
 	return r

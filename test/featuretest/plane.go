@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
@@ -84,7 +86,7 @@ func startPlane(t *testing.T, stateFolder, watched string) *plane {
 func authorize(ctx context.Context, nodeID string) error {
 	caller, err := identity.PeerFromContext(ctx)
 	if err != nil {
-		return err
+		return status.Error(codes.Unauthenticated, err.Error())
 	}
 	if caller.ID() != nodeID {
 		return fmt.Errorf("the certificate is for proxy %q, the node id is %q", caller.ID(), nodeID)

@@ -1,0 +1,144 @@
+package feature
+
+import (
+	"testing"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/featuretest"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+func TestEndpointIsUnready(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		f.Put("api-2.yaml")
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		f.Put("api-1-unready.yaml")
+		web.Sent("endpoint api")
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.4:80+mtls")
+		// Envoy would send to unready ones if they were there.
+		f.Put("api-2-unready.yaml")
+		web.Sent("endpoint api")
+		web.Expect(resource.Endpoint, "api").Addresses()
+		// What its proxies accept does not depend on readiness, so nothing but endpoints comes back.
+		f.Put("api-2.yaml")
+		web.Sent("endpoint api")
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.4:80+mtls")
+	})
+}
+
+// The health of an inbound is for the clients of its service; the proxy itself is not told.
+func TestOwnHealthTouchesNothing(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		api := f.Connect("api-1", p)
+		api.Sent("cluster inbound:80", "listener inbound:10.0.0.3:80 readiness")
+		f.Put("api-1-unready.yaml")
+		api.Sent()
+		f.Observe("api-1", mesh.Observation{Draining: true})
+		api.Sent()
+	})
+}
+
+// A draining proxy gets nothing new, unless nobody else is ready.
+func TestDraining(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		f.Put("api-2.yaml")
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		api := func(want ...string) {
+			t.Helper()
+			web.Sent("endpoint api")
+			web.Expect(resource.Endpoint, "api").Addresses(want...)
+		}
+		f.Observe("api-1", mesh.Observation{Draining: true})
+		api("10.0.0.4:80+mtls")
+		f.Observe("api-2", mesh.Observation{Draining: true})
+		api("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")
+		// One that is not ready is no last resort.
+		f.Put("api-1-unready.yaml")
+		api("10.0.0.4:80+mtls")
+		f.Observe("api-2", mesh.Observation{})
+		web.Sent() // the same endpoint
+		f.Observe("api-1", mesh.Observation{})
+		web.Sent()
+	})
+}
+
+// What is known of a proxy before its Dataplane counts from the start.
+func TestDrainingBeforeTheDataplane(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		f.Observe("api-2", mesh.Observation{Draining: true})
+		f.Put("api-2.yaml")
+		web.Sent()
+		f.Delete(mesh.KindDataplane, "api-1")
+		web.Sent("endpoint api")
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.4:80+mtls")
+	})
+}
+
+// A service joins the mesh replica by replica: its endpoints without a sidecar are spoken to in plain text.
+func TestEndpointsWithAndWithoutSidecar(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		f.Put("api-outside.yaml")
+		web.Sent("endpoint api")
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.9.0.1:80")
+		// The same address with a sidecar: it counts.
+		f.PutYAML(`
+type: Dataplane
+mesh: default
+name: api-9
+networking:
+  address: 10.9.0.1
+  inbound:
+  - {port: 80, tags: {kuma.io/service: api, kuma.io/protocol: http}}
+`)
+		web.Sent("endpoint api")
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.9.0.1:80+mtls")
+		f.Delete(mesh.KindDataplane, "api-9")
+		web.Sent("endpoint api")
+		// Without a sidecar left nobody's identity is accepted.
+		f.Delete(mesh.KindDataplane, "api-1")
+		web.Sent("cluster api", "endpoint api")
+		web.Expect(resource.Cluster, "api").Identities(nobody)
+		web.Expect(resource.Endpoint, "api").Addresses("10.9.0.1:80")
+	})
+}
+
+// Redirected proxies that see the same services share their resources; each has its own inbound.
+func TestRedirected(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "redirected")
+		one, two := f.Connect("web-1", p), f.Connect("web-2", p)
+		for _, web := range []*featuretest.Client{one, two} {
+			web.Sent(
+				"cluster agent:readiness api inbound:8080 legacy outbound:passthrough",
+				"endpoint api legacy",
+				"listener inbound:capture inbound:capture6 outbound:10.96.0.1:80 outbound:10.96.0.2:25 outbound:capture outbound:capture6 readiness",
+				"route api")
+		}
+		f.Put("api-2.yaml")
+		for _, web := range []*featuretest.Client{one, two} {
+			web.Sent("endpoint api")
+			web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")
+			web.Expect(resource.Endpoint, "legacy").Addresses("10.9.0.2:25")
+			web.Expect(resource.Cluster, "legacy").Identities(nobody)
+		}
+		f.PutYAML("{type: Service, mesh: default, name: late, addresses: ['10.96.0.3:80'], endpoints: [{address: 10.9.0.3, port: 80}]}")
+		for _, web := range []*featuretest.Client{one, two} {
+			web.Sent("cluster late", "endpoint late", "listener outbound:10.96.0.3:80")
+		}
+		f.Delete(mesh.KindService, "late")
+		for _, web := range []*featuretest.Client{one, two} {
+			web.Sent("listener -outbound:10.96.0.3:80", "cluster -late")
+		}
+	})
+}

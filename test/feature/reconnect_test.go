@@ -1,0 +1,203 @@
+package feature
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/featuretest"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+func TestReconnectWithoutAChange(t *testing.T) {
+	t.Parallel()
+	f := featuretest.Start(t, "two-services")
+	web := f.Connect("web-1", featuretest.Delta)
+	web.Sent(firstSync...)
+	web.Reconnect()
+	web.Sent()
+	f.Put("api-2.yaml")
+	web.Sent("endpoint api")
+}
+
+// A new control plane has the same versions for the same objects.
+func TestReconnectToANewControlPlane(t *testing.T) {
+	t.Parallel()
+	f := featuretest.Start(t, "two-services")
+	f.Put("api-2.yaml")
+	f.Put("api-2-canary.yaml")
+	web := f.Connect("web-1", featuretest.Delta)
+	web.Sent(firstSync...)
+	f.Restart()
+	web.Reconnect()
+	web.Sent()
+	f.Delete(mesh.KindDataplane, "api-1")
+	web.Sent("cluster api", "endpoint api")
+}
+
+// Whoever speaks the state of the world is sent it again, and it is the same.
+func TestReconnectOfTheStateOfTheWorld(t *testing.T) {
+	t.Parallel()
+	f := featuretest.Start(t, "two-services")
+	web := f.Connect("web-1", featuretest.SotW)
+	web.Sent(firstSync...)
+	before := web.Has()
+	f.Restart()
+	web.Reconnect()
+	web.Sent("cluster", "endpoint api db", "listener", "route api")
+	if diff := cmp.Diff(before, web.Has()); diff != "" {
+		t.Errorf("after the reconnect (-before +after):\n%s", diff)
+	}
+}
+
+func TestReconnectAfterChanges(t *testing.T) {
+	tests := map[string]struct {
+		meanwhile func(f *featuretest.Feature)
+		want      []string
+	}{
+		"an endpoint": {
+			meanwhile: func(f *featuretest.Feature) { f.Put("api-2.yaml") },
+			want:      []string{"endpoint api"},
+		},
+		"an identity": {
+			meanwhile: func(f *featuretest.Feature) { f.Put("api-2-canary.yaml") },
+			want:      []string{"cluster api", "endpoint api"},
+		},
+		"a service more": {
+			meanwhile: func(f *featuretest.Feature) { f.Put("cache-1.yaml"); f.Put("web-1-cache.yaml") },
+			want:      []string{"cluster cache", "endpoint cache", "listener outbound:127.0.0.1:10003", "route cache"},
+		},
+		"a service less": {
+			meanwhile: func(f *featuretest.Feature) { f.Put("web-1-without-api.yaml") },
+			// Before the first removal it says something empty: by its answer all that it asks for has come.
+			want: []string{"cluster", "listener -outbound:127.0.0.1:10001", "route -api", "cluster -api"},
+		},
+		"a replica replaced": {
+			meanwhile: func(f *featuretest.Feature) { f.Delete(mesh.KindDataplane, "api-1"); f.Put("api-2.yaml") },
+			want:      []string{"endpoint api"},
+		},
+		"there and back": {
+			meanwhile: func(f *featuretest.Feature) {
+				f.Put("api-1-unready.yaml")
+				f.Put("mesh-off.yaml")
+				f.Put("../mesh.yaml")
+				f.Put("../api-1.yaml")
+			},
+		},
+	}
+	for name, tc := range tests {
+		for what, restart := range map[string]bool{"same": false, "restarted": true} {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				t.Parallel()
+				f := featuretest.Start(t, "two-services")
+				web := f.Connect("web-1", featuretest.Delta)
+				web.Sent(firstSync...)
+				web.Close()
+				if restart {
+					f.Stop()
+				}
+				tc.meanwhile(f)
+				if restart {
+					f.Restart()
+				}
+				web.Reconnect()
+				web.Sent(tc.want...)
+				fresh := f.Connect("web-1", featuretest.Delta)
+				fresh.Sync()
+				if diff := cmp.Diff(fresh.Has(), web.Has()); diff != "" {
+					t.Errorf("a new client and the one that came back differ (-new +back):\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+// A proxy whose Dataplane is gone keeps what it has, and a new control plane, which has never seen it, takes nothing away.
+func TestReconnectWithoutADataplane(t *testing.T) {
+	t.Parallel()
+	f := featuretest.Start(t, "two-services")
+	web := f.Connect("web-1", featuretest.Delta)
+	web.Sent(firstSync...)
+	before := web.Has()
+	f.Delete(mesh.KindDataplane, "web-1")
+	f.Restart()
+	web.Reconnect()
+	f.Put("api-2.yaml") // of no concern to it
+	featuretest.Eventually(t, func() string {
+		if s := f.Status(); len(s) != 1 || s[0].Known || len(s[0].Types) != 4 {
+			return "web-1 waits with four types asked for: not yet"
+		}
+		return ""
+	})
+	if diff := cmp.Diff(before, web.Has()); diff != "" {
+		t.Errorf("what it has (-before +after):\n%s", diff)
+	}
+	f.Put("web-1-cache.yaml")
+	web.Sent("cluster cache", "endpoint api", "endpoint cache", "listener outbound:127.0.0.1:10003")
+}
+
+// Two servers that never met say the same, resource by resource.
+func TestSameFilesSameVersions(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"two-services", "redirected", "two-meshes"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first, second := featuretest.Start(t, name), featuretest.Start(t, name)
+			for _, proxy := range []string{"web-1", "api-1"} {
+				got := first.Resources(proxy)
+				if len(got) < 3 {
+					t.Fatalf("Resources(%s) = %q", proxy, got)
+				}
+				if diff := cmp.Diff(got, second.Resources(proxy)); diff != "" {
+					t.Errorf("%s (-first +second):\n%s", proxy, diff)
+				}
+				// Both protocols carry the same bytes.
+				delta, sotw := first.Connect(proxy, featuretest.Delta), second.Connect(proxy, featuretest.SotW)
+				delta.Sync()
+				sotw.Sync()
+				if diff := cmp.Diff(delta.Has(), sotw.Has()); diff != "" {
+					t.Errorf("%s (-delta +sotw):\n%s", proxy, diff)
+				}
+			}
+		})
+	}
+}
+
+// A proxy that is not known yet waits; an empty configuration would close its listeners.
+func TestDataplaneComesLater(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		web := f.Connect("web-2", p)
+		featuretest.Eventually(t, func() string {
+			if s := f.Status(); len(s) != 1 || s[0].Known || len(s[0].Types) != 2 {
+				return "web-2 waits with two types asked for: not yet"
+			}
+			return ""
+		})
+		f.Put("api-2.yaml") // of no concern to it
+		f.Put("web-2.yaml")
+		web.Sent("cluster api db inbound:8080", "endpoint api db",
+			"listener inbound:10.0.0.2:8080 outbound:127.0.0.1:10001 outbound:127.0.0.1:10002 readiness", "route api")
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")
+	})
+}
+
+func TestDataplaneIsDeleted(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		before := web.Has()
+		f.Delete(mesh.KindDataplane, "web-1")
+		f.Put("api-2.yaml")
+		web.Sent()
+		if diff := cmp.Diff(before, web.Has()); diff != "" {
+			t.Errorf("what it has (-before +after):\n%s", diff)
+		}
+		// It comes back, with something new.
+		f.Put("web-1-cache.yaml")
+		web.Sent("cluster cache", "endpoint api", "endpoint cache", "listener outbound:127.0.0.1:10003")
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")
+	})
+}
