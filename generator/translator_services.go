@@ -58,7 +58,11 @@ func (t *Translator) encodeChanged(c meshview.Change, errs *[]error) touches {
 // encodeService encodes all but the endpoints, and says whether a listener differs.
 func (t *Translator) encodeService(r *serviceResources, m *meshview.Mesh, s *meshview.Service, errs *[]error) bool {
 	whose := "service " + s.ID()
-	r.cluster = t.encodeOver(r.cluster, s.Name, OutboundCluster(m, s), whose, errs)
+	before := r.cluster
+	r.cluster = t.encodeOver(before, s.Name, OutboundCluster(m, s), whose, errs)
+	if r.cluster != before && mutualTLS(m) {
+		r.cluster.Peers = s.Identities
+	}
 	if route := OutboundRoute(s); route != nil {
 		r.route = t.encodeOver(r.route, s.Name, route, whose, errs)
 	} else {

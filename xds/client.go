@@ -17,7 +17,8 @@ const maxInFlight = 16
 // the proxy asks (receiveDelta, receiveSotw) and should have (want), and gives what is to be sent (next). It is not
 // safe for concurrent use.
 //
-// The order is make before break. Clusters are sent at once, and their endpoints right behind them. Listeners and
+// The order is make before break. Clusters are sent at once, and their endpoints right behind them; endpoints that only
+// the new Cluster accepts follow its ACK (see early). Listeners and
 // routes wait until no reply with clusters is without an ACK, which means warmed. What must go, goes last: when
 // listeners and routes were ACKed, too. Only listeners that must go leave with the new ones, since no one refers to a
 // listener, and a new one may take the old one's address.
@@ -232,9 +233,10 @@ func (c *client) window(t *topic) int {
 // are said at once if a cluster waits for them: it withholds the ACK for which other removals wait.
 func (c *client) collect(r *reply, of scope) {
 	t := r.topic
+	early := c.early(t)
 	var alone *resource.Resource
 	for name, g := range t.gaps {
-		switch s := t.step(g, c.get(t, name)); {
+		switch s := t.stepOrHeld(g, c.get(t, name), early[name]); {
 		case s.put != nil && g.alone:
 			if alone == nil || name < alone.Name {
 				alone = s.put

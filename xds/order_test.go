@@ -25,6 +25,59 @@ func TestDeltaOrder(t *testing.T) {
 			< CDS a@2
 			< EDS a@2
 			<`,
+		"a cluster that accepts one more goes before the endpoint": `
+			want CDS a@1+x EDS a@1
+			> CDS
+			< CDS a@1+x
+			> EDS +a
+			< EDS a@1
+			> CDS ack
+			> EDS ack
+			want CDS a@2+xy EDS a@2
+			< CDS a@2+xy
+			< EDS a@1
+			<
+			want CDS a@2+xy EDS a@3
+			<
+			> EDS ack
+			<
+			> CDS ack
+			< EDS a@3
+			> EDS ack
+			want CDS a@3+y EDS a@4
+			< CDS a@3+y
+			< EDS a@4
+			want CDS a@4+xy EDS a@5
+			< CDS a@4+xy
+			< EDS a@4
+			> CDS ack
+			<
+			> CDS nack: why
+			refused CDS a@4+xy
+			< EDS a@5
+			<`,
+		"a cluster that accepts others, not more": `
+			want CDS a@1+x EDS a@1
+			> CDS
+			< CDS a@1+x
+			> EDS +a
+			< EDS a@1
+			> CDS ack
+			> EDS ack
+			want CDS a@2+y EDS a@2
+			< CDS a@2+y
+			< EDS a@2
+			want CDS a@3+yz EDS a@3
+			< CDS a@3+yz
+			< EDS a@3
+			<`,
+		"a cluster that accepts one more to a client that reconnects": `
+			want CDS a@2+xy EDS a@2
+			> CDS init:a@1
+			> EDS +a init:a@1
+			< CDS a@2+xy
+			< EDS a@2
+			<`,
 		"a changed cluster whose endpoints do not exist": `
 			want CDS a@1
 			> CDS

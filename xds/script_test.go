@@ -16,6 +16,7 @@ import (
 // A script drives a client line by line:
 //
 //	want CDS a@1 b@2 EDS a@1      what the proxy should have (replaces it); a cluster called static… has no endpoints
+//	want CDS a@1+xy               a cluster that accepts the peers x and y
 //	own LDS l@1                   the same for its own set
 //	unknown                       it is in no view (any more)
 //	> CDS +a -b init:a@1          a delta request: subscribe, unsubscribe, initial_resource_versions
@@ -129,6 +130,9 @@ func res(kind resource.Type, text string) *resource.Resource {
 	r := &resource.Resource{Type: kind, Name: name, Version: version, Body: &anypb.Any{TypeUrl: string(kind), Value: []byte(text)}}
 	if kind == resource.Cluster && !strings.HasPrefix(name, "static") {
 		r.Endpoints = name
+		if _, peers, ok := strings.Cut(version, "+"); ok {
+			r.Peers = strings.Split(peers, "")
+		}
 	}
 	return r
 }

@@ -46,6 +46,8 @@ type Resource struct {
 	Body    *anypb.Any
 	// Endpoints is the name of the ClusterLoadAssignment that a Cluster asks for; empty for any other resource.
 	Endpoints string
+	// Peers are the identities that a Cluster accepts of its endpoints, sorted; they are in Body, too.
+	Peers []string
 }
 
 // Key names the resource within a Set.
