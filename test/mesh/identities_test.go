@@ -53,6 +53,12 @@ func TestSecondWorkload(t *testing.T) {
 				warm(t, a)
 			}
 			t.Log(held(t, load))
+			// Calls are tried again, so that none fails; but there must be nothing to try again.
+			for _, name := range []string{"ssl.fail_verify_san", "ssl.connection_error", "upstream_cx_connect_fail", "upstream_rq_retry"} {
+				if n := stat(t, a, "cluster.b."+name); n > 0 {
+					t.Errorf("%s is %d: an endpoint came before its identity was accepted", name, n)
+				}
+			}
 		})
 	}
 }
