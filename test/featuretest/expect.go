@@ -125,6 +125,16 @@ func (e Expectation) Addresses(want ...string) {
 	e.until(fmt.Sprintf("addresses %q", want), m, func() bool { return slices.Equal(addresses(m), want) })
 }
 
+// First address of endpoints.
+func (e Expectation) First(want string) {
+	e.c.t.Helper()
+	m := &endpointv3.ClusterLoadAssignment{}
+	e.until(fmt.Sprintf("first address %q", want), m, func() bool {
+		got := addresses(m)
+		return len(got) > 0 && got[0] == want
+	})
+}
+
 // Identities that a cluster accepts, sorted; none where it speaks plain text.
 func (e Expectation) Identities(want ...string) {
 	e.c.t.Helper()

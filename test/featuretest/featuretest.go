@@ -113,16 +113,17 @@ func (f *Feature) Restart() {
 // published.
 func (f *Feature) Put(file string) {
 	f.t.Helper()
-	f.set(f.decode(filepath.Join(f.folder, laterFolder, file))...)
+	f.Set(f.decode(filepath.Join(f.folder, laterFolder, file))...)
 }
 
 // PutYAML is Put of a text.
 func (f *Feature) PutYAML(text string) {
 	f.t.Helper()
-	f.set(f.objectsOf("text.yaml", []byte(text))...)
+	f.Set(f.objectsOf("text.yaml", []byte(text))...)
 }
 
-func (f *Feature) set(objects ...mesh.Object) {
+// Set gives the store these objects. When it returns, what they change is published.
+func (f *Feature) Set(objects ...mesh.Object) {
 	f.t.Helper()
 	for _, o := range objects {
 		f.objects[o.Key()] = o
@@ -177,6 +178,14 @@ func (f *Feature) Write(name, text string) {
 		f.t.Fatal(err)
 	}
 	if err := os.Rename(temporary, filepath.Join(f.watched, name)); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// Remove removes a file of the watched folder.
+func (f *Feature) Remove(name string) {
+	f.t.Helper()
+	if err := os.Remove(filepath.Join(f.watched, name)); err != nil {
 		f.t.Fatal(err)
 	}
 }

@@ -1,0 +1,146 @@
+package feature
+
+import (
+	"testing"
+
+	"github.com/sonde-mesh/sonde/test/featuretest"
+	"github.com/sonde-mesh/sonde/xds"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+const refusedListener = "outbound:127.0.0.1:10003"
+
+// refused waits until the status of web-1 lists exactly this one as refused; an empty name is none.
+func refused(t *testing.T, f *featuretest.Feature, typ resource.Type, name, reason string) {
+	t.Helper()
+	featuretest.Eventually(t, func() string {
+		var nacks []xds.NACK
+		for _, s := range f.Status() {
+			for _, of := range s.Types {
+				nacks = append(nacks, of.NACKs...)
+			}
+		}
+		if name == "" && len(nacks) == 0 {
+			return ""
+		}
+		if len(nacks) == 1 && nacks[0].Type == typ && nacks[0].Name == name && nacks[0].Version != "" && nacks[0].Reason == reason {
+			return ""
+		}
+		return "refused are not yet what they should be"
+	})
+}
+
+// A refused listener alone: the stream goes on, and it is not sent again until it changes.
+func TestRefusedAlone(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		f.Put("cache-1.yaml")
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		web.Refuse(resource.Listener, refusedListener, "cannot bind")
+		f.Put("web-1-cache.yaml")
+		web.Sent("cluster cache", "endpoint cache", "listener "+refusedListener)
+		refused(t, f, resource.Listener, refusedListener, "Error adding/updating listener(s) "+refusedListener+": cannot bind\n")
+		f.Put("api-2.yaml")
+		web.Sent("endpoint api")
+		// It is taken once it is another one: the service speaks TCP now.
+		web.Refuse(resource.Listener, refusedListener, "")
+		f.PutYAML(`
+type: Dataplane
+mesh: default
+name: cache-1
+networking:
+  address: 10.0.0.7
+  inbound:
+  - {port: 6379, tags: {kuma.io/service: cache}}
+`)
+		web.Sent("cluster cache", "endpoint cache", "listener "+refusedListener)
+		refused(t, f, "", "", "")
+	})
+}
+
+// Among good ones: those go again in a response without it, since Envoy would not name them when it reconnects; then what
+// is deleted meanwhile is gone.
+func TestRefusedAmongGoodOnes(t *testing.T) {
+	for what, restart := range map[string]bool{"same": false, "restarted": true} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			f := featuretest.Start(t, "two-services")
+			web := f.Connect("web-1", featuretest.Delta)
+			const bad, good = "outbound:127.0.0.1:10001", "outbound:127.0.0.1:10002"
+			web.Refuse(resource.Listener, bad, "cannot bind")
+			web.Sent("cluster api db inbound:8080", "endpoint api db", allListeners, "listener inbound:10.0.0.1:8080 "+good+" readiness")
+			refused(t, f, resource.Listener, bad, "Error adding/updating listener(s) "+bad+": cannot bind\n")
+			if restart {
+				f.Stop()
+			}
+			web.Close()
+			f.PutYAML(`
+type: Dataplane
+mesh: default
+name: web-1
+networking:
+  address: 10.0.0.1
+  inbound:
+  - {port: 8080, tags: {kuma.io/service: web, kuma.io/protocol: http}}
+`)
+			if restart {
+				f.Restart()
+			}
+			web.Reconnect()
+			web.Sent("cluster", "listener -"+good, "cluster -api -db")
+		})
+	}
+}
+
+// A refused cluster keeps its last good version, and what is good beside it is used.
+func TestRefusedCluster(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		before := web.Has()
+		web.Refuse(resource.Cluster, "api", "no")
+		f.Put("api-2-canary.yaml")
+		web.Sync()
+		web.Expect(resource.Cluster, "api").Identities(apiIdentity)
+		refused(t, f, resource.Cluster, "api", "Error adding/updating cluster(s) api: no")
+		web.Refuse(resource.Cluster, "api", "")
+		f.Delete("Dataplane", "api-2")
+		web.Sync()
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls")
+		refused(t, f, "", "", "")
+		if got := web.Has(); len(got) != len(before) {
+			t.Errorf("has %q, before %q", got, before)
+		}
+	})
+}
+
+// Envoy does not say which of several endpoints it refuses: they are sent one by one until it is known.
+func TestRefusedEndpoints(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		web := f.Connect("web-1", p)
+		web.Refuse(resource.Endpoint, "api", "no")
+		web.Sync()
+		web.Expect(resource.Endpoint, "db").Addresses("10.0.0.5:5432+mtls")
+		refused(t, f, resource.Endpoint, "api", "no")
+	})
+}
+
+// One proxy's refusal is no other's.
+func TestRefusedByOneProxy(t *testing.T) {
+	both(t, func(t *testing.T, p featuretest.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		f.Put("web-2.yaml")
+		web, other := f.Connect("web-1", p), f.Connect("web-2", p)
+		web.Sync()
+		other.Sync()
+		web.Refuse(resource.Endpoint, "api", "no")
+		f.Put("api-2.yaml")
+		other.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")
+		web.Sync()
+		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls")
+		refused(t, f, resource.Endpoint, "api", "no")
+	})
+}
