@@ -31,6 +31,8 @@ type Options struct {
 	Path string
 	// Dir is where Envoy runs: the bootstrap and both secrets lie in it before Run. Required.
 	Dir *workdir.Dir
+	// Restore is called before Envoy is started again, to put both secrets in place. Required.
+	Restore func() error
 	// Concurrency is the number of worker threads. Default 2.
 	Concurrency int
 	// DrainTime is Envoy's own, at least 1s. Default 25s.
@@ -116,6 +118,9 @@ func (e *Envoy) Run(ctx context.Context) error {
 		e.o.Logger.Error("envoy ended, it will be started again", "err", err, "in", delay.String())
 		if retry.Wait(ctx, delay) != nil {
 			return nil //nolint:nilerr // told to end while Envoy was down
+		}
+		if err := e.o.Restore(); err != nil {
+			e.o.Logger.Error("secrets not put in place again, envoy starts with what is there", "err", err)
 		}
 	}
 }

@@ -52,9 +52,7 @@ func (f *forwarder) line(text string, cut bool) {
 			logger, text, _ = strings.Cut(rest, "|")
 		}
 	}
-	if isSecret(text) {
-		text = "(withheld: it showed a private key)"
-	}
+	text = redact(text)
 	if level >= slog.LevelError {
 		f.last = text[:min(len(text), maxReason)]
 	}
@@ -65,8 +63,21 @@ func (f *forwarder) line(text string, cut bool) {
 	f.logger.LogAttrs(context.Background(), level, "envoy says", attrs...)
 }
 
-// isSecret finds the messages in which Envoy prints a secret that it cannot parse, key and all. A file cut at its
-// beginning could hold a key without its name: any long run of base64 is taken for one.
+// parseFailure is what Envoy says before it prints the whole file that it cannot parse, key and all.
+const parseFailure = "Unable to parse JSON as proto"
+
+// redact returns text without what may be a part of a private key.
+func redact(text string) string {
+	if before, _, ok := strings.Cut(text, parseFailure); ok {
+		text = before + parseFailure + " (withheld: what it printed then)"
+	}
+	if isSecret(text) {
+		return "(withheld: it showed a private key)"
+	}
+	return text
+}
+
+// isSecret finds keys by their name and by their looks: any long run of base64 is taken for one.
 func isSecret(text string) bool {
 	return strings.Contains(text, "PRIVATE KEY") || strings.Contains(text, "private_key") || longestBase64(text) >= minKey
 }

@@ -21,8 +21,12 @@ func TestForward(t *testing.T) {
 		},
 		"what is no log": {line: `hello|you`, want: `level=INFO msg="envoy says" logger=output text=hello|you`},
 		"a key by its name": {
-			line: `warning|config|Unable to parse JSON: {"private_key":{"inline_string":"x`,
+			line: `warning|config|Unable to read: {"private_key":{"inline_string":"x`,
 			want: `text="(withheld: it showed a private key)"`,
+		},
+		"a file that does not parse": {
+			line: `warning|config|Filesystem config update failure: in sds/identity.json, Unable to parse JSON as proto (INVALID_ARGUMENT: a MIGHAgEAMBMG): MIGHAgEAMBMG`,
+			want: `text="Filesystem config update failure: in sds/identity.json, Unable to parse JSON as proto (withheld: what it printed then)"`,
 		},
 		"a key by its looks": {line: "error|config|" + key, want: `text="(withheld: it showed a private key)"`, last: "(withheld: it showed a private key)"},
 		"a long line":        {line: "info|main|" + strings.Repeat("long ", 2000), want: "cut=true"},

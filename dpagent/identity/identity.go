@@ -87,7 +87,7 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	if err := i.check(leaf, next); err != nil {
 		return err
 	}
-	secret, err := identitySecret(leaf, r.key)
+	secret, err := identitySecret(leaf)
 	if err != nil {
 		return err
 	}
@@ -102,6 +102,25 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	}
 	i.leaf = leaf
 	return nil
+}
+
+// Restore puts both files in place again: somebody else may have removed or spoilt them, and an Envoy that starts has
+// nothing else.
+func (i *Identity) Restore() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.leaf == nil {
+		return errors.New("restore identity: there is no certificate yet")
+	}
+	trusted, err := bundleSecret(i.bundle)
+	if err != nil {
+		return err
+	}
+	own, err := identitySecret(i.leaf)
+	if err != nil {
+		return err
+	}
+	return errors.Join(i.files.Write(workdir.CA, trusted), i.files.Write(workdir.Identity, own))
 }
 
 // Trust puts a new bundle in place. On an error the old one goes on. A bundle against which the proxy's own certificate

@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -36,8 +35,8 @@ type (
 
 const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 
-func identitySecret(leaf *tls.Certificate, key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(key)
+func identitySecret(leaf *tls.Certificate) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(leaf.PrivateKey)
 	if err != nil {
 		return nil, fmt.Errorf("encode key: %w", err)
 	}
