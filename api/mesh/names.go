@@ -42,3 +42,39 @@ func TrustDomain(meshName, suffix string) string { return meshName + "." + suffi
 func ProxyDNSName(meshName, dataplane string) string {
 	return dataplane + "." + meshName + "." + ProxyDomain
 }
+
+// Names on Kubernetes.
+const (
+	// TrafficPrefix of annotations about redirection, shared with Kuma.
+	TrafficPrefix = "traffic.kuma.io/"
+	// OwnPrefix of what is Sonde's alone: labels, annotations, the CRD group.
+	OwnPrefix = "sonde.dev/"
+
+	// LabelInjection is a namespace label, and a pod label or annotation: enabled or disabled. The pod wins.
+	LabelInjection = Prefix + "sidecar-injection"
+	// LabelOwnInjection selects alone where it is set, for clusters in which Kuma still runs.
+	LabelOwnInjection = OwnPrefix + "sidecar-injection"
+	// AnnotationVirtualProbes is enabled or disabled: whether probes go by the agent.
+	AnnotationVirtualProbes = Prefix + "virtual-probes"
+	// AnnotationVirtualProbesPort is the agent's port for them.
+	AnnotationVirtualProbesPort = Prefix + "virtual-probes-port"
+	// AnnotationVirtualProbesPortRange is the range of ports of per-port mode.
+	AnnotationVirtualProbesPortRange = Prefix + "virtual-probes-port-range"
+	// AnnotationDrainTime is the longest wait for what is open at the end.
+	AnnotationDrainTime = Prefix + "sidecar-drain-time"
+	// AnnotationExcludeInboundPorts lists ports that are not redirected on the way in.
+	AnnotationExcludeInboundPorts = TrafficPrefix + "exclude-inbound-ports"
+	// AnnotationExcludeOutboundPorts lists ports that are not redirected on the way out.
+	AnnotationExcludeOutboundPorts = TrafficPrefix + "exclude-outbound-ports"
+	// AnnotationServerFirstPorts lists ports of protocols in which the server speaks first.
+	AnnotationServerFirstPorts = OwnPrefix + "server-first-ports"
+	// AnnotationInjectionWarnings holds what the webhook had to say about the pod.
+	AnnotationInjectionWarnings = OwnPrefix + "injection-warnings"
+	// AnnotationControlPlaneCA holds the control plane's serving CA, PEM, which the kubelet puts into a file for the agent.
+	AnnotationControlPlaneCA = OwnPrefix + "control-plane-ca"
+
+	// ContainerSidecar runs the agent and Envoy.
+	ContainerSidecar = "kuma-sidecar"
+	// ContainerInit sets up redirection.
+	ContainerInit = "kuma-init"
+)
