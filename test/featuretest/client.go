@@ -37,7 +37,7 @@ type Client struct {
 	begun    map[resource.Type]bool
 	names    map[resource.Type]map[string]bool // subscribed to by name
 	has      map[resource.Name]Item
-	acked    map[resource.Name]string // as initial_resource_versions name them
+	acked    map[resource.Name]string // versions, as initial_resource_versions name them
 	nonce    map[resource.Type]string
 	version  map[resource.Type]string // SotW: the last that was ACKed
 	refuse   map[resource.Name]string // why
@@ -203,6 +203,7 @@ func (c *Client) Nack(r *Response, reason string) { c.answer(r, reason) }
 func (c *Client) answer(r *Response, refusal string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.note(r, refusal)
 	c.reply(r, refusal)
 }
 
@@ -272,17 +273,20 @@ func (c *Client) until(what string, holds func() bool) {
 	defer deadline.Stop()
 	for {
 		c.mu.Lock()
-		done, next := holds(), c.changed
+		done, next, err := holds(), c.changed, c.err
 		c.mu.Unlock()
 		if done {
 			return
+		}
+		if err != nil {
+			c.t.Fatalf("%v: no %s; the stream ended: %v", c, what, err)
 		}
 		select {
 		case <-next:
 		case <-deadline.C:
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			c.t.Fatalf("%s (%s): no %s within %s; log %q; error of the stream: %v", c.id, c.protocol, what, patience, c.log, c.err)
+			c.t.Fatalf("%v: no %s within %s; log %q", c, what, patience, c.log)
 		}
 	}
 }

@@ -53,6 +53,7 @@ func (c *Client) take(r *Response) {
 	}
 	good, refusal := c.judge(r)
 	gone := c.apply(r, good)
+	c.note(r, refusal)
 	c.follow(r.Type, good, gone)
 	if refusal == "" && r.Type == resource.Cluster && len(c.warming) > 0 {
 		c.withheld = r
@@ -137,7 +138,9 @@ func (c *Client) apply(r *Response, good []Item) (gone []string) {
 		c.warm(good)
 	}
 	for _, i := range good {
-		c.has[resource.Name{Type: r.Type, Name: i.Name}] = i
+		if wild(r.Type) || c.names[r.Type][i.Name] { // else it was sent before the server knew that it is of no use
+			c.has[resource.Name{Type: r.Type, Name: i.Name}] = i
+		}
 	}
 	return gone
 }
@@ -196,8 +199,9 @@ func (c *Client) subscribe(t resource.Type, add, remove []string) {
 	}
 }
 
-// reply answers. What came in a refused response is not named when the client reconnects, even if it was applied.
-func (c *Client) reply(r *Response, refusal string) {
+// note keeps what the client names when it reconnects, whether or not its answer has gone out by then: not what came in a
+// refused response, even if it was applied.
+func (c *Client) note(r *Response, refusal string) {
 	for _, i := range r.Put {
 		n := resource.Name{Type: r.Type, Name: i.Name}
 		delete(c.acked, n)
@@ -210,6 +214,9 @@ func (c *Client) reply(r *Response, refusal string) {
 			delete(c.acked, n)
 		}
 	}
+}
+
+func (c *Client) reply(r *Response, refusal string) {
 	if refusal == "" {
 		c.version[r.Type] = r.version
 	}

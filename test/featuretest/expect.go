@@ -142,14 +142,28 @@ func (e Expectation) Identities(want ...string) {
 	e.until(fmt.Sprintf("identities %q", want), m, func() bool { return slices.Equal(identities(m), want) })
 }
 
-// Has returns type, name and version of each resource that the client has, sorted.
+// Has returns type, name and version of each resource that the client has, sorted; but not the routes that no listener of
+// it asks for, since the state of the world has no words to take them away.
 func (c *Client) Has() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	routes := map[string]bool{}
+	for n, i := range c.has {
+		if n.Type == resource.Listener {
+			for _, name := range routesOf(i) {
+				routes[name] = true
+			}
+		}
+	}
 	var all []string
 	for n, i := range c.has {
-		all = append(all, n.Type.Short()+" "+n.Name+" "+i.Version)
+		if n.Type != resource.Route || routes[n.Name] {
+			all = append(all, n.Type.Short()+" "+n.Name+" "+i.Version)
+		}
 	}
 	slices.Sort(all)
 	return all
 }
+
+// String says which client it is.
+func (c *Client) String() string { return fmt.Sprintf("%s (%s)", c.id, c.protocol) }

@@ -148,6 +148,11 @@ func (f *Feature) Delete(kind mesh.Kind, name string) {
 	f.Settle()
 }
 
+// Knows says whether the store has an object.
+func (f *Feature) Knows(kind mesh.Kind, name string) bool {
+	return f.objects[mesh.Key{Kind: kind, Mesh: mesh.DefaultMesh, Name: name}] != nil
+}
+
 // Observe says what an agent said of its proxy, which is in mesh default. When it returns, what that changes is published.
 func (f *Feature) Observe(proxy string, o mesh.Observation) {
 	f.t.Helper()
