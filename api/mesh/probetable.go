@@ -1,0 +1,232 @@
+package mesh
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// MaxProbeTable is the largest environment string that the kernel passes to a program, name and '=' included.
+const MaxProbeTable = 131071
+
+// maxProbeID bounds what the handler must accept in a header.
+const maxProbeID = 256
+
+// ProbeTable is the probes and hooks of a pod as the user wrote them: what the handler on the virtual port answers,
+// and nothing else.
+type ProbeTable []Probe
+
+// Encode returns the table as JSON for EnvProbeTable. The kubelet expands $(NAME) in environment values, so that there
+// is no '$' in it. A table that does not fit one environment string is an error.
+func (t ProbeTable) Encode() (string, error) {
+	if t == nil {
+		t = ProbeTable{}
+	}
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false) // for the size, and for people
+	if err := encoder.Encode(t); err != nil {
+		return "", fmt.Errorf("encode probe table: %w", err)
+	}
+	data := strings.ReplaceAll(strings.TrimSuffix(b.String(), "\n"), "$", `\u0024`)
+	if size := len(EnvProbeTable) + len("=") + len(data); size > MaxProbeTable {
+		return "", fmt.Errorf("encode probe table: the probes of a pod take %d bytes of environment, and %d is the most that one variable may have",
+			size, MaxProbeTable)
+	}
+	return data, nil
+}
+
+// ParseProbeTable reads what Encode writes, and the short form that has only handlers: "", "null" and "[]" are empty
+// tables. The kubelet's defaults are set. Keys that it does not know are ignored and returned. The error has one line
+// for each value that is wrong, which says where it is, what it is, and what is allowed.
+func ParseProbeTable(data string) (table ProbeTable, unknownKeys []string, err error) {
+	if strings.TrimSpace(data) == "" {
+		return nil, nil, nil
+	}
+	var entries []json.RawMessage
+	if err := json.Unmarshal([]byte(data), &entries); err != nil {
+		return nil, nil, fmt.Errorf("parse probe table: must be a JSON list of probes: %w", err)
+	}
+	d := probeDecoder{unknown: map[string]bool{}}
+	ids := map[string]int{}
+	var errs []error
+	for i, entry := range entries {
+		p, problems := d.probe(entry)
+		if first, taken := ids[p.ID]; taken && p.ID != "" {
+			problems = append(problems, &FieldError{"id", p.ID, fmt.Sprintf("must be unique, probes[%d] has it too", first)})
+		}
+		ids[p.ID] = i
+		for _, problem := range problems {
+			errs = append(errs, fmt.Errorf("probes[%d] (id %q, container %q, type %q): %w", i, p.ID, p.Container, p.Type, problem))
+		}
+		table = append(table, p)
+	}
+	if len(errs) > 0 {
+		return nil, nil, fmt.Errorf("parse probe table: %w", errors.Join(errs...))
+	}
+	return table, slices.Sorted(maps.Keys(d.unknown)), nil
+}
+
+// probeDecoder reads entries key by key: encoding/json alone takes keys in any case, and does not say which are unknown.
+type probeDecoder struct {
+	unknown map[string]bool
+	errs    []error
+}
+
+func (d *probeDecoder) probe(data json.RawMessage) (Probe, []error) {
+	d.errs = nil
+	var p Probe
+	var httpGet, tcpSocket, grpc json.RawMessage
+	d.object("", data, map[string]any{
+		"id": &p.ID, "container": &p.Container, "type": &p.Type, "timeoutSeconds": &p.TimeoutSeconds,
+		"httpGet": &httpGet, "tcpSocket": &tcpSocket, "grpc": &grpc,
+	})
+	if given(httpGet) {
+		p.HTTPGet = d.httpGet(httpGet)
+	}
+	if given(tcpSocket) {
+		p.TCPSocket = &TCPSocketProbe{}
+		d.object("tcpSocket.", tcpSocket, map[string]any{"port": &p.TCPSocket.Port})
+	}
+	if given(grpc) {
+		p.GRPC = &GRPCProbe{}
+		d.object("grpc.", grpc, map[string]any{"port": &p.GRPC.Port, "service": &p.GRPC.Service})
+	}
+	if d.errs == nil {
+		p.setDefaults()
+		d.errs = p.validate()
+	}
+	return p, d.errs
+}
+
+func (d *probeDecoder) httpGet(data json.RawMessage) *HTTPGetProbe {
+	var g HTTPGetProbe
+	var headers []json.RawMessage
+	d.object("httpGet.", data, map[string]any{
+		"path": &g.Path, "port": &g.Port, "scheme": &g.Scheme, "httpHeaders": &headers,
+	})
+	for i, header := range headers {
+		var h HTTPHeader
+		d.object(fmt.Sprintf("httpGet.httpHeaders[%d].", i), header, map[string]any{"name": &h.Name, "value": &h.Value})
+		g.HTTPHeaders = append(g.HTTPHeaders, h)
+	}
+	return &g
+}
+
+// given tells a value from an absent one; null is absent, as in Kubernetes.
+func given(data json.RawMessage) bool { return len(data) > 0 && string(data) != "null" }
+
+// object reads an object into the values that fields points to, by key.
+func (d *probeDecoder) object(path string, data json.RawMessage, fields map[string]any) {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(data, &object); err != nil {
+		d.wrong(strings.TrimSuffix(path, "."), data, "must be an object")
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		field, known := fields[key]
+		if !known {
+			d.unknown[withoutIndex(path)+key] = true
+			continue
+		}
+		if !given(object[key]) {
+			continue
+		}
+		if err := json.Unmarshal(object[key], field); err != nil {
+			d.wrong(path+key, object[key], "must be "+expected(field))
+		}
+	}
+}
+
+// withoutIndex makes one name of the keys of all elements of a list.
+func withoutIndex(path string) string {
+	if begin, end := strings.Index(path, "["), strings.Index(path, "]"); begin >= 0 && end > begin {
+		return path[:begin] + path[end+1:]
+	}
+	return path
+}
+
+// wrong notes a value that cannot be read. Header values are left out: they may be secrets.
+func (d *probeDecoder) wrong(field string, value json.RawMessage, allowed string) {
+	const longest = 100
+	if strings.HasPrefix(field, "httpGet.httpHeaders") {
+		value = nil
+	}
+	text := string(value)
+	if len(text) > longest {
+		text = text[:longest] + "…"
+	}
+	if field == "" {
+		field = "entry"
+	}
+	d.errs = append(d.errs, &FieldError{field, text, allowed})
+}
+
+func expected(field any) string {
+	switch field.(type) {
+	case *int32:
+		return "a number without quotes, at most 2147483647"
+	case *[]json.RawMessage:
+		return "a list"
+	}
+	return "a string"
+}
+
+func (p *Probe) setDefaults() {
+	if p.TimeoutSeconds == 0 {
+		p.TimeoutSeconds = 1
+	}
+	if g := p.HTTPGet; g != nil {
+		if g.Path == "" {
+			g.Path = "/"
+		}
+		if g.Scheme == "" {
+			g.Scheme = SchemeHTTP
+		}
+	}
+}
+
+func (p *Probe) validate() []error {
+	var errs []error
+	wrong := func(field, value, allowed string) { errs = append(errs, &FieldError{field, value, allowed}) }
+	if strings.ContainsFunc(p.ID, func(r rune) bool { return r <= ' ' || r > '~' }) || len(p.ID) > maxProbeID {
+		wrong("id", p.ID, fmt.Sprintf("must have at most %d visible ASCII characters", maxProbeID))
+	}
+	switch p.Type {
+	case "", ProbeStartup, ProbeLiveness, ProbeReadiness, ProbePostStart, ProbePreStop:
+	default:
+		wrong("type", string(p.Type), "must be startup, liveness, readiness, postStart or preStop")
+	}
+	if p.TimeoutSeconds < 0 {
+		wrong("timeoutSeconds", strconv.Itoa(int(p.TimeoutSeconds)), "must be at least 1")
+	}
+	var handlers []string
+	check := func(has bool, name string) {
+		if !has {
+			return
+		}
+		handlers = append(handlers, name)
+		if name != "httpGet" && p.Type.IsHook() {
+			wrong(name, "", "a hook must have httpGet")
+		}
+	}
+	check(p.HTTPGet != nil, "httpGet")
+	check(p.TCPSocket != nil, "tcpSocket")
+	check(p.GRPC != nil, "grpc")
+	if len(handlers) != 1 {
+		wrong("handler", strings.Join(handlers, ", "), "must be exactly one of httpGet, tcpSocket and grpc")
+		return errs
+	}
+	if port := p.Port(); port < 1 || port > 65535 {
+		wrong(handlers[0]+".port", strconv.Itoa(int(port)), "must be a port from 1 to 65535")
+	}
+	if g := p.HTTPGet; g != nil && g.Scheme != SchemeHTTP && g.Scheme != SchemeHTTPS {
+		wrong("httpGet.scheme", g.Scheme, "must be HTTP or HTTPS")
+	}
+	return errs
+}
