@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -217,3 +218,9 @@ func statusOf(err error) *harness.StatusError {
 	}
 	return &harness.StatusError{}
 }
+
+// kill ends a process that this one did not start, as kill -9 does.
+func kill(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }
+
+// terminate asks a process to end, and does not wait.
+func terminate(p *harness.Process) error { return syscall.Kill(p.PID(), syscall.SIGTERM) }

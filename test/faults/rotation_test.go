@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os/exec"
@@ -166,10 +167,12 @@ func admits(ctx context.Context, ask question, identity tls.Certificate) error {
 	return nil
 }
 
-// isRefusal tells a certificate that the other side has refused from all else that may go wrong.
+// isRefusal tells a connection that the other side has ended, by an alert or without a word where the kernel has thrown
+// the alert away, from silence and from an answer.
 func isRefusal(err error) bool {
 	remote, ok := errors.AsType[*net.OpError](err)
-	return ok && remote.Op == "remote error"
+	return ok && remote.Op == "remote error" || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // rotationSteps are those in the control plane's log.

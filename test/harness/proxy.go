@@ -106,12 +106,20 @@ func (m *Machine) Add(ctx context.Context, options ...ProxyOptions) ([]*Proxy, e
 	return proxies, nil
 }
 
+// label names the proxy's files: two meshes may have proxies of one name.
+func (p *Proxy) label() string {
+	if p.Mesh == "default" {
+		return p.Name
+	}
+	return p.Mesh + "-" + p.Name
+}
+
 // Dir is the agent's work folder, and Envoy's.
-func (p *Proxy) Dir() string { return filepath.Join(p.machine.Dir, p.Name) }
+func (p *Proxy) Dir() string { return filepath.Join(p.machine.Dir, p.label()) }
 
 // Declare writes the Dataplane into the store.
 func (p *Proxy) Declare() error {
-	return p.machine.Put(p.Name+".yaml", p.YAML())
+	return p.machine.Put(p.label()+".yaml", p.YAML())
 }
 
 // YAML is the Dataplane. JSON is YAML, too.
@@ -154,7 +162,7 @@ func (p *Proxy) StartApp(ctx context.Context) error {
 		serve = "banner"
 	}
 	var err error
-	p.App, err = p.machine.StartApp(ctx, p.Name, serve, p.AppAddress)
+	p.App, err = p.machine.StartApp(ctx, p.label(), serve, p.AppAddress)
 	return err
 }
 
@@ -180,7 +188,7 @@ func (p *Proxy) SetToken(token string) error {
 	return os.WriteFile(p.tokenFile(), []byte(token), 0o600)
 }
 
-func (p *Proxy) tokenFile() string { return filepath.Join(p.machine.Dir, p.Name+".token") }
+func (p *Proxy) tokenFile() string { return filepath.Join(p.machine.Dir, p.label()+".token") }
 
 // RunAgent starts the agent, with the token that was made before.
 func (p *Proxy) RunAgent() (err error) {
@@ -189,7 +197,7 @@ func (p *Proxy) RunAgent() (err error) {
 		"--name=" + p.Name, "--mesh=" + p.Mesh, "--dataplane-token-file=" + p.tokenFile(), "--admin-addr=" + p.Admin,
 		"--work-dir=" + p.Dir(), "--envoy-path=" + p.Envoy,
 	}, p.AgentArgs...)
-	p.Agent, err = p.machine.run(p.Name+" agent", p.machine.Dir, p.machine.options.Programs.Agent, args...)
+	p.Agent, err = p.machine.run(p.label()+" agent", p.machine.Dir, p.machine.options.Programs.Agent, args...)
 	return err
 }
 

@@ -1,0 +1,112 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// orphanLimit bounds how long anything of an agent may outlive it.
+const orphanLimit = 2 * time.Second
+
+// TestAgentKilled kills agents with -9, at rest and right after their Envoy has started: nothing of them stays.
+func TestAgentKilled(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 0)
+	p := add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"a"}})[0]
+	for round := range 4 {
+		if round > 0 {
+			must(t, p.RunAgent())
+		}
+		poll(t, "an Envoy in the folder of "+p.Name, func(context.Context) error {
+			pids, err := p.Processes()
+			if err == nil && len(pids) != 1 {
+				err = fmt.Errorf("processes %v run there", pids)
+			}
+			return err
+		})
+		p.Agent.Kill()
+		killed := time.Now()
+		must(t, harness.Poll(t.Context(), orphanLimit, "everything to be gone", func(ctx context.Context) error {
+			pids, err := p.Processes()
+			if err == nil && len(pids) > 0 {
+				err = fmt.Errorf("processes %v run", pids)
+			}
+			if err != nil {
+				return err
+			}
+			return free(ctx, p.Inbound, p.Admin, p.Outbounds["a"])
+		}))
+		t.Logf("round %d: gone %d ms after the agent", round, time.Since(killed).Milliseconds())
+	}
+	must(t, p.RunAgent()) // what was killed leaves nothing that hinders
+	must(t, p.WaitReady(t.Context()))
+	synced(t, p)
+}
+
+// free is an error unless somebody can listen on each address.
+func free(ctx context.Context, addresses ...string) error {
+	for _, at := range addresses {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at)
+		if err != nil {
+			return err
+		}
+		if err := l.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestEnvoyKilled kills Envoys with -9: the agent starts another one, which has all again, also while the control plane
+// is away for a while.
+func TestEnvoyKilled(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 0)
+	proxies := add(t, m,
+		harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}},
+		harness.ProxyOptions{Name: "b-1", Service: "b"}, harness.ProxyOptions{Name: "b-2", Service: "b"})
+	a, b1, b2 := proxies[0], proxies[1], proxies[2]
+	endpoints(t, a, "b", b1, b2)
+	pid := killEnvoy(t, b2)
+	// From here on its endpoint refuses, and is passed by.
+	load := startLoad(t, httpCallers(a, "b")...)
+	poll(t, "another Envoy", func(context.Context) error {
+		now, err := b2.EnvoyPID()
+		if err == nil && now == pid {
+			err = fmt.Errorf("it is %d still", pid)
+		}
+		return err
+	})
+	must(t, b2.WaitReady(t.Context()))
+	reaches(t, load, b2.Name)
+	held(t, load)
+
+	m.ControlPlane.Kill()
+	killEnvoy(t, a)
+	must(t, m.StartControlPlane(t.Context()))
+	synced(t, proxies...)
+	must(t, a.WaitReady(t.Context()))
+	calls(t, a, "b")
+}
+
+// killEnvoy kills the Envoy of a proxy and returns which it was, once it is gone.
+func killEnvoy(t *testing.T, p *harness.Proxy) int {
+	t.Helper()
+	pid, err := p.EnvoyPID()
+	must(t, err)
+	must(t, kill(pid))
+	poll(t, "the Envoy of "+p.Name+" to end", func(context.Context) error {
+		pids, err := p.Processes()
+		if err == nil && slices.Contains(pids, pid) {
+			err = fmt.Errorf("%d runs", pid)
+		}
+		return err
+	})
+	return pid
+}

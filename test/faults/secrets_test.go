@@ -1,0 +1,235 @@
+package faults
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// TestBrokenSecretFile lets somebody else break the file with key and certificate in every way, at rest and while Envoy
+// starts: no part of a key gets into any log, calls go on, and a renewal mends all.
+func TestBrokenSecretFile(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 0)
+	proxies := add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}}, harness.ProxyOptions{Name: "b-1", Service: "b"})
+	a, b := proxies[0], proxies[1]
+	load := startLoad(t, httpCallers(a, "b")...)
+	good := read(t, b.IdentityFile())
+	leaks := newLeaks(t, m)
+	leaks.add(b)
+	leaks.add(a)
+
+	key := pemOf(t, good)
+	broken := map[string]string{
+		"cut at its end":       good[:len(good)-3],
+		"cut in its key":       good[:strings.Index(good, "PRIVATE KEY")+100],
+		"begins in its key":    good[strings.Index(good, "PRIVATE KEY")+40:],
+		"begins far in":        good[len(good)-40:],
+		"other field":          strings.Replace(good, "private_key", "privat", 1),
+		"other type":           strings.Replace(good, "transport_sockets", "transport_socks", 1),
+		"key as bytes":         strings.Replace(good, `"inline_string":"-----BEGIN PRIVATE`, `"inline_bytes":"-----BEGIN PRIVATE`, 1),
+		"key in short lines":   strings.ReplaceAll(good[:len(good)-2], key, shortLines(key)),
+		"key alone":            key,
+		"key alone, no names":  strings.Join(strings.Split(strings.TrimSpace(key), "\n")[1:3], "\n"),
+		"short lines, no name": shortLines(derOf(t, good)),
+		"key in DER, base64":   derOf(t, good),
+		"key of somebody else": strings.Replace(good, keyText(good), keyText(read(t, a.IdentityFile())), 1),
+		"behind a long text":   strings.Repeat(" ", 8<<10) + good[:len(good)-2],
+		"empty":                "",
+		"as YAML":              strings.ReplaceAll(strings.ReplaceAll(key, "\n", "\n  "), "-----BEGIN", "resources: |\n  -----BEGIN"),
+	}
+	for name, content := range broken {
+		if content == good {
+			t.Fatalf("%s: it is the good file", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(broken)) {
+		before := refused(t, b)
+		replace(t, b.IdentityFile(), broken[name])
+		poll(t, "Envoy to refuse the file, "+name, func(context.Context) error {
+			if refused(t, b) == before {
+				return errors.New("it has not")
+			}
+			return nil
+		})
+		leaks.check(name)
+	}
+	held(t, load)
+
+	// Envoy would start without an identity when the file is broken, and not at all when it is gone: the agent puts its
+	// own back before.
+	for _, name := range []string{"begins in its key", "key of somebody else", ""} {
+		if name != "" {
+			replace(t, b.IdentityFile(), broken[name])
+		} else {
+			must(t, os.RemoveAll(filepath.Dir(b.IdentityFile())))
+			must(t, os.Mkdir(filepath.Dir(b.IdentityFile()), 0o700))
+		}
+		killEnvoy(t, b)
+		poll(t, "another Envoy", func(ctx context.Context) error {
+			_, err := b.EnvoyGet(ctx, "/ready")
+			return err
+		})
+		must(t, b.WaitReady(t.Context()))
+		leaks.check(name + ", at the start")
+	}
+	synced(t, proxies...)
+	calls(t, a, "b")
+
+	// A file that cannot be put in place: the old identity goes on, and it is tried again.
+	must(t, os.Remove(b.IdentityFile()))
+	must(t, os.MkdirAll(filepath.Join(b.IdentityFile(), "in the way"), 0o700))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := m.Ctl(t.Context(), "rotate", "ca", "--wait")
+		ended <- err
+	}()
+	logged(t, b.Agent, "certificate not renewed, the old one goes on")
+	calls(t, a, "b")
+	must(t, os.RemoveAll(b.IdentityFile()))
+	must(t, <-ended)
+	leaks.add(b)
+	leaks.add(a)
+	calls(t, a, "b")
+	leaks.check("at the end")
+}
+
+// replace puts a file in place by rename: only that makes Envoy look.
+func replace(t *testing.T, path, content string) {
+	t.Helper()
+	must(t, os.WriteFile(path+".tmp", []byte(content), 0o600))
+	must(t, os.Rename(path+".tmp", path))
+}
+
+// refused counts what Envoy has said so far.
+func refused(t *testing.T, p *harness.Proxy) int {
+	t.Helper()
+	return strings.Count(read(t, p.Agent.Log), `"msg":"envoy says"`)
+}
+
+// keyText is the key in the file as JSON writes it.
+func keyText(file string) string {
+	start := strings.Index(file, "-----BEGIN PRIVATE KEY")
+	return file[start : start+strings.Index(file[start:], `"`)]
+}
+
+// pemOf is the key in the file.
+func pemOf(t *testing.T, file string) string {
+	t.Helper()
+	var text string
+	must(t, json.Unmarshal([]byte(`"`+keyText(file)+`"`), &text))
+	return text
+}
+
+func derOf(t *testing.T, file string) string {
+	t.Helper()
+	c, err := tls.X509KeyPair([]byte(certificateOf(t, file)), []byte(pemOf(t, file)))
+	must(t, err)
+	der, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
+	must(t, err)
+	return base64.StdEncoding.EncodeToString(der)
+}
+
+func certificateOf(t *testing.T, file string) string {
+	t.Helper()
+	start := strings.Index(file, "-----BEGIN CERTIFICATE")
+	var text string
+	must(t, json.Unmarshal([]byte(file[start-1:start+strings.Index(file[start:], `"`)+1]), &text))
+	return text
+}
+
+// shortLines writes a key in lines of 16 characters.
+func shortLines(key string) string {
+	var out strings.Builder
+	for n, c := range strings.ReplaceAll(key, "\n", "") {
+		if out.WriteRune(c); n%16 == 15 {
+			out.WriteString(`\n`)
+		}
+	}
+	return out.String()
+}
+
+// leaks looks for secrets in logs.
+type leaks struct {
+	t       *testing.T
+	m       *harness.Machine
+	secrets map[string]string // what it is of, by text
+}
+
+// newLeaks knows what is in the state folder, and every token of a proxy.
+func newLeaks(t *testing.T, m *harness.Machine) *leaks {
+	t.Helper()
+	l := &leaks{t: t, m: m, secrets: map[string]string{}}
+	l.secrets[strings.TrimSpace(read(t, filepath.Join(m.StateDir(), "admin-token")))] = "the admin token"
+	must(t, filepath.WalkDir(m.Dir, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil || !entry.Type().IsRegular():
+			return err
+		case strings.HasSuffix(path, ".token"):
+			l.secrets[strings.TrimSpace(read(t, path))] = path
+		case strings.HasPrefix(path, m.StateDir()):
+			l.addKeys(path)
+		}
+		return nil
+	}))
+	if len(l.secrets) < 10 {
+		t.Fatalf("%d secrets found: too few", len(l.secrets))
+	}
+	return l
+}
+
+// add makes the key that a proxy has now a secret.
+func (l *leaks) add(p *harness.Proxy) {
+	l.t.Helper()
+	l.addKeys(p.IdentityFile())
+}
+
+// minPart is how much of a key must not be seen.
+const minPart = 16
+
+// addKeys makes each part of each key in a file a secret.
+func (l *leaks) addKeys(path string) {
+	l.t.Helper()
+	text := strings.ReplaceAll(read(l.t, path), `\n`, "\n")
+	for {
+		_, rest, ok := strings.Cut(text, "PRIVATE KEY-----")
+		if !ok {
+			return
+		}
+		body, rest, _ := strings.Cut(rest, "-----END")
+		body = strings.Join(strings.Fields(body), "")
+		const head = 36 // is the same in each key
+		for at := head; at+minPart <= len(body); at += minPart / 2 {
+			l.secrets[body[at:at+minPart]] = path
+		}
+		text = rest[strings.Index(rest, "\n")+1:]
+	}
+}
+
+// check complains if a secret is in a log.
+func (l *leaks) check(when string) {
+	l.t.Helper()
+	for name, log := range logs(l.t, l.m) {
+		for secret, of := range l.secrets {
+			if strings.Contains(log, secret) {
+				l.t.Errorf("%s: the log %s shows a part of %s", when, name, of)
+				break
+			}
+		}
+		if strings.Contains(log, "PRIVATE KEY") {
+			l.t.Errorf("%s: the log %s shows a key", when, name)
+		}
+	}
+}
