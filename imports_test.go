@@ -71,6 +71,7 @@ var rules = map[string]rule{
 		own:       []string{"api/mesh", "api/agent/v1", "health"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
+	"webhook":      {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos}},
 	"health":       {forbidden: [][]string{kubernetes, envoyProtos}},
 	"cmd/sonde-cp": {any: true},
 	"cmd/sonde-dp": {any: true, forbidden: [][]string{kubernetes, envoyProtos}},

@@ -33,6 +33,7 @@ const (
 	PortRedirectOut   = 15001 // Envoy's outbound capture listener
 	PortReadiness     = 15022 // nothing listens here: only redirection leads to its filter chain
 	PortVirtualProbes = 9000  // the virtual probe handler of the agent
+	PortMetrics       = 9902  // metrics and health of the agent
 )
 
 // TrustDomain of a mesh: <mesh>.<suffix>.

@@ -1,0 +1,131 @@
+package webhook
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+	kjson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// InjectJSON does as Inject to a pod, or to the template of one, as a JSON document, and returns the document with what
+// Inject has changed: fields that our types do not know stay, and so do values that our types would write in another way.
+func InjectJSON(document []byte, o Options) ([]byte, []string, error) {
+	pod, err := DecodePod(document)
+	if err != nil {
+		return nil, nil, err
+	}
+	injected, warnings, err := Inject(pod, o)
+	if err != nil {
+		return nil, warnings, err
+	}
+	values := make([]any, 3)
+	for i, v := range []any{json.RawMessage(document), pod, injected} {
+		if values[i], err = plain(v); err != nil {
+			return nil, nil, err
+		}
+	}
+	patched, err := json.Marshal(merge(values[0], values[1], values[2]))
+	return patched, warnings, err
+}
+
+// DecodePod reads a pod, or the template of one, from JSON. Keys count as the API server reads them: in the right case.
+func DecodePod(document []byte) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	if err := kjson.Unmarshal(document, pod); err != nil {
+		return nil, fmt.Errorf("decode pod: %w", err)
+	}
+	return pod, nil
+}
+
+// plain is v as maps, lists and scalars, numbers as they are written.
+func plain(v any) (value any, err error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode pod: %w", err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&value); err != nil {
+		return nil, fmt.Errorf("decode pod: %w", err)
+	}
+	return value, nil
+}
+
+// merge applies to document what differs between before, which was decoded from it, and after.
+func merge(document, before, after any) any {
+	if reflect.DeepEqual(before, after) {
+		return document
+	}
+	switch after := after.(type) {
+	case map[string]any:
+		if before, ok := before.(map[string]any); ok {
+			d, _ := document.(map[string]any) // absent and null are empty
+			return mergeObject(d, before, after)
+		}
+	case []any:
+		before, _ := before.([]any)
+		if hasNames(before) && hasNames(after) {
+			d, _ := document.([]any)
+			return mergeList(d, before, after)
+		}
+	}
+	return after
+}
+
+func mergeObject(document, before, after map[string]any) map[string]any {
+	if document == nil {
+		document = map[string]any{}
+	}
+	for key := range before {
+		if _, ok := after[key]; !ok {
+			delete(document, key)
+		}
+	}
+	for key, value := range after {
+		if old, ok := before[key]; !ok || !reflect.DeepEqual(old, value) {
+			document[key] = merge(document[key], old, value)
+		}
+	}
+	return document
+}
+
+// mergeList merges lists whose elements have names, such as containers and volumes. The elements of document and before
+// are the same, in the same order.
+func mergeList(document, before, after []any) []any {
+	index := map[string]int{}
+	for i, element := range before {
+		index[nameOf(element)] = i
+	}
+	merged := make([]any, len(after))
+	for i, element := range after {
+		old, ok := index[nameOf(element)]
+		if ok && old < len(document) {
+			merged[i] = merge(document[old], before[old], element)
+		} else {
+			merged[i] = element
+		}
+	}
+	return merged
+}
+
+// hasNames says whether all elements are objects with a name of their own.
+func hasNames(list []any) bool {
+	seen := map[string]bool{}
+	for _, element := range list {
+		name := nameOf(element)
+		if name == "" || seen[name] {
+			return false
+		}
+		seen[name] = true
+	}
+	return true
+}
+
+func nameOf(element any) string {
+	object, _ := element.(map[string]any)
+	name, _ := object["name"].(string)
+	return name
+}

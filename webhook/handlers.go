@@ -1,0 +1,135 @@
+package webhook
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// handler is one probe or hook of a container.
+type handler struct {
+	container *corev1.Container
+	init      bool // of a native sidecar, or of an init container that ends
+	kind      mesh.ProbeType
+	probe     *corev1.Probe            // nil for a hook
+	hook      *corev1.LifecycleHandler // nil for a probe
+}
+
+// handlersOf returns the probes and hooks of all containers but ours, in the order of the probe table: init containers, which
+// start first, then containers, and of each startup, liveness, readiness, postStart, preStop.
+func handlersOf(pod *corev1.Pod) (all []handler) {
+	for list, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			if c := &containers[i]; !isOurs(c.Name) {
+				all = append(all, handlersIn(c, list == 0)...)
+			}
+		}
+	}
+	return all
+}
+
+func handlersIn(c *corev1.Container, init bool) (all []handler) {
+	for _, p := range []struct {
+		kind  mesh.ProbeType
+		probe *corev1.Probe
+	}{{mesh.ProbeStartup, c.StartupProbe}, {mesh.ProbeLiveness, c.LivenessProbe}, {mesh.ProbeReadiness, c.ReadinessProbe}} {
+		if p.probe != nil {
+			all = append(all, handler{container: c, init: init, kind: p.kind, probe: p.probe})
+		}
+	}
+	if c.Lifecycle == nil {
+		return all
+	}
+	for _, h := range []struct {
+		kind mesh.ProbeType
+		hook *corev1.LifecycleHandler
+	}{{mesh.ProbePostStart, c.Lifecycle.PostStart}, {mesh.ProbePreStop, c.Lifecycle.PreStop}} {
+		if h.hook != nil {
+			all = append(all, handler{container: c, init: init, kind: h.kind, hook: h.hook})
+		}
+	}
+	return all
+}
+
+func isOurs(container string) bool {
+	return container == mesh.ContainerSidecar || container == mesh.ContainerInit
+}
+
+func isNativeSidecar(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
+
+// field is the handler's place in the pod, as warnings begin.
+func (h handler) field() string {
+	field := "lifecycle." + string(h.kind)
+	if h.probe != nil {
+		field = string(h.kind) + "Probe"
+	}
+	return "containers[" + h.container.Name + "]." + field
+}
+
+// actions are what the kubelet may be told to do, of both probes and hooks.
+type actions struct {
+	exec  *corev1.ExecAction
+	http  *corev1.HTTPGetAction
+	tcp   *corev1.TCPSocketAction
+	grpc  *corev1.GRPCAction
+	sleep *corev1.SleepAction
+}
+
+func (h handler) actions() actions {
+	if p := h.probe; p != nil {
+		return actions{exec: p.Exec, http: p.HTTPGet, tcp: p.TCPSocket, grpc: p.GRPC}
+	}
+	return actions{exec: h.hook.Exec, http: h.hook.HTTPGet, tcp: h.hook.TCPSocket, sleep: h.hook.Sleep}
+}
+
+// count of the actions: the API server takes one.
+func (a actions) count() (n int) {
+	for _, set := range []bool{a.exec != nil, a.http != nil, a.tcp != nil, a.grpc != nil, a.sleep != nil} {
+		if set {
+			n++
+		}
+	}
+	return n
+}
+
+// port returns the number of the port that is asked, and why there is none: "" where the kubelet would find one.
+func (h handler) port() (port int32, why string) {
+	a := h.actions()
+	name := ""
+	switch {
+	case a.http != nil:
+		port, name = a.http.Port.IntVal, a.http.Port.StrVal
+	case a.tcp != nil:
+		port, name = a.tcp.Port.IntVal, a.tcp.Port.StrVal
+	case a.grpc != nil:
+		port = a.grpc.Port
+	}
+	if name != "" {
+		// As the kubelet: the first of that name, whatever its protocol. A number in quotes is none of the names that the
+		// API server takes.
+		i := slices.IndexFunc(h.container.Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
+		if i < 0 {
+			return 0, "this container has no port named " + quote(name)
+		}
+		port = h.container.Ports[i].ContainerPort
+	}
+	if !isPort(port) {
+		return 0, "port " + number(port) + " " + portRule
+	}
+	return port, ""
+}
+
+// host returns the host that is asked instead of the pod, "" for the pod.
+func (h handler) host() string {
+	switch a := h.actions(); {
+	case a.http != nil:
+		return a.http.Host
+	case a.tcp != nil:
+		return a.tcp.Host
+	}
+	return ""
+}

@@ -1,0 +1,334 @@
+// Package webhook gives pods a sidecar and makes their probes go by it.
+package webhook
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+const (
+	annotationDefaultContainer = "kubectl.kubernetes.io/default-container"
+	virtualProbesFlag          = "--virtual-probes-port="
+)
+
+// Inject returns a copy of a pod with kuma-init, kuma-sidecar and all that belongs to them, in which probes and hooks ask
+// the agent. What they asked before stands in the probe table, the environment variable KUMA_DATAPLANE_PROBES of
+// kuma-sidecar. The pod is not modified.
+//
+// What cannot go by the agent is left as it is, and a warning says why. A pod that wants no sidecar comes back as it is
+// with a warning, and so does one that cannot have one. A pod that has one keeps it, and only what has come since is
+// treated, so that to inject twice changes nothing. The error names what is wrong in the pod, or in the options.
+func Inject(pod *corev1.Pod, o Options) (*corev1.Pod, []string, error) {
+	in, err := newInjection(pod, o)
+	if err != nil || in.skip {
+		return in.pod, in.warnings, err
+	}
+	table := mesh.ProbeTable{}
+	for _, h := range handlersOf(in.pod) {
+		d, err := in.decide(h)
+		if err != nil {
+			return nil, nil, err
+		}
+		if d.Warn {
+			in.warn("%s: %s", h.field(), d.Why)
+		}
+		if d.Probe == nil {
+			continue
+		}
+		table = append(table, *d.Probe)
+		if in.rewritten(h) == nil {
+			in.rewrite(h, *d.Probe)
+		}
+	}
+	text, err := table.Encode()
+	if err != nil {
+		return nil, nil, err
+	}
+	if in.earlier == nil {
+		in.add(text)
+	} else {
+		in.setTable(text)
+	}
+	in.order()
+	in.annotate()
+	return in.pod, in.warnings, nil
+}
+
+// Explain returns what Inject decides of each probe and hook, in the order of the probe table, and the virtual port, which is
+// 0 for a pod that has none.
+func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err error) {
+	in, err := newInjection(pod, o)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, h := range handlersOf(in.pod) {
+		d := Decision{Container: h.container.Name, Type: h.kind, Written: h.written(), Why: "the pod gets no sidecar"}
+		if !in.skip {
+			if d, err = in.decide(h); err != nil {
+				return nil, 0, err
+			}
+		}
+		decisions = append(decisions, d)
+	}
+	return decisions, in.port, nil
+}
+
+// injection is the work on one pod.
+type injection struct {
+	options  Options
+	pod      *corev1.Pod // the copy
+	settings settings
+	earlier  *earlier // nil for a pod without a sidecar
+	form     Form
+	port     int32 // virtual; 0 where probes are left alone
+	skip     bool  // no sidecar for this pod
+	warnings []string
+}
+
+func newInjection(pod *corev1.Pod, o Options) (in *injection, err error) {
+	in = &injection{options: o}
+	in.options.SetDefaults()
+	if err := in.options.Validate(); err != nil {
+		return in, err
+	}
+	copied := pod.DeepCopy()
+	why, err := unwanted(copied)
+	if err != nil {
+		return in, err
+	}
+	if why != "" {
+		in.pod, in.skip = copied, true
+		in.warn("%s: not injected", why)
+		return in, nil
+	}
+	if err := in.prepare(copied); err != nil {
+		return in, err
+	}
+	return in, nil
+}
+
+// prepare reads the pod. It sets in.pod last: there is none beside an error.
+func (in *injection) prepare(pod *corev1.Pod) error {
+	var err error
+	if in.settings, in.warnings, err = readSettings(&pod.ObjectMeta); err != nil {
+		return err
+	}
+	if err := checkNames(pod); err != nil {
+		return err
+	}
+	if err := checkPorts(pod); err != nil {
+		return err
+	}
+	if in.earlier, err = findEarlier(pod); err != nil {
+		return err
+	}
+	in.form = in.options.Sidecar
+	if in.earlier != nil {
+		in.form = in.earlier.form
+	}
+	in.pod = pod
+	if in.port, err = in.choosePort(); err != nil {
+		in.pod = nil
+	}
+	return err
+}
+
+func (in *injection) warn(format string, args ...any) {
+	in.warnings = append(in.warnings, fmt.Sprintf(format, args...))
+}
+
+// unwanted returns why a pod gets no sidecar, "" if it gets one.
+func unwanted(pod *corev1.Pod) (string, error) {
+	by, err := forbidden(&pod.ObjectMeta)
+	switch {
+	case err != nil:
+		return "", err
+	case by != "":
+		return by + " is disabled", nil
+	case pod.Spec.HostNetwork:
+		return "spec.hostNetwork: redirection would be that of the whole node", nil
+	case pod.Spec.OS != nil && pod.Spec.OS.Name == corev1.Windows:
+		return "spec.os: there is no sidecar for Windows", nil
+	}
+	return "", nil
+}
+
+// checkNames refuses names by which containers cannot be told apart. The API server would refuse them, too.
+func checkNames(pod *corev1.Pod) error {
+	var names []string
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, c := range containers {
+			if slices.Contains(names, c.Name) {
+				return fmt.Errorf("containers[%s]: two containers have this name", c.Name)
+			}
+			names = append(names, c.Name)
+		}
+	}
+	if len(pod.Spec.Containers) == 0 {
+		return fmt.Errorf("spec.containers: there is none")
+	}
+	return nil
+}
+
+// add gives a pod its sidecar.
+func (in *injection) add(table string) {
+	spec := &in.pod.Spec
+	spec.InitContainers = append(spec.InitContainers, in.initContainer())
+	if in.form == Native {
+		spec.InitContainers = append(spec.InitContainers, in.sidecar(table))
+	} else {
+		spec.Containers = append(spec.Containers, in.sidecar(table))
+	}
+	spec.Volumes = append(spec.Volumes, in.volumes()...)
+	if in.form == Container && spec.RestartPolicy != "" && spec.RestartPolicy != corev1.RestartPolicyAlways {
+		in.warn("spec.restartPolicy: %s: this pod never completes, as an ordinary container %s runs for ever: the native form ends with the others",
+			spec.RestartPolicy, mesh.ContainerSidecar)
+	}
+}
+
+// order puts our containers where they belong. A native sidecar comes first of all, so that all have network and probes.
+// An ordinary one starts first of the containers; kuma-init is then the last before them, as nobody has network
+// between the two.
+func (in *injection) order() {
+	spec := &in.pod.Spec
+	if in.form == Native {
+		spec.InitContainers = front(front(spec.InitContainers, mesh.ContainerSidecar), mesh.ContainerInit)
+		return
+	}
+	spec.Containers = front(spec.Containers, mesh.ContainerSidecar)
+	if i := indexOf(spec.InitContainers, mesh.ContainerInit); i >= 0 {
+		c := spec.InitContainers[i]
+		spec.InitContainers = append(slices.Delete(spec.InitContainers, i, i+1), c)
+	}
+}
+
+// front moves the container of that name to the front, if there is one.
+func front(containers []corev1.Container, name string) []corev1.Container {
+	i := indexOf(containers, name)
+	if i <= 0 {
+		return containers
+	}
+	c := containers[i]
+	return slices.Insert(slices.Delete(containers, i, i+1), 0, c)
+}
+
+func indexOf(containers []corev1.Container, name string) int {
+	return slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
+}
+
+// annotate says what was decided, where the user has not said the same.
+func (in *injection) annotate() {
+	if in.earlier != nil {
+		return
+	}
+	if in.pod.Annotations == nil {
+		in.pod.Annotations = map[string]string{}
+	}
+	set := func(key, value string) {
+		if _, ok := in.pod.Annotations[key]; !ok {
+			in.pod.Annotations[key] = value
+		}
+	}
+	if in.port != 0 {
+		set(mesh.AnnotationVirtualProbes, "enabled")
+		set(mesh.AnnotationVirtualProbesPort, number(in.port))
+	}
+	if in.settings.mesh == "" {
+		set(mesh.LabelMesh, in.options.Mesh)
+	}
+	if in.options.ControlPlaneCA != "" {
+		in.pod.Annotations[mesh.AnnotationControlPlaneCA] = in.options.ControlPlaneCA
+	}
+	for _, c := range in.pod.Spec.Containers {
+		if !isOurs(c.Name) {
+			set(annotationDefaultContainer, c.Name)
+			break
+		}
+	}
+}
+
+// earlier is what an earlier injection has left in a pod.
+type earlier struct {
+	form  Form
+	port  int32 // virtual; 0 for none
+	table mesh.ProbeTable
+}
+
+// findEarlier returns nil for a pod without any of ours. Containers of our names that are not ours are an error, above all
+// those of a mesh that has the same names.
+func findEarlier(pod *corev1.Pod) (*earlier, error) {
+	e := &earlier{form: Container}
+	c := sidecarOf(pod, Container)
+	if c == nil {
+		e.form = Native
+		c = sidecarOf(pod, Native)
+	}
+	if c == nil {
+		return nil, checkFree(pod)
+	}
+	foreign := fmt.Errorf("containers[%s]: this container is not one that Sonde has put there", c.Name)
+	if e.form == Native && !isNativeSidecar(c) {
+		return nil, foreign
+	}
+	env := slices.IndexFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == mesh.EnvProbeTable })
+	arg := slices.IndexFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, virtualProbesFlag) })
+	if env < 0 || arg < 0 {
+		return nil, foreign
+	}
+	value := strings.TrimPrefix(c.Args[arg], virtualProbesFlag)
+	port, err := strconv.ParseUint(value, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("containers[%s].args: %q: %s", c.Name, c.Args[arg], portRule)
+	}
+	e.port = int32(port)
+	if e.table, _, err = mesh.ParseProbeTable(c.Env[env].Value); err != nil {
+		return nil, fmt.Errorf("containers[%s].env: %s: %w", c.Name, mesh.EnvProbeTable, err)
+	}
+	for i := range e.table {
+		if e.table[i].Type.IsHook() {
+			e.table[i].TimeoutSeconds = 0 // has no meaning there, and we do not write it
+		}
+	}
+	return e, nil
+}
+
+// sidecarOf returns the container kuma-sidecar where that form has it, nil for none.
+func sidecarOf(pod *corev1.Pod, form Form) *corev1.Container {
+	containers := pod.Spec.Containers
+	if form == Native {
+		containers = pod.Spec.InitContainers
+	}
+	if i := indexOf(containers, mesh.ContainerSidecar); i >= 0 {
+		return &containers[i]
+	}
+	return nil
+}
+
+// checkFree refuses a pod that has something of the names which ours will have.
+func checkFree(pod *corev1.Pod) error {
+	if indexOf(pod.Spec.InitContainers, mesh.ContainerInit) >= 0 || indexOf(pod.Spec.Containers, mesh.ContainerInit) >= 0 {
+		return fmt.Errorf("containers[%s]: this container is not one that Sonde has put there", mesh.ContainerInit)
+	}
+	for _, v := range pod.Spec.Volumes {
+		if v.Name == volumeIdentity || v.Name == volumeWork {
+			return fmt.Errorf("spec.volumes[%s]: this name is kept for the sidecar", v.Name)
+		}
+	}
+	return nil
+}
+
+// setTable replaces the probe table of an earlier injection.
+func (in *injection) setTable(text string) {
+	c := sidecarOf(in.pod, in.form)
+	for i := range c.Env {
+		if c.Env[i].Name == mesh.EnvProbeTable && c.Env[i].Value != text {
+			c.Env[i].Value = text
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package webhook
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// Form of the sidecar in a pod.
+type Form string
+
+// Forms of the sidecar.
+const (
+	// Native is an init container that is restarted always: it starts before the user's init containers, and ends after
+	// all containers. From Kubernetes 1.29 on.
+	Native Form = "native"
+	// Container is the first of the ordinary containers.
+	Container Form = "container"
+)
+
+// Options of Inject. They are the same for every pod; what differs from pod to pod are annotations.
+type Options struct {
+	// Sidecar is the form of the sidecar. Default Native.
+	Sidecar Form
+	// Image of kuma-init and kuma-sidecar. Default "sonde-mesh/sonde-dp:latest".
+	Image string
+	// Mesh of pods that name none. Default "default".
+	Mesh string
+	// VirtualProbesPort is the agent's port for probes, unless the pod asks for another or has it in use. Default 9000.
+	VirtualProbesPort int32
+	// ControlPlane is the address of the control plane, host:port. Default "sonde-cp.sonde-system.svc:5678".
+	ControlPlane string
+	// ControlPlaneCA holds the PEM certificates of the control plane's serving CA, which the pod then carries as an
+	// annotation. Default: the pod gets them from ca.crt in the ConfigMap sonde-ca of its namespace.
+	ControlPlaneCA string
+	// Rand gives the bits of hooks' ids. Default crypto/rand.
+	Rand io.Reader
+}
+
+// Defaults that flags show.
+const (
+	DefaultImage        = "sonde-mesh/sonde-dp:latest"
+	DefaultControlPlane = "sonde-cp.sonde-system.svc:5678"
+)
+
+// SetDefaults fills in what is not set.
+func (o *Options) SetDefaults() {
+	if o.Sidecar == "" {
+		o.Sidecar = Native
+	}
+	if o.Image == "" {
+		o.Image = DefaultImage
+	}
+	if o.Mesh == "" {
+		o.Mesh = mesh.DefaultMesh
+	}
+	if o.VirtualProbesPort == 0 {
+		o.VirtualProbesPort = mesh.PortVirtualProbes
+	}
+	if o.ControlPlane == "" {
+		o.ControlPlane = DefaultControlPlane
+	}
+	if o.Rand == nil {
+		o.Rand = rand.Reader
+	}
+}
+
+// Validate returns all that is wrong. Its texts name the flags of sondectl inject.
+func (o *Options) Validate() error {
+	var errs []error
+	if o.Sidecar != Native && o.Sidecar != Container {
+		errs = append(errs, fmt.Errorf("--sidecar: %q: must be %s or %s", o.Sidecar, Native, Container))
+	}
+	if strings.ContainsFunc(o.Image, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		errs = append(errs, fmt.Errorf("--image: %q: must be the name of an image", o.Image))
+	}
+	if !isMeshName(o.Mesh) {
+		errs = append(errs, fmt.Errorf("--mesh: %q: %s", o.Mesh, meshNameRule))
+	}
+	if !isPort(o.VirtualProbesPort) {
+		errs = append(errs, fmt.Errorf("--virtual-probes-port: %d: %s", o.VirtualProbesPort, portRule))
+	}
+	host, port, err := net.SplitHostPort(o.ControlPlane)
+	if number, _ := strconv.Atoi(port); err != nil || host == "" || number < 1 || number > 65535 {
+		errs = append(errs, fmt.Errorf("--cp-address: %q: must be host:port", o.ControlPlane))
+	}
+	return errors.Join(append(errs, checkCA(o.ControlPlaneCA))...)
+}
+
+const (
+	portRule     = "must be a port from 1 to 65535"
+	meshNameRule = "must be the name of a mesh: at most 63 of a-z, 0-9 and -, none of them - at an end"
+)
+
+func isPort(n int32) bool { return n >= 1 && n <= 65535 }
+
+func isMeshName(name string) bool { return len(validation.IsDNS1123Label(name)) == 0 }
+
+// checkCA refuses above all a file in which a key lies beside the certificate: annotations are for everybody to read.
+func checkCA(text string) error {
+	rest := []byte(text)
+	for n := 1; len(bytes.TrimSpace(rest)) > 0; n++ {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return errors.New("--cp-ca-file: must hold PEM certificates and nothing else")
+		}
+		if block.Type != "CERTIFICATE" {
+			return fmt.Errorf("--cp-ca-file: block %d is %q: must hold PEM certificates and nothing else", n, block.Type)
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return fmt.Errorf("--cp-ca-file: block %d: %w", n, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,191 @@
+package webhook
+
+import (
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// Decision is what becomes of one probe or hook.
+type Decision struct {
+	// Container it belongs to.
+	Container string
+	// Type of the probe or hook.
+	Type mesh.ProbeType
+	// Written is what the user wrote. A pod that was injected before has what the probe table has.
+	Written string
+	// Probe is what the agent will do. It is nil where the probe is left as it is.
+	Probe *mesh.Probe
+	// Why it is left as it is, "" for a Probe.
+	Why string
+	// Warn is set where Why is not what the user would expect anyway.
+	Warn bool
+}
+
+// decide says what becomes of a handler. It changes nothing but for the randomness that a new hook's id takes.
+func (in *injection) decide(h handler) (Decision, error) {
+	d := Decision{Container: h.container.Name, Type: h.kind, Written: h.written()}
+	if p := in.rewritten(h); p != nil {
+		d.Probe, d.Written = p, writtenProbe(*p)
+		return d, nil
+	}
+	if d.Why, d.Warn = in.obstacle(h); d.Why != "" {
+		return d, nil
+	}
+	p, err := in.translate(h)
+	if err != nil {
+		return d, err
+	}
+	if why := refused(p); why != "" {
+		d.Why, d.Warn = why+": left as it is, for the API server to judge", true
+		return d, nil
+	}
+	d.Probe = &p
+	return d, nil
+}
+
+// rewritten returns the entry of the table for a handler that an earlier injection has rewritten, nil for one that the
+// user wrote.
+func (in *injection) rewritten(h handler) *mesh.Probe {
+	get := h.actions().http
+	if in.earlier == nil || get == nil || get.Port != intstr.FromInt32(in.earlier.port) {
+		return nil
+	}
+	i := slices.IndexFunc(in.earlier.table, func(p mesh.Probe) bool {
+		return p.ID != "" && p.Container == h.container.Name && p.Type == h.kind && p.VirtualPath() == get.Path &&
+			slices.Equal(get.HTTPHeaders, []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}})
+	})
+	if i < 0 {
+		return nil
+	}
+	return &in.earlier.table[i]
+}
+
+// obstacle returns why a handler cannot go by the agent, and whether that is worth a warning.
+func (in *injection) obstacle(h handler) (why string, warn bool) {
+	a := h.actions()
+	switch n := a.count(); {
+	case n == 0:
+		return "this kind of probe is not known: left as it is", true
+	case n > 1:
+		return "there is more than one handler: left as it is, for the API server to judge", true
+	case a.exec != nil:
+		return "exec runs in the container", false
+	case a.sleep != nil:
+		return "sleep asks nobody", false
+	case a.tcp != nil && h.hook != nil:
+		return "the kubelet does not run tcpSocket hooks", false
+	}
+	port, noPort := h.port()
+	switch excluded := slices.Contains(in.settings.excludeInbound, port); {
+	case h.host() != "":
+		return fmt.Sprintf("host %q is asked and not the pod: left as it is", h.host()), in.port != 0
+	case noPort != "":
+		return noPort + ": left as it is", in.port != 0
+	case excluded && in.port == 0:
+		return fmt.Sprintf("port %d is excluded from redirection", port), false
+	case excluded:
+		return fmt.Sprintf("port %d is excluded from redirection by %s: left as it is", port, mesh.AnnotationExcludeInboundPorts), true
+	case in.port == 0:
+		return in.untranslated(a), true
+	case h.init && !isNativeSidecar(h.container):
+		return "an init container that ends has no probes: left as it is, for the API server to judge", true
+	case h.init && in.form == Container:
+		return "this container starts before the agent does, so the agent cannot answer for it: left as it is, and " + strictRefuses, true
+	}
+	return "", false
+}
+
+const strictRefuses = "an inbound that is STRICT refuses the kubelet"
+
+// untranslated says what becomes of a probe of a pod that wants its probes left alone.
+func (in *injection) untranslated(a actions) string {
+	why := mesh.AnnotationVirtualProbes + " is disabled: left as it is, and "
+	if a.tcp != nil {
+		return why + "Envoy takes each connection in the application's place, so that this probe cannot fail"
+	}
+	return why + strictRefuses
+}
+
+// translate returns what the agent will do in place of the kubelet.
+func (in *injection) translate(h handler) (mesh.Probe, error) {
+	port, _ := h.port()
+	p := mesh.Probe{Container: h.container.Name, Type: h.kind}
+	switch a := h.actions(); {
+	case a.http != nil:
+		p.HTTPGet = &mesh.HTTPGetProbe{Path: a.http.Path, Port: port, Scheme: string(a.http.Scheme)}
+		for _, header := range a.http.HTTPHeaders {
+			p.HTTPGet.HTTPHeaders = append(p.HTTPGet.HTTPHeaders, mesh.HTTPHeader{Name: header.Name, Value: header.Value})
+		}
+		// As the API server would fill in.
+		if p.HTTPGet.Path == "" {
+			p.HTTPGet.Path = "/"
+		}
+		if p.HTTPGet.Scheme == "" {
+			p.HTTPGet.Scheme = mesh.SchemeHTTP
+		}
+	case a.tcp != nil:
+		p.TCPSocket = &mesh.TCPSocketProbe{Port: port}
+	case a.grpc != nil:
+		p.GRPC = &mesh.GRPCProbe{Port: port}
+		if a.grpc.Service != nil {
+			p.GRPC.Service = *a.grpc.Service
+		}
+	}
+	if h.probe != nil {
+		p.TimeoutSeconds = cmpDefault(h.probe.TimeoutSeconds)
+	}
+	if !h.kind.IsHook() {
+		p.ID = h.container.Name + "-" + string(h.kind)
+		return p, nil
+	}
+	// A hook has effects: who can guess its id can cause them.
+	bits := make([]byte, 16)
+	if _, err := io.ReadFull(in.options.Rand, bits); err != nil {
+		return p, fmt.Errorf("make the id of %s: %w", h.field(), err)
+	}
+	p.ID = hex.EncodeToString(bits)
+	return p, nil
+}
+
+// refused returns why the agent would refuse its table with this entry, "" if it would not.
+func refused(p mesh.Probe) string {
+	text, err := mesh.ProbeTable{p}.Encode()
+	if err != nil {
+		return "" // too large alone is too large with others, and that is what the user should read
+	}
+	if _, _, err := mesh.ParseProbeTable(text); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// rewrite aims a handler at the agent.
+func (in *injection) rewrite(h handler, p mesh.Probe) {
+	get := &corev1.HTTPGetAction{
+		Path: p.VirtualPath(), Port: intstr.FromInt32(in.port),
+		HTTPHeaders: []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}},
+	}
+	if h.hook != nil {
+		*h.hook = corev1.LifecycleHandler{HTTPGet: get}
+		return
+	}
+	h.probe.ProbeHandler = corev1.ProbeHandler{HTTPGet: get}
+	// The agent holds to the user's timeout; its answer has one second more.
+	h.probe.TimeoutSeconds = int32(min(int64(p.TimeoutSeconds)+1, math.MaxInt32))
+}
+
+// cmpDefault is the API server's default of timeoutSeconds.
+func cmpDefault(seconds int32) int32 {
+	if seconds == 0 {
+		return 1
+	}
+	return seconds
+}

@@ -1,0 +1,212 @@
+package webhook
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// What the sidecar's containers are made of.
+const (
+	sidecarUser      = 5678
+	volumeIdentity   = "sonde-identity"
+	volumeWork       = "sonde-work"
+	mountIdentity    = "/var/run/secrets/sonde.dev"
+	mountWork        = "/var/run/sonde"
+	fileToken        = "token"
+	fileCA           = "ca.crt"
+	configMapCA      = "sonde-ca"
+	tokenAudience    = "sonde-cp"
+	tokenSeconds     = 3600
+	defaultDrainTime = 25 * time.Second
+	// gracePeriod is that of a pod which does not say, in seconds.
+	gracePeriod = 30
+	// graceReserve is what is left of the grace period when the drain has ended: Envoy and the agent end in it.
+	graceReserve = 5 * time.Second
+
+	envPodName      = "POD_NAME"
+	envPodNamespace = "POD_NAMESPACE"
+)
+
+// initContainer sets up redirection. Without a user of root the capability would not be in its effective set.
+func (in *injection) initContainer() corev1.Container {
+	excluded := in.settings.excludeInbound
+	if in.port != 0 {
+		excluded = slices.Concat([]int32{in.port}, slices.DeleteFunc(slices.Clone(excluded), func(p int32) bool { return p == in.port }))
+	}
+	return corev1.Container{
+		Name:            mesh.ContainerInit,
+		Image:           in.options.Image,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Command:         []string{"/usr/bin/sonde-dp", "install", "transparent-proxy"},
+		Args: []string{
+			"--redirect-outbound-port", strconv.Itoa(mesh.PortRedirectOut),
+			"--redirect-inbound=true",
+			"--redirect-inbound-port", strconv.Itoa(mesh.PortRedirectIn),
+			"--kuma-dp-uid", strconv.Itoa(sidecarUser),
+			"--exclude-inbound-ports", commas(excluded),
+			"--exclude-outbound-ports", commas(in.settings.excludeOutbound),
+			"--verbose",
+			"--ip-family-mode", "dualstack",
+		},
+		SecurityContext: securityContext(0, &corev1.Capabilities{
+			Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"},
+		}),
+		Resources: resources("20m", "20Mi", "100m", "50Mi"),
+	}
+}
+
+// sidecar runs the agent and Envoy. What starts after it starts when its postStart hook has returned.
+func (in *injection) sidecar(table string) corev1.Container {
+	c := corev1.Container{
+		Name:            mesh.ContainerSidecar,
+		Image:           in.options.Image,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Args: []string{
+			"run",
+			"--log-level=info",
+			"--concurrency=2",
+			"--cp-address=" + in.options.ControlPlane,
+			"--ca-cert-file=" + mountIdentity + "/" + fileCA,
+			"--dataplane-token-file=" + mountIdentity + "/" + fileToken,
+			"--name=$(" + envPodName + ").$(" + envPodNamespace + ")",
+			"--mesh=" + in.mesh(),
+			// The mount itself is open to all of the pod, and secrets lie in the work folder.
+			"--work-dir=" + mountWork + "/agent",
+			"--drain-time=" + in.drainTime().String(),
+			virtualProbesFlag + strconv.Itoa(int(in.port)),
+		},
+		Env: []corev1.EnvVar{
+			fromPod(mesh.EnvInstanceIP, "status.podIP"),
+			fromPod(envPodName, "metadata.name"),
+			fromPod(envPodNamespace, "metadata.namespace"),
+			{Name: mesh.EnvProbeTable, Value: table},
+		},
+		SecurityContext: securityContext(sidecarUser, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}),
+		Resources:       resources("50m", "64Mi", "1", "512Mi"),
+		// Nothing listens on this port: only redirection leads to an answer, so a pod that has lost it is not ready.
+		ReadinessProbe: &corev1.Probe{
+			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+				Path: "/ready", Port: intstr.FromInt32(mesh.PortReadiness),
+			}},
+			PeriodSeconds: 1, FailureThreshold: 1,
+		},
+		// A hook that asks the agent by HTTP would be refused while the program starts, and kill the container.
+		Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{
+			Exec: &corev1.ExecAction{Command: []string{"sonde-dp", "wait"}},
+		}},
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: volumeIdentity, MountPath: mountIdentity, ReadOnly: true},
+			{Name: volumeWork, MountPath: mountWork},
+		},
+	}
+	if in.form == Native {
+		c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+	}
+	return c
+}
+
+// volumes are a folder in memory, and one with the token and the control plane's CA. The token's mode stays 0644: in a pod of
+// several users it is root's, and fsGroup would change the user's volumes.
+func (in *injection) volumes() []corev1.Volume {
+	ca := corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
+		LocalObjectReference: corev1.LocalObjectReference{Name: configMapCA},
+		Items:                []corev1.KeyToPath{{Key: fileCA, Path: fileCA}},
+	}}
+	if in.options.ControlPlaneCA != "" {
+		ca = corev1.VolumeProjection{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{
+			Path:     fileCA,
+			FieldRef: fieldRef("metadata.annotations['" + mesh.AnnotationControlPlaneCA + "']"),
+		}}}}
+	}
+	return []corev1.Volume{
+		{Name: volumeIdentity, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			DefaultMode: new(int32(0o644)),
+			Sources: []corev1.VolumeProjection{
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
+					Audience: tokenAudience, ExpirationSeconds: new(int64(tokenSeconds)), Path: fileToken,
+				}},
+				ca,
+			},
+		}}},
+		{Name: volumeWork, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+			Medium: corev1.StorageMediumMemory, SizeLimit: new(resource.MustParse("16Mi")),
+		}}},
+	}
+}
+
+// drainTime is what the pod asks for or the default, as far as the pod's grace period goes.
+func (in *injection) drainTime() time.Duration {
+	asked, named := in.settings.drainTime, true
+	if asked == 0 {
+		asked, named = defaultDrainTime, false
+	}
+	seconds := int64(gracePeriod)
+	if grace := in.pod.Spec.TerminationGracePeriodSeconds; grace != nil {
+		seconds = min(*grace, int64((time.Hour+graceReserve)/time.Second)) // more than the longest drain
+	}
+	limit := max(time.Duration(seconds)*time.Second-graceReserve, time.Second)
+	if asked <= limit {
+		return asked
+	}
+	if named {
+		in.warn("%s: %s is more than terminationGracePeriodSeconds (%d) leaves: the drain has %s",
+			annotation(mesh.AnnotationDrainTime), asked, seconds, limit)
+	}
+	return limit
+}
+
+func (in *injection) mesh() string {
+	if in.settings.mesh != "" {
+		return in.settings.mesh
+	}
+	return in.options.Mesh
+}
+
+func securityContext(user int64, capabilities *corev1.Capabilities) *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		RunAsUser: new(user), RunAsGroup: new(user),
+		RunAsNonRoot:             new(user != 0), // said in both cases, as the pod may say otherwise for all
+		AllowPrivilegeEscalation: new(false),
+		ReadOnlyRootFilesystem:   new(true),
+		Capabilities:             capabilities,
+		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+}
+
+func resources(cpu, memory, cpuLimit, memoryLimit string) corev1.ResourceRequirements {
+	list := func(cpu, memory string) corev1.ResourceList {
+		return corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
+		}
+	}
+	return corev1.ResourceRequirements{Requests: list(cpu, memory), Limits: list(cpuLimit, memoryLimit)}
+}
+
+func fromPod(name, path string) corev1.EnvVar {
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: fieldRef(path)}}
+}
+
+func fieldRef(path string) *corev1.ObjectFieldSelector {
+	return &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}
+}
+
+func commas(ports []int32) string {
+	words := make([]string, len(ports))
+	for i, port := range ports {
+		words[i] = number(port)
+	}
+	return strings.Join(words, ",")
+}
+
+func number(port int32) string { return strconv.Itoa(int(port)) }
+
+func quote(s string) string { return fmt.Sprintf("%q", s) }

@@ -1,0 +1,61 @@
+package webhook
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// written is a handler in one line, for people.
+func (h handler) written() string {
+	switch a := h.actions(); {
+	case a.exec != nil:
+		return "exec " + strings.Join(a.exec.Command, " ")
+	case a.http != nil:
+		return writtenHTTP(string(a.http.Scheme), a.http.Host, a.http.Port.String(), a.http.Path)
+	case a.tcp != nil:
+		return "tcpSocket " + a.tcp.Host + ":" + a.tcp.Port.String()
+	case a.grpc != nil && a.grpc.Service != nil:
+		return writtenGRPC(a.grpc.Port, *a.grpc.Service)
+	case a.grpc != nil:
+		return writtenGRPC(a.grpc.Port, "")
+	case a.sleep != nil:
+		return fmt.Sprintf("sleep %ds", a.sleep.Seconds)
+	}
+	return "unknown"
+}
+
+// writtenProbe is the same of an entry of the table.
+func writtenProbe(p mesh.Probe) string {
+	switch {
+	case p.HTTPGet != nil:
+		port := intstr.FromInt32(p.HTTPGet.Port)
+		return writtenHTTP(p.HTTPGet.Scheme, "", port.String(), p.HTTPGet.Path)
+	case p.TCPSocket != nil:
+		return "tcpSocket :" + number(p.TCPSocket.Port)
+	default:
+		return writtenGRPC(p.GRPC.Port, p.GRPC.Service)
+	}
+}
+
+func writtenHTTP(scheme, host, port, path string) string {
+	words := []string{"httpGet"}
+	if scheme != "" && scheme != mesh.SchemeHTTP {
+		words = append(words, scheme)
+	}
+	words = append(words, host+":"+port)
+	if path != "" {
+		words = append(words, path)
+	}
+	return strings.Join(words, " ")
+}
+
+func writtenGRPC(port int32, service string) string {
+	if service == "" {
+		return "grpc :" + number(port)
+	}
+	return "grpc :" + number(port) + " " + service
+}
