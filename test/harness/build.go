@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -58,6 +59,15 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 	}
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return Programs{}, err
+	}
+	// Packages are tested at the same time: none may build what another one runs.
+	lock, err := os.Open(bin)
+	if err != nil {
+		return Programs{}, err
+	}
+	defer func() { _ = lock.Close() }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return Programs{}, fmt.Errorf("wait for other builds: %w", err)
 	}
 	p := Programs{
 		ControlPlane: filepath.Join(bin, "sonde-cp"),

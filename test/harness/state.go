@@ -22,9 +22,16 @@ type ProxyState struct {
 		Types          []struct {
 			Kind   string `json:"kind"`
 			Synced bool   `json:"synced"`
+			NACKs  []NACK `json:"nacks"`
 		} `json:"types"`
 	} `json:"streams"`
 	Draining bool `json:"draining"`
+}
+
+// NACK is what sondectl says of a resource that Envoy refuses.
+type NACK struct {
+	Resource string `json:"resource"`
+	Reason   string `json:"reason"`
 }
 
 // State asks sondectl for the proxy.

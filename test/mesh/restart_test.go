@@ -65,7 +65,7 @@ func TestRestarts(t *testing.T) {
 		return err
 	})
 	must(t, b.WaitReady(t.Context()))
-	synced(t, m, b)
+	poll(t, "b-1 to have everything", b.Synced)
 	serves()
 
 	second := envoyOf(t, b)

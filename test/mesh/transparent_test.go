@@ -64,7 +64,7 @@ func TestTransparentProxying(t *testing.T) {
 			must(t, p.StartApp(t.Context()))
 			must(t, p.StartAgent(t.Context()))
 			must(t, p.WaitReady(t.Context()))
-			synced(t, m, p)
+			poll(t, "a-1 to have everything", p.Synced)
 
 			want := []string{
 				"inbound:capture", "inbound:capture6", "outbound:10.96.0.1:80", "outbound:10.96.0.2:5432",
