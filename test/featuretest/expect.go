@@ -15,13 +15,19 @@ import (
 // quietRounds are how many questions in a row must be answered with nothing else coming in between.
 const quietRounds = 4
 
+// mostRounds without a rest mean that the server never stops.
+const mostRounds = 500
+
 // Sync returns when all that the server has to say has come, as far as a client can know: it asks for endpoints that nobody
 // has, which is answered at once and after what is due, and answers what comes meanwhile, until nothing does any more. What
 // the store was given before is published by then. The proxy must be known.
 func (c *Client) Sync() {
 	c.t.Helper()
 	last := ""
-	for quiet := 0; quiet < quietRounds; quiet++ {
+	for quiet, rounds := 0, 0; quiet < quietRounds; quiet, rounds = quiet+1, rounds+1 {
+		if rounds == mostRounds {
+			c.t.Fatalf("%v is sent something without end", c)
+		}
 		c.mu.Lock()
 		before := c.received
 		c.marked++
@@ -35,7 +41,7 @@ func (c *Client) Sync() {
 		c.until("answer to "+name, func() bool { return c.markers[name] })
 		last = name
 		if c.Received() != before {
-			quiet = 0
+			quiet = -1 // begin again
 		}
 	}
 	c.mu.Lock()
