@@ -178,9 +178,12 @@ func (in *injection) rewrite(h handler, p mesh.Probe) {
 		return
 	}
 	h.probe.ProbeHandler = corev1.ProbeHandler{HTTPGet: get}
-	// The agent holds to the user's timeout; its answer has one second more.
-	h.probe.TimeoutSeconds = int32(min(int64(p.TimeoutSeconds)+1, math.MaxInt32))
+	h.probe.TimeoutSeconds = KubeletTimeout(p)
 }
+
+// KubeletTimeout is the timeout, in seconds, of a probe that asks the agent: the agent holds to the user's own, and its answer
+// has one second more.
+func KubeletTimeout(p mesh.Probe) int32 { return int32(min(int64(p.TimeoutSeconds)+1, math.MaxInt32)) }
 
 // cmpDefault is the API server's default of timeoutSeconds.
 func cmpDefault(seconds int32) int32 {

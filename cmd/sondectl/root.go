@@ -22,6 +22,10 @@ Work on files, without any server:
   sondectl generate envoy web-1 -f mesh/            the Envoy resources that these files mean
   sondectl generate envoy web-1 -f mesh/ --static   one configuration for envoy --mode validate
 
+Bring pods into the mesh, without any server:
+  sondectl inject -f web.yaml                       the same objects, with a sidecar in each pod
+  sondectl probes explain -f web.yaml               what becomes of each probe and hook, and why
+
 Change something:
   sondectl generate dataplane-token --name web-1 --workload web --valid-for 24h
   sondectl rotate ca --wait
@@ -61,7 +65,7 @@ func (c *cli) root() *cobra.Command {
 	flags.StringVar(&c.address, "address", fmt.Sprintf("127.0.0.1:%d", mesh.PortAdmin), "`HOST:PORT` of the control plane's admin API")
 	flags.StringVar(&c.caFile, "ca-cert-file", "", "`FILE` with the certificate that the control plane's is signed by (serving-ca.crt)")
 	flags.StringVar(&c.tokenFile, "token-file", "", "`FILE` with the admin token (admin-token)")
-	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.rotate())
+	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), c.rotate())
 	group(root)
 	// A group runs only to refuse what is no command: that is no usage to show.
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))

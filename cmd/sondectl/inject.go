@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// injectFlags are what the control plane would know.
+type injectFlags struct {
+	path    string
+	caFile  string
+	form    choice[webhook.Form]
+	options webhook.Options
+}
+
+func (f *injectFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&f.path, "file", "f", "", "`FILE|-` with the objects, YAML or JSON; - is standard input")
+	must(cmd.MarkFlagRequired("file"))
+	must(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
+	f.form = choice[webhook.Form]{value: webhook.Native, among: []webhook.Form{webhook.Native, webhook.Container}}
+	f.form.add(cmd, "sidecar", "", "native, from Kubernetes 1.29 on, or an ordinary container")
+	cmd.Flags().StringVar(&f.options.Image, "image", webhook.DefaultImage, "`IMAGE` of kuma-init and kuma-sidecar")
+	cmd.Flags().StringVar(&f.options.Mesh, "mesh", mesh.DefaultMesh, "`MESH` of pods that name none")
+	cmd.Flags().Int32Var(&f.options.VirtualProbesPort, "virtual-probes-port", mesh.PortVirtualProbes,
+		"the agent's `PORT` for probes; where the pod has it in use, one from 9001 to 9020")
+	cmd.Flags().StringVar(&f.options.ControlPlane, "cp-address", webhook.DefaultControlPlane, "`HOST:PORT` of the control plane")
+	cmd.Flags().StringVar(&f.caFile, "cp-ca-file", "",
+		"`FILE` with the certificate that the control plane's is signed by (serving-ca.crt); default: the ConfigMap sonde-ca in the pod's namespace")
+}
+
+// read returns the documents and the options. A flag that is wrong is wrong usage.
+func (f *injectFlags) read(cmd *cobra.Command) ([]manifest, webhook.Options, error) {
+	o := f.options
+	o.Sidecar = f.form.value
+	if f.caFile != "" {
+		pem, err := os.ReadFile(f.caFile)
+		if err != nil {
+			return nil, o, fmt.Errorf("--cp-ca-file: %w", err)
+		}
+		if len(bytes.TrimSpace(pem)) == 0 {
+			return nil, o, fmt.Errorf("--cp-ca-file: there is no certificate in %s", f.caFile)
+		}
+		o.ControlPlaneCA = string(pem)
+	}
+	for _, flag := range []string{"image", "mesh", "virtual-probes-port", "cp-address"} {
+		if value := cmd.Flags().Lookup(flag).Value.String(); value == "" || value == "0" {
+			return nil, o, usagef("--%s: must not be %q", flag, value)
+		}
+	}
+	if err := o.Validate(); err != nil {
+		return nil, o, &exitError{code: exitUsage, err: err}
+	}
+	all, errs, err := readManifests(f.path, cmd.InOrStdin())
+	return all, o, errors.Join(err, report(cmd, f.path, errs))
+}
+
+func (c *cli) inject() *cobra.Command {
+	var flags injectFlags
+	cmd := &cobra.Command{
+		Use:   "inject -f FILE|-",
+		Short: "Give pods a sidecar and make their probes go by it, without any server",
+		Long: `Write the objects of a file as the control plane's admission webhook would make them: Pods, and the templates of
+Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs, alone or in Lists, get a
+sidecar, and their probes and hooks go by it. Objects of other kinds are written as they are. No label is needed, but
+kuma.io/sidecar-injection: disabled is obeyed.
+
+What cannot go by the sidecar is left as it is, and a warning on stderr says why: "sondectl probes explain" shows all.
+Injecting twice changes nothing. Comments in objects that are injected are lost.
+
+Exit code 0: done, perhaps with warnings; 1: something is wrong, and nothing is on stdout.`,
+		Example: `  sondectl inject -f web.yaml | kubectl apply -f -
+  sondectl inject -f web.yaml --sidecar container --mesh shop --cp-ca-file serving-ca.crt
+  kubectl get deployment web -o yaml | sondectl inject -f - | kubectl diff -f -`,
+		Args: cobra.NoArgs,
+	}
+	flags.add(cmd)
+	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
+		all, o, err := flags.read(cmd)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for i, m := range all {
+			text, err := injectManifest(cmd, m, o)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			if i > 0 {
+				c.out.WriteString("---\n")
+			}
+			c.out.Write(text)
+		}
+		return report(cmd, flags.path, errs)
+	})
+	return cmd
+}
+
+// placed says of each line of an error where it is.
+func placed(place string, err error) error {
+	var errs []error
+	for line := range strings.Lines(err.Error()) {
+		errs = append(errs, fmt.Errorf("%s: error: %s", place, strings.TrimSpace(line)))
+	}
+	return errors.Join(errs...)
+}
+
+// report writes each error on a line of its own, and returns how many there are.
+func report(cmd *cobra.Command, path string, errs []error) error {
+	for _, err := range errs {
+		for line := range strings.Lines(err.Error()) {
+			cmd.PrintErrf("%s\n", oneLine(line))
+		}
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("%s: %s", path, count(len(errs), "error"))
+	}
+	return nil
+}
+
+// injectManifest returns the text of a document, injected. A document in which nothing changes is returned as it came.
+func injectManifest(cmd *cobra.Command, m manifest, o webhook.Options) ([]byte, error) {
+	if m.json == nil {
+		return withNewline(m.text), nil
+	}
+	document, pods, err := findPods(m)
+	if err != nil {
+		return nil, err
+	}
+	changed := false
+	var errs []error
+	for _, p := range pods {
+		injected, warnings, err := webhook.InjectJSON(p.json, o)
+		if err != nil {
+			errs = append(errs, placed(p.place, err))
+			continue
+		}
+		for _, warning := range warnings {
+			cmd.PrintErrf("%s: warning: %s\n", oneLine(p.place), oneLine(warning))
+		}
+		if bytes.Equal(injected, p.json) {
+			continue
+		}
+		with, err := decodeObject(injected)
+		if err != nil {
+			return nil, placed(p.place, err)
+		}
+		changed = true
+		p.replace(with)
+	}
+	if len(errs) > 0 || !changed {
+		return withNewline(m.text), errors.Join(errs...)
+	}
+	return yaml.Marshal(document)
+}
+
+func withNewline(text []byte) []byte {
+	if bytes.HasSuffix(text, []byte("\n")) {
+		return text
+	}
+	return append(bytes.Clone(text), '\n')
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	sigsjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// maxManifests is far more than anybody applies at once.
+const maxManifests = 64 << 20
+
+// manifest is one document of a file.
+type manifest struct {
+	place string // "web.yaml, document 2"
+	text  []byte // as it came, without the --- before it
+	json  []byte // nil for a document without content
+}
+
+// readManifests reads a file, or standard input where path is "-": documents of YAML, each of which may be a stream of JSON.
+// The first error has all that is wrong in documents, the second is one of reading.
+func readManifests(path string, stdin io.Reader) (all []manifest, wrong []error, err error) {
+	data, err := readFile(path, stdin)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, text := range splitYAML(data) {
+		for _, part := range splitJSON(text) {
+			all = append(all, manifest{place: fmt.Sprintf("%s, document %d", path, len(all)+1), text: part})
+		}
+	}
+	for i := range all {
+		m := &all[i]
+		if m.json, err = toJSON(m.text); err != nil {
+			wrong = append(wrong, placed(m.place, err))
+		}
+	}
+	return all, wrong, nil
+}
+
+func readFile(path string, stdin io.Reader) (data []byte, err error) {
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = file.Close() }() // it was only read
+		stdin = file
+	}
+	if data, err = io.ReadAll(io.LimitReader(stdin, maxManifests+1)); err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(data) > maxManifests {
+		return nil, fmt.Errorf("read %s: it has more than %d bytes", path, maxManifests)
+	}
+	return data, nil
+}
+
+// splitYAML cuts at lines that begin with ---, which are markers wherever they stand: YAML forbids them within a document.
+// What follows on such a line belongs to the next document.
+func splitYAML(data []byte) (texts [][]byte) {
+	data = bytes.TrimPrefix(data, []byte("\uFEFF"))
+	var text []byte
+	flush := func() {
+		if len(bytes.TrimSpace(text)) > 0 {
+			texts = append(texts, text)
+		}
+	}
+	for line := range bytes.Lines(data) {
+		rest, marker := bytes.CutPrefix(line, []byte("---"))
+		if marker && (len(rest) == 0 || strings.ContainsRune(" \t\r\n", rune(rest[0]))) {
+			flush()
+			text, line = nil, bytes.TrimLeft(rest, " \t\r\n")
+		}
+		text = append(text, line...)
+	}
+	flush()
+	return texts
+}
+
+// splitJSON cuts a text that is a stream of JSON objects. Everything else is one document.
+func splitJSON(text []byte) [][]byte {
+	if !isJSON(text) {
+		return [][]byte{text}
+	}
+	var parts [][]byte
+	for decoder := json.NewDecoder(bytes.NewReader(text)); ; {
+		var part json.RawMessage
+		switch err := decoder.Decode(&part); {
+		case errors.Is(err, io.EOF):
+			return parts
+		case err != nil: // YAML may begin with a brace, too
+			return [][]byte{text}
+		}
+		parts = append(parts, part)
+	}
+}
+
+func isJSON(text []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) }
+
+// toJSON returns nil for a document without content. A key that comes twice is an error, since one value would be lost.
+func toJSON(text []byte) ([]byte, error) {
+	if isJSON(text) && json.Valid(text) {
+		var object map[string]any
+		duplicates, err := sigsjson.UnmarshalStrict(text, &object)
+		return text, errors.Join(append(duplicates, err)...)
+	}
+	body, err := yaml.YAMLToJSONStrict(text)
+	if err != nil || string(body) == "null" {
+		return nil, err
+	}
+	return body, nil
+}
+
+// keys is a document as maps, lists and scalars, numbers as they are written.
+type keys = map[string]any
+
+func decodeObject(body []byte) (keys, error) {
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.UseNumber()
+	var o keys
+	if err := decoder.Decode(&o); err != nil {
+		return nil, errors.New("must be an object of Kubernetes")
+	}
+	return o, nil
+}
+
+// podPath returns where an object of a kind has its pod, or the template of one; false for kinds that have none.
+func podPath(apiVersion, kind string) ([]string, bool) {
+	group, _, grouped := strings.Cut(apiVersion, "/")
+	if !grouped {
+		group = ""
+	}
+	template := []string{"spec", "template"}
+	switch {
+	case group == "" && kind == "Pod":
+		return nil, true
+	case group == "" && kind == "ReplicationController":
+		return template, true
+	case group == "apps" && slices.Contains([]string{"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"}, kind):
+		return template, true
+	case group == "batch" && kind == "Job":
+		return template, true
+	case group == "batch" && kind == "CronJob":
+		return []string{"spec", "jobTemplate", "spec", "template"}, true
+	}
+	return nil, false
+}
+
+// pod is one that was found in a document.
+type pod struct {
+	place string // "web.yaml, document 2, Deployment web"
+	json  []byte
+	// replace puts another in its place.
+	replace func(keys)
+}
+
+// findPods decodes a document, and returns the pods and templates of pods in it. The object changes when they are replaced.
+func findPods(m manifest) (keys, []pod, error) {
+	o, err := decodeObject(m.json)
+	if err != nil {
+		return nil, nil, placed(m.place, err)
+	}
+	pods, err := podsIn(m.place, o)
+	return o, pods, err
+}
+
+// podsIn looks into an object, and into what a List has.
+func podsIn(place string, o keys) ([]pod, error) {
+	apiVersion, _ := o["apiVersion"].(string)
+	kind, _ := o["kind"].(string)
+	if kind == "" || apiVersion == "" {
+		return nil, placed(place, errors.New("kind or apiVersion is missing"))
+	}
+	if items, ok := o["items"].([]any); ok && strings.HasSuffix(kind, "List") {
+		return podsOfList(place, apiVersion, strings.TrimSuffix(kind, "List"), items)
+	}
+	path, ok := podPath(apiVersion, kind)
+	if !ok {
+		return nil, nil
+	}
+	place += ", " + kind
+	if metadata, _ := o["metadata"].(keys); metadata != nil {
+		if name, _ := metadata["name"].(string); name != "" {
+			place += " " + name
+		}
+	}
+	parent, found := o, o
+	for i, key := range path {
+		parent = found
+		if found, ok = parent[key].(keys); !ok {
+			return nil, placed(place, fmt.Errorf("%s: must be an object", strings.Join(path[:i+1], ".")))
+		}
+	}
+	body, err := json.Marshal(found)
+	if err != nil {
+		return nil, placed(place, err)
+	}
+	return []pod{{place: place, json: body, replace: func(with keys) {
+		if len(path) > 0 {
+			parent[path[len(path)-1]] = with
+			return
+		}
+		clear(o)
+		for key, value := range with {
+			o[key] = value
+		}
+	}}}, nil
+}
+
+// podsOfList looks into a List, or one of a kind such as PodList, whose items may leave out what they are.
+func podsOfList(place, apiVersion, kind string, items []any) (all []pod, err error) {
+	for i, item := range items {
+		place := fmt.Sprintf("%s, item %d", place, i+1)
+		o, ok := item.(keys)
+		if !ok {
+			return nil, placed(place, errors.New("must be an object of Kubernetes"))
+		}
+		if _, has := o["kind"]; !has && kind != "" {
+			if _, known := podPath(apiVersion, kind); !known {
+				continue
+			}
+			o["apiVersion"], o["kind"] = apiVersion, kind
+		}
+		pods, err := podsIn(place, o)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, pods...)
+	}
+	return all, nil
+}

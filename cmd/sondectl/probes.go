@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+func (c *cli) probes() *cobra.Command {
+	cmd := &cobra.Command{Use: "probes", Short: "Look at the probes of pods"}
+	cmd.AddCommand(c.explainProbes())
+	return group(cmd)
+}
+
+func (c *cli) explainProbes() *cobra.Command {
+	var flags injectFlags
+	cmd := &cobra.Command{
+		Use:   "explain -f FILE|-",
+		Short: "Show what becomes of each probe and hook of a pod in the mesh, without any server",
+		Long: `Show a table for each pod of a file, of each of its probes and hooks: what the user wrote, what the kubelet will ask,
+what the agent will do then, and why one is left as it is. The kinds and flags are those of sondectl inject. A pod that has
+been injected is shown as its probe table says.
+
+WRITTEN   what the user wrote
+KUBELET   what the kubelet asks, and how long it waits for an answer
+AGENT     what the agent asks the application then, and how long it waits for that; hooks have no limit`,
+		Example: `  sondectl probes explain -f web.yaml
+  kubectl get pod web-1 -o yaml | sondectl probes explain -f -`,
+		Args: cobra.NoArgs,
+	}
+	flags.add(cmd)
+	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
+		all, o, err := flags.read(cmd)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		found := 0
+		for _, m := range all {
+			if m.json == nil {
+				continue
+			}
+			_, pods, err := findPods(m)
+			if err != nil {
+				errs = append(errs, err)
+			}
+			found += len(pods)
+			for _, p := range pods {
+				if err := c.explainPod(p, o); err != nil {
+					errs = append(errs, placed(p.place, err))
+				}
+			}
+		}
+		if found == 0 && len(errs) == 0 {
+			return fmt.Errorf("%s: there is no pod in it", flags.path)
+		}
+		return report(cmd, flags.path, errs)
+	})
+	return cmd
+}
+
+// explainPod writes the table of one pod.
+func (c *cli) explainPod(p pod, o webhook.Options) error {
+	decoded, err := webhook.DecodePod(p.json)
+	if err != nil {
+		return err
+	}
+	decisions, port, err := webhook.Explain(decoded, o)
+	if err != nil {
+		return err
+	}
+	if c.out.Len() > 0 {
+		c.out.WriteByte('\n')
+	}
+	switch {
+	case len(decisions) == 0:
+		fmt.Fprintf(&c.out, "%s: no probes and no hooks\n", oneLine(p.place))
+		return nil
+	case port == 0:
+		fmt.Fprintf(&c.out, "%s: no virtual port\n", oneLine(p.place))
+	default:
+		fmt.Fprintf(&c.out, "%s: virtual port %d\n", oneLine(p.place), port)
+	}
+	var rows []row
+	for _, d := range decisions {
+		rows = append(rows, decisionRow(d, port))
+	}
+	return writeTable(&c.out, []string{"CONTAINER", "PROBE", "WRITTEN", "KUBELET", "AGENT"}, rows)
+}
+
+func decisionRow(d webhook.Decision, port int32) row {
+	cells := []string{d.Container, string(d.Type), d.Written}
+	if d.Probe == nil {
+		return row{cells: append(cells, "as written", "nothing"), notes: []string{d.Why}}
+	}
+	kubelet := fmt.Sprintf("GET :%d%s", port, d.Probe.VirtualPath())
+	if !d.Type.IsHook() {
+		kubelet += fmt.Sprintf(", %d s", webhook.KubeletTimeout(*d.Probe))
+	}
+	return row{cells: append(cells, kubelet, agentDoes(*d.Probe))}
+}
+
+// agentDoes says in a line what the agent asks the application.
+func agentDoes(p mesh.Probe) string {
+	limit := fmt.Sprintf(", %d s", p.TimeoutSeconds)
+	if p.Type.IsHook() {
+		limit = ""
+	}
+	switch {
+	case p.TCPSocket != nil:
+		return fmt.Sprintf("connect to :%d%s", p.TCPSocket.Port, limit)
+	case p.GRPC != nil:
+		return fmt.Sprintf("gRPC health of %q at :%d%s", p.GRPC.Service, p.GRPC.Port, limit)
+	}
+	scheme := "http"
+	if p.HTTPGet.Scheme == mesh.SchemeHTTPS {
+		scheme = "https"
+	}
+	headers := ""
+	if n := len(p.HTTPGet.HTTPHeaders); n > 0 {
+		headers = " with " + count(n, "header")
+	}
+	return fmt.Sprintf("GET %s://:%d%s%s%s", scheme, p.HTTPGet.Port, p.Target(), headers, limit)
+}
