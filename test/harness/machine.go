@@ -242,6 +242,7 @@ func (m *Machine) Ctl(ctx context.Context, args ...string) (string, error) {
 func (m *Machine) CtlBoth(ctx context.Context, args ...string) (stdout, stderr string, err error) {
 	cmd := exec.CommandContext(ctx, m.options.Programs.Ctl, append(args, m.CtlFlags()...)...)
 	cmd.Dir = m.Dir
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // with the race detector it would wait 1 s at its end
 	cmd.WaitDelay = time.Second
 	var out, outErr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &outErr

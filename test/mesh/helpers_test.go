@@ -8,7 +8,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,10 +26,26 @@ const (
 	inspection = time.Second
 )
 
-// newMesh starts a control plane with a mesh in that mode.
+// newMesh starts a control plane with a mesh in that mode. A race in any program of the mesh fails the test.
 func newMesh(t *testing.T, mode string) *harness.Machine {
 	t.Helper()
-	return harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML(mode)})
+	m := harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML(mode)})
+	t.Cleanup(func() {
+		logs, err := filepath.Glob(filepath.Join(m.Dir, "logs", "*.log"))
+		if err != nil || len(logs) == 0 {
+			t.Errorf("find the logs: %v, error %v", logs, err)
+		}
+		for _, path := range logs {
+			log, err := os.ReadFile(path)
+			if err != nil {
+				t.Error(err)
+			}
+			if _, race, found := strings.Cut(string(log), "WARNING: DATA RACE"); found {
+				t.Errorf("a race in %s:%s", filepath.Base(path), race)
+			}
+		}
+	})
+	return m
 }
 
 func add(t *testing.T, m *harness.Machine, options ...harness.ProxyOptions) []*harness.Proxy {
