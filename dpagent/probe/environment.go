@@ -1,0 +1,55 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// Environment is what the injector tells an agent about the probes of its pod. Errors name the variables and the flag.
+type Environment struct {
+	// Table is the value of KUMA_DATAPLANE_PROBES; "" is an empty one.
+	Table string
+	// InstanceIP is the value of INSTANCE_IP.
+	InstanceIP string
+	// Port is the value of --virtual-probes-port.
+	Port int
+}
+
+// Options returns all but the Registerer of the options of a Handler, or all that is wrong. Keys of the table that are
+// not known are logged.
+func (e Environment) Options(logger *slog.Logger) (Options, error) {
+	table, err := e.table(logger)
+	errs := []error{err}
+	ip, err := netip.ParseAddr(e.InstanceIP)
+	switch {
+	case e.InstanceIP == "":
+		errs = append(errs, fmt.Errorf("%s: is required: the pod's address, on which its probes are answered", mesh.EnvInstanceIP))
+	case err != nil:
+		errs = append(errs, fmt.Errorf("%s: %q: must be one IPv4 or IPv6 address", mesh.EnvInstanceIP, e.InstanceIP))
+	}
+	if e.Port < 1 || e.Port > 65535 {
+		errs = append(errs, fmt.Errorf("--virtual-probes-port: %d: must be a port from 1 to 65535", e.Port))
+	}
+	return Options{Table: table, PodIP: ip, Port: e.Port, Logger: logger}, errors.Join(errs...)
+}
+
+// Needed says whether there is anything to answer. The table must be in order in any case.
+func (e Environment) Needed() (bool, error) {
+	table, err := e.table(nil)
+	return len(table) > 0 && e.Port != 0, err
+}
+
+func (e Environment) table(logger *slog.Logger) (mesh.ProbeTable, error) {
+	table, unknown, err := mesh.ParseProbeTable(e.Table)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", mesh.EnvProbeTable, err)
+	}
+	if len(unknown) > 0 && logger != nil {
+		logger.Warn("unknown keys of probes are ignored", "variable", mesh.EnvProbeTable, "keys", unknown)
+	}
+	return table, nil
+}

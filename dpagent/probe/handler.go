@@ -1,0 +1,149 @@
+// Package probe answers the kubelet on the virtual port: it makes each declared check as the kubelet itself would, and
+// tells the verdict so that an unmodified kubelet comes to the same.
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// Options of a Handler.
+type Options struct {
+	// Table of what is answered. Everything else gets 404 and touches no port.
+	Table mesh.ProbeTable
+	// PodIP is asked by each check, and the only address to listen on. Required.
+	PodIP netip.Addr
+	// Port is the virtual port, 1 to 65535. Required: no check may come back to it.
+	Port int
+	// Logger gets changes of verdicts. Required.
+	Logger *slog.Logger
+	// Registerer of the metrics. Default: none.
+	Registerer prometheus.Registerer
+}
+
+// Handler answers probes and hooks.
+type Handler struct {
+	o       Options
+	byID    map[string]*entry
+	byPath  map[string]*entry // nil: more than one has the path
+	clients clients
+	running sync.WaitGroup // checks
+}
+
+var _ http.Handler = (*Handler)(nil)
+
+// New returns an error that names what is wrong with the options.
+func New(o Options) (*Handler, error) {
+	o.PodIP = o.PodIP.Unmap()
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	h := &Handler{o: o, byID: map[string]*entry{}, byPath: map[string]*entry{}}
+	h.clients = newClients(o.PodIP, o.Port)
+	metrics, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range o.Table {
+		e := newEntry(p, h, metrics)
+		if p.ID != "" {
+			h.byID[p.ID] = e
+		}
+		path := e.path
+		if _, taken := h.byPath[path]; taken {
+			e = nil
+		}
+		h.byPath[path] = e
+	}
+	return h, nil
+}
+
+func (o *Options) validate() error {
+	var errs []error
+	if ip := o.PodIP; !ip.IsValid() || ip.IsUnspecified() || ip.IsMulticast() || ip.Zone() != "" {
+		errs = append(errs, fmt.Errorf("the pod's address: %q: must be one IPv4 or IPv6 address", ip))
+	}
+	if o.Port < 1 || o.Port > 65535 {
+		errs = append(errs, fmt.Errorf("the virtual port: %d: must be a port from 1 to 65535", o.Port))
+	}
+	for i, p := range o.Table {
+		if int(p.Port()) == o.Port {
+			errs = append(errs, fmt.Errorf("probes[%d] (id %q, container %q, type %q): port: %d: must not be the virtual port",
+				i, p.ID, p.Container, p.Type, o.Port))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Address to listen on.
+func (h *Handler) Address() netip.AddrPort { return netip.AddrPortFrom(h.o.PodIP, uint16(h.o.Port)) }
+
+// ServeHTTP answers one probe or hook.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		refuseBody(w)
+	}
+	if r.Method != http.MethodGet {
+		w.Header().Set("Allow", http.MethodGet)
+		refuse(w, http.StatusMethodNotAllowed)
+		return
+	}
+	e := h.find(r)
+	switch {
+	case e == nil:
+		refuse(w, http.StatusNotFound)
+	case e.probe.Type.IsHook():
+		e.serveHook(w, r)
+	default:
+		e.serveProbe(w, r)
+	}
+}
+
+// find returns what r asks for, nil if that is not in the table.
+func (h *Handler) find(r *http.Request) *entry {
+	path := pathKey(r.RequestURI)
+	switch ids := r.Header[mesh.ProbeHeader]; len(ids) {
+	case 0:
+		if e := h.byPath[path]; e != nil && !e.probe.Type.IsHook() {
+			return e
+		}
+	case 1:
+		if e := h.byID[ids[0]]; e != nil && e.path == path {
+			return e
+		}
+	}
+	return nil
+}
+
+// pathKey returns what a request target selects: targets count byte for byte, but for the service of gRPC, whose
+// escapes are ours, and which may be absent with and without a slash.
+func pathKey(target string) string {
+	rest, isGRPC := strings.CutPrefix(target, "/grpc/")
+	if !isGRPC || strings.Contains(rest, "?") {
+		return target
+	}
+	port, escaped, _ := strings.Cut(rest, "/")
+	service, err := url.PathUnescape(escaped)
+	if err != nil {
+		return target
+	}
+	return "/grpc/" + port + "/" + service
+}
+
+func refuse(w http.ResponseWriter, status int) {
+	header := w.Header()
+	header["Content-Type"] = plainText
+	header["X-Content-Type-Options"] = noSniff
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(http.StatusText(status) + "\n")) // the caller is gone: nobody to tell
+}

@@ -1,0 +1,121 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// maxBody is how much of a body the kubelet reads: what is wrong behind it goes unseen.
+const maxBody = 10 << 10
+
+// maxRedirects that a check follows.
+const maxRedirects = 10
+
+// request makes the kubelet's requests for an httpGet.
+// Source: kubernetes pkg/probe/http/request.go.
+type request struct {
+	base *http.Request
+	err  error // why there is none
+
+	mu    sync.Mutex
+	agent string // whom header is for
+	// header must not be modified: it is shared by the requests of one user agent.
+	header http.Header
+}
+
+func newRequest(podIP netip.Addr, g *mesh.HTTPGetProbe) *request {
+	u, err := g.URL(podIP.String())
+	if err != nil {
+		return &request{err: err}
+	}
+	header := http.Header{}
+	for _, h := range g.HTTPHeaders {
+		header.Add(h.Name, h.Value)
+	}
+	if _, set := header["Accept"]; !set {
+		header.Set("Accept", "*/*")
+	} else if header.Get("Accept") == "" {
+		header.Del("Accept")
+	}
+	base, err := http.NewRequest(http.MethodGet, u.String(), nil) //nolint:noctx // each check has its own, see with
+	if err != nil {
+		return &request{err: err}
+	}
+	base.Header = header
+	base.Host = header.Get("Host") // net/http takes no Host from the headers
+	return &request{base: base, header: header}
+}
+
+// with returns a request. A user agent that the user has set, even to nothing, stays.
+func (r *request) with(ctx context.Context, userAgent string) *http.Request {
+	req := r.base.WithContext(ctx)
+	if _, set := r.base.Header["User-Agent"]; set {
+		return req
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.agent != userAgent {
+		r.agent, r.header = userAgent, r.base.Header.Clone()
+		r.header.Set("User-Agent", userAgent)
+	}
+	req.Header = r.header
+	return req
+}
+
+// checkRedirect stops where another host is named, whatever its address, and after ten.
+func checkRedirect(req *http.Request, via []*http.Request) error {
+	if req.URL.Hostname() != via[0].URL.Hostname() {
+		return http.ErrUseLastResponse
+	}
+	if len(via) >= maxRedirects {
+		return fmt.Errorf("stopped after %d redirects", maxRedirects)
+	}
+	return nil
+}
+
+// httpAsker checks as the kubelet does.
+// Source: kubernetes pkg/probe/http/http.go.
+type httpAsker struct {
+	request *request
+	client  http.Client
+}
+
+func newHTTP(t *http.Transport, podIP netip.Addr, g *mesh.HTTPGetProbe, timeout time.Duration) *httpAsker {
+	return &httpAsker{
+		request: newRequest(podIP, g),
+		client:  http.Client{Transport: t, CheckRedirect: checkRedirect, Timeout: timeout},
+	}
+}
+
+func (a *httpAsker) ask(ctx context.Context, userAgent string) result {
+	if a.request.err != nil {
+		return result{verdict: Errored, reason: reason(a.request.err)}
+	}
+	res, err := a.client.Do(a.request.with(ctx, userAgent)) //nolint:gosec // the table names it, and only the pod is dialed
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { _ = res.Body.Close() }() // it was read, or is not wanted
+	// In steps as the kubelet reads it: where a body is cut near the limit they decide what is seen.
+	if _, err := io.ReadAll(io.LimitReader(res.Body, maxBody)); err != nil {
+		return result{verdict: Errored, reason: reason(err)}
+	}
+	switch status := res.StatusCode; {
+	case status < http.StatusOK || status >= http.StatusBadRequest:
+		return result{verdict: Failure, status: status, reason: fmt.Sprintf("HTTP probe failed with statuscode: %d", status)}
+	case status >= http.StatusMultipleChoices:
+		return result{verdict: Warning, reason: fmt.Sprintf("the application answered %d, and is not followed to another host", status)}
+	}
+	return result{verdict: Success}
+}
+
+// plainHTTP tells that a server spoke HTTP where TLS was expected.
+func plainHTTP(err error) bool { return errors.Is(err, http.ErrSchemeMismatch) }

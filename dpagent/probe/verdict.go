@@ -1,0 +1,120 @@
+package probe
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Verdict is what the kubelet makes of a check.
+type Verdict uint8
+
+// The kubelet's verdicts. Only Failure counts against a container.
+const (
+	// Errored is discarded by the kubelet: nobody knows.
+	Errored Verdict = iota
+	// Success is a pass.
+	Success
+	// Warning is a pass that the kubelet reports.
+	Warning
+	// Failure is a fail.
+	Failure
+	verdicts // how many there are
+)
+
+// String returns the verdict as it is in metrics and logs.
+func (v Verdict) String() string {
+	return [verdicts]string{"errored", "success", "warning", "failure"}[v]
+}
+
+// Result of one check.
+type result struct {
+	verdict Verdict
+	// status to tell the kubelet with a Failure, 0 if there is none of the application's that says it.
+	status int
+	// reason for people: never a word of the application's own.
+	reason string
+}
+
+// longestReason is far more than a reason has.
+const longestReason = 512
+
+// failed is a check whose error the kubelet takes for a Failure. What the agent itself lacks is no fault of the
+// application's.
+func failed(err error) result {
+	if lacking(err) {
+		return result{verdict: Errored, reason: "the agent cannot check: " + reason(err)}
+	}
+	return result{verdict: Failure, reason: reason(err)}
+}
+
+// lacking tells what is wrong with the agent, and not with whom it asks.
+func lacking(err error) bool {
+	for _, errno := range []syscall.Errno{
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
+	} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// reason returns the text of err without what it quotes: net/http quotes what the application sent.
+func reason(err error) string {
+	var outer *url.Error
+	for errors.As(err, &outer) { // holds the URL, which may be that of a redirect
+		err = outer.Err
+	}
+	return withoutQuotes(err.Error())
+}
+
+func withoutQuotes(text string) string {
+	text, _, _ = strings.Cut(text, `"`)
+	text = strings.TrimRight(text, " :,;=(")
+	return text[:min(len(text), longestReason)]
+}
+
+// Answer that the kubelet reads as Errored: a body that ends before it is complete.
+const erroredLength = 100
+
+// elsewhere is a host that is none of the pod's: the kubelet does not follow there, which is a Warning.
+const elsewhere = "http://warning.sonde.invalid/"
+
+// tell answers a probe so that the kubelet comes to the verdict.
+func (r result) tell(w http.ResponseWriter) {
+	header := w.Header()
+	header["Content-Type"] = plainText
+	header["X-Content-Type-Options"] = noSniff
+	status, body := http.StatusOK, r.reason
+	switch r.verdict {
+	case Success:
+		body = "success"
+	case Warning:
+		status = http.StatusFound
+		header["Location"] = []string{elsewhere}
+	case Failure:
+		status = http.StatusServiceUnavailable
+		if r.status >= http.StatusBadRequest {
+			status = r.status
+		}
+	default:
+		// Nothing may be after this: the headers have to go out, and the connection to end, by a return.
+		header["Content-Length"] = []string{strconv.Itoa(erroredLength)}
+		w.WriteHeader(status)
+		body = "errored: " + body
+		_, _ = w.Write([]byte(body[:min(len(body), erroredLength/2)])) // the caller is gone: nobody to tell
+		return
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(body + "\n")) // as above
+}
+
+// Values of headers, made once.
+var (
+	plainText = []string{"text/plain; charset=utf-8"}
+	noSniff   = []string{"nosniff"}
+)
