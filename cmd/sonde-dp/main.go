@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent"
 )
 
@@ -30,7 +31,7 @@ func newCommand() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	cmd.AddCommand(newRunCommand())
+	cmd.AddCommand(newRunCommand(), newProbesCommand(), newWaitCommand())
 	return cmd
 }
 
@@ -49,6 +50,7 @@ SIGTERM or SIGINT drains: the control plane takes this proxy out of its services
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Version = version()
+			fromEnvironment(&o.Probes)
 			logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.Level}))
 			return run(cmd.Context(), o, logger)
 		},
@@ -64,6 +66,7 @@ SIGTERM or SIGINT drains: the control plane takes this proxy out of its services
 	f.StringVar(&o.EnvoyPath, "envoy-path", "", "Envoy `binary` (default: envoy beside this program, else on PATH)")
 	f.StringVar(&o.WorkDir, "work-dir", "", "`folder` for Envoy's bootstrap, secrets and sockets (default: a new one under $TMPDIR, removed at the end)")
 	f.IntVar(&o.Concurrency, "concurrency", dpagent.DefaultConcurrency, "Envoy's worker threads")
+	f.IntVar(&o.Probes.Port, "virtual-probes-port", mesh.PortVirtualProbes, "`port` on $INSTANCE_IP for the probes of $KUMA_DATAPLANE_PROBES; 0, or no probes: none")
 	f.TextVar(&o.Level, "log-level", slog.LevelInfo, "debug, info, warn or error; Envoy informs at debug and warns at info")
 	return cmd
 }

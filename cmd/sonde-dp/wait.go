@@ -1,0 +1,104 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sonde-mesh/sonde/dpagent"
+)
+
+const (
+	// waitInterval adds at most this to the start of a pod.
+	waitInterval = 50 * time.Millisecond
+	// answerTimeout is more than the agent gives its own checks.
+	answerTimeout  = 5 * time.Second
+	maxAnswerBytes = 4 << 10
+)
+
+func newWaitCommand() *cobra.Command {
+	var address string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "wait",
+		Short: "Wait until the agent beside this program is ready",
+		Long: `Wait until the agent is ready: it has an identity, and its Envoy has its configuration. In a pod this is the postStart
+hook of the sidecar, so that what starts after it has network and probes.
+
+Where the agent is not ready in time, the error says what it waits for.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, port, err := net.SplitHostPort(address); err != nil || port == "" || port == "0" {
+				return fmt.Errorf("--admin-addr: %q: must be the host:port of an agent", address)
+			}
+			if timeout <= 0 {
+				return fmt.Errorf("--timeout: %s: must be more than 0", timeout)
+			}
+			return wait(cmd.Context(), address, timeout)
+		},
+	}
+	cmd.Flags().StringVar(&address, "admin-addr", dpagent.DefaultAdminAddress, "`host:port` of the agent, as its own --admin-addr says")
+	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "longest wait")
+	return cmd
+}
+
+// wait returns nil once the agent at that address says that it is ready.
+func wait(ctx context.Context, address string, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: answerTimeout}
+	again := time.NewTicker(waitInterval)
+	defer again.Stop()
+	var last error
+	for {
+		err := askReady(ctx, client, address)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil || last == nil { // an answer that the end cut off says less than the one before
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return ctx.Err()
+			}
+			return fmt.Errorf("wait for the agent at %s: not ready after %s: %w", address, timeout, last)
+		case <-again.C:
+		}
+	}
+}
+
+// askReady returns why the agent is not ready.
+func askReady(ctx context.Context, client *http.Client, address string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes))
+	if err = errors.Join(err, response.Body.Close()); err != nil || response.StatusCode == http.StatusOK {
+		return err
+	}
+	var reasons []string
+	for line := range bytes.Lines(body) {
+		if reason, failed := strings.CutPrefix(string(bytes.TrimSpace(line)), "[-]"); failed {
+			reasons = append(reasons, reason)
+		}
+	}
+	if reasons == nil {
+		return fmt.Errorf("it answers %s, as no agent does", response.Status)
+	}
+	return errors.New(strings.Join(reasons, "; "))
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sonde-mesh/sonde/health"
+)
+
+// runWait runs the command as a hook does.
+func runWait(t *testing.T, args ...string) error {
+	t.Helper()
+	cmd := newCommand()
+	cmd.SetArgs(append([]string{"wait"}, args...))
+	return cmd.ExecuteContext(t.Context())
+}
+
+// agentAt serves an agent's health on a new address.
+func agentAt(t *testing.T, ready *health.Checks) string {
+	t.Helper()
+	server := httptest.NewServer(health.Handler(&health.Checks{}, ready, prometheus.NewRegistry()))
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+func TestWaitReturnsWhenTheAgentIsReady(t *testing.T) {
+	var asked atomic.Int32
+	var ready health.Checks
+	ready.Add("envoy", func(context.Context) error {
+		if asked.Add(1) < 4 {
+			return errors.New("no listeners yet")
+		}
+		return nil
+	})
+	if err := runWait(t, "--admin-addr", agentAt(t, &ready)); err != nil {
+		t.Fatalf("wait = %v", err)
+	}
+	if got := asked.Load(); got != 4 {
+		t.Errorf("the agent was asked %d times, want 4: until it was ready, and no more", got)
+	}
+}
+
+func TestWaitForAnAgentThatStartsLater(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- wait(t.Context(), address, time.Minute) }()
+	if listener, err = net.Listen("tcp", address); err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: health.Handler(&health.Checks{}, &health.Checks{}, prometheus.NewRegistry())}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	if err := <-done; err != nil {
+		t.Errorf("wait = %v", err)
+	}
+	if err := server.Close(); err != nil {
+		t.Error(err)
+	}
+	<-served
+}
+
+func TestWaitFails(t *testing.T) {
+	var never health.Checks
+	never.Add("identity", func(context.Context) error { return errors.New("join: the token has expired") })
+	never.Add("envoy", func(context.Context) error { return errors.New("not started") })
+	never.Add("drain", func(context.Context) error { return nil })
+	stranger := httptest.NewServer(http.NotFoundHandler())
+	defer stranger.Close()
+	tests := map[string]struct {
+		args []string
+		want string
+	}{
+		"not ready in time": {
+			[]string{"--admin-addr", agentAt(t, &never), "--timeout", "200ms"},
+			"not ready after 200ms: identity failed: join: the token has expired; envoy failed: not started",
+		},
+		"nobody there":     {[]string{"--admin-addr", "127.0.0.1:1", "--timeout", "200ms"}, "connection refused"},
+		"not an agent":     {[]string{"--admin-addr", stranger.Listener.Addr().String(), "--timeout", "200ms"}, "404 Not Found, as no agent does"},
+		"no address":       {[]string{"--admin-addr", "agent"}, `--admin-addr: "agent": must be the host:port`},
+		"a port of chance": {[]string{"--admin-addr", "127.0.0.1:0"}, `--admin-addr: "127.0.0.1:0": must be`},
+		"no time":          {[]string{"--timeout", "0s"}, "--timeout: 0s: must be more than 0"},
+		"an argument":      {[]string{"now"}, `unknown command "now"`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if err := runWait(t, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("wait = %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := wait(ctx, "127.0.0.1:1", time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("wait = %v, want that it was cancelled", err)
+	}
+}
