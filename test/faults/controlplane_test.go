@@ -25,7 +25,7 @@ func TestControlPlaneKilled(t *testing.T) {
 	load := startLoad(t, append(httpCallers(a, "b"), tcpCallers(a, "t")...)...)
 	more(t, load, 20)
 
-	for round := range 4 {
+	for round := range 3 {
 		before := receivedBy(t, proxies)
 		m.ControlPlane.Kill()
 		more(t, load, 100)
@@ -87,7 +87,7 @@ func TestAgentWaits(t *testing.T) {
 	must(t, p.MakeToken(t.Context()))
 	m.ControlPlane.Kill()
 	must(t, p.RunAgent())
-	logged(t, p.Agent, "control plane not reached, the agent keeps trying")
+	logged(t, p.Agent, "the agent keeps trying")
 	if _, err := m.Get(t.Context(), "http://"+p.Admin+"/livez"); err != nil {
 		t.Errorf("the agent waits and is not live: %v", err)
 	}
