@@ -20,6 +20,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/drain"
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
 	"github.com/sonde-mesh/sonde/dpagent/identity"
+	"github.com/sonde-mesh/sonde/dpagent/probe"
 	"github.com/sonde-mesh/sonde/dpagent/session"
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
 	"github.com/sonde-mesh/sonde/health"
@@ -44,11 +45,13 @@ type Agent struct {
 	ready   health.Checks
 	joinErr atomic.Pointer[error] // why there is no identity yet
 
+	probes *probe.Handler // nil: there is nothing to answer
+
 	drained chan struct{} // closed by Drain
 	drain   func()
 }
 
-// New checks the options and finds Envoy. Envoy's binary is the only thing besides wrong options that makes it fail.
+// New checks the options, probes included, and finds Envoy: nothing else makes it fail.
 func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 	o.SetDefaults()
 	if err := o.Validate(); err != nil {
@@ -65,6 +68,9 @@ func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 		drained: make(chan struct{}),
 	}
 	a.drain = sync.OnceFunc(func() { close(a.drained) })
+	if a.probes, err = a.newProbes(); err != nil {
+		return nil, err
+	}
 	return a, nil
 }
 
@@ -176,6 +182,9 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group) error {
 	own, err := net.ListenUnix("unix", a.dir.Socket(workdir.AgentSocket))
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen for envoy: %w", err), admin.Close())
+	}
+	if err := a.serveProbes(ctx, group); err != nil {
+		return errors.Join(err, admin.Close(), own.Close())
 	}
 	a.logger.Info("metrics and health", "address", admin.Addr().String())
 	handler := health.Handler(&a.live, &a.ready, a.metrics)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
 // Options of an agent. Error texts of Validate name the flags of sonde-dp.
@@ -36,6 +37,8 @@ type Options struct {
 	Concurrency int
 	// Level of the log: at debug Envoy informs, else it logs warnings or what is more severe. Default info.
 	Level slog.Level
+	// Probes of the pod. Its port may be 0: no probe is answered then, as with an empty table.
+	Probes probe.Environment
 	// Version of the program, for the control plane.
 	Version string
 }
@@ -85,6 +88,9 @@ func (o *Options) Validate() error {
 	}
 	if o.Concurrency < 1 || o.Concurrency > 1024 {
 		errs = append(errs, fmt.Errorf("--concurrency: %d is not between 1 and 1024", o.Concurrency))
+	}
+	if o.Probes.Port < 0 || o.Probes.Port > 65535 {
+		errs = append(errs, fmt.Errorf("--virtual-probes-port: %d: must be a port from 1 to 65535, or 0 for none", o.Probes.Port))
 	}
 	return errors.Join(errs...)
 }

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent"
+	"github.com/sonde-mesh/sonde/dpagent/probe"
+)
+
+func newProbesCommand() *cobra.Command {
+	var env probe.Environment
+	var level slog.Level
+	cmd := &cobra.Command{
+		Use:   "probes --virtual-probes-port=PORT",
+		Short: "Answer the probes of a pod, without Envoy",
+		Long: `Answer the probes and hooks in $KUMA_DATAPLANE_PROBES on the virtual port of $INSTANCE_IP, as "sonde-dp run" does, and do
+nothing else: for debugging, and for pods without Envoy. All that is not in the table gets 404.`,
+		Example: `  INSTANCE_IP=127.0.0.1 KUMA_DATAPLANE_PROBES='[{"httpGet":{"path":"/healthz","port":8080}}]' \
+    sonde-dp probes --virtual-probes-port=9000
+  curl -i http://127.0.0.1:9000/8080/healthz`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fromEnvironment(&env)
+			logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+			return runProbes(cmd.Context(), env, logger)
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&env.Port, "virtual-probes-port", mesh.PortVirtualProbes, "`port` on $INSTANCE_IP")
+	f.TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	return cmd
+}
+
+// fromEnvironment reads what the injector writes.
+func fromEnvironment(e *probe.Environment) {
+	e.Table, e.InstanceIP = os.Getenv(mesh.EnvProbeTable), os.Getenv(mesh.EnvInstanceIP)
+}
+
+// runProbes answers until a signal.
+func runProbes(ctx context.Context, env probe.Environment, logger *slog.Logger) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	o, err := env.Options(logger)
+	if err != nil {
+		return err
+	}
+	handler, err := probe.New(o)
+	if err != nil {
+		return err
+	}
+	l, err := dpagent.ListenProbes(ctx, handler)
+	if err != nil {
+		return err
+	}
+	logger.Info("probes", "address", l.Addr().String())
+	return handler.Serve(ctx, l)
+}
