@@ -128,7 +128,7 @@ func TestCertificatesExpire(t *testing.T) {
 		poll(t, p.Name+" to be unready", func(ctx context.Context) error {
 			_, err := m.Get(ctx, "http://"+p.Admin+"/readyz")
 			if statusOf(err).Code != 503 {
-				return fmt.Errorf("its readiness is %v, want 503", err)
+				return fmt.Errorf("its readiness is %w, want 503", err)
 			}
 			return nil
 		})

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,7 +92,7 @@ func trustedBy(t *testing.T, p *harness.Proxy) []string {
 }
 
 // serialOf is the serial number as Envoy writes it.
-func serialOf(c *x509.Certificate) string { return fmt.Sprintf("%x", c.SerialNumber.Bytes()) }
+func serialOf(c *x509.Certificate) string { return hex.EncodeToString(c.SerialNumber.Bytes()) }
 
 // trustsOnly complains unless file and Envoy trust one authority, which is none of the old ones, and Envoy's certificate
 // is the one in the file, of that authority. Envoy trusts the control plane's serving CA too, for ADS.
