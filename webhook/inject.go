@@ -2,6 +2,7 @@
 package webhook
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -68,11 +69,11 @@ func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err 
 		return nil, 0, err
 	}
 	for _, h := range handlersOf(in.pod) {
-		d := Decision{Container: h.container.Name, Type: h.kind, Written: h.written(), Why: "the pod gets no sidecar"}
-		if !in.skip {
-			if d, err = in.decide(h); err != nil {
-				return nil, 0, err
-			}
+		d := Decision{Container: h.container.Name, Type: h.kind, Written: h.written()}
+		if in.skip {
+			d.Why = strings.Join(in.warnings, "; ")
+		} else if d, err = in.decide(h); err != nil {
+			return nil, 0, err
 		}
 		decisions = append(decisions, d)
 	}
@@ -171,7 +172,7 @@ func checkNames(pod *corev1.Pod) error {
 		}
 	}
 	if len(pod.Spec.Containers) == 0 {
-		return fmt.Errorf("spec.containers: there is none")
+		return errors.New("spec.containers: there is none")
 	}
 	return nil
 }

@@ -68,10 +68,10 @@ func (in *injection) rewritten(h handler) *mesh.Probe {
 	return &in.earlier.table[i]
 }
 
-// obstacle returns why a handler cannot go by the agent, and whether that is worth a warning.
-func (in *injection) obstacle(h handler) (why string, warn bool) {
-	a := h.actions()
-	switch n := a.count(); {
+// unsuitable returns why no handler of this kind goes by the agent, "" for a request to a port, and whether that is worth a
+// warning.
+func (h handler) unsuitable() (why string, warn bool) {
+	switch a, n := h.actions(), h.actions().count(); {
 	case n == 0:
 		return "this kind of probe is not known: left as it is", true
 	case n > 1:
@@ -83,30 +83,41 @@ func (in *injection) obstacle(h handler) (why string, warn bool) {
 	case a.tcp != nil && h.hook != nil:
 		return "the kubelet does not run tcpSocket hooks", false
 	}
-	port, noPort := h.port()
-	switch excluded := slices.Contains(in.settings.excludeInbound, port); {
-	case h.host() != "":
-		return fmt.Sprintf("host %q is asked and not the pod: left as it is", h.host()), in.port != 0
-	case noPort != "":
-		return noPort + ": left as it is", in.port != 0
-	case excluded && in.port == 0:
-		return fmt.Sprintf("port %d is excluded from redirection", port), false
-	case excluded:
-		return fmt.Sprintf("port %d is excluded from redirection by %s: left as it is", port, mesh.AnnotationExcludeInboundPorts), true
-	case in.port == 0:
-		return in.untranslated(a), true
-	case h.init && !isNativeSidecar(h.container):
-		return "an init container that ends has no probes: left as it is, for the API server to judge", true
-	case h.init && in.form == Container:
-		return "this container starts before the agent does, so the agent cannot answer for it: left as it is, and " + strictRefuses, true
-	}
 	return "", false
+}
+
+// obstacle returns why a handler cannot go by the agent, "" if it can, and whether that is worth a warning.
+func (in *injection) obstacle(h handler) (why string, warn bool) {
+	if why, warn := h.unsuitable(); why != "" {
+		return why, warn
+	}
+	port, noPort := h.port()
+	excluded := slices.Contains(in.settings.excludeInbound, port)
+	// Mutual TLS gets in the way of what is sent to this pod, by redirection, and of nothing else.
+	redirected := h.host() == "" && noPort == "" && !excluded
+	switch {
+	case in.port == 0 && redirected:
+		return untranslated(h.actions()), true
+	case h.host() != "":
+		why = fmt.Sprintf("host %q is asked and not the pod", h.host())
+	case noPort != "":
+		why = noPort
+	case excluded:
+		why = fmt.Sprintf("port %d is excluded from redirection by %s", port, mesh.AnnotationExcludeInboundPorts)
+	case h.init && !isNativeSidecar(h.container):
+		why = "an init container that ends has no probes"
+	case h.init && in.form == Container:
+		return "this container starts before the agent, which cannot answer for it: left as it is, and " + strictRefuses, true
+	default:
+		return "", false
+	}
+	return why + ": left as it is", in.port != 0
 }
 
 const strictRefuses = "an inbound that is STRICT refuses the kubelet"
 
 // untranslated says what becomes of a probe of a pod that wants its probes left alone.
-func (in *injection) untranslated(a actions) string {
+func untranslated(a actions) string {
 	why := mesh.AnnotationVirtualProbes + " is disabled: left as it is, and "
 	if a.tcp != nil {
 		return why + "Envoy takes each connection in the application's place, so that this probe cannot fail"

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -209,9 +210,7 @@ func podsIn(place string, o keys) ([]pod, error) {
 			return
 		}
 		clear(o)
-		for key, value := range with {
-			o[key] = value
-		}
+		maps.Copy(o, with)
 	}}}, nil
 }
 
