@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -97,7 +98,7 @@ func (in *injection) obstacle(h handler) (why string, warn bool) {
 	redirected := h.host() == "" && noPort == "" && !excluded
 	switch {
 	case in.port == 0 && redirected:
-		return untranslated(h.actions()), true
+		return mesh.AnnotationVirtualProbes + " is disabled: " + h.unguarded(), true
 	case h.host() != "":
 		why = fmt.Sprintf("host %q is asked and not the pod", h.host())
 	case noPort != "":
@@ -107,22 +108,19 @@ func (in *injection) obstacle(h handler) (why string, warn bool) {
 	case h.init && !isNativeSidecar(h.container):
 		why = "an init container that ends has no probes"
 	case h.init && in.form == Container:
-		return "this container starts before the agent, which cannot answer for it: left as it is, and " + strictRefuses, true
+		return "this container starts before the agent, which cannot answer for it: " + h.unguarded(), true
 	default:
 		return "", false
 	}
 	return why + ": left as it is", in.port != 0
 }
 
-const strictRefuses = "an inbound that is STRICT refuses the kubelet"
-
-// untranslated says what becomes of a probe of a pod that wants its probes left alone.
-func untranslated(a actions) string {
-	why := mesh.AnnotationVirtualProbes + " is disabled: left as it is, and "
-	if a.tcp != nil {
-		return why + "Envoy takes each connection in the application's place, so that this probe cannot fail"
+// unguarded says what redirection does to a probe that is left alone.
+func (h handler) unguarded() string {
+	if h.actions().tcp != nil {
+		return "left as it is, and Envoy takes each connection in the application's place, so that this probe cannot fail"
 	}
-	return why + strictRefuses
+	return "left as it is, and an inbound that is STRICT refuses the kubelet"
 }
 
 // translate returns what the agent will do in place of the kubelet.
@@ -172,8 +170,9 @@ func refused(p mesh.Probe) string {
 	if err != nil {
 		return "" // too large alone is too large with others, and that is what the user should read
 	}
-	if _, _, err := mesh.ParseProbeTable(text); err != nil {
-		return err.Error()
+	_, _, err = mesh.ParseProbeTable(text)
+	if field, ok := errors.AsType[*mesh.FieldError](err); ok {
+		return field.Error()
 	}
 	return ""
 }

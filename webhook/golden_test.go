@@ -1,0 +1,183 @@
+package webhook_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+var update = flag.Bool("update", false, "write the golden files, and delete those that nothing makes any more")
+
+const testdata = "../testdata/inject"
+
+// counted is a source of randomness that is the same in each run.
+type counted byte
+
+// Read implements io.Reader.
+func (c *counted) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(*c)
+		*c++
+	}
+	return len(p), nil
+}
+
+func newRand() io.Reader { return new(counted) }
+
+func forms() []webhook.Form { return []webhook.Form{webhook.Native, webhook.Container} }
+
+// readPods returns the pods of all cases as JSON, by the name of the case.
+func readPods(t testing.TB) map[string][]byte {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(testdata, "*", "pod.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no case in %s: %v", testdata, err)
+	}
+	pods := map[string][]byte{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pods[filepath.Base(filepath.Dir(file))], err = yaml.YAMLToJSONStrict(text); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+	}
+	return pods
+}
+
+func TestGolden(t *testing.T) {
+	made := map[string]bool{}
+	for name, pod := range readPods(t) {
+		for file, got := range goldenFiles(t, pod) {
+			path := filepath.Join(testdata, name, file)
+			made[path] = true
+			t.Run(name+"/"+file, func(t *testing.T) { compare(t, path, got) })
+		}
+	}
+	found, err := filepath.Glob(filepath.Join(testdata, "*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range found {
+		if made[path] || filepath.Base(path) == "pod.yaml" {
+			continue
+		}
+		if !*update {
+			t.Errorf("%s: nothing makes this file; go test ./webhook -update deletes it", path)
+		} else if err := os.Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// goldenFiles are the pod in both forms, the probe table of each, and the warnings, each with the forms that it is for.
+func goldenFiles(t *testing.T, pod []byte) map[string][]byte {
+	t.Helper()
+	files := map[string][]byte{}
+	var order []string
+	warned := map[string][]string{}
+	for _, form := range forms() {
+		injected, warnings, err := webhook.InjectJSON(pod, webhook.Options{Sidecar: form, Rand: newRand()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if files[string(form)+".yaml"], err = yaml.JSONToYAML(injected); err != nil {
+			t.Fatal(err)
+		}
+		table := "probes.json"
+		if form == webhook.Container {
+			table = "probes-container.json"
+		}
+		files[table] = indent(t, tableOf(t, decode(t, injected)))
+		for _, warning := range warnings {
+			if !slices.Contains(order, warning) {
+				order = append(order, warning)
+			}
+			warned[warning] = append(warned[warning], string(form))
+		}
+	}
+	if bytes.Equal(files["probes.json"], files["probes-container.json"]) {
+		delete(files, "probes-container.json")
+	}
+	var text strings.Builder
+	for _, warning := range order {
+		fmt.Fprintf(&text, "%s: %s\n", strings.Join(warned[warning], ", "), warning)
+	}
+	files["warnings.txt"] = []byte(text.String())
+	return files
+}
+
+func indent(t *testing.T, text string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	if err := json.Indent(&out, []byte(text), "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	out.WriteByte('\n')
+	return out.Bytes()
+}
+
+func compare(t *testing.T, path string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; go test ./webhook -update writes it", err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s differs (-golden +now):\n%s", path, diff)
+	}
+}
+
+func decode(t testing.TB, document []byte) *corev1.Pod {
+	t.Helper()
+	pod, err := webhook.DecodePod(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+// sidecarOf returns kuma-sidecar.
+func sidecarOf(t testing.TB, pod *corev1.Pod) corev1.Container {
+	t.Helper()
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if c.Name == mesh.ContainerSidecar {
+			return c
+		}
+	}
+	t.Fatal("the pod has no sidecar")
+	return corev1.Container{}
+}
+
+// tableOf returns the text of the probe table.
+func tableOf(t testing.TB, pod *corev1.Pod) string {
+	t.Helper()
+	for _, v := range sidecarOf(t, pod).Env {
+		if v.Name == mesh.EnvProbeTable {
+			return v.Value
+		}
+	}
+	t.Fatal("the sidecar has no probe table")
+	return ""
+}
