@@ -1,0 +1,171 @@
+package webhook_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// late returns a container as another webhook adds it.
+func late(t *testing.T, container string) corev1.Container {
+	t.Helper()
+	return podWith("", container).Spec.Containers[0]
+}
+
+// injectedApp is a pod with a probe and a hook, injected.
+func injectedApp(t *testing.T, form webhook.Form) *corev1.Pod {
+	t.Helper()
+	pod := parse(`spec: {containers: [{name: web, livenessProbe: {tcpSocket: {port: 80}}, lifecycle: {preStop: {httpGet: {port: 81}}}}]}`)
+	injected, _ := inject(t, pod, webhook.Options{Sidecar: form})
+	return injected
+}
+
+func entries(t *testing.T, pod *corev1.Pod) (ids []string) {
+	t.Helper()
+	table, _, err := mesh.ParseProbeTable(tableOf(t, pod))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range table {
+		ids = append(ids, p.Container+" "+string(p.Type)+" "+p.ID)
+	}
+	return ids
+}
+
+func TestContainersThatComeLate(t *testing.T) {
+	tests := map[string]struct {
+		form   webhook.Form
+		change func(*corev1.PodSpec)
+		want   []string
+	}{
+		"at the end": {
+			webhook.Native,
+			func(s *corev1.PodSpec) {
+				s.Containers = append(s.Containers, late(t, "livenessProbe: {httpGet: {port: 90}}"))
+			},
+			[]string{"web liveness web-liveness", "web preStop 000102030405060708090a0b0c0d0e0f", "app liveness app-liveness"},
+		},
+		"at the beginning": {
+			webhook.Container,
+			func(s *corev1.PodSpec) {
+				s.Containers = slices.Insert(s.Containers, 0, late(t, "lifecycle: {postStart: {httpGet: {port: 90}}}"))
+			},
+			[]string{"app postStart 101112131415161718191a1b1c1d1e1f", "web liveness web-liveness", "web preStop 000102030405060708090a0b0c0d0e0f"},
+		},
+		"a native sidecar before ours": {
+			webhook.Native,
+			func(s *corev1.PodSpec) {
+				s.InitContainers = slices.Insert(s.InitContainers, 0, late(t, "restartPolicy: Always, startupProbe: {httpGet: {port: 90}}"))
+			},
+			[]string{"app startup app-startup", "web liveness web-liveness", "web preStop 000102030405060708090a0b0c0d0e0f"},
+		},
+		"another probe of an old one": {
+			webhook.Native,
+			func(s *corev1.PodSpec) {
+				s.Containers[0].LivenessProbe = late(t, "livenessProbe: {grpc: {port: 90}}").LivenessProbe
+				s.Containers[0].StartupProbe = late(t, "startupProbe: {tcpSocket: {port: 80}}").StartupProbe
+			},
+			[]string{"web startup web-startup", "web liveness web-liveness", "web preStop 000102030405060708090a0b0c0d0e0f"},
+		},
+		"one that is gone": {
+			webhook.Native,
+			func(s *corev1.PodSpec) { s.Containers[0] = late(t, "livenessProbe: {tcpSocket: {port: 90}}") },
+			[]string{"app liveness app-liveness"},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := injectedApp(t, tc.form)
+			tc.change(&pod.Spec)
+			rand := counted(16) // after those that the first injection took
+			again, warnings := inject(t, pod, webhook.Options{Rand: &rand})
+			if diff := cmp.Diff(tc.want, entries(t, again)); diff != "" {
+				t.Errorf("probe table (-want +got):\n%s", diff)
+			}
+			if len(warnings) > 0 {
+				t.Errorf("warnings %q", warnings)
+			}
+			if tc.form == webhook.Native && again.Spec.InitContainers[1].Name != mesh.ContainerSidecar {
+				t.Error("kuma-sidecar is not right behind kuma-init")
+			}
+			if tc.form == webhook.Container && again.Spec.Containers[0].Name != mesh.ContainerSidecar {
+				t.Error("kuma-sidecar is not the first container")
+			}
+			third, _ := inject(t, again, webhook.Options{})
+			if diff := cmp.Diff(again, third); diff != "" {
+				t.Errorf("the third injection changes the pod:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestDefaultsOfTheAPIServer fills in what the API server does between two calls of a webhook.
+func TestDefaultsOfTheAPIServer(t *testing.T) {
+	pod := injectedApp(t, webhook.Native)
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			c := &containers[i]
+			c.TerminationMessagePath = "/dev/termination-log"
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "kube-api-access", MountPath: "/var/run/secrets/kubernetes.io/serviceaccount"})
+			if p := c.LivenessProbe; p != nil {
+				p.HTTPGet.Scheme, p.PeriodSeconds, p.SuccessThreshold, p.FailureThreshold = "HTTP", 10, 1, 3
+			}
+			if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
+				c.Lifecycle.PreStop.HTTPGet.Scheme = "HTTP"
+			}
+		}
+	}
+	again, warnings := inject(t, pod, webhook.Options{})
+	if diff := cmp.Diff(pod, again); diff != "" || len(warnings) > 0 {
+		t.Errorf("the second injection warns %q, and changes:\n%s", warnings, diff)
+	}
+}
+
+func TestPodsThatChangedSince(t *testing.T) {
+	disabled, _ := inject(t, podWith("kuma.io/virtual-probes: disabled", "livenessProbe: {tcpSocket: {port: 80}}"), webhook.Options{})
+	tests := map[string]struct {
+		pod    *corev1.Pod
+		change func(*corev1.Pod)
+		want   string
+	}{
+		"a port that clashes": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
+			p.Spec.Containers = append(p.Spec.Containers, late(t, "ports: [{containerPort: 9000}]"))
+		}, "port 9000 of the virtual probes, which kuma-sidecar has already, is in use: container app has it"},
+		"a probe that clashes": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
+			p.Spec.Containers = append(p.Spec.Containers, late(t, "livenessProbe: {tcpSocket: {port: 9000}}"))
+		}, "containers[app].livenessProbe asks it"},
+		"another port asked for": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
+			p.Annotations[mesh.AnnotationVirtualProbesPort] = "9001"
+		}, `metadata.annotations["kuma.io/virtual-probes-port"]: 9001: kuma-sidecar has port 9000 already`},
+		"probes disabled": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
+			p.Annotations[mesh.AnnotationVirtualProbes] = "disabled"
+		}, `kuma-sidecar has --virtual-probes-port=9000 already`},
+		"probes enabled": {disabled.DeepCopy(), func(p *corev1.Pod) {
+			p.Annotations[mesh.AnnotationVirtualProbes] = "enabled"
+		}, `kuma-sidecar has --virtual-probes-port=0 already`},
+		"a table that is none": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
+			p.Spec.InitContainers[1].Env[3].Value = "{}"
+		}, "containers[kuma-sidecar].env: KUMA_DATAPLANE_PROBES: parse probe table"},
+		"a port that is none": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
+			args := p.Spec.InitContainers[1].Args
+			args[len(args)-1] = "--virtual-probes-port=x"
+		}, `containers[kuma-sidecar].args: "--virtual-probes-port=x"`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			tc.change(tc.pod)
+			if _, _, err := webhook.Inject(tc.pod, webhook.Options{}); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Inject() = %v, want %q", err, tc.want)
+			}
+		})
+	}
+	if again, warnings := inject(t, disabled, webhook.Options{}); !cmp.Equal(disabled, again) || len(warnings) != 1 {
+		t.Errorf("a pod whose probes are left alone has changed, warnings %q", warnings)
+	}
+}

@@ -1,0 +1,244 @@
+package webhook_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+func TestProperties(t *testing.T) {
+	for name, pod := range readPods(t) {
+		for _, form := range forms() {
+			t.Run(name+"/"+string(form), func(t *testing.T) {
+				if !checkProperties(t, pod, form) {
+					t.Error("the pod is refused")
+				}
+			})
+		}
+	}
+}
+
+// FuzzInject holds the properties for whatever the API server might let through, and for what it would not. The corpus are
+// the pods of the golden files.
+func FuzzInject(f *testing.F) {
+	for _, pod := range readPods(f) {
+		f.Add(pod, true)
+		f.Add(pod, false)
+	}
+	f.Fuzz(func(t *testing.T, document []byte, native bool) {
+		form := webhook.Container
+		if native {
+			form = webhook.Native
+		}
+		// As the API server writes it: keys that come twice are gone.
+		var object map[string]any
+		decoder := json.NewDecoder(bytes.NewReader(document))
+		decoder.UseNumber()
+		if decoder.Decode(&object) != nil {
+			t.Skip()
+		}
+		text, err := json.Marshal(object)
+		if err != nil {
+			t.Skip()
+		}
+		checkProperties(t, text, form)
+	})
+}
+
+// checkProperties injects a document and checks what holds of every pod. It returns false if the pod is refused.
+func checkProperties(t *testing.T, document []byte, form webhook.Form) bool {
+	t.Helper()
+	o := webhook.Options{Sidecar: form, Rand: newRand()}
+	before, err := webhook.DecodePod(document)
+	if err != nil {
+		return false
+	}
+	after, warnings, err := webhook.Inject(before, o)
+	if err != nil {
+		return false
+	}
+	patched, _, err := webhook.InjectJSON(document, webhook.Options{Sidecar: form, Rand: newRand()})
+	if err != nil {
+		t.Fatalf("InjectJSON() = %v, but Inject takes the pod", err)
+	}
+	if diff := cmp.Diff(asJSON(t, after), asJSON(t, decode(t, patched))); diff != "" {
+		t.Fatalf("the document is not the pod (-pod +document):\n%s", diff)
+	}
+	if len(after.Spec.Containers)+len(after.Spec.InitContainers) == len(before.Spec.Containers)+len(before.Spec.InitContainers) {
+		return true // it wants no sidecar, or has one
+	}
+	for _, warning := range warnings {
+		if warning == "" || strings.ContainsRune(warning, '\n') {
+			t.Errorf("warning %q", warning)
+		}
+	}
+	checkTwice(t, after, patched, o)
+	checkOnlyKnownChanges(t, before, after)
+	return true
+}
+
+func asJSON(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.MarshalIndent(v, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// checkTwice checks that to inject again changes nothing, with other options too.
+func checkTwice(t *testing.T, after *corev1.Pod, patched []byte, o webhook.Options) {
+	t.Helper()
+	for _, form := range forms() {
+		again, _, err := webhook.Inject(after, webhook.Options{Sidecar: form, Mesh: "other", Image: "other", VirtualProbesPort: 9999})
+		if err != nil {
+			t.Fatalf("the second Inject() = %v", err)
+		}
+		if diff := cmp.Diff(asJSON(t, after), asJSON(t, again)); diff != "" {
+			t.Fatalf("the second injection changes the pod (-first +second):\n%s", diff)
+		}
+	}
+	text, _, err := webhook.InjectJSON(patched, o)
+	if err != nil || !bytes.Equal(text, patched) {
+		t.Fatalf("the second injection changes the document: %v (-first +second):\n%s", err, cmp.Diff(string(patched), string(text)))
+	}
+}
+
+// checkOnlyKnownChanges takes back what an injection does and compares: probes and hooks come from the probe table, with
+// named ports as numbers and defaults filled in.
+func checkOnlyKnownChanges(t *testing.T, before, after *corev1.Pod) {
+	t.Helper()
+	table, unknown, err := mesh.ParseProbeTable(tableOf(t, after))
+	if err != nil || len(unknown) > 0 {
+		t.Fatalf("the agent refuses the probe table: %v, %q", err, unknown)
+	}
+	want, got := before.DeepCopy(), after.DeepCopy()
+	for _, annotation := range []string{
+		"kubectl.kubernetes.io/default-container", mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesPort, mesh.LabelMesh,
+	} {
+		if _, ok := before.Annotations[annotation]; !ok {
+			delete(got.Annotations, annotation)
+		}
+	}
+	got.Spec.InitContainers = slices.DeleteFunc(got.Spec.InitContainers, ours)
+	got.Spec.Containers = slices.DeleteFunc(got.Spec.Containers, ours)
+	got.Spec.Volumes = got.Spec.Volumes[:len(got.Spec.Volumes)-2]
+	for _, p := range table {
+		takeBack(t, containerOf(t, got, p.Container), containerOf(t, want, p.Container), p)
+	}
+	if len(got.Annotations) == 0 && len(want.Annotations) == 0 {
+		got.Annotations, want.Annotations = nil, nil
+	}
+	if diff := cmp.Diff(asJSON(t, want), asJSON(t, got)); diff != "" {
+		t.Errorf("the injection cannot be taken back (-before +taken back):\n%s", diff)
+	}
+}
+
+func ours(c corev1.Container) bool {
+	return c.Name == mesh.ContainerInit || c.Name == mesh.ContainerSidecar
+}
+
+func containerOf(t *testing.T, pod *corev1.Pod, name string) *corev1.Container {
+	t.Helper()
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			if containers[i].Name == name {
+				return &containers[i]
+			}
+		}
+	}
+	t.Fatalf("the probe table names container %q, which is not there", name)
+	return nil
+}
+
+// takeBack writes the entry of the table into both: into the one that was injected all of it, into the one from before the
+// number of a named port and defaults. It checks what the kubelet asks.
+func takeBack(t *testing.T, injected, before *corev1.Container, p mesh.Probe) {
+	t.Helper()
+	if p.Type.IsHook() {
+		got, want := hookOf(injected, p.Type), hookOf(before, p.Type)
+		checkAsked(t, got.HTTPGet, p)
+		got.HTTPGet = original(p).HTTPGet
+		fill(t, want.HTTPGet, p)
+		return
+	}
+	got, want := probeOf(injected, p.Type), probeOf(before, p.Type)
+	checkAsked(t, got.HTTPGet, p)
+	got.ProbeHandler = original(p)
+	if got.TimeoutSeconds = p.TimeoutSeconds; want.TimeoutSeconds == 0 {
+		want.TimeoutSeconds = 1
+	}
+	switch {
+	case want.HTTPGet != nil:
+		fill(t, want.HTTPGet, p)
+	case want.TCPSocket != nil:
+		want.TCPSocket.Port = intstr.FromInt32(p.TCPSocket.Port)
+	case want.GRPC.Service == nil:
+		want.GRPC.Service = new("")
+	}
+}
+
+func checkAsked(t *testing.T, get *corev1.HTTPGetAction, p mesh.Probe) {
+	t.Helper()
+	want := &corev1.HTTPGetAction{
+		Path: p.VirtualPath(), Port: get.Port, HTTPHeaders: []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}},
+	}
+	if diff := cmp.Diff(want, get); diff != "" {
+		t.Errorf("what the kubelet asks (-want +got):\n%s", diff)
+	}
+}
+
+func fill(t *testing.T, get *corev1.HTTPGetAction, p mesh.Probe) {
+	t.Helper()
+	if get.Port = intstr.FromInt32(p.HTTPGet.Port); get.Path == "" {
+		get.Path = "/"
+	}
+	if get.Scheme == "" {
+		get.Scheme = corev1.URISchemeHTTP
+	}
+}
+
+// original is the handler that an entry of the table stands for.
+func original(p mesh.Probe) (h corev1.ProbeHandler) {
+	switch {
+	case p.HTTPGet != nil:
+		h.HTTPGet = &corev1.HTTPGetAction{
+			Path: p.HTTPGet.Path, Port: intstr.FromInt32(p.HTTPGet.Port), Scheme: corev1.URIScheme(p.HTTPGet.Scheme),
+		}
+		for _, header := range p.HTTPGet.HTTPHeaders {
+			h.HTTPGet.HTTPHeaders = append(h.HTTPGet.HTTPHeaders, corev1.HTTPHeader{Name: header.Name, Value: header.Value})
+		}
+	case p.TCPSocket != nil:
+		h.TCPSocket = &corev1.TCPSocketAction{Port: intstr.FromInt32(p.TCPSocket.Port)}
+	default:
+		h.GRPC = &corev1.GRPCAction{Port: p.GRPC.Port, Service: &p.GRPC.Service}
+	}
+	return h
+}
+
+func probeOf(c *corev1.Container, kind mesh.ProbeType) *corev1.Probe {
+	switch kind {
+	case mesh.ProbeStartup:
+		return c.StartupProbe
+	case mesh.ProbeLiveness:
+		return c.LivenessProbe
+	default:
+		return c.ReadinessProbe
+	}
+}
+
+func hookOf(c *corev1.Container, kind mesh.ProbeType) *corev1.LifecycleHandler {
+	if kind == mesh.ProbePostStart {
+		return c.Lifecycle.PostStart
+	}
+	return c.Lifecycle.PreStop
+}
