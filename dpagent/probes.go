@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sonde-mesh/sonde/dpagent/guard"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
@@ -38,10 +40,15 @@ func (a *Agent) serveProbes(ctx context.Context, group *errgroup.Group) error {
 	return nil
 }
 
-// ListenProbes opens the virtual port.
+// ListenProbes opens the virtual port, through the guard if there is one.
 func ListenProbes(ctx context.Context, h *probe.Handler) (net.Listener, error) {
-	var config net.ListenConfig
-	l, err := config.Listen(ctx, "tcp", h.Address().String())
+	o := guard.Options{Address: h.Address().String(), MaxHead: h.MaxRequest()}
+	for _, p := range h.Table() {
+		o.Probes = append(o.Probes, guard.Probe{
+			ID: p.ID, Timeout: time.Duration(p.TimeoutSeconds) * time.Second, Hook: p.Type.IsHook(),
+		})
+	}
+	l, err := guard.Listen(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("--virtual-probes-port: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	_ "github.com/sonde-mesh/sonde/cmd/sonde-dp/early" // the process may be a guard: then it does not get to main
 	"github.com/sonde-mesh/sonde/dpagent"
 )
 

@@ -88,6 +88,9 @@ func (o *Options) validate() error {
 // Address to listen on.
 func (h *Handler) Address() netip.AddrPort { return netip.AddrPortFrom(h.o.PodIP, uint16(h.o.Port)) }
 
+// Table of what is answered. It is not to be modified.
+func (h *Handler) Table() mesh.ProbeTable { return h.o.Table }
+
 // ServeHTTP answers one probe or hook.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {

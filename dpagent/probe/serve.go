@@ -18,6 +18,8 @@ const (
 	writeTimeout  = 5 * time.Second
 	// headerBytes that a request may have besides a path of the table.
 	headerBytes = 4 << 10
+	// serverSlop is what net/http takes besides.
+	serverSlop = 4 << 10
 	// shutdownTimeout is what checks have to end by themselves.
 	shutdownTimeout = time.Second
 )
@@ -60,6 +62,9 @@ func (h *Handler) Serve(ctx context.Context, l net.Listener) error {
 	h.running.Wait()
 	return nil
 }
+
+// MaxRequest is the longest request that Serve takes, in bytes, or more.
+func (h *Handler) MaxRequest() int { return serverSlop + headerBytes + h.longestPath() }
 
 func (h *Handler) longestPath() int {
 	longest := 0

@@ -1,0 +1,64 @@
+// Package early makes this process a guard, before the packages that only a worker needs are initialised: their tables and
+// types would take twice the memory of the guard itself, once per pod. Hence the only init function of this program, and no imports
+// that such packages hide behind. Decision 011 has the figures.
+package early
+
+import (
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/sonde-mesh/sonde/dpagent/guard/parent"
+	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+)
+
+const (
+	portFlag = "--virtual-probes-port"
+	table    = "KUMA_DATAPLANE_PROBES"
+)
+
+func init() {
+	switch {
+	case wire.ParsePart(os.Getenv(wire.Env)).Worker:
+		syscall.CloseOnExec(wire.FD) // no program of the worker's gets it
+	case wanted(os.Args, os.Getenv(table)):
+		parent.BeLean(os.Args, os.Environ())
+		os.Exit(parent.Run(parent.Options{
+			Args: os.Args, Env: os.Environ(), Files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr},
+		}))
+	}
+}
+
+// wanted says whether the program is to answer probes. Whether they are right is for the worker to say.
+func wanted(args []string, probes string) bool {
+	if len(args) < 2 || !opensPort(args[2:]) {
+		return false
+	}
+	switch args[1] {
+	case "probes":
+		return true
+	case "run":
+		probes = strings.TrimSpace(probes)
+		return probes != "" && probes != "[]" && probes != "null"
+	}
+	return false
+}
+
+// opensPort finds the flag of the port as pflag does: the last one counts, and there is a default.
+func opensPort(args []string) bool {
+	port := "9000"
+	for n := 0; n < len(args); n++ {
+		name, value, ok := strings.Cut(args[n], "=")
+		switch {
+		case name == "--":
+			return port != "0"
+		case name != portFlag:
+		case ok:
+			port = value
+		case n+1 < len(args):
+			n++
+			port = args[n]
+		}
+	}
+	return port != "0"
+}

@@ -1,0 +1,148 @@
+package guard_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sonde-mesh/sonde/dpagent/guard"
+	"github.com/sonde-mesh/sonde/dpagent/guard/parent"
+	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+)
+
+// Variables of processes that tests start of this binary.
+const (
+	roleEnv    = "SONDE_TEST_ROLE"    // what a worker does; set in guards
+	addressEnv = "SONDE_TEST_ADDRESS" // that it listens on
+	hooksEnv   = "SONDE_TEST_HOOKS"   // file that takes a line for each call of a hook
+)
+
+func TestMain(m *testing.M) {
+	switch role := os.Getenv(roleEnv); {
+	case role == "":
+		goleak.VerifyTestMain(m)
+	case wire.ParsePart(os.Getenv(wire.Env)).Worker:
+		os.Exit(work(role))
+	default:
+		parent.BeLean(os.Args, os.Environ())
+		os.Exit(parent.Run(parent.Options{
+			Args: os.Args, Env: os.Environ(), Files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr},
+		}))
+	}
+}
+
+// work is a worker with a server of a few paths in place of an agent.
+func work(role string) int {
+	starts, _ := guard.Guarded()
+	switch {
+	case role == "misconfigured":
+		fmt.Fprintln(os.Stderr, "bad option")
+		return 3
+	case role == "never ready":
+		select {}
+	case role == "ready once" && starts > 1:
+		select {}
+	case role == "slow again" && starts > 1:
+		<-time.After(700 * time.Millisecond)
+	}
+	l, err := guard.Listen(context.Background(), guard.Options{
+		Address: os.Getenv(addressEnv), MaxHead: 100 << 10,
+		Probes: []guard.Probe{
+			{ID: "one", Timeout: time.Second},
+			{ID: "three", Timeout: 3 * time.Second},
+			{ID: "hook", Hook: true},
+		},
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "listen:", err)
+		return 1
+	}
+	server := &http.Server{Handler: mux(), ReadHeaderTimeout: time.Second}
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() { _ = server.Serve(l) }()
+	fmt.Fprintln(os.Stderr, "worker listens on", l.Addr())
+	<-signals
+	fmt.Fprintln(os.Stderr, "worker drains")
+	if role == "drains for ever" {
+		signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
+		select {}
+	}
+	select {
+	case <-signals:
+		return 7
+	case <-time.After(400 * time.Millisecond): // a drain
+		return 0
+	}
+}
+
+func mux() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/ok", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprint(w, os.Getpid(), " ", r.RemoteAddr)
+	})
+	mux.HandleFunc("/fail", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	mux.HandleFunc("/cut", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	mux.HandleFunc("/head", func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, len(r.RequestURI)) })
+	mux.HandleFunc("/long", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", strconv.Itoa(1<<20))
+		_, _ = w.Write(make([]byte, 1<<20))
+	})
+	mux.HandleFunc("/first/{action}", func(w http.ResponseWriter, r *http.Request) {
+		if starts, _ := guard.Guarded(); starts == 1 {
+			act(r.PathValue("action"))
+		}
+		_, _ = fmt.Fprint(w, os.Getpid())
+	})
+	mux.HandleFunc("/always/{action}", func(_ http.ResponseWriter, r *http.Request) { act(r.PathValue("action")) })
+	mux.HandleFunc("/hook", func(w http.ResponseWriter, r *http.Request) {
+		f, err := os.OpenFile(os.Getenv(hooksEnv), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			panic(err)
+		}
+		_, _ = fmt.Fprintln(f, os.Getpid())
+		act(r.URL.RawQuery)
+		w.Header().Set("Connection", "close")
+	})
+	var client atomic.Value
+	mux.HandleFunc("/left", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, client.Load()) })
+	mux.HandleFunc("/leave", func(_ http.ResponseWriter, r *http.Request) {
+		client.Store("waits")
+		<-r.Context().Done()
+		client.Store("left")
+	})
+	return mux
+}
+
+func act(action string) {
+	switch action {
+	case "die":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	case "hang":
+		select {}
+	case "slow":
+		<-time.After(600 * time.Millisecond)
+	}
+}
+
+// freeAddress is one on which nothing listens.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}

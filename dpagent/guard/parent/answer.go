@@ -1,0 +1,182 @@
+package parent
+
+import (
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+)
+
+// errored is what the kubelet reports and discards: a body that is cut. A hook it takes for done.
+const errored = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nsonde: no answer from the agent"
+
+const headTooLong = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+// lateness is half of the second that an injected probe has over the user's timeout: the worker may be that late with a verdict, the guard
+// has the other half to say that there is none.
+const lateness = 500 * time.Millisecond
+
+// defaultTimeout is the kubelet's.
+const defaultTimeout = time.Second
+
+// table is what the worker tells of the probes.
+type table struct {
+	probes            map[string]*probe
+	shortest, longest time.Duration
+	maxHead           int
+}
+
+type probe struct {
+	id      string
+	timeout time.Duration
+	hook    bool
+}
+
+func (t *table) add(p wire.Probe) {
+	if t.probes == nil {
+		t.probes = map[string]*probe{}
+	}
+	if p.ID != "" {
+		t.probes[p.ID] = &probe{id: p.ID, timeout: p.Timeout, hook: p.Hook}
+	}
+	if p.Hook {
+		return
+	}
+	if t.shortest == 0 || p.Timeout < t.shortest {
+		t.shortest = p.Timeout
+	}
+	t.longest = max(t.longest, p.Timeout)
+}
+
+// limit is how long a request may be without an answer; none for a hook. One that names no probe waits for a worker no longer
+// than the shortest may: it could be that one. A worker that lives knows which it is, and may have the time of the longest.
+func (t *table) limit(p *probe, given bool) (limit time.Duration, ok bool) {
+	switch {
+	case p != nil && p.hook:
+		return 0, false
+	case p != nil:
+		return p.timeout + lateness, true
+	case given && t.longest > 0:
+		return t.longest + lateness, true
+	case t.shortest > 0:
+		return t.shortest + lateness, true
+	}
+	return defaultTimeout + lateness, true
+}
+
+// nobodyKnows answers Errored, unless an answer has begun: cutting that one short says the same.
+func (g *guard) nobodyKnows(c *conn) {
+	if c.state == given {
+		g.tell(wire.Header{Kind: wire.Gone, ID: c.id}, nil)
+	}
+	if c.answered || len(c.out) > 0 {
+		g.close(c)
+		return
+	}
+	c.state = closing
+	g.write(c, []byte(errored))
+}
+
+func (g *guard) tooLong(c *conn) {
+	c.state = closing
+	g.write(c, []byte(headTooLong))
+}
+
+// expire answers what is late.
+func (g *guard) expire() {
+	g.next = time.Time{}
+	for _, c := range g.all {
+		switch {
+		case c.deadline.IsZero():
+		case g.now.Before(c.deadline):
+			g.next = earlier(g.next, c.deadline)
+		case c.state == closing:
+			g.close(c)
+		default:
+			g.nobodyKnows(c)
+		}
+	}
+}
+
+// source is whoever asks for a probe, or for none yet.
+type source struct {
+	probe *probe
+	ip    [16]byte
+}
+
+func sourceOf(c *conn) source {
+	s := source{probe: c.probe}
+	switch a := c.remote.(type) {
+	case *syscall.SockaddrInet4:
+		copy(s.ip[:], a.Addr[:])
+	case *syscall.SockaddrInet6:
+		s.ip = a.Addr
+	}
+	return s
+}
+
+// shed makes room in a flood: by the oldest connection of the source that has the most of them, hooks excepted.
+func (g *guard) shed() {
+	type share struct {
+		n      int
+		oldest *conn
+	}
+	shares := map[source]share{}
+	var most share
+	for _, c := range g.all {
+		if c.probe != nil && c.probe.hook {
+			continue
+		}
+		s := shares[sourceOf(c)]
+		s.n++
+		if s.oldest == nil || c.accepted.Before(s.oldest.accepted) {
+			s.oldest = c
+		}
+		shares[sourceOf(c)] = s
+		if s.n > most.n {
+			most = s
+		}
+	}
+	switch {
+	case most.oldest == nil:
+	case most.oldest.state == closing:
+		g.close(most.oldest)
+	default:
+		g.nobodyKnows(most.oldest)
+	}
+}
+
+// orphan takes back what a dead worker has left without an answer. Probes, and hooks that it had not begun, wait for the next;
+// a hook that it may have called is not called twice, and not failed for the agent's fault.
+func (g *guard) orphan() (kept, answered int) {
+	var back []*conn
+	for _, c := range g.all {
+		switch {
+		case c.state != given:
+		case c.begun || c.answered || len(c.out) > 0 || c.tries >= maxTries:
+			if c.begun && !c.answered {
+				g.log.write("ERROR", "worker ended during a hook, which counts as called", "probe", c.probe.id)
+			}
+			c.state = waiting // nobody is to be told
+			g.nobodyKnows(c)
+			answered++
+		default:
+			back = append(back, c)
+		}
+	}
+	slices.SortFunc(back, func(a, b *conn) int { return a.accepted.Compare(b.accepted) })
+	for _, c := range back {
+		c.state, c.sent = waiting, 0
+		g.setDeadline(c)
+	}
+	g.line = append(back, g.line...)
+	return len(back), answered
+}
+
+// answerAll answers what is left at the end.
+func (g *guard) answerAll() {
+	for _, c := range g.all {
+		g.nobodyKnows(c)
+	}
+}

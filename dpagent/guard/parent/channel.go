@@ -1,0 +1,177 @@
+package parent
+
+import (
+	"encoding/binary"
+	"strconv"
+	"syscall"
+
+	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+)
+
+// maxAddress is the part of a message that is the address of whoever asks.
+const maxAddress = 1 + 16 + 2
+
+// channelEvent hears the worker, and gives it what waited for room. The end of the channel says no more than the end of the process.
+func (g *guard) channelEvent(events uint32) {
+	if g.worker.channel < 0 {
+		return
+	}
+	if events&syscall.EPOLLOUT != 0 {
+		g.worker.blocked = false
+	}
+	if events&(syscall.EPOLLIN|syscall.EPOLLHUP|syscall.EPOLLERR) != 0 {
+		g.hear()
+	}
+	g.serve()
+}
+
+// hear reads all that the worker has said.
+func (g *guard) hear() {
+	var rights [64]byte
+	for g.worker.channel >= 0 {
+		n, have, _, _, err := syscall.Recvmsg(g.worker.channel, g.buffer, rights[:], syscall.MSG_CMSG_CLOEXEC)
+		switch {
+		case err == syscall.EINTR: //nolint:errorlint // a system call's error is not wrapped
+			continue
+		case err == syscall.EAGAIN: //nolint:errorlint // as above
+			return
+		case err != nil || n == 0:
+			g.worker.ready = false
+			_ = syscall.Close(g.worker.channel) // nothing is lost
+			g.worker.channel = -1
+			return
+		}
+		if h, payload, ok := wire.Parse(g.buffer[:n]); ok {
+			g.message(h, payload, rights[:have])
+		}
+	}
+}
+
+// hearLast hears what the worker said before it ended.
+func (g *guard) hearLast() {
+	g.hear()
+	if g.worker.channel >= 0 { // somebody else holds its end
+		_ = syscall.Close(g.worker.channel) // as in hear
+		g.worker.channel = -1
+	}
+}
+
+func (g *guard) message(h wire.Header, payload, rights []byte) {
+	switch h.Kind {
+	case wire.Table:
+		for g.listener < 0 && len(payload) > 0 { // the table of later workers is the same
+			p, rest, err := wire.ParseProbe(payload)
+			if err != nil {
+				g.log.write("ERROR", "worker sent a bad table", "err", err.Error())
+				return
+			}
+			g.add(p)
+			payload = rest
+		}
+		return
+	case wire.Listen:
+		g.listen(payload, rights)
+		return
+	}
+	c := g.all[h.ID]
+	if c == nil || c.state != given {
+		return // the client has gone, or has an answer
+	}
+	switch h.Kind {
+	case wire.Begun:
+		c.begun = true
+	case wire.Answer:
+		g.write(c, payload)
+	case wire.End:
+		g.finish(c)
+	}
+}
+
+// listen begins to accept, or to give what was accepted to a new worker.
+func (g *guard) listen(payload, rights []byte) {
+	g.worker.ready = true
+	if g.listener >= 0 || len(payload) < 4 {
+		g.log.write("INFO", "worker answers again", "pid", strconv.Itoa(g.worker.pid), "starts", strconv.Itoa(g.starts))
+		return
+	}
+	fd, ok := onlyFile(rights)
+	if !ok { // there was no room for it here, and the worker believes that it listens
+		g.log.write("ERROR", "guard has not got the socket of the port")
+		g.signal(syscall.SIGKILL)
+		return
+	}
+	g.listener = fd
+	g.maxHead = int(binary.LittleEndian.Uint32(payload))
+	g.address = string(payload[4:])
+	_ = syscall.SetNonblock(g.listener, true) // as Go made it
+	g.listenAgain()
+	g.log.write("INFO", "guard listens", "address", g.address, "pid", strconv.Itoa(g.worker.pid))
+}
+
+func onlyFile(rights []byte) (fd int, ok bool) {
+	messages, err := syscall.ParseSocketControlMessage(rights)
+	if err != nil || len(messages) != 1 {
+		return 0, false
+	}
+	fds, err := syscall.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return 0, false
+	}
+	return fds[0], true
+}
+
+// tell says something to the worker, and whether there was room for it.
+func (g *guard) tell(h wire.Header, payload []byte) bool {
+	if g.worker.channel < 0 {
+		return true // it does not matter any more
+	}
+	message := append(h.Append(g.buffer[:0]), payload...) // the payload may be in place already
+	for {
+		switch err := syscall.Sendto(g.worker.channel, message, syscall.MSG_NOSIGNAL, nil); err { //nolint:errorlint // a system call's error is not wrapped
+		case syscall.EINTR:
+		case syscall.EAGAIN:
+			g.worker.blocked = true
+			return false
+		default: // sent, or the worker has ended
+			return true
+		}
+	}
+}
+
+// give gives a request to the worker. It says false if there is no room: the rest of it then goes later.
+func (g *guard) give(c *conn) bool {
+	h := wire.Header{Kind: wire.Request, ID: c.id}
+	if c.probe != nil && c.probe.hook {
+		h.Flags = wire.Hook
+	}
+	for c.state = given; c.sent < len(c.in); {
+		payload := g.buffer[wire.HeaderSize:wire.HeaderSize]
+		if c.sent == 0 {
+			payload = appendRemote(payload, c.remote)
+		}
+		size := min(len(c.in)-c.sent, wire.MaxPayload-len(payload))
+		payload = append(payload, c.in[c.sent:c.sent+size]...)
+		h.Flags &^= wire.More
+		if c.sent+size < len(c.in) {
+			h.Flags |= wire.More
+		}
+		if !g.tell(h, payload) {
+			return false
+		}
+		c.sent += size
+	}
+	c.tries++
+	g.setDeadline(c)
+	return true
+}
+
+// appendRemote says who asks: the length of the IP address, the address, and the port.
+func appendRemote(b []byte, remote syscall.Sockaddr) []byte {
+	switch a := remote.(type) {
+	case *syscall.SockaddrInet4:
+		return append(append(append(b, 4), a.Addr[:]...), byte(a.Port>>8), byte(a.Port))
+	case *syscall.SockaddrInet6:
+		return append(append(append(b, 16), a.Addr[:]...), byte(a.Port>>8), byte(a.Port))
+	}
+	return append(b, 4, 0, 0, 0, 0, 0, 0)
+}

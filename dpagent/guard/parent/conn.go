@@ -1,0 +1,277 @@
+package parent
+
+import (
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+)
+
+const (
+	// maxConns is more than a worker takes, which knows better whom to turn away.
+	maxConns = 1 << 11
+	// maxHeld bounds what is kept of all requests, in bytes.
+	maxHeld = 4 << 20
+	// maxOut bounds what is kept of an answer that the client does not read, in bytes.
+	maxOut = 64 << 10
+	// maxTries is how many workers a request may meet: what kills each of them is not given to all.
+	maxTries = 3
+	// reserve is the part of the limit of file descriptors that is not for connections.
+	reserve = 32
+)
+
+type state byte
+
+const (
+	reading state = iota // its request is not whole yet
+	waiting              // for a worker
+	given                // to the worker
+	closing              // what is left of the answer is sent
+)
+
+// conn is one connection, with one request and one answer.
+type conn struct {
+	id       uint32
+	fd       int
+	state    state
+	remote   syscall.Sockaddr
+	accepted time.Time
+	deadline time.Time // then it is answered Errored; zero for never
+	tries    int       // workers that had it
+	begun    bool      // a hook that may have been called
+	answered bool      // something was sent
+	probe    *probe    // nil while it is not known
+	in       []byte    // the request
+	sent     int       // of it, to the worker
+	out      []byte    // of the answer, not sent yet
+	blocked  bool      // the socket is watched for room
+}
+
+// conns are all connections.
+type conns struct {
+	all  map[uint32]*conn
+	line []*conn   // those waiting, in order; others among them have gone
+	last uint32    // the id given last
+	held int       // bytes of requests
+	next time.Time // no deadline is earlier
+	most int       // connections at a time
+}
+
+func (cs *conns) init() {
+	cs.all = map[uint32]*conn{}
+	cs.most = maxConns
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) == nil && limit.Cur < maxConns+reserve {
+		cs.most = max(1, int(limit.Cur)-reserve)
+	}
+}
+
+// newID returns one that epoll can carry and nobody has.
+func (cs *conns) newID() uint32 {
+	for {
+		cs.last++
+		if cs.last < firstID || cs.last > 1<<31-1 {
+			cs.last = firstID
+		}
+		if cs.all[cs.last] == nil {
+			return cs.last
+		}
+	}
+}
+
+// acceptRetry is the pause after an error that leaves the connection in the queue: the kernel has no memory or no files.
+const acceptRetry = 50 * time.Millisecond
+
+// accept takes one connection: others are as urgent as what else has happened.
+func (g *guard) accept() {
+	fd, remote, err := syscall.Accept4(g.listener, syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK)
+	switch err { //nolint:errorlint // a system call's error is not wrapped
+	case nil:
+	case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS:
+		g.shed()
+		g.pause = g.now.Add(acceptRetry)
+		_ = syscall.EpollCtl(g.epoll, syscall.EPOLL_CTL_DEL, g.listener, nil) // it is there
+		return
+	default: // there is none, or it has gone again
+		return
+	}
+	if len(g.all) >= g.most {
+		g.shed()
+	}
+	c := &conn{id: g.newID(), fd: fd, remote: remote, accepted: g.now}
+	if g.watch(fd, int(c.id), connEvents) != nil {
+		_ = syscall.Close(fd) // the kernel has no memory
+		return
+	}
+	g.all[c.id] = c
+	g.setDeadline(c)
+}
+
+const connEvents = syscall.EPOLLIN | syscall.EPOLLRDHUP | epollET
+
+// epollET is syscall.EPOLLET, which is negative there.
+const epollET = 1 << 31
+
+func (g *guard) listenAgain() {
+	if err := g.watch(g.listener, listenerID, syscall.EPOLLIN); err != nil {
+		g.pause = g.now.Add(acceptRetry)
+	}
+}
+
+// setDeadline follows a change of the state.
+func (g *guard) setDeadline(c *conn) {
+	limit, ok := g.limit(c.probe, c.state == given)
+	c.deadline = time.Time{}
+	if ok {
+		c.deadline = c.accepted.Add(limit)
+		g.next = earlier(g.next, c.deadline)
+	}
+}
+
+func (g *guard) connEvent(id uint32, events uint32) {
+	c := g.all[id]
+	if c == nil {
+		return
+	}
+	if events&syscall.EPOLLOUT != 0 {
+		g.write(c, nil)
+	}
+	if events&syscall.EPOLLIN != 0 && c.state == reading {
+		g.read(c)
+	}
+	// A half-closed connection counts as gone: the kubelet never makes one.
+	if events&(syscall.EPOLLRDHUP|syscall.EPOLLHUP|syscall.EPOLLERR) != 0 && g.all[id] != nil && c.state != closing {
+		g.leave(c)
+	}
+}
+
+// read reads what there is, until the request is whole. A body is not read: the worker gets what came with the head.
+func (g *guard) read(c *conn) {
+	for {
+		n, err := syscall.Read(c.fd, g.buffer)
+		if err == syscall.EINTR { //nolint:errorlint // a system call's error is not wrapped
+			continue
+		}
+		if n <= 0 {
+			if err != syscall.EAGAIN { //nolint:errorlint // as above
+				g.leave(c)
+			}
+			return
+		}
+		seen := len(c.in)
+		c.in = append(c.in, g.buffer[:n]...)
+		g.held += n
+		for g.held > maxHeld {
+			g.shed()
+		}
+		switch {
+		case g.all[c.id] == nil: // it was shed itself
+			return
+		case headEnds(c.in, seen):
+			c.probe = g.probes[probeID(c.in)]
+			g.await(c)
+			return
+		case len(c.in) > g.maxHead:
+			g.tooLong(c)
+			return
+		case n < len(g.buffer): // edge-triggered: more makes an event
+			return
+		}
+	}
+}
+
+// await puts a request into the line.
+func (g *guard) await(c *conn) {
+	c.state = waiting
+	g.setDeadline(c)
+	if len(g.line) >= 2*g.most { // most of them have gone while no worker came
+		g.line = slices.DeleteFunc(g.line, func(c *conn) bool { return g.all[c.id] != c })
+	}
+	g.line = append(g.line, c)
+	g.serve()
+}
+
+// serve gives the worker what waits.
+func (g *guard) serve() {
+	for g.worker.ready && !g.worker.blocked && len(g.line) > 0 {
+		c := g.line[0]
+		if g.all[c.id] == c && !g.give(c) {
+			return
+		}
+		g.line[0] = nil
+		g.line = g.line[1:]
+	}
+	if len(g.line) == 0 {
+		g.line = nil
+	}
+}
+
+// leave ends a connection whose client has gone.
+func (g *guard) leave(c *conn) {
+	if c.state == given {
+		g.tell(wire.Header{Kind: wire.Gone, ID: c.id}, nil)
+	}
+	g.close(c)
+}
+
+func (g *guard) close(c *conn) {
+	_ = syscall.Close(c.fd) // all was said
+	delete(g.all, c.id)
+	g.held -= len(c.in)
+	c.in, c.out = nil, nil
+}
+
+// write sends an answer, or what is left of it.
+func (g *guard) write(c *conn, b []byte) {
+	if len(c.out) > 0 {
+		b = append(c.out, b...)
+		c.out = nil
+	}
+	for len(b) > 0 {
+		n, err := syscall.Write(c.fd, b)
+		if err == syscall.EINTR { //nolint:errorlint // a system call's error is not wrapped
+			continue
+		}
+		if err == syscall.EAGAIN && len(b) <= maxOut { //nolint:errorlint // as above
+			c.out = append([]byte(nil), b...)
+			break
+		}
+		if err != nil {
+			g.leave(c)
+			return
+		}
+		c.answered = true
+		b = b[n:]
+	}
+	g.watchRoom(c)
+	if len(c.out) == 0 && c.state == closing {
+		g.close(c)
+	}
+}
+
+// watchRoom asks for an event when there is room for what is left of an answer.
+func (g *guard) watchRoom(c *conn) {
+	if c.blocked == (len(c.out) > 0) {
+		return
+	}
+	c.blocked = !c.blocked
+	e := syscall.EpollEvent{Events: connEvents, Fd: int32(c.id)}
+	if c.blocked {
+		e.Events |= syscall.EPOLLOUT
+	}
+	_ = syscall.EpollCtl(g.epoll, syscall.EPOLL_CTL_MOD, c.fd, &e) // it is watched
+}
+
+// finish closes a connection when all of its answer is sent.
+func (g *guard) finish(c *conn) {
+	c.state = closing
+	if len(c.out) == 0 {
+		g.close(c)
+		return
+	}
+	if c.deadline.IsZero() {
+		c.deadline = g.now.Add(lateness)
+		g.next = earlier(g.next, c.deadline)
+	}
+}

@@ -1,0 +1,139 @@
+package parent
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+)
+
+const (
+	minDelay   = 100 * time.Millisecond
+	maxDelay   = 10 * time.Second
+	delayShare = 30 // of the time that workers have been ending
+	// stableAfter is how long a worker has to run for the next restart to come at once again.
+	stableAfter = 10 * time.Second
+	// orphanTime is how long the next worker waits for what the last one left behind to end; Envoy needs some 10 ms.
+	orphanTime = 2 * time.Second
+	orphanPoll = 10 * time.Millisecond
+)
+
+// worker is the process that answers.
+type worker struct {
+	pid     int // 0 while there is none
+	channel int // this end of the socket to it, -1 when it is closed
+	ready   bool
+	blocked bool // the socket takes no more for now
+	started time.Time
+
+	startAt time.Time // the next is started then, or zero
+	limit   time.Time // until then that waits for what the last one left behind
+}
+
+// backoff paces restarts. Requests wait for the next worker, so the delay stays below their timeouts for the first half minute, and
+// grows with the time that the trouble has lasted.
+type backoff struct{ since time.Time }
+
+// delay is that before the next worker, of which the first comes at once.
+func (b *backoff) delay(now time.Time) time.Duration {
+	if b.since.IsZero() {
+		b.since = now
+		return 0
+	}
+	d := min(max(now.Sub(b.since)/delayShare, minDelay), maxDelay)
+	return d - time.Duration(now.UnixNano())%(d/4) // agents that fell together do not come back in step
+}
+
+// start starts a worker.
+func (g *guard) start() error {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return os.NewSyscallError("socketpair", err)
+	}
+	defer func() { _ = syscall.Close(pair[1]) }() // the worker has its own
+	g.starts++
+	part := wire.Part{Starts: g.starts, Address: g.address}
+	files := make([]uintptr, 0, wire.FD+1)
+	for _, f := range g.o.Files {
+		files = append(files, f.Fd())
+	}
+	pid, err := syscall.ForkExec(self(), g.o.Args, &syscall.ProcAttr{
+		Env:   workerEnv(g.o.Env, part),
+		Files: append(files, uintptr(pair[1])),
+		Sys: &syscall.SysProcAttr{
+			Setpgid:   true,            // Ctrl-C in a terminal is for the guard, which passes it on
+			Pdeathsig: syscall.SIGKILL, // no worker without its guard, however that ended
+		},
+	})
+	if err != nil {
+		_ = syscall.Close(pair[0])
+		return os.NewSyscallError("fork/exec", err)
+	}
+	g.worker = worker{pid: pid, channel: pair[0], started: g.now}
+	return g.watch(pair[0], channelID, syscall.EPOLLIN|syscall.EPOLLOUT|epollET)
+}
+
+func (g *guard) signal(s syscall.Signal) {
+	if g.worker.pid != 0 {
+		_ = syscall.Kill(g.worker.pid, s) // it has not been waited for, so the number is its own
+	}
+}
+
+// reap waits for children that have ended: the worker, and what dead workers left behind. It says whether others run.
+func (g *guard) reap() (others bool) {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+		switch {
+		case err == syscall.EINTR: //nolint:errorlint // a system call's error is not wrapped
+		case err != nil || pid == 0:
+			return err == nil
+		case pid == g.worker.pid:
+			g.ended(status)
+		}
+	}
+}
+
+// ended decides what follows the end of a worker.
+func (g *guard) ended(status syscall.WaitStatus) {
+	g.hearLast()
+	ran := g.now.Sub(g.worker.started)
+	code := status.ExitStatus()
+	why := "exit status " + strconv.Itoa(code)
+	if status.Signaled() {
+		code = 128 + int(status.Signal())
+		why = "signal: " + status.Signal().String()
+	}
+	g.worker = worker{channel: -1}
+	g.killAt = time.Time{}
+	switch {
+	case g.ending > 0 || g.listener < 0 || code == 0:
+		// Told to end, or it wanted to; or it never came up: a bad option is as bad the next time.
+		if status.Signaled() {
+			g.log.write("ERROR", "worker ended", "err", why)
+		}
+		g.end(code)
+		return
+	case ran >= stableAfter:
+		g.backoff = backoff{}
+	}
+	delay := g.backoff.delay(g.now)
+	g.worker.startAt = g.now.Add(delay)
+	g.worker.limit = g.now.Add(orphanTime)
+	kept, answered := g.orphan()
+	g.log.write("ERROR", "worker ended, it will be started again", "err", why, "in", delay.String(),
+		"requests", strconv.Itoa(kept), "errored", strconv.Itoa(answered))
+}
+
+func (g *guard) startAgain() {
+	if g.reap() && g.now.Before(g.worker.limit) {
+		g.worker.startAt = g.now.Add(orphanPoll)
+		return
+	}
+	if err := g.start(); err != nil {
+		g.worker = worker{channel: -1, startAt: g.now.Add(g.backoff.delay(g.now))}
+		g.log.write("ERROR", "worker cannot start", "err", err.Error())
+	}
+}
