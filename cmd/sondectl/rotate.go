@@ -24,7 +24,7 @@ func (c *cli) rotate() *cobra.Command {
 
 func (c *cli) rotateCA() *cobra.Command {
 	request := &adminv1.RotateCARequest{}
-	wait := false
+	wait, statusOnly := false, false
 	cmd := &cobra.Command{
 		Use:   "ca",
 		Short: "Replace the certificate authority of a mesh",
@@ -38,22 +38,30 @@ The control plane takes them by itself. No step begins before every proxy whose 
 one before: the proxies that it waits for are shown. --force does not wait for those that are silent; they will be refused
 by the others until they come back and renew.
 
-The first call starts a rotation; while one is under way, further calls show how far it is.
+A call starts a rotation, or shows how far the one is that is under way. A script that asks again and again asks with
+--status, which starts none.
 
-Exit code 0: done; 4: under way.`,
+Exit code 0: done, or none is under way; 4: under way.`,
 		Example: `  sondectl rotate ca
   sondectl rotate ca --mesh shop --wait
-  sondectl rotate ca --mesh shop --force`,
+  sondectl rotate ca --mesh shop --force
+  sondectl rotate ca --mesh shop --status`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&request.Mesh, "mesh", mesh.DefaultMesh, "`MESH` whose authority is replaced")
 	cmd.Flags().BoolVar(&request.Force, "force", false, "do not wait for silent proxies, in this step and those that follow")
 	cmd.Flags().BoolVar(&wait, "wait", false, "stay until it is done, with progress on stderr")
+	cmd.Flags().BoolVar(&statusOnly, "status", false, "show how far a rotation is, and start none")
+	cmd.MarkFlagsMutuallyExclusive("status", "force")
 	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
 		var rotation *adminv1.Rotation
 		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-			rotation, err = api.RotateCA(ctx, request)
+			if statusOnly {
+				rotation, err = api.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: request.GetMesh()})
+			} else {
+				rotation, err = api.RotateCA(ctx, request)
+			}
 			return err
 		})
 		if err == nil && wait {
@@ -102,7 +110,7 @@ func (c *cli) waitForRotation(cmd *cobra.Command, meshName string, now *adminv1.
 func rotationText(meshName string, r *adminv1.Rotation) string {
 	var text strings.Builder
 	steps := map[adminv1.Rotation_Step]string{
-		adminv1.Rotation_IDLE:         "done: every proxy has a certificate of the new authority and trusts it alone",
+		adminv1.Rotation_IDLE:         "done: the newest authority signs, and is trusted alone",
 		adminv1.Rotation_TRUST_BOTH:   "step 1 of 3: every proxy gets the bundle of the old and the new authority",
 		adminv1.Rotation_RENEW_LEAVES: "step 2 of 3: every proxy gets a certificate of the new authority",
 		adminv1.Rotation_TRUST_NEW:    "step 3 of 3: every proxy gets the bundle of the new authority alone",

@@ -56,6 +56,8 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 	args := []string{"build", "-trimpath"}
 	if race {
 		bin, args = filepath.Join(bin, "race"), append(args, "-race")
+	} else {
+		args = append(args, "-tags", "grpcnotrace", "-ldflags", "-s -w") // as the Makefile does
 	}
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return Programs{}, err
