@@ -1,0 +1,344 @@
+package fidelity_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// site is one port of an application.
+type site struct {
+	port int
+	// tls makes it speak TLS.
+	tls *tls.Config
+	// late is when it begins to listen, after the first question.
+	late time.Duration
+	// unready is how many connections are closed before the first that is served.
+	unready int
+	// listen makes the listener. Default: an ordinary one.
+	listen func(address string) (net.Listener, error)
+	// answer is called with each request of HTTP/1, or what looks like the head of one.
+	answer func(*exchange)
+	// answer2 is called with each request of HTTP/2, which ALPN or its preface shows.
+	answer2 func(*exchange2)
+	// connection is called with each connection, and nothing of it is read before. Instead of the two above.
+	connection func(*exchange)
+}
+
+// application is what a pod's containers run, for one run of a scenario. It keeps all that it is sent.
+type application struct {
+	ctx  context.Context
+	stop context.CancelFunc
+	ip   string
+
+	owned sync.WaitGroup
+	mu    sync.Mutex
+	// all that is guarded by mu
+	seen      []*record
+	open      map[net.Conn]bool
+	barriers  map[string]chan struct{}
+	listeners []net.Listener
+	requests  int
+	accepted  map[int]int // by port
+}
+
+// record is what one connection brought.
+type record struct {
+	text strings.Builder
+}
+
+// start listens on every site.
+func start(ctx context.Context, ip string, sites []site) (*application, error) {
+	a := &application{ip: ip, open: map[net.Conn]bool{}, barriers: map[string]chan struct{}{}, accepted: map[int]int{}}
+	a.ctx, a.stop = context.WithCancel(ctx)
+	for _, s := range sites {
+		if s.late > 0 {
+			a.owned.Go(func() {
+				if a.wait(s.late) {
+					_ = a.listen(s) // the scenario shows what is missing
+				}
+			})
+		} else if err := a.listen(s); err != nil {
+			a.end()
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+func (a *application) listen(s site) error {
+	listen := s.listen
+	if listen == nil {
+		listen = func(address string) (net.Listener, error) { return net.Listen("tcp", address) }
+	}
+	l, err := listen(net.JoinHostPort(a.ip, strconv.Itoa(s.port)))
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.listeners = append(a.listeners, l)
+	a.owned.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if r := a.accept(conn); r != nil {
+				a.owned.Go(func() { a.serve(s, conn, r) })
+			}
+		}
+	})
+	return nil
+}
+
+// accept begins the record of a connection. It is nil for those of settle.
+func (a *application) accept(conn net.Conn) *record {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	from := conn.RemoteAddr().String()
+	if barrier := a.barriers[from]; barrier != nil {
+		delete(a.barriers, from)
+		close(barrier)
+		conn.Close()
+		return nil
+	}
+	a.open[conn] = true
+	r := &record{}
+	a.seen = append(a.seen, r)
+	return r
+}
+
+// settle waits until everything that was sent has been read: connections are accepted in their order, and each of those
+// before ours has been ended by the one who asked.
+func (a *application) settle() {
+	a.mu.Lock()
+	listeners := slices.Clone(a.listeners)
+	a.mu.Unlock()
+	for _, l := range listeners {
+		a.barrier(l.Addr().String())
+	}
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+		a.mu.Lock()
+		left := len(a.open)
+		a.mu.Unlock()
+		if left == 0 || !a.wait(time.Millisecond) {
+			return
+		}
+	}
+}
+
+func (a *application) barrier(address string) {
+	// The address from which the connection comes must be known before it is accepted.
+	dialer := net.Dialer{Timeout: time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(a.ip)}}
+	passed := make(chan struct{})
+	a.mu.Lock()
+	conn, err := dialer.Dial("tcp", address)
+	if err == nil {
+		a.barriers[conn.LocalAddr().String()] = passed
+	}
+	a.mu.Unlock()
+	if err != nil {
+		return // a full backlog
+	}
+	defer conn.Close()
+	select {
+	case <-passed:
+	case <-time.After(10 * time.Second):
+	}
+}
+
+// end stops all of it.
+func (a *application) end() {
+	a.stop()
+	a.mu.Lock()
+	for _, l := range a.listeners {
+		l.Close()
+	}
+	for conn := range a.open {
+		conn.Close()
+	}
+	a.mu.Unlock()
+	a.owned.Wait()
+}
+
+// wait returns false if the application ends before.
+func (a *application) wait(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-a.ctx.Done():
+		return false
+	}
+}
+
+// log returns what each connection brought, in the order in which they came.
+func (a *application) log() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all []string
+	for _, r := range a.seen {
+		all = append(all, r.text.String())
+	}
+	return all
+}
+
+func (a *application) serve(s site, conn net.Conn, r *record) {
+	defer func() {
+		a.mu.Lock()
+		delete(a.open, conn)
+		a.mu.Unlock()
+		conn.Close()
+	}()
+	note := func(format string, values ...any) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		fmt.Fprintf(&r.text, format, values...)
+	}
+	note("port %d\n", s.port)
+	x := &exchange{application: a, conn: conn, tcp: conn.(*net.TCPConn), note: note}
+	if a.connected(s.port) <= s.unready {
+		return
+	}
+	if s.connection != nil {
+		s.connection(x)
+		return
+	}
+	if s.tls != nil {
+		secure := tls.Server(conn, withHello(s.tls, note))
+		if err := secure.HandshakeContext(a.ctx); err != nil {
+			return
+		}
+		x.conn = secure
+	}
+	x.buffer()
+	if s.answer2 != nil {
+		serve2(x, s.answer2)
+		return
+	}
+	for x.next() {
+		s.answer(x)
+	}
+}
+
+// withHello notes what a client offers.
+func withHello(config *tls.Config, note func(string, ...any)) *tls.Config {
+	config = config.Clone()
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		note("TLS: name %q, ALPN %q, versions %x, suites %x, curves %v\n", hello.ServerName, hello.SupportedProtos,
+			hello.SupportedVersions, hello.CipherSuites, hello.SupportedCurves)
+		return nil, nil
+	}
+	return config
+}
+
+// exchange is one request and its answer.
+type exchange struct {
+	*application
+	conn net.Conn
+	tcp  *net.TCPConn
+	read *bufio.Reader
+	note func(string, ...any)
+	// head is the request with all its headers, target the middle of its first line.
+	head, target string
+	// n counts the requests to the application, from 1.
+	n      int
+	closed bool
+}
+
+// connected counts a connection to a port.
+func (a *application) connected(port int) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.accepted[port]++
+	return a.accepted[port]
+}
+
+// buffer makes a connection readable that is not served as HTTP.
+func (x *exchange) buffer() { x.read = bufio.NewReaderSize(x.conn, 1<<16) }
+
+// next reads the head of a request. TLS is answered as servers of HTTP do.
+func (x *exchange) next() bool {
+	if x.closed {
+		return false
+	}
+	if first, err := x.read.Peek(1); err == nil && first[0] == 0x16 {
+		x.note("a ClientHello\n") // which is random
+		x.raw("HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
+		x.drain()
+		return false
+	}
+	var head strings.Builder
+	for {
+		line, err := x.read.ReadString('\n')
+		head.WriteString(line)
+		if err != nil || line == "\r\n" {
+			x.note("%s", head.String())
+			if err != nil {
+				return false
+			}
+			break
+		}
+	}
+	x.head = head.String()
+	if fields := strings.SplitN(x.head, " ", 2); len(fields) == 2 {
+		line, _, _ := strings.Cut(fields[1], "\r\n")
+		x.target = strings.TrimSuffix(line, " HTTP/1.1")
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.requests++
+	x.n = x.requests
+	return true
+}
+
+// raw sends text as it is.
+func (x *exchange) raw(text string) { _, _ = io.WriteString(x.conn, text) }
+
+// reply sends a whole answer, and keeps the connection if the one who asked does.
+func (x *exchange) reply(code int, body string, headers ...string) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "HTTP/1.1 %d Reason\r\nContent-Length: %d\r\n", code, len(body))
+	for _, h := range headers {
+		b.WriteString(h + "\r\n")
+	}
+	x.raw(b.String() + "\r\n" + body)
+	if strings.Contains(x.head, "\r\nConnection: close\r\n") {
+		x.close()
+	}
+}
+
+// close ends the connection.
+func (x *exchange) close() {
+	x.closed = true
+	x.conn.Close()
+}
+
+// reset breaks the connection.
+func (x *exchange) reset() {
+	x.closed = true
+	_ = x.tcp.SetLinger(0)
+	x.tcp.Close()
+}
+
+// hang does nothing until the other side has gone.
+func (x *exchange) hang() {
+	x.closed = true
+	_, _ = io.Copy(io.Discard, x.conn) // however it ends
+}
+
+// drain ends the connection so that what was sent arrives: a close with something unread would be a reset.
+func (x *exchange) drain() {
+	_ = x.tcp.CloseWrite()
+	x.hang()
+}

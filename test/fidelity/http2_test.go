@@ -1,0 +1,156 @@
+package fidelity_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// exchange2 is one request over HTTP/2. The server is written out here, so that it can be wrong in every way.
+type exchange2 struct {
+	*exchange
+	framer *http2.Framer
+	stream uint32
+	// fields are the headers of the request, body what came with it.
+	fields []hpack.HeaderField
+	body   []byte
+	encode bytes.Buffer
+}
+
+// serve2 reads requests until the connection ends.
+func serve2(x *exchange, answer func(*exchange2)) {
+	preface := make([]byte, len(http2.ClientPreface))
+	n, err := io.ReadFull(x.read, preface)
+	if err != nil || string(preface) != http2.ClientPreface {
+		x.note("no HTTP/2: %q", preface[:n])
+		return
+	}
+	y := &exchange2{exchange: x, framer: http2.NewFramer(x.conn, x.read)}
+	y.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	if err := y.framer.WriteSettings(); err != nil {
+		return
+	}
+	for !x.closed {
+		frame, err := y.framer.ReadFrame()
+		if err != nil {
+			return
+		}
+		if y.take(frame) {
+			x.mu.Lock()
+			x.requests++
+			x.n = x.requests
+			x.mu.Unlock()
+			y.noteRequest()
+			answer(y)
+		}
+	}
+}
+
+// take reads one frame, and tells whether it ends a request.
+func (y *exchange2) take(frame http2.Frame) bool {
+	switch f := frame.(type) {
+	case *http2.SettingsFrame:
+		if !f.IsAck() {
+			_ = y.framer.WriteSettingsAck()
+		}
+	case *http2.PingFrame:
+		if !f.IsAck() {
+			_ = y.framer.WritePing(true, f.Data)
+		}
+	case *http2.MetaHeadersFrame:
+		y.stream, y.fields, y.body = f.StreamID, append([]hpack.HeaderField(nil), f.Fields...), nil
+		return f.StreamEnded()
+	case *http2.DataFrame:
+		y.body = append(y.body, f.Data()...)
+		return f.StreamEnded()
+	}
+	return false
+}
+
+func (y *exchange2) noteRequest() {
+	y.note("HTTP/2 stream %d\n", y.stream)
+	if !y.grpc() { // net/http sends them in a random order
+		slices.SortStableFunc(y.fields, func(a, b hpack.HeaderField) int { return strings.Compare(a.Name, b.Name) })
+	}
+	for _, field := range y.fields {
+		if field.Name == ":path" {
+			y.target = field.Value
+		}
+		value := field.Value
+		if field.Name == "grpc-timeout" {
+			value = "(what is left)"
+		}
+		y.note("%s: %s\n", field.Name, value)
+	}
+	y.note("body %q\n", y.body)
+}
+
+// grpc tells whether it is a call of gRPC.
+func (y *exchange2) grpc() bool {
+	return slices.Contains(y.fields, hpack.HeaderField{Name: "content-type", Value: "application/grpc"})
+}
+
+// headers sends headers, which may end the stream.
+func (y *exchange2) headers(end bool, pairs ...string) {
+	y.encode.Reset()
+	encoder := hpack.NewEncoder(&y.encode)
+	encoder.SetMaxDynamicTableSize(0)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		_ = encoder.WriteField(hpack.HeaderField{Name: pairs[i], Value: pairs[i+1]})
+	}
+	_ = y.framer.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: y.stream, BlockFragment: y.encode.Bytes(), EndStream: end, EndHeaders: true,
+	})
+}
+
+// data sends a part of the body.
+func (y *exchange2) data(end bool, body []byte) { _ = y.framer.WriteData(y.stream, end, body) }
+
+// reply2 sends a whole answer.
+func (y *exchange2) reply2(code int, body string, pairs ...string) {
+	y.headers(body == "", append([]string{":status", strconv.Itoa(code)}, pairs...)...)
+	if body != "" {
+		y.data(true, []byte(body))
+	}
+}
+
+// answerGRPC begins an answer of gRPC.
+func (y *exchange2) answerGRPC() {
+	y.headers(false, ":status", "200", "content-type", "application/grpc")
+}
+
+// message frames a message of gRPC.
+func message(body []byte) []byte {
+	framed := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body)))
+	return append(framed, body...)
+}
+
+// healthStatus is a HealthCheckResponse.
+func healthStatus(status byte) []byte {
+	if status == 0 {
+		return nil
+	}
+	return []byte{8, status}
+}
+
+// health answers as a gRPC server does.
+func health(status byte) func(*exchange2) {
+	return func(y *exchange2) {
+		y.answerGRPC()
+		y.data(false, message(healthStatus(status)))
+		y.headers(true, "grpc-status", "0")
+	}
+}
+
+// grpcCode answers with nothing but a status.
+func grpcCode(code, text string) func(*exchange2) {
+	return func(y *exchange2) {
+		y.headers(true, ":status", "200", "content-type", "application/grpc", "grpc-status", code, "grpc-message", text)
+	}
+}

@@ -1,0 +1,64 @@
+package kubelet_test
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
+)
+
+// TestVerdicts shows that the kubelet's unexported code is found and called in the right form.
+func TestVerdicts(t *testing.T) {
+	var agents []string
+	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		agents = append(agents, r.UserAgent())
+		switch r.URL.Path {
+		case "/warning":
+			http.Redirect(w, r, "http://elsewhere.example/", http.StatusFound)
+		case "/failure":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case "/errored":
+			w.Header().Set("Content-Length", "100")
+			io.WriteString(w, "short")
+		}
+	}))
+	defer application.Close()
+	ip, port, err := net.SplitHostPort(application.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := kubelet.New()
+	defer k.Close()
+	pod := &corev1.Pod{Status: corev1.PodStatus{PodIP: ip}}
+	for path, want := range map[string]kubelet.Verdict{
+		"/": kubelet.Success, "/warning": kubelet.Warning, "/failure": kubelet.Failure, "/errored": kubelet.Errored,
+	} {
+		handler := corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(int32(number))}
+		container := corev1.Container{
+			Name:          "app",
+			LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &handler}, TimeoutSeconds: 10},
+		}
+		if got, event := k.Probe(t.Context(), pod, container, "liveness"); got != want {
+			t.Errorf("probe of %s: %s (%s), want %s", path, got, event, want)
+		}
+		if got, message := k.Hook(t.Context(), pod, container, &corev1.LifecycleHandler{HTTPGet: &handler}); got != kubelet.Success {
+			t.Errorf("hook %s: %s (%s), want Success: a hook's status is ignored", path, got, message)
+		}
+	}
+	for _, agent := range agents {
+		if agent != "kube-probe/"+kubelet.Version && agent != "kube-lifecycle/"+kubelet.Version {
+			t.Errorf("user agent %q is not that of a release", agent)
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package fidelity_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// outcome is what came of one run of a scenario.
+type outcome struct {
+	verdicts []kubelet.Verdict
+	// messages are the kubelet's events.
+	messages []string
+	// seen is what the application saw, per connection.
+	seen []string
+	// warnings are the injector's.
+	warnings []string
+}
+
+// pod returns the scenario's pod, with the defaults of the API server.
+func (s *scenario) pod(p place) *corev1.Pod {
+	pod := &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Name: "app", Namespace: "default", UID: "7"},
+		Spec:       corev1.PodSpec{Containers: s.containers(p)},
+		Status:     corev1.PodStatus{PodIP: p.ip, PodIPs: []corev1.PodIP{{IP: p.ip}}},
+	}
+	if s.inits != nil {
+		pod.Spec.InitContainers = s.inits(p)
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			for _, kind := range kinds {
+				get := (*corev1.HTTPGetAction)(nil)
+				if probe := probeOf(&list[i], kind); probe != nil {
+					get = probe.HTTPGet
+				} else if hook := hookOf(&list[i], kind); hook != nil {
+					get = hook.HTTPGet
+				}
+				if get != nil && get.Path == "" {
+					get.Path = "/"
+				}
+			}
+		}
+	}
+	return pod
+}
+
+// direct asks the application without a mesh.
+func (s *scenario) direct(ctx context.Context, p place) (*outcome, error) {
+	pod := s.pod(p)
+	return s.run(ctx, p, pod, pod)
+}
+
+// through asks it as the kubelet does once the pod has been injected.
+func (s *scenario) through(ctx context.Context, p place, handlers *handlers) (o *outcome, err error) {
+	pod := s.pod(p)
+	injected, warnings, err := webhook.Inject(pod, webhook.Options{VirtualProbesPort: int32(p.virtual)})
+	if err != nil {
+		return nil, fmt.Errorf("inject: %w", err)
+	}
+	serve := handlers.here
+	if s.process {
+		serve = handlers.process
+	}
+	stop, err := serve(ctx, injected, p)
+	if err != nil {
+		return nil, fmt.Errorf("start the handler: %w", err)
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	if o, err = s.run(ctx, p, pod, injected); err == nil {
+		o.warnings = warnings
+	}
+	return o, err
+}
+
+// run asks what written has, as asked says it.
+func (s *scenario) run(ctx context.Context, p place, written, asked *corev1.Pod) (*outcome, error) {
+	app, err := start(ctx, p.ip, s.sites(p))
+	if err != nil {
+		return nil, fmt.Errorf("start the application: %w", err)
+	}
+	defer app.end()
+	k := kubelet.New()
+	defer k.Close()
+	o := &outcome{}
+	for _, list := range [][]corev1.Container{written.Spec.InitContainers, written.Spec.Containers} {
+		for i := range list {
+			for _, kind := range kinds {
+				if probeOf(&list[i], kind) == nil && hookOf(&list[i], kind) == nil {
+					continue
+				}
+				c, err := find(asked, list[i].Name)
+				if err != nil {
+					return nil, err
+				}
+				var verdict kubelet.Verdict
+				var message string
+				if hook := hookOf(c, kind); hook != nil {
+					verdict, message = k.Hook(ctx, asked, *c, hook)
+				} else {
+					verdict, message = k.Probe(ctx, asked, *c, kind)
+				}
+				o.verdicts = append(o.verdicts, verdict)
+				o.messages = append(o.messages, message)
+			}
+		}
+	}
+	k.Close()
+	app.settle()
+	o.seen = app.log()
+	return o, nil
+}
+
+func find(pod *corev1.Pod, name string) (*corev1.Container, error) {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i], nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("find container %s: it is not in the pod", name)
+}
+
+// requests is what the application saw that must be the same.
+func (s *scenario) requests(o *outcome) string {
+	switch {
+	case s.differs != "":
+		return ""
+	case s.apart && len(o.seen) > 0:
+		return lastRequest(o.seen)
+	}
+	return strings.Join(o.seen, "---\n")
+}
+
+// lastRequest of connections that were made until one was good.
+func lastRequest(seen []string) string {
+	for i := len(seen) - 1; i >= 0; i-- {
+		if strings.Contains(seen[i], "HTTP/") {
+			return seen[i]
+		}
+	}
+	return seen[0]
+}
+
+// wants returns the verdict for each ask.
+func (s *scenario) wants(n int) []kubelet.Verdict {
+	want := make([]kubelet.Verdict, n)
+	for i := range want {
+		want[i] = s.want[min(i, len(s.want)-1)]
+	}
+	return want
+}
+
+// places gives each scenario an address of its own.
+type places struct {
+	mu     sync.Mutex
+	prefix int
+	next   int
+	// from is the next port to try at each address.
+	from map[string]int
+}
+
+// newPlaces keeps out of the way of other runs on the machine.
+func newPlaces() *places { return &places{prefix: 64 + os.Getpid()%128, from: map[string]int{}} }
+
+// take returns a place for a pod, at an address that is shared if it is given.
+func (ps *places) take(at string) (place, error) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p := place{ip: at}
+	if at == "" {
+		p.ip = fmt.Sprintf("127.%d.%d.%d", ps.prefix, ps.next/250, 1+ps.next%250)
+		ps.next++
+	}
+	ports, err := ps.ports(p.ip, 5)
+	if err != nil {
+		return place{}, err
+	}
+	p.app, p.closed, p.more, p.virtual = ports[0], ports[1], [2]int{ports[2], ports[3]}, ports[4]
+	return p, nil
+}
+
+// ports finds free ones below those that the kernel hands out by itself.
+func (ps *places) ports(ip string, n int) ([]int, error) {
+	const first, last = 16000, 32000
+	if ps.from[ip] == 0 {
+		ps.from[ip] = first + os.Getpid()*37%8000
+	}
+	var ports []int
+	for ; len(ports) < n && ps.from[ip] < last; ps.from[ip]++ {
+		l, err := net.Listen("tcp", net.JoinHostPort(ip, strconv.Itoa(ps.from[ip])))
+		if err != nil {
+			continue
+		}
+		if err := l.Close(); err != nil {
+			return nil, err
+		}
+		ports = append(ports, ps.from[ip])
+	}
+	if len(ports) < n {
+		return nil, fmt.Errorf("find %d free ports of %s: there are %d", n, ip, len(ports))
+	}
+	return ports, nil
+}

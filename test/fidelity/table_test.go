@@ -1,0 +1,88 @@
+package fidelity_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
+)
+
+// table is docs/fidelity.md.
+type table struct {
+	body strings.Builder
+	// cases by what became of them
+	all, same, left, differ int
+	verdicts                map[kubelet.Verdict]int
+	reasons                 []string
+}
+
+func newTable() *table { return &table{verdicts: map[kubelet.Verdict]int{}} }
+
+func (t *table) group(title string) {
+	fmt.Fprintf(&t.body, "\n## %s\n\n| case | without a mesh | through the mesh | what the application sees |\n|---|---|---|---|\n", title)
+}
+
+// row of a scenario that ran.
+func (t *table) row(s *scenario, r *result) {
+	t.all++
+	requests := "the same"
+	switch {
+	case s.differs != "":
+		t.differ++
+		requests = s.differs
+		t.reasons = append(t.reasons, fmt.Sprintf("- %s: %s", s.name, s.differs))
+	case s.left:
+		t.left++
+		requests = "the same: left as it is, with a warning"
+	default:
+		t.same++
+	}
+	for _, v := range r.direct.verdicts {
+		t.verdicts[v]++
+	}
+	fmt.Fprintf(&t.body, "| %s | %s | %s | %s |\n", cell(s.name), verdicts(r.direct), verdicts(r.through), requests)
+}
+
+// verdicts in a row, equal ones once.
+func verdicts(o *outcome) string {
+	var texts []string
+	for _, v := range slices.Compact(slices.Clone(o.verdicts)) {
+		texts = append(texts, string(v))
+	}
+	return strings.Join(texts, ", ")
+}
+
+func (t *table) summary() string {
+	return fmt.Sprintf("%d cases: %d the same in verdict and request, %d left to the kubelet with a warning, %d the same in verdict alone; %d Success, %d Warning, %d Failure, %d Errored",
+		t.all, t.same, t.left, t.differ, t.verdicts[success], t.verdicts[warning], t.verdicts[failure], t.verdicts[errored])
+}
+
+// String returns the file.
+func (t *table) String() string {
+	return `# What the kubelet finds, without a mesh and through it
+
+Written by the test in ` + "`test/fidelity`" + `, with the kubelet's own code (Kubernetes 1.36.3: pkg/kubelet/prober, pkg/kubelet/lifecycle, pkg/probe).
+Each case runs twice: the kubelet asks the application itself, and then what the injector made of the pod, with the handler
+in between. The verdict must be the same, and so must be what the application sees: connections, the ClientHello, the
+request line, Host, all headers in their order, and the body. A hook's verdict is Success or Failure.
+
+` + t.summary() + `.
+
+What cannot be the same:
+
+` + strings.Join(append(t.reasons, elsewhereDiffers...), "\n") + "\n" + t.body.String()
+}
+
+// elsewhereDiffers is what the table does not show.
+var elsewhereDiffers = []string{
+	"- the text of the kubelet's event: for a Failure it names the status that the handler sends; the reason is in the agent's log",
+	"- the user agent of gRPC: `kube-probe/<version>` is the kubelet's, `grpc-go/<version>` behind it the agent's",
+	"- the ClientHello, where kubelet and agent were built by different versions of Go",
+	"- where a connection comes from: the pod's own address, and not the node's",
+}
+
+// cell makes text fit a table.
+func cell(text string) string {
+	return strings.NewReplacer("|", "&#124;", "<", "&lt;", ">", "&gt;", "*", `\*`, "_", `\_`, "`", "&#96;", "$", `\$`, "\\", `\\`).Replace(text)
+}
