@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -140,8 +141,10 @@ func (in *injection) prepare(pod *corev1.Pod) error {
 	return err
 }
 
+// warn keeps to one line, whatever stands in the pod.
 func (in *injection) warn(format string, args ...any) {
-	in.warnings = append(in.warnings, fmt.Sprintf(format, args...))
+	words := strings.FieldsFunc(fmt.Sprintf(format, args...), unicode.IsControl)
+	in.warnings = append(in.warnings, strings.Join(words, " "))
 }
 
 // unwanted returns why a pod gets no sidecar, "" if it gets one.

@@ -54,6 +54,41 @@ func FuzzInject(f *testing.F) {
 	})
 }
 
+// FuzzProbe is the same for one pod with whatever somebody may write where it matters.
+func FuzzProbe(f *testing.F) {
+	f.Add("app", "/healthz?x=1", "http", int32(80), int32(1), "Host", "web.example", "9800", "shop.v1.Orders", true)
+	f.Add("app-liveness", "a b$(HOME)ä\n", "80", int32(9000), int32(0), "", "\x00", "", "a/b $$", false)
+	f.Add("kuma-sidecar", "//h/%zz", "", int32(-1), int32(-7), "A", "b", "9000-9020", "", true)
+	f.Fuzz(func(t *testing.T, name, path, portName string, port, timeout int32, header, value, list, service string, native bool) {
+		probe := func(h corev1.ProbeHandler) *corev1.Probe {
+			return &corev1.Probe{ProbeHandler: h, TimeoutSeconds: timeout}
+		}
+		get := &corev1.HTTPGetAction{Path: path, Port: intstr.FromString(portName), HTTPHeaders: []corev1.HTTPHeader{{Name: header, Value: value}}}
+		pod := &corev1.Pod{Spec: corev1.PodSpec{
+			InitContainers: []corev1.Container{{Name: "a" + name, RestartPolicy: new(corev1.ContainerRestartPolicy(value))}},
+			Containers: []corev1.Container{{
+				Name: name, Ports: []corev1.ContainerPort{{Name: portName, ContainerPort: port}},
+				StartupProbe:   probe(corev1.ProbeHandler{HTTPGet: get}),
+				LivenessProbe:  probe(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(port), Host: list}}),
+				ReadinessProbe: probe(corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: port, Service: &service}}),
+				Lifecycle:      &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: get.DeepCopy()}},
+			}},
+		}}
+		pod.Annotations = map[string]string{
+			header: value, mesh.AnnotationExcludeInboundPorts: list, mesh.AnnotationVirtualProbes: "enabled",
+		}
+		text, err := json.Marshal(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		form := webhook.Container
+		if native {
+			form = webhook.Native
+		}
+		checkProperties(t, text, form)
+	})
+}
+
 // checkProperties injects a document and checks what holds of every pod. It returns false if the pod is refused.
 func checkProperties(t *testing.T, document []byte, form webhook.Form) bool {
 	t.Helper()
