@@ -1,0 +1,54 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// TestArgumentsOfInjectedPods parses what the injector writes into sidecars, in the golden files of webhook.
+func TestArgumentsOfInjectedPods(t *testing.T) {
+	type container struct {
+		Name      string
+		Args      []string
+		Lifecycle struct {
+			PostStart struct{ Exec struct{ Command []string } }
+		}
+	}
+	files, err := filepath.Glob("../../testdata/inject/*/native.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no injected pods: %v", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pod struct {
+			Spec struct{ InitContainers []container }
+		}
+		if err := yaml.Unmarshal(text, &pod); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		found := false
+		for _, c := range pod.Spec.InitContainers {
+			if c.Name != "kuma-sidecar" {
+				continue
+			}
+			found = true
+			for _, args := range [][]string{c.Args, c.Lifecycle.PostStart.Exec.Command[1:]} {
+				cmd, rest, err := newCommand().Find(args)
+				if err != nil || !cmd.Runnable() {
+					t.Errorf("%s: %q: no such command: %v", file, args, err)
+				} else if err := cmd.ParseFlags(rest); err != nil {
+					t.Errorf("%s: %q: %v", file, args, err)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("%s has no sidecar", file)
+		}
+	}
+}

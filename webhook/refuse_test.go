@@ -1,0 +1,133 @@
+package webhook_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+func TestBadPods(t *testing.T) {
+	const dead = "port 9000 cannot be the virtual probes' port: container app has it; nor is one from 9001 to 9020 free"
+	var all []string
+	for port := 9000; port <= 9020; port++ {
+		all = append(all, fmt.Sprintf("{containerPort: %d}", port))
+	}
+	full := "ports: [" + strings.Join(all, ", ") + "]"
+	tests := map[string]struct {
+		pod  *corev1.Pod
+		want string
+	}{
+		"virtual-probes":             {podWith(`kuma.io/virtual-probes: maybe`, ""), `metadata.annotations["kuma.io/virtual-probes"]: "maybe": must be enabled or disabled`},
+		"virtual-probes empty":       {podWith(`kuma.io/virtual-probes: ""`, ""), `metadata.annotations["kuma.io/virtual-probes"]: must be enabled`},
+		"port no number":             {podWith(`kuma.io/virtual-probes-port: http`, ""), `metadata.annotations["kuma.io/virtual-probes-port"]: "http": must be a port`},
+		"port 0":                     {podWith(`kuma.io/virtual-probes-port: "0"`, ""), `"0": must be a port`},
+		"port too high":              {podWith(`kuma.io/virtual-probes-port: "65536"`, ""), `"65536": must be a port`},
+		"port with space":            {podWith(`kuma.io/virtual-probes-port: " 9000"`, ""), `must be a port`},
+		"range without end":          {podWith(`kuma.io/virtual-probes-port-range: "9000"`, ""), `metadata.annotations["kuma.io/virtual-probes-port-range"]: "9000": must be two ports`},
+		"range backwards":            {podWith(`kuma.io/virtual-probes-port-range: 9020-9000`, ""), `must be two ports`},
+		"range of names":             {podWith(`kuma.io/virtual-probes-port-range: a-b`, ""), `must be two ports`},
+		"exclude inbound":            {podWith(`traffic.kuma.io/exclude-inbound-ports: "80,http"`, ""), `metadata.annotations["traffic.kuma.io/exclude-inbound-ports"]: "80,http": must be ports`},
+		"exclude inbound comma":      {podWith(`traffic.kuma.io/exclude-inbound-ports: "80,"`, ""), `must be ports`},
+		"exclude outbound":           {podWith(`traffic.kuma.io/exclude-outbound-ports: "0"`, ""), `metadata.annotations["traffic.kuma.io/exclude-outbound-ports"]: "0": must be ports`},
+		"server first":               {podWith(`sonde.dev/server-first-ports: mysql`, ""), `metadata.annotations["sonde.dev/server-first-ports"]: "mysql": must be ports`},
+		"drain time":                 {podWith(`kuma.io/sidecar-drain-time: soon`, ""), `metadata.annotations["kuma.io/sidecar-drain-time"]: "soon": must be a duration`},
+		"drain time 0":               {podWith(`kuma.io/sidecar-drain-time: 0s`, ""), `must be a duration from 1s to 1h`},
+		"mesh":                       {podWith(`kuma.io/mesh: My_Mesh`, ""), `metadata.annotations["kuma.io/mesh"]: "My_Mesh": must be the name of a mesh`},
+		"injection":                  {podWith(`kuma.io/sidecar-injection: "yes"`, ""), `metadata.annotations["kuma.io/sidecar-injection"]: "yes": must be enabled or disabled`},
+		"injection as label":         {parse(`{metadata: {labels: {kuma.io/sidecar-injection: "no"}}}`), `metadata.labels["kuma.io/sidecar-injection"]: "no": must be enabled or disabled`},
+		"own injection":              {podWith(`sonde.dev/sidecar-injection: "1"`, ""), `metadata.annotations["sonde.dev/sidecar-injection"]: "1": must be`},
+		"label and annotation":       {parse(`{metadata: {labels: {kuma.io/mesh: a}, annotations: {kuma.io/mesh: b}}}`), `metadata.annotations["kuma.io/mesh"]: "b": the label of the same name says "a"`},
+		"asked port is declared":     {podWith(`kuma.io/virtual-probes-port: "8080"`, "ports: [{containerPort: 8080}]"), `metadata.annotations["kuma.io/virtual-probes-port"]: port 8080 cannot be the virtual probes' port: container app has it`},
+		"asked port is probed":       {podWith(`kuma.io/virtual-probes-port: "8080"`, "livenessProbe: {tcpSocket: {port: 8080}}"), `containers[app].livenessProbe asks it`},
+		"asked port is hooked":       {podWith(`kuma.io/virtual-probes-port: "8080"`, "lifecycle: {preStop: {httpGet: {port: 8080}}}"), `containers[app].lifecycle.preStop asks it`},
+		"asked port is redirection":  {podWith(`kuma.io/virtual-probes-port: "15006"`, ""), `port 15006 cannot be the virtual probes' port: it is kept for redirection`},
+		"asked port is outbound":     {podWith(`kuma.io/virtual-probes-port: "15001"`, ""), `kept for redirection`},
+		"asked port is readiness":    {podWith(`kuma.io/virtual-probes-port: "15022"`, ""), `kept for the readiness`},
+		"asked port is metrics":      {podWith(`kuma.io/virtual-probes-port: "9902"`, ""), `kept for the metrics`},
+		"no spare port":              {podWith("", full), dead},
+		"reserved port declared":     {podWith("", "ports: [{containerPort: 15006}]"), `containers[app].ports: port 15006 is kept for redirection`},
+		"container kuma-sidecar":     {parse("spec: {containers: [{name: app}, {name: kuma-sidecar, image: theirs}]}"), `containers[kuma-sidecar]: this container is not one that Sonde has put there`},
+		"init kuma-sidecar ends":     {parse("spec: {containers: [{name: app}], initContainers: [{name: kuma-sidecar}]}"), `containers[kuma-sidecar]: this container is not`},
+		"container kuma-init":        {parse("spec: {containers: [{name: app}], initContainers: [{name: kuma-init}]}"), `containers[kuma-init]: this container is not`},
+		"volume":                     {parse("spec: {containers: [{name: app}], volumes: [{name: sonde-work}]}"), `spec.volumes[sonde-work]: this name is kept`},
+		"two of a name":              {parse("spec: {containers: [{name: app}], initContainers: [{name: app}]}"), `containers[app]: two containers have this name`},
+		"no container":               {parse("spec: {}"), `spec.containers: there is none`},
+		"several mistakes, the last": {podWith(`kuma.io/virtual-probes: x, traffic.kuma.io/exclude-inbound-ports: z`, ""), `exclude-inbound-ports`},
+		"table too large": {
+			podWith("", "livenessProbe: {httpGet: {port: 80, path: /"+strings.Repeat("a", mesh.MaxProbeTable)+"}}"),
+			fmt.Sprintf("take %d bytes of environment", len(mesh.EnvProbeTable)+1+mesh.MaxProbeTable+len(`[{"id":"app-liveness","container":"app","type":"liveness","timeoutSeconds":1,"httpGet":{"path":"/","port":80,"scheme":"HTTP"}}]`)),
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			injected, _, err := webhook.Inject(tc.pod, webhook.Options{})
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Inject() = %v, want %q", err, tc.want)
+			}
+			if injected != nil {
+				t.Error("Inject returns a pod beside an error")
+			}
+		})
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	tests := map[string]struct {
+		options webhook.Options
+		want    string
+	}{
+		"sidecar":        {webhook.Options{Sidecar: "pod"}, `--sidecar: "pod": must be native or container`},
+		"image":          {webhook.Options{Image: "a b"}, `--image: "a b"`},
+		"mesh":           {webhook.Options{Mesh: "a.b"}, `--mesh: "a.b"`},
+		"port":           {webhook.Options{VirtualProbesPort: 65536}, `--virtual-probes-port: 65536: must be a port`},
+		"negative port":  {webhook.Options{VirtualProbesPort: -1}, `--virtual-probes-port: -1`},
+		"address":        {webhook.Options{ControlPlane: "cp"}, `--cp-address: "cp": must be host:port`},
+		"no host":        {webhook.Options{ControlPlane: ":5678"}, `--cp-address`},
+		"no PEM":         {webhook.Options{ControlPlaneCA: "hello"}, `--cp-ca-file: must hold PEM certificates`},
+		"key beside":     {webhook.Options{ControlPlaneCA: caText(t) + private}, `--cp-ca-file: block 2 is "PRIVATE KEY"`},
+		"no certificate": {webhook.Options{ControlPlaneCA: strings.ReplaceAll(private, "PRIVATE KEY", "CERTIFICATE")}, `--cp-ca-file: block 1`},
+		"text behind":    {webhook.Options{ControlPlaneCA: caText(t) + "hello"}, `--cp-ca-file: must hold`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, _, err := webhook.Inject(podWith("", ""), tc.options); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Inject() = %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// caText returns a certificate.
+func caText(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
