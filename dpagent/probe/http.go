@@ -112,7 +112,7 @@ func (a *httpAsker) ask(ctx context.Context, userAgent string) result {
 	case status < http.StatusOK || status >= http.StatusBadRequest:
 		return result{verdict: Failure, status: status, reason: fmt.Sprintf("HTTP probe failed with statuscode: %d", status)}
 	case status >= http.StatusMultipleChoices:
-		return result{verdict: Warning, reason: fmt.Sprintf("the application answered %d, and is not followed to another host", status)}
+		return result{verdict: Warning, reason: fmt.Sprintf("the application answered %d, which is not followed", status)}
 	}
 	return result{verdict: Success}
 }

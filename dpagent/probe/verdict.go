@@ -106,7 +106,7 @@ func (r result) tell(w http.ResponseWriter) {
 		header["Content-Length"] = []string{strconv.Itoa(erroredLength)}
 		w.WriteHeader(status)
 		body = "errored: " + body
-		_, _ = w.Write([]byte(body[:min(len(body), erroredLength/2)])) // the caller is gone: nobody to tell
+		_, _ = w.Write([]byte(body[:min(len(body), erroredLength-1)])) // the caller is gone: nobody to tell
 		return
 	}
 	w.WriteHeader(status)
