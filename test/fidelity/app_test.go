@@ -2,7 +2,6 @@ package fidelity_test
 
 import (
 	"bufio"
-	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -35,9 +34,8 @@ type site struct {
 
 // application is what a pod's containers run, for one run of a scenario. It keeps all that it is sent.
 type application struct {
-	ctx  context.Context
-	stop context.CancelFunc
-	ip   string
+	ip    string
+	ended chan struct{}
 
 	owned sync.WaitGroup
 	mu    sync.Mutex
@@ -56,9 +54,8 @@ type record struct {
 }
 
 // start listens on every site.
-func start(ctx context.Context, ip string, sites []site) (*application, error) {
-	a := &application{ip: ip, open: map[net.Conn]bool{}, barriers: map[string]chan struct{}{}, accepted: map[int]int{}}
-	a.ctx, a.stop = context.WithCancel(ctx)
+func start(ip string, sites []site) (*application, error) {
+	a := &application{ip: ip, ended: make(chan struct{}), open: map[net.Conn]bool{}, barriers: map[string]chan struct{}{}, accepted: map[int]int{}}
 	for _, s := range sites {
 		if s.late > 0 {
 			a.owned.Go(func() {
@@ -108,7 +105,7 @@ func (a *application) accept(conn net.Conn) *record {
 	if barrier := a.barriers[from]; barrier != nil {
 		delete(a.barriers, from)
 		close(barrier)
-		conn.Close()
+		_ = conn.Close() // nobody reads it
 		return nil
 	}
 	a.open[conn] = true
@@ -149,7 +146,7 @@ func (a *application) barrier(address string) {
 	if err != nil {
 		return // a full backlog
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // it has no more to do
 	select {
 	case <-passed:
 	case <-time.After(10 * time.Second):
@@ -158,13 +155,13 @@ func (a *application) barrier(address string) {
 
 // end stops all of it.
 func (a *application) end() {
-	a.stop()
+	close(a.ended)
 	a.mu.Lock()
 	for _, l := range a.listeners {
-		l.Close()
+		_ = l.Close() // the next bind would tell
 	}
 	for conn := range a.open {
-		conn.Close()
+		_ = conn.Close() // as it may be already
 	}
 	a.mu.Unlock()
 	a.owned.Wait()
@@ -177,7 +174,7 @@ func (a *application) wait(d time.Duration) bool {
 	select {
 	case <-timer.C:
 		return true
-	case <-a.ctx.Done():
+	case <-a.ended:
 		return false
 	}
 }
@@ -198,7 +195,7 @@ func (a *application) serve(s site, conn net.Conn, r *record) {
 		a.mu.Lock()
 		delete(a.open, conn)
 		a.mu.Unlock()
-		conn.Close()
+		_ = conn.Close() // as it may be already
 	}()
 	note := func(format string, values ...any) {
 		a.mu.Lock()
@@ -216,7 +213,7 @@ func (a *application) serve(s site, conn net.Conn, r *record) {
 	}
 	if s.tls != nil {
 		secure := tls.Server(conn, withHello(s.tls, note))
-		if err := secure.HandshakeContext(a.ctx); err != nil {
+		if err := secure.Handshake(); err != nil {
 			return
 		}
 		x.conn = secure
@@ -321,14 +318,14 @@ func (x *exchange) reply(code int, body string, headers ...string) {
 // close ends the connection.
 func (x *exchange) close() {
 	x.closed = true
-	x.conn.Close()
+	_ = x.conn.Close() // the other side may have
 }
 
 // reset breaks the connection.
 func (x *exchange) reset() {
 	x.closed = true
 	_ = x.tcp.SetLinger(0)
-	x.tcp.Close()
+	_ = x.tcp.Close() // as above
 }
 
 // hang does nothing until the other side has gone.

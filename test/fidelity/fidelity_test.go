@@ -66,12 +66,13 @@ type result struct {
 
 // TestGoldenFidelity is named for `make golden`.
 func TestGoldenFidelity(t *testing.T) {
+	t.Parallel()
 	program, err := buildAgent(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := &handlers{program: program}
-	ps := newPlaces()
+	ps := newPlaces(0)
 	var all [][]scenario
 	results := map[*scenario]*result{}
 	var running errgroup.Group
@@ -95,7 +96,7 @@ func TestGoldenFidelity(t *testing.T) {
 
 // run tries a scenario. Its problems are in r.
 func (r *result) run(ctx context.Context, s *scenario, ps *places, h *handlers) {
-	for try := 0; try < tries; try++ {
+	for range tries {
 		var p place
 		if p, r.err = ps.take(s.at); r.err != nil {
 			return

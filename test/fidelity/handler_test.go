@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -103,31 +104,58 @@ func (h *handlers) process(ctx context.Context, pod *corev1.Pod, p place) (stop 
 	if err != nil {
 		return nil, err
 	}
+	if err := h.ready(ctx, agent, p); err != nil {
+		return nil, err
+	}
+	return agent.stop, nil
+}
+
+// ready waits until an agent listens.
+func (handlers) ready(ctx context.Context, a *agent, p place) error {
 	address := net.JoinHostPort(p.ip, strconv.Itoa(p.virtual))
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		dialer := net.Dialer{Timeout: time.Second}
 		conn, err := dialer.DialContext(ctx, "tcp", address)
 		if err == nil {
-			conn.Close()
-			return agent.stop, nil
+			return conn.Close()
 		}
 		select {
-		case err := <-agent.ended:
-			return nil, fmt.Errorf("sonde-dp probes: %w\n%s", err, agent.log.String())
+		case <-a.ended:
+			return fmt.Errorf("sonde-dp probes: %w\n%s", a.err, a.log.String())
 		case <-time.After(10 * time.Millisecond):
 		}
-		if time.Now().After(deadline) {
-			_ = agent.stop() // what is below says more
-			return nil, fmt.Errorf("wait for sonde-dp probes: %s\n%s", address, agent.log.String())
-		}
 	}
+	_ = a.stop() // what is below says more
+	return fmt.Errorf("wait for sonde-dp probes: %s\n%s", address, a.log.String())
 }
 
 // agent is a running sonde-dp probes.
 type agent struct {
 	command *exec.Cmd
-	log     strings.Builder
-	ended   chan error
+	log     safeLog
+	// ended is closed when err is set.
+	ended chan struct{}
+	err   error
+}
+
+// safeLog is written while it is read.
+type safeLog struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// Write appends.
+func (l *safeLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// String returns what has been written so far.
+func (l *safeLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func (h *handlers) start(ctx context.Context, pod *corev1.Pod) (*agent, error) {
@@ -135,7 +163,7 @@ func (h *handlers) start(ctx context.Context, pod *corev1.Pod) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &agent{ended: make(chan error, 1)}
+	a := &agent{ended: make(chan struct{})}
 	a.command = exec.CommandContext(ctx, h.program, "probes", "--virtual-probes-port="+strconv.Itoa(port))
 	a.command.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 	for _, name := range []string{"http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy"} {
@@ -148,7 +176,10 @@ func (h *handlers) start(ctx context.Context, pod *corev1.Pod) (*agent, error) {
 	if err := a.command.Start(); err != nil {
 		return nil, err
 	}
-	go func() { a.ended <- a.command.Wait() }()
+	go func() {
+		a.err = a.command.Wait()
+		close(a.ended)
+	}()
 	return a, nil
 }
 
@@ -156,8 +187,8 @@ func (a *agent) stop() error {
 	if err := a.command.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	if err := <-a.ended; err != nil {
-		return fmt.Errorf("end sonde-dp probes: %w\n%s", err, a.log.String())
+	if <-a.ended; a.err != nil {
+		return fmt.Errorf("end sonde-dp probes: %w\n%s", a.err, a.log.String())
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -87,7 +88,7 @@ func (s *scenario) through(ctx context.Context, p place, handlers *handlers) (o 
 
 // run asks what written has, as asked says it.
 func (s *scenario) run(ctx context.Context, p place, written, asked *corev1.Pod) (*outcome, error) {
-	app, err := start(ctx, p.ip, s.sites(p))
+	app, err := start(p.ip, s.sites(p))
 	if err != nil {
 		return nil, fmt.Errorf("start the application: %w", err)
 	}
@@ -147,9 +148,9 @@ func (s *scenario) requests(o *outcome) string {
 
 // lastRequest of connections that were made until one was good.
 func lastRequest(seen []string) string {
-	for i := len(seen) - 1; i >= 0; i-- {
-		if strings.Contains(seen[i], "HTTP/") {
-			return seen[i]
+	for _, text := range slices.Backward(seen) {
+		if strings.Contains(text, "HTTP/") {
+			return text
 		}
 	}
 	return seen[0]
@@ -173,8 +174,10 @@ type places struct {
 	from map[string]int
 }
 
-// newPlaces keeps out of the way of other runs on the machine.
-func newPlaces() *places { return &places{prefix: 64 + os.Getpid()%128, from: map[string]int{}} }
+// newPlaces keeps out of the way of other tests, by their number, and of other runs on the machine.
+func newPlaces(test int) *places {
+	return &places{prefix: 2 + (os.Getpid()*2+test)%250, from: map[string]int{}}
+}
 
 // take returns a place for a pod, at an address that is shared if it is given.
 func (ps *places) take(at string) (place, error) {

@@ -31,15 +31,6 @@ func (p place) url(scheme string, port int, path string) string {
 	return scheme + "://" + net.JoinHostPort(p.ip, strconv.Itoa(port)) + path
 }
 
-// ask is one question of the kubelet.
-type ask struct {
-	// container is the index in containers, or with init in init containers.
-	container int
-	init      bool
-	// kind is liveness, readiness, startup, postStart or preStop.
-	kind string
-}
-
 // scenario is an application, a pod that is made for it, and what the kubelet makes of it.
 type scenario struct {
 	name string
@@ -47,9 +38,8 @@ type scenario struct {
 	containers, inits func(place) []corev1.Container
 	// sites of the application.
 	sites func(place) []site
-	// asks in their order. Default: each probe and hook of each container.
-	asks []ask
-	// want is the verdict of the kubelet without a mesh for each ask; the last holds for all that follow.
+	// want is the verdict of the kubelet without a mesh for each probe and hook, init containers first, then in the order of
+	// the table; the last holds for all that follow.
 	want []kubelet.Verdict
 	// at is the pod's address, if it must be a certain one.
 	at string

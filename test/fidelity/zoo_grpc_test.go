@@ -3,6 +3,7 @@ package fidelity_test
 import (
 	"crypto/tls"
 	"fmt"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,7 +30,7 @@ func grpcs() (z zoo) {
 	}
 	for code := range 18 {
 		if code > 0 {
-			add(fmt.Sprint("code ", code), failure, grpcCode(fmt.Sprint(code), "a reason"))
+			add(fmt.Sprint("code ", code), failure, grpcCode(strconv.Itoa(code), "a reason"))
 		}
 	}
 	add("code 0 without a message", failure, grpcCode("0", ""))

@@ -2,6 +2,7 @@ package fidelity_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -217,7 +218,7 @@ func headers() (z zoo) {
 
 func many(n int) (list []corev1.HTTPHeader) {
 	for i := range n {
-		list = append(list, header(fmt.Sprintf("X-%d", i*7919%n), fmt.Sprint(i)))
+		list = append(list, header(fmt.Sprintf("X-%d", i*7919%n), strconv.Itoa(i)))
 	}
 	return list
 }

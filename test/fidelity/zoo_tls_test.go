@@ -190,7 +190,7 @@ func noTLS() (z zoo) {
 		return site{port: p.app, tls: &tls.Config{Certificates: certificates().valid}, answer: func(x *exchange) {
 			x.raw("HTTP/1.1 200 OK\r\n\r\nshort")
 			x.closed = true
-			x.tcp.Close()
+			_ = x.tcp.Close() // without close_notify
 		}}
 	})
 	add("http to a port of TLS", failure, patience, http1, func(p place) site {

@@ -40,6 +40,7 @@ type prober struct{ _ [0]byte }
 //go:linkname newProber k8s.io/kubernetes/pkg/kubelet/prober.newProber
 func newProber(kubecontainer.CommandRunner, record.EventRecorderLogger) *prober
 
+//nolint:revive // the receiver comes first
 //go:linkname runProber k8s.io/kubernetes/pkg/kubelet/prober.(*prober).probe
 func runProber(*prober, context.Context, probeType, *corev1.Pod, corev1.PodStatus, corev1.Container, kubecontainer.ContainerID) (results.Result, error)
 

@@ -26,7 +26,7 @@ func TestVerdicts(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		case "/errored":
 			w.Header().Set("Content-Length", "100")
-			io.WriteString(w, "short")
+			_, _ = io.WriteString(w, "short") // the length says more
 		}
 	}))
 	defer application.Close()

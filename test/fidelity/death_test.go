@@ -1,0 +1,174 @@
+package fidelity_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// changes are what the kubelet has decided.
+type changes struct {
+	mu     sync.Mutex
+	failed []kubelet.Change
+	passed map[kubelet.Change]bool
+}
+
+func (c *changes) add(change kubelet.Change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if change.Passed {
+		c.passed[change] = true
+	} else if c.passed[kubelet.Change{Container: change.Container, Kind: change.Kind, Passed: true}] {
+		c.failed = append(c.failed, change) // a container that has never been ready begins so
+	}
+}
+
+func (c *changes) count() (passed, failed int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.passed), len(c.failed)
+}
+
+// TestDeathOfTheAgent kills the agent's worker twenty times in a minute: the kubelet restarts nothing, and finds no
+// container unready, at thresholds of one failure.
+func TestDeathOfTheAgent(t *testing.T) {
+	t.Parallel()
+	program, err := buildAgent(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := newPlaces(1).take("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	app, err := start(p.ip, []site{{port: p.app, answer: ok}, {port: p.more[0], answer2: health(1)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer app.end()
+	injected, _, err := webhook.Inject(mortal(p), webhook.Options{VirtualProbesPort: int32(p.virtual)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &handlers{program: program}
+	agent, err := h.start(t.Context(), injected)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = agent.command.Process.Kill() // it may have ended
+		<-agent.ended
+	}()
+	if err := h.ready(t.Context(), agent, p); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	seen := &changes{passed: map[kubelet.Change]bool{}}
+	var owned sync.WaitGroup
+	defer owned.Wait()
+	defer cancel()
+	owned.Go(func() { kubelet.Watch(ctx, probesOf(injected), seen.add) })
+
+	const probes, kills = 6, 20
+	eventually(t, "all probes pass", func() bool { passed, _ := seen.count(); return passed == probes })
+	var killed int
+	for range kills {
+		var worker int
+		eventually(t, "there is a worker", func() bool {
+			worker = childOf(t, agent.command.Process.Pid)
+			return worker != 0 && worker != killed
+		})
+		if err := syscall.Kill(worker, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		killed = worker
+		app.wait(700 * time.Millisecond) // probes come each second: at another moment each time
+	}
+	k := kubelet.New()
+	defer k.Close()
+	eventually(t, "a probe passes after the last death", func() bool {
+		c, err := find(injected, "web")
+		if err != nil {
+			t.Fatal(err)
+		}
+		verdict, _ := k.Probe(ctx, injected, *c, "liveness")
+		return verdict == kubelet.Success
+	})
+	if _, failed := seen.count(); failed > 0 {
+		t.Errorf("the kubelet found %v after %d deaths of the worker:\n%s", seen.failed, kills, agent.log.String())
+	}
+	// This test sees what it looks for: without the guard, the same probes fail.
+	if err := agent.command.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "probes fail without an agent", func() bool { _, failed := seen.count(); return failed == probes })
+}
+
+// mortal is a pod whose containers do not survive one failure.
+func mortal(p place) *corev1.Pod {
+	s := scenario{containers: func(place) []corev1.Container {
+		probe := func(h corev1.ProbeHandler) *corev1.Probe {
+			return &corev1.Probe{ProbeHandler: h, TimeoutSeconds: 10, PeriodSeconds: 1, FailureThreshold: 1, SuccessThreshold: 1}
+		}
+		health := grpcHealth(p, "")
+		health.GRPC.Port = int32(p.more[0])
+		return []corev1.Container{
+			{Name: "web", LivenessProbe: probe(get(p, "/")), ReadinessProbe: probe(get(p, "/ready"))},
+			{Name: "tcp", LivenessProbe: probe(tcpSocket(port(p.app))), ReadinessProbe: probe(tcpSocket(port(p.app)))},
+			{Name: "grpc", LivenessProbe: probe(health), ReadinessProbe: probe(health)},
+		}
+	}}
+	return s.pod(p)
+}
+
+// probesOf leaves out the sidecar, whose own probes need Envoy.
+func probesOf(pod *corev1.Pod) *corev1.Pod {
+	pod = pod.DeepCopy()
+	pod.Spec.InitContainers = nil
+	return pod
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !holds(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("after a minute, it does not hold that %s", what)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// childOf returns a child process that is alive, 0 if there is none.
+func childOf(t *testing.T, parent int) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue // it has ended
+		}
+		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		if len(fields) > 1 && fields[1] == strconv.Itoa(parent) && fields[0] != "Z" {
+			return pid
+		}
+	}
+	return 0
+}
