@@ -64,8 +64,8 @@ func readFile(path string, stdin io.Reader) (data []byte, err error) {
 	return data, nil
 }
 
-// splitYAML cuts at lines that begin with ---, which are markers wherever they stand: YAML forbids them within a document.
-// What follows on such a line belongs to the next document.
+// splitYAML cuts at lines that begin with --- or ..., which are markers wherever they stand: YAML forbids them within a
+// document. What follows a --- on its line belongs to the next document.
 func splitYAML(data []byte) (texts [][]byte) {
 	data = bytes.TrimPrefix(data, []byte("\uFEFF"))
 	var text []byte
@@ -75,15 +75,26 @@ func splitYAML(data []byte) (texts [][]byte) {
 		}
 	}
 	for line := range bytes.Lines(data) {
-		rest, marker := bytes.CutPrefix(line, []byte("---"))
-		if marker && (len(rest) == 0 || strings.ContainsRune(" \t\r\n", rune(rest[0]))) {
+		if rest, ok := marker(line, "---"); ok {
 			flush()
-			text, line = nil, bytes.TrimLeft(rest, " \t\r\n")
+			text, line = nil, rest
+		} else if rest, ok := marker(line, "..."); ok {
+			flush()
+			text, line = nil, rest
 		}
 		text = append(text, line...)
 	}
 	flush()
 	return texts
+}
+
+// marker returns what follows a marker on its line.
+func marker(line []byte, mark string) (rest []byte, ok bool) {
+	rest, ok = bytes.CutPrefix(line, []byte(mark))
+	if !ok || len(rest) > 0 && !strings.ContainsRune(" \t\r\n", rune(rest[0])) {
+		return nil, false
+	}
+	return bytes.TrimLeft(rest, " \t\r\n"), true
 }
 
 // splitJSON cuts a text that is a stream of JSON objects. Everything else is one document.
@@ -108,6 +119,9 @@ func isJSON(text []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(text), []
 
 // toJSON returns nil for a document without content. A key that comes twice is an error, since one value would be lost.
 func toJSON(text []byte) ([]byte, error) {
+	if !hasContent(text) {
+		return nil, nil
+	}
 	if isJSON(text) && json.Valid(text) {
 		var object map[string]any
 		duplicates, err := sigsjson.UnmarshalStrict(text, &object)
@@ -118,6 +132,16 @@ func toJSON(text []byte) ([]byte, error) {
 		return nil, err
 	}
 	return body, nil
+}
+
+// hasContent says whether a text is more than comments and directives.
+func hasContent(text []byte) bool {
+	for line := range bytes.Lines(text) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && line[0] != '%' {
+			return true
+		}
+	}
+	return false
 }
 
 // keys is a document as maps, lists and scalars, numbers as they are written.
