@@ -1,6 +1,7 @@
 package guard_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -98,7 +99,7 @@ func TestHookWaitsForAWorker(t *testing.T) {
 	g.kill()
 	eventually(t, 5*time.Second, func() error {
 		if !strings.Contains(g.logs.String(), "worker ended") {
-			return fmt.Errorf("the guard has not noticed")
+			return errors.New("the guard has not noticed")
 		}
 		return nil
 	})
@@ -237,7 +238,7 @@ func TestSignalWhileNoWorkerRuns(t *testing.T) {
 	eventually(t, 20*time.Second, func() error {
 		g.kill()
 		if len(g.workers()) > 0 {
-			return fmt.Errorf("a worker runs")
+			return errors.New("a worker runs")
 		}
 		return nil
 	})

@@ -39,6 +39,9 @@ func (l *logs) String() string {
 	return l.b.String()
 }
 
+// files is the limit of file descriptors, so that a flood needs few.
+const files = 200
+
 // guarded is a guard with its workers.
 type guarded struct {
 	t       testing.TB
@@ -57,7 +60,7 @@ func startGuard(t testing.TB, role string) *guarded {
 func startAt(t testing.TB, role, address string) *guarded {
 	t.Helper()
 	g := &guarded{t: t, ended: make(chan struct{}), logs: &logs{}, address: address, hooks: filepath.Join(t.TempDir(), "hooks")}
-	g.cmd = exec.Command(os.Args[0])
+	g.cmd = exec.Command("sh", "-c", fmt.Sprintf("ulimit -n %d && exec %s", files, os.Args[0]))
 	g.cmd.Env = append(os.Environ(), roleEnv+"="+role, addressEnv+"="+g.address, hooksEnv+"="+g.hooks)
 	g.cmd.Stderr = g.logs
 	g.start()

@@ -2,7 +2,6 @@ package parent
 
 import (
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
@@ -105,16 +104,7 @@ type source struct {
 	ip    [16]byte
 }
 
-func sourceOf(c *conn) source {
-	s := source{probe: c.probe}
-	switch a := c.remote.(type) {
-	case *syscall.SockaddrInet4:
-		copy(s.ip[:], a.Addr[:])
-	case *syscall.SockaddrInet6:
-		s.ip = a.Addr
-	}
-	return s
-}
+func sourceOf(c *conn) source { return source{probe: c.probe, ip: c.remote.ip} }
 
 // shed makes room in a flood: by the oldest connection of the source that has the most of them, hooks excepted.
 func (g *guard) shed() {
@@ -167,7 +157,7 @@ func (g *guard) orphan() (kept, answered int) {
 	}
 	slices.SortFunc(back, func(a, b *conn) int { return a.accepted.Compare(b.accepted) })
 	for _, c := range back {
-		c.state, c.sent = waiting, 0
+		c.state, c.sent, c.lined = waiting, 0, true
 		g.setDeadline(c)
 	}
 	g.line = append(back, g.line...)

@@ -8,9 +8,6 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// maxAddress is the part of a message that is the address of whoever asks.
-const maxAddress = 1 + 16 + 2
-
 // channelEvent hears the worker, and gives it what waited for room. The end of the channel says no more than the end of the process.
 func (g *guard) channelEvent(events uint32) {
 	if g.worker.channel < 0 {
@@ -27,9 +24,8 @@ func (g *guard) channelEvent(events uint32) {
 
 // hear reads all that the worker has said.
 func (g *guard) hear() {
-	var rights [64]byte
 	for g.worker.channel >= 0 {
-		n, have, _, _, err := syscall.Recvmsg(g.worker.channel, g.buffer, rights[:], syscall.MSG_CMSG_CLOEXEC)
+		n, rights, err := g.receive()
 		switch {
 		case err == syscall.EINTR: //nolint:errorlint // a system call's error is not wrapped
 			continue
@@ -42,9 +38,20 @@ func (g *guard) hear() {
 			return
 		}
 		if h, payload, ok := wire.Parse(g.buffer[:n]); ok {
-			g.message(h, payload, rights[:have])
+			g.message(h, payload, rights)
 		}
 	}
+}
+
+// receive reads one message into the buffer. A socket comes with one of the first worker's alone; for the others there is no garbage.
+func (g *guard) receive() (n int, rights []byte, err error) {
+	if g.listener >= 0 {
+		n, err = syscall.Read(g.worker.channel, g.buffer)
+		return n, nil, err
+	}
+	var oob [64]byte
+	n, have, _, _, err := syscall.Recvmsg(g.worker.channel, g.buffer, oob[:], syscall.MSG_CMSG_CLOEXEC)
+	return n, oob[:have], err
 }
 
 // hearLast hears what the worker said before it ended.
@@ -127,7 +134,7 @@ func (g *guard) tell(h wire.Header, payload []byte) bool {
 	}
 	message := append(h.Append(g.buffer[:0]), payload...) // the payload may be in place already
 	for {
-		switch err := syscall.Sendto(g.worker.channel, message, syscall.MSG_NOSIGNAL, nil); err { //nolint:errorlint // a system call's error is not wrapped
+		switch err := syscall.Sendto(g.worker.channel, message, syscall.MSG_NOSIGNAL, nil); err {
 		case syscall.EINTR:
 		case syscall.EAGAIN:
 			g.worker.blocked = true
@@ -147,7 +154,7 @@ func (g *guard) give(c *conn) bool {
 	for c.state = given; c.sent < len(c.in); {
 		payload := g.buffer[wire.HeaderSize:wire.HeaderSize]
 		if c.sent == 0 {
-			payload = appendRemote(payload, c.remote)
+			payload = c.remote.append(payload)
 		}
 		size := min(len(c.in)-c.sent, wire.MaxPayload-len(payload))
 		payload = append(payload, c.in[c.sent:c.sent+size]...)
@@ -163,15 +170,4 @@ func (g *guard) give(c *conn) bool {
 	c.tries++
 	g.setDeadline(c)
 	return true
-}
-
-// appendRemote says who asks: the length of the IP address, the address, and the port.
-func appendRemote(b []byte, remote syscall.Sockaddr) []byte {
-	switch a := remote.(type) {
-	case *syscall.SockaddrInet4:
-		return append(append(append(b, 4), a.Addr[:]...), byte(a.Port>>8), byte(a.Port))
-	case *syscall.SockaddrInet6:
-		return append(append(append(b, 16), a.Addr[:]...), byte(a.Port>>8), byte(a.Port))
-	}
-	return append(b, 4, 0, 0, 0, 0, 0, 0)
 }

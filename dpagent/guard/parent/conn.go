@@ -35,7 +35,7 @@ type conn struct {
 	id       uint32
 	fd       int
 	state    state
-	remote   syscall.Sockaddr
+	remote   remote
 	accepted time.Time
 	deadline time.Time // then it is answered Errored; zero for never
 	tries    int       // workers that had it
@@ -46,16 +46,43 @@ type conn struct {
 	sent     int       // of it, to the worker
 	out      []byte    // of the answer, not sent yet
 	blocked  bool      // the socket is watched for room
+	lined    bool      // it stands in line
 }
 
 // conns are all connections.
 type conns struct {
 	all  map[uint32]*conn
+	from accepted  // whom the last one came from
 	line []*conn   // those waiting, in order; others among them have gone
 	last uint32    // the id given last
 	held int       // bytes of requests
 	next time.Time // no deadline is earlier
 	most int       // connections at a time
+	free []*conn   // closed ones, to be used again: garbage would be most of the memory of a guard
+}
+
+const (
+	maxFree = 64
+	// usualIn is more than the kubelet sends, in bytes.
+	usualIn = 1 << 10
+)
+
+// take returns a connection to be filled in.
+func (cs *conns) take() *conn {
+	if len(cs.free) == 0 {
+		return &conn{in: make([]byte, 0, usualIn)}
+	}
+	c := cs.free[len(cs.free)-1]
+	cs.free = cs.free[:len(cs.free)-1]
+	*c = conn{in: c.in[:0]}
+	return c
+}
+
+// giveBack keeps a connection that is closed.
+func (cs *conns) giveBack(c *conn) {
+	if len(cs.free) < maxFree && cap(c.in) == usualIn && !c.lined {
+		cs.free = append(cs.free, c)
+	}
 }
 
 func (cs *conns) init() {
@@ -85,9 +112,9 @@ const acceptRetry = 50 * time.Millisecond
 
 // accept takes one connection: others are as urgent as what else has happened.
 func (g *guard) accept() {
-	fd, remote, err := syscall.Accept4(g.listener, syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK)
-	switch err { //nolint:errorlint // a system call's error is not wrapped
-	case nil:
+	fd, err := g.from.accept(g.listener)
+	switch err {
+	case 0:
 	case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS:
 		g.shed()
 		g.pause = g.now.Add(acceptRetry)
@@ -99,7 +126,8 @@ func (g *guard) accept() {
 	if len(g.all) >= g.most {
 		g.shed()
 	}
-	c := &conn{id: g.newID(), fd: fd, remote: remote, accepted: g.now}
+	c := g.take()
+	c.id, c.fd, c.remote, c.accepted = g.newID(), fd, g.from.remote(), g.now
 	if g.watch(fd, int(c.id), connEvents) != nil {
 		_ = syscall.Close(fd) // the kernel has no memory
 		return
@@ -150,11 +178,11 @@ func (g *guard) connEvent(id uint32, events uint32) {
 func (g *guard) read(c *conn) {
 	for {
 		n, err := syscall.Read(c.fd, g.buffer)
-		if err == syscall.EINTR { //nolint:errorlint // a system call's error is not wrapped
+		if err == syscall.EINTR {
 			continue
 		}
 		if n <= 0 {
-			if err != syscall.EAGAIN { //nolint:errorlint // as above
+			if err != syscall.EAGAIN {
 				g.leave(c)
 			}
 			return
@@ -169,7 +197,7 @@ func (g *guard) read(c *conn) {
 		case g.all[c.id] == nil: // it was shed itself
 			return
 		case headEnds(c.in, seen):
-			c.probe = g.probes[probeID(c.in)]
+			c.probe = g.probes[string(probeID(c.in))]
 			g.await(c)
 			return
 		case len(c.in) > g.maxHead:
@@ -189,22 +217,21 @@ func (g *guard) await(c *conn) {
 		g.line = slices.DeleteFunc(g.line, func(c *conn) bool { return g.all[c.id] != c })
 	}
 	g.line = append(g.line, c)
+	c.lined = true
 	g.serve()
 }
 
 // serve gives the worker what waits.
 func (g *guard) serve() {
-	for g.worker.ready && !g.worker.blocked && len(g.line) > 0 {
-		c := g.line[0]
-		if g.all[c.id] == c && !g.give(c) {
-			return
+	served := 0
+	for _, c := range g.line {
+		if !g.worker.ready || g.worker.blocked || g.all[c.id] == c && !g.give(c) {
+			break
 		}
-		g.line[0] = nil
-		g.line = g.line[1:]
+		c.lined = false
+		served++
 	}
-	if len(g.line) == 0 {
-		g.line = nil
-	}
+	g.line = slices.Delete(g.line, 0, served)
 }
 
 // leave ends a connection whose client has gone.
@@ -219,7 +246,8 @@ func (g *guard) close(c *conn) {
 	_ = syscall.Close(c.fd) // all was said
 	delete(g.all, c.id)
 	g.held -= len(c.in)
-	c.in, c.out = nil, nil
+	c.state = closing
+	g.giveBack(c)
 }
 
 // write sends an answer, or what is left of it.
@@ -230,10 +258,10 @@ func (g *guard) write(c *conn, b []byte) {
 	}
 	for len(b) > 0 {
 		n, err := syscall.Write(c.fd, b)
-		if err == syscall.EINTR { //nolint:errorlint // a system call's error is not wrapped
+		if err == syscall.EINTR {
 			continue
 		}
-		if err == syscall.EAGAIN && len(b) <= maxOut { //nolint:errorlint // as above
+		if err == syscall.EAGAIN && len(b) <= maxOut {
 			c.out = append([]byte(nil), b...)
 			break
 		}

@@ -14,7 +14,7 @@ const leanPart = "guard"
 
 // What the environment tells Go's runtime: it has to know before it starts, since it keeps memory for each processor of the node.
 var (
-	leanGuard  = []string{"GOGC=10", "GOMAXPROCS=1"}
+	leanGuard  = []string{"GOGC=25", "GOMAXPROCS=1"}
 	leanWorker = []string{"GOGC=25", "GOMAXPROCS=2"} // as in beLean of cmd/sonde-dp
 )
 
@@ -28,12 +28,13 @@ func BeLean(args, env []string) {
 	if len(added) == 0 {
 		return
 	}
-	part := leanPart
+	part := []string{leanPart}
 	for _, v := range added {
 		name, _, _ := strings.Cut(v, "=")
-		part += " " + name
+		part = append(part, name)
 	}
-	_ = syscall.Exec(self(), args, slices.Concat(env, added, []string{wire.Env + "=" + part})) // larger is not broken
+	env = slices.Concat(env, added, []string{wire.Env + "=" + strings.Join(part, " ")})
+	_ = syscall.Exec(self(), args, env) //nolint:gosec // it is this program; where it fails, larger is not broken
 }
 
 // workerEnv takes away what BeLean has added, and tells the worker its part.

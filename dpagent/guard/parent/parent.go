@@ -76,7 +76,7 @@ func Run(o Options) int {
 		o: o, log: logger{o.Files[2]}, listener: -1, now: time.Now(), signals: make(chan os.Signal, 16),
 		buffer: make([]byte, wire.MaxMessage+maxAddress),
 	}
-	g.conns.init()
+	g.init()
 	if err := g.open(); err != nil {
 		g.log.write("ERROR", "guard cannot start", "err", err.Error())
 		return 1
@@ -124,7 +124,7 @@ const prSetChildSubreaper = 36
 func (g *guard) turn() {
 	var happened [events]syscall.EpollEvent
 	n, err := syscall.EpollWait(g.epoll, happened[:], g.patience())
-	if err != nil && err != syscall.EINTR { //nolint:errorlint // a system call's error is not wrapped
+	if err != nil && err != syscall.EINTR {
 		g.log.write("ERROR", "guard cannot wait", "err", err.Error())
 		g.end(1)
 		return
@@ -147,7 +147,7 @@ func (g *guard) turn() {
 
 // patience is how long the loop may wait, in ms.
 func (g *guard) patience() int {
-	next := g.conns.next
+	next := g.next
 	for _, t := range []time.Time{g.worker.startAt, g.killAt, g.pause} {
 		next = earlier(next, t)
 	}
@@ -168,7 +168,7 @@ func earlier(a, b time.Time) time.Time {
 func (g *guard) due(t time.Time) bool { return !t.IsZero() && !g.now.Before(t) }
 
 func (g *guard) onTime() {
-	if g.due(g.conns.next) {
+	if g.due(g.next) {
 		g.expire()
 	}
 	if g.due(g.pause) {

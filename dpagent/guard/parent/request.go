@@ -16,7 +16,7 @@ func headEnds(b []byte, seen int) bool {
 }
 
 // probeID finds what a request says in the header that names its probe.
-func probeID(head []byte) string {
+func probeID(head []byte) []byte {
 	for line := range bytes.Lines(head) {
 		line = bytes.TrimRight(line, "\r\n")
 		if len(line) == 0 {
@@ -24,8 +24,8 @@ func probeID(head []byte) string {
 		}
 		name, value, ok := bytes.Cut(line, []byte(":"))
 		if ok && len(value) <= wire.MaxID && bytes.EqualFold(name, []byte(probeHeader)) {
-			return string(bytes.TrimSpace(value))
+			return bytes.TrimSpace(value)
 		}
 	}
-	return ""
+	return nil
 }

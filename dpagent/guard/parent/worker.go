@@ -59,7 +59,7 @@ func (g *guard) start() error {
 	for _, f := range g.o.Files {
 		files = append(files, f.Fd())
 	}
-	pid, err := syscall.ForkExec(self(), g.o.Args, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec(self(), g.o.Args, &syscall.ProcAttr{ //nolint:gosec // it is this program
 		Env:   workerEnv(g.o.Env, part),
 		Files: append(files, uintptr(pair[1])),
 		Sys: &syscall.SysProcAttr{
@@ -87,7 +87,7 @@ func (g *guard) reap() (others bool) {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
 		switch {
-		case err == syscall.EINTR: //nolint:errorlint // a system call's error is not wrapped
+		case err == syscall.EINTR:
 		case err != nil || pid == 0:
 			return err == nil
 		case pid == g.worker.pid:

@@ -1,0 +1,123 @@
+package guard_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// flood makes connections from another address than the kubelet's, more than the guard has files, until stop is called: some say
+// nothing, some say it slowly, and some ask for a probe.
+func flood(t *testing.T, address string) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}, Timeout: time.Second}
+	says := []string{"", "GET /ok HTTP/1.1\r\nHo", "GET /ok?" + strings.Repeat("x", 50<<10), "GET /first/slow HTTP/1.1\r\nHost: x\r\nSonde-Probe: one\r\n\r\n"}
+	var group sync.WaitGroup
+	for n := range 2 * files {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				c, err := dialer.DialContext(ctx, "tcp", address)
+				if err != nil {
+					continue
+				}
+				_, _ = io.WriteString(c, says[n%len(says)]) // the guard may have closed it
+				_ = c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+				_, _ = io.Copy(io.Discard, c) // as above
+				_ = c.Close()
+			}
+		})
+	}
+	return func() {
+		cancel()
+		group.Wait()
+	}
+}
+
+func TestFlood(t *testing.T) {
+	tests := map[string]struct {
+		role string
+		want verdict
+	}{
+		"while a worker runs": {"serves", success},
+		"while none runs":     {"ready once", errored},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := startGuard(t, tc.role)
+			g.waitReady()
+			if tc.want == errored {
+				g.kill()
+			}
+			stop := flood(t, g.address)
+			defer stop()
+			for range 5 {
+				if got, text := g.probe("three", "/ok", 4*time.Second); got != tc.want {
+					t.Errorf("the kubelet's probe: %s %s, want %s", got, text, tc.want)
+				}
+			}
+			const limit = 8 << 10
+			if anon, _ := memory(t, g.cmd.Process.Pid); anon > limit && !raceEnabled {
+				t.Errorf("RssAnon of the guard = %d KiB, want at most %d", anon, limit)
+			}
+			if open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", g.cmd.Process.Pid)); err != nil || len(open) > files-8 {
+				t.Errorf("the guard has %d files open, %v: want some left of %d", len(open), err, files)
+			}
+			stop()
+			if tc.want == success {
+				g.waitReady()
+			}
+		})
+	}
+}
+
+// memory reads two lines of /proc/<pid>/status, in KiB.
+func memory(t testing.TB, pid int) (rssAnon, vmRSS int) {
+	t.Helper()
+	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		switch fields[0] {
+		case "RssAnon:":
+			rssAnon, err = strconv.Atoi(fields[1])
+		case "VmRSS:":
+			vmRSS, err = strconv.Atoi(fields[1])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return rssAnon, vmRSS
+}
+
+// TestGarbage shows that a guard at work does not grow: it makes no garbage.
+func TestGarbage(t *testing.T) {
+	g := startGuard(t, "serves")
+	g.waitReady()
+	ask := func(n int) {
+		for range n {
+			if got, text := g.probe("one", "/ok", 2*time.Second); got != success {
+				t.Fatalf("%s %s", got, text)
+			}
+		}
+	}
+	ask(50)
+	before, _ := memory(t, g.cmd.Process.Pid)
+	ask(3000)
+	after, _ := memory(t, g.cmd.Process.Pid)
+	if grown := after - before; grown > 200 && !raceEnabled {
+		t.Errorf("RssAnon grew by %d KiB in 3000 probes", grown)
+	}
+}

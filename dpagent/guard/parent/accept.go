@@ -1,0 +1,51 @@
+package parent
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+// accepted is what the kernel says of a connection. syscall.Accept4 allocates it for each.
+type accepted struct {
+	from syscall.RawSockaddrAny
+	size uint32
+}
+
+// accept takes a connection. The error is 0 if there is one.
+func (a *accepted) accept(listener int) (fd int, err syscall.Errno) {
+	a.size = syscall.SizeofSockaddrAny
+	r, _, err := syscall.Syscall6(syscall.SYS_ACCEPT4, uintptr(listener),
+		uintptr(unsafe.Pointer(&a.from)), uintptr(unsafe.Pointer(&a.size)), //nolint:gosec // both are as large as the kernel believes
+		syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0, 0)
+	return int(r), err
+}
+
+// remote is the address of whoever asks.
+type remote struct {
+	size byte // of the IP address
+	ip   [16]byte
+	port [2]byte
+}
+
+// maxAddress is what append adds at most.
+const maxAddress = 1 + 16 + 2
+
+func (r remote) append(b []byte) []byte {
+	return append(append(append(b, r.size), r.ip[:r.size]...), r.port[:]...)
+}
+
+// remote is whom the connection came from.
+func (a *accepted) remote() remote {
+	r := remote{size: 4}
+	switch a.from.Addr.Family {
+	case syscall.AF_INET:
+		from := (*syscall.RawSockaddrInet4)(unsafe.Pointer(&a.from)) //nolint:gosec // its family says so
+		copy(r.ip[:], from.Addr[:])
+		r.port = *(*[2]byte)(unsafe.Pointer(&from.Port)) //nolint:gosec // as it came from the network
+	case syscall.AF_INET6:
+		from := (*syscall.RawSockaddrInet6)(unsafe.Pointer(&a.from)) //nolint:gosec // as above
+		r.size, r.ip = 16, from.Addr
+		r.port = *(*[2]byte)(unsafe.Pointer(&from.Port)) //nolint:gosec // as above
+	}
+	return r
+}

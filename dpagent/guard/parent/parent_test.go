@@ -1,0 +1,154 @@
+package parent
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+)
+
+func TestProbeHeader(t *testing.T) {
+	if probeHeader != mesh.ProbeHeader {
+		t.Errorf("the guard looks for %s, the injector writes %s", probeHeader, mesh.ProbeHeader)
+	}
+}
+
+func TestProbeID(t *testing.T) {
+	tests := map[string]struct{ head, want string }{
+		"none":            {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", ""},
+		"the kubelet's":   {"GET / HTTP/1.1\r\nHost: x\r\nSonde-Probe: a-1\r\nAccept: */*\r\n\r\n", "a-1"},
+		"another case":    {"GET / HTTP/1.1\nsonde-probe:a\n\n", "a"},
+		"in the body":     {"GET / HTTP/1.1\r\n\r\nSonde-Probe: a\r\n", ""},
+		"in the path":     {"GET /Sonde-Probe: HTTP/1.1\r\n\r\n", ""},
+		"longer than any": {"GET / HTTP/1.1\r\nSonde-Probe: " + strings.Repeat("a", wire.MaxID+1) + "\r\n\r\n", ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := string(probeID([]byte(tc.head))); got != tc.want {
+				t.Errorf("probeID() = %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func FuzzHeadEnds(f *testing.F) {
+	f.Add([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\nrest"), 20)
+	f.Add([]byte("GET / HTTP/1.1\nHost: x\n\n"), 1)
+	f.Fuzz(func(t *testing.T, b []byte, cut int) {
+		cut = min(max(cut, 0), len(b))
+		first := headEnds(b[:cut], 0)
+		if whole := headEnds(b, 0); whole != (first || headEnds(b, cut)) {
+			t.Errorf("headEnds(%q) = %v, but not in two reads, of %d bytes first", b, whole, cut)
+		}
+		probeID(b)
+	})
+}
+
+func TestLimits(t *testing.T) {
+	var tab table
+	tab.add(wire.Probe{ID: "two", Timeout: 2 * time.Second})
+	tab.add(wire.Probe{Timeout: 9 * time.Second}) // found by its path
+	tab.add(wire.Probe{ID: "hook", Hook: true})
+	tests := map[string]struct {
+		id    string
+		given bool
+		want  time.Duration // 0 for none
+	}{
+		"known":               {id: "two", want: 2*time.Second + lateness},
+		"known, at work":      {id: "two", given: true, want: 2*time.Second + lateness},
+		"a hook":              {id: "hook"},
+		"unknown: any of all": {id: "x", want: 2*time.Second + lateness},
+		"unknown, at work":    {id: "", given: true, want: 9*time.Second + lateness},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, ok := tab.limit(tab.probes[tc.id], tc.given)
+			if got != tc.want || ok != (tc.want > 0) {
+				t.Errorf("limit() = %s, %v, want %s", got, ok, tc.want)
+			}
+		})
+	}
+	if got, _ := new(table).limit(nil, true); got != defaultTimeout+lateness {
+		t.Errorf("limit() of an empty table = %s", got)
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	now := time.Now()
+	var b backoff
+	if d := b.delay(now); d != 0 {
+		t.Errorf("first delay = %s, want none", d)
+	}
+	for after, most := range map[time.Duration]time.Duration{
+		0: minDelay, time.Second: minDelay, 30 * time.Second: time.Second, time.Minute: 2 * time.Second, time.Hour: maxDelay,
+	} {
+		if d := b.delay(now.Add(after)); d > most || d < most*3/4 {
+			t.Errorf("delay after %s = %s, want up to a quarter less than %s", after, d, most)
+		}
+	}
+}
+
+func TestWorkerEnv(t *testing.T) {
+	part := wire.Part{Starts: 2, Address: "127.0.0.1:9000"}
+	tests := map[string]struct{ env, want []string }{
+		"as the user has it": {
+			env:  []string{"A=b", "GOGC=50", "GOMAXPROCS=3"},
+			want: []string{"A=b", "GOGC=50", "GOMAXPROCS=3"},
+		},
+		"after BeLean": {
+			env:  []string{"A=b", "GOGC=25", "GOMAXPROCS=1", wire.Env + "=guard GOGC GOMAXPROCS"},
+			want: []string{"A=b", "GOGC=25", "GOMAXPROCS=2"},
+		},
+		"after BeLean, the user's in part": {
+			env:  []string{"GOGC=off", "GOMAXPROCS=1", wire.Env + "=guard GOMAXPROCS"},
+			want: []string{"GOGC=off", "GOMAXPROCS=2"},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			before := slices.Clone(tc.env)
+			got := workerEnv(tc.env, part)
+			want := append(tc.want, wire.Env+"="+part.String())
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("workerEnv() (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(before, tc.env); diff != "" {
+				t.Errorf("workerEnv() changed what it was given:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLog(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	logger{w}.write("ERROR", "worker ended", "err", "signal: \"killed\"\n\x00\\ é")
+	_ = w.Close()
+	var out bytes.Buffer
+	if _, err := out.ReadFrom(r); err != nil {
+		t.Fatal(err)
+	}
+	var line map[string]string
+	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+		t.Fatalf("%q: %v", out.String(), err)
+	}
+	if _, err := time.Parse(time.RFC3339Nano, line["time"]); err != nil {
+		t.Error(err)
+	}
+	delete(line, "time")
+	want := map[string]string{"level": "ERROR", "msg": "worker ended", "err": `signal: "killed"??\ ??`}
+	if diff := cmp.Diff(want, line); diff != "" {
+		t.Errorf("line (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,74 @@
+package wire_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+)
+
+func TestHeader(t *testing.T) {
+	want := wire.Header{Kind: wire.Request, Flags: wire.More | wire.Hook, ID: 1<<31 - 1}
+	got, payload, ok := wire.Parse(append(want.Append(nil), "rest"...))
+	if !ok || got != want || string(payload) != "rest" {
+		t.Errorf("Parse() = %v %q %v, want %v", got, payload, ok, want)
+	}
+	if _, _, ok := wire.Parse(want.Append(nil)[:wire.HeaderSize-1]); ok {
+		t.Error("Parse() takes a header that is cut")
+	}
+}
+
+func TestProbes(t *testing.T) {
+	want := []wire.Probe{{ID: "a", Timeout: time.Second}, {ID: "", Timeout: 3600 * time.Second}, {ID: "long", Hook: true}}
+	var b []byte
+	for _, p := range want {
+		b = wire.AppendProbe(b, p)
+	}
+	var got []wire.Probe
+	for rest := b; len(rest) > 0; {
+		p, next, err := wire.ParseProbe(rest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, rest = append(got, p), next
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("ParseProbe() after AppendProbe() (-want +got):\n%s", diff)
+	}
+	for cut := 1; cut < len(wire.AppendProbe(nil, want[0])); cut++ {
+		if _, _, err := wire.ParseProbe(b[:cut]); err == nil {
+			t.Errorf("ParseProbe() takes %d bytes of an entry", cut)
+		}
+	}
+}
+
+// TestLongestTimeout must not become a short one: 2^32 ms are less than the largest timeout of a probe.
+func TestLongestTimeout(t *testing.T) {
+	p, _, err := wire.ParseProbe(wire.AppendProbe(nil, wire.Probe{ID: "a", Timeout: (1<<31 - 1) * time.Second}))
+	if err != nil || p.Timeout < 49*24*time.Hour {
+		t.Errorf("timeout = %s, %v, want 49 days or more", p.Timeout, err)
+	}
+}
+
+func TestPart(t *testing.T) {
+	tests := map[string]struct {
+		value string
+		want  wire.Part
+	}{
+		"not set":        {"", wire.Part{}},
+		"a guard":        {"guard GOGC", wire.Part{}},
+		"nonsense":       {"worker x", wire.Part{}},
+		"first worker":   {wire.Part{Starts: 1}.String(), wire.Part{Worker: true, Starts: 1}},
+		"another worker": {wire.Part{Starts: 7, Address: "[::1]:9000"}.String(), wire.Part{Worker: true, Starts: 7, Address: "[::1]:9000"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := wire.ParsePart(tc.value)
+			if tc.want.Worker != got.Worker || tc.want.Worker && got != tc.want {
+				t.Errorf("ParsePart(%q) = %v, want %v", tc.value, got, tc.want)
+			}
+		})
+	}
+}
