@@ -1,0 +1,194 @@
+package dpagent_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// startGuarded starts sonde-dp with a probe and a virtual port, which makes it a guard, and waits until it answers.
+func startGuarded(t testing.TB, cp *controlPlane) (p *program, url string) {
+	t.Helper()
+	app := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "ok") })}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- app.Serve(l) }()
+	t.Cleanup(func() {
+		_ = app.Close()
+		_ = <-served
+	})
+	port := l.Addr().(*net.TCPAddr).Port
+	table, err := mesh.ProbeTable{
+		{ID: "live", Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 1, HTTPGet: &mesh.HTTPGetProbe{Path: "/", Port: int32(port)}},
+	}.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(mesh.EnvProbeTable, table)
+	t.Setenv(mesh.EnvInstanceIP, "127.0.0.1")
+	virtual := freePort(t)
+	p = startProgram(t, cp, "--virtual-probes-port="+strconv.Itoa(virtual))
+	p.waitReady()
+	return p, fmt.Sprintf("http://127.0.0.1:%d/%d/", virtual, port)
+}
+
+// worker is the child of the guard.
+func (p *program) worker() int {
+	p.t.Helper()
+	var pid int
+	eventually(p.t, 20*time.Second, func() string {
+		list, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", p.cmd.Process.Pid))
+		if err != nil {
+			return err.Error()
+		}
+		pids := strings.Fields(string(list))
+		if len(pids) != 1 {
+			return fmt.Sprint("the guard's children are ", pids)
+		}
+		if pid, err = strconv.Atoi(pids[0]); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	return pid
+}
+
+// probe asks once, as the kubelet does, and returns what it would hold against the application.
+func probe(client *http.Client, url string) error {
+	request, err := http.NewRequest(http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	request.Header.Set(mesh.ProbeHeader, "live")
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("answer %s", answer.Status)
+	}
+	return nil
+}
+
+func probeClient() *http.Client {
+	return &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+}
+
+func TestMemoryWithGuard(t *testing.T) {
+	cp := newControlPlane(t, bootstrap(t, ports{}))
+	cp.start()
+	p, url := startGuarded(t, cp)
+	client := probeClient()
+	for range 100 { // some minutes of the kubelet's
+		if err := probe(client, url); err != nil {
+			t.Fatal(err)
+		}
+	}
+	worker := p.worker()
+	var anon, rss int
+	highest := time.Now().Add(5 * time.Second)
+	eventually(t, time.Minute, func() string {
+		guardAnon, guardRSS := memory(t, p.cmd.Process.Pid)
+		workerAnon, workerRSS := memory(t, worker)
+		if guardAnon+workerAnon > anon {
+			t.Logf("RssAnon: guard %d KiB, worker %d KiB; VmRSS: guard %d KiB, worker %d KiB", guardAnon, workerAnon, guardRSS, workerRSS)
+		}
+		anon, rss = max(anon, guardAnon+workerAnon), max(rss, guardRSS, workerRSS)
+		if time.Now().Before(highest) {
+			return "measuring"
+		}
+		return ""
+	})
+	if anon > maxRSSAnon || rss > maxVmRSS {
+		t.Errorf("RssAnon of both = %d KiB, want at most %d; VmRSS of the larger = %d KiB, want at most %d", anon, maxRSSAnon, rss, maxVmRSS)
+	}
+}
+
+// TestAgentDiesAndComesBack shows that a dead agent is no failing application, and that it comes back with an Envoy, whose ports
+// were those of the one before.
+func TestAgentDiesAndComesBack(t *testing.T) {
+	cp := newControlPlane(t, bootstrap(t, ports{}))
+	cp.start()
+	p, url := startGuarded(t, cp)
+	var failures atomic.Pointer[string]
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		client := probeClient()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := probe(client, url); err != nil {
+				text := err.Error()
+				failures.Store(&text)
+			}
+		}
+	}()
+	const crashes = 3
+	for crash := range crashes {
+		if err := syscall.Kill(p.worker(), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, 30*time.Second, func() string {
+			if n := len(p.envoyPIDs()); n != crash+2 {
+				return fmt.Sprintf("Envoy was started %d times", n)
+			}
+			return ""
+		})
+		p.waitReady()
+	}
+	close(stop)
+	<-stopped
+	if text := failures.Load(); text != nil {
+		t.Errorf("the kubelet would blame the application: %s", *text)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, func() string { return gone(p.cmd.Process.Pid) })
+	for _, pid := range p.envoyPIDs() {
+		if why := gone(pid); why != "" {
+			t.Error(why)
+		}
+	}
+	if text := p.logs.String(); strings.Contains(text, "is not ready") || !strings.Contains(text, "drain") {
+		t.Error("SIGTERM to the guard does not drain")
+	}
+}
+
+// TestNothingOutlivesTheGuard is the same for worker and Envoy.
+func TestNothingOutlivesTheGuard(t *testing.T) {
+	cp := newControlPlane(t, bootstrap(t, ports{}))
+	cp.start()
+	p, url := startGuarded(t, cp)
+	pids := append(p.envoyPIDs(), p.worker())
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.cmd.Wait() // it says "killed"
+	address := strings.Split(strings.TrimPrefix(url, "http://"), "/")[0]
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatalf("the virtual port is not free at once: %v", err)
+	}
+	_ = l.Close()
+	for _, pid := range pids {
+		eventually(t, 5*time.Second, func() string { return gone(pid) })
+	}
+}
