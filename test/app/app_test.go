@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/sonde-mesh/sonde/test/harness"
 )
@@ -65,6 +68,18 @@ func TestHTTP(t *testing.T) {
 				t.Errorf("answer is %+v", answer)
 			}
 		})
+	}
+}
+
+func TestHealthBesideHTTP(t *testing.T) {
+	conn, err := grpc.NewClient(serve(t, httpServer("one")), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	answer, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	if err != nil || answer.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("Check() = %v, %v, want SERVING", answer, err)
 	}
 }
 

@@ -17,13 +17,19 @@ import (
 // instance.
 func grpcServer(name string) server {
 	return func(ctx context.Context, l net.Listener) error {
-		s := grpc.NewServer()
-		healthpb.RegisterHealthServer(s, health.NewServer()) // it answers SERVING for the empty service
+		s := healthServer()
 		testgrpc.RegisterTestServiceServer(s, &echoServer{name: name})
 		stop := context.AfterFunc(ctx, s.Stop)
 		defer stop()
 		return s.Serve(l)
 	}
+}
+
+// healthServer serves gRPC health alone: SERVING for the empty service.
+func healthServer() *grpc.Server {
+	s := grpc.NewServer()
+	healthpb.RegisterHealthServer(s, health.NewServer())
+	return s
 }
 
 type echoServer struct {

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
 // answer is the body of every good answer over HTTP.
@@ -25,7 +27,7 @@ type answer struct {
 }
 
 // httpServer serves HTTP/1 and, in clear text, HTTP/2: an echo of the request on every path, /slow?for=1s, which takes
-// its time first, and /status/503, which answers that.
+// its time first, /status/503, which answers that, and gRPC health.
 func httpServer(name string) server {
 	return func(ctx context.Context, l net.Listener) error {
 		var protocols http.Protocols
@@ -58,6 +60,7 @@ func handler(name string) http.Handler {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", echo)
+	mux.Handle("/"+healthpb.Health_ServiceDesc.ServiceName+"/", healthServer())
 	mux.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) {
 		wait, err := time.ParseDuration(r.URL.Query().Get("for"))
 		if err != nil {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -17,6 +19,11 @@ type scene struct {
 	a       *harness.Proxy
 	b       []*harness.Proxy
 	c       string // where C listens
+
+	// written is b-1 as a pod, whose probes ask the application; injected is what the injector makes of it, and its probes ask
+	// the agent, at virtual.
+	written, injected *corev1.Pod
+	virtual           string
 }
 
 // step is one row of the table.
@@ -30,6 +37,8 @@ func (s *scene) steps() []step {
 		{"A calls B", s.call},
 		{"the same call without a certificate", s.withoutCertificate},
 		{"a service without a sidecar, C, is called", s.withoutSidecar},
+		{"the kubelet probes b-1: its application is fine", s.probesUp},
+		{"the kubelet probes b-1: its application is gone", s.probesClosed},
 		{"b-3 is stopped by SIGTERM", s.terminate},
 		{"b-2: agent, Envoy, application killed with -9", s.kill},
 		{"a broken file in the store", s.brokenFile},
@@ -68,14 +77,22 @@ endpoints:
 	for _, name := range []string{"b-1", "b-2", "b-3"} {
 		options = append(options, harness.ProxyOptions{Name: name, Service: "b"})
 	}
-	for i := range options {
-		options[i].AgentArgs = []string{"--drain-time=" + drainTime.String()}
-	}
-	proxies, err := s.machine.Add(ctx, options...)
-	if err != nil {
-		return nil, err
+	var proxies []*harness.Proxy
+	for _, o := range options {
+		o.AgentArgs = []string{"--drain-time=" + drainTime.String()}
+		p, err := s.machine.Prepare(o)
+		if err != nil {
+			return nil, err
+		}
+		proxies = append(proxies, p)
 	}
 	s.a, s.b = proxies[0], proxies[1:]
+	if err := s.prepareProbes(s.b[0]); err != nil {
+		return nil, err
+	}
+	if err := s.machine.Launch(ctx, proxies...); err != nil {
+		return nil, err
+	}
 	var seen []string
 	for _, p := range proxies {
 		pid, err := p.EnvoyPID()
@@ -176,6 +193,7 @@ The mesh runs on, whole again, until Ctrl-C. Try:
   curl %[1]s                              # as A: B answers, and shows who A is
   curl %[2]s                              # as A: C, which has no sidecar
   curl http://%[3]s/                            # B without a certificate: refused
+  curl -i http://%[10]s/tcp/%[11]d                 # a probe of B, as the kubelet asks the agent: 200
 
   flags='%[4]s'
   %[5]s get proxies $flags
@@ -188,5 +206,5 @@ The mesh runs on, whole again, until Ctrl-C. Try:
   curl http://%[8]s/metrics                     # of the control plane
   curl --unix-socket %[9]s http://envoy/clusters   # the Envoy of A
 `, s.url("b"), s.url("c"), s.b[0].Inbound, flags, ctl, s.machine.StoreDir(), filepath.Join(s.machine.Dir, "logs"), s.machine.Health,
-		filepath.Join(s.a.Dir(), "admin.sock"))
+		filepath.Join(s.a.Dir(), "admin.sock"), s.virtual, portNumber(s.b[0].AppAddress))
 }

@@ -58,7 +58,7 @@ func TestPortsEnd(t *testing.T) {
 func sleeper(t *testing.T, s *spawner) *Process {
 	t.Helper()
 	dir := t.TempDir()
-	p, err := s.startProcess("sleeper", filepath.Join(dir, "log"), dir, "/bin/sh", "-c", "sleep 60 & echo ready; wait")
+	p, err := s.startProcess("sleeper", filepath.Join(dir, "log"), dir, nil, "/bin/sh", "-c", "sleep 60 & echo ready; wait")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestProcessThatDoesNotEnd(t *testing.T) {
 	s := newSpawner()
 	defer s.close()
 	dir := t.TempDir()
-	p, err := s.startProcess("stubborn", filepath.Join(dir, "log"), dir, "/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+	p, err := s.startProcess("stubborn", filepath.Join(dir, "log"), dir, nil, "/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestProcessesEndWithTheProgram(t *testing.T) {
 	dir := os.Getenv(helperDir)
 	if dir != "" {
 		s := newSpawner()
-		if _, err := s.startProcess("sleeper", filepath.Join(dir, "log"), dir, "/bin/sleep", "60"); err != nil {
+		if _, err := s.startProcess("sleeper", filepath.Join(dir, "log"), dir, nil, "/bin/sleep", "60"); err != nil {
 			t.Fatal(err)
 		}
 		select {}

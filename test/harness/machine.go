@@ -130,16 +130,16 @@ func (m *Machine) StartControlPlane(ctx context.Context) error {
 		"--agents-port=" + portOf(m.Agents), "--admin-port=" + portOf(m.Admin), "--health-port=" + portOf(m.Health),
 	}, m.options.ControlPlaneArgs...)
 	var err error
-	if m.ControlPlane, err = m.run("sonde-cp", m.Dir, m.options.Programs.ControlPlane, args...); err != nil {
+	if m.ControlPlane, err = m.run("sonde-cp", nil, m.options.Programs.ControlPlane, args...); err != nil {
 		return err
 	}
 	return m.wait(ctx, m.ControlPlane, "http://"+m.Health+"/readyz")
 }
 
-// run starts a program that ends with the machine.
-func (m *Machine) run(name, folder, path string, args ...string) (*Process, error) {
+// run starts a program that ends with the machine. env is added to its environment.
+func (m *Machine) run(name string, env []string, path string, args ...string) (*Process, error) {
 	log := filepath.Join(m.logs(), strings.ReplaceAll(name, " ", "-")+".log")
-	p, err := m.spawner.startProcess(name, log, folder, path, args...)
+	p, err := m.spawner.startProcess(name, log, m.Dir, env, path, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +258,7 @@ func (m *Machine) StartApp(ctx context.Context, name, protocol, at string) (*Pro
 	if protocol == "http2" {
 		protocol = "http"
 	}
-	p, err := m.run(name+" app", m.Dir, m.options.Programs.App, "--name="+name, "--"+protocol+"="+at)
+	p, err := m.run(name+" app", nil, m.options.Programs.App, "--name="+name, "--"+protocol+"="+at)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,8 @@ import (
 const (
 	firstBlock, lastBlock = 100, 319
 	blockSize             = 100
+	// sidecarBlock has ports that the sidecar of a pod keeps for itself: 15001, 15006, 15022.
+	sidecarBlock = 150
 )
 
 // ports hands out TCP ports of 127.0.0.1 that nobody else on this machine listens on.
@@ -28,7 +30,11 @@ type ports struct {
 
 func newPorts() (*ports, error) {
 	for range 100 {
-		base := (firstBlock + rand.IntN(lastBlock-firstBlock+1)) * blockSize
+		block := firstBlock + rand.IntN(lastBlock-firstBlock+1)
+		if block == sidecarBlock {
+			continue
+		}
+		base := block * blockSize
 		if lock, err := listen(base); err == nil {
 			return &ports{lock: lock, next: base + 1, end: base + blockSize}, nil
 		}

@@ -58,8 +58,8 @@ type Process struct {
 }
 
 // startProcess runs a program with its output added to a file, in a process group of its own, so that a Ctrl-C in the
-// terminal reaches it only through this program.
-func (s *spawner) startProcess(name, log, folder, path string, args ...string) (*Process, error) {
+// terminal reaches it only through this program. env is added to this program's environment.
+func (s *spawner) startProcess(name, log, folder string, env []string, path string, args ...string) (*Process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -67,6 +67,7 @@ func (s *spawner) startProcess(name, log, folder, path string, args ...string) (
 	defer func() { _ = out.Close() }() // the process has its own handle
 	cmd := exec.CommandContext(context.Background(), path, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, out, out
+	cmd.Env = append(os.Environ(), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := s.start(cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -118,13 +119,15 @@ func (p *Process) Terminate(ctx context.Context) error {
 	return nil
 }
 
-// Children returns the ids of the processes that this one started and that still run, whose program has that name.
+// Children returns the ids of the processes that run below this one, started by it or by one that it started, whose
+// program has that name.
 func (p *Process) Children(program string) ([]int, error) {
 	paths, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		return nil, err
 	}
-	var children []int
+	parents := map[string]string{}
+	var named []string
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -133,14 +136,29 @@ func (p *Process) Children(program string) ([]int, error) {
 		// "pid (name) state ppid ...", where the name may hold spaces
 		head, rest, _ := strings.Cut(string(data), " (")
 		end := strings.LastIndex(rest, ") ")
-		if end < 0 || rest[:end] != program {
+		if end < 0 {
 			continue
 		}
 		fields := strings.Fields(rest[end+2:])
-		if len(fields) < 2 || fields[0] == "Z" || fields[1] != strconv.Itoa(p.PID()) {
+		if len(fields) < 2 || fields[0] == "Z" {
 			continue
 		}
-		pid, err := strconv.Atoi(head)
+		parents[head] = fields[1]
+		if rest[:end] == program {
+			named = append(named, head)
+		}
+	}
+	own := strconv.Itoa(p.PID())
+	var children []int
+	for _, id := range named {
+		above := parents[id]
+		for above != "" && above != own {
+			above = parents[above]
+		}
+		if above == "" {
+			continue
+		}
+		pid, err := strconv.Atoi(id)
 		if err != nil {
 			return nil, err
 		}

@@ -33,6 +33,8 @@ type ProxyOptions struct {
 	Envoy string
 	// AgentArgs are added to the agent's.
 	AgentArgs []string
+	// AgentEnv is added to the agent's environment, "NAME=value".
+	AgentEnv []string
 }
 
 // Proxy is an application with an agent and an Envoy beside it.
@@ -92,18 +94,25 @@ func (m *Machine) Add(ctx context.Context, options ...ProxyOptions) ([]*Proxy, e
 		if err != nil {
 			return nil, err
 		}
-		if err := errors.Join(p.Declare(), p.StartApp(ctx), p.StartAgent(ctx)); err != nil {
-			return nil, err
-		}
 		proxies = append(proxies, p)
+	}
+	return proxies, m.Launch(ctx, proxies...)
+}
+
+// Launch does with proxies that are prepared what Add does.
+func (m *Machine) Launch(ctx context.Context, proxies ...*Proxy) error {
+	for _, p := range proxies {
+		if err := errors.Join(p.Declare(), p.StartApp(ctx), p.StartAgent(ctx)); err != nil {
+			return err
+		}
 	}
 	for _, p := range proxies {
 		m.options.Progress("waiting for " + p.Name)
 		if err := p.WaitReady(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return proxies, nil
+	return nil
 }
 
 // label names the proxy's files: two meshes may have proxies of one name.
@@ -197,7 +206,7 @@ func (p *Proxy) RunAgent() (err error) {
 		"--name=" + p.Name, "--mesh=" + p.Mesh, "--dataplane-token-file=" + p.tokenFile(), "--admin-addr=" + p.Admin,
 		"--work-dir=" + p.Dir(), "--envoy-path=" + p.Envoy,
 	}, p.AgentArgs...)
-	p.Agent, err = p.machine.run(p.label()+" agent", p.machine.Dir, p.machine.options.Programs.Agent, args...)
+	p.Agent, err = p.machine.run(p.label()+" agent", p.AgentEnv, p.machine.options.Programs.Agent, args...)
 	return err
 }
 

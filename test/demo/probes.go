@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/kubernetes/pkg/probe"
+	grpcprobe "k8s.io/kubernetes/pkg/probe/grpc"
+	httpprobe "k8s.io/kubernetes/pkg/probe/http"
+	tcpprobe "k8s.io/kubernetes/pkg/probe/tcp"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/harness"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+const podIP = "127.0.0.1"
+
+// probedPod returns a pod with a probe of each kind on a port.
+func probedPod(name string, port int32) *corev1.Pod {
+	at := intstr.FromInt32(port)
+	ask := func(h corev1.ProbeHandler) *corev1.Probe {
+		return &corev1.Probe{ProbeHandler: h, TimeoutSeconds: 1}
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name:           "app",
+			ReadinessProbe: ask(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: at}}),
+			StartupProbe:   ask(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: at}}),
+			LivenessProbe:  ask(corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: port}}),
+		}}},
+	}
+}
+
+// prepareProbes makes the injector rewrite a pod whose application is that of p, and gives the agent of p what kuma-sidecar
+// would have.
+func (s *scene) prepareProbes(p *harness.Proxy) error {
+	virtual, err := s.machine.FreeAddress()
+	if err != nil {
+		return err
+	}
+	s.written = probedPod(p.Name, portNumber(p.AppAddress))
+	injected, warnings, err := webhook.Inject(s.written, webhook.Options{
+		Sidecar: webhook.Container, VirtualProbesPort: portNumber(virtual),
+	})
+	if err != nil {
+		return err
+	}
+	if len(warnings) > 0 {
+		return fmt.Errorf("inject %s: %s", p.Name, strings.Join(warnings, "; "))
+	}
+	s.injected, s.virtual = injected, virtual
+	sidecar, err := container(injected, mesh.ContainerSidecar)
+	if err != nil {
+		return err
+	}
+	for _, arg := range sidecar.Args {
+		if strings.HasPrefix(arg, "--virtual-probes-port=") {
+			p.AgentArgs = append(p.AgentArgs, arg)
+		}
+	}
+	p.AgentEnv = []string{mesh.EnvInstanceIP + "=" + podIP}
+	for _, v := range sidecar.Env {
+		if v.Name == mesh.EnvProbeTable {
+			p.AgentEnv = append(p.AgentEnv, v.Name+"="+v.Value)
+		}
+	}
+	return nil
+}
+
+func container(pod *corev1.Pod, name string) (*corev1.Container, error) {
+	i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("pod %s has no container %s", pod.Name, name)
+	}
+	return &pod.Spec.Containers[i], nil
+}
+
+func portNumber(address string) int32 {
+	_, text, _ := strings.Cut(address, ":")
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		panic(err) // the harness made it
+	}
+	return int32(port)
+}
+
+// finding is what the kubelet makes of one probe.
+type finding struct {
+	verdict probe.Result
+	words   string // of the kubelet's event
+}
+
+// ask runs the kubelet's own code for a probe, as its pkg/kubelet/prober does.
+func ask(p *corev1.Probe) (f finding, err error) {
+	timeout := time.Duration(p.TimeoutSeconds) * time.Second
+	switch {
+	case p.HTTPGet != nil:
+		request, err := httpprobe.NewRequestForHTTPGetAction(p.HTTPGet, &corev1.Container{}, podIP, "probe")
+		if err != nil {
+			return f, err
+		}
+		f.verdict, f.words, err = httpprobe.New(false).Probe(request, timeout)
+		return f, err
+	case p.TCPSocket != nil:
+		f.verdict, f.words, err = tcpprobe.New().Probe(podIP, p.TCPSocket.Port.IntValue(), timeout)
+		return f, err
+	case p.GRPC != nil:
+		f.verdict, f.words, err = grpcprobe.New().Probe(podIP, "", int(p.GRPC.Port), timeout)
+		return f, err
+	}
+	return f, errors.New("a probe without a handler")
+}
+
+// Kinds of probes, in the order of the table.
+var probeKinds = []string{"httpGet", "tcpSocket", "grpc"}
+
+// findings asks the probes of a pod all at once, in the order of probeKinds.
+func findings(pod *corev1.Pod) ([]finding, error) {
+	c, err := container(pod, "app")
+	if err != nil {
+		return nil, err
+	}
+	found, errs := make([]finding, len(probeKinds)), make([]error, len(probeKinds))
+	var wait sync.WaitGroup
+	for i, p := range []*corev1.Probe{c.ReadinessProbe, c.StartupProbe, c.LivenessProbe} {
+		wait.Go(func() { found[i], errs[i] = ask(p) })
+	}
+	wait.Wait()
+	return found, errors.Join(errs...)
+}
+
+// compareProbes asks the application itself, as without a mesh; its Envoy, which is where redirection leads the kubelet in a
+// pod whose probes were not rewritten; and the handler, as the injected pod says. What the first finds, want, the last must
+// find, too.
+func (s *scene) compareProbes(want probe.Result, ofEnvoy ...probe.Result) (seen []string, err error) {
+	pods := []*corev1.Pod{s.written, probedPod("captured", portNumber(s.b[0].Inbound)), s.injected}
+	found, errs := make([][]finding, len(pods)), make([]error, len(pods))
+	var wait sync.WaitGroup
+	for i, pod := range pods {
+		wait.Go(func() { found[i], errs[i] = findings(pod) })
+	}
+	wait.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	const columns = "%-10s %-16s %-16s %s"
+	seen = []string{fmt.Sprintf(columns, "asked:", "without a mesh", "Envoy's port", "the handler")}
+	var amiss []error
+	for i, kind := range probeKinds {
+		direct, envoy, handler := found[0][i], found[1][i], found[2][i]
+		seen = append(seen, fmt.Sprintf(columns, kind, direct.verdict, judged(envoy, direct), judged(handler, direct)))
+		if direct.verdict != want || envoy.verdict != ofEnvoy[i] || handler.verdict != want {
+			amiss = append(amiss, fmt.Errorf("%s: want %s, %s, %s; the kubelet says: %q, %q, %q",
+				kind, want, ofEnvoy[i], want, direct.words, envoy.words, handler.words))
+		}
+	}
+	for i, kind := range probeKinds {
+		if envoy := found[1][i]; envoy.verdict == probe.Failure && want == probe.Success {
+			seen = append(seen, fmt.Sprintf("%s at Envoy's port: %s", kind, envoy.words))
+		}
+	}
+	return seen, errors.Join(amiss...)
+}
+
+// judged is a verdict, marked where it is not the true one.
+func judged(f, truth finding) string {
+	if f.verdict != truth.verdict {
+		return string(f.verdict) + " (false)"
+	}
+	return string(f.verdict)
+}
+
+func (s *scene) probesUp(context.Context) ([]string, error) {
+	return s.compareProbes(probe.Success, probe.Failure, probe.Success, probe.Failure)
+}
+
+func (s *scene) probesClosed(ctx context.Context) ([]string, error) {
+	b := s.b[0]
+	b.App.Kill()
+	seen, err := s.compareProbes(probe.Failure, probe.Failure, probe.Success, probe.Failure)
+	if err := errors.Join(err, b.StartApp(ctx)); err != nil {
+		return seen, err
+	}
+	back, err := findings(s.injected)
+	if err != nil {
+		return seen, err
+	}
+	for i, f := range back {
+		if f.verdict != probe.Success {
+			return seen, fmt.Errorf("the application is back, and the handler says of %s: %s, %s", probeKinds[i], f.verdict, f.words)
+		}
+	}
+	return append(seen, "the application is back: the handler says success to all three"), nil
+}
