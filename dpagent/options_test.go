@@ -26,6 +26,8 @@ func TestValidate(t *testing.T) {
 		"no host":          {change: func(o *dpagent.Options) { o.ControlPlane = ":5678" }, want: []string{"--cp-address", ":5678"}},
 		"a name with mesh": {change: func(o *dpagent.Options) { o.Name = "a/b" }, want: []string{"--name", "a/b"}},
 		"no drain":         {change: func(o *dpagent.Options) { o.DrainTime = time.Millisecond }, want: []string{"--drain-time", "1ms"}},
+		"probe port -1":    {change: func(o *dpagent.Options) { o.Probes.Port = -1 }, want: []string{"--virtual-probes-port", "-1"}},
+		"port 65536":       {change: func(o *dpagent.Options) { o.Probes.Port = 65536 }, want: []string{"--virtual-probes-port", "65536"}},
 		"many threads":     {change: func(o *dpagent.Options) { o.Concurrency = 5000 }, want: []string{"--concurrency", "5000"}},
 	}
 	for name, tc := range tests {

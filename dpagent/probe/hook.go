@@ -49,7 +49,7 @@ func (a *hookAsker) ask(ctx context.Context, userAgent string) result {
 }
 
 func (a *hookAsker) call(req *http.Request) error {
-	res, err := a.client.Do(req) //nolint:gosec // the table names it, and only the pod is dialed
+	res, err := a.client.Do(req)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -306,7 +307,7 @@ func TestFamilies(t *testing.T) {
 				}
 			}
 			heads, _ := app.requests()
-			if want := fmt.Sprintf("Host: %s\r\n", net.JoinHostPort(ip, fmt.Sprint(app.port))); len(heads) != 1 || !strings.Contains(heads[0], want) {
+			if want := fmt.Sprintf("Host: %s\r\n", net.JoinHostPort(ip, strconv.Itoa(int(app.port)))); len(heads) != 1 || !strings.Contains(heads[0], want) {
 				t.Errorf("requests = %q, want one with %q", heads, want)
 			}
 		})

@@ -43,8 +43,11 @@ func (h *Handler) Serve(ctx context.Context, l net.Listener) error {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(connections.listener(l)) }()
 	select {
-	case err := <-ended:
-		return fmt.Errorf("serve probes on %s: %w", l.Addr(), errors.Join(err, server.Close()))
+	case err := <-ended: // the listener broke
+		stop()
+		err = errors.Join(err, server.Close())
+		h.running.Wait()
+		return fmt.Errorf("serve probes on %s: %w", l.Addr(), err)
 	case <-ctx.Done():
 	}
 	shutdown := func() error {
@@ -58,7 +61,9 @@ func (h *Handler) Serve(ctx context.Context, l net.Listener) error {
 			_ = server.Close() // nothing else can be done for them
 		}
 	}
-	_ = <-ended // http.ErrServerClosed
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve probes on %s: %w", l.Addr(), err)
+	}
 	h.running.Wait()
 	return nil
 }

@@ -1,0 +1,171 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"testing"
+	"testing/synctest"
+)
+
+// caller is a connection from an address.
+type caller struct {
+	net.Conn
+	from   string
+	closed bool
+}
+
+func (c *caller) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.from), Port: 1} }
+
+func (c *caller) Close() error {
+	c.closed = true
+	return nil
+}
+
+// crowd takes callers in, one from each address.
+func crowd(a *connections, from ...string) (callers []*caller, conns []*conn) {
+	for _, ip := range from {
+		c := &caller{from: ip}
+		callers = append(callers, c)
+		conns = append(conns, a.add(c))
+	}
+	return callers, conns
+}
+
+func ended(c *conn) bool {
+	select {
+	case <-c.evicted:
+		return true
+	default:
+		return false
+	}
+}
+
+// Who is least useful goes first: idle ones, then those that have not asked, then those that have waited longest.
+func TestEvict(t *testing.T) {
+	a := newConnections(4)
+	callers, conns := crowd(a, "192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.1")
+	a.state(conns[0], http.StateActive)
+	a.state(conns[2], http.StateActive)
+	a.state(conns[2], http.StateIdle)
+	// waiting: 0; asking: 1, 3; idle: 2
+	for i, want := range []int{2, 1, 3} {
+		_, more := crowd(a, "192.0.2.1")
+		a.state(more[0], http.StateActive)
+		if !ended(conns[want]) || !callers[want].closed {
+			t.Errorf("for caller %d: connection %d is still there", i, want)
+		}
+		_ = conns[want].Close() // as the server does
+	}
+	if ended(conns[0]) {
+		t.Fatal("the connection that waits for a verdict went before others")
+	}
+	crowd(a, "192.0.2.1")
+	if !ended(conns[0]) || callers[0].closed {
+		t.Error("the one that has waited longest is to be told, and not cut")
+	}
+	a.state(conns[0], http.StateIdle) // has its answer
+	if !callers[0].closed {
+		t.Error("a connection that has been told goes on")
+	}
+}
+
+// A kubelet, which has few connections, loses none to somebody who has many.
+func TestEvictIsFair(t *testing.T) {
+	a := newConnections(fairShare + 2)
+	_, kubelet := crowd(a, "192.0.2.1")
+	a.state(kubelet[0], http.StateActive)
+	for range 2 * fairShare {
+		_, flood := crowd(a, "192.0.2.66")
+		a.state(flood[0], http.StateActive)
+	}
+	if ended(kubelet[0]) {
+		t.Error("the kubelet's connection was ended")
+	}
+}
+
+func TestPinned(t *testing.T) {
+	a := newConnections(1)
+	_, hook := crowd(a, "192.0.2.1")
+	a.state(hook[0], http.StateActive)
+	pin(a.context(t.Context(), hook[0]))
+	crowd(a, "192.0.2.1", "192.0.2.1")
+	if ended(hook[0]) {
+		t.Error("the connection of a hook was ended")
+	}
+}
+
+// There are never more than the limit and those that are about to end.
+func TestHardLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newConnections(1)
+		_, conns := crowd(a, make([]string, 1+maxClosing)...)
+		taken := make(chan *conn, 1)
+		go func() { taken <- a.add(&caller{from: "192.0.2.1"}) }()
+		synctest.Wait()
+		if len(taken) > 0 {
+			t.Error("a connection too many")
+		}
+		_ = conns[0].Close()
+		_ = conns[0].Close() // twice, as the server does
+		_ = (<-taken).Close()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		if a.open != 0 || len(a.source) != 0 {
+			t.Errorf("%d connections of %d sources are left", a.open, len(a.source))
+		}
+	})
+}
+
+// The redirection knows the agent's sockets by their priority.
+func TestSocketOptions(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	for name, linger := range map[string]int{"probe": lingerProbe, "hook": lingerNone, "TCP": lingerReset} {
+		t.Run(name, func(t *testing.T) {
+			c, err := newDialer(socketControl(linger)).DialContext(t.Context(), "tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.Close() }()
+			raw, err := c.(*net.TCPConn).SyscallConn()
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = raw.Control(func(fd uintptr) {
+				if got, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_PRIORITY); got != 6 || err != nil {
+					t.Errorf("SO_PRIORITY = %d, %v", got, err)
+				}
+				if got, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER); got != min(linger+1, 1) || err != nil {
+					t.Errorf("SO_LINGER on = %d, %v", got, err)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestLacking(t *testing.T) {
+	for errno, want := range map[syscall.Errno]Verdict{
+		syscall.EMFILE: Errored, syscall.ENFILE: Errored, syscall.ENOBUFS: Errored, syscall.EADDRNOTAVAIL: Errored, syscall.EPERM: Errored,
+		syscall.ECONNREFUSED: Failure, syscall.EHOSTUNREACH: Failure, syscall.ETIMEDOUT: Failure, syscall.ECONNRESET: Failure,
+	} {
+		if got := failed(&net.OpError{Op: "dial", Net: "tcp", Err: errno}); got.verdict != want {
+			t.Errorf("%s: verdict = %s, want %s", errno, got.verdict, want)
+		}
+	}
+	for _, err := range []error{io.EOF, context.DeadlineExceeded, errors.New("x")} {
+		if got := failed(err); got.verdict != Failure || got.reason != err.Error() {
+			t.Errorf("%v: %+v, want Failure", err, got)
+		}
+	}
+}

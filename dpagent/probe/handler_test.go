@@ -1,0 +1,358 @@
+package probe_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/probe"
+)
+
+// raw sends a request as it is and returns what comes back.
+func raw(t testing.TB, address, request string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_, _ = io.WriteString(c, request)
+	answer, _ := io.ReadAll(c)
+	return string(answer)
+}
+
+// Nothing but a declared probe reaches a port of the pod.
+func TestOnlyDeclaredProbes(t *testing.T) {
+	app := answer(t, ok)
+	other := answer(t, ok)
+	p, q := get(app.port, "/a?b=%2F"), get(app.port, "/q")
+	q.ID = "other"
+	address := serve(t, probe.Options{Table: mesh.ProbeTable{
+		p, q, {TCPSocket: &mesh.TCPSocketProbe{Port: app.port}}, {GRPC: &mesh.GRPCProbe{Port: app.port, Service: "s"}},
+	}})
+	path, id := p.VirtualPath(), p.ID
+	get := func(target string, headers ...string) string {
+		return "GET " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + strings.Join(append(headers, ""), "\r\n") + "\r\n"
+	}
+	tests := map[string]struct{ request, want string }{
+		"the port alone":         {get(fmt.Sprintf("/%d", app.port)), "404"},
+		"no query":               {get(fmt.Sprintf("/%d/a", app.port)), "404"},
+		"another query":          {get(fmt.Sprintf("/%d/a?b=/", app.port)), "404"},
+		"a fragment":             {get(path + "#x"), "404"},
+		"an escaped path":        {get(strings.Replace(path, "/a", "/%61", 1)), "404"},
+		"dots":                   {get(fmt.Sprintf("/%d/x/../a?b=%%2F", app.port)), "404"},
+		"two slashes":            {get("/" + path), "404"},
+		"another port":           {get(fmt.Sprintf("/%d/a?b=%%2F", other.port)), "404"},
+		"the port with a zero":   {get(fmt.Sprintf("/0%d/a?b=%%2F", app.port)), "404"},
+		"another TCP port":       {get(fmt.Sprintf("/tcp/%d", other.port)), "404"},
+		"TCP and more":           {get(fmt.Sprintf("/tcp/%d/", app.port)), "404"},
+		"another gRPC port":      {get(fmt.Sprintf("/grpc/%d/s", other.port)), "404"},
+		"no gRPC service":        {get(fmt.Sprintf("/grpc/%d", app.port)), "404"},
+		"another gRPC service":   {get(fmt.Sprintf("/grpc/%d/s/", app.port)), "404"},
+		"gRPC with a query":      {get(fmt.Sprintf("/grpc/%d/s?", app.port)), "404"},
+		"an absolute URI":        {get("http://127.0.0.1" + path), "404"},
+		"a URI of another":       {get(fmt.Sprintf("http://127.0.0.1:%d/", app.port)), "404"},
+		"an unknown id":          {get(path, "Sonde-Probe: nobody"), "404"},
+		"an empty id":            {get(path, "Sonde-Probe:"), "404"},
+		"two ids":                {get(path, "Sonde-Probe: "+id, "Sonde-Probe: "+id), "404"},
+		"the path of another id": {get(q.VirtualPath(), "Sonde-Probe: "+id), "404"},
+		"no path":                {"GET  HTTP/1.1\r\nHost: x\r\n\r\n", "400"},
+		"POST":                   {"POST " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "405"},
+		"HEAD":                   {"HEAD " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "405"},
+		"a body that is late":    {"PUT " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", "405"},
+		"a body without an end":  {"PUT " + path + " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", "405"},
+		"OPTIONS *":              {"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "405"},
+		"CONNECT":                {fmt.Sprintf("CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", app.port), "405"},
+		"HTTP/2":                 {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ""},
+		"a header bomb":          {get(path, "X: "+strings.Repeat("x", 20<<10)), "431"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := raw(t, address, tc.request)
+			if status, _, _ := strings.Cut(strings.TrimPrefix(got, "HTTP/1.1 "), " "); status != tc.want && tc.want != "" {
+				t.Errorf("answer to %q = %q, want %s", tc.request, got, tc.want)
+			}
+		})
+	}
+	for range 5000 {
+		target := make([]byte, 1+rand.IntN(30))
+		for i := range target {
+			target[i] = "/1234567890abtcprg%?.2F:*"[rand.IntN(25)]
+		}
+		if verdict, text := (kubelet{}).get(t, address, "/"+string(target)); verdict != http.StatusNotFound && verdict != http.StatusBadRequest {
+			t.Errorf("answer to %q = %d %q", target, verdict, text)
+		}
+	}
+	for _, a := range []*application{app, other} {
+		if heads, connections := a.requests(); connections > 0 {
+			t.Errorf("an application has seen %d connections, %q", connections, heads)
+		}
+	}
+}
+
+var keepAlive = &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
+
+// get sends a target as it is.
+func (kubelet) get(t testing.TB, address, target string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.URL.Opaque = target
+	response, err := keepAlive.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(keepAlive.CloseIdleConnections)
+	defer func() { _ = response.Body.Close() }()
+	body, _ := io.ReadAll(response.Body)
+	return response.StatusCode, string(body)
+}
+
+// Probes that share a path differ by their ids; a path alone must say which is meant.
+func TestSelection(t *testing.T) {
+	good, bad := answer(t, ok), answer(t, "HTTP/1.1 500 x\r\n\r\n")
+	one, two, only := get(good.port, "/x y"), get(good.port, "/x%20y"), get(bad.port, "/")
+	two.ID, only.ID = "two", "only"
+	two.HTTPGet.HTTPHeaders = []mesh.HTTPHeader{{Name: "Two", Value: "2"}}
+	grpc := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: bad.port}}
+	service := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: closedPort(t), Service: "a/b"}}
+	address := serve(t, probe.Options{Table: mesh.ProbeTable{one, two, only, grpc, service}})
+	tests := map[string]struct{ path, id, want string }{
+		"by id":                  {one.VirtualPath(), one.ID, "success"},
+		"by the other id":        {two.VirtualPath(), two.ID, "success"},
+		"not by the path":        {one.VirtualPath(), "", "404"},
+		"by its own path":        {only.VirtualPath(), "", "statuscode: 500"},
+		"gRPC":                   {fmt.Sprintf("/grpc/%d", bad.port), "", "failed to connect service"},
+		"gRPC with a slash":      {fmt.Sprintf("/grpc/%d/", bad.port), "", "failed to connect service"},
+		"service, escaped":       {service.VirtualPath(), "", "failed to connect service"},
+		"service, as it is":      {fmt.Sprintf("/grpc/%d/a/b", service.Port()), "", "failed to connect service"},
+		"service, other escapes": {fmt.Sprintf("/grpc/%d/%%61%%2fb", service.Port()), "", "failed to connect service"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if verdict, text := (kubelet{}).probe(t, address, tc.path, tc.id); !strings.Contains(text, tc.want) {
+				t.Errorf("verdict = %s %q, want %q", verdict, text, tc.want)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		heads, _ := good.requests()
+		if len(heads) != 2 || strings.Count(strings.Join(heads, ""), "\r\nTwo: 2\r\n") != 1 {
+			t.Errorf("requests = %q, want one of each probe", heads)
+		}
+	})
+}
+
+// A path of the largest size that Kubernetes admits arrives.
+func TestLongPath(t *testing.T) {
+	app := answer(t, ok)
+	p := get(app.port, "/"+strings.Repeat("x", 64<<10-1))
+	if verdict, text := (kubelet{}).probe(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), p.ID); verdict != "success" {
+		t.Errorf("verdict = %s %q", verdict, text)
+	}
+}
+
+// Connections that do nothing, or as little as they can, do not keep the kubelet out.
+func TestKubeletGetsThrough(t *testing.T) {
+	app := answer(t, ok)
+	p := get(app.port, "/")
+	address := serve(t, probe.Options{Table: mesh.ProbeTable{p}})
+	for i := range 1500 {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		switch i % 3 {
+		case 1:
+			_, _ = io.WriteString(c, "GET / HT")
+		case 2:
+			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		}
+	}
+	for range 4 {
+		begin := time.Now()
+		verdict, text := kubelet{timeout: 2 * time.Second}.probe(t, address, p.VirtualPath(), p.ID)
+		if took := time.Since(begin); verdict != "success" || took > time.Second {
+			t.Errorf("verdict after %s = %s %q", took, verdict, text)
+		}
+	}
+}
+
+func TestEmptyTable(t *testing.T) {
+	if verdict, text := (kubelet{}).probe(t, serve(t, probe.Options{}), "/", ""); !strings.HasPrefix(text, "404") {
+		t.Errorf("verdict = %s %q, want 404", verdict, text)
+	}
+}
+
+func TestNewErrors(t *testing.T) {
+	tests := map[string]struct {
+		o    probe.Options
+		want string
+	}{
+		"no address":     {probe.Options{Port: 1}, "the pod's address"},
+		"all addresses":  {probe.Options{Port: 1, PodIP: netip.IPv6Unspecified()}, `the pod's address: "::"`},
+		"several":        {probe.Options{Port: 1, PodIP: netip.MustParseAddr("ff02::1")}, "ff02::1"},
+		"with a zone":    {probe.Options{Port: 1, PodIP: netip.MustParseAddr("fe80::1%eth0")}, "fe80::1%eth0"},
+		"no port":        {probe.Options{PodIP: netip.IPv6Loopback()}, "virtual port: 0"},
+		"port 65536":     {probe.Options{PodIP: netip.IPv6Loopback(), Port: 65536}, "virtual port: 65536"},
+		"the same port":  {probe.Options{PodIP: netip.IPv6Loopback(), Port: 9, Table: mesh.ProbeTable{get(9, "/")}}, `probes[0] (id "app/liveness", container "app", type "liveness"): port: 9`},
+		"metrics, twice": {probe.Options{PodIP: netip.IPv6Loopback(), Port: 9, Registerer: registered(t)}, "register metrics of probes"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, err := probe.New(tc.o); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("New() error = %v, want one that says %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func registered(t testing.TB) prometheus.Registerer {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	if _, err := probe.New(probe.Options{PodIP: netip.IPv6Loopback(), Port: 9, Registerer: r}); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestEnvironment(t *testing.T) {
+	good := probe.Environment{Table: `[{"grpc":{"port":1}}]`, InstanceIP: "::ffff:192.0.2.1", Port: 9000}
+	tests := map[string]struct {
+		change func(*probe.Environment)
+		want   string // in the error, "" for none
+		needed bool
+	}{
+		"good":       {func(*probe.Environment) {}, "", true},
+		"no table":   {func(e *probe.Environment) { e.Table = "" }, "", false},
+		"empty":      {func(e *probe.Environment) { e.Table = "[]" }, "", false},
+		"bad table":  {func(e *probe.Environment) { e.Table = "[{}]" }, "KUMA_DATAPLANE_PROBES: parse probe table: probes[0]", false},
+		"no address": {func(e *probe.Environment) { e.InstanceIP = "" }, "INSTANCE_IP: is required", true},
+		"a name":     {func(e *probe.Environment) { e.InstanceIP = "localhost" }, `INSTANCE_IP: "localhost"`, true},
+		"port 0":     {func(e *probe.Environment) { e.Port = 0 }, "--virtual-probes-port: 0", false},
+		"port 65536": {func(e *probe.Environment) { e.Port = 65536 }, "--virtual-probes-port: 65536", true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			e := good
+			tc.change(&e)
+			o, err := e.Options(slog.New(slog.DiscardHandler))
+			if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Options() error = %v, want %q", err, tc.want)
+			}
+			if err == nil {
+				if h, err := probe.New(o); err != nil || h.Address() != netip.MustParseAddrPort("192.0.2.1:9000") {
+					t.Errorf("New() = %v, %v", h, err)
+				}
+			}
+			if needed, _ := e.Needed(); needed != tc.needed {
+				t.Errorf("Needed() = %t, want %t", needed, tc.needed)
+			}
+		})
+	}
+}
+
+// Unknown keys are told once; verdicts when they change, and never what the application says.
+func TestLog(t *testing.T) {
+	var logs bytes.Buffer
+	logger := slog.New(slog.NewJSONHandler(&logs, nil))
+	answers := []string{ok, ok, "HTTP/1.1 500 SECRET\r\n\r\nSECRET", "HTTP/1.1 500 x\r\n\r\n", ok}
+	var next int
+	app := apply(t, "127.0.0.1", func(c net.Conn) { _, _ = io.WriteString(c, answers[next]); next++ })
+	env := probe.Environment{InstanceIP: "127.0.0.1", Port: 9000, Table: fmt.Sprintf(
+		`[{"id":"a","container":"app","type":"liveness","future":1,"httpGet":{"port":%d,"httpHeaders":[{"name":"Authorization","value":"SECRET"}]}}]`, app.port)}
+	o, err := env.Options(logger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics := prometheus.NewRegistry()
+	o.Registerer = metrics
+	address := serve(t, o)
+	for range answers {
+		kubelet{}.probe(t, address, o.Table[0].VirtualPath(), "a")
+	}
+	got := logs.String()
+	if strings.Contains(got, "SECRET") {
+		t.Errorf("log has what is not to be told:\n%s", got)
+	}
+	for text, want := range map[string]int{
+		`"keys":["future"]`: 1, `"msg":"probe verdict"`: 3, `"verdict":"failure","err":"HTTP probe failed with statuscode: 500"`: 1,
+		`"verdict":"success"`: 2, `"container":"app","probe":"liveness"`: 3,
+	} {
+		if n := strings.Count(got, text); n != want {
+			t.Errorf("log has %d times %s, want %d:\n%s", n, text, want, got)
+		}
+	}
+	want := map[string]float64{
+		"sonde_probe_total app liveness errored": 0, "sonde_probe_total app liveness failure": 2,
+		"sonde_probe_total app liveness success": 3, "sonde_probe_total app liveness warning": 0,
+		"sonde_probe_duration_seconds app liveness": 5,
+	}
+	if diff := cmp.Diff(want, counts(t, metrics)); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+}
+
+// counts returns counters, and the counts of histograms, by name and values of labels.
+func counts(t testing.TB, r *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			name := []string{family.GetName()}
+			for _, label := range metric.GetLabel() {
+				name = append(name, label.GetValue())
+			}
+			found[strings.Join(name, " ")] = metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+		}
+	}
+	return found
+}
+
+// The handler finds the entry by what arrives from a client of net/http that takes the virtual path for an httpGet's.
+func FuzzSelection(f *testing.F) {
+	for _, path := range []string{"/", "a b", "//h/x?y z", "/%zz#ü", "*", "a:b", "/?\"<>|"} {
+		f.Add(path, path)
+	}
+	app := answer(f, ok)
+	health := listen(f, "127.0.0.1")
+	serveGRPC(f, health, says(healthpb.HealthCheckResponse_SERVING, nil))
+	f.Fuzz(func(t *testing.T, path, service string) {
+		table := mesh.ProbeTable{get(app.port, path), {ID: "g", TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: int32(port(health)), Service: service}}}
+		if len(path)+len(service) > 32<<10 {
+			return
+		}
+		address := serve(t, probe.Options{Table: table})
+		for _, p := range table {
+			u, err := (&mesh.HTTPGetProbe{Path: p.VirtualPath(), Port: 1}).URL("127.0.0.1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if verdict, text := (kubelet{}).probe(t, address, u.RequestURI(), p.ID); strings.Contains(text, "Not Found") {
+				t.Errorf("%q: verdict = %s %q", u.RequestURI(), verdict, text)
+			}
+		}
+	})
+}

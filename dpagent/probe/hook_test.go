@@ -1,0 +1,206 @@
+package probe_test
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/probe"
+)
+
+const hookID = "6fd0a1f1a7b34f0e9f3c2b1d0e4a5b6c"
+
+func hook(port int32, path string, headers ...mesh.HTTPHeader) mesh.Probe {
+	p := get(port, path, headers...)
+	p.ID, p.Type = hookID, mesh.ProbePostStart
+	return p
+}
+
+// call calls a hook as the kubelet does: it keeps connections, and cares about nothing but whether the call went through.
+func call(t testing.TB, address string, p mesh.Probe) (*http.Response, error) {
+	t.Helper()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+p.VirtualPath(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("User-Agent", "kube-lifecycle/1.36")
+	r.Header.Set("Accept", "*/*")
+	r.Header.Set(mesh.ProbeHeader, p.ID)
+	response, err := transport.RoundTrip(r)
+	if err == nil {
+		_ = response.Body.Close()
+	}
+	return response, err
+}
+
+func TestHooks(t *testing.T) {
+	tests := map[string]struct {
+		answer string
+		ok     bool
+		calls  int
+	}{
+		"200":                 {ok, true, 1},
+		"404":                 {"HTTP/1.1 404 x\r\nContent-Length: 0\r\n\r\n", true, 1},
+		"503":                 {"HTTP/1.1 503 x\r\n\r\n", true, 1},
+		"302 elsewhere":       {"HTTP/1.1 302 x\r\nLocation: http://127.0.0.2/\r\nContent-Length: 0\r\n\r\n", true, 1},
+		"a loop":              {"HTTP/1.1 302 x\r\nLocation: /\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", false, 10},
+		"a cut body":          {"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx", true, 1},
+		"a lie about gzip":    {"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok", true, 1},
+		"no answer":           {"", false, 1},
+		"garbage":             {"SSH-2.0\r\n", false, 1},
+		"a long body, unread": {"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nx", true, 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			app := answer(t, tc.answer)
+			p := hook(app.port, "/hook?a=b c", mesh.HTTPHeader{Name: "X", Value: "y"})
+			response, err := call(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p)
+			switch {
+			case tc.ok && (err != nil || response.StatusCode != http.StatusOK || !response.Close):
+				t.Errorf("hook = %+v, %v, want 200 and the end of the connection", response, err)
+			case !tc.ok && !errors.Is(err, io.EOF):
+				t.Errorf("hook = %+v, %v, want a connection that ends without an answer", response, err)
+			}
+			heads, _ := app.requests()
+			if len(heads) != tc.calls {
+				t.Fatalf("the application was called %d times, want %d", len(heads), tc.calls)
+			}
+			want := fmt.Sprintf("GET /hook?a=b c HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUser-Agent: kube-lifecycle/1.36\r\nAccept: */*\r\nX: y\r\nAccept-Encoding: gzip\r\n\r\n", app.port)
+			if diff := cmp.Diff(want, heads[0]); diff != "" {
+				t.Errorf("request (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A hook to a closed port fails: its first call, as if there were no agent.
+func TestHookRefused(t *testing.T) {
+	p := hook(closedPort(t), "/")
+	if response, err := call(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p); !errors.Is(err, io.EOF) {
+		t.Errorf("hook = %+v, %v, want a connection that ends without an answer", response, err)
+	}
+}
+
+// The kubelet's own client has no limit of time, and neither the probes' timeout nor their rate is for hooks.
+func TestHookHasNoTimeout(t *testing.T) {
+	begin := time.Now()
+	app := apply(t, "127.0.0.1", func(c net.Conn) {
+		_ = c.SetReadDeadline(begin.Add(1500 * time.Millisecond)) // longer than timeoutSeconds
+		_, _ = io.Copy(io.Discard, c)
+		_, _ = c.Write([]byte(ok))
+	})
+	p := hook(app.port, "/")
+	address := serve(t, probe.Options{Table: mesh.ProbeTable{p}})
+	const callers = 10
+	errs := make(chan error, callers)
+	for range callers {
+		go func() {
+			_, err := call(t, address, p)
+			errs <- err
+		}()
+	}
+	for range callers {
+		if err := <-errs; err != nil {
+			t.Errorf("hook error = %v", err)
+		}
+	}
+	if heads, _ := app.requests(); len(heads) != callers {
+		t.Errorf("%d calls became %d: each has its effects", callers, len(heads))
+	}
+}
+
+// A hook that is over for the kubelet is over for the application.
+func TestHookCallerLeaves(t *testing.T) {
+	left := make(chan struct{})
+	app := apply(t, "127.0.0.1", func(c net.Conn) {
+		_, _ = io.Copy(io.Discard, c)
+		close(left)
+	})
+	p := hook(app.port, "/")
+	address := serve(t, probe.Options{Table: mesh.ProbeTable{p}})
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\nSonde-Probe: %s\r\n\r\n", p.VirtualPath(), p.ID)
+	eventually(t, func() bool { heads, _ := app.requests(); return len(heads) == 1 })
+	_ = c.Close()
+	<-left
+}
+
+func TestHookFallsBackToHTTP(t *testing.T) {
+	tests := map[string]struct {
+		tls   bool
+		calls int
+	}{
+		"HTTP":  {false, 1},
+		"HTTPS": {true, 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			seen := make(chan *http.Request, 10)
+			var config *tls.Config
+			if tc.tls {
+				config = &tls.Config{Certificates: []tls.Certificate{expired(t)}, NextProtos: []string{"h2", "http/1.1"}}
+			}
+			_, port := httpServer(t, func(_ http.ResponseWriter, r *http.Request) { seen <- r }, config)
+			p := hook(port, "/", mesh.HTTPHeader{Name: "Authorization", Value: "secret"})
+			p.HTTPGet.Scheme = mesh.SchemeHTTPS
+			if _, err := call(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p); err != nil {
+				t.Errorf("hook error = %v", err)
+			}
+			if len(seen) != tc.calls {
+				t.Fatalf("the application was called %d times, want %d", len(seen), tc.calls)
+			}
+			r := <-seen
+			if got := r.Header.Get("Authorization") != ""; got != tc.tls {
+				t.Errorf("Authorization sent = %t, want %t: it does not go over HTTP instead", got, tc.tls)
+			}
+			if r.Proto != "HTTP/1.1" {
+				t.Errorf("protocol = %s: the kubelet's hooks know HTTP/1.1 alone", r.Proto)
+			}
+		})
+	}
+}
+
+// eventually waits until a condition holds.
+func eventually(t testing.TB, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !condition(); {
+		if time.Now().After(deadline) {
+			t.Fatal("waited too long")
+		}
+		wait := time.NewTimer(5 * time.Millisecond)
+		<-wait.C
+	}
+}
+
+// Nobody calls a hook who does not know its id.
+func TestHooksNeedTheirID(t *testing.T) {
+	app := answer(t, ok)
+	p := hook(app.port, "/")
+	nameless := hook(app.port, "/2")
+	nameless.ID = ""
+	address := serve(t, probe.Options{Table: mesh.ProbeTable{p, nameless}})
+	for _, id := range []string{"", hookID[:31], hookID + "0", strings.ToUpper(hookID)} {
+		for _, path := range []string{p.VirtualPath(), nameless.VirtualPath()} {
+			if verdict, text := (kubelet{}).probe(t, address, path, id); !strings.HasPrefix(text, "404") {
+				t.Errorf("hook %s with id %q = %s %q, want 404", path, id, verdict, text)
+			}
+		}
+	}
+	if _, connections := app.requests(); connections > 0 {
+		t.Errorf("the application has seen %d connections", connections)
+	}
+}

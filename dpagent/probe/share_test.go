@@ -1,0 +1,215 @@
+package probe
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// stub is an application that takes its time.
+type stub struct {
+	takes   time.Duration
+	result  result
+	began   atomic.Int32
+	ended   atomic.Int32
+	cut     atomic.Int32
+	agents  sync.Map
+	atOnce  atomic.Int32
+	highest atomic.Int32
+}
+
+func (s *stub) ask(ctx context.Context, userAgent string) result {
+	s.began.Add(1)
+	s.agents.Store(userAgent, nil)
+	s.highest.Store(max(s.highest.Load(), s.atOnce.Add(1)))
+	defer s.atOnce.Add(-1)
+	select {
+	case <-time.After(s.takes):
+		s.ended.Add(1)
+		return s.result
+	case <-ctx.Done():
+		s.cut.Add(1)
+		return result{}
+	}
+}
+
+// stubbed returns a handler whose only probe asks s, and a request for it.
+func stubbed(t *testing.T, s *stub) (*Handler, func(context.Context) *httptest.ResponseRecorder) {
+	t.Helper()
+	p := mesh.Probe{TimeoutSeconds: 1, TCPSocket: &mesh.TCPSocketProbe{Port: 1}}
+	h, err := New(Options{
+		Table: mesh.ProbeTable{p}, PodIP: netip.MustParseAddr("127.0.0.1"), Port: 9000, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.byPath[p.VirtualPath()].ask = s
+	return h, func(ctx context.Context) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, p.VirtualPath(), http.NoBody))
+		return w
+	}
+}
+
+// Callers that come while a check runs share it, and its verdict.
+func TestCallersShareACheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stub{takes: time.Second, result: result{verdict: Failure, status: 418}}
+		_, ask := stubbed(t, s)
+		var callers sync.WaitGroup
+		for i := range 100 {
+			callers.Go(func() {
+				<-time.After(time.Duration(i) * 9 * time.Millisecond) // the last one 109 ms before the end
+				if w := ask(t.Context()); w.Code != 418 {
+					t.Errorf("answer = %d", w.Code)
+				}
+			})
+		}
+		callers.Wait()
+		if n := s.began.Load(); n != 1 {
+			t.Errorf("100 callers made %d checks", n)
+		}
+	})
+}
+
+// Who comes after the end of a check gets one of its own: the kubelet asks again at once when a container turns not ready.
+func TestNoAnswerFromThePast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stub{result: result{verdict: Success}}
+		_, ask := stubbed(t, s)
+		for i := range int32(checksBurst) {
+			ask(t.Context())
+			if n := s.ended.Load(); n != i+1 {
+				t.Errorf("%d callers, one after the other, made %d checks", i+1, n)
+			}
+		}
+	})
+}
+
+// However many ask, the application is asked at the rate that is allowed, and all get an answer.
+func TestRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stub{takes: time.Millisecond, result: result{verdict: Success}}
+		_, ask := stubbed(t, s)
+		const seconds = 10
+		var callers sync.WaitGroup
+		var slowest, answers atomic.Int64
+		end := time.Now().Add(seconds * time.Second)
+		for range 50 {
+			callers.Go(func() {
+				for time.Now().Before(end) {
+					begin := time.Now()
+					if w := ask(t.Context()); w.Code != http.StatusOK || w.Body.String() != "success\n" {
+						t.Errorf("answer = %d %s", w.Code, w.Body)
+					}
+					answers.Add(1)
+					slowest.Store(max(slowest.Load(), int64(time.Since(begin))))
+				}
+			})
+		}
+		callers.Wait()
+		// One more begins at the end, for those who came just before it.
+		if n := s.began.Load(); n > seconds*checksPerSecond+checksBurst+1 || n < seconds*checksPerSecond {
+			t.Errorf("%d checks in %d s", n, seconds)
+		}
+		if s.highest.Load() != 1 {
+			t.Errorf("%d checks at once", s.highest.Load())
+		}
+		if limit := int64(102 * time.Millisecond); slowest.Load() > limit {
+			t.Errorf("an answer took %s", time.Duration(slowest.Load()))
+		}
+	})
+}
+
+// A check that nobody waits for any more ends, and whoever comes then gets another.
+func TestAllCallersLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stub{takes: time.Hour, result: result{verdict: Success}}
+		h, ask := stubbed(t, s)
+		ctx, leave := context.WithCancel(t.Context())
+		go ask(ctx)
+		go ask(ctx)
+		staying, end := context.WithCancel(t.Context())
+		go ask(staying)
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		if s.cut.Load() != 0 {
+			t.Error("the check has ended, and somebody waits for it")
+		}
+		end()
+		synctest.Wait()
+		if s.cut.Load() != 1 {
+			t.Error("the check goes on, and nobody waits for it")
+		}
+		s.takes = 0
+		if w := ask(t.Context()); w.Body.String() != "success\n" {
+			t.Errorf("answer = %d %s", w.Code, w.Body)
+		}
+		h.running.Wait()
+	})
+}
+
+// A slow probe delays no other.
+func TestSlowProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow, quick := &stub{takes: time.Hour}, &stub{result: result{verdict: Success}}
+		h, askSlow := stubbed(t, slow)
+		other, _ := stubbed(t, quick)
+		e := other.byPath["/tcp/1"]
+		h.byPath["/tcp/2"] = e
+		ctx, leave := context.WithCancel(t.Context())
+		for range 100 {
+			go askSlow(ctx)
+		}
+		synctest.Wait()
+		begin := time.Now()
+		w := httptest.NewRecorder()
+		e.path = "/tcp/2"
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/tcp/2", http.NoBody))
+		if w.Code != http.StatusOK || time.Since(begin) > 0 {
+			t.Errorf("answer after %s = %d", time.Since(begin), w.Code)
+		}
+		leave()
+		synctest.Wait()
+	})
+}
+
+// What the agent lacks is no fault of the application's.
+func TestTell(t *testing.T) {
+	tests := map[string]struct {
+		result   result
+		status   int
+		length   string
+		location bool
+	}{
+		"success":            {result{verdict: Success}, 200, "", false},
+		"warning":            {result{verdict: Warning, reason: "r"}, 302, "", true},
+		"failure":            {result{verdict: Failure, reason: "r"}, 503, "", false},
+		"failure, below 400": {result{verdict: Failure, status: 101}, 503, "", false},
+		"failure, own":       {result{verdict: Failure, status: 400}, 400, "", false},
+		"failure, highest":   {result{verdict: Failure, status: 999}, 999, "", false},
+		"errored":            {result{verdict: Errored, reason: string(make([]byte, 500))}, 200, "100", false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := httptest.NewRecorder()
+			tc.result.tell(w)
+			if w.Code != tc.status || w.Header().Get("Content-Length") != tc.length || (w.Header().Get("Location") != "") != tc.location {
+				t.Errorf("answer = %d %v", w.Code, w.Header())
+			}
+			if tc.result.verdict == Errored && w.Body.Len() >= erroredLength {
+				t.Errorf("a body of %d bytes is complete", w.Body.Len())
+			}
+		})
+	}
+}
