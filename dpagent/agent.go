@@ -57,20 +57,21 @@ func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+	a := &Agent{
+		o: o, logger: logger.With("mesh", o.Mesh, "proxy", o.Name),
+		metrics: prometheus.NewRegistry(),
+		drained: make(chan struct{}),
+	}
+	a.drain = sync.OnceFunc(func() { close(a.drained) })
+	var err error
+	if a.probes, err = a.newProbes(); err != nil {
+		return nil, err
+	}
 	path, version, err := envoy.Find(ctx, o.EnvoyPath)
 	if err != nil {
 		return nil, fmt.Errorf("--envoy-path: %w", err)
 	}
-	a := &Agent{
-		o: o, path: path, logger: logger.With("mesh", o.Mesh, "proxy", o.Name),
-		metrics: prometheus.NewRegistry(),
-		version: &agentv1.Version{Sonde: o.Version, Envoy: version},
-		drained: make(chan struct{}),
-	}
-	a.drain = sync.OnceFunc(func() { close(a.drained) })
-	if a.probes, err = a.newProbes(); err != nil {
-		return nil, err
-	}
+	a.path, a.version = path, &agentv1.Version{Sonde: o.Version, Envoy: version}
 	return a, nil
 }
 

@@ -1,0 +1,30 @@
+package dpagent_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/dpagent"
+	sondeprobe "github.com/sonde-mesh/sonde/dpagent/probe"
+)
+
+// An agent does not come up half: what is wrong with its probes is said before anything starts.
+func TestProbesBadInput(t *testing.T) {
+	tests := map[string]struct {
+		probes sondeprobe.Environment
+		want   string
+	}{
+		"a table that does not parse": {sondeprobe.Environment{Table: `[{"id":"a"}]`, InstanceIP: "127.0.0.1", Port: 9000}, `probes[0] (id "a"`},
+		"the same, with no port":      {sondeprobe.Environment{Table: `[{}]`}, "probes[0]"},
+		"no address":                  {sondeprobe.Environment{Table: `[{"grpc":{"port":1}}]`, Port: 9000}, "INSTANCE_IP: is required"},
+		"the virtual port":            {sondeprobe.Environment{Table: `[{"grpc":{"port":9000}}]`, InstanceIP: "127.0.0.1", Port: 9000}, "must not be the virtual port"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := newAgent(t, dpagent.Options{ControlPlane: "cp:5678", CAFile: "ca", Name: "web-1", TokenFile: "token", Probes: tc.probes})
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("New() error = %v, want one that says %q", err, tc.want)
+			}
+		})
+	}
+}
