@@ -63,6 +63,7 @@ type check struct {
 	done    chan struct{}
 	cancel  context.CancelFunc
 	waiters int    // guarded by the entry's mu
+	running bool   // the same: it asks, and no longer waits for its turn
 	result  result // valid after done
 }
 
@@ -98,14 +99,19 @@ func (e *entry) join(r *http.Request) *check {
 	return c
 }
 
-// leave ends a check that nobody waits for.
+// leave ends a check that runs and that nobody waits for. One that waits for its turn stays, for whoever comes: there is
+// never more than one, so that callers who come and go use up no turns of others.
 func (e *entry) leave(c *check) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c.waiters--; c.waiters > 0 {
-		return
+	if c.waiters--; c.waiters == 0 && c.running {
+		c.cancel()
+		e.forget(c)
 	}
-	c.cancel()
+}
+
+// forget makes the next caller start a check. It needs mu.
+func (e *entry) forget(c *check) {
 	if e.current == c {
 		e.current = nil
 	}
@@ -113,19 +119,28 @@ func (e *entry) leave(c *check) {
 
 func (e *entry) run(ctx context.Context, c *check, userAgent string) {
 	defer c.cancel()
-	if e.limiter.Wait(ctx) == nil {
-		begin := time.Now()
-		c.result = e.ask.ask(ctx, userAgent)
-		if ctx.Err() == nil {
-			e.observe(ctx, c.result, time.Since(begin))
-		}
+	defer close(c.done)
+	if e.limiter.Wait(ctx) != nil || !e.begin(c) {
+		return
+	}
+	began := time.Now()
+	c.result = e.ask.ask(ctx, userAgent)
+	if ctx.Err() == nil {
+		e.observe(ctx, c.result, time.Since(began))
 	}
 	e.mu.Lock()
-	if e.current == c {
-		e.current = nil
+	defer e.mu.Unlock()
+	e.forget(c)
+}
+
+// begin says whether anybody still waits for the check.
+func (e *entry) begin(c *check) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c.running = c.waiters > 0; !c.running {
+		e.forget(c)
 	}
-	e.mu.Unlock()
-	close(c.done)
+	return c.running
 }
 
 // observe counts a check and logs a verdict that differs from the last one.

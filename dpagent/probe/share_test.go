@@ -159,6 +159,34 @@ func TestAllCallersLeave(t *testing.T) {
 	})
 }
 
+// Callers who come and go do not use up the turns of one who stays.
+func TestCallersComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stub{takes: 20 * time.Millisecond, result: result{verdict: Success}}
+		h, ask := stubbed(t, s)
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		for range checksBurst {
+			ask(t.Context())
+		}
+		for range 10 {
+			ask(gone)
+			turn := h.byPath["/tcp/1"].current
+			for range 1000 {
+				ask(gone)
+			}
+			if h.byPath["/tcp/1"].current != turn || turn == nil {
+				t.Error("callers who leave begin to wait anew")
+			}
+			begin := time.Now()
+			if w := ask(t.Context()); w.Body.String() != "success\n" || time.Since(begin) > 121*time.Millisecond {
+				t.Errorf("answer after %s = %d %s", time.Since(begin), w.Code, w.Body)
+			}
+		}
+		h.running.Wait()
+	})
+}
+
 // A slow probe delays no other.
 func TestSlowProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
