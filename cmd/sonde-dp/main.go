@@ -4,6 +4,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -18,6 +20,7 @@ import (
 )
 
 func main() {
+	log.SetOutput(io.Discard) // net/http writes there what applications send, whole
 	beLean()
 	if err := newCommand().ExecuteContext(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "sonde-dp:", err)
