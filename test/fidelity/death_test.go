@@ -44,7 +44,7 @@ func (c *changes) count() (passed, failed int) {
 // container unready, at thresholds of one failure.
 func TestDeathOfTheAgent(t *testing.T) {
 	t.Parallel()
-	program, err := buildAgent(t.Context(), t.TempDir())
+	h, err := build(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,6 @@ func TestDeathOfTheAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &handlers{program: program}
 	agent, err := h.start(t.Context(), injected)
 	if err != nil {
 		t.Fatal(err)

@@ -67,11 +67,10 @@ type result struct {
 // TestGoldenFidelity is named for `make golden`.
 func TestGoldenFidelity(t *testing.T) {
 	t.Parallel()
-	program, err := buildAgent(t.Context(), t.TempDir())
+	h, err := build(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &handlers{program: program}
 	ps := newPlaces(0)
 	var all [][]scenario
 	results := map[*scenario]*result{}

@@ -1,13 +1,16 @@
 package fidelity_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,31 +19,66 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kubernetes/third_party/forked/golang/expansion"
+	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 	"github.com/sonde-mesh/sonde/test/harness"
+	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// handlers start the virtual probe handler of a pod.
+// handlers inject pods and start their virtual probe handlers.
 type handlers struct {
-	// program is the path of sonde-dp.
-	program string
+	// folder of sonde-dp and sondectl.
+	folder string
 }
 
-// buildAgent builds sonde-dp into a folder.
-func buildAgent(ctx context.Context, folder string) (string, error) {
+// build builds the programs into a folder.
+func build(ctx context.Context, folder string) (*handlers, error) {
 	root, err := harness.Root()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	program := filepath.Join(folder, "sonde-dp")
-	build := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/sonde-dp")
+	build := exec.CommandContext(ctx, "go", "build", "-o", folder+"/", "./cmd/sonde-dp", "./cmd/sondectl")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build sonde-dp: %w\n%s", err, out)
+		return nil, fmt.Errorf("build the programs: %w\n%s", err, out)
 	}
-	return program, nil
+	return &handlers{folder: folder}, nil
+}
+
+// injectHere injects a pod as the webhook does.
+func injectHere(_ context.Context, pod *corev1.Pod, o webhook.Options) (*corev1.Pod, []string, error) {
+	document, err := json.Marshal(pod)
+	if err != nil {
+		return nil, nil, err
+	}
+	document, warnings, err := webhook.InjectJSON(document, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	injected := &corev1.Pod{}
+	return injected, warnings, json.Unmarshal(document, injected)
+}
+
+// inject has sondectl do it.
+func (h *handlers) inject(ctx context.Context, pod *corev1.Pod, o webhook.Options) (*corev1.Pod, []string, error) {
+	document, err := yaml.Marshal(pod)
+	if err != nil {
+		return nil, nil, err
+	}
+	command := exec.CommandContext(ctx, filepath.Join(h.folder, "sondectl"),
+		"inject", "-f", "-", "--virtual-probes-port", strconv.Itoa(int(o.VirtualProbesPort)))
+	if o.Sidecar != "" {
+		command.Args = append(command.Args, "--sidecar", string(o.Sidecar))
+	}
+	var out, problems bytes.Buffer
+	command.Stdin, command.Stdout, command.Stderr = bytes.NewReader(document), &out, &problems
+	if err := command.Run(); err != nil {
+		return nil, nil, fmt.Errorf("sondectl inject: %w\n%s", err, problems.String())
+	}
+	injected := &corev1.Pod{}
+	return injected, slices.Collect(strings.Lines(problems.String())), yaml.UnmarshalStrict(out.Bytes(), injected)
 }
 
 // sidecar returns the environment and the virtual port of the agent in a pod, as the kubelet would make them.
@@ -164,7 +202,7 @@ func (h *handlers) start(ctx context.Context, pod *corev1.Pod) (*agent, error) {
 		return nil, err
 	}
 	a := &agent{ended: make(chan struct{})}
-	a.command = exec.CommandContext(ctx, h.program, "probes", "--virtual-probes-port="+strconv.Itoa(port))
+	a.command = exec.CommandContext(ctx, filepath.Join(h.folder, "sonde-dp"), "probes", "--virtual-probes-port="+strconv.Itoa(port))
 	a.command.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 	for _, name := range []string{"http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy"} {
 		a.command.Env = append(a.command.Env, name+"=http://127.0.0.1:1") // probes go by none

@@ -67,13 +67,13 @@ func (s *scenario) direct(ctx context.Context, p place) (*outcome, error) {
 // through asks it as the kubelet does once the pod has been injected.
 func (s *scenario) through(ctx context.Context, p place, handlers *handlers) (o *outcome, err error) {
 	pod := s.pod(p)
-	injected, warnings, err := webhook.Inject(pod, webhook.Options{VirtualProbesPort: int32(p.virtual)})
+	inject, serve := injectHere, handlers.here
+	if s.process {
+		inject, serve = handlers.inject, handlers.process
+	}
+	injected, warnings, err := inject(ctx, pod, webhook.Options{VirtualProbesPort: int32(p.virtual), Sidecar: s.form})
 	if err != nil {
 		return nil, fmt.Errorf("inject: %w", err)
-	}
-	serve := handlers.here
-	if s.process {
-		serve = handlers.process
 	}
 	stop, err := serve(ctx, injected, p)
 	if err != nil {
@@ -106,15 +106,9 @@ func (s *scenario) run(ctx context.Context, p place, written, asked *corev1.Pod)
 				if err != nil {
 					return nil, err
 				}
-				var verdict kubelet.Verdict
-				var message string
-				if hook := hookOf(c, kind); hook != nil {
-					verdict, message = k.Hook(ctx, asked, *c, hook)
-				} else {
-					verdict, message = k.Probe(ctx, asked, *c, kind)
+				for range max(s.times, 1) {
+					o.ask(ctx, k, asked, c, kind)
 				}
-				o.verdicts = append(o.verdicts, verdict)
-				o.messages = append(o.messages, message)
 			}
 		}
 	}
@@ -122,6 +116,19 @@ func (s *scenario) run(ctx context.Context, p place, written, asked *corev1.Pod)
 	app.settle()
 	o.seen = app.log()
 	return o, nil
+}
+
+// ask asks one probe, or calls one hook.
+func (o *outcome) ask(ctx context.Context, k *kubelet.Kubelet, pod *corev1.Pod, c *corev1.Container, kind string) {
+	var verdict kubelet.Verdict
+	var message string
+	if hook := hookOf(c, kind); hook != nil {
+		verdict, message = k.Hook(ctx, pod, *c, hook)
+	} else {
+		verdict, message = k.Probe(ctx, pod, *c, kind)
+	}
+	o.verdicts = append(o.verdicts, verdict)
+	o.messages = append(o.messages, message)
 }
 
 func find(pod *corev1.Pod, name string) (*corev1.Container, error) {

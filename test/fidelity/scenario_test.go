@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
+	"github.com/sonde-mesh/sonde/webhook"
 )
 
 // place is where a scenario's pod lives: its address, and ports of it which nobody else uses.
@@ -51,8 +52,12 @@ type scenario struct {
 	apart bool
 	// differs says why a request cannot be the same. The verdict must be.
 	differs string
-	// process has the handler run by the real program.
+	// process has the pod injected and the handler run by the real programs.
 	process bool
+	// form of the sidecar. Default: native.
+	form webhook.Form
+	// times that each probe is asked. Default 1.
+	times int
 }
 
 const (
@@ -150,7 +155,7 @@ func (z *zoo) http(name string, want kubelet.Verdict, answer func(place, *exchan
 func (z *zoo) httpIn(name string, timeout int32, want kubelet.Verdict, answer func(place, *exchange)) {
 	n := len(*z)
 	z.add(scenario{
-		name: name, timing: timeout < patience, want: []kubelet.Verdict{want},
+		name: name, timing: timeout < patience, want: []kubelet.Verdict{want}, process: n%12 == 0,
 		containers: func(p place) []corev1.Container {
 			return []corev1.Container{container(n, timeout, get(p, "/probe"))}
 		},

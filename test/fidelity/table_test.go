@@ -12,9 +12,9 @@ import (
 type table struct {
 	body strings.Builder
 	// cases by what became of them
-	all, same, left, differ int
-	verdicts                map[kubelet.Verdict]int
-	reasons                 []string
+	all, same, left, differ, process int
+	verdicts                         map[kubelet.Verdict]int
+	reasons                          []string
 }
 
 func newTable() *table { return &table{verdicts: map[kubelet.Verdict]int{}} }
@@ -26,6 +26,9 @@ func (t *table) group(title string) {
 // row of a scenario that ran.
 func (t *table) row(s *scenario, r *result) {
 	t.all++
+	if s.process {
+		t.process++
+	}
 	requests := "the same"
 	switch {
 	case s.differs != "":
@@ -54,8 +57,8 @@ func verdicts(o *outcome) string {
 }
 
 func (t *table) summary() string {
-	return fmt.Sprintf("%d cases: %d the same in verdict and request, %d left to the kubelet with a warning, %d the same in verdict alone; %d Success, %d Warning, %d Failure, %d Errored",
-		t.all, t.same, t.left, t.differ, t.verdicts[success], t.verdicts[warning], t.verdicts[failure], t.verdicts[errored])
+	return fmt.Sprintf("%d cases, %d of them by sondectl inject and sonde-dp probes: %d the same in verdict and request, %d left to the kubelet with a warning, %d the same in verdict alone; %d Success, %d Warning, %d Failure, %d Errored",
+		t.all, t.process, t.same, t.left, t.differ, t.verdicts[success], t.verdicts[warning], t.verdicts[failure], t.verdicts[errored])
 }
 
 // String returns the file.

@@ -239,6 +239,7 @@ func times() (z zoo) {
 			x.reply(200, "ok")
 		}
 	})
+	z.httpIn("timeout of 68 years", 2147483647, success, func(_ place, x *exchange) { x.reply(200, "ok") })
 	z.httpIn("answer never", 1, failure, func(_ place, x *exchange) { x.hang() })
 	z.httpIn("answer's headers never end", 1, failure, func(_ place, x *exchange) {
 		x.raw("HTTP/1.1 200 OK\r\n")

@@ -173,7 +173,7 @@ func grpcNames() (z zoo) {
 	} {
 		n := len(z)
 		z.add(scenario{
-			name: "gRPC service " + quoted(name), want: []kubelet.Verdict{success},
+			name: "gRPC service " + quoted(name), want: []kubelet.Verdict{success}, process: n%8 == 2,
 			containers: one(n, patience, func(p place) corev1.ProbeHandler { return grpcHealth(p, name) }),
 			sites: func(p place) []site {
 				return []site{{port: p.app, answer2: func(y *exchange2) {

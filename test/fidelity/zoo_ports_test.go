@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
+	"github.com/sonde-mesh/sonde/webhook"
 )
 
 // tcps is a TCP probe of each kind of port.
@@ -218,18 +219,51 @@ func several() (z zoo) {
 		sites: plain, timing: true, apart: true,
 	})
 	always := corev1.ContainerRestartPolicyAlways
+	for _, form := range []webhook.Form{webhook.Native, webhook.Container} {
+		z.add(scenario{
+			name: fmt.Sprintf("several probes of native sidecars, ours %s", form), want: []kubelet.Verdict{success, failure, success, success},
+			form: form, left: form == webhook.Container, process: true,
+			inits: func(p place) []corev1.Container {
+				return []corev1.Container{
+					{Name: "setup", Image: "setup"},
+					{Name: "proxy", RestartPolicy: &always, StartupProbe: probe(patience, get(p, "/same")), LivenessProbe: probe(patience, tcpSocket(port(p.closed)))},
+				}
+			},
+			containers: func(p place) []corev1.Container {
+				return []corev1.Container{{Name: "app", LivenessProbe: probe(patience, get(p, "/same")), ReadinessProbe: probe(patience, get(p, "/same?"))}}
+			},
+			sites: plain,
+		})
+	}
 	z.add(scenario{
-		name: "several probes of native sidecars", want: []kubelet.Verdict{success, failure, success, success},
-		inits: func(p place) []corev1.Container {
-			return []corev1.Container{
-				{Name: "setup", Image: "setup"},
-				{Name: "proxy", RestartPolicy: &always, StartupProbe: probe(patience, get(p, "/same")), LivenessProbe: probe(patience, tcpSocket(port(p.closed)))},
-			}
-		},
+		name: "several kinds of everything, our sidecar an ordinary container", want: []kubelet.Verdict{success, failure, success},
+		form: webhook.Container,
 		containers: func(p place) []corev1.Container {
-			return []corev1.Container{{Name: "app", LivenessProbe: probe(patience, get(p, "/same")), ReadinessProbe: probe(patience, get(p, "/same?"))}}
+			return []corev1.Container{{
+				Name: "app", StartupProbe: probe(patience, get(p, "/same")), LivenessProbe: probe(patience, tcpSocket(port(p.closed))), ReadinessProbe: probe(patience, tcpSocket(port(p.app))),
+				Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{HTTPGet: get(p, "/hook", header("Connection", "close")).HTTPGet}},
+			}}
 		},
 		sites: plain,
+	})
+	z.add(scenario{
+		name: "one probe asked again and again", want: []kubelet.Verdict{success, failure, warning, errored, success, success}, times: 6,
+		containers: one(0, patience, func(p place) corev1.ProbeHandler { return get(p, "/probe") }),
+		sites: func(p place) []site {
+			return []site{{port: p.app, answer: func(x *exchange) {
+				switch x.n {
+				case 2:
+					x.reply(503, "")
+				case 3:
+					x.reply(302, "", "Location: http://elsewhere.example/")
+				case 4, 5, 6:
+					x.raw("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort")
+					x.close()
+				default:
+					x.reply(200, "")
+				}
+			}}}
+		},
 	})
 	return z
 }
