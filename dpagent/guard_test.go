@@ -23,11 +23,14 @@ func startGuarded(t testing.TB, cp *controlPlane) (p *program, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	served := make(chan error, 1)
-	go func() { served <- app.Serve(l) }()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = app.Serve(l) // it says that it was closed
+	}()
 	t.Cleanup(func() {
 		_ = app.Close()
-		_ = <-served
+		<-served
 	})
 	port := l.Addr().(*net.TCPAddr).Port
 	table, err := mesh.ProbeTable{
@@ -182,7 +185,7 @@ func TestNothingOutlivesTheGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = p.cmd.Wait() // it says "killed"
-	address := strings.Split(strings.TrimPrefix(url, "http://"), "/")[0]
+	address, _, _ := strings.Cut(strings.TrimPrefix(url, "http://"), "/")
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatalf("the virtual port is not free at once: %v", err)

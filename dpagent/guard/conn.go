@@ -1,6 +1,8 @@
 package guard
 
 import (
+	"cmp"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -16,14 +18,14 @@ type conn struct {
 	l      *listener
 	id     uint32
 	remote net.Addr
-	data   []byte // of the request, not read yet; the listener's until Accept
+	data   []byte // of the request, not read yet
 	begin  bool   // a hook: say so before the request is read
-	served bool   // by Accept; the listener's
+	served bool   // its request is whole; the listener's
 	wake   chan struct{}
 
 	mu       sync.Mutex
-	gone     bool // nobody waits for an answer
-	wrote    bool // an answer has begun: there is no second request
+	gone     bool   // nobody waits for an answer
+	out      []byte // a message with what was written and is not sent yet; not nil: there is no second request
 	closed   bool
 	deadline time.Time // of Read
 }
@@ -100,8 +102,10 @@ func (c *conn) state() (deadline time.Time, err error) {
 		return time.Time{}, net.ErrClosed
 	case !c.deadline.IsZero() && !time.Now().Before(c.deadline):
 		return time.Time{}, os.ErrDeadlineExceeded
-	case c.gone, c.wrote && len(c.data) == 0:
+	case c.gone:
 		return time.Time{}, io.EOF
+	case c.out != nil: // there was one request, and this is its answer
+		return time.Time{}, cmp.Or(c.flush(), io.EOF)
 	}
 	return c.deadline, nil
 }
@@ -113,46 +117,69 @@ func (c *conn) send(kind wire.Kind, payload []byte) error {
 	return err
 }
 
-// Write answers. It does not wait for the client, so that it needs no deadline.
-func (c *conn) Write(b []byte) (n int, err error) {
-	for n < len(b) {
-		if !c.writable() {
-			return n, net.ErrClosed
-		}
-		piece := b[n:min(len(b), n+wire.MaxPayload)]
-		if err := c.send(wire.Answer, piece); err != nil {
-			return n, err
-		}
-		n += len(piece)
-	}
-	return n, nil
-}
-
-func (c *conn) writable() bool {
+// Write answers. Little is kept until the server closes the connection or reads again, as it does after each answer: then one
+// message says it all. Write does not wait for the client, so that it needs no deadline.
+func (c *conn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.wrote = true
-	return !c.gone && !c.closed
+	if c.gone || c.closed {
+		return 0, net.ErrClosed
+	}
+	if c.out == nil {
+		c.out = wire.Header{Kind: wire.Answer, ID: c.id}.Append(make([]byte, 0, max(usualAnswer, wire.HeaderSize+min(len(b), wire.MaxPayload))))
+	}
+	for n := 0; ; {
+		piece := b[n:min(len(b), n+wire.MaxMessage-len(c.out))]
+		c.out = append(c.out, piece...)
+		if n += len(piece); n == len(b) {
+			return n, nil
+		}
+		if err := c.flush(); err != nil {
+			return n, err
+		}
+	}
+}
+
+// usualAnswer is the size of a message with a verdict, or more.
+const usualAnswer = 512
+
+// flush sends what is kept. It needs mu.
+func (c *conn) flush() error {
+	if len(c.out) <= wire.HeaderSize {
+		return nil
+	}
+	_, err := c.l.channel.Write(c.out)
+	c.out = c.out[:wire.HeaderSize]
+	return err
 }
 
 // Close ends the answer.
 func (c *conn) Close() error {
+	err := c.end()
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	if !errors.Is(err, net.ErrClosed) {
+		c.l.forget(c)
+	}
+	return err
+}
+
+func (c *conn) end() error {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.closed {
-		c.mu.Unlock()
 		return net.ErrClosed
 	}
 	c.closed = true
-	gone := c.gone
 	c.notify()
-	c.mu.Unlock()
-	var err error
-	if !gone {
-		err = c.send(wire.End, nil)
+	switch {
+	case c.gone:
+		return nil
+	case c.out == nil:
+		return c.send(wire.End, nil)
 	}
-	c.l.mu.Lock()
-	defer c.l.mu.Unlock()
-	c.l.forget(c)
+	c.out[0] = byte(wire.End)
+	_, err := c.l.channel.Write(c.out)
 	return err
 }
 

@@ -63,7 +63,7 @@ func Listen(ctx context.Context, o Options) (net.Listener, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("file %d is not the guard's socket", wire.FD), channel.Close())
 	}
-	l, err := newListener(ctx, unix, part, o)
+	l, err := join(ctx, unix, part, o)
 	if err != nil {
 		return nil, errors.Join(err, unix.Close())
 	}
@@ -75,8 +75,8 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", address)
 }
 
-// newListener tells the guard the table, and gives it the socket if it has none yet.
-func newListener(ctx context.Context, channel *net.UnixConn, part wire.Part, o Options) (*listener, error) {
+// join tells the guard the table, and gives it the socket if it has none yet.
+func join(ctx context.Context, channel *net.UnixConn, part wire.Part, o Options) (*listener, error) {
 	if err := tellTable(channel, o.Probes); err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func newListener(ctx context.Context, channel *net.UnixConn, part wire.Part, o O
 	if _, _, err := channel.WriteMsgUnix(message, rights, nil); err != nil {
 		return nil, fmt.Errorf("tell the guard to listen: %w", err)
 	}
-	return start(channel, address), nil
+	return newListener(channel, address), nil
 }
 
 func tellTable(channel *net.UnixConn, probes []Probe) error {

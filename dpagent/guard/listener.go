@@ -5,8 +5,8 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
+	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
@@ -15,78 +15,73 @@ import (
 type listener struct {
 	channel *net.UnixConn
 	address net.Addr
-	ended   chan struct{} // closed when nothing is received any more
+	buffer  []byte // Accept's
 
 	mu     sync.Mutex
-	conns  map[uint32]*conn // that the server has, or that wait for it
-	queue  []*conn          // that wait for Accept
+	conns  map[uint32]*conn // that the server has, or whose request is not whole yet
 	closed bool             // by the server: no more Accept
-	lost   error            // why nothing is received any more
-	wake   sync.Cond
 }
 
-func start(channel *net.UnixConn, address net.Addr) *listener {
-	l := &listener{channel: channel, address: address, ended: make(chan struct{}), conns: map[uint32]*conn{}}
-	l.wake.L = &l.mu
-	go l.receive()
-	return l
+func newListener(channel *net.UnixConn, address net.Addr) *listener {
+	return &listener{channel: channel, address: address, buffer: make([]byte, wire.MaxMessage), conns: map[uint32]*conn{}}
 }
 
-// receive ends when the guard has, or when the server has closed the listener and all of its connections.
-func (l *listener) receive() {
-	defer close(l.ended)
-	buffer := make([]byte, wire.MaxMessage)
+// Accept returns the next connection. It also hears which clients have gone, so a server that does not come back to it answers some
+// in vain. It is for one goroutine.
+func (l *listener) Accept() (net.Conn, error) {
 	for {
-		n, err := l.channel.Read(buffer)
+		n, err := l.channel.Read(l.buffer)
 		if err != nil {
-			l.lose(err)
-			return
+			return nil, l.lose(err)
 		}
-		h, payload, ok := wire.Parse(buffer[:n])
+		h, payload, ok := wire.Parse(l.buffer[:n])
 		if !ok {
 			continue
 		}
 		switch h.Kind {
 		case wire.Request:
-			l.request(h, payload)
+			if c := l.request(h, payload); c != nil {
+				return c, nil
+			}
 		case wire.Gone:
 			l.gone(h.ID)
 		}
 	}
 }
 
-func (l *listener) lose(err error) {
+// lose ends Accept: the server has closed the listener, or the guard has gone, and this process follows.
+func (l *listener) lose(err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lost = err
+	if l.closed {
+		return net.ErrClosed
+	}
 	for _, c := range l.conns {
 		c.leave()
 	}
-	l.wake.Broadcast()
+	return &net.OpError{Op: "accept", Net: "tcp", Addr: l.address, Err: errors.Join(errors.New("the guard has gone"), err)}
 }
 
-func (l *listener) request(h wire.Header, payload []byte) {
+// request returns a connection when its request is whole.
+func (l *listener) request(h wire.Header, payload []byte) *conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.conns[h.ID]
 	if c == nil {
-		if l.closed {
-			return // the guard answers when its time is up
-		}
 		remote, data, ok := splitRemote(payload)
 		if !ok {
-			return
+			return nil
 		}
 		payload = data
 		c = newConn(l, h.ID, remote, h.Flags&wire.Hook != 0)
 		l.conns[h.ID] = c
 	}
 	c.data = append(c.data, payload...)
-	if h.Flags&wire.More != 0 {
-		return
+	c.served = h.Flags&wire.More == 0
+	if !c.served {
+		return nil
 	}
-	l.queue = append(l.queue, c)
-	l.wake.Signal()
+	return c
 }
 
 // splitRemote takes the address of whoever asks: its length, the IP address, and the port.
@@ -105,19 +100,16 @@ func splitRemote(b []byte) (remote netip.AddrPort, rest []byte, ok bool) {
 func (l *listener) gone(id uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := l.conns[id]
-	if c == nil {
-		return
+	switch c := l.conns[id]; {
+	case c == nil:
+	case c.served: // Close forgets it
+		c.leave()
+	default:
+		delete(l.conns, id)
 	}
-	c.leave()
-	if c.served {
-		return // Close forgets it
-	}
-	l.queue = slices.DeleteFunc(l.queue, func(waiting *conn) bool { return waiting == c })
-	l.forget(c)
 }
 
-// forget ends the last connection of a closed listener, with which the receiving ends. It is called with l.mu held.
+// forget ends the last connection of a closed listener, after which nothing is said. It needs mu.
 func (l *listener) forget(c *conn) {
 	delete(l.conns, c.id)
 	l.endIfIdle()
@@ -129,28 +121,6 @@ func (l *listener) endIfIdle() {
 	}
 }
 
-// Accept returns the next connection.
-func (l *listener) Accept() (net.Conn, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for !l.closed && l.lost == nil && len(l.queue) == 0 {
-		l.wake.Wait()
-	}
-	switch {
-	case l.closed:
-		return nil, net.ErrClosed
-	case l.lost != nil:
-		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.address, Err: errors.Join(errors.New("the guard has gone"), l.lost)}
-	}
-	c := l.queue[0]
-	c.served = true
-	l.queue[0] = nil
-	if l.queue = l.queue[1:]; len(l.queue) == 0 {
-		l.queue = nil
-	}
-	return c, nil
-}
-
 // Close ends Accept. Connections that are under way may be answered; others are left to the guard.
 func (l *listener) Close() error {
 	l.mu.Lock()
@@ -159,10 +129,9 @@ func (l *listener) Close() error {
 		return net.ErrClosed
 	}
 	l.closed = true
-	l.queue = nil
 	maps.DeleteFunc(l.conns, func(_ uint32, c *conn) bool { return !c.served })
-	l.wake.Broadcast()
 	l.endIfIdle()
+	_ = l.channel.SetReadDeadline(time.Now()) // it may be closed
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,7 +42,8 @@ type Dir struct {
 func Open(path string) (*Dir, error) {
 	d := &Dir{Path: path}
 	if path == "" {
-		made, err := os.MkdirTemp("", "sonde-dp-")
+		sweep(os.TempDir())
+		made, err := os.MkdirTemp("", prefix)
 		if err != nil {
 			return nil, fmt.Errorf("make work folder: %w", err)
 		}
@@ -51,6 +53,29 @@ func Open(path string) (*Dir, error) {
 		return nil, errors.Join(fmt.Errorf("open work folder %s: %w", d.Path, err), d.Close())
 	}
 	return d, nil
+}
+
+const (
+	// prefix of the names of folders that Open makes up.
+	prefix = "sonde-dp-"
+	// sweepAfter is longer than an agent needs from making its folder to locking it.
+	sweepAfter = time.Minute
+)
+
+// sweep removes folders that agents which were killed have left in tmp: a guard starts one again and again.
+func sweep(tmp string) {
+	locks, _ := filepath.Glob(filepath.Join(tmp, prefix+"*", lock)) // the pattern is right
+	for _, path := range locks {
+		f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			continue // it is not ours
+		}
+		info, err := f.Stat()
+		if err == nil && time.Since(info.ModTime()) > sweepAfter && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			_ = os.RemoveAll(filepath.Dir(path)) // the next agent tries again
+		}
+		_ = f.Close() // nothing was written
+	}
 }
 
 func (d *Dir) open() error {

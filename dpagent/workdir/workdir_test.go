@@ -1,10 +1,15 @@
 package workdir_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
 )
@@ -48,5 +53,46 @@ func TestWriteReplacesWholeFiles(t *testing.T) {
 	}
 	if _, err := os.Stat(d.Path); err != nil {
 		t.Errorf("a folder that was given is gone: %v", err)
+	}
+}
+
+func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	alive, err := workdir.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = alive.Close() }()
+	long := time.Now().Add(-time.Hour)
+	for name, made := range map[string]time.Time{"sonde-dp-dead": long, "sonde-dp-new": time.Now(), "another": long} {
+		if err := os.Mkdir(filepath.Join(tmp, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(tmp, name, "lock")
+		if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chtimes(file, made, made)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chtimes(alive.File("lock"), long, long); err != nil {
+		t.Fatal(err)
+	}
+	second, err := workdir.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = second.Close() }()
+	entries, err := os.ReadDir(tmp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"another", filepath.Base(alive.Path), filepath.Base(second.Path), "sonde-dp-new"}
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("folders (-want +got):\n%s", diff)
 	}
 }

@@ -2,6 +2,7 @@ package parent
 
 import (
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -48,4 +49,16 @@ func (a *accepted) remote() remote {
 		r.port = *(*[2]byte)(unsafe.Pointer(&from.Port)) //nolint:gosec // as above
 	}
 	return r
+}
+
+// sinceData is how long ago the client has sent something: its request may have waited to be accepted. Zero where the kernel does not say.
+func sinceData(fd int) time.Duration {
+	var info syscall.TCPInfo
+	size := uint32(unsafe.Sizeof(info))
+	_, _, err := syscall.Syscall6(syscall.SYS_GETSOCKOPT, uintptr(fd), syscall.IPPROTO_TCP, syscall.TCP_INFO,
+		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0) //nolint:gosec // the kernel knows how large it is
+	if err != 0 {
+		return 0
+	}
+	return min(time.Duration(info.Last_data_recv)*time.Millisecond, time.Minute)
 }

@@ -1,6 +1,7 @@
 package parent
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -12,8 +13,8 @@ const errored = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n
 
 const headTooLong = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
-// lateness is half of the second that an injected probe has over the user's timeout: the worker may be that late with a verdict, the guard
-// has the other half to say that there is none.
+// lateness is half of the second that an injected probe has over the user's timeout: a worker may be that late with a verdict, and the
+// guard has the other half to say that there is none.
 const lateness = 500 * time.Millisecond
 
 // defaultTimeout is the kubelet's.
@@ -48,20 +49,23 @@ func (t *table) add(p wire.Probe) {
 	t.longest = max(t.longest, p.Timeout)
 }
 
-// limit is how long a request may be without an answer; none for a hook. One that names no probe waits for a worker no longer
-// than the shortest may: it could be that one. A worker that lives knows which it is, and may have the time of the longest.
+// limit is how long a request may be without an answer, none for a hook: for its timeout it waits for a worker, and a worker may be
+// late with the verdict. One that names no probe waits no longer than the shortest may, as it could be that one; a worker knows which it is.
 func (t *table) limit(p *probe, given bool) (limit time.Duration, ok bool) {
 	switch {
 	case p != nil && p.hook:
 		return 0, false
 	case p != nil:
-		return p.timeout + lateness, true
-	case given && t.longest > 0:
-		return t.longest + lateness, true
-	case t.shortest > 0:
-		return t.shortest + lateness, true
+		limit = p.timeout
+	case given:
+		limit = cmp.Or(t.longest, defaultTimeout)
+	default:
+		limit = cmp.Or(t.shortest, defaultTimeout)
 	}
-	return defaultTimeout + lateness, true
+	if given {
+		limit += lateness
+	}
+	return limit, true
 }
 
 // nobodyKnows answers Errored, unless an answer has begun: cutting that one short says the same.
@@ -120,7 +124,7 @@ func (g *guard) shed() {
 		}
 		s := shares[sourceOf(c)]
 		s.n++
-		if s.oldest == nil || c.accepted.Before(s.oldest.accepted) {
+		if s.oldest == nil || c.asked.Before(s.oldest.asked) {
 			s.oldest = c
 		}
 		shares[sourceOf(c)] = s
@@ -155,7 +159,7 @@ func (g *guard) orphan() (kept, answered int) {
 			back = append(back, c)
 		}
 	}
-	slices.SortFunc(back, func(a, b *conn) int { return a.accepted.Compare(b.accepted) })
+	slices.SortFunc(back, func(a, b *conn) int { return a.asked.Compare(b.asked) })
 	for _, c := range back {
 		c.state, c.sent, c.lined = waiting, 0, true
 		g.setDeadline(c)

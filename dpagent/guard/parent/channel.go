@@ -90,7 +90,7 @@ func (g *guard) message(h wire.Header, payload, rights []byte) {
 	case wire.Answer:
 		g.write(c, payload)
 	case wire.End:
-		g.finish(c)
+		g.finish(c, payload)
 	}
 }
 

@@ -36,7 +36,7 @@ type conn struct {
 	fd       int
 	state    state
 	remote   remote
-	accepted time.Time
+	asked    time.Time // it was accepted, or its request came, which may have been before
 	deadline time.Time // then it is answered Errored; zero for never
 	tries    int       // workers that had it
 	begun    bool      // a hook that may have been called
@@ -107,27 +107,36 @@ func (cs *conns) newID() uint32 {
 	}
 }
 
+// acceptAtOnce connections are accepted before others are looked at.
+const acceptAtOnce = 16
+
 // acceptRetry is the pause after an error that leaves the connection in the queue: the kernel has no memory or no files.
 const acceptRetry = 50 * time.Millisecond
 
-// accept takes one connection: others are as urgent as what else has happened.
+// accept takes some connections: in a flood the kubelet's waits behind others.
 func (g *guard) accept() {
-	fd, err := g.from.accept(g.listener)
-	switch err {
-	case 0:
-	case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS:
-		g.shed()
-		g.pause = g.now.Add(acceptRetry)
-		_ = syscall.EpollCtl(g.epoll, syscall.EPOLL_CTL_DEL, g.listener, nil) // it is there
-		return
-	default: // there is none, or it has gone again
-		return
+	for range acceptAtOnce {
+		fd, err := g.from.accept(g.listener)
+		switch err {
+		case 0:
+			g.admit(fd)
+		case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS:
+			g.shed()
+			g.pause = g.now.Add(acceptRetry)
+			_ = syscall.EpollCtl(g.epoll, syscall.EPOLL_CTL_DEL, g.listener, nil) // it is there
+			return
+		default: // there is none, or it has gone again
+			return
+		}
 	}
+}
+
+func (g *guard) admit(fd int) {
 	if len(g.all) >= g.most {
 		g.shed()
 	}
 	c := g.take()
-	c.id, c.fd, c.remote, c.accepted = g.newID(), fd, g.from.remote(), g.now
+	c.id, c.fd, c.remote, c.asked = g.newID(), fd, g.from.remote(), g.now
 	if g.watch(fd, int(c.id), connEvents) != nil {
 		_ = syscall.Close(fd) // the kernel has no memory
 		return
@@ -152,7 +161,7 @@ func (g *guard) setDeadline(c *conn) {
 	limit, ok := g.limit(c.probe, c.state == given)
 	c.deadline = time.Time{}
 	if ok {
-		c.deadline = c.accepted.Add(limit)
+		c.deadline = c.asked.Add(limit)
 		g.next = earlier(g.next, c.deadline)
 	}
 }
@@ -198,6 +207,7 @@ func (g *guard) read(c *conn) {
 			return
 		case headEnds(c.in, seen):
 			c.probe = g.probes[string(probeID(c.in))]
+			c.asked = g.now.Add(-sinceData(c.fd))
 			g.await(c)
 			return
 		case len(c.in) > g.maxHead:
@@ -291,15 +301,12 @@ func (g *guard) watchRoom(c *conn) {
 	_ = syscall.EpollCtl(g.epoll, syscall.EPOLL_CTL_MOD, c.fd, &e) // it is watched
 }
 
-// finish closes a connection when all of its answer is sent.
-func (g *guard) finish(c *conn) {
+// finish sends the end of an answer, and closes the connection when all of it is sent.
+func (g *guard) finish(c *conn, last []byte) {
 	c.state = closing
-	if len(c.out) == 0 {
-		g.close(c)
-		return
-	}
-	if c.deadline.IsZero() {
+	if c.deadline.IsZero() { // a hook has no other
 		c.deadline = g.now.Add(lateness)
 		g.next = earlier(g.next, c.deadline)
 	}
+	g.write(c, last)
 }

@@ -6,6 +6,7 @@
 package parent
 
 import (
+	"errors"
 	"os"
 	"os/signal"
 	"runtime"
@@ -29,7 +30,7 @@ type Options struct {
 const (
 	listenerID = iota
 	channelID
-	signalsID
+	wakeID
 	firstID
 )
 
@@ -46,6 +47,8 @@ type guard struct {
 	log logger
 
 	epoll    int
+	poll     syscall.RawConn // of epoll itself, which Go's own poller watches
+	pollFile *os.File
 	listener int // -1 until the first worker can answer
 	address  string
 	pause    time.Time // of accepting, after an error
@@ -54,14 +57,21 @@ type guard struct {
 	backoff backoff
 	starts  int
 
-	signals  chan os.Signal
-	signalFD [2]int // a pipe that wakes the loop
-	ending   int    // signals that have come
-	killAt   time.Time
+	signals chan os.Signal
+	wakeFD  [2]int // a pipe
+	ending  int    // signals that have come
+	killAt  time.Time
+
+	forks  chan fork
+	forked chan forked
 
 	table
 	conns
-	buffer []byte
+	buffer   []byte
+	happened [events]syscall.EpollEvent
+	ready    int                // of those
+	failed   error              // instead
+	look     func(uintptr) bool // fills them in, and says whether there are any
 
 	now  time.Time
 	done bool
@@ -69,27 +79,34 @@ type guard struct {
 }
 
 // Run starts the worker and is its guard until the end. It returns the exit code of the process. It is to be called from the
-// thread that lives as long as the process: the worker dies with it.
+// main thread, which lives as long as the process: the kernel ends the worker with the thread that started it.
 func Run(o Options) int {
 	runtime.LockOSThread()
 	g := &guard{
 		o: o, log: logger{o.Files[2]}, listener: -1, now: time.Now(), signals: make(chan os.Signal, 16),
+		forks: make(chan fork, 1), forked: make(chan forked, 1),
 		buffer: make([]byte, wire.MaxMessage+maxAddress),
 	}
 	g.init()
+	go g.run() // a goroutine that is bound to a thread would make Go's scheduler switch threads for each event
+	for f := range g.forks {
+		g.forked <- f.exec()
+		g.wake()
+	}
+	return g.code
+}
+
+func (g *guard) run() {
+	defer close(g.forks)
 	if err := g.open(); err != nil {
 		g.log.write("ERROR", "guard cannot start", "err", err.Error())
-		return 1
+		g.code = 1
+		return
 	}
-	if err := g.start(); err != nil {
-		g.log.write("ERROR", "worker cannot start", "err", err.Error())
-		return 1
-	}
-	for !g.done {
+	for g.startAgain(); !g.done; {
 		g.turn()
 	}
 	g.answerAll()
-	return g.code
 }
 
 func (g *guard) open() error {
@@ -97,8 +114,19 @@ func (g *guard) open() error {
 	if g.epoll, err = syscall.EpollCreate1(syscall.EPOLL_CLOEXEC); err != nil {
 		return os.NewSyscallError("epoll_create1", err)
 	}
-	if err := syscall.Pipe2(g.signalFD[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
+	if err := syscall.SetNonblock(g.epoll, true); err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	g.pollFile = os.NewFile(uintptr(g.epoll), "epoll")
+	if g.poll, err = g.pollFile.SyscallConn(); err != nil {
+		return err
+	}
+	if err := syscall.Pipe2(g.wakeFD[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
 		return os.NewSyscallError("pipe2", err)
+	}
+	g.look = func(epoll uintptr) bool {
+		g.ready, g.failed = syscall.EpollWait(int(epoll), g.happened[:], 0)
+		return g.ready > 0 || g.failed != nil
 	}
 	// What the worker leaves behind when it dies is this process's to wait for: its Envoy still has its ports for a moment.
 	if _, _, e := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); e != 0 {
@@ -112,32 +140,48 @@ func (g *guard) open() error {
 			case g.signals <- s:
 			default: // so many wait that this one adds nothing
 			}
-			_, _ = syscall.Write(g.signalFD[1], []byte{0}) // a full pipe wakes the loop too
+			g.wake()
 		}
 	}()
-	return g.watch(g.signalFD[0], signalsID, syscall.EPOLLIN)
+	return g.watch(g.wakeFD[0], wakeID, syscall.EPOLLIN)
+}
+
+// wake makes the loop look at its channels.
+func (g *guard) wake() {
+	_, _ = syscall.Write(g.wakeFD[1], []byte{0}) // a full pipe wakes it too
 }
 
 const prSetChildSubreaper = 36
 
-// turn waits for something to happen, and acts.
+// turn waits for something to happen, and acts. It waits in Go's own poller, which watches this epoll: a system call that blocks costs
+// Go several others.
 func (g *guard) turn() {
-	var happened [events]syscall.EpollEvent
-	n, err := syscall.EpollWait(g.epoll, happened[:], g.patience())
-	if err != nil && err != syscall.EINTR {
-		g.log.write("ERROR", "guard cannot wait", "err", err.Error())
-		g.end(1)
+	next := g.next
+	for _, t := range []time.Time{g.worker.startAt, g.killAt, g.pause} {
+		next = earlier(next, t)
+	}
+	if err := g.pollFile.SetReadDeadline(next); err != nil {
+		g.fail(err)
+		return
+	}
+	g.ready, g.failed = 0, nil
+	if err := g.poll.Read(g.look); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		g.fail(err)
+		return
+	}
+	if g.failed != nil && !errors.Is(g.failed, syscall.EINTR) {
+		g.fail(g.failed)
 		return
 	}
 	g.now = time.Now()
-	for _, e := range happened[:max(n, 0)] {
+	for _, e := range g.happened[:max(g.ready, 0)] {
 		switch e.Fd {
 		case listenerID:
 			g.accept()
 		case channelID:
 			g.channelEvent(e.Events)
-		case signalsID:
-			g.hearSignals()
+		case wakeID:
+			g.woken()
 		default:
 			g.connEvent(uint32(e.Fd), e.Events)
 		}
@@ -145,16 +189,9 @@ func (g *guard) turn() {
 	g.onTime()
 }
 
-// patience is how long the loop may wait, in ms.
-func (g *guard) patience() int {
-	next := g.next
-	for _, t := range []time.Time{g.worker.startAt, g.killAt, g.pause} {
-		next = earlier(next, t)
-	}
-	if next.IsZero() {
-		return -1
-	}
-	return int(max(0, time.Until(next)+time.Millisecond-1) / time.Millisecond)
+func (g *guard) fail(err error) {
+	g.log.write("ERROR", "guard cannot wait", "err", err.Error())
+	g.end(1)
 }
 
 // earlier returns the earlier of two times, of which zero is never.
@@ -192,28 +229,34 @@ func (g *guard) watch(fd, id int, what uint32) error {
 	return os.NewSyscallError("epoll_ctl", syscall.EpollCtl(g.epoll, syscall.EPOLL_CTL_ADD, fd, &syscall.EpollEvent{Events: what, Fd: int32(id)}))
 }
 
-// hearSignals passes signals on to the worker, the second with a limit, and waits for children that have ended.
-func (g *guard) hearSignals() {
+// woken hears of a worker that was started, of signals, and of children that have ended.
+func (g *guard) woken() {
 	var b [64]byte
-	_, _ = syscall.Read(g.signalFD[0], b[:]) // what it says is in the channel
-	for {
-		select {
-		case s := <-g.signals:
-			if s == syscall.SIGCHLD {
-				continue
-			}
-			g.ending++
-			if g.worker.pid == 0 {
-				g.end(0) // nothing runs that could drain
-				return
-			}
-			if g.ending > 1 && g.killAt.IsZero() {
-				g.killAt = g.now.Add(endTime)
-			}
-			g.signal(s.(syscall.Signal))
-		default:
-			g.reap()
-			return
+	_, _ = syscall.Read(g.wakeFD[0], b[:]) // what it says is in the channels
+	select {
+	case f := <-g.forked:
+		g.started(f)
+	default:
+	}
+	for len(g.signals) > 0 && !g.done {
+		if s := <-g.signals; s != syscall.SIGCHLD {
+			g.onSignal(s)
 		}
+	}
+	g.reap()
+}
+
+// onSignal passes a signal on to the worker, the second one with a limit.
+func (g *guard) onSignal(s os.Signal) {
+	g.ending++
+	if g.worker.pid == 0 {
+		g.end(0) // nothing runs that could drain
+		return
+	}
+	if g.ending > 1 && g.killAt.IsZero() {
+		g.killAt = g.now.Add(endTime)
+	}
+	if number, ok := s.(syscall.Signal); ok {
+		g.signal(number)
 	}
 }

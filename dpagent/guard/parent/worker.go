@@ -28,8 +28,9 @@ type worker struct {
 	blocked bool // the socket takes no more for now
 	started time.Time
 
-	startAt time.Time // the next is started then, or zero
-	limit   time.Time // until then that waits for what the last one left behind
+	starting bool      // it is being forked: its end is not looked at before its number is known
+	startAt  time.Time // the next is started then, or zero
+	limit    time.Time // until then that waits for what the last one left behind
 }
 
 // backoff paces restarts. Requests wait for the next worker, so the delay stays below their timeouts for the first half minute, and
@@ -46,33 +47,76 @@ func (b *backoff) delay(now time.Time) time.Duration {
 	return d - time.Duration(now.UnixNano())%(d/4) // agents that fell together do not come back in step
 }
 
-// start starts a worker.
+// start has a worker started: the guard does not wait for that, which takes a while on a busy machine.
 func (g *guard) start() error {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return os.NewSyscallError("socketpair", err)
 	}
-	defer func() { _ = syscall.Close(pair[1]) }() // the worker has its own
 	g.starts++
 	part := wire.Part{Starts: g.starts, Address: g.address}
 	files := make([]uintptr, 0, wire.FD+1)
 	for _, f := range g.o.Files {
 		files = append(files, f.Fd())
 	}
-	pid, err := syscall.ForkExec(self(), g.o.Args, &syscall.ProcAttr{ //nolint:gosec // it is this program
-		Env:   workerEnv(g.o.Env, part),
-		Files: append(files, uintptr(pair[1])),
+	if err := g.watch(pair[0], channelID, syscall.EPOLLIN|syscall.EPOLLOUT|epollET); err != nil {
+		_ = syscall.Close(pair[0]) // nothing was said
+		_ = syscall.Close(pair[1]) // as above
+		return err
+	}
+	g.worker = worker{channel: pair[0], starting: true}
+	g.forks <- fork{args: g.o.Args, env: workerEnv(g.o.Env, part), files: append(files, uintptr(pair[1])), own: pair[1]}
+	return nil
+}
+
+// started takes note of a worker.
+func (g *guard) started(f forked) {
+	g.worker.starting = false
+	if f.err != nil {
+		g.notStarted(os.NewSyscallError("fork/exec", f.err))
+		return
+	}
+	g.worker.pid, g.worker.started = f.pid, g.now
+}
+
+// notStarted tries again later, unless there never was a worker.
+func (g *guard) notStarted(err error) {
+	g.log.write("ERROR", "worker cannot start", "err", err.Error())
+	if g.worker.channel >= 0 {
+		_ = syscall.Close(g.worker.channel) // nothing was said
+	}
+	g.worker = worker{channel: -1}
+	if g.listener < 0 {
+		g.end(1)
+		return
+	}
+	g.worker.startAt = g.now.Add(max(minDelay, g.backoff.delay(g.now)))
+}
+
+// fork is what a worker is made of, and forked is what came of it.
+type (
+	fork struct {
+		args, env []string
+		files     []uintptr
+		own       int // of the files, the worker's alone
+	}
+	forked struct {
+		pid int
+		err error
+	}
+)
+
+// exec starts the worker. The thread has to live as long as this process.
+func (f fork) exec() forked {
+	defer func() { _ = syscall.Close(f.own) }()                     // nothing was said
+	pid, err := syscall.ForkExec(self(), f.args, &syscall.ProcAttr{ //nolint:gosec // it is this program
+		Env: f.env, Files: f.files,
 		Sys: &syscall.SysProcAttr{
 			Setpgid:   true,            // Ctrl-C in a terminal is for the guard, which passes it on
 			Pdeathsig: syscall.SIGKILL, // no worker without its guard, however that ended
 		},
 	})
-	if err != nil {
-		_ = syscall.Close(pair[0])
-		return os.NewSyscallError("fork/exec", err)
-	}
-	g.worker = worker{pid: pid, channel: pair[0], started: g.now}
-	return g.watch(pair[0], channelID, syscall.EPOLLIN|syscall.EPOLLOUT|epollET)
+	return forked{pid, err}
 }
 
 func (g *guard) signal(s syscall.Signal) {
@@ -83,7 +127,7 @@ func (g *guard) signal(s syscall.Signal) {
 
 // reap waits for children that have ended: the worker, and what dead workers left behind. It says whether others run.
 func (g *guard) reap() (others bool) {
-	for {
+	for !g.worker.starting {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
 		switch {
@@ -94,6 +138,7 @@ func (g *guard) reap() (others bool) {
 			g.ended(status)
 		}
 	}
+	return false
 }
 
 // ended decides what follows the end of a worker.
@@ -132,8 +177,8 @@ func (g *guard) startAgain() {
 		g.worker.startAt = g.now.Add(orphanPoll)
 		return
 	}
+	g.worker = worker{channel: -1}
 	if err := g.start(); err != nil {
-		g.worker = worker{channel: -1, startAt: g.now.Add(g.backoff.delay(g.now))}
-		g.log.write("ERROR", "worker cannot start", "err", err.Error())
+		g.notStarted(err)
 	}
 }

@@ -37,7 +37,7 @@ const (
 	Listen                  // worker: I can answer; with the socket, if it was opened by this worker
 	Begun                   // worker: the hook is about to be called
 	Answer                  // worker: bytes for whoever asked
-	End                     // worker: that was all of it
+	End                     // worker: the last bytes, if any
 )
 
 // Flags of a Request.
