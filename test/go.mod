@@ -115,7 +115,7 @@ require (
 
 require (
 	github.com/sonde-mesh/sonde v0.0.0-00010101000000-000000000000
-	golang.org/x/net v0.60.0 // indirect
+	golang.org/x/net v0.60.0
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1
