@@ -121,9 +121,11 @@ func (a *application) settle() {
 	listeners := slices.Clone(a.listeners)
 	a.mu.Unlock()
 	for _, l := range listeners {
-		a.barrier(l.Addr().String())
+		if _, full := l.(*fullListener); !full {
+			a.barrier(l.Addr().String())
+		}
 	}
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		a.mu.Lock()
 		left := len(a.open)
 		a.mu.Unlock()
@@ -135,7 +137,7 @@ func (a *application) settle() {
 
 func (a *application) barrier(address string) {
 	// The address from which the connection comes must be known before it is accepted.
-	dialer := net.Dialer{Timeout: time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(a.ip)}}
+	dialer := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{IP: net.ParseIP(a.ip)}}
 	passed := make(chan struct{})
 	a.mu.Lock()
 	conn, err := dialer.Dial("tcp", address)
@@ -144,12 +146,12 @@ func (a *application) barrier(address string) {
 	}
 	a.mu.Unlock()
 	if err != nil {
-		return // a full backlog
+		return // the listener has ended
 	}
 	defer func() { _ = conn.Close() }() // it has no more to do
 	select {
 	case <-passed:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 	}
 }
 
