@@ -44,6 +44,10 @@ bench: ## run the benchmarks
 	for package in $$packages; do \
 		(cd $$package && go test -run '^$$' -bench . -benchmem .); \
 	done
+	@for program in test/bench/*/; do \
+		echo "== $$program"; \
+		(cd $$program && go run .); \
+	done
 
 $(LINT):
 	mkdir -p $(@D)

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// entryOf returns probe n of a table.
+func entryOf(n int, kind string, port int) mesh.Probe {
+	p := mesh.Probe{ID: strconv.Itoa(n)}
+	switch kind {
+	case kindHTTP:
+		p.HTTPGet = &mesh.HTTPGetProbe{Port: int32(port), Path: "/" + p.ID}
+	case kindTCP:
+		p.TCPSocket = &mesh.TCPSocketProbe{Port: int32(port)}
+	case kindGRPC:
+		p.GRPC = &mesh.GRPCProbe{Port: int32(port)}
+	}
+	return p
+}
+
+// tableOf has so many entries of each kind, one kind after the other.
+func tableOf(kinds []string, each int, app ports) mesh.ProbeTable {
+	var table mesh.ProbeTable
+	for _, kind := range kinds {
+		for range each {
+			table = append(table, entryOf(len(table), kind, app.of(kind)))
+		}
+	}
+	return table
+}
+
+// process is one that is measured, or helps.
+type process struct {
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	out     *bufio.Reader
+	address string
+	guarded bool
+}
+
+// start runs this program in a role, and reads the first line that it prints.
+func start(ctx context.Context, role string, app ports, env ...string) (*process, string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, "", err
+	}
+	p := &process{cmd: exec.CommandContext(ctx, self, "--role="+role, "--app="+app.String())}
+	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.Stderr = os.Stderr
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, "", err
+	}
+	p.out = bufio.NewReader(out)
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, "", err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, "", err
+	}
+	if role == "client" {
+		return p, "", nil
+	}
+	line, err := p.out.ReadString('\n')
+	if err != nil {
+		return nil, "", errors.Join(fmt.Errorf("start %s: %w", role, err), p.stop())
+	}
+	return p, strings.TrimSpace(line), nil
+}
+
+// startSubject starts a role that listens.
+func startSubject(ctx context.Context, role string, app ports, env ...string) (*process, error) {
+	p, port, err := start(ctx, role, app, env...)
+	if err != nil {
+		return nil, err
+	}
+	p.address = net.JoinHostPort(ip, port)
+	return p, nil
+}
+
+// startAgent starts `sonde-dp probes` with a table.
+func startAgent(ctx context.Context, program string, table mesh.ProbeTable) (*process, error) {
+	env, err := table.Encode()
+	if err != nil {
+		return nil, err
+	}
+	l, port, err := listen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.Close(); err != nil {
+		return nil, err
+	}
+	p := &process{address: at(port), guarded: true, cmd: exec.CommandContext(ctx, program, "probes", "--virtual-probes-port="+strconv.Itoa(port), "--log-level=error")}
+	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), mesh.EnvInstanceIP + "=" + ip, mesh.EnvProbeTable + "=" + env}
+	p.cmd.Stderr = os.Stderr
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	err = harness.Poll(ctx, 20*time.Second, "sonde-dp probes", func(ctx context.Context) error {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "tcp", p.address)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	})
+	if err != nil {
+		return nil, errors.Join(err, p.stop())
+	}
+	return p, nil
+}
+
+func (p *process) stop() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	err := p.cmd.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && (p.guarded || exit.Sys().(syscall.WaitStatus).Signaled()) {
+		return nil
+	}
+	return err
+}
+
+// pids are those of the process and of the worker below it.
+func (p *process) pids() ([]string, error) {
+	pids := []string{strconv.Itoa(p.cmd.Process.Pid)}
+	if !p.guarded {
+		return pids, nil
+	}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%s/task/%[1]s/children", pids[0]))
+	if err != nil {
+		return nil, err
+	}
+	pids = append(pids, strings.Fields(string(children))...)
+	if len(pids) != 2 {
+		return nil, fmt.Errorf("processes %v: want a guard and a worker", pids)
+	}
+	return pids, nil
+}
+
+// cpu is what all threads have had, in nanoseconds, as the scheduler counts it. Go's threads do not end.
+func (p *process) cpu() (float64, error) {
+	pids, err := p.pids()
+	if err != nil {
+		return 0, err
+	}
+	total := 0.0
+	for _, pid := range pids {
+		files, err := filepath.Glob("/proc/" + pid + "/task/*/schedstat")
+		if err != nil {
+			return 0, err
+		}
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return 0, err
+			}
+			first, _, _ := strings.Cut(string(data), " ")
+			ns, err := strconv.ParseFloat(first, 64)
+			if err != nil {
+				return 0, fmt.Errorf("parse %s: %w", file, err)
+			}
+			total += ns
+		}
+	}
+	if total == 0 {
+		return 0, errors.New("the kernel counts no time of threads: it lacks /proc/PID/task/*/schedstat")
+	}
+	return total, nil
+}
+
+// memory in MiB: RssAnon is the sum of guard and worker, VmRSS that of the larger.
+type memory struct{ RssAnon, VmRSS float64 }
+
+func (p *process) memory() (memory, error) {
+	pids, err := p.pids()
+	if err != nil {
+		return memory{}, err
+	}
+	var m memory
+	for _, pid := range pids {
+		data, err := os.ReadFile("/proc/" + pid + "/status")
+		if err != nil {
+			return memory{}, err
+		}
+		for line := range strings.Lines(string(data)) {
+			key, value, _ := strings.Cut(line, ":")
+			kib, _ := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 64)
+			switch key {
+			case "RssAnon":
+				m.RssAnon += kib / 1024
+			case "VmRSS":
+				m.VmRSS = max(m.VmRSS, kib/1024)
+			}
+		}
+	}
+	return m, nil
+}
+
+// highest is the most memory that the process has within 2 s.
+func (p *process) highest(ctx context.Context) (memory, error) {
+	var most memory
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for range 20 {
+		m, err := p.memory()
+		if err != nil {
+			return memory{}, err
+		}
+		most = memory{max(most.RssAnon, m.RssAnon), max(most.VmRSS, m.VmRSS)}
+		select {
+		case <-ctx.Done():
+			return memory{}, ctx.Err()
+		case <-ticker.C:
+		}
+	}
+	return most, nil
+}
+
+// allocations since the start of a role: their number, and bytes.
+func (p *process) allocations() (n, size float64, err error) {
+	if _, err := io.WriteString(p.in, "\n"); err != nil {
+		return 0, 0, err
+	}
+	line, err := p.out.ReadString('\n')
+	if err != nil {
+		return 0, 0, err
+	}
+	_, err = fmt.Sscan(line, &n, &size)
+	return n, size, err
+}
+
+// timeWait counts connections with a port of the application that are left in TIME_WAIT by whoever asked it.
+func timeWait(port int) (int, error) {
+	data, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	remote := fmt.Sprintf(":%04X", port)
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		if len(f) > 3 && f[3] == "06" && strings.HasSuffix(f[2], remote) {
+			n++
+		}
+	}
+	return n, nil
+}
