@@ -66,6 +66,31 @@ func (k *kubelet) ask() probe.Result {
 	return result
 }
 
+// check asks once, for a verdict that is known.
+func (k *kubelet) check(round int, want probe.Result) {
+	got := k.ask()
+	// The probe that hangs uses up its whole timeout: half a second later a busy agent has to say that it does not know,
+	// which is discarded.
+	if k.id == "slow" && got == probe.Unknown {
+		k.unknown++
+		return
+	}
+	if got != want {
+		k.t.Errorf("round %d: verdict of %q = %s, want %s", round, k.id, got, want)
+	}
+}
+
+// report fails the test where the kubelet did not learn enough.
+func (k *kubelet) report() {
+	if k.asked < 3 { // that each was in time is the kubelet's own timeout's to say
+		k.t.Errorf("the kubelet asked for %q %d times: the flood was over too soon", k.id, k.asked)
+	}
+	if 2*k.unknown > k.asked {
+		k.t.Errorf("%d of %d verdicts of %q were to be discarded", k.unknown, k.asked, k.id)
+	}
+	k.t.Logf("the kubelet's %d probes of %q: %d discarded, the longest took %s", k.asked, k.id, k.unknown, k.longest.Round(time.Millisecond))
+}
+
 // TestFlood floods one probe of four, and asks for all of them as the kubelet does.
 func TestFlood(t *testing.T) {
 	p := newPod(t)
@@ -116,16 +141,7 @@ func TestFlood(t *testing.T) {
 				if i == 1 || i == 0 && sick {
 					want = probe.Failure
 				}
-				got := k.ask()
-				// The probe that hangs uses up its whole timeout: half a second later a busy agent has to say that it
-				// does not know, which is discarded.
-				if k.id == "slow" && got == probe.Unknown {
-					k.unknown++
-					return
-				}
-				if got != want {
-					t.Errorf("round %d: verdict of %q = %s, want %s", round, k.id, got, want)
-				}
+				k.check(round, want)
 			})
 		}
 		asking.Wait()
@@ -136,13 +152,7 @@ func TestFlood(t *testing.T) {
 	highest, after := watch.stop(), watch.now()
 
 	for _, k := range kubelets {
-		if k.asked < 3 { // that each was in time is the kubelet's own timeout's to say
-			t.Errorf("the kubelet asked for %q %d times: the flood was over too soon", k.id, k.asked)
-		}
-		if 2*k.unknown > k.asked {
-			t.Errorf("%d of %d verdicts of %q were to be discarded", k.unknown, k.asked, k.id)
-		}
-		t.Logf("the kubelet's %d probes of %q: %d discarded, the longest took %s", k.asked, k.id, k.unknown, k.longest.Round(time.Millisecond))
+		k.report()
 	}
 	n := atMost(t, live)
 	t.Logf("flood: %+v", result)
