@@ -3,6 +3,7 @@ package fidelity_test
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -71,10 +73,25 @@ func start(ip string, sites []site) (*application, error) {
 	return a, nil
 }
 
+// listenSoon listens where somebody may just have done so: a program that is being started holds the listeners of this
+// process until it is.
+func listenSoon(address string) (net.Listener, error) {
+	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(5 * time.Millisecond) {
+		l, err := net.Listen("tcp", address)
+		if !inUse(err) || time.Now().After(deadline) {
+			return l, err
+		}
+	}
+}
+
+func inUse(err error) bool {
+	return err != nil && strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) // as programs say it too
+}
+
 func (a *application) listen(s site) error {
 	listen := s.listen
 	if listen == nil {
-		listen = func(address string) (net.Listener, error) { return net.Listen("tcp", address) }
+		listen = listenSoon
 	}
 	l, err := listen(net.JoinHostPort(a.ip, strconv.Itoa(s.port)))
 	if err != nil {
@@ -116,7 +133,9 @@ func (a *application) accept(conn net.Conn) *record {
 
 // settle waits until everything that was sent has been read: connections are accepted in their order, and each of those
 // before ours has been ended by the one who asked.
-func (a *application) settle() {
+//
+// It is an error if a connection stays open, since then nobody knows what else would come.
+func (a *application) settle() error {
 	a.mu.Lock()
 	listeners := slices.Clone(a.listeners)
 	a.mu.Unlock()
@@ -129,10 +148,12 @@ func (a *application) settle() {
 		a.mu.Lock()
 		left := len(a.open)
 		a.mu.Unlock()
-		if left == 0 || !a.wait(time.Millisecond) {
-			return
+		if left == 0 {
+			return nil
 		}
+		a.wait(time.Millisecond)
 	}
+	return errors.New("wait for the ends of connections: some are open after a minute")
 }
 
 func (a *application) barrier(address string) {

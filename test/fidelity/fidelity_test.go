@@ -4,14 +4,12 @@ package fidelity_test
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -102,7 +100,7 @@ func (r *result) run(ctx context.Context, s *scenario, ps *places, h *handlers) 
 		}
 		r.once(ctx, s, p, h)
 		switch {
-		case errors.Is(r.err, syscall.EADDRINUSE): // somebody else listens on all addresses
+		case inUse(r.err): // somebody else listens on all addresses
 		case r.err == nil && len(r.wrong) == 0 || !s.timing:
 			return
 		}

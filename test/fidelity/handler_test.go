@@ -123,7 +123,7 @@ func (handlers) here(ctx context.Context, pod *corev1.Pod, _ place) (stop func()
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", h.Address().String())
+	l, err := listenSoon(h.Address().String())
 	if err != nil {
 		return nil, err
 	}

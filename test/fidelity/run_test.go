@@ -113,7 +113,9 @@ func (s *scenario) run(ctx context.Context, p place, written, asked *corev1.Pod)
 		}
 	}
 	k.Close()
-	app.settle()
+	if err := app.settle(); err != nil {
+		return nil, err
+	}
 	o.seen = app.log()
 	return o, nil
 }

@@ -46,7 +46,7 @@ type scenario struct {
 	at string
 	// left says that the injector leaves the probe as it is: the kubelet asks the application itself.
 	left bool
-	// timing says that the verdict depends on how long something takes.
+	// timing says that the verdict depends on how long something takes: it is tried again on a machine that is busy.
 	timing bool
 	// apart says that how many connections the application sees depends on time, too: the first counts.
 	apart bool
@@ -145,6 +145,9 @@ func header(name, value string) corev1.HTTPHeader { return corev1.HTTPHeader{Nam
 type zoo []scenario
 
 func (z *zoo) add(s scenario) { *z = append(*z, s) }
+
+// last is the scenario that was added last.
+func (z zoo) last() *scenario { return &z[len(z)-1] }
 
 // http adds a probe of path / by HTTP.
 func (z *zoo) http(name string, want kubelet.Verdict, answer func(place, *exchange)) {

@@ -92,6 +92,7 @@ func bodies() (z zoo) {
 			x.reset()
 		}
 	})
+	z.last().timing = true
 	z.http("body cut twice, then whole", success, func(_ place, x *exchange) {
 		if x.n < 3 {
 			x.raw(head(200, length(100)) + "short")
@@ -182,6 +183,7 @@ func wrongServers() (z zoo) {
 			x.reset()
 		}
 	})
+	z.last().timing = true
 	z.http("server keeps the connection open", success, func(_ place, x *exchange) {
 		x.raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 		x.hang()
