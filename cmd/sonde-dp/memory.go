@@ -6,11 +6,10 @@ import (
 	"runtime/debug"
 )
 
+// What dpagent/guard/parent tells the processes that it starts, for an agent without a guard.
 const (
-	// gcPercent keeps garbage under 1 MiB. The runtime's own would let it grow to 4 MiB, several times what is in use.
-	gcPercent = 25
-	// maxProcs is enough for an agent; the runtime keeps memory for each, and a node may have a hundred processors.
-	maxProcs = 2
+	gcPercent = 50
+	maxProcs  = 1
 )
 
 // beLean sets the runtime up for a program that runs once per pod, except for what the environment says.

@@ -63,7 +63,8 @@ func newClients(podIP netip.Addr, virtualPort int) clients {
 			TLSHandshakeTimeout: 10 * time.Second,
 			DisableKeepAlives:   true,
 			DisableCompression:  true,
-			ForceAttemptHTTP2:   true, // by ALPN
+			ReadBufferSize:      1 << 10, // garbage of each probe
+			ForceAttemptHTTP2:   true,    // by ALPN
 			HTTP2:               &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 		},
 		hook: &http.Transport{ // HTTP/1.1 alone, and no limit of time

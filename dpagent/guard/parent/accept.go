@@ -15,7 +15,7 @@ type accepted struct {
 // accept takes a connection. The error is 0 if there is one.
 func (a *accepted) accept(listener int) (fd int, err syscall.Errno) {
 	a.size = syscall.SizeofSockaddrAny
-	r, _, err := syscall.Syscall6(syscall.SYS_ACCEPT4, uintptr(listener),
+	r, _, err := syscall.RawSyscall6(syscall.SYS_ACCEPT4, uintptr(listener),
 		uintptr(unsafe.Pointer(&a.from)), uintptr(unsafe.Pointer(&a.size)), //nolint:gosec // both are as large as the kernel believes
 		syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0, 0)
 	return int(r), err
@@ -55,7 +55,7 @@ func (a *accepted) remote() remote {
 func sinceData(fd int) time.Duration {
 	var info syscall.TCPInfo
 	size := uint32(unsafe.Sizeof(info))
-	_, _, err := syscall.Syscall6(syscall.SYS_GETSOCKOPT, uintptr(fd), syscall.IPPROTO_TCP, syscall.TCP_INFO,
+	_, _, err := syscall.RawSyscall6(syscall.SYS_GETSOCKOPT, uintptr(fd), syscall.IPPROTO_TCP, syscall.TCP_INFO,
 		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0) //nolint:gosec // the kernel knows how large it is
 	if err != 0 {
 		return 0

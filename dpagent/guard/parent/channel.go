@@ -2,6 +2,7 @@ package parent
 
 import (
 	"encoding/binary"
+	"errors"
 	"strconv"
 	"syscall"
 
@@ -15,6 +16,7 @@ func (g *guard) channelEvent(events uint32) {
 	}
 	if events&syscall.EPOLLOUT != 0 {
 		g.worker.blocked = false
+		g.watchChannel(channelEvents)
 	}
 	if events&(syscall.EPOLLIN|syscall.EPOLLHUP|syscall.EPOLLERR) != 0 {
 		g.hear()
@@ -22,18 +24,25 @@ func (g *guard) channelEvent(events uint32) {
 	g.serve()
 }
 
+const channelEvents = syscall.EPOLLIN | epollET
+
+// watchChannel asks for room only where there is none: a worker makes some with each message that it reads.
+func (g *guard) watchChannel(events uint32) {
+	_ = epollControl(g.epoll, syscall.EPOLL_CTL_MOD, g.worker.channel, channelID, events) // it is watched
+}
+
 // hear reads all that the worker has said.
 func (g *guard) hear() {
 	for g.worker.channel >= 0 {
 		n, rights, err := g.receive()
 		switch {
-		case err == syscall.EINTR: //nolint:errorlint // a system call's error is not wrapped
+		case err == syscall.EINTR:
 			continue
-		case err == syscall.EAGAIN: //nolint:errorlint // as above
+		case err == syscall.EAGAIN:
 			return
-		case err != nil || n == 0:
+		case err != 0 || n == 0:
 			g.worker.ready = false
-			_ = syscall.Close(g.worker.channel) // nothing is lost
+			closeSocket(g.worker.channel)
 			g.worker.channel = -1
 			return
 		}
@@ -44,13 +53,14 @@ func (g *guard) hear() {
 }
 
 // receive reads one message into the buffer. A socket comes with one of the first worker's alone; for the others there is no garbage.
-func (g *guard) receive() (n int, rights []byte, err error) {
+func (g *guard) receive() (n int, rights []byte, err syscall.Errno) {
 	if g.listener >= 0 {
-		n, err = syscall.Read(g.worker.channel, g.buffer)
+		n, err = read(g.worker.channel, g.buffer)
 		return n, nil, err
 	}
 	var oob [64]byte
-	n, have, _, _, err := syscall.Recvmsg(g.worker.channel, g.buffer, oob[:], syscall.MSG_CMSG_CLOEXEC)
+	n, have, _, _, failed := syscall.Recvmsg(g.worker.channel, g.buffer, oob[:], syscall.MSG_CMSG_CLOEXEC)
+	errors.As(failed, &err)
 	return n, oob[:have], err
 }
 
@@ -58,7 +68,7 @@ func (g *guard) receive() (n int, rights []byte, err error) {
 func (g *guard) hearLast() {
 	g.hear()
 	if g.worker.channel >= 0 { // somebody else holds its end
-		_ = syscall.Close(g.worker.channel) // as in hear
+		closeSocket(g.worker.channel)
 		g.worker.channel = -1
 	}
 }
@@ -134,10 +144,11 @@ func (g *guard) tell(h wire.Header, payload []byte) bool {
 	}
 	message := append(h.Append(g.buffer[:0]), payload...) // the payload may be in place already
 	for {
-		switch err := syscall.Sendto(g.worker.channel, message, syscall.MSG_NOSIGNAL, nil); err {
+		switch _, err := write(g.worker.channel, message); err {
 		case syscall.EINTR:
 		case syscall.EAGAIN:
 			g.worker.blocked = true
+			g.watchChannel(channelEvents | syscall.EPOLLOUT)
 			return false
 		default: // sent, or the worker has ended
 			return true

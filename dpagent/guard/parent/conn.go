@@ -123,7 +123,7 @@ func (g *guard) accept() {
 		case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS:
 			g.shed()
 			g.pause = g.now.Add(acceptRetry)
-			_ = syscall.EpollCtl(g.epoll, syscall.EPOLL_CTL_DEL, g.listener, nil) // it is there
+			_ = epollControl(g.epoll, syscall.EPOLL_CTL_DEL, g.listener, 0, 0) // it is there
 			return
 		default: // there is none, or it has gone again
 			return
@@ -138,7 +138,7 @@ func (g *guard) admit(fd int) {
 	c := g.take()
 	c.id, c.fd, c.remote, c.asked = g.newID(), fd, g.from.remote(), g.now
 	if g.watch(fd, int(c.id), connEvents) != nil {
-		_ = syscall.Close(fd) // the kernel has no memory
+		closeSocket(fd) // the kernel has no memory
 		return
 	}
 	g.all[c.id] = c
@@ -186,7 +186,7 @@ func (g *guard) connEvent(id uint32, events uint32) {
 // read reads what there is, until the request is whole. A body is not read: the worker gets what came with the head.
 func (g *guard) read(c *conn) {
 	for {
-		n, err := syscall.Read(c.fd, g.buffer)
+		n, err := read(c.fd, g.buffer)
 		if err == syscall.EINTR {
 			continue
 		}
@@ -253,7 +253,7 @@ func (g *guard) leave(c *conn) {
 }
 
 func (g *guard) close(c *conn) {
-	_ = syscall.Close(c.fd) // all was said
+	closeSocket(c.fd)
 	delete(g.all, c.id)
 	g.held -= len(c.in)
 	c.state = closing
@@ -267,7 +267,7 @@ func (g *guard) write(c *conn, b []byte) {
 		c.out = nil
 	}
 	for len(b) > 0 {
-		n, err := syscall.Write(c.fd, b)
+		n, err := write(c.fd, b)
 		if err == syscall.EINTR {
 			continue
 		}
@@ -275,7 +275,7 @@ func (g *guard) write(c *conn, b []byte) {
 			c.out = append([]byte(nil), b...)
 			break
 		}
-		if err != nil {
+		if err != 0 {
 			g.leave(c)
 			return
 		}
@@ -294,11 +294,11 @@ func (g *guard) watchRoom(c *conn) {
 		return
 	}
 	c.blocked = !c.blocked
-	e := syscall.EpollEvent{Events: connEvents, Fd: int32(c.id)}
+	events := uint32(connEvents)
 	if c.blocked {
-		e.Events |= syscall.EPOLLOUT
+		events |= syscall.EPOLLOUT
 	}
-	_ = syscall.EpollCtl(g.epoll, syscall.EPOLL_CTL_MOD, c.fd, &e) // it is watched
+	_ = epollControl(g.epoll, syscall.EPOLL_CTL_MOD, c.fd, int(c.id), events) // it is watched
 }
 
 // finish sends the end of an answer, and closes the connection when all of it is sent.

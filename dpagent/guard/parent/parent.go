@@ -70,7 +70,7 @@ type guard struct {
 	buffer   []byte
 	happened [events]syscall.EpollEvent
 	ready    int                // of those
-	failed   error              // instead
+	failed   syscall.Errno      // instead
 	look     func(uintptr) bool // fills them in, and says whether there are any
 
 	now  time.Time
@@ -125,8 +125,8 @@ func (g *guard) open() error {
 		return os.NewSyscallError("pipe2", err)
 	}
 	g.look = func(epoll uintptr) bool {
-		g.ready, g.failed = syscall.EpollWait(int(epoll), g.happened[:], 0)
-		return g.ready > 0 || g.failed != nil
+		g.ready, g.failed = epollWait(int(epoll), g.happened[:])
+		return g.ready > 0 || g.failed != 0
 	}
 	// What the worker leaves behind when it dies is this process's to wait for: its Envoy still has its ports for a moment.
 	if _, _, e := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); e != 0 {
@@ -164,12 +164,12 @@ func (g *guard) turn() {
 		g.fail(err)
 		return
 	}
-	g.ready, g.failed = 0, nil
+	g.ready, g.failed = 0, 0
 	if err := g.poll.Read(g.look); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		g.fail(err)
 		return
 	}
-	if g.failed != nil && !errors.Is(g.failed, syscall.EINTR) {
+	if g.failed != 0 && g.failed != syscall.EINTR {
 		g.fail(g.failed)
 		return
 	}
@@ -226,7 +226,10 @@ func (g *guard) onTime() {
 func (g *guard) end(code int) { g.done, g.code = true, code }
 
 func (g *guard) watch(fd, id int, what uint32) error {
-	return os.NewSyscallError("epoll_ctl", syscall.EpollCtl(g.epoll, syscall.EPOLL_CTL_ADD, fd, &syscall.EpollEvent{Events: what, Fd: int32(id)}))
+	if err := epollControl(g.epoll, syscall.EPOLL_CTL_ADD, fd, id, what); err != 0 {
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	return nil
 }
 
 // woken hears of a worker that was started, of signals, and of children that have ended.

@@ -59,9 +59,9 @@ func (g *guard) start() error {
 	for _, f := range g.o.Files {
 		files = append(files, f.Fd())
 	}
-	if err := g.watch(pair[0], channelID, syscall.EPOLLIN|syscall.EPOLLOUT|epollET); err != nil {
-		_ = syscall.Close(pair[0]) // nothing was said
-		_ = syscall.Close(pair[1]) // as above
+	if err := g.watch(pair[0], channelID, channelEvents); err != nil {
+		closeSocket(pair[0])
+		closeSocket(pair[1])
 		return err
 	}
 	g.worker = worker{channel: pair[0], starting: true}
@@ -83,7 +83,7 @@ func (g *guard) started(f forked) {
 func (g *guard) notStarted(err error) {
 	g.log.write("ERROR", "worker cannot start", "err", err.Error())
 	if g.worker.channel >= 0 {
-		_ = syscall.Close(g.worker.channel) // nothing was said
+		closeSocket(g.worker.channel)
 	}
 	g.worker = worker{channel: -1}
 	if g.listener < 0 {
@@ -108,7 +108,7 @@ type (
 
 // exec starts the worker. The thread has to live as long as this process.
 func (f fork) exec() forked {
-	defer func() { _ = syscall.Close(f.own) }()                     // nothing was said
+	defer closeSocket(f.own)
 	pid, err := syscall.ForkExec(self(), f.args, &syscall.ProcAttr{ //nolint:gosec // it is this program
 		Env: f.env, Files: f.files,
 		Sys: &syscall.SysProcAttr{
