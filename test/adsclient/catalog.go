@@ -1,0 +1,159 @@
+package adsclient
+
+import (
+	"fmt"
+	"sync"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// Catalog is what many clients know together: names and versions as numbers, and which endpoints a cluster and which
+// routes a listener refers to. So each version of a resource is decoded once, however many clients get it. It only
+// grows. It is safe from any goroutine.
+type Catalog struct {
+	mu       sync.RWMutex
+	names    numbers
+	versions numbers
+	refs     map[refKey][]uint32
+}
+
+// numbers gives each text a number.
+type numbers struct {
+	byText map[string]uint32
+	texts  []string
+}
+
+type refKey struct {
+	kind          int
+	name, version uint32
+}
+
+// Versions that are none: what was asked for and not answered yet, and what is known not to exist.
+const (
+	unanswered uint32 = iota
+	absent
+)
+
+// NewCatalog returns an empty one.
+func NewCatalog() *Catalog {
+	return &Catalog{
+		names:    numbers{byText: map[string]uint32{}},
+		versions: numbers{byText: map[string]uint32{}, texts: []string{"", ""}},
+		refs:     map[refKey][]uint32{},
+	}
+}
+
+func (n *numbers) add(text []byte) uint32 {
+	if i, ok := n.byText[string(text)]; ok {
+		return i
+	}
+	i := uint32(len(n.texts))
+	n.texts = append(n.texts, string(text))
+	n.byText[n.texts[i]] = i
+	return i
+}
+
+// number returns those of a resource's name and version.
+func (c *Catalog) number(name, version []byte) (uint32, uint32) {
+	c.mu.RLock()
+	n, known := c.names.byText[string(name)]
+	v, knownVersion := c.versions.byText[string(version)]
+	c.mu.RUnlock()
+	if known && knownVersion {
+		return n, v
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.names.add(name), c.versions.add(version)
+}
+
+// text returns the names of numbers.
+func (c *Catalog) text(list []uint32) []string {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	texts := make([]string, len(list))
+	for i, n := range list {
+		texts[i] = c.names.texts[n]
+	}
+	return texts
+}
+
+// references returns the names that a version of a cluster or listener refers to.
+func (c *Catalog) references(kind int, name, version uint32, body []byte) ([]uint32, error) {
+	key := refKey{kind, name, version}
+	c.mu.RLock()
+	refs, known := c.refs[key]
+	c.mu.RUnlock()
+	if known {
+		return refs, nil
+	}
+	texts, err := decodeReferences(kind, body)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, text := range texts {
+		refs = append(refs, c.names.add([]byte(text)))
+	}
+	c.refs[key] = refs
+	return refs, nil
+}
+
+// known is references of a version that was decoded before.
+func (c *Catalog) known(kind int, name, version uint32) []uint32 {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.refs[refKey{kind, name, version}]
+}
+
+func decodeReferences(kind int, body []byte) ([]string, error) {
+	switch resource.Types()[kind] {
+	case resource.Cluster:
+		var cluster clusterv3.Cluster
+		if err := proto.Unmarshal(body, &cluster); err != nil {
+			return nil, fmt.Errorf("decode cluster: %w", err)
+		}
+		if cluster.GetType() != clusterv3.Cluster_EDS {
+			return nil, nil
+		}
+		if name := cluster.GetEdsClusterConfig().GetServiceName(); name != "" {
+			return []string{name}, nil
+		}
+		return []string{cluster.GetName()}, nil
+	case resource.Listener:
+		return routesOf(body)
+	}
+	return nil, nil
+}
+
+// routesOf returns the names of the routes that a listener asks for, each once.
+func routesOf(body []byte) ([]string, error) {
+	var listener listenerv3.Listener
+	if err := proto.Unmarshal(body, &listener); err != nil {
+		return nil, fmt.Errorf("decode listener: %w", err)
+	}
+	seen := map[string]bool{}
+	var names []string
+	for _, chain := range append(listener.GetFilterChains(), listener.GetDefaultFilterChain()) {
+		for _, filter := range chain.GetFilters() {
+			var manager hcmv3.HttpConnectionManager
+			if !filter.GetTypedConfig().MessageIs(&manager) {
+				continue
+			}
+			if err := filter.GetTypedConfig().UnmarshalTo(&manager); err != nil {
+				return nil, fmt.Errorf("decode listener %s: %w", listener.GetName(), err)
+			}
+			if name := manager.GetRds().GetRouteConfigName(); name != "" && !seen[name] {
+				seen[name] = true
+				names = append(names, name)
+			}
+		}
+	}
+	return names, nil
+}

@@ -1,0 +1,270 @@
+package adsclient
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	method = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+	// wideWindow is as Envoy's: the server never waits for a proxy that reads.
+	wideWindow    = 16 << 20
+	defaultWindow = 1<<16 - 1 // of HTTP/2
+	maxFrame      = 1 << 14
+	stream        = 1
+	prefix        = 5 // bytes before each gRPC message
+	smallMessage  = 64 << 10
+)
+
+// link is one gRPC stream on one HTTP/2 connection, without a goroutine: whoever reads also writes. It is not safe for
+// concurrent use.
+type link struct {
+	framer  *http2.Framer
+	out     *bufio.Writer
+	queue   []byte // what the windows of the server do not admit yet
+	data    []byte // of the last frame, not taken yet
+	partial []byte // a message whose end is missing
+	window  int64  // of each receiving window
+
+	// How much may be sent, and how much was received since the server was last told.
+	sendConn, sendStream, streamInitial int64
+	receivedConn, receivedStream        int64
+}
+
+// bodies holds buffers of large messages.
+var bodies sync.Pool
+
+// openLink begins a connection and its stream.
+func openLink(conn net.Conn, authority string, window int64) (*link, error) {
+	out := bufio.NewWriterSize(conn, 4<<10)
+	l := &link{
+		framer: http2.NewFramer(out, conn), out: out, window: window,
+		sendConn: defaultWindow, sendStream: defaultWindow, streamInitial: defaultWindow,
+	}
+	l.framer.SetReuseFrames()
+	l.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	var block bytes.Buffer
+	headers := hpack.NewEncoder(&block)
+	for _, h := range [][2]string{
+		{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", authority},
+		{"content-type", "application/grpc"}, {"te", "trailers"},
+	} {
+		if err := headers.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
+			return nil, err
+		}
+	}
+	_, err := io.WriteString(out, http2.ClientPreface)
+	err = errors.Join(err,
+		l.framer.WriteSettings(http2.Setting{ID: http2.SettingEnablePush}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(window)}))
+	if window > defaultWindow {
+		err = errors.Join(err, l.framer.WriteWindowUpdate(0, uint32(window-defaultWindow)))
+	}
+	return l, errors.Join(err, l.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true}))
+}
+
+// send queues a message, which flush sends.
+func (l *link) send(r *request) {
+	at := len(l.queue)
+	l.queue = r.encode(append(l.queue, 0, 0, 0, 0, 0))
+	binary.BigEndian.PutUint32(l.queue[at+1:], uint32(len(l.queue)-at-prefix))
+}
+
+// flush sends what may be sent.
+func (l *link) flush() error {
+	for len(l.queue) > 0 {
+		n := min(int64(len(l.queue)), maxFrame, l.sendConn, l.sendStream)
+		if n <= 0 {
+			break
+		}
+		if err := l.framer.WriteData(stream, false, l.queue[:n]); err != nil {
+			return err
+		}
+		l.queue = l.queue[n:]
+		l.sendConn -= n
+		l.sendStream -= n
+	}
+	if len(l.queue) == 0 {
+		l.queue = nil
+	}
+	return l.out.Flush()
+}
+
+// next returns the next message, which is good until the call after it. Before it waits, it sends what is to be sent.
+func (l *link) next() ([]byte, error) {
+	for {
+		message, err := l.take()
+		if message != nil || err != nil {
+			return message, err
+		}
+		if err := l.flush(); err != nil {
+			return nil, err
+		}
+		frame, err := l.framer.ReadFrame()
+		if err != nil {
+			return nil, err
+		}
+		if err := l.handle(frame); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// take returns a message that is whole, nil if there is none.
+func (l *link) take() ([]byte, error) {
+	if n := sizeOf(l.partial); n > 0 && len(l.partial) == n { // it was returned by the last call
+		if cap(l.partial) > smallMessage {
+			whole := l.partial[:0]
+			bodies.Put(&whole)
+		}
+		l.partial = nil
+	}
+	if n := sizeOf(l.data); len(l.partial) == 0 && n > 0 && len(l.data) >= n {
+		message := l.data[:n]
+		l.data = l.data[n:]
+		return body(message)
+	}
+	for len(l.data) > 0 {
+		want := prefix
+		if n := sizeOf(l.partial); n > 0 {
+			want = n
+			l.grow(n)
+		}
+		n := min(want-len(l.partial), len(l.data))
+		l.partial = append(l.partial, l.data[:n]...)
+		l.data = l.data[n:]
+		if sizeOf(l.partial) == len(l.partial) {
+			return body(l.partial)
+		}
+	}
+	return nil, nil
+}
+
+// sizeOf is how long the message is that begins b, with what precedes it; 0 if b does not say so yet.
+func sizeOf(b []byte) int {
+	if len(b) < prefix {
+		return 0
+	}
+	return prefix + int(binary.BigEndian.Uint32(b[1:]))
+}
+
+func body(message []byte) ([]byte, error) {
+	if message[0] != 0 {
+		return nil, errors.New("read message: it is compressed")
+	}
+	return message[prefix:], nil
+}
+
+func (l *link) grow(n int) {
+	if cap(l.partial) >= n {
+		return
+	}
+	var large []byte
+	if n > smallMessage {
+		if b, ok := bodies.Get().(*[]byte); ok && cap(*b) >= n {
+			large = *b
+		}
+	}
+	if large == nil {
+		large = make([]byte, 0, n)
+	}
+	l.partial = append(large[:0], l.partial...)
+}
+
+func (l *link) handle(frame http2.Frame) error {
+	switch f := frame.(type) {
+	case *http2.DataFrame:
+		l.data = f.Data()
+		if err := l.received(int64(f.Length)); err != nil {
+			return err
+		}
+		if f.StreamEnded() {
+			return io.ErrUnexpectedEOF
+		}
+	case *http2.MetaHeadersFrame:
+		return statusOf(f)
+	case *http2.SettingsFrame:
+		return l.settings(f)
+	case *http2.PingFrame:
+		if !f.IsAck() {
+			return l.framer.WritePing(true, f.Data)
+		}
+	case *http2.WindowUpdateFrame:
+		if f.StreamID == 0 {
+			l.sendConn += int64(f.Increment)
+		} else {
+			l.sendStream += int64(f.Increment)
+		}
+	case *http2.RSTStreamFrame:
+		return fmt.Errorf("the server reset the stream: %s", f.ErrCode)
+	case *http2.GoAwayFrame:
+		if f.ErrCode != http2.ErrCodeNo || f.LastStreamID < stream {
+			return fmt.Errorf("the server ends the connection: %s %s", f.ErrCode, f.DebugData())
+		}
+	}
+	return nil
+}
+
+// received opens the windows again when half of one is used.
+func (l *link) received(n int64) error {
+	l.receivedConn += n
+	l.receivedStream += n
+	if l.receivedConn < l.window/2 {
+		return nil
+	}
+	err := errors.Join(
+		l.framer.WriteWindowUpdate(0, uint32(l.receivedConn)),
+		l.framer.WriteWindowUpdate(stream, uint32(l.receivedStream)))
+	l.receivedConn, l.receivedStream = 0, 0
+	return err
+}
+
+func (l *link) settings(f *http2.SettingsFrame) error {
+	if f.IsAck() {
+		return nil
+	}
+	if v, ok := f.Value(http2.SettingInitialWindowSize); ok {
+		l.sendStream += int64(v) - l.streamInitial
+		l.streamInitial = int64(v)
+	}
+	return l.framer.WriteSettingsAck()
+}
+
+// statusOf is the error that ends a stream, nil for headers that begin one.
+func statusOf(f *http2.MetaHeadersFrame) error {
+	code, message := "", ""
+	for _, h := range f.Fields {
+		switch h.Name {
+		case ":status":
+			if h.Value != "200" {
+				return fmt.Errorf("the server answers with HTTP %s", h.Value)
+			}
+		case "grpc-status":
+			code = h.Value
+		case "grpc-message":
+			message = h.Value
+		}
+	}
+	switch {
+	case code == "" && !f.StreamEnded():
+		return nil
+	case code == "" || code == "0":
+		return io.EOF
+	}
+	n, err := strconv.ParseUint(code, 10, 32)
+	if err != nil {
+		return fmt.Errorf("read grpc-status %q: %w", code, err)
+	}
+	return status.Error(codes.Code(n), message)
+}

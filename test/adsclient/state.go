@@ -1,0 +1,191 @@
+package adsclient
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// State is what one proxy has, as numbers of a Catalog. It outlives the stream: the next one says what is in it. Its
+// exported methods are safe from any goroutine.
+type State struct {
+	catalog *Catalog
+
+	mu    sync.Mutex
+	kinds [4]kindState // in the order of resource.Types
+	open  int          // names that were asked for and not answered yet
+}
+
+type kindState struct {
+	answered bool
+	has      map[uint32]holding // by the number of the name
+}
+
+// holding is what a proxy has of one name. users counts the clusters or listeners that refer to it.
+type holding struct{ version, users uint32 }
+
+// NewState returns that of a proxy that has nothing. Many share one catalog.
+func NewState(c *Catalog) *State {
+	s := &State{catalog: c}
+	for i := range s.kinds {
+		s.kinds[i].has = map[uint32]holding{}
+	}
+	return s
+}
+
+const (
+	clusters = iota
+	endpoints
+	listeners
+	routes
+)
+
+// dependent is the type that clusters and listeners refer to, -1 for the others.
+func dependent(kind int) int {
+	switch kind {
+	case clusters:
+		return endpoints
+	case listeners:
+		return routes
+	}
+	return -1
+}
+
+// Settled says whether clusters and listeners were answered, and each name that they refer to.
+func (s *State) Settled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open == 0 && s.kinds[clusters].answered && s.kinds[listeners].answered
+}
+
+// Contents returns version by type and name of all that the proxy has.
+func (s *State) Contents() map[resource.Type]map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[resource.Type]map[string]string{}
+	for i, t := range resource.Types() {
+		all[t] = s.versions(i)
+	}
+	return all
+}
+
+// Count returns how many resources of each type the proxy has.
+func (s *State) Count() map[resource.Type]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	counts := map[resource.Type]int{}
+	for i, t := range resource.Types() {
+		for _, h := range s.kinds[i].has {
+			if h.version > absent {
+				counts[t]++
+			}
+		}
+	}
+	return counts
+}
+
+// versions needs mu.
+func (s *State) versions(kind int) map[string]string {
+	s.catalog.mu.RLock()
+	defer s.catalog.mu.RUnlock()
+	versions := make(map[string]string, len(s.kinds[kind].has))
+	for name, h := range s.kinds[kind].has {
+		if h.version > absent {
+			versions[s.catalog.names.texts[name]] = s.catalog.versions.texts[h.version]
+		}
+	}
+	return versions
+}
+
+// asked returns the names that the proxy subscribes to by name. It needs mu.
+func (s *State) asked(kind int) []string {
+	var list []uint32
+	for name := range s.kinds[kind].has {
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	return s.catalog.text(list)
+}
+
+// difference is what a response changes about the names that the proxy asks for, of the type that depends on it.
+type difference struct{ add, remove []uint32 }
+
+// put takes a resource. It needs mu.
+func (s *State) put(kind int, name, version uint32, body []byte, d *difference) error {
+	k := &s.kinds[kind]
+	old, had := k.has[name]
+	dep := dependent(kind)
+	if dep < 0 {
+		if had { // else it is not asked for any more
+			s.answer(old)
+			k.has[name] = holding{version: version, users: old.users}
+		}
+		return nil
+	}
+	if had && old.version == version {
+		return nil
+	}
+	refs, err := s.catalog.references(kind, name, version, body)
+	if err != nil {
+		return err
+	}
+	k.has[name] = holding{version: version}
+	s.refer(dep, refs, d)
+	if had {
+		s.unrefer(dep, s.catalog.known(kind, name, old.version), d)
+	}
+	return nil
+}
+
+// drop takes the word that there is no such resource. It needs mu.
+func (s *State) drop(kind int, name uint32, d *difference) {
+	k := &s.kinds[kind]
+	old, had := k.has[name]
+	switch dep := dependent(kind); {
+	case !had:
+	case dep < 0:
+		s.answer(old)
+		k.has[name] = holding{version: absent, users: old.users}
+	default:
+		delete(k.has, name)
+		s.unrefer(dep, s.catalog.known(kind, name, old.version), d)
+	}
+}
+
+func (s *State) answer(h holding) {
+	if h.version == unanswered {
+		s.open--
+	}
+}
+
+func (s *State) refer(dep int, refs []uint32, d *difference) {
+	has := s.kinds[dep].has
+	for _, ref := range refs {
+		h := has[ref]
+		if h.users == 0 {
+			d.add = append(d.add, ref)
+			s.open++
+		}
+		h.users++
+		has[ref] = h
+	}
+}
+
+func (s *State) unrefer(dep int, refs []uint32, d *difference) {
+	has := s.kinds[dep].has
+	for _, ref := range refs {
+		h := has[ref]
+		if h.users--; h.users > 0 {
+			has[ref] = h
+			continue
+		}
+		s.answer(h)
+		delete(has, ref)
+		if i := slices.Index(d.add, ref); i >= 0 {
+			d.add = slices.Delete(d.add, i, i+1)
+			continue
+		}
+		d.remove = append(d.remove, ref)
+	}
+}

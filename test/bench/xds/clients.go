@@ -1,0 +1,355 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/test/adsclient"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// roleClient is the process that holds the proxies.
+const roleClient = "client"
+
+// order is what that process is told, one JSON object per line; the answer is one, too.
+type order struct {
+	Do string
+	// Address of the server, and how many proxies are to connect to it.
+	Address string
+	Proxies int
+	// Name and Version of endpoints that proxies First to Last (exclusive) are about to get.
+	Name, Version string
+	First, Last   int
+}
+
+// What an order may be.
+const (
+	doOpen    = "open"    // connect all at once
+	doClose   = "close"   // end all; what the proxies have stays
+	doForget  = "forget"  // what they have
+	doSettled = "settled" // wait until all have what they want: answers landing
+	doLinked  = "linked"  // wait until all have sent their first requests: answers landing
+	doExpect  = "expect"  // remember when a change arrives
+	doAwait   = "await"   // wait for the changes expected so far: answers arrivals
+	doOdd     = "odd"     // connect two more, of which one reads slowly and one never answers
+	doStats   = "stats"
+)
+
+// clientGC trades memory of the clients for processor time, which the servers need.
+const clientGC = 400
+
+// waitAtMost is how long the client process waits for anything.
+const waitAtMost = 2 * time.Minute
+
+// slowRate is how many bytes per second the slow client reads.
+const slowRate = 1 << 10
+
+// now is the clock that processes of one machine share, in nanoseconds.
+func now() int64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // the kernel has this clock
+	return t.Nano()
+}
+
+// fleet is all proxies.
+type fleet struct {
+	authority *identity.Authority
+	roots     *x509.CertPool
+	catalog   *adsclient.Catalog
+	received  atomic.Int64
+	responses atomic.Int64
+	resources atomic.Int64
+	refused   atomic.Int64
+	lost      atomic.Int64
+	lastLoss  atomic.Pointer[string]
+
+	proxies []*proxy // those that connect
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	landing meeting // settled
+	linking meeting // connected
+	watched atomic.Pointer[map[string]*atomic.Pointer[expectation]]
+	pending []*expectation
+}
+
+// proxy is one client. It is the Observer of its own stream.
+type proxy struct {
+	fleet   *fleet
+	index   int
+	tls     *tls.Config
+	state   *adsclient.State
+	odd     bool
+	linked  bool
+	settled bool
+	arrived []*expectation // with the response that is being read
+}
+
+func serveClients(ctx context.Context, r roleOptions) error {
+	debug.SetGCPercent(clientGC)
+	authority, err := openAuthority(r.state)
+	if err != nil {
+		return err
+	}
+	f := &fleet{authority: authority, roots: x509.NewCertPool(), catalog: adsclient.NewCatalog()}
+	if !f.roots.AppendCertsFromPEM(authority.ServingCA()) {
+		return errors.New("the serving CA is no certificate")
+	}
+	f.watched.Store(&map[string]*atomic.Pointer[expectation]{})
+	lines := bufio.NewScanner(os.Stdin)
+	answers := json.NewEncoder(os.Stdout)
+	for lines.Scan() {
+		var o order
+		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
+			return err
+		}
+		answer, err := f.obey(ctx, o)
+		if err != nil {
+			return fmt.Errorf("%s: %w", o.Do, err)
+		}
+		if err := answers.Encode(answer); err != nil {
+			return err
+		}
+	}
+	f.close()
+	return lines.Err()
+}
+
+func (f *fleet) obey(ctx context.Context, o order) (any, error) {
+	switch o.Do {
+	case doOpen:
+		return struct{}{}, f.open(ctx, o)
+	case doClose:
+		f.close()
+		return struct{}{}, nil
+	case doForget:
+		f.proxies = nil
+		f.catalog = adsclient.NewCatalog()
+		return struct{}{}, nil
+	case doSettled:
+		return f.landing.wait(f)
+	case doLinked:
+		return f.linking.wait(f)
+	case doExpect:
+		f.expect(o)
+		return struct{}{}, nil
+	case doAwait:
+		return f.await()
+	case doOdd:
+		return struct{}{}, f.odd(ctx, o)
+	case doStats:
+		return f.stats(), nil
+	}
+	return nil, errors.New("unknown order")
+}
+
+// stats count since the process began, but for Has, which is what the proxies have now.
+type stats struct {
+	Bytes, Responses, Resources int64
+	// Refused connections were tried again; Lost ones had been good.
+	Refused, Lost int64
+	LastLoss      string
+	Has           map[resource.Type]int
+}
+
+func (f *fleet) stats() stats {
+	s := stats{
+		Bytes: f.received.Load(), Responses: f.responses.Load(), Resources: f.resources.Load(),
+		Refused: f.refused.Load(), Lost: f.lost.Load(), Has: map[resource.Type]int{},
+	}
+	if text := f.lastLoss.Load(); text != nil {
+		s.LastLoss = *text
+	}
+	for _, p := range f.proxies {
+		for t, n := range p.state.Count() {
+			s.Has[t] += n
+		}
+	}
+	return s
+}
+
+func (f *fleet) newProxy(i int) (*proxy, error) {
+	certificate, err := issue(f.authority, i)
+	if err != nil {
+		return nil, err
+	}
+	return &proxy{fleet: f, index: i, state: adsclient.NewState(f.catalog), tls: &tls.Config{
+		RootCAs: f.roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"},
+	}}, nil
+}
+
+// open connects all proxies at once. Their keys and certificates are made before.
+func (f *fleet) open(ctx context.Context, o order) error {
+	f.close()
+	for i := len(f.proxies); i < o.Proxies; i++ {
+		p, err := f.newProxy(i)
+		if err != nil {
+			return err
+		}
+		f.proxies = append(f.proxies, p)
+	}
+	f.landing.begin(o.Proxies)
+	f.linking.begin(o.Proxies)
+	ctx, f.cancel = context.WithCancel(ctx)
+	for _, p := range f.proxies {
+		p.linked, p.settled, p.arrived = false, false, nil
+		f.running.Go(func() { p.live(ctx, adsclient.Options{Address: o.Address}) })
+	}
+	return nil
+}
+
+// odd connects two proxies more: one that reads slowly, and one that never answers.
+func (f *fleet) odd(ctx context.Context, o order) error {
+	ctx, cancel := context.WithCancel(ctx)
+	before := f.cancel
+	f.cancel = func() { before(); cancel() }
+	for i, more := range []adsclient.Options{{BytesPerSecond: slowRate}, {Silent: true}} {
+		p, err := f.newProxy(o.Proxies + i)
+		if err != nil {
+			return err
+		}
+		p.odd = true
+		more.Address = o.Address
+		f.running.Go(func() { p.live(ctx, more) })
+	}
+	return nil
+}
+
+func (f *fleet) close() {
+	if f.cancel != nil {
+		f.cancel()
+		f.running.Wait()
+		f.cancel = nil
+	}
+}
+
+// retry is how long a proxy waits that was refused.
+const retry = 100 * time.Millisecond
+
+// live keeps a proxy connected.
+func (p *proxy) live(ctx context.Context, o adsclient.Options) {
+	o.TLS, o.Node, o.State, o.Observer, o.Received = p.tls, proxyID(p.index), p.state, p, &p.fleet.received
+	for {
+		p.linked = false
+		err := adsclient.Run(ctx, o)
+		if ctx.Err() != nil {
+			return
+		}
+		text := err.Error()
+		p.fleet.lastLoss.Store(&text)
+		if p.linked {
+			p.fleet.lost.Add(1)
+		} else {
+			p.fleet.refused.Add(1)
+		}
+		timer := time.NewTimer(retry)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// Connected implements adsclient.Observer.
+func (p *proxy) Connected() {
+	p.linked = true
+	if !p.odd {
+		p.fleet.linking.arrive()
+	}
+}
+
+// Resource implements adsclient.Observer.
+func (p *proxy) Resource(t resource.Type, name, version []byte) {
+	p.fleet.resources.Add(1)
+	if t != resource.Endpoint || p.odd {
+		return
+	}
+	if slot := (*p.fleet.watched.Load())[string(name)]; slot != nil {
+		if e := slot.Load(); e.version == string(version) && e.first <= p.index && p.index < e.last {
+			e.seen()
+			p.arrived = append(p.arrived, e)
+		}
+	}
+}
+
+// Acked implements adsclient.Observer.
+func (p *proxy) Acked() {
+	p.fleet.responses.Add(1)
+	for _, e := range p.arrived {
+		e.arrive(p.index)
+	}
+	p.arrived = p.arrived[:0]
+	if !p.settled && !p.odd && p.state.Settled() {
+		p.settled = true
+		p.fleet.landing.arrive()
+	}
+}
+
+// meeting is a moment that each proxy comes to once.
+type meeting struct {
+	mu      sync.Mutex
+	expects int
+	began   int64
+	times   []int64
+	done    chan struct{}
+}
+
+func (m *meeting) begin(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.expects, m.began, m.times, m.done = n, now(), nil, make(chan struct{})
+}
+
+func (m *meeting) arrive() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.times = append(m.times, now()); len(m.times) == m.expects {
+		close(m.done)
+	}
+}
+
+// landing says how long it took since the order to connect, in seconds.
+type landing struct{ P50, P99, Last float64 }
+
+func (m *meeting) wait(f *fleet) (landing, error) {
+	select {
+	case <-m.done:
+	case <-time.After(waitAtMost):
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		s := f.stats()
+		return landing{}, fmt.Errorf("%d of %d proxies within %s; refused %d, lost %d: %s",
+			len(m.times), m.expects, waitAtMost, s.Refused, s.Lost, s.LastLoss)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	slices.Sort(m.times)
+	since := func(p float64) float64 { return float64(quantile(m.times, p)-m.began) / 1e9 }
+	return landing{P50: since(0.5), P99: since(0.99), Last: since(1)}, nil
+}
+
+// quantile of a sorted list, 0 if it is empty.
+func quantile[T cmp.Ordered](sorted []T, p float64) T {
+	if len(sorted) == 0 {
+		var none T
+		return none
+	}
+	return sorted[min(int(p*float64(len(sorted))), len(sorted)-1)]
+}

@@ -1,0 +1,91 @@
+// Command xds measures what it costs to keep many proxies up to date, against floors: a server that encodes each message
+// once and broadcasts it, a go-control-plane cache with one shared snapshot, and a bare stream. All are processes of their
+// own behind the same mutual TLS, and one process holds the clients: thousands of delta ADS clients without Envoy.
+//
+//	go run ./bench/xds                                     # every row, five rounds: about an hour
+//	go run ./bench/xds --rows=a,e,f --subjects=sonde-builder,broadcast,bare --rounds=3
+//	go run ./bench/xds --proxies=50 --rounds=1 --duration=2s # a look whether it runs
+//
+// The subject sonde is the program sonde-cp over a folder of files, sonde-builder the same stages without the folder and
+// the APIs for people and agents: it gets a change as the floors do, and the goals compare it with them.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options of a run.
+type options struct {
+	rows, subjects list
+	rounds         int
+	changes        int
+	proxies        int
+	duration       time.Duration
+	json, plots    string
+	profiles       string
+}
+
+// list is a flag of words.
+type list []string
+
+func (l *list) String() string     { return strings.Join(*l, ",") }
+func (l *list) Set(s string) error { *l = strings.Split(s, ","); return nil }
+
+func (l *list) has(word string) bool { return slices.Contains(*l, word) }
+
+func main() {
+	o := options{rows: allRows(), subjects: allSubjects()}
+	role := flag.String("role", "", "what this process is; \"\" runs the benchmark and starts the others")
+	var r roleOptions
+	flag.StringVar(&r.state, "state", "", "`folder` of the authority, for roles")
+	flag.StringVar(&r.payload, "payload", "", "`file` with what the floors serve, for roles")
+	flag.IntVar(&r.world.Services, "services", 0, "services, for roles")
+	flag.BoolVar(&r.world.Narrow, "narrow", false, "whether there is a service that few see, for roles")
+	flag.Var(&o.rows, "rows", "`ROWS` to measure; see docs/benchmarks.md")
+	flag.Var(&o.subjects, "subjects", "`SUBJECTS` to measure")
+	flag.IntVar(&o.rounds, "rounds", 5, "how often each subject is measured")
+	flag.IntVar(&o.changes, "changes", 20, "changes of one measurement")
+	flag.IntVar(&o.proxies, "proxies", 1000, "proxies; the row of five times as many follows")
+	flag.DurationVar(&o.duration, "duration", time.Minute, "how long changes go on in row d")
+	flag.StringVar(&o.json, "json", "", "`file` to write the figures to")
+	flag.StringVar(&o.plots, "plots", "", "`folder` to write plots to")
+	flag.StringVar(&o.profiles, "profiles", "", "`folder` to write CPU profiles of sonde-builder to, by row")
+	flag.Parse()
+	r.world.Proxies = o.proxies
+	if err := run(*role, o, r); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/xds:", err)
+		os.Exit(1)
+	}
+}
+
+// roleOptions are those of a process that the benchmark starts.
+type roleOptions struct {
+	state, payload string
+	world          world
+}
+
+func run(role string, o options, r roleOptions) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	switch role {
+	case "":
+		return measure(ctx, o)
+	case roleClient:
+		return serveClients(ctx, r)
+	case subjectBuilder:
+		return serveBuilder(ctx, r)
+	case subjectBroadcast:
+		return serveBroadcast(ctx, r)
+	case subjectBare:
+		return serveBare(ctx, r)
+	}
+	return fmt.Errorf("role %q is not known", role)
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Subjects.
+const (
+	subjectSonde     = "sonde"
+	subjectBuilder   = "sonde-builder"
+	subjectBroadcast = "broadcast"
+	subjectSnapshot  = "snapshot"
+	subjectBare      = "bare"
+)
+
+func allSubjects() list {
+	return list{subjectBuilder, subjectSonde, subjectBroadcast, subjectSnapshot, subjectBare}
+}
+
+// Rows of the table in the issue.
+const (
+	rowChange   = "a" // one endpoint change, few services
+	rowMany     = "b" // the same, many services
+	rowNarrow   = "c" // a service that few see
+	rowSteady   = "d" // many changes per second
+	rowConnect  = "e" // all connect at once
+	rowMemory   = "f" // memory per proxy
+	rowIdle     = "g" // nothing changes
+	rowReturn   = "h" // all reconnect
+	rowOdd      = "i" // one reads slowly, one never answers
+	fewServices = 100
+	manyTimes   = 10 // as many services
+	crowd       = 5  // times as many proxies connect at once
+)
+
+func allRows() list {
+	return list{rowChange, rowMany, rowNarrow, rowSteady, rowConnect, rowMemory, rowIdle, rowReturn, rowOdd}
+}
+
+// plan is one session: which rows a world is for, and which subjects take part.
+type plan struct {
+	world    world
+	rows     list
+	subjects list
+}
+
+func plans(o options) []plan {
+	few := world{Proxies: o.proxies, Services: fewServices}
+	many := world{Proxies: o.proxies, Services: fewServices * manyTimes}
+	all := []plan{
+		{few, list{rowChange, rowConnect, rowMemory, rowIdle, rowReturn, rowOdd}, allSubjects()},
+		{many, list{rowMany, rowMemory, rowSteady}, allSubjects()},
+		{world{Proxies: o.proxies, Services: fewServices, Narrow: true}, list{rowNarrow}, list{subjectBuilder, subjectSonde}},
+		{world{Proxies: o.proxies * crowd, Services: fewServices}, list{rowConnect}, allSubjects()},
+	}
+	var wanted []plan
+	for _, p := range all {
+		p.rows = slices.DeleteFunc(p.rows, func(r string) bool { return !o.rows.has(r) })
+		p.subjects = slices.DeleteFunc(p.subjects, func(s string) bool { return !o.subjects.has(s) })
+		if len(p.rows) > 0 && len(p.subjects) > 0 {
+			wanted = append(wanted, p)
+		}
+	}
+	return wanted
+}
+
+// bench is one run.
+type bench struct {
+	o       options
+	folder  string // for everything that the processes need
+	payload map[world]*payload
+	figures *figures
+}
+
+func measure(ctx context.Context, o options) (err error) {
+	if err := raiseFiles(); err != nil {
+		return err
+	}
+	folder, err := os.MkdirTemp("", "bench-xds-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	b := &bench{o: o, folder: folder, payload: map[world]*payload{}, figures: newFigures()}
+	if err := makeAuthority(b.stateFolder()); err != nil {
+		return err
+	}
+	if err := b.rounds(ctx); err != nil {
+		return err
+	}
+	return report(b.figures)
+}
+
+// rounds measures each subject once per round, in another order each time.
+func (b *bench) rounds(ctx context.Context) error {
+	for round := range b.o.rounds {
+		for _, p := range plans(b.o) {
+			if err := b.generate(p.world); err != nil {
+				return err
+			}
+			turn := round % len(p.subjects)
+			for _, subject := range slices.Concat(p.subjects[turn:], p.subjects[:turn]) {
+				began := time.Now()
+				if err := b.session(ctx, subject, p); err != nil {
+					return fmt.Errorf("round %d, %s, %s: %w", round+1, p.world, subject, err)
+				}
+				fmt.Fprintf(os.Stderr, "round %d, %s, %s: %s\n", round+1, p.world, subject, time.Since(began).Round(time.Millisecond))
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bench) generate(w world) error {
+	if b.payload[w] != nil {
+		return nil
+	}
+	p, err := generate(w)
+	if err != nil {
+		return err
+	}
+	b.payload[w] = p
+	return p.write(b.payloadFile(w))
+}
+
+func (b *bench) stateFolder() string { return filepath.Join(b.folder, "state") }
+
+func (b *bench) payloadFile(w world) string {
+	return filepath.Join(b.folder, fmt.Sprintf("payload-%d-%d-%t", w.Proxies, w.Services, w.Narrow))
+}
+
+// wantFiles are enough for the connections of the largest crowd, which each process opens on its side.
+const wantFiles = 8192
+
+// raiseFiles raises the limit of open files, which the processes inherit. Go raises the soft limit of those that are Go.
+func raiseFiles() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	if limit.Max < wantFiles {
+		return fmt.Errorf("%d files may be open, %d are needed: raise the limit (ulimit -Hn)", limit.Max, wantFiles)
+	}
+	limit.Cur = limit.Max
+	return unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+}

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is one that is measured, or the clients.
+type process struct {
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	out     *bufio.Reader
+	log     *os.File
+	address string
+}
+
+// startRole runs this program in a role. What it logs goes to a file.
+func startRole(ctx context.Context, folder, role string, args ...string) (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{cmd: exec.CommandContext(ctx, self, append([]string{"--role=" + role}, args...)...)}
+	if p.log, err = os.Create(filepath.Join(folder, role+".log")); err != nil {
+		return nil, err
+	}
+	p.cmd.Stderr = p.log
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.out = bufio.NewReaderSize(out, 1<<16)
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	return p, p.cmd.Start()
+}
+
+// startSubject starts a role that prints where it listens.
+func startSubject(ctx context.Context, folder, role string, args ...string) (*process, error) {
+	p, err := startRole(ctx, folder, role, args...)
+	if err != nil {
+		return nil, err
+	}
+	if p.address, err = p.line(); err != nil {
+		return nil, errors.Join(err, p.stop())
+	}
+	return p, nil
+}
+
+// line reads one.
+func (p *process) line() (string, error) {
+	line, err := p.out.ReadString('\n')
+	if err != nil {
+		return "", fmt.Errorf("%s ended: %w; it says: %s", p.cmd.Args[1], err, p.logged())
+	}
+	return strings.TrimSpace(line), nil
+}
+
+// logged is the end of what the process has logged.
+func (p *process) logged() string {
+	data, err := os.ReadFile(p.log.Name())
+	if err != nil {
+		return err.Error()
+	}
+	return string(data[max(0, len(data)-2000):])
+}
+
+// tell sends a line and does not wait for its answer.
+func (p *process) tell(format string, args ...any) error {
+	_, err := fmt.Fprintf(p.in, format+"\n", args...)
+	return err
+}
+
+// told reads the answer to a line.
+func (p *process) told() error {
+	line, err := p.line()
+	if err == nil && line != "ok" {
+		err = fmt.Errorf("%s says %q", p.cmd.Args[1], line)
+	}
+	return err
+}
+
+func (p *process) ask(format string, args ...any) error {
+	return errors.Join(p.tell(format, args...), p.told())
+}
+
+// order tells the clients something, and decodes the answer unless answer is nil.
+func (p *process) order(o order, answer any) error {
+	data, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	if err := p.tell("%s", data); err != nil {
+		return err
+	}
+	line, err := p.line()
+	if err != nil || answer == nil {
+		return err
+	}
+	return json.Unmarshal([]byte(line), answer)
+}
+
+// stop ends the process: a role by the end of its input, another program by a signal.
+func (p *process) stop() error {
+	if p.in != nil {
+		_ = p.in.Close() // it may have ended
+	} else {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	}
+	kill := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
+	defer kill.Stop()
+	err := p.cmd.Wait()
+	if err != nil {
+		err = fmt.Errorf("%s: %w; it says: %s", p.cmd.Args[0], err, p.logged())
+	}
+	return errors.Join(err, p.log.Close())
+}
+
+// cpu is what all threads have had, in seconds, as the scheduler counts it. Go's threads do not end.
+func (p *process) cpu() (float64, error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	total := 0.0
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return 0, err
+		}
+		first, _, _ := strings.Cut(string(data), " ")
+		ns, err := strconv.ParseFloat(first, 64)
+		if err != nil {
+			return 0, fmt.Errorf("parse %s: %w", file, err)
+		}
+		total += ns
+	}
+	if total == 0 {
+		return 0, errors.New("the kernel counts no time of threads: it lacks /proc/PID/task/*/schedstat")
+	}
+	return total / 1e9, nil
+}
+
+// poll is how often a measurement looks whether a process is at rest.
+const poll = 100 * time.Millisecond
+
+// restingCPU is cpu once the process is at rest: what a change causes goes on for a while after the last ACK.
+func (p *process) restingCPU(ctx context.Context) (float64, error) {
+	last := 0.0
+	for range 100 {
+		now, err := p.cpu()
+		if err != nil || now-last < 0.001 {
+			return now, err
+		}
+		last = now
+		if err := pause(ctx, poll); err != nil {
+			return 0, err
+		}
+	}
+	return last, nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// rss is the anonymous memory in bytes: what is not a file's.
+func (p *process) rss() (float64, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "RssAnon:" {
+			kib, err := strconv.ParseFloat(fields[1], 64)
+			return kib * 1024, err
+		}
+	}
+	return 0, errors.New("the kernel says no RssAnon")
+}
+
+// settleAtMost is for a program that gives memory back when it wants to.
+const settleAtMost = 15 * time.Second
+
+// restingRSS is rss once it stays. Roles collect their garbage and give it back; another program cannot be told to.
+func (p *process) restingRSS(ctx context.Context) (float64, error) {
+	if p.in != nil {
+		for range 2 { // what has a finalizer goes at the second
+			if err := p.ask("collect"); err != nil {
+				return 0, err
+			}
+		}
+	}
+	last, stays := 0.0, 0
+	for began := time.Now(); stays < 10 && time.Since(began) < settleAtMost; {
+		now, err := p.rss()
+		if err != nil {
+			return 0, err
+		}
+		if stays++; math.Abs(now-last) > 0.002*now {
+			stays = 0
+		}
+		last = now
+		if err := pause(ctx, poll); err != nil {
+			return 0, err
+		}
+	}
+	return last, nil
+}

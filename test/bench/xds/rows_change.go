@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// warmUp is how many changes are not counted.
+const warmUp = 3
+
+// expected turns a service in the books, and says what its proxies are about to get.
+func (s *session) expected(service int) order {
+	s.forms[service] = !s.forms[service]
+	e := s.payload.Endpoints[service][0]
+	if s.forms[service] {
+		e = s.payload.Endpoints[service][1]
+	}
+	first, last := s.world.viewers(service)
+	return order{Do: doExpect, Name: e.Name, Version: e.Version, First: first, Last: last}
+}
+
+// once makes one change and waits until all have it. It returns when it began, and when it arrived.
+func (s *session) once(service int) (began int64, a arrival, err error) {
+	if err := s.clients.order(s.expected(service), nil); err != nil {
+		return 0, a, err
+	}
+	began = now()
+	if err := s.change(service); err != nil {
+		return 0, a, err
+	}
+	var all []arrival
+	if err := s.clients.order(order{Do: doAwait}, &all); err != nil {
+		return 0, a, err
+	}
+	if all[0].Missing > 0 {
+		return 0, a, fmt.Errorf("%d proxies have not got a change of %s within %s; %s", all[0].Missing, s.world.serviceName(service), waitAtMost, s.losses())
+	}
+	return began, all[0], s.changed()
+}
+
+// losses says what the clients know of streams that ended.
+func (s *session) losses() string {
+	var now stats
+	if err := s.clients.order(order{Do: doStats}, &now); err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("lost %d, refused %d: %s; assignments %d", now.Lost, now.Refused, now.LastLoss, now.Has[resource.Endpoint])
+}
+
+// changes are rows a and b: one endpoint change at a time.
+func (s *session) changes(ctx context.Context, row string) error {
+	for i := range warmUp {
+		if _, _, err := s.once(s.world.Services - 1 - i); err != nil {
+			return err
+		}
+	}
+	return s.series(ctx, row, s.o.changes, func(i int) int { return i % s.world.Services })
+}
+
+// series makes so many changes one after the other, and notes what they took and cost.
+func (s *session) series(ctx context.Context, row string, changes int, service func(i int) int) error {
+	before, err := s.server.restingCPU(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range changes {
+		began, a, err := s.once(service(i))
+		if err != nil {
+			return err
+		}
+		s.arrived(row, began, a)
+	}
+	after, err := s.server.restingCPU(ctx)
+	if err != nil {
+		return err
+	}
+	s.note(row, figureCPU, (after-before)/float64(changes))
+	return nil
+}
+
+func (s *session) arrived(row string, began int64, a arrival) {
+	since := func(t int64) float64 { return float64(t-began) / 1e9 }
+	s.note(row, figureSeen, since(a.Seen))
+	s.note(row, figureP50, since(a.P50))
+	s.note(row, figureP99, since(a.P99))
+	s.note(row, figureWall, since(a.Last))
+}

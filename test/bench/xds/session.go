@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// session is one subject that serves one world, and its clients.
+type session struct {
+	*bench
+	subject string
+	world   world
+	rows    list
+	payload *payload
+	forms   forms
+	server  *process
+	clients *process
+	// change begins a change of a service, and changed ends it, once it has reached the proxies.
+	change  func(service int) error
+	changed func() error
+}
+
+func (b *bench) session(ctx context.Context, subject string, p plan) (err error) {
+	s := &session{bench: b, subject: subject, world: p.world, rows: p.rows, payload: b.payload[p.world], forms: p.world.forms()}
+	if err := s.start(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.server.stop()) }()
+	if s.clients, err = startRole(ctx, b.folder, roleClient, "--state="+b.stateFolder()); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.clients.stop()) }()
+	return s.measure(ctx)
+}
+
+func (s *session) start(ctx context.Context) (err error) {
+	s.server, err = startSubject(ctx, s.folder, s.subject, "--state="+s.stateFolder(), "--payload="+s.payloadFile(s.world),
+		"--proxies="+strconv.Itoa(s.world.Proxies), "--services="+strconv.Itoa(s.world.Services), "--narrow="+strconv.FormatBool(s.world.Narrow))
+	if err != nil {
+		return err
+	}
+	s.change = func(service int) error { return s.server.tell("change %d", service) }
+	s.changed = s.server.told
+	return nil
+}
+
+// note adds a figure of this session.
+func (s *session) note(row, what string, value float64) {
+	s.figures.add(key{row, s.world, s.subject, what}, value)
+}
+
+// measure takes every row in the order that needs the fewest sessions.
+func (s *session) measure(ctx context.Context) error {
+	if err := s.connect(ctx); err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	if s.subject == subjectBare {
+		return nil
+	}
+	for _, r := range []struct {
+		row     string
+		measure func(context.Context, string) error
+	}{
+		{rowChange, s.changes}, {rowMany, s.changes},
+	} {
+		if !s.rows.has(r.row) {
+			continue
+		}
+		if err := s.profiled(r.row, func() error { return r.measure(ctx, r.row) }); err != nil {
+			return fmt.Errorf("row %s: %w", r.row, err)
+		}
+	}
+	return nil
+}
+
+// profiled writes a CPU profile of a row, if that is wanted.
+func (s *session) profiled(row string, measure func() error) error {
+	if s.o.profiles == "" || s.subject != subjectBuilder {
+		return measure()
+	}
+	name := fmt.Sprintf("%s-%d-%d.pprof", row, s.world.Proxies, s.world.Services)
+	if err := s.server.ask("profile %s", filepath.Join(s.o.profiles, name)); err != nil {
+		return err
+	}
+	return errors.Join(measure(), s.server.ask("profiled"))
+}
+
+// connect is rows e and f: all proxies connect at once, and what they cost when they are served.
+func (s *session) connect(ctx context.Context) error {
+	empty, err := s.server.restingRSS(ctx)
+	if err != nil {
+		return err
+	}
+	before, err := s.server.cpu()
+	if err != nil {
+		return err
+	}
+	var l landing
+	err = s.profiled(rowConnect, func() error {
+		err := s.clients.order(order{Do: doOpen, Address: s.server.address, Proxies: s.world.Proxies}, nil)
+		arrived := doSettled
+		if s.subject == subjectBare {
+			arrived = doLinked
+		}
+		return errors.Join(err, s.clients.order(order{Do: arrived}, &l))
+	})
+	if err != nil {
+		return err
+	}
+	after, err := s.server.restingCPU(ctx)
+	if err != nil {
+		return err
+	}
+	var now stats
+	if err := s.clients.order(order{Do: doStats}, &now); err != nil {
+		return err
+	}
+	if err := s.check(now); err != nil {
+		return err
+	}
+	if s.rows.has(rowConnect) {
+		s.note(rowConnect, figureWall, l.Last)
+		s.note(rowConnect, figureP50, l.P50)
+		s.note(rowConnect, figureCPU, after-before)
+		s.note(rowConnect, figureRefused, float64(now.Refused))
+		s.note(rowConnect, figureBytes, float64(now.Bytes))
+	}
+	if !s.rows.has(rowMemory) {
+		return nil
+	}
+	full, err := s.server.restingRSS(ctx)
+	if err != nil {
+		return err
+	}
+	s.note(rowMemory, figureEmpty, empty)
+	s.note(rowMemory, figurePerProxy, (full-empty)/float64(s.world.Proxies))
+	if s.o.profiles != "" && s.subject != subjectSonde {
+		return s.server.ask("heap %s", filepath.Join(s.o.profiles, fmt.Sprintf("heap-%s-%d-%d.pprof", s.subject, s.world.Proxies, s.world.Services)))
+	}
+	return nil
+}
+
+// check makes sure that the proxies have what the world says: a subject that sends less would win.
+func (s *session) check(now stats) error {
+	if now.Lost > 0 {
+		return fmt.Errorf("%d proxies lost their streams: %s", now.Lost, now.LastLoss)
+	}
+	if s.subject == subjectBare {
+		return nil
+	}
+	want := s.world.Proxies * s.world.Services
+	if s.world.Narrow {
+		want += endpointsPerService
+	}
+	if got := now.Has[resource.Endpoint]; got != want {
+		return fmt.Errorf("the proxies have %d assignments, want %d", got, want)
+	}
+	for _, t := range []resource.Type{resource.Cluster, resource.Listener, resource.Route} {
+		if got := now.Has[t]; got < s.world.Proxies*s.world.Services {
+			return fmt.Errorf("the proxies have %d resources of type %s, want %d at least", got, t.Short(), s.world.Proxies*s.world.Services)
+		}
+	}
+	return nil
+}

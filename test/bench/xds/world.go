@@ -1,0 +1,141 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+const (
+	endpointsPerService = 10
+	// maxOwners is how many Dataplanes have inbounds at most.
+	maxOwners = 1000
+	// serviceNarrow is seen by as many proxies as it has endpoints: no other has an outbound to it.
+	serviceNarrow = "narrow"
+	portInbound   = 8000
+	portNarrow    = 9000
+)
+
+// world is a mesh: every proxy sees every service, by virtual addresses.
+type world struct {
+	Proxies, Services int
+	// Narrow adds a service that few see.
+	Narrow bool
+}
+
+func (w world) String() string { return fmt.Sprintf("%d×%d", w.Proxies, w.Services) }
+
+// forms are those that services are in: one that is true has an endpoint that is not ready.
+type forms []bool
+
+func (w world) forms() forms { return make(forms, w.Services+1) }
+
+// narrow is the number of that service.
+func (w world) narrow() int { return w.Services }
+
+func proxyName(i int) string { return fmt.Sprintf("proxy-%05d", i) }
+
+func proxyID(i int) mesh.ID { return mesh.MakeID(mesh.DefaultMesh, proxyName(i)) }
+
+func (w world) serviceName(i int) string {
+	if i == w.narrow() {
+		return serviceNarrow
+	}
+	return fmt.Sprintf("service-%04d", i)
+}
+
+func workload(proxy int) string { return fmt.Sprintf("workload-%04d", proxy%100) }
+
+// owners are the Dataplanes that have inbounds: the first ones.
+func (w world) owners() int { return min(w.Proxies, maxOwners) }
+
+// owner is the Dataplane with the first endpoint of a service, the one that changes.
+func (w world) owner(service int) int {
+	if service == w.narrow() {
+		return 0
+	}
+	return service * endpointsPerService % w.owners()
+}
+
+// viewers are the proxies that see the service, from the first up to, not including, the last.
+func (w world) viewers(service int) (first, last int) {
+	if service == w.narrow() {
+		return endpointsPerService, 2 * endpointsPerService
+	}
+	return 0, w.Proxies
+}
+
+func (w world) mesh() *mesh.Mesh {
+	m := &mesh.Mesh{Name: mesh.DefaultMesh, Spec: mesh.MeshSpec{MTLS: &mesh.MTLS{
+		EnabledBackend: "ca", Backends: []mesh.Backend{{Name: "ca", Type: mesh.BackendBuiltin}},
+	}}}
+	m.SetDefaults()
+	return m
+}
+
+func (w world) services() []*mesh.Service {
+	all := make([]*mesh.Service, w.Services)
+	for i := range all {
+		all[i] = &mesh.Service{
+			Meta: mesh.Meta{Name: w.serviceName(i)},
+			Spec: mesh.ServiceSpec{Addresses: []string{fmt.Sprintf("240.0.%d.%d:80", i/250, 1+i%250)}},
+		}
+		all[i].SetDefaults()
+	}
+	return all
+}
+
+func (w world) dataplane(i int, now forms) *mesh.Dataplane {
+	d := &mesh.Dataplane{
+		Meta: mesh.Meta{Name: proxyName(i), Labels: map[string]string{mesh.LabelWorkload: workload(i)}},
+		Spec: mesh.DataplaneSpec{Networking: mesh.Networking{
+			Address:             fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250),
+			TransparentProxying: &mesh.TransparentProxying{},
+		}},
+	}
+	net := &d.Spec.Networking
+	if owners := w.owners(); i < owners {
+		for e := i; e < w.Services*endpointsPerService; e += owners {
+			service := e / endpointsPerService
+			net.Inbound = append(net.Inbound, w.inbound(portInbound+e/owners, service, e%endpointsPerService == 0 && now[service]))
+		}
+	}
+	if w.Narrow && i < endpointsPerService {
+		net.Inbound = append(net.Inbound, w.inbound(portNarrow, w.narrow(), i == 0 && now[w.narrow()]))
+	}
+	if first, last := w.viewers(w.narrow()); w.Narrow && first <= i && i < last {
+		net.Outbound = []mesh.Outbound{{Port: portNarrow, Tags: mesh.Tags{mesh.TagService: serviceNarrow}}}
+	}
+	d.SetDefaults()
+	return d
+}
+
+func (w world) inbound(port, service int, unready bool) mesh.Inbound {
+	in := mesh.Inbound{
+		Port: uint32(port), ServicePort: uint32(port) + 10_000,
+		Tags: mesh.Tags{mesh.TagService: w.serviceName(service), mesh.TagProtocol: string(mesh.ProtocolHTTP)},
+	}
+	if unready {
+		in.Health = &mesh.Health{Ready: new(bool)}
+	}
+	return in
+}
+
+// objects are all, in their first form.
+func (w world) objects() []mesh.Object {
+	now := w.forms()
+	all := []mesh.Object{w.mesh()}
+	for _, s := range w.services() {
+		all = append(all, s)
+	}
+	for i := range w.Proxies {
+		all = append(all, w.dataplane(i, now))
+	}
+	return all
+}
+
+// turn changes the form of a service, and returns the Dataplane that says so.
+func (w world) turn(service int, now forms) *mesh.Dataplane {
+	now[service] = !now[service]
+	return w.dataplane(w.owner(service), now)
+}
