@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/webhook"
@@ -160,7 +159,7 @@ func injectManifest(cmd *cobra.Command, m manifest, o webhook.Options) ([]byte, 
 	if len(errs) > 0 || !changed {
 		return withNewline(m.text), errors.Join(errs...)
 	}
-	return yaml.Marshal(document)
+	return encodeYAML(m.place, document)
 }
 
 func withNewline(text []byte) []byte {

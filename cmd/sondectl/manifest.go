@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	yamlv3 "go.yaml.in/yaml/v3"
 	sigsjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
@@ -128,10 +129,20 @@ func toJSON(text []byte) ([]byte, error) {
 		return text, errors.Join(append(duplicates, err)...)
 	}
 	body, err := yaml.YAMLToJSONStrict(text)
+	if err != nil && uniqueKeys(text) {
+		body, err = yaml.YAMLToJSON(text) // as kubectl does
+	}
 	if err != nil || string(body) == "null" {
 		return nil, err
 	}
 	return body, nil
+}
+
+// uniqueKeys says whether a text is YAML without a key that comes twice. The strict decoder takes a key for such a one that
+// only overrides another, of a mapping merged by <<.
+func uniqueKeys(text []byte) bool {
+	var value any
+	return bytes.Contains(text, []byte("<<")) && yamlv3.Unmarshal(text, &value) == nil
 }
 
 // hasContent says whether a text is more than comments and directives.
@@ -155,6 +166,32 @@ func decodeObject(body []byte) (keys, error) {
 		return nil, errors.New("must be an object of Kubernetes")
 	}
 	return o, nil
+}
+
+// encodeYAML writes an object.
+func encodeYAML(place string, o keys) ([]byte, error) {
+	body, err := json.Marshal(o)
+	if err == nil {
+		body, err = yaml.JSONToYAML(escapeSpecial(body))
+	}
+	if err != nil {
+		return nil, placed(place, err)
+	}
+	return body, nil
+}
+
+// escapeSpecial escapes what JSON may have in strings and YAML may not, or takes for the end of a line.
+func escapeSpecial(body []byte) []byte {
+	var b bytes.Buffer
+	for _, r := range string(body) {
+		switch {
+		case r >= 0x7f && r <= 0xa0, r == '\u2028', r == '\u2029', r == '\uFEFF', r == '\uFFFE', r == '\uFFFF':
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.Bytes()
 }
 
 // podPath returns where an object of a kind has its pod, or the template of one; false for kinds that have none.
