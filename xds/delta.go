@@ -115,14 +115,3 @@ func (c *client) unsubscribe(t *topic, list []string) {
 	}
 	t.names = t.names.remove(gone)
 }
-
-// delta is the response on the wire.
-func (r *reply) delta() *discoveryv3.DeltaDiscoveryResponse {
-	list := make([]*discoveryv3.Resource, 0, len(r.puts))
-	for _, p := range r.puts {
-		list = append(list, &discoveryv3.Resource{Name: p.Name, Version: p.Version, Resource: p.Body})
-	}
-	return &discoveryv3.DeltaDiscoveryResponse{
-		TypeUrl: string(r.topic.kind), Nonce: r.nonce, Resources: list, RemovedResources: r.gone,
-	}
-}

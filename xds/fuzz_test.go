@@ -45,7 +45,9 @@ func fuzzClient(t *testing.T, sotw bool, data []byte, receive func(*client, []by
 			if sotw {
 				r.state()
 			} else {
-				r.delta()
+				if _, err := r.delta(); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if len(r.topic.inFlight) > maxInFlight {
 				t.Fatal("more in flight than the window has")

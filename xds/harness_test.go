@@ -109,7 +109,7 @@ func newWorld(t *testing.T, o Options) *world {
 		return nil
 	})
 	listener := bufconn.Listen(1 << 16)
-	g := grpc.NewServer(grpc.MaxRecvMsgSize(MaxMessageSize))
+	g := grpc.NewServer(ServerOptions()...)
 	w.server.Register(g)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(listener) }()

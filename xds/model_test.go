@@ -11,7 +11,6 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -214,7 +213,7 @@ func refOf(n resource.Name, version string) (resource.Name, bool) {
 }
 
 func modelled(n resource.Name, version string) *resource.Resource {
-	r := &resource.Resource{Type: n.Type, Name: n.Name, Version: version, Body: &anypb.Any{}}
+	r := resource.New(n.Type, n.Name, version, nil)
 	if n.Type == resource.Cluster {
 		r.Endpoints = n.Name
 		r.Peers = []string{"a", "b", "c"}[:len(version)*int(version[0])%4]

@@ -8,7 +8,6 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -127,7 +126,7 @@ func setOf(t *testing.T, text string, before *resource.Set) *resource.Set {
 // res makes a resource out of name@version.
 func res(kind resource.Type, text string) *resource.Resource {
 	name, version, _ := strings.Cut(text, "@")
-	r := &resource.Resource{Type: kind, Name: name, Version: version, Body: &anypb.Any{TypeUrl: string(kind), Value: []byte(text)}}
+	r := resource.New(kind, name, version, []byte(text))
 	if kind == resource.Cluster && !strings.HasPrefix(name, "static") {
 		r.Endpoints = name
 		if _, peers, ok := strings.Cut(version, "+"); ok {

@@ -19,9 +19,9 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Source knows what proxies should have. Attach is called when a proxy connects, and returns the zero Desired for one
-// that is not known yet; from then on its changes are published. Detach is called when its last stream has ended. Both
-// may be called from several goroutines, but never for one proxy at the same time.
+// Source knows what proxies should have. Attach is called for each stream that a proxy opens, and returns the zero
+// Desired for one that is not known yet; from then on its changes are published, until Detach was called for each of its
+// streams. Both may be called from several goroutines, but never for one proxy at the same time.
 type Source interface {
 	Attach(id string) resource.Desired
 	Detach(id string)
@@ -85,8 +85,8 @@ func NewServer(o Options, src Source, authorize Authorizer) *Server {
 	return s
 }
 
-// Register serves on r, whose grpc.MaxRecvMsgSize should be MaxMessageSize. The transport is r's: mutual TLS,
-// keepalive and the number of streams per connection.
+// Register serves on r, which has to be made with ServerOptions. The transport is r's: mutual TLS, keepalive and the
+// number of streams per connection.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, s)
 }
@@ -106,7 +106,7 @@ func (s *Server) Publish(now map[string]resource.Desired) {
 		}
 		for _, st := range n.streams {
 			st.slot.Store(&d)
-			st.poke()
+			st.update()
 		}
 	}
 }
@@ -130,7 +130,7 @@ func (s *Server) attach(id string, st *stream) {
 	defer n.life.Unlock()
 	d := s.source.Attach(id)
 	st.slot.CompareAndSwap(nil, &d)
-	st.poke()
+	st.look()
 }
 
 func (s *Server) detach(id string, st *stream) {
@@ -140,17 +140,11 @@ func (s *Server) detach(id string, st *stream) {
 
 	n.life.Lock()
 	defer n.life.Unlock()
-	s.mu.Lock()
-	n.streams = slices.DeleteFunc(n.streams, func(other *stream) bool { return other == st })
-	last := len(n.streams) == 0
-	s.mu.Unlock()
-	if !last {
-		return
-	}
 	s.source.Detach(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(n.streams) == 0 { // else one came meanwhile, and attaches next
+	n.streams = slices.DeleteFunc(n.streams, func(other *stream) bool { return other == st })
+	if len(n.streams) == 0 {
 		delete(s.nodes, id)
 	}
 }

@@ -130,10 +130,7 @@ func (c *client) subscribed(t *topic) []*resource.Resource {
 }
 
 func emptyAssignment(name string) *resource.Resource {
-	return &resource.Resource{
-		Type: resource.Endpoint, Name: name, Version: "0",
-		Body: resource.Any(&endpointv3.ClusterLoadAssignment{ClusterName: name}),
-	}
+	return resource.New(resource.Endpoint, name, "0", resource.Any(&endpointv3.ClusterLoadAssignment{ClusterName: name}).GetValue())
 }
 
 // state is the response on the wire.

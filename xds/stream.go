@@ -20,35 +20,43 @@ import (
 
 // stream is one connected proxy.
 type stream struct {
+	s         *Server
 	node      string
 	connected time.Time
+	send      func(*reply) error
 	slot      atomic.Pointer[resource.Desired] // what the proxy should have, nil before Attach
-	wake      chan struct{}                    // holds one: the slot has something new
-	ended     chan error                       // holds one: why the server ends the stream
+	ended     chan error                       // holds one: why the stream ends
+	stalled   *time.Timer                      // ends the stream if the proxy does not read
 
-	mu     sync.Mutex // never held while something is sent
-	client *client
+	mu      sync.Mutex // never held while something is sent
+	client  *client
+	sending bool // a goroutine sends, and looks for more before it ends
+	closed  bool
 }
 
-func newStream(id string, sotw bool) *stream {
-	return &stream{
-		node: id, connected: time.Now(), client: newClient(sotw),
-		wake: make(chan struct{}, 1), ended: make(chan error, 1),
-	}
+func newStream(s *Server, id string, sotw bool, send func(*reply) error) *stream {
+	st := &stream{s: s, node: id, connected: time.Now(), client: newClient(sotw), send: send, ended: make(chan error, 1)}
+	st.stalled = time.AfterFunc(s.o.SendTimeout, func() {
+		st.end(status.Errorf(codes.DeadlineExceeded, "the proxy has not read for %s", s.o.SendTimeout))
+	})
+	st.stalled.Stop()
+	return st
 }
 
-func (st *stream) poke() {
-	select {
-	case st.wake <- struct{}{}:
-	default:
-	}
-}
-
+// end ends the stream, for the first reason that is given.
 func (st *stream) end(err error) {
 	select {
 	case st.ended <- err:
 	default:
 	}
+}
+
+// close makes sure that nothing more is sent.
+func (st *stream) close() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.closed = true
+	st.stalled.Stop()
 }
 
 func (st *stream) late(after time.Duration) bool {
@@ -75,39 +83,40 @@ type request interface {
 }
 
 // protocol is one of the two, over its stream.
-type protocol[Req request, Resp any] struct {
+type protocol[Req request] struct {
 	sotw    bool
 	recv    func() (Req, error)
-	send    func(Resp) error
+	send    func(*reply) error
 	receive func(*client, Req) ([]NACK, error)
-	encode  func(*reply) Resp
 }
 
 // DeltaAggregatedResources serves the delta protocol.
 func (s *Server) DeltaAggregatedResources(g grpc.BidiStreamingServer[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]) error {
-	return serve(g.Context(), s, protocol[*discoveryv3.DeltaDiscoveryRequest, *discoveryv3.DeltaDiscoveryResponse]{
-		recv: g.Recv, send: g.Send, receive: (*client).receiveDelta, encode: (*reply).delta,
+	return serve(g.Context(), s, protocol[*discoveryv3.DeltaDiscoveryRequest]{
+		recv: g.Recv, receive: (*client).receiveDelta,
+		send: func(r *reply) error {
+			f, err := r.delta()
+			if err != nil {
+				return err
+			}
+			return g.SendMsg(f)
+		},
 	})
 }
 
 // StreamAggregatedResources serves the state of the world.
 func (s *Server) StreamAggregatedResources(g grpc.BidiStreamingServer[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]) error {
-	return serve(g.Context(), s, protocol[*discoveryv3.DiscoveryRequest, *discoveryv3.DiscoveryResponse]{
-		sotw: true, recv: g.Recv, send: g.Send, receive: (*client).receiveSotw, encode: (*reply).state,
+	return serve(g.Context(), s, protocol[*discoveryv3.DiscoveryRequest]{
+		sotw: true, recv: g.Recv, receive: (*client).receiveSotw,
+		send: func(r *reply) error { return g.Send(r.state()) },
 	})
 }
 
-// serve runs one stream to its end. One goroutine receives and one sends; both may block in gRPC for as long as the
-// stream lives, so this one, which must be able to end it, does neither. They end right after it returned.
-func serve[Req request, Resp any](ctx context.Context, s *Server, p protocol[Req, Resp]) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	requests, broken := make(chan Req), make(chan error, 2)
-	s.running.Go(func() {
-		broken <- forward(ctx, p.recv, requests)
-	})
-
-	first, err := await(ctx, requests, broken, s.o.FirstMessage)
+// serve runs one stream to its end. A goroutine receives, and while there is something to say another one sends; both may
+// block in gRPC for as long as the stream lives, so this one, which must be able to end it, does neither. They end right
+// after it returned.
+func serve[Req request](ctx context.Context, s *Server, p protocol[Req]) error {
+	first, err := receiveFirst(ctx, s, p.recv)
 	if err != nil {
 		return end(err)
 	}
@@ -118,23 +127,20 @@ func serve[Req request, Resp any](ctx context.Context, s *Server, p protocol[Req
 		return err
 	}
 
-	st := newStream(id, p.sotw)
+	st := newStream(s, id, p.sotw, p.send)
 	log := s.o.Logger.With("node", id)
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
 	log.InfoContext(ctx, "proxy connected", "delta", !p.sotw)
 	s.attach(id, st)
 	defer s.detach(id, st)
+	defer st.close()
 
-	replies, sent := make(chan *reply), make(chan struct{}, 1)
-	s.running.Go(func() {
-		if err := transmit(ctx, p, replies, sent); err != nil {
-			broken <- err
-		}
-	})
-	l := &loop[Req]{s: s, st: st, log: log, receive: p.receive}
-	if err = l.take(ctx, first); err == nil {
-		err = l.run(ctx, requests, replies, sent, broken)
+	s.running.Go(func() { st.end(receive(ctx, st, p, first, log)) })
+	select {
+	case err = <-st.ended:
+	case <-ctx.Done():
+		err = status.FromContextError(ctx.Err()).Err()
 	}
 	log.InfoContext(ctx, "proxy disconnected", "err", err)
 	return end(err)
@@ -148,49 +154,27 @@ func end(err error) error {
 	return err
 }
 
-// forward hands on what is received, until there is no more.
-func forward[Req any](ctx context.Context, recv func() (Req, error), to chan<- Req) error {
-	for {
+// receiveFirst does not wait for ever.
+func receiveFirst[Req any](ctx context.Context, s *Server, recv func() (Req, error)) (Req, error) {
+	type received struct {
+		r   Req
+		err error
+	}
+	first := make(chan received, 1)
+	s.running.Go(func() {
 		r, err := recv()
-		if err != nil {
-			return err
-		}
-		select {
-		case to <- r:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// transmit sends, and says so after each.
-func transmit[Req request, Resp any](ctx context.Context, p protocol[Req, Resp], replies <-chan *reply, sent chan<- struct{}) error {
-	for {
-		select {
-		case r := <-replies:
-			if err := p.send(p.encode(r)); err != nil {
-				return err
-			}
-			sent <- struct{}{} // holds one, and the loop sends the next only after it took this one
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-func await[Req any](ctx context.Context, requests <-chan Req, broken <-chan error, atMost time.Duration) (Req, error) {
-	var none Req
-	timer := time.NewTimer(atMost)
+		first <- received{r, err}
+	})
+	timer := time.NewTimer(s.o.FirstMessage)
 	defer timer.Stop()
+	var none Req
 	select {
-	case r := <-requests:
-		return r, nil
-	case err := <-broken:
-		return none, err
+	case f := <-first:
+		return f.r, f.err
 	case <-ctx.Done():
 		return none, status.FromContextError(ctx.Err()).Err()
 	case <-timer.C:
-		return none, status.Errorf(codes.DeadlineExceeded, "no request within %s", atMost)
+		return none, status.Errorf(codes.DeadlineExceeded, "no request within %s", s.o.FirstMessage)
 	}
 }
 
@@ -212,86 +196,95 @@ func (s *Server) admit(ctx context.Context, id string) error {
 	return status.Error(codes.PermissionDenied, err.Error())
 }
 
-// loop is the owner of a stream's client.
-type loop[Req request] struct {
-	s       *Server
-	st      *stream
-	log     *slog.Logger
-	receive func(*client, Req) ([]NACK, error)
-}
-
-// run drives the client. At most one reply is with the sender; what changes meanwhile gathers in the client, and a
-// sender that does not get rid of it ends the stream.
-func (l *loop[Req]) run(ctx context.Context, requests <-chan Req, replies chan<- *reply, sent <-chan struct{}, broken <-chan error) error {
-	stalled := time.NewTimer(l.s.o.SendTimeout)
-	stalled.Stop()
-	busy := false
+// receive takes requests until there are no more, or one is wrong.
+func receive[Req request](ctx context.Context, st *stream, p protocol[Req], r Req, log *slog.Logger) error {
 	for {
-		if !busy {
-			if r := l.next(); r != nil {
-				select {
-				case replies <- r: // the sender is idle
-				case <-ctx.Done():
-					return status.FromContextError(ctx.Err()).Err()
-				}
-				busy = true
-				stalled.Reset(l.s.o.SendTimeout)
-			}
+		if id := r.GetNode().GetId(); id != "" && id != st.node {
+			return status.Errorf(codes.PermissionDenied, "the stream is of node %q and cannot become node %.200q", st.node, id)
 		}
-		select {
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		case err := <-broken:
+		nacks, err := st.take(func(c *client) ([]NACK, error) { return p.receive(c, r) })
+		if err != nil {
 			return err
-		case err := <-l.st.ended:
+		}
+		st.s.metrics.requests.WithLabelValues(resource.Type(r.GetTypeUrl()).Short()).Inc()
+		for _, n := range nacks {
+			st.s.metrics.nacks.WithLabelValues(n.Type.Short()).Inc()
+			log.WarnContext(ctx, "proxy refused a resource", "type", n.Type.Short(), "resource", n.Name, "version", n.Version, "err", n.Reason)
+		}
+		if r, err = p.recv(); err != nil {
 			return err
-		case r := <-requests:
-			if err := l.take(ctx, r); err != nil {
-				return err
-			}
-		case <-l.st.wake:
-			l.want()
-		case <-sent:
-			busy = false
-			stalled.Stop()
-		case <-stalled.C:
-			return status.Errorf(codes.DeadlineExceeded, "the proxy has not read for %s", l.s.o.SendTimeout)
 		}
 	}
 }
 
-func (l *loop[Req]) want() {
-	l.st.mu.Lock()
-	defer l.st.mu.Unlock()
-	l.st.client.want(*l.st.slot.Load())
+// take gives one request to the client, and sends what that asks for.
+func (st *stream) take(receive func(*client) ([]NACK, error)) ([]NACK, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	nacks, err := receive(st.client)
+	if err != nil || st.sending {
+		return nacks, err
+	}
+	if r := st.next(); r != nil {
+		st.start(r)
+	}
+	return nacks, nil
 }
 
-func (l *loop[Req]) next() *reply {
-	l.st.mu.Lock()
-	defer l.st.mu.Unlock()
-	r := l.st.client.next()
-	if r != nil {
-		l.s.metrics.responses.WithLabelValues(r.topic.kind.Short()).Inc()
-		l.s.metrics.resources.WithLabelValues(r.topic.kind.Short()).Add(float64(max(len(r.puts), len(r.full))))
+// look takes what is in the slot for what the proxy should have, before there is anything to say.
+func (st *stream) look() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.client.want(*st.slot.Load())
+}
+
+// update sends what differs in the slot from what the proxy has. It does not block.
+func (st *stream) update() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if !st.sending { // else it is seen after what is on its way
+		st.start(nil)
 	}
+}
+
+// start has r sent, if it is one, and all that there is to say after it. A stream at rest has no goroutine for that. It needs mu.
+func (st *stream) start(r *reply) {
+	if st.closed {
+		return
+	}
+	st.sending = true
+	st.s.running.Go(func() {
+		if r == nil {
+			r = st.after()
+		}
+		for ; r != nil; r = st.after() {
+			st.stalled.Reset(st.s.o.SendTimeout)
+			err := st.send(r)
+			st.stalled.Stop()
+			if err != nil {
+				st.end(err)
+				return // with sending set: nothing can be sent any more
+			}
+		}
+	})
+}
+
+// after returns what is to be sent next, and ends sending where there is nothing.
+func (st *stream) after() *reply {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.client.want(*st.slot.Load())
+	r := st.next()
+	st.sending = r != nil
 	return r
 }
 
-// take gives one request to the client, and reports what it refuses.
-func (l *loop[Req]) take(ctx context.Context, r Req) error {
-	if id := r.GetNode().GetId(); id != "" && id != l.st.node {
-		return status.Errorf(codes.PermissionDenied, "the stream is of node %q and cannot become node %.200q", l.st.node, id)
+// next needs mu.
+func (st *stream) next() *reply {
+	r := st.client.next()
+	if r != nil {
+		st.s.metrics.responses.WithLabelValues(r.topic.kind.Short()).Inc()
+		st.s.metrics.resources.WithLabelValues(r.topic.kind.Short()).Add(float64(max(len(r.puts), len(r.full))))
 	}
-	l.st.mu.Lock()
-	nacks, err := l.receive(l.st.client, r)
-	l.st.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	l.s.metrics.requests.WithLabelValues(resource.Type(r.GetTypeUrl()).Short()).Inc()
-	for _, n := range nacks {
-		l.s.metrics.nacks.WithLabelValues(n.Type.Short()).Inc()
-		l.log.WarnContext(ctx, "proxy refused a resource", "type", n.Type.Short(), "resource", n.Name, "version", n.Version, "err", n.Reason)
-	}
-	return nil
+	return r
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -168,8 +169,7 @@ func (cp *controlPlane) serve(ctx context.Context) error {
 
 // serveAgents serves agents and ADS, on one port with one set of credentials.
 func (cp *controlPlane) serveAgents(ctx context.Context) error {
-	server := grpc.NewServer(append(cp.authority.ServerOptions(identity.ConnLimits{}),
-		grpc.MaxRecvMsgSize(xds.MaxMessageSize),
+	server := grpc.NewServer(append(slices.Concat(cp.authority.ServerOptions(identity.ConnLimits{}), xds.ServerOptions()),
 		grpc.MaxConcurrentStreams(streamsPerConnection),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),

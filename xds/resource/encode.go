@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -53,14 +54,50 @@ func Encode(name string, m proto.Message) (*Resource, error) {
 		return nil, fmt.Errorf("encode %s %q: %w", t.Short(), name, err)
 	}
 	sum := sha256.Sum256(body)
-	return &Resource{
-		Type:    t,
-		Name:    name,
-		Version: hex.EncodeToString(sum[:versionBytes]),
-		Body:    &anypb.Any{TypeUrl: string(t), Value: body},
+	r := New(t, name, hex.EncodeToString(sum[:versionBytes]), body)
+	r.Endpoints = endpointsOf(m)
+	return r, nil
+}
 
-		Endpoints: endpointsOf(m),
-	}, nil
+// New returns a resource of a message that is encoded already, and correct.
+func New(t Type, name, version string, body []byte) *Resource {
+	entry, value := entryOf(t, name, version, body)
+	return &Resource{Type: t, Name: name, Version: version, Body: &anypb.Any{TypeUrl: string(t), Value: value}, Entry: entry}
+}
+
+// Numbers of the fields of discovery.v3's DeltaDiscoveryResponse and Resource, and of Any.
+const (
+	responseResources = 2
+
+	resourceVersion = 1
+	resourceBody    = 2
+	resourceName    = 3
+
+	anyTypeURL = 1
+	anyValue   = 2
+)
+
+// entryOf encodes a resource as a field of a response. The value is where body is in it, so that there is one copy.
+func entryOf(t Type, name, version string, body []byte) (entry, value []byte) {
+	size := func(n int) int { return 1 + protowire.SizeBytes(n) } // with the tag, of a small number
+	wrapped := size(len(t)) + size(len(body))
+	whole := size(len(version)) + size(wrapped) + size(len(name))
+	text := func(field protowire.Number, s string) {
+		entry = protowire.AppendString(protowire.AppendTag(entry, field, protowire.BytesType), s)
+	}
+	open := func(field protowire.Number, length int) {
+		entry = protowire.AppendVarint(protowire.AppendTag(entry, field, protowire.BytesType), uint64(length))
+	}
+	entry = make([]byte, 0, size(whole))
+	open(responseResources, whole)
+	text(resourceVersion, version)
+	text(resourceName, name)
+	open(resourceBody, wrapped)
+	text(anyTypeURL, string(t))
+	open(anyValue, len(body))
+	entry = append(entry, body...)
+	value = entry[len(entry)-len(body):]
+	return entry, value
 }
 
 func endpointsOf(m proto.Message) string {

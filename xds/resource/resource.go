@@ -44,6 +44,8 @@ type Resource struct {
 	// Version is the hash of Body.
 	Version string
 	Body    *anypb.Any
+	// Entry is the resource as a field of a DeltaDiscoveryResponse, as bytes: what all streams that send it share.
+	Entry []byte
 	// Endpoints is the name of the ClusterLoadAssignment that a Cluster asks for; empty for any other resource.
 	Endpoints string
 	// Peers are the identities that a Cluster accepts of its endpoints, sorted; they are in Body, too.

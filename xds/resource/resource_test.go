@@ -11,6 +11,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -82,6 +83,28 @@ func TestEncodeRoundTrip(t *testing.T) {
 	}
 	if !proto.Equal(want, got) || r.Type != resource.Endpoint || r.Type.Short() != "endpoint" {
 		t.Errorf("Encode() = %v, want %v", r, want)
+	}
+}
+
+// TestEntry puts entries together to a response, and has protobuf read it.
+func TestEntry(t *testing.T) {
+	t.Parallel()
+	var wire []byte
+	want := &discoveryv3.DeltaDiscoveryResponse{}
+	for _, size := range []int{1, 100, 127, 128, 20_000, 3_000_000} { // the length of lengths differs
+		r := cluster(t, strings.Repeat("n", min(size, 500)), strings.Repeat("a", size))
+		wire = append(wire, r.Entry...)
+		want.Resources = append(want.Resources, &discoveryv3.Resource{Name: r.Name, Version: r.Version, Resource: r.Body})
+		if len(r.Entry) != cap(r.Entry) {
+			t.Errorf("Entry of %d bytes has room for %d", len(r.Entry), cap(r.Entry))
+		}
+	}
+	got := &discoveryv3.DeltaDiscoveryResponse{}
+	if err := proto.Unmarshal(wire, got); err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(want, got) {
+		t.Error("entries are not the resources that they were made of")
 	}
 }
 

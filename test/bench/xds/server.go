@@ -26,8 +26,7 @@ import (
 
 // newServer has the options of cmd/sonde-cp.
 func newServer(a *identity.Authority, more ...grpc.ServerOption) *grpc.Server {
-	return grpc.NewServer(append(append(a.ServerOptions(identity.ConnLimits{}),
-		grpc.MaxRecvMsgSize(xds.MaxMessageSize),
+	return grpc.NewServer(append(append(append(a.ServerOptions(identity.ConnLimits{}), xds.ServerOptions()...),
 		grpc.MaxConcurrentStreams(16),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
