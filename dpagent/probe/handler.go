@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"reflect"
 	"strings"
 	"sync"
 
@@ -60,12 +61,25 @@ func New(o Options) (*Handler, error) {
 			h.byID[p.ID] = e
 		}
 		path := e.path
-		if _, taken := h.byPath[path]; taken {
+		if other, taken := h.byPath[path]; taken {
+			if other != nil && sameCheck(other.probe, p) {
+				continue
+			}
 			e = nil
 		}
 		h.byPath[path] = e
 	}
 	return h, nil
+}
+
+// sameCheck says whether it does not matter which of two probes is asked. Without ids there is only the path to ask by, and
+// liveness and readiness often share it.
+func sameCheck(a, b mesh.Probe) bool {
+	if a.ID != "" || b.ID != "" || a.Type.IsHook() || b.Type.IsHook() {
+		return false
+	}
+	b.Container, b.Type = a.Container, a.Type
+	return reflect.DeepEqual(a, b)
 }
 
 func (o *Options) validate() error {
@@ -96,15 +110,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		refuseBody(w)
 	}
-	if r.Method != http.MethodGet {
-		w.Header().Set("Allow", http.MethodGet)
-		refuse(w, http.StatusMethodNotAllowed)
-		return
-	}
 	e := h.find(r)
 	switch {
 	case e == nil:
-		refuse(w, http.StatusNotFound)
+		refuse(w)
 	case e.probe.Type.IsHook():
 		e.serveHook(w, r)
 	default:
@@ -114,6 +123,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // find returns what r asks for, nil if that is not in the table.
 func (h *Handler) find(r *http.Request) *entry {
+	if r.Method != http.MethodGet {
+		return nil
+	}
 	path := pathKey(r.RequestURI)
 	switch ids := r.Header[mesh.ProbeHeader]; len(ids) {
 	case 0:
@@ -143,10 +155,10 @@ func pathKey(target string) string {
 	return "/grpc/" + port + "/" + service
 }
 
-func refuse(w http.ResponseWriter, status int) {
+func refuse(w http.ResponseWriter) {
 	header := w.Header()
 	header["Content-Type"] = plainText
 	header["X-Content-Type-Options"] = noSniff
-	w.WriteHeader(status)
-	_, _ = w.Write([]byte(http.StatusText(status) + "\n")) // the caller is gone: nobody to tell
+	w.WriteHeader(http.StatusNotFound)
+	_, _ = w.Write([]byte(http.StatusText(http.StatusNotFound) + "\n")) // the caller is gone: nobody to tell
 }

@@ -71,12 +71,12 @@ func TestOnlyDeclaredProbes(t *testing.T) {
 		"two ids":                {get(path, "Sonde-Probe: "+id, "Sonde-Probe: "+id), "404"},
 		"the path of another id": {get(q.VirtualPath(), "Sonde-Probe: "+id), "404"},
 		"no path":                {"GET  HTTP/1.1\r\nHost: x\r\n\r\n", "400"},
-		"POST":                   {"POST " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "405"},
-		"HEAD":                   {"HEAD " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "405"},
-		"a body that is late":    {"PUT " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", "405"},
-		"a body without an end":  {"PUT " + path + " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", "405"},
-		"OPTIONS *":              {"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "405"},
-		"CONNECT":                {fmt.Sprintf("CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", app.port), "405"},
+		"POST":                   {"POST " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "404"},
+		"HEAD":                   {"HEAD " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "404"},
+		"a body that is late":    {"PUT " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", "404"},
+		"a body without an end":  {"PUT " + path + " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", "404"},
+		"OPTIONS *":              {"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "404"},
+		"CONNECT":                {fmt.Sprintf("CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", app.port), "404"},
 		"HTTP/2":                 {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ""},
 		"a header bomb":          {get(path, "X: "+strings.Repeat("x", 20<<10)), "431"},
 	}
@@ -132,12 +132,20 @@ func TestSelection(t *testing.T) {
 	two.HTTPGet.HTTPHeaders = []mesh.HTTPHeader{{Name: "Two", Value: "2"}}
 	grpc := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: bad.port}}
 	service := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: closedPort(t), Service: "a/b"}}
-	address := serve(t, probe.Options{Table: mesh.ProbeTable{one, two, only, grpc, service}})
+	// Without ids, as in Kuma's tables: a liveness and a readiness probe that are the same, and two that are not.
+	same, again, quick := get(good.port, "/same"), get(good.port, "/same"), get(good.port, "/quick")
+	same.ID, again.ID, quick.ID = "", "", ""
+	again.Type, again.Container = mesh.ProbeReadiness, "other"
+	slow := quick
+	slow.TimeoutSeconds++
+	address := serve(t, probe.Options{Table: mesh.ProbeTable{one, two, only, grpc, service, same, again, quick, slow}})
 	tests := map[string]struct{ path, id, want string }{
 		"by id":                  {one.VirtualPath(), one.ID, "success"},
 		"by the other id":        {two.VirtualPath(), two.ID, "success"},
 		"not by the path":        {one.VirtualPath(), "", "404"},
 		"by its own path":        {only.VirtualPath(), "", "statuscode: 500"},
+		"two that are the same":  {same.VirtualPath(), "", "success"},
+		"two that differ":        {quick.VirtualPath(), "", "404"},
 		"gRPC":                   {fmt.Sprintf("/grpc/%d", bad.port), "", "failed to connect service"},
 		"gRPC with a slash":      {fmt.Sprintf("/grpc/%d/", bad.port), "", "failed to connect service"},
 		"service, escaped":       {service.VirtualPath(), "", "failed to connect service"},
@@ -154,7 +162,7 @@ func TestSelection(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		heads, _ := good.requests()
-		if len(heads) != 2 || strings.Count(strings.Join(heads, ""), "\r\nTwo: 2\r\n") != 1 {
+		if len(heads) != 3 || strings.Count(strings.Join(heads, ""), "\r\nTwo: 2\r\n") != 1 {
 			t.Errorf("requests = %q, want one of each probe", heads)
 		}
 	})
