@@ -184,6 +184,7 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen for envoy: %w", err), admin.Close())
 	}
+	// Before anything can say that the agent is ready: what starts then is probed.
 	if err := a.serveProbes(ctx, group); err != nil {
 		return errors.Join(err, admin.Close(), own.Close())
 	}

@@ -155,6 +155,10 @@ func TestAgentDiesAndComesBack(t *testing.T) {
 			return ""
 		})
 		p.waitReady()
+		want := fmt.Sprintf("\nsonde_dpagent_worker_starts_total %d\n", crash+2)
+		if _, body := p.get("/metrics"); !strings.Contains(body, want) {
+			t.Errorf("/metrics has no %q after %d crashes", want, crash+1)
+		}
 	}
 	close(stop)
 	<-stopped

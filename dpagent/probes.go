@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sonde-mesh/sonde/dpagent/guard"
@@ -23,10 +24,25 @@ func (a *Agent) newProbes() (*probe.Handler, error) {
 		return nil, err
 	}
 	o.Registerer = a.metrics
+	a.countStarts()
 	return probe.New(o)
 }
 
-// serveProbes answers from the start of the agent to its end: probes go on while it joins and while it drains.
+// countStarts shows how often this agent was started, where a guard starts it anew: nobody else sees that it died.
+func (a *Agent) countStarts() {
+	starts, ok := guard.Guarded()
+	if !ok {
+		return
+	}
+	counter := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "sonde_dpagent_worker_starts_total", Help: "How often the agent was started in this container: more than 1 if it died.",
+	})
+	counter.Add(float64(starts))
+	a.metrics.MustRegister(counter)
+}
+
+// serveProbes answers from the start of the agent to its end: probes go on while it joins and while it drains. It returns when
+// the virtual port is open.
 func (a *Agent) serveProbes(ctx context.Context, group *errgroup.Group) error {
 	if a.probes == nil {
 		return nil
