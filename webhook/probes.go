@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -164,8 +165,15 @@ func (in *injection) translate(h handler) (mesh.Probe, error) {
 	return p, nil
 }
 
-// refused returns why the agent would refuse its table with this entry, "" if it would not.
+// refused returns why the API server would refuse this probe, or the agent its table, "" if they would not.
 func refused(p mesh.Probe) string {
+	if p.HTTPGet != nil {
+		for _, h := range p.HTTPGet.HTTPHeaders {
+			if len(validation.IsHTTPHeaderName(h.Name)) > 0 {
+				return fmt.Sprintf("httpGet.httpHeaders: %q: must be a name of a-z, A-Z, 0-9 and -", h.Name)
+			}
+		}
+	}
 	text, err := mesh.ProbeTable{p}.Encode()
 	if err != nil {
 		return "" // too large alone is too large with others, and that is what the user should read
