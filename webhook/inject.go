@@ -59,6 +59,7 @@ func Inject(pod *corev1.Pod, o Options) (*corev1.Pod, []string, error) {
 	}
 	in.order()
 	in.annotate()
+	in.shareUser()
 	return in.pod, in.warnings, nil
 }
 
@@ -159,6 +160,8 @@ func unwanted(pod *corev1.Pod) (string, error) {
 		return "spec.hostNetwork: redirection would be that of the whole node", nil
 	case pod.Spec.OS != nil && pod.Spec.OS.Name == corev1.Windows:
 		return "spec.os: there is no sidecar for Windows", nil
+	case pod.Spec.NodeSelector[corev1.LabelOSStable] == string(corev1.Windows):
+		return "spec.nodeSelector: there is no sidecar for Windows", nil
 	}
 	return "", nil
 }
@@ -190,6 +193,7 @@ func (in *injection) add(table string) {
 		spec.Containers = append(spec.Containers, in.sidecar(table))
 	}
 	spec.Volumes = append(spec.Volumes, in.volumes()...)
+	in.shareResources()
 	if in.form == Container && spec.RestartPolicy != "" && spec.RestartPolicy != corev1.RestartPolicyAlways {
 		in.warn("spec.restartPolicy: %s: this pod never completes, as an ordinary container %s runs for ever: the native form ends with the others",
 			spec.RestartPolicy, mesh.ContainerSidecar)

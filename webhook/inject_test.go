@@ -119,6 +119,7 @@ func TestPodsThatGetNoSidecar(t *testing.T) {
 		"own":               {podWith("sonde.dev/sidecar-injection: disabled, kuma.io/sidecar-injection: enabled", ""), "sonde.dev/sidecar-injection is disabled: not injected"},
 		"the node's":        {parse("spec: {hostNetwork: true, containers: [{name: app}]}"), "spec.hostNetwork: redirection would be that of the whole node: not injected"},
 		"of another system": {parse("spec: {os: {name: windows}, containers: [{name: app}]}"), "spec.os: there is no sidecar for Windows: not injected"},
+		"of other nodes":    {parse("spec: {nodeSelector: {kubernetes.io/os: windows}, containers: [{name: app}]}"), "spec.nodeSelector: there is no sidecar for Windows: not injected"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,51 @@
+package webhook
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// shareUser warns of containers that run as the user of the sidecar: redirection tells the two apart by nothing else.
+func (in *injection) shareUser() {
+	var ofPod *int64
+	if c := in.pod.Spec.SecurityContext; c != nil {
+		ofPod = c.RunAsUser
+	}
+	for _, c := range slices.Concat(in.pod.Spec.InitContainers, in.pod.Spec.Containers) {
+		user := ofPod
+		if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
+			user = c.SecurityContext.RunAsUser
+		}
+		if user != nil && *user == sidecarUser && !isOurs(c.Name) {
+			in.warn("containers[%s]: user %d is that of %s: what this container sends is not redirected", c.Name, sidecarUser, mesh.ContainerSidecar)
+		}
+	}
+}
+
+// shareResources takes from our containers what the pod has for all of its containers: the API server refuses a container
+// with a limit above the pod's, and containers that request more than the pod.
+func (in *injection) shareResources() {
+	pod := in.pod.Spec.Resources
+	if pod == nil {
+		return
+	}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		_, limited := pod.Limits[name]
+		_, requested := pod.Requests[name]
+		if !limited && !requested {
+			continue
+		}
+		for _, containers := range [][]corev1.Container{in.pod.Spec.InitContainers, in.pod.Spec.Containers} {
+			for _, c := range containers {
+				if isOurs(c.Name) {
+					delete(c.Resources.Limits, name)
+					delete(c.Resources.Requests, name)
+				}
+			}
+		}
+		in.warn("spec.resources: %s and %s have no %s of their own, the pod's is for all", mesh.ContainerInit, mesh.ContainerSidecar, name)
+	}
+}

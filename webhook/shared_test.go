@@ -1,0 +1,80 @@
+package webhook_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+func TestUserOfTheSidecar(t *testing.T) {
+	const warning = "containers[app]: user 5678 is that of kuma-sidecar: what this container sends is not redirected"
+	tests := map[string]struct {
+		pod  *corev1.Pod
+		want []string
+	}{
+		"of the container":    {parse("spec: {containers: [{name: app, securityContext: {runAsUser: 5678}}]}"), []string{warning}},
+		"of the pod":          {parse("spec: {securityContext: {runAsUser: 5678}, containers: [{name: app}]}"), []string{warning}},
+		"of an init":          {parse("spec: {initContainers: [{name: app, securityContext: {runAsUser: 5678}}], containers: [{name: x}]}"), []string{warning}},
+		"the container's own": {parse("spec: {securityContext: {runAsUser: 5678}, containers: [{name: app, securityContext: {runAsUser: 1}}]}"), nil},
+		"another":             {parse("spec: {securityContext: {runAsUser: 1000, fsGroup: 5678}, containers: [{name: app}]}"), nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			injected, warnings := inject(t, tc.pod, webhook.Options{})
+			if diff := cmp.Diff(tc.want, warnings); diff != "" {
+				t.Errorf("warnings (- want, + got):\n%s", diff)
+			}
+			if _, again := inject(t, injected, webhook.Options{}); !cmp.Equal(again, warnings) {
+				t.Errorf("warnings of the second time = %q, want %q", again, warnings)
+			}
+		})
+	}
+}
+
+// The API server refuses a container that has a limit above the pod's, and a pod whose containers request more than it does.
+func TestResourcesOfThePod(t *testing.T) {
+	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
+	tests := map[string]struct {
+		resources string
+		shared    []corev1.ResourceName
+		want      []string
+	}{
+		"limits": {"limits: {cpu: 500m, memory: 256Mi}", names, []string{
+			"spec.resources: kuma-init and kuma-sidecar have no cpu of their own, the pod's is for all",
+			"spec.resources: kuma-init and kuma-sidecar have no memory of their own, the pod's is for all",
+		}},
+		"requests": {"requests: {memory: 16Mi}", names[1:], []string{
+			"spec.resources: kuma-init and kuma-sidecar have no memory of their own, the pod's is for all",
+		}},
+		"of other kinds": {"limits: {hugepages-2Mi: 4Mi}", nil, nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			for _, form := range []webhook.Form{webhook.Native, webhook.Container} {
+				pod, warnings := inject(t, parse("spec: {resources: {"+tc.resources+"}, containers: [{name: app}]}"), webhook.Options{Sidecar: form})
+				if diff := cmp.Diff(tc.want, warnings); diff != "" {
+					t.Errorf("warnings (- want, + got):\n%s", diff)
+				}
+				for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
+					if c.Name != mesh.ContainerInit && c.Name != mesh.ContainerSidecar {
+						continue
+					}
+					for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
+						for _, resource := range tc.shared {
+							if _, has := list[resource]; has {
+								t.Errorf("%s %s has %s: %v", form, c.Name, resource, list)
+							}
+						}
+						if len(list) != len(names)-len(tc.shared) {
+							t.Errorf("%s %s has %v", form, c.Name, list)
+						}
+					}
+				}
+			}
+		})
+	}
+}
