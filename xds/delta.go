@@ -95,7 +95,7 @@ func (c *client) subscribeAll(t *topic, versions map[string]string) {
 func gapOfVersion(v string) gap { return gap{version: v, unsure: v == ""} }
 
 func (c *client) unsubscribe(t *topic, list []string) {
-	gone := names(nil).add(list...)
+	gone := (*names)(nil).add(list...)
 	if gone.has(wildcard) {
 		t.wildcard = false
 		for name := range t.gaps {
@@ -104,7 +104,7 @@ func (c *client) unsubscribe(t *topic, list []string) {
 			}
 		}
 	}
-	for _, name := range gone {
+	for _, name := range gone.all() {
 		switch {
 		case !t.names.has(name):
 		case t.wildcard: // the client cannot know whether it still gets the resource: tell it

@@ -43,8 +43,8 @@ func (c *client) check(typeURL string, versions int, lists ...[]string) (*topic,
 
 // enough is an error if a stream subscribes to too much, be it name by name.
 func enough(t *topic) error {
-	if len(t.names) > maxNames {
-		return status.Errorf(codes.ResourceExhausted, "subscribed to %d names of type %s: more than %d", len(t.names), t.kind.Short(), maxNames)
+	if t.names.len() > maxNames {
+		return status.Errorf(codes.ResourceExhausted, "subscribed to %d names of type %s: more than %d", t.names.len(), t.kind.Short(), maxNames)
 	}
 	return nil
 }

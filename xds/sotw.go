@@ -28,29 +28,29 @@ func (c *client) receiveSotw(r *discoveryv3.DiscoveryRequest) ([]NACK, error) {
 	first := !t.begun
 	t.begun = true
 	t.named = t.named || len(r.GetResourceNames()) > 0
-	list := names(nil).add(r.GetResourceNames()...)
+	list := (*names)(nil).add(r.GetResourceNames()...)
 	all := list.has(wildcard) || !t.named && hasLegacyWildcard(t.kind)
-	list = list.remove(names{wildcard})
+	list = list.remove((*names)(nil).add(wildcard))
 	c.resubscribe(t, list, all)
-	if first && (all || len(list) > 0) {
+	if first && (all || list.len() > 0) {
 		t.owed = true
 	}
 	return nacks, enough(t)
 }
 
 // resubscribe replaces the subscription by list, and by everything if all is set.
-func (c *client) resubscribe(t *topic, list names, all bool) {
+func (c *client) resubscribe(t *topic, list *names, all bool) {
 	before, beforeAll := t.names, t.wildcard
+	if list == before && all == beforeAll {
+		return
+	}
 	t.names, t.wildcard = list, all
 	for name := range t.gaps {
 		if !t.subscribes(name) {
 			t.forget(name)
 		}
 	}
-	for i, name := range list {
-		if now := c.get(t, name); now != nil {
-			list[i] = now.Name // one string for all streams
-		}
+	for _, name := range list.all() {
 		if !beforeAll && !before.has(name) {
 			t.note(name, gap{asked: true}, c.get(t, name))
 		}
@@ -121,7 +121,7 @@ func (c *client) subscribed(t *topic) []*resource.Resource {
 		return c.all(t)
 	}
 	var list []*resource.Resource
-	for _, name := range t.names {
+	for _, name := range t.names.all() {
 		if r := c.get(t, name); r != nil {
 			list = append(list, r)
 		}

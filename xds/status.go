@@ -47,7 +47,7 @@ func (c *client) status() []TypeStatus {
 			continue
 		}
 		s := TypeStatus{
-			Type: t.kind, All: t.wildcard, Names: len(t.names), Sent: t.lastNonce, Acked: t.acked,
+			Type: t.kind, All: t.wildcard, Names: t.names.len(), Sent: t.lastNonce, Acked: t.acked,
 			Pending: len(t.gaps), NACKs: c.nacks(t),
 		}
 		if len(t.inFlight) > 0 {

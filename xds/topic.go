@@ -19,7 +19,7 @@ type topic struct {
 	begun    bool // it was asked for
 	wildcard bool
 	named    bool // SotW: it was asked for by names at least once, so that no names mean none, not all
-	names    names
+	names    *names
 	gaps     map[string]gap
 
 	// refused are the versions that the client would not take, the newest last, at most keepRefused of a name.

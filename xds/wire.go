@@ -9,13 +9,17 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
+// readBuffer of a connection, in bytes. A proxy says little; gRPC's own 32 KiB would be half of what a connection takes.
+const readBuffer = 2 << 10
+
 // ServerOptions are what the grpc.Server of Register has to be made with: the limit of a request, a codec that sends
-// resources as they were encoded once and serves other services as gRPC's own does, and no end before that of its streams.
+// resources as they were encoded once and serves other services as gRPC's own does, no end before that of its streams.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(MaxMessageSize),
 		grpc.ForceServerCodecV2(Codec()),
 		grpc.WaitForHandlers(true),
+		grpc.ReadBufferSize(readBuffer),
 	}
 }
 

@@ -44,7 +44,7 @@ func serveBuilder(ctx context.Context, r roleOptions) error {
 		})
 	}()
 	<-first
-	g := newServer(authority)
+	g := newServer(authority, xds.ServerOptions()...)
 	server.Register(g)
 	now := r.world.forms()
 	err = serveSubject(ctx, g, func(service int) error {

@@ -21,12 +21,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/identity"
-	"github.com/sonde-mesh/sonde/xds"
 )
 
 // newServer has the options of cmd/sonde-cp.
 func newServer(a *identity.Authority, more ...grpc.ServerOption) *grpc.Server {
-	return grpc.NewServer(append(append(append(a.ServerOptions(identity.ConnLimits{}), xds.ServerOptions()...),
+	return grpc.NewServer(append(append(a.ServerOptions(identity.ConnLimits{}),
 		grpc.MaxConcurrentStreams(16),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
