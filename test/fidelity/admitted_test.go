@@ -1,0 +1,152 @@
+package fidelity_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	podutil "k8s.io/kubernetes/pkg/api/pod"
+	"k8s.io/kubernetes/pkg/apis/core"
+	apiserver "k8s.io/kubernetes/pkg/apis/core/v1"
+	"k8s.io/kubernetes/pkg/apis/core/validation"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// refusal is what the API server has against a pod, "" if it takes it.
+func refusal(pod *corev1.Pod) string {
+	pod = pod.DeepCopy()
+	pod.Namespace, pod.Spec.ServiceAccountName = "default", "default" // as the API server fills in
+	if pod.Name == "" {
+		pod.Name = "app"
+	}
+	apiserver.SetObjectDefaults_Pod(pod)
+	internal := &core.Pod{}
+	if err := apiserver.Convert_v1_Pod_To_core_Pod(pod, internal, nil); err != nil {
+		return err.Error()
+	}
+	options := podutil.GetValidationOptionsFromPodSpecAndMeta(&internal.Spec, nil, &internal.ObjectMeta, nil)
+	options.ResourceIsPod = true
+	if errs := validation.ValidatePodCreate(internal, options); len(errs) > 0 {
+		return errs.ToAggregate().Error()
+	}
+	return ""
+}
+
+// probesToJudge are probes and hooks, most of which the API server refuses.
+var probesToJudge = []string{
+	`httpGet: {port: 80}`, `httpGet: {port: 0}`, `httpGet: {port: -1}`, `httpGet: {port: 65536}`, `httpGet: {port: "80"}`, `httpGet: {port: ""}`,
+	`httpGet: {port: web}`, `httpGet: {port: nosuch}`, `httpGet: {port: Web}`, `httpGet: {port: of-sixteen-chars}`, `httpGet: {port: 80, scheme: https}`,
+	`httpGet: {port: 80, scheme: HTTPS}`, `httpGet: {port: 80, host: "a b"}`, `httpGet: {port: 80, path: "\x01 \x7f"}`,
+	`httpGet: {port: 80, httpHeaders: [{name: X_A, value: ""}]}`, `httpGet: {port: 80, httpHeaders: [{name: "", value: ""}]}`,
+	`httpGet: {port: 80, httpHeaders: [{name: "a b", value: ""}]}`, `httpGet: {port: 80, httpHeaders: [{name: "a:", value: ""}]}`,
+	`httpGet: {port: 80, httpHeaders: [{name: ä, value: ""}]}`, `httpGet: {port: 80, httpHeaders: [{name: a.b, value: ""}]}`,
+	`httpGet: {port: 80, httpHeaders: [{name: Host, value: "a\nb"}]}`, `httpGet: {port: 80}, tcpSocket: {port: 80}`,
+	`tcpSocket: {port: 0}`, `tcpSocket: {port: 1, host: "///"}`, `tcpSocket: {port: 1}`, `exec: {command: []}`, `exec: {command: [x]}`, ``,
+}
+
+var grpcsToJudge = []string{
+	`grpc: {port: 1}`, `grpc: {port: 0}`, `grpc: {port: 65536}`, `grpc: {port: -5}`, `grpc: {port: 80, service: "a\x01"}`,
+	`grpc: {port: 1}, timeoutSeconds: -1`, `grpc: {port: 1}, timeoutSeconds: 2147483647`, `grpc: {port: 1}, successThreshold: 3`, `grpc: {port: 1}, periodSeconds: -1`,
+	`grpc: {port: 1}, terminationGracePeriodSeconds: 0`, `grpc: {port: 1}, terminationGracePeriodSeconds: 1`,
+}
+
+// specsToJudge have more than probes.
+var specsToJudge = []string{
+	`resources: {limits: {cpu: 500m, memory: 256Mi}}, containers: [{name: a, image: a}]`,
+	`resources: {requests: {cpu: 10m, memory: 16Mi}}, containers: [{name: a, image: a, resources: {requests: {cpu: 10m}}}]`,
+	`resources: {limits: {cpu: 10m}, requests: {cpu: 10m}}, containers: [{name: a, image: a}]`,
+	`hostUsers: false, os: {name: linux}, containers: [{name: a, image: a}]`,
+	`securityContext: {runAsNonRoot: true, runAsUser: 1, fsGroup: 3, seccompProfile: {type: Unconfined}}, containers: [{name: a, image: a}]`,
+	`terminationGracePeriodSeconds: 0, containers: [{name: a, image: a}]`,
+	`terminationGracePeriodSeconds: 3, containers: [{name: a, image: a, lifecycle: {preStop: {sleep: {seconds: 4}}}}]`,
+	`os: {name: linux}, containers: [{name: a, image: a, lifecycle: {stopSignal: SIGUSR1, preStop: {httpGet: {port: 1}}}}]`,
+	`restartPolicy: Never, containers: [{name: a, image: a, restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}]}]`,
+	`containers: [{name: a, image: a, volumeMounts: [{name: v, mountPath: /var/run/sonde}]}], volumes: [{name: v, emptyDir: {}}]`,
+	`containers: [{name: a, image: a, ports: [{containerPort: 9000, hostPort: 9000}]}]`,
+	`automountServiceAccountToken: false, setHostnameAsFQDN: true, dnsPolicy: None, dnsConfig: {nameservers: [1.1.1.1]}, containers: [{name: a, image: a}]`,
+}
+
+func podsToJudge(t *testing.T) map[string]string {
+	pods := map[string]string{}
+	add := func(format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		pods[text] = text
+	}
+	container := func(field string) {
+		add("spec: {containers: [{name: a, image: a, ports: [{name: web, containerPort: 80}], %s}]}", field)
+		add("spec: {containers: [{name: b, image: a}], initContainers: [{name: a, image: a, restartPolicy: Always, %s}]}", field)
+		add("spec: {containers: [{name: b, image: a}], initContainers: [{name: a, image: a, %s}]}", field)
+	}
+	for _, spec := range specsToJudge {
+		add("spec: {%s}", spec)
+	}
+	for _, probe := range append(grpcsToJudge, probesToJudge...) {
+		for _, kind := range kinds[:3] {
+			container(kind + "Probe: {" + probe + "}")
+		}
+	}
+	for _, hook := range append([]string{"sleep: {seconds: 1}", "sleep: {seconds: 31}", "sleep: {seconds: -1}"}, probesToJudge...) {
+		for _, kind := range kinds[3:] {
+			container("lifecycle: {" + kind + ": {" + hook + "}}")
+		}
+	}
+	root, err := harness.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(root, "testdata", "inject", "*", "pod.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no pods in testdata: %v", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pods[filepath.Base(filepath.Dir(file))] = string(text)
+	}
+	return pods
+}
+
+// TestTheAPIServerJudges holds against its own code that it takes a pod with a sidecar if it takes the pod without, and that
+// nothing which it refuses gets by it.
+func TestTheAPIServerJudges(t *testing.T) {
+	t.Parallel()
+	judged := map[bool]int{}
+	for name, text := range sorted(podsToJudge(t)) {
+		document, err := yaml.YAMLToJSON([]byte(text))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		pod := &corev1.Pod{}
+		if err := json.Unmarshal(document, pod); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		before := refusal(pod)
+		judged[before == ""]++
+		for _, form := range []webhook.Form{webhook.Native, webhook.Container} {
+			document, _, err := webhook.InjectJSON(document, webhook.Options{Sidecar: form})
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			injected := &corev1.Pod{}
+			if err := json.Unmarshal(document, injected); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if after := refusal(injected); (before == "") != (after == "") {
+				t.Errorf("%s, %s: the API server says %q, without a sidecar %q", name, form, after, before)
+			}
+		}
+	}
+	t.Logf("%d pods are taken, %d refused", judged[true], judged[false])
+	if judged[true] < 50 || judged[false] < 50 {
+		t.Error("want at least 50 of each")
+	}
+}
