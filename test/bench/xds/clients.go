@@ -42,12 +42,12 @@ type order struct {
 const (
 	doOpen    = "open"    // connect all at once
 	doClose   = "close"   // end all; what the proxies have stays
-	doForget  = "forget"  // what they have
 	doSettled = "settled" // wait until all have what they want: answers landing
 	doLinked  = "linked"  // wait until all have sent their first requests: answers landing
 	doExpect  = "expect"  // remember when a change arrives
 	doAwait   = "await"   // wait for the changes expected so far: answers arrivals
 	doOdd     = "odd"     // connect two more, of which one reads slowly and one never answers
+	doJoin    = "join"    // with tokens: answers landing
 	doStats   = "stats"
 )
 
@@ -137,10 +137,6 @@ func (f *fleet) obey(ctx context.Context, o order) (any, error) {
 	case doClose:
 		f.close()
 		return struct{}{}, nil
-	case doForget:
-		f.proxies = nil
-		f.catalog = adsclient.NewCatalog()
-		return struct{}{}, nil
 	case doSettled:
 		return f.landing.wait(f)
 	case doLinked:
@@ -152,6 +148,8 @@ func (f *fleet) obey(ctx context.Context, o order) (any, error) {
 		return f.await()
 	case doOdd:
 		return struct{}{}, f.odd(ctx, o)
+	case doJoin:
+		return f.join(ctx, o)
 	case doStats:
 		return f.stats(), nil
 	}
@@ -214,13 +212,13 @@ func (f *fleet) open(ctx context.Context, o order) error {
 	return nil
 }
 
-// odd connects two proxies more: one that reads slowly, and one that never answers.
+// odd connects two proxies once more, beside their good streams: one that reads slowly, and one that never answers.
 func (f *fleet) odd(ctx context.Context, o order) error {
 	ctx, cancel := context.WithCancel(ctx)
 	before := f.cancel
 	f.cancel = func() { before(); cancel() }
 	for i, more := range []adsclient.Options{{BytesPerSecond: slowRate}, {Silent: true}} {
-		p, err := f.newProxy(o.Proxies + i)
+		p, err := f.newProxy(i)
 		if err != nil {
 			return err
 		}
@@ -282,7 +280,7 @@ func (p *proxy) Resource(t resource.Type, name, version []byte) {
 		return
 	}
 	if slot := (*p.fleet.watched.Load())[string(name)]; slot != nil {
-		if e := slot.Load(); e.version == string(version) && e.first <= p.index && p.index < e.last {
+		if e := slot.Load(); e.is(version) && e.first <= p.index && p.index < e.last {
 			e.seen()
 			p.arrived = append(p.arrived, e)
 		}

@@ -20,6 +20,11 @@ type expectation struct {
 	done        chan struct{}
 }
 
+// is compares versions. Sonde's is the beginning of the hash that go-control-plane takes whole.
+func (e *expectation) is(version []byte) bool {
+	return len(version) >= len(e.version) && string(version[:len(e.version)]) == e.version
+}
+
 func (e *expectation) seen() {
 	if e.firstSeen.Load() == 0 {
 		e.firstSeen.CompareAndSwap(0, now())

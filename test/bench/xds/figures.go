@@ -1,18 +1,33 @@
 package main
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // What is measured, in seconds and bytes.
 const (
-	figureWall     = "last ACK"
-	figureP50      = "p50"
-	figureP99      = "p99"
-	figureSeen     = "first response"
-	figureCPU      = "CPU"
-	figureRefused  = "refused"
-	figureBytes    = "bytes"
-	figureEmpty    = "memory without proxies"
-	figurePerProxy = "memory per proxy"
+	figureWall      = "last ACK"
+	figureP50       = "p50"
+	figureP99       = "p99"
+	figureSeen      = "first response"
+	figureCPU       = "CPU"
+	figureRefused   = "refused"
+	figureLost      = "lost"
+	figureBytes     = "bytes"
+	figureEmpty     = "memory without proxies"
+	figureResponses = "responses"
+	figureResources = "resources sent"
+	figureSecond    = "memory in second %d"
+	figureShare     = "share of a core"
+	figureStart     = "memory at the start"
+	figureMiddle    = "memory in the middle"
+	figureEnd       = "memory at the end"
+	figurePerProxy  = "memory per proxy"
+	// Endings of a figure's name.
+	figureAll  = ", all see it"
+	figureWith = ", odd ones there"
 )
 
 type key struct {
@@ -25,6 +40,7 @@ type key struct {
 // figures are all that was measured, in the order in which it was.
 type figures struct {
 	keys   []key
+	log    []key
 	values map[key][]float64
 }
 
@@ -34,14 +50,29 @@ func (f *figures) add(k key, value float64) {
 	if _, known := f.values[k]; !known {
 		f.keys = append(f.keys, k)
 	}
+	f.log = append(f.log, k)
 	f.values[k] = append(f.values[k], value)
 }
 
-// median is false if there is none.
-func (f *figures) median(k key) (float64, bool) {
-	values := slices.Sorted(slices.Values(f.values[k]))
+func (f *figures) median(k key) float64 { return median(f.values[k]) }
+
+// median is 0 of none.
+func median(values []float64) float64 {
 	if len(values) == 0 {
-		return 0, false
+		return 0
 	}
-	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2, true
+	sorted := slices.Sorted(slices.Values(values))
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+}
+
+// since describes the medians of what was added after the first so many.
+func (f *figures) since(known int) string {
+	var parts []string
+	for _, k := range f.log[known:] {
+		m := f.median(k)
+		if part := fmt.Sprintf("%s %s %.4g", k.row, k.figure, m); !slices.Contains(parts, part) {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, ", ")
 }

@@ -84,6 +84,8 @@ func run(role string, o options, r roleOptions) error {
 		return serveBuilder(ctx, r)
 	case subjectBroadcast:
 		return serveBroadcast(ctx, r)
+	case subjectSnapshot:
+		return serveSnapshot(ctx, r)
 	case subjectBare:
 		return serveBare(ctx, r)
 	}

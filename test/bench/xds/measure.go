@@ -27,22 +27,24 @@ func allSubjects() list {
 
 // Rows of the table in the issue.
 const (
-	rowChange   = "a" // one endpoint change, few services
-	rowMany     = "b" // the same, many services
-	rowNarrow   = "c" // a service that few see
-	rowSteady   = "d" // many changes per second
-	rowConnect  = "e" // all connect at once
-	rowMemory   = "f" // memory per proxy
-	rowIdle     = "g" // nothing changes
-	rowReturn   = "h" // all reconnect
-	rowOdd      = "i" // one reads slowly, one never answers
-	fewServices = 100
-	manyTimes   = 10 // as many services
-	crowd       = 5  // times as many proxies connect at once
+	rowChange  = "a" // one endpoint change, few services
+	rowMany    = "b" // the same, many services
+	rowNarrow  = "c" // a service that few see
+	rowSteady  = "d" // many changes per second
+	rowConnect = "e" // all connect at once
+	rowMemory  = "f" // memory per proxy
+	rowIdle    = "g" // nothing changes
+	rowReturn  = "h" // all reconnect
+	rowOdd     = "i" // one reads slowly, one never answers
+	rowJoin    = "j" // all join: the control plane signs and writes down a certificate for each
+	manyTimes  = 10  // as many services
+	// fewestServices are enough to warm up with.
+	fewestServices = 5
+	crowd          = 5 // times as many proxies connect at once
 )
 
 func allRows() list {
-	return list{rowChange, rowMany, rowNarrow, rowSteady, rowConnect, rowMemory, rowIdle, rowReturn, rowOdd}
+	return list{rowChange, rowMany, rowNarrow, rowSteady, rowConnect, rowMemory, rowIdle, rowReturn, rowOdd, rowJoin}
 }
 
 // plan is one session: which rows a world is for, and which subjects take part.
@@ -53,13 +55,14 @@ type plan struct {
 }
 
 func plans(o options) []plan {
-	few := world{Proxies: o.proxies, Services: fewServices}
-	many := world{Proxies: o.proxies, Services: fewServices * manyTimes}
+	services := max(o.proxies/endpointsPerService, fewestServices) // each proxy has one inbound
+	few := world{Proxies: o.proxies, Services: services}
+	many := world{Proxies: o.proxies, Services: services * manyTimes}
 	all := []plan{
 		{few, list{rowChange, rowConnect, rowMemory, rowIdle, rowReturn, rowOdd}, allSubjects()},
 		{many, list{rowMany, rowMemory, rowSteady}, allSubjects()},
-		{world{Proxies: o.proxies, Services: fewServices, Narrow: true}, list{rowNarrow}, list{subjectBuilder, subjectSonde}},
-		{world{Proxies: o.proxies * crowd, Services: fewServices}, list{rowConnect}, allSubjects()},
+		{world{Proxies: o.proxies, Services: services, Narrow: true}, list{rowNarrow, rowJoin}, list{subjectBuilder, subjectSonde}},
+		{world{Proxies: o.proxies * crowd, Services: services}, list{rowConnect}, allSubjects()},
 	}
 	var wanted []plan
 	for _, p := range all {
@@ -76,6 +79,7 @@ func plans(o options) []plan {
 type bench struct {
 	o       options
 	folder  string // for everything that the processes need
+	program string // sonde-cp
 	payload map[world]*payload
 	figures *figures
 }
@@ -93,6 +97,11 @@ func measure(ctx context.Context, o options) (err error) {
 	if err := makeAuthority(b.stateFolder()); err != nil {
 		return err
 	}
+	if o.subjects.has(subjectSonde) {
+		if b.program, err = build(ctx); err != nil {
+			return err
+		}
+	}
 	if err := b.rounds(ctx); err != nil {
 		return err
 	}
@@ -108,11 +117,12 @@ func (b *bench) rounds(ctx context.Context) error {
 			}
 			turn := round % len(p.subjects)
 			for _, subject := range slices.Concat(p.subjects[turn:], p.subjects[:turn]) {
-				began := time.Now()
+				began, known := time.Now(), len(b.figures.log)
 				if err := b.session(ctx, subject, p); err != nil {
 					return fmt.Errorf("round %d, %s, %s: %w", round+1, p.world, subject, err)
 				}
-				fmt.Fprintf(os.Stderr, "round %d, %s, %s: %s\n", round+1, p.world, subject, time.Since(began).Round(time.Millisecond))
+				fmt.Fprintf(os.Stderr, "round %d, %s, %s: %s: %s\n", round+1, p.world, subject, time.Since(began).Round(time.Millisecond),
+					b.figures.since(known))
 			}
 		}
 	}

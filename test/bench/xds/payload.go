@@ -78,6 +78,14 @@ func generate(w world) (*payload, error) {
 	return p, nil
 }
 
+// of returns the endpoints of a service in its form now.
+func (p *payload) of(service int, now forms) entry {
+	if now[service] {
+		return p.Endpoints[service][1]
+	}
+	return p.Endpoints[service][0]
+}
+
 func entryOf(r *resource.Resource) entry {
 	return entry{Name: r.Name, Version: r.Version, Body: r.Body.GetValue()}
 }

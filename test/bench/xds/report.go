@@ -12,7 +12,7 @@ import (
 func report(f *figures) error {
 	text := &strings.Builder{}
 	for _, k := range f.keys {
-		m, _ := f.median(k)
+		m := f.median(k)
 		fmt.Fprintf(text, "| %s\t| %s\t| %s\t| %s\t| %.6g\t|\n", k.row, k.world, k.subject, k.figure, m)
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', 0)

@@ -10,13 +10,13 @@ import (
 // warmUp is how many changes are not counted.
 const warmUp = 3
 
+// narrowTimes as many changes are made where few proxies see them.
+const narrowTimes = 10
+
 // expected turns a service in the books, and says what its proxies are about to get.
 func (s *session) expected(service int) order {
 	s.forms[service] = !s.forms[service]
-	e := s.payload.Endpoints[service][0]
-	if s.forms[service] {
-		e = s.payload.Endpoints[service][1]
-	}
+	e := s.payload.of(service, s.forms)
 	first, last := s.world.viewers(service)
 	return order{Do: doExpect, Name: e.Name, Version: e.Version, First: first, Last: last}
 }
@@ -56,11 +56,29 @@ func (s *session) changes(ctx context.Context, row string) error {
 			return err
 		}
 	}
-	return s.series(ctx, row, s.o.changes, func(i int) int { return i % s.world.Services })
+	return s.series(ctx, row, "", s.o.changes, func(i int) int { return i % s.world.Services })
 }
 
-// series makes so many changes one after the other, and notes what they took and cost.
-func (s *session) series(ctx context.Context, row string, changes int, service func(i int) int) error {
+// narrow is row c: a service that few see, and one that all see.
+func (s *session) narrow(ctx context.Context, row string) error {
+	for range warmUp {
+		if _, _, err := s.once(s.world.narrow()); err != nil {
+			return err
+		}
+	}
+	// The fewer proxies, the less a change costs, and the more of them are needed to see it. The folder takes its time.
+	times := narrowTimes
+	if s.subject == subjectSonde {
+		times = 2
+	}
+	if err := s.series(ctx, row, "", times*s.o.changes, func(int) int { return s.world.narrow() }); err != nil {
+		return err
+	}
+	return s.series(ctx, row, figureAll, s.o.changes, func(i int) int { return i % s.world.Services })
+}
+
+// series makes so many changes one after the other, and notes what they took and cost, under names with that ending.
+func (s *session) series(ctx context.Context, row, ending string, changes int, service func(i int) int) error {
 	before, err := s.server.restingCPU(ctx)
 	if err != nil {
 		return err
@@ -70,20 +88,20 @@ func (s *session) series(ctx context.Context, row string, changes int, service f
 		if err != nil {
 			return err
 		}
-		s.arrived(row, began, a)
+		s.arrived(row, ending, began, a)
 	}
 	after, err := s.server.restingCPU(ctx)
 	if err != nil {
 		return err
 	}
-	s.note(row, figureCPU, (after-before)/float64(changes))
+	s.note(row, figureCPU+ending, (after-before)/float64(changes))
 	return nil
 }
 
-func (s *session) arrived(row string, began int64, a arrival) {
+func (s *session) arrived(row, ending string, began int64, a arrival) {
 	since := func(t int64) float64 { return float64(t-began) / 1e9 }
-	s.note(row, figureSeen, since(a.Seen))
-	s.note(row, figureP50, since(a.P50))
-	s.note(row, figureP99, since(a.P99))
-	s.note(row, figureWall, since(a.Last))
+	s.note(row, figureSeen+ending, since(a.Seen))
+	s.note(row, figureP50+ending, since(a.P50))
+	s.note(row, figureP99+ending, since(a.P99))
+	s.note(row, figureWall+ending, since(a.Last))
 }

@@ -38,7 +38,23 @@ func (b *bench) session(ctx context.Context, subject string, p plan) (err error)
 	return s.measure(ctx)
 }
 
+// takesPart says whether a row says anything about a subject.
+func takesPart(row, subject string) bool {
+	switch row {
+	case rowIdle, rowOdd, rowSteady:
+		return subject == subjectBuilder || subject == subjectSonde
+	case rowReturn:
+		return subject != subjectBroadcast
+	case rowJoin:
+		return subject == subjectSonde
+	}
+	return true
+}
+
 func (s *session) start(ctx context.Context) (err error) {
+	if s.subject == subjectSonde {
+		return s.startSonde(ctx)
+	}
 	s.server, err = startSubject(ctx, s.folder, s.subject, "--state="+s.stateFolder(), "--payload="+s.payloadFile(s.world),
 		"--proxies="+strconv.Itoa(s.world.Proxies), "--services="+strconv.Itoa(s.world.Services), "--narrow="+strconv.FormatBool(s.world.Narrow))
 	if err != nil {
@@ -66,9 +82,16 @@ func (s *session) measure(ctx context.Context) error {
 		row     string
 		measure func(context.Context, string) error
 	}{
-		{rowChange, s.changes}, {rowMany, s.changes},
+		{rowChange, s.changes},
+		{rowMany, s.changes},
+		{rowNarrow, s.narrow},
+		{rowIdle, s.idle},
+		{rowReturn, s.reconnect},
+		{rowOdd, s.odd},
+		{rowSteady, s.steady},
+		{rowJoin, s.join},
 	} {
-		if !s.rows.has(r.row) {
+		if !s.rows.has(r.row) || !takesPart(r.row, s.subject) {
 			continue
 		}
 		if err := s.profiled(r.row, func() error { return r.measure(ctx, r.row) }); err != nil {
@@ -128,6 +151,7 @@ func (s *session) connect(ctx context.Context) error {
 		s.note(rowConnect, figureP50, l.P50)
 		s.note(rowConnect, figureCPU, after-before)
 		s.note(rowConnect, figureRefused, float64(now.Refused))
+		s.note(rowConnect, figureLost, float64(now.Lost))
 		s.note(rowConnect, figureBytes, float64(now.Bytes))
 	}
 	if !s.rows.has(rowMemory) {
@@ -147,9 +171,6 @@ func (s *session) connect(ctx context.Context) error {
 
 // check makes sure that the proxies have what the world says: a subject that sends less would win.
 func (s *session) check(now stats) error {
-	if now.Lost > 0 {
-		return fmt.Errorf("%d proxies lost their streams: %s", now.Lost, now.LastLoss)
-	}
 	if s.subject == subjectBare {
 		return nil
 	}

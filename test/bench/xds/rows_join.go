@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+)
+
+// joinsAtOnce stay below the connections without a certificate that the control plane admits.
+const joinsAtOnce = 64
+
+// join is row j: every agent joins with a token. The other rows take certificates from the same authority in memory,
+// since each join is written down durably.
+func (s *session) join(ctx context.Context, row string) error {
+	before, err := s.server.restingCPU(ctx)
+	if err != nil {
+		return err
+	}
+	var l landing
+	if err := s.clients.order(order{Do: doJoin, Address: s.server.address, Proxies: s.world.Proxies}, &l); err != nil {
+		return err
+	}
+	after, err := s.server.restingCPU(ctx)
+	if err != nil {
+		return err
+	}
+	s.note(row, figureWall, l.Last)
+	s.note(row, figureCPU, (after-before)/float64(s.world.Proxies))
+	return nil
+}
+
+func (f *fleet) join(ctx context.Context, o order) (landing, error) {
+	tokens := make([]string, o.Proxies)
+	for i := range tokens {
+		var err error
+		tokens[i], err = f.authority.IssueToken(identity.Token{Mesh: mesh.DefaultMesh, Dataplane: proxyName(i), Workload: workload(i)}, time.Hour)
+		if err != nil {
+			return landing{}, err
+		}
+	}
+	var m meeting
+	m.begin(o.Proxies)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(joinsAtOnce)
+	for i, token := range tokens {
+		group.Go(func() error {
+			if err := f.joinOne(ctx, i, token, o.Address); err != nil {
+				return fmt.Errorf("join %s: %w", proxyName(i), err)
+			}
+			m.arrive()
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return landing{}, err
+	}
+	return m.wait(f)
+}
+
+func (f *fleet) joinOne(ctx context.Context, i int, token, address string) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return err
+	}
+	// Joins from one address are limited, so each agent has its own.
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(i/250), byte(1+i%250))}}
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithNoProxy(),
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: f.roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13})),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", address)
+		}))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // there is nothing to lose
+	_, err = agentv1.NewAgentServiceClient(conn).Join(ctx, &agentv1.JoinRequest{
+		Mesh: mesh.DefaultMesh, Name: proxyName(i), Token: token, Csr: csr, ControlPlaneAddress: address,
+	})
+	return err
+}

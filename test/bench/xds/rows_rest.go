@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"time"
+)
+
+// idleTime is how long row g looks on.
+const idleTime = 20 * time.Second
+
+// idle is row g: nothing changes.
+func (s *session) idle(ctx context.Context, row string) error {
+	cpu, err := s.server.restingCPU(ctx)
+	if err != nil {
+		return err
+	}
+	var before, after stats
+	if err := s.clients.order(order{Do: doStats}, &before); err != nil {
+		return err
+	}
+	began := now()
+	if err := pause(ctx, min(idleTime, s.o.duration)); err != nil {
+		return err
+	}
+	spent, err := s.server.cpu()
+	if err != nil {
+		return err
+	}
+	seconds := float64(now()-began) / 1e9
+	if err := s.clients.order(order{Do: doStats}, &after); err != nil {
+		return err
+	}
+	s.note(row, figureShare, (spent-cpu)/seconds)
+	s.note(row, figureResponses, float64(after.Responses-before.Responses))
+	s.note(row, figureBytes, float64(after.Bytes-before.Bytes))
+	return nil
+}
+
+// reconnect is row h: all proxies come back at once, and say what they have.
+func (s *session) reconnect(ctx context.Context, row string) error {
+	if err := s.clients.order(order{Do: doClose}, nil); err != nil {
+		return err
+	}
+	cpu, err := s.server.restingCPU(ctx)
+	if err != nil {
+		return err
+	}
+	var before, after stats
+	if err := s.clients.order(order{Do: doStats}, &before); err != nil {
+		return err
+	}
+	if err := s.clients.order(order{Do: doOpen, Address: s.server.address, Proxies: s.world.Proxies}, nil); err != nil {
+		return err
+	}
+	var l landing
+	if err := s.clients.order(order{Do: doLinked}, &l); err != nil {
+		return err
+	}
+	spent, err := s.server.restingCPU(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.clients.order(order{Do: doStats}, &after); err != nil {
+		return err
+	}
+	s.note(row, figureWall, l.Last)
+	s.note(row, figureCPU, spent-cpu)
+	s.note(row, figureBytes, float64(after.Bytes-before.Bytes))
+	s.note(row, figureResources, float64(after.Resources-before.Resources))
+	s.note(row, figureRefused, float64(after.Refused-before.Refused))
+	_, _, err = s.once(0) // who has lost its subscription would not get this
+	return err
+}
+
+// odd is row i: two streams more, of which one reads slowly and one never answers.
+func (s *session) odd(ctx context.Context, row string) error {
+	service := func(i int) int { return i % s.world.Services }
+	if err := s.series(ctx, row, "", s.o.changes, service); err != nil {
+		return err
+	}
+	if err := s.clients.order(order{Do: doOdd, Address: s.server.address}, nil); err != nil {
+		return err
+	}
+	return s.series(ctx, row, figureWith, s.o.changes, service)
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// perSecond is how many changes row d makes.
+const perSecond = 100
+
+// steady is row d: many changes per second. Each service changes again when all others have.
+func (s *session) steady(ctx context.Context, row string) error {
+	before, err := s.server.restingCPU(ctx)
+	if err != nil {
+		return err
+	}
+	began, memory, err := s.pour(ctx, int(s.o.duration.Seconds()*perSecond))
+	if err != nil {
+		return err
+	}
+	var all []arrival
+	if err := s.clients.order(order{Do: doAwait}, &all); err != nil {
+		return err
+	}
+	missing := 0
+	for i, a := range all {
+		if a.Missing > 0 {
+			missing++
+			continue
+		}
+		s.arrived(row, "", began[i], a)
+	}
+	if missing > 0 {
+		return fmt.Errorf("%d of %d changes have not come to all; %s", missing, len(all), s.losses())
+	}
+	for range began {
+		if err := s.changed(); err != nil {
+			return err
+		}
+	}
+	after, err := s.server.restingCPU(ctx)
+	if err != nil {
+		return err
+	}
+	s.note(row, figureCPU, (after-before)/float64(len(began)))
+	s.memory(row, memory)
+	return nil
+}
+
+// pour makes so many changes, and looks at the server's memory every second. It returns when each change began.
+func (s *session) pour(ctx context.Context, changes int) (began []int64, memory []float64, err error) {
+	ticker := time.NewTicker(time.Second / perSecond)
+	defer ticker.Stop()
+	for i := range changes {
+		service := i % s.world.Services
+		if err := s.clients.order(s.expected(service), nil); err != nil {
+			return nil, nil, err
+		}
+		if i%perSecond == 0 {
+			rss, err := s.server.rss()
+			if err != nil {
+				return nil, nil, err
+			}
+			memory = append(memory, rss)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+		began = append(began, now())
+		if err := s.change(service); err != nil {
+			return nil, nil, err
+		}
+	}
+	return began, memory, nil
+}
+
+// memory notes what was in use from second to second, and in each third of the time.
+func (s *session) memory(row string, list []float64) {
+	for second, rss := range list {
+		s.note(row, fmt.Sprintf(figureSecond, second), rss)
+	}
+	for i, what := range []string{figureStart, figureMiddle, figureEnd} {
+		s.note(row, what, median(list[i*len(list)/3:max((i+1)*len(list)/3, i*len(list)/3+1)]))
+	}
+}

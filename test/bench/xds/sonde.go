@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// folder is the store of the real program: a file for each Dataplane.
+type folder struct {
+	path, aside string
+	world       world
+	forms       forms
+}
+
+// build builds the control plane as the Makefile does.
+func build(ctx context.Context) (string, error) {
+	root, err := harness.Root()
+	if err != nil {
+		return "", err
+	}
+	program := filepath.Join(root, "bin", "sonde-cp")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program, "./cmd/sonde-cp")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build sonde-cp: %w\n%s", err, out)
+	}
+	return program, nil
+}
+
+func newFolder(w world, within string) (*folder, error) {
+	f := &folder{path: filepath.Join(within, "store"), aside: within, world: w, forms: w.forms()}
+	if err := os.Mkdir(f.path, 0o755); err != nil {
+		return nil, err
+	}
+	for _, o := range w.objects() {
+		data, err := store.Encode(o)
+		if err != nil {
+			return nil, err
+		}
+		name := fmt.Sprintf("%s-%s.yaml", o.Key().Kind, o.Key().Name)
+		if err := os.WriteFile(filepath.Join(f.path, name), data, 0o644); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// change puts a new file in the place of a Dataplane's old one.
+func (f *folder) change(service int) error {
+	d := f.world.turn(service, f.forms)
+	data, err := store.Encode(d)
+	if err != nil {
+		return err
+	}
+	next := filepath.Join(f.aside, "next.yaml")
+	if err := os.WriteFile(next, data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(next, filepath.Join(f.path, fmt.Sprintf("%s-%s.yaml", d.Key().Kind, d.Name)))
+}
+
+// startSonde runs sonde-cp over a folder of the world, with a state folder of its own.
+func (s *session) startSonde(ctx context.Context) (err error) {
+	within, err := os.MkdirTemp(s.folder, "sonde-")
+	if err != nil {
+		return err
+	}
+	f, err := newFolder(s.world, within)
+	if err != nil {
+		return err
+	}
+	authority, err := loadMemory(s.stateFolder())
+	if err != nil {
+		return err
+	}
+	state := filepath.Join(within, "state")
+	if err := errors.Join(os.Mkdir(state, 0o700), authority.save(state)); err != nil {
+		return err
+	}
+	p := &process{cmd: exec.CommandContext(ctx, s.program, "--store=dir:"+f.path, "--state-dir="+state, "--bind-address=127.0.0.1",
+		"--agents-port=0", "--admin-port=0", "--health-port=0")}
+	if p.log, err = os.Create(filepath.Join(within, "sonde-cp.log")); err != nil {
+		return err
+	}
+	p.cmd.Stderr = p.log
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	s.server, s.change, s.changed = p, f.change, func() error { return nil }
+	err = harness.Poll(ctx, time.Minute, "sonde-cp", func(ctx context.Context) error {
+		data, err := os.ReadFile(filepath.Join(state, "addresses.json"))
+		if err != nil {
+			return err
+		}
+		var at struct{ Agents, Health string }
+		if err := json.Unmarshal(data, &at); err != nil {
+			return err
+		}
+		p.address = at.Agents
+		return ready(ctx, at.Health)
+	})
+	if err != nil {
+		return errors.Join(err, p.stop())
+	}
+	return nil
+}
+
+// ready says whether the control plane has read its store.
+func ready(ctx context.Context, address string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s answers %s", request.URL, response.Status)
+	}
+	return errors.Join(err, response.Body.Close())
+}
