@@ -1,0 +1,265 @@
+package schedule
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+const (
+	// warmingTimeout is Envoy's initial_fetch_timeout: after it a cluster goes into use without endpoints.
+	warmingTimeout = 15 * time.Second
+	// endless messages on one stream are too many for what a schedule changes.
+	endless = 4000
+)
+
+// client is one proxy: an Envoy, and the stream that it has or has not.
+type client struct {
+	w      *world
+	name   string
+	node   string
+	sotw   bool
+	star   bool // it names the wildcard
+	slow   time.Duration
+	random *rand.Rand // of its session alone
+	envoy  *envoy
+	pipe   *pipe         // nil before the first one
+	done   chan struct{} // closed when the session has ended
+
+	dawdles atomic.Bool   // it takes its time, see slow and stalled
+	stalled atomic.Int64  // until when, in nanoseconds
+	pickish atomic.Int64  // resources of 1000 that it refuses
+	opinion atomic.Uint64 // which ones
+	heard   atomic.Int64  // responses
+
+	// Of the session.
+	nonces   map[resource.Type]string
+	withheld []*request
+}
+
+// connected says whether the client has a session.
+func (c *client) connected() bool {
+	if c.pipe == nil {
+		return false
+	}
+	select {
+	case <-c.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// connect opens a stream. A client that is started anew, or could not tell what it has, begins with nothing.
+func (c *client) connect(again bool) {
+	again = again && (c.sotw || !c.envoy.haunted())
+	if !again {
+		c.envoy = newEnvoy()
+	}
+	c.w.note("%s connects, with what it has: %v", c.name, again)
+	c.envoy.reconnected()
+	c.nonces, c.withheld = map[resource.Type]string{}, nil
+	c.done = make(chan struct{})
+	c.pipe = c.w.plane.open(c.node, c.sotw)
+	go c.session(c.pipe, c.done)
+}
+
+// disconnect ends the stream, and leave ends the session alone: the server takes the stream for a live one.
+func (c *client) disconnect() {
+	c.pipe.cancel()
+	<-c.done
+}
+
+func (c *client) leave() {
+	close(c.pipe.left)
+	<-c.done
+}
+
+func (c *client) stall(d time.Duration) { c.stalled.Store(time.Now().Add(d).UnixNano()) }
+
+func (c *client) session(p *pipe, done chan<- struct{}) {
+	defer close(done)
+	c.hello()
+	for range endless {
+		var late <-chan time.Time
+		if len(c.envoy.warming) > 0 {
+			late = time.After(warmingTimeout)
+		}
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-p.left:
+			return
+		case <-late:
+			c.timeOut()
+		case r := <-p.down:
+			if !c.linger(p) {
+				return
+			}
+			c.take(r)
+		}
+	}
+	c.w.wrong("%s: messages go round for ever", c.name)
+}
+
+// linger waits as long as this client takes for a response.
+func (c *client) linger(p *pipe) bool {
+	var d time.Duration
+	switch {
+	case !c.dawdles.Load():
+	case c.random.IntN(2) == 0:
+		d = time.Duration(c.random.Int64N(int64(c.slow)))
+	default:
+		d = time.Until(time.Unix(0, c.stalled.Load()))
+	}
+	select {
+	case <-p.ctx.Done():
+		return false
+	case <-p.left:
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// hello sends the first request of each type that the client has ever asked for, all at once.
+func (c *client) hello() {
+	c.envoy.begun[resource.Cluster] = true
+	for _, t := range resource.Types() {
+		if c.envoy.begun[t] {
+			c.ask(t, c.envoy.subscribed(t), nil, true)
+		}
+	}
+}
+
+// ask changes what the client subscribes to, or begins to ask for a type.
+func (c *client) ask(t resource.Type, add, remove []string, first bool) {
+	c.envoy.begun[t] = true
+	r := &request{kind: t, add: add, remove: remove}
+	if first && wild(t) && c.star {
+		r.add = []string{"*"}
+	}
+	if first {
+		r.versions = map[string]string{}
+		for n, v := range c.envoy.named {
+			if n.Type == t {
+				r.versions[n.Name] = v
+			}
+		}
+	}
+	if c.sotw {
+		r.nonce = c.nonces[t]
+	}
+	c.send(r)
+}
+
+// send completes a request with the names as they are now.
+func (c *client) send(r *request) {
+	r.names = c.envoy.subscribed(r.kind)
+	if wild(r.kind) && c.star {
+		r.names = []string{"*"}
+	}
+	c.w.detail("%s asks %s add %v remove %v nonce %q %q", c.name, r.kind.Short(), r.add, r.remove, r.nonce, r.refusal)
+	c.pipe.send(r)
+}
+
+// take applies a response, and answers when Envoy would.
+func (c *client) take(r *response) {
+	c.heard.Add(1)
+	e, t := c.envoy, r.kind
+	c.w.detail("%s hears %s", c.name, r)
+	c.nonces[t] = r.nonce
+	had, puts, gone := e.count(t), r.things, r.gone
+	if c.sotw && wild(t) {
+		gone = e.missing(t, puts)
+	}
+	first := t == resource.Cluster && !e.begun[resource.Endpoint] && !e.begun[resource.Listener]
+	refusal := e.apply(t, puts, gone, c.taste())
+	if wild(t) && !e.refused && e.count(t) == 0 && (had > 0 || c.sotw) {
+		c.w.wrong("%s is left without any %s: %s", c.name, t.Short(), r)
+	}
+	c.follow()
+	answer := &request{kind: t, nonce: r.nonce, refusal: refusal}
+	if t == resource.Cluster && !first && len(e.warming) > 0 {
+		c.withheld = append(c.withheld, answer)
+	} else {
+		c.send(answer)
+	}
+	c.settle()
+}
+
+// follow subscribes to what is needed now, which Envoy does before it answers.
+func (c *client) follow() {
+	add, remove := c.envoy.follow()
+	for _, t := range resource.Types() {
+		if len(add[t])+len(remove[t]) > 0 {
+			slices.Sort(add[t])
+			slices.Sort(remove[t])
+			c.ask(t, add[t], remove[t], !c.envoy.begun[t])
+		}
+	}
+}
+
+// settle does what becomes possible: ACKs that were withheld, the first request for listeners, listeners in use.
+func (c *client) settle() {
+	if len(c.envoy.warming) == 0 {
+		for _, answer := range c.withheld {
+			c.send(answer)
+		}
+		c.withheld = nil
+		if !c.envoy.begun[resource.Listener] {
+			c.ask(resource.Listener, nil, nil, true)
+		}
+	}
+	c.envoy.activate()
+	c.follow()
+	if what := c.envoy.broken(c.sotw); what != "" {
+		c.w.wrong("%s: %s", c.name, what)
+	}
+}
+
+// timeOut ends the wait for endpoints. No other wait than for those of a lost stream may come to that.
+func (c *client) timeOut() {
+	for _, name := range slices.Sorted(maps.Keys(c.envoy.warming)) {
+		if !c.envoy.warming[name] && !c.envoy.refused {
+			c.w.wrong("%s: cluster %s gets no endpoints", c.name, name)
+		}
+		c.envoy.warmed(name)
+	}
+	c.settle()
+}
+
+// taste is how the client takes the next response.
+func (c *client) taste() taste {
+	rate, opinion := uint64(c.pickish.Load()), c.opinion.Load()
+	return taste{
+		bad: func(t *thing) bool {
+			if rate == 0 {
+				return false
+			}
+			h := fnv.New64a()
+			_, _ = fmt.Fprint(h, opinion, t.key.Type, t.key.Name, t.version) // a hash takes everything
+			return h.Sum64()%1000 < rate
+		},
+		whole: rate > 0 && c.random.IntN(3) == 0, mute: c.random.IntN(2) == 0,
+	}
+}
+
+// String is a response for people.
+func (r *response) String() string {
+	words := []string{r.kind.Short()}
+	for _, t := range r.things {
+		words = append(words, t.key.Name+"@"+t.version[:4])
+	}
+	for _, name := range r.gone {
+		words = append(words, "-"+name)
+	}
+	return strings.Join(words, " ") + ", nonce " + r.nonce
+}

@@ -1,0 +1,158 @@
+package schedule
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/xds"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// Sources of the builder: a folder of files, and one that tells of each change at once.
+const (
+	sourceFiles  = "files"
+	sourceDirect = "direct"
+)
+
+// sendTimeout is how long the server waits for a client that does not read.
+const sendTimeout = time.Minute
+
+// plane is the control plane: the stages of cmd/sonde-cp that a change goes through, joined as there.
+type plane struct {
+	w          *world
+	builder    *meshview.Builder
+	translator *generator.Translator
+	source     *source
+	xds        *xds.Server
+
+	ctx     context.Context //nolint:containedctx // the life of the control plane, which a schedule ends at will
+	stop    context.CancelFunc
+	stages  *errgroup.Group
+	streams sync.WaitGroup
+}
+
+func startPlane(ctx context.Context, w *world) *plane {
+	p := &plane{w: w, builder: meshview.NewBuilder(meshview.Options{Sources: []string{sourceFiles, sourceDirect}})}
+	p.translator = generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { w.wrong("resources left out: %v", err) }})
+	p.source = &source{Translator: p.translator, w: w, attached: map[string]int{}, busy: map[string]bool{}}
+	p.xds = xds.NewServer(xds.Options{SendTimeout: sendTimeout}, p.source, func(context.Context, string) error { return nil })
+	dir := store.NewDir(store.DirOptions{Path: w.folder, Builder: p.builder, Source: sourceFiles, Logger: slog.New(slog.NewTextHandler(details{w}, nil))})
+
+	p.ctx, p.stop = context.WithCancel(ctx)
+	p.stages, ctx = errgroup.WithContext(p.ctx)
+	p.stages.Go(func() error {
+		if err := withoutWatch(); err != nil {
+			return err
+		}
+		return dir.Run(ctx)
+	})
+	p.stages.Go(func() error { return p.builder.Run(ctx, p.apply) })
+	return p
+}
+
+// details are what the stages log.
+type details struct{ w *world }
+
+func (d details) Write(line []byte) (int, error) {
+	d.w.detail("%s", bytes.TrimSpace(line))
+	return len(line), nil
+}
+
+// apply is that of cmd/sonde-cp.
+func (p *plane) apply(c meshview.Change) {
+	desired, err := p.translator.Apply(c)
+	if err != nil {
+		p.w.wrong("resources left out: %v", err)
+	}
+	p.xds.Publish(desired)
+	p.w.detail("view %d: services %v endpoints %v proxies %v", c.After.Generation, c.Services, c.Endpoints, c.Proxies)
+}
+
+// open connects a client.
+func (p *plane) open(node string, sotw bool) *pipe {
+	stream := p.w.newPipe(p.ctx, node)
+	p.streams.Go(func() {
+		defer stream.cancel()
+		var err error
+		if sotw {
+			err = p.xds.StreamAggregatedResources(sotwEnd{pipe: stream})
+		} else {
+			err = p.xds.DeltaAggregatedResources(deltaEnd{pipe: stream})
+		}
+		p.w.detail("stream of %s ends: %v", node, err)
+	})
+	return stream
+}
+
+// kill ends the control plane and every stream. Nothing of it may be left.
+func (p *plane) kill() {
+	p.stop()
+	if err := p.stages.Wait(); err != nil {
+		p.w.wrong("the control plane ended: %v", err)
+	}
+	p.streams.Wait()
+	p.xds.Wait()
+	p.empty()
+}
+
+// empty looks for what is left of streams when there are none.
+func (p *plane) empty() {
+	for _, s := range p.xds.Status() {
+		p.w.wrong("a stream of %s is left", s.Node)
+	}
+	p.source.mu.Lock()
+	defer p.source.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(p.source.attached)) {
+		p.w.wrong("%s is attached %d times without a stream", id, p.source.attached[id])
+	}
+}
+
+// source is the Translator, and counts who is attached.
+type source struct {
+	*generator.Translator
+	w        *world
+	mu       sync.Mutex
+	attached map[mesh.ID]int
+	busy     map[mesh.ID]bool
+}
+
+var _ xds.Source = (*source)(nil)
+
+func (s *source) Attach(id mesh.ID) resource.Desired {
+	defer s.call(id, 1)()
+	return s.Translator.Attach(id)
+}
+
+func (s *source) Detach(id mesh.ID) {
+	defer s.call(id, -1)()
+	s.Translator.Detach(id)
+}
+
+// call begins a call, which the function that it returns ends.
+func (s *source) call(id mesh.ID, count int) func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy[id] {
+		s.w.wrong("%s is attached and detached at the same time", id)
+	}
+	s.busy[id] = true
+	if s.attached[id] += count; s.attached[id] == 0 {
+		delete(s.attached, id)
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.busy, id)
+	}
+}

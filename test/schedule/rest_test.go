@@ -1,0 +1,258 @@
+package schedule
+
+import (
+	"context"
+	"maps"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+const (
+	// calm is longer than a client may not read and then takes to be up to date.
+	calm = longestStall + soon
+	// soon is longer than a look at the folder and the answers of clients that do not dawdle.
+	soon = 30 * time.Second
+)
+
+func settle(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// mend brings back whatever is missing, and nobody refuses anything any more.
+func (w *world) mend(ctx context.Context) {
+	w.note("everything is mended")
+	for _, p := range w.halfOpen {
+		p.cancel()
+	}
+	w.halfOpen = nil
+	for _, c := range w.clients {
+		c.dawdles.Store(false)
+		c.pickish.Store(0)
+	}
+	w.mendFiles()
+	for _, c := range w.clients {
+		meshName, name := mesh.SplitID(c.node)
+		key := mesh.Key{Kind: mesh.KindDataplane, Mesh: meshName, Name: name}
+		if w.objects[key] == nil {
+			w.put(key, anyDataplane(w.random, meshName, name))
+		}
+	}
+	if w.plane == nil {
+		w.start(ctx)
+	}
+	settle(calm)
+	for _, c := range w.clients {
+		if !c.connected() {
+			c.connect(w.random.IntN(4) > 0)
+		}
+	}
+	settle(soon)
+	w.lastWord()
+	w.forgive()
+}
+
+// mendFiles writes what the broken ones should say, and brings back every Mesh: without it the objects in it are problems.
+func (w *world) mendFiles() {
+	for _, file := range w.spoilt() {
+		w.write(file)
+	}
+	for _, name := range w.meshes {
+		w.put((&mesh.Mesh{Name: name}).Key(), meshOf(name, anyMode(w.random)))
+	}
+}
+
+// lastWord is one more change after which nothing comes that could carry it along.
+func (w *world) lastWord() {
+	id := pick(w.random, w.nodes()...)
+	meshName, name := mesh.SplitID(id)
+	if w.random.IntN(2) == 0 {
+		w.observe(id, mesh.Observation{Draining: !w.observed[id].Draining})
+	} else {
+		w.put(mesh.Key{Kind: mesh.KindDataplane, Mesh: meshName, Name: name}, anyDataplane(w.random, meshName, name))
+	}
+	settle(soon)
+}
+
+// forgive has those clients connect again from which something is withheld that they once refused: a version is not sent
+// twice on one stream.
+func (w *world) forgive() {
+	refused := map[string]bool{}
+	for _, s := range w.plane.xds.Status() {
+		for _, t := range s.Types {
+			if len(t.NACKs) > 0 {
+				refused[s.Node] = true
+			}
+		}
+	}
+	for _, c := range w.clients {
+		if refused[c.node] && c.envoy.refused {
+			w.note("%s forgives", c.name)
+			c.disconnect()
+			c.connect(w.random.IntN(2) == 0)
+		}
+	}
+	if len(refused) > 0 {
+		settle(soon)
+	}
+}
+
+// rest compares every client with what the sources say, and with clients that are new; then all leave, and nothing of
+// them may be left.
+func (w *world) rest() {
+	w.note("at rest")
+	heard := map[*client]int64{}
+	for _, c := range w.clients {
+		heard[c] = c.heard.Load()
+	}
+	settle(soon)
+	for _, c := range w.clients {
+		if n := c.heard.Load() - heard[c]; n > 0 {
+			w.wrong("%s gets %d responses, and nothing changes", c.name, n)
+		}
+	}
+	fresh := w.fresh()
+	for _, c := range w.clients {
+		now, _ := w.plane.translator.Resources(c.node)
+		want, _ := fresh.Resources(c.node)
+		if diff := cmp.Diff(versions(want), versions(now)); diff != "" {
+			w.wrong("%s (-fresh control plane +Translator):\n%s", c.node, diff)
+		}
+		w.compare(c, "Translator", now)
+		w.compare(c, "fresh control plane", want)
+	}
+	for _, sotw := range []bool{false, true} {
+		w.newcomer(fresh, sotw)
+	}
+	w.forget()
+}
+
+// newcomer is one client more of some proxy, for a while.
+func (w *world) newcomer(fresh *generator.Translator, sotw bool) {
+	old := w.clients
+	c := w.add(pick(w.random, w.nodes()...), sotw)
+	c.pickish.Store(0)
+	c.dawdles.Store(false)
+	c.connect(false)
+	settle(time.Second)
+	desired, _ := fresh.Resources(c.node)
+	w.compare(c, "what a new client should have", desired)
+	c.disconnect()
+	w.clients = old
+}
+
+func (w *world) nodes() []mesh.ID {
+	var nodes []mesh.ID
+	seen := map[mesh.ID]bool{}
+	for _, c := range w.clients {
+		if !seen[c.node] {
+			seen[c.node] = true
+			nodes = append(nodes, c.node)
+		}
+	}
+	return nodes
+}
+
+// fresh translates what the sources say, in one step.
+func (w *world) fresh() *generator.Translator {
+	b := meshview.NewBuilder(meshview.Options{Sources: []string{sourceFiles, sourceDirect}})
+	documents, problems, err := store.Read(w.folder, nil)
+	if err != nil {
+		w.wrong("%v", err)
+	}
+	for _, p := range problems {
+		w.wrong("mended, and still: %v", p)
+	}
+	for _, d := range documents {
+		b.Set(sourceFiles, d.Object)
+	}
+	for _, k := range w.keys() {
+		if w.fileOf(k) == "" {
+			b.Set(sourceDirect, w.objects[k])
+		}
+	}
+	for id, o := range w.observed {
+		b.Observe(id, o)
+	}
+	b.Synced(sourceFiles)
+	b.Synced(sourceDirect)
+	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { w.wrong("resources left out: %v", err) }})
+	if c, ok := b.Build(); ok {
+		if _, err := t.Apply(c); err != nil {
+			w.wrong("resources left out: %v", err)
+		}
+	}
+	for _, node := range w.nodes() {
+		t.Attach(node) // what is asked for more than once is made once
+	}
+	return t
+}
+
+// versions of all that is desired, asked for or not.
+func versions(d resource.Desired) map[resource.Name]string {
+	all := map[resource.Name]string{}
+	for _, t := range resource.Types() {
+		for _, r := range d.Of(t) {
+			all[r.Key()] = r.Version
+		}
+	}
+	return all
+}
+
+// compare looks for what differs between a client and what it should have.
+func (w *world) compare(c *client, with string, want resource.Desired) {
+	if !c.connected() {
+		w.wrong("%s has no stream", c.name)
+		return
+	}
+	has, inUse := map[resource.Name]string{}, map[string]string{}
+	for n, t := range c.envoy.has {
+		has[n] = t.version
+	}
+	if diff := cmp.Diff(w.books.needed(want), has); diff != "" {
+		w.wrong("%s (-%s +client):\n%s", c.name, with, diff)
+	}
+	for name, l := range c.envoy.active {
+		inUse[name] = l.version
+	}
+	for n := range maps.Clone(has) {
+		if n.Type == resource.Listener && inUse[n.Name] != has[n] {
+			w.wrong("%s has listener %s not in use", c.name, n.Name)
+		}
+	}
+	if len(c.envoy.warming)+len(c.withheld) > 0 {
+		w.wrong("%s still warms %v", c.name, c.envoy.warming)
+	}
+}
+
+// forget looks for what the stages keep of proxies that have left: one that is attached would have what it had even
+// without its Dataplane.
+func (w *world) forget() {
+	w.note("all leave")
+	for _, c := range w.clients {
+		if c.connected() {
+			c.disconnect()
+		}
+	}
+	settle(soon)
+	w.plane.empty()
+	for _, k := range w.keys() {
+		if k.Kind == mesh.KindDataplane {
+			w.put(k, nil)
+		}
+	}
+	settle(soon)
+	for _, node := range w.nodes() {
+		if _, known := w.plane.translator.Resources(node); known {
+			w.wrong("the Translator keeps %s, which has neither stream nor Dataplane", node)
+		}
+	}
+}
