@@ -56,6 +56,10 @@ func (f *figures) add(k key, value float64) {
 
 func (f *figures) median(k key) float64 { return median(f.values[k]) }
 
+func (f *figures) quantile(k key, p float64) float64 {
+	return quantile(slices.Sorted(slices.Values(f.values[k])), p)
+}
+
 // median is 0 of none.
 func median(values []float64) float64 {
 	if len(values) == 0 {

@@ -12,6 +12,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -75,6 +76,9 @@ type roleOptions struct {
 func run(role string, o options, r roleOptions) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if o.duration < time.Second || o.rounds < 1 || o.changes < 1 || o.proxies < 2*endpointsPerService {
+		return errors.New("too few: rounds and changes from 1, proxies from 20, duration from 1s")
+	}
 	switch role {
 	case "":
 		return measure(ctx, o)

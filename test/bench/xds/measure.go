@@ -54,15 +54,24 @@ type plan struct {
 	subjects list
 }
 
-func plans(o options) []plan {
+// worlds are those that the issue names: few services, many, and many proxies.
+func worlds(o options) (few, many, crowded world) {
 	services := max(o.proxies/endpointsPerService, fewestServices) // each proxy has one inbound
-	few := world{Proxies: o.proxies, Services: services}
-	many := world{Proxies: o.proxies, Services: services * manyTimes}
+	few = world{Proxies: o.proxies, Services: services}
+	many = world{Proxies: o.proxies, Services: services * manyTimes}
+	crowded = world{Proxies: o.proxies * crowd, Services: services}
+	return few, many, crowded
+}
+
+func plans(o options) []plan {
+	few, many, crowded := worlds(o)
+	narrow := few
+	narrow.Narrow = true
 	all := []plan{
 		{few, list{rowChange, rowConnect, rowMemory, rowIdle, rowReturn, rowOdd}, allSubjects()},
 		{many, list{rowMany, rowMemory, rowSteady}, allSubjects()},
-		{world{Proxies: o.proxies, Services: services, Narrow: true}, list{rowNarrow, rowJoin}, list{subjectBuilder, subjectSonde}},
-		{world{Proxies: o.proxies * crowd, Services: services}, list{rowConnect}, allSubjects()},
+		{narrow, list{rowNarrow, rowJoin}, list{subjectBuilder, subjectSonde}},
+		{crowded, list{rowConnect}, allSubjects()},
 	}
 	var wanted []plan
 	for _, p := range all {
@@ -105,7 +114,7 @@ func measure(ctx context.Context, o options) (err error) {
 	if err := b.rounds(ctx); err != nil {
 		return err
 	}
-	return report(b.figures)
+	return report(o, b.figures)
 }
 
 // rounds measures each subject once per round, in another order each time.

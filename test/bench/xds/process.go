@@ -212,7 +212,7 @@ func (p *process) restingRSS(ctx context.Context) (float64, error) {
 		}
 	}
 	last, stays := 0.0, 0
-	for began := time.Now(); stays < 10 && time.Since(began) < settleAtMost; {
+	for began := time.Now(); stays < 6 && time.Since(began) < settleAtMost; {
 		now, err := p.rss()
 		if err != nil {
 			return 0, err

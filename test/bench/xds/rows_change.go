@@ -11,7 +11,7 @@ import (
 const warmUp = 3
 
 // narrowTimes as many changes are made where few proxies see them.
-const narrowTimes = 10
+const narrowTimes = 5
 
 // expected turns a service in the books, and says what its proxies are about to get.
 func (s *session) expected(service int) order {
@@ -56,7 +56,7 @@ func (s *session) changes(ctx context.Context, row string) error {
 			return err
 		}
 	}
-	return s.series(ctx, row, "", s.o.changes, func(i int) int { return i % s.world.Services })
+	return s.series(ctx, row, "", s.count(), func(i int) int { return i % s.world.Services })
 }
 
 // narrow is row c: a service that few see, and one that all see.
@@ -66,15 +66,11 @@ func (s *session) narrow(ctx context.Context, row string) error {
 			return err
 		}
 	}
-	// The fewer proxies, the less a change costs, and the more of them are needed to see it. The folder takes its time.
-	times := narrowTimes
-	if s.subject == subjectSonde {
-		times = 2
-	}
-	if err := s.series(ctx, row, "", times*s.o.changes, func(int) int { return s.world.narrow() }); err != nil {
+	// The fewer proxies, the less a change costs, and the more of them are needed to see it.
+	if err := s.series(ctx, row, "", narrowTimes*s.count(), func(int) int { return s.world.narrow() }); err != nil {
 		return err
 	}
-	return s.series(ctx, row, figureAll, s.o.changes, func(i int) int { return i % s.world.Services })
+	return s.series(ctx, row, figureAll, s.count(), func(i int) int { return i % s.world.Services })
 }
 
 // series makes so many changes one after the other, and notes what they took and cost, under names with that ending.

@@ -75,11 +75,11 @@ func (s *session) reconnect(ctx context.Context, row string) error {
 // odd is row i: two streams more, of which one reads slowly and one never answers.
 func (s *session) odd(ctx context.Context, row string) error {
 	service := func(i int) int { return i % s.world.Services }
-	if err := s.series(ctx, row, "", s.o.changes, service); err != nil {
+	if err := s.series(ctx, row, "", s.count(), service); err != nil {
 		return err
 	}
 	if err := s.clients.order(order{Do: doOdd, Address: s.server.address}, nil); err != nil {
 		return err
 	}
-	return s.series(ctx, row, figureWith, s.o.changes, service)
+	return s.series(ctx, row, figureWith, s.count(), service)
 }

@@ -115,7 +115,7 @@ func (s *session) profiled(row string, measure func() error) error {
 
 // connect is rows e and f: all proxies connect at once, and what they cost when they are served.
 func (s *session) connect(ctx context.Context) error {
-	empty, err := s.server.restingRSS(ctx)
+	empty, err := s.memoryOf(ctx)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (s *session) connect(ctx context.Context) error {
 	if !s.rows.has(rowMemory) {
 		return nil
 	}
-	full, err := s.server.restingRSS(ctx)
+	full, err := s.memoryOf(ctx)
 	if err != nil {
 		return err
 	}
@@ -167,6 +167,22 @@ func (s *session) connect(ctx context.Context) error {
 		return s.server.ask("heap %s", filepath.Join(s.o.profiles, fmt.Sprintf("heap-%s-%d-%d.pprof", s.subject, s.world.Proxies, s.world.Services)))
 	}
 	return nil
+}
+
+// memoryOf waits until the server's memory stays, if its row is wanted.
+func (s *session) memoryOf(ctx context.Context) (float64, error) {
+	if !s.rows.has(rowMemory) {
+		return 0, nil
+	}
+	return s.server.restingRSS(ctx)
+}
+
+// count is how many changes a measurement has. The folder takes its time for each.
+func (s *session) count() int {
+	if s.subject == subjectSonde {
+		return max(1, s.o.changes/2)
+	}
+	return s.o.changes
 }
 
 // check makes sure that the proxies have what the world says: a subject that sends less would win.

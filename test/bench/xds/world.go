@@ -49,12 +49,19 @@ func workload(proxy int) string { return fmt.Sprintf("workload-%04d", proxy%100)
 // owners are the Dataplanes that have inbounds: the first ones.
 func (w world) owners() int { return min(w.Proxies, maxOwners) }
 
-// owner is the Dataplane with the first endpoint of a service, the one that changes.
+// turning is the endpoint of a service that changes, among all of the world. They are spread over all Dataplanes: a file
+// that changes again and again is not read before it has settled.
+func (w world) turning(service int) int {
+	first := service * endpointsPerService
+	return first + first/w.owners()%endpointsPerService
+}
+
+// owner is the Dataplane with the endpoint that changes.
 func (w world) owner(service int) int {
 	if service == w.narrow() {
 		return 0
 	}
-	return service * endpointsPerService % w.owners()
+	return w.turning(service) % w.owners()
 }
 
 // viewers are the proxies that see the service, from the first up to, not including, the last.
@@ -97,7 +104,7 @@ func (w world) dataplane(i int, now forms) *mesh.Dataplane {
 	if owners := w.owners(); i < owners {
 		for e := i; e < w.Services*endpointsPerService; e += owners {
 			service := e / endpointsPerService
-			net.Inbound = append(net.Inbound, w.inbound(portInbound+e/owners, service, e%endpointsPerService == 0 && now[service]))
+			net.Inbound = append(net.Inbound, w.inbound(portInbound+e/owners, service, e == w.turning(service) && now[service]))
 		}
 	}
 	if w.Narrow && i < endpointsPerService {
