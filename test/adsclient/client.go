@@ -5,6 +5,7 @@ package adsclient
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -38,6 +39,11 @@ type Options struct {
 	Observer Observer
 	// Received counts the bytes read, as they are on the wire. Default none.
 	Received *atomic.Int64
+	// Inspect sees each resource of a response before any is applied. A refusal, if not "", is the reason of a NACK, and
+	// nothing of the response is applied; an error ends the stream. The bytes are good during the call alone. Default none.
+	Inspect func(t resource.Type, name, version, body []byte) (refusal string, err error)
+	// Dial connects to Address. Default: TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Silent clients answer nothing.
 	Silent bool
 	// BytesPerSecond that are read once TLS is set up. 0 reads all at once.
@@ -52,17 +58,16 @@ const readBuffer = 128 << 10
 // that they refer to, as Envoy does, and answers each response at once. It returns why the stream ended, never nil; when
 // ctx ended, that is ctx's error.
 func Run(ctx context.Context, o Options) error {
-	var dialer net.Dialer
-	raw, err := dialer.DialContext(ctx, "tcp", o.Address)
+	if o.Dial == nil {
+		o.Dial = Dial
+	}
+	raw, err := o.Dial(ctx, o.Address)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = raw.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
-	if err := raw.(*net.TCPConn).SetReadBuffer(readBuffer); err != nil {
-		return err
-	}
 	m := &metered{Conn: raw, received: o.Received}
 	secure := tls.Client(m, o.TLS)
 	if err := secure.HandshakeContext(ctx); err != nil {
@@ -81,6 +86,19 @@ func Run(ctx context.Context, o Options) error {
 		return ctx.Err()
 	}
 	return err
+}
+
+// Dial is how a client connects that is not told otherwise.
+func Dial(ctx context.Context, address string) (net.Conn, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.(*net.TCPConn).SetReadBuffer(readBuffer); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
 }
 
 type client struct {
@@ -141,6 +159,16 @@ func (c *client) take(message []byte) error {
 	if kind < 0 {
 		return fmt.Errorf("response of type %q, for which nobody asked", r.kind)
 	}
+	if c.o.Inspect != nil {
+		refusal, err := c.inspect(&r, resource.Types()[kind])
+		if err != nil {
+			return err
+		}
+		if refusal != "" && !c.o.Silent {
+			c.link.send(&request{kind: string(r.kind), nonce: r.nonce, refusal: refusal})
+			return nil
+		}
+	}
 	s := c.o.State
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,6 +198,18 @@ func (c *client) take(message []byte) error {
 		})
 	}
 	return nil
+}
+
+// inspect returns the first refusal, though each resource is seen.
+func (c *client) inspect(r *response, t resource.Type) (first string, err error) {
+	err = r.each(func(name, version, body []byte) error {
+		refusal, err := c.o.Inspect(t, name, version, body)
+		if first == "" {
+			first = refusal
+		}
+		return err
+	}, func([]byte) error { return nil })
+	return first, err
 }
 
 // metered is a connection whose reading is counted, and slow if need be.

@@ -4,10 +4,11 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Fields of DeltaDiscoveryRequest, of Node within it, and of a map's entry.
+// Fields of DeltaDiscoveryRequest, of Node and Status within it, and of a map's entry.
 const (
 	requestNode        = 1
 	requestType        = 2
@@ -15,7 +16,10 @@ const (
 	requestUnsubscribe = 4
 	requestVersions    = 5
 	requestNonce       = 6
+	requestDetail      = 7
 	nodeID             = 1
+	statusCode         = 1
+	statusMessage      = 2
 	entryKey           = 1
 	entryValue         = 2
 )
@@ -38,6 +42,7 @@ type request struct {
 	subscribe, unsubscribe []string
 	versions               map[string]string
 	nonce                  []byte
+	refusal                string
 }
 
 func (r *request) encode(b []byte) []byte {
@@ -63,6 +68,11 @@ func (r *request) encode(b []byte) []byte {
 	}
 	if len(r.nonce) > 0 {
 		b = protowire.AppendBytes(protowire.AppendTag(b, requestNonce, protowire.BytesType), r.nonce)
+	}
+	if r.refusal != "" {
+		detail := protowire.AppendVarint(protowire.AppendTag(nil, statusCode, protowire.VarintType), uint64(codes.InvalidArgument))
+		detail = protowire.AppendString(protowire.AppendTag(detail, statusMessage, protowire.BytesType), r.refusal)
+		b = protowire.AppendBytes(protowire.AppendTag(b, requestDetail, protowire.BytesType), detail)
 	}
 	return b
 }

@@ -85,6 +85,27 @@ func (s *State) Count() map[resource.Type]int {
 	return counts
 }
 
+// Lacking returns the names that clusters and listeners refer to and that the proxy does not have: not answered yet, or
+// answered with the word that there is none.
+func (s *State) Lacking() map[resource.Type][]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lacking := map[resource.Type][]string{}
+	for i, t := range resource.Types() {
+		var list []uint32
+		for name, h := range s.kinds[i].has {
+			if h.version <= absent {
+				list = append(list, name)
+			}
+		}
+		if len(list) > 0 {
+			lacking[t] = s.catalog.text(list)
+			slices.Sort(lacking[t])
+		}
+	}
+	return lacking
+}
+
 // versions needs mu.
 func (s *State) versions(kind int) map[string]string {
 	s.catalog.mu.RLock()
