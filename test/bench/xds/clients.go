@@ -9,7 +9,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -77,7 +79,7 @@ type fleet struct {
 	resources atomic.Int64
 	refused   atomic.Int64
 	lost      atomic.Int64
-	lastLoss  atomic.Pointer[string]
+	reasons   reasons
 
 	proxies []*proxy // those that connect
 	cancel  context.CancelFunc
@@ -161,17 +163,15 @@ type stats struct {
 	Bytes, Responses, Resources int64
 	// Refused connections were tried again; Lost ones had been good.
 	Refused, Lost int64
-	LastLoss      string
-	Has           map[resource.Type]int
+	// Reasons of both.
+	Reasons map[string]int
+	Has     map[resource.Type]int
 }
 
 func (f *fleet) stats() stats {
 	s := stats{
 		Bytes: f.received.Load(), Responses: f.responses.Load(), Resources: f.resources.Load(),
-		Refused: f.refused.Load(), Lost: f.lost.Load(), Has: map[resource.Type]int{},
-	}
-	if text := f.lastLoss.Load(); text != nil {
-		s.LastLoss = *text
+		Refused: f.refused.Load(), Lost: f.lost.Load(), Reasons: f.reasons.all(), Has: map[resource.Type]int{},
 	}
 	for _, p := range f.proxies {
 		for t, n := range p.state.Count() {
@@ -179,6 +179,29 @@ func (f *fleet) stats() stats {
 		}
 	}
 	return s
+}
+
+// reasons count errors, without the addresses in them.
+type reasons struct {
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+var endpointText = regexp.MustCompile(`[0-9.]+:[0-9]+`)
+
+func (r *reasons) add(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.counts == nil {
+		r.counts = map[string]int{}
+	}
+	r.counts[endpointText.ReplaceAllString(text, "*")]++
+}
+
+func (r *reasons) all() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.counts)
 }
 
 func (f *fleet) newProxy(i int) (*proxy, error) {
@@ -249,12 +272,12 @@ func (p *proxy) live(ctx context.Context, o adsclient.Options) {
 		if ctx.Err() != nil {
 			return
 		}
-		text := err.Error()
-		p.fleet.lastLoss.Store(&text)
 		if p.linked {
 			p.fleet.lost.Add(1)
+			p.fleet.reasons.add("lost: " + err.Error())
 		} else {
 			p.fleet.refused.Add(1)
+			p.fleet.reasons.add("refused: " + err.Error())
 		}
 		timer := time.NewTimer(retry)
 		select {
@@ -333,8 +356,8 @@ func (m *meeting) wait(f *fleet) (landing, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		s := f.stats()
-		return landing{}, fmt.Errorf("%d of %d proxies within %s; refused %d, lost %d: %s",
-			len(m.times), m.expects, waitAtMost, s.Refused, s.Lost, s.LastLoss)
+		return landing{}, fmt.Errorf("%d of %d proxies within %s; %v",
+			len(m.times), m.expects, waitAtMost, s.Reasons)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

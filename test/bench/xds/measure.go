@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sonde-mesh/sonde/test/bench/controlplane"
 )
 
 // Subjects.
@@ -107,7 +109,7 @@ func measure(ctx context.Context, o options) (err error) {
 		return err
 	}
 	if o.subjects.has(subjectSonde) {
-		if b.program, err = build(ctx); err != nil {
+		if b.program, err = controlplane.Build(ctx); err != nil {
 			return err
 		}
 	}

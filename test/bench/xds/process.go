@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sonde-mesh/sonde/test/bench/controlplane"
 )
 
 // process is one that is measured, or the clients.
@@ -184,20 +186,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// rss is the anonymous memory in bytes: what is not a file's.
-func (p *process) rss() (float64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "RssAnon:" {
-			kib, err := strconv.ParseFloat(fields[1], 64)
-			return kib * 1024, err
-		}
-	}
-	return 0, errors.New("the kernel says no RssAnon")
-}
+func (p *process) rss() (float64, error) { return controlplane.Memory(p.cmd.Process.Pid) }
 
 // settleAtMost is for a program that gives memory back when it wants to.
 const settleAtMost = 15 * time.Second

@@ -46,7 +46,7 @@ func (s *session) losses() string {
 	if err := s.clients.order(order{Do: doStats}, &now); err != nil {
 		return err.Error()
 	}
-	return fmt.Sprintf("lost %d, refused %d: %s; assignments %d", now.Lost, now.Refused, now.LastLoss, now.Has[resource.Endpoint])
+	return fmt.Sprintf("%v; assignments %d", now.Reasons, now.Has[resource.Endpoint])
 }
 
 // changes are rows a and b: one endpoint change at a time.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 
@@ -142,6 +143,9 @@ func (s *session) connect(ctx context.Context) error {
 	var now stats
 	if err := s.clients.order(order{Do: doStats}, &now); err != nil {
 		return err
+	}
+	for reason, n := range now.Reasons {
+		fmt.Fprintf(os.Stderr, "%s, %s: %d × %s\n", s.world, s.subject, n, reason)
 	}
 	if err := s.check(now); err != nil {
 		return err

@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"time"
 
 	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/test/bench/controlplane"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -20,22 +20,6 @@ type folder struct {
 	path, aside string
 	world       world
 	forms       forms
-}
-
-// build builds the control plane as the Makefile does.
-func build(ctx context.Context) (string, error) {
-	root, err := harness.Root()
-	if err != nil {
-		return "", err
-	}
-	program := filepath.Join(root, "bin", "sonde-cp")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program, "./cmd/sonde-cp")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build sonde-cp: %w\n%s", err, out)
-	}
-	return program, nil
 }
 
 func newFolder(w world, within string) (*folder, error) {
@@ -80,12 +64,8 @@ func (s *session) startSonde(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	authority, err := loadMemory(s.stateFolder())
-	if err != nil {
-		return err
-	}
 	state := filepath.Join(within, "state")
-	if err := errors.Join(os.Mkdir(state, 0o700), authority.save(state)); err != nil {
+	if err := controlplane.CopyState(s.stateFolder(), state); err != nil {
 		return err
 	}
 	p := &process{cmd: exec.CommandContext(ctx, s.program, "--store=dir:"+f.path, "--state-dir="+state, "--bind-address=127.0.0.1",
@@ -108,27 +88,10 @@ func (s *session) startSonde(ctx context.Context) (err error) {
 			return err
 		}
 		p.address = at.Agents
-		return ready(ctx, at.Health)
+		return controlplane.Ready(ctx, at.Health)
 	})
 	if err != nil {
 		return errors.Join(err, p.stop())
 	}
 	return nil
-}
-
-// ready says whether the control plane has read its store.
-func ready(ctx context.Context, address string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", nil)
-	if err != nil {
-		return err
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answers %s", request.URL, response.Status)
-	}
-	return errors.Join(err, response.Body.Close())
 }
