@@ -22,6 +22,10 @@ type ConnLimits struct {
 	Handshakes int
 	// HandshakeTimeout is for TLS and the first bytes of HTTP/2. Default 5s.
 	HandshakeTimeout time.Duration
+	// Waiting connections may wait for one of these handshakes, as all do at once after a restart. Default 8192.
+	Waiting int
+	// WaitTimeout is how long each of them may wait. Default 20s.
+	WaitTimeout time.Duration
 	// Unauthenticated connections that may be open at once: agents that join. Default 256.
 	Unauthenticated int
 	// UnauthenticatedLife is how long each of them may last. Default 30s.
@@ -44,6 +48,8 @@ const (
 func (a *Authority) ServerOptions(l ConnLimits) []grpc.ServerOption {
 	l.Handshakes = cmp.Or(l.Handshakes, 1024)
 	l.HandshakeTimeout = cmp.Or(l.HandshakeTimeout, 5*time.Second)
+	l.Waiting = cmp.Or(l.Waiting, 8192)
+	l.WaitTimeout = cmp.Or(l.WaitTimeout, 20*time.Second)
 	l.Unauthenticated = cmp.Or(l.Unauthenticated, 256)
 	l.UnauthenticatedLife = cmp.Or(l.UnauthenticatedLife, 30*time.Second)
 	l.UnauthenticatedBytes = cmp.Or(l.UnauthenticatedBytes, 256<<10)
@@ -52,9 +58,10 @@ func (a *Authority) ServerOptions(l ConnLimits) []grpc.ServerOption {
 		authority:            a,
 		limits:               l,
 		handshakes:           make(chan struct{}, l.Handshakes),
+		waiting:              make(chan struct{}, l.Waiting),
 		unauthenticated:      make(chan struct{}, l.Unauthenticated),
 	}
-	return []grpc.ServerOption{grpc.Creds(c), grpc.ConnectionTimeout(l.HandshakeTimeout)}
+	return []grpc.ServerOption{grpc.Creds(c), grpc.ConnectionTimeout(l.WaitTimeout + l.HandshakeTimeout)}
 }
 
 // serverCredentials are those of TLS, and a guard on each connection.
@@ -62,20 +69,42 @@ type serverCredentials struct {
 	credentials.TransportCredentials
 	authority *Authority
 	limits    ConnLimits
-	// A place in each is a connection; nobody waits for one.
-	handshakes, unauthenticated chan struct{}
+	// A place in each is a connection.
+	handshakes, waiting, unauthenticated chan struct{}
 }
 
 var errTooMany = errors.New("too many connections without a client certificate")
 
+// enter waits for a place among the handshakes, in the order of arrival.
+func (c *serverCredentials) enter() bool {
+	if take(c.handshakes) {
+		return true
+	}
+	if !take(c.waiting) {
+		return false
+	}
+	defer func() { <-c.waiting }()
+	timer := time.NewTimer(c.limits.WaitTimeout)
+	defer timer.Stop()
+	select {
+	case c.handshakes <- struct{}{}:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
 // ServerHandshake implements credentials.TransportCredentials.
 func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	closed := c.authority.metrics.closed
-	if !take(c.handshakes) {
+	if !c.enter() {
 		closed.WithLabelValues(closedLimit).Inc()
 		return nil, nil, errTooMany
 	}
 	defer func() { <-c.handshakes }()
+	if err := raw.SetDeadline(time.Now().Add(c.limits.HandshakeTimeout)); err != nil { // gRPC ends it
+		return nil, nil, err
+	}
 	c.authority.metrics.unauthenticated.Inc()
 	defer c.authority.metrics.unauthenticated.Dec()
 	g := &guardedConn{Conn: raw}

@@ -255,17 +255,20 @@ func (s *served) dialRaw() error {
 }
 
 func TestHandshakesAreLimited(t *testing.T) {
-	s := serve(t, ConnLimits{Handshakes: 1, HandshakeTimeout: 500 * time.Millisecond})
-	silent, err := net.Dial("tcp", s.address)
-	if err != nil {
-		t.Fatal(err)
+	s := serve(t, ConnLimits{Handshakes: 1, HandshakeTimeout: 500 * time.Millisecond, Waiting: 1})
+	var silent net.Conn
+	for range 2 {
+		var err error
+		if silent, err = net.Dial("tcp", s.address); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = silent.Close() }()
 	}
-	defer func() { _ = silent.Close() }()
-	// While one says nothing there is no place for another.
+	// While one says nothing and one waits there is no place for another.
 	deadline := time.Now().Add(patience)
 	for s.closed(closedLimit) == 0 {
 		if time.Now().After(deadline) {
-			t.Fatal("a second handshake is never refused")
+			t.Fatal("a third handshake is never refused")
 		}
 		_ = s.dialRaw()
 	}
@@ -277,6 +280,34 @@ func TestHandshakesAreLimited(t *testing.T) {
 	}
 	s.watch(s.tls(), grpc.WaitForReady(true))
 	s.caller()
+}
+
+// TestHandshakesWait has more proxies connect than may shake hands at once: each is served in its turn.
+func TestHandshakesWait(t *testing.T) {
+	s := serve(t, ConnLimits{Handshakes: 1})
+	const proxies = 20
+	for range proxies {
+		s.watch(s.tls())
+	}
+	for range proxies {
+		s.caller()
+	}
+	if n := s.closed(closedLimit); n != 0 {
+		t.Errorf("%v connections were refused", n)
+	}
+}
+
+// TestWaitingForAHandshakeEnds has a silent client keep the only place.
+func TestWaitingForAHandshakeEnds(t *testing.T) {
+	s := serve(t, ConnLimits{Handshakes: 1, HandshakeTimeout: time.Minute, WaitTimeout: 50 * time.Millisecond})
+	for range 2 {
+		silent, err := net.Dial("tcp", s.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = silent.Close() }()
+	}
+	s.counts(closedLimit, 1)
 }
 
 func TestClientCertificatesAreVerifiedInTheHandshake(t *testing.T) {

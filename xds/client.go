@@ -75,6 +75,9 @@ func (c *client) want(d resource.Desired) {
 	}
 	before := c.desired
 	c.desired = d
+	if !slices.ContainsFunc(c.topics[:], func(t *topic) bool { return t.begun }) {
+		return // nothing was asked for
+	}
 	for _, delta := range []*resource.Delta{
 		resource.Diff(before.Shared, d.Shared), resource.Diff(before.Own, d.Own),
 	} {
@@ -169,8 +172,8 @@ func (c *client) remove(topics ...*topic) *reply {
 			}
 			continue
 		}
-		for name, g := range t.gaps {
-			if t.step(g, c.get(t, name)).gone && len(t.inFlight) == 0 {
+		for _, g := range t.gaps {
+			if t.step(g).gone && len(t.inFlight) == 0 {
 				t.owed = true
 				return c.reply(t, answers)
 			}
@@ -201,6 +204,7 @@ func (c *client) reply(t *topic, of scope) *reply {
 		empty = empty || !c.sayable(r)
 		r.full = c.fullOf(r)
 	}
+	r.had = make([]gap, 0, len(r.puts)+len(r.gone))
 	for _, p := range r.puts {
 		c.told(r, p.Name, p)
 	}
@@ -235,8 +239,9 @@ func (c *client) collect(r *reply, of scope) {
 	t := r.topic
 	early := c.early(t)
 	var alone *resource.Resource
+	r.puts = make([]*resource.Resource, 0, len(t.gaps))
 	for name, g := range t.gaps {
-		switch s := t.stepOrHeld(g, c.get(t, name), early[name]); {
+		switch s := t.stepOrHeld(g, early[name]); {
 		case s.put != nil && g.alone:
 			if alone == nil || name < alone.Name {
 				alone = s.put
@@ -258,5 +263,5 @@ func (c *client) collect(r *reply, of scope) {
 func (c *client) told(r *reply, name string, sent *resource.Resource) {
 	had := r.topic.gaps[name]
 	r.had = append(r.had, had)
-	r.topic.note(name, gapOf(sent), c.get(r.topic, name))
+	r.topic.note(name, gapOf(sent), had.now)
 }

@@ -47,7 +47,10 @@ func hasLegacyWildcard(t resource.Type) bool { return t == resource.Cluster || t
 // subscribe adds names. versions is what the client had when it connected. A name that it had subscribed to already is
 // answered again.
 func (c *client) subscribe(t *topic, list []string, versions map[string]string) {
-	var added []string
+	added := make([]string, 0, len(list))
+	if len(list) > 1 && len(versions) == 0 {
+		t.expect(len(list))
+	}
 	for _, name := range list {
 		if name == wildcard {
 			continue
@@ -78,7 +81,11 @@ func (c *client) subscribeAll(t *topic, versions map[string]string) {
 			t.note(name, gapOfVersion(v), c.get(t, name))
 		}
 	}
-	for _, r := range c.all(t) {
+	all := c.all(t)
+	if len(versions) == 0 {
+		t.expect(len(all))
+	}
+	for _, r := range all {
 		_, has := versions[r.Name]
 		switch {
 		case t.wildcard:

@@ -57,8 +57,8 @@ func holds(list, some []string) bool {
 }
 
 // stepOrHeld is step; of an assignment that is early it is at most what the client has.
-func (t *topic) stepOrHeld(g gap, now *resource.Resource, early bool) step {
-	s := t.step(g, now)
+func (t *topic) stepOrHeld(g gap, early bool) step {
+	s := t.step(g)
 	switch {
 	case !early || s.put == nil || g.last == nil || t.refuses(g.last):
 		return s // where nothing that the client has could take its place, it comes all the same

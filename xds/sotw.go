@@ -106,8 +106,8 @@ func (c *client) fullOf(r *reply) []*resource.Resource {
 	for _, now := range c.subscribed(r.topic) {
 		keep(now.Name, now)
 	}
-	for name := range r.topic.gaps {
-		if c.get(r.topic, name) == nil {
+	for name, g := range r.topic.gaps {
+		if g.now == nil {
 			keep(name, nil)
 		}
 	}

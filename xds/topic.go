@@ -38,6 +38,7 @@ const keepRefused = 4
 type gap struct {
 	version string             // what the client has; empty: nothing
 	last    *resource.Resource // of that version; nil if it was only named by initial_resource_versions
+	now     *resource.Resource // what it should have, nil for nothing
 	asked   bool               // the client must get an answer, even if nothing differs
 	unsure  bool               // a reply that it refused held the name: it may have something else by now
 	alone   bool               // send it in a reply of its own, to learn whether it is the refused one
@@ -85,10 +86,18 @@ func (t *topic) note(name string, g gap, now *resource.Resource) {
 		if t.gaps == nil {
 			t.gaps = map[string]gap{}
 		}
+		g.now = now
 		t.gaps[name] = g
 		return
 	}
 	t.forget(name)
+}
+
+// expect makes room for gaps, where there are none.
+func (t *topic) expect(n int) {
+	if t.gaps == nil && n > 0 {
+		t.gaps = make(map[string]gap, n)
+	}
 }
 
 // forget drops the gap of name. A map does not shrink, so the empty one goes.
@@ -112,7 +121,7 @@ func (t *topic) refuses(r *resource.Resource) bool {
 func (c *client) lastGoodInUse(t *topic) bool {
 	for name := range t.refused {
 		g, ok := t.gaps[name]
-		if now := c.get(t, name); ok && g.version != "" && now != nil && t.refuses(now) {
+		if ok && g.version != "" && g.now != nil && t.refuses(g.now) {
 			return true
 		}
 	}
@@ -126,13 +135,13 @@ type step struct {
 	unknown bool // the client asks for what does not exist
 }
 
-func (t *topic) step(g gap, now *resource.Resource) step {
+func (t *topic) step(g gap) step {
 	switch {
-	case now != nil && !t.refuses(now):
-		return step{put: now}
-	case now != nil && g.asked && g.last != nil && !t.refuses(g.last):
+	case g.now != nil && !t.refuses(g.now):
+		return step{put: g.now}
+	case g.now != nil && g.asked && g.last != nil && !t.refuses(g.last):
 		return step{put: g.last}
-	case now != nil:
+	case g.now != nil:
 		return step{unknown: g.asked}
 	case g.version != "" || g.unsure:
 		return step{gone: true}

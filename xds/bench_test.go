@@ -1,0 +1,95 @@
+package xds
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// services are the resources of n services, as many proxies share them.
+func services(n int) (set *resource.Set, names []string) {
+	var all []*resource.Resource
+	for i := range n {
+		name := fmt.Sprintf("service-%04d", i)
+		names = append(names, name)
+		for _, t := range resource.Types() {
+			all = append(all, res(t, name+"@1"))
+		}
+	}
+	return resource.NewSet(all...), names
+}
+
+// syncAll has a new client get everything, and returns it with how many resources that were.
+func syncAll(b *testing.B, d resource.Desired, names []string) (c *client, resources int) {
+	b.Helper()
+	c = newClient(false)
+	c.want(d)
+	take := func(r *discoveryv3.DeltaDiscoveryRequest) {
+		if _, err := c.receiveDelta(r); err != nil {
+			b.Fatal(err)
+		}
+		for m := c.next(); m != nil; m = c.next() {
+			resources += len(m.puts)
+		}
+	}
+	for _, t := range resource.Types() {
+		first := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(t)}
+		if !hasLegacyWildcard(t) {
+			first.ResourceNamesSubscribe = names
+		}
+		take(first)
+		take(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(t), ResponseNonce: c.topic(t).lastNonce})
+	}
+	return c, resources
+}
+
+// BenchmarkSync is what the protocol costs for a proxy that connects with nothing.
+func BenchmarkSync(b *testing.B) {
+	for _, n := range []int{100, 1000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			set, names := services(n)
+			for b.Loop() {
+				if _, got := syncAll(b, resource.Desired{Shared: set}, names); got != 4*n {
+					b.Fatalf("%d resources, want %d", got, 4*n)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkChange is what the protocol costs per proxy for one endpoint that changes.
+func BenchmarkChange(b *testing.B) {
+	for _, n := range []int{100, 1000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			set, names := services(n)
+			c, _ := syncAll(b, resource.Desired{Shared: set}, names)
+			sets := []*resource.Set{set} // each made from the one before it, but for the first
+			for i := range 500 {
+				set = set.With([]*resource.Resource{res(resource.Endpoint, fmt.Sprintf("service-0050@%d", i+2))}, nil)
+				sets = append(sets, set)
+			}
+			for i := 1; b.Loop(); i++ {
+				c.want(resource.Desired{Shared: sets[i%len(sets)]})
+				r := c.next()
+				if r == nil || len(r.puts) != 1 {
+					b.Fatalf("%v instead of one resource", r)
+				}
+				f, err := r.delta()
+				if err != nil {
+					b.Fatal(err)
+				}
+				if i == 1 && proto.Unmarshal(f.bytes.Materialize(), &discoveryv3.DeltaDiscoveryResponse{}) != nil {
+					b.Fatal("not a response")
+				}
+				if _, err := c.receiveDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(resource.Endpoint), ResponseNonce: r.nonce}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
