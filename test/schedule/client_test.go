@@ -111,13 +111,13 @@ func (c *client) session(p *pipe, done chan<- struct{}) {
 
 // linger waits as long as this client takes for a response.
 func (c *client) linger(p *pipe) bool {
-	var d time.Duration
-	switch {
-	case !c.dawdles.Load():
-	case c.random.IntN(2) == 0:
-		d = time.Duration(c.random.Int64N(int64(c.slow)))
-	default:
-		d = time.Until(time.Unix(0, c.stalled.Load()))
+	// Never at once: what comes at the same instant of a bubble has no order, and a seed would not be one schedule.
+	d := 1 + time.Duration(c.random.Int64N(int64(time.Millisecond)))
+	if c.dawdles.Load() {
+		if c.random.IntN(2) == 0 {
+			d += time.Duration(c.random.Int64N(int64(c.slow)))
+		}
+		d = max(d, time.Until(time.Unix(0, c.stalled.Load())))
 	}
 	select {
 	case <-p.ctx.Done():

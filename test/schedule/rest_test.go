@@ -18,7 +18,8 @@ import (
 const (
 	// calm is longer than a client may not read and then takes to be up to date.
 	calm = longestStall + soon
-	// soon is longer than a look at the folder and the answers of clients that do not dawdle.
+	// soon is longer than a look at the folder, or a cluster that warms in vain, and then the answers of clients that do
+	// not dawdle.
 	soon = 30 * time.Second
 )
 

@@ -7,10 +7,14 @@
 package schedule
 
 import (
+	"context"
 	"flag"
 	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
+	"runtime/pprof"
+	"strconv"
 	"testing"
 	"testing/synctest"
 
@@ -23,7 +27,11 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	debug.SetGCPercent(2000) // there is little memory in use, and much that goes
+	debug.SetGCPercent(1000) // there is little memory in use, and much that goes
+	// A panic in a goroutine of a stage ends the process: the labels in its trace say the seed.
+	if err := os.Setenv("GODEBUG", os.Getenv("GODEBUG")+",tracebacklabels=1"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -76,8 +84,10 @@ func play(t *testing.T, seed uint64) {
 			panic(stuck)
 		}
 	}()
-	synctest.Test(t, func(t *testing.T) {
-		w = newWorld(t, seed, folder, *oneSeed >= 0)
-		w.play(t.Context())
+	pprof.Do(t.Context(), pprof.Labels("seed", strconv.FormatUint(seed, 10)), func(context.Context) {
+		synctest.Test(t, func(t *testing.T) {
+			w = newWorld(t, seed, folder, *oneSeed >= 0)
+			w.play(t.Context())
+		})
 	})
 }

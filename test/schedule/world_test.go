@@ -103,8 +103,8 @@ func (w *world) play(ctx context.Context) {
 	for range 2 + w.random.IntN(3) {
 		w.join()
 	}
-	few := w.random.Float64()
-	for range 20 + int(180*math.Pow(few, 8)) {
+	// Mostly few more than the least: many short schedules find more than few long ones, and are easier to read.
+	for range 20 + int(180*math.Pow(w.random.Float64(), 14)) {
 		w.operate(ctx)
 		w.wait()
 		w.reconnect()
@@ -155,7 +155,7 @@ func (w *world) wait() {
 	case n < 8:
 		time.Sleep(time.Duration(w.random.Int64N(int64(3 * time.Second))))
 	default:
-		time.Sleep(time.Duration(w.random.Int64N(int64(40 * time.Second))))
+		time.Sleep(time.Duration(w.random.Int64N(int64(25 * time.Second))))
 	}
 }
 
