@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 // site is one port of an application.
@@ -30,6 +32,8 @@ type site struct {
 	answer func(*exchange)
 	// answer2 is called with each request of HTTP/2, which ALPN or its preface shows.
 	answer2 func(*exchange2)
+	// settings are what it begins with in HTTP/2.
+	settings []http2.Setting
 	// connection is called with each connection, and nothing of it is read before. Instead of the two above.
 	connection func(*exchange)
 }
@@ -243,7 +247,7 @@ func (a *application) serve(s site, conn net.Conn, r *record) {
 	}
 	x.buffer()
 	if s.answer2 != nil {
-		serve2(x, s.answer2)
+		serve2(x, s.answer2, s.settings...)
 		return
 	}
 	for x.next() {
@@ -324,6 +328,16 @@ func (x *exchange) next() bool {
 
 // raw sends text as it is.
 func (x *exchange) raw(text string) { _, _ = io.WriteString(x.conn, text) }
+
+// slowly sends text byte by byte.
+func (x *exchange) slowly(text string, pause time.Duration) {
+	for i := range len(text) {
+		x.raw(text[i : i+1])
+		if !x.wait(pause) {
+			return
+		}
+	}
+}
 
 // reply sends a whole answer, and keeps the connection if the one who asked does.
 func (x *exchange) reply(code int, body string, headers ...string) {

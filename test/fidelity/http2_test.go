@@ -24,7 +24,7 @@ type exchange2 struct {
 }
 
 // serve2 reads requests until the connection ends.
-func serve2(x *exchange, answer func(*exchange2)) {
+func serve2(x *exchange, answer func(*exchange2), settings ...http2.Setting) {
 	preface := make([]byte, len(http2.ClientPreface))
 	n, err := io.ReadFull(x.read, preface)
 	if err != nil || string(preface) != http2.ClientPreface {
@@ -33,7 +33,7 @@ func serve2(x *exchange, answer func(*exchange2)) {
 	}
 	y := &exchange2{exchange: x, framer: http2.NewFramer(x.conn, x.read)}
 	y.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	if err := y.framer.WriteSettings(); err != nil {
+	if err := y.framer.WriteSettings(settings...); err != nil {
 		return
 	}
 	for !x.closed {

@@ -184,6 +184,13 @@ func wrongServers() (z zoo) {
 		}
 	})
 	z.last().timing = true
+	z.http("server resets after a whole answer", success, func(_ place, x *exchange) {
+		x.raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+		if x.wait(200 * time.Millisecond) {
+			x.reset()
+		}
+	})
+	z.last().timing = true
 	z.http("server keeps the connection open", success, func(_ place, x *exchange) {
 		x.raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 		x.hang()
@@ -253,6 +260,10 @@ func times() (z zoo) {
 				return
 			}
 		}
+	})
+	z.httpIn("headers byte by byte for 1.5 s of 4", 4, success, func(_ place, x *exchange) {
+		x.slowly("HTTP/1.1 200 OK\r\nX: y\r\n\r\nok", 50*time.Millisecond)
+		x.close()
 	})
 	z.httpIn("body at 1.4 s of 2", 2, success, func(_ place, x *exchange) {
 		x.raw(head)

@@ -3,6 +3,7 @@ package fidelity_test
 import (
 	"crypto/tls"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -117,7 +118,7 @@ func grpcs() (z zoo) {
 		health(1)(y)
 		_ = y.framer.WriteGoAway(y.stream, 0, nil)
 	})
-	return append(append(append(z, grpcTimes()...), grpcNames()...), grpcServers()...)
+	return slices.Concat(z, grpcFrames(), grpcTimes(), grpcNames(), grpcServers())
 }
 
 // grpcTimes are servers that take their time.

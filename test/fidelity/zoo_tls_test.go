@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"math/big"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -85,8 +86,7 @@ func secure() (z zoo) {
 	add("ALPN of another protocol", failure, &tls.Config{NextProtos: []string{"postgresql"}})
 	add("with a Host", success, &tls.Config{}, header("Host", "x.example"))
 	add("with Connection", success, &tls.Config{}, header("Connection", "keep-alive"))
-	z = append(z, http2s()...)
-	return append(z, noTLS()...)
+	return slices.Concat(z, keys(), http2s(), httpFrames(), noTLS())
 }
 
 // http2s is HTTP/2 by ALPN.
