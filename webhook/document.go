@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	kjson "k8s.io/apimachinery/pkg/util/json"
@@ -67,10 +68,11 @@ func merge(document, before, after any) any {
 		}
 	case []any:
 		before, _ := before.([]any)
+		d, _ := document.([]any)
 		if hasNames(before) && hasNames(after) {
-			d, _ := document.([]any)
 			return mergeList(d, before, after)
 		}
+		return mergeEqual(d, before, after)
 	}
 	return after
 }
@@ -106,6 +108,21 @@ func mergeList(document, before, after []any) []any {
 			merged[i] = merge(document[old], before[old], element)
 		} else {
 			merged[i] = element
+		}
+	}
+	return merged
+}
+
+// mergeEqual takes from document what has not changed. Nothing else tells which element is which.
+func mergeEqual(document, before, after []any) []any {
+	merged := slices.Clone(after)
+	from := 0
+	for i, element := range after {
+		for j := from; j < min(len(before), len(document)); j++ {
+			if reflect.DeepEqual(before[j], element) {
+				merged[i], from = document[j], j+1
+				break
+			}
 		}
 	}
 	return merged

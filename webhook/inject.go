@@ -171,6 +171,9 @@ func checkNames(pod *corev1.Pod) error {
 	var names []string
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for _, c := range containers {
+			if c.Name == "" {
+				return errors.New("spec.containers: there is one without a name")
+			}
 			if slices.Contains(names, c.Name) {
 				return fmt.Errorf("containers[%s]: two containers have this name", c.Name)
 			}

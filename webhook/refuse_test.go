@@ -62,6 +62,7 @@ func TestBadPods(t *testing.T) {
 		"container kuma-init":        {parse("spec: {containers: [{name: app}], initContainers: [{name: kuma-init}]}"), `containers[kuma-init]: this container is not`},
 		"volume":                     {parse("spec: {containers: [{name: app}], volumes: [{name: sonde-work}]}"), `spec.volumes[sonde-work]: this name is kept`},
 		"two of a name":              {parse("spec: {containers: [{name: app}], initContainers: [{name: app}]}"), `containers[app]: two containers have this name`},
+		"no name":                    {parse("spec: {containers: [{image: x}]}"), `spec.containers: there is one without a name`},
 		"no container":               {parse("spec: {}"), `spec.containers: there is none`},
 		"several mistakes, the last": {podWith(`kuma.io/virtual-probes: x, traffic.kuma.io/exclude-inbound-ports: z`, ""), `exclude-inbound-ports`},
 		"table too large": {
