@@ -97,7 +97,8 @@ type proxy struct {
 	tls     *tls.Config
 	state   *adsclient.State
 	odd     bool
-	linked  bool
+	linked  bool // ever since the order to connect
+	served  bool // on this stream
 	settled bool
 	arrived []*expectation // with the response that is being read
 }
@@ -161,7 +162,8 @@ func (f *fleet) obey(ctx context.Context, o order) (any, error) {
 // stats count since the process began, but for Has, which is what the proxies have now.
 type stats struct {
 	Bytes, Responses, Resources int64
-	// Refused connections were tried again; Lost ones had been good.
+	// Refused connections were tried again, Lost ones had been good. A client is done with the handshake before the server
+	// is: "bad record MAC" is the alert of a server that gave up between the two, and counts its records wrong then.
 	Refused, Lost int64
 	// Reasons of both.
 	Reasons map[string]int
@@ -267,12 +269,12 @@ const retry = 100 * time.Millisecond
 func (p *proxy) live(ctx context.Context, o adsclient.Options) {
 	o.TLS, o.Node, o.State, o.Observer, o.Received = p.tls, proxyID(p.index), p.state, p, &p.fleet.received
 	for {
-		p.linked = false
+		p.served = false
 		err := adsclient.Run(ctx, o)
 		if ctx.Err() != nil {
 			return
 		}
-		if p.linked {
+		if p.served {
 			p.fleet.lost.Add(1)
 			p.fleet.reasons.add("lost: " + err.Error())
 		} else {
@@ -290,14 +292,15 @@ func (p *proxy) live(ctx context.Context, o adsclient.Options) {
 
 // Connected implements adsclient.Observer.
 func (p *proxy) Connected() {
-	p.linked = true
-	if !p.odd {
+	if !p.odd && !p.linked {
+		p.linked = true
 		p.fleet.linking.arrive()
 	}
 }
 
 // Resource implements adsclient.Observer.
 func (p *proxy) Resource(t resource.Type, name, version []byte) {
+	p.served = true
 	p.fleet.resources.Add(1)
 	if t != resource.Endpoint || p.odd {
 		return
