@@ -81,18 +81,21 @@ func (c *client) want(d resource.Desired) {
 	for _, delta := range []*resource.Delta{
 		resource.Diff(before.Shared, d.Shared), resource.Diff(before.Own, d.Own),
 	} {
-		for _, r := range delta.Put {
-			c.changed(r.Key(), before.Get(r.Key()))
+		for i, r := range delta.Put {
+			old := delta.Old[i]
+			if old == nil { // it may have been in the other set
+				old = before.Get(r.Key())
+			}
+			c.changed(r.Key(), old, r)
 		}
 		for _, n := range delta.Remove {
-			c.changed(n, before.Get(n))
+			c.changed(n, before.Get(n), c.desired.Get(n))
 		}
 	}
 }
 
-func (c *client) changed(n resource.Name, before *resource.Resource) {
+func (c *client) changed(n resource.Name, before, now *resource.Resource) {
 	t := c.topic(n.Type)
-	now := c.desired.Get(n)
 	if now == nil {
 		delete(t.refused, n.Name)
 	}

@@ -22,6 +22,21 @@ const (
 // Types lists them in the order in which they are sent.
 func Types() []Type { return []Type{Cluster, Endpoint, Listener, Route} }
 
+// index is the place in Types, -1 for a type that is not served.
+func (t Type) index() int {
+	switch t {
+	case Cluster:
+		return 0
+	case Endpoint:
+		return 1
+	case Listener:
+		return 2
+	case Route:
+		return 3
+	}
+	return -1
+}
+
 // Short is the word for people, in logs and metrics: cluster, endpoint, listener or route.
 func (t Type) Short() string {
 	switch t {

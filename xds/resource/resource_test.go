@@ -256,6 +256,11 @@ func TestDiff(t *testing.T) {
 		next := last.With(put, remove)
 		history = append(history, next)
 		for _, from := range []*resource.Set{last, history[random.IntN(len(history))]} {
+			for i, r := range resource.Diff(from, next).Put {
+				if old := resource.Diff(from, next).Old[i]; old != from.Get(r.Key()) {
+					t.Fatalf("Old of %s is %v, want %v", r.Name, old, from.Get(r.Key()))
+				}
+			}
 			if diff := cmp.Diff(naive(from, next), keys(resource.Diff(from, next))); diff != "" {
 				t.Fatalf("Diff() (-want +got):\n%s", diff)
 			}

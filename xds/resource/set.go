@@ -2,18 +2,19 @@ package resource
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 )
 
 // Set is an immutable set of resources, unique by type and name. A nil *Set is empty. A new one shares with the one
 // before it every resource, and every list of a type, that did not change.
 type Set struct {
-	byType map[Type][]*Resource // each sorted by name, none empty
+	byType [typeCount][]*Resource // by Type.index, each sorted by name
 	id     *identity
 	before *identity // of the set that With made this one from; nil if it was made by NewSet
 	delta  *Delta    // from before to this one
 }
+
+const typeCount = 4 // len(Types())
 
 // identity tells sets apart without holding them: a set that kept its predecessor would keep all of them.
 type identity struct{ _ byte }
@@ -21,6 +22,7 @@ type identity struct{ _ byte }
 // Delta is what turns one set into another. It is shared: do not modify it.
 type Delta struct {
 	Put    []*Resource // sorted by type and name
+	Old    []*Resource // what each of Put takes the place of, nil for what is new
 	Remove []Name      // sorted by type and name
 }
 
@@ -40,16 +42,13 @@ func (s *Set) With(put []*Resource, remove []Name) *Set {
 	if len(d.Put)+len(d.Remove) == 0 {
 		return s
 	}
-	next := &Set{byType: make(map[Type][]*Resource, len(Types())), id: new(identity)}
+	next := &Set{id: new(identity)}
 	if s != nil {
-		next.before, next.delta = s.id, d
-		maps.Copy(next.byType, s.byType)
+		next.before, next.delta, next.byType = s.id, d, s.byType
 	}
-	for t, part := range d.split() {
-		if list := merge(s.Of(t), part); len(list) > 0 {
-			next.byType[t] = list
-		} else {
-			delete(next.byType, t)
+	for i, part := range d.split() {
+		if len(part.Put)+len(part.Remove) > 0 {
+			next.byType[i] = merge(next.byType[i], part)
 		}
 	}
 	return next
@@ -74,33 +73,35 @@ func (s *Set) change(put []*Resource, remove []Name) *Delta {
 		}
 		named[n] = true
 	}
-	slices.SortFunc(d.Put, func(a, b *Resource) int { return a.Key().compare(b.Key()) })
-	slices.SortFunc(d.Remove, Name.compare)
+	d.finish(s)
 	return d
 }
 
-// split cuts a delta by type.
-func (d *Delta) split() map[Type]*Delta {
-	parts := make(map[Type]*Delta, len(Types()))
-	of := func(t Type) *Delta {
-		if parts[t] == nil {
-			parts[t] = &Delta{}
-		}
-		return parts[t]
-	}
+// finish sorts what turns from into something else, and looks up what it replaces.
+func (d *Delta) finish(from *Set) {
+	slices.SortFunc(d.Put, func(a, b *Resource) int { return a.Key().compare(b.Key()) })
+	slices.SortFunc(d.Remove, Name.compare)
+	d.Old = make([]*Resource, 0, len(d.Put))
 	for _, r := range d.Put {
-		p := of(r.Type)
+		d.Old = append(d.Old, from.Get(r.Key()))
+	}
+}
+
+// split cuts a delta by type.
+func (d *Delta) split() (parts [typeCount]Delta) {
+	for _, r := range d.Put {
+		p := &parts[r.Type.index()]
 		p.Put = append(p.Put, r)
 	}
 	for _, n := range d.Remove {
-		p := of(n.Type)
+		p := &parts[n.Type.index()]
 		p.Remove = append(p.Remove, n)
 	}
 	return parts
 }
 
 // merge applies a delta of one type to its list. Names removed are in the list.
-func merge(list []*Resource, d *Delta) []*Resource {
+func merge(list []*Resource, d Delta) []*Resource {
 	merged := make([]*Resource, 0, len(list)+len(d.Put))
 	put, remove := d.Put, d.Remove
 	for _, r := range list {
@@ -131,10 +132,11 @@ func (s *Set) Get(n Name) *Resource {
 
 // Of returns the resources of a type, sorted by name. The list is shared: do not modify it.
 func (s *Set) Of(t Type) []*Resource {
-	if s == nil {
+	i := t.index()
+	if s == nil || i < 0 {
 		return nil
 	}
-	return s.byType[t]
+	return s.byType[i]
 }
 
 // Len counts the resources.
@@ -162,8 +164,7 @@ func Diff(from, to *Set) *Delta {
 	for _, t := range Types() {
 		compare(d, from.Of(t), to.Of(t))
 	}
-	slices.SortFunc(d.Put, func(a, b *Resource) int { return a.Key().compare(b.Key()) })
-	slices.SortFunc(d.Remove, Name.compare)
+	d.finish(from)
 	return d
 }
 
