@@ -75,7 +75,8 @@ func (s *state) buildMesh(name string, in *meshInput, old *Mesh, c *Change) *Mes
 	if old != nil && !b.ownServices && !b.ownProxies && reflect.DeepEqual(old.Spec, in.spec) {
 		return old
 	}
-	return &b.now
+	now := b.now // a pointer into b would hold old, and so every mesh that ever was
+	return &now
 }
 
 // mode is all that resources depend on in a Mesh; "" where mutual TLS is off.
