@@ -25,7 +25,7 @@ func services(n int) (set *resource.Set, names []string) {
 }
 
 // syncAll has a new client get everything, and returns it with how many resources that were.
-func syncAll(b *testing.B, d resource.Desired, names []string) (c *client, resources int) {
+func syncAll(b testing.TB, d resource.Desired, names []string) (c *client, resources int) {
 	b.Helper()
 	c = newClient(false)
 	c.want(d)

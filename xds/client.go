@@ -27,6 +27,7 @@ type client struct {
 	desired resource.Desired
 	topics  [4]*topic // in the order of resource.Types
 	nonces  int
+	gather  time.Duration // see gathers
 	// heard: the client answered to a reply of this stream. By then the first request of each type, all of which
 	// Envoy sends at once when it reconnects, has come.
 	heard bool
@@ -128,6 +129,9 @@ func (c *client) next() *reply {
 	if r := c.reply(clusters, answers); r != nil {
 		return r
 	}
+	if c.gathers() > 0 {
+		return nil
+	}
 	if r := c.reply(endpoints, answers); r != nil || len(clusters.inFlight) > 0 {
 		return r
 	}
@@ -146,6 +150,22 @@ func (c *client) next() *reply {
 		return nil // which may need what should go
 	}
 	return c.remove(routes, clusters, endpoints)
+}
+
+// gathers is how long changes of endpoints still gather for a client that has not answered to the last ones: it gets
+// many changes at once instead of many responses, and none is later for it where the client keeps up. What comes after
+// endpoints waits with them. Nothing waits that a cluster warms for, or that a request asked for.
+func (c *client) gathers() time.Duration {
+	t := c.topic(resource.Endpoint)
+	if len(t.inFlight) == 0 || len(t.gaps) == 0 || t.owed {
+		return 0
+	}
+	for _, g := range t.gaps {
+		if g.asked || g.unsure {
+			return 0
+		}
+	}
+	return c.gather - time.Since(t.inFlight[len(t.inFlight)-1].sent)
 }
 
 // askEndpoints has the endpoints sent of each cluster that r changes: it warms until they come, and Envoy does not ask

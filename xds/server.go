@@ -44,6 +44,8 @@ type Options struct {
 	// AckTimeout is how long a proxy may take to answer before it is reported as late. Default 30s: Envoy withholds
 	// an ACK for up to 15 seconds while a cluster warms.
 	AckTimeout time.Duration
+	// Gather is how long changes of endpoints gather at most for a proxy that has not answered to the last ones. Default 100ms.
+	Gather time.Duration
 	// StreamsPerNode may be open at once; a further one ends the oldest, which may be half-open. Default 3.
 	StreamsPerNode int
 }
@@ -53,6 +55,7 @@ func (o Options) withDefaults() Options {
 	o.FirstMessage = cmp.Or(o.FirstMessage, 10*time.Second)
 	o.SendTimeout = cmp.Or(o.SendTimeout, time.Minute)
 	o.AckTimeout = cmp.Or(o.AckTimeout, 30*time.Second)
+	o.Gather = cmp.Or(o.Gather, 100*time.Millisecond)
 	o.StreamsPerNode = cmp.Or(o.StreamsPerNode, 3)
 	return o
 }

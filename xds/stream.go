@@ -27,6 +27,7 @@ type stream struct {
 	slot      atomic.Pointer[resource.Desired] // what the proxy should have, nil before Attach
 	ended     chan error                       // holds one: why the stream ends
 	stalled   *time.Timer                      // ends the stream if the proxy does not read
+	gathered  *time.Timer                      // sends what has gathered for long enough
 
 	mu      sync.Mutex // never held while something is sent
 	client  *client
@@ -40,6 +41,9 @@ func newStream(s *Server, id string, sotw bool, send func(*reply) error) *stream
 		st.end(status.Errorf(codes.DeadlineExceeded, "the proxy has not read for %s", s.o.SendTimeout))
 	})
 	st.stalled.Stop()
+	st.gathered = time.AfterFunc(s.o.Gather, st.update)
+	st.gathered.Stop()
+	st.client.gather = s.o.Gather
 	return st
 }
 
@@ -57,6 +61,7 @@ func (st *stream) close() {
 	defer st.mu.Unlock()
 	st.closed = true
 	st.stalled.Stop()
+	st.gathered.Stop()
 }
 
 func (st *stream) late(after time.Duration) bool {
@@ -285,6 +290,8 @@ func (st *stream) next() *reply {
 	if r != nil {
 		st.s.metrics.responses.WithLabelValues(r.topic.kind.Short()).Inc()
 		st.s.metrics.resources.WithLabelValues(r.topic.kind.Short()).Add(float64(max(len(r.puts), len(r.full))))
+	} else if d := st.client.gathers(); d > 0 && !st.closed {
+		st.gathered.Reset(d)
 	}
 	return r
 }
