@@ -44,10 +44,15 @@ bench: ## run the benchmarks
 	for package in $$packages; do \
 		(cd $$package && go test -run '^$$' -bench . -benchmem .); \
 	done
-	@for program in test/bench/*/; do \
+	@for program in test/bench/probe test/bench/xds; do \
 		echo "== $$program"; \
 		(cd $$program && go run .); \
 	done
+
+.PHONY: bench-soak
+bench-soak: ## change and break a mesh for ten minutes, and look whether all ends well (DURATION=2m SEED=7)
+	@cd test && go build -trimpath -o ../bin/bench-soak ./bench/soak && \
+		exec ../bin/bench-soak $(if $(DURATION),--duration=$(DURATION)) $(if $(SEED),--seed=$(SEED))
 
 $(LINT):
 	mkdir -p $(@D)

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/store"
+)
+
+// world is what the files should say, and the files.
+type world struct {
+	s       *soak
+	folder  string
+	objects map[mesh.Key]mesh.Object
+	place   map[mesh.Key]string // the file of each object, also of one that is not there
+	removed map[string]bool     // files that have been taken away with their objects
+	broken  map[string]bool
+	writes  map[string]int // counts what was written to a file
+}
+
+func newWorld(s *soak, folder string) (*world, error) {
+	w := &world{
+		s: s, folder: folder, objects: map[mesh.Key]mesh.Object{}, place: map[mesh.Key]string{},
+		removed: map[string]bool{}, broken: map[string]bool{}, writes: map[string]int{},
+	}
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		return nil, err
+	}
+	for _, name := range meshes {
+		w.set(anyMesh(s.random, name), "mesh-"+name+".yaml")
+	}
+	for i := range s.o.services {
+		w.set(anyService(s.random, i), fmt.Sprintf("services-%03d.yaml", i/10))
+	}
+	for i := range s.o.proxies {
+		file := proxyName(i) + ".yaml"
+		if i%2 == 0 {
+			file = fmt.Sprintf("proxies-%03d.yaml", i/8)
+		}
+		w.set(anyDataplane(s.random, s.o.services, i), file)
+	}
+	for _, file := range w.files() {
+		w.write(file, atOnce)
+	}
+	return w, s.wrongs()
+}
+
+// set has the file say this object, once it is written.
+func (w *world) set(o mesh.Object, file string) {
+	o.SetDefaults()
+	if err := o.Validate(); err != nil {
+		w.s.wrong("an object that is not valid: %w", err)
+	}
+	w.objects[o.Key()], w.place[o.Key()] = o, file
+}
+
+// files that should be there, sorted.
+func (w *world) files() []string {
+	all := map[string]bool{}
+	for key := range w.objects {
+		all[w.place[key]] = true
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// keys of the objects in a file, in order.
+func (w *world) keys(file string) []mesh.Key {
+	var keys []mesh.Key
+	for key := range w.objects {
+		if w.place[key] == file {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, func(a, b mesh.Key) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Mesh, b.Mesh), cmp.Compare(a.Name, b.Name))
+	})
+	return keys
+}
+
+// text is what a file should say.
+func (w *world) text(file string) []byte {
+	var all [][]byte
+	for _, key := range w.keys(file) {
+		text, err := store.Encode(w.objects[key])
+		if err != nil {
+			w.s.wrong("%w", err)
+		}
+		all = append(all, text)
+	}
+	return bytes.Join(all, []byte("---\n"))
+}
+
+// How a file is written.
+const (
+	atOnce   = iota // another one takes its place
+	inPlace         // cut off and written anew
+	inHalves        // that, and the end comes later
+)
+
+// write has the file say what it should. A file of nothing goes away.
+func (w *world) write(file string, how int) {
+	text := w.text(file)
+	delete(w.broken, file)
+	delete(w.removed, file)
+	if len(text) == 0 {
+		w.remove(file)
+		return
+	}
+	w.put(file, text, how)
+}
+
+func (w *world) remove(file string) {
+	w.writes[file]++
+	if err := os.Remove(filepath.Join(w.folder, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.s.wrong("%w", err)
+	}
+}
+
+func (w *world) put(file string, text []byte, how int) {
+	w.writes[file]++
+	path := filepath.Join(w.folder, file)
+	var err error
+	switch how {
+	case atOnce:
+		next := filepath.Join(w.folder, ".next")
+		if err = os.WriteFile(next, text, 0o600); err == nil {
+			err = os.Rename(next, path)
+		}
+	case inPlace:
+		err = os.WriteFile(path, text, 0o600)
+	case inHalves:
+		at := w.half(file, text)
+		err = os.WriteFile(path, text[:at], 0o600)
+		mine := w.writes[file]
+		w.s.later(w.s.upTo(400*time.Millisecond), func() {
+			if w.writes[file] == mine {
+				w.append(path, text[at:])
+			}
+		})
+	}
+	if err != nil {
+		w.s.wrong("%w", err)
+	}
+}
+
+func (w *world) append(path string, text []byte) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err == nil {
+		_, err = f.Write(text)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		w.s.wrong("%w", err)
+	}
+}
+
+// half draws where to cut a text: not where what is before says that a Dataplane has no inbound, which may empty a proxy.
+func (w *world) half(file string, text []byte) int {
+	for {
+		at := w.s.random.IntN(len(text))
+		documents, _ := store.Decode(file, text[:at])
+		if !slices.ContainsFunc(documents, func(d store.Document) bool {
+			proxy, ok := d.Object.(*mesh.Dataplane)
+			return ok && len(proxy.Spec.Networking.Inbound) == 0
+		}) {
+			return at
+		}
+	}
+}
+
+// spoil writes something that the store must not take for the truth.
+func (w *world) spoil(file string) {
+	text := w.text(file)
+	how := pick(w.s.random, "empty", "cut", "field", "port", "clash", "binary")
+	switch how {
+	case "empty":
+		text = nil
+	case "cut":
+		text = append(text[:len(text)/2:len(text)/2], "\n\t- {"...)
+	case "field":
+		text = append(text, "---\ntype: Service\nname: x\nnonsense: 1\n"...)
+	case "port":
+		text = append(text, "---\ntype: Dataplane\nname: x\nnetworking: {address: 10.0.0.1, inbound: [{port: 70000, tags: {kuma.io/service: x}}]}\n"...)
+	case "clash":
+		files := w.files()
+		if other := pick(w.s.random, files...); other != file {
+			text = append(append(text, "---\n"...), w.text(other)...)
+		}
+	case "binary":
+		text = append(text, 0xff, 0xfe)
+	}
+	w.s.note("break %s: %s", file, how)
+	w.broken[file] = true
+	w.put(file, text, pick(w.s.random, atOnce, inPlace))
+}
+
+// rename moves all objects of a file to one of another name.
+func (w *world) rename(file, to string) {
+	keys := w.keys(file)
+	for _, key := range keys {
+		w.place[key] = to
+	}
+	w.writes[file]++
+	w.writes[to]++
+	if err := os.Rename(filepath.Join(w.folder, file), filepath.Join(w.folder, to)); err != nil {
+		w.s.wrong("%w", err)
+	}
+}
+
+// mend makes the folder say what it should, file by file.
+func (w *world) mend() {
+	listed, err := filepath.Glob(filepath.Join(w.folder, "*.yaml"))
+	if err != nil {
+		w.s.wrong("%w", err)
+	}
+	files := w.files()
+	for _, path := range listed {
+		if file := filepath.Base(path); !slices.Contains(files, file) {
+			w.remove(file)
+		}
+	}
+	for _, file := range files {
+		if now, err := os.ReadFile(filepath.Join(w.folder, file)); err != nil || !bytes.Equal(now, w.text(file)) {
+			w.write(file, atOnce)
+		}
+	}
+	clear(w.broken)
+	clear(w.removed)
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/bench/controlplane"
+)
+
+const (
+	// rounds in which all proxies come, see changes, and go.
+	rounds = 6
+	// batches of changes per round, which are taken back.
+	batches, changesPerBatch = 5, 10
+	// unread is until the store has read a file.
+	unread = 300 * time.Millisecond
+	// heapSlack is how much the live heap may be larger after half of the rounds, in bytes: less than 1 KiB for each proxy
+	// that came, in a run of the usual size. memorySlack is for the process, which keeps what it had once.
+	heapSlack, memorySlack = 512 << 10, 8 << 20
+)
+
+// leftover is what the control plane has with no proxy there.
+type leftover struct{ goroutines, heap, memory float64 }
+
+// leftovers has all proxies come and go a few times, and looks for what remains in the control plane.
+func (s *soak) leftovers(ctx context.Context) error {
+	s.note("looking for what is left")
+	s.events = nil
+	var all []leftover
+	for range rounds {
+		s.empty()
+		l, err := s.leftover(ctx)
+		if err != nil {
+			return err
+		}
+		all = append(all, l)
+		s.counts.leftovers = all
+		if err := s.fill(ctx); err != nil {
+			return err
+		}
+	}
+	s.empty()
+	l, err := s.leftover(ctx)
+	if err != nil {
+		return err
+	}
+	s.counts.leftovers = append(all, l)
+	return growth(s.counts.leftovers[1:])
+}
+
+// growth compares the first half of the rounds with the second. The round before them does not count: what is made when it
+// is first needed comes in the first one. Neither do single ones: when a process gives memory back is its own affair.
+func growth(all []leftover) error {
+	first, second := all[:len(all)/2], all[len(all)/2:]
+	before, after := first[0], second[0]
+	for _, l := range first {
+		before = leftover{max(before.goroutines, l.goroutines), min(before.heap, l.heap), min(before.memory, l.memory)}
+	}
+	for _, l := range second {
+		after = leftover{min(after.goroutines, l.goroutines), min(after.heap, l.heap), min(after.memory, l.memory)}
+	}
+	if after.goroutines > before.goroutines || after.heap > before.heap+heapSlack || after.memory > before.memory+memorySlack {
+		return fmt.Errorf("the control plane keeps what is of proxies that are gone: %s in the first %d rounds, %s in the others", before, len(first), after)
+	}
+	return nil
+}
+
+// fill has all proxies come anew and see changes that end as they began.
+func (s *soak) fill(ctx context.Context) error {
+	for _, m := range s.members {
+		m.join(ctx, true)
+	}
+	for range batches {
+		before := map[mesh.Key]mesh.Object{}
+		for range changesPerBatch {
+			o := s.anyDataplane()
+			if before[o.Key()] == nil {
+				before[o.Key()] = s.world.objects[o.Key()]
+			}
+			s.world.set(o, s.world.place[o.Key()])
+			s.world.write(s.world.place[o.Key()], atOnce)
+		}
+		if err := pause(ctx, unread); err != nil {
+			return err
+		}
+		for key, o := range before {
+			s.world.set(o, s.world.place[key])
+			s.world.write(s.world.place[key], atOnce)
+		}
+		if err := pause(ctx, unread); err != nil {
+			return err
+		}
+	}
+	_, err := s.settle(ctx)
+	return err
+}
+
+// leftover waits until no stream is left and the goroutines are as few as they get.
+func (s *soak) leftover(ctx context.Context) (leftover, error) {
+	const calm = 20 // looks in which nothing ends
+	least, looks := 0.0, 0
+	for began := time.Now(); looks < calm; looks++ {
+		now, err := s.plane.metrics(ctx)
+		if err != nil {
+			return leftover{}, err
+		}
+		streams, goroutines := now["sonde_xds_streams"], now["go_goroutines"]
+		if streams > 0 || least == 0 || goroutines < least {
+			least, looks = goroutines, 0
+		}
+		if time.Since(began) > settleWithin {
+			return leftover{}, fmt.Errorf("all proxies have left, and %s later there are %v streams", settleWithin, streams)
+		}
+		if err := pause(ctx, poll); err != nil {
+			return leftover{}, err
+		}
+	}
+	heap, err := s.heap(ctx)
+	if err != nil {
+		return leftover{}, err
+	}
+	memory, err := controlplane.Memory(s.plane.cmd.Process.Pid)
+	return leftover{least, heap, memory}, err
+}
+
+// heap is what is live of it. The control plane cannot be told to collect its garbage, but reading its metrics makes some:
+// what it has after it has collected twice, at the least, is live.
+func (s *soak) heap(ctx context.Context) (float64, error) {
+	first, least := -1.0, 0.0
+	for range 5000 {
+		now, err := s.plane.metrics(ctx)
+		if err != nil {
+			return 0, err
+		}
+		cycles, heap := now["go_gc_duration_seconds_count"], now["go_memstats_heap_alloc_bytes"]
+		switch {
+		case first < 0:
+			first = cycles
+		case cycles >= first+2 && (least == 0 || heap < least):
+			least = heap
+		}
+		if cycles >= first+4 {
+			return least, nil
+		}
+	}
+	return 0, errors.New("the control plane collects no garbage")
+}
+
+func (l leftover) String() string {
+	return fmt.Sprintf("%.0f goroutines, %.2f MiB live, %.1f MiB of memory", l.goroutines, l.heap/(1<<20), l.memory/(1<<20))
+}

@@ -1,0 +1,120 @@
+// Command soak changes a mesh at random for minutes, breaks what can break, and looks whether all ends well: proxies come
+// and go, stop reading, stop answering, refuse, or vanish without a word; files are broken, half written, moved and
+// removed; the control plane is killed every minute. From time to time everything is mended, and then each proxy must
+// have what a new one gets, which is what the files say. At the end nothing of the proxies may be left in the control
+// plane.
+//
+//	go run ./bench/soak                            # ten minutes, with a seed of its own
+//	go run ./bench/soak --seed=7 --duration=2m     # a seed again
+//
+// A seed decides every operation and when it is due, not how the processes share the machine's time.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/sonde-mesh/sonde/test/bench/controlplane"
+)
+
+// options of a run.
+type options struct {
+	seed              uint64
+	duration          time.Duration
+	proxies, services int
+}
+
+func (o options) String() string {
+	return fmt.Sprintf("--seed=%d --duration=%s --proxies=%d --services=%d", o.seed, o.duration, o.proxies, o.services)
+}
+
+func main() {
+	var o options
+	flag.Uint64Var(&o.seed, "seed", 0, "decides what happens; 0 takes one at random")
+	flag.DurationVar(&o.duration, "duration", 10*time.Minute, "how long things happen; looking at what is left comes after")
+	flag.IntVar(&o.proxies, "proxies", 200, "proxies")
+	flag.IntVar(&o.services, "services", 100, "services")
+	flag.Parse()
+	for o.seed == 0 {
+		o.seed = rand.Uint64()
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, o, os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "bench/soak: %v\nfailed: run again with %s\n", err, o)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options, out io.Writer) (err error) {
+	if o.duration < 10*time.Second || o.proxies < 2*prodShare || o.services < 2*prodShare {
+		return fmt.Errorf("too little: duration from 10s, proxies and services from %d", 2*prodShare)
+	}
+	program, err := controlplane.Build(ctx)
+	if err != nil {
+		return err
+	}
+	folder, err := os.MkdirTemp("", "bench-soak-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_, _ = fmt.Fprintf(out, "what was done, the logs and the files are in %s\n", folder)
+			return
+		}
+		err = os.RemoveAll(folder)
+	}()
+	_, _ = fmt.Fprintf(out, "soak %s\n", o)
+	before := runtime.NumGoroutine()
+	s, err := newSoak(o, program, folder, out)
+	if err != nil {
+		return err
+	}
+	err = s.play(ctx)
+	err = errors.Join(err, s.end())
+	s.summary()
+	if err != nil || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	return noneLeft(ctx, before)
+}
+
+// noneLeft looks for goroutines that the clients have left.
+func noneLeft(ctx context.Context, before int) error {
+	for range 100 {
+		if runtime.NumGoroutine() <= before {
+			return nil
+		}
+		if err := pause(ctx, poll); err != nil {
+			return err
+		}
+	}
+	stacks := make([]byte, 1<<20)
+	return fmt.Errorf("the clients leave %d goroutines, before them there were %d:\n%s", runtime.NumGoroutine(), before,
+		stacks[:runtime.Stack(stacks, true)])
+}
+
+// poll is how often something is looked at that is waited for.
+const poll = 100 * time.Millisecond
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

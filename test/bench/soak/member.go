@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sonde-mesh/sonde/test/adsclient"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// member is one proxy: what it has, and the stream that it has or has not. It is the Observer of its stream. Only the
+// goroutine that operates has it join and leave.
+type member struct {
+	s      *soak
+	node   string
+	tls    *tls.Config
+	state  *adsclient.State
+	cancel context.CancelFunc // nil while it is away
+	done   chan struct{}      // closed when its life has ended
+
+	conn      atomic.Pointer[conn]
+	connected atomic.Bool
+	silent    atomic.Bool
+	stalled   atomic.Int64 // does not read until then, in Unix nanoseconds
+	faulty    atomic.Bool  // has not read or answered on this stream
+	picky     atomic.Pointer[distaste]
+	refused   atomic.Bool // something, on this stream
+
+	// Of the goroutine that lives.
+	generation                int64 // of the control plane, when the stream began
+	hadClusters, hadListeners bool
+}
+
+// distaste is for one resource of a type, the next that comes.
+type distaste struct {
+	kind resource.Type
+	mute bool // the NACK does not name what is refused
+}
+
+// retry is how long a proxy waits that has lost its stream.
+const retry = 100 * time.Millisecond
+
+// join begins a life. One that is cold has forgotten what it had.
+func (m *member) join(ctx context.Context, cold bool) {
+	if m.cancel != nil {
+		return
+	}
+	if cold {
+		m.state = adsclient.NewState(m.s.catalog)
+		m.hadClusters, m.hadListeners = false, false
+	}
+	ctx, m.cancel = context.WithCancel(ctx)
+	m.done = make(chan struct{})
+	go func() {
+		defer close(m.done)
+		m.live(ctx)
+	}()
+}
+
+// leave ends a life.
+func (m *member) leave(how int32) {
+	if m.cancel == nil {
+		return
+	}
+	if c := m.conn.Load(); c != nil {
+		c.how.Store(how)
+	}
+	m.cancel()
+	<-m.done
+	m.cancel = nil
+}
+
+func (m *member) live(ctx context.Context) {
+	for {
+		m.refused.Store(false)
+		m.faulty.Store(m.silent.Load())
+		err := adsclient.Run(ctx, adsclient.Options{
+			Address: m.s.plane.agents, TLS: m.tls, Node: m.node, State: m.state, Observer: m, Received: &m.s.counts.bytes,
+			Inspect: m.inspect, Dial: m.dial, Silent: m.silent.Load(),
+		})
+		was := m.connected.Swap(false)
+		if ctx.Err() != nil {
+			return
+		}
+		m.judge(err, was)
+		if pause(ctx, retry) != nil {
+			return
+		}
+	}
+}
+
+func (m *member) dial(ctx context.Context, address string) (net.Conn, error) {
+	raw, err := adsclient.Dial(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: raw, m: m, closed: make(chan struct{})}
+	m.conn.Store(c)
+	return c, nil
+}
+
+// judge says whether a stream may end like this.
+func (m *member) judge(err error, connected bool) {
+	if !connected {
+		m.s.counts.refusedConns.Add(1)
+		return
+	}
+	m.s.counts.lostStreams.Add(1)
+	switch text := err.Error(); {
+	case strings.HasPrefix(text, "decode "), strings.HasPrefix(text, "response of type"), strings.HasPrefix(text, "look into "):
+		m.s.wrong("%s: %w", m.node, err)
+		return
+	}
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Internal, codes.ResourceExhausted:
+		m.s.wrong("%s loses its stream: %w", m.node, err)
+		return
+	}
+	if m.s.plane.up.Load() && m.s.plane.generation.Load() == m.generation && !m.faulty.Load() {
+		m.s.wrong("%s loses its stream, and has done nothing: %w", m.node, err)
+	}
+}
+
+// inspect refuses what it has a distaste for.
+func (m *member) inspect(t resource.Type, name, version, body []byte) (string, error) {
+	if err := m.s.library.see(t, name, version, body); err != nil {
+		return "", fmt.Errorf("look into %s %s: %w", t.Short(), name, err)
+	}
+	d := m.picky.Load()
+	if d == nil || d.kind != t || !m.picky.CompareAndSwap(d, nil) {
+		return "", nil
+	}
+	m.refused.Store(true)
+	m.s.counts.nacks.Add(1)
+	if d.mute {
+		return "a reason without a name", nil
+	}
+	return `Proto constraint validation failed (X): name: "` + string(name) + `"`, nil
+}
+
+// Connected implements adsclient.Observer.
+func (m *member) Connected() {
+	m.generation = m.s.plane.generation.Load()
+	m.connected.Store(true)
+	m.s.counts.streams.Add(1)
+}
+
+// Resource implements adsclient.Observer.
+func (m *member) Resource(resource.Type, []byte, []byte) { m.s.counts.resources.Add(1) }
+
+// Acked implements adsclient.Observer. A proxy that had something is never left without anything, not even when its
+// Dataplane is gone.
+func (m *member) Acked() {
+	m.s.counts.responses.Add(1)
+	m.s.counts.checks.Add(1)
+	has := m.state.Count()
+	clusters, listeners := has[resource.Cluster] > 0, has[resource.Listener] > 0
+	if m.hadClusters && !clusters || m.hadListeners && !listeners {
+		m.s.wrong("%s is left with %d clusters and %d listeners", m.node, has[resource.Cluster], has[resource.Listener])
+	}
+	m.hadClusters, m.hadListeners = clusters, listeners
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// operation is one kind of event, and how often it comes among all.
+type operation struct {
+	weight int
+	name   string
+	do     func(s *soak, ctx context.Context)
+}
+
+var operations = []operation{
+	{30, "endpoint changed", func(s *soak, _ context.Context) { s.turn() }},
+	{8, "Dataplane changed", func(s *soak, _ context.Context) { s.change(s.anyDataplane()) }},
+	{6, "Service changed", func(s *soak, _ context.Context) { s.change(anyService(s.random, s.random.IntN(s.o.services))) }},
+	{1, "Mesh changed", func(s *soak, _ context.Context) { s.change(anyMesh(s.random, pick(s.random, meshes...))) }},
+	{3, "object deleted", func(s *soak, _ context.Context) { s.remove() }},
+	{3, "object moved", func(s *soak, _ context.Context) { s.move() }},
+	{2, "file renamed", func(s *soak, _ context.Context) { s.rename() }},
+	{3, "file broken", func(s *soak, _ context.Context) { s.spoil() }},
+	{3, "file removed", func(s *soak, _ context.Context) { s.removeFile() }},
+	{6, "proxy left", func(s *soak, ctx context.Context) { s.away(ctx, endClose) }},
+	{3, "proxy crashed", func(s *soak, ctx context.Context) { s.away(ctx, endReset) }},
+	{2, "proxy cut off", func(s *soak, ctx context.Context) { s.away(ctx, endVanish) }},
+	{3, "proxy stopped reading", func(s *soak, _ context.Context) { s.stall() }},
+	{2, "proxy stopped answering", func(s *soak, ctx context.Context) { s.silence(ctx) }},
+	{4, "proxy refused", func(s *soak, _ context.Context) { s.distaste() }},
+}
+
+// operation makes one.
+func (s *soak) operation(ctx context.Context) {
+	sum := 0
+	for _, o := range operations {
+		sum += o.weight
+	}
+	n := s.random.IntN(sum)
+	for i, o := range operations {
+		if n -= o.weight; n < 0 {
+			s.counts.operations[i].Add(1)
+			o.do(s, ctx)
+			return
+		}
+	}
+}
+
+// manner draws how a file is written. Most people and programs do it well.
+func (s *soak) manner() int { return pick(s.random, atOnce, atOnce, inPlace, inHalves) }
+
+func (s *soak) write(file string) { s.world.write(file, s.manner()) }
+
+func (s *soak) anyDataplane() *mesh.Dataplane {
+	return anyDataplane(s.random, s.o.services, s.random.IntN(s.o.proxies))
+}
+
+// turn changes one endpoint.
+func (s *soak) turn() {
+	i := s.random.IntN(s.o.proxies)
+	if d, ok := s.world.objects[proxyKey(i)].(*mesh.Dataplane); ok {
+		s.change(turn(s.random, d, i))
+	}
+}
+
+// change sets an object, be it there or not.
+func (s *soak) change(o mesh.Object) {
+	file := s.world.place[o.Key()]
+	s.note("set %v in %s", o.Key(), file)
+	s.world.set(o, file)
+	s.write(file)
+}
+
+// remove deletes an object, which comes back later.
+func (s *soak) remove() {
+	key := s.anyKey()
+	o := s.world.objects[key]
+	s.note("delete %v", key)
+	delete(s.world.objects, key)
+	s.write(s.world.place[key])
+	s.later(s.upTo(20*time.Second), func() {
+		if s.world.objects[key] == nil {
+			s.change(o)
+		}
+	})
+}
+
+// anyKey is that of an object that is there.
+func (s *soak) anyKey() mesh.Key {
+	file := s.anyFile()
+	return pick(s.random, s.world.keys(file)...)
+}
+
+func (s *soak) anyFile() string { return pick(s.random, s.world.files()...) }
+
+// move takes an object from one file to another, with a moment between in which it is in both or in none.
+func (s *soak) move() {
+	key := s.anyKey()
+	from, to := s.world.place[key], s.anyFile()
+	if s.oneIn(2) {
+		to = fmt.Sprintf("moved-%03d.yaml", s.random.IntN(50))
+	}
+	s.note("move %v from %s to %s", key, from, to)
+	s.world.place[key] = to
+	first, second := from, to
+	if s.oneIn(2) {
+		first, second = to, from
+	}
+	s.write(first)
+	s.later(s.upTo(300*time.Millisecond), func() { s.write(second) })
+}
+
+// rename gives a file another name, if it is as it should be.
+func (s *soak) rename() {
+	from, to := s.anyFile(), fmt.Sprintf("renamed-%03d.yaml", s.random.IntN(1000))
+	w := s.world
+	if w.broken[from] || w.removed[from] || slices.Contains(w.files(), to) {
+		return
+	}
+	w.write(from, atOnce) // what is half written or due stays behind otherwise
+	s.note("rename %s to %s", from, to)
+	w.rename(from, to)
+}
+
+// spoil breaks a file, which is mended later.
+func (s *soak) spoil() {
+	file := s.anyFile()
+	s.world.spoil(file)
+	s.later(s.upTo(30*time.Second), func() {
+		if s.world.broken[file] {
+			s.note("mend %s", file)
+			s.write(file)
+		}
+	})
+}
+
+// removeFile takes a file away, which comes back later.
+func (s *soak) removeFile() {
+	file := s.anyFile()
+	s.note("remove %s", file)
+	s.world.remove(file)
+	delete(s.world.broken, file)
+	s.world.removed[file] = true
+	s.later(s.upTo(15*time.Second), func() {
+		if s.world.removed[file] {
+			s.note("bring back %s", file)
+			s.write(file)
+		}
+	})
+}
+
+func (s *soak) anyMember() *member { return pick(s.random, s.members...) }
+
+// away has a proxy leave and come back, with what it had or without.
+func (s *soak) away(ctx context.Context, how int32) {
+	m, cold := s.anyMember(), s.oneIn(2)
+	s.note("%s leaves: %d", m.node, how)
+	m.leave(how)
+	s.later(s.upTo(10*time.Second), func() {
+		s.note("%s comes, cold: %v", m.node, cold)
+		m.join(ctx, cold)
+	})
+}
+
+// stall has a proxy not read for a while, sometimes for so long that the server gives it up.
+func (s *soak) stall() {
+	m, d := s.anyMember(), s.upTo(15*time.Second)
+	if s.oneIn(4) {
+		d = s.upTo(75 * time.Second)
+	}
+	s.note("%s does not read for %s", m.node, d)
+	m.faulty.Store(true)
+	m.stalled.Store(time.Now().Add(d).UnixNano())
+}
+
+// silence has a proxy connect again and answer nothing for a while.
+func (s *soak) silence(ctx context.Context) {
+	m := s.anyMember()
+	s.note("%s answers nothing", m.node)
+	m.leave(endClose)
+	m.silent.Store(true)
+	m.join(ctx, false)
+	s.later(s.upTo(20*time.Second), func() { s.hear(ctx, m) })
+}
+
+// hear ends a silence: the stream goes with it, since what was not answered on it cannot be any more.
+func (s *soak) hear(ctx context.Context, m *member) {
+	if m.silent.Swap(false) && m.cancel != nil {
+		m.leave(endClose)
+		m.join(ctx, false)
+	}
+}
+
+// distaste has a proxy refuse a version that is to come.
+func (s *soak) distaste() {
+	m := s.anyMember()
+	d := &distaste{kind: pick(s.random, resource.Types()...), mute: s.oneIn(2)}
+	s.note("%s is to refuse %s", m.node, d.kind.Short())
+	m.picky.Store(d)
+}
+
+// restart ends the control plane, and has it started later.
+func (s *soak) restart(ctx context.Context) {
+	var err error
+	if s.oneIn(4) {
+		s.note("the control plane is told to end")
+		err = s.plane.terminate()
+		s.counts.terminated.Add(1)
+	} else {
+		s.note("the control plane is killed")
+		err = s.plane.kill()
+		s.counts.killed.Add(1)
+	}
+	if err != nil {
+		s.wrong("%w", err)
+	}
+	s.later(s.upTo(4*time.Second), func() { s.begin(ctx) })
+}
+
+// begin starts the control plane if it is not there.
+func (s *soak) begin(ctx context.Context) {
+	if s.plane.up.Load() {
+		return
+	}
+	s.note("the control plane starts")
+	if err := s.plane.start(ctx); err != nil {
+		s.wrong("%w", err)
+	}
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sonde-mesh/sonde/test/bench/controlplane"
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// plane is the control plane: one process after the other, on the same ports and with the same state.
+type plane struct {
+	s              *soak
+	program        string
+	args           []string
+	agents, health string
+	log            *os.File
+	generation     atomic.Int64 // counts processes
+	up             atomic.Bool  // there is one, and it is not told to end
+	cmd            *exec.Cmd
+	ended          chan error
+	client         http.Client
+}
+
+func newPlane(s *soak, program, store, state, log string) (*plane, error) {
+	p := &plane{s: s, program: program, client: http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	at := func(i int) string { return net.JoinHostPort("127.0.0.1", ports[i]) }
+	p.agents, p.health = at(0), at(2)
+	p.args = []string{
+		"--store=dir:" + store, "--state-dir=" + state, "--bind-address=127.0.0.1",
+		"--agents-port=" + ports[0], "--admin-port=" + ports[1], "--health-port=" + ports[2],
+	}
+	p.log, err = os.Create(log)
+	return p, err
+}
+
+// freePorts are below those that the kernel gives to connections: one that tries to connect to such a port while nobody
+// listens may meet itself.
+func freePorts(n int) ([]string, error) {
+	var ports []string
+	for range 1000 {
+		port := strconv.Itoa(4000 + rand.IntN(6000))
+		l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort("127.0.0.1", port))
+		if err != nil {
+			continue
+		}
+		defer l.Close() //nolint:errcheck // it was a look whether the port is free
+		if ports = append(ports, port); len(ports) == n {
+			return ports, nil
+		}
+	}
+	return nil, errors.New("find free ports: none below 10000")
+}
+
+// start does not wait until the process serves.
+func (p *plane) start(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, p.program, p.args...)
+	cmd.Stderr = p.log
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the control plane: %w", err)
+	}
+	ended := make(chan error, 1)
+	p.cmd, p.ended = cmd, ended
+	p.generation.Add(1)
+	p.up.Store(true)
+	go func() {
+		err := cmd.Wait()
+		if p.up.Load() && ctx.Err() == nil {
+			p.s.wrong("the control plane ends by itself: %v; it says: %s", err, p.logged())
+		}
+		ended <- err
+	}()
+	return nil
+}
+
+// kill ends the process at once.
+func (p *plane) kill() error {
+	if !p.up.Swap(false) {
+		return nil
+	}
+	err := p.cmd.Process.Kill()
+	_ = p.wait() // it was killed
+	return err
+}
+
+// wait returns how the process has ended.
+func (p *plane) wait() error { return <-p.ended }
+
+// endWithin is for a process that was told to end.
+const endWithin = 20 * time.Second
+
+// terminate tells the process to end, which it must do in time and without an error.
+func (p *plane) terminate() error {
+	if !p.up.Swap(false) {
+		return nil
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return errors.Join(fmt.Errorf("end the control plane: %w", err), p.wait())
+	}
+	timer := time.NewTimer(endWithin)
+	defer timer.Stop()
+	select {
+	case err := <-p.ended:
+		if err != nil {
+			return fmt.Errorf("the control plane ends: %w; it says: %s", err, p.logged())
+		}
+		return nil
+	case <-timer.C:
+		err := p.cmd.Process.Kill()
+		_ = p.wait() // it was killed
+		return errors.Join(fmt.Errorf("the control plane has not ended within %s of being told", endWithin), err)
+	}
+}
+
+// bad are words that no control plane may say.
+var bad = []string{"panic:", "fatal error:", "resources left out", "DATA RACE"}
+
+// close looks through what all processes have logged.
+func (p *plane) close() error {
+	err := p.log.Close()
+	data, readErr := os.ReadFile(p.log.Name())
+	for _, words := range bad {
+		if i := bytes.Index(data, []byte(words)); i >= 0 {
+			err = errors.Join(err, fmt.Errorf("the control plane says: %s", data[i:min(len(data), i+1000)]))
+		}
+	}
+	return errors.Join(err, readErr)
+}
+
+// logged is the end of what was logged.
+func (p *plane) logged() string {
+	data, err := os.ReadFile(p.log.Name())
+	if err != nil {
+		return err.Error()
+	}
+	return string(data[max(0, len(data)-2000):])
+}
+
+// ready waits until the store is read.
+func (p *plane) ready(ctx context.Context) error {
+	return harness.Poll(ctx, time.Minute, "sonde-cp", func(ctx context.Context) error { return controlplane.Ready(ctx, p.health) })
+}
+
+// metrics of the process, by name with labels.
+func (p *plane) metrics(ctx context.Context) (map[string]float64, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.health+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := p.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close() //nolint:errcheck // it was only read
+	all := map[string]float64{}
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		name, value, ok := strings.Cut(lines.Text(), " ")
+		if !ok || strings.HasPrefix(name, "#") {
+			continue
+		}
+		if all[name], err = strconv.ParseFloat(value, 64); err != nil {
+			return nil, fmt.Errorf("parse metric %s: %w", name, err)
+		}
+	}
+	return all, lines.Err()
+}

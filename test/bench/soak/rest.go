@@ -1,0 +1,273 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/test/adsclient"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+const (
+	// settleWithin is for everything to be as it should once all is mended; much of it is for streams that the server has
+	// given up, and for a machine that does other things.
+	settleWithin = time.Minute
+	// quiet is how long nothing may be sent then.
+	quiet = 2 * time.Second
+	// newcomers are the new proxies of a rest that is not the last.
+	newcomers = 10
+	// atATime new proxies connect.
+	atATime = 50
+)
+
+// rest mends everything and looks whether all proxies get what they should. The time of the operations stands still.
+func (s *soak) rest(ctx context.Context, last bool) error {
+	if err := s.wrongs(); err != nil {
+		return err
+	}
+	began := time.Now()
+	defer func() { s.began = s.began.Add(time.Since(began)) }()
+	s.note("everything is mended")
+	if err := s.mend(ctx); err != nil {
+		return err
+	}
+	want, err := s.settle(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.hush(ctx); err != nil {
+		return err
+	}
+	if diff := s.different(want); diff != "" {
+		return fmt.Errorf("after all was as it should be: %s", diff)
+	}
+	some := s.members
+	if !last {
+		some = nil
+		for range newcomers {
+			some = append(some, s.anyMember())
+		}
+	}
+	if err := s.fresh(ctx, some, want); err != nil {
+		return err
+	}
+	s.counts.rests.Add(1)
+	return s.wrongs()
+}
+
+// mend brings back whatever is missing, and has everybody behave.
+func (s *soak) mend(ctx context.Context) error {
+	for _, name := range meshes {
+		s.world.set(anyMesh(s.random, name), "mesh-"+name+".yaml")
+	}
+	for i := range s.o.proxies {
+		if s.world.objects[proxyKey(i)] == nil {
+			s.world.set(anyDataplane(s.random, s.o.services, i), s.world.place[proxyKey(i)])
+		}
+	}
+	s.world.mend()
+	s.begin(ctx)
+	if err := s.plane.ready(ctx); err != nil {
+		return err
+	}
+	s.bury()
+	for _, m := range s.members {
+		m.stalled.Store(0)
+		m.picky.Store(nil)
+		s.hear(ctx, m)
+		m.join(ctx, false)
+	}
+	return nil
+}
+
+// settle waits until each proxy has what the files say, which it returns.
+func (s *soak) settle(ctx context.Context) (map[string]resource.Desired, error) {
+	want, err := s.expected()
+	if err != nil {
+		return nil, err
+	}
+	for began, diff := time.Now(), "none"; ; {
+		if time.Since(began) > settleWithin {
+			return nil, fmt.Errorf("%s after all was mended: %s", settleWithin, diff)
+		}
+		s.forgive(ctx)
+		diff = s.different(want)
+		if problems, err := s.plane.metrics(ctx); err != nil {
+			diff = err.Error()
+		} else if n := problems[`sonde_store_problems{severity="error"}`]; n > 0 && diff == "" {
+			diff = fmt.Sprintf("the store has %v problems", n)
+		}
+		if diff == "" {
+			return want, nil
+		}
+		if err := pause(ctx, poll); err != nil {
+			return nil, err
+		}
+		if err := s.wrongs(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// forgive has those connect again that have refused something: a version is not sent twice on one stream.
+func (s *soak) forgive(ctx context.Context) {
+	for _, m := range s.members {
+		if m.refused.Load() {
+			m.leave(endClose)
+			m.join(ctx, false)
+		}
+	}
+}
+
+// hush waits until nothing more is sent. Nothing changes, so that this comes soon.
+func (s *soak) hush(ctx context.Context) error {
+	for began := time.Now(); time.Since(began) < settleWithin/2; {
+		heard := s.counts.responses.Load()
+		if err := pause(ctx, quiet); err != nil {
+			return err
+		}
+		if s.counts.responses.Load() == heard {
+			return nil
+		}
+	}
+	return fmt.Errorf("nothing changes, and in %s there were no %s without a response", settleWithin/2, quiet)
+}
+
+// expected is what the files say, translated in one step and in this process.
+func (s *soak) expected() (map[string]resource.Desired, error) {
+	documents, problems, err := store.Read(s.world.folder, nil)
+	if err != nil {
+		return nil, err
+	}
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("mended, and still: %w", problems[0])
+	}
+	if len(documents) != len(s.world.objects) {
+		return nil, fmt.Errorf("the files have %d objects, written were %d", len(documents), len(s.world.objects))
+	}
+	const source = "files"
+	b := meshview.NewBuilder(meshview.Options{Sources: []string{source}})
+	for _, d := range documents {
+		b.Set(source, d.Object)
+	}
+	b.Synced(source)
+	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { s.wrong("resources left out: %w", err) }})
+	if c, ok := b.Build(); ok {
+		if _, err := t.Apply(c); err != nil {
+			return nil, err
+		}
+	}
+	want := map[string]resource.Desired{}
+	for _, m := range s.members {
+		want[m.node] = t.Attach(m.node)
+	}
+	return want, nil
+}
+
+// different says what is not as it should be with the first proxy that has something else, "" if none has.
+func (s *soak) different(want map[string]resource.Desired) string {
+	for _, m := range s.members {
+		if !m.connected.Load() {
+			return m.node + " has no stream"
+		}
+		if diff := s.compare(m.state, want[m.node]); diff != "" {
+			return m.node + " " + diff
+		}
+	}
+	return ""
+}
+
+// compare looks at one proxy's state: all clusters and listeners, and the endpoints and routes that they name.
+func (s *soak) compare(state *adsclient.State, want resource.Desired) string {
+	s.counts.checks.Add(1)
+	if !state.Settled() || len(state.Lacking()) > 0 {
+		return fmt.Sprintf("waits for an answer, or lacks %v", state.Lacking())
+	}
+	has := state.Contents()
+	should := map[resource.Type]map[string]string{}
+	for _, t := range resource.Types() {
+		should[t] = map[string]string{}
+		for _, r := range want.Of(t) {
+			_, named := has[t][r.Name]
+			if named || t == resource.Cluster || t == resource.Listener {
+				should[t][r.Name] = r.Version
+			}
+		}
+	}
+	if diff := cmp.Diff(should, has); diff != "" {
+		return "differs (-files +proxy):\n" + shorten(diff)
+	}
+	for _, t := range []resource.Type{resource.Listener, resource.Route} {
+		for name, version := range has[t] {
+			for _, cluster := range s.library.clusters(t, name, version) {
+				if _, ok := has[resource.Cluster][cluster]; !ok {
+					return fmt.Sprintf("has %s %q, but not cluster %q that it sends to", t.Short(), name, cluster)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// shorten keeps the lines of a diff that differ, and not too many.
+func shorten(diff string) string {
+	const most = 20
+	var lines []string
+	for line := range strings.Lines(diff) {
+		if strings.HasPrefix(line, "-") || strings.HasPrefix(line, "+") {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) > most {
+		lines = append(lines[:most], fmt.Sprintf("and %d more\n", len(lines)-most))
+	}
+	return strings.Join(lines, "")
+}
+
+// fresh compares proxies with new ones of the same name.
+func (s *soak) fresh(ctx context.Context, members []*member, want map[string]resource.Desired) error {
+	for len(members) > 0 {
+		some := members[:min(atATime, len(members))]
+		members = members[len(some):]
+		var all sync.WaitGroup
+		for _, m := range some {
+			all.Go(func() {
+				if err := s.freshOne(ctx, m, want[m.node]); err != nil {
+					s.wrong("%s as a new proxy: %w", m.node, err)
+				}
+			})
+		}
+		all.Wait()
+		if err := s.wrongs(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *soak) freshOne(ctx context.Context, old *member, want resource.Desired) error {
+	m := &member{s: s, node: old.node, tls: old.tls, state: adsclient.NewState(s.catalog)}
+	m.join(ctx, true)
+	defer m.leave(endClose)
+	for began := time.Now(); s.compare(m.state, want) != ""; {
+		if time.Since(began) > settleWithin {
+			return fmt.Errorf("after %s: %s", settleWithin, s.compare(m.state, want))
+		}
+		if err := pause(ctx, poll); err != nil {
+			return err
+		}
+	}
+	if diff := cmp.Diff(m.state.Contents(), old.state.Contents()); diff != "" {
+		return fmt.Errorf("the old one differs (-new +old):\n%s", shorten(diff))
+	}
+	s.counts.newcomers.Add(1)
+	return nil
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/test/adsclient"
+	"github.com/sonde-mesh/sonde/test/bench/controlplane"
+)
+
+// soak is one run.
+type soak struct {
+	o       options
+	out     io.Writer
+	random  *rand.Rand // of the goroutine that operates alone
+	world   *world
+	plane   *plane
+	members []*member
+	catalog *adsclient.Catalog
+	library *library
+	counts  counts
+	journal *os.File
+
+	// at is when the operation at hand was due, and began what that is counted from: the rests between do not count.
+	at     time.Duration
+	began  time.Time
+	events []event
+
+	gone sync.Mutex
+	lost []*conn // connections that proxies have left without a word
+
+	mu       sync.Mutex
+	problems []error
+	stopped  atomic.Bool // something is wrong
+}
+
+// event is something that an operation has left for later.
+type event struct {
+	at time.Duration
+	do func()
+}
+
+func newSoak(o options, program, folder string, out io.Writer) (*soak, error) {
+	s := &soak{
+		o: o, out: out, random: rand.New(rand.NewPCG(o.seed, 5)),
+		catalog: adsclient.NewCatalog(), library: &library{known: map[resourceKey][]string{}},
+	}
+	var err error
+	if s.journal, err = os.Create(filepath.Join(folder, "operations.log")); err != nil {
+		return nil, err
+	}
+	if s.world, err = newWorld(s, filepath.Join(folder, "store")); err != nil {
+		return nil, err
+	}
+	state := filepath.Join(folder, "state")
+	if err := controlplane.MakeState(state, meshes...); err != nil {
+		return nil, err
+	}
+	authority, err := controlplane.OpenAuthority(state)
+	if err != nil {
+		return nil, err
+	}
+	if s.plane, err = newPlane(s, program, s.world.folder, state, filepath.Join(folder, "sonde-cp.log")); err != nil {
+		return nil, err
+	}
+	for i := range o.proxies {
+		config, err := clientTLS(authority, i)
+		if err != nil {
+			return nil, err
+		}
+		s.members = append(s.members, &member{s: s, node: proxyID(i), tls: config, state: adsclient.NewState(s.catalog)})
+	}
+	return s, nil
+}
+
+// clientTLS is with what a proxy shows who it is.
+func clientTLS(authority *identity.Authority, proxy int) (*tls.Config, error) {
+	certificate, err := controlplane.Issue(authority, meshOf(proxy), proxyName(proxy), workload(proxy))
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(authority.ServingCA()) {
+		return nil, errors.New("the serving CA is no certificate")
+	}
+	return &tls.Config{
+		RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"},
+	}, nil
+}
+
+// wrong notes what must not be. The operations end, and so does the run.
+func (s *soak) wrong(format string, args ...any) {
+	err := fmt.Errorf(format, args...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped.Store(true)
+	if len(s.problems) < 10 {
+		s.problems = append(s.problems, err)
+		s.writeDown("WRONG: %v", err)
+	}
+}
+
+func (s *soak) wrongs() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.Join(s.problems...)
+}
+
+// note writes an operation down.
+func (s *soak) note(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writeDown(format, args...)
+}
+
+// writeDown needs mu. What cannot be written to the journal is lost: the run says nothing else by it.
+func (s *soak) writeDown(format string, args ...any) {
+	_, _ = fmt.Fprintf(s.journal, "%10.3f %s\n", s.at.Seconds(), fmt.Sprintf(format, args...))
+}
+
+// later has something done, in the time of the operations.
+func (s *soak) later(after time.Duration, do func()) {
+	s.events = append(s.events, event{s.at + after, do})
+	slices.SortStableFunc(s.events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
+}
+
+// play is the whole run.
+func (s *soak) play(ctx context.Context) error {
+	progressed := make(chan struct{})
+	watched, done := context.WithCancel(ctx)
+	go func() {
+		defer close(progressed)
+		s.progress(watched)
+	}()
+	defer func() { done(); <-progressed }()
+
+	if err := s.plane.start(ctx); err != nil {
+		return err
+	}
+	for _, m := range s.members {
+		m.join(ctx, false)
+	}
+	s.began = time.Now()
+	for _, until := range s.plan(ctx) {
+		if err := s.operate(ctx, until); err != nil {
+			return err
+		}
+		if err := s.rest(ctx, until == s.o.duration); err != nil {
+			return err
+		}
+	}
+	return s.leftovers(ctx)
+}
+
+// plan has the control plane killed every minute, and returns when all is mended and looked at: between the kills, and at
+// the end.
+func (s *soak) plan(ctx context.Context) (rests []time.Duration) {
+	period := min(time.Minute, s.o.duration/2)
+	for end := period; end <= s.o.duration; end += period {
+		if at := end - period/2; at < s.o.duration {
+			rests = append(rests, at)
+		}
+		s.events = append(s.events, event{end - s.upTo(period/6), func() { s.restart(ctx) }})
+	}
+	return append(rests, s.o.duration)
+}
+
+// operate makes operations until that time.
+func (s *soak) operate(ctx context.Context, until time.Duration) error {
+	next := s.at
+	for !s.stopped.Load() {
+		at, do := next, func() { s.operation(ctx) }
+		if len(s.events) > 0 && s.events[0].at <= at {
+			at, do = s.events[0].at, s.events[0].do
+		}
+		if at >= until {
+			s.at = until
+			return nil
+		}
+		if err := pause(ctx, time.Until(s.began.Add(at))); err != nil {
+			return err
+		}
+		s.at = at
+		if at == next {
+			next += s.upTo(2 * meanGap)
+			do()
+			continue
+		}
+		s.events = s.events[1:]
+		do()
+	}
+	return s.wrongs()
+}
+
+// meanGap is between operations.
+const meanGap = 50 * time.Millisecond
+
+// upTo draws a time.
+func (s *soak) upTo(d time.Duration) time.Duration { return time.Duration(s.random.Int64N(int64(d))) }
+
+// oneIn draws whether something happens that does so once in n times.
+func (s *soak) oneIn(n int) bool { return s.random.IntN(n) == 0 }
+
+// end ends all that runs.
+func (s *soak) end() error {
+	s.empty()
+	err := errors.Join(s.plane.terminate(), s.plane.close(), s.journal.Close())
+	return errors.Join(s.wrongs(), err)
+}
+
+// empty has all proxies leave, and ends the connections that some have left before.
+func (s *soak) empty() {
+	for _, m := range s.members {
+		m.leave(endClose)
+	}
+	s.bury()
+}
+
+// bury ends the connections that proxies have left without a word.
+func (s *soak) bury() {
+	s.gone.Lock()
+	defer s.gone.Unlock()
+	for _, c := range s.lost {
+		_ = c.Conn.Close() // the server may have ended it
+	}
+	s.lost = nil
+}
