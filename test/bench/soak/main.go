@@ -87,7 +87,11 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
-	return noneLeft(ctx, before)
+	if err := noneLeft(ctx, before); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(out, "every proxy had what it should, and nothing is left behind")
+	return err
 }
 
 // noneLeft looks for goroutines that the clients have left.

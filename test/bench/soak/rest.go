@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
@@ -63,10 +64,13 @@ func (s *soak) rest(ctx context.Context, last bool) error {
 	return s.wrongs()
 }
 
-// mend brings back whatever is missing, and has everybody behave.
+// mend brings back whatever is missing, and has everybody behave. What is there stays: a change might bring along what was
+// lost.
 func (s *soak) mend(ctx context.Context) error {
 	for _, name := range meshes {
-		s.world.set(anyMesh(s.random, name), "mesh-"+name+".yaml")
+		if key := (&mesh.Mesh{Name: name}).Key(); s.world.objects[key] == nil {
+			s.world.set(anyMesh(s.random, name), s.world.place[key])
+		}
 	}
 	for i := range s.o.proxies {
 		if s.world.objects[proxyKey(i)] == nil {
