@@ -94,13 +94,12 @@ func (c claims) meshes() []string {
 // settle drops the strangers, but for those of a mesh that was there before: removing a Mesh, or adding a first one that
 // is not the default, takes nothing down that is in use. Such a mesh stays as it was.
 func (c claims) settle(strangers map[mesh.Key]bool, before claims) {
+	bare := !c.hasMesh()
 	for key := range strangers {
 		meshKey := mesh.Key{Kind: mesh.KindMesh, Name: key.Mesh}
 		old, kept := before[meshKey]
 		if !kept && len(before) > 0 && slices.Contains(before.meshes(), key.Mesh) {
-			implied := &mesh.Mesh{Name: key.Mesh}
-			implied.SetDefaults()
-			old, kept = entry{Document: Document{Object: implied}}, true
+			old, kept = implied(key.Mesh), true
 		}
 		if kept {
 			c[meshKey] = old
@@ -108,6 +107,36 @@ func (c claims) settle(strangers map[mesh.Key]bool, before claims) {
 			delete(c, key)
 		}
 	}
+	// Who gets these takes no default for granted beside a Mesh that has stayed.
+	if bare && c.hasMesh() && c.uses(mesh.DefaultMesh) {
+		m := implied(mesh.DefaultMesh)
+		c[m.Object.Key()] = m
+	}
+}
+
+func implied(name string) entry {
+	m := &mesh.Mesh{Name: name}
+	m.SetDefaults()
+	return entry{Document: Document{Object: m}}
+}
+
+func (c claims) hasMesh() bool {
+	for key := range c {
+		if key.Kind == mesh.KindMesh {
+			return true
+		}
+	}
+	return false
+}
+
+// uses says whether there is an object in that mesh.
+func (c claims) uses(name string) bool {
+	for key := range c {
+		if key.Kind != mesh.KindMesh && key.Mesh == name {
+			return true
+		}
+	}
+	return false
 }
 
 // keys in the order in which they are handed on: a Mesh before what is in it.

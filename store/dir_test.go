@@ -184,6 +184,12 @@ func TestDirMeshGoes(t *testing.T) {
 			want:    []string{"set Mesh  default", "set Mesh  prod"},
 			problem: `mesh: "default": must be the name of a Mesh: prod`,
 		},
+		"a Mesh in use is removed, and the implied one comes into use": {
+			start:   map[string]string{"m.yaml": "type: Mesh\nname: prod\n", "s.yaml": serviceOf("prod", "s")},
+			then:    map[string]string{"m.yaml": "", "d.yaml": service("d")},
+			want:    []string{"set Mesh  default", "set Service default d"},
+			problem: `mesh: "prod": must be the name of a Mesh: default`,
+		},
 		"a Mesh that nothing uses is removed": {
 			start: map[string]string{"m.yaml": "type: Mesh\nname: prod\n"},
 			then:  map[string]string{"m.yaml": ""},

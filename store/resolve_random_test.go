@@ -1,0 +1,178 @@
+package store
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+const histories = 1000
+
+// anyTexts changes some files. The names are so few that most of them meet.
+func anyTexts(r *rand.Rand) texts {
+	all := []string{meshDefault, meshProd, service("x"), service("y"), serviceOf("prod", "x"), serviceOf("prod", "y"), serviceOf("prod", "z")}
+	changed := texts{}
+	for range 1 + r.IntN(4) {
+		documents := []string{"# a comment\n"}
+		for _, i := range r.Perm(len(all))[:r.IntN(4)] {
+			documents = append(documents, all[i])
+		}
+		switch r.IntN(8) {
+		case 0:
+			documents = nil
+		case 1:
+			documents = append(documents, broken)
+		}
+		changed[string(rune('a'+r.IntN(4)))+".yaml"] = documents
+	}
+	return changed
+}
+
+// history is what was written, for people.
+func history(steps []texts) string {
+	var b strings.Builder
+	for i, step := range steps {
+		fmt.Fprintf(&b, "%d: %q\n", i, step)
+	}
+	return b.String()
+}
+
+// TestResolveRandomFolders writes random files. A run has the numbers 0 to histories-1 as seeds.
+func TestResolveRandomFolders(t *testing.T) {
+	for seed := range uint64(histories) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		one, other := newResolved(), newResolved()
+		var steps []texts
+		for range 6 {
+			step := anyTexts(r)
+			steps = append(steps, step)
+			untouched := one.untouched(step)
+			held, problems := one.resolve(step)
+			wrong := one.holdsAll(untouched)
+			wrong = append(wrong, one.refusedForNothing()...)
+
+			// The files of a folder come in any order, as those of a map do.
+			otherHeld, otherProblems := other.resolve(step)
+			wrong = append(wrong, differs("another folder of the same files", held, problems, otherHeld, otherProblems)...)
+			again, againProblems := one.resolve(nil)
+			wrong = append(wrong, differs("resolved again", held, problems, again, againProblems)...)
+			if len(wrong) > 0 {
+				t.Fatalf("seed %d: %s\n%s", seed, strings.Join(wrong, "\n"), history(steps))
+			}
+		}
+		mended := []texts{{"a.yaml": {meshDefault}}, {"b.yaml": {meshProd, service("x")}}, {"c.yaml": {service("y"), serviceOf("prod", "x")}}, {"d.yaml": {serviceOf("prod", "y")}}}
+		r.Shuffle(len(mended), func(i, j int) { mended[i], mended[j] = mended[j], mended[i] })
+		var held, problems []string
+		for _, step := range mended {
+			held, problems = one.resolve(step)
+		}
+		want := []string{
+			"Mesh default: a.yaml, document 1, line 1", "Mesh prod: b.yaml, document 1, line 1",
+			"Service default x: b.yaml, document 2, line 4", "Service default y: c.yaml, document 1, line 1",
+			"Service prod x: c.yaml, document 2, line 4", "Service prod y: d.yaml, document 1, line 1",
+		}
+		if wrong := differs("mended", want, nil, held, problems); len(wrong) > 0 {
+			t.Fatalf("seed %d: %s\n%s", seed, wrong, history(append(steps, mended...)))
+		}
+	}
+}
+
+// TestResolveOrderOfFirstReading has files of which no two hold one object, some of them broken.
+func TestResolveOrderOfFirstReading(t *testing.T) {
+	for seed := range uint64(histories / 5) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		documents := []string{meshDefault, meshProd, service("x"), service("y"), serviceOf("prod", "x"), serviceOf("prod", "y")}
+		all := texts{}
+		for _, d := range documents {
+			name := string(rune('a'+r.IntN(4))) + ".yaml"
+			all[name] = append(all[name], d)
+		}
+		var steps []texts
+		for name := range all {
+			if r.IntN(3) == 0 {
+				all[name] = append(all[name], broken)
+			}
+			steps = append(steps, texts{name: all[name]})
+		}
+		held, problems := newResolved().resolve(all)
+		oneByOne := newResolved()
+		var later, laterProblems []string
+		for _, step := range steps {
+			later, laterProblems = oneByOne.resolve(step)
+		}
+		if wrong := differs("one by one", held, problems, later, laterProblems); len(wrong) > 0 || len(held) != len(documents) {
+			t.Fatalf("seed %d: holds %q: %s\n%s", seed, held, wrong, history(steps))
+		}
+	}
+}
+
+func differs(what string, wantHeld, wantProblems, held, problems []string) (wrong []string) {
+	if diff := cmp.Diff(wantHeld, held); diff != "" {
+		wrong = append(wrong, what+": held (-want +got):\n"+diff)
+	}
+	if diff := cmp.Diff(wantProblems, problems); diff != "" {
+		wrong = append(wrong, what+": problems (-want +got):\n"+diff)
+	}
+	return wrong
+}
+
+// untouched is what is held from files that neither change now nor have a new content that waits.
+func (r *resolved) untouched(changed texts) claims {
+	same := claims{}
+	for key, e := range r.held {
+		_, written := changed[e.Place.File]
+		if f := r.files[e.Place.File]; !written && f != nil && f.next == nil && slices.ContainsFunc(f.entries, func(now entry) bool { return now.Object == e.Object }) {
+			same[key] = e
+		}
+	}
+	return same
+}
+
+func (r *resolved) holdsAll(want claims) (wrong []string) {
+	for key, e := range want {
+		if r.held[key].Object != e.Object {
+			wrong = append(wrong, fmt.Sprintf("%v of a file that did not change is gone, or from elsewhere", key))
+		}
+	}
+	return wrong
+}
+
+// refusedForNothing are the refused contents that would do: no object of theirs is in use in another file, and all of
+// their meshes are.
+func (r *resolved) refusedForNothing() (wrong []string) {
+	for _, name := range r.pending() {
+		taken, meshes := map[mesh.Key]bool{}, map[string]bool{}
+		add := func(e entry) {
+			if k := e.Object.Key(); k.Kind == mesh.KindMesh {
+				meshes[k.Name] = true
+			}
+		}
+		for _, f := range r.files {
+			for _, e := range f.entries {
+				if f.name != name {
+					taken[e.Object.Key()] = true
+					add(e)
+				}
+			}
+		}
+		for _, e := range *r.files[name].next {
+			add(e)
+		}
+		if len(meshes) == 0 {
+			meshes[mesh.DefaultMesh] = true
+		}
+		if !slices.ContainsFunc(*r.files[name].next, func(e entry) bool {
+			k := e.Object.Key()
+			return taken[k] || k.Kind != mesh.KindMesh && !meshes[k.Mesh]
+		}) {
+			wrong = append(wrong, name+" is refused for nothing")
+		}
+	}
+	return wrong
+}
