@@ -105,7 +105,8 @@ func (w *world) spoil(file string) {
 		text = append(text, "---\ntype: Service\nname: x\nnonsense: 1\n"...)
 	case "clash":
 		for _, k := range w.keys() {
-			if other := w.fileOf(k); other != "" && other != file {
+			// What a broken file should say is in use nowhere, perhaps: another may bring it.
+			if other := w.fileOf(k); other != "" && other != file && !w.broken[other] {
 				text = append(text, "---\n"...)
 				text = append(text, w.text(other)...)
 				break

@@ -23,7 +23,7 @@ var operations = []operation{
 		}
 	}},
 	{4, func(w *world, _ context.Context) { w.spoil(w.anyFile()) }},
-	{1, func(w *world, _ context.Context) { w.spoilAndLook(w.anyFile()) }},
+	{3, func(w *world, _ context.Context) { w.spoilAndLook(w.anyFile()) }},
 	{5, func(w *world, _ context.Context) {
 		if files := w.spoilt(); len(files) > 0 {
 			w.note("mend %s", files[0])
@@ -136,12 +136,12 @@ func (w *world) anyFile() string {
 	return pick(w.random, files...)
 }
 
-// spoilAndLook breaks one file while all others are whole and nothing else changes, which must change nothing.
+// spoilAndLook breaks a file that is whole, in whatever state the others are, and nothing else changes: that must change
+// nothing.
 func (w *world) spoilAndLook(file string) {
-	if w.plane == nil {
+	if w.plane == nil || w.broken[file] || len(w.text(file)) == 0 {
 		return
 	}
-	w.mendFiles()
 	settle(soon)
 	before := w.plane.builder.View()
 	w.spoil(file)
