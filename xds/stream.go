@@ -26,23 +26,16 @@ type stream struct {
 	send      func(*reply) error
 	slot      atomic.Pointer[resource.Desired] // what the proxy should have, nil before Attach
 	ended     chan error                       // holds one: why the stream ends
-	stalled   *time.Timer                      // ends the stream if the proxy does not read
-	gathered  *time.Timer                      // sends what has gathered for long enough
 
-	mu      sync.Mutex // never held while something is sent
-	client  *client
-	sending bool // a goroutine sends, and looks for more before it ends
-	closed  bool
+	mu       sync.Mutex // never held while something is sent
+	client   *client
+	sending  bool // a goroutine sends, and looks for more before it ends
+	closed   bool
+	gathered *time.Timer // sends what has gathered for long enough; nil before that is needed
 }
 
 func newStream(s *Server, id string, sotw bool, send func(*reply) error) *stream {
 	st := &stream{s: s, node: id, connected: time.Now(), client: newClient(sotw), send: send, ended: make(chan error, 1)}
-	st.stalled = time.AfterFunc(s.o.SendTimeout, func() {
-		st.end(status.Errorf(codes.DeadlineExceeded, "the proxy has not read for %s", s.o.SendTimeout))
-	})
-	st.stalled.Stop()
-	st.gathered = time.AfterFunc(s.o.Gather, st.update)
-	st.gathered.Stop()
 	st.client.gather = s.o.Gather
 	return st
 }
@@ -55,13 +48,19 @@ func (st *stream) end(err error) {
 	}
 }
 
+// stall ends the stream of a proxy that does not read.
+func (st *stream) stall() {
+	st.end(status.Errorf(codes.DeadlineExceeded, "the proxy has not read for %s", st.s.o.SendTimeout))
+}
+
 // close makes sure that nothing more is sent.
 func (st *stream) close() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.closed = true
-	st.stalled.Stop()
-	st.gathered.Stop()
+	if st.gathered != nil {
+		st.gathered.Stop()
+	}
 }
 
 func (st *stream) late(after time.Duration) bool {
@@ -263,9 +262,9 @@ func (st *stream) start(r *reply) {
 			r = st.after()
 		}
 		for ; r != nil; r = st.after() {
-			st.stalled.Reset(st.s.o.SendTimeout)
+			stalled := time.AfterFunc(st.s.o.SendTimeout, st.stall)
 			err := st.send(r)
-			st.stalled.Stop()
+			stalled.Stop()
 			if err != nil {
 				st.end(err)
 				return // with sending set: nothing can be sent any more
@@ -291,7 +290,11 @@ func (st *stream) next() *reply {
 		st.s.metrics.responses.WithLabelValues(r.topic.kind.Short()).Inc()
 		st.s.metrics.resources.WithLabelValues(r.topic.kind.Short()).Add(float64(max(len(r.puts), len(r.full))))
 	} else if d := st.client.gathers(); d > 0 && !st.closed {
-		st.gathered.Reset(d)
+		if st.gathered == nil {
+			st.gathered = time.AfterFunc(d, st.update)
+		} else {
+			st.gathered.Reset(d)
+		}
 	}
 	return r
 }
