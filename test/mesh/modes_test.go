@@ -185,6 +185,15 @@ func (p *pair) plainText(t *testing.T, mode, service string, ask func(context.Co
 
 // silent checks that STRICT does not wait for ever for a client that says nothing, and PERMISSIVE goes on as plain text.
 func (p *pair) silent(t *testing.T, mode string) {
+	toApplication := func() int64 {
+		return stat(t, p.b, fmt.Sprintf("cluster.inbound_%d.upstream_cx_active", portOf(t, p.inbound["tcp"].at)))
+	}
+	poll(t, "the connections of before to end", func(context.Context) error {
+		if n := toApplication(); n > 0 {
+			return fmt.Errorf("%d connections to the application", n)
+		}
+		return nil
+	})
 	started := time.Now()
 	conn := connect(t, p.inbound["tcp"].at)
 	if mode == strict {
@@ -198,7 +207,7 @@ func (p *pair) silent(t *testing.T, mode string) {
 		return
 	}
 	poll(t, "Envoy to take it for plain text", func(context.Context) error {
-		if n := stat(t, p.b, fmt.Sprintf("cluster.inbound_%d.upstream_cx_active", portOf(t, p.inbound["tcp"].at))); n < 1 {
+		if n := toApplication(); n < 1 {
 			return fmt.Errorf("%d connections to the application", n)
 		}
 		return nil
