@@ -8,8 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	"github.com/sonde-mesh/sonde/test/harness"
 )
@@ -45,19 +43,4 @@ func Ready(ctx context.Context, address string) error {
 		err = fmt.Errorf("%s answers %s", request.URL, response.Status)
 	}
 	return errors.Join(err, response.Body.Close())
-}
-
-// Memory is the anonymous memory of a process in bytes: what is not a file's.
-func Memory(pid int) (float64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "RssAnon:" {
-			kib, err := strconv.ParseFloat(fields[1], 64)
-			return kib * 1024, err
-		}
-	}
-	return 0, errors.New("the kernel says no RssAnon")
 }

@@ -9,13 +9,13 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/bench/proc"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -137,23 +137,29 @@ func (p *process) stop() error {
 }
 
 // pids are those of the process and of the worker below it.
-func (p *process) pids() ([]string, error) {
-	pids := []string{strconv.Itoa(p.cmd.Process.Pid)}
+func (p *process) pids() ([]int, error) {
+	pids := []int{p.cmd.Process.Pid}
 	if !p.guarded {
 		return pids, nil
 	}
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%s/task/%[1]s/children", pids[0]))
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pids[0]))
 	if err != nil {
 		return nil, err
 	}
-	pids = append(pids, strings.Fields(string(children))...)
+	for word := range strings.FieldsSeq(string(children)) {
+		pid, err := strconv.Atoi(word)
+		if err != nil {
+			return nil, fmt.Errorf("parse the children of %d: %w", pids[0], err)
+		}
+		pids = append(pids, pid)
+	}
 	if len(pids) != 2 {
 		return nil, fmt.Errorf("processes %v: want a guard and a worker", pids)
 	}
 	return pids, nil
 }
 
-// cpu is what all threads have had, in nanoseconds, as the scheduler counts it. Go's threads do not end.
+// cpu is what all threads of all processes have had, in nanoseconds.
 func (p *process) cpu() (float64, error) {
 	pids, err := p.pids()
 	if err != nil {
@@ -161,25 +167,11 @@ func (p *process) cpu() (float64, error) {
 	}
 	total := 0.0
 	for _, pid := range pids {
-		files, err := filepath.Glob("/proc/" + pid + "/task/*/schedstat")
+		spent, err := proc.CPU(pid)
 		if err != nil {
 			return 0, err
 		}
-		for _, file := range files {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				return 0, err
-			}
-			first, _, _ := strings.Cut(string(data), " ")
-			ns, err := strconv.ParseFloat(first, 64)
-			if err != nil {
-				return 0, fmt.Errorf("parse %s: %w", file, err)
-			}
-			total += ns
-		}
-	}
-	if total == 0 {
-		return 0, errors.New("the kernel counts no time of threads: it lacks /proc/PID/task/*/schedstat")
+		total += float64(spent)
 	}
 	return total, nil
 }
@@ -194,20 +186,12 @@ func (p *process) memory() (memory, error) {
 	}
 	var m memory
 	for _, pid := range pids {
-		data, err := os.ReadFile("/proc/" + pid + "/status")
+		one, err := proc.MemoryOf(pid)
 		if err != nil {
 			return memory{}, err
 		}
-		for line := range strings.Lines(string(data)) {
-			key, value, _ := strings.Cut(line, ":")
-			kib, _ := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 64)
-			switch key {
-			case "RssAnon":
-				m.RssAnon += kib / 1024
-			case "VmRSS":
-				m.VmRSS = max(m.VmRSS, kib/1024)
-			}
-		}
+		m.RssAnon += one.RssAnon / (1 << 20)
+		m.VmRSS = max(m.VmRSS, one.VmRSS/(1<<20))
 	}
 	return m, nil
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/test/bench/controlplane"
+	"github.com/sonde-mesh/sonde/test/bench/proc"
 )
 
 const (
@@ -124,8 +124,8 @@ func (s *soak) leftover(ctx context.Context) (leftover, error) {
 	if err != nil {
 		return leftover{}, err
 	}
-	memory, err := controlplane.Memory(s.plane.cmd.Process.Pid)
-	return leftover{least, heap, memory}, err
+	memory, err := proc.MemoryOf(s.plane.cmd.Process.Pid)
+	return leftover{least, heap, memory.RssAnon}, err
 }
 
 // heap is what is live of it. The control plane cannot be told to collect its garbage, but reading its metrics makes some:

@@ -11,12 +11,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/sonde-mesh/sonde/test/bench/controlplane"
+	"github.com/sonde-mesh/sonde/test/bench/proc"
 )
 
 // process is one that is measured, or the clients.
@@ -131,29 +130,10 @@ func (p *process) stop() error {
 	return errors.Join(err, p.log.Close())
 }
 
-// cpu is what all threads have had, in seconds, as the scheduler counts it. Go's threads do not end.
+// cpu is what all threads have had, in seconds.
 func (p *process) cpu() (float64, error) {
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	total := 0.0
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return 0, err
-		}
-		first, _, _ := strings.Cut(string(data), " ")
-		ns, err := strconv.ParseFloat(first, 64)
-		if err != nil {
-			return 0, fmt.Errorf("parse %s: %w", file, err)
-		}
-		total += ns
-	}
-	if total == 0 {
-		return 0, errors.New("the kernel counts no time of threads: it lacks /proc/PID/task/*/schedstat")
-	}
-	return total / 1e9, nil
+	spent, err := proc.CPU(p.cmd.Process.Pid)
+	return spent.Seconds(), err
 }
 
 // poll is how often a measurement looks whether a process is at rest.
@@ -186,7 +166,10 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (p *process) rss() (float64, error) { return controlplane.Memory(p.cmd.Process.Pid) }
+func (p *process) rss() (float64, error) {
+	m, err := proc.MemoryOf(p.cmd.Process.Pid)
+	return m.RssAnon, err
+}
 
 // settleAtMost is for a program that gives memory back when it wants to.
 const settleAtMost = 15 * time.Second
