@@ -123,6 +123,8 @@ func (m *member) judge(err error, connected bool) {
 	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Internal, codes.ResourceExhausted:
 		m.s.wrong("%s loses its stream: %w", m.node, err)
 		return
+	case codes.Aborted: // by its own streams that vanished without a word, and are still open for the control plane
+		return
 	}
 	if m.s.plane.up.Load() && m.s.plane.generation.Load() == m.generation && !m.faulty.Load() {
 		m.s.wrong("%s loses its stream, and has done nothing: %w", m.node, err)
