@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 )
 
@@ -85,14 +86,14 @@ func (s *soak) fill(ctx context.Context) error {
 			s.world.set(o, s.world.place[o.Key()])
 			s.world.write(s.world.place[o.Key()], atOnce)
 		}
-		if err := pause(ctx, unread); err != nil {
+		if err := retry.Wait(ctx, unread); err != nil {
 			return err
 		}
 		for key, o := range before {
 			s.world.set(o, s.world.place[key])
 			s.world.write(s.world.place[key], atOnce)
 		}
-		if err := pause(ctx, unread); err != nil {
+		if err := retry.Wait(ctx, unread); err != nil {
 			return err
 		}
 	}
@@ -116,7 +117,7 @@ func (s *soak) leftover(ctx context.Context) (leftover, error) {
 		if time.Since(began) > settleWithin {
 			return leftover{}, fmt.Errorf("all proxies have left, and %s later there are %v streams", settleWithin, streams)
 		}
-		if err := pause(ctx, poll); err != nil {
+		if err := retry.Wait(ctx, poll); err != nil {
 			return leftover{}, err
 		}
 	}

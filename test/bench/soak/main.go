@@ -23,6 +23,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/test/bench/controlplane"
 )
 
@@ -100,7 +101,7 @@ func noneLeft(ctx context.Context, before int) error {
 		if runtime.NumGoroutine() <= before {
 			return nil
 		}
-		if err := pause(ctx, poll); err != nil {
+		if err := retry.Wait(ctx, poll); err != nil {
 			return err
 		}
 	}
@@ -111,14 +112,3 @@ func noneLeft(ctx context.Context, before int) error {
 
 // poll is how often something is looked at that is waited for.
 const poll = 100 * time.Millisecond
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}

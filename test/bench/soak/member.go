@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/test/adsclient"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -45,8 +46,8 @@ type distaste struct {
 	mute bool // the NACK does not name what is refused
 }
 
-// retry is how long a proxy waits that has lost its stream.
-const retry = 100 * time.Millisecond
+// away is how long a proxy waits that has lost its stream.
+const away = 100 * time.Millisecond
 
 // join begins a life. One that is cold has forgotten what it had.
 func (m *member) join(ctx context.Context, cold bool) {
@@ -91,7 +92,7 @@ func (m *member) live(ctx context.Context) {
 			return
 		}
 		m.judge(err, was)
-		if pause(ctx, retry) != nil {
+		if retry.Wait(ctx, away) != nil {
 			return
 		}
 	}
@@ -122,8 +123,6 @@ func (m *member) judge(err error, connected bool) {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Internal, codes.ResourceExhausted:
 		m.s.wrong("%s loses its stream: %w", m.node, err)
-		return
-	case codes.Aborted: // by its own streams that vanished without a word, and are still open for the control plane
 		return
 	}
 	if m.s.plane.up.Load() && m.s.plane.generation.Load() == m.generation && !m.faulty.Load() {

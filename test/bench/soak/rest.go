@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/generator"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
@@ -53,8 +54,8 @@ func (s *soak) rest(ctx context.Context, last bool) error {
 	some := s.members
 	if !last {
 		some = nil
-		for range newcomers {
-			some = append(some, s.anyMember())
+		for _, i := range s.random.Perm(len(s.members))[:min(newcomers, len(s.members))] {
+			some = append(some, s.members[i]) // each once: with too many streams a proxy loses its oldest
 		}
 	}
 	if err := s.fresh(ctx, some, want); err != nil {
@@ -112,7 +113,7 @@ func (s *soak) settle(ctx context.Context) (map[string]resource.Desired, error) 
 		if diff == "" {
 			return want, nil
 		}
-		if err := pause(ctx, poll); err != nil {
+		if err := retry.Wait(ctx, poll); err != nil {
 			return nil, err
 		}
 		if err := s.wrongs(); err != nil {
@@ -135,7 +136,7 @@ func (s *soak) forgive(ctx context.Context) {
 func (s *soak) hush(ctx context.Context) error {
 	for began := time.Now(); time.Since(began) < settleWithin/2; {
 		heard := s.counts.responses.Load()
-		if err := pause(ctx, quiet); err != nil {
+		if err := retry.Wait(ctx, quiet); err != nil {
 			return err
 		}
 		if s.counts.responses.Load() == heard {
@@ -265,7 +266,7 @@ func (s *soak) freshOne(ctx context.Context, old *member, want resource.Desired)
 		if time.Since(began) > settleWithin {
 			return fmt.Errorf("after %s: %s", settleWithin, s.compare(m.state, want))
 		}
-		if err := pause(ctx, poll); err != nil {
+		if err := retry.Wait(ctx, poll); err != nil {
 			return err
 		}
 	}

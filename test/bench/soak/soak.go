@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/test/adsclient"
 	"github.com/sonde-mesh/sonde/test/bench/controlplane"
@@ -192,7 +193,7 @@ func (s *soak) operate(ctx context.Context, until time.Duration) error {
 			s.at = until
 			return nil
 		}
-		if err := pause(ctx, time.Until(s.began.Add(at))); err != nil {
+		if err := retry.Wait(ctx, time.Until(s.began.Add(at))); err != nil {
 			return err
 		}
 		s.at = at

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/test/adsclient"
 	"github.com/sonde-mesh/sonde/xds/resource"
@@ -262,8 +263,8 @@ func (f *fleet) close() {
 	}
 }
 
-// retry is how long a proxy waits that was refused.
-const retry = 100 * time.Millisecond
+// comeBack is how long a proxy waits that was refused.
+const comeBack = 100 * time.Millisecond
 
 // live keeps a proxy connected.
 func (p *proxy) live(ctx context.Context, o adsclient.Options) {
@@ -281,12 +282,9 @@ func (p *proxy) live(ctx context.Context, o adsclient.Options) {
 			p.fleet.refused.Add(1)
 			p.fleet.reasons.add("refused: " + err.Error())
 		}
-		timer := time.NewTimer(retry)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
+		if retry.Wait(ctx, comeBack) != nil {
+			return
 		}
-		timer.Stop()
 	}
 }
 

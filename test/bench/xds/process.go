@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 )
 
@@ -148,22 +149,11 @@ func (p *process) restingCPU(ctx context.Context) (float64, error) {
 			return now, err
 		}
 		last = now
-		if err := pause(ctx, poll); err != nil {
+		if err := retry.Wait(ctx, poll); err != nil {
 			return 0, err
 		}
 	}
 	return last, nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 func (p *process) rss() (float64, error) {
@@ -193,7 +183,7 @@ func (p *process) restingRSS(ctx context.Context) (float64, error) {
 			stays = 0
 		}
 		last = now
-		if err := pause(ctx, poll); err != nil {
+		if err := retry.Wait(ctx, poll); err != nil {
 			return 0, err
 		}
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"time"
+
+	"github.com/sonde-mesh/sonde/dpagent/retry"
 )
 
 // idleTime is how long row g looks on.
@@ -19,7 +21,7 @@ func (s *session) idle(ctx context.Context, row string) error {
 		return err
 	}
 	began := now()
-	if err := pause(ctx, min(idleTime, s.o.duration)); err != nil {
+	if err := retry.Wait(ctx, min(idleTime, s.o.duration)); err != nil {
 		return err
 	}
 	spent, err := s.server.cpu()
