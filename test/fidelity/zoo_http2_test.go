@@ -111,9 +111,20 @@ func httpFrames() (z zoo) {
 			containers: one(n, 2, func(p place) corev1.ProbeHandler { return getTLS(p, "/probe") }),
 			sites: func(p place) []site {
 				config := &tls.Config{Certificates: certificates().valid, NextProtos: []string{"h2"}}
-				return []site{{port: p.app, tls: config, settings: c.settings, answer2: c.answer}}
+				return []site{{port: p.app, tls: config, answer2: settle(c.settings, c.answer)}}
 			},
 		})
 	}
 	return z
+}
+
+// settle sends settings when a connection's first request is there. A client of HTTP, unlike one of gRPC, does not wait for
+// settings: sent before, they would meet the request anywhere on its way.
+func settle(settings []http2.Setting, answer func(*exchange2)) func(*exchange2) {
+	return func(y *exchange2) {
+		if y.stream == 1 && len(settings) > 0 {
+			_ = y.framer.WriteSettings(settings...)
+		}
+		answer(y)
+	}
 }
