@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -283,8 +284,8 @@ func TestLog(t *testing.T) {
 	var logs bytes.Buffer
 	logger := slog.New(slog.NewJSONHandler(&logs, nil))
 	answers := []string{ok, ok, "HTTP/1.1 500 SECRET\r\n\r\nSECRET", "HTTP/1.1 500 x\r\n\r\n", ok}
-	var next int
-	app := apply(t, "127.0.0.1", func(c net.Conn) { _, _ = io.WriteString(c, answers[next]); next++ })
+	var asked atomic.Int32
+	app := apply(t, "127.0.0.1", func(c net.Conn) { _, _ = io.WriteString(c, answers[asked.Add(1)-1]) })
 	env := probe.Environment{InstanceIP: "127.0.0.1", Port: 9000, Table: fmt.Sprintf(
 		`[{"id":"a","container":"app","type":"liveness","future":1,"httpGet":{"port":%d,"httpHeaders":[{"name":"Authorization","value":"SECRET"}]}}]`, app.port)}
 	o, err := env.Options(logger)
