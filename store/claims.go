@@ -10,13 +10,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// entry is a document that is good in itself, with what problems between documents have to name.
+// entry is a valid document, with the fields that problems between documents refer to.
 type entry struct {
 	Document
 	name, mesh field
 }
 
-// field is a field as a document wrote it.
+// field is where a document sets a field.
 type field struct {
 	path string
 	line int
@@ -28,7 +28,7 @@ func (e entry) problem(at field, value, allowed string) Problem {
 	return Problem{Place: place, Severity: Error, Err: &mesh.FieldError{Field: at.path, Value: value, Allowed: allowed}}
 }
 
-// duplicate is the problem of an object that is elsewhere too.
+// duplicate is the problem of an object that another document has, too.
 func duplicate(e entry, other Place) Problem {
 	k := e.Object.Key()
 	what := "the " + string(k.Kind)
@@ -41,8 +41,8 @@ func duplicate(e entry, other Place) Problem {
 // claims say which document each object is taken from.
 type claims map[mesh.Key]entry
 
-// choose takes each object from the file that it has been taken from so far, else from the first one in the order of
-// entries. The other documents are problems.
+// choose picks the document that each object is taken from: the one in the same file as so far, else the first in the
+// order of entries. The other documents with that object are problems.
 func choose(entries []entry, soFar claims) (claims, []Problem) {
 	chosen := claims{}
 	for _, e := range entries {
@@ -61,9 +61,9 @@ func choose(entries []entry, soFar claims) (claims, []Problem) {
 	return chosen, problems
 }
 
-// strangers are the objects whose mesh is not among the claims, each with a problem. Without any Mesh there is one named
-// default.
-func (c claims) strangers() (map[mesh.Key]bool, []Problem) {
+// orphans returns the objects whose mesh does not exist, with a problem for each. If there is no Mesh at all, the mesh
+// named default exists.
+func (c claims) orphans() (map[mesh.Key]bool, []Problem) {
 	meshes := c.meshes()
 	keys := map[mesh.Key]bool{}
 	var problems []Problem
@@ -76,7 +76,7 @@ func (c claims) strangers() (map[mesh.Key]bool, []Problem) {
 	return keys, problems
 }
 
-// meshes are the names of meshes, sorted.
+// meshes returns the names of the meshes, sorted.
 func (c claims) meshes() []string {
 	var names []string
 	for key := range c {
@@ -91,11 +91,11 @@ func (c claims) meshes() []string {
 	return names
 }
 
-// settle drops the strangers, but for those of a mesh that was there before: removing a Mesh, or adding a first one that
-// is not the default, takes nothing down that is in use. Such a mesh stays as it was.
-func (c claims) settle(strangers map[mesh.Key]bool, before claims) {
+// dropOrphans removes the orphans, except those of a mesh that existed before: such a mesh stays as it was. So removing
+// a Mesh, or adding a first Mesh that is not the default, takes down nothing that is in use.
+func (c claims) dropOrphans(orphans map[mesh.Key]bool, before claims) {
 	bare := !c.hasMesh()
-	for key := range strangers {
+	for key := range orphans {
 		meshKey := mesh.Key{Kind: mesh.KindMesh, Name: key.Mesh}
 		old, kept := before[meshKey]
 		if !kept && len(before) > 0 && slices.Contains(before.meshes(), key.Mesh) {
@@ -107,7 +107,7 @@ func (c claims) settle(strangers map[mesh.Key]bool, before claims) {
 			delete(c, key)
 		}
 	}
-	// Who gets these takes no default for granted beside a Mesh that has stayed.
+	// The Builder implies the default mesh only where there is no Mesh, and now there is one that stayed.
 	if bare && c.hasMesh() && c.uses(mesh.DefaultMesh) {
 		m := implied(mesh.DefaultMesh)
 		c[m.Object.Key()] = m
@@ -129,7 +129,7 @@ func (c claims) hasMesh() bool {
 	return false
 }
 
-// uses says whether there is an object in that mesh.
+// uses reports whether any object is in that mesh.
 func (c claims) uses(name string) bool {
 	for key := range c {
 		if key.Kind != mesh.KindMesh && key.Mesh == name {
@@ -139,7 +139,7 @@ func (c claims) uses(name string) bool {
 	return false
 }
 
-// keys in the order in which they are handed on: a Mesh before what is in it.
+// keys returns the keys in the order in which objects are passed to the Builder: a Mesh before the objects in it.
 func (c claims) keys() []mesh.Key {
 	return slices.SortedFunc(maps.Keys(c), func(a, b mesh.Key) int {
 		return cmp.Or(
@@ -148,7 +148,7 @@ func (c claims) keys() []mesh.Key {
 	})
 }
 
-// shorten lists the first few of many names.
+// shorten joins the first ten names.
 func shorten(names []string) string {
 	const few = 10
 	if len(names) > few {

@@ -18,8 +18,8 @@ import (
 )
 
 // Decode reads every document of a YAML (or JSON) file: fields at the top level as in Kuma's Universal form, or under
-// spec with name and mesh at the top level or in metadata. It is strict; defaults are set; what it returns is valid. A
-// document with an Error among its problems is left out. An object that comes twice is an Error of the second one.
+// spec with name and mesh at the top level or in metadata. It is strict. The objects that it returns have their defaults
+// and are valid; a document with an Error is left out. If an object occurs twice, the second one is an Error.
 func Decode(file string, data []byte) ([]Document, []Problem) {
 	entries, problems := decodeFile(file, data)
 	documents := make([]Document, 0, len(entries))
@@ -63,11 +63,11 @@ func decodeFile(file string, data []byte) ([]entry, []Problem) {
 		}
 		problems = append(problems, d.problems...)
 	}
-	return entries, cut(problems)
+	return entries, limitProblems(problems)
 }
 
-// cut keeps the first problems of a file.
-func cut(problems []Problem) []Problem {
+// limitProblems keeps the first maxProblems problems of a file.
+func limitProblems(problems []Problem) []Problem {
 	if len(problems) <= maxProblems {
 		return problems
 	}
@@ -82,9 +82,9 @@ func cut(problems []Problem) []Problem {
 type decoder struct {
 	place    Place
 	offset   int            // lines of the file before this document's first
-	lines    map[string]int // the line of each field that was read
+	lines    map[string]int // line of each field that was read, by its path
 	kind     mesh.Kind
-	root     string // the path of the specification: "" or "spec."
+	root     string // path prefix of the fields of the spec: "" or "spec."
 	problems []Problem
 	failed   bool
 }
@@ -98,18 +98,18 @@ func (d *decoder) report(line int, severity Severity, err error) {
 	case len(d.problems) <= maxProblems:
 		d.problems = append(d.problems, p)
 	case severity == Error:
-		d.problems[maxProblems] = p // cut must see that there is an Error
+		d.problems[maxProblems] = p // limitProblems must see that there is an Error
 	}
 }
 
 func (d *decoder) line(n *yaml.Node) int { return n.Line + d.offset }
 
-// fail reports a field whose value cannot be.
+// fail reports a field whose value is not allowed.
 func (d *decoder) fail(n *yaml.Node, path, value, allowed string) {
 	d.report(d.line(n), Error, &mesh.FieldError{Field: path, Value: value, Allowed: allowed})
 }
 
-// document returns nil for an empty document, and for one with an Error.
+// document reads one document. It returns nil for an empty one, and for one with an Error.
 func (d *decoder) document(text []byte) *entry {
 	if len(text) > maxDocument {
 		d.report(d.place.Line, Error, fmt.Errorf("a document may have at most %d MiB, this one has %d bytes", maxDocument>>20, len(text)))
@@ -133,7 +133,7 @@ func (d *decoder) document(text []byte) *entry {
 	return e
 }
 
-// parse returns the mapping at the top of a document, nil if the document is empty or wrong.
+// parse returns the mapping at the top of a document, nil if the document is empty or has an Error.
 func (d *decoder) parse(text []byte) *yaml.Node {
 	var document, second yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -162,7 +162,8 @@ func (d *decoder) parse(text []byte) *yaml.Node {
 
 var yamlLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?`)
 
-// syntax takes the line out of an error of the YAML library, which counts from the document's first.
+// syntax splits an error of the YAML library into the line within the file, which the library counts from the start of
+// the document, and the message.
 func (d *decoder) syntax(text []byte, err error) (int, error) {
 	message := err.Error()
 	match := yamlLine.FindStringSubmatch(message)
@@ -177,8 +178,8 @@ func (d *decoder) syntax(text []byte, err error) (int, error) {
 	return line + d.offset, errors.New("invalid YAML: " + message)
 }
 
-// tabAfter is the first line, not before from, that a tab indents; 0 if there is none. The library's line is where what it
-// was reading began.
+// tabAfter returns the first line from line from on that is indented with a tab, 0 if there is none. The library reports
+// the line on which the construct that it was reading began.
 func tabAfter(text []byte, from int) int {
 	number := 0
 	for line := range bytes.Lines(text) {
@@ -191,8 +192,8 @@ func tabAfter(text []byte, from int) int {
 	return 0
 }
 
-// validate reports what Validate finds, in the file's own terms. What follows from a field that could not be read is
-// left out.
+// validate reports the violations that Validate finds, under the paths of the file. Violations of a field that could not
+// be read are left out, since that is reported already.
 func (d *decoder) validate(e *entry) {
 	joined, ok := e.Object.Validate().(interface{ Unwrap() []error })
 	if !ok {
@@ -219,7 +220,7 @@ func (d *decoder) validate(e *entry) {
 	}
 }
 
-// unread are the fields that have an error already.
+// unread returns the fields that have an Error already.
 func (d *decoder) unread() []string {
 	var paths []string
 	for _, p := range d.problems {
@@ -230,13 +231,13 @@ func (d *decoder) unread() []string {
 	return paths
 }
 
-// within says whether path is outer or a part of it.
+// within reports whether path is outer itself or a field below it.
 func within(path, outer string) bool {
 	rest, ok := strings.CutPrefix(path, outer)
 	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// lineOf is the line of a field, or of the nearest one around it.
+// lineOf returns the line of a field, or of the nearest field around it.
 func (d *decoder) lineOf(path string) int {
 	for path != "" {
 		if line, ok := d.lines[path]; ok {
@@ -247,7 +248,7 @@ func (d *decoder) lineOf(path string) int {
 	return d.place.Line
 }
 
-// warn names what is accepted but has no effect, or will go away.
+// warn reports what is accepted but deprecated or without effect.
 func (d *decoder) warn(o mesh.Object) {
 	dp, ok := o.(*mesh.Dataplane)
 	if !ok {

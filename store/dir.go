@@ -16,13 +16,14 @@ import (
 )
 
 const (
-	// defaultSettle is how long a file must stay as it is before it is read: an editor may write it in several steps.
+	// defaultSettle is how long a file must be unchanged before it is read: an editor may write it in several steps.
 	defaultSettle = 100 * time.Millisecond
-	// defaultRescan finds what no event told: a link to another folder, a network file system.
+	// defaultRescan is the longest time between two scans. It finds changes without an event: behind a link to another
+	// folder, on a network file system.
 	defaultRescan = 10 * time.Second
 )
 
-// Builder is what a Dir calls, with the name of its source. The calls return at once.
+// Builder receives the objects, under the name of the Dir's source. Its methods return at once.
 type Builder interface {
 	Set(source string, o mesh.Object)
 	Delete(source string, k mesh.Key)
@@ -31,19 +32,19 @@ type Builder interface {
 
 // DirOptions of a Dir.
 type DirOptions struct {
-	// Path of the folder.
+	// Path of the folder. Required.
 	Path string
-	// Builder gets what the folder holds, and each change.
+	// Builder receives the objects of the folder, and each change. Required.
 	Builder Builder
-	// Source names the folder to the Builder.
+	// Source is the name of the folder for the Builder. Required.
 	Source string
-	// Logger of problems, each once. Default: none.
+	// Logger gets each problem once. Default: none.
 	Logger *slog.Logger
 	// Registerer of the metric sonde_store_problems. Default: none.
 	Registerer prometheus.Registerer
 }
 
-// Dir keeps a Builder as a folder of files says. A file that has an error keeps its last good content.
+// Dir keeps a Builder in step with a folder of files. A file with an error keeps its last good content.
 type Dir struct {
 	o              DirOptions
 	settle, rescan time.Duration
@@ -53,10 +54,10 @@ type Dir struct {
 	metric         *prometheus.GaugeVec
 
 	mu       sync.Mutex
-	problems []Problem // as of the last look
+	problems []Problem // as of the last scan
 }
 
-// NewDir makes a Dir. It reads nothing before Run.
+// NewDir returns a Dir. Nothing is read before Run.
 func NewDir(o DirOptions) *Dir {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -67,15 +68,15 @@ func NewDir(o DirOptions) *Dir {
 	}, []string{"severity"})}
 }
 
-// Problems returns what is wrong in the files now, sorted by place. It is safe from any goroutine.
+// Problems returns the current problems of the files, sorted by place. It may be called from any goroutine.
 func (d *Dir) Problems() []Problem {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.problems)
 }
 
-// Run follows the folder until ctx ends, and then returns nil. It is an error if there is no such folder at the start;
-// one that goes away later is a problem, and its objects stay.
+// Run follows the folder until ctx ends, and then returns nil. A folder that does not exist at the start is an error; if
+// it goes away later, that is a Problem and its objects stay.
 func (d *Dir) Run(ctx context.Context) error {
 	if info, err := os.Stat(d.o.Path); err != nil {
 		return fmt.Errorf("open store: %w", err)
@@ -102,11 +103,11 @@ func (d *Dir) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case _, ok := <-w.events:
-			if !ok { // the system ended the watch: looking from time to time is left
+			if !ok { // the system ended the watch: the rescans remain
 				w.events = nil
 				continue
 			}
-			// Events come in crowds: one look serves those of a moment.
+			// Events come in bursts: one scan serves a whole burst.
 			if soon := time.Now().Add(d.settle / 10); soon.Before(due) {
 				due = soon
 				timer.Reset(time.Until(due))
@@ -119,15 +120,15 @@ func (d *Dir) Run(ctx context.Context) error {
 			d.o.Logger.Warn("events of the store were lost", "err", err)
 		case <-timer.C:
 			w.renew()
-			due = d.step(time.Now())
+			due = d.poll(time.Now())
 			timer.Reset(time.Until(due))
 		}
 	}
 }
 
-// step looks at the folder once, hands on what is new, and says when to look again.
-func (d *Dir) step(now time.Time) time.Time {
-	changed, next := d.folder.look(now)
+// poll scans the folder once, passes on what has changed, and returns when to scan again.
+func (d *Dir) poll(now time.Time) time.Time {
+	changed, next := d.folder.scan(now)
 	if changed {
 		d.apply(d.folder.resolve(d.applied))
 	}
@@ -142,7 +143,7 @@ func (d *Dir) step(now time.Time) time.Time {
 	return next
 }
 
-// apply hands on what differs: meshes before what is in them, removals last.
+// apply passes the differences to the Builder: a Mesh before the objects in it, removals last.
 func (d *Dir) apply(wanted claims) {
 	for _, key := range wanted.keys() {
 		before, now := d.applied[key].Object, wanted[key].Object
@@ -158,7 +159,7 @@ func (d *Dir) apply(wanted claims) {
 	d.applied = wanted
 }
 
-// report makes the problems known: each is logged once, and so is a file that has no error any more.
+// report publishes the problems. Each is logged once, and so is the end of a file's errors.
 func (d *Dir) report(now []Problem) {
 	d.mu.Lock()
 	before := d.problems
@@ -179,8 +180,8 @@ func (d *Dir) report(now []Problem) {
 	for severity, n := range counts {
 		d.metric.WithLabelValues(severity.String()).Set(float64(n))
 	}
-	for _, file := range withErrors(before) {
-		if !slices.Contains(withErrors(now), file) {
+	for _, file := range filesWithErrors(before) {
+		if !slices.Contains(filesWithErrors(now), file) {
 			d.o.Logger.Info("object file has no error any more", "file", file)
 		}
 	}
@@ -190,8 +191,8 @@ func (p Problem) same(q Problem) bool {
 	return p.Place == q.Place && p.Severity == q.Severity && p.Err.Error() == q.Err.Error()
 }
 
-// withErrors are the files that have an Error.
-func withErrors(problems []Problem) []string {
+// filesWithErrors returns the files that have an Error.
+func filesWithErrors(problems []Problem) []string {
 	var files []string
 	for _, p := range problems {
 		if p.Severity == Error && !slices.Contains(files, p.File) {

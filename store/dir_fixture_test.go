@@ -98,7 +98,7 @@ func (f *fixture) remove(name string) {
 // look lets the Dir look once, after some time.
 func (f *fixture) look(later time.Duration) []string {
 	f.now = f.now.Add(later)
-	f.dir.step(f.now)
+	f.dir.poll(f.now)
 	return f.calls.take()
 }
 

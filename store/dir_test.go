@@ -123,7 +123,7 @@ func TestDirReportsFileThatKeepsChanging(t *testing.T) {
 	f := newFixture(t)
 	f.write("quiet.yaml", service("quiet"))
 	text := service("busy")
-	for range 2 * patience {
+	for range 2 * maxSettles {
 		f.write("busy.yaml", text)
 		text += "#\n"
 		f.look(defaultSettle * 6 / 10)

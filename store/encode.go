@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Encode writes an object as a YAML document that Decode reads back, with its fields at the top level. The order of
-// the fields is that of the model, so the same object gives the same bytes.
+// Encode writes an object as a YAML document that Decode reads back, with the fields of its spec at the top level. The
+// fields are in the order of the model, so the same object always gives the same bytes.
 func Encode(o mesh.Object) ([]byte, error) {
 	head := struct {
 		Type   mesh.Kind         `json:"type"`
@@ -32,16 +32,16 @@ func Encode(o mesh.Object) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("encode %T: must be a Mesh, Dataplane or Service", o)
 	}
-	top, err := node(head)
+	top, err := toNode(head)
 	if err != nil {
 		return nil, err
 	}
-	fields, err := node(spec)
+	fields, err := toNode(spec)
 	if err != nil {
 		return nil, err
 	}
 	top.Content = append(top.Content, fields.Content...)
-	plain(top)
+	unquote(top)
 	var out bytes.Buffer
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
@@ -51,8 +51,8 @@ func Encode(o mesh.Object) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// node is the JSON form of v, which is YAML in the order of the fields.
-func node(v any) (*yaml.Node, error) {
+// toNode returns v as YAML in the order of its fields, by way of JSON, which is YAML, too.
+func toNode(v any) (*yaml.Node, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode %T: %w", v, err)
@@ -64,15 +64,15 @@ func node(v any) (*yaml.Node, error) {
 	return document.Content[0], nil
 }
 
-// oldWords are true and false to readers of YAML 1.1, and stay in quotes.
-var oldWords = []string{"y", "n", "yes", "no", "on", "off"}
+// yaml11Booleans are booleans to readers of YAML 1.1, and so stay in quotes.
+var yaml11Booleans = []string{"y", "n", "yes", "no", "on", "off"}
 
-// plain takes away the look of JSON. The library keeps the quotes that a text needs.
-func plain(n *yaml.Node) {
-	if n.Kind != yaml.ScalarNode || !slices.Contains(oldWords, strings.ToLower(n.Value)) {
+// unquote turns JSON style into block style. The library keeps the quotes that a string needs.
+func unquote(n *yaml.Node) {
+	if n.Kind != yaml.ScalarNode || !slices.Contains(yaml11Booleans, strings.ToLower(n.Value)) {
 		n.Style = 0
 	}
 	for _, inner := range n.Content {
-		plain(inner)
+		unquote(inner)
 	}
 }

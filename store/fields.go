@@ -38,8 +38,8 @@ func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag(
 
 func isString(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" }
 
-// shown is a value as an error shows it.
-func shown(n *yaml.Node) string {
+// valueText returns a value as errors show it.
+func valueText(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
 		return "{...}"
@@ -52,11 +52,11 @@ func shown(n *yaml.Node) string {
 	return n.Value
 }
 
-// standardTags are what YAML resolves by itself; any other would change what a value means.
+// standardTags are the tags that YAML itself resolves; any other would change what a value means.
 var standardTags = []string{"!!null", "!!bool", "!!int", "!!float", "!!str", "!!map", "!!seq", "!!timestamp"}
 
-// check walks a whole document, dropped fields too, for what YAML allows and a file of objects does not need: a key
-// that comes twice hides what was meant, and aliases can make much of little.
+// check refuses, in the whole document, what YAML allows and objects do not need: a key that occurs twice hides what was
+// meant, and a short text of aliases can expand to a huge value.
 func (d *decoder) check(n *yaml.Node, path string) {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
 		d.fail(n, path, "", "anchors and aliases are not read: write the value out")
@@ -76,11 +76,11 @@ func (d *decoder) check(n *yaml.Node, path string) {
 		for _, p := range pairs(n) {
 			inner := join(path, p.name())
 			if p.key.Kind != yaml.ScalarNode || p.key.Anchor != "" || p.key.ShortTag() == "!!merge" {
-				d.fail(p.key, path, shown(p.key), "must have plain names of fields")
+				d.fail(p.key, path, valueText(p.key), "must have plain names of fields")
 				continue
 			}
 			if line, used := first[p.name()]; used {
-				d.fail(p.key, inner, shown(p.value), fmt.Sprintf("must come once: it is on line %d too", line))
+				d.fail(p.key, inner, valueText(p.value), fmt.Sprintf("must come once: it is on line %d too", line))
 			} else {
 				first[p.name()] = d.line(p.key)
 			}
@@ -89,33 +89,33 @@ func (d *decoder) check(n *yaml.Node, path string) {
 	}
 }
 
-// free are the mappings whose keys users choose.
-var free = regexp.MustCompile(`(^|\.)(tags|labels|annotations)$`)
+// freeKeys matches the paths of mappings whose keys users choose.
+var freeKeys = regexp.MustCompile(`(^|\.)(tags|labels|annotations)$`)
 
 func join(path, name string) string {
 	switch {
 	case path == "":
 		return name
-	case free.MatchString(path):
+	case freeKeys.MatchString(path):
 		return path + "[" + strconv.Quote(name) + "]"
 	}
 	return path + "." + name
 }
 
-// mapping returns the fields of a mapping; null is an empty one.
+// mapping returns the fields of a mapping; null counts as an empty one.
 func (d *decoder) mapping(n *yaml.Node, path string) []pair {
 	d.lines[path] = d.line(n)
 	if isNull(n) {
 		return nil
 	}
 	if n.Kind != yaml.MappingNode {
-		d.fail(n, path, shown(n), "must be a mapping of fields")
+		d.fail(n, path, valueText(n), "must be a mapping of fields")
 		return nil
 	}
 	return pairs(n)
 }
 
-// fields reads a struct. root is the path of the struct with what separates it from its fields.
+// fields reads fields into a struct. root is the path of the struct with the separator, such as "spec.".
 func (d *decoder) fields(from []pair, root string, to reflect.Value) {
 	byName := make(map[string]int, to.NumField())
 	names := make([]string, 0, to.NumField())
@@ -135,7 +135,7 @@ func (d *decoder) fields(from []pair, root string, to reflect.Value) {
 	}
 }
 
-// value reads one value into a field of the model. null is the same as a field that is left out.
+// value reads one value into a field of the model. null counts as a field that is left out.
 func (d *decoder) value(n *yaml.Node, path string, to reflect.Value) {
 	d.lines[path] = d.line(n)
 	if isNull(n) {
@@ -156,12 +156,12 @@ func (d *decoder) value(n *yaml.Node, path string, to reflect.Value) {
 		d.stringMap(n, path, to)
 	case reflect.String:
 		if !isString(n) {
-			d.fail(n, path, shown(n), "must be a text: put it in quotes")
+			d.fail(n, path, valueText(n), "must be a text: put it in quotes")
 		}
 		to.SetString(n.Value)
 	case reflect.Bool:
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" {
-			d.fail(n, path, shown(n), "must be true or false")
+			d.fail(n, path, valueText(n), "must be true or false")
 		}
 		to.SetBool(strings.EqualFold(n.Value, "true"))
 	case reflect.Uint32:
@@ -175,18 +175,18 @@ func (d *decoder) value(n *yaml.Node, path string, to reflect.Value) {
 func (d *decoder) duration(n *yaml.Node, path string, to reflect.Value) {
 	length, err := mesh.ParseDuration(n.Value)
 	if !isString(n) || err != nil {
-		d.fail(n, path, shown(n), mesh.AllowedDuration)
+		d.fail(n, path, valueText(n), mesh.AllowedDuration)
 		return
 	}
 	to.Set(reflect.ValueOf(length))
 }
 
-// port reads a number: every number of the model is a port. It is read here, not in Validate, what Validate cannot see:
-// a zero that was written and must not become the default.
+// port reads a number: every unsigned number of the model is a port. It refuses a 0 that was written, which Validate
+// would only see after the default has taken its place.
 func (d *decoder) port(n *yaml.Node, path string) uint64 {
 	number, err := strconv.ParseUint(n.Value, 10, 16)
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || number == 0 || n.Value[0] == '0' {
-		d.fail(n, path, shown(n), "must be a port from 1 to 65535, a number without quotes")
+		d.fail(n, path, valueText(n), "must be a port from 1 to 65535, a number without quotes")
 		return 0
 	}
 	return number
@@ -194,7 +194,7 @@ func (d *decoder) port(n *yaml.Node, path string) uint64 {
 
 func (d *decoder) list(n *yaml.Node, path string, to reflect.Value) {
 	if n.Kind != yaml.SequenceNode {
-		d.fail(n, path, shown(n), "must be a list")
+		d.fail(n, path, valueText(n), "must be a list")
 		return
 	}
 	if len(n.Content) == 0 {
@@ -221,11 +221,11 @@ func (d *decoder) stringMap(n *yaml.Node, path string, to reflect.Value) {
 	to.Set(texts)
 }
 
-var index = regexp.MustCompile(`\[\d+\]`)
+var indexPattern = regexp.MustCompile(`\[\d+\]`)
 
-// unknown reports a field that the model lacks: one of Kuma's is dropped with a warning, any other is an error.
+// unknown reports a field that the model lacks: a field of Kuma's is ignored with a warning, any other is an error.
 func (d *decoder) unknown(p pair, path, modelPath string, known []string) {
-	if note, ok := kumaFields[d.kind][index.ReplaceAllString(modelPath, "[]")]; ok {
+	if note, ok := kumaFields[d.kind][indexPattern.ReplaceAllString(modelPath, "[]")]; ok {
 		d.report(d.line(p.key), Warning, &mesh.FieldError{Field: path, Allowed: "is a field of Kuma's that Sonde does not have, and is ignored" + note})
 		return
 	}

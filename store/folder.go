@@ -10,47 +10,47 @@ import (
 	"time"
 )
 
-// patience is how many times its time to settle a file may go on changing before that is a problem, and before others
-// wait for it no longer.
-const patience = 20
+// maxSettles is for how many settling times a file may keep changing before it counts as busy: then that is a problem,
+// and other files no longer wait for it.
+const maxSettles = 20
 
-// folder is what the files of a folder say, and have said. It does no more than read them: time is a parameter.
+// folder is the content of the files of a folder, now and before. It only reads them: the time is a parameter.
 type folder struct {
-	path     string
-	settle   time.Duration
-	files    map[string]*file
-	unlisted error // why the folder cannot be listed
-	clashes  []Problem
+	path      string
+	settle    time.Duration
+	files     map[string]*file
+	listErr   error     // why the folder cannot be listed
+	conflicts []Problem // between files
 }
 
 // file is one file of a folder.
 type file struct {
 	name string
-	// info is the file as last seen, nil if it is gone; since is when it was first seen so. unread is when a change was
-	// seen that has not been read, zero if there is none.
-	info          os.FileInfo
-	since, unread time.Time
-	unreadable    bool // and tried again
-	busy          bool // keeps changing
+	// info is the file as last seen, nil if it is gone, and stableSince when it was first seen like that. unread is when
+	// the first change was seen that has not been read yet, zero if there is none.
+	info                os.FileInfo
+	stableSince, unread time.Time
+	unreadable          bool // the last read failed, and is tried again
+	busy                bool // keeps changing
 
-	// entries are the content in use. whole says that it was a whole file: until one was read, the good documents of a
-	// broken file are better than none.
+	// entries is the content in use. whole says that it is all of a file: before a file has been valid once, the good
+	// documents of it are used, since some are better than none.
 	entries []entry
 	whole   bool
-	// next is a new content, good in itself, that is used once it goes with the other files. nil if there is none.
-	next  *[]entry
-	found []Problem
+	// pending is new valid content that is not in use yet. nil if there is none.
+	pending  *[]entry
+	problems []Problem
 }
 
 func newFolder(path string, settle time.Duration) *folder {
 	return &folder{path: path, settle: settle, files: map[string]*file{}}
 }
 
-// look sees what has changed and reads what has settled. It says whether anything was read, and when to look again, zero
-// if only after another change.
-func (f *folder) look(now time.Time) (changed bool, next time.Time) {
+// scan looks for changes and reads the files that have settled. It returns whether any content changed, and when to scan
+// again, zero if only after another change.
+func (f *folder) scan(now time.Time) (changed bool, next time.Time) {
 	listed, err := listFolder(f.path)
-	f.unlisted = err
+	f.listErr = err
 	if err != nil {
 		return false, time.Time{}
 	}
@@ -60,28 +60,28 @@ func (f *folder) look(now time.Time) (changed bool, next time.Time) {
 		if f.files[name] == nil {
 			f.files[name] = &file{name: name}
 		}
-		f.files[name].see(info, now)
+		f.files[name].update(info, now)
 	}
 	for _, file := range gone {
-		file.see(nil, now)
+		file.update(nil, now)
 	}
 	waiting := false
 	for _, file := range f.files {
-		file.busy = !file.unread.IsZero() && now.Sub(file.unread) >= patience*f.settle
+		file.busy = !file.unread.IsZero() && now.Sub(file.unread) >= maxSettles*f.settle
 		if file.info != nil && f.hasSettled(file, now) && file.read() {
 			changed = true
 		}
 		waiting = waiting || file.info != nil && !file.unread.IsZero() && !file.busy
 	}
-	return f.remove(now, waiting) || changed, f.next(now)
+	return f.remove(now, waiting) || changed, f.nextScan(now)
 }
 
 func (f *folder) hasSettled(file *file, now time.Time) bool {
-	return !file.unread.IsZero() && now.Sub(file.since) >= f.settle
+	return !file.unread.IsZero() && now.Sub(file.stableSince) >= f.settle
 }
 
-// remove forgets the files that are gone. It waits while others have yet to be read: an object that moves from one to the
-// other must not be away in between.
+// remove forgets the files that are gone. It waits while others have yet to be read: an object that moves from one file
+// to another must not be missing in between.
 func (f *folder) remove(now time.Time, waiting bool) bool {
 	removed := false
 	for name, file := range f.files {
@@ -93,11 +93,11 @@ func (f *folder) remove(now time.Time, waiting bool) bool {
 	return removed
 }
 
-// next is when a file will have settled.
-func (f *folder) next(now time.Time) time.Time {
+// nextScan returns when the next file will have settled, zero if none is unread.
+func (f *folder) nextScan(now time.Time) time.Time {
 	var next time.Time
 	for _, file := range f.files {
-		if due := file.since.Add(f.settle); !file.unread.IsZero() && (next.IsZero() || due.Before(next)) {
+		if due := file.stableSince.Add(f.settle); !file.unread.IsZero() && (next.IsZero() || due.Before(next)) {
 			next = due
 		}
 	}
@@ -107,24 +107,24 @@ func (f *folder) next(now time.Time) time.Time {
 	return next
 }
 
-// complete says whether every file has been read, but for those that keep changing.
+// complete reports whether every file has been read, except those that keep changing.
 func (f *folder) complete() bool {
 	for _, file := range f.files {
 		if !file.unread.IsZero() && !file.busy {
 			return false
 		}
 	}
-	return f.unlisted == nil
+	return f.listErr == nil
 }
 
-// problems lists what is wrong now.
+// problems returns the current problems, sorted by place.
 func (f *folder) problems() []Problem {
-	all := slices.Clone(f.clashes)
-	if f.unlisted != nil {
-		all = append(all, Problem{Place: Place{File: f.path}, Severity: Error, Err: f.unlisted})
+	all := slices.Clone(f.conflicts)
+	if f.listErr != nil {
+		all = append(all, Problem{Place: Place{File: f.path}, Severity: Error, Err: f.listErr})
 	}
 	for _, file := range f.files {
-		all = append(all, file.found...)
+		all = append(all, file.problems...)
 		if file.busy && file.info != nil {
 			all = append(all, file.problem(Error, errors.New("keeps changing, and is read once it does not")))
 		}
@@ -133,14 +133,14 @@ func (f *folder) problems() []Problem {
 	return all
 }
 
-// see notes how the file is now.
-func (f *file) see(info os.FileInfo, now time.Time) {
+// update records the file's current state.
+func (f *file) update(info os.FileInfo, now time.Time) {
 	if !same(f.info, info) {
-		f.info, f.since = info, now
+		f.info, f.stableSince = info, now
 		f.unread = cmp.Or(f.unread, now)
 	}
 	if f.unreadable && f.unread.IsZero() {
-		f.since, f.unread = now, now
+		f.stableSince, f.unread = now, now
 	}
 }
 
@@ -155,22 +155,22 @@ func (f *file) problem(severity Severity, err error) Problem {
 	return Problem{Place: Place{File: f.name}, Severity: severity, Err: err}
 }
 
-// read reads the file, unless it changes meanwhile.
+// read reads the file, and returns false if it changed meanwhile.
 func (f *file) read() bool {
 	data, err := readFile(f.name)
 	if info, statErr := os.Stat(f.name); statErr != nil || !same(info, f.info) {
-		return false // the next look sees what it has become
+		return false // the next scan sees what it has become
 	}
-	f.unread, f.next, f.busy = time.Time{}, nil, false
+	f.unread, f.pending, f.busy = time.Time{}, nil, false
 	f.unreadable = err != nil
 	empty := len(bytes.TrimSpace(data)) == 0
 	switch {
 	case err != nil:
-		f.found = []Problem{f.problem(Error, err)}
+		f.problems = []Problem{f.problem(Error, err)}
 	case empty && len(f.entries) > 0:
-		f.found = []Problem{f.problem(Error, errors.New("is empty: its objects stay until it has content again, or is removed"))}
+		f.problems = []Problem{f.problem(Error, errors.New("is empty: its objects stay until it has content again, or is removed"))}
 	case empty:
-		f.found = []Problem{f.problem(Warning, errors.New("is empty"))}
+		f.problems = []Problem{f.problem(Warning, errors.New("is empty"))}
 	default:
 		f.decode(data)
 	}
@@ -179,10 +179,10 @@ func (f *file) read() bool {
 
 func (f *file) decode(data []byte) {
 	entries, found := decodeFile(f.name, data)
-	f.found = found
+	f.problems = found
 	switch {
 	case !slices.ContainsFunc(found, func(p Problem) bool { return p.Severity == Error }):
-		f.next = &entries
+		f.pending = &entries
 	case !f.whole:
 		f.entries = entries
 	}

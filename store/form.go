@@ -12,13 +12,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// objectMeta are the fields of Kubernetes' ObjectMeta, and mesh. Only name, mesh and labels are read.
+// objectMeta lists the fields of Kubernetes' ObjectMeta, and mesh. Only name, mesh and labels are used.
 var objectMeta = []string{
 	"annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName",
 	"generation", "labels", "managedFields", "mesh", "name", "namespace", "ownerReferences", "resourceVersion", "selfLink", "uid",
 }
 
-// object reads the object of a document. What it returns is complete only if nothing failed.
+// object reads the object of a document. The result is complete only if the decoder has not failed.
 func (d *decoder) object(top *yaml.Node) *entry {
 	fields := pairs(top)
 	if !d.readKind(top, fields) {
@@ -75,7 +75,7 @@ func (d *decoder) readKind(top *yaml.Node, fields []pair) bool {
 	case !ok:
 		d.fail(top, "type", "", "is missing: "+allowed)
 	case !isString(f.value) || !slices.Contains(known, f.value.Value):
-		d.fail(f.value, "type", shown(f.value), allowed)
+		d.fail(f.value, "type", valueText(f.value), allowed)
 	default:
 		d.kind = mesh.Kind(f.value.Value)
 		return true
@@ -83,7 +83,7 @@ func (d *decoder) readKind(top *yaml.Node, fields []pair) bool {
 	return false
 }
 
-// meta reads name, mesh and labels from the top level and from metadata. Both is an error if they differ.
+// meta reads name, mesh and labels from the top level and from metadata. It is an error if the two differ.
 func (d *decoder) meta(e *entry, top, all []pair) mesh.Meta {
 	var m mesh.Meta
 	d.metaFields(e, &m, top, "")

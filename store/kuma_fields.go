@@ -2,8 +2,9 @@ package store
 
 import "github.com/sonde-mesh/sonde/api/mesh"
 
-// kumaFields are the fields of Kuma 2.9 (api/mesh/v1alpha1: mesh.proto, dataplane.proto, and what its REST API adds)
-// that Sonde does not have, by kind and path, with a note where ignoring one changes what a user would expect.
+// kumaFields are the fields of Kuma 2.9 that Sonde does not have, by kind and path, with a note where ignoring one changes
+// what a user would expect.
+// Source: Kuma's api/mesh/v1alpha1/mesh.proto and dataplane.proto, and the fields that its REST API adds.
 var kumaFields = map[mesh.Kind]map[string]string{
 	mesh.KindMesh: {
 		"creationTime":                          "",

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Read reads a file, a folder as Dir does, or standard input where path is "-". Beside the problems of Decode it finds
-// objects that come twice and the names of unknown meshes. The error is one of reading: what was read is then not all.
+// Read reads a file, a folder as Dir does, or standard input if path is "-". Besides the problems of Decode it reports
+// objects that occur twice and names of unknown meshes. It returns an error if something cannot be read at all.
 func Read(path string, stdin io.Reader) ([]Document, []Problem, error) {
 	files, err := readAll(path, stdin)
 	if err != nil {
@@ -27,11 +27,11 @@ func Read(path string, stdin io.Reader) ([]Document, []Problem, error) {
 	}
 	chosen, found := choose(entries, nil)
 	problems = append(problems, found...)
-	strangers, found := chosen.strangers()
+	orphans, found := chosen.orphans()
 	problems = append(problems, found...)
 	var documents []Document
 	for key, e := range chosen {
-		if !strangers[key] {
+		if !orphans[key] {
 			documents = append(documents, e.Document)
 		}
 	}
@@ -93,11 +93,11 @@ func readFile(name string) ([]byte, error) {
 	return data, nil
 }
 
-// limited reads one byte more than a file may have, so that Decode can tell.
+// limited reads up to one byte more than a file may have, so that Decode can tell that it is too long.
 func limited(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, maxFile+1)) }
 
-// listFolder lists the files of a folder that hold objects: *.yaml, *.yml and *.json, not hidden ones, links followed,
-// folders within left alone.
+// listFolder lists the files of a folder that hold objects: *.yaml, *.yml and *.json that are not hidden. It follows links
+// and does not descend into folders.
 func listFolder(path string) (map[string]os.FileInfo, error) {
 	all, err := os.ReadDir(path)
 	if err != nil {
@@ -109,7 +109,7 @@ func listFolder(path string) (map[string]os.FileInfo, error) {
 			continue
 		}
 		name := filepath.Join(path, item.Name())
-		// A link that leads nowhere, or a file that has just gone, is as good as not there.
+		// A dangling link, or a file that has just gone, counts as not there.
 		if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
 			listed[name] = info
 		}

@@ -7,36 +7,36 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// resolve decides what the folder holds as a whole. A new content that clashes with another file, or names an unknown
-// mesh, is not used: its file keeps the last good one, and nothing else of it counts. applied is what the folder held
-// before. Resolving what was resolved changes nothing.
+// resolve decides which objects the folder holds as a whole. New content that conflicts with another file, or names an
+// unknown mesh, is not used: its file keeps the last good content. applied is the previous result. Resolving the same
+// files again changes nothing.
 func (f *folder) resolve(applied claims) claims {
 	for before := -1; ; {
-		chosen, strangers, problems := f.agree(applied)
-		refused := f.pending()
-		// What agree used, or whose objects they are now, may make room for those that are refused: it is asked once more.
+		chosen, orphans, problems := f.usePending(applied)
+		refused := f.pendingFiles()
+		// The contents now in use may have made room for those that were refused: try again until that changes nothing.
 		done := len(refused) == 0
 		if !done && len(refused) == before {
 			var more []Problem
-			more, done = f.useNext(refused, chosen)
+			more, done = f.useOnePending(refused, chosen)
 			problems = append(problems, more...)
-			strangers, _ = chosen.strangers()
+			orphans, _ = chosen.orphans()
 		}
 		before = len(refused)
-		chosen.settle(strangers, applied)
+		chosen.dropOrphans(orphans, applied)
 		if done {
-			f.clashes = problems
+			f.conflicts = problems
 			return chosen
 		}
 		applied = chosen
 	}
 }
 
-// pending are the files that have a new content, by name.
-func (f *folder) pending() []string {
+// pendingFiles returns the names of the files that have pending content, sorted.
+func (f *folder) pendingFiles() []string {
 	var names []string
 	for name, file := range f.files {
-		if file.next != nil {
+		if file.pending != nil {
 			names = append(names, name)
 		}
 	}
@@ -44,50 +44,50 @@ func (f *folder) pending() []string {
 	return names
 }
 
-// agree uses the new contents that go together. It returns the documents chosen from what is in use then, those without
-// a Mesh among them, and what is wrong.
-func (f *folder) agree(applied claims) (claims, map[mesh.Key]bool, []Problem) {
+// usePending puts the pending contents into use that do not conflict. It returns the documents chosen from all contents
+// then in use, the orphans among them, and the problems.
+func (f *folder) usePending(applied claims) (claims, map[mesh.Key]bool, []Problem) {
 	names := slices.Sorted(maps.Keys(f.files))
 	refused := map[string]bool{}
 	for {
 		var entries []entry
 		for _, name := range names {
-			if file := f.files[name]; file.next != nil && !refused[name] {
-				entries = append(entries, *file.next...)
+			if file := f.files[name]; file.pending != nil && !refused[name] {
+				entries = append(entries, *file.pending...)
 			} else {
 				entries = append(entries, file.entries...)
 			}
 		}
 		chosen, problems := choose(entries, applied)
-		strangers, unknown := chosen.strangers()
+		orphans, unknown := chosen.orphans()
 		problems = append(problems, unknown...)
 		if f.refuse(refused, problems) {
 			continue
 		}
 		for name, file := range f.files {
-			if file.next != nil && !refused[name] {
+			if file.pending != nil && !refused[name] {
 				file.use()
 			}
 		}
-		// Of a file that is refused, what is wrong with the text as it is now is told instead.
-		return chosen, strangers, slices.DeleteFunc(problems, func(p Problem) bool { return refused[p.File] })
+		// A refused file has problems of its own, with its new content.
+		return chosen, orphans, slices.DeleteFunc(problems, func(p Problem) bool { return refused[p.File] })
 	}
 }
 
-// refuse adds the new contents that have a problem, and says whether there are any.
+// refuse adds to refused the files whose pending content has a problem, and reports whether there were any more.
 func (f *folder) refuse(refused map[string]bool, problems []Problem) bool {
 	before := len(refused)
 	for _, p := range problems {
-		if file := f.files[p.File]; file.next != nil && file.whole {
+		if file := f.files[p.File]; file.pending != nil && file.whole {
 			refused[p.File] = true
 		}
 	}
 	return len(refused) > before
 }
 
-// useNext uses the first new content that goes with what is in use: those that agree found it to clash with are refused
-// themselves. If there is none, all are refused for good, with these problems.
-func (f *folder) useNext(refused []string, chosen claims) (problems []Problem, none bool) {
+// useOnePending puts the first refused content into use that does not conflict with the contents in use: usePending
+// compared it with other refused ones, too. If there is none, all stay refused, with these problems.
+func (f *folder) useOnePending(refused []string, chosen claims) (problems []Problem, none bool) {
 	var meshes []entry
 	for _, file := range f.files {
 		for _, e := range file.entries {
@@ -98,11 +98,11 @@ func (f *folder) useNext(refused []string, chosen claims) (problems []Problem, n
 	}
 	for _, name := range refused {
 		file := f.files[name]
-		found := file.obstacles(chosen, meshes)
+		found := file.conflicts(chosen, meshes)
 		if len(found) == 0 {
 			file.use()
 			for _, e := range file.entries {
-				chosen[e.Object.Key()] = e // theirs from now on, whoever else is still to be used
+				chosen[e.Object.Key()] = e // it wins over those that come later
 			}
 			return nil, false
 		}
@@ -111,11 +111,11 @@ func (f *folder) useNext(refused []string, chosen claims) (problems []Problem, n
 	return problems, true
 }
 
-// use makes the new content the one in use.
-func (f *file) use() { f.entries, f.next, f.whole = *f.next, nil, true }
+// use puts the pending content into use.
+func (f *file) use() { f.entries, f.pending, f.whole = *f.pending, nil, true }
 
-// obstacles are what is wrong with the new content beside the chosen documents and the Meshes in use.
-func (f *file) obstacles(chosen claims, meshes []entry) []Problem {
+// conflicts returns the problems of the pending content with the chosen documents and the Meshes in use.
+func (f *file) conflicts(chosen claims, meshes []entry) []Problem {
 	known := claims{}
 	for _, m := range meshes {
 		if m.Place.File != f.name {
@@ -123,13 +123,13 @@ func (f *file) obstacles(chosen claims, meshes []entry) []Problem {
 		}
 	}
 	var problems []Problem
-	for _, e := range *f.next {
+	for _, e := range *f.pending {
 		key := e.Object.Key()
 		if other, taken := chosen[key]; taken && other.Place.File != f.name {
 			problems = append(problems, duplicate(e, other.Place))
 		}
 		known[key] = e
 	}
-	_, unknown := known.strangers()
+	_, unknown := known.orphans()
 	return append(problems, unknown...)
 }

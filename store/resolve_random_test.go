@@ -127,7 +127,7 @@ func (r *resolved) untouched(changed texts) claims {
 	same := claims{}
 	for key, e := range r.held {
 		_, written := changed[e.Place.File]
-		if f := r.files[e.Place.File]; !written && f != nil && f.next == nil && slices.ContainsFunc(f.entries, func(now entry) bool { return now.Object == e.Object }) {
+		if f := r.files[e.Place.File]; !written && f != nil && f.pending == nil && slices.ContainsFunc(f.entries, func(now entry) bool { return now.Object == e.Object }) {
 			same[key] = e
 		}
 	}
@@ -146,7 +146,7 @@ func (r *resolved) holdsAll(want claims) (wrong []string) {
 // refusedForNothing are the refused contents that would do: no object of theirs is in use in another file, and all of
 // their meshes are.
 func (r *resolved) refusedForNothing() (wrong []string) {
-	for _, name := range r.pending() {
+	for _, name := range r.pendingFiles() {
 		taken, meshes := map[mesh.Key]bool{}, map[string]bool{}
 		add := func(e entry) {
 			if k := e.Object.Key(); k.Kind == mesh.KindMesh {
@@ -161,13 +161,13 @@ func (r *resolved) refusedForNothing() (wrong []string) {
 				}
 			}
 		}
-		for _, e := range *r.files[name].next {
+		for _, e := range *r.files[name].pending {
 			add(e)
 		}
 		if len(meshes) == 0 {
 			meshes[mesh.DefaultMesh] = true
 		}
-		if !slices.ContainsFunc(*r.files[name].next, func(e entry) bool {
+		if !slices.ContainsFunc(*r.files[name].pending, func(e entry) bool {
 			k := e.Object.Key()
 			return taken[k] || k.Kind != mesh.KindMesh && !meshes[k.Mesh]
 		}) {

@@ -34,7 +34,7 @@ func (r *resolved) write(changed texts) {
 		if r.files[name] == nil {
 			r.files[name] = &file{name: name}
 		}
-		r.files[name].next = nil
+		r.files[name].pending = nil
 		r.files[name].decode([]byte(strings.Join(documents, "---\n")))
 	}
 }

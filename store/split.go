@@ -8,11 +8,11 @@ type part struct {
 	line int // of its first line within the file, from 1
 }
 
-// split cuts a file into its documents. A line that begins with "---" or "..." is a marker wherever it stands: YAML
-// forbids it within a document, even in a quoted text. So each document has its own limit and its own errors.
+// split cuts a file into its documents, so that each has its own size limit and its own errors. A line that begins with
+// "---" or "..." is a marker wherever it stands: YAML forbids it within a document, even in a quoted text.
 func split(data []byte) []part {
 	var parts []part
-	from, line, begun := 0, 1, false // the document at hand: where it begins, and whether by a "---"
+	from, line, begun := 0, 1, false // start of the current document, and whether it began with a "---"
 	flush := func(to int) {
 		if begun || hasContent(data[from:to]) {
 			parts = append(parts, part{text: data[from:to], line: line})
@@ -46,7 +46,7 @@ func isEnd(line []byte) bool {
 	return found && !hasContent(rest)
 }
 
-// hasContent says whether a text without "---" is a document: comments, directives and blank lines are not.
+// hasContent reports whether a text without "---" is a document: one of comments, directives and blank lines is not.
 func hasContent(text []byte) bool {
 	for line := range bytes.Lines(text) {
 		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && line[0] != '%' {

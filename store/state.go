@@ -11,14 +11,14 @@ import (
 )
 
 // State is the folder in which the control plane keeps its keys and certificates. Only its owner can read it. Names are
-// slash paths within it; no part of one begins with a dot. It is safe from any goroutine.
+// slash-separated paths within it; no part of one begins with a dot. It may be used from any goroutine.
 type State struct {
 	root *os.Root
 	mu   sync.Mutex // one writer: each temporary file has a fixed name
 }
 
-// OpenState opens the folder, and makes it with mode 0700 if it is not there. A folder that others can read or write is an
-// error, not corrected: it may be a shared one such as /tmp, and what it holds may have been read already.
+// OpenState opens the folder, and creates it with mode 0700 if it does not exist. A folder that others can read or write
+// is an error and is not corrected: it may be a shared one such as /tmp, and its files may have been read already.
 func OpenState(folder string) (*State, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("make state folder: %w", err)
@@ -46,7 +46,7 @@ func (s *State) Close() error {
 	return nil
 }
 
-// Read returns a file, or fs.ErrNotExist.
+// Read returns the content of a file. The error wraps fs.ErrNotExist if there is none.
 func (s *State) Read(name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -58,8 +58,8 @@ func (s *State) Read(name string) ([]byte, error) {
 	return data, nil
 }
 
-// Write puts a whole file in place, with mode 0600, or leaves what was there: it is on disk, with its name, when Write
-// returns.
+// Write replaces a file atomically, with mode 0600. File and name are on disk when Write returns; on an error the old
+// content stays.
 func (s *State) Write(name string, data []byte) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (s *State) Write(name string, data []byte) error {
 	if err == nil {
 		err = s.root.Rename(temporary, name)
 	}
-	// Folders that were just made must last too.
+	// Folders that were just created must be on disk, too.
 	for ; err == nil; folder = path.Dir(folder) {
 		if err = s.syncFolder(folder); folder == "." {
 			break
@@ -89,7 +89,7 @@ func (s *State) Write(name string, data []byte) error {
 }
 
 func (s *State) writeSynced(name string, data []byte) error {
-	// One that a crash left behind may have any content, and is made anew.
+	// A file that a crash left behind may have any content.
 	if err := s.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -112,7 +112,7 @@ func (s *State) syncFolder(name string) error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// Remove removes a file. One that is not there is no error.
+// Remove removes a file. It is no error if there is none.
 func (s *State) Remove(name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -132,7 +132,7 @@ func (s *State) Remove(name string) error {
 	return nil
 }
 
-// List returns the names of the files and folders in a folder, sorted; "." is the top. A folder that is not there is
+// List returns the names of the files and folders in a folder, sorted; "." is the top. A folder that does not exist is
 // empty.
 func (s *State) List(folder string) ([]string, error) {
 	if folder != "." {

@@ -7,16 +7,16 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Limits of what is read. Beyond them is an error, not a cut.
+// Limits of what is read. Exceeding one is an error; nothing is cut off silently.
 const (
 	maxDocument  = 1 << 20
 	maxFile      = 8 << 20
 	maxDocuments = 20_000 // of one file
-	// maxProblems of one file are named: whoever reads them has enough to do.
+	// maxProblems of one file are listed.
 	maxProblems = 100
 )
 
-// Document is one object and where it was read.
+// Document is one object and the place where it was read.
 type Document struct {
 	Object mesh.Object
 	Place  Place
@@ -24,7 +24,7 @@ type Document struct {
 
 // Place is a line in a file.
 type Place struct {
-	// File as it was named to the reader, "-" for standard input.
+	// File is the path as it was given, "-" for standard input.
 	File string
 	// Document within the file, from 1; 0 where a whole file is meant.
 	Document int
@@ -32,7 +32,7 @@ type Place struct {
 	Line int
 }
 
-// String is the place for people.
+// String returns the place for people.
 func (p Place) String() string {
 	if p.Document == 0 {
 		return p.File
@@ -40,7 +40,7 @@ func (p Place) String() string {
 	return fmt.Sprintf("%s, document %d, line %d", p.File, p.Document, p.Line)
 }
 
-// Severity says whether an object can be used in spite of a problem.
+// Severity says whether an object can be used despite a problem.
 type Severity uint8
 
 // A Warning leaves the object usable; an Error does not.
@@ -49,7 +49,7 @@ const (
 	Error
 )
 
-// String is the word for people.
+// String returns the word for people.
 func (s Severity) String() string {
 	if s == Warning {
 		return "warning"
@@ -57,7 +57,7 @@ func (s Severity) String() string {
 	return "error"
 }
 
-// Problem is what is wrong at a place.
+// Problem is something wrong at a place.
 type Problem struct { //nolint:errname // it may be a warning
 	Place
 	Severity Severity
@@ -73,5 +73,5 @@ func (p Problem) Error() string { return p.Place.String() + ": " + p.Err.Error()
 // Unwrap returns Err.
 func (p Problem) Unwrap() error { return p.Err }
 
-// String is Error: without it the Place within would speak for the whole.
+// String returns Error: without it, String of the embedded Place would be used.
 func (p Problem) String() string { return p.Error() }

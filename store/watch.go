@@ -8,14 +8,14 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// watch tells of changes in a folder. Without it the rescan finds them: then err says why, and the channels are nil.
+// watch reports changes in a folder. If it cannot, err says why, the channels are nil, and the rescans find the changes.
 type watch struct {
 	path    string
 	watcher *fsnotify.Watcher
 	events  <-chan fsnotify.Event
 	errors  <-chan error
 	err     error
-	folder  os.FileInfo // that is watched; a folder of the same name may take its place
+	folder  os.FileInfo // the one being watched; another one may take over its path
 }
 
 func newWatch(path string) *watch {
@@ -28,7 +28,7 @@ func newWatch(path string) *watch {
 	return w
 }
 
-// renew watches the folder that has the path now.
+// renew watches the folder that is at the path now.
 func (w *watch) renew() {
 	if w.watcher == nil {
 		return
