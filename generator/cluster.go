@@ -47,7 +47,7 @@ func outboundCluster(src source, m *meshview.Mesh, s *meshview.Service) *cluster
 // socketMatches names the endpoints that are spoken to in mutual TLS; the others get plain text, the default.
 func socketMatches(src source, m *meshview.Mesh, s *meshview.Service) []*clusterv3.Cluster_TransportSocketMatch {
 	mtls := []string{answersMTLS}
-	if mode(m) == mesh.ModeStrict {
+	if m.Spec.Mode() == mesh.ModeStrict {
 		mtls = append(mtls, answersFirst)
 	}
 	socket := clientSocket(src, s)
@@ -117,7 +117,7 @@ func InboundClusters(m *meshview.Mesh, p *meshview.Proxy) []*clusterv3.Cluster {
 	}
 	if redirected {
 		clusters = append(clusters, agentReadiness())
-		if mode(m) != mesh.ModeStrict {
+		if m.Spec.Mode() != mesh.ModeStrict {
 			c := passthrough(NameInboundPassthrough, "inbound_passthrough")
 			c.UpstreamBindConfig = pastRedirection()
 			clusters = append(clusters, c)

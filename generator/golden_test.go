@@ -119,7 +119,7 @@ func messagesOf(t *testing.T, m *meshview.Mesh, p *meshview.Proxy) map[string][]
 	for _, l := range slices.Concat(own, serviceListeners(m, p, own)) {
 		listeners = append(listeners, l)
 	}
-	for _, name := range p.Sees {
+	for _, name := range p.VisibleServices {
 		s := m.Services[name]
 		clusters = append(clusters, generator.OutboundCluster(m, s))
 		endpoints = append(endpoints, generator.LoadAssignment(s))
@@ -159,7 +159,7 @@ func serviceListeners(m *meshview.Mesh, p *meshview.Proxy, own []*listenerv3.Lis
 		return nil
 	}
 	var listeners []*listenerv3.Listener
-	for _, name := range p.Sees {
+	for _, name := range p.VisibleServices {
 		s := m.Services[name]
 		for _, at := range s.Addresses {
 			l := generator.ServiceListener(s, at)

@@ -39,7 +39,7 @@ type inbound struct {
 }
 
 func newInbound(src source, m *meshview.Mesh, p *meshview.Proxy, trustDomain string) *inbound {
-	b := &inbound{src: src, mode: mode(m), dataplane: p.Dataplane}
+	b := &inbound{src: src, mode: m.Spec.Mode(), dataplane: p.Dataplane}
 	if b.mode != "" {
 		b.socket = serverSocket(src, mesh.TrustDomain(p.Dataplane.Mesh, trustDomain))
 	}

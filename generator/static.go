@@ -44,7 +44,7 @@ func staticListeners(o StaticOptions) []*listenerv3.Listener {
 	if o.Proxy.Dataplane.Spec.Networking.TransparentProxying == nil {
 		return listeners
 	}
-	for _, name := range o.Proxy.Sees {
+	for _, name := range o.Proxy.VisibleServices {
 		s := serviceOf(o.Mesh, name)
 		for _, at := range s.Addresses {
 			if !taken[OutboundListenerName(at)] {
@@ -60,7 +60,7 @@ func staticClusters(o StaticOptions) []*clusterv3.Cluster {
 	if c := OutboundPassthrough(o.Proxy); c != nil {
 		clusters = append(clusters, c)
 	}
-	for _, name := range o.Proxy.Sees {
+	for _, name := range o.Proxy.VisibleServices {
 		clusters = append(clusters, outboundCluster(inline, o.Mesh, serviceOf(o.Mesh, name)))
 	}
 	return clusters

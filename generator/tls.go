@@ -26,14 +26,6 @@ const nobody = "spiffe://nobody"
 // mutualTLS says whether proxies of the mesh speak mutual TLS to each other.
 func mutualTLS(m *meshview.Mesh) bool { return m.Spec.Backend() != nil }
 
-// mode is "" where mutual TLS is off.
-func mode(m *meshview.Mesh) mesh.MTLSMode {
-	if b := m.Spec.Backend(); b != nil {
-		return b.Mode
-	}
-	return ""
-}
-
 // serverSocket takes the mesh's clients alone: any workload of the mesh, by a certificate that the mesh's CA signed.
 func serverSocket(src source, trustDomain string) *corev3.TransportSocket {
 	return tlsSocket(&tlsv3.DownstreamTlsContext{

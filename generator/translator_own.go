@@ -12,7 +12,7 @@ import (
 // looked for here, see patch.
 func ownDiffers(before *meshview.View, m *meshview.Mesh, p *meshview.Proxy) bool {
 	oldMesh, old := before.Proxy(p.ID())
-	return old == nil || old.Dataplane != p.Dataplane || mode(oldMesh) != mode(m)
+	return old == nil || old.Dataplane != p.Dataplane || oldMesh.Spec.Mode() != m.Spec.Mode()
 }
 
 // own makes the set that is the proxy's alone. What is equal to what it had stays the same pointer.

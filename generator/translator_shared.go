@@ -51,7 +51,7 @@ func (t *Translator) join(a *attachment, m *meshview.Mesh, p *meshview.Proxy, er
 	key := sharedKey{
 		mesh:       p.Dataplane.Mesh,
 		redirected: p.Dataplane.Spec.Networking.TransparentProxying != nil,
-		sees:       t.joined.of(p.Sees),
+		sees:       t.joined.of(p.VisibleServices),
 	}
 	var hidden []string
 	if key.redirected {
@@ -63,7 +63,7 @@ func (t *Translator) join(a *attachment, m *meshview.Mesh, p *meshview.Proxy, er
 		return
 	}
 	if s == nil {
-		s = &sharedSet{key: key, sees: p.Sees, hidden: hidden, proxies: map[mesh.ID]*attachment{}}
+		s = &sharedSet{key: key, sees: p.VisibleServices, hidden: hidden, proxies: map[mesh.ID]*attachment{}}
 		t.fill(s, m, a.desired.Shared, errs)
 		t.shared[key] = s
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// next makes the view after before from what was touched since.
+// next builds the view that follows before, from what was touched since. It returns false if nothing differs.
 func (s *state) next(before *View) (Change, bool) {
 	meshes := map[string]*Mesh{}
 	if before != nil {
@@ -49,45 +49,38 @@ func (s *state) next(before *View) (Change, bool) {
 	return change, true
 }
 
-// buildMesh returns old itself if nothing differs, nil for a mesh that does not exist.
+// buildMesh returns old itself if nothing differs, nil if the mesh does not exist.
 func (s *state) buildMesh(name string, in *meshInput, old *Mesh, c *Change) *Mesh {
 	b := &meshBuild{state: s, name: name, in: in, change: c, old: old}
 	switch {
 	case in.spec == nil:
-		b.leave()
+		b.removeMesh()
 		return nil
 	case old == nil:
 		b.old = &Mesh{}
-		b.everything()
+		b.markAllDirty()
 	}
 	b.now = Mesh{Spec: in.spec, Services: b.old.Services, Proxies: b.old.Proxies}
-	b.services()
-	b.proxies()
+	b.buildServices()
+	b.buildProxies()
 	if b.now.Services == nil {
 		b.now.Services = map[string]*Service{}
 	}
 	if b.now.Proxies == nil {
 		b.now.Proxies = map[string]*Proxy{}
 	}
-	if old != nil && mode(old.Spec) != mode(in.spec) {
-		b.listAll()
+	// Of a Mesh, resources depend on nothing but the mode.
+	if old != nil && old.Spec.Mode() != in.spec.Mode() {
+		b.changeAll()
 	}
 	if old != nil && !b.ownServices && !b.ownProxies && reflect.DeepEqual(old.Spec, in.spec) {
 		return old
 	}
-	now := b.now // a pointer into b would hold old, and so every mesh that ever was
+	now := b.now // a pointer into b would keep old alive, and through it every earlier view
 	return &now
 }
 
-// mode is all that resources depend on in a Mesh; "" where mutual TLS is off.
-func mode(m *mesh.Mesh) mesh.MTLSMode {
-	if b := m.Backend(); b != nil {
-		return b.Mode
-	}
-	return ""
-}
-
-// meshBuild is the making of one mesh of one view.
+// meshBuild builds one mesh of one view.
 type meshBuild struct {
 	state  *state
 	name   string
@@ -95,13 +88,14 @@ type meshBuild struct {
 	change *Change
 	old    *Mesh
 	now    Mesh
-	// The maps of now are those of old until the first difference.
+	// ownServices and ownProxies say that now has maps of its own: until the first difference it shares those of old.
 	ownServices, ownProxies bool
-	addressesFlipped        bool
+	// addressesFlipped says that a service got its first virtual address or lost its last one.
+	addressesFlipped bool
 }
 
-// everything is looked at where a mesh comes.
-func (b *meshBuild) everything() {
+// markAllDirty marks every service and proxy of a mesh that is new in the view.
+func (b *meshBuild) markAllDirty() {
 	for name := range b.in.services {
 		b.in.dirtyServices[name] = struct{}{}
 	}
@@ -110,13 +104,13 @@ func (b *meshBuild) everything() {
 	}
 }
 
-// leave takes the mesh out of the view; its input stays, for the case that it comes back.
-func (b *meshBuild) leave() {
+// removeMesh takes the mesh out of the view. Its input stays, in case the mesh comes back.
+func (b *meshBuild) removeMesh() {
 	for name := range b.in.dirtyServices {
 		b.prune(name)
 	}
 	for name, p := range b.in.proxies {
-		b.in.look(p, nil)
+		b.in.setVisible(p, nil)
 		if p.dataplane == nil {
 			delete(b.in.proxies, name)
 		}
@@ -126,13 +120,14 @@ func (b *meshBuild) leave() {
 		return
 	}
 	b.now = *b.old
-	b.listAll()
+	b.changeAll()
 	for name := range b.old.Services {
 		b.change.Endpoints = append(b.change.Endpoints, mesh.MakeID(b.name, name))
 	}
 }
 
-func (b *meshBuild) listAll() {
+// changeAll lists every service and proxy of the mesh in the change.
+func (b *meshBuild) changeAll() {
 	for name := range b.now.Services {
 		b.change.Services = append(b.change.Services, mesh.MakeID(b.name, name))
 	}
@@ -141,7 +136,7 @@ func (b *meshBuild) listAll() {
 	}
 }
 
-// prune forgets a service that is nothing any more.
+// prune forgets the input of a service without an object, inbounds and clients.
 func (b *meshBuild) prune(name string) {
 	in := b.in.services[name]
 	if in.object == nil && len(in.inbounds) == 0 && in.clients == 0 {
@@ -149,11 +144,11 @@ func (b *meshBuild) prune(name string) {
 	}
 }
 
-func (b *meshBuild) services() {
+func (b *meshBuild) buildServices() {
 	for name := range b.in.dirtyServices {
 		old, now := b.old.Services[name], b.state.buildService(b.name, name, b.in.services[name])
 		b.prune(name)
-		cluster, endpoints := differ(old, now)
+		cluster, endpoints := diffService(old, now)
 		if !cluster && !endpoints {
 			continue
 		}
@@ -176,9 +171,9 @@ func (b *meshBuild) services() {
 	}
 }
 
-// differ says whether what a Cluster, a route or a listener is made of differs, and whether the endpoints do. The first
-// sidecar of a service brings its first identity, so that the Cluster knows mutual TLS before an endpoint asks for it.
-func differ(old, now *Service) (cluster, endpoints bool) {
+// diffService returns whether the inputs of the Cluster, the route or the listeners differ, and whether the endpoints do.
+// The first sidecar of a service adds its first identity, so the Cluster has mutual TLS before an endpoint needs it.
+func diffService(old, now *Service) (cluster, endpoints bool) {
 	if old == nil || now == nil {
 		return old != now, old != now
 	}
@@ -190,7 +185,7 @@ func differ(old, now *Service) (cluster, endpoints bool) {
 
 func hasAddress(s *Service) bool { return s != nil && len(s.Addresses) > 0 }
 
-func (b *meshBuild) proxies() {
+func (b *meshBuild) buildProxies() {
 	if b.addressesFlipped {
 		b.in.addressed = nil
 		for name, s := range b.now.Services {
@@ -205,17 +200,17 @@ func (b *meshBuild) proxies() {
 			}
 		}
 	}
-	sights := &sights{mesh: b.in, redirected: map[string]*sight{}}
+	visible := &visibleSets{mesh: b.in, redirected: map[string]*visibleSet{}}
 	for name := range b.in.dirtyProxies {
-		b.proxy(name, sights)
+		b.buildProxy(name, visible)
 	}
 }
 
-func (b *meshBuild) proxy(name string, sights *sights) {
+func (b *meshBuild) buildProxy(name string, visible *visibleSets) {
 	id := mesh.MakeID(b.name, name)
 	in, old := b.in.proxies[name], b.old.Proxies[name]
 	if in.dataplane == nil {
-		b.in.look(in, nil)
+		b.in.setVisible(in, nil)
 		delete(b.in.proxies, name)
 		if old != nil {
 			b.ownProxyMap()
@@ -224,13 +219,13 @@ func (b *meshBuild) proxy(name string, sights *sights) {
 		}
 		return
 	}
-	same, was := old != nil && sameButHealth(old.Dataplane, in.dataplane), in.sight
+	same, was := old != nil && equalExceptHealth(old.Dataplane, in.dataplane), in.visible
 	if !same || b.addressesFlipped {
-		b.in.look(in, sights.of(in))
+		b.in.setVisible(in, visible.of(in))
 	}
-	now := &Proxy{Dataplane: in.dataplane, Sees: in.sight.names, Observed: b.state.observed[id]}
+	now := &Proxy{Dataplane: in.dataplane, VisibleServices: in.visible.names, Observed: b.state.observed[id]}
 	switch {
-	case !same, was != in.sight:
+	case !same, was != in.visible:
 		b.change.Proxies = append(b.change.Proxies, id)
 	case old.Observed == now.Observed && reflect.DeepEqual(old.Dataplane, now.Dataplane):
 		return
@@ -245,7 +240,7 @@ func (b *meshBuild) ownProxyMap() {
 	}
 }
 
-// clone never returns nil.
+// clone copies a map. It never returns nil.
 func clone[V any](m map[string]V) map[string]V {
 	if m == nil {
 		return map[string]V{}
@@ -253,8 +248,8 @@ func clone[V any](m map[string]V) map[string]V {
 	return maps.Clone(m)
 }
 
-// sameButHealth compares what a proxy's own resources are made of: the health of an inbound concerns its clients alone.
-func sameButHealth(a, b *mesh.Dataplane) bool {
+// equalExceptHealth compares what a proxy's own resources are made from: the health of an inbound only concerns clients.
+func equalExceptHealth(a, b *mesh.Dataplane) bool {
 	return a == b || reflect.DeepEqual(withoutHealth(a), withoutHealth(b))
 }
 

@@ -13,41 +13,41 @@ import (
 type Options struct {
 	// TrustDomain ends the trust domain of every mesh. Default mesh.DefaultTrustDomain.
 	TrustDomain string
-	// Sources that must all have said Synced before the first Change. Default none. Where two sources hold the same
-	// object, the one named first here counts, and a source that is not named comes after those that are.
+	// Sources must all have called Synced before the first Change. Default none. If two sources have the same object, the
+	// source that is listed first wins; sources that are not listed come last.
 	Sources []string
 }
 
-// Builder is the only writer of views. Objects are expected to have their defaults and to be valid; they must not
-// change after they are handed over. All methods are safe from any goroutine.
+// Builder is the only writer of views. Objects must have their defaults, be valid, and not change after they are passed
+// in. All methods may be called from any goroutine.
 type Builder struct {
 	sources []string
 	wake    chan struct{}
 	applied atomic.Pointer[View]
 
-	mu      sync.Mutex // guards the input that no view holds yet
+	mu      sync.Mutex // guards the input that is in no view yet
 	pending input
 	missing map[string]struct{} // sources that are not synced
 
-	building sync.Mutex // guards what follows; held for a whole Build
+	building sync.Mutex // held for a whole Build; guards the fields below
 	state    *state
 	built    *View
 }
 
-// input is what came since the last Build. Only the last word on each thing is kept, so that it is never larger than
-// the mesh itself, however long a Build is away.
+// input is what has changed since the last Build. Only the latest value of each object is kept, so it never grows larger
+// than the mesh itself, however long the next Build takes to come.
 type input struct {
-	objects  map[held]mesh.Object // nil: deleted
+	objects  map[sourceKey]mesh.Object // nil: deleted
 	observed map[mesh.ID]mesh.Observation
 }
 
-// held is one object as one source has it.
-type held struct {
+// sourceKey identifies an object of one source.
+type sourceKey struct {
 	source string
 	key    mesh.Key
 }
 
-// NewBuilder returns a Builder without any object.
+// NewBuilder returns a Builder without objects.
 func NewBuilder(o Options) *Builder {
 	if o.TrustDomain == "" {
 		o.TrustDomain = mesh.DefaultTrustDomain
@@ -62,24 +62,24 @@ func NewBuilder(o Options) *Builder {
 		b.missing[s] = struct{}{}
 	}
 	b.reset()
-	b.signal() // without sources and without objects there is a view too
+	b.signal() // a mesh without sources and objects has a view, too
 	return b
 }
 
 // Set adds or replaces an object of a source. It returns at once.
-func (b *Builder) Set(source string, o mesh.Object) { b.put(held{source, o.Key()}, o) }
+func (b *Builder) Set(source string, o mesh.Object) { b.put(sourceKey{source, o.Key()}, o) }
 
 // Delete removes an object of a source. It returns at once.
-func (b *Builder) Delete(source string, key mesh.Key) { b.put(held{source, key}, nil) }
+func (b *Builder) Delete(source string, key mesh.Key) { b.put(sourceKey{source, key}, nil) }
 
-func (b *Builder) put(h held, o mesh.Object) {
+func (b *Builder) put(h sourceKey, o mesh.Object) {
 	b.mu.Lock()
 	b.pending.objects[h] = o
 	b.mu.Unlock()
 	b.signal()
 }
 
-// Synced says that a source has Set all that it had at start. It returns at once.
+// Synced records that a source has passed in all objects that it had at start. It returns at once.
 func (b *Builder) Synced(source string) {
 	b.mu.Lock()
 	delete(b.missing, source)
@@ -87,8 +87,8 @@ func (b *Builder) Synced(source string) {
 	b.signal()
 }
 
-// Observe replaces what is known about a proxy beside its Dataplane. It returns at once. What is observed of a proxy
-// is kept whether or not there is a Dataplane, until it is observed anew; the zero Observation is not stored.
+// Observe replaces the Observation of a proxy. It returns at once. The Observation is kept until the next one, whether or
+// not the proxy has a Dataplane; the zero Observation removes it.
 func (b *Builder) Observe(proxy mesh.ID, o mesh.Observation) {
 	b.mu.Lock()
 	b.pending.observed[proxy] = o
@@ -99,17 +99,17 @@ func (b *Builder) Observe(proxy mesh.ID, o mesh.Observation) {
 func (b *Builder) signal() {
 	select {
 	case b.wake <- struct{}{}:
-	default: // Run has not yet seen the last one
+	default: // Run has not yet seen the last signal
 	}
 }
 
 // reset needs mu.
 func (b *Builder) reset() {
-	b.pending = input{objects: map[held]mesh.Object{}, observed: map[mesh.ID]mesh.Observation{}}
+	b.pending = input{objects: map[sourceKey]mesh.Object{}, observed: map[mesh.ID]mesh.Observation{}}
 }
 
-// take returns all input since the last call, false while a source is not synced.
-func (b *Builder) take() (input, bool) {
+// takePending returns the input since the last call, false while a source is not synced.
+func (b *Builder) takePending() (input, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.missing) > 0 {
@@ -120,13 +120,13 @@ func (b *Builder) take() (input, bool) {
 	return in, true
 }
 
-// Build makes the next view from all input so far. It returns false, and no Change, if a source is not synced or
-// nothing differs. The same objects give the same view, in whatever order they came and in however many steps.
-// Before of the first Change is nil. Build does not touch what View returns.
+// Build builds the next view from all input so far. It returns false if a source is not synced or nothing differs. The
+// same objects give the same view, whatever the order and number of the calls that passed them in. Before of the first
+// Change is nil. Build does not affect View.
 func (b *Builder) Build() (Change, bool) {
 	b.building.Lock()
 	defer b.building.Unlock()
-	in, ok := b.take()
+	in, ok := b.takePending()
 	if !ok {
 		return Change{}, false
 	}
@@ -150,8 +150,8 @@ func (b *Builder) rank(source string) int {
 	return len(b.sources)
 }
 
-// Run builds a view whenever there is input and hands each Change to apply, one after the other. While apply is busy
-// input gathers, so that the next Change holds all of it. It returns nil when ctx ends, after apply has returned.
+// Run builds a view whenever there is input, and calls apply with each Change, one after the other. Input that arrives
+// while apply is busy is gathered into the next Change. It returns nil when ctx has ended and apply has returned.
 func (b *Builder) Run(ctx context.Context, apply func(Change)) error {
 	for {
 		select {
@@ -169,6 +169,6 @@ func (b *Builder) Run(ctx context.Context, apply func(Change)) error {
 	}
 }
 
-// View returns the last view that Run's apply has finished with, nil before. Agents and people so never see what the
-// proxies do not have yet.
+// View returns the last view for which apply has returned, nil before the first. So agents and users never see a view
+// that has not been passed on to the proxies.
 func (b *Builder) View() *View { return b.applied.Load() }

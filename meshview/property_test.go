@@ -16,7 +16,7 @@ import (
 // world is what the sources hold, kept beside the Builder.
 type world struct {
 	rand     *rand.Rand
-	objects  map[held]mesh.Object
+	objects  map[sourceKey]mesh.Object
 	observed map[mesh.ID]mesh.Observation
 }
 
@@ -39,7 +39,7 @@ func (w *world) step(b *Builder) {
 	default:
 		o = w.dataplane(meshName)
 	}
-	h := held{source, o.Key()}
+	h := sourceKey{source, o.Key()}
 	if w.rand.IntN(3) == 0 {
 		delete(w.objects, h)
 		b.Delete(source, o.Key())
@@ -97,7 +97,7 @@ func naive(before, after *View) Change {
 	var c Change
 	for name := range union(before.Meshes, after.Meshes) {
 		old, now := before.Mesh(name), after.Mesh(name)
-		all := old != nil && now != nil && mode(old.Spec) != mode(now.Spec)
+		all := old != nil && now != nil && old.Spec.Mode() != now.Spec.Mode()
 		if old == nil {
 			old = &Mesh{}
 		}
@@ -137,7 +137,7 @@ func union[V any](a, b map[string]V) map[string]V {
 func TestIncrementalViewsEqualFreshOnes(t *testing.T) {
 	generation := cmpopts.IgnoreFields(View{}, "Generation")
 	for seed := range uint64(8) {
-		w := &world{rand: rand.New(rand.NewPCG(seed, 3)), objects: map[held]mesh.Object{}, observed: map[mesh.ID]mesh.Observation{}}
+		w := &world{rand: rand.New(rand.NewPCG(seed, 3)), objects: map[sourceKey]mesh.Object{}, observed: map[mesh.ID]mesh.Observation{}}
 		b := w.fresh()
 		view := mustBuild(t, b).After
 		for step := range 80 {
@@ -174,14 +174,14 @@ func checkShared(t *testing.T, v *View) {
 	for _, m := range v.Meshes {
 		slice := map[string]*string{}
 		for name, p := range m.Proxies {
-			if len(p.Sees) == 0 {
+			if len(p.VisibleServices) == 0 {
 				continue
 			}
-			key := sightKey(p.Sees)
+			key := namesKey(p.VisibleServices)
 			if slice[key] == nil {
-				slice[key] = &p.Sees[0]
+				slice[key] = &p.VisibleServices[0]
 			}
-			if slice[key] != &p.Sees[0] {
+			if slice[key] != &p.VisibleServices[0] {
 				t.Fatalf("%s has a slice of its own", name)
 			}
 		}
@@ -202,7 +202,7 @@ func checkForgets(t *testing.T, b *Builder, w *world) {
 	if len(b.state.meshes) != 1 || len(b.state.objects)+len(b.state.observed)+len(b.state.dirty) != 0 {
 		t.Fatalf("state keeps %v", b.state)
 	}
-	if len(m.proxies)+len(m.services)+len(m.sights)+len(m.dirtyServices)+len(m.dirtyProxies)+len(m.addressed) != 0 {
+	if len(m.proxies)+len(m.services)+len(m.visible)+len(m.dirtyServices)+len(m.dirtyProxies)+len(m.addressed) != 0 {
 		t.Fatalf("state keeps %v of the mesh", m)
 	}
 }

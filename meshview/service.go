@@ -8,9 +8,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// buildService returns nil for a service that has no Service object, no inbound and no client. One that has only
-// clients is in the view without an endpoint: their Envoys have a cluster for it and answer 503, instead of waiting
-// for an assignment that never comes.
+// buildService returns nil for a service without a Service object, inbounds and clients. One that has only clients is in
+// the view without endpoints: their Envoys then have a cluster for it and answer 503, instead of waiting for an
+// assignment that never comes.
 func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
 	if in.object == nil && len(in.inbounds) == 0 && in.clients == 0 {
 		return nil
@@ -54,9 +54,9 @@ func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
 	return svc
 }
 
-// merge adds an endpoint. At one address the sidecar counts, since a plain connection to it may be refused; else the
-// healthier one, since an address that moved on leaves its old owner behind as not ready. The last resort is there so
-// that the order of the inbounds never matters.
+// merge adds an endpoint. If two have the same address, the one with a sidecar wins, since a plain connection to it may
+// be refused; else the healthier one, since the former owner of an address stays behind as not ready; else the one with
+// ServerFirst, so that the order of the inbounds never matters.
 func merge(endpoints map[netip.AddrPort]Endpoint, e Endpoint) {
 	old, ok := endpoints[e.Address]
 	switch {
@@ -68,7 +68,7 @@ func merge(endpoints map[netip.AddrPort]Endpoint, e Endpoint) {
 	}
 }
 
-// healthOf: draining says something only about an endpoint that is ready.
+// healthOf combines the declared health with what the agent reports. Draining only matters for an endpoint that is ready.
 func healthOf(h *mesh.Health, o mesh.Observation) Health {
 	switch {
 	case !h.IsReady():
@@ -80,8 +80,8 @@ func healthOf(h *mesh.Health, o mesh.Observation) Health {
 	}
 }
 
-// protocolOf a service is what its Service object says, else what all its inbounds speak. Where they disagree, as in the middle of
-// a change, it is what all of them understand: http2 for http2 and grpc, else tcp.
+// protocolOf returns the protocol of the Service object, else that of the inbounds. Where inbounds disagree, as in the
+// middle of a change, it is what all of them understand: http2 for http2 and grpc, else tcp.
 func protocolOf(o *mesh.Service, inbounds []mesh.Protocol) mesh.Protocol {
 	if o != nil && o.Spec.Protocol != "" {
 		return o.Spec.Protocol
@@ -122,7 +122,7 @@ func inboundAddress(d *mesh.Dataplane, in *mesh.Inbound) (netip.AddrPort, bool) 
 	return addrPort(d.Spec.Networking.Address, in.Port)
 }
 
-// addrPort returns false for what Validate refuses.
+// addrPort returns false for an address or port that Validate refuses.
 func addrPort(address string, port uint32) (netip.AddrPort, bool) {
 	a, err := netip.ParseAddr(address)
 	if err != nil || port == 0 || port > 65535 {

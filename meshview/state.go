@@ -8,39 +8,40 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// state is all input, indexed so that a view costs what changed. One goroutine at a time.
+// state is all input, indexed so that the cost of a view is proportional to what changed. It is for one goroutine at a
+// time.
 type state struct {
 	trustDomain string
-	objects     map[mesh.Key][]claim // by source, the one that counts first
+	objects     map[mesh.Key][]claim // one claim per source, the winning one first
 	observed    map[mesh.ID]mesh.Observation
 	meshes      map[string]*meshInput
-	specs       int // Mesh objects
+	meshObjects int // Mesh objects
 	dirty       map[string]struct{}
 }
 
-// claim is an object as one source has it.
+// claim is the version of an object that one source has.
 type claim struct {
 	source string
 	rank   int
 	object mesh.Object
 }
 
-// meshInput is what is known of one mesh, whether or not it exists, and what of it has to be looked at again.
+// meshInput is the input of one mesh, whether or not the mesh exists, and which parts have to be built again.
 type meshInput struct {
-	spec     *mesh.Mesh // nil: no such mesh, and so not in the view
+	spec     *mesh.Mesh // nil: the mesh does not exist, so it is not in the view
 	proxies  map[string]*proxyInput
 	services map[string]*serviceInput
 
 	addressed []string // services of the view with a virtual address, sorted
-	sights    map[string]*sight
+	visible   map[string]*visibleSet
 
 	dirtyServices, dirtyProxies map[string]struct{}
 }
 
 type proxyInput struct {
 	dataplane *mesh.Dataplane
-	uses      []string // services of its outbounds, sorted
-	sight     *sight   // nil: not in the view yet
+	uses      []string    // services of its outbounds, sorted
+	visible   *visibleSet // nil: not in the view yet
 }
 
 type serviceInput struct {
@@ -61,7 +62,7 @@ func newState(trustDomain string) *state {
 	return s
 }
 
-// put records an object, or with a nil one that its source no longer has it.
+// put records an object of a source; with a nil object, that the source no longer has it.
 func (s *state) put(c claim, key mesh.Key) {
 	before := s.objects[key]
 	claims := slices.DeleteFunc(slices.Clone(before), func(o claim) bool { return o.source == c.source })
@@ -79,7 +80,7 @@ func (s *state) put(c claim, key mesh.Key) {
 	} else {
 		s.objects[key] = claims
 	}
-	was, now := counting(before), counting(claims)
+	was, now := effective(before), effective(claims)
 	if reflect.DeepEqual(was, now) {
 		return
 	}
@@ -93,14 +94,14 @@ func (s *state) put(c claim, key mesh.Key) {
 	}
 }
 
-func counting(claims []claim) mesh.Object {
+func effective(claims []claim) mesh.Object {
 	if len(claims) == 0 {
 		return nil
 	}
 	return claims[0].object
 }
 
-// as turns no object into a nil pointer.
+// as converts o to T; nil becomes a nil pointer.
 func as[T mesh.Object](o mesh.Object) T {
 	t, _ := o.(T)
 	return t
@@ -109,15 +110,15 @@ func as[T mesh.Object](o mesh.Object) T {
 func (s *state) setMesh(name string, was, now *mesh.Mesh) {
 	switch {
 	case was == nil:
-		s.specs++
+		s.meshObjects++
 	case now == nil:
-		s.specs--
+		s.meshObjects--
 	}
 	s.touch(name).spec = now
 	s.implyDefault()
 }
 
-// implyDefault makes a mesh named default, without mTLS, where there is no Mesh at all, and takes it away again.
+// implyDefault adds a mesh named default, without mTLS, while there is no Mesh at all.
 func (s *state) implyDefault() {
 	_, real := s.objects[(&mesh.Mesh{Name: mesh.DefaultMesh}).Key()]
 	if real {
@@ -125,7 +126,7 @@ func (s *state) implyDefault() {
 	}
 	m := s.touch(mesh.DefaultMesh)
 	switch {
-	case s.specs > 0:
+	case s.meshObjects > 0:
 		m.spec = nil
 	case m.spec == nil:
 		m.spec = &mesh.Mesh{Name: mesh.DefaultMesh}
@@ -163,7 +164,7 @@ func (s *state) setDataplane(key mesh.Key, was, now *mesh.Dataplane) {
 	m.dirtyProxies[key.Name] = struct{}{}
 }
 
-// outboundServices are sorted, each once.
+// outboundServices returns the services of the outbounds, sorted and without duplicates.
 func outboundServices(d *mesh.Dataplane) []string {
 	var names []string
 	for _, out := range d.Spec.Networking.Outbound {
@@ -189,7 +190,7 @@ func (s *state) observe(id mesh.ID, o mesh.Observation) {
 	meshName, name := mesh.SplitID(id)
 	m := s.meshes[meshName]
 	if m == nil || m.proxies[name] == nil || m.proxies[name].dataplane == nil {
-		return // kept for when it comes
+		return // it counts once the Dataplane comes
 	}
 	s.touch(meshName).dirtyProxies[name] = struct{}{}
 	for _, in := range m.proxies[name].dataplane.Spec.Networking.Inbound {
@@ -197,14 +198,14 @@ func (s *state) observe(id mesh.ID, o mesh.Observation) {
 	}
 }
 
-// touch returns the mesh to be changed.
+// touch returns the input of a mesh in order to change it, and marks it dirty.
 func (s *state) touch(name string) *meshInput {
 	m := s.meshes[name]
 	if m == nil {
 		m = &meshInput{
 			proxies:       map[string]*proxyInput{},
 			services:      map[string]*serviceInput{},
-			sights:        map[string]*sight{},
+			visible:       map[string]*visibleSet{},
 			dirtyServices: map[string]struct{}{},
 			dirtyProxies:  map[string]struct{}{},
 		}
@@ -214,7 +215,7 @@ func (s *state) touch(name string) *meshInput {
 	return m
 }
 
-// service returns the service to be changed.
+// service returns the input of a service in order to change it, and marks it dirty.
 func (m *meshInput) service(name string) *serviceInput {
 	s := m.services[name]
 	if s == nil {

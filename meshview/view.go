@@ -1,4 +1,5 @@
-// Package meshview holds the mesh as one immutable picture, made by one writer, and names what changed in it.
+// Package meshview turns objects into an immutable View of all meshes, built by one writer, the Builder, and names what
+// changed from one View to the next.
 package meshview
 
 import (
@@ -7,33 +8,32 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// View is the whole picture. It and all below it never change after they are built; parts that did not change are
-// shared with the view before.
+// View is an immutable snapshot of all meshes. Parts that did not change are shared with the view before.
 type View struct {
 	// Generation counts the views of this process, from 1.
 	Generation uint64
 	Meshes     map[string]*Mesh
 }
 
-// Mesh is one mesh of the view. Where the store has no Mesh at all, there is one named default without mTLS.
+// Mesh is one mesh of the view. If there is no Mesh object at all, there is one mesh named default, without mTLS.
 type Mesh struct {
 	Spec     *mesh.Mesh
 	Services map[string]*Service
 	Proxies  map[string]*Proxy
 }
 
-// Service is what a client of the service needs to know. One that is only named by an outbound is in the view too,
-// without endpoints, so that whatever a proxy sees is there.
+// Service is what clients of a service need to know. A service that only an outbound names is in the view, too, without
+// endpoints: every name in Proxy.VisibleServices is there.
 type Service struct {
 	Mesh string
 	// Name is the kuma.io/service.
 	Name     string
 	Protocol mesh.Protocol
-	// Addresses are virtual; empty where clients reach the service by an outbound of their own. Sorted.
+	// Addresses are the virtual addresses, sorted. A service without any is reached through outbounds of its clients.
 	Addresses []netip.AddrPort
-	// Identities are the SPIFFE IDs that may answer: those of all inbounds of the service, ready or not. Sorted.
+	// Identities are the SPIFFE IDs of all inbounds of the service, ready or not, sorted. Clients accept these.
 	Identities []string
-	// Endpoints, all of them, ready or not. Sorted by address.
+	// Endpoints are all endpoints, ready or not, sorted by address.
 	Endpoints []Endpoint
 }
 
@@ -44,9 +44,9 @@ func (s *Service) ID() mesh.ID { return mesh.MakeID(s.Mesh, s.Name) }
 type Endpoint struct {
 	Address netip.AddrPort
 	Health  Health
-	// Sidecar says that a proxy of the mesh answers: speak mutual TLS where the mesh has it.
+	// Sidecar says that a proxy of the mesh answers: clients speak mutual TLS to it where the mesh has mutual TLS.
 	Sidecar bool
-	// ServerFirst is that of the inbound: where the mode is PERMISSIVE, speak plain text to it all the same.
+	// ServerFirst is mesh.Inbound.ServerFirst: in PERMISSIVE mode clients speak plain text to it nevertheless.
 	ServerFirst bool
 }
 
@@ -80,20 +80,25 @@ func (s *Service) Serving() []Endpoint {
 // Proxy is one Dataplane and what it can reach.
 type Proxy struct {
 	Dataplane *mesh.Dataplane
-	// Sees are the names of the services that it has clusters for: those of its outbounds, and with
-	// transparentProxying all that have an address. Sorted. Proxies that see the same share one slice.
-	Sees []string
-	// Observed is what its agent says.
+	// VisibleServices are the names of the services that it has clusters for, sorted: those of its outbounds, and with
+	// transparentProxying all that have an address. Proxies that see the same services share one slice.
+	VisibleServices []string
+	// Observed is what its agent reports.
 	Observed mesh.Observation
 }
 
 // ID is <mesh>/<name>.
 func (p *Proxy) ID() mesh.ID { return p.Dataplane.ID() }
 
-// Change names what differs between two views. An endpoint that turns unready is in Endpoints alone; what changes a
-// Cluster (protocol, identities), a route or a virtual address is in Services; a service that comes or goes is in both.
-// A proxy is in Proxies if it came, went, or its Sees changed, or its Dataplane in more than the health of an inbound.
-// A changed mTLS mode lists every service and every proxy of its mesh. All sorted.
+// Change names what differs between two views. All lists are sorted.
+//
+//   - Services: the Cluster (protocol, identities), the route or a virtual address changed, or the service was added or
+//     removed.
+//   - Endpoints: an endpoint or its health changed, or the service was added or removed.
+//   - Proxies: the proxy was added or removed, its VisibleServices changed, or its Dataplane in more than the health of an
+//     inbound.
+//
+// If the mTLS mode of a mesh changes, all services and all proxies of that mesh are listed.
 type Change struct {
 	Before, After                *View
 	Services, Endpoints, Proxies []mesh.ID

@@ -69,7 +69,15 @@ type CACert struct {
 // Key implements Object.
 func (m *Mesh) Key() Key { return Key{Kind: KindMesh, Name: m.Name} }
 
-// Backend returns the enabled backend, or nil where mutual TLS is off.
+// Mode returns the mode of the enabled backend, "" where mutual TLS is off.
+func (m *Mesh) Mode() MTLSMode {
+	if b := m.Backend(); b != nil {
+		return b.Mode
+	}
+	return ""
+}
+
+// Backend returns the enabled backend, nil where mutual TLS is off.
 func (m *Mesh) Backend() *Backend {
 	if m.Spec.MTLS == nil || m.Spec.MTLS.EnabledBackend == "" {
 		return nil
