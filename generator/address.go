@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Socket option of the connections that redirection must leave alone: the kernel's rules know them by their priority,
-// which needs no capability to be set.
+// The socket option by which the kernel's rules recognise connections that must not be redirected: setting SO_PRIORITY
+// to at most 6 needs no capability. dpagent/probe sets the same.
 const (
 	solSocket     = 1
 	soPriority    = 12
@@ -30,8 +30,8 @@ func pipeAddress(path string, mode uint32) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path, Mode: mode}}}
 }
 
-// pastRedirection makes a cluster's connections go straight to the application.
-func pastRedirection() *corev3.BindConfig {
+// bypassRedirection makes a cluster connect straight to the application.
+func bypassRedirection() *corev3.BindConfig {
 	return &corev3.BindConfig{SocketOptions: []*corev3.SocketOption{{
 		Description: "SO_PRIORITY: not to be redirected",
 		Level:       solSocket,
@@ -41,7 +41,7 @@ func pastRedirection() *corev3.BindConfig {
 	}}}
 }
 
-// tcpKeepalive notices, within a minute, a peer that is gone without a word: no idle timeout does it instead.
+// tcpKeepalive detects within a minute that a peer has vanished. There are no idle timeouts that would.
 func tcpKeepalive() *corev3.TcpKeepalive {
 	return &corev3.TcpKeepalive{
 		KeepaliveTime:     wrapperspb.UInt32(30),

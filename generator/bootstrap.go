@@ -20,47 +20,46 @@ import (
 )
 
 const (
-	// maxConnections of clients, all listeners together.
+	// maxConnections is the limit of downstream connections of all listeners together.
 	maxConnections = 50000
-	// memoryToRelease is what Envoy gives back to the system each second, of what it has freed.
+	// memoryToRelease is how many bytes of freed memory Envoy returns to the system each second.
 	memoryToRelease = 1 << 20
-	// A stream to a control plane that is gone without a word is given up after the two together. The server must allow
-	// pings that often.
+	// A stream to a control plane that has vanished ends after the sum of the two. The server must allow pings that often.
 	adsPingInterval = 30 * time.Second
 	adsPingTimeout  = 10 * time.Second
-	// A stream that broke is tried again after a random delay, up to the first at first and then up to twice as much each
-	// time. Only a response makes Envoy begin anew, and where nothing has changed none comes: by Envoy's own 30 s a proxy
-	// that came back some times would be late after a restart of the control plane.
+	// A broken stream is opened again after a random delay with an upper bound that doubles each time. Only a response
+	// resets the bound, and a proxy that reconnects and lacks nothing gets none: with Envoy's default maximum of 30 s, a
+	// proxy that had reconnected a few times would be late after a restart of the control plane.
 	adsRetryFirst = 500 * time.Millisecond
 	adsRetryMax   = 4 * time.Second
 )
 
-// BootstrapOptions describe how a proxy reaches its control plane. All fields are needed.
+// BootstrapOptions describe how a proxy reaches its control plane. All fields are required.
 type BootstrapOptions struct {
 	// Node is the proxy's mesh.ID.
 	Node string
-	// Cluster is the proxy's service or workload; Envoy puts it into nothing but its own reports.
+	// Cluster is the proxy's workload; Envoy only shows it in its own reports.
 	Cluster string
 	// ControlPlane is the address of ADS, host:port; the host may be a name or an IP address.
 	ControlPlane string
-	// ServingCA, PEM, signed the certificate of the control plane.
+	// ServingCA is the CA that signed the control plane's certificate, PEM.
 	ServingCA []byte
 	// ServingName is a DNS SAN of that certificate.
 	ServingName string
 }
 
-// Bootstrap is what Envoy starts with: it holds no secret, and asks for all else over ADS. It returns an error if
-// ControlPlane is no host:port.
+// Bootstrap returns the configuration with which Envoy starts: it holds no secrets, and gets everything else over ADS. It
+// returns an error if ControlPlane is not host:port.
 func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
 	cluster, err := controlPlane(o)
 	if err != nil {
 		return nil, err
 	}
-	b := envoy(o.Node, o.Cluster)
+	b := baseBootstrap(o.Node, o.Cluster)
 	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{cluster}}
 	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{
-		LdsConfig: overADS(),
-		CdsConfig: overADS(),
+		LdsConfig: adsConfigSource(),
+		CdsConfig: adsConfigSource(),
 		AdsConfig: &corev3.ApiConfigSource{
 			ApiType:                   corev3.ApiConfigSource_DELTA_GRPC,
 			TransportApiVersion:       corev3.ApiVersion_V3,
@@ -68,7 +67,7 @@ func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
 			GrpcServices: []*corev3.GrpcService{{
 				TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
 					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
-						ClusterName: NameControlPlane,
+						ClusterName: nameControlPlane,
 						RetryPolicy: &corev3.RetryPolicy{RetryBackOff: &corev3.BackoffStrategy{
 							BaseInterval: durationpb.New(adsRetryFirst),
 							MaxInterval:  durationpb.New(adsRetryMax),
@@ -81,11 +80,11 @@ func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
 	return b, nil
 }
 
-// envoy is what every Envoy of the mesh has, wherever its configuration comes from.
-func envoy(node, cluster string) *bootstrapv3.Bootstrap {
+// baseBootstrap is common to all Envoys of the mesh, with dynamic and static configuration.
+func baseBootstrap(node, cluster string) *bootstrapv3.Bootstrap {
 	return &bootstrapv3.Bootstrap{
 		Node:  &corev3.Node{Id: node, Cluster: cluster},
-		Admin: &bootstrapv3.Admin{Address: pipeAddress(PipeAdmin, pipeModePrivate)},
+		Admin: &bootstrapv3.Admin{Address: pipeAddress(pipeAdmin, pipeModePrivate)},
 		OverloadManager: &overloadv3.OverloadManager{
 			ResourceMonitors: []*overloadv3.ResourceMonitor{{
 				Name: "envoy.resource_monitors.global_downstream_max_connections",
@@ -100,7 +99,7 @@ func envoy(node, cluster string) *bootstrapv3.Bootstrap {
 			BytesToRelease:        memoryToRelease,
 			MemoryReleaseInterval: durationpb.New(time.Second),
 		},
-		StatsConfig: statistics(),
+		StatsConfig: statsConfig(),
 	}
 }
 
@@ -110,11 +109,11 @@ func controlPlane(o BootstrapOptions) (*clusterv3.Cluster, error) {
 		return nil, err
 	}
 	c := &clusterv3.Cluster{
-		Name:                 NameControlPlane,
+		Name:                 nameControlPlane,
 		AltStatName:          "control_plane",
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(connectTimeout),
-		LoadAssignment:       assignment(NameControlPlane, tcpAddress(host, port)),
+		LoadAssignment:       assignment(nameControlPlane, tcpAddress(host, port)),
 		TransportSocket:      controlPlaneSocket(o),
 	}
 	if _, err := netip.ParseAddr(host); err != nil {
@@ -129,13 +128,13 @@ func controlPlane(o BootstrapOptions) (*clusterv3.Cluster, error) {
 	return c, nil
 }
 
-// controlPlaneSocket trusts the CA of the control plane alone, which is not that of the mesh.
+// controlPlaneSocket trusts only the control plane's serving CA, which is not the CA of the mesh.
 func controlPlaneSocket(o BootstrapOptions) *corev3.TransportSocket {
 	return tlsSocket(&tlsv3.UpstreamTlsContext{
 		Sni: o.ServingName,
 		CommonTlsContext: &tlsv3.CommonTlsContext{
-			TlsParams:                      onlyTLS13(),
-			TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secret(fromServer, SecretIdentity, PathIdentity)},
+			TlsParams:                      tls13Params(),
+			TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{sdsSecret(dynamic, secretIdentity, pathIdentity)},
 			AlpnProtocols:                  []string{alpnHTTP2},
 			ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{
 				ValidationContext: &tlsv3.CertificateValidationContext{
@@ -156,7 +155,7 @@ func inlineData(data []byte) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: string(data)}}
 }
 
-// splitHostPort is net.SplitHostPort, in a package that keeps the network out of reach.
+// splitHostPort does the work of net.SplitHostPort, since this package does not import net.
 func splitHostPort(address string) (host string, port uint32, err error) {
 	if at, err := netip.ParseAddrPort(address); err == nil && at.Port() != 0 {
 		return at.Addr().String(), uint32(at.Port()), nil

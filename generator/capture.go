@@ -17,8 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// family is one of IP: each has a capture listener of its own, since a host may lack IPv6, and there the one of IPv4
-// must work all the same.
+// family is an IP family. Each has a capture listener of its own, so that the one of IPv4 works on a host without IPv6.
 type family struct {
 	suffix string
 	any    netip.Addr
@@ -28,12 +27,12 @@ func families() []family {
 	return []family{{suffix: "", any: netip.IPv4Unspecified()}, {suffix: "6", any: netip.IPv6Unspecified()}}
 }
 
-// captures are the listeners to which the kernel redirects what comes in.
-func (b *inbound) captures(tp *mesh.TransparentProxying) []*listenerv3.Listener {
+// captureListeners returns the listeners to which the kernel redirects incoming connections.
+func (b *inbound) captureListeners(tp *mesh.TransparentProxying) []*listenerv3.Listener {
 	var listeners []*listenerv3.Listener
 	for _, f := range families() {
 		l := &listenerv3.Listener{
-			Name:             NameInboundCapture + f.suffix,
+			Name:             nameInboundCapture + f.suffix,
 			Address:          tcpAddress(f.any.String(), tp.RedirectPortInbound),
 			StatPrefix:       "inbound_capture" + f.suffix,
 			TrafficDirection: corev3.TrafficDirection_INBOUND,
@@ -41,11 +40,11 @@ func (b *inbound) captures(tp *mesh.TransparentProxying) []*listenerv3.Listener 
 			ListenerFilters:  []*listenerv3.ListenerFilter{originalDst()},
 			FilterChains:     append(loopChains(tp), readinessChain()),
 		}
-		b.captureInbounds(l)
+		b.addInboundChains(l)
 		if b.mode != mesh.ModeStrict {
 			l.DefaultFilterChain = &listenerv3.FilterChain{
 				Name:    "passthrough",
-				Filters: []*listenerv3.Filter{tcpFilter(tcpProxy("inbound_passthrough", NameInboundPassthrough, 1))},
+				Filters: []*listenerv3.Filter{tcpFilter(tcpProxy("inbound_passthrough", nameInboundPassthrough, 1))},
 			}
 		}
 		listeners = append(listeners, l)
@@ -53,9 +52,9 @@ func (b *inbound) captures(tp *mesh.TransparentProxying) []*listenerv3.Listener 
 	return listeners
 }
 
-// captureInbounds gives each inbound its chains. Ports are told apart by the original destination; the inspector looks at
-// none but those that need it.
-func (b *inbound) captureInbounds(l *listenerv3.Listener) {
+// addInboundChains adds the chains of each inbound. They match the port of the original destination; the TLS inspector is
+// disabled for all ports that do not need it.
+func (b *inbound) addInboundChains(l *listenerv3.Listener) {
 	inbounds := b.dataplane.Spec.Networking.Inbound
 	onPort := map[uint32]int{}
 	for i := range inbounds {
@@ -66,49 +65,50 @@ func (b *inbound) captureInbounds(l *listenerv3.Listener) {
 		in := &inbounds[i]
 		match := &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(in.Port)}
 		if onPort[in.Port] > 1 {
-			match.PrefixRanges = exactly(inboundAddress(in).Addr())
+			match.PrefixRanges = singleAddress(inboundAddress(in).Addr())
 		}
 		l.FilterChains = append(l.FilterChains, b.chains(in, match)...)
-		if b.inspected(in) {
+		if b.needsInspector(in) {
 			inspected = append(inspected, destinationPort(in.Port))
 		}
 	}
 	if len(inspected) > 0 {
-		inspectTLS(l, not(anyOf(inspected)))
+		inspectTLS(l, notMatch(anyOf(inspected)))
 	}
 }
 
-// loopChains end connections to the capture ports themselves, which would otherwise be passed through to the capture
-// ports, again and again.
+// loopChains returns chains that close connections to the capture ports themselves, which would otherwise be passed
+// through to the capture ports again and again.
 func loopChains(tp *mesh.TransparentProxying) []*listenerv3.FilterChain {
 	var chains []*listenerv3.FilterChain
 	for _, port := range []uint32{tp.RedirectPortInbound, tp.RedirectPortOutbound} {
 		chains = append(chains, &listenerv3.FilterChain{
 			Name:             "loop:" + strconv.FormatUint(uint64(port), 10),
 			FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},
-			Filters:          []*listenerv3.Filter{hangUp()},
+			Filters:          []*listenerv3.Filter{closeConnection()},
 		})
 	}
 	return chains
 }
 
-// readinessChain answers for the agent on a port that nobody listens on, so that an answer proves the redirection too.
+// readinessChain forwards to the agent's readiness from a port on which nothing listens, so that an answer also proves
+// that redirection works.
 func readinessChain() *listenerv3.FilterChain {
 	path := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: pathAgentReady}}
 	return &listenerv3.FilterChain{
-		Name:             NameReadiness,
+		Name:             nameReadiness,
 		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(mesh.PortReadiness)},
 		Filters: []*listenerv3.Filter{withRoutes(httpProxy("inbound_readiness", ""),
-			routes(NameReadiness, path, &routev3.RouteAction{
-				ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: NameAgentReadiness},
+			routeConfiguration(nameReadiness, path, &routev3.RouteAction{
+				ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameAgentReadiness},
 				Timeout:          durationpb.New(connectTimeout),
 			}))},
 	}
 }
 
-// outboundCaptures are the listeners to which the kernel redirects what the application sends. They hand a connection to
-// the listener of its original destination, where there is one.
-func outboundCaptures(p *meshview.Proxy) []*listenerv3.Listener {
+// outboundCaptureListeners returns the listeners to which the kernel redirects the application's connections. They hand a
+// connection over to the listener of its original destination, if there is one.
+func outboundCaptureListeners(p *meshview.Proxy) []*listenerv3.Listener {
 	tp := p.Dataplane.Spec.Networking.TransparentProxying
 	if tp == nil {
 		return nil
@@ -116,7 +116,7 @@ func outboundCaptures(p *meshview.Proxy) []*listenerv3.Listener {
 	var listeners []*listenerv3.Listener
 	for _, f := range families() {
 		listeners = append(listeners, &listenerv3.Listener{
-			Name:             NameOutboundCapture + f.suffix,
+			Name:             nameOutboundCapture + f.suffix,
 			Address:          tcpAddress(f.any.String(), tp.RedirectPortOutbound),
 			StatPrefix:       "outbound_capture" + f.suffix,
 			TrafficDirection: corev3.TrafficDirection_OUTBOUND,
@@ -124,7 +124,7 @@ func outboundCaptures(p *meshview.Proxy) []*listenerv3.Listener {
 			FilterChains:     loopChains(tp),
 			DefaultFilterChain: &listenerv3.FilterChain{
 				Name:    "passthrough",
-				Filters: []*listenerv3.Filter{tcpFilter(tcpProxy("outbound_passthrough", NameOutboundPassthrough, 1))},
+				Filters: []*listenerv3.Filter{tcpFilter(tcpProxy("outbound_passthrough", nameOutboundPassthrough, 1))},
 			},
 		})
 	}
@@ -142,6 +142,6 @@ func listenerFilter(name string, config proto.Message) *listenerv3.ListenerFilte
 	}
 }
 
-func exactly(a netip.Addr) []*corev3.CidrRange {
+func singleAddress(a netip.Addr) []*corev3.CidrRange {
 	return []*corev3.CidrRange{{AddressPrefix: a.String(), PrefixLen: wrapperspb.UInt32(uint32(a.BitLen()))}}
 }

@@ -14,29 +14,29 @@ import (
 
 const connectTimeout = 5 * time.Second
 
-// OutboundCluster is a service as each of its clients sees it. It holds nothing of one client.
+// OutboundCluster returns the Cluster of a service. It is the same for all clients.
 func OutboundCluster(m *meshview.Mesh, s *meshview.Service) *clusterv3.Cluster {
-	return outboundCluster(fromServer, m, s)
+	return outboundCluster(dynamic, m, s)
 }
 
 func outboundCluster(src source, m *meshview.Mesh, s *meshview.Service) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:             s.Name,
 		ConnectTimeout:   durationpb.New(connectTimeout),
-		LbPolicy:         balance(s.Protocol),
-		CircuitBreakers:  unlimited(),
+		LbPolicy:         lbPolicy(s.Protocol),
+		CircuitBreakers:  noCircuitBreakers(),
 		OutlierDetection: outlierDetection(),
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{
 			TcpKeepalive: tcpKeepalive(),
 		},
 		TypedExtensionProtocolOptions: outboundHTTP(s.Protocol),
 	}
-	if src == inline {
+	if src == static {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 		c.LoadAssignment = LoadAssignment(s)
 	} else {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
-		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: overADS()}
+		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsConfigSource()}
 	}
 	if mutualTLS(m) {
 		c.TransportSocketMatches = socketMatches(src, m, s)
@@ -44,11 +44,11 @@ func outboundCluster(src source, m *meshview.Mesh, s *meshview.Service) *cluster
 	return c
 }
 
-// socketMatches names the endpoints that are spoken to in mutual TLS; the others get plain text, the default.
+// socketMatches selects mutual TLS for the endpoints whose metadata say so; the others get plain text, the default.
 func socketMatches(src source, m *meshview.Mesh, s *meshview.Service) []*clusterv3.Cluster_TransportSocketMatch {
-	mtls := []string{answersMTLS}
+	mtls := []string{matchMTLS}
 	if m.Spec.Mode() == mesh.ModeStrict {
-		mtls = append(mtls, answersFirst)
+		mtls = append(mtls, matchServerFirst)
 	}
 	socket := clientSocket(src, s)
 	matches := make([]*clusterv3.Cluster_TransportSocketMatch, 0, len(mtls))
@@ -62,18 +62,18 @@ func socketMatches(src source, m *meshview.Mesh, s *meshview.Service) []*cluster
 	return matches
 }
 
-// balance: requests go where the fewest are. Connections go round: there a dead endpoint, which always has the fewest,
-// would draw each attempt of a client to itself, and no attempt can be told to go elsewhere.
-func balance(p mesh.Protocol) clusterv3.Cluster_LbPolicy {
+// lbPolicy is least request for HTTP and round robin for TCP. By the number of connections, a dead endpoint would always
+// be the least loaded and attract every connection attempt, and Envoy cannot retry TCP on another host.
+func lbPolicy(p mesh.Protocol) clusterv3.Cluster_LbPolicy {
 	if p.IsHTTP() {
 		return clusterv3.Cluster_LEAST_REQUEST
 	}
 	return clusterv3.Cluster_ROUND_ROBIN
 }
 
-// outlierDetection takes out what is dead (no connection, or a gateway's 502, 503, 504), and not what answers 500.
-// The panic threshold stays Envoy's: since unready endpoints are never here, all that it brings back is suspects, and at
-// most half of the endpoints are suspects unless the others have left since.
+// outlierDetection ejects endpoints that are dead (no connection, or a gateway's 502, 503, 504), not those that answer
+// 500. The panic threshold keeps Envoy's default: assignments have no unready endpoints, so panic can only bring back
+// ejected ones, and only if most of the others have left since.
 func outlierDetection() *clusterv3.OutlierDetection {
 	on, off := wrapperspb.UInt32(100), wrapperspb.UInt32(0)
 	return &clusterv3.OutlierDetection{
@@ -94,9 +94,9 @@ func outlierDetection() *clusterv3.OutlierDetection {
 	}
 }
 
-// unlimited: Envoy's own limits (1,024 connections, requests and waiting ones; 3 retries at a time) would turn load into
-// 503 for which nobody asked. Connections are limited once for all, see Bootstrap.
-func unlimited() *clusterv3.CircuitBreakers {
+// noCircuitBreakers lifts Envoy's default limits (1,024 connections, requests and pending requests, 3 concurrent retries),
+// which would answer load with 503. Connections are limited for the whole proxy, see Bootstrap.
+func noCircuitBreakers() *clusterv3.CircuitBreakers {
 	limit := wrapperspb.UInt32(math.MaxUint32)
 	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
 		MaxConnections:     limit,
@@ -106,8 +106,8 @@ func unlimited() *clusterv3.CircuitBreakers {
 	}}}
 }
 
-// InboundClusters lead to the application of p, one for each inbound; with transparentProxying also to the agent's
-// readiness and, unless the mode is STRICT, to the ports that the Dataplane does not name.
+// InboundClusters returns the clusters of the application of p, one for each inbound; with transparentProxying also that
+// of the agent's readiness and, unless the mode is STRICT, that of the ports without an inbound.
 func InboundClusters(m *meshview.Mesh, p *meshview.Proxy) []*clusterv3.Cluster {
 	net := &p.Dataplane.Spec.Networking
 	redirected := net.TransparentProxying != nil
@@ -116,10 +116,10 @@ func InboundClusters(m *meshview.Mesh, p *meshview.Proxy) []*clusterv3.Cluster {
 		clusters = append(clusters, inboundCluster(p.Dataplane, &net.Inbound[i]))
 	}
 	if redirected {
-		clusters = append(clusters, agentReadiness())
+		clusters = append(clusters, agentReadinessCluster())
 		if m.Spec.Mode() != mesh.ModeStrict {
-			c := passthrough(NameInboundPassthrough, "inbound_passthrough")
-			c.UpstreamBindConfig = pastRedirection()
+			c := passthroughCluster(nameInboundPassthrough, "inbound_passthrough")
+			c.UpstreamBindConfig = bypassRedirection()
 			clusters = append(clusters, c)
 		}
 	}
@@ -133,44 +133,45 @@ func inboundCluster(d *mesh.Dataplane, in *mesh.Inbound) *clusterv3.Cluster {
 		AltStatName:          inboundStat(in),
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(connectTimeout),
-		CircuitBreakers:      unlimited(),
+		CircuitBreakers:      noCircuitBreakers(),
 		LoadAssignment:       assignment(name, socketAddress(addrPort(in.ServiceAddress, in.ServicePort))),
 
 		TypedExtensionProtocolOptions: inboundHTTP(in.Tags.Protocol()),
 	}
 	if d.Spec.Networking.TransparentProxying != nil {
-		c.UpstreamBindConfig = pastRedirection()
+		c.UpstreamBindConfig = bypassRedirection()
 	}
 	return c
 }
 
-func agentReadiness() *clusterv3.Cluster {
+func agentReadinessCluster() *clusterv3.Cluster {
 	return &clusterv3.Cluster{
-		Name:                 NameAgentReadiness,
+		Name:                 nameAgentReadiness,
 		AltStatName:          "inbound_readiness",
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(time.Second),
-		LoadAssignment:       assignment(NameAgentReadiness, pipeAddress(PipeAgent, 0)),
+		LoadAssignment:       assignment(nameAgentReadiness, pipeAddress(pipeAgent, 0)),
 	}
 }
 
-// OutboundPassthrough leads to wherever the application of p wanted to go. It is nil without transparentProxying.
+// OutboundPassthrough returns the cluster of connections to destinations outside the mesh, nil without
+// transparentProxying.
 func OutboundPassthrough(p *meshview.Proxy) *clusterv3.Cluster {
 	if p.Dataplane.Spec.Networking.TransparentProxying == nil {
 		return nil
 	}
-	c := passthrough(NameOutboundPassthrough, "outbound_passthrough")
+	c := passthroughCluster(nameOutboundPassthrough, "outbound_passthrough")
 	c.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{TcpKeepalive: tcpKeepalive()}
 	return c
 }
 
-func passthrough(name, stat string) *clusterv3.Cluster {
+func passthroughCluster(name, stat string) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,
 		AltStatName:          stat,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
 		LbPolicy:             clusterv3.Cluster_CLUSTER_PROVIDED,
 		ConnectTimeout:       durationpb.New(connectTimeout),
-		CircuitBreakers:      unlimited(),
+		CircuitBreakers:      noCircuitBreakers(),
 	}
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// Endpoint metadata that the Cluster's transport_socket_matches read. It says what answers at the address, not what to
-// speak: that depends on the mesh's mode, and a changed mode then changes no assignment.
+// Endpoint metadata for the Cluster's transport_socket_matches. It says what answers at the address, not what to speak to
+// it: that depends on the mode of the mesh, and so a changed mode changes no assignment.
 const (
 	socketMatchFilter = "envoy.transport_socket_match"
 	socketMatchKey    = "sonde"
-	answersMTLS       = "mtls"         // a sidecar
-	answersFirst      = "server-first" // a sidecar that in PERMISSIVE takes plain text alone, see mesh.Inbound.ServerFirst
+	matchMTLS         = "mtls"         // a sidecar
+	matchServerFirst  = "server-first" // a sidecar that only takes plain text in PERMISSIVE, see mesh.Inbound.ServerFirst
 )
 
-// LoadAssignment holds the endpoints that get traffic. Envoy sends to unhealthy ones where there is no other, so the
-// others are left out; one without endpoints is the answer where there is none.
+// LoadAssignment returns the endpoints that get traffic, perhaps none. The others are left out, not marked unhealthy:
+// Envoy sends to unhealthy ones if there is no other.
 func LoadAssignment(s *meshview.Service) *endpointv3.ClusterLoadAssignment {
 	a := &endpointv3.ClusterLoadAssignment{ClusterName: s.Name}
 	serving := s.Serving()
@@ -37,9 +37,9 @@ func endpointMetadata(e meshview.Endpoint) *corev3.Metadata {
 	if !e.Sidecar {
 		return nil
 	}
-	answers := answersMTLS
+	answers := matchMTLS
 	if e.ServerFirst {
-		answers = answersFirst
+		answers = matchServerFirst
 	}
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{socketMatchFilter: socketMatch(answers)}}
 }
@@ -55,7 +55,7 @@ func lbEndpoint(address *corev3.Address, metadata *corev3.Metadata) *endpointv3.
 	}
 }
 
-// assignment of a cluster with one address.
+// assignment returns the endpoints of a cluster with one address.
 func assignment(cluster string, address *corev3.Address) *endpointv3.ClusterLoadAssignment {
 	return &endpointv3.ClusterLoadAssignment{
 		ClusterName: cluster,

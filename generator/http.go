@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Limits on what one message may hold: generous, since the application has limits of its own, but not endless.
+// Limits of the headers of one message: generous, since applications have limits of their own.
 const (
 	maxHeaders   = 1000
 	maxHeadersKB = 256
@@ -26,17 +26,17 @@ const (
 
 const (
 	// idleOutbound is less than the hour after which an inbound listener closes an idle connection, so that no request
-	// is sent into a connection that is being closed.
+	// is sent on a connection that is being closed.
 	idleOutbound = 5 * time.Minute
-	// idleInbound is less than the keep-alive time of all common servers, for the same reason: a new local connection
-	// costs less than the one request in a million that meets a closing one.
+	// idleInbound is less than the keep-alive time of all common servers, for the same reason. A new local connection
+	// costs less than the rare request that meets a closing one.
 	idleInbound = time.Second
-	// headersTimeout is from the first to the last byte of a request's headers.
+	// headersTimeout is the longest time from the first to the last byte of a request's headers.
 	headersTimeout = time.Minute
 )
 
-// httpProxy is the connection manager of one port. It changes nothing that an application could see: no timeout, no
-// header of Envoy's, no other path or host.
+// httpProxy returns the connection manager of one port. It changes nothing that an application could notice: no timeouts,
+// none of Envoy's headers, the same path and host.
 func httpProxy(stat, defaultHost string) *hcmv3.HttpConnectionManager {
 	return &hcmv3.HttpConnectionManager{
 		StatPrefix: stat,
@@ -69,11 +69,11 @@ func withRoutes(h *hcmv3.HttpConnectionManager, r *routev3.RouteConfiguration) *
 }
 
 func withRDS(h *hcmv3.HttpConnectionManager, name string) *listenerv3.Filter {
-	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: overADS(), RouteConfigName: name}}
+	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsConfigSource(), RouteConfigName: name}}
 	return filter("envoy.filters.network.http_connection_manager", h)
 }
 
-// http1 keeps what a plain connection would have kept: the case of header names, trailers, HTTP/1.0.
+// http1 preserves what a connection without a proxy has: the case of header names, trailers, HTTP/1.0.
 func http1(defaultHost string) *corev3.Http1ProtocolOptions {
 	return &corev3.Http1ProtocolOptions{
 		AcceptHttp_10:         defaultHost != "",
@@ -90,12 +90,12 @@ func http1(defaultHost string) *corev3.Http1ProtocolOptions {
 	}
 }
 
-// http2: one bad message ends its own stream, not all the others of the connection.
+// http2 makes an invalid message end its own stream, not the whole connection.
 func http2() *corev3.Http2ProtocolOptions {
 	return &corev3.Http2ProtocolOptions{OverrideStreamErrorOnInvalidHttpMessage: wrapperspb.Bool(true)}
 }
 
-// outboundHTTP is the protocol to other proxies and to endpoints without one: that of the service. nil for TCP.
+// outboundHTTP returns the options of connections to the endpoints of a service, in its protocol; nil for TCP.
 func outboundHTTP(p mesh.Protocol) map[string]*anypb.Any {
 	switch p {
 	case mesh.ProtocolHTTP:
@@ -107,8 +107,8 @@ func outboundHTTP(p mesh.Protocol) map[string]*anypb.Any {
 	}
 }
 
-// inboundHTTP is the protocol to the application. One of "http" is asked in what the client spoke, since it may well
-// understand HTTP/2 without TLS too. nil for TCP.
+// inboundHTTP returns the options of connections to the application; nil for TCP. With protocol "http" they use the
+// version that the client used, since the application may well support HTTP/2 without TLS.
 func inboundHTTP(p mesh.Protocol) map[string]*anypb.Any {
 	switch p {
 	case mesh.ProtocolHTTP:

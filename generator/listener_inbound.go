@@ -15,26 +15,25 @@ import (
 )
 
 const (
-	// inspectTimeout is how long a PERMISSIVE port waits for the client's first bytes, before it takes the connection for
+	// inspectTimeout is how long a PERMISSIVE port waits for the client's first bytes before it treats the connection as
 	// plain text in which the server speaks first.
 	inspectTimeout = time.Second
-	// handshakeTimeout ends connections of clients that never begin or never end their TLS handshake.
+	// handshakeTimeout is the longest time that a client may take for its TLS handshake.
 	handshakeTimeout = 3 * time.Second
 )
 
-// InboundListeners are those by which others reach the application of p: one for each inbound, or with
-// transparentProxying those that redirection leads to; and the readiness listener. trustDomain is the end of all trust
-// domains.
+// InboundListeners returns the listeners through which others reach the application of p: one for each inbound, or with
+// transparentProxying the capture listeners; and the readiness listener. trustDomain is the suffix of all trust domains.
 func InboundListeners(m *meshview.Mesh, p *meshview.Proxy, trustDomain string) []*listenerv3.Listener {
-	return newInbound(fromServer, m, p, trustDomain).listeners()
+	return newInbound(dynamic, m, p, trustDomain).listeners()
 }
 
-// inbound is what all inbound listeners of a proxy are made of.
+// inbound builds the inbound listeners of one proxy.
 type inbound struct {
 	src       source
 	mode      mesh.MTLSMode
 	dataplane *mesh.Dataplane
-	// socket of mutual TLS, nil where it is off.
+	// socket is the transport socket of mutual TLS, nil where it is off.
 	socket *corev3.TransportSocket
 }
 
@@ -49,7 +48,7 @@ func newInbound(src source, m *meshview.Mesh, p *meshview.Proxy, trustDomain str
 func (b *inbound) listeners() []*listenerv3.Listener {
 	net := &b.dataplane.Spec.Networking
 	if net.TransparentProxying != nil {
-		return append(b.captures(net.TransparentProxying), readinessListener())
+		return append(b.captureListeners(net.TransparentProxying), readinessListener())
 	}
 	var listeners []*listenerv3.Listener
 	for i := range net.Inbound {
@@ -58,44 +57,44 @@ func (b *inbound) listeners() []*listenerv3.Listener {
 	return append(listeners, readinessListener())
 }
 
-// listener of one inbound, on its own address and port.
+// listener returns the listener of one inbound, on its own address and port.
 func (b *inbound) listener(in *mesh.Inbound) *listenerv3.Listener {
 	at := inboundAddress(in)
 	l := &listenerv3.Listener{
-		Name:             InboundListenerName(at),
+		Name:             inboundListenerName(at),
 		Address:          socketAddress(at),
 		StatPrefix:       inboundStat(in),
 		TrafficDirection: corev3.TrafficDirection_INBOUND,
 		TcpKeepalive:     tcpKeepalive(),
-		EnableReusePort:  wrapperspb.Bool(false), // else another Envoy on this port would share it, silently
+		EnableReusePort:  wrapperspb.Bool(false), // else another Envoy on this port would silently share it
 		FilterChains:     b.chains(in, nil),
 	}
-	if b.inspected(in) {
+	if b.needsInspector(in) {
 		inspectTLS(l, nil)
 	}
 	return l
 }
 
-// inspected says whether the mesh's TLS must be told from everything else before a chain can be chosen.
-func (b *inbound) inspected(in *mesh.Inbound) bool {
+// needsInspector reports whether the filter chain of an inbound depends on the client's first bytes.
+func (b *inbound) needsInspector(in *mesh.Inbound) bool {
 	return b.mode == mesh.ModePermissive && !in.ServerFirst
 }
 
-// chains of one inbound; match says which connections are for it, nil for all.
+// chains returns the filter chains of one inbound; match says which connections are for it, nil for all.
 func (b *inbound) chains(in *mesh.Inbound, match *listenerv3.FilterChainMatch) []*listenerv3.FilterChain {
 	switch {
 	case b.mode == mesh.ModeStrict:
 		return []*listenerv3.FilterChain{b.chain(in, match, b.socket)}
-	case b.inspected(in):
-		return []*listenerv3.FilterChain{b.chain(in, meshTLS(match), b.socket), b.ownTLS(in, match), b.chain(in, match, nil)}
+	case b.needsInspector(in):
+		return []*listenerv3.FilterChain{b.chain(in, meshTLS(match), b.socket), b.applicationTLSChain(in, match), b.chain(in, match, nil)}
 	default:
 		return []*listenerv3.FilterChain{b.chain(in, match, nil)}
 	}
 }
 
-// ownTLS carries the application's own TLS to it, whatever is spoken within. It needs a chain of its own: where one chain
-// names a transport protocol, Envoy looks no further than those that name it.
-func (b *inbound) ownTLS(in *mesh.Inbound, match *listenerv3.FilterChainMatch) *listenerv3.FilterChain {
+// applicationTLSChain passes the application's own TLS through to it. It needs a chain of its own: once a chain names a
+// transport protocol, Envoy only considers chains that name it.
+func (b *inbound) applicationTLSChain(in *mesh.Inbound, match *listenerv3.FilterChainMatch) *listenerv3.FilterChain {
 	cluster := inboundClusterName(b.dataplane, in)
 	own := meshTLS(match)
 	own.ApplicationProtocols = nil
@@ -125,13 +124,13 @@ func (b *inbound) filter(in *mesh.Inbound, tls bool) *listenerv3.Filter {
 	if !in.Tags.Protocol().IsHTTP() {
 		p := tcpProxy(inboundStat(in), cluster, 1)
 		if tls {
-			p = afterHandshake(p)
+			p = connectAfterHandshake(p)
 		}
 		return tcpFilter(p)
 	}
 	h := httpProxy(inboundStat(in), inboundAddress(in).String())
 	if tls {
-		// The application learns the client's SPIFFE ID from x-forwarded-client-cert, which nobody else can set.
+		// The application gets the client's SPIFFE ID in x-forwarded-client-cert, which clients cannot set themselves.
 		h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
 		h.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{Uri: true}
 	}
@@ -148,8 +147,8 @@ func meshTLS(match *listenerv3.FilterChainMatch) *listenerv3.FilterChainMatch {
 	}
 }
 
-// inspectTLS waits for a client's first bytes, but not for ever: a connection of a silent client goes on as plain text.
-// disabled says for which connections not to wait, nil for none.
+// inspectTLS adds the TLS inspector, which waits for the client's first bytes. After inspectTimeout a connection continues
+// as plain text. disabled says for which connections it does not wait, nil for none.
 func inspectTLS(l *listenerv3.Listener, disabled *listenerv3.ListenerFilterChainMatchPredicate) {
 	f := listenerFilter("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{})
 	f.FilterDisabled = disabled

@@ -11,9 +11,10 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// OutboundListeners are p's own: one for each outbound, and with transparentProxying those that redirection leads to.
+// OutboundListeners returns the outbound listeners that are p's own: one for each outbound, and with transparentProxying
+// the capture listeners.
 func OutboundListeners(m *meshview.Mesh, p *meshview.Proxy) []*listenerv3.Listener {
-	return outboundListeners(fromServer, m, p)
+	return outboundListeners(dynamic, m, p)
 }
 
 func outboundListeners(src source, m *meshview.Mesh, p *meshview.Proxy) []*listenerv3.Listener {
@@ -23,18 +24,18 @@ func outboundListeners(src source, m *meshview.Mesh, p *meshview.Proxy) []*liste
 	for _, o := range net.Outbound {
 		listeners = append(listeners, outboundListener(src, serviceOf(m, o.Tags.Service()), addrPort(o.Address, o.Port), bound))
 	}
-	return append(listeners, outboundCaptures(p)...)
+	return append(listeners, outboundCaptureListeners(p)...)
 }
 
-// ServiceListener takes connections to a virtual address of the service, for all proxies with transparentProxying. It
-// holds nothing of one proxy. An outbound of a proxy's own on the same address has the same name, and goes first.
+// ServiceListener returns the listener of a virtual address of the service, the same for all proxies with
+// transparentProxying. A proxy's own outbound on that address has the same name and takes precedence.
 func ServiceListener(s *meshview.Service, at netip.AddrPort) *listenerv3.Listener {
-	return outboundListener(fromServer, s, at, false)
+	return outboundListener(dynamic, s, at, false)
 }
 
 func outboundListener(src source, s *meshview.Service, at netip.AddrPort, bound bool) *listenerv3.Listener {
 	l := &listenerv3.Listener{
-		Name:             OutboundListenerName(at),
+		Name:             outboundListenerName(at),
 		Address:          socketAddress(at),
 		StatPrefix:       outboundStat(s.Name),
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
@@ -44,7 +45,7 @@ func outboundListener(src source, s *meshview.Service, at netip.AddrPort, bound 
 		}},
 	}
 	if bound {
-		l.EnableReusePort = wrapperspb.Bool(false) // else another Envoy on this port would share it, silently
+		l.EnableReusePort = wrapperspb.Bool(false) // else another Envoy on this port would silently share it
 	} else {
 		l.BindToPort = wrapperspb.Bool(false)
 	}
@@ -56,14 +57,14 @@ func outboundFilter(src source, s *meshview.Service) *listenerv3.Filter {
 		return tcpFilter(tcpProxy(outboundStat(s.Name), s.Name, connectAttempts))
 	}
 	h := httpProxy(outboundStat(s.Name), s.Name)
-	if src == inline {
+	if src == static {
 		return withRoutes(h, OutboundRoute(s))
 	}
 	return withRDS(h, s.Name)
 }
 
-// serviceOf never returns nil: connections to a service that the view lacks are accepted and closed, for want of its
-// cluster.
+// serviceOf never returns nil. Connections to a service that is not in the view are accepted and closed, since there is no
+// cluster for it.
 func serviceOf(m *meshview.Mesh, name string) *meshview.Service {
 	if s := m.Services[name]; s != nil {
 		return s

@@ -1,4 +1,3 @@
-// Package generator makes Envoy's configuration out of the mesh view: pure functions, one file per kind of resource.
 package generator
 
 import (
@@ -8,48 +7,47 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Names of Envoy resources and of statistics; docs/naming.md explains them. The value of kuma.io/service names a
-// service's Cluster, ClusterLoadAssignment and RouteConfiguration. It holds no colon, so all other names have one where
-// they could meet it.
+// Names of Envoy resources and statistics, see docs/naming.md. A service's Cluster, ClusterLoadAssignment and
+// RouteConfiguration have the value of kuma.io/service as their name. It contains no colon; names that might collide with
+// it do.
 const (
-	// NameInboundCapture and NameOutboundCapture are the listeners that redirection leads to; with "6" at the end those
-	// of IPv6.
-	NameInboundCapture  = "inbound:capture"
-	NameOutboundCapture = "outbound:capture"
-	// NameInboundPassthrough and NameOutboundPassthrough are the clusters of connections that no inbound or service claims.
-	NameInboundPassthrough  = "inbound:passthrough" //nolint:gosec // no password
-	NameOutboundPassthrough = "outbound:passthrough"
-	// NameReadiness is the listener that answers once the listeners are in place.
-	NameReadiness = "readiness"
-	// NameAgentReadiness is the cluster of the agent's own readiness.
-	NameAgentReadiness = "agent:readiness"
-	// NameControlPlane is the cluster that ADS comes from.
-	NameControlPlane = "sonde:control-plane"
-	// SecretIdentity and SecretCA are the proxy's certificate with its key, and the roots that it trusts.
-	SecretIdentity = "identity"
-	SecretCA       = "ca"
+	// Listeners to which connections are redirected; those of IPv6 have the suffix "6".
+	nameInboundCapture  = "inbound:capture"
+	nameOutboundCapture = "outbound:capture"
+	// Clusters of redirected connections that are for no inbound or service.
+	nameInboundPassthrough  = "inbound:passthrough" //nolint:gosec // no password
+	nameOutboundPassthrough = "outbound:passthrough"
+	// The listener that answers once all listeners are in place.
+	nameReadiness = "readiness"
+	// The cluster of the agent's own readiness.
+	nameAgentReadiness = "agent:readiness"
+	// The cluster of the control plane, for ADS.
+	nameControlPlane = "sonde:control-plane"
+	// The secret with the proxy's certificate and key, and the one with the roots that it trusts.
+	secretIdentity = "identity"
+	secretCA       = "ca"
 )
 
-// Files and sockets, relative to Envoy's working folder, which is the agent's work folder.
+// Files and sockets, relative to Envoy's working folder, which is the agent's work folder. dpagent/workdir has the same.
 const (
-	PathIdentity    = "sds/identity.json"
-	PathCA          = "sds/ca.json"
-	PipeAdmin       = "admin.sock"
-	PipeReady       = "ready.sock"
-	PipeAgent       = "agent.sock"
+	pathIdentity    = "sds/identity.json"
+	pathCA          = "sds/ca.json"
+	pipeAdmin       = "admin.sock"
+	pipeReady       = "ready.sock"
+	pipeAgent       = "agent.sock"
 	pathReady       = "/ready"  // on PipeReady
 	pathAgentReady  = "/readyz" // on PipeAgent and, redirected, on mesh.PortReadiness
 	pipeModePrivate = 0o600
 )
 
-// InboundListenerName names the listener of one inbound.
-func InboundListenerName(at netip.AddrPort) string { return "inbound:" + at.String() }
+// inboundListenerName is the name of the listener of one inbound.
+func inboundListenerName(at netip.AddrPort) string { return "inbound:" + at.String() }
 
-// OutboundListenerName names the listener of an outbound or of a service's virtual address.
-func OutboundListenerName(at netip.AddrPort) string { return "outbound:" + at.String() }
+// outboundListenerName is the name of the listener of an outbound or of a service's virtual address.
+func outboundListenerName(at netip.AddrPort) string { return "outbound:" + at.String() }
 
-// inboundClusterName names the cluster of the application's port behind an inbound. An inbound with an address of its own
-// carries it, since another one may have the same port.
+// inboundClusterName is the name of the cluster of the application behind an inbound. It contains the address of an
+// inbound that has its own, since another inbound may have the same port.
 func inboundClusterName(d *mesh.Dataplane, in *mesh.Inbound) string {
 	if at := inboundAddress(in); in.Address != d.Spec.Networking.Address {
 		return "inbound:" + at.String()
@@ -57,8 +55,8 @@ func inboundClusterName(d *mesh.Dataplane, in *mesh.Inbound) string {
 	return "inbound:" + strconv.FormatUint(uint64(in.Port), 10)
 }
 
-// inboundStat is the name of an inbound in statistics: the same on all replicas, whatever their address. Those of all that
-// comes in begin with "inbound_": the agent adds them up when the proxy drains.
+// inboundStat is the name of an inbound in statistics: the same for all replicas, whatever their address. The agent adds
+// up all statistics that begin with "inbound_" when the proxy drains.
 func inboundStat(in *mesh.Inbound) string {
 	return "inbound_" + strconv.FormatUint(uint64(in.Port), 10)
 }
@@ -67,7 +65,8 @@ func outboundStat(service string) string { return "outbound_" + service }
 
 func inboundAddress(in *mesh.Inbound) netip.AddrPort { return addrPort(in.Address, in.Port) }
 
-// addrPort is the zero AddrPort for what Validate refuses: Envoy then refuses the resource, and the error names it.
+// addrPort returns the zero AddrPort for an address that Validate refuses. Envoy refuses a resource with it, and the NACK
+// names that resource.
 func addrPort(address string, port uint32) netip.AddrPort {
 	a, err := netip.ParseAddr(address)
 	if err != nil {

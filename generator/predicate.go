@@ -5,7 +5,7 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 )
 
-// predicate says for which connections a listener filter is off.
+// predicate says for which connections a listener filter is disabled.
 type predicate = listenerv3.ListenerFilterChainMatchPredicate
 
 func destinationPort(port uint32) *predicate {
@@ -14,11 +14,11 @@ func destinationPort(port uint32) *predicate {
 	}}
 }
 
-func not(p *predicate) *predicate {
+func notMatch(p *predicate) *predicate {
 	return &predicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_NotMatch{NotMatch: p}}
 }
 
-// anyOf takes at least one. Envoy's own form of it takes at least two.
+// anyOf matches if one of p does. p must not be empty; Envoy's OrMatch takes at least two.
 func anyOf(p []*predicate) *predicate {
 	if len(p) == 1 {
 		return p[0]

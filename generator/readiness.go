@@ -5,20 +5,20 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 )
 
-// readinessListener answers 200: it comes with all other listeners, so its answer says that they are in place. It has no
-// traffic direction, since a drain of what comes in does not concern it.
+// readinessListener answers 200. It is sent together with all other listeners, so an answer means that they are in place.
+// It has no traffic direction, so that draining the inbound listeners leaves it alone.
 func readinessListener() *listenerv3.Listener {
 	const ok = 200
 	return &listenerv3.Listener{
-		Name:       NameReadiness,
-		Address:    pipeAddress(PipeReady, pipeModePrivate),
-		StatPrefix: NameReadiness,
+		Name:       nameReadiness,
+		Address:    pipeAddress(pipeReady, pipeModePrivate),
+		StatPrefix: nameReadiness,
 		FilterChains: []*listenerv3.FilterChain{{
-			Name: NameReadiness,
-			Filters: []*listenerv3.Filter{withRoutes(httpProxy(NameReadiness, ""), &routev3.RouteConfiguration{
-				Name: NameReadiness,
+			Name: nameReadiness,
+			Filters: []*listenerv3.Filter{withRoutes(httpProxy(nameReadiness, ""), &routev3.RouteConfiguration{
+				Name: nameReadiness,
 				VirtualHosts: []*routev3.VirtualHost{{
-					Name:    NameReadiness,
+					Name:    nameReadiness,
 					Domains: []string{"*"},
 					Routes: []*routev3.Route{{
 						Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: pathReady}},

@@ -10,12 +10,12 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// OutboundRoute sends whatever is asked to the service. It is nil for TCP.
+// OutboundRoute returns the route that sends every request to the service, nil for TCP.
 func OutboundRoute(s *meshview.Service) *routev3.RouteConfiguration {
 	if !s.Protocol.IsHTTP() {
 		return nil
 	}
-	return routes(s.Name, anyPath(), &routev3.RouteAction{
+	return routeConfiguration(s.Name, anyPath(), &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: s.Name},
 		Timeout:          durationpb.New(0),
 		RetryPolicy:      retryUnsent(),
@@ -23,13 +23,13 @@ func OutboundRoute(s *meshview.Service) *routev3.RouteConfiguration {
 }
 
 func inboundRoute(cluster string) *routev3.RouteConfiguration {
-	return routes(cluster, anyPath(), &routev3.RouteAction{
+	return routeConfiguration(cluster, anyPath(), &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
 		Timeout:          durationpb.New(0),
 	})
 }
 
-func routes(name string, match *routev3.RouteMatch, action *routev3.RouteAction) *routev3.RouteConfiguration {
+func routeConfiguration(name string, match *routev3.RouteMatch, action *routev3.RouteAction) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{
 		Name: name,
 		VirtualHosts: []*routev3.VirtualHost{{
@@ -44,8 +44,8 @@ func anyPath() *routev3.RouteMatch {
 	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 }
 
-// retryUnsent tries requests again that no application has seen, on another endpoint where there is one. Anything else
-// might be done twice.
+// retryUnsent retries requests that no application has seen, on another endpoint if there is one. Retrying any other
+// request might execute it twice.
 func retryUnsent() *routev3.RetryPolicy {
 	return &routev3.RetryPolicy{
 		RetryOn:    "connect-failure,refused-stream,reset-before-request",

@@ -4,24 +4,24 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// source says where the parts of a resource that change often come from.
+// source says where Envoy gets the parts of a resource that change often.
 type source uint8
 
 const (
-	// fromServer: secrets from the agent's files; endpoints and routes over ADS.
-	fromServer source = iota
-	// inline: all of it in the one static configuration.
-	inline
+	// dynamic means secrets from the agent's files, endpoints and routes over ADS.
+	dynamic source = iota
+	// static means that all of it is in one static configuration.
+	static
 )
 
-func overADS() *corev3.ConfigSource {
+func adsConfigSource() *corev3.ConfigSource {
 	return &corev3.ConfigSource{
 		ResourceApiVersion:    corev3.ApiVersion_V3,
 		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
 	}
 }
 
-func fromFile(path string) *corev3.ConfigSource {
+func fileConfigSource(path string) *corev3.ConfigSource {
 	return &corev3.ConfigSource{
 		ResourceApiVersion: corev3.ApiVersion_V3,
 		ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{

@@ -9,20 +9,20 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// StaticOptions are what a static configuration is made of.
+// StaticOptions are the inputs of a static configuration.
 type StaticOptions struct {
 	Mesh  *meshview.Mesh
 	Proxy *meshview.Proxy
-	// TrustDomain is the end of all trust domains.
+	// TrustDomain is the suffix of all trust domains.
 	TrustDomain string
-	// Certificate chain with leaf first, Key and CA are PEM. They are not needed where mutual TLS is off.
+	// Certificate (the chain, leaf first), Key and CA are PEM. They are not needed where mutual TLS is off.
 	Certificate, Key, CA []byte
 }
 
-// Static is the whole configuration of one proxy in one piece, which needs neither control plane nor files: endpoints,
-// routes and secrets are in it.
+// Static returns the whole configuration of one proxy as one bootstrap, including endpoints, routes and secrets. It needs
+// neither a control plane nor files.
 func Static(o StaticOptions) *bootstrapv3.Bootstrap {
-	b := envoy(o.Proxy.ID(), o.Proxy.Dataplane.Workload())
+	b := baseBootstrap(o.Proxy.ID(), o.Proxy.Dataplane.Workload())
 	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{
 		Listeners: staticListeners(o),
 		Clusters:  staticClusters(o),
@@ -34,8 +34,8 @@ func Static(o StaticOptions) *bootstrapv3.Bootstrap {
 }
 
 func staticListeners(o StaticOptions) []*listenerv3.Listener {
-	listeners := newInbound(inline, o.Mesh, o.Proxy, o.TrustDomain).listeners()
-	own := outboundListeners(inline, o.Mesh, o.Proxy)
+	listeners := newInbound(static, o.Mesh, o.Proxy, o.TrustDomain).listeners()
+	own := outboundListeners(static, o.Mesh, o.Proxy)
 	taken := map[string]bool{}
 	for _, l := range own {
 		taken[l.GetName()] = true
@@ -47,8 +47,8 @@ func staticListeners(o StaticOptions) []*listenerv3.Listener {
 	for _, name := range o.Proxy.VisibleServices {
 		s := serviceOf(o.Mesh, name)
 		for _, at := range s.Addresses {
-			if !taken[OutboundListenerName(at)] {
-				listeners = append(listeners, outboundListener(inline, s, at, false))
+			if !taken[outboundListenerName(at)] {
+				listeners = append(listeners, outboundListener(static, s, at, false))
 			}
 		}
 	}
@@ -61,7 +61,7 @@ func staticClusters(o StaticOptions) []*clusterv3.Cluster {
 		clusters = append(clusters, c)
 	}
 	for _, name := range o.Proxy.VisibleServices {
-		clusters = append(clusters, outboundCluster(inline, o.Mesh, serviceOf(o.Mesh, name)))
+		clusters = append(clusters, outboundCluster(static, o.Mesh, serviceOf(o.Mesh, name)))
 	}
 	return clusters
 }
@@ -69,14 +69,14 @@ func staticClusters(o StaticOptions) []*clusterv3.Cluster {
 func staticSecrets(o StaticOptions) []*tlsv3.Secret {
 	return []*tlsv3.Secret{
 		{
-			Name: SecretIdentity,
+			Name: secretIdentity,
 			Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
 				CertificateChain: inlineData(o.Certificate),
 				PrivateKey:       inlineData(o.Key),
 			}},
 		},
 		{
-			Name: SecretCA,
+			Name: secretCA,
 			Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
 				TrustedCa: inlineData(o.CA),
 			}},

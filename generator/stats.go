@@ -5,14 +5,14 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
 
-// statistics are those that people and the agent read. All others are not made at all: a service has about 200 of them,
-// and each costs memory in each proxy. docs/naming.md lists what is kept.
-func statistics() *metricsv3.StatsConfig {
-	patterns := make([]*matcherv3.StringMatcher, 0, len(keptPrefixes)+len(keptPatterns))
-	for _, p := range keptPrefixes {
+// statsConfig keeps the statistics that people and the agent read. Envoy makes about 200 for each cluster, and each costs
+// memory in each proxy. docs/naming.md lists those that are kept.
+func statsConfig() *metricsv3.StatsConfig {
+	patterns := make([]*matcherv3.StringMatcher, 0, len(statPrefixes)+len(statPatterns))
+	for _, p := range statPrefixes {
 		patterns = append(patterns, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: p}})
 	}
-	for _, p := range keptPatterns {
+	for _, p := range statPatterns {
 		patterns = append(patterns, &matcherv3.StringMatcher{
 			MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: p}},
 		})
@@ -24,11 +24,11 @@ func statistics() *metricsv3.StatsConfig {
 	}}
 }
 
-var keptPrefixes = [...]string{
+var statPrefixes = [...]string{
 	"server.", "control_plane.", "listener_manager.", "cluster_manager.", "sds.", "overload.", "runtime.load_",
 }
 
-var keptPatterns = [...]string{
+var statPatterns = [...]string{
 	`^listener\..*\.downstream_cx_(total|active|length_ms|overflow|overload_reject|transport_socket_connect_timeout)$`,
 	`^listener\..*\.(no_filter_chain_match|downstream_global_cx_overflow|downstream_pre_cx_(active|timeout))$`,
 	`^(listener|cluster)\..*\.ssl\.(handshake|session_reused|connection_error|no_certificate|fail_verify_[a-z_]+)$`,

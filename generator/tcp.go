@@ -11,11 +11,11 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// connectAttempts on a service: a connection that was never made loses nothing. As many as it takes outlier detection to
-// see that an endpoint is dead.
+// connectAttempts is how often a connection to a service is attempted: as many times as outlier detection needs to eject a
+// dead endpoint. Nothing is lost with a connection that was never made.
 const connectAttempts = 5
 
-// maxEarlyData of a client wait for the connection to the application; the rest waits in the kernel.
+// maxEarlyData is how many bytes of a client are buffered until the application is connected; the rest waits in the kernel.
 const maxEarlyData = 64 << 10
 
 func filter(name string, config proto.Message) *listenerv3.Filter {
@@ -25,7 +25,7 @@ func filter(name string, config proto.Message) *listenerv3.Filter {
 	}
 }
 
-// tcpProxy carries bytes to the cluster for as long as both ends want: applications keep idle connections for days.
+// tcpProxy forwards bytes to the cluster without an idle timeout: applications keep idle connections for days.
 func tcpProxy(stat, cluster string, attempts uint32) *tcpproxyv3.TcpProxy {
 	return &tcpproxyv3.TcpProxy{
 		StatPrefix:         stat,
@@ -35,9 +35,9 @@ func tcpProxy(stat, cluster string, attempts uint32) *tcpproxyv3.TcpProxy {
 	}
 }
 
-// afterHandshake connects to the application only when the client has proved who it is. Envoy would connect at once, so
-// that whoever reaches the port could make connections to the application.
-func afterHandshake(p *tcpproxyv3.TcpProxy) *tcpproxyv3.TcpProxy {
+// connectAfterHandshake makes the proxy connect to the application only once the client is authenticated. By default Envoy
+// connects at once, so that anybody who reaches the port could open connections to the application.
+func connectAfterHandshake(p *tcpproxyv3.TcpProxy) *tcpproxyv3.TcpProxy {
 	p.UpstreamConnectMode = tcpproxyv3.UpstreamConnectMode_ON_DOWNSTREAM_TLS_HANDSHAKE
 	p.MaxEarlyDataBytes = wrapperspb.UInt32(maxEarlyData)
 	return p
@@ -47,7 +47,7 @@ func tcpFilter(p *tcpproxyv3.TcpProxy) *listenerv3.Filter {
 	return filter("envoy.filters.network.tcp_proxy", p)
 }
 
-// hangUp closes the connection.
-func hangUp() *listenerv3.Filter {
+// closeConnection closes the connection.
+func closeConnection() *listenerv3.Filter {
 	return filter("envoy.filters.network.direct_response", &directresponsev3.Config{})
 }

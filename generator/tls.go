@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// alpnMesh is what every client of the mesh offers, so that a listener can tell the mesh's TLS from the application's.
+// alpnMesh is offered by every client of the mesh, so that a listener can tell the mesh's TLS from the application's.
 const alpnMesh = "sonde"
 
 const (
@@ -20,13 +20,13 @@ const (
 	alpnHTTP1 = "http/1.1"
 )
 
-// nobody is a SAN that no certificate carries.
-const nobody = "spiffe://nobody"
+// noPeer is a SAN that no certificate has.
+const noPeer = "spiffe://nobody"
 
-// mutualTLS says whether proxies of the mesh speak mutual TLS to each other.
+// mutualTLS reports whether the proxies of the mesh speak mutual TLS.
 func mutualTLS(m *meshview.Mesh) bool { return m.Spec.Backend() != nil }
 
-// serverSocket takes the mesh's clients alone: any workload of the mesh, by a certificate that the mesh's CA signed.
+// serverSocket accepts any workload of the mesh, by a certificate that the CA of the mesh signed, and nobody else.
 func serverSocket(src source, trustDomain string) *corev3.TransportSocket {
 	return tlsSocket(&tlsv3.DownstreamTlsContext{
 		CommonTlsContext: commonTLS(src, []string{alpnHTTP2, alpnHTTP1, alpnMesh}, uriSAN(&matcherv3.StringMatcher{
@@ -36,12 +36,12 @@ func serverSocket(src source, trustDomain string) *corev3.TransportSocket {
 	})
 }
 
-// clientSocket takes the named workloads alone; where there is none, nobody.
+// clientSocket accepts only the identities of the service; if it has none, nobody.
 func clientSocket(src source, s *meshview.Service) *corev3.TransportSocket {
 	identities := s.Identities
 	if len(identities) == 0 {
-		// An empty list of matchers would take every certificate of the mesh.
-		identities = []string{nobody}
+		// An empty list of matchers would accept every certificate of the mesh.
+		identities = []string{noPeer}
 	}
 	accepted := make([]*tlsv3.SubjectAltNameMatcher, 0, len(identities))
 	for _, id := range identities {
@@ -55,7 +55,7 @@ func clientSocket(src source, s *meshview.Service) *corev3.TransportSocket {
 	})
 }
 
-// offeredALPN begins with the mesh's own name. The server picks the other one, if there is one.
+// offeredALPN returns the ALPN protocols of a client: alpnMesh, and the one for HTTP, which the server picks.
 func offeredALPN(p mesh.Protocol) []string {
 	switch p {
 	case mesh.ProtocolHTTP:
@@ -69,32 +69,32 @@ func offeredALPN(p mesh.Protocol) []string {
 
 func commonTLS(src source, alpn []string, peers ...*tlsv3.SubjectAltNameMatcher) *tlsv3.CommonTlsContext {
 	return &tlsv3.CommonTlsContext{
-		TlsParams:                      onlyTLS13(),
-		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secret(src, SecretIdentity, PathIdentity)},
+		TlsParams:                      tls13Params(),
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{sdsSecret(src, secretIdentity, pathIdentity)},
 		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: peers},
-				ValidationContextSdsSecretConfig: secret(src, SecretCA, PathCA),
+				ValidationContextSdsSecretConfig: sdsSecret(src, secretCA, pathCA),
 			},
 		},
 		AlpnProtocols: alpn,
 	}
 }
 
-// onlyTLS13: both ends are Envoys of the mesh.
-func onlyTLS13() *tlsv3.TlsParameters {
+// tls13Params allow TLS 1.3 only: both ends are our own.
+func tls13Params() *tlsv3.TlsParameters {
 	return &tlsv3.TlsParameters{
 		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
 		TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
 	}
 }
 
-// secret without a source is one of the static configuration.
-func secret(src source, name, path string) *tlsv3.SdsSecretConfig {
-	if src == inline {
+// sdsSecret refers to a secret by name: to the agent's file, or to a secret of the same static configuration.
+func sdsSecret(src source, name, path string) *tlsv3.SdsSecretConfig {
+	if src == static {
 		return &tlsv3.SdsSecretConfig{Name: name}
 	}
-	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: fromFile(path)}
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: fileConfigSource(path)}
 }
 
 func uriSAN(m *matcherv3.StringMatcher) *tlsv3.SubjectAltNameMatcher {

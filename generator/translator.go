@@ -1,3 +1,5 @@
+// Package generator turns the mesh view into Envoy's configuration. A pure function makes each kind of resource; the
+// Translator calls them for what changed, and keeps what each attached proxy should have.
 package generator
 
 import (
@@ -16,29 +18,30 @@ import (
 
 // TranslatorOptions of a Translator.
 type TranslatorOptions struct {
-	// TrustDomain ends the trust domain of every mesh. Default mesh.DefaultTrustDomain.
+	// TrustDomain is the suffix of all trust domains. Default mesh.DefaultTrustDomain.
 	TrustDomain string
-	// Report takes the errors of Attach and Resources; Apply returns its own. It may be called from several goroutines at
-	// once. Default: they are dropped.
+	// Report receives the errors of Attach and Resources; Apply returns its own. It may be called from several goroutines
+	// at once. Default: the errors are dropped.
 	Report func(error)
 }
 
-// Translator turns changes of the view into what each attached proxy should have. It remembers, so that a change costs
-// what changed: a resource of a service is encoded once for all proxies, proxies that see the same share one set, and
-// nothing is made for proxies that are not attached. All methods are safe from any goroutine.
+// Translator turns changes of the view into the resources that each attached proxy should have. The cost of a change is
+// proportional to what changed: a resource of a service is encoded once for all proxies, proxies that see the same
+// services share one set, and nothing is made for proxies that are not attached. All methods may be called from any
+// goroutine.
 //
-// A resource that cannot be encoded takes nothing else down: its last good version stays where there is one.
+// A resource that cannot be encoded affects nothing else: its last good version stays, if there is one.
 type Translator struct {
 	trustDomain string
 	report      func(error)
-	encode      func(name string, m proto.Message) (*resource.Resource, error) // resource.Encode; tests count it
+	encode      func(name string, m proto.Message) (*resource.Resource, error) // resource.Encode; tests count the calls
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	view     *meshview.View
-	services map[mesh.ID]*serviceResources // those that a shared set holds
-	shared   map[sharedKey]*sharedSet      // those that an attached proxy has
+	services map[mesh.ID]*serviceResources // those in a shared set
+	shared   map[sharedKey]*sharedSet      // those of attached proxies
 	attached map[mesh.ID]*attachment
-	joined   joinedNames
+	keys     keyCache
 }
 
 // attachment is a proxy with at least one stream.
@@ -50,7 +53,7 @@ type attachment struct {
 	outbounds bool       // it has outbound listeners of its own
 }
 
-// NewTranslator returns a Translator that knows no view yet.
+// NewTranslator returns a Translator without a view.
 func NewTranslator(o TranslatorOptions) *Translator {
 	if o.TrustDomain == "" {
 		o.TrustDomain = mesh.DefaultTrustDomain
@@ -68,8 +71,8 @@ func NewTranslator(o TranslatorOptions) *Translator {
 	}
 }
 
-// Attach begins to keep what the proxy should have up to date, and returns it; the zero Desired if the proxy is not in
-// the view yet. Each Attach is ended by one Detach: a proxy that reconnects has two streams for a moment.
+// Attach starts to keep the resources of a proxy up to date, and returns them; the zero Desired if the proxy is not in
+// the view yet. Each Attach needs one Detach: a proxy that reconnects has two streams for a moment.
 func (t *Translator) Attach(proxy mesh.ID) resource.Desired {
 	t.mu.Lock()
 	desired, err := t.attach(proxy)
@@ -92,12 +95,12 @@ func (t *Translator) attach(proxy mesh.ID) (resource.Desired, error) {
 		return a.desired, nil
 	}
 	var errs []error
-	t.join(a, m, p, &errs)
-	a.desired = resource.Desired{Shared: a.shared.set, Own: t.own(m, p, a, &errs)}
+	t.joinShared(a, m, p, &errs)
+	a.desired = resource.Desired{Shared: a.shared.set, Own: t.ownSet(m, p, a, &errs)}
 	return a.desired, errors.Join(errs...)
 }
 
-// Detach ends one Attach. What only this proxy had is forgotten.
+// Detach ends one Attach. With the last one, resources that only this proxy had are forgotten.
 func (t *Translator) Detach(proxy mesh.ID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,13 +113,13 @@ func (t *Translator) detach(proxy mesh.ID) {
 		return
 	}
 	if a.streams--; a.streams == 0 {
-		t.leave(a)
+		t.leaveShared(a)
 		delete(t.attached, proxy)
 	}
 }
 
 // Resources returns what the proxy should have, attached or not, and false if there is no such proxy. It is for people:
-// what nobody is attached to is made anew by each call.
+// each call makes the resources of a proxy that is not attached again.
 func (t *Translator) Resources(proxy mesh.ID) (resource.Desired, bool) {
 	t.mu.Lock()
 	desired, err := t.attach(proxy)
@@ -128,17 +131,17 @@ func (t *Translator) Resources(proxy mesh.ID) (resource.Desired, bool) {
 	return desired, desired.Known()
 }
 
-// Apply takes the next change and returns what changed for attached proxies. Sets and resources that did not change
-// are the same pointers as before. The error joins one for each resource that cannot be encoded, and names it; the
-// result is good all the same. An attached proxy that has left the view keeps what it has and is not in the result: a
-// file that vanishes must not empty a running Envoy (docs/decisions/002-proxy-without-dataplane.md).
+// Apply takes the next change and returns the attached proxies whose resources changed. Sets and resources that did not
+// change are the same pointers as before. The error joins one error for each resource that cannot be encoded, and names
+// it; the result is valid nevertheless. An attached proxy that has left the view keeps what it has and is not in the
+// result: a file that vanishes must not empty a running Envoy (docs/decisions/002-proxy-without-dataplane.md).
 func (t *Translator) Apply(c meshview.Change) (map[mesh.ID]resource.Desired, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.view = c.After
 	var errs []error
-	touched := t.encodeChanged(c, &errs)
-	affected, own := map[mesh.ID]struct{}{}, map[mesh.ID]struct{}{} // in their own set
+	services := t.encodeChanged(c, &errs)
+	affected, own := map[mesh.ID]struct{}{}, map[mesh.ID]struct{}{} // own: the proxy's own set may differ, too
 	for _, id := range c.Proxies {
 		a := t.attached[id]
 		if a == nil {
@@ -146,17 +149,17 @@ func (t *Translator) Apply(c meshview.Change) (map[mesh.ID]resource.Desired, err
 		}
 		m, p := t.view.Proxy(id)
 		if p == nil {
-			t.leave(a)
+			t.leaveShared(a)
 			continue
 		}
 		affected[id] = struct{}{}
 		if ownDiffers(c.Before, m, p) {
 			own[id] = struct{}{}
 		}
-		t.join(a, m, p, &errs)
+		t.joinShared(a, m, p, &errs)
 	}
 	for _, s := range t.shared {
-		t.patch(s, touched[s.key.mesh], affected, own)
+		t.updateShared(s, services[s.key.mesh], affected, own)
 	}
 	changed := map[mesh.ID]resource.Desired{}
 	for _, id := range slices.Sorted(maps.Keys(affected)) {
@@ -164,7 +167,7 @@ func (t *Translator) Apply(c meshview.Change) (map[mesh.ID]resource.Desired, err
 		now := resource.Desired{Shared: a.shared.set, Own: a.desired.Own}
 		if _, ok := own[id]; ok {
 			m, p := t.view.Proxy(id)
-			now.Own = t.own(m, p, a, &errs)
+			now.Own = t.ownSet(m, p, a, &errs)
 		}
 		if now != a.desired {
 			a.desired = now
@@ -174,8 +177,8 @@ func (t *Translator) Apply(c meshview.Change) (map[mesh.ID]resource.Desired, err
 	return changed, errors.Join(errs...)
 }
 
-// encodeOver returns old itself where m is the same, or cannot be encoded: nil then if there is no old one.
-func (t *Translator) encodeOver(old *resource.Resource, name string, m proto.Message, whose string, errs *[]error) *resource.Resource {
+// encodeOrKeep encodes m. It returns old if m is the same, or if m cannot be encoded; old may be nil.
+func (t *Translator) encodeOrKeep(old *resource.Resource, name string, m proto.Message, whose string, errs *[]error) *resource.Resource {
 	r, err := t.encode(name, m)
 	switch {
 	case err != nil:

@@ -7,20 +7,19 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// ownDiffers says whether the proxy's own set may differ from that of the view before. Many more proxies see something
-// new, as a service with a virtual address that comes, than change themselves. A changed protocol of an outbound is not
-// looked for here, see patch.
+// ownDiffers reports whether the proxy's own set may differ from before. Most proxies in a Change only see other services
+// than before, such as a new one with a virtual address. updateShared handles the changed protocol of an outbound.
 func ownDiffers(before *meshview.View, m *meshview.Mesh, p *meshview.Proxy) bool {
 	oldMesh, old := before.Proxy(p.ID())
 	return old == nil || old.Dataplane != p.Dataplane || oldMesh.Spec.Mode() != m.Spec.Mode()
 }
 
-// own makes the set that is the proxy's alone. What is equal to what it had stays the same pointer.
-func (t *Translator) own(m *meshview.Mesh, p *meshview.Proxy, a *attachment, errs *[]error) *resource.Set {
+// ownSet makes the set that is the proxy's alone. Resources that did not change stay the same pointers.
+func (t *Translator) ownSet(m *meshview.Mesh, p *meshview.Proxy, a *attachment, errs *[]error) *resource.Set {
 	old := a.desired.Own
 	var want []*resource.Resource
 	add := func(typ resource.Type, name string, message proto.Message) {
-		r := t.encodeOver(old.Get(resource.Name{Type: typ, Name: name}), name, message, "proxy "+a.id, errs)
+		r := t.encodeOrKeep(old.Get(resource.Name{Type: typ, Name: name}), name, message, "proxy "+a.id, errs)
 		if r != nil {
 			want = append(want, r)
 		}

@@ -9,32 +9,32 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// sharedKey is the same for proxies that share a set.
+// sharedKey is equal for proxies that share a set.
 type sharedKey struct {
 	mesh       string
 	redirected bool
-	sees       string
-	// hidden are the names of a redirected proxy's own outbound listeners: they go before a virtual address of the same
-	// ip:port. Mostly there are none.
+	services   string
+	// hidden are the names of a redirected proxy's own outbound listeners, which take precedence over a virtual address
+	// with the same ip:port. There are mostly none.
 	hidden string
 }
 
-// sharedSet is what the proxies of one key have in common. It lives while one of them is attached.
+// sharedSet holds the resources that all proxies with one key have. It exists while one of them is attached.
 type sharedSet struct {
-	key     sharedKey
-	sees    []string
-	hidden  []string
-	set     *resource.Set
-	proxies map[mesh.ID]*attachment
+	key      sharedKey
+	services []string
+	hidden   []string
+	set      *resource.Set
+	proxies  map[mesh.ID]*attachment
 }
 
-// joinedNames remembers the last key made from names: most proxies of a mesh see the same slice.
-type joinedNames struct {
+// keyCache remembers the last key made from names: most proxies of a mesh share one slice of names.
+type keyCache struct {
 	names []string
 	key   string
 }
 
-func (j *joinedNames) of(names []string) string {
+func (j *keyCache) of(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}
@@ -44,14 +44,14 @@ func (j *joinedNames) of(names []string) string {
 	return j.key
 }
 
-// join gives the proxy the shared set of what it sees now. A new set is made from the one that the proxy had, so that
-// what differs is known and not searched for.
-func (t *Translator) join(a *attachment, m *meshview.Mesh, p *meshview.Proxy, errs *[]error) {
+// joinShared gives the proxy the shared set of the services that it sees now. A new set is derived from the one that the
+// proxy had, so that the difference is known and need not be searched for.
+func (t *Translator) joinShared(a *attachment, m *meshview.Mesh, p *meshview.Proxy, errs *[]error) {
 	a.outbounds = len(p.Dataplane.Spec.Networking.Outbound) > 0
 	key := sharedKey{
 		mesh:       p.Dataplane.Mesh,
 		redirected: p.Dataplane.Spec.Networking.TransparentProxying != nil,
-		sees:       t.joined.of(p.VisibleServices),
+		services:   t.keys.of(p.VisibleServices),
 	}
 	var hidden []string
 	if key.redirected {
@@ -63,27 +63,27 @@ func (t *Translator) join(a *attachment, m *meshview.Mesh, p *meshview.Proxy, er
 		return
 	}
 	if s == nil {
-		s = &sharedSet{key: key, sees: p.VisibleServices, hidden: hidden, proxies: map[mesh.ID]*attachment{}}
-		t.fill(s, m, a.desired.Shared, errs)
+		s = &sharedSet{key: key, services: p.VisibleServices, hidden: hidden, proxies: map[mesh.ID]*attachment{}}
+		t.fillShared(s, m, a.desired.Shared, errs)
 		t.shared[key] = s
 	}
-	t.leave(a)
+	t.leaveShared(a)
 	s.proxies[a.id], a.shared = a, s
 }
 
-// outboundNames are those of the proxy's own outbound listeners, sorted.
+// outboundNames returns the names of the proxy's own outbound listeners, sorted.
 func outboundNames(p *meshview.Proxy) []string {
 	var names []string
 	for _, o := range p.Dataplane.Spec.Networking.Outbound {
-		names = append(names, OutboundListenerName(addrPort(o.Address, o.Port)))
+		names = append(names, outboundListenerName(addrPort(o.Address, o.Port)))
 	}
 	slices.Sort(names)
 	return names
 }
 
-// leave takes the proxy out of its shared set, if it is in one, and forgets the set with its last proxy. What the proxy
-// has stays as it is.
-func (t *Translator) leave(a *attachment) {
+// leaveShared takes the proxy out of its shared set, if it is in one. A set without proxies is forgotten. The resources of
+// the proxy stay as they are.
+func (t *Translator) leaveShared(a *attachment) {
 	s := a.shared
 	if s == nil {
 		return
@@ -93,23 +93,24 @@ func (t *Translator) leave(a *attachment) {
 		return
 	}
 	delete(t.shared, s.key)
-	for _, name := range s.sees {
+	for _, name := range s.services {
 		t.release(mesh.MakeID(s.key.mesh, name))
 	}
 }
 
-// fill makes the whole set.
-func (t *Translator) fill(s *sharedSet, m *meshview.Mesh, from *resource.Set, errs *[]error) {
+// fillShared makes the set of s, as the successor of from.
+func (t *Translator) fillShared(s *sharedSet, m *meshview.Mesh, from *resource.Set, errs *[]error) {
 	var put []*resource.Resource
-	for _, name := range s.sees {
-		put = append(put, t.acquire(m, mesh.MakeID(s.key.mesh, name), m.Services[name], errs).common()...)
+	for _, name := range s.services {
+		put = append(put, t.acquire(m, mesh.MakeID(s.key.mesh, name), m.Services[name], errs).allButListeners()...)
 	}
-	put = append(put, t.listeners(s)...)
+	put = append(put, t.virtualListeners(s)...)
 	s.set = replace(from, put)
 }
 
-// listeners of virtual addresses. Where two services claim one, the first by name has it.
-func (t *Translator) listeners(s *sharedSet) []*resource.Resource {
+// virtualListeners returns the listeners of virtual addresses. If two services have the same address, the first by name
+// gets it.
+func (t *Translator) virtualListeners(s *sharedSet) []*resource.Resource {
 	if !s.key.redirected {
 		return nil
 	}
@@ -118,7 +119,7 @@ func (t *Translator) listeners(s *sharedSet) []*resource.Resource {
 	for _, name := range s.hidden {
 		taken[name] = true
 	}
-	for _, name := range s.sees {
+	for _, name := range s.services {
 		for _, l := range t.services[mesh.MakeID(s.key.mesh, name)].listeners {
 			if !taken[l.Name] {
 				taken[l.Name] = true
@@ -129,16 +130,16 @@ func (t *Translator) listeners(s *sharedSet) []*resource.Resource {
 	return listeners
 }
 
-// replace returns the set that holds want and nothing else, as the successor of from.
+// replace returns a set with the resources want and no others, as the successor of from.
 func replace(from *resource.Set, want []*resource.Resource) *resource.Set {
 	if from == nil {
 		return resource.NewSet(want...)
 	}
-	return from.With(want, others(from, want, resource.Types()...))
+	return from.With(want, obsolete(from, want, resource.Types()...))
 }
 
-// others are the names of these types that are in the set and not wanted.
-func others(s *resource.Set, want []*resource.Resource, types ...resource.Type) []resource.Name {
+// obsolete returns the names of resources of these types that are in the set and not in want.
+func obsolete(s *resource.Set, want []*resource.Resource, types ...resource.Type) []resource.Name {
 	wanted := make(map[resource.Name]bool, len(want))
 	for _, r := range want {
 		wanted[r.Key()] = true
@@ -154,24 +155,24 @@ func others(s *resource.Set, want []*resource.Resource, types ...resource.Type) 
 	return names
 }
 
-// patch puts what was touched into a shared set. It adds to affected the proxies whose shared set is another one now,
-// and to own those whose own listeners differ.
-func (t *Translator) patch(s *sharedSet, touched map[string]touch, affected, own map[mesh.ID]struct{}) {
+// updateShared puts the resources of changed services into a shared set. It adds the proxies of the set to affected if
+// anything may differ for them, and to own if their own listeners may differ.
+func (t *Translator) updateShared(s *sharedSet, changed map[string]changedParts, affected, own map[mesh.ID]struct{}) {
 	var put []*resource.Resource
 	var remove []resource.Name
 	var protocols, listeners bool
-	for _, name := range s.seen(touched) {
+	for _, name := range s.visible(changed) {
 		r := t.services[mesh.MakeID(s.key.mesh, name)]
-		put = append(put, r.common()...)
+		put = append(put, r.allButListeners()...)
 		if r.route == nil {
 			remove = append(remove, resource.Name{Type: resource.Route, Name: name})
 		}
-		protocols = protocols || touched[name].protocol
-		listeners = listeners || touched[name].listeners
+		protocols = protocols || changed[name].protocol
+		listeners = listeners || changed[name].listeners
 	}
 	if listeners && s.key.redirected {
-		want := t.listeners(s)
-		put, remove = append(put, want...), append(remove, others(s.set, want, resource.Listener)...)
+		want := t.virtualListeners(s)
+		put, remove = append(put, want...), append(remove, obsolete(s.set, want, resource.Listener)...)
 	}
 	before := s.set
 	s.set = s.set.With(put, remove)
@@ -186,19 +187,19 @@ func (t *Translator) patch(s *sharedSet, touched map[string]touch, affected, own
 	}
 }
 
-// seen are those of the touched services that the set holds.
-func (s *sharedSet) seen(touched map[string]touch) []string {
+// visible returns those of the changed services that the set holds.
+func (s *sharedSet) visible(changed map[string]changedParts) []string {
 	var names []string
-	if len(touched) > len(s.sees) {
-		for _, name := range s.sees {
-			if _, ok := touched[name]; ok {
+	if len(changed) > len(s.services) {
+		for _, name := range s.services {
+			if _, ok := changed[name]; ok {
 				names = append(names, name)
 			}
 		}
 		return names
 	}
-	for name := range touched {
-		if _, ok := slices.BinarySearch(s.sees, name); ok {
+	for name := range changed {
+		if _, ok := slices.BinarySearch(s.services, name); ok {
 			names = append(names, name)
 		}
 	}
