@@ -9,27 +9,29 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// maxInFlight is how many replies of one type may be without an answer. Beyond that changes gather: a client that
-// reads and never answers costs no more than this.
+// maxInFlight is how many replies of one type may be unanswered. Beyond that, changes gather: a client that reads and
+// never answers costs no more than this.
 const maxInFlight = 16
 
-// client is the protocol of one stream as a state machine, delta or state of the world, without I/O: it is told what
-// the proxy asks (receiveDelta, receiveSotw) and should have (want), and gives what is to be sent (next). It is not
-// safe for concurrent use.
+// client is the protocol of one stream, delta or state of the world, as a state machine without I/O. Its inputs are the
+// requests of the proxy (receiveDelta, receiveSotw) and the resources that it should have (want); its output is the next
+// response (next). It is not safe for concurrent use.
 //
-// The order is make before break. Clusters are sent at once, and their endpoints right behind them; endpoints that only
-// the new Cluster accepts follow its ACK (see early). Listeners and
-// routes wait until no reply with clusters is without an ACK, which means warmed. What must go, goes last: when
-// listeners and routes were ACKed, too. Only listeners that must go leave with the new ones, since no one refers to a
-// listener, and a new one may take the old one's address.
+// The order is make before break:
+//
+//  1. Clusters at once, each followed by its endpoints. Endpoints that only the new Cluster accepts follow its ACK (see
+//     deferred).
+//  2. Listeners and routes, once no reply with clusters is in flight: an ACK means that the clusters have warmed.
+//  3. Removals, once listeners and routes are ACKed, too. Only removals of listeners are sent together with new listeners:
+//     nothing refers to a listener, and a new one may take the address of the old one.
 type client struct {
 	sotw    bool
 	desired resource.Desired
 	topics  [4]*topic // in the order of resource.Types
 	nonces  int
 	gather  time.Duration // see gathers
-	// heard: the client answered to a reply of this stream. By then the first request of each type, all of which
-	// Envoy sends at once when it reconnects, has come.
+	// heard says that the client has answered a reply of this stream. By then the first request of each type has arrived:
+	// Envoy sends them all at once when it reconnects.
 	heard bool
 }
 
@@ -55,7 +57,7 @@ func (c *client) get(t *topic, name string) *resource.Resource {
 	return c.desired.Get(resource.Name{Type: t.kind, Name: name})
 }
 
-// all returns what the client should have of a type, if it subscribes to all.
+// all returns all resources of a type that the client should have if it subscribes to everything.
 func (c *client) all(t *topic) []*resource.Resource {
 	shared, own := c.desired.Shared.Of(t.kind), c.desired.Own.Of(t.kind)
 	if len(own) == 0 {
@@ -68,8 +70,8 @@ func (c *client) all(t *topic) []*resource.Resource {
 
 func byName(a, b *resource.Resource) int { return cmp.Compare(a.Name, b.Name) }
 
-// want sets what the proxy should have. It costs what differs from the last one, not what there is. A proxy that is
-// not known (any more) keeps what it has: an empty configuration is never sent for want of a picture.
+// want sets what the proxy should have. Its cost is proportional to the difference from the last Desired. A proxy that is
+// not known, or no longer known, keeps what it has: it never gets an empty configuration for lack of a view.
 func (c *client) want(d resource.Desired) {
 	if !d.Known() {
 		return
@@ -110,8 +112,8 @@ func (c *client) changed(n resource.Name, before, now *resource.Resource) {
 	t.note(n.Name, g, now)
 }
 
-// ask makes sure that the client gets an answer about a name that it subscribes to.
-func (c *client) ask(t *topic, name string) {
+// requireAnswer makes sure that the client gets an answer for a name that it subscribes to.
+func (c *client) requireAnswer(t *topic, name string) {
 	g, ok := t.gaps[name]
 	if !ok {
 		g = gapOf(c.get(t, name))
@@ -139,22 +141,23 @@ func (c *client) next() *reply {
 		return r
 	}
 	if len(listeners.inFlight) > 0 {
-		// A listener that warms would go live without a route if it were told that there is none, though a newer
-		// one, which needs another route, may be on its way.
+		// A warming listener would go live without its route if the client were told that there is none, although a newer
+		// version of the listener, which needs another route, may be in flight.
 		return c.reply(routes, puts)
 	}
 	if r := c.reply(routes, answers); r != nil || len(routes.inFlight) > 0 {
 		return r
 	}
 	if c.lastGoodInUse(listeners) || c.lastGoodInUse(routes) {
-		return nil // which may need what should go
+		return nil // the older versions may still need what is to be removed
 	}
 	return c.remove(routes, clusters, endpoints)
 }
 
-// gathers is how long changes of endpoints still gather for a client that has not answered to the last ones: it gets
-// many changes at once instead of many responses, and none is later for it where the client keeps up. What comes after
-// endpoints waits with them. Nothing waits that a cluster warms for, or that a request asked for.
+// gathers returns for how long changes of endpoints still gather because the client has not answered the last response
+// with endpoints: it gets many changes in one response, while for a client that keeps up nothing is delayed. Listeners,
+// routes and removals wait with the endpoints. Endpoints for which a cluster warms, or that a request asked for, never
+// wait.
 func (c *client) gathers() time.Duration {
 	t := c.topic(resource.Endpoint)
 	if len(t.inFlight) == 0 || len(t.gaps) == 0 || t.owed {
@@ -168,25 +171,25 @@ func (c *client) gathers() time.Duration {
 	return c.gather - time.Since(t.inFlight[len(t.inFlight)-1].sent)
 }
 
-// askEndpoints has the endpoints sent of each cluster that r changes: it warms until they come, and Envoy does not ask
-// for them again.
-func (c *client) askEndpoints(r *reply) {
+// resendEndpoints makes sure that the endpoints of each cluster that r changes are sent (again): the cluster warms until
+// they arrive, and Envoy does not ask for them.
+func (c *client) resendEndpoints(r *reply) {
 	endpoints, list := c.topic(resource.Endpoint), r.puts
-	if c.sotw { // an old one that is sent beside may be a change, too, to a client that has something unknown
+	if c.sotw { // if it is not certain what the client has, an unchanged cluster in the response may be a change for it
 		list = slices.DeleteFunc(slices.Clone(r.full), func(p *resource.Resource) bool {
 			return r.indexOf(p.Name) < 0 && !r.topic.gaps[p.Name].unsure
 		})
 	}
 	for _, p := range list {
 		if p.Endpoints != "" && endpoints.subscribes(p.Endpoints) {
-			c.ask(endpoints, p.Endpoints)
+			c.requireAnswer(endpoints, p.Endpoints)
 		}
 	}
 }
 
-// remove returns the next response that takes something away. On a stream that has not heard from the client since
-// its first requests, an empty one comes before: whatever the client asks for when it reconnects (routes after
-// clusters) has come when that is answered, and is served first.
+// remove returns the next response with removals. If the client has not answered a reply of this stream yet, an empty
+// response comes first: when that is answered, everything that the client requests when it reconnects (such as routes,
+// after clusters) has arrived, and is served before the removals.
 func (c *client) remove(topics ...*topic) *reply {
 	for _, t := range topics {
 		if c.heard {
@@ -205,17 +208,16 @@ func (c *client) remove(topics ...*topic) *reply {
 	return nil
 }
 
-// scope is what a response may hold; each holds what the ones before it do.
+// scope says what a response may hold. Each scope includes those before it.
 type scope int
 
 const (
-	puts     scope = iota // what is there
-	answers               // that what the client asks for is not there
-	removals              // that what the client has is no longer there
+	puts     scope = iota // resources
+	answers               // that a requested resource does not exist
+	removals              // that a resource of the client's was removed
 )
 
-// reply makes a response of what the client lacks of one type; nil if there is nothing to say or too much is
-// unanswered.
+// reply makes the next response of one type. It returns nil if there is nothing to say, or if too many are unanswered.
 func (c *client) reply(t *topic, of scope) *reply {
 	if !t.begun || len(t.inFlight) >= c.window(t) || len(t.gaps) == 0 && !t.owed {
 		return nil
@@ -224,15 +226,15 @@ func (c *client) reply(t *topic, of scope) *reply {
 	c.collect(r, of)
 	empty := len(r.puts)+len(r.gone) == 0
 	if c.sotw {
-		empty = empty || !c.sayable(r)
-		r.full = c.fullOf(r)
+		empty = empty || !c.canExpress(r)
+		r.full = c.fullList(r)
 	}
 	r.had = make([]gap, 0, len(r.puts)+len(r.gone))
 	for _, p := range r.puts {
-		c.told(r, p.Name, p)
+		c.recordSent(r, p.Name, p)
 	}
 	for _, name := range r.gone {
-		c.told(r, name, nil)
+		c.recordSent(r, name, nil)
 	}
 	if empty && (!t.owed || of == puts) {
 		return nil
@@ -242,29 +244,29 @@ func (c *client) reply(t *topic, of scope) *reply {
 	t.owed, t.lastNonce = false, r.nonce
 	t.inFlight = append(t.inFlight, r)
 	if t.kind == resource.Cluster {
-		c.askEndpoints(r)
+		c.resendEndpoints(r)
 	}
 	return r
 }
 
-// window is how many replies of a type may be without an answer. A whole list repeats what the one before it held: it
-// waits for the answer, else one bad resource would be refused twice, and the second time for no fault of its own.
+// window is how many replies of a type may be unanswered. A type that is sent whole has a window of 1, since each reply
+// repeats the one before: else a bad resource would be refused twice, and with it the other resources of the second reply.
 func (c *client) window(t *topic) int {
-	if c.sotw && isFull(t.kind) {
+	if c.sotw && isSentWhole(t.kind) {
 		return 1
 	}
 	return maxInFlight
 }
 
-// collect finds what can be sent. A name that must go alone waits for those that need not. Endpoints that are gone
-// are said at once if a cluster waits for them: it withholds the ACK for which other removals wait.
+// collect adds to r what can be sent now. A resource that has to be sent alone waits for the others. Endpoints that do not
+// exist are answered at once if a cluster waits for them, since its ACK, for which removals wait, depends on them.
 func (c *client) collect(r *reply, of scope) {
 	t := r.topic
-	early := c.early(t)
+	deferred := c.deferred(t)
 	var alone *resource.Resource
 	r.puts = make([]*resource.Resource, 0, len(t.gaps))
 	for name, g := range t.gaps {
-		switch s := t.stepOrHeld(g, early[name]); {
+		switch s := t.stepUnlessDeferred(g, deferred[name]); {
 		case s.put != nil && g.alone:
 			if alone == nil || name < alone.Name {
 				alone = s.put
@@ -282,8 +284,8 @@ func (c *client) collect(r *reply, of scope) {
 	slices.Sort(r.gone)
 }
 
-// told records that the client will have what was sent, and in r what it had before.
-func (c *client) told(r *reply, name string, sent *resource.Resource) {
+// recordSent records that the client will have what was sent, and keeps in r what it had before.
+func (c *client) recordSent(r *reply, name string, sent *resource.Resource) {
 	had := r.topic.gaps[name]
 	r.had = append(r.had, had)
 	r.topic.note(name, gapOf(sent), had.now)

@@ -8,14 +8,14 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// receiveDelta takes one request of the delta protocol. It returns what the client refused with it.
+// receiveDelta handles one request of the delta protocol. It returns the resources that the client refused with it.
 func (c *client) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, error) {
 	subscribe, unsubscribe, versions := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe(), r.GetInitialResourceVersions()
 	t, err := c.check(r.GetTypeUrl(), len(versions), subscribe, unsubscribe)
 	if err != nil {
 		return nil, err
 	}
-	// A nonce that is none of ours, or was answered already, says nothing; but what the request subscribes to counts.
+	// An unknown nonce, or one that was answered already, is ignored, but not the subscriptions of the same request.
 	nacks := c.answer(t, r.GetResponseNonce(), r.GetErrorDetail())
 	first := !t.begun
 	t.begun = true
@@ -28,24 +28,24 @@ func (c *client) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, err
 	}
 	c.subscribe(t, subscribe, versions)
 	if first && t.kind == resource.Endpoint {
-		c.askWarming()
+		c.resendWarmingEndpoints()
 	}
-	return nacks, enough(t)
+	return nacks, checkNames(t)
 }
 
-// askWarming makes sure that clusters get their endpoints which were sent before the client, which reconnected, said
-// that it has these endpoints. It does, but the clusters warm until they come again.
-func (c *client) askWarming() {
+// resendWarmingEndpoints sends the endpoints of the clusters in flight again. They were sent before the client, which has
+// reconnected, said which endpoints it has; it has them, but the clusters warm until they arrive again.
+func (c *client) resendWarmingEndpoints() {
 	for _, r := range c.topic(resource.Cluster).inFlight {
-		c.askEndpoints(r)
+		c.resendEndpoints(r)
 	}
 }
 
-// hasLegacyWildcard says whether a first request without names asks for everything.
+// hasLegacyWildcard reports whether a first request without names subscribes to everything.
 func hasLegacyWildcard(t resource.Type) bool { return t == resource.Cluster || t == resource.Listener }
 
-// subscribe adds names. versions is what the client had when it connected. A name that it had subscribed to already is
-// answered again.
+// subscribe adds names to the subscription. versions are the versions that the client had when it connected. A name that
+// it is already subscribed to is answered again.
 func (c *client) subscribe(t *topic, list []string, versions map[string]string) {
 	added := make([]string, 0, len(list))
 	if len(list) > 1 && len(versions) == 0 {
@@ -57,13 +57,13 @@ func (c *client) subscribe(t *topic, list []string, versions map[string]string) 
 		}
 		now := c.get(t, name)
 		if now != nil {
-			name = now.Name // one string for all streams
+			name = now.Name // so that all streams share one string
 		}
 		g := gap{asked: true}
 		if v, ok := versions[name]; ok {
 			g = gapOfVersion(v)
 		} else if t.subscribes(name) {
-			c.ask(t, name)
+			c.requireAnswer(t, name)
 			g = t.gaps[name]
 		}
 		t.note(name, g, now)
@@ -89,12 +89,12 @@ func (c *client) subscribeAll(t *topic, versions map[string]string) {
 		_, has := versions[r.Name]
 		switch {
 		case t.wildcard:
-			c.ask(t, r.Name)
+			c.requireAnswer(t, r.Name)
 		case !has && !t.names.has(r.Name):
 			t.note(r.Name, gap{}, r)
 		}
 	}
-	// Envoy waits for an answer at its first start, though there may be nothing; one that has something does not.
+	// An Envoy that has just started waits for an answer, even an empty one; one that has resources does not.
 	t.owed = len(versions) == 0
 	t.wildcard = true
 }
@@ -114,8 +114,8 @@ func (c *client) unsubscribe(t *topic, list []string) {
 	for _, name := range gone.all() {
 		switch {
 		case !t.names.has(name):
-		case t.wildcard: // the client cannot know whether it still gets the resource: tell it
-			c.ask(t, name)
+		case t.wildcard: // the wildcard may still include the resource: tell the client
+			c.requireAnswer(t, name)
 		default:
 			t.forget(name)
 		}

@@ -74,7 +74,7 @@ func TestEndpointsGather(t *testing.T) {
 			if r := change(c, d, second); r != nil {
 				return r
 			}
-			c.ask(c.topic(resource.Endpoint), "b")
+			c.requireAnswer(c.topic(resource.Endpoint), "b")
 			return c.next()
 		}, []string{"endpoint b@1", "endpoint service-0000@3"}},
 		"clusters do not wait": {func(c *client, d *resource.Desired, _ func(*reply), _ *reply) *reply {

@@ -10,17 +10,17 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Limits of what one stream may ask for.
+// Limits of the requests of one stream.
 const (
-	// MaxMessageSize is the limit of one request in bytes: a proxy with 10,000 resources of a type names them all
-	// with their versions when it reconnects. Give it to grpc.MaxRecvMsgSize.
+	// MaxMessageSize is the limit of one request in bytes, see ServerOptions: a proxy with 10,000 resources of a type
+	// names them all with their versions when it reconnects.
 	MaxMessageSize = 4 << 20
 
 	maxNames      = 20_000 // of one type
 	maxNameLength = 1024   // bytes, of a resource or a node
 )
 
-// check returns the topic of a request, or a status that says what is wrong with the request.
+// check returns the topic of a request, or a gRPC status that says what is wrong with the request.
 func (c *client) check(typeURL string, versions int, lists ...[]string) (*topic, error) {
 	t := c.topic(resource.Type(typeURL))
 	if t == nil {
@@ -41,8 +41,8 @@ func (c *client) check(typeURL string, versions int, lists ...[]string) (*topic,
 	return t, nil
 }
 
-// enough is an error if a stream subscribes to too much, be it name by name.
-func enough(t *topic) error {
+// checkNames returns an error if the stream subscribes to too many names, over all its requests.
+func checkNames(t *topic) error {
 	if t.names.len() > maxNames {
 		return status.Errorf(codes.ResourceExhausted, "subscribed to %d names of type %s: more than %d", t.names.len(), t.kind.Short(), maxNames)
 	}

@@ -15,7 +15,7 @@ type metrics struct {
 	rejected  prometheus.Counter
 }
 
-// newMetrics registers with r, which may be nil. late counts the streams whose proxy owes an answer for too long.
+// newMetrics registers the metrics with r, which may be nil. late counts the streams whose proxy is late with an answer.
 func newMetrics(r prometheus.Registerer, late func() float64) *metrics {
 	perType := func(name, help string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"type"})

@@ -15,7 +15,7 @@ func (e *envoy) response(r *reply) {
 	puts, gone := r.puts, r.gone
 	if e.g.sotw {
 		puts, gone = r.full, nil
-		if isFull(t) {
+		if isSentWhole(t) {
 			gone = e.missing(t, r.full)
 		}
 	}
@@ -62,7 +62,7 @@ func (e *envoy) apply(t resource.Type, puts []*resource.Resource, gone []string)
 		}
 		e.refused([]*resource.Resource{p})
 		reasons = append(reasons, p.Name+": why")
-		if !isFull(t) { // what comes after it is not applied
+		if !isSentWhole(t) { // what comes after it is not applied
 			return "a reason without a name"
 		}
 	}

@@ -227,7 +227,7 @@ func (g *game) atRest() {
 	lastGood := false // in use, so that clusters which it may need stay
 	for n, v := range g.mesh {
 		has, ok := e.has[n]
-		switch asked := isFull(n.Type) || e.names[n]; {
+		switch asked := isSentWhole(n.Type) || e.names[n]; {
 		case !asked:
 		case isBad(v):
 			lastGood = lastGood || ok && (n.Type == resource.Listener || n.Type == resource.Route)
@@ -252,7 +252,7 @@ func (g *game) nothingElse(lastGood bool) {
 	for n, v := range g.envoy.has {
 		_, should := g.mesh[n]
 		needed := n.Type == resource.Cluster && lastGood
-		if isFull(n.Type) && !should && !needed && !g.envoy.ghosts[n] {
+		if isSentWhole(n.Type) && !should && !needed && !g.envoy.ghosts[n] {
 			g.t.Errorf("%v: Envoy has %s, should have nothing", n, v)
 		}
 	}

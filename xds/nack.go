@@ -10,22 +10,22 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// maxReason is how many bytes of a proxy's words are kept.
+// maxReason is how many bytes of a proxy's error message are kept.
 const maxReason = 2048
 
-// NACK is a resource that a proxy refused. It keeps the last one that it took, and is not sent this version again on
-// the same stream.
+// NACK is a resource that a proxy refused. The proxy keeps the last version that it accepted, and is not sent the refused
+// one again on the same stream.
 type NACK struct {
 	Type resource.Type
-	// Name and Version are empty where the proxy named no resource: the suspects are then sent one by one.
+	// Name and Version are empty if the proxy named no resource: the resources of the response are then sent one by one.
 	Name, Version string
-	// Reason is what the proxy says.
+	// Reason is the proxy's error message.
 	Reason string
 	At     time.Time
 }
 
-// answer takes the ACK or NACK of a reply. One that answers to a later reply ACKs those before it: a proxy answers in
-// order, and one that leaves answers out shall not wait for ever.
+// answer handles the ACK or NACK of a reply. It also ACKs the replies before it: a proxy answers in order, and one that
+// skips an answer must not block its stream.
 func (c *client) answer(t *topic, nonce string, detail *statuspb.Status) []NACK {
 	for i, r := range t.inFlight {
 		if r.nonce != nonce {
@@ -45,14 +45,14 @@ func (c *client) answer(t *topic, nonce string, detail *statuspb.Status) []NACK 
 	return nil
 }
 
-// refuse works out which resources of r are refused, and has everything else of r sent again without them: what
-// Envoy took out of a refused response it would not name when it reconnects, and then nothing could remove it.
+// refuse works out which resources of r are refused, and has the others of r sent again without them. Envoy uses the good
+// resources of a refused response, but would not name them when it reconnects, and then nothing could remove them.
 func (c *client) refuse(r *reply, reason string) []NACK {
 	t, now := r.topic, time.Now()
 	bad := suspects(r.puts, reason)
 	reason = cut(reason)
 	if len(r.puts) == 0 {
-		return []NACK{{Type: t.kind, Reason: reason, At: now}} // nothing was sent that could be left out
+		return []NACK{{Type: t.kind, Reason: reason, At: now}} // there is no resource that could be left out
 	}
 	var nacks []NACK
 	for i, p := range r.puts {
@@ -62,7 +62,7 @@ func (c *client) refuse(r *reply, reason string) []NACK {
 			n := NACK{Type: t.kind, Name: p.Name, Version: p.Version, Reason: reason, At: now}
 			nacks = append(nacks, n)
 			t.remember(n)
-			g.asked = false // the refusal ends Envoy's wait for an answer
+			g.asked = false // having refused it, Envoy no longer waits for an answer
 		}
 		c.restore(t, p.Name, g)
 	}
@@ -83,7 +83,7 @@ func (t *topic) remember(n NACK) {
 	t.refused[n.Name] = list[max(0, len(list)-keepRefused):]
 }
 
-// restore puts back what the client had of name before a reply that it refused.
+// restore records again what the client had of name before a reply that it refused.
 func (c *client) restore(t *topic, name string, g gap) {
 	if !t.subscribes(name) {
 		return
@@ -98,9 +98,9 @@ func (c *client) restore(t *topic, name string, g gap) {
 	t.note(name, g, c.get(t, name))
 }
 
-// suspects finds in Envoy's words the names of what it refused. It knows three forms: a response of one resource; the
-// list of "Error adding/updating listener(s) a: why\nb: why" or "cluster(s) a: why, b: why"; and the text form of the
-// first resource that broke the rules of its fields. None is found where the text names none.
+// suspects finds the names of the refused resources in Envoy's error message. There are three cases: the response had one
+// resource; the message lists them ("Error adding/updating listener(s) a: why\nb: why" or "cluster(s) a: why, b: why"); or
+// it prints the first resource that is invalid, in text form. The result is empty if the message names none.
 func suspects(puts []*resource.Resource, reason string) map[string]bool {
 	bad := map[string]bool{}
 	if len(puts) == 1 {
@@ -124,7 +124,7 @@ func suspects(puts []*resource.Resource, reason string) map[string]bool {
 	return bad
 }
 
-// firstNamed returns the name that comes first as name: "x" or cluster_name: "x".
+// firstNamed returns the name that occurs first in the form name: "x" or cluster_name: "x".
 func firstNamed(puts []*resource.Resource, reason string) string {
 	first, at := "", len(reason)
 	for _, p := range puts {
@@ -138,7 +138,8 @@ func firstNamed(puts []*resource.Resource, reason string) string {
 	return first
 }
 
-// indexField finds a field of the text form. The number of spaces in it is not fixed.
+// indexField returns the index of a field with that value in protobuf text form, -1 if there is none. The number of spaces
+// after the colon varies.
 func indexField(text, field, value string) int {
 	for from := 0; ; {
 		i := strings.Index(text[from:], field)
@@ -154,7 +155,7 @@ func indexField(text, field, value string) int {
 	}
 }
 
-// cut keeps the beginning and the end of what a proxy says: Envoy may print a whole resource before the reason.
+// cut keeps the beginning and the end of a long message: Envoy may print a whole resource before the reason.
 func cut(reason string) string {
 	if len(reason) <= maxReason {
 		return strings.ToValidUTF8(reason, "?")

@@ -8,11 +8,11 @@ import (
 	"weak"
 )
 
-// names is a set of names that does not change. Streams that hold the same names hold the same set: most proxies of a mesh
-// subscribe to the same thousands, and a list for each would be most of the memory of a stream. nil is empty.
+// names is an immutable set of names; nil is empty. Streams with the same names share one set: most proxies of a mesh
+// subscribe to the same thousands of names, which would otherwise be most of the memory of a stream.
 type names struct {
 	sorted []string
-	hash   uint64 // of all, in any order
+	hash   uint64 // of the names, independent of their order
 }
 
 func (n *names) all() []string {
@@ -29,7 +29,7 @@ func (n *names) has(name string) bool {
 	return ok
 }
 
-// add returns the set with more, which is not kept.
+// add returns the set with more added. It does not keep the slice.
 func (n *names) add(more ...string) *names {
 	fresh := slices.DeleteFunc(slices.Clone(more), n.has)
 	if len(fresh) == 0 {
@@ -37,10 +37,10 @@ func (n *names) add(more ...string) *names {
 	}
 	slices.Sort(fresh)
 	fresh = slices.Compact(fresh)
-	return sharedNames.share(merge(n.all(), fresh), n.toggled(fresh))
+	return sharedNames.intern(merge(n.all(), fresh), n.hashWith(fresh))
 }
 
-// remove returns the set without those called gone.
+// remove returns the set without the names in gone.
 func (n *names) remove(gone *names) *names {
 	there := slices.DeleteFunc(slices.Clone(gone.all()), func(name string) bool { return !n.has(name) })
 	if len(there) == 0 {
@@ -52,10 +52,10 @@ func (n *names) remove(gone *names) *names {
 			left = append(left, name)
 		}
 	}
-	return sharedNames.share(left, n.toggled(there))
+	return sharedNames.intern(left, n.hashWith(there))
 }
 
-// merge returns the names of two sorted lists that have none in common.
+// merge merges two sorted lists that have no name in common.
 func merge(a, b []string) []string {
 	merged := make([]string, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
@@ -70,8 +70,8 @@ func merge(a, b []string) []string {
 
 var nameSeed = maphash.MakeSeed()
 
-// toggled is the hash with these names more, if they are not in the set, or less.
-func (n *names) toggled(some []string) uint64 {
+// hashWith returns the hash of the set with the names of some added if they are not in it, or removed if they are.
+func (n *names) hashWith(some []string) uint64 {
 	var hash uint64
 	if n != nil {
 		hash = n.hash
@@ -82,17 +82,17 @@ func (n *names) toggled(some []string) uint64 {
 	return hash
 }
 
-// sharedNames are the sets that a stream holds, of all servers of this process.
-var sharedNames = shelf{sets: map[uint64]weak.Pointer[names]{}}
+// sharedNames finds the sets that streams of this process hold.
+var sharedNames = nameTable{sets: map[uint64]weak.Pointer[names]{}}
 
-// shelf finds sets by their hash without holding them. Of two with one hash it knows the newer.
-type shelf struct {
+// nameTable finds sets by their hash without keeping them alive. If two have the same hash it knows the newer one.
+type nameTable struct {
 	mu   sync.Mutex
 	sets map[uint64]weak.Pointer[names]
 }
 
-// share returns the set of these sorted names.
-func (s *shelf) share(sorted []string, hash uint64) *names {
+// intern returns the one set with these sorted names.
+func (s *nameTable) intern(sorted []string, hash uint64) *names {
 	if len(sorted) == 0 {
 		return nil
 	}
@@ -107,8 +107,8 @@ func (s *shelf) share(sorted []string, hash uint64) *names {
 	return n
 }
 
-// forget drops a set that is no more, unless there is another one of its hash.
-func (s *shelf) forget(hash uint64) {
+// forget drops a set that no stream holds any more, unless another set with its hash has taken its place.
+func (s *nameTable) forget(hash uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sets[hash].Value() == nil {

@@ -13,15 +13,15 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// receiveSotw takes one request of the state-of-the-world protocol. It returns what the client refused with it.
+// receiveSotw handles one request of the state-of-the-world protocol. It returns the resources that the client refused
+// with it.
 func (c *client) receiveSotw(r *discoveryv3.DiscoveryRequest) ([]NACK, error) {
 	t, err := c.check(r.GetTypeUrl(), 0, r.GetResourceNames())
 	if err != nil {
 		return nil, err
 	}
 	nacks := c.answer(t, r.GetResponseNonce(), r.GetErrorDetail())
-	// Only an answer to the last response knows it. The names of an older one are older, too: the answer to the last
-	// response repeats them.
+	// The names of a request with an older nonce may be outdated. The answer to the last response will repeat them.
 	if r.GetResponseNonce() != t.lastNonce {
 		return nacks, nil
 	}
@@ -35,7 +35,7 @@ func (c *client) receiveSotw(r *discoveryv3.DiscoveryRequest) ([]NACK, error) {
 	if first && (all || list.len() > 0) {
 		t.owed = true
 	}
-	return nacks, enough(t)
+	return nacks, checkNames(t)
 }
 
 // resubscribe replaces the subscription by list, and by everything if all is set.
@@ -64,23 +64,23 @@ func (c *client) resubscribe(t *topic, list *names, all bool) {
 	}
 }
 
-// isFull says whether a response of the type must hold everything: what it does not hold is gone.
-func isFull(t resource.Type) bool { return t == resource.Cluster || t == resource.Listener }
+// isSentWhole reports whether each response of the type must hold all resources: those that it lacks count as removed.
+func isSentWhole(t resource.Type) bool { return t == resource.Cluster || t == resource.Listener }
 
-// sayable says whether the state of the world has words for r: what is gone of the types that are never sent whole
-// cannot be told, and need not.
-func (c *client) sayable(r *reply) bool {
-	if isFull(r.topic.kind) || len(r.puts) > 0 {
+// canExpress reports whether the state of the world can express r. For types that are not sent whole it has no removals,
+// and needs none.
+func (c *client) canExpress(r *reply) bool {
+	if isSentWhole(r.topic.kind) || len(r.puts) > 0 {
 		return true
 	}
 	return slices.ContainsFunc(r.gone, func(name string) bool { return r.topic.gaps[name].asked })
 }
 
-// fullOf is what the response holds: of clusters and listeners all that the client should have after it, old ones
-// that may not go yet included, of the others what is new. An assignment that does not exist is an empty one, since
-// the client would wait for it.
-func (c *client) fullOf(r *reply) []*resource.Resource {
-	if !isFull(r.topic.kind) {
+// fullList returns the resources of the response: for clusters and listeners all that the client should have after it,
+// including old ones that must not be removed yet; for the other types only new ones. An assignment that does not exist
+// is sent as an empty one, since the client waits for it.
+func (c *client) fullList(r *reply) []*resource.Resource {
+	if !isSentWhole(r.topic.kind) {
 		full := slices.Clip(r.puts)
 		for _, name := range r.gone {
 			if r.topic.kind == resource.Endpoint && r.topic.gaps[name].asked {
@@ -133,7 +133,7 @@ func emptyAssignment(name string) *resource.Resource {
 	return resource.New(resource.Endpoint, name, "0", resource.Any(&endpointv3.ClusterLoadAssignment{ClusterName: name}).GetValue())
 }
 
-// state is the response on the wire.
+// state returns the response as a message.
 func (r *reply) state() *discoveryv3.DiscoveryResponse {
 	bodies := make([]*anypb.Any, 0, len(r.full))
 	hash := sha256.New()

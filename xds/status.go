@@ -8,28 +8,25 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// ProxyStatus is one stream, for people.
+// ProxyStatus describes one stream, for people.
 type ProxyStatus struct {
 	// Node is the id that the proxy gave.
 	Node string
 	// Delta says which of the two protocols it speaks.
 	Delta     bool
 	Connected time.Time
-	// Known is false while there is nothing to send, since the proxy is in no view yet.
+	// Known is false while there is nothing to send because the proxy is not in the view yet.
 	Known bool
-	// Late says that the proxy has not answered to a response for longer than Options.AckTimeout. It is served on.
+	// Late says that the proxy has not answered a response for longer than Options.AckTimeout. It is still served.
 	Late bool
 	// Types that it asked for, in the order in which they are sent.
 	Types []TypeStatus
 }
 
-// TypeStatus is what a proxy has of one type.
+// TypeStatus describes one type of resource on a stream.
 type TypeStatus struct {
 	Type resource.Type
-	// All says that it subscribes to everything, Names to how many by name.
-	All   bool
-	Names int
-	// Sent and Acked are the nonces of the last response and of the last one that was ACKed; empty before.
+	// Sent and Acked are the nonces of the last response and of the last one that was ACKed, "" if there is none.
 	Sent, Acked string
 	// Unanswered is when the oldest response was sent that was neither ACKed nor NACKed; zero if there is none.
 	Unanswered time.Time
@@ -47,7 +44,7 @@ func (c *client) status() []TypeStatus {
 			continue
 		}
 		s := TypeStatus{
-			Type: t.kind, All: t.wildcard, Names: t.names.len(), Sent: t.lastNonce, Acked: t.acked,
+			Type: t.kind, Sent: t.lastNonce, Acked: t.acked,
 			Pending: len(t.gaps), NACKs: c.nacks(t),
 		}
 		if len(t.inFlight) > 0 {
@@ -73,7 +70,7 @@ func (c *client) nacks(t *topic) []NACK {
 	return all
 }
 
-// unanswered is when the oldest response was sent that the client has not answered to; zero if there is none.
+// unanswered returns when the oldest unanswered response was sent, zero if there is none.
 func (c *client) unanswered() time.Time {
 	var oldest time.Time
 	for _, t := range c.topics {

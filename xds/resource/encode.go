@@ -16,15 +16,15 @@ import (
 // typePrefix is what Envoy puts before the full name of a message.
 const typePrefix = "type.googleapis.com/"
 
-// versionBytes of the hash are kept: two versions of one name are compared, so 64 bits are plenty.
+// versionBytes is how many bytes of the hash are the version: only versions of the same name are compared.
 const versionBytes = 8
 
-// marshal is the only way to bytes: anypb.New and proto.Marshal may order maps differently each time, and the same
-// view must give the same bytes.
+// marshal encodes every message: anypb.New and proto.Marshal may order maps differently each time, and the same view must
+// give the same bytes.
 var marshal = proto.MarshalOptions{Deterministic: true}
 
-// Any packs m, always into the same bytes. Messages that nest another one use it, never anypb.New. It panics on a
-// message that cannot be encoded: a string that is not UTF-8, which no valid object of the mesh holds.
+// Any packs m, always into the same bytes. Use it instead of anypb.New for messages within messages. It panics if m cannot
+// be encoded: only a string that is not UTF-8 can cause that, and no valid object contains one.
 func Any(m proto.Message) *anypb.Any {
 	body, err := marshal.Marshal(m)
 	if err != nil {
@@ -33,9 +33,8 @@ func Any(m proto.Message) *anypb.Any {
 	return &anypb.Any{TypeUrl: typeOf(m), Value: body}
 }
 
-// Encode makes the resource called name out of m, which is not kept. It returns an error if m is of no type that
-// Sonde serves, names itself otherwise, or breaks the rules of its own fields: Envoy would refuse such a resource, and
-// all others of the same response with it.
+// Encode returns m as a resource with that name. It does not keep m. It returns an error if Sonde does not serve the type
+// of m, if m has another name, or if m is invalid: Envoy would refuse such a resource, and with it the whole response.
 func Encode(name string, m proto.Message) (*Resource, error) {
 	t := Type(typeOf(m))
 	if !slices.Contains(Types(), t) {
@@ -59,7 +58,7 @@ func Encode(name string, m proto.Message) (*Resource, error) {
 	return r, nil
 }
 
-// New returns a resource of a message that is encoded already, and correct.
+// New returns a resource from a message that is already encoded and known to be valid.
 func New(t Type, name, version string, body []byte) *Resource {
 	entry, value := entryOf(t, name, version, body)
 	return &Resource{Type: t, Name: name, Version: version, Body: &anypb.Any{TypeUrl: string(t), Value: value}, Entry: entry}
@@ -77,9 +76,10 @@ const (
 	anyValue   = 2
 )
 
-// entryOf encodes a resource as a field of a response. The value is where body is in it, so that there is one copy.
+// entryOf encodes a resource as a field of a response. value is the part of entry that holds body, so that there is only
+// one copy.
 func entryOf(t Type, name, version string, body []byte) (entry, value []byte) {
-	size := func(n int) int { return 1 + protowire.SizeBytes(n) } // with the tag, of a small number
+	size := func(n int) int { return 1 + protowire.SizeBytes(n) } // the tags take one byte each
 	wrapped := size(len(t)) + size(len(body))
 	whole := size(len(version)) + size(wrapped) + size(len(name))
 	text := func(field protowire.Number, s string) {
@@ -112,7 +112,7 @@ func typeOf(m proto.Message) string {
 	return typePrefix + string(m.ProtoReflect().Descriptor().FullName())
 }
 
-// ownName is the field that Envoy takes for the name: cluster_name in a ClusterLoadAssignment, else name.
+// ownName returns the field that Envoy uses as the name: cluster_name of a ClusterLoadAssignment, else name.
 func ownName(m proto.Message) string {
 	switch m := m.(type) {
 	case interface{ GetClusterName() string }:

@@ -19,10 +19,10 @@ const (
 	Route    Type = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 )
 
-// Types lists them in the order in which they are sent.
+// Types lists the types in the order in which they are sent.
 func Types() []Type { return []Type{Cluster, Endpoint, Listener, Route} }
 
-// index is the place in Types, -1 for a type that is not served.
+// index returns the position in Types, -1 for a type that is not served.
 func (t Type) index() int {
 	switch t {
 	case Cluster:
@@ -37,7 +37,7 @@ func (t Type) index() int {
 	return -1
 }
 
-// Short is the word for people, in logs and metrics: cluster, endpoint, listener or route.
+// Short returns the name for logs and metrics: cluster, endpoint, listener or route.
 func (t Type) Short() string {
 	switch t {
 	case Cluster:
@@ -59,11 +59,11 @@ type Resource struct {
 	// Version is the hash of Body.
 	Version string
 	Body    *anypb.Any
-	// Entry is the resource as a field of a DeltaDiscoveryResponse, as bytes: what all streams that send it share.
+	// Entry is the resource encoded as a field of a DeltaDiscoveryResponse. All streams that send it share these bytes.
 	Entry []byte
 	// Endpoints is the name of the ClusterLoadAssignment that a Cluster asks for; empty for any other resource.
 	Endpoints string
-	// Peers are the identities that a Cluster accepts of its endpoints, sorted; they are in Body, too.
+	// Peers are the identities that a Cluster accepts from its endpoints, sorted; they are in Body, too.
 	Peers []string
 }
 
@@ -80,14 +80,14 @@ func (n Name) compare(m Name) int {
 	return cmp.Or(cmp.Compare(n.Type, m.Type), cmp.Compare(n.Name, m.Name))
 }
 
-// Desired is what a proxy should have. Shared is the same pointer for all proxies that see the same; the two are
-// always swapped together, and no name is in both. The zero value means that the proxy is not known yet.
+// Desired holds the resources that a proxy should have. Shared is the same pointer for all proxies that see the same
+// services; no name is in both sets. The zero value means that the proxy is not known.
 type Desired struct{ Shared, Own *Set }
 
-// Known says whether there is a picture of the proxy at all, be it an empty one.
+// Known reports whether the proxy is known, even if it should have no resources.
 func (d Desired) Known() bool { return d.Shared != nil || d.Own != nil }
 
-// Get returns the resource of that name, nil if there is none.
+// Get returns the resource with that name, nil if there is none.
 func (d Desired) Get(n Name) *Resource {
 	if r := d.Own.Get(n); r != nil {
 		return r

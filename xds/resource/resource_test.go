@@ -195,8 +195,12 @@ func TestSet(t *testing.T) {
 			if got := names(tc.set.Of(resource.Cluster)); got != tc.clusters {
 				t.Errorf("Of() = %q, want %q", got, tc.clusters)
 			}
-			if got := tc.set.Len(); got != tc.length {
-				t.Errorf("Len() = %d, want %d", got, tc.length)
+			length := 0
+			for _, typ := range resource.Types() {
+				length += len(tc.set.Of(typ))
+			}
+			if length != tc.length {
+				t.Errorf("%d resources, want %d", length, tc.length)
 			}
 			if got := tc.set.Get(name("a")); got != tc.a {
 				t.Errorf("Get() = %v, want %v", got, tc.a)

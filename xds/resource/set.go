@@ -5,28 +5,28 @@ import (
 	"slices"
 )
 
-// Set is an immutable set of resources, unique by type and name. A nil *Set is empty. A new one shares with the one
-// before it every resource, and every list of a type, that did not change.
+// Set is an immutable set of resources, unique by type and name. A nil *Set is empty. A set made by With shares with its
+// predecessor every resource, and every list of a type, that did not change.
 type Set struct {
 	byType [typeCount][]*Resource // by Type.index, each sorted by name
 	id     *identity
-	before *identity // of the set that With made this one from; nil if it was made by NewSet
+	before *identity // of the predecessor; nil if the set was made by NewSet
 	delta  *Delta    // from before to this one
 }
 
 const typeCount = 4 // len(Types())
 
-// identity tells sets apart without holding them: a set that kept its predecessor would keep all of them.
+// identity tells sets apart without keeping them alive: a set that referred to its predecessor would keep all of them.
 type identity struct{ _ byte }
 
-// Delta is what turns one set into another. It is shared: do not modify it.
+// Delta is the difference between two sets. It is shared: do not modify it.
 type Delta struct {
 	Put    []*Resource // sorted by type and name
-	Old    []*Resource // what each of Put takes the place of, nil for what is new
+	Old    []*Resource // for each of Put the resource that it replaces, nil for a new one
 	Remove []Name      // sorted by type and name
 }
 
-// NewSet returns a set of these. Of two with the same type and name the later one counts.
+// NewSet returns a set of these resources. Of two with the same type and name the later one wins.
 func NewSet(resources ...*Resource) *Set {
 	if s := (*Set)(nil).With(resources, nil); s != nil {
 		return s
@@ -34,9 +34,9 @@ func NewSet(resources ...*Resource) *Set {
 	return &Set{id: new(identity)}
 }
 
-// With returns the set with these put and those removed; a name in both is put. A resource of a version that s holds
-// already stays what it is, and if nothing changes With returns s. It costs the change, and a copy of a list of
-// pointers per type that changed.
+// With returns a set with some resources put and others removed; a name in both is put. A resource whose version s has
+// already is not replaced, and if nothing changes With returns s. The cost is that of the change, and a copy of the list of
+// pointers of each type that changed.
 func (s *Set) With(put []*Resource, remove []Name) *Set {
 	d := s.change(put, remove)
 	if len(d.Put)+len(d.Remove) == 0 {
@@ -54,7 +54,7 @@ func (s *Set) With(put []*Resource, remove []Name) *Set {
 	return next
 }
 
-// change is what differs from s, sorted and without doubles.
+// change returns what differs from s, sorted and without duplicates.
 func (s *Set) change(put []*Resource, remove []Name) *Delta {
 	d := &Delta{}
 	named := make(map[Name]bool, len(put)+len(remove))
@@ -77,7 +77,7 @@ func (s *Set) change(put []*Resource, remove []Name) *Delta {
 	return d
 }
 
-// finish sorts what turns from into something else, and looks up what it replaces.
+// finish sorts the delta and fills in Old.
 func (d *Delta) finish(from *Set) {
 	slices.SortFunc(d.Put, func(a, b *Resource) int { return a.Key().compare(b.Key()) })
 	slices.SortFunc(d.Remove, Name.compare)
@@ -87,7 +87,7 @@ func (d *Delta) finish(from *Set) {
 	}
 }
 
-// split cuts a delta by type.
+// split splits a delta by type.
 func (d *Delta) split() (parts [typeCount]Delta) {
 	for _, r := range d.Put {
 		p := &parts[r.Type.index()]
@@ -100,7 +100,7 @@ func (d *Delta) split() (parts [typeCount]Delta) {
 	return parts
 }
 
-// merge applies a delta of one type to its list. Names removed are in the list.
+// merge applies a delta of one type to the list of that type.
 func merge(list []*Resource, d Delta) []*Resource {
 	merged := make([]*Resource, 0, len(list)+len(d.Put))
 	put, remove := d.Put, d.Remove
@@ -120,7 +120,7 @@ func merge(list []*Resource, d Delta) []*Resource {
 	return append(merged, put...)
 }
 
-// Get returns the resource of that name, nil if there is none.
+// Get returns the resource with that name, nil if there is none.
 func (s *Set) Get(n Name) *Resource {
 	list := s.Of(n.Type)
 	i, ok := slices.BinarySearchFunc(list, n.Name, func(r *Resource, name string) int { return cmp.Compare(r.Name, name) })
@@ -139,20 +139,7 @@ func (s *Set) Of(t Type) []*Resource {
 	return s.byType[i]
 }
 
-// Len counts the resources.
-func (s *Set) Len() int {
-	if s == nil {
-		return 0
-	}
-	n := 0
-	for _, list := range s.byType {
-		n += len(list)
-	}
-	return n
-}
-
-// Diff returns what turns from into to. Where to was made from from by With, that is known already and costs nothing;
-// else the lists are compared, by pointer.
+// Diff returns the difference between two sets. It is free if With made to out of from; else the lists are compared.
 func Diff(from, to *Set) *Delta {
 	switch {
 	case from == to:
@@ -168,7 +155,7 @@ func Diff(from, to *Set) *Delta {
 	return d
 }
 
-// compare adds to d what turns one list of a type into another.
+// compare adds the difference between two lists of one type to d.
 func compare(d *Delta, from, to []*Resource) {
 	for len(from) > 0 || len(to) > 0 {
 		switch {
