@@ -1,5 +1,5 @@
-// Package dpagent is the agent beside each Envoy: it gets an identity, runs Envoy with it, keeps a session with the
-// control plane, and drains at the end.
+// Package dpagent is the agent beside each Envoy: it joins the mesh, runs Envoy with the identity that it gets, keeps a
+// session with the control plane, answers the probes of the pod, and drains at the end.
 package dpagent
 
 import (
@@ -26,32 +26,33 @@ import (
 	"github.com/sonde-mesh/sonde/health"
 )
 
-// tellTime is what the control plane has to write a drain down before the drain begins all the same.
-const tellTime = 2 * time.Second
+// drainNoticeTimeout is how long the control plane may take to record a drain, before the drain begins without it.
+const drainNoticeTimeout = 2 * time.Second
 
 // Agent runs beside one Envoy.
 type Agent struct {
 	o       Options
 	logger  *slog.Logger
 	metrics *prometheus.Registry
-	path    string // of Envoy
+	path    string // of the Envoy binary
 
 	dir      *workdir.Dir
 	identity *identity.Identity
 	client   *controlplane.Client
 	version  *agentv1.Version
 
-	live    health.Checks // none: another agent would fare no better where this one answers
+	live    health.Checks // none: while this agent answers, a restart would not help
 	ready   health.Checks
-	joinErr atomic.Pointer[error] // why there is no identity yet
+	joinErr atomic.Pointer[error] // why the agent has not joined yet
 
-	probes *probe.Handler // nil: there is nothing to answer
+	probes *probe.Handler // nil if there are no probes to answer
 
-	drained chan struct{} // closed by Drain
-	drain   func()
+	draining   chan struct{} // closed by Drain
+	startDrain func()
 }
 
-// New checks the options, probes included, and finds Envoy: nothing else makes it fail.
+// New returns an agent that does not run yet. It returns an error if an option or the probe table is wrong, or if there is
+// no Envoy binary.
 func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 	o.SetDefaults()
 	if err := o.Validate(); err != nil {
@@ -59,10 +60,10 @@ func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 	}
 	a := &Agent{
 		o: o, logger: logger.With("mesh", o.Mesh, "proxy", o.Name),
-		metrics: prometheus.NewRegistry(),
-		drained: make(chan struct{}),
+		metrics:  prometheus.NewRegistry(),
+		draining: make(chan struct{}),
 	}
-	a.drain = sync.OnceFunc(func() { close(a.drained) })
+	a.startDrain = sync.OnceFunc(func() { close(a.draining) })
 	var err error
 	if a.probes, err = a.newProbes(); err != nil {
 		return nil, err
@@ -75,10 +76,11 @@ func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 	return a, nil
 }
 
-// Drain begins the end: Run returns when all that is open has ended, or the drain time has. It returns at once.
-func (a *Agent) Drain() { a.drain() }
+// Drain starts to drain: Run then returns when no request or connection is open any more, at the latest after the drain
+// time. It returns at once.
+func (a *Agent) Drain() { a.startDrain() }
 
-// Run runs until ctx ends, which ends all at once, or a drain has ended. The Envoy that it started is gone then.
+// Run runs the agent until ctx ends, or until a drain is complete. Envoy has ended when it returns.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.dir, err = workdir.Open(a.o.WorkDir); err != nil {
 		return fmt.Errorf("--work-dir: %w", err)
@@ -98,7 +100,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	group.Go(func() error {
 		defer cancel() // the end of the data plane is the end of the agent
-		return a.work(ctx, proxy)
+		return a.runDataPlane(ctx, proxy)
 	})
 	return group.Wait()
 }
@@ -110,49 +112,50 @@ func (a *Agent) newEnvoy() *envoy.Envoy {
 	})
 }
 
-// work joins, runs the data plane, and drains it when told to. It returns nil when told to end.
-func (a *Agent) work(ctx context.Context, proxy *envoy.Envoy) error {
+// runDataPlane joins the mesh, runs Envoy, the session and the renewal of the certificate, and drains when Drain is called.
+// It returns nil after a drain, or if ctx ends.
+func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	if err := a.join(ctx); err != nil {
 		if errors.Is(err, errDrained) {
-			return nil // nothing runs yet
+			return nil // there is nothing to drain
 		}
-		return ignoreEnd(ctx, err)
+		return ignoreContextError(ctx, err)
 	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	group, running := errgroup.WithContext(running)
 	var renewer *identity.Renewer
-	talk := session.New(session.Options{
+	sess := session.New(session.Options{
 		Opener: a.client, Identity: a.identity, Renew: func() { renewer.Now() },
 		Version: a.version, Logger: a.logger, Registerer: a.metrics,
 	})
 	renewer = identity.NewRenewer(a.identity, identity.RenewerOptions{
-		Ask: a.renew, Renewed: talk.Changed, Logger: a.logger, Registerer: a.metrics,
+		Ask: a.renew, Renewed: sess.Changed, Logger: a.logger, Registerer: a.metrics,
 	})
 	group.Go(func() error { return proxy.Run(running) })
-	group.Go(func() error { return talk.Run(running) })
+	group.Go(func() error { return sess.Run(running) })
 	group.Go(func() error { return renewer.Run(running) })
 	group.Go(func() error {
 		defer stop()
 		select {
-		case <-a.drained:
-			a.empty(running, proxy, talk)
+		case <-a.draining:
+			a.drainProxy(running, proxy, sess)
 		case <-running.Done():
 		}
 		return nil
 	})
-	return ignoreEnd(running, group.Wait())
+	return ignoreContextError(running, group.Wait())
 }
 
-// empty drains: what goes wrong is logged, as the end comes all the same.
-func (a *Agent) empty(ctx context.Context, proxy *envoy.Envoy, talk *session.Session) {
+// drainProxy drains Envoy, at most for the drain time. Errors are only logged, since the agent ends in any case.
+func (a *Agent) drainProxy(ctx context.Context, proxy *envoy.Envoy, sess *session.Session) {
 	ctx, cancel := context.WithTimeout(ctx, a.o.DrainTime)
 	defer cancel()
 	a.logger.Info("drain begins", "limit", a.o.DrainTime.String())
 	started := time.Now()
-	told, done := context.WithTimeout(ctx, tellTime)
+	told, done := context.WithTimeout(ctx, drainNoticeTimeout)
 	defer done()
-	if err := talk.Drain(told); err != nil {
+	if err := sess.Drain(told); err != nil {
 		a.logger.Warn("the control plane has not answered, drain goes on", "err", err)
 	}
 	if err := proxy.Running(); err != nil {
@@ -166,8 +169,8 @@ func (a *Agent) empty(ctx context.Context, proxy *envoy.Envoy, talk *session.Ses
 	a.logger.Info("drain done", "after", time.Since(started).String())
 }
 
-// ignoreEnd returns nil where err only says that ctx has ended.
-func ignoreEnd(ctx context.Context, err error) error {
+// ignoreContextError returns nil if err only says that ctx has ended.
+func ignoreContextError(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil
 	}
@@ -184,7 +187,7 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen for envoy: %w", err), admin.Close())
 	}
-	// Before anything can say that the agent is ready: what starts then is probed.
+	// The probes come first: once the agent says that it is ready, other containers start and are probed.
 	if err := a.serveProbes(ctx, group); err != nil {
 		return errors.Join(err, admin.Close(), own.Close())
 	}

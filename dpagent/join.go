@@ -20,17 +20,16 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
 )
 
-// refusedWait is the least time between two tries after the control plane has refused: only somebody who replaces the
-// token can change that.
-const refusedWait = 5 * time.Second
+// refusedDelay is the shortest delay after the control plane has refused the agent, for instance because of its token.
+const refusedDelay = 5 * time.Second
 
-// maxToken is far more than a token has.
+// maxToken limits the token file, in bytes. Tokens are much shorter.
 const maxToken = 64 << 10
 
-// errDrained means that the agent was told to end before it had joined.
+// errDrained says that Drain was called before the agent had joined.
 var errDrained = errors.New("told to drain")
 
-// join tries until identity and bootstrap are in place, or ctx ends, or a drain begins.
+// join tries to join until identity and bootstrap are in place, ctx ends, or a drain begins.
 func (a *Agent) join(parent context.Context) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
@@ -39,7 +38,7 @@ func (a *Agent) join(parent context.Context) error {
 	go func() {
 		defer close(watched)
 		select {
-		case <-a.drained:
+		case <-a.draining:
 			cancel(errDrained)
 		case <-ctx.Done():
 		}
@@ -59,8 +58,8 @@ func (a *Agent) join(parent context.Context) error {
 		a.joinErr.Store(&err)
 		wait := backoff.Next()
 		level, msg := slog.LevelWarn, "not joined yet, the agent keeps trying"
-		if refused(err) {
-			wait = max(wait, refusedWait)
+		if isRefusal(err) {
+			wait = max(wait, refusedDelay)
 			level, msg = slog.LevelError, "control plane refuses this proxy, the agent keeps trying"
 		}
 		report.Failed(ctx, level, msg, err)
@@ -106,7 +105,7 @@ func (a *Agent) callJoin(ctx context.Context, csr []byte) (*agentv1.JoinResponse
 	return answer, nil
 }
 
-// renew asks for a new certificate with the one in place, or with the token where that one is of no use any more.
+// renew gets a new certificate: with the current one, or with the token if that is expired or refused.
 func (a *Agent) renew(ctx context.Context, csr []byte) (*agentv1.Identity, error) {
 	invalid := a.identity.Valid(time.Now())
 	if invalid == nil {
@@ -114,7 +113,7 @@ func (a *Agent) renew(ctx context.Context, csr []byte) (*agentv1.Identity, error
 		if err == nil {
 			return answer.GetIdentity(), nil
 		}
-		if !refused(err) {
+		if !isRefusal(err) {
 			return nil, fmt.Errorf("renew: %w", err)
 		}
 		invalid = err
@@ -124,8 +123,8 @@ func (a *Agent) renew(ctx context.Context, csr []byte) (*agentv1.Identity, error
 	return answer.GetIdentity(), err
 }
 
-// refused tells an answer that will not change by itself.
-func refused(err error) bool {
+// isRefusal reports whether err is an answer that will not change by itself.
+func isRefusal(err error) bool {
 	switch status.Code(err) {
 	case codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument:
 		return true
@@ -143,7 +142,7 @@ func (a *Agent) addChecks(proxy *envoy.Envoy) {
 	a.ready.Add("envoy", proxy.Ready)
 	a.ready.Add("drain", func(context.Context) error {
 		select {
-		case <-a.drained:
+		case <-a.draining:
 			return errors.New("this proxy drains")
 		default:
 			return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// Options of an agent. Error texts of Validate name the flags of sonde-dp.
+// Options of an agent. The errors of Validate name the flags of sonde-dp run.
 type Options struct {
 	// ControlPlane is the address of the control plane, host:port. Required.
 	ControlPlane string
@@ -23,11 +23,11 @@ type Options struct {
 	Name string
 	// Mesh of the Dataplane. Default "default".
 	Mesh string
-	// TokenFile holds the token to join with. It is read at each try. Required.
+	// TokenFile holds the token to join with. It is read at each attempt. Required.
 	TokenFile string
 	// AdminAddress serves /metrics, /livez and /readyz. Default 127.0.0.1:9902; port 0 takes a free one.
 	AdminAddress string
-	// DrainTime is the longest that the end may wait for what is open, 1s to 1h. Default 25s.
+	// DrainTime is how long a drain may wait for open requests and connections, 1s to 1h. Default 25s.
 	DrainTime time.Duration
 	// EnvoyPath is the Envoy binary. Default: envoy beside this program, else on PATH.
 	EnvoyPath string
@@ -35,11 +35,12 @@ type Options struct {
 	WorkDir string
 	// Concurrency is the number of Envoy's worker threads, 1 to 1024. Default 2.
 	Concurrency int
-	// Level of the log: at debug Envoy informs, else it logs warnings or what is more severe. Default info.
+	// Level of the agent's log. Envoy's own log level is info if this is debug, error if it is error, else warning.
+	// Default info.
 	Level slog.Level
-	// Probes of the pod. Its port may be 0: no probe is answered then, as with an empty table.
+	// Probes of the pod. With port 0, or with an empty table, no probes are answered.
 	Probes probe.Environment
-	// Version of the program, for the control plane.
+	// Version of the program, to tell the control plane.
 	Version string
 }
 
@@ -50,7 +51,7 @@ const (
 	DefaultConcurrency  = 2
 )
 
-// SetDefaults fills in what is not set.
+// SetDefaults sets the default of each option that is not set.
 func (o *Options) SetDefaults() {
 	if o.Mesh == "" {
 		o.Mesh = mesh.DefaultMesh
@@ -66,7 +67,7 @@ func (o *Options) SetDefaults() {
 	}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all violations, joined.
 func (o *Options) Validate() error {
 	var errs []error
 	for _, required := range []struct{ flag, value string }{

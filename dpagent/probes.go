@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// newProbes makes the handler of the virtual port, nil where there is nothing to answer: then the port stays closed.
+// newProbes returns the handler of the virtual port, nil if there are no probes: then the port stays closed.
 func (a *Agent) newProbes() (*probe.Handler, error) {
 	needed, err := a.o.Probes.Needed()
 	if err != nil || !needed {
@@ -28,7 +28,8 @@ func (a *Agent) newProbes() (*probe.Handler, error) {
 	return probe.New(o)
 }
 
-// countStarts shows how often this agent was started, where a guard starts it anew: nobody else sees that it died.
+// countStarts registers a metric with the number of times that the guard has started this agent: nothing else shows that
+// the agent has died.
 func (a *Agent) countStarts() {
 	starts, ok := guard.Guarded()
 	if !ok {
@@ -41,8 +42,8 @@ func (a *Agent) countStarts() {
 	a.metrics.MustRegister(counter)
 }
 
-// serveProbes answers from the start of the agent to its end: probes go on while it joins and while it drains. It returns when
-// the virtual port is open.
+// serveProbes opens the virtual port and serves it in group until ctx ends. So probes are answered from the start of the
+// agent to its end, also while it joins and while it drains.
 func (a *Agent) serveProbes(ctx context.Context, group *errgroup.Group) error {
 	if a.probes == nil {
 		return nil
@@ -56,7 +57,7 @@ func (a *Agent) serveProbes(ctx context.Context, group *errgroup.Group) error {
 	return nil
 }
 
-// ListenProbes opens the virtual port, through the guard if there is one.
+// ListenProbes opens the virtual port of h, through the guard if there is one.
 func ListenProbes(ctx context.Context, h *probe.Handler) (net.Listener, error) {
 	o := guard.Options{Address: h.Address().String(), MaxHead: h.MaxRequest()}
 	for _, p := range h.Table() {

@@ -1,4 +1,4 @@
-// Package controlplane calls the control plane on the agent's behalf.
+// Package controlplane is the agent's client of the control plane.
 package controlplane
 
 import (
@@ -23,22 +23,22 @@ import (
 const (
 	callTimeout = 10 * time.Second
 	maxMessage  = 1 << 20
-	// The agent speaks once in a while: small buffers.
+	// bufferBytes is small, since the agent sends little.
 	bufferBytes = 4 << 10
 )
 
-// Client makes a connection for each call and for each session, so that each shows the newest certificate, and one that
-// fails says why.
+// Client opens a connection for each call and each session, so that each uses the newest certificate, and errors tell why
+// connecting failed.
 type Client struct {
 	// Address of the control plane, host:port.
 	Address string
 	// CAFile holds the PEM certificates of the control plane's serving CA. It is read for each connection.
 	CAFile string
-	// Certificate to show, empty for none.
+	// Certificate returns the client certificate, an empty one for none.
 	Certificate func() *tls.Certificate
 }
 
-// Join calls Join. It shows no certificate: whoever joins anew has one that is refused.
+// Join calls Join. It sends no client certificate: an agent that has one and joins again does so because it was refused.
 func (c *Client) Join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
 	return call(ctx, c, noCertificate, func(ctx context.Context, api agentv1.AgentServiceClient) (*agentv1.JoinResponse, error) {
 		return api.Join(ctx, r)
@@ -68,7 +68,7 @@ func call[R any](
 	return answer, errors.Join(conn.explain(err), conn.Close())
 }
 
-// Session runs one session until use returns. Its error is Unauthenticated where the certificate is refused.
+// Session opens a session and closes it when use returns. The error is Unauthenticated if the certificate is refused.
 func (c *Client) Session(ctx context.Context, use func(agentv1.AgentService_SessionClient) error) error {
 	conn, err := c.dial(c.Certificate)
 	if err != nil {
@@ -83,13 +83,14 @@ func (c *Client) Session(ctx context.Context, use func(agentv1.AgentService_Sess
 	return errors.Join(conn.explain(err), conn.Close())
 }
 
-// connection to the control plane.
+// connection is a connection to the control plane. refused is set if it refuses the client certificate.
 type connection struct {
 	*grpc.ClientConn
 	refused *atomic.Bool
 }
 
-// explain says so where err only says that the connection broke, and it did because the certificate was refused.
+// explain turns err into Unauthenticated if the connection broke because the certificate was refused, which gRPC does not
+// tell.
 func (c connection) explain(err error) error {
 	if err != nil && c.refused.Load() {
 		return status.Errorf(codes.Unauthenticated, "the control plane refuses the certificate: %s", status.Convert(err).Message())
@@ -106,7 +107,7 @@ func (c *Client) dial(certificate func() *tls.Certificate) (*connection, error) 
 	if !roots.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("read the control plane's CA: %s has no PEM certificate", c.CAFile)
 	}
-	// Keep-alive of TCP, not of HTTP/2: it finds a dead host without asking anything of the server's patience.
+	// TCP keepalive finds a dead host, and unlike HTTP/2 pings it cannot exceed a limit of the server.
 	dialer := &net.Dialer{
 		Timeout:         callTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// watchedTLS are credentials that remember whether the control plane has refused the certificate: gRPC would only say
-// that the connection broke.
+// watchedTLS are TLS credentials that remember whether the control plane has refused the client certificate: gRPC would
+// only say that the connection broke.
 type watchedTLS struct {
 	credentials.TransportCredentials
 	refused *atomic.Bool
@@ -23,13 +23,13 @@ func newWatchedTLS(c *tls.Config) watchedTLS {
 	return watchedTLS{TransportCredentials: credentials.NewTLS(c), refused: new(atomic.Bool)}
 }
 
-// ClientHandshake implements credentials.TransportCredentials. With TLS 1.3 it ends before the server has looked at the
-// certificate. A server of HTTP/2 that takes it speaks first, so its first byte is awaited; what gRPC would write
-// meanwhile would make the kernel throw away why the connection was closed.
+// ClientHandshake implements credentials.TransportCredentials. With TLS 1.3 the handshake ends before the server has
+// checked the client certificate. An HTTP/2 server that accepts it sends first, so this waits for its first byte. If gRPC
+// wrote meanwhile, the kernel might discard the alert that says why the connection was closed.
 func (w watchedTLS) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := w.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if err != nil {
-		w.note(err)
+		w.noteAlert(err)
 		return nil, nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
@@ -39,14 +39,14 @@ func (w watchedTLS) ClientHandshake(ctx context.Context, authority string, raw n
 		err = ctx.Err()
 	}
 	if err != nil {
-		w.note(err)
+		w.noteAlert(err)
 		return nil, nil, errors.Join(fmt.Errorf("await the control plane's first byte: %w", err), conn.Close())
 	}
-	return &begunConn{Conn: conn, first: first}, info, nil
+	return &replayConn{Conn: conn, first: first}, info, nil
 }
 
-// note keeps in mind that the server has sent an alert, which is about the certificate in a handshake.
-func (w watchedTLS) note(err error) {
+// noteAlert records that the server has sent an alert: during a handshake it is about the certificate.
+func (w watchedTLS) noteAlert(err error) {
 	if remote, ok := errors.AsType[*net.OpError](err); ok && remote.Op == "remote error" {
 		w.refused.Store(true)
 	}
@@ -58,14 +58,14 @@ func (w watchedTLS) Clone() credentials.TransportCredentials {
 	return w
 }
 
-// begunConn is a connection of which the first bytes have been read.
-type begunConn struct {
+// replayConn is a connection whose first bytes have been read already, and are returned by Read first.
+type replayConn struct {
 	net.Conn
 	first []byte
 }
 
 // Read implements net.Conn.
-func (c *begunConn) Read(p []byte) (int, error) {
+func (c *replayConn) Read(p []byte) (int, error) {
 	if len(c.first) > 0 {
 		n := copy(p, c.first)
 		c.first = c.first[n:]

@@ -9,7 +9,7 @@ import (
 func TestParse(t *testing.T) {
 	tests := map[string]struct {
 		stats string
-		want  Open
+		want  active
 	}{
 		"nothing": {},
 		"an idle HTTP connection is not open": {
@@ -19,21 +19,21 @@ func TestParse(t *testing.T) {
 		"a request is": {
 			stats: "http.inbound_80.downstream_cx_active: 2\nhttp.inbound_80.downstream_rq_active: 1\n" +
 				"listener.inbound_80.downstream_cx_active: 2\n",
-			want: Open{InboundRequests: 1, Requests: 1},
+			want: active{inboundRequests: 1, requests: 1},
 		},
 		"TCP beside HTTP on one capture listener": {
 			stats: "http.inbound_80.downstream_cx_active: 2\nhttp.inbound_80.downstream_rq_active: 0\n" +
 				"listener.inbound_capture.downstream_cx_active: 5\n",
-			want: Open{InboundConnections: 3, Connections: 3},
+			want: active{inboundConnections: 3, connections: 3},
 		},
 		"outbound is of all alone": {
 			stats: "http.outbound_a.b.downstream_rq_active: 2\nhttp.outbound_a.b.downstream_cx_active: 2\n" +
 				"listener.outbound_a.b.downstream_cx_active: 2\nlistener.outbound_db.downstream_cx_active: 4\n",
-			want: Open{Requests: 2, Connections: 4},
+			want: active{requests: 2, connections: 4},
 		},
 		"a connection whose first bytes are awaited": {
 			stats: "listener.inbound_80.downstream_pre_cx_active: 1\n",
-			want:  Open{InboundConnections: 1, Connections: 1},
+			want:  active{inboundConnections: 1, connections: 1},
 		},
 		"who asks is not counted": {
 			stats: "http.admin.downstream_rq_active: 1\nhttp.admin.downstream_cx_active: 1\nlistener.admin.downstream_cx_active: 1\n" +
@@ -50,7 +50,7 @@ func TestParse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(active{})); diff != "" {
 				t.Errorf("parse() (-want +got):\n%s", diff)
 			}
 		})

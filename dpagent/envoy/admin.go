@@ -11,11 +11,12 @@ import (
 
 const (
 	adminTimeout = 2 * time.Second
-	// maxAnswer is more than all gauges that a drain asks for.
+	// maxAnswer is more than all the gauges of a drain take, in bytes.
 	maxAnswer = 8 << 20
 )
 
-// newClient speaks HTTP to a Unix socket, with one connection per call: Envoy may be another one the next time.
+// newClient returns an HTTP client of a Unix socket. It opens a connection for each call, since Envoy may have been
+// restarted since the last one.
 func newClient(to *net.UnixAddr) *http.Client {
 	return &http.Client{
 		Timeout: adminTimeout,
@@ -29,13 +30,13 @@ func newClient(to *net.UnixAddr) *http.Client {
 	}
 }
 
-// Post calls Envoy's admin interface to change something.
+// Post sends a POST request to Envoy's admin interface.
 func (e *Envoy) Post(ctx context.Context, path string) error {
 	_, err := fetch(ctx, e.admin, http.MethodPost, path)
 	return err
 }
 
-// Get reads from Envoy's admin interface.
+// Get sends a GET request to Envoy's admin interface and returns the body.
 func (e *Envoy) Get(ctx context.Context, path string) ([]byte, error) {
 	return fetch(ctx, e.admin, http.MethodGet, path)
 }

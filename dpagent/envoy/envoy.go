@@ -1,5 +1,5 @@
-// Package envoy runs the Envoy process: starts it, starts it again when it ends, forwards its log, stops it, and speaks
-// to its admin interface.
+// Package envoy runs the Envoy process: it starts, restarts and stops Envoy, forwards its log, and calls its admin
+// interface.
 package envoy
 
 import (
@@ -19,33 +19,33 @@ import (
 )
 
 const (
-	// stableAfter is how long Envoy has to run for the next restart to come at once again.
+	// stableAfter is how long Envoy has to run before the delay of restarts starts again at its minimum.
 	stableAfter = time.Minute
-	// stopTime is what Envoy has to end after SIGTERM; it needs some 10 ms.
-	stopTime = 2 * time.Second
+	// stopTimeout is how long Envoy may take to end after SIGTERM, before it is killed. It usually takes 10 ms.
+	stopTimeout = 2 * time.Second
 )
 
-// Options of one Envoy.
+// Options of an Envoy.
 type Options struct {
 	// Path of the binary. Required.
 	Path string
-	// Dir is where Envoy runs: the bootstrap and both secrets lie in it before Run. Required.
+	// Dir is the folder in which Envoy runs. It holds the bootstrap and both secrets before Run is called. Required.
 	Dir *workdir.Dir
-	// Restore is called before Envoy is started again, to put both secrets in place. Required.
+	// Restore is called before each restart, to put both secrets in place again. Required.
 	Restore func() error
 	// Concurrency is the number of worker threads. Default 2.
 	Concurrency int
-	// DrainTime is Envoy's own, at least 1s. Default 25s.
+	// DrainTime is Envoy's --drain-time-s, at least 1s. Default 25s.
 	DrainTime time.Duration
-	// Logger takes Envoy's log too. Required.
+	// Logger also receives Envoy's log. Required.
 	Logger *slog.Logger
-	// Level of the agent. Envoy itself logs warnings, or what is more severe; at debug level it informs.
+	// Level of the agent's log. Envoy's own is info if this is debug, error if it is error, else warning.
 	Level slog.Level
 	// Registerer of the metrics. Required.
 	Registerer prometheus.Registerer
 }
 
-// Envoy is one Envoy, which Run keeps alive.
+// Envoy is an Envoy process that Run keeps running.
 type Envoy struct {
 	o     Options
 	admin *http.Client
@@ -55,10 +55,10 @@ type Envoy struct {
 	running prometheus.Gauge
 
 	mu   sync.Mutex
-	down error // why it does not run, nil while it does
+	down error // why the process is not running, nil while it is
 }
 
-// New makes an Envoy that does not run yet.
+// New returns an Envoy that is not running yet.
 func New(o Options) *Envoy {
 	if o.Concurrency <= 0 {
 		o.Concurrency = 2
@@ -100,15 +100,15 @@ func (e *Envoy) args() []string {
 	}
 }
 
-// Run keeps Envoy running until ctx ends; then it stops it and waits for its end.
+// Run keeps Envoy running until ctx ends. Then it stops Envoy, and returns when the process has ended.
 func (e *Envoy) Run(ctx context.Context) error {
 	var backoff retry.Backoff
 	for {
 		started := time.Now()
-		err := e.once(ctx)
+		err := e.runOnce(ctx)
 		if ctx.Err() != nil {
 			e.setDown(errors.New("it was stopped"))
-			return nil //nolint:nilerr // it ended because it was told to
+			return nil //nolint:nilerr // it ended because ctx did
 		}
 		e.setDown(err)
 		if time.Since(started) >= stableAfter {
@@ -117,7 +117,7 @@ func (e *Envoy) Run(ctx context.Context) error {
 		delay := backoff.Next()
 		e.o.Logger.Error("envoy ended, it will be started again", "err", err, "in", delay.String())
 		if retry.Wait(ctx, delay) != nil {
-			return nil //nolint:nilerr // told to end while Envoy was down
+			return nil //nolint:nilerr // ctx ended while Envoy was down
 		}
 		if err := e.o.Restore(); err != nil {
 			e.o.Logger.Error("secrets not put in place again, envoy starts with what is there", "err", err)
@@ -125,8 +125,8 @@ func (e *Envoy) Run(ctx context.Context) error {
 	}
 }
 
-// once runs one process from start to end, and returns why it ended.
-func (e *Envoy) once(ctx context.Context) error {
+// runOnce starts Envoy, waits for its end, and returns why it ended.
+func (e *Envoy) runOnce(ctx context.Context) error {
 	log := newForwarder(e.o.Logger)
 	p, err := start(e.o.Path, e.args(), e.o.Dir.Path, log)
 	if err != nil {
@@ -140,7 +140,7 @@ func (e *Envoy) once(ctx context.Context) error {
 	select {
 	case <-p.ended:
 	case <-ctx.Done():
-		p.stop(stopTime)
+		p.stop(stopTimeout)
 	}
 	if log.last != "" {
 		return fmt.Errorf("run envoy: %w; its last error: %s", p.err(), log.last)
@@ -154,14 +154,14 @@ func (e *Envoy) setDown(err error) {
 	e.down = err
 }
 
-// Running returns why the process does not run, nil if it does.
+// Running returns why the process is not running, nil if it is.
 func (e *Envoy) Running() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.down
 }
 
-// Ready returns nil while Envoy serves what the control plane gave it: its readiness listener comes with the rest.
+// Ready returns nil once Envoy has its listeners: the readiness listener comes from the control plane with the others.
 func (e *Envoy) Ready(ctx context.Context) error {
 	if err := e.Running(); err != nil {
 		return err

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// versionTime is what Envoy has to print its version, from a cold disk too.
-const versionTime = 30 * time.Second
+// versionTimeout is how long Envoy may take to print its version, also from a cold disk.
+const versionTimeout = 30 * time.Second
 
 var versionLine = regexp.MustCompile(`version: [0-9a-f]+/([0-9][^/\s]*)/`)
 
-// Find returns the path of Envoy and the version that it prints. An empty path means the envoy beside this program, or
-// else the one on PATH.
+// Find returns the absolute path of the Envoy binary, and its version. If path is empty it is the envoy beside this
+// program, else the one on PATH.
 func Find(ctx context.Context, path string) (found, version string, err error) {
 	if path == "" {
 		if path, err = search(); err != nil {
@@ -27,7 +27,7 @@ func Find(ctx context.Context, path string) (found, version string, err error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return "", "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, versionTime)
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, path, "--version").Output()
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 
 const (
 	logFormat = "%l|%n|%v"
-	// maxLine is what is kept of one line of Envoy's.
+	// maxLine is the longest line of Envoy's log that is not cut, in bytes.
 	maxLine = 4 << 10
-	// maxReason is what is kept of it to say why Envoy ended.
+	// maxReason is the longest part of Envoy's last error that is kept as the reason of its end, in bytes.
 	maxReason = 512
 )
 
@@ -21,10 +21,10 @@ var levels = map[string]slog.Level{
 	"warning": slog.LevelWarn, "error": slog.LevelError, "critical": slog.LevelError,
 }
 
-// forwarder turns lines of Envoy's log into records of ours.
+// forwarder turns lines of Envoy's log into records of the agent's log.
 type forwarder struct {
 	logger *slog.Logger
-	last   string // the last error; to be read after the end
+	last   string // the last error; to be read after forward has returned
 }
 
 func newForwarder(l *slog.Logger) *forwarder { return &forwarder{logger: l} }
@@ -63,10 +63,10 @@ func (f *forwarder) line(text string, cut bool) {
 	f.logger.LogAttrs(context.Background(), level, "envoy says", attrs...)
 }
 
-// parseFailure is what Envoy says before it prints the whole file that it cannot parse, key and all.
+// parseFailure begins the message in which Envoy prints a whole file that it cannot parse, including a private key.
 const parseFailure = "Unable to parse JSON as proto"
 
-// redact returns text without what may be a part of a private key.
+// redact removes anything from text that may be part of a private key.
 func redact(text string) string {
 	if before, _, ok := strings.Cut(text, parseFailure); ok {
 		text = before + parseFailure + " (withheld: what it printed then)"
@@ -77,12 +77,12 @@ func redact(text string) string {
 	return text
 }
 
-// isSecret finds keys by their name and by their looks: any long run of base64 is taken for one.
+// isSecret reports whether text may contain a private key: it names one, or has a long run of base64.
 func isSecret(text string) bool {
 	return strings.Contains(text, "PRIVATE KEY") || strings.Contains(text, "private_key") || longestBase64(text) >= minKey
 }
 
-// minKey is one line of PEM.
+// minKey is the length of one line of PEM.
 const minKey = 64
 
 func longestBase64(text string) int {

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// process is one run of a program that dies with this one.
+// process is a child process that is killed if this process dies.
 type process struct {
 	cmd   *exec.Cmd
-	ended chan struct{} // closed when it has ended and its log is read
-	end   error
+	ended chan struct{} // closed when it has ended and its output is read
+	end   error         // how it ended; valid after ended
 }
 
-// lastWords is how long the log is read after the end.
-const lastWords = time.Second
+// logTimeout is how long the output is still read after the end of the process.
+const logTimeout = time.Second
 
 var errEnded = errors.New("it ended by itself")
 
-// start starts a program. Its output goes to log until it ends.
+// start starts a program whose output goes to log.
 func start(path string, args []string, dir string, log *forwarder) (*process, error) {
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -32,12 +32,12 @@ func start(path string, args []string, dir string, log *forwarder) (*process, er
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, in, in
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:   true,            // Ctrl-C in a terminal is for the agent, which drains first
-		Pdeathsig: syscall.SIGKILL, // no Envoy without its agent, however that ended
+		Pdeathsig: syscall.SIGKILL, // no Envoy without its agent, however the agent ended
 	}
 	p := &process{cmd: cmd, ended: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The kernel sends Pdeathsig when the thread that forked ends: this one stays until the child has ended.
+		// The kernel sends Pdeathsig when the thread that forked ends, so this thread must live as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -54,7 +54,7 @@ func start(path string, args []string, dir string, log *forwarder) (*process, er
 	return p, nil
 }
 
-// wait returns when the program has ended and all that it wrote is forwarded.
+// wait returns when the process has ended and its output is forwarded.
 func (p *process) wait(out *os.File, log *forwarder) {
 	defer close(p.ended)
 	forwarded := make(chan struct{})
@@ -65,21 +65,21 @@ func (p *process) wait(out *os.File, log *forwarder) {
 	if p.end = p.cmd.Wait(); p.end == nil {
 		p.end = errEnded
 	}
-	// A child of the program may hold the pipe open: its log does not count.
-	_ = out.SetReadDeadline(time.Now().Add(lastWords)) // a pipe takes deadlines
+	// A child of the process may keep the pipe open, so do not wait for its end.
+	_ = out.SetReadDeadline(time.Now().Add(logTimeout)) // pipes support deadlines
 	<-forwarded
 }
 
-// err is how it ended, never nil. It waits for the end.
+// err waits for the end of the process and returns how it ended, never nil.
 func (p *process) err() error {
 	<-p.ended
 	return p.end
 }
 
-// stop asks the program to end, kills it if it has not after patience, and waits for its end.
-func (p *process) stop(patience time.Duration) {
+// stop sends SIGTERM, after timeout SIGKILL, and waits for the end of the process.
+func (p *process) stop(timeout time.Duration) {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended just now
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-p.ended:

@@ -21,19 +21,19 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
 )
 
-// Limits of what the control plane may hand over: Envoy would read all of it.
+// Limits of what the control plane may send: number of certificates, and bytes of each.
 const (
 	maxChain = 8
 	maxRoots = 64
 	maxDER   = 64 << 10
 )
 
-// Writer puts a file in place by rename. *workdir.Dir is one.
+// Writer replaces files atomically. *workdir.Dir implements it.
 type Writer interface {
 	Write(name string, data []byte) error
 }
 
-// Identity is safe for use by several goroutines.
+// Identity holds the proxy's identity. It is safe for concurrent use.
 type Identity struct {
 	files   Writer
 	dnsName string
@@ -48,12 +48,12 @@ type bundle struct {
 	roots []*x509.Certificate
 }
 
-// New is an identity for the proxy, without a certificate yet.
+// New returns the identity of the proxy, without a certificate yet.
 func New(files Writer, meshName, name string) *Identity {
 	return &Identity{files: files, dnsName: mesh.ProxyDNSName(meshName, name)}
 }
 
-// Request is a new key with the certificate request for it. The key is in memory alone until Accept.
+// Request is a new key with a certificate request for it. The key is only in memory before Accept.
 type Request struct {
 	// CSR to send: PKCS #10, DER.
 	CSR []byte
@@ -61,7 +61,7 @@ type Request struct {
 	key *ecdsa.PrivateKey
 }
 
-// NewRequest makes a key.
+// NewRequest generates a key and a certificate request for it.
 func NewRequest() (*Request, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -74,7 +74,7 @@ func NewRequest() (*Request, error) {
 	return &Request{CSR: csr, key: key}, nil
 }
 
-// Accept checks what the control plane answered to r, and puts it in place. On an error the old identity goes on.
+// Accept checks the control plane's answer to r, and puts it in place. On an error the old identity stays.
 func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	next, err := parseBundle(answer.GetBundle())
 	if err != nil {
@@ -93,8 +93,8 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	// The bundle first: who trusts more refuses nobody.
-	if err := i.put(next); err != nil {
+	// The bundle comes first, so that nobody is refused in between.
+	if err := i.putBundle(next); err != nil {
 		return err
 	}
 	if err := i.files.Write(workdir.Identity, secret); err != nil {
@@ -104,8 +104,7 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	return nil
 }
 
-// Restore puts both files in place again: somebody else may have removed or spoilt them, and an Envoy that starts has
-// nothing else.
+// Restore writes both files again, for an Envoy that starts: somebody may have removed or damaged them.
 func (i *Identity) Restore() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -123,8 +122,8 @@ func (i *Identity) Restore() error {
 	return errors.Join(i.files.Write(workdir.CA, trusted), i.files.Write(workdir.Identity, own))
 }
 
-// Trust puts a new bundle in place. On an error the old one goes on. A bundle against which the proxy's own certificate
-// does not verify is an error: where nobody accepts what this proxy shows, it needs another certificate first.
+// Trust puts a new bundle in place. On an error the old one stays. It is an error if the proxy's own certificate does not
+// verify against the bundle: then the proxy needs another certificate first.
 func (i *Identity) Trust(b *agentv1.Bundle) error {
 	next, err := parseBundle(b)
 	if err != nil {
@@ -137,11 +136,11 @@ func (i *Identity) Trust(b *agentv1.Bundle) error {
 			return fmt.Errorf("trust bundle %q: %w", next.id, err)
 		}
 	}
-	return i.put(next)
+	return i.putBundle(next)
 }
 
-// put writes the bundle unless it is the one in place. The lock is held.
-func (i *Identity) put(next bundle) error {
+// putBundle writes the bundle if its roots differ. mu is held.
+func (i *Identity) putBundle(next bundle) error {
 	if !slices.EqualFunc(next.roots, i.bundle.roots, (*x509.Certificate).Equal) {
 		secret, err := bundleSecret(next)
 		if err != nil {
@@ -165,7 +164,7 @@ func (i *Identity) check(leaf *tls.Certificate, b bundle) error {
 	return verify(leaf, b, time.Now())
 }
 
-// Valid returns why the identity is of no use now, nil if it is.
+// Valid returns why the identity cannot be used now, nil if it can.
 func (i *Identity) Valid(now time.Time) error {
 	leaf := i.Leaf()
 	switch {
@@ -177,7 +176,7 @@ func (i *Identity) Valid(now time.Time) error {
 	return nil
 }
 
-// Leaf is the certificate in place, nil before the first. It must not be changed.
+// Leaf returns the current certificate, nil before the first. It must not be modified.
 func (i *Identity) Leaf() *x509.Certificate {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -187,7 +186,7 @@ func (i *Identity) Leaf() *x509.Certificate {
 	return i.leaf.Leaf
 }
 
-// Certificate is what the agent shows to the control plane, an empty one before the first.
+// Certificate returns the client certificate for calls of the control plane, an empty one before the first.
 func (i *Identity) Certificate() *tls.Certificate {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -197,7 +196,7 @@ func (i *Identity) Certificate() *tls.Certificate {
 	return i.leaf
 }
 
-// InUse is what the agent reports.
+// InUse returns what the agent reports to the control plane.
 func (i *Identity) InUse() *agentv1.InUse {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -209,7 +208,7 @@ func (i *Identity) InUse() *agentv1.InUse {
 }
 
 func parseBundle(b *agentv1.Bundle) (bundle, error) {
-	roots, err := parseAll(b.GetRoots(), maxRoots)
+	roots, err := parseCertificates(b.GetRoots(), maxRoots)
 	if err != nil {
 		return bundle{}, fmt.Errorf("read bundle %q: %w", b.GetId(), err)
 	}
@@ -222,7 +221,7 @@ func parseBundle(b *agentv1.Bundle) (bundle, error) {
 }
 
 func parseLeaf(chain [][]byte, key *ecdsa.PrivateKey) (*tls.Certificate, error) {
-	parsed, err := parseAll(chain, maxChain)
+	parsed, err := parseCertificates(chain, maxChain)
 	if err != nil {
 		return nil, fmt.Errorf("read certificate: %w", err)
 	}
@@ -232,7 +231,7 @@ func parseLeaf(chain [][]byte, key *ecdsa.PrivateKey) (*tls.Certificate, error) 
 	return &tls.Certificate{Certificate: chain, PrivateKey: key, Leaf: parsed[0]}, nil
 }
 
-func parseAll(ders [][]byte, limit int) ([]*x509.Certificate, error) {
+func parseCertificates(ders [][]byte, limit int) ([]*x509.Certificate, error) {
 	if len(ders) == 0 || len(ders) > limit {
 		return nil, fmt.Errorf("%d certificates, not 1 to %d", len(ders), limit)
 	}
@@ -242,7 +241,7 @@ func parseAll(ders [][]byte, limit int) ([]*x509.Certificate, error) {
 			return nil, fmt.Errorf("certificate %d has %d bytes, more than %d", n, len(der), maxDER)
 		}
 		var err error
-		// Parsed certificates point into what they were parsed from: a copy lets the message go.
+		// A parsed certificate keeps the bytes that it was parsed from: a copy frees the rest of the message.
 		if parsed[n], err = x509.ParseCertificate(bytes.Clone(der)); err != nil {
 			return nil, fmt.Errorf("certificate %d: %w", n, err)
 		}
@@ -250,9 +249,9 @@ func parseAll(ders [][]byte, limit int) ([]*x509.Certificate, error) {
 	return parsed, nil
 }
 
-// verify checks that the leaf is good for both sides of a connection in the mesh.
+// verify checks that the leaf is valid as a client and as a server certificate in the mesh.
 func verify(leaf *tls.Certificate, b bundle, now time.Time) error {
-	roots, between := x509.NewCertPool(), x509.NewCertPool()
+	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
 	for _, root := range b.roots {
 		roots.AddCert(root)
 	}
@@ -261,11 +260,11 @@ func verify(leaf *tls.Certificate, b bundle, now time.Time) error {
 		if err != nil {
 			return fmt.Errorf("check certificate: %w", err)
 		}
-		between.AddCert(cert)
+		intermediates.AddCert(cert)
 	}
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth} {
 		_, err := leaf.Leaf.Verify(x509.VerifyOptions{
-			Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
+			Roots: roots, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
 		})
 		if err != nil {
 			return fmt.Errorf("check certificate: %w", err)

@@ -14,10 +14,10 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 )
 
-// lookAgain bounds how long the renewer trusts its timer, which stands still while the machine sleeps.
-const lookAgain = 10 * time.Minute
+// maxTimer is the longest timer of the renewer: timers stand still while the machine sleeps.
+const maxTimer = 10 * time.Minute
 
-// Renewer replaces the certificate in time.
+// Renewer renews the certificate before it expires.
 type Renewer struct {
 	identity *Identity
 	o        RenewerOptions
@@ -25,11 +25,11 @@ type Renewer struct {
 	renewals *prometheus.CounterVec
 }
 
-// RenewerOptions say how.
+// RenewerOptions are the options of a Renewer.
 type RenewerOptions struct {
-	// Ask sends a request to the control plane. Required.
+	// Ask requests a certificate from the control plane. Required.
 	Ask func(ctx context.Context, csr []byte) (*agentv1.Identity, error)
-	// Renewed is called after each change. Required.
+	// Renewed is called after each renewal. Required.
 	Renewed func()
 	// Logger to use. Required.
 	Logger *slog.Logger
@@ -37,7 +37,7 @@ type RenewerOptions struct {
 	Registerer prometheus.Registerer
 }
 
-// NewRenewer renews i once Run runs.
+// NewRenewer returns a Renewer of i.
 func NewRenewer(i *Identity, o RenewerOptions) *Renewer {
 	r := &Renewer{identity: i, o: o, now: make(chan struct{}, 1), renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sonde_dpagent_identity_renewals_total", Help: "Tries to renew the certificate.",
@@ -53,15 +53,15 @@ func NewRenewer(i *Identity, o RenewerOptions) *Renewer {
 	return r
 }
 
-// Now asks for a renewal at once, whatever the certificate's age. It returns at once.
+// Now makes Run renew now, whatever the certificate's age. It returns at once.
 func (r *Renewer) Now() {
 	select {
 	case r.now <- struct{}{}:
-	default: // one is asked for already
+	default: // a renewal is requested already
 	}
 }
 
-// Run renews until ctx ends. The identity must have a certificate.
+// Run renews the certificate until ctx ends. The identity must have one.
 func (r *Renewer) Run(ctx context.Context) error {
 	for {
 		due := dueAt(r.identity.Leaf(), rand.Float64()) //nolint:gosec // it spreads load, it is no secret
@@ -74,7 +74,8 @@ func (r *Renewer) Run(ctx context.Context) error {
 	}
 }
 
-// dueAt is two thirds of the certificate's life, earlier or later by up to a twentieth as spread goes from 0 to 1.
+// dueAt returns when to renew: after two thirds of the certificate's life, up to a twentieth of it earlier or later as
+// spread goes from 0 to 1.
 func dueAt(leaf *x509.Certificate, spread float64) time.Time {
 	life := leaf.NotAfter.Sub(leaf.NotBefore)
 	return leaf.NotBefore.Add(time.Duration(float64(life) * (2./3 + (spread-0.5)/10)))
@@ -86,7 +87,7 @@ func (r *Renewer) waitUntil(ctx context.Context, due time.Time) error {
 		if left <= 0 {
 			return nil
 		}
-		timer := time.NewTimer(min(left, lookAgain))
+		timer := time.NewTimer(min(left, maxTimer))
 		select {
 		case <-timer.C:
 		case <-r.now:
@@ -99,12 +100,12 @@ func (r *Renewer) waitUntil(ctx context.Context, due time.Time) error {
 	}
 }
 
-// renew tries until it works or ctx ends.
+// renew tries to renew until it succeeds or ctx ends.
 func (r *Renewer) renew(ctx context.Context) error {
 	backoff := retry.Backoff{Min: 200 * time.Millisecond, Max: 30 * time.Second}
 	report := retry.Reporter{Logger: r.o.Logger}
 	for {
-		err := r.try(ctx)
+		err := r.renewOnce(ctx)
 		if err == nil {
 			r.renewals.WithLabelValues("ok").Inc()
 			leaf := r.identity.Leaf()
@@ -123,7 +124,7 @@ func (r *Renewer) renew(ctx context.Context) error {
 	}
 }
 
-func (r *Renewer) try(ctx context.Context) error {
+func (r *Renewer) renewOnce(ctx context.Context) error {
 	request, err := NewRequest()
 	if err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// The few fields of Envoy's DiscoveryResponse and Secret that the two files need; Envoy's protos would cost the agent
-// more memory than all the rest of it.
+// The fields of Envoy's DiscoveryResponse and Secret that the two files need. Envoy's protos would take more memory than
+// the rest of the agent.
 type (
 	response struct {
 		Resources []secret `json:"resources"`
@@ -54,7 +54,7 @@ func identitySecret(leaf *tls.Certificate) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode identity: %w", err)
 	}
-	// Envoy prints a file that does not parse, key included: what is written has been read first.
+	// Envoy prints a file that it cannot parse, including the key: make sure that it can.
 	var back response
 	if err := json.Unmarshal(data, &back); err != nil {
 		return nil, fmt.Errorf("read identity back: %w", err)

@@ -1,4 +1,4 @@
-// Package retry paces what is tried again and again, and says so once in a while.
+// Package retry has the delays between attempts that fail, and limits what they log.
 package retry
 
 import (
@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Backoff makes growing delays with jitter. It is not safe for use by several goroutines.
+// Backoff computes growing delays with jitter. It is not safe for concurrent use.
 type Backoff struct {
 	// Min is the first delay. Default 100ms.
 	Min time.Duration
-	// Max is the longest. Default 10s.
+	// Max is the longest delay. Default 10s.
 	Max time.Duration
 
 	next time.Duration
 }
 
-// Next is the delay before the next try: twice the one before, less up to a quarter, so that proxies which lost the
-// same control plane do not come back in step.
+// Next returns the delay before the next attempt: twice the last one, minus up to a quarter, so that proxies that lost the
+// control plane together do not come back together.
 func (b *Backoff) Next() time.Duration {
 	low, high := b.Min, b.Max
 	if low <= 0 {
@@ -34,10 +34,10 @@ func (b *Backoff) Next() time.Duration {
 	return delay - rand.N(delay/4+1) //nolint:gosec // it spreads load, it is no secret
 }
 
-// Reset starts again with Min, after a success.
+// Reset starts again with Min.
 func (b *Backoff) Reset() { b.next = 0 }
 
-// Wait returns after d, or with ctx's error when that ends first.
+// Wait returns after d, or with the error of ctx if that ends first.
 func Wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -49,28 +49,27 @@ func Wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Reporter logs failures that repeat: the first, each other text, and the same one once a minute. It is not safe for use
-// by several goroutines.
+// Reporter logs repeated failures: each new text, and the same text once a minute. It is not safe for concurrent use.
 type Reporter struct {
 	Logger *slog.Logger
 
-	text string
-	next time.Time
-	held int
+	text       string
+	next       time.Time
+	suppressed int
 }
 
 const repeatAfter = time.Minute
 
-// Failed logs err with the constant message msg, unless it has done so lately.
+// Failed logs err with the constant message msg, unless it has logged the same within the last minute.
 func (r *Reporter) Failed(ctx context.Context, level slog.Level, msg string, err error) {
 	if text := msg + err.Error(); text != r.text || !time.Now().Before(r.next) {
 		//nolint:sloglint // the caller's message is the constant one
-		r.Logger.Log(ctx, level, msg, "err", err, "unreported", r.held)
-		r.text, r.next, r.held = text, time.Now().Add(repeatAfter), 0
+		r.Logger.Log(ctx, level, msg, "err", err, "unreported", r.suppressed)
+		r.text, r.next, r.suppressed = text, time.Now().Add(repeatAfter), 0
 		return
 	}
-	r.held++
+	r.suppressed++
 }
 
 // Succeeded makes the next failure the first.
-func (r *Reporter) Succeeded() { r.text, r.held = "", 0 }
+func (r *Reporter) Succeeded() { r.text, r.suppressed = "", 0 }

@@ -18,15 +18,15 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 )
 
-// stableAfter is how long a session has to last for the next one to come at once.
+// stableAfter is how long a session has to last before the delay of the next one starts again at its minimum.
 const stableAfter = 10 * time.Second
 
-// Opener opens a session and closes it when use returns. *controlplane.Client is one.
+// Opener opens a session and closes it when use returns. *controlplane.Client implements it.
 type Opener interface {
 	Session(ctx context.Context, use func(agentv1.AgentService_SessionClient) error) error
 }
 
-// Identity is what a session reports and changes. *identity.Identity is one.
+// Identity is the identity of the proxy. *identity.Identity implements it.
 type Identity interface {
 	InUse() *agentv1.InUse
 	Trust(*agentv1.Bundle) error
@@ -34,7 +34,7 @@ type Identity interface {
 
 // Options of a Session.
 type Options struct {
-	// Opener to the control plane. Required.
+	// Opener opens sessions with the control plane. Required.
 	Opener Opener
 	// Identity of the proxy. Required.
 	Identity Identity
@@ -48,22 +48,22 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// Session is one session at a time, opened again when it breaks. Its methods may be called by several goroutines.
+// Session is the session with the control plane, opened again whenever it breaks. It is safe for concurrent use.
 type Session struct {
 	o Options
 
-	changed  chan struct{} // the identity did: report it
-	drain    chan struct{} // closed to drain
-	draining func()        // closes drain
-	recorded chan struct{} // closed when the control plane has written it down
-	record   func()        // closes recorded
+	changed     chan struct{} // the identity has changed: report it
+	drain       chan struct{} // closed when the drain begins
+	startDrain  func()        // closes drain
+	recorded    chan struct{} // closed when the control plane has recorded the drain
+	setRecorded func()        // closes recorded
 
 	connected prometheus.Gauge
 	sessions  prometheus.Counter
 	unknown   prometheus.Counter
 }
 
-// New is a session that Run opens.
+// New returns a session that is not open yet.
 func New(o Options) *Session {
 	s := &Session{
 		o:        o,
@@ -80,13 +80,13 @@ func New(o Options) *Session {
 			Name: "sonde_dpagent_session_unknown_messages_total", Help: "Messages of the control plane that this agent is too old for.",
 		}),
 	}
-	s.draining = sync.OnceFunc(func() { close(s.drain) })
-	s.record = sync.OnceFunc(func() { close(s.recorded) })
+	s.startDrain = sync.OnceFunc(func() { close(s.drain) })
+	s.setRecorded = sync.OnceFunc(func() { close(s.recorded) })
 	o.Registerer.MustRegister(s.connected, s.sessions, s.unknown)
 	return s
 }
 
-// Changed reports what the identity has in use now. It returns at once.
+// Changed makes the session report the identity in use. It returns at once.
 func (s *Session) Changed() {
 	select {
 	case s.changed <- struct{}{}:
@@ -94,9 +94,10 @@ func (s *Session) Changed() {
 	}
 }
 
-// Drain says that the proxy will end, now and in each Hello to come, and waits until that is written down or ctx ends.
+// Drain tells the control plane that the proxy drains, now and in each later Hello, and waits until the control plane has
+// recorded it or ctx ends.
 func (s *Session) Drain(ctx context.Context) error {
-	s.draining()
+	s.startDrain()
 	select {
 	case <-s.recorded:
 		return nil
@@ -105,7 +106,7 @@ func (s *Session) Drain(ctx context.Context) error {
 	}
 }
 
-// Run keeps a session until ctx ends.
+// Run keeps a session open until ctx ends.
 func (s *Session) Run(ctx context.Context) error {
 	var backoff retry.Backoff
 	report := retry.Reporter{Logger: s.o.Logger}
@@ -113,7 +114,7 @@ func (s *Session) Run(ctx context.Context) error {
 		welcomed, began := false, time.Now()
 		err := s.o.Opener.Session(ctx, func(stream agentv1.AgentService_SessionClient) error {
 			defer s.connected.Set(0)
-			return s.speak(stream, func() {
+			return s.runStream(stream, func() {
 				welcomed = true
 				s.connected.Set(1)
 				s.sessions.Inc()
@@ -128,7 +129,7 @@ func (s *Session) Run(ctx context.Context) error {
 		}
 		switch status.Code(err) {
 		case codes.Unauthenticated, codes.PermissionDenied:
-			s.o.Renew() // the certificate is not good any more: expired, or of a CA that is gone
+			s.o.Renew() // the certificate has expired, or its CA is no longer trusted
 		}
 		report.Failed(ctx, slog.LevelWarn, "session with the control plane ended, the data plane goes on with what it has", err)
 		if err := retry.Wait(ctx, backoff.Next()); err != nil {
@@ -137,8 +138,8 @@ func (s *Session) Run(ctx context.Context) error {
 	}
 }
 
-// speak speaks on one stream until it breaks, and returns why.
-func (s *Session) speak(stream agentv1.AgentService_SessionClient, welcomed func()) error {
+// runStream runs one stream until it breaks, and returns why.
+func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed func()) error {
 	hello := &agentv1.Hello{Version: s.o.Version, InUse: s.o.Identity.InUse()}
 	drain := s.drain
 	select {
@@ -147,7 +148,7 @@ func (s *Session) speak(stream agentv1.AgentService_SessionClient, welcomed func
 	default:
 	}
 	if err := stream.Send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: hello}}); err != nil {
-		return broken(stream, err)
+		return streamError(stream, err)
 	}
 	received := make(chan error, 1)
 	go func() { received <- s.receive(stream, welcomed) }()
@@ -162,19 +163,19 @@ func (s *Session) speak(stream agentv1.AgentService_SessionClient, welcomed func
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}}
 			drain = nil
 		}
-		_ = stream.Send(message) // where the stream is broken, the receiver says why
+		_ = stream.Send(message) // if the stream is broken, receive returns why
 	}
 }
 
-// broken is why the stream broke: after a failed Send only Recv knows.
-func broken(stream agentv1.AgentService_SessionClient, err error) error {
+// streamError returns why the stream broke: after a failed Send only Recv tells.
+func streamError(stream agentv1.AgentService_SessionClient, err error) error {
 	if errors.Is(err, io.EOF) {
 		_, err = stream.Recv()
 	}
 	return err
 }
 
-// receive does what the control plane says until the stream breaks, and returns why.
+// receive handles messages of the control plane until the stream breaks, and returns why.
 func (s *Session) receive(stream agentv1.AgentService_SessionClient, welcomed func()) error {
 	for {
 		message, err := stream.Recv()
@@ -188,7 +189,7 @@ func (s *Session) receive(stream agentv1.AgentService_SessionClient, welcomed fu
 		case *agentv1.ControlMessage_Bundle:
 			if err := s.o.Identity.Trust(m.Bundle); err != nil {
 				s.o.Logger.Error("bundle not put in place, the old one goes on", "err", err)
-				s.o.Renew() // the answer has certificate and bundle that fit each other
+				s.o.Renew() // the answer has a certificate and a bundle that match
 				continue
 			}
 			s.o.Logger.Info("bundle put in place", "bundle", m.Bundle.GetId())
@@ -197,7 +198,7 @@ func (s *Session) receive(stream agentv1.AgentService_SessionClient, welcomed fu
 			s.o.Logger.Info("renewal asked for")
 			s.o.Renew()
 		case *agentv1.ControlMessage_DrainRecorded:
-			s.record()
+			s.setRecorded()
 		default:
 			s.unknown.Inc()
 		}

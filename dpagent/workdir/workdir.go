@@ -1,4 +1,4 @@
-// Package workdir is the folder in which the agent and its Envoy meet: bootstrap, secrets and Unix sockets.
+// Package workdir manages the folder that the agent shares with its Envoy: bootstrap, secrets and Unix sockets.
 package workdir
 
 import (
@@ -13,20 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names of the files in the folder. Envoy's configuration names the same, relative to the folder.
+// Names of the files in the folder. generator/names.go has the same, for Envoy's configuration.
 const (
 	Bootstrap = "bootstrap.json"
 	Identity  = "sds/identity.json"
 	CA        = "sds/ca.json"
 
 	AdminSocket = "admin.sock" // Envoy's admin interface
-	ReadySocket = "ready.sock" // Envoy's readiness listener: there once LDS is
+	ReadySocket = "ready.sock" // Envoy's readiness listener, which comes with LDS
 	AgentSocket = "agent.sock" // the agent's readiness, for Envoy
 
 	lock = "lock"
 )
 
-// Dir is an open work folder. Close it when Envoy is gone.
+// Dir is an open work folder. Close it when Envoy has ended.
 type Dir struct {
 	// Path of the folder, absolute.
 	Path string
@@ -36,13 +36,12 @@ type Dir struct {
 	remove bool
 }
 
-// Open opens the folder at path and makes it if it is not there; an empty path means a new one under $TMPDIR, which
-// Close removes. A folder that others may enter is an error, since secrets lie in it, and so is one that another agent
-// has open.
+// Open opens the folder at path, and creates it if it does not exist. An empty path means a new folder under $TMPDIR, which
+// Close removes. It is an error if others may enter the folder, since it holds secrets, or if another agent has it open.
 func Open(path string) (*Dir, error) {
 	d := &Dir{Path: path}
 	if path == "" {
-		sweep(os.TempDir())
+		removeStale(os.TempDir())
 		made, err := os.MkdirTemp("", prefix)
 		if err != nil {
 			return nil, fmt.Errorf("make work folder: %w", err)
@@ -56,22 +55,22 @@ func Open(path string) (*Dir, error) {
 }
 
 const (
-	// prefix of the names of folders that Open makes up.
+	// prefix of the names of folders that Open creates under $TMPDIR.
 	prefix = "sonde-dp-"
-	// sweepAfter is longer than an agent needs from making its folder to locking it.
-	sweepAfter = time.Minute
+	// staleAfter is longer than an agent takes from creating its folder to locking it.
+	staleAfter = time.Minute
 )
 
-// sweep removes folders that agents which were killed have left in tmp: a guard starts one again and again.
-func sweep(tmp string) {
+// removeStale removes folders in tmp whose agents were killed: a guard may start an agent again and again.
+func removeStale(tmp string) {
 	locks, _ := filepath.Glob(filepath.Join(tmp, prefix+"*", lock)) // the pattern is right
 	for _, path := range locks {
 		f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 		if err != nil {
-			continue // it is not ours
+			continue // not a folder of an agent of this user
 		}
 		info, err := f.Stat()
-		if err == nil && time.Since(info.ModTime()) > sweepAfter && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		if err == nil && time.Since(info.ModTime()) > staleAfter && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
 			_ = os.RemoveAll(filepath.Dir(path)) // the next agent tries again
 		}
 		_ = f.Close() // nothing was written
@@ -104,7 +103,7 @@ func (d *Dir) open() error {
 	if err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("another agent uses it: %w", err)
 	}
-	// Sockets of an agent that was killed would look like live ones until somebody connects.
+	// A socket that a killed agent has left behind looks like a live one until somebody connects.
 	for _, socket := range []string{AdminSocket, ReadySocket, AgentSocket} {
 		if err := os.Remove(filepath.Join(d.Path, socket)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
@@ -113,7 +112,7 @@ func (d *Dir) open() error {
 	return nil
 }
 
-// Close gives the folder up, and removes it if Open made it up.
+// Close releases the folder, and removes it if Open created it under $TMPDIR.
 func (d *Dir) Close() error {
 	var errs []error
 	for _, f := range []*os.File{d.handle, d.lock} {
@@ -127,16 +126,16 @@ func (d *Dir) Close() error {
 	return errors.Join(errs...)
 }
 
-// File is the path of a file in the folder.
+// File returns the path of a file in the folder.
 func (d *Dir) File(name string) string { return filepath.Join(d.Path, name) }
 
-// Socket is the address of a Unix socket in the folder. It goes by the open folder, since the path of one may have 107
-// bytes at most and the folder's own may be longer. It is valid in this process alone.
+// Socket returns the address of a Unix socket in the folder. It leads through /proc/self/fd, since the path of a socket may
+// have at most 107 bytes and that of the folder may be longer. It is valid in this process only.
 func (d *Dir) Socket(name string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unix", Name: filepath.Join("/proc/self/fd", strconv.Itoa(int(d.handle.Fd())), name)}
 }
 
-// Write puts a file in place by rename, mode 0600: readers see the old content or the new.
+// Write replaces a file by rename, with mode 0600: readers see either the old or the new content.
 func (d *Dir) Write(name string, data []byte) error {
 	path := d.File(name)
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
