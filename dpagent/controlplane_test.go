@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -137,12 +138,7 @@ func newControlPlane(t testing.TB, bootstrap []byte) *controlPlane {
 	if err := os.WriteFile(cp.caFile, block, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cp.address = l.Addr().String()
-	_ = l.Close()
+	cp.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
 	t.Cleanup(cp.stop)
 	return cp
 }

@@ -61,18 +61,21 @@ func TestProbesBadInput(t *testing.T) {
 	}
 }
 
+// apart is an address whose ports the kernel gives to no connection: one that was free stays free.
+const apart = "127.0.0.7"
+
 // Without probes it answers 404 to all.
 func TestProbesEmptyTable(t *testing.T) {
 	for _, table := range []string{"", "[]"} {
 		t.Run(table, func(t *testing.T) {
-			free, err := net.Listen("tcp", "127.0.0.1:0")
+			free, err := net.Listen("tcp", apart+":0")
 			if err != nil {
 				t.Fatal(err)
 			}
 			address := free.Addr().String()
 			_ = free.Close()
 			t.Setenv(mesh.EnvProbeTable, table)
-			t.Setenv(mesh.EnvInstanceIP, "127.0.0.1")
+			t.Setenv(mesh.EnvInstanceIP, apart)
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			cmd := newCommand()

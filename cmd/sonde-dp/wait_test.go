@@ -50,7 +50,7 @@ func TestWaitReturnsWhenTheAgentIsReady(t *testing.T) {
 }
 
 func TestWaitForAnAgentThatStartsLater(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", apart+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
