@@ -53,8 +53,8 @@ func (s *Server) setDraining(sess *session, draining bool) error {
 		log.InfoContext(sess.stream.Context(), "proxy drains", "draining", draining)
 		return nil
 	})
-	if err == nil && draining && sess.publishing == nil {
-		sess.publishing = time.NewTicker(publishedPoll)
+	if err == nil && draining && sess.drainPoll == nil {
+		sess.drainPoll = time.NewTicker(drainPollInterval)
 	}
 	return err
 }
@@ -90,21 +90,21 @@ func (s *Server) confirmDrain(sess *session) error {
 	if _, p := v.Proxy(sess.peer.ID()); p != nil && !p.Observed.Draining {
 		return nil
 	}
-	sess.stopPublishing()
+	sess.stopDrainPoll()
 	return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_DrainRecorded{DrainRecorded: &agentv1.DrainRecorded{}}})
 }
 
-func (sess *session) publishedTick() <-chan time.Time {
-	if sess.publishing == nil {
+func (sess *session) drainTick() <-chan time.Time {
+	if sess.drainPoll == nil {
 		return nil
 	}
-	return sess.publishing.C
+	return sess.drainPoll.C
 }
 
-func (sess *session) stopPublishing() {
-	if sess.publishing != nil {
-		sess.publishing.Stop()
-		sess.publishing = nil
+func (sess *session) stopDrainPoll() {
+	if sess.drainPoll != nil {
+		sess.drainPoll.Stop()
+		sess.drainPoll = nil
 	}
 }
 

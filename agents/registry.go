@@ -14,8 +14,8 @@ import (
 
 var errStopping = status.Error(codes.Unavailable, "the control plane is stopping: try again")
 
-// begin counts a session's handler, unless the server has stopped.
-func (s *Server) begin() bool {
+// beginSession counts a session's handler, unless the server has stopped.
+func (s *Server) beginSession() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
@@ -25,8 +25,8 @@ func (s *Server) begin() bool {
 	return true
 }
 
-// open makes the session its proxy's own; one that was open before ends.
-func (s *Server) open(sess *session) error {
+// openSession makes the session its proxy's own; one that was open before ends.
+func (s *Server) openSession(sess *session) error {
 	id := sess.peer.ID()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,8 +45,8 @@ func (s *Server) open(sess *session) error {
 	return nil
 }
 
-// closed forgets the session, if no newer one has taken over. The proxy keeps its endpoint: silence is not death.
-func (s *Server) closed(sess *session) {
+// closeSession forgets the session, if no newer one has taken over. The proxy keeps its endpoint: silence is not death.
+func (s *Server) closeSession(sess *session) {
 	id := sess.peer.ID()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +90,8 @@ func (s *Server) connected(id mesh.ID) bool {
 	return s.sessions[id] != nil
 }
 
-// wakeMesh makes the sessions of a mesh look at what is due.
-func (s *Server) wakeMesh(meshName string) {
+// wakeSessions makes the sessions of a mesh look at what is due.
+func (s *Server) wakeSessions(meshName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sess := range s.sessions {

@@ -73,7 +73,7 @@ func (s *Server) advance(meshName string) {
 		s.o.Logger.Error("rotation does not go on", "mesh", meshName, "err", err)
 	}
 	if advanced {
-		s.wakeMesh(meshName)
+		s.wakeSessions(meshName)
 	}
 }
 
@@ -95,7 +95,7 @@ func (s *Server) Rotate(ctx context.Context, meshName string, force bool) (*admi
 			return nil, err
 		}
 	}
-	s.wakeMesh(meshName)
+	s.wakeSessions(meshName)
 	s.advance(meshName)
 	return s.Rotation(ctx, meshName)
 }

@@ -23,8 +23,8 @@ const (
 	// messageRate is far more than an agent has to say; beyond it the session is read more slowly.
 	messageRate  = 5
 	messageBurst = 20
-	// publishedPoll is how often a drain that is written down is looked for in the view.
-	publishedPoll = 10 * time.Millisecond
+	// drainPollInterval is how often a drain that is written down is looked for in the view.
+	drainPollInterval = 10 * time.Millisecond
 )
 
 var errReplaced = status.Error(codes.Aborted, "a newer session of this proxy has taken over")
@@ -43,8 +43,8 @@ type session struct {
 	stream agentv1.AgentService_SessionServer
 	// pushed is what was sent last, and the report that it answers: the same is not sent twice.
 	pushedBundle, pushedRenewal push
-	// publishing is a ticker while a drain is not yet in the view.
-	publishing *time.Ticker
+	// drainPoll is a ticker while a drain is not yet in the view.
+	drainPoll *time.Ticker
 
 	// Under Server.mu:
 	version  *agentv1.Version
@@ -60,7 +60,7 @@ func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
 	if err != nil {
 		return status.Error(codes.Unauthenticated, err.Error())
 	}
-	if !s.begin() {
+	if !s.beginSession() {
 		return errStopping
 	}
 	defer s.running.Done()
@@ -78,10 +78,10 @@ func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
 		version:  &agentv1.Version{Sonde: shorten(hello.GetVersion().GetSonde()), Envoy: shorten(hello.GetVersion().GetEnvoy())},
 		features: hello.GetFeatures(),
 	}
-	if err := s.open(sess); err != nil {
+	if err := s.openSession(sess); err != nil {
 		return err
 	}
-	defer s.closed(sess)
+	defer s.closeSession(sess)
 	log := s.o.Logger.With("mesh", caller.Mesh, "proxy", caller.Dataplane)
 	log.InfoContext(stream.Context(), "agent connected", "version", sess.version.GetSonde(), "envoyVersion", sess.version.GetEnvoy(),
 		"draining", hello.GetDraining())
@@ -169,7 +169,7 @@ func ended(err error) error {
 
 // serve runs the session after its Hello.
 func (s *Server) serve(sess *session, hello *agentv1.Hello, messages <-chan received) error {
-	defer sess.stopPublishing()
+	defer sess.stopDrainPoll()
 	if err := s.setDraining(sess, hello.GetDraining()); err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (s *Server) serve(sess *session, hello *agentv1.Hello, messages <-chan rece
 			if err := s.push(sess); err != nil {
 				return err
 			}
-		case <-sess.publishedTick():
+		case <-sess.drainTick():
 			if err := s.confirmDrain(sess); err != nil {
 				return err
 			}

@@ -91,7 +91,7 @@ func (w *world) start() {
 		w.t.Fatal(err)
 	}
 	w.address = listener.Addr().String()
-	g := grpc.NewServer(w.authority.ServerOptions(identity.ConnLimits{})...)
+	g := grpc.NewServer(w.authority.ServerOptions()...)
 	w.server.Register(g)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -6,7 +6,6 @@ package health
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -14,8 +13,8 @@ import (
 	"time"
 )
 
-// Timeout that one check has. A check that takes longer has failed.
-const Timeout = 2 * time.Second
+// checkTimeout that one check has. A check that takes longer has failed.
+const checkTimeout = 2 * time.Second
 
 // Check returns nil while all is well, else why not. It stops when ctx ends.
 type Check func(ctx context.Context) error
@@ -40,37 +39,26 @@ func (c *Checks) Add(name string, check Check) {
 	c.checks[name] = check
 }
 
-// Result of one check.
-type Result struct {
-	Name string
-	Err  error
+// result of one check.
+type result struct {
+	name string
+	err  error
 }
 
-// Run runs all checks at once and returns their results in the order in which they were added.
-func (c *Checks) Run(ctx context.Context) []Result {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
+// run runs all checks at once and returns their results in the order in which they were added.
+func (c *Checks) run(ctx context.Context) []result {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	c.mu.RLock()
-	results := make([]Result, len(c.names))
+	results := make([]result, len(c.names))
 	var running sync.WaitGroup
 	for i, name := range c.names {
 		check := c.checks[name]
-		running.Go(func() { results[i] = Result{name, check(ctx)} })
+		running.Go(func() { results[i] = result{name, check(ctx)} })
 	}
 	c.mu.RUnlock()
 	running.Wait()
 	return results
-}
-
-// Err is what all checks have to say, nil if they pass.
-func (c *Checks) Err(ctx context.Context) error {
-	var errs []error
-	for _, r := range c.Run(ctx) {
-		if r.Err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", r.Name, r.Err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 var _ http.Handler = (*Checks)(nil)
@@ -84,12 +72,12 @@ func (c *Checks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var lines strings.Builder
 	status := http.StatusOK
-	for _, result := range c.Run(r.Context()) {
-		if result.Err != nil {
+	for _, result := range c.run(r.Context()) {
+		if result.err != nil {
 			status = http.StatusServiceUnavailable
-			fmt.Fprintf(&lines, "[-]%s failed: %s\n", result.Name, result.Err)
+			fmt.Fprintf(&lines, "[-]%s failed: %s\n", result.name, result.err)
 		} else {
-			fmt.Fprintf(&lines, "[+]%s ok\n", result.Name)
+			fmt.Fprintf(&lines, "[+]%s ok\n", result.name)
 		}
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")

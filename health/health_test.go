@@ -47,8 +47,10 @@ func TestCheckThatHangsHasFailed(t *testing.T) {
 		var checks health.Checks
 		checks.Add("store", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 		checks.Add("other", func(context.Context) error { return nil })
-		if err := checks.Err(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Err() = %v, want a deadline", err)
+		w := httptest.NewRecorder()
+		checks.ServeHTTP(w, httptest.NewRequest("GET", "/readyz", http.NoBody))
+		if want := "[-]store failed: context deadline exceeded\n[+]other ok\n"; w.Body.String() != want {
+			t.Errorf("body = %q, want %q", w.Body, want)
 		}
 	})
 }
@@ -57,10 +59,9 @@ func TestAddReplacesTheCheckOfTheSameName(t *testing.T) {
 	var checks health.Checks
 	checks.Add("view", func(context.Context) error { return errors.New("no view yet") })
 	checks.Add("view", func(context.Context) error { return nil })
-	if err := checks.Err(t.Context()); err != nil {
-		t.Errorf("Err() = %v, want nil", err)
-	}
-	if got := len(checks.Run(t.Context())); got != 1 {
-		t.Errorf("%d checks ran, want 1", got)
+	w := httptest.NewRecorder()
+	checks.ServeHTTP(w, httptest.NewRequest("GET", "/readyz?verbose", http.NoBody))
+	if want := "[+]view ok\n"; w.Body.String() != want {
+		t.Errorf("body = %q, want %q", w.Body, want)
 	}
 }

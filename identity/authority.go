@@ -78,15 +78,6 @@ func (a *Authority) Ensure(meshName string, life time.Duration) error {
 	return err
 }
 
-// Bundle is what a mesh trusts now. The error is ErrNoAuthority before Ensure.
-func (a *Authority) Bundle(meshName string) (Bundle, error) {
-	m, err := a.open(meshName, nil)
-	if err != nil {
-		return Bundle{}, err
-	}
-	return m.trust.Load().bundle, nil
-}
-
 // open returns the authority of a mesh, from memory or the storage. Where there is none it is made by create, or
 // ErrNoAuthority if that is nil: a name in a stranger's certificate makes no CA.
 func (a *Authority) open(meshName string, create func() (*ca, error)) (*meshAuthority, error) {

@@ -16,26 +16,26 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// ConnLimits bound the connections that have not shown a good certificate. The zero value has the defaults.
-type ConnLimits struct {
-	// Handshakes that may be under way at once. Default 1024.
-	Handshakes int
-	// HandshakeTimeout is for TLS and the first bytes of HTTP/2. Default 5s.
-	HandshakeTimeout time.Duration
-	// Waiting connections may wait for one of these handshakes, as all do at once after a restart. Default 8192.
-	Waiting int
-	// WaitTimeout is how long each of them may wait. Default 20s.
-	WaitTimeout time.Duration
-	// Unauthenticated connections that may be open at once: agents that join. Default 256.
-	Unauthenticated int
-	// UnauthenticatedLife is how long each of them may last. Default 30s.
-	UnauthenticatedLife time.Duration
-	// UnauthenticatedBytes is how much is read from each of them, handshake included. Default 256 KiB: a request to join
-	// is a token and a CSR, and the messages of an authenticated proxy may be much larger.
-	UnauthenticatedBytes int64
+// connLimits are the limits of connections that are not authenticated, or not yet. The zero value has the defaults.
+type connLimits struct {
+	// handshakes that may be in progress at once. Default 1024.
+	handshakes int
+	// handshakeTimeout of TLS and the first bytes of HTTP/2. Default 5s.
+	handshakeTimeout time.Duration
+	// waiting connections may wait for one of these handshakes: all clients reconnect at once after a restart. Default 8192.
+	waiting int
+	// waitTimeout is how long each of them may wait. Default 20s.
+	waitTimeout time.Duration
+	// unauthenticated connections that may be open at once, of agents that join. Default 256.
+	unauthenticated int
+	// unauthenticatedLife is how long each of them may last. Default 30s.
+	unauthenticatedLife time.Duration
+	// unauthenticatedBytes is how much is read from each of them, including the handshake. Default 256 KiB: a request to
+	// join is a token and a CSR, while messages of an authenticated proxy may be much larger.
+	unauthenticatedBytes int64
 }
 
-// Why a connection was closed, as the metric has it.
+// Reasons for closing a connection, as values of the metric's label.
 const (
 	closedLimit           = "limit"
 	closedHandshake       = "handshake"
@@ -43,48 +43,50 @@ const (
 	closedExpiring        = "expiring"
 )
 
-// ServerOptions give a gRPC server for agents and ADS its credentials. A connection ends before the certificate of its
-// client does, since a client uses its new one for its next connection only; PeerFromContext says who calls.
-func (a *Authority) ServerOptions(l ConnLimits) []grpc.ServerOption {
-	l.Handshakes = cmp.Or(l.Handshakes, 1024)
-	l.HandshakeTimeout = cmp.Or(l.HandshakeTimeout, 5*time.Second)
-	l.Waiting = cmp.Or(l.Waiting, 8192)
-	l.WaitTimeout = cmp.Or(l.WaitTimeout, 20*time.Second)
-	l.Unauthenticated = cmp.Or(l.Unauthenticated, 256)
-	l.UnauthenticatedLife = cmp.Or(l.UnauthenticatedLife, 30*time.Second)
-	l.UnauthenticatedBytes = cmp.Or(l.UnauthenticatedBytes, 256<<10)
+// ServerOptions returns the credentials for a gRPC server of agents and ADS. A connection ends before the certificate of
+// its client does, since a client uses a new certificate only for its next connection. PeerFromContext returns the caller.
+func (a *Authority) ServerOptions() []grpc.ServerOption { return a.serverOptions(connLimits{}) }
+
+func (a *Authority) serverOptions(l connLimits) []grpc.ServerOption {
+	l.handshakes = cmp.Or(l.handshakes, 1024)
+	l.handshakeTimeout = cmp.Or(l.handshakeTimeout, 5*time.Second)
+	l.waiting = cmp.Or(l.waiting, 8192)
+	l.waitTimeout = cmp.Or(l.waitTimeout, 20*time.Second)
+	l.unauthenticated = cmp.Or(l.unauthenticated, 256)
+	l.unauthenticatedLife = cmp.Or(l.unauthenticatedLife, 30*time.Second)
+	l.unauthenticatedBytes = cmp.Or(l.unauthenticatedBytes, 256<<10)
 	c := &serverCredentials{
 		TransportCredentials: credentials.NewTLS(a.TLSConfig()),
 		authority:            a,
 		limits:               l,
-		handshakes:           make(chan struct{}, l.Handshakes),
-		waiting:              make(chan struct{}, l.Waiting),
-		unauthenticated:      make(chan struct{}, l.Unauthenticated),
+		handshakes:           make(chan struct{}, l.handshakes),
+		waiting:              make(chan struct{}, l.waiting),
+		unauthenticated:      make(chan struct{}, l.unauthenticated),
 	}
-	return []grpc.ServerOption{grpc.Creds(c), grpc.ConnectionTimeout(l.WaitTimeout + l.HandshakeTimeout)}
+	return []grpc.ServerOption{grpc.Creds(c), grpc.ConnectionTimeout(l.waitTimeout + l.handshakeTimeout)}
 }
 
 // serverCredentials are those of TLS, and a guard on each connection.
 type serverCredentials struct {
 	credentials.TransportCredentials
 	authority *Authority
-	limits    ConnLimits
+	limits    connLimits
 	// A place in each is a connection.
 	handshakes, waiting, unauthenticated chan struct{}
 }
 
 var errTooMany = errors.New("too many connections without a client certificate")
 
-// enter waits for a place among the handshakes, in the order of arrival.
-func (c *serverCredentials) enter() bool {
-	if take(c.handshakes) {
+// awaitHandshake waits for a place among the handshakes, in the order of arrival.
+func (c *serverCredentials) awaitHandshake() bool {
+	if tryAcquire(c.handshakes) {
 		return true
 	}
-	if !take(c.waiting) {
+	if !tryAcquire(c.waiting) {
 		return false
 	}
 	defer func() { <-c.waiting }()
-	timer := time.NewTimer(c.limits.WaitTimeout)
+	timer := time.NewTimer(c.limits.waitTimeout)
 	defer timer.Stop()
 	select {
 	case c.handshakes <- struct{}{}:
@@ -97,18 +99,18 @@ func (c *serverCredentials) enter() bool {
 // ServerHandshake implements credentials.TransportCredentials.
 func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	closed := c.authority.metrics.closed
-	if !c.enter() {
+	if !c.awaitHandshake() {
 		closed.WithLabelValues(closedLimit).Inc()
 		return nil, nil, errTooMany
 	}
 	defer func() { <-c.handshakes }()
-	if err := raw.SetDeadline(time.Now().Add(c.limits.HandshakeTimeout)); err != nil { // gRPC ends it
+	if err := raw.SetDeadline(time.Now().Add(c.limits.handshakeTimeout)); err != nil { // gRPC ends it
 		return nil, nil, err
 	}
 	c.authority.metrics.unauthenticated.Inc()
 	defer c.authority.metrics.unauthenticated.Dec()
 	g := &guardedConn{Conn: raw}
-	g.budget.Store(c.limits.UnauthenticatedBytes)
+	g.budget.Store(c.limits.unauthenticatedBytes)
 	conn, info, err := c.TransportCredentials.ServerHandshake(g)
 	if err != nil {
 		closed.WithLabelValues(closedHandshake).Inc()
@@ -119,7 +121,7 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	if len(chain) == 0 {
 		return c.admitUnauthenticated(conn, g, auth)
 	}
-	p, err := c.authority.read(chain[0])
+	p, err := c.authority.peerOf(chain[0])
 	if err != nil {
 		return nil, nil, err
 	}
@@ -131,7 +133,7 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 
 func (c *serverCredentials) admitUnauthenticated(conn net.Conn, g *guardedConn, auth authInfo) (net.Conn, credentials.AuthInfo, error) {
 	m := c.authority.metrics
-	if !take(c.unauthenticated) {
+	if !tryAcquire(c.unauthenticated) {
 		m.closed.WithLabelValues(closedLimit).Inc()
 		return nil, nil, errTooMany
 	}
@@ -140,7 +142,7 @@ func (c *serverCredentials) admitUnauthenticated(conn net.Conn, g *guardedConn, 
 		<-c.unauthenticated
 		m.unauthenticated.Dec()
 	})
-	g.closeAfter(c.limits.UnauthenticatedLife, m.closed.WithLabelValues(closedUnauthenticated).Inc)
+	g.closeAfter(c.limits.unauthenticatedLife, m.closed.WithLabelValues(closedUnauthenticated).Inc)
 	return conn, auth, nil
 }
 
@@ -151,7 +153,7 @@ func (c *serverCredentials) Clone() credentials.TransportCredentials {
 	return &clone
 }
 
-func take(places chan struct{}) bool {
+func tryAcquire(places chan struct{}) bool {
 	select {
 	case places <- struct{}{}:
 		return true
@@ -230,19 +232,19 @@ type authInfo struct {
 	peer *Peer // nil without a client certificate
 }
 
-// ErrUnauthenticated is a caller who has shown no certificate.
-var ErrUnauthenticated = errors.New("the caller has no client certificate")
+// errUnauthenticated is a caller who has shown no certificate.
+var errUnauthenticated = errors.New("the caller has no client certificate")
 
 // PeerFromContext says which proxy calls. The server has the options of ServerOptions. The error is ErrUnauthenticated for
 // a caller without a client certificate.
 func PeerFromContext(ctx context.Context) (Peer, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return Peer{}, ErrUnauthenticated
+		return Peer{}, errUnauthenticated
 	}
 	info, ok := p.AuthInfo.(authInfo)
 	if !ok || info.peer == nil {
-		return Peer{}, ErrUnauthenticated
+		return Peer{}, errUnauthenticated
 	}
 	return *info.peer, nil
 }

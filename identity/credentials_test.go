@@ -32,7 +32,7 @@ type served struct {
 	callers   chan Peer // of each stream
 }
 
-func serve(t *testing.T, l ConnLimits) *served {
+func serve(t *testing.T, l connLimits) *served {
 	t.Helper()
 	s := &served{t: t, registry: prometheus.NewRegistry(), callers: make(chan Peer, 100)}
 	var err error
@@ -52,7 +52,7 @@ func serve(t *testing.T, l ConnLimits) *served {
 		s.callers <- p
 		return handler(srv, stream)
 	}
-	g := grpc.NewServer(append(s.authority.ServerOptions(l), grpc.StreamInterceptor(who))...)
+	g := grpc.NewServer(append(s.authority.serverOptions(l), grpc.StreamInterceptor(who))...)
 	healthv1.RegisterHealthServer(g, health.NewServer())
 	var running sync.WaitGroup
 	running.Go(func() { _ = g.Serve(listener) })
@@ -146,7 +146,7 @@ func (s *served) certificate(life time.Duration) (tls.Certificate, Certificate) 
 }
 
 func TestConnectionEndsBeforeItsCertificate(t *testing.T) {
-	s := serve(t, ConnLimits{})
+	s := serve(t, connLimits{})
 	lasting, _ := s.certificate(time.Hour)
 	other := s.watch(s.tls(lasting))
 	s.caller()
@@ -172,11 +172,11 @@ func TestConnectionEndsBeforeItsCertificate(t *testing.T) {
 }
 
 func TestUnauthenticatedConnectionsAreFewAndShort(t *testing.T) {
-	s := serve(t, ConnLimits{Unauthenticated: 2, UnauthenticatedLife: 2 * time.Second})
+	s := serve(t, connLimits{unauthenticated: 2, unauthenticatedLife: 2 * time.Second})
 	pair, _ := s.certificate(time.Hour)
 	first, second := s.watch(s.tls()), s.watch(s.tls())
 	for range 2 {
-		if got := s.caller(); got.Dataplane != ErrUnauthenticated.Error() {
+		if got := s.caller(); got.Dataplane != errUnauthenticated.Error() {
 			t.Fatalf("caller = %+v, want none", got)
 		}
 	}
@@ -206,7 +206,7 @@ func TestUnauthenticatedConnectionsAreFewAndShort(t *testing.T) {
 
 func TestUnauthenticatedConnectionsAreShortInBytes(t *testing.T) {
 	const limit = 64 << 10
-	s := serve(t, ConnLimits{UnauthenticatedBytes: limit})
+	s := serve(t, connLimits{unauthenticatedBytes: limit})
 	pair, _ := s.certificate(time.Hour)
 	check := func(config *tls.Config, size int) error {
 		conn, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
@@ -255,7 +255,7 @@ func (s *served) dialRaw() error {
 }
 
 func TestHandshakesAreLimited(t *testing.T) {
-	s := serve(t, ConnLimits{Handshakes: 1, HandshakeTimeout: 500 * time.Millisecond, Waiting: 1})
+	s := serve(t, connLimits{handshakes: 1, handshakeTimeout: 500 * time.Millisecond, waiting: 1})
 	var silent net.Conn
 	for range 2 {
 		var err error
@@ -284,7 +284,7 @@ func TestHandshakesAreLimited(t *testing.T) {
 
 // TestHandshakesWait has more proxies connect than may shake hands at once: each is served in its turn.
 func TestHandshakesWait(t *testing.T) {
-	s := serve(t, ConnLimits{Handshakes: 1})
+	s := serve(t, connLimits{handshakes: 1})
 	const proxies = 20
 	for range proxies {
 		s.watch(s.tls())
@@ -299,7 +299,7 @@ func TestHandshakesWait(t *testing.T) {
 
 // TestWaitingForAHandshakeEnds has a silent client keep the only place.
 func TestWaitingForAHandshakeEnds(t *testing.T) {
-	s := serve(t, ConnLimits{Handshakes: 1, HandshakeTimeout: time.Minute, WaitTimeout: 50 * time.Millisecond})
+	s := serve(t, connLimits{handshakes: 1, handshakeTimeout: time.Minute, waitTimeout: 50 * time.Millisecond})
 	for range 2 {
 		silent, err := net.Dial("tcp", s.address)
 		if err != nil {
@@ -311,7 +311,7 @@ func TestWaitingForAHandshakeEnds(t *testing.T) {
 }
 
 func TestClientCertificatesAreVerifiedInTheHandshake(t *testing.T) {
-	s := serve(t, ConnLimits{})
+	s := serve(t, connLimits{})
 	other, otherKey := issue(t, s.authority, "other", "web-1", time.Hour)
 	issue(t, s.authority, "default", "web-1", time.Hour)
 	s.watch(s.tls(tls.Certificate{Certificate: other.Chain, PrivateKey: otherKey}))

@@ -35,9 +35,6 @@ type Options struct {
 	// TrustDomain ends the trust domain of each mesh. Default mesh.DefaultTrustDomain. It is part of every certificate:
 	// an authority made for another one is refused.
 	TrustDomain string
-	// ServingNames are host names and IP addresses of the control plane beside mesh.ServingName, localhost, 127.0.0.1
-	// and ::1, as users write them in --cp-address.
-	ServingNames []string
 	// Logger, default none.
 	Logger *slog.Logger
 	// Registerer of the metrics, default none.
@@ -91,7 +88,7 @@ func New(o Options) (*Authority, error) {
 		refusals: rate.NewLimiter(1, 10),
 	}
 	var err error
-	if a.serving, err = openServing(o.Storage, o.ServingNames, o.Now); err != nil {
+	if a.serving, err = openServing(o.Storage, o.Now); err != nil {
 		return nil, err
 	}
 	if a.adminToken, err = openAdminToken(o.Storage); err != nil {
@@ -155,8 +152,8 @@ func shorten(s string) string {
 // missing says whether an error of the storage means that there is nothing of that name.
 func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// opened lists the authorities that are in memory.
-func (a *Authority) opened() []*meshAuthority {
+// inMemory lists the authorities that are in memory.
+func (a *Authority) inMemory() []*meshAuthority {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Collect(maps.Values(a.meshes))

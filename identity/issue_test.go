@@ -205,11 +205,7 @@ func TestAuthoritySurvivesRestart(t *testing.T) {
 	if a.AdminToken() != b.AdminToken() || string(a.ServingCA()) != string(b.ServingCA()) {
 		t.Error("admin token or serving CA is another one after the restart")
 	}
-	bundle, err := b.Bundle("default")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(c.Bundle, bundle); diff != "" {
+	if diff := cmp.Diff(c.Bundle, bundle(t, b)); diff != "" {
 		t.Error("bundle: " + diff)
 	}
 }
@@ -275,8 +271,8 @@ func TestVerifyRefuses(t *testing.T) {
 			contains(t, err, tc.want)
 		})
 	}
-	if _, err := a.Bundle("unknown"); !errors.Is(err, ErrNoAuthority) {
-		t.Errorf("Bundle of a mesh that only a stranger's certificate names: %v, want ErrNoAuthority", err)
+	if _, err := a.Rotation("unknown"); !errors.Is(err, ErrNoAuthority) {
+		t.Errorf("Rotation of a mesh that only a stranger's certificate names: %v, want ErrNoAuthority", err)
 	}
 }
 
@@ -286,11 +282,7 @@ func TestMeshCA(t *testing.T) {
 	if err := a.Ensure("default", 0); err != nil {
 		t.Fatal(err)
 	}
-	b, err := a.Bundle("default")
-	if err != nil {
-		t.Fatal(err)
-	}
-	root := parse(t, b.Roots[0])
+	root := parse(t, bundle(t, a).Roots[0])
 	if !root.IsCA || !root.MaxPathLenZero || root.URIs[0].String() != "spiffe://default.sonde.internal" {
 		t.Errorf("root = CA %t, path length zero %t, %v", root.IsCA, root.MaxPathLenZero, root.URIs)
 	}

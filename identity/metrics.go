@@ -58,7 +58,7 @@ func (c *caExpiry) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(caExpiryDesc, prometheus.GaugeValue, signing.cert.NotAfter.Sub(a.now()).Seconds(), meshName)
 	}
 	expiry(a.serving.ca, "")
-	for _, m := range a.opened() {
+	for _, m := range a.inMemory() {
 		expiry(m.trust.Load().signing, m.mesh)
 	}
 }

@@ -63,11 +63,11 @@ func (a *Authority) Verify(chain []*x509.Certificate) (Peer, error) {
 	if _, _, err := x509svid.Verify(chain, trustSource{a}, x509svid.WithTime(a.now())); err != nil {
 		return Peer{}, fmt.Errorf("verify client certificate: %w", err)
 	}
-	return a.read(chain[0])
+	return a.peerOf(chain[0])
 }
 
-// read says who a certificate is of that was verified.
-func (a *Authority) read(leaf *x509.Certificate) (Peer, error) {
+// peerOf says who a certificate is of that was verified.
+func (a *Authority) peerOf(leaf *x509.Certificate) (Peer, error) {
 	id, err := x509svid.IDFromCert(leaf)
 	if err != nil {
 		return Peer{}, fmt.Errorf("verify client certificate: %w", err)

@@ -24,8 +24,8 @@ const (
 	StepTrustNew Step = "trust new"
 )
 
-// ErrNoRotation is a mesh in which none is under way.
-var ErrNoRotation = errors.New("no rotation is under way")
+// errNoRotation is a mesh in which none is under way.
+var errNoRotation = errors.New("no rotation is under way")
 
 // rotation is what the storage knows of one that is under way.
 type rotation struct {
@@ -36,10 +36,7 @@ type rotation struct {
 
 // Rotation says how far the rotation of a mesh's CA is.
 type Rotation struct {
-	Step    Step
-	Started time.Time
-	// Forced rotations do not wait for silent proxies.
-	Forced bool
+	Step Step
 	// Waiting are the proxies that have a good certificate and have not done the step. Sorted.
 	Waiting []Waiting
 }
@@ -67,7 +64,7 @@ func (a *Authority) StartRotation(meshName string, life time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("start rotation of mesh %q: %w", meshName, err)
 	}
-	return a.step(m, []*ca{m.signing, next}, m.signing, &rotation{Step: StepTrustBoth, Started: a.now()})
+	return a.commit(m, []*ca{m.signing, next}, m.signing, &rotation{Step: StepTrustBoth, Started: a.now()})
 }
 
 // ForceRotation makes the rotation that is under way wait for no silent proxy, in this step and those that follow.
@@ -79,14 +76,14 @@ func (a *Authority) ForceRotation(meshName string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.rotation == nil {
-		return fmt.Errorf("mesh %q: %w", meshName, ErrNoRotation)
+		return fmt.Errorf("mesh %q: %w", meshName, errNoRotation)
 	}
 	if m.rotation.Forced {
 		return nil
 	}
 	forced := *m.rotation
 	forced.Forced = true
-	return a.step(m, m.cas, m.signing, &forced)
+	return a.commit(m, m.cas, m.signing, &forced)
 }
 
 // AdvanceRotation goes on to the next step, or several, where nobody is waited for any more, and says whether it did.
@@ -124,17 +121,17 @@ func (a *Authority) nextStep(m *meshAuthority) error {
 			trusted[i] = &ca{id: c.id, cert: c.cert}
 		}
 		trusted[len(trusted)-1] = newest
-		return a.step(m, trusted, newest, &next)
+		return a.commit(m, trusted, newest, &next)
 	case StepRenewLeaves:
 		next.Step = StepTrustNew
-		return a.step(m, []*ca{newest}, newest, &next)
+		return a.commit(m, []*ca{newest}, newest, &next)
 	default:
-		return a.step(m, m.cas, m.signing, nil)
+		return a.commit(m, m.cas, m.signing, nil)
 	}
 }
 
-// step writes the new state down, and then puts it to use. mu is held.
-func (a *Authority) step(m *meshAuthority, cas []*ca, signing *ca, r *rotation) error {
+// commit writes the new state down, and then puts it to use. mu is held.
+func (a *Authority) commit(m *meshAuthority, cas []*ca, signing *ca, r *rotation) error {
 	if err := a.writeAuthority(m.mesh, cas, signing, r); err != nil {
 		return fmt.Errorf("rotate CA of mesh %q: %w", m.mesh, err)
 	}
@@ -161,14 +158,14 @@ func (a *Authority) Rotation(meshName string) (Rotation, error) {
 	if m.rotation == nil {
 		return Rotation{}, nil
 	}
-	return Rotation{Step: m.rotation.Step, Started: m.rotation.Started, Forced: m.rotation.Forced, Waiting: m.waiting(a.now())}, nil
+	return Rotation{Step: m.rotation.Step, Waiting: m.waiting(a.now())}, nil
 }
 
 // waiting lists whom the rotation that is under way waits for. mu is held.
 func (m *meshAuthority) waiting(now time.Time) []Waiting {
 	var all []Waiting
 	for name, r := range m.proxies {
-		if expires := r.expires(); now.Before(expires) && !m.done(r) {
+		if expires := r.expires(); now.Before(expires) && !m.hasDoneStep(r) {
 			all = append(all, Waiting{Dataplane: name, Expires: expires})
 		}
 	}
@@ -176,8 +173,8 @@ func (m *meshAuthority) waiting(now time.Time) []Waiting {
 	return all
 }
 
-// done says whether a proxy has what it should have at this step: while leaves are renewed, both.
-func (m *meshAuthority) done(r *record) bool {
+// hasDoneStep says whether a proxy has what it should have at this step: while leaves are renewed, both.
+func (m *meshAuthority) hasDoneStep(r *record) bool {
 	if r.Bundle != m.trust.Load().bundle.ID {
 		return false
 	}

@@ -80,11 +80,11 @@ func TestStepIsWrittenBeforeItActs(t *testing.T) {
 
 func bundle(t *testing.T, a *Authority) Bundle {
 	t.Helper()
-	b, err := a.Bundle("default")
+	m, err := a.open("default", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b
+	return m.trust.Load().bundle
 }
 
 // reportAll says that the proxy has the newest bundle, and the leaf of that serial.
@@ -100,7 +100,7 @@ func TestForceNeedsARotation(t *testing.T) {
 	if err := a.Ensure("default", 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.ForceRotation("default"); !errors.Is(err, ErrNoRotation) {
+	if err := a.ForceRotation("default"); !errors.Is(err, errNoRotation) {
 		t.Errorf("error = %v, want ErrNoRotation", err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,7 +16,7 @@ import (
 
 // Names of the serving CA in the state folder. Agents and sondectl get the certificate by --ca-cert-file.
 const (
-	ServingCAFile   = "serving-ca.crt"
+	servingCAFile   = "serving-ca.crt"
 	servingCAKey    = "serving-ca.key"
 	servingCALife   = 10 * 365 * 24 * time.Hour
 	servingCertLife = 30 * 24 * time.Hour
@@ -25,29 +24,16 @@ const (
 
 // serving holds the certificate under which the control plane serves. Its key is in memory alone.
 type serving struct {
-	ca    *ca
-	names []string
-	ips   []net.IP
-	now   func() time.Time
+	ca  *ca
+	now func() time.Time
 
 	mu      sync.Mutex
 	current *tls.Certificate
 	renew   time.Time
 }
 
-func openServing(storage Storage, names []string, now func() time.Time) (*serving, error) {
-	s := &serving{now: now, names: []string{mesh.ServingName, "localhost"}, ips: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}}
-	for _, name := range names {
-		ip := net.ParseIP(name)
-		switch {
-		case name == "" || ip != nil && ip.IsUnspecified():
-			// Nobody connects to what is bound to every address by that name.
-		case ip != nil:
-			s.ips = append(s.ips, ip)
-		case !slices.Contains(s.names, name):
-			s.names = append(s.names, name)
-		}
-	}
+func openServing(storage Storage, now func() time.Time) (*serving, error) {
+	s := &serving{now: now}
 	var err error
 	if s.ca, err = openServingCA(storage, now()); err != nil {
 		return nil, err
@@ -59,20 +45,20 @@ func openServing(storage Storage, names []string, now func() time.Time) (*servin
 }
 
 func openServingCA(storage Storage, now time.Time) (*ca, error) {
-	certPEM, err := storage.Read(ServingCAFile)
+	certPEM, err := storage.Read(servingCAFile)
 	if missing(err) {
 		return newServingCA(storage, now)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", ServingCAFile, err)
+		return nil, fmt.Errorf("read %s: %w", servingCAFile, err)
 	}
 	der, err := decodeCertificate(certPEM)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", ServingCAFile, err)
+		return nil, fmt.Errorf("%s: %w", servingCAFile, err)
 	}
 	keyPEM, err := storage.Read(servingCAKey)
 	if err != nil {
-		return nil, fmt.Errorf("read %s (to make both anew, remove %s): %w", servingCAKey, ServingCAFile, err)
+		return nil, fmt.Errorf("read %s (to make both anew, remove %s): %w", servingCAKey, servingCAFile, err)
 	}
 	key, err := decodeKey(keyPEM)
 	if err != nil {
@@ -80,7 +66,7 @@ func openServingCA(storage Storage, now time.Time) (*ca, error) {
 	}
 	c, err := makeCA(der, key)
 	if err != nil {
-		return nil, fmt.Errorf("%s and %s: %w", ServingCAFile, servingCAKey, err)
+		return nil, fmt.Errorf("%s and %s: %w", servingCAFile, servingCAKey, err)
 	}
 	return c, nil
 }
@@ -98,8 +84,8 @@ func newServingCA(storage Storage, now time.Time) (*ca, error) {
 	if err := storage.Write(servingCAKey, key); err != nil {
 		return nil, fmt.Errorf("write %s: %w", servingCAKey, err)
 	}
-	if err := storage.Write(ServingCAFile, encodeCertificate(c.cert.Raw)); err != nil {
-		return nil, fmt.Errorf("write %s: %w", ServingCAFile, err)
+	if err := storage.Write(servingCAFile, encodeCertificate(c.cert.Raw)); err != nil {
+		return nil, fmt.Errorf("write %s: %w", servingCAFile, err)
 	}
 	return c, nil
 }
@@ -118,8 +104,8 @@ func (s *serving) certificate() (*tls.Certificate, error) {
 	}
 	leaf, err := s.ca.sign(&x509.Certificate{
 		Subject:     subject(mesh.ServingName),
-		DNSNames:    s.names,
-		IPAddresses: s.ips,
+		DNSNames:    []string{mesh.ServingName, "localhost"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, key.Public(), now, servingCertLife)

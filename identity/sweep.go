@@ -32,7 +32,7 @@ func (a *Authority) Sweep() error {
 			problems = append(problems, err)
 			continue
 		}
-		a.warnOfEnd(m)
+		a.warnExpiry(m)
 		if err := a.forgetExpired(m); err != nil {
 			problems = append(problems, fmt.Errorf("mesh %q: %w", name, err))
 		}
@@ -40,8 +40,8 @@ func (a *Authority) Sweep() error {
 	return errors.Join(problems...)
 }
 
-// warnOfEnd logs a CA in the last tenth of its life.
-func (a *Authority) warnOfEnd(m *meshAuthority) {
+// warnExpiry logs a CA in the last tenth of its life.
+func (a *Authority) warnExpiry(m *meshAuthority) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	cert, now := m.signing.cert, a.now()

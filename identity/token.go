@@ -15,8 +15,8 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// TokenAudience is the audience of every token that an agent joins with.
-const TokenAudience = "sonde-cp"
+// tokenAudience is the audience of every token that an agent joins with.
+const tokenAudience = "sonde-cp"
 
 const (
 	tokenKeyFile = "dataplane-token.key"
@@ -32,8 +32,8 @@ const (
 )
 
 var (
-	// ErrTokenRefused is a token that proves nothing: malformed, of another key, expired.
-	ErrTokenRefused = errors.New("token refused")
+	// errTokenRefused is a token that proves nothing: malformed, of another key, expired.
+	errTokenRefused = errors.New("token refused")
 	// ErrTokenOfAnother is a good token, for another mesh or dataplane.
 	ErrTokenOfAnother = errors.New("token is for another")
 )
@@ -44,8 +44,6 @@ type Token struct {
 	Dataplane string
 	// Workload that the proxy's certificate will name; Join refuses where the Dataplane's differs.
 	Workload string
-	// Expires is set by VerifyToken.
-	Expires time.Time
 }
 
 // tokenClaims are the claims of our own in the JWT.
@@ -126,7 +124,7 @@ func (a *Authority) IssueToken(t Token, life time.Duration) (string, error) {
 	signed, err := jwt.Signed(a.tokens.signer).
 		Claims(jwt.Claims{
 			Issuer:   tokenIssuer,
-			Audience: jwt.Audience{TokenAudience},
+			Audience: jwt.Audience{tokenAudience},
 			IssuedAt: jwt.NewNumericDate(now),
 			Expiry:   jwt.NewNumericDate(now.Add(life)),
 			ID:       base64.RawURLEncoding.EncodeToString(id[:]),
@@ -144,7 +142,7 @@ func (a *Authority) IssueToken(t Token, life time.Duration) (string, error) {
 func (a *Authority) VerifyToken(token, meshName, dataplane string) (Token, error) {
 	t, err := a.tokens.verify(token)
 	if err != nil {
-		return Token{}, fmt.Errorf("%w: %w", ErrTokenRefused, err)
+		return Token{}, fmt.Errorf("%w: %w", errTokenRefused, err)
 	}
 	if t.Mesh != meshName {
 		return Token{}, fmt.Errorf("%w mesh: for %q, not %q", ErrTokenOfAnother, t.Mesh, shorten(meshName))
@@ -178,7 +176,7 @@ func (t *tokens) verify(token string) (Token, error) {
 	if err := t.checkClaims(standard); err != nil {
 		return Token{}, err
 	}
-	return Token{Mesh: own.Mesh, Dataplane: own.Dataplane, Workload: own.Workload, Expires: standard.Expiry.Time()}, nil
+	return Token{Mesh: own.Mesh, Dataplane: own.Dataplane, Workload: own.Workload}, nil
 }
 
 func (t *tokens) checkClaims(c jwt.Claims) error {
@@ -186,8 +184,8 @@ func (t *tokens) checkClaims(c jwt.Claims) error {
 	switch {
 	case c.Issuer != tokenIssuer:
 		return fmt.Errorf("iss: %q, must be %q", shorten(c.Issuer), tokenIssuer)
-	case !slices.Contains(c.Audience, TokenAudience):
-		return fmt.Errorf("aud: must hold %q", TokenAudience)
+	case !slices.Contains(c.Audience, tokenAudience):
+		return fmt.Errorf("aud: must hold %q", tokenAudience)
 	case c.Expiry == nil:
 		return errors.New("exp: missing")
 	case !now.Before(c.Expiry.Time()):

@@ -169,7 +169,7 @@ func (cp *controlPlane) serve(ctx context.Context) error {
 
 // serveAgents serves agents and ADS, on one port with one set of credentials.
 func (cp *controlPlane) serveAgents(ctx context.Context) error {
-	server := grpc.NewServer(append(slices.Concat(cp.authority.ServerOptions(identity.ConnLimits{}), xds.ServerOptions()),
+	server := grpc.NewServer(append(slices.Concat(cp.authority.ServerOptions(), xds.ServerOptions()),
 		grpc.MaxConcurrentStreams(streamsPerConnection),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),

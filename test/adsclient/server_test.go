@@ -76,7 +76,7 @@ func startPlane(t *testing.T, authorize xds.Authorizer, all ...*resource.Resourc
 		t.Fatal(err)
 	}
 	p.server = xds.NewServer(xds.Options{}, p, authorize)
-	server := grpc.NewServer(slices.Concat(p.authority.ServerOptions(identity.ConnLimits{}), xds.ServerOptions())...)
+	server := grpc.NewServer(slices.Concat(p.authority.ServerOptions(), xds.ServerOptions())...)
 	p.server.Register(server)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

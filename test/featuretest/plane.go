@@ -140,7 +140,7 @@ func (p *plane) settle(ctx context.Context, step int) error {
 }
 
 func (p *plane) serve(ctx context.Context, listener net.Listener) error {
-	server := grpc.NewServer(append(slices.Concat(p.authority.ServerOptions(identity.ConnLimits{}), xds.ServerOptions()),
+	server := grpc.NewServer(append(slices.Concat(p.authority.ServerOptions(), xds.ServerOptions()),
 		grpc.MaxConcurrentStreams(16),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 	)...)

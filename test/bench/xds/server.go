@@ -25,7 +25,7 @@ import (
 
 // newServer has the options of cmd/sonde-cp.
 func newServer(a *identity.Authority, more ...grpc.ServerOption) *grpc.Server {
-	return grpc.NewServer(append(append(a.ServerOptions(identity.ConnLimits{}),
+	return grpc.NewServer(append(append(a.ServerOptions(),
 		grpc.MaxConcurrentStreams(16),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
