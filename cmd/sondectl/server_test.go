@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -76,16 +75,12 @@ func startServer(env *testscript.Env) error {
 			panic(err) // the script has ended: there is nothing left to fail
 		}
 	})
-	down, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	env.Setenv("DOWN", down.Addr().String())
+	env.Setenv("DOWN", "127.0.0.1:1")
 	env.Setenv("AT", "--address="+lis.Addr().String())
 	env.Setenv("CA", "--ca-cert-file="+filepath.Join(env.WorkDir, "state", "serving-ca.crt"))
 	env.Setenv("OTHER_CA", "--ca-cert-file="+filepath.Join(env.WorkDir, "other", "serving-ca.crt"))
 	env.Setenv("TOKEN", "--token-file="+filepath.Join(env.WorkDir, "state", "admin-token"))
-	return errors.Join(down.Close(), os.WriteFile(filepath.Join(env.WorkDir, "wrong-token"), []byte("wrong"), 0o600))
+	return os.WriteFile(filepath.Join(env.WorkDir, "wrong-token"), []byte("wrong"), 0o600)
 }
 
 func options(dir string, authority *identity.Authority) (admin.Options, error) {

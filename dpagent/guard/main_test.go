@@ -136,10 +136,10 @@ func act(action string) {
 	}
 }
 
-// freeAddress is one on which nothing listens.
+// freeAddress is one on which nothing listens, and whose port the kernel gives to no connection.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.0.0.7:0")
 	if err != nil {
 		t.Fatal(err)
 	}
