@@ -31,31 +31,23 @@ func Inject(pod *corev1.Pod, o Options) (*corev1.Pod, []string, error) {
 	if err != nil || in.skip {
 		return in.pod, in.warnings, err
 	}
-	table := mesh.ProbeTable{}
-	for _, h := range handlersOf(in.pod) {
-		d, err := in.decide(h)
-		if err != nil {
-			return nil, nil, err
-		}
-		if d.Warn {
-			in.warn("%s: %s", h.field(), d.Why)
-		}
-		if d.Probe == nil {
-			continue
-		}
-		table = append(table, *d.Probe)
-		if in.rewritten(h) == nil {
-			in.rewrite(h, *d.Probe)
-		}
-	}
-	text, err := table.Encode()
+	handlers := handlersOf(in.pod)
+	decisions, table, err := in.decideAll(handlers)
 	if err != nil {
 		return nil, nil, err
 	}
+	for i, d := range decisions {
+		if d.Warn {
+			in.warn("%s: %s", handlers[i].field(), d.Why)
+		}
+		if d.Probe != nil && in.rewritten(handlers[i]) == nil {
+			in.rewrite(handlers[i], *d.Probe)
+		}
+	}
 	if in.earlier == nil {
-		in.add(text)
+		in.add(table)
 	} else {
-		in.setTable(text)
+		in.setTable(table)
 	}
 	in.order()
 	in.annotate()
@@ -70,16 +62,16 @@ func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err 
 	if err != nil {
 		return nil, 0, err
 	}
-	for _, h := range handlersOf(in.pod) {
-		d := Decision{Container: h.container.Name, Type: h.kind, Written: h.written()}
-		if in.skip {
-			d.Why = strings.Join(in.warnings, "; ")
-		} else if d, err = in.decide(h); err != nil {
-			return nil, 0, err
-		}
-		decisions = append(decisions, d)
+	if !in.skip {
+		decisions, _, err = in.decideAll(handlersOf(in.pod))
+		return decisions, in.port, err
 	}
-	return decisions, in.port, nil
+	for _, h := range handlersOf(in.pod) {
+		decisions = append(decisions, Decision{
+			Container: h.container.Name, Type: h.kind, Written: h.written(), Why: strings.Join(in.warnings, "; "),
+		})
+	}
+	return decisions, 0, nil
 }
 
 // injection is the work on one pod.
@@ -123,9 +115,6 @@ func (in *injection) prepare(pod *corev1.Pod) error {
 		return err
 	}
 	if err := checkNames(pod); err != nil {
-		return err
-	}
-	if err := checkPorts(pod); err != nil {
 		return err
 	}
 	if in.earlier, err = findEarlier(pod); err != nil {

@@ -82,7 +82,8 @@ func (o *Options) Validate() error {
 	if o.Sidecar != Native && o.Sidecar != Container {
 		errs = append(errs, fmt.Errorf("--sidecar: %q: must be %s or %s", o.Sidecar, Native, Container))
 	}
-	if strings.ContainsFunc(o.Image, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+	blank := func(r rune) bool { return r <= ' ' || r == 0x7f }
+	if strings.ContainsFunc(o.Image, blank) {
 		errs = append(errs, fmt.Errorf("--image: %q: must be the name of an image", o.Image))
 	}
 	if !isMeshName(o.Mesh) {
@@ -92,7 +93,7 @@ func (o *Options) Validate() error {
 		errs = append(errs, fmt.Errorf("--virtual-probes-port: %d: %s", o.VirtualProbesPort, portRule))
 	}
 	host, port, err := net.SplitHostPort(o.ControlPlane)
-	if number, _ := strconv.Atoi(port); err != nil || host == "" || number < 1 || number > 65535 {
+	if number, _ := strconv.Atoi(port); err != nil || host == "" || strings.ContainsFunc(host, blank) || number < 1 || number > 65535 {
 		errs = append(errs, fmt.Errorf("--cp-address: %q: must be host:port", o.ControlPlane))
 	}
 	return errors.Join(append(errs, checkCA(o.ControlPlaneCA))...)

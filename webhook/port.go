@@ -2,6 +2,8 @@ package webhook
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -14,64 +16,57 @@ const (
 	lastSpare  = 9020
 )
 
-// reserved returns what a sidecar uses a port for, "" if it does not.
-func reserved(port int32) string {
-	switch port {
-	case mesh.PortRedirectIn, mesh.PortRedirectOut:
-		return "redirection"
-	case mesh.PortReadiness:
-		return "the readiness of the sidecar"
-	case mesh.PortMetrics:
-		return "the metrics of the sidecar"
-	}
-	return ""
+// reserved are the ports of a sidecar, and what it uses them for.
+var reserved = map[int32]string{
+	mesh.PortRedirectIn:  "redirection",
+	mesh.PortRedirectOut: "redirection",
+	mesh.PortReadiness:   "the readiness of the sidecar",
+	mesh.PortMetrics:     "the metrics of the sidecar",
 }
 
-// checkPorts rejects a pod whose containers need what the sidecar has: one of the two could not start, or would not be
+// checkReserved rejects a pod that needs a port which the sidecar has: one of the two could not start, or would not be
 // reached.
-func checkPorts(pod *corev1.Pod) error {
-	for c, port := range declaredPorts(pod) {
-		if use := reserved(port); use != "" {
-			return fmt.Errorf("containers[%s].ports: port %d is kept for %s", c, port, use)
+func (in *injection) checkReserved() error {
+	for _, port := range slices.Sorted(maps.Keys(reserved)) {
+		if by := in.user(port); by != "" {
+			return fmt.Errorf("%s: port %d is kept for %s", by, port, reserved[port])
 		}
 	}
 	return nil
 }
 
-// declaredPorts yields container and port of all TCP ports of containers but ours.
-func declaredPorts(pod *corev1.Pod) func(func(string, int32) bool) {
-	return func(yield func(string, int32) bool) {
-		for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-			for _, c := range containers {
-				for _, p := range c.Ports {
-					tcp := p.Protocol == "" || p.Protocol == corev1.ProtocolTCP
-					if tcp && !isOurs(c.Name) && !yield(c.Name, p.ContainerPort) {
-						return
-					}
-				}
+// user returns the first field of the pod that has a TCP port, "" for a port that none has. What our containers have does
+// not count, and neither does what we have written into others.
+func (in *injection) user(port int32) string {
+	for _, containers := range [][]corev1.Container{in.pod.Spec.InitContainers, in.pod.Spec.Containers} {
+		for _, c := range containers {
+			declares := slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
+				return p.ContainerPort == port && (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP)
+			})
+			if declares && !isOurs(c.Name) {
+				return "containers[" + c.Name + "].ports"
 			}
 		}
 	}
+	for _, h := range handlersOf(in.pod) {
+		asked, why := h.port()
+		if p := in.rewritten(h); p != nil {
+			asked = p.Port()
+		}
+		if why == "" && asked == port && h.host() == "" {
+			return h.field()
+		}
+	}
+	return ""
 }
 
 // clash returns what else uses a virtual port, "" if nothing does.
 func (in *injection) clash(virtual int32) string {
-	if use := reserved(virtual); use != "" {
+	if use := reserved[virtual]; use != "" {
 		return "it is kept for " + use
 	}
-	for c, port := range declaredPorts(in.pod) {
-		if port == virtual {
-			return "container " + c + " has it"
-		}
-	}
-	for _, h := range handlersOf(in.pod) {
-		port, why := h.port()
-		if p := in.rewritten(h); p != nil {
-			port = p.Port()
-		}
-		if why == "" && port == virtual && h.host() == "" {
-			return h.field() + " asks it"
-		}
+	if by := in.user(virtual); by != "" {
+		return by + " has it"
 	}
 	return ""
 }
@@ -79,6 +74,9 @@ func (in *injection) clash(virtual int32) string {
 // choosePort returns the virtual port, 0 for a pod that wants its probes left alone. A pod that has a sidecar keeps what
 // that has.
 func (in *injection) choosePort() (int32, error) {
+	if err := in.checkReserved(); err != nil {
+		return 0, err
+	}
 	if in.earlier != nil {
 		return in.earlier.port, in.checkEarlierPort()
 	}

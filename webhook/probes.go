@@ -31,6 +31,23 @@ type Decision struct {
 	Warn bool
 }
 
+// decideAll says what becomes of handlers, and returns the probe table of those that go by the agent.
+func (in *injection) decideAll(handlers []handler) (decisions []Decision, text string, err error) {
+	table := mesh.ProbeTable{}
+	for _, h := range handlers {
+		d, err := in.decide(h)
+		if err != nil {
+			return nil, "", err
+		}
+		if d.Probe != nil {
+			table = append(table, *d.Probe)
+		}
+		decisions = append(decisions, d)
+	}
+	text, err = table.Encode()
+	return decisions, text, err
+}
+
 // decide says what becomes of a handler. It changes nothing but for the randomness that a new hook's id takes.
 func (in *injection) decide(h handler) (Decision, error) {
 	d := Decision{Container: h.container.Name, Type: h.kind, Written: h.written()}

@@ -18,7 +18,7 @@ import (
 )
 
 func TestBadPods(t *testing.T) {
-	const dead = "port 9000 cannot be the virtual probes' port: container app has it; nor is one from 9001 to 9020 free"
+	const dead = "port 9000 cannot be the virtual probes' port: containers[app].ports has it; nor is one from 9001 to 9020 free"
 	var all []string
 	for port := 9000; port <= 9020; port++ {
 		all = append(all, fmt.Sprintf("{containerPort: %d}", port))
@@ -48,15 +48,17 @@ func TestBadPods(t *testing.T) {
 		"injection as label":         {parse(`{metadata: {labels: {kuma.io/sidecar-injection: "no"}}}`), `metadata.labels["kuma.io/sidecar-injection"]: "no": must be enabled or disabled`},
 		"own injection":              {podWith(`sonde.dev/sidecar-injection: "1"`, ""), `metadata.annotations["sonde.dev/sidecar-injection"]: "1": must be`},
 		"label and annotation":       {parse(`{metadata: {labels: {kuma.io/mesh: a}, annotations: {kuma.io/mesh: b}}}`), `metadata.annotations["kuma.io/mesh"]: "b": the label of the same name says "a"`},
-		"asked port is declared":     {podWith(`kuma.io/virtual-probes-port: "8080"`, "ports: [{containerPort: 8080}]"), `metadata.annotations["kuma.io/virtual-probes-port"]: port 8080 cannot be the virtual probes' port: container app has it`},
-		"asked port is probed":       {podWith(`kuma.io/virtual-probes-port: "8080"`, "livenessProbe: {tcpSocket: {port: 8080}}"), `containers[app].livenessProbe asks it`},
-		"asked port is hooked":       {podWith(`kuma.io/virtual-probes-port: "8080"`, "lifecycle: {preStop: {httpGet: {port: 8080}}}"), `containers[app].lifecycle.preStop asks it`},
+		"asked port is declared":     {podWith(`kuma.io/virtual-probes-port: "8080"`, "ports: [{containerPort: 8080}]"), `metadata.annotations["kuma.io/virtual-probes-port"]: port 8080 cannot be the virtual probes' port: containers[app].ports has it`},
+		"asked port is probed":       {podWith(`kuma.io/virtual-probes-port: "8080"`, "livenessProbe: {tcpSocket: {port: 8080}}"), `containers[app].livenessProbe has it`},
+		"asked port is hooked":       {podWith(`kuma.io/virtual-probes-port: "8080"`, "lifecycle: {preStop: {httpGet: {port: 8080}}}"), `containers[app].lifecycle.preStop has it`},
 		"asked port is redirection":  {podWith(`kuma.io/virtual-probes-port: "15006"`, ""), `port 15006 cannot be the virtual probes' port: it is kept for redirection`},
 		"asked port is outbound":     {podWith(`kuma.io/virtual-probes-port: "15001"`, ""), `kept for redirection`},
 		"asked port is readiness":    {podWith(`kuma.io/virtual-probes-port: "15022"`, ""), `kept for the readiness`},
 		"asked port is metrics":      {podWith(`kuma.io/virtual-probes-port: "9902"`, ""), `kept for the metrics`},
 		"no spare port":              {podWith("", full), dead},
 		"reserved port declared":     {podWith("", "ports: [{containerPort: 15006}]"), `containers[app].ports: port 15006 is kept for redirection`},
+		"reserved port probed":       {podWith("", "ports: [{name: x, containerPort: 9902, protocol: UDP}], livenessProbe: {httpGet: {port: x}}"), `containers[app].livenessProbe: port 9902 is kept for the metrics of the sidecar`},
+		"reserved port hooked":       {podWith("kuma.io/virtual-probes: disabled", "lifecycle: {preStop: {httpGet: {port: 15022}}}"), `containers[app].lifecycle.preStop: port 15022 is kept for the readiness of the sidecar`},
 		"container kuma-sidecar":     {parse("spec: {containers: [{name: app}, {name: kuma-sidecar, image: theirs}]}"), `containers[kuma-sidecar]: this container is not one that Sonde has put there`},
 		"init kuma-sidecar ends":     {parse("spec: {containers: [{name: app}], initContainers: [{name: kuma-sidecar}]}"), `containers[kuma-sidecar]: this container is not`},
 		"container kuma-init":        {parse("spec: {containers: [{name: app}], initContainers: [{name: kuma-init}]}"), `containers[kuma-init]: this container is not`},
@@ -74,10 +76,13 @@ func TestBadPods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			injected, _, err := webhook.Inject(tc.pod, webhook.Options{})
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("Inject() = %v, want %q", err, tc.want)
+				t.Fatalf("Inject() = %v, want %q", err, tc.want)
 			}
 			if injected != nil {
 				t.Error("Inject returns a pod beside an error")
+			}
+			if _, _, explained := webhook.Explain(tc.pod, webhook.Options{}); explained == nil || explained.Error() != err.Error() {
+				t.Errorf("Explain() = %v, but Inject() = %v", explained, err)
 			}
 		})
 	}
@@ -102,6 +107,7 @@ func TestBadOptions(t *testing.T) {
 		"mesh":           {webhook.Options{Mesh: "a.b"}, `--mesh: "a.b"`},
 		"port":           {webhook.Options{VirtualProbesPort: 65536}, `--virtual-probes-port: 65536: must be a port`},
 		"negative port":  {webhook.Options{VirtualProbesPort: -1}, `--virtual-probes-port: -1`},
+		"odd address":    {webhook.Options{ControlPlane: "a b:1"}, `--cp-address: "a b:1": must be host:port`},
 		"address":        {webhook.Options{ControlPlane: "cp"}, `--cp-address: "cp": must be host:port`},
 		"no host":        {webhook.Options{ControlPlane: ":5678"}, `--cp-address`},
 		"no PEM":         {webhook.Options{ControlPlaneCA: "hello"}, `--cp-ca-file: must hold PEM certificates`},

@@ -13,7 +13,7 @@ import (
 func (h handler) written() string {
 	switch a := h.actions(); {
 	case a.exec != nil:
-		return "exec " + strings.Join(a.exec.Command, " ")
+		return "exec " + writtenCommand(a.exec.Command)
 	case a.http != nil:
 		return writtenHTTP(string(a.http.Scheme), a.http.Host, a.http.Port.String(), a.http.Path)
 	case a.tcp != nil:
@@ -39,6 +39,16 @@ func writtenProbe(p mesh.Probe) string {
 	default:
 		return writtenGRPC(p.GRPC.Port, p.GRPC.Service)
 	}
+}
+
+// writtenCommand cuts what is long: it may be a script.
+func writtenCommand(words []string) string {
+	const longest = 60
+	command := []rune(strings.Join(strings.Fields(strings.Join(words, " ")), " "))
+	if len(command) <= longest {
+		return string(command)
+	}
+	return string(command[:longest-1]) + "…"
 }
 
 func writtenHTTP(scheme, host, port, path string) string {
