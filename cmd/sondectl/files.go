@@ -8,11 +8,43 @@ import (
 	"github.com/sonde-mesh/sonde/store"
 )
 
+// objectsUsage is that of -f where the objects are the mesh's.
+const objectsUsage = "`FILE|DIR|-` with the objects; - is standard input"
+
+// oneFile is a flag that must not come twice: kubectl takes all files, and here only the last would count.
+type oneFile struct {
+	path  *string
+	given bool
+}
+
+// String implements pflag.Value.
+func (f *oneFile) String() string { return "" }
+
+// Type implements pflag.Value.
+func (f *oneFile) Type() string { return "path" }
+
+// Set implements pflag.Value.
+func (f *oneFile) Set(s string) error {
+	if f.given {
+		return fmt.Errorf("it takes one file, and has %q already", *f.path)
+	}
+	*f.path, f.given = s, true
+	return nil
+}
+
 // fileFlag is -f of the commands that work on files.
-func fileFlag(cmd *cobra.Command, path *string) {
-	cmd.Flags().StringVarP(path, "file", "f", "", "`FILE|DIR|-` with the objects; - is standard input")
+func fileFlag(cmd *cobra.Command, path *string, usage string) {
+	cmd.Flags().VarP(&oneFile{path: path}, "file", "f", usage)
 	must(cmd.MarkFlagRequired("file"))
 	must(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
+}
+
+// noArguments refuses the other files that a shell makes of -f *.yaml.
+func noArguments(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return usagef("%q: must stand behind -f, or in another call: -f takes one file", args[0])
 }
 
 // readObjects reads as the control plane's store does, and writes every problem to stderr. It fails if one of them is an
@@ -61,9 +93,9 @@ Exit code 0: all are valid, perhaps with warnings; 1: there is an error.`,
 		Example: `  sondectl validate -f mesh.yaml
   sondectl validate -f mesh/
   kubectl get configmap mesh -o jsonpath='{.data.mesh}' | sondectl validate -f -`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 	}
-	fileFlag(cmd, &path)
+	fileFlag(cmd, &path, objectsUsage)
 	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
 		documents, err := readObjects(cmd, path)
 		if err != nil {

@@ -37,7 +37,7 @@ certificate, key and bundle are those of a throw-away CA, good for "envoy --mode
   diff <(sondectl generate envoy web-1 -f new/) <(sondectl generate envoy web-1 -f old/)`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	fileFlag(cmd, &path)
+	fileFlag(cmd, &path, objectsUsage)
 	cmd.Flags().StringVar(&meshName, "mesh", "", "`MESH` of the Dataplane")
 	cmd.Flags().BoolVar(&static, "static", false, "write one whole static configuration")
 	cmd.Flags().StringVar(&trustDomain, "trust-domain", mesh.DefaultTrustDomain, "`END` of the trust domain of every mesh, as the control plane is told it")

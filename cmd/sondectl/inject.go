@@ -22,9 +22,7 @@ type injectFlags struct {
 }
 
 func (f *injectFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&f.path, "file", "f", "", "`FILE|-` with the objects, YAML or JSON; - is standard input")
-	must(cmd.MarkFlagRequired("file"))
-	must(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
+	fileFlag(cmd, &f.path, "`FILE|-` with the objects, YAML or JSON; - is standard input")
 	f.form = choice[webhook.Form]{value: webhook.Native, among: []webhook.Form{webhook.Native, webhook.Container}}
 	f.form.add(cmd, "sidecar", "", "native, from Kubernetes 1.29 on, or an ordinary container")
 	cmd.Flags().StringVar(&f.options.Image, "image", webhook.DefaultImage, "`IMAGE` of kuma-init and kuma-sidecar")
@@ -79,7 +77,7 @@ Exit code 0: done, perhaps with warnings; 1: something is wrong, and nothing is 
 		Example: `  sondectl inject -f web.yaml | kubectl apply -f -
   sondectl inject -f web.yaml --sidecar container --mesh shop --cp-ca-file serving-ca.crt
   kubectl get deployment web -o yaml | sondectl inject -f - | kubectl diff -f -`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 	}
 	flags.add(cmd)
 	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
@@ -156,8 +154,11 @@ func injectManifest(cmd *cobra.Command, m manifest, o webhook.Options) ([]byte, 
 		changed = true
 		p.replace(with)
 	}
-	if len(errs) > 0 || !changed {
-		return withNewline(m.text), errors.Join(errs...)
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	if !changed && (!isJSON(m.text) || isYAML(m)) {
+		return withNewline(m.text), nil
 	}
 	return encodeYAML(m.place, document)
 }

@@ -8,8 +8,10 @@ import (
 	"io"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	yamlv3 "go.yaml.in/yaml/v3"
 	sigsjson "sigs.k8s.io/json"
@@ -32,6 +34,9 @@ func readManifests(path string, stdin io.Reader) (all []manifest, wrong []error,
 	data, err := readFile(path, stdin)
 	if err != nil {
 		return nil, nil, err
+	}
+	if !utf8.Valid(data) {
+		return nil, nil, fmt.Errorf("%s: must be UTF-8", path)
 	}
 	for _, text := range splitYAML(data) {
 		for _, part := range splitJSON(text) {
@@ -57,7 +62,7 @@ func readFile(path string, stdin io.Reader) (data []byte, err error) {
 		stdin = file
 	}
 	if data, err = io.ReadAll(io.LimitReader(stdin, maxManifests+1)); err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, err // it names the file
 	}
 	if len(data) > maxManifests {
 		return nil, fmt.Errorf("read %s: it has more than %d bytes", path, maxManifests)
@@ -132,10 +137,22 @@ func toJSON(text []byte) ([]byte, error) {
 	if err != nil && uniqueKeys(text) {
 		body, err = yaml.YAMLToJSON(text) // as kubectl does
 	}
-	if err != nil || string(body) == "null" {
-		return nil, err
+	switch {
+	case err != nil:
+		return nil, errors.New(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n"))
+	case !isOne(text):
+		return nil, errors.New("what follows the first object is no document: a line with --- is missing before it, or it is broken")
+	case string(body) == "null":
+		return nil, nil
 	}
 	return body, nil
+}
+
+// isOne says whether nothing follows the first document of a text. To decode a text is to stop there.
+func isOne(text []byte) bool {
+	var value yamlv3.Node
+	decoder := yamlv3.NewDecoder(bytes.NewReader(text))
+	return decoder.Decode(&value) == nil && errors.Is(decoder.Decode(&value), io.EOF)
 }
 
 // uniqueKeys says whether a text is YAML without a key that comes twice. The strict decoder takes a key for such a one that
@@ -166,6 +183,14 @@ func decodeObject(body []byte) (keys, error) {
 		return nil, errors.New("must be an object of Kubernetes")
 	}
 	return o, nil
+}
+
+// isYAML says whether JSON may stand among documents of YAML as it came. Some escapes and control characters may not.
+func isYAML(m manifest) bool {
+	var asJSON, asYAML any
+	body, err := yaml.YAMLToJSON(m.text)
+	return err == nil && json.Unmarshal(m.json, &asJSON) == nil && json.Unmarshal(body, &asYAML) == nil &&
+		reflect.DeepEqual(asJSON, asYAML)
 }
 
 // encodeYAML writes an object.
@@ -241,8 +266,9 @@ func podsIn(place string, o keys) ([]pod, error) {
 	if kind == "" || apiVersion == "" {
 		return nil, placed(place, errors.New("kind or apiVersion is missing"))
 	}
-	if items, ok := o["items"].([]any); ok && strings.HasSuffix(kind, "List") {
-		return podsOfList(place, apiVersion, strings.TrimSuffix(kind, "List"), items)
+	if of, isList := strings.CutSuffix(kind, "List"); isList && mayHavePods(apiVersion, of) {
+		items, _ := o["items"].([]any)
+		return podsOfList(place, apiVersion, of, items)
 	}
 	path, ok := podPath(apiVersion, kind)
 	if !ok {
@@ -275,6 +301,12 @@ func podsIn(place string, o keys) ([]pod, error) {
 	}}}, nil
 }
 
+// mayHavePods says whether a list of a kind is worth looking into; "" is the kind of List, which has any.
+func mayHavePods(apiVersion, kind string) bool {
+	_, known := podPath(apiVersion, kind)
+	return known || apiVersion == "v1" && kind == ""
+}
+
 // podsOfList looks into a List, or one of a kind such as PodList, whose items may leave out what they are.
 func podsOfList(place, apiVersion, kind string, items []any) (all []pod, err error) {
 	for i, item := range items {
@@ -284,9 +316,6 @@ func podsOfList(place, apiVersion, kind string, items []any) (all []pod, err err
 			return nil, placed(place, errors.New("must be an object of Kubernetes"))
 		}
 		if _, has := o["kind"]; !has && kind != "" {
-			if _, known := podPath(apiVersion, kind); !known {
-				continue
-			}
 			o["apiVersion"], o["kind"] = apiVersion, kind
 		}
 		pods, err := podsIn(place, o)

@@ -29,7 +29,7 @@ KUBELET   what the kubelet asks, and how long it waits for an answer
 AGENT     what the agent asks the application then, and how long it waits for that; hooks have no limit`,
 		Example: `  sondectl probes explain -f web.yaml
   kubectl get pod web-1 -o yaml | sondectl probes explain -f -`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 	}
 	flags.add(cmd)
 	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
