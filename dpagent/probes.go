@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/guard"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
@@ -67,7 +68,7 @@ func ListenProbes(ctx context.Context, h *probe.Handler) (net.Listener, error) {
 	}
 	l, err := guard.Listen(ctx, o)
 	if err != nil {
-		return nil, fmt.Errorf("--virtual-probes-port: %w", err)
+		return nil, fmt.Errorf("%s, --virtual-probes-port: %w", mesh.EnvInstanceIP, err)
 	}
 	return l, nil
 }

@@ -28,8 +28,8 @@ func (e Environment) Options(logger *slog.Logger) (Options, error) {
 	switch {
 	case e.InstanceIP == "":
 		errs = append(errs, fmt.Errorf("%s: is required: the pod's address, on which its probes are answered", mesh.EnvInstanceIP))
-	case err != nil:
-		errs = append(errs, fmt.Errorf("%s: %q: must be one IPv4 or IPv6 address", mesh.EnvInstanceIP, e.InstanceIP))
+	case err != nil || !isPodIP(ip):
+		errs = append(errs, fmt.Errorf("%s: %q: must be the address of the pod, IPv4 or IPv6 without a zone", mesh.EnvInstanceIP, e.InstanceIP))
 	}
 	if e.Port < 1 || e.Port > 65535 {
 		errs = append(errs, fmt.Errorf("--virtual-probes-port: %d: must be a port from 1 to 65535", e.Port))

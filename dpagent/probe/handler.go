@@ -84,8 +84,8 @@ func sameCheck(a, b mesh.Probe) bool {
 
 func (o *Options) validate() error {
 	var errs []error
-	if ip := o.PodIP; !ip.IsValid() || ip.IsUnspecified() || ip.IsMulticast() || ip.Zone() != "" {
-		errs = append(errs, fmt.Errorf("the pod's address: %q: must be one IPv4 or IPv6 address", ip))
+	if !isPodIP(o.PodIP) {
+		errs = append(errs, fmt.Errorf("the pod's address: %q: must be one IPv4 or IPv6 address", o.PodIP))
 	}
 	if o.Port < 1 || o.Port > 65535 {
 		errs = append(errs, fmt.Errorf("the virtual port: %d: must be a port from 1 to 65535", o.Port))
@@ -97,6 +97,11 @@ func (o *Options) validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// isPodIP says whether one host may have an address, and it alone.
+func isPodIP(ip netip.Addr) bool {
+	return ip.IsValid() && !ip.IsUnspecified() && !ip.IsMulticast() && ip.Zone() == ""
 }
 
 // Address to listen on.

@@ -256,6 +256,9 @@ func TestEnvironment(t *testing.T) {
 		"bad table":  {func(e *probe.Environment) { e.Table = "[{}]" }, "KUMA_DATAPLANE_PROBES: parse probe table: probes[0]", false},
 		"no address": {func(e *probe.Environment) { e.InstanceIP = "" }, "INSTANCE_IP: is required", true},
 		"a name":     {func(e *probe.Environment) { e.InstanceIP = "localhost" }, `INSTANCE_IP: "localhost"`, true},
+		"all":        {func(e *probe.Environment) { e.InstanceIP = "0.0.0.0" }, `INSTANCE_IP: "0.0.0.0": must be the address of the pod`, true},
+		"many":       {func(e *probe.Environment) { e.InstanceIP = "224.0.0.1" }, `INSTANCE_IP: "224.0.0.1"`, true},
+		"a zone":     {func(e *probe.Environment) { e.InstanceIP = "fe80::1%eth0" }, `INSTANCE_IP: "fe80::1%eth0"`, true},
 		"port 0":     {func(e *probe.Environment) { e.Port = 0 }, "--virtual-probes-port: 0", false},
 		"port 65536": {func(e *probe.Environment) { e.Port = 65536 }, "--virtual-probes-port: 65536", true},
 	}
