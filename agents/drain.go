@@ -11,12 +11,12 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// drainFolder has a file for each proxy that drains, <mesh>/<dataplane>: an ID is its path.
+// drainFolder has a file for each draining proxy, whose path is its ID, <mesh>/<dataplane>.
 const drainFolder = "draining"
 
 func drainPath(id mesh.ID) string { return path.Join(drainFolder, id) }
 
-// loadDraining tells the builder what was known before the restart.
+// loadDraining restores what was known about drains before the restart.
 func (s *Server) loadDraining() error {
 	meshes, err := s.o.Storage.List(drainFolder)
 	if err != nil {
@@ -36,7 +36,8 @@ func (s *Server) loadDraining() error {
 	return nil
 }
 
-// setDraining writes down what the agent says, and then tells the builder. A drain is confirmed once the view has it.
+// setDraining records in the storage whether the proxy drains, and then passes it to the view's builder. confirmDrain
+// confirms a drain once the view has it.
 func (s *Server) setDraining(sess *session, draining bool) error {
 	id := sess.peer.ID()
 	err := s.inTurn(sess, func() error {
@@ -80,8 +81,8 @@ func (s *Server) writeDraining(id mesh.ID, draining bool) error {
 	return nil
 }
 
-// confirmDrain tells the agent once the view in effect has the drain; a proxy without a Dataplane has no endpoint to take
-// out. Before the first view nothing can be said.
+// confirmDrain tells the agent that its drain is recorded, once the current view has it. A proxy without a Dataplane has no
+// endpoint that could get traffic. Before the first view nothing can be confirmed.
 func (s *Server) confirmDrain(sess *session) error {
 	v := s.o.View()
 	if v == nil {
@@ -108,7 +109,8 @@ func (sess *session) stopDrainPoll() {
 	}
 }
 
-// forgetDrains removes the files of proxies that will not say Hello again: no Dataplane, no session, no good certificate.
+// forgetDrains removes the files of proxies that will not connect again: they have no Dataplane, no session and no valid
+// certificate.
 func (s *Server) forgetDrains() error {
 	v := s.o.View()
 	if v == nil {
@@ -129,7 +131,7 @@ func (s *Server) forgetDrains() error {
 	return nil
 }
 
-// forgetDrain holds mu while it removes the file: a session that opens now sees it either there or gone.
+// forgetDrain removes the file of a proxy without a session. It holds mu meanwhile, so that no session opens in between.
 func (s *Server) forgetDrain(id mesh.ID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -83,7 +83,7 @@ func (s *Server) renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.R
 	if err != nil {
 		return nil, err
 	}
-	// Another workload is another identity, and only a token gives one.
+	// Another workload is another identity, which takes a token.
 	if want := p.Dataplane.SPIFFEID(s.o.Authority.TrustDomain()); caller.SPIFFEID != want {
 		log.WarnContext(ctx, "renewal refused: the workload has changed", "spiffeID", want, "certificateSpiffeID", caller.SPIFFEID)
 		return nil, status.Errorf(codes.PermissionDenied, "the certificate is for %q, the Dataplane is now %q: join again", caller.SPIFFEID, want)
@@ -96,7 +96,7 @@ func (s *Server) renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.R
 	return &agentv1.RenewResponse{Identity: identityOf(issued)}, nil
 }
 
-// proxy finds one in the view, or says with a status why it is not there.
+// proxy finds a proxy in the view. The error is a gRPC status.
 func (s *Server) proxy(meshName, dataplane string) (*meshview.Mesh, *meshview.Proxy, error) {
 	v := s.o.View()
 	if v == nil {
@@ -113,7 +113,7 @@ func (s *Server) proxy(meshName, dataplane string) (*meshview.Mesh, *meshview.Pr
 	return m, p, nil
 }
 
-// issue signs for a proxy of the view.
+// issue issues a certificate for a proxy of the view. The error is a gRPC status.
 func (s *Server) issue(ctx context.Context, log *slog.Logger, m *meshview.Mesh, p *meshview.Proxy, csr []byte) (identity.Certificate, error) {
 	backend := m.Spec.Backend()
 	if err := s.o.Authority.Ensure(m.Spec.Name, backend.CALife()); err != nil {
@@ -135,7 +135,7 @@ func (s *Server) issue(ctx context.Context, log *slog.Logger, m *meshview.Mesh, 
 	return issued, nil
 }
 
-// internal logs what is no business of the agent's, and makes the status that it gets.
+// internal logs an error that is not for the agent, and returns the status for the agent.
 func internal(ctx context.Context, log *slog.Logger, what string, err error) error {
 	log.ErrorContext(ctx, "call of an agent not served", "step", what, "err", err)
 	return status.Errorf(codes.Internal, "%s: see the log of the control plane", what)
@@ -149,7 +149,7 @@ func bundleOf(b identity.Bundle) *agentv1.Bundle {
 	return &agentv1.Bundle{Id: b.ID, Roots: b.Roots}
 }
 
-// peerAddress is the caller's IP address.
+// peerAddress returns the caller's IP address.
 func peerAddress(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -162,7 +162,7 @@ func peerAddress(ctx context.Context) string {
 	return host
 }
 
-// maxText bounds what an agent's texts take in logs and in memory.
+// maxText is how much of an agent's strings is kept in logs and in memory, in bytes.
 const maxText = 64
 
 func shorten(s string) string { return s[:min(len(s), maxText)] }

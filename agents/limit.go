@@ -6,10 +6,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// maxCallers bounds the memory of a limiter.
+// maxCallers limits the memory of a limiter.
 const maxCallers = 10_000
 
-// limiter limits each caller by itself.
+// limiter limits the rate of each caller.
 type limiter struct {
 	every rate.Limit
 	burst int
@@ -22,7 +22,7 @@ func newLimiter(every rate.Limit, burst int) *limiter {
 	return &limiter{every: every, burst: burst, callers: map[string]*rate.Limiter{}}
 }
 
-// allow says whether the caller may do it once more now. Where there are too many callers, new ones may not.
+// allow reports whether a call of the caller is allowed now. If there are too many callers, new ones are refused.
 func (l *limiter) allow(caller string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,7 +40,7 @@ func (l *limiter) allow(caller string) bool {
 	return one.Allow()
 }
 
-// forgetIdle drops callers that have their whole burst: they are as good as new.
+// forgetIdle drops callers whose burst is full again: they are like new ones. mu is held.
 func (l *limiter) forgetIdle() {
 	for caller, one := range l.callers {
 		if one.Tokens() >= float64(l.burst) {
@@ -49,7 +49,7 @@ func (l *limiter) forgetIdle() {
 	}
 }
 
-// sweep is forgetIdle for whoever does not call.
+// sweep drops idle callers.
 func (l *limiter) sweep() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

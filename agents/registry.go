@@ -14,7 +14,7 @@ import (
 
 var errStopping = status.Error(codes.Unavailable, "the control plane is stopping: try again")
 
-// beginSession counts a session's handler, unless the server has stopped.
+// beginSession counts the handler of a session. It returns false if the server has stopped.
 func (s *Server) beginSession() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -25,7 +25,7 @@ func (s *Server) beginSession() bool {
 	return true
 }
 
-// openSession makes the session its proxy's own; one that was open before ends.
+// openSession makes the session the current one of its proxy, and ends the one before.
 func (s *Server) openSession(sess *session) error {
 	id := sess.peer.ID()
 	s.mu.Lock()
@@ -45,7 +45,8 @@ func (s *Server) openSession(sess *session) error {
 	return nil
 }
 
-// closeSession forgets the session, if no newer one has taken over. The proxy keeps its endpoint: silence is not death.
+// closeSession forgets the session, unless a newer one has replaced it. The proxy's endpoint stays: an agent without a
+// session is not a dead proxy.
 func (s *Server) closeSession(sess *session) {
 	id := sess.peer.ID()
 	s.mu.Lock()
@@ -56,7 +57,7 @@ func (s *Server) closeSession(sess *session) {
 	}
 }
 
-// inTurn does something while no other session of the proxy can, or returns errReplaced.
+// inTurn calls do while no other session of the proxy can. It returns errReplaced if the session is not the current one.
 func (s *Server) inTurn(sess *session, do func() error) error {
 	sess.turn.Lock()
 	defer sess.turn.Unlock()
@@ -69,7 +70,7 @@ func (s *Server) inTurn(sess *session, do func() error) error {
 	return do()
 }
 
-// silent says whether a forced rotation passes over the proxy.
+// silent reports whether a forced rotation skips the proxy, because it has had no session for SilentAfter.
 func (s *Server) silent(id mesh.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,14 +84,14 @@ func (s *Server) silent(id mesh.ID) bool {
 	return s.o.Now().Sub(last) >= s.o.SilentAfter
 }
 
-// connected says whether the proxy's agent has a session.
+// connected reports whether the proxy's agent has a session.
 func (s *Server) connected(id mesh.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sessions[id] != nil
 }
 
-// wakeSessions makes the sessions of a mesh look at what is due.
+// wakeSessions makes the sessions of a mesh send what is due.
 func (s *Server) wakeSessions(meshName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,12 +101,12 @@ func (s *Server) wakeSessions(meshName string) {
 		}
 		select {
 		case sess.wake <- struct{}{}:
-		default: // it has not yet looked since the last time
+		default: // it has not handled the last wake yet
 		}
 	}
 }
 
-// Agents lists those that have a session.
+// Agents returns the agents that have a session.
 func (s *Server) Agents() map[mesh.ID]*adminv1.Agent {
 	all := map[mesh.ID]*adminv1.Agent{}
 	var peers []identity.Peer
@@ -122,7 +123,7 @@ func (s *Server) Agents() map[mesh.ID]*adminv1.Agent {
 		}
 	}
 	s.mu.Unlock()
-	// The authority asks for mu in a rotation: it is not asked with mu held.
+	// During a rotation the authority calls silent, which takes mu: do not call it with mu held.
 	for _, p := range peers {
 		if due, err := s.o.Authority.Due(p); err == nil && !due.LeafExpires.IsZero() {
 			all[p.ID()].CertificateExpires = timestamppb.New(due.LeafExpires)

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// Run rechecks what no report tells until ctx ends; then it ends every session, and waits for their handlers.
+// Run rechecks rotations and records regularly until ctx ends. Then it ends all sessions, and waits for their handlers.
 func (s *Server) Run(ctx context.Context) error {
 	ticker := time.NewTicker(s.o.Recheck)
 	defer ticker.Stop()
@@ -32,7 +32,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// recheck forgets what is over, which may be what a rotation waits for.
+// recheck forgets what has expired, and advances rotations that waited for it.
 func (s *Server) recheck(ctx context.Context) {
 	s.joins.sweep()
 	s.renews.sweep()
@@ -52,7 +52,7 @@ func (s *Server) recheck(ctx context.Context) {
 	}
 }
 
-// forgetEnded drops ends of sessions that make no difference any more.
+// forgetEnded forgets ends of sessions that are older than SilentAfter.
 func (s *Server) forgetEnded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,8 +63,8 @@ func (s *Server) forgetEnded() {
 	}
 }
 
-// advance lets a rotation go on if nobody is waited for any more, and tells the agents. One that could not be written
-// down goes on at the next report, or recheck.
+// advance advances the rotation of a mesh if no proxy has to be waited for, and wakes the sessions. After an error, the
+// next report or recheck tries again.
 func (s *Server) advance(meshName string) {
 	advanced, err := s.o.Authority.AdvanceRotation(meshName, func(dataplane string) bool {
 		return s.silent(mesh.MakeID(meshName, dataplane))
@@ -77,8 +77,8 @@ func (s *Server) advance(meshName string) {
 	}
 }
 
-// Rotate starts the rotation of a mesh's CA, or goes on with the one that is under way, and says how far it is. With force
-// silent proxies are not waited for, in this step and those that follow.
+// Rotate starts a rotation of a mesh's CA, or continues the current one, and returns its progress. With force it does not
+// wait for silent proxies, in this step and the following ones.
 func (s *Server) Rotate(ctx context.Context, meshName string, force bool) (*adminv1.Rotation, error) {
 	var backend *mesh.Backend // nil has the defaults
 	if m := s.o.View().Mesh(meshName); m != nil {
@@ -100,7 +100,7 @@ func (s *Server) Rotate(ctx context.Context, meshName string, force bool) (*admi
 	return s.Rotation(ctx, meshName)
 }
 
-// Rotation says how far the rotation is, and changes nothing.
+// Rotation returns the progress of a rotation, and changes nothing.
 func (s *Server) Rotation(_ context.Context, meshName string) (*adminv1.Rotation, error) {
 	r, err := s.o.Authority.Rotation(meshName)
 	if errors.Is(err, identity.ErrNoAuthority) {

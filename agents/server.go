@@ -1,5 +1,5 @@
-// Package agents is the control plane's side of the agents' API: it lets proxies join, hears what they say, and leads the
-// rotation of a mesh's CA by it.
+// Package agents is the control plane's side of the agents' API (api/agent/v1): proxies join and renew certificates, agents
+// keep a session, and their reports drive the rotation of a mesh's CA.
 package agents
 
 import (
@@ -21,39 +21,39 @@ import (
 
 // Options of a Server.
 type Options struct {
-	// Authority issues certificates and knows how far a rotation is. Required; the gRPC server has its ServerOptions.
+	// Authority issues certificates and keeps rotations. The gRPC server must have its ServerOptions. Required.
 	Authority *identity.Authority
 	// Storage keeps which proxies drain. Required.
 	Storage identity.Storage
-	// View is the last view that is in effect, nil before the first. Required.
+	// View returns the current view, nil before the first. Required.
 	View func() *meshview.View
-	// Bootstrap returns the JSON of Envoy's bootstrap, for a control plane that this proxy reaches at that host:port.
-	// Required.
+	// Bootstrap returns the JSON of Envoy's bootstrap, for a proxy that reaches the control plane at controlPlane,
+	// host:port. Required.
 	Bootstrap func(m *meshview.Mesh, p *meshview.Proxy, controlPlane string) ([]byte, error)
-	// Observe tells the view's builder about a proxy, and returns at once. Required.
+	// Observe passes the Observation of a proxy to the view's builder, and returns at once. Required.
 	Observe func(proxy mesh.ID, o mesh.Observation)
-	// Version of the control plane, for agents.
+	// Version of the control plane, to tell agents.
 	Version string
 
-	// JoinRate is how often one address may join, in a second. Default 50, with a burst of JoinBurst, default 200: many
-	// agents may come from one address, and all at once.
+	// JoinRate is how many joins one address may make per second, JoinBurst how many at once. Defaults 50 and 200: many
+	// agents may share one address.
 	JoinRate  rate.Limit
 	JoinBurst int
-	// MaxSessions that may be open at once. Default 10000.
+	// MaxSessions is how many sessions may be open at once. Default 10000.
 	MaxSessions int
 	// HelloTimeout is how long a session may take for its first message. Default 10s.
 	HelloTimeout time.Duration
-	// SilentAfter is how long a proxy must be without a session before a forced rotation passes over it. The start of
-	// the control plane counts as the end of a session: agents must have had time to come back. Default 30s.
+	// SilentAfter is how long a proxy must have no session before a forced rotation skips it. The start of the control
+	// plane counts as the end of a session, so that agents have time to reconnect. Default 30s.
 	SilentAfter time.Duration
-	// Recheck is how often Run looks for what no report tells: certificates that are over. Default 5s.
+	// Recheck is how often Run looks for expired certificates. Default 5s.
 	Recheck time.Duration
 
 	// Logger, default none.
 	Logger *slog.Logger
 	// Registerer of the metrics, default none.
 	Registerer prometheus.Registerer
-	// Now is the clock of SilentAfter and of what people are shown. Default time.Now.
+	// Now is the clock for SilentAfter and for times that are shown to people. Default time.Now.
 	Now func() time.Time
 }
 
@@ -85,18 +85,19 @@ type Server struct {
 	joins   *limiter
 	renews  *limiter
 
-	// stopping is closed when Run ends; running counts the handlers of sessions, and what they have started.
+	// stopping is closed when Run ends; running counts the goroutines of sessions.
 	stopping chan struct{}
 	running  sync.WaitGroup
 
 	mu       sync.Mutex
 	stopped  bool
 	sessions map[mesh.ID]*session
-	ended    map[mesh.ID]time.Time // the last session, where there is none now
-	draining map[mesh.ID]bool      // what the storage has
+	ended    map[mesh.ID]time.Time // end of the last session of proxies that have none now
+	draining map[mesh.ID]bool      // as in the storage
 }
 
-// New reads which proxies drain from the storage, and tells Observe, so that the first view already knows. Run must run.
+// New returns a server. It reads from the storage which proxies drain, and passes that to Observe, so that the first view
+// has it. Run has to be called.
 func New(o Options) (*Server, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
@@ -121,5 +122,5 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Register makes r serve the agents' API.
+// Register registers the agents' API with r.
 func (s *Server) Register(r grpc.ServiceRegistrar) { agentv1.RegisterAgentServiceServer(r, s) }

@@ -20,38 +20,39 @@ import (
 const (
 	maxMessage  = 16 << 10 // bytes
 	maxFeatures = 32
-	// messageRate is far more than an agent has to say; beyond it the session is read more slowly.
+	// messageRate, per second, is far more than an agent sends. Beyond it, messages are read more slowly.
 	messageRate  = 5
 	messageBurst = 20
-	// drainPollInterval is how often a drain that is written down is looked for in the view.
+	// drainPollInterval is how often confirmDrain checks whether the view has a recorded drain.
 	drainPollInterval = 10 * time.Millisecond
 )
 
 var errReplaced = status.Error(codes.Aborted, "a newer session of this proxy has taken over")
 
-// session is one agent's. Its fields are the handler's own, but for those under Server.mu.
+// session is the session of one agent. Only its handler uses the fields, except those guarded by Server.mu.
 type session struct {
 	peer  identity.Peer
 	since time.Time
-	// turn is shared by all sessions of a proxy, one after the other: what an old one still says never comes after what
-	// the new one has said.
+	// turn is shared by all successive sessions of a proxy, so that no message of an old session takes effect after one of
+	// the new session, see inTurn.
 	turn *sync.Mutex
-	// wake says that the mesh trusts something else; replaced is closed when a newer session takes over.
+	// wake is sent to when the rotation of the mesh has advanced; replaced is closed when a newer session takes over.
 	wake     chan struct{}
 	replaced chan struct{}
 
 	stream agentv1.AgentService_SessionServer
-	// pushed is what was sent last, and the report that it answers: the same is not sent twice.
+	// What was pushed last, so that the same is not pushed twice.
 	pushedBundle, pushedRenewal push
-	// drainPoll is a ticker while a drain is not yet in the view.
+	// drainPoll ticks while a recorded drain is not in the view yet, else nil.
 	drainPoll *time.Ticker
 
-	// Under Server.mu:
+	// Guarded by Server.mu:
 	version  *agentv1.Version
 	features []string
 	inUse    *agentv1.InUse
 }
 
+// push is the ID of what was pushed, and what the agent had reported before.
 type push struct{ what, report string }
 
 // Session implements agentv1.AgentServiceServer.
@@ -90,13 +91,13 @@ func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
 	return err
 }
 
-// received is a message, or why there will be none any more.
+// received is a message, or the error that ended the stream.
 type received struct {
 	message *agentv1.AgentMessage
 	err     error
 }
 
-// receive reads until the handler has returned, which ends the stream's context.
+// receive reads messages until the stream ends: its context ends when the handler returns.
 func (s *Server) receive(stream agentv1.AgentService_SessionServer) <-chan received {
 	messages := make(chan received)
 	s.running.Go(func() {
@@ -119,7 +120,7 @@ func (s *Server) receive(stream agentv1.AgentService_SessionServer) <-chan recei
 	return messages
 }
 
-// awaitHello is the beginning of a session. Messages that this control plane does not know are ignored, here too.
+// awaitHello waits for the first message. Unknown messages are ignored, as later in the session.
 func (s *Server) awaitHello(ctx context.Context, messages <-chan received) (*agentv1.Hello, error) {
 	late := time.NewTimer(s.o.HelloTimeout)
 	defer late.Stop()
@@ -159,7 +160,7 @@ func checkHello(h *agentv1.Hello) error {
 	return nil
 }
 
-// ended is the status of a session whose agent sends nothing more.
+// ended returns the status of a session after Recv has failed with err.
 func ended(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -167,7 +168,7 @@ func ended(err error) error {
 	return err
 }
 
-// serve runs the session after its Hello.
+// serve runs a session after its Hello.
 func (s *Server) serve(sess *session, hello *agentv1.Hello, messages <-chan received) error {
 	defer sess.stopDrainPoll()
 	if err := s.setDraining(sess, hello.GetDraining()); err != nil {
@@ -224,7 +225,7 @@ func (s *Server) handle(sess *session, message *agentv1.AgentMessage) error {
 	}
 }
 
-// report writes down what the proxy has in place, and sends what follows from it.
+// report records the bundle and leaf that the proxy uses, and pushes what is due then.
 func (s *Server) report(sess *session, inUse *agentv1.InUse) error {
 	log := s.o.Logger.With("mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane)
 	err := s.inTurn(sess, func() error {
@@ -243,8 +244,8 @@ func (s *Server) report(sess *session, inUse *agentv1.InUse) error {
 	return s.push(sess)
 }
 
-// push sends a bundle that the proxy has not reported, and asks for the renewal of a leaf that is not of the CA that
-// signs: in this order, since the new leaf is to be trusted first.
+// push sends the bundle if the proxy uses another one, and RenewNow if its leaf is not from the CA that signs. The bundle
+// comes first, since it has to trust the new leaf.
 func (s *Server) push(sess *session) error {
 	due, err := s.o.Authority.Due(sess.peer)
 	if err != nil {

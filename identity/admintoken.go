@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// adminTokenFile is the token of the admin API in the state folder, in one line.
+// adminTokenFile holds the token of the admin API, on one line.
 const adminTokenFile = "admin-token"
 
-// minAdminToken is the least length of a token that somebody put there by hand.
+// minAdminToken is the shortest token that is accepted, since users may write the file themselves.
 const minAdminToken = 16
 
 func openAdminToken(storage Storage) (string, error) {
 	data, err := storage.Read(adminTokenFile)
 	if missing(err) {
-		// 128 bits and more of randomness, as text.
+		// At least 128 bits of randomness, as text.
 		data = []byte(rand.Text() + "\n")
 		err = storage.Write(adminTokenFile, data)
 	}
@@ -30,5 +30,5 @@ func openAdminToken(storage Storage) (string, error) {
 	return token, nil
 }
 
-// AdminToken is what callers of the admin API must show.
+// AdminToken returns the token that callers of the admin API must send.
 func (a *Authority) AdminToken() string { return a.adminToken }

@@ -18,42 +18,43 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// ErrNoAuthority is a mesh that has no CA, because Ensure was never called for it.
+// ErrNoAuthority says that a mesh has no CA: Ensure was never called for it.
 var ErrNoAuthority = errors.New("mesh has no CA")
 
-// Bundle is what a mesh trusts. It never changes.
+// Bundle is the set of CAs that a mesh trusts. It is immutable.
 type Bundle struct {
-	// ID is the content hash of the roots, whatever their order.
+	// ID is a hash of the roots that does not depend on their order.
 	ID string
-	// Roots are DER.
+	// Roots are certificates, DER.
 	Roots [][]byte
 }
 
-// meshAuthority is the CA of one mesh: one that signs, and roots beside it while they change.
+// meshAuthority is the certificate authority of one mesh: the CA that signs, and during a rotation another one that is
+// trusted, too.
 type meshAuthority struct {
 	mesh string
-	// trust is what Peer verifies by: handshakes wait for no writer.
+	// trust is what handshakes verify against, without waiting for a lock.
 	trust atomic.Pointer[trust]
 
-	// io is held for reading while a record of a proxy is written, and for writing while records are removed.
+	// io is read-locked while a record of a proxy is written, and locked while records are removed.
 	io sync.RWMutex
 
 	mu       sync.Mutex
-	cas      []*ca // trusted, the oldest first; what signs has a key
+	cas      []*ca // trusted CAs, the oldest first; only those that may still sign have a key
 	signing  *ca
-	rotation *rotation // nil while none is running
+	rotation *rotation // nil while none is in progress
 	proxies  map[string]*record
-	warned   time.Time // of the end of the CA
+	warned   time.Time // when the last warning was logged that the CA expires soon
 }
 
-// trust is one state of a mesh's roots, in every form in which it is read.
+// trust holds the trusted roots of a mesh in all forms that are needed.
 type trust struct {
 	bundle  Bundle
 	x509    *x509bundle.Bundle
 	signing *ca
 }
 
-// authorityFile is the form of a meshAuthority in the storage: one file, so that each step of a rotation is one rename.
+// authorityFile is a meshAuthority in the storage. It is one file, so that each step of a rotation is one atomic write.
 type authorityFile struct {
 	Signing  string    `json:"signing"`
 	CAs      []caFile  `json:"cas"`
@@ -63,7 +64,7 @@ type authorityFile struct {
 type caFile struct {
 	ID          string `json:"id"`
 	Certificate string `json:"certificate"`
-	// Key is dropped once the CA signs no more.
+	// Key is removed once the CA no longer signs.
 	Key string `json:"key,omitempty"`
 }
 
@@ -71,15 +72,15 @@ func meshFolder(meshName string) string { return path.Join("meshes", meshName) }
 
 func authorityPath(meshName string) string { return path.Join(meshFolder(meshName), "ca.json") }
 
-// Ensure makes the CA of a mesh that has none, with that life (0: mesh.DefaultCALife), and otherwise does nothing. A CA stays
-// in the storage when its mesh is removed.
+// Ensure makes a CA for a mesh that has none, valid for life (0: mesh.DefaultCALife). A CA stays in the storage when its
+// mesh is removed.
 func (a *Authority) Ensure(meshName string, life time.Duration) error {
 	_, err := a.open(meshName, func() (*ca, error) { return a.newMeshCA(meshName, life) })
 	return err
 }
 
-// open returns the authority of a mesh, from memory or the storage. Where there is none it is made by create, or
-// ErrNoAuthority if that is nil: a name in a stranger's certificate makes no CA.
+// open returns the authority of a mesh, from memory or the storage. If there is none it uses create to make one; if create
+// is nil the error is ErrNoAuthority, so that a mesh named in a foreign certificate does not get a CA.
 func (a *Authority) open(meshName string, create func() (*ca, error)) (*meshAuthority, error) {
 	if !label.MatchString(meshName) {
 		return nil, fmt.Errorf("mesh %q: must be a DNS label", shorten(meshName))
@@ -125,7 +126,7 @@ func (a *Authority) create(m *meshAuthority, create func() (*ca, error)) error {
 	return nil
 }
 
-// newMeshCA may sign for its own mesh alone: verifiers check its name constraints.
+// newMeshCA makes a CA that may only sign for its mesh: verifiers check its name constraints.
 func (a *Authority) newMeshCA(meshName string, life time.Duration) (*ca, error) {
 	if life <= 0 {
 		life = mesh.DefaultCALife
@@ -144,7 +145,7 @@ func (a *Authority) newMeshCA(meshName string, life time.Duration) (*ca, error) 
 	}, a.now(), life)
 }
 
-// publish makes the roots those that Peer verifies by.
+// publish makes the current CAs those that handshakes verify against.
 func (m *meshAuthority) publish(suffix string) error {
 	td, err := spiffeid.TrustDomainFromString(mesh.TrustDomain(m.mesh, suffix))
 	if err != nil {
@@ -180,7 +181,7 @@ func bundleOf(cas []*ca) Bundle {
 	return b
 }
 
-// writeAuthority puts the state into the storage before it is put to use.
+// writeAuthority writes a state of a mesh's authority to the storage.
 func (a *Authority) writeAuthority(meshName string, cas []*ca, signing *ca, r *rotation) error {
 	f := authorityFile{Signing: signing.id, Rotation: r}
 	for _, c := range cas {

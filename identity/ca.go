@@ -15,21 +15,21 @@ import (
 	"time"
 )
 
-// maxBackdate is how far before its making a certificate begins to be valid, so that a peer whose clock is behind takes
-// it. Certificates with a short life begin at most a tenth of it earlier, so that the date on which two thirds of
-// NotBefore to NotAfter are over is always one on which the certificate is to be renewed.
+// maxBackdate is how much earlier than its creation a certificate becomes valid, so that peers whose clocks are behind
+// accept it. For a short life it is at most a tenth of that, so that the time of renewal, after two thirds of the span from
+// NotBefore to NotAfter, is always in the future at first.
 const maxBackdate = 5 * time.Minute
 
 func backdate(life time.Duration) time.Duration { return min(maxBackdate, life/10) }
 
-// ca is one certificate authority. Without its key it is only trusted, and signs nothing.
+// ca is a certificate authority. Without a key it is only trusted and cannot sign.
 type ca struct {
 	id   string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// newCA signs itself. The template says what the CA is for; serial, dates, keys and usages are set here.
+// newCA makes a self-signed CA. The template says what the CA is for; newCA sets serial, dates, key and usages.
 func newCA(template *x509.Certificate, now time.Time, life time.Duration) (*ca, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -38,7 +38,7 @@ func newCA(template *x509.Certificate, now time.Time, life time.Duration) (*ca, 
 	if template.SerialNumber, err = newSerial(); err != nil {
 		return nil, err
 	}
-	// The subject differs between the CAs of one mesh: while both are trusted, issuers are told apart by it.
+	// The CAs of one mesh have different subjects, so that issuers can be told apart while both are trusted.
 	template.Subject.SerialNumber = template.SerialNumber.Text(16)
 	template.NotBefore = now.Add(-backdate(life))
 	template.NotAfter = now.Add(life)
@@ -53,7 +53,7 @@ func newCA(template *x509.Certificate, now time.Time, life time.Duration) (*ca, 
 	return makeCA(der, key)
 }
 
-// makeCA joins a certificate and its key; the key may be nil.
+// makeCA makes a ca from a certificate and its key; the key may be nil.
 func makeCA(der []byte, key *ecdsa.PrivateKey) (*ca, error) {
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
@@ -68,7 +68,7 @@ func makeCA(der []byte, key *ecdsa.PrivateKey) (*ca, error) {
 	return &ca{id: hash(der), cert: cert, key: key}, nil
 }
 
-// sign issues a leaf, which never outlives the CA.
+// sign issues a leaf certificate, which never outlives the CA.
 func (c *ca) sign(template *x509.Certificate, public any, now time.Time, life time.Duration) (*x509.Certificate, error) {
 	if !now.Before(c.cert.NotAfter) {
 		return nil, fmt.Errorf("sign certificate: the CA expired at %s; rotate it", c.cert.NotAfter.UTC().Format(time.RFC3339))
@@ -95,7 +95,7 @@ func (c *ca) sign(template *x509.Certificate, public any, now time.Time, life ti
 	return cert, nil
 }
 
-// newSerial is 128 bits of randomness.
+// newSerial returns 128 random bits.
 func newSerial() (*big.Int, error) {
 	var b [16]byte
 	if _, err := rand.Read(b[:]); err != nil {
@@ -104,7 +104,7 @@ func newSerial() (*big.Int, error) {
 	return new(big.Int).SetBytes(b[:]), nil
 }
 
-// hash names content: the first 128 bits of its SHA-256.
+// hash returns the first 128 bits of the SHA-256 of data, in hexadecimal.
 func hash(data ...[]byte) string {
 	h := sha256.New()
 	for _, d := range data {
@@ -134,7 +134,7 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), nil
 }
 
-// decodeKey never puts its input into an error.
+// decodeKey decodes a key. Its errors never contain the input.
 func decodeKey(data []byte) (*ecdsa.PrivateKey, error) {
 	block, _ := pem.Decode(data)
 	if block == nil || block.Type != pemKey {

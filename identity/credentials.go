@@ -66,18 +66,19 @@ func (a *Authority) serverOptions(l connLimits) []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.Creds(c), grpc.ConnectionTimeout(l.waitTimeout + l.handshakeTimeout)}
 }
 
-// serverCredentials are those of TLS, and a guard on each connection.
+// serverCredentials are TLS credentials that limit unauthenticated connections and end connections in time.
 type serverCredentials struct {
 	credentials.TransportCredentials
 	authority *Authority
 	limits    connLimits
-	// A place in each is a connection.
+	// Semaphores: each element is one connection.
 	handshakes, waiting, unauthenticated chan struct{}
 }
 
 var errTooMany = errors.New("too many connections without a client certificate")
 
-// awaitHandshake waits for a place among the handshakes, in the order of arrival.
+// awaitHandshake waits until the connection may begin its handshake, in order of arrival. It returns false if too many
+// connections wait, or if it has waited too long.
 func (c *serverCredentials) awaitHandshake() bool {
 	if tryAcquire(c.handshakes) {
 		return true
@@ -104,7 +105,7 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 		return nil, nil, errTooMany
 	}
 	defer func() { <-c.handshakes }()
-	if err := raw.SetDeadline(time.Now().Add(c.limits.handshakeTimeout)); err != nil { // gRPC ends it
+	if err := raw.SetDeadline(time.Now().Add(c.limits.handshakeTimeout)); err != nil { // gRPC clears the deadline
 		return nil, nil, err
 	}
 	c.authority.metrics.unauthenticated.Inc()
@@ -162,14 +163,14 @@ func tryAcquire(places chan struct{}) bool {
 	}
 }
 
-// connLife is how long a connection lasts whose certificate has that much left: the last tenth is for what comes late, and
-// proxies whose certificates were made together do not all come back together. By then the certificate, renewed at two
-// thirds of its life, has a successor.
+// connLife returns how long a connection may last whose certificate is valid for left: 80 to 90 % of that, at random, so
+// that proxies whose certificates were issued together do not reconnect together. By then they have a new certificate,
+// which they get after two thirds of the life of the old one.
 func connLife(left time.Duration) time.Duration {
 	return time.Duration(float64(left) * (0.8 + 0.1*rand.Float64())) //nolint:gosec // it spreads load and guards nothing
 }
 
-// guardedConn is a connection that ends by itself.
+// guardedConn is a connection with a limit on its life and on the bytes read.
 type guardedConn struct {
 	net.Conn
 	closed atomic.Bool
@@ -191,7 +192,7 @@ func (g *guardedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// closeAfter is called once, before the connection is handed on.
+// closeAfter closes the connection after d, and calls count if it is still open then. It is called at most once.
 func (g *guardedConn) closeAfter(d time.Duration, count func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -199,11 +200,11 @@ func (g *guardedConn) closeAfter(d time.Duration, count func()) {
 		if !g.closed.Load() {
 			count()
 		}
-		_ = g.Close() // whoever reads from it sees the end
+		_ = g.Close() // the reader gets the error
 	})
 }
 
-// onClose is called once, before the connection is handed on.
+// onClose sets what is called when the connection is closed. It is called at most once.
 func (g *guardedConn) onClose(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -226,17 +227,16 @@ func (g *guardedConn) Close() error {
 	return g.Conn.Close()
 }
 
-// authInfo is what the handshake has shown.
+// authInfo is the result of the handshake.
 type authInfo struct {
 	credentials.TLSInfo
 	peer *Peer // nil without a client certificate
 }
 
-// errUnauthenticated is a caller who has shown no certificate.
 var errUnauthenticated = errors.New("the caller has no client certificate")
 
-// PeerFromContext says which proxy calls. The server has the options of ServerOptions. The error is ErrUnauthenticated for
-// a caller without a client certificate.
+// PeerFromContext returns the proxy that makes a call, on a server with ServerOptions. It returns an error if the caller
+// has no client certificate.
 func PeerFromContext(ctx context.Context) (Peer, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

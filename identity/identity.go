@@ -1,4 +1,5 @@
-// Package identity is who is who: each mesh's certificate authority, the control plane's own certificate, and tokens.
+// Package identity manages the credentials of the control plane: the certificate authority of each mesh and its rotation,
+// the certificates of proxies, the control plane's own serving certificate, and tokens.
 package identity
 
 import (
@@ -19,8 +20,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Storage keeps what must survive a restart. Names are slash paths. Write is atomic and durable, and only the owner can
-// read what it wrote; Read of a missing name is fs.ErrNotExist; List gives the entries of a folder.
+// Storage keeps what must survive a restart. Names are slash-separated paths. Write is atomic and durable, and only the
+// owner can read the files. Read of a missing name returns an error that wraps fs.ErrNotExist. List returns the names in a
+// folder. *store.State implements it.
 type Storage interface {
 	Read(name string) ([]byte, error)
 	Write(name string, data []byte) error
@@ -32,8 +34,8 @@ type Storage interface {
 type Options struct {
 	// Storage is required.
 	Storage Storage
-	// TrustDomain ends the trust domain of each mesh. Default mesh.DefaultTrustDomain. It is part of every certificate:
-	// an authority made for another one is refused.
+	// TrustDomain is the suffix of all trust domains. Default mesh.DefaultTrustDomain. It is part of every certificate: a
+	// CA in the storage that was made for another one is an error.
 	TrustDomain string
 	// Logger, default none.
 	Logger *slog.Logger
@@ -43,7 +45,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Authority issues and checks every credential of the control plane. Its methods may be called from any goroutine.
+// Authority issues and checks all credentials of the control plane. Its methods may be called from any goroutine.
 type Authority struct {
 	storage Storage
 	suffix  string
@@ -54,14 +56,14 @@ type Authority struct {
 	serving    *serving
 	adminToken string
 	tokens     *tokens
-	refusals   *rate.Limiter // of what strangers can write into the log
+	refusals   *rate.Limiter // of log messages that unauthenticated clients can cause
 
 	mu     sync.Mutex
 	meshes map[string]*meshAuthority
 }
 
-// New opens the authority in the storage, and makes what is missing in it: the serving CA, the admin token, the key of
-// dataplane tokens. A mesh's CA is made by Ensure.
+// New opens the authority in the storage, and creates what is missing: the serving CA, the admin token, the key of
+// dataplane tokens. CAs of meshes are made by Ensure.
 func New(o Options) (*Authority, error) {
 	if o.Storage == nil {
 		return nil, errors.New("identity: Options.Storage is missing")
@@ -79,13 +81,12 @@ func New(o Options) (*Authority, error) {
 		o.Now = time.Now
 	}
 	a := &Authority{
-		storage: o.Storage,
-		suffix:  o.TrustDomain,
-		log:     o.Logger,
-		now:     o.Now,
-		meshes:  map[string]*meshAuthority{},
-		// One who is refused will come again at once.
-		refusals: rate.NewLimiter(1, 10),
+		storage:  o.Storage,
+		suffix:   o.TrustDomain,
+		log:      o.Logger,
+		now:      o.Now,
+		meshes:   map[string]*meshAuthority{},
+		refusals: rate.NewLimiter(1, 10), // a client that is refused reconnects at once
 	}
 	var err error
 	if a.serving, err = openServing(o.Storage, o.Now); err != nil {
@@ -103,7 +104,7 @@ func New(o Options) (*Authority, error) {
 	return a, nil
 }
 
-// TrustDomain is the end of each mesh's trust domain.
+// TrustDomain returns the suffix of all trust domains.
 func (a *Authority) TrustDomain() string { return a.suffix }
 
 var (
@@ -118,7 +119,7 @@ const (
 	maxWorkload = 512
 )
 
-// checkNames refuses what would not fit into a certificate, or would leave its folder in the storage.
+// checkNames refuses names that do not fit into a certificate, or that would lead out of their folder in the storage.
 func checkNames(meshName, dataplane string) error {
 	if !label.MatchString(meshName) {
 		return fmt.Errorf("mesh %q: must be a DNS label", shorten(meshName))
@@ -140,7 +141,7 @@ func checkWorkload(workload string) error {
 	return nil
 }
 
-// shorten bounds what a caller's input adds to an error.
+// shorten limits how much of a caller's input is in an error.
 func shorten(s string) string {
 	const most = 80
 	if len(s) <= most {
@@ -149,10 +150,10 @@ func shorten(s string) string {
 	return s[:most] + "..."
 }
 
-// missing says whether an error of the storage means that there is nothing of that name.
+// missing reports whether an error of the storage means that the name does not exist.
 func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// inMemory lists the authorities that are in memory.
+// inMemory returns the authorities that are in memory.
 func (a *Authority) inMemory() []*meshAuthority {
 	a.mu.Lock()
 	defer a.mu.Unlock()

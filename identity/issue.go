@@ -15,37 +15,37 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// ErrRequest is a certificate request that is not signed, and never will be.
+// ErrRequest says that a certificate request is invalid: it will never be signed.
 var ErrRequest = errors.New("certificate request refused")
 
-// Limits of a certificate request. Larger RSA keys cost more to check than they are worth.
+// Limits of a certificate request.
 const (
 	maxRequest = 16 << 10
 	minRSABits = 2048
 	maxRSABits = 4096
 )
 
-// Request asks for the certificate of a proxy. The caller has checked that it may have it.
+// Request describes the certificate of a proxy. The caller has checked that the proxy may have it.
 type Request struct {
 	Mesh, Dataplane, Workload string
-	// CSR is PKCS #10, DER. Its public key and its signature count, nothing else in it does.
+	// CSR is PKCS #10, DER. Only its public key and its signature are used.
 	CSR []byte
 	// Life of the certificate, which never outlives its CA. Default mesh.DefaultCertLife.
 	Life time.Duration
 }
 
-// Certificate is one that was issued.
+// Certificate is an issued certificate.
 type Certificate struct {
 	// Chain is DER, the leaf first.
 	Chain [][]byte
-	// Serial is hexadecimal, as InUse has it.
+	// Serial number in hexadecimal, as in agentv1.InUse.
 	Serial   string
 	NotAfter time.Time
 	// Bundle that the mesh trusts now.
 	Bundle Bundle
 }
 
-// Issue signs the certificate of a proxy, and writes down that it did. The error is ErrRequest for a bad CSR.
+// Issue signs the certificate of a proxy and records it in the storage. The error is ErrRequest for an invalid CSR.
 func (a *Authority) Issue(r Request) (Certificate, error) {
 	if err := checkNames(r.Mesh, r.Dataplane); err != nil {
 		return Certificate{}, err
@@ -82,7 +82,8 @@ func (a *Authority) Issue(r Request) (Certificate, error) {
 	return issued, nil
 }
 
-// issue signs and records under one lock: a rotation that goes on afterwards knows of the certificate.
+// issue signs and records under one lock, so that a rotation knows of every certificate that was issued before its next
+// step.
 func (a *Authority) issue(m *meshAuthority, dataplane string, template *x509.Certificate, public any, life time.Duration) (Certificate, error) {
 	m.io.RLock()
 	defer m.io.RUnlock()
@@ -108,7 +109,7 @@ func (a *Authority) issue(m *meshAuthority, dataplane string, template *x509.Cer
 	}, nil
 }
 
-// readRequest takes the keys that Envoy takes: ECDSA on P-256 or P-384, RSA from 2048 bits. It takes no Ed25519.
+// readRequest accepts the keys that Envoy accepts: ECDSA on P-256 or P-384, and RSA from 2048 bits, but not Ed25519.
 func readRequest(der []byte) (public any, usage x509.KeyUsage, err error) {
 	if len(der) > maxRequest {
 		return nil, 0, fmt.Errorf("it has %d bytes, at most %d are read", len(der), maxRequest)

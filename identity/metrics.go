@@ -8,7 +8,7 @@ import (
 
 type metrics struct {
 	issued *prometheus.CounterVec
-	// unauthenticated connections that are open, those in their handshake included.
+	// unauthenticated connections that are open, including those in their handshake.
 	unauthenticated prometheus.Gauge
 	// closed connections, by reason.
 	closed *prometheus.CounterVec
@@ -41,7 +41,7 @@ func newMetrics(a *Authority, registerer prometheus.Registerer) (*metrics, error
 	return m, nil
 }
 
-// caExpiry says how long each CA still lives, as of the scrape.
+// caExpiry collects how long each CA is still valid, at the time of the scrape.
 type caExpiry struct{ authority *Authority }
 
 var caExpiryDesc = prometheus.NewDesc("sonde_identity_ca_expiry_seconds",

@@ -16,12 +16,12 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Peer is a proxy that has proved who it is.
+// Peer is an authenticated proxy.
 type Peer struct {
 	Mesh      string
 	Dataplane string
 	SPIFFEID  string
-	// Serial is hexadecimal, as InUse has it.
+	// Serial number of its certificate in hexadecimal, as in agentv1.InUse.
 	Serial   string
 	NotAfter time.Time
 }
@@ -29,14 +29,15 @@ type Peer struct {
 // ID is <mesh>/<dataplane>.
 func (p Peer) ID() mesh.ID { return mesh.MakeID(p.Mesh, p.Dataplane) }
 
-// maxChain is the most certificates that a client may send: our chains have one.
+// maxChain is how many certificates a client may send. Our own chains have one.
 const maxChain = 4
 
-// TLSConfig is for agents and ADS. A client may come without a certificate (to join); one that it shows must be good.
+// TLSConfig returns the configuration for agents and ADS. A client without a certificate is accepted, since it may join; a
+// certificate must be valid.
 func (a *Authority) TLSConfig() *tls.Config {
 	c := a.ServingTLS()
 	c.ClientAuth = tls.RequestClientCert
-	// A resumed session shows the certificate of the first handshake, however old: after a renewal it would be the former.
+	// A resumed session would have the certificate of the first handshake, even after a renewal.
 	c.SessionTicketsDisabled = true
 	c.VerifyConnection = func(s tls.ConnectionState) error {
 		if len(s.PeerCertificates) == 0 {
@@ -51,8 +52,8 @@ func (a *Authority) TLSConfig() *tls.Config {
 	return c
 }
 
-// Verify checks the chain that a client has shown (and whose key it has proved to hold). The roots are those of the mesh
-// that its trust domain names, so that a certificate of one mesh never passes in another.
+// Verify checks the certificate chain of a client, whose key the handshake has verified. It uses the roots of the mesh that
+// the trust domain names, so that a certificate is never valid in another mesh.
 func (a *Authority) Verify(chain []*x509.Certificate) (Peer, error) {
 	if len(chain) == 0 {
 		return Peer{}, errors.New("verify client certificate: there is none")
@@ -66,7 +67,7 @@ func (a *Authority) Verify(chain []*x509.Certificate) (Peer, error) {
 	return a.peerOf(chain[0])
 }
 
-// peerOf says who a certificate is of that was verified.
+// peerOf returns whom a verified certificate identifies.
 func (a *Authority) peerOf(leaf *x509.Certificate) (Peer, error) {
 	id, err := x509svid.IDFromCert(leaf)
 	if err != nil {

@@ -10,16 +10,17 @@ import (
 	"time"
 )
 
-// maxIssued bounds what is remembered of one proxy: an agent that asks again and again fills no disk.
+// maxIssued is how many certificates of one proxy are remembered, so that an agent that renews in a loop cannot fill the
+// disk.
 const maxIssued = 8
 
 const recordSuffix = ".json"
 
-// record is what is known of one proxy's certificates. It is in the storage, since a rotation may only go on when every
-// proxy with a good certificate has done its part, those that are silent now included.
+// record is what is known about the certificates of one proxy. It is kept in the storage, since a rotation must wait for
+// every proxy with a valid certificate, even one that is not connected.
 type record struct {
 	dataplane string
-	// io orders the writes; the fields below are under the meshAuthority's mu.
+	// io orders the writes; meshAuthority.mu guards the fields below.
 	io sync.Mutex
 
 	Issued []issuedCertificate `json:"issued"`
@@ -34,18 +35,18 @@ type issuedCertificate struct {
 	CA       string    `json:"ca"`
 }
 
-// add remembers a certificate and forgets those that are over.
+// add remembers a certificate and forgets those that have expired.
 func (r *record) add(c issuedCertificate, now time.Time) {
 	r.Issued = slices.DeleteFunc(r.Issued, func(old issuedCertificate) bool { return !now.Before(old.NotAfter) })
 	if len(r.Issued) >= maxIssued {
-		// The one in use stays: the agent has said that it put it in place.
+		// Keep the one that the agent reported as in use.
 		i := slices.IndexFunc(r.Issued, func(old issuedCertificate) bool { return old.Serial != r.Serial })
 		r.Issued = slices.Delete(r.Issued, i, i+1)
 	}
 	r.Issued = append(r.Issued, c)
 }
 
-// expires is when the last certificate does.
+// expires returns when the last of the certificates expires.
 func (r *record) expires() time.Time {
 	var last time.Time
 	for _, c := range r.Issued {
@@ -56,7 +57,7 @@ func (r *record) expires() time.Time {
 	return last
 }
 
-// inUse is the certificate that the agent reported, if it is one that it was issued.
+// inUse returns the certificate that the agent reported, and false if it was not issued to the proxy.
 func (r *record) inUse() (issuedCertificate, bool) {
 	i := slices.IndexFunc(r.Issued, func(c issuedCertificate) bool { return c.Serial == r.Serial })
 	if i < 0 {
@@ -65,7 +66,7 @@ func (r *record) inUse() (issuedCertificate, bool) {
 	return r.Issued[i], true
 }
 
-// record returns that of a dataplane, a new one if there is none. mu is held.
+// record returns the record of a dataplane, a new one if there is none. mu is held.
 func (m *meshAuthority) record(dataplane string) *record {
 	r := m.proxies[dataplane]
 	if r == nil {
@@ -81,7 +82,7 @@ func (m *meshAuthority) recordPath(dataplane string) string {
 	return path.Join(recordFolder(m.mesh), dataplane+recordSuffix)
 }
 
-// writeRecord writes the record as it is now. io of the mesh is held for reading, mu is not.
+// writeRecord writes the current record. m.io is read-locked, m.mu is not held.
 func (a *Authority) writeRecord(m *meshAuthority, r *record) error {
 	r.io.Lock()
 	defer r.io.Unlock()
@@ -120,7 +121,7 @@ func (a *Authority) loadRecords(m *meshAuthority) error {
 	return nil
 }
 
-// forgetExpired removes the records of proxies whose last certificate is over.
+// forgetExpired removes the records of proxies whose last certificate has expired.
 func (a *Authority) forgetExpired(m *meshAuthority) error {
 	m.io.Lock()
 	defer m.io.Unlock()

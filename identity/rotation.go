@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Step of a rotation. It is over when every proxy has done it.
+// Step of a rotation. It is complete when every proxy has done it.
 type Step string
 
-// The steps, in their order. At each of them every proxy that has done the step before trusts every other one.
+// The steps, in order. During each of them, all proxies that have done the step before trust each other.
 const (
-	// StepNone is no rotation.
+	// StepNone means that no rotation is in progress.
 	StepNone Step = ""
 	// StepTrustBoth gives every proxy the bundle of the old and the new CA. The old one signs.
 	StepTrustBoth Step = "trust both"
@@ -24,32 +24,31 @@ const (
 	StepTrustNew Step = "trust new"
 )
 
-// errNoRotation is a mesh in which none is under way.
 var errNoRotation = errors.New("no rotation is under way")
 
-// rotation is what the storage knows of one that is under way.
+// rotation is the state of a rotation in the storage.
 type rotation struct {
 	Step    Step      `json:"step"`
 	Started time.Time `json:"started"`
 	Forced  bool      `json:"forced,omitempty"`
 }
 
-// Rotation says how far the rotation of a mesh's CA is.
+// Rotation is the progress of the rotation of a mesh's CA.
 type Rotation struct {
 	Step Step
-	// Waiting are the proxies that have a good certificate and have not done the step. Sorted.
+	// Waiting are the proxies that have a valid certificate and have not done the step, sorted.
 	Waiting []Waiting
 }
 
-// Waiting is a proxy that a rotation waits for, silent or not.
+// Waiting is a proxy that a rotation waits for, whether or not it is connected.
 type Waiting struct {
 	Dataplane string
-	// Expires is when the last of its certificates does: then it is waited for no longer.
+	// Expires is when the last of its certificates expires. The rotation does not wait longer than that.
 	Expires time.Time
 }
 
-// StartRotation makes a new CA with that life (0: mesh.DefaultCALife) and begins to replace the old one by it. Where a
-// rotation is under way it does nothing.
+// StartRotation makes a new CA, valid for life (0: mesh.DefaultCALife), and starts to replace the old one. It does nothing
+// if a rotation is in progress.
 func (a *Authority) StartRotation(meshName string, life time.Duration) error {
 	m, err := a.open(meshName, nil)
 	if err != nil {
@@ -67,7 +66,7 @@ func (a *Authority) StartRotation(meshName string, life time.Duration) error {
 	return a.commit(m, []*ca{m.signing, next}, m.signing, &rotation{Step: StepTrustBoth, Started: a.now()})
 }
 
-// ForceRotation makes the rotation that is under way wait for no silent proxy, in this step and those that follow.
+// ForceRotation makes the current rotation not wait for silent proxies, in this step and the following ones.
 func (a *Authority) ForceRotation(meshName string) error {
 	m, err := a.open(meshName, nil)
 	if err != nil {
@@ -86,9 +85,9 @@ func (a *Authority) ForceRotation(meshName string) error {
 	return a.commit(m, m.cas, m.signing, &forced)
 }
 
-// AdvanceRotation goes on to the next step, or several, where nobody is waited for any more, and says whether it did.
-// silent tells which proxies a forced rotation passes over; it must not call the Authority. AdvanceRotation is called
-// after each report, and now and then, since an expired certificate is waited for no longer.
+// AdvanceRotation goes on to the next step, or several, while no proxy has to be waited for, and returns whether it did.
+// silent reports whether a forced rotation skips a proxy; it must not call the Authority. AdvanceRotation has to be called
+// after each report, and from time to time, since certificates expire.
 func (a *Authority) AdvanceRotation(meshName string, silent func(dataplane string) bool) (bool, error) {
 	m, err := a.open(meshName, nil)
 	if err != nil {
@@ -108,14 +107,14 @@ func (a *Authority) AdvanceRotation(meshName string, silent func(dataplane strin
 	return advanced, nil
 }
 
-// nextStep is called with mu held.
+// nextStep commits the state of the next step. mu is held.
 func (a *Authority) nextStep(m *meshAuthority) error {
 	newest := m.cas[len(m.cas)-1]
 	next := *m.rotation
 	switch m.rotation.Step {
 	case StepTrustBoth:
 		next.Step = StepRenewLeaves
-		// The old CA signs no more: its key goes.
+		// The old CA no longer signs: remove its key.
 		trusted := make([]*ca, len(m.cas))
 		for i, c := range m.cas {
 			trusted[i] = &ca{id: c.id, cert: c.cert}
@@ -130,7 +129,7 @@ func (a *Authority) nextStep(m *meshAuthority) error {
 	}
 }
 
-// commit writes the new state down, and then puts it to use. mu is held.
+// commit writes a new state to the storage, and then puts it into use. mu is held.
 func (a *Authority) commit(m *meshAuthority, cas []*ca, signing *ca, r *rotation) error {
 	if err := a.writeAuthority(m.mesh, cas, signing, r); err != nil {
 		return fmt.Errorf("rotate CA of mesh %q: %w", m.mesh, err)
@@ -147,7 +146,7 @@ func (a *Authority) commit(m *meshAuthority, cas []*ca, signing *ca, r *rotation
 	return nil
 }
 
-// Rotation says how far the rotation of a mesh's CA is; the Step is StepNone where none is under way.
+// Rotation returns the progress of the rotation of a mesh's CA. The Step is StepNone if none is in progress.
 func (a *Authority) Rotation(meshName string) (Rotation, error) {
 	m, err := a.open(meshName, nil)
 	if err != nil {
@@ -161,7 +160,7 @@ func (a *Authority) Rotation(meshName string) (Rotation, error) {
 	return Rotation{Step: m.rotation.Step, Waiting: m.waiting(a.now())}, nil
 }
 
-// waiting lists whom the rotation that is under way waits for. mu is held.
+// waiting returns the proxies that the current rotation waits for. mu is held.
 func (m *meshAuthority) waiting(now time.Time) []Waiting {
 	var all []Waiting
 	for name, r := range m.proxies {
@@ -173,7 +172,7 @@ func (m *meshAuthority) waiting(now time.Time) []Waiting {
 	return all
 }
 
-// hasDoneStep says whether a proxy has what it should have at this step: while leaves are renewed, both.
+// hasDoneStep reports whether a proxy has the bundle of the current step and, while leaves are renewed, a new leaf.
 func (m *meshAuthority) hasDoneStep(r *record) bool {
 	if r.Bundle != m.trust.Load().bundle.ID {
 		return false
@@ -186,10 +185,10 @@ func (m *meshAuthority) leafIsCurrent(r *record) bool {
 	return ok && leaf.CA == m.signing.id
 }
 
-// maxReported is the most characters of a bundle's id or a serial number in a report.
+// maxReported is the longest bundle ID or serial number in a report, in bytes.
 const maxReported = 64
 
-// Report is what an agent says that its proxy has put in place. It is written down before Report returns.
+// Report records the bundle and the leaf that a proxy uses, as its agent says. They are in the storage when it returns.
 func (a *Authority) Report(p Peer, bundleID, serial string) error {
 	if len(bundleID) > maxReported || len(serial) > maxReported {
 		return errors.New("read report: the bundle's id or the serial number is too long")
@@ -214,19 +213,19 @@ func (a *Authority) Report(p Peer, bundleID, serial string) error {
 	return a.writeRecord(m, r)
 }
 
-// Due is what a proxy has still to put in place.
+// Due is what a proxy still has to put in place.
 type Due struct {
-	// Bundle that its mesh trusts, and whether the proxy has reported another one.
+	// Bundle of the mesh; NewBundle says that the proxy does not use it yet.
 	Bundle    Bundle
 	NewBundle bool
-	// CA that signs, and whether the proxy's leaf is from another one.
+	// CA that signs; NewLeaf says that the proxy's leaf is from another one.
 	CA      string
 	NewLeaf bool
-	// LeafExpires is when the leaf does that the proxy has reported; zero where it is not known.
+	// LeafExpires is when the leaf expires that the proxy has reported, zero if it is not known.
 	LeafExpires time.Time
 }
 
-// Due says what a proxy has to do, by its last report.
+// Due returns what a proxy still has to put in place, according to its last report.
 func (a *Authority) Due(p Peer) (Due, error) {
 	m, err := a.open(p.Mesh, nil)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Names of the serving CA in the state folder. Agents and sondectl get the certificate by --ca-cert-file.
+// The serving CA in the state folder, and lives of certificates. Agents and sondectl get the certificate of the CA by
+// --ca-cert-file.
 const (
 	servingCAFile   = "serving-ca.crt"
 	servingCAKey    = "serving-ca.key"
@@ -22,7 +23,7 @@ const (
 	servingCertLife = 30 * 24 * time.Hour
 )
 
-// serving holds the certificate under which the control plane serves. Its key is in memory alone.
+// serving holds the control plane's serving certificate. Its key is only in memory.
 type serving struct {
 	ca  *ca
 	now func() time.Time
@@ -71,7 +72,7 @@ func openServingCA(storage Storage, now time.Time) (*ca, error) {
 	return c, nil
 }
 
-// newServingCA writes the key first: a certificate that lies in the folder always has its key beside it.
+// newServingCA writes the key before the certificate, so that there is never a certificate without its key.
 func newServingCA(storage Storage, now time.Time) (*ca, error) {
 	c, err := newCA(&x509.Certificate{Subject: subject("Sonde control plane CA")}, now, servingCALife)
 	if err != nil {
@@ -90,7 +91,7 @@ func newServingCA(storage Storage, now time.Time) (*ca, error) {
 	return c, nil
 }
 
-// certificate returns the serving certificate, and makes a new one when two thirds of the old one's life are over.
+// certificate returns the serving certificate, and makes a new one after two thirds of the life of the old one.
 func (s *serving) certificate() (*tls.Certificate, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,10 +118,10 @@ func (s *serving) certificate() (*tls.Certificate, error) {
 	return s.current, nil
 }
 
-// ServingCA is the certificate that clients of the control plane verify it with, PEM: what is in ServingCAFile.
+// ServingCA returns the CA certificate against which clients verify the control plane, PEM.
 func (a *Authority) ServingCA() []byte { return encodeCertificate(a.serving.ca.cert.Raw) }
 
-// ServingTLS is for the admin API: the control plane's certificate, and no certificate of the client.
+// ServingTLS returns the configuration for the admin API: with the serving certificate, without client certificates.
 func (a *Authority) ServingTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,

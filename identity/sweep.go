@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// warnEvery is how often an authority that ends soon is logged.
+// warnEvery is how often a CA that expires soon is logged.
 const warnEvery = 24 * time.Hour
 
-// Meshes lists those that have a CA, in the storage or in memory.
+// Meshes returns the names of the meshes that have a CA.
 func (a *Authority) Meshes() ([]string, error) {
 	names, err := a.storage.List("meshes")
 	if err != nil && !missing(err) {
@@ -18,8 +18,8 @@ func (a *Authority) Meshes() ([]string, error) {
 	return names, nil
 }
 
-// Sweep forgets what is known of proxies whose certificates are over, and warns of CAs that end soon. It is to be called
-// now and then.
+// Sweep removes the records of proxies whose certificates have expired, and logs CAs that expire soon. It should be called
+// from time to time.
 func (a *Authority) Sweep() error {
 	names, err := a.Meshes()
 	if err != nil {
@@ -40,7 +40,7 @@ func (a *Authority) Sweep() error {
 	return errors.Join(problems...)
 }
 
-// warnExpiry logs a CA in the last tenth of its life.
+// warnExpiry logs a CA that is in the last tenth of its life.
 func (a *Authority) warnExpiry(m *meshAuthority) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,7 +53,7 @@ func (a *Authority) warnExpiry(m *meshAuthority) {
 	a.log.Warn("CA expires soon: rotate it", "mesh", m.mesh, "ca", m.signing.id, "expires", cert.NotAfter)
 }
 
-// CAExpires is when the CA that signs for the mesh does; zero where there is none.
+// CAExpires returns when the CA that signs for the mesh expires, zero if the mesh has none.
 func (a *Authority) CAExpires(meshName string) time.Time {
 	m, err := a.open(meshName, nil)
 	if err != nil {
@@ -62,7 +62,7 @@ func (a *Authority) CAExpires(meshName string) time.Time {
 	return m.trust.Load().signing.cert.NotAfter
 }
 
-// HasCertificate says whether the proxy was issued a certificate that is still good.
+// HasCertificate reports whether a certificate that was issued to the proxy is still valid.
 func (a *Authority) HasCertificate(meshName, dataplane string) bool {
 	m, err := a.open(meshName, nil)
 	if err != nil {

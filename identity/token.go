@@ -15,38 +15,38 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// tokenAudience is the audience of every token that an agent joins with.
+// tokenAudience is the audience of tokens with which agents join.
 const tokenAudience = "sonde-cp"
 
 const (
 	tokenKeyFile = "dataplane-token.key"
 	tokenIssuer  = "sonde-cp"
-	// maxToken is the most bytes of a token; our own have about 500.
+	// maxToken is the longest token that is read, in bytes; our own have about 500.
 	maxToken = 4096
 	// maxTokenLife is the longest life of a token.
 	maxTokenLife = 10 * 365 * 24 * time.Hour
-	// tokenSkew is how far a token's making may lie in the future.
+	// tokenSkew is how far in the future a token may have been issued.
 	tokenSkew = time.Minute
-	// algorithm is the only one that is taken: what a token's header says never chooses it.
+	// algorithm is the only one that is accepted, whatever the header of a token says.
 	algorithm = jose.ES256
 )
 
 var (
-	// errTokenRefused is a token that proves nothing: malformed, of another key, expired.
+	// errTokenRefused says that a token is invalid: malformed, signed with another key, expired.
 	errTokenRefused = errors.New("token refused")
-	// ErrTokenOfAnother is a good token, for another mesh or dataplane.
+	// ErrTokenOfAnother says that a token is valid, but for another mesh or dataplane.
 	ErrTokenOfAnother = errors.New("token is for another")
 )
 
-// Token is what a dataplane token says.
+// Token is the content of a dataplane token.
 type Token struct {
 	Mesh      string
 	Dataplane string
-	// Workload that the proxy's certificate will name; Join refuses where the Dataplane's differs.
+	// Workload that the proxy's certificate will name. Join refuses the token if the Dataplane has another one.
 	Workload string
 }
 
-// tokenClaims are the claims of our own in the JWT.
+// tokenClaims are the private claims of the JWT.
 type tokenClaims struct {
 	Mesh      string `json:"mesh"`
 	Dataplane string `json:"dataplane"`
@@ -105,7 +105,7 @@ func openTokenKey(storage Storage) (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// IssueToken signs a dataplane token that lives as long as life says, at most ten years.
+// IssueToken signs a dataplane token that is valid for life, from a second to ten years.
 func (a *Authority) IssueToken(t Token, life time.Duration) (string, error) {
 	if err := checkNames(t.Mesh, t.Dataplane); err != nil {
 		return "", err
@@ -137,8 +137,8 @@ func (a *Authority) IssueToken(t Token, life time.Duration) (string, error) {
 	return signed, nil
 }
 
-// VerifyToken checks a token with which that dataplane of that mesh wants to join. The error is ErrTokenRefused or
-// ErrTokenOfAnother, says which claim is off, and never holds the token.
+// VerifyToken checks a token with which a dataplane joins its mesh. The error is ErrTokenOfAnother if the token is valid
+// for another one. Errors say which claim is wrong, and never contain the token.
 func (a *Authority) VerifyToken(token, meshName, dataplane string) (Token, error) {
 	t, err := a.tokens.verify(token)
 	if err != nil {
@@ -153,7 +153,7 @@ func (a *Authority) VerifyToken(token, meshName, dataplane string) (Token, error
 	return t, nil
 }
 
-// verify checks everything but whom the token is for. Errors of the parser are not passed on: they may quote the input.
+// verify checks everything but whom the token is for. It hides the errors of the parser, which may contain the token.
 func (t *tokens) verify(token string) (Token, error) {
 	if token == "" {
 		return Token{}, errors.New("it is empty")
