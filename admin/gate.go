@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// Wrong tokens that one address may send: so many at once, then so many per second.
+	// Wrong tokens that one address may send: a burst, then a number per second.
 	wrongTokenBurst = 10
 	wrongTokenRate  = rate.Limit(1)
-	// Addresses share this many limiters, so that no number of them costs memory.
+	// All addresses share this many limiters, so that their number does not matter for memory.
 	limiters = 1024
 )
 
-// gate lets calls in that carry the token. Wrong tokens are limited by address, so that they cannot fill the log. The right
-// one is never kept out: it is too long to be guessed, while one script with an old token would lock out
-// everybody who comes from the same address.
+// gate refuses calls without the admin token. Wrong tokens are limited by address, so that they cannot fill the log. The
+// right token is never refused: it is too long to be guessed, and otherwise a script with an old token would lock out
+// everybody at the same address.
 type gate struct {
 	token [sha256.Size]byte
 	log   *slog.Logger
@@ -57,7 +57,7 @@ func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 	return next(srv, stream)
 }
 
-// check compares hashes, in constant time, so that neither content nor length of the token can be measured.
+// check compares hashes of the tokens in constant time, so that neither content nor length can be measured.
 func (g *gate) check(ctx context.Context, method string) error {
 	sent := sha256.Sum256([]byte(bearer(ctx)))
 	if subtle.ConstantTimeCompare(sent[:], g.token[:]) == 1 {
@@ -70,7 +70,7 @@ func (g *gate) check(ctx context.Context, method string) error {
 	return status.Error(codes.Unauthenticated, "the admin token is missing or wrong")
 }
 
-// limiter of the caller's address. An IPv6 host has a whole /64 to call from.
+// limiter returns the limiter of the caller's address; of an IPv6 address, that of its /64, which one host may own.
 func (g *gate) limiter(ctx context.Context) *rate.Limiter {
 	var host netip.Addr
 	if at, err := netip.ParseAddrPort(peerAddress(ctx)); err == nil {
@@ -82,7 +82,7 @@ func (g *gate) limiter(ctx context.Context) *rate.Limiter {
 	return g.wrong[maphash.Comparable(g.seed, host)%limiters]
 }
 
-// bearer returns the token of the call, "" if there is none.
+// bearer returns the bearer token of the call, "" if there is none.
 func bearer(ctx context.Context) string {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if len(values) != 1 {

@@ -12,10 +12,10 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// maxListed is what one answer holds. A longer list says how much it leaves out.
+// maxListed is how many entries one response holds. The Tail of a longer list says how many are left out.
 const maxListed = 5000
 
-// filtered returns the view, unless it lacks the mesh that the filter names.
+// filtered returns the view, or NOT_FOUND if the mesh that the filter names does not exist.
 func (s *service) filtered(f *adminv1.Filter) (*meshview.View, error) {
 	v, err := s.view()
 	if err == nil && f.GetMesh() != "" && v.Mesh(f.GetMesh()) == nil {
@@ -24,17 +24,17 @@ func (s *service) filtered(f *adminv1.Filter) (*meshview.View, error) {
 	return v, err
 }
 
-// matches says whether the filter lets an object through.
+// matches reports whether the filter matches an object.
 func matches(f *adminv1.Filter, meshName, name string) bool {
 	return (f.GetMesh() == "" || f.GetMesh() == meshName) && (f.GetName() == "" || f.GetName() == name)
 }
 
-// tail ends a list of total things.
+// tail returns the Tail of a list with total entries.
 func (s *service) tail(total int) *adminv1.Tail {
 	return &adminv1.Tail{LeftOut: uint32(max(total-maxListed, 0)), Problems: s.o.Problems()}
 }
 
-// collect makes an entry of each ID that the filter lets through, in order, up to the limit. It returns their number, too.
+// collect returns an entry for each ID that the filter matches, in order, up to maxListed, and the number of matches.
 func collect[T any](f *adminv1.Filter, ids []mesh.ID, entry func(meshName, name string) (T, error)) ([]T, int, error) {
 	slices.Sort(ids)
 	var entries []T
@@ -56,7 +56,7 @@ func collect[T any](f *adminv1.Filter, ids []mesh.ID, entry func(meshName, name 
 	return entries, total, nil
 }
 
-// ids of one kind of thing in every mesh.
+// ids returns the IDs of one kind of object in all meshes.
 func ids[T any](v *meshview.View, of func(*meshview.Mesh) map[string]T) []mesh.ID {
 	var all []mesh.ID
 	for meshName, m := range v.Meshes {
@@ -81,7 +81,7 @@ func (s *service) ListMeshes(_ context.Context, r *adminv1.ListMeshesRequest) (*
 			connected[p.Dataplane.Mesh]++
 		}
 	}
-	// A mesh is in itself, so that the filter's mesh means the same as its name.
+	// Treat a mesh as an object in itself, so that the filter's mesh and name mean the same.
 	self := func(m *meshview.Mesh) map[string]*meshview.Mesh { return map[string]*meshview.Mesh{m.Spec.Name: m} }
 	meshes, total, err := collect(r.GetFilter(), ids(v, self), func(name, _ string) (*adminv1.Mesh, error) {
 		m := v.Mesh(name)

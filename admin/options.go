@@ -15,50 +15,51 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// Options joins the admin API with the stages that it tells about. Functions are called from many goroutines at once, and
-// give away what they return.
+// Options connect the admin API with the stages that it shows. The functions are called from several goroutines at once,
+// and must not keep what they return.
 type Options struct {
 	// TLS has the serving certificate. It is cloned. Required.
 	TLS *tls.Config
-	// BearerToken is what each call must carry. Required.
+	// BearerToken is the token that each call must send. Required.
 	BearerToken string
 
-	// View returns the last view that is in effect, nil before the first. Required.
+	// View returns the current view, nil before the first. Required.
 	View func() *meshview.View
 	// Problems of the store. Default: none.
 	Problems func() []*adminv1.Problem
-	// Streams are Envoy's ADS streams by proxy, those of proxies without a Dataplane too. Default: none.
+	// Streams returns Envoy's ADS streams by proxy, also of proxies without a Dataplane. Default: none.
 	Streams func() map[mesh.ID][]*adminv1.Stream
-	// Agents with a session, by proxy, those without a Dataplane too. Default: none.
+	// Agents returns the agents with a session by proxy, also of proxies without a Dataplane. Default: none.
 	Agents func() map[mesh.ID]*adminv1.Agent
 
-	// Resources returns what the proxy should have of a kind, sorted by name, and false if it does not know the
-	// proxy. It is never asked for the bootstrap. Required.
+	// Resources returns the resources of one kind that the proxy should have, sorted by name, and false if the proxy is
+	// unknown. It is not called for the bootstrap. Required.
 	Resources func(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.Any, bool)
 	// Bootstrap returns the JSON of Envoy's bootstrap. Required.
 	Bootstrap func(m *meshview.Mesh, p *meshview.Proxy) ([]byte, error)
 
-	// CAExpires returns the end of the signing certificate of a mesh's authority. Zero: it has none yet. Required.
+	// CAExpires returns when the CA of a mesh expires, zero if it has none yet. Required.
 	CAExpires func(meshName string) time.Time
-	// Token signs a dataplane token that lives so long. The mesh is in the view. Errors are the caller's mistake. Required.
+	// Token signs a dataplane token that is valid for life. The mesh is in the view. Errors are mistakes of the caller.
+	// Required.
 	Token func(t identity.Token, life time.Duration) (string, error)
 	// Rotator rotates certificate authorities. Required.
 	Rotator Rotator
 
-	// Logger of mutating calls and refused tokens. Default: none.
+	// Logger for calls that change something, and for refused tokens. Default: none.
 	Logger *slog.Logger
 }
 
 // Rotator rotates the certificate authorities of meshes.
 type Rotator interface {
-	// Rotate starts a rotation, or goes on with the one that is under way, and says how far it is. With force silent
-	// proxies are not waited for, in this step and those that follow.
+	// Rotate starts a rotation, or continues the current one, and returns its progress. With force it does not wait for
+	// silent proxies, in this step and the following ones.
 	Rotate(ctx context.Context, meshName string, force bool) (*adminv1.Rotation, error)
-	// Rotation says how far the rotation is, and changes nothing.
+	// Rotation returns the progress of the rotation, and changes nothing.
 	Rotation(ctx context.Context, meshName string) (*adminv1.Rotation, error)
 }
 
-// withDefaults returns a copy of o that is complete, or what is missing.
+// withDefaults returns o with its defaults. It returns an error if a required option is missing.
 func (o Options) withDefaults() (Options, error) {
 	required := []struct {
 		name string

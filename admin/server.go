@@ -15,16 +15,16 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// Limits of the server. Requests are names and a duration.
+// Limits of the server.
 const (
 	maxRequestBytes   = 64 << 10
 	maxHeaderBytes    = 16 << 10
 	maxStreamsPerConn = 32
 	maxConnections    = 128
 	handshakeTimeout  = 5 * time.Second
-	// A connection without a call is closed after this: an idle one costs a place out of maxConnections.
+	// maxIdle is how long a connection may have no call: it counts against maxConnections.
 	maxIdle = time.Minute
-	// Calls under way get this long when the server ends.
+	// endTimeout is how long calls may still take when the server ends.
 	endTimeout = 5 * time.Second
 )
 
@@ -33,7 +33,7 @@ type Server struct {
 	grpc *grpc.Server
 }
 
-// NewServer makes a server, or says which option is missing.
+// NewServer returns a server. It returns an error if a required option is missing.
 func NewServer(o Options) (*Server, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -57,7 +57,7 @@ func NewServer(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve answers calls at lis, which it closes, until ctx ends or lis fails. It returns nil if ctx ended.
+// Serve serves calls on lis, which it closes, until ctx ends or lis fails. It returns nil if ctx ended.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	stopped := make(chan struct{})
 	serving, cancel := context.WithCancel(ctx)

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// service implements the calls. Lists are in lists.go.
+// service implements the API. The lists are in lists.go.
 type service struct {
 	adminv1.UnimplementedAdminServiceServer
 	o Options
@@ -87,7 +87,7 @@ func (s *service) InspectDataplane(_ context.Context, r *adminv1.InspectDataplan
 	return response, nil
 }
 
-// find looks for the dataplane in its mesh, or where none is named in all of them.
+// find finds a dataplane by name, in all meshes if meshName is "".
 func find(v *meshview.View, meshName, name string) (*meshview.Mesh, *meshview.Proxy, error) {
 	var meshes []string
 	for _, m := range v.Meshes {
@@ -159,7 +159,7 @@ func (s *service) GetRotation(ctx context.Context, r *adminv1.GetRotationRequest
 	return rotation, nil
 }
 
-// object encodes an object of the model for a list.
+// object encodes an object as JSON.
 func object(o mesh.Object) ([]byte, error) {
 	body, err := json.Marshal(o)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package health answers /livez and /readyz from named checks.
+// Package health serves /livez and /readyz from named checks.
 //
-// The form is the one of kube-apiserver and etcd: 200 and "ok", or 503 and a line for each check; with ?verbose the
-// lines are always there.
+// The format is that of kube-apiserver and etcd: 200 and "ok", or 503 and a line for each check; with ?verbose there is
+// always a line for each check.
 package health
 
 import (
@@ -13,20 +13,20 @@ import (
 	"time"
 )
 
-// checkTimeout that one check has. A check that takes longer has failed.
+// checkTimeout is how long the checks may take. One that takes longer has failed.
 const checkTimeout = 2 * time.Second
 
-// Check returns nil while all is well, else why not. It stops when ctx ends.
+// Check returns why something is not healthy, nil if it is. It must return when ctx ends.
 type Check func(ctx context.Context) error
 
-// Checks is an ordered list of named checks, safe for use by several goroutines. The zero value has none and is healthy.
+// Checks is an ordered list of named checks, safe for concurrent use. The zero value has no checks and is healthy.
 type Checks struct {
 	mu     sync.RWMutex
 	names  []string
 	checks map[string]Check
 }
 
-// Add adds a check or replaces the one of the same name.
+// Add adds a check, or replaces the one with the same name.
 func (c *Checks) Add(name string, check Check) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,7 +45,7 @@ type result struct {
 	err  error
 }
 
-// run runs all checks at once and returns their results in the order in which they were added.
+// run runs all checks concurrently and returns their results in the order in which they were added.
 func (c *Checks) run(ctx context.Context) []result {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -63,7 +63,7 @@ func (c *Checks) run(ctx context.Context) []result {
 
 var _ http.Handler = (*Checks)(nil)
 
-// ServeHTTP answers GET and HEAD from the checks.
+// ServeHTTP runs the checks and answers with their results.
 func (c *Checks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// Limits of the server: it answers kubelets and Prometheus, a few small requests each second.
+// Limits of the server, which gets a few small requests per second from kubelets and Prometheus.
 const (
 	requestTimeout  = 10 * time.Second
 	maxHeaderBytes  = 8 << 10
@@ -27,12 +27,13 @@ func Handler(live, ready *Checks, metrics prometheus.Gatherer) http.Handler {
 	mux.Handle("/readyz", ready)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{
 		MaxRequestsInFlight: 4, Timeout: requestTimeout,
-		DisableCompression: true, // its buffers would be a third of all the memory of an agent
+		DisableCompression: true, // its buffers would be a third of an agent's memory
 	}))
 	return mux
 }
 
-// Serve answers on l with h until ctx ends, and closes l. Size, time and number of connections are limited.
+// Serve serves h on l until ctx ends, and closes l. The size and duration of requests and the number of connections are
+// limited.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	server := &http.Server{
 		Handler:           h,

@@ -46,7 +46,7 @@ type Token struct {
 	Workload string
 }
 
-// tokenClaims are the private claims of the JWT.
+// tokenClaims are the private claims of the JWT: those of a Token.
 type tokenClaims struct {
 	Mesh      string `json:"mesh"`
 	Dataplane string `json:"dataplane"`
@@ -129,7 +129,7 @@ func (a *Authority) IssueToken(t Token, life time.Duration) (string, error) {
 			Expiry:   jwt.NewNumericDate(now.Add(life)),
 			ID:       base64.RawURLEncoding.EncodeToString(id[:]),
 		}).
-		Claims(tokenClaims{Mesh: t.Mesh, Dataplane: t.Dataplane, Workload: t.Workload}).
+		Claims(tokenClaims(t)).
 		Serialize()
 	if err != nil {
 		return "", fmt.Errorf("sign token: %w", err)
@@ -176,7 +176,7 @@ func (t *tokens) verify(token string) (Token, error) {
 	if err := t.checkClaims(standard); err != nil {
 		return Token{}, err
 	}
-	return Token{Mesh: own.Mesh, Dataplane: own.Dataplane, Workload: own.Workload}, nil
+	return Token(own), nil
 }
 
 func (t *tokens) checkClaims(c jwt.Claims) error {

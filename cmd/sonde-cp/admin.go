@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// adminOptions tell the admin API about every stage, in its own words.
+// adminOptions connect the admin API with the other stages.
 func (cp *controlPlane) adminOptions() admin.Options {
 	return admin.Options{
 		TLS:         cp.authority.ServingTLS(),
@@ -37,7 +37,7 @@ func (cp *controlPlane) adminOptions() admin.Options {
 	}
 }
 
-// bootstrap of a proxy whose agent reaches the control plane at that address.
+// bootstrap returns the bootstrap of a proxy that reaches the control plane at controlPlane, host:port.
 func (cp *controlPlane) bootstrap(_ *meshview.Mesh, p *meshview.Proxy, controlPlane string) ([]byte, error) {
 	b, err := generator.Bootstrap(generator.BootstrapOptions{
 		Node:         p.ID(),
@@ -66,7 +66,7 @@ func (cp *controlPlane) problems() []*adminv1.Problem {
 	return problems
 }
 
-// kinds names the types of resources as the admin API does.
+// kinds maps the kinds of the admin API to types of resources.
 var kinds = map[adminv1.Kind]resource.Type{
 	adminv1.KindClusters:  resource.Cluster,
 	adminv1.KindEndpoints: resource.Endpoint,
@@ -112,7 +112,7 @@ func (cp *controlPlane) resources(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.An
 	return bodies, true
 }
 
-// version of this program, as the build recorded it.
+// version returns the version of this program, as recorded by the Go build.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version

@@ -51,7 +51,7 @@ func newCommand() *cobra.Command {
 	return cmd
 }
 
-// newLogger writes JSON lines to stderr, of that level and above. Validate has checked the level.
+// newLogger returns a logger that writes JSON to stderr, from that level on. Validate has checked the level.
 func newLogger(level string) *slog.Logger {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {

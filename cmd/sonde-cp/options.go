@@ -17,18 +17,18 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Options of the control plane. Each is a flag, and a key of the file that --config names.
+// Options of the control plane. Each is a flag, and a key of the --config file.
 type Options struct {
 	// Store is where objects come from: "dir:PATH".
 	Store string
-	// StateDir holds what the control plane must not forget: keys, tokens, who drains.
+	// StateDir is the folder for keys, tokens, records of certificates and of drains.
 	StateDir string
-	// TrustDomain ends the trust domain of each mesh.
+	// TrustDomain is the suffix of all trust domains.
 	TrustDomain string
 	// BindAddress is the IP address of all listeners.
 	BindAddress string
-	// AgentsPort serves agents and ADS, AdminPort sondectl, HealthPort health and metrics. 0 takes a free one; the file
-	// addresses.json in StateDir says which.
+	// AgentsPort is for agents and ADS, AdminPort for sondectl, HealthPort for health and metrics. 0 means a free port,
+	// which is then in the file addresses.json in StateDir.
 	AgentsPort, AdminPort, HealthPort uint16
 	// LogLevel is debug, info, warn or error.
 	LogLevel string
@@ -36,10 +36,10 @@ type Options struct {
 	config string
 }
 
-// storeFolder is the PATH of dir:PATH.
+// storeFolder returns the PATH of dir:PATH.
 func (o *Options) storeFolder() string { return strings.TrimPrefix(o.Store, storeDirPrefix) }
 
-// storeDirPrefix precedes the folder in Options.Store.
+// storeDirPrefix is the prefix of a folder in Options.Store.
 const storeDirPrefix = "dir:"
 
 func (o *Options) addFlags(flags *pflag.FlagSet) {
@@ -54,10 +54,10 @@ func (o *Options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.LogLevel, "log-level", "info", "`LEVEL`: debug, info, warn or error")
 }
 
-// trustDomainName is a DNS name in lower case, as SPIFFE-ID §2.1 allows and certificates need.
+// trustDomainName matches a DNS name in lower case, as SPIFFE-ID §2.1 allows and certificates need.
 var trustDomainName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
-// Validate returns every violation, each naming its flag.
+// Validate returns all violations, joined. Each names its flag.
 func (o *Options) Validate() error {
 	var errs []error
 	refuse := func(flag, value, allowed string) {
@@ -82,8 +82,8 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// readConfig sets from the file every flag that the command line left out. An unknown key, or a value that its flag does
-// not take, is an error.
+// readConfig sets all flags from the file that the command line does not set. An unknown key, or a value that its flag does
+// not accept, is an error.
 func readConfig(path string, flags *pflag.FlagSet) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -135,7 +135,7 @@ func sortedKeys(m map[string]*pflag.Flag) []string {
 	return keys
 }
 
-// camelCase turns a flag's name into its key: state-dir into stateDir.
+// camelCase turns the name of a flag into its key: state-dir into stateDir.
 func camelCase(flag string) string {
 	parts := strings.Split(flag, "-")
 	for i, part := range parts[1:] {

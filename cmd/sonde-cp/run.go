@@ -30,22 +30,22 @@ import (
 )
 
 const (
-	// sourceStore names the folder to the builder.
+	// sourceStore is the name of the store for the builder.
 	sourceStore = "store"
 	// addressesFile in the state folder says where the control plane listens.
 	addressesFile = "addresses.json"
-	// streamsPerConnection are enough for one agent or one Envoy: a stream of ADS or a session, and a call or two.
+	// streamsPerConnection is enough for one agent or one Envoy: an ADS stream or a session, and a few calls.
 	streamsPerConnection = 16
-	// Envoy and agents ping every 30 s; who does so more often than this is ended.
+	// leastPingInterval is how often clients may ping; Envoy does so every 30 s.
 	leastPingInterval = 10 * time.Second
-	// A client that is gone without a word is noticed after the two together.
+	// A client that has vanished is detected after the sum of the two.
 	pingInterval = 30 * time.Second
 	pingTimeout  = 10 * time.Second
-	// endTimeout is for calls under way when the control plane ends; streams end at once.
+	// endTimeout is how long calls may still take when the control plane ends; streams end at once.
 	endTimeout = 2 * time.Second
 )
 
-// controlPlane is every stage, joined. See the picture in docs/architecture.md.
+// controlPlane has all stages, see the picture in docs/architecture.md.
 type controlPlane struct {
 	options  Options
 	log      *slog.Logger
@@ -63,7 +63,7 @@ type controlPlane struct {
 	listeners listeners
 }
 
-// Run runs the control plane until ctx ends, which is no error.
+// Run runs the control plane until ctx ends, and then returns nil.
 func Run(ctx context.Context, o Options, log *slog.Logger) error {
 	state, err := store.OpenState(o.StateDir)
 	if err != nil {
@@ -85,7 +85,7 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 	return err
 }
 
-// join makes the stages and hands each what it needs of the others.
+// join makes the stages and connects them.
 func (cp *controlPlane) join() (err error) {
 	cp.authority, err = identity.New(identity.Options{
 		Storage: cp.state, TrustDomain: cp.options.TrustDomain, Logger: cp.log, Registerer: cp.registry,
@@ -113,7 +113,7 @@ func (cp *controlPlane) join() (err error) {
 	return err
 }
 
-// authorize is the rule of ADS: a proxy asks for itself, and the certificate of its connection says who it is.
+// authorize allows an ADS stream if the node ID is that of the client certificate.
 func authorize(ctx context.Context, nodeID string) error {
 	caller, err := identity.PeerFromContext(ctx)
 	if err != nil {
@@ -125,7 +125,7 @@ func authorize(ctx context.Context, nodeID string) error {
 	return nil
 }
 
-// apply carries one change from the view to every Envoy that it touches.
+// apply passes a change of the view on to all Envoys that it affects.
 func (cp *controlPlane) apply(ctx context.Context, c meshview.Change) {
 	for name, m := range c.After.Meshes {
 		before := c.Before.Mesh(name)
@@ -167,7 +167,7 @@ func (cp *controlPlane) serve(ctx context.Context) error {
 	return group.Wait()
 }
 
-// serveAgents serves agents and ADS, on one port with one set of credentials.
+// serveAgents serves agents and ADS, on one port with the same credentials.
 func (cp *controlPlane) serveAgents(ctx context.Context) error {
 	server := grpc.NewServer(append(slices.Concat(cp.authority.ServerOptions(), xds.ServerOptions()),
 		grpc.MaxConcurrentStreams(streamsPerConnection),
@@ -197,7 +197,7 @@ func (cp *controlPlane) serveAgents(ctx context.Context) error {
 // listeners of the control plane.
 type listeners struct{ agents, admin, health net.Listener }
 
-// listen opens every port, or none, and writes down which.
+// listen opens all ports, or none, and writes their addresses to addressesFile.
 func (cp *controlPlane) listen(ctx context.Context) (err error) {
 	ports := []struct {
 		flag     string
