@@ -66,8 +66,8 @@ func newFakes(t *testing.T) *fakes {
 			cluster, err := anypb.New(&clusterv3.Cluster{Name: "cluster-of-" + string(kind)})
 			return []*anypb.Any{cluster}, err == nil
 		},
-		Bootstrap: func(m *meshview.Mesh, p *meshview.Proxy) ([]byte, error) {
-			return []byte(`{"node":{"id":"` + m.Spec.Name + "/" + p.Dataplane.Name + `"}}`), nil
+		Bootstrap: func(p *meshview.Proxy) ([]byte, error) {
+			return []byte(`{"node":{"id":"` + p.ID() + `"}}`), nil
 		},
 		CAExpires: func(string) time.Time { return time.Unix(2e9, 0) },
 		Token: func(token identity.Token, life time.Duration) (string, error) {

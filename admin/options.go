@@ -36,7 +36,7 @@ type Options struct {
 	// unknown. It is not called for the bootstrap. Required.
 	Resources func(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.Any, bool)
 	// Bootstrap returns the JSON of Envoy's bootstrap. Required.
-	Bootstrap func(m *meshview.Mesh, p *meshview.Proxy) ([]byte, error)
+	Bootstrap func(p *meshview.Proxy) ([]byte, error)
 
 	// CAExpires returns when the CA of a mesh expires, zero if it has none yet. Required.
 	CAExpires func(meshName string) time.Time

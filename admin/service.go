@@ -57,12 +57,12 @@ func (s *service) InspectDataplane(_ context.Context, r *adminv1.InspectDataplan
 	if err != nil {
 		return nil, err
 	}
-	m, p, err := find(v, r.GetMesh(), r.GetName())
+	p, err := find(v, r.GetMesh(), r.GetName())
 	if err != nil {
 		return nil, err
 	}
 	if kind == adminv1.KindBootstrap {
-		body, err := s.o.Bootstrap(m, p)
+		body, err := s.o.Bootstrap(p)
 		if err != nil {
 			return nil, fmt.Errorf("make the bootstrap of %s: %w", p.ID(), err)
 		}
@@ -88,7 +88,7 @@ func (s *service) InspectDataplane(_ context.Context, r *adminv1.InspectDataplan
 }
 
 // find finds a dataplane by name, in all meshes if meshName is "".
-func find(v *meshview.View, meshName, name string) (*meshview.Mesh, *meshview.Proxy, error) {
+func find(v *meshview.View, meshName, name string) (*meshview.Proxy, error) {
 	var meshes []string
 	for _, m := range v.Meshes {
 		if (meshName == "" || meshName == m.Spec.Name) && m.Proxies[name] != nil {
@@ -98,15 +98,14 @@ func find(v *meshview.View, meshName, name string) (*meshview.Mesh, *meshview.Pr
 	switch len(meshes) {
 	case 0:
 		if meshName != "" {
-			return nil, nil, status.Errorf(codes.NotFound, "there is no dataplane %q in mesh %q", name, meshName)
+			return nil, status.Errorf(codes.NotFound, "there is no dataplane %q in mesh %q", name, meshName)
 		}
-		return nil, nil, status.Errorf(codes.NotFound, "there is no dataplane %q in any mesh", name)
+		return nil, status.Errorf(codes.NotFound, "there is no dataplane %q in any mesh", name)
 	case 1:
-		m := v.Mesh(meshes[0])
-		return m, m.Proxies[name], nil
+		return v.Mesh(meshes[0]).Proxies[name], nil
 	default:
 		slices.Sort(meshes)
-		return nil, nil, status.Errorf(codes.InvalidArgument, "dataplane %q is in the meshes %s: name one", name, strings.Join(meshes, ", "))
+		return nil, status.Errorf(codes.InvalidArgument, "dataplane %q is in the meshes %s: name one", name, strings.Join(meshes, ", "))
 	}
 }
 

@@ -206,7 +206,7 @@ func inspect(meshName, name, kind string) *adminv1.InspectDataplaneRequest {
 
 func TestInspectDataplaneSaysWhyThereIsNoBootstrap(t *testing.T) {
 	f := newFakes(t)
-	f.Bootstrap = func(*meshview.Mesh, *meshview.Proxy) ([]byte, error) { return nil, errors.New("no address") }
+	f.Bootstrap = func(*meshview.Proxy) ([]byte, error) { return nil, errors.New("no address") }
 	api, ctx := start(t, f)
 	_, err := api.InspectDataplane(ctx, inspect("default", "web-1", "bootstrap"))
 	if err == nil || !strings.Contains(err.Error(), "make the bootstrap of default/web-1: no address") {

@@ -50,7 +50,7 @@ func (s *Server) join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.Joi
 	if _, _, err := net.SplitHostPort(controlPlane); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "control_plane_address: %q: must be host:port", shorten(controlPlane))
 	}
-	bootstrap, err := s.o.Bootstrap(m, p, controlPlane)
+	bootstrap, err := s.o.Bootstrap(p, controlPlane)
 	if err != nil {
 		return nil, internal(ctx, log, "make bootstrap", err)
 	}

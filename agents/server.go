@@ -29,7 +29,7 @@ type Options struct {
 	View func() *meshview.View
 	// Bootstrap returns the JSON of Envoy's bootstrap, for a proxy that reaches the control plane at controlPlane,
 	// host:port. Required.
-	Bootstrap func(m *meshview.Mesh, p *meshview.Proxy, controlPlane string) ([]byte, error)
+	Bootstrap func(p *meshview.Proxy, controlPlane string) ([]byte, error)
 	// Observe passes the Observation of a proxy to the view's builder, and returns at once. Required.
 	Observe func(proxy mesh.ID, o mesh.Observation)
 	// Version of the control plane, to tell agents.

@@ -27,8 +27,8 @@ func (cp *controlPlane) adminOptions() admin.Options {
 		Streams:     cp.streams,
 		Agents:      cp.agents.Agents,
 		Resources:   cp.resources,
-		Bootstrap: func(m *meshview.Mesh, p *meshview.Proxy) ([]byte, error) {
-			return cp.bootstrap(m, p, cp.listeners.agents.Addr().String())
+		Bootstrap: func(p *meshview.Proxy) ([]byte, error) {
+			return cp.bootstrap(p, cp.listeners.agents.Addr().String())
 		},
 		CAExpires: cp.authority.CAExpires,
 		Token:     cp.authority.IssueToken,
@@ -38,7 +38,7 @@ func (cp *controlPlane) adminOptions() admin.Options {
 }
 
 // bootstrap returns the bootstrap of a proxy that reaches the control plane at controlPlane, host:port.
-func (cp *controlPlane) bootstrap(_ *meshview.Mesh, p *meshview.Proxy, controlPlane string) ([]byte, error) {
+func (cp *controlPlane) bootstrap(p *meshview.Proxy, controlPlane string) ([]byte, error) {
 	b, err := generator.Bootstrap(generator.BootstrapOptions{
 		Node:         p.ID(),
 		Cluster:      p.Dataplane.Workload(),

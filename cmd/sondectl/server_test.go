@@ -119,7 +119,7 @@ func options(dir string, authority *identity.Authority) (admin.Options, error) {
 			}
 			return all, known
 		},
-		Bootstrap: func(_ *meshview.Mesh, p *meshview.Proxy) ([]byte, error) {
+		Bootstrap: func(p *meshview.Proxy) ([]byte, error) {
 			return fmt.Appendf(nil, `{"node":{"id":%q}}`, p.ID()), nil
 		},
 		CAExpires: authority.CAExpires,
