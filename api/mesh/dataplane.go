@@ -6,7 +6,7 @@ type Dataplane struct {
 	Spec DataplaneSpec `json:"spec"`
 }
 
-// DataplaneSpec is what a Dataplane says; on Kubernetes the spec of the CRD.
+// DataplaneSpec is the spec of a Dataplane.
 type DataplaneSpec struct {
 	Networking Networking `json:"networking"`
 	// Probes is deprecated: accepted with a warning.
@@ -15,7 +15,7 @@ type DataplaneSpec struct {
 	TCPProbes []TCPProbe `json:"tcpProbes,omitempty"`
 }
 
-// Networking says where a proxy listens.
+// Networking has the addresses and ports of a proxy.
 type Networking struct {
 	// Address is the IP address under which other proxies reach this one.
 	Address             string               `json:"address"`
@@ -24,7 +24,7 @@ type Networking struct {
 	TransparentProxying *TransparentProxying `json:"transparentProxying,omitempty"`
 }
 
-// Inbound is one port of the application, as the mesh reaches it.
+// Inbound is one port at which the mesh reaches the application.
 type Inbound struct {
 	// Port that the proxy listens on, or with TransparentProxying the port that is redirected to it.
 	Port uint32 `json:"port"`
@@ -36,8 +36,8 @@ type Inbound struct {
 	Address string  `json:"address,omitempty"`
 	Tags    Tags    `json:"tags"`
 	Health  *Health `json:"health,omitempty"`
-	// ServerFirst marks a protocol in which the server speaks first (MySQL, SMTP). In PERMISSIVE the port then
-	// has no TLS inspector and takes plain text alone; in STRICT the mark has no effect.
+	// ServerFirst says that in the protocol the server sends first (MySQL, SMTP). In PERMISSIVE mode the port then has no
+	// TLS inspector and accepts only plain text; in STRICT mode it has no effect.
 	ServerFirst bool `json:"serverFirst,omitempty"`
 }
 
@@ -55,7 +55,7 @@ type TransparentProxying struct {
 	RedirectPortOutbound uint32 `json:"redirectPortOutbound,omitempty"`
 }
 
-// Probes is Kuma's deprecated virtual listener for HTTP probes.
+// Probes configures Kuma's deprecated virtual listener for HTTP probes.
 type Probes struct {
 	Port      uint32          `json:"port"`
 	Endpoints []ProbeEndpoint `json:"endpoints,omitempty"`
@@ -76,8 +76,8 @@ type TCPProbe struct {
 // Key implements Object.
 func (d *Dataplane) Key() Key { return Key{Kind: KindDataplane, Mesh: d.Mesh, Name: d.Name} }
 
-// Workload names what the proxy's certificate stands for outside Kubernetes: the label kuma.io/workload, else the
-// kuma.io/service of the first inbound. It is never the replica's name. "" if there is neither.
+// Workload returns what the proxy's certificate identifies outside Kubernetes: the label kuma.io/workload, else the
+// kuma.io/service of the first inbound, "" if there is neither. It is never the name of the replica.
 func (d *Dataplane) Workload() string {
 	if w := d.Labels[LabelWorkload]; w != "" {
 		return w
@@ -88,7 +88,7 @@ func (d *Dataplane) Workload() string {
 	return ""
 }
 
-// SPIFFEID is the URI SAN of the proxy's certificate, "" if it has no workload.
+// SPIFFEID returns the URI SAN of the proxy's certificate, "" if the Dataplane has no workload.
 func (d *Dataplane) SPIFFEID(trustDomainSuffix string) string {
 	w := d.Workload()
 	if w == "" {

@@ -11,8 +11,8 @@ const (
 	DefaultCALife   = 10 * year
 )
 
-// Loopback is the default address of an outbound and of the application behind an inbound.
-const Loopback = "127.0.0.1"
+// loopback is the default address of an outbound and of the application behind an inbound.
+const loopback = "127.0.0.1"
 
 // SetDefaults implements Object.
 func (m *Mesh) SetDefaults() {
@@ -34,8 +34,8 @@ func (b *Backend) setDefaults() {
 	b.Conf.CACert.Expiration = cmp.Or(b.Conf.CACert.Expiration, Duration(DefaultCALife))
 }
 
-// CertLife is the life of a proxy's certificate. On a nil Backend it is the default: a mesh without mutual TLS has
-// certificates too.
+// CertLife returns the life of proxies' certificates. For a nil Backend it is the default: proxies of a mesh without mutual
+// TLS have certificates, too.
 func (b *Backend) CertLife() time.Duration {
 	if b == nil || b.DPCert == nil || b.DPCert.Rotation == nil || b.DPCert.Rotation.Expiration == 0 {
 		return DefaultCertLife
@@ -43,7 +43,7 @@ func (b *Backend) CertLife() time.Duration {
 	return b.DPCert.Rotation.Expiration.Std()
 }
 
-// CALife is the life of the authority's certificate, on a nil Backend the default.
+// CALife returns the life of the CA's certificate, for a nil Backend the default.
 func (b *Backend) CALife() time.Duration {
 	if b == nil || b.Conf == nil || b.Conf.CACert == nil || b.Conf.CACert.Expiration == 0 {
 		return DefaultCALife
@@ -55,7 +55,7 @@ func (b *Backend) CALife() time.Duration {
 func (d *Dataplane) SetDefaults() {
 	d.Mesh = cmp.Or(d.Mesh, DefaultMesh)
 	net := &d.Spec.Networking
-	serviceAddress := Loopback
+	serviceAddress := loopback
 	if tp := net.TransparentProxying; tp != nil {
 		tp.RedirectPortInbound = cmp.Or(tp.RedirectPortInbound, PortRedirectIn)
 		tp.RedirectPortOutbound = cmp.Or(tp.RedirectPortOutbound, PortRedirectOut)
@@ -68,7 +68,7 @@ func (d *Dataplane) SetDefaults() {
 		in.ServiceAddress = cmp.Or(in.ServiceAddress, serviceAddress, in.Address)
 	}
 	for i := range net.Outbound {
-		net.Outbound[i].Address = cmp.Or(net.Outbound[i].Address, Loopback)
+		net.Outbound[i].Address = cmp.Or(net.Outbound[i].Address, loopback)
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration whose text form also takes years (365 days), weeks and days, as Kuma's does: "10y", "1d12h".
-// In text it is always longer than zero: zero stands for a field that was left out.
+// Duration is a time.Duration whose text form also has years (365 days), weeks and days, as in Kuma: "10y", "1d12h". A
+// text is always longer than zero: zero means that the field was left out.
 type Duration time.Duration
 
 const (
@@ -19,13 +19,13 @@ const (
 	year = 365 * day
 )
 
-// AllowedDuration describes the text form to people.
+// AllowedDuration describes the text form in errors.
 const AllowedDuration = `must be a duration longer than 0, such as "30m", "24h", "1d12h" or "10y"`
 
 var errDuration = errors.New(AllowedDuration)
 
-// ParseDuration reads whole years, weeks and days (y, w, d, each at most once and in this order), then what
-// time.ParseDuration takes.
+// ParseDuration parses whole years, weeks and days (y, w, d, each at most once and in this order), followed by what
+// time.ParseDuration accepts.
 func ParseDuration(text string) (Duration, error) {
 	rest, sum := text, time.Duration(0)
 	for _, unit := range []struct {
@@ -55,10 +55,10 @@ func ParseDuration(text string) (Duration, error) {
 	return Duration(sum), nil
 }
 
-// Std is d for the standard library.
+// Std returns d as a time.Duration.
 func (d Duration) Std() time.Duration { return time.Duration(d) }
 
-// String is the text form, in years and days where it is that long.
+// String returns the text form, with years and days if d is that long.
 func (d Duration) String() string {
 	rest := time.Duration(d)
 	if rest <= 0 {
@@ -88,10 +88,10 @@ func (d Duration) String() string {
 	return b.String()
 }
 
-// MarshalText makes the JSON form a string.
+// MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads what ParseDuration takes.
+// UnmarshalText implements encoding.TextUnmarshaler.
 func (d *Duration) UnmarshalText(text []byte) error {
 	parsed, err := ParseDuration(string(text))
 	if err != nil {

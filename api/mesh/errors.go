@@ -2,13 +2,13 @@ package mesh
 
 import "fmt"
 
-// FieldError is one violation: which field, what it held, and what is allowed.
+// FieldError is one violation: which field, its value, and what is allowed.
 type FieldError struct {
 	// Field is the path as in the file: networking.inbound[0].tags["kuma.io/service"].
 	Field string
 	// Value as the user wrote it; "" for a missing one.
 	Value string
-	// Allowed says what the field takes, "must be a port from 1 to 65535".
+	// Allowed says which values are allowed: "must be a port from 1 to 65535".
 	Allowed string
 }
 

@@ -8,13 +8,13 @@ type Mesh struct {
 	Spec   MeshSpec          `json:"spec"`
 }
 
-// MeshSpec is what a Mesh says; on Kubernetes the spec of the CRD.
+// MeshSpec is the spec of a Mesh.
 type MeshSpec struct { //nolint:revive // as DataplaneSpec and ServiceSpec, and the CRD
-	// MTLS is absent in a mesh whose connections are plain text.
+	// MTLS is absent in a mesh without mutual TLS.
 	MTLS *MTLS `json:"mtls,omitempty"`
 }
 
-// MTLS names the certificate authority in use.
+// MTLS has the certificate authorities of a mesh, of which one may be enabled.
 type MTLS struct {
 	// EnabledBackend is the name of one of Backends; empty means that mutual TLS is off.
 	EnabledBackend string    `json:"enabledBackend,omitempty"`
@@ -24,13 +24,13 @@ type MTLS struct {
 // MTLSMode says what an inbound listener accepts.
 type MTLSMode string
 
-// ModeStrict accepts mutual TLS alone; ModePermissive accepts plain text too.
+// ModeStrict accepts only mutual TLS; ModePermissive accepts plain text, too.
 const (
 	ModeStrict     MTLSMode = "STRICT"
 	ModePermissive MTLSMode = "PERMISSIVE"
 )
 
-// BackendBuiltin is the only type of certificate authority: one that the control plane keeps itself.
+// BackendBuiltin is the only type of certificate authority: one of the control plane itself.
 const BackendBuiltin = "builtin"
 
 // Backend is one certificate authority of a mesh.

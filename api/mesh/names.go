@@ -1,6 +1,6 @@
 package mesh
 
-// Names that users have in their manifests. They are kept to the letter: people come from a running mesh.
+// Names that are in users' manifests already, because they come from a running mesh. They must not change.
 const (
 	// Prefix of labels, annotations and tags shared with Kuma.
 	Prefix = "kuma.io/"
@@ -14,12 +14,12 @@ const (
 	LabelWorkload = Prefix + "workload"
 	// DefaultMesh is the mesh of an object that names none.
 	DefaultMesh = "default"
-	// DefaultTrustDomain is the end of each trust domain unless --trust-domain says otherwise.
+	// DefaultTrustDomain is the default of --trust-domain, the suffix of all trust domains.
 	DefaultTrustDomain = "sonde.internal"
-	// ProxyDomain ends the DNS name that a proxy's certificate carries: <dataplane>.<mesh>.proxy.sonde.internal.
+	// ProxyDomain is the suffix of the DNS SAN of a proxy's certificate: <dataplane>.<mesh>.proxy.sonde.internal.
 	ProxyDomain = "proxy.sonde.internal"
-	// ServingName is a DNS SAN of every serving certificate of the control plane: agents, Envoy and sondectl verify it,
-	// whatever address they connect to.
+	// ServingName is a DNS SAN of the control plane's serving certificate. Agents, Envoy and sondectl verify it, whatever
+	// address they connect to.
 	ServingName = "sonde-cp.sonde.internal"
 )
 
@@ -31,15 +31,15 @@ const (
 	PortWebhook       = 5443  // admission webhook
 	PortRedirectIn    = 15006 // Envoy's inbound capture listener
 	PortRedirectOut   = 15001 // Envoy's outbound capture listener
-	PortReadiness     = 15022 // nothing listens here: only redirection leads to its filter chain
+	PortReadiness     = 15022 // readiness of the sidecar; nothing listens here, only redirected connections get an answer
 	PortVirtualProbes = 9000  // the virtual probe handler of the agent
 	PortMetrics       = 9902  // metrics and health of the agent
 )
 
-// TrustDomain of a mesh: <mesh>.<suffix>.
+// TrustDomain returns the trust domain of a mesh, <mesh>.<suffix>.
 func TrustDomain(meshName, suffix string) string { return meshName + "." + suffix }
 
-// ProxyDNSName is the DNS SAN that names a proxy to the control plane.
+// ProxyDNSName returns the DNS SAN by which the control plane identifies a proxy.
 func ProxyDNSName(meshName, dataplane string) string {
 	return dataplane + "." + meshName + "." + ProxyDomain
 }
@@ -48,30 +48,30 @@ func ProxyDNSName(meshName, dataplane string) string {
 const (
 	// TrafficPrefix of annotations about redirection, shared with Kuma.
 	TrafficPrefix = "traffic.kuma.io/"
-	// OwnPrefix of what is Sonde's alone: labels, annotations, the CRD group.
+	// OwnPrefix of labels and annotations that only Sonde has; the CRD group is the same.
 	OwnPrefix = "sonde.dev/"
 
 	// LabelInjection is a namespace label, and a pod label or annotation: enabled or disabled. The pod wins.
 	LabelInjection = Prefix + "sidecar-injection"
-	// LabelOwnInjection selects alone where it is set, for clusters in which Kuma still runs.
+	// LabelOwnInjection takes precedence over LabelInjection, for clusters in which Kuma still runs.
 	LabelOwnInjection = OwnPrefix + "sidecar-injection"
-	// AnnotationVirtualProbes is enabled or disabled: whether probes go by the agent.
+	// AnnotationVirtualProbes is enabled or disabled: whether the agent answers the probes.
 	AnnotationVirtualProbes = Prefix + "virtual-probes"
 	// AnnotationVirtualProbesPort is the agent's port for them.
 	AnnotationVirtualProbesPort = Prefix + "virtual-probes-port"
 	// AnnotationVirtualProbesPortRange is the range of ports of per-port mode.
 	AnnotationVirtualProbesPortRange = Prefix + "virtual-probes-port-range"
-	// AnnotationDrainTime is the longest wait for what is open at the end.
+	// AnnotationDrainTime is how long a drain may wait for open requests and connections.
 	AnnotationDrainTime = Prefix + "sidecar-drain-time"
-	// AnnotationExcludeInboundPorts lists ports that are not redirected on the way in.
+	// AnnotationExcludeInboundPorts lists ports to which incoming connections are not redirected.
 	AnnotationExcludeInboundPorts = TrafficPrefix + "exclude-inbound-ports"
-	// AnnotationExcludeOutboundPorts lists ports that are not redirected on the way out.
+	// AnnotationExcludeOutboundPorts lists ports to which outgoing connections are not redirected.
 	AnnotationExcludeOutboundPorts = TrafficPrefix + "exclude-outbound-ports"
-	// AnnotationServerFirstPorts lists ports of protocols in which the server speaks first.
+	// AnnotationServerFirstPorts lists ports of protocols in which the server sends first.
 	AnnotationServerFirstPorts = OwnPrefix + "server-first-ports"
-	// AnnotationInjectionWarnings holds what the webhook had to say about the pod.
+	// AnnotationInjectionWarnings holds the warnings of the webhook about the pod.
 	AnnotationInjectionWarnings = OwnPrefix + "injection-warnings"
-	// AnnotationControlPlaneCA holds the control plane's serving CA, PEM, which the kubelet puts into a file for the agent.
+	// AnnotationControlPlaneCA holds the control plane's serving CA, PEM. The kubelet writes it to a file for the agent.
 	AnnotationControlPlaneCA = OwnPrefix + "control-plane-ca"
 
 	// ContainerSidecar runs the agent and Envoy.

@@ -1,17 +1,18 @@
-// Package mesh is the model of a mesh: Mesh, Dataplane and Service, as plain Go with JSON tags.
+// Package mesh is the model of a mesh: Mesh, Dataplane, Service and the probe table of a pod, as plain Go types with JSON
+// tags, their defaults and validation, and the names in users' manifests.
 package mesh
 
 import (
 	"strings"
 )
 
-// ID names a proxy, a service or any other thing of one mesh: <mesh>/<name>.
+// ID identifies a proxy or a service: <mesh>/<name>.
 type ID = string
 
-// MakeID joins a mesh and a name. A mesh's name is a DNS label, so the first "/" always ends it.
+// MakeID returns the ID of a name in a mesh. The name of a mesh is a DNS label, so it always ends at the first "/".
 func MakeID(meshName, name string) ID { return meshName + "/" + name }
 
-// Kind is the type of an object, as in the field "type" of a file.
+// Kind is the kind of an object, in the field "type" of a file.
 type Kind string
 
 // The kinds of objects that Sonde reads.
@@ -21,7 +22,7 @@ const (
 	KindService   Kind = "Service"
 )
 
-// Kinds lists every kind, in the order in which they are shown.
+// Kinds lists the kinds in the order in which they are shown.
 func Kinds() []Kind { return []Kind{KindMesh, KindDataplane, KindService} }
 
 // Key identifies an object. Mesh is empty for a Mesh itself.
@@ -31,13 +32,13 @@ type Key struct {
 	Name string
 }
 
-// Object is one Mesh, Dataplane or Service. Whoever hands an object on gives it away: it never changes afterwards.
+// Object is a Mesh, Dataplane or Service. An object must not be modified after it was passed on.
 type Object interface {
 	Key() Key
-	// SetDefaults fills what was left out, as Kubernetes' defaulting does. It is idempotent.
+	// SetDefaults sets the fields that were left out. It is idempotent.
 	SetDefaults()
-	// Validate returns every violation as a FieldError, joined with errors.Join, in the order of the fields.
-	// It expects defaults to be set.
+	// Validate returns all violations as FieldErrors, joined with errors.Join, in the order of the fields. The defaults
+	// must be set.
 	Validate() error
 }
 
@@ -53,7 +54,7 @@ type Meta struct {
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// ID is <mesh>/<name>.
+// ID returns <mesh>/<name>.
 func (m Meta) ID() ID { return MakeID(m.Mesh, m.Name) }
 
 // Protocol is what an inbound or a service speaks, the value of the tag kuma.io/protocol.
@@ -67,21 +68,21 @@ const (
 	ProtocolGRPC  Protocol = "grpc"
 )
 
-// Protocols lists every protocol that Sonde knows.
+// Protocols lists the protocols.
 func Protocols() []Protocol {
 	return []Protocol{ProtocolTCP, ProtocolHTTP, ProtocolHTTP2, ProtocolGRPC}
 }
 
-// IsHTTP says whether Envoy reads the requests (and does not only carry bytes).
+// IsHTTP reports whether Envoy handles requests, not only bytes.
 func (p Protocol) IsHTTP() bool { return p != ProtocolTCP }
 
 // Tags of an inbound or outbound, such as kuma.io/service.
 type Tags map[string]string
 
-// Service is the value of kuma.io/service, "" if there is none.
+// Service returns the value of kuma.io/service, "" if there is none.
 func (t Tags) Service() string { return t[TagService] }
 
-// Protocol is the value of kuma.io/protocol, by default tcp.
+// Protocol returns the value of kuma.io/protocol, tcp by default.
 func (t Tags) Protocol() Protocol {
 	if p := t[TagProtocol]; p != "" {
 		return Protocol(p)
@@ -89,13 +90,13 @@ func (t Tags) Protocol() Protocol {
 	return ProtocolTCP
 }
 
-// Health is what the owner of an endpoint says about it.
+// Health is the health of an endpoint, as its owner declares it.
 type Health struct {
 	// Ready is whether the endpoint may get new traffic. Absent means ready.
 	Ready *bool `json:"ready,omitempty"`
 }
 
-// IsReady reads an absent Health, or an absent field, as ready.
+// IsReady reports whether the endpoint is ready. It is if Health or its field is absent.
 func (h *Health) IsReady() bool { return h == nil || h.Ready == nil || *h.Ready }
 
 // SplitID is the reverse of MakeID.

@@ -1,8 +1,8 @@
 package mesh
 
-// Observation is what the control plane has learnt about a proxy from its agent, beside its Dataplane.
+// Observation is what a proxy's agent has reported about it.
 type Observation struct {
-	// Draining proxies get no new traffic unless nobody else is ready. It holds until the proxy's next Hello
-	// that does not say it.
+	// Draining proxies get new traffic only if no other endpoint is ready. It is set until a Hello of the agent that does
+	// not say so.
 	Draining bool
 }

@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// Names by which the injector, the kubelet and the agent speak of probes.
+// Names that the injector and the agent share.
 const (
-	// ProbeHeader selects a probe or hook of the table by its id. It is all that a rewritten probe carries.
+	// ProbeHeader is the header with the ID of the probe or hook. It is the only header of a rewritten probe.
 	ProbeHeader = "Sonde-Probe"
-	// EnvProbeTable holds the table in the environment of the sidecar.
+	// EnvProbeTable is the variable of the sidecar with the probe table.
 	EnvProbeTable = "KUMA_DATAPLANE_PROBES"
-	// EnvInstanceIP holds the pod's address in the environment of the sidecar.
+	// EnvInstanceIP is the variable of the sidecar with the pod's address.
 	EnvInstanceIP = "INSTANCE_IP"
 )
 
-// ProbeType says what the kubelet does with the verdict.
+// ProbeType is the type of a probe or hook.
 type ProbeType string
 
-// Probes and hooks of a container. An entry of the table that has no type is a probe.
+// Types of probes and hooks. An entry of the table without a type is a probe.
 const (
 	ProbeStartup   ProbeType = "startup"
 	ProbeLiveness  ProbeType = "liveness"
@@ -29,7 +29,8 @@ const (
 	ProbePreStop   ProbeType = "preStop"
 )
 
-// IsHook tells a lifecycle hook from a probe: it has effects, and the kubelet runs it with another client.
+// IsHook reports whether it is a lifecycle hook and not a probe. A hook has effects, and the kubelet calls it with another
+// client.
 func (t ProbeType) IsHook() bool { return t == ProbePostStart || t == ProbePreStop }
 
 // Schemes of an HTTPGetProbe.
@@ -41,7 +42,7 @@ const (
 // Probe is a probe or hook as the user wrote it, with named ports resolved. It has exactly one of HTTPGet, TCPSocket
 // and GRPC.
 type Probe struct {
-	// ID is what ProbeHeader says. It is unique in its table; "" if only the path selects the probe.
+	// ID is the value of ProbeHeader, unique in the table; "" if the probe is only identified by its path.
 	ID string `json:"id,omitempty"`
 	// Container it belongs to.
 	Container string `json:"container,omitempty"`
@@ -55,7 +56,7 @@ type Probe struct {
 	GRPC      *GRPCProbe      `json:"grpc,omitempty"`
 }
 
-// HTTPGetProbe asks for a path.
+// HTTPGetProbe sends a GET request.
 type HTTPGetProbe struct {
 	// Path as the user wrote it: not escaped, and not cleaned. Default "/".
 	Path string `json:"path,omitempty"`
@@ -72,7 +73,7 @@ type HTTPHeader struct {
 	Value string `json:"value"`
 }
 
-// TCPSocketProbe connects.
+// TCPSocketProbe opens a connection.
 type TCPSocketProbe struct {
 	Port int32 `json:"port"`
 }
@@ -84,7 +85,7 @@ type GRPCProbe struct {
 	Service string `json:"service,omitempty"`
 }
 
-// Port of the application that the probe asks, 0 without a handler.
+// Port returns the port of the application that is probed, 0 without a handler.
 func (p Probe) Port() int32 {
 	switch {
 	case p.HTTPGet != nil:
@@ -97,8 +98,8 @@ func (p Probe) Port() int32 {
 	return 0
 }
 
-// URL returns what the kubelet asks the application for. The path is parsed as a URL, of which path, query and user
-// survive: a host in it is replaced by the given one. A path that is no URL is taken as text.
+// URL returns the URL that the kubelet requests. The kubelet parses Path as a URL and keeps its path, query and user; a host
+// in it is replaced by host. A Path that is not a URL is used as a plain path.
 // Source: kubernetes pkg/probe/http/request.go.
 func (g HTTPGetProbe) URL(host string) (*url.URL, error) {
 	u, err := url.Parse(g.Path)
@@ -110,25 +111,25 @@ func (g HTTPGetProbe) URL(host string) (*url.URL, error) {
 		u.Scheme = "https"
 	}
 	u.Host = net.JoinHostPort(host, strconv.Itoa(int(g.Port)))
-	return url.Parse(u.String()) // written and read again: this makes "*" and "a" absolute
+	return url.Parse(u.String()) // formatting and parsing again makes "*" and "a" absolute
 }
 
 // Target returns the request target exactly as the kubelet sends it to the application. It is "" for probes other than
-// HTTP, and for a path of which the kubelet makes a URL without a host, as of "a:b": it never gets to send that.
+// HTTP, and for a path such as "a:b" from which the kubelet makes a URL without a host, which it cannot send.
 func (p Probe) Target() string {
 	if p.HTTPGet == nil {
 		return ""
 	}
-	u, err := p.HTTPGet.URL("0.0.0.0") // any address: it is no part of the target
+	u, err := p.HTTPGet.URL("0.0.0.0") // any address: it is not part of the target
 	if err != nil || u.Opaque != "" {
 		return ""
 	}
 	return u.RequestURI()
 }
 
-// VirtualPath returns the path, with query, of the probe on the virtual port: /<port><target>, /tcp/<port>,
-// /grpc/<port> or /grpc/<port>/<service>. As an httpGet's path it arrives from the kubelet byte for byte: what would not
-// survive there is escaped. Probes that differ in that alone have the same VirtualPath: ProbeHeader tells them apart.
+// VirtualPath returns the path and query of the probe on the virtual port: /<port><target>, /tcp/<port>, /grpc/<port> or
+// /grpc/<port>/<service>. Bytes that the kubelet would not send unchanged are escaped. Probes that differ only in such
+// bytes have the same VirtualPath; ProbeHeader tells them apart.
 func (p Probe) VirtualPath() string {
 	port := strconv.Itoa(int(p.Port()))
 	switch {
@@ -146,8 +147,8 @@ func (p Probe) VirtualPath() string {
 	return "/" + port + escapeBytes(target)
 }
 
-// escapeBytes escapes what no request line may hold. In a target that can only be in the query, where the kubelet sends
-// what the user wrote.
+// escapeBytes escapes bytes that a request line must not contain. A target only contains them in its query, which the
+// kubelet sends as the user wrote it.
 func escapeBytes(target string) string {
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder

@@ -11,25 +11,24 @@ import (
 	"strings"
 )
 
-// MaxProbeTable is the largest environment string that the kernel passes to a program, name and '=' included.
+// MaxProbeTable is the longest environment string that Linux allows, including the name and '='.
 const MaxProbeTable = 131071
 
-// maxProbeID bounds what the handler must accept in a header.
+// maxProbeID is the longest ID, in bytes: it is sent in a header.
 const maxProbeID = 256
 
-// ProbeTable is the probes and hooks of a pod as the user wrote them: what the handler on the virtual port answers,
-// and nothing else.
+// ProbeTable has the probes and hooks of a pod as the user wrote them. The agent answers these and no others.
 type ProbeTable []Probe
 
-// Encode returns the table as JSON for EnvProbeTable. The kubelet expands $(NAME) in environment values, so that there
-// is no '$' in it. A table that does not fit one environment string is an error.
+// Encode returns the table as JSON for EnvProbeTable. It contains no '$', since the kubelet expands $(NAME) in values of
+// variables. It returns an error if the table does not fit into one environment string.
 func (t ProbeTable) Encode() (string, error) {
 	if t == nil {
 		t = ProbeTable{}
 	}
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false) // for the size, and for people
+	encoder.SetEscapeHTML(false) // shorter and more readable
 	if err := encoder.Encode(t); err != nil {
 		return "", fmt.Errorf("encode probe table: %w", err)
 	}
@@ -41,9 +40,9 @@ func (t ProbeTable) Encode() (string, error) {
 	return data, nil
 }
 
-// ParseProbeTable reads what Encode writes, and the short form that has only handlers: "", "null" and "[]" are empty
-// tables. The kubelet's defaults are set. Keys that it does not know are ignored and returned. The error has one line
-// for each value that is wrong, which says where it is, what it is, and what is allowed.
+// ParseProbeTable parses the output of Encode, and the short form of entries that only have a handler; "", "null" and "[]"
+// are empty tables. The kubelet's defaults are set. Unknown keys are ignored and returned. The error has one line for each
+// wrong value, with its place and what is allowed.
 func ParseProbeTable(data string) (table ProbeTable, unknownKeys []string, err error) {
 	if strings.TrimSpace(data) == "" {
 		return nil, nil, nil
@@ -72,7 +71,7 @@ func ParseProbeTable(data string) (table ProbeTable, unknownKeys []string, err e
 	return table, slices.Sorted(maps.Keys(d.unknown)), nil
 }
 
-// probeDecoder reads entries key by key: encoding/json alone takes keys in any case, and does not say which are unknown.
+// probeDecoder reads entries key by key: encoding/json accepts keys in any case, and does not return the unknown ones.
 type probeDecoder struct {
 	unknown map[string]bool
 	errs    []error
@@ -118,10 +117,10 @@ func (d *probeDecoder) httpGet(data json.RawMessage) *HTTPGetProbe {
 	return &g
 }
 
-// given tells a value from an absent one; null is absent, as in Kubernetes.
+// given reports whether a value is present; null counts as absent, as in Kubernetes.
 func given(data json.RawMessage) bool { return len(data) > 0 && string(data) != "null" }
 
-// object reads an object into the values that fields points to, by key.
+// object reads a JSON object into the variables that fields points to, by key.
 func (d *probeDecoder) object(path string, data json.RawMessage, fields map[string]any) {
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(data, &object); err != nil {
@@ -143,7 +142,7 @@ func (d *probeDecoder) object(path string, data json.RawMessage, fields map[stri
 	}
 }
 
-// withoutIndex makes one name of the keys of all elements of a list.
+// withoutIndex removes the index from a path, so that unknown keys of all elements have one name.
 func withoutIndex(path string) string {
 	if begin, end := strings.Index(path, "["), strings.Index(path, "]"); begin >= 0 && end > begin {
 		return path[:begin] + path[end+1:]
@@ -151,7 +150,7 @@ func withoutIndex(path string) string {
 	return path
 }
 
-// wrong notes a value that cannot be read. Header values are left out: they may be secrets.
+// wrong records a value that cannot be read. Values of headers are left out, since they may be secrets.
 func (d *probeDecoder) wrong(field string, value json.RawMessage, allowed string) {
 	const longest = 100
 	if strings.HasPrefix(field, "httpGet.httpHeaders") {

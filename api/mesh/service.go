@@ -1,13 +1,13 @@
 package mesh
 
-// Service names a service and those of its endpoints that have no sidecar. Inbounds of Dataplanes with the same
-// kuma.io/service are endpoints of the same service, with one.
+// Service has the protocol and virtual addresses of a service, and its endpoints without a sidecar. Inbounds of Dataplanes
+// with the same kuma.io/service are its endpoints with a sidecar.
 type Service struct {
 	Meta
 	Spec ServiceSpec `json:"spec"`
 }
 
-// ServiceSpec is what a Service says; on Kubernetes the spec of the CRD.
+// ServiceSpec is the spec of a Service.
 type ServiceSpec struct {
 	// Protocol of the service. Default: that of its inbounds, else tcp.
 	Protocol Protocol `json:"protocol,omitempty"`

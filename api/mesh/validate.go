@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// MinCertLife is the shortest life of a proxy's certificate.
-const MinCertLife = 10 * time.Second
+// minCertLife is the shortest life of a proxy's certificate.
+const minCertLife = 10 * time.Second
 
 // Limits of names. A DNS name, and with it the DNS SAN of a proxy, has at most 253 characters.
 const (
@@ -21,7 +21,7 @@ const (
 	maxName  = 253
 )
 
-// What fields take, in the words of FieldError.Allowed.
+// Values of FieldError.Allowed.
 const (
 	allowedPort      = "must be a port from 1 to 65535"
 	allowedLabel     = "must be a DNS label: at most 63 lower-case letters, digits and '-', with a letter or digit at both ends"
@@ -36,7 +36,7 @@ const (
 	empty            = "is empty: "
 )
 
-// violations gathers what is wrong with an object.
+// violations collects the violations of an object.
 type violations []error
 
 func (v *violations) add(field, value, allowed string) {
@@ -91,7 +91,7 @@ func (b *Backend) validate(v *violations, path string) {
 	v.check(b.Type == BackendBuiltin, path+".type", b.Type, "must be "+BackendBuiltin)
 	v.check(b.Mode == ModeStrict || b.Mode == ModePermissive, path+".mode", string(b.Mode), "must be STRICT or PERMISSIVE")
 	cert, ca := b.CertLife(), b.CALife()
-	v.check(cert >= MinCertLife, path+".dpCert.rotation.expiration", Duration(cert).String(), "must be at least "+MinCertLife.String())
+	v.check(cert >= minCertLife, path+".dpCert.rotation.expiration", Duration(cert).String(), "must be at least "+minCertLife.String())
 	v.check(ca > cert, path+".conf.caCert.expiration", Duration(ca).String(),
 		"must be longer than dpCert.rotation.expiration, "+Duration(cert).String())
 }
@@ -126,7 +126,7 @@ func (s *Service) Validate() error {
 	return errors.Join(v...)
 }
 
-// unique remembers which field has an address, and complains about a second one.
+// unique records which field has an address, and adds a violation if another field has it already.
 func (v *violations) unique(first map[netip.AddrPort]string, field, value string, at netip.AddrPort) {
 	at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 	if other, used := first[at]; used {
@@ -142,7 +142,7 @@ func (v *violations) protocol(field string, p Protocol) {
 	}
 }
 
-// tags checks names and values of tags, and that kuma.io/service is there.
+// tags checks the names and values of tags, and that kuma.io/service is present.
 func (v *violations) tags(path string, tags Tags) {
 	if _, ok := tags[TagService]; !ok {
 		v.add(tagField(path, TagService), "", allowedSegment)
@@ -179,7 +179,7 @@ func allowedProtocol() string { return "must be one of " + list(Protocols()) }
 
 func tagField(path, key string) string { return path + "[" + strconv.Quote(key) + "]" }
 
-// endpoint checks an address that others connect to.
+// endpoint checks an address to which others connect.
 func (v *violations) endpoint(field, text string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(text)
 	if err != nil || !isEndpoint(addr) {
@@ -189,7 +189,7 @@ func (v *violations) endpoint(field, text string) (netip.Addr, bool) {
 	return addr.Unmap(), true
 }
 
-// isEndpoint says whether an address can be connected to. A zone has a meaning on one machine alone.
+// isEndpoint reports whether others can connect to an address. A zone is only valid on one machine.
 func isEndpoint(a netip.Addr) bool {
 	a = a.Unmap()
 	return !a.IsUnspecified() && !a.IsMulticast() && a.Zone() == ""
@@ -213,7 +213,7 @@ func list[S ~string](of []S) string {
 	return strings.Join(words, ", ")
 }
 
-// isOf says whether s is one or more letters, digits and characters of extra.
+// isOf reports whether s is one or more letters, digits and characters of extra.
 func isOf(s, extra string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -230,7 +230,7 @@ func isSegment(s string) bool {
 
 func isDNSLabel(s string) bool { return len(s) <= maxLabel && isDNSPart(s) }
 
-// isDNSSubdomain follows Kubernetes, where a part may be longer than a DNS label: pods have such names.
+// isDNSSubdomain follows Kubernetes: a part may be longer than a DNS label, as in names of pods.
 func isDNSSubdomain(s string) bool {
 	if len(s) > maxName {
 		return false

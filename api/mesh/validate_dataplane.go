@@ -67,7 +67,7 @@ func (tp *TransparentProxying) validate(v *violations, taken *listeners) {
 
 func (in *Inbound) validate(v *violations, path string, n *Networking, taken *listeners) {
 	v.port(path+".port", in.Port)
-	// A wrong networking.address has been named already: the default of each inbound would only repeat it.
+	// A wrong networking.address is reported already, so do not report it for each inbound that has it by default.
 	var addr netip.Addr
 	ok := false
 	if in.Address != n.Address {
@@ -95,10 +95,10 @@ func (in *Inbound) validate(v *violations, path string, n *Networking, taken *li
 	v.tags(path+".tags", in.Tags)
 }
 
-// listeners remembers which field takes which address and port.
+// listeners records which field uses which address and port.
 type listeners struct {
 	at map[netip.AddrPort]string
-	// any holds the ports that some field takes on every address of a family, and all those with any listener.
+	// any has the ports that a field uses on all addresses of a family, used the ports that any field uses in a family.
 	any, used map[family]string
 	reserved  map[uint32]string
 }
@@ -114,7 +114,8 @@ func newListeners() *listeners {
 
 func (l *listeners) reserve(port uint32, who string) { l.reserved[port] = who }
 
-// add complains if the address and port are taken; a listener on an unspecified address takes all of its family.
+// add records a listener, or adds a violation if its address and port are in use. An unspecified address stands for all
+// addresses of its family.
 func (l *listeners) add(v *violations, path string, addr netip.Addr, port uint32) {
 	if port == 0 || port > 65535 {
 		return

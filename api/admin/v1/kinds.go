@@ -1,10 +1,10 @@
-// Package adminv1 is what sondectl and the control plane say to each other.
+// Package adminv1 is the API between sondectl and the control plane.
 package adminv1
 
-// Kind of what a proxy has, as InspectDataplaneRequest and TypeStatus name it.
+// Kind is a kind of configuration of a proxy, in InspectDataplaneRequest and TypeStatus.
 type Kind string
 
-// The kinds. KindBootstrap is no xDS resource.
+// The kinds. KindBootstrap is not an xDS resource.
 const (
 	KindListeners Kind = "listeners"
 	KindClusters  Kind = "clusters"
@@ -13,7 +13,7 @@ const (
 	KindBootstrap Kind = "bootstrap"
 )
 
-// Kinds lists them, in the order in which they are shown.
+// Kinds lists the kinds in the order in which they are shown.
 func Kinds() []Kind {
 	return []Kind{KindListeners, KindClusters, KindEndpoints, KindRoutes, KindBootstrap}
 }
