@@ -71,9 +71,9 @@ func readFile(path string, stdin io.Reader) (data []byte, err error) {
 }
 
 // splitYAML cuts at lines that begin with --- or ..., which are markers wherever they stand: YAML forbids them within a
-// document. What follows a --- on its line belongs to the next document.
+// document. What follows a --- on its line belongs to the next document. Byte order marks go: files that are put behind
+// one another have one each.
 func splitYAML(data []byte) (texts [][]byte) {
-	data = bytes.TrimPrefix(data, []byte("\uFEFF"))
 	var text []byte
 	flush := func() {
 		if len(bytes.TrimSpace(text)) > 0 {
@@ -81,6 +81,7 @@ func splitYAML(data []byte) (texts [][]byte) {
 		}
 	}
 	for line := range bytes.Lines(data) {
+		line = bytes.TrimPrefix(line, []byte("\uFEFF"))
 		if rest, ok := marker(line, "---"); ok {
 			flush()
 			text, line = nil, rest

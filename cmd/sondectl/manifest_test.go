@@ -32,7 +32,7 @@ func TestManifestsAreReadWhole(t *testing.T) {
 		"nothing":                    {"", 0, ""},
 		"documents without content":  {"---\n\n---\n# comment\n---\nnull\n---\n" + blockPod + "---\n---", 1, ""},
 		"line ends of Windows":       {strings.ReplaceAll(blockPod+"---\n"+blockPod, "\n", "\r\n"), 2, ""},
-		"byte order mark":            {"\uFEFF---\n" + blockPod, 1, ""},
+		"byte order marks":           {"\uFEFF---\n" + blockPod + "\uFEFF---\n\uFEFF" + jsonPod, 2, ""},
 		"flow style, both marked":    {"---\n" + flowPod + "---\n" + flowPod, 2, ""},
 		"a comment behind":           {flowPod + "# the end\n...\n", 1, ""},
 		"JSON in a row":              {jsonPod + jsonService + jsonPod, 3, ""},
