@@ -14,29 +14,29 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// settings are what a pod's labels and annotations ask for.
+// settings are what the labels and annotations of a pod say.
 type settings struct {
-	mesh            string        // "" where the pod names none
-	probes          *bool         // whether probes go by the agent; nil where the pod does not say
-	port            int32         // asked for by the pod; 0 for none
-	excludeInbound  []int32       // without repetition, in the user's order
-	excludeOutbound []int32       //
-	drainTime       time.Duration // asked for by the pod; 0 for none
+	mesh            string        // "" if the pod names none
+	probesEnabled   *bool         // nil if the pod does not say
+	virtualPort     int32         // 0 if the pod asks for none
+	excludeInbound  []int32       // without duplicates, in the user's order
+	excludeOutbound []int32       // the same
+	drainTime       time.Duration // 0 if the pod asks for none
 }
 
-// known are the annotations under prefixes of ours that are no surprise in a pod.
-var known = []string{
+// knownAnnotations are the annotations of a pod, with one of our prefixes, that are not worth a warning.
+var knownAnnotations = []string{
 	mesh.LabelInjection, mesh.LabelOwnInjection, mesh.LabelMesh,
 	mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesPort, mesh.AnnotationVirtualProbesPortRange,
 	mesh.AnnotationDrainTime, mesh.AnnotationExcludeInboundPorts, mesh.AnnotationExcludeOutboundPorts,
 	mesh.AnnotationServerFirstPorts, mesh.AnnotationInjectionWarnings, mesh.AnnotationControlPlaneCA,
 }
 
-// readSettings reads what a pod asks for. Bad values are errors, all of them in one.
+// readSettings reads the settings of a pod. The error joins one error for each bad value.
 func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err error) {
 	var errs []error
 	fail := func(key, value, allowed string) {
-		errs = append(errs, &mesh.FieldError{Field: annotation(key), Value: value, Allowed: allowed})
+		errs = append(errs, &mesh.FieldError{Field: annotationField(key), Value: value, Allowed: allowed})
 	}
 	read := func(key string, parse func(value string) (allowed string)) {
 		if value, ok := meta.Annotations[key]; ok {
@@ -45,20 +45,20 @@ func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err e
 			}
 		}
 	}
-	if s.mesh, err = fromBoth(meta, mesh.LabelMesh); err != nil {
+	if s.mesh, err = labelOrAnnotation(meta, mesh.LabelMesh); err != nil {
 		errs = append(errs, err)
 	} else if s.mesh != "" && !isMeshName(s.mesh) {
 		fail(mesh.LabelMesh, s.mesh, meshNameRule)
 	}
 	read(mesh.AnnotationVirtualProbes, func(value string) (allowed string) {
-		s.probes, allowed = parseSwitch(value)
+		s.probesEnabled, allowed = parseSwitch(value)
 		return allowed
 	})
 	read(mesh.AnnotationVirtualProbesPort, func(value string) (allowed string) {
-		s.port, allowed = parsePort(value)
+		s.virtualPort, allowed = parsePort(value)
 		return allowed
 	})
-	read(mesh.AnnotationVirtualProbesPortRange, checkRange)
+	read(mesh.AnnotationVirtualProbesPortRange, checkPortRange)
 	read(mesh.AnnotationDrainTime, func(value string) (allowed string) {
 		s.drainTime, allowed = parseDrainTime(value)
 		return allowed
@@ -75,31 +75,32 @@ func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err e
 		_, allowed = parsePorts(value)
 		return allowed
 	})
-	return s, unknown(meta), errors.Join(errs...)
+	return s, unknownAnnotations(meta), errors.Join(errs...)
 }
 
-func annotation(key string) string { return fmt.Sprintf("metadata.annotations[%q]", key) }
+func annotationField(key string) string { return fmt.Sprintf("metadata.annotations[%q]", key) }
 
-// unknown warns of annotations that Sonde might be thought to obey.
-func unknown(meta *metav1.ObjectMeta) (warnings []string) {
+// unknownAnnotations returns a warning for each annotation that has one of our prefixes and no effect.
+func unknownAnnotations(meta *metav1.ObjectMeta) (warnings []string) {
 	for _, key := range slices.Sorted(maps.Keys(meta.Annotations)) {
 		ours := slices.ContainsFunc([]string{mesh.Prefix, mesh.TrafficPrefix, mesh.OwnPrefix}, func(prefix string) bool {
 			return strings.HasPrefix(key, prefix)
 		})
-		if ours && !slices.Contains(known, key) {
-			warnings = append(warnings, annotation(key)+": Sonde does not know this annotation, it has no effect")
+		if ours && !slices.Contains(knownAnnotations, key) {
+			warnings = append(warnings, annotationField(key)+": Sonde does not know this annotation, it has no effect")
 		}
 	}
 	return warnings
 }
 
-// fromBoth reads what may be a label or an annotation. Both are fine as long as they agree.
-func fromBoth(meta *metav1.ObjectMeta, key string) (string, error) {
+// labelOrAnnotation returns the value of a key that may be a label or an annotation. It is an error if it is both, with
+// different values.
+func labelOrAnnotation(meta *metav1.ObjectMeta, key string) (string, error) {
 	label, isLabel := meta.Labels[key]
 	value, isAnnotation := meta.Annotations[key]
 	switch {
 	case isLabel && isAnnotation && label != value:
-		return "", &mesh.FieldError{Field: annotation(key), Value: value, Allowed: fmt.Sprintf("the label of the same name says %q", label)}
+		return "", &mesh.FieldError{Field: annotationField(key), Value: value, Allowed: fmt.Sprintf("the label of the same name says %q", label)}
 	case isAnnotation:
 		return value, nil
 	default:
@@ -107,10 +108,10 @@ func fromBoth(meta *metav1.ObjectMeta, key string) (string, error) {
 	}
 }
 
-// forbidden returns the label or annotation by which a pod says that it wants no sidecar, "" if it does not say so.
-func forbidden(meta *metav1.ObjectMeta) (string, error) {
+// disabledBy returns the key of the label or annotation that disables injection for the pod, "" if there is none.
+func disabledBy(meta *metav1.ObjectMeta) (string, error) {
 	for _, key := range []string{mesh.LabelOwnInjection, mesh.LabelInjection} {
-		value, err := fromBoth(meta, key)
+		value, err := labelOrAnnotation(meta, key)
 		if err != nil {
 			return "", err
 		}
@@ -135,7 +136,7 @@ func forbidden(meta *metav1.ObjectMeta) (string, error) {
 	return "", nil
 }
 
-// parseSwitch returns what is allowed where value is not.
+// parseSwitch, like the parsers below, returns what is allowed if value is not.
 func parseSwitch(value string) (on *bool, allowed string) {
 	switch value {
 	case "enabled", "true":
@@ -154,7 +155,7 @@ func parsePort(value string) (port int32, allowed string) {
 	return int32(n), ""
 }
 
-// parsePorts reads "9800,9801"; an empty list is none.
+// parsePorts parses a list such as "9800,9801", which may be empty.
 func parsePorts(value string) (ports []int32, allowed string) {
 	if strings.TrimSpace(value) == "" {
 		return nil, ""
@@ -171,7 +172,7 @@ func parsePorts(value string) (ports []int32, allowed string) {
 	return ports, ""
 }
 
-func checkRange(value string) (allowed string) {
+func checkPortRange(value string) (allowed string) {
 	first, last, _ := strings.Cut(value, "-")
 	from, wrong := parsePort(first)
 	to, wrongToo := parsePort(last)
@@ -181,7 +182,7 @@ func checkRange(value string) (allowed string) {
 	return ""
 }
 
-// parseDrainTime takes what sonde-dp takes.
+// parseDrainTime accepts what sonde-dp accepts as --drain-time.
 func parseDrainTime(value string) (d time.Duration, allowed string) {
 	d, err := time.ParseDuration(value)
 	if err != nil || d < time.Second || d > time.Hour {

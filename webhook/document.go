@@ -11,8 +11,8 @@ import (
 	kjson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// InjectJSON does as Inject to a pod, or to the template of one, as a JSON document, and returns the document with what
-// Inject has changed: fields that our types do not know stay, and so do values that our types would write in another way.
+// InjectJSON is Inject for a pod, or a pod template, as a JSON document. It applies the changes of Inject to the document,
+// so that fields that our types do not have stay, and unchanged values stay as they are written.
 func InjectJSON(document []byte, o Options) ([]byte, []string, error) {
 	pod, err := DecodePod(document)
 	if err != nil {
@@ -24,7 +24,7 @@ func InjectJSON(document []byte, o Options) ([]byte, []string, error) {
 	}
 	values := make([]any, 3)
 	for i, v := range []any{json.RawMessage(document), pod, injected} {
-		if values[i], err = plain(v); err != nil {
+		if values[i], err = toGeneric(v); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -32,7 +32,7 @@ func InjectJSON(document []byte, o Options) ([]byte, []string, error) {
 	return patched, warnings, err
 }
 
-// DecodePod reads a pod, or the template of one, from JSON. Keys count as the API server reads them: in the right case.
+// DecodePod decodes a pod, or a pod template, from JSON. As for the API server, the case of keys matters.
 func DecodePod(document []byte) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	if err := kjson.Unmarshal(document, pod); err != nil {
@@ -41,8 +41,8 @@ func DecodePod(document []byte) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// plain is v as maps, lists and scalars, numbers as they are written.
-func plain(v any) (value any, err error) {
+// toGeneric returns v as maps, lists and scalars. Numbers stay as they are written.
+func toGeneric(v any) (value any, err error) {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode pod: %w", err)
@@ -55,7 +55,7 @@ func plain(v any) (value any, err error) {
 	return value, nil
 }
 
-// merge applies to document what differs between before, which was decoded from it, and after.
+// merge applies the difference between before, which was decoded from document, and after to document.
 func merge(document, before, after any) any {
 	if reflect.DeepEqual(before, after) {
 		return document
@@ -63,7 +63,7 @@ func merge(document, before, after any) any {
 	switch after := after.(type) {
 	case map[string]any:
 		if before, ok := before.(map[string]any); ok {
-			d, _ := document.(map[string]any) // absent and null are empty
+			d, _ := document.(map[string]any) // empty if it is absent or null
 			return mergeObject(d, before, after)
 		}
 	case []any:
@@ -94,8 +94,8 @@ func mergeObject(document, before, after map[string]any) map[string]any {
 	return document
 }
 
-// mergeList merges lists whose elements have names, such as containers and volumes. The elements of document and before
-// are the same, in the same order.
+// mergeList merges lists whose elements have unique names, such as containers and volumes. document and before have the
+// same elements in the same order.
 func mergeList(document, before, after []any) []any {
 	index := map[string]int{}
 	for i, element := range before {
@@ -113,7 +113,7 @@ func mergeList(document, before, after []any) []any {
 	return merged
 }
 
-// mergeEqual takes from document what has not changed. Nothing else tells which element is which.
+// mergeEqual merges lists whose elements have no unique names: it takes unchanged elements from document.
 func mergeEqual(document, before, after []any) []any {
 	merged := slices.Clone(after)
 	from := 0
@@ -128,7 +128,7 @@ func mergeEqual(document, before, after []any) []any {
 	return merged
 }
 
-// hasNames says whether all elements are objects with a name of their own.
+// hasNames reports whether all elements are objects with unique names.
 func hasNames(list []any) bool {
 	seen := map[string]bool{}
 	for _, element := range list {

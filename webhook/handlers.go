@@ -11,14 +11,14 @@ import (
 // handler is one probe or hook of a container.
 type handler struct {
 	container *corev1.Container
-	init      bool // of a native sidecar, or of an init container that ends
+	init      bool // the container is an init container, perhaps a native sidecar
 	kind      mesh.ProbeType
 	probe     *corev1.Probe            // nil for a hook
 	hook      *corev1.LifecycleHandler // nil for a probe
 }
 
-// handlersOf returns the probes and hooks of all containers but ours, in the order of the probe table: init containers, which
-// start first, then containers, and of each startup, liveness, readiness, postStart, preStop.
+// handlersOf returns the probes and hooks of all containers except ours, in the order of the probe table: init containers,
+// then containers; for each of them startup, liveness, readiness, postStart, preStop.
 func handlersOf(pod *corev1.Pod) (all []handler) {
 	for list, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -61,7 +61,7 @@ func isNativeSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// field is the handler's place in the pod, as warnings begin.
+// field returns the place of the handler in the pod, for warnings.
 func (h handler) field() string {
 	field := "lifecycle." + string(h.kind)
 	if h.probe != nil {
@@ -70,7 +70,7 @@ func (h handler) field() string {
 	return "containers[" + h.container.Name + "]." + field
 }
 
-// actions are what the kubelet may be told to do, of both probes and hooks.
+// actions are the fields of both probes and hooks that say what to do. One of them should be set.
 type actions struct {
 	exec  *corev1.ExecAction
 	http  *corev1.HTTPGetAction
@@ -86,7 +86,7 @@ func (h handler) actions() actions {
 	return actions{exec: h.hook.Exec, http: h.hook.HTTPGet, tcp: h.hook.TCPSocket, sleep: h.hook.Sleep}
 }
 
-// count of the actions: the API server takes one.
+// count returns how many actions are set.
 func (a actions) count() (n int) {
 	for _, set := range []bool{a.exec != nil, a.http != nil, a.tcp != nil, a.grpc != nil, a.sleep != nil} {
 		if set {
@@ -96,7 +96,7 @@ func (a actions) count() (n int) {
 	return n
 }
 
-// port returns the number of the port that is asked, and why there is none: "" where the kubelet would find one.
+// port returns the number of the target port, as the kubelet would find it, or why there is none.
 func (h handler) port() (port int32, why string) {
 	a := h.actions()
 	name := ""
@@ -109,8 +109,8 @@ func (h handler) port() (port int32, why string) {
 		port = a.grpc.Port
 	}
 	if name != "" {
-		// As the kubelet: the first of that name, whatever its protocol. A number in quotes is none of the names that the
-		// API server takes.
+		// Like the kubelet, take the first port with the name, whatever its protocol. A number in quotes is not a name that
+		// the API server accepts.
 		i := slices.IndexFunc(h.container.Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
 		if i < 0 {
 			return 0, "this container has no port named " + quote(name)
@@ -123,7 +123,7 @@ func (h handler) port() (port int32, why string) {
 	return port, ""
 }
 
-// host returns the host that is asked instead of the pod, "" for the pod.
+// host returns the host that is the target instead of the pod, "" for the pod.
 func (h handler) host() string {
 	switch a := h.actions(); {
 	case a.http != nil:

@@ -1,4 +1,4 @@
-// Package webhook gives pods a sidecar and makes their probes go by it.
+// Package webhook injects the sidecar into pods, and rewrites their probes and hooks so that the agent answers them.
 package webhook
 
 import (
@@ -19,13 +19,14 @@ const (
 	virtualProbesFlag          = "--virtual-probes-port="
 )
 
-// Inject returns a copy of a pod with kuma-init, kuma-sidecar and all that belongs to them, in which probes and hooks ask
-// the agent. What they asked before stands in the probe table, the environment variable KUMA_DATAPLANE_PROBES of
-// kuma-sidecar. The pod is not modified.
+// Inject returns a copy of a pod with the containers kuma-init and kuma-sidecar and their volumes, whose probes and hooks
+// ask the agent. The originals are in the probe table, the variable KUMA_DATAPLANE_PROBES of kuma-sidecar. pod is not
+// modified.
 //
-// What cannot go by the agent is left as it is, and a warning says why. A pod that wants no sidecar comes back as it is
-// with a warning, and so does one that cannot have one. A pod that has one keeps it, and only what has come since is
-// treated, so that to inject twice changes nothing. The error names what is wrong in the pod, or in the options.
+// A probe or hook that the agent cannot answer is left as it is, with a warning that says why. A pod that must not or cannot
+// have a sidecar is returned unchanged, with a warning. A pod that has a sidecar keeps it, and only probes and hooks that
+// were added since are rewritten, so injecting twice changes nothing. The error says what is wrong with the pod or with the
+// options.
 func Inject(pod *corev1.Pod, o Options) (*corev1.Pod, []string, error) {
 	in, err := newInjection(pod, o)
 	if err != nil || in.skip {
@@ -45,18 +46,18 @@ func Inject(pod *corev1.Pod, o Options) (*corev1.Pod, []string, error) {
 		}
 	}
 	if in.earlier == nil {
-		in.add(table)
+		in.addSidecar(table)
 	} else {
 		in.setTable(table)
 	}
-	in.order()
+	in.orderContainers()
 	in.annotate()
-	in.shareUser()
+	in.warnSharedUser()
 	return in.pod, in.warnings, nil
 }
 
-// Explain returns what Inject decides of each probe and hook, in the order of the probe table, and the virtual port, which is
-// 0 for a pod that has none.
+// Explain returns what Inject decides about each probe and hook, in the order of the probe table, and the virtual port, 0
+// if the pod has none.
 func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err error) {
 	in, err := newInjection(pod, o)
 	if err != nil {
@@ -74,26 +75,26 @@ func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err 
 	return decisions, 0, nil
 }
 
-// injection is the work on one pod.
+// injection is the state of the injection of one pod.
 type injection struct {
 	options  Options
-	pod      *corev1.Pod // the copy
+	pod      *corev1.Pod // a copy
 	settings settings
 	earlier  *earlier // nil for a pod without a sidecar
 	form     Form
-	port     int32 // virtual; 0 where probes are left alone
-	skip     bool  // no sidecar for this pod
+	port     int32 // the virtual port; 0 if probes are left as they are
+	skip     bool  // the pod gets no sidecar
 	warnings []string
 }
 
 func newInjection(pod *corev1.Pod, o Options) (in *injection, err error) {
 	in = &injection{options: o}
-	in.options.SetDefaults()
+	in.options.setDefaults()
 	if err := in.options.Validate(); err != nil {
 		return in, err
 	}
 	copied := pod.DeepCopy()
-	why, err := unwanted(copied)
+	why, err := skipReason(copied)
 	if err != nil {
 		return in, err
 	}
@@ -108,7 +109,7 @@ func newInjection(pod *corev1.Pod, o Options) (in *injection, err error) {
 	return in, nil
 }
 
-// prepare reads the pod. It sets in.pod last: there is none beside an error.
+// prepare reads and checks the pod. in.pod is nil if it returns an error.
 func (in *injection) prepare(pod *corev1.Pod) error {
 	var err error
 	if in.settings, in.warnings, err = readSettings(&pod.ObjectMeta); err != nil {
@@ -131,15 +132,15 @@ func (in *injection) prepare(pod *corev1.Pod) error {
 	return err
 }
 
-// warn keeps to one line, whatever stands in the pod.
+// warn adds a warning. It is one line, whatever strings of the pod are in it.
 func (in *injection) warn(format string, args ...any) {
 	words := strings.FieldsFunc(fmt.Sprintf(format, args...), unicode.IsControl)
 	in.warnings = append(in.warnings, strings.Join(words, " "))
 }
 
-// unwanted returns why a pod gets no sidecar, "" if it gets one.
-func unwanted(pod *corev1.Pod) (string, error) {
-	by, err := forbidden(&pod.ObjectMeta)
+// skipReason returns why the pod gets no sidecar, "" if it gets one.
+func skipReason(pod *corev1.Pod) (string, error) {
+	by, err := disabledBy(&pod.ObjectMeta)
 	switch {
 	case err != nil:
 		return "", err
@@ -155,7 +156,7 @@ func unwanted(pod *corev1.Pod) (string, error) {
 	return "", nil
 }
 
-// checkNames refuses names by which containers cannot be told apart. The API server would refuse them, too.
+// checkNames returns an error if containers have no names or the same name. The API server would refuse such a pod, too.
 func checkNames(pod *corev1.Pod) error {
 	var names []string
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -175,8 +176,8 @@ func checkNames(pod *corev1.Pod) error {
 	return nil
 }
 
-// add gives a pod its sidecar.
-func (in *injection) add(table string) {
+// addSidecar adds our containers and volumes.
+func (in *injection) addSidecar(table string) {
 	spec := &in.pod.Spec
 	spec.InitContainers = append(spec.InitContainers, in.initContainer())
 	if in.form == Native {
@@ -185,31 +186,31 @@ func (in *injection) add(table string) {
 		spec.Containers = append(spec.Containers, in.sidecar(table))
 	}
 	spec.Volumes = append(spec.Volumes, in.volumes()...)
-	in.shareResources()
+	in.usePodResources()
 	if in.form == Container && spec.RestartPolicy != "" && spec.RestartPolicy != corev1.RestartPolicyAlways {
 		in.warn("spec.restartPolicy: %s: this pod never completes, as an ordinary container %s runs for ever: the native form ends with the others",
 			spec.RestartPolicy, mesh.ContainerSidecar)
 	}
 }
 
-// order puts our containers where they belong. A native sidecar comes first of all, so that all have network and probes.
-// An ordinary one starts first of the containers; kuma-init is then the last before them, as nobody has network
-// between the two.
-func (in *injection) order() {
+// orderContainers moves our containers to their places. A native sidecar, with kuma-init before it, comes before all other
+// containers, so that all of them have network and probes. An ordinary one is the first of the containers; kuma-init is
+// then the last init container, since no container has network between the two.
+func (in *injection) orderContainers() {
 	spec := &in.pod.Spec
 	if in.form == Native {
-		spec.InitContainers = front(front(spec.InitContainers, mesh.ContainerSidecar), mesh.ContainerInit)
+		spec.InitContainers = moveToFront(moveToFront(spec.InitContainers, mesh.ContainerSidecar), mesh.ContainerInit)
 		return
 	}
-	spec.Containers = front(spec.Containers, mesh.ContainerSidecar)
+	spec.Containers = moveToFront(spec.Containers, mesh.ContainerSidecar)
 	if i := indexOf(spec.InitContainers, mesh.ContainerInit); i >= 0 {
 		c := spec.InitContainers[i]
 		spec.InitContainers = append(slices.Delete(spec.InitContainers, i, i+1), c)
 	}
 }
 
-// front moves the container of that name to the front, if there is one.
-func front(containers []corev1.Container, name string) []corev1.Container {
+// moveToFront moves the container with that name to the front, if there is one.
+func moveToFront(containers []corev1.Container, name string) []corev1.Container {
 	i := indexOf(containers, name)
 	if i <= 0 {
 		return containers
@@ -222,7 +223,7 @@ func indexOf(containers []corev1.Container, name string) int {
 	return slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
 }
 
-// annotate says what was decided, where the user has not said the same.
+// annotate adds annotations that say what was decided, unless the user has set them.
 func (in *injection) annotate() {
 	if in.earlier != nil {
 		return
@@ -253,15 +254,15 @@ func (in *injection) annotate() {
 	}
 }
 
-// earlier is what an earlier injection has left in a pod.
+// earlier is the result of an earlier injection of a pod.
 type earlier struct {
 	form  Form
-	port  int32 // virtual; 0 for none
+	port  int32 // the virtual port; 0 for none
 	table mesh.ProbeTable
 }
 
-// findEarlier returns nil for a pod without any of ours. Containers of our names that are not ours are an error, above all
-// those of a mesh that has the same names.
+// findEarlier returns the earlier injection of a pod, nil if there is none. It returns an error if containers have our names
+// but are not ours: other meshes use the same names.
 func findEarlier(pod *corev1.Pod) (*earlier, error) {
 	e := &earlier{form: Container}
 	c := sidecarOf(pod, Container)
@@ -270,7 +271,7 @@ func findEarlier(pod *corev1.Pod) (*earlier, error) {
 		c = sidecarOf(pod, Native)
 	}
 	if c == nil {
-		return nil, checkFree(pod)
+		return nil, checkNamesFree(pod)
 	}
 	foreign := fmt.Errorf("containers[%s]: this container is not one that Sonde has put there", c.Name)
 	if e.form == Native && !isNativeSidecar(c) {
@@ -292,13 +293,13 @@ func findEarlier(pod *corev1.Pod) (*earlier, error) {
 	}
 	for i := range e.table {
 		if e.table[i].Type.IsHook() {
-			e.table[i].TimeoutSeconds = 0 // has no meaning there, and we do not write it
+			e.table[i].TimeoutSeconds = 0 // hooks have none, and Inject writes none
 		}
 	}
 	return e, nil
 }
 
-// sidecarOf returns the container kuma-sidecar where that form has it, nil for none.
+// sidecarOf returns the container kuma-sidecar of that form, nil if there is none.
 func sidecarOf(pod *corev1.Pod, form Form) *corev1.Container {
 	containers := pod.Spec.Containers
 	if form == Native {
@@ -310,8 +311,8 @@ func sidecarOf(pod *corev1.Pod, form Form) *corev1.Container {
 	return nil
 }
 
-// checkFree refuses a pod that has something of the names which ours will have.
-func checkFree(pod *corev1.Pod) error {
+// checkNamesFree returns an error if the names of our containers or volumes are in use.
+func checkNamesFree(pod *corev1.Pod) error {
 	if indexOf(pod.Spec.InitContainers, mesh.ContainerInit) >= 0 || indexOf(pod.Spec.Containers, mesh.ContainerInit) >= 0 {
 		return fmt.Errorf("containers[%s]: this container is not one that Sonde has put there", mesh.ContainerInit)
 	}
@@ -323,7 +324,7 @@ func checkFree(pod *corev1.Pod) error {
 	return nil
 }
 
-// setTable replaces the probe table of an earlier injection.
+// setTable replaces the probe table of an earlier injection in the sidecar's environment.
 func (in *injection) setTable(text string) {
 	c := sidecarOf(in.pod, in.form)
 	for i := range c.Env {

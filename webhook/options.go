@@ -22,14 +22,14 @@ type Form string
 
 // Forms of the sidecar.
 const (
-	// Native is an init container that is restarted always: it starts before the user's init containers, and ends after
-	// all containers. From Kubernetes 1.29 on.
+	// Native is an init container with restartPolicy Always: it starts before the user's init containers and ends after
+	// all containers. It needs Kubernetes 1.29.
 	Native Form = "native"
-	// Container is the first of the ordinary containers.
+	// Container is an ordinary container, the first one.
 	Container Form = "container"
 )
 
-// Options of Inject. They are the same for every pod; what differs from pod to pod are annotations.
+// Options of Inject. They are the same for all pods; annotations say what differs from pod to pod.
 type Options struct {
 	// Sidecar is the form of the sidecar. Default Native.
 	Sidecar Form
@@ -37,14 +37,14 @@ type Options struct {
 	Image string
 	// Mesh of pods that name none. Default "default".
 	Mesh string
-	// VirtualProbesPort is the agent's port for probes, unless the pod asks for another or has it in use. Default 9000.
+	// VirtualProbesPort is the agent's port for probes, unless the pod asks for another one or uses it itself. Default 9000.
 	VirtualProbesPort int32
 	// ControlPlane is the address of the control plane, host:port. Default "sonde-cp.sonde-system.svc:5678".
 	ControlPlane string
-	// ControlPlaneCA holds the PEM certificates of the control plane's serving CA, which the pod then carries as an
-	// annotation. Default: the pod gets them from ca.crt in the ConfigMap sonde-ca of its namespace.
+	// ControlPlaneCA holds the PEM certificates of the control plane's serving CA, which become an annotation of the pod.
+	// Default: the pod gets them from ca.crt in the ConfigMap sonde-ca of its namespace.
 	ControlPlaneCA string
-	// Rand gives the bits of hooks' ids. Default crypto/rand.
+	// Rand is the source of the IDs of hooks. Default crypto/rand.
 	Rand io.Reader
 }
 
@@ -54,8 +54,8 @@ const (
 	DefaultControlPlane = "sonde-cp.sonde-system.svc:5678"
 )
 
-// SetDefaults fills in what is not set.
-func (o *Options) SetDefaults() {
+// setDefaults sets the default of each option that is not set.
+func (o *Options) setDefaults() {
 	if o.Sidecar == "" {
 		o.Sidecar = Native
 	}
@@ -76,7 +76,7 @@ func (o *Options) SetDefaults() {
 	}
 }
 
-// Validate returns all that is wrong. Its texts name the flags of sondectl inject.
+// Validate returns all violations, joined. The errors name the flags of sondectl inject.
 func (o *Options) Validate() error {
 	var errs []error
 	if o.Sidecar != Native && o.Sidecar != Container {
@@ -108,7 +108,7 @@ func isPort(n int32) bool { return n >= 1 && n <= 65535 }
 
 func isMeshName(name string) bool { return len(validation.IsDNS1123Label(name)) == 0 }
 
-// checkCA refuses above all a file in which a key lies beside the certificate: annotations are for everybody to read.
+// checkCA refuses anything but certificates, above all a key: anybody may read annotations.
 func checkCA(text string) error {
 	rest := []byte(text)
 	for n := 1; len(bytes.TrimSpace(rest)) > 0; n++ {

@@ -10,34 +10,34 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Ports that are tried in turn where the usual one is in use.
+// Ports that are tried in turn if the usual one is in use.
 const (
 	firstSpare = 9001
 	lastSpare  = 9020
 )
 
-// reserved are the ports of a sidecar, and what it uses them for.
-var reserved = map[int32]string{
+// reservedPorts are the ports that the sidecar uses, and for what.
+var reservedPorts = map[int32]string{
 	mesh.PortRedirectIn:  "redirection",
 	mesh.PortRedirectOut: "redirection",
 	mesh.PortReadiness:   "the readiness of the sidecar",
 	mesh.PortMetrics:     "the metrics of the sidecar",
 }
 
-// checkReserved rejects a pod that needs a port which the sidecar has: one of the two could not start, or would not be
+// checkReserved returns an error if the pod uses a port of the sidecar: one of the two could not start, or could not be
 // reached.
 func (in *injection) checkReserved() error {
-	for _, port := range slices.Sorted(maps.Keys(reserved)) {
-		if by := in.user(port); by != "" {
-			return fmt.Errorf("%s: port %d is kept for %s", by, port, reserved[port])
+	for _, port := range slices.Sorted(maps.Keys(reservedPorts)) {
+		if by := in.fieldUsing(port); by != "" {
+			return fmt.Errorf("%s: port %d is kept for %s", by, port, reservedPorts[port])
 		}
 	}
 	return nil
 }
 
-// user returns the first field of the pod that has a TCP port, "" for a port that none has. What our containers have does
-// not count, and neither does what we have written into others.
-func (in *injection) user(port int32) string {
+// fieldUsing returns the first field of the pod that uses a TCP port, "" if there is none. Our own containers do not count,
+// and neither do probes and hooks that an earlier injection has rewritten.
+func (in *injection) fieldUsing(port int32) string {
 	for _, containers := range [][]corev1.Container{in.pod.Spec.InitContainers, in.pod.Spec.Containers} {
 		for _, c := range containers {
 			declares := slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
@@ -60,19 +60,18 @@ func (in *injection) user(port int32) string {
 	return ""
 }
 
-// clash returns what else uses a virtual port, "" if nothing does.
-func (in *injection) clash(virtual int32) string {
-	if use := reserved[virtual]; use != "" {
+// conflict returns why a port cannot be the virtual port, "" if it can.
+func (in *injection) conflict(virtual int32) string {
+	if use := reservedPorts[virtual]; use != "" {
 		return "it is kept for " + use
 	}
-	if by := in.user(virtual); by != "" {
+	if by := in.fieldUsing(virtual); by != "" {
 		return by + " has it"
 	}
 	return ""
 }
 
-// choosePort returns the virtual port, 0 for a pod that wants its probes left alone. A pod that has a sidecar keeps what
-// that has.
+// choosePort returns the virtual port, 0 if the pod disables virtual probes. A pod that has a sidecar keeps its port.
 func (in *injection) choosePort() (int32, error) {
 	if err := in.checkReserved(); err != nil {
 		return 0, err
@@ -81,22 +80,22 @@ func (in *injection) choosePort() (int32, error) {
 		return in.earlier.port, in.checkEarlierPort()
 	}
 	s := in.settings
-	if s.probes != nil && !*s.probes {
+	if s.probesEnabled != nil && !*s.probesEnabled {
 		return 0, nil
 	}
 	wanted := in.options.VirtualProbesPort
-	if s.port != 0 {
-		wanted = s.port
+	if s.virtualPort != 0 {
+		wanted = s.virtualPort
 	}
-	why := in.clash(wanted)
+	why := in.conflict(wanted)
 	if why == "" {
 		return wanted, nil
 	}
-	if s.port != 0 {
-		return 0, fmt.Errorf("%s: port %d cannot be the virtual probes' port: %s", annotation(mesh.AnnotationVirtualProbesPort), wanted, why)
+	if s.virtualPort != 0 {
+		return 0, fmt.Errorf("%s: port %d cannot be the virtual probes' port: %s", annotationField(mesh.AnnotationVirtualProbesPort), wanted, why)
 	}
 	for port := int32(firstSpare); port <= lastSpare; port++ {
-		if in.clash(port) == "" {
+		if in.conflict(port) == "" {
 			return port, nil
 		}
 	}
@@ -104,17 +103,17 @@ func (in *injection) choosePort() (int32, error) {
 		wanted, why, firstSpare, lastSpare, mesh.AnnotationVirtualProbesPort)
 }
 
-// checkEarlierPort rejects a pod that has changed since in a way that its sidecar cannot follow.
+// checkEarlierPort returns an error if the pod has changed since its injection in a way that its sidecar does not support.
 func (in *injection) checkEarlierPort() error {
 	port, s := in.earlier.port, in.settings
 	switch has := port != 0; {
-	case s.probes != nil && *s.probes != has:
+	case s.probesEnabled != nil && *s.probesEnabled != has:
 		return fmt.Errorf("%s: %s has --virtual-probes-port=%d already, which says otherwise",
-			annotation(mesh.AnnotationVirtualProbes), mesh.ContainerSidecar, port)
-	case has && s.port != 0 && s.port != port:
-		return fmt.Errorf("%s: %d: %s has port %d already", annotation(mesh.AnnotationVirtualProbesPort), s.port, mesh.ContainerSidecar, port)
+			annotationField(mesh.AnnotationVirtualProbes), mesh.ContainerSidecar, port)
+	case has && s.virtualPort != 0 && s.virtualPort != port:
+		return fmt.Errorf("%s: %d: %s has port %d already", annotationField(mesh.AnnotationVirtualProbesPort), s.virtualPort, mesh.ContainerSidecar, port)
 	case has:
-		if why := in.clash(port); why != "" {
+		if why := in.conflict(port); why != "" {
 			return fmt.Errorf("port %d of the virtual probes, which %s has already, is in use: %s", port, mesh.ContainerSidecar, why)
 		}
 	}

@@ -17,21 +17,21 @@ import (
 
 // Decision is what becomes of one probe or hook.
 type Decision struct {
-	// Container it belongs to.
+	// Container that it belongs to.
 	Container string
 	// Type of the probe or hook.
 	Type mesh.ProbeType
-	// Written is what the user wrote. A pod that was injected before has what the probe table has.
+	// Written is what the user wrote, in one line. If the pod was injected before, it comes from the probe table.
 	Written string
-	// Probe is what the agent will do. It is nil where the probe is left as it is.
+	// Probe is what the agent will do, nil if the probe or hook is left as it is.
 	Probe *mesh.Probe
-	// Why it is left as it is, "" for a Probe.
+	// Why it is left as it is, "" if it is not.
 	Why string
-	// Warn is set where Why is not what the user would expect anyway.
+	// Warn says that Why is something that the user may not expect.
 	Warn bool
 }
 
-// decideAll says what becomes of handlers, and returns the probe table of those that go by the agent.
+// decideAll decides about all handlers, and returns the encoded probe table of those that the agent will answer.
 func (in *injection) decideAll(handlers []handler) (decisions []Decision, text string, err error) {
 	table := mesh.ProbeTable{}
 	for _, h := range handlers {
@@ -48,7 +48,7 @@ func (in *injection) decideAll(handlers []handler) (decisions []Decision, text s
 	return decisions, text, err
 }
 
-// decide says what becomes of a handler. It changes nothing but for the randomness that a new hook's id takes.
+// decide decides about a handler. It has no side effect but to read Options.Rand for the ID of a new hook.
 func (in *injection) decide(h handler) (Decision, error) {
 	d := Decision{Container: h.container.Name, Type: h.kind, Written: h.written()}
 	if p := in.rewritten(h); p != nil {
@@ -62,7 +62,7 @@ func (in *injection) decide(h handler) (Decision, error) {
 	if err != nil {
 		return d, err
 	}
-	if why := refused(p); why != "" {
+	if why := refusedByServer(p); why != "" {
 		d.Why, d.Warn = why+": left as it is, for the API server to judge", true
 		return d, nil
 	}
@@ -70,8 +70,8 @@ func (in *injection) decide(h handler) (Decision, error) {
 	return d, nil
 }
 
-// rewritten returns the entry of the table for a handler that an earlier injection has rewritten, nil for one that the
-// user wrote.
+// rewritten returns the entry of the probe table for a handler that an earlier injection has rewritten, nil for one that
+// the user wrote.
 func (in *injection) rewritten(h handler) *mesh.Probe {
 	get := h.actions().http
 	if in.earlier == nil || get == nil || get.Port != intstr.FromInt32(in.earlier.port) {
@@ -87,8 +87,8 @@ func (in *injection) rewritten(h handler) *mesh.Probe {
 	return &in.earlier.table[i]
 }
 
-// unsuitable returns why no handler of this kind goes by the agent, "" for a request to a port, and whether that is worth a
-// warning.
+// unsuitable returns why the agent never answers this kind of handler, "" if it is a request to a port, and whether that is
+// worth a warning.
 func (h handler) unsuitable() (why string, warn bool) {
 	switch a, n := h.actions(), h.actions().count(); {
 	case n == 0:
@@ -105,18 +105,18 @@ func (h handler) unsuitable() (why string, warn bool) {
 	return "", false
 }
 
-// obstacle returns why a handler cannot go by the agent, "" if it can, and whether that is worth a warning.
+// obstacle returns why the agent cannot answer a handler, "" if it can, and whether that is worth a warning.
 func (in *injection) obstacle(h handler) (why string, warn bool) {
 	if why, warn := h.unsuitable(); why != "" {
 		return why, warn
 	}
 	port, noPort := h.port()
 	excluded := slices.Contains(in.settings.excludeInbound, port)
-	// Mutual TLS gets in the way of what is sent to this pod, by redirection, and of nothing else.
+	// Mutual TLS only affects requests to this pod that are redirected.
 	redirected := h.host() == "" && noPort == "" && !excluded
 	switch {
 	case in.port == 0 && redirected:
-		return mesh.AnnotationVirtualProbes + " is disabled: " + h.unguarded(), true
+		return mesh.AnnotationVirtualProbes + " is disabled: " + h.withoutAgent(), true
 	case h.host() != "":
 		why = fmt.Sprintf("host %q is asked and not the pod", h.host())
 	case noPort != "":
@@ -126,15 +126,15 @@ func (in *injection) obstacle(h handler) (why string, warn bool) {
 	case h.init && !isNativeSidecar(h.container):
 		why = "an init container that ends has no probes"
 	case h.init && in.form == Container:
-		return "this container starts before the agent, which cannot answer for it: " + h.unguarded(), true
+		return "this container starts before the agent, which cannot answer for it: " + h.withoutAgent(), true
 	default:
 		return "", false
 	}
 	return why + ": left as it is", in.port != 0
 }
 
-// unguarded says what redirection does to a probe that is left alone.
-func (h handler) unguarded() string {
+// withoutAgent says what redirection does to a probe that is left as it is.
+func (h handler) withoutAgent() string {
 	if h.actions().tcp != nil {
 		return "left as it is, and Envoy takes each connection in the application's place, so that this probe cannot fail"
 	}
@@ -151,7 +151,7 @@ func (in *injection) translate(h handler) (mesh.Probe, error) {
 		for _, header := range a.http.HTTPHeaders {
 			p.HTTPGet.HTTPHeaders = append(p.HTTPGet.HTTPHeaders, mesh.HTTPHeader{Name: header.Name, Value: header.Value})
 		}
-		// As the API server would fill in.
+		// The defaults of the API server.
 		if p.HTTPGet.Path == "" {
 			p.HTTPGet.Path = "/"
 		}
@@ -167,13 +167,13 @@ func (in *injection) translate(h handler) (mesh.Probe, error) {
 		}
 	}
 	if h.probe != nil {
-		p.TimeoutSeconds = cmpDefault(h.probe.TimeoutSeconds)
+		p.TimeoutSeconds = defaultTimeout(h.probe.TimeoutSeconds)
 	}
 	if !h.kind.IsHook() {
 		p.ID = h.container.Name + "-" + string(h.kind)
 		return p, nil
 	}
-	// A hook has effects: who can guess its id can cause them.
+	// A hook has effects, so its ID must be impossible to guess.
 	bits := make([]byte, 16)
 	if _, err := io.ReadFull(in.options.Rand, bits); err != nil {
 		return p, fmt.Errorf("make the id of %s: %w", h.field(), err)
@@ -182,8 +182,8 @@ func (in *injection) translate(h handler) (mesh.Probe, error) {
 	return p, nil
 }
 
-// refused returns why the API server would refuse this probe, or the agent its table, "" if they would not.
-func refused(p mesh.Probe) string {
+// refusedByServer returns why the API server would refuse this probe, or the agent a table with it, "" if neither would.
+func refusedByServer(p mesh.Probe) string {
 	if p.HTTPGet != nil {
 		for _, h := range p.HTTPGet.HTTPHeaders {
 			if len(validation.IsHTTPHeaderName(h.Name)) > 0 {
@@ -193,7 +193,7 @@ func refused(p mesh.Probe) string {
 	}
 	text, err := mesh.ProbeTable{p}.Encode()
 	if err != nil {
-		return "" // too large alone is too large with others, and that is what the user should read
+		return "" // it is too large, which the error for the whole table says
 	}
 	_, _, err = mesh.ParseProbeTable(text)
 	if field, ok := errors.AsType[*mesh.FieldError](err); ok {
@@ -202,7 +202,7 @@ func refused(p mesh.Probe) string {
 	return ""
 }
 
-// rewrite aims a handler at the agent.
+// rewrite makes a handler ask the agent.
 func (in *injection) rewrite(h handler, p mesh.Probe) {
 	get := &corev1.HTTPGetAction{
 		Path: p.VirtualPath(), Port: intstr.FromInt32(in.port),
@@ -216,12 +216,12 @@ func (in *injection) rewrite(h handler, p mesh.Probe) {
 	h.probe.TimeoutSeconds = KubeletTimeout(p)
 }
 
-// KubeletTimeout is the timeout, in seconds, of a probe that asks the agent: the agent holds to the user's own, and its answer
-// has one second more.
+// KubeletTimeout returns the timeout of a rewritten probe in seconds: one second more than the user's, which the agent
+// enforces, so that its answer arrives in time.
 func KubeletTimeout(p mesh.Probe) int32 { return int32(min(int64(p.TimeoutSeconds)+1, math.MaxInt32)) }
 
-// cmpDefault is the API server's default of timeoutSeconds.
-func cmpDefault(seconds int32) int32 {
+// defaultTimeout applies the API server's default of timeoutSeconds.
+func defaultTimeout(seconds int32) int32 {
 	if seconds == 0 {
 		return 1
 	}

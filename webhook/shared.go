@@ -8,8 +8,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// shareUser warns of containers that run as the user of the sidecar: redirection tells the two apart by nothing else.
-func (in *injection) shareUser() {
+// warnSharedUser warns of containers that run as the user of the sidecar, by which redirection recognises it.
+func (in *injection) warnSharedUser() {
 	var ofPod *int64
 	if c := in.pod.Spec.SecurityContext; c != nil {
 		ofPod = c.RunAsUser
@@ -25,9 +25,9 @@ func (in *injection) shareUser() {
 	}
 }
 
-// shareResources takes from our containers what the pod has for all of its containers: the API server refuses a container
-// with a limit above the pod's, and containers that request more than the pod.
-func (in *injection) shareResources() {
+// usePodResources removes the resources of our containers that the pod has for all its containers: the API server refuses a
+// container limit above the pod's, and containers that request more than the pod.
+func (in *injection) usePodResources() {
 	pod := in.pod.Spec.Resources
 	if pod == nil {
 		return

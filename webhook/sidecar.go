@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// What the sidecar's containers are made of.
+// Fixed values of our containers and volumes.
 const (
 	sidecarUser      = 5678
 	volumeIdentity   = "sonde-identity"
@@ -27,16 +27,17 @@ const (
 	tokenAudience    = "sonde-cp"
 	tokenSeconds     = 3600
 	defaultDrainTime = 25 * time.Second
-	// gracePeriod is that of a pod which does not say, in seconds.
+	// gracePeriod is the default of terminationGracePeriodSeconds.
 	gracePeriod = 30
-	// graceReserve is what is left of the grace period when the drain has ended: Envoy and the agent end in it.
+	// graceReserve is the part of the grace period after the drain, in which Envoy and the agent end.
 	graceReserve = 5 * time.Second
 
 	envPodName      = "POD_NAME"
 	envPodNamespace = "POD_NAMESPACE"
 )
 
-// initContainer sets up redirection. Without a user of root the capability would not be in its effective set.
+// initContainer returns kuma-init, which sets up redirection. It runs as root, since otherwise the capability would not be
+// in its effective set.
 func (in *injection) initContainer() corev1.Container {
 	excluded := in.settings.excludeInbound
 	if in.port != 0 {
@@ -52,8 +53,8 @@ func (in *injection) initContainer() corev1.Container {
 			"--redirect-inbound=true",
 			"--redirect-inbound-port", strconv.Itoa(mesh.PortRedirectIn),
 			"--kuma-dp-uid", strconv.Itoa(sidecarUser),
-			"--exclude-inbound-ports", commas(excluded),
-			"--exclude-outbound-ports", commas(in.settings.excludeOutbound),
+			"--exclude-inbound-ports", joinPorts(excluded),
+			"--exclude-outbound-ports", joinPorts(in.settings.excludeOutbound),
 			"--verbose",
 			"--ip-family-mode", "dualstack",
 		},
@@ -64,7 +65,8 @@ func (in *injection) initContainer() corev1.Container {
 	}
 }
 
-// sidecar runs the agent and Envoy. What starts after it starts when its postStart hook has returned.
+// sidecar returns kuma-sidecar, which runs the agent and Envoy. The containers after it start when its postStart hook has
+// returned.
 func (in *injection) sidecar(table string) corev1.Container {
 	c := corev1.Container{
 		Name:            mesh.ContainerSidecar,
@@ -78,28 +80,29 @@ func (in *injection) sidecar(table string) corev1.Container {
 			"--ca-cert-file=" + mountIdentity + "/" + fileCA,
 			"--dataplane-token-file=" + mountIdentity + "/" + fileToken,
 			"--name=$(" + envPodName + ").$(" + envPodNamespace + ")",
-			"--mesh=" + in.mesh(),
-			// The mount itself is open to all of the pod, and secrets lie in the work folder.
+			"--mesh=" + in.meshName(),
+			// Not the mount itself, which all users may enter: the work folder holds secrets.
 			"--work-dir=" + mountWork + "/agent",
 			"--drain-time=" + in.drainTime().String(),
 			virtualProbesFlag + strconv.Itoa(int(in.port)),
 		},
 		Env: []corev1.EnvVar{
-			fromPod(mesh.EnvInstanceIP, "status.podIP"),
-			fromPod(envPodName, "metadata.name"),
-			fromPod(envPodNamespace, "metadata.namespace"),
+			fieldEnv(mesh.EnvInstanceIP, "status.podIP"),
+			fieldEnv(envPodName, "metadata.name"),
+			fieldEnv(envPodNamespace, "metadata.namespace"),
 			{Name: mesh.EnvProbeTable, Value: table},
 		},
 		SecurityContext: securityContext(sidecarUser, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}),
 		Resources:       resources("50m", "64Mi", "1", "512Mi"),
-		// Nothing listens on this port: only redirection leads to an answer, so a pod that has lost it is not ready.
+		// Nothing listens on this port. Only a redirected connection gets an answer, so a pod that has lost its redirection
+		// is not ready.
 		ReadinessProbe: &corev1.Probe{
 			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
 				Path: "/ready", Port: intstr.FromInt32(mesh.PortReadiness),
 			}},
 			PeriodSeconds: 1, FailureThreshold: 1,
 		},
-		// A hook that asks the agent by HTTP would be refused while the program starts, and kill the container.
+		// Not httpGet: it would be refused while the agent starts, and then the kubelet kills the container.
 		Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{
 			Exec: &corev1.ExecAction{Command: []string{"sonde-dp", "wait"}},
 		}},
@@ -114,8 +117,8 @@ func (in *injection) sidecar(table string) corev1.Container {
 	return c
 }
 
-// volumes are a folder in memory, and one with the token and the control plane's CA. The token's mode stays 0644: in a pod of
-// several users it is root's, and fsGroup would change the user's volumes.
+// volumes returns the work folder, in memory, and a volume with the token and the control plane's CA. The token has mode
+// 0644: in a pod with several users root owns it, and fsGroup would change the user's volumes, too.
 func (in *injection) volumes() []corev1.Volume {
 	ca := corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
 		LocalObjectReference: corev1.LocalObjectReference{Name: configMapCA},
@@ -143,7 +146,7 @@ func (in *injection) volumes() []corev1.Volume {
 	}
 }
 
-// drainTime is what the pod asks for or the default, as far as the pod's grace period goes.
+// drainTime returns the drain time that the pod asks for, or the default, limited by the pod's grace period.
 func (in *injection) drainTime() time.Duration {
 	asked, named := in.settings.drainTime, true
 	if asked == 0 {
@@ -159,12 +162,12 @@ func (in *injection) drainTime() time.Duration {
 	}
 	if named {
 		in.warn("%s: %s is more than terminationGracePeriodSeconds (%d) leaves: the drain has %s",
-			annotation(mesh.AnnotationDrainTime), asked, seconds, limit)
+			annotationField(mesh.AnnotationDrainTime), asked, seconds, limit)
 	}
 	return limit
 }
 
-func (in *injection) mesh() string {
+func (in *injection) meshName() string {
 	if in.settings.mesh != "" {
 		return in.settings.mesh
 	}
@@ -174,7 +177,7 @@ func (in *injection) mesh() string {
 func securityContext(user int64, capabilities *corev1.Capabilities) *corev1.SecurityContext {
 	return &corev1.SecurityContext{
 		RunAsUser: new(user), RunAsGroup: new(user),
-		RunAsNonRoot:             new(user != 0), // said in both cases, as the pod may say otherwise for all
+		RunAsNonRoot:             new(user != 0), // always set, to override the pod's
 		AllowPrivilegeEscalation: new(false),
 		ReadOnlyRootFilesystem:   new(true),
 		Capabilities:             capabilities,
@@ -191,7 +194,7 @@ func resources(cpu, memory, cpuLimit, memoryLimit string) corev1.ResourceRequire
 	return corev1.ResourceRequirements{Requests: list(cpu, memory), Limits: list(cpuLimit, memoryLimit)}
 }
 
-func fromPod(name, path string) corev1.EnvVar {
+func fieldEnv(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: fieldRef(path)}}
 }
 
@@ -199,7 +202,7 @@ func fieldRef(path string) *corev1.ObjectFieldSelector {
 	return &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}
 }
 
-func commas(ports []int32) string {
+func joinPorts(ports []int32) string {
 	words := make([]string, len(ports))
 	for i, port := range ports {
 		words[i] = number(port)

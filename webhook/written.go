@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// written is a handler in one line, for people.
+// written returns a handler in one line, for people.
 func (h handler) written() string {
 	switch a := h.actions(); {
 	case a.exec != nil:
@@ -28,7 +28,7 @@ func (h handler) written() string {
 	return "unknown"
 }
 
-// writtenProbe is the same of an entry of the table.
+// writtenProbe returns an entry of the probe table in the same form.
 func writtenProbe(p mesh.Probe) string {
 	switch {
 	case p.HTTPGet != nil:
@@ -41,7 +41,7 @@ func writtenProbe(p mesh.Probe) string {
 	}
 }
 
-// writtenCommand cuts what is long: it may be a script.
+// writtenCommand returns a command, shortened, since it may be a script.
 func writtenCommand(words []string) string {
 	const longest = 60
 	command := []rune(strings.Join(strings.Fields(strings.Join(words, " ")), " "))
