@@ -169,3 +169,18 @@ func TestPodsThatChangedSince(t *testing.T) {
 		t.Errorf("a pod whose probes are left alone has changed, warnings %q", warnings)
 	}
 }
+
+// An empty name of a mesh is none.
+func TestEmptyMeshTwice(t *testing.T) {
+	for _, where := range []string{"labels", "annotations"} {
+		pod := parse(`{metadata: {` + where + `: {kuma.io/mesh: ""}}, spec: {containers: [{name: app}]}}`)
+		injected, _ := inject(t, pod, webhook.Options{Mesh: "shop"})
+		if got := argument(t, sidecarOf(t, injected), "--mesh"); got != "shop" {
+			t.Errorf("%s: --mesh=%s, want shop", where, got)
+		}
+		again, _ := inject(t, injected, webhook.Options{Mesh: "shop"})
+		if diff := cmp.Diff(injected, again); diff != "" {
+			t.Errorf("%s: the second injection changes the pod:\n%s", where, diff)
+		}
+	}
+}

@@ -240,7 +240,7 @@ func (in *injection) annotate() {
 		set(mesh.AnnotationVirtualProbes, "enabled")
 		set(mesh.AnnotationVirtualProbesPort, number(in.port))
 	}
-	if in.settings.mesh == "" {
+	if _, labelled := in.pod.Labels[mesh.LabelMesh]; !labelled {
 		set(mesh.LabelMesh, in.options.Mesh)
 	}
 	if in.options.ControlPlaneCA != "" {
