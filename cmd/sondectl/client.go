@@ -25,12 +25,12 @@ import (
 const (
 	callTimeout = 10 * time.Second
 	dialTimeout = 5 * time.Second
-	// The longest list of the control plane fits well; a hostile one does not fill the memory.
+	// maxAnswerBytes is more than the longest list of the control plane takes.
 	maxAnswerBytes = 64 << 20
 	maxSecretBytes = 64 << 10
 )
 
-// call runs one call against the control plane, with a deadline, and says in the user's words why it failed.
+// call makes a call to the control plane, with a deadline. Its errors are for users.
 func (c *cli) call(ctx context.Context, work func(context.Context, adminv1.AdminServiceClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -42,7 +42,7 @@ func (c *cli) call(ctx context.Context, work func(context.Context, adminv1.Admin
 	if err != nil {
 		return err
 	}
-	link := &link{TransportCredentials: credentials.NewTLS(&tls.Config{
+	link := &watchedTLS{TransportCredentials: credentials.NewTLS(&tls.Config{
 		RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13,
 	})}
 	conn, err := grpc.NewClient("passthrough:///"+c.address,
@@ -55,11 +55,11 @@ func (c *cli) call(ctx context.Context, work func(context.Context, adminv1.Admin
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", c.address, err)
 	}
-	return errors.Join(c.explain(work(ctx, adminv1.NewAdminServiceClient(conn)), link), conn.Close())
+	return errors.Join(c.explainError(work(ctx, adminv1.NewAdminServiceClient(conn)), link), conn.Close())
 }
 
-// explain turns an error of a call into one for people, with its exit code.
-func (c *cli) explain(err error, l *link) error {
+// explainError turns the error of a call into one for users, with its exit code.
+func (c *cli) explainError(err error, l *watchedTLS) error {
 	if err == nil {
 		return nil
 	}
@@ -81,15 +81,15 @@ func (c *cli) explain(err error, l *link) error {
 	}
 }
 
-// link remembers why there is no connection. gRPC gives that as text alone, and a server that is down is another matter
-// than one that is an impostor.
-type link struct {
+// watchedTLS are TLS credentials that remember why connecting failed: the server is down, or its certificate is not
+// trusted. gRPC only returns a text.
+type watchedTLS struct {
 	credentials.TransportCredentials
 	mu                  sync.Mutex
 	refused, mistrusted error
 }
 
-func (l *link) dial(ctx context.Context, address string) (net.Conn, error) {
+func (l *watchedTLS) dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +98,7 @@ func (l *link) dial(ctx context.Context, address string) (net.Conn, error) {
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (l *link) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (l *watchedTLS) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := l.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if verification, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		l.mu.Lock()
@@ -108,16 +108,16 @@ func (l *link) ClientHandshake(ctx context.Context, authority string, raw net.Co
 	return conn, info, err
 }
 
-// Clone implements credentials.TransportCredentials. gRPC clones before it connects; what the clone learns must come back here.
-func (l *link) Clone() credentials.TransportCredentials { return l }
+// Clone implements credentials.TransportCredentials. gRPC uses a clone, which has to record its errors here.
+func (l *watchedTLS) Clone() credentials.TransportCredentials { return l }
 
-func (l *link) errors() (refused, mistrusted error) {
+func (l *watchedTLS) errors() (refused, mistrusted error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.refused, l.mistrusted
 }
 
-// bearer is the admin token, for TLS alone.
+// bearer sends the admin token, only over TLS.
 type bearer string
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.
@@ -140,7 +140,7 @@ func readRoots(path string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// readSecret reads a small file that a flag names.
+// readSecret reads the small file that a flag names.
 func readSecret(flag, path string) ([]byte, error) {
 	if path == "" {
 		return nil, usagef("%s is needed to ask the control plane", flag)

@@ -9,7 +9,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// completeNames offers the names of what get lists. Without a control plane it offers nothing.
+// completeNames completes names of a collection. Without a control plane it completes nothing.
 func (c *cli) completeNames(r collection, filter *adminv1.Filter) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -19,7 +19,7 @@ func (c *cli) completeNames(r collection, filter *adminv1.Filter) cobra.Completi
 	}
 }
 
-// completeMeshes offers the names of meshes.
+// completeMeshes completes names of meshes.
 func (c *cli) completeMeshes(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return c.names(cmd.Context(), collections()[0], &adminv1.Filter{}, prefix), cobra.ShellCompDirectiveNoFileComp
 }

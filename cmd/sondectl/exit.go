@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Exit codes, as the help says.
+// Exit codes, see rootHelp.
 const (
 	exitOK          = 0
 	exitFailed      = 1
@@ -14,7 +14,7 @@ const (
 	exitUnfinished  = 4
 )
 
-// exitError ends the program with a code other than exitFailed.
+// exitError is an error with an exit code other than exitFailed.
 type exitError struct {
 	code int
 	err  error
@@ -27,7 +27,8 @@ func usagef(format string, args ...any) error {
 	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...)}
 }
 
-// exitCode of what Execute returned. Errors from before a command's own work began are cobra's: flags and arguments.
+// exitCode returns the exit code for an error of Execute. Errors from before a command's action are about flags and
+// arguments.
 func (c *cli) exitCode(err error) int {
 	var exit *exitError
 	switch {

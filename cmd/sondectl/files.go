@@ -47,8 +47,8 @@ func noArguments(_ *cobra.Command, args []string) error {
 	return usagef("%q: must stand behind -f, or in another call: -f takes one file", args[0])
 }
 
-// readObjects reads as the control plane's store does, and writes every problem to stderr. It fails if one of them is an
-// error, or if there is no object at all.
+// readObjects reads objects as the control plane's store does, and writes all problems to stderr. It returns an error if
+// one of them is an Error, or if there is no object.
 func readObjects(cmd *cobra.Command, path string) ([]store.Document, error) {
 	documents, problems, err := store.Read(path, cmd.InOrStdin())
 	if err != nil {
@@ -63,15 +63,15 @@ func readObjects(cmd *cobra.Command, path string) ([]store.Document, error) {
 	}
 	switch {
 	case wrong > 0:
-		return nil, fmt.Errorf("%s: %s", path, count(wrong, "error"))
+		return nil, fmt.Errorf("%s: %s", path, plural(wrong, "error"))
 	case len(documents) == 0:
 		return nil, fmt.Errorf("%s: there is no Mesh, Dataplane or Service in it", path)
 	}
 	return documents, nil
 }
 
-// count is "1 error" or "2 errors".
-func count(n int, noun string) string {
+// plural returns "1 error" or "2 errors".
+func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
@@ -105,7 +105,7 @@ Exit code 0: all are valid, perhaps with warnings; 1: there is an error.`,
 		if len(documents) == 1 {
 			verb = "is"
 		}
-		fmt.Fprintf(&c.out, "%s %s valid\n", count(len(documents), "object"), verb)
+		fmt.Fprintf(&c.out, "%s %s valid\n", plural(len(documents), "object"), verb)
 		return nil
 	})
 	return cmd

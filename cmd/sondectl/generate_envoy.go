@@ -46,7 +46,7 @@ certificate, key and bundle are those of a throw-away CA, good for "envoy --mode
 		if err != nil {
 			return err
 		}
-		id, err := pick(change.After, meshName, args)
+		id, err := findProxy(change.After, meshName, args)
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
@@ -58,7 +58,7 @@ certificate, key and bundle are those of a throw-away CA, good for "envoy --mode
 	return cmd
 }
 
-// readView reads files into the picture that the control plane would make of them.
+// readView reads files into the view that the control plane would build from them.
 func readView(cmd *cobra.Command, path, trustDomain string) (meshview.Change, error) {
 	documents, err := readObjects(cmd, path)
 	if err != nil {
@@ -74,10 +74,10 @@ func readView(cmd *cobra.Command, path, trustDomain string) (meshview.Change, er
 	return change, nil
 }
 
-// pick finds the proxy that is meant: by name in one mesh or all, or the only one.
-func pick(view *meshview.View, meshName string, args []string) (mesh.ID, error) {
+// findProxy returns the proxy with the name in args, in one mesh or in all; without args the only one.
+func findProxy(view *meshview.View, meshName string, args []string) (mesh.ID, error) {
 	if meshName != "" && view.Mesh(meshName) == nil {
-		return "", fmt.Errorf("there is no mesh %q: there are %s", meshName, few(slices.Sorted(maps.Keys(view.Meshes)), ", "))
+		return "", fmt.Errorf("there is no mesh %q: there are %s", meshName, firstFew(slices.Sorted(maps.Keys(view.Meshes)), ", "))
 	}
 	var all, named []mesh.ID
 	for inMesh, m := range view.Meshes {
@@ -102,7 +102,7 @@ func pick(view *meshview.View, meshName string, args []string) (mesh.ID, error) 
 	case len(args) == 0:
 		return "", fmt.Errorf("there are several Dataplanes, name one: %s", strings.Join(all, ", "))
 	case len(named) == 0:
-		return "", fmt.Errorf("there is no Dataplane %q: there are %s", args[0], few(all, ", "))
+		return "", fmt.Errorf("there is no Dataplane %q: there are %s", args[0], firstFew(all, ", "))
 	case len(named) > 1:
 		return "", fmt.Errorf("several meshes have a Dataplane %q, say --mesh: %s", args[0], strings.Join(named, ", "))
 	default:
@@ -110,7 +110,7 @@ func pick(view *meshview.View, meshName string, args []string) (mesh.ID, error) 
 	}
 }
 
-// writeResources writes each kind under its name, in the order of Kinds: what comes first is what people read first.
+// writeResources writes the resources of each kind under its name, in the order of Kinds.
 func (c *cli) writeResources(change meshview.Change, id mesh.ID, trustDomain string) error {
 	var failed []error
 	translator := generator.NewTranslator(generator.TranslatorOptions{
@@ -139,7 +139,7 @@ func (c *cli) writeResources(change meshview.Change, id mesh.ID, trustDomain str
 	return nil
 }
 
-// resourcesOf are those of one kind, sorted by name.
+// resourcesOf returns the resources of one kind, sorted by name.
 func resourcesOf(desired resource.Desired, kind adminv1.Kind) []*resource.Resource {
 	t := map[adminv1.Kind]resource.Type{
 		adminv1.KindListeners: resource.Listener, adminv1.KindClusters: resource.Cluster,
@@ -148,7 +148,7 @@ func resourcesOf(desired resource.Desired, kind adminv1.Kind) []*resource.Resour
 	return desired.Of(t)
 }
 
-// encode makes JSON of resources.
+// encode encodes resources as JSON.
 func encode(resources []*resource.Resource) ([][]byte, error) {
 	bodies := make([][]byte, 0, len(resources))
 	for _, r := range resources {
@@ -165,7 +165,7 @@ func encode(resources []*resource.Resource) ([][]byte, error) {
 	return bodies, nil
 }
 
-// envoyJSON names fields as Envoy's documentation does.
+// envoyJSON encodes a message as JSON, with the field names of Envoy's documentation.
 func envoyJSON(m proto.Message) ([]byte, error) {
 	return protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
 }

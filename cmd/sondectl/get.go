@@ -13,7 +13,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// listing is what a get shows: a table, or the documents of -o yaml and -o json.
+// listing is the output of get: a table, or documents for -o yaml and -o json.
 type listing struct {
 	header    []string
 	rows      []row
@@ -21,12 +21,12 @@ type listing struct {
 	tail      *adminv1.Tail
 }
 
-// collection is one kind of thing that get lists.
+// collection is one kind of object that get lists.
 type collection struct {
 	singular, plural string
-	// columns explains the table.
+	// columns explains the columns of the table.
 	columns string
-	// inMeshes says that --mesh narrows the list.
+	// inMeshes says that the objects belong to meshes, so there is a flag --mesh.
 	inMeshes bool
 	list     func(context.Context, adminv1.AdminServiceClient, *adminv1.Filter) (*listing, error)
 }
@@ -99,7 +99,7 @@ func notFound(r collection, filter *adminv1.Filter) error {
 	return fmt.Errorf("there is no %s %q", r.singular, filter.Name)
 }
 
-// reportTail writes what goes beside every list. stdout stays what was asked for.
+// reportTail writes to stderr how many entries are left out, and the problems of the store.
 func reportTail(cmd *cobra.Command, tail *adminv1.Tail) {
 	if n := tail.GetLeftOut(); n > 0 {
 		cmd.PrintErrf("sondectl: %d more are not shown: give a name, or --mesh\n", n)
@@ -127,7 +127,7 @@ func place(p *adminv1.Problem) string {
 func (l *listing) write(w *bytes.Buffer, f format) error {
 	switch f {
 	case jsonFormat:
-		// A list whatever its length: whoever reads it need not tell two shapes apart.
+		// Always a list, so that scripts need not handle two shapes.
 		return writeJSON(w, append([]any{}, l.documents...))
 	case yamlFormat:
 		for i, document := range l.documents {
@@ -144,7 +144,7 @@ func (l *listing) write(w *bytes.Buffer, f format) error {
 	}
 }
 
-// object is a Mesh or a Dataplane with what the control plane says about it.
+// object is a Mesh or a Dataplane with its status.
 type object struct {
 	Type   string            `json:"type"`
 	Mesh   string            `json:"mesh,omitempty"`
@@ -154,7 +154,7 @@ type object struct {
 	Status any               `json:"status"`
 }
 
-// newObject reads what the API carries into the model's type, for the table, and into an object for the rest.
+// newObject decodes an object of the API into model, for the table, and returns it with its status.
 func newObject(kind string, body []byte, model, status any) (*object, error) {
 	o := &object{Type: kind, Status: status}
 	if err := json.Unmarshal(body, model); err != nil {
@@ -166,8 +166,8 @@ func newObject(kind string, body []byte, model, status any) (*object, error) {
 	return o, nil
 }
 
-// message makes a document of a message of the API. False and empty fields are shown: they are what people look for.
-func message(m proto.Message) (json.RawMessage, error) {
+// messageJSON encodes a message of the API as a document, including empty and false fields.
+func messageJSON(m proto.Message) (json.RawMessage, error) {
 	body, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("encode an answer: %w", err)

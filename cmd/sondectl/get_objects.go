@@ -53,7 +53,7 @@ func listMeshes(ctx context.Context, api adminv1.AdminServiceClient, filter *adm
 		}
 		l.documents = append(l.documents, o)
 		l.rows = append(l.rows, row{cells: []string{
-			m.Name, mtls, mode, backend, until(entry.GetCaExpires()),
+			m.Name, mtls, mode, backend, timeUntil(entry.GetCaExpires()),
 			fmt.Sprintf("%d/%d", status.Connected, status.Proxies), strconv.Itoa(int(status.Services)),
 		}})
 	}
@@ -123,7 +123,7 @@ func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *a
 		header: []string{"MESH", "NAME", "PROTOCOL", "ADDRESSES", "ENDPOINTS", "SIDECARS", "IDENTITIES"}, tail: response.GetTail(),
 	}
 	for _, entry := range response.GetServices() {
-		document, err := message(entry)
+		document, err := messageJSON(entry)
 		if err != nil {
 			return nil, err
 		}
@@ -138,15 +138,15 @@ func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *a
 		}
 		l.documents = append(l.documents, document)
 		l.rows = append(l.rows, row{cells: []string{
-			entry.GetMesh(), entry.GetName(), entry.GetProtocol(), few(entry.GetAddresses(), ","),
-			fmt.Sprintf("%d/%d", ready, len(entry.GetEndpoints())), strconv.Itoa(sidecars), few(entry.GetIdentities(), ","),
+			entry.GetMesh(), entry.GetName(), entry.GetProtocol(), firstFew(entry.GetAddresses(), ","),
+			fmt.Sprintf("%d/%d", ready, len(entry.GetEndpoints())), strconv.Itoa(sidecars), firstFew(entry.GetIdentities(), ","),
 		}})
 	}
 	return l, nil
 }
 
-// few joins the first values of a list.
-func few(values []string, separator string) string {
+// firstFew joins the first five values, and says how many more there are.
+func firstFew(values []string, separator string) string {
 	const shown = 5
 	if len(values) > shown {
 		values = append(slices.Clone(values[:shown]), fmt.Sprintf("+%d", len(values)-shown))
@@ -154,8 +154,8 @@ func few(values []string, separator string) string {
 	return strings.Join(values, separator)
 }
 
-// until says how long it is to a point of time, "" where there is none.
-func until(t *timestamppb.Timestamp) string {
+// timeUntil returns how long it is until t, "" if t is nil.
+func timeUntil(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""
 	}
@@ -163,11 +163,11 @@ func until(t *timestamppb.Timestamp) string {
 	if left <= 0 {
 		return "expired"
 	}
-	return span(left)
+	return shortDuration(left)
 }
 
-// span rounds down to one unit: nobody reads more in a table.
-func span(d time.Duration) string {
+// shortDuration formats a duration for a table, rounded down to one unit.
+func shortDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
 	case d >= 2*day:

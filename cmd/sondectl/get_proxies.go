@@ -26,7 +26,7 @@ func listProxies(ctx context.Context, api adminv1.AdminServiceClient, filter *ad
 		tail:   response.GetTail(),
 	}
 	for _, entry := range response.GetProxies() {
-		document, err := message(entry)
+		document, err := messageJSON(entry)
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func proxyRow(p *adminv1.Proxy) row {
 	agent := p.GetAgent()
 	return row{notes: notes, cells: []string{
 		p.GetMesh(), p.GetName(), connected(p), agent.GetVersion(), agent.GetEnvoyVersion(), sync, draining,
-		until(agent.GetCertificateExpires()), nacks,
+		timeUntil(agent.GetCertificateExpires()), nacks,
 	}}
 }
 
@@ -75,7 +75,8 @@ func nackNote(kind string, nack *adminv1.Nack) string {
 	return fmt.Sprintf("refused: %s %s: %s", kind, resource, nack.GetReason())
 }
 
-// connected says for how long the proxy's first stream has been there.
+// connected returns how long the proxy's oldest stream has been open, "waiting" if the proxy is unknown, "no" if there is
+// no stream.
 func connected(p *adminv1.Proxy) string {
 	switch streams := p.GetStreams(); {
 	case len(streams) == 0:
@@ -83,6 +84,6 @@ func connected(p *adminv1.Proxy) string {
 	case !p.GetKnown():
 		return "waiting"
 	default:
-		return span(time.Since(streams[0].GetConnectedSince().AsTime()))
+		return shortDuration(time.Since(streams[0].GetConnectedSince().AsTime()))
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// injectFlags are what the control plane would know.
+// injectFlags are the flags of inject and probes explain: what the webhook gets from the control plane.
 type injectFlags struct {
 	path    string
 	caFile  string
@@ -34,7 +34,7 @@ func (f *injectFlags) add(cmd *cobra.Command) {
 		"`FILE` with the certificate that the control plane's is signed by (serving-ca.crt); default: the ConfigMap sonde-ca in the pod's namespace")
 }
 
-// read returns the documents and the options. A flag that is wrong is wrong usage.
+// read returns the documents and the options. A bad flag is a usage error.
 func (f *injectFlags) read(cmd *cobra.Command) ([]manifest, webhook.Options, error) {
 	o := f.options
 	o.Sidecar = f.form.value
@@ -57,7 +57,7 @@ func (f *injectFlags) read(cmd *cobra.Command) ([]manifest, webhook.Options, err
 		return nil, o, &exitError{code: exitUsage, err: err}
 	}
 	all, errs, err := readManifests(f.path, cmd.InOrStdin())
-	return all, o, errors.Join(err, report(cmd, f.path, errs))
+	return all, o, errors.Join(err, reportErrors(cmd, f.path, errs))
 }
 
 func (c *cli) inject() *cobra.Command {
@@ -97,13 +97,13 @@ Exit code 0: done, perhaps with warnings; 1: something is wrong, and nothing is 
 			}
 			c.out.Write(text)
 		}
-		return report(cmd, flags.path, errs)
+		return reportErrors(cmd, flags.path, errs)
 	})
 	return cmd
 }
 
-// placed says of each line of an error where it is.
-func placed(place string, err error) error {
+// withPlace adds the place to each line of an error.
+func withPlace(place string, err error) error {
 	var errs []error
 	for line := range strings.Lines(err.Error()) {
 		errs = append(errs, fmt.Errorf("%s: error: %s", place, strings.TrimSpace(line)))
@@ -111,20 +111,20 @@ func placed(place string, err error) error {
 	return errors.Join(errs...)
 }
 
-// report writes each error on a line of its own, and returns how many there are.
-func report(cmd *cobra.Command, path string, errs []error) error {
+// reportErrors writes the errors to stderr, and returns an error with their number, nil if there are none.
+func reportErrors(cmd *cobra.Command, path string, errs []error) error {
 	for _, err := range errs {
 		for line := range strings.Lines(err.Error()) {
 			cmd.PrintErrf("%s\n", oneLine(line))
 		}
 	}
 	if len(errs) > 0 {
-		return fmt.Errorf("%s: %s", path, count(len(errs), "error"))
+		return fmt.Errorf("%s: %s", path, plural(len(errs), "error"))
 	}
 	return nil
 }
 
-// injectManifest returns the text of a document, injected. A document in which nothing changes is returned as it came.
+// injectManifest injects all pods of a document. A document in which nothing changes is returned as it is.
 func injectManifest(cmd *cobra.Command, m manifest, o webhook.Options) ([]byte, error) {
 	if m.json == nil {
 		return withNewline(m.text), nil
@@ -138,7 +138,7 @@ func injectManifest(cmd *cobra.Command, m manifest, o webhook.Options) ([]byte, 
 	for _, p := range pods {
 		injected, warnings, err := webhook.InjectJSON(p.json, o)
 		if err != nil {
-			errs = append(errs, placed(p.place, err))
+			errs = append(errs, withPlace(p.place, err))
 			continue
 		}
 		for _, warning := range warnings {
@@ -149,7 +149,7 @@ func injectManifest(cmd *cobra.Command, m manifest, o webhook.Options) ([]byte, 
 		}
 		with, err := decodeObject(injected)
 		if err != nil {
-			return nil, placed(p.place, err)
+			return nil, withPlace(p.place, err)
 		}
 		changed = true
 		p.replace(with)

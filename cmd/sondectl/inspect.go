@@ -52,8 +52,8 @@ The name is looked for in every mesh; --mesh is needed where two have it.`,
 	return cmd
 }
 
-// writeKind writes resources under the name of their kind, the same in both formats and as "generate envoy" does, so that
-// the two can be compared. The bootstrap is one, the others are lists.
+// writeKind writes resources under the name of their kind, in the same form for inspect and for "generate envoy", so that
+// their outputs can be compared. The bootstrap is one document, the others are lists.
 func writeKind(w io.Writer, f format, kind adminv1.Kind, resources [][]byte) error {
 	list := make([]json.RawMessage, len(resources))
 	for i, body := range resources {

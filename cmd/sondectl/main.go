@@ -1,5 +1,5 @@
-// Command sondectl shows what the control plane knows, issues tokens, rotates certificate authorities, and checks files
-// without any server.
+// Command sondectl shows the state of the control plane, issues tokens and rotates certificate authorities. Without a
+// server it validates files, generates Envoy configuration from them, and injects sidecars.
 package main
 
 import (
@@ -19,8 +19,8 @@ func main() {
 	os.Exit(code)
 }
 
-// run runs one command line and returns the exit code. What a command writes is held back until it has succeeded, so that
-// a pipe behind it never takes half an answer for a whole one.
+// run runs one command line and returns the exit code. The output of a command is held back until it has succeeded, so
+// that a pipe never gets part of an output.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	c := &cli{}
 	root := c.root()

@@ -46,7 +46,7 @@ func readManifests(path string, stdin io.Reader) (all []manifest, wrong []error,
 	for i := range all {
 		m := &all[i]
 		if m.json, err = toJSON(m.text); err != nil {
-			wrong = append(wrong, placed(m.place, err))
+			wrong = append(wrong, withPlace(m.place, err))
 		}
 	}
 	return all, wrong, nil
@@ -141,7 +141,7 @@ func toJSON(text []byte) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, errors.New(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n"))
-	case !isOne(text):
+	case !isSingleDocument(text):
 		return nil, errors.New("what follows the first object is no document: a line with --- is missing before it, or it is broken")
 	case string(body) == "null":
 		return nil, nil
@@ -149,8 +149,8 @@ func toJSON(text []byte) ([]byte, error) {
 	return body, nil
 }
 
-// isOne says whether nothing follows the first document of a text. To decode a text is to stop there.
-func isOne(text []byte) bool {
+// isSingleDocument says whether nothing follows the first document of a text. To decode a text is to stop there.
+func isSingleDocument(text []byte) bool {
 	var value yamlv3.Node
 	decoder := yamlv3.NewDecoder(bytes.NewReader(text))
 	return decoder.Decode(&value) == nil && errors.Is(decoder.Decode(&value), io.EOF)
@@ -173,13 +173,13 @@ func hasContent(text []byte) bool {
 	return false
 }
 
-// keys is a document as maps, lists and scalars, numbers as they are written.
-type keys = map[string]any
+// jsonObject is a document as maps, lists and scalars, numbers as they are written.
+type jsonObject = map[string]any
 
-func decodeObject(body []byte) (keys, error) {
+func decodeObject(body []byte) (jsonObject, error) {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
-	var o keys
+	var o jsonObject
 	if err := decoder.Decode(&o); err != nil {
 		return nil, errors.New("must be an object of Kubernetes")
 	}
@@ -195,13 +195,13 @@ func isYAML(m manifest) bool {
 }
 
 // encodeYAML writes an object.
-func encodeYAML(place string, o keys) ([]byte, error) {
+func encodeYAML(place string, o jsonObject) ([]byte, error) {
 	body, err := json.Marshal(o)
 	if err == nil {
 		body, err = yaml.JSONToYAML(escapeSpecial(body))
 	}
 	if err != nil {
-		return nil, placed(place, err)
+		return nil, withPlace(place, err)
 	}
 	return body, nil
 }
@@ -247,25 +247,25 @@ type pod struct {
 	place string // "web.yaml, document 2, Deployment web"
 	json  []byte
 	// replace puts another in its place.
-	replace func(keys)
+	replace func(jsonObject)
 }
 
 // findPods decodes a document, and returns the pods and templates of pods in it. The object changes when they are replaced.
-func findPods(m manifest) (keys, []pod, error) {
+func findPods(m manifest) (jsonObject, []pod, error) {
 	o, err := decodeObject(m.json)
 	if err != nil {
-		return nil, nil, placed(m.place, err)
+		return nil, nil, withPlace(m.place, err)
 	}
 	pods, err := podsIn(m.place, o)
 	return o, pods, err
 }
 
 // podsIn looks into an object, and into what a List has.
-func podsIn(place string, o keys) ([]pod, error) {
+func podsIn(place string, o jsonObject) ([]pod, error) {
 	apiVersion, _ := o["apiVersion"].(string)
 	kind, _ := o["kind"].(string)
 	if kind == "" || apiVersion == "" {
-		return nil, placed(place, errors.New("kind or apiVersion is missing"))
+		return nil, withPlace(place, errors.New("kind or apiVersion is missing"))
 	}
 	if of, isList := strings.CutSuffix(kind, "List"); isList && mayHavePods(apiVersion, of) {
 		items, _ := o["items"].([]any)
@@ -276,7 +276,7 @@ func podsIn(place string, o keys) ([]pod, error) {
 		return nil, nil
 	}
 	place += ", " + kind
-	if metadata, _ := o["metadata"].(keys); metadata != nil {
+	if metadata, _ := o["metadata"].(jsonObject); metadata != nil {
 		if name, _ := metadata["name"].(string); name != "" {
 			place += " " + name
 		}
@@ -284,15 +284,15 @@ func podsIn(place string, o keys) ([]pod, error) {
 	parent, found := o, o
 	for i, key := range path {
 		parent = found
-		if found, ok = parent[key].(keys); !ok {
-			return nil, placed(place, fmt.Errorf("%s: must be an object", strings.Join(path[:i+1], ".")))
+		if found, ok = parent[key].(jsonObject); !ok {
+			return nil, withPlace(place, fmt.Errorf("%s: must be an object", strings.Join(path[:i+1], ".")))
 		}
 	}
 	body, err := json.Marshal(found)
 	if err != nil {
-		return nil, placed(place, err)
+		return nil, withPlace(place, err)
 	}
-	return []pod{{place: place, json: body, replace: func(with keys) {
+	return []pod{{place: place, json: body, replace: func(with jsonObject) {
 		if len(path) > 0 {
 			parent[path[len(path)-1]] = with
 			return
@@ -312,9 +312,9 @@ func mayHavePods(apiVersion, kind string) bool {
 func podsOfList(place, apiVersion, kind string, items []any) (all []pod, err error) {
 	for i, item := range items {
 		place := fmt.Sprintf("%s, item %d", place, i+1)
-		o, ok := item.(keys)
+		o, ok := item.(jsonObject)
 		if !ok {
-			return nil, placed(place, errors.New("must be an object of Kubernetes"))
+			return nil, withPlace(place, errors.New("must be an object of Kubernetes"))
 		}
 		if _, has := o["kind"]; !has && kind != "" {
 			o["apiVersion"], o["kind"] = apiVersion, kind

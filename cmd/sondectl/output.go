@@ -22,7 +22,7 @@ const (
 	jsonFormat format = "json"
 )
 
-// choice is a flag that takes one of a few words.
+// choice is a flag whose value is one of a few words.
 type choice[T ~string] struct {
 	value T
 	among []T
@@ -51,27 +51,27 @@ func (c *choice[T]) words() []string {
 	return words
 }
 
-// add gives cmd the flag, with completion.
+// add adds the flag to cmd, with completion.
 func (c *choice[T]) add(cmd *cobra.Command, name, short, usage string) {
 	cmd.Flags().VarP(c, name, short, usage)
 	must(cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(c.words(), cobra.ShellCompDirectiveNoFileComp)))
 }
 
-// addFormat gives a command -o. The first format is the default.
+// addFormat adds the flag -o to cmd. The first format is the default.
 func addFormat(cmd *cobra.Command, among ...format) *choice[format] {
 	f := &choice[format]{value: among[0], among: among}
 	f.add(cmd, "output", "o", "how to write it")
 	return f
 }
 
-// must is for errors that only a mistake in this program can cause.
+// must panics on an error that only a mistake in this program can cause.
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// writeJSON writes v indented.
+// writeJSON writes v as indented JSON.
 func writeJSON(w io.Writer, v any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
@@ -79,8 +79,8 @@ func writeJSON(w io.Writer, v any) error {
 	return encoder.Encode(v)
 }
 
-// writeYAML writes v, as its JSON has it and in the order of its JSON, but for short fields, which go before long ones: the
-// name of a thing must not stand behind a page of what it holds.
+// writeYAML writes v as YAML, by way of its JSON and in the order of it, except that scalar fields come first: otherwise the
+// name of an object might come after pages of its content.
 func writeYAML(w io.Writer, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -100,8 +100,8 @@ func writeYAML(w io.Writer, v any) error {
 	return encoder.Close()
 }
 
-// yamlNode reads one value. JSON is not simply read as YAML, since that refuses control characters, and text from proxies may
-// hold some.
+// yamlNode reads one JSON value as a YAML node. A YAML parser would refuse control characters, which texts from proxies may
+// contain.
 func yamlNode(decoder *json.Decoder) (*yaml.Node, error) {
 	token, err := decoder.Token()
 	if err != nil {
@@ -122,7 +122,7 @@ func yamlNode(decoder *json.Decoder) (*yaml.Node, error) {
 	}
 }
 
-// yamlCollection reads an object or a list whose beginning has been read.
+// yamlCollection reads the rest of an object or a list after its first delimiter.
 func yamlCollection(decoder *json.Decoder, begin json.Delim) (*yaml.Node, error) {
 	node := &yaml.Node{Kind: yaml.SequenceNode}
 	if begin == '{' {
@@ -139,13 +139,13 @@ func yamlCollection(decoder *json.Decoder, begin json.Delim) (*yaml.Node, error)
 		node.Style = yaml.FlowStyle
 	}
 	if node.Kind == yaml.MappingNode {
-		shortFirst(node)
+		scalarsFirst(node)
 	}
 	_, err := decoder.Token()
 	return node, err
 }
 
-func shortFirst(mapping *yaml.Node) {
+func scalarsFirst(mapping *yaml.Node) {
 	var short, long []*yaml.Node
 	for field := range slices.Chunk(mapping.Content, 2) {
 		if field[1].Kind == yaml.ScalarNode {
@@ -157,13 +157,13 @@ func shortFirst(mapping *yaml.Node) {
 	mapping.Content = slices.Concat(short, long)
 }
 
-// row of a table. Notes are lines of their own under it.
+// row of a table. Notes are lines below the row.
 type row struct {
 	cells []string
 	notes []string
 }
 
-// writeTable aligns columns by spaces. An empty cell is shown as "-", so that there are as many words as columns.
+// writeTable writes a table with aligned columns. An empty cell is "-", so that each row has as many words as columns.
 func writeTable(w io.Writer, header []string, rows []row) error {
 	rows = append([]row{{cells: header}}, rows...)
 	widths := make([]int, len(header))

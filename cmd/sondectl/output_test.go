@@ -94,12 +94,12 @@ func TestUntil(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := until(timestamppb.New(time.Now().Add(tc.left - time.Millisecond))); got != tc.want {
+			if got := timeUntil(timestamppb.New(time.Now().Add(tc.left - time.Millisecond))); got != tc.want {
 				t.Errorf("until(%s) = %q, want %q", tc.left, got, tc.want)
 			}
 		})
 	}
-	if got := until(nil); got != "" {
+	if got := timeUntil(nil); got != "" {
 		t.Errorf("until(nil) = %q", got)
 	}
 }
@@ -121,7 +121,7 @@ func TestExplain(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			c := &cli{address: "HOST:1", working: true}
-			err := c.explain(tc.err, &link{refused: tc.refused, mistrusted: tc.mistrusted})
+			err := c.explainError(tc.err, &watchedTLS{refused: tc.refused, mistrusted: tc.mistrusted})
 			if got := c.exitCode(err); got != tc.code || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("explain() = %v (exit code %d), want %q (%d)", err, got, tc.want, tc.code)
 			}

@@ -50,14 +50,14 @@ AGENT     what the agent asks the application then, and how long it waits for th
 			found += len(pods)
 			for _, p := range pods {
 				if err := c.explainPod(p, o); err != nil {
-					errs = append(errs, placed(p.place, err))
+					errs = append(errs, withPlace(p.place, err))
 				}
 			}
 		}
 		if found == 0 && len(errs) == 0 {
 			return fmt.Errorf("%s: there is no pod in it", flags.path)
 		}
-		return report(cmd, flags.path, errs)
+		return reportErrors(cmd, flags.path, errs)
 	})
 	return cmd
 }
@@ -100,11 +100,11 @@ func decisionRow(d webhook.Decision, port int32) row {
 	if !d.Type.IsHook() {
 		kubelet += fmt.Sprintf(", %d s", webhook.KubeletTimeout(*d.Probe))
 	}
-	return row{cells: append(cells, kubelet, agentDoes(*d.Probe))}
+	return row{cells: append(cells, kubelet, agentAction(*d.Probe))}
 }
 
-// agentDoes says in a line what the agent asks the application.
-func agentDoes(p mesh.Probe) string {
+// agentAction returns in one line what the agent asks the application.
+func agentAction(p mesh.Probe) string {
 	limit := fmt.Sprintf(", %d s", p.TimeoutSeconds)
 	if p.Type.IsHook() {
 		limit = ""
@@ -121,7 +121,7 @@ func agentDoes(p mesh.Probe) string {
 	}
 	headers := ""
 	if n := len(p.HTTPGet.HTTPHeaders); n > 0 {
-		headers = " with " + count(n, "header")
+		headers = " with " + plural(n, "header")
 	}
 	return fmt.Sprintf("GET %s://:%d%s%s%s", scheme, p.HTTPGet.Port, p.Target(), headers, limit)
 }

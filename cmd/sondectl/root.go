@@ -47,9 +47,9 @@ Exit codes:
 // cli is one run of the program.
 type cli struct {
 	address, caFile, tokenFile string
-	// out is held back until the command has succeeded.
+	// out is the output, which is held back until the command has succeeded.
 	out bytes.Buffer
-	// working is set when a command's own work begins.
+	// working is set when a command's action begins.
 	working bool
 }
 
@@ -67,12 +67,12 @@ func (c *cli) root() *cobra.Command {
 	flags.StringVar(&c.tokenFile, "token-file", "", "`FILE` with the admin token (admin-token)")
 	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), c.rotate())
 	group(root)
-	// A group runs only to refuse what is no command: that is no usage to show.
+	// A group is only runnable in order to refuse unknown commands: do not show that as a usage.
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
 	return root
 }
 
-// action marks where a command's own work begins: errors from here on are no wrong usage.
+// action wraps the action of a command: errors from then on are not usage errors.
 func (c *cli) action(work func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		c.working = true
@@ -80,8 +80,7 @@ func (c *cli) action(work func(cmd *cobra.Command, args []string) error) func(*c
 	}
 }
 
-// group makes a command that only has subcommands refuse what is none of them. Left alone, cobra prints the help and
-// succeeds.
+// group makes a command that only has subcommands refuse unknown ones. By default cobra prints the help and succeeds.
 func group(cmd *cobra.Command) *cobra.Command {
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -106,7 +105,7 @@ func group(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// oneLine makes text that others wrote safe for a terminal and one line long.
+// oneLine replaces control characters by spaces, so that a foreign text is one line and safe for a terminal.
 func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 }), " ")
 }

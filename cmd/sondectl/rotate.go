@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// pollEvery is how often --wait asks.
+// pollEvery is how often --wait asks the control plane.
 const pollEvery = 500 * time.Millisecond
 
 func (c *cli) rotate() *cobra.Command {
@@ -71,7 +71,7 @@ Exit code 0: done, or none is under way; 4: under way.`,
 			return err
 		}
 		c.out.WriteString(rotationText(request.GetMesh(), rotation))
-		if !done(rotation) {
+		if !isDone(rotation) {
 			return &exitError{exitUnfinished, fmt.Errorf("the rotation of mesh %q is under way", request.GetMesh())}
 		}
 		return nil
@@ -79,14 +79,14 @@ Exit code 0: done, or none is under way; 4: under way.`,
 	return cmd
 }
 
-func done(r *adminv1.Rotation) bool { return r.GetStep() == adminv1.Rotation_IDLE }
+func isDone(r *adminv1.Rotation) bool { return r.GetStep() == adminv1.Rotation_IDLE }
 
-// waitForRotation asks until the rotation is done, and writes each change.
+// waitForRotation polls until the rotation is done, and writes each change to stderr.
 func (c *cli) waitForRotation(cmd *cobra.Command, meshName string, now *adminv1.Rotation) (*adminv1.Rotation, error) {
 	ctx := cmd.Context()
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
-	for shown := (*adminv1.Rotation)(nil); !done(now); {
+	for shown := (*adminv1.Rotation)(nil); !isDone(now); {
 		if !proto.Equal(now, shown) {
 			cmd.PrintErr(rotationText(meshName, now))
 			shown = now
@@ -125,7 +125,7 @@ func rotationText(meshName string, r *adminv1.Rotation) string {
 		if proxy.GetSilent() {
 			state = "silent"
 		}
-		if expires := until(proxy.GetCertificateExpires()); expires != "" {
+		if expires := timeUntil(proxy.GetCertificateExpires()); expires != "" {
 			state += ", its certificate ends in " + expires
 		}
 		fmt.Fprintf(&text, "  waits for %s (%s)\n", oneLine(proxy.GetName()), state)

@@ -17,13 +17,13 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// writeStatic writes the whole configuration of one proxy in one piece.
+// writeStatic writes the whole configuration of one proxy as one static configuration.
 func writeStatic(out *bytes.Buffer, view *meshview.View, id mesh.ID, trustDomain string) error {
 	m, p := view.Proxy(id)
 	options := generator.StaticOptions{Mesh: m, Proxy: p, TrustDomain: trustDomain}
 	fmt.Fprintf(out, "# Static Envoy configuration of %s.\n", id)
 	if m.Spec.Backend() != nil {
-		if err := addThrowAway(&options); err != nil {
+		if err := addThrowAwaySecrets(&options); err != nil {
 			return fmt.Errorf("make a throw-away certificate of %s: %w", id, err)
 		}
 		out.WriteString("# THROW-AWAY SECRETS: static_resources.secrets is of a CA that was made for this output alone and is\n" +
@@ -36,8 +36,8 @@ func writeStatic(out *bytes.Buffer, view *meshview.View, id mesh.ID, trustDomain
 	return writeYAML(out, json.RawMessage(body))
 }
 
-// addThrowAway makes a CA in memory and a certificate of it, by the code that makes the real ones.
-func addThrowAway(o *generator.StaticOptions) error {
+// addThrowAwaySecrets adds the certificate of a CA in memory, issued by the same code as real ones.
+func addThrowAwaySecrets(o *generator.StaticOptions) error {
 	dataplane := o.Proxy.Dataplane
 	authority, err := identity.New(identity.Options{Storage: memory{}, TrustDomain: o.TrustDomain})
 	if err != nil {
@@ -79,7 +79,7 @@ func encodePEM(kind string, blocks ...[]byte) []byte {
 	return out.Bytes()
 }
 
-// memory is the storage of an authority that is gone with the program.
+// memory is the storage of an authority, in memory.
 type memory map[string][]byte
 
 // Read implements identity.Storage.
@@ -103,5 +103,5 @@ func (m memory) Remove(name string) error {
 	return nil
 }
 
-// List implements identity.Storage. Nothing is in the storage when an authority looks.
+// List implements identity.Storage. The authority only lists folders that are empty.
 func (m memory) List(string) ([]string, error) { return nil, fs.ErrNotExist }
