@@ -8,10 +8,10 @@ import (
 	"github.com/sonde-mesh/sonde/store"
 )
 
-// objectsUsage is that of -f where the objects are the mesh's.
+// objectsUsage is the usage of -f for objects of the mesh.
 const objectsUsage = "`FILE|DIR|-` with the objects; - is standard input"
 
-// oneFile is a flag that must not come twice: kubectl takes all files, and here only the last would count.
+// oneFile is a flag that may only be set once: with kubectl several -f add up, here only the last would count.
 type oneFile struct {
 	path  *string
 	given bool
@@ -32,14 +32,14 @@ func (f *oneFile) Set(s string) error {
 	return nil
 }
 
-// fileFlag is -f of the commands that work on files.
+// fileFlag adds the flag -f.
 func fileFlag(cmd *cobra.Command, path *string, usage string) {
 	cmd.Flags().VarP(&oneFile{path: path}, "file", "f", usage)
 	must(cmd.MarkFlagRequired("file"))
 	must(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
 }
 
-// noArguments refuses the other files that a shell makes of -f *.yaml.
+// noArguments refuses arguments, such as the further files that a shell makes of -f *.yaml.
 func noArguments(_ *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

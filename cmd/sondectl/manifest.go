@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -18,18 +16,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxManifests is far more than anybody applies at once.
+// maxManifests limits the input, in bytes.
 const maxManifests = 64 << 20
 
 // manifest is one document of a file.
 type manifest struct {
 	place string // "web.yaml, document 2"
-	text  []byte // as it came, without the --- before it
+	text  []byte // without the --- before it
 	json  []byte // nil for a document without content
 }
 
-// readManifests reads a file, or standard input where path is "-": documents of YAML, each of which may be a stream of JSON.
-// The first error has all that is wrong in documents, the second is one of reading.
+// readManifests reads a file, or standard input if path is "-": YAML documents, each of which may be a stream of JSON
+// objects. wrong has an error for each bad document; err says that reading failed.
 func readManifests(path string, stdin io.Reader) (all []manifest, wrong []error, err error) {
 	data, err := readFile(path, stdin)
 	if err != nil {
@@ -62,7 +60,7 @@ func readFile(path string, stdin io.Reader) (data []byte, err error) {
 		stdin = file
 	}
 	if data, err = io.ReadAll(io.LimitReader(stdin, maxManifests+1)); err != nil {
-		return nil, err // it names the file
+		return nil, err // it has the file's name
 	}
 	if len(data) > maxManifests {
 		return nil, fmt.Errorf("read %s: it has more than %d bytes", path, maxManifests)
@@ -70,9 +68,8 @@ func readFile(path string, stdin io.Reader) (data []byte, err error) {
 	return data, nil
 }
 
-// splitYAML cuts at lines that begin with --- or ..., which are markers wherever they stand: YAML forbids them within a
-// document. What follows a --- on its line belongs to the next document. Byte order marks go: files that are put behind
-// one another have one each.
+// splitYAML splits a text at lines that begin with --- or ..., which YAML forbids within a document. The rest of a line
+// with --- belongs to the next document. Byte order marks are removed: concatenated files have one each.
 func splitYAML(data []byte) (texts [][]byte) {
 	var text []byte
 	flush := func() {
@@ -95,7 +92,7 @@ func splitYAML(data []byte) (texts [][]byte) {
 	return texts
 }
 
-// marker returns what follows a marker on its line.
+// marker returns the rest of a line that begins with a marker.
 func marker(line []byte, mark string) (rest []byte, ok bool) {
 	rest, ok = bytes.CutPrefix(line, []byte(mark))
 	if !ok || len(rest) > 0 && !strings.ContainsRune(" \t\r\n", rune(rest[0])) {
@@ -104,7 +101,7 @@ func marker(line []byte, mark string) (rest []byte, ok bool) {
 	return bytes.TrimLeft(rest, " \t\r\n"), true
 }
 
-// splitJSON cuts a text that is a stream of JSON objects. Everything else is one document.
+// splitJSON splits a text that is a stream of JSON objects. Any other text is one document.
 func splitJSON(text []byte) [][]byte {
 	if !isJSON(text) {
 		return [][]byte{text}
@@ -124,7 +121,8 @@ func splitJSON(text []byte) [][]byte {
 
 func isJSON(text []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) }
 
-// toJSON returns nil for a document without content. A key that comes twice is an error, since one value would be lost.
+// toJSON converts a document to JSON. It returns nil for a document without content. A key that occurs twice is an error,
+// since one value would be lost.
 func toJSON(text []byte) ([]byte, error) {
 	if !hasContent(text) {
 		return nil, nil
@@ -149,21 +147,21 @@ func toJSON(text []byte) ([]byte, error) {
 	return body, nil
 }
 
-// isSingleDocument says whether nothing follows the first document of a text. To decode a text is to stop there.
+// isSingleDocument reports whether nothing follows the first document of a text: a decoder would ignore it.
 func isSingleDocument(text []byte) bool {
 	var value yamlv3.Node
 	decoder := yamlv3.NewDecoder(bytes.NewReader(text))
 	return decoder.Decode(&value) == nil && errors.Is(decoder.Decode(&value), io.EOF)
 }
 
-// uniqueKeys says whether a text is YAML without a key that comes twice. The strict decoder takes a key for such a one that
-// only overrides another, of a mapping merged by <<.
+// uniqueKeys reports whether no key of a YAML text occurs twice. The strict decoder refuses a key that overrides one of a
+// mapping merged with <<, too.
 func uniqueKeys(text []byte) bool {
 	var value any
 	return bytes.Contains(text, []byte("<<")) && yamlv3.Unmarshal(text, &value) == nil
 }
 
-// hasContent says whether a text is more than comments and directives.
+// hasContent reports whether a text is more than comments and directives.
 func hasContent(text []byte) bool {
 	for line := range bytes.Lines(text) {
 		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && line[0] != '%' {
@@ -173,7 +171,7 @@ func hasContent(text []byte) bool {
 	return false
 }
 
-// jsonObject is a document as maps, lists and scalars, numbers as they are written.
+// jsonObject is an object as maps, lists and scalars, with json.Number for numbers.
 type jsonObject = map[string]any
 
 func decodeObject(body []byte) (jsonObject, error) {
@@ -186,7 +184,7 @@ func decodeObject(body []byte) (jsonObject, error) {
 	return o, nil
 }
 
-// isYAML says whether JSON may stand among documents of YAML as it came. Some escapes and control characters may not.
+// isYAML reports whether JSON text means the same when it is read as YAML. Some escapes and control characters do not.
 func isYAML(m manifest) bool {
 	var asJSON, asYAML any
 	body, err := yaml.YAMLToJSON(m.text)
@@ -194,7 +192,7 @@ func isYAML(m manifest) bool {
 		reflect.DeepEqual(asJSON, asYAML)
 }
 
-// encodeYAML writes an object.
+// encodeYAML encodes an object as YAML.
 func encodeYAML(place string, o jsonObject) ([]byte, error) {
 	body, err := json.Marshal(o)
 	if err == nil {
@@ -206,7 +204,7 @@ func encodeYAML(place string, o jsonObject) ([]byte, error) {
 	return body, nil
 }
 
-// escapeSpecial escapes what JSON may have in strings and YAML may not, or takes for the end of a line.
+// escapeSpecial escapes characters that JSON allows in strings and YAML does not, or that YAML treats as line breaks.
 func escapeSpecial(body []byte) []byte {
 	var b bytes.Buffer
 	for _, r := range string(body) {
@@ -218,112 +216,4 @@ func escapeSpecial(body []byte) []byte {
 		}
 	}
 	return b.Bytes()
-}
-
-// podPath returns where an object of a kind has its pod, or the template of one; false for kinds that have none.
-func podPath(apiVersion, kind string) ([]string, bool) {
-	group, _, grouped := strings.Cut(apiVersion, "/")
-	if !grouped {
-		group = ""
-	}
-	template := []string{"spec", "template"}
-	switch {
-	case group == "" && kind == "Pod":
-		return nil, true
-	case group == "" && kind == "ReplicationController":
-		return template, true
-	case group == "apps" && slices.Contains([]string{"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"}, kind):
-		return template, true
-	case group == "batch" && kind == "Job":
-		return template, true
-	case group == "batch" && kind == "CronJob":
-		return []string{"spec", "jobTemplate", "spec", "template"}, true
-	}
-	return nil, false
-}
-
-// pod is one that was found in a document.
-type pod struct {
-	place string // "web.yaml, document 2, Deployment web"
-	json  []byte
-	// replace puts another in its place.
-	replace func(jsonObject)
-}
-
-// findPods decodes a document, and returns the pods and templates of pods in it. The object changes when they are replaced.
-func findPods(m manifest) (jsonObject, []pod, error) {
-	o, err := decodeObject(m.json)
-	if err != nil {
-		return nil, nil, withPlace(m.place, err)
-	}
-	pods, err := podsIn(m.place, o)
-	return o, pods, err
-}
-
-// podsIn looks into an object, and into what a List has.
-func podsIn(place string, o jsonObject) ([]pod, error) {
-	apiVersion, _ := o["apiVersion"].(string)
-	kind, _ := o["kind"].(string)
-	if kind == "" || apiVersion == "" {
-		return nil, withPlace(place, errors.New("kind or apiVersion is missing"))
-	}
-	if of, isList := strings.CutSuffix(kind, "List"); isList && mayHavePods(apiVersion, of) {
-		items, _ := o["items"].([]any)
-		return podsOfList(place, apiVersion, of, items)
-	}
-	path, ok := podPath(apiVersion, kind)
-	if !ok {
-		return nil, nil
-	}
-	place += ", " + kind
-	if metadata, _ := o["metadata"].(jsonObject); metadata != nil {
-		if name, _ := metadata["name"].(string); name != "" {
-			place += " " + name
-		}
-	}
-	parent, found := o, o
-	for i, key := range path {
-		parent = found
-		if found, ok = parent[key].(jsonObject); !ok {
-			return nil, withPlace(place, fmt.Errorf("%s: must be an object", strings.Join(path[:i+1], ".")))
-		}
-	}
-	body, err := json.Marshal(found)
-	if err != nil {
-		return nil, withPlace(place, err)
-	}
-	return []pod{{place: place, json: body, replace: func(with jsonObject) {
-		if len(path) > 0 {
-			parent[path[len(path)-1]] = with
-			return
-		}
-		clear(o)
-		maps.Copy(o, with)
-	}}}, nil
-}
-
-// mayHavePods says whether a list of a kind is worth looking into; "" is the kind of List, which has any.
-func mayHavePods(apiVersion, kind string) bool {
-	_, known := podPath(apiVersion, kind)
-	return known || apiVersion == "v1" && kind == ""
-}
-
-// podsOfList looks into a List, or one of a kind such as PodList, whose items may leave out what they are.
-func podsOfList(place, apiVersion, kind string, items []any) (all []pod, err error) {
-	for i, item := range items {
-		place := fmt.Sprintf("%s, item %d", place, i+1)
-		o, ok := item.(jsonObject)
-		if !ok {
-			return nil, withPlace(place, errors.New("must be an object of Kubernetes"))
-		}
-		if _, has := o["kind"]; !has && kind != "" {
-			o["apiVersion"], o["kind"] = apiVersion, kind
-		}
-		pods, err := podsIn(place, o)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, pods...)
-	}
-	return all, nil
 }
