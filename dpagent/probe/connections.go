@@ -47,7 +47,7 @@ func newConnections(limit int) *connections {
 // conn is one connection of a caller.
 type conn struct {
 	net.Conn
-	all     *connections
+	owner   *connections
 	source  netip.Addr
 	evicted chan struct{}
 
@@ -67,17 +67,17 @@ func (c *conn) Write(p []byte) (int, error) {
 
 // Close may be called more than once.
 func (c *conn) Close() error {
-	c.all.mu.Lock()
+	c.owner.mu.Lock()
 	if !c.closed {
 		c.closed = true
 		c.move(nil)
-		c.all.open--
-		if c.all.source[c.source]--; c.all.source[c.source] == 0 {
-			delete(c.all.source, c.source)
+		c.owner.open--
+		if c.owner.source[c.source]--; c.owner.source[c.source] == 0 {
+			delete(c.owner.source, c.source)
 		}
-		c.all.closed.Signal()
+		c.owner.closed.Signal()
 	}
-	c.all.mu.Unlock()
+	c.owner.mu.Unlock()
 	return c.Conn.Close()
 }
 
@@ -93,7 +93,7 @@ func (c *conn) move(to *list.List) {
 
 // add takes a new connection in, and may end another for it.
 func (a *connections) add(nc net.Conn) *conn {
-	c := &conn{Conn: nc, all: a, evicted: make(chan struct{})}
+	c := &conn{Conn: nc, owner: a, evicted: make(chan struct{})}
 	if address, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
 		c.source = address.AddrPort().Addr()
 	}
@@ -131,8 +131,8 @@ func (a *connections) evict() {
 	}
 }
 
-// state follows what the server does with a connection.
-func (a *connections) state(nc net.Conn, state http.ConnState) {
+// track follows what the server does with a connection.
+func (a *connections) track(nc net.Conn, state http.ConnState) {
 	c, ok := nc.(*conn)
 	if !ok {
 		return
@@ -152,8 +152,8 @@ func (a *connections) state(nc net.Conn, state http.ConnState) {
 
 type connKey struct{}
 
-// context of a connection's requests.
-func (a *connections) context(ctx context.Context, nc net.Conn) context.Context {
+// withConn of a connection's requests.
+func (a *connections) withConn(ctx context.Context, nc net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, nc)
 }
 
@@ -165,11 +165,11 @@ func evicted(ctx context.Context) <-chan struct{} {
 	return nil
 }
 
-// pin keeps the connection of ctx from being evicted.
-func pin(ctx context.Context) {
+// pinConnection keeps the connection of ctx from being evicted.
+func pinConnection(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*conn); ok {
-		c.all.mu.Lock()
-		defer c.all.mu.Unlock()
+		c.owner.mu.Lock()
+		defer c.owner.mu.Unlock()
 		c.move(nil)
 	}
 }
@@ -179,7 +179,7 @@ func (a *connections) listener(l net.Listener) net.Listener { return limited{l, 
 
 type limited struct {
 	net.Listener
-	all *connections
+	owner *connections
 }
 
 // Accept implements net.Listener.
@@ -188,5 +188,5 @@ func (l limited) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.all.add(c), nil
+	return l.owner.add(c), nil
 }

@@ -48,13 +48,13 @@ func ended(c *conn) bool {
 func TestEvict(t *testing.T) {
 	a := newConnections(4)
 	callers, conns := crowd(a, "192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.1")
-	a.state(conns[0], http.StateActive)
-	a.state(conns[2], http.StateActive)
-	a.state(conns[2], http.StateIdle)
+	a.track(conns[0], http.StateActive)
+	a.track(conns[2], http.StateActive)
+	a.track(conns[2], http.StateIdle)
 	// waiting: 0; asking: 1, 3; idle: 2
 	for i, want := range []int{2, 1, 3} {
 		_, more := crowd(a, "192.0.2.1")
-		a.state(more[0], http.StateActive)
+		a.track(more[0], http.StateActive)
 		if !ended(conns[want]) || !callers[want].closed {
 			t.Errorf("for caller %d: connection %d is still there", i, want)
 		}
@@ -67,7 +67,7 @@ func TestEvict(t *testing.T) {
 	if !ended(conns[0]) || callers[0].closed {
 		t.Error("the one that has waited longest is to be told, and not cut")
 	}
-	a.state(conns[0], http.StateIdle) // has its answer
+	a.track(conns[0], http.StateIdle) // has its answer
 	if !callers[0].closed {
 		t.Error("a connection that has been told goes on")
 	}
@@ -77,10 +77,10 @@ func TestEvict(t *testing.T) {
 func TestEvictIsFair(t *testing.T) {
 	a := newConnections(fairShare + 2)
 	_, kubelet := crowd(a, "192.0.2.1")
-	a.state(kubelet[0], http.StateActive)
+	a.track(kubelet[0], http.StateActive)
 	for range 2 * fairShare {
 		_, flood := crowd(a, "192.0.2.66")
-		a.state(flood[0], http.StateActive)
+		a.track(flood[0], http.StateActive)
 	}
 	if ended(kubelet[0]) {
 		t.Error("the kubelet's connection was ended")
@@ -90,8 +90,8 @@ func TestEvictIsFair(t *testing.T) {
 func TestPinned(t *testing.T) {
 	a := newConnections(1)
 	_, hook := crowd(a, "192.0.2.1")
-	a.state(hook[0], http.StateActive)
-	pin(a.context(t.Context(), hook[0]))
+	a.track(hook[0], http.StateActive)
+	pinConnection(a.withConn(t.Context(), hook[0]))
 	crowd(a, "192.0.2.1", "192.0.2.1")
 	if ended(hook[0]) {
 		t.Error("the connection of a hook was ended")
@@ -155,16 +155,16 @@ func TestSocketOptions(t *testing.T) {
 }
 
 func TestLacking(t *testing.T) {
-	for errno, want := range map[syscall.Errno]Verdict{
-		syscall.EMFILE: Errored, syscall.ENFILE: Errored, syscall.ENOBUFS: Errored, syscall.EADDRNOTAVAIL: Errored, syscall.EPERM: Errored,
-		syscall.ECONNREFUSED: Failure, syscall.EHOSTUNREACH: Failure, syscall.ETIMEDOUT: Failure, syscall.ECONNRESET: Failure,
+	for errno, want := range map[syscall.Errno]verdict{
+		syscall.EMFILE: errored, syscall.ENFILE: errored, syscall.ENOBUFS: errored, syscall.EADDRNOTAVAIL: errored, syscall.EPERM: errored,
+		syscall.ECONNREFUSED: failure, syscall.EHOSTUNREACH: failure, syscall.ETIMEDOUT: failure, syscall.ECONNRESET: failure,
 	} {
-		if got := failed(&net.OpError{Op: "dial", Net: "tcp", Err: errno}); got.verdict != want {
+		if got := failureOf(&net.OpError{Op: "dial", Net: "tcp", Err: errno}); got.verdict != want {
 			t.Errorf("%s: verdict = %s, want %s", errno, got.verdict, want)
 		}
 	}
 	for _, err := range []error{io.EOF, context.DeadlineExceeded, errors.New("x")} {
-		if got := failed(err); got.verdict != Failure || got.reason != err.Error() {
+		if got := failureOf(err); got.verdict != failure || got.reason != err.Error() {
 			t.Errorf("%v: %+v, want Failure", err, got)
 		}
 	}

@@ -25,18 +25,18 @@ type entry struct {
 	probe   mesh.Probe
 	path    string // pathKey of its virtual path
 	h       *Handler
-	ask     asker
+	prober  prober
 	metrics entryMetrics
 	limiter *rate.Limiter
 
 	mu      sync.Mutex
 	current *check   // waiting or running, nil if none
-	last    *Verdict // of the last check, nil before the first
+	last    *verdict // of the last check, nil before the first
 }
 
-// asker makes one check.
-type asker interface {
-	ask(ctx context.Context, userAgent string) result
+// prober makes one check.
+type prober interface {
+	probe(ctx context.Context, userAgent string) result
 }
 
 func newEntry(p mesh.Probe, h *Handler, m *metrics) *entry {
@@ -47,13 +47,13 @@ func newEntry(p mesh.Probe, h *Handler, m *metrics) *entry {
 	timeout := time.Duration(p.TimeoutSeconds) * time.Second
 	switch {
 	case p.TCPSocket != nil:
-		e.ask = newTCP(h.o.PodIP, p.TCPSocket, timeout)
+		e.prober = newTCPProber(h.o.PodIP, p.TCPSocket, timeout)
 	case p.GRPC != nil:
-		e.ask = newGRPC(h.o.PodIP, p.GRPC, timeout)
+		e.prober = newGRPCProber(h.o.PodIP, p.GRPC, timeout)
 	case p.Type.IsHook():
-		e.ask = newHook(h.clients.hook, h.o.PodIP, p.HTTPGet)
+		e.prober = newHookProber(h.clients.hook, h.o.PodIP, p.HTTPGet)
 	default:
-		e.ask = newHTTP(h.clients.probe, h.o.PodIP, p.HTTPGet, timeout)
+		e.prober = newHTTPProber(h.clients.probe, h.o.PodIP, p.HTTPGet, timeout)
 	}
 	return e
 }
@@ -69,22 +69,22 @@ type check struct {
 
 // serveProbe answers with the verdict of a check that has not ended when r came.
 func (e *entry) serveProbe(w http.ResponseWriter, r *http.Request) {
-	c := e.join(r)
+	c := e.joinCheck(r)
 	select {
 	case <-c.done:
-		c.result.tell(w)
+		c.result.write(w)
 	case <-r.Context().Done(): // the caller has left, or the agent ends
-		e.leave(c)
-		result{reason: "the agent ends"}.tell(w)
+		e.leaveCheck(c)
+		result{reason: "the agent ends"}.write(w)
 	case <-evicted(r.Context()):
-		e.leave(c)
-		e.metrics.count(Errored)
-		result{reason: "the agent is overloaded"}.tell(w)
+		e.leaveCheck(c)
+		e.metrics.count(errored)
+		result{reason: "the agent is overloaded"}.write(w)
 	}
 }
 
-// join returns the check that waits or runs, or starts one.
-func (e *entry) join(r *http.Request) *check {
+// joinCheck returns the check that waits or runs, or starts one.
+func (e *entry) joinCheck(r *http.Request) *check {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := e.current
@@ -99,19 +99,19 @@ func (e *entry) join(r *http.Request) *check {
 	return c
 }
 
-// leave ends a check that runs and that nobody waits for. One that waits for its turn stays, for whoever comes: there is
+// leaveCheck ends a check that runs and that nobody waits for. One that waits for its turn stays, for whoever comes: there is
 // never more than one, so that callers who come and go use up no turns of others.
-func (e *entry) leave(c *check) {
+func (e *entry) leaveCheck(c *check) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if c.waiters--; c.waiters == 0 && c.running {
 		c.cancel()
-		e.forget(c)
+		e.clearCurrent(c)
 	}
 }
 
-// forget makes the next caller start a check. It needs mu.
-func (e *entry) forget(c *check) {
+// clearCurrent makes the next caller start a check. It needs mu.
+func (e *entry) clearCurrent(c *check) {
 	if e.current == c {
 		e.current = nil
 	}
@@ -120,25 +120,25 @@ func (e *entry) forget(c *check) {
 func (e *entry) run(ctx context.Context, c *check, userAgent string) {
 	defer c.cancel()
 	defer close(c.done)
-	if e.limiter.Wait(ctx) != nil || !e.begin(c) {
+	if e.limiter.Wait(ctx) != nil || !e.startRunning(c) {
 		return
 	}
 	began := time.Now()
-	c.result = e.ask.ask(ctx, userAgent)
+	c.result = e.prober.probe(ctx, userAgent)
 	if ctx.Err() == nil {
 		e.observe(ctx, c.result, time.Since(began))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.forget(c)
+	e.clearCurrent(c)
 }
 
-// begin says whether anybody still waits for the check.
-func (e *entry) begin(c *check) bool {
+// startRunning says whether anybody still waits for the check.
+func (e *entry) startRunning(c *check) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if c.running = c.waiters > 0; !c.running {
-		e.forget(c)
+		e.clearCurrent(c)
 	}
 	return c.running
 }
@@ -154,7 +154,7 @@ func (e *entry) observe(ctx context.Context, r result, took time.Duration) {
 	if !changed {
 		return
 	}
-	if r.verdict == Success {
+	if r.verdict == success {
 		e.logger(r.verdict).InfoContext(ctx, "probe verdict")
 	} else {
 		e.logger(r.verdict).WarnContext(ctx, "probe verdict", "err", r.reason)
@@ -162,7 +162,7 @@ func (e *entry) observe(ctx context.Context, r result, took time.Duration) {
 }
 
 // logger for what becomes of a check.
-func (e *entry) logger(v Verdict) *slog.Logger {
+func (e *entry) logger(v verdict) *slog.Logger {
 	return e.h.o.Logger.With("container", e.probe.Container, "probe", probeName(e.probe), "port", e.probe.Port(), "verdict", v.String())
 }
 

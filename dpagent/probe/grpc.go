@@ -22,50 +22,50 @@ import (
 // grpcBuffer of a connection that carries one small call. It is not seen on the wire.
 const grpcBuffer = 4 << 10
 
-// grpcAsker asks grpc.health.v1.Health. One timeout is for all of it, and until then a connection is tried again: a
+// grpcProber asks grpc.health.v1.Health. One timeout is for all of it, and until then a connection is tried again: a
 // server that begins to listen in time passes.
 // Source: kubernetes pkg/probe/grpc/grpc.go.
-type grpcAsker struct {
+type grpcProber struct {
 	dialer  *net.Dialer
 	address string
 	service string
 	timeout time.Duration
 }
 
-func newGRPC(podIP netip.Addr, g *mesh.GRPCProbe, timeout time.Duration) *grpcAsker {
-	return &grpcAsker{
+func newGRPCProber(podIP netip.Addr, g *mesh.GRPCProbe, timeout time.Duration) *grpcProber {
+	return &grpcProber{
 		dialer:  newDialer(socketControl(lingerProbe)),
 		address: hostPort(podIP, g.Port), service: g.Service, timeout: timeout,
 	}
 }
 
-func (a *grpcAsker) ask(ctx context.Context, userAgent string) result {
+func (a *grpcProber) probe(ctx context.Context, userAgent string) result {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	var lack atomic.Pointer[error] // of the agent's, at the last try
 	conn, err := a.connect(ctx, userAgent, &lack)
 	if err != nil {
 		if why := lack.Load(); why != nil {
-			return failed(*why)
+			return failureOf(*why)
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			return result{verdict: Failure, reason: fmt.Sprintf("timeout: failed to connect service %s within %v: %v", a.address, a.timeout, err)}
+			return result{verdict: failure, reason: fmt.Sprintf("timeout: failed to connect service %s within %v: %v", a.address, a.timeout, err)}
 		}
-		return result{verdict: Failure, reason: fmt.Sprintf("error: failed to connect service at %s: %s", a.address, reason(err))}
+		return result{verdict: failure, reason: fmt.Sprintf("error: failed to connect service at %s: %s", a.address, reason(err))}
 	}
 	defer func() { _ = conn.Close() }() // the call has ended
 	answer, err := healthpb.NewHealthClient(conn).Check(
 		metadata.NewOutgoingContext(ctx, metadata.MD{}), &healthpb.HealthCheckRequest{Service: a.service})
 	switch {
 	case err != nil:
-		return result{verdict: Failure, reason: a.rpcReason(err)}
+		return result{verdict: failure, reason: a.rpcReason(err)}
 	case answer.GetStatus() != healthpb.HealthCheckResponse_SERVING:
-		return result{verdict: Failure, reason: fmt.Sprintf("service unhealthy (responded with %s)", answer.GetStatus())}
+		return result{verdict: failure, reason: fmt.Sprintf("service unhealthy (responded with %s)", answer.GetStatus())}
 	}
-	return result{verdict: Success}
+	return result{verdict: success}
 }
 
-func (a *grpcAsker) connect(ctx context.Context, userAgent string, lack *atomic.Pointer[error]) (*grpc.ClientConn, error) {
+func (a *grpcProber) connect(ctx context.Context, userAgent string, lack *atomic.Pointer[error]) (*grpc.ClientConn, error) {
 	//nolint:staticcheck // deprecated, and what the kubelet does: NewClient fails at the first refused connection
 	return grpc.DialContext(ctx, a.address,
 		grpc.WithUserAgent(userAgent),
@@ -74,7 +74,7 @@ func (a *grpcAsker) connect(ctx context.Context, userAgent string, lack *atomic.
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			conn, err := a.dialer.DialContext(ctx, "tcp", address)
 			lack.Store(nil)
-			if lacking(err) {
+			if isAgentFault(err) {
 				lack.Store(&err)
 			}
 			return conn, err
@@ -84,7 +84,7 @@ func (a *grpcAsker) connect(ctx context.Context, userAgent string, lack *atomic.
 }
 
 // rpcReason leaves out the message, which is the application's.
-func (a *grpcAsker) rpcReason(err error) string {
+func (a *grpcProber) rpcReason(err error) string {
 	switch code := status.Code(err); code {
 	case codes.Unimplemented:
 		return "error: this server does not implement the grpc health protocol (grpc.health.v1.Health)"

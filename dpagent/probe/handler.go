@@ -113,12 +113,12 @@ func (h *Handler) Table() mesh.ProbeTable { return h.o.Table }
 // ServeHTTP answers one probe or hook.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
-		refuseBody(w)
+		ignoreBody(w)
 	}
 	e := h.find(r)
 	switch {
 	case e == nil:
-		refuse(w)
+		notFound(w)
 	case e.probe.Type.IsHook():
 		e.serveHook(w, r)
 	default:
@@ -160,7 +160,7 @@ func pathKey(target string) string {
 	return "/grpc/" + port + "/" + service
 }
 
-func refuse(w http.ResponseWriter) {
+func notFound(w http.ResponseWriter) {
 	header := w.Header()
 	header["Content-Type"] = plainText
 	header["X-Content-Type-Options"] = noSniff

@@ -10,45 +10,45 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// hookAsker calls a lifecycle hook as the kubelet does: with no limit of time, and whatever the status is.
+// hookProber calls a lifecycle hook as the kubelet does: with no limit of time, and whatever the status is.
 // Source: kubernetes pkg/kubelet/lifecycle/handlers.go.
-type hookAsker struct {
-	request *request
-	client  http.Client
+type hookProber struct {
+	template *requestTemplate
+	client   http.Client
 	// transport keeps connections during one call, as the kubelet's does beyond that.
 	transport *http.Transport
 }
 
-func newHook(t *http.Transport, podIP netip.Addr, g *mesh.HTTPGetProbe) *hookAsker {
-	return &hookAsker{
-		request:   newRequest(podIP, g),
+func newHookProber(t *http.Transport, podIP netip.Addr, g *mesh.HTTPGetProbe) *hookProber {
+	return &hookProber{
+		template:  newRequestTemplate(podIP, g),
 		client:    http.Client{Transport: t, CheckRedirect: checkRedirect},
 		transport: t,
 	}
 }
 
-func (a *hookAsker) ask(ctx context.Context, userAgent string) result {
-	if a.request.err != nil {
-		return result{verdict: Failure, reason: reason(a.request.err)}
+func (a *hookProber) probe(ctx context.Context, userAgent string) result {
+	if a.template.err != nil {
+		return result{verdict: failure, reason: reason(a.template.err)}
 	}
 	defer a.transport.CloseIdleConnections()
-	req := a.request.with(ctx, userAgent)
+	req := a.template.request(ctx, userAgent)
 	err := a.call(req)
-	if plainHTTP(err) {
+	if isPlainHTTP(err) {
 		req = req.Clone(ctx)
 		req.URL.Scheme = "http"
 		req.Header.Del("Authorization")
 		if a.call(req) == nil {
-			return result{verdict: Success, reason: "HTTPS is not spoken there, HTTP is"}
+			return result{verdict: success, reason: "HTTPS is not spoken there, HTTP is"}
 		}
 	}
 	if err != nil {
-		return result{verdict: Failure, reason: reason(err)}
+		return result{verdict: failure, reason: reason(err)}
 	}
-	return result{verdict: Success}
+	return result{verdict: success}
 }
 
-func (a *hookAsker) call(req *http.Request) error {
+func (a *hookProber) call(req *http.Request) error {
 	res, err := a.client.Do(req)
 	if err != nil {
 		return err
@@ -65,17 +65,17 @@ func (a *hookAsker) call(req *http.Request) error {
 // of the connection for the failed call that it is. Each answer ends the connection too: on one that it keeps, the
 // kubelet would make an aborted call again.
 func (e *entry) serveHook(w http.ResponseWriter, r *http.Request) {
-	pin(r.Context())
+	pinConnection(r.Context())
 	w.Header().Set("Connection", "close")
 	begin := time.Now()
-	result := e.ask.ask(r.Context(), e.userAgent(r))
+	result := e.prober.probe(r.Context(), e.userAgent(r))
 	e.metrics.count(result.verdict)
 	e.metrics.duration.Observe(time.Since(begin).Seconds())
 	logger := e.logger(result.verdict)
-	if result.verdict != Success {
+	if result.verdict != success {
 		logger.Warn("hook failed", "err", result.reason)
 		panic(http.ErrAbortHandler)
 	}
 	logger.Info("hook called", "after", time.Since(begin).String())
-	result.tell(w)
+	result.write(w)
 }

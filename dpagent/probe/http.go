@@ -19,9 +19,9 @@ const maxBody = 10 << 10
 // maxRedirects that a check follows.
 const maxRedirects = 10
 
-// request makes the kubelet's requests for an httpGet.
+// requestTemplate makes the kubelet's requests for an httpGet.
 // Source: kubernetes pkg/probe/http/request.go.
-type request struct {
+type requestTemplate struct {
 	base *http.Request
 	err  error // why there is none
 
@@ -31,10 +31,10 @@ type request struct {
 	header http.Header
 }
 
-func newRequest(podIP netip.Addr, g *mesh.HTTPGetProbe) *request {
+func newRequestTemplate(podIP netip.Addr, g *mesh.HTTPGetProbe) *requestTemplate {
 	u, err := g.URL(podIP.String())
 	if err != nil {
-		return &request{err: err}
+		return &requestTemplate{err: err}
 	}
 	header := http.Header{}
 	for _, h := range g.HTTPHeaders {
@@ -47,15 +47,15 @@ func newRequest(podIP netip.Addr, g *mesh.HTTPGetProbe) *request {
 	}
 	base, err := http.NewRequest(http.MethodGet, u.String(), nil) //nolint:noctx // each check has its own, see with
 	if err != nil {
-		return &request{err: err}
+		return &requestTemplate{err: err}
 	}
 	base.Header = header
 	base.Host = header.Get("Host") // net/http takes no Host from the headers
-	return &request{base: base, header: header}
+	return &requestTemplate{base: base, header: header}
 }
 
-// with returns a request. A user agent that the user has set, even to nothing, stays.
-func (r *request) with(ctx context.Context, userAgent string) *http.Request {
+// request returns a request. A user agent that the user has set, even to nothing, stays.
+func (r *requestTemplate) request(ctx context.Context, userAgent string) *http.Request {
 	req := r.base.WithContext(ctx)
 	if _, set := r.base.Header["User-Agent"]; set {
 		return req
@@ -81,41 +81,41 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// httpAsker checks as the kubelet does.
+// httpProber checks as the kubelet does.
 // Source: kubernetes pkg/probe/http/http.go.
-type httpAsker struct {
-	request *request
-	client  http.Client
+type httpProber struct {
+	template *requestTemplate
+	client   http.Client
 }
 
-func newHTTP(t *http.Transport, podIP netip.Addr, g *mesh.HTTPGetProbe, timeout time.Duration) *httpAsker {
-	return &httpAsker{
-		request: newRequest(podIP, g),
-		client:  http.Client{Transport: t, CheckRedirect: checkRedirect, Timeout: timeout},
+func newHTTPProber(t *http.Transport, podIP netip.Addr, g *mesh.HTTPGetProbe, timeout time.Duration) *httpProber {
+	return &httpProber{
+		template: newRequestTemplate(podIP, g),
+		client:   http.Client{Transport: t, CheckRedirect: checkRedirect, Timeout: timeout},
 	}
 }
 
-func (a *httpAsker) ask(ctx context.Context, userAgent string) result {
-	if a.request.err != nil {
-		return result{verdict: Errored, reason: reason(a.request.err)}
+func (a *httpProber) probe(ctx context.Context, userAgent string) result {
+	if a.template.err != nil {
+		return result{verdict: errored, reason: reason(a.template.err)}
 	}
-	res, err := a.client.Do(a.request.with(ctx, userAgent))
+	res, err := a.client.Do(a.template.request(ctx, userAgent))
 	if err != nil {
-		return failed(err)
+		return failureOf(err)
 	}
 	defer func() { _ = res.Body.Close() }() // it was read, or is not wanted
 	// In steps as the kubelet reads it: where a body is cut near the limit they decide what is seen.
 	if _, err := io.ReadAll(io.LimitReader(res.Body, maxBody)); err != nil {
-		return result{verdict: Errored, reason: reason(err)}
+		return result{verdict: errored, reason: reason(err)}
 	}
 	switch status := res.StatusCode; {
 	case status < http.StatusOK || status >= http.StatusBadRequest:
-		return result{verdict: Failure, status: status, reason: fmt.Sprintf("HTTP probe failed with statuscode: %d", status)}
+		return result{verdict: failure, status: status, reason: fmt.Sprintf("HTTP probe failed with statuscode: %d", status)}
 	case status >= http.StatusMultipleChoices:
-		return result{verdict: Warning, reason: fmt.Sprintf("the application answered %d, which is not followed", status)}
+		return result{verdict: warning, reason: fmt.Sprintf("the application answered %d, which is not followed", status)}
 	}
-	return result{verdict: Success}
+	return result{verdict: success}
 }
 
-// plainHTTP tells that a server spoke HTTP where TLS was expected.
-func plainHTTP(err error) bool { return errors.Is(err, http.ErrSchemeMismatch) }
+// isPlainHTTP tells that a server spoke HTTP where TLS was expected.
+func isPlainHTTP(err error) bool { return errors.Is(err, http.ErrSchemeMismatch) }

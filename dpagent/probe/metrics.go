@@ -50,7 +50,7 @@ func (m *metrics) of(p mesh.Probe) entryMetrics {
 	return e
 }
 
-func (m *entryMetrics) count(v Verdict) { m.total[v].Inc() }
+func (m *entryMetrics) count(v verdict) { m.total[v].Inc() }
 
 // probeName is the type, or what the probe asks where that is not known.
 func probeName(p mesh.Probe) string {

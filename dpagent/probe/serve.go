@@ -36,8 +36,8 @@ func (h *Handler) Serve(ctx context.Context, l net.Listener) error {
 		IdleTimeout:                  idleTimeout,
 		MaxHeaderBytes:               headerBytes + h.longestPath(),
 		BaseContext:                  func(net.Listener) context.Context { return working },
-		ConnContext:                  connections.context,
-		ConnState:                    connections.state,
+		ConnContext:                  connections.withConn,
+		ConnState:                    connections.track,
 		ErrorLog:                     log.New(io.Discard, "", 0), // of callers, who would fill the log
 	}
 	ended := make(chan error, 1)
@@ -79,8 +79,8 @@ func (h *Handler) longestPath() int {
 	return longest
 }
 
-// refuseBody makes sure that a request's body is not waited for.
-func refuseBody(w http.ResponseWriter) {
+// ignoreBody makes sure that a request's body is not waited for.
+func ignoreBody(w http.ResponseWriter) {
 	w.Header().Set("Connection", "close")
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // where it cannot be set nobody reads either
 }

@@ -27,7 +27,7 @@ type stub struct {
 	highest atomic.Int32
 }
 
-func (s *stub) ask(ctx context.Context, userAgent string) result {
+func (s *stub) probe(ctx context.Context, userAgent string) result {
 	s.began.Add(1)
 	s.agents.Store(userAgent, nil)
 	s.highest.Store(max(s.highest.Load(), s.atOnce.Add(1)))
@@ -52,7 +52,7 @@ func stubbed(t *testing.T, s *stub) (*Handler, func(context.Context) *httptest.R
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.byPath[p.VirtualPath()].ask = s
+	h.byPath[p.VirtualPath()].prober = s
 	return h, func(ctx context.Context) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, p.VirtualPath(), http.NoBody))
@@ -63,7 +63,7 @@ func stubbed(t *testing.T, s *stub) (*Handler, func(context.Context) *httptest.R
 // Callers that come while a check runs share it, and its verdict.
 func TestCallersShareACheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stub{takes: time.Second, result: result{verdict: Failure, status: 418}}
+		s := &stub{takes: time.Second, result: result{verdict: failure, status: 418}}
 		_, ask := stubbed(t, s)
 		var callers sync.WaitGroup
 		for i := range 100 {
@@ -84,7 +84,7 @@ func TestCallersShareACheck(t *testing.T) {
 // Who comes after the end of a check gets one of its own: the kubelet asks again at once when a container turns not ready.
 func TestNoAnswerFromThePast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stub{result: result{verdict: Success}}
+		s := &stub{result: result{verdict: success}}
 		_, ask := stubbed(t, s)
 		for i := range int32(checksBurst) {
 			ask(t.Context())
@@ -98,7 +98,7 @@ func TestNoAnswerFromThePast(t *testing.T) {
 // However many ask, the application is asked at the rate that is allowed, and all get an answer.
 func TestRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stub{takes: time.Millisecond, result: result{verdict: Success}}
+		s := &stub{takes: time.Millisecond, result: result{verdict: success}}
 		_, ask := stubbed(t, s)
 		const seconds = 10
 		var callers sync.WaitGroup
@@ -133,7 +133,7 @@ func TestRate(t *testing.T) {
 // A check that nobody waits for any more ends, and whoever comes then gets another.
 func TestAllCallersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stub{takes: time.Hour, result: result{verdict: Success}}
+		s := &stub{takes: time.Hour, result: result{verdict: success}}
 		h, ask := stubbed(t, s)
 		ctx, leave := context.WithCancel(t.Context())
 		go ask(ctx)
@@ -162,7 +162,7 @@ func TestAllCallersLeave(t *testing.T) {
 // Callers who come and go do not use up the turns of one who stays.
 func TestCallersComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stub{takes: 20 * time.Millisecond, result: result{verdict: Success}}
+		s := &stub{takes: 20 * time.Millisecond, result: result{verdict: success}}
 		h, ask := stubbed(t, s)
 		gone, leave := context.WithCancel(t.Context())
 		leave()
@@ -190,7 +190,7 @@ func TestCallersComeAndGo(t *testing.T) {
 // A slow probe delays no other.
 func TestSlowProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow, quick := &stub{takes: time.Hour}, &stub{result: result{verdict: Success}}
+		slow, quick := &stub{takes: time.Hour}, &stub{result: result{verdict: success}}
 		h, askSlow := stubbed(t, slow)
 		other, _ := stubbed(t, quick)
 		e := other.byPath["/tcp/1"]
@@ -220,22 +220,22 @@ func TestTell(t *testing.T) {
 		length   string
 		location bool
 	}{
-		"success":            {result{verdict: Success}, 200, "", false},
-		"warning":            {result{verdict: Warning, reason: "r"}, 302, "", true},
-		"failure":            {result{verdict: Failure, reason: "r"}, 503, "", false},
-		"failure, below 400": {result{verdict: Failure, status: 101}, 503, "", false},
-		"failure, own":       {result{verdict: Failure, status: 400}, 400, "", false},
-		"failure, highest":   {result{verdict: Failure, status: 999}, 999, "", false},
-		"errored":            {result{verdict: Errored, reason: string(make([]byte, 500))}, 200, "100", false},
+		"success":            {result{verdict: success}, 200, "", false},
+		"warning":            {result{verdict: warning, reason: "r"}, 302, "", true},
+		"failure":            {result{verdict: failure, reason: "r"}, 503, "", false},
+		"failure, below 400": {result{verdict: failure, status: 101}, 503, "", false},
+		"failure, own":       {result{verdict: failure, status: 400}, 400, "", false},
+		"failure, highest":   {result{verdict: failure, status: 999}, 999, "", false},
+		"errored":            {result{verdict: errored, reason: string(make([]byte, 500))}, 200, "100", false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := httptest.NewRecorder()
-			tc.result.tell(w)
+			tc.result.write(w)
 			if w.Code != tc.status || w.Header().Get("Content-Length") != tc.length || (w.Header().Get("Location") != "") != tc.location {
 				t.Errorf("answer = %d %v", w.Code, w.Header())
 			}
-			if tc.result.verdict == Errored && w.Body.Len() >= erroredLength {
+			if tc.result.verdict == errored && w.Body.Len() >= erroredLength {
 				t.Errorf("a body of %d bytes is complete", w.Body.Len())
 			}
 		})

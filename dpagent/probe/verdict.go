@@ -9,50 +9,50 @@ import (
 	"syscall"
 )
 
-// Verdict is what the kubelet makes of a check.
-type Verdict uint8
+// verdict is what the kubelet makes of a check.
+type verdict uint8
 
 // The kubelet's verdicts. Only Failure counts against a container.
 const (
-	// Errored is discarded by the kubelet: nobody knows.
-	Errored Verdict = iota
-	// Success is a pass.
-	Success
-	// Warning is a pass that the kubelet reports.
-	Warning
-	// Failure is a fail.
-	Failure
+	// errored is discarded by the kubelet: nobody knows.
+	errored verdict = iota
+	// success is a pass.
+	success
+	// warning is a pass that the kubelet reports.
+	warning
+	// failure is a fail.
+	failure
 	verdicts // how many there are
 )
 
 // String returns the verdict as it is in metrics and logs.
-func (v Verdict) String() string {
+func (v verdict) String() string {
 	return [verdicts]string{"errored", "success", "warning", "failure"}[v]
 }
 
 // Result of one check.
 type result struct {
-	verdict Verdict
+	verdict verdict
 	// status to tell the kubelet with a Failure, 0 if there is none of the application's that says it.
 	status int
 	// reason for people: never a word of the application's own.
 	reason string
 }
 
-// longestReason is far more than a reason has.
-const longestReason = 512
+// maxReason is far more than a reason has.
+const maxReason = 512
 
-// failed is a check whose error the kubelet takes for a Failure. What the agent itself lacks is no fault of the
+// failureOf is a check whose error the kubelet takes for a Failure. What the agent itself lacks is no fault of the
 // application's.
-func failed(err error) result {
-	if lacking(err) {
-		return result{verdict: Errored, reason: "the agent cannot check: " + reason(err)}
+func failureOf(err error) result {
+	if isAgentFault(err) {
+		return result{verdict: errored, reason: "the agent cannot check: " + reason(err)}
 	}
-	return result{verdict: Failure, reason: reason(err)}
+	return result{verdict: failure, reason: reason(err)}
 }
 
-// lacking tells what is wrong with the agent, and not with whom it asks.
-func lacking(err error) bool {
+// isAgentFault tells what is wrong with the agent, and not with whom it asks.
+func isAgentFault(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
 	} {
@@ -69,34 +69,34 @@ func reason(err error) string {
 	for errors.As(err, &outer) { // holds the URL, which may be that of a redirect
 		err = outer.Err
 	}
-	return withoutQuotes(err.Error())
+	return cutAtQuote(err.Error())
 }
 
-func withoutQuotes(text string) string {
+func cutAtQuote(text string) string {
 	text, _, _ = strings.Cut(text, `"`)
 	text = strings.TrimRight(text, " :,;=(")
-	return text[:min(len(text), longestReason)]
+	return text[:min(len(text), maxReason)]
 }
 
 // Answer that the kubelet reads as Errored: a body that ends before it is complete.
 const erroredLength = 100
 
-// elsewhere is a host that is none of the pod's: the kubelet does not follow there, which is a Warning.
-const elsewhere = "http://warning.sonde.invalid/"
+// warningLocation is a host that is none of the pod's: the kubelet does not follow there, which is a Warning.
+const warningLocation = "http://warning.sonde.invalid/"
 
-// tell answers a probe so that the kubelet comes to the verdict.
-func (r result) tell(w http.ResponseWriter) {
+// write answers a probe so that the kubelet comes to the verdict.
+func (r result) write(w http.ResponseWriter) {
 	header := w.Header()
 	header["Content-Type"] = plainText
 	header["X-Content-Type-Options"] = noSniff
 	status, body := http.StatusOK, r.reason
 	switch r.verdict {
-	case Success:
+	case success:
 		body = "success"
-	case Warning:
+	case warning:
 		status = http.StatusFound
-		header["Location"] = []string{elsewhere}
-	case Failure:
+		header["Location"] = []string{warningLocation}
+	case failure:
 		status = http.StatusServiceUnavailable
 		if r.status >= http.StatusBadRequest {
 			status = r.status
