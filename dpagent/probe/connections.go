@@ -11,27 +11,28 @@ import (
 )
 
 const (
-	// maxConnections that are open at once. Each takes about 20 KiB.
+	// maxConnections is how many connections may be open at once. Each takes about 20 KiB.
 	maxConnections = 1024
-	// maxClosing more may be about to end.
+	// maxClosing is how many more may be open while evicted ones are closing.
 	maxClosing = 128
-	// fairShare of connections that one source may have before others lose theirs: more than a kubelet ever has.
+	// fairShare is the number of connections up to which a source loses none while others have more. A kubelet never has
+	// that many.
 	fairShare = 32
 )
 
-// connections makes room for new ones by ending the least useful: those that wait for nothing, those that have
-// not yet asked, those that have waited longest; of sources that have many before others.
+// connections limits the number of connections. It makes room for a new one by evicting another: an idle one, else one
+// without a request yet, else the one that has waited longest; those of sources with many connections first.
 type connections struct {
 	max int
 
 	mu     sync.Mutex
-	closed *sync.Cond // one has been closed
+	closed *sync.Cond // a connection has been closed
 	open   int
 	source map[netip.Addr]int
-	lists  [3]list.List // by what it does, oldest first
+	lists  [3]list.List // by activity, the oldest first
 }
 
-// What a connection does.
+// Activities of a connection.
 const (
 	idle = iota
 	asking
@@ -51,13 +52,13 @@ type conn struct {
 	source  netip.Addr
 	evicted chan struct{}
 
-	// guarded by all.mu
-	list   *list.List // nil: cannot be evicted
+	// guarded by owner.mu
+	list   *list.List // nil if it cannot be evicted
 	place  *list.Element
 	closed bool
 }
 
-// Write limits the time for callers that do not read.
+// Write limits the time for which a caller may not read.
 func (c *conn) Write(p []byte) (int, error) {
 	if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return 0, err
@@ -81,7 +82,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// move puts the connection at the end of a list, or of none. It needs all.mu.
+// move moves the connection to the end of a list, or to none. owner.mu is held.
 func (c *conn) move(to *list.List) {
 	if c.list != nil {
 		c.list.Remove(c.place)
@@ -91,7 +92,7 @@ func (c *conn) move(to *list.List) {
 	}
 }
 
-// add takes a new connection in, and may end another for it.
+// add adds a new connection, and may evict another for it.
 func (a *connections) add(nc net.Conn) *conn {
 	c := &conn{Conn: nc, owner: a, evicted: make(chan struct{})}
 	if address, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
@@ -111,7 +112,7 @@ func (a *connections) add(nc net.Conn) *conn {
 	return c
 }
 
-// evict ends one connection. It needs mu.
+// evict evicts one connection. mu is held.
 func (a *connections) evict() {
 	for _, least := range []int{fairShare, 0} {
 		for what := range a.lists {
@@ -121,9 +122,9 @@ func (a *connections) evict() {
 					continue
 				}
 				c.move(nil)
-				close(c.evicted) // a request that waits is told Errored
+				close(c.evicted) // a waiting request is answered Errored
 				if what != waiting {
-					_ = c.Conn.Close() // the server sees it, and calls Close
+					_ = c.Conn.Close() // the server notices, and calls Close
 				}
 				return
 			}
@@ -131,7 +132,7 @@ func (a *connections) evict() {
 	}
 }
 
-// track follows what the server does with a connection.
+// track is the ConnState hook of the server.
 func (a *connections) track(nc net.Conn, state http.ConnState) {
 	c, ok := nc.(*conn)
 	if !ok {
@@ -140,8 +141,8 @@ func (a *connections) track(nc net.Conn, state http.ConnState) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case c.list == nil && state == http.StateIdle: // was to end
-		_ = c.Conn.Close() // the server sees it, and calls Close
+	case c.list == nil && state == http.StateIdle: // evicted, and answered since
+		_ = c.Conn.Close() // the server notices, and calls Close
 	case c.list == nil:
 	case state == http.StateActive:
 		c.move(&a.lists[waiting])
@@ -152,12 +153,12 @@ func (a *connections) track(nc net.Conn, state http.ConnState) {
 
 type connKey struct{}
 
-// withConn of a connection's requests.
+// withConn is the ConnContext hook of the server: it adds the connection to the context of its requests.
 func (a *connections) withConn(ctx context.Context, nc net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, nc)
 }
 
-// evicted is closed when the connection of ctx must end; nil where nothing is limited.
+// evicted returns a channel that is closed when the connection of ctx is evicted, nil if ctx has no connection.
 func evicted(ctx context.Context) <-chan struct{} {
 	if c, ok := ctx.Value(connKey{}).(*conn); ok {
 		return c.evicted
@@ -165,7 +166,7 @@ func evicted(ctx context.Context) <-chan struct{} {
 	return nil
 }
 
-// pinConnection keeps the connection of ctx from being evicted.
+// pinConnection protects the connection of ctx from eviction.
 func pinConnection(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*conn); ok {
 		c.owner.mu.Lock()
@@ -174,7 +175,7 @@ func pinConnection(ctx context.Context) {
 	}
 }
 
-// listener accepts connections that are limited.
+// listener returns a listener that adds the connections that l accepts.
 func (a *connections) listener(l net.Listener) net.Listener { return limited{l, a} }
 
 type limited struct {

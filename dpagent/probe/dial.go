@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// priority marks sockets of the agent's that the redirection leaves alone: they go to the application and not to Envoy.
-// Up to 6 it takes no capability.
+// priority is the SO_PRIORITY by which the kernel's rules recognise connections that go to the application and must not be
+// redirected to Envoy. Up to 6 it takes no capability. generator/address.go has the same for Envoy.
 const priority = 6
 
-// control sets up a socket before it connects. The local port is chosen by connect, with the peer in view: nothing is bound.
+// control sets up a socket before it connects. The local address is not bound: connect chooses address and port.
 type control func(network, address string, c syscall.RawConn) error
 
-// socketControl marks sockets, and sets SO_LINGER if it is not negative.
+// socketControl sets SO_PRIORITY, and SO_LINGER unless lingerSeconds is negative.
 func socketControl(lingerSeconds int) control {
 	return func(_, _ string, c syscall.RawConn) error {
 		var err error
@@ -37,17 +37,17 @@ func socketControl(lingerSeconds int) control {
 	}
 }
 
-// newDialer returns one without keep-alive: the other end is in the same kernel.
+// newDialer returns a dialer without TCP keepalive, since the peer is in the same kernel.
 func newDialer(c control) *net.Dialer { return &net.Dialer{Control: c, KeepAlive: -1} }
 
-// Seconds of SO_LINGER: probes as in the kubelet; its hooks have none; a TCP check resets, and leaves nothing behind.
+// Seconds of SO_LINGER: that of the kubelet's probes; none, as for its hooks; 0 for TCP checks, to close with a reset.
 const (
 	lingerProbe = 1
 	lingerNone  = -1
 	lingerReset = 0
 )
 
-// clients are the kubelet's two HTTP clients, shared by all entries. No connection outlives its call.
+// clients are equivalents of the kubelet's two HTTP clients, shared by all entries. No connection outlives its call.
 type clients struct {
 	probe *http.Transport
 	hook  *http.Transport
@@ -63,11 +63,11 @@ func newClients(podIP netip.Addr, virtualPort int) clients {
 			TLSHandshakeTimeout: 10 * time.Second,
 			DisableKeepAlives:   true,
 			DisableCompression:  true,
-			ReadBufferSize:      1 << 10, // garbage of each probe
+			ReadBufferSize:      1 << 10, // it is garbage after each probe
 			ForceAttemptHTTP2:   true,    // by ALPN
 			HTTP2:               &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 		},
-		hook: &http.Transport{ // HTTP/1.1 alone, and no limit of time
+		hook: &http.Transport{ // only HTTP/1.1, and no timeout
 			DialContext:     dialPod(newDialer(socketControl(lingerNone)), virtual),
 			TLSClientConfig: unverified(),
 		},
@@ -78,7 +78,7 @@ func unverified() *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the kubelet does not verify: it asks an address, not a name
 }
 
-// dialPod dials the pod alone. A redirect may lead to the virtual port, on which nothing listens for the kubelet.
+// dialPod only dials the pod. A redirect to the virtual port is refused: without the mesh, nothing would listen there.
 func dialPod(dialer *net.Dialer, virtual netip.AddrPort) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		target, err := netip.ParseAddrPort(address)

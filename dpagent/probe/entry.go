@@ -13,8 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// A probe is checked at most so often, whoever asks. The kubelet asks thrice within milliseconds after Errored, and
-// once more when a container turns not ready.
+// Limits of how often a probe is checked. The kubelet asks three times within milliseconds after Errored, and once more
+// when a container becomes not ready.
 const (
 	checksPerSecond = 10
 	checksBurst     = 4
@@ -30,11 +30,11 @@ type entry struct {
 	limiter *rate.Limiter
 
 	mu      sync.Mutex
-	current *check   // waiting or running, nil if none
-	last    *verdict // of the last check, nil before the first
+	current *check   // the check that waits or runs, nil if there is none
+	last    *verdict // verdict of the last check, nil before the first
 }
 
-// prober makes one check.
+// prober makes checks.
 type prober interface {
 	probe(ctx context.Context, userAgent string) result
 }
@@ -58,22 +58,22 @@ func newEntry(p mesh.Probe, h *Handler, m *metrics) *entry {
 	return e
 }
 
-// check is made for all who came before it ended.
+// check is one check, for all requests that arrive before it ends.
 type check struct {
 	done    chan struct{}
 	cancel  context.CancelFunc
-	waiters int    // guarded by the entry's mu
-	running bool   // the same: it asks, and no longer waits for its turn
+	waiters int    // requests that wait for it; guarded by entry.mu
+	running bool   // it no longer waits for the rate limit; guarded by entry.mu
 	result  result // valid after done
 }
 
-// serveProbe answers with the verdict of a check that has not ended when r came.
+// serveProbe answers r with the verdict of a check that ends after r has arrived.
 func (e *entry) serveProbe(w http.ResponseWriter, r *http.Request) {
 	c := e.joinCheck(r)
 	select {
 	case <-c.done:
 		c.result.write(w)
-	case <-r.Context().Done(): // the caller has left, or the agent ends
+	case <-r.Context().Done(): // the caller has gone, or the agent ends
 		e.leaveCheck(c)
 		result{reason: "the agent ends"}.write(w)
 	case <-evicted(r.Context()):
@@ -83,13 +83,13 @@ func (e *entry) serveProbe(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// joinCheck returns the check that waits or runs, or starts one.
+// joinCheck adds a waiter to the current check, or starts one.
 func (e *entry) joinCheck(r *http.Request) *check {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := e.current
 	if c == nil {
-		ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // it is not the caller's alone
+		ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // other callers may join
 		c = &check{done: make(chan struct{}), cancel: cancel}
 		e.current = c
 		userAgent := e.userAgent(r)
@@ -99,8 +99,8 @@ func (e *entry) joinCheck(r *http.Request) *check {
 	return c
 }
 
-// leaveCheck ends a check that runs and that nobody waits for. One that waits for its turn stays, for whoever comes: there is
-// never more than one, so that callers who come and go use up no turns of others.
+// leaveCheck removes a waiter, and cancels a running check without waiters. A check that waits for the rate limit stays for
+// the next caller: otherwise callers that come and go would use up the rate of the others.
 func (e *entry) leaveCheck(c *check) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -110,7 +110,7 @@ func (e *entry) leaveCheck(c *check) {
 	}
 }
 
-// clearCurrent makes the next caller start a check. It needs mu.
+// clearCurrent makes the next caller start a new check. mu is held.
 func (e *entry) clearCurrent(c *check) {
 	if e.current == c {
 		e.current = nil
@@ -133,7 +133,7 @@ func (e *entry) run(ctx context.Context, c *check, userAgent string) {
 	e.clearCurrent(c)
 }
 
-// startRunning says whether anybody still waits for the check.
+// startRunning marks a check as running. It returns false if it has no waiters any more.
 func (e *entry) startRunning(c *check) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -143,7 +143,7 @@ func (e *entry) startRunning(c *check) bool {
 	return c.running
 }
 
-// observe counts a check and logs a verdict that differs from the last one.
+// observe counts a check, and logs a verdict that differs from the one before.
 func (e *entry) observe(ctx context.Context, r result, took time.Duration) {
 	e.metrics.count(r.verdict)
 	e.metrics.duration.Observe(took.Seconds())
@@ -161,18 +161,19 @@ func (e *entry) observe(ctx context.Context, r result, took time.Duration) {
 	}
 }
 
-// logger for what becomes of a check.
+// logger returns a logger with the attributes of a verdict of this entry.
 func (e *entry) logger(v verdict) *slog.Logger {
 	return e.h.o.Logger.With("container", e.probe.Container, "probe", probeName(e.probe), "port", e.probe.Port(), "verdict", v.String())
 }
 
-// User agents of the kubelet. Only they are passed on.
+// Prefixes of the kubelet's user agents. No others are passed on.
 const (
 	probeAgent = "kube-probe/"
 	hookAgent  = "kube-lifecycle/"
 )
 
-// userAgent returns the caller's where it is the kubelet's, else our own, which applications take for the kubelet too.
+// userAgent returns the caller's user agent if it is the kubelet's, else one of our own with the kubelet's prefix, since
+// applications may check that.
 func (e *entry) userAgent(r *http.Request) string {
 	const longest = 64
 	agent := r.UserAgent()

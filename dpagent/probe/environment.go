@@ -9,9 +9,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Environment is what the injector tells an agent about the probes of its pod. Errors name the variables and the flag.
+// Environment is how the injector configures the probes of a pod. Errors name the variables and the flag.
 type Environment struct {
-	// Table is the value of KUMA_DATAPLANE_PROBES; "" is an empty one.
+	// Table is the value of KUMA_DATAPLANE_PROBES; "" is an empty table.
 	Table string
 	// InstanceIP is the value of INSTANCE_IP.
 	InstanceIP string
@@ -19,8 +19,8 @@ type Environment struct {
 	Port int
 }
 
-// Options returns all but the Registerer of the options of a Handler, or all that is wrong. Keys of the table that are
-// not known are logged.
+// Options returns the options of a Handler, except Registerer. The error joins all violations. Unknown keys of the table are
+// logged.
 func (e Environment) Options(logger *slog.Logger) (Options, error) {
 	table, err := e.table(logger)
 	errs := []error{err}
@@ -37,7 +37,7 @@ func (e Environment) Options(logger *slog.Logger) (Options, error) {
 	return Options{Table: table, PodIP: ip, Port: e.Port, Logger: logger}, errors.Join(errs...)
 }
 
-// Needed says whether there is anything to answer. The table must be in order in any case.
+// Needed reports whether there are probes to answer. It returns an error if the table is wrong.
 func (e Environment) Needed() (bool, error) {
 	table, err := e.table(nil)
 	return len(table) > 0 && e.Port != 0, err

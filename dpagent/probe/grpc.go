@@ -19,11 +19,11 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// grpcBuffer of a connection that carries one small call. It is not seen on the wire.
+// grpcBuffer is the size of the buffers of a connection, in bytes. It does not affect what is sent.
 const grpcBuffer = 4 << 10
 
-// grpcProber asks grpc.health.v1.Health. One timeout is for all of it, and until then a connection is tried again: a
-// server that begins to listen in time passes.
+// grpcProber calls grpc.health.v1.Health. The timeout is that of the whole check, and connecting is retried until then: a
+// server that starts to listen in time passes.
 // Source: kubernetes pkg/probe/grpc/grpc.go.
 type grpcProber struct {
 	dialer  *net.Dialer
@@ -42,10 +42,10 @@ func newGRPCProber(podIP netip.Addr, g *mesh.GRPCProbe, timeout time.Duration) *
 func (a *grpcProber) probe(ctx context.Context, userAgent string) result {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	var lack atomic.Pointer[error] // of the agent's, at the last try
-	conn, err := a.connect(ctx, userAgent, &lack)
+	var fault atomic.Pointer[error] // of the agent, at the last attempt to connect
+	conn, err := a.connect(ctx, userAgent, &fault)
 	if err != nil {
-		if why := lack.Load(); why != nil {
+		if why := fault.Load(); why != nil {
 			return failureOf(*why)
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -65,7 +65,7 @@ func (a *grpcProber) probe(ctx context.Context, userAgent string) result {
 	return result{verdict: success}
 }
 
-func (a *grpcProber) connect(ctx context.Context, userAgent string, lack *atomic.Pointer[error]) (*grpc.ClientConn, error) {
+func (a *grpcProber) connect(ctx context.Context, userAgent string, fault *atomic.Pointer[error]) (*grpc.ClientConn, error) {
 	//nolint:staticcheck // deprecated, and what the kubelet does: NewClient fails at the first refused connection
 	return grpc.DialContext(ctx, a.address,
 		grpc.WithUserAgent(userAgent),
@@ -73,9 +73,9 @@ func (a *grpcProber) connect(ctx context.Context, userAgent string, lack *atomic
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			conn, err := a.dialer.DialContext(ctx, "tcp", address)
-			lack.Store(nil)
+			fault.Store(nil)
 			if isAgentFault(err) {
-				lack.Store(&err)
+				fault.Store(&err)
 			}
 			return conn, err
 		}),
@@ -83,7 +83,7 @@ func (a *grpcProber) connect(ctx context.Context, userAgent string, lack *atomic
 	)
 }
 
-// rpcReason leaves out the message, which is the application's.
+// rpcReason returns the reason of a failed call, without the message, which comes from the application.
 func (a *grpcProber) rpcReason(err error) string {
 	switch code := status.Code(err); code {
 	case codes.Unimplemented:

@@ -1,5 +1,5 @@
-// Package probe answers the kubelet on the virtual port: it makes each declared check as the kubelet itself would, and
-// tells the verdict so that an unmodified kubelet comes to the same.
+// Package probe is the virtual probe handler: it answers the kubelet on the virtual port. It makes each check as the kubelet
+// itself would, and answers so that an unmodified kubelet comes to the same verdict.
 package probe
 
 import (
@@ -20,13 +20,13 @@ import (
 
 // Options of a Handler.
 type Options struct {
-	// Table of what is answered. Everything else gets 404 and touches no port.
+	// Table has the probes and hooks that are answered. Any other request gets 404, and no port is probed for it.
 	Table mesh.ProbeTable
-	// PodIP is asked by each check, and the only address to listen on. Required.
+	// PodIP is the target of all checks, and the only address to listen on. Required.
 	PodIP netip.Addr
-	// Port is the virtual port, 1 to 65535. Required: no check may come back to it.
+	// Port is the virtual port, 1 to 65535. No check may have it as its target. Required.
 	Port int
-	// Logger gets changes of verdicts. Required.
+	// Logger gets changed verdicts, and each hook. Required.
 	Logger *slog.Logger
 	// Registerer of the metrics. Default: none.
 	Registerer prometheus.Registerer
@@ -36,14 +36,14 @@ type Options struct {
 type Handler struct {
 	o       Options
 	byID    map[string]*entry
-	byPath  map[string]*entry // nil: more than one has the path
+	byPath  map[string]*entry // nil if several entries have the path
 	clients clients
 	running sync.WaitGroup // checks
 }
 
 var _ http.Handler = (*Handler)(nil)
 
-// New returns an error that names what is wrong with the options.
+// New returns a handler. The error joins all violations of the options.
 func New(o Options) (*Handler, error) {
 	o.PodIP = o.PodIP.Unmap()
 	if err := o.validate(); err != nil {
@@ -72,8 +72,8 @@ func New(o Options) (*Handler, error) {
 	return h, nil
 }
 
-// sameCheck says whether it does not matter which of two probes is asked. Without ids there is only the path to ask by, and
-// liveness and readiness often share it.
+// sameCheck reports whether two probes without IDs are equal, so that one entry can answer both: liveness and readiness
+// often have the same path.
 func sameCheck(a, b mesh.Probe) bool {
 	if a.ID != "" || b.ID != "" || a.Type.IsHook() || b.Type.IsHook() {
 		return false
@@ -99,15 +99,15 @@ func (o *Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// isPodIP says whether one host may have an address, and it alone.
+// isPodIP reports whether an address may be that of a pod.
 func isPodIP(ip netip.Addr) bool {
 	return ip.IsValid() && !ip.IsUnspecified() && !ip.IsMulticast() && ip.Zone() == ""
 }
 
-// Address to listen on.
+// Address returns the address to listen on.
 func (h *Handler) Address() netip.AddrPort { return netip.AddrPortFrom(h.o.PodIP, uint16(h.o.Port)) }
 
-// Table of what is answered. It is not to be modified.
+// Table returns the probe table. It must not be modified.
 func (h *Handler) Table() mesh.ProbeTable { return h.o.Table }
 
 // ServeHTTP answers one probe or hook.
@@ -126,7 +126,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// find returns what r asks for, nil if that is not in the table.
+// find returns the entry that r asks for, nil if there is none.
 func (h *Handler) find(r *http.Request) *entry {
 	if r.Method != http.MethodGet {
 		return nil
@@ -145,8 +145,8 @@ func (h *Handler) find(r *http.Request) *entry {
 	return nil
 }
 
-// pathKey returns what a request target selects: targets count byte for byte, but for the service of gRPC, whose
-// escapes are ours, and which may be absent with and without a slash.
+// pathKey returns the key by which targets are compared: byte for byte, except that escapes in a gRPC service do not matter,
+// nor does the slash if the service is empty.
 func pathKey(target string) string {
 	rest, isGRPC := strings.CutPrefix(target, "/grpc/")
 	if !isGRPC || strings.Contains(rest, "?") {

@@ -10,12 +10,12 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// hookProber calls a lifecycle hook as the kubelet does: with no limit of time, and whatever the status is.
+// hookProber calls a lifecycle hook as the kubelet does: without a timeout, and ignoring the status.
 // Source: kubernetes pkg/kubelet/lifecycle/handlers.go.
 type hookProber struct {
 	template *requestTemplate
 	client   http.Client
-	// transport keeps connections during one call, as the kubelet's does beyond that.
+	// transport is that of client. It keeps connections during a call; the kubelet's keeps them beyond that.
 	transport *http.Transport
 }
 
@@ -53,7 +53,7 @@ func (a *hookProber) call(req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// The kubelet waits for a short body and does not care how it ends.
+	// The kubelet reads a short body and ignores its errors.
 	if res.ContentLength <= maxBody {
 		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxBody))
 	}
@@ -61,9 +61,9 @@ func (a *hookProber) call(req *http.Request) error {
 	return nil
 }
 
-// serveHook calls the hook, and answers only if the call went through: the kubelet ignores the status, and takes the end
-// of the connection for the failed call that it is. Each answer ends the connection too: on one that it keeps, the
-// kubelet would make an aborted call again.
+// serveHook calls the hook, and answers only if the call succeeds: the kubelet ignores the status, and treats an aborted
+// connection as a failed call. Each answer ends its connection: on a connection that the kubelet reuses, it would retry an
+// aborted call.
 func (e *entry) serveHook(w http.ResponseWriter, r *http.Request) {
 	pinConnection(r.Context())
 	w.Header().Set("Connection", "close")

@@ -13,21 +13,21 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// maxBody is how much of a body the kubelet reads: what is wrong behind it goes unseen.
+// maxBody is how many bytes of a body the kubelet reads. It does not notice errors after that.
 const maxBody = 10 << 10
 
-// maxRedirects that a check follows.
+// maxRedirects is how many redirects a check follows.
 const maxRedirects = 10
 
-// requestTemplate makes the kubelet's requests for an httpGet.
+// requestTemplate makes the requests of an httpGet as the kubelet does.
 // Source: kubernetes pkg/probe/http/request.go.
 type requestTemplate struct {
 	base *http.Request
-	err  error // why there is none
+	err  error // why there is no base
 
 	mu    sync.Mutex
-	agent string // whom header is for
-	// header must not be modified: it is shared by the requests of one user agent.
+	agent string // user agent in header
+	// header must not be modified: requests with the same user agent share it.
 	header http.Header
 }
 
@@ -45,16 +45,16 @@ func newRequestTemplate(podIP netip.Addr, g *mesh.HTTPGetProbe) *requestTemplate
 	} else if header.Get("Accept") == "" {
 		header.Del("Accept")
 	}
-	base, err := http.NewRequest(http.MethodGet, u.String(), nil) //nolint:noctx // each check has its own, see with
+	base, err := http.NewRequest(http.MethodGet, u.String(), nil) //nolint:noctx // each request gets its own context
 	if err != nil {
 		return &requestTemplate{err: err}
 	}
 	base.Header = header
-	base.Host = header.Get("Host") // net/http takes no Host from the headers
+	base.Host = header.Get("Host") // net/http ignores Host in the headers
 	return &requestTemplate{base: base, header: header}
 }
 
-// request returns a request. A user agent that the user has set, even to nothing, stays.
+// request returns a new request. A User-Agent header of the user, even an empty one, is kept.
 func (r *requestTemplate) request(ctx context.Context, userAgent string) *http.Request {
 	req := r.base.WithContext(ctx)
 	if _, set := r.base.Header["User-Agent"]; set {
@@ -70,7 +70,7 @@ func (r *requestTemplate) request(ctx context.Context, userAgent string) *http.R
 	return req
 }
 
-// checkRedirect stops where another host is named, whatever its address, and after ten.
+// checkRedirect stops at a redirect to another host name, whatever its address, and after ten redirects.
 func checkRedirect(req *http.Request, via []*http.Request) error {
 	if req.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse
@@ -81,7 +81,7 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// httpProber checks as the kubelet does.
+// httpProber checks an httpGet as the kubelet does.
 // Source: kubernetes pkg/probe/http/http.go.
 type httpProber struct {
 	template *requestTemplate
@@ -103,8 +103,8 @@ func (a *httpProber) probe(ctx context.Context, userAgent string) result {
 	if err != nil {
 		return failureOf(err)
 	}
-	defer func() { _ = res.Body.Close() }() // it was read, or is not wanted
-	// In steps as the kubelet reads it: where a body is cut near the limit they decide what is seen.
+	defer func() { _ = res.Body.Close() }() // it was read as far as needed
+	// Read in the same steps as the kubelet: if a body is cut near the limit, they decide whether that is noticed.
 	if _, err := io.ReadAll(io.LimitReader(res.Body, maxBody)); err != nil {
 		return result{verdict: errored, reason: reason(err)}
 	}
@@ -117,5 +117,5 @@ func (a *httpProber) probe(ctx context.Context, userAgent string) result {
 	return result{verdict: success}
 }
 
-// isPlainHTTP tells that a server spoke HTTP where TLS was expected.
+// isPlainHTTP reports whether a server answered in plain HTTP where TLS was expected.
 func isPlainHTTP(err error) bool { return errors.Is(err, http.ErrSchemeMismatch) }

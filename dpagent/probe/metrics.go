@@ -13,7 +13,7 @@ type metrics struct {
 	duration *prometheus.HistogramVec
 }
 
-// newMetrics registers nothing if r is nil.
+// newMetrics registers the metrics with r, which may be nil.
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -35,7 +35,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// entryMetrics are those of one entry, looked up once.
+// entryMetrics are the metrics of one entry, looked up once.
 type entryMetrics struct {
 	total    [verdicts]prometheus.Counter
 	duration prometheus.Observer
@@ -52,7 +52,7 @@ func (m *metrics) of(p mesh.Probe) entryMetrics {
 
 func (m *entryMetrics) count(v verdict) { m.total[v].Inc() }
 
-// probeName is the type, or what the probe asks where that is not known.
+// probeName returns the type of a probe, or its handler if the type is not known.
 func probeName(p mesh.Probe) string {
 	switch {
 	case p.Type != "":

@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// Limits of the server. The kubelet sends a few hundred bytes at once, and leaves.
+// Limits of the server. The kubelet sends a few hundred bytes at once.
 const (
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 10 * time.Second
 	writeTimeout  = 5 * time.Second
-	// headerBytes that a request may have besides a path of the table.
+	// headerBytes is how long a request may be besides its path.
 	headerBytes = 4 << 10
-	// serverSlop is what net/http takes besides.
+	// serverSlop is what net/http allows beyond MaxHeaderBytes.
 	serverSlop = 4 << 10
-	// shutdownTimeout is what checks have to end by themselves.
+	// shutdownTimeout is how long checks may still take when the agent ends.
 	shutdownTimeout = time.Second
 )
 
-// Serve answers on l until ctx ends, and closes l. What waits then is told Errored, and hooks are cut.
+// Serve serves l until ctx ends, and closes l. Requests that wait then are answered Errored, and hooks are aborted.
 func (h *Handler) Serve(ctx context.Context, l net.Listener) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -38,12 +38,12 @@ func (h *Handler) Serve(ctx context.Context, l net.Listener) error {
 		BaseContext:                  func(net.Listener) context.Context { return working },
 		ConnContext:                  connections.withConn,
 		ConnState:                    connections.track,
-		ErrorLog:                     log.New(io.Discard, "", 0), // of callers, who would fill the log
+		ErrorLog:                     log.New(io.Discard, "", 0), // callers could fill the log
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(connections.listener(l)) }()
 	select {
-	case err := <-ended: // the listener broke
+	case err := <-ended: // the listener failed
 		stop()
 		err = errors.Join(err, server.Close())
 		h.running.Wait()
@@ -55,10 +55,10 @@ func (h *Handler) Serve(ctx context.Context, l net.Listener) error {
 		defer cancel()
 		return server.Shutdown(timeout)
 	}
-	if shutdown() != nil { // something goes on
+	if shutdown() != nil { // checks are still running
 		stop()
-		if shutdown() != nil { // callers that do not read or write
-			_ = server.Close() // nothing else can be done for them
+		if shutdown() != nil { // callers do not read
+			_ = server.Close() // nothing else can be done
 		}
 	}
 	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
@@ -68,7 +68,7 @@ func (h *Handler) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// MaxRequest is the longest request that Serve takes, in bytes, or more.
+// MaxRequest returns the length of the longest request without a body that Serve accepts, or more, in bytes.
 func (h *Handler) MaxRequest() int { return serverSlop + headerBytes + h.longestPath() }
 
 func (h *Handler) longestPath() int {
@@ -79,8 +79,8 @@ func (h *Handler) longestPath() int {
 	return longest
 }
 
-// ignoreBody makes sure that a request's body is not waited for.
+// ignoreBody makes sure that the server does not wait for the body of a request.
 func ignoreBody(w http.ResponseWriter) {
 	w.Header().Set("Connection", "close")
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // where it cannot be set nobody reads either
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // only a recorder in tests does not support it
 }

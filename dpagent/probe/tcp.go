@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// tcpProber connects and resets: nothing is left in TIME_WAIT.
+// tcpProber opens a connection and closes it with a reset, so that nothing is left in TIME_WAIT.
 // Source: kubernetes pkg/probe/tcp/tcp.go.
 type tcpProber struct {
 	dialer  *net.Dialer
@@ -27,6 +27,6 @@ func (a *tcpProber) probe(ctx context.Context, _ string) result {
 	if err != nil {
 		return failureOf(err)
 	}
-	_ = conn.Close() // it was open, which is all that was asked
+	_ = conn.Close() // the port is open, which is all that matters
 	return result{verdict: success}
 }

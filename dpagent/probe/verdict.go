@@ -9,41 +9,37 @@ import (
 	"syscall"
 )
 
-// verdict is what the kubelet makes of a check.
+// verdict is the kubelet's verdict of a check.
 type verdict uint8
 
-// The kubelet's verdicts. Only Failure counts against a container.
+// The kubelet's verdicts. Only a failure counts against a container.
 const (
-	// errored is discarded by the kubelet: nobody knows.
-	errored verdict = iota
-	// success is a pass.
-	success
-	// warning is a pass that the kubelet reports.
-	warning
-	// failure is a fail.
-	failure
-	verdicts // how many there are
+	errored  verdict = iota // the check could not be made: the kubelet discards it
+	success                 // the check passed
+	warning                 // the check passed, and the kubelet reports a warning
+	failure                 // the check failed
+	verdicts                // the number of verdicts
 )
 
-// String returns the verdict as it is in metrics and logs.
+// String returns the verdict for metrics and logs.
 func (v verdict) String() string {
 	return [verdicts]string{"errored", "success", "warning", "failure"}[v]
 }
 
-// Result of one check.
+// result is the result of a check.
 type result struct {
 	verdict verdict
-	// status to tell the kubelet with a Failure, 0 if there is none of the application's that says it.
+	// status of the application's answer, for a failure; 0 if there is none.
 	status int
-	// reason for people: never a word of the application's own.
+	// reason for people. It never contains text from the application.
 	reason string
 }
 
-// maxReason is far more than a reason has.
+// maxReason limits a reason, in bytes.
 const maxReason = 512
 
-// failureOf is a check whose error the kubelet takes for a Failure. What the agent itself lacks is no fault of the
-// application's.
+// failureOf returns the result of a check with an error that is a failure for the kubelet. If the agent is at fault, and
+// not the application, it is errored.
 func failureOf(err error) result {
 	if isAgentFault(err) {
 		return result{verdict: errored, reason: "the agent cannot check: " + reason(err)}
@@ -51,7 +47,8 @@ func failureOf(err error) result {
 	return result{verdict: failure, reason: reason(err)}
 }
 
-// isAgentFault tells what is wrong with the agent, and not with whom it asks.
+// isAgentFault reports whether an error is about the agent, such as a lack of file descriptors, and not about the
+// application.
 func isAgentFault(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
@@ -63,10 +60,10 @@ func isAgentFault(err error) bool {
 	return false
 }
 
-// reason returns the text of err without what it quotes: net/http quotes what the application sent.
+// reason returns the text of err without anything that it quotes, since net/http quotes what the application has sent.
 func reason(err error) string {
 	var outer *url.Error
-	for errors.As(err, &outer) { // holds the URL, which may be that of a redirect
+	for errors.As(err, &outer) { // it has the URL, which may come from a redirect
 		err = outer.Err
 	}
 	return cutAtQuote(err.Error())
@@ -78,13 +75,13 @@ func cutAtQuote(text string) string {
 	return text[:min(len(text), maxReason)]
 }
 
-// Answer that the kubelet reads as Errored: a body that ends before it is complete.
+// erroredLength is the Content-Length of an errored answer. The body is shorter, which is an error for the kubelet.
 const erroredLength = 100
 
-// warningLocation is a host that is none of the pod's: the kubelet does not follow there, which is a Warning.
+// warningLocation is a redirect to another host, which the kubelet does not follow: that is a warning.
 const warningLocation = "http://warning.sonde.invalid/"
 
-// write answers a probe so that the kubelet comes to the verdict.
+// write answers a probe so that the kubelet comes to the same verdict.
 func (r result) write(w http.ResponseWriter) {
 	header := w.Header()
 	header["Content-Type"] = plainText
@@ -102,7 +99,7 @@ func (r result) write(w http.ResponseWriter) {
 			status = r.status
 		}
 	default:
-		// Nothing may be after this: the headers have to go out, and the connection to end, by a return.
+		// The handler must return right after this: then the headers are sent, and the connection is closed.
 		header["Content-Length"] = []string{strconv.Itoa(erroredLength)}
 		w.WriteHeader(status)
 		body = "errored: " + body
@@ -113,7 +110,7 @@ func (r result) write(w http.ResponseWriter) {
 	_, _ = w.Write([]byte(body + "\n")) // as above
 }
 
-// Values of headers, made once.
+// Values of headers, allocated once.
 var (
 	plainText = []string{"text/plain; charset=utf-8"}
 	noSniff   = []string{"nosniff"}
