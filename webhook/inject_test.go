@@ -325,6 +325,20 @@ func TestNamedPortIsOfTheSameContainer(t *testing.T) {
 	}
 }
 
+// To apply an object that was not applied before is to add to it: a scheme that went without a word would stay.
+func TestSchemeIsOverwritten(t *testing.T) {
+	for scheme, want := range map[corev1.URIScheme]corev1.URIScheme{"": "", "HTTP": "HTTP", "HTTPS": "HTTP"} {
+		pod := podWith("", "livenessProbe: {httpGet: {port: 80}}, lifecycle: {preStop: {httpGet: {port: 80}}}")
+		pod.Spec.Containers[0].LivenessProbe.HTTPGet.Scheme = scheme
+		pod.Spec.Containers[0].Lifecycle.PreStop.HTTPGet.Scheme = scheme
+		injected, _ := inject(t, pod, webhook.Options{})
+		app := injected.Spec.Containers[0]
+		if got, hook := app.LivenessProbe.HTTPGet.Scheme, app.Lifecycle.PreStop.HTTPGet.Scheme; got != want || hook != want {
+			t.Errorf("%q: the kubelet asks by %q, and the hook by %q, want %q", scheme, got, hook, want)
+		}
+	}
+}
+
 func TestExplain(t *testing.T) {
 	pod := podWith("", "livenessProbe: {httpGet: {port: 80, path: /a, scheme: HTTPS}}, readinessProbe: {exec: {command: [x, z]}}, lifecycle: {preStop: {httpGet: {host: h, port: 1}}}")
 	decisions, port, err := webhook.Explain(pod, webhook.Options{})

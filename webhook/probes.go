@@ -208,6 +208,10 @@ func (in *injection) rewrite(h handler, p mesh.Probe) {
 		Path: p.VirtualPath(), Port: intstr.FromInt32(in.port),
 		HTTPHeaders: []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}},
 	}
+	// Where there is no last-applied-configuration, kubectl apply keeps a field that is absent: HTTPS would stay.
+	if old := h.actions().http; old != nil && old.Scheme != "" {
+		get.Scheme = corev1.URISchemeHTTP
+	}
 	if h.hook != nil {
 		*h.hook = corev1.LifecycleHandler{HTTPGet: get}
 		return

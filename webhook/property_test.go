@@ -227,6 +227,9 @@ func checkAsked(t *testing.T, get *corev1.HTTPGetAction, p mesh.Probe) {
 	want := &corev1.HTTPGetAction{
 		Path: p.VirtualPath(), Port: get.Port, HTTPHeaders: []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}},
 	}
+	if get.Scheme != "" {
+		want.Scheme = corev1.URISchemeHTTP
+	}
 	if diff := cmp.Diff(want, get); diff != "" {
 		t.Errorf("what the kubelet asks (-want +got):\n%s", diff)
 	}
