@@ -69,6 +69,14 @@ var specsToJudge = []string{
 	`restartPolicy: Never, containers: [{name: a, image: a, restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}]}]`,
 	`containers: [{name: a, image: a, volumeMounts: [{name: v, mountPath: /var/run/sonde}]}], volumes: [{name: v, emptyDir: {}}]`,
 	`containers: [{name: a, image: a, ports: [{containerPort: 9000, hostPort: 9000}]}]`,
+	`shareProcessNamespace: true, hostIPC: true, containers: [{name: a, image: a, ports: [{containerPort: 9000, protocol: SCTP}, {containerPort: 53, protocol: UDP, hostPort: 53}]}]`,
+	`resources: {limits: {memory: 40Mi, hugepages-2Mi: 4Mi}}, containers: [{name: a, image: a, livenessProbe: {grpc: {port: 1, service: ""}}}]`,
+	`resourceClaims: [{name: gpu, resourceClaimTemplateName: gpu}], runtimeClassName: nvidia, containers: [{name: a, image: a, resources: {limits: {nvidia.com/gpu: 1}, claims: [{name: gpu}]}}]`,
+	`restartPolicy: Never, containers: [{name: a, image: a}], initContainers: [{name: b, image: a, restartPolicy: OnFailure, restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [1]}}]}]`,
+	`securityContext: {windowsOptions: {runAsUserName: ContainerUser}}, containers: [{name: a, image: a, livenessProbe: {httpGet: {port: 80}}}]`,
+	`containers: [{name: a, image: a, env: [{name: A, value: "1"}, {name: A, value: "2"}], livenessProbe: {httpGet: {port: 80, httpHeaders: [{name: Sonde-Probe, value: mine}]}}}]`,
+	`topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}], readinessGates: [{conditionType: a.b/c}], schedulingGates: [{name: a.b/c}], containers: [{name: a, image: a}]`,
+	`volumes: [{name: v, image: {reference: a}}, {name: w, emptyDir: {}}, {name: w, emptyDir: {}}], containers: [{name: a, image: a, resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]}]`,
 	`automountServiceAccountToken: false, setHostnameAsFQDN: true, dnsPolicy: None, dnsConfig: {nameservers: [1.1.1.1]}, containers: [{name: a, image: a}]`,
 }
 
