@@ -21,7 +21,7 @@ import (
 
 func main() {
 	log.SetOutput(io.Discard) // net/http writes there what applications send, whole
-	beLean()
+	tuneRuntime()
 	if err := newCommand().ExecuteContext(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "sonde-dp:", err)
 		os.Exit(1)

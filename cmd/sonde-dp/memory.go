@@ -12,8 +12,8 @@ const (
 	maxProcs  = 1
 )
 
-// beLean sets the runtime up for a program that runs once per pod, except for what the environment says.
-func beLean() {
+// tuneRuntime sets the runtime up for a program that runs once per pod, except for what the environment says.
+func tuneRuntime() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}

@@ -15,13 +15,13 @@ import (
 
 // conn is one connection of the guard's, as a server sees it: a request to be read, and an answer to be written.
 type conn struct {
-	l      *listener
-	id     uint32
-	remote net.Addr
-	data   []byte // of the request, not read yet
-	begin  bool   // a hook: say so before the request is read
-	served bool   // its request is whole; the listener's
-	wake   chan struct{}
+	l        *listener
+	id       uint32
+	remote   net.Addr
+	data     []byte // of the request, not read yet
+	announce bool   // a hook: say so before the request is read
+	complete bool   // its request is whole; the listener's
+	wake     chan struct{}
 
 	mu       sync.Mutex
 	gone     bool   // nobody waits for an answer
@@ -31,11 +31,11 @@ type conn struct {
 }
 
 func newConn(l *listener, id uint32, remote netip.AddrPort, hook bool) *conn {
-	return &conn{l: l, id: id, remote: net.TCPAddrFromAddrPort(remote), begin: hook, wake: make(chan struct{}, 1)}
+	return &conn{l: l, id: id, remote: net.TCPAddrFromAddrPort(remote), announce: hook, wake: make(chan struct{}, 1)}
 }
 
-// leave says that nobody waits for the answer.
-func (c *conn) leave() {
+// clientGone says that nobody waits for the answer.
+func (c *conn) clientGone() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.gone = true
@@ -52,10 +52,10 @@ func (c *conn) notify() {
 // Read gives the request, then waits for the end of the connection.
 func (c *conn) Read(b []byte) (int, error) {
 	if len(c.data) > 0 {
-		return c.take(b)
+		return c.readRequest(b)
 	}
 	for {
-		deadline, err := c.state()
+		deadline, err := c.readState()
 		if err != nil {
 			return 0, err
 		}
@@ -77,24 +77,24 @@ func (c *conn) wait(deadline time.Time) {
 	}
 }
 
-// take reads of the request. Of a hook, the guard hears first: it will not give it to another worker then.
-func (c *conn) take(b []byte) (int, error) {
-	if _, err := c.state(); err != nil {
+// readRequest reads of the request. Of a hook, the guard hears first: it will not give it to another worker then.
+func (c *conn) readRequest(b []byte) (int, error) {
+	if _, err := c.readState(); err != nil {
 		return 0, err
 	}
-	if c.begin {
+	if c.announce {
 		if err := c.send(wire.Begun, nil); err != nil {
 			return 0, err
 		}
-		c.begin = false
+		c.announce = false
 	}
 	n := copy(b, c.data)
 	c.data = c.data[n:]
 	return n, nil
 }
 
-// state returns why Read ends, or when it has to.
-func (c *conn) state() (deadline time.Time, err error) {
+// readState returns why Read ends, or when it has to.
+func (c *conn) readState() (deadline time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -126,7 +126,7 @@ func (c *conn) Write(b []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	if c.out == nil {
-		c.out = wire.Header{Kind: wire.Answer, ID: c.id}.Append(make([]byte, 0, max(usualAnswer, wire.HeaderSize+min(len(b), wire.MaxPayload))))
+		c.out = wire.Header{Kind: wire.Answer, ID: c.id}.Append(make([]byte, 0, max(answerCap, wire.HeaderSize+min(len(b), wire.MaxPayload))))
 	}
 	for n := 0; ; {
 		piece := b[n:min(len(b), n+wire.MaxMessage-len(c.out))]
@@ -140,8 +140,8 @@ func (c *conn) Write(b []byte) (int, error) {
 	}
 }
 
-// usualAnswer is the size of a message with a verdict, or more.
-const usualAnswer = 512
+// answerCap is the size of a message with a verdict, or more.
+const answerCap = 512
 
 // flush sends what is kept. It needs mu.
 func (c *conn) flush() error {
@@ -155,7 +155,7 @@ func (c *conn) flush() error {
 
 // Close ends the answer.
 func (c *conn) Close() error {
-	err := c.end()
+	err := c.finish()
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()
 	if !errors.Is(err, net.ErrClosed) {
@@ -164,7 +164,7 @@ func (c *conn) Close() error {
 	return err
 }
 
-func (c *conn) end() error {
+func (c *conn) finish() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

@@ -39,7 +39,7 @@ const defaultMaxHead = 8 << 10
 
 // Guarded says whether a guard runs above this process, and how many workers it has started, this one included.
 func Guarded() (starts int, ok bool) {
-	part := wire.ParsePart(os.Getenv(wire.Env))
+	part := wire.ParseRole(os.Getenv(wire.Env))
 	return part.Starts, part.Worker
 }
 
@@ -47,7 +47,7 @@ func Guarded() (starts int, ok bool) {
 // the connection, and closes it after one answer; all that a worker sends in Write is for whoever asked, and Close ends it.
 // Without a guard it is a plain listener. It is to be called once.
 func Listen(ctx context.Context, o Options) (net.Listener, error) {
-	part := wire.ParsePart(os.Getenv(wire.Env))
+	part := wire.ParseRole(os.Getenv(wire.Env))
 	if !part.Worker {
 		return listen(ctx, o.Address)
 	}
@@ -63,7 +63,7 @@ func Listen(ctx context.Context, o Options) (net.Listener, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("file %d is not the guard's socket", wire.FD), channel.Close())
 	}
-	l, err := join(ctx, unix, part, o)
+	l, err := register(ctx, unix, part, o)
 	if err != nil {
 		return nil, errors.Join(err, unix.Close())
 	}
@@ -75,9 +75,9 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", address)
 }
 
-// join tells the guard the table, and gives it the socket if it has none yet.
-func join(ctx context.Context, channel *net.UnixConn, part wire.Part, o Options) (*listener, error) {
-	if err := tellTable(channel, o.Probes); err != nil {
+// register tells the guard the table, and gives it the socket if it has none yet.
+func register(ctx context.Context, channel *net.UnixConn, part wire.Role, o Options) (*listener, error) {
+	if err := sendTable(channel, o.Probes); err != nil {
 		return nil, err
 	}
 	var rights []byte
@@ -107,7 +107,7 @@ func join(ctx context.Context, channel *net.UnixConn, part wire.Part, o Options)
 	return newListener(channel, address), nil
 }
 
-func tellTable(channel *net.UnixConn, probes []Probe) error {
+func sendTable(channel *net.UnixConn, probes []Probe) error {
 	message := wire.Header{Kind: wire.Table}.Append(nil)
 	flush := func() error {
 		if _, err := channel.Write(message); err != nil {

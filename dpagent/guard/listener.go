@@ -32,7 +32,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	for {
 		n, err := l.channel.Read(l.buffer)
 		if err != nil {
-			return nil, l.lose(err)
+			return nil, l.acceptError(err)
 		}
 		h, payload, ok := wire.Parse(l.buffer[:n])
 		if !ok {
@@ -40,30 +40,30 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		switch h.Kind {
 		case wire.Request:
-			if c := l.request(h, payload); c != nil {
+			if c := l.addRequest(h, payload); c != nil {
 				return c, nil
 			}
 		case wire.Gone:
-			l.gone(h.ID)
+			l.clientGone(h.ID)
 		}
 	}
 }
 
-// lose ends Accept: the server has closed the listener, or the guard has gone, and this process follows.
-func (l *listener) lose(err error) error {
+// acceptError ends Accept: the server has closed the listener, or the guard has gone, and this process follows.
+func (l *listener) acceptError(err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return net.ErrClosed
 	}
 	for _, c := range l.conns {
-		c.leave()
+		c.clientGone()
 	}
 	return &net.OpError{Op: "accept", Net: "tcp", Addr: l.address, Err: errors.Join(errors.New("the guard has gone"), err)}
 }
 
-// request returns a connection when its request is whole.
-func (l *listener) request(h wire.Header, payload []byte) *conn {
+// addRequest returns a connection when its request is whole.
+func (l *listener) addRequest(h wire.Header, payload []byte) *conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.conns[h.ID]
@@ -77,8 +77,8 @@ func (l *listener) request(h wire.Header, payload []byte) *conn {
 		l.conns[h.ID] = c
 	}
 	c.data = append(c.data, payload...)
-	c.served = h.Flags&wire.More == 0
-	if !c.served {
+	c.complete = h.Flags&wire.More == 0
+	if !c.complete {
 		return nil
 	}
 	return c
@@ -97,13 +97,13 @@ func splitRemote(b []byte) (remote netip.AddrPort, rest []byte, ok bool) {
 	return netip.AddrPortFrom(ip, uint16(b[end])<<8|uint16(b[end+1])), b[end+2:], true
 }
 
-func (l *listener) gone(id uint32) {
+func (l *listener) clientGone(id uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch c := l.conns[id]; {
 	case c == nil:
-	case c.served: // Close forgets it
-		c.leave()
+	case c.complete: // Close forgets it
+		c.clientGone()
 	default:
 		delete(l.conns, id)
 	}
@@ -112,10 +112,10 @@ func (l *listener) gone(id uint32) {
 // forget ends the last connection of a closed listener, after which nothing is said. It needs mu.
 func (l *listener) forget(c *conn) {
 	delete(l.conns, c.id)
-	l.endIfIdle()
+	l.closeIfIdle()
 }
 
-func (l *listener) endIfIdle() {
+func (l *listener) closeIfIdle() {
 	if l.closed && len(l.conns) == 0 {
 		_ = l.channel.Close() // nothing is under way
 	}
@@ -129,8 +129,8 @@ func (l *listener) Close() error {
 		return net.ErrClosed
 	}
 	l.closed = true
-	maps.DeleteFunc(l.conns, func(_ uint32, c *conn) bool { return !c.served })
-	l.endIfIdle()
+	maps.DeleteFunc(l.conns, func(_ uint32, c *conn) bool { return !c.complete })
+	l.closeIfIdle()
 	_ = l.channel.SetReadDeadline(time.Now()) // it may be closed
 	return nil
 }

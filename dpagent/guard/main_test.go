@@ -31,10 +31,10 @@ func TestMain(m *testing.M) {
 	switch role := os.Getenv(roleEnv); {
 	case role == "":
 		goleak.VerifyTestMain(m)
-	case wire.ParsePart(os.Getenv(wire.Env)).Worker:
+	case wire.ParseRole(os.Getenv(wire.Env)).Worker:
 		os.Exit(work(role))
 	default:
-		parent.BeLean(os.Args, os.Environ())
+		parent.Reexec(os.Args, os.Environ())
 		os.Exit(parent.Run(parent.Options{
 			Args: os.Args, Env: os.Environ(), Files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr},
 		}))

@@ -13,24 +13,24 @@ import (
 )
 
 const (
-	portFlag = "--virtual-probes-port"
-	table    = "KUMA_DATAPLANE_PROBES"
+	portFlag      = "--virtual-probes-port"
+	tableVariable = "KUMA_DATAPLANE_PROBES"
 )
 
 func init() {
 	switch {
-	case wire.ParsePart(os.Getenv(wire.Env)).Worker:
+	case wire.ParseRole(os.Getenv(wire.Env)).Worker:
 		syscall.CloseOnExec(wire.FD) // no program of the worker's gets it
-	case wanted(os.Args, os.Getenv(table)):
-		parent.BeLean(os.Args, os.Environ())
+	case answersProbes(os.Args, os.Getenv(tableVariable)):
+		parent.Reexec(os.Args, os.Environ())
 		os.Exit(parent.Run(parent.Options{
 			Args: os.Args, Env: os.Environ(), Files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr},
 		}))
 	}
 }
 
-// wanted says whether the program is to answer probes. Whether they are right is for the worker to say.
-func wanted(args []string, probes string) bool {
+// answersProbes says whether the program is to answer probes. Whether they are right is for the worker to say.
+func answersProbes(args []string, probes string) bool {
 	if len(args) < 2 || !opensPort(args[2:]) {
 		return false
 	}

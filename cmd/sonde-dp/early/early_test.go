@@ -9,8 +9,8 @@ import (
 )
 
 func TestNames(t *testing.T) {
-	if table != mesh.EnvProbeTable {
-		t.Errorf("the table is looked for in %s, the injector writes it to %s", table, mesh.EnvProbeTable)
+	if tableVariable != mesh.EnvProbeTable {
+		t.Errorf("the table is looked for in %s, the injector writes it to %s", tableVariable, mesh.EnvProbeTable)
 	}
 }
 
@@ -40,7 +40,7 @@ func TestWanted(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"sonde-dp"}, strings.Fields(tc.args)...)
-			if got := wanted(args, tc.probes); got != tc.want {
+			if got := answersProbes(args, tc.probes); got != tc.want {
 				t.Errorf("wanted(%q, %q) = %v, want %v", args, tc.probes, got, tc.want)
 			}
 		})

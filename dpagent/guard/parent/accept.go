@@ -51,8 +51,8 @@ func (a *accepted) remote() remote {
 	return r
 }
 
-// sinceData is how long ago the client has sent something: its request may have waited to be accepted. Zero where the kernel does not say.
-func sinceData(fd int) time.Duration {
+// timeSinceData is how long ago the client has sent something: its request may have waited to be accepted. Zero where the kernel does not say.
+func timeSinceData(fd int) time.Duration {
 	var info syscall.TCPInfo
 	size := uint32(unsafe.Sizeof(info))
 	_, _, err := syscall.RawSyscall6(syscall.SYS_GETSOCKOPT, uintptr(fd), syscall.IPPROTO_TCP, syscall.TCP_INFO,

@@ -8,14 +8,14 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// errored is what the kubelet reports and discards: a body that is cut. A hook it takes for done.
-const errored = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nsonde: no answer from the agent"
+// erroredResponse is what the kubelet reports and discards: a body that is cut. A hook it takes for done.
+const erroredResponse = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nsonde: no answer from the agent"
 
-const headTooLong = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+const tooLongResponse = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
-// lateness is half of the second that an injected probe has over the user's timeout: a worker may be that late with a verdict, and the
+// verdictGrace is half of the second that an injected probe has over the user's timeout: a worker may be that late with a verdict, and the
 // guard has the other half to say that there is none.
-const lateness = 500 * time.Millisecond
+const verdictGrace = 500 * time.Millisecond
 
 // defaultTimeout is the kubelet's.
 const defaultTimeout = time.Second
@@ -49,9 +49,9 @@ func (t *table) add(p wire.Probe) {
 	t.longest = max(t.longest, p.Timeout)
 }
 
-// limit is how long a request may be without an answer, none for a hook: for its timeout it waits for a worker, and a worker may be
+// timeLimit is how long a request may be without an answer, none for a hook: for its timeout it waits for a worker, and a worker may be
 // late with the verdict. One that names no probe waits no longer than the shortest may, as it could be that one; a worker knows which it is.
-func (t *table) limit(p *probe, given bool) (limit time.Duration, ok bool) {
+func (t *table) timeLimit(p *probe, given bool) (limit time.Duration, ok bool) {
 	switch {
 	case p != nil && p.hook:
 		return 0, false
@@ -63,41 +63,41 @@ func (t *table) limit(p *probe, given bool) (limit time.Duration, ok bool) {
 		limit = cmp.Or(t.shortest, defaultTimeout)
 	}
 	if given {
-		limit += lateness
+		limit += verdictGrace
 	}
 	return limit, true
 }
 
-// nobodyKnows answers Errored, unless an answer has begun: cutting that one short says the same.
-func (g *guard) nobodyKnows(c *conn) {
-	if c.state == given {
-		g.tell(wire.Header{Kind: wire.Gone, ID: c.id}, nil)
+// answerErrored answers Errored, unless an answer has begun: cutting that one short says the same.
+func (g *guard) answerErrored(c *conn) {
+	if c.state == assigned {
+		g.send(wire.Header{Kind: wire.Gone, ID: c.id}, nil)
 	}
 	if c.answered || len(c.out) > 0 {
 		g.close(c)
 		return
 	}
 	c.state = closing
-	g.write(c, []byte(errored))
+	g.write(c, []byte(erroredResponse))
 }
 
-func (g *guard) tooLong(c *conn) {
+func (g *guard) answerTooLong(c *conn) {
 	c.state = closing
-	g.write(c, []byte(headTooLong))
+	g.write(c, []byte(tooLongResponse))
 }
 
-// expire answers what is late.
-func (g *guard) expire() {
-	g.next = time.Time{}
+// expireConns answers what is late.
+func (g *guard) expireConns() {
+	g.nextDeadline = time.Time{}
 	for _, c := range g.all {
 		switch {
 		case c.deadline.IsZero():
 		case g.now.Before(c.deadline):
-			g.next = earlier(g.next, c.deadline)
+			g.nextDeadline = earlier(g.nextDeadline, c.deadline)
 		case c.state == closing:
 			g.close(c)
 		default:
-			g.nobodyKnows(c)
+			g.answerErrored(c)
 		}
 	}
 }
@@ -137,23 +137,23 @@ func (g *guard) shed() {
 	case most.oldest.state == closing:
 		g.close(most.oldest)
 	default:
-		g.nobodyKnows(most.oldest)
+		g.answerErrored(most.oldest)
 	}
 }
 
-// orphan takes back what a dead worker has left without an answer. Probes, and hooks that it had not begun, wait for the next;
+// reclaimRequests takes back what a dead worker has left without an answer. Probes, and hooks that it had not begun, wait for the next;
 // a hook that it may have called is not called twice, and not failed for the agent's fault.
-func (g *guard) orphan() (kept, answered int) {
+func (g *guard) reclaimRequests() (kept, answered int) {
 	var back []*conn
 	for _, c := range g.all {
 		switch {
-		case c.state != given:
-		case c.begun || c.answered || len(c.out) > 0 || c.tries >= maxTries:
+		case c.state != assigned:
+		case c.begun || c.answered || len(c.out) > 0 || c.attempts >= maxAttempts:
 			if c.begun && !c.answered {
 				g.log.write("ERROR", "worker ended during a hook, which counts as called", "probe", c.probe.id)
 			}
-			c.state = waiting // nobody is to be told
-			g.nobodyKnows(c)
+			c.state = queued // nobody is to be told
+			g.answerErrored(c)
 			answered++
 		default:
 			back = append(back, c)
@@ -161,16 +161,16 @@ func (g *guard) orphan() (kept, answered int) {
 	}
 	slices.SortFunc(back, func(a, b *conn) int { return a.asked.Compare(b.asked) })
 	for _, c := range back {
-		c.state, c.sent, c.lined = waiting, 0, true
+		c.state, c.sent, c.inQueue = queued, 0, true
 		g.setDeadline(c)
 	}
-	g.line = append(back, g.line...)
+	g.queue = append(back, g.queue...)
 	return len(back), answered
 }
 
 // answerAll answers what is left at the end.
 func (g *guard) answerAll() {
 	for _, c := range g.all {
-		g.nobodyKnows(c)
+		g.answerErrored(c)
 	}
 }

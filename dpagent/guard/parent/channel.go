@@ -9,8 +9,8 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// channelEvent hears the worker, and gives it what waited for room. The end of the channel says no more than the end of the process.
-func (g *guard) channelEvent(events uint32) {
+// onChannelEvent hears the worker, and gives it what waited for room. The end of the channel says no more than the end of the process.
+func (g *guard) onChannelEvent(events uint32) {
 	if g.worker.channel < 0 {
 		return
 	}
@@ -19,9 +19,9 @@ func (g *guard) channelEvent(events uint32) {
 		g.watchChannel(channelEvents)
 	}
 	if events&(syscall.EPOLLIN|syscall.EPOLLHUP|syscall.EPOLLERR) != 0 {
-		g.hear()
+		g.readChannel()
 	}
-	g.serve()
+	g.dispatch()
 }
 
 const channelEvents = syscall.EPOLLIN | epollET
@@ -31,8 +31,8 @@ func (g *guard) watchChannel(events uint32) {
 	_ = epollControl(g.epoll, syscall.EPOLL_CTL_MOD, g.worker.channel, channelID, events) // it is watched
 }
 
-// hear reads all that the worker has said.
-func (g *guard) hear() {
+// readChannel reads all that the worker has said.
+func (g *guard) readChannel() {
 	for g.worker.channel >= 0 {
 		n, rights, err := g.receive()
 		switch {
@@ -47,7 +47,7 @@ func (g *guard) hear() {
 			return
 		}
 		if h, payload, ok := wire.Parse(g.buffer[:n]); ok {
-			g.message(h, payload, rights)
+			g.onMessage(h, payload, rights)
 		}
 	}
 }
@@ -64,16 +64,16 @@ func (g *guard) receive() (n int, rights []byte, err syscall.Errno) {
 	return n, oob[:have], err
 }
 
-// hearLast hears what the worker said before it ended.
-func (g *guard) hearLast() {
-	g.hear()
+// drainChannel hears what the worker said before it ended.
+func (g *guard) drainChannel() {
+	g.readChannel()
 	if g.worker.channel >= 0 { // somebody else holds its end
 		closeSocket(g.worker.channel)
 		g.worker.channel = -1
 	}
 }
 
-func (g *guard) message(h wire.Header, payload, rights []byte) {
+func (g *guard) onMessage(h wire.Header, payload, rights []byte) {
 	switch h.Kind {
 	case wire.Table:
 		for g.listener < 0 && len(payload) > 0 { // the table of later workers is the same
@@ -87,11 +87,11 @@ func (g *guard) message(h wire.Header, payload, rights []byte) {
 		}
 		return
 	case wire.Listen:
-		g.listen(payload, rights)
+		g.onListen(payload, rights)
 		return
 	}
 	c := g.all[h.ID]
-	if c == nil || c.state != given {
+	if c == nil || c.state != assigned {
 		return // the client has gone, or has an answer
 	}
 	switch h.Kind {
@@ -100,32 +100,32 @@ func (g *guard) message(h wire.Header, payload, rights []byte) {
 	case wire.Answer:
 		g.write(c, payload)
 	case wire.End:
-		g.finish(c, payload)
+		g.finishAnswer(c, payload)
 	}
 }
 
-// listen begins to accept, or to give what was accepted to a new worker.
-func (g *guard) listen(payload, rights []byte) {
+// onListen begins to accept, or to give what was accepted to a new worker.
+func (g *guard) onListen(payload, rights []byte) {
 	g.worker.ready = true
 	if g.listener >= 0 || len(payload) < 4 {
 		g.log.write("INFO", "worker answers again", "pid", strconv.Itoa(g.worker.pid), "starts", strconv.Itoa(g.starts))
 		return
 	}
-	fd, ok := onlyFile(rights)
+	fd, ok := singleFD(rights)
 	if !ok { // there was no room for it here, and the worker believes that it listens
 		g.log.write("ERROR", "guard has not got the socket of the port")
-		g.signal(syscall.SIGKILL)
+		g.signalWorker(syscall.SIGKILL)
 		return
 	}
 	g.listener = fd
 	g.maxHead = int(binary.LittleEndian.Uint32(payload))
 	g.address = string(payload[4:])
 	_ = syscall.SetNonblock(g.listener, true) // as Go made it
-	g.listenAgain()
+	g.acceptAgain()
 	g.log.write("INFO", "guard listens", "address", g.address, "pid", strconv.Itoa(g.worker.pid))
 }
 
-func onlyFile(rights []byte) (fd int, ok bool) {
+func singleFD(rights []byte) (fd int, ok bool) {
 	messages, err := syscall.ParseSocketControlMessage(rights)
 	if err != nil || len(messages) != 1 {
 		return 0, false
@@ -137,8 +137,8 @@ func onlyFile(rights []byte) (fd int, ok bool) {
 	return fds[0], true
 }
 
-// tell says something to the worker, and whether there was room for it.
-func (g *guard) tell(h wire.Header, payload []byte) bool {
+// send says something to the worker, and whether there was room for it.
+func (g *guard) send(h wire.Header, payload []byte) bool {
 	if g.worker.channel < 0 {
 		return true // it does not matter any more
 	}
@@ -156,13 +156,13 @@ func (g *guard) tell(h wire.Header, payload []byte) bool {
 	}
 }
 
-// give gives a request to the worker. It says false if there is no room: the rest of it then goes later.
-func (g *guard) give(c *conn) bool {
+// sendRequest gives a request to the worker. It says false if there is no room: the rest of it then goes later.
+func (g *guard) sendRequest(c *conn) bool {
 	h := wire.Header{Kind: wire.Request, ID: c.id}
 	if c.probe != nil && c.probe.hook {
 		h.Flags = wire.Hook
 	}
-	for c.state = given; c.sent < len(c.in); {
+	for c.state = assigned; c.sent < len(c.in); {
 		payload := g.buffer[wire.HeaderSize:wire.HeaderSize]
 		if c.sent == 0 {
 			payload = c.remote.append(payload)
@@ -173,12 +173,12 @@ func (g *guard) give(c *conn) bool {
 		if c.sent+size < len(c.in) {
 			h.Flags |= wire.More
 		}
-		if !g.tell(h, payload) {
+		if !g.send(h, payload) {
 			return false
 		}
 		c.sent += size
 	}
-	c.tries++
+	c.attempts++
 	g.setDeadline(c)
 	return true
 }

@@ -15,8 +15,8 @@ const (
 	maxHeld = 4 << 20
 	// maxOut bounds what is kept of an answer that the client does not read, in bytes.
 	maxOut = 64 << 10
-	// maxTries is how many workers a request may meet: what kills each of them is not given to all.
-	maxTries = 3
+	// maxAttempts is how many workers a request may meet: what kills each of them is not given to all.
+	maxAttempts = 3
 	// reserve is the part of the limit of file descriptors that is not for connections.
 	reserve = 32
 )
@@ -24,10 +24,10 @@ const (
 type state byte
 
 const (
-	reading state = iota // its request is not whole yet
-	waiting              // for a worker
-	given                // to the worker
-	closing              // what is left of the answer is sent
+	reading  state = iota // its request is not whole yet
+	queued                // for a worker
+	assigned              // to the worker
+	closing               // what is left of the answer is sent
 )
 
 // conn is one connection, with one request and one answer.
@@ -38,7 +38,7 @@ type conn struct {
 	remote   remote
 	asked    time.Time // it was accepted, or its request came, which may have been before
 	deadline time.Time // then it is answered Errored; zero for never
-	tries    int       // workers that had it
+	attempts int       // workers that had it
 	begun    bool      // a hook that may have been called
 	answered bool      // something was sent
 	probe    *probe    // nil while it is not known
@@ -46,31 +46,31 @@ type conn struct {
 	sent     int       // of it, to the worker
 	out      []byte    // of the answer, not sent yet
 	blocked  bool      // the socket is watched for room
-	lined    bool      // it stands in line
+	inQueue  bool      // it stands in line
 }
 
 // conns are all connections.
 type conns struct {
-	all  map[uint32]*conn
-	from accepted  // whom the last one came from
-	line []*conn   // those waiting, in order; others among them have gone
-	last uint32    // the id given last
-	held int       // bytes of requests
-	next time.Time // no deadline is earlier
-	most int       // connections at a time
-	free []*conn   // closed ones, to be used again: garbage would be most of the memory of a guard
+	all          map[uint32]*conn
+	from         accepted  // whom the last one came from
+	queue        []*conn   // those waiting, in order; others among them have gone
+	lastID       uint32    // the id given last
+	heldBytes    int       // bytes of requests
+	nextDeadline time.Time // no deadline is earlier
+	maxOpen      int       // connections at a time
+	free         []*conn   // closed ones, to be used again: garbage would be most of the memory of a guard
 }
 
 const (
 	maxFree = 64
-	// usualIn is more than the kubelet sends, in bytes.
-	usualIn = 1 << 10
+	// requestCap is more than the kubelet sends, in bytes.
+	requestCap = 1 << 10
 )
 
-// take returns a connection to be filled in.
-func (cs *conns) take() *conn {
+// newConn returns a connection to be filled in.
+func (cs *conns) newConn() *conn {
 	if len(cs.free) == 0 {
-		return &conn{in: make([]byte, 0, usualIn)}
+		return &conn{in: make([]byte, 0, requestCap)}
 	}
 	c := cs.free[len(cs.free)-1]
 	cs.free = cs.free[:len(cs.free)-1]
@@ -78,31 +78,31 @@ func (cs *conns) take() *conn {
 	return c
 }
 
-// giveBack keeps a connection that is closed.
-func (cs *conns) giveBack(c *conn) {
-	if len(cs.free) < maxFree && cap(c.in) == usualIn && !c.lined {
+// recycle keeps a connection that is closed.
+func (cs *conns) recycle(c *conn) {
+	if len(cs.free) < maxFree && cap(c.in) == requestCap && !c.inQueue {
 		cs.free = append(cs.free, c)
 	}
 }
 
-func (cs *conns) init() {
+func (cs *conns) initConns() {
 	cs.all = map[uint32]*conn{}
-	cs.most = maxConns
+	cs.maxOpen = maxConns
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) == nil && limit.Cur < maxConns+reserve {
-		cs.most = max(1, int(limit.Cur)-reserve)
+		cs.maxOpen = max(1, int(limit.Cur)-reserve)
 	}
 }
 
 // newID returns one that epoll can carry and nobody has.
 func (cs *conns) newID() uint32 {
 	for {
-		cs.last++
-		if cs.last < firstID || cs.last > 1<<31-1 {
-			cs.last = firstID
+		cs.lastID++
+		if cs.lastID < firstID || cs.lastID > 1<<31-1 {
+			cs.lastID = firstID
 		}
-		if cs.all[cs.last] == nil {
-			return cs.last
+		if cs.all[cs.lastID] == nil {
+			return cs.lastID
 		}
 	}
 }
@@ -122,7 +122,7 @@ func (g *guard) accept() {
 			g.admit(fd)
 		case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS:
 			g.shed()
-			g.pause = g.now.Add(acceptRetry)
+			g.acceptAgainAt = g.now.Add(acceptRetry)
 			_ = epollControl(g.epoll, syscall.EPOLL_CTL_DEL, g.listener, 0, 0) // it is there
 			return
 		default: // there is none, or it has gone again
@@ -132,10 +132,10 @@ func (g *guard) accept() {
 }
 
 func (g *guard) admit(fd int) {
-	if len(g.all) >= g.most {
+	if len(g.all) >= g.maxOpen {
 		g.shed()
 	}
-	c := g.take()
+	c := g.newConn()
 	c.id, c.fd, c.remote, c.asked = g.newID(), fd, g.from.remote(), g.now
 	if g.watch(fd, int(c.id), connEvents) != nil {
 		closeSocket(fd) // the kernel has no memory
@@ -150,23 +150,23 @@ const connEvents = syscall.EPOLLIN | syscall.EPOLLRDHUP | epollET
 // epollET is syscall.EPOLLET, which is negative there.
 const epollET = 1 << 31
 
-func (g *guard) listenAgain() {
+func (g *guard) acceptAgain() {
 	if err := g.watch(g.listener, listenerID, syscall.EPOLLIN); err != nil {
-		g.pause = g.now.Add(acceptRetry)
+		g.acceptAgainAt = g.now.Add(acceptRetry)
 	}
 }
 
 // setDeadline follows a change of the state.
 func (g *guard) setDeadline(c *conn) {
-	limit, ok := g.limit(c.probe, c.state == given)
+	limit, ok := g.timeLimit(c.probe, c.state == assigned)
 	c.deadline = time.Time{}
 	if ok {
 		c.deadline = c.asked.Add(limit)
-		g.next = earlier(g.next, c.deadline)
+		g.nextDeadline = earlier(g.nextDeadline, c.deadline)
 	}
 }
 
-func (g *guard) connEvent(id uint32, events uint32) {
+func (g *guard) onConnEvent(id uint32, events uint32) {
 	c := g.all[id]
 	if c == nil {
 		return
@@ -179,7 +179,7 @@ func (g *guard) connEvent(id uint32, events uint32) {
 	}
 	// A half-closed connection counts as gone: the kubelet never makes one.
 	if events&(syscall.EPOLLRDHUP|syscall.EPOLLHUP|syscall.EPOLLERR) != 0 && g.all[id] != nil && c.state != closing {
-		g.leave(c)
+		g.onClientGone(c)
 	}
 }
 
@@ -192,14 +192,14 @@ func (g *guard) read(c *conn) {
 		}
 		if n <= 0 {
 			if err != syscall.EAGAIN {
-				g.leave(c)
+				g.onClientGone(c)
 			}
 			return
 		}
 		seen := len(c.in)
 		c.in = append(c.in, g.buffer[:n]...)
-		g.held += n
-		for g.held > maxHeld {
+		g.heldBytes += n
+		for g.heldBytes > maxHeld {
 			g.shed()
 		}
 		switch {
@@ -207,11 +207,11 @@ func (g *guard) read(c *conn) {
 			return
 		case headEnds(c.in, seen):
 			c.probe = g.probes[string(probeID(c.in))]
-			c.asked = g.now.Add(-sinceData(c.fd))
-			g.await(c)
+			c.asked = g.now.Add(-timeSinceData(c.fd))
+			g.enqueue(c)
 			return
 		case len(c.in) > g.maxHead:
-			g.tooLong(c)
+			g.answerTooLong(c)
 			return
 		case n < len(g.buffer): // edge-triggered: more makes an event
 			return
@@ -219,35 +219,35 @@ func (g *guard) read(c *conn) {
 	}
 }
 
-// await puts a request into the line.
-func (g *guard) await(c *conn) {
-	c.state = waiting
+// enqueue puts a request into the line.
+func (g *guard) enqueue(c *conn) {
+	c.state = queued
 	g.setDeadline(c)
-	if len(g.line) >= 2*g.most { // most of them have gone while no worker came
-		g.line = slices.DeleteFunc(g.line, func(c *conn) bool { return g.all[c.id] != c })
+	if len(g.queue) >= 2*g.maxOpen { // most of them have gone while no worker came
+		g.queue = slices.DeleteFunc(g.queue, func(c *conn) bool { return g.all[c.id] != c })
 	}
-	g.line = append(g.line, c)
-	c.lined = true
-	g.serve()
+	g.queue = append(g.queue, c)
+	c.inQueue = true
+	g.dispatch()
 }
 
-// serve gives the worker what waits.
-func (g *guard) serve() {
+// dispatch gives the worker what waits.
+func (g *guard) dispatch() {
 	served := 0
-	for _, c := range g.line {
-		if !g.worker.ready || g.worker.blocked || g.all[c.id] == c && !g.give(c) {
+	for _, c := range g.queue {
+		if !g.worker.ready || g.worker.blocked || g.all[c.id] == c && !g.sendRequest(c) {
 			break
 		}
-		c.lined = false
+		c.inQueue = false
 		served++
 	}
-	g.line = slices.Delete(g.line, 0, served)
+	g.queue = slices.Delete(g.queue, 0, served)
 }
 
-// leave ends a connection whose client has gone.
-func (g *guard) leave(c *conn) {
-	if c.state == given {
-		g.tell(wire.Header{Kind: wire.Gone, ID: c.id}, nil)
+// onClientGone ends a connection whose client has gone.
+func (g *guard) onClientGone(c *conn) {
+	if c.state == assigned {
+		g.send(wire.Header{Kind: wire.Gone, ID: c.id}, nil)
 	}
 	g.close(c)
 }
@@ -255,9 +255,9 @@ func (g *guard) leave(c *conn) {
 func (g *guard) close(c *conn) {
 	closeSocket(c.fd)
 	delete(g.all, c.id)
-	g.held -= len(c.in)
+	g.heldBytes -= len(c.in)
 	c.state = closing
-	g.giveBack(c)
+	g.recycle(c)
 }
 
 // write sends an answer, or what is left of it.
@@ -276,20 +276,20 @@ func (g *guard) write(c *conn, b []byte) {
 			break
 		}
 		if err != 0 {
-			g.leave(c)
+			g.onClientGone(c)
 			return
 		}
 		c.answered = true
 		b = b[n:]
 	}
-	g.watchRoom(c)
+	g.watchWritable(c)
 	if len(c.out) == 0 && c.state == closing {
 		g.close(c)
 	}
 }
 
-// watchRoom asks for an event when there is room for what is left of an answer.
-func (g *guard) watchRoom(c *conn) {
+// watchWritable asks for an event when there is room for what is left of an answer.
+func (g *guard) watchWritable(c *conn) {
 	if c.blocked == (len(c.out) > 0) {
 		return
 	}
@@ -301,12 +301,12 @@ func (g *guard) watchRoom(c *conn) {
 	_ = epollControl(g.epoll, syscall.EPOLL_CTL_MOD, c.fd, int(c.id), events) // it is watched
 }
 
-// finish sends the end of an answer, and closes the connection when all of it is sent.
-func (g *guard) finish(c *conn, last []byte) {
+// finishAnswer sends the end of an answer, and closes the connection when all of it is sent.
+func (g *guard) finishAnswer(c *conn, last []byte) {
 	c.state = closing
 	if c.deadline.IsZero() { // a hook has no other
-		c.deadline = g.now.Add(lateness)
-		g.next = earlier(g.next, c.deadline)
+		c.deadline = g.now.Add(verdictGrace)
+		g.nextDeadline = earlier(g.nextDeadline, c.deadline)
 	}
 	g.write(c, last)
 }

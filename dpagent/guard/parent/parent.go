@@ -37,8 +37,8 @@ const (
 const (
 	// endTime is what a worker has to end after the second signal; it needs 2 s to stop Envoy.
 	endTime = 5 * time.Second
-	// events are those taken at a time.
-	events = 64
+	// maxEvents are those taken at a time.
+	maxEvents = 64
 )
 
 // guard is one goroutine around epoll, but for the one that hears signals.
@@ -46,36 +46,36 @@ type guard struct {
 	o   Options
 	log logger
 
-	epoll    int
-	poll     syscall.RawConn // of epoll itself, which Go's own poller watches
-	pollFile *os.File
-	listener int // -1 until the first worker can answer
-	address  string
-	pause    time.Time // of accepting, after an error
+	epoll         int
+	poll          syscall.RawConn // of epoll itself, which Go's own poller watches
+	pollFile      *os.File
+	listener      int // -1 until the first worker can answer
+	address       string
+	acceptAgainAt time.Time // of accepting, after an error
 
 	worker  worker
 	backoff backoff
 	starts  int
 
-	signals chan os.Signal
-	wakeFD  [2]int // a pipe
-	ending  int    // signals that have come
-	killAt  time.Time
+	signals     chan os.Signal
+	wakeFD      [2]int // a pipe
+	stopSignals int    // signals that have come
+	killAt      time.Time
 
 	forks  chan fork
 	forked chan forked
 
 	table
 	conns
-	buffer   []byte
-	happened [events]syscall.EpollEvent
-	ready    int                // of those
-	failed   syscall.Errno      // instead
-	look     func(uintptr) bool // fills them in, and says whether there are any
+	buffer        []byte
+	epollEvents   [maxEvents]syscall.EpollEvent
+	eventCount    int                // of those
+	epollErr      syscall.Errno      // instead
+	waitForEvents func(uintptr) bool // fills them in, and says whether there are any
 
-	now  time.Time
-	done bool
-	code int
+	now      time.Time
+	done     bool
+	exitCode int
 }
 
 // Run starts the worker and is its guard until the end. It returns the exit code of the process. It is to be called from the
@@ -87,29 +87,29 @@ func Run(o Options) int {
 		forks: make(chan fork, 1), forked: make(chan forked, 1),
 		buffer: make([]byte, wire.MaxMessage+maxAddress),
 	}
-	g.init()
-	go g.run() // a goroutine that is bound to a thread would make Go's scheduler switch threads for each event
+	g.initConns()
+	go g.loop() // a goroutine that is bound to a thread would make Go's scheduler switch threads for each event
 	for f := range g.forks {
 		g.forked <- f.exec()
 		g.wake()
 	}
-	return g.code
+	return g.exitCode
 }
 
-func (g *guard) run() {
+func (g *guard) loop() {
 	defer close(g.forks)
-	if err := g.open(); err != nil {
+	if err := g.setUp(); err != nil {
 		g.log.write("ERROR", "guard cannot start", "err", err.Error())
-		g.code = 1
+		g.exitCode = 1
 		return
 	}
-	for g.startAgain(); !g.done; {
-		g.turn()
+	for g.restartWorker(); !g.done; {
+		g.runOnce()
 	}
 	g.answerAll()
 }
 
-func (g *guard) open() error {
+func (g *guard) setUp() error {
 	var err error
 	if g.epoll, err = syscall.EpollCreate1(syscall.EPOLL_CLOEXEC); err != nil {
 		return os.NewSyscallError("epoll_create1", err)
@@ -124,9 +124,9 @@ func (g *guard) open() error {
 	if err := syscall.Pipe2(g.wakeFD[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
 		return os.NewSyscallError("pipe2", err)
 	}
-	g.look = func(epoll uintptr) bool {
-		g.ready, g.failed = epollWait(int(epoll), g.happened[:])
-		return g.ready > 0 || g.failed != 0
+	g.waitForEvents = func(epoll uintptr) bool {
+		g.eventCount, g.epollErr = epollWait(int(epoll), g.epollEvents[:])
+		return g.eventCount > 0 || g.epollErr != 0
 	}
 	// What the worker leaves behind when it dies is this process's to wait for: its Envoy still has its ports for a moment.
 	if _, _, e := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); e != 0 {
@@ -153,45 +153,45 @@ func (g *guard) wake() {
 
 const prSetChildSubreaper = 36
 
-// turn waits for something to happen, and acts. It waits in Go's own poller, which watches this epoll: a system call that blocks costs
+// runOnce waits for something to happen, and acts. It waits in Go's own poller, which watches this epoll: a system call that blocks costs
 // Go several others.
-func (g *guard) turn() {
-	next := g.next
-	for _, t := range []time.Time{g.worker.startAt, g.killAt, g.pause} {
+func (g *guard) runOnce() {
+	next := g.nextDeadline
+	for _, t := range []time.Time{g.worker.startAt, g.killAt, g.acceptAgainAt} {
 		next = earlier(next, t)
 	}
 	if err := g.pollFile.SetReadDeadline(next); err != nil {
 		g.fail(err)
 		return
 	}
-	g.ready, g.failed = 0, 0
-	if err := g.poll.Read(g.look); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+	g.eventCount, g.epollErr = 0, 0
+	if err := g.poll.Read(g.waitForEvents); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		g.fail(err)
 		return
 	}
-	if g.failed != 0 && g.failed != syscall.EINTR {
-		g.fail(g.failed)
+	if g.epollErr != 0 && g.epollErr != syscall.EINTR {
+		g.fail(g.epollErr)
 		return
 	}
 	g.now = time.Now()
-	for _, e := range g.happened[:max(g.ready, 0)] {
+	for _, e := range g.epollEvents[:max(g.eventCount, 0)] {
 		switch e.Fd {
 		case listenerID:
 			g.accept()
 		case channelID:
-			g.channelEvent(e.Events)
+			g.onChannelEvent(e.Events)
 		case wakeID:
-			g.woken()
+			g.onWake()
 		default:
-			g.connEvent(uint32(e.Fd), e.Events)
+			g.onConnEvent(uint32(e.Fd), e.Events)
 		}
 	}
-	g.onTime()
+	g.runTimers()
 }
 
 func (g *guard) fail(err error) {
 	g.log.write("ERROR", "guard cannot wait", "err", err.Error())
-	g.end(1)
+	g.exit(1)
 }
 
 // earlier returns the earlier of two times, of which zero is never.
@@ -204,26 +204,26 @@ func earlier(a, b time.Time) time.Time {
 
 func (g *guard) due(t time.Time) bool { return !t.IsZero() && !g.now.Before(t) }
 
-func (g *guard) onTime() {
-	if g.due(g.next) {
-		g.expire()
+func (g *guard) runTimers() {
+	if g.due(g.nextDeadline) {
+		g.expireConns()
 	}
-	if g.due(g.pause) {
-		g.pause = time.Time{}
-		g.listenAgain()
+	if g.due(g.acceptAgainAt) {
+		g.acceptAgainAt = time.Time{}
+		g.acceptAgain()
 	}
 	if g.due(g.worker.startAt) {
-		g.startAgain()
+		g.restartWorker()
 	}
 	if g.due(g.killAt) {
 		g.killAt = time.Time{}
 		g.log.write("ERROR", "worker does not end, it is killed")
-		g.signal(syscall.SIGKILL)
+		g.signalWorker(syscall.SIGKILL)
 	}
 }
 
-// end makes Run return.
-func (g *guard) end(code int) { g.done, g.code = true, code }
+// exit makes Run return.
+func (g *guard) exit(code int) { g.done, g.exitCode = true, code }
 
 func (g *guard) watch(fd, id int, what uint32) error {
 	if err := epollControl(g.epoll, syscall.EPOLL_CTL_ADD, fd, id, what); err != 0 {
@@ -232,13 +232,13 @@ func (g *guard) watch(fd, id int, what uint32) error {
 	return nil
 }
 
-// woken hears of a worker that was started, of signals, and of children that have ended.
-func (g *guard) woken() {
+// onWake hears of a worker that was started, of signals, and of children that have ended.
+func (g *guard) onWake() {
 	var b [64]byte
 	_, _ = syscall.Read(g.wakeFD[0], b[:]) // what it says is in the channels
 	select {
 	case f := <-g.forked:
-		g.started(f)
+		g.onStarted(f)
 	default:
 	}
 	for len(g.signals) > 0 && !g.done {
@@ -251,15 +251,15 @@ func (g *guard) woken() {
 
 // onSignal passes a signal on to the worker, the second one with a limit.
 func (g *guard) onSignal(s os.Signal) {
-	g.ending++
+	g.stopSignals++
 	if g.worker.pid == 0 {
-		g.end(0) // nothing runs that could drain
+		g.exit(0) // nothing runs that could drain
 		return
 	}
-	if g.ending > 1 && g.killAt.IsZero() {
+	if g.stopSignals > 1 && g.killAt.IsZero() {
 		g.killAt = g.now.Add(endTime)
 	}
 	if number, ok := s.(syscall.Signal); ok {
-		g.signal(number)
+		g.signalWorker(number)
 	}
 }

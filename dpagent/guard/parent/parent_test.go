@@ -63,20 +63,20 @@ func TestLimits(t *testing.T) {
 		want  time.Duration // 0 for none
 	}{
 		"known":               {id: "two", want: 2 * time.Second},
-		"known, at work":      {id: "two", given: true, want: 2*time.Second + lateness},
+		"known, at work":      {id: "two", given: true, want: 2*time.Second + verdictGrace},
 		"a hook":              {id: "hook"},
 		"unknown: any of all": {id: "x", want: 2 * time.Second},
-		"unknown, at work":    {id: "", given: true, want: 9*time.Second + lateness},
+		"unknown, at work":    {id: "", given: true, want: 9*time.Second + verdictGrace},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, ok := tab.limit(tab.probes[tc.id], tc.given)
+			got, ok := tab.timeLimit(tab.probes[tc.id], tc.given)
 			if got != tc.want || ok != (tc.want > 0) {
 				t.Errorf("limit() = %s, %v, want %s", got, ok, tc.want)
 			}
 		})
 	}
-	if got, _ := new(table).limit(nil, true); got != defaultTimeout+lateness {
+	if got, _ := new(table).timeLimit(nil, true); got != defaultTimeout+verdictGrace {
 		t.Errorf("limit() of an empty table = %s", got)
 	}
 }
@@ -97,7 +97,7 @@ func TestBackoff(t *testing.T) {
 }
 
 func TestWorkerEnv(t *testing.T) {
-	part := wire.Part{Starts: 2, Address: "127.0.0.1:9000"}
+	part := wire.Role{Starts: 2, Address: "127.0.0.1:9000"}
 	tests := map[string]struct{ env, want []string }{
 		"as the user has it": {
 			env:  []string{"A=b", "GOGC=50", "GOMAXPROCS=3"},

@@ -28,9 +28,9 @@ type worker struct {
 	blocked bool // the socket takes no more for now
 	started time.Time
 
-	starting bool      // it is being forked: its end is not looked at before its number is known
-	startAt  time.Time // the next is started then, or zero
-	limit    time.Time // until then that waits for what the last one left behind
+	starting     bool      // it is being forked: its end is not looked at before its number is known
+	startAt      time.Time // the next is started then, or zero
+	orphansUntil time.Time // until then that waits for what the last one left behind
 }
 
 // backoff paces restarts. Requests wait for the next worker, so the delay stays below their timeouts for the first half minute, and
@@ -47,14 +47,14 @@ func (b *backoff) delay(now time.Time) time.Duration {
 	return d - time.Duration(now.UnixNano())%(d/4) // agents that fell together do not come back in step
 }
 
-// start has a worker started: the guard does not wait for that, which takes a while on a busy machine.
-func (g *guard) start() error {
+// startWorker has a worker started: the guard does not wait for that, which takes a while on a busy machine.
+func (g *guard) startWorker() error {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return os.NewSyscallError("socketpair", err)
 	}
 	g.starts++
-	part := wire.Part{Starts: g.starts, Address: g.address}
+	part := wire.Role{Starts: g.starts, Address: g.address}
 	files := make([]uintptr, 0, wire.FD+1)
 	for _, f := range g.o.Files {
 		files = append(files, f.Fd())
@@ -69,25 +69,25 @@ func (g *guard) start() error {
 	return nil
 }
 
-// started takes note of a worker.
-func (g *guard) started(f forked) {
+// onStarted takes note of a worker.
+func (g *guard) onStarted(f forked) {
 	g.worker.starting = false
 	if f.err != nil {
-		g.notStarted(os.NewSyscallError("fork/exec", f.err))
+		g.onStartFailed(os.NewSyscallError("fork/exec", f.err))
 		return
 	}
 	g.worker.pid, g.worker.started = f.pid, g.now
 }
 
-// notStarted tries again later, unless there never was a worker.
-func (g *guard) notStarted(err error) {
+// onStartFailed tries again later, unless there never was a worker.
+func (g *guard) onStartFailed(err error) {
 	g.log.write("ERROR", "worker cannot start", "err", err.Error())
 	if g.worker.channel >= 0 {
 		closeSocket(g.worker.channel)
 	}
 	g.worker = worker{channel: -1}
 	if g.listener < 0 {
-		g.end(1)
+		g.exit(1)
 		return
 	}
 	g.worker.startAt = g.now.Add(max(minDelay, g.backoff.delay(g.now)))
@@ -109,7 +109,7 @@ type (
 // exec starts the worker. The thread has to live as long as this process.
 func (f fork) exec() forked {
 	defer closeSocket(f.own)
-	pid, err := syscall.ForkExec(self(), f.args, &syscall.ProcAttr{ //nolint:gosec // it is this program
+	pid, err := syscall.ForkExec(selfPath(), f.args, &syscall.ProcAttr{ //nolint:gosec // it is this program
 		Env: f.env, Files: f.files,
 		Sys: &syscall.SysProcAttr{
 			Setpgid:   true,            // Ctrl-C in a terminal is for the guard, which passes it on
@@ -119,7 +119,7 @@ func (f fork) exec() forked {
 	return forked{pid, err}
 }
 
-func (g *guard) signal(s syscall.Signal) {
+func (g *guard) signalWorker(s syscall.Signal) {
 	if g.worker.pid != 0 {
 		_ = syscall.Kill(g.worker.pid, s) // it has not been waited for, so the number is its own
 	}
@@ -135,15 +135,15 @@ func (g *guard) reap() (others bool) {
 		case err != nil || pid == 0:
 			return err == nil
 		case pid == g.worker.pid:
-			g.ended(status)
+			g.onWorkerEnded(status)
 		}
 	}
 	return false
 }
 
-// ended decides what follows the end of a worker.
-func (g *guard) ended(status syscall.WaitStatus) {
-	g.hearLast()
+// onWorkerEnded decides what follows the end of a worker.
+func (g *guard) onWorkerEnded(status syscall.WaitStatus) {
+	g.drainChannel()
 	ran := g.now.Sub(g.worker.started)
 	code := status.ExitStatus()
 	why := "exit status " + strconv.Itoa(code)
@@ -154,31 +154,31 @@ func (g *guard) ended(status syscall.WaitStatus) {
 	g.worker = worker{channel: -1}
 	g.killAt = time.Time{}
 	switch {
-	case g.ending > 0 || g.listener < 0 || code == 0:
+	case g.stopSignals > 0 || g.listener < 0 || code == 0:
 		// Told to end, or it wanted to; or it never came up: a bad option is as bad the next time.
 		if status.Signaled() {
 			g.log.write("ERROR", "worker ended", "err", why)
 		}
-		g.end(code)
+		g.exit(code)
 		return
 	case ran >= stableAfter:
 		g.backoff = backoff{}
 	}
 	delay := g.backoff.delay(g.now)
 	g.worker.startAt = g.now.Add(delay)
-	g.worker.limit = g.now.Add(orphanTime)
-	kept, answered := g.orphan()
+	g.worker.orphansUntil = g.now.Add(orphanTime)
+	kept, answered := g.reclaimRequests()
 	g.log.write("ERROR", "worker ended, it will be started again", "err", why, "in", delay.String(),
 		"requests", strconv.Itoa(kept), "errored", strconv.Itoa(answered))
 }
 
-func (g *guard) startAgain() {
-	if g.reap() && g.now.Before(g.worker.limit) {
+func (g *guard) restartWorker() {
+	if g.reap() && g.now.Before(g.worker.orphansUntil) {
 		g.worker.startAt = g.now.Add(orphanPoll)
 		return
 	}
 	g.worker = worker{channel: -1}
-	if err := g.start(); err != nil {
-		g.notStarted(err)
+	if err := g.startWorker(); err != nil {
+		g.onStartFailed(err)
 	}
 }

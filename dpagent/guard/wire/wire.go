@@ -108,8 +108,8 @@ func ParseProbe(b []byte) (p Probe, rest []byte, err error) {
 	return p, b[probeSize+length:], nil
 }
 
-// Part is the part of a process, as the variable Env tells it.
-type Part struct {
+// Role is the part of a process, as the variable Env tells it.
+type Role struct {
 	// Worker is true in a worker.
 	Worker bool
 	// Starts counts the workers that were started, this one included.
@@ -118,20 +118,20 @@ type Part struct {
 	Address string
 }
 
-const workerPart = "worker"
+const workerRole = "worker"
 
 // String is the variable's value.
-func (p Part) String() string {
-	return workerPart + " " + strconv.Itoa(p.Starts) + " " + p.Address
+func (p Role) String() string {
+	return workerRole + " " + strconv.Itoa(p.Starts) + " " + p.Address
 }
 
-// ParsePart reads the variable's value.
-func ParsePart(value string) Part {
-	rest, ok := strings.CutPrefix(value, workerPart+" ")
+// ParseRole reads the variable's value.
+func ParseRole(value string) Role {
+	rest, ok := strings.CutPrefix(value, workerRole+" ")
 	if !ok {
-		return Part{}
+		return Role{}
 	}
 	starts, address, _ := strings.Cut(rest, " ")
 	n, err := strconv.Atoi(starts)
-	return Part{Worker: err == nil, Starts: n, Address: address}
+	return Role{Worker: err == nil, Starts: n, Address: address}
 }

@@ -55,17 +55,17 @@ func TestLongestTimeout(t *testing.T) {
 func TestPart(t *testing.T) {
 	tests := map[string]struct {
 		value string
-		want  wire.Part
+		want  wire.Role
 	}{
-		"not set":        {"", wire.Part{}},
-		"a guard":        {"guard GOGC", wire.Part{}},
-		"nonsense":       {"worker x", wire.Part{}},
-		"first worker":   {wire.Part{Starts: 1}.String(), wire.Part{Worker: true, Starts: 1}},
-		"another worker": {wire.Part{Starts: 7, Address: "[::1]:9000"}.String(), wire.Part{Worker: true, Starts: 7, Address: "[::1]:9000"}},
+		"not set":        {"", wire.Role{}},
+		"a guard":        {"guard GOGC", wire.Role{}},
+		"nonsense":       {"worker x", wire.Role{}},
+		"first worker":   {wire.Role{Starts: 1}.String(), wire.Role{Worker: true, Starts: 1}},
+		"another worker": {wire.Role{Starts: 7, Address: "[::1]:9000"}.String(), wire.Role{Worker: true, Starts: 7, Address: "[::1]:9000"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := wire.ParsePart(tc.value)
+			got := wire.ParseRole(tc.value)
 			if tc.want.Worker != got.Worker || tc.want.Worker && got != tc.want {
 				t.Errorf("ParsePart(%q) = %v, want %v", tc.value, got, tc.want)
 			}
