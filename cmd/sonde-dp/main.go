@@ -15,12 +15,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	_ "github.com/sonde-mesh/sonde/cmd/sonde-dp/early" // the process may be a guard: then it does not get to main
+	_ "github.com/sonde-mesh/sonde/cmd/sonde-dp/early" // if the process is a guard, its init function does not return
 	"github.com/sonde-mesh/sonde/dpagent"
 )
 
 func main() {
-	log.SetOutput(io.Discard) // net/http writes there what applications send, whole
+	log.SetOutput(io.Discard) // net/http would log what applications send
 	tuneRuntime()
 	if err := newCommand().ExecuteContext(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "sonde-dp:", err)
@@ -75,7 +75,7 @@ SIGTERM or SIGINT drains: the control plane takes this proxy out of its services
 	return cmd
 }
 
-// run runs the agent. The first signal drains, the second ends.
+// run runs the agent. The first signal makes it drain, the second one ends it.
 func run(ctx context.Context, o dpagent.Options, logger *slog.Logger) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -103,7 +103,7 @@ func run(ctx context.Context, o dpagent.Options, logger *slog.Logger) error {
 	}
 }
 
-// version is that of the build, as Go records it.
+// version returns the version of this program, as recorded by the Go build.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version

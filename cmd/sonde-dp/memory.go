@@ -6,13 +6,13 @@ import (
 	"runtime/debug"
 )
 
-// What dpagent/guard/parent tells the processes that it starts, for an agent without a guard.
+// The settings that dpagent/guard/parent gives its worker, for an agent without a guard.
 const (
 	gcPercent = 50
 	maxProcs  = 1
 )
 
-// tuneRuntime sets the runtime up for a program that runs once per pod, except for what the environment says.
+// tuneRuntime sets up Go's runtime for a program that runs once per pod, unless the environment does.
 func tuneRuntime() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

@@ -38,12 +38,12 @@ nothing else: for debugging, and for pods without Envoy. All that is not in the 
 	return cmd
 }
 
-// fromEnvironment reads what the injector writes.
+// fromEnvironment reads the variables that the injector writes.
 func fromEnvironment(e *probe.Environment) {
 	e.Table, e.InstanceIP = os.Getenv(mesh.EnvProbeTable), os.Getenv(mesh.EnvInstanceIP)
 }
 
-// runProbes answers until a signal.
+// runProbes answers probes until a signal.
 func runProbes(ctx context.Context, env probe.Environment, logger *slog.Logger) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

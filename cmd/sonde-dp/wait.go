@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// waitInterval adds at most this to the start of a pod.
+	// waitInterval is the longest delay that waiting adds to the start of a pod.
 	waitInterval = 50 * time.Millisecond
-	// answerTimeout is more than the agent gives its own checks.
+	// answerTimeout is longer than the timeout of the agent's checks.
 	answerTimeout  = 5 * time.Second
 	maxAnswerBytes = 4 << 10
 )
@@ -50,7 +50,7 @@ Where the agent is not ready in time, the error says what it waits for.`,
 	return cmd
 }
 
-// wait returns nil once the agent at that address says that it is ready.
+// wait returns nil once the agent at address is ready.
 func wait(ctx context.Context, address string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -63,7 +63,7 @@ func wait(ctx context.Context, address string, timeout time.Duration) error {
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() == nil || last == nil { // an answer that the end cut off says less than the one before
+		if ctx.Err() == nil || last == nil { // once ctx has ended, the error before says more
 			last = err
 		}
 		select {
@@ -77,7 +77,7 @@ func wait(ctx context.Context, address string, timeout time.Duration) error {
 	}
 }
 
-// askReady returns why the agent is not ready.
+// askReady asks the agent, and returns why it is not ready, nil if it is.
 func askReady(ctx context.Context, client *http.Client, address string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", http.NoBody)
 	if err != nil {

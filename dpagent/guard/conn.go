@@ -13,19 +13,19 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// conn is one connection of the guard's, as a server sees it: a request to be read, and an answer to be written.
+// conn is a connection of the guard, for the worker's HTTP server: one request to read, and one answer to write.
 type conn struct {
 	l        *listener
 	id       uint32
 	remote   net.Addr
-	data     []byte // of the request, not read yet
-	announce bool   // a hook: say so before the request is read
-	complete bool   // its request is whole; the listener's
+	data     []byte // the part of the request that is not read yet
+	announce bool   // it is a hook, so Begun has to be sent before the request is read
+	complete bool   // the whole request has arrived; for the listener
 	wake     chan struct{}
 
 	mu       sync.Mutex
-	gone     bool   // nobody waits for an answer
-	out      []byte // a message with what was written and is not sent yet; not nil: there is no second request
+	gone     bool   // the client no longer waits for an answer
+	out      []byte // a message with the part of the answer that is not sent yet; nil before the first Write
 	closed   bool
 	deadline time.Time // of Read
 }
@@ -34,7 +34,7 @@ func newConn(l *listener, id uint32, remote netip.AddrPort, hook bool) *conn {
 	return &conn{l: l, id: id, remote: net.TCPAddrFromAddrPort(remote), announce: hook, wake: make(chan struct{}, 1)}
 }
 
-// clientGone says that nobody waits for the answer.
+// clientGone records that the client no longer waits for the answer.
 func (c *conn) clientGone() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,7 +49,7 @@ func (c *conn) notify() {
 	}
 }
 
-// Read gives the request, then waits for the end of the connection.
+// Read returns the request, and then waits for the end of the connection.
 func (c *conn) Read(b []byte) (int, error) {
 	if len(c.data) > 0 {
 		return c.readRequest(b)
@@ -63,7 +63,7 @@ func (c *conn) Read(b []byte) (int, error) {
 	}
 }
 
-// wait returns when the state has changed, or the deadline has passed.
+// wait waits until the state may have changed, or the deadline has passed.
 func (c *conn) wait(deadline time.Time) {
 	if deadline.IsZero() {
 		<-c.wake
@@ -77,7 +77,7 @@ func (c *conn) wait(deadline time.Time) {
 	}
 }
 
-// readRequest reads of the request. Of a hook, the guard hears first: it will not give it to another worker then.
+// readRequest reads from the request. For a hook it first tells the guard, which then never gives it to another worker.
 func (c *conn) readRequest(b []byte) (int, error) {
 	if _, err := c.readState(); err != nil {
 		return 0, err
@@ -93,7 +93,7 @@ func (c *conn) readRequest(b []byte) (int, error) {
 	return n, nil
 }
 
-// readState returns why Read ends, or when it has to.
+// readState returns why Read has to end, or else its deadline.
 func (c *conn) readState() (deadline time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +104,7 @@ func (c *conn) readState() (deadline time.Time, err error) {
 		return time.Time{}, os.ErrDeadlineExceeded
 	case c.gone:
 		return time.Time{}, io.EOF
-	case c.out != nil: // there was one request, and this is its answer
+	case c.out != nil: // the request was answered, and there is no second one
 		return time.Time{}, cmp.Or(c.flush(), io.EOF)
 	}
 	return c.deadline, nil
@@ -117,8 +117,8 @@ func (c *conn) send(kind wire.Kind, payload []byte) error {
 	return err
 }
 
-// Write answers. Little is kept until the server closes the connection or reads again, as it does after each answer: then one
-// message says it all. Write does not wait for the client, so that it needs no deadline.
+// Write writes a part of the answer. A short answer is kept until the server closes the connection or reads again, as it
+// does after each answer, so that it takes one message. Write does not wait for the client, so it needs no deadline.
 func (c *conn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,10 +140,10 @@ func (c *conn) Write(b []byte) (int, error) {
 	}
 }
 
-// answerCap is the size of a message with a verdict, or more.
+// answerCap is the initial capacity of an answer: more than a verdict takes.
 const answerCap = 512
 
-// flush sends what is kept. It needs mu.
+// flush sends what is kept. mu is held.
 func (c *conn) flush() error {
 	if len(c.out) <= wire.HeaderSize {
 		return nil
@@ -153,7 +153,7 @@ func (c *conn) flush() error {
 	return err
 }
 
-// Close ends the answer.
+// Close ends the answer, and with it the connection.
 func (c *conn) Close() error {
 	err := c.finish()
 	c.l.mu.Lock()
@@ -183,19 +183,19 @@ func (c *conn) finish() error {
 	return err
 }
 
-// LocalAddr is the address of the port.
+// LocalAddr returns the address of the virtual port.
 func (c *conn) LocalAddr() net.Addr { return c.l.address }
 
-// RemoteAddr is that of whoever asks.
+// RemoteAddr returns the address of the client.
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
-// SetDeadline is SetReadDeadline: Write waits for nobody.
+// SetDeadline sets the deadline of Read. Write never waits.
 func (c *conn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
 
-// SetWriteDeadline does nothing: Write waits for nobody.
+// SetWriteDeadline does nothing: Write never waits.
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }
 
-// SetReadDeadline sets when Read gives up.
+// SetReadDeadline sets the deadline of Read.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package guard is the worker's side of a guard: the small parent process that owns the virtual port, so that an agent
-// which has died does not look like an application that fails. Package parent is the other side.
+// Package guard is the worker's side of the guard. The guard is a small parent process that owns the virtual port, so that
+// an agent that has died does not look like a failing application; its side is package parent.
 package guard
 
 import (
@@ -15,40 +15,41 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// Probe is what the guard has to know of a probe or hook, to answer in place of a worker.
+// Probe is what the guard has to know about a probe or hook in order to answer if no worker does.
 type Probe struct {
-	// ID that requests carry in the header Sonde-Probe, "" if they carry none.
+	// ID in the header Sonde-Probe of requests, "" if they have none.
 	ID string
-	// Timeout is the user's. Half a second later the guard answers that nobody knows.
+	// Timeout is the user's. Half a second after it the guard answers Errored.
 	Timeout time.Duration
-	// Hook is true for a lifecycle hook: it has no timeout, and is not repeated.
+	// Hook is true for a lifecycle hook: it has no timeout, and is never called twice.
 	Hook bool
 }
 
 // Options of a listener.
 type Options struct {
-	// Address is host:port.
+	// Address to listen on, host:port.
 	Address string
-	// Probes are those of the table.
+	// Probes are the entries of the probe table.
 	Probes []Probe
-	// MaxHead is the longest request without a body, in bytes, that the server would take. Default 8192.
+	// MaxHead is the longest request without a body that the server accepts, in bytes. Default 8192.
 	MaxHead int
 }
 
 const defaultMaxHead = 8 << 10
 
-// Guarded says whether a guard runs above this process, and how many workers it has started, this one included.
+// Guarded reports whether this process is the worker of a guard, and how many workers the guard has started, including this
+// one.
 func Guarded() (starts int, ok bool) {
-	part := wire.ParseRole(os.Getenv(wire.Env))
-	return part.Starts, part.Worker
+	role := wire.ParseRole(os.Getenv(wire.Env))
+	return role.Starts, role.Worker
 }
 
-// Listen opens the port when the caller can answer. In a worker, connections come from the guard: it has read the request, owns
-// the connection, and closes it after one answer; all that a worker sends in Write is for whoever asked, and Close ends it.
-// Without a guard it is a plain listener. It is to be called once.
+// Listen opens the virtual port; the caller must be ready to answer. In a worker, connections come from the guard, which
+// owns them: it has read the request, forwards the answer, and then closes the connection. Without a guard it returns a
+// plain TCP listener. Call it once.
 func Listen(ctx context.Context, o Options) (net.Listener, error) {
-	part := wire.ParseRole(os.Getenv(wire.Env))
-	if !part.Worker {
+	role := wire.ParseRole(os.Getenv(wire.Env))
+	if !role.Worker {
 		return listen(ctx, o.Address)
 	}
 	if o.MaxHead == 0 {
@@ -63,7 +64,7 @@ func Listen(ctx context.Context, o Options) (net.Listener, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("file %d is not the guard's socket", wire.FD), channel.Close())
 	}
-	l, err := register(ctx, unix, part, o)
+	l, err := register(ctx, unix, role, o)
 	if err != nil {
 		return nil, errors.Join(err, unix.Close())
 	}
@@ -75,32 +76,32 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", address)
 }
 
-// register tells the guard the table, and gives it the socket if it has none yet.
-func register(ctx context.Context, channel *net.UnixConn, part wire.Role, o Options) (*listener, error) {
+// register sends the table to the guard, and the listening socket if the guard has none yet.
+func register(ctx context.Context, channel *net.UnixConn, role wire.Role, o Options) (*listener, error) {
 	if err := sendTable(channel, o.Probes); err != nil {
 		return nil, err
 	}
 	var rights []byte
-	if part.Address == "" {
+	if role.Address == "" {
 		opened, err := listen(ctx, o.Address)
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = opened.Close() }() // the guard has it now, or nobody should
+		defer func() { _ = opened.Close() }() // the guard has a duplicate, or registering has failed
 		file, err := opened.(*net.TCPListener).File()
 		if err != nil {
 			return nil, fmt.Errorf("give the port to the guard: %w", err)
 		}
 		defer func() { _ = file.Close() }() // as above
-		part.Address = opened.Addr().String()
+		role.Address = opened.Addr().String()
 		rights = syscall.UnixRights(int(file.Fd()))
 	}
-	address, err := net.ResolveTCPAddr("tcp", part.Address)
+	address, err := net.ResolveTCPAddr("tcp", role.Address)
 	if err != nil {
 		return nil, err
 	}
 	message := binary.LittleEndian.AppendUint32(wire.Header{Kind: wire.Listen}.Append(nil), uint32(o.MaxHead))
-	message = append(message, part.Address...)
+	message = append(message, role.Address...)
 	if _, _, err := channel.WriteMsgUnix(message, rights, nil); err != nil {
 		return nil, fmt.Errorf("tell the guard to listen: %w", err)
 	}

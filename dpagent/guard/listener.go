@@ -11,23 +11,23 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// listener gives out connections that the guard has accepted.
+// listener accepts the connections that the guard passes on.
 type listener struct {
 	channel *net.UnixConn
 	address net.Addr
-	buffer  []byte // Accept's
+	buffer  []byte // used by Accept
 
 	mu     sync.Mutex
-	conns  map[uint32]*conn // that the server has, or whose request is not whole yet
-	closed bool             // by the server: no more Accept
+	conns  map[uint32]*conn // connections that the server has, or whose request is not complete yet
+	closed bool             // the server has called Close
 }
 
 func newListener(channel *net.UnixConn, address net.Addr) *listener {
 	return &listener{channel: channel, address: address, buffer: make([]byte, wire.MaxMessage), conns: map[uint32]*conn{}}
 }
 
-// Accept returns the next connection. It also hears which clients have gone, so a server that does not come back to it answers some
-// in vain. It is for one goroutine.
+// Accept returns the next connection. It also receives which clients have gone, so the server should always call it again.
+// It must not be called concurrently.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		n, err := l.channel.Read(l.buffer)
@@ -49,7 +49,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// acceptError ends Accept: the server has closed the listener, or the guard has gone, and this process follows.
+// acceptError returns the error of Accept when the channel has ended: the server has closed the listener, or the guard has
+// ended, and then the kernel kills this process, too.
 func (l *listener) acceptError(err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,7 +63,7 @@ func (l *listener) acceptError(err error) error {
 	return &net.OpError{Op: "accept", Net: "tcp", Addr: l.address, Err: errors.Join(errors.New("the guard has gone"), err)}
 }
 
-// addRequest returns a connection when its request is whole.
+// addRequest adds bytes of a request to its connection. It returns the connection once the request is complete.
 func (l *listener) addRequest(h wire.Header, payload []byte) *conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +85,7 @@ func (l *listener) addRequest(h wire.Header, payload []byte) *conn {
 	return c
 }
 
-// splitRemote takes the address of whoever asks: its length, the IP address, and the port.
+// splitRemote splits off the client's address: the length of the IP address, the IP address, and the port.
 func splitRemote(b []byte) (remote netip.AddrPort, rest []byte, ok bool) {
 	if len(b) < 1 || len(b) < 1+int(b[0])+2 {
 		return netip.AddrPort{}, nil, false
@@ -109,7 +110,7 @@ func (l *listener) clientGone(id uint32) {
 	}
 }
 
-// forget ends the last connection of a closed listener, after which nothing is said. It needs mu.
+// forget removes a connection. mu is held.
 func (l *listener) forget(c *conn) {
 	delete(l.conns, c.id)
 	l.closeIfIdle()
@@ -117,11 +118,11 @@ func (l *listener) forget(c *conn) {
 
 func (l *listener) closeIfIdle() {
 	if l.closed && len(l.conns) == 0 {
-		_ = l.channel.Close() // nothing is under way
+		_ = l.channel.Close() // nothing is left to send
 	}
 }
 
-// Close ends Accept. Connections that are under way may be answered; others are left to the guard.
+// Close ends Accept. Connections that the server has can still be answered; the guard keeps the others.
 func (l *listener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,5 +136,5 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// Addr is the address of the port, which the guard owns.
+// Addr returns the address of the virtual port.
 func (l *listener) Addr() net.Addr { return l.address }

@@ -1,6 +1,6 @@
-// Package early makes this process a guard, before the packages that only a worker needs are initialised: their tables and
-// types would take twice the memory of the guard itself, once per pod. Hence the only init function of this program, and no imports
-// that such packages hide behind. Decision 011 has the figures.
+// Package early runs the guard, if this process is one, in an init function: before the packages are initialised that only
+// a worker needs, whose tables and types would take twice the memory of the guard itself, once per pod. For the same reason
+// it imports little. docs/decisions/011-agents-death.md has the figures.
 package early
 
 import (
@@ -20,7 +20,7 @@ const (
 func init() {
 	switch {
 	case wire.ParseRole(os.Getenv(wire.Env)).Worker:
-		syscall.CloseOnExec(wire.FD) // no program of the worker's gets it
+		syscall.CloseOnExec(wire.FD) // programs that the worker starts must not inherit it
 	case answersProbes(os.Args, os.Getenv(tableVariable)):
 		parent.Reexec(os.Args, os.Environ())
 		os.Exit(parent.Run(parent.Options{
@@ -29,7 +29,7 @@ func init() {
 	}
 }
 
-// answersProbes says whether the program is to answer probes. Whether they are right is for the worker to say.
+// answersProbes reports whether the program will answer probes. The worker checks the probes themselves.
 func answersProbes(args []string, probes string) bool {
 	if len(args) < 2 || !opensPort(args[2:]) {
 		return false
@@ -44,7 +44,7 @@ func answersProbes(args []string, probes string) bool {
 	return false
 }
 
-// opensPort finds the flag of the port as pflag does: the last one counts, and there is a default.
+// opensPort reports whether the flag of the port is not 0. Like for pflag, the last one counts, and there is a default.
 func opensPort(args []string) bool {
 	port := "9000"
 	for n := 0; n < len(args); n++ {

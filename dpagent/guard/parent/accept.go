@@ -6,36 +6,36 @@ import (
 	"unsafe"
 )
 
-// accepted is what the kernel says of a connection. syscall.Accept4 allocates it for each.
+// accepted holds the client's address of an accepted connection. syscall.Accept4 would allocate it each time.
 type accepted struct {
 	from syscall.RawSockaddrAny
 	size uint32
 }
 
-// accept takes a connection. The error is 0 if there is one.
+// accept accepts a connection. The error is 0 if there is one.
 func (a *accepted) accept(listener int) (fd int, err syscall.Errno) {
 	a.size = syscall.SizeofSockaddrAny
 	r, _, err := syscall.RawSyscall6(syscall.SYS_ACCEPT4, uintptr(listener),
-		uintptr(unsafe.Pointer(&a.from)), uintptr(unsafe.Pointer(&a.size)), //nolint:gosec // both are as large as the kernel believes
+		uintptr(unsafe.Pointer(&a.from)), uintptr(unsafe.Pointer(&a.size)), //nolint:gosec // the sizes are right
 		syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0, 0)
 	return int(r), err
 }
 
-// remote is the address of whoever asks.
+// remote is the address of a client.
 type remote struct {
 	size byte // of the IP address
 	ip   [16]byte
 	port [2]byte
 }
 
-// maxAddress is what append adds at most.
+// maxAddress is the most bytes that append adds.
 const maxAddress = 1 + 16 + 2
 
 func (r remote) append(b []byte) []byte {
 	return append(append(append(b, r.size), r.ip[:r.size]...), r.port[:]...)
 }
 
-// remote is whom the connection came from.
+// remote returns the client's address.
 func (a *accepted) remote() remote {
 	r := remote{size: 4}
 	switch a.from.Addr.Family {
@@ -51,7 +51,8 @@ func (a *accepted) remote() remote {
 	return r
 }
 
-// timeSinceData is how long ago the client has sent something: its request may have waited to be accepted. Zero where the kernel does not say.
+// timeSinceData returns how long ago the client has sent data, since its request may have waited to be accepted; 0 if the
+// kernel does not say.
 func timeSinceData(fd int) time.Duration {
 	var info syscall.TCPInfo
 	size := uint32(unsafe.Sizeof(info))

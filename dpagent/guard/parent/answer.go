@@ -8,19 +8,20 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// erroredResponse is what the kubelet reports and discards: a body that is cut. A hook it takes for done.
+// erroredResponse has a body that is cut, which makes a probe Errored: the kubelet reports and discards it. A hook counts
+// as done.
 const erroredResponse = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nsonde: no answer from the agent"
 
 const tooLongResponse = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
-// verdictGrace is half of the second that an injected probe has over the user's timeout: a worker may be that late with a verdict, and the
-// guard has the other half to say that there is none.
+// verdictGrace is how late a worker may be with a verdict after the user's timeout. It is half of the additional second of
+// an injected probe; in the other half the guard answers Errored.
 const verdictGrace = 500 * time.Millisecond
 
-// defaultTimeout is the kubelet's.
+// defaultTimeout is the kubelet's default of timeoutSeconds.
 const defaultTimeout = time.Second
 
-// table is what the worker tells of the probes.
+// table holds the probes, as a worker has sent them.
 type table struct {
 	probes            map[string]*probe
 	shortest, longest time.Duration
@@ -49,8 +50,9 @@ func (t *table) add(p wire.Probe) {
 	t.longest = max(t.longest, p.Timeout)
 }
 
-// timeLimit is how long a request may be without an answer, none for a hook: for its timeout it waits for a worker, and a worker may be
-// late with the verdict. One that names no probe waits no longer than the shortest may, as it could be that one; a worker knows which it is.
+// timeLimit returns how long a request may take until it is answered Errored; ok is false for a hook, which has no limit.
+// While it waits for a worker that is its timeout, once a worker has it verdictGrace more. A request without the header
+// Sonde-Probe could be for any probe: it waits no longer than the shortest timeout, and a worker has the longest one.
 func (t *table) timeLimit(p *probe, given bool) (limit time.Duration, ok bool) {
 	switch {
 	case p != nil && p.hook:
@@ -68,7 +70,7 @@ func (t *table) timeLimit(p *probe, given bool) (limit time.Duration, ok bool) {
 	return limit, true
 }
 
-// answerErrored answers Errored, unless an answer has begun: cutting that one short says the same.
+// answerErrored answers Errored. If an answer has begun, it closes the connection, which means the same.
 func (g *guard) answerErrored(c *conn) {
 	if c.state == assigned {
 		g.send(wire.Header{Kind: wire.Gone, ID: c.id}, nil)
@@ -86,7 +88,7 @@ func (g *guard) answerTooLong(c *conn) {
 	g.write(c, []byte(tooLongResponse))
 }
 
-// expireConns answers what is late.
+// expireConns answers the requests whose deadline has passed.
 func (g *guard) expireConns() {
 	g.nextDeadline = time.Time{}
 	for _, c := range g.all {
@@ -102,7 +104,7 @@ func (g *guard) expireConns() {
 	}
 }
 
-// source is whoever asks for a probe, or for none yet.
+// source is a client of one probe; the probe is nil before the request is read.
 type source struct {
 	probe *probe
 	ip    [16]byte
@@ -110,7 +112,7 @@ type source struct {
 
 func sourceOf(c *conn) source { return source{probe: c.probe, ip: c.remote.ip} }
 
-// shed makes room in a flood: by the oldest connection of the source that has the most of them, hooks excepted.
+// shed makes room during a flood: it answers the oldest connection of the source that has the most, except hooks.
 func (g *guard) shed() {
 	type share struct {
 		n      int
@@ -141,8 +143,9 @@ func (g *guard) shed() {
 	}
 }
 
-// reclaimRequests takes back what a dead worker has left without an answer. Probes, and hooks that it had not begun, wait for the next;
-// a hook that it may have called is not called twice, and not failed for the agent's fault.
+// reclaimRequests takes back the requests that a dead worker has not answered. Probes, and hooks that it had not begun, wait
+// for the next worker. A hook that it may have called is answered: it must neither be called twice, nor fail because of the
+// agent.
 func (g *guard) reclaimRequests() (kept, answered int) {
 	var back []*conn
 	for _, c := range g.all {
@@ -152,7 +155,7 @@ func (g *guard) reclaimRequests() (kept, answered int) {
 			if c.begun && !c.answered {
 				g.log.write("ERROR", "worker ended during a hook, which counts as called", "probe", c.probe.id)
 			}
-			c.state = queued // nobody is to be told
+			c.state = queued // there is no worker to tell
 			g.answerErrored(c)
 			answered++
 		default:
@@ -168,7 +171,7 @@ func (g *guard) reclaimRequests() (kept, answered int) {
 	return len(back), answered
 }
 
-// answerAll answers what is left at the end.
+// answerAll answers all remaining requests, at the end.
 func (g *guard) answerAll() {
 	for _, c := range g.all {
 		g.answerErrored(c)

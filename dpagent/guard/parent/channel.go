@@ -9,7 +9,8 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// onChannelEvent hears the worker, and gives it what waited for room. The end of the channel says no more than the end of the process.
+// onChannelEvent reads messages of the worker, and sends it the requests that waited for room in the socket. The end of the
+// channel needs no action: the end of the process will follow.
 func (g *guard) onChannelEvent(events uint32) {
 	if g.worker.channel < 0 {
 		return
@@ -26,12 +27,13 @@ func (g *guard) onChannelEvent(events uint32) {
 
 const channelEvents = syscall.EPOLLIN | epollET
 
-// watchChannel asks for room only where there is none: a worker makes some with each message that it reads.
+// watchChannel sets the watched events. EPOLLOUT is only watched while there is no room: a worker makes room with each
+// message that it reads.
 func (g *guard) watchChannel(events uint32) {
-	_ = epollControl(g.epoll, syscall.EPOLL_CTL_MOD, g.worker.channel, channelID, events) // it is watched
+	_ = epollControl(g.epoll, syscall.EPOLL_CTL_MOD, g.worker.channel, channelID, events) // cannot fail: it is watched
 }
 
-// readChannel reads all that the worker has said.
+// readChannel reads and handles all messages of the worker.
 func (g *guard) readChannel() {
 	for g.worker.channel >= 0 {
 		n, rights, err := g.receive()
@@ -52,7 +54,8 @@ func (g *guard) readChannel() {
 	}
 }
 
-// receive reads one message into the buffer. A socket comes with one of the first worker's alone; for the others there is no garbage.
+// receive reads one message into the buffer. Only a message of the first worker comes with a socket; reading the others
+// allocates nothing.
 func (g *guard) receive() (n int, rights []byte, err syscall.Errno) {
 	if g.listener >= 0 {
 		n, err = read(g.worker.channel, g.buffer)
@@ -64,10 +67,10 @@ func (g *guard) receive() (n int, rights []byte, err syscall.Errno) {
 	return n, oob[:have], err
 }
 
-// drainChannel hears what the worker said before it ended.
+// drainChannel handles the last messages of a worker that has ended.
 func (g *guard) drainChannel() {
 	g.readChannel()
-	if g.worker.channel >= 0 { // somebody else holds its end
+	if g.worker.channel >= 0 { // another process still has the other end
 		closeSocket(g.worker.channel)
 		g.worker.channel = -1
 	}
@@ -76,7 +79,7 @@ func (g *guard) drainChannel() {
 func (g *guard) onMessage(h wire.Header, payload, rights []byte) {
 	switch h.Kind {
 	case wire.Table:
-		for g.listener < 0 && len(payload) > 0 { // the table of later workers is the same
+		for g.listener < 0 && len(payload) > 0 { // later workers have the same table
 			p, rest, err := wire.ParseProbe(payload)
 			if err != nil {
 				g.log.write("ERROR", "worker sent a bad table", "err", err.Error())
@@ -92,7 +95,7 @@ func (g *guard) onMessage(h wire.Header, payload, rights []byte) {
 	}
 	c := g.all[h.ID]
 	if c == nil || c.state != assigned {
-		return // the client has gone, or has an answer
+		return // the client has gone, or has its answer
 	}
 	switch h.Kind {
 	case wire.Begun:
@@ -104,7 +107,7 @@ func (g *guard) onMessage(h wire.Header, payload, rights []byte) {
 	}
 }
 
-// onListen begins to accept, or to give what was accepted to a new worker.
+// onListen starts to accept connections; after a restart of the worker, it starts to give the new worker requests.
 func (g *guard) onListen(payload, rights []byte) {
 	g.worker.ready = true
 	if g.listener >= 0 || len(payload) < 4 {
@@ -112,7 +115,7 @@ func (g *guard) onListen(payload, rights []byte) {
 		return
 	}
 	fd, ok := singleFD(rights)
-	if !ok { // there was no room for it here, and the worker believes that it listens
+	if !ok { // too many open files in this process; the worker does not know
 		g.log.write("ERROR", "guard has not got the socket of the port")
 		g.signalWorker(syscall.SIGKILL)
 		return
@@ -120,7 +123,7 @@ func (g *guard) onListen(payload, rights []byte) {
 	g.listener = fd
 	g.maxHead = int(binary.LittleEndian.Uint32(payload))
 	g.address = string(payload[4:])
-	_ = syscall.SetNonblock(g.listener, true) // as Go made it
+	_ = syscall.SetNonblock(g.listener, true) // it is already, since Go made it
 	g.acceptAgain()
 	g.log.write("INFO", "guard listens", "address", g.address, "pid", strconv.Itoa(g.worker.pid))
 }
@@ -137,12 +140,12 @@ func singleFD(rights []byte) (fd int, ok bool) {
 	return fds[0], true
 }
 
-// send says something to the worker, and whether there was room for it.
+// send sends a message to the worker. It returns false if the socket has no room for it.
 func (g *guard) send(h wire.Header, payload []byte) bool {
 	if g.worker.channel < 0 {
-		return true // it does not matter any more
+		return true // the worker has ended
 	}
-	message := append(h.Append(g.buffer[:0]), payload...) // the payload may be in place already
+	message := append(h.Append(g.buffer[:0]), payload...) // the payload may already be at its place in buffer
 	for {
 		switch _, err := write(g.worker.channel, message); err {
 		case syscall.EINTR:
@@ -156,7 +159,8 @@ func (g *guard) send(h wire.Header, payload []byte) bool {
 	}
 }
 
-// sendRequest gives a request to the worker. It says false if there is no room: the rest of it then goes later.
+// sendRequest sends a request to the worker. It returns false if the socket has no room for all of it: the rest is sent
+// later.
 func (g *guard) sendRequest(c *conn) bool {
 	h := wire.Header{Kind: wire.Request, ID: c.id}
 	if c.probe != nil && c.probe.hook {

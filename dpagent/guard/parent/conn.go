@@ -9,25 +9,26 @@ import (
 )
 
 const (
-	// maxConns is more than a worker takes, which knows better whom to turn away.
+	// maxConns is more than a worker accepts: the worker knows better which connections to evict.
 	maxConns = 1 << 11
-	// maxHeld bounds what is kept of all requests, in bytes.
+	// maxHeld limits the size of all requests together, in bytes.
 	maxHeld = 4 << 20
-	// maxOut bounds what is kept of an answer that the client does not read, in bytes.
+	// maxOut limits the part of an answer that the client has not read yet, in bytes.
 	maxOut = 64 << 10
-	// maxAttempts is how many workers a request may meet: what kills each of them is not given to all.
+	// maxAttempts is how many workers may get a request: it may be what kills them.
 	maxAttempts = 3
-	// reserve is the part of the limit of file descriptors that is not for connections.
+	// reserve is how many file descriptors are kept for other purposes than connections.
 	reserve = 32
 )
 
+// state of a connection.
 type state byte
 
 const (
-	reading  state = iota // its request is not whole yet
-	queued                // for a worker
-	assigned              // to the worker
-	closing               // what is left of the answer is sent
+	reading  state = iota // the head of its request is not complete yet
+	queued                // its request waits for a worker
+	assigned              // the worker has its request
+	closing               // the rest of the answer is being sent
 )
 
 // conn is one connection, with one request and one answer.
@@ -36,38 +37,39 @@ type conn struct {
 	fd       int
 	state    state
 	remote   remote
-	asked    time.Time // it was accepted, or its request came, which may have been before
-	deadline time.Time // then it is answered Errored; zero for never
-	attempts int       // workers that had it
-	begun    bool      // a hook that may have been called
-	answered bool      // something was sent
-	probe    *probe    // nil while it is not known
+	asked    time.Time // when the request arrived, which may be before accept; before that, when it was accepted
+	deadline time.Time // when it is answered Errored; zero for never
+	attempts int       // number of workers that got the request
+	begun    bool      // it is a hook that may have been called
+	answered bool      // a part of the answer was sent
+	probe    *probe    // nil if it is not known
 	in       []byte    // the request
-	sent     int       // of it, to the worker
-	out      []byte    // of the answer, not sent yet
-	blocked  bool      // the socket is watched for room
-	inQueue  bool      // it stands in line
+	sent     int       // bytes of the request that were sent to the worker
+	out      []byte    // the part of the answer that is not sent yet
+	blocked  bool      // EPOLLOUT is watched
+	inQueue  bool      // it is in conns.queue
 }
 
 // conns are all connections.
 type conns struct {
 	all          map[uint32]*conn
-	from         accepted  // whom the last one came from
-	queue        []*conn   // those waiting, in order; others among them have gone
-	lastID       uint32    // the id given last
-	heldBytes    int       // bytes of requests
-	nextDeadline time.Time // no deadline is earlier
-	maxOpen      int       // connections at a time
-	free         []*conn   // closed ones, to be used again: garbage would be most of the memory of a guard
+	from         accepted  // client of the last connection that was accepted
+	queue        []*conn   // connections that wait for a worker, in order; some may be closed already
+	lastID       uint32    // the last ID that was used
+	heldBytes    int       // size of all requests
+	nextDeadline time.Time // no later than the earliest deadline
+	maxOpen      int       // limit of open connections
+	free         []*conn   // closed connections for reuse: garbage would be most of the guard's memory
 }
 
 const (
+	// maxFree limits conns.free.
 	maxFree = 64
-	// requestCap is more than the kubelet sends, in bytes.
+	// requestCap is the initial capacity for a request, in bytes: more than the kubelet sends.
 	requestCap = 1 << 10
 )
 
-// newConn returns a connection to be filled in.
+// newConn returns a new connection, or one for reuse.
 func (cs *conns) newConn() *conn {
 	if len(cs.free) == 0 {
 		return &conn{in: make([]byte, 0, requestCap)}
@@ -78,7 +80,7 @@ func (cs *conns) newConn() *conn {
 	return c
 }
 
-// recycle keeps a connection that is closed.
+// recycle keeps a closed connection for reuse.
 func (cs *conns) recycle(c *conn) {
 	if len(cs.free) < maxFree && cap(c.in) == requestCap && !c.inQueue {
 		cs.free = append(cs.free, c)
@@ -94,7 +96,7 @@ func (cs *conns) initConns() {
 	}
 }
 
-// newID returns one that epoll can carry and nobody has.
+// newID returns an unused ID that fits into the data of an epoll event.
 func (cs *conns) newID() uint32 {
 	for {
 		cs.lastID++
@@ -107,13 +109,14 @@ func (cs *conns) newID() uint32 {
 	}
 }
 
-// acceptAtOnce connections are accepted before others are looked at.
+// acceptAtOnce is how many connections are accepted before other events are handled.
 const acceptAtOnce = 16
 
-// acceptRetry is the pause after an error that leaves the connection in the queue: the kernel has no memory or no files.
+// acceptRetry is the pause after an error of accept that leaves the connection in the queue: no memory, or no file
+// descriptor.
 const acceptRetry = 50 * time.Millisecond
 
-// accept takes some connections: in a flood the kubelet's waits behind others.
+// accept accepts several connections at once: during a flood, that of the kubelet may be behind others.
 func (g *guard) accept() {
 	for range acceptAtOnce {
 		fd, err := g.from.accept(g.listener)
@@ -123,9 +126,9 @@ func (g *guard) accept() {
 		case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS:
 			g.shed()
 			g.acceptAgainAt = g.now.Add(acceptRetry)
-			_ = epollControl(g.epoll, syscall.EPOLL_CTL_DEL, g.listener, 0, 0) // it is there
+			_ = epollControl(g.epoll, syscall.EPOLL_CTL_DEL, g.listener, 0, 0) // cannot fail: it is watched
 			return
-		default: // there is none, or it has gone again
+		default: // there is none, or it was closed again
 			return
 		}
 	}
@@ -138,7 +141,7 @@ func (g *guard) admit(fd int) {
 	c := g.newConn()
 	c.id, c.fd, c.remote, c.asked = g.newID(), fd, g.from.remote(), g.now
 	if g.watch(fd, int(c.id), connEvents) != nil {
-		closeSocket(fd) // the kernel has no memory
+		closeSocket(fd) // no memory
 		return
 	}
 	g.all[c.id] = c
@@ -147,7 +150,7 @@ func (g *guard) admit(fd int) {
 
 const connEvents = syscall.EPOLLIN | syscall.EPOLLRDHUP | epollET
 
-// epollET is syscall.EPOLLET, which is negative there.
+// epollET is syscall.EPOLLET, which is a negative constant.
 const epollET = 1 << 31
 
 func (g *guard) acceptAgain() {
@@ -156,7 +159,7 @@ func (g *guard) acceptAgain() {
 	}
 }
 
-// setDeadline follows a change of the state.
+// setDeadline sets the deadline after a change of the state.
 func (g *guard) setDeadline(c *conn) {
 	limit, ok := g.timeLimit(c.probe, c.state == assigned)
 	c.deadline = time.Time{}
@@ -177,13 +180,14 @@ func (g *guard) onConnEvent(id uint32, events uint32) {
 	if events&syscall.EPOLLIN != 0 && c.state == reading {
 		g.read(c)
 	}
-	// A half-closed connection counts as gone: the kubelet never makes one.
+	// A client that closes only its direction counts as gone. The kubelet never does that.
 	if events&(syscall.EPOLLRDHUP|syscall.EPOLLHUP|syscall.EPOLLERR) != 0 && g.all[id] != nil && c.state != closing {
 		g.onClientGone(c)
 	}
 }
 
-// read reads what there is, until the request is whole. A body is not read: the worker gets what came with the head.
+// read reads until the head of the request is complete. A body is not read: the worker gets the part that came with the
+// head.
 func (g *guard) read(c *conn) {
 	for {
 		n, err := read(c.fd, g.buffer)
@@ -203,7 +207,7 @@ func (g *guard) read(c *conn) {
 			g.shed()
 		}
 		switch {
-		case g.all[c.id] == nil: // it was shed itself
+		case g.all[c.id] == nil: // shed has closed this connection
 			return
 		case headEnds(c.in, seen):
 			c.probe = g.probes[string(probeID(c.in))]
@@ -213,17 +217,17 @@ func (g *guard) read(c *conn) {
 		case len(c.in) > g.maxHead:
 			g.answerTooLong(c)
 			return
-		case n < len(g.buffer): // edge-triggered: more makes an event
+		case n < len(g.buffer): // edge-triggered: there will be an event for more
 			return
 		}
 	}
 }
 
-// enqueue puts a request into the line.
+// enqueue puts a request into the queue.
 func (g *guard) enqueue(c *conn) {
 	c.state = queued
 	g.setDeadline(c)
-	if len(g.queue) >= 2*g.maxOpen { // most of them have gone while no worker came
+	if len(g.queue) >= 2*g.maxOpen { // most of them have been closed while there was no worker
 		g.queue = slices.DeleteFunc(g.queue, func(c *conn) bool { return g.all[c.id] != c })
 	}
 	g.queue = append(g.queue, c)
@@ -231,7 +235,7 @@ func (g *guard) enqueue(c *conn) {
 	g.dispatch()
 }
 
-// dispatch gives the worker what waits.
+// dispatch sends queued requests to the worker.
 func (g *guard) dispatch() {
 	served := 0
 	for _, c := range g.queue {
@@ -244,7 +248,7 @@ func (g *guard) dispatch() {
 	g.queue = slices.Delete(g.queue, 0, served)
 }
 
-// onClientGone ends a connection whose client has gone.
+// onClientGone closes a connection whose client has gone.
 func (g *guard) onClientGone(c *conn) {
 	if c.state == assigned {
 		g.send(wire.Header{Kind: wire.Gone, ID: c.id}, nil)
@@ -260,7 +264,7 @@ func (g *guard) close(c *conn) {
 	g.recycle(c)
 }
 
-// write sends an answer, or what is left of it.
+// write sends b after the rest of the answer that was not sent before.
 func (g *guard) write(c *conn, b []byte) {
 	if len(c.out) > 0 {
 		b = append(c.out, b...)
@@ -288,7 +292,7 @@ func (g *guard) write(c *conn, b []byte) {
 	}
 }
 
-// watchWritable asks for an event when there is room for what is left of an answer.
+// watchWritable watches EPOLLOUT while a part of the answer is not sent.
 func (g *guard) watchWritable(c *conn) {
 	if c.blocked == (len(c.out) > 0) {
 		return
@@ -298,13 +302,13 @@ func (g *guard) watchWritable(c *conn) {
 	if c.blocked {
 		events |= syscall.EPOLLOUT
 	}
-	_ = epollControl(g.epoll, syscall.EPOLL_CTL_MOD, c.fd, int(c.id), events) // it is watched
+	_ = epollControl(g.epoll, syscall.EPOLL_CTL_MOD, c.fd, int(c.id), events) // cannot fail: it is watched
 }
 
-// finishAnswer sends the end of an answer, and closes the connection when all of it is sent.
+// finishAnswer sends the end of an answer, and closes the connection once all of it is sent.
 func (g *guard) finishAnswer(c *conn, last []byte) {
 	c.state = closing
-	if c.deadline.IsZero() { // a hook has no other
+	if c.deadline.IsZero() { // a hook has no deadline before
 		c.deadline = g.now.Add(verdictGrace)
 		g.nextDeadline = earlier(g.nextDeadline, c.deadline)
 	}

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// logger writes lines like those of slog's JSON handler, which needs more memory than all the rest here.
+// logger writes lines like those of slog's JSON handler, which would take more memory than the rest of the guard.
 type logger struct{ to *os.File }
 
-// write logs a constant message with pairs of keys and values.
+// write logs a constant message with pairs of a key and a value.
 func (l logger) write(level, message string, pairs ...string) {
 	b := append([]byte(nil), `{"time":"`...)
 	b = time.Now().AppendFormat(b, time.RFC3339Nano)
@@ -26,7 +26,7 @@ func (l logger) write(level, message string, pairs ...string) {
 	_, _ = l.to.Write(append(b, "}\n"...)) // there is nobody else to tell
 }
 
-// appendString quotes as JSON does: strconv does the same for printable ASCII, and all else becomes a question mark.
+// appendString appends s as a JSON string. For printable ASCII that is what strconv does; other bytes become question marks.
 func appendString(b []byte, s string) []byte {
 	clean := []byte(s)
 	for n, c := range clean {

@@ -1,8 +1,8 @@
-// Package parent is a guard: the small process that `sonde-dp` starts as. It owns the virtual port, its child is the agent
-// (the worker), and an agent that has died, hangs or is being replaced does not look like an application that fails: what
-// it left without an answer waits for the next worker, and is answered Errored when the time is up.
+// Package parent is the guard: the small process as which sonde-dp starts. It owns the virtual port, and its child, the
+// worker, is the agent. So an agent that has died, hangs or is being restarted does not look like a failing application:
+// requests that it has not answered wait for the next worker, and are answered Errored when their time is up.
 //
-// It keeps to packages that need little memory, and runs before the others are initialised: it exists once per pod.
+// It only imports packages that need little memory, and runs before all others are initialised, since it runs once per pod.
 package parent
 
 import (
@@ -20,13 +20,13 @@ import (
 type Options struct {
 	// Args of the worker, with the name of the program.
 	Args []string
-	// Env of the worker, as this process has it. The guard adds what tells the worker its part.
+	// Env of the worker, to which the guard adds its role.
 	Env []string
-	// Files of the worker: its stdin, stdout and stderr. The guard logs to the last.
+	// Files of the worker: its stdin, stdout and stderr. The guard logs to the last one.
 	Files [3]*os.File
 }
 
-// What epoll tells besides connections, which have ids from firstID on.
+// IDs of epoll events; connections have IDs from firstID on.
 const (
 	listenerID = iota
 	channelID
@@ -35,23 +35,23 @@ const (
 )
 
 const (
-	// endTime is what a worker has to end after the second signal; it needs 2 s to stop Envoy.
+	// endTime is how long a worker may take to end after the second signal; it may take 2 s to stop Envoy.
 	endTime = 5 * time.Second
-	// maxEvents are those taken at a time.
+	// maxEvents is how many epoll events are read at once.
 	maxEvents = 64
 )
 
-// guard is one goroutine around epoll, but for the one that hears signals.
+// guard is an event loop around epoll, in one goroutine. Another one receives signals.
 type guard struct {
 	o   Options
 	log logger
 
 	epoll         int
-	poll          syscall.RawConn // of epoll itself, which Go's own poller watches
+	poll          syscall.RawConn // epoll itself, which Go's own poller watches
 	pollFile      *os.File
 	listener      int // -1 until the first worker can answer
 	address       string
-	acceptAgainAt time.Time // of accepting, after an error
+	acceptAgainAt time.Time // end of the pause after an error of accept, else zero
 
 	worker  worker
 	backoff backoff
@@ -59,7 +59,7 @@ type guard struct {
 
 	signals     chan os.Signal
 	wakeFD      [2]int // a pipe
-	stopSignals int    // signals that have come
+	stopSignals int    // number of SIGTERM and SIGINT received
 	killAt      time.Time
 
 	forks  chan fork
@@ -69,17 +69,17 @@ type guard struct {
 	conns
 	buffer        []byte
 	epollEvents   [maxEvents]syscall.EpollEvent
-	eventCount    int                // of those
-	epollErr      syscall.Errno      // instead
-	waitForEvents func(uintptr) bool // fills them in, and says whether there are any
+	eventCount    int                // number of epollEvents
+	epollErr      syscall.Errno      // error of epoll_wait
+	waitForEvents func(uintptr) bool // reads epollEvents, and returns whether there are any
 
 	now      time.Time
 	done     bool
 	exitCode int
 }
 
-// Run starts the worker and is its guard until the end. It returns the exit code of the process. It is to be called from the
-// main thread, which lives as long as the process: the kernel ends the worker with the thread that started it.
+// Run runs the guard, and returns the exit code of the process. It must be called from the main thread, which lives as long
+// as the process: the kernel kills the worker when the thread ends that has started it.
 func Run(o Options) int {
 	runtime.LockOSThread()
 	g := &guard{
@@ -88,7 +88,7 @@ func Run(o Options) int {
 		buffer: make([]byte, wire.MaxMessage+maxAddress),
 	}
 	g.initConns()
-	go g.loop() // a goroutine that is bound to a thread would make Go's scheduler switch threads for each event
+	go g.loop() // not in this goroutine: it is locked to a thread, so each event would cost a switch of threads
 	for f := range g.forks {
 		g.forked <- f.exec()
 		g.wake()
@@ -128,7 +128,7 @@ func (g *guard) setUp() error {
 		g.eventCount, g.epollErr = epollWait(int(epoll), g.epollEvents[:])
 		return g.eventCount > 0 || g.epollErr != 0
 	}
-	// What the worker leaves behind when it dies is this process's to wait for: its Envoy still has its ports for a moment.
+	// Become the parent of what a dead worker leaves behind, to wait for its end: Envoy keeps its ports for a moment.
 	if _, _, e := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); e != 0 {
 		return os.NewSyscallError("prctl", e)
 	}
@@ -138,7 +138,7 @@ func (g *guard) setUp() error {
 		for s := range heard {
 			select {
 			case g.signals <- s:
-			default: // so many wait that this one adds nothing
+			default: // enough signals are waiting
 			}
 			g.wake()
 		}
@@ -146,15 +146,15 @@ func (g *guard) setUp() error {
 	return g.watch(g.wakeFD[0], wakeID, syscall.EPOLLIN)
 }
 
-// wake makes the loop look at its channels.
+// wake makes the event loop check its Go channels.
 func (g *guard) wake() {
-	_, _ = syscall.Write(g.wakeFD[1], []byte{0}) // a full pipe wakes it too
+	_, _ = syscall.Write(g.wakeFD[1], []byte{0}) // if the pipe is full, the loop will wake up anyway
 }
 
 const prSetChildSubreaper = 36
 
-// runOnce waits for something to happen, and acts. It waits in Go's own poller, which watches this epoll: a system call that blocks costs
-// Go several others.
+// runOnce waits for events and handles them. It waits in Go's own poller, which watches the epoll: a blocking system call
+// would make Go's scheduler do several others.
 func (g *guard) runOnce() {
 	next := g.nextDeadline
 	for _, t := range []time.Time{g.worker.startAt, g.killAt, g.acceptAgainAt} {
@@ -194,7 +194,7 @@ func (g *guard) fail(err error) {
 	g.exit(1)
 }
 
-// earlier returns the earlier of two times, of which zero is never.
+// earlier returns the earlier of two times; zero means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -222,7 +222,7 @@ func (g *guard) runTimers() {
 	}
 }
 
-// exit makes Run return.
+// exit makes Run return with that exit code.
 func (g *guard) exit(code int) { g.done, g.exitCode = true, code }
 
 func (g *guard) watch(fd, id int, what uint32) error {
@@ -232,10 +232,10 @@ func (g *guard) watch(fd, id int, what uint32) error {
 	return nil
 }
 
-// onWake hears of a worker that was started, of signals, and of children that have ended.
+// onWake handles a worker that was started, signals, and children that have ended.
 func (g *guard) onWake() {
 	var b [64]byte
-	_, _ = syscall.Read(g.wakeFD[0], b[:]) // what it says is in the channels
+	_, _ = syscall.Read(g.wakeFD[0], b[:]) // the bytes mean nothing
 	select {
 	case f := <-g.forked:
 		g.onStarted(f)
@@ -249,11 +249,11 @@ func (g *guard) onWake() {
 	g.reap()
 }
 
-// onSignal passes a signal on to the worker, the second one with a limit.
+// onSignal passes a signal on to the worker. After the second one, the worker is killed if it does not end in time.
 func (g *guard) onSignal(s os.Signal) {
 	g.stopSignals++
 	if g.worker.pid == 0 {
-		g.exit(0) // nothing runs that could drain
+		g.exit(0) // there is no worker
 		return
 	}
 	if g.stopSignals > 1 && g.killAt.IsZero() {

@@ -97,7 +97,7 @@ func TestBackoff(t *testing.T) {
 }
 
 func TestWorkerEnv(t *testing.T) {
-	part := wire.Role{Starts: 2, Address: "127.0.0.1:9000"}
+	role := wire.Role{Starts: 2, Address: "127.0.0.1:9000"}
 	tests := map[string]struct{ env, want []string }{
 		"as the user has it": {
 			env:  []string{"A=b", "GOGC=50", "GOMAXPROCS=3"},
@@ -111,8 +111,8 @@ func TestWorkerEnv(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			before := slices.Clone(tc.env)
-			got := workerEnv(tc.env, part)
-			want := append(tc.want, wire.Env+"="+part.String())
+			got := workerEnv(tc.env, role)
+			want := append(tc.want, wire.Env+"="+role.String())
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("workerEnv() (-want +got):\n%s", diff)
 			}

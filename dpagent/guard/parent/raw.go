@@ -5,16 +5,16 @@ import (
 	"unsafe"
 )
 
-// The system calls of each request go round Go's scheduler. None of them can block, and telling it of each wakes
-// the runtime's monitor thread, which took a third of the guard's CPU.
+// The system calls of each request bypass Go's scheduler. None of them can block, and with the scheduler each of them would
+// wake the runtime's monitor thread, which took a third of the guard's CPU time.
 
-// read returns 0 bytes where it fails, and at the end.
+// read returns 0 bytes on an error, and at the end.
 func read(fd int, b []byte) (int, syscall.Errno) {
 	n, _, err := syscall.RawSyscall(syscall.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b))) //nolint:gosec // b is as long as it says
 	return done(n, err)
 }
 
-// write sends b, which must not be empty, without a signal where nobody reads any more.
+// write sends b, which must not be empty. It causes no SIGPIPE.
 func write(fd int, b []byte) (int, syscall.Errno) {
 	n, _, err := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), //nolint:gosec // as above
 		syscall.MSG_NOSIGNAL, 0, 0)
@@ -28,19 +28,19 @@ func done(n uintptr, err syscall.Errno) (int, syscall.Errno) {
 	return int(n), 0
 }
 
-// closeSocket closes a socket of which nothing is expected any more: an error has nobody to tell.
+// closeSocket closes a socket. Its errors do not matter.
 func closeSocket(fd int) {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(fd), 0, 0)
 }
 
-// epollWait tells what has happened, without waiting for it.
+// epollWait returns the events that have occurred, without waiting.
 func epollWait(epoll int, happened []syscall.EpollEvent) (int, syscall.Errno) {
 	n, _, err := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, uintptr(epoll), uintptr(unsafe.Pointer(unsafe.SliceData(happened))), uintptr(len(happened)), //nolint:gosec // as above
 		0, 0, 0)
 	return done(n, err)
 }
 
-// epollControl changes what is watched: op is one of syscall.EPOLL_CTL_*.
+// epollControl changes what is watched. op is one of syscall.EPOLL_CTL_*.
 func epollControl(epoll, op, fd, id int, what uint32) syscall.Errno {
 	e := syscall.EpollEvent{Events: what, Fd: int32(id)}
 	_, _, err := syscall.RawSyscall6(syscall.SYS_EPOLL_CTL, uintptr(epoll), uintptr(op), uintptr(fd), uintptr(unsafe.Pointer(&e)), 0, 0) //nolint:gosec // the kernel copies it

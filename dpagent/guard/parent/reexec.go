@@ -9,15 +9,16 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// guardRole is the value of wire.Env in a guard that was started anew.
+// guardRole is the value of wire.Env in a guard after Reexec.
 const guardRole = "guard"
 
-// runtimeEnv tells Go's runtime before it starts, since it keeps memory for each processor of the node. Go's own GOGC would let garbage grow
-// to 4 MiB, several times what is in use; and for a program that waits, a second thread costs more to wake than it brings.
-var runtimeEnv = []string{"GOGC=50", "GOMAXPROCS=1"} // as in beLean of cmd/sonde-dp
+// runtimeEnv sets up Go's runtime for little memory. It has to be set before the process starts, since the runtime allocates
+// memory for each processor of the node. With the default GOGC, garbage would grow to 4 MiB, several times the memory in
+// use; and for a program that mostly waits, waking a second thread costs more than it gains.
+var runtimeEnv = []string{"GOGC=50", "GOMAXPROCS=1"} // as in tuneRuntime of cmd/sonde-dp
 
-// Reexec starts this program anew, in this process, with as little of Go's runtime as a guard and its worker need, but for what the
-// environment says. It returns if that is so already, or cannot be.
+// Reexec executes this program again, in the same process, with runtimeEnv, unless the environment sets these variables
+// itself. It returns if that is done already, or fails.
 func Reexec(args, env []string) {
 	if getenv(env, wire.Env) != "" {
 		return
@@ -30,13 +31,13 @@ func Reexec(args, env []string) {
 		return
 	}
 	env = slices.Concat(env, added, []string{wire.Env + "=" + guardRole})
-	_ = syscall.Exec(selfPath(), args, env) //nolint:gosec // it is this program; where it fails, larger is not broken
+	_ = syscall.Exec(selfPath(), args, env) //nolint:gosec // it is this program; if it fails, the process only takes more memory
 }
 
-// workerEnv tells the worker its part.
-func workerEnv(env []string, part wire.Role) []string {
+// workerEnv returns the environment of a worker.
+func workerEnv(env []string, role wire.Role) []string {
 	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, wire.Env+"=") })
-	return append(env, wire.Env+"="+part.String())
+	return append(env, wire.Env+"="+role.String())
 }
 
 func getenv(env []string, name string) string {
@@ -48,7 +49,8 @@ func getenv(env []string, name string) string {
 	return ""
 }
 
-// selfPath is the path of this program as it runs: if it was replaced on disk, a worker is still what its guard is.
+// selfPath returns the path of the running program. If it was replaced on disk it is /proc/self/exe, so that a worker always
+// has the same version as its guard.
 func selfPath() string {
 	const running = "/proc/self/exe"
 	path, err := os.Executable()
@@ -62,5 +64,5 @@ func selfPath() string {
 	if there, err := os.Stat(path); err != nil || !os.SameFile(now, there) {
 		return running
 	}
-	return path // for the sake of the process's name
+	return path // gives the process its usual name
 }

@@ -6,16 +6,16 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// probeHeader is mesh.ProbeHeader, whose package needs more memory than all the rest here.
+// probeHeader is mesh.ProbeHeader. Package mesh would take more memory than the rest of the guard.
 const probeHeader = "Sonde-Probe"
 
-// headEnds says whether a request's head is whole. The first seen bytes had been looked at before.
+// headEnds reports whether the head of a request is complete. The first seen bytes were checked before.
 func headEnds(b []byte, seen int) bool {
 	b = b[max(0, seen-3):]
 	return bytes.Contains(b, []byte("\r\n\r\n")) || bytes.Contains(b, []byte("\n\n"))
 }
 
-// probeID finds what a request says in the header that names its probe.
+// probeID returns the value of the header Sonde-Probe, nil if there is none.
 func probeID(head []byte) []byte {
 	for line := range bytes.Lines(head) {
 		line = bytes.TrimRight(line, "\r\n")

@@ -12,39 +12,40 @@ import (
 const (
 	minDelay   = 100 * time.Millisecond
 	maxDelay   = 10 * time.Second
-	delayShare = 30 // of the time that workers have been ending
-	// stableAfter is how long a worker has to run for the next restart to come at once again.
+	delayShare = 30 // the delay is this part of the time since the first crash
+	// stableAfter is how long a worker has to run before the next restart has no delay again.
 	stableAfter = 10 * time.Second
-	// orphanTime is how long the next worker waits for what the last one left behind to end; Envoy needs some 10 ms.
+	// orphanTime is how long a restart waits for the end of the processes that the last worker has left behind. Envoy takes
+	// about 10 ms.
 	orphanTime = 2 * time.Second
 	orphanPoll = 10 * time.Millisecond
 )
 
-// worker is the process that answers.
+// worker is the process that answers requests.
 type worker struct {
-	pid     int // 0 while there is none
-	channel int // this end of the socket to it, -1 when it is closed
+	pid     int // 0 if there is none
+	channel int // the guard's end of the socket, -1 if it is closed
 	ready   bool
-	blocked bool // the socket takes no more for now
+	blocked bool // the socket has no room
 	started time.Time
 
-	starting     bool      // it is being forked: its end is not looked at before its number is known
-	startAt      time.Time // the next is started then, or zero
-	orphansUntil time.Time // until then that waits for what the last one left behind
+	starting     bool      // it is being forked: do not reap children before its PID is known
+	startAt      time.Time // when the next worker is started, zero if none is due
+	orphansUntil time.Time // how long the start may wait for processes that the last worker has left behind
 }
 
-// backoff paces restarts. Requests wait for the next worker, so the delay stays below their timeouts for the first half minute, and
-// grows with the time that the trouble has lasted.
+// backoff computes the delays of restarts, which grow with the time since the first crash. For the first half minute they
+// are shorter than the timeouts of requests, which wait for the next worker.
 type backoff struct{ since time.Time }
 
-// delay is that before the next worker, of which the first comes at once.
+// delay returns the delay before the next restart. The first one has none.
 func (b *backoff) delay(now time.Time) time.Duration {
 	if b.since.IsZero() {
 		b.since = now
 		return 0
 	}
 	d := min(max(now.Sub(b.since)/delayShare, minDelay), maxDelay)
-	return d - time.Duration(now.UnixNano())%(d/4) // agents that fell together do not come back in step
+	return d - time.Duration(now.UnixNano())%(d/4) // agents that have crashed together do not restart together
 }
 
 // startWorker has a worker started: the guard does not wait for that, which takes a while on a busy machine.
@@ -54,7 +55,7 @@ func (g *guard) startWorker() error {
 		return os.NewSyscallError("socketpair", err)
 	}
 	g.starts++
-	part := wire.Role{Starts: g.starts, Address: g.address}
+	role := wire.Role{Starts: g.starts, Address: g.address}
 	files := make([]uintptr, 0, wire.FD+1)
 	for _, f := range g.o.Files {
 		files = append(files, f.Fd())
@@ -65,11 +66,11 @@ func (g *guard) startWorker() error {
 		return err
 	}
 	g.worker = worker{channel: pair[0], starting: true}
-	g.forks <- fork{args: g.o.Args, env: workerEnv(g.o.Env, part), files: append(files, uintptr(pair[1])), own: pair[1]}
+	g.forks <- fork{args: g.o.Args, env: workerEnv(g.o.Env, role), files: append(files, uintptr(pair[1])), own: pair[1]}
 	return nil
 }
 
-// onStarted takes note of a worker.
+// onStarted records a worker that was started.
 func (g *guard) onStarted(f forked) {
 	g.worker.starting = false
 	if f.err != nil {
@@ -79,7 +80,7 @@ func (g *guard) onStarted(f forked) {
 	g.worker.pid, g.worker.started = f.pid, g.now
 }
 
-// onStartFailed tries again later, unless there never was a worker.
+// onStartFailed tries again later. If it is the first worker, the guard ends.
 func (g *guard) onStartFailed(err error) {
 	g.log.write("ERROR", "worker cannot start", "err", err.Error())
 	if g.worker.channel >= 0 {
@@ -93,12 +94,12 @@ func (g *guard) onStartFailed(err error) {
 	g.worker.startAt = g.now.Add(max(minDelay, g.backoff.delay(g.now)))
 }
 
-// fork is what a worker is made of, and forked is what came of it.
+// fork describes a worker to start, and forked is the result.
 type (
 	fork struct {
 		args, env []string
 		files     []uintptr
-		own       int // of the files, the worker's alone
+		own       int // the one of files that the guard must close
 	}
 	forked struct {
 		pid int
@@ -106,14 +107,14 @@ type (
 	}
 )
 
-// exec starts the worker. The thread has to live as long as this process.
+// exec starts the worker. The calling thread has to live as long as this process.
 func (f fork) exec() forked {
 	defer closeSocket(f.own)
 	pid, err := syscall.ForkExec(selfPath(), f.args, &syscall.ProcAttr{ //nolint:gosec // it is this program
 		Env: f.env, Files: f.files,
 		Sys: &syscall.SysProcAttr{
 			Setpgid:   true,            // Ctrl-C in a terminal is for the guard, which passes it on
-			Pdeathsig: syscall.SIGKILL, // no worker without its guard, however that ended
+			Pdeathsig: syscall.SIGKILL, // no worker without its guard, however the guard ended
 		},
 	})
 	return forked{pid, err}
@@ -121,11 +122,12 @@ func (f fork) exec() forked {
 
 func (g *guard) signalWorker(s syscall.Signal) {
 	if g.worker.pid != 0 {
-		_ = syscall.Kill(g.worker.pid, s) // it has not been waited for, so the number is its own
+		_ = syscall.Kill(g.worker.pid, s) // it has not been waited for, so the PID is still its own
 	}
 }
 
-// reap waits for children that have ended: the worker, and what dead workers left behind. It says whether others run.
+// reap waits for children that have ended: the worker, and processes that dead workers have left behind. It returns whether
+// other children are still running.
 func (g *guard) reap() (others bool) {
 	for !g.worker.starting {
 		var status syscall.WaitStatus
@@ -141,7 +143,7 @@ func (g *guard) reap() (others bool) {
 	return false
 }
 
-// onWorkerEnded decides what follows the end of a worker.
+// onWorkerEnded handles the end of a worker: the guard ends, too, or the worker is restarted.
 func (g *guard) onWorkerEnded(status syscall.WaitStatus) {
 	g.drainChannel()
 	ran := g.now.Sub(g.worker.started)
@@ -155,7 +157,7 @@ func (g *guard) onWorkerEnded(status syscall.WaitStatus) {
 	g.killAt = time.Time{}
 	switch {
 	case g.stopSignals > 0 || g.listener < 0 || code == 0:
-		// Told to end, or it wanted to; or it never came up: a bad option is as bad the next time.
+		// A signal has ended it, or it has ended by itself, or it has never listened: a bad option would be bad again.
 		if status.Signaled() {
 			g.log.write("ERROR", "worker ended", "err", why)
 		}

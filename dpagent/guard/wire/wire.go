@@ -1,5 +1,5 @@
-// Package wire is what a guard and its worker say to each other: messages of at most MaxMessage bytes over a Unix socket
-// that keeps their bounds. It stands on next to nothing, as the guard does.
+// Package wire is the protocol between the guard and its worker: messages of at most MaxMessage bytes over a Unix socket
+// that preserves their boundaries. Like the guard it imports very little.
 package wire
 
 import (
@@ -11,39 +11,39 @@ import (
 )
 
 const (
-	// Env is the variable that tells a process its part: unset in the one that is started from outside.
+	// Env is the variable that tells a process its role. It is not set in a process that was started from outside.
 	Env = "SONDE_GUARD"
-	// FD is the worker's end of the socket.
+	// FD is the file descriptor of the worker's end of the socket.
 	FD = 3
 
-	// HeaderSize is that of what each message begins with.
+	// HeaderSize is the size of the header of each message, in bytes.
 	HeaderSize = 8
-	// MaxPayload is what fits into one message after its header.
+	// MaxPayload is the largest payload of a message, in bytes.
 	MaxPayload = 16 << 10
-	// MaxMessage is the size of the longest.
+	// MaxMessage is the size of the largest message, in bytes.
 	MaxMessage = HeaderSize + MaxPayload
-	// MaxID is the longest id of a probe.
+	// MaxID is the longest ID of a probe, in bytes.
 	MaxID = 1 << 10
 )
 
 // Kind of a message.
 type Kind byte
 
-// What is said, and by whom.
+// Kinds of messages, and who sends them.
 const (
-	Request Kind = iota + 1 // guard: bytes of a request, with More if others follow
-	Gone                    // guard: whoever asked has gone, or has an answer already
-	Table                   // worker: some probes of the table
-	Listen                  // worker: I can answer; with the socket, if it was opened by this worker
-	Begun                   // worker: the hook is about to be called
-	Answer                  // worker: bytes for whoever asked
-	End                     // worker: the last bytes, if any
+	Request Kind = iota + 1 // guard: bytes of a request; More is set if others follow
+	Gone                    // guard: the client has gone, or has its answer already
+	Table                   // worker: probes of the table
+	Listen                  // worker: it is ready to answer; with the listening socket, if this worker has opened it
+	Begun                   // worker: it is about to call the hook
+	Answer                  // worker: bytes of the answer
+	End                     // worker: the last bytes of the answer, if any
 )
 
 // Flags of a Request.
 const (
 	More byte = 1 << iota // more bytes of the request follow
-	Hook                  // a lifecycle hook: the worker says Begun before it acts
+	Hook                  // it is a lifecycle hook: the worker sends Begun before it calls the hook
 )
 
 // Header is the beginning of each message.
@@ -60,7 +60,7 @@ func (h Header) Append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, h.ID)
 }
 
-// Parse splits a message.
+// Parse splits a message into header and payload.
 func Parse(message []byte) (h Header, payload []byte, ok bool) {
 	if len(message) < HeaderSize {
 		return Header{}, nil, false
@@ -69,9 +69,9 @@ func Parse(message []byte) (h Header, payload []byte, ok bool) {
 	return h, message[HeaderSize:], true
 }
 
-// Probe is what the guard has to know of a probe or hook.
+// Probe is what the guard has to know about a probe or hook.
 type Probe struct {
-	// ID that requests carry.
+	// ID in the header Sonde-Probe.
 	ID string
 	// Timeout is the user's, in whole milliseconds.
 	Timeout time.Duration
@@ -93,7 +93,7 @@ func AppendProbe(b []byte, p Probe) []byte {
 	return append(b, p.ID...)
 }
 
-// ParseProbe takes the first probe of a Table's payload.
+// ParseProbe parses the first probe of a Table's payload, and returns the rest.
 func ParseProbe(b []byte) (p Probe, rest []byte, err error) {
 	if len(b) < probeSize {
 		return Probe{}, nil, errors.New("parse table: it is cut")
@@ -108,24 +108,24 @@ func ParseProbe(b []byte) (p Probe, rest []byte, err error) {
 	return p, b[probeSize+length:], nil
 }
 
-// Role is the part of a process, as the variable Env tells it.
+// Role is the role of a process, the value of the variable Env.
 type Role struct {
 	// Worker is true in a worker.
 	Worker bool
-	// Starts counts the workers that were started, this one included.
+	// Starts is the number of workers that were started, including this one.
 	Starts int
-	// Address that the guard listens on, "" if it does not yet.
+	// Address on which the guard listens, "" if it does not yet.
 	Address string
 }
 
 const workerRole = "worker"
 
-// String is the variable's value.
+// String returns the value of the variable.
 func (p Role) String() string {
 	return workerRole + " " + strconv.Itoa(p.Starts) + " " + p.Address
 }
 
-// ParseRole reads the variable's value.
+// ParseRole parses the value of the variable.
 func ParseRole(value string) Role {
 	rest, ok := strings.CutPrefix(value, workerRole+" ")
 	if !ok {
