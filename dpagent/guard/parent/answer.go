@@ -53,18 +53,18 @@ func (t *table) add(p wire.Probe) {
 // timeLimit returns how long a request may take until it is answered Errored; ok is false for a hook, which has no limit.
 // While it waits for a worker that is its timeout, once a worker has it verdictGrace more. A request without the header
 // Sonde-Probe could be for any probe: it waits no longer than the shortest timeout, and a worker has the longest one.
-func (t *table) timeLimit(p *probe, given bool) (limit time.Duration, ok bool) {
+func (t *table) timeLimit(p *probe, hasWorker bool) (limit time.Duration, ok bool) {
 	switch {
 	case p != nil && p.hook:
 		return 0, false
 	case p != nil:
 		limit = p.timeout
-	case given:
+	case hasWorker:
 		limit = cmp.Or(t.longest, defaultTimeout)
 	default:
 		limit = cmp.Or(t.shortest, defaultTimeout)
 	}
-	if given {
+	if hasWorker {
 		limit += verdictGrace
 	}
 	return limit, true
