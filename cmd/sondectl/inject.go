@@ -147,6 +147,9 @@ func injectManifest(cmd *cobra.Command, m manifest, o webhook.Options) ([]byte, 
 		if bytes.Equal(injected, p.json) {
 			continue
 		}
+		if p.misplaced != "" {
+			cmd.PrintErrf("%s: warning: %s has no effect here, but on the pod template: injected\n", oneLine(p.place), p.misplaced)
+		}
 		with, err := decodeObject(injected)
 		if err != nil {
 			return nil, withPlace(p.place, err)

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // podPath returns the path of the pod or pod template in an object of that kind; false if the kind has none.
@@ -35,6 +37,8 @@ func podPath(apiVersion, kind string) ([]string, bool) {
 type pod struct {
 	place string // "web.yaml, document 2, Deployment web"
 	json  []byte
+	// misplaced is a field and value of the workload that disable injection where that has no effect, "" if there is none.
+	misplaced string
 	// replace replaces it in the document.
 	replace func(jsonObject)
 }
@@ -81,14 +85,32 @@ func podsIn(place string, o jsonObject) ([]pod, error) {
 	if err != nil {
 		return nil, withPlace(place, err)
 	}
-	return []pod{{place: place, json: body, replace: func(with jsonObject) {
-		if len(path) > 0 {
-			parent[path[len(path)-1]] = with
-			return
+	p := pod{place: place, json: body}
+	if len(path) == 0 {
+		p.replace = func(with jsonObject) {
+			clear(o)
+			maps.Copy(o, with)
 		}
-		clear(o)
-		maps.Copy(o, with)
-	}}}, nil
+	} else {
+		p.misplaced = misplacedSwitch(o)
+		p.replace = func(with jsonObject) { parent[path[len(path)-1]] = with }
+	}
+	return []pod{p}, nil
+}
+
+// misplacedSwitch returns the label or annotation of a workload that disables injection, with its value, "" if there is none. It belongs to
+// the pod template: the webhook sees pods alone.
+func misplacedSwitch(workload jsonObject) string {
+	metadata, _ := workload["metadata"].(jsonObject)
+	for _, field := range []string{"labels", "annotations"} {
+		values, _ := metadata[field].(jsonObject)
+		for _, key := range []string{mesh.LabelOwnInjection, mesh.LabelInjection} {
+			if value := values[key]; value == "disabled" || value == "false" {
+				return fmt.Sprintf("metadata.%s[%q]: %q", field, key, value)
+			}
+		}
+	}
+	return ""
 }
 
 // mayHavePods reports whether a list of that kind may have pods; "" is the kind of v1 List, which has items of any kind.
