@@ -83,11 +83,11 @@ func (c *cli) validate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE|DIR|-",
 		Short: "Check files of Meshes, Dataplanes and Services, without any server",
-		Long: `Check Meshes, Dataplanes and Services as the control plane's store does, without any server. Every problem is written to
+		Long: `Check Meshes, Dataplanes and Services as the control plane's store does, without any server. Problems are written to
 stderr, with file, document, line and field. Fields that are deprecated, or that Kuma has and Sonde lacks, are warnings.
 
-Of a folder the files *.yaml, *.yml and *.json are read, all together: an object that comes twice is an error, and so is
-a mesh that none of them has.
+In a folder the files *.yaml, *.yml and *.json are checked together: an object that occurs twice is an error, and so is
+the name of a mesh that does not exist.
 
 Exit code 0: all are valid, perhaps with warnings; 1: there is an error.`,
 		Example: `  sondectl validate -f mesh.yaml

@@ -24,11 +24,11 @@ func (c *cli) generateToken() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dataplane-token --name NAME",
 		Short: "Make a token with which an agent joins the mesh",
-		Long: `Make a token with which the agent of one dataplane joins the mesh and gets its first certificate. The token is written
-to stdout alone, once: the control plane does not keep it. Whoever has it can be that dataplane while it is valid.
+		Long: `Make a token with which the agent of one dataplane joins the mesh and gets its first certificate. The token is only
+written to stdout: the control plane does not keep it. Anybody who has it can join as that dataplane while it is valid.
 
-The workload is what the proxy's certificate will stand for. It must be that of the Dataplane (its label kuma.io/workload,
-else the kuma.io/service of its first inbound), and may be left out where the control plane has the Dataplane already.`,
+The workload is what the proxy's certificate will identify. It must be that of the Dataplane (its label kuma.io/workload,
+else the kuma.io/service of its first inbound), and may be left out if the control plane has the Dataplane already.`,
 		Example: `  sondectl generate dataplane-token --name web-1 --workload web > web-1.token
   sondectl generate dataplane-token --name web-1 --mesh shop --valid-for 1h`,
 		Args: cobra.NoArgs,
@@ -36,7 +36,7 @@ else the kuma.io/service of its first inbound), and may be left out where the co
 	cmd.Flags().StringVar(&request.Name, "name", "", "`NAME` of the Dataplane")
 	cmd.Flags().StringVar(&request.Mesh, "mesh", mesh.DefaultMesh, "`MESH` of the Dataplane")
 	cmd.Flags().StringVar(&request.Workload, "workload", "", "`WORKLOAD` of the Dataplane")
-	cmd.Flags().TextVar(&life, "valid-for", mesh.Duration(24*time.Hour), "how `LONG` an agent may join with it, such as 30m, 24h, 7d")
+	cmd.Flags().TextVar(&life, "valid-for", mesh.Duration(24*time.Hour), "how `LONG` the token is valid, such as 30m, 24h, 7d")
 	must(cmd.MarkFlagRequired("name"))
 	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	must(cmd.RegisterFlagCompletionFunc("name", c.completeNames(collections()[1], &adminv1.Filter{})))

@@ -23,15 +23,15 @@ func (c *cli) generateEnvoy() *cobra.Command {
 	var static bool
 	cmd := &cobra.Command{
 		Use:   "envoy [NAME] -f FILE|DIR|-",
-		Short: "Write the Envoy resources that files mean, without any server",
+		Short: "Write the Envoy resources for files, without any server",
 		Long: `Write the Envoy resources of one proxy, as the control plane would send them if the files were its store: listeners,
-clusters, endpoints and routes, as YAML. No server is asked. Every problem of the files is written to stderr.
+clusters, endpoints and routes, as YAML. No server is needed. Problems of the files are written to stderr.
 
-NAME is that of a Dataplane, looked for in every mesh of the files; --mesh is needed where two meshes have it. NAME may be
-left out where there is one Dataplane.
+NAME is the name of a Dataplane in any mesh of the files; --mesh is needed if several meshes have it. NAME may be left
+out if there is only one Dataplane.
 
-With --static all of it is one configuration that Envoy takes as it stands, endpoints, routes and secrets included:
-certificate, key and bundle are those of a throw-away CA, good for "envoy --mode validate" and for experiments.`,
+With --static the output is one configuration that Envoy can run, including endpoints, routes and secrets: certificate,
+key and bundle are those of a throw-away CA, good for "envoy --mode validate" and for experiments.`,
 		Example: `  sondectl generate envoy web-1 -f mesh/
   sondectl generate envoy -f dataplane.yaml --static > envoy.yaml && envoy --mode validate -c envoy.yaml
   diff <(sondectl generate envoy web-1 -f new/) <(sondectl generate envoy web-1 -f old/)`,
@@ -40,7 +40,7 @@ certificate, key and bundle are those of a throw-away CA, good for "envoy --mode
 	fileFlag(cmd, &path, objectsUsage)
 	cmd.Flags().StringVar(&meshName, "mesh", "", "`MESH` of the Dataplane")
 	cmd.Flags().BoolVar(&static, "static", false, "write one whole static configuration")
-	cmd.Flags().StringVar(&trustDomain, "trust-domain", mesh.DefaultTrustDomain, "`END` of the trust domain of every mesh, as the control plane is told it")
+	cmd.Flags().StringVar(&trustDomain, "trust-domain", mesh.DefaultTrustDomain, "`SUFFIX` of all trust domains, the control plane's --trust-domain")
 	cmd.RunE = c.action(func(cmd *cobra.Command, args []string) error {
 		change, err := readView(cmd, path, trustDomain)
 		if err != nil {

@@ -44,10 +44,10 @@ func (c *cli) get() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get",
 		Short: "Show meshes, dataplanes, services or proxies",
-		Long: `Show what the control plane knows: meshes, dataplanes, services, or proxies (the Envoys and agents themselves).
+		Long: `Show what the control plane has: meshes, dataplanes, services, or proxies (the Envoys and their agents).
 
--o yaml writes one document for each, -o json one list. Meshes and dataplanes are shown as objects with all defaults set,
-and what the control plane says about them under "status". Problems of the store are written to stderr.`,
+-o yaml writes one document for each, -o json one list. Meshes and dataplanes are shown as objects with all defaults, and
+their state under "status". Problems of the store are written to stderr.`,
 	}
 	for _, r := range collections() {
 		cmd.AddCommand(c.getOne(r))

@@ -28,10 +28,10 @@ func (f *injectFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.options.Image, "image", webhook.DefaultImage, "`IMAGE` of kuma-init and kuma-sidecar")
 	cmd.Flags().StringVar(&f.options.Mesh, "mesh", mesh.DefaultMesh, "`MESH` of pods that name none")
 	cmd.Flags().Int32Var(&f.options.VirtualProbesPort, "virtual-probes-port", mesh.PortVirtualProbes,
-		"the agent's `PORT` for probes; where the pod has it in use, one from 9001 to 9020")
+		"the agent's `PORT` for probes; if the pod uses it, one from 9001 to 9020")
 	cmd.Flags().StringVar(&f.options.ControlPlane, "cp-address", webhook.DefaultControlPlane, "`HOST:PORT` of the control plane")
 	cmd.Flags().StringVar(&f.caFile, "cp-ca-file", "",
-		"`FILE` with the certificate that the control plane's is signed by (serving-ca.crt); default: the ConfigMap sonde-ca in the pod's namespace")
+		"`FILE` with the control plane's CA certificate (serving-ca.crt); default: the ConfigMap sonde-ca in the pod's namespace")
 }
 
 // read returns the documents and the options. A bad flag is a usage error.
@@ -64,13 +64,13 @@ func (c *cli) inject() *cobra.Command {
 	var flags injectFlags
 	cmd := &cobra.Command{
 		Use:   "inject -f FILE|-",
-		Short: "Give pods a sidecar and make their probes go by it, without any server",
+		Short: "Inject the sidecar into pods and rewrite their probes, without any server",
 		Long: `Write the objects of a file as the control plane's admission webhook would make them: Pods, and the templates of
 Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs, alone or in Lists, get a
-sidecar, and their probes and hooks go by it. Objects of other kinds are written as they are. No label is needed, but
+sidecar, and their probes and hooks ask its agent. Objects of other kinds are written as they are. No label is needed, but
 kuma.io/sidecar-injection: disabled is obeyed.
 
-What cannot go by the sidecar is left as it is, and a warning on stderr says why: "sondectl probes explain" shows all.
+A probe that the agent cannot answer is left as it is, and a warning on stderr says why: "sondectl probes explain" shows all.
 Injecting twice changes nothing. Comments in objects that are injected are lost.
 
 Exit code 0: done, perhaps with warnings; 1: something is wrong, and nothing is on stdout.`,

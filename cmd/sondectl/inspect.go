@@ -21,10 +21,10 @@ func (c *cli) inspectDataplane() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dataplane NAME --type KIND",
 		Short: "Show the Envoy resources that a proxy should have",
-		Long: `Show the Envoy resources that a proxy should have, whether it is connected or not. What it has taken of them,
-"sondectl get proxies" tells.
+		Long: `Show the Envoy resources that a proxy should have, whether or not it is connected. "sondectl get proxies" shows whether
+it has accepted them.
 
-The name is looked for in every mesh; --mesh is needed where two have it.`,
+NAME may be in any mesh; --mesh is needed if several meshes have it.`,
 		Example: `  sondectl inspect dataplane web-1 --type listeners
   sondectl inspect dataplane web-1 --type clusters -o json
   sondectl inspect dataplane web-1 --mesh default --type bootstrap`,

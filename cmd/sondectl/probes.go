@@ -20,9 +20,9 @@ func (c *cli) explainProbes() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain -f FILE|-",
 		Short: "Show what becomes of each probe and hook of a pod in the mesh, without any server",
-		Long: `Show a table for each pod of a file, of each of its probes and hooks: what the user wrote, what the kubelet will ask,
-what the agent will do then, and why one is left as it is. The kinds and flags are those of sondectl inject. A pod that has
-been injected is shown as its probe table says.
+		Long: `Show a table of the probes and hooks of each pod in a file: what the user wrote, what the kubelet will ask, what the
+agent will do then, or why a probe is left as it is. The kinds and flags are those of sondectl inject. For a pod that has
+been injected, the table shows what is in its probe table.
 
 WRITTEN   what the user wrote
 KUBELET   what the kubelet asks, and how long it waits for an answer

@@ -10,16 +10,16 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-const rootHelp = `sondectl shows what the control plane of a mesh knows and does, and checks files without it.
+const rootHelp = `sondectl shows the state of the control plane of a mesh, and works on files without it.
 
 Look at a running mesh:
   sondectl get proxies                              who is connected, what Envoy refused and why
   sondectl get services                             which endpoints are ready, which have a sidecar
-  sondectl inspect dataplane web-1 --type clusters  what this proxy should have
+  sondectl inspect dataplane web-1 --type clusters  the configuration that this proxy should have
 
 Work on files, without any server:
   sondectl validate -f mesh/                        every mistake, with file, line and field
-  sondectl generate envoy web-1 -f mesh/            the Envoy resources that these files mean
+  sondectl generate envoy web-1 -f mesh/            the Envoy resources for these files
   sondectl generate envoy web-1 -f mesh/ --static   one configuration for envoy --mode validate
 
 Bring pods into the mesh, without any server:
@@ -30,19 +30,18 @@ Change something:
   sondectl generate dataplane-token --name web-1 --workload web --valid-for 24h
   sondectl rotate ca --wait
 
-Commands that ask the control plane need two files of its state folder: serving-ca.crt, by which sondectl knows the
-control plane, and admin-token, by which the control plane knows you:
+Commands that call the control plane need two files of its state folder: serving-ca.crt, with which sondectl verifies the
+control plane, and admin-token, which authorises you:
   sondectl get meshes --ca-cert-file state/serving-ca.crt --token-file state/admin-token
 
-Problems of the control plane's store are written to stderr after every get. Nothing is written to stdout by a command
-that fails.
+Every get also writes the problems of the control plane's store to stderr. A command that fails writes nothing to stdout.
 
 Exit codes:
   0  done
   1  failed: the reason is on stderr
   2  wrong usage
   3  the control plane cannot be reached, or is not ready
-  4  rotate ca: the rotation is under way and not done yet`
+  4  rotate ca: the rotation is in progress`
 
 // cli is one run of the program.
 type cli struct {
@@ -63,7 +62,7 @@ func (c *cli) root() *cobra.Command {
 	}
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.address, "address", fmt.Sprintf("127.0.0.1:%d", mesh.PortAdmin), "`HOST:PORT` of the control plane's admin API")
-	flags.StringVar(&c.caFile, "ca-cert-file", "", "`FILE` with the certificate that the control plane's is signed by (serving-ca.crt)")
+	flags.StringVar(&c.caFile, "ca-cert-file", "", "`FILE` with the control plane's CA certificate (serving-ca.crt)")
 	flags.StringVar(&c.tokenFile, "token-file", "", "`FILE` with the admin token (admin-token)")
 	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), c.rotate())
 	group(root)

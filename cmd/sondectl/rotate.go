@@ -34,14 +34,14 @@ func (c *cli) rotateCA() *cobra.Command {
   2  every proxy gets a certificate of the new authority
   3  every proxy gets the bundle of the new authority alone
 
-The control plane takes them by itself. No step begins before every proxy whose certificate has not expired has done the
-one before: the proxies that it waits for are shown. --force does not wait for those that are silent; they will be refused
-by the others until they come back and renew.
+The control plane does them by itself. A step begins when all proxies whose certificates have not expired have done the
+one before. The proxies that it waits for are shown. --force does not wait for silent ones; other proxies will refuse
+them until they reconnect and renew.
 
-A call starts a rotation, or shows how far the one is that is under way. A script that asks again and again asks with
---status, which starts none.
+Without --status the command starts a rotation, or shows the progress of the current one. With --status it never starts
+one, as a script that polls should not.
 
-Exit code 0: done, or none is under way; 4: under way.`,
+Exit code 0: done, or no rotation is in progress; 4: in progress.`,
 		Example: `  sondectl rotate ca
   sondectl rotate ca --mesh shop --wait
   sondectl rotate ca --mesh shop --force
@@ -49,9 +49,9 @@ Exit code 0: done, or none is under way; 4: under way.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&request.Mesh, "mesh", mesh.DefaultMesh, "`MESH` whose authority is replaced")
-	cmd.Flags().BoolVar(&request.Force, "force", false, "do not wait for silent proxies, in this step and those that follow")
-	cmd.Flags().BoolVar(&wait, "wait", false, "stay until it is done, with progress on stderr")
-	cmd.Flags().BoolVar(&statusOnly, "status", false, "show how far a rotation is, and start none")
+	cmd.Flags().BoolVar(&request.Force, "force", false, "do not wait for silent proxies, in this step and the following ones")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is done, with progress on stderr")
+	cmd.Flags().BoolVar(&statusOnly, "status", false, "show the progress of a rotation, and start none")
 	cmd.MarkFlagsMutuallyExclusive("status", "force")
 	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
