@@ -44,10 +44,10 @@ func newRunCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run --cp-address=HOST:PORT --ca-cert-file=FILE --name=NAME --dataplane-token-file=FILE",
 		Short: "Join the mesh and run Envoy",
-		Long: `Join the mesh, run Envoy with the identity that the control plane gives, and keep both.
+		Long: `Join the mesh, run Envoy with the identity that the control plane issues, and keep both up to date.
 
-SIGTERM or SIGINT drains: the control plane takes this proxy out of its services, what is open may end, at most for
---drain-time, and Envoy ends last. A second signal ends all at once.`,
+SIGTERM or SIGINT drains: the control plane removes this proxy from its services, open requests and connections may end,
+for at most --drain-time, and then Envoy is stopped. A second signal ends everything at once.`,
 		Example: `  # an Envoy for the Dataplane web-1, with a token that "sondectl generate dataplane-token" wrote
   sonde-dp run --cp-address=control-plane.example:5678 --ca-cert-file=serving-ca.crt \
     --name=web-1 --dataplane-token-file=web-1.token`,
@@ -64,14 +64,14 @@ SIGTERM or SIGINT drains: the control plane takes this proxy out of its services
 	f.StringVar(&o.CAFile, "ca-cert-file", "", "`file` with the control plane's serving CA, PEM (required)")
 	f.StringVar(&o.Name, "name", "", "`name` of this proxy's Dataplane (required)")
 	f.StringVar(&o.Mesh, "mesh", "default", "`name` of its mesh")
-	f.StringVar(&o.TokenFile, "dataplane-token-file", "", "`file` with the token to join with, read at each try (required)")
-	f.StringVar(&o.AdminAddress, "admin-addr", dpagent.DefaultAdminAddress, "`host:port` for /metrics, /livez and /readyz; port 0 takes a free one")
-	f.DurationVar(&o.DrainTime, "drain-time", dpagent.DefaultDrainTime, "longest wait for what is open at the end")
-	f.StringVar(&o.EnvoyPath, "envoy-path", "", "Envoy `binary` (default: envoy beside this program, else on PATH)")
+	f.StringVar(&o.TokenFile, "dataplane-token-file", "", "`file` with the token to join with, read at each attempt (required)")
+	f.StringVar(&o.AdminAddress, "admin-addr", dpagent.DefaultAdminAddress, "`host:port` for /metrics, /livez and /readyz; port 0 means a free one")
+	f.DurationVar(&o.DrainTime, "drain-time", dpagent.DefaultDrainTime, "longest wait for open requests and connections in a drain")
+	f.StringVar(&o.EnvoyPath, "envoy-path", "", "Envoy `binary` (default: envoy in the folder of this program, else on PATH)")
 	f.StringVar(&o.WorkDir, "work-dir", "", "`folder` for Envoy's bootstrap, secrets and sockets (default: a new one under $TMPDIR, removed at the end)")
 	f.IntVar(&o.Concurrency, "concurrency", dpagent.DefaultConcurrency, "Envoy's worker threads")
 	f.IntVar(&o.Probes.Port, "virtual-probes-port", mesh.PortVirtualProbes, "`port` on $INSTANCE_IP for the probes of $KUMA_DATAPLANE_PROBES; 0, or no probes: none")
-	f.TextVar(&o.Level, "log-level", slog.LevelInfo, "debug, info, warn or error; Envoy informs at debug and warns at info")
+	f.TextVar(&o.Level, "log-level", slog.LevelInfo, "debug, info, warn or error; Envoy's level is info at debug, and warning at info")
 	return cmd
 }
 

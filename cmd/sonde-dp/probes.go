@@ -21,7 +21,7 @@ func newProbesCommand() *cobra.Command {
 		Use:   "probes --virtual-probes-port=PORT",
 		Short: "Answer the probes of a pod, without Envoy",
 		Long: `Answer the probes and hooks in $KUMA_DATAPLANE_PROBES on the virtual port of $INSTANCE_IP, as "sonde-dp run" does, and do
-nothing else: for debugging, and for pods without Envoy. All that is not in the table gets 404.`,
+nothing else: for debugging, and for pods without Envoy. Any other request gets 404.`,
 		Example: `  INSTANCE_IP=127.0.0.1 KUMA_DATAPLANE_PROBES='[{"httpGet":{"path":"/healthz","port":8080}}]' \
     sonde-dp probes --virtual-probes-port=9000
   curl -i http://127.0.0.1:9000/8080/healthz`,

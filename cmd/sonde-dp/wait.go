@@ -31,9 +31,9 @@ func newWaitCommand() *cobra.Command {
 		Use:   "wait",
 		Short: "Wait until the agent beside this program is ready",
 		Long: `Wait until the agent is ready: it has an identity, and its Envoy has its configuration. In a pod this is the postStart
-hook of the sidecar, so that what starts after it has network and probes.
+hook of the sidecar, so that containers that start after it have network and probes.
 
-Where the agent is not ready in time, the error says what it waits for.`,
+If the agent is not ready in time, the error says what it waits for.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, port, err := net.SplitHostPort(address); err != nil || port == "" || port == "0" {
