@@ -56,7 +56,7 @@ func (a *Authority) serverOptions(l connLimits) []grpc.ServerOption {
 	l.unauthenticatedLife = cmp.Or(l.unauthenticatedLife, 30*time.Second)
 	l.unauthenticatedBytes = cmp.Or(l.unauthenticatedBytes, 256<<10)
 	c := &serverCredentials{
-		TransportCredentials: credentials.NewTLS(a.TLSConfig()),
+		TransportCredentials: credentials.NewTLS(a.tlsConfig()),
 		authority:            a,
 		limits:               l,
 		handshakes:           make(chan struct{}, l.handshakes),

@@ -32,9 +32,9 @@ func (p Peer) ID() mesh.ID { return mesh.MakeID(p.Mesh, p.Dataplane) }
 // maxChain is how many certificates a client may send. Our own chains have one.
 const maxChain = 4
 
-// TLSConfig returns the configuration for agents and ADS. A client without a certificate is accepted, since it may join; a
+// tlsConfig returns the configuration for agents and ADS. A client without a certificate is accepted, since it may join; a
 // certificate must be valid.
-func (a *Authority) TLSConfig() *tls.Config {
+func (a *Authority) tlsConfig() *tls.Config {
 	c := a.ServingTLS()
 	c.ClientAuth = tls.RequestClientCert
 	// A resumed session would have the certificate of the first handshake, even after a renewal.
