@@ -123,6 +123,17 @@ func (s *scene) waitEndpoints(ctx context.Context, want ...*harness.Proxy) error
 	})
 }
 
+// waitDisconnected waits until the Envoy of A knows that its connections to a dead replica of B are no more.
+func (s *scene) waitDisconnected(ctx context.Context, dead *harness.Proxy) error {
+	return harness.Poll(ctx, 10*time.Second, "the end of A's connections to "+dead.Name, func(ctx context.Context) error {
+		endpoints, err := s.a.Endpoints(ctx, "b")
+		if n := endpoints[dead.Inbound].Connections; err == nil && n > 0 {
+			err = fmt.Errorf("it has %d", n)
+		}
+		return err
+	})
+}
+
 // url is how A reaches a service: at its own Envoy.
 func (s *scene) url(service string) string { return "http://" + s.a.Outbounds[service] + "/" }
 

@@ -177,16 +177,18 @@ func (s *scene) terminate(ctx context.Context) ([]string, error) {
 
 func (s *scene) kill(ctx context.Context) ([]string, error) {
 	dead := s.b[1]
-	if err := dead.KillAll(); err != nil {
+	// A request on its way to an application that dies may fail: nobody knows what became of it, so it is not sent again.
+	err := errors.Join(dead.KillAll(ctx), s.waitDisconnected(ctx, dead))
+	if err != nil {
 		return nil, err
 	}
 	load := s.load(ctx)
 	defer load.Stop()
 	started := time.Now()
 	s.board.progress("waiting for outlier detection")
-	err := harness.Poll(ctx, 10*time.Second, "the Envoy of A to take out "+dead.Name, func(ctx context.Context) error {
+	err = harness.Poll(ctx, 10*time.Second, "the Envoy of A to take out "+dead.Name, func(ctx context.Context) error {
 		endpoints, err := s.a.Endpoints(ctx, "b")
-		if err == nil && !endpoints[dead.Inbound] {
+		if err == nil && !endpoints[dead.Inbound].Ejected {
 			err = errors.New("it has not")
 		}
 		return err

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strconv"
 	"syscall"
+	"time"
 )
 
 // EnvoyPID is the process id of Envoy.
@@ -23,8 +24,8 @@ func (p *Proxy) EnvoyPID() (int, error) {
 	return pids[0], nil
 }
 
-// KillAll ends agent, Envoy and application as kill -9 does.
-func (p *Proxy) KillAll() error {
+// KillAll ends agent, Envoy and application as kill -9 does, and returns when nothing of them takes a connection any more.
+func (p *Proxy) KillAll(ctx context.Context) error {
 	pid, err := p.EnvoyPID()
 	if err != nil {
 		return err
@@ -32,10 +33,16 @@ func (p *Proxy) KillAll() error {
 	p.Agent.Kill()
 	err = syscall.Kill(pid, syscall.SIGKILL)
 	p.App.Kill()
-	if errors.Is(err, syscall.ESRCH) { // it died with its agent
-		return nil
+	if err != nil && !errors.Is(err, syscall.ESRCH) { // ESRCH: it died with its agent
+		return err
 	}
-	return err
+	return Poll(ctx, 10*time.Second, "the end of the Envoy of "+p.Name, func(ctx context.Context) error {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.Inbound)
+		if err != nil {
+			return nil //nolint:nilerr // nobody listens
+		}
+		return errors.Join(errors.New("it still listens"), c.Close())
+	})
 }
 
 // EnvoyGet asks Envoy's admin interface, "/clusters?format=json".
@@ -75,8 +82,14 @@ func (p *Proxy) Stats(ctx context.Context, filter string) (map[string]int64, err
 	return stats, nil
 }
 
-// Endpoints returns the addresses that Envoy has for a service, and of each whether outlier detection has taken it out.
-func (p *Proxy) Endpoints(ctx context.Context, service string) (map[string]bool, error) {
+// Endpoint is what an Envoy knows of one address of a service.
+type Endpoint struct {
+	Ejected     bool // by outlier detection
+	Connections int  // that are open
+}
+
+// Endpoints returns what Envoy has for a service, by address.
+func (p *Proxy) Endpoints(ctx context.Context, service string) (map[string]Endpoint, error) {
 	var all struct {
 		Clusters []struct {
 			Name  string `json:"name"`
@@ -90,6 +103,10 @@ func (p *Proxy) Endpoints(ctx context.Context, service string) (map[string]bool,
 				Health struct {
 					Ejected bool `json:"failed_outlier_check"`
 				} `json:"health_status"`
+				Stats []struct {
+					Name  string `json:"name"`
+					Value int    `json:"value,string"`
+				} `json:"stats"`
 			} `json:"host_statuses"`
 		} `json:"cluster_statuses"`
 	}
@@ -100,10 +117,16 @@ func (p *Proxy) Endpoints(ctx context.Context, service string) (map[string]bool,
 		if c.Name != service {
 			continue
 		}
-		endpoints := map[string]bool{}
+		endpoints := map[string]Endpoint{}
 		for _, h := range c.Hosts {
+			e := Endpoint{Ejected: h.Health.Ejected}
+			for _, stat := range h.Stats {
+				if stat.Name == "cx_active" {
+					e.Connections = stat.Value
+				}
+			}
 			a := h.Address.Socket
-			endpoints[net.JoinHostPort(a.Address, strconv.Itoa(a.Port))] = h.Health.Ejected
+			endpoints[net.JoinHostPort(a.Address, strconv.Itoa(a.Port))] = e
 		}
 		return endpoints, nil
 	}
