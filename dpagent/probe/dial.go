@@ -53,7 +53,8 @@ type clients struct {
 	hook  *http.Transport
 }
 
-// Source: kubernetes pkg/probe/http/http.go and pkg/kubelet/kubelet.go.
+// Source: kubernetes pkg/probe/http/http.go and pkg/kubelet/kubelet.go. What they leave at net/http's default stays so: the
+// size of the read buffer, for example, limits chunk extensions and trailers.
 func newClients(podIP netip.Addr, virtualPort int) clients {
 	virtual := netip.AddrPortFrom(podIP, uint16(virtualPort))
 	return clients{
@@ -63,8 +64,7 @@ func newClients(podIP netip.Addr, virtualPort int) clients {
 			TLSHandshakeTimeout: 10 * time.Second,
 			DisableKeepAlives:   true,
 			DisableCompression:  true,
-			ReadBufferSize:      1 << 10, // it is garbage after each probe
-			ForceAttemptHTTP2:   true,    // by ALPN
+			ForceAttemptHTTP2:   true, // by ALPN
 			HTTP2:               &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 		},
 		hook: &http.Transport{ // only HTTP/1.1, and no timeout

@@ -104,6 +104,10 @@ func (a *httpProber) probe(ctx context.Context, userAgent string) result {
 		return failureOf(err)
 	}
 	defer func() { _ = res.Body.Close() }() // it was read as far as needed
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		// The client's timeout does not end the connection of a 101: the kubelet's own check would never end.
+		defer time.AfterFunc(a.client.Timeout, func() { _ = res.Body.Close() }).Stop()
+	}
 	// Read in the same steps as the kubelet: if a body is cut near the limit, they decide whether that is noticed.
 	if _, err := io.ReadAll(io.LimitReader(res.Body, maxBody)); err != nil {
 		return result{verdict: errored, reason: reason(err)}

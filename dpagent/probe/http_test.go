@@ -70,6 +70,8 @@ func TestVerdicts(t *testing.T) {
 		"a cut body of a failure":  {"HTTP/1.1 503 no\r\nContent-Length: 100\r\n\r\n" + secret, "errored", "unexpected EOF"},
 		"a cut body of a redirect": {"HTTP/1.1 302 x\r\nLocation: http://SECRET/\r\nContent-Length: 100\r\n\r\n" + secret, "errored", "unexpected EOF"},
 		"a cut chunk":              {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10\r\nSECRET", "errored", "unexpected EOF"},
+		"a long chunk extension":   {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;" + strings.Repeat("e", 3000) + "\r\nok\r\n0\r\n\r\n", "success", ""},
+		"a long trailer":           {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: " + strings.Repeat("x", 3000) + "\r\n\r\n", "success", ""},
 		"no chunk":                 {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nSECRET\r\n", "errored", "invalid byte in chunk length"},
 		"a huge head":              {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 11<<20) + "\r\n\r\n", "failure", "exceeded"},
 	}
@@ -96,7 +98,13 @@ func TestVerdictsOverTime(t *testing.T) {
 	}{
 		"silence":   {wait, "failure", "Client.Timeout exceeded while awaiting headers"},
 		"late body": {func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx")); wait(c) }, "errored", "while reading body"},
-		"reset":     {func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }, "failure", "connection reset by peer"},
+		"silence after 101": { // the kubelet's own check would never end
+			func(c net.Conn) {
+				_, _ = c.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"))
+				wait(c)
+			}, "errored", "",
+		},
+		"reset": {func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }, "failure", "connection reset by peer"},
 		"reset in the body": {
 			func(c net.Conn) {
 				_, _ = c.Write([]byte("HTTP/1.1 503 OK\r\nContent-Length: 100\r\n\r\nx"))
