@@ -34,6 +34,9 @@ func newConn(l *listener, id uint32, remote netip.AddrPort, hook bool) *conn {
 	return &conn{l: l, id: id, remote: net.TCPAddrFromAddrPort(remote), announce: hook, wake: make(chan struct{}, 1)}
 }
 
+// HasRequest reports that the request of a connection has arrived: the guard only passes on complete ones.
+func (c *conn) HasRequest() bool { return true }
+
 // clientGone records that the client no longer waits for the answer.
 func (c *conn) clientGone() {
 	c.mu.Lock()

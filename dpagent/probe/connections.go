@@ -82,6 +82,9 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
+// requester is a connection that arrives together with its request, as those of the guard do.
+type requester interface{ HasRequest() bool }
+
 // move moves the connection to the end of a list, or to none. owner.mu is held.
 func (c *conn) move(to *list.List) {
 	if c.list != nil {
@@ -108,7 +111,11 @@ func (a *connections) add(nc net.Conn) *conn {
 	}
 	a.open++
 	a.source[c.source]++
-	c.move(&a.lists[asking])
+	if _, has := nc.(requester); has {
+		c.move(&a.lists[waiting])
+	} else {
+		c.move(&a.lists[asking])
+	}
 	return c
 }
 

@@ -98,6 +98,22 @@ func TestPinned(t *testing.T) {
 	}
 }
 
+// withRequest is a connection that arrives together with its request.
+type withRequest struct{ *caller }
+
+func (withRequest) HasRequest() bool { return true }
+
+// A request that has arrived is answered, even if nothing has read it yet: an aborted connection would be a Failure.
+func TestEvictWithRequest(t *testing.T) {
+	a := newConnections(1)
+	first := &caller{from: "192.0.2.1"}
+	c := a.add(withRequest{first})
+	crowd(a, "192.0.2.1")
+	if !ended(c) || first.closed {
+		t.Errorf("evicted = %v, closed = %v, want it evicted but not closed", ended(c), first.closed)
+	}
+}
+
 // There are never more than the limit and those that are about to end.
 func TestHardLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
