@@ -39,6 +39,7 @@ type Handler struct {
 	byPath  map[string]*entry // nil if several entries have the path
 	clients clients
 	running sync.WaitGroup // checks
+	hooks   hookCount
 }
 
 var _ http.Handler = (*Handler)(nil)
@@ -50,6 +51,7 @@ func New(o Options) (*Handler, error) {
 		return nil, err
 	}
 	h := &Handler{o: o, byID: map[string]*entry{}, byPath: map[string]*entry{}}
+	h.hooks.ended = make(chan struct{}, 1)
 	h.clients = newClients(o.PodIP, o.Port)
 	metrics, err := newMetrics(o.Registerer)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -61,10 +62,26 @@ func (a *hookProber) call(req *http.Request) error {
 	return nil
 }
 
+// hookCount is the number of hooks that are being called.
+type hookCount struct {
+	n     atomic.Int32
+	ended chan struct{} // has a value if a hook has ended since it was last read
+}
+
+func (h *hookCount) end() {
+	h.n.Add(-1)
+	select {
+	case h.ended <- struct{}{}:
+	default:
+	}
+}
+
 // serveHook calls the hook, and answers only if the call succeeds: the kubelet ignores the status, and treats an aborted
 // connection as a failed call. Each answer ends its connection: on a connection that the kubelet reuses, it would retry an
 // aborted call.
 func (e *entry) serveHook(w http.ResponseWriter, r *http.Request) {
+	e.h.hooks.n.Add(1)
+	defer e.h.hooks.end()
 	pinConnection(r.Context())
 	w.Header().Set("Connection", "close")
 	begin := time.Now()

@@ -1,6 +1,7 @@
 package probe_test
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -137,6 +139,38 @@ func TestHookCallerLeaves(t *testing.T) {
 	eventually(t, func() bool { heads, _ := app.requests(); return len(heads) == 1 })
 	_ = c.Close()
 	<-left
+}
+
+// The agent does not end while a hook is under way, and answers other requests until then.
+func TestEndWaitsForHooks(t *testing.T) {
+	release := make(chan struct{})
+	endHook := sync.OnceFunc(func() { close(release) })
+	defer endHook()
+	slow := apply(t, "127.0.0.1", func(c net.Conn) {
+		<-release
+		_, _ = c.Write([]byte(ok))
+	})
+	h, p := hook(slow.port, "/"), get(answer(t, ok).port, "/")
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	address, served := serveUntil(ctx, t, probe.Options{Table: mesh.ProbeTable{h, p}})
+	called := make(chan error, 1)
+	go func() {
+		_, err := call(t, address, h)
+		called <- err
+	}()
+	eventually(t, func() bool { heads, _ := slow.requests(); return len(heads) == 1 })
+	end()
+	for range 20 { // more than a second, because of the rate limit
+		if verdict, text := (kubelet{}).probe(t, address, p.VirtualPath(), p.ID); verdict != "success" {
+			t.Fatalf("a probe during the hook: %s %s", verdict, text)
+		}
+	}
+	endHook()
+	if err := <-called; err != nil {
+		t.Errorf("hook error = %v", err)
+	}
+	<-served
 }
 
 func TestHookFallsBackToHTTP(t *testing.T) {

@@ -36,6 +36,13 @@ var loopback = map[string]string{"IPv4": "127.0.0.1", "IPv6": "::1"}
 // serve starts a handler for the table on a port of its own, and returns its address.
 func serve(t testing.TB, o probe.Options) string {
 	t.Helper()
+	address, _ := serveUntil(context.Background(), t, o)
+	return address
+}
+
+// serveUntil does so until ctx ends; served is closed when Serve has returned.
+func serveUntil(ctx context.Context, t testing.TB, o probe.Options) (address string, served <-chan struct{}) {
+	t.Helper()
 	if !o.PodIP.IsValid() {
 		o.PodIP = netip.MustParseAddr("127.0.0.1")
 	}
@@ -48,16 +55,19 @@ func serve(t testing.TB, o probe.Options) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- h.Serve(ctx, l) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-served; err != nil {
+	ctx, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := h.Serve(ctx, l); err != nil {
 			t.Errorf("Serve() error = %v", err)
 		}
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-done
 	})
-	return l.Addr().String()
+	return l.Addr().String(), done
 }
 
 func listen(t testing.TB, ip string) net.Listener {

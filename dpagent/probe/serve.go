@@ -24,7 +24,7 @@ const (
 	shutdownTimeout = time.Second
 )
 
-// Serve serves l until ctx ends, and closes l. Requests that wait then are answered Errored, and hooks are aborted.
+// Serve serves l until ctx ends and no hook is being called, and closes l. Probes that wait then are answered Errored.
 func (h *Handler) Serve(ctx context.Context, l net.Listener) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -42,13 +42,11 @@ func (h *Handler) Serve(ctx context.Context, l net.Listener) error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(connections.listener(l)) }()
-	select {
-	case err := <-ended: // the listener failed
+	if err := h.waitForEnd(ctx, ended); err != nil { // the listener failed
 		stop()
 		err = errors.Join(err, server.Close())
 		h.running.Wait()
 		return fmt.Errorf("serve probes on %s: %w", l.Addr(), err)
-	case <-ctx.Done():
 	}
 	shutdown := func() error {
 		timeout, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
@@ -65,6 +63,27 @@ func (h *Handler) Serve(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("serve probes on %s: %w", l.Addr(), err)
 	}
 	h.running.Wait()
+	return nil
+}
+
+// waitForEnd returns nil when ctx has ended and no hook is being called, or the error of failed. Hooks have no timeout: the
+// kubelet kills this process when the pod's grace period is over.
+func (h *Handler) waitForEnd(ctx context.Context, failed <-chan error) error {
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	if n := h.hooks.n.Load(); n > 0 {
+		h.o.Logger.Info("waiting for hooks before the end", "hooks", n)
+	}
+	for h.hooks.n.Load() > 0 {
+		select {
+		case err := <-failed:
+			return err
+		case <-h.hooks.ended:
+		}
+	}
 	return nil
 }
 
