@@ -72,7 +72,8 @@ func TestWaitsForTheNextWorker(t *testing.T) {
 			}
 			started := time.Now()
 			got, text := g.probe(tc.id, tc.path, timeout)
-			if took := time.Since(started); got != tc.want || took < tc.atLeast {
+			const tick = 10 * time.Millisecond // the kernel says in ticks when the request has arrived
+			if took := time.Since(started); got != tc.want || took < tc.atLeast-tick {
 				t.Errorf("verdict = %s %q after %s, want %s after %s at least", got, text, took, tc.want, tc.atLeast)
 			}
 		})
@@ -246,6 +247,63 @@ func TestSignalWhileNoWorkerRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.exitCode()
+}
+
+// TestEnd asks as the kubelet does: again at once after Errored, three times in all. The end of the agent must not become a
+// Failure.
+func TestEnd(t *testing.T) {
+	g := startGuard(t, "serves")
+	g.waitReady()
+	verdicts := make(chan string, 1)
+	go func() {
+		for tries := 0; ; tries++ {
+			v, text := g.probe("three", "/always/hang", 4*time.Second)
+			if v != errored || tries == 2 {
+				verdicts <- string(v) + " " + text
+				return
+			}
+		}
+	}()
+	eventually(t, 5*time.Second, func() error {
+		if _, text := g.probe("one", "/hanging", 2*time.Second); text != "1" {
+			return errors.New("the request has not arrived")
+		}
+		return nil
+	})
+	if err := g.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if v := <-verdicts; !strings.HasPrefix(v, string(errored)) {
+		t.Errorf("verdict = %s, want Errored", v)
+	}
+	if code := g.exitCode(); code != 0 {
+		t.Errorf("exit code = %d, want 0", code)
+	}
+}
+
+// TestEndBeforeAHook shows that a hook which no worker has begun fails: it was not called.
+func TestEndBeforeAHook(t *testing.T) {
+	g := startGuard(t, "ready once")
+	g.waitReady()
+	g.kill()
+	g.logged("worker ended")
+	c, err := net.Dial("tcp", g.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := io.WriteString(c, "GET /hook HTTP/1.1\r\nHost: x\r\nSonde-Probe: hook\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if v, text := g.probe("one", "/ok", 2*time.Second); v != errored { // the guard has had it after the hook
+		t.Fatalf("a probe while no worker answers: %s %s", v, text)
+	}
+	if err := g.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if answer, _ := io.ReadAll(c); len(answer) > 0 { // a reset is as good as an end
+		t.Errorf("the hook is answered %q, want a connection that ends without an answer", answer)
+	}
 }
 
 func TestMisconfigured(t *testing.T) {

@@ -104,7 +104,12 @@ func mux() http.Handler {
 		}
 		_, _ = fmt.Fprint(w, os.Getpid())
 	})
-	mux.HandleFunc("/always/{action}", func(_ http.ResponseWriter, r *http.Request) { act(r.PathValue("action")) })
+	var hanging atomic.Int32
+	mux.HandleFunc("/always/{action}", func(_ http.ResponseWriter, r *http.Request) {
+		hanging.Add(1)
+		act(r.PathValue("action"))
+	})
+	mux.HandleFunc("/hanging", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, hanging.Load()) })
 	mux.HandleFunc("/hook", func(w http.ResponseWriter, r *http.Request) {
 		f, err := os.OpenFile(os.Getenv(hooksEnv), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {

@@ -171,9 +171,11 @@ func (g *guard) reclaimRequests() (kept, answered int) {
 	return len(back), answered
 }
 
-// answerAll answers all remaining requests, at the end.
-func (g *guard) answerAll() {
-	for _, c := range g.all {
-		g.answerErrored(c)
+// answerLast answers a request for which there will be no worker. A hook that was not called fails.
+func (g *guard) answerLast(c *conn) {
+	if c.probe != nil && c.probe.hook && !c.begun {
+		g.close(c)
+		return
 	}
+	g.answerErrored(c)
 }

@@ -226,6 +226,10 @@ func (g *guard) read(c *conn) {
 // enqueue puts a request into the queue.
 func (g *guard) enqueue(c *conn) {
 	c.state = queued
+	if !g.exitAt.IsZero() {
+		g.answerLast(c)
+		return
+	}
 	g.setDeadline(c)
 	if len(g.queue) >= 2*g.maxOpen { // most of them have been closed while there was no worker
 		g.queue = slices.DeleteFunc(g.queue, func(c *conn) bool { return g.all[c.id] != c })

@@ -35,6 +35,9 @@ const (
 )
 
 const (
+	// farewell is how long the guard answers Errored after the last worker has ended: after Errored the kubelet asks again at
+	// once, and a refused connection would be a failure of the application.
+	farewell = 100 * time.Millisecond
 	// endTime is how long a worker may take to end after the second signal; it may take 2 s to stop Envoy.
 	endTime = 5 * time.Second
 	// maxEvents is how many epoll events are read at once.
@@ -61,6 +64,7 @@ type guard struct {
 	wakeFD      [2]int // a pipe
 	stopSignals int    // number of SIGTERM and SIGINT received
 	killAt      time.Time
+	exitAt      time.Time // end of the farewell, zero before
 
 	forks  chan fork
 	forked chan forked
@@ -106,7 +110,9 @@ func (g *guard) loop() {
 	for g.restartWorker(); !g.done; {
 		g.runOnce()
 	}
-	g.answerAll()
+	for _, c := range g.all {
+		g.answerLast(c)
+	}
 }
 
 func (g *guard) setUp() error {
@@ -157,7 +163,7 @@ const prSetChildSubreaper = 36
 // would make Go's scheduler do several others.
 func (g *guard) runOnce() {
 	next := g.nextDeadline
-	for _, t := range []time.Time{g.worker.startAt, g.killAt, g.acceptAgainAt} {
+	for _, t := range []time.Time{g.worker.startAt, g.killAt, g.acceptAgainAt, g.exitAt} {
 		next = earlier(next, t)
 	}
 	if err := g.pollFile.SetReadDeadline(next); err != nil {
@@ -220,10 +226,29 @@ func (g *guard) runTimers() {
 		g.log.write("ERROR", "worker does not end, it is killed")
 		g.signalWorker(syscall.SIGKILL)
 	}
+	if g.due(g.exitAt) {
+		g.exit(g.exitCode)
+	}
 }
 
 // exit makes Run return with that exit code.
 func (g *guard) exit(code int) { g.done, g.exitCode = true, code }
+
+// leave exits after the farewell. There is no worker any more.
+func (g *guard) leave(code int) {
+	switch {
+	case g.listener < 0: // nobody has been answered
+		g.exit(code)
+	case g.exitAt.IsZero():
+		g.exitCode, g.exitAt = code, g.now.Add(farewell)
+		g.worker.startAt = time.Time{}
+		for _, c := range g.all {
+			if c.state == queued || c.state == assigned {
+				g.answerLast(c)
+			}
+		}
+	}
+}
 
 func (g *guard) watch(fd, id int, what uint32) error {
 	if err := epollControl(g.epoll, syscall.EPOLL_CTL_ADD, fd, id, what); err != 0 {
@@ -253,7 +278,7 @@ func (g *guard) onWake() {
 func (g *guard) onSignal(s os.Signal) {
 	g.stopSignals++
 	if g.worker.pid == 0 {
-		g.exit(0) // there is no worker
+		g.leave(0)
 		return
 	}
 	if g.stopSignals > 1 && g.killAt.IsZero() {

@@ -161,7 +161,7 @@ func (g *guard) onWorkerEnded(status syscall.WaitStatus) {
 		if status.Signaled() {
 			g.log.write("ERROR", "worker ended", "err", why)
 		}
-		g.exit(code)
+		g.leave(code)
 		return
 	case ran >= stableAfter:
 		g.backoff = backoff{}
