@@ -1,13 +1,10 @@
 package faults
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -31,34 +28,7 @@ func newMesh(t *testing.T, certLife time.Duration) *harness.Machine {
 	if certLife > 0 {
 		yaml += fmt.Sprintf("      dpCert: {rotation: {expiration: %s}}\n", certLife)
 	}
-	return start(t, harness.Options{Programs: programs, MeshYAML: yaml})
-}
-
-func start(t *testing.T, o harness.Options) *harness.Machine {
-	t.Helper()
-	m := harness.New(t, o)
-	t.Cleanup(func() { // before the machine is closed
-		for name, log := range logs(t, m) {
-			if strings.Contains(log, "WARNING: DATA RACE") {
-				t.Errorf("a race is in the log %s:\n%s", name, log[strings.Index(log, "WARNING: DATA RACE"):])
-			}
-		}
-	})
-	return m
-}
-
-// logs are those of all programs of a machine, by file.
-func logs(t *testing.T, m *harness.Machine) map[string]string {
-	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(m.Dir, "logs", "*"))
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("find logs: %v, %v", paths, err)
-	}
-	all := map[string]string{}
-	for _, path := range paths {
-		all[filepath.Base(path)] = read(t, path)
-	}
-	return all
+	return harness.New(t, harness.Options{Programs: programs, MeshYAML: yaml})
 }
 
 func read(t *testing.T, path string) string {
@@ -106,20 +76,12 @@ func synced(t *testing.T, proxies ...*harness.Proxy) {
 // endpoints waits until the cluster of a service has those endpoints and no others in the Envoy of p.
 func endpoints(t *testing.T, p *harness.Proxy, service string, want ...*harness.Proxy) {
 	t.Helper()
+	var addresses []string
+	for _, w := range want {
+		addresses = append(addresses, w.Inbound)
+	}
 	poll(t, "the endpoints of "+service+" in "+p.Name, func(ctx context.Context) error {
-		got, err := p.Endpoints(ctx, service)
-		if err != nil {
-			return err
-		}
-		for _, w := range want {
-			if _, ok := got[w.Inbound]; !ok {
-				return fmt.Errorf("%s is not among %v", w.Name, got)
-			}
-		}
-		if len(got) != len(want) {
-			return fmt.Errorf("it has %v, want %d", got, len(want))
-		}
-		return nil
+		return p.HasEndpoints(ctx, service, addresses...)
 	})
 }
 
@@ -143,13 +105,7 @@ func startLoad(t *testing.T, callers ...harness.Caller) *harness.Load {
 // more waits until a load has made that many calls more, so that what was done before is in use.
 func more(t *testing.T, load *harness.Load, calls int) {
 	t.Helper()
-	enough := load.Report().Calls + calls
-	poll(t, "calls of the load", func(context.Context) error {
-		if r := load.Report(); r.Calls < enough {
-			return fmt.Errorf("it has made %d of %d", r.Calls, enough)
-		}
-		return nil
-	})
+	must(t, load.WaitMore(t.Context(), calls))
 }
 
 // reaches waits until an instance answers calls of a load.
@@ -177,26 +133,9 @@ func held(t *testing.T, load *harness.Load) {
 // metrics are those of the control plane, by name and labels.
 func metrics(t *testing.T, m *harness.Machine) map[string]float64 {
 	t.Helper()
-	text, err := m.Get(t.Context(), "http://"+m.Health+"/metrics")
+	all, err := m.Metrics(t.Context())
 	must(t, err)
-	all := map[string]float64{}
-	for lines := bufio.NewScanner(bytes.NewBufferString(text)); lines.Scan(); {
-		name, value, ok := cutLast(lines.Text(), " ")
-		if !ok || strings.HasPrefix(name, "#") {
-			continue
-		}
-		if all[name], err = strconv.ParseFloat(value, 64); err != nil {
-			t.Fatalf("read metric %q: %v", lines.Text(), err)
-		}
-	}
 	return all
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
 }
 
 // logged waits until a program's log has a text.

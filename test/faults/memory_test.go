@@ -22,7 +22,7 @@ func TestMemoryOfAgents(t *testing.T) {
 	t.Parallel()
 	programs, err := harness.Build(t.Context(), false)
 	must(t, err)
-	m := start(t, harness.Options{Programs: programs})
+	m := harness.New(t, harness.Options{Programs: programs})
 	proxies := add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}}, harness.ProxyOptions{Name: "b-1", Service: "b"})
 	synced(t, proxies...)
 	calls(t, proxies[0], "b")

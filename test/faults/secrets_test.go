@@ -221,7 +221,9 @@ func (l *leaks) addKeys(path string) {
 // check complains if a secret is in a log.
 func (l *leaks) check(when string) {
 	l.t.Helper()
-	for name, log := range logs(l.t, l.m) {
+	logs, err := l.m.LogFiles()
+	must(l.t, err)
+	for name, log := range logs {
 		for secret, of := range l.secrets {
 			if strings.Contains(log, secret) {
 				l.t.Errorf("%s: the log %s shows a part of %s", when, name, of)

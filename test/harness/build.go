@@ -1,5 +1,5 @@
-// Package harness runs the real programs on one machine, for tests and for the demo: a control plane, and proxies with an
-// application, an agent and an Envoy each. Everything that it starts ends with it.
+// Package harness runs the real programs on one machine, for tests and for the demo: a control plane, and proxies, each with
+// an application, an agent and an Envoy. All processes that it starts end with it.
 package harness
 
 import (
@@ -17,7 +17,7 @@ import (
 
 const rootModule = "module github.com/sonde-mesh/sonde\n"
 
-// Programs are the paths of what a mesh on one machine needs.
+// Programs are the paths of the programs that a mesh needs.
 type Programs struct {
 	ControlPlane, Agent, Ctl string
 	// App is the application of test/app.
@@ -26,7 +26,7 @@ type Programs struct {
 	Envoy string
 }
 
-// Root returns the top folder of the repository, from the working folder or one above it.
+// Root returns the top folder of the repository: the working folder or one above it.
 func Root() (string, error) {
 	folder, err := os.Getwd()
 	if err != nil {
@@ -45,8 +45,8 @@ func Root() (string, error) {
 	}
 }
 
-// Build builds every program into bin, or with race into bin/race, and finds Envoy, fetching it if need be. What is up to
-// date is not built again.
+// Build builds all programs into bin, or with the race detector into bin/race, and finds Envoy or downloads it. Programs that
+// are up to date are not built again.
 func Build(ctx context.Context, race bool) (Programs, error) {
 	root, err := Root()
 	if err != nil {
@@ -62,7 +62,7 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return Programs{}, err
 	}
-	// Packages are tested at the same time: none may build what another one runs.
+	// Packages are tested at the same time: none may replace a program that another one runs.
 	lock, err := os.Open(bin)
 	if err != nil {
 		return Programs{}, err
@@ -91,8 +91,8 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 	return p, nil
 }
 
-// Envoys returns the path of an Envoy of that version or minor, of any supported one if version is "", or of each
-// supported minor, newest first, if it is "all".
+// Envoys returns the path of an Envoy of that version or minor version. "" means any supported version, "all" one Envoy of
+// each supported minor version, newest first.
 func Envoys(ctx context.Context, version string) ([]string, error) {
 	root, err := Root()
 	if err != nil {

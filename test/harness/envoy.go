@@ -45,12 +45,12 @@ func (p *Proxy) KillAll(ctx context.Context) error {
 	})
 }
 
-// EnvoyGet asks Envoy's admin interface, "/clusters?format=json".
+// EnvoyGet asks Envoy's admin interface for a path, such as "/clusters?format=json".
 func (p *Proxy) EnvoyGet(ctx context.Context, path string) (string, error) {
 	return get(ctx, p.envoy, "http://envoy"+path)
 }
 
-// EnvoyJSON is EnvoyGet, decoded.
+// EnvoyJSON is EnvoyGet with the answer decoded.
 func (p *Proxy) EnvoyJSON(ctx context.Context, path string, into any) error {
 	body, err := p.EnvoyGet(ctx, path)
 	if err != nil {
@@ -62,7 +62,7 @@ func (p *Proxy) EnvoyJSON(ctx context.Context, path string, into any) error {
 	return nil
 }
 
-// Stats returns the counters and gauges of Envoy whose whole name matches the regular expression.
+// Stats returns Envoy's counters and gauges whose whole name matches a regular expression.
 func (p *Proxy) Stats(ctx context.Context, filter string) (map[string]int64, error) {
 	var all struct {
 		Stats []struct {
@@ -75,7 +75,7 @@ func (p *Proxy) Stats(ctx context.Context, filter string) (map[string]int64, err
 	}
 	stats := map[string]int64{}
 	for _, s := range all.Stats {
-		if s.Name != "" { // histograms come without one
+		if s.Name != "" { // histograms have none
 			stats[s.Name] = s.Value
 		}
 	}
@@ -131,4 +131,21 @@ func (p *Proxy) Endpoints(ctx context.Context, service string) (map[string]Endpo
 		return endpoints, nil
 	}
 	return nil, fmt.Errorf("%s has no cluster %s", p.Name, service)
+}
+
+// HasEndpoints is an error unless Envoy has these addresses for a service, and no others.
+func (p *Proxy) HasEndpoints(ctx context.Context, service string, want ...string) error {
+	got, err := p.Endpoints(ctx, service)
+	if err != nil {
+		return err
+	}
+	for _, address := range want {
+		if _, ok := got[address]; !ok {
+			return fmt.Errorf("it lacks %s: %v", address, got)
+		}
+	}
+	if len(got) != len(want) {
+		return fmt.Errorf("it has %v, want %v", got, want)
+	}
+	return nil
 }

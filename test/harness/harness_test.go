@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestPortsAreHandedOutOnce(t *testing.T) {
 	seen := map[string]bool{}
-	for range 2 { // two harnesses at a time
+	for range 2 { // two harnesses at the same time
 		p, err := newPorts()
 		if err != nil {
 			t.Fatal(err)
@@ -95,7 +95,7 @@ func TestProcess(t *testing.T) {
 	if log := p.tail(5); log != "ready" {
 		t.Errorf("the log is %q", log)
 	}
-	p.Kill() // of a process that has ended: nothing
+	p.Kill() // does nothing to a process that has ended
 }
 
 func TestProcessThatDoesNotEnd(t *testing.T) {
@@ -122,7 +122,7 @@ func TestProcessThatDoesNotEnd(t *testing.T) {
 	p.Kill()
 }
 
-// helperDir is set for a second process of this test binary, which starts a process in that folder and waits to be killed.
+// helperDir is set in a second process of this test binary. That one starts a process in the folder and waits to be killed.
 const helperDir = "SONDE_HARNESS_HELPER_DIR"
 
 func TestProcessesEndWithTheProgram(t *testing.T) {

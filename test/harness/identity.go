@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 )
 
-// IdentityFile is where the agent keeps certificate and key for Envoy, CAFile what Envoy trusts.
+// IdentityFile is where the agent keeps Envoy's certificate and key.
 func (p *Proxy) IdentityFile() string { return filepath.Join(p.Dir(), "sds", "identity.json") }
 
-// CAFile is where the agent keeps for Envoy what it trusts.
+// CAFile is where the agent keeps the CA certificates that Envoy trusts.
 func (p *Proxy) CAFile() string { return filepath.Join(p.Dir(), "sds", "ca.json") }
 
-// sdsFile is what Envoy reads of either file.
+// sdsFile has the fields of both files that Envoy reads.
 type sdsFile struct {
 	Resources []struct {
 		Certificate struct {
@@ -48,7 +48,7 @@ func readSDS(path string) (*sdsFile, error) {
 	return &f, nil
 }
 
-// Identity is the certificate and the key that the proxy has now.
+// Identity returns the certificate and key that the proxy has now.
 func (p *Proxy) Identity() (tls.Certificate, error) {
 	f, err := readSDS(p.IdentityFile())
 	if err != nil {
@@ -58,7 +58,7 @@ func (p *Proxy) Identity() (tls.Certificate, error) {
 	return tls.X509KeyPair([]byte(c.Chain.PEM), []byte(c.Key.PEM))
 }
 
-// Trusted are the certificates of the authorities that the proxy trusts now.
+// Trusted returns the CA certificates that the proxy trusts now.
 func (p *Proxy) Trusted() ([]*x509.Certificate, error) {
 	f, err := readSDS(p.CAFile())
 	if err != nil {
@@ -78,5 +78,5 @@ func (p *Proxy) Trusted() ([]*x509.Certificate, error) {
 	}
 }
 
-// Processes are the ids of those that run in the proxy's folder: Envoys, also of an agent that has ended.
+// Processes returns the ids of the processes that run in the proxy's folder: Envoys, even if their agent has ended.
 func (p *Proxy) Processes() ([]int, error) { return below(p.Dir()) }

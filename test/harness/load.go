@@ -20,7 +20,10 @@ import (
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 )
 
-// callLimit bounds one call of a load.
+// moreLimit bounds the wait for more calls.
+const moreLimit = 30 * time.Second
+
+// callLimit bounds each call of a load.
 const callLimit = 10 * time.Second
 
 // Caller makes one call and returns which instance answered.
@@ -29,7 +32,7 @@ type Caller interface {
 	Close()
 }
 
-// Load makes calls until it is stopped, and counts.
+// Load makes calls until it is stopped, and counts them.
 type Load struct {
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
@@ -38,17 +41,17 @@ type Load struct {
 	report Report
 }
 
-// Report is what a Load has seen.
+// Report is the result of a Load.
 type Report struct {
-	// Calls is how many ended, Failed how many of them did not well.
+	// Calls is the number of calls that have ended, Failed that of those among them that failed.
 	Calls, Failed int
-	// Instances counts good calls by who answered.
+	// Instances counts good calls by the instance that answered.
 	Instances map[string]int
 	// Reasons counts failed calls by their error.
 	Reasons map[string]int
 }
 
-// String says the numbers, and the reasons where calls failed.
+// String shows the numbers, and why calls failed.
 func (r Report) String() string {
 	lines := []string{fmt.Sprintf("%d calls, %d failed", r.Calls, r.Failed)}
 	for _, reason := range slices.Sorted(maps.Keys(r.Reasons)) {
@@ -57,7 +60,7 @@ func (r Report) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// StartLoad makes each caller call again and again, with a pause of that length between two calls.
+// StartLoad makes each caller call again and again, with a pause between two calls.
 func StartLoad(ctx context.Context, pause time.Duration, callers ...Caller) *Load {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &Load{cancel: cancel, report: Report{Instances: map[string]int{}, Reasons: map[string]int{}}}
@@ -72,7 +75,7 @@ func StartLoad(ctx context.Context, pause time.Duration, callers ...Caller) *Loa
 					return
 				case <-ticker.C:
 				}
-				// a call that is on its way when the load stops ends as it would have ended
+				// a call in progress is not cut off when the load stops
 				one, done := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
 				instance, err := c.Call(one)
 				done()
@@ -95,7 +98,7 @@ func (l *Load) count(instance string, err error) {
 	l.report.Instances[instance]++
 }
 
-// Report returns what the load has seen so far.
+// Report returns the result so far.
 func (l *Load) Report() Report {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,14 +107,25 @@ func (l *Load) Report() Report {
 	return r
 }
 
-// Stop lets the calls on their way end, and returns what the load has seen.
+// WaitMore returns once the load has made that many more calls, so that what was done before is in use.
+func (l *Load) WaitMore(ctx context.Context, calls int) error {
+	enough := l.Report().Calls + calls
+	return Poll(ctx, moreLimit, "calls of the load", func(context.Context) error {
+		if r := l.Report(); r.Calls < enough {
+			return fmt.Errorf("it has made %d of %d", r.Calls, enough)
+		}
+		return nil
+	})
+}
+
+// Stop waits for the calls in progress, and returns the result.
 func (l *Load) Stop() Report {
 	l.cancel()
 	l.wait.Wait()
 	return l.Report()
 }
 
-// Answer is what the application of test/app says of a request over HTTP.
+// Answer is what the application of test/app answers over HTTP.
 type Answer struct {
 	Instance string      `json:"instance"`
 	Remote   string      `json:"remote"`
@@ -126,8 +140,8 @@ type HTTPCaller struct {
 	client *http.Client
 }
 
-// NewHTTPCaller calls that URL, over one connection that is kept, or over a new one for each call. With http2 it speaks
-// HTTP/2 in clear text.
+// NewHTTPCaller calls a URL over one connection (keep), or over a new connection for each call. With http2 it speaks HTTP/2
+// without TLS.
 func NewHTTPCaller(url string, keep, http2 bool) *HTTPCaller {
 	var protocols http.Protocols
 	protocols.SetHTTP1(!http2)
@@ -167,7 +181,7 @@ type GRPCCaller struct {
 	conn    *grpc.ClientConn
 }
 
-// NewGRPCCaller calls that address, over one connection that is kept, or over a new one for each call.
+// NewGRPCCaller calls an address over one connection (keep), or over a new connection for each call.
 func NewGRPCCaller(address string, keep bool) *GRPCCaller {
 	return &GRPCCaller{address: address, keep: keep}
 }
@@ -204,7 +218,7 @@ type TCPCaller struct {
 	conn    net.Conn
 }
 
-// NewTCPCaller calls that address, over one connection that is kept, or over a new one for each call.
+// NewTCPCaller calls an address over one connection (keep), or over a new connection for each call.
 func NewTCPCaller(address string, keep bool) *TCPCaller {
 	return &TCPCaller{address: address, keep: keep}
 }
@@ -214,7 +228,7 @@ func NewBannerCaller(address string) *TCPCaller {
 	return &TCPCaller{address: address, banner: true}
 }
 
-// Call implements Caller. Of an echo nobody can tell which instance it came from: instance is then "".
+// Call implements Caller. An echo does not say which instance it came from: instance is then "".
 func (c *TCPCaller) Call(ctx context.Context) (string, error) {
 	if c.conn == nil {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", c.address)

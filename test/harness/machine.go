@@ -17,21 +17,21 @@ import (
 	"time"
 )
 
-// StartLimit bounds each wait for a part to be ready.
+// StartLimit bounds each wait for a process to be ready.
 const StartLimit = 20 * time.Second
 
 // Options of a Machine.
 type Options struct {
 	Programs Programs
-	// MeshYAML is the Mesh in the store at the start. Default Mesh(STRICT).
+	// MeshYAML is the Mesh in the store at the start. Default MeshYAML("STRICT").
 	MeshYAML string
-	// ControlPlaneArgs are added to the control plane's.
+	// ControlPlaneArgs are added to the control plane's arguments.
 	ControlPlaneArgs []string
-	// Progress is told what is waited for. Default nobody.
+	// Progress is told what the machine waits for. Default: nobody is.
 	Progress func(string)
 }
 
-// MeshYAML is a Mesh named default with mutual TLS in that mode, STRICT or PERMISSIVE, or with none if mode is "".
+// MeshYAML returns a Mesh named default with mutual TLS in mode STRICT or PERMISSIVE, or without it if mode is "".
 func MeshYAML(mode string) string {
 	if mode == "" {
 		return "type: Mesh\nname: default\n"
@@ -47,10 +47,10 @@ mtls:
 `, mode)
 }
 
-// Machine is a mesh on one machine: a control plane with a store of files, and its proxies. Proxies and
-// applications may be added from several goroutines.
+// Machine is a mesh on one machine: a control plane with a store of files, and its proxies. Several goroutines may add
+// proxies and applications at the same time.
 type Machine struct {
-	// Dir holds everything: store, state and logs. It goes when the machine is closed.
+	// Dir holds everything: store, state and logs. Close removes it.
 	Dir string
 	// ControlPlane is the one that runs, or ran last.
 	ControlPlane *Process
@@ -66,7 +66,7 @@ type Machine struct {
 	processes []*Process
 }
 
-// Start makes a machine and starts its control plane, ready. Close it, also after an error of anything else.
+// Start makes a machine, starts its control plane and waits until that is ready. The caller must close the machine.
 func Start(ctx context.Context, o Options) (*Machine, error) {
 	if o.MeshYAML == "" {
 		o.MeshYAML = MeshYAML("STRICT")
@@ -122,7 +122,7 @@ func (m *Machine) StateDir() string { return filepath.Join(m.Dir, "state") }
 
 func (m *Machine) logs() string { return filepath.Join(m.Dir, "logs") }
 
-// StartControlPlane starts the control plane, again after it was killed, and waits until it is ready.
+// StartControlPlane starts the control plane, also again after it was killed, and waits until it is ready.
 func (m *Machine) StartControlPlane(ctx context.Context) error {
 	m.options.Progress("waiting for the control plane")
 	args := append([]string{
@@ -136,7 +136,7 @@ func (m *Machine) StartControlPlane(ctx context.Context) error {
 	return m.wait(ctx, m.ControlPlane, "http://"+m.Health+"/readyz")
 }
 
-// run starts a program that ends with the machine. env is added to its environment.
+// run starts a program, which ends with the machine. env is added to the environment.
 func (m *Machine) run(name string, env []string, path string, args ...string) (*Process, error) {
 	log := filepath.Join(m.logs(), strings.ReplaceAll(name, " ", "-")+".log")
 	p, err := m.spawner.startProcess(name, log, m.Dir, env, path, args...)
@@ -149,14 +149,14 @@ func (m *Machine) run(name string, env []string, path string, args ...string) (*
 	return p, nil
 }
 
-// started are all processes that run, or ran, in the order of their start.
+// started returns all processes that run or ran, in the order in which they were started.
 func (m *Machine) started() []*Process {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.processes)
 }
 
-// wait waits until a process that was just started answers 200 at url.
+// wait waits until a process that was just started answers url with 200.
 func (m *Machine) wait(ctx context.Context, p *Process, url string) error {
 	err := Poll(ctx, StartLimit, p.Name, func(ctx context.Context) error {
 		if !p.Running() {
@@ -171,7 +171,7 @@ func (m *Machine) wait(ctx context.Context, p *Process, url string) error {
 	return nil
 }
 
-// Get returns the body of an answer 200. Any other status is an error that shows it.
+// Get returns the body if the status is 200. Any other status is a *StatusError.
 func (m *Machine) Get(ctx context.Context, url string) (string, error) {
 	return get(ctx, m.http, url)
 }
@@ -196,7 +196,7 @@ func get(ctx context.Context, client *http.Client, url string) (string, error) {
 	return string(body), nil
 }
 
-// StatusError is an answer over HTTP other than 200.
+// StatusError is an HTTP answer with another status than 200.
 type StatusError struct {
 	URL  string
 	Code int
@@ -208,9 +208,9 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s answers %d: %.200s", e.URL, e.Code, e.Body)
 }
 
-// Put writes a file of the store, whole or not at all.
+// Put writes a file of the store in one step, by rename.
 func (m *Machine) Put(file, yaml string) error {
-	// the name of the first one is not one that the store reads
+	// the store does not read files with such a name
 	unfinished := filepath.Join(m.StoreDir(), "."+file+".new")
 	if err := os.WriteFile(unfinished, []byte(yaml), 0o600); err != nil {
 		return err
@@ -223,7 +223,7 @@ func (m *Machine) Remove(file string) error {
 	return os.Remove(filepath.Join(m.StoreDir(), file))
 }
 
-// CtlFlags are what sondectl needs to reach the control plane.
+// CtlFlags returns the flags that sondectl needs to reach the control plane.
 func (m *Machine) CtlFlags() []string {
 	return []string{
 		"--address=" + m.Admin,
@@ -232,17 +232,17 @@ func (m *Machine) CtlFlags() []string {
 	}
 }
 
-// Ctl runs sondectl against the control plane and returns what it prints on stdout.
+// Ctl runs sondectl against the control plane and returns its stdout.
 func (m *Machine) Ctl(ctx context.Context, args ...string) (string, error) {
 	stdout, _, err := m.CtlBoth(ctx, args...)
 	return stdout, err
 }
 
-// CtlBoth is Ctl that also returns what sondectl says on stderr beside it: problems of the store.
+// CtlBoth is Ctl that also returns stderr, where sondectl reports problems of the store.
 func (m *Machine) CtlBoth(ctx context.Context, args ...string) (stdout, stderr string, err error) {
 	cmd := exec.CommandContext(ctx, m.options.Programs.Ctl, append(args, m.CtlFlags()...)...)
 	cmd.Dir = m.Dir
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // with the race detector it would wait 1 s at its end
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // with the race detector it would wait for 1 s before it ends
 	cmd.WaitDelay = time.Second
 	var out, outErr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &outErr
@@ -252,8 +252,8 @@ func (m *Machine) CtlBoth(ctx context.Context, args ...string) (stdout, stderr s
 	return out.String(), outErr.String(), nil
 }
 
-// StartApp starts the application of test/app, without a sidecar, and waits until it listens. It serves http (which is
-// http2, too), grpc, tcp or banner.
+// StartApp starts the application of test/app without a sidecar, and waits until it listens. Its protocol is http (and
+// http2), grpc, tcp or banner.
 func (m *Machine) StartApp(ctx context.Context, name, protocol, at string) (*Process, error) {
 	if protocol == "http2" {
 		protocol = "http"
@@ -274,10 +274,10 @@ func (m *Machine) StartApp(ctx context.Context, name, protocol, at string) (*Pro
 	})
 }
 
-// FreeAddress is an address 127.0.0.1:port that nobody listens on and that is handed out once.
+// FreeAddress returns an address 127.0.0.1:port that nobody listens on. Each is returned only once.
 func (m *Machine) FreeAddress() (string, error) { return m.ports.takeAddress() }
 
-// Logs returns the last lines of every log, for people who look for the reason of a failure.
+// Logs returns the last lines of each log, for people who look for the reason of a failure.
 func (m *Machine) Logs(lines int) string {
 	var text strings.Builder
 	seen := map[string]bool{}
@@ -290,14 +290,34 @@ func (m *Machine) Logs(lines int) string {
 	return text.String()
 }
 
-// Close ends every process and removes every file. Agents go first, so that none of them starts a dead Envoy again.
+// LogFiles returns the logs of all programs, by file name.
+func (m *Machine) LogFiles() (map[string]string, error) {
+	paths, err := filepath.Glob(filepath.Join(m.logs(), "*"))
+	if err != nil {
+		return nil, err
+	}
+	if len(paths) == 0 {
+		return nil, errors.New("there are no logs")
+	}
+	logs := map[string]string{}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		logs[filepath.Base(path)] = string(data)
+	}
+	return logs, nil
+}
+
+// Close ends all processes and removes all files. Agents are killed before Envoys, so that none restarts its Envoy.
 func (m *Machine) Close() error {
 	for _, p := range m.started() {
 		p.Kill()
 	}
 	m.spawner.close()
 	m.http.CloseIdleConnections()
-	// What an agent started dies with it, but a moment later, and may write into its folder until then.
+	// An Envoy ends a moment after its agent, and may write into its folder until then.
 	gone := Poll(context.Background(), StartLimit, "every process to end", func(context.Context) error {
 		pids, err := below(m.Dir)
 		if err == nil && len(pids) > 0 {

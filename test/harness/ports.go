@@ -10,12 +10,12 @@ import (
 	"sync"
 )
 
-// Ports come in blocks below the range that the kernel takes for outgoing connections. The first port of a block is held
-// open as its lock, so that two harnesses never hand out the same port, and the kernel frees it when one dies.
+// Ports come in blocks below the range that the kernel uses for outgoing connections. A harness listens on the first port
+// of its block as a lock, so that two harnesses never hand out the same port. If it dies, the kernel frees the lock.
 const (
 	firstBlock, lastBlock = 100, 319
 	blockSize             = 100
-	// sidecarBlock has ports that the sidecar of a pod keeps for itself: 15001, 15006, 15022.
+	// sidecarBlock has the ports that the sidecar of a pod needs itself: 15001, 15006, 15022.
 	sidecarBlock = 150
 )
 
@@ -42,7 +42,7 @@ func newPorts() (*ports, error) {
 	return nil, errors.New("find free ports: none of 100 blocks tried is free")
 }
 
-// take returns a port that was free a moment ago and is handed out once.
+// take returns a port that was free a moment ago. Each port is returned only once.
 func (p *ports) take() (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,7 +61,7 @@ func (p *ports) take() (int, error) {
 	return 0, fmt.Errorf("find a free port: all %d of this mesh are in use", blockSize)
 }
 
-// takeAddress is take, as 127.0.0.1:port.
+// takeAddress is take for an address, 127.0.0.1:port.
 func (p *ports) takeAddress() (string, error) {
 	port, err := p.take()
 	return address(port), err

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// spawner starts processes from one thread, which lives at least as long as the spawner: the kernel kills each process when
-// the thread that started it ends, and so however this program ends (PR_SET_PDEATHSIG).
+// spawner starts processes from one thread, which lives as long as the spawner. The kernel kills each process when the
+// thread that started it ends (PR_SET_PDEATHSIG), so the processes end however this program ends.
 type spawner struct {
 	requests chan func()
 	done     chan struct{}
@@ -47,9 +47,9 @@ func (s *spawner) close() {
 
 // Process is one program that runs, or ran.
 type Process struct {
-	// Name says which it is, "b-1 agent".
+	// Name of the process, such as "b-1 agent".
 	Name string
-	// Log is the file that has its output.
+	// Log is the file with its output.
 	Log string
 
 	cmd  *exec.Cmd
@@ -57,8 +57,8 @@ type Process struct {
 	err  error // how it ended; valid once done is closed
 }
 
-// startProcess runs a program with its output added to a file, in a process group of its own, so that a Ctrl-C in the
-// terminal reaches it only through this program. env is added to this program's environment.
+// startProcess runs a program and appends its output to a file. The program has its own process group, so that Ctrl-C in
+// the terminal only reaches this program. env is added to this program's environment.
 func (s *spawner) startProcess(name, log, folder string, env []string, path string, args ...string) (*Process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -86,7 +86,7 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Running says whether the process has not ended.
+// Running says whether the process is still running.
 func (p *Process) Running() bool {
 	select {
 	case <-p.done:
@@ -96,14 +96,14 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Kill ends the process as kill -9 does, and waits for it. What it started itself is not touched.
+// Kill ends the process as kill -9 does, and waits for its end. It does not kill what the process has started.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // an error means that it has ended
 	<-p.done
 }
 
-// Terminate asks the process to end, as kill does, and waits for it. It returns an error if the process does not end
-// before ctx does, or not with exit code 0.
+// Terminate asks the process to end, as kill does, and waits for its end. It returns an error if ctx ends first, or if the
+// exit code is not 0.
 func (p *Process) Terminate(ctx context.Context) error {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("terminate %s: %w", p.Name, err)
@@ -119,8 +119,7 @@ func (p *Process) Terminate(ctx context.Context) error {
 	return nil
 }
 
-// Children returns the ids of the processes that run below this one, started by it or by one that it started, whose
-// program has that name.
+// Children returns the ids of this process's children, and of theirs, whose program has that name.
 func (p *Process) Children(program string) ([]int, error) {
 	paths, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -167,7 +166,7 @@ func (p *Process) Children(program string) ([]int, error) {
 	return children, nil
 }
 
-// tail returns the last lines of the process's log, for people who look for the reason of a failure.
+// tail returns the last lines of the process's log.
 func (p *Process) tail(lines int) string {
 	data, err := os.ReadFile(p.Log)
 	if err != nil {
@@ -177,8 +176,8 @@ func (p *Process) tail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// Poll calls check every 20 ms until it returns nil, for at most the time given; the error says what was waited for and
-// what was amiss at last.
+// Poll calls check every 20 ms until it returns nil, but no longer than limit. Its error names what it waited for and has
+// the last error of check.
 func Poll(ctx context.Context, limit time.Duration, what string, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -193,7 +192,7 @@ func Poll(ctx context.Context, limit time.Duration, what string, check func(cont
 		if errors.Is(err, errHopeless) {
 			return fmt.Errorf("wait for %s: %w", what, err)
 		}
-		if amiss == nil || ctx.Err() == nil { // that time ran out says less than what was amiss before
+		if amiss == nil || ctx.Err() == nil { // "context canceled" says less than the error before it
 			amiss = err
 		}
 		select {
@@ -204,7 +203,7 @@ func Poll(ctx context.Context, limit time.Duration, what string, check func(cont
 	}
 }
 
-// errHopeless ends a Poll before its time.
+// errHopeless makes Poll give up early.
 var errHopeless = errors.New("it has ended")
 
 // below returns the ids of the processes whose working folder is dir or below it.

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// ProxyOptions say what to put beside each other.
+// ProxyOptions describe a proxy and its application.
 type ProxyOptions struct {
 	// Name of the Dataplane, and of the instance in the application's answers.
 	Name string
@@ -19,19 +19,19 @@ type ProxyOptions struct {
 	Service string
 	// Protocol is http (default), http2, grpc or tcp.
 	Protocol string
-	// Banner makes the application of a tcp inbound speak first; the inbound is not marked for it.
+	// Banner makes the application of a tcp inbound speak first. It does not mark the inbound as server-first.
 	Banner bool
-	// ServerFirst marks the inbound.
+	// ServerFirst marks the inbound as server-first.
 	ServerFirst bool
-	// Outbound are the services that it calls.
+	// Outbound lists the services that it calls.
 	Outbound []string
 	// Labels of the Dataplane.
 	Labels map[string]string
 	// Mesh of the Dataplane. Default "default".
 	Mesh string
-	// Envoy is the binary that the agent starts. Default that of the machine's Programs.
+	// Envoy is the binary that the agent starts. Default: the one of the machine's Programs.
 	Envoy string
-	// AgentArgs are added to the agent's.
+	// AgentArgs are added to the agent's arguments.
 	AgentArgs []string
 	// AgentEnv is added to the agent's environment, "NAME=value".
 	AgentEnv []string
@@ -40,20 +40,20 @@ type ProxyOptions struct {
 // Proxy is an application with an agent and an Envoy beside it.
 type Proxy struct {
 	ProxyOptions
-	// App and Agent are those that run, or ran last.
+	// App and Agent are the processes that run, or ran last.
 	App, Agent *Process
-	// AppAddress is where the application listens, Inbound where Envoy does for it, Admin where the agent answers.
+	// AppAddress is where the application listens, Inbound where Envoy listens for it, Admin the agent's admin address.
 	AppAddress, Inbound, Admin string
-	// Outbounds are the addresses at which the application reaches each service.
+	// Outbounds are the addresses where the application reaches services, by service.
 	Outbounds map[string]string
-	// Ready is what the Dataplane says of its inbound.
+	// Ready is the health of the inbound in the Dataplane.
 	Ready bool
 
 	machine *Machine
 	envoy   *http.Client
 }
 
-// Prepare makes a proxy with all its addresses; nothing is written or started yet.
+// Prepare makes a proxy with all its addresses. It writes and starts nothing.
 func (m *Machine) Prepare(o ProxyOptions) (*Proxy, error) {
 	if o.Protocol == "" {
 		o.Protocol = "http"
@@ -86,7 +86,7 @@ func (m *Machine) Prepare(o ProxyOptions) (*Proxy, error) {
 	return p, nil
 }
 
-// Add prepares proxies, declares them, starts the application, agent and Envoy of each, and waits until all are ready.
+// Add prepares and declares proxies, starts the application, agent and Envoy of each, and waits until all are ready.
 func (m *Machine) Add(ctx context.Context, options ...ProxyOptions) ([]*Proxy, error) {
 	proxies := make([]*Proxy, 0, len(options))
 	for _, o := range options {
@@ -99,7 +99,7 @@ func (m *Machine) Add(ctx context.Context, options ...ProxyOptions) ([]*Proxy, e
 	return proxies, m.Launch(ctx, proxies...)
 }
 
-// Launch does with proxies that are prepared what Add does.
+// Launch is Add for proxies that are already prepared.
 func (m *Machine) Launch(ctx context.Context, proxies ...*Proxy) error {
 	for _, p := range proxies {
 		if err := errors.Join(p.Declare(), p.StartApp(ctx), p.StartAgent(ctx)); err != nil {
@@ -115,7 +115,7 @@ func (m *Machine) Launch(ctx context.Context, proxies ...*Proxy) error {
 	return nil
 }
 
-// label names the proxy's files: two meshes may have proxies of one name.
+// label names the proxy's files: proxies of two meshes may have the same name.
 func (p *Proxy) label() string {
 	if p.Mesh == "default" {
 		return p.Name
@@ -123,7 +123,7 @@ func (p *Proxy) label() string {
 	return p.Mesh + "-" + p.Name
 }
 
-// Dir is the agent's work folder, and Envoy's.
+// Dir is the work folder of the agent and of Envoy.
 func (p *Proxy) Dir() string { return filepath.Join(p.machine.Dir, p.label()) }
 
 // Declare writes the Dataplane into the store.
@@ -131,7 +131,7 @@ func (p *Proxy) Declare() error {
 	return p.machine.Put(p.label()+".yaml", p.YAML())
 }
 
-// YAML is the Dataplane. JSON is YAML, too.
+// YAML returns the Dataplane as JSON, which is also YAML.
 func (p *Proxy) YAML() string {
 	type object = map[string]any
 	inbound := object{
@@ -192,14 +192,14 @@ func (p *Proxy) MakeToken(ctx context.Context) error {
 	return p.SetToken(token)
 }
 
-// SetToken makes it the token that the agent joins with.
+// SetToken sets the token that the agent joins with.
 func (p *Proxy) SetToken(token string) error {
 	return os.WriteFile(p.tokenFile(), []byte(token), 0o600)
 }
 
 func (p *Proxy) tokenFile() string { return filepath.Join(p.machine.Dir, p.label()+".token") }
 
-// RunAgent starts the agent, with the token that was made before.
+// RunAgent starts the agent with the token that it has.
 func (p *Proxy) RunAgent() (err error) {
 	args := append([]string{
 		"run", "--cp-address=" + p.machine.Agents, "--ca-cert-file=" + filepath.Join(p.machine.StateDir(), "serving-ca.crt"),

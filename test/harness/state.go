@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// ProxyState is what sondectl says of a proxy.
+// ProxyState is what sondectl shows of a proxy.
 type ProxyState struct {
 	// Agent is nil while it has no session.
 	Agent *struct {
@@ -28,13 +28,13 @@ type ProxyState struct {
 	Draining bool `json:"draining"`
 }
 
-// NACK is what sondectl says of a resource that Envoy refuses.
+// NACK is what sondectl shows of a resource that Envoy has refused.
 type NACK struct {
 	Resource string `json:"resource"`
 	Reason   string `json:"reason"`
 }
 
-// State asks sondectl for the proxy.
+// State asks sondectl for the proxy's state.
 func (p *Proxy) State(ctx context.Context) (*ProxyState, error) {
 	out, err := p.machine.Ctl(ctx, "get", "proxy", p.Name, "--mesh="+p.Mesh, "-o", "json")
 	if err != nil {
@@ -50,7 +50,7 @@ func (p *Proxy) State(ctx context.Context) (*ProxyState, error) {
 	return states[0], nil
 }
 
-// Synced is an error unless agent and Envoy are connected, and Envoy has all four types of resources that it should have.
+// Synced is an error unless agent and Envoy are connected, and Envoy has everything that it should have.
 func (p *Proxy) Synced(ctx context.Context) error {
 	s, err := p.State(ctx)
 	if err != nil {
@@ -70,8 +70,7 @@ func (p *Proxy) Synced(ctx context.Context) error {
 	return nil
 }
 
-// Received describes all that Envoy got from the control plane, and when it last did: it stays the same as long as nothing
-// comes.
+// Received describes what Envoy got from the control plane, and when. It stays the same as long as Envoy gets nothing new.
 func (p *Proxy) Received(ctx context.Context) ([]string, error) {
 	stats, err := p.Stats(ctx, `(cluster_manager\.cds|listener_manager\.lds|cluster\..*)\.update_(success|rejected)`)
 	if err != nil {

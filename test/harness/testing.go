@@ -1,8 +1,12 @@
 package harness
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
-// New is Start for a test: the machine is closed when the test ends, and the logs are shown if it failed.
+// New is Start for a test. The machine is closed when the test ends. A data race in any of its programs fails the test, and
+// the logs of a failed test are shown.
 func New(t testing.TB, o Options) *Machine {
 	t.Helper()
 	m, err := Start(t.Context(), o)
@@ -10,6 +14,7 @@ func New(t testing.TB, o Options) *Machine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		failOnRace(t, m)
 		if t.Failed() {
 			t.Log(m.Logs(30))
 		}
@@ -18,4 +23,18 @@ func New(t testing.TB, o Options) *Machine {
 		}
 	})
 	return m
+}
+
+// failOnRace looks for reports of the race detector in all logs.
+func failOnRace(t testing.TB, m *Machine) {
+	t.Helper()
+	logs, err := m.LogFiles()
+	if err != nil {
+		t.Error(err)
+	}
+	for name, log := range logs {
+		if _, race, found := strings.Cut(log, "WARNING: DATA RACE"); found {
+			t.Errorf("data race in %s:%s", name, race)
+		}
+	}
 }

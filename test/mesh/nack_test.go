@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -45,19 +44,12 @@ func refusals(t *testing.T, m *harness.Machine, listener string) int {
 	return count
 }
 
-// metric is the value of one of the control plane's.
+// metric is the value of a metric of the control plane, 0 if there is none.
 func metric(t *testing.T, m *harness.Machine, name string) float64 {
 	t.Helper()
-	text, err := m.Get(t.Context(), "http://"+m.Health+"/metrics")
+	all, err := m.Metrics(t.Context())
 	must(t, err)
-	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
-			n, err := strconv.ParseFloat(value, 64)
-			must(t, err)
-			return n
-		}
-	}
-	return 0
+	return all[name]
 }
 
 func TestRefusedListeners(t *testing.T) {

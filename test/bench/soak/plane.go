@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -158,7 +156,7 @@ func (p *plane) ready(ctx context.Context) error {
 	return harness.Poll(ctx, time.Minute, "sonde-cp", func(ctx context.Context) error { return controlplane.Ready(ctx, p.health) })
 }
 
-// metrics of the process, by name with labels.
+// metrics are those of the process, by name and labels.
 func (p *plane) metrics(ctx context.Context) (map[string]float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.health+"/metrics", nil)
 	if err != nil {
@@ -169,16 +167,5 @@ func (p *plane) metrics(ctx context.Context) (map[string]float64, error) {
 		return nil, err
 	}
 	defer response.Body.Close() //nolint:errcheck // it was only read
-	all := map[string]float64{}
-	lines := bufio.NewScanner(response.Body)
-	for lines.Scan() {
-		name, value, ok := strings.Cut(lines.Text(), " ")
-		if !ok || strings.HasPrefix(name, "#") {
-			continue
-		}
-		if all[name], err = strconv.ParseFloat(value, 64); err != nil {
-			return nil, fmt.Errorf("parse metric %s: %w", name, err)
-		}
-	}
-	return all, lines.Err()
+	return harness.ParseMetrics(response.Body)
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/sonde-mesh/sonde/test/bench/controlplane"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -102,7 +103,7 @@ func (p *peer) send(f frame) error {
 }
 
 func serveBroadcast(ctx context.Context, r roleOptions) error {
-	authority, err := openAuthority(r.state)
+	authority, err := controlplane.OpenAuthority(r.state)
 	if err != nil {
 		return err
 	}
@@ -193,7 +194,7 @@ func (b *broadcast) change(service int, form bool) {
 
 // serveBare reads, and sends nothing: what a connection and a stream cost by themselves.
 func serveBare(ctx context.Context, r roleOptions) error {
-	authority, err := openAuthority(r.state)
+	authority, err := controlplane.OpenAuthority(r.state)
 	if err != nil {
 		return err
 	}

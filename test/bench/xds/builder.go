@@ -10,12 +10,13 @@ import (
 
 	"github.com/sonde-mesh/sonde/generator"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/test/bench/controlplane"
 	"github.com/sonde-mesh/sonde/xds"
 )
 
 // serveBuilder is Sonde from the builder on, joined as cmd/sonde-cp does, without the folder.
 func serveBuilder(ctx context.Context, r roleOptions) error {
-	authority, err := openAuthority(r.state)
+	authority, err := controlplane.OpenAuthority(r.state)
 	if err != nil {
 		return err
 	}

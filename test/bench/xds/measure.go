@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/test/bench/controlplane"
 )
 
@@ -105,7 +106,7 @@ func measure(ctx context.Context, o options) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 	b := &bench{o: o, folder: folder, payload: map[world]*payload{}, figures: newFigures()}
-	if err := makeAuthority(b.stateFolder()); err != nil {
+	if err := controlplane.MakeState(b.stateFolder(), mesh.DefaultMesh); err != nil {
 		return err
 	}
 	if o.subjects.has(subjectSonde) {

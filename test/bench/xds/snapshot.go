@@ -11,6 +11,7 @@ import (
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/sonde-mesh/sonde/test/bench/controlplane"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -31,7 +32,7 @@ type snapshots struct {
 }
 
 func serveSnapshot(ctx context.Context, r roleOptions) error {
-	authority, err := openAuthority(r.state)
+	authority, err := controlplane.OpenAuthority(r.state)
 	if err != nil {
 		return err
 	}
