@@ -12,9 +12,9 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Catalog is what many clients know together: names and versions as numbers, and which endpoints a cluster and which
+// Catalog is shared by many clients. It has names and versions as numbers, and knows which endpoints a cluster and which
 // routes a listener refers to. So each version of a resource is decoded once, however many clients get it. It only
-// grows. It is safe from any goroutine.
+// grows. It is safe for concurrent use.
 type Catalog struct {
 	mu       sync.RWMutex
 	names    numbers
@@ -22,7 +22,7 @@ type Catalog struct {
 	refs     map[refKey][]uint32
 }
 
-// numbers gives each text a number.
+// numbers assigns a number to each text.
 type numbers struct {
 	byText map[string]uint32
 	texts  []string
@@ -33,13 +33,13 @@ type refKey struct {
 	name, version uint32
 }
 
-// Versions that are none: what was asked for and not answered yet, and what is known not to exist.
+// Numbers that stand for no version: asked for and not answered yet, and known not to exist.
 const (
 	unanswered uint32 = iota
 	absent
 )
 
-// NewCatalog returns an empty one.
+// NewCatalog returns an empty Catalog.
 func NewCatalog() *Catalog {
 	return &Catalog{
 		names:    numbers{byText: map[string]uint32{}},
@@ -58,7 +58,7 @@ func (n *numbers) add(text []byte) uint32 {
 	return i
 }
 
-// number returns those of a resource's name and version.
+// number returns the numbers of a resource's name and version.
 func (c *Catalog) number(name, version []byte) (uint32, uint32) {
 	c.mu.RLock()
 	n, known := c.names.byText[string(name)]
@@ -72,7 +72,7 @@ func (c *Catalog) number(name, version []byte) (uint32, uint32) {
 	return c.names.add(name), c.versions.add(version)
 }
 
-// text returns the names of numbers.
+// text returns the texts of numbers.
 func (c *Catalog) text(list []uint32) []string {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -83,7 +83,7 @@ func (c *Catalog) text(list []uint32) []string {
 	return texts
 }
 
-// references returns the names that a version of a cluster or listener refers to.
+// references returns the numbers of the names that a version of a cluster or listener refers to.
 func (c *Catalog) references(kind int, name, version uint32, body []byte) ([]uint32, error) {
 	key := refKey{kind, name, version}
 	c.mu.RLock()
@@ -105,7 +105,7 @@ func (c *Catalog) references(kind int, name, version uint32, body []byte) ([]uin
 	return refs, nil
 }
 
-// known is references of a version that was decoded before.
+// known is references for a version that was decoded before.
 func (c *Catalog) known(kind int, name, version uint32) []uint32 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -132,7 +132,7 @@ func decodeReferences(kind int, body []byte) ([]string, error) {
 	return nil, nil
 }
 
-// routesOf returns the names of the routes that a listener asks for, each once.
+// routesOf returns the names of the routes that a listener refers to, each once.
 func routesOf(body []byte) ([]string, error) {
 	var listener listenerv3.Listener
 	if err := proto.Unmarshal(body, &listener); err != nil {

@@ -1,5 +1,5 @@
-// Package adsclient is a delta ADS client without Envoy, lean enough that one process holds thousands of them beside
-// the server that is measured: one goroutine each, and no message is decoded twice.
+// Package adsclient is a delta ADS client without Envoy. It is so small that one process can hold thousands of clients
+// beside the server that is measured: each has one goroutine, and no resource is decoded twice.
 package adsclient
 
 import (
@@ -15,13 +15,13 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Observer is told what happens on a stream, in the client's own goroutine.
+// Observer is told what happens on a stream. The client calls it in its own goroutine.
 type Observer interface {
-	// Connected: the handshake is over and the first requests are sent.
+	// Connected is called after the handshake, when the first requests are sent.
 	Connected()
-	// Resource came. The bytes are good during the call alone.
+	// Resource is called for each resource. The bytes are only valid during the call.
 	Resource(t resource.Type, name, version []byte)
-	// Acked: the answer to the response with the last resources has been sent.
+	// Acked is called after the ACK of the response with the last resources was sent.
 	Acked()
 }
 
@@ -29,34 +29,34 @@ type Observer interface {
 type Options struct {
 	// Address of the server, host:port.
 	Address string
-	// TLS has the proxy's certificate, and what it trusts.
+	// TLS has the proxy's certificate and the CAs that it trusts.
 	TLS *tls.Config
 	// Node is the proxy's id.
 	Node string
-	// State of the proxy; the stream begins by saying what is in it.
+	// State of the proxy. The first requests of the stream say what is in it.
 	State *State
 	// Observer, default none.
 	Observer Observer
-	// Received counts the bytes read, as they are on the wire. Default none.
+	// Received counts the bytes read from the connection. Default none.
 	Received *atomic.Int64
-	// Inspect sees each resource of a response before any is applied. A refusal, if not "", is the reason of a NACK, and
-	// nothing of the response is applied; an error ends the stream. The bytes are good during the call alone. Default none.
+	// Inspect sees each resource of a response before any of them is applied. A refusal other than "" is the reason of a NACK,
+	// and nothing of the response is applied. An error ends the stream. The bytes are only valid during the call. Default none.
 	Inspect func(t resource.Type, name, version, body []byte) (refusal string, err error)
 	// Dial connects to Address. Default: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Silent clients answer nothing.
+	// Silent clients never answer.
 	Silent bool
-	// BytesPerSecond that are read once TLS is set up. 0 reads all at once.
+	// BytesPerSecond limits reading after the TLS handshake. 0 is no limit.
 	BytesPerSecond int
 }
 
-// readBuffer of a socket, in bytes. Thousands of one machine share the kernel's memory for TCP, and when they reach its
-// limit the kernel drops and rearranges what has come, which no proxy on a machine of its own would see.
+// readBuffer of a socket, in bytes. Thousands of sockets on one machine share the kernel's memory for TCP. At its limit the
+// kernel drops and reorders packets, which a proxy on a machine of its own would not see.
 const readBuffer = 128 << 10
 
-// Run is the life of one stream: it connects, subscribes to all clusters and listeners, and to the endpoints and routes
-// that they refer to, as Envoy does, and answers each response at once. It returns why the stream ended, never nil; when
-// ctx ended, that is ctx's error.
+// Run runs one stream. Like Envoy, it subscribes to all clusters and listeners, and to the endpoints and routes that they
+// refer to. It answers each response at once. It returns the reason why the stream ended, never nil: ctx's error if ctx
+// ended.
 func Run(ctx context.Context, o Options) error {
 	if o.Dial == nil {
 		o.Dial = Dial
@@ -88,7 +88,7 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-// Dial is how a client connects that is not told otherwise.
+// Dial is the default of Options.Dial.
 func Dial(ctx context.Context, address string) (net.Conn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address)
@@ -131,7 +131,7 @@ func (c *client) run() error {
 	}
 }
 
-// hello is what Envoy sends first: one that reconnects names what it has, and what it refers to.
+// hello queues the first requests. Like Envoy after a reconnect, it names what the proxy has and what that refers to.
 func (c *client) hello() {
 	s := c.o.State
 	s.mu.Lock()
@@ -200,7 +200,7 @@ func (c *client) take(message []byte) error {
 	return nil
 }
 
-// inspect returns the first refusal, though each resource is seen.
+// inspect shows all resources to Inspect, and returns the first refusal.
 func (c *client) inspect(r *response, t resource.Type) (first string, err error) {
 	err = r.each(func(name, version, body []byte) error {
 		refusal, err := c.o.Inspect(t, name, version, body)
@@ -212,7 +212,7 @@ func (c *client) inspect(r *response, t resource.Type) (first string, err error)
 	return first, err
 }
 
-// metered is a connection whose reading is counted, and slow if need be.
+// metered is a connection that counts the bytes read, and limits their rate if asked to.
 type metered struct {
 	net.Conn
 	received  *atomic.Int64

@@ -19,7 +19,7 @@ func ads() *corev3.ConfigSource {
 	return &corev3.ConfigSource{ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}}
 }
 
-// contents is what a proxy should have of a set.
+// contents is what a proxy should have, as State.Contents returns it.
 func contents(all ...*resource.Resource) map[resource.Type]map[string]string {
 	want := map[resource.Type]map[string]string{}
 	for _, t := range resource.Types() {

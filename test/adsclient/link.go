@@ -19,26 +19,26 @@ import (
 
 const (
 	method = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
-	// wideWindow is as Envoy's: the server never waits for a proxy that reads.
+	// wideWindow is Envoy's: the server never has to wait for a proxy that reads.
 	wideWindow    = 16 << 20
-	defaultWindow = 1<<16 - 1 // of HTTP/2
+	defaultWindow = 1<<16 - 1 // the default of HTTP/2
 	maxFrame      = 1 << 14
 	stream        = 1
 	prefix        = 5 // bytes before each gRPC message
 	smallMessage  = 64 << 10
 )
 
-// link is one gRPC stream on one HTTP/2 connection, without a goroutine: whoever reads also writes. It is not safe for
-// concurrent use.
+// link is one gRPC stream on one HTTP/2 connection, without a goroutine of its own: whoever reads also writes. It is not
+// safe for concurrent use.
 type link struct {
 	framer  *http2.Framer
 	out     *bufio.Writer
-	queue   []byte // what the windows of the server do not admit yet
-	data    []byte // of the last frame, not taken yet
+	queue   []byte // to send once the server's windows allow it
+	data    []byte // rest of the last frame
 	partial []byte // a message whose end is missing
-	window  int64  // of each receiving window
+	window  int64  // size of each receive window
 
-	// How much may be sent, and how much was received since the server was last told.
+	// How much may be sent, and how much was received since the last window update.
 	sendConn, sendStream, streamInitial int64
 	receivedConn, receivedStream        int64
 }
@@ -46,7 +46,7 @@ type link struct {
 // bodies holds buffers of large messages.
 var bodies sync.Pool
 
-// openLink begins a connection and its stream.
+// openLink starts HTTP/2 on a connection and opens the stream.
 func openLink(conn net.Conn, authority string, window int64) (*link, error) {
 	out := bufio.NewWriterSize(conn, 4<<10)
 	l := &link{
@@ -81,7 +81,7 @@ func (l *link) send(r *request) {
 	binary.BigEndian.PutUint32(l.queue[at+1:], uint32(len(l.queue)-at-prefix))
 }
 
-// flush sends what may be sent.
+// flush sends what the windows allow.
 func (l *link) flush() error {
 	for len(l.queue) > 0 {
 		n := min(int64(len(l.queue)), maxFrame, l.sendConn, l.sendStream)
@@ -101,7 +101,7 @@ func (l *link) flush() error {
 	return l.out.Flush()
 }
 
-// next returns the next message, which is good until the call after it. Before it waits, it sends what is to be sent.
+// next returns the next message, which is valid until the next call. Before it waits, it flushes.
 func (l *link) next() ([]byte, error) {
 	for {
 		message, err := l.take()
@@ -121,9 +121,9 @@ func (l *link) next() ([]byte, error) {
 	}
 }
 
-// take returns a message that is whole, nil if there is none.
+// take returns a complete message, or nil if there is none.
 func (l *link) take() ([]byte, error) {
-	if n := sizeOf(l.partial); n > 0 && len(l.partial) == n { // it was returned by the last call
+	if n := sizeOf(l.partial); n > 0 && len(l.partial) == n { // the last call returned it
 		if cap(l.partial) > smallMessage {
 			whole := l.partial[:0]
 			bodies.Put(&whole)
@@ -151,7 +151,7 @@ func (l *link) take() ([]byte, error) {
 	return nil, nil
 }
 
-// sizeOf is how long the message is that begins b, with what precedes it; 0 if b does not say so yet.
+// sizeOf returns the size of the message at the start of b, with its prefix; 0 if b is too short to tell.
 func sizeOf(b []byte) int {
 	if len(b) < prefix {
 		return 0
@@ -216,7 +216,7 @@ func (l *link) handle(frame http2.Frame) error {
 	return nil
 }
 
-// received opens the windows again when half of one is used.
+// received sends window updates when half of a window is used.
 func (l *link) received(n int64) error {
 	l.receivedConn += n
 	l.receivedStream += n
@@ -241,7 +241,7 @@ func (l *link) settings(f *http2.SettingsFrame) error {
 	return l.framer.WriteSettingsAck()
 }
 
-// statusOf is the error that ends a stream, nil for headers that begin one.
+// statusOf returns the error of headers that end a stream, and nil for those that begin it.
 func statusOf(f *http2.MetaHeadersFrame) error {
 	code, message := "", ""
 	for _, h := range f.Fields {

@@ -12,7 +12,7 @@ func staticCluster() *clusterv3.Cluster {
 	return &clusterv3.Cluster{Name: "static", ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}}
 }
 
-// FuzzFrames cuts messages into frames anywhere.
+// FuzzFrames cuts messages into frames at any place.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte{3, 0, 200}, []byte{1, 2, 7})
 	f.Add([]byte{255, 255, 255, 1}, []byte{250, 90})

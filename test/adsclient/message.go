@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Fields of DeltaDiscoveryRequest, of Node and Status within it, and of a map's entry.
+// Field numbers of DeltaDiscoveryRequest, of Node and Status in it, and of a map entry.
 const (
 	requestNode        = 1
 	requestType        = 2
@@ -24,7 +24,7 @@ const (
 	entryValue         = 2
 )
 
-// Fields of DeltaDiscoveryResponse, of Resource and of Any within it.
+// Field numbers of DeltaDiscoveryResponse, and of Resource and Any in it.
 const (
 	responseResource = 2
 	responseType     = 4
@@ -77,7 +77,7 @@ func (r *request) encode(b []byte) []byte {
 	return b
 }
 
-// response is a DeltaDiscoveryResponse whose resources are not decoded. It points into the message.
+// response is a DeltaDiscoveryResponse whose resources are not decoded. Its fields point into the message.
 type response struct {
 	message     []byte
 	kind, nonce []byte
@@ -85,7 +85,7 @@ type response struct {
 
 var errWire = errors.New("decode response: it is not protobuf")
 
-// fields calls yield with each field of bytes in b.
+// fields calls yield for each length-delimited field in b.
 func fields(b []byte, yield func(field protowire.Number, value []byte) error) error {
 	for len(b) > 0 {
 		field, kind, n := protowire.ConsumeTag(b)
@@ -129,7 +129,7 @@ func readResponse(message []byte) (response, error) {
 	return r, err
 }
 
-// each calls put with each resource, and remove with each name that is gone.
+// each calls put for each resource, and remove for each name that is removed.
 func (r *response) each(put func(name, version, body []byte) error, remove func(name []byte) error) error {
 	return fields(r.message, func(field protowire.Number, value []byte) error {
 		switch field {
@@ -146,7 +146,7 @@ func (r *response) each(put func(name, version, body []byte) error, remove func(
 	})
 }
 
-// readResource returns the body without the Any around it.
+// readResource returns name and version of a Resource, and its body without the Any.
 func readResource(b []byte) (name, version, body []byte, err error) {
 	err = fields(b, func(field protowire.Number, value []byte) error {
 		switch field {

@@ -30,11 +30,11 @@ import (
 
 const (
 	proxy = "default/web-1"
-	// patience is how long a test waits for what must come.
+	// patience is how long a test waits for something that must happen.
 	patience = 20 * time.Second
 )
 
-// plane is a control plane without a mesh: every proxy gets one set.
+// plane is a control plane without a mesh: every proxy gets the same set.
 type plane struct {
 	t         *testing.T
 	authority *identity.Authority
@@ -100,7 +100,7 @@ func startPlane(t *testing.T, authorize xds.Authorizer, all ...*resource.Resourc
 
 func anyone(context.Context, string) error { return nil }
 
-// options of a client of the proxy, with a certificate.
+// options returns those of a client of the proxy, with a certificate.
 func (p *plane) options(s *State) Options {
 	p.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -123,7 +123,7 @@ func (p *plane) options(s *State) Options {
 	}}
 }
 
-// run begins a stream, and returns a function that ends it.
+// run opens a stream, and returns a function that ends it.
 func (p *plane) run(o Options) (stop func()) {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	ended := make(chan error, 1)

@@ -7,25 +7,25 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// State is what one proxy has, as numbers of a Catalog. It outlives the stream: the next one says what is in it. Its
-// exported methods are safe from any goroutine.
+// State is what one proxy has, as numbers of a Catalog. It outlives the stream: the next stream says what is in it. Its
+// exported methods are safe for concurrent use.
 type State struct {
 	catalog *Catalog
 
 	mu    sync.Mutex
 	kinds [4]kindState // in the order of resource.Types
-	open  int          // names that were asked for and not answered yet
+	open  int          // number of names that were asked for and not answered yet
 }
 
 type kindState struct {
 	answered bool
-	has      map[uint32]holding // by the number of the name
+	has      map[uint32]holding // by number of the name
 }
 
-// holding is what a proxy has of one name. users counts the clusters or listeners that refer to it.
+// holding is what a proxy has for one name. users counts the clusters or listeners that refer to it.
 type holding struct{ version, users uint32 }
 
-// NewState returns that of a proxy that has nothing. Many share one catalog.
+// NewState returns the state of a proxy that has nothing. Many states share one catalog.
 func NewState(c *Catalog) *State {
 	s := &State{catalog: c}
 	for i := range s.kinds {
@@ -41,7 +41,7 @@ const (
 	routes
 )
 
-// dependent is the type that clusters and listeners refer to, -1 for the others.
+// dependent returns the kind that clusters or listeners refer to, -1 for other kinds.
 func dependent(kind int) int {
 	switch kind {
 	case clusters:
@@ -52,14 +52,14 @@ func dependent(kind int) int {
 	return -1
 }
 
-// Settled says whether clusters and listeners were answered, and each name that they refer to.
+// Settled says whether clusters, listeners and each name that they refer to have been answered.
 func (s *State) Settled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open == 0 && s.kinds[clusters].answered && s.kinds[listeners].answered
 }
 
-// Contents returns version by type and name of all that the proxy has.
+// Contents returns the versions of all that the proxy has, by type and name.
 func (s *State) Contents() map[resource.Type]map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,8 +85,8 @@ func (s *State) Count() map[resource.Type]int {
 	return counts
 }
 
-// Lacking returns the names that clusters and listeners refer to and that the proxy does not have: not answered yet, or
-// answered with the word that there is none.
+// Lacking returns the names that clusters and listeners refer to and that the proxy does not have: they are not answered
+// yet, or the answer was that they do not exist.
 func (s *State) Lacking() map[resource.Type][]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *State) asked(kind int) []string {
 	return s.catalog.text(list)
 }
 
-// difference is what a response changes about the names that the proxy asks for, of the type that depends on it.
+// difference is how a response changes which names the proxy subscribes to, for the dependent kind.
 type difference struct{ add, remove []uint32 }
 
 // put takes a resource. It needs mu.
@@ -138,7 +138,7 @@ func (s *State) put(kind int, name, version uint32, body []byte, d *difference) 
 	old, had := k.has[name]
 	dep := dependent(kind)
 	if dep < 0 {
-		if had { // else it is not asked for any more
+		if had { // otherwise it is not asked for any more
 			s.answer(old)
 			k.has[name] = holding{version: version, users: old.users}
 		}
@@ -159,7 +159,7 @@ func (s *State) put(kind int, name, version uint32, body []byte, d *difference) 
 	return nil
 }
 
-// drop takes the word that there is no such resource. It needs mu.
+// drop records that there is no such resource. It needs mu.
 func (s *State) drop(kind int, name uint32, d *difference) {
 	k := &s.kinds[kind]
 	old, had := k.has[name]

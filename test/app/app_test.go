@@ -29,7 +29,7 @@ func serve(t *testing.T, s server) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
-		_ = s(ctx, l) // that its listener was closed
+		_ = s(ctx, l) // the error says that the listener was closed
 		close(ended)
 	}()
 	t.Cleanup(func() {
@@ -117,7 +117,7 @@ func TestOpenConnectionsEndWithTheServer(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	go func() {
-		_ = tcpServer("hello\n")(ctx, l) // that its listener was closed
+		_ = tcpServer("hello\n")(ctx, l) // the error says that the listener was closed
 		close(ended)
 	}()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// grpcServer serves gRPC health and, of gRPC's own test service, UnaryCall and FullDuplexCall: echoes that name the
+// grpcServer serves gRPC health, and UnaryCall and FullDuplexCall of gRPC's own test service: echoes that name the
 // instance.
 func grpcServer(name string) server {
 	return func(ctx context.Context, l net.Listener) error {
@@ -25,7 +25,7 @@ func grpcServer(name string) server {
 	}
 }
 
-// healthServer serves gRPC health alone: SERVING for the empty service.
+// healthServer serves only gRPC health: SERVING for the empty service.
 func healthServer() *grpc.Server {
 	s := grpc.NewServer()
 	healthpb.RegisterHealthServer(s, health.NewServer())
@@ -37,7 +37,7 @@ type echoServer struct {
 	name string
 }
 
-// UnaryCall answers with the payload that came and, in its header, with what Envoy told about the caller.
+// UnaryCall answers with the payload of the request, and in a header with what Envoy told about the caller.
 func (s *echoServer) UnaryCall(ctx context.Context, r *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 	const peer = "x-forwarded-client-cert"
 	if values := metadata.ValueFromIncomingContext(ctx, peer); len(values) > 0 {

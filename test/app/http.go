@@ -13,7 +13,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// answer is the body of every good answer over HTTP.
+// answer is the body of each good HTTP answer.
 type answer struct {
 	Instance string      `json:"instance"`
 	Remote   string      `json:"remote"`
@@ -22,12 +22,12 @@ type answer struct {
 	Host     string      `json:"host"`
 	URI      string      `json:"uri"`
 	Headers  http.Header `json:"headers"`
-	// Requests counts those of this instance, this one included.
+	// Requests counts the requests to this instance, including this one.
 	Requests int64 `json:"requests"`
 }
 
-// httpServer serves HTTP/1 and, in clear text, HTTP/2: an echo of the request on every path, /slow?for=1s, which takes
-// its time first, /status/503, which answers that, and gRPC health.
+// httpServer serves HTTP/1, HTTP/2 without TLS, and gRPC health. Each path echoes the request; /slow?for=1s waits first, and
+// /status/503 answers with that status.
 func httpServer(name string) server {
 	return func(ctx context.Context, l net.Listener) error {
 		var protocols http.Protocols
@@ -47,7 +47,7 @@ func handler(name string) http.Handler {
 	var requests atomic.Int64
 	echo := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(answer{ // an error means that the caller has gone
+		_ = json.NewEncoder(w).Encode(answer{ // an error means that the caller is gone
 			Instance: name,
 			Remote:   r.RemoteAddr,
 			Protocol: r.Proto,

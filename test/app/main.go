@@ -1,5 +1,5 @@
-// Command app is the application that tests and the demo put behind a sidecar: it answers on each protocol that a mesh
-// carries, and says which instance answered and what it saw of the caller.
+// Command app is the application that tests and the demo put behind a sidecar. It speaks each protocol of a mesh, and its
+// answers say which instance answered and what it knows of the caller.
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	}
 }
 
-// server serves one protocol until ctx ends, and then ends what is open.
+// server serves one protocol until ctx ends, and then closes all connections.
 type server func(ctx context.Context, l net.Listener) error
 
 func run(ctx context.Context, args []string) error {

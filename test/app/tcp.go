@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// tcpServer says greeting, if there is one, before the client speaks, and then echoes bytes until the client has sent
-// its last.
+// tcpServer sends the greeting, if there is one, before the client speaks. Then it echoes bytes until the client closes
+// its side.
 func tcpServer(greeting string) server {
 	return func(ctx context.Context, l net.Listener) error {
 		var wait sync.WaitGroup
@@ -27,7 +27,7 @@ func tcpServer(greeting string) server {
 				defer stop()
 				defer func() { _ = conn.Close() }()
 				if _, err := io.WriteString(conn, greeting); err == nil {
-					_, _ = io.Copy(conn, conn) // an error means that the client has gone
+					_, _ = io.Copy(conn, conn) // an error means that the client is gone
 				}
 			})
 		}
