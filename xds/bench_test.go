@@ -28,7 +28,7 @@ func services(n int) (set *resource.Set, names []string) {
 func syncAll(b testing.TB, d resource.Desired, names []string) (c *client, resources int) {
 	b.Helper()
 	c = newClient(false)
-	c.want(d)
+	c.setDesired(d)
 	take := func(r *discoveryv3.DeltaDiscoveryRequest) {
 		if _, err := c.receiveDelta(r); err != nil {
 			b.Fatal(err)
@@ -74,16 +74,16 @@ func BenchmarkChange(b *testing.B) {
 				sets = append(sets, set)
 			}
 			for i := 1; b.Loop(); i++ {
-				c.want(resource.Desired{Shared: sets[i%len(sets)]})
+				c.setDesired(resource.Desired{Shared: sets[i%len(sets)]})
 				r := c.next()
 				if r == nil || len(r.puts) != 1 {
 					b.Fatalf("%v instead of one resource", r)
 				}
-				f, err := r.delta()
+				m, err := r.delta()
 				if err != nil {
 					b.Fatal(err)
 				}
-				if i == 1 && proto.Unmarshal(f.bytes.Materialize(), &discoveryv3.DeltaDiscoveryResponse{}) != nil {
+				if i == 1 && proto.Unmarshal(m.bytes.Materialize(), &discoveryv3.DeltaDiscoveryResponse{}) != nil {
 					b.Fatal("not a response")
 				}
 				if _, err := c.receiveDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(resource.Endpoint), ResponseNonce: r.nonce}); err != nil {

@@ -9,30 +9,30 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// maxInFlight is how many replies of one type may be unanswered. Beyond that, changes gather: a client that reads and
-// never answers costs no more than this.
+// maxInFlight is how many replies of one type may wait for their ACK or NACK. Further changes wait until one arrives, so a
+// client that reads and never answers costs no more memory than these replies.
 const maxInFlight = 16
 
-// client is the protocol of one stream, delta or state of the world, as a state machine without I/O. Its inputs are the
-// requests of the proxy (receiveDelta, receiveSotw) and the resources that it should have (want); its output is the next
-// response (next). It is not safe for concurrent use.
+// client is the server's side of one stream, delta or state of the world, as a state machine without I/O. Its inputs are
+// the requests of the proxy (receiveDelta, receiveSotw) and the resources that the proxy should have (setDesired). Its
+// output is the next response (next). It is not safe for concurrent use.
 //
 // The order is make before break:
 //
-//  1. Clusters at once, each followed by its endpoints. Endpoints that only the new Cluster accepts follow its ACK (see
-//     deferred).
-//  2. Listeners and routes, once no reply with clusters is in flight: an ACK means that the clusters have warmed.
-//  3. Removals, once listeners and routes are ACKed, too. Only removals of listeners are sent together with new listeners:
-//     nothing refers to a listener, and a new one may take the address of the old one.
+//  1. Clusters at once, each followed by its endpoints. Endpoints whose peers only the new Cluster accepts are sent after
+//     its ACK (see deferred).
+//  2. Listeners and routes, when no reply with clusters is in flight: an ACK means that the clusters have warmed.
+//  3. Removals, when listeners and routes are ACKed, too. Only removals of listeners are sent earlier, together with new
+//     listeners: nothing refers to a listener, and a new one may need the address of the old one.
 type client struct {
-	sotw    bool
-	desired resource.Desired
-	topics  [4]*topic // in the order of resource.Types
-	nonces  int
-	gather  time.Duration // see gathers
-	// heard says that the client has answered a reply of this stream. By then the first request of each type has arrived:
-	// Envoy sends them all at once when it reconnects.
-	heard bool
+	sotw       bool
+	desired    resource.Desired
+	topics     [4]*topic // in the order of resource.Types
+	nonces     int
+	gatherTime time.Duration // see gatherDelay
+	// hasAnswered says that the client has ACKed or NACKed a reply of this stream. By then its first request of each type has
+	// arrived, since Envoy sends them all at once when it reconnects.
+	hasAnswered bool
 }
 
 func newClient(sotw bool) *client {
@@ -53,11 +53,12 @@ func (c *client) topic(t resource.Type) *topic {
 	return nil
 }
 
+// get returns what the client should have of a name, nil for nothing.
 func (c *client) get(t *topic, name string) *resource.Resource {
 	return c.desired.Get(resource.Name{Type: t.kind, Name: name})
 }
 
-// all returns all resources of a type that the client should have if it subscribes to everything.
+// all returns all resources of a type that a client which subscribes to the wildcard should have.
 func (c *client) all(t *topic) []*resource.Resource {
 	shared, own := c.desired.Shared.Of(t.kind), c.desired.Own.Of(t.kind)
 	if len(own) == 0 {
@@ -70,16 +71,16 @@ func (c *client) all(t *topic) []*resource.Resource {
 
 func byName(a, b *resource.Resource) int { return cmp.Compare(a.Name, b.Name) }
 
-// want sets what the proxy should have. Its cost is proportional to the difference from the last Desired. A proxy that is
-// not known, or no longer known, keeps what it has: it never gets an empty configuration for lack of a view.
-func (c *client) want(d resource.Desired) {
+// setDesired sets what the proxy should have. Its cost is proportional to the difference from the last Desired. A proxy that
+// is not known, or no longer known, keeps what it has. It never gets an empty configuration just because it is in no view.
+func (c *client) setDesired(d resource.Desired) {
 	if !d.Known() {
 		return
 	}
 	before := c.desired
 	c.desired = d
-	if !slices.ContainsFunc(c.topics[:], func(t *topic) bool { return t.begun }) {
-		return // nothing was asked for
+	if !slices.ContainsFunc(c.topics[:], func(t *topic) bool { return t.requested }) {
+		return // the client has requested nothing yet
 	}
 	for _, delta := range []*resource.Delta{
 		resource.Diff(before.Shared, d.Shared), resource.Diff(before.Own, d.Own),
@@ -97,6 +98,7 @@ func (c *client) want(d resource.Desired) {
 	}
 }
 
+// changed records that the client should have now instead of before, if it subscribes to the name.
 func (c *client) changed(n resource.Name, before, now *resource.Resource) {
 	t := c.topic(n.Type)
 	if now == nil {
@@ -109,20 +111,20 @@ func (c *client) changed(n resource.Name, before, now *resource.Resource) {
 	if !ok {
 		g = gapOf(before)
 	}
-	t.note(n.Name, g, now)
+	t.setGap(n.Name, g, now)
 }
 
-// requireAnswer makes sure that the client gets an answer for a name that it subscribes to.
+// requireAnswer makes sure that a response mentions a name that the client subscribes to, even if nothing differs.
 func (c *client) requireAnswer(t *topic, name string) {
 	g, ok := t.gaps[name]
 	if !ok {
 		g = gapOf(c.get(t, name))
 	}
-	g.asked = true
-	t.note(name, g, c.get(t, name))
+	g.mustAnswer = true
+	t.setGap(name, g, c.get(t, name))
 }
 
-// next returns the next response, nil if there is nothing to send now.
+// next returns the next response, or nil if there is nothing to send now.
 func (c *client) next() *reply {
 	if !c.desired.Known() {
 		return nil
@@ -131,7 +133,7 @@ func (c *client) next() *reply {
 	if r := c.reply(clusters, answers); r != nil {
 		return r
 	}
-	if c.gathers() > 0 {
+	if c.gatherDelay() > 0 {
 		return nil
 	}
 	if r := c.reply(endpoints, answers); r != nil || len(clusters.inFlight) > 0 {
@@ -141,43 +143,54 @@ func (c *client) next() *reply {
 		return r
 	}
 	if len(listeners.inFlight) > 0 {
-		// A warming listener would go live without its route if the client were told that there is none, although a newer
-		// version of the listener, which needs another route, may be in flight.
+		// Say nothing about missing routes yet. Envoy puts a warming listener into use when it learns that the listener's
+		// route does not exist, but a newer version of the listener, which needs another route, may be in flight.
 		return c.reply(routes, puts)
 	}
 	if r := c.reply(routes, answers); r != nil || len(routes.inFlight) > 0 {
 		return r
 	}
 	if c.lastGoodInUse(listeners) || c.lastGoodInUse(routes) {
-		return nil // the older versions may still need what is to be removed
+		return nil // the older versions may still need what would be removed
 	}
 	return c.remove(routes, clusters, endpoints)
 }
 
-// gathers returns for how long changes of endpoints still gather because the client has not answered the last response
-// with endpoints: it gets many changes in one response, while for a client that keeps up nothing is delayed. Listeners,
-// routes and removals wait with the endpoints. Endpoints for which a cluster warms, or that a request asked for, never
-// wait.
-func (c *client) gathers() time.Duration {
+// gatherDelay returns for how long changes of endpoints still wait, to be sent together, because the client has not yet
+// answered the last response with endpoints. So a slow client gets many changes in one response, and a client that keeps
+// up gets each change at once. Listeners, routes and removals wait with the endpoints. Endpoints never wait if a cluster warms
+// until they arrive, or if a request asked for them.
+func (c *client) gatherDelay() time.Duration {
 	t := c.topic(resource.Endpoint)
-	if len(t.inFlight) == 0 || len(t.gaps) == 0 || t.owed {
+	if len(t.inFlight) == 0 || len(t.gaps) == 0 || t.answerDue {
 		return 0
 	}
 	for _, g := range t.gaps {
-		if g.asked || g.unsure {
+		if g.mustAnswer || g.uncertain {
 			return 0
 		}
 	}
-	return c.gather - time.Since(t.inFlight[len(t.inFlight)-1].sent)
+	return c.gatherTime - time.Since(t.inFlight[len(t.inFlight)-1].sent)
 }
 
-// resendEndpoints makes sure that the endpoints of each cluster that r changes are sent (again): the cluster warms until
-// they arrive, and Envoy does not ask for them.
+// lastGoodInUse reports whether the client still uses an older version of a resource because it refused the newest one.
+func (c *client) lastGoodInUse(t *topic) bool {
+	for name := range t.refused {
+		g, ok := t.gaps[name]
+		if ok && g.version != "" && g.now != nil && t.refuses(g.now) {
+			return true
+		}
+	}
+	return false
+}
+
+// resendEndpoints makes sure that the endpoints of each cluster that r changes are sent, or sent again. The cluster warms
+// until they arrive, and Envoy does not ask for them.
 func (c *client) resendEndpoints(r *reply) {
 	endpoints, list := c.topic(resource.Endpoint), r.puts
-	if c.sotw { // if it is not certain what the client has, an unchanged cluster in the response may be a change for it
+	if c.sotw { // an unchanged cluster may be a change for a client that may have another version
 		list = slices.DeleteFunc(slices.Clone(r.full), func(p *resource.Resource) bool {
-			return r.indexOf(p.Name) < 0 && !r.topic.gaps[p.Name].unsure
+			return r.indexOf(p.Name) < 0 && !r.topic.gaps[p.Name].uncertain
 		})
 	}
 	for _, p := range list {
@@ -187,20 +200,20 @@ func (c *client) resendEndpoints(r *reply) {
 	}
 }
 
-// remove returns the next response with removals. If the client has not answered a reply of this stream yet, an empty
-// response comes first: when that is answered, everything that the client requests when it reconnects (such as routes,
-// after clusters) has arrived, and is served before the removals.
+// remove returns the next response with removals. If the client has not answered any reply of this stream yet, it returns
+// an empty response first. When that is ACKed, all that the client requests when it reconnects (such as routes, after
+// clusters) has arrived, and is served before anything is removed.
 func (c *client) remove(topics ...*topic) *reply {
 	for _, t := range topics {
-		if c.heard {
+		if c.hasAnswered {
 			if r := c.reply(t, removals); r != nil {
 				return r
 			}
 			continue
 		}
 		for _, g := range t.gaps {
-			if t.step(g).gone && len(t.inFlight) == 0 {
-				t.owed = true
+			if t.action(g).remove && len(t.inFlight) == 0 {
+				t.answerDue = true
 				return c.reply(t, answers)
 			}
 		}
@@ -208,40 +221,40 @@ func (c *client) remove(topics ...*topic) *reply {
 	return nil
 }
 
-// scope says what a response may hold. Each scope includes those before it.
+// scope says what a response may contain. Each scope includes those before it.
 type scope int
 
 const (
 	puts     scope = iota // resources
-	answers               // that a requested resource does not exist
-	removals              // that a resource of the client's was removed
+	answers               // and that a requested resource does not exist
+	removals              // and removals of resources that the client has
 )
 
-// reply makes the next response of one type. It returns nil if there is nothing to say, or if too many are unanswered.
+// reply makes the next response of one type, or returns nil if there is nothing to send or the window is full.
 func (c *client) reply(t *topic, of scope) *reply {
-	if !t.begun || len(t.inFlight) >= c.window(t) || len(t.gaps) == 0 && !t.owed {
+	if !t.requested || len(t.inFlight) >= c.window(t) || len(t.gaps) == 0 && !t.answerDue {
 		return nil
 	}
 	r := &reply{topic: t}
 	c.collect(r, of)
-	empty := len(r.puts)+len(r.gone) == 0
+	empty := len(r.puts)+len(r.removed) == 0
 	if c.sotw {
 		empty = empty || !c.canExpress(r)
 		r.full = c.fullList(r)
 	}
-	r.had = make([]gap, 0, len(r.puts)+len(r.gone))
+	r.before = make([]gap, 0, len(r.puts)+len(r.removed))
 	for _, p := range r.puts {
 		c.recordSent(r, p.Name, p)
 	}
-	for _, name := range r.gone {
+	for _, name := range r.removed {
 		c.recordSent(r, name, nil)
 	}
-	if empty && (!t.owed || of == puts) {
+	if empty && (!t.answerDue || of == puts) {
 		return nil
 	}
 	c.nonces++
 	r.nonce, r.sent = strconv.Itoa(c.nonces), time.Now()
-	t.owed, t.lastNonce = false, r.nonce
+	t.answerDue, t.lastNonce = false, r.nonce
 	t.inFlight = append(t.inFlight, r)
 	if t.kind == resource.Cluster {
 		c.resendEndpoints(r)
@@ -249,8 +262,8 @@ func (c *client) reply(t *topic, of scope) *reply {
 	return r
 }
 
-// window is how many replies of a type may be unanswered. A type that is sent whole has a window of 1, since each reply
-// repeats the one before: else a bad resource would be refused twice, and with it the other resources of the second reply.
+// window returns how many replies of a type may be in flight. It is 1 for a type that is sent whole: each reply repeats the
+// one before, so a second reply would repeat a bad resource, and be refused with its other resources, too.
 func (c *client) window(t *topic) int {
 	if c.sotw && isSentWhole(t.kind) {
 		return 1
@@ -258,35 +271,36 @@ func (c *client) window(t *topic) int {
 	return maxInFlight
 }
 
-// collect adds to r what can be sent now. A resource that has to be sent alone waits for the others. Endpoints that do not
-// exist are answered at once if a cluster waits for them, since its ACK, for which removals wait, depends on them.
+// collect adds to r what can be sent now. A resource that must be sent alone waits until there is no other one. If a
+// cluster waits for endpoints that do not exist, the response says so at once: Envoy ACKs the cluster only after that, and
+// removals wait for the ACK.
 func (c *client) collect(r *reply, of scope) {
 	t := r.topic
 	deferred := c.deferred(t)
 	var alone *resource.Resource
 	r.puts = make([]*resource.Resource, 0, len(t.gaps))
 	for name, g := range t.gaps {
-		switch s := t.stepUnlessDeferred(g, deferred[name]); {
-		case s.put != nil && g.alone:
+		switch a := t.actionUnlessDeferred(g, deferred[name]); {
+		case a.put != nil && g.alone:
 			if alone == nil || name < alone.Name {
-				alone = s.put
+				alone = a.put
 			}
-		case s.put != nil:
-			r.puts = append(r.puts, s.put)
-		case s.unknown && of >= answers, s.gone && of == removals, s.gone && g.asked && t.kind == resource.Endpoint:
-			r.gone = append(r.gone, name)
+		case a.put != nil:
+			r.puts = append(r.puts, a.put)
+		case a.unknown && of >= answers, a.remove && of == removals, a.remove && g.mustAnswer && t.kind == resource.Endpoint:
+			r.removed = append(r.removed, name)
 		}
 	}
 	if len(r.puts) == 0 && alone != nil {
 		r.puts = append(r.puts, alone)
 	}
 	slices.SortFunc(r.puts, byName)
-	slices.Sort(r.gone)
+	slices.Sort(r.removed)
 }
 
-// recordSent records that the client will have what was sent, and keeps in r what it had before.
+// recordSent records that the client has what is being sent, and keeps in r the gap from before, in case of a NACK.
 func (c *client) recordSent(r *reply, name string, sent *resource.Resource) {
-	had := r.topic.gaps[name]
-	r.had = append(r.had, had)
-	r.topic.note(name, gapOf(sent), had.now)
+	before := r.topic.gaps[name]
+	r.before = append(r.before, before)
+	r.topic.setGap(name, gapOf(sent), before.now)
 }

@@ -6,10 +6,14 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// deferred returns the names of the assignments of t that must not change yet. If a Cluster in flight accepts more peers
-// than the one in use, Envoy gives new endpoints to both, and the one in use, which refuses the new peers, still serves
-// for a moment. So the new Cluster warms with the endpoints that the client has, and the new ones follow after its ACK. If
-// a Cluster loses a peer, its endpoints must be removed no later than that; if it does both, no order is right.
+// deferred tells which assignments of t must not change yet, by name.
+//
+// While a new version of a Cluster warms, Envoy gives new endpoints to the version in use, too, which still serves for a
+// moment. If only the new version accepts the peers of these endpoints, the version in use refuses them. So the new version
+// warms with the endpoints that the client has, and new endpoints are sent after its ACK.
+//
+// If a new version no longer accepts a peer, the endpoints of that peer must be removed at the latest when the Cluster
+// changes, so they are not deferred. If a new version also accepts more peers, no order is right.
 func (c *client) deferred(t *topic) map[string]bool {
 	if t.kind != resource.Endpoint {
 		return nil
@@ -30,8 +34,8 @@ func (c *client) deferred(t *topic) map[string]bool {
 	return deferred
 }
 
-// acceptsMore reports whether p, a Cluster in the last of these replies, accepts all peers of the versions that the client
-// may be using meanwhile, and more.
+// acceptsMore reports whether p, a Cluster in the last of these replies, accepts all peers of each version that the client
+// may still use, and more peers than at least one of them.
 func acceptsMore(p *resource.Resource, inFlight []*reply) bool {
 	grows := false
 	for _, r := range inFlight {
@@ -39,7 +43,7 @@ func acceptsMore(p *resource.Resource, inFlight []*reply) bool {
 		if !found {
 			continue
 		}
-		last := r.had[i].last
+		last := r.before[i].last
 		if last == nil || !containsAll(p.Peers, last.Peers) {
 			return false
 		}
@@ -48,7 +52,7 @@ func acceptsMore(p *resource.Resource, inFlight []*reply) bool {
 	return grows
 }
 
-// containsAll reports whether list, which is sorted, contains every string of some.
+// containsAll reports whether list, which is sorted, contains all strings of some.
 func containsAll(list, some []string) bool {
 	return !slices.ContainsFunc(some, func(s string) bool {
 		_, found := slices.BinarySearch(list, s)
@@ -56,14 +60,15 @@ func containsAll(list, some []string) bool {
 	})
 }
 
-// stepUnlessDeferred is step, but a deferred assignment is sent only as the client has it, if it needs an answer.
-func (t *topic) stepUnlessDeferred(g gap, deferred bool) step {
-	s := t.step(g)
+// actionUnlessDeferred is like action, but a deferred assignment is sent only if a response must mention it, and then in
+// the version that the client has.
+func (t *topic) actionUnlessDeferred(g gap, deferred bool) action {
+	a := t.action(g)
 	switch {
-	case !deferred || s.put == nil || g.last == nil || t.refuses(g.last):
-		return s // not deferred, or there is no version that the client has and could get instead
-	case g.asked || g.unsure:
-		return step{put: g.last}
+	case !deferred || a.put == nil || g.last == nil || t.refuses(g.last):
+		return a // not deferred, or there is no version that could be sent instead
+	case g.mustAnswer || g.uncertain:
+		return action{put: g.last}
 	}
-	return step{}
+	return action{}
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// receiveDelta handles one request of the delta protocol. It returns the resources that the client refused with it.
+// receiveDelta handles one request of the delta protocol. It returns the resources that the client refuses with it.
 func (c *client) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, error) {
 	subscribe, unsubscribe, versions := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe(), r.GetInitialResourceVersions()
 	t, err := c.check(r.GetTypeUrl(), len(versions), subscribe, unsubscribe)
 	if err != nil {
 		return nil, err
 	}
-	// An unknown nonce, or one that was answered already, is ignored, but not the subscriptions of the same request.
-	nacks := c.answer(t, r.GetResponseNonce(), r.GetErrorDetail())
-	first := !t.begun
-	t.begun = true
+	// If the nonce is unknown or was answered already, handleAck ignores it. The subscriptions of the request still count.
+	nacks := c.handleAck(t, r.GetResponseNonce(), r.GetErrorDetail())
+	first := !t.requested
+	t.requested = true
 	if !first {
 		versions = nil
 	}
@@ -33,23 +33,24 @@ func (c *client) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, err
 	return nacks, checkNames(t)
 }
 
-// resendWarmingEndpoints sends the endpoints of the clusters in flight again. They were sent before the client, which has
-// reconnected, said which endpoints it has; it has them, but the clusters warm until they arrive again.
+// resendWarmingEndpoints makes sure that the endpoints of the clusters in flight are sent again. After a reconnect, clusters
+// may be sent before the client says which endpoints it has. It has these endpoints then, but the clusters warm until they
+// arrive again.
 func (c *client) resendWarmingEndpoints() {
 	for _, r := range c.topic(resource.Cluster).inFlight {
 		c.resendEndpoints(r)
 	}
 }
 
-// hasLegacyWildcard reports whether a first request without names subscribes to everything.
+// hasLegacyWildcard reports whether a first request without names subscribes to all resources of the type.
 func hasLegacyWildcard(t resource.Type) bool { return t == resource.Cluster || t == resource.Listener }
 
-// subscribe adds names to the subscription. versions are the versions that the client had when it connected. A name that
-// it is already subscribed to is answered again.
+// subscribe adds names to the subscription. versions are those that the client had when it connected. If the client is
+// subscribed to a name already, it still gets a response about it.
 func (c *client) subscribe(t *topic, list []string, versions map[string]string) {
 	added := make([]string, 0, len(list))
 	if len(list) > 1 && len(versions) == 0 {
-		t.expect(len(list))
+		t.reserveGaps(len(list))
 	}
 	for _, name := range list {
 		if name == wildcard {
@@ -57,16 +58,16 @@ func (c *client) subscribe(t *topic, list []string, versions map[string]string) 
 		}
 		now := c.get(t, name)
 		if now != nil {
-			name = now.Name // so that all streams share one string
+			name = now.Name // all streams share this string
 		}
-		g := gap{asked: true}
+		g := gap{mustAnswer: true}
 		if v, ok := versions[name]; ok {
 			g = gapOfVersion(v)
 		} else if t.subscribes(name) {
 			c.requireAnswer(t, name)
 			g = t.gaps[name]
 		}
-		t.note(name, g, now)
+		t.setGap(name, g, now)
 		added = append(added, name)
 	}
 	t.names = t.names.add(added...)
@@ -75,15 +76,16 @@ func (c *client) subscribe(t *topic, list []string, versions map[string]string) 
 	}
 }
 
+// subscribeAll adds the wildcard to the subscription.
 func (c *client) subscribeAll(t *topic, versions map[string]string) {
 	for name, v := range versions {
 		if !t.names.has(name) {
-			t.note(name, gapOfVersion(v), c.get(t, name))
+			t.setGap(name, gapOfVersion(v), c.get(t, name))
 		}
 	}
 	all := c.all(t)
 	if len(versions) == 0 {
-		t.expect(len(all))
+		t.reserveGaps(len(all))
 	}
 	for _, r := range all {
 		_, has := versions[r.Name]
@@ -91,34 +93,36 @@ func (c *client) subscribeAll(t *topic, versions map[string]string) {
 		case t.wildcard:
 			c.requireAnswer(t, r.Name)
 		case !has && !t.names.has(r.Name):
-			t.note(r.Name, gap{}, r)
+			t.setGap(r.Name, gap{}, r)
 		}
 	}
-	// An Envoy that has just started waits for an answer, even an empty one; one that has resources does not.
-	t.owed = len(versions) == 0
+	// An Envoy that has just started waits for a response, even an empty one. One that has resources does not.
+	t.answerDue = len(versions) == 0
 	t.wildcard = true
 }
 
-func gapOfVersion(v string) gap { return gap{version: v, unsure: v == ""} }
+// gapOfVersion returns the gap of a name of which the client has version v, as it says itself.
+func gapOfVersion(v string) gap { return gap{version: v, uncertain: v == ""} }
 
+// unsubscribe removes names from the subscription.
 func (c *client) unsubscribe(t *topic, list []string) {
-	gone := (*names)(nil).add(list...)
-	if gone.has(wildcard) {
+	dropped := (*names)(nil).add(list...)
+	if dropped.has(wildcard) {
 		t.wildcard = false
 		for name := range t.gaps {
 			if !t.names.has(name) {
-				t.forget(name)
+				t.dropGap(name)
 			}
 		}
 	}
-	for _, name := range gone.all() {
+	for _, name := range dropped.all() {
 		switch {
 		case !t.names.has(name):
-		case t.wildcard: // the wildcard may still include the resource: tell the client
+		case t.wildcard: // the wildcard still includes the name: tell the client what there is
 			c.requireAnswer(t, name)
 		default:
-			t.forget(name)
+			t.dropGap(name)
 		}
 	}
-	t.names = t.names.remove(gone)
+	t.names = t.names.remove(dropped)
 }

@@ -31,7 +31,7 @@ func fuzzClient(t *testing.T, sotw bool, data []byte, receive func(*client, []by
 		}
 		data = data[n:]
 		if len(request) == 0 {
-			c.want(resource.Desired{Shared: setOf(t, fuzzViews[views%len(fuzzViews)], c.desired.Shared)})
+			c.setDesired(resource.Desired{Shared: setOf(t, fuzzViews[views%len(fuzzViews)], c.desired.Shared)})
 			views++
 		} else if receive(c, request) != nil {
 			return // which ends the stream

@@ -18,7 +18,7 @@ func gathering(t *testing.T) (c *client, d resource.Desired, ack func(r *reply))
 	set = set.With([]*resource.Resource{res(resource.Cluster, "b@1"), res(resource.Endpoint, "b@1")}, nil)
 	d = resource.Desired{Shared: set}
 	c, _ = syncAll(t, d, []string{"service-0000", "b"})
-	c.gather = 100 * time.Millisecond
+	c.gatherTime = 100 * time.Millisecond
 	ack = func(r *reply) {
 		if _, err := c.receiveDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(r.topic.kind), ResponseNonce: r.nonce}); err != nil {
 			t.Fatal(err)
@@ -30,7 +30,7 @@ func gathering(t *testing.T) (c *client, d resource.Desired, ack func(r *reply))
 // change wants another version of some resources, and says what is sent at once.
 func change(c *client, d *resource.Desired, put ...*resource.Resource) *reply {
 	d.Shared = d.Shared.With(put, nil)
-	c.want(*d)
+	c.setDesired(*d)
 	return c.next()
 }
 
@@ -67,7 +67,7 @@ func TestEndpointsGather(t *testing.T) {
 			if r := change(c, d, second); r != nil {
 				return r
 			}
-			<-time.After(c.gather)
+			<-time.After(c.gatherTime)
 			return c.next()
 		}, []string{"endpoint service-0000@3"}},
 		"not what was asked for": {func(c *client, d *resource.Desired, _ func(*reply), _ *reply) *reply {
@@ -105,10 +105,10 @@ func TestEndpointsGather(t *testing.T) {
 	}
 }
 
-// TestGatheredIsSent has a client that does not answer, on a real stream.
-func TestGatheredIsSent(t *testing.T) {
+// TestGatheredChangesAreSent has a client that does not answer, on a real stream.
+func TestGatheredChangesAreSent(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{Gather: 50 * time.Millisecond})
+	w := newWorld(t, Options{GatherTime: 50 * time.Millisecond})
 	w.want("m/a", "EDS x@1")
 	p := w.delta().listen()
 	p.send(ask("m/a", "EDS", "x"))

@@ -12,12 +12,12 @@ import (
 
 // Limits of the requests of one stream.
 const (
-	// MaxMessageSize is the limit of one request in bytes, see ServerOptions: a proxy with 10,000 resources of a type
-	// names them all with their versions when it reconnects.
-	MaxMessageSize = 4 << 20
+	// maxMessageSize is the limit of one request in bytes. It must be large, since a proxy with 10,000 resources of a type
+	// sends all their names and versions when it reconnects.
+	maxMessageSize = 4 << 20
 
-	maxNames      = 20_000 // of one type
-	maxNameLength = 1024   // bytes, of a resource or a node
+	maxNames      = 20_000 // per type
+	maxNameLength = 1024   // in bytes, of a resource or a node
 )
 
 // check returns the topic of a request, or a gRPC status that says what is wrong with the request.
@@ -41,7 +41,7 @@ func (c *client) check(typeURL string, versions int, lists ...[]string) (*topic,
 	return t, nil
 }
 
-// checkNames returns an error if the stream subscribes to too many names, over all its requests.
+// checkNames returns an error if all requests of the stream together subscribe to too many names of a type.
 func checkNames(t *topic) error {
 	if t.names.len() > maxNames {
 		return status.Errorf(codes.ResourceExhausted, "subscribed to %d names of type %s: more than %d", t.names.len(), t.kind.Short(), maxNames)

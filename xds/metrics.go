@@ -15,7 +15,7 @@ type metrics struct {
 	rejected  prometheus.Counter
 }
 
-// newMetrics registers the metrics with r, which may be nil. late counts the streams whose proxy is late with an answer.
+// newMetrics registers the metrics with r, which may be nil. late returns how many streams wait too long for an ACK or NACK.
 func newMetrics(r prometheus.Registerer, late func() float64) *metrics {
 	perType := func(name, help string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"type"})
@@ -30,11 +30,11 @@ func newMetrics(r prometheus.Registerer, late func() float64) *metrics {
 		responses: perType("sonde_xds_responses_total", "Responses sent to proxies."),
 		resources: perType("sonde_xds_resources_total", "Resources sent to proxies."),
 		nacks:     perType("sonde_xds_nacks_total", "Responses and resources that proxies refused."),
-		rejected:  prometheus.NewCounter(prometheus.CounterOpts{Name: "sonde_xds_streams_rejected_total", Help: "Streams ended for want of a node or of the right to it."}),
+		rejected:  prometheus.NewCounter(prometheus.CounterOpts{Name: "sonde_xds_streams_rejected_total", Help: "Streams refused because they named no node, or one that they may not be."}),
 	}
 	if r != nil {
 		r.MustRegister(m.streams, m.requests, m.responses, m.resources, m.nacks, m.rejected,
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sonde_xds_streams_late", Help: "ADS streams whose proxy has not answered to a response in time."}, late))
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sonde_xds_streams_late", Help: "ADS streams whose proxy has not answered a response in time."}, late))
 	}
 	return m
 }

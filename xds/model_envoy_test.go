@@ -12,14 +12,14 @@ import (
 func (e *envoy) response(r *reply) {
 	t := r.topic.kind
 	e.nonce[t] = r.nonce
-	puts, gone := r.puts, r.gone
+	puts, gone := r.puts, r.removed
 	if e.g.sotw {
 		puts, gone = r.full, nil
 		if isSentWhole(t) {
 			gone = e.missing(t, r.full)
 		}
 	}
-	first := t == resource.Cluster && !e.begun[resource.Endpoint] && !e.begun[resource.Listener]
+	first := t == resource.Cluster && !e.requested[resource.Endpoint] && !e.requested[resource.Listener]
 	reason := e.apply(t, puts, gone)
 	e.follow()
 	if t == resource.Cluster && !first && len(e.warming) > 0 {
@@ -177,7 +177,7 @@ func (e *envoy) follow() {
 		}
 		if len(add)+len(remove) > 0 {
 			slices.Sort(add)
-			e.request(t, add, remove, !e.begun[t])
+			e.request(t, add, remove, !e.requested[t])
 		}
 	}
 }
@@ -219,7 +219,7 @@ func (e *envoy) settle() {
 			answer()
 		}
 		e.withheld = nil
-		if !e.begun[resource.Listener] {
+		if !e.requested[resource.Listener] {
 			e.request(resource.Listener, nil, nil, true)
 		}
 	}

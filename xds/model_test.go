@@ -93,7 +93,7 @@ func (g *game) play(steps int) {
 func (g *game) connect(restarted bool) {
 	g.note("connect, restarted %v", restarted)
 	g.client, g.up, g.down = newClient(g.sotw), nil, nil
-	g.client.want(g.desired)
+	g.client.setDesired(g.desired)
 	if restarted || g.sotw { // the state of the world has no memory of what a proxy has
 		g.envoy = newEnvoy(g)
 	}
@@ -178,7 +178,7 @@ func (g *game) change() {
 	}
 	g.mesh, g.desired = next, resource.Desired{Shared: shared.With(put, remove)}
 	g.note("want %v", next)
-	g.client.want(g.desired)
+	g.client.setDesired(g.desired)
 }
 
 func byKey(a, b resource.Name) int {
@@ -242,7 +242,7 @@ func (g *game) atRest() {
 	if len(e.warming) > 0 {
 		g.t.Errorf("still warming: %v", e.warming)
 	}
-	if e.begun[resource.Cluster] && !e.begun[resource.Listener] && g.desired.Known() {
+	if e.requested[resource.Cluster] && !e.requested[resource.Listener] && g.desired.Known() {
 		g.t.Error("Envoy never came to ask for listeners")
 	}
 }
@@ -262,27 +262,27 @@ func (g *game) nothingElse(lastGood bool) {
 // the ACK meanwhile, listeners warm until their routes come, a refused response is applied in part, and what came in
 // it is not named at reconnection.
 type envoy struct {
-	g        *game
-	has      map[resource.Name]string // in use, or warming if it was not there before
-	named    map[resource.Name]string // what it would tell a new stream: only ACKed responses count
-	ghosts   map[resource.Name]bool   // applied, not named, and the stream that knew it is lost
-	names    map[resource.Name]bool   // endpoints and routes that it subscribes to
-	begun    map[resource.Type]bool
-	active   map[string]string        // listeners in use, by version
-	warming  map[resource.Name]bool   // clusters; not there for routes if new
-	ready    map[string]bool          // clusters that are there for routes
-	answered map[resource.Name]bool   // routes that are known not to exist
-	broken   map[resource.Name]bool   // refused when it was new: what needs it cannot work
-	stuck    map[resource.Name]bool   // of warming: the stream that owed the endpoints is lost
-	orphans  map[string]string        // listeners whose route is not there, since it or their successor is refused
-	withheld []func()                 // ACKs of clusters
-	nonce    map[resource.Type]string // SotW: of the last response
+	g         *game
+	has       map[resource.Name]string // in use, or warming if it was not there before
+	named     map[resource.Name]string // what it would tell a new stream: only ACKed responses count
+	ghosts    map[resource.Name]bool   // applied, not named, and the stream that knew it is lost
+	names     map[resource.Name]bool   // endpoints and routes that it subscribes to
+	requested map[resource.Type]bool
+	active    map[string]string        // listeners in use, by version
+	warming   map[resource.Name]bool   // clusters; not there for routes if new
+	ready     map[string]bool          // clusters that are there for routes
+	answered  map[resource.Name]bool   // routes that are known not to exist
+	broken    map[resource.Name]bool   // refused when it was new: what needs it cannot work
+	stuck     map[resource.Name]bool   // of warming: the stream that owed the endpoints is lost
+	orphans   map[string]string        // listeners whose route is not there, since it or their successor is refused
+	withheld  []func()                 // ACKs of clusters
+	nonce     map[resource.Type]string // SotW: of the last response
 }
 
 func newEnvoy(g *game) *envoy {
 	return &envoy{
 		g: g, has: map[resource.Name]string{}, named: map[resource.Name]string{}, ghosts: map[resource.Name]bool{},
-		names: map[resource.Name]bool{}, begun: map[resource.Type]bool{}, active: map[string]string{},
+		names: map[resource.Name]bool{}, requested: map[resource.Type]bool{}, active: map[string]string{},
 		warming: map[resource.Name]bool{}, ready: map[string]bool{}, answered: map[resource.Name]bool{},
 		broken: map[resource.Name]bool{}, orphans: map[string]string{}, stuck: map[resource.Name]bool{}, nonce: map[resource.Type]string{},
 	}
@@ -308,16 +308,16 @@ func (e *envoy) connected() {
 		}
 	}
 	maps.Copy(e.stuck, e.warming)
-	e.begun[resource.Cluster] = true
+	e.requested[resource.Cluster] = true
 	for _, t := range resource.Types() {
-		if e.begun[t] {
+		if e.requested[t] {
 			e.request(t, e.subscribed(t), nil, true)
 		}
 	}
 }
 
 func (e *envoy) request(t resource.Type, add, remove []string, first bool) {
-	e.begun[t] = true
+	e.requested[t] = true
 	if e.g.sotw {
 		e.g.up = append(e.g.up, &discoveryv3.DiscoveryRequest{TypeUrl: string(t), ResponseNonce: e.nonce[t], ResourceNames: e.subscribed(t)})
 		return
@@ -346,7 +346,7 @@ func (e *envoy) answer(r *reply, reason string) {
 				delete(e.ghosts, p.Key())
 			}
 		}
-		for _, name := range r.gone {
+		for _, name := range r.removed {
 			delete(e.named, resource.Name{Type: t, Name: name})
 		}
 	}

@@ -13,25 +13,26 @@ import (
 // maxReason is how many bytes of a proxy's error message are kept.
 const maxReason = 2048
 
-// NACK is a resource that a proxy refused. The proxy keeps the last version that it accepted, and is not sent the refused
-// one again on the same stream.
+// NACK is a resource that a proxy refused. The proxy keeps the last version that it accepted. The refused version is not sent
+// again on the same stream.
 type NACK struct {
 	Type resource.Type
-	// Name and Version are empty if the proxy named no resource: the resources of the response are then sent one by one.
+	// Name and Version are empty if the proxy named no resource. The resources of the response are then sent one by one, to
+	// find out which one it refuses.
 	Name, Version string
 	// Reason is the proxy's error message.
 	Reason string
 	At     time.Time
 }
 
-// answer handles the ACK or NACK of a reply. It also ACKs the replies before it: a proxy answers in order, and one that
-// skips an answer must not block its stream.
-func (c *client) answer(t *topic, nonce string, detail *statuspb.Status) []NACK {
+// handleAck handles the ACK of a reply, or its NACK, which has a detail. The replies before it count as ACKed, too: a proxy
+// answers in order, and one that skips an answer must not block its stream.
+func (c *client) handleAck(t *topic, nonce string, detail *statuspb.Status) []NACK {
 	for i, r := range t.inFlight {
 		if r.nonce != nonce {
 			continue
 		}
-		c.heard = true
+		c.hasAnswered = true
 		t.inFlight = slices.Delete(t.inFlight, 0, i+1)
 		if len(t.inFlight) == 0 {
 			t.inFlight = nil
@@ -45,29 +46,29 @@ func (c *client) answer(t *topic, nonce string, detail *statuspb.Status) []NACK 
 	return nil
 }
 
-// refuse works out which resources of r are refused, and has the others of r sent again without them. Envoy uses the good
-// resources of a refused response, but would not name them when it reconnects, and then nothing could remove them.
+// refuse finds out which resources of r are refused, and makes sure that the others are sent again without them. Envoy uses
+// the good resources of a refused response, but does not name them when it reconnects, and then nothing could remove them.
 func (c *client) refuse(r *reply, reason string) []NACK {
 	t, now := r.topic, time.Now()
 	bad := suspects(r.puts, reason)
-	reason = cut(reason)
+	reason = shorten(reason)
 	if len(r.puts) == 0 {
-		return []NACK{{Type: t.kind, Reason: reason, At: now}} // there is no resource that could be left out
+		return []NACK{{Type: t.kind, Reason: reason, At: now}} // no resource can be left out
 	}
 	var nacks []NACK
 	for i, p := range r.puts {
-		g := r.had[i]
-		g.unsure, g.alone = true, len(bad) == 0
+		g := r.before[i]
+		g.uncertain, g.alone = true, len(bad) == 0
 		if bad[p.Name] {
 			n := NACK{Type: t.kind, Name: p.Name, Version: p.Version, Reason: reason, At: now}
 			nacks = append(nacks, n)
 			t.remember(n)
-			g.asked = false // having refused it, Envoy no longer waits for an answer
+			g.mustAnswer = false // since Envoy refused it, it no longer waits for a response
 		}
 		c.restore(t, p.Name, g)
 	}
-	for i, name := range r.gone {
-		c.restore(t, name, r.had[len(r.puts)+i])
+	for i, name := range r.removed {
+		c.restore(t, name, r.before[len(r.puts)+i])
 	}
 	if len(bad) == 0 {
 		nacks = append(nacks, NACK{Type: t.kind, Reason: reason, At: now})
@@ -75,6 +76,7 @@ func (c *client) refuse(r *reply, reason string) []NACK {
 	return nacks
 }
 
+// remember stores a refused version, and drops the oldest one of the name if there are too many.
 func (t *topic) remember(n NACK) {
 	if t.refused == nil {
 		t.refused = map[string][]NACK{}
@@ -83,24 +85,26 @@ func (t *topic) remember(n NACK) {
 	t.refused[n.Name] = list[max(0, len(list)-keepRefused):]
 }
 
-// restore records again what the client had of name before a reply that it refused.
+// restore puts back g, the gap of name before a reply that the client refused. If a later reply in flight has the name, g is
+// kept there, since the client may refuse that one, too.
 func (c *client) restore(t *topic, name string, g gap) {
 	if !t.subscribes(name) {
 		return
 	}
 	for _, later := range t.inFlight {
 		if i := later.indexOf(name); i >= 0 {
-			later.had[i].version, later.had[i].last, later.had[i].unsure = g.version, g.last, g.unsure
+			later.before[i].version, later.before[i].last, later.before[i].uncertain = g.version, g.last, g.uncertain
 			return
 		}
 	}
-	g.asked = g.asked || t.gaps[name].asked
-	t.note(name, g, c.get(t, name))
+	g.mustAnswer = g.mustAnswer || t.gaps[name].mustAnswer
+	t.setGap(name, g, c.get(t, name))
 }
 
-// suspects finds the names of the refused resources in Envoy's error message. There are three cases: the response had one
-// resource; the message lists them ("Error adding/updating listener(s) a: why\nb: why" or "cluster(s) a: why, b: why"); or
-// it prints the first resource that is invalid, in text form. The result is empty if the message names none.
+// suspects returns the names of the refused resources. If the response had one resource, it is that one. Otherwise the names
+// are in Envoy's error message. The message either lists them ("Error adding/updating listener(s) a: why\nb: why", or
+// "cluster(s) a: why, b: why"), or prints the first invalid resource in protobuf text form. The result is empty if it does
+// neither.
 func suspects(puts []*resource.Resource, reason string) map[string]bool {
 	bad := map[string]bool{}
 	if len(puts) == 1 {
@@ -124,7 +128,7 @@ func suspects(puts []*resource.Resource, reason string) map[string]bool {
 	return bad
 }
 
-// firstNamed returns the name that occurs first in the form name: "x" or cluster_name: "x".
+// firstNamed returns the name that comes first in reason in the form name: "x" or cluster_name: "x", or "" if there is none.
 func firstNamed(puts []*resource.Resource, reason string) string {
 	first, at := "", len(reason)
 	for _, p := range puts {
@@ -138,8 +142,8 @@ func firstNamed(puts []*resource.Resource, reason string) string {
 	return first
 }
 
-// indexField returns the index of a field with that value in protobuf text form, -1 if there is none. The number of spaces
-// after the colon varies.
+// indexField returns the index of a field with that value in protobuf text form, or -1 if there is none. The text form may
+// have one or more spaces after the colon.
 func indexField(text, field, value string) int {
 	for from := 0; ; {
 		i := strings.Index(text[from:], field)
@@ -155,8 +159,8 @@ func indexField(text, field, value string) int {
 	}
 }
 
-// cut keeps the beginning and the end of a long message: Envoy may print a whole resource before the reason.
-func cut(reason string) string {
+// shorten keeps only the beginning and the end of a long text: Envoy may print a whole resource before the reason.
+func shorten(reason string) string {
 	if len(reason) <= maxReason {
 		return strings.ToValidUTF8(reason, "?")
 	}

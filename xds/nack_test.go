@@ -291,9 +291,9 @@ func TestSuspects(t *testing.T) {
 	}
 }
 
-func TestLongReasonsAreCut(t *testing.T) {
+func TestLongReasonsAreShortened(t *testing.T) {
 	t.Parallel()
-	got := cut("begin x" + strings.Repeat("é", maxReason) + "x end")
+	got := shorten("begin x" + strings.Repeat("é", maxReason) + "x end")
 	if !utf8.ValidString(got) || len(got) > maxReason+len(" … ") {
 		t.Errorf("cut() = %d bytes, valid %v", len(got), utf8.ValidString(got))
 	}

@@ -8,8 +8,8 @@ import (
 	"weak"
 )
 
-// names is an immutable set of names; nil is empty. Streams with the same names share one set: most proxies of a mesh
-// subscribe to the same thousands of names, which would otherwise be most of the memory of a stream.
+// names is an immutable set of names; nil is the empty set. Streams with the same names share one set, since most proxies of
+// a mesh subscribe to the same thousands of names, which would otherwise be most of the memory of a stream.
 type names struct {
 	sorted []string
 	hash   uint64 // of the names, independent of their order
@@ -70,7 +70,7 @@ func merge(a, b []string) []string {
 
 var nameSeed = maphash.MakeSeed()
 
-// hashWith returns the hash of the set with the names of some added if they are not in it, or removed if they are.
+// hashWith returns the hash that the set has after each name of some is added to it, or removed if the set contains it.
 func (n *names) hashWith(some []string) uint64 {
 	var hash uint64
 	if n != nil {
@@ -82,10 +82,11 @@ func (n *names) hashWith(some []string) uint64 {
 	return hash
 }
 
-// sharedNames finds the sets that streams of this process hold.
+// sharedNames finds the sets that the streams of this process use.
 var sharedNames = nameTable{sets: map[uint64]weak.Pointer[names]{}}
 
-// nameTable finds sets by their hash without keeping them alive. If two have the same hash it knows the newer one.
+// nameTable finds sets by their hash, without keeping them in memory. If two sets have the same hash, it finds only the newer
+// one.
 type nameTable struct {
 	mu   sync.Mutex
 	sets map[uint64]weak.Pointer[names]
@@ -107,7 +108,7 @@ func (s *nameTable) intern(sorted []string, hash uint64) *names {
 	return n
 }
 
-// forget drops a set that no stream holds any more, unless another set with its hash has taken its place.
+// forget removes a set that no stream uses any more from the table, unless a set with the same hash has replaced it.
 func (s *nameTable) forget(hash uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -71,11 +71,11 @@ func (s *script) do(line string) string {
 	verb, rest, _ := strings.Cut(line, " ")
 	switch verb {
 	case "want":
-		s.c.want(resource.Desired{Shared: setOf(s.t, rest, s.c.desired.Shared), Own: s.c.desired.Own})
+		s.c.setDesired(resource.Desired{Shared: setOf(s.t, rest, s.c.desired.Shared), Own: s.c.desired.Own})
 	case "own":
-		s.c.want(resource.Desired{Shared: s.c.desired.Shared, Own: setOf(s.t, rest, s.c.desired.Own)})
+		s.c.setDesired(resource.Desired{Shared: s.c.desired.Shared, Own: setOf(s.t, rest, s.c.desired.Own)})
 	case "unknown":
-		s.c.want(resource.Desired{})
+		s.c.setDesired(resource.Desired{})
 	case ">":
 		s.request(rest)
 	case "<":
@@ -148,7 +148,7 @@ func (s *script) request(text string) {
 	if nacked {
 		detail = &statuspb.Status{Code: 13, Message: reason}
 		if !strings.Contains(text, "ack#") {
-			nonce = s.take(kind)
+			nonce = s.takeNonce(kind)
 		}
 	}
 	d := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(kind), ErrorDetail: detail, InitialResourceVersions: map[string]string{}}
@@ -157,7 +157,7 @@ func (s *script) request(text string) {
 	for _, w := range words[1:] {
 		switch {
 		case w == "ack":
-			nonce = s.take(kind)
+			nonce = s.takeNonce(kind)
 		case strings.HasPrefix(w, "ack#"):
 			nonce = w[4:]
 		case strings.HasPrefix(w, "init:"):
@@ -193,7 +193,7 @@ func (s *script) state(kind resource.Type, nonce string, detail *statuspb.Status
 	})
 }
 
-func (s *script) take(kind resource.Type) string {
+func (s *script) takeNonce(kind resource.Type) string {
 	if len(s.open[kind]) == 0 {
 		s.t.Fatalf("no %s response is without an answer", shortOf(kind))
 	}
@@ -226,7 +226,7 @@ func describe(r *reply, sotw bool) string {
 		words = append(words, p.Name+"@"+p.Version)
 	}
 	if !sotw {
-		for _, n := range r.gone {
+		for _, n := range r.removed {
 			words = append(words, "-"+n)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package xds serves Envoy resources over the aggregated discovery service, delta and state of the world. It knows
-// streams, subscriptions, ACKs and NACKs, and nothing of meshes.
+// Package xds serves Envoy resources over the aggregated discovery service (ADS), in both protocols, delta and state of the
+// world. It handles streams, subscriptions, ACKs and NACKs, and knows nothing about meshes.
 package xds
 
 import (
@@ -19,16 +19,16 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Source knows what proxies should have. Attach is called for each stream that a proxy opens, and returns the zero
-// Desired for one that is not known yet; from then on its changes are published, until Detach was called for each of its
-// streams. Both may be called from several goroutines, but never for one proxy at the same time.
+// Source knows what proxies should have. The server calls Attach when a proxy opens a stream, and Detach when that stream
+// ends. Attach returns the zero Desired for a proxy that is not known yet. While a proxy has a stream, the source publishes
+// changes of what it should have. Both may be called from several goroutines, but never for the same proxy at once.
 type Source interface {
 	Attach(id string) resource.Desired
 	Detach(id string)
 }
 
-// Authorizer returns an error if the peer of ctx may not be the node of that id. Unless it is a gRPC status, the peer
-// is told PermissionDenied with its text.
+// Authorizer returns an error if the peer of ctx may not use this node id. The peer gets the error as it is if it is a gRPC
+// status, and else PermissionDenied with its text.
 type Authorizer func(ctx context.Context, nodeID string) error
 
 // Options of a Server. The zero value is usable.
@@ -37,25 +37,28 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer for the metrics sonde_xds_*. Default: none.
 	Registerer prometheus.Registerer
-	// FirstMessage is how long a stream may take to say who it is. Default 10s.
-	FirstMessage time.Duration
-	// SendTimeout is how long a proxy may not read what is sent to it before its stream is ended. Default 60s.
+	// FirstMessageTimeout is how long a stream may take to send its first request, which has the node id. Default 10s.
+	FirstMessageTimeout time.Duration
+	// SendTimeout is how long sending one response may take. After that the stream is ended, since the proxy does not read.
+	// Default 60s.
 	SendTimeout time.Duration
-	// AckTimeout is how long a proxy may take to answer before it is reported as late. Default 30s: Envoy withholds
-	// an ACK for up to 15 seconds while a cluster warms.
+	// AckTimeout is how long a proxy may take to ACK or NACK a response before it is reported as late. Default 30s, since
+	// Envoy withholds an ACK for up to 15 seconds while a cluster warms.
 	AckTimeout time.Duration
-	// Gather is how long changes of endpoints gather at most for a proxy that has not answered to the last ones. Default 100ms.
-	Gather time.Duration
-	// StreamsPerNode may be open at once; a further one ends the oldest, which may be half-open. Default 3.
+	// GatherTime is how long changes of endpoints wait at most, to be sent together, while a proxy has not answered the last
+	// response with endpoints. Default 100ms.
+	GatherTime time.Duration
+	// StreamsPerNode is how many streams of one node may be open at once. One more ends the oldest, whose connection may be
+	// dead without the server knowing it. Default 3.
 	StreamsPerNode int
 }
 
 func (o Options) withDefaults() Options {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	o.FirstMessage = cmp.Or(o.FirstMessage, 10*time.Second)
+	o.FirstMessageTimeout = cmp.Or(o.FirstMessageTimeout, 10*time.Second)
 	o.SendTimeout = cmp.Or(o.SendTimeout, time.Minute)
 	o.AckTimeout = cmp.Or(o.AckTimeout, 30*time.Second)
-	o.Gather = cmp.Or(o.Gather, 100*time.Millisecond)
+	o.GatherTime = cmp.Or(o.GatherTime, 100*time.Millisecond)
 	o.StreamsPerNode = cmp.Or(o.StreamsPerNode, 3)
 	return o
 }
@@ -67,7 +70,7 @@ type Server struct {
 	source    Source
 	authorize Authorizer
 	metrics   *metrics
-	running   sync.WaitGroup // goroutines of streams
+	running   sync.WaitGroup // the goroutines of all streams
 
 	mu    sync.Mutex
 	nodes map[string]*node
@@ -75,30 +78,30 @@ type Server struct {
 
 var _ discoveryv3.AggregatedDiscoveryServiceServer = (*Server)(nil)
 
-// node is one proxy and its streams, usually one.
+// node is one proxy with its streams, of which there is usually one.
 type node struct {
-	life    sync.Mutex // held over Attach and Detach, so that they come in order
-	streams []*stream  // oldest first; guarded by Server.mu
+	attachMu sync.Mutex // held during Attach and Detach, so that they never overlap for one proxy
+	streams  []*stream  // oldest first; guarded by Server.mu
 }
 
-// NewServer returns a server that asks src what proxies should have, and authorize who they are.
+// NewServer returns a server that gets from src what proxies should have, and lets authorize check who they are.
 func NewServer(o Options, src Source, authorize Authorizer) *Server {
 	s := &Server{o: o.withDefaults(), source: src, authorize: authorize, nodes: map[string]*node{}}
 	s.metrics = newMetrics(o.Registerer, s.late)
 	return s
 }
 
-// Register serves on r, which has to be made with ServerOptions. The transport is r's: mutual TLS, keepalive and the
-// number of streams per connection.
+// Register registers the service with r, a grpc.Server that was made with ServerOptions. Mutual TLS, keepalive and the
+// number of streams per connection are options of r, too.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, s)
 }
 
-// Wait returns when nothing of any stream runs any more. Call it when the gRPC server has stopped.
+// Wait waits until all goroutines of streams have ended. Call it after the gRPC server has stopped.
 func (s *Server) Wait() { s.running.Wait() }
 
-// Publish sets what these proxies should have from now on; those without a stream here are ignored. It never blocks:
-// a stream that is busy finds the newest when it is ready.
+// Publish sets what these proxies should have from now on, and ignores proxies without a stream. It never waits for a
+// proxy: a stream that is sending takes the newest state when it is ready for it.
 func (s *Server) Publish(now map[string]resource.Desired) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,14 +111,14 @@ func (s *Server) Publish(now map[string]resource.Desired) {
 			continue
 		}
 		for _, st := range n.streams {
-			st.slot.Store(&d)
+			st.desired.Store(&d)
 			st.update()
 		}
 	}
 }
 
-// attach registers a stream and gives it what its proxy should have. The slot is registered first: what is published
-// while Attach is under way is newer than what Attach returns, and stays.
+// attach registers a stream, and then asks the source what the proxy should have. If something is published in between, it
+// is newer than what Attach returns, so attach does not overwrite it.
 func (s *Server) attach(id string, st *stream) {
 	s.mu.Lock()
 	n := s.nodes[id]
@@ -129,11 +132,11 @@ func (s *Server) attach(id string, st *stream) {
 	}
 	s.mu.Unlock()
 
-	n.life.Lock()
-	defer n.life.Unlock()
+	n.attachMu.Lock()
+	defer n.attachMu.Unlock()
 	d := s.source.Attach(id)
-	st.slot.CompareAndSwap(nil, &d)
-	st.look()
+	st.desired.CompareAndSwap(nil, &d)
+	st.loadDesired()
 }
 
 func (s *Server) detach(id string, st *stream) {
@@ -141,8 +144,8 @@ func (s *Server) detach(id string, st *stream) {
 	n := s.nodes[id]
 	s.mu.Unlock()
 
-	n.life.Lock()
-	defer n.life.Unlock()
+	n.attachMu.Lock()
+	defer n.attachMu.Unlock()
 	s.source.Detach(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +155,7 @@ func (s *Server) detach(id string, st *stream) {
 	}
 }
 
-// Status describes all streams, sorted by node and age.
+// Status describes all streams, sorted by node, and then from the oldest to the newest.
 func (s *Server) Status() []ProxyStatus {
 	var all []ProxyStatus
 	for _, st := range s.all() {

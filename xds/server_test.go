@@ -136,7 +136,7 @@ func TestStreamErrors(t *testing.T) {
 			[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "EDS", manyNames[:maxNames]...), ask("m/a", "EDS", manyNames[maxNames:]...)},
 			codes.ResourceExhausted, "subscribed to 20001 names",
 		},
-		"large message": {[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "EDS", strings.Repeat("x", MaxMessageSize))}, codes.ResourceExhausted, "larger than max"},
+		"large message": {[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "EDS", strings.Repeat("x", maxMessageSize))}, codes.ResourceExhausted, "larger than max"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestStreamErrors(t *testing.T) {
 			if tc.requests == nil {
 				first = 20 * time.Millisecond
 			}
-			w := newWorld(t, Options{FirstMessage: first})
+			w := newWorld(t, Options{FirstMessageTimeout: first})
 			p := w.delta().listen()
 			for _, r := range tc.requests {
 				p.send(r)

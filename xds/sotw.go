@@ -13,32 +13,32 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// receiveSotw handles one request of the state-of-the-world protocol. It returns the resources that the client refused
+// receiveSotw handles one request of the state-of-the-world protocol. It returns the resources that the client refuses
 // with it.
 func (c *client) receiveSotw(r *discoveryv3.DiscoveryRequest) ([]NACK, error) {
 	t, err := c.check(r.GetTypeUrl(), 0, r.GetResourceNames())
 	if err != nil {
 		return nil, err
 	}
-	nacks := c.answer(t, r.GetResponseNonce(), r.GetErrorDetail())
-	// The names of a request with an older nonce may be outdated. The answer to the last response will repeat them.
+	nacks := c.handleAck(t, r.GetResponseNonce(), r.GetErrorDetail())
+	// The names of a request with an older nonce may be outdated. The ACK or NACK of the last response will repeat them.
 	if r.GetResponseNonce() != t.lastNonce {
 		return nacks, nil
 	}
-	first := !t.begun
-	t.begun = true
+	first := !t.requested
+	t.requested = true
 	t.named = t.named || len(r.GetResourceNames()) > 0
 	list := (*names)(nil).add(r.GetResourceNames()...)
 	all := list.has(wildcard) || !t.named && hasLegacyWildcard(t.kind)
 	list = list.remove((*names)(nil).add(wildcard))
 	c.resubscribe(t, list, all)
 	if first && (all || list.len() > 0) {
-		t.owed = true
+		t.answerDue = true
 	}
 	return nacks, checkNames(t)
 }
 
-// resubscribe replaces the subscription by list, and by everything if all is set.
+// resubscribe replaces the subscription by the names in list, and the wildcard if all is set.
 func (c *client) resubscribe(t *topic, list *names, all bool) {
 	before, beforeAll := t.names, t.wildcard
 	if list == before && all == beforeAll {
@@ -47,43 +47,43 @@ func (c *client) resubscribe(t *topic, list *names, all bool) {
 	t.names, t.wildcard = list, all
 	for name := range t.gaps {
 		if !t.subscribes(name) {
-			t.forget(name)
+			t.dropGap(name)
 		}
 	}
 	for _, name := range list.all() {
 		if !beforeAll && !before.has(name) {
-			t.note(name, gap{asked: true}, c.get(t, name))
+			t.setGap(name, gap{mustAnswer: true}, c.get(t, name))
 		}
 	}
 	if all && !beforeAll {
 		for _, r := range c.all(t) {
 			if !before.has(r.Name) && !list.has(r.Name) {
-				t.note(r.Name, gap{}, r)
+				t.setGap(r.Name, gap{}, r)
 			}
 		}
 	}
 }
 
-// isSentWhole reports whether each response of the type must hold all resources: those that it lacks count as removed.
+// isSentWhole reports whether each SotW response of the type must contain all resources. Envoy removes those that it lacks.
 func isSentWhole(t resource.Type) bool { return t == resource.Cluster || t == resource.Listener }
 
-// canExpress reports whether the state of the world can express r. For types that are not sent whole it has no removals,
-// and needs none.
+// canExpress reports whether a SotW response can say what r says. For types that are not sent whole there are no removals,
+// and none are needed.
 func (c *client) canExpress(r *reply) bool {
 	if isSentWhole(r.topic.kind) || len(r.puts) > 0 {
 		return true
 	}
-	return slices.ContainsFunc(r.gone, func(name string) bool { return r.topic.gaps[name].asked })
+	return slices.ContainsFunc(r.removed, func(name string) bool { return r.topic.gaps[name].mustAnswer })
 }
 
-// fullList returns the resources of the response: for clusters and listeners all that the client should have after it,
-// including old ones that must not be removed yet; for the other types only new ones. An assignment that does not exist
-// is sent as an empty one, since the client waits for it.
+// fullList returns the resources of a SotW response. For clusters and listeners these are all that the client should have
+// after it, including old ones that must not be removed yet. For the other types they are only those that the client lacks.
+// If the client waits for an assignment that does not exist, it gets an empty one.
 func (c *client) fullList(r *reply) []*resource.Resource {
 	if !isSentWhole(r.topic.kind) {
 		full := slices.Clip(r.puts)
-		for _, name := range r.gone {
-			if r.topic.kind == resource.Endpoint && r.topic.gaps[name].asked {
+		for _, name := range r.removed {
+			if r.topic.kind == resource.Endpoint && r.topic.gaps[name].mustAnswer {
 				full = append(full, emptyAssignment(name))
 			}
 		}
@@ -115,7 +115,7 @@ func (c *client) fullList(r *reply) []*resource.Resource {
 	return full
 }
 
-// subscribed returns what the client should have of a type.
+// subscribed returns the resources of a type that the client subscribes to and should have.
 func (c *client) subscribed(t *topic) []*resource.Resource {
 	if t.wildcard {
 		return c.all(t)
@@ -129,17 +129,18 @@ func (c *client) subscribed(t *topic) []*resource.Resource {
 	return list
 }
 
+// emptyAssignment returns an assignment without endpoints.
 func emptyAssignment(name string) *resource.Resource {
 	return resource.New(resource.Endpoint, name, "0", resource.Any(&endpointv3.ClusterLoadAssignment{ClusterName: name}).GetValue())
 }
 
-// state returns the response as a message.
+// state returns the SotW response. Its version is a hash of its resources.
 func (r *reply) state() *discoveryv3.DiscoveryResponse {
 	bodies := make([]*anypb.Any, 0, len(r.full))
 	hash := sha256.New()
 	for _, p := range r.full {
 		bodies = append(bodies, p.Body)
-		_, _ = io.WriteString(hash, p.Name+"\x00"+p.Version+"\x00") // a hash takes everything
+		_, _ = io.WriteString(hash, p.Name+"\x00"+p.Version+"\x00") // writing to a hash never fails
 	}
 	return &discoveryv3.DiscoveryResponse{
 		TypeUrl: string(r.topic.kind), Nonce: r.nonce, Resources: bodies, VersionInfo: hex.EncodeToString(hash.Sum(nil)[:8]),

@@ -10,25 +10,25 @@ import (
 
 // ProxyStatus describes one stream, for people.
 type ProxyStatus struct {
-	// Node is the id that the proxy gave.
+	// Node is the node id of the proxy.
 	Node string
-	// Delta says which of the two protocols it speaks.
+	// Delta is true for the delta protocol, and false for state of the world.
 	Delta     bool
 	Connected time.Time
-	// Known is false while there is nothing to send because the proxy is not in the view yet.
+	// Known is false while the source does not know the proxy yet, so that there is nothing to send.
 	Known bool
-	// Late says that the proxy has not answered a response for longer than Options.AckTimeout. It is still served.
+	// Late says that a response has waited for its ACK or NACK for longer than Options.AckTimeout. The proxy is still served.
 	Late bool
-	// Types that it asked for, in the order in which they are sent.
+	// Types are those that the proxy has requested, in the order of resource.Types.
 	Types []TypeStatus
 }
 
 // TypeStatus describes one type of resource on a stream.
 type TypeStatus struct {
 	Type resource.Type
-	// Sent and Acked are the nonces of the last response and of the last one that was ACKed, "" if there is none.
+	// Sent and Acked are the nonces of the last response and of the last response that was ACKed, "" if there is none.
 	Sent, Acked string
-	// Unanswered is when the oldest response was sent that was neither ACKed nor NACKed; zero if there is none.
+	// Unanswered is when the oldest response that is neither ACKed nor NACKed was sent, zero if there is none.
 	Unanswered time.Time
 	// Pending counts the resources that the proxy lacks, refused ones included.
 	Pending int
@@ -36,11 +36,11 @@ type TypeStatus struct {
 	NACKs []NACK
 }
 
-// status describes the topics that were asked for.
+// status describes the types that the client has requested.
 func (c *client) status() []TypeStatus {
 	var all []TypeStatus
 	for _, t := range c.topics {
-		if !t.begun {
+		if !t.requested {
 			continue
 		}
 		s := TypeStatus{
@@ -55,7 +55,7 @@ func (c *client) status() []TypeStatus {
 	return all
 }
 
-// nacks returns what is withheld from the client because it refused it.
+// nacks returns the NACKs of what the client should have now. These resources are withheld from it.
 func (c *client) nacks(t *topic) []NACK {
 	var all []NACK
 	for name, list := range t.refused {
@@ -70,7 +70,7 @@ func (c *client) nacks(t *topic) []NACK {
 	return all
 }
 
-// unanswered returns when the oldest unanswered response was sent, zero if there is none.
+// unanswered returns when the oldest response without an ACK or NACK was sent, zero if there is none.
 func (c *client) unanswered() time.Time {
 	var oldest time.Time
 	for _, t := range c.topics {

@@ -18,29 +18,29 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// stream is one connected proxy.
+// stream is one ADS stream of a connected proxy.
 type stream struct {
-	s         *Server
+	server    *Server
 	node      string
 	connected time.Time
 	send      func(*reply) error
-	slot      atomic.Pointer[resource.Desired] // what the proxy should have, nil before Attach
-	ended     chan error                       // holds one: why the stream ends
+	desired   atomic.Pointer[resource.Desired] // the newest state that the proxy should have; nil until Attach returns
+	ended     chan error                       // buffers one error: why the stream ends
 
-	mu       sync.Mutex // never held while something is sent
-	client   *client
-	sending  bool // a goroutine sends, and looks for more before it ends
-	closed   bool
-	gathered *time.Timer // sends what has gathered for long enough; nil before that is needed
+	mu          sync.Mutex // never held while something is sent
+	client      *client
+	sending     bool // a goroutine is sending, and checks for more before it ends
+	closed      bool
+	gatherTimer *time.Timer // sends the changes that have gathered; nil until it is needed
 }
 
 func newStream(s *Server, id string, sotw bool, send func(*reply) error) *stream {
-	st := &stream{s: s, node: id, connected: time.Now(), client: newClient(sotw), send: send, ended: make(chan error, 1)}
-	st.client.gather = s.o.Gather
+	st := &stream{server: s, node: id, connected: time.Now(), client: newClient(sotw), send: send, ended: make(chan error, 1)}
+	st.client.gatherTime = s.o.GatherTime
 	return st
 }
 
-// end ends the stream, for the first reason that is given.
+// end ends the stream. If it is called more than once, the first reason counts.
 func (st *stream) end(err error) {
 	select {
 	case st.ended <- err:
@@ -48,21 +48,22 @@ func (st *stream) end(err error) {
 	}
 }
 
-// stall ends the stream of a proxy that does not read.
-func (st *stream) stall() {
-	st.end(status.Errorf(codes.DeadlineExceeded, "the proxy has not read for %s", st.s.o.SendTimeout))
+// endStalled ends the stream of a proxy that does not read.
+func (st *stream) endStalled() {
+	st.end(status.Errorf(codes.DeadlineExceeded, "the proxy has not read for %s", st.server.o.SendTimeout))
 }
 
-// close makes sure that nothing more is sent.
+// close makes sure that no more responses are sent.
 func (st *stream) close() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.closed = true
-	if st.gathered != nil {
-		st.gathered.Stop()
+	if st.gatherTimer != nil {
+		st.gatherTimer.Stop()
 	}
 }
 
+// late reports whether a response has waited for its ACK or NACK for longer than after.
 func (st *stream) late(after time.Duration) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -80,13 +81,13 @@ func (st *stream) status(ackTimeout time.Duration) ProxyStatus {
 	}
 }
 
-// request is what both protocols ask.
+// request is what the requests of both protocols have in common.
 type request interface {
 	GetNode() *corev3.Node
 	GetTypeUrl() string
 }
 
-// protocol is one of the two, over its stream.
+// protocol is delta or state of the world, on one stream.
 type protocol[Req request] struct {
 	sotw    bool
 	recv    func() (Req, error)
@@ -99,16 +100,16 @@ func (s *Server) DeltaAggregatedResources(g grpc.BidiStreamingServer[discoveryv3
 	return serve(g.Context(), s, protocol[*discoveryv3.DeltaDiscoveryRequest]{
 		recv: g.Recv, receive: (*client).receiveDelta,
 		send: func(r *reply) error {
-			f, err := r.delta()
+			m, err := r.delta()
 			if err != nil {
 				return err
 			}
-			return g.SendMsg(f)
+			return g.SendMsg(m)
 		},
 	})
 }
 
-// StreamAggregatedResources serves the state of the world.
+// StreamAggregatedResources serves the state-of-the-world protocol.
 func (s *Server) StreamAggregatedResources(g grpc.BidiStreamingServer[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]) error {
 	return serve(g.Context(), s, protocol[*discoveryv3.DiscoveryRequest]{
 		sotw: true, recv: g.Recv, receive: (*client).receiveSotw,
@@ -116,18 +117,18 @@ func (s *Server) StreamAggregatedResources(g grpc.BidiStreamingServer[discoveryv
 	})
 }
 
-// serve runs one stream to its end. A goroutine receives, and while there is something to say another one sends; both may
-// block in gRPC for as long as the stream lives, so this one, which must be able to end it, does neither. They end right
-// after it returned.
+// serve runs one stream until it ends. One goroutine receives, and another one sends while there is something to send. Both
+// may block in gRPC until the stream ends. So serve does neither itself: it must be able to end the stream at any time, by
+// returning, and then gRPC makes both goroutines end.
 func serve[Req request](ctx context.Context, s *Server, p protocol[Req]) error {
 	first, err := receiveFirst(ctx, s, p.recv)
 	if err != nil {
-		return end(err)
+		return ignoreEOF(err)
 	}
 	id := first.GetNode().GetId()
 	if err := s.admit(ctx, id); err != nil {
 		s.metrics.rejected.Inc()
-		s.o.Logger.WarnContext(ctx, "stream refused", "node", cut(id), "err", err)
+		s.o.Logger.WarnContext(ctx, "stream refused", "node", shorten(id), "err", err)
 		return err
 	}
 
@@ -147,18 +148,18 @@ func serve[Req request](ctx context.Context, s *Server, p protocol[Req]) error {
 		err = status.FromContextError(ctx.Err()).Err()
 	}
 	log.InfoContext(ctx, "proxy disconnected", "err", err)
-	return end(err)
+	return ignoreEOF(err)
 }
 
-// end is what the peer is told: nothing, if it ended the stream itself.
-func end(err error) error {
+// ignoreEOF returns nil for io.EOF, since a peer that ended the stream itself needs no error, and else err.
+func ignoreEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
 	return err
 }
 
-// receiveFirst does not wait for ever.
+// receiveFirst waits for the first request, for at most Options.FirstMessageTimeout.
 func receiveFirst[Req any](ctx context.Context, s *Server, recv func() (Req, error)) (Req, error) {
 	type received struct {
 		r   Req
@@ -169,7 +170,7 @@ func receiveFirst[Req any](ctx context.Context, s *Server, recv func() (Req, err
 		r, err := recv()
 		first <- received{r, err}
 	})
-	timer := time.NewTimer(s.o.FirstMessage)
+	timer := time.NewTimer(s.o.FirstMessageTimeout)
 	defer timer.Stop()
 	var none Req
 	select {
@@ -178,11 +179,11 @@ func receiveFirst[Req any](ctx context.Context, s *Server, recv func() (Req, err
 	case <-ctx.Done():
 		return none, status.FromContextError(ctx.Err()).Err()
 	case <-timer.C:
-		return none, status.Errorf(codes.DeadlineExceeded, "no request within %s", s.o.FirstMessage)
+		return none, status.Errorf(codes.DeadlineExceeded, "no request within %s", s.o.FirstMessageTimeout)
 	}
 }
 
-// admit checks who the first message claims to be.
+// admit checks the node id in the first request: it must be valid, and the peer must be authorised to use it.
 func (s *Server) admit(ctx context.Context, id string) error {
 	switch {
 	case id == "":
@@ -200,19 +201,19 @@ func (s *Server) admit(ctx context.Context, id string) error {
 	return status.Error(codes.PermissionDenied, err.Error())
 }
 
-// receive takes requests until there are no more, or one is wrong.
+// receive handles the first request r and those after it, until the stream ends or a request is invalid.
 func receive[Req request](ctx context.Context, st *stream, p protocol[Req], r Req, log *slog.Logger) error {
 	for {
 		if id := r.GetNode().GetId(); id != "" && id != st.node {
 			return status.Errorf(codes.PermissionDenied, "the stream is of node %q and cannot become node %.200q", st.node, id)
 		}
-		nacks, err := st.take(func(c *client) ([]NACK, error) { return p.receive(c, r) })
+		nacks, err := st.handleRequest(func(c *client) ([]NACK, error) { return p.receive(c, r) })
 		if err != nil {
 			return err
 		}
-		st.s.metrics.requests.WithLabelValues(resource.Type(r.GetTypeUrl()).Short()).Inc()
+		st.server.metrics.requests.WithLabelValues(resource.Type(r.GetTypeUrl()).Short()).Inc()
 		for _, n := range nacks {
-			st.s.metrics.nacks.WithLabelValues(n.Type.Short()).Inc()
+			st.server.metrics.nacks.WithLabelValues(n.Type.Short()).Inc()
 			log.WarnContext(ctx, "proxy refused a resource", "type", n.Type.Short(), "resource", n.Name, "version", n.Version, "err", n.Reason)
 		}
 		if r, err = p.recv(); err != nil {
@@ -221,8 +222,8 @@ func receive[Req request](ctx context.Context, st *stream, p protocol[Req], r Re
 	}
 }
 
-// take gives one request to the client, and sends what that asks for.
-func (st *stream) take(receive func(*client) ([]NACK, error)) ([]NACK, error) {
+// handleRequest passes one request to the client, and starts sending if there is a response to it.
+func (st *stream) handleRequest(receive func(*client) ([]NACK, error)) ([]NACK, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	nacks, err := receive(st.client)
@@ -230,70 +231,71 @@ func (st *stream) take(receive func(*client) ([]NACK, error)) ([]NACK, error) {
 		return nacks, err
 	}
 	if r := st.next(); r != nil {
-		st.start(r)
+		st.startSending(r)
 	}
 	return nacks, nil
 }
 
-// look takes what is in the slot for what the proxy should have, before there is anything to say.
-func (st *stream) look() {
+// loadDesired tells the client what the proxy should have. It sends nothing, since no request has been handled yet.
+func (st *stream) loadDesired() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.client.want(*st.slot.Load())
+	st.client.setDesired(*st.desired.Load())
 }
 
-// update sends what differs in the slot from what the proxy has. It does not block.
+// update starts sending what the proxy lacks of the desired state. It does not block.
 func (st *stream) update() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if !st.sending { // else it is seen after what is on its way
-		st.start(nil)
+	if !st.sending { // else the sending goroutine finds the change by itself
+		st.startSending(nil)
 	}
 }
 
-// start has r sent, if it is one, and all that there is to say after it. A stream at rest has no goroutine for that. It needs mu.
-func (st *stream) start(r *reply) {
+// startSending starts a goroutine that sends r, if it is not nil, and then every response that is next. The goroutine ends
+// when there is none, so that an idle stream does not have one. The caller holds mu.
+func (st *stream) startSending(r *reply) {
 	if st.closed {
 		return
 	}
 	st.sending = true
-	st.s.running.Go(func() {
+	st.server.running.Go(func() {
 		if r == nil {
-			r = st.after()
+			r = st.nextOrStop()
 		}
-		for ; r != nil; r = st.after() {
-			stalled := time.AfterFunc(st.s.o.SendTimeout, st.stall)
+		for ; r != nil; r = st.nextOrStop() {
+			stalled := time.AfterFunc(st.server.o.SendTimeout, st.endStalled)
 			err := st.send(r)
 			stalled.Stop()
 			if err != nil {
 				st.end(err)
-				return // with sending set: nothing can be sent any more
+				return // sending stays true: nothing can be sent any more
 			}
 		}
 	})
 }
 
-// after returns what is to be sent next, and ends sending where there is nothing.
-func (st *stream) after() *reply {
+// nextOrStop returns the next response. If there is none, it returns nil and records that nobody is sending.
+func (st *stream) nextOrStop() *reply {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.client.want(*st.slot.Load())
+	st.client.setDesired(*st.desired.Load())
 	r := st.next()
 	st.sending = r != nil
 	return r
 }
 
-// next needs mu.
+// next returns the next response, and counts it. If changes still gather, it sets the timer for them. The caller holds mu.
 func (st *stream) next() *reply {
 	r := st.client.next()
 	if r != nil {
-		st.s.metrics.responses.WithLabelValues(r.topic.kind.Short()).Inc()
-		st.s.metrics.resources.WithLabelValues(r.topic.kind.Short()).Add(float64(max(len(r.puts), len(r.full))))
-	} else if d := st.client.gathers(); d > 0 && !st.closed {
-		if st.gathered == nil {
-			st.gathered = time.AfterFunc(d, st.update)
+		st.server.metrics.responses.WithLabelValues(r.topic.kind.Short()).Inc()
+		st.server.metrics.resources.WithLabelValues(r.topic.kind.Short()).Add(float64(max(len(r.puts), len(r.full))))
+	} else if d := st.client.gatherDelay(); d > 0 && !st.closed {
+		if st.gatherTimer == nil {
+			st.gatherTimer = time.AfterFunc(d, st.update)
 		} else {
-			st.gathered.Reset(d)
+			st.gatherTimer.Reset(d)
 		}
 	}
 	return r

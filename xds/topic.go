@@ -11,57 +11,58 @@ const wildcard = "*"
 
 // topic is one type of resource on one stream.
 //
-// What the client has is not kept name by name: of each name that it subscribes to it has what the client's desired
-// state says, except for those in gaps. So a stream without work to do holds no list but that of its names.
+// It does not store what the client has of each name. The client has the desired version of every name that it subscribes
+// to, except for the names in gaps. So an idle stream stores nothing per resource but the names of its subscription.
 type topic struct {
 	kind resource.Type
 
-	begun    bool // it was asked for
-	wildcard bool
-	named    bool // SotW: it was asked for by names at least once, so that no names mean none, not all
-	names    *names
-	gaps     map[string]gap
+	requested bool // the client has requested this type
+	wildcard  bool
+	named     bool // SotW: a request had names, so a later one without names means none, not all
+	names     *names
+	gaps      map[string]gap
 
-	// refused are the versions that the client would not take, the newest last, at most keepRefused of a name.
+	// refused has the versions that the client has refused: by name, the newest last, at most keepRefused per name.
 	refused map[string][]NACK
 
-	inFlight  []*reply // in the order in which they were sent, neither ACKed nor NACKed
-	owed      bool     // the client waits for an answer, be it an empty one
-	lastNonce string   // of the last reply
-	acked     string   // the last nonce that was ACKed
+	inFlight  []*reply // neither ACKed nor NACKed, in the order in which they were sent
+	answerDue bool     // the client waits for a response, even an empty one
+	lastNonce string   // of the last reply that was sent
+	acked     string   // the nonce of the last reply that was ACKed
 }
 
 // keepRefused is how many refused versions of one name are remembered.
 const keepRefused = 4
 
-// gap is one name of which the client lacks something.
+// gap is what has to be sent about one name, since the client has another version of it, or needs a response about it.
 type gap struct {
-	version string             // what the client has; empty: nothing
-	last    *resource.Resource // of that version; nil if it was only named by initial_resource_versions
-	now     *resource.Resource // what it should have, nil for nothing
-	asked   bool               // the client must get an answer, even if nothing differs
-	unsure  bool               // a reply that it refused held the name: it may have something else by now
-	alone   bool               // send it in a reply of its own, to learn whether it is the refused one
+	version    string             // that the client has; empty if it has none
+	last       *resource.Resource // the resource of that version; nil if only initial_resource_versions told about it
+	now        *resource.Resource // what the client should have; nil for nothing
+	mustAnswer bool               // a response must mention the name, even if nothing differs
+	uncertain  bool               // it may have another version: it refused a reply with the name, or gave no version
+	alone      bool               // send it in a reply of its own, to learn whether it is what the client refuses
 }
 
-// reply is one response, for as long as the client has not answered to it.
+// reply is one response, kept until the client ACKs or NACKs it.
 type reply struct {
-	topic *topic
-	nonce string
-	sent  time.Time
-	puts  []*resource.Resource // that the client lacks
-	gone  []string
-	had   []gap                // of puts, then of gone: what the client had before
-	full  []*resource.Resource // SotW: all that the response holds
+	topic   *topic
+	nonce   string
+	sent    time.Time
+	puts    []*resource.Resource // resources that the client lacks
+	removed []string
+	before  []gap                // the gaps before it was sent: those of puts, then those of removed
+	full    []*resource.Resource // SotW: all resources of the response
 }
 
+// indexOf returns the index of name in before, -1 if the reply does not mention it.
 func (r *reply) indexOf(name string) int {
 	for i, p := range r.puts {
 		if p.Name == name {
 			return i
 		}
 	}
-	for i, n := range r.gone {
+	for i, n := range r.removed {
 		if n == name {
 			return len(r.puts) + i
 		}
@@ -80,9 +81,9 @@ func versionOf(r *resource.Resource) string {
 
 func (t *topic) subscribes(name string) bool { return t.wildcard || t.names.has(name) }
 
-// note keeps g for as long as it is one: something is to be said about the name, which should be now.
-func (t *topic) note(name string, g gap, now *resource.Resource) {
-	if g.asked || g.unsure || g.version != versionOf(now) {
+// setGap stores g as the gap of name, or drops the gap if there is nothing to send. now is what the client should have.
+func (t *topic) setGap(name string, g gap, now *resource.Resource) {
+	if g.mustAnswer || g.uncertain || g.version != versionOf(now) {
 		if t.gaps == nil {
 			t.gaps = map[string]gap{}
 		}
@@ -90,18 +91,18 @@ func (t *topic) note(name string, g gap, now *resource.Resource) {
 		t.gaps[name] = g
 		return
 	}
-	t.forget(name)
+	t.dropGap(name)
 }
 
-// expect makes room for gaps, where there are none.
-func (t *topic) expect(n int) {
+// reserveGaps makes room for n gaps if there are none, so that the map does not grow step by step.
+func (t *topic) reserveGaps(n int) {
 	if t.gaps == nil && n > 0 {
 		t.gaps = make(map[string]gap, n)
 	}
 }
 
-// forget drops the gap of name. A map does not shrink, so the empty one goes.
-func (t *topic) forget(name string) {
+// dropGap drops the gap of name. It also drops an empty map, since a map never shrinks.
+func (t *topic) dropGap(name string) {
 	delete(t.gaps, name)
 	if len(t.gaps) == 0 {
 		t.gaps = nil
@@ -117,34 +118,23 @@ func (t *topic) refuses(r *resource.Resource) bool {
 	return false
 }
 
-// lastGoodInUse says whether the client goes on with an older version of something because it refused the newer one.
-func (c *client) lastGoodInUse(t *topic) bool {
-	for name := range t.refused {
-		g, ok := t.gaps[name]
-		if ok && g.version != "" && g.now != nil && t.refuses(g.now) {
-			return true
-		}
-	}
-	return false
-}
-
-// step says what can be sent about one name.
-type step struct {
+// action is what to send about one name.
+type action struct {
 	put     *resource.Resource
-	gone    bool // the client has it and should not
-	unknown bool // the client asks for what does not exist
+	remove  bool // the client has it, but should not
+	unknown bool // the client waits for a resource that does not exist
 }
 
-func (t *topic) step(g gap) step {
+func (t *topic) action(g gap) action {
 	switch {
 	case g.now != nil && !t.refuses(g.now):
-		return step{put: g.now}
-	case g.now != nil && g.asked && g.last != nil && !t.refuses(g.last):
-		return step{put: g.last}
+		return action{put: g.now}
+	case g.now != nil && g.mustAnswer && g.last != nil && !t.refuses(g.last):
+		return action{put: g.last}
 	case g.now != nil:
-		return step{unknown: g.asked}
-	case g.version != "" || g.unsure:
-		return step{gone: true}
+		return action{unknown: g.mustAnswer}
+	case g.version != "" || g.uncertain:
+		return action{remove: true}
 	}
-	return step{unknown: g.asked}
+	return action{unknown: g.mustAnswer}
 }

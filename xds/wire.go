@@ -9,44 +9,51 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// readBuffer of a connection, in bytes. A proxy says little; gRPC's own 32 KiB would be half of what a connection takes.
+// readBuffer is the size of a connection's read buffer in bytes. A proxy sends little, and gRPC's default of 32 KiB would be
+// half of the memory of a connection.
 const readBuffer = 2 << 10
 
-// ServerOptions are what the grpc.Server of Register has to be made with: the limit of a request, a codec that sends
-// resources as they were encoded once and serves other services as gRPC's own does, no end before that of its streams.
+// ServerOptions returns options that the grpc.Server of Register must have:
+//   - The size of a request is limited.
+//   - Codec is the codec, for all services of the grpc.Server.
+//   - Stop waits until all handlers have returned, also those of streams whose connection is closed (WaitForHandlers). After
+//     that no stream can start another goroutine, so Server.Wait misses none.
+//   - The read buffers of connections are small.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(MaxMessageSize),
+		grpc.MaxRecvMsgSize(maxMessageSize),
 		grpc.ForceServerCodecV2(Codec()),
 		grpc.WaitForHandlers(true),
 		grpc.ReadBufferSize(readBuffer),
 	}
 }
 
-// Codec is that of ServerOptions, for streams in memory: what the server sends is a message for it alone.
+// Codec returns the codec of ServerOptions. It sends resources in the bytes that were encoded once for all streams, and
+// leaves all other messages to gRPC's own codec. It is exported for streams in memory: no other codec knows the messages
+// that a delta stream sends.
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2(grpcproto.Name)} }
 
-// frame is a message that is bytes already.
-type frame struct{ bytes mem.BufferSlice }
+// rawMessage is a message that is already encoded.
+type rawMessage struct{ bytes mem.BufferSlice }
 
 type codec struct{ encoding.CodecV2 }
 
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if f, ok := v.(frame); ok {
-		return f.bytes, nil
+	if m, ok := v.(rawMessage); ok {
+		return m.bytes, nil
 	}
 	return c.CodecV2.Marshal(v)
 }
 
-// delta is the response on the wire: the entries that all streams share, and a little of its own.
-func (r *reply) delta() (frame, error) {
+// delta returns the encoded delta response: entries that all streams share, and a few bytes of this stream.
+func (r *reply) delta() (rawMessage, error) {
 	bytes := make(mem.BufferSlice, 0, len(r.puts)+1)
 	for _, p := range r.puts {
 		bytes = append(bytes, mem.SliceBuffer(p.Entry))
 	}
 	own, err := proto.Marshal(&discoveryv3.DeltaDiscoveryResponse{
-		TypeUrl: string(r.topic.kind), Nonce: r.nonce, RemovedResources: r.gone,
+		TypeUrl: string(r.topic.kind), Nonce: r.nonce, RemovedResources: r.removed,
 	})
-	return frame{append(bytes, mem.SliceBuffer(own))}, err
+	return rawMessage{append(bytes, mem.SliceBuffer(own))}, err
 }
