@@ -1,5 +1,5 @@
-// Package controlplane is what the benchmarks share of sonde-cp: the program, its memory, and the identities of proxies
-// that are made without asking it.
+// Package controlplane has what the benchmarks share: it builds sonde-cp, waits for it, and makes identities of proxies
+// without asking it.
 package controlplane
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// memory is an identity.Storage that forgets. Certificates of thousands of proxies, each written down durably, would be
+// memory is an identity.Storage in memory. Writing the certificates of thousands of proxies to disk, each synced, would take
 // most of the benchmark's time.
 type memory struct {
 	mu    sync.Mutex
@@ -70,7 +70,7 @@ func (m *memory) List(folder string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// save writes the files below a folder, as the state folder of a control plane has them.
+// save writes the files below a folder, as in the state folder of a control plane.
 func (m *memory) save(folder string) error {
 	for name, data := range m.files {
 		path := filepath.Join(folder, name)
@@ -97,7 +97,7 @@ func load(folder string) (*memory, error) {
 	return m, err
 }
 
-// MakeState makes a state folder with the authorities of these meshes.
+// MakeState makes a state folder with the CAs of these meshes.
 func MakeState(folder string, meshes ...string) error {
 	m := &memory{files: map[string][]byte{}}
 	a, err := identity.New(identity.Options{Storage: m})
@@ -121,7 +121,7 @@ func CopyState(from, to string) error {
 	return m.save(to)
 }
 
-// OpenAuthority opens the authorities of a state folder. What they write down is forgotten.
+// OpenAuthority opens the CAs of a state folder. What they write stays in memory.
 func OpenAuthority(folder string) (*identity.Authority, error) {
 	m, err := load(folder)
 	if err != nil {

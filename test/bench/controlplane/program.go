@@ -28,7 +28,7 @@ func Build(ctx context.Context) (string, error) {
 	return program, nil
 }
 
-// Ready is nil once the control plane that serves health on the address has read its store.
+// Ready is an error until the control plane with this health address has read its store.
 func Ready(ctx context.Context, address string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", nil)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// ip that everything listens on.
+// ip is where everything listens.
 const ip = "127.0.0.1"
 
 // ports of the application.
@@ -51,7 +51,7 @@ func listen(ctx context.Context) (net.Listener, int, error) {
 	return l, l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// serveApp is a healthy application. It prints its ports.
+// serveApp runs a healthy application, and prints its ports.
 func serveApp(ctx context.Context) error {
 	var p ports
 	listeners := map[string]net.Listener{}
@@ -62,7 +62,7 @@ func serveApp(ctx context.Context) error {
 		}
 	}
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "ok") // who asked may have left
+		_, _ = io.WriteString(w, "ok") // whoever asked may be gone
 	})}
 	rpc := grpc.NewServer()
 	healthpb.RegisterHealthServer(rpc, health.NewServer())
@@ -77,7 +77,7 @@ func serveApp(ctx context.Context) error {
 				return
 			}
 			go func() {
-				_, _ = io.Copy(io.Discard, c) // until it is closed
+				_, _ = io.Copy(io.Discard, c) // until the other side closes it
 				_ = c.Close()
 			}()
 		}

@@ -13,26 +13,26 @@ import (
 	"time"
 )
 
-// order is what the client is to do.
+// order tells the client what to do.
 type order struct {
-	// Target host:port; of the application itself if Direct.
+	// Target is the subject's host:port, or the application's if Direct.
 	Target string
 	Direct bool
 	Kind   string
 	Port   int // of the application
-	// Probes to make, AtOnce at any time, of First to First+Entries-1 in turn.
+	// Probes to make, AtOnce of them at the same time, of the entries First to First+Entries-1 in turn.
 	Probes, AtOnce, First, Entries int
 }
 
-// figures of an order. Times are in microseconds.
+// figures are the result of an order. Times are in microseconds.
 type figures struct {
 	P50, P99 float64
 	PerSec   float64
 	Failed   int
-	Err      string // of one that failed
+	Err      string // error of one probe that failed
 }
 
-// serveClient asks as a kubelet does, on a connection for each probe, but with little work of its own.
+// serveClient asks as a kubelet does, on a new connection for each probe, but with little work of its own.
 func serveClient(ctx context.Context) error {
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	due := map[string][]atomic.Int64{} // by target, for each entry
@@ -53,7 +53,7 @@ func serveClient(ctx context.Context) error {
 	}
 }
 
-// pause between two askings of one entry, a bit more than the tenth of a second that the handler grants.
+// pause between two probes of one entry: a bit more than 100 ms, the shortest interval that the handler allows.
 const pause = 105 * time.Millisecond
 
 func (o order) run(ctx context.Context, due []atomic.Int64) figures {
@@ -108,7 +108,7 @@ func (o order) ask(ctx context.Context, entry int, buffer []byte) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.Close() }() // all is read
+	defer func() { _ = c.Close() }() // everything has been read
 	if o.Direct && o.Kind == kindTCP {
 		return c.(*net.TCPConn).SetLinger(0)
 	}

@@ -1,5 +1,5 @@
-// Command probe measures what a probe costs through the agent, against the application asked directly and against two
-// floors: a proxy on raw connections, and the naive design. Each subject is a process of its own.
+// Command probe measures what a probe through the agent costs. It compares the agent with the application asked directly, a
+// proxy on raw connections, and the naive design. Each subject is a process of its own.
 package main
 
 import (

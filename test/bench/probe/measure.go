@@ -24,27 +24,27 @@ const (
 
 var subjects = []string{subjectDirect, roleRaw, roleNaive, roleKept, roleHandler, subjectSonde}
 
-// atOnce are the numbers of probes at a time.
+// atOnce lists how many probes are made at the same time.
 var atOnce = []int{1, 8}
 
-// cell is one subject with one kind of probe.
+// cell has the figures of one subject, one kind of probe and one number at once.
 type cell struct {
 	Kind    string
 	AtOnce  int
 	Subject string
-	// Medians of all rounds. CPU and times are microseconds per probe.
+	// Medians of all rounds. CPU and times are in microseconds per probe.
 	CPU, P50, P99, PerSecond float64
-	// Allocs and Bytes per probe, where the process can tell.
+	// Allocs and Bytes per probe, if the process reports them.
 	Allocs, Bytes float64 `json:",omitempty"`
-	// TimeWait is how many connections to the application are left, per 1,000 probes.
+	// TimeWait is the number of connections to the application in TIME_WAIT, per 1,000 probes.
 	TimeWait float64
-	// CPUs are those of the rounds.
+	// CPUs has the CPU of each round.
 	CPUs []float64
 
 	p50, p99, perSecond, allocs, bytes, timeWait []float64
 }
 
-// bench is a run.
+// bench is one run.
 type bench struct {
 	o       options
 	program string
@@ -107,7 +107,7 @@ func (b *bench) build(ctx context.Context) error {
 	return nil
 }
 
-// speed measures all subjects, one after the other in each round, beginning with another one each time.
+// speed measures all subjects, one after the other in each round. Each round begins with another subject.
 func (b *bench) speed(ctx context.Context) ([]*cell, error) {
 	var cells []*cell
 	for _, kind := range kinds {
@@ -176,7 +176,7 @@ func (b *bench) startAll(ctx context.Context, kind string) (running map[string]*
 	return running, stop, nil
 }
 
-// one measures a subject once.
+// one measures a subject once, and keeps the figures if keep is set.
 func (b *bench) one(c *cell, p *process, keep bool) error {
 	o := order{Kind: c.Kind, Port: b.app.of(c.Kind), Probes: b.o.probes, AtOnce: c.AtOnce, Entries: b.o.entries}
 	if p == nil {
@@ -228,7 +228,7 @@ func (b *bench) one(c *cell, p *process, keep bool) error {
 	return nil
 }
 
-// do has the client make probes. All must pass.
+// do has the client make probes. All of them must succeed.
 func (b *bench) do(o order) (figures, error) {
 	var f figures
 	if err := json.NewEncoder(b.client.in).Encode(o); err != nil {
@@ -258,19 +258,19 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// size is the memory of a subject.
+// size has the memory of a subject.
 type size struct {
 	Subject string
 	Entries int
-	// Rest is after a few probes of each entry, After is after Probes more.
+	// Rest is measured after a few probes of each entry, After after Probes more.
 	Rest, After memory
 	Probes      int
 }
 
-// usualEntries are the probes of a pod of three containers with all three kinds of checks each.
+// usualEntries is the number of probes of a pod with three containers, each with all three kinds of checks.
 const usualEntries = 9
 
-// size measures memory: of an agent with a usual table, then of one that takes many probes, and of the naive design.
+// size measures the memory of an agent with a usual table, of one that gets many probes, and of the naive design.
 func (b *bench) size(ctx context.Context) ([]size, error) {
 	var sizes []size
 	each := b.o.entries / len(kinds)

@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// entryOf returns probe n of a table.
+// entryOf returns entry n of a probe table.
 func entryOf(n int, kind string, port int) mesh.Probe {
 	p := mesh.Probe{ID: strconv.Itoa(n)}
 	switch kind {
@@ -33,7 +33,7 @@ func entryOf(n int, kind string, port int) mesh.Probe {
 	return p
 }
 
-// tableOf has so many entries of each kind, one kind after the other.
+// tableOf returns a probe table with each entries of each kind, one kind after the other.
 func tableOf(kinds []string, each int, app ports) mesh.ProbeTable {
 	var table mesh.ProbeTable
 	for _, kind := range kinds {
@@ -44,7 +44,7 @@ func tableOf(kinds []string, each int, app ports) mesh.ProbeTable {
 	return table
 }
 
-// process is one that is measured, or helps.
+// process is a subject, the client or the application.
 type process struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
@@ -53,7 +53,7 @@ type process struct {
 	guarded bool
 }
 
-// start runs this program in a role, and reads the first line that it prints.
+// start runs this program in a role, and returns the first line that it prints; the client prints none.
 func start(ctx context.Context, role string, app ports, env ...string) (*process, string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -83,7 +83,7 @@ func start(ctx context.Context, role string, app ports, env ...string) (*process
 	return p, strings.TrimSpace(line), nil
 }
 
-// startSubject starts a role that listens.
+// startSubject starts a role that listens, and prints its port.
 func startSubject(ctx context.Context, role string, app ports, env ...string) (*process, error) {
 	p, port, err := start(ctx, role, app, env...)
 	if err != nil {
@@ -93,7 +93,7 @@ func startSubject(ctx context.Context, role string, app ports, env ...string) (*
 	return p, nil
 }
 
-// startAgent starts `sonde-dp probes` with a table.
+// startAgent starts `sonde-dp probes` with a probe table.
 func startAgent(ctx context.Context, program string, table mesh.ProbeTable) (*process, error) {
 	env, err := table.Encode()
 	if err != nil {
@@ -136,7 +136,7 @@ func (p *process) stop() error {
 	return err
 }
 
-// pids are those of the process and of the worker below it.
+// pids returns the ids of the process and of its worker.
 func (p *process) pids() ([]int, error) {
 	pids := []int{p.cmd.Process.Pid}
 	if !p.guarded {
@@ -159,7 +159,7 @@ func (p *process) pids() ([]int, error) {
 	return pids, nil
 }
 
-// cpu is what all threads of all processes have had, in nanoseconds.
+// cpu is the CPU time of all threads of all its processes, in nanoseconds.
 func (p *process) cpu() (float64, error) {
 	pids, err := p.pids()
 	if err != nil {
@@ -176,7 +176,7 @@ func (p *process) cpu() (float64, error) {
 	return total, nil
 }
 
-// memory in MiB: RssAnon is the sum of guard and worker, VmRSS that of the larger.
+// memory in MiB: RssAnon is the sum of guard and worker, VmRSS that of the larger one.
 type memory struct{ RssAnon, VmRSS float64 }
 
 func (p *process) memory() (memory, error) {
@@ -196,7 +196,7 @@ func (p *process) memory() (memory, error) {
 	return m, nil
 }
 
-// highest is the most memory that the process has within 2 s.
+// highest returns the most memory that the process uses within 2 s.
 func (p *process) highest(ctx context.Context) (memory, error) {
 	var most memory
 	ticker := time.NewTicker(100 * time.Millisecond)
@@ -216,7 +216,7 @@ func (p *process) highest(ctx context.Context) (memory, error) {
 	return most, nil
 }
 
-// allocations since the start of a role: their number, and bytes.
+// allocations returns the number and the bytes of all allocations since the start of a role.
 func (p *process) allocations() (n, size float64, err error) {
 	if _, err := io.WriteString(p.in, "\n"); err != nil {
 		return 0, 0, err
@@ -229,7 +229,7 @@ func (p *process) allocations() (n, size float64, err error) {
 	return n, size, err
 }
 
-// timeWait counts connections with a port of the application that are left in TIME_WAIT by whoever asked it.
+// timeWait counts the connections to a port of the application that are in TIME_WAIT.
 func timeWait(port int) (int, error) {
 	data, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {

@@ -32,12 +32,12 @@ import (
 // Roles of the subjects that are not sonde-dp.
 const (
 	roleRaw     = "raw"     // copies bytes between connections
-	roleNaive   = "naive"   // httputil.ReverseProxy, with connections as the kubelet's: none is kept
-	roleKept    = "kept"    // the same, with net/http's own transport, which keeps connections to the application
-	roleHandler = "handler" // dpagent/probe without a guard, for what only the process itself can tell
+	roleNaive   = "naive"   // httputil.ReverseProxy with the kubelet's transport, which keeps no connections
+	roleKept    = "kept"    // the same with net/http's default transport, which keeps connections to the application
+	roleHandler = "handler" // dpagent/probe without a guard, in a process that reports its allocations
 )
 
-// serveSubject serves on a port of its own and prints it, then prints how much was allocated for each line that it reads.
+// serveSubject serves on a port of its own and prints the port. Then it prints its allocations for each line that it reads.
 func serveSubject(ctx context.Context, role string, app ports) error {
 	l, port, err := listen(ctx)
 	if err != nil {
@@ -65,7 +65,7 @@ func tellAllocations(port int) error {
 	return err
 }
 
-// serveHandler takes the table from the environment, as the agent does.
+// serveHandler reads the probe table from the environment, as the agent does.
 func serveHandler(ctx context.Context, l net.Listener, _ ports) error {
 	o, err := probe.Environment{
 		Table: os.Getenv(mesh.EnvProbeTable), InstanceIP: ip, Port: l.Addr().(*net.TCPAddr).Port,
@@ -89,7 +89,7 @@ func serveKept(_ context.Context, l net.Listener, app ports) error {
 	return naive(l, app, &http.Transport{})
 }
 
-// naive passes HTTP through, connects for TCP, and makes a client for each gRPC probe.
+// naive proxies HTTP, connects for TCP, and makes a new client for each gRPC probe.
 func naive(l net.Listener, app ports, transport *http.Transport) error {
 	target := &url.URL{Scheme: "http", Host: at(app.http)}
 	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) {
@@ -105,7 +105,7 @@ func naive(l net.Listener, app ports, transport *http.Transport) error {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		_ = c.Close() // it was open
+		_ = c.Close() // that it was open is enough
 	})
 	mux.HandleFunc("/grpc/", func(w http.ResponseWriter, r *http.Request) {
 		if err := checkGRPC(r.Context(), at(app.grpc)); err != nil {
@@ -137,7 +137,7 @@ func checkGRPC(ctx context.Context, address string) error {
 
 func at(port int) string { return net.JoinHostPort(ip, strconv.Itoa(port)) }
 
-// raw answers with as little as there can be: bytes that were made before.
+// raw does the least work possible: it answers with bytes that were made in advance.
 type raw struct {
 	app           ports
 	httpRequest   []byte
@@ -199,7 +199,7 @@ func (r *raw) ask(buffer []byte, line string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.Close() }() // all is read
+	defer func() { _ = c.Close() }() // everything has been read
 	switch kind {
 	case kindTCP:
 		return c.(*net.TCPConn).SetLinger(0)
@@ -217,7 +217,7 @@ func (r *raw) ask(buffer []byte, line string) error {
 
 var errUnhealthy = errors.New("the application is not healthy")
 
-// readStatus reads an answer to its end, and wants 200.
+// readStatus reads an answer to its end. Any status but 200 is an error.
 func readStatus(c net.Conn, buffer []byte) error {
 	n := 0
 	for n < len(buffer) {

@@ -1,4 +1,4 @@
-// Package proc reads what a process has used, from /proc.
+// Package proc reads the CPU time and memory of a process from /proc.
 package proc
 
 import (
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// CPU is what all threads have had, as the scheduler counts it. Go's threads do not end.
+// CPU returns the time that all threads ran, as the scheduler counts it. It lacks threads that have ended; Go's do not end.
 func CPU(pid int) (time.Duration, error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil {
@@ -36,7 +36,7 @@ func CPU(pid int) (time.Duration, error) {
 	return total, nil
 }
 
-// Memory is in bytes: RssAnon is what is not a file's.
+// Memory is in bytes. RssAnon is the part that is not backed by files.
 type Memory struct{ RssAnon, VmRSS float64 }
 
 // MemoryOf reads the memory of a process.

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// How a proxy leaves.
+// Ways in which a proxy leaves.
 const (
-	endClose  = iota // as a process that ends
-	endReset         // as one that crashes with data unread
-	endVanish        // as a machine that is cut off: the server is told nothing
+	endClose  = iota // like a process that ends
+	endReset         // like one that crashes with data unread
+	endVanish        // like a machine that is cut off: the server is not told
 )
 
-// conn is a proxy's connection, and what can happen to one.
+// conn is a proxy's connection. It can stall, and end in all these ways.
 type conn struct {
 	net.Conn
 	m      *member
@@ -23,7 +23,7 @@ type conn struct {
 	closed chan struct{}
 }
 
-// Read implements net.Conn. While the proxy does not read, what has come waits.
+// Read implements net.Conn. It waits while the proxy is stalled.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	for time.Now().UnixNano() < c.m.stalled.Load() {
@@ -44,7 +44,7 @@ func (c *conn) Close() (err error) {
 		close(c.closed)
 		switch c.how.Load() {
 		case endVanish:
-			err = c.SetDeadline(time.Unix(1, 0)) // whoever reads ends, and the kernel goes on
+			err = c.SetDeadline(time.Unix(1, 0)) // the reader ends, but the kernel keeps the connection
 			c.m.s.gone.Lock()
 			defer c.m.s.gone.Unlock()
 			c.m.s.lost = append(c.m.s.lost, c)

@@ -16,15 +16,15 @@ import (
 	"github.com/sonde-mesh/sonde/store"
 )
 
-// world is what the files should say, and the files.
+// world is what the files should contain, and the files.
 type world struct {
 	s       *soak
 	folder  string
 	objects map[mesh.Key]mesh.Object
-	place   map[mesh.Key]string // the file of each object, also of one that is not there
-	removed map[string]bool     // files that have been taken away with their objects
+	place   map[mesh.Key]string // file of each object, even of one that is removed at the moment
+	removed map[string]bool     // files that were removed with their objects
 	broken  map[string]bool
-	writes  map[string]int // counts what was written to a file
+	writes  map[string]int // number of writes per file
 }
 
 func newWorld(s *soak, folder string) (*world, error) {
@@ -51,10 +51,10 @@ func newWorld(s *soak, folder string) (*world, error) {
 	for _, file := range w.files() {
 		w.write(file, atOnce)
 	}
-	return w, s.wrongs()
+	return w, s.problem()
 }
 
-// set has the file say this object, once it is written.
+// set puts an object into a file, which the next write changes.
 func (w *world) set(o mesh.Object, file string) {
 	o.SetDefaults()
 	if err := o.Validate(); err != nil {
@@ -63,7 +63,7 @@ func (w *world) set(o mesh.Object, file string) {
 	w.objects[o.Key()], w.place[o.Key()] = o, file
 }
 
-// files that should be there, sorted.
+// files returns the files that should exist, sorted.
 func (w *world) files() []string {
 	all := map[string]bool{}
 	for key := range w.objects {
@@ -72,7 +72,7 @@ func (w *world) files() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// keys of the objects in a file, in order.
+// keys returns the keys of the objects in a file, in order.
 func (w *world) keys(file string) []mesh.Key {
 	var keys []mesh.Key
 	for key := range w.objects {
@@ -86,7 +86,7 @@ func (w *world) keys(file string) []mesh.Key {
 	return keys
 }
 
-// text is what a file should say.
+// text is what a file should contain.
 func (w *world) text(file string) []byte {
 	var all [][]byte
 	for _, key := range w.keys(file) {
@@ -99,14 +99,14 @@ func (w *world) text(file string) []byte {
 	return bytes.Join(all, []byte("---\n"))
 }
 
-// How a file is written.
+// Ways to write a file.
 const (
-	atOnce   = iota // another one takes its place
-	inPlace         // cut off and written anew
-	inHalves        // that, and the end comes later
+	atOnce   = iota // by rename
+	inPlace         // truncated and written again
+	inHalves        // the same, but the second half is written later
 )
 
-// write has the file say what it should. A file of nothing goes away.
+// write writes what the file should contain, and removes a file without objects.
 func (w *world) write(file string, how int) {
 	text := w.text(file)
 	delete(w.broken, file)
@@ -163,7 +163,7 @@ func (w *world) append(path string, text []byte) {
 	}
 }
 
-// half draws where to cut a text: not where what is before says that a Dataplane has no inbound, which may empty a proxy.
+// half draws where to cut a text. The first half must not be a Dataplane without inbounds, which may empty a proxy.
 func (w *world) half(file string, text []byte) int {
 	for {
 		at := w.s.random.IntN(len(text))
@@ -177,7 +177,7 @@ func (w *world) half(file string, text []byte) int {
 	}
 }
 
-// spoil writes something that the store must not take for the truth.
+// spoil writes something that the store must not accept.
 func (w *world) spoil(file string) {
 	text := w.text(file)
 	how := pick(w.s.random, "empty", "cut", "field", "port", "clash", "binary")
@@ -203,7 +203,7 @@ func (w *world) spoil(file string) {
 	w.put(file, text, pick(w.s.random, atOnce, inPlace))
 }
 
-// rename moves all objects of a file to one of another name.
+// rename moves all objects of a file to a file with another name.
 func (w *world) rename(file, to string) {
 	keys := w.keys(file)
 	for _, key := range keys {
@@ -216,7 +216,7 @@ func (w *world) rename(file, to string) {
 	}
 }
 
-// mend makes the folder say what it should, file by file.
+// mend writes what each file should contain.
 func (w *world) mend() {
 	listed, err := filepath.Glob(filepath.Join(w.folder, "*.yaml"))
 	if err != nil {

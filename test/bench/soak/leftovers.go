@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// rounds in which all proxies come, see changes, and go.
+	// rounds is the number of rounds in which all proxies come, see changes, and go.
 	rounds = 6
-	// batches of changes per round, which are taken back.
+	// batches of changes per round. Each change is undone.
 	batches, changesPerBatch = 5, 10
-	// unread is until the store has read a file.
+	// unread is how long the store may take to read a file.
 	unread = 300 * time.Millisecond
-	// heapSlack is how much the live heap may be larger after half of the rounds, in bytes: less than 1 KiB for each proxy
-	// that came, in a run of the usual size. memorySlack is for the process, which keeps what it had once.
+	// heapSlack is how much the live heap may grow in half of the rounds, in bytes: in a run of the usual size less than 1 KiB
+	// for each proxy that came. memorySlack is the same for the process, which keeps memory that it once had.
 	heapSlack, memorySlack = 512 << 10, 8 << 20
-	// goroutineSlack is for those that read the metrics, which are not always as many.
+	// goroutineSlack is for goroutines that serve the metrics, whose number varies.
 	goroutineSlack = 4
 )
 
-// leftover is what the control plane has with no proxy there.
+// leftover is what the control plane has when no proxy is connected.
 type leftover struct{ goroutines, heap, memory float64 }
 
-// leftovers has all proxies come and go a few times, and looks for what remains in the control plane.
+// leftovers has all proxies come and go several times, and checks that nothing of them remains in the control plane.
 func (s *soak) leftovers(ctx context.Context) error {
 	s.note("looking for what is left")
 	s.events = nil
@@ -54,8 +54,8 @@ func (s *soak) leftovers(ctx context.Context) error {
 	return growth(s.counts.leftovers[1:])
 }
 
-// growth compares the first half of the rounds with the second. The round before them does not count: what is made when it
-// is first needed comes in the first one. Neither do single ones: when a process gives memory back is its own affair.
+// growth compares the first half of the rounds with the second. The round before them does not count, since some things are
+// made when they are first needed. Single rounds do not count either, since a process returns memory when it wants to.
 func growth(all []leftover) error {
 	first, second := all[:len(all)/2], all[len(all)/2:]
 	before, after := first[0], second[0]
@@ -71,7 +71,7 @@ func growth(all []leftover) error {
 	return nil
 }
 
-// fill has all proxies come anew and see changes that end as they began.
+// fill connects all proxies anew, and makes changes that are undone in the end.
 func (s *soak) fill(ctx context.Context) error {
 	for _, m := range s.members {
 		m.join(ctx, true)
@@ -101,9 +101,9 @@ func (s *soak) fill(ctx context.Context) error {
 	return err
 }
 
-// leftover waits until no stream is left and the goroutines are as few as they get.
+// leftover waits until no stream is left and the number of goroutines no longer falls.
 func (s *soak) leftover(ctx context.Context) (leftover, error) {
-	const calm = 20 // looks in which nothing ends
+	const calm = 20 // checks in which no goroutine ends
 	least, looks := 0.0, 0
 	for began := time.Now(); looks < calm; looks++ {
 		now, err := s.plane.metrics(ctx)
@@ -129,8 +129,8 @@ func (s *soak) leftover(ctx context.Context) (leftover, error) {
 	return leftover{least, heap, memory.RssAnon}, err
 }
 
-// heap is what is live of it. The control plane cannot be told to collect its garbage, but reading its metrics makes some:
-// what it has after it has collected twice, at the least, is live.
+// heap returns the size of the live heap. The control plane cannot be told to collect its garbage, but reading its metrics
+// makes some. The least that it has after two collections is live.
 func (s *soak) heap(ctx context.Context) (float64, error) {
 	first, least := -1.0, 0.0
 	for range 5000 {

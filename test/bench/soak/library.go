@@ -15,7 +15,8 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// library knows which clusters a version of a listener or route sends to, and that each version is of its own bytes.
+// library knows to which clusters each version of a listener or route sends. It also checks that a version always has the
+// same bytes.
 type library struct {
 	mu    sync.RWMutex
 	known map[resourceKey][]string
@@ -26,7 +27,7 @@ type resourceKey struct {
 	name, version string
 }
 
-// see is told of each resource that any proxy gets.
+// see is called for each resource that any proxy gets.
 func (l *library) see(t resource.Type, name, version, body []byte) error {
 	sum := sha256.Sum256(body)
 	if hash := hex.EncodeToString(sum[:]); len(version) == 0 || hash[:len(version)] != string(version) {
@@ -55,7 +56,7 @@ func (l *library) see(t resource.Type, name, version, body []byte) error {
 	return err
 }
 
-// clusters that a resource sends to.
+// clusters returns the clusters that a resource sends to.
 func (l *library) clusters(t resource.Type, name, version string) []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

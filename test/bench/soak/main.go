@@ -1,13 +1,12 @@
-// Command soak changes a mesh at random for minutes, breaks what can break, and looks whether all ends well: proxies come
-// and go, stop reading, stop answering, refuse, or vanish without a word; files are broken, half written, moved and
-// removed; the control plane is killed every minute. From time to time everything is mended, and then each proxy must
-// have what a new one gets, which is what the files say. At the end nothing of the proxies may be left in the control
-// plane.
+// Command soak changes a mesh at random for minutes and breaks what can break. Proxies come and go, stop reading, stop
+// answering, refuse resources, or vanish. Files are broken, half written, moved and removed. The control plane is killed every
+// minute. From time to time everything is mended: then each proxy must have what the files say, and what a new proxy gets.
+// At the end nothing of the proxies may be left in the control plane.
 //
-//	go run ./bench/soak                            # ten minutes, with a seed of its own
-//	go run ./bench/soak --seed=7 --duration=2m     # a seed again
+//	go run ./bench/soak                            # ten minutes, with a new seed
+//	go run ./bench/soak --seed=7 --duration=2m     # repeat a seed
 //
-// A seed decides every operation and when it is due, not how the processes share the machine's time.
+// A seed decides each operation and when it is due, but not how processes are scheduled.
 package main
 
 import (
@@ -95,7 +94,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	return err
 }
 
-// noneLeft looks for goroutines that the clients have left.
+// noneLeft checks that no goroutine of the clients is left.
 func noneLeft(ctx context.Context, before int) error {
 	for range 100 {
 		if runtime.NumGoroutine() <= before {
@@ -110,5 +109,5 @@ func noneLeft(ctx context.Context, before int) error {
 		stacks[:runtime.Stack(stacks, true)])
 }
 
-// poll is how often something is looked at that is waited for.
+// poll is the interval between two checks of something that is waited for.
 const poll = 100 * time.Millisecond

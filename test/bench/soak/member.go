@@ -17,39 +17,39 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// member is one proxy: what it has, and the stream that it has or has not. It is the Observer of its stream. Only the
-// goroutine that operates has it join and leave.
+// member is one proxy: what it has, and its stream, if there is one. It is the Observer of that stream. Only the goroutine
+// that makes the operations calls join and leave.
 type member struct {
 	s      *soak
 	node   string
 	tls    *tls.Config
 	state  *adsclient.State
-	cancel context.CancelFunc // nil while it is away
-	done   chan struct{}      // closed when its life has ended
+	cancel context.CancelFunc // nil after leave
+	done   chan struct{}      // closed when live has returned
 
 	conn      atomic.Pointer[conn]
 	connected atomic.Bool
 	silent    atomic.Bool
 	stalled   atomic.Int64 // does not read until then, in Unix nanoseconds
 	faulty    atomic.Bool  // has not read or answered on this stream
-	picky     atomic.Pointer[distaste]
-	refused   atomic.Bool // something, on this stream
+	refusal   atomic.Pointer[refusal]
+	refused   atomic.Bool // has refused something on this stream
 
-	// Of the goroutine that lives.
+	// Used only by live.
 	generation                int64 // of the control plane, when the stream began
 	hadClusters, hadListeners bool
 }
 
-// distaste is for one resource of a type, the next that comes.
-type distaste struct {
+// refusal makes a proxy refuse the next resource of a type.
+type refusal struct {
 	kind resource.Type
-	mute bool // the NACK does not name what is refused
+	mute bool // the NACK does not name the resource
 }
 
-// away is how long a proxy waits that has lost its stream.
+// away is how long a proxy waits after it has lost its stream.
 const away = 100 * time.Millisecond
 
-// join begins a life. One that is cold has forgotten what it had.
+// join starts live. A cold proxy has forgotten what it had.
 func (m *member) join(ctx context.Context, cold bool) {
 	if m.cancel != nil {
 		return
@@ -66,7 +66,7 @@ func (m *member) join(ctx context.Context, cold bool) {
 	}()
 }
 
-// leave ends a life.
+// leave ends live.
 func (m *member) leave(how int32) {
 	if m.cancel == nil {
 		return
@@ -108,7 +108,7 @@ func (m *member) dial(ctx context.Context, address string) (net.Conn, error) {
 	return c, nil
 }
 
-// judge says whether a stream may end like this.
+// judge reports a stream that must not end like this.
 func (m *member) judge(err error, connected bool) {
 	if !connected {
 		m.s.counts.refusedConns.Add(1)
@@ -130,13 +130,13 @@ func (m *member) judge(err error, connected bool) {
 	}
 }
 
-// inspect refuses what it has a distaste for.
+// inspect refuses the resource that it is told to refuse.
 func (m *member) inspect(t resource.Type, name, version, body []byte) (string, error) {
 	if err := m.s.library.see(t, name, version, body); err != nil {
 		return "", fmt.Errorf("look into %s %s: %w", t.Short(), name, err)
 	}
-	d := m.picky.Load()
-	if d == nil || d.kind != t || !m.picky.CompareAndSwap(d, nil) {
+	d := m.refusal.Load()
+	if d == nil || d.kind != t || !m.refusal.CompareAndSwap(d, nil) {
 		return "", nil
 	}
 	m.refused.Store(true)
@@ -157,8 +157,8 @@ func (m *member) Connected() {
 // Resource implements adsclient.Observer.
 func (m *member) Resource(resource.Type, []byte, []byte) { m.s.counts.resources.Add(1) }
 
-// Acked implements adsclient.Observer. A proxy that had something is never left without anything, not even when its
-// Dataplane is gone.
+// Acked implements adsclient.Observer. A proxy that has had something must never have nothing, not even when its Dataplane
+// is removed.
 func (m *member) Acked() {
 	m.s.counts.responses.Add(1)
 	m.s.counts.checks.Add(1)

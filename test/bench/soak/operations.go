@@ -32,10 +32,10 @@ var operations = []operation{
 	{2, "proxy cut off", func(s *soak, ctx context.Context) { s.away(ctx, endVanish) }},
 	{3, "proxy stopped reading", func(s *soak, _ context.Context) { s.stall() }},
 	{2, "proxy stopped answering", func(s *soak, ctx context.Context) { s.silence(ctx) }},
-	{4, "proxy refused", func(s *soak, _ context.Context) { s.distaste() }},
+	{4, "proxy refused", func(s *soak, _ context.Context) { s.refuseNext() }},
 }
 
-// operation makes one.
+// operation makes one random operation.
 func (s *soak) operation(ctx context.Context) {
 	sum := 0
 	for _, o := range operations {
@@ -51,10 +51,10 @@ func (s *soak) operation(ctx context.Context) {
 	}
 }
 
-// manner draws how a file is written. Most people and programs do it well.
-func (s *soak) manner() int { return pick(s.random, atOnce, atOnce, inPlace, inHalves) }
+// wayToWrite draws how a file is written. Most people and programs do it in one step.
+func (s *soak) wayToWrite() int { return pick(s.random, atOnce, atOnce, inPlace, inHalves) }
 
-func (s *soak) write(file string) { s.world.write(file, s.manner()) }
+func (s *soak) write(file string) { s.world.write(file, s.wayToWrite()) }
 
 func (s *soak) anyDataplane() *mesh.Dataplane {
 	return anyDataplane(s.random, s.o.services, s.random.IntN(s.o.proxies))
@@ -68,7 +68,7 @@ func (s *soak) turn() {
 	}
 }
 
-// change sets an object, be it there or not.
+// change adds an object or replaces it.
 func (s *soak) change(o mesh.Object) {
 	file := s.world.place[o.Key()]
 	s.note("set %v in %s", o.Key(), file)
@@ -90,7 +90,7 @@ func (s *soak) remove() {
 	})
 }
 
-// anyKey is that of an object that is there.
+// anyKey returns the key of any object that exists at the moment.
 func (s *soak) anyKey() mesh.Key {
 	file := s.anyFile()
 	return pick(s.random, s.world.keys(file)...)
@@ -98,7 +98,7 @@ func (s *soak) anyKey() mesh.Key {
 
 func (s *soak) anyFile() string { return pick(s.random, s.world.files()...) }
 
-// move takes an object from one file to another, with a moment between in which it is in both or in none.
+// move moves an object from one file to another. For a moment it is in both or in none.
 func (s *soak) move() {
 	key := s.anyKey()
 	from, to := s.world.place[key], s.anyFile()
@@ -115,14 +115,14 @@ func (s *soak) move() {
 	s.later(s.upTo(300*time.Millisecond), func() { s.write(second) })
 }
 
-// rename gives a file another name, if it is as it should be.
+// rename gives a file another name, if its content is as it should be.
 func (s *soak) rename() {
 	from, to := s.anyFile(), fmt.Sprintf("renamed-%03d.yaml", s.random.IntN(1000))
 	w := s.world
 	if w.broken[from] || w.removed[from] || slices.Contains(w.files(), to) {
 		return
 	}
-	w.write(from, atOnce) // what is half written or due stays behind otherwise
+	w.write(from, atOnce) // otherwise a half-written or broken content would stay behind
 	s.note("rename %s to %s", from, to)
 	w.rename(from, to)
 }
@@ -139,7 +139,7 @@ func (s *soak) spoil() {
 	})
 }
 
-// removeFile takes a file away, which comes back later.
+// removeFile removes a file, which comes back later.
 func (s *soak) removeFile() {
 	file := s.anyFile()
 	s.note("remove %s", file)
@@ -156,7 +156,7 @@ func (s *soak) removeFile() {
 
 func (s *soak) anyMember() *member { return pick(s.random, s.members...) }
 
-// away has a proxy leave and come back, with what it had or without.
+// away has a proxy leave and come back, with what it had or with nothing.
 func (s *soak) away(ctx context.Context, how int32) {
 	m, cold := s.anyMember(), s.oneIn(2)
 	s.note("%s leaves: %d", m.node, how)
@@ -167,7 +167,7 @@ func (s *soak) away(ctx context.Context, how int32) {
 	})
 }
 
-// stall has a proxy not read for a while, sometimes for so long that the server gives it up.
+// stall keeps a proxy from reading for a while, sometimes for so long that the server disconnects it.
 func (s *soak) stall() {
 	m, d := s.anyMember(), s.upTo(15*time.Second)
 	if s.oneIn(4) {
@@ -178,33 +178,33 @@ func (s *soak) stall() {
 	m.stalled.Store(time.Now().Add(d).UnixNano())
 }
 
-// silence has a proxy connect again and answer nothing for a while.
+// silence reconnects a proxy, which then answers nothing for a while.
 func (s *soak) silence(ctx context.Context) {
 	m := s.anyMember()
 	s.note("%s answers nothing", m.node)
 	m.leave(endClose)
 	m.silent.Store(true)
 	m.join(ctx, false)
-	s.later(s.upTo(20*time.Second), func() { s.hear(ctx, m) })
+	s.later(s.upTo(20*time.Second), func() { s.endSilence(ctx, m) })
 }
 
-// hear ends a silence: the stream goes with it, since what was not answered on it cannot be any more.
-func (s *soak) hear(ctx context.Context, m *member) {
+// endSilence ends a silence, and the stream with it: what was not answered on that stream never will be.
+func (s *soak) endSilence(ctx context.Context, m *member) {
 	if m.silent.Swap(false) && m.cancel != nil {
 		m.leave(endClose)
 		m.join(ctx, false)
 	}
 }
 
-// distaste has a proxy refuse a version that is to come.
-func (s *soak) distaste() {
+// refuseNext has a proxy refuse the next resource of some type.
+func (s *soak) refuseNext() {
 	m := s.anyMember()
-	d := &distaste{kind: pick(s.random, resource.Types()...), mute: s.oneIn(2)}
+	d := &refusal{kind: pick(s.random, resource.Types()...), mute: s.oneIn(2)}
 	s.note("%s is to refuse %s", m.node, d.kind.Short())
-	m.picky.Store(d)
+	m.refusal.Store(d)
 }
 
-// restart ends the control plane, and has it started later.
+// restart ends the control plane and has it started again later.
 func (s *soak) restart(ctx context.Context) {
 	var err error
 	if s.oneIn(4) {
@@ -222,7 +222,7 @@ func (s *soak) restart(ctx context.Context) {
 	s.later(s.upTo(4*time.Second), func() { s.begin(ctx) })
 }
 
-// begin starts the control plane if it is not there.
+// begin starts the control plane if it is not running.
 func (s *soak) begin(ctx context.Context) {
 	if s.plane.up.Load() {
 		return

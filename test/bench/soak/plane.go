@@ -26,8 +26,8 @@ type plane struct {
 	args           []string
 	agents, health string
 	log            *os.File
-	generation     atomic.Int64 // counts processes
-	up             atomic.Bool  // there is one, and it is not told to end
+	generation     atomic.Int64 // number of processes so far
+	up             atomic.Bool  // a process runs and has not been told to end
 	cmd            *exec.Cmd
 	ended          chan error
 	client         http.Client
@@ -49,8 +49,8 @@ func newPlane(s *soak, program, store, state, log string) (*plane, error) {
 	return p, err
 }
 
-// freePorts are below those that the kernel gives to connections: one that tries to connect to such a port while nobody
-// listens may meet itself.
+// freePorts returns ports below those that the kernel uses for outgoing connections. A client that connects to one of the
+// kernel's ports while nobody listens may connect to itself.
 func freePorts(n int) ([]string, error) {
 	var ports []string
 	for range 1000 {
@@ -59,7 +59,7 @@ func freePorts(n int) ([]string, error) {
 		if err != nil {
 			continue
 		}
-		defer l.Close() //nolint:errcheck // it was a look whether the port is free
+		defer l.Close() //nolint:errcheck // only checks that the port is free
 		if ports = append(ports, port); len(ports) == n {
 			return ports, nil
 		}
@@ -67,7 +67,7 @@ func freePorts(n int) ([]string, error) {
 	return nil, errors.New("find free ports: none below 10000")
 }
 
-// start does not wait until the process serves.
+// start starts the process, and does not wait until it serves.
 func (p *plane) start(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, p.program, p.args...)
 	cmd.Stderr = p.log
@@ -98,10 +98,10 @@ func (p *plane) kill() error {
 	return err
 }
 
-// wait returns how the process has ended.
+// wait waits for the end of the process and returns its error.
 func (p *plane) wait() error { return <-p.ended }
 
-// endWithin is for a process that was told to end.
+// endWithin is how long a process may take to end when it is told to.
 const endWithin = 20 * time.Second
 
 // terminate tells the process to end, which it must do in time and without an error.
@@ -127,10 +127,10 @@ func (p *plane) terminate() error {
 	}
 }
 
-// bad are words that no control plane may say.
+// bad are words that must not be in the log.
 var bad = []string{"panic:", "fatal error:", "resources left out", "DATA RACE"}
 
-// close looks through what all processes have logged.
+// close checks what all processes have logged.
 func (p *plane) close() error {
 	err := p.log.Close()
 	data, readErr := os.ReadFile(p.log.Name())
@@ -142,7 +142,7 @@ func (p *plane) close() error {
 	return errors.Join(err, readErr)
 }
 
-// logged is the end of what was logged.
+// logged returns the end of the log.
 func (p *plane) logged() string {
 	data, err := os.ReadFile(p.log.Name())
 	if err != nil {
@@ -151,7 +151,7 @@ func (p *plane) logged() string {
 	return string(data[max(0, len(data)-2000):])
 }
 
-// ready waits until the store is read.
+// ready waits until the control plane has read its store.
 func (p *plane) ready(ctx context.Context) error {
 	return harness.Poll(ctx, time.Minute, "sonde-cp", func(ctx context.Context) error { return controlplane.Ready(ctx, p.health) })
 }

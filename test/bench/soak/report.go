@@ -9,7 +9,7 @@ import (
 
 // counts of a run.
 type counts struct {
-	operations                [64]atomic.Int64 // as in operations
+	operations                [64]atomic.Int64 // by index in operations
 	killed, terminated        atomic.Int64
 	streams                   atomic.Int64 // that began
 	lostStreams, refusedConns atomic.Int64
@@ -20,7 +20,7 @@ type counts struct {
 	leftovers                 []leftover
 }
 
-// progress says how it goes every ten seconds.
+// progress reports the counts every ten seconds.
 func (s *soak) progress(ctx context.Context) {
 	began := time.Now()
 	ticker := time.NewTicker(10 * time.Second)
@@ -50,7 +50,7 @@ func (c *counts) all() (n int64) {
 	return n
 }
 
-// summary says what has happened.
+// summary reports the counts of the whole run.
 func (s *soak) summary() {
 	c := &s.counts
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(s.out, format+"\n", args...) }

@@ -19,20 +19,20 @@ import (
 )
 
 const (
-	// settleWithin is for everything to be as it should once all is mended; much of it is for streams that the server has
-	// given up, and for a machine that does other things.
+	// settleWithin is how long the proxies may take to have everything after all is mended. Most of it is for streams that the
+	// server has ended, and for a busy machine.
 	settleWithin = time.Minute
-	// quiet is how long nothing may be sent then.
+	// quiet is how long nothing may be sent after that.
 	quiet = 2 * time.Second
-	// newcomers are the new proxies of a rest that is not the last.
+	// newcomers is the number of new proxies in each rest but the last.
 	newcomers = 10
-	// atATime new proxies connect.
+	// atATime is how many new proxies connect at the same time.
 	atATime = 50
 )
 
-// rest mends everything and looks whether all proxies get what they should. The time of the operations stands still.
+// rest mends everything and checks that all proxies get what they should. Meanwhile the time of the operations stands still.
 func (s *soak) rest(ctx context.Context, last bool) error {
-	if err := s.wrongs(); err != nil {
+	if err := s.problem(); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -45,7 +45,7 @@ func (s *soak) rest(ctx context.Context, last bool) error {
 	if err != nil {
 		return err
 	}
-	if err := s.hush(ctx); err != nil {
+	if err := s.waitQuiet(ctx); err != nil {
 		return err
 	}
 	if diff := s.different(want); diff != "" {
@@ -55,18 +55,18 @@ func (s *soak) rest(ctx context.Context, last bool) error {
 	if !last {
 		some = nil
 		for _, i := range s.random.Perm(len(s.members))[:min(newcomers, len(s.members))] {
-			some = append(some, s.members[i]) // each once: with too many streams a proxy loses its oldest
+			some = append(some, s.members[i]) // each only once: with too many streams a proxy loses its oldest
 		}
 	}
 	if err := s.fresh(ctx, some, want); err != nil {
 		return err
 	}
 	s.counts.rests.Add(1)
-	return s.wrongs()
+	return s.problem()
 }
 
-// mend brings back whatever is missing, and has everybody behave. What is there stays: a change might bring along what was
-// lost.
+// mend brings back what is missing, and has all proxies behave. It changes nothing else, since a change could also bring
+// along something that was lost.
 func (s *soak) mend(ctx context.Context) error {
 	for _, name := range meshes {
 		if key := (&mesh.Mesh{Name: name}).Key(); s.world.objects[key] == nil {
@@ -83,17 +83,17 @@ func (s *soak) mend(ctx context.Context) error {
 	if err := s.plane.ready(ctx); err != nil {
 		return err
 	}
-	s.bury()
+	s.closeLost()
 	for _, m := range s.members {
 		m.stalled.Store(0)
-		m.picky.Store(nil)
-		s.hear(ctx, m)
+		m.refusal.Store(nil)
+		s.endSilence(ctx, m)
 		m.join(ctx, false)
 	}
 	return nil
 }
 
-// settle waits until each proxy has what the files say, which it returns.
+// settle waits until each proxy has what the files say, and returns that.
 func (s *soak) settle(ctx context.Context) (map[string]resource.Desired, error) {
 	want, err := s.expected()
 	if err != nil {
@@ -116,13 +116,13 @@ func (s *soak) settle(ctx context.Context) (map[string]resource.Desired, error) 
 		if err := retry.Wait(ctx, poll); err != nil {
 			return nil, err
 		}
-		if err := s.wrongs(); err != nil {
+		if err := s.problem(); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// forgive has those connect again that have refused something: a version is not sent twice on one stream.
+// forgive reconnects proxies that have refused something: a version is not sent twice on one stream.
 func (s *soak) forgive(ctx context.Context) {
 	for _, m := range s.members {
 		if m.refused.Load() {
@@ -132,8 +132,8 @@ func (s *soak) forgive(ctx context.Context) {
 	}
 }
 
-// hush waits until nothing more is sent. Nothing changes, so that this comes soon.
-func (s *soak) hush(ctx context.Context) error {
+// waitQuiet waits until nothing more is sent.
+func (s *soak) waitQuiet(ctx context.Context) error {
 	for began := time.Now(); time.Since(began) < settleWithin/2; {
 		heard := s.counts.responses.Load()
 		if err := retry.Wait(ctx, quiet); err != nil {
@@ -146,7 +146,7 @@ func (s *soak) hush(ctx context.Context) error {
 	return fmt.Errorf("nothing changes, and in %s there were no %s without a response", settleWithin/2, quiet)
 }
 
-// expected is what the files say, translated in one step and in this process.
+// expected returns what the files say, translated in one step in this process.
 func (s *soak) expected() (map[string]resource.Desired, error) {
 	documents, problems, err := store.Read(s.world.folder, nil)
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *soak) expected() (map[string]resource.Desired, error) {
 	return want, nil
 }
 
-// different says what is not as it should be with the first proxy that has something else, "" if none has.
+// different describes the first proxy that does not have what it should; "" if all have.
 func (s *soak) different(want map[string]resource.Desired) string {
 	for _, m := range s.members {
 		if !m.connected.Load() {
@@ -190,7 +190,7 @@ func (s *soak) different(want map[string]resource.Desired) string {
 	return ""
 }
 
-// compare looks at one proxy's state: all clusters and listeners, and the endpoints and routes that they name.
+// compare compares one proxy's state: all clusters and listeners, and the endpoints and routes that they name.
 func (s *soak) compare(state *adsclient.State, want resource.Desired) string {
 	s.counts.checks.Add(1)
 	if !state.Settled() || len(state.Lacking()) > 0 {
@@ -222,7 +222,7 @@ func (s *soak) compare(state *adsclient.State, want resource.Desired) string {
 	return ""
 }
 
-// shorten keeps the lines of a diff that differ, and not too many.
+// shorten keeps only the lines of a diff that differ, up to a limit.
 func shorten(diff string) string {
 	const most = 20
 	var lines []string
@@ -251,7 +251,7 @@ func (s *soak) fresh(ctx context.Context, members []*member, want map[string]res
 			})
 		}
 		all.Wait()
-		if err := s.wrongs(); err != nil {
+		if err := s.problem(); err != nil {
 			return err
 		}
 	}

@@ -27,7 +27,7 @@ import (
 type soak struct {
 	o       options
 	out     io.Writer
-	random  *rand.Rand // of the goroutine that operates alone
+	random  *rand.Rand // used only by the goroutine that makes the operations
 	world   *world
 	plane   *plane
 	members []*member
@@ -36,20 +36,20 @@ type soak struct {
 	counts  counts
 	journal *os.File
 
-	// at is when the operation at hand was due, and began what that is counted from: the rests between do not count.
+	// at is when the current operation is due, counted from began. The time of rests does not count.
 	at     time.Duration
 	began  time.Time
 	events []event
 
 	gone sync.Mutex
-	lost []*conn // connections that proxies have left without a word
+	lost []*conn // connections that proxies have left open
 
 	mu       sync.Mutex
 	problems []error
-	stopped  atomic.Bool // something is wrong
+	stopped  atomic.Bool // there is a problem
 }
 
-// event is something that an operation has left for later.
+// event is the later part of an operation.
 type event struct {
 	at time.Duration
 	do func()
@@ -88,7 +88,7 @@ func newSoak(o options, program, folder string, out io.Writer) (*soak, error) {
 	return s, nil
 }
 
-// clientTLS is with what a proxy shows who it is.
+// clientTLS returns the TLS configuration of a proxy, with its certificate.
 func clientTLS(authority *identity.Authority, proxy int) (*tls.Config, error) {
 	certificate, err := controlplane.Issue(authority, meshOf(proxy), proxyName(proxy), workload(proxy))
 	if err != nil {
@@ -104,7 +104,7 @@ func clientTLS(authority *identity.Authority, proxy int) (*tls.Config, error) {
 	}, nil
 }
 
-// wrong notes what must not be. The operations end, and so does the run.
+// wrong reports a problem, which ends the run.
 func (s *soak) wrong(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
 	s.mu.Lock()
@@ -116,31 +116,31 @@ func (s *soak) wrong(format string, args ...any) {
 	}
 }
 
-func (s *soak) wrongs() error {
+func (s *soak) problem() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Join(s.problems...)
 }
 
-// note writes an operation down.
+// note writes an operation into the journal.
 func (s *soak) note(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writeDown(format, args...)
 }
 
-// writeDown needs mu. What cannot be written to the journal is lost: the run says nothing else by it.
+// writeDown needs mu. Errors are ignored: the journal does not decide anything.
 func (s *soak) writeDown(format string, args ...any) {
 	_, _ = fmt.Fprintf(s.journal, "%10.3f %s\n", s.at.Seconds(), fmt.Sprintf(format, args...))
 }
 
-// later has something done, in the time of the operations.
+// later calls do after a while, in the time of the operations.
 func (s *soak) later(after time.Duration, do func()) {
 	s.events = append(s.events, event{s.at + after, do})
 	slices.SortStableFunc(s.events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
 }
 
-// play is the whole run.
+// play makes the whole run.
 func (s *soak) play(ctx context.Context) error {
 	progressed := make(chan struct{})
 	watched, done := context.WithCancel(ctx)
@@ -168,8 +168,7 @@ func (s *soak) play(ctx context.Context) error {
 	return s.leftovers(ctx)
 }
 
-// plan has the control plane killed every minute, and returns when all is mended and looked at: between the kills, and at
-// the end.
+// plan has the control plane killed every minute. It returns when to rest: between the kills and at the end.
 func (s *soak) plan(ctx context.Context) (rests []time.Duration) {
 	period := min(time.Minute, s.o.duration/2)
 	for end := period; end <= s.o.duration; end += period {
@@ -181,7 +180,7 @@ func (s *soak) plan(ctx context.Context) (rests []time.Duration) {
 	return append(rests, s.o.duration)
 }
 
-// operate makes operations until that time.
+// operate makes operations until a time.
 func (s *soak) operate(ctx context.Context, until time.Duration) error {
 	next := s.at
 	for !s.stopped.Load() {
@@ -205,39 +204,39 @@ func (s *soak) operate(ctx context.Context, until time.Duration) error {
 		s.events = s.events[1:]
 		do()
 	}
-	return s.wrongs()
+	return s.problem()
 }
 
-// meanGap is between operations.
+// meanGap is the mean time between two operations.
 const meanGap = 50 * time.Millisecond
 
-// upTo draws a time.
+// upTo draws a duration below d.
 func (s *soak) upTo(d time.Duration) time.Duration { return time.Duration(s.random.Int64N(int64(d))) }
 
-// oneIn draws whether something happens that does so once in n times.
+// oneIn is true once in n times.
 func (s *soak) oneIn(n int) bool { return s.random.IntN(n) == 0 }
 
-// end ends all that runs.
+// end ends everything.
 func (s *soak) end() error {
 	s.empty()
 	err := errors.Join(s.plane.terminate(), s.plane.close(), s.journal.Close())
-	return errors.Join(s.wrongs(), err)
+	return errors.Join(s.problem(), err)
 }
 
-// empty has all proxies leave, and ends the connections that some have left before.
+// empty has all proxies leave, and closes the connections that proxies have left open.
 func (s *soak) empty() {
 	for _, m := range s.members {
 		m.leave(endClose)
 	}
-	s.bury()
+	s.closeLost()
 }
 
-// bury ends the connections that proxies have left without a word.
-func (s *soak) bury() {
+// closeLost closes the connections that proxies have left open.
+func (s *soak) closeLost() {
 	s.gone.Lock()
 	defer s.gone.Unlock()
 	for _, c := range s.lost {
-		_ = c.Conn.Close() // the server may have ended it
+		_ = c.Conn.Close() // the server may have closed it
 	}
 	s.lost = nil
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// prodShare is the share of proxies and services that are in the second mesh.
+// prodShare: one of so many proxies and services is in the second mesh.
 const prodShare = 8
 
 const secondMesh = "prod"
 
 var meshes = []string{mesh.DefaultMesh, secondMesh}
 
-// meshOf is where a proxy or service of that number is.
+// meshOf returns the mesh of the proxy or service with that number.
 func meshOf(i int) string {
 	if i%prodShare == prodShare-1 {
 		return secondMesh
@@ -66,7 +66,7 @@ func anyOf(r *rand.Rand, services, i int) string {
 	}
 }
 
-// anyDataplane has an inbound at least: a known proxy always has something.
+// anyDataplane has at least one inbound: a known proxy always has something.
 func anyDataplane(r *rand.Rand, services, i int) *mesh.Dataplane {
 	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: meshOf(i), Name: proxyName(i)}}
 	n := &d.Spec.Networking
@@ -100,7 +100,7 @@ func turn(r *rand.Rand, d *mesh.Dataplane, i int) *mesh.Dataplane {
 	n.Inbound = slices.Clone(n.Inbound)
 	if r.IntN(4) == 0 {
 		n.Address = anyAddress(r, i)
-		for e := range n.Inbound { // defaults that the old address has given
+		for e := range n.Inbound { // defaults that came from the old address
 			n.Inbound[e].Address, n.Inbound[e].ServiceAddress = "", ""
 		}
 		return &next

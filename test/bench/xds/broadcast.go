@@ -16,13 +16,13 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// frame is a message that is encoded already; its bytes go to every stream as they are.
+// frame is an encoded message. Its bytes are sent to all streams as they are.
 type frame mem.BufferSlice
 
 // raw is a request that is not decoded.
 type raw struct{ bytes []byte }
 
-// frames is the codec of both.
+// frames is the codec of frame and raw.
 type frames struct{}
 
 // Name implements encoding.CodecV2.
@@ -47,7 +47,7 @@ func (frames) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// stringField returns a field of a message.
+// stringField returns a string field of an encoded message.
 func stringField(b []byte, want protowire.Number) string {
 	for len(b) > 0 {
 		field, kind, n := protowire.ConsumeTag(b)
@@ -81,8 +81,8 @@ func frameOf(t resource.Type, list []entry) (frame, error) {
 	return frame{mem.SliceBuffer(b)}, err
 }
 
-// broadcast is the floor: it sends all of a type to whoever asks for the type, and a change to everybody. It looks at
-// nothing else, and remembers nothing but who is there.
+// broadcast is a floor: it sends all resources of a type to whoever asks for the type, and each change to everybody. It
+// looks at nothing else, and remembers only who is connected.
 type broadcast struct {
 	first   map[resource.Type]frame
 	changes [][2]frame // by service and form
@@ -188,11 +188,11 @@ func (b *broadcast) change(service int, form bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for p := range b.peers {
-		_ = p.send(f) // its own goroutine sees that the stream has ended
+		_ = p.send(f) // the stream's own goroutine sees that it has ended
 	}
 }
 
-// serveBare reads, and sends nothing: what a connection and a stream cost by themselves.
+// serveBare reads and sends nothing: it shows what a connection and a stream cost.
 func serveBare(ctx context.Context, r roleOptions) error {
 	authority, err := controlplane.OpenAuthority(r.state)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds"
 )
 
-// serveBuilder is Sonde from the builder on, joined as cmd/sonde-cp does, without the folder.
+// serveBuilder runs Sonde from the builder on, joined as in cmd/sonde-cp, without a folder of files.
 func serveBuilder(ctx context.Context, r roleOptions) error {
 	authority, err := controlplane.OpenAuthority(r.state)
 	if err != nil {

@@ -31,31 +31,31 @@ import (
 // roleClient is the process that holds the proxies.
 const roleClient = "client"
 
-// order is what that process is told, one JSON object per line; the answer is one, too.
+// order tells the client process what to do. Orders and answers are JSON, one object per line.
 type order struct {
 	Do string
-	// Address of the server, and how many proxies are to connect to it.
+	// Address of the server, and the number of proxies that connect to it.
 	Address string
 	Proxies int
-	// Name and Version of endpoints that proxies First to Last (exclusive) are about to get.
+	// Name and Version of endpoints that the proxies First to Last (exclusive) are about to get.
 	Name, Version string
 	First, Last   int
 }
 
-// What an order may be.
+// What an order may say.
 const (
 	doOpen    = "open"    // connect all at once
-	doClose   = "close"   // end all; what the proxies have stays
-	doSettled = "settled" // wait until all have what they want: answers landing
-	doLinked  = "linked"  // wait until all have sent their first requests: answers landing
-	doExpect  = "expect"  // remember when a change arrives
-	doAwait   = "await"   // wait for the changes expected so far: answers arrivals
-	doOdd     = "odd"     // connect two more, of which one reads slowly and one never answers
-	doJoin    = "join"    // with tokens: answers landing
+	doClose   = "close"   // disconnect all; the proxies keep what they have
+	doSettled = "settled" // wait until all have everything; the answer is a landing
+	doLinked  = "linked"  // wait until all have sent their first requests; the answer is a landing
+	doExpect  = "expect"  // note when a change arrives
+	doAwait   = "await"   // wait for all expected changes; the answer is their arrivals
+	doOdd     = "odd"     // connect two more: one reads slowly, one never answers
+	doJoin    = "join"    // have all agents join with tokens; the answer is a landing
 	doStats   = "stats"
 )
 
-// clientGC trades memory of the clients for processor time, which the servers need.
+// clientGC is the clients' GOGC: they use more memory to leave CPU time to the servers.
 const clientGC = 400
 
 // waitAtMost is how long the client process waits for anything.
@@ -64,7 +64,7 @@ const waitAtMost = 2 * time.Minute
 // slowRate is how many bytes per second the slow client reads.
 const slowRate = 1 << 10
 
-// now is the clock that processes of one machine share, in nanoseconds.
+// now reads the clock that all processes of a machine share, in nanoseconds.
 func now() int64 {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // the kernel has this clock
@@ -83,7 +83,7 @@ type fleet struct {
 	lost      atomic.Int64
 	reasons   reasons
 
-	proxies []*proxy // those that connect
+	proxies []*proxy // all but the odd ones
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	landing meeting // settled
@@ -99,10 +99,10 @@ type proxy struct {
 	tls     *tls.Config
 	state   *adsclient.State
 	odd     bool
-	linked  bool // ever since the order to connect
-	served  bool // on this stream
+	linked  bool // has connected since the order to open
+	served  bool // has got something on this stream
 	settled bool
-	arrived []*expectation // with the response that is being read
+	arrived []*expectation // expected versions in the current response
 }
 
 func serveClients(ctx context.Context, r roleOptions) error {
@@ -161,11 +161,11 @@ func (f *fleet) obey(ctx context.Context, o order) (any, error) {
 	return nil, errors.New("unknown order")
 }
 
-// stats count since the process began, but for Has, which is what the proxies have now.
+// stats are counts since the start of the process, except Has, which is what the proxies have now.
 type stats struct {
 	Bytes, Responses, Resources int64
-	// Refused connections were tried again, Lost ones had been good. A client is done with the handshake before the server
-	// is: "bad record MAC" is the alert of a server that gave up between the two, and counts its records wrong then.
+	// Refused connections never worked and were tried again; Lost ones had worked. A client completes the handshake before the
+	// server: "bad record MAC" is the alert of a server that gave up in between, and then miscounts its records.
 	Refused, Lost int64
 	// Reasons of both.
 	Reasons map[string]int
@@ -219,7 +219,7 @@ func (f *fleet) newProxy(i int) (*proxy, error) {
 	}}, nil
 }
 
-// open connects all proxies at once. Their keys and certificates are made before.
+// open connects all proxies at once. Their keys and certificates are made in advance.
 func (f *fleet) open(ctx context.Context, o order) error {
 	f.close()
 	for i := len(f.proxies); i < o.Proxies; i++ {
@@ -239,7 +239,7 @@ func (f *fleet) open(ctx context.Context, o order) error {
 	return nil
 }
 
-// odd connects two proxies once more, beside their good streams: one that reads slowly, and one that never answers.
+// odd opens two more streams for proxies that have a good one: one reads slowly, the other never answers.
 func (f *fleet) odd(ctx context.Context, o order) error {
 	ctx, cancel := context.WithCancel(ctx)
 	before := f.cancel
@@ -264,7 +264,7 @@ func (f *fleet) close() {
 	}
 }
 
-// comeBack is how long a proxy waits that was refused.
+// comeBack is how long a refused proxy waits before it connects again.
 const comeBack = 100 * time.Millisecond
 
 // live keeps a proxy connected.
@@ -325,7 +325,7 @@ func (p *proxy) Acked() {
 	}
 }
 
-// meeting is a moment that each proxy comes to once.
+// meeting waits until each proxy has reached some point.
 type meeting struct {
 	mu      sync.Mutex
 	expects int
@@ -348,7 +348,7 @@ func (m *meeting) arrive() {
 	}
 }
 
-// landing says how long it took since the order to connect, in seconds.
+// landing is how long the proxies took since the order to connect, in seconds.
 type landing struct{ P50, P99, Last float64 }
 
 func (m *meeting) wait(f *fleet) (landing, error) {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// expectation is one version of the endpoints of a service that proxies are about to get. Each service changes again
-// only when all have the change before, so that a version that is never seen was not left out for a newer one.
+// expectation is a version of a service's endpoints that proxies are about to get. A service only changes again when all of
+// them have the last change, so no version is skipped for a newer one.
 type expectation struct {
 	version     string
 	first, last int // of the proxies
@@ -20,7 +20,7 @@ type expectation struct {
 	done        chan struct{}
 }
 
-// is compares versions. Sonde's is the beginning of the hash that go-control-plane takes whole.
+// is compares versions. Sonde's version is the beginning of the hash that go-control-plane uses as a whole.
 func (e *expectation) is(version []byte) bool {
 	return len(version) >= len(e.version) && string(version[:len(e.version)]) == e.version
 }
@@ -53,14 +53,14 @@ func (f *fleet) expect(o order) {
 	f.watched.Store(&watched)
 }
 
-// arrival is when a change came to the proxies, by the clock that processes share, in nanoseconds.
+// arrival is when a change reached the proxies, by the shared clock (see now), in nanoseconds.
 type arrival struct {
-	// Seen is when the first proxy had read it, the others when its ACK was sent.
+	// Seen is when the first proxy had read the change. The others are times of ACKs.
 	Seen, P50, P99, Last int64
 	Missing              int
 }
 
-// await waits for what is expected, at most for a while in all.
+// await waits for all expected changes, with one limit for all together.
 func (f *fleet) await() ([]arrival, error) {
 	deadline := time.NewTimer(waitAtMost)
 	defer deadline.Stop()

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// What is measured, in seconds and bytes.
+// Names of the figures, which are in seconds and bytes.
 const (
 	figureWall      = "last ACK"
 	figureP50       = "p50"
@@ -25,7 +25,7 @@ const (
 	figureMiddle    = "memory in the middle"
 	figureEnd       = "memory at the end"
 	figurePerProxy  = "memory per proxy"
-	// Endings of a figure's name.
+	// Endings of figures' names.
 	figureAll  = ", all see it"
 	figureWith = ", odd ones there"
 )
@@ -37,7 +37,7 @@ type key struct {
 	figure  string
 }
 
-// figures are all that was measured, in the order in which it was.
+// figures are everything that was measured, in that order.
 type figures struct {
 	keys   []key
 	log    []key
@@ -60,7 +60,7 @@ func (f *figures) quantile(k key, p float64) float64 {
 	return quantile(slices.Sorted(slices.Values(f.values[k])), p)
 }
 
-// median is 0 of none.
+// median returns 0 if there are no values.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -69,7 +69,7 @@ func median(values []float64) float64 {
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
-// since describes the medians of what was added after the first so many.
+// since describes the medians of all figures after the first known ones.
 func (f *figures) since(known int) string {
 	var parts []string
 	for _, k := range f.log[known:] {

@@ -1,6 +1,6 @@
 package main
 
-// Goals of the issue, as ratios if nothing else is said.
+// Goals, as ratios if nothing else is said.
 const (
 	goalBroadcast    = 1.3
 	goalSnapshotFew  = 0.65
@@ -11,17 +11,17 @@ const (
 	goalFlat         = 1.1 // memory, from the middle to the end
 	goalMemory       = 1.25
 	goalIdle         = 0.01 // of a core
-	goalOdd          = 1.15 // what two series differ by anyhow
+	goalOdd          = 1.15 // two series differ by as much anyway
 )
 
-// verdict is one goal, and what was measured.
+// verdict is one goal and what was measured.
 type verdict struct {
 	Row, World, What string
 	Got, Most        float64
 	Met              bool
 }
 
-// judge collects verdicts about what was measured.
+// judge collects verdicts.
 type judge struct {
 	*figures
 	verdicts []verdict
@@ -38,15 +38,15 @@ func (j *judge) ratio(what string, a, b key, most float64) {
 	}
 }
 
-// value judges a figure itself: the worst of all rounds.
+// value judges the largest value of a figure in all rounds.
 func (j *judge) value(what string, k key, most float64) {
 	if len(j.values[k]) > 0 {
 		j.says(k.row, k.world, what, j.quantile(k, 1), most)
 	}
 }
 
-// verdicts on everything that was measured. The floors get their changes as sonde-builder does, so it is compared with
-// them; what they do not bear on is asked of sonde, too.
+// verdicts judges everything that was measured. The floors get their changes as sonde-builder does, so it is compared with
+// them. Goals without a floor also hold for sonde.
 func verdicts(o options, f *figures) []verdict {
 	j := &judge{figures: f}
 	few, many, crowded := worlds(o)

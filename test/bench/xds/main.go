@@ -1,13 +1,13 @@
-// Command xds measures what it costs to keep many proxies up to date, against floors: a server that encodes each message
-// once and broadcasts it, a go-control-plane cache with one shared snapshot, and a bare stream. All are processes of their
-// own behind the same mutual TLS, and one process holds the clients: thousands of delta ADS clients without Envoy.
+// Command xds measures what it costs to keep many proxies up to date. It compares Sonde with a server that encodes each
+// message once and broadcasts it, a go-control-plane cache with one shared snapshot, and a bare stream. Each is a process of
+// its own with the same mutual TLS. One more process holds the clients: thousands of delta ADS clients without Envoy.
 //
 //	go run ./bench/xds                                     # every row, five rounds: about an hour
 //	go run ./bench/xds --rows=a,e,f --subjects=sonde-builder,broadcast,bare --rounds=3
-//	go run ./bench/xds --proxies=50 --rounds=1 --duration=2s # a look whether it runs
+//	go run ./bench/xds --proxies=50 --rounds=1 --duration=2s # a quick check that it runs
 //
-// The subject sonde is the program sonde-cp over a folder of files, sonde-builder the same stages without the folder and
-// the APIs for people and agents: it gets a change as the floors do, and the goals compare it with them.
+// The subject sonde is the program sonde-cp over a folder of files. sonde-builder has the same stages without the folder and
+// without the APIs for people and agents. It gets changes as the floors do, so the goals compare it with them.
 package main
 
 import (
@@ -34,7 +34,7 @@ type options struct {
 	profiles       string
 }
 
-// list is a flag of words.
+// list is a flag with words separated by commas.
 type list []string
 
 func (l *list) String() string     { return strings.Join(*l, ",") }
@@ -67,7 +67,7 @@ func main() {
 	}
 }
 
-// roleOptions are those of a process that the benchmark starts.
+// roleOptions are the options of a process that the benchmark starts.
 type roleOptions struct {
 	state, payload string
 	world          world

@@ -28,7 +28,7 @@ func allSubjects() list {
 	return list{subjectBuilder, subjectSonde, subjectBroadcast, subjectSnapshot, subjectBare}
 }
 
-// Rows of the table in the issue.
+// Rows of the table in docs/benchmarks.md.
 const (
 	rowChange  = "a" // one endpoint change, few services
 	rowMany    = "b" // the same, many services
@@ -50,14 +50,14 @@ func allRows() list {
 	return list{rowChange, rowMany, rowNarrow, rowSteady, rowConnect, rowMemory, rowIdle, rowReturn, rowOdd, rowJoin}
 }
 
-// plan is one session: which rows a world is for, and which subjects take part.
+// plan has the rows that are measured in a world, and the subjects that take part.
 type plan struct {
 	world    world
 	rows     list
 	subjects list
 }
 
-// worlds are those that the issue names: few services, many, and many proxies.
+// worlds returns the three worlds: few services, many services, and many proxies.
 func worlds(o options) (few, many, crowded world) {
 	services := max(o.proxies/endpointsPerService, fewestServices) // each proxy has one inbound
 	few = world{Proxies: o.proxies, Services: services}
@@ -120,7 +120,7 @@ func measure(ctx context.Context, o options) (err error) {
 	return report(o, b.figures)
 }
 
-// rounds measures each subject once per round, in another order each time.
+// rounds measures each subject once per round, in a different order each time.
 func (b *bench) rounds(ctx context.Context) error {
 	for round := range b.o.rounds {
 		for _, p := range plans(b.o) {
@@ -159,10 +159,10 @@ func (b *bench) payloadFile(w world) string {
 	return filepath.Join(b.folder, fmt.Sprintf("payload-%d-%d-%t", w.Proxies, w.Services, w.Narrow))
 }
 
-// wantFiles are enough for the connections of the largest crowd, which each process opens on its side.
+// wantFiles is enough for the connections of the largest crowd, which both sides hold open.
 const wantFiles = 8192
 
-// raiseFiles raises the limit of open files, which the processes inherit. Go raises the soft limit of those that are Go.
+// raiseFiles raises the limit of open files, which the processes inherit. Go programs raise their soft limit themselves.
 func raiseFiles() error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

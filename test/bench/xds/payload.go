@@ -11,17 +11,17 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// entry is one resource, encoded.
+// entry is one encoded resource.
 type entry struct {
 	Name, Version string
 	Body          []byte
 }
 
-// payload is what Sonde's generator makes for a proxy of a world. The floors serve it to all, so that every subject sends
-// as many bytes.
+// payload is what Sonde's generator makes for a proxy of a world. The floors serve it to all proxies, so that all subjects
+// send the same number of bytes.
 type payload struct {
 	All map[resource.Type][]entry
-	// Endpoints of each service in both of its forms, by number of the service.
+	// Endpoints of each service in both forms, by number of the service.
 	Endpoints [][2]entry
 }
 
@@ -78,7 +78,7 @@ func generate(w world) (*payload, error) {
 	return p, nil
 }
 
-// of returns the endpoints of a service in its form now.
+// of returns the endpoints of a service in its current form.
 func (p *payload) of(service int, now forms) entry {
 	if now[service] {
 		return p.Endpoints[service][1]

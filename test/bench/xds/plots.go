@@ -15,7 +15,7 @@ import (
 
 const plotWidth, plotHeight = 18 * vg.Centimeter, 10 * vg.Centimeter
 
-// plots writes one SVG for each row that was measured and is better seen than read.
+// plots writes an SVG for each measured row that has a plot.
 func plots(o options, f *figures) error {
 	if err := os.MkdirAll(o.plots, 0o755); err != nil {
 		return err
@@ -28,7 +28,7 @@ func plots(o options, f *figures) error {
 	)
 }
 
-// plotChanges shows which share of all changes had come to the last proxy by when.
+// plotChanges plots the share of all changes that had reached the last proxy after each time.
 func plotChanges(o options, f *figures, row string, w world) error {
 	p := plot.New()
 	p.Title.Text = fmt.Sprintf("One endpoint change, %s", w)
@@ -71,7 +71,7 @@ func plotMemory(o options, f *figures, w world) error {
 	return save(o, p, curves, fmt.Sprintf("xds-memory-%d-%d.svg", w.Proxies, w.Services))
 }
 
-// save draws lines, unless there are none.
+// save writes a plot, unless it has no curves.
 func save(o options, p *plot.Plot, curves []any, name string) error {
 	if len(curves) == 0 {
 		return nil

@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 )
 
-// process is one that is measured, or the clients.
+// process is a subject or the client process.
 type process struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
@@ -28,7 +28,7 @@ type process struct {
 	address string
 }
 
-// startRole runs this program in a role. What it logs goes to a file.
+// startRole runs this program in a role. It logs to a file.
 func startRole(ctx context.Context, folder, role string, args ...string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -62,7 +62,7 @@ func startSubject(ctx context.Context, folder, role string, args ...string) (*pr
 	return p, nil
 }
 
-// line reads one.
+// line reads a line.
 func (p *process) line() (string, error) {
 	line, err := p.out.ReadString('\n')
 	if err != nil {
@@ -71,7 +71,7 @@ func (p *process) line() (string, error) {
 	return strings.TrimSpace(line), nil
 }
 
-// logged is the end of what the process has logged.
+// logged returns the end of the process's log.
 func (p *process) logged() string {
 	data, err := os.ReadFile(p.log.Name())
 	if err != nil {
@@ -80,13 +80,13 @@ func (p *process) logged() string {
 	return string(data[max(0, len(data)-2000):])
 }
 
-// tell sends a line and does not wait for its answer.
+// tell sends a line and does not wait for the answer.
 func (p *process) tell(format string, args ...any) error {
 	_, err := fmt.Fprintf(p.in, format+"\n", args...)
 	return err
 }
 
-// told reads the answer to a line.
+// told reads the answer to a line. It must be "ok".
 func (p *process) told() error {
 	line, err := p.line()
 	if err == nil && line != "ok" {
@@ -99,7 +99,7 @@ func (p *process) ask(format string, args ...any) error {
 	return errors.Join(p.tell(format, args...), p.told())
 }
 
-// order tells the clients something, and decodes the answer unless answer is nil.
+// order sends an order to the clients, and decodes the answer unless answer is nil.
 func (p *process) order(o order, answer any) error {
 	data, err := json.Marshal(o)
 	if err != nil {
@@ -115,7 +115,7 @@ func (p *process) order(o order, answer any) error {
 	return json.Unmarshal([]byte(line), answer)
 }
 
-// stop ends the process: a role by the end of its input, another program by a signal.
+// stop ends the process: a role by closing its input, another program by a signal.
 func (p *process) stop() error {
 	if p.in != nil {
 		_ = p.in.Close() // it may have ended
@@ -131,16 +131,16 @@ func (p *process) stop() error {
 	return errors.Join(err, p.log.Close())
 }
 
-// cpu is what all threads have had, in seconds.
+// cpu is the CPU time of all threads, in seconds.
 func (p *process) cpu() (float64, error) {
 	spent, err := proc.CPU(p.cmd.Process.Pid)
 	return spent.Seconds(), err
 }
 
-// poll is how often a measurement looks whether a process is at rest.
+// poll is the interval between two checks whether a process is at rest.
 const poll = 100 * time.Millisecond
 
-// restingCPU is cpu once the process is at rest: what a change causes goes on for a while after the last ACK.
+// restingCPU is cpu once the process is at rest: the work of a change goes on for a while after the last ACK.
 func (p *process) restingCPU(ctx context.Context) (float64, error) {
 	last := 0.0
 	for range 100 {
@@ -161,13 +161,14 @@ func (p *process) rss() (float64, error) {
 	return m.RssAnon, err
 }
 
-// settleAtMost is for a program that gives memory back when it wants to.
+// settleAtMost bounds the wait for a program that returns memory when it wants to.
 const settleAtMost = 15 * time.Second
 
-// restingRSS is rss once it stays. Roles collect their garbage and give it back; another program cannot be told to.
+// restingRSS is rss once it no longer changes. Roles are told to collect garbage and return memory; another program cannot
+// be told.
 func (p *process) restingRSS(ctx context.Context) (float64, error) {
 	if p.in != nil {
-		for range 2 { // what has a finalizer goes at the second
+		for range 2 { // objects with a finalizer are freed by the second one
 			if err := p.ask("collect"); err != nil {
 				return 0, err
 			}

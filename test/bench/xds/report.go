@@ -13,14 +13,14 @@ import (
 	"text/tabwriter"
 )
 
-// line of the table: one figure of all subjects.
+// line of the table: one figure for all subjects.
 type line struct {
 	Row, World, Figure string
-	// By subject, in seconds and bytes, of all rounds and changes.
+	// By subject, over all rounds and changes, in seconds and bytes.
 	Medians, P99 map[string]float64
 }
 
-// lines are those of the table, by row; what is for plots alone is left out.
+// lines returns the lines of the table, by row, without figures that are only for plots.
 func lines(f *figures) []*line {
 	var all []*line
 	found := map[key]*line{}
@@ -42,7 +42,7 @@ func lines(f *figures) []*line {
 	return all
 }
 
-// inWords is a figure with its unit.
+// inWords formats a figure with its unit.
 func inWords(figure string, v float64) string {
 	base, _, _ := strings.Cut(figure, ",")
 	switch base {

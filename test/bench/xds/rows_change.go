@@ -7,13 +7,13 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// warmUp is how many changes are not counted.
+// warmUp is the number of changes that are made first and not counted.
 const warmUp = 3
 
-// narrowTimes as many changes are made where few proxies see them.
+// narrowTimes as many changes are made if few proxies see them.
 const narrowTimes = 5
 
-// expected turns a service in the books, and says what its proxies are about to get.
+// expected changes the form of a service in the session's world, and returns the order that expects the new version.
 func (s *session) expected(service int) order {
 	s.forms[service] = !s.forms[service]
 	e := s.payload.of(service, s.forms)
@@ -21,7 +21,7 @@ func (s *session) expected(service int) order {
 	return order{Do: doExpect, Name: e.Name, Version: e.Version, First: first, Last: last}
 }
 
-// once makes one change and waits until all have it. It returns when it began, and when it arrived.
+// once makes one change and waits until all have it. It returns when the change began and when it arrived.
 func (s *session) once(service int) (began int64, a arrival, err error) {
 	if err := s.clients.order(s.expected(service), nil); err != nil {
 		return 0, a, err
@@ -40,7 +40,7 @@ func (s *session) once(service int) (began int64, a arrival, err error) {
 	return began, all[0], s.changed()
 }
 
-// losses says what the clients know of streams that ended.
+// losses describes what the clients know of streams that ended.
 func (s *session) losses() string {
 	var now stats
 	if err := s.clients.order(order{Do: doStats}, &now); err != nil {
@@ -66,14 +66,14 @@ func (s *session) narrow(ctx context.Context, row string) error {
 			return err
 		}
 	}
-	// The fewer proxies, the less a change costs, and the more of them are needed to see it.
+	// The fewer proxies see a change, the less it costs, and the more changes are needed to measure that.
 	if err := s.series(ctx, row, "", narrowTimes*s.count(), func(int) int { return s.world.narrow() }); err != nil {
 		return err
 	}
 	return s.series(ctx, row, figureAll, s.count(), func(i int) int { return i % s.world.Services })
 }
 
-// series makes so many changes one after the other, and notes what they took and cost, under names with that ending.
+// series makes changes one after the other, and notes their times and costs under names with that ending.
 func (s *session) series(ctx context.Context, row, ending string, changes int, service func(i int) int) error {
 	before, err := s.server.restingCPU(ctx)
 	if err != nil {

@@ -20,11 +20,11 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// joinsAtOnce stay below the connections without a certificate that the control plane admits.
+// joinsAtOnce is below the number of connections without a certificate that the control plane accepts.
 const joinsAtOnce = 64
 
-// join is row j: every agent joins with a token. The other rows take certificates from the same authority in memory,
-// since each join is written down durably.
+// join is row j: each agent joins with a token. The other rows get certificates from the same CA in memory, because each
+// join writes to disk.
 func (s *session) join(ctx context.Context, row string) error {
 	before, err := s.server.restingCPU(ctx)
 	if err != nil {
@@ -80,7 +80,7 @@ func (f *fleet) joinOne(ctx context.Context, i int, token, address string) error
 	if err != nil {
 		return err
 	}
-	// Joins from one address are limited, so each agent has its own.
+	// Joins are limited per address, so each agent has its own.
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(i/250), byte(1+i%250))}}
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithNoProxy(),
 		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: f.roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13})),
@@ -90,7 +90,7 @@ func (f *fleet) joinOne(ctx context.Context, i int, token, address string) error
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // there is nothing to lose
+	defer func() { _ = conn.Close() }() // nothing more is sent
 	_, err = agentv1.NewAgentServiceClient(conn).Join(ctx, &agentv1.JoinRequest{
 		Mesh: mesh.DefaultMesh, Name: proxyName(i), Token: token, Csr: csr, ControlPlaneAddress: address,
 	})

@@ -7,7 +7,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 )
 
-// idleTime is how long row g looks on.
+// idleTime is how long row g watches.
 const idleTime = 20 * time.Second
 
 // idle is row g: nothing changes.
@@ -38,7 +38,7 @@ func (s *session) idle(ctx context.Context, row string) error {
 	return nil
 }
 
-// reconnect is row h: all proxies come back at once, and say what they have.
+// reconnect is row h: all proxies reconnect at once, and say what they have.
 func (s *session) reconnect(ctx context.Context, row string) error {
 	if err := s.clients.order(order{Do: doClose}, nil); err != nil {
 		return err
@@ -70,11 +70,11 @@ func (s *session) reconnect(ctx context.Context, row string) error {
 	s.note(row, figureBytes, float64(after.Bytes-before.Bytes))
 	s.note(row, figureResources, float64(after.Resources-before.Resources))
 	s.note(row, figureRefused, float64(after.Refused-before.Refused))
-	_, _, err = s.once(0) // who has lost its subscription would not get this
+	_, _, err = s.once(0) // a proxy without its subscriptions would not get this
 	return err
 }
 
-// odd is row i: two streams more, of which one reads slowly and one never answers.
+// odd is row i: two more streams, of which one reads slowly and one never answers.
 func (s *session) odd(ctx context.Context, row string) error {
 	service := func(i int) int { return i % s.world.Services }
 	if err := s.series(ctx, row, "", s.count(), service); err != nil {

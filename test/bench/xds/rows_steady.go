@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// perSecond is how many changes row d makes.
+// perSecond is the rate of changes in row d.
 const perSecond = 100
 
-// steady is row d: many changes per second. Each service changes again when all others have.
+// steady is row d: many changes per second. All services change in turn.
 func (s *session) steady(ctx context.Context, row string) error {
 	before, err := s.server.restingCPU(ctx)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *session) steady(ctx context.Context, row string) error {
 	return nil
 }
 
-// pour makes so many changes, and looks at the server's memory every second. It returns when each change began.
+// pour makes many changes and measures the server's memory every second. It returns when each change began, and the memory.
 func (s *session) pour(ctx context.Context, changes int) (began []int64, memory []float64, err error) {
 	ticker := time.NewTicker(time.Second / perSecond)
 	defer ticker.Stop()
@@ -77,7 +77,7 @@ func (s *session) pour(ctx context.Context, changes int) (began []int64, memory 
 	return began, memory, nil
 }
 
-// memory notes what was in use from second to second, and in each third of the time.
+// memory notes the memory of each second, and that of each third of the time.
 func (s *session) memory(row string, list []float64) {
 	for second, rss := range list {
 		s.note(row, fmt.Sprintf(figureSecond, second), rss)

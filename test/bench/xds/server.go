@@ -23,7 +23,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// newServer has the options of cmd/sonde-cp.
+// newServer returns a gRPC server with the options of cmd/sonde-cp.
 func newServer(a *identity.Authority, more ...grpc.ServerOption) *grpc.Server {
 	return grpc.NewServer(append(append(a.ServerOptions(),
 		grpc.MaxConcurrentStreams(16),
@@ -32,7 +32,7 @@ func newServer(a *identity.Authority, more ...grpc.ServerOption) *grpc.Server {
 	), more...)...)
 }
 
-// authorize is the rule of ADS in cmd/sonde-cp.
+// authorize is the authorisation of ADS in cmd/sonde-cp.
 func authorize(ctx context.Context, nodeID string) error {
 	caller, err := identity.PeerFromContext(ctx)
 	if err != nil {
@@ -44,8 +44,8 @@ func authorize(ctx context.Context, nodeID string) error {
 	return nil
 }
 
-// serveSubject serves until the input ends. It says on which address, and then answers each line: a change of a service,
-// or what all subjects know.
+// serveSubject prints its address and serves until the input ends. It answers each line of the input: a change of a
+// service, or a command that all subjects know.
 func serveSubject(ctx context.Context, server *grpc.Server, change func(service int) error) error {
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
@@ -66,7 +66,7 @@ func serveSubject(ctx context.Context, server *grpc.Server, change func(service 
 	return errors.Join(lines.Err(), <-served)
 }
 
-// profile is the CPU profile under way.
+// profile is the current CPU profile.
 var profile io.Closer
 
 func command(words []string, change func(service int) error) error {
@@ -78,7 +78,7 @@ func command(words []string, change func(service int) error) error {
 		}
 		return change(service)
 	case "collect":
-		for range 4 { // each halves stacks of which little is used
+		for range 4 { // each collection halves stacks of which little is used
 			runtime.GC()
 		}
 		debug.FreeOSMemory()

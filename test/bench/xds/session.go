@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// session is one subject that serves one world, and its clients.
+// session is one subject that serves one world to the clients.
 type session struct {
 	*bench
 	subject string
@@ -21,7 +21,7 @@ type session struct {
 	forms   forms
 	server  *process
 	clients *process
-	// change begins a change of a service, and changed ends it, once it has reached the proxies.
+	// change begins a change of a service. changed ends it, when it has reached the proxies.
 	change  func(service int) error
 	changed func() error
 }
@@ -39,7 +39,7 @@ func (b *bench) session(ctx context.Context, subject string, p plan) (err error)
 	return s.measure(ctx)
 }
 
-// takesPart says whether a row says anything about a subject.
+// takesPart says whether a row is measured for a subject.
 func takesPart(row, subject string) bool {
 	switch row {
 	case rowIdle, rowOdd, rowSteady:
@@ -71,7 +71,7 @@ func (s *session) note(row, what string, value float64) {
 	s.figures.add(key{row, s.world, s.subject, what}, value)
 }
 
-// measure takes every row in the order that needs the fewest sessions.
+// measure measures all rows, in the order that needs the fewest sessions.
 func (s *session) measure(ctx context.Context) error {
 	if err := s.connect(ctx); err != nil {
 		return fmt.Errorf("connect: %w", err)
@@ -102,7 +102,7 @@ func (s *session) measure(ctx context.Context) error {
 	return nil
 }
 
-// profiled writes a CPU profile of a row, if that is wanted.
+// profiled writes a CPU profile of a row, if the options say so.
 func (s *session) profiled(row string, measure func() error) error {
 	if s.o.profiles == "" || s.subject != subjectBuilder {
 		return measure()
@@ -114,7 +114,7 @@ func (s *session) profiled(row string, measure func() error) error {
 	return errors.Join(measure(), s.server.ask("profiled"))
 }
 
-// connect is rows e and f: all proxies connect at once, and what they cost when they are served.
+// connect is rows e and f: all proxies connect at once, and how much memory they need once they have everything.
 func (s *session) connect(ctx context.Context) error {
 	empty, err := s.memoryOf(ctx)
 	if err != nil {
@@ -173,7 +173,7 @@ func (s *session) connect(ctx context.Context) error {
 	return nil
 }
 
-// memoryOf waits until the server's memory stays, if its row is wanted.
+// memoryOf waits until the server's memory no longer changes, if its row is measured.
 func (s *session) memoryOf(ctx context.Context) (float64, error) {
 	if !s.rows.has(rowMemory) {
 		return 0, nil
@@ -181,7 +181,7 @@ func (s *session) memoryOf(ctx context.Context) (float64, error) {
 	return s.server.restingRSS(ctx)
 }
 
-// count is how many changes a measurement has. The folder takes its time for each.
+// count is the number of changes of a measurement. It is smaller for the folder, which takes time for each.
 func (s *session) count() int {
 	if s.subject == subjectSonde {
 		return max(1, s.o.changes/2)
@@ -189,7 +189,7 @@ func (s *session) count() int {
 	return s.o.changes
 }
 
-// check makes sure that the proxies have what the world says: a subject that sends less would win.
+// check checks that the proxies have what the world says: a subject that sends less would win.
 func (s *session) check(now stats) error {
 	if s.subject == subjectBare {
 		return nil

@@ -15,18 +15,18 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// everybody is the one node of the cache.
+// everybody has all proxies share one node of the cache.
 type everybody struct{}
 
 // ID implements cachev3.NodeHash.
 func (everybody) ID(*corev3.Node) string { return "all" }
 
-// snapshots is a stock go-control-plane cache with one snapshot for all.
+// snapshots is a plain go-control-plane cache with one snapshot for all.
 type snapshots struct {
 	cache     cachev3.SnapshotCache
 	version   int
 	resources map[resource.Type][]types.Resource
-	endpoints map[string]int // where each is in the list
+	endpoints map[string]int // index of each in the list
 	payload   *payload
 	forms     forms
 }

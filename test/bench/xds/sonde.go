@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// folder is the store of the real program: a file for each Dataplane.
+// folder is the store of the real program, with a file for each Dataplane.
 type folder struct {
 	path, aside string
 	world       world
@@ -40,7 +40,7 @@ func newFolder(w world, within string) (*folder, error) {
 	return f, nil
 }
 
-// change puts a new file in the place of a Dataplane's old one.
+// change replaces the file of a Dataplane.
 func (f *folder) change(service int) error {
 	d := f.world.turn(service, f.forms)
 	data, err := store.Encode(d)

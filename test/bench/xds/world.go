@@ -8,9 +8,9 @@ import (
 
 const (
 	endpointsPerService = 10
-	// maxOwners is how many Dataplanes have inbounds at most.
+	// maxOwners is the largest number of Dataplanes with inbounds.
 	maxOwners = 1000
-	// serviceNarrow is seen by as many proxies as it has endpoints: no other has an outbound to it.
+	// serviceNarrow is seen by as many proxies as it has endpoints. No other proxy has an outbound to it.
 	serviceNarrow = "narrow"
 	portInbound   = 8000
 	portNarrow    = 9000
@@ -19,18 +19,18 @@ const (
 // world is a mesh: every proxy sees every service, by virtual addresses.
 type world struct {
 	Proxies, Services int
-	// Narrow adds a service that few see.
+	// Narrow adds a service that few proxies see.
 	Narrow bool
 }
 
 func (w world) String() string { return fmt.Sprintf("%d×%d", w.Proxies, w.Services) }
 
-// forms are those that services are in: one that is true has an endpoint that is not ready.
+// forms has the current form of each service: if true, one of its endpoints is unready.
 type forms []bool
 
 func (w world) forms() forms { return make(forms, w.Services+1) }
 
-// narrow is the number of that service.
+// narrow is the number of the narrow service.
 func (w world) narrow() int { return w.Services }
 
 func proxyName(i int) string { return fmt.Sprintf("proxy-%05d", i) }
@@ -46,17 +46,17 @@ func (w world) serviceName(i int) string {
 
 func workload(proxy int) string { return fmt.Sprintf("workload-%04d", proxy%100) }
 
-// owners are the Dataplanes that have inbounds: the first ones.
+// owners is the number of Dataplanes with inbounds: the first ones.
 func (w world) owners() int { return min(w.Proxies, maxOwners) }
 
-// turning is the endpoint of a service that changes, among all of the world. They are spread over all Dataplanes: a file
-// that changes again and again is not read before it has settled.
+// turning is the index of the service's endpoint that changes, among all endpoints. They are spread over all Dataplanes,
+// because a file that keeps changing is not read before it has settled.
 func (w world) turning(service int) int {
 	first := service * endpointsPerService
 	return first + first/w.owners()%endpointsPerService
 }
 
-// owner is the Dataplane with the endpoint that changes.
+// owner is the number of the Dataplane with the endpoint that changes.
 func (w world) owner(service int) int {
 	if service == w.narrow() {
 		return 0
@@ -64,7 +64,7 @@ func (w world) owner(service int) int {
 	return w.turning(service) % w.owners()
 }
 
-// viewers are the proxies that see the service, from the first up to, not including, the last.
+// viewers returns the range of proxies that see the service; last is exclusive.
 func (w world) viewers(service int) (first, last int) {
 	if service == w.narrow() {
 		return endpointsPerService, 2 * endpointsPerService
@@ -128,7 +128,7 @@ func (w world) inbound(port, service int, unready bool) mesh.Inbound {
 	return in
 }
 
-// objects are all, in their first form.
+// objects returns all objects in their first form.
 func (w world) objects() []mesh.Object {
 	now := w.forms()
 	all := []mesh.Object{w.mesh()}
@@ -141,7 +141,7 @@ func (w world) objects() []mesh.Object {
 	return all
 }
 
-// turn changes the form of a service, and returns the Dataplane that says so.
+// turn changes the form of a service, and returns the changed Dataplane.
 func (w world) turn(service int, now forms) *mesh.Dataplane {
 	now[service] = !now[service]
 	return w.dataplane(w.owner(service), now)
