@@ -144,9 +144,9 @@ func TestSocketOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	for name, linger := range map[string]int{"probe": lingerProbe, "hook": lingerNone, "TCP": lingerReset} {
+	for name, reset := range map[string]bool{"HTTP and gRPC": plainClose, "TCP": resetClose} {
 		t.Run(name, func(t *testing.T) {
-			c, err := newDialer(socketControl(linger)).DialContext(t.Context(), "tcp", l.Addr().String())
+			c, err := newDialer(reset).DialContext(t.Context(), "tcp", l.Addr().String())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -159,7 +159,7 @@ func TestSocketOptions(t *testing.T) {
 				if got, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_PRIORITY); got != 6 || err != nil {
 					t.Errorf("SO_PRIORITY = %d, %v", got, err)
 				}
-				if got, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER); got != min(linger+1, 1) || err != nil {
+				if got, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER); got > 0 != reset || err != nil {
 					t.Errorf("SO_LINGER on = %d, %v", got, err)
 				}
 			})

@@ -19,33 +19,28 @@ import (
 // redirected to Envoy. Up to 6 it takes no capability. generator/address.go has the same for Envoy.
 const priority = 6
 
-// control sets up a socket before it connects. The local address is not bound: connect chooses address and port.
-type control func(network, address string, c syscall.RawConn) error
+// plainClose is the kernel's usual close. The SO_LINGER of the kubelet's probes, a second, does not change what the
+// application sees: it only makes close wait, which would delay a verdict. resetClose leaves nothing behind.
+const (
+	plainClose = false
+	resetClose = true
+)
 
-// socketControl sets SO_PRIORITY, and SO_LINGER unless lingerSeconds is negative.
-func socketControl(lingerSeconds int) control {
-	return func(_, _ string, c syscall.RawConn) error {
+// newDialer returns a dialer without TCP keepalive, since the peer is in the same kernel. The local address is not bound:
+// connect chooses address and port.
+func newDialer(reset bool) *net.Dialer {
+	control := func(_, _ string, c syscall.RawConn) error {
 		var err error
 		outer := c.Control(func(fd uintptr) {
 			err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, priority))
-			if err == nil && lingerSeconds >= 0 {
-				linger := unix.Linger{Onoff: 1, Linger: int32(lingerSeconds)}
-				err = os.NewSyscallError("setsockopt", unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &linger))
+			if err == nil && reset {
+				err = os.NewSyscallError("setsockopt", unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
 			}
 		})
 		return errors.Join(outer, err)
 	}
+	return &net.Dialer{Control: control, KeepAlive: -1}
 }
-
-// newDialer returns a dialer without TCP keepalive, since the peer is in the same kernel.
-func newDialer(c control) *net.Dialer { return &net.Dialer{Control: c, KeepAlive: -1} }
-
-// Seconds of SO_LINGER: that of the kubelet's probes; none, as for its hooks; 0 for TCP checks, to close with a reset.
-const (
-	lingerProbe = 1
-	lingerNone  = -1
-	lingerReset = 0
-)
 
 // clients are equivalents of the kubelet's two HTTP clients, shared by all entries. No connection outlives its call.
 type clients struct {
@@ -59,7 +54,7 @@ func newClients(podIP netip.Addr, virtualPort int) clients {
 	virtual := netip.AddrPortFrom(podIP, uint16(virtualPort))
 	return clients{
 		probe: &http.Transport{
-			DialContext:         dialPod(newDialer(socketControl(lingerProbe)), virtual),
+			DialContext:         dialPod(newDialer(plainClose), virtual),
 			TLSClientConfig:     unverified(),
 			TLSHandshakeTimeout: 10 * time.Second,
 			DisableKeepAlives:   true,
@@ -68,7 +63,7 @@ func newClients(podIP netip.Addr, virtualPort int) clients {
 			HTTP2:               &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 		},
 		hook: &http.Transport{ // only HTTP/1.1, and no timeout
-			DialContext:     dialPod(newDialer(socketControl(lingerNone)), virtual),
+			DialContext:     dialPod(newDialer(plainClose), virtual),
 			TLSClientConfig: unverified(),
 		},
 	}

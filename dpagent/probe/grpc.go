@@ -34,7 +34,7 @@ type grpcProber struct {
 
 func newGRPCProber(podIP netip.Addr, g *mesh.GRPCProbe, timeout time.Duration) *grpcProber {
 	return &grpcProber{
-		dialer:  newDialer(socketControl(lingerProbe)),
+		dialer:  newDialer(plainClose),
 		address: hostPort(podIP, g.Port), service: g.Service, timeout: timeout,
 	}
 }

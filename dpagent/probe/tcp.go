@@ -17,7 +17,7 @@ type tcpProber struct {
 }
 
 func newTCPProber(podIP netip.Addr, t *mesh.TCPSocketProbe, timeout time.Duration) *tcpProber {
-	dialer := newDialer(socketControl(lingerReset))
+	dialer := newDialer(resetClose)
 	dialer.Timeout = timeout
 	return &tcpProber{dialer: dialer, address: hostPort(podIP, t.Port)}
 }
