@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// services are the resources of n services, as many proxies share them.
+// services returns the resources of n services, and their names.
 func services(n int) (set *resource.Set, names []string) {
 	var all []*resource.Resource
 	for i := range n {
@@ -24,7 +24,7 @@ func services(n int) (set *resource.Set, names []string) {
 	return resource.NewSet(all...), names
 }
 
-// syncAll has a new client get everything, and returns it with how many resources that were.
+// syncAll sends everything to a new client, and returns the client and the number of resources.
 func syncAll(b testing.TB, d resource.Desired, names []string) (c *client, resources int) {
 	b.Helper()
 	c = newClient(false)
@@ -48,7 +48,7 @@ func syncAll(b testing.TB, d resource.Desired, names []string) (c *client, resou
 	return c, resources
 }
 
-// BenchmarkSync is what the protocol costs for a proxy that connects with nothing.
+// BenchmarkSync measures what the protocol costs for a proxy that connects and has nothing yet.
 func BenchmarkSync(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -62,13 +62,13 @@ func BenchmarkSync(b *testing.B) {
 	}
 }
 
-// BenchmarkChange is what the protocol costs per proxy for one endpoint that changes.
+// BenchmarkChange measures what the protocol costs per proxy for a change of one endpoint.
 func BenchmarkChange(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			set, names := services(n)
 			c, _ := syncAll(b, resource.Desired{Shared: set}, names)
-			sets := []*resource.Set{set} // each made from the one before it, but for the first
+			sets := []*resource.Set{set} // each is made from the one before it, except the first
 			for i := range 500 {
 				set = set.With([]*resource.Resource{res(resource.Endpoint, fmt.Sprintf("service-0050@%d", i+2))}, nil)
 				sets = append(sets, set)

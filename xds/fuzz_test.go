@@ -11,8 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// A fuzz input is a sequence of requests, each with its length before it. An empty one changes what the proxy should
-// have. Whatever comes, no request may panic, and next must come to an end.
+// A fuzz input is a sequence of requests, each after its length. An empty request stands for a change of what the proxy
+// should have. No input may cause a panic, or responses without end.
 
 var fuzzViews = []string{
 	"CDS a@1 b@1 EDS a@1 b@1 LDS l@1 RDS r@1",

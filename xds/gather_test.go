@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// gathering is a client that has one service, and has not answered to a change of its endpoints.
+// gathering returns a client that has two services, what it should have, and a function that ACKs a reply.
 func gathering(t *testing.T) (c *client, d resource.Desired, ack func(r *reply)) {
 	t.Helper()
 	set, _ := services(1)
@@ -27,7 +27,7 @@ func gathering(t *testing.T) (c *client, d resource.Desired, ack func(r *reply))
 	return c, d, ack
 }
 
-// change wants another version of some resources, and says what is sent at once.
+// change sets other versions of some resources, and returns what is sent at once.
 func change(c *client, d *resource.Desired, put ...*resource.Resource) *reply {
 	d.Shared = d.Shared.With(put, nil)
 	c.setDesired(*d)
@@ -105,7 +105,7 @@ func TestEndpointsGather(t *testing.T) {
 	}
 }
 
-// TestGatheredChangesAreSent has a client that does not answer, on a real stream.
+// TestGatheredChangesAreSent uses a real stream, and a client that never ACKs.
 func TestGatheredChangesAreSent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{GatherTime: 50 * time.Millisecond})
@@ -113,7 +113,7 @@ func TestGatheredChangesAreSent(t *testing.T) {
 	p := w.delta().listen()
 	p.send(ask("m/a", "EDS", "x"))
 	expect(t, said(p.next()), "EDS x@1")
-	for _, version := range []string{"2", "3", "4"} { // nothing of which is answered
+	for _, version := range []string{"2", "3", "4"} { // none of them is ACKed
 		w.want("m/a", "EDS x@"+version)
 		expect(t, said(p.next()), "EDS x@"+version)
 	}

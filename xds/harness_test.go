@@ -25,13 +25,13 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// soon is how long a test waits for what must come, quiet how long for what must not.
+// soon is how long a test waits for what must happen, quiet how long it checks that something does not happen.
 const (
 	soon  = 10 * time.Second
 	quiet = 50 * time.Millisecond
 )
 
-// fakeSource is a translator without a mesh.
+// fakeSource is a Source without a mesh.
 type fakeSource struct {
 	mu       sync.Mutex
 	desired  map[string]resource.Desired
@@ -65,7 +65,7 @@ func (f *fakeSource) called() string {
 	return strings.Join(f.calls, ", ")
 }
 
-// world is a server on a connection in memory.
+// world is a server, and a connection to it in memory.
 type world struct {
 	t       *testing.T
 	server  *Server
@@ -114,7 +114,7 @@ func newWorld(t *testing.T, o Options) *world {
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(listener) }()
 	conn, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithInitialWindowSize(1<<16), // and no more, however fast it reads
+		grpc.WithInitialWindowSize(1<<16), // without it the window grows if the client reads fast
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func newWorld(t *testing.T, o Options) *world {
 	return w
 }
 
-// want sets what a node should have, as scripts do, and publishes it.
+// want sets what a node should have, in the language of scripts, and publishes it.
 func (w *world) want(node, text string) {
 	w.t.Helper()
 	w.source.mu.Lock()
@@ -160,7 +160,7 @@ func (w *world) metric(name string) float64 {
 	return sum
 }
 
-// until polls for what another goroutine is about to do.
+// until waits for something that another goroutine does.
 func (w *world) until(what string, done func() bool) {
 	w.t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -175,7 +175,7 @@ func (w *world) until(what string, done func() bool) {
 	}
 }
 
-// proxy is one end of a stream. Its responses are read all the time, unless it is made deaf.
+// proxy is the client's end of a stream. It does not read responses before listen is called.
 type proxy[Req, Resp any] struct {
 	w         *world
 	stream    grpc.BidiStreamingClient[Req, Resp]
@@ -207,7 +207,7 @@ func connect[Req, Resp any](w *world, open func(context.Context, ...grpc.CallOpt
 	return p
 }
 
-// listen reads responses until the stream ends.
+// listen starts to read responses, until the stream ends.
 func (p *proxy[Req, Resp]) listen() *proxy[Req, Resp] {
 	go func() {
 		for {
@@ -256,7 +256,7 @@ func (p *proxy[Req, Resp]) quiet() {
 	}
 }
 
-// endsWith waits for the end of the stream.
+// endsWith waits for the end of the stream, and checks its error.
 func (p *proxy[Req, Resp]) endsWith(code codes.Code, text string) {
 	p.w.t.Helper()
 	for {
@@ -291,7 +291,7 @@ func ack(r *discoveryv3.DeltaDiscoveryResponse, nack string) *discoveryv3.DeltaD
 	return a
 }
 
-// said describes a response as scripts do.
+// said describes a response in the language of scripts.
 func said(r *discoveryv3.DeltaDiscoveryResponse) string {
 	words := []string{shortOf(resource.Type(r.GetTypeUrl()))}
 	for _, x := range r.GetResources() {

@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// response applies what came, and answers when Envoy would.
+// response applies a response, and ACKs or NACKs it when Envoy would.
 func (e *envoy) response(r *reply) {
 	t := r.topic.kind
 	e.nonce[t] = r.nonce
@@ -30,7 +30,7 @@ func (e *envoy) response(r *reply) {
 	e.settle()
 }
 
-// missing are the names that a whole list no longer has.
+// missing returns the names that Envoy has, and that a list of all resources does not contain.
 func (e *envoy) missing(t resource.Type, list []*resource.Resource) []string {
 	var gone []string
 	for n := range e.has {
@@ -41,10 +41,10 @@ func (e *envoy) missing(t resource.Type, list []*resource.Resource) []string {
 	return gone
 }
 
-// apply takes what can be taken, and returns the reason of a NACK.
+// apply applies what Envoy accepts, and returns the reason of a NACK, or "".
 func (e *envoy) apply(t resource.Type, puts []*resource.Resource, gone []string) string {
 	bad := slices.IndexFunc(puts, func(r *resource.Resource) bool { return isBad(r.Version) })
-	if bad >= 0 && e.g.random.IntN(3) == 0 { // the rules of fields: nothing is applied
+	if bad >= 0 && e.g.random.IntN(3) == 0 { // as if it broke a validation rule: then Envoy applies nothing
 		e.refused(puts[bad:])
 		if e.g.random.IntN(2) == 0 {
 			return "a reason without a name"
@@ -62,7 +62,7 @@ func (e *envoy) apply(t resource.Type, puts []*resource.Resource, gone []string)
 		}
 		e.refused([]*resource.Resource{p})
 		reasons = append(reasons, p.Name+": why")
-		if !isSentWhole(t) { // what comes after it is not applied
+		if !isSentWhole(t) { // Envoy does not apply what follows
 			return "a reason without a name"
 		}
 	}
@@ -80,7 +80,7 @@ func (e *envoy) refused(list []*resource.Resource) {
 		if _, ok := e.has[p.Key()]; !ok {
 			e.broken[p.Key()] = true
 		}
-		if p.Type == resource.Endpoint { // a refusal ends the wait, too
+		if p.Type == resource.Endpoint { // a NACK ends the warming, too
 			e.warmed(p.Name)
 		}
 	}
@@ -116,18 +116,18 @@ func (e *envoy) remove(n resource.Name) {
 		delete(e.stuck, n)
 		delete(e.ready, n.Name)
 		if e.g.sotw && isBad(e.g.mesh[n]) && e.named[n] == "" {
-			e.broken[n] = true // what came in a refused response was the last good one, and nobody knows
+			e.broken[n] = true // the last good version came in a refused response, so the server does not know about it
 		}
 	case resource.Listener:
 		delete(e.active, n.Name)
 	case resource.Endpoint:
 		e.warmed(n.Name)
-		return // endpoints of a live cluster stay
+		return // a cluster in use keeps its endpoints
 	case resource.Route:
 		if e.names[n] && e.has[n] == "" {
 			e.answered[n] = true
 		}
-		return // a route under a listener stays
+		return // a listener keeps its route
 	}
 	delete(e.has, n)
 	delete(e.ghosts, n)
@@ -143,8 +143,8 @@ func (e *envoy) warmed(name string) {
 	}
 }
 
-// timeOut ends the warming of clusters whose endpoints were due on a lost stream, as Envoy does after 15 seconds. No
-// other cluster may need it.
+// timeOut ends the warming of clusters whose endpoints would have come on a lost stream, as Envoy does after 15 seconds. No
+// other cluster may need the timeout.
 func (e *envoy) timeOut() bool {
 	ended := false
 	for n := range e.stuck {
@@ -158,7 +158,7 @@ func (e *envoy) timeOut() bool {
 	return ended
 }
 
-// follow subscribes to what clusters and listeners need now, which Envoy does before it answers.
+// follow subscribes to what clusters and listeners need now. Envoy does this before it ACKs a response.
 func (e *envoy) follow() {
 	needs := e.needs()
 	for _, t := range []resource.Type{resource.Endpoint, resource.Route} {
@@ -190,7 +190,7 @@ func (e *envoy) unsubscribe(n resource.Name) {
 	delete(e.answered, n)
 }
 
-// needs are the endpoints of clusters, and the routes of listeners in use and warming.
+// needs returns the endpoints that clusters need, and the routes that listeners need, whether in use or warming.
 func (e *envoy) needs() map[resource.Name]bool {
 	needs := map[resource.Name]bool{}
 	for n, v := range e.has {
@@ -212,7 +212,8 @@ func (e *envoy) needs() map[resource.Name]bool {
 	return needs
 }
 
-// settle does what becomes possible: ACKs that were withheld, the first request for listeners, listeners in use.
+// settle does what has become possible: it sends withheld ACKs and the first request for listeners, and puts listeners into
+// use.
 func (e *envoy) settle() {
 	if len(e.warming) == 0 {
 		for _, answer := range e.withheld {
@@ -238,11 +239,11 @@ func (e *envoy) settle() {
 	e.follow()
 }
 
-// check looks at what traffic would meet.
+// check checks what traffic would find: each listener in use has its route and its cluster.
 func (e *envoy) check() {
 	for name, v := range e.active {
 		n := resource.Name{Type: resource.Listener, Name: name}
-		if e.ghosts[n] { // nobody can know what it needs
+		if e.ghosts[n] { // the server cannot know what it needs
 			continue
 		}
 		ref, _ := refOf(n, v)

@@ -15,9 +15,9 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// TestModel plays random changes, refusals, delays and lost connections between a client and a model of Envoy. At
-// every step each listener in use must have its route and each route its cluster, and at rest Envoy must have what it
-// should, but for what it refused.
+// TestModel plays random changes, NACKs, delays and lost connections between a client and a model of Envoy. After every
+// step each listener in use must have its route, and each route its cluster. At rest Envoy must have what it should have,
+// except for what it refused.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	for _, sotw := range []bool{false, true} {
@@ -34,15 +34,15 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// game is one Envoy, its stream and the world's changes.
+// game is one Envoy, its stream, and a mesh that changes.
 type game struct {
 	t       *testing.T
 	random  *rand.Rand
 	sotw    bool
-	bad     bool // versions that Envoy refuses occur
+	bad     bool // some versions are refused by Envoy
 	client  *client
 	envoy   *envoy
-	up      []any // requests under way
+	up      []any // requests on their way
 	down    []*reply
 	desired resource.Desired
 	mesh    map[resource.Name]string // versions
@@ -89,12 +89,12 @@ func (g *game) play(steps int) {
 	g.t.Error("no rest: messages go round for ever")
 }
 
-// connect opens a new stream. What was under way is lost.
+// connect opens a new stream. Messages on their way are lost.
 func (g *game) connect(restarted bool) {
 	g.note("connect, restarted %v", restarted)
 	g.client, g.up, g.down = newClient(g.sotw), nil, nil
 	g.client.setDesired(g.desired)
-	if restarted || g.sotw { // the state of the world has no memory of what a proxy has
+	if restarted || g.sotw { // SotW requests do not say what the proxy has
 		g.envoy = newEnvoy(g)
 	}
 	g.envoy.connected()
@@ -141,7 +141,7 @@ func (g *game) toEnvoy() bool {
 	return true
 }
 
-// change makes another consistent mesh: what refers refers to what is there.
+// change makes another consistent mesh: every reference is to a resource that exists.
 func (g *game) change() {
 	next := maps.Clone(g.mesh)
 	for range 1 + g.random.IntN(4) {
@@ -152,7 +152,7 @@ func (g *game) change() {
 		}
 		next[n] = g.version(n.Type)
 	}
-	for _, n := range slices.SortedFunc(maps.Keys(next), byKey) { // sorted: a seed is one game
+	for _, n := range slices.SortedFunc(maps.Keys(next), byKey) { // sorted, so that a seed always gives the same game
 		if ref, ok := refOf(n, next[n]); ok {
 			if _, ok := next[ref]; !ok {
 				next[ref] = g.version(ref.Type)
@@ -185,7 +185,7 @@ func byKey(a, b resource.Name) int {
 	return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
 }
 
-// version makes a new version, which says what the resource refers to and whether Envoy refuses it.
+// version makes a new version. It tells what the resource refers to, and whether Envoy refuses it.
 func (g *game) version(t resource.Type) string {
 	g.count++
 	v := fmt.Sprintf("%d>%c", g.count, 'a'+rune(g.random.IntN(4)))
@@ -200,7 +200,7 @@ func (g *game) version(t resource.Type) string {
 
 func isBad(version string) bool { return strings.Contains(version, "!") }
 
-// refOf is what a version of a listener or route needs.
+// refOf returns what a version of a listener or route refers to.
 func refOf(n resource.Name, version string) (resource.Name, bool) {
 	_, ref, _ := strings.Cut(version, ">")
 	switch {
@@ -224,7 +224,7 @@ func modelled(n resource.Name, version string) *resource.Resource {
 // atRest compares what Envoy has with what it should have.
 func (g *game) atRest() {
 	e := g.envoy
-	lastGood := false // in use, so that clusters which it may need stay
+	lastGood := false // a last good version is in use, and clusters that it may need stay
 	for n, v := range g.mesh {
 		has, ok := e.has[n]
 		switch asked := isSentWhole(n.Type) || e.names[n]; {
@@ -247,7 +247,7 @@ func (g *game) atRest() {
 	}
 }
 
-// nothingElse looks for what Envoy should no longer have.
+// nothingElse checks that Envoy has nothing that it should not have.
 func (g *game) nothingElse(lastGood bool) {
 	for n, v := range g.envoy.has {
 		_, should := g.mesh[n]
@@ -258,23 +258,23 @@ func (g *game) nothingElse(lastGood bool) {
 	}
 }
 
-// envoy is what reference trials showed of Envoy, and no more: clusters warm until their endpoints come and withhold
-// the ACK meanwhile, listeners warm until their routes come, a refused response is applied in part, and what came in
-// it is not named at reconnection.
+// envoy is a model of what trials with the real Envoy showed, and no more: a cluster warms until its endpoints come, and the
+// ACK is withheld until then. A listener warms until its route comes. A refused response is applied in part, and what it
+// brought is not named on reconnecting.
 type envoy struct {
 	g         *game
-	has       map[resource.Name]string // in use, or warming if it was not there before
-	named     map[resource.Name]string // what it would tell a new stream: only ACKed responses count
-	ghosts    map[resource.Name]bool   // applied, not named, and the stream that knew it is lost
+	has       map[resource.Name]string // in use, or warming if it is new
+	named     map[resource.Name]string // what it would name on reconnecting: only what ACKed responses brought
+	ghosts    map[resource.Name]bool   // in use but not named, since the stream that brought it is lost
 	names     map[resource.Name]bool   // endpoints and routes that it subscribes to
 	requested map[resource.Type]bool
 	active    map[string]string        // listeners in use, by version
-	warming   map[resource.Name]bool   // clusters; not there for routes if new
-	ready     map[string]bool          // clusters that are there for routes
+	warming   map[resource.Name]bool   // clusters; routes cannot use a new one yet
+	ready     map[string]bool          // clusters that routes can use
 	answered  map[resource.Name]bool   // routes that are known not to exist
-	broken    map[resource.Name]bool   // refused when it was new: what needs it cannot work
-	stuck     map[resource.Name]bool   // of warming: the stream that owed the endpoints is lost
-	orphans   map[string]string        // listeners whose route is not there, since it or their successor is refused
+	broken    map[resource.Name]bool   // refused when new, so what needs it cannot work
+	stuck     map[resource.Name]bool   // warming clusters whose endpoints would have come on a lost stream
+	orphans   map[string]string        // listeners without a route, since the route or a newer listener is refused
 	withheld  []func()                 // ACKs of clusters
 	nonce     map[resource.Type]string // SotW: of the last response
 }
@@ -341,7 +341,7 @@ func (e *envoy) answer(r *reply, reason string) {
 		detail = &statuspb.Status{Code: 13, Message: reason}
 	} else {
 		for _, p := range r.puts {
-			if e.has[p.Key()] == p.Version { // else it was not subscribed to any more
+			if e.has[p.Key()] == p.Version { // else Envoy had already unsubscribed
 				e.named[p.Key()] = p.Version
 				delete(e.ghosts, p.Key())
 			}

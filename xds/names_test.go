@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestNames compares sets with maps, over random additions and removals.
+// TestNames adds and removes random names, and compares the sets with maps.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -58,7 +58,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestNamesAreForgotten has the garbage collector find sets that nobody holds.
+// TestNamesAreForgotten checks that the table does not keep sets that nobody uses.
 func TestNamesAreForgotten(t *testing.T) {
 	t.Parallel()
 	hashes := make([]uint64, 0, 100)

@@ -14,22 +14,22 @@ import (
 
 // A script drives a client line by line:
 //
-//	want CDS a@1 b@2 EDS a@1      what the proxy should have (replaces it); a cluster called static… has no endpoints
+//	want CDS a@1 b@2 EDS a@1      the proxy should have this and nothing else; a cluster called static… has no endpoints
 //	want CDS a@1+xy               a cluster that accepts the peers x and y
 //	own LDS l@1                   the same for its own set
-//	unknown                       it is in no view (any more)
+//	unknown                       the proxy is in no view (any more)
 //	> CDS +a -b init:a@1          a delta request: subscribe, unsubscribe, initial_resource_versions
 //	> CDS a b                     a SotW request: names
-//	> CDS ack                     ACK of the oldest response without an answer; "ack#7" of nonce 7
-//	> CDS nack: why               NACK of the oldest response without an answer, or with "ack#7" before it of nonce 7
+//	> CDS ack                     ACK of the oldest response that is in flight; "ack#7" of nonce 7
+//	> CDS nack: why               NACK of the oldest response that is in flight, or with "ack#7" before it of nonce 7
 //	< CDS a@1 -b                  the next response must be this; < CDS alone is an empty one
 //	<                             there must be no response
-//	refused CDS a@1               what status reports as refused; alone: nothing
-//	error text                    the request before must have failed with it
+//	refused CDS a@1               status must report this as refused; refused alone: nothing
+//	error text                    the request before this line must have failed with this error
 type script struct {
 	t     *testing.T
 	c     *client
-	open  map[resource.Type][]string // nonces without an answer
+	open  map[resource.Type][]string // nonces of responses in flight
 	names map[resource.Type][]string // SotW: names of the last request, which an ACK repeats
 	err   error
 }
@@ -94,7 +94,7 @@ func (s *script) do(line string) string {
 	return ""
 }
 
-// setOf makes a set which is a successor of before, as the translator would.
+// setOf makes a set as a successor of before, as the generator does.
 func setOf(t *testing.T, text string, before *resource.Set) *resource.Set {
 	t.Helper()
 	var put []*resource.Resource
@@ -123,7 +123,7 @@ func setOf(t *testing.T, text string, before *resource.Set) *resource.Set {
 	return before.With(put, remove)
 }
 
-// res makes a resource out of name@version.
+// res makes a resource from name@version.
 func res(kind resource.Type, text string) *resource.Resource {
 	name, version, _ := strings.Cut(text, "@")
 	r := resource.New(kind, name, version, []byte(text))

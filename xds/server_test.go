@@ -184,7 +184,7 @@ func TestWhatIsPublishedWhileAttachingIsNewer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})
 	w.source.desired["m/a"] = resource.Desired{Shared: setOf(t, "CDS x@1", nil)}
-	w.source.attach = func(id string) { // which has read version 1 already
+	w.source.attach = func(id string) { // the source has read version 1 already
 		w.server.Publish(map[string]resource.Desired{id: {Shared: setOf(t, "CDS x@2", nil)}})
 	}
 	p := w.delta().listen()
@@ -241,7 +241,7 @@ func TestLateProxyIsReportedAndServedOn(t *testing.T) {
 	expect(t, said(p.next()), "EDS x@1")
 }
 
-// big is a set whose one cluster does not fit into the buffers of a connection that nobody reads.
+// big has one cluster that is larger than the buffers of a connection that nobody reads.
 func big(version int) resource.Desired {
 	return resource.Desired{Shared: resource.NewSet(resource.New(resource.Cluster, "x", strconv.Itoa(version), bytes.Repeat([]byte("x"), 1<<20)))}
 }
@@ -265,7 +265,7 @@ func TestAClientThatStopsReading(t *testing.T) {
 			t.Fatalf("the other proxy waited %s", took)
 		}
 	}
-	// It holds what gRPC has taken, what is with the sender and the newest, not what came between.
+	// The stream keeps what gRPC has taken, what is being sent, and the newest state, but no versions in between.
 	for _, st := range w.server.Status() {
 		if st.Node == "m/deaf" && (st.Types[0].Pending > 1 || st.Types[0].Sent > "2") {
 			t.Errorf("Status() = %+v", st)
