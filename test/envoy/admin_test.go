@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// untilLive asks the admin interface at the socket until Envoy has tried its control plane, and returns what it says of
-// it.
+// untilLive asks the admin interface at a socket until Envoy has tried to reach its control plane, and returns what Envoy
+// says about that.
 func untilLive(ctx context.Context, socket string) (string, error) {
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,

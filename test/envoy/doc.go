@@ -1,2 +1,2 @@
-// Package envoy asks real Envoys of all supported versions what they think of the golden files in testdata.
+// Package envoy checks that real Envoys of all supported versions accept the golden files in testdata.
 package envoy

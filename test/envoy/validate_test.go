@@ -21,7 +21,7 @@ import (
 
 const hcm = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 
-// binaries are the Envoys of all supported versions, looked for once.
+// binaries returns Envoys of all supported versions. It looks for them once.
 var binaries = sync.OnceValues(func() ([]string, error) { return harness.Envoys(context.Background(), "all") })
 
 func envoys(t *testing.T) []string {
@@ -33,7 +33,7 @@ func envoys(t *testing.T) []string {
 	return paths
 }
 
-// Every Envoy takes what the control plane sends to each proxy of the golden files.
+// Each Envoy accepts what the control plane sends to each proxy of the golden files.
 func TestGoldenResources(t *testing.T) {
 	for _, folder := range goldenFolders(t) {
 		config := write(t, "resources.json", asOne(t, folder))
@@ -43,7 +43,7 @@ func TestGoldenResources(t *testing.T) {
 	}
 }
 
-// Every Envoy takes a static configuration as it stands, alone in an empty folder.
+// Each Envoy accepts a static configuration as it is, alone in an empty folder.
 func TestGoldenStatic(t *testing.T) {
 	for _, folder := range goldenFolders(t) {
 		config, err := filepath.Abs(filepath.Join(folder, "static.yaml"))
@@ -56,7 +56,7 @@ func TestGoldenStatic(t *testing.T) {
 	}
 }
 
-// A refused configuration fails the test: else the two above could not fail.
+// A bad configuration is refused, so the two tests above can fail.
 func TestBadConfigurationIsRefused(t *testing.T) {
 	config := write(t, "bad.json", map[string]any{"admin": map[string]any{"no_such_field": true}})
 	for _, binary := range envoys(t) {
@@ -66,7 +66,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 	}
 }
 
-// Envoy has nothing to warn of when it starts, even where the control plane is away.
+// Envoy starts without warnings, even if the control plane is away.
 func TestBootstrapStartsWithoutWarning(t *testing.T) {
 	bootstrap := read[map[string]any](t, filepath.Join("..", "..", "testdata", "mtls-strict", "all-1", "bootstrap.yaml"))
 	endpoint := dig(t, bootstrap, "static_resources", "clusters", 0, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint",
@@ -110,7 +110,7 @@ func startAndStop(t *testing.T, folder, binary, config string) string {
 	return log.String()
 }
 
-// warnings are the lines of a log that are no mere information, but that of its own end.
+// warnings returns the lines of a log above level info, except the one about Envoy's own end.
 func warnings(log string) string {
 	var found []string
 	for line := range strings.Lines(log) {
@@ -157,11 +157,11 @@ func command(ctx context.Context, folder, binary string, args ...string) *exec.C
 	return cmd
 }
 
-// workFolder has the files of an agent's work folder that Envoy must find.
+// workFolder makes a folder with the files that Envoy needs from an agent's work folder.
 func workFolder(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
-	// The secrets of any static configuration with mutual TLS are as good as others.
+	// The secrets of any static configuration with mutual TLS will do.
 	static := read[map[string]any](t, filepath.Join("..", "..", "testdata", "mtls-strict", "all-1", "static.yaml"))
 	for _, secret := range dig(t, static, "static_resources", "secrets").([]any) {
 		secret := secret.(map[string]any)
@@ -196,7 +196,7 @@ func name(folder, binary string) string {
 	return proxy + "/" + filepath.Base(filepath.Dir(binary))
 }
 
-// asOne makes one configuration of all resources of a proxy. Routes and endpoints cannot stand alone in it: each gets a
+// asOne makes one configuration from all resources of a proxy. In it routes and endpoints cannot stand alone, so each gets a
 // listener or a cluster around it.
 func asOne(t *testing.T, folder string) map[string]any {
 	t.Helper()
@@ -259,7 +259,7 @@ func marshal(t *testing.T, v any) []byte {
 	return body
 }
 
-// dig follows keys and indices down.
+// dig follows a path of keys and indices.
 func dig(t *testing.T, v any, path ...any) any {
 	t.Helper()
 	for _, step := range path {

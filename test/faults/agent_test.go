@@ -11,10 +11,10 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// orphanLimit bounds how long anything of an agent may outlive it.
+// orphanLimit is how long a child may outlive its agent.
 const orphanLimit = 2 * time.Second
 
-// TestAgentKilled kills agents with -9, at rest and right after their Envoy has started: nothing of them stays.
+// TestAgentKilled kills agents with -9, at rest and right after their Envoy has started. No process of them may stay.
 func TestAgentKilled(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -44,7 +44,7 @@ func TestAgentKilled(t *testing.T) {
 		}))
 		t.Logf("round %d: gone %d ms after the agent", round, time.Since(killed).Milliseconds())
 	}
-	must(t, p.RunAgent()) // what was killed leaves nothing that hinders
+	must(t, p.RunAgent()) // the killed agent has left nothing in the way
 	must(t, p.WaitReady(t.Context()))
 	synced(t, p)
 }
@@ -63,8 +63,8 @@ func free(ctx context.Context, addresses ...string) error {
 	return nil
 }
 
-// TestEnvoyKilled kills Envoys with -9: the agent starts another one, which has all again, also while the control plane
-// is away for a while.
+// TestEnvoyKilled kills Envoys with -9. The agent starts another one, which gets everything again, even if the control plane
+// was away for a while.
 func TestEnvoyKilled(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -74,7 +74,7 @@ func TestEnvoyKilled(t *testing.T) {
 	a, b1, b2 := proxies[0], proxies[1], proxies[2]
 	endpoints(t, a, "b", b1, b2)
 	pid := killEnvoy(t, b2)
-	// From here on its endpoint refuses, and is passed by.
+	// From now on its endpoint refuses connections, and calls go elsewhere.
 	load := startLoad(t, httpCallers(a, "b")...)
 	poll(t, "another Envoy", func(context.Context) error {
 		now, err := b2.EnvoyPID()
@@ -95,7 +95,7 @@ func TestEnvoyKilled(t *testing.T) {
 	calls(t, a, "b")
 }
 
-// killEnvoy kills the Envoy of a proxy and returns which it was, once it is gone.
+// killEnvoy kills the Envoy of a proxy, waits for its end, and returns its process id.
 func killEnvoy(t *testing.T, p *harness.Proxy) int {
 	t.Helper()
 	pid, err := p.EnvoyPID()

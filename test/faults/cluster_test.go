@@ -13,11 +13,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// warmLimit bounds how long Envoy may take from a changed Cluster to its use: 15 s if nobody sends the endpoints again.
+// warmLimit is how long Envoy may take until it uses a changed Cluster. It takes 15 s if nobody sends the endpoints again.
 const warmLimit = time.Second
 
-// TestChangedCluster is a second workload, and then more, that join the identities of a service which clients call: its
-// Cluster changes, its endpoints do not.
+// TestChangedCluster adds more workloads to the identities of a service while clients call it: its Cluster changes, its
+// endpoints do not.
 func TestChangedCluster(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -55,7 +55,7 @@ func TestChangedCluster(t *testing.T) {
 		wait.Wait()
 		return p
 	}
-	join(2) // declared alone: an identity that will come
+	join(2) // only declared: its identity comes before its endpoint
 	join(3)
 	newcomer := join(4)
 	must(t, errors.Join(newcomer.StartApp(t.Context()), newcomer.StartAgent(t.Context())))
@@ -67,7 +67,7 @@ func TestChangedCluster(t *testing.T) {
 	}
 }
 
-// warms waits until the cluster b that Envoy uses accepts an identity, and complains if it took too long.
+// warms waits until the active cluster b accepts an identity, and fails the test if that took too long.
 func warms(t *testing.T, p *harness.Proxy, identity string, declared time.Time) {
 	err := harness.Poll(t.Context(), limit, p.Name+" to use the changed cluster", func(ctx context.Context) error {
 		received, cluster, err := activeCluster(ctx, p)
@@ -91,7 +91,7 @@ func warms(t *testing.T, p *harness.Proxy, identity string, declared time.Time) 
 	}
 }
 
-// activeCluster is the cluster b that is in use, and when it came.
+// activeCluster returns the active cluster b, and when it was received.
 func activeCluster(ctx context.Context, p *harness.Proxy) (received time.Time, cluster string, err error) {
 	dump, err := p.EnvoyGet(ctx, "/config_dump?resource=dynamic_active_clusters&name_regex=^b$")
 	if err != nil {
@@ -112,7 +112,7 @@ func activeCluster(ctx context.Context, p *harness.Proxy) (received time.Time, c
 	return answer.Configs[0].LastUpdated, string(answer.Configs[0].Cluster), nil
 }
 
-// versionOf is that of a proxy's Envoy, 1.40.0.
+// versionOf returns the version of a proxy's Envoy, such as 1.40.0.
 func versionOf(t *testing.T, p *harness.Proxy) string {
 	t.Helper()
 	body, err := p.EnvoyGet(t.Context(), "/server_info")

@@ -10,8 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// TestControlPlaneKilled kills the control plane again and again: calls go on, and when it is back it has nothing to send,
-// until something changes.
+// TestControlPlaneKilled kills the control plane again and again. Calls go on. When it is back, it sends nothing until
+// something changes.
 func TestControlPlaneKilled(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -40,7 +40,7 @@ func TestControlPlaneKilled(t *testing.T) {
 		if requests, resources := requestsAndResources(t, m); requests == 0 || resources != 0 {
 			t.Errorf("round %d: the control plane has answered %v requests with %v resources, want some with none", round, requests, resources)
 		}
-		must(t, b2.SetReady(false)) // what counts above counts
+		must(t, b2.SetReady(false)) // a real change is counted
 		endpoints(t, a, "b", b1)
 		if _, resources := requestsAndResources(t, m); resources == 0 {
 			t.Errorf("round %d: an endpoint changed, and no resource was sent", round)
@@ -63,7 +63,7 @@ func receivedBy(t *testing.T, proxies []*harness.Proxy) map[string][]string {
 	return all
 }
 
-// requestsAndResources is what ADS has received and sent since the control plane was started.
+// requestsAndResources returns what ADS has received and sent since the start of the control plane.
 func requestsAndResources(t *testing.T, m *harness.Machine) (requests, resources float64) {
 	t.Helper()
 	for name, value := range metrics(t, m) {

@@ -1,3 +1,2 @@
-// Package faults holds the tests of what may go wrong in a whole mesh, and of change under load: the real programs, real
-// Envoys, real connections.
+// Package faults tests faults of a whole mesh, and changes under load: the real programs, real Envoys, real connections.
 package faults

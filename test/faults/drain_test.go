@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// drainTime of the agents that are told to end. TCP connections that stay open end with it.
+	// drainTime of the agents that are told to end. TCP connections that are still open after it are closed.
 	drainTime = 6 * time.Second
-	// slow is how long the requests take that are in flight.
+	// slow is the duration of the requests that are in flight.
 	slow = 3 * time.Second
-	// endpointLimit bounds how long the endpoint of a proxy that drains may stay in the other proxies.
+	// endpointLimit is how long the other proxies may keep the endpoint of a draining proxy.
 	endpointLimit = 2 * time.Second
 )
 
-// TestDrain ends replicas by SIGTERM under load: their endpoints go at once, no request fails, not one in flight either,
-// and TCP connections live until the drain time is over.
+// TestDrain ends replicas by SIGTERM under load. Their endpoints are removed at once, no request fails, not even one in
+// flight, and TCP connections live until the drain time is over.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -105,8 +105,8 @@ func connectTo(t *testing.T, at, instance string) net.Conn {
 	return conn
 }
 
-// startSlow starts requests that take their time, and returns once both replicas must have one; the function that it
-// returns waits for them and says who has answered.
+// startSlow starts slow requests, and returns once both replicas have some. The returned function waits for them and counts
+// the answers by instance.
 func startSlow(t *testing.T, a *harness.Proxy) func() map[string]int {
 	t.Helper()
 	var wait sync.WaitGroup
@@ -140,7 +140,7 @@ func startSlow(t *testing.T, a *harness.Proxy) func() map[string]int {
 	}
 }
 
-// livesUntilClosed echoes over a connection until it is closed, and returns when that was.
+// livesUntilClosed uses a connection until it is closed, and returns how long after started that was.
 func livesUntilClosed(conn net.Conn, started time.Time) time.Duration {
 	reader := bufio.NewReader(conn)
 	ticker := time.NewTicker(50 * time.Millisecond)
@@ -156,8 +156,8 @@ func livesUntilClosed(conn net.Conn, started time.Time) time.Duration {
 	}
 }
 
-// TestDrainIsKept ends a replica whose agent is killed while it drains: a restart of the control plane forgets nothing,
-// until the agent says Hello again.
+// TestDrainIsKept kills an agent while it drains. The drain survives restarts of the control plane until the agent says
+// Hello again.
 func TestDrainIsKept(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -169,7 +169,7 @@ func TestDrainIsKept(t *testing.T) {
 	endpoints(t, a, "t", t1, t2)
 	load := startLoad(t, harness.NewBannerCaller(a.Outbounds["t"]))
 	reaches(t, load, t2.Name)
-	connectTo(t, a.Outbounds["t"], t2.Name) // and so the drain does not end
+	connectTo(t, a.Outbounds["t"], t2.Name) // keeps the drain from ending
 
 	must(t, terminate(t2.Agent))
 	endpoints(t, a, "t", t1)
@@ -179,7 +179,7 @@ func TestDrainIsKept(t *testing.T) {
 		synced(t, a, t1)
 		endpoints(t, a, "t", t1)
 	}
-	restart() // the agent says so again
+	restart() // the agent reports the drain again
 	poll(t, "the agent that drains to come back", func(ctx context.Context) error {
 		s, err := t2.State(ctx)
 		if err == nil && (s.Agent == nil || !s.Draining) {
@@ -189,7 +189,7 @@ func TestDrainIsKept(t *testing.T) {
 	})
 	before := load.Report().Instances[t2.Name]
 	t2.Agent.Kill()
-	restart() // nobody says so
+	restart() // nobody reports it
 	more(t, load, 20)
 	if now := load.Report().Instances[t2.Name]; now != before {
 		t.Errorf("%s drains, and was called %d times", t2.Name, now-before)

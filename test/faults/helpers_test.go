@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// limit bounds each wait for what takes far less on a machine that is not busy.
+	// limit bounds each wait. It is far longer than needed on a machine that is not busy.
 	limit = 30 * time.Second
-	// pause between two calls of one caller of a load.
+	// pause of a load's callers between two calls.
 	pause = 10 * time.Millisecond
 )
 
-// newMesh starts a control plane with a mesh in STRICT mode. certLife is that of proxies' certificates, 0 the default.
+// newMesh starts a control plane with a mesh in STRICT mode. certLife is the life of proxies' certificates; 0 is the default.
 func newMesh(t *testing.T, certLife time.Duration) *harness.Machine {
 	t.Helper()
 	yaml := harness.MeshYAML("STRICT")
@@ -38,7 +38,7 @@ func read(t *testing.T, path string) string {
 	return string(data)
 }
 
-// must is for steps that a test cannot go on without.
+// must ends the test if there is an error.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -65,7 +65,7 @@ func poll(t *testing.T, what string, check func(context.Context) error) {
 	must(t, harness.Poll(t.Context(), limit, what, check))
 }
 
-// synced waits until agent and Envoy of each proxy are connected, and Envoy has all that it should have.
+// synced waits until agent and Envoy of each proxy are connected and Envoy has everything that it should have.
 func synced(t *testing.T, proxies ...*harness.Proxy) {
 	t.Helper()
 	for _, p := range proxies {
@@ -73,7 +73,7 @@ func synced(t *testing.T, proxies ...*harness.Proxy) {
 	}
 }
 
-// endpoints waits until the cluster of a service has those endpoints and no others in the Envoy of p.
+// endpoints waits until the Envoy of p has exactly these endpoints for a service.
 func endpoints(t *testing.T, p *harness.Proxy, service string, want ...*harness.Proxy) {
 	t.Helper()
 	var addresses []string
@@ -85,7 +85,7 @@ func endpoints(t *testing.T, p *harness.Proxy, service string, want ...*harness.
 	})
 }
 
-// httpCallers call a service as p does: with a new connection for each call, and with one that is kept.
+// httpCallers call a service as p does: over a new connection for each call, and over one that is kept.
 func httpCallers(p *harness.Proxy, service string) []harness.Caller {
 	url := "http://" + p.Outbounds[service] + "/"
 	return []harness.Caller{harness.NewHTTPCaller(url, false, false), harness.NewHTTPCaller(url, true, false)}
@@ -102,13 +102,13 @@ func startLoad(t *testing.T, callers ...harness.Caller) *harness.Load {
 	return load
 }
 
-// more waits until a load has made that many calls more, so that what was done before is in use.
+// more waits until a load has made that many more calls.
 func more(t *testing.T, load *harness.Load, calls int) {
 	t.Helper()
 	must(t, load.WaitMore(t.Context(), calls))
 }
 
-// reaches waits until an instance answers calls of a load.
+// reaches waits until an instance answers a call of a load.
 func reaches(t *testing.T, load *harness.Load, instance string) {
 	t.Helper()
 	before := load.Report().Instances[instance]
@@ -120,7 +120,7 @@ func reaches(t *testing.T, load *harness.Load, instance string) {
 	})
 }
 
-// held stops a load and complains unless there were calls, and all of them good.
+// held stops a load. It fails the test unless there were calls and none of them failed.
 func held(t *testing.T, load *harness.Load) {
 	t.Helper()
 	r := load.Stop()
@@ -130,7 +130,7 @@ func held(t *testing.T, load *harness.Load) {
 	}
 }
 
-// metrics are those of the control plane, by name and labels.
+// metrics returns the control plane's metrics, by name and labels.
 func metrics(t *testing.T, m *harness.Machine) map[string]float64 {
 	t.Helper()
 	all, err := m.Metrics(t.Context())
@@ -138,7 +138,7 @@ func metrics(t *testing.T, m *harness.Machine) map[string]float64 {
 	return all
 }
 
-// logged waits until a program's log has a text.
+// logged waits until a text is in a program's log.
 func logged(t *testing.T, p *harness.Process, text string) {
 	t.Helper()
 	poll(t, strconv.Quote(text)+" in the log of "+p.Name, func(context.Context) error {
@@ -150,7 +150,7 @@ func logged(t *testing.T, p *harness.Process, text string) {
 	})
 }
 
-// statusOf is the answer over HTTP that an error is about; its Code is 0 if it is about none.
+// statusOf returns the HTTP answer of an error. Its Code is 0 if the error has none.
 func statusOf(err error) *harness.StatusError {
 	if status, ok := errors.AsType[*harness.StatusError](err); ok {
 		return status
@@ -158,8 +158,8 @@ func statusOf(err error) *harness.StatusError {
 	return &harness.StatusError{}
 }
 
-// kill ends a process that this one did not start, as kill -9 does.
+// kill ends a process that this one has not started, as kill -9 does.
 func kill(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }
 
-// terminate asks a process to end, and does not wait.
+// terminate asks a process to end, without waiting for it.
 func terminate(p *harness.Process) error { return syscall.Kill(p.PID(), syscall.SIGTERM) }

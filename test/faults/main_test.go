@@ -13,15 +13,15 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// meshes is how many tests run at once: they wait more than they work.
+// meshes is the number of tests that run in parallel: they mostly wait.
 const meshes = "3"
 
-// programs are those of every test but where it says otherwise, built with the race detector.
+// programs are built with the race detector. A test that needs others says so.
 var programs harness.Programs
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// A program with the race detector would wait for a second at its end, each call of sondectl too.
+	// Without this, a program with the race detector waits for a second before it ends, even sondectl.
 	err := errors.Join(flag.Set("test.parallel", meshes), os.Setenv("GORACE", "atexit_sleep_ms=0"))
 	if err == nil {
 		programs, err = harness.Build(context.Background(), true)

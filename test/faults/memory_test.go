@@ -10,14 +10,14 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// What the agent may have at rest, in KiB.
+// What the agent may use at rest, in KiB.
 const (
 	maxRSSAnon = 6 << 10
 	maxVmRSS   = 20 << 10
 )
 
-// TestMemoryOfAgents measures agents, without the race detector, that run beside real Envoys and have a session with the
-// real control plane.
+// TestMemoryOfAgents measures agents without the race detector, beside real Envoys and with a session to the real control
+// plane.
 func TestMemoryOfAgents(t *testing.T) {
 	t.Parallel()
 	programs, err := harness.Build(t.Context(), false)
@@ -27,7 +27,7 @@ func TestMemoryOfAgents(t *testing.T) {
 	synced(t, proxies...)
 	calls(t, proxies[0], "b")
 	for _, p := range proxies {
-		for range 20 { // what a kubelet and a Prometheus ask in some minutes
+		for range 20 { // the requests of a kubelet and a Prometheus in some minutes
 			for _, path := range []string{"/readyz", "/livez", "/metrics"} {
 				if _, err := m.Get(t.Context(), "http://"+p.Admin+path); err != nil {
 					t.Fatal(err)

@@ -13,10 +13,10 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// shortLife is the shortest that a Mesh may say for certificates.
+// shortLife is the shortest life of certificates that a Mesh may have.
 const shortLife = 10 * time.Second
 
-// TestRenewal lets every certificate be renewed several times under load, with new connections all the time.
+// TestRenewal lets all certificates be renewed several times under load, with new connections all the time.
 func TestRenewal(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, shortLife)
@@ -49,7 +49,7 @@ func TestRenewal(t *testing.T) {
 	for name, serials := range seen {
 		t.Logf("%s has had %d certificates: %s", name, len(serials), slices.Sorted(maps.Keys(serials)))
 	}
-	// Three agents and three Envoys: each has come back at least twice, before its certificate ended.
+	// Three agents and three Envoys: each has reconnected at least twice, before its certificate expired.
 	now := metrics(t, m)
 	if n := now[`sonde_identity_connections_closed_total{reason="expiring"}`]; n < 12 {
 		t.Errorf("%v connections were ended before their certificate was, want at least 12", n)
@@ -63,16 +63,16 @@ func TestRenewal(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, b.SetReady(false)) // they are of use
+	must(t, b.SetReady(false)) // the streams still work
 	must(t, b.SetReady(true))
 	synced(t, proxies...)
 	held(t, load)
 }
 
-// inUse are serial numbers, of certificates that Envoy shows and of authorities that it trusts.
+// inUse has serial numbers of Envoy's own certificates and of the CAs that it trusts.
 type inUse struct{ leaves, authorities map[string]bool }
 
-// certificates asks Envoy what it has in use.
+// certificates asks Envoy which certificates it uses.
 func certificates(ctx context.Context, p *harness.Proxy) (inUse, error) {
 	body, err := p.EnvoyGet(ctx, "/certs")
 	if err != nil {
@@ -102,8 +102,8 @@ func certificates(ctx context.Context, p *harness.Proxy) (inUse, error) {
 	return all, nil
 }
 
-// TestCertificatesExpire keeps the control plane away until every certificate has expired: new connections are refused
-// then, and all is well again when it is back.
+// TestCertificatesExpire stops the control plane until all certificates have expired. Then new connections are refused, and
+// everything works again when the control plane is back.
 func TestCertificatesExpire(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, shortLife)

@@ -23,7 +23,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// exitUnfinished is that of "sondectl rotate ca" while the rotation is under way.
+// exitUnfinished is the exit code of "sondectl rotate ca" while the rotation is not finished.
 const exitUnfinished = 4
 
 // TestRotation replaces the CA under load, twice, with new connections all the time.
@@ -39,9 +39,9 @@ func TestRotation(t *testing.T) {
 	load := startLoad(t, append(httpCallers(a, "b"), tcpCallers(a, "t")...)...)
 	for range 2 {
 		former := identityOf(t, a)
-		for _, ask := range []question{{b.Inbound, mesh}, {m.Agents, http2}} {
-			if err := admits(t.Context(), ask, former); err != nil {
-				t.Fatalf("the certificate of %s is refused at %s before the rotation: %v", a.Name, ask.at, err)
+		for _, server := range []tlsServer{{b.Inbound, mesh}, {m.Agents, http2}} {
+			if err := admits(t.Context(), server, former); err != nil {
+				t.Fatalf("the certificate of %s is refused at %s before the rotation: %v", a.Name, server.at, err)
 			}
 		}
 		more(t, load, 20)
@@ -54,12 +54,12 @@ func TestRotation(t *testing.T) {
 		for _, p := range proxies {
 			trustsOnly(t, p, authorities)
 		}
-		for _, ask := range []question{{b.Inbound, mesh}, {m.Agents, http2}} {
-			if err := admits(t.Context(), ask, former); !isRefusal(err) {
-				t.Errorf("a certificate of the old CA at %s: %v, want it refused", ask.at, err)
+		for _, server := range []tlsServer{{b.Inbound, mesh}, {m.Agents, http2}} {
+			if err := admits(t.Context(), server, former); !isRefusal(err) {
+				t.Errorf("a certificate of the old CA at %s: %v, want it refused", server.at, err)
 			}
-			if err := admits(t.Context(), ask, identityOf(t, a)); err != nil {
-				t.Errorf("the new certificate is refused at %s: %v", ask.at, err)
+			if err := admits(t.Context(), server, identityOf(t, a)); err != nil {
+				t.Errorf("the new certificate is refused at %s: %v", server.at, err)
 			}
 		}
 		more(t, load, 100)
@@ -79,7 +79,7 @@ func identityOf(t *testing.T, p *harness.Proxy) tls.Certificate {
 	return c
 }
 
-// trustedBy is what a proxy trusts, and Envoy has in use: serial numbers.
+// trustedBy returns the serial numbers of the CAs that a proxy trusts, once its Envoy uses them.
 func trustedBy(t *testing.T, p *harness.Proxy) []string {
 	t.Helper()
 	roots, err := p.Trusted()
@@ -91,11 +91,11 @@ func trustedBy(t *testing.T, p *harness.Proxy) []string {
 	return serials
 }
 
-// serialOf is the serial number as Envoy writes it.
+// serialOf returns the serial number as Envoy writes it.
 func serialOf(c *x509.Certificate) string { return hex.EncodeToString(c.SerialNumber.Bytes()) }
 
-// trustsOnly complains unless file and Envoy trust one authority, which is none of the old ones, and Envoy's certificate
-// is the one in the file, of that authority. Envoy trusts the control plane's serving CA too, for ADS.
+// trustsOnly fails the test unless file and Envoy trust exactly one CA, which is not an old one, and Envoy's certificate is
+// the one in the file and was issued by that CA. For ADS Envoy also trusts the control plane's serving CA.
 func trustsOnly(t *testing.T, p *harness.Proxy, old []string) {
 	t.Helper()
 	roots, err := p.Trusted()
@@ -124,8 +124,9 @@ func trustsOnly(t *testing.T, p *harness.Proxy, old []string) {
 	})
 }
 
-// question is where a certificate is shown, and how: mesh as Envoys do, http2 as to the control plane.
-type question struct {
+// tlsServer is a server that a certificate is presented to, with the ALPN to use: mesh as between Envoys, http2 as for the
+// control plane.
+type tlsServer struct {
 	at   string
 	alpn []string
 }
@@ -135,14 +136,14 @@ var (
 	http2 = []string{"h2"}
 )
 
-// admits makes a connection with a certificate, and waits until its end is clear: with TLS 1.3 a client learns of a
-// refusal after its handshake.
-func admits(ctx context.Context, ask question, identity tls.Certificate) error {
+// admits makes a connection with a certificate, and waits until it is clear whether that is accepted: with TLS 1.3 a client
+// learns of a refusal after its handshake.
+func admits(ctx context.Context, server tlsServer, identity tls.Certificate) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	// whom it speaks to does not matter here
-	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, NextProtos: ask.alpn, Certificates: []tls.Certificate{identity}}}
-	conn, err := dialer.DialContext(ctx, "tcp", ask.at)
+	// the server's identity does not matter here
+	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, NextProtos: server.alpn, Certificates: []tls.Certificate{identity}}}
+	conn, err := dialer.DialContext(ctx, "tcp", server.at)
 	if err != nil {
 		return err
 	}
@@ -151,7 +152,7 @@ func admits(ctx context.Context, ask question, identity tls.Certificate) error {
 	if err := conn.SetDeadline(deadline); err != nil {
 		return err
 	}
-	if slices.Equal(ask.alpn, http2) { // the control plane speaks first
+	if slices.Equal(server.alpn, http2) { // the control plane speaks first
 		_, err = conn.Read(make([]byte, 1))
 		return err
 	}
@@ -168,15 +169,15 @@ func admits(ctx context.Context, ask question, identity tls.Certificate) error {
 	return nil
 }
 
-// isRefusal tells a connection that the other side has ended, by an alert or without a word where the kernel has thrown
-// the alert away, from silence and from an answer.
+// isRefusal says whether the other side has ended the connection: by an alert, or by a reset if the kernel has dropped the
+// alert.
 func isRefusal(err error) bool {
 	remote, ok := errors.AsType[*net.OpError](err)
 	return ok && remote.Op == "remote error" || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// rotationSteps are those in the control plane's log.
+// rotationSteps returns the steps in the control plane's log.
 func rotationSteps(t *testing.T, m *harness.Machine) []string {
 	t.Helper()
 	var steps []string
@@ -189,8 +190,7 @@ func rotationSteps(t *testing.T, m *harness.Machine) []string {
 	return steps
 }
 
-// TestRotationWaits stops an agent, which the rotation then waits for, across a restart of the control plane, until it
-// goes on.
+// TestRotationWaits stops an agent. The rotation waits for it, even across a restart of the control plane, until it continues.
 func TestRotationWaits(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -209,8 +209,8 @@ func TestRotationWaits(t *testing.T) {
 	calls(t, a, "c")
 }
 
-// TestRotationForced is the same with an agent that does not come back in time: the rotation passes over it when told to.
-// Back again, it is not trusted any more, joins anew, and is called.
+// TestRotationForced is the same with an agent that does not come back in time: with --force the rotation skips it. When the
+// agent is back, it is not trusted any more, joins again, and gets calls.
 func TestRotationForced(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -220,14 +220,14 @@ func TestRotationForced(t *testing.T) {
 	if err := rotate(t.Context(), m, "--force"); !strings.Contains(fmt.Sprint(err), silent.Name+" (silent") {
 		t.Errorf("a rotation that was just forced: %v, want it to wait for %s, which has not been silent for long", err, silent.Name)
 	}
-	const forced = time.Minute // 30 s of silence, and what a busy machine needs
+	const forced = time.Minute // 30 s of silence, and more for a busy machine
 	ctx, cancel := context.WithTimeout(t.Context(), forced)
 	defer cancel()
 	must(t, rotate(ctx, m, "--wait"))
 	if got := len(trustedBy(t, silent)); got != 1 || !identityOf(t, silent).Leaf.Equal(old.Leaf) {
 		t.Errorf("the stopped agent has changed its files")
 	}
-	if err := admits(t.Context(), question{b.Inbound, mesh}, old); !isRefusal(err) {
+	if err := admits(t.Context(), tlsServer{b.Inbound, mesh}, old); !isRefusal(err) {
 		t.Errorf("a certificate of the old CA: %v, want it refused", err)
 	}
 	must(t, syscall.Kill(silent.Agent.PID(), syscall.SIGCONT))
@@ -243,8 +243,8 @@ func TestRotationForced(t *testing.T) {
 	calls(t, a, "c")
 }
 
-// rotationWithSilent starts a rotation that waits for a proxy of service c whose agent is stopped, and kills the control
-// plane meanwhile. The load is from a to b.
+// rotationWithSilent starts a rotation that waits for a proxy of service c whose agent is stopped. Meanwhile it kills and
+// restarts the control plane. The load is from a to b.
 func rotationWithSilent(t *testing.T, m *harness.Machine) (a, b, silent *harness.Proxy, load *harness.Load) {
 	t.Helper()
 	proxies := add(t, m,
@@ -255,7 +255,7 @@ func rotationWithSilent(t *testing.T, m *harness.Machine) (a, b, silent *harness
 	load = startLoad(t, httpCallers(a, "b")...)
 
 	must(t, syscall.Kill(silent.Agent.PID(), syscall.SIGSTOP))
-	// A process that is stopped is not seen to end.
+	// A stopped process would not notice that it is told to end.
 	t.Cleanup(func() { _ = syscall.Kill(silent.Agent.PID(), syscall.SIGCONT) })
 	poll(t, "the rotation to wait for "+silent.Name, func(ctx context.Context) error {
 		return waitsFor(ctx, m, "step 1 of 3", silent.Name+" (connected")
@@ -275,7 +275,7 @@ func rotationWithSilent(t *testing.T, m *harness.Machine) (a, b, silent *harness
 	return a, b, silent, load
 }
 
-// rotate starts a rotation, or asks how far it is. It returns nil when it is done.
+// rotate starts a rotation, or asks how far it is. It returns nil when the rotation is finished.
 func rotate(ctx context.Context, m *harness.Machine, args ...string) error {
 	cmd := exec.CommandContext(ctx, programs.Ctl, slices.Concat([]string{"rotate", "ca"}, args, m.CtlFlags())...)
 	var stderr bytes.Buffer
@@ -287,7 +287,7 @@ func rotate(ctx context.Context, m *harness.Machine, args ...string) error {
 	return nil
 }
 
-// waitsFor is an error unless the rotation is at that step and waits for that alone.
+// waitsFor is an error unless the rotation is at that step and only waits for that proxy.
 func waitsFor(ctx context.Context, m *harness.Machine, step, silent string) error {
 	err := rotate(ctx, m)
 	exit, ok := errors.AsType[*exec.ExitError](err)
@@ -300,7 +300,7 @@ func waitsFor(ctx context.Context, m *harness.Machine, step, silent string) erro
 	return nil
 }
 
-// calls makes some calls, new connections all, and complains if one fails.
+// calls makes some calls over new connections. Each must succeed.
 func calls(t *testing.T, p *harness.Proxy, service string) {
 	t.Helper()
 	load := startLoad(t, httpCallers(p, service)...)

@@ -18,8 +18,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// TestBrokenSecretFile lets somebody else break the file with key and certificate in every way, at rest and while Envoy
-// starts: no part of a key gets into any log, calls go on, and a renewal mends all.
+// TestBrokenSecretFile breaks the file with key and certificate in every way, at rest and while Envoy starts. No part of a key
+// may get into any log, calls go on, and a renewal repairs everything.
 func TestBrokenSecretFile(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -68,8 +68,8 @@ func TestBrokenSecretFile(t *testing.T) {
 	}
 	held(t, load)
 
-	// Envoy would start without an identity when the file is broken, and not at all when it is gone: the agent puts its
-	// own back before.
+	// With a broken file Envoy would start without an identity, and without the file not at all. So the agent first restores
+	// its own.
 	for _, name := range []string{"begins in its key", "key of somebody else", ""} {
 		if name != "" {
 			replace(t, b.IdentityFile(), broken[name])
@@ -88,7 +88,7 @@ func TestBrokenSecretFile(t *testing.T) {
 	synced(t, proxies...)
 	calls(t, a, "b")
 
-	// A file that cannot be put in place: the old identity goes on, and it is tried again.
+	// If a new file cannot be put in place, the old identity stays in use, and the agent tries again.
 	must(t, os.Remove(b.IdentityFile()))
 	must(t, os.MkdirAll(filepath.Join(b.IdentityFile(), "in the way"), 0o700))
 	ended := make(chan error, 1)
@@ -106,26 +106,26 @@ func TestBrokenSecretFile(t *testing.T) {
 	leaks.check("at the end")
 }
 
-// replace puts a file in place by rename: only that makes Envoy look.
+// replace puts a file in place by rename: Envoy only notices that.
 func replace(t *testing.T, path, content string) {
 	t.Helper()
 	must(t, os.WriteFile(path+".tmp", []byte(content), 0o600))
 	must(t, os.Rename(path+".tmp", path))
 }
 
-// refused counts what Envoy has said so far.
+// refused counts the refused secrets in Envoy's log so far.
 func refused(t *testing.T, p *harness.Proxy) int {
 	t.Helper()
 	return strings.Count(read(t, p.Agent.Log), `"msg":"envoy says"`)
 }
 
-// keyText is the key in the file as JSON writes it.
+// keyText returns the key in the file, escaped as in JSON.
 func keyText(file string) string {
 	start := strings.Index(file, "-----BEGIN PRIVATE KEY")
 	return file[start : start+strings.Index(file[start:], `"`)]
 }
 
-// pemOf is the key in the file.
+// pemOf returns the key in the file.
 func pemOf(t *testing.T, file string) string {
 	t.Helper()
 	var text string
@@ -150,7 +150,7 @@ func certificateOf(t *testing.T, file string) string {
 	return text
 }
 
-// shortLines writes a key in lines of 16 characters.
+// shortLines breaks a key into lines of 16 characters.
 func shortLines(key string) string {
 	var out strings.Builder
 	for n, c := range strings.ReplaceAll(key, "\n", "") {
@@ -161,14 +161,14 @@ func shortLines(key string) string {
 	return out.String()
 }
 
-// leaks looks for secrets in logs.
+// leaks searches logs for secrets.
 type leaks struct {
 	t       *testing.T
 	m       *harness.Machine
-	secrets map[string]string // what it is of, by text
+	secrets map[string]string // origin of each secret, by its text
 }
 
-// newLeaks knows what is in the state folder, and every token of a proxy.
+// newLeaks knows the secrets of the state folder and the tokens of all proxies.
 func newLeaks(t *testing.T, m *harness.Machine) *leaks {
 	t.Helper()
 	l := &leaks{t: t, m: m, secrets: map[string]string{}}
@@ -190,16 +190,16 @@ func newLeaks(t *testing.T, m *harness.Machine) *leaks {
 	return l
 }
 
-// add makes the key that a proxy has now a secret.
+// add adds the current key of a proxy.
 func (l *leaks) add(p *harness.Proxy) {
 	l.t.Helper()
 	l.addKeys(p.IdentityFile())
 }
 
-// minPart is how much of a key must not be seen.
+// minPart is the shortest part of a key that must not be in a log.
 const minPart = 16
 
-// addKeys makes each part of each key in a file a secret.
+// addKeys adds each part of each key in a file.
 func (l *leaks) addKeys(path string) {
 	l.t.Helper()
 	text := strings.ReplaceAll(read(l.t, path), `\n`, "\n")
@@ -210,7 +210,7 @@ func (l *leaks) addKeys(path string) {
 		}
 		body, rest, _ := strings.Cut(rest, "-----END")
 		body = strings.Join(strings.Fields(body), "")
-		const head = 36 // is the same in each key
+		const head = 36 // the beginning, which all keys share
 		for at := head; at+minPart <= len(body); at += minPart / 2 {
 			l.secrets[body[at:at+minPart]] = path
 		}
@@ -218,7 +218,7 @@ func (l *leaks) addKeys(path string) {
 	}
 }
 
-// check complains if a secret is in a log.
+// check fails the test if a secret is in a log.
 func (l *leaks) check(when string) {
 	l.t.Helper()
 	logs, err := l.m.LogFiles()

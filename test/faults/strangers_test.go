@@ -27,7 +27,7 @@ const (
 	typeEndpoint = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 )
 
-// TestStrangersAskForResources asks for what it must not have, as anybody may who reaches the port.
+// TestStrangersAskForResources asks for resources that it must not get, as anybody can who reaches the port.
 func TestStrangersAskForResources(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -64,26 +64,26 @@ func TestStrangersAskForResources(t *testing.T) {
 		}
 	}
 	t.Run("a certificate of another mesh at an inbound", func(t *testing.T) {
-		if err := admits(t.Context(), question{proxies[1].Inbound, mesh}, mine); err != nil {
+		if err := admits(t.Context(), tlsServer{proxies[1].Inbound, mesh}, mine); err != nil {
 			t.Errorf("the certificate of its own mesh is refused: %v", err)
 		}
-		if err := admits(t.Context(), question{proxies[1].Inbound, mesh}, other); !isRefusal(err) {
+		if err := admits(t.Context(), tlsServer{proxies[1].Inbound, mesh}, other); !isRefusal(err) {
 			t.Errorf("it ends with: %v, want it refused", err)
 		}
 	})
 	t.Run("a certificate of another control plane", func(t *testing.T) {
 		stranger := newMesh(t, 0)
 		theirs := add(t, stranger, harness.ProxyOptions{Name: "a-1", Service: "a"})[0]
-		for _, ask := range []question{{proxies[1].Inbound, mesh}, {m.Agents, http2}} {
-			if err := admits(t.Context(), ask, identityOf(t, theirs)); !isRefusal(err) {
-				t.Errorf("at %s it ends with: %v, want it refused", ask.at, err)
+		for _, server := range []tlsServer{{proxies[1].Inbound, mesh}, {m.Agents, http2}} {
+			if err := admits(t.Context(), server, identityOf(t, theirs)); !isRefusal(err) {
+				t.Errorf("at %s it ends with: %v, want it refused", server.at, err)
 			}
 		}
 	})
 	synced(t, proxies...)
 }
 
-// connectADS connects as the proxy with that certificate does.
+// connectADS connects as the proxy with that certificate.
 func connectADS(t *testing.T, m *harness.Machine, identity *tls.Certificate) *grpc.ClientConn {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -100,7 +100,7 @@ func connectADS(t *testing.T, m *harness.Machine, identity *tls.Certificate) *gr
 	return conn
 }
 
-// asker asks for a type as a node, and waits for the first answer.
+// asker asks for a type of resource as a node, and waits for the first answer.
 type asker func(ctx context.Context, conn *grpc.ClientConn, node, kind string) error
 
 func askDelta(ctx context.Context, conn *grpc.ClientConn, node, kind string) error {
@@ -127,8 +127,8 @@ func askState(ctx context.Context, conn *grpc.ClientConn, node, kind string) err
 	return err
 }
 
-// TestStrangersJoin lets agents join with tokens that are not theirs, or over: each is told why, has nothing, and joins
-// once it has a good one.
+// TestStrangersJoin lets agents join with tokens that are not theirs or have expired. Each is told why, gets nothing, and
+// joins once it has a good token.
 func TestStrangersJoin(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -177,7 +177,7 @@ func TestStrangersJoin(t *testing.T) {
 			if pids, err := p.Processes(); err != nil || len(pids) > 0 {
 				t.Errorf("processes %v, %v run: want no Envoy", pids, err)
 			}
-			if tc.want == "expired" { // one is enough: it tries again each 5 s
+			if tc.want == "expired" { // one case is enough: it tries again every 5 s
 				must(t, p.MakeToken(t.Context()))
 				must(t, p.WaitReady(t.Context()))
 			}
@@ -193,12 +193,11 @@ func makeToken(t *testing.T, m *harness.Machine, args ...string) string {
 	return token
 }
 
-// changeLimit bounds how long an endpoint may take to reach an Envoy while somebody else does not read. It takes some 100 ms;
-// who does not read is waited for a minute.
+// changeLimit is how long an endpoint may take to reach an Envoy while another proxy does not read. It takes about 100 ms; the
+// server waits a minute for a proxy that does not read.
 const changeLimit = 5 * time.Second
 
-// TestProxyThatDoesNotRead asks for far more than fits into the connection, and then does not read: the others do not
-// notice.
+// TestProxyThatDoesNotRead asks for far more than fits into the connection and then does not read. The others must not notice.
 func TestProxyThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -251,7 +250,7 @@ func TestProxyThatDoesNotRead(t *testing.T) {
 		t.Errorf("a change took %s while another proxy does not read, want at most %s", slowest, changeLimit)
 	}
 	held(t, load)
-	// It is served on when it reads at last, and has missed what nobody needs any more.
+	// When it reads again it is served, without outdated versions.
 	for answers := 1; ; answers++ {
 		answer, err := stream.Recv()
 		must(t, err)
@@ -270,7 +269,7 @@ func TestProxyThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// bigService has that many endpoints.
+// bigService returns a Service with that many endpoints.
 func bigService(endpoints int) string {
 	var text strings.Builder
 	text.WriteString("type: Service\nmesh: default\nname: big\nprotocol: http\nendpoints:\n")

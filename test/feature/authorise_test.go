@@ -46,7 +46,7 @@ func TestAuthorisation(t *testing.T) {
 	}
 }
 
-// A stream is of one node for good.
+// The node of a stream cannot change.
 func TestNodeChanges(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -60,7 +60,7 @@ func TestNodeChanges(t *testing.T) {
 	})
 }
 
-// Each mesh has its own names: nothing of one is in the other.
+// Each mesh has its own names: nothing of one mesh is visible in the other.
 func TestMeshesAreApart(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-meshes")

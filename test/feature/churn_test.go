@@ -11,8 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/featuretest"
 )
 
-// TestChurn changes the store at random while clients of both protocols come, go and stay, and control planes, too. In the
-// end each has what one has that comes new, byte for byte.
+// TestChurn changes the store at random while clients of both protocols come, go and stay, and control planes are restarted.
+// At the end each client has what a new one gets, byte for byte.
 func TestChurn(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -26,7 +26,7 @@ func churn(t *testing.T, random *rand.Rand, p featuretest.Protocol) {
 	t.Helper()
 	f := featuretest.Start(t, "two-services")
 	stays, comes := f.Connect("web-1", p), f.Connect("web-1", featuretest.Delta)
-	// A proxy may have three streams, and one more of these ends the oldest.
+	// A proxy may have three streams; a fourth ends the oldest.
 	goes := func() {
 		comes.Close()
 		featuretest.Eventually(t, func() string {

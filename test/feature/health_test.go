@@ -17,18 +17,18 @@ func TestEndpointIsUnready(t *testing.T) {
 		f.Put("api-1-unready.yaml")
 		web.Sent("endpoint api")
 		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.4:80+mtls")
-		// Envoy would send to unready ones if they were there.
+		// Envoy would send requests to unready endpoints if it had them.
 		f.Put("api-2-unready.yaml")
 		web.Sent("endpoint api")
 		web.Expect(resource.Endpoint, "api").Addresses()
-		// What its proxies accept does not depend on readiness, so nothing but endpoints comes back.
+		// Accepted identities do not depend on readiness, so only endpoints are sent.
 		f.Put("api-2.yaml")
 		web.Sent("endpoint api")
 		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.4:80+mtls")
 	})
 }
 
-// The health of an inbound is for the clients of its service; the proxy itself is not told.
+// The health of an inbound matters to the clients of its service. Nothing is sent to the proxy itself.
 func TestOwnHealthTouchesNothing(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -41,7 +41,7 @@ func TestOwnHealthTouchesNothing(t *testing.T) {
 	})
 }
 
-// A draining proxy gets nothing new, unless nobody else is ready.
+// A draining proxy gets no new traffic, unless no other one is ready.
 func TestDraining(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -57,17 +57,17 @@ func TestDraining(t *testing.T) {
 		api("10.0.0.4:80+mtls")
 		f.Observe("api-2", mesh.Observation{Draining: true})
 		api("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")
-		// One that is not ready is no last resort.
+		// An unready endpoint is no last resort.
 		f.Put("api-1-unready.yaml")
 		api("10.0.0.4:80+mtls")
 		f.Observe("api-2", mesh.Observation{})
-		web.Sent() // the same endpoint
+		web.Sent() // nothing: it is the same endpoint
 		f.Observe("api-1", mesh.Observation{})
 		web.Sent()
 	})
 }
 
-// What is known of a proxy before its Dataplane counts from the start.
+// An observation that comes before the Dataplane counts from the start.
 func TestDrainingBeforeTheDataplane(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -82,7 +82,7 @@ func TestDrainingBeforeTheDataplane(t *testing.T) {
 	})
 }
 
-// A service joins the mesh replica by replica: its endpoints without a sidecar are spoken to in plain text.
+// A service joins the mesh replica by replica: its endpoints without a sidecar get plain text.
 func TestEndpointsWithAndWithoutSidecar(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -91,7 +91,7 @@ func TestEndpointsWithAndWithoutSidecar(t *testing.T) {
 		f.Put("api-outside.yaml")
 		web.Sent("endpoint api")
 		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.9.0.1:80")
-		// The same address with a sidecar: it counts.
+		// The same address with a sidecar: the sidecar counts.
 		f.PutYAML(`
 type: Dataplane
 mesh: default
@@ -105,7 +105,7 @@ networking:
 		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.9.0.1:80+mtls")
 		f.Delete(mesh.KindDataplane, "api-9")
 		web.Sent("endpoint api")
-		// Without a sidecar left nobody's identity is accepted.
+		// When no sidecar is left, no identity is accepted.
 		f.Delete(mesh.KindDataplane, "api-1")
 		web.Sent("cluster api", "endpoint api")
 		web.Expect(resource.Cluster, "api").Identities(nobody)
@@ -113,7 +113,7 @@ networking:
 	})
 }
 
-// Redirected proxies that see the same services share their resources; each has its own inbound.
+// Redirected proxies that see the same services share their resources. Each has its own inbound.
 func TestRedirected(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "redirected")

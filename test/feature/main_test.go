@@ -1,5 +1,5 @@
-// Package feature has one test per scenario over real ADS: from objects of the store to what Envoy is sent, in both
-// protocols.
+// Package feature has one test per scenario over real ADS, in both protocols: from objects of the store to what is sent to
+// Envoy.
 package feature
 
 import (
@@ -16,13 +16,13 @@ const (
 	apiIdentity    = "spiffe://default.sonde.internal/workload/api"
 	canaryIdentity = "spiffe://default.sonde.internal/workload/canary"
 	dbIdentity     = "spiffe://default.sonde.internal/workload/db"
-	// nobody is what a cluster accepts whose service has no sidecar.
+	// nobody is the identity that a cluster accepts if its service has no sidecar.
 	nobody = "spiffe://nobody"
 
 	allListeners = "listener inbound:10.0.0.1:8080 outbound:127.0.0.1:10001 outbound:127.0.0.1:10002 readiness"
 )
 
-// firstSync is what web-1 of two-services is sent first.
+// firstSync is what web-1 of the case two-services gets first.
 var firstSync = []string{"cluster api db inbound:8080", "endpoint api db", allListeners, "route api"}
 
 // both runs a scenario in both protocols.

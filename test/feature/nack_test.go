@@ -10,7 +10,7 @@ import (
 
 const refusedListener = "outbound:127.0.0.1:10003"
 
-// refused waits until the status of web-1 lists exactly this one as refused; an empty name is none.
+// refused waits until the status of web-1 lists exactly this resource as refused, or none if name is empty.
 func refused(t *testing.T, f *featuretest.Feature, typ resource.Type, name, reason string) {
 	t.Helper()
 	featuretest.Eventually(t, func() string {
@@ -30,7 +30,7 @@ func refused(t *testing.T, f *featuretest.Feature, typ resource.Type, name, reas
 	})
 }
 
-// A refused listener alone: the stream goes on, and it is not sent again until it changes.
+// A listener is refused alone: the stream goes on, and the listener is not sent again until it changes.
 func TestRefusedAlone(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -43,7 +43,7 @@ func TestRefusedAlone(t *testing.T) {
 		refused(t, f, resource.Listener, refusedListener, "Error adding/updating listener(s) "+refusedListener+": cannot bind\n")
 		f.Put("api-2.yaml")
 		web.Sent("endpoint api")
-		// It is taken once it is another one: the service speaks TCP now.
+		// It is accepted when it has changed: the service speaks TCP now.
 		web.Refuse(resource.Listener, refusedListener, "")
 		f.PutYAML(`
 type: Dataplane
@@ -59,8 +59,8 @@ networking:
 	})
 }
 
-// Among good ones: those go again in a response without it, since Envoy would not name them when it reconnects; then what
-// is deleted meanwhile is gone.
+// A listener is refused together with good ones. Those are sent again without it, since otherwise Envoy would not name them
+// when it reconnects, and they could not be deleted in the meantime.
 func TestRefusedAmongGoodOnes(t *testing.T) {
 	for what, restart := range map[string]bool{"same": false, "restarted": true} {
 		t.Run(what, func(t *testing.T) {
@@ -93,7 +93,7 @@ networking:
 	}
 }
 
-// A refused cluster keeps its last good version, and what is good beside it is used.
+// A refused cluster keeps its last good version, and the good ones beside it are used.
 func TestRefusedCluster(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -116,7 +116,7 @@ func TestRefusedCluster(t *testing.T) {
 	})
 }
 
-// Envoy does not say which of several endpoints it refuses: they are sent one by one until it is known.
+// Envoy does not say which of several assignments it refuses: they are sent one by one until that is known.
 func TestRefusedEndpoints(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -128,7 +128,7 @@ func TestRefusedEndpoints(t *testing.T) {
 	})
 }
 
-// One proxy's refusal is no other's.
+// A refusal of one proxy does not affect others.
 func TestRefusedByOneProxy(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")

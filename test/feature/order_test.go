@@ -37,7 +37,7 @@ func TestEndpointIsAdded(t *testing.T) {
 	})
 }
 
-// The endpoints follow the cluster at once, and listener and routes wait until it is warm.
+// Endpoints follow their cluster at once. Listener and routes wait until the cluster is warm.
 func TestServiceIsAdded(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -51,7 +51,7 @@ func TestServiceIsAdded(t *testing.T) {
 	})
 }
 
-// An outbound may come before its service: nothing waits for an assignment.
+// An outbound may come before its service: nothing waits for endpoints.
 func TestOutboundBeforeItsService(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -60,7 +60,7 @@ func TestOutboundBeforeItsService(t *testing.T) {
 		f.Put("web-1-cache.yaml")
 		web.Sent("cluster cache", "endpoint cache", "listener outbound:127.0.0.1:10003")
 		web.Expect(resource.Endpoint, "cache").Addresses()
-		// It speaks HTTP, as nobody could know: cluster and listener change, and the listener asks for routes.
+		// The service turns out to speak HTTP: cluster and listener change, and the listener asks for routes.
 		f.Put("cache-1.yaml")
 		web.Sent("cluster cache", "endpoint cache", "endpoint cache", "listener outbound:127.0.0.1:10003", "route cache")
 		web.Expect(resource.Endpoint, "cache").Addresses("10.0.0.7:6379+mtls")
@@ -78,7 +78,7 @@ func TestServiceIsRemoved(t *testing.T) {
 	})
 }
 
-// What replaces a service is there before the service goes.
+// The replacement of a service is in place before the service is removed.
 func TestServiceIsReplaced(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -101,8 +101,8 @@ networking:
 	})
 }
 
-// A cluster that changes is followed by its endpoints in the same breath, though they have come before. Those that only the
-// new cluster accepts wait until it is warm: the old one, which is in use until then, would refuse them.
+// A changed cluster is followed by its endpoints at once, even if they have not changed. Endpoints that only the new cluster
+// accepts wait until it is warm: the old one, which is in use until then, would refuse them.
 func TestIdentityIsAdded(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")

@@ -36,7 +36,7 @@ func TestReconnectToANewControlPlane(t *testing.T) {
 	web.Sent("cluster api", "endpoint api")
 }
 
-// Whoever speaks the state of the world is sent it again, and it is the same.
+// A client of the state of the world gets everything again, with the same versions.
 func TestReconnectOfTheStateOfTheWorld(t *testing.T) {
 	t.Parallel()
 	f := featuretest.Start(t, "two-services")
@@ -70,7 +70,7 @@ func TestReconnectAfterChanges(t *testing.T) {
 		},
 		"a service less": {
 			meanwhile: func(f *featuretest.Feature) { f.Put("web-1-without-api.yaml") },
-			// Before the first removal it says something empty: by its answer all that it asks for has come.
+			// An empty response comes before the first removal: its ACK says that all requests have arrived.
 			want: []string{"cluster", "listener -outbound:127.0.0.1:10001", "route -api", "cluster -api"},
 		},
 		"a replica replaced": {
@@ -113,7 +113,7 @@ func TestReconnectAfterChanges(t *testing.T) {
 	}
 }
 
-// A proxy whose Dataplane is gone keeps what it has, and a new control plane, which has never seen it, takes nothing away.
+// A proxy whose Dataplane is gone keeps what it has. A new control plane, which has never seen it, removes nothing.
 func TestReconnectWithoutADataplane(t *testing.T) {
 	t.Parallel()
 	f := featuretest.Start(t, "two-services")
@@ -137,7 +137,7 @@ func TestReconnectWithoutADataplane(t *testing.T) {
 	web.Sent("cluster cache", "endpoint api", "endpoint cache", "listener outbound:127.0.0.1:10003")
 }
 
-// Two servers that never met say the same, resource by resource.
+// Two independent servers make the same versions of all resources.
 func TestSameFilesSameVersions(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"two-services", "redirected", "two-meshes"} {
@@ -152,7 +152,7 @@ func TestSameFilesSameVersions(t *testing.T) {
 				if diff := cmp.Diff(got, second.Resources(proxy)); diff != "" {
 					t.Errorf("%s (-first +second):\n%s", proxy, diff)
 				}
-				// Both protocols carry the same bytes.
+				// Both protocols send the same bytes.
 				delta, sotw := first.Connect(proxy, featuretest.Delta), second.Connect(proxy, featuretest.SotW)
 				delta.Sync()
 				sotw.Sync()
@@ -164,7 +164,7 @@ func TestSameFilesSameVersions(t *testing.T) {
 	}
 }
 
-// A proxy that is not known yet waits; an empty configuration would close its listeners.
+// A proxy that is not known yet waits. An empty configuration would close its listeners.
 func TestDataplaneComesLater(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -195,7 +195,7 @@ func TestDataplaneIsDeleted(t *testing.T) {
 		if diff := cmp.Diff(before, web.Has()); diff != "" {
 			t.Errorf("what it has (-before +after):\n%s", diff)
 		}
-		// It comes back, with something new.
+		// It comes back with something new.
 		f.Put("web-1-cache.yaml")
 		web.Sent("cluster cache", "endpoint api", "endpoint cache", "listener outbound:127.0.0.1:10003")
 		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")

@@ -9,14 +9,14 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// A client that stops reading delays nobody, and what it has missed is not kept: when it reads on, it gets what is left
-// of a bounded number of responses, and then what is.
+// A client that stops reading delays nobody, and what it misses is not stored. When it reads again, it gets a bounded number
+// of old responses, and then the current state.
 func TestClientStopsReading(t *testing.T) {
 	const (
 		changes = 200
-		// each change is some 5 KiB on the wire.
+		// each change is about 5 KiB on the wire.
 		endpoints = 100
-		// 16 responses may be unanswered; one more may be under way when the first of them is answered.
+		// 16 responses may be unanswered, and one more may be on its way when the first of them is answered.
 		atMost = 16 + 2
 	)
 	both(t, func(t *testing.T, p featuretest.Protocol) {
@@ -47,7 +47,7 @@ func TestClientStopsReading(t *testing.T) {
 	})
 }
 
-// many is a service with that many endpoints outside of the mesh, other ones for each i.
+// many returns a service with that many endpoints outside of the mesh, which differ for each i.
 func many(i, count int) *mesh.Service {
 	s := &mesh.Service{Meta: mesh.Meta{Mesh: mesh.DefaultMesh, Name: "api"}}
 	s.Spec.Protocol = mesh.ProtocolHTTP

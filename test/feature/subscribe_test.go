@@ -14,7 +14,7 @@ import (
 
 const node = "default/web-1"
 
-// expect checks one response: names of what it holds, and with a minus what is removed.
+// expect checks a response: the names that it contains, and with a minus those that it removes.
 func expect(t *testing.T, r *featuretest.Response, typ resource.Type, want ...string) {
 	t.Helper()
 	got := r.Names()
@@ -75,7 +75,7 @@ func TestNames(t *testing.T) {
 		r = web.Next()
 		expect(t, r, resource.Endpoint, "api", "db")
 		web.Ack(r)
-		// What it did not ask for is not sent.
+		// A name that the client has not asked for is not sent.
 		f.Put("api-2-canary.yaml")
 		r = web.Next()
 		expect(t, r, resource.Endpoint, "api")
@@ -90,7 +90,7 @@ func TestUnknownName(t *testing.T) {
 		web := f.Dial("web-1", p)
 		web.Send(&featuretest.Request{Node: node, Type: resource.Endpoint, Add: []string{"cache"}})
 		r := web.Next()
-		if p == featuretest.SotW { // has no other word for it, and Envoy waits
+		if p == featuretest.SotW { // it cannot say that there is none, and Envoy waits
 			expect(t, r, resource.Endpoint, "cache")
 		} else {
 			expect(t, r, resource.Endpoint, "-cache")
@@ -106,7 +106,7 @@ func TestUnknownName(t *testing.T) {
 	})
 }
 
-// A name that is subscribed to again is answered again, and only that one.
+// If a client subscribes to a name again, only that name is sent again.
 func TestResubscribe(t *testing.T) {
 	t.Parallel()
 	f := featuretest.Start(t, "two-services")
@@ -122,7 +122,7 @@ func TestResubscribe(t *testing.T) {
 		web.Send(&featuretest.Request{Type: resource.Cluster, Add: []string{"*"}})
 		clusters, endpoints := web.Next(), web.Next()
 		expect(t, clusters, resource.Cluster, "api", "db", "inbound:8080")
-		// Clusters that come warm, so that their endpoints follow.
+		// New clusters warm, so their endpoints follow.
 		expect(t, endpoints, resource.Endpoint, "api", "db")
 		web.Ack(endpoints)
 		web.Ack(clusters)
@@ -146,7 +146,7 @@ func TestUnsubscribe(t *testing.T) {
 		web.Sync()
 		f.Put("api-2.yaml")
 		web.ExpectQuiet()
-		// It comes back with the next subscription, as it is now.
+		// It is sent again for the next subscription, in its current version.
 		web.Send(&featuretest.Request{Type: resource.Endpoint, Add: []string{"api"}})
 		r := web.Next()
 		expect(t, r, resource.Endpoint, "api")
@@ -155,7 +155,7 @@ func TestUnsubscribe(t *testing.T) {
 	})
 }
 
-// Whoever leaves the wildcard keeps what it subscribed to by name.
+// A client that unsubscribes from the wildcard keeps its subscriptions by name.
 func TestUnsubscribeFromAll(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -173,7 +173,7 @@ func TestUnsubscribeFromAll(t *testing.T) {
 	})
 }
 
-// An answer to a response of long ago, or of nobody, says nothing.
+// An answer with an old or unknown nonce is ignored.
 func TestOutOfDateNonces(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -201,7 +201,7 @@ func TestOutOfDateNonces(t *testing.T) {
 	})
 }
 
-// In the state of the world a request that does not know the last response is out of date with its names, too.
+// In the state of the world the names of a request that does not know the last response are ignored, too.
 func TestOutOfDateNames(t *testing.T) {
 	t.Parallel()
 	f := featuretest.Start(t, "two-services")
@@ -211,7 +211,7 @@ func TestOutOfDateNames(t *testing.T) {
 	web.Ack(first)
 	f.Put("api-2.yaml")
 	second := web.Next()
-	// It says so before it has read the second response.
+	// The client sends this before it has read the second response.
 	web.Send(&featuretest.Request{Type: resource.Endpoint, Add: []string{"db"}, Nonce: first.Nonce})
 	web.Ack(second) // which repeats the names
 	r := web.Next()
@@ -228,7 +228,7 @@ func TestUnknownType(t *testing.T) {
 		if err := web.Ended(); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("the stream ended with %v, want InvalidArgument", err)
 		}
-		// It is the end of a stream, not of the proxy.
+		// Only the stream has ended: the proxy can connect again.
 		before := f.Connect("web-1", p)
 		before.Sent(firstSync...)
 		if diff := cmp.Diff(1, len(f.Status())); diff != "" {

@@ -17,10 +17,10 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// window of a stream and of a connection: a fixed one, so that a client that does not read is noticed.
+// window of a stream and of a connection. It is fixed, so that the server notices a client that does not read.
 const window = 64 << 10
 
-// dial connects with the certificate of owner; "" for none.
+// dial connects with the certificate of owner, or without one if owner is "".
 func (f *Feature) dial(owner mesh.ID) (*grpc.ClientConn, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(f.plane.authority.ServingCA()) {
@@ -38,7 +38,7 @@ func (f *Feature) dial(owner mesh.ID) (*grpc.ClientConn, error) {
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window), grpc.WithNoProxy())
 }
 
-// certificate is issued as for an agent that joins.
+// certificate issues a certificate as for an agent that joins.
 func (f *Feature) certificate(owner mesh.ID) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

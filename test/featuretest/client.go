@@ -15,9 +15,9 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Client is one proxy. It does as Envoy does: it subscribes to all clusters and listeners, to the endpoints that the
-// clusters name and the routes that the listeners name, answers each response, and withholds the ACK of clusters until their
-// endpoints have come. A manual one (see Dial) does only what the test says.
+// Client is one proxy. Like Envoy, it subscribes to all clusters and listeners, and to the endpoints and routes that they
+// name. It answers each response, and withholds the ACK of clusters until their endpoints have come. A manual client (see
+// Dial) only does what the test says.
 type Client struct {
 	t        *testing.T
 	f        *Feature
@@ -28,14 +28,14 @@ type Client struct {
 	conn   *grpc.ClientConn
 	cancel context.CancelFunc
 	reader sync.WaitGroup
-	paused chan struct{} // nil: reads
+	paused chan struct{} // nil while it reads
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed at the next event
 	wire     wire
 	err      error // the end of the stream
 	begun    map[resource.Type]bool
-	names    map[resource.Type]map[string]bool // subscribed to by name
+	names    map[resource.Type]map[string]bool // subscriptions by name
 	has      map[resource.Name]Item
 	acked    map[resource.Name]string // versions, as initial_resource_versions name them
 	nonce    map[resource.Type]string
@@ -44,13 +44,13 @@ type Client struct {
 	warming  map[string]bool
 	withheld *Response // of clusters, until they are warm
 	log      []string
-	inbox    []*Response // manual: not yet taken by Next, as is the log
+	inbox    []*Response // of a manual client: not yet taken by Next
 	received int
 	markers  map[string]bool
 	marked   int
 }
 
-// Connect connects a proxy of mesh default, or <mesh>/<name>.
+// Connect connects a proxy of mesh default, or of another mesh as <mesh>/<name>.
 func (f *Feature) Connect(proxy string, p Protocol) *Client {
 	f.t.Helper()
 	c := f.client(proxy, p)
@@ -61,7 +61,7 @@ func (f *Feature) Connect(proxy string, p Protocol) *Client {
 	return c
 }
 
-// Dial is Connect of a manual client, which has sent nothing yet.
+// Dial is Connect for a manual client, which has sent nothing yet.
 func (f *Feature) Dial(proxy string, p Protocol) *Client {
 	f.t.Helper()
 	c := f.client(proxy, p)
@@ -70,7 +70,7 @@ func (f *Feature) Dial(proxy string, p Protocol) *Client {
 	return c
 }
 
-// DialAs is Dial with the certificate of another one, or with none if owner is empty.
+// DialAs is Dial with the certificate of another proxy, or without one if owner is empty.
 func (f *Feature) DialAs(owner string, p Protocol) *Client {
 	f.t.Helper()
 	c := f.client("", p)
@@ -96,7 +96,7 @@ func (f *Feature) client(proxy string, p Protocol) *Client {
 	return c
 }
 
-// open opens a connection and a stream with the certificate of owner; "" for none.
+// open opens a connection and a stream with the certificate of owner, or without one if owner is empty.
 func (c *Client) open(owner mesh.ID) {
 	c.t.Helper()
 	conn, err := c.f.dial(owner)
@@ -117,19 +117,19 @@ func (c *Client) open(owner mesh.ID) {
 	c.reader.Go(func() { c.read(w) })
 }
 
-// Close ends the stream and its connection. What the client has stays.
+// Close ends the stream and its connection. The client keeps what it has.
 func (c *Client) Close() {
 	if c.cancel == nil {
 		return
 	}
 	c.Resume()
 	c.cancel()
-	_ = c.conn.Close() // there is nothing to lose
+	_ = c.conn.Close() // nothing more is sent
 	c.reader.Wait()
 	c.cancel = nil
 }
 
-// Reconnect begins a new stream on a new connection as Envoy does, which says what it has. The log begins anew.
+// Reconnect opens a new stream on a new connection. Like Envoy, the client says what it has. The log is cleared.
 func (c *Client) Reconnect() {
 	c.t.Helper()
 	c.Close()
@@ -140,7 +140,7 @@ func (c *Client) Reconnect() {
 	c.hello()
 }
 
-// hello is what Envoy sends first. One that reconnects names what it has, and the endpoints and routes that it needs.
+// hello sends Envoy's first requests. After a reconnect they name what it has, and the endpoints and routes that it needs.
 func (c *Client) hello() {
 	c.request(&Request{Type: resource.Cluster, Node: c.id, Versions: c.versions(resource.Cluster)})
 	if names := sorted(c.names[resource.Endpoint]); len(names) > 0 {
@@ -162,7 +162,7 @@ func (c *Client) versions(t resource.Type) map[string]string {
 	return versions
 }
 
-// request sends and keeps the books of what is subscribed to. It needs mu.
+// request sends a request and updates the subscriptions. It needs mu.
 func (c *Client) request(r *Request) {
 	for _, name := range r.Add {
 		c.names[r.Type][name] = true
@@ -184,17 +184,17 @@ func (c *Client) request(r *Request) {
 		}
 	}
 	c.begun[r.Type] = true
-	_ = c.wire.send(r) // the reader tells why the stream has ended
+	_ = c.wire.send(r) // the reader learns why the stream has ended
 }
 
-// Send sends a request as it stands, of a manual client or beside what another one does.
+// Send sends a request as it is. Other clients than manual ones go on with their own requests.
 func (c *Client) Send(r *Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.request(r)
 }
 
-// Ack answers to a response of a manual client.
+// Ack accepts a response of a manual client.
 func (c *Client) Ack(r *Response) { c.answer(r, "") }
 
 // Nack refuses a response of a manual client.
@@ -221,14 +221,14 @@ func (c *Client) Next() *Response {
 	return r
 }
 
-// Pause stops reading. One response more may have been read already.
+// Pause stops reading. One more response may already have been read.
 func (c *Client) Pause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.paused = make(chan struct{})
 }
 
-// Resume reads on.
+// Resume continues reading.
 func (c *Client) Resume() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -238,14 +238,14 @@ func (c *Client) Resume() {
 	}
 }
 
-// Received counts the responses so far.
+// Received returns the number of responses so far.
 func (c *Client) Received() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.received
 }
 
-// Refuse makes the client refuse a resource from now on, whatever its version; an empty reason takes it again.
+// Refuse makes the client refuse all versions of a resource from now on. An empty reason ends that.
 func (c *Client) Refuse(t resource.Type, name, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -255,7 +255,7 @@ func (c *Client) Refuse(t resource.Type, name, reason string) {
 	}
 }
 
-// Ended waits for the end of the stream and returns why.
+// Ended waits for the end of the stream and returns its error.
 func (c *Client) Ended() error {
 	c.t.Helper()
 	var err error
@@ -266,7 +266,7 @@ func (c *Client) Ended() error {
 	return err
 }
 
-// until waits for something that holds under mu.
+// until waits until holds returns true. It calls holds under mu.
 func (c *Client) until(what string, holds func() bool) {
 	c.t.Helper()
 	deadline := time.NewTimer(patience)

@@ -13,7 +13,7 @@ import (
 
 const markerPrefix = "featuretest-marker-"
 
-// read takes one response after the other until the stream ends.
+// read reads responses until the stream ends.
 func (c *Client) read(w wire) {
 	for {
 		r, err := w.recv()
@@ -38,7 +38,7 @@ func (c *Client) read(w wire) {
 	}
 }
 
-// take needs mu, as all that follows.
+// take handles a response. It needs mu, like all functions below.
 func (c *Client) take(r *Response) {
 	c.nonce[r.Type] = r.Nonce
 	if c.isMarker(r) {
@@ -66,7 +66,7 @@ func (c *Client) take(r *Response) {
 	}
 }
 
-// isMarker takes the answers to Sync out of a response, and says whether nothing else was in it.
+// isMarker removes the answers to Sync from a response, and says whether it contained nothing else.
 func (c *Client) isMarker(r *Response) bool {
 	count := len(r.Put) + len(r.Gone)
 	mine := func(name string) bool {
@@ -81,8 +81,8 @@ func (c *Client) isMarker(r *Response) bool {
 	return count > 0 && len(r.Put)+len(r.Gone) == 0
 }
 
-// judge says what of a response is taken, and what Envoy says about the rest: of clusters and listeners the good ones are
-// applied, of endpoints and routes those before the first bad one.
+// judge returns the resources of a response that Envoy would apply, and its message about the others. Of clusters and
+// listeners it applies all good ones, of endpoints and routes those before the first bad one.
 func (c *Client) judge(r *Response) (good []Item, refusal string) {
 	var reasons []string
 	for _, i := range r.Put {
@@ -108,7 +108,7 @@ func (c *Client) judge(r *Response) (good []Item, refusal string) {
 	return good, reasons[0]
 }
 
-// apply keeps what is taken, writes the log and returns what is gone. A whole list of SotW is logged as what it changes.
+// apply stores the good resources, writes the log, and returns the removed names. A list of SotW is logged as its changes.
 func (c *Client) apply(r *Response, good []Item) (gone []string) {
 	line := []string{r.Type.Short()}
 	whole := c.protocol == SotW && wild(r.Type)
@@ -138,14 +138,14 @@ func (c *Client) apply(r *Response, good []Item) (gone []string) {
 		c.warm(good)
 	}
 	for _, i := range good {
-		if wild(r.Type) || c.names[r.Type][i.Name] { // else it was sent before the server knew that it is of no use
+		if wild(r.Type) || c.names[r.Type][i.Name] { // otherwise it was sent before the server knew that it is not needed any more
 			c.has[resource.Name{Type: r.Type, Name: i.Name}] = i
 		}
 	}
 	return gone
 }
 
-// warm notes the clusters that wait for endpoints now.
+// warm notes the clusters that now wait for endpoints.
 func (c *Client) warm(clusters []Item) {
 	for _, i := range clusters {
 		if name := endpointsOf(i); name != "" && c.has[resource.Name{Type: resource.Cluster, Name: i.Name}].Version != i.Version {
@@ -154,7 +154,7 @@ func (c *Client) warm(clusters []Item) {
 	}
 }
 
-// follow subscribes to what is needed now, before the answer goes out.
+// follow subscribes to what is needed now, before the answer is sent.
 func (c *Client) follow(t resource.Type, good []Item, gone []string) {
 	switch t {
 	case resource.Cluster:
@@ -199,8 +199,8 @@ func (c *Client) subscribe(t resource.Type, add, remove []string) {
 	}
 }
 
-// note keeps what the client names when it reconnects, whether or not its answer has gone out by then: not what came in a
-// refused response, even if it was applied.
+// note stores what the client names when it reconnects, even if its answer has not been sent by then. Resources of a refused
+// response are not named, even if they were applied.
 func (c *Client) note(r *Response, refusal string) {
 	for _, i := range r.Put {
 		n := resource.Name{Type: r.Type, Name: i.Name}
@@ -223,7 +223,7 @@ func (c *Client) reply(r *Response, refusal string) {
 	c.request(&Request{Type: r.Type, Nonce: r.Nonce, Refusal: refusal})
 }
 
-// endpointsOf is the assignment that a cluster asks for; empty if it needs none.
+// endpointsOf returns the assignment that a cluster asks for, "" if it needs none.
 func endpointsOf(i Item) string {
 	m := &clusterv3.Cluster{}
 	if err := i.Body.UnmarshalTo(m); err != nil || m.GetType() != clusterv3.Cluster_EDS {
@@ -235,7 +235,7 @@ func endpointsOf(i Item) string {
 	return m.GetName()
 }
 
-// routesOf are the route configurations that a listener asks for.
+// routesOf returns the route configurations that a listener asks for.
 func routesOf(i Item) []string {
 	m := &listenerv3.Listener{}
 	if err := i.Body.UnmarshalTo(m); err != nil {

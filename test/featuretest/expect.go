@@ -12,15 +12,15 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// quietRounds are how many questions in a row must be answered with nothing else coming in between.
+// quietRounds is how many questions of Sync in a row must be answered without another response in between.
 const quietRounds = 4
 
-// mostRounds without a rest mean that the server never stops.
+// mostRounds without quiet mean that the server never stops.
 const mostRounds = 500
 
-// Sync returns when all that the server has to say has come, as far as a client can know: it asks for endpoints that nobody
-// has, which is answered at once and after what is due, and answers what comes meanwhile, until nothing does any more. What
-// the store was given before is published by then. The proxy must be known.
+// Sync returns when everything that the server has to send has come, as far as a client can know. It asks for endpoints that
+// do not exist, which is answered after everything that is due, until nothing else comes in between. Everything that the
+// store got before is then published. The proxy must be known.
 func (c *Client) Sync() {
 	c.t.Helper()
 	last := ""
@@ -41,7 +41,7 @@ func (c *Client) Sync() {
 		c.until("answer to "+name, func() bool { return c.markers[name] })
 		last = name
 		if c.Received() != before {
-			quiet = -1 // begin again
+			quiet = -1 // start again
 		}
 	}
 	c.mu.Lock()
@@ -56,9 +56,9 @@ func (c *Client) Sync() {
 	}
 }
 
-// Sent waits as Sync does, and compares all responses since the last Sent, in their order. Each is a line: the type, what
-// it changes by name, and with a minus what it removes. The state of the world has no words for endpoints and routes that
-// are gone: there these are not expected.
+// Sent waits as Sync does, and compares all responses since the last Sent, in their order. Each is a line: the type, the
+// names that it changes, and with a minus those that it removes. The state of the world cannot remove endpoints and
+// routes, so there such lines are not expected.
 func (c *Client) Sent(want ...string) {
 	c.t.Helper()
 	c.Sync()
@@ -77,8 +77,8 @@ func (c *Client) Sent(want ...string) {
 	}
 }
 
-// ExpectQuiet waits as Sync does: no response with any of these types has come since the last Sent. Without types nothing
-// at all has.
+// ExpectQuiet waits as Sync does, and checks that no response of these types has come since the last Sent. Without types,
+// none at all.
 func (c *Client) ExpectQuiet(types ...resource.Type) {
 	c.t.Helper()
 	c.Sync()
@@ -92,7 +92,7 @@ func (c *Client) ExpectQuiet(types ...resource.Type) {
 	}
 }
 
-// ExpectNothing waits as Sync does: the client has nothing of that name.
+// ExpectNothing waits as Sync does, and checks that the client has nothing with that name.
 func (c *Client) ExpectNothing(name string) {
 	c.t.Helper()
 	c.Sync()
@@ -105,13 +105,13 @@ func (c *Client) ExpectNothing(name string) {
 	}
 }
 
-// Expectation is about one resource.
+// Expectation waits for properties of one resource.
 type Expectation struct {
 	c *Client
 	n resource.Name
 }
 
-// Expect begins an expectation, which waits until it holds.
+// Expect returns the Expectation for a resource.
 func (c *Client) Expect(t resource.Type, name string) Expectation {
 	return Expectation{c: c, n: resource.Name{Type: t, Name: name}}
 }
@@ -124,14 +124,14 @@ func (e Expectation) until(what string, m proto.Message, holds func() bool) {
 	})
 }
 
-// Addresses of endpoints, in their order: ip:port, with "+mtls" behind those that have a sidecar.
+// Addresses of endpoints, in their order: ip:port, followed by "+mtls" if they have a sidecar.
 func (e Expectation) Addresses(want ...string) {
 	e.c.t.Helper()
 	m := &endpointv3.ClusterLoadAssignment{}
 	e.until(fmt.Sprintf("addresses %q", want), m, func() bool { return slices.Equal(addresses(m), want) })
 }
 
-// First address of endpoints.
+// First is the first address of endpoints.
 func (e Expectation) First(want string) {
 	e.c.t.Helper()
 	m := &endpointv3.ClusterLoadAssignment{}
@@ -141,15 +141,15 @@ func (e Expectation) First(want string) {
 	})
 }
 
-// Identities that a cluster accepts, sorted; none where it speaks plain text.
+// Identities that a cluster accepts, sorted; none if it uses plain text.
 func (e Expectation) Identities(want ...string) {
 	e.c.t.Helper()
 	m := &clusterv3.Cluster{}
 	e.until(fmt.Sprintf("identities %q", want), m, func() bool { return slices.Equal(identities(m), want) })
 }
 
-// Has returns type, name and version of each resource that the client has, sorted; but not the routes that no listener of
-// it asks for, since the state of the world has no words to take them away.
+// Has returns type, name and version of each resource that the client has, sorted. Routes that no listener asks for are left
+// out, since the state of the world cannot remove them.
 func (c *Client) Has() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,5 +171,5 @@ func (c *Client) Has() []string {
 	return all
 }
 
-// String says which client it is.
+// String names the client.
 func (c *Client) String() string { return fmt.Sprintf("%s (%s)", c.id, c.protocol) }

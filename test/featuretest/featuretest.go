@@ -1,5 +1,5 @@
-// Package featuretest starts the control plane's stages, joined as cmd/sonde-cp joins them, and connects clients that speak
-// real ADS over mutual TLS with real certificates: one feature test is one scenario over the real thing.
+// Package featuretest starts the control plane's stages, joined as in cmd/sonde-cp, and connects clients that speak real ADS
+// over mutual TLS with real certificates. Each feature test is one scenario.
 package featuretest
 
 import (
@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	// patience is how long anything may take that must happen.
+	// patience is how long a test waits for something that must happen.
 	patience = 10 * time.Second
-	// laterFolder within a case holds what a test puts later.
+	// laterFolder of a case has the files that a test puts later.
 	laterFolder = "later"
 )
 
-// Feature is one running control plane and what its store holds.
+// Feature is a running control plane and the content of its store.
 type Feature struct {
 	t *testing.T
-	// folder of the case, state folder, and the folder that is watched: empty unless there is one.
+	// folder of the case, state folder, and watched folder, which is empty if there is none.
 	folder, state, watched string
 
 	objects map[mesh.Key]mesh.Object
@@ -37,7 +37,7 @@ type Feature struct {
 	steps   int
 }
 
-// Start runs a control plane over the files of testdata/<case>. Files of its folder later are for Put.
+// Start runs a control plane over the files of testdata/<case>. The files in its folder later are for Put.
 func Start(t *testing.T, name string) *Feature {
 	t.Helper()
 	f := newFeature(t, name)
@@ -48,7 +48,7 @@ func Start(t *testing.T, name string) *Feature {
 	return f
 }
 
-// Watch is Start with a store that watches a copy of the files, which Write changes.
+// Watch is Start with a store that watches a copy of the files. Write changes that copy.
 func Watch(t *testing.T, name string) *Feature {
 	t.Helper()
 	f := newFeature(t, name)
@@ -101,28 +101,27 @@ func (f *Feature) Stop() {
 	}
 }
 
-// Restart ends the control plane and runs a new one: the same state folder and store, nothing else is left. Puts between
-// Stop and Restart are what changed meanwhile.
+// Restart ends the control plane and runs a new one with the same state folder and store. Puts between Stop and Restart are
+// changes in the meantime.
 func (f *Feature) Restart() {
 	f.t.Helper()
 	f.Stop()
 	f.run()
 }
 
-// Put gives the store the objects of a file in the folder later of the case. When it returns, what they change is
-// published.
+// Put puts the objects of a file in the case's folder later into the store. When it returns, the changes are published.
 func (f *Feature) Put(file string) {
 	f.t.Helper()
 	f.Set(f.decode(filepath.Join(f.folder, laterFolder, file))...)
 }
 
-// PutYAML is Put of a text.
+// PutYAML is Put for a text.
 func (f *Feature) PutYAML(text string) {
 	f.t.Helper()
 	f.Set(f.objectsOf("text.yaml", []byte(text))...)
 }
 
-// Set gives the store these objects. When it returns, what they change is published.
+// Set puts objects into the store. When it returns, the changes are published.
 func (f *Feature) Set(objects ...mesh.Object) {
 	f.t.Helper()
 	for _, o := range objects {
@@ -134,7 +133,7 @@ func (f *Feature) Set(objects ...mesh.Object) {
 	f.Settle()
 }
 
-// Delete takes an object out of the store. When it returns, what that changes is published.
+// Delete removes an object from the store. When it returns, the change is published.
 func (f *Feature) Delete(kind mesh.Kind, name string) {
 	f.t.Helper()
 	key := mesh.Key{Kind: kind, Mesh: mesh.DefaultMesh, Name: name}
@@ -153,15 +152,15 @@ func (f *Feature) Knows(kind mesh.Kind, name string) bool {
 	return f.objects[mesh.Key{Kind: kind, Mesh: mesh.DefaultMesh, Name: name}] != nil
 }
 
-// Observe says what an agent said of its proxy, which is in mesh default. When it returns, what that changes is published.
+// Observe records what an agent reports of its proxy, which is in mesh default. When it returns, the change is published.
 func (f *Feature) Observe(proxy string, o mesh.Observation) {
 	f.t.Helper()
 	f.plane.builder.Observe(mesh.MakeID(mesh.DefaultMesh, proxy), o)
 	f.Settle()
 }
 
-// Settle returns when all that the builder was given is published: views are made in order, so it adds something to a mesh
-// of its own and waits for that.
+// Settle returns when everything that the builder got is published. Views are made in order, so it adds an object to a mesh
+// of its own and waits for that object.
 func (f *Feature) Settle() {
 	f.t.Helper()
 	if f.plane == nil {
@@ -175,7 +174,7 @@ func (f *Feature) Settle() {
 	}
 }
 
-// Write puts a file into the watched folder, whole, by rename.
+// Write puts a file into the watched folder in one step, by rename.
 func (f *Feature) Write(name, text string) {
 	f.t.Helper()
 	temporary := filepath.Join(f.watched, ".new")
@@ -195,7 +194,8 @@ func (f *Feature) Remove(name string) {
 	}
 }
 
-// Problems waits until the store reports so many, and returns them. What the store used with them is then published.
+// Problems waits until the store reports that many problems, and returns them. Changes that were read together with them are
+// then published.
 func (f *Feature) Problems(count int) []store.Problem {
 	f.t.Helper()
 	var problems []store.Problem
@@ -209,10 +209,10 @@ func (f *Feature) Problems(count int) []store.Problem {
 	return problems
 }
 
-// Status is what the server says of its streams, without those that are about to end.
+// Status returns what the server shows of its streams.
 func (f *Feature) Status() []xds.ProxyStatus { return f.plane.xds.Status() }
 
-// Resources are what each of these proxies should have: type, name and version of each resource.
+// Resources returns what a proxy should have: type, name and version of each resource.
 func (f *Feature) Resources(proxy string) []string {
 	f.t.Helper()
 	desired, ok := f.plane.translator.Resources(mesh.MakeID(mesh.DefaultMesh, proxy))
@@ -257,7 +257,7 @@ func (f *Feature) objectsOf(file string, data []byte) []mesh.Object {
 	return all
 }
 
-// Eventually calls check until it has nothing to complain about, and fails with its last complaint.
+// Eventually calls check until it returns "". If that takes too long, the test fails with its last result.
 func Eventually(t *testing.T, check func() string) {
 	t.Helper()
 	deadline := time.NewTimer(patience)
@@ -277,7 +277,7 @@ func Eventually(t *testing.T, check func() string) {
 	}
 }
 
-// marker is an object whose view tells that all before it was published.
+// marker returns an object. When it is in the view, everything before it was published.
 func marker(step int) *mesh.Dataplane {
 	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: markerMesh, Name: markerName}}
 	d.Spec.Networking.Address = netip.AddrFrom4([4]byte{10, byte(step >> 16), byte(step >> 8), byte(step)}).String()
@@ -286,7 +286,7 @@ func marker(step int) *mesh.Dataplane {
 	return d
 }
 
-// logger writes to the output of the test, which is shown if it fails.
+// logger logs to the output of the test, which is shown if it fails.
 func logger(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }

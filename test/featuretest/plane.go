@@ -33,7 +33,7 @@ const (
 	markerName   = "marker"
 )
 
-// plane is the control plane: the stages and what cmd/sonde-cp puts between them.
+// plane is the control plane: the stages, and what cmd/sonde-cp has between them.
 type plane struct {
 	log        *slog.Logger
 	state      *store.State
@@ -83,7 +83,7 @@ func startPlane(t *testing.T, stateFolder, watched string) *plane {
 	return p
 }
 
-// authorize is the rule of ADS in cmd/sonde-cp.
+// authorize is the authorisation of ADS in cmd/sonde-cp.
 func authorize(ctx context.Context, nodeID string) error {
 	caller, err := identity.PeerFromContext(ctx)
 	if err != nil {

@@ -25,7 +25,7 @@ func addresses(m *endpointv3.ClusterLoadAssignment) []string {
 	return all
 }
 
-// identities are the SPIFFE IDs that the cluster's mutual TLS accepts.
+// identities returns the SPIFFE IDs that the cluster accepts in mutual TLS.
 func identities(m *clusterv3.Cluster) []string {
 	var all []string
 	for _, match := range m.GetTransportSocketMatches() {

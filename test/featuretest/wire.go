@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Protocol is one of the two that ADS has.
+// Protocol is one of ADS's two protocols.
 type Protocol string
 
 // The protocols.
@@ -25,16 +25,16 @@ const (
 	SotW  Protocol = "sotw"
 )
 
-// Protocols lists both, for tables.
+// Protocols lists both protocols, for table tests.
 func Protocols() []Protocol { return []Protocol{Delta, SotW} }
 
-// Response is one of either protocol.
+// Response is a response in either protocol.
 type Response struct {
 	Type  resource.Type
 	Nonce string
-	// Put are the resources that it holds. In the state of the world a version is the hash of the body, as Sonde's are.
+	// Put are its resources. In the state of the world a version is the hash of the body, like Sonde's versions.
 	Put []Item
-	// Gone are removed_resources. The state of the world has none.
+	// Gone are the removed_resources of delta.
 	Gone []string
 
 	version string // SotW
@@ -46,7 +46,7 @@ type Item struct {
 	Body          *anypb.Any
 }
 
-// Names of what is put, sorted.
+// Names returns the names of Put, sorted.
 func (r *Response) Names() []string {
 	var names []string
 	for _, i := range r.Put {
@@ -56,14 +56,14 @@ func (r *Response) Names() []string {
 	return names
 }
 
-// Request is one of either protocol.
+// Request is a request in either protocol.
 type Request struct {
 	Type resource.Type
-	// Node is only sent if it is not empty.
+	// Node is left out if empty.
 	Node string
-	// Add and Remove are what delta says; SotW sends all names that are subscribed to then.
+	// Add and Remove change the subscriptions. Delta sends them as they are, SotW sends all names that remain.
 	Add, Remove []string
-	// Versions are initial_resource_versions of delta.
+	// Versions are the initial_resource_versions of delta.
 	Versions map[string]string
 	Nonce    string
 	// Refusal makes it a NACK.
@@ -87,7 +87,7 @@ func (r *Request) node() *corev3.Node {
 	return &corev3.Node{Id: r.Node}
 }
 
-// wire is a stream of either protocol.
+// wire is a stream in either protocol.
 type wire interface {
 	send(r *Request) error
 	recv() (*Response, error)
@@ -154,7 +154,7 @@ func (w sotwWire) recv() (*Response, error) {
 	return r, nil
 }
 
-// nameOf is the name that a resource gives itself, which is all that the state of the world has.
+// nameOf returns the name within a resource: the state of the world has no other.
 func nameOf(body *anypb.Any) (string, error) {
 	m, err := body.UnmarshalNew()
 	if err != nil {

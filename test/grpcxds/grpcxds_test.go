@@ -1,5 +1,5 @@
-// Package grpcxds has gRPC-Go's own xDS client, which we did not write, resolve and call services through the ADS
-// server.
+// Package grpcxds tests the ADS server with gRPC-Go's own xDS client, which is independent of ours: it resolves and calls
+// services.
 package grpcxds
 
 import (
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const node = "default/client"
 
-// source is what the one proxy should have.
+// source has what the only proxy should have.
 type source struct{ desired resource.Desired }
 
 func (s *source) Attach(string) resource.Desired { return s.desired }
@@ -60,12 +60,12 @@ func TestResolveAndCall(t *testing.T) {
 
 	until(t, "the first backend answers", func() bool { return call(t, conn) == "first" })
 
-	// Its endpoints change.
+	// The service's endpoints change.
 	set = set.With([]*resource.Resource{assignment(t, "api", second)}, nil)
 	ads.Publish(map[string]resource.Desired{node: {Shared: set}})
 	until(t, "the second backend answers", func() bool { return call(t, conn) == "second" })
 
-	// Cluster and route change, and the old cluster goes: no call fails, but for those that gRPC-Go loses by itself (see call).
+	// Cluster and route change, and the old cluster is removed. No call fails, except those that gRPC-Go itself loses (see call).
 	put := append(service(t, "other", first), route(t, "api", "other"))
 	next := set.With(put, []resource.Name{{Type: resource.Cluster, Name: "api"}, {Type: resource.Endpoint, Name: "api"}})
 	ads.Publish(map[string]resource.Desired{node: {Shared: next}})
@@ -93,7 +93,7 @@ func TestNACK(t *testing.T) {
 	conn := dial(t, address, "xds:///api")
 	until(t, "the backend answers", func() bool { return call(t, conn) == "first" })
 
-	// gRPC refuses an endpoint without a locality weight sum that fits: two localities of the same priority and name.
+	// gRPC refuses two localities with the same priority and name.
 	bad := endpoints("api", first)
 	bad.Endpoints = append(bad.Endpoints, endpoints("api", second).GetEndpoints()...)
 	ads.Publish(map[string]resource.Desired{node: {Shared: set.With([]*resource.Resource{encode(t, "api", bad)}, nil)}})
@@ -114,7 +114,7 @@ func TestNACK(t *testing.T) {
 	until(t, "the fix arrives", func() bool { return call(t, conn) == "second" })
 }
 
-// backend answers health checks, and says its name in a header.
+// backend answers health checks, with its name in a header.
 func backend(t *testing.T, name string) netip.AddrPort {
 	t.Helper()
 	named := grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -166,9 +166,9 @@ func dial(t *testing.T, ads netip.AddrPort, target string) *grpc.ClientConn {
 	return conn
 }
 
-// call returns who answers. Once a backend is known no call may fail.
-// call returns the name of the backend that answered; "" if gRPC-Go was between two configurations: it selects clusters by
-// the new routes a moment before its balancer knows them (ClientConn.updateResolverStateAndUnlock), whatever it was sent.
+// call returns the name of the backend that answered, or "" if gRPC-Go was between two configurations. Whatever the server
+// sends, gRPC-Go uses new routes a moment before its balancer knows their clusters
+// (ClientConn.updateResolverStateAndUnlock). Any other failure fails the test.
 func call(t *testing.T, conn *grpc.ClientConn) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -210,7 +210,7 @@ func encode(t *testing.T, name string, m proto.Message) *resource.Resource {
 	return r
 }
 
-// service is all that a gRPC client needs for xds:///name.
+// service returns all resources that a gRPC client needs for xds:///name.
 func service(t *testing.T, name string, at netip.AddrPort) []*resource.Resource {
 	t.Helper()
 	ads := &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}}

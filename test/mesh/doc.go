@@ -1,2 +1,2 @@
-// Package mesh holds the tests of a whole mesh: the real programs, real Envoys, real connections.
+// Package mesh tests a whole mesh: the real programs, real Envoys, real connections.
 package mesh

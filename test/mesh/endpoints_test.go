@@ -13,13 +13,13 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// plainEndpoint is one without a sidecar.
+// plainEndpoint is an endpoint without a sidecar.
 type plainEndpoint struct {
 	at     string
 	health string // "ready: false", or nothing
 }
 
-// serviceYAML is a Service with those endpoints.
+// serviceYAML returns a Service with those endpoints.
 func serviceYAML(t *testing.T, name, protocol string, endpoints ...plainEndpoint) string {
 	t.Helper()
 	var text strings.Builder
@@ -33,7 +33,7 @@ func serviceYAML(t *testing.T, name, protocol string, endpoints ...plainEndpoint
 	return text.String()
 }
 
-// answersOf makes calls until the instances that answer are exactly these.
+// answersOf makes calls until exactly these instances answer.
 func answersOf(t *testing.T, at string, want ...string) {
 	t.Helper()
 	c := harness.NewHTTPCaller("http://"+at+"/", false, false)
@@ -59,7 +59,7 @@ func answersOf(t *testing.T, at string, want ...string) {
 	})
 }
 
-// noEndpoint makes a call over HTTP that Envoy must answer itself, since there is nobody to call.
+// noEndpoint makes an HTTP call that Envoy must answer itself, since there is no endpoint.
 func noEndpoint(ctx context.Context, at string) error {
 	c := harness.NewHTTPCaller("http://"+at+"/", false, false)
 	defer c.Close()
@@ -107,7 +107,7 @@ func TestEndpointsOfSidecars(t *testing.T) {
 	endpoints(t, a, "b", b2.Inbound)
 	answersOf(t, a.Outbounds["b"], "b-2")
 	must(t, m.Remove("b-2.yaml"))
-	// Nothing says any longer that the service speaks HTTP: Envoy takes connections, and has nobody to connect them to.
+	// Nothing says any longer that the service speaks HTTP: Envoy accepts connections, but has no endpoint for them.
 	poll(t, "the service to be empty", func(ctx context.Context) error {
 		c := harness.NewHTTPCaller("http://"+a.Outbounds["b"]+"/", false, false)
 		defer c.Close()
@@ -133,7 +133,7 @@ func TestEndpointsWithoutSidecars(t *testing.T) {
 	}
 	put(plainEndpoint{at: here})
 	a := add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"web", "raw"}})[0]
-	services := []string{"web", "raw"} // the application speaks HTTP, which may also go through as bytes
+	services := []string{"web", "raw"} // the application speaks HTTP, which may also be forwarded as bytes
 	for _, service := range services {
 		answersOf(t, a.Outbounds[service], "here")
 	}

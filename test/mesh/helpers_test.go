@@ -17,9 +17,9 @@ import (
 const (
 	strict     = "STRICT"
 	permissive = "PERMISSIVE"
-	// limit bounds each wait for what takes far less on a machine that is not busy.
+	// limit bounds each wait. It is far longer than needed on a machine that is not busy.
 	limit = 20 * time.Second
-	// inspection is how long Envoy waits for the first bytes of a client that is silent, on a PERMISSIVE port.
+	// inspection is how long Envoy waits on a PERMISSIVE port for the first bytes of a silent client.
 	inspection = time.Second
 )
 
@@ -38,7 +38,7 @@ func add(t *testing.T, m *harness.Machine, options ...harness.ProxyOptions) []*h
 	return proxies
 }
 
-// must is for steps that a test cannot go on without.
+// must ends the test if there is an error.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -60,7 +60,7 @@ func poll(t *testing.T, what string, check func(context.Context) error) {
 
 type object = map[string]any
 
-// edited is the Dataplane of p with its networking changed.
+// edited returns the Dataplane of p with its networking changed.
 func edited(t *testing.T, p *harness.Proxy, change func(networking object)) string {
 	t.Helper()
 	var dataplane object
@@ -75,7 +75,7 @@ func edited(t *testing.T, p *harness.Proxy, change func(networking object)) stri
 	return string(text) + "\n"
 }
 
-// inbound is one more port of a proxy.
+// inbound is an additional inbound of a proxy.
 type inbound struct {
 	service, protocol string
 	// at is where Envoy listens, app where the application does.
@@ -98,7 +98,7 @@ func (i inbound) object(t *testing.T) object {
 	return o
 }
 
-// withInbounds is the Dataplane of p with more inbounds.
+// withInbounds returns the Dataplane of p with additional inbounds.
 func withInbounds(t *testing.T, p *harness.Proxy, more ...inbound) string {
 	t.Helper()
 	return edited(t, p, func(networking object) {
@@ -110,7 +110,7 @@ func withInbounds(t *testing.T, p *harness.Proxy, more ...inbound) string {
 	})
 }
 
-// newInbound has addresses of its own, and the application behind it, which serves what is said, runs.
+// newInbound returns an inbound with new addresses, and starts an application behind it that serves the protocol serve.
 func newInbound(t *testing.T, m *harness.Machine, service, protocol, serve string) inbound {
 	t.Helper()
 	i := inbound{service: service, protocol: protocol, at: freeAddress(t, m), app: freeAddress(t, m)}
@@ -135,7 +135,7 @@ func call(ctx context.Context, c harness.Caller) (string, error) {
 	return c.Call(ctx)
 }
 
-// connect opens a connection that ends with the test, and on which nothing waits longer than the limit.
+// connect opens a connection that is closed when the test ends, with a deadline.
 func connect(t *testing.T, at string) net.Conn {
 	t.Helper()
 	conn, err := (&net.Dialer{Timeout: limit}).DialContext(t.Context(), "tcp", at)
@@ -145,7 +145,7 @@ func connect(t *testing.T, at string) net.Conn {
 	return conn
 }
 
-// closedWithout returns an error unless the other end closes the connection before it sends a byte.
+// closedWithout returns an error unless the other side closes the connection without sending anything.
 func closedWithout(conn net.Conn) error {
 	got := make([]byte, 64)
 	n, err := conn.Read(got)
@@ -158,7 +158,7 @@ func closedWithout(conn net.Conn) error {
 	return nil // closed, by its end or by a reset
 }
 
-// stat is the value of one statistic of an Envoy, 0 before it is first used.
+// stat returns a statistic of an Envoy, 0 if it does not exist yet.
 func stat(t *testing.T, p *harness.Proxy, name string) int64 {
 	t.Helper()
 	stats, err := p.Stats(t.Context(), name)
@@ -166,7 +166,7 @@ func stat(t *testing.T, p *harness.Proxy, name string) int64 {
 	return stats[name]
 }
 
-// endpoints waits until the cluster of a service has those endpoints and no others in the Envoy of p.
+// endpoints waits until the Envoy of p has exactly these endpoints for a service.
 func endpoints(t *testing.T, p *harness.Proxy, service string, want ...string) {
 	t.Helper()
 	poll(t, fmt.Sprintf("%s of the service %s to be in %s", want, service, p.Name), func(ctx context.Context) error {
@@ -174,7 +174,7 @@ func endpoints(t *testing.T, p *harness.Proxy, service string, want ...string) {
 	})
 }
 
-// held stops a load and complains unless there were calls, and all of them good.
+// held stops a load. It fails the test unless there were calls and none of them failed.
 func held(t *testing.T, load *harness.Load) harness.Report {
 	t.Helper()
 	r := load.Stop()
@@ -184,7 +184,7 @@ func held(t *testing.T, load *harness.Load) harness.Report {
 	return r
 }
 
-// more waits until a load has made that many calls more, so that what was done before is in use.
+// more waits until a load has made that many more calls.
 func more(t *testing.T, load *harness.Load, calls int) {
 	t.Helper()
 	must(t, load.WaitMore(t.Context(), calls))

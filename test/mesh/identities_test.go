@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// TestSecondWorkload has a proxy of another workload join a service, again and again, so that the identities that its
-// clients accept and its endpoints change in one step, under load.
+// TestSecondWorkload has a proxy of another workload join a service again and again, under load. Each time the service's
+// endpoints and the identities that its clients accept change in one step.
 func TestSecondWorkload(t *testing.T) {
 	for _, envoy := range envoys {
 		t.Run(filepath.Base(filepath.Dir(envoy)), func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestSecondWorkload(t *testing.T) {
 			load := harness.StartLoad(t.Context(), 2*time.Millisecond, harness.NewHTTPCaller(url, false, false),
 				harness.NewHTTPCaller(url, true, false), harness.NewHTTPCaller(url, true, false))
 			defer load.Stop()
-			var took []time.Duration // until the second workload is called and nothing warms
+			var took []time.Duration // until the second workload is called and no cluster warms
 			for range 5 {
 				more(t, load, 50)
 				before := load.Report().Instances["b-2"]
@@ -51,11 +51,11 @@ func TestSecondWorkload(t *testing.T) {
 				warm(t, a)
 			}
 			t.Log(held(t, load))
-			// On a busy machine some may take longer, but none as long as Envoy waits for endpoints that do not come, 15 s.
+			// On a busy machine some may take longer, but none may take 15 s: so long Envoy waits for endpoints that do not come.
 			if slices.Min(took) > time.Second || slices.Max(took) > 10*time.Second {
 				t.Errorf("the second workload was there after %s, want within 1 s", took)
 			}
-			// Calls are tried again, so that none fails; but there must be nothing to try again.
+			// Retries would hide a refused connection, but there must be none.
 			if n := stat(t, a, "cluster.b.ssl.fail_verify_san"); n > 0 {
 				t.Errorf("%d endpoints were called before their identity was accepted", n)
 			}
@@ -63,7 +63,7 @@ func TestSecondWorkload(t *testing.T) {
 	}
 }
 
-// warm waits until no cluster of an Envoy waits for its endpoints.
+// warm waits until no cluster of an Envoy is waiting for its endpoints.
 func warm(t *testing.T, p *harness.Proxy) {
 	t.Helper()
 	poll(t, "clusters to be warm", func(ctx context.Context) error {

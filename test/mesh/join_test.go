@@ -9,11 +9,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// replica is one of the service that joins: an application for each protocol, and a proxy once it has joined.
+// replica is a replica of the service that joins: an application for each protocol, and a proxy once it has joined.
 type replica struct {
 	proxy    *harness.Proxy
 	inbounds []inbound
-	// declared: its Dataplane is in the store; joined: its inbounds are the endpoints, and not its applications.
+	// declared: its Dataplane is in the store. joined: its inbounds are the endpoints instead of its applications.
 	declared, joined bool
 }
 
@@ -45,7 +45,7 @@ func newJoining(t *testing.T, m *harness.Machine, replicas int) *joining {
 	return j
 }
 
-// put writes everything in one file, as somebody does who wants that what goes and what comes is one step.
+// put writes everything into one file, so that endpoints are replaced in one step.
 func (j *joining) put(t *testing.T) {
 	t.Helper()
 	var documents []string
@@ -74,7 +74,7 @@ func (j *joining) put(t *testing.T) {
 	must(t, j.machine.Put("service.yaml", strings.Join(documents, "---\n")))
 }
 
-// want are the endpoints of one protocol.
+// want returns the endpoints of one protocol.
 func (j *joining) want(protocol int) []string {
 	var all []string
 	for _, r := range j.replicas {
@@ -87,7 +87,7 @@ func (j *joining) want(protocol int) []string {
 	return all
 }
 
-// callers call each protocol on connections that they keep, and on new ones.
+// callers call each protocol, over one connection and over new ones.
 func callers(a *harness.Proxy) []harness.Caller {
 	var all []harness.Caller
 	for _, keep := range []bool{false, true} {
@@ -119,7 +119,7 @@ func TestServiceJoinsReplicaByReplica(t *testing.T) {
 			defer load.Stop()
 			more(t, load, 100)
 			for _, r := range j.replicas {
-				// The sidecar starts beside the application, which is called past it until it is ready.
+				// The sidecar starts beside the application, which is called directly until the sidecar is ready.
 				r.declared = true
 				j.put(t)
 				must(t, r.proxy.StartAgent(t.Context()))

@@ -20,19 +20,19 @@ import (
 const (
 	identityA = "spiffe://default.sonde.internal/workload/a"
 	identityB = "spiffe://default.sonde.internal/workload/b"
-	// headerPeer is how Envoy tells an application who called it over mutual TLS.
+	// headerPeer tells an application who called it over mutual TLS.
 	headerPeer = "x-forwarded-client-cert"
 	forgery    = "By=spiffe://forged/b;URI=spiffe://forged/a"
 )
 
-// pair is A, which calls, and B with an inbound for each service.
+// pair is A, the client, and B with an inbound for each service.
 type pair struct {
 	machine *harness.Machine
 	a, b    *harness.Proxy
 	inbound map[string]inbound
 }
 
-// newPair starts a mesh of two. The first inbound names B's workload in its label.
+// newPair starts A and B. The first inbound names B's workload.
 func newPair(t *testing.T, m *harness.Machine, inbounds ...inbound) *pair {
 	t.Helper()
 	p := &pair{machine: m, inbound: map[string]inbound{}}
@@ -55,13 +55,13 @@ func newPair(t *testing.T, m *harness.Machine, inbounds ...inbound) *pair {
 	return p
 }
 
-// handshakes counts those of B's listener for a service.
+// handshakes counts the TLS handshakes of B's listener for a service.
 func (p *pair) handshakes(t *testing.T, service string) int64 {
 	t.Helper()
 	return stat(t, p.b, fmt.Sprintf("listener.inbound_%d.ssl.handshake", portOf(t, p.inbound[service].at)))
 }
 
-// applicationProtocols are what an inbound can speak, each with a call that returns what the application is told of its peer.
+// applicationProtocols has for each protocol of an inbound a call that returns what the application is told of its peer.
 var applicationProtocols = map[string]func(ctx context.Context, at string) (peer string, err error){
 	"http":  func(ctx context.Context, at string) (string, error) { return askHTTP(ctx, at, false) },
 	"http2": func(ctx context.Context, at string) (string, error) { return askHTTP(ctx, at, true) },
@@ -73,7 +73,7 @@ var applicationProtocols = map[string]func(ctx context.Context, at string) (peer
 	},
 }
 
-// askHTTP claims to be somebody, as anybody could.
+// askHTTP sends a forged headerPeer, as anybody could.
 func askHTTP(ctx context.Context, at string, http2 bool) (string, error) {
 	var protocols http.Protocols
 	protocols.SetHTTP1(!http2)
@@ -162,7 +162,7 @@ func (p *pair) mutualTLS(t *testing.T, service string, ask func(context.Context,
 	}
 }
 
-// plainText checks what becomes of a client without a sidecar.
+// plainText checks what happens to a client without a sidecar.
 func (p *pair) plainText(t *testing.T, mode, service string, ask func(context.Context, string) (string, error)) {
 	before := p.handshakes(t, service)
 	ctx, cancel := context.WithTimeout(t.Context(), limit/4)
@@ -183,7 +183,7 @@ func (p *pair) plainText(t *testing.T, mode, service string, ask func(context.Co
 	}
 }
 
-// silent checks that STRICT does not wait for ever for a client that says nothing, and PERMISSIVE goes on as plain text.
+// silent checks a client that sends nothing: STRICT closes the connection in time, PERMISSIVE treats it as plain text.
 func (p *pair) silent(t *testing.T, mode string) {
 	toApplication := func() int64 {
 		return stat(t, p.b, fmt.Sprintf("cluster.inbound_%d.upstream_cx_active", portOf(t, p.inbound["tcp"].at)))
@@ -200,7 +200,7 @@ func (p *pair) silent(t *testing.T, mode string) {
 		if err := closedWithout(conn); err != nil {
 			t.Error(err)
 		}
-		// it is to be closed 3 s after Envoy has accepted it; Envoy's own limit is 15 s
+		// it must be closed 3 s after Envoy has accepted it; Envoy's default is 15 s
 		if after := time.Since(started); after < 2500*time.Millisecond || after > 10*time.Second {
 			t.Errorf("closed after %s, want 3 s", after)
 		}

@@ -17,7 +17,7 @@ import (
 
 const cannotBind = "cannot bind"
 
-// occupied is an address of which Envoy cannot have the port, until free is called.
+// occupied returns an address on which Envoy cannot listen until free is called.
 func occupied(t *testing.T, m *harness.Machine) (at string, free func()) {
 	t.Helper()
 	at = freeAddress(t, m)
@@ -27,7 +27,7 @@ func occupied(t *testing.T, m *harness.Machine) (at string, free func()) {
 	return at, func() { must(t, l.Close()) }
 }
 
-// refusals counts what the log of the control plane says of a listener that was refused.
+// refusals counts the control plane's log lines about a refused listener.
 func refusals(t *testing.T, m *harness.Machine, listener string) int {
 	t.Helper()
 	log, err := os.ReadFile(m.ControlPlane.Log)
@@ -58,7 +58,7 @@ func TestRefusedListeners(t *testing.T) {
 	taken, free := occupied(t, m)
 	good, later := newInbound(t, m, "good", "http", "http"), newInbound(t, m, "later", "http", "http")
 	bad := inbound{service: "bad", protocol: "http", at: taken, app: good.app}
-	foreign := inbound{service: "foreign", protocol: "http", at: "192.0.2.1:8080", app: good.app} // an address of nobody
+	foreign := inbound{service: "foreign", protocol: "http", at: "192.0.2.1:8080", app: good.app} // not an address of this machine
 	listener := "inbound:" + taken
 
 	a := add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"main", "good", "later", "bad"}})[0]
@@ -69,7 +69,7 @@ func TestRefusedListeners(t *testing.T) {
 		must(t, m.Put("b-1.yaml", withInbounds(t, b, more...)))
 	}
 
-	// among good ones, at the start
+	// refused together with good ones, at the start
 	put(bad, good)
 	must(t, b.StartApp(t.Context()))
 	must(t, b.StartAgent(t.Context()))
@@ -87,11 +87,11 @@ func TestRefusedListeners(t *testing.T) {
 		harness.NewHTTPCaller("http://"+a.Outbounds["good"]+"/", false, false))
 	defer load.Stop()
 
-	// alone
+	// refused alone
 	put(bad, good, foreign)
 	refuses(t, b, listener, "inbound:"+foreign.at)
 
-	// what is good goes on being sent, and what is bad is not sent again
+	// good ones are still sent, and bad ones are not sent again
 	put(bad, good, foreign, later)
 	answersOf(t, a.Outbounds["later"], "later")
 	refuses(t, b, listener, "inbound:"+foreign.at)
@@ -104,7 +104,7 @@ func TestRefusedListeners(t *testing.T) {
 		t.Errorf("Envoy was sent bad listeners %d times, want 2", n)
 	}
 
-	// mended: one is gone, the other one has changed and can have its port
+	// mended: one is removed, the other one has changed and its port is free
 	free()
 	bad.protocol = "tcp"
 	put(bad, good, later)
@@ -115,7 +115,7 @@ func TestRefusedListeners(t *testing.T) {
 	held(t, load)
 }
 
-// refuses waits until these listeners, and nothing else, are reported as refused, since Envoy cannot bind them.
+// refuses waits until exactly these listeners are reported as refused, because Envoy cannot bind them.
 func refuses(t *testing.T, p *harness.Proxy, listeners ...string) {
 	t.Helper()
 	slices.Sort(listeners)
@@ -144,7 +144,8 @@ func refuses(t *testing.T, p *harness.Proxy, listeners ...string) {
 	})
 }
 
-// TestDeletedWhileAway deletes a listener that came in a response which Envoy refused, while Envoy cannot be told.
+// TestDeletedWhileAway deletes a listener while Envoy is not connected. It came in a response that Envoy refused because of
+// another listener.
 func TestDeletedWhileAway(t *testing.T) {
 	for name, restarts := range map[string]bool{"control plane restarts": true, "connection of the proxy is cut": false} {
 		t.Run(name, func(t *testing.T) {
@@ -204,7 +205,7 @@ func TestDeletedWhileAway(t *testing.T) {
 				}
 				return fmt.Errorf("it does not: %w", err)
 			})
-			refuses(t, b, "inbound:"+taken) // it was tried again, once, with the new connection
+			refuses(t, b, "inbound:"+taken) // it was sent again once, on the new connection
 			if envoyOf(t, b) != envoy {
 				t.Error("Envoy was started anew")
 			}
@@ -212,7 +213,7 @@ func TestDeletedWhileAway(t *testing.T) {
 	}
 }
 
-// runs waits until the Envoy of p has inbound listeners at those addresses and no others.
+// runs waits until the Envoy of p has inbound listeners at exactly these addresses.
 func runs(t *testing.T, p *harness.Proxy, addresses ...string) {
 	t.Helper()
 	want := []string{"readiness"}

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// tlsApplication serves TLS with a certificate of its own, and returns what clients must trust.
+// tlsApplication serves TLS with a certificate of its own, and returns the CA that clients must trust.
 func tlsApplication(t *testing.T, at string) *x509.CertPool {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -22,7 +22,7 @@ func tlsApplication(t *testing.T, at string) *x509.CertPool {
 	}))
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", at)
 	must(t, err)
-	_ = s.Listener.Close() // the port that it took for itself
+	_ = s.Listener.Close() // httptest has opened it
 	s.Listener = l
 	s.EnableHTTP2 = true
 	s.StartTLS()
@@ -32,7 +32,7 @@ func tlsApplication(t *testing.T, at string) *x509.CertPool {
 	return pool
 }
 
-// askTLS calls over TLS, which must end at the application.
+// askTLS calls over TLS. The application must be the one that terminates it.
 func askTLS(ctx context.Context, at string, trusted *x509.CertPool) (string, error) {
 	transport := &http.Transport{
 		TLSClientConfig:   &tls.Config{RootCAs: trusted, ServerName: "example.com"},
@@ -95,7 +95,7 @@ func TestApplicationsOwnTLS(t *testing.T) {
 	}
 }
 
-// TestForeignCertificate calls the port as the mesh does, but with a certificate of somebody else's.
+// TestForeignCertificate calls the port as a proxy does, but with a certificate of another CA.
 func TestForeignCertificate(t *testing.T) {
 	t.Parallel()
 	foreign := httptest.NewUnstartedServer(nil)
@@ -107,12 +107,12 @@ func TestForeignCertificate(t *testing.T) {
 	for name, given := range map[string][]tls.Certificate{"none": nil, "foreign": certificates} {
 		t.Run(name, func(t *testing.T) {
 			conn := tls.Client(connect(t, b.Inbound), &tls.Config{
-				InsecureSkipVerify: true, // whom it speaks to does not matter: the server is to refuse
+				InsecureSkipVerify: true, // the server's identity does not matter: it must refuse
 				NextProtos:         []string{"sonde", "http/1.1"},
 				Certificates:       given,
 			})
 			if err := conn.HandshakeContext(t.Context()); err != nil {
-				return // with TLS 1.3 the refusal may come only after the client's part
+				return // with TLS 1.3 the refusal may come after the client's handshake
 			}
 			if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: b\r\n\r\n"); err != nil {
 				return

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// relay passes connections on to an address until it is cut.
+// relay forwards connections to an address until it is cut.
 type relay struct {
 	to   string
 	wait sync.WaitGroup
@@ -18,7 +18,7 @@ type relay struct {
 	conns map[net.Conn]struct{}
 }
 
-// newRelay listens at one address and passes on to another, until the test ends.
+// newRelay listens at one address and forwards to another until the test ends.
 func newRelay(t *testing.T, at, to string) *relay {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", at)
@@ -41,7 +41,7 @@ func newRelay(t *testing.T, at, to string) *relay {
 	return r
 }
 
-// set cuts all connections and takes no others, or takes them again.
+// set closes all connections and accepts no more, or accepts them again.
 func (r *relay) set(cut bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,7 +52,7 @@ func (r *relay) set(cut bool) {
 	}
 }
 
-// open counts the connections that go through it.
+// open counts the open connections.
 func (r *relay) open() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,7 +72,7 @@ func (r *relay) pass(conn net.Conn) {
 	defer r.forget(conn)
 	var back sync.WaitGroup
 	back.Go(func() {
-		_, _ = io.Copy(conn, other) // an error means that one of them has gone
+		_, _ = io.Copy(conn, other) // an error means that one side is gone
 		_ = conn.Close()
 	})
 	_, _ = io.Copy(other, conn)

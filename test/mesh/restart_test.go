@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// envoyOf is the process id of the Envoy that the agent of p runs now.
+// envoyOf returns the process id of the Envoy of p.
 func envoyOf(t *testing.T, p *harness.Proxy) int {
 	t.Helper()
 	pid, err := p.EnvoyPID()
@@ -22,7 +22,7 @@ func envoyOf(t *testing.T, p *harness.Proxy) int {
 	return pid
 }
 
-// gone waits until a process has ended; that its new parent has not asked for it yet does not count.
+// gone waits until a process has ended. It may still be a zombie.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 	poll(t, fmt.Sprintf("process %d to end", pid), func(context.Context) error {
@@ -73,7 +73,7 @@ func TestRestarts(t *testing.T) {
 	defer cancel()
 	must(t, b.Agent.Terminate(ctx))
 	gone(t, second)
-	endpoints(t, a, "b", b.Inbound) // the only one stays, though it drained
+	endpoints(t, a, "b", b.Inbound) // the only endpoint stays, although it drained
 	must(t, b.StartAgent(t.Context()))
 	must(t, b.WaitReady(t.Context()))
 	serves()
@@ -88,7 +88,7 @@ func TestRestarts(t *testing.T) {
 	must(t, b.WaitReady(t.Context()))
 	serves()
 
-	// the caller's side: its Envoy is lost, too
+	// the caller's Envoy is killed, too
 	must(t, syscall.Kill(envoyOf(t, a), syscall.SIGKILL))
 	serves()
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// atOnce calls until an answer comes sooner than an inspection of TLS takes, since on a busy machine anything may be late.
+// atOnce calls until an answer comes sooner than the TLS inspection would allow. On a busy machine a single one may be late.
 func atOnce(t *testing.T, at string) {
 	t.Helper()
 	poll(t, "a banner at once", func(ctx context.Context) error {
@@ -27,7 +27,7 @@ func atOnce(t *testing.T, at string) {
 	})
 }
 
-// afterInspection is atOnce for a client whose first bytes Envoy waits for in vain.
+// afterInspection checks that an answer only comes after Envoy has waited for the client's first bytes.
 func afterInspection(t *testing.T, at string) {
 	t.Helper()
 	poll(t, "a banner after 1 s", func(ctx context.Context) error {
@@ -72,7 +72,7 @@ func TestServerFirst(t *testing.T) {
 				}
 			})
 			if mode == strict {
-				var plain []net.Conn // all at once: each takes 3 s
+				var plain []net.Conn // in parallel, since each takes 3 s
 				for _, i := range p.inbound {
 					plain = append(plain, connect(t, i.at))
 				}

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// listeners are the names of those that the Envoy of p runs.
+// listeners returns the names of the listeners of p's Envoy.
 func listeners(ctx context.Context, p *harness.Proxy) ([]string, error) {
 	var all struct {
 		Listeners []struct {
@@ -28,7 +28,7 @@ func listeners(ctx context.Context, p *harness.Proxy) ([]string, error) {
 	return names, nil
 }
 
-// hasIPv6 says whether this machine has it.
+// hasIPv6 says whether this machine has IPv6.
 func hasIPv6(t *testing.T) bool {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp6", "[::]:0")
@@ -39,7 +39,7 @@ func hasIPv6(t *testing.T) bool {
 	return true
 }
 
-// TestTransparentProxying has a real Envoy take what comes with redirection; the kernel redirects nothing here.
+// TestTransparentProxying sends connections to the capture listeners of a real Envoy. The kernel redirects nothing here.
 func TestTransparentProxying(t *testing.T) {
 	if !hasIPv6(t) {
 		t.Skip("this machine has no IPv6, and its Envoy refuses the listeners for it")
@@ -80,7 +80,7 @@ func TestTransparentProxying(t *testing.T) {
 			})
 			for name, at := range ports {
 				t.Run(name, func(t *testing.T) {
-					// what is sent to the port itself must not be passed on to the port, again and again
+					// a connection to the capture port itself must not be forwarded to that port in a loop
 					conn := connect(t, at)
 					if _, err := conn.Write([]byte("hello\n")); err != nil {
 						t.Fatal(err)

@@ -16,30 +16,30 @@ import (
 const (
 	// warmingTimeout is Envoy's initial_fetch_timeout: after it a cluster goes into use without endpoints.
 	warmingTimeout = 15 * time.Second
-	// endless messages on one stream are too many for what a schedule changes.
+	// endless is a number of responses on one stream that no schedule can need.
 	endless = 4000
 )
 
-// client is one proxy: an Envoy, and the stream that it has or has not.
+// client is one proxy: an Envoy, and its stream if it has one.
 type client struct {
 	w      *world
 	name   string
 	node   string
 	sotw   bool
-	star   bool // it names the wildcard
+	star   bool // it subscribes to the wildcard by name
 	slow   time.Duration
-	random *rand.Rand // of its session alone
+	random *rand.Rand // used only by its session
 	envoy  *envoy
 	pipe   *pipe         // nil before the first one
 	done   chan struct{} // closed when the session has ended
 
-	dawdles atomic.Bool   // it takes its time, see slow and stalled
-	stalled atomic.Int64  // until when, in nanoseconds
-	pickish atomic.Int64  // resources of 1000 that it refuses
-	opinion atomic.Uint64 // which ones
-	heard   atomic.Int64  // responses
+	slowReader  atomic.Bool   // it reads slowly, see slow and stalled
+	stalled     atomic.Int64  // until when it does not read, in nanoseconds
+	refusalRate atomic.Int64  // how many of 1000 resources it refuses
+	refusalSeed atomic.Uint64 // decides which ones
+	responses   atomic.Int64  // number of responses
 
-	// Of the session.
+	// Used only by its session.
 	nonces   map[resource.Type]string
 	withheld []*request
 }
@@ -57,9 +57,10 @@ func (c *client) connected() bool {
 	}
 }
 
-// connect opens a stream. A client that is started anew, or could not tell what it has, begins with nothing.
+// connect opens a stream. Unless it connects again, the client begins with nothing. So does one that has something which it
+// would not name.
 func (c *client) connect(again bool) {
-	again = again && (c.sotw || !c.envoy.haunted())
+	again = again && (c.sotw || !c.envoy.hasUnnamed())
 	if !again {
 		c.envoy = newEnvoy()
 	}
@@ -71,7 +72,7 @@ func (c *client) connect(again bool) {
 	go c.session(c.pipe, c.done)
 }
 
-// disconnect ends the stream, and leave ends the session alone: the server takes the stream for a live one.
+// disconnect ends the session and the stream. leave only ends the session: the server believes that the stream is alive.
 func (c *client) disconnect() {
 	c.pipe.cancel()
 	<-c.done
@@ -100,7 +101,7 @@ func (c *client) session(p *pipe, done chan<- struct{}) {
 		case <-late:
 			c.timeOut()
 		case r := <-p.down:
-			if !c.linger(p) {
+			if !c.delay(p) {
 				return
 			}
 			c.take(r)
@@ -109,11 +110,11 @@ func (c *client) session(p *pipe, done chan<- struct{}) {
 	c.w.wrong("%s: messages go round for ever", c.name)
 }
 
-// linger waits as long as this client takes for a response.
-func (c *client) linger(p *pipe) bool {
-	// Never at once: what comes at the same instant of a bubble has no order, and a seed would not be one schedule.
+// delay waits as long as this client needs for a response.
+func (c *client) delay(p *pipe) bool {
+	// Never zero: events at the same instant of a bubble have no order, so a seed would not always be the same schedule.
 	d := 1 + time.Duration(c.random.Int64N(int64(time.Millisecond)))
-	if c.dawdles.Load() {
+	if c.slowReader.Load() {
 		if c.random.IntN(2) == 0 {
 			d += time.Duration(c.random.Int64N(int64(c.slow)))
 		}
@@ -129,7 +130,7 @@ func (c *client) linger(p *pipe) bool {
 	}
 }
 
-// hello sends the first request of each type that the client has ever asked for, all at once.
+// hello sends the first request of each type that the client has ever asked for.
 func (c *client) hello() {
 	c.envoy.begun[resource.Cluster] = true
 	for _, t := range resource.Types() {
@@ -139,7 +140,7 @@ func (c *client) hello() {
 	}
 }
 
-// ask changes what the client subscribes to, or begins to ask for a type.
+// ask changes the subscriptions of a type, or makes the first request for it.
 func (c *client) ask(t resource.Type, add, remove []string, first bool) {
 	c.envoy.begun[t] = true
 	r := &request{kind: t, add: add, remove: remove}
@@ -160,7 +161,7 @@ func (c *client) ask(t resource.Type, add, remove []string, first bool) {
 	c.send(r)
 }
 
-// send completes a request with the names as they are now.
+// send adds the current names to a request and sends it.
 func (c *client) send(r *request) {
 	r.names = c.envoy.subscribed(r.kind)
 	if wild(r.kind) && c.star {
@@ -170,9 +171,9 @@ func (c *client) send(r *request) {
 	c.pipe.send(r)
 }
 
-// take applies a response, and answers when Envoy would.
+// take applies a response, and answers it when Envoy would.
 func (c *client) take(r *response) {
-	c.heard.Add(1)
+	c.responses.Add(1)
 	e, t := c.envoy, r.kind
 	c.w.detail("%s hears %s", c.name, r)
 	c.nonces[t] = r.nonce
@@ -195,7 +196,7 @@ func (c *client) take(r *response) {
 	c.settle()
 }
 
-// follow subscribes to what is needed now, which Envoy does before it answers.
+// follow subscribes to what is needed now. Envoy does so before it answers.
 func (c *client) follow() {
 	add, remove := c.envoy.follow()
 	for _, t := range resource.Types() {
@@ -207,7 +208,7 @@ func (c *client) follow() {
 	}
 }
 
-// settle does what becomes possible: ACKs that were withheld, the first request for listeners, listeners in use.
+// settle does what has become possible: it sends withheld ACKs and the first request for listeners, and activates listeners.
 func (c *client) settle() {
 	if len(c.envoy.warming) == 0 {
 		for _, answer := range c.withheld {
@@ -225,7 +226,7 @@ func (c *client) settle() {
 	}
 }
 
-// timeOut ends the wait for endpoints. No other wait than for those of a lost stream may come to that.
+// timeOut ends the wait for endpoints, which only may take so long if they were due on a stream that was lost.
 func (c *client) timeOut() {
 	for _, name := range slices.Sorted(maps.Keys(c.envoy.warming)) {
 		if !c.envoy.warming[name] && !c.envoy.refused {
@@ -236,23 +237,23 @@ func (c *client) timeOut() {
 	c.settle()
 }
 
-// taste is how the client takes the next response.
+// taste draws how the client takes the next response.
 func (c *client) taste() taste {
-	rate, opinion := uint64(c.pickish.Load()), c.opinion.Load()
+	rate, refusalSeed := uint64(c.refusalRate.Load()), c.refusalSeed.Load()
 	return taste{
 		bad: func(t *thing) bool {
 			if rate == 0 {
 				return false
 			}
 			h := fnv.New64a()
-			_, _ = fmt.Fprint(h, opinion, t.key.Type, t.key.Name, t.version) // a hash takes everything
+			_, _ = fmt.Fprint(h, refusalSeed, t.key.Type, t.key.Name, t.version) // writing to a hash cannot fail
 			return h.Sum64()%1000 < rate
 		},
 		whole: rate > 0 && c.random.IntN(3) == 0, mute: c.random.IntN(2) == 0,
 	}
 }
 
-// String is a response for people.
+// String describes a response for the journal.
 func (r *response) String() string {
 	words := []string{r.kind.Short()}
 	for _, t := range r.things {

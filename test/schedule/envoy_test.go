@@ -8,20 +8,20 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// envoy is the memory of a client, which outlives a stream. It is what docs/decisions/008-ads-stream.md says of Envoy, as
-// far as a server can see: clusters warm until their endpoints come and withhold the ACK meanwhile, listeners warm until
-// their routes come, a refused response is applied in part, and what came in it is not named at reconnection.
+// envoy is what a client has, which outlives its streams. It behaves as docs/decisions/008-ads-stream.md describes Envoy, as
+// far as a server can see. Clusters warm until their endpoints come, and withhold the ACK until then. Listeners warm until
+// their routes come. A refused response is applied in part, and its resources are not named after a reconnect.
 type envoy struct {
-	has   map[resource.Name]*thing // in use, or warming where there was none before
-	named map[resource.Name]string // versions that it tells a new stream
+	has   map[resource.Name]*thing // in use, or warming if there was none before
+	named map[resource.Name]string // versions that it names on a new stream
 	told  map[*thing]bool          // what came on this stream
 	names map[resource.Name]bool   // endpoints and routes that it subscribes to
 	begun map[resource.Type]bool   // types that it has asked for
-	ready map[string]bool          // clusters that were warm once
-	// warming clusters, true where the endpoints were due on a stream that was lost.
+	ready map[string]bool          // clusters that have been warm
+	// warming clusters; true if their endpoints were due on a stream that was lost.
 	warming map[string]bool
 	active  map[string]*thing // listeners in use
-	refused bool              // something, at any time
+	refused bool              // it has refused something
 }
 
 func newEnvoy() *envoy {
@@ -34,8 +34,8 @@ func newEnvoy() *envoy {
 // wild types are subscribed to as a whole.
 func wild(t resource.Type) bool { return t == resource.Cluster || t == resource.Listener }
 
-// haunted: it has something that it will not name to the next stream, which can therefore not remove it.
-func (e *envoy) haunted() bool {
+// hasUnnamed says whether it has something that it would not name on the next stream, so that nothing can remove it.
+func (e *envoy) hasUnnamed() bool {
 	for n, t := range e.has {
 		if wild(n.Type) && e.named[n] != t.version {
 			return true
@@ -44,7 +44,7 @@ func (e *envoy) haunted() bool {
 	return false
 }
 
-// reconnected forgets what the lost stream was about to bring.
+// reconnected forgets the state of the lost stream.
 func (e *envoy) reconnected() {
 	clear(e.told)
 	for name := range e.warming {
@@ -63,7 +63,7 @@ func (e *envoy) subscribed(t resource.Type) []string {
 	return list
 }
 
-// count is how many of a type it has.
+// count returns how many resources of a type it has.
 func (e *envoy) count(t resource.Type) int {
 	n := 0
 	for name := range e.has {
@@ -74,7 +74,7 @@ func (e *envoy) count(t resource.Type) int {
 	return n
 }
 
-// missing are the names that a whole list no longer has.
+// missing returns the names that a complete list no longer contains.
 func (e *envoy) missing(t resource.Type, list []*thing) []string {
 	var gone []string
 	for n := range e.has {
@@ -86,14 +86,14 @@ func (e *envoy) missing(t resource.Type, list []*thing) []string {
 	return gone
 }
 
-// taste says how a response is taken.
+// taste decides what is refused, and how.
 type taste struct {
 	bad   func(*thing) bool
-	whole bool // nothing of a response with something bad is applied
-	mute  bool // the refusal names nothing, where Envoy's may not
+	whole bool // a response with a bad resource is refused as a whole
+	mute  bool // the NACK names no resource, if Envoy's may not
 }
 
-// apply takes what can be taken, and returns the words of a NACK, which are Envoy's.
+// apply applies what is good, and returns the message of a NACK in Envoy's words.
 func (e *envoy) apply(t resource.Type, puts []*thing, gone []string, taste taste) string {
 	first := slices.IndexFunc(puts, taste.bad)
 	if first >= 0 && taste.whole {
@@ -112,7 +112,7 @@ func (e *envoy) apply(t resource.Type, puts []*thing, gone []string, taste taste
 		case taste.bad(p):
 			reasons = append(reasons, p.key.Name+": why")
 			e.refuse([]*thing{p})
-		case wild(t) || len(reasons) == 0: // of endpoints and routes nothing is applied that comes after a bad one
+		case wild(t) || len(reasons) == 0: // endpoints and routes after a bad one are not applied
 			e.put(p)
 		}
 	}
@@ -135,7 +135,7 @@ func (e *envoy) apply(t resource.Type, puts []*thing, gone []string, taste taste
 func (e *envoy) refuse(list []*thing) {
 	e.refused = true
 	for _, p := range list {
-		if p.key.Type == resource.Endpoint { // a refusal ends the wait, too
+		if p.key.Type == resource.Endpoint { // a refusal also ends the wait
 			e.warmed(p.key.Name)
 		}
 	}
@@ -143,7 +143,7 @@ func (e *envoy) refuse(list []*thing) {
 
 func (e *envoy) put(p *thing) {
 	if !wild(p.key.Type) && !e.names[p.key] {
-		return // sent before the server knew that it is of no use
+		return // sent before the server knew that it is not needed any more
 	}
 	was := e.has[p.key]
 	e.has[p.key] = p
@@ -160,7 +160,7 @@ func (e *envoy) put(p *thing) {
 	}
 }
 
-// warmed is told of endpoints: a cluster and its assignment have one name in Sonde.
+// warmed is called for endpoints: in Sonde a cluster and its assignment have the same name.
 func (e *envoy) warmed(name string) {
 	if e.has[resource.Name{Type: resource.Cluster, Name: name}] != nil {
 		delete(e.warming, name)
@@ -178,14 +178,14 @@ func (e *envoy) remove(n resource.Name) {
 		delete(e.active, n.Name)
 	case resource.Endpoint:
 		e.warmed(n.Name)
-		return // a cluster that is there keeps its endpoints
+		return // an existing cluster keeps its endpoints
 	case resource.Route:
-		return // and a listener its routes
+		return // an existing listener keeps its routes
 	}
 	delete(e.has, n)
 }
 
-// follow changes what it subscribes to: the endpoints of clusters, the routes of listeners in use and warming.
+// follow updates the subscriptions: the endpoints of clusters, and the routes of active and warming listeners.
 func (e *envoy) follow() (add, remove map[resource.Type][]string) {
 	needs := map[resource.Name]bool{}
 	for n, t := range e.has {
@@ -225,7 +225,7 @@ func (t *thing) needs() []string {
 	return t.routes
 }
 
-// activate takes the listeners into use whose routes are there.
+// activate puts listeners into use whose routes are there.
 func (e *envoy) activate() {
 	for n, l := range e.has {
 		if n.Type != resource.Listener {
@@ -238,9 +238,9 @@ func (e *envoy) activate() {
 	}
 }
 
-// broken says what traffic would meet that should not be, "" if nothing: a listener in use without its route, or a route
-// without its cluster. What a stream of the state of the world has not told of is left aside, since the server cannot know
-// of it, and so is an Envoy that refused something: of these xds/model_test.go takes care.
+// broken describes what would harm traffic, "" if nothing: an active listener without its route, or a route without its
+// cluster. It ignores what a stream of the state of the world has not sent yet, since the server cannot know of it, and an
+// Envoy that has refused something: xds/model_test.go covers that.
 func (e *envoy) broken(sotw bool) string {
 	if e.refused {
 		return ""

@@ -15,8 +15,8 @@ import (
 	"github.com/sonde-mesh/sonde/store"
 )
 
-// fileOf is where an object belongs: a Mesh to a file of its own, the Services of a mesh to one file together, and half of
-// all others to no file.
+// fileOf returns the file of an object. A Mesh has its own file, the Services of a mesh share one, and half of all others
+// have no file.
 func (w *world) fileOf(k mesh.Key) string {
 	switch k.Kind {
 	case mesh.KindMesh:
@@ -33,7 +33,7 @@ func (w *world) fileOf(k mesh.Key) string {
 	return ""
 }
 
-// put sets an object, or removes what has that key where it is nil. The object is given away.
+// put sets the object with that key, or removes it if o is nil. The caller must not use o afterwards.
 func (w *world) put(k mesh.Key, o mesh.Object) {
 	if o == nil {
 		delete(w.objects, k)
@@ -49,7 +49,7 @@ func (w *world) put(k mesh.Key, o mesh.Object) {
 	switch file := w.fileOf(k); {
 	case file != "":
 		w.write(file)
-	case w.plane == nil: // the next one is told
+	case w.plane == nil: // the next control plane gets it at its start
 	case o == nil:
 		w.plane.builder.Delete(sourceDirect, k)
 	default:
@@ -57,7 +57,7 @@ func (w *world) put(k mesh.Key, o mesh.Object) {
 	}
 }
 
-// text is what the file should say.
+// text is what the file should contain.
 func (w *world) text(file string) []byte {
 	var all [][]byte
 	for _, k := range w.keys() {
@@ -82,7 +82,7 @@ func (w *world) keys() []mesh.Key {
 	})
 }
 
-// write makes the file say what it should, and removes it if that is nothing.
+// write writes what the file should contain, and removes a file without objects.
 func (w *world) write(file string) {
 	delete(w.broken, file)
 	if text := w.text(file); len(text) > 0 {
@@ -92,7 +92,7 @@ func (w *world) write(file string) {
 	}
 }
 
-// spoil writes something that the store must not take for the truth.
+// spoil writes something that the store must not accept.
 func (w *world) spoil(file string) {
 	text := w.text(file)
 	var how string
@@ -105,7 +105,7 @@ func (w *world) spoil(file string) {
 		text = append(text, "---\ntype: Service\nname: x\nnonsense: 1\n"...)
 	case "clash":
 		for _, k := range w.keys() {
-			// What a broken file should say is in use nowhere, perhaps: another may bring it.
+			// The objects of a broken file may be in use nowhere, so that another file may have them.
 			if other := w.fileOf(k); other != "" && other != file && !w.broken[other] {
 				text = append(text, "---\n"...)
 				text = append(text, w.text(other)...)
@@ -118,7 +118,7 @@ func (w *world) spoil(file string) {
 	w.replace(file, text)
 }
 
-// replace is one step, with a time of its own: that of the system does not go on as fast as that of the bubble.
+// replace replaces a file in one step. It sets the modification time, since the system's clock is slower than the bubble's.
 func (w *world) replace(file string, text []byte) {
 	w.writes++
 	at := time.Now().Add(time.Duration(w.writes))

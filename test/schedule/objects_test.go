@@ -7,7 +7,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Names are so few that most of them meet.
+// There are so few names that most objects refer to each other.
 const (
 	proxies      = 3 // of each mesh
 	ports        = 3 // of each proxy
@@ -20,7 +20,7 @@ func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 func proxyName(r *rand.Rand) string   { return fmt.Sprint("dp-", r.IntN(proxies)) }
 func serviceName(r *rand.Rand) string { return string(firstService + rune(r.IntN(services))) }
 
-// meshOf makes a Mesh of that mode, "" for one without mutual TLS.
+// meshOf makes a Mesh with that mode; "" means no mutual TLS.
 func meshOf(name string, mode mesh.MTLSMode) *mesh.Mesh {
 	m := &mesh.Mesh{Name: name}
 	if mode != "" {
@@ -43,7 +43,7 @@ func anyService(r *rand.Rand, meshName, name string) *mesh.Service {
 	return s
 }
 
-// anyDataplane has an inbound at least: a known proxy always has something.
+// anyDataplane has at least one inbound: a known proxy always has something.
 func anyDataplane(r *rand.Rand, meshName, name string) *mesh.Dataplane {
 	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: meshName, Name: name}}
 	n := &d.Spec.Networking

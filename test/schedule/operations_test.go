@@ -10,7 +10,7 @@ import (
 
 const longestStall = sendTimeout + 20*time.Second
 
-// operation is one kind of event, and how often it comes among all.
+// operation is one kind of event, with its weight among all.
 type operation struct {
 	weight int
 	do     func(w *world, ctx context.Context)
@@ -64,9 +64,9 @@ var operations = []operation{
 		}
 	}},
 	{3, func(w *world, _ context.Context) {
-		if c := w.anyClient(); c != nil && c.pickish.Load() > 0 {
+		if c := w.anyClient(); c != nil && c.refusalRate.Load() > 0 {
 			w.note("%s refuses other things", c.name)
-			c.opine(w.random)
+			c.refuseOthers(w.random)
 		}
 	}},
 	{1, func(w *world, _ context.Context) {
@@ -83,7 +83,7 @@ var operations = []operation{
 	}},
 }
 
-// operate makes one operation.
+// operate makes one random operation.
 func (w *world) operate(ctx context.Context) {
 	sum := 0
 	for _, o := range operations {
@@ -125,7 +125,7 @@ func (w *world) observe(id mesh.ID, o mesh.Observation) {
 	}
 }
 
-// anyFile is that of a Mesh, which need not be there, or of an object that is.
+// anyFile returns the file of any Mesh, which may not exist, or of an existing object.
 func (w *world) anyFile() string {
 	files := []string{w.fileOf((&mesh.Mesh{Name: mesh.DefaultMesh}).Key())}
 	for _, k := range w.keys() {
@@ -136,8 +136,7 @@ func (w *world) anyFile() string {
 	return pick(w.random, files...)
 }
 
-// spoilAndLook breaks a file that is whole, in whatever state the others are, and nothing else changes: that must change
-// nothing.
+// spoilAndLook breaks a good file and changes nothing else, whatever the state of the others. No client may notice.
 func (w *world) spoilAndLook(file string) {
 	if w.plane == nil || w.broken[file] || len(w.text(file)) == 0 {
 		return
@@ -151,7 +150,7 @@ func (w *world) spoilAndLook(file string) {
 	}
 }
 
-// spoilt are the files that are broken.
+// spoilt returns the broken files.
 func (w *world) spoilt() []string {
 	var files []string
 	for file := range w.broken {

@@ -16,24 +16,24 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Responses and requests that a stream holds which nobody has read: a proxy that does not read soon blocks Send.
+// Number of unread responses and requests that a stream holds: a proxy that does not read soon blocks Send.
 const (
 	downBuffer = 2
 	upBuffer   = 16
 )
 
-// request is what a client says, in either protocol.
+// request is a client's request in either protocol.
 type request struct {
 	kind           resource.Type
 	nonce, refusal string
-	// Delta: what changes, and with the first request of a stream what the client has.
+	// Delta: subscription changes, and in the first request of a stream what the client has.
 	add, remove []string
 	versions    map[string]string
 	// State of the world: all names.
 	names []string
 }
 
-// response is what a client hears, in either protocol.
+// response is a response in either protocol.
 type response struct {
 	kind   resource.Type
 	nonce  string
@@ -44,11 +44,11 @@ type response struct {
 // pipe is one stream, without a network.
 type pipe struct {
 	node   string
-	ctx    context.Context //nolint:containedctx // a stream has one, see grpc.ServerStream
+	ctx    context.Context //nolint:containedctx // grpc.ServerStream has one
 	cancel context.CancelFunc
 	up     chan *request
 	down   chan *response
-	left   chan struct{} // closed: the client has gone, and the server does not know
+	left   chan struct{} // closed when the client is gone and the server does not know
 	books  *library
 	wrong  func(format string, args ...any)
 	met    bool // the server's receiver knows the node
@@ -79,7 +79,7 @@ func (p *pipe) receive() (*request, error) {
 	}
 }
 
-// give blocks while the client does not read, which the server must not bear for longer than it says.
+// give blocks while the client does not read. The server must not accept that for longer than its timeout.
 func (p *pipe) give(r *response) error {
 	begun := time.Now()
 	defer func() {
@@ -95,7 +95,7 @@ func (p *pipe) give(r *response) error {
 	}
 }
 
-// introduction is the node, in the first request of a stream alone.
+// introduction returns the node, but only for the first request of a stream.
 func (p *pipe) introduction() *corev3.Node {
 	if p.met {
 		return nil
@@ -111,7 +111,7 @@ func (r *request) detail() *statuspb.Status {
 	return &statuspb.Status{Code: int32(codes.Internal), Message: r.refusal}
 }
 
-// deltaEnd and sotwEnd are what the server sees of a pipe.
+// deltaEnd and sotwEnd are the server's side of a pipe.
 type deltaEnd struct {
 	grpc.ServerStream
 	*pipe
@@ -141,7 +141,7 @@ func (e deltaEnd) Recv() (*discoveryv3.DeltaDiscoveryRequest, error) {
 	}, nil
 }
 
-// SendMsg takes what the server has encoded for its codec.
+// SendMsg decodes what the server has encoded for its codec.
 func (e deltaEnd) SendMsg(m any) error {
 	data, err := xds.Codec().Marshal(m)
 	if err != nil {

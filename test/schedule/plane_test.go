@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Sources of the builder: a folder of files, and one that tells of each change at once.
+// Sources of the builder: a folder of files, and one that reports each change at once.
 const (
 	sourceFiles  = "files"
 	sourceDirect = "direct"
@@ -28,7 +28,7 @@ const (
 // sendTimeout is how long the server waits for a client that does not read.
 const sendTimeout = time.Minute
 
-// plane is the control plane: the stages of cmd/sonde-cp that a change goes through, joined as there.
+// plane is the control plane: the stages that a change goes through, joined as in cmd/sonde-cp.
 type plane struct {
 	w          *world
 	builder    *meshview.Builder
@@ -36,7 +36,7 @@ type plane struct {
 	source     *source
 	xds        *xds.Server
 
-	ctx     context.Context //nolint:containedctx // the life of the control plane, which a schedule ends at will
+	ctx     context.Context //nolint:containedctx // the control plane's, which a schedule can end
 	stop    context.CancelFunc
 	stages  *errgroup.Group
 	streams sync.WaitGroup
@@ -61,7 +61,7 @@ func startPlane(ctx context.Context, w *world) *plane {
 	return p
 }
 
-// details are what the stages log.
+// details writes the log of the stages into the journal.
 type details struct{ w *world }
 
 func (d details) Write(line []byte) (int, error) {
@@ -69,7 +69,7 @@ func (d details) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// apply is that of cmd/sonde-cp.
+// apply does the same as in cmd/sonde-cp.
 func (p *plane) apply(c meshview.Change) {
 	desired, err := p.translator.Apply(c)
 	if err != nil {
@@ -95,7 +95,7 @@ func (p *plane) open(node string, sotw bool) *pipe {
 	return stream
 }
 
-// kill ends the control plane and every stream. Nothing of it may be left.
+// kill ends the control plane and all streams. Nothing of them may be left.
 func (p *plane) kill() {
 	p.stop()
 	if err := p.stages.Wait(); err != nil {
@@ -106,7 +106,7 @@ func (p *plane) kill() {
 	p.empty()
 }
 
-// empty looks for what is left of streams when there are none.
+// empty checks that nothing is left of streams when there are none.
 func (p *plane) empty() {
 	for _, s := range p.xds.Status() {
 		p.w.wrong("a stream of %s is left", s.Node)
@@ -118,7 +118,7 @@ func (p *plane) empty() {
 	}
 }
 
-// source is the Translator, and counts who is attached.
+// source is the Translator. It also counts who is attached.
 type source struct {
 	*generator.Translator
 	w        *world
@@ -139,7 +139,7 @@ func (s *source) Detach(id mesh.ID) {
 	s.Translator.Detach(id)
 }
 
-// call begins a call, which the function that it returns ends.
+// call notes the start of a call. The returned function notes its end.
 func (s *source) call(id mesh.ID, count int) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

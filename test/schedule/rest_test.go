@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// calm is longer than a client may not read and then takes to be up to date.
+	// calm is longer than any stall plus the time that a client then needs.
 	calm = longestStall + soon
-	// soon is longer than a look at the folder, or a cluster that warms in vain, and then the answers of clients that do
-	// not dawdle.
+	// soon is longer than the next scan of the folder or a cluster that warms in vain, plus the answers of clients that are not
+	// slow.
 	soon = 30 * time.Second
 )
 
@@ -28,7 +28,7 @@ func settle(d time.Duration) {
 	synctest.Wait()
 }
 
-// mend brings back whatever is missing, and nobody refuses anything any more.
+// mend brings back what is missing. After it no client refuses anything.
 func (w *world) mend(ctx context.Context) {
 	w.note("everything is mended")
 	for _, p := range w.halfOpen {
@@ -36,8 +36,8 @@ func (w *world) mend(ctx context.Context) {
 	}
 	w.halfOpen = nil
 	for _, c := range w.clients {
-		c.dawdles.Store(false)
-		c.pickish.Store(0)
+		c.slowReader.Store(false)
+		c.refusalRate.Store(0)
 	}
 	w.mendFiles()
 	for _, c := range w.clients {
@@ -57,11 +57,11 @@ func (w *world) mend(ctx context.Context) {
 		}
 	}
 	settle(soon)
-	w.lastWord()
+	w.lastChange()
 	w.forgive()
 }
 
-// mendFiles writes what the broken ones should say, and brings back every Mesh: without it the objects in it are problems.
+// mendFiles writes the broken files again, and brings back all Meshes: objects without their Mesh are problems.
 func (w *world) mendFiles() {
 	for _, file := range w.spoilt() {
 		w.write(file)
@@ -71,8 +71,8 @@ func (w *world) mendFiles() {
 	}
 }
 
-// lastWord is one more change after which nothing comes that could carry it along.
-func (w *world) lastWord() {
+// lastChange makes one more change. No later change can carry it along if it gets stuck.
+func (w *world) lastChange() {
 	id := pick(w.random, w.nodes()...)
 	meshName, name := mesh.SplitID(id)
 	if w.random.IntN(2) == 0 {
@@ -83,8 +83,7 @@ func (w *world) lastWord() {
 	settle(soon)
 }
 
-// forgive has those clients connect again from which something is withheld that they once refused: a version is not sent
-// twice on one stream.
+// forgive reconnects clients that lack something which they once refused: a version is not sent twice on one stream.
 func (w *world) forgive() {
 	refused := map[string]bool{}
 	for _, s := range w.plane.xds.Status() {
@@ -106,17 +105,16 @@ func (w *world) forgive() {
 	}
 }
 
-// rest compares every client with what the sources say, and with clients that are new; then all leave, and nothing of
-// them may be left.
+// rest compares all clients with what the sources say and with new clients. Then all leave, and nothing of them may be left.
 func (w *world) rest() {
 	w.note("at rest")
-	heard := map[*client]int64{}
+	responses := map[*client]int64{}
 	for _, c := range w.clients {
-		heard[c] = c.heard.Load()
+		responses[c] = c.responses.Load()
 	}
 	settle(soon)
 	for _, c := range w.clients {
-		if n := c.heard.Load() - heard[c]; n > 0 {
+		if n := c.responses.Load() - responses[c]; n > 0 {
 			w.wrong("%s gets %d responses, and nothing changes", c.name, n)
 		}
 	}
@@ -136,12 +134,12 @@ func (w *world) rest() {
 	w.forget()
 }
 
-// newcomer is one client more of some proxy, for a while.
+// newcomer connects one more client of some proxy for a while.
 func (w *world) newcomer(fresh *generator.Translator, sotw bool) {
 	old := w.clients
 	c := w.add(pick(w.random, w.nodes()...), sotw)
-	c.pickish.Store(0)
-	c.dawdles.Store(false)
+	c.refusalRate.Store(0)
+	c.slowReader.Store(false)
 	c.connect(false)
 	settle(time.Second)
 	desired, _ := fresh.Resources(c.node)
@@ -162,7 +160,7 @@ func (w *world) nodes() []mesh.ID {
 	return nodes
 }
 
-// fresh translates what the sources say, in one step.
+// fresh returns a Translator that got everything that the sources say in one step.
 func (w *world) fresh() *generator.Translator {
 	b := meshview.NewBuilder(meshview.Options{Sources: []string{sourceFiles, sourceDirect}})
 	documents, problems, err := store.Read(w.folder, nil)
@@ -192,12 +190,12 @@ func (w *world) fresh() *generator.Translator {
 		}
 	}
 	for _, node := range w.nodes() {
-		t.Attach(node) // what is asked for more than once is made once
+		t.Attach(node) // its resources are made once, and used by all comparisons
 	}
 	return t
 }
 
-// versions of all that is desired, asked for or not.
+// versions returns the versions of everything desired, whether asked for or not.
 func versions(d resource.Desired) map[resource.Name]string {
 	all := map[resource.Name]string{}
 	for _, t := range resource.Types() {
@@ -208,7 +206,7 @@ func versions(d resource.Desired) map[resource.Name]string {
 	return all
 }
 
-// compare looks for what differs between a client and what it should have.
+// compare reports what differs between a client and what it should have.
 func (w *world) compare(c *client, with string, want resource.Desired) {
 	if !c.connected() {
 		w.wrong("%s has no stream", c.name)
@@ -234,8 +232,8 @@ func (w *world) compare(c *client, with string, want resource.Desired) {
 	}
 }
 
-// forget looks for what the stages keep of proxies that have left: one that is attached would have what it had even
-// without its Dataplane.
+// forget checks that the stages keep nothing of proxies that have left: an attached proxy would keep what it had even without
+// its Dataplane.
 func (w *world) forget() {
 	w.note("all leave")
 	for _, c := range w.clients {

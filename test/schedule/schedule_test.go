@@ -1,9 +1,9 @@
-// Package schedule plays random schedules against the stages of the control plane, joined as in cmd/sonde-cp: files and
-// objects that change, break and are mended, proxies that come, stall, refuse and go, control planes that are killed. Time is
-// that of a testing/synctest bubble, and streams are channels. At the end every client has what a new one gets, and
-// nothing is left of those that went.
+// Package schedule plays random schedules against the stages of the control plane, joined as in cmd/sonde-cp. Files and
+// objects change, break and are mended; proxies come, stall, refuse and go; control planes are killed. Time is virtual
+// (testing/synctest), and streams are channels. At the end each client must have what a new one gets, and nothing may be
+// left of clients that are gone.
 //
-// A seed is a schedule. One that fails is printed with the command that plays it again.
+// A seed is a schedule. A failure prints the seed, with the command that plays it again.
 package schedule
 
 import (
@@ -27,15 +27,15 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	debug.SetGCPercent(1000) // there is little memory in use, and much that goes
-	// A panic in a goroutine of a stage ends the process: the labels in its trace say the seed.
+	debug.SetGCPercent(1000) // there is little live memory and much garbage
+	// A panic in a goroutine of a stage ends the process. The labels in its trace have the seed.
 	if err := os.Setenv("GODEBUG", os.Getenv("GODEBUG")+",tracebacklabels=1"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// TestSchedules also compares the memory in use after all with that after the first ones.
+// TestSchedules also compares the memory in use at the end with that after the first schedules.
 func TestSchedules(t *testing.T) {
 	if *oneSeed >= 0 {
 		play(t, uint64(*oneSeed))
@@ -66,7 +66,7 @@ func playAll(t *testing.T, from, to int) {
 
 func inUse() uint64 {
 	runtime.GC()
-	runtime.GC() // what a pool held goes with the second
+	runtime.GC() // a sync.Pool is emptied by the second collection
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
@@ -76,7 +76,7 @@ func play(t *testing.T, seed uint64) {
 	folder := t.TempDir()
 	var w *world
 	defer func() {
-		stuck := recover() // goroutines that wait for each other, in the words of synctest
+		stuck := recover() // synctest panics if all goroutines are blocked
 		if w != nil && (stuck != nil || t.Failed()) {
 			t.Logf("to play it again: go test ./schedule -run TestSchedules -seed=%d\n%s", seed, w.history())
 		}

@@ -19,16 +19,16 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// thing is a resource as a client reads it: its name, a hash of it, and what it needs.
+// thing is a resource as a client reads it: its name, its hash, and what it refers to.
 type thing struct {
 	key       resource.Name
 	version   string
-	endpoints string   // of a cluster: the assignment that it asks for
-	routes    []string // of a listener: those that it asks for
-	clusters  []string // of a listener or a route
+	endpoints string   // the assignment that a cluster asks for
+	routes    []string // the routes that a listener asks for
+	clusters  []string // the clusters of a listener or a route
 }
 
-// library reads each resource once.
+// library decodes each resource once.
 type library struct {
 	mu    sync.Mutex
 	known map[string]*thing
@@ -39,7 +39,7 @@ func newLibrary(wrong func(string, ...any)) *library {
 	return &library{known: map[string]*thing{}, wrong: wrong}
 }
 
-// look returns what is in body, which must be of that name and version unless they are empty.
+// look returns the thing in body, which must have that name and version unless these are empty.
 func (l *library) look(body *anypb.Any, name, version string) *thing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,8 +122,8 @@ func (t *thing) route(r *routev3.RouteConfiguration) {
 	}
 }
 
-// needed is all that a client of this picture ends up with, by version: clusters and listeners, and the endpoints and
-// routes that they ask for.
+// needed returns the versions of all that a client ends up with: clusters and listeners, and the endpoints and routes that
+// they ask for.
 func (l *library) needed(d resource.Desired) map[resource.Name]string {
 	all := map[resource.Name]string{}
 	add := func(t resource.Type, name string) *thing {

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// Of linux/seccomp.h, linux/prctl.h and linux/bpf_common.h; package syscall lacks them.
+// From linux/seccomp.h, linux/prctl.h and linux/bpf_common.h; package syscall lacks them.
 const (
 	prSetNoNewPrivs   = 38
 	seccompModeFilter = 2
@@ -15,9 +15,9 @@ const (
 	seccompRetAllow   = 0x7fff0000
 )
 
-// withoutWatch takes inotify from the thread of the calling goroutine, which is the thread's last: both end together. A
-// goroutine that waits for events of the system would keep a bubble's time from going on. store.Dir then looks at its
-// folder from time to time, as it does wherever the system has no watch left.
+// withoutWatch forbids inotify for the calling goroutine's thread, which ends together with the goroutine. A goroutine that
+// waits for events of the system would stop the time of the bubble. Without inotify store.Dir scans its folder from time to
+// time, as on any system without free watches.
 func withoutWatch() error {
 	runtime.LockOSThread()
 	filter := []syscall.SockFilter{

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// world is one schedule: what the sources should hold, a control plane, and clients.
+// world is one schedule: what the sources should contain, a control plane, and clients.
 type world struct {
 	t      *testing.T
 	random *rand.Rand
@@ -55,7 +55,7 @@ func newWorld(t *testing.T, seed uint64, folder string, verbose bool) *world {
 	return w
 }
 
-// note writes the journal, which is shown if the schedule fails; detail does so where a single one is played.
+// note writes into the journal, which is shown if the schedule fails. detail only does so if a single schedule is played.
 func (w *world) note(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -68,7 +68,7 @@ func (w *world) detail(format string, args ...any) {
 	}
 }
 
-// wrong fails the schedule.
+// wrong makes the schedule fail.
 func (w *world) wrong(format string, args ...any) {
 	w.note("WRONG: "+format, args...)
 	w.mu.Lock()
@@ -89,7 +89,7 @@ func (w *world) history() string {
 	return strings.Join(w.journal, "\n")
 }
 
-// play makes random operations, and then looks whether all comes to rest.
+// play makes random operations, and then checks that everything comes to rest.
 func (w *world) play(ctx context.Context) {
 	for _, name := range w.meshes {
 		if w.random.IntN(2) == 0 {
@@ -103,7 +103,7 @@ func (w *world) play(ctx context.Context) {
 	for range 2 + w.random.IntN(3) {
 		w.join()
 	}
-	// Mostly few more than the least: many short schedules find more than few long ones, and are easier to read.
+	// Most schedules are short: many short ones find more than few long ones, and are easier to read.
 	for range 20 + int(180*math.Pow(w.random.Float64(), 14)) {
 		w.operate(ctx)
 		w.wait()
@@ -121,7 +121,7 @@ func (w *world) play(ctx context.Context) {
 	w.end()
 }
 
-// start makes every stage anew from what the sources hold.
+// start starts a new control plane from what the sources contain.
 func (w *world) start(ctx context.Context) {
 	w.note("control plane starts")
 	w.plane = startPlane(ctx, w)
@@ -130,7 +130,7 @@ func (w *world) start(ctx context.Context) {
 			w.plane.builder.Set(sourceDirect, w.objects[k])
 		}
 	}
-	for id, o := range w.observed { // the order does not count
+	for id, o := range w.observed { // the order does not matter
 		w.plane.builder.Observe(id, o)
 	}
 	w.plane.builder.Synced(sourceDirect)
@@ -147,7 +147,7 @@ func (w *world) kill() {
 	}
 }
 
-// wait lets time go on. Often it is so short that what was done meets what is still under way.
+// wait lets time pass. Often it is so short that the last operation has not taken effect before the next one.
 func (w *world) wait() {
 	switch n := w.random.IntN(10); {
 	case n < 4:
@@ -159,7 +159,7 @@ func (w *world) wait() {
 	}
 }
 
-// reconnect opens the streams of some of the clients that have none.
+// reconnect opens streams for some of the clients that have none.
 func (w *world) reconnect() {
 	if w.plane == nil {
 		return
@@ -173,8 +173,8 @@ func (w *world) reconnect() {
 
 func (w *world) anyMesh() string { return pick(w.random, w.meshes...) }
 
-// join adds a client of some proxy, which may not have a Dataplane yet. A proxy has two at most: with a third and a
-// fourth stream the server ends the oldest.
+// join adds a client of some proxy, which may not have a Dataplane yet. A proxy has at most two clients: with too many streams
+// the server ends the oldest.
 func (w *world) join() {
 	node := mesh.MakeID(w.anyMesh(), proxyName(w.random))
 	others := 0
@@ -199,22 +199,22 @@ func (w *world) add(node string, sotw bool) *client {
 		slow:   pick(w.random, time.Millisecond, 100*time.Millisecond, 5*time.Second),
 		random: rand.New(rand.NewPCG(w.random.Uint64(), 13)), envoy: newEnvoy(),
 	}
-	c.dawdles.Store(true)
+	c.slowReader.Store(true)
 	if w.random.IntN(3) == 0 {
-		c.opine(w.random)
+		c.refuseOthers(w.random)
 	}
 	w.clients = append(w.clients, c)
-	w.note("%s joins, refuses %d of 1000", c.name, c.pickish.Load())
+	w.note("%s joins, refuses %d of 1000", c.name, c.refusalRate.Load())
 	return c
 }
 
-// opine makes the client refuse other things than so far.
-func (c *client) opine(r *rand.Rand) {
-	c.pickish.Store(int64(pick(r, 20, 200)))
-	c.opinion.Store(r.Uint64())
+// refuseOthers makes the client refuse other resources than before.
+func (c *client) refuseOthers(r *rand.Rand) {
+	c.refusalRate.Store(int64(pick(r, 20, 200)))
+	c.refusalSeed.Store(r.Uint64())
 }
 
-// end takes everything down. What a bubble still holds then, synctest reports.
+// end ends everything. synctest reports goroutines that are left.
 func (w *world) end() {
 	for _, c := range w.clients {
 		if c.connected() {

