@@ -19,22 +19,22 @@ import (
 
 const module = "github.com/sonde-mesh/sonde"
 
-// Libraries that some stages keep free of, with all that they import themselves.
+// Libraries that some stages must not import, directly or indirectly.
 var (
 	kubernetes  = []string{"k8s.io", "sigs.k8s.io/controller-runtime"}
 	envoyProtos = []string{"github.com/envoyproxy", "github.com/cncf/xds"}
 	grpc        = []string{"google.golang.org/grpc"}
 	protobuf    = []string{"google.golang.org/protobuf"}
-	// effects are what a pure stage cannot have. They are looked for in its own imports alone: what it stands on is
-	// not pure all the way down.
+	// effects must not be imported by a pure stage. Only its direct imports are checked, since its dependencies are not
+	// pure.
 	effects = []string{"os", "io/fs", "net", "net/http", "log", "log/slog", "crypto/rand", "math/rand", "math/rand/v2"}
 )
 
 // rule is one row of the table in docs/architecture.md.
 type rule struct {
-	// own are the folders of ours that it may import, besides itself and folders below it.
+	// own lists our folders that it may import, besides itself and folders below it.
 	own []string
-	// any lets it import every folder but programs.
+	// any allows it to import all folders except programs.
 	any bool
 	// std restricts it to the standard library.
 	std bool
@@ -44,7 +44,8 @@ type rule struct {
 	pure bool
 }
 
-// rules maps each folder, with all below it that has no row of its own, to what it may import. Other libraries are free.
+// rules maps each folder, and all folders below it without a row of their own, to what it may import. Other libraries are
+// allowed.
 var rules = map[string]rule{
 	"api/mesh":     {std: true},
 	"api/agent/v1": {forbidden: [][]string{kubernetes, envoyProtos}},
@@ -78,7 +79,7 @@ var rules = map[string]rule{
 	"cmd/sondectl": {any: true},
 }
 
-// listed is what go list says of a package.
+// listed has the fields of go list that the test needs.
 type listed struct {
 	ImportPath   string
 	Standard     bool
@@ -87,7 +88,7 @@ type listed struct {
 	XTestImports []string
 }
 
-// list returns every package of this module and all that they stand on, by import path.
+// list returns all packages of this module and all their dependencies, by import path.
 func list(t *testing.T) map[string]listed {
 	t.Helper()
 	watchSource(t)
@@ -110,8 +111,8 @@ func list(t *testing.T) map[string]listed {
 	}
 }
 
-// watchSource reads every folder, which makes `go test` run this again, and not show a cached result, when a file in one of
-// them changed: it does not see what go list reads.
+// watchSource reads all folders, so that `go test` runs this again instead of showing a cached result when a file in them has
+// changed. It cannot see what go list reads.
 func watchSource(t *testing.T) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -149,7 +150,7 @@ func under(importPath string, prefixes []string) bool {
 	})
 }
 
-// isProgram says whether a folder is one that nothing may import.
+// isProgram says whether nothing may import a folder.
 func isProgram(folder string) bool {
 	return under(folder, []string{"cmd", "test", "tools"})
 }
@@ -190,7 +191,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// check returns what a package does that the row of its folder forbids.
+// check returns the imports of a package that the row of its folder forbids.
 func check(packages map[string]listed, p listed, row string) (complaints []string) {
 	for _, i := range p.Imports {
 		if complaint := checkImport(i, packages[i].Standard, row); complaint != "" {
@@ -205,7 +206,7 @@ func check(packages map[string]listed, p listed, row string) (complaints []strin
 	return complaints
 }
 
-// checkImport returns why a package under that row may not import another one, "" if it may.
+// checkImport returns why a package under that row must not import another one, "" if it may.
 func checkImport(importPath string, standard bool, row string) string {
 	r := rules[row]
 	f, own := folderOf(importPath)
@@ -224,7 +225,7 @@ func checkImport(importPath string, standard bool, row string) string {
 	return ""
 }
 
-// chainTo returns how a package comes to import one of libraries, nil if it does not.
+// chainTo returns the chain of imports from a package to one of libraries, nil if there is none.
 func chainTo(packages map[string]listed, from string, libraries []string, visited map[string]bool) []string {
 	if visited[from] {
 		return nil
@@ -241,7 +242,7 @@ func chainTo(packages map[string]listed, from string, libraries []string, visite
 	return nil
 }
 
-// TestCheck shows that the test above can fail: on a tree that breaks each rule once.
+// TestCheck shows that the test above can fail, with a tree that breaks each rule once.
 func TestCheck(t *testing.T) {
 	tests := map[string]struct {
 		folder  string
@@ -281,7 +282,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestTableInDocs keeps the table that people read in step with the one that is enforced.
+// TestTableInDocs checks that the table in the docs is the one that is enforced.
 func TestTableInDocs(t *testing.T) {
 	text, err := os.ReadFile("docs/architecture.md")
 	if err != nil {

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const testToken = "the-admin-token"
 
-// certificate is one that net/http/httptest has, for example.com.
+// certificate is net/http/httptest's, for example.com.
 func certificate(t *testing.T) (*tls.Config, *x509.CertPool) {
 	t.Helper()
 	server := httptest.NewTLSServer(nil)
@@ -46,7 +46,7 @@ type fakes struct {
 	Options
 	roots *x509.CertPool
 	log   *lockedBuffer
-	// rotated is what Rotate was called with.
+	// rotated records the calls of Rotate.
 	rotated []string
 }
 
@@ -92,7 +92,7 @@ func (f *fakes) Rotation(context.Context, string) (*adminv1.Rotation, error) {
 	return &adminv1.Rotation{Step: adminv1.Rotation_IDLE}, nil
 }
 
-// testView has web-1 and web-2 in the mesh default, and another web-1 in the mesh other.
+// testView has web-1 and web-2 in mesh default, and another web-1 in mesh other.
 func testView() *meshview.View {
 	v := &meshview.View{Generation: 1, Meshes: map[string]*meshview.Mesh{}}
 	for _, id := range []mesh.ID{"default/web-1", "default/web-2", "other/web-1"} {
@@ -125,7 +125,7 @@ func testView() *meshview.View {
 	return v
 }
 
-// serve starts a server and returns its address. It ends with the test, which fails if Serve does.
+// serve starts a server and returns its address. The server ends with the test, which fails if Serve returns an error.
 func serve(t *testing.T, o Options, more ...func(*Server)) string {
 	t.Helper()
 	server, err := NewServer(o)
@@ -151,7 +151,7 @@ func serve(t *testing.T, o Options, more ...func(*Server)) string {
 	return lis.Addr().String()
 }
 
-// dial connects a client. It is closed before the server ends.
+// dial connects a client, which is closed before the server ends.
 func dial(t *testing.T, address string, roots *x509.CertPool) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(
@@ -163,7 +163,7 @@ func dial(t *testing.T, address string, roots *x509.CertPool) *grpc.ClientConn {
 	return conn
 }
 
-// start serves f and returns a client and a context with the right token.
+// start serves f, and returns a client and a context with the right token.
 func start(t *testing.T, f *fakes) (adminv1.AdminServiceClient, context.Context) {
 	t.Helper()
 	return adminv1.NewAdminServiceClient(dial(t, serve(t, f.Options), f.roots)), withToken(t.Context(), testToken)

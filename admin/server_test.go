@@ -26,7 +26,7 @@ import (
 
 func TestEveryCallNeedsTheToken(t *testing.T) {
 	f := newFakes(t)
-	// The API has no stream yet; one that comes must not be open to everybody.
+	// The API has no stream yet. A future one must not be open to everybody.
 	address := serve(t, f.Options, func(s *Server) { healthv1.RegisterHealthServer(s.grpc, health.NewServer()) })
 	conn := dial(t, address, f.roots)
 	api, watcher := adminv1.NewAdminServiceClient(conn), healthv1.NewHealthClient(conn)
@@ -53,7 +53,7 @@ func TestEveryCallNeedsTheToken(t *testing.T) {
 				t.Errorf("unary call: %v, want %s", err, tc.want)
 			}
 			if tc.want == codes.Unauthenticated && name != "wrong" {
-				return // each wrong token counts; one is enough for streams
+				return // each wrong token counts, and one is enough for streams
 			}
 			stream, err := watcher.Watch(ctx, &healthv1.HealthCheckRequest{})
 			if err != nil {
@@ -89,7 +89,7 @@ func TestWrongTokensAreLimitedByAddress(t *testing.T) {
 			expect("[2001:db8::1]:1", "wrong", codes.Unauthenticated)
 		}
 		expect("10.0.0.1:2", "wrong", codes.ResourceExhausted)
-		expect("[2001:db8::2]:1", "wrong", codes.ResourceExhausted) // the same host may have a /64
+		expect("[2001:db8::2]:1", "wrong", codes.ResourceExhausted) // a host may have a whole /64
 		for range 100 {
 			expect("10.0.0.1:2", testToken, codes.OK)
 		}
@@ -124,7 +124,7 @@ func TestPlainTextIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer, err := io.ReadAll(conn)
-	if errors.Is(err, os.ErrDeadlineExceeded) || len(answer) > 0 && answer[0] != 0x15 { // a TLS alert is all it may say
+	if errors.Is(err, os.ErrDeadlineExceeded) || len(answer) > 0 && answer[0] != 0x15 { // only a TLS alert is allowed
 		t.Errorf("answer %q, %v: want the connection closed", answer, err)
 	}
 }

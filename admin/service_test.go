@@ -191,7 +191,7 @@ func TestInspectDataplane(t *testing.T) {
 			}
 			var got []string
 			for _, body := range response.GetResources() {
-				got = append(got, strings.ReplaceAll(string(body), " ", "")) // protojson adds some by chance
+				got = append(got, strings.ReplaceAll(string(body), " ", "")) // protojson adds spaces at random
 			}
 			if tc.want != "" && !cmp.Equal(got, []string{tc.want}) {
 				t.Errorf("InspectDataplane() = %v, want %s", got, tc.want)
@@ -280,7 +280,7 @@ func TestRotateCA(t *testing.T) {
 	}
 }
 
-// broken is a Rotator whose state cannot be read.
+// broken is a Rotator that cannot read its state.
 type broken struct{}
 
 func (broken) Rotate(context.Context, string, bool) (*adminv1.Rotation, error) {

@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// agent is what a test does in place of sonde-dp. It puts in place what it gets when the test says so.
+// agent takes the place of sonde-dp. It only puts in place what it gets when the test says so.
 type agent struct {
 	w     *world
 	name  string
@@ -42,7 +42,7 @@ func (w *world) agent(name string) *agent {
 	return &agent{w: w, name: name, token: w.token(identity.Token{Mesh: "default", Dataplane: name, Workload: "web"}, time.Hour)}
 }
 
-// dial connects with the leaf that is in place, or without.
+// dial connects with the leaf that is in place, or without a certificate.
 func (a *agent) dial() *grpc.ClientConn {
 	a.w.t.Helper()
 	roots := x509.NewCertPool()
@@ -119,7 +119,7 @@ func (a *agent) inUse() *agentv1.InUse {
 	return &agentv1.InUse{BundleId: a.bundle.GetId(), LeafSerial: a.leaf.SerialNumber.Text(16)}
 }
 
-// open starts a session without a word.
+// open starts a session and sends nothing.
 func (a *agent) open() {
 	a.w.t.Helper()
 	a.conn = a.dial()
@@ -145,7 +145,7 @@ func (a *agent) open() {
 	a.w.t.Cleanup(a.leave)
 }
 
-// leave breaks the session off, as a dead agent does.
+// leave breaks off the session, as an agent that dies.
 func (a *agent) leave() {
 	if a.conn == nil {
 		return
@@ -192,7 +192,7 @@ func (a *agent) receive() *agentv1.ControlMessage {
 	return nil
 }
 
-// ending is why the session ended.
+// ending returns why the session ended.
 func (a *agent) ending() error {
 	a.w.t.Helper()
 	select {
@@ -210,7 +210,7 @@ func (a *agent) report() {
 	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: a.inUse()}})
 }
 
-// obey does what the next message says, and reports it.
+// obey does what the next message says, and reports that.
 func (a *agent) obey() {
 	a.w.t.Helper()
 	m := a.receive()

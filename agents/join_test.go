@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// wantStatus checks code and text of a gRPC error.
+// wantStatus checks the code and the text of a gRPC error.
 func wantStatus(t *testing.T, err error, code codes.Code, text string) {
 	t.Helper()
 	if got := status.Convert(err); got.Code() != code || !strings.Contains(got.Message(), text) {

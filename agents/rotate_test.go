@@ -30,7 +30,7 @@ func trio(t *testing.T) (*world, []*agent) {
 	return w, all
 }
 
-// again restarts the control plane, and the agents come back.
+// again restarts the control plane, and reconnects the agents.
 func (w *world) again(all ...*agent) {
 	w.t.Helper()
 	for _, a := range all {
@@ -50,7 +50,7 @@ func (w *world) rotate(force bool) {
 	}
 }
 
-// waitsFor waits for the step, and for what it waits for.
+// waitsFor waits until the rotation is at that step and waits for these proxies.
 func (w *world) waitsFor(step adminv1.Rotation_Step, names ...string) {
 	w.t.Helper()
 	var got *adminv1.Rotation
@@ -67,7 +67,7 @@ func (w *world) waitsFor(step adminv1.Rotation_Step, names ...string) {
 	})
 }
 
-// trust checks that each accepts the leaf of each other, and the control plane all.
+// trust checks that each agent accepts the leaves of the others, and that the control plane accepts all.
 func (w *world) trust(all ...*agent) {
 	w.t.Helper()
 	for _, from := range all {
@@ -97,7 +97,7 @@ func accepts(to, from *agent) error {
 	return err
 }
 
-// obey lets each do what it is told, and checks after each that nobody is refused.
+// obey lets each agent do what it is told, and checks after each that nobody is refused.
 func (w *world) obey(all ...*agent) {
 	w.t.Helper()
 	for _, a := range all {
@@ -119,7 +119,7 @@ func TestRotation(t *testing.T) {
 				if restart {
 					w.again(all...)
 				}
-				w.rotate(false) // goes on with the one that is under way
+				w.rotate(false) // continues the current rotation
 				all[0].obey()
 				w.trust(all...)
 				w.waitsFor(step, "web-2", "web-3")

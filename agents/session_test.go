@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// joined is an agent with a certificate, in a world with a view.
+// joined returns an agent with a certificate, in a world with a view.
 func joined(t *testing.T, bend func(*agents.Options)) (*world, *agent) {
 	t.Helper()
 	w := newWorld(t, bend)
@@ -151,7 +151,7 @@ func TestSessionsAreLimited(t *testing.T) {
 	b.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{}}})
 	wantStatus(t, b.ending(), codes.ResourceExhausted, "sessions are open")
 	c := *a
-	c.connect(false) // its own session is replaced, which needs no further place
+	c.connect(false) // this replaces its own session, so it needs no additional place
 }
 
 func TestSessionsEndWithTheServer(t *testing.T) {

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 10 * time.Second
 
-// world is a control plane with real gRPC, TLS, state folder and view's builder; it can be stopped and started again.
+// world is a control plane with real gRPC, TLS, state folder and builder. It can be stopped and started again.
 type world struct {
 	t     *testing.T
 	state *store.State
@@ -111,7 +111,7 @@ func (w *world) restart() {
 	w.start()
 }
 
-// fill puts dataplanes of workload "web" into mesh "default", which is there too, and waits for the view.
+// fill adds mesh "default" with dataplanes of workload "web", and waits for the view.
 func (w *world) fill(names ...string) {
 	w.t.Helper()
 	for _, name := range names {
@@ -145,7 +145,7 @@ func dataplane(meshName, name, workload string) *mesh.Dataplane {
 	return d
 }
 
-// eventually polls: what it waits for has no other sign.
+// eventually polls until holds returns true.
 func (w *world) eventually(what string, holds func() bool) {
 	w.t.Helper()
 	deadline := time.Now().Add(patience)
@@ -168,7 +168,7 @@ func (w *world) token(t identity.Token, life time.Duration) string {
 	return token
 }
 
-// metric sums the values of a metric, of those with that label value if it is not empty.
+// metric returns the sum of a metric's values. If the label value is not empty, only those with it count.
 func (w *world) metric(name, label string) float64 {
 	w.t.Helper()
 	families, err := w.registry.Gather()

@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Resources are told apart by the hash of their bytes: the same view must give the same.
+// The version of a resource is the hash of its bytes, so the same view must give the same bytes.
 func TestSameViewSameBytes(t *testing.T) {
 	first, second := readCases(t), readCases(t)
 	for i := range first {
@@ -27,7 +27,7 @@ func TestSameViewSameBytes(t *testing.T) {
 	}
 }
 
-// Envoy refuses a whole response where two resources of it have one name.
+// Envoy refuses a whole response in which two resources have the same name.
 func TestNamesAreUnique(t *testing.T) {
 	for _, c := range readCases(t) {
 		for _, id := range c.proxies {

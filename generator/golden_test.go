@@ -90,7 +90,7 @@ func orphan(t *testing.T, path string) {
 	_ = os.Remove(filepath.Dir(path)) // the folder too, if it was the last
 }
 
-// goldenFiles are all resources of p, as the control plane sends them, for people.
+// goldenFiles returns all resources of p as YAML, as the control plane sends them.
 func goldenFiles(t *testing.T, m *meshview.Mesh, p *meshview.Proxy) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
@@ -105,7 +105,7 @@ func goldenFiles(t *testing.T, m *meshview.Mesh, p *meshview.Proxy) map[string][
 	return files
 }
 
-// messagesOf p, by the file that shows them.
+// messagesOf returns the messages of p, by golden file.
 func messagesOf(t *testing.T, m *meshview.Mesh, p *meshview.Proxy) map[string][]proto.Message {
 	t.Helper()
 	var clusters, endpoints, routes, listeners []proto.Message
@@ -144,7 +144,7 @@ func messagesOf(t *testing.T, m *meshview.Mesh, p *meshview.Proxy) map[string][]
 	}
 }
 
-// pem reads one of the throw-away files beside this test.
+// pem reads a test certificate or key.
 func pem(t *testing.T, name string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", name))
@@ -186,8 +186,8 @@ func bootstrap(t *testing.T, p *meshview.Proxy) proto.Message {
 	return b
 }
 
-// toYAML checks m by its own rules, as everything is checked before it is sent. Keys are sorted: what protojson writes
-// is not stable.
+// toYAML validates m, as everything is validated before it is sent. It sorts the keys, because the output of protojson is
+// not stable.
 func toYAML(t *testing.T, m proto.Message) []byte {
 	t.Helper()
 	if err := m.(interface{ ValidateAll() error }).ValidateAll(); err != nil {
@@ -223,8 +223,8 @@ func toYAMLList(t *testing.T, list []proto.Message) []byte {
 	return out.Bytes()
 }
 
-// testCase is one folder of testdata with a mesh.yaml. Comments at its top say which proxies are looked at
-// ("# proxies: a b") and which of all drain.
+// testCase is a folder of testdata with a mesh.yaml. Comments at the top of that file name the proxies to compare
+// ("# proxies: a b") and those that drain.
 type testCase struct {
 	name    string
 	proxies []mesh.ID

@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// meshOf a mode; "" is one without mutual TLS.
+// meshOf returns a Mesh with that mode; "" means no mutual TLS.
 func meshOf(mode mesh.MTLSMode) *meshview.Mesh {
 	spec := &mesh.Mesh{Name: mesh.DefaultMesh}
 	if mode != "" {
@@ -24,8 +24,8 @@ func meshOf(mode mesh.MTLSMode) *meshview.Mesh {
 	return &meshview.Mesh{Spec: spec}
 }
 
-// socketFor is the name of the transport socket match that Envoy takes for e: the first whose labels e has. "" is plain
-// text.
+// socketFor returns the name of the transport socket match that Envoy uses for e: the first one whose labels e has. "" is
+// plain text.
 func socketFor(c *clusterv3.Cluster, e meshview.Endpoint) string {
 	a := generator.LoadAssignment(&meshview.Service{Name: c.GetName(), Endpoints: []meshview.Endpoint{e}})
 	labels := a.GetEndpoints()[0].GetLbEndpoints()[0].GetMetadata().GetFilterMetadata()["envoy.transport_socket_match"].GetFields()
@@ -69,7 +69,7 @@ func TestWhatIsSpokenToAnEndpoint(t *testing.T) {
 func TestAcceptedIdentities(t *testing.T) {
 	tests := map[string]struct{ identities, want []string }{
 		"the service's": {identities: []string{"spiffe://a/b", "spiffe://a/c"}, want: []string{"spiffe://a/b", "spiffe://a/c"}},
-		// No matcher at all would be everybody.
+		// No matcher at all would accept everybody.
 		"nobody's": {want: []string{"spiffe://nobody"}},
 	}
 	for name, tc := range tests {
@@ -96,7 +96,7 @@ func TestAcceptedIdentities(t *testing.T) {
 	}
 }
 
-// In STRICT no chain takes plain text, but those that reach no application.
+// In STRICT no chain accepts plain text, except those that do not lead to an application.
 func TestStrictTakesNoPlainText(t *testing.T) {
 	harmless := []string{"loop:15006", "loop:15001", "readiness"}
 	for _, redirected := range []bool{false, true} {

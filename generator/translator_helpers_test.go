@@ -14,13 +14,13 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// bench is a Builder and a Translator joined as in the control plane.
+// bench is a Builder and a Translator, joined as in the control plane.
 type bench struct {
 	t          testing.TB
 	builder    *meshview.Builder
 	translator *Translator
 	encoded    []string // since the last apply
-	refused    string   // encoding fails for names with it
+	refused    string   // encoding fails for names that contain it
 	reported   []string
 	last       error
 }
@@ -54,7 +54,7 @@ func (b *bench) delete(objects ...mesh.Object) {
 	}
 }
 
-// apply builds and translates, nothing if nothing changed.
+// apply builds a view and translates its change, if there is one.
 func (b *bench) apply() map[mesh.ID]resource.Desired {
 	b.t.Helper()
 	b.encoded, b.reported, b.last = nil, nil, nil
@@ -70,7 +70,7 @@ func (b *bench) apply() map[mesh.ID]resource.Desired {
 	return changed
 }
 
-// names of all resources of a Desired, "cluster api".
+// names returns type and name of all resources of a Desired, such as "cluster api".
 func names(d resource.Desired) []string {
 	var all []string
 	for _, typ := range resource.Types() {
@@ -84,7 +84,7 @@ func names(d resource.Desired) []string {
 	return all
 }
 
-// versions of all resources by name, each set by itself.
+// versions returns the versions of all resources by name, for each set.
 func versions(d resource.Desired) map[string]string {
 	all := map[string]string{}
 	for which, set := range map[string]*resource.Set{"shared": d.Shared, "own": d.Own} {
@@ -99,7 +99,7 @@ func versions(d resource.Desired) map[string]string {
 
 type option func(*mesh.Dataplane)
 
-// dataplane of the mesh default with one inbound on port 80 of the given service.
+// dataplane returns a Dataplane of mesh default with one inbound on port 80.
 func dataplane(name, address, service string, options ...option) *mesh.Dataplane {
 	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: mesh.DefaultMesh, Name: name}}
 	d.Spec.Networking.Address = address
@@ -138,7 +138,7 @@ func speaks(p mesh.Protocol) option {
 	}
 }
 
-// calls adds outbounds on 240.0.0.1:80 and so on.
+// calls adds outbounds on 240.0.0.1:80, 240.0.0.2:80 and so on.
 func calls(services ...string) option {
 	return func(d *mesh.Dataplane) {
 		for i, s := range services {
@@ -148,7 +148,7 @@ func calls(services ...string) option {
 	}
 }
 
-// service of the mesh default without endpoints.
+// service returns a Service of mesh default without endpoints.
 func service(name string, protocol mesh.Protocol, addresses ...string) *mesh.Service {
 	return &mesh.Service{
 		Meta: mesh.Meta{Mesh: mesh.DefaultMesh, Name: name},

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// randomStep sets or deletes an object, drawn from so few names that most of them meet.
+// randomStep sets or deletes an object. There are so few names that objects often refer to each other.
 func randomStep(r *rand.Rand, b *bench) {
 	one := func(of ...string) string { return of[r.IntN(len(of))] }
 	services := []string{"api", "web", "db", "cache"}
@@ -77,7 +77,7 @@ func TestIncrementalResourcesEqualFreshOnes(t *testing.T) {
 	}
 }
 
-// check compares each attached proxy with what a Translator makes that has seen nothing before.
+// check compares the resources of each attached proxy with those of a new Translator.
 func check(t *testing.T, when string, tr *Translator, had, changed map[mesh.ID]resource.Desired) {
 	t.Helper()
 	fresh := NewTranslator(TranslatorOptions{})
@@ -93,7 +93,7 @@ func check(t *testing.T, when string, tr *Translator, had, changed map[mesh.ID]r
 			t.Fatalf("%s: %s has other sets than Apply told", when, id)
 		}
 		want := fresh.Attach(id)
-		if !want.Known() { // no Dataplane: keeps what it has
+		if !want.Known() { // without a Dataplane it keeps what it has
 			if told {
 				t.Fatalf("%s: %s has no Dataplane and is told something", when, id)
 			}
@@ -114,7 +114,7 @@ func check(t *testing.T, when string, tr *Translator, had, changed map[mesh.ID]r
 	}
 }
 
-// checkPointers: what is equal of a proxy's own stays the same pointer, and no name is in both sets.
+// checkPointers checks that equal resources of a proxy's own stay the same pointer, and that no name is in both sets.
 func checkPointers(t *testing.T, when string, old, now resource.Desired) {
 	t.Helper()
 	if old.Own != now.Own && cmp.Equal(versions(resource.Desired{Own: old.Own}), versions(resource.Desired{Own: now.Own})) {
@@ -162,7 +162,7 @@ func TestStreamsComeAndGoDuringChanges(t *testing.T) {
 	checkEmpty(t, b.translator)
 }
 
-// BenchmarkTranslatorEndpointChange: one endpoint among 1,000 services changes, which 1,000 attached proxies see.
+// BenchmarkTranslatorEndpointChange changes one endpoint among 1,000 services. 1,000 attached proxies see it.
 func BenchmarkTranslatorEndpointChange(b *testing.B) {
 	bench := newBench(b)
 	bench.translator.encode = resource.Encode

@@ -20,7 +20,7 @@ func TestApplySendsWhatChanged(t *testing.T) {
 		step    func(b *bench)
 		put     []string // of web-1
 		remove  []string
-		encoded []string // all that is encoded, if not just put
+		encoded []string // everything that is encoded, if that is more than put
 	}{
 		"an endpoint turns unready": {
 			objects: []mesh.Object{dataplane("api-1", "10.0.0.1", "api"), dataplane("api-2", "10.0.0.2", "api")},
@@ -106,7 +106,7 @@ func TestApplySendsWhatChanged(t *testing.T) {
 	}
 }
 
-// difference by resource.Diff, for both sets.
+// difference returns resource.Diff of both sets.
 func difference(before, now resource.Desired) (put, remove []string) {
 	for _, d := range []*resource.Delta{resource.Diff(before.Shared, now.Shared), resource.Diff(before.Own, now.Own)} {
 		for _, r := range d.Put {
@@ -193,7 +193,7 @@ func TestAttachBeforeTheDataplane(t *testing.T) {
 		t.Error("the first Detach of two ended both")
 	}
 	b.translator.Detach("default/web-1")
-	b.translator.Detach("default/web-1") // one too many does no harm
+	b.translator.Detach("default/web-1") // an additional Detach has no effect
 	b.set(dataplane("web-1", "10.0.0.7", "web"))
 	if changed := b.apply(); len(changed) != 0 {
 		t.Error("a detached proxy is still told")
@@ -254,7 +254,7 @@ func TestSetsShareWhatDidNotChange(t *testing.T) {
 		dataplane("web-1", "10.0.0.9", "web", transparent), dataplane("web-2", "10.0.0.8", "web", transparent, calls("db")))
 	b.apply()
 	before := b.translator.Attach("default/web-1")
-	b.set(meshWith(mesh.ModePermissive)) // another cluster; route and listener are encoded again, and equal
+	b.set(meshWith(mesh.ModePermissive)) // the cluster changes; route and listener are encoded again, with equal results
 	now := b.apply()["default/web-1"]
 	other := b.translator.Attach("default/web-2")
 	for _, typ := range []resource.Type{resource.Route, resource.Endpoint} {
@@ -321,7 +321,7 @@ func TestOneResourceThatCannotBeEncoded(t *testing.T) {
 		t.Errorf("Attach() (-want +got):\n%s", diff)
 	}
 
-	b.refused = "api" // its new cluster and route; the last good ones stay
+	b.refused = "api" // its new cluster and route are refused, and the last good ones stay
 	b.set(dataplane("api-1", "10.0.0.1", "api", speaks(mesh.ProtocolHTTP2)), dataplane("db-1", "10.0.0.2", "db"))
 	now := b.apply()["default/web-1"]
 	put, remove := difference(before, now)

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// serve starts a server and returns its address; it is stopped, and its error checked, at the end of the test.
+// serve starts a server and returns its address. When the test ends, it stops the server and checks its error.
 func serve(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -23,7 +23,7 @@ import (
 
 const patience = 10 * time.Second
 
-// served is a gRPC server with the authority's credentials. Its Watch lasts as long as the connection.
+// served is a gRPC server with the authority's credentials. A Watch lasts as long as its connection.
 type served struct {
 	t         *testing.T
 	authority *Authority
@@ -69,13 +69,13 @@ func (s *served) tls(certificates ...tls.Certificate) *tls.Config {
 	return &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, Certificates: certificates, NextProtos: []string{"h2"}}
 }
 
-// ended is when and why a stream did.
+// ended is when and why a stream ended.
 type ended struct {
 	at  time.Time
 	err error
 }
 
-// watch opens a stream and says when it ends.
+// watch opens a stream, and reports its end.
 func (s *served) watch(config *tls.Config, options ...grpc.CallOption) <-chan ended {
 	s.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
@@ -127,7 +127,7 @@ func (s *served) closed(reason string) float64 {
 	return 0
 }
 
-// counts polls: a client may see the end before the server has counted it.
+// counts waits for counters: a client may see the end of a connection before the server has counted it.
 func (s *served) counts(reason string, want float64) {
 	s.t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -230,7 +230,7 @@ func TestUnauthenticatedConnectionsAreShortInBytes(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			// Only the connection's end makes the call Unavailable: the server answers all else.
+			// The call is Unavailable only if the connection ends: otherwise the server answers.
 			err := check(tc.config, tc.size)
 			if got := status.Code(err) == codes.Unavailable; got != tc.ends {
 				t.Errorf("a call with %d bytes: %v, want the connection's end: %v", tc.size, err, tc.ends)
@@ -239,7 +239,7 @@ func TestUnauthenticatedConnectionsAreShortInBytes(t *testing.T) {
 	}
 }
 
-// dialRaw returns nil if the server goes on after the handshake: it sends its HTTP/2 settings.
+// dialRaw returns nil if the server accepts the handshake: then it sends its HTTP/2 settings.
 func (s *served) dialRaw() error {
 	s.t.Helper()
 	conn, err := tls.Dial("tcp", s.address, s.tls())
@@ -264,7 +264,7 @@ func TestHandshakesAreLimited(t *testing.T) {
 		}
 		defer func() { _ = silent.Close() }()
 	}
-	// While one says nothing and one waits there is no place for another.
+	// While one connection is silent and one waits, there is no room for a third.
 	deadline := time.Now().Add(patience)
 	for s.closed(closedLimit) == 0 {
 		if time.Now().After(deadline) {
@@ -282,7 +282,7 @@ func TestHandshakesAreLimited(t *testing.T) {
 	s.caller()
 }
 
-// TestHandshakesWait has more proxies connect than may shake hands at once: each is served in its turn.
+// TestHandshakesWait connects more proxies than may handshake at the same time. All of them are served in turn.
 func TestHandshakesWait(t *testing.T) {
 	s := serve(t, connLimits{handshakes: 1})
 	const proxies = 20
@@ -297,7 +297,7 @@ func TestHandshakesWait(t *testing.T) {
 	}
 }
 
-// TestWaitingForAHandshakeEnds has a silent client keep the only place.
+// TestWaitingForAHandshakeEnds has a silent client occupy the only place.
 func TestWaitingForAHandshakeEnds(t *testing.T) {
 	s := serve(t, connLimits{handshakes: 1, handshakeTimeout: time.Minute, waitTimeout: 50 * time.Millisecond})
 	for range 2 {
@@ -325,7 +325,7 @@ func TestClientCertificatesAreVerifiedInTheHandshake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The CA of mesh other, stolen, signs for mesh default.
+	// The stolen CA of mesh other signs for mesh default.
 	genuine := parse(t, theirs.Chain[0])
 	forged, err := forger.signing.sign(&x509.Certificate{
 		URIs: genuine.URIs, DNSNames: genuine.DNSNames, KeyUsage: genuine.KeyUsage, ExtKeyUsage: genuine.ExtKeyUsage,

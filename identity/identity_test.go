@@ -70,7 +70,7 @@ func (m *memory) List(dir string) ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// clock is one that tests move.
+// clock is moved by tests.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -90,7 +90,7 @@ func (c *clock) Add(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// open makes an authority over the storage, as a start of the control plane does.
+// open opens the storage as a new Authority, as a starting control plane does.
 func open(t testing.TB, storage Storage, now func() time.Time) *Authority {
 	t.Helper()
 	a, err := New(Options{Storage: storage, Now: now})
@@ -121,7 +121,7 @@ func newCSR(t testing.TB, key crypto.Signer, template *x509.CertificateRequest) 
 	return der
 }
 
-// issue makes a certificate of a proxy of workload "web", and its key.
+// issue makes a key and a certificate for a proxy of workload "web".
 func issue(t testing.TB, a *Authority, meshName, dataplane string, life time.Duration) (Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	if err := a.Ensure(meshName, 0); err != nil {

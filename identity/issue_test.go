@@ -149,7 +149,7 @@ func TestRequestIsRefused(t *testing.T) {
 	}
 }
 
-// splice gives one request the key of another: its signature then no longer holds.
+// splice gives one request the key of another, so that its signature is no longer valid.
 func splice(t *testing.T, into, from *x509.CertificateRequest) []byte {
 	t.Helper()
 	a, b := into.RawSubjectPublicKeyInfo, from.RawSubjectPublicKeyInfo
@@ -219,7 +219,7 @@ func TestVerifyRefuses(t *testing.T) {
 	theirs, _ := issue(t, stranger, "default", "web-1", time.Hour)
 	unknown, _ := issue(t, stranger, "unknown", "web-1", time.Hour)
 
-	// What the CA of mesh "default" would sign, if it were stolen.
+	// What the CA of mesh "default" could sign if it were stolen.
 	m, err := a.open("default", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -87,7 +87,7 @@ func bundle(t *testing.T, a *Authority) Bundle {
 	return m.trust.Load().bundle
 }
 
-// reportAll says that the proxy has the newest bundle, and the leaf of that serial.
+// reportAll reports that the proxy has the newest bundle, and the leaf with that serial number.
 func reportAll(t *testing.T, a *Authority, p Peer, serial string) {
 	t.Helper()
 	if err := a.Report(p, bundle(t, a).ID, "0"+strings.ToUpper(serial)); err != nil {
@@ -105,7 +105,7 @@ func TestForceNeedsARotation(t *testing.T) {
 	}
 }
 
-// A leaf that is issued while a rotation goes on is of the CA that signs at that step, or is waited for.
+// A leaf that is issued during a rotation is of the CA that signs at that step, or the rotation waits for it.
 func TestNoLeafSlipsThroughAStep(t *testing.T) {
 	a := open(t, newMemory(), nil)
 	issue(t, a, "default", "web-0", time.Hour)

@@ -124,7 +124,7 @@ func TestExpiryOfCAsIsMeasured(t *testing.T) {
 	}
 }
 
-// FuzzReadRequest takes any request or says why not.
+// FuzzReadRequest checks that a request is accepted or refused with a reason.
 func FuzzReadRequest(f *testing.F) {
 	f.Add(newCSR(f, newKey(f), nil))
 	f.Add([]byte{})

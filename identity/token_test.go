@@ -166,7 +166,7 @@ func FuzzVerifyToken(f *testing.F) {
 			}
 			return
 		}
-		// The signature's text is not unique, what is signed is.
+		// The encoding of the signature is not unique, but that of the signed part is.
 		if !strings.HasPrefix(token, parts[0]+"."+parts[1]+".") {
 			t.Errorf("a token that was not issued is taken: %q as %+v", token, got)
 		}

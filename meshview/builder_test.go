@@ -11,12 +11,12 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// In tests of changes the views themselves are compared elsewhere.
+// lists compares the lists of a Change. Other tests compare the views.
 var lists = cmp.Options{cmpopts.IgnoreFields(Change{}, "Before", "After"), cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{})}
 
 type option func(*mesh.Dataplane)
 
-// dataplane of the mesh default with one inbound on port 80 of the given service.
+// dataplane returns a Dataplane of mesh default with one inbound on port 80.
 func dataplane(name, address, service string, options ...option) *mesh.Dataplane {
 	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: mesh.DefaultMesh, Name: name}}
 	d.Spec.Networking.Address = address
@@ -69,7 +69,7 @@ func calls(services ...string) option {
 	}
 }
 
-// service of the mesh default: addresses with a port are virtual, the others plain endpoints on port 80.
+// service returns a Service of mesh default. Addresses with a port are virtual, the others are plain endpoints on port 80.
 func service(name string, addresses ...string) *mesh.Service {
 	s := &mesh.Service{Meta: mesh.Meta{Mesh: mesh.DefaultMesh, Name: name}}
 	for _, a := range addresses {
@@ -90,7 +90,7 @@ func meshOf(name string, mode mesh.MTLSMode) *mesh.Mesh {
 	return m
 }
 
-// set returns a Builder that has the objects.
+// set returns a Builder with these objects.
 func set(objects ...mesh.Object) *Builder {
 	b := NewBuilder(Options{})
 	for _, o := range objects {

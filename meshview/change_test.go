@@ -13,7 +13,7 @@ func TestChange(t *testing.T) {
 	tests := map[string]struct {
 		before []mesh.Object
 		step   func(b *Builder)
-		want   Change // lists alone
+		want   Change // only the lists
 		none   bool   // no Change at all
 	}{
 		"an endpoint that turns unready is in Endpoints alone": {

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// world is what the sources hold, kept beside the Builder.
+// world is what the sources contain, besides the Builder.
 type world struct {
 	rand     *rand.Rand
 	objects  map[sourceKey]mesh.Object
@@ -22,7 +22,7 @@ type world struct {
 
 func pick[T any](w *world, of ...T) T { return of[w.rand.IntN(len(of))] }
 
-// step makes one random operation, drawn from so few names that most of them meet.
+// step makes one random operation. There are so few names that objects often refer to each other.
 func (w *world) step(b *Builder) {
 	source, meshName := pick(w, "files", "files", "files", "kubernetes"), pick(w, "default", "default", "prod")
 	var o mesh.Object
@@ -78,7 +78,7 @@ func (w *world) dataplane(meshName string) *mesh.Dataplane {
 	return d
 }
 
-// fresh is a Builder that gets everything at once.
+// fresh returns a Builder that got everything at once.
 func (w *world) fresh() *Builder {
 	b := NewBuilder(Options{Sources: []string{"kubernetes", "files"}})
 	for h, o := range w.objects {
@@ -92,7 +92,7 @@ func (w *world) fresh() *Builder {
 	return b
 }
 
-// naive finds by comparison of everything what Change has to name.
+// naive compares everything to find what Change must name.
 func naive(before, after *View) Change {
 	var c Change
 	for name := range union(before.Meshes, after.Meshes) {
@@ -114,7 +114,7 @@ func naive(before, after *View) Change {
 	return c
 }
 
-// different names what came, went or differs, and with all what is there after.
+// different returns the names that are new, gone or different, and with all also those that are unchanged.
 func different[V any](meshName string, old, now map[string]*V, all bool, o ...cmp.Option) []mesh.ID {
 	var ids []mesh.ID
 	for name := range union(old, now) {
@@ -168,7 +168,7 @@ func TestIncrementalViewsEqualFreshOnes(t *testing.T) {
 	}
 }
 
-// checkShared: proxies that see the same share one slice.
+// checkShared checks that proxies that see the same services share one slice.
 func checkShared(t *testing.T, v *View) {
 	t.Helper()
 	for _, m := range v.Meshes {
@@ -188,7 +188,7 @@ func checkShared(t *testing.T, v *View) {
 	}
 }
 
-// checkForgets: nothing is left of what was deleted.
+// checkForgets checks that nothing is left of deleted objects.
 func checkForgets(t *testing.T, b *Builder, w *world) {
 	t.Helper()
 	for h := range w.objects {

@@ -25,7 +25,7 @@ func TestRunGathersWhileApplyIsBusy(t *testing.T) {
 			})
 		}()
 		first := <-changes
-		for i := range 50 { // nobody blocks on the busy apply
+		for i := range 50 { // Set does not wait for the busy apply
 			b.Set("files", service(fmt.Sprint("s", i), "10.0.0.1"))
 			b.Observe("default/a", mesh.Observation{Draining: i%2 == 0})
 		}
@@ -116,7 +116,7 @@ func TestSourceNamedFirstCounts(t *testing.T) {
 	}
 }
 
-// BenchmarkBuilderEndpointChange: one endpoint among 1,000 services and 1,000 redirected proxies turns unready and back.
+// BenchmarkBuilderEndpointChange makes one endpoint unready and ready, among 1,000 services and 1,000 redirected proxies.
 func BenchmarkBuilderEndpointChange(b *testing.B) {
 	builder := NewBuilder(Options{})
 	for i := range 1000 {

@@ -34,7 +34,7 @@ func TestService(t *testing.T) {
 	tests := map[string]struct {
 		objects  []mesh.Object
 		observed map[mesh.ID]mesh.Observation
-		want     Service // Mesh and Name are the same for all
+		want     Service // without Mesh and Name, which are the same in all cases
 	}{
 		"inbounds with an address of their own, ports of other services": {
 			objects: []mesh.Object{twoPorts},

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// dataplane is a good one in the Universal form.
+// dataplane is a valid Dataplane in the Universal form.
 const dataplane = `type: Dataplane
 mesh: default
 name: web-1
@@ -81,7 +81,7 @@ func TestDecodePlaces(t *testing.T) {
 	}
 }
 
-// violation is what the tests look at in a Problem.
+// violation has the fields of a Problem that the tests compare.
 type violation struct {
 	Line                  int
 	Severity              string
@@ -102,7 +102,8 @@ func violations(problems []Problem) []violation {
 	return list
 }
 
-// TestDecodeBadInput reads testdata/bad/<case>.yaml, one mistake each, and wants the field, its value and what is allowed.
+// TestDecodeBadInput reads testdata/bad/<case>.yaml, which have one mistake each. A problem must name the field, its value and
+// what is allowed.
 func TestDecodeBadInput(t *testing.T) {
 	const (
 		port    = "must be a port from 1 to 65535, a number without quotes"
@@ -184,7 +185,7 @@ func TestDecodeBadInput(t *testing.T) {
 }
 
 func TestDecodeLimits(t *testing.T) {
-	// much is YAML of a size.
+	// much returns YAML of about that size.
 	much := func(bytes int) string { return strings.Repeat("# "+strings.Repeat("x", 61)+"\n", bytes/64) }
 	tests := map[string]struct {
 		text string
@@ -225,7 +226,7 @@ func unknownFields(n int) []violation {
 	return list
 }
 
-// An Error must show even where warnings fill the list: what has one is not used.
+// An Error must be listed even if warnings fill the list: a content with an Error is not used.
 func TestDecodeErrorBehindManyWarnings(t *testing.T) {
 	var text strings.Builder
 	text.WriteString(dataplane + "  outbound:\n")

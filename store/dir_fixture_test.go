@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// calls is a Builder that writes down what it is called with.
+// calls is a Builder that records its calls.
 type calls struct {
 	mu   sync.Mutex
 	log  []string
@@ -61,7 +61,7 @@ func (c *calls) take() []string {
 	return taken
 }
 
-// fixture is a folder and a Dir that is stepped by hand, with a time of its own.
+// fixture is a folder and a Dir that the test steps by hand, with a clock of its own.
 type fixture struct {
 	t     *testing.T
 	path  string
@@ -95,14 +95,14 @@ func (f *fixture) remove(name string) {
 	}
 }
 
-// look lets the Dir look once, after some time.
+// look lets the Dir scan once, after some time.
 func (f *fixture) look(later time.Duration) []string {
 	f.now = f.now.Add(later)
 	f.dir.poll(f.now)
 	return f.calls.take()
 }
 
-// settled lets the Dir see what changed and then read it.
+// settled lets the Dir see changes and then read them.
 func (f *fixture) settled() []string {
 	return append(f.look(0), f.look(defaultSettle)...)
 }
@@ -114,7 +114,7 @@ func (f *fixture) expect(what string, got []string, want ...string) {
 	}
 }
 
-// expectProblems wants one problem per text, each containing it.
+// expectProblems checks that there is one problem for each text, which contains it.
 func (f *fixture) expectProblems(what string, want ...string) {
 	f.t.Helper()
 	got := f.dir.Problems()

@@ -30,7 +30,7 @@ func running(t *testing.T, path string, rescan time.Duration) (*Dir, *calls) {
 	return d, c
 }
 
-// await waits for a call.
+// await waits for a call of the builder.
 func (c *calls) await(t *testing.T, want string) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -74,8 +74,8 @@ func TestDirRunIsToldOfChanges(t *testing.T) {
 	c.await(t, "delete Service default b")
 }
 
-// TestDirRunFollowsConfigMap swaps files as the kubelet does: a.yaml is a link to ..data/a.yaml, and ..data one to a
-// folder that is replaced.
+// TestDirRunFollowsConfigMap replaces files as the kubelet does: a.yaml is a link to ..data/a.yaml, and ..data is a link to
+// a folder that is replaced.
 func TestDirRunFollowsConfigMap(t *testing.T) {
 	path := t.TempDir()
 	publish := func(version, text string) {

@@ -45,7 +45,7 @@ networking:
 	}
 }
 
-// FuzzDecode wants that nothing panics, that what is returned is valid, and that it comes back from Encode as it was.
+// FuzzDecode checks that Decode does not panic, that its objects are valid, and that Encode and Decode return them unchanged.
 func FuzzDecode(f *testing.F) {
 	for _, pattern := range []string{"testdata/bad/*.yaml", "testdata/good/*.yaml"} {
 		files, err := filepath.Glob(pattern)
@@ -76,7 +76,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// comesBack fails unless an object is the same after Encode and Decode.
+// comesBack checks that an object is the same after Encode and Decode.
 func comesBack(t *testing.T, o mesh.Object) {
 	t.Helper()
 	text, err := Encode(o)

@@ -14,7 +14,7 @@ import (
 
 const histories = 1000
 
-// anyTexts changes some files. The names are so few that most of them meet.
+// anyTexts changes some files. There are so few names that files often have the same object.
 func anyTexts(r *rand.Rand) texts {
 	all := []string{meshDefault, meshProd, service("x"), service("y"), serviceOf("prod", "x"), serviceOf("prod", "y"), serviceOf("prod", "z")}
 	changed := texts{}
@@ -34,7 +34,7 @@ func anyTexts(r *rand.Rand) texts {
 	return changed
 }
 
-// history is what was written, for people.
+// history describes what was written.
 func history(steps []texts) string {
 	var b strings.Builder
 	for i, step := range steps {
@@ -43,7 +43,7 @@ func history(steps []texts) string {
 	return b.String()
 }
 
-// TestResolveRandomFolders writes random files. A run has the numbers 0 to histories-1 as seeds.
+// TestResolveRandomFolders writes random files. Its seeds are 0 to histories-1.
 func TestResolveRandomFolders(t *testing.T) {
 	for seed := range uint64(histories) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -57,7 +57,7 @@ func TestResolveRandomFolders(t *testing.T) {
 			wrong := one.holdsAll(untouched)
 			wrong = append(wrong, one.refusedForNothing()...)
 
-			// The files of a folder come in any order, as those of a map do.
+			// The order of files in a folder must not matter.
 			otherHeld, otherProblems := other.resolve(step)
 			wrong = append(wrong, differs("another folder of the same files", held, problems, otherHeld, otherProblems)...)
 			again, againProblems := one.resolve(nil)
@@ -83,7 +83,7 @@ func TestResolveRandomFolders(t *testing.T) {
 	}
 }
 
-// TestResolveOrderOfFirstReading has files of which no two hold one object, some of them broken.
+// TestResolveOrderOfFirstReading has files without common objects, some of them broken.
 func TestResolveOrderOfFirstReading(t *testing.T) {
 	for seed := range uint64(histories / 5) {
 		r := rand.New(rand.NewPCG(seed, 6))
@@ -122,7 +122,7 @@ func differs(what string, wantHeld, wantProblems, held, problems []string) (wron
 	return wrong
 }
 
-// untouched is what is held from files that neither change now nor have a new content that waits.
+// untouched returns the objects of files that do not change now and have no new content waiting.
 func (r *resolved) untouched(changed texts) claims {
 	same := claims{}
 	for key, e := range r.held {
@@ -143,8 +143,8 @@ func (r *resolved) holdsAll(want claims) (wrong []string) {
 	return wrong
 }
 
-// refusedForNothing are the refused contents that would do: no object of theirs is in use in another file, and all of
-// their meshes are.
+// refusedForNothing returns refused contents that could be used: none of their objects is in use in another file, and all
+// their meshes exist.
 func (r *resolved) refusedForNothing() (wrong []string) {
 	for _, name := range r.pendingFiles() {
 		taken, meshes := map[mesh.Key]bool{}, map[string]bool{}

@@ -14,10 +14,10 @@ const (
 	meshProd    = "type: Mesh\nname: prod\n"
 )
 
-// texts are files to write; an empty text removes one.
+// texts are files to write. An empty text removes a file.
 type texts map[string][]string
 
-// resolved is a folder without a disk, and what it holds.
+// resolved is a folder in memory, and the objects in use.
 type resolved struct {
 	*folder
 	held claims
@@ -39,7 +39,7 @@ func (r *resolved) write(changed texts) {
 	}
 }
 
-// resolve writes, and returns what the folder then holds, each with the place that it is from, and what is wrong.
+// resolve writes files, and returns the objects that are then in use, each with its place, and the problems.
 func (r *resolved) resolve(changed texts) (held, problems []string) {
 	r.write(changed)
 	r.held = r.folder.resolve(r.held)
@@ -76,7 +76,7 @@ func TestResolveRefusedContentHoldsUpNoOther(t *testing.T) {
 			problems: []string{`a.yaml, document 1, line 2: name: "x": must be unique: the Service of mesh "default" with this name is in b.yaml`, `a.yaml, document 2, line 5: name: "y": must be unique`},
 		},
 		"refused because another one is": {
-			// a takes y from b, which would take x: x is a's by name, so y stays b's, so a gets neither.
+			// a and b exchange x and y, but x stays a's as the first by name. So y stays b's, and a gets neither.
 			steps: []texts{
 				{"a.yaml": {""}, "b.yaml": {y}},
 				{"a.yaml": {x, y}, "b.yaml": {x}},

@@ -159,7 +159,7 @@ func TestStateSurvivesCrashWhileWriting(t *testing.T) {
 	}
 }
 
-// Readers see the old content or the new one, whole.
+// Readers see either the complete old content or the complete new one.
 func TestStateWritesAtOnce(t *testing.T) {
 	s := openState(t, t.TempDir()+"/state")
 	contents := []string{strings.Repeat("a", 10_000), strings.Repeat("b", 20_000)}

@@ -18,7 +18,7 @@ func late(t *testing.T, container string) corev1.Container {
 	return podWith("", container).Spec.Containers[0]
 }
 
-// injectedApp is a pod with a probe and a hook, injected.
+// injectedApp returns an injected pod with a probe and a hook.
 func injectedApp(t *testing.T, form webhook.Form) *corev1.Pod {
 	t.Helper()
 	pod := parse(`spec: {containers: [{name: web, livenessProbe: {tcpSocket: {port: 80}}, lifecycle: {preStop: {httpGet: {port: 81}}}}]}`)
@@ -83,7 +83,7 @@ func TestContainersThatComeLate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := injectedApp(t, tc.form)
 			tc.change(&pod.Spec)
-			rand := counted(16) // after those that the first injection took
+			rand := counted(16) // continues after the bytes that the first injection used
 			again, warnings := inject(t, pod, webhook.Options{Rand: &rand})
 			if diff := cmp.Diff(tc.want, entries(t, again)); diff != "" {
 				t.Errorf("probe table (-want +got):\n%s", diff)
@@ -105,7 +105,7 @@ func TestContainersThatComeLate(t *testing.T) {
 	}
 }
 
-// TestDefaultsOfTheAPIServer fills in what the API server does between two calls of a webhook.
+// TestDefaultsOfTheAPIServer sets the defaults that the API server sets between two calls of a webhook.
 func TestDefaultsOfTheAPIServer(t *testing.T) {
 	pod := injectedApp(t, webhook.Native)
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -170,7 +170,7 @@ func TestPodsThatChangedSince(t *testing.T) {
 	}
 }
 
-// An empty name of a mesh is none.
+// An empty mesh name means no name.
 func TestEmptyMeshTwice(t *testing.T) {
 	for _, where := range []string{"labels", "annotations"} {
 		pod := parse(`{metadata: {` + where + `: {kuma.io/mesh: ""}}, spec: {containers: [{name: app}]}}`)

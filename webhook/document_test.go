@@ -7,7 +7,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// Lists whose elements cannot be told apart by their names: the API server refuses them, and should see all of them.
+// The API server refuses lists in which two elements have the same name. It must see all their elements.
 func TestElementsWithoutNamesStay(t *testing.T) {
 	for name, volumes := range map[string]string{
 		"without a name": `[{"future":{"size":1}}]`,

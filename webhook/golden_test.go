@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write the golden files, and delete thos
 
 const testdata = "../testdata/inject"
 
-// counted is a source of randomness that is the same in each run.
+// counted is a random source that is the same in each run.
 type counted byte
 
 // Read implements io.Reader.
@@ -91,8 +91,8 @@ func orphan(t *testing.T, path string) {
 	}
 }
 
-// goldenFiles are the pod in both forms, the probe table (of both where they differ), and the warnings, each with the forms
-// that it is for.
+// goldenFiles returns the pod in both forms, the probe table (of both forms if they differ), and the warnings, each with the
+// forms that it is for.
 func goldenFiles(t *testing.T, pod []byte) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}

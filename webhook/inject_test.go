@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// podWith returns a pod with annotations and one container, each as YAML in flow style without its braces.
+// podWith returns a pod with annotations and one container, both given as YAML in flow style without the braces.
 func podWith(annotations, container string) *corev1.Pod {
 	return parse("metadata: {annotations: {" + annotations + "}}\nspec: {containers: [{name: app, " + container + "}]}")
 }
@@ -137,7 +137,7 @@ func TestPodsThatGetNoSidecar(t *testing.T) {
 func TestPodsThatAskForASidecar(t *testing.T) {
 	for _, annotations := range []string{
 		"", `kuma.io/sidecar-injection: enabled`, `kuma.io/sidecar-injection: "true"`,
-		`sonde.dev/sidecar-injection: enabled, kuma.io/sidecar-injection: disabled`, // the own one selects alone
+		`sonde.dev/sidecar-injection: enabled, kuma.io/sidecar-injection: disabled`, // Sonde's own annotation decides alone
 	} {
 		injected, warnings := inject(t, podWith(annotations, ""), webhook.Options{})
 		sidecarOf(t, injected)
@@ -325,7 +325,7 @@ func TestNamedPortIsOfTheSameContainer(t *testing.T) {
 	}
 }
 
-// To apply an object that was not applied before is to add to it: a scheme that went without a word would stay.
+// The first kubectl apply of an object only adds to it: a scheme that is left out would stay.
 func TestSchemeIsOverwritten(t *testing.T) {
 	for scheme, want := range map[corev1.URIScheme]corev1.URIScheme{"": "", "HTTP": "HTTP", "HTTPS": "HTTP"} {
 		pod := podWith("", "livenessProbe: {httpGet: {port: 80}}, lifecycle: {preStop: {httpGet: {port: 80}}}")

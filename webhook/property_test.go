@@ -27,8 +27,8 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// FuzzInject holds the properties for whatever the API server might let through, and for what it would not. The corpus are
-// the pods of the golden files.
+// FuzzInject checks the properties for any document, whether the API server would accept it or not. The corpus are the pods
+// of the golden files.
 func FuzzInject(f *testing.F) {
 	for _, pod := range readPods(f) {
 		f.Add(pod, true)
@@ -39,7 +39,7 @@ func FuzzInject(f *testing.F) {
 		if native {
 			form = webhook.Native
 		}
-		// As the API server writes it: keys that come twice are gone.
+		// As the API server writes it: without duplicate keys.
 		var object map[string]any
 		decoder := json.NewDecoder(bytes.NewReader(document))
 		decoder.UseNumber()
@@ -54,7 +54,7 @@ func FuzzInject(f *testing.F) {
 	})
 }
 
-// FuzzProbe is the same for one pod with whatever somebody may write where it matters.
+// FuzzProbe checks the same for one pod with any values in the fields that matter.
 func FuzzProbe(f *testing.F) {
 	f.Add("app", "/healthz?x=1", "http", int32(80), int32(1), "Host", "web.example", "9800", "shop.v1.Orders", true)
 	f.Add("app-liveness", "a b$(HOME)ä\n", "80", int32(9000), int32(0), "", "\x00", "", "a/b $$", false)
@@ -89,7 +89,7 @@ func FuzzProbe(f *testing.F) {
 	})
 }
 
-// checkProperties injects a document and checks what holds of every pod. It returns false if the pod is refused.
+// checkProperties injects a document and checks what must hold for each pod. It returns false if the pod is refused.
 func checkProperties(t *testing.T, document []byte, form webhook.Form) bool {
 	t.Helper()
 	o := webhook.Options{Sidecar: form, Rand: newRand()}
@@ -109,7 +109,7 @@ func checkProperties(t *testing.T, document []byte, form webhook.Form) bool {
 		t.Fatalf("the document is not the pod (-pod +document):\n%s", diff)
 	}
 	if len(after.Spec.Containers)+len(after.Spec.InitContainers) == len(before.Spec.Containers)+len(before.Spec.InitContainers) {
-		return true // it wants no sidecar, or has one
+		return true // the pod gets no sidecar, or has one
 	}
 	for _, warning := range warnings {
 		if warning == "" || strings.ContainsRune(warning, '\n') {
@@ -130,7 +130,7 @@ func asJSON(t *testing.T, v any) string {
 	return string(text)
 }
 
-// checkTwice checks that to inject again changes nothing, with other options too.
+// checkTwice checks that a second injection changes nothing, even with other options.
 func checkTwice(t *testing.T, after *corev1.Pod, patched []byte, o webhook.Options) {
 	t.Helper()
 	for _, form := range forms() {
@@ -148,8 +148,8 @@ func checkTwice(t *testing.T, after *corev1.Pod, patched []byte, o webhook.Optio
 	}
 }
 
-// checkOnlyKnownChanges takes back what an injection does and compares: probes and hooks come from the probe table, with
-// named ports as numbers and defaults filled in.
+// checkOnlyKnownChanges reverts an injection and compares. It takes probes and hooks from the probe table, with numbers for
+// named ports and with defaults.
 func checkOnlyKnownChanges(t *testing.T, before, after *corev1.Pod) {
 	t.Helper()
 	table, unknown, err := mesh.ParseProbeTable(tableOf(t, after))
@@ -195,8 +195,8 @@ func containerOf(t *testing.T, pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// takeBack writes the entry of the table into both: into the one that was injected all of it, into the one from before the
-// number of a named port and defaults. It checks what the kubelet asks.
+// takeBack writes the whole entry of the table into the injected handler, and only the numbers of named ports and the
+// defaults into the original one. It checks what the kubelet asks.
 func takeBack(t *testing.T, injected, before *corev1.Container, p mesh.Probe) {
 	t.Helper()
 	if p.Type.IsHook() {
@@ -245,7 +245,7 @@ func fill(t *testing.T, get *corev1.HTTPGetAction, p mesh.Probe) {
 	}
 }
 
-// original is the handler that an entry of the table stands for.
+// original returns the handler that an entry of the table describes.
 func original(p mesh.Probe) (h corev1.ProbeHandler) {
 	switch {
 	case p.HTTPGet != nil:

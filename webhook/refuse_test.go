@@ -124,7 +124,7 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// caText returns a certificate.
+// caText returns a CA certificate.
 func caText(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

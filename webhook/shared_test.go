@@ -35,7 +35,7 @@ func TestUserOfTheSidecar(t *testing.T) {
 	}
 }
 
-// The API server refuses a container that has a limit above the pod's, and a pod whose containers request more than it does.
+// The API server refuses a container whose limit is above the pod's, and a pod whose containers request more than the pod.
 func TestResourcesOfThePod(t *testing.T) {
 	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
 	tests := map[string]struct {

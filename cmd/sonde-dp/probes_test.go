@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// What is wrong with the environment of the probes is said at the start, and nothing comes up.
+// Mistakes in the environment of the probes are reported at the start, and nothing is served.
 func TestProbesBadInput(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -61,10 +61,10 @@ func TestProbesBadInput(t *testing.T) {
 	}
 }
 
-// apart is an address whose ports the kernel gives to no connection: one that was free stays free.
+// apart is an address whose ports the kernel does not use for outgoing connections: a free port stays free.
 const apart = "127.0.0.7"
 
-// Without probes it answers 404 to all.
+// Without probes each answer is 404.
 func TestProbesEmptyTable(t *testing.T) {
 	for _, table := range []string{"", "[]"} {
 		t.Run(table, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/health"
 )
 
-// runWait runs the command as a hook does.
+// runWait runs the command as the hook does.
 func runWait(t *testing.T, args ...string) error {
 	t.Helper()
 	cmd := newCommand()
@@ -24,7 +24,7 @@ func runWait(t *testing.T, args ...string) error {
 	return cmd.ExecuteContext(t.Context())
 }
 
-// agentAt serves an agent's health on a new address.
+// agentAt serves an agent's health on a new address, and returns that.
 func agentAt(t *testing.T, ready *health.Checks) string {
 	t.Helper()
 	server := httptest.NewServer(health.Handler(&health.Checks{}, ready, prometheus.NewRegistry()))

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(leakTested{m}, map[string]func(){"sondectl": main})
 }
 
-// leakTested looks for goroutines that the tests of this process left.
+// leakTested checks that the tests of this process leave no goroutines.
 type leakTested struct{ *testing.M }
 
 func (l leakTested) Run() int {
@@ -47,7 +47,7 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){"exits": exits}
 }
 
-// envoyCondition is [envoy]: $ENVOY names one.
+// envoyCondition is the condition [envoy]: $ENVOY is set.
 func envoyCondition(name string) (bool, error) {
 	if name != "envoy" {
 		return false, errors.New("unknown condition " + name)
@@ -55,9 +55,9 @@ func envoyCondition(name string) (bool, error) {
 	return os.Getenv("ENVOY") != "", nil
 }
 
-// exits runs sondectl and checks its exit code: exits CODE [<FILE] ARGS... Of a failure it also checks that stdout is empty,
-// and that stderr ends with one line that says who failed. It runs in this process, which costs a hundredth of a new one
-// under the race detector.
+// exits runs sondectl and checks its exit code: exits CODE [<FILE] ARGS... If sondectl fails, stdout must be empty and stderr
+// must end with one line that names sondectl. It runs in this process: with the race detector a new one costs 100 times as
+// much.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: exits CODE [<FILE] ARGS...")
@@ -93,7 +93,7 @@ func lastLineNamesUs(stderr string) bool {
 	return strings.HasSuffix(stderr, "\n") && strings.HasPrefix(lines[len(lines)-1], "sondectl: ")
 }
 
-// inOrder runs scripts one after another: they share the working folder of this process.
+// inOrder runs scripts one after the other: they share the working folder of this process.
 type inOrder struct{ *testing.T }
 
 // Parallel implements testscript.T.

@@ -21,13 +21,13 @@ func inUTF16(text string) string {
 	return string(b)
 }
 
-// Nothing of a file is lost without a word.
+// No part of a file is silently ignored.
 func TestManifestsAreReadWhole(t *testing.T) {
 	const more = "what follows the first object"
 	tests := map[string]struct {
 		text string
 		want int    // documents with content
-		err  string // of the last one that is wrong, or of all
+		err  string // of the last bad document, or of the whole file
 	}{
 		"nothing":                    {"", 0, ""},
 		"documents without content":  {"---\n\n---\n# comment\n---\nnull\n---\n" + blockPod + "---\n---", 1, ""},

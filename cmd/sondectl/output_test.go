@@ -129,7 +129,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// failing is a standard output that nobody reads any more.
+// failing is a standard output whose reader is gone.
 type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, net.ErrClosed }

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestReadme compares the excerpts of the section on one pod with what they are excerpts of.
+// TestReadme compares the README's excerpts about one pod with the file and with the output of the commands.
 func TestReadme(t *testing.T) {
-	t.Chdir("../..") // where its commands are run
+	t.Chdir("../..") // the README's commands run there
 	const example = "docs/examples/web.yaml"
 	written, err := os.ReadFile(example)
 	if err != nil {
@@ -34,7 +34,7 @@ func TestReadme(t *testing.T) {
 	}
 	before, after, table := strings.TrimPrefix(parts[1], "yaml\n"), strings.TrimPrefix(parts[3], "yaml\n"), parts[5]
 	const second = "      readinessProbe:\n"
-	one, two, _ := strings.Cut(before, second) // what is between the two is left out
+	one, two, _ := strings.Cut(before, second) // the excerpt leaves out what is between the two
 	if !strings.Contains(string(written), one) || !strings.Contains(string(written), second+two) {
 		t.Errorf("%s does not have:\n%s", example, before)
 	}

@@ -25,8 +25,8 @@ import (
 	"github.com/sonde-mesh/sonde/store"
 )
 
-// TestServer runs the commands that ask the control plane, each script against an admin server of its own. Its view is
-// made of the script's mesh/; streams, agents and rotations are made up.
+// TestServer runs the commands that ask the control plane. Each script has its own admin server. Its view comes from the
+// script's mesh/; streams, agents and rotations are fakes.
 func TestServer(t *testing.T) {
 	testscript.RunT(inOrder{t}, testscript.Params{
 		Dir:                 "testdata/server",
@@ -37,7 +37,8 @@ func TestServer(t *testing.T) {
 	})
 }
 
-// startServer serves the admin API with a real authority, and sets FLAGS, DOWN (an address where nobody is) and OTHER_CA.
+// startServer serves the admin API with a real authority, and sets FLAGS, DOWN (an address where nobody listens) and
+// OTHER_CA.
 func startServer(env *testscript.Env) error {
 	state, err := store.OpenState(filepath.Join(env.WorkDir, "state"))
 	if err != nil {
@@ -72,7 +73,7 @@ func startServer(env *testscript.Env) error {
 	env.Defer(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			panic(err) // the script has ended: there is nothing left to fail
+			panic(err) // the script has ended, so it cannot fail any more
 		}
 	})
 	env.Setenv("DOWN", "127.0.0.1:1")
@@ -157,7 +158,7 @@ func madeUpAgents() map[mesh.ID]*adminv1.Agent {
 	}}
 }
 
-// steps is a Rotator that goes on with each look at it.
+// steps is a Rotator that advances each time its state is read.
 type steps struct {
 	mu   sync.Mutex
 	next adminv1.Rotation_Step

@@ -47,7 +47,7 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// TestImports keeps out what would make this package initialise late: most of the program stands on these.
+// TestImports forbids imports that would make this package initialise late, because they need most of the program.
 func TestImports(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {
