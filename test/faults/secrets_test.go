@@ -31,30 +31,7 @@ func TestBrokenSecretFile(t *testing.T) {
 	leaks.add(b)
 	leaks.add(a)
 
-	key := pemOf(t, good)
-	broken := map[string]string{
-		"cut at its end":       good[:len(good)-3],
-		"cut in its key":       good[:strings.Index(good, "PRIVATE KEY")+100],
-		"begins in its key":    good[strings.Index(good, "PRIVATE KEY")+40:],
-		"begins far in":        good[len(good)-40:],
-		"other field":          strings.Replace(good, "private_key", "privat", 1),
-		"other type":           strings.Replace(good, "transport_sockets", "transport_socks", 1),
-		"key as bytes":         strings.Replace(good, `"inline_string":"-----BEGIN PRIVATE`, `"inline_bytes":"-----BEGIN PRIVATE`, 1),
-		"key in short lines":   strings.ReplaceAll(good[:len(good)-2], key, shortLines(key)),
-		"key alone":            key,
-		"key alone, no names":  strings.Join(strings.Split(strings.TrimSpace(key), "\n")[1:3], "\n"),
-		"short lines, no name": shortLines(derOf(t, good)),
-		"key in DER, base64":   derOf(t, good),
-		"key of somebody else": strings.Replace(good, keyText(good), keyText(read(t, a.IdentityFile())), 1),
-		"behind a long text":   strings.Repeat(" ", 8<<10) + good[:len(good)-2],
-		"empty":                "",
-		"as YAML":              strings.ReplaceAll(strings.ReplaceAll(key, "\n", "\n  "), "-----BEGIN", "resources: |\n  -----BEGIN"),
-	}
-	for name, content := range broken {
-		if content == good {
-			t.Fatalf("%s: it is the good file", name)
-		}
-	}
+	broken := brokenSecrets(t, good, read(t, a.IdentityFile()))
 	for _, name := range slices.Sorted(maps.Keys(broken)) {
 		before := refused(t, b)
 		replace(t, b.IdentityFile(), broken[name])
@@ -68,21 +45,8 @@ func TestBrokenSecretFile(t *testing.T) {
 	}
 	held(t, load)
 
-	// With a broken file Envoy would start without an identity, and without the file not at all. So the agent first restores
-	// its own.
 	for _, name := range []string{"begins in its key", "key of somebody else", ""} {
-		if name != "" {
-			replace(t, b.IdentityFile(), broken[name])
-		} else {
-			must(t, os.RemoveAll(filepath.Dir(b.IdentityFile())))
-			must(t, os.Mkdir(filepath.Dir(b.IdentityFile()), 0o700))
-		}
-		killEnvoy(t, b)
-		poll(t, "another Envoy", func(ctx context.Context) error {
-			_, err := b.EnvoyGet(ctx, "/ready")
-			return err
-		})
-		must(t, b.WaitReady(t.Context()))
+		startWithBrokenSecret(t, b, broken[name])
 		leaks.check(name + ", at the start")
 	}
 	synced(t, proxies...)
@@ -104,6 +68,55 @@ func TestBrokenSecretFile(t *testing.T) {
 	leaks.add(a)
 	calls(t, a, "b")
 	leaks.check("at the end")
+}
+
+// brokenSecrets returns contents that Envoy refuses, by what is wrong with them. good is the file of the proxy, other that of
+// another proxy.
+func brokenSecrets(t *testing.T, good, other string) map[string]string {
+	t.Helper()
+	key := pemOf(t, good)
+	broken := map[string]string{
+		"cut at its end":       good[:len(good)-3],
+		"cut in its key":       good[:strings.Index(good, "PRIVATE KEY")+100],
+		"begins in its key":    good[strings.Index(good, "PRIVATE KEY")+40:],
+		"begins far in":        good[len(good)-40:],
+		"other field":          strings.Replace(good, "private_key", "privat", 1),
+		"other type":           strings.Replace(good, "transport_sockets", "transport_socks", 1),
+		"key as bytes":         strings.Replace(good, `"inline_string":"-----BEGIN PRIVATE`, `"inline_bytes":"-----BEGIN PRIVATE`, 1),
+		"key in short lines":   strings.ReplaceAll(good[:len(good)-2], key, shortLines(key)),
+		"key alone":            key,
+		"key alone, no names":  strings.Join(strings.Split(strings.TrimSpace(key), "\n")[1:3], "\n"),
+		"short lines, no name": shortLines(derOf(t, good)),
+		"key in DER, base64":   derOf(t, good),
+		"key of somebody else": strings.Replace(good, keyText(good), keyText(other), 1),
+		"behind a long text":   strings.Repeat(" ", 8<<10) + good[:len(good)-2],
+		"empty":                "",
+		"as YAML":              strings.ReplaceAll(strings.ReplaceAll(key, "\n", "\n  "), "-----BEGIN", "resources: |\n  -----BEGIN"),
+	}
+	for name, content := range broken {
+		if content == good {
+			t.Fatalf("%s: it is the good file", name)
+		}
+	}
+	return broken
+}
+
+// startWithBrokenSecret has an Envoy restarted while its file is broken, or missing if content is "". With a broken file it would
+// start without an identity, and without the file not at all. So the agent must first restore its own.
+func startWithBrokenSecret(t *testing.T, p *harness.Proxy, content string) {
+	t.Helper()
+	if content != "" {
+		replace(t, p.IdentityFile(), content)
+	} else {
+		must(t, os.RemoveAll(filepath.Dir(p.IdentityFile())))
+		must(t, os.Mkdir(filepath.Dir(p.IdentityFile()), 0o700))
+	}
+	killEnvoy(t, p)
+	poll(t, "another Envoy", func(ctx context.Context) error {
+		_, err := p.EnvoyGet(ctx, "/ready")
+		return err
+	})
+	must(t, p.WaitReady(t.Context()))
 }
 
 // replace puts a file in place by rename: Envoy only notices that.

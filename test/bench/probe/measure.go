@@ -124,7 +124,7 @@ func (b *bench) speed(ctx context.Context) ([]*cell, error) {
 				fmt.Fprintf(os.Stderr, "%s, %d at once, round %d of %d\n", kind, n, round, b.o.rounds)
 				for i := range row {
 					c := row[(i+round)%len(row)]
-					if err := b.one(c, running[c.Subject], round > 0); err != nil { // the first warms up
+					if err := b.measureOnce(c, running[c.Subject], round > 0); err != nil { // the first warms up
 						return nil, errors.Join(fmt.Errorf("%s, %s: %w", kind, c.Subject, err), stop())
 					}
 				}
@@ -176,8 +176,8 @@ func (b *bench) startAll(ctx context.Context, kind string) (running map[string]*
 	return running, stop, nil
 }
 
-// one measures a subject once, and keeps the figures if keep is set.
-func (b *bench) one(c *cell, p *process, keep bool) error {
+// measureOnce measures a subject once, and keeps the figures if keep is set.
+func (b *bench) measureOnce(c *cell, p *process, keep bool) error {
 	o := order{Kind: c.Kind, Port: b.app.of(c.Kind), Probes: b.o.probes, AtOnce: c.AtOnce, Entries: b.o.entries}
 	if p == nil {
 		p, o.Direct, o.Target = b.client, true, at(o.Port)
@@ -200,7 +200,7 @@ func (b *bench) one(c *cell, p *process, keep bool) error {
 	if err != nil {
 		return err
 	}
-	f, err := b.do(o)
+	f, err := b.makeProbes(o)
 	if err != nil {
 		return err
 	}
@@ -228,8 +228,8 @@ func (b *bench) one(c *cell, p *process, keep bool) error {
 	return nil
 }
 
-// do has the client make probes. All of them must succeed.
-func (b *bench) do(o order) (figures, error) {
+// makeProbes has the client make probes. All of them must succeed.
+func (b *bench) makeProbes(o order) (figures, error) {
 	var f figures
 	if err := json.NewEncoder(b.client.in).Encode(o); err != nil {
 		return f, err
@@ -304,7 +304,7 @@ func (b *bench) size(ctx context.Context) ([]size, error) {
 func (b *bench) sizeOf(ctx context.Context, p *process, each int, s *size) error {
 	ask := func(kind, probes, atOnce int) error {
 		k := kinds[kind]
-		_, err := b.do(order{Target: p.address, Kind: k, Port: b.app.of(k), Probes: probes, AtOnce: atOnce, First: kind * each, Entries: each})
+		_, err := b.makeProbes(order{Target: p.address, Kind: k, Port: b.app.of(k), Probes: probes, AtOnce: atOnce, First: kind * each, Entries: each})
 		return err
 	}
 	for kind := range kinds {

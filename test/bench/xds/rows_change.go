@@ -21,8 +21,8 @@ func (s *session) expected(service int) order {
 	return order{Do: doExpect, Name: e.Name, Version: e.Version, First: first, Last: last}
 }
 
-// once makes one change and waits until all have it. It returns when the change began and when it arrived.
-func (s *session) once(service int) (began int64, a arrival, err error) {
+// changeOnce makes one change and waits until all have it. It returns when the change began and when it arrived.
+func (s *session) changeOnce(service int) (began int64, a arrival, err error) {
 	if err := s.clients.order(s.expected(service), nil); err != nil {
 		return 0, a, err
 	}
@@ -52,7 +52,7 @@ func (s *session) losses() string {
 // changes are rows a and b: one endpoint change at a time.
 func (s *session) changes(ctx context.Context, row string) error {
 	for i := range warmUp {
-		if _, _, err := s.once(s.world.Services - 1 - i); err != nil {
+		if _, _, err := s.changeOnce(s.world.Services - 1 - i); err != nil {
 			return err
 		}
 	}
@@ -62,7 +62,7 @@ func (s *session) changes(ctx context.Context, row string) error {
 // narrow is row c: a service that few see, and one that all see.
 func (s *session) narrow(ctx context.Context, row string) error {
 	for range warmUp {
-		if _, _, err := s.once(s.world.narrow()); err != nil {
+		if _, _, err := s.changeOnce(s.world.narrow()); err != nil {
 			return err
 		}
 	}
@@ -80,7 +80,7 @@ func (s *session) series(ctx context.Context, row, ending string, changes int, s
 		return err
 	}
 	for i := range changes {
-		began, a, err := s.once(service(i))
+		began, a, err := s.changeOnce(service(i))
 		if err != nil {
 			return err
 		}

@@ -70,7 +70,7 @@ func (s *session) reconnect(ctx context.Context, row string) error {
 	s.note(row, figureBytes, float64(after.Bytes-before.Bytes))
 	s.note(row, figureResources, float64(after.Resources-before.Resources))
 	s.note(row, figureRefused, float64(after.Refused-before.Refused))
-	_, _, err = s.once(0) // a proxy without its subscriptions would not get this
+	_, _, err = s.changeOnce(0) // a proxy without its subscriptions would not get this
 	return err
 }
 
