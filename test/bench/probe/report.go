@@ -49,9 +49,11 @@ func cellKey(kind string, atOnce int, subject string) string {
 }
 
 // row writes a row of a table. The tabwriter aligns its columns.
-func row(w io.Writer, columns ...string) { fmt.Fprintln(w, "| "+strings.Join(columns, "\t| ")+"\t|") }
+func row(w *strings.Builder, columns ...string) {
+	fmt.Fprintln(w, "| "+strings.Join(columns, "\t| ")+"\t|")
+}
 
-func speedTable(w io.Writer, cells []*cell, found map[string]*cell) {
+func speedTable(w *strings.Builder, cells []*cell, found map[string]*cell) {
 	row(w, "kind", "at once", "subject", "CPU", "of naive", "p50", "p99", "per s", "allocs", "KiB", "TIME_WAIT")
 	row(w, "---", "---", "---", "---", "---", "---", "---", "---", "---", "---", "---")
 	for _, c := range cells {
@@ -71,7 +73,7 @@ func speedTable(w io.Writer, cells []*cell, found map[string]*cell) {
 	fmt.Fprintln(w)
 }
 
-func sizeTable(w io.Writer, sizes []size) {
+func sizeTable(w *strings.Builder, sizes []size) {
 	row(w, "memory, MiB", "probes in the table", "RssAnon at rest", "VmRSS at rest", "probes made", "RssAnon", "VmRSS")
 	row(w, "---", "---", "---", "---", "---", "---", "---")
 	mib := func(v float64) string {
@@ -85,7 +87,7 @@ func sizeTable(w io.Writer, sizes []size) {
 	}
 }
 
-func goals(w io.Writer, o options, found map[string]*cell, sizes []size) {
+func goals(w *strings.Builder, o options, found map[string]*cell, sizes []size) {
 	fmt.Fprintln(w, "\nGoals:")
 	goal := func(what string, got, most float64) {
 		verdict := "met"
