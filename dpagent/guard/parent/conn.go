@@ -312,6 +312,7 @@ func (g *guard) watchWritable(c *conn) {
 // finishAnswer sends the end of an answer, and closes the connection once all of it is sent.
 func (g *guard) finishAnswer(c *conn, last []byte) {
 	c.state = closing
+	g.lastAnswer = g.now
 	if c.deadline.IsZero() { // a hook has no deadline before
 		c.deadline = g.now.Add(verdictGrace)
 		g.nextDeadline = earlier(g.nextDeadline, c.deadline)

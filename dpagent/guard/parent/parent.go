@@ -35,9 +35,9 @@ const (
 )
 
 const (
-	// farewell is how long the guard answers Errored after the last worker has ended: after Errored the kubelet asks again at
-	// once, and a refused connection would be a failure of the application.
-	farewell = 100 * time.Millisecond
+	// farewell is how long the guard answers Errored after the last worker has ended, if there was a request just before: after
+	// Errored the kubelet asks again at once, and a refused connection would be a failure of the application.
+	farewell = time.Second
 	// endTime is how long a worker may take to end after the second signal; it may take 2 s to stop Envoy.
 	endTime = 5 * time.Second
 	// maxEvents is how many epoll events are read at once.
@@ -64,6 +64,7 @@ type guard struct {
 	wakeFD      [2]int // a pipe
 	stopSignals int    // number of SIGTERM and SIGINT received
 	killAt      time.Time
+	lastAnswer  time.Time
 	exitAt      time.Time // end of the farewell, zero before
 
 	forks  chan fork
@@ -234,10 +235,10 @@ func (g *guard) runTimers() {
 // exit makes Run return with that exit code.
 func (g *guard) exit(code int) { g.done, g.exitCode = true, code }
 
-// leave exits after the farewell. There is no worker any more.
+// leave exits, if need be after a farewell. There is no worker any more.
 func (g *guard) leave(code int) {
 	switch {
-	case g.listener < 0: // nobody has been answered
+	case len(g.all) == 0 && g.now.Sub(g.lastAnswer) > farewell:
 		g.exit(code)
 	case g.exitAt.IsZero():
 		g.exitCode, g.exitAt = code, g.now.Add(farewell)
