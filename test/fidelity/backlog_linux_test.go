@@ -1,19 +1,33 @@
 package fidelity_test
 
 import (
+	"errors"
 	"net"
 	"syscall"
 )
 
+// listenSmall makes a listener whose connections take 4 KiB, and no more before those are read.
+func listenSmall(address string) (net.Listener, error) {
+	l, err := listenSoon(address)
+	if err != nil {
+		return nil, err
+	}
+	return l, control(l.(*net.TCPListener), func(fd int) error {
+		return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10)
+	})
+}
+
 // shorten makes the queue of a listener as short as it can be.
 func shorten(l *net.TCPListener) error {
+	return control(l, func(fd int) error { return syscall.Listen(fd, 0) })
+}
+
+func control(l *net.TCPListener, f func(fd int) error) error {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var inner error
-	if err := raw.Control(func(fd uintptr) { inner = syscall.Listen(int(fd), 0) }); err != nil {
-		return err
-	}
-	return inner
+	outer := raw.Control(func(fd uintptr) { inner = f(int(fd)) })
+	return errors.Join(outer, inner)
 }

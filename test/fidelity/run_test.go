@@ -185,7 +185,7 @@ type places struct {
 
 // newPlaces keeps out of the way of other tests, by their number, and of other runs on the machine.
 func newPlaces(test int) *places {
-	return &places{prefix: 2 + (os.Getpid()*2+test)%250, from: map[string]int{}}
+	return &places{prefix: 2 + (os.Getpid()*3+test)%250, from: map[string]int{}}
 }
 
 // take returns a place for a pod, at an address that is shared if it is given.

@@ -83,6 +83,9 @@ var elsewhereDiffers = []string{
 	"- the user agent of gRPC: `kube-probe/<version>` is the kubelet's, `grpc-go/<version>` behind it the agent's",
 	"- the ClientHello, where kubelet and agent were built by different versions of Go",
 	"- where a connection comes from: the pod's own address, and not the node's",
+	"- how the connection of a TCP check ends: with a reset, which leaves nothing behind in the pod; the kubelet closes it",
+	"- invalid SETTINGS of an HTTP/2 server, such as frames of 1 byte: the libraries here and in the agent refuse them, those that Kubernetes 1.36.3 is " +
+		"built with (golang.org/x/net 0.49, gRPC 1.79) do not. With these every other case was the same",
 }
 
 // cell makes text fit a table.

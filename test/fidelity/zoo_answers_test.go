@@ -64,6 +64,23 @@ func bodies() (z zoo) {
 		{"chunk of a wrong size", errored, head(200, chunked) + "zz\r\nok\r\n0\r\n\r\n"},
 		{"chunk longer than it says", errored, head(200, chunked) + "2\r\nokay\r\n0\r\n\r\n"},
 		{"chunk without CR", errored, head(200, chunked) + "2\nok\r\n0\r\n\r\n"},
+		{"chunk with an extension of 3 KB", success, head(200, chunked) + "2;" + big[:3000] + "\r\nok\r\n0\r\n\r\n"},
+		{"chunk with an extension of 5 KB", errored, head(200, chunked) + "2;" + big[:5000] + "\r\nok\r\n0\r\n\r\n"},
+		{"chunks with much else, little by little", errored, head(200, chunked) + strings.Repeat("1;"+big[:100]+"\r\nx\r\n", 300) + "0\r\n\r\n"},
+		{"chunks of one byte", success, head(200, chunked) + strings.Repeat("1\r\nx\r\n", 5000) + "0\r\n\r\n"},
+		{"chunks with a trailer of 3 KB", success, head(200, chunked) + "2\r\nok\r\n0\r\nX: " + big[:3000] + "\r\n\r\n"},
+		{"chunks with a trailer of 5 KB", errored, head(200, chunked) + "2\r\nok\r\n0\r\nX: " + big[:5000] + "\r\n\r\n"},
+		{"chunks with a wrong trailer", errored, head(200, chunked) + "2\r\nok\r\n0\r\nwrong\r\n\r\n"},
+		{"chunks with a trailer that is cut", errored, head(200, chunked) + "2\r\nok\r\n0\r\nX: y\r\n"},
+		{"cut at 10 KiB", success, head(200, length(1<<20)) + big[:k10]},
+		{"cut at 10 KiB - 1", errored, head(200, length(1<<20)) + big[:k10-1]},
+		{"Content-Length of 8 EiB, cut", errored, head(200, "Content-Length: 9223372036854775807\r\n") + "ok"},
+		{"Content-Length in a list", failure, head(200, "Content-Length: 2, 2\r\n") + "ok"},
+		{"Content-Length in hexadecimal", failure, head(200, "Content-Length: 0x2\r\n") + "ok"},
+		{"Content-Length on a line of its own", success, head(200, "Content-Length:\r\n 2\r\n") + "ok"},
+		{"Content-Length wrong, and chunks", failure, head(200, "Content-Length: x\r\n"+chunked) + "0\r\n\r\n"},
+		{"Transfer-Encoding twice", failure, head(200, chunked+chunked) + "0\r\n\r\n"},
+		{"Transfer-Encoding empty", failure, head(200, "Transfer-Encoding: \r\n"+length(2)) + "ok"},
 		{"chunk of a huge size", errored, head(200, chunked) + "fffffffffffffffff\r\nok\r\n"},
 		{"Transfer-Encoding gzip", failure, head(200, "Transfer-Encoding: gzip\r\n") + "ok"},
 		{"Transfer-Encoding gzip, chunked", failure, head(200, "Transfer-Encoding: gzip, chunked\r\n") + "0\r\n\r\n"},
@@ -159,6 +176,15 @@ func wrongServers() (z zoo) {
 		{"a header without colon", failure, "HTTP/1.1 200 OK\r\nX-A\r\n" + end},
 		{"a header with a space", success, "HTTP/1.1 200 OK\r\nX A: b\r\n" + end},
 		{"a header of an empty name", failure, "HTTP/1.1 200 OK\r\n: b\r\n" + end},
+		{"a header with NUL", failure, "HTTP/1.1 200 OK\r\nX-A: a\x00b\r\n" + end},
+		{"a header with CR", failure, "HTTP/1.1 200 OK\r\nX-A: a\rb\r\n" + end},
+		{"a header in quotes", failure, "HTTP/1.1 200 OK\r\n\"X-A\": b\r\n" + end},
+		{"a space before the colon", success, "HTTP/1.1 200 OK\r\nX-A : b\r\n" + end},
+		{"CR twice", success, "HTTP/1.1 200 OK\r\r\n" + end},
+		{"a byte order mark", failure, "\ufeffHTTP/1.1 200 OK\r\n" + end},
+		{"a status line of 1 MiB", success, "HTTP/1.1 200 " + strings.Repeat("x", 1<<20) + "\r\n" + end},
+		{"408 to nobody", failure, "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"},
+		{"200 with an upgrade", success, "HTTP/1.1 200 OK\r\nConnection: upgrade\r\nUpgrade: h2c\r\n" + end},
 		{"a header of odd bytes", failure, "HTTP/1.1 200 OK\r\nX-A: \x01\xff\r\n" + end},
 		{"a folded header", success, "HTTP/1.1 200 OK\r\nX-A: a\r\n b\r\n" + end},
 		{"a header that begins with a space", failure, "HTTP/1.1 200 OK\r\n X-A: a\r\n" + end},
@@ -194,6 +220,15 @@ func wrongServers() (z zoo) {
 	z.http("server keeps the connection open", success, func(_ place, x *exchange) {
 		x.raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 		x.hang()
+	})
+	z.http("server ends its half of the connection after an answer", success, func(_ place, x *exchange) {
+		x.raw("HTTP/1.1 200 OK\r\n\r\nok")
+		x.closed = true
+		x.drain()
+	})
+	z.http("server ends its half of the connection instead of an answer", failure, func(_ place, x *exchange) {
+		x.closed = true
+		x.drain()
 	})
 	z.http("server answers slowly, byte by byte", success, func(_ place, x *exchange) {
 		for _, c := range "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok" {
@@ -298,6 +333,25 @@ func times() (z zoo) {
 	z.httpIn("10 KiB and then never the rest", 1, success, func(_ place, x *exchange) {
 		x.raw("HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", 20<<10))
 		x.hang()
+	})
+	z.httpIn("10 KiB exactly and then never the rest", 1, success, func(_ place, x *exchange) {
+		x.raw("HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", 10<<10))
+		x.hang()
+	})
+	z.httpIn("body without a length never ends", 1, errored, func(_ place, x *exchange) {
+		x.raw("HTTP/1.1 200 OK\r\n\r\nok")
+		x.hang()
+	})
+	z.httpIn("trailer never", 1, errored, func(_ place, x *exchange) {
+		x.raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n")
+		x.hang()
+	})
+	z.add(scenario{
+		name: "request is larger than the buffer of a server that hangs", want: []kubelet.Verdict{failure}, timing: true, process: true,
+		containers: one(0, 1, func(p place) corev1.ProbeHandler { return get(p, "/", header("Cookie", strings.Repeat("x", 100<<10))) }),
+		sites: func(p place) []site {
+			return []site{{port: p.app, listen: listenSmall, connection: func(x *exchange) { x.wait(seconds(2.5)) }}}
+		},
 	})
 	z.httpIn("two redirects of 1.2 s each, of 2", 2, failure, func(_ place, x *exchange) {
 		if !x.wait(seconds(1.2)) {

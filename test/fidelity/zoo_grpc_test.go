@@ -118,7 +118,7 @@ func grpcs() (z zoo) {
 		health(1)(y)
 		_ = y.framer.WriteGoAway(y.stream, 0, nil)
 	})
-	return slices.Concat(z, grpcFrames(), grpcTimes(), grpcNames(), grpcServers())
+	return slices.Concat(z, grpcAnswers(), grpcFrames(), grpcTimes(), grpcNames(), grpcServers())
 }
 
 // grpcTimes are servers that take their time.
@@ -172,7 +172,7 @@ func grpcNames() (z zoo) {
 	for _, name := range []string{
 		"", "liveness", "a.b.C", "a/b", "/", "/a", "a/", "//", "a b", " ", "ä", "日本 😀", "a%2Fb", "%", "%zz", "a?b=c", "?", "#", "a#b",
 		"$", "$$", "$(INSTANCE_IP)", "$$(INSTANCE_IP)", `"`, `\`, `"}],`, "a\nb", "\x00", "\x7f", "a\tb", "..", "../..", ".", "a;b", "a+b", "<&>", "*",
-		strings.Repeat("n", 5000),
+		strings.Repeat("n", 5000), strings.Repeat("ä", 30000), "\u0085\u2028\ufeff", "\ufffd", "a\r\nb: c", "a//b/../c", "%2F", "+",
 	} {
 		n := len(z)
 		z.add(scenario{
@@ -227,4 +227,7 @@ func grpcServers() (z zoo) {
 	return z
 }
 
-func serverTLS() *tls.Config { return &tls.Config{Certificates: certificates().valid} }
+// serverTLS is a server's, which takes these protocols.
+func serverTLS(protocols ...string) *tls.Config {
+	return &tls.Config{Certificates: certificates().valid, NextProtos: protocols}
+}

@@ -1,6 +1,7 @@
 package fidelity_test
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -74,6 +75,10 @@ func interims() (z zoo) {
 		"six and 200":                    {strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 6) + final, success},
 		"100 times 103":                  {strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 100) + final, success},
 		"20,000 times 103 with a header": {strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </aaaaaaaaaaaaaaaaaaaaaaaaaaaaa>\r\n\r\n", 20000) + final, success},
+		"103 with a length and 200":      {"HTTP/1.1 103 Early Hints\r\nContent-Length: 5\r\n\r\n" + final, success},
+		"103 that is wrong and 200":      {"HTTP/1.1 103 Early Hints\r\nX y\r\n\r\n" + final, failure},
+		"103 alone":                      {"HTTP/1.1 103 Early Hints\r\n\r\n", failure},
+		"101 with Upgrade and a body":    {"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n" + strings.Repeat("x", 11<<10), failure},
 		"103 and 503":                    {"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n", failure},
 		"100 alone":                      {"HTTP/1.1 100 Continue\r\n\r\n", failure},
 		"101 without a word of upgrade":  {"HTTP/1.1 101 Switching Protocols\r\n\r\n", failure},
@@ -124,14 +129,10 @@ func paths() (z zoo) {
 	return z
 }
 
-// headers is a probe with each odd kind of header.
-func headers() (z zoo) {
+// oddHeaders are headers of a probe or hook, and what it finds with them over HTTP/1; http2 over HTTP/2, if that differs.
+func oddHeaders() []oddHeader {
 	h := header
-	for _, c := range []struct {
-		name string
-		list []corev1.HTTPHeader
-		want kubelet.Verdict
-	}{
+	return []oddHeader{
 		{name: "Host", list: []corev1.HTTPHeader{h("Host", "x.example")}},
 		{name: "host", list: []corev1.HTTPHeader{h("host", "x.example")}},
 		{name: "HOST", list: []corev1.HTTPHeader{h("HOST", "x.example")}},
@@ -140,8 +141,8 @@ func headers() (z zoo) {
 		{name: "Host twice", list: []corev1.HTTPHeader{h("Host", "a"), h("host", "b")}},
 		{name: "Host empty", list: []corev1.HTTPHeader{h("Host", "")}},
 		{name: "Host empty and then not", list: []corev1.HTTPHeader{h("Host", ""), h("Host", "b")}},
-		{name: "Host with a space", list: []corev1.HTTPHeader{h("Host", "a b")}},
-		{name: "Host with a slash", list: []corev1.HTTPHeader{h("Host", "a/b")}},
+		{name: "Host with a space", list: []corev1.HTTPHeader{h("Host", "a b")}, http2: failure},
+		{name: "Host with a slash", list: []corev1.HTTPHeader{h("Host", "a/b")}, http2: failure},
 		{name: "Host with Unicode", list: []corev1.HTTPHeader{h("Host", "ä.example")}},
 		{name: "Host with a zone", list: []corev1.HTTPHeader{h("Host", "[fe80::1%25eth0]:80")}},
 		{name: "Host with a newline", list: []corev1.HTTPHeader{h("Host", "a\nb")}, want: failure},
@@ -162,8 +163,8 @@ func headers() (z zoo) {
 		{name: "Accept-Encoding empty", list: []corev1.HTTPHeader{h("Accept-Encoding", "")}},
 		{name: "Connection keep-alive", list: []corev1.HTTPHeader{h("Connection", "keep-alive")}},
 		{name: "Connection close", list: []corev1.HTTPHeader{h("Connection", "close")}},
-		{name: "Connection upgrade", list: []corev1.HTTPHeader{h("Connection", "Upgrade"), h("Upgrade", "websocket")}},
-		{name: "Connection twice", list: []corev1.HTTPHeader{h("Connection", "a"), h("connection", "close, b")}},
+		{name: "Connection upgrade", list: []corev1.HTTPHeader{h("Connection", "Upgrade"), h("Upgrade", "websocket")}, http2: failure},
+		{name: "Connection twice", list: []corev1.HTTPHeader{h("Connection", "a"), h("connection", "close, b")}, http2: failure},
 		{name: "Keep-Alive", list: []corev1.HTTPHeader{h("Keep-Alive", "timeout=5")}},
 		{name: "Content-Length 0", list: []corev1.HTTPHeader{h("Content-Length", "0")}},
 		{name: "Content-Length 10", list: []corev1.HTTPHeader{h("Content-Length", "10")}},
@@ -172,8 +173,8 @@ func headers() (z zoo) {
 		{name: "Trailer", list: []corev1.HTTPHeader{h("Trailer", "X-T")}},
 		{name: "TE", list: []corev1.HTTPHeader{h("TE", "trailers")}},
 		{name: "Expect", list: []corev1.HTTPHeader{h("Expect", "100-continue")}},
-		{name: "Upgrade", list: []corev1.HTTPHeader{h("Upgrade", "h2c")}},
-		{name: "HTTP2-Settings", list: []corev1.HTTPHeader{h("HTTP2-Settings", "AAMAAABkAARAAAAAAAIAAAAA"), h("Connection", "Upgrade, HTTP2-Settings"), h("Upgrade", "h2c")}},
+		{name: "Upgrade", list: []corev1.HTTPHeader{h("Upgrade", "h2c")}, http2: failure},
+		{name: "HTTP2-Settings", list: []corev1.HTTPHeader{h("HTTP2-Settings", "AAMAAABkAARAAAAAAAIAAAAA"), h("Connection", "Upgrade, HTTP2-Settings"), h("Upgrade", "h2c")}, http2: failure},
 		{name: "Authorization", list: []corev1.HTTPHeader{h("Authorization", "Bearer secret")}},
 		{name: "Proxy-Authorization", list: []corev1.HTTPHeader{h("Proxy-Authorization", "Basic eDp5")}},
 		{name: "Proxy-Connection", list: []corev1.HTTPHeader{h("Proxy-Connection", "keep-alive")}},
@@ -202,15 +203,61 @@ func headers() (z zoo) {
 		{name: "DEL", list: []corev1.HTTPHeader{h("X-C", "a\x7fb")}, want: failure},
 		{name: "8 KiB", list: []corev1.HTTPHeader{h("X-A", strings.Repeat("a", 8192))}},
 		{name: "100 of them", list: many(100)},
-	} {
+		{name: "Host with a space behind", list: []corev1.HTTPHeader{h("Host", "x.example ")}, http2: failure},
+		{name: "Host with a tab", list: []corev1.HTTPHeader{h("Host", "x\ty")}, http2: failure},
+		{name: "Host of a user", list: []corev1.HTTPHeader{h("Host", "user:pass@x")}, http2: failure},
+		{name: "Host with a query", list: []corev1.HTTPHeader{h("Host", "a?b#c")}, http2: failure},
+		{name: "Host with a backslash", list: []corev1.HTTPHeader{h("Host", `a\b`)}, http2: failure},
+		{name: "Host in IPv6", list: []corev1.HTTPHeader{h("Host", "[::1]:80")}},
+		{name: "Host of a star", list: []corev1.HTTPHeader{h("Host", "*")}},
+		{name: "Host of a list", list: []corev1.HTTPHeader{h("Host", "a,b")}},
+		{name: "Host with a bad port", list: []corev1.HTTPHeader{h("Host", "x.example:http")}},
+		{name: "Host with DEL", list: []corev1.HTTPHeader{h("Host", "a\x7fb")}, want: failure},
+		{name: "Host of 3,000 bytes", list: []corev1.HTTPHeader{h("Host", strings.Repeat("a", 3000))}},
+		{name: "Content-Length negative", list: []corev1.HTTPHeader{h("Content-Length", "-1")}},
+		{name: "Connection that names Sonde-Probe", list: []corev1.HTTPHeader{h("Connection", "Sonde-Probe, Host")}, http2: failure},
+		{name: "Accept of spaces", list: []corev1.HTTPHeader{h("Accept", "  ")}},
+		{name: "Proxy", list: []corev1.HTTPHeader{h("Proxy", "http://127.0.0.1:1"), h("Max-Forwards", "0"), h("Via", "1.1 x")}},
+		{name: "of WebSocket", list: []corev1.HTTPHeader{h("Connection", "Upgrade"), h("Upgrade", "websocket"), h("Sec-WebSocket-Key", "x")}, http2: failure},
+		{name: "of another line end", list: []corev1.HTTPHeader{h("X-A", "a\u0085b\u2028c\u2029d\ufeffe\u00a0")}},
+		{name: "of no characters", list: []corev1.HTTPHeader{h("X-A", "\ufffe\uffff\U0010ffff\ufffd")}},
+		{name: "of YAML", list: []corev1.HTTPHeader{
+			h("X-A", "yes"), h("X-B", "~"), h("X-C", "null"), h("X-D", "0x10"), h("X-E", "1e3"), h("X-F", "- a"), h("X-G", "a: b"), h("X-H", "# c"),
+			h("X-I", "&a"), h("X-J", "*a"), h("X-K", "!a"), h("X-L", "%a"), h("X-M", "@a"), h("X-N", "'"), h("X-O", "|"), h("X-P", "2001-01-01"), h("X-Q", "="),
+		}},
+		{name: "100 KiB", list: []corev1.HTTPHeader{h("X-A", strings.Repeat("a", 100<<10))}},
+		{name: "1,000 of them", list: many(1000)},
+		{name: "of a name of 9,000 bytes", list: []corev1.HTTPHeader{h(strings.Repeat("a", 9000), "b")}},
+	}
+}
+
+type oddHeader struct {
+	name string
+	list []corev1.HTTPHeader
+	// want is the verdict. Default: Success. http2 is that over HTTP/2, if it differs.
+	want, http2 kubelet.Verdict
+}
+
+// headers is a probe with each odd kind of header, over HTTP/1 and HTTP/2, and a hook.
+func headers() (z zoo) {
+	for _, c := range oddHeaders() {
 		n := len(z)
-		verdict := success
-		if c.want != "" {
-			verdict = c.want
-		}
+		path := func(p place) corev1.ProbeHandler { return get(p, "/h", c.list...) }
+		want := cmp.Or(c.want, success)
+		z.add(scenario{name: "header " + c.name, want: []kubelet.Verdict{want}, process: n%20 == 0, containers: one(n/3, patience, path), sites: plain})
 		z.add(scenario{
-			name: "header " + c.name, want: []kubelet.Verdict{verdict}, process: n%20 == 0,
-			containers: one(n, patience, func(p place) corev1.ProbeHandler { return get(p, "/h", c.list...) }), sites: plain,
+			name: "HTTP/2 header " + c.name, want: []kubelet.Verdict{cmp.Or(c.http2, want)}, process: n%30 == 3,
+			containers: one(n/3, patience, func(p place) corev1.ProbeHandler { return getTLS(p, "/h", c.list...) }),
+			sites: func(p place) []site {
+				return []site{{port: p.app, tls: serverTLS("h2"), answer2: func(y *exchange2) { y.reply2(200, "ok") }}}
+			},
+		})
+		z.add(scenario{
+			name: "hook with header " + c.name, want: []kubelet.Verdict{want}, process: n%30 == 6,
+			containers: func(p place) []corev1.Container {
+				return []corev1.Container{{Name: "app", Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: path(p).HTTPGet}}}}
+			},
+			sites: plain,
 		})
 	}
 	return z

@@ -48,10 +48,19 @@ func tcps() (z zoo) {
 	add("late, after the probe", failure, patience, app, func(p place) []site {
 		return []site{{port: p.app, late: time.Hour, answer: ok}}
 	})
+	add("open, never accepted", success, patience, app, func(p place) []site {
+		return []site{{port: p.app, listen: listenDeaf, connection: (*exchange).hang}}
+	})
 	add("backlog full", failure, 1, app, func(p place) []site {
 		return []site{{port: p.app, listen: listenFull, connection: (*exchange).hang}}
 	})
 	return z
+}
+
+// listenDeaf makes a listener that accepts nothing.
+func listenDeaf(address string) (net.Listener, error) {
+	l, err := listenSoon(address)
+	return &fullListener{Listener: l, ended: make(chan struct{})}, err
 }
 
 // listenFull makes a listener that accepts nothing, with a queue that is full.
@@ -217,6 +226,36 @@ func several() (z zoo) {
 			}
 		},
 		sites: plain, timing: true, apart: true,
+	})
+	z.add(scenario{
+		name: "several containers, 60 of them", want: []kubelet.Verdict{success}, process: true,
+		containers: func(p place) (list []corev1.Container) {
+			for i := range 60 {
+				list = append(list, corev1.Container{
+					Name: fmt.Sprint("c", i), StartupProbe: probe(patience, get(p, "/same")), LivenessProbe: probe(patience, get(p, fmt.Sprint("/", i))),
+					ReadinessProbe: probe(patience, tcpSocket(port(p.app))),
+				})
+			}
+			return list
+		},
+		sites: plain,
+	})
+	z.add(scenario{
+		name: "several containers that name their ports alike", want: []kubelet.Verdict{success, failure, failure}, process: true,
+		containers: func(p place) (list []corev1.Container) {
+			for i, number := range []int{p.app, p.closed, p.more[0]} {
+				g := get(p, "/same")
+				g.HTTPGet.Port = intstr.FromString("web")
+				list = append(list, corev1.Container{
+					Name: fmt.Sprint("c", i), ReadinessProbe: probe(patience, g),
+					Ports: []corev1.ContainerPort{{Name: "web", Protocol: corev1.ProtocolUDP, ContainerPort: int32(number)}},
+				})
+			}
+			return list
+		},
+		sites: func(p place) []site {
+			return []site{{port: p.app, answer: ok}, {port: p.more[0], answer: func(x *exchange) { x.reply(503, "") }}}
+		},
 	})
 	always := corev1.ContainerRestartPolicyAlways
 	for _, form := range []webhook.Form{webhook.Native, webhook.Container} {

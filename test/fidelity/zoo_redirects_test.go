@@ -76,6 +76,20 @@ func redirects() (z zoo) {
 	to("to its address in IPv6", warning, func(p place) string { return fmt.Sprintf("http://[::ffff:%s]:%d/new", p.ip, p.app) })
 	to("with a user", success, func(p place) string { return strings.Replace(p.url("http", p.app, "/new"), "//", "//user:pass@", 1) })
 	to("by another scheme to its own address", failure, func(p place) string { return p.url("ftp", p.app, "/new") })
+	for location, want := range sorted(map[string]kubelet.Verdict{
+		"http://IP:PORT@elsewhere.example/": warning, "http://elsewhere.example@IP:PORT/new": success, "http://@IP:PORT/new": success,
+		"http://IP:0PORT/new": success, "//IP:OTHER?q": success, "//IP:OTHER#f": success, "HTTPS://IP:TLS/new": success, "https://u:p@IP:TLS/new": success,
+		"http://IP:/new": failure, "http://IP:-1/": failure, "http://IP:PORT.": failure, "http://IP:PORT\\@elsewhere.example/": failure,
+		"http://[IP]:PORT/new": failure, "http://IP%3APORT/": failure, "http://%31IP:PORT/": failure, "http:///IP:PORT/new": warning,
+		"http:IP:PORT/new": warning, "IP:PORT/new": failure, "/IP:PORT/new": success, "http://IP:PORT//new": success, "http://IP:PORT/../new": success,
+		"ws://IP:PORT/": failure, "unix://IP:PORT/": failure, "http://IP:VIRTUAL@elsewhere.example/": warning, "http://u@IP:VIRTUAL/": failure,
+		"http://IP:0VIRTUAL/": failure,
+	}) {
+		to("to "+location, want, func(p place) string {
+			return strings.NewReplacer("IP", p.ip, "PORT", strconv.Itoa(p.app), "OTHER", strconv.Itoa(p.more[0]), "TLS", strconv.Itoa(p.more[1]),
+				"VIRTUAL", strconv.Itoa(p.virtual)).Replace(location)
+		}, header("Authorization", "Bearer x"))
+	}
 	secret := []corev1.HTTPHeader{header("Authorization", "Bearer x"), header("Cookie", "c=d"), header("X-A", "1"), header("X-A", "2"), header("Referer", "http://r/")}
 	to("with the user's headers", success, text("/new"), secret...)
 	to("with the user's headers to another port", success, func(p place) string { return p.url("http", p.more[0], "/new") }, secret...)

@@ -86,7 +86,12 @@ func secure() (z zoo) {
 	add("ALPN of another protocol", failure, &tls.Config{NextProtos: []string{"postgresql"}})
 	add("with a Host", success, &tls.Config{}, header("Host", "x.example"))
 	add("with Connection", success, &tls.Config{}, header("Connection", "keep-alive"))
-	return slices.Concat(z, keys(), http2s(), httpFrames(), noTLS())
+	add("X25519MLKEM768 alone", success, &tls.Config{CurvePreferences: []tls.CurveID{tls.X25519MLKEM768}})
+	add("1.2 with ChaCha20", success, &tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256}})
+	add("1.2 with a forbidden suite", failure, &tls.Config{
+		Certificates: signedRSA(2048), MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_RSA_WITH_RC4_128_SHA},
+	})
+	return slices.Concat(z, keys(), http2s(), http2Answers(), httpFrames(), handshakes(), noTLS())
 }
 
 // http2s is HTTP/2 by ALPN.

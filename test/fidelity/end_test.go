@@ -1,0 +1,103 @@
+package fidelity_test
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// TestEndOfTheAgent sends SIGTERM to the agent while the kubelet waits for it. A probe that has no verdict yet is Errored,
+// though the kubelet asks again at once, and a hook goes on to its end, and the agent with it.
+func TestEndOfTheAgent(t *testing.T) { // not parallel to others: the kubelet asks again at once, but only if the machine lets it
+	h, err := build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ps := newPlaces(2)
+	for kind, want := range map[string]kubelet.Verdict{"liveness": errored, "preStop": success} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			p, err := ps.take("")
+			if err != nil {
+				t.Fatal(err)
+			}
+			release := make(chan struct{})
+			app, err := start(p.ip, []site{{port: p.app, answer: func(x *exchange) {
+				if x.target == "/slow" {
+					select {
+					case <-release:
+					case <-x.ended:
+					}
+				}
+				x.reply(200, "")
+			}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer app.end()
+			k, agent, asked := h.startFor(t, p, kind)
+			got := &outcome{}
+			answered := make(chan struct{})
+			go func() {
+				defer close(answered)
+				got.ask(t.Context(), k, asked, &asked.Spec.Containers[0], kind)
+			}()
+			eventually(t, "the application is asked", func() bool { return strings.Contains(strings.Join(app.log(), ""), "GET /slow") })
+			if err := agent.command.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if kind == "preStop" {
+				for range 20 { // more than a second, because of the rate limit
+					if verdict, message := k.Probe(t.Context(), asked, asked.Spec.Containers[0], "readiness"); verdict != success {
+						t.Fatalf("readiness during the hook: %s: %s", verdict, message)
+					}
+				}
+				close(release)
+			}
+			<-answered
+			if got.verdicts[0] != want {
+				t.Errorf("%s: %s, want %s: %s", kind, got.verdicts[0], want, got.messages[0])
+			}
+			if <-agent.ended; agent.err != nil {
+				t.Errorf("sonde-dp probes: %v\n%s", agent.err, agent.log.String())
+			}
+		})
+	}
+}
+
+// startFor starts an agent for a pod that has a quick readiness probe, and a slow probe or hook.
+func (h *handlers) startFor(t *testing.T, p place, kind string) (*kubelet.Kubelet, *agent, *corev1.Pod) {
+	t.Helper()
+	s := scenario{containers: func(p place) []corev1.Container {
+		c := corev1.Container{Name: "app", ReadinessProbe: &corev1.Probe{ProbeHandler: get(p, "/quick"), TimeoutSeconds: patience}}
+		if kind == "preStop" {
+			c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: get(p, "/slow").HTTPGet}}
+		} else {
+			c.LivenessProbe = &corev1.Probe{ProbeHandler: get(p, "/slow"), TimeoutSeconds: patience}
+		}
+		return []corev1.Container{c}
+	}}
+	injected, _, err := webhook.Inject(s.pod(p), webhook.Options{VirtualProbesPort: int32(p.virtual)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := h.start(t.Context(), injected)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = a.command.Process.Kill() // it may have ended
+		<-a.ended
+	})
+	if err := h.ready(t.Context(), a, p); err != nil {
+		t.Fatal(err)
+	}
+	k := kubelet.New()
+	t.Cleanup(k.Close)
+	return k, a, injected
+}
