@@ -162,6 +162,7 @@ func TestRotationDropsTheOldKey(t *testing.T) {
 func TestRotationWaitsForASilentProxyUntilItsCertificateIsOver(t *testing.T) {
 	w, all := trio(t)
 	all[2].leave()
+	w.eventually("web-3 is silent", func() bool { return len(w.server.Agents()) == 2 })
 	w.rotate(false)
 	w.obey(all[:2]...)
 	w.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
