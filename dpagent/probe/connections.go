@@ -111,7 +111,7 @@ func (a *connections) add(nc net.Conn) *conn {
 	}
 	a.open++
 	a.source[c.source]++
-	if _, has := nc.(requester); has {
+	if r, ok := nc.(requester); ok && r.HasRequest() {
 		c.move(&a.lists[waiting])
 	} else {
 		c.move(&a.lists[asking])
