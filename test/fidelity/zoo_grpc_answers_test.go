@@ -5,21 +5,12 @@ import (
 	"strings"
 
 	"golang.org/x/net/http2"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 )
 
 // grpcAnswers are answers of gRPC with something odd in the message, the trailers or the headers.
 func grpcAnswers() (z zoo) {
-	add := func(name string, want kubelet.Verdict, answer func(*exchange2)) {
-		n := len(z)
-		z.add(scenario{
-			name: "gRPC " + name, want: []kubelet.Verdict{want}, process: n%15 == 0,
-			containers: one(n, patience, func(p place) corev1.ProbeHandler { return grpcHealth(p, "liveness") }),
-			sites:      func(p place) []site { return []site{{port: p.app, answer2: answer}} },
-		})
-	}
 	serving := message(healthStatus(1))
 	for _, c := range []struct {
 		name string
@@ -39,7 +30,7 @@ func grpcAnswers() (z zoo) {
 		{"message shorter than it says", failure, []byte{0, 0, 0, 0, 9, 8, 1}},
 		{"half a prefix", failure, []byte{0, 0, 0}},
 	} {
-		add(c.name, c.want, func(y *exchange2) {
+		z.grpcIn(c.name, c.want, func(y *exchange2) {
 			y.answerGRPC()
 			y.data(false, c.body)
 			y.headers(true, "grpc-status", "0")
@@ -56,7 +47,7 @@ func grpcAnswers() (z zoo) {
 	for text, want := range sorted(map[string]kubelet.Verdict{
 		"-1": failure, "+0": success, "00": success, "": failure, "0x0": failure, "18": failure, "4294967296": failure, "99999999999999999999": failure,
 	}) {
-		add(fmt.Sprintf("trailer grpc-status %q", text), want, answered([]string{"grpc-status", text}, ":status", "200", kind, grpc))
+		z.grpcIn(fmt.Sprintf("trailer grpc-status %q", text), want, answered([]string{"grpc-status", text}, ":status", "200", kind, grpc))
 	}
 	for _, c := range []struct {
 		name     string
@@ -70,24 +61,24 @@ func grpcAnswers() (z zoo) {
 		{"a bad binary value", failure, []string{"grpc-status", "0", "x-bin", "!!!"}},
 		{"15 KB", success, []string{"grpc-status", "0", "x-t", strings.Repeat("x", 15000)}},
 	} {
-		add("trailers with "+c.name, c.want, answered(c.trailers, ":status", "200", kind, grpc))
+		z.grpcIn("trailers with "+c.name, c.want, answered(c.trailers, ":status", "200", kind, grpc))
 	}
 	for text, want := range sorted(map[string]kubelet.Verdict{
 		"APPLICATION/GRPC": failure, "application/grpc; charset=utf-8": success, "application/grpc;": success, "application/grpc+": success,
 		"application/grpcx": failure, "application/grpc-web": failure, "application/json": failure, "": failure,
 	}) {
-		add(fmt.Sprintf("content type %q", text), want, answered([]string{"grpc-status", "0"}, ":status", "200", kind, text))
+		z.grpcIn(fmt.Sprintf("content type %q", text), want, answered([]string{"grpc-status", "0"}, ":status", "200", kind, text))
 	}
 	for _, status := range []string{"404", "503", "099", "abc"} {
-		add("HTTP status "+status+", and gRPC", success, answered([]string{"grpc-status", "0"}, ":status", status, kind, grpc))
+		z.grpcIn("HTTP status "+status+", and gRPC", success, answered([]string{"grpc-status", "0"}, ":status", status, kind, grpc))
 	}
-	add("HTTP status 103 before", success, func(y *exchange2) {
+	z.grpcIn("HTTP status 103 before", success, func(y *exchange2) {
 		y.headers(false, ":status", "103")
 		health(1)(y)
 	})
-	add("grpc-status 5 before the message", success, answered([]string{"grpc-status", "0"}, ":status", "200", kind, grpc, "grpc-status", "5"))
-	add("encoding gzip, which is not used", success, answered([]string{"grpc-status", "0"}, ":status", "200", kind, grpc, "grpc-encoding", "gzip"))
-	add("UNAVAILABLE once", failure, func(y *exchange2) {
+	z.grpcIn("grpc-status 5 before the message", success, answered([]string{"grpc-status", "0"}, ":status", "200", kind, grpc, "grpc-status", "5"))
+	z.grpcIn("encoding gzip, which is not used", success, answered([]string{"grpc-status", "0"}, ":status", "200", kind, grpc, "grpc-encoding", "gzip"))
+	z.grpcIn("UNAVAILABLE once", failure, func(y *exchange2) {
 		if y.n == 1 {
 			grpcCode("14", "a reason")(y)
 			return
@@ -95,7 +86,7 @@ func grpcAnswers() (z zoo) {
 		health(1)(y)
 	})
 	for _, code := range []http2.ErrCode{http2.ErrCodeNo, http2.ErrCodeFlowControl, http2.ErrCodeCancel, http2.ErrCodeEnhanceYourCalm, http2.ErrCodeHTTP11Required} {
-		add("RST_STREAM "+code.String(), failure, func(y *exchange2) { _ = y.framer.WriteRSTStream(y.stream, code) })
+		z.grpcIn("RST_STREAM "+code.String(), failure, func(y *exchange2) { _ = y.framer.WriteRSTStream(y.stream, code) })
 	}
 	return z
 }

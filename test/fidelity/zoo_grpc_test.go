@@ -12,109 +12,111 @@ import (
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 )
 
+// grpcIn adds a gRPC probe of a server that answers so.
+func (z *zoo) grpcIn(name string, want kubelet.Verdict, answer func(*exchange2)) {
+	n := len(*z)
+	z.add(scenario{
+		name: "gRPC " + name, want: []kubelet.Verdict{want}, process: n%15 == 0,
+		containers: one(n, patience, func(p place) corev1.ProbeHandler { return grpcHealth(p, "liveness") }),
+		sites:      func(p place) []site { return []site{{port: p.app, answer2: answer}} },
+	})
+}
+
 // grpcs is a gRPC probe of each kind of server.
 func grpcs() (z zoo) {
-	add := func(name string, want kubelet.Verdict, answer func(*exchange2)) {
-		n := len(z)
-		z.add(scenario{
-			name: "gRPC " + name, want: []kubelet.Verdict{want}, process: n%15 == 0,
-			containers: one(n, patience, func(p place) corev1.ProbeHandler { return grpcHealth(p, "liveness") }),
-			sites:      func(p place) []site { return []site{{port: p.app, answer2: answer}} },
-		})
-	}
 	for status, name := range []string{"UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN", "of no name"} {
 		want := failure
 		if status == 1 {
 			want = success
 		}
-		add(fmt.Sprintf("status %d, %s", status, name), want, health(byte(status)))
+		z.grpcIn(fmt.Sprintf("status %d, %s", status, name), want, health(byte(status)))
 	}
 	for code := range 18 {
 		if code > 0 {
-			add(fmt.Sprint("code ", code), failure, grpcCode(strconv.Itoa(code), "a reason"))
+			z.grpcIn(fmt.Sprint("code ", code), failure, grpcCode(strconv.Itoa(code), "a reason"))
 		}
 	}
-	add("code 0 without a message", failure, grpcCode("0", ""))
-	add("code that is no number", failure, grpcCode("abc", ""))
-	add("code with an odd text", failure, grpcCode("14", "%zz%C3%A4 \"x\""))
-	add("code after SERVING", failure, func(y *exchange2) {
+	z.grpcIn("code 0 without a message", failure, grpcCode("0", ""))
+	z.grpcIn("code that is no number", failure, grpcCode("abc", ""))
+	z.grpcIn("code with an odd text", failure, grpcCode("14", "%zz%C3%A4 \"x\""))
+	z.grpcIn("code after SERVING", failure, func(y *exchange2) {
 		y.answerGRPC()
 		y.data(false, message(healthStatus(1)))
 		y.headers(true, "grpc-status", "13", "grpc-message", "late")
 	})
-	add("no trailers", failure, func(y *exchange2) {
+	z.grpcIn("no trailers", failure, func(y *exchange2) {
 		y.answerGRPC()
 		y.data(true, message(healthStatus(1)))
 	})
-	add("no message", failure, func(y *exchange2) {
+	z.grpcIn("no message", failure, func(y *exchange2) {
 		y.answerGRPC()
 		y.headers(true, "grpc-status", "0")
 	})
-	add("two messages", failure, func(y *exchange2) {
+	z.grpcIn("two messages", failure, func(y *exchange2) {
 		y.answerGRPC()
 		y.data(false, append(message(healthStatus(1)), message(healthStatus(1))...))
 		y.headers(true, "grpc-status", "0")
 	})
-	add("message that is no protobuf", failure, func(y *exchange2) {
+	z.grpcIn("message that is no protobuf", failure, func(y *exchange2) {
 		y.answerGRPC()
 		y.data(false, message([]byte{8, 0xff}))
 		y.headers(true, "grpc-status", "0")
 	})
-	add("message with unknown fields", success, func(y *exchange2) {
+	z.grpcIn("message with unknown fields", success, func(y *exchange2) {
 		y.answerGRPC()
 		y.data(false, message([]byte{8, 1, 0x98, 0x06, 1}))
 		y.headers(true, "grpc-status", "0")
 	})
-	add("message in two parts", success, func(y *exchange2) {
+	z.grpcIn("message in two parts", success, func(y *exchange2) {
 		y.answerGRPC()
 		m := message(healthStatus(1))
 		y.data(false, m[:3])
 		y.data(false, m[3:])
 		y.headers(true, "grpc-status", "0")
 	})
-	add("message that is too large", failure, func(y *exchange2) {
+	z.grpcIn("message that is too large", failure, func(y *exchange2) {
 		y.answerGRPC()
 		y.data(false, []byte{0, 0x7f, 0, 0, 0})
 	})
-	add("message that is compressed", failure, func(y *exchange2) {
+	z.grpcIn("message that is compressed", failure, func(y *exchange2) {
 		y.headers(false, ":status", "200", "content-type", "application/grpc", "grpc-encoding", "snappy")
 		y.data(false, []byte{1, 0, 0, 0, 2, 8, 1})
 		y.headers(true, "grpc-status", "0")
 	})
 	for _, code := range []int{200, 204, 302, 400, 401, 403, 404, 429, 502, 503, 504} {
-		add(fmt.Sprintf("HTTP status %d, no gRPC", code), failure, func(y *exchange2) { y.reply2(code, "text", "content-type", "text/plain") })
+		z.grpcIn(fmt.Sprintf("HTTP status %d, no gRPC", code), failure, func(y *exchange2) { y.reply2(code, "text", "content-type", "text/plain") })
 	}
-	add("content type application/grpc+proto", success, func(y *exchange2) {
+	z.grpcIn("content type application/grpc+proto", success, func(y *exchange2) {
 		y.headers(false, ":status", "200", "content-type", "application/grpc+proto")
 		y.data(false, message(healthStatus(1)))
 		y.headers(true, "grpc-status", "0")
 	})
-	add("content type absent", failure, func(y *exchange2) {
+	z.grpcIn("content type absent", failure, func(y *exchange2) {
 		y.headers(false, ":status", "200")
 		y.data(false, message(healthStatus(1)))
 		y.headers(true, "grpc-status", "0")
 	})
-	add("RST_STREAM", failure, func(y *exchange2) { _ = y.framer.WriteRSTStream(y.stream, 2) })
-	add("RST_STREAM after SERVING", failure, func(y *exchange2) {
+	z.grpcIn("RST_STREAM", failure, func(y *exchange2) { _ = y.framer.WriteRSTStream(y.stream, 2) })
+	z.grpcIn("RST_STREAM after SERVING", failure, func(y *exchange2) {
 		y.answerGRPC()
 		y.data(false, message(healthStatus(1)))
 		_ = y.framer.WriteRSTStream(y.stream, 2)
 	})
-	add("REFUSED_STREAM once", success, func(y *exchange2) {
+	z.grpcIn("REFUSED_STREAM once", success, func(y *exchange2) {
 		if y.n == 1 {
 			_ = y.framer.WriteRSTStream(y.stream, 7)
 			return
 		}
 		health(1)(y)
 	})
-	add("REFUSED_STREAM always", failure, func(y *exchange2) { _ = y.framer.WriteRSTStream(y.stream, 7) })
-	add("connection closed", failure, func(y *exchange2) { y.close() })
-	add("connection reset", failure, func(y *exchange2) { y.reset() })
-	add("connection cut after the headers", failure, func(y *exchange2) {
+	z.grpcIn("REFUSED_STREAM always", failure, func(y *exchange2) { _ = y.framer.WriteRSTStream(y.stream, 7) })
+	z.grpcIn("connection closed", failure, func(y *exchange2) { y.close() })
+	z.grpcIn("connection reset", failure, func(y *exchange2) { y.reset() })
+	z.grpcIn("connection cut after the headers", failure, func(y *exchange2) {
 		y.answerGRPC()
 		y.close()
 	})
-	add("GOAWAY after the answer", success, func(y *exchange2) {
+	z.grpcIn("GOAWAY after the answer", success, func(y *exchange2) {
 		health(1)(y)
 		_ = y.framer.WriteGoAway(y.stream, 0, nil)
 	})
