@@ -22,30 +22,41 @@ const maxInFlight = 16
 //  1. Clusters at once, each followed by its endpoints. Endpoints whose peers only the new Cluster accepts are sent after
 //     its ACK (see deferred).
 //  2. Listeners and routes, when no reply with clusters is in flight: an ACK means that the clusters have warmed.
-//  3. Removals, when listeners and routes are ACKed, too. Only removals of listeners are sent earlier, together with new
-//     listeners: nothing refers to a listener, and a new one may need the address of the old one.
+//  3. Removals, when listeners and routes are ACKed, too, and the listeners that these replaced have drained (see
+//     removal.go). Only removals of listeners are sent earlier, together with new listeners: nothing refers to a listener,
+//     and a new one may need the address of the old one.
 type client struct {
 	sotw       bool
 	desired    resource.Desired
 	topics     [4]*topic // in the order of resource.Types
+	unserved   []*topic  // of types that are not served, see addUnserved
 	nonces     int
-	gatherTime time.Duration // see gatherDelay
+	suspects   int              // number of groups of suspects so far, see refuse
+	gatherTime time.Duration    // see gatherDelay
+	drainTime  time.Duration    // how long a listener that is replaced or removed still serves its connections
+	nextDue    time.Time        // when a removal or a retry that waits is due; zero if none is
+	now        func() time.Time // the clock
 	// hasAnswered says that the client has ACKed or NACKed a reply of this stream. By then its first request of each type has
 	// arrived, since Envoy sends them all at once when it reconnects.
 	hasAnswered bool
 }
 
 func newClient(sotw bool) *client {
-	c := &client{sotw: sotw}
+	c := &client{sotw: sotw, now: time.Now}
 	for i, t := range resource.Types() {
 		c.topics[i] = &topic{kind: t}
 	}
 	return c
 }
 
-// topic returns nil for a type that is not served.
+// topic returns nil for a type that is not served, unless the client has asked for it.
 func (c *client) topic(t resource.Type) *topic {
 	for _, tp := range c.topics {
+		if tp.kind == t {
+			return tp
+		}
+	}
+	for _, tp := range c.unserved {
 		if tp.kind == t {
 			return tp
 		}
@@ -129,6 +140,13 @@ func (c *client) next() *reply {
 	if !c.desired.Known() {
 		return nil
 	}
+	c.nextDue = time.Time{}
+	for _, t := range c.unserved {
+		if r := c.reply(t, answers); r != nil {
+			return r
+		}
+	}
+	c.retryRefused()
 	clusters, endpoints, listeners, routes := c.topics[0], c.topics[1], c.topics[2], c.topics[3]
 	if r := c.reply(clusters, answers); r != nil {
 		return r
@@ -165,12 +183,38 @@ func (c *client) gatherDelay() time.Duration {
 	if len(t.inFlight) == 0 || len(t.gaps) == 0 || t.answerDue {
 		return 0
 	}
+	changes := false
 	for _, g := range t.gaps {
 		if g.mustAnswer || g.uncertain {
 			return 0
 		}
+		changes = changes || g.now != nil
 	}
-	return c.gatherTime - time.Since(t.inFlight[len(t.inFlight)-1].sent)
+	if !changes {
+		return 0
+	}
+	return c.gatherTime - c.now().Sub(t.inFlight[len(t.inFlight)-1].sent)
+}
+
+// wait returns after how long next may return a response although nothing has been received or has changed until then, zero
+// if it will not. Call it when next has returned nil.
+func (c *client) wait() time.Duration {
+	wait := max(c.gatherDelay(), 0)
+	if c.nextDue.IsZero() {
+		return wait
+	}
+	due := max(c.nextDue.Sub(c.now()), 1)
+	if wait == 0 {
+		return due
+	}
+	return min(wait, due)
+}
+
+// dueAt makes wait end at that time, at the latest.
+func (c *client) dueAt(t time.Time) {
+	if c.nextDue.IsZero() || t.Before(c.nextDue) {
+		c.nextDue = t
+	}
 }
 
 // lastGoodInUse reports whether the client still uses an older version of a resource because it refused the newest one.
@@ -198,27 +242,6 @@ func (c *client) resendEndpoints(r *reply) {
 			c.requireAnswer(endpoints, p.Endpoints)
 		}
 	}
-}
-
-// remove returns the next response with removals. If the client has not answered any reply of this stream yet, it returns
-// an empty response first. When that is ACKed, all that the client requests when it reconnects (such as routes, after
-// clusters) has arrived, and is served before anything is removed.
-func (c *client) remove(topics ...*topic) *reply {
-	for _, t := range topics {
-		if c.hasAnswered {
-			if r := c.reply(t, removals); r != nil {
-				return r
-			}
-			continue
-		}
-		for _, g := range t.gaps {
-			if t.action(g).remove && len(t.inFlight) == 0 {
-				t.answerDue = true
-				return c.reply(t, answers)
-			}
-		}
-	}
-	return nil
 }
 
 // scope says what a response may contain. Each scope includes those before it.
@@ -253,7 +276,7 @@ func (c *client) reply(t *topic, of scope) *reply {
 		return nil
 	}
 	c.nonces++
-	r.nonce, r.sent = strconv.Itoa(c.nonces), time.Now()
+	r.nonce, r.sent = strconv.Itoa(c.nonces), c.now()
 	t.answerDue, t.lastNonce = false, r.nonce
 	t.inFlight = append(t.inFlight, r)
 	if t.kind == resource.Cluster {
@@ -271,28 +294,32 @@ func (c *client) window(t *topic) int {
 	return maxInFlight
 }
 
-// collect adds to r what can be sent now. A resource that must be sent alone waits until there is no other one. If a
-// cluster waits for endpoints that do not exist, the response says so at once: Envoy ACKs the cluster only after that, and
-// removals wait for the ACK.
+// collect adds to r what can be sent now. Suspects wait until there is nothing else, and then one group of them is sent.
 func (c *client) collect(r *reply, of scope) {
 	t := r.topic
 	deferred := c.deferred(t)
-	var alone *resource.Resource
+	group, suspects := 0, []*resource.Resource(nil)
 	r.puts = make([]*resource.Resource, 0, len(t.gaps))
 	for name, g := range t.gaps {
-		switch a := t.actionUnlessDeferred(g, deferred[name]); {
-		case a.put != nil && g.alone:
-			if alone == nil || name < alone.Name {
-				alone = a.put
-			}
-		case a.put != nil:
+		a := t.actionUnlessDeferred(g, deferred[name])
+		if a.remove && g.mustAnswer && t.kind == resource.Endpoint {
+			a = c.endpointsUntilRemoval(name, g)
+		}
+		switch {
+		case a.put != nil && g.suspect == 0:
 			r.puts = append(r.puts, a.put)
-		case a.unknown && of >= answers, a.remove && of == removals, a.remove && g.mustAnswer && t.kind == resource.Endpoint:
+		case a.put != nil && (group == 0 || g.suspect < group):
+			group, suspects = g.suspect, []*resource.Resource{a.put}
+		case a.put != nil && g.suspect == group:
+			suspects = append(suspects, a.put)
+		case a.remove && of == removals && !c.isDue(g):
+			c.dueAt(g.due)
+		case a.unknown && of >= answers, a.remove && of == removals:
 			r.removed = append(r.removed, name)
 		}
 	}
-	if len(r.puts) == 0 && alone != nil {
-		r.puts = append(r.puts, alone)
+	if len(r.puts) == 0 {
+		r.puts = suspects
 	}
 	slices.SortFunc(r.puts, byName)
 	slices.Sort(r.removed)
@@ -302,5 +329,7 @@ func (c *client) collect(r *reply, of scope) {
 func (c *client) recordSent(r *reply, name string, sent *resource.Resource) {
 	before := r.topic.gaps[name]
 	r.before = append(r.before, before)
-	r.topic.setGap(name, gapOf(sent), before.now)
+	g := gapOf(sent)
+	g.due = before.due
+	r.topic.setGap(name, g, before.now)
 }

@@ -11,7 +11,7 @@ import (
 // receiveDelta handles one request of the delta protocol. It returns the resources that the client refuses with it.
 func (c *client) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, error) {
 	subscribe, unsubscribe, versions := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe(), r.GetInitialResourceVersions()
-	t, err := c.check(r.GetTypeUrl(), len(versions), subscribe, unsubscribe)
+	t, err := c.check(r.GetTypeUrl(), versions, subscribe, unsubscribe)
 	if err != nil {
 		return nil, err
 	}
@@ -22,11 +22,11 @@ func (c *client) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, err
 	if !first {
 		versions = nil
 	}
-	c.unsubscribe(t, unsubscribe)
 	if first && len(subscribe) == 0 && hasLegacyWildcard(t.kind) {
 		subscribe = []string{wildcard}
 	}
 	c.subscribe(t, subscribe, versions)
+	c.unsubscribe(t, unsubscribe) // last: a name in both lists ends unsubscribed, as in Istio and go-control-plane
 	if first && t.kind == resource.Endpoint {
 		c.resendWarmingEndpoints()
 	}
@@ -42,8 +42,9 @@ func (c *client) resendWarmingEndpoints() {
 	}
 }
 
-// hasLegacyWildcard reports whether a first request without names subscribes to all resources of the type.
-func hasLegacyWildcard(t resource.Type) bool { return t == resource.Cluster || t == resource.Listener }
+// hasLegacyWildcard reports whether a first request without names subscribes to all resources of the type. It does for types
+// that are not served, too, so that a client which waits for a response gets an empty one.
+func hasLegacyWildcard(t resource.Type) bool { return t != resource.Endpoint && t != resource.Route }
 
 // subscribe adds names to the subscription. versions are those that the client had when it connected. If the client is
 // subscribed to a name already, it still gets a response about it.

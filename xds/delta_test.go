@@ -1,6 +1,10 @@
 package xds
 
-import "testing"
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
 
 // synced is the beginning of most cases: an Envoy with one of everything, all ACKed.
 const synced = `
@@ -195,9 +199,34 @@ func TestDelta(t *testing.T) {
 			> EDS +a
 			< EDS a@2
 			<`,
-		"unsubscribe and subscribe in one request": synced + `
+		"subscribe and unsubscribe in one request": synced + `
 			> EDS -a +a
+			<
+			want CDS a@1 EDS a@2 LDS l@1 RDS r@1
+			<
+			> EDS +a
+			< EDS a@2
+			<`,
+		"an empty name does not exist": `
+			want EDS a@1
+			> EDS +a +
+			< EDS a@1 -
+			<
+			> EDS ack
+			<`,
+		"types that are not served have no resources": `
+			> type.googleapis.com/x.Y
+			> type.googleapis.com/x.Z +a +b
+			> EDS +a
+			<
+			want EDS a@1
+			< type.googleapis.com/x.Y
+			< type.googleapis.com/x.Z -a -b
 			< EDS a@1
+			<
+			> type.googleapis.com/x.Y ack
+			> type.googleapis.com/x.Z ack +c
+			< type.googleapis.com/x.Z -c
 			<`,
 		"unsubscribe what was never asked for": synced + `
 			> EDS -zzz
@@ -330,12 +359,18 @@ func TestDelta(t *testing.T) {
 func TestDeltaErrors(t *testing.T) {
 	t.Parallel()
 	tests := map[string]string{
-		"unknown type": `
-			> type.googleapis.com/envoy.config.core.v3.Node
-			error is not served; known are type.googleapis.com/envoy.config.cluster.v3.Cluster, type`,
-		"empty name": `
-			> EDS +
-			error a name has 1 to 1024 bytes`,
+		"long name": `
+			> EDS +` + strings.Repeat("x", 2000) + `
+			error has 2000 bytes: at most 1024 are allowed`,
+		"long name among the initial versions": `
+			> EDS init:` + strings.Repeat("x", 2000) + `@1
+			error has 2000 bytes: at most 1024 are allowed`,
+		"long type": `
+			> ` + strings.Repeat("x", 2000) + `
+			error has 2000 bytes: at most 1024 are allowed`,
+		"too many types that are not served": unservedTypes(maxUnserved) + `
+			> one-more
+			error is one of more than 16 types that are not served; served are type.googleapis.com/envoy.config.cluster.v3.Cluster`,
 	}
 	for name, text := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -343,4 +378,12 @@ func TestDeltaErrors(t *testing.T) {
 			runScript(t, false, text)
 		})
 	}
+}
+
+func unservedTypes(n int) string {
+	var lines strings.Builder
+	for i := range n {
+		fmt.Fprintf(&lines, "> type-%d\n", i)
+	}
+	return lines.String()
 }

@@ -17,27 +17,57 @@ const (
 	maxMessageSize = 4 << 20
 
 	maxNames      = 20_000 // per type
-	maxNameLength = 1024   // in bytes, of a resource or a node
+	maxNameLength = 1024   // in bytes, of a resource, a node or a type
+	maxUnserved   = 16     // types that are not served
 )
 
 // check returns the topic of a request, or a gRPC status that says what is wrong with the request.
-func (c *client) check(typeURL string, versions int, lists ...[]string) (*topic, error) {
+func (c *client) check(typeURL string, versions map[string]string, lists ...[]string) (*topic, error) {
 	t := c.topic(resource.Type(typeURL))
 	if t == nil {
-		return nil, status.Errorf(codes.InvalidArgument, "type_url %.200q is not served; known are %s", typeURL, servedTypes())
+		var err error
+		if t, err = c.addUnserved(typeURL); err != nil {
+			return nil, err
+		}
 	}
-	if versions > maxNames {
-		return nil, status.Errorf(codes.ResourceExhausted, "%d initial_resource_versions of type %s: more than %d", versions, t.kind.Short(), maxNames)
+	if len(versions) > maxNames {
+		return nil, status.Errorf(codes.ResourceExhausted, "%d initial_resource_versions of type %s: more than %d", len(versions), t.kind.Short(), maxNames)
+	}
+	for name := range versions {
+		if len(name) > maxNameLength {
+			return nil, longName(t, name)
+		}
 	}
 	for _, list := range lists {
 		if len(list) > maxNames {
 			return nil, status.Errorf(codes.ResourceExhausted, "%d names of type %s: more than %d", len(list), t.kind.Short(), maxNames)
 		}
-		i := slices.IndexFunc(list, func(name string) bool { return name == "" || len(name) > maxNameLength })
+		i := slices.IndexFunc(list, func(name string) bool { return len(name) > maxNameLength })
 		if i >= 0 {
-			return nil, status.Errorf(codes.InvalidArgument, "name %.80q of type %s: a name has 1 to %d bytes", list[i], t.kind.Short(), maxNameLength)
+			return nil, longName(t, list[i])
 		}
 	}
+	return t, nil
+}
+
+func longName(t *topic, name string) error {
+	return status.Errorf(codes.InvalidArgument, "name %.80q of type %s has %d bytes: at most %d are allowed", name, t.kind.Short(), len(name), maxNameLength)
+}
+
+// addUnserved adds a topic for a type of which there are no resources. A client that asks for such a type is told so, as for
+// a name that does not exist: it may need other types nevertheless.
+func (c *client) addUnserved(typeURL string) (*topic, error) {
+	switch {
+	case typeURL == "":
+		return nil, status.Errorf(codes.InvalidArgument, "type_url is missing; served are %s", servedTypes())
+	case len(typeURL) > maxNameLength:
+		return nil, status.Errorf(codes.InvalidArgument, "type_url %.80q has %d bytes: at most %d are allowed", typeURL, len(typeURL), maxNameLength)
+	case len(c.unserved) >= maxUnserved:
+		return nil, status.Errorf(codes.ResourceExhausted, "type_url %.200q is one of more than %d types that are not served; served are %s",
+			typeURL, maxUnserved, servedTypes())
+	}
+	t := &topic{kind: resource.Type(typeURL)}
+	c.unserved = append(c.unserved, t)
 	return t, nil
 }
 

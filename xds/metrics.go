@@ -1,6 +1,8 @@
 package xds
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/xds/resource"
@@ -13,6 +15,14 @@ type metrics struct {
 	resources *prometheus.CounterVec
 	nacks     *prometheus.CounterVec
 	rejected  prometheus.Counter
+}
+
+// typeLabel returns the label of a type: one for all that are not served, since clients choose their names.
+func typeLabel(t resource.Type) string {
+	if !slices.Contains(resource.Types(), t) {
+		return "other"
+	}
+	return t.Short()
 }
 
 // newMetrics registers the metrics with r, which may be nil. late returns how many streams wait too long for an ACK or NACK.

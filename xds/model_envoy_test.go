@@ -104,6 +104,7 @@ func (e *envoy) put(p *resource.Resource) {
 		}
 	}
 	e.has[n] = p.Version
+	e.told[n] = true
 	if p.Type != resource.Cluster {
 		delete(e.broken, n)
 	}
@@ -119,7 +120,7 @@ func (e *envoy) remove(n resource.Name) {
 			e.broken[n] = true // the last good version came in a refused response, so the server does not know about it
 		}
 	case resource.Listener:
-		delete(e.active, n.Name)
+		e.deactivate(n.Name)
 	case resource.Endpoint:
 		e.warmed(n.Name)
 		return // a cluster in use keeps its endpoints
@@ -143,12 +144,15 @@ func (e *envoy) warmed(name string) {
 	}
 }
 
-// timeOut ends the warming of clusters whose endpoints would have come on a lost stream, as Envoy does after 15 seconds. No
-// other cluster may need the timeout.
+// timeOut ends the warming of clusters whose endpoints would have come on a lost stream, as Envoy does after 15 seconds. Nor
+// can the server send those that came on a lost stream for a cluster that is to be removed. No other cluster may need the
+// timeout.
 func (e *envoy) timeOut() bool {
 	ended := false
-	for n := range e.stuck {
-		if e.warming[n] {
+	for n := range e.warming {
+		endpoints := resource.Name{Type: resource.Endpoint, Name: n.Name}
+		lost := e.g.mesh[n] == "" && e.has[endpoints] != "" && !e.told[endpoints]
+		if e.stuck[n] || lost {
 			e.warmed(n.Name)
 			ended = true
 		}
@@ -193,6 +197,11 @@ func (e *envoy) unsubscribe(n resource.Name) {
 // needs returns the endpoints that clusters need, and the routes that listeners need, whether in use or warming.
 func (e *envoy) needs() map[resource.Name]bool {
 	needs := map[resource.Name]bool{}
+	for _, d := range e.draining {
+		if ref, ok := refOf(resource.Name{Type: resource.Listener, Name: d.name}, d.version); ok && ref.Type == resource.Route {
+			needs[ref] = true
+		}
+	}
 	for n, v := range e.has {
 		if n.Type == resource.Cluster {
 			needs[resource.Name{Type: resource.Endpoint, Name: n.Name}] = true
@@ -230,6 +239,9 @@ func (e *envoy) settle() {
 		}
 		ref, _ := refOf(n, v)
 		if _, ok := e.has[ref]; ref.Type == resource.Cluster || ok || e.answered[ref] || e.broken[ref] {
+			if e.active[n.Name] != v {
+				e.deactivate(n.Name)
+			}
 			e.active[n.Name] = v
 			if e.answered[ref] && (isBad(e.g.mesh[n]) || isBad(e.g.mesh[ref])) {
 				e.orphans[n.Name] = v
@@ -239,26 +251,54 @@ func (e *envoy) settle() {
 	e.follow()
 }
 
-// check checks what traffic would find: each listener in use has its route and its cluster.
+// deactivate makes a listener drain that is replaced or removed.
+func (e *envoy) deactivate(name string) {
+	if v, ok := e.active[name]; ok {
+		n := resource.Name{Type: resource.Listener, Name: name}
+		e.draining = append(e.draining, drain{
+			name: name, version: v, ghost: e.ghosts[n], orphan: e.orphans[name] == v, until: e.g.clock.Add(e.g.drain),
+		})
+	}
+	delete(e.active, name)
+}
+
+// drained closes the listeners whose drain is over.
+func (e *envoy) drained() {
+	before := len(e.draining)
+	e.draining = slices.DeleteFunc(e.draining, func(d drain) bool { return !e.g.clock.Before(d.until) })
+	if len(e.draining) < before {
+		e.follow()
+	}
+}
+
+// check checks what traffic would find: each listener that is in use or drains has its route and its cluster.
 func (e *envoy) check() {
+	e.drained()
 	for name, v := range e.active {
 		n := resource.Name{Type: resource.Listener, Name: name}
-		if e.ghosts[n] { // the server cannot know what it needs
-			continue
-		}
-		ref, _ := refOf(n, v)
-		if ref.Type == resource.Route {
-			route, ok := e.has[ref]
-			if !ok {
-				if !e.broken[ref] && e.orphans[name] != v {
-					e.g.t.Errorf("listener %s@%s has no route", name, v)
-				}
-				continue
+		e.checkListener(drain{name: name, version: v, ghost: e.ghosts[n], orphan: e.orphans[name] == v})
+	}
+	for _, d := range e.draining {
+		e.checkListener(d)
+	}
+}
+
+func (e *envoy) checkListener(l drain) {
+	if l.ghost { // the server cannot know what it needs
+		return
+	}
+	ref, _ := refOf(resource.Name{Type: resource.Listener, Name: l.name}, l.version)
+	if ref.Type == resource.Route {
+		route, ok := e.has[ref]
+		if !ok {
+			if !e.broken[ref] && !l.orphan {
+				e.g.t.Errorf("listener %s@%s has no route", l.name, l.version)
 			}
-			ref, _ = refOf(ref, route)
+			return
 		}
-		if !e.ready[ref.Name] && !e.broken[ref] {
-			e.g.t.Errorf("listener %s@%s has no cluster %s", name, v, ref.Name)
-		}
+		ref, _ = refOf(ref, route)
+	}
+	if !e.ready[ref.Name] && !e.broken[ref] {
+		e.g.t.Errorf("listener %s@%s has no cluster %s", l.name, l.version, ref.Name)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
@@ -16,8 +17,8 @@ import (
 )
 
 // TestModel plays random changes, NACKs, delays and lost connections between a client and a model of Envoy. After every
-// step each listener in use must have its route, and each route its cluster. At rest Envoy must have what it should have,
-// except for what it refused.
+// step each listener that is in use or drains must have its route, and each route its cluster. At rest Envoy must have what
+// it should have, except for what it refused.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	for _, sotw := range []bool{false, true} {
@@ -48,11 +49,14 @@ type game struct {
 	mesh    map[resource.Name]string // versions
 	count   int
 	history []string
+	clock   time.Time
+	drain   time.Duration
 }
 
 func newGame(t *testing.T, seed uint64, sotw bool) *game {
 	g := &game{t: t, random: rand.New(rand.NewPCG(seed, 7)), sotw: sotw, mesh: map[resource.Name]string{}}
 	g.bad = seed%2 == 1
+	g.drain = []time.Duration{0, 10 * time.Second, time.Second}[seed/2%3]
 	g.envoy = newEnvoy(g)
 	g.connect(false)
 	return g
@@ -69,6 +73,8 @@ func (g *game) play(steps int) {
 			g.change()
 		case n < 14:
 			g.connect(g.random.IntN(3) == 0)
+		case n < 18:
+			g.pass(time.Duration(g.random.Int64N(int64(3 * time.Second))))
 		case n < 45:
 			g.toServer()
 		case n < 70:
@@ -81,7 +87,7 @@ func (g *game) play(steps int) {
 		}
 	}
 	for range 10_000 {
-		if !g.toServer() && !g.serve() && !g.toEnvoy() && !g.envoy.timeOut() {
+		if !g.toServer() && !g.serve() && !g.toEnvoy() && !g.pass(g.client.wait()) && !g.envoy.timeOut() {
 			g.atRest()
 			return
 		}
@@ -93,11 +99,19 @@ func (g *game) play(steps int) {
 func (g *game) connect(restarted bool) {
 	g.note("connect, restarted %v", restarted)
 	g.client, g.up, g.down = newClient(g.sotw), nil, nil
+	g.client.now, g.client.drainTime = func() time.Time { return g.clock }, g.drain
 	g.client.setDesired(g.desired)
 	if restarted || g.sotw { // SotW requests do not say what the proxy has
 		g.envoy = newEnvoy(g)
 	}
 	g.envoy.connected()
+}
+
+// pass lets time pass, and returns false if d is 0.
+func (g *game) pass(d time.Duration) bool {
+	g.clock = g.clock.Add(d)
+	g.envoy.drained()
+	return d > 0
 }
 
 func (g *game) toServer() bool {
@@ -269,6 +283,8 @@ type envoy struct {
 	names     map[resource.Name]bool   // endpoints and routes that it subscribes to
 	requested map[resource.Type]bool
 	active    map[string]string        // listeners in use, by version
+	told      map[resource.Name]bool   // what came on this stream
+	draining  []drain                  // listeners that were replaced or removed
 	warming   map[resource.Name]bool   // clusters; routes cannot use a new one yet
 	ready     map[string]bool          // clusters that routes can use
 	answered  map[resource.Name]bool   // routes that are known not to exist
@@ -277,6 +293,13 @@ type envoy struct {
 	orphans   map[string]string        // listeners without a route, since the route or a newer listener is refused
 	withheld  []func()                 // ACKs of clusters
 	nonce     map[resource.Type]string // SotW: of the last response
+}
+
+// drain is a listener that serves only its open connections, until it is closed.
+type drain struct {
+	name, version string
+	ghost, orphan bool // see envoy
+	until         time.Time
 }
 
 func newEnvoy(g *game) *envoy {
@@ -301,7 +324,7 @@ func (e *envoy) subscribed(t resource.Type) []string {
 
 // connected sends the first requests, all at once.
 func (e *envoy) connected() {
-	e.withheld, e.nonce = nil, map[resource.Type]string{}
+	e.withheld, e.nonce, e.told = nil, map[resource.Type]string{}, map[resource.Name]bool{}
 	for n, v := range e.has {
 		if e.named[n] != v {
 			e.ghosts[n] = true

@@ -14,15 +14,21 @@ import (
 const maxReason = 2048
 
 // NACK is a resource that a proxy refused. The proxy keeps the last version that it accepted. The refused version is not sent
-// again on the same stream.
+// again on the same stream, unless the reason is the proxy's environment.
 type NACK struct {
 	Type resource.Type
-	// Name and Version are empty if the proxy named no resource. The resources of the response are then sent one by one, to
-	// find out which one it refuses.
+	// Name and Version are empty if the proxy named no resource. The resources of the response are then sent in smaller
+	// groups, to find out which one it refuses.
 	Name, Version string
 	// Reason is the proxy's error message.
 	Reason string
 	At     time.Time
+	// Attempts counts how often the proxy has refused this version.
+	Attempts int
+	// RetryAt is when the version is sent again, zero if it is not.
+	RetryAt time.Time
+
+	retrying bool // it is, or may be, sent again
 }
 
 // handleAck handles the ACK of a reply, or its NACK, which has a detail. The replies before it count as ACKed, too: a proxy
@@ -32,7 +38,7 @@ func (c *client) handleAck(t *topic, nonce string, detail *statuspb.Status) []NA
 		if r.nonce != nonce {
 			continue
 		}
-		c.hasAnswered = true
+		c.hasAnswered, t.answered = true, true
 		t.inFlight = slices.Delete(t.inFlight, 0, i+1)
 		if len(t.inFlight) == 0 {
 			t.inFlight = nil
@@ -41,6 +47,9 @@ func (c *client) handleAck(t *topic, nonce string, detail *statuspb.Status) []NA
 			return c.refuse(r, detail.GetMessage())
 		}
 		t.acked = nonce
+		for _, p := range r.puts {
+			t.accepted(p)
+		}
 		return nil
 	}
 	return nil
@@ -48,22 +57,28 @@ func (c *client) handleAck(t *topic, nonce string, detail *statuspb.Status) []NA
 
 // refuse finds out which resources of r are refused, and makes sure that the others are sent again without them. Envoy uses
 // the good resources of a refused response, but does not name them when it reconnects, and then nothing could remove them.
+//
+// If the reason names no resource, the first half of the resources becomes one group of suspects and the second half another
+// one. Each is sent as a response of its own, and halved again if it is refused: that takes few responses even if a
+// response repeats all resources of a type, as in the state of the world.
 func (c *client) refuse(r *reply, reason string) []NACK {
-	t, now := r.topic, time.Now()
-	bad := suspects(r.puts, reason)
-	reason = shorten(reason)
+	t, now := r.topic, c.now()
 	if len(r.puts) == 0 {
-		return []NACK{{Type: t.kind, Reason: reason, At: now}} // no resource can be left out
+		c.retryRemovals(r)
+		return []NACK{{Type: t.kind, Reason: shorten(reason), At: now, Attempts: 1}} // no resource can be left out
+	}
+	bad := refusedBy(r.puts, reason)
+	if len(bad) == 0 {
+		c.suspect(r)
 	}
 	var nacks []NACK
 	for i, p := range r.puts {
 		g := r.before[i]
-		g.uncertain, g.alone = true, len(bad) == 0
-		if bad[p.Name] {
-			n := NACK{Type: t.kind, Name: p.Name, Version: p.Version, Reason: reason, At: now}
-			nacks = append(nacks, n)
-			t.remember(n)
+		g.uncertain = true
+		if why, ok := bad[p.Name]; ok {
+			nacks = append(nacks, t.remember(NACK{Type: t.kind, Name: p.Name, Version: p.Version, Reason: shorten(why), At: now}, g.last))
 			g.mustAnswer = false // since Envoy refused it, it no longer waits for a response
+			g.suspect = 0
 		}
 		c.restore(t, p.Name, g)
 	}
@@ -71,18 +86,20 @@ func (c *client) refuse(r *reply, reason string) []NACK {
 		c.restore(t, name, r.before[len(r.puts)+i])
 	}
 	if len(bad) == 0 {
-		nacks = append(nacks, NACK{Type: t.kind, Reason: reason, At: now})
+		nacks = append(nacks, NACK{Type: t.kind, Reason: shorten(reason), At: now, Attempts: 1})
 	}
 	return nacks
 }
 
-// remember stores a refused version, and drops the oldest one of the name if there are too many.
-func (t *topic) remember(n NACK) {
-	if t.refused == nil {
-		t.refused = map[string][]NACK{}
+// suspect puts the resources of r into two new groups of suspects.
+func (c *client) suspect(r *reply) {
+	for i := range r.puts {
+		r.before[i].suspect = c.suspects + 1
+		if i >= (len(r.puts)+1)/2 {
+			r.before[i].suspect++
+		}
 	}
-	list := append(t.refused[n.Name], n)
-	t.refused[n.Name] = list[max(0, len(list)-keepRefused):]
+	c.suspects += 2
 }
 
 // restore puts back g, the gap of name before a reply that the client refused. If a later reply in flight has the name, g is
@@ -101,31 +118,55 @@ func (c *client) restore(t *topic, name string, g gap) {
 	t.setGap(name, g, c.get(t, name))
 }
 
-// suspects returns the names of the refused resources. If the response had one resource, it is that one. Otherwise the names
-// are in Envoy's error message. The message either lists them ("Error adding/updating listener(s) a: why\nb: why", or
-// "cluster(s) a: why, b: why"), or prints the first invalid resource in protobuf text form. The result is empty if it does
-// neither.
-func suspects(puts []*resource.Resource, reason string) map[string]bool {
-	bad := map[string]bool{}
+// refusedBy returns the refused resources of a response, each with its part of Envoy's error message. If the response had one
+// resource, it is that one. Otherwise the names are in the message. It either lists them ("Error adding/updating listener(s)
+// a: why\nb: why", or "cluster(s) a: why, b: why"), or prints the first invalid resource in protobuf text form. The result is
+// empty if it does neither.
+func refusedBy(puts []*resource.Resource, reason string) map[string]string {
 	if len(puts) == 1 {
-		bad[puts[0].Name] = true
-		return bad
+		return map[string]string{puts[0].Name: reason}
 	}
 	if _, list, ok := strings.Cut(reason, "(s) "); ok && strings.HasPrefix(reason, "Error adding/updating ") {
-		for _, p := range puts {
-			said := p.Name + ": "
-			if strings.HasPrefix(list, said) || strings.Contains(list, ", "+said) || strings.Contains(list, "\n"+said) {
-				bad[p.Name] = true
-			}
-		}
-		return bad
+		return listed(puts, list)
 	}
 	if strings.Contains(reason, "validation failed") {
 		if name := firstNamed(puts, reason); name != "" {
-			bad[name] = true
+			return map[string]string{name: reason}
 		}
 	}
-	return bad
+	return nil
+}
+
+// listed splits Envoy's list of refused resources, "a: why, b: why" or "a: why\nb: why", by the names of those that were sent.
+func listed(puts []*resource.Resource, list string) map[string]string {
+	type entry struct {
+		name string
+		at   int // where the name begins
+	}
+	var entries []entry
+	for _, p := range puts {
+		said := p.Name + ": "
+		if strings.HasPrefix(list, said) {
+			entries = append(entries, entry{p.Name, 0})
+			continue
+		}
+		for _, separator := range []string{", ", "\n"} {
+			if i := strings.Index(list, separator+said); i >= 0 {
+				entries = append(entries, entry{p.Name, i + len(separator)})
+				break
+			}
+		}
+	}
+	slices.SortFunc(entries, func(a, b entry) int { return a.at - b.at })
+	reasons := map[string]string{}
+	for i, e := range entries {
+		end := len(list)
+		if i+1 < len(entries) {
+			end = entries[i+1].at
+		}
+		reasons[e.name] = strings.TrimRight(list[e.at+len(e.name)+len(": "):end], ", \n")
+	}
+	return reasons
 }
 
 // firstNamed returns the name that comes first in reason in the form name: "x" or cluster_name: "x", or "" if there is none.

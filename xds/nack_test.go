@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -91,34 +92,59 @@ func TestDeltaNACK(t *testing.T) {
 			> CDS nack: Proto constraint validation failed (ClusterValidationError.X): name:  "c"
 			< CDS b@1
 			refused CDS c@1`,
-		"clusters, none named: one by one": synced + `
-			want CDS a@1 b@1 c@1 d@1 EDS a@1 b@1 c@1 d@1 LDS l@2 RDS r@1
-			< CDS b@1 c@1 d@1
+		"clusters, none named: in halves": synced + `
+			want CDS a@1 b@1 c@1 d@1 e@1 EDS a@1 b@1 c@1 d@1 e@1 LDS l@2 RDS r@1
+			< CDS b@1 c@1 d@1 e@1
+			> CDS nack: something is wrong
+			< CDS b@1 c@1
+			< CDS d@1 e@1
+			<
 			> CDS nack: something is wrong
 			< CDS b@1
 			< CDS c@1
-			< CDS d@1
+			<
+			> CDS ack
 			<
 			> CDS ack
 			> CDS nack: something is wrong
-			<
-			> CDS ack
 			< LDS l@2
 			refused CDS c@1`,
-		"endpoints: one by one": `
+		"endpoints: in halves": `
 			want EDS a@1 b@1 c@1
 			> EDS +a +b +c
 			< EDS a@1 b@1 c@1
 			> EDS nack: malformed IP address
+			< EDS a@1 b@1
+			< EDS c@1
+			<
+			> EDS nack: malformed IP address
+			< EDS a@1
+			< EDS b@1
+			<
+			> EDS ack
+			> EDS ack
+			> EDS nack: malformed IP address
+			<
+			refused EDS b@1`,
+		"two of a group are refused": `
+			want EDS a@1 b@1 c@1 d@1
+			> EDS +a +b +c +d
+			< EDS a@1 b@1 c@1 d@1
+			> EDS nack: no
+			< EDS a@1 b@1
+			< EDS c@1 d@1
+			> EDS nack: no
+			> EDS nack: no
 			< EDS a@1
 			< EDS b@1
 			< EDS c@1
-			<
+			< EDS d@1
 			> EDS ack
-			> EDS nack: malformed IP address
+			> EDS nack: no
+			> EDS nack: no
 			> EDS ack
 			<
-			refused EDS b@1`,
+			refused EDS b@1 EDS c@1`,
 		"endpoints: what is new meanwhile is not held up": `
 			want EDS a@1 b@1
 			> EDS +a +b +c
@@ -128,6 +154,69 @@ func TestDeltaNACK(t *testing.T) {
 			< EDS c@1
 			< EDS a@1
 			< EDS b@1
+			<`,
+		"ACKed after all: sent again when it is asked for": `
+			want EDS a@1
+			> EDS +a
+			< EDS a@1
+			> EDS +a
+			< EDS a@1
+			> EDS nack: no
+			refused EDS a@1
+			> EDS ack
+			refused
+			> EDS +a
+			< EDS a@1
+			<`,
+		"asked again for what was refused, after it was unsubscribed: the last good one": `
+			want EDS a@1
+			> EDS +a
+			< EDS a@1
+			> EDS ack
+			want EDS a@2
+			< EDS a@2
+			> EDS nack: no
+			> EDS -a
+			<
+			> EDS +a
+			< EDS a@1
+			<
+			refused EDS a@2`,
+		"the environment refuses: sent again later, and later": synced + `
+			want CDS a@1 EDS a@1 LDS l@1 m@1 RDS r@1
+			< LDS m@1
+			> LDS nack: Error adding/updating listener(s) m: cannot bind '127.0.0.1:80': Address already in use
+			<
+			refused LDS m@1
+			after 1s
+			< LDS m@1
+			refused LDS m@1
+			> LDS nack: Error adding/updating listener(s) m: cannot bind '127.0.0.1:80': Address already in use
+			<
+			after 2s
+			< LDS m@1
+			> LDS ack
+			<
+			refused`,
+		"the environment refuses one, the content another": synced + `
+			want CDS a@1 EDS a@1 LDS l@1 m@1 n@1 RDS r@1
+			< LDS m@1 n@1
+			> LDS nack: Error adding/updating listener(s) n: no such filter, m: cannot bind '127.0.0.1:80': Permission denied
+			<
+			after 1s
+			< LDS m@1
+			> LDS ack
+			<
+			refused LDS n@1`,
+		"a retry that is no longer wanted": synced + `
+			want CDS a@1 EDS a@1 LDS l@1 m@1 RDS r@1
+			< LDS m@1
+			> LDS nack: cannot bind '127.0.0.1:80': Address already in use
+			want CDS a@1 EDS a@1 LDS l@1 RDS r@1
+			< LDS -m
+			> LDS ack
+			<
+			after 1h
 			<`,
 		"routes: one by one": `
 			want RDS q@1 r@1
@@ -180,6 +269,9 @@ func TestDeltaNACK(t *testing.T) {
 			want CDS a@1 EDS a@1 RDS r@1
 			< LDS -l
 			> LDS nack: no
+			<
+			after 15s
+			< LDS -l
 			<`,
 		"refused and unsubscribed": `
 			want EDS a@1
@@ -252,26 +344,33 @@ func TestDeltaNACK(t *testing.T) {
 	}
 }
 
-func TestSuspects(t *testing.T) {
+func TestRefusedBy(t *testing.T) {
 	t.Parallel()
+	const invalid = `Proto constraint validation failed (X): name: "b" filters { name: "a" }`
 	tests := map[string]struct {
 		names  string
 		reason string
-		want   string
+		want   map[string]string
 	}{
-		"alone":                       {"a", "whatever", "a"},
-		"listeners":                   {"a b c", "Error adding/updating listener(s) a: why\nc: why\n", "a c"},
-		"clusters":                    {"a b c", "Error adding/updating cluster(s) a: why, b: why", "a b"},
-		"names with colons":           {"inbound:10.0.0.1:80 inbound:10.0.0.1:8", "Error adding/updating listener(s) inbound:10.0.0.1:80: why\n", "inbound:10.0.0.1:80"},
-		"mentioned in the reason":     {"a b", "Error adding/updating cluster(s) a: unknown 'b' here", "a"},
-		"end of a longer name":        {"b a.b", "Error adding/updating cluster(s) a.b: why", "a.b"},
-		"rules of fields":             {"a b", `Proto constraint validation failed (X): name: "b" filters { name: "a" }`, "b"},
-		"rules of fields, many lines": {"a b", "Proto constraint validation failed (X):\nname:   \"b\"\n", "b"},
-		"as Envoy 1.40 says it":       {"a b", "goo.gle/debugonly  \nname: \"b\"\nfilters {\n  name: \"a\"\n}\n: Proto constraint validation failed (X)", "b"},
-		"rules of endpoints":          {"a b", `Proto constraint validation failed (X): cluster_name: "a"`, "a"},
-		"another field":               {"a b", `Proto constraint validation failed (X): alt_stat_name: "a"`, ""},
-		"no name":                     {"a b", "malformed IP address: x", ""},
-		"form known, name unknown":    {"a b", "Error adding/updating cluster(s) z: why", ""},
+		"alone":     {"a", "whatever", map[string]string{"a": "whatever"}},
+		"listeners": {"a b c", "Error adding/updating listener(s) a: why\nc: no\n", map[string]string{"a": "why", "c": "no"}},
+		"clusters":  {"a b c", "Error adding/updating cluster(s) a: why, b: no", map[string]string{"a": "why", "b": "no"}},
+		"not in the order of names": {"a b", "Error adding/updating listener(s) b: cannot bind 'x': no\na: why",
+			map[string]string{"a": "why", "b": "cannot bind 'x': no"}},
+		"a reason of several parts": {"a b", "Error adding/updating cluster(s) a: one, two: three, b: no",
+			map[string]string{"a": "one, two: three", "b": "no"}},
+		"names with colons": {"inbound:10.0.0.1:80 inbound:10.0.0.1:8", "Error adding/updating listener(s) inbound:10.0.0.1:80: why\n",
+			map[string]string{"inbound:10.0.0.1:80": "why"}},
+		"mentioned in the reason":     {"a b", "Error adding/updating cluster(s) a: unknown 'b' here", map[string]string{"a": "unknown 'b' here"}},
+		"end of a longer name":        {"b a.b", "Error adding/updating cluster(s) a.b: why", map[string]string{"a.b": "why"}},
+		"rules of fields":             {"a b", invalid, map[string]string{"b": invalid}},
+		"rules of fields, many lines": {"a b", "validation failed (X):\nname:   \"b\"\n", map[string]string{"b": "validation failed (X):\nname:   \"b\"\n"}},
+		"as Envoy 1.40 says it": {"a b", "goo.gle/debugonly  \nname: \"b\"\nfilters {\n  name: \"a\"\n}\n: validation failed (X)",
+			map[string]string{"b": "goo.gle/debugonly  \nname: \"b\"\nfilters {\n  name: \"a\"\n}\n: validation failed (X)"}},
+		"rules of endpoints":       {"a b", `validation failed (X): cluster_name: "a"`, map[string]string{"a": `validation failed (X): cluster_name: "a"`}},
+		"another field":            {"a b", `validation failed (X): alt_stat_name: "a"`, map[string]string{}},
+		"no name":                  {"a b", "malformed IP address: x", map[string]string{}},
+		"form known, name unknown": {"a b", "Error adding/updating cluster(s) z: why", map[string]string{}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -280,12 +379,8 @@ func TestSuspects(t *testing.T) {
 			for n := range strings.FieldsSeq(tc.names) {
 				puts = append(puts, res(resource.Cluster, n+"@1"))
 			}
-			want := map[string]bool{}
-			for n := range strings.FieldsSeq(tc.want) {
-				want[n] = true
-			}
-			if diff := cmp.Diff(want, suspects(puts, tc.reason)); diff != "" {
-				t.Errorf("suspects() (-want +got):\n%s", diff)
+			if diff := cmp.Diff(tc.want, refusedBy(puts, tc.reason), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("refusedBy() (-want +got):\n%s", diff)
 			}
 		})
 	}

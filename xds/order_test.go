@@ -95,6 +95,26 @@ func TestDeltaOrder(t *testing.T) {
 			< CDS a@2
 			< EDS -a
 			<`,
+		"a changed cluster that goes while it warms keeps its endpoints until its removal": synced + `
+			want CDS a@2 EDS a@1 LDS l@1 RDS r@1
+			< CDS a@2
+			want CDS b@1 EDS b@1 LDS l@2 RDS r@2
+			< CDS b@1
+			> EDS +b
+			< EDS a@1 b@1
+			<
+			> CDS ack
+			> CDS ack
+			< LDS l@2
+			< RDS r@2
+			<
+			> LDS ack
+			> RDS ack
+			< CDS -a
+			<
+			> EDS -a
+			> CDS ack
+			<`,
 		"a cluster without endpoints of its own": `
 			want CDS static@1 EDS static@1
 			> CDS

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
@@ -19,7 +20,9 @@ import (
 //	own LDS l@1                   the same for its own set
 //	unknown                       the proxy is in no view (any more)
 //	> CDS +a -b init:a@1          a delta request: subscribe, unsubscribe, initial_resource_versions
-//	> CDS a b                     a SotW request: names
+//	> CDS a b                     a SotW request: names; it repeats the nonce of the last response, unless it has #none or #7
+//	drain 10s                     the client's drain time
+//	after 10s                     so much time passes
 //	> CDS ack                     ACK of the oldest response that is in flight; "ack#7" of nonce 7
 //	> CDS nack: why               NACK of the oldest response that is in flight, or with "ack#7" before it of nonce 7
 //	< CDS a@1 -b                  the next response must be this; < CDS alone is an empty one
@@ -32,6 +35,7 @@ type script struct {
 	open  map[resource.Type][]string // nonces of responses in flight
 	names map[resource.Type][]string // SotW: names of the last request, which an ACK repeats
 	err   error
+	clock time.Time
 }
 
 var shortTypes = map[string]resource.Type{
@@ -49,7 +53,8 @@ func shortOf(t resource.Type) string {
 
 func runScript(t *testing.T, sotw bool, text string) {
 	t.Helper()
-	s := &script{t: t, c: newClient(sotw), open: map[resource.Type][]string{}, names: map[resource.Type][]string{}}
+	s := &script{t: t, c: newClient(sotw), open: map[resource.Type][]string{}, names: map[resource.Type][]string{}, clock: time.Unix(0, 0)}
+	s.c.now = func() time.Time { return s.clock }
 	for i, line := range strings.Split(strings.TrimSpace(text), "\n") {
 		line = strings.TrimSpace(line)
 		if line == "" {
@@ -76,6 +81,10 @@ func (s *script) do(line string) string {
 		s.c.setDesired(resource.Desired{Shared: s.c.desired.Shared, Own: setOf(s.t, rest, s.c.desired.Own)})
 	case "unknown":
 		s.c.setDesired(resource.Desired{})
+	case "drain":
+		s.c.drainTime = s.duration(rest)
+	case "after":
+		return s.after(s.duration(rest))
 	case ">":
 		s.request(rest)
 	case "<":
@@ -91,6 +100,23 @@ func (s *script) do(line string) string {
 	default:
 		return "unknown verb"
 	}
+	return ""
+}
+
+func (s *script) duration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return d
+}
+
+// after lets time pass, but not past the time for which the client waits: it would have sent something then.
+func (s *script) after(d time.Duration) string {
+	if wait := s.c.wait(); wait > 0 && wait < d {
+		return fmt.Sprintf("the client only waits %s", wait)
+	}
+	s.clock = s.clock.Add(d)
 	return ""
 }
 
@@ -153,7 +179,7 @@ func (s *script) request(text string) {
 	}
 	d := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(kind), ErrorDetail: detail, InitialResourceVersions: map[string]string{}}
 	var list []string
-	listed := false
+	listed, begun := false, false
 	for _, w := range words[1:] {
 		switch {
 		case w == "ack":
@@ -165,6 +191,10 @@ func (s *script) request(text string) {
 			d.InitialResourceVersions[name] = version
 		case w == "none":
 			listed = true
+		case w == "#none":
+			begun = true
+		case w[0] == '#':
+			nonce = w[1:]
 		case s.c.sotw:
 			list, listed = append(list, w), true
 		case w[0] == '+':
@@ -175,6 +205,9 @@ func (s *script) request(text string) {
 	}
 	d.ResponseNonce = nonce
 	if s.c.sotw {
+		if last := s.c.topic(kind); nonce == "" && !begun && last != nil {
+			nonce = last.lastNonce
+		}
 		s.state(kind, nonce, detail, list, listed)
 		return
 	}
@@ -184,9 +217,6 @@ func (s *script) request(text string) {
 func (s *script) state(kind resource.Type, nonce string, detail *statuspb.Status, list []string, listed bool) {
 	if listed {
 		s.names[kind] = list
-		if nonce == "" {
-			nonce = s.c.topic(kind).lastNonce
-		}
 	}
 	_, s.err = s.c.receiveSotw(&discoveryv3.DiscoveryRequest{
 		TypeUrl: string(kind), ResponseNonce: nonce, ErrorDetail: detail, ResourceNames: s.names[kind],

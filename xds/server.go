@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -48,6 +49,13 @@ type Options struct {
 	// GatherTime is how long changes of endpoints wait at most, to be sent together, while a proxy has not answered the last
 	// response with endpoints. Default 100ms.
 	GatherTime time.Duration
+	// DrainTime is how long Envoy lets the connections of a listener go on that is replaced or removed, if its node metadata
+	// does not say it (resource.NodeDrainTime). What only such a listener may still use is removed after that. Default 0:
+	// at once, as clients that are not Envoy expect.
+	DrainTime time.Duration
+	// Inbound is told which inbound listeners a proxy has accepted, whenever that changes. It must return at once. Default:
+	// nobody is told.
+	Inbound func(node string, s InboundStatus)
 	// StreamsPerNode is how many streams of one node may be open at once. One more ends the oldest, whose connection may be
 	// dead without the server knowing it. Default 3.
 	StreamsPerNode int
@@ -61,6 +69,24 @@ func (o Options) withDefaults() Options {
 	o.GatherTime = cmp.Or(o.GatherTime, 100*time.Millisecond)
 	o.StreamsPerNode = cmp.Or(o.StreamsPerNode, 3)
 	return o
+}
+
+// maxDrainTime is the longest drain time that a node may ask for, the same as of the agent's --drain-time.
+const maxDrainTime = time.Hour
+
+// drainTime returns what the metadata of a node says, or else the default.
+func (s *Server) drainTime(node *corev3.Node) time.Duration {
+	value, ok := node.GetMetadata().GetFields()[resource.NodeDrainTime]
+	if !ok {
+		return s.o.DrainTime
+	}
+	d, err := time.ParseDuration(value.GetStringValue())
+	if err != nil || d < 0 || d > maxDrainTime {
+		s.o.Logger.Warn("drain time of a node not usable, the default is used", "node", node.GetId(), "key", resource.NodeDrainTime,
+			"value", shorten(value.String()), "allowed", "a duration from 0s to "+maxDrainTime.String(), "default", s.o.DrainTime)
+		return s.o.DrainTime
+	}
+	return d
 }
 
 // Server is the aggregated discovery service.
@@ -153,6 +179,14 @@ func (s *Server) detach(id string, st *stream) {
 	if len(n.streams) == 0 {
 		delete(s.nodes, id)
 	}
+}
+
+// isNewest reports whether st is the newest stream of its node.
+func (s *Server) isNewest(st *stream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[st.node]
+	return n != nil && len(n.streams) > 0 && n.streams[len(n.streams)-1] == st
 }
 
 // Status describes all streams, sorted by node, and then from the oldest to the newest.

@@ -16,26 +16,50 @@ import (
 // receiveSotw handles one request of the state-of-the-world protocol. It returns the resources that the client refuses
 // with it.
 func (c *client) receiveSotw(r *discoveryv3.DiscoveryRequest) ([]NACK, error) {
-	t, err := c.check(r.GetTypeUrl(), 0, r.GetResourceNames())
+	t, err := c.check(r.GetTypeUrl(), nil, r.GetResourceNames())
 	if err != nil {
 		return nil, err
 	}
 	nacks := c.handleAck(t, r.GetResponseNonce(), r.GetErrorDetail())
-	// The names of a request with an older nonce may be outdated. The ACK or NACK of the last response will repeat them.
-	if r.GetResponseNonce() != t.lastNonce {
-		return nacks, nil
-	}
-	first := !t.requested
+	// Whatever its nonce, a request has all names that the client subscribes to, and it is newer than the request before. If
+	// the names of one with an old nonce were ignored, a client that needs longer for its ACK than the next response takes
+	// to come would never get a new name (envoyproxy/envoy#10363).
+	//
+	// Without a nonce although there was a response, the client has begun again, and waits for all it names (gRPC-Java before
+	// grpc/grpc-java#11796, and grpc-node).
+	first := !t.requested || r.GetResponseNonce() == "" && t.lastNonce != ""
 	t.requested = true
-	t.named = t.named || len(r.GetResourceNames()) > 0
+	t.named = t.named && !first || len(r.GetResourceNames()) > 0
 	list := (*names)(nil).add(r.GetResourceNames()...)
 	all := list.has(wildcard) || !t.named && hasLegacyWildcard(t.kind)
 	list = list.remove((*names)(nil).add(wildcard))
+	if first {
+		c.requireAnswers(t, list, all)
+	}
 	c.resubscribe(t, list, all)
 	if first && (all || list.len() > 0) {
 		t.answerDue = true
 	}
 	return nacks, checkNames(t)
+}
+
+// requireAnswers makes sure that a response mentions what the client subscribes to already and asks for again. A type that is
+// sent whole needs nothing for that.
+func (c *client) requireAnswers(t *topic, list *names, all bool) {
+	if isSentWhole(t.kind) {
+		return
+	}
+	for _, name := range list.all() {
+		if t.subscribes(name) {
+			c.requireAnswer(t, name)
+		}
+	}
+	if !all || !t.wildcard {
+		return
+	}
+	for _, r := range c.all(t) {
+		c.requireAnswer(t, r.Name)
+	}
 }
 
 // resubscribe replaces the subscription by the names in list, and the wildcard if all is set.
@@ -83,7 +107,7 @@ func (c *client) fullList(r *reply) []*resource.Resource {
 	if !isSentWhole(r.topic.kind) {
 		full := slices.Clip(r.puts)
 		for _, name := range r.removed {
-			if r.topic.kind == resource.Endpoint && r.topic.gaps[name].mustAnswer {
+			if r.topic.kind == resource.Endpoint && name != "" && r.topic.gaps[name].mustAnswer {
 				full = append(full, emptyAssignment(name))
 			}
 		}

@@ -142,16 +142,48 @@ func TestSotw(t *testing.T) {
 			<
 			> EDS a
 			< EDS a@1`,
-		"names in a request with a stale nonce do not count": `
+		"names in a request with a stale nonce count": `
 			want EDS a@1 b@1
 			> EDS a
 			< EDS a@1
 			want EDS a@2 b@1
 			< EDS a@2
 			> EDS ack a b
+			< EDS b@1
 			<
 			> EDS ack a b
-			< EDS b@1
+			<`,
+		"the first request has a nonce of the stream before": `
+			want CDS a@1 EDS a@1
+			> CDS #7
+			< CDS a@1
+			> EDS #9 a
+			< EDS a@1
+			<`,
+		"a request without a nonce after a response begins again": syncedSotw + `
+			> EDS #none a
+			< EDS a@1
+			<
+			> EDS ack a
+			<
+			> CDS #none
+			< CDS a@1
+			<
+			> CDS ack
+			<
+			> RDS #none r q
+			< RDS r@1
+			<`,
+		"types that are not served have no resources": `
+			want EDS a@1
+			> type.googleapis.com/x.Y
+			> type.googleapis.com/x.Z a b
+			> EDS a
+			< type.googleapis.com/x.Y
+			< type.googleapis.com/x.Z
+			< EDS a@1
+			<
+			> type.googleapis.com/x.Z ack a b
 			<`,
 		"a second request before the first response": `
 			> EDS a

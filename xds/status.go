@@ -30,7 +30,8 @@ type TypeStatus struct {
 	Sent, Acked string
 	// Unanswered is when the oldest response that is neither ACKed nor NACKed was sent, zero if there is none.
 	Unanswered time.Time
-	// Pending counts the resources that the proxy lacks, refused ones included.
+	// Pending counts the resources that the proxy lacks, refused ones included. What it has and is to lose when listeners have
+	// drained does not count.
 	Pending int
 	// NACKs are the resources whose newest version is refused, sorted by name.
 	NACKs []NACK
@@ -45,7 +46,7 @@ func (c *client) status() []TypeStatus {
 		}
 		s := TypeStatus{
 			Type: t.kind, Sent: t.lastNonce, Acked: t.acked,
-			Pending: len(t.gaps), NACKs: c.nacks(t),
+			Pending: t.pending(), NACKs: c.nacks(t),
 		}
 		if len(t.inFlight) > 0 {
 			s.Unanswered = t.inFlight[0].sent
@@ -55,15 +56,22 @@ func (c *client) status() []TypeStatus {
 	return all
 }
 
+func (t *topic) pending() int {
+	n := 0
+	for _, g := range t.gaps {
+		if !g.held() {
+			n++
+		}
+	}
+	return n
+}
+
 // nacks returns the NACKs of what the client should have now. These resources are withheld from it.
 func (c *client) nacks(t *topic) []NACK {
 	var all []NACK
 	for name, list := range t.refused {
-		now := c.get(t, name)
-		for _, n := range list {
-			if t.subscribes(name) && n.Version == versionOf(now) {
-				all = append(all, n)
-			}
+		if n := list.find(versionOf(c.get(t, name))); n != nil && t.subscribes(name) {
+			all = append(all, *n)
 		}
 	}
 	slices.SortFunc(all, func(a, b NACK) int { return cmp.Compare(a.Name, b.Name) })

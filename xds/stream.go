@@ -26,17 +26,21 @@ type stream struct {
 	send      func(*reply) error
 	desired   atomic.Pointer[resource.Desired] // the newest state that the proxy should have; nil until Attach returns
 	ended     chan error                       // buffers one error: why the stream ends
+	reported  *InboundStatus                   // what was reported last; nil if nothing was; for the receiving goroutine
 
-	mu          sync.Mutex // never held while something is sent
-	client      *client
-	sending     bool // a goroutine is sending, and checks for more before it ends
-	closed      bool
-	gatherTimer *time.Timer // sends the changes that have gathered; nil until it is needed
+	mu      sync.Mutex // never held while something is sent
+	client  *client
+	sending bool // a goroutine is sending, and checks for more before it ends
+	closed  bool
+	timer   *time.Timer // sends what has waited, see client.wait; nil until it is needed
 }
 
-func newStream(s *Server, id string, sotw bool, send func(*reply) error) *stream {
-	st := &stream{server: s, node: id, connected: time.Now(), client: newClient(sotw), send: send, ended: make(chan error, 1)}
+func newStream(s *Server, node *corev3.Node, sotw bool, send func(*reply) error) *stream {
+	st := &stream{
+		server: s, node: node.GetId(), connected: time.Now(), client: newClient(sotw), send: send, ended: make(chan error, 1),
+	}
 	st.client.gatherTime = s.o.GatherTime
+	st.client.drainTime = s.drainTime(node)
 	return st
 }
 
@@ -58,8 +62,8 @@ func (st *stream) close() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.closed = true
-	if st.gatherTimer != nil {
-		st.gatherTimer.Stop()
+	if st.timer != nil {
+		st.timer.Stop()
 	}
 }
 
@@ -132,7 +136,7 @@ func serve[Req request](ctx context.Context, s *Server, p protocol[Req]) error {
 		return err
 	}
 
-	st := newStream(s, id, p.sotw, p.send)
+	st := newStream(s, first.GetNode(), p.sotw, p.send)
 	log := s.o.Logger.With("node", id)
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
@@ -211,15 +215,28 @@ func receive[Req request](ctx context.Context, st *stream, p protocol[Req], r Re
 		if err != nil {
 			return err
 		}
-		st.server.metrics.requests.WithLabelValues(resource.Type(r.GetTypeUrl()).Short()).Inc()
+		if resource.Type(r.GetTypeUrl()) == resource.Listener {
+			st.reportInbound()
+		}
+		st.server.metrics.requests.WithLabelValues(typeLabel(resource.Type(r.GetTypeUrl()))).Inc()
 		for _, n := range nacks {
-			st.server.metrics.nacks.WithLabelValues(n.Type.Short()).Inc()
-			log.WarnContext(ctx, "proxy refused a resource", "type", n.Type.Short(), "resource", n.Name, "version", n.Version, "err", n.Reason)
+			st.server.metrics.nacks.WithLabelValues(typeLabel(n.Type)).Inc()
+			logNACK(ctx, log, n)
 		}
 		if r, err = p.recv(); err != nil {
 			return err
 		}
 	}
+}
+
+// logNACK logs a refused resource, but at level Debug if it is refused again for a reason that does not go away.
+func logNACK(ctx context.Context, log *slog.Logger, n NACK) {
+	level := slog.LevelWarn
+	if n.Attempts > 1 {
+		level = slog.LevelDebug
+	}
+	log.Log(ctx, level, "proxy refused a resource", "type", n.Type.Short(), "resource", n.Name, "version", n.Version, "err", n.Reason,
+		"attempts", n.Attempts, "retryAt", n.RetryAt)
 }
 
 // handleRequest passes one request to the client, and starts sending if there is a response to it.
@@ -285,17 +302,17 @@ func (st *stream) nextOrStop() *reply {
 	return r
 }
 
-// next returns the next response, and counts it. If changes still gather, it sets the timer for them. The caller holds mu.
+// next returns the next response, and counts it. If something has to wait, it sets the timer for it. The caller holds mu.
 func (st *stream) next() *reply {
 	r := st.client.next()
 	if r != nil {
-		st.server.metrics.responses.WithLabelValues(r.topic.kind.Short()).Inc()
-		st.server.metrics.resources.WithLabelValues(r.topic.kind.Short()).Add(float64(max(len(r.puts), len(r.full))))
-	} else if d := st.client.gatherDelay(); d > 0 && !st.closed {
-		if st.gatherTimer == nil {
-			st.gatherTimer = time.AfterFunc(d, st.update)
+		st.server.metrics.responses.WithLabelValues(typeLabel(r.topic.kind)).Inc()
+		st.server.metrics.resources.WithLabelValues(typeLabel(r.topic.kind)).Add(float64(max(len(r.puts), len(r.full))))
+	} else if d := st.client.wait(); d > 0 && !st.closed {
+		if st.timer == nil {
+			st.timer = time.AfterFunc(d, st.update)
 		} else {
-			st.gatherTimer.Reset(d)
+			st.timer.Reset(d)
 		}
 	}
 	return r

@@ -17,22 +17,19 @@ type topic struct {
 	kind resource.Type
 
 	requested bool // the client has requested this type
+	answered  bool // the client has ACKed or NACKed a response
 	wildcard  bool
 	named     bool // SotW: a request had names, so a later one without names means none, not all
 	names     *names
 	gaps      map[string]gap
 
-	// refused has the versions that the client has refused: by name, the newest last, at most keepRefused per name.
-	refused map[string][]NACK
+	refused map[string]*refusals // versions that the client has refused, by name
 
 	inFlight  []*reply // neither ACKed nor NACKed, in the order in which they were sent
 	answerDue bool     // the client waits for a response, even an empty one
 	lastNonce string   // of the last reply that was sent
 	acked     string   // the nonce of the last reply that was ACKed
 }
-
-// keepRefused is how many refused versions of one name are remembered.
-const keepRefused = 4
 
 // gap is what has to be sent about one name, since the client has another version of it, or needs a response about it.
 type gap struct {
@@ -41,7 +38,8 @@ type gap struct {
 	now        *resource.Resource // what the client should have; nil for nothing
 	mustAnswer bool               // a response must mention the name, even if nothing differs
 	uncertain  bool               // it may have another version: it refused a reply with the name, or gave no version
-	alone      bool               // send it in a reply of its own, to learn whether it is what the client refuses
+	suspect    int                // send it only with others of this group, to learn which one the client refuses; 0: no suspect
+	due        time.Time          // when a removal may be sent; zero if that is not known yet
 }
 
 // reply is one response, kept until the client ACKs or NACKs it.
@@ -87,6 +85,9 @@ func (t *topic) setGap(name string, g gap, now *resource.Resource) {
 		if t.gaps == nil {
 			t.gaps = map[string]gap{}
 		}
+		if now != nil {
+			g.due = time.Time{}
+		}
 		g.now = now
 		t.gaps[name] = g
 		return
@@ -109,15 +110,6 @@ func (t *topic) dropGap(name string) {
 	}
 }
 
-func (t *topic) refuses(r *resource.Resource) bool {
-	for _, n := range t.refused[r.Name] {
-		if n.Version == r.Version {
-			return true
-		}
-	}
-	return false
-}
-
 // action is what to send about one name.
 type action struct {
 	put     *resource.Resource
@@ -129,8 +121,8 @@ func (t *topic) action(g gap) action {
 	switch {
 	case g.now != nil && !t.refuses(g.now):
 		return action{put: g.now}
-	case g.now != nil && g.mustAnswer && g.last != nil && !t.refuses(g.last):
-		return action{put: g.last}
+	case g.now != nil && g.mustAnswer && t.lastGood(g) != nil:
+		return action{put: t.lastGood(g)}
 	case g.now != nil:
 		return action{unknown: g.mustAnswer}
 	case g.version != "" || g.uncertain:

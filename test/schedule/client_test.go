@@ -20,6 +20,18 @@ const (
 	endless = 4000
 )
 
+// pace is how long a client needs for a share of the responses.
+type pace struct {
+	share       float64
+	least, most time.Duration
+}
+
+// A client that always needs a while longer than the server gathers changes of endpoints falls behind.
+var paces = []pace{
+	{0.5, 0, time.Millisecond}, {0.5, 0, 100 * time.Millisecond}, {0.5, 0, 5 * time.Second},
+	{1, 100 * time.Millisecond, 400 * time.Millisecond},
+}
+
 // client is one proxy: an Envoy, and its stream if it has one.
 type client struct {
 	w      *world
@@ -27,13 +39,13 @@ type client struct {
 	node   string
 	sotw   bool
 	star   bool // it subscribes to the wildcard by name
-	slow   time.Duration
+	pace   pace
 	random *rand.Rand // used only by its session
 	envoy  *envoy
 	pipe   *pipe         // nil before the first one
 	done   chan struct{} // closed when the session has ended
 
-	slowReader  atomic.Bool   // it reads slowly, see slow and stalled
+	slowReader  atomic.Bool   // it reads slowly, see pace and stalled
 	stalled     atomic.Int64  // until when it does not read, in nanoseconds
 	refusalRate atomic.Int64  // how many of 1000 resources it refuses
 	refusalSeed atomic.Uint64 // decides which ones
@@ -89,9 +101,12 @@ func (c *client) session(p *pipe, done chan<- struct{}) {
 	defer close(done)
 	c.hello()
 	for range endless {
-		var late <-chan time.Time
+		var late, drained <-chan time.Time
 		if len(c.envoy.warming) > 0 {
 			late = time.After(warmingTimeout)
+		}
+		if d := c.envoy.nextDrained(); d > 0 {
+			drained = time.After(d)
 		}
 		select {
 		case <-p.ctx.Done():
@@ -100,6 +115,8 @@ func (c *client) session(p *pipe, done chan<- struct{}) {
 			return
 		case <-late:
 			c.timeOut()
+		case <-drained:
+			c.settle()
 		case r := <-p.down:
 			if !c.delay(p) {
 				return
@@ -115,8 +132,8 @@ func (c *client) delay(p *pipe) bool {
 	// Never zero: events at the same instant of a bubble have no order, so a seed would not always be the same schedule.
 	d := 1 + time.Duration(c.random.Int64N(int64(time.Millisecond)))
 	if c.slowReader.Load() {
-		if c.random.IntN(2) == 0 {
-			d += time.Duration(c.random.Int64N(int64(c.slow)))
+		if c.random.Float64() < c.pace.share {
+			d += c.pace.least + time.Duration(c.random.Int64N(int64(c.pace.most-c.pace.least)))
 		}
 		d = max(d, time.Until(time.Unix(0, c.stalled.Load())))
 	}
@@ -220,6 +237,7 @@ func (c *client) settle() {
 		}
 	}
 	c.envoy.activate()
+	c.envoy.closeDrained()
 	c.follow()
 	if what := c.envoy.broken(c.sotw); what != "" {
 		c.w.wrong("%s: %s", c.name, what)

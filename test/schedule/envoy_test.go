@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -21,14 +22,46 @@ type envoy struct {
 	// warming clusters; true if their endpoints were due on a stream that was lost.
 	warming map[string]bool
 	active  map[string]*thing // listeners in use
-	refused bool              // it has refused something
+	// draining are listeners that were replaced or removed, which serve only their open connections.
+	draining []draining
+	// emptied are clusters whose endpoints were removed while they warmed: they have gone into use without any.
+	emptied map[string]bool
+	refused bool // it has refused something
 }
 
 func newEnvoy() *envoy {
 	return &envoy{
 		has: map[resource.Name]*thing{}, named: map[resource.Name]string{}, told: map[*thing]bool{}, names: map[resource.Name]bool{},
 		begun: map[resource.Type]bool{}, ready: map[string]bool{}, warming: map[string]bool{}, active: map[string]*thing{},
+		emptied: map[string]bool{},
 	}
+}
+
+type draining struct {
+	name     string
+	listener *thing
+	until    time.Time
+}
+
+// deactivate makes a listener drain that is replaced or removed.
+func (e *envoy) deactivate(name string) {
+	if l := e.active[name]; l != nil {
+		e.draining = append(e.draining, draining{name, l, time.Now().Add(drainTime)})
+	}
+	delete(e.active, name)
+}
+
+// closeDrained closes the listeners whose drain is over.
+func (e *envoy) closeDrained() {
+	e.draining = slices.DeleteFunc(e.draining, func(d draining) bool { return !time.Now().Before(d.until) })
+}
+
+// nextDrained returns after how long the next drain is over, 0 if nothing drains.
+func (e *envoy) nextDrained() time.Duration {
+	if len(e.draining) == 0 {
+		return 0
+	}
+	return max(1, time.Until(e.draining[0].until))
 }
 
 // wild types are subscribed to as a whole.
@@ -150,6 +183,7 @@ func (e *envoy) put(p *thing) {
 	e.told[p] = true
 	switch {
 	case p.key.Type == resource.Endpoint:
+		delete(e.emptied, p.key.Name)
 		e.warmed(p.key.Name)
 	case p.key.Type != resource.Cluster:
 	case p.endpoints == "":
@@ -175,8 +209,11 @@ func (e *envoy) remove(n resource.Name) {
 		delete(e.warming, n.Name)
 		delete(e.ready, n.Name)
 	case resource.Listener:
-		delete(e.active, n.Name)
+		e.deactivate(n.Name)
 	case resource.Endpoint:
+		if _, warms := e.warming[n.Name]; warms && e.has[n] != nil {
+			e.emptied[n.Name] = true
+		}
 		e.warmed(n.Name)
 		return // an existing cluster keeps its endpoints
 	case resource.Route:
@@ -188,6 +225,11 @@ func (e *envoy) remove(n resource.Name) {
 // follow updates the subscriptions: the endpoints of clusters, and the routes of active and warming listeners.
 func (e *envoy) follow() (add, remove map[resource.Type][]string) {
 	needs := map[resource.Name]bool{}
+	for _, d := range e.draining {
+		for _, route := range d.listener.routes {
+			needs[resource.Name{Type: resource.Route, Name: route}] = true
+		}
+	}
 	for n, t := range e.has {
 		if n.Type == resource.Cluster && t.endpoints != "" {
 			needs[resource.Name{Type: resource.Endpoint, Name: t.endpoints}] = true
@@ -233,37 +275,55 @@ func (e *envoy) activate() {
 		}
 		there := func(route string) bool { return e.has[resource.Name{Type: resource.Route, Name: route}] != nil }
 		if !slices.ContainsFunc(l.routes, func(route string) bool { return !there(route) }) {
+			if e.active[n.Name] != l {
+				e.deactivate(n.Name)
+			}
 			e.active[n.Name] = l
 		}
 	}
 }
 
-// broken describes what would harm traffic, "" if nothing: an active listener without its route, or a route without its
-// cluster. It ignores what a stream of the state of the world has not sent yet, since the server cannot know of it, and an
-// Envoy that has refused something: xds/model_test.go covers that.
+// broken describes what would harm traffic, "" if nothing: a listener that is active or drains without its route, or a route
+// without its cluster. It ignores what a stream of the state of the world has not sent yet, since the server cannot know of
+// it, and an Envoy that has refused something: xds/model_test.go covers that.
 func (e *envoy) broken(sotw bool) string {
 	if e.refused {
 		return ""
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.active)) {
-		l := e.active[name]
-		if sotw && !e.told[l] {
-			continue
+		if what := e.lacks(e.active[name], sotw); what != "" {
+			return "listener " + name + what
 		}
-		clusters := l.clusters
-		for _, route := range l.routes {
-			n := resource.Name{Type: resource.Route, Name: route}
-			switch r := e.has[n]; {
-			case r == nil:
-				return "listener " + name + " has no route " + route
-			case !sotw || e.told[r]:
-				clusters = append(slices.Clip(clusters), r.clusters...)
-			}
+	}
+	for _, d := range e.draining {
+		if what := e.lacks(d.listener, sotw); what != "" {
+			return "listener " + d.name + ", which drains," + what
 		}
-		for _, c := range clusters {
-			if !e.ready[c] {
-				return "listener " + name + " has no cluster " + c
-			}
+	}
+	return ""
+}
+
+// lacks describes what a listener needs and Envoy does not have, "" if nothing.
+func (e *envoy) lacks(l *thing, sotw bool) string {
+	if sotw && !e.told[l] {
+		return ""
+	}
+	clusters := l.clusters
+	for _, route := range l.routes {
+		n := resource.Name{Type: resource.Route, Name: route}
+		switch r := e.has[n]; {
+		case r == nil:
+			return " has no route " + route
+		case !sotw || e.told[r]:
+			clusters = append(slices.Clip(clusters), r.clusters...)
+		}
+	}
+	for _, c := range clusters {
+		switch {
+		case !e.ready[c]:
+			return " has no cluster " + c
+		case e.emptied[c]:
+			return " has a cluster without its endpoints, " + c
 		}
 	}
 	return ""

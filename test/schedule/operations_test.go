@@ -33,6 +33,13 @@ var operations = []operation{
 	{6, func(w *world, _ context.Context) {
 		w.observe(mesh.MakeID(w.anyMesh(), proxyName(w.random)), mesh.Observation{Draining: w.random.IntN(2) == 0})
 	}},
+	{2, func(w *world, _ context.Context) {
+		w.note("endpoints change again and again")
+		for range 40 {
+			w.observe(mesh.MakeID(w.anyMesh(), proxyName(w.random)), mesh.Observation{Draining: w.random.IntN(2) == 0})
+			time.Sleep(110 * time.Millisecond)
+		}
+	}},
 	{3, func(w *world, _ context.Context) {
 		if w.plane != nil {
 			w.kill()

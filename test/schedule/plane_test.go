@@ -28,6 +28,9 @@ const (
 // sendTimeout is how long the server waits for a client that does not read.
 const sendTimeout = time.Minute
 
+// drainTime is how long a listener that is replaced or removed serves its open connections.
+const drainTime = 3 * time.Second
+
 // plane is the control plane: the stages that a change goes through, joined as in cmd/sonde-cp.
 type plane struct {
 	w          *world
@@ -46,7 +49,7 @@ func startPlane(ctx context.Context, w *world) *plane {
 	p := &plane{w: w, builder: meshview.NewBuilder(meshview.Options{Sources: []string{sourceFiles, sourceDirect}})}
 	p.translator = generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { w.wrong("resources left out: %v", err) }})
 	p.source = &source{Translator: p.translator, w: w, attached: map[string]int{}, busy: map[string]bool{}}
-	p.xds = xds.NewServer(xds.Options{SendTimeout: sendTimeout}, p.source, func(context.Context, string) error { return nil })
+	p.xds = xds.NewServer(xds.Options{SendTimeout: sendTimeout, DrainTime: drainTime}, p.source, func(context.Context, string) error { return nil })
 	dir := store.NewDir(store.DirOptions{Path: w.folder, Builder: p.builder, Source: sourceFiles, Logger: slog.New(slog.NewTextHandler(details{w}, nil))})
 
 	p.ctx, p.stop = context.WithCancel(ctx)

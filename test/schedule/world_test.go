@@ -196,7 +196,7 @@ func (w *world) add(node string, sotw bool) *client {
 	}
 	c := &client{
 		w: w, name: fmt.Sprintf("%s#%d(%s)", node, w.joined, protocol), node: node, sotw: sotw, star: w.random.IntN(2) == 0,
-		slow:   pick(w.random, time.Millisecond, 100*time.Millisecond, 5*time.Second),
+		pace:   pick(w.random, paces...),
 		random: rand.New(rand.NewPCG(w.random.Uint64(), 13)), envoy: newEnvoy(),
 	}
 	c.slowReader.Store(true)

@@ -5,9 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -54,7 +57,7 @@ func Encode(name string, m proto.Message) (*Resource, error) {
 	}
 	sum := sha256.Sum256(body)
 	r := New(t, name, hex.EncodeToString(sum[:versionBytes]), body)
-	r.Endpoints = endpointsOf(m)
+	r.Endpoints, r.Inbound = endpointsOf(m), inboundOf(m)
 	return r, nil
 }
 
@@ -106,6 +109,19 @@ func endpointsOf(m proto.Message) string {
 		return ""
 	}
 	return cmp.Or(c.GetEdsClusterConfig().GetServiceName(), c.GetName())
+}
+
+func inboundOf(m proto.Message) netip.AddrPort {
+	l, ok := m.(*listenerv3.Listener)
+	if !ok || l.GetTrafficDirection() != corev3.TrafficDirection_INBOUND {
+		return netip.AddrPort{}
+	}
+	at := l.GetAddress().GetSocketAddress()
+	address, err := netip.ParseAddr(at.GetAddress())
+	if err != nil { // a name or a pipe, at which no endpoint can be
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(address.Unmap(), uint16(at.GetPortValue()))
 }
 
 func typeOf(m proto.Message) string {

@@ -3,6 +3,7 @@ package resource
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 
 	"google.golang.org/protobuf/types/known/anypb"
@@ -65,7 +66,13 @@ type Resource struct {
 	Endpoints string
 	// Peers are the identities that a Cluster accepts from its endpoints, sorted; they are in Body, too.
 	Peers []string
+	// Inbound is the address of a Listener for inbound traffic; the zero AddrPort for any other resource.
+	Inbound netip.AddrPort
 }
+
+// NodeDrainTime is the key in the metadata of a node of how long its Envoy lets the connections of a replaced listener go on,
+// as a Go duration: Envoy's own requests do not say what its --drain-time-s is.
+const NodeDrainTime = "sonde.dev/drain-time"
 
 // Key names the resource within a Set.
 func (r *Resource) Key() Name { return Name{Type: r.Type, Name: r.Name} }

@@ -1,0 +1,58 @@
+package xds
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+func TestDrainTimeOfANode(t *testing.T) {
+	t.Parallel()
+	text := func(s string) *structpb.Value { return structpb.NewStringValue(s) }
+	tests := map[string]struct {
+		value  *structpb.Value
+		want   time.Duration
+		logged bool
+	}{
+		"not said":     {nil, 7 * time.Second, false},
+		"said":         {text("40s"), 40 * time.Second, false},
+		"none":         {text("0s"), 0, false},
+		"no duration":  {text("soon"), 7 * time.Second, true},
+		"a number":     {structpb.NewNumberValue(5), 7 * time.Second, true},
+		"negative":     {text("-1s"), 7 * time.Second, true},
+		"far too long": {text("25h"), 7 * time.Second, true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, Options{DrainTime: 7 * time.Second})
+			node := &corev3.Node{Id: "m/a"}
+			if tc.value != nil {
+				node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{resource.NodeDrainTime: tc.value}}
+			}
+			expect(t, w.server.drainTime(node), tc.want)
+			expect(t, strings.Contains(w.log.String(), "drain time of a node not usable"), tc.logged)
+		})
+	}
+}
+
+func TestRemovalsAreSentWhenTheDrainIsOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{DrainTime: 100 * time.Millisecond})
+	w.want("m/a", "CDS static@1 static2@1 LDS l@1")
+	p := w.delta().listen()
+	p.send(ask("m/a", "CDS"))
+	p.send(ack(p.next(), ""))
+	p.send(ask("", "LDS"))
+	p.send(ack(p.next(), ""))
+	w.want("m/a", "CDS static@1 LDS l@2")
+	l := p.next()
+	expect(t, said(l), "LDS l@2")
+	p.send(ack(l, ""))
+	expect(t, said(p.next()), "CDS -static2")
+}

@@ -1,0 +1,119 @@
+package xds
+
+import (
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// inboundReports collects what Options.Inbound is told, as text.
+type inboundReports struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (r *inboundReports) add(node string, s InboundStatus) {
+	words := []string{node}
+	for _, at := range s.Accepted {
+		words = append(words, at.String())
+	}
+	for _, n := range s.Refused {
+		words = append(words, "refused "+n.Name+": "+n.Reason)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, strings.Join(words, " "))
+}
+
+func (r *inboundReports) list() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.all...)
+}
+
+// inboundListeners makes a set of listeners from name@version; those named in… are for inbound traffic.
+func inboundListeners(texts ...string) *resource.Set {
+	var list []*resource.Resource
+	for _, text := range texts {
+		r := res(resource.Listener, text)
+		if port, ok := strings.CutPrefix(r.Name, "in"); ok {
+			r.Inbound = netip.MustParseAddrPort("10.0.0.1:" + port)
+		}
+		list = append(list, r)
+	}
+	return resource.NewSet(list...)
+}
+
+func TestInboundStatusIsReported(t *testing.T) {
+	t.Parallel()
+	reports := &inboundReports{}
+	w := newWorld(t, Options{Inbound: reports.add})
+	publish := func(listeners ...string) {
+		d := resource.Desired{Own: inboundListeners(listeners...)}
+		w.source.mu.Lock()
+		w.source.desired["m/a"] = d
+		w.source.mu.Unlock()
+		w.server.Publish(map[string]resource.Desired{"m/a": d})
+	}
+	want := func(lines ...string) {
+		t.Helper()
+		w.until("reports", func() bool { return len(reports.list()) >= len(lines) })
+		if diff := cmp.Diff(lines, reports.list()); diff != "" {
+			t.Fatalf("reports (-want +got):\n%s", diff)
+		}
+	}
+	publish("in80@1", "out1@1")
+	p := w.delta().listen()
+	p.send(ask("m/a", "LDS"))
+	first := p.next()
+	lines := []string{"m/a"}
+	want(lines...)
+	p.send(ack(first, ""))
+	lines = append(lines, "m/a 10.0.0.1:80")
+	want(lines...)
+
+	publish("in80@2", "in90@1", "out1@1")
+	r := p.next()
+	p.send(ack(r, "Error adding/updating listener(s) in80: no filter\nin90: no filter"))
+	lines = append(lines, "m/a 10.0.0.1:80 refused in90: no filter")
+	want(lines...)
+
+	publish("in80@1", "in90@2", "out1@1")
+	p.send(ack(p.next(), ""))
+	lines = append(lines, "m/a 10.0.0.1:80 10.0.0.1:90")
+	want(lines...)
+
+	again := w.delta().listen()
+	hello := ask("m/a", "LDS")
+	hello.InitialResourceVersions = map[string]string{"in90": "2"}
+	again.send(hello)
+	lines = append(lines, "m/a 10.0.0.1:90")
+	want(lines...)
+	p.send(ack(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: string(resource.Listener), Nonce: "none"}, ""))
+	again.send(ack(again.next(), ""))
+	lines = append(lines, "m/a 10.0.0.1:80 10.0.0.1:90")
+	want(lines...)
+}
+
+func TestStateOfTheWorldReportsNothingBeforeItAnswers(t *testing.T) {
+	t.Parallel()
+	reports := &inboundReports{}
+	w := newWorld(t, Options{Inbound: reports.add})
+	d := resource.Desired{Own: inboundListeners("in80@1")}
+	w.source.desired["m/a"] = d
+	p := w.sotw().listen()
+	p.send(&discoveryv3.DiscoveryRequest{Node: nodeOf("m/a"), TypeUrl: string(resource.Listener)})
+	r := p.next()
+	p.send(&discoveryv3.DiscoveryRequest{TypeUrl: string(resource.Listener), ResponseNonce: r.GetNonce()})
+	w.until("a report", func() bool { return len(reports.list()) > 0 })
+	if diff := cmp.Diff([]string{"m/a 10.0.0.1:80"}, reports.list()); diff != "" {
+		t.Errorf("reports (-want +got):\n%s", diff)
+	}
+}
