@@ -32,7 +32,7 @@ type Client struct {
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed at the next event
-	wire     wire
+	wire     Wire
 	err      error // the end of the stream
 	begun    map[resource.Type]bool
 	names    map[resource.Type]map[string]bool // subscriptions by name
@@ -105,7 +105,7 @@ func (c *Client) open(owner mesh.ID) {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
 	c.conn, c.cancel = conn, cancel
-	w, err := openWire(ctx, c.protocol, conn)
+	w, err := OpenWire(ctx, c.protocol, conn)
 	if err != nil {
 		c.t.Fatalf("open stream of %s: %v", c.id, err)
 	}
@@ -175,16 +175,16 @@ func (c *Client) request(r *Request) {
 		}
 	}
 	if c.protocol == SotW {
-		if r.names == nil {
-			r.names = sorted(c.names[r.Type])
+		if r.Names == nil {
+			r.Names = sorted(c.names[r.Type])
 		}
-		r.version = c.version[r.Type]
+		r.Version = c.version[r.Type]
 		if r.Nonce == "" {
 			r.Nonce = c.nonce[r.Type]
 		}
 	}
 	c.begun[r.Type] = true
-	_ = c.wire.send(r) // the reader learns why the stream has ended
+	_ = c.wire.Send(r) // the reader learns why the stream has ended
 }
 
 // Send sends a request as it is. Other clients than manual ones go on with their own requests.

@@ -14,9 +14,9 @@ import (
 const markerPrefix = "featuretest-marker-"
 
 // read reads responses until the stream ends.
-func (c *Client) read(w wire) {
+func (c *Client) read(w Wire) {
 	for {
-		r, err := w.recv()
+		r, err := w.Recv()
 		c.mu.Lock()
 		gate := c.paused
 		c.mu.Unlock()
@@ -218,7 +218,7 @@ func (c *Client) note(r *Response, refusal string) {
 
 func (c *Client) reply(r *Response, refusal string) {
 	if refusal == "" {
-		c.version[r.Type] = r.version
+		c.version[r.Type] = r.Version
 	}
 	c.request(&Request{Type: r.Type, Nonce: r.Nonce, Refusal: refusal})
 }

@@ -36,8 +36,8 @@ type Response struct {
 	Put []Item
 	// Gone are the removed_resources of delta.
 	Gone []string
-
-	version string // SotW
+	// Version is the version_info of the state of the world.
+	Version string
 }
 
 // Item is one resource of a response.
@@ -61,16 +61,17 @@ type Request struct {
 	Type resource.Type
 	// Node is left out if empty.
 	Node string
-	// Add and Remove change the subscriptions. Delta sends them as they are, SotW sends all names that remain.
+	// Add and Remove change the subscriptions of delta. For the state of the world, a Client makes Names of them.
 	Add, Remove []string
+	// Names are the whole subscription in the state of the world.
+	Names []string
 	// Versions are the initial_resource_versions of delta.
 	Versions map[string]string
 	Nonce    string
+	// Version is the version_info of the state of the world.
+	Version string
 	// Refusal makes it a NACK.
 	Refusal string
-
-	names   []string // SotW
-	version string   // SotW
 }
 
 func (r *Request) detail() *statuspb.Status {
@@ -87,13 +88,14 @@ func (r *Request) node() *corev3.Node {
 	return &corev3.Node{Id: r.Node}
 }
 
-// wire is a stream in either protocol.
-type wire interface {
-	send(r *Request) error
-	recv() (*Response, error)
+// Wire is a stream in either protocol. It sends requests and receives responses, and does nothing by itself.
+type Wire interface {
+	Send(r *Request) error
+	Recv() (*Response, error)
 }
 
-func openWire(ctx context.Context, p Protocol, conn grpc.ClientConnInterface) (wire, error) {
+// OpenWire opens a stream, which ends with ctx or with conn.
+func OpenWire(ctx context.Context, p Protocol, conn grpc.ClientConnInterface) (Wire, error) {
 	ads := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
 	if p == SotW {
 		stream, err := ads.StreamAggregatedResources(ctx)
@@ -107,14 +109,14 @@ type deltaWire struct {
 	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 }
 
-func (w deltaWire) send(r *Request) error {
+func (w deltaWire) Send(r *Request) error {
 	return w.stream.Send(&discoveryv3.DeltaDiscoveryRequest{
 		Node: r.node(), TypeUrl: string(r.Type), ResourceNamesSubscribe: r.Add, ResourceNamesUnsubscribe: r.Remove,
 		InitialResourceVersions: r.Versions, ResponseNonce: r.Nonce, ErrorDetail: r.detail(),
 	})
 }
 
-func (w deltaWire) recv() (*Response, error) {
+func (w deltaWire) Recv() (*Response, error) {
 	m, err := w.stream.Recv()
 	if err != nil {
 		return nil, err
@@ -130,19 +132,19 @@ type sotwWire struct {
 	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 }
 
-func (w sotwWire) send(r *Request) error {
+func (w sotwWire) Send(r *Request) error {
 	return w.stream.Send(&discoveryv3.DiscoveryRequest{
-		Node: r.node(), TypeUrl: string(r.Type), ResourceNames: r.names,
-		VersionInfo: r.version, ResponseNonce: r.Nonce, ErrorDetail: r.detail(),
+		Node: r.node(), TypeUrl: string(r.Type), ResourceNames: r.Names,
+		VersionInfo: r.Version, ResponseNonce: r.Nonce, ErrorDetail: r.detail(),
 	})
 }
 
-func (w sotwWire) recv() (*Response, error) {
+func (w sotwWire) Recv() (*Response, error) {
 	m, err := w.stream.Recv()
 	if err != nil {
 		return nil, err
 	}
-	r := &Response{Type: resource.Type(m.GetTypeUrl()), Nonce: m.GetNonce(), version: m.GetVersionInfo()}
+	r := &Response{Type: resource.Type(m.GetTypeUrl()), Nonce: m.GetNonce(), Version: m.GetVersionInfo()}
 	for _, body := range m.GetResources() {
 		sum := sha256.Sum256(body.GetValue())
 		name, err := nameOf(body)
