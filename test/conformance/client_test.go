@@ -1,0 +1,121 @@
+package conformance
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/sonde-mesh/sonde/test/featuretest"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// client is one stream. It sends what a script says, and nothing by itself.
+type client struct {
+	s        *server
+	protocol featuretest.Protocol
+	wire     featuretest.Wire // nil before the first request
+	end      context.CancelFunc
+	// subscriptions by type, and the last response of each type that the script has received and that it has ACKed.
+	names       map[resource.Type]map[string]bool
+	last, acked map[resource.Type]*featuretest.Response
+	nonces      []string // of all responses that the script has received, in their order
+
+	reader sync.WaitGroup
+	mu     sync.Mutex
+	inbox  map[resource.Type][]*featuretest.Response // not received by the script yet
+	err    error                                     // the end of the stream
+}
+
+func (s *server) client(p featuretest.Protocol) *client {
+	return &client{
+		s: s, protocol: p, names: map[resource.Type]map[string]bool{},
+		last: map[resource.Type]*featuretest.Response{}, acked: map[resource.Type]*featuretest.Response{},
+		inbox: map[resource.Type][]*featuretest.Response{},
+	}
+}
+
+// send opens the stream, if this is its first request, and sends the node with it.
+func (c *client) send(r *featuretest.Request) {
+	c.s.t.Helper()
+	if c.wire == nil {
+		r.Node = node
+		ctx, cancel := context.WithCancel(c.s.t.Context())
+		wire, err := featuretest.OpenWire(ctx, c.protocol, c.s.conn)
+		if err != nil {
+			cancel()
+			c.s.t.Fatal(err)
+		}
+		c.wire, c.end = wire, cancel
+		c.reader.Go(c.read)
+		c.s.t.Cleanup(c.close)
+	}
+	if err := c.wire.Send(r); err != nil {
+		c.s.t.Fatalf("send a request: %v", err)
+	}
+}
+
+func (c *client) close() {
+	c.end()
+	c.reader.Wait()
+}
+
+func (c *client) read() {
+	for {
+		r, err := c.wire.Recv()
+		c.mu.Lock()
+		if err != nil {
+			c.err = err
+			c.mu.Unlock()
+			return
+		}
+		c.inbox[r.Type] = append(c.inbox[r.Type], r)
+		c.mu.Unlock()
+	}
+}
+
+// next takes the oldest response of a type, nil if there is none.
+func (c *client) next(t resource.Type) *featuretest.Response {
+	c.s.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.inbox[t]) == 0 {
+		return nil
+	}
+	r := c.inbox[t][0]
+	c.inbox[t] = c.inbox[t][1:]
+	if r.Nonce == "" || slices.Contains(c.nonces, r.Nonce) {
+		c.s.t.Errorf("nonce %q of a response of type %s: it is empty, or was used before", r.Nonce, t.Short())
+	}
+	c.nonces = append(c.nonces, r.Nonce)
+	c.last[t] = r
+	return r
+}
+
+// unread returns how many responses of a type wait, and the error that has ended the stream, if any.
+func (c *client) unread(t resource.Type) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.inbox[t]), c.err
+}
+
+// types returns the types of all responses.
+func (c *client) types() []resource.Type {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.inbox))
+}
+
+// subscribe notes a change of the subscription, and returns all its names.
+func (c *client) subscribe(t resource.Type, add, remove []string) []string {
+	if c.names[t] == nil {
+		c.names[t] = map[string]bool{}
+	}
+	for _, name := range add {
+		c.names[t][name] = true
+	}
+	for _, name := range remove {
+		delete(c.names[t], name)
+	}
+	return slices.Sorted(maps.Keys(c.names[t]))
+}
