@@ -123,6 +123,8 @@ func (t *topic) action(g gap) action {
 		return action{put: g.now}
 	case g.now != nil && g.mustAnswer && t.lastGood(g) != nil:
 		return action{put: t.lastGood(g)}
+	case g.now != nil && g.mustAnswer && g.version != "":
+		return action{put: g.now} // it has a good version that nobody here knows: its next NACK answers it, a removal would not be true
 	case g.now != nil:
 		return action{unknown: g.mustAnswer}
 	case g.version != "" || g.uncertain:
