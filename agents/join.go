@@ -5,12 +5,14 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
 )
@@ -50,7 +52,11 @@ func (s *Server) join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.Joi
 	if _, _, err := net.SplitHostPort(controlPlane); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "control_plane_address: %q: must be host:port", shorten(controlPlane))
 	}
-	bootstrap, err := s.o.Bootstrap(p, controlPlane)
+	drainTime, err := drainTimeOf(r)
+	if err != nil {
+		return nil, err
+	}
+	bootstrap, err := s.o.Bootstrap(p, controlPlane, drainTime)
 	if err != nil {
 		return nil, internal(ctx, log, "make bootstrap", err)
 	}
@@ -61,6 +67,17 @@ func (s *Server) join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.Joi
 	log.InfoContext(ctx, "proxy joined", "serial", issued.Serial, "expires", issued.NotAfter,
 		"version", shorten(r.GetVersion().GetSonde()), "envoyVersion", shorten(r.GetVersion().GetEnvoy()))
 	return &agentv1.JoinResponse{Identity: identityOf(issued), Bootstrap: bootstrap}, nil
+}
+
+// drainTimeOf returns the drain time of a request, or its default. The error is a gRPC status.
+func drainTimeOf(r *agentv1.JoinRequest) (time.Duration, error) {
+	if r.GetDrainTime() == nil {
+		return mesh.DefaultDrainTime, nil
+	}
+	if d := r.GetDrainTime().AsDuration(); r.GetDrainTime().IsValid() && d >= 0 && d <= mesh.MaxDrainTime {
+		return d, nil
+	}
+	return 0, status.Errorf(codes.InvalidArgument, "drain_time: %s: must be from 0s to %s", r.GetDrainTime().AsDuration(), mesh.MaxDrainTime)
 }
 
 // Renew implements agentv1.AgentServiceServer.

@@ -28,8 +28,8 @@ type Options struct {
 	// View returns the current view, nil before the first. Required.
 	View func() *meshview.View
 	// Bootstrap returns the JSON of Envoy's bootstrap, for a proxy that reaches the control plane at controlPlane,
-	// host:port. Required.
-	Bootstrap func(p *meshview.Proxy, controlPlane string) ([]byte, error)
+	// host:port, and whose Envoy has that drain time. Required.
+	Bootstrap func(p *meshview.Proxy, controlPlane string, drainTime time.Duration) ([]byte, error)
 	// Observe passes the Observation of a proxy to the view's builder, and returns at once. Required.
 	Observe func(proxy mesh.ID, o mesh.Observation)
 	// Version of the control plane, to tell agents.

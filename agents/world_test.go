@@ -69,7 +69,7 @@ func (w *world) start() {
 	w.builder = meshview.NewBuilder(meshview.Options{TrustDomain: mesh.DefaultTrustDomain, Sources: []string{"test"}})
 	o := agents.Options{
 		Authority: w.authority, Storage: w.state, View: w.builder.View, Now: w.now, Version: "1.2.3", Registerer: w.registry,
-		Bootstrap: func(p *meshview.Proxy, controlPlane string) ([]byte, error) {
+		Bootstrap: func(p *meshview.Proxy, controlPlane string, drainTime time.Duration) ([]byte, error) {
 			return []byte(p.ID() + " by " + controlPlane), nil
 		},
 		Observe: func(id mesh.ID, o mesh.Observation) {

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
@@ -97,7 +98,7 @@ func (a *Agent) callJoin(ctx context.Context, csr []byte) (*agentv1.JoinResponse
 	}
 	answer, err := a.client.Join(ctx, &agentv1.JoinRequest{
 		Mesh: a.o.Mesh, Name: a.o.Name, Token: string(bytes.TrimSpace(token)), Csr: csr, Version: a.version,
-		ControlPlaneAddress: a.o.ControlPlane,
+		ControlPlaneAddress: a.o.ControlPlane, DrainTime: durationpb.New(envoy.WholeSeconds(a.o.DrainTime)),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("join: %w", err)

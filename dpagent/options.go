@@ -47,7 +47,7 @@ type Options struct {
 // Defaults that the flags show.
 const (
 	DefaultAdminAddress = "127.0.0.1:9902"
-	DefaultDrainTime    = 25 * time.Second
+	DefaultDrainTime    = mesh.DefaultDrainTime
 	DefaultConcurrency  = 2
 )
 
@@ -84,7 +84,7 @@ func (o *Options) Validate() error {
 	if strings.Contains(o.Name, "/") || strings.Contains(o.Mesh, "/") {
 		errs = append(errs, fmt.Errorf("--name, --mesh: %q, %q: must not contain a slash", o.Name, o.Mesh))
 	}
-	if o.DrainTime < time.Second || o.DrainTime > time.Hour {
+	if o.DrainTime < time.Second || o.DrainTime > mesh.MaxDrainTime {
 		errs = append(errs, fmt.Errorf("--drain-time: %s is not between 1s and 1h", o.DrainTime))
 	}
 	if o.Concurrency < 1 || o.Concurrency > 1024 {

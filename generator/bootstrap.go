@@ -1,6 +1,7 @@
 package generator
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -15,7 +16,9 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -46,6 +49,8 @@ type BootstrapOptions struct {
 	ServingCA []byte
 	// ServingName is a DNS SAN of that certificate.
 	ServingName string
+	// DrainTime is Envoy's --drain-time-s. Default mesh.DefaultDrainTime.
+	DrainTime time.Duration
 }
 
 // Bootstrap returns the configuration with which Envoy starts: it holds no secrets, and gets everything else over ADS. It
@@ -56,6 +61,9 @@ func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
 		return nil, err
 	}
 	b := baseBootstrap(o.Node, o.Cluster)
+	b.Node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{
+		resource.NodeDrainTime: structpb.NewStringValue(cmp.Or(o.DrainTime, mesh.DefaultDrainTime).String()),
+	}}
 	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{cluster}}
 	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{
 		LdsConfig: adsConfigSource(),

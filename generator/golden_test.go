@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"github.com/google/go-cmp/cmp"
@@ -179,6 +180,7 @@ func bootstrap(t *testing.T, p *meshview.Proxy) proto.Message {
 		ControlPlane: "sonde-cp.example:5678",
 		ServingCA:    pem(t, "serving-ca.pem"),
 		ServingName:  mesh.ServingName,
+		DrainTime:    40 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -16,17 +16,16 @@ import (
 
 // Fixed values of our containers and volumes.
 const (
-	sidecarUser      = 5678
-	volumeIdentity   = "sonde-identity"
-	volumeWork       = "sonde-work"
-	mountIdentity    = "/var/run/secrets/sonde.dev"
-	mountWork        = "/var/run/sonde"
-	fileToken        = "token"
-	fileCA           = "ca.crt"
-	configMapCA      = "sonde-ca"
-	tokenAudience    = "sonde-cp"
-	tokenSeconds     = 3600
-	defaultDrainTime = 25 * time.Second
+	sidecarUser    = 5678
+	volumeIdentity = "sonde-identity"
+	volumeWork     = "sonde-work"
+	mountIdentity  = "/var/run/secrets/sonde.dev"
+	mountWork      = "/var/run/sonde"
+	fileToken      = "token"
+	fileCA         = "ca.crt"
+	configMapCA    = "sonde-ca"
+	tokenAudience  = "sonde-cp"
+	tokenSeconds   = 3600
 	// gracePeriod is the default of terminationGracePeriodSeconds.
 	gracePeriod = 30
 	// graceReserve is the part of the grace period after the drain, in which Envoy and the agent end.
@@ -150,7 +149,7 @@ func (in *injection) volumes() []corev1.Volume {
 func (in *injection) drainTime() time.Duration {
 	asked, named := in.settings.drainTime, true
 	if asked == 0 {
-		asked, named = defaultDrainTime, false
+		asked, named = mesh.DefaultDrainTime, false
 	}
 	seconds := int64(gracePeriod)
 	if grace := in.pod.Spec.TerminationGracePeriodSeconds; grace != nil {

@@ -35,7 +35,7 @@ func TestDrainTimeOfANode(t *testing.T) {
 			if tc.value != nil {
 				node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{resource.NodeDrainTime: tc.value}}
 			}
-			expect(t, w.server.drainTime(node), tc.want)
+			expect(t, w.server.statedDrainTime(node), tc.want)
 			expect(t, strings.Contains(w.log.String(), "drain time of a node not usable"), tc.logged)
 		})
 	}

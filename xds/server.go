@@ -71,11 +71,22 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// maxDrainTime is the longest drain time that a node may ask for, the same as of the agent's --drain-time.
-const maxDrainTime = time.Hour
+const (
+	// maxDrainTime is the longest drain time that a node may ask for, the same as of the agent's --drain-time.
+	maxDrainTime = time.Hour
+	// drainMargin is added to a drain time: Envoy may be busy when its timer ends.
+	drainMargin = time.Second
+)
 
-// drainTime returns what the metadata of a node says, or else the default.
+// drainTime returns how long removals are held for a node: what its metadata says, or else the default, and drainMargin.
 func (s *Server) drainTime(node *corev3.Node) time.Duration {
+	if d := s.statedDrainTime(node); d > 0 {
+		return d + drainMargin
+	}
+	return 0
+}
+
+func (s *Server) statedDrainTime(node *corev3.Node) time.Duration {
 	value, ok := node.GetMetadata().GetFields()[resource.NodeDrainTime]
 	if !ok {
 		return s.o.DrainTime

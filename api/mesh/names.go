@@ -1,5 +1,7 @@
 package mesh
 
+import "time"
+
 // Names that are in users' manifests already, because they come from a running mesh. They must not change.
 const (
 	// Prefix of labels, annotations and tags shared with Kuma.
@@ -21,6 +23,12 @@ const (
 	// ServingName is a DNS SAN of the control plane's serving certificate. Agents, Envoy and sondectl verify it, whatever
 	// address they connect to.
 	ServingName = "sonde-cp.sonde.internal"
+)
+
+// DefaultDrainTime is the default of the agent's --drain-time, MaxDrainTime the longest that is allowed.
+const (
+	DefaultDrainTime = 25 * time.Second
+	MaxDrainTime     = time.Hour
 )
 
 // Ports of a sidecar and of the control plane, as in users' network policies.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -28,7 +29,7 @@ func (cp *controlPlane) adminOptions() admin.Options {
 		Agents:      cp.agents.Agents,
 		Resources:   cp.resources,
 		Bootstrap: func(p *meshview.Proxy) ([]byte, error) {
-			return cp.bootstrap(p, cp.listeners.agents.Addr().String())
+			return cp.bootstrap(p, cp.listeners.agents.Addr().String(), mesh.DefaultDrainTime)
 		},
 		CAExpires: cp.authority.CAExpires,
 		Token:     cp.authority.IssueToken,
@@ -38,13 +39,14 @@ func (cp *controlPlane) adminOptions() admin.Options {
 }
 
 // bootstrap returns the bootstrap of a proxy that reaches the control plane at controlPlane, host:port.
-func (cp *controlPlane) bootstrap(p *meshview.Proxy, controlPlane string) ([]byte, error) {
+func (cp *controlPlane) bootstrap(p *meshview.Proxy, controlPlane string, drainTime time.Duration) ([]byte, error) {
 	b, err := generator.Bootstrap(generator.BootstrapOptions{
 		Node:         p.ID(),
 		Cluster:      p.Dataplane.Workload(),
 		ControlPlane: controlPlane,
 		ServingCA:    cp.authority.ServingCA(),
 		ServingName:  mesh.ServingName,
+		DrainTime:    drainTime,
 	})
 	if err != nil {
 		return nil, err

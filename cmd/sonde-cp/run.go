@@ -21,6 +21,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/admin"
 	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/identity"
@@ -101,7 +102,7 @@ func (cp *controlPlane) join() (err error) {
 		TrustDomain: cp.options.TrustDomain,
 		Report:      func(err error) { cp.log.Error("resources left out", "err", err) },
 	})
-	cp.xds = xds.NewServer(xds.Options{Logger: cp.log, Registerer: cp.registry}, cp.translator, authorize)
+	cp.xds = xds.NewServer(xds.Options{Logger: cp.log, Registerer: cp.registry, DrainTime: mesh.DefaultDrainTime}, cp.translator, authorize)
 	cp.agents, err = agents.New(agents.Options{
 		Authority: cp.authority, Storage: cp.state, View: cp.builder.View, Bootstrap: cp.bootstrap, Observe: cp.builder.Observe,
 		Version: version(), Logger: cp.log, Registerer: cp.registry,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
 )
@@ -58,13 +59,16 @@ type Envoy struct {
 	down error // why the process is not running, nil while it is
 }
 
+// WholeSeconds returns what Envoy makes of a drain time: it takes whole seconds, and at least one.
+func WholeSeconds(d time.Duration) time.Duration { return max(time.Second, d.Round(time.Second)) }
+
 // New returns an Envoy that is not running yet.
 func New(o Options) *Envoy {
 	if o.Concurrency <= 0 {
 		o.Concurrency = 2
 	}
 	if o.DrainTime <= 0 {
-		o.DrainTime = 25 * time.Second
+		o.DrainTime = mesh.DefaultDrainTime
 	}
 	e := &Envoy{
 		o:     o,
@@ -94,7 +98,7 @@ func (e *Envoy) args() []string {
 		"-c", workdir.Bootstrap,
 		"--disable-hot-restart",
 		"--concurrency", strconv.Itoa(e.o.Concurrency),
-		"--drain-time-s", strconv.Itoa(max(1, int(e.o.DrainTime.Round(time.Second)/time.Second))),
+		"--drain-time-s", strconv.Itoa(int(WholeSeconds(e.o.DrainTime) / time.Second)),
 		"--log-level", level,
 		"--log-format", logFormat, "--log-format-escaped",
 	}

@@ -11,6 +11,7 @@ package agentv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -87,8 +88,10 @@ type JoinRequest struct {
 	Version *Version `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
 	// host:port at which the agent reaches the control plane: Envoy will use the same.
 	ControlPlaneAddress string `protobuf:"bytes,6,opt,name=control_plane_address,json=controlPlaneAddress,proto3" json:"control_plane_address,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// Envoy's --drain-time-s, from 0s to 1h; 25s if it is not set. Envoy does not tell the control plane.
+	DrainTime     *durationpb.Duration `protobuf:"bytes,7,opt,name=drain_time,json=drainTime,proto3" json:"drain_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JoinRequest) Reset() {
@@ -161,6 +164,13 @@ func (x *JoinRequest) GetControlPlaneAddress() string {
 		return x.ControlPlaneAddress
 	}
 	return ""
+}
+
+func (x *JoinRequest) GetDrainTime() *durationpb.Duration {
+	if x != nil {
+		return x.DrainTime
+	}
+	return nil
 }
 
 type JoinResponse struct {
@@ -918,17 +928,19 @@ var File_agent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x14agent/v1/agent.proto\x12\x0esonde.agent.v1\"5\n" +
+	"\x14agent/v1/agent.proto\x12\x0esonde.agent.v1\x1a\x1egoogle/protobuf/duration.proto\"5\n" +
 	"\aVersion\x12\x14\n" +
 	"\x05sonde\x18\x01 \x01(\tR\x05sonde\x12\x14\n" +
-	"\x05envoy\x18\x02 \x01(\tR\x05envoy\"\xc4\x01\n" +
+	"\x05envoy\x18\x02 \x01(\tR\x05envoy\"\xfe\x01\n" +
 	"\vJoinRequest\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05token\x18\x03 \x01(\tR\x05token\x12\x10\n" +
 	"\x03csr\x18\x04 \x01(\fR\x03csr\x121\n" +
 	"\aversion\x18\x05 \x01(\v2\x17.sonde.agent.v1.VersionR\aversion\x122\n" +
-	"\x15control_plane_address\x18\x06 \x01(\tR\x13controlPlaneAddress\"b\n" +
+	"\x15control_plane_address\x18\x06 \x01(\tR\x13controlPlaneAddress\x128\n" +
+	"\n" +
+	"drain_time\x18\a \x01(\v2\x19.google.protobuf.DurationR\tdrainTime\"b\n" +
 	"\fJoinResponse\x124\n" +
 	"\bidentity\x18\x01 \x01(\v2\x18.sonde.agent.v1.IdentityR\bidentity\x12\x1c\n" +
 	"\tbootstrap\x18\x02 \x01(\fR\tbootstrap\" \n" +
@@ -989,48 +1001,50 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 
 var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_agent_v1_agent_proto_goTypes = []any{
-	(*Version)(nil),        // 0: sonde.agent.v1.Version
-	(*JoinRequest)(nil),    // 1: sonde.agent.v1.JoinRequest
-	(*JoinResponse)(nil),   // 2: sonde.agent.v1.JoinResponse
-	(*RenewRequest)(nil),   // 3: sonde.agent.v1.RenewRequest
-	(*RenewResponse)(nil),  // 4: sonde.agent.v1.RenewResponse
-	(*Identity)(nil),       // 5: sonde.agent.v1.Identity
-	(*Bundle)(nil),         // 6: sonde.agent.v1.Bundle
-	(*InUse)(nil),          // 7: sonde.agent.v1.InUse
-	(*AgentMessage)(nil),   // 8: sonde.agent.v1.AgentMessage
-	(*Hello)(nil),          // 9: sonde.agent.v1.Hello
-	(*Draining)(nil),       // 10: sonde.agent.v1.Draining
-	(*ControlMessage)(nil), // 11: sonde.agent.v1.ControlMessage
-	(*Welcome)(nil),        // 12: sonde.agent.v1.Welcome
-	(*RenewNow)(nil),       // 13: sonde.agent.v1.RenewNow
-	(*DrainRecorded)(nil),  // 14: sonde.agent.v1.DrainRecorded
+	(*Version)(nil),             // 0: sonde.agent.v1.Version
+	(*JoinRequest)(nil),         // 1: sonde.agent.v1.JoinRequest
+	(*JoinResponse)(nil),        // 2: sonde.agent.v1.JoinResponse
+	(*RenewRequest)(nil),        // 3: sonde.agent.v1.RenewRequest
+	(*RenewResponse)(nil),       // 4: sonde.agent.v1.RenewResponse
+	(*Identity)(nil),            // 5: sonde.agent.v1.Identity
+	(*Bundle)(nil),              // 6: sonde.agent.v1.Bundle
+	(*InUse)(nil),               // 7: sonde.agent.v1.InUse
+	(*AgentMessage)(nil),        // 8: sonde.agent.v1.AgentMessage
+	(*Hello)(nil),               // 9: sonde.agent.v1.Hello
+	(*Draining)(nil),            // 10: sonde.agent.v1.Draining
+	(*ControlMessage)(nil),      // 11: sonde.agent.v1.ControlMessage
+	(*Welcome)(nil),             // 12: sonde.agent.v1.Welcome
+	(*RenewNow)(nil),            // 13: sonde.agent.v1.RenewNow
+	(*DrainRecorded)(nil),       // 14: sonde.agent.v1.DrainRecorded
+	(*durationpb.Duration)(nil), // 15: google.protobuf.Duration
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	0,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
-	5,  // 1: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
-	5,  // 2: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
-	6,  // 3: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
-	9,  // 4: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
-	10, // 5: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
-	7,  // 6: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
-	0,  // 7: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
-	7,  // 8: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
-	12, // 9: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
-	6,  // 10: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
-	13, // 11: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
-	14, // 12: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
-	0,  // 13: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	1,  // 14: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	3,  // 15: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	8,  // 16: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	2,  // 17: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	4,  // 18: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	11, // 19: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	17, // [17:20] is the sub-list for method output_type
-	14, // [14:17] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	15, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
+	5,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
+	5,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
+	6,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
+	9,  // 5: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
+	10, // 6: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
+	7,  // 7: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
+	0,  // 8: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
+	7,  // 9: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
+	12, // 10: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
+	6,  // 11: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
+	13, // 12: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
+	14, // 13: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
+	0,  // 14: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	1,  // 15: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	3,  // 16: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	8,  // 17: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	2,  // 18: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	4,  // 19: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	11, // 20: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	18, // [18:21] is the sub-list for method output_type
+	15, // [15:18] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
