@@ -51,7 +51,10 @@ var rules = map[string]rule{
 	"api/agent/v1": {forbidden: [][]string{kubernetes, envoyProtos}},
 	"api/admin/v1": {forbidden: [][]string{kubernetes, envoyProtos}},
 	"meshview":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
-	"store":        {own: []string{"api/mesh", "meshview"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
+	"store": {
+		own:       []string{"api/mesh", "meshview", "filelock"},
+		forbidden: [][]string{kubernetes, envoyProtos, grpc},
+	},
 	"generator": {
 		own:       []string{"api/mesh", "meshview", "xds/resource"},
 		forbidden: [][]string{kubernetes, grpc},
@@ -69,11 +72,12 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent": {
-		own:       []string{"api/mesh", "api/agent/v1", "health"},
+		own:       []string{"api/mesh", "api/agent/v1", "health", "filelock"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"webhook":      {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos}},
 	"health":       {forbidden: [][]string{kubernetes, envoyProtos}},
+	"filelock":     {std: true},
 	"cmd/sonde-cp": {any: true},
 	"cmd/sonde-dp": {any: true, forbidden: [][]string{kubernetes, envoyProtos}},
 	"cmd/sondectl": {any: true},

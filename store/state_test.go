@@ -37,8 +37,11 @@ func TestStateKeepsFiles(t *testing.T) {
 		if err := s.Write("meshes/default/ca.key", []byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		again := openState(t, path)
-		if got, err := again.Read("meshes/default/ca.key"); err != nil || string(got) != text {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openState(t, path)
+		if got, err := s.Read("meshes/default/ca.key"); err != nil || string(got) != text {
 			t.Errorf("Read() = %q, %v, want %q", got, err, text)
 		}
 	}
@@ -138,7 +141,7 @@ func TestStateSurvivesCrashWhileWriting(t *testing.T) {
 	if err := s.Write("key", []byte("old")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(path, ".key.tmp"), []byte("half a k"), 0o644); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(path, ".key.tmp"), []byte("half a k"), 0o644), s.Close()); err != nil {
 		t.Fatal(err)
 	}
 	s = openState(t, path)
@@ -187,5 +190,67 @@ func TestStateWritesAtOnce(t *testing.T) {
 		if got, err := s.Read("key"); err != nil || string(got) != contents[0] && string(got) != contents[1] {
 			t.Fatalf("Read() = %d bytes, %v", len(got), err)
 		}
+	}
+}
+
+func TestStateHasOneUser(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	s := openState(t, path)
+	if _, err := OpenState(path); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "another sonde-cp uses it") {
+		t.Errorf("OpenState() of a folder in use: error = %v, want one that names folder and user", err)
+	}
+	if err := s.Write("a", []byte("x")); err != nil {
+		t.Errorf("Write() after somebody else was refused: %v", err)
+	}
+	if names, err := s.List("."); err != nil || len(names) != 1 {
+		t.Errorf("List() = %q, %v, want the file alone", names, err)
+	}
+}
+
+func TestStateCheck(t *testing.T) {
+	tests := map[string]struct {
+		harm func(path string) error
+		want string // "" for no error
+	}{
+		"untouched": {func(string) error { return nil }, ""},
+		"removed":   {os.RemoveAll, "was removed"},
+		"replaced": {func(path string) error {
+			return errors.Join(os.Rename(path, path+".old"), os.Mkdir(path, 0o700))
+		}, "was replaced by another one"},
+		"a file instead": {func(path string) error {
+			return errors.Join(os.RemoveAll(path), os.WriteFile(path, nil, 0o600))
+		}, "was replaced by another one"},
+		"moved and linked": {func(path string) error {
+			return errors.Join(os.Rename(path, path+".moved"), os.Symlink(path+".moved", path))
+		}, ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "state")
+			s := openState(t, path)
+			if err := tc.harm(path); err != nil {
+				t.Fatal(err)
+			}
+			switch err := s.Check(); {
+			case tc.want == "" && err != nil:
+				t.Errorf("Check() = %v, want nil", err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("Check() = %v, want one that names %s and says %q", err, path, tc.want)
+			}
+		})
+	}
+}
+
+func TestStateCheckFindsReadOnlyFolder(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may write everywhere")
+	}
+	path := filepath.Join(t.TempDir(), "state")
+	s := openState(t, path)
+	if err := os.Chmod(path, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Check(); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("Check() = %v, want fs.ErrPermission", err)
 	}
 }

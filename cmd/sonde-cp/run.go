@@ -163,6 +163,7 @@ func (cp *controlPlane) serve(ctx context.Context) error {
 			}
 			return nil
 		})
+		ready.Add("state", func(context.Context) error { return cp.state.Check() })
 		return health.Serve(ctx, cp.listeners.health, health.Handler(&live, &ready, cp.registry))
 	})
 	return group.Wait()

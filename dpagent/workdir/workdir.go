@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sonde-mesh/sonde/filelock"
 )
 
 // Names of the files in the folder. generator/names.go has the same, for Envoy's configuration.
@@ -70,7 +72,7 @@ func removeStale(tmp string) {
 			continue // not a folder of an agent of this user
 		}
 		info, err := f.Stat()
-		if err == nil && time.Since(info.ModTime()) > staleAfter && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		if err == nil && time.Since(info.ModTime()) > staleAfter && filelock.Lock(f) == nil {
 			_ = os.RemoveAll(filepath.Dir(path)) // the next agent tries again
 		}
 		_ = f.Close() // nothing was written
@@ -100,8 +102,10 @@ func (d *Dir) open() error {
 	if d.lock, err = os.OpenFile(filepath.Join(d.Path, lock), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return err
 	}
-	if err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("another agent uses it: %w", err)
+	if err := filelock.Lock(d.lock); errors.Is(err, filelock.ErrHeld) {
+		return errors.New("another agent uses it")
+	} else if err != nil {
+		return err
 	}
 	// A socket that a killed agent has left behind looks like a live one until somebody connects.
 	for _, socket := range []string{AdminSocket, ReadySocket, AgentSocket} {

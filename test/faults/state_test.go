@@ -1,0 +1,64 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// TestSecondControlPlane starts a second control plane with the state folder of the first: each would overwrite the
+// authorities of the other. It is refused, also right after the first was killed and started again.
+func TestSecondControlPlane(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 0)
+	p := add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a"})[0]
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		out, err := exec.CommandContext(ctx, programs.ControlPlane, "--store=dir:"+m.StoreDir(), "--state-dir="+m.StateDir(),
+			"--bind-address=127.0.0.1", "--agents-port=0", "--admin-port=0", "--health-port=0").CombinedOutput()
+		cancel()
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 {
+			t.Errorf("it ends with %v, want exit code 1", err)
+		}
+		if want := "state folder " + m.StateDir() + ": another sonde-cp uses it"; !strings.Contains(string(out), want) {
+			t.Errorf("it says %q, want %q", out, want)
+		}
+		m.ControlPlane.Kill()
+		must(t, m.StartControlPlane(t.Context()))
+	}
+	synced(t, p)
+}
+
+// TestStateFolderRemoved removes the state folder, and replaces it: the control plane goes on with what it has in memory, and
+// is not ready, since nothing of that would survive a restart.
+func TestStateFolderRemoved(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 0)
+	unready := func(reason string) {
+		t.Helper()
+		poll(t, "the control plane to be unready", func(ctx context.Context) error {
+			_, err := m.Get(ctx, "http://"+m.Health+"/readyz")
+			if s := statusOf(err); s.Code != 503 || !strings.Contains(s.Body, "[-]state failed: state folder "+m.StateDir()+" "+reason) {
+				return fmt.Errorf("its readiness is %w, want 503 and %q", err, reason)
+			}
+			return nil
+		})
+	}
+	must(t, os.Rename(m.StateDir(), m.StateDir()+".away"))
+	unready("was removed")
+	must(t, os.Mkdir(m.StateDir(), 0o700))
+	unready("was replaced")
+	if _, err := m.Get(t.Context(), "http://"+m.Health+"/livez"); err != nil {
+		t.Errorf("it is not live: %v", err)
+	}
+	must(t, os.Remove(m.StateDir()))
+	must(t, os.Rename(m.StateDir()+".away", m.StateDir()))
+	_, err := m.Get(t.Context(), "http://"+m.Health+"/readyz")
+	must(t, err)
+}
