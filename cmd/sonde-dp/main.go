@@ -17,6 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	_ "github.com/sonde-mesh/sonde/cmd/sonde-dp/early" // if the process is a guard, its init function does not return
 	"github.com/sonde-mesh/sonde/dpagent"
+	"github.com/sonde-mesh/sonde/shutdown"
 )
 
 func main() {
@@ -47,7 +48,8 @@ func newRunCommand() *cobra.Command {
 		Long: `Join the mesh, run Envoy with the identity that the control plane issues, and keep both up to date.
 
 SIGTERM or SIGINT drains: the control plane removes this proxy from its services, open requests and connections may end,
-for at most --drain-time, and then Envoy is stopped. A second signal ends everything at once.`,
+for at most --drain-time, and then Envoy is stopped. A second signal ends everything at once. SIGHUP, which a closed
+terminal sends, drains, too, and nothing more; under nohup it is ignored.`,
 		Example: `  # an Envoy for the Dataplane web-1, with a token that "sondectl generate dataplane-token" wrote
   sonde-dp run --cp-address=control-plane.example:5678 --ca-cert-file=serving-ca.crt \
     --name=web-1 --dataplane-token-file=web-1.token`,
@@ -78,7 +80,7 @@ for at most --drain-time, and then Envoy is stopped. A second signal ends everyt
 // run runs the agent. The first signal makes it drain, the second one ends it.
 func run(ctx context.Context, o dpagent.Options, logger *slog.Logger) error {
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	signal.Notify(signals, shutdown.Signals()...)
 	defer signal.Stop(signals)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -94,9 +96,10 @@ func run(ctx context.Context, o dpagent.Options, logger *slog.Logger) error {
 			return err
 		case s := <-signals:
 			logger.Info("signal", "signal", s.String(), "first", first)
-			if first {
+			switch {
+			case first:
 				agent.Drain()
-			} else {
+			case s != syscall.SIGHUP: // shell and kernel may each send one when a terminal closes: nobody is in a hurry
 				cancel()
 			}
 		}

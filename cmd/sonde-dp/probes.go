@@ -5,13 +5,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/shutdown"
 )
 
 func newProbesCommand() *cobra.Command {
@@ -45,7 +45,7 @@ func fromEnvironment(e *probe.Environment) {
 
 // runProbes answers probes until a signal.
 func runProbes(ctx context.Context, env probe.Environment, logger *slog.Logger) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(ctx, shutdown.Signals()...)
 	defer stop()
 	o, err := env.Options(logger)
 	if err != nil {

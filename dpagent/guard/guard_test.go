@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"strconv"
 	"strings"
 	"sync"
@@ -198,7 +199,14 @@ func TestSignals(t *testing.T) {
 		"Ctrl-C":              {"serves", []os.Signal{os.Interrupt}, 0},
 		"the second ends":     {"serves", []os.Signal{syscall.SIGTERM, os.Interrupt}, 7},
 		"one that is ignored": {"drains for ever", []os.Signal{syscall.SIGTERM, syscall.SIGTERM}, 128 + 9},
+		// Shell and kernel may each send one.
+		"a terminal closes": {"serves", []os.Signal{syscall.SIGHUP, syscall.SIGHUP}, 0},
+		"a hurry after it":  {"serves", []os.Signal{syscall.SIGHUP, syscall.SIGTERM}, 7},
 	}
+	// If this test was started with nohup, the guards would ignore SIGHUP, too: a listener ends that.
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(heard) })
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

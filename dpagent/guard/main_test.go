@@ -18,6 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard"
 	"github.com/sonde-mesh/sonde/dpagent/guard/parent"
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+	"github.com/sonde-mesh/sonde/shutdown"
 )
 
 // Variables of processes that tests start of this binary.
@@ -69,7 +70,7 @@ func work(role string) int {
 	}
 	server := &http.Server{Handler: mux(), ReadHeaderTimeout: time.Second}
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	signal.Notify(signals, shutdown.Signals()...)
 	go func() { _ = server.Serve(l) }()
 	fmt.Fprintln(os.Stderr, "worker listens on", l.Addr())
 	<-signals

@@ -163,3 +163,6 @@ func kill(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }
 
 // terminate asks a process to end, without waiting for it.
 func terminate(p *harness.Process) error { return syscall.Kill(p.PID(), syscall.SIGTERM) }
+
+// hangUp signals a process as a terminal does that is closed.
+func hangUp(p *harness.Process) error { return syscall.Kill(p.PID(), syscall.SIGHUP) }

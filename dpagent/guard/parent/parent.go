@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+	"github.com/sonde-mesh/sonde/shutdown"
 )
 
 // Options of a guard.
@@ -62,7 +63,7 @@ type guard struct {
 
 	signals     chan os.Signal
 	wakeFD      [2]int // a pipe
-	stopSignals int    // number of SIGTERM and SIGINT received
+	stopSignals int    // number of signals to end, see onSignal
 	killAt      time.Time
 	lastAnswer  time.Time
 	exitAt      time.Time // end of the farewell, zero before
@@ -140,7 +141,7 @@ func (g *guard) setUp() error {
 		return os.NewSyscallError("prctl", e)
 	}
 	heard := make(chan os.Signal, 16)
-	signal.Notify(heard, syscall.SIGTERM, syscall.SIGINT, syscall.SIGCHLD)
+	signal.Notify(heard, append(shutdown.Signals(), syscall.SIGCHLD)...)
 	go func() {
 		for s := range heard {
 			select {
@@ -275,8 +276,12 @@ func (g *guard) onWake() {
 	g.reap()
 }
 
-// onSignal passes a signal on to the worker. After the second one, the worker is killed if it does not end in time.
+// onSignal passes a signal on to the worker. After the second one, the worker is killed if it does not end in time. SIGHUP
+// only counts as the first: shell and kernel may each send one when a terminal closes.
 func (g *guard) onSignal(s os.Signal) {
+	if s == syscall.SIGHUP && g.stopSignals > 0 {
+		return
+	}
 	g.stopSignals++
 	if g.worker.pid == 0 {
 		g.leave(0)
