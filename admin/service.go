@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -116,20 +117,23 @@ func (s *service) GenerateDataplaneToken(ctx context.Context, r *adminv1.Generat
 		return nil, err
 	}
 	token := identity.Token{Mesh: r.GetMesh(), Dataplane: r.GetName(), Workload: r.GetWorkload()}
-	if p := m.Proxies[token.Dataplane]; p != nil && token.Workload == "" {
+	switch p := m.Proxies[token.Dataplane]; {
+	case p != nil && token.Workload == "":
 		token.Workload = p.Dataplane.Workload()
-	}
-	if token.Workload == "" {
+	case p != nil && token.Workload != p.Dataplane.Workload():
+		return nil, status.Errorf(codes.FailedPrecondition, "workload: %q: must be %q, the workload of dataplane %q of mesh %q: its agent could not join",
+			token.Workload, p.Dataplane.Workload(), token.Dataplane, token.Mesh)
+	case token.Workload == "":
 		return nil, status.Errorf(codes.InvalidArgument, "workload: must be given, as there is no dataplane %q in mesh %q yet", token.Dataplane, token.Mesh)
 	}
 	life := r.GetValidFor().AsDuration()
-	signed, err := s.o.Token(token, life)
+	signed, expires, err := s.o.Token(token, life)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	s.o.Logger.InfoContext(ctx, "dataplane token issued", "mesh", token.Mesh, "proxy", token.Dataplane,
-		"workload", token.Workload, "life", life, "peer", peerAddress(ctx))
-	return &adminv1.GenerateDataplaneTokenResponse{Token: signed}, nil
+		"workload", token.Workload, "expires", expires, "peer", peerAddress(ctx))
+	return &adminv1.GenerateDataplaneTokenResponse{Token: signed, Expires: timestamppb.New(expires)}, nil
 }
 
 // RotateCA implements adminv1.AdminServiceServer.

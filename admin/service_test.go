@@ -217,9 +217,9 @@ func TestInspectDataplaneSaysWhyThereIsNoBootstrap(t *testing.T) {
 func TestGenerateDataplaneToken(t *testing.T) {
 	f := newFakes(t)
 	sign := f.Token
-	f.Token = func(token identity.Token, life time.Duration) (string, error) {
+	f.Token = func(token identity.Token, life time.Duration) (string, time.Time, error) {
 		if life < time.Second {
-			return "", errors.New("life: too short")
+			return "", time.Time{}, errors.New("life: too short")
 		}
 		return sign(token, life)
 	}
@@ -232,7 +232,8 @@ func TestGenerateDataplaneToken(t *testing.T) {
 	}{
 		"all given":                     {"default", "db-1", "db", time.Hour, "signed:default:db-1:db:1h0m0s", codes.OK},
 		"workload of the dataplane":     {"default", "web-1", "", time.Hour, "signed:default:web-1:web:1h0m0s", codes.OK},
-		"workload of a planned change":  {"default", "web-1", "shop", time.Hour, "signed:default:web-1:shop:1h0m0s", codes.OK},
+		"the same workload":             {"default", "web-1", "web", time.Hour, "signed:default:web-1:web:1h0m0s", codes.OK},
+		"another workload":              {"default", "web-1", "shop", time.Hour, "", codes.FailedPrecondition},
 		"no workload, unknown":          {"default", "db-1", "", time.Hour, "", codes.InvalidArgument},
 		"unknown mesh":                  {"nowhere", "web-1", "web", time.Hour, "", codes.NotFound},
 		"what the signer does not take": {"default", "web-1", "web", 0, "", codes.InvalidArgument},
@@ -244,6 +245,9 @@ func TestGenerateDataplaneToken(t *testing.T) {
 			})
 			if status.Code(err) != tc.code || response.GetToken() != tc.want {
 				t.Errorf("GenerateDataplaneToken() = %q, %v, want %q, %s", response.GetToken(), err, tc.want, tc.code)
+			}
+			if got := response.GetExpires(); err == nil && !got.AsTime().Equal(time.Unix(0, 0).Add(tc.life)) {
+				t.Errorf("it expires at %s, want what the signer says", got.AsTime())
 			}
 		})
 	}

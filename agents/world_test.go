@@ -161,7 +161,7 @@ func (w *world) eventually(what string, holds func() bool) {
 
 func (w *world) token(t identity.Token, life time.Duration) string {
 	w.t.Helper()
-	token, err := w.authority.IssueToken(t, life)
+	token, _, err := w.authority.IssueToken(t, life)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -190,7 +190,7 @@ func TestAuthoritySurvivesRestart(t *testing.T) {
 	storage := newMemory()
 	a := open(t, storage, nil)
 	c, _ := issue(t, a, "default", "web-1", 0)
-	token, err := a.IssueToken(Token{Mesh: "default", Dataplane: "web-1", Workload: "web"}, time.Hour)
+	token, _, err := a.IssueToken(Token{Mesh: "default", Dataplane: "web-1", Workload: "web"}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

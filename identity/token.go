@@ -106,35 +106,36 @@ func openTokenKey(storage Storage) (*ecdsa.PrivateKey, error) {
 }
 
 // IssueToken signs a dataplane token that is valid for life, from a second to ten years.
-func (a *Authority) IssueToken(t Token, life time.Duration) (string, error) {
+func (a *Authority) IssueToken(t Token, life time.Duration) (signed string, expires time.Time, err error) {
 	if err := checkNames(t.Mesh, t.Dataplane); err != nil {
-		return "", err
+		return "", time.Time{}, err
 	}
 	if err := checkWorkload(t.Workload); err != nil {
-		return "", err
+		return "", time.Time{}, err
 	}
 	if life < time.Second || life > maxTokenLife {
-		return "", fmt.Errorf("life %s of the token: must be from 1s to %s", life, maxTokenLife)
+		return "", time.Time{}, fmt.Errorf("life %s of the token: must be from 1s to %s", life, maxTokenLife)
 	}
 	var id [16]byte
 	if _, err := rand.Read(id[:]); err != nil {
-		return "", fmt.Errorf("make id of token: %w", err)
+		return "", time.Time{}, fmt.Errorf("make id of token: %w", err)
 	}
 	now := a.now()
-	signed, err := jwt.Signed(a.tokens.signer).
+	expiry := jwt.NewNumericDate(now.Add(life))
+	signed, err = jwt.Signed(a.tokens.signer).
 		Claims(jwt.Claims{
 			Issuer:   tokenIssuer,
 			Audience: jwt.Audience{tokenAudience},
 			IssuedAt: jwt.NewNumericDate(now),
-			Expiry:   jwt.NewNumericDate(now.Add(life)),
+			Expiry:   expiry,
 			ID:       base64.RawURLEncoding.EncodeToString(id[:]),
 		}).
 		Claims(tokenClaims(t)).
 		Serialize()
 	if err != nil {
-		return "", fmt.Errorf("sign token: %w", err)
+		return "", time.Time{}, fmt.Errorf("sign token: %w", err)
 	}
-	return signed, nil
+	return signed, expiry.Time(), nil
 }
 
 // VerifyToken checks a token with which a dataplane joins its mesh. The error is ErrTokenOfAnother if the token is valid

@@ -18,9 +18,12 @@ var webToken = Token{Mesh: "default", Dataplane: "web-1", Workload: "web"}
 func TestToken(t *testing.T) {
 	clock := newClock()
 	a := open(t, newMemory(), clock.Now)
-	token, err := a.IssueToken(webToken, time.Hour)
+	token, expires, err := a.IssueToken(webToken, time.Hour)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if want := clock.Now().Add(time.Hour).Truncate(time.Second); !expires.Equal(want) {
+		t.Errorf("it expires at %s, want %s", expires, want)
 	}
 	got, err := a.VerifyToken(token, "default", "web-1")
 	if err != nil {
@@ -29,7 +32,7 @@ func TestToken(t *testing.T) {
 	if diff := cmp.Diff(webToken, got); diff != "" {
 		t.Error(diff)
 	}
-	other, err := a.IssueToken(webToken, time.Hour)
+	other, _, err := a.IssueToken(webToken, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +141,7 @@ func TestTokenIsNotIssued(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := a.IssueToken(tc.token, tc.life)
+			_, _, err := a.IssueToken(tc.token, tc.life)
 			contains(t, err, tc.want)
 		})
 	}
@@ -147,7 +150,7 @@ func TestTokenIsNotIssued(t *testing.T) {
 func FuzzVerifyToken(f *testing.F) {
 	clock := newClock()
 	a := open(f, newMemory(), clock.Now)
-	good, err := a.IssueToken(webToken, time.Hour)
+	good, _, err := a.IssueToken(webToken, time.Hour)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -25,10 +25,15 @@ func (c *cli) generateToken() *cobra.Command {
 		Use:   "dataplane-token --name NAME",
 		Short: "Make a token with which an agent joins the mesh",
 		Long: `Make a token with which the agent of one dataplane joins the mesh and gets its first certificate. The token is only
-written to stdout: the control plane does not keep it. Anybody who has it can join as that dataplane while it is valid.
+written to stdout: the control plane does not keep it. Anybody who has it can join as that dataplane while it is valid. Its
+end is written to stderr.
 
 The workload is what the proxy's certificate will identify. It must be that of the Dataplane (its label kuma.io/workload,
-else the kuma.io/service of its first inbound), and may be left out if the control plane has the Dataplane already.`,
+else the kuma.io/service of its first inbound), and may be left out if the control plane has the Dataplane already. A token
+for another workload than that of the Dataplane is refused: change the Dataplane first.
+
+An agent whose certificate on disk is valid joins with that, and needs no token: see docs/tokens.md for what happens when a
+token ends, and for how to renew tokens.`,
 		Example: `  sondectl generate dataplane-token --name web-1 --workload web > web-1.token
   sondectl generate dataplane-token --name web-1 --mesh shop --valid-for 1h`,
 		Args: cobra.NoArgs,
@@ -48,6 +53,9 @@ else the kuma.io/service of its first inbound), and may be left out if the contr
 				return err
 			}
 			fmt.Fprintln(&c.out, response.GetToken())
+			if expires := response.GetExpires(); expires != nil { // an older control plane does not say
+				cmd.PrintErrf("sondectl: the token expires at %s, in %s\n", expires.AsTime().Format(time.RFC3339), timeUntil(expires))
+			}
 			return nil
 		})
 	})

@@ -1546,6 +1546,7 @@ func (x *GenerateDataplaneTokenRequest) GetValidFor() *durationpb.Duration {
 type GenerateDataplaneTokenResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires,proto3" json:"expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1585,6 +1586,13 @@ func (x *GenerateDataplaneTokenResponse) GetToken() string {
 		return x.Token
 	}
 	return ""
+}
+
+func (x *GenerateDataplaneTokenResponse) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
 }
 
 type RotateCARequest struct {
@@ -1907,9 +1915,10 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
 	"\bworkload\x18\x03 \x01(\tR\bworkload\x126\n" +
-	"\tvalid_for\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bvalidFor\"6\n" +
+	"\tvalid_for\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bvalidFor\"l\n" +
 	"\x1eGenerateDataplaneTokenResponse\x12\x14\n" +
-	"\x05token\x18\x01 \x01(\tR\x05token\";\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x124\n" +
+	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\";\n" +
 	"\x0fRotateCARequest\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"(\n" +
@@ -2014,30 +2023,31 @@ var file_admin_v1_admin_proto_depIdxs = []int32{
 	21, // 22: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
 	30, // 23: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
 	31, // 24: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	1,  // 25: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
-	29, // 26: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
-	30, // 27: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
-	5,  // 28: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	8,  // 29: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	11, // 30: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	15, // 31: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	22, // 32: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	24, // 33: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	26, // 34: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	27, // 35: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	6,  // 36: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	9,  // 37: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	12, // 38: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	16, // 39: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	23, // 40: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	25, // 41: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	28, // 42: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	28, // 43: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	36, // [36:44] is the sub-list for method output_type
-	28, // [28:36] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	30, // 25: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	1,  // 26: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
+	29, // 27: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
+	30, // 28: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	5,  // 29: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	8,  // 30: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	11, // 31: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	15, // 32: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	22, // 33: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	24, // 34: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	26, // 35: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	27, // 36: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	6,  // 37: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	9,  // 38: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	12, // 39: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	16, // 40: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	23, // 41: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	25, // 42: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	28, // 43: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	28, // 44: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	37, // [37:45] is the sub-list for method output_type
+	29, // [29:37] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_proto_init() }

@@ -47,6 +47,7 @@ type AdminServiceClient interface {
 	// no mesh named where several have a dataplane of this name.
 	InspectDataplane(ctx context.Context, in *InspectDataplaneRequest, opts ...grpc.CallOption) (*InspectDataplaneResponse, error)
 	// GenerateDataplaneToken signs a token with which an agent may Join. INVALID_ARGUMENT: bad names or life.
+	// FAILED_PRECONDITION: the Dataplane has another workload, so Join would refuse the token.
 	GenerateDataplaneToken(ctx context.Context, in *GenerateDataplaneTokenRequest, opts ...grpc.CallOption) (*GenerateDataplaneTokenResponse, error)
 	// RotateCA starts the rotation of a mesh's certificate authority, or goes on with the one that is under way.
 	RotateCA(ctx context.Context, in *RotateCARequest, opts ...grpc.CallOption) (*Rotation, error)
@@ -158,6 +159,7 @@ type AdminServiceServer interface {
 	// no mesh named where several have a dataplane of this name.
 	InspectDataplane(context.Context, *InspectDataplaneRequest) (*InspectDataplaneResponse, error)
 	// GenerateDataplaneToken signs a token with which an agent may Join. INVALID_ARGUMENT: bad names or life.
+	// FAILED_PRECONDITION: the Dataplane has another workload, so Join would refuse the token.
 	GenerateDataplaneToken(context.Context, *GenerateDataplaneTokenRequest) (*GenerateDataplaneTokenResponse, error)
 	// RotateCA starts the rotation of a mesh's certificate authority, or goes on with the one that is under way.
 	RotateCA(context.Context, *RotateCARequest) (*Rotation, error)
