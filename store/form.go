@@ -33,6 +33,7 @@ func (d *decoder) object(top *yaml.Node) *entry {
 	for _, f := range fields {
 		switch f.name() {
 		case "type":
+		case "status": // what a control plane said about the object, never input: files may be what "sondectl get" writes
 		case "name", "mesh", "labels":
 			meta = append(meta, f)
 		case "spec":

@@ -85,6 +85,7 @@ func (c *cli) validate() *cobra.Command {
 		Short: "Check files of Meshes, Dataplanes and Services, without any server",
 		Long: `Check Meshes, Dataplanes and Services as the control plane's store does, without any server. Problems are written to
 stderr, with file, document, line and field. Fields that are deprecated, or that Kuma has and Sonde lacks, are warnings.
+The field status, which "sondectl get -o yaml" writes, is ignored.
 
 In a folder the files *.yaml, *.yml and *.json are checked together: an object that occurs twice is an error, and so is
 the name of a mesh that does not exist.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // listing is the output of get: a table, or documents for -o yaml and -o json.
@@ -46,8 +47,9 @@ func (c *cli) get() *cobra.Command {
 		Short: "Show meshes, dataplanes, services or proxies",
 		Long: `Show what the control plane has: meshes, dataplanes, services, or proxies (the Envoys and their agents).
 
--o yaml writes one document for each, -o json one list. Meshes and dataplanes are shown as objects with all defaults, and
-their state under "status". Problems of the store are written to stderr.`,
+-o yaml writes one document for each, -o json one list. Meshes, dataplanes and services are shown as objects with all
+defaults, and their state under "status". A file of the store may be what -o yaml writes: status is ignored there. Problems
+of the store are written to stderr.`,
 	}
 	for _, r := range collections() {
 		cmd.AddCommand(c.getOne(r))
@@ -144,18 +146,18 @@ func (l *listing) write(w *bytes.Buffer, f format) error {
 	}
 }
 
-// object is a Mesh or a Dataplane with its status.
+// object is a Mesh, a Dataplane or a Service with its status, in a form that the store reads.
 type object struct {
-	Type   string            `json:"type"`
+	Type   mesh.Kind         `json:"type"`
 	Mesh   string            `json:"mesh,omitempty"`
 	Name   string            `json:"name"`
 	Labels map[string]string `json:"labels,omitempty"`
-	Spec   json.RawMessage   `json:"spec"`
+	Spec   any               `json:"spec"`
 	Status any               `json:"status"`
 }
 
 // newObject decodes an object of the API into model, for the table, and returns it with its status.
-func newObject(kind string, body []byte, model, status any) (*object, error) {
+func newObject(kind mesh.Kind, body []byte, model, status any) (*object, error) {
 	o := &object{Type: kind, Status: status}
 	if err := json.Unmarshal(body, model); err != nil {
 		return nil, fmt.Errorf("decode a %s: %w", kind, err)

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,7 +45,7 @@ func listMeshes(ctx context.Context, api adminv1.AdminServiceClient, filter *adm
 			status.CAExpires = &expires
 		}
 		var m mesh.Mesh
-		o, err := newObject("Mesh", entry.GetObject(), &m, status)
+		o, err := newObject(mesh.KindMesh, entry.GetObject(), &m, status)
 		if err != nil {
 			return nil, err
 		}
@@ -71,7 +73,7 @@ func listDataplanes(ctx context.Context, api adminv1.AdminServiceClient, filter 
 	l := &listing{header: []string{"MESH", "NAME", "ADDRESS", "SERVICES", "HEALTH"}, tail: response.GetTail()}
 	for _, entry := range response.GetDataplanes() {
 		var d mesh.Dataplane
-		o, err := newObject("Dataplane", entry.GetObject(), &d, map[string]bool{"draining": entry.GetDraining()})
+		o, err := newObject(mesh.KindDataplane, entry.GetObject(), &d, map[string]bool{"draining": entry.GetDraining()})
 		if err != nil {
 			return nil, err
 		}
@@ -123,7 +125,7 @@ func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *a
 		header: []string{"MESH", "NAME", "PROTOCOL", "ADDRESSES", "ENDPOINTS", "SIDECARS", "IDENTITIES"}, tail: response.GetTail(),
 	}
 	for _, entry := range response.GetServices() {
-		document, err := messageJSON(entry)
+		document, err := serviceObject(entry)
 		if err != nil {
 			return nil, err
 		}
@@ -143,6 +145,40 @@ func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *a
 		}})
 	}
 	return l, nil
+}
+
+// serviceStatus is what a service is made of: its Service, and inbounds of Dataplanes.
+type serviceStatus struct {
+	Endpoints  []json.RawMessage `json:"endpoints"`
+	Identities []string          `json:"identities"`
+}
+
+// serviceObject returns the Service that has the same effect as the one in the store, if there is one: its endpoints are
+// those without a sidecar, since the others are inbounds of Dataplanes. A service that consists of inbounds alone becomes a
+// Service that says nothing new.
+func serviceObject(s *adminv1.Service) (*object, error) {
+	spec := &mesh.ServiceSpec{Protocol: mesh.Protocol(s.GetProtocol()), Addresses: s.GetAddresses()}
+	status := serviceStatus{Endpoints: []json.RawMessage{}, Identities: append([]string{}, s.GetIdentities()...)}
+	for _, e := range s.GetEndpoints() {
+		body, err := messageJSON(e)
+		if err != nil {
+			return nil, err
+		}
+		status.Endpoints = append(status.Endpoints, body)
+		if e.GetSidecar() {
+			continue
+		}
+		at, err := netip.ParseAddrPort(e.GetAddress())
+		if err != nil {
+			return nil, fmt.Errorf("decode an endpoint of service %q: %w", s.GetName(), err)
+		}
+		endpoint := mesh.ServiceEndpoint{Address: at.Addr().String(), Port: uint32(at.Port())}
+		if e.GetHealth() == adminv1.Endpoint_NOT_READY {
+			endpoint.Health = &mesh.Health{Ready: new(bool)}
+		}
+		spec.Endpoints = append(spec.Endpoints, endpoint)
+	}
+	return &object{Type: mesh.KindService, Mesh: s.GetMesh(), Name: s.GetName(), Spec: spec, Status: status}, nil
 }
 
 // firstFew joins the first five values, and says how many more there are.
