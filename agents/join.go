@@ -30,24 +30,15 @@ func (s *Server) join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.Joi
 		return nil, status.Error(codes.ResourceExhausted, "too many joins from this address: try again later")
 	}
 	log := s.o.Logger.With("peer", address)
-	token, err := s.o.Authority.VerifyToken(r.GetToken(), r.GetMesh(), r.GetName())
-	switch {
-	case errors.Is(err, identity.ErrTokenOfAnother):
-		log.WarnContext(ctx, "join refused", "err", err)
-		return nil, status.Error(codes.PermissionDenied, err.Error())
-	case err != nil:
-		log.WarnContext(ctx, "join refused", "err", err)
-		return nil, status.Error(codes.Unauthenticated, err.Error())
+	by, authorize := "token", s.byToken
+	if _, err := identity.PeerFromContext(ctx); err == nil && r.GetToken() == "" {
+		by, authorize = "certificate", s.byCertificate
 	}
-	log = log.With("mesh", token.Mesh, "proxy", token.Dataplane)
-	m, p, err := s.proxy(token.Mesh, token.Dataplane)
+	m, p, err := authorize(ctx, log, r)
 	if err != nil {
 		return nil, err
 	}
-	if want := p.Dataplane.Workload(); token.Workload != want {
-		log.WarnContext(ctx, "join refused: the token is for another workload", "workload", want, "tokenWorkload", token.Workload)
-		return nil, status.Errorf(codes.PermissionDenied, "the token is for workload %q, the Dataplane has workload %q", token.Workload, want)
-	}
+	log = log.With("mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "by", by)
 	controlPlane := r.GetControlPlaneAddress()
 	if _, _, err := net.SplitHostPort(controlPlane); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "control_plane_address: %q: must be host:port", shorten(controlPlane))
@@ -80,6 +71,62 @@ func drainTimeOf(r *agentv1.JoinRequest) (time.Duration, error) {
 	return 0, status.Errorf(codes.InvalidArgument, "drain_time: %s: must be from 0s to %s", r.GetDrainTime().AsDuration(), mesh.MaxDrainTime)
 }
 
+// byToken finds the proxy that the token of a request is for. The error is a gRPC status.
+func (s *Server) byToken(ctx context.Context, log *slog.Logger, r *agentv1.JoinRequest) (*meshview.Mesh, *meshview.Proxy, error) {
+	token, err := s.o.Authority.VerifyToken(r.GetToken(), r.GetMesh(), r.GetName())
+	switch {
+	case errors.Is(err, identity.ErrTokenOfAnother):
+		log.WarnContext(ctx, "join refused", "err", err)
+		return nil, nil, status.Error(codes.PermissionDenied, err.Error())
+	case err != nil:
+		log.WarnContext(ctx, "join refused", "err", err)
+		return nil, nil, status.Error(codes.Unauthenticated, err.Error())
+	}
+	m, p, err := s.proxy(token.Mesh, token.Dataplane)
+	if err != nil {
+		return nil, nil, err
+	}
+	if want := p.Dataplane.Workload(); token.Workload != want {
+		log.WarnContext(ctx, "join refused: the token is for another workload", "mesh", token.Mesh, "proxy", token.Dataplane,
+			"workload", want, "tokenWorkload", token.Workload)
+		return nil, nil, status.Errorf(codes.PermissionDenied, "the token is for workload %q, the Dataplane has workload %q", token.Workload, want)
+	}
+	return m, p, nil
+}
+
+// byCertificate finds the proxy that the certificate of the connection is for. The error is a gRPC status.
+func (s *Server) byCertificate(ctx context.Context, log *slog.Logger, r *agentv1.JoinRequest) (*meshview.Mesh, *meshview.Proxy, error) {
+	caller, err := identity.PeerFromContext(ctx)
+	if err != nil {
+		return nil, nil, status.Error(codes.Unauthenticated, err.Error())
+	}
+	if caller.Mesh != r.GetMesh() || caller.Dataplane != r.GetName() {
+		log.WarnContext(ctx, "join refused: the certificate is for another proxy", "mesh", caller.Mesh, "proxy", caller.Dataplane)
+		return nil, nil, status.Errorf(codes.PermissionDenied, "the certificate is for dataplane %q of mesh %q, not %q of %q",
+			caller.Dataplane, caller.Mesh, shorten(r.GetName()), shorten(r.GetMesh()))
+	}
+	return s.renewable(ctx, log, caller)
+}
+
+// renewable finds the proxy of a caller that wants another certificate for the one that it has. The error is a gRPC status.
+func (s *Server) renewable(ctx context.Context, log *slog.Logger, caller identity.Peer) (*meshview.Mesh, *meshview.Proxy, error) {
+	if !s.renews.allow(caller.ID()) {
+		return nil, nil, status.Error(codes.ResourceExhausted, "too many renewals of this proxy: try again later")
+	}
+	m, p, err := s.proxy(caller.Mesh, caller.Dataplane)
+	if err != nil {
+		return nil, nil, err
+	}
+	// Another workload is another identity, which takes a token.
+	if want := p.Dataplane.SPIFFEID(s.o.Authority.TrustDomain()); caller.SPIFFEID != want {
+		log.WarnContext(ctx, "renewal refused: the workload has changed", "mesh", caller.Mesh, "proxy", caller.Dataplane,
+			"spiffeID", want, "certificateSpiffeID", caller.SPIFFEID)
+		return nil, nil, status.Errorf(codes.PermissionDenied, "the certificate is for %q, the Dataplane is now %q: join again with a token",
+			caller.SPIFFEID, want)
+	}
+	return m, p, nil
+}
+
 // Renew implements agentv1.AgentServiceServer.
 func (s *Server) Renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.RenewResponse, error) {
 	response, err := s.renew(ctx, r)
@@ -92,19 +139,11 @@ func (s *Server) renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.R
 	if err != nil {
 		return nil, status.Error(codes.Unauthenticated, err.Error())
 	}
-	if !s.renews.allow(caller.ID()) {
-		return nil, status.Error(codes.ResourceExhausted, "too many renewals of this proxy: try again later")
-	}
-	log := s.o.Logger.With("mesh", caller.Mesh, "proxy", caller.Dataplane)
-	m, p, err := s.proxy(caller.Mesh, caller.Dataplane)
+	m, p, err := s.renewable(ctx, s.o.Logger, caller)
 	if err != nil {
 		return nil, err
 	}
-	// Another workload is another identity, which takes a token.
-	if want := p.Dataplane.SPIFFEID(s.o.Authority.TrustDomain()); caller.SPIFFEID != want {
-		log.WarnContext(ctx, "renewal refused: the workload has changed", "spiffeID", want, "certificateSpiffeID", caller.SPIFFEID)
-		return nil, status.Errorf(codes.PermissionDenied, "the certificate is for %q, the Dataplane is now %q: join again", caller.SPIFFEID, want)
-	}
+	log := s.o.Logger.With("mesh", caller.Mesh, "proxy", caller.Dataplane)
 	issued, err := s.issue(ctx, log, m, p, r.GetCsr())
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package agents_test
 
 import (
 	"context"
+	"crypto/x509"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,57 @@ func TestJoinAgainAfterRestart(t *testing.T) {
 	if first.SerialNumber.Cmp(a.leaf.SerialNumber) == 0 {
 		t.Error("join again: the same serial number")
 	}
+}
+
+func TestJoinWithCertificate(t *testing.T) {
+	w := newWorld(t, nil)
+	w.fill("web-1", "web-2")
+	a := w.agent("web-1")
+	if err := a.join(); err != nil {
+		t.Fatal(err)
+	}
+	first := a.leaf
+	ask := func(meshName, name string) (*agentv1.JoinResponse, error) {
+		_, request := csr(t)
+		conn := a.dial()
+		defer func() { _ = conn.Close() }()
+		return agentv1.NewAgentServiceClient(conn).Join(t.Context(),
+			&agentv1.JoinRequest{Mesh: meshName, Name: name, Csr: request, ControlPlaneAddress: "cp:5678"})
+	}
+	response, err := ask("default", "web-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(response.GetIdentity().GetCertificateChain()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if leaf.SerialNumber.Cmp(first.SerialNumber) == 0 || leaf.URIs[0].String() != first.URIs[0].String() {
+		t.Errorf("it got %s of %s, want another one of %s", leaf.SerialNumber, leaf.URIs[0], first.URIs[0])
+	}
+	if want := "default/web-1 by cp:5678"; string(response.GetBootstrap()) != want {
+		t.Errorf("bootstrap = %q, want %q", response.GetBootstrap(), want)
+	}
+	_, err = ask("default", "web-2")
+	wantStatus(t, err, codes.PermissionDenied, `for dataplane "web-1" of mesh "default", not "web-2" of "default"`)
+	_, err = ask("other", "web-1")
+	wantStatus(t, err, codes.PermissionDenied, `not "web-1" of "other"`)
+
+	// A bad token is refused, whatever the certificate.
+	_, request := csr(t)
+	conn := a.dial()
+	defer func() { _ = conn.Close() }()
+	_, err = agentv1.NewAgentServiceClient(conn).Join(t.Context(),
+		&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: "bad", Csr: request, ControlPlaneAddress: "cp:5678"})
+	wantStatus(t, err, codes.Unauthenticated, "token refused")
+
+	w.put(dataplane("default", "web-1", "api"))
+	w.eventually("the workload has changed", func() bool {
+		_, p := w.builder.View().Proxy("default/web-1")
+		return p.Dataplane.Workload() == "api"
+	})
+	_, err = ask("default", "web-1")
+	wantStatus(t, err, codes.PermissionDenied, "join again with a token")
 }
 
 func TestRenew(t *testing.T) {

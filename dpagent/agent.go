@@ -22,6 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/identity"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 	"github.com/sonde-mesh/sonde/dpagent/session"
+	"github.com/sonde-mesh/sonde/dpagent/token"
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
 	"github.com/sonde-mesh/sonde/health"
 )
@@ -39,6 +40,7 @@ type Agent struct {
 	dir      *workdir.Dir
 	identity *identity.Identity
 	client   *controlplane.Client
+	token    *token.File
 	version  *agentv1.Version
 
 	live    health.Checks // none: while this agent answers, a restart would not help
@@ -65,6 +67,7 @@ func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 	}
 	a.startDrain = sync.OnceFunc(func() { close(a.draining) })
 	var err error
+	a.token = token.New(o.TokenFile, a.logger, a.metrics)
 	if a.probes, err = a.newProbes(); err != nil {
 		return nil, err
 	}
@@ -98,6 +101,10 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		cancel()
 		return errors.Join(err, group.Wait())
 	}
+	group.Go(func() error {
+		a.token.Watch(ctx)
+		return nil
+	})
 	group.Go(func() error {
 		defer cancel() // the end of the data plane is the end of the agent
 		return a.runDataPlane(ctx, proxy)

@@ -206,11 +206,16 @@ func (cp *controlPlane) issue(csr []byte, name, meshName string) (*agentv1.Ident
 	return id, nil
 }
 
-func (cp *controlPlane) Join(_ context.Context, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
+func (cp *controlPlane) Join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
+	if r.GetToken() == "" {
+		if _, err := cp.caller(ctx); err != nil {
+			return nil, err
+		}
+	}
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
 	cp.joins++
-	if r.GetToken() != cp.token {
+	if r.GetToken() != "" && r.GetToken() != cp.token {
 		return nil, status.Error(codes.Unauthenticated, "bad token")
 	}
 	id, err := cp.issue(r.GetCsr(), r.GetName(), r.GetMesh())

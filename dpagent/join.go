@@ -1,13 +1,13 @@
 package dpagent
 
 import (
-	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
-	"os"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -23,9 +23,6 @@ import (
 
 // refusedDelay is the shortest delay after the control plane has refused the agent, for instance because of its token.
 const refusedDelay = 5 * time.Second
-
-// maxToken limits the token file, in bytes. Tokens are much shorter.
-const maxToken = 64 << 10
 
 // errDrained says that Drain was called before the agent had joined.
 var errDrained = errors.New("told to drain")
@@ -46,11 +43,12 @@ func (a *Agent) join(parent context.Context) error {
 	}()
 	backoff := retry.Backoff{}
 	report := retry.Reporter{Logger: a.logger}
+	stored := a.storedCertificate()
 	for {
-		err := a.joinOnce(ctx)
+		err := a.joinOnce(ctx, stored)
 		if err == nil {
 			a.joinErr.Store(nil)
-			a.logger.Info("joined", "serial", a.identity.Leaf().SerialNumber.Text(16), "notAfter", a.identity.Leaf().NotAfter)
+			a.logJoined()
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -70,12 +68,22 @@ func (a *Agent) join(parent context.Context) error {
 	}
 }
 
-func (a *Agent) joinOnce(ctx context.Context) error {
+// logJoined also says when the token expires, which whoever restarts the host needs to know.
+func (a *Agent) logJoined() {
+	leaf := a.identity.Leaf()
+	log := a.logger.With("serial", leaf.SerialNumber.Text(16), "notAfter", leaf.NotAfter)
+	if expires, err := a.token.Expires(); err == nil { // Watch reports the error
+		log = log.With("tokenExpires", expires)
+	}
+	log.Info("joined")
+}
+
+func (a *Agent) joinOnce(ctx context.Context, stored *tls.Certificate) error {
 	request, err := identity.NewRequest()
 	if err != nil {
 		return err
 	}
-	answer, err := a.callJoin(ctx, request.CSR)
+	answer, err := a.askToJoin(ctx, request.CSR, stored)
 	if err != nil {
 		return err
 	}
@@ -88,17 +96,50 @@ func (a *Agent) joinOnce(ctx context.Context) error {
 	return a.dir.Write(workdir.Bootstrap, answer.GetBootstrap())
 }
 
-func (a *Agent) callJoin(ctx context.Context, csr []byte) (*agentv1.JoinResponse, error) {
-	token, err := os.ReadFile(a.o.TokenFile)
+// storedCertificate returns the certificate that an agent of this proxy has left in the work folder, nil if none can be used.
+func (a *Agent) storedCertificate() *tls.Certificate {
+	stored, err := a.identity.Stored()
+	switch {
+	case err == nil:
+		return stored
+	case !errors.Is(err, fs.ErrNotExist):
+		a.logger.Warn("certificate in the work folder not used, joining with the token", "err", err)
+	}
+	return nil
+}
+
+// askToJoin joins with the stored certificate while that is valid. If there is none, or if it is refused, the token decides.
+func (a *Agent) askToJoin(ctx context.Context, csr []byte, stored *tls.Certificate) (*agentv1.JoinResponse, error) {
+	if stored == nil || time.Now().After(stored.Leaf.NotAfter) {
+		return a.joinWithToken(ctx, csr)
+	}
+	answer, refused := a.callJoin(ctx, csr, stored, "")
+	if !isRefusal(refused) {
+		return answer, refused
+	}
+	answer, err := a.joinWithToken(ctx, csr)
 	if err != nil {
-		return nil, fmt.Errorf("read token: %w", err)
+		return nil, fmt.Errorf("%w; with the certificate in the work folder: %w", err, refused)
 	}
-	if len(token) > maxToken {
-		return nil, fmt.Errorf("read token: %s has %d bytes, more than %d", a.o.TokenFile, len(token), maxToken)
+	a.logger.Warn("control plane refuses the certificate in the work folder, joined with the token", "err", refused)
+	return answer, nil
+}
+
+func (a *Agent) joinWithToken(ctx context.Context, csr []byte) (*agentv1.JoinResponse, error) {
+	text, err := a.token.Read()
+	if err != nil {
+		return nil, err
 	}
-	answer, err := a.client.Join(ctx, &agentv1.JoinRequest{
-		Mesh: a.o.Mesh, Name: a.o.Name, Token: string(bytes.TrimSpace(token)), Csr: csr, Version: a.version,
-		ControlPlaneAddress: a.o.ControlPlane, DrainTime: durationpb.New(envoy.WholeSeconds(a.o.DrainTime)),
+	if text == "" {
+		return nil, fmt.Errorf("read token: %s is empty", a.o.TokenFile)
+	}
+	return a.callJoin(ctx, csr, nil, text)
+}
+
+func (a *Agent) callJoin(ctx context.Context, csr []byte, certificate *tls.Certificate, token string) (*agentv1.JoinResponse, error) {
+	answer, err := a.client.Join(ctx, certificate, &agentv1.JoinRequest{
+		Mesh: a.o.Mesh, Name: a.o.Name, Token: token, Csr: csr, Version: a.version, ControlPlaneAddress: a.o.ControlPlane,
+		DrainTime: durationpb.New(envoy.WholeSeconds(a.o.DrainTime)),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("join: %w", err)
@@ -120,7 +161,7 @@ func (a *Agent) renew(ctx context.Context, csr []byte) (*agentv1.Identity, error
 		invalid = err
 	}
 	a.logger.Warn("certificate does not count any more, joining again", "err", invalid)
-	answer, err := a.callJoin(ctx, csr)
+	answer, err := a.joinWithToken(ctx, csr)
 	return answer.GetIdentity(), err
 }
 

@@ -23,7 +23,8 @@ type Options struct {
 	Name string
 	// Mesh of the Dataplane. Default "default".
 	Mesh string
-	// TokenFile holds the token to join with. It is read at each attempt. Required.
+	// TokenFile holds the token to join with. It is read at each attempt that the certificate in WorkDir does not do for.
+	// Required.
 	TokenFile string
 	// AdminAddress serves /metrics, /livez and /readyz. Default 127.0.0.1:9902; port 0 takes a free one.
 	AdminAddress string
@@ -31,7 +32,8 @@ type Options struct {
 	DrainTime time.Duration
 	// EnvoyPath is the Envoy binary. Default: envoy beside this program, else on PATH.
 	EnvoyPath string
-	// WorkDir holds Envoy's bootstrap, secrets and sockets. Default: a new folder under $TMPDIR, removed at the end.
+	// WorkDir holds Envoy's bootstrap, secrets and sockets. While the certificate in it is valid, the agent joins with that.
+	// Default: a new folder under $TMPDIR, removed at the end.
 	WorkDir string
 	// Concurrency is the number of Envoy's worker threads, 1 to 1024. Default 2.
 	Concurrency int

@@ -38,9 +38,13 @@ type Client struct {
 	Certificate func() *tls.Certificate
 }
 
-// Join calls Join. It sends no client certificate: an agent that has one and joins again does so because it was refused.
-func (c *Client) Join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
-	return call(ctx, c, noCertificate, func(ctx context.Context, api agentv1.AgentServiceClient) (*agentv1.JoinResponse, error) {
+// Join calls Join with a token, or if that is empty with a certificate. Otherwise it sends none: an agent that has one and
+// joins with a token does so because the certificate was refused.
+func (c *Client) Join(ctx context.Context, certificate *tls.Certificate, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
+	if r.GetToken() != "" {
+		certificate = &tls.Certificate{}
+	}
+	return call(ctx, c, func() *tls.Certificate { return certificate }, func(ctx context.Context, api agentv1.AgentServiceClient) (*agentv1.JoinResponse, error) {
 		return api.Join(ctx, r)
 	})
 }
@@ -51,8 +55,6 @@ func (c *Client) Renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.R
 		return api.Renew(ctx, r)
 	})
 }
-
-func noCertificate() *tls.Certificate { return &tls.Certificate{} }
 
 func call[R any](
 	ctx context.Context, c *Client, certificate func() *tls.Certificate, do func(context.Context, agentv1.AgentServiceClient) (R, error),

@@ -28,14 +28,15 @@ const (
 	maxDER   = 64 << 10
 )
 
-// Writer replaces files atomically. *workdir.Dir implements it.
-type Writer interface {
+// Files reads files, and replaces them atomically. *workdir.Dir implements it.
+type Files interface {
+	Read(name string) ([]byte, error)
 	Write(name string, data []byte) error
 }
 
 // Identity holds the proxy's identity. It is safe for concurrent use.
 type Identity struct {
-	files   Writer
+	files   Files
 	dnsName string
 
 	mu     sync.RWMutex
@@ -49,7 +50,7 @@ type bundle struct {
 }
 
 // New returns the identity of the proxy, without a certificate yet.
-func New(files Writer, meshName, name string) *Identity {
+func New(files Files, meshName, name string) *Identity {
 	return &Identity{files: files, dnsName: mesh.ProxyDNSName(meshName, name)}
 }
 

@@ -4,6 +4,7 @@ package workdir
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -137,6 +138,27 @@ func (d *Dir) File(name string) string { return filepath.Join(d.Path, name) }
 // have at most 107 bytes and that of the folder may be longer. It is valid in this process only.
 func (d *Dir) Socket(name string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unix", Name: filepath.Join("/proc/self/fd", strconv.Itoa(int(d.handle.Fd())), name)}
+}
+
+// maxFile limits what Read reads, in bytes. The agent's own files are much shorter.
+const maxFile = 4 << 20
+
+// Read returns the content of a file. The error wraps fs.ErrNotExist if there is none.
+func (d *Dir) Read(name string) ([]byte, error) {
+	path := d.File(name)
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read work folder: %w", err)
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("read %s: it has more than %d bytes", path, maxFile)
+	}
+	return data, nil
 }
 
 // Write replaces a file by rename, with mode 0600: readers see either the old or the new content.

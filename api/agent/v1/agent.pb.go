@@ -82,7 +82,8 @@ type JoinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Mesh  string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Token string                 `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
+	// Empty to join with the certificate of the connection.
+	Token string `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
 	// PKCS #10, DER. Only its public key and signature are read.
 	Csr     []byte   `protobuf:"bytes,4,opt,name=csr,proto3" json:"csr,omitempty"`
 	Version *Version `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`

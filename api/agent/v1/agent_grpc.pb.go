@@ -31,9 +31,11 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type AgentServiceClient interface {
 	// Join trades a token and a certificate request for a certificate, the bundle and Envoy's bootstrap. It is the only
-	// call that needs no client certificate. Errors: UNAUTHENTICATED (bad or expired token), PERMISSION_DENIED (token of
-	// another dataplane, mesh or workload), INVALID_ARGUMENT (bad request), FAILED_PRECONDITION (the proxy is authorised,
-	// but its Dataplane is not known yet; try again), UNAVAILABLE (no view yet; try again).
+	// call that needs no client certificate. Without a token, the certificate of the connection takes its place: an agent
+	// that was restarted has one. Errors: UNAUTHENTICATED (no certificate, and no token or a bad or expired one),
+	// PERMISSION_DENIED (token or certificate of another dataplane, mesh or workload), INVALID_ARGUMENT (bad request),
+	// FAILED_PRECONDITION (the proxy is authorised, but its Dataplane is not known yet; try again), UNAVAILABLE (no view
+	// yet; try again).
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
 	// Renew trades the certificate of the connection and a new request for a new certificate.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
@@ -88,9 +90,11 @@ type AgentService_SessionClient = grpc.BidiStreamingClient[AgentMessage, Control
 // for forward compatibility.
 type AgentServiceServer interface {
 	// Join trades a token and a certificate request for a certificate, the bundle and Envoy's bootstrap. It is the only
-	// call that needs no client certificate. Errors: UNAUTHENTICATED (bad or expired token), PERMISSION_DENIED (token of
-	// another dataplane, mesh or workload), INVALID_ARGUMENT (bad request), FAILED_PRECONDITION (the proxy is authorised,
-	// but its Dataplane is not known yet; try again), UNAVAILABLE (no view yet; try again).
+	// call that needs no client certificate. Without a token, the certificate of the connection takes its place: an agent
+	// that was restarted has one. Errors: UNAUTHENTICATED (no certificate, and no token or a bad or expired one),
+	// PERMISSION_DENIED (token or certificate of another dataplane, mesh or workload), INVALID_ARGUMENT (bad request),
+	// FAILED_PRECONDITION (the proxy is authorised, but its Dataplane is not known yet; try again), UNAVAILABLE (no view
+	// yet; try again).
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
 	// Renew trades the certificate of the connection and a new request for a new certificate.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)

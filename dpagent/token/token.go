@@ -1,0 +1,128 @@
+// Package token reads the file with the token that the agent joins with, and tells people before it expires.
+package token
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	// maxBytes limits the file. Tokens are much shorter.
+	maxBytes = 64 << 10
+	// checkEvery is how often Watch reads the file: somebody may replace it.
+	checkEvery = time.Minute
+	// repeatAfter is how long a warning is not repeated.
+	repeatAfter = 24 * time.Hour
+)
+
+// File is a file with a token. The token is checked by the control plane alone: what is read of it here is for people.
+type File struct {
+	path   string
+	logger *slog.Logger
+	expiry prometheus.Gauge
+}
+
+// New returns the file at path. It is not read yet.
+func New(path string, logger *slog.Logger, registerer prometheus.Registerer) *File {
+	f := &File{path: path, logger: logger, expiry: prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "sonde_dpagent_token_not_after_seconds", Help: "Unix time at which the token expires, 0 if it is not known.",
+	})}
+	registerer.MustRegister(f.expiry)
+	return f
+}
+
+// Read returns the token. Errors never contain it.
+func (f *File) Read() (string, error) {
+	file, err := os.Open(f.path)
+	if err != nil {
+		return "", fmt.Errorf("read token: %w", err)
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	data, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+	if err != nil {
+		return "", fmt.Errorf("read token: %w", err)
+	}
+	if len(data) > maxBytes {
+		return "", fmt.Errorf("read token: %s has more than %d bytes", f.path, maxBytes)
+	}
+	return string(bytes.TrimSpace(data)), nil
+}
+
+// Expires returns when the token in the file expires. It does not check whether the control plane would take it.
+func (f *File) Expires() (time.Time, error) {
+	l, err := f.life()
+	return l.expires, err
+}
+
+func (f *File) life() (life, error) {
+	text, err := f.Read()
+	if err != nil {
+		return life{}, err
+	}
+	l, err := parse(text)
+	if err != nil {
+		return life{}, fmt.Errorf("read end of token in %s: %w", f.path, err)
+	}
+	return l, nil
+}
+
+// Watch keeps the metric up to date, and warns of a token that expires soon or has expired, until ctx ends.
+func (f *File) Watch(ctx context.Context) {
+	var said warning
+	var at time.Time
+	ticker := time.NewTicker(checkEvery)
+	defer ticker.Stop()
+	for {
+		l, err := f.life()
+		f.expiry.Set(0)
+		if err == nil {
+			f.expiry.Set(float64(l.expires.Unix()))
+		}
+		now := time.Now()
+		if w := warn(l, err, now); w != said || now.Sub(at) >= repeatAfter {
+			w.log(ctx, f.logger, f.path)
+			said, at = w, now
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// warning is what people should know of a token. The zero value is nothing.
+type warning struct {
+	message string
+	expires time.Time
+	err     string
+}
+
+func warn(l life, err error, now time.Time) warning {
+	switch {
+	case err != nil:
+		return warning{message: "end of the dataplane token is not known", err: err.Error()}
+	case !now.Before(l.expires):
+		return warning{message: "dataplane token has expired, this proxy can only join with its certificate", expires: l.expires}
+	case l.endsSoon(now):
+		return warning{message: "dataplane token expires soon, put a new one into its file", expires: l.expires}
+	}
+	return warning{}
+}
+
+func (w warning) log(ctx context.Context, logger *slog.Logger, path string) {
+	switch {
+	case w.message == "":
+	case w.err != "":
+		logger.WarnContext(ctx, w.message, "err", w.err) //nolint:sloglint // one of the constants of warn
+	default:
+		logger.WarnContext(ctx, w.message, "file", path, "expires", w.expires) //nolint:sloglint // as above
+	}
+}
