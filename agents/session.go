@@ -76,7 +76,7 @@ func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
 		wake:     make(chan struct{}, 1),
 		replaced: make(chan struct{}),
 		stream:   stream,
-		version:  &agentv1.Version{Sonde: shorten(hello.GetVersion().GetSonde()), Envoy: shorten(hello.GetVersion().GetEnvoy())},
+		version:  shortVersion(hello.GetVersion()),
 		features: hello.GetFeatures(),
 	}
 	if err := s.openSession(sess); err != nil {
@@ -217,12 +217,28 @@ func (s *Server) handle(sess *session, message *agentv1.AgentMessage) error {
 		return s.setDraining(sess, true)
 	case *agentv1.AgentMessage_InUse:
 		return s.report(sess, m.InUse)
+	case *agentv1.AgentMessage_Version:
+		s.setVersion(sess, m.Version)
+		return nil
 	case *agentv1.AgentMessage_Hello:
 		return status.Error(codes.InvalidArgument, "a session has one Hello")
 	default:
 		s.metrics.unknown.Inc()
 		return nil
 	}
+}
+
+func (s *Server) setVersion(sess *session, v *agentv1.Version) {
+	v = shortVersion(v)
+	s.mu.Lock()
+	sess.version = v
+	s.mu.Unlock()
+	s.o.Logger.InfoContext(sess.stream.Context(), "versions of a proxy have changed", "mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane,
+		"version", v.GetSonde(), "envoyVersion", v.GetEnvoy())
+}
+
+func shortVersion(v *agentv1.Version) *agentv1.Version {
+	return &agentv1.Version{Sonde: shorten(v.GetSonde()), Envoy: shorten(v.GetEnvoy())}
 }
 
 // report records the bundle and leaf that the proxy uses, and pushes what is due then.

@@ -1,6 +1,7 @@
 package agents_test
 
 import (
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -61,6 +62,12 @@ func TestSessionIsShownToPeople(t *testing.T) {
 	if n := w.metric("sonde_agents_connected", ""); n != 1 {
 		t.Errorf("sonde_agents_connected = %v, want 1", n)
 	}
+	long := strings.Repeat("1", 1000)
+	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: &agentv1.Version{Sonde: "0.2", Envoy: long}}})
+	w.eventually("the new versions are listed", func() bool {
+		got := w.server.Agents()["default/web-1"]
+		return got.GetVersion() == "0.2" && got.GetEnvoyVersion() == long[:64]
+	})
 	a.leave()
 	w.eventually("no agent is connected", func() bool { return len(w.server.Agents()) == 0 })
 }

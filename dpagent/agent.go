@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/controlplane"
 	"github.com/sonde-mesh/sonde/dpagent/drain"
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
@@ -41,7 +42,7 @@ type Agent struct {
 	identity *identity.Identity
 	client   *controlplane.Client
 	token    *token.File
-	version  *agentv1.Version
+	version  atomic.Pointer[agentv1.Version]
 
 	live    health.Checks // none: while this agent answers, a restart would not help
 	ready   health.Checks
@@ -75,8 +76,23 @@ func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--envoy-path: %w", err)
 	}
-	a.path, a.version = path, &agentv1.Version{Sonde: o.Version, Envoy: version}
+	a.path = path
+	a.setEnvoyVersion(version)
 	return a, nil
+}
+
+// setEnvoyVersion returns whether the version is another than before. One that is not supported is only a warning: it may be
+// a build of somebody's own, and may work.
+func (a *Agent) setEnvoyVersion(version string) bool {
+	before := a.version.Load()
+	if before.GetEnvoy() == version {
+		return false
+	}
+	a.version.Store(&agentv1.Version{Sonde: a.o.Version, Envoy: version})
+	if !mesh.SupportsEnvoy(version) {
+		a.logger.Warn("this version of Envoy is not supported", "envoyVersion", version, "supported", mesh.SupportedEnvoys(), "path", a.path)
+	}
+	return true
 }
 
 // Drain starts to drain: Run then returns when no request or connection is open any more, at the latest after the drain
@@ -134,12 +150,18 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	var renewer *identity.Renewer
 	sess := session.New(session.Options{
 		Opener: a.client, Identity: a.identity, Renew: func() { renewer.Now() },
-		Version: a.version, Logger: a.logger, Registerer: a.metrics,
+		Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
 	})
 	renewer = identity.NewRenewer(a.identity, identity.RenewerOptions{
 		Ask: a.renew, Renewed: sess.Changed, Logger: a.logger, Registerer: a.metrics,
 	})
-	group.Go(func() error { return proxy.Run(running) })
+	group.Go(func() error {
+		return proxy.Run(running, func(version string) {
+			if a.setEnvoyVersion(version) {
+				sess.Upgraded()
+			}
+		})
+	})
 	group.Go(func() error { return sess.Run(running) })
 	group.Go(func() error { return renewer.Run(running) })
 	group.Go(func() error {

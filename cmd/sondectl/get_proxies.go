@@ -7,11 +7,12 @@ import (
 	"time"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 const proxyColumns = `CONNECTED     how long Envoy has been connected to this replica of the control plane; "waiting" while its Dataplane is not
               known
-AGENT, ENVOY  their versions
+AGENT, ENVOY  their versions; a line of its own says it where that of Envoy is not supported
 SYNCED        types of resources that Envoy has taken all of, and types that it asked for
 CERT-EXPIRES  when the certificate of the proxy ends
 NACK          resources that Envoy refuses, each with the reason on a line of its own; it keeps what it had before`
@@ -61,6 +62,9 @@ func proxyRow(p *adminv1.Proxy) row {
 		draining = "yes"
 	}
 	agent := p.GetAgent()
+	if v := agent.GetEnvoyVersion(); v != "" && !mesh.SupportsEnvoy(v) {
+		notes = append(notes, fmt.Sprintf("unsupported: envoy %s: supported are %s", v, mesh.SupportedEnvoys()))
+	}
 	return row{notes: notes, cells: []string{
 		p.GetMesh(), p.GetName(), connected(p), agent.GetVersion(), agent.GetEnvoyVersion(), sync, draining,
 		timeUntil(agent.GetCertificateExpires()), nacks,

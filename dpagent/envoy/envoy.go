@@ -104,12 +104,13 @@ func (e *Envoy) args() []string {
 	}
 }
 
-// Run keeps Envoy running until ctx ends. Then it stops Envoy, and returns when the process has ended.
-func (e *Envoy) Run(ctx context.Context) error {
+// Run keeps Envoy running until ctx ends. Then it stops Envoy, and returns when the process has ended. It calls starting with
+// Envoy's version before each start: somebody may have replaced the binary.
+func (e *Envoy) Run(ctx context.Context, starting func(version string)) error {
 	var backoff retry.Backoff
 	for {
 		started := time.Now()
-		err := e.runOnce(ctx)
+		err := e.runOnce(ctx, starting)
 		if ctx.Err() != nil {
 			e.setDown(errors.New("it was stopped"))
 			return nil //nolint:nilerr // it ended because ctx did
@@ -130,7 +131,12 @@ func (e *Envoy) Run(ctx context.Context) error {
 }
 
 // runOnce starts Envoy, waits for its end, and returns why it ended.
-func (e *Envoy) runOnce(ctx context.Context) error {
+func (e *Envoy) runOnce(ctx context.Context, starting func(version string)) error {
+	version, err := versionOf(ctx, e.o.Path)
+	if err != nil {
+		return err
+	}
+	starting(version)
 	log := newForwarder(e.o.Logger)
 	p, err := start(e.o.Path, e.args(), e.o.Dir.Path, log)
 	if err != nil {
@@ -140,7 +146,7 @@ func (e *Envoy) runOnce(ctx context.Context) error {
 	e.running.Set(1)
 	defer e.running.Set(0)
 	e.setDown(nil)
-	e.o.Logger.Info("envoy started", "pid", p.cmd.Process.Pid)
+	e.o.Logger.Info("envoy started", "pid", p.cmd.Process.Pid, "version", version)
 	select {
 	case <-p.ended:
 	case <-ctx.Done():

@@ -40,8 +40,8 @@ type Options struct {
 	Identity Identity
 	// Renew asks for a new certificate and returns at once. Required.
 	Renew func()
-	// Version of the agent and its Envoy.
-	Version *agentv1.Version
+	// Version returns the versions of the agent and of its Envoy. Required.
+	Version func() *agentv1.Version
 	// Logger to use. Required.
 	Logger *slog.Logger
 	// Registerer of the metrics. Required.
@@ -53,6 +53,7 @@ type Session struct {
 	o Options
 
 	changed     chan struct{} // the identity has changed: report it
+	upgraded    chan struct{} // a version has changed: report it
 	drain       chan struct{} // closed when the drain begins
 	startDrain  func()        // closes drain
 	recorded    chan struct{} // closed when the control plane has recorded the drain
@@ -68,6 +69,7 @@ func New(o Options) *Session {
 	s := &Session{
 		o:        o,
 		changed:  make(chan struct{}, 1),
+		upgraded: make(chan struct{}, 1),
 		drain:    make(chan struct{}),
 		recorded: make(chan struct{}),
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -87,9 +89,14 @@ func New(o Options) *Session {
 }
 
 // Changed makes the session report the identity in use. It returns at once.
-func (s *Session) Changed() {
+func (s *Session) Changed() { wake(s.changed) }
+
+// Upgraded makes the session report the versions. It returns at once.
+func (s *Session) Upgraded() { wake(s.upgraded) }
+
+func wake(c chan struct{}) {
 	select {
-	case s.changed <- struct{}{}:
+	case c <- struct{}{}:
 	default: // it will be reported anyway
 	}
 }
@@ -140,7 +147,7 @@ func (s *Session) Run(ctx context.Context) error {
 
 // runStream runs one stream until it breaks, and returns why.
 func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed func()) error {
-	hello := &agentv1.Hello{Version: s.o.Version, InUse: s.o.Identity.InUse()}
+	hello := &agentv1.Hello{Version: s.o.Version(), InUse: s.o.Identity.InUse()}
 	drain := s.drain
 	select {
 	case <-drain:
@@ -159,6 +166,8 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed 
 			return err
 		case <-s.changed:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: s.o.Identity.InUse()}}
+		case <-s.upgraded:
+			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: s.o.Version()}}
 		case <-drain:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}}
 			drain = nil

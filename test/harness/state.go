@@ -15,7 +15,8 @@ import (
 type ProxyState struct {
 	// Agent is nil while it has no session.
 	Agent *struct {
-		LeafSerial string `json:"leafSerial"`
+		LeafSerial   string `json:"leafSerial"`
+		EnvoyVersion string `json:"envoyVersion"`
 	} `json:"agent"`
 	Streams []struct {
 		ConnectedSince time.Time `json:"connectedSince"`

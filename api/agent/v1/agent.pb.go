@@ -485,6 +485,7 @@ type AgentMessage struct {
 	//	*AgentMessage_Hello
 	//	*AgentMessage_Draining
 	//	*AgentMessage_InUse
+	//	*AgentMessage_Version
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -554,6 +555,15 @@ func (x *AgentMessage) GetInUse() *InUse {
 	return nil
 }
 
+func (x *AgentMessage) GetVersion() *Version {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_Version); ok {
+			return x.Version
+		}
+	}
+	return nil
+}
+
 type isAgentMessage_Message interface {
 	isAgentMessage_Message()
 }
@@ -571,11 +581,18 @@ type AgentMessage_InUse struct {
 	InUse *InUse `protobuf:"bytes,3,opt,name=in_use,json=inUse,proto3,oneof"`
 }
 
+type AgentMessage_Version struct {
+	// Sent when a version is another than in Hello: the binary of Envoy was replaced, and Envoy restarted.
+	Version *Version `protobuf:"bytes,4,opt,name=version,proto3,oneof"`
+}
+
 func (*AgentMessage_Hello) isAgentMessage_Message() {}
 
 func (*AgentMessage_Draining) isAgentMessage_Message() {}
 
 func (*AgentMessage_InUse) isAgentMessage_Message() {}
+
+func (*AgentMessage_Version) isAgentMessage_Message() {}
 
 type Hello struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -958,11 +975,12 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x05InUse\x12\x1b\n" +
 	"\tbundle_id\x18\x01 \x01(\tR\bbundleId\x12\x1f\n" +
 	"\vleaf_serial\x18\x02 \x01(\tR\n" +
-	"leafSerial\"\xb0\x01\n" +
+	"leafSerial\"\xe5\x01\n" +
 	"\fAgentMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.sonde.agent.v1.HelloH\x00R\x05hello\x126\n" +
 	"\bdraining\x18\x02 \x01(\v2\x18.sonde.agent.v1.DrainingH\x00R\bdraining\x12.\n" +
-	"\x06in_use\x18\x03 \x01(\v2\x15.sonde.agent.v1.InUseH\x00R\x05inUseB\t\n" +
+	"\x06in_use\x18\x03 \x01(\v2\x15.sonde.agent.v1.InUseH\x00R\x05inUse\x123\n" +
+	"\aversion\x18\x04 \x01(\v2\x17.sonde.agent.v1.VersionH\x00R\aversionB\t\n" +
 	"\amessage\"\xa0\x01\n" +
 	"\x05Hello\x121\n" +
 	"\aversion\x18\x01 \x01(\v2\x17.sonde.agent.v1.VersionR\aversion\x12\x1a\n" +
@@ -1028,24 +1046,25 @@ var file_agent_v1_agent_proto_depIdxs = []int32{
 	9,  // 5: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
 	10, // 6: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
 	7,  // 7: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
-	0,  // 8: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
-	7,  // 9: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
-	12, // 10: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
-	6,  // 11: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
-	13, // 12: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
-	14, // 13: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
-	0,  // 14: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	1,  // 15: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	3,  // 16: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	8,  // 17: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	2,  // 18: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	4,  // 19: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	11, // 20: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	18, // [18:21] is the sub-list for method output_type
-	15, // [15:18] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	0,  // 8: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
+	0,  // 9: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
+	7,  // 10: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
+	12, // 11: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
+	6,  // 12: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
+	13, // 13: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
+	14, // 14: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
+	0,  // 15: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	1,  // 16: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	3,  // 17: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	8,  // 18: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	2,  // 19: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	4,  // 20: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	11, // 21: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	19, // [19:22] is the sub-list for method output_type
+	16, // [16:19] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -1057,6 +1076,7 @@ func file_agent_v1_agent_proto_init() {
 		(*AgentMessage_Hello)(nil),
 		(*AgentMessage_Draining)(nil),
 		(*AgentMessage_InUse)(nil),
+		(*AgentMessage_Version)(nil),
 	}
 	file_agent_v1_agent_proto_msgTypes[11].OneofWrappers = []any{
 		(*ControlMessage_Welcome)(nil),

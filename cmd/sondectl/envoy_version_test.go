@@ -1,0 +1,24 @@
+package main
+
+import (
+	"slices"
+	"testing"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+)
+
+func TestUnsupportedEnvoyIsShown(t *testing.T) {
+	for version, want := range map[string][]string{
+		"":       nil,
+		"1.40.0": nil,
+		"1.37.2": {"unsupported: envoy 1.37.2: supported are 1.38 to 1.40"},
+	} {
+		r := proxyRow(&adminv1.Proxy{Name: "web-1", Agent: &adminv1.Agent{EnvoyVersion: version}})
+		if !slices.Equal(r.notes, want) {
+			t.Errorf("notes of a proxy with Envoy %q = %q, want %q", version, r.notes, want)
+		}
+		if nacks := r.cells[len(r.cells)-1]; nacks != "" {
+			t.Errorf("refused resources of a proxy with Envoy %q = %q, want none", version, nacks)
+		}
+	}
+}
