@@ -149,7 +149,7 @@ func (b *meshBuild) buildServices() {
 		old, now := b.old.Services[name], b.state.buildService(b.name, name, b.in.services[name])
 		b.prune(name)
 		cluster, endpoints := diffService(old, now)
-		if !cluster && !endpoints {
+		if !cluster && !endpoints && (old == nil || slices.Equal(old.Endpoints, now.Endpoints)) {
 			continue
 		}
 		id := mesh.MakeID(b.name, name)
@@ -180,7 +180,13 @@ func diffService(old, now *Service) (cluster, endpoints bool) {
 	cluster = old.Protocol != now.Protocol ||
 		!slices.Equal(old.Identities, now.Identities) ||
 		!slices.Equal(old.Addresses, now.Addresses)
-	return cluster, !slices.Equal(old.Endpoints, now.Endpoints)
+	return cluster, !slices.EqualFunc(old.Endpoints, now.Endpoints, equalForClients)
+}
+
+// equalForClients compares what assignments are made from.
+func equalForClients(a, b Endpoint) bool {
+	a.Reason, a.Proxy = b.Reason, b.Proxy
+	return a == b
 }
 
 func hasAddress(s *Service) bool { return s != nil && len(s.Addresses) > 0 }
@@ -224,6 +230,7 @@ func (b *meshBuild) buildProxy(name string, visible *visibleSets) {
 		b.in.setVisible(in, visible.of(in))
 	}
 	now := &Proxy{Dataplane: in.dataplane, VisibleServices: in.visible.names, Observed: b.state.observed[id]}
+	now.Inbounds = b.state.inboundHealths(in.dataplane)
 	switch {
 	case !same, was != in.visible:
 		b.change.Proxies = append(b.change.Proxies, id)

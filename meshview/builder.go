@@ -16,12 +16,18 @@ type Options struct {
 	// Sources must all have called Synced before the first Change. Default none. If two sources have the same object, the
 	// source that is listed first wins; sources that are not listed come last.
 	Sources []string
+	// RequireJoin makes an inbound NotReady while its proxy's Observation does not say that it has joined. The default is
+	// for views without agents, for instance of files alone.
+	RequireJoin bool
+	// Applied is called by Run once View returns the view of a Change. Default none.
+	Applied func(Change)
 }
 
 // Builder is the only writer of views. Objects must have their defaults, be valid, and not change after they are passed
 // in. All methods may be called from any goroutine.
 type Builder struct {
 	sources []string
+	after   func(Change)
 	wake    chan struct{}
 	applied atomic.Pointer[View]
 
@@ -52,11 +58,15 @@ func NewBuilder(o Options) *Builder {
 	if o.TrustDomain == "" {
 		o.TrustDomain = mesh.DefaultTrustDomain
 	}
+	if o.Applied == nil {
+		o.Applied = func(Change) {}
+	}
 	b := &Builder{
 		sources: slices.Clone(o.Sources),
+		after:   o.Applied,
 		wake:    make(chan struct{}, 1),
 		missing: map[string]struct{}{},
-		state:   newState(o.TrustDomain),
+		state:   newState(o),
 	}
 	for _, s := range o.Sources {
 		b.missing[s] = struct{}{}
@@ -165,6 +175,7 @@ func (b *Builder) Run(ctx context.Context, apply func(Change)) error {
 		if c, ok := b.Build(); ok {
 			apply(c)
 			b.applied.Store(c.After)
+			b.after(c)
 		}
 	}
 }

@@ -30,6 +30,23 @@ func TestChange(t *testing.T) {
 			before: []mesh.Object{dataplane("web-1", "10.0.0.1", "", calls("api"))},
 			step:   func(b *Builder) { b.Observe("default/web-1", draining) },
 		},
+		"so is one whose certificate names another workload": {
+			before: []mesh.Object{dataplane("api-1", "10.0.0.1", "api")},
+			step:   func(b *Builder) { b.Observe("default/api-1", mesh.Observation{Joined: true, Workload: "web"}) },
+			want:   Change{Endpoints: []mesh.ID{"default/api"}},
+		},
+		"the reason of an endpoint changes the view alone": {
+			before: []mesh.Object{dataplane("api-1", "10.0.0.1", "api", unready)},
+			step: func(b *Builder) {
+				b.Observe("default/api-1", mesh.Observation{Workload: "web"})
+				b.Set("files", dataplane("api-1", "10.0.0.1", "api"))
+			},
+		},
+		"whose endpoint it is changes the proxies alone": {
+			before: []mesh.Object{dataplane("api-1", "10.0.0.1", "api"), dataplane("api-2", "10.0.0.1", "api")},
+			step:   func(b *Builder) { b.Delete("files", dataplane("api-1", "", "").Key()) },
+			want:   Change{Proxies: []mesh.ID{"default/api-1"}},
+		},
 		"draining of an unknown proxy is no change": {
 			step: func(b *Builder) { b.Observe("default/api-1", draining) },
 			none: true,

@@ -15,9 +15,10 @@ import (
 
 // world is what the sources contain, besides the Builder.
 type world struct {
-	rand     *rand.Rand
-	objects  map[sourceKey]mesh.Object
-	observed map[mesh.ID]mesh.Observation
+	rand        *rand.Rand
+	requireJoin bool
+	objects     map[sourceKey]mesh.Object
+	observed    map[mesh.ID]mesh.Observation
 }
 
 func pick[T any](w *world, of ...T) T { return of[w.rand.IntN(len(of))] }
@@ -33,7 +34,9 @@ func (w *world) step(b *Builder) {
 		o = w.service(meshName)
 	case 4:
 		id := mesh.MakeID(meshName, w.proxyName())
-		w.observed[id] = mesh.Observation{Draining: w.rand.IntN(2) == 0}
+		w.observed[id] = mesh.Observation{
+			Joined: w.rand.IntN(4) > 0, Draining: w.rand.IntN(2) == 0, Workload: pick(w, "", "", "api", "web"),
+		}
 		b.Observe(id, w.observed[id])
 		return
 	default:
@@ -80,7 +83,7 @@ func (w *world) dataplane(meshName string) *mesh.Dataplane {
 
 // fresh returns a Builder that got everything at once.
 func (w *world) fresh() *Builder {
-	b := NewBuilder(Options{Sources: []string{"kubernetes", "files"}})
+	b := NewBuilder(Options{Sources: []string{"kubernetes", "files"}, RequireJoin: w.requireJoin})
 	for h, o := range w.objects {
 		b.Set(h.source, o)
 	}
@@ -91,6 +94,9 @@ func (w *world) fresh() *Builder {
 	b.Synced("kubernetes")
 	return b
 }
+
+// forClients ignores what of an endpoint is for people.
+var forClients = cmpopts.IgnoreFields(Endpoint{}, "Reason", "Proxy")
 
 // naive compares everything to find what Change must name.
 func naive(before, after *View) Change {
@@ -105,8 +111,8 @@ func naive(before, after *View) Change {
 			now = &Mesh{}
 		}
 		c.Services = append(c.Services, different(name, old.Services, now.Services, all, lists, cmpopts.IgnoreFields(Service{}, "Endpoints"))...)
-		c.Endpoints = append(c.Endpoints, different(name, old.Services, now.Services, false, lists, cmpopts.IgnoreFields(Service{}, "Protocol", "Addresses", "Identities"))...)
-		c.Proxies = append(c.Proxies, different(name, old.Proxies, now.Proxies, all, cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), cmpopts.IgnoreFields(Proxy{}, "Observed"))...)
+		c.Endpoints = append(c.Endpoints, different(name, old.Services, now.Services, false, lists, cmpopts.IgnoreFields(Service{}, "Protocol", "Addresses", "Identities"), forClients)...)
+		c.Proxies = append(c.Proxies, different(name, old.Proxies, now.Proxies, all, cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), cmpopts.IgnoreFields(Proxy{}, "Observed", "Inbounds"))...)
 	}
 	slices.Sort(c.Services)
 	slices.Sort(c.Endpoints)
@@ -137,7 +143,10 @@ func union[V any](a, b map[string]V) map[string]V {
 func TestIncrementalViewsEqualFreshOnes(t *testing.T) {
 	generation := cmpopts.IgnoreFields(View{}, "Generation")
 	for seed := range uint64(8) {
-		w := &world{rand: rand.New(rand.NewPCG(seed, 3)), objects: map[sourceKey]mesh.Object{}, observed: map[mesh.ID]mesh.Observation{}}
+		w := &world{
+			rand: rand.New(rand.NewPCG(seed, 3)), requireJoin: seed%2 == 0,
+			objects: map[sourceKey]mesh.Object{}, observed: map[mesh.ID]mesh.Observation{},
+		}
 		b := w.fresh()
 		view := mustBuild(t, b).After
 		for step := range 80 {

@@ -15,8 +15,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestRunGathersWhileApplyIsBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		called := 0
 		ctx, cancel := context.WithCancel(t.Context())
-		b := NewBuilder(Options{})
+		var b *Builder
+		b = NewBuilder(Options{Applied: func(c Change) {
+			if b.View() != c.After {
+				t.Error("Applied was called before View() is the new view")
+			}
+			called++
+		}})
 		changes, proceed, done := make(chan Change), make(chan struct{}), make(chan error, 1)
 		go func() {
 			done <- b.Run(ctx, func(c Change) {
@@ -46,8 +53,8 @@ func TestRunGathersWhileApplyIsBusy(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("Run() = %v", err)
 		}
-		if b.View() != second.After {
-			t.Error("the last view is lost")
+		if b.View() != second.After || called != 2 {
+			t.Errorf("the last view is lost, or Applied was called %d times for 2 views", called)
 		}
 	})
 }

@@ -21,13 +21,13 @@ func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
 		svc.Addresses = virtualAddresses(in.object)
 		for _, e := range in.object.Spec.Endpoints {
 			if at, ok := addrPort(e.Address, e.Port); ok {
-				merge(endpoints, Endpoint{Address: at, Health: healthOf(e.Health, mesh.Observation{})})
+				h := plainHealth(e.Health)
+				merge(endpoints, Endpoint{Address: at, Health: h.Health, Reason: h.Reason})
 			}
 		}
 	}
 	var protocols []mesh.Protocol
 	for _, d := range in.inbounds {
-		observed := s.observed[d.ID()]
 		if id := d.SPIFFEID(s.trustDomain); id != "" {
 			svc.Identities = append(svc.Identities, id)
 		}
@@ -38,9 +38,12 @@ func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
 			}
 			protocols = append(protocols, inbound.Tags.Protocol())
 			if at, ok := inboundAddress(d, inbound); ok {
+				h := s.inboundHealth(d, inbound)
 				merge(endpoints, Endpoint{
 					Address:     at,
-					Health:      healthOf(inbound.Health, observed),
+					Health:      h.Health,
+					Reason:      h.Reason,
+					Proxy:       d.Name,
 					Sidecar:     true,
 					ServerFirst: inbound.ServerFirst,
 				})
@@ -56,27 +59,25 @@ func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
 
 // merge adds an endpoint. If two have the same address, the one with a sidecar wins, since a plain connection to it may
 // be refused; else the healthier one, since the former owner of an address stays behind as not ready; else the one with
-// ServerFirst, so that the order of the inbounds never matters.
+// ServerFirst; else the first by name, so that the order of the inbounds never matters.
 func merge(endpoints map[netip.AddrPort]Endpoint, e Endpoint) {
-	old, ok := endpoints[e.Address]
-	switch {
-	case !ok, e.Sidecar && !old.Sidecar:
-		endpoints[e.Address] = e
-	case e.Sidecar != old.Sidecar:
-	case e.Health > old.Health, e.Health == old.Health && e.ServerFirst:
+	if old, ok := endpoints[e.Address]; !ok || precedes(e, old) {
 		endpoints[e.Address] = e
 	}
 }
 
-// healthOf combines the declared health with what the agent reports. Draining only matters for an endpoint that is ready.
-func healthOf(h *mesh.Health, o mesh.Observation) Health {
+func precedes(a, b Endpoint) bool {
 	switch {
-	case !h.IsReady():
-		return NotReady
-	case o.Draining:
-		return Draining
+	case a.Sidecar != b.Sidecar:
+		return a.Sidecar
+	case a.Health != b.Health:
+		return a.Health > b.Health
+	case a.ServerFirst != b.ServerFirst:
+		return a.ServerFirst
+	case a.Proxy != b.Proxy:
+		return a.Proxy < b.Proxy
 	default:
-		return Ready
+		return a.Reason < b.Reason
 	}
 }
 

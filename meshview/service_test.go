@@ -105,7 +105,7 @@ func TestService(t *testing.T) {
 			}
 			tc.want.Mesh, tc.want.Name = "default", "api"
 			_, got := mustBuild(t, b).After.Service("default/api")
-			if diff := cmp.Diff(&tc.want, got, lists); diff != "" {
+			if diff := cmp.Diff(&tc.want, got, lists, forClients); diff != "" {
 				t.Errorf("Service (-want +got):\n%s", diff)
 			}
 		})

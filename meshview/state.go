@@ -12,6 +12,7 @@ import (
 // time.
 type state struct {
 	trustDomain string
+	requireJoin bool
 	objects     map[mesh.Key][]claim // one claim per source, the winning one first
 	observed    map[mesh.ID]mesh.Observation
 	meshes      map[string]*meshInput
@@ -50,9 +51,10 @@ type serviceInput struct {
 	clients  int                        // Dataplanes with an outbound to it
 }
 
-func newState(trustDomain string) *state {
+func newState(o Options) *state {
 	s := &state{
-		trustDomain: trustDomain,
+		trustDomain: o.TrustDomain,
+		requireJoin: o.RequireJoin,
 		objects:     map[mesh.Key][]claim{},
 		observed:    map[mesh.ID]mesh.Observation{},
 		meshes:      map[string]*meshInput{},

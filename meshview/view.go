@@ -44,22 +44,15 @@ func (s *Service) ID() mesh.ID { return mesh.MakeID(s.Mesh, s.Name) }
 type Endpoint struct {
 	Address netip.AddrPort
 	Health  Health
+	// Reason is set if Health is NotReady.
+	Reason Reason
+	// Proxy is the name of the Dataplane that has the inbound, "" for an endpoint of a Service object.
+	Proxy string
 	// Sidecar says that a proxy of the mesh answers: clients speak mutual TLS to it where the mesh has mutual TLS.
 	Sidecar bool
 	// ServerFirst is mesh.Inbound.ServerFirst: in PERMISSIVE mode clients speak plain text to it nevertheless.
 	ServerFirst bool
 }
-
-// Health says whether an endpoint may get traffic.
-type Health uint8
-
-// Ready endpoints get traffic. Draining ones still serve, and get traffic while the service has no ready one, as in
-// kube-proxy. NotReady ones get none.
-const (
-	NotReady Health = iota
-	Draining
-	Ready
-)
 
 // Serving returns the endpoints that get traffic: the ready ones, or if there is none the draining ones.
 func (s *Service) Serving() []Endpoint {
@@ -83,8 +76,10 @@ type Proxy struct {
 	// VisibleServices are the names of the services that it has clusters for, sorted: those of its outbounds, and with
 	// transparentProxying all that have an address. Proxies that see the same services share one slice.
 	VisibleServices []string
-	// Observed is what its agent reports.
+	// Observed is what is known about it beyond the Dataplane.
 	Observed mesh.Observation
+	// Inbounds is the health of each inbound of the Dataplane, in order.
+	Inbounds []InboundHealth
 }
 
 // ID is <mesh>/<name>.
@@ -94,7 +89,8 @@ func (p *Proxy) ID() mesh.ID { return p.Dataplane.ID() }
 //
 //   - Services: the Cluster (protocol, identities), the route or a virtual address changed, or the service was added or
 //     removed.
-//   - Endpoints: an endpoint or its health changed, or the service was added or removed.
+//   - Endpoints: an endpoint or its health changed, or the service was added or removed. The reason of a health, and whose
+//     endpoint it is, do not count: they are for people.
 //   - Proxies: the proxy was added or removed, its VisibleServices changed, or its Dataplane in more than the health of an
 //     inbound.
 //

@@ -1,0 +1,81 @@
+package meshview
+
+import "github.com/sonde-mesh/sonde/api/mesh"
+
+// Health says whether an endpoint may get traffic.
+type Health uint8
+
+// Ready endpoints get traffic. Draining ones still serve, and get traffic while the service has no ready one, as in
+// kube-proxy. NotReady ones get none.
+const (
+	NotReady Health = iota
+	Draining
+	Ready
+)
+
+// Reason says why an endpoint is NotReady.
+type Reason uint8
+
+// The reasons, from the one that counts first.
+const (
+	// NoReason is that of endpoints that are not NotReady.
+	NoReason Reason = iota
+	// DeclaredNotReady means that health.ready of the object is false.
+	DeclaredNotReady
+	// NeverJoined means that no certificate has been issued to the proxy.
+	NeverJoined
+	// OtherWorkload means that the certificate in use names another workload than the Dataplane: clients would refuse it.
+	OtherWorkload
+)
+
+// InboundHealth is the health of one inbound of a Dataplane.
+type InboundHealth struct {
+	Health Health
+	// Reason is set if Health is NotReady.
+	Reason Reason
+}
+
+// inboundHealth combines the declared health of an inbound with what is known about its proxy. Draining only matters for
+// an endpoint that is ready.
+func (s *state) inboundHealth(d *mesh.Dataplane, in *mesh.Inbound) InboundHealth {
+	o := s.observed[d.ID()]
+	switch {
+	case !in.Health.IsReady():
+		return InboundHealth{NotReady, DeclaredNotReady}
+	case s.requireJoin && !o.Joined:
+		return InboundHealth{NotReady, NeverJoined}
+	case !WorkloadMatches(d, o):
+		return InboundHealth{NotReady, OtherWorkload}
+	case o.Draining:
+		return InboundHealth{Draining, NoReason}
+	default:
+		return InboundHealth{Ready, NoReason}
+	}
+}
+
+// WorkloadMatches reports whether the certificate in use names the workload of the Dataplane. One of an unknown workload
+// counts as a match: records of earlier releases do not name it.
+func WorkloadMatches(d *mesh.Dataplane, o mesh.Observation) bool {
+	return o.Workload == "" || o.Workload == d.Workload()
+}
+
+// inboundHealths returns the health of each inbound of the Dataplane, in order.
+func (s *state) inboundHealths(d *mesh.Dataplane) []InboundHealth {
+	inbounds := d.Spec.Networking.Inbound
+	if len(inbounds) == 0 {
+		return nil
+	}
+	all := make([]InboundHealth, len(inbounds))
+	for i := range inbounds {
+		all[i] = s.inboundHealth(d, &inbounds[i])
+	}
+	return all
+}
+
+// plainHealth is the health of an endpoint of a Service object.
+func plainHealth(h *mesh.Health) InboundHealth {
+	if h.IsReady() {
+		return InboundHealth{Ready, NoReason}
+	}
+	return InboundHealth{NotReady, DeclaredNotReady}
+}
