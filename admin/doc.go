@@ -3,15 +3,16 @@
 // It imports the view; streams, agents, certificate authorities and the store are behind the functions of Options, which
 // return messages of the API. cmd/sonde-cp sets them:
 //
-//	View       the current view                               meshview.Builder.View
-//	Problems   what the store cannot read                     store.Dir.Problems
-//	Streams    Envoy's ADS streams, by proxy                  xds.Server.Status
-//	Agents     sessions of agents, by proxy                   agents.Server.Agents
-//	Resources  what a proxy should have, attached or not      generator.Translator.Resources
-//	Bootstrap  the bootstrap that Join would return           generator.Bootstrap
-//	CAExpires  end of the signing certificate of a mesh       identity.Authority.CAExpires
-//	Token      signs a dataplane token                        identity.Authority.IssueToken
-//	Rotator    starts a rotation, and returns its progress    agents.Server
+//	View         the current view                               meshview.Builder.View
+//	Problems     what the store cannot read                     store.Dir.Problems
+//	Streams      Envoy's ADS streams, by proxy                  xds.Server.Status
+//	Agents       sessions of agents, by proxy                   agents.Server.Agents
+//	AgentStates  who is connected, lost, waiting               agents.Server.States
+//	Resources    what a proxy should have, attached or not      generator.Translator.Resources
+//	Bootstrap    the bootstrap that Join would return           generator.Bootstrap
+//	CAExpires    end of the signing certificate of a mesh       identity.Authority.CAExpires
+//	Token        signs a dataplane token                        identity.Authority.IssueToken
+//	Rotator      starts a rotation, and returns its progress    agents.Server
 //
 // Every call needs the admin token, and TLS with the serving certificate. Calls that change something (a token, a rotation)
 // are logged, without the token.

@@ -109,7 +109,7 @@ func (s *service) ListDataplanes(_ context.Context, r *adminv1.ListDataplanesReq
 	dataplanes, total, err := collect(r.GetFilter(), ids(v, proxies), func(meshName, name string) (*adminv1.Dataplane, error) {
 		p := v.Mesh(meshName).Proxies[name]
 		body, err := object(p.Dataplane)
-		return &adminv1.Dataplane{Object: body, Draining: p.Observed.Draining}, err
+		return &adminv1.Dataplane{Object: body, Draining: p.Observed.Draining, Inbounds: inboundsOf(p)}, err
 	})
 	if err != nil {
 		return nil, err
@@ -124,8 +124,9 @@ func (s *service) ListServices(_ context.Context, r *adminv1.ListServicesRequest
 		return nil, err
 	}
 	all := ids(v, func(m *meshview.Mesh) map[string]*meshview.Service { return m.Services })
+	agents := s.o.AgentStates()
 	services, total, err := collect(r.GetFilter(), all, func(meshName, name string) (*adminv1.Service, error) {
-		return serviceEntry(v.Mesh(meshName).Services[name]), nil
+		return serviceEntry(v.Mesh(meshName), name, agents), nil
 	})
 	if err != nil {
 		return nil, err
@@ -133,19 +134,16 @@ func (s *service) ListServices(_ context.Context, r *adminv1.ListServicesRequest
 	return &adminv1.ListServicesResponse{Services: services, Tail: s.tail(total)}, nil
 }
 
-func serviceEntry(service *meshview.Service) *adminv1.Service {
+func serviceEntry(m *meshview.Mesh, name string, agents map[mesh.ID]*adminv1.AgentState) *adminv1.Service {
+	service := m.Services[name]
 	entry := &adminv1.Service{
 		Mesh: service.Mesh, Name: service.Name, Protocol: string(service.Protocol), Identities: service.Identities,
 	}
 	for _, address := range service.Addresses {
 		entry.Addresses = append(entry.Addresses, address.String())
 	}
-	health := map[meshview.Health]adminv1.Endpoint_Health{
-		meshview.Ready: adminv1.Endpoint_READY, meshview.Draining: adminv1.Endpoint_DRAINING, meshview.NotReady: adminv1.Endpoint_NOT_READY,
-	}
 	for _, e := range service.Endpoints {
-		entry.Endpoints = append(entry.Endpoints,
-			&adminv1.Endpoint{Address: e.Address.String(), Health: health[e.Health], Sidecar: e.Sidecar})
+		entry.Endpoints = append(entry.Endpoints, endpointOf(m, e, agents))
 	}
 	return entry
 }
@@ -156,15 +154,15 @@ func (s *service) ListProxies(_ context.Context, r *adminv1.ListProxiesRequest) 
 	if err != nil {
 		return nil, err
 	}
-	streams, agents := s.o.Streams(), s.o.Agents()
-	all := slices.Concat(ids(v, proxies), slices.Collect(maps.Keys(streams)), slices.Collect(maps.Keys(agents)))
+	streams, agents, states := s.o.Streams(), s.o.Agents(), s.o.AgentStates()
+	all := slices.Concat(ids(v, proxies), slices.Collect(maps.Keys(streams)), slices.Collect(maps.Keys(agents)), slices.Collect(maps.Keys(states)))
 	slices.Sort(all)
 	entries, total, err := collect(r.GetFilter(), slices.Compact(all), func(meshName, name string) (*adminv1.Proxy, error) {
 		id := mesh.MakeID(meshName, name)
 		_, p := v.Proxy(id)
 		return &adminv1.Proxy{
-			Mesh: meshName, Name: name, Known: p != nil, Agent: agents[id], Streams: streams[id],
-			Draining: p != nil && p.Observed.Draining,
+			Mesh: meshName, Name: name, Known: p != nil, Agent: agents[id], AgentState: states[id], Streams: streams[id],
+			Draining: p != nil && p.Observed.Draining, OtherWorkload: otherWorkload(p),
 		}, nil
 	})
 	if err != nil {

@@ -31,6 +31,8 @@ type Options struct {
 	Streams func() map[mesh.ID][]*adminv1.Stream
 	// Agents returns the agents with a session by proxy, also of proxies without a Dataplane. Default: none.
 	Agents func() map[mesh.ID]*adminv1.Agent
+	// AgentStates returns the states of all agents by proxy, also of those that wait for a Dataplane. Default: none.
+	AgentStates func() map[mesh.ID]*adminv1.AgentState
 
 	// Resources returns the resources of one kind that the proxy should have, sorted by name, and false if the proxy is
 	// unknown. It is not called for the bootstrap. Required.
@@ -81,6 +83,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Agents == nil {
 		o.Agents = func() map[mesh.ID]*adminv1.Agent { return nil }
+	}
+	if o.AgentStates == nil {
+		o.AgentStates = func() map[mesh.ID]*adminv1.AgentState { return nil }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

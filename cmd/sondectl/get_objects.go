@@ -63,7 +63,26 @@ func listMeshes(ctx context.Context, api adminv1.AdminServiceClient, filter *adm
 }
 
 const dataplaneColumns = `SERVICES  service:port/protocol of each inbound
-HEALTH    of the inbounds: ready, not ready, or how many are; draining where the agent says so`
+HEALTH    of the inbounds: ready, not ready, or how many are; draining where the agent says so. A line for each inbound
+          that is not ready says why`
+
+type dataplaneStatus struct {
+	Draining bool            `json:"draining"`
+	Inbounds []inboundStatus `json:"inbounds"`
+}
+
+type inboundStatus struct {
+	Health string `json:"health"`
+	Reason string `json:"reason,omitempty"`
+}
+
+func newDataplaneStatus(d *adminv1.Dataplane) dataplaneStatus {
+	status := dataplaneStatus{Draining: d.GetDraining(), Inbounds: []inboundStatus{}}
+	for _, in := range d.GetInbounds() {
+		status.Inbounds = append(status.Inbounds, inboundStatus{Health: in.GetHealth().String(), Reason: in.GetReason()})
+	}
+	return status
+}
 
 func listDataplanes(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1.Filter) (*listing, error) {
 	response, err := api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{Filter: filter})
@@ -73,32 +92,35 @@ func listDataplanes(ctx context.Context, api adminv1.AdminServiceClient, filter 
 	l := &listing{header: []string{"MESH", "NAME", "ADDRESS", "SERVICES", "HEALTH"}, tail: response.GetTail()}
 	for _, entry := range response.GetDataplanes() {
 		var d mesh.Dataplane
-		o, err := newObject(mesh.KindDataplane, entry.GetObject(), &d, map[string]bool{"draining": entry.GetDraining()})
+		o, err := newObject(mesh.KindDataplane, entry.GetObject(), &d, newDataplaneStatus(entry))
 		if err != nil {
 			return nil, err
 		}
-		var services []string
-		for _, in := range d.Spec.Networking.Inbound {
+		var services, notes []string
+		for i, in := range d.Spec.Networking.Inbound {
 			services = append(services, fmt.Sprintf("%s:%d/%s", in.Tags.Service(), in.Port, in.Tags.Protocol()))
+			if i < len(entry.GetInbounds()) && entry.GetInbounds()[i].GetReason() != "" {
+				notes = append(notes, fmt.Sprintf("not ready: %s: %s", services[i], entry.GetInbounds()[i].GetReason()))
+			}
 		}
 		l.documents = append(l.documents, o)
-		l.rows = append(l.rows, row{cells: []string{
-			d.Mesh, d.Name, d.Spec.Networking.Address, strings.Join(services, ","), dataplaneHealth(&d, entry.GetDraining()),
+		l.rows = append(l.rows, row{notes: fewNotes(notes), cells: []string{
+			d.Mesh, d.Name, d.Spec.Networking.Address, strings.Join(services, ","), dataplaneHealth(entry),
 		}})
 	}
 	return l, nil
 }
 
-func dataplaneHealth(d *mesh.Dataplane, draining bool) string {
-	inbounds := d.Spec.Networking.Inbound
+func dataplaneHealth(d *adminv1.Dataplane) string {
+	inbounds := d.GetInbounds()
 	ready := 0
 	for _, in := range inbounds {
-		if in.Health.IsReady() {
+		if in.GetHealth() == adminv1.Endpoint_READY {
 			ready++
 		}
 	}
 	switch {
-	case draining:
+	case d.GetDraining():
 		return "draining"
 	case len(inbounds) == 0:
 		return ""
@@ -112,7 +134,8 @@ func dataplaneHealth(d *mesh.Dataplane, draining bool) string {
 }
 
 const serviceColumns = `ADDRESSES   virtual addresses; none where clients have an outbound of their own
-ENDPOINTS   ready/all
+ENDPOINTS   ready/all. A line for each that is not ready says why, and a line for each whose agent is lost that it stays: an
+            agent may be dead, or only its connection. Envoys stop sending to an endpoint that does not answer
 SIDECARS    how many endpoints have a sidecar: these are spoken to by mutual TLS where the mesh has it
 IDENTITIES  SPIFFE IDs that may answer`
 
@@ -130,7 +153,11 @@ func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *a
 			return nil, err
 		}
 		ready, sidecars := 0, 0
+		var notes []string
 		for _, e := range entry.GetEndpoints() {
+			if note := endpointNote(e); note != "" {
+				notes = append(notes, note)
+			}
 			if e.GetHealth() == adminv1.Endpoint_READY {
 				ready++
 			}
@@ -139,7 +166,7 @@ func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *a
 			}
 		}
 		l.documents = append(l.documents, document)
-		l.rows = append(l.rows, row{cells: []string{
+		l.rows = append(l.rows, row{notes: fewNotes(notes), cells: []string{
 			entry.GetMesh(), entry.GetName(), entry.GetProtocol(), firstFew(entry.GetAddresses(), ","),
 			fmt.Sprintf("%d/%d", ready, len(entry.GetEndpoints())), strconv.Itoa(sidecars), firstFew(entry.GetIdentities(), ","),
 		}})
@@ -181,13 +208,41 @@ func serviceObject(s *adminv1.Service) (*object, error) {
 	return &object{Type: mesh.KindService, Mesh: s.GetMesh(), Name: s.GetName(), Spec: spec, Status: status}, nil
 }
 
-// firstFew joins the first five values, and says how many more there are.
+// endpointNote says why an endpoint is not ready, or that its agent is lost. It is "" if there is nothing to say.
+func endpointNote(e *adminv1.Endpoint) string {
+	who := e.GetAddress()
+	if e.GetDataplane() != "" {
+		who += " (" + e.GetDataplane() + ")"
+	}
+	switch {
+	case e.GetHealth() == adminv1.Endpoint_DRAINING:
+		return "draining: " + who
+	case e.GetReason() != "":
+		return fmt.Sprintf("not ready: %s: %s", who, e.GetReason())
+	case e.GetAgentLostSince() != nil:
+		return fmt.Sprintf("%s: agent lost %s ago, endpoint stays", who, timeSince(e.GetAgentLostSince()))
+	default:
+		return ""
+	}
+}
+
+// shownFew is how many of many values a table shows.
+const shownFew = 5
+
+// firstFew joins the first values, and says how many more there are.
 func firstFew(values []string, separator string) string {
-	const shown = 5
-	if len(values) > shown {
-		values = append(slices.Clone(values[:shown]), fmt.Sprintf("+%d", len(values)-shown))
+	if len(values) > shownFew {
+		values = append(slices.Clone(values[:shownFew]), fmt.Sprintf("+%d", len(values)-shownFew))
 	}
 	return strings.Join(values, separator)
+}
+
+// fewNotes returns the first notes, and one that says how many more there are.
+func fewNotes(notes []string) []string {
+	if len(notes) > shownFew {
+		return append(slices.Clone(notes[:shownFew]), fmt.Sprintf("%d more: see -o yaml", len(notes)-shownFew))
+	}
+	return notes
 }
 
 // timeUntil returns how long it is until t, "" if t is nil.
@@ -200,6 +255,14 @@ func timeUntil(t *timestamppb.Timestamp) string {
 		return "expired"
 	}
 	return shortDuration(left)
+}
+
+// timeSince returns how long ago t was, "" if t is nil.
+func timeSince(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return ""
+	}
+	return shortDuration(max(0, time.Since(t.AsTime())))
 }
 
 // shortDuration formats a duration for a table, rounded down to one unit.

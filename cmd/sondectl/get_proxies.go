@@ -4,15 +4,26 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-const proxyColumns = `CONNECTED     how long Envoy has been connected to this replica of the control plane; "waiting" while its Dataplane is not
+const proxyColumns = `AGENT         state of the agent's session with this replica of the control plane:
+                connected
+                reconnecting  the control plane has just started, and the agent is not back yet
+                lost          the session has ended, and the agent is not back. The endpoint stays
+                stopped       the agent has drained and ended
+                never-joined  the proxy has never had a certificate, so its endpoints are not ready
+                waiting       the agent asks to join and cannot, for the reason on a line of its own
+SINCE         for how long. Of lost and stopped agents: since the end of their session, or if that was before the start of the
+              control plane, since that
+ADS           how long Envoy has been connected to this replica of the control plane; "waiting" while its Dataplane is not
               known
-AGENT, ENVOY  their versions; a line of its own says it where that of Envoy is not supported
+VERSION       of the agent
+ENVOY         version of Envoy; a line of its own says it where that is not supported
 SYNCED        types of resources that Envoy has taken all of, and types that it asked for
 CERT-EXPIRES  when the certificate of the proxy ends
 NACK          resources that Envoy refuses, each with the reason on a line of its own; it keeps what it had before`
@@ -23,7 +34,7 @@ func listProxies(ctx context.Context, api adminv1.AdminServiceClient, filter *ad
 		return nil, err
 	}
 	l := &listing{
-		header: []string{"MESH", "NAME", "CONNECTED", "AGENT", "ENVOY", "SYNCED", "DRAINING", "CERT-EXPIRES", "NACK"},
+		header: []string{"MESH", "NAME", "AGENT", "SINCE", "ADS", "VERSION", "ENVOY", "SYNCED", "DRAINING", "CERT-EXPIRES", "NACK"},
 		tail:   response.GetTail(),
 	}
 	for _, entry := range response.GetProxies() {
@@ -38,14 +49,15 @@ func listProxies(ctx context.Context, api adminv1.AdminServiceClient, filter *ad
 }
 
 func proxyRow(p *adminv1.Proxy) row {
-	types, synced := 0, 0
-	var notes []string
+	types, synced, refused := 0, 0, 0
+	notes := agentNotes(p)
 	for _, stream := range p.GetStreams() {
 		for _, t := range stream.GetTypes() {
 			if types++; t.GetSynced() {
 				synced++
 			}
 			for _, nack := range t.GetNacks() {
+				refused++
 				notes = append(notes, nackNote(t.GetKind(), nack))
 			}
 		}
@@ -54,8 +66,8 @@ func proxyRow(p *adminv1.Proxy) row {
 	if types > 0 {
 		sync = fmt.Sprintf("%d/%d", synced, types)
 	}
-	if len(notes) > 0 {
-		nacks = strconv.Itoa(len(notes))
+	if refused > 0 {
+		nacks = strconv.Itoa(refused)
 	}
 	draining := "no"
 	if p.GetDraining() {
@@ -66,9 +78,29 @@ func proxyRow(p *adminv1.Proxy) row {
 		notes = append(notes, fmt.Sprintf("unsupported: envoy %s: supported are %s", v, mesh.SupportedEnvoys()))
 	}
 	return row{notes: notes, cells: []string{
-		p.GetMesh(), p.GetName(), connected(p), agent.GetVersion(), agent.GetEnvoyVersion(), sync, draining,
+		p.GetMesh(), p.GetName(), agentPhase(p.GetAgentState()), timeSince(p.GetAgentState().GetSince()), connected(p), agent.GetVersion(), agent.GetEnvoyVersion(), sync, draining,
 		timeUntil(agent.GetCertificateExpires()), nacks,
 	}}
+}
+
+// agentPhase returns the phase as one word in lower case, "" if the control plane does not say it.
+func agentPhase(s *adminv1.AgentState) string {
+	if s.GetPhase() == adminv1.AgentState_PHASE_UNSPECIFIED {
+		return ""
+	}
+	return strings.ReplaceAll(strings.ToLower(s.GetPhase().String()), "_", "-")
+}
+
+// agentNotes says why the agent cannot join, and how its certificate differs from the Dataplane.
+func agentNotes(p *adminv1.Proxy) []string {
+	var notes []string
+	if differs := p.GetOtherWorkload(); differs != "" {
+		notes = append(notes, "not ready: "+differs)
+	}
+	if refusal := p.GetAgentState().GetRefusal(); refusal != "" {
+		notes = append(notes, "cannot join: "+refusal)
+	}
+	return notes
 }
 
 func nackNote(kind string, nack *adminv1.Nack) string {

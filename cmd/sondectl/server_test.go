@@ -89,7 +89,7 @@ func options(dir string, authority *identity.Authority) (admin.Options, error) {
 	if err != nil {
 		return admin.Options{}, err
 	}
-	builder := meshview.NewBuilder(meshview.Options{Sources: []string{"files"}})
+	builder := meshview.NewBuilder(meshview.Options{Sources: []string{"files"}, RequireJoin: true})
 	for _, d := range documents {
 		builder.Set("files", d.Object)
 		if m, ok := d.Object.(*mesh.Mesh); ok {
@@ -99,7 +99,14 @@ func options(dir string, authority *identity.Authority) (admin.Options, error) {
 		}
 	}
 	builder.Synced("files")
-	builder.Observe("default/web-2", mesh.Observation{Draining: true})
+	for id, o := range map[mesh.ID]mesh.Observation{
+		"default/web-1": {Joined: true, Workload: "web"},
+		"default/web-2": {Joined: true, Draining: true},
+		"default/web-3": {Joined: true, Workload: "api"},
+		"shop/web-2":    {Joined: true},
+	} {
+		builder.Observe(id, o)
+	}
 	change, _ := builder.Build()
 	translator := generator.NewTranslator(generator.TranslatorOptions{})
 	if _, err := translator.Apply(change); err != nil {
@@ -112,6 +119,7 @@ func options(dir string, authority *identity.Authority) (admin.Options, error) {
 		Problems:    func() []*adminv1.Problem { return storeProblems(dir, problems) },
 		Streams:     madeUpStreams,
 		Agents:      madeUpAgents,
+		AgentStates: madeUpStates,
 		Resources: func(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.Any, bool) {
 			desired, known := translator.Resources(proxy)
 			var all []*anypb.Any
@@ -156,6 +164,22 @@ func madeUpAgents() map[mesh.ID]*adminv1.Agent {
 	return map[mesh.ID]*adminv1.Agent{"default/web-1": {
 		Version: "0.1.0", EnvoyVersion: "1.40.0", CertificateExpires: timestamppb.New(time.Now().Add(23*time.Hour + 30*time.Minute)),
 	}}
+}
+
+func madeUpStates() map[mesh.ID]*adminv1.AgentState {
+	since := timestamppb.New(time.Now().Add(-3*time.Minute - 30*time.Second))
+	return map[mesh.ID]*adminv1.AgentState{
+		"default/early": {
+			Phase: adminv1.AgentState_WAITING, Since: since, Refusal: `dataplane "early" of mesh "default" is not known (yet)`,
+		},
+		"default/web-1": {Phase: adminv1.AgentState_CONNECTED, Since: since},
+		"default/web-2": {Phase: adminv1.AgentState_STOPPED, Since: since},
+		"default/web-3": {
+			Phase: adminv1.AgentState_CONNECTED, Since: since, Refusal: `the token is for workload "api", the Dataplane has workload "web"`,
+		},
+		"default/web-4": {Phase: adminv1.AgentState_NEVER_JOINED},
+		"shop/web-2":    {Phase: adminv1.AgentState_LOST, Since: since},
+	}
 }
 
 // steps is a Rotator that advances each time its state is read.

@@ -75,7 +75,74 @@ func (x Endpoint_Health) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Endpoint_Health.Descriptor instead.
 func (Endpoint_Health) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{12, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{13, 0}
+}
+
+type AgentState_Phase int32
+
+const (
+	AgentState_PHASE_UNSPECIFIED AgentState_Phase = 0
+	// It has a session.
+	AgentState_CONNECTED AgentState_Phase = 1
+	// The control plane has started a moment ago, and the agent has not come back yet.
+	AgentState_RECONNECTING AgentState_Phase = 2
+	// It had a session, or could have one by now, and has none.
+	AgentState_LOST AgentState_Phase = 3
+	// It said that it drains, and has no session any more.
+	AgentState_STOPPED AgentState_Phase = 4
+	// No certificate has been issued to the proxy.
+	AgentState_NEVER_JOINED AgentState_Phase = 5
+	// It asks to join, with a valid token, and is refused for the moment.
+	AgentState_WAITING AgentState_Phase = 6
+)
+
+// Enum value maps for AgentState_Phase.
+var (
+	AgentState_Phase_name = map[int32]string{
+		0: "PHASE_UNSPECIFIED",
+		1: "CONNECTED",
+		2: "RECONNECTING",
+		3: "LOST",
+		4: "STOPPED",
+		5: "NEVER_JOINED",
+		6: "WAITING",
+	}
+	AgentState_Phase_value = map[string]int32{
+		"PHASE_UNSPECIFIED": 0,
+		"CONNECTED":         1,
+		"RECONNECTING":      2,
+		"LOST":              3,
+		"STOPPED":           4,
+		"NEVER_JOINED":      5,
+		"WAITING":           6,
+	}
+)
+
+func (x AgentState_Phase) Enum() *AgentState_Phase {
+	p := new(AgentState_Phase)
+	*p = x
+	return p
+}
+
+func (x AgentState_Phase) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AgentState_Phase) Descriptor() protoreflect.EnumDescriptor {
+	return file_admin_v1_admin_proto_enumTypes[1].Descriptor()
+}
+
+func (AgentState_Phase) Type() protoreflect.EnumType {
+	return &file_admin_v1_admin_proto_enumTypes[1]
+}
+
+func (x AgentState_Phase) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AgentState_Phase.Descriptor instead.
+func (AgentState_Phase) EnumDescriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{17, 0}
 }
 
 type Rotation_Step int32
@@ -121,11 +188,11 @@ func (x Rotation_Step) String() string {
 }
 
 func (Rotation_Step) Descriptor() protoreflect.EnumDescriptor {
-	return file_admin_v1_admin_proto_enumTypes[1].Descriptor()
+	return file_admin_v1_admin_proto_enumTypes[2].Descriptor()
 }
 
 func (Rotation_Step) Type() protoreflect.EnumType {
-	return &file_admin_v1_admin_proto_enumTypes[1]
+	return &file_admin_v1_admin_proto_enumTypes[2]
 }
 
 func (x Rotation_Step) Number() protoreflect.EnumNumber {
@@ -134,7 +201,7 @@ func (x Rotation_Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Rotation_Step.Descriptor instead.
 func (Rotation_Step) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28, 0}
 }
 
 // Filter narrows a list. Empty fields narrow nothing.
@@ -601,7 +668,9 @@ type Dataplane struct {
 	// JSON of the object with defaults set: mesh, name, labels, spec.
 	Object []byte `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
 	// The agent says that it will end.
-	Draining      bool `protobuf:"varint,2,opt,name=draining,proto3" json:"draining,omitempty"`
+	Draining bool `protobuf:"varint,2,opt,name=draining,proto3" json:"draining,omitempty"`
+	// Health of each inbound, in order.
+	Inbounds      []*InboundHealth `protobuf:"bytes,3,rep,name=inbounds,proto3" json:"inbounds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -650,6 +719,66 @@ func (x *Dataplane) GetDraining() bool {
 	return false
 }
 
+func (x *Dataplane) GetInbounds() []*InboundHealth {
+	if x != nil {
+		return x.Inbounds
+	}
+	return nil
+}
+
+type InboundHealth struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Health Endpoint_Health        `protobuf:"varint,1,opt,name=health,proto3,enum=sonde.admin.v1.Endpoint_Health" json:"health,omitempty"`
+	// Why it is NOT_READY.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InboundHealth) Reset() {
+	*x = InboundHealth{}
+	mi := &file_admin_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InboundHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InboundHealth) ProtoMessage() {}
+
+func (x *InboundHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InboundHealth.ProtoReflect.Descriptor instead.
+func (*InboundHealth) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *InboundHealth) GetHealth() Endpoint_Health {
+	if x != nil {
+		return x.Health
+	}
+	return Endpoint_HEALTH_UNSPECIFIED
+}
+
+func (x *InboundHealth) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type ListServicesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Filter        *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
@@ -659,7 +788,7 @@ type ListServicesRequest struct {
 
 func (x *ListServicesRequest) Reset() {
 	*x = ListServicesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +800,7 @@ func (x *ListServicesRequest) String() string {
 func (*ListServicesRequest) ProtoMessage() {}
 
 func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +813,7 @@ func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListServicesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListServicesRequest) GetFilter() *Filter {
@@ -704,7 +833,7 @@ type ListServicesResponse struct {
 
 func (x *ListServicesResponse) Reset() {
 	*x = ListServicesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -716,7 +845,7 @@ func (x *ListServicesResponse) String() string {
 func (*ListServicesResponse) ProtoMessage() {}
 
 func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -729,7 +858,7 @@ func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListServicesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListServicesResponse) GetServices() []*Service {
@@ -763,7 +892,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -775,7 +904,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -788,7 +917,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Service) GetMesh() string {
@@ -836,16 +965,22 @@ func (x *Service) GetIdentities() []string {
 type Endpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// ip:port
-	Address       string          `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	Health        Endpoint_Health `protobuf:"varint,2,opt,name=health,proto3,enum=sonde.admin.v1.Endpoint_Health" json:"health,omitempty"`
-	Sidecar       bool            `protobuf:"varint,3,opt,name=sidecar,proto3" json:"sidecar,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Address string          `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Health  Endpoint_Health `protobuf:"varint,2,opt,name=health,proto3,enum=sonde.admin.v1.Endpoint_Health" json:"health,omitempty"`
+	Sidecar bool            `protobuf:"varint,3,opt,name=sidecar,proto3" json:"sidecar,omitempty"`
+	// Name of the Dataplane; empty for an endpoint of a Service.
+	Dataplane string `protobuf:"bytes,4,opt,name=dataplane,proto3" json:"dataplane,omitempty"`
+	// Why it is NOT_READY.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Set where the agent is lost. The endpoint stays.
+	AgentLostSince *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=agent_lost_since,json=agentLostSince,proto3" json:"agent_lost_since,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -857,7 +992,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -870,7 +1005,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Endpoint) GetAddress() string {
@@ -894,6 +1029,27 @@ func (x *Endpoint) GetSidecar() bool {
 	return false
 }
 
+func (x *Endpoint) GetDataplane() string {
+	if x != nil {
+		return x.Dataplane
+	}
+	return ""
+}
+
+func (x *Endpoint) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Endpoint) GetAgentLostSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AgentLostSince
+	}
+	return nil
+}
+
 type ListProxiesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Filter        *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
@@ -903,7 +1059,7 @@ type ListProxiesRequest struct {
 
 func (x *ListProxiesRequest) Reset() {
 	*x = ListProxiesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -915,7 +1071,7 @@ func (x *ListProxiesRequest) String() string {
 func (*ListProxiesRequest) ProtoMessage() {}
 
 func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -928,7 +1084,7 @@ func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesRequest.ProtoReflect.Descriptor instead.
 func (*ListProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListProxiesRequest) GetFilter() *Filter {
@@ -948,7 +1104,7 @@ type ListProxiesResponse struct {
 
 func (x *ListProxiesResponse) Reset() {
 	*x = ListProxiesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1116,7 @@ func (x *ListProxiesResponse) String() string {
 func (*ListProxiesResponse) ProtoMessage() {}
 
 func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1129,7 @@ func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ListProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListProxiesResponse) GetProxies() []*Proxy {
@@ -999,15 +1155,18 @@ type Proxy struct {
 	// Absent where no agent has a session with this replica of the control plane.
 	Agent *Agent `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
 	// Envoy's ADS streams; empty where Envoy is not connected to this replica of the control plane.
-	Streams       []*Stream `protobuf:"bytes,5,rep,name=streams,proto3" json:"streams,omitempty"`
-	Draining      bool      `protobuf:"varint,6,opt,name=draining,proto3" json:"draining,omitempty"`
+	Streams    []*Stream   `protobuf:"bytes,5,rep,name=streams,proto3" json:"streams,omitempty"`
+	Draining   bool        `protobuf:"varint,6,opt,name=draining,proto3" json:"draining,omitempty"`
+	AgentState *AgentState `protobuf:"bytes,7,opt,name=agent_state,json=agentState,proto3" json:"agent_state,omitempty"`
+	// Set where the certificate in use is for another workload than that of the Dataplane: says how they differ.
+	OtherWorkload string `protobuf:"bytes,8,opt,name=other_workload,json=otherWorkload,proto3" json:"other_workload,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Proxy) Reset() {
 	*x = Proxy{}
-	mi := &file_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +1178,7 @@ func (x *Proxy) String() string {
 func (*Proxy) ProtoMessage() {}
 
 func (x *Proxy) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,7 +1191,7 @@ func (x *Proxy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proxy.ProtoReflect.Descriptor instead.
 func (*Proxy) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Proxy) GetMesh() string {
@@ -1077,6 +1236,83 @@ func (x *Proxy) GetDraining() bool {
 	return false
 }
 
+func (x *Proxy) GetAgentState() *AgentState {
+	if x != nil {
+		return x.AgentState
+	}
+	return nil
+}
+
+func (x *Proxy) GetOtherWorkload() string {
+	if x != nil {
+		return x.OtherWorkload
+	}
+	return ""
+}
+
+// AgentState is what this replica of the control plane knows about the agent of a proxy.
+type AgentState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Phase AgentState_Phase       `protobuf:"varint,1,opt,name=phase,proto3,enum=sonde.admin.v1.AgentState_Phase" json:"phase,omitempty"`
+	// Of LOST and STOPPED: end of its last session, at the earliest the start of the control plane. Absent of NEVER_JOINED.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// Why it was refused when it last asked to join, within the last minute.
+	Refusal       string `protobuf:"bytes,3,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentState) Reset() {
+	*x = AgentState{}
+	mi := &file_admin_v1_admin_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentState) ProtoMessage() {}
+
+func (x *AgentState) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentState.ProtoReflect.Descriptor instead.
+func (*AgentState) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *AgentState) GetPhase() AgentState_Phase {
+	if x != nil {
+		return x.Phase
+	}
+	return AgentState_PHASE_UNSPECIFIED
+}
+
+func (x *AgentState) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *AgentState) GetRefusal() string {
+	if x != nil {
+		return x.Refusal
+	}
+	return ""
+}
+
 // Agent beside an Envoy.
 type Agent struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -1095,7 +1331,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1343,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1356,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Agent) GetVersion() string {
@@ -1186,7 +1422,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1434,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1447,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Stream) GetConnectedSince() *timestamppb.Timestamp {
@@ -1248,7 +1484,7 @@ type TypeStatus struct {
 
 func (x *TypeStatus) Reset() {
 	*x = TypeStatus{}
-	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1496,7 @@ func (x *TypeStatus) String() string {
 func (*TypeStatus) ProtoMessage() {}
 
 func (x *TypeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1509,7 @@ func (x *TypeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeStatus.ProtoReflect.Descriptor instead.
 func (*TypeStatus) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TypeStatus) GetKind() string {
@@ -1311,7 +1547,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1559,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +1572,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Nack) GetResource() string {
@@ -1380,7 +1616,7 @@ type InspectDataplaneRequest struct {
 
 func (x *InspectDataplaneRequest) Reset() {
 	*x = InspectDataplaneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1628,7 @@ func (x *InspectDataplaneRequest) String() string {
 func (*InspectDataplaneRequest) ProtoMessage() {}
 
 func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1641,7 @@ func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneRequest.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *InspectDataplaneRequest) GetMesh() string {
@@ -1439,7 +1675,7 @@ type InspectDataplaneResponse struct {
 
 func (x *InspectDataplaneResponse) Reset() {
 	*x = InspectDataplaneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +1687,7 @@ func (x *InspectDataplaneResponse) String() string {
 func (*InspectDataplaneResponse) ProtoMessage() {}
 
 func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,7 +1700,7 @@ func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneResponse.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *InspectDataplaneResponse) GetResources() [][]byte {
@@ -1487,7 +1723,7 @@ type GenerateDataplaneTokenRequest struct {
 
 func (x *GenerateDataplaneTokenRequest) Reset() {
 	*x = GenerateDataplaneTokenRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1735,7 @@ func (x *GenerateDataplaneTokenRequest) String() string {
 func (*GenerateDataplaneTokenRequest) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1748,7 @@ func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GenerateDataplaneTokenRequest) GetMesh() string {
@@ -1553,7 +1789,7 @@ type GenerateDataplaneTokenResponse struct {
 
 func (x *GenerateDataplaneTokenResponse) Reset() {
 	*x = GenerateDataplaneTokenResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1801,7 @@ func (x *GenerateDataplaneTokenResponse) String() string {
 func (*GenerateDataplaneTokenResponse) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1814,7 @@ func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GenerateDataplaneTokenResponse) GetToken() string {
@@ -1606,7 +1842,7 @@ type RotateCARequest struct {
 
 func (x *RotateCARequest) Reset() {
 	*x = RotateCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1618,7 +1854,7 @@ func (x *RotateCARequest) String() string {
 func (*RotateCARequest) ProtoMessage() {}
 
 func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1631,7 +1867,7 @@ func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateCARequest.ProtoReflect.Descriptor instead.
 func (*RotateCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RotateCARequest) GetMesh() string {
@@ -1657,7 +1893,7 @@ type GetRotationRequest struct {
 
 func (x *GetRotationRequest) Reset() {
 	*x = GetRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1905,7 @@ func (x *GetRotationRequest) String() string {
 func (*GetRotationRequest) ProtoMessage() {}
 
 func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1918,7 @@ func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetRotationRequest) GetMesh() string {
@@ -1703,7 +1939,7 @@ type Rotation struct {
 
 func (x *Rotation) Reset() {
 	*x = Rotation{}
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +1951,7 @@ func (x *Rotation) String() string {
 func (*Rotation) ProtoMessage() {}
 
 func (x *Rotation) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +1964,7 @@ func (x *Rotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rotation.ProtoReflect.Descriptor instead.
 func (*Rotation) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Rotation) GetStep() Rotation_Step {
@@ -1759,7 +1995,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1771,7 +2007,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1784,7 +2020,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Waiting) GetName() string {
@@ -1843,10 +2079,14 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"dataplanes\x18\x01 \x03(\v2\x19.sonde.admin.v1.DataplaneR\n" +
 	"dataplanes\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"?\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"z\n" +
 	"\tDataplane\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\fR\x06object\x12\x1a\n" +
-	"\bdraining\x18\x02 \x01(\bR\bdraining\"E\n" +
+	"\bdraining\x18\x02 \x01(\bR\bdraining\x129\n" +
+	"\binbounds\x18\x03 \x03(\v2\x1d.sonde.admin.v1.InboundHealthR\binbounds\"`\n" +
+	"\rInboundHealth\x127\n" +
+	"\x06health\x18\x01 \x01(\x0e2\x1f.sonde.admin.v1.Endpoint.HealthR\x06health\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"E\n" +
 	"\x13ListServicesRequest\x12.\n" +
 	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"u\n" +
 	"\x14ListServicesResponse\x123\n" +
@@ -1860,11 +2100,14 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\tendpoints\x18\x05 \x03(\v2\x18.sonde.admin.v1.EndpointR\tendpoints\x12\x1e\n" +
 	"\n" +
 	"identities\x18\x06 \x03(\tR\n" +
-	"identities\"\xc1\x01\n" +
+	"identities\"\xbd\x02\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x127\n" +
 	"\x06health\x18\x02 \x01(\x0e2\x1f.sonde.admin.v1.Endpoint.HealthR\x06health\x12\x18\n" +
-	"\asidecar\x18\x03 \x01(\bR\asidecar\"H\n" +
+	"\asidecar\x18\x03 \x01(\bR\asidecar\x12\x1c\n" +
+	"\tdataplane\x18\x04 \x01(\tR\tdataplane\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12D\n" +
+	"\x10agent_lost_since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0eagentLostSince\"H\n" +
 	"\x06Health\x12\x16\n" +
 	"\x12HEALTH_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tNOT_READY\x10\x01\x12\f\n" +
@@ -1874,14 +2117,30 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"p\n" +
 	"\x13ListProxiesResponse\x12/\n" +
 	"\aproxies\x18\x01 \x03(\v2\x15.sonde.admin.v1.ProxyR\aproxies\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xc0\x01\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xa4\x02\n" +
 	"\x05Proxy\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05known\x18\x03 \x01(\bR\x05known\x12+\n" +
 	"\x05agent\x18\x04 \x01(\v2\x15.sonde.admin.v1.AgentR\x05agent\x120\n" +
 	"\astreams\x18\x05 \x03(\v2\x16.sonde.admin.v1.StreamR\astreams\x12\x1a\n" +
-	"\bdraining\x18\x06 \x01(\bR\bdraining\"\xb2\x02\n" +
+	"\bdraining\x18\x06 \x01(\bR\bdraining\x12;\n" +
+	"\vagent_state\x18\a \x01(\v2\x1a.sonde.admin.v1.AgentStateR\n" +
+	"agentState\x12%\n" +
+	"\x0eother_workload\x18\b \x01(\tR\rotherWorkload\"\x87\x02\n" +
+	"\n" +
+	"AgentState\x126\n" +
+	"\x05phase\x18\x01 \x01(\x0e2 .sonde.admin.v1.AgentState.PhaseR\x05phase\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
+	"\arefusal\x18\x03 \x01(\tR\arefusal\"u\n" +
+	"\x05Phase\x12\x15\n" +
+	"\x11PHASE_UNSPECIFIED\x10\x00\x12\r\n" +
+	"\tCONNECTED\x10\x01\x12\x10\n" +
+	"\fRECONNECTING\x10\x02\x12\b\n" +
+	"\x04LOST\x10\x03\x12\v\n" +
+	"\aSTOPPED\x10\x04\x12\x10\n" +
+	"\fNEVER_JOINED\x10\x05\x12\v\n" +
+	"\aWAITING\x10\x06\"\xb2\x02\n" +
 	"\x05Agent\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12#\n" +
 	"\renvoy_version\x18\x02 \x01(\tR\fenvoyVersion\x12\x1a\n" +
@@ -1961,93 +2220,102 @@ func file_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_admin_v1_admin_proto_rawDescData
 }
 
-var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_admin_v1_admin_proto_goTypes = []any{
 	(Endpoint_Health)(0),                   // 0: sonde.admin.v1.Endpoint.Health
-	(Rotation_Step)(0),                     // 1: sonde.admin.v1.Rotation.Step
-	(*Filter)(nil),                         // 2: sonde.admin.v1.Filter
-	(*Tail)(nil),                           // 3: sonde.admin.v1.Tail
-	(*Problem)(nil),                        // 4: sonde.admin.v1.Problem
-	(*ListMeshesRequest)(nil),              // 5: sonde.admin.v1.ListMeshesRequest
-	(*ListMeshesResponse)(nil),             // 6: sonde.admin.v1.ListMeshesResponse
-	(*Mesh)(nil),                           // 7: sonde.admin.v1.Mesh
-	(*ListDataplanesRequest)(nil),          // 8: sonde.admin.v1.ListDataplanesRequest
-	(*ListDataplanesResponse)(nil),         // 9: sonde.admin.v1.ListDataplanesResponse
-	(*Dataplane)(nil),                      // 10: sonde.admin.v1.Dataplane
-	(*ListServicesRequest)(nil),            // 11: sonde.admin.v1.ListServicesRequest
-	(*ListServicesResponse)(nil),           // 12: sonde.admin.v1.ListServicesResponse
-	(*Service)(nil),                        // 13: sonde.admin.v1.Service
-	(*Endpoint)(nil),                       // 14: sonde.admin.v1.Endpoint
-	(*ListProxiesRequest)(nil),             // 15: sonde.admin.v1.ListProxiesRequest
-	(*ListProxiesResponse)(nil),            // 16: sonde.admin.v1.ListProxiesResponse
-	(*Proxy)(nil),                          // 17: sonde.admin.v1.Proxy
-	(*Agent)(nil),                          // 18: sonde.admin.v1.Agent
-	(*Stream)(nil),                         // 19: sonde.admin.v1.Stream
-	(*TypeStatus)(nil),                     // 20: sonde.admin.v1.TypeStatus
-	(*Nack)(nil),                           // 21: sonde.admin.v1.Nack
-	(*InspectDataplaneRequest)(nil),        // 22: sonde.admin.v1.InspectDataplaneRequest
-	(*InspectDataplaneResponse)(nil),       // 23: sonde.admin.v1.InspectDataplaneResponse
-	(*GenerateDataplaneTokenRequest)(nil),  // 24: sonde.admin.v1.GenerateDataplaneTokenRequest
-	(*GenerateDataplaneTokenResponse)(nil), // 25: sonde.admin.v1.GenerateDataplaneTokenResponse
-	(*RotateCARequest)(nil),                // 26: sonde.admin.v1.RotateCARequest
-	(*GetRotationRequest)(nil),             // 27: sonde.admin.v1.GetRotationRequest
-	(*Rotation)(nil),                       // 28: sonde.admin.v1.Rotation
-	(*Waiting)(nil),                        // 29: sonde.admin.v1.Waiting
-	(*timestamppb.Timestamp)(nil),          // 30: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 31: google.protobuf.Duration
+	(AgentState_Phase)(0),                  // 1: sonde.admin.v1.AgentState.Phase
+	(Rotation_Step)(0),                     // 2: sonde.admin.v1.Rotation.Step
+	(*Filter)(nil),                         // 3: sonde.admin.v1.Filter
+	(*Tail)(nil),                           // 4: sonde.admin.v1.Tail
+	(*Problem)(nil),                        // 5: sonde.admin.v1.Problem
+	(*ListMeshesRequest)(nil),              // 6: sonde.admin.v1.ListMeshesRequest
+	(*ListMeshesResponse)(nil),             // 7: sonde.admin.v1.ListMeshesResponse
+	(*Mesh)(nil),                           // 8: sonde.admin.v1.Mesh
+	(*ListDataplanesRequest)(nil),          // 9: sonde.admin.v1.ListDataplanesRequest
+	(*ListDataplanesResponse)(nil),         // 10: sonde.admin.v1.ListDataplanesResponse
+	(*Dataplane)(nil),                      // 11: sonde.admin.v1.Dataplane
+	(*InboundHealth)(nil),                  // 12: sonde.admin.v1.InboundHealth
+	(*ListServicesRequest)(nil),            // 13: sonde.admin.v1.ListServicesRequest
+	(*ListServicesResponse)(nil),           // 14: sonde.admin.v1.ListServicesResponse
+	(*Service)(nil),                        // 15: sonde.admin.v1.Service
+	(*Endpoint)(nil),                       // 16: sonde.admin.v1.Endpoint
+	(*ListProxiesRequest)(nil),             // 17: sonde.admin.v1.ListProxiesRequest
+	(*ListProxiesResponse)(nil),            // 18: sonde.admin.v1.ListProxiesResponse
+	(*Proxy)(nil),                          // 19: sonde.admin.v1.Proxy
+	(*AgentState)(nil),                     // 20: sonde.admin.v1.AgentState
+	(*Agent)(nil),                          // 21: sonde.admin.v1.Agent
+	(*Stream)(nil),                         // 22: sonde.admin.v1.Stream
+	(*TypeStatus)(nil),                     // 23: sonde.admin.v1.TypeStatus
+	(*Nack)(nil),                           // 24: sonde.admin.v1.Nack
+	(*InspectDataplaneRequest)(nil),        // 25: sonde.admin.v1.InspectDataplaneRequest
+	(*InspectDataplaneResponse)(nil),       // 26: sonde.admin.v1.InspectDataplaneResponse
+	(*GenerateDataplaneTokenRequest)(nil),  // 27: sonde.admin.v1.GenerateDataplaneTokenRequest
+	(*GenerateDataplaneTokenResponse)(nil), // 28: sonde.admin.v1.GenerateDataplaneTokenResponse
+	(*RotateCARequest)(nil),                // 29: sonde.admin.v1.RotateCARequest
+	(*GetRotationRequest)(nil),             // 30: sonde.admin.v1.GetRotationRequest
+	(*Rotation)(nil),                       // 31: sonde.admin.v1.Rotation
+	(*Waiting)(nil),                        // 32: sonde.admin.v1.Waiting
+	(*timestamppb.Timestamp)(nil),          // 33: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 34: google.protobuf.Duration
 }
 var file_admin_v1_admin_proto_depIdxs = []int32{
-	4,  // 0: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
-	2,  // 1: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
-	7,  // 2: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
-	3,  // 3: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
-	30, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
-	2,  // 5: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
-	10, // 6: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
-	3,  // 7: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
-	2,  // 8: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	13, // 9: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
-	3,  // 10: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	14, // 11: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
-	0,  // 12: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
-	2,  // 13: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
-	17, // 14: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
-	3,  // 15: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
-	18, // 16: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
-	19, // 17: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
-	30, // 18: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
-	30, // 19: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
-	30, // 20: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
-	20, // 21: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
-	21, // 22: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
-	30, // 23: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
-	31, // 24: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	30, // 25: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	1,  // 26: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
-	29, // 27: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
-	30, // 28: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
-	5,  // 29: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	8,  // 30: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	11, // 31: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	15, // 32: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	22, // 33: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	24, // 34: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	26, // 35: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	27, // 36: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	6,  // 37: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	9,  // 38: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	12, // 39: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	16, // 40: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	23, // 41: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	25, // 42: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	28, // 43: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	28, // 44: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	37, // [37:45] is the sub-list for method output_type
-	29, // [29:37] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	5,  // 0: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
+	3,  // 1: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
+	8,  // 2: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
+	4,  // 3: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
+	33, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
+	3,  // 5: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
+	11, // 6: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
+	4,  // 7: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
+	12, // 8: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
+	0,  // 9: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
+	3,  // 10: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	15, // 11: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
+	4,  // 12: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	16, // 13: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
+	0,  // 14: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
+	33, // 15: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
+	3,  // 16: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
+	19, // 17: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
+	4,  // 18: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
+	21, // 19: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
+	22, // 20: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
+	20, // 21: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
+	1,  // 22: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
+	33, // 23: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
+	33, // 24: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
+	33, // 25: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
+	33, // 26: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
+	23, // 27: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
+	24, // 28: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
+	33, // 29: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
+	34, // 30: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
+	33, // 31: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	2,  // 32: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
+	32, // 33: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
+	33, // 34: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	6,  // 35: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	9,  // 36: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	13, // 37: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	17, // 38: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	25, // 39: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	27, // 40: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	29, // 41: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	30, // 42: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	7,  // 43: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	10, // 44: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	14, // 45: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	18, // 46: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	26, // 47: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	28, // 48: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	31, // 49: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	31, // 50: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	43, // [43:51] is the sub-list for method output_type
+	35, // [35:43] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_proto_init() }
@@ -2060,8 +2328,8 @@ func file_admin_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_proto_rawDesc), len(file_admin_v1_admin_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   28,
+			NumEnums:      3,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -41,7 +41,8 @@ type AdminServiceClient interface {
 	ListMeshes(ctx context.Context, in *ListMeshesRequest, opts ...grpc.CallOption) (*ListMeshesResponse, error)
 	ListDataplanes(ctx context.Context, in *ListDataplanesRequest, opts ...grpc.CallOption) (*ListDataplanesResponse, error)
 	ListServices(ctx context.Context, in *ListServicesRequest, opts ...grpc.CallOption) (*ListServicesResponse, error)
-	// ListProxies tells of each Dataplane's proxy, connected or not, and of connected proxies without a Dataplane.
+	// ListProxies tells of each Dataplane's proxy, connected or not, and of proxies without a Dataplane that are connected or
+	// ask to join.
 	ListProxies(ctx context.Context, in *ListProxiesRequest, opts ...grpc.CallOption) (*ListProxiesResponse, error)
 	// InspectDataplane shows what a proxy should have, whether it is connected or not. INVALID_ARGUMENT: an unknown kind, or
 	// no mesh named where several have a dataplane of this name.
@@ -153,7 +154,8 @@ type AdminServiceServer interface {
 	ListMeshes(context.Context, *ListMeshesRequest) (*ListMeshesResponse, error)
 	ListDataplanes(context.Context, *ListDataplanesRequest) (*ListDataplanesResponse, error)
 	ListServices(context.Context, *ListServicesRequest) (*ListServicesResponse, error)
-	// ListProxies tells of each Dataplane's proxy, connected or not, and of connected proxies without a Dataplane.
+	// ListProxies tells of each Dataplane's proxy, connected or not, and of proxies without a Dataplane that are connected or
+	// ask to join.
 	ListProxies(context.Context, *ListProxiesRequest) (*ListProxiesResponse, error)
 	// InspectDataplane shows what a proxy should have, whether it is connected or not. INVALID_ARGUMENT: an unknown kind, or
 	// no mesh named where several have a dataplane of this name.

@@ -1,0 +1,109 @@
+package admin
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// lostSince is when the agent of default/api-1 was lost.
+var lostSince = timestamppb.New(time.Unix(1e9, 0))
+
+// newHealthFakes serves a view in which api-1 is ready and lost, api-2 has another workload, and api-3 has never joined.
+// default/early waits for its Dataplane.
+func newHealthFakes(t *testing.T) *fakes {
+	t.Helper()
+	b := meshview.NewBuilder(meshview.Options{RequireJoin: true})
+	for name, address := range map[string]string{"api-1": "10.0.0.1", "api-2": "10.0.0.2", "api-3": "10.0.0.3"} {
+		d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: name}}
+		d.Spec.Networking.Address = address
+		d.Spec.Networking.Inbound = []mesh.Inbound{{Port: 80, Tags: mesh.Tags{mesh.TagService: "api"}}}
+		d.SetDefaults()
+		b.Set("test", d)
+	}
+	no := false
+	s := &mesh.Service{Meta: mesh.Meta{Mesh: "default", Name: "api"}}
+	s.Spec.Endpoints = []mesh.ServiceEndpoint{{Address: "10.0.0.4", Port: 80, Health: &mesh.Health{Ready: &no}}}
+	s.SetDefaults()
+	b.Set("test", s)
+	b.Observe("default/api-1", mesh.Observation{Joined: true, Workload: "api"})
+	b.Observe("default/api-2", mesh.Observation{Joined: true, Workload: "web"})
+	change, _ := b.Build()
+
+	f := newFakes(t)
+	f.View = func() *meshview.View { return change.After }
+	f.AgentStates = func() map[mesh.ID]*adminv1.AgentState {
+		return map[mesh.ID]*adminv1.AgentState{
+			"default/api-1": {Phase: adminv1.AgentState_LOST, Since: lostSince},
+			"default/api-2": {Phase: adminv1.AgentState_CONNECTED, Since: lostSince},
+			"default/early": {Phase: adminv1.AgentState_WAITING, Refusal: "not known"},
+		}
+	}
+	return f
+}
+
+const (
+	otherWorkloadText = `the certificate is for workload "web", the Dataplane has workload "api"`
+	neverJoinedText   = "its proxy has never joined"
+)
+
+func TestListServicesSaysWhyEndpointsAreNotReady(t *testing.T) {
+	api, ctx := start(t, newHealthFakes(t))
+	got, err := api.ListServices(ctx, &adminv1.ListServicesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*adminv1.Endpoint{
+		{Address: "10.0.0.1:80", Health: adminv1.Endpoint_READY, Sidecar: true, Dataplane: "api-1", AgentLostSince: lostSince},
+		{Address: "10.0.0.2:80", Health: adminv1.Endpoint_NOT_READY, Sidecar: true, Dataplane: "api-2", Reason: otherWorkloadText},
+		{Address: "10.0.0.3:80", Health: adminv1.Endpoint_NOT_READY, Sidecar: true, Dataplane: "api-3", Reason: neverJoinedText},
+		{Address: "10.0.0.4:80", Health: adminv1.Endpoint_NOT_READY, Reason: "health.ready is false"},
+	}
+	if diff := cmp.Diff(want, got.GetServices()[0].GetEndpoints(), protocmp.Transform()); diff != "" {
+		t.Errorf("ListServices() (-want +got):\n%s", diff)
+	}
+}
+
+func TestListDataplanesSaysWhyInboundsAreNotReady(t *testing.T) {
+	api, ctx := start(t, newHealthFakes(t))
+	got, err := api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*adminv1.InboundHealth{
+		{Health: adminv1.Endpoint_READY},
+		{Health: adminv1.Endpoint_NOT_READY, Reason: otherWorkloadText},
+		{Health: adminv1.Endpoint_NOT_READY, Reason: neverJoinedText},
+	}
+	for i, d := range got.GetDataplanes() {
+		if diff := cmp.Diff(want[i:i+1], d.GetInbounds(), protocmp.Transform()); diff != "" {
+			t.Errorf("Dataplane %d (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
+func TestListProxiesTellsOfAgents(t *testing.T) {
+	f := newHealthFakes(t)
+	api, ctx := start(t, f)
+	got, err := api.ListProxies(ctx, &adminv1.ListProxiesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := f.AgentStates()
+	want := []*adminv1.Proxy{
+		{Mesh: "default", Name: "api-1", Known: true, AgentState: states["default/api-1"]},
+		{Mesh: "default", Name: "api-2", Known: true, AgentState: states["default/api-2"], OtherWorkload: otherWorkloadText},
+		{Mesh: "default", Name: "api-3", Known: true},
+		{Mesh: "default", Name: "early", AgentState: states["default/early"]},
+	}
+	if diff := cmp.Diff(want, got.GetProxies(), protocmp.Transform()); diff != "" {
+		t.Errorf("ListProxies() (-want +got):\n%s", diff)
+	}
+}
