@@ -2,9 +2,7 @@ package agents
 
 import (
 	"fmt"
-	"maps"
 	"path"
-	"slices"
 	"time"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
@@ -28,9 +26,7 @@ func (s *Server) loadDraining() error {
 			return fmt.Errorf("read draining proxies of mesh %q: %w", meshName, err)
 		}
 		for _, name := range names {
-			id := mesh.MakeID(meshName, name)
-			s.draining[id] = true
-			s.o.Observe(id, mesh.Observation{Draining: true})
+			s.observeDraining(mesh.MakeID(meshName, name), true)
 		}
 	}
 	return nil
@@ -41,10 +37,7 @@ func (s *Server) loadDraining() error {
 func (s *Server) setDraining(sess *session, draining bool) error {
 	id := sess.peer.ID()
 	err := s.inTurn(sess, func() error {
-		s.mu.Lock()
-		before := s.draining[id]
-		s.mu.Unlock()
-		if before == draining {
+		if s.observed.of(id).Draining == draining {
 			return nil
 		}
 		log := s.o.Logger.With("mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane)
@@ -70,15 +63,12 @@ func (s *Server) writeDraining(id mesh.ID, draining bool) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	if draining {
-		s.draining[id] = true
-	} else {
-		delete(s.draining, id)
-	}
-	s.mu.Unlock()
-	s.o.Observe(id, mesh.Observation{Draining: draining})
+	s.observeDraining(id, draining)
 	return nil
+}
+
+func (s *Server) observeDraining(id mesh.ID, draining bool) {
+	s.Observe(id, func(o *mesh.Observation) { o.Draining = draining })
 }
 
 // confirmDrain tells the agent that its drain is recorded, once the current view has it. A proxy without a Dataplane has no
@@ -116,10 +106,7 @@ func (s *Server) forgetDrains() error {
 	if v == nil {
 		return nil
 	}
-	s.mu.Lock()
-	ids := slices.Collect(maps.Keys(s.draining))
-	s.mu.Unlock()
-	for _, id := range ids {
+	for _, id := range s.observed.draining() {
 		meshName, dataplane := mesh.SplitID(id)
 		if _, p := v.Proxy(id); p != nil || s.o.Authority.HasCertificate(meshName, dataplane) {
 			continue
@@ -141,7 +128,6 @@ func (s *Server) forgetDrain(id mesh.ID) error {
 	if err := s.o.Storage.Remove(drainPath(id)); err != nil {
 		return err
 	}
-	delete(s.draining, id)
-	s.o.Observe(id, mesh.Observation{})
+	s.observeDraining(id, false)
 	return nil
 }

@@ -19,26 +19,82 @@ import (
 
 // Join implements agentv1.AgentServiceServer.
 func (s *Server) Join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
-	response, err := s.join(ctx, r)
+	response, err := s.tryJoin(ctx, r)
 	s.metrics.joins.WithLabelValues(status.Code(err).String()).Inc()
 	return response, err
 }
 
-func (s *Server) join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
+// tryJoin records and logs a refusal.
+func (s *Server) tryJoin(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
 	address := peerAddress(ctx)
+	c, err := s.authenticate(ctx, r, address)
+	if err != nil {
+		if s.refusals.allow(address) {
+			s.o.Logger.WarnContext(ctx, "join refused", "mesh", shorten(r.GetMesh()), "proxy", shorten(r.GetName()), "peer", address,
+				"reason", status.Convert(err).Message())
+		}
+		return nil, err
+	}
+	response, err := s.join(ctx, c, r)
+	if err != nil {
+		s.waits(ctx, c.id(), address, err)
+		return nil, err
+	}
+	s.waiting.remove(c.id())
+	return response, nil
+}
+
+// credential is who a caller of Join is, and how it has shown that.
+type credential struct {
+	mesh, dataplane, workload string
+	by                        string // "token" or "certificate"
+}
+
+func (c credential) id() mesh.ID { return mesh.MakeID(c.mesh, c.dataplane) }
+
+// authenticate finds out who calls Join: by its token, or without one by the certificate of the connection. The error is a
+// gRPC status.
+func (s *Server) authenticate(ctx context.Context, r *agentv1.JoinRequest, address string) (credential, error) {
 	if !s.joins.allow(address) {
-		return nil, status.Error(codes.ResourceExhausted, "too many joins from this address: try again later")
+		return credential{}, status.Error(codes.ResourceExhausted, "too many joins from this address: try again later")
 	}
-	log := s.o.Logger.With("peer", address)
-	by, authorize := "token", s.byToken
-	if _, err := identity.PeerFromContext(ctx); err == nil && r.GetToken() == "" {
-		by, authorize = "certificate", s.byCertificate
+	if caller, err := identity.PeerFromContext(ctx); err == nil && r.GetToken() == "" {
+		return s.byCertificate(caller, r)
 	}
-	m, p, err := authorize(ctx, log, r)
+	token, err := s.o.Authority.VerifyToken(r.GetToken(), r.GetMesh(), r.GetName())
+	switch {
+	case errors.Is(err, identity.ErrTokenOfAnother):
+		return credential{}, status.Error(codes.PermissionDenied, err.Error())
+	case err != nil:
+		return credential{}, status.Error(codes.Unauthenticated, err.Error())
+	}
+	return credential{mesh: token.Mesh, dataplane: token.Dataplane, workload: token.Workload, by: "token"}, nil
+}
+
+func (s *Server) byCertificate(caller identity.Peer, r *agentv1.JoinRequest) (credential, error) {
+	if caller.Mesh != r.GetMesh() || caller.Dataplane != r.GetName() {
+		return credential{}, status.Errorf(codes.PermissionDenied, "the certificate is for dataplane %q of mesh %q, not %q of %q",
+			caller.Dataplane, caller.Mesh, shorten(r.GetName()), shorten(r.GetMesh()))
+	}
+	if !s.renews.allow(caller.ID()) {
+		return credential{}, status.Error(codes.ResourceExhausted, "too many renewals of this proxy: try again later")
+	}
+	return credential{
+		mesh: caller.Mesh, dataplane: caller.Dataplane, workload: workloadOf(caller.SPIFFEID), by: "certificate",
+	}, nil
+}
+
+// join lets a proxy join that has a valid credential. The error is a gRPC status.
+func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
+	log := s.o.Logger.With("peer", peerAddress(ctx), "mesh", c.mesh, "proxy", c.dataplane, "by", c.by)
+	m, p, err := s.proxy(c.mesh, c.dataplane)
 	if err != nil {
 		return nil, err
 	}
-	log = log.With("mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "by", by)
+	if want := p.Dataplane.Workload(); c.workload != want {
+		return nil, status.Errorf(codes.PermissionDenied, "the %s is for workload %q, the Dataplane has workload %q: "+
+			"the agent needs another token (sondectl generate dataplane-token)", c.by, c.workload, want)
+	}
 	controlPlane := r.GetControlPlaneAddress()
 	if _, _, err := net.SplitHostPort(controlPlane); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "control_plane_address: %q: must be host:port", shorten(controlPlane))
@@ -69,87 +125,6 @@ func drainTimeOf(r *agentv1.JoinRequest) (time.Duration, error) {
 		return d, nil
 	}
 	return 0, status.Errorf(codes.InvalidArgument, "drain_time: %s: must be from 0s to %s", r.GetDrainTime().AsDuration(), mesh.MaxDrainTime)
-}
-
-// byToken finds the proxy that the token of a request is for. The error is a gRPC status.
-func (s *Server) byToken(ctx context.Context, log *slog.Logger, r *agentv1.JoinRequest) (*meshview.Mesh, *meshview.Proxy, error) {
-	token, err := s.o.Authority.VerifyToken(r.GetToken(), r.GetMesh(), r.GetName())
-	switch {
-	case errors.Is(err, identity.ErrTokenOfAnother):
-		log.WarnContext(ctx, "join refused", "err", err)
-		return nil, nil, status.Error(codes.PermissionDenied, err.Error())
-	case err != nil:
-		log.WarnContext(ctx, "join refused", "err", err)
-		return nil, nil, status.Error(codes.Unauthenticated, err.Error())
-	}
-	m, p, err := s.proxy(token.Mesh, token.Dataplane)
-	if err != nil {
-		return nil, nil, err
-	}
-	if want := p.Dataplane.Workload(); token.Workload != want {
-		log.WarnContext(ctx, "join refused: the token is for another workload", "mesh", token.Mesh, "proxy", token.Dataplane,
-			"workload", want, "tokenWorkload", token.Workload)
-		return nil, nil, status.Errorf(codes.PermissionDenied, "the token is for workload %q, the Dataplane has workload %q", token.Workload, want)
-	}
-	return m, p, nil
-}
-
-// byCertificate finds the proxy that the certificate of the connection is for. The error is a gRPC status.
-func (s *Server) byCertificate(ctx context.Context, log *slog.Logger, r *agentv1.JoinRequest) (*meshview.Mesh, *meshview.Proxy, error) {
-	caller, err := identity.PeerFromContext(ctx)
-	if err != nil {
-		return nil, nil, status.Error(codes.Unauthenticated, err.Error())
-	}
-	if caller.Mesh != r.GetMesh() || caller.Dataplane != r.GetName() {
-		log.WarnContext(ctx, "join refused: the certificate is for another proxy", "mesh", caller.Mesh, "proxy", caller.Dataplane)
-		return nil, nil, status.Errorf(codes.PermissionDenied, "the certificate is for dataplane %q of mesh %q, not %q of %q",
-			caller.Dataplane, caller.Mesh, shorten(r.GetName()), shorten(r.GetMesh()))
-	}
-	return s.renewable(ctx, log, caller)
-}
-
-// renewable finds the proxy of a caller that wants another certificate for the one that it has. The error is a gRPC status.
-func (s *Server) renewable(ctx context.Context, log *slog.Logger, caller identity.Peer) (*meshview.Mesh, *meshview.Proxy, error) {
-	if !s.renews.allow(caller.ID()) {
-		return nil, nil, status.Error(codes.ResourceExhausted, "too many renewals of this proxy: try again later")
-	}
-	m, p, err := s.proxy(caller.Mesh, caller.Dataplane)
-	if err != nil {
-		return nil, nil, err
-	}
-	// Another workload is another identity, which takes a token.
-	if want := p.Dataplane.SPIFFEID(s.o.Authority.TrustDomain()); caller.SPIFFEID != want {
-		log.WarnContext(ctx, "renewal refused: the workload has changed", "mesh", caller.Mesh, "proxy", caller.Dataplane,
-			"spiffeID", want, "certificateSpiffeID", caller.SPIFFEID)
-		return nil, nil, status.Errorf(codes.PermissionDenied, "the certificate is for %q, the Dataplane is now %q: join again with a token",
-			caller.SPIFFEID, want)
-	}
-	return m, p, nil
-}
-
-// Renew implements agentv1.AgentServiceServer.
-func (s *Server) Renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.RenewResponse, error) {
-	response, err := s.renew(ctx, r)
-	s.metrics.renewals.WithLabelValues(status.Code(err).String()).Inc()
-	return response, err
-}
-
-func (s *Server) renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.RenewResponse, error) {
-	caller, err := identity.PeerFromContext(ctx)
-	if err != nil {
-		return nil, status.Error(codes.Unauthenticated, err.Error())
-	}
-	m, p, err := s.renewable(ctx, s.o.Logger, caller)
-	if err != nil {
-		return nil, err
-	}
-	log := s.o.Logger.With("mesh", caller.Mesh, "proxy", caller.Dataplane)
-	issued, err := s.issue(ctx, log, m, p, r.GetCsr())
-	if err != nil {
-		return nil, err
-	}
-	log.InfoContext(ctx, "certificate renewed", "serial", issued.Serial, "expires", issued.NotAfter)
-	return &agentv1.RenewResponse{Identity: identityOf(issued)}, nil
 }
 
 // proxy finds a proxy in the view. The error is a gRPC status.
@@ -188,6 +163,7 @@ func (s *Server) issue(ctx context.Context, log *slog.Logger, m *meshview.Mesh, 
 	if err != nil {
 		return identity.Certificate{}, internal(ctx, log, "issue certificate", err)
 	}
+	s.observeIdentity(p.ID())
 	return issued, nil
 }
 

@@ -37,10 +37,28 @@ func newMetrics(s *Server, registerer prometheus.Registerer) (*metrics, error) {
 		defer s.mu.Unlock()
 		return float64(len(s.sessions))
 	})
-	for _, c := range []prometheus.Collector{m.joins, m.renewals, m.unknown, connected} {
+	for _, c := range []prometheus.Collector{m.joins, m.renewals, m.unknown, connected, &lostAgents{s}} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics of agents: %w", err)
 		}
 	}
 	return m, nil
+}
+
+// lostAgents counts lost agents at the time of the scrape.
+type lostAgents struct{ server *Server }
+
+var lostDesc = prometheus.NewDesc("sonde_agents_lost",
+	"Proxies that have joined and whose agent has no session, except those that drained and those that may still come back "+
+		"after the start of the control plane. Their endpoints stay.",
+	[]string{"mesh"}, nil)
+
+// Describe implements prometheus.Collector.
+func (c *lostAgents) Describe(ch chan<- *prometheus.Desc) { ch <- lostDesc }
+
+// Collect implements prometheus.Collector.
+func (c *lostAgents) Collect(ch chan<- prometheus.Metric) {
+	for meshName, n := range c.server.lost() {
+		ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.GaugeValue, float64(n), meshName)
+	}
 }

@@ -96,13 +96,18 @@ func (s *Server) wakeSessions(meshName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sess := range s.sessions {
-		if sess.peer.Mesh != meshName {
-			continue
+		if sess.peer.Mesh == meshName {
+			sess.signal()
 		}
-		select {
-		case sess.wake <- struct{}{}:
-		default: // it has not handled the last wake yet
-		}
+	}
+}
+
+// wakeSession makes the session of a proxy, if it has one, send what is due.
+func (s *Server) wakeSession(id mesh.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sess := s.sessions[id]; sess != nil {
+		sess.signal()
 	}
 }
 

@@ -36,8 +36,10 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) recheck(ctx context.Context) {
 	s.joins.sweep()
 	s.renews.sweep()
+	s.refusals.sweep()
+	s.waiting.forget(s.o.Now())
 	s.forgetEnded()
-	if err := s.o.Authority.Sweep(); err != nil {
+	if err := s.sweep(); err != nil {
 		s.o.Logger.ErrorContext(ctx, "authorities not swept", "err", err)
 	}
 	if err := s.forgetDrains(); err != nil {
@@ -52,12 +54,14 @@ func (s *Server) recheck(ctx context.Context) {
 	}
 }
 
-// forgetEnded forgets ends of sessions that are older than SilentAfter.
+// forgetEnded forgets ends of sessions that are older than SilentAfter, except of proxies with a Dataplane: people are
+// shown since when these are lost.
 func (s *Server) forgetEnded() {
+	v := s.o.View()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, t := range s.ended {
-		if s.o.Now().Sub(t) >= s.o.SilentAfter {
+		if _, p := v.Proxy(id); p == nil && s.o.Now().Sub(t) >= s.o.SilentAfter {
 			delete(s.ended, id)
 		}
 	}

@@ -30,7 +30,8 @@ type Options struct {
 	// Bootstrap returns the JSON of Envoy's bootstrap, for a proxy that reaches the control plane at controlPlane,
 	// host:port, and whose Envoy has that drain time. Required.
 	Bootstrap func(p *meshview.Proxy, controlPlane string, drainTime time.Duration) ([]byte, error)
-	// Observe passes the Observation of a proxy to the view's builder, and returns at once. Required.
+	// Observe passes the whole Observation of a proxy to the view's builder, and returns at once. It must not call the
+	// server. Required.
 	Observe func(proxy mesh.ID, o mesh.Observation)
 	// Version of the control plane, to tell agents.
 	Version string
@@ -84,6 +85,12 @@ type Server struct {
 	metrics *metrics
 	joins   *limiter
 	renews  *limiter
+	// refusals limits, by address, log messages that agents without a valid token can cause.
+	refusals *limiter
+	observed *observations
+	// identities is locked while what was issued to a proxy is passed to observed.
+	identities sync.Mutex
+	waiting    *waiting
 
 	// stopping is closed when Run ends; running counts the goroutines of sessions.
 	stopping chan struct{}
@@ -93,30 +100,34 @@ type Server struct {
 	stopped  bool
 	sessions map[mesh.ID]*session
 	ended    map[mesh.ID]time.Time // end of the last session of proxies that have none now
-	draining map[mesh.ID]bool      // as in the storage
+	// mismatches are those that have been logged, see checkWorkload.
+	mismatches map[mesh.ID]mismatch
 }
 
-// New returns a server. It reads from the storage which proxies drain, and passes that to Observe, so that the first view
-// has it. Run has to be called.
+// New returns a server. It reads from the storage which proxies have joined and which drain, and passes that to Observe, so
+// that the first view has it. Run has to be called.
 func New(o Options) (*Server, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
 	s := &Server{
-		o:        o,
-		started:  o.Now(),
-		joins:    newLimiter(o.JoinRate, o.JoinBurst),
-		renews:   newLimiter(1, 20),
-		stopping: make(chan struct{}),
-		sessions: map[mesh.ID]*session{},
-		ended:    map[mesh.ID]time.Time{},
-		draining: map[mesh.ID]bool{},
+		o:          o,
+		started:    o.Now(),
+		joins:      newLimiter(o.JoinRate, o.JoinBurst),
+		renews:     newLimiter(1, 20),
+		refusals:   newLimiter(1, 10),
+		observed:   newObservations(o.Observe),
+		waiting:    &waiting{proxies: map[mesh.ID]wait{}},
+		stopping:   make(chan struct{}),
+		sessions:   map[mesh.ID]*session{},
+		ended:      map[mesh.ID]time.Time{},
+		mismatches: map[mesh.ID]mismatch{},
 	}
 	var err error
 	if s.metrics, err = newMetrics(s, o.Registerer); err != nil {
 		return nil, err
 	}
-	if err := s.loadDraining(); err != nil {
+	if err := errors.Join(s.loadJoined(), s.loadDraining()); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -36,7 +36,8 @@ type session struct {
 	// turn is shared by all successive sessions of a proxy, so that no message of an old session takes effect after one of
 	// the new session, see inTurn.
 	turn *sync.Mutex
-	// wake is sent to when the rotation of the mesh has advanced; replaced is closed when a newer session takes over.
+	// wake is sent to when something may be due: the rotation of the mesh has advanced, or the workload of the Dataplane
+	// has changed. replaced is closed when a newer session takes over.
 	wake     chan struct{}
 	replaced chan struct{}
 
@@ -54,6 +55,14 @@ type session struct {
 
 // push is the ID of what was pushed, and what the agent had reported before.
 type push struct{ what, report string }
+
+// signal wakes the session.
+func (sess *session) signal() {
+	select {
+	case sess.wake <- struct{}{}:
+	default: // it has not handled the last wake yet
+	}
+}
 
 // Session implements agentv1.AgentServiceServer.
 func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
@@ -253,6 +262,7 @@ func (s *Server) report(sess *session, inUse *agentv1.InUse) error {
 	if err != nil {
 		return err
 	}
+	s.observeIdentity(sess.peer.ID())
 	s.mu.Lock()
 	sess.inUse = inUse
 	s.mu.Unlock()
@@ -260,8 +270,8 @@ func (s *Server) report(sess *session, inUse *agentv1.InUse) error {
 	return s.push(sess)
 }
 
-// push sends the bundle if the proxy uses another one, and RenewNow if its leaf is not from the CA that signs. The bundle
-// comes first, since it has to trust the new leaf.
+// push sends the bundle if the proxy uses another one, and RenewNow if its leaf is not from the CA that signs or not for the
+// workload of the Dataplane. The bundle comes first, since it has to trust the new leaf.
 func (s *Server) push(sess *session) error {
 	due, err := s.o.Authority.Due(sess.peer)
 	if err != nil {
@@ -276,7 +286,8 @@ func (s *Server) push(sess *session) error {
 			return err
 		}
 	}
-	if p := (push{due.CA, inUse.GetLeafSerial()}); due.NewLeaf && sess.pushedRenewal != p {
+	other, differs := s.checkWorkload(sess.stream.Context(), sess.peer.ID())
+	if p := (push{due.CA + other.dataplane, inUse.GetLeafSerial()}); (due.NewLeaf || differs) && sess.pushedRenewal != p {
 		sess.pushedRenewal = p
 		return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_RenewNow{RenewNow: &agentv1.RenewNow{}}})
 	}

@@ -264,15 +264,3 @@ func TestDrainOfAProxyThatIsGoneIsForgotten(t *testing.T) {
 		return err == nil && len(names) == 0
 	})
 }
-
-func TestSilentAgentKeepsItsEndpoint(t *testing.T) {
-	w, a := joined(t, nil)
-	a.connect(false)
-	a.leave()
-	w.eventually("the session is over", func() bool { return len(w.server.Agents()) == 0 })
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.observed) != 0 {
-		t.Errorf("Observe was called for %v", w.observed)
-	}
-}

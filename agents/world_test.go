@@ -1,9 +1,13 @@
 package agents_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sonde-mesh/sonde/agents"
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
@@ -36,6 +41,7 @@ type world struct {
 	server    *agents.Server
 	builder   *meshview.Builder
 	registry  *prometheus.Registry
+	log       *lockedBuffer
 	address   string
 	stop      func()
 
@@ -66,9 +72,14 @@ func (w *world) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.builder = meshview.NewBuilder(meshview.Options{TrustDomain: mesh.DefaultTrustDomain, Sources: []string{"test"}})
+	w.log = &lockedBuffer{}
+	w.builder = meshview.NewBuilder(meshview.Options{
+		TrustDomain: mesh.DefaultTrustDomain, Sources: []string{"test"}, RequireJoin: true,
+		Applied: func(c meshview.Change) { w.server.Changed(c) },
+	})
 	o := agents.Options{
 		Authority: w.authority, Storage: w.state, View: w.builder.View, Now: w.now, Version: "1.2.3", Registerer: w.registry,
+		Logger: slog.New(slog.NewTextHandler(w.log, nil)),
 		Bootstrap: func(p *meshview.Proxy, controlPlane string, drainTime time.Duration) ([]byte, error) {
 			return []byte(p.ID() + " by " + controlPlane), nil
 		},
@@ -187,4 +198,70 @@ func (w *world) metric(name, label string) float64 {
 		}
 	}
 	return sum
+}
+
+// lockedBuffer is a log that can be read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// lines returns the lines that contain all these texts.
+func (l *lockedBuffer) lines(texts ...string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var found []string
+	for line := range strings.Lines(l.b.String()) {
+		all := true
+		for _, text := range texts {
+			all = all && strings.Contains(line, text)
+		}
+		if all {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// endpoint returns the endpoint of a proxy in a service, nil if there is none.
+func (w *world) endpoint(service, proxy string) *meshview.Endpoint {
+	_, s := w.builder.View().Service(mesh.MakeID("default", service))
+	if s == nil {
+		return nil
+	}
+	for _, e := range s.Endpoints {
+		if e.Proxy == proxy {
+			return &e
+		}
+	}
+	return nil
+}
+
+// becomes waits until the endpoint of web-1 in a service has this health.
+func (w *world) becomes(service string, health meshview.Health, reason meshview.Reason) {
+	w.t.Helper()
+	w.eventually("the endpoint has its health", func() bool {
+		e := w.endpoint(service, "web-1")
+		return e != nil && e.Health == health && e.Reason == reason
+	})
+}
+
+// state returns the state of the agent of default/web-1.
+func (w *world) phase() adminv1.AgentState_Phase {
+	return w.server.States()["default/web-1"].GetPhase()
+}
+
+// hasRecords waits until the authority has these records of proxies.
+func (w *world) hasRecords(want ...string) {
+	w.t.Helper()
+	w.eventually("the authority has the records that it should have", func() bool {
+		names, err := w.state.List("meshes/default/proxies")
+		return err == nil && slices.Equal(names, want)
+	})
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
 	"github.com/sonde-mesh/sonde/dpagent/identity"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/dpagent/session"
 	"github.com/sonde-mesh/sonde/dpagent/token"
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
@@ -47,6 +48,7 @@ type Agent struct {
 	live    health.Checks // none: while this agent answers, a restart would not help
 	ready   health.Checks
 	joinErr atomic.Pointer[error] // why the agent has not joined yet
+	rejoins retry.Reporter        // of the renewer: why it has to join again
 
 	probes *probe.Handler // nil if there are no probes to answer
 
@@ -66,6 +68,7 @@ func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 		metrics:  prometheus.NewRegistry(),
 		draining: make(chan struct{}),
 	}
+	a.rejoins.Logger = a.logger
 	a.startDrain = sync.OnceFunc(func() { close(a.draining) })
 	var err error
 	a.token = token.New(o.TokenFile, a.logger, a.metrics)

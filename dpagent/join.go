@@ -153,6 +153,7 @@ func (a *Agent) renew(ctx context.Context, csr []byte) (*agentv1.Identity, error
 	if invalid == nil {
 		answer, err := a.client.Renew(ctx, &agentv1.RenewRequest{Csr: csr})
 		if err == nil {
+			a.rejoins.Succeeded()
 			return answer.GetIdentity(), nil
 		}
 		if !isRefusal(err) {
@@ -160,7 +161,7 @@ func (a *Agent) renew(ctx context.Context, csr []byte) (*agentv1.Identity, error
 		}
 		invalid = err
 	}
-	a.logger.Warn("certificate does not count any more, joining again", "err", invalid)
+	a.rejoins.Failed(ctx, slog.LevelWarn, "certificate does not count any more, joining again", invalid)
 	answer, err := a.joinWithToken(ctx, csr)
 	return answer.GetIdentity(), err
 }

@@ -74,7 +74,7 @@ func (a *Authority) Issue(r Request) (Certificate, error) {
 		KeyUsage:    usage,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	issued, err := a.issue(m, r.Dataplane, template, public, r.Life)
+	issued, err := a.issue(m, r, template, public)
 	if err != nil {
 		return Certificate{}, fmt.Errorf("issue certificate of %s: %w", mesh.MakeID(r.Mesh, r.Dataplane), err)
 	}
@@ -84,17 +84,19 @@ func (a *Authority) Issue(r Request) (Certificate, error) {
 
 // issue signs and records under one lock, so that a rotation knows of every certificate that was issued before its next
 // step.
-func (a *Authority) issue(m *meshAuthority, dataplane string, template *x509.Certificate, public any, life time.Duration) (Certificate, error) {
+func (a *Authority) issue(m *meshAuthority, r Request, template *x509.Certificate, public any) (Certificate, error) {
 	m.io.RLock()
 	defer m.io.RUnlock()
 	m.mu.Lock()
-	leaf, err := m.signing.sign(template, public, a.now(), life)
+	leaf, err := m.signing.sign(template, public, a.now(), r.Life)
 	if err != nil {
 		m.mu.Unlock()
 		return Certificate{}, err
 	}
-	rec := m.record(dataplane)
-	rec.add(issuedCertificate{Serial: leaf.SerialNumber.Text(16), NotAfter: leaf.NotAfter, CA: m.signing.id}, a.now())
+	rec := m.record(r.Dataplane)
+	rec.add(issuedCertificate{
+		Serial: leaf.SerialNumber.Text(16), NotAfter: leaf.NotAfter, CA: m.signing.id, Workload: r.Workload,
+	}, a.now())
 	bundle := bundleOf(m.cas)
 	m.mu.Unlock()
 

@@ -33,6 +33,8 @@ type issuedCertificate struct {
 	Serial   string    `json:"serial"`
 	NotAfter time.Time `json:"notAfter"`
 	CA       string    `json:"ca"`
+	// Workload is "" in records of earlier releases, which did not have it.
+	Workload string `json:"workload,omitempty"`
 }
 
 // add remembers a certificate and forgets those that have expired.
@@ -64,6 +66,17 @@ func (r *record) inUse() (issuedCertificate, bool) {
 		return issuedCertificate{}, false
 	}
 	return r.Issued[i], true
+}
+
+// workload returns the workload of the certificate in use; before the agent has reported one, of the last issued.
+func (r *record) workload() string {
+	if c, ok := r.inUse(); ok {
+		return c.Workload
+	}
+	if len(r.Issued) > 0 {
+		return r.Issued[len(r.Issued)-1].Workload
+	}
+	return ""
 }
 
 // record returns the record of a dataplane, a new one if there is none. mu is held.
@@ -121,14 +134,15 @@ func (a *Authority) loadRecords(m *meshAuthority) error {
 	return nil
 }
 
-// forgetExpired removes the records of proxies whose last certificate has expired.
-func (a *Authority) forgetExpired(m *meshAuthority) error {
+// forgetExpired removes the records of proxies whose last certificate has expired, except those that keep wants, and
+// returns their dataplanes.
+func (a *Authority) forgetExpired(m *meshAuthority, keep func(dataplane string) bool) ([]string, error) {
 	m.io.Lock()
 	defer m.io.Unlock()
 	m.mu.Lock()
 	var gone []string
 	for name, r := range m.proxies {
-		if !a.now().Before(r.expires()) {
+		if !a.now().Before(r.expires()) && !keep(name) {
 			gone = append(gone, name)
 			delete(m.proxies, name)
 		}
@@ -136,8 +150,8 @@ func (a *Authority) forgetExpired(m *meshAuthority) error {
 	m.mu.Unlock()
 	for _, name := range gone {
 		if err := a.storage.Remove(m.recordPath(name)); err != nil && !missing(err) {
-			return fmt.Errorf("remove %s: %w", m.recordPath(name), err)
+			return gone, fmt.Errorf("remove %s: %w", m.recordPath(name), err)
 		}
 	}
-	return nil
+	return gone, nil
 }

@@ -166,7 +166,7 @@ func TestRecordsAreBounded(t *testing.T) {
 		t.Error("HasCertificate() = false")
 	}
 	clock.Add(time.Hour)
-	if err := a.Sweep(); err != nil {
+	if _, err := a.Sweep(nobody); err != nil {
 		t.Fatal(err)
 	}
 	if names, _ := storage.List("meshes/default/proxies"); len(names) != 0 || a.HasCertificate("default", "web-1") {
@@ -185,7 +185,7 @@ func TestEndOfCAIsLoggedOnceADay(t *testing.T) {
 		t.Fatal(err)
 	}
 	warnings := func() int {
-		if err := a.Sweep(); err != nil {
+		if _, err := a.Sweep(nobody); err != nil {
 			t.Fatal(err)
 		}
 		return strings.Count(out.String(), "expires soon")

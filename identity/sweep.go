@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // warnEvery is how often a CA that expires soon is logged.
@@ -18,13 +20,14 @@ func (a *Authority) Meshes() ([]string, error) {
 	return names, nil
 }
 
-// Sweep removes the records of proxies whose certificates have expired, and logs CAs that expire soon. It should be called
-// from time to time.
-func (a *Authority) Sweep() error {
+// Sweep removes the records of proxies whose certificates have expired, except those that keep wants, and returns these
+// proxies. It also logs CAs that expire soon. It should be called from time to time. keep must not call the Authority.
+func (a *Authority) Sweep(keep func(proxy mesh.ID) bool) ([]mesh.ID, error) {
 	names, err := a.Meshes()
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var forgotten []mesh.ID
 	var problems []error
 	for _, name := range names {
 		m, err := a.open(name, nil)
@@ -33,11 +36,15 @@ func (a *Authority) Sweep() error {
 			continue
 		}
 		a.warnExpiry(m)
-		if err := a.forgetExpired(m); err != nil {
+		gone, err := a.forgetExpired(m, func(dataplane string) bool { return keep(mesh.MakeID(name, dataplane)) })
+		for _, dataplane := range gone {
+			forgotten = append(forgotten, mesh.MakeID(name, dataplane))
+		}
+		if err != nil {
 			problems = append(problems, fmt.Errorf("mesh %q: %w", name, err))
 		}
 	}
-	return errors.Join(problems...)
+	return forgotten, errors.Join(problems...)
 }
 
 // warnExpiry logs a CA that is in the last tenth of its life.

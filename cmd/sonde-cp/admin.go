@@ -27,6 +27,7 @@ func (cp *controlPlane) adminOptions() admin.Options {
 		Problems:    cp.problems,
 		Streams:     cp.streams,
 		Agents:      cp.agents.Agents,
+		AgentStates: cp.agents.States,
 		Resources:   cp.resources,
 		Bootstrap: func(p *meshview.Proxy) ([]byte, error) {
 			return cp.bootstrap(p, cp.listeners.agents.Addr().String(), mesh.DefaultDrainTime)

@@ -94,7 +94,10 @@ func (cp *controlPlane) join() (err error) {
 	if err != nil {
 		return err
 	}
-	cp.builder = meshview.NewBuilder(meshview.Options{TrustDomain: cp.options.TrustDomain, Sources: []string{sourceStore}})
+	cp.builder = meshview.NewBuilder(meshview.Options{
+		TrustDomain: cp.options.TrustDomain, Sources: []string{sourceStore}, RequireJoin: true,
+		Applied: func(c meshview.Change) { cp.agents.Changed(c) },
+	})
 	cp.store = store.NewDir(store.DirOptions{
 		Path: cp.options.storeFolder(), Builder: cp.builder, Source: sourceStore, Logger: cp.log, Registerer: cp.registry,
 	})

@@ -1,0 +1,46 @@
+package agents
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/identity"
+)
+
+// Renew implements agentv1.AgentServiceServer.
+func (s *Server) Renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.RenewResponse, error) {
+	response, err := s.renew(ctx, r)
+	s.metrics.renewals.WithLabelValues(status.Code(err).String()).Inc()
+	return response, err
+}
+
+func (s *Server) renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.RenewResponse, error) {
+	caller, err := identity.PeerFromContext(ctx)
+	if err != nil {
+		return nil, status.Error(codes.Unauthenticated, err.Error())
+	}
+	if !s.renews.allow(caller.ID()) {
+		return nil, status.Error(codes.ResourceExhausted, "too many renewals of this proxy: try again later")
+	}
+	m, p, err := s.proxy(caller.Mesh, caller.Dataplane)
+	if err != nil {
+		return nil, err
+	}
+	// Another workload is another identity, which takes a token.
+	if want := p.Dataplane.SPIFFEID(s.o.Authority.TrustDomain()); caller.SPIFFEID != want {
+		s.noteMismatch(ctx, caller.ID(), mismatch{certificate: workloadOf(caller.SPIFFEID), dataplane: p.Dataplane.Workload()})
+		return nil, status.Errorf(codes.PermissionDenied, "the certificate is for %q, the Dataplane is now %q: join again with a token",
+			caller.SPIFFEID, want)
+	}
+	log := s.o.Logger.With("mesh", caller.Mesh, "proxy", caller.Dataplane)
+	issued, err := s.issue(ctx, log, m, p, r.GetCsr())
+	if err != nil {
+		return nil, err
+	}
+	s.waiting.remove(caller.ID())
+	log.InfoContext(ctx, "certificate renewed", "serial", issued.Serial, "expires", issued.NotAfter)
+	return &agentv1.RenewResponse{Identity: identityOf(issued)}, nil
+}

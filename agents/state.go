@@ -1,0 +1,79 @@
+package agents
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// States returns what is known about the agent of each proxy: of those with a Dataplane, with a session, and of those that
+// wait to join.
+func (s *Server) States() map[mesh.ID]*adminv1.AgentState {
+	waiting := s.waiting.all()
+	all := map[mesh.ID]*adminv1.AgentState{}
+	if v := s.o.View(); v != nil {
+		for meshName, m := range v.Meshes {
+			for name := range m.Proxies {
+				id := mesh.MakeID(meshName, name)
+				all[id] = s.stateWithout(id)
+			}
+		}
+	}
+	for id, w := range waiting {
+		all[id] = newState(adminv1.AgentState_WAITING, w.since)
+	}
+	s.mu.Lock()
+	for id, sess := range s.sessions {
+		all[id] = newState(adminv1.AgentState_CONNECTED, sess.since)
+	}
+	s.mu.Unlock()
+	for id, w := range waiting {
+		all[id].Refusal = w.reason
+	}
+	return all
+}
+
+// stateWithout returns the state of an agent that has no session and does not wait.
+func (s *Server) stateWithout(id mesh.ID) *adminv1.AgentState {
+	o := s.observed.of(id)
+	if !o.Joined {
+		return &adminv1.AgentState{Phase: adminv1.AgentState_NEVER_JOINED}
+	}
+	s.mu.Lock()
+	ended, seen := s.ended[id]
+	s.mu.Unlock()
+	switch {
+	case !seen && s.o.Now().Sub(s.started) < s.o.SilentAfter:
+		return newState(adminv1.AgentState_RECONNECTING, s.started)
+	case !seen:
+		ended = s.started
+	}
+	if o.Draining {
+		return newState(adminv1.AgentState_STOPPED, ended)
+	}
+	return newState(adminv1.AgentState_LOST, ended)
+}
+
+func newState(phase adminv1.AgentState_Phase, since time.Time) *adminv1.AgentState {
+	return &adminv1.AgentState{Phase: phase, Since: timestamppb.New(since)}
+}
+
+// lost returns how many agents of each mesh are lost.
+func (s *Server) lost() map[string]int {
+	count := map[string]int{}
+	if v := s.o.View(); v != nil {
+		for meshName := range v.Meshes {
+			count[meshName] = 0
+		}
+	}
+	for id, state := range s.States() {
+		if state.GetPhase() == adminv1.AgentState_LOST {
+			meshName, _ := mesh.SplitID(id)
+			count[meshName]++
+		}
+	}
+	return count
+}

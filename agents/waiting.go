@@ -1,0 +1,97 @@
+package agents
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+const (
+	// maxWaiting limits how many waiting proxies are remembered.
+	maxWaiting = 1000
+	// waitsFor is how long a proxy counts as waiting after its last try: agents try at least every 10 s to join, and every
+	// 30 s to renew.
+	waitsFor = time.Minute
+)
+
+// waiting has the proxies whose agents try to join with a valid token, and cannot.
+type waiting struct {
+	mu      sync.Mutex
+	proxies map[mesh.ID]wait
+}
+
+// wait is one proxy that waits.
+type wait struct {
+	since, last time.Time
+	reason      string
+}
+
+// add records another try. It returns whether people should be told: the proxy has just begun to wait, or waits for
+// another reason now. Beyond maxWaiting, proxies are not recorded.
+func (w *waiting) add(id mesh.ID, reason string, now time.Time) (news, recorded bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one, known := w.proxies[id]
+	if !known && len(w.proxies) >= maxWaiting {
+		return true, false
+	}
+	news = !known || one.reason != reason
+	if !known {
+		one.since = now
+	}
+	one.last, one.reason = now, reason
+	w.proxies[id] = one
+	return news, true
+}
+
+func (w *waiting) remove(id mesh.ID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.proxies, id)
+}
+
+// forget removes proxies that have stopped trying.
+func (w *waiting) forget(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, one := range w.proxies {
+		if now.Sub(one.last) >= waitsFor {
+			delete(w.proxies, id)
+		}
+	}
+}
+
+func (w *waiting) all() map[mesh.ID]wait {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make(map[mesh.ID]wait, len(w.proxies))
+	for id, one := range w.proxies {
+		all[id] = one
+	}
+	return all
+}
+
+// waits records and logs that a proxy with a valid credential could not join. Errors of the control plane itself are logged
+// elsewhere.
+func (s *Server) waits(ctx context.Context, id mesh.ID, peer string, err error) {
+	code, reason := status.Code(err), status.Convert(err).Message()
+	if code == codes.Internal || code == codes.Unavailable {
+		return
+	}
+	news, recorded := s.waiting.add(id, reason, s.o.Now())
+	if !news || !recorded && !s.refusals.allow(peer) {
+		return
+	}
+	meshName, name := mesh.SplitID(id)
+	log := s.o.Logger.With("mesh", meshName, "proxy", name, "peer", peer, "reason", reason)
+	if code == codes.FailedPrecondition {
+		log.WarnContext(ctx, "proxy waits for its Dataplane")
+		return
+	}
+	log.WarnContext(ctx, "join refused")
+}

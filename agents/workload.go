@@ -1,0 +1,55 @@
+package agents
+
+import (
+	"context"
+	"strings"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// mismatch is a certificate in use that names another workload than the Dataplane.
+type mismatch struct{ certificate, dataplane string }
+
+// Changed tells the server that the view of a change is the current one. Agents whose certificate names another workload
+// than the Dataplane does now are asked to renew it.
+func (s *Server) Changed(c meshview.Change) {
+	for _, id := range c.Proxies {
+		if _, differs := s.checkWorkload(context.Background(), id); differs {
+			s.wakeSession(id)
+		}
+	}
+}
+
+// checkWorkload compares the workload of the certificate in use with that of the Dataplane. It logs a new difference.
+func (s *Server) checkWorkload(ctx context.Context, id mesh.ID) (mismatch, bool) {
+	_, p := s.o.View().Proxy(id)
+	o := s.observed.of(id)
+	if p == nil || meshview.WorkloadMatches(p.Dataplane, o) {
+		s.mu.Lock()
+		delete(s.mismatches, id)
+		s.mu.Unlock()
+		return mismatch{}, false
+	}
+	m := mismatch{certificate: o.Workload, dataplane: p.Dataplane.Workload()}
+	s.noteMismatch(ctx, id, m)
+	return m, true
+}
+
+// noteMismatch logs a difference once, since the agent tries again and again.
+func (s *Server) noteMismatch(ctx context.Context, id mesh.ID, m mismatch) {
+	s.mu.Lock()
+	known := s.mismatches[id] == m
+	s.mismatches[id] = m
+	s.mu.Unlock()
+	if known {
+		return
+	}
+	meshName, name := mesh.SplitID(id)
+	s.o.Logger.WarnContext(ctx, "certificate is for another workload than the Dataplane: its endpoints are not ready until the agent "+
+		"joins with a token for the new workload (sondectl generate dataplane-token)",
+		"mesh", meshName, "proxy", name, "certificateWorkload", m.certificate, "workload", m.dataplane)
+}
+
+// workloadOf returns the workload that a SPIFFE ID names.
+func workloadOf(spiffeID string) string { return spiffeID[strings.LastIndex(spiffeID, "/")+1:] }

@@ -1,0 +1,90 @@
+package identity
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+func nobody(mesh.ID) bool { return false }
+
+// wantWorkload checks what is known about a proxy.
+func wantWorkload(t *testing.T, a *Authority, proxy mesh.ID, workload string, joined bool) {
+	t.Helper()
+	if w, j := a.WorkloadInUse(proxy); w != workload || j != joined {
+		t.Errorf("WorkloadInUse(%q) = %q, %v, want %q, %v", proxy, w, j, workload, joined)
+	}
+}
+
+func TestWorkloadInUse(t *testing.T) {
+	clock, storage := newClock(), newMemory()
+	a := open(t, storage, clock.Now)
+	wantWorkload(t, a, "default/web-1", "", false)
+	first, _ := issue(t, a, "default", "web-1", time.Hour)
+	wantWorkload(t, a, "default/web-1", "web", true)
+	wantWorkload(t, a, "default/web-2", "", false)
+
+	peer := Peer{Mesh: "default", Dataplane: "web-1"}
+	reportAll(t, a, peer, first.Serial)
+	second, err := a.Issue(Request{Mesh: "default", Dataplane: "web-1", Workload: "api", CSR: newCSR(t, newKey(t), nil), Life: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantWorkload(t, a, "default/web-1", "web", true) // it is issued, and not in use yet
+	reportAll(t, a, peer, second.Serial)
+	wantWorkload(t, a, "default/web-1", "api", true)
+
+	wantWorkload(t, open(t, storage, clock.Now), "default/web-1", "api", true)
+}
+
+func TestRecordOfAnEarlierRelease(t *testing.T) {
+	storage := newMemory()
+	a := open(t, storage, newClock().Now)
+	issue(t, a, "default", "web-1", time.Hour)
+	name := "meshes/default/proxies/web-1.json"
+	data, err := storage.Read(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := strings.ReplaceAll(string(data), `,"workload":"web"`, "")
+	if old == string(data) {
+		t.Fatalf("the record does not name the workload: %s", data)
+	}
+	if err := storage.Write(name, []byte(old)); err != nil {
+		t.Fatal(err)
+	}
+	wantWorkload(t, open(t, storage, newClock().Now), "default/web-1", "", true)
+}
+
+func TestSweepKeepsRecords(t *testing.T) {
+	clock, storage := newClock(), newMemory()
+	a := open(t, storage, clock.Now)
+	for _, name := range []string{"kept", "gone"} {
+		issue(t, a, "default", name, time.Hour)
+	}
+	issue(t, a, "default", "valid", 3*time.Hour)
+	clock.Add(2 * time.Hour)
+	keep := func(proxy mesh.ID) bool { return proxy == "default/kept" }
+	forgotten, err := a.Sweep(keep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]mesh.ID{"default/gone"}, forgotten); diff != "" {
+		t.Errorf("Sweep() (-want +got):\n%s", diff)
+	}
+	for _, a := range []*Authority{a, open(t, storage, clock.Now)} {
+		joined, err := a.Joined()
+		if err != nil || len(joined) != 2 {
+			t.Errorf("Joined() = %v, %v, want two", joined, err)
+		}
+		wantWorkload(t, a, "default/kept", "web", true)
+		wantWorkload(t, a, "default/gone", "", false)
+	}
+	if a.HasCertificate("default", "kept") {
+		t.Error("HasCertificate() = true for a certificate that has expired")
+	}
+}
