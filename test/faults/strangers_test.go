@@ -171,6 +171,7 @@ func TestStrangersJoin(t *testing.T) {
 				return nil
 			})
 			logged(t, p.Agent, "this proxy, the agent keeps trying")
+			namedInLog(t, m, name)
 			if _, err := os.Stat(p.IdentityFile()); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("it has an identity: %v", err)
 			}
@@ -184,6 +185,19 @@ func TestStrangersJoin(t *testing.T) {
 			p.Agent.Kill()
 		})
 	}
+}
+
+// namedInLog waits until the control plane has logged that it refuses a proxy, which names what was asked for.
+func namedInLog(t *testing.T, m *harness.Machine, name string) {
+	t.Helper()
+	poll(t, "the refusal to be in the log of the control plane", func(context.Context) error {
+		for line := range strings.Lines(read(t, m.ControlPlane.Log)) {
+			if strings.Contains(line, "join refused") && strings.Contains(line, fmt.Sprintf(`"mesh":"default","proxy":%q,"peer":"127.0.0.1"`, name)) {
+				return nil
+			}
+		}
+		return errors.New("it is not there")
+	})
 }
 
 func makeToken(t *testing.T, m *harness.Machine, args ...string) string {

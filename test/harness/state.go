@@ -18,7 +18,10 @@ type ProxyState struct {
 		LeafSerial   string `json:"leafSerial"`
 		EnvoyVersion string `json:"envoyVersion"`
 	} `json:"agent"`
-	Streams []struct {
+	AgentState AgentState `json:"agentState"`
+	// OtherWorkload says how the certificate differs from the Dataplane.
+	OtherWorkload string `json:"otherWorkload"`
+	Streams       []struct {
 		ConnectedSince time.Time `json:"connectedSince"`
 		Types          []struct {
 			Kind   string `json:"kind"`
@@ -27,6 +30,12 @@ type ProxyState struct {
 		} `json:"types"`
 	} `json:"streams"`
 	Draining bool `json:"draining"`
+}
+
+// AgentState is what sondectl shows of an agent, connected or not.
+type AgentState struct {
+	Phase   string `json:"phase"`
+	Refusal string `json:"refusal"`
 }
 
 // NACK is what sondectl shows of a resource that Envoy has refused.
@@ -49,6 +58,15 @@ func (p *Proxy) State(ctx context.Context) (*ProxyState, error) {
 		return nil, fmt.Errorf("sondectl knows %d proxies %s, want 1", len(states), p.Name)
 	}
 	return states[0], nil
+}
+
+// AgentIs is an error unless the control plane shows the agent in that phase.
+func (p *Proxy) AgentIs(ctx context.Context, phase string) error {
+	s, err := p.State(ctx)
+	if err == nil && s.AgentState.Phase != phase {
+		err = fmt.Errorf("its agent is %+v, want %s", s.AgentState, phase)
+	}
+	return err
 }
 
 // Synced is an error unless agent and Envoy are connected, and Envoy has everything that it should have.

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 )
 
@@ -106,6 +107,25 @@ func MakeState(folder string, meshes ...string) error {
 	}
 	for _, name := range meshes {
 		if err := a.Ensure(name, 0); err != nil {
+			return err
+		}
+	}
+	return m.save(folder)
+}
+
+// Join writes into a state folder that these proxies have joined, with these workloads: else their endpoints are not ready.
+func Join(folder string, workloads map[mesh.ID]string) error {
+	m, err := load(folder)
+	if err != nil {
+		return err
+	}
+	a, err := identity.New(identity.Options{Storage: m})
+	if err != nil {
+		return err
+	}
+	for proxy, workload := range workloads {
+		meshName, dataplane := mesh.SplitID(proxy)
+		if _, err := Issue(a, meshName, dataplane, workload); err != nil {
 			return err
 		}
 	}

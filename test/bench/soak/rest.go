@@ -159,7 +159,10 @@ func (s *soak) expected() (map[string]resource.Desired, error) {
 		return nil, fmt.Errorf("the files have %d objects, written were %d", len(documents), len(s.world.objects))
 	}
 	const source = "files"
-	b := meshview.NewBuilder(meshview.Options{Sources: []string{source}})
+	b := meshview.NewBuilder(meshview.Options{Sources: []string{source}, RequireJoin: true})
+	for i := range s.o.proxies {
+		b.Observe(proxyID(i), mesh.Observation{Joined: true, Workload: workload(i)})
+	}
 	for _, d := range documents {
 		b.Set(source, d.Object)
 	}

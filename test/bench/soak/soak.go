@@ -71,6 +71,13 @@ func newSoak(o options, program, folder string, out io.Writer) (*soak, error) {
 	if err := controlplane.MakeState(state, meshes...); err != nil {
 		return nil, err
 	}
+	joined := map[mesh.ID]string{}
+	for i := range o.proxies {
+		joined[proxyID(i)] = workload(i)
+	}
+	if err := controlplane.Join(state, joined); err != nil {
+		return nil, err
+	}
 	authority, err := controlplane.OpenAuthority(state)
 	if err != nil {
 		return nil, err

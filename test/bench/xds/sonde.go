@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/test/bench/controlplane"
 	"github.com/sonde-mesh/sonde/test/harness"
@@ -65,7 +66,11 @@ func (s *session) startSonde(ctx context.Context) (err error) {
 		return err
 	}
 	state := filepath.Join(within, "state")
-	if err := controlplane.CopyState(s.stateFolder(), state); err != nil {
+	joined := map[mesh.ID]string{}
+	for i := range s.world.owners() {
+		joined[proxyID(i)] = workload(i)
+	}
+	if err := errors.Join(controlplane.CopyState(s.stateFolder(), state), controlplane.Join(state, joined)); err != nil {
 		return err
 	}
 	p := &process{cmd: exec.CommandContext(ctx, s.program, "--store=dir:"+f.path, "--state-dir="+state, "--bind-address=127.0.0.1",

@@ -1,0 +1,148 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// shows waits until the output of sondectl has these texts.
+func shows(t *testing.T, m *harness.Machine, command string, texts ...string) {
+	t.Helper()
+	poll(t, fmt.Sprintf("sondectl %s to show %q", command, texts), func(ctx context.Context) error {
+		out, err := m.Ctl(ctx, strings.Fields(command)...)
+		for _, text := range texts {
+			if err == nil && !strings.Contains(out, text) {
+				err = fmt.Errorf("no %q in:\n%s", text, out)
+			}
+		}
+		return err
+	})
+}
+
+// logged waits until a line of the log has these texts.
+func logged(t *testing.T, p *harness.Process, texts ...string) {
+	t.Helper()
+	poll(t, fmt.Sprintf("a line with %q in the log of %s", texts, p.Name), func(context.Context) error {
+		if n, err := lines(p, texts...); err != nil || n == 0 {
+			return errors.Join(err, errors.New("there is none"))
+		}
+		return nil
+	})
+}
+
+// lines counts the lines of the log that have these texts.
+func lines(p *harness.Process, texts ...string) (int, error) {
+	data, err := os.ReadFile(p.Log)
+	count := 0
+	for line := range strings.Lines(string(data)) {
+		has := true
+		for _, text := range texts {
+			has = has && strings.Contains(line, text)
+		}
+		if has {
+			count++
+		}
+	}
+	return count, err
+}
+
+// TestWorkloadChangesWithoutAToken gives a running Dataplane another service, which its token does not allow. Until it has a
+// token for it, its endpoint is out, and everybody who could look for the reason finds it.
+func TestWorkloadChangesWithoutAToken(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, strict)
+	proxies := add(t, m,
+		harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b", "c"}},
+		harness.ProxyOptions{Name: "b-1", Service: "b"}, harness.ProxyOptions{Name: "c-1", Service: "c"},
+	)
+	a, b, c := proxies[0], proxies[1], proxies[2]
+	answersOf(t, a.Outbounds["b"], "b-1")
+	answersOf(t, a.Outbounds["c"], "c-1")
+	load := harness.StartLoad(t.Context(), 2*time.Millisecond, harness.NewHTTPCaller("http://"+a.Outbounds["c"]+"/", false, false))
+	defer load.Stop()
+
+	b.Service = "c"
+	must(t, b.Declare())
+	differs := `the certificate is for workload "b", the Dataplane has workload "c"`
+	shows(t, m, "get services", b.Inbound+" (b-1): "+differs)
+	shows(t, m, "get proxies", "not ready: "+differs, `cannot join: the token is for workload "b"`)
+	shows(t, m, "get dataplane b-1", "not-ready", differs)
+	logged(t, m.ControlPlane, `"WARN"`, "certificate is for another workload", `"proxy":"b-1"`, `"certificateWorkload":"b"`, `"workload":"c"`)
+	logged(t, b.Agent, "certificate not renewed", "the agent needs another token")
+	endpoints(t, a, "c", c.Inbound)
+	if err := noEndpoint(t.Context(), a.Outbounds["b"]); err == nil {
+		t.Error("service b has nobody left, and still speaks HTTP")
+	}
+	poll(t, "the Envoy of b-1 to be served meanwhile", b.Synced)
+	more(t, load, 200)
+
+	must(t, b.MakeToken(t.Context()))
+	endpoints(t, a, "c", b.Inbound, c.Inbound)
+	answersOf(t, a.Outbounds["c"], "b-1", "c-1")
+	state, err := b.State(t.Context())
+	must(t, err)
+	if state.OtherWorkload != "" || state.AgentState.Refusal != "" {
+		t.Errorf("it is shown as %+v still", state)
+	}
+	if n, err := lines(m.ControlPlane, "certificate is for another workload"); err != nil || n != 1 {
+		t.Errorf("the control plane has logged it %d times, want once: %v", n, err)
+	}
+	more(t, load, 200)
+	t.Log(held(t, load))
+
+	// a restart with the token of the new workload
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	must(t, b.Agent.Terminate(ctx))
+	must(t, b.RunAgent())
+	must(t, b.WaitReady(t.Context()))
+	endpoints(t, a, "c", b.Inbound, c.Inbound)
+}
+
+// TestWorkloadChangesWithAToken replaces the token first: the certificate is renewed at once, and clients notice nothing.
+func TestWorkloadChangesWithAToken(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, strict)
+	proxies := add(t, m,
+		harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b", "c"}},
+		harness.ProxyOptions{Name: "b-1", Service: "b"}, harness.ProxyOptions{Name: "b-2", Service: "b"}, harness.ProxyOptions{Name: "c-1", Service: "c"},
+	)
+	a, b, c := proxies[0], proxies[1], proxies[3]
+	answersOf(t, a.Outbounds["b"], "b-1", "b-2")
+	url := "http://" + a.Outbounds["c"] + "/"
+	load := harness.StartLoad(t.Context(), 2*time.Millisecond, harness.NewHTTPCaller(url, false, false), harness.NewHTTPCaller(url, true, false))
+	defer load.Stop()
+	more(t, load, 50)
+	for _, service := range []string{"c", "b", "c"} {
+		b.Service = service
+		must(t, b.MakeToken(t.Context()))
+		started := time.Now()
+		must(t, b.Declare())
+		want := []string{c.Inbound}
+		if service == "c" {
+			want = append(want, b.Inbound)
+		}
+		endpoints(t, a, "c", want...)
+		poll(t, "the certificate to be for "+service, func(context.Context) error {
+			identity, err := b.Identity()
+			if err != nil {
+				return err
+			}
+			if got := identity.Leaf.URIs[0].Path; got != "/workload/"+service {
+				return fmt.Errorf("it is for %s", got)
+			}
+			return nil
+		})
+		t.Logf("b-1 serves %s after %s", service, time.Since(started))
+		more(t, load, 200)
+	}
+	answersOf(t, a.Outbounds["c"], "b-1", "c-1")
+	t.Log(held(t, load))
+}
