@@ -159,7 +159,7 @@ func TestJoinWithCertificate(t *testing.T) {
 		return p.Dataplane.Workload() == "api"
 	})
 	_, err = ask("default", "web-1")
-	wantStatus(t, err, codes.PermissionDenied, "join again with a token")
+	wantStatus(t, err, codes.PermissionDenied, "the agent needs another token")
 }
 
 func TestRenew(t *testing.T) {
