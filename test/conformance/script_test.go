@@ -79,7 +79,7 @@ type run struct {
 
 // settle waits until the server has nothing more to say: a minute of virtual time.
 func (r *run) settle() {
-	time.Sleep(time.Minute)
+	<-time.After(time.Minute)
 	synctest.Wait()
 }
 
