@@ -26,6 +26,7 @@ type entry struct {
 	path    string // pathKey of its virtual path
 	h       *Handler
 	prober  prober
+	timeout time.Duration
 	metrics entryMetrics
 	limiter *rate.Limiter
 
@@ -42,18 +43,17 @@ type prober interface {
 func newEntry(p mesh.Probe, h *Handler, m *metrics) *entry {
 	e := &entry{
 		probe: p, path: pathKey(p.VirtualPath()), h: h, metrics: m.of(p),
-		limiter: rate.NewLimiter(checksPerSecond, checksBurst),
+		timeout: time.Duration(p.TimeoutSeconds) * time.Second, limiter: rate.NewLimiter(checksPerSecond, checksBurst),
 	}
-	timeout := time.Duration(p.TimeoutSeconds) * time.Second
 	switch {
 	case p.TCPSocket != nil:
-		e.prober = newTCPProber(h.o.PodIP, p.TCPSocket, timeout)
+		e.prober = newTCPProber(h.o.PodIP, p.TCPSocket, e.timeout)
 	case p.GRPC != nil:
-		e.prober = newGRPCProber(h.o.PodIP, p.GRPC, timeout)
+		e.prober = newGRPCProber(h.o.PodIP, p.GRPC, e.timeout)
 	case p.Type.IsHook():
 		e.prober = newHookProber(h.clients.hook, h.o.PodIP, p.HTTPGet)
 	default:
-		e.prober = newHTTPProber(h.clients.probe, h.o.PodIP, p.HTTPGet, timeout)
+		e.prober = newHTTPProber(h.clients.probe, h.o.PodIP, p.HTTPGet, e.timeout)
 	}
 	return e
 }
@@ -123,10 +123,12 @@ func (e *entry) run(ctx context.Context, c *check, userAgent string) {
 	if e.limiter.Wait(ctx) != nil || !e.startRunning(c) {
 		return
 	}
-	began := time.Now()
+	began, late := time.Now(), watchLag(e.timeout)
 	c.result = e.prober.probe(ctx, userAgent)
+	took := time.Since(began)
+	c.result = c.result.unlessLate(took, e.timeout, late.stop())
 	if ctx.Err() == nil {
-		e.observe(ctx, c.result, time.Since(began))
+		e.observe(ctx, c.result, took)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -147,8 +147,8 @@ func TestGRPCWithoutServer(t *testing.T) {
 			begin := time.Now()
 			verdict, text := kubelet{}.probe(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), "")
 			want := fmt.Sprintf("503 Service Unavailable\ntimeout: failed to connect service 127.0.0.1:%d within 1s: context deadline exceeded\n", port)
-			if took := time.Since(begin); verdict != "failure" || text != want || took < time.Second || took > 2*time.Second {
-				t.Errorf("verdict after %s = %s %q, want failure %q after 1s", took, verdict, text, want)
+			if took := time.Since(begin); verdict != "failure" || text != want || took < time.Second {
+				t.Errorf("verdict after %s = %s %q, want failure %q after at least 1s", took, verdict, text, want)
 			}
 		})
 	}
