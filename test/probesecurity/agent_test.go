@@ -92,10 +92,13 @@ func (a *agent) stop() {
 	}
 }
 
+// guard returns the id of the guard.
+func (a *agent) guard() int { return a.cmd.Process.Pid }
+
 // processes returns the ids of the guard and its worker.
 func (a *agent) processes() []int {
 	a.t.Helper()
-	guard := a.cmd.Process.Pid
+	guard := a.guard()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", guard, guard))
 	if err != nil {
 		a.t.Fatal(err)
@@ -112,35 +115,6 @@ func (a *agent) processes() []int {
 		a.t.Fatalf("processes = %v, want a guard and a worker", pids)
 	}
 	return pids
-}
-
-// memory of a process in KiB.
-type memory struct{ rssAnon, vmRSS int }
-
-func (m memory) max(o memory) memory {
-	return memory{max(m.rssAnon, o.rssAnon), max(m.vmRSS, o.vmRSS)}
-}
-
-func memoryOf(pid int) (memory, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return memory{}, err
-	}
-	var m memory
-	for line := range strings.Lines(string(data)) {
-		key, value, _ := strings.Cut(line, ":")
-		kib, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
-		switch key {
-		case "RssAnon":
-			m.rssAnon = kib
-		case "VmRSS":
-			m.vmRSS = kib
-		}
-	}
-	if m.rssAnon == 0 || m.vmRSS == 0 {
-		return memory{}, fmt.Errorf("read the memory of %d: it is not in\n%s", pid, data)
-	}
-	return m, nil
 }
 
 // callLimit is far more than any answer here needs.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -20,106 +19,29 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"k8s.io/kubernetes/pkg/probe"
-	httpprobe "k8s.io/kubernetes/pkg/probe/http"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 const (
-	// floodRequests of one flood, at 10,000 per second where the machine can.
+	// floodRequests of one flood, at 10,000 per second where the machine can; floodTime where it cannot.
 	floodRequests = 50_000
+	floodTime     = 20 * time.Second
 	// What an agent may have in a flood, in KiB: its limits on connections and requests allow for some 45 MiB.
 	floodRSSAnon, floodVmRSS = 64 << 10, 72 << 10
 	// checksPerSecond and checksBurst are the handler's, from design.md.
 	checksPerSecond, checksBurst = 10, 4
 )
 
-// kubelet asks for one probe once per second, with the kubelet's own code.
-type kubelet struct {
-	t       *testing.T
-	a       *agent
-	path    string
-	id      string
-	timeout time.Duration // the user's
-	asked   int
-	unknown int // times that the verdict was to be discarded
-	longest time.Duration
-}
-
-// ask asks once, and returns the kubelet's verdict: success, warning, failure, or unknown where it discards what it got.
-func (k *kubelet) ask() probe.Result {
-	r, err := http.NewRequestWithContext(k.t.Context(), http.MethodGet, "http://"+k.a.address+k.path, nil)
-	if err != nil {
-		k.t.Error(err)
-		return probe.Unknown
-	}
-	r.Header.Set("User-Agent", "kube-probe/1.36")
-	r.Header.Set(mesh.ProbeHeader, k.id)
-	begin := time.Now()
-	result, _, err := httpprobe.New(false).Probe(r, k.timeout+time.Second)
-	took := time.Since(begin)
-	k.longest = max(k.longest, took)
-	k.asked++
-	if err != nil {
-		return probe.Unknown
-	}
-	return result
-}
-
-// check asks once, for a verdict that is known.
-func (k *kubelet) check(round int, want probe.Result) {
-	got := k.ask()
-	// The probe that hangs uses up its whole timeout: half a second later a busy agent has to say that it does not know,
-	// which is discarded.
-	if k.id == "slow" && got == probe.Unknown {
-		k.unknown++
-		return
-	}
-	if got != want {
-		k.t.Errorf("round %d: verdict of %q = %s, want %s", round, k.id, got, want)
-	}
-}
-
-// report fails the test where the kubelet did not learn enough.
-func (k *kubelet) report() {
-	if k.asked < 3 { // that each was in time is the kubelet's own timeout's to say
-		k.t.Errorf("the kubelet asked for %q %d times: the flood was over too soon", k.id, k.asked)
-	}
-	if 2*k.unknown > k.asked {
-		k.t.Errorf("%d of %d verdicts of %q were to be discarded", k.unknown, k.asked, k.id)
-	}
-	k.t.Logf("the kubelet's %d probes of %q: %d discarded, the longest took %s", k.asked, k.id, k.unknown, k.longest.Round(time.Millisecond))
-}
-
 // TestFlood floods one probe of four, and asks for all of them as the kubelet does.
 func TestFlood(t *testing.T) {
 	p := newPod(t)
 	var healthy atomic.Bool
-	healthy.Store(true)
-	live := p.listen(0, func(c net.Conn, _ string) {
-		text := ok
-		if !healthy.Load() {
-			text = strings.Replace(ok, "200 OK", "500 Oh", 1)
-		}
-		_, _ = io.WriteString(c, text) // the agent may have left
-	})
-	released := make(chan struct{})
-	defer close(released)
-	slow := p.listen(0, func(net.Conn, string) { <-released })
-	tcp := p.listen(0, answer(ok))
-	server := grpc.NewServer()
-	healthpb.RegisterHealthServer(server, health.NewServer())
-	rpc := p.serveGRPC(server)
-	table := mesh.ProbeTable{
-		{ID: "live", TimeoutSeconds: 1, HTTPGet: &mesh.HTTPGetProbe{Port: int32(live.port), Path: "/live"}},
-		{ID: "slow", TimeoutSeconds: 1, HTTPGet: &mesh.HTTPGetProbe{Port: int32(slow.port), Path: "/"}},
-		{ID: "tcp", TimeoutSeconds: 1, TCPSocket: &mesh.TCPSocketProbe{Port: int32(tcp.port)}},
-		{ID: "rpc", TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: int32(rpc)}},
-	}
+	live, table := floodedApps(t, p, &healthy)
 	a := p.startAgent(p.freePort(), table)
 	watch := watchMemory(t, a)
 	rest := watch.now()
-	begin := time.Now()
+	begin, before := time.Now(), a.cpu(a.processes()...)
 	flooding, flooded := startFlooder(t, a, table[0], floodRequests)
 
 	var kubelets []*kubelet
@@ -129,30 +51,22 @@ func TestFlood(t *testing.T) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for round := 0; flooding(); round++ {
-		sick := round%3 == 2
-		healthy.Store(!sick)
-		// A check that began before the application changed may be shared until it ends.
-		settled := time.After(200 * time.Millisecond)
-		<-settled
-		var asking sync.WaitGroup
-		for i, k := range kubelets {
-			asking.Go(func() {
-				want := probe.Success
-				if i == 1 || i == 0 && sick {
-					want = probe.Failure
-				}
-				k.check(round, want)
-			})
+		healthy.Store(round%3 != 2)
+		// A check that began before the application changed is shared until it ends. The next one shows that it has ended.
+		if !live.askedAgain(flooding) {
+			break
 		}
-		asking.Wait()
+		askAll(kubelets, round, healthy.Load())
 		<-ticker.C
 	}
 	result := <-flooded
-	took := time.Since(begin)
+	took, used := time.Since(begin), a.cpu(a.processes()...).since(before)
 	highest, after := watch.stop(), watch.now()
 
+	t.Logf("the agent ran %s and waited %s for a processor", used.ran.Round(time.Millisecond), used.waited.Round(time.Millisecond))
+	hadCPU := used.waited < 2*used.ran // the flood itself takes as much as the agent
 	for _, k := range kubelets {
-		k.report()
+		k.report(hadCPU)
 	}
 	n := atMost(t, live)
 	t.Logf("flood: %+v", result)
@@ -164,6 +78,60 @@ func TestFlood(t *testing.T) {
 	if result.Success == 0 {
 		t.Errorf("no request of the flood was answered with success: %+v", result)
 	}
+}
+
+// floodedApps starts the applications of four probes. The first is healthy or not, and the second hangs until the test ends.
+func floodedApps(t *testing.T, p *pod, healthy *atomic.Bool) (live *app, table mesh.ProbeTable) {
+	t.Helper()
+	live = p.listen(0, func(c net.Conn, _ string) {
+		text := ok
+		if !healthy.Load() {
+			text = strings.Replace(ok, "200 OK", "500 Oh", 1)
+		}
+		_, _ = io.WriteString(c, text) // the agent may have left
+	})
+	released := make(chan struct{})
+	slow := p.listen(0, func(net.Conn, string) { <-released })
+	t.Cleanup(func() { close(released) }) // before the cleanup of the application, which waits for it
+	tcp := p.listen(0, answer(ok))
+	server := grpc.NewServer()
+	healthpb.RegisterHealthServer(server, health.NewServer())
+	rpc := p.serveGRPC(server)
+	return live, mesh.ProbeTable{
+		{ID: "live", TimeoutSeconds: 1, HTTPGet: &mesh.HTTPGetProbe{Port: int32(live.port), Path: "/live"}},
+		{ID: "slow", TimeoutSeconds: 1, HTTPGet: &mesh.HTTPGetProbe{Port: int32(slow.port), Path: "/"}},
+		{ID: "tcp", TimeoutSeconds: 1, TCPSocket: &mesh.TCPSocketProbe{Port: int32(tcp.port)}},
+		{ID: "rpc", TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: int32(rpc)}},
+	}
+}
+
+// askAll asks for all probes at once.
+func askAll(kubelets []*kubelet, round int, healthy bool) {
+	var asking sync.WaitGroup
+	for _, k := range kubelets {
+		asking.Go(func() {
+			want := probe.Success
+			if k.id == "slow" || k.id == "live" && !healthy {
+				want = probe.Failure
+			}
+			k.check(round, want)
+		})
+	}
+	asking.Wait()
+}
+
+// askedAgain waits for the next request that the application gets. It returns false if there is none since the flood is over.
+func (a *app) askedAgain(flooding func() bool) bool {
+	_, _, before := a.seen()
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for flooding() {
+		if _, _, now := a.seen(); len(now) > len(before) {
+			return true
+		}
+		<-ticker.C
+	}
+	return false
 }
 
 // atMost fails the test if an application was asked more often than 10 times per second, and the burst.
@@ -262,9 +230,9 @@ func startFlooder(t *testing.T, a *agent, probe mesh.Probe, requests int) (runni
 	for i := range 16 {
 		sources = append(sources, fmt.Sprintf("127.251.0.%d", 1+i))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	cmd := exec.CommandContext(ctx, flooderProgram, "--target="+a.address, "--path="+probe.VirtualPath(), "--id="+probe.ID,
-		"--sources="+strings.Join(sources, ","), fmt.Sprintf("--requests=%d", requests))
+		"--sources="+strings.Join(sources, ","), fmt.Sprintf("--requests=%d", requests), "--for="+floodTime.String())
 	done := make(chan floodResult, 1)
 	ended := make(chan struct{})
 	go func() {
@@ -289,62 +257,4 @@ func startFlooder(t *testing.T, a *agent, probe mesh.Probe, requests int) (runni
 			return true
 		}
 	}, done
-}
-
-// usage is the memory of both processes.
-type usage struct{ guard, worker memory }
-
-// sum is what counts: what is private adds up, and of what is shared the larger one has all.
-func (u usage) sum() memory {
-	return memory{rssAnon: u.guard.rssAnon + u.worker.rssAnon, vmRSS: max(u.guard.vmRSS, u.worker.vmRSS)}
-}
-
-func (u usage) String() string {
-	return fmt.Sprintf("RssAnon %.1f MiB (guard %.1f, worker %.1f), VmRSS %.1f MiB (guard %.1f)", mib(u.sum().rssAnon), mib(u.guard.rssAnon), mib(u.worker.rssAnon), mib(u.sum().vmRSS), mib(u.guard.vmRSS))
-}
-
-func mib(kib int) float64 { return float64(kib) / 1024 }
-
-// memoryWatch notes the highest memory of an agent.
-type memoryWatch struct {
-	t     *testing.T
-	pids  []int
-	end   chan struct{}
-	ended chan usage
-}
-
-func watchMemory(t *testing.T, a *agent) *memoryWatch {
-	w := &memoryWatch{t: t, pids: a.processes(), end: make(chan struct{}), ended: make(chan usage, 1)}
-	go func() {
-		var highest usage
-		ticker := time.NewTicker(50 * time.Millisecond)
-		defer ticker.Stop()
-		for {
-			now := w.now()
-			highest = usage{highest.guard.max(now.guard), highest.worker.max(now.worker)}
-			select {
-			case <-w.end:
-				w.ended <- highest
-				return
-			case <-ticker.C:
-			}
-		}
-	}()
-	return w
-}
-
-func (w *memoryWatch) now() usage {
-	var u usage
-	for i, m := range []*memory{&u.guard, &u.worker} {
-		var err error
-		if *m, err = memoryOf(w.pids[i]); err != nil {
-			w.t.Error(err)
-		}
-	}
-	return u
-}
-
-func (w *memoryWatch) stop() usage {
-	close(w.end)
-	return <-w.ended
 }

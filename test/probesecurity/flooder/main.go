@@ -34,6 +34,7 @@ type flood struct {
 	next            atomic.Uint64
 	requests        int
 	rate            int
+	limit           time.Duration
 
 	success, errored, failure, ended, slow, bombs, idle, half, reset atomic.Int64
 }
@@ -46,6 +47,7 @@ func main() {
 	sources := flag.String("sources", "", "`addresses` to come from, with commas")
 	flag.IntVar(&f.requests, "requests", 0, "how many")
 	flag.IntVar(&f.rate, "rate", 10000, "requests per second")
+	flag.DurationVar(&f.limit, "for", time.Minute, "no new requests after so long, on a machine that is too busy for them")
 	flag.Parse()
 	f.request = fmt.Sprintf("GET %s HTTP/1.1\r\nHost: a\r\nUser-Agent: flood\r\nSonde-Probe: %s\r\nConnection: close\r\n\r\n", *path, *id)
 	for source := range strings.SplitSeq(*sources, ",") {
@@ -83,7 +85,8 @@ func (f *flood) run(ctx context.Context) Result {
 	const tick = 5 * time.Millisecond
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
-	for sent := 0; sent < f.requests; <-ticker.C {
+	sent := 0
+	for ; sent < f.requests && time.Since(begin) < f.limit; <-ticker.C {
 		for range min(f.rate*int(tick)/int(time.Second), f.requests-sent) {
 			sent++
 			free <- struct{}{}
@@ -98,7 +101,7 @@ func (f *flood) run(ctx context.Context) Result {
 	stop()
 	others.Wait()
 	return Result{
-		Seconds: took, Rate: float64(f.requests) / took, Requests: int64(f.requests),
+		Seconds: took, Rate: float64(sent) / took, Requests: int64(sent),
 		Success: f.success.Load(), Errored: f.errored.Load(), Failure: f.failure.Load(), Ended: f.ended.Load(),
 		Slow: f.slow.Load(), Bombs: f.bombs.Load(), Idle: f.idle.Load(), Half: f.half.Load(), Reset: f.reset.Load(),
 	}
