@@ -28,6 +28,8 @@ func reasonOf(p *meshview.Proxy, r meshview.Reason) string {
 		return "its proxy has never joined"
 	case meshview.OtherWorkload:
 		return otherWorkload(p)
+	case meshview.ListenerNotAccepted:
+		return "its Envoy refuses the listener, or has not accepted it yet"
 	default:
 		return ""
 	}

@@ -107,6 +107,7 @@ func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest)
 	if err != nil {
 		return nil, internal(ctx, log, "make bootstrap", err)
 	}
+	s.expectListeners(p.ID())
 	issued, err := s.issue(ctx, log, m, p, r.GetCsr())
 	if err != nil {
 		return nil, err

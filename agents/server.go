@@ -102,6 +102,8 @@ type Server struct {
 	ended    map[mesh.ID]time.Time // end of the last session of proxies that have none now
 	// mismatches are those that have been logged, see checkWorkload.
 	mismatches map[mesh.ID]mismatch
+	// refused says why Envoy refuses inbound listeners.
+	refused map[mesh.ID]string
 }
 
 // New returns a server. It reads from the storage which proxies have joined and which drain, and passes that to Observe, so
@@ -122,6 +124,7 @@ func New(o Options) (*Server, error) {
 		sessions:   map[mesh.ID]*session{},
 		ended:      map[mesh.ID]time.Time{},
 		mismatches: map[mesh.ID]mismatch{},
+		refused:    map[mesh.ID]string{},
 	}
 	var err error
 	if s.metrics, err = newMetrics(s, o.Registerer); err != nil {

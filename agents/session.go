@@ -44,6 +44,7 @@ type session struct {
 	stream agentv1.AgentService_SessionServer
 	// What was pushed last, so that the same is not pushed twice.
 	pushedBundle, pushedRenewal push
+	pushedInbounds              *agentv1.Inbounds
 	// drainPoll ticks while a recorded drain is not in the view yet, else nil.
 	drainPoll *time.Ticker
 
@@ -183,7 +184,7 @@ func (s *Server) serve(sess *session, hello *agentv1.Hello, messages <-chan rece
 	if err := s.setDraining(sess, hello.GetDraining()); err != nil {
 		return err
 	}
-	welcome := &agentv1.Welcome{Version: &agentv1.Version{Sonde: s.o.Version}}
+	welcome := &agentv1.Welcome{Version: &agentv1.Version{Sonde: s.o.Version}, Features: []string{featureInbounds}}
 	if err := sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}
@@ -270,9 +271,12 @@ func (s *Server) report(sess *session, inUse *agentv1.InUse) error {
 	return s.push(sess)
 }
 
-// push sends the bundle if the proxy uses another one, and RenewNow if its leaf is not from the CA that signs or not for the
+// push sends whether the inbounds are accepted, the bundle if the proxy uses another one, and RenewNow if its leaf is not from the CA that signs or not for the
 // workload of the Dataplane. The bundle comes first, since it has to trust the new leaf.
 func (s *Server) push(sess *session) error {
+	if err := s.pushInbounds(sess); err != nil {
+		return err
+	}
 	due, err := s.o.Authority.Due(sess.peer)
 	if err != nil {
 		return internal(sess.stream.Context(), s.o.Logger, "read bundle", err)

@@ -12,12 +12,11 @@ import (
 type mismatch struct{ certificate, dataplane string }
 
 // Changed tells the server that the view of a change is the current one. Agents whose certificate names another workload
-// than the Dataplane does now are asked to renew it.
+// than the Dataplane does now are asked to renew it, and those with other inbounds learn whether Envoy has accepted them.
 func (s *Server) Changed(c meshview.Change) {
 	for _, id := range c.Proxies {
-		if _, differs := s.checkWorkload(context.Background(), id); differs {
-			s.wakeSession(id)
-		}
+		s.checkWorkload(context.Background(), id)
+		s.wakeSession(id)
 	}
 }
 

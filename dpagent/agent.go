@@ -48,7 +48,9 @@ type Agent struct {
 	live    health.Checks // none: while this agent answers, a restart would not help
 	ready   health.Checks
 	joinErr atomic.Pointer[error] // why the agent has not joined yet
-	rejoins retry.Reporter        // of the renewer: why it has to join again
+	// inboundsErr says why Envoy has not accepted all inbound listeners.
+	inboundsErr atomic.Pointer[error]
+	rejoins     retry.Reporter // of the renewer: why it has to join again
 
 	probes *probe.Handler // nil if there are no probes to answer
 
@@ -69,6 +71,7 @@ func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 		draining: make(chan struct{}),
 	}
 	a.rejoins.Logger = a.logger
+	a.setInbounds(errInboundsUnknown)
 	a.startDrain = sync.OnceFunc(func() { close(a.draining) })
 	var err error
 	a.token = token.New(o.TokenFile, a.logger, a.metrics)
@@ -152,7 +155,7 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	group, running := errgroup.WithContext(running)
 	var renewer *identity.Renewer
 	sess := session.New(session.Options{
-		Opener: a.client, Identity: a.identity, Renew: func() { renewer.Now() },
+		Opener: a.client, Identity: a.identity, Renew: func() { renewer.Now() }, Inbounds: a.setInbounds,
 		Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
 	})
 	renewer = identity.NewRenewer(a.identity, identity.RenewerOptions{

@@ -174,21 +174,3 @@ func isRefusal(err error) bool {
 	}
 	return false
 }
-
-func (a *Agent) addChecks(proxy *envoy.Envoy) {
-	a.ready.Add("identity", func(context.Context) error {
-		if why := a.joinErr.Load(); why != nil {
-			return *why
-		}
-		return a.identity.Valid(time.Now())
-	})
-	a.ready.Add("envoy", proxy.Ready)
-	a.ready.Add("drain", func(context.Context) error {
-		select {
-		case <-a.draining:
-			return errors.New("this proxy drains")
-		default:
-			return nil
-		}
-	})
-}

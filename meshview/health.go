@@ -26,6 +26,8 @@ const (
 	NeverJoined
 	// OtherWorkload means that the certificate in use names another workload than the Dataplane: clients would refuse it.
 	OtherWorkload
+	// ListenerNotAccepted means that Envoy has refused the listener of the inbound, or has not accepted it yet.
+	ListenerNotAccepted
 )
 
 // InboundHealth is the health of one inbound of a Dataplane.
@@ -46,6 +48,8 @@ func (s *state) inboundHealth(d *mesh.Dataplane, in *mesh.Inbound) InboundHealth
 		return InboundHealth{NotReady, NeverJoined}
 	case !WorkloadMatches(d, o):
 		return InboundHealth{NotReady, OtherWorkload}
+	case !o.Accepts(d, in):
+		return InboundHealth{NotReady, ListenerNotAccepted}
 	case o.Draining:
 		return InboundHealth{Draining, NoReason}
 	default:

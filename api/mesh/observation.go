@@ -1,6 +1,13 @@
 package mesh
 
-// Observation is what is known about a proxy beyond its Dataplane: from what was issued to it, and from its agent.
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Observation is what is known about a proxy beyond its Dataplane: from what was issued to it, from its agent and from its
+// Envoy. Observations can be compared by ==.
 type Observation struct {
 	// Joined says that a certificate has been issued to the proxy.
 	Joined bool
@@ -9,4 +16,57 @@ type Observation struct {
 	Draining bool
 	// Workload that the certificate in use names, "" if that is not known.
 	Workload string
+	// ListenersKnown says that Listeners is known. It is not after a restart of the control plane, until Envoy is back.
+	ListenersKnown bool
+	// Listeners are the addresses of the inbound listeners that Envoy has accepted.
+	Listeners Addresses
+}
+
+// Accepts reports whether Envoy has accepted the listener that serves an inbound of d, or it is not known. With
+// transparentProxying that is the capture listener of the inbound's IP family.
+func (o Observation) Accepts(d *Dataplane, in *Inbound) bool {
+	if !o.ListenersKnown {
+		return true
+	}
+	address := in.Address
+	if address == "" {
+		address = d.Spec.Networking.Address
+	}
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return false // there is no listener for what Validate refuses
+	}
+	at := netip.AddrPortFrom(ip.Unmap(), uint16(in.Port))
+	if tp := d.Spec.Networking.TransparentProxying; tp != nil {
+		any := netip.IPv4Unspecified()
+		if at.Addr().Is6() {
+			any = netip.IPv6Unspecified()
+		}
+		at = netip.AddrPortFrom(any, uint16(tp.RedirectPortInbound))
+	}
+	return o.Listeners.Has(at)
+}
+
+// Addresses is a set of addresses that can be compared by ==: sorted, and joined by commas.
+type Addresses string
+
+// MakeAddresses returns the set of the addresses in list.
+func MakeAddresses(list []netip.AddrPort) Addresses {
+	list = slices.Clone(list)
+	slices.SortFunc(list, netip.AddrPort.Compare)
+	var texts []string
+	for _, at := range slices.Compact(list) {
+		texts = append(texts, at.String())
+	}
+	return Addresses(strings.Join(texts, ","))
+}
+
+// Has reports whether the set contains an address.
+func (a Addresses) Has(at netip.AddrPort) bool {
+	for text := range strings.SplitSeq(string(a), ",") {
+		if text == at.String() {
+			return true
+		}
+	}
+	return false
 }

@@ -105,7 +105,9 @@ func (cp *controlPlane) join() (err error) {
 		TrustDomain: cp.options.TrustDomain,
 		Report:      func(err error) { cp.log.Error("resources left out", "err", err) },
 	})
-	cp.xds = xds.NewServer(xds.Options{Logger: cp.log, Registerer: cp.registry, DrainTime: mesh.DefaultDrainTime}, cp.translator, authorize)
+	cp.xds = xds.NewServer(xds.Options{
+		Logger: cp.log, Registerer: cp.registry, DrainTime: mesh.DefaultDrainTime, Inbound: cp.observeListeners,
+	}, cp.translator, authorize)
 	cp.agents, err = agents.New(agents.Options{
 		Authority: cp.authority, Storage: cp.state, View: cp.builder.View, Bootstrap: cp.bootstrap, Observe: cp.builder.Observe,
 		Version: version(), Logger: cp.log, Registerer: cp.registry,
@@ -115,6 +117,15 @@ func (cp *controlPlane) join() (err error) {
 	}
 	cp.admin, err = admin.NewServer(cp.adminOptions())
 	return err
+}
+
+// observeListeners passes on which inbound listeners an Envoy has accepted.
+func (cp *controlPlane) observeListeners(node string, s xds.InboundStatus) {
+	l := agents.Listeners{Accepted: s.Accepted}
+	for _, n := range s.Refused {
+		l.Refused = append(l.Refused, n.Name+": "+n.Reason)
+	}
+	cp.agents.ObserveListeners(node, l)
 }
 
 // authorize allows an ADS stream if the node ID is that of the client certificate.

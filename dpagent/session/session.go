@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,9 @@ import (
 
 // stableAfter is how long a session has to last before the delay of the next one starts again at its minimum.
 const stableAfter = 10 * time.Second
+
+// featureInbounds says that a control plane tells agents about their inbounds.
+const featureInbounds = "inbounds"
 
 // Opener opens a session and closes it when use returns. *controlplane.Client implements it.
 type Opener interface {
@@ -40,6 +44,9 @@ type Options struct {
 	Identity Identity
 	// Renew asks for a new certificate and returns at once. Required.
 	Renew func()
+	// Inbounds is told what the control plane says of the proxy's inbounds: nil if all are accepted, or the control plane is
+	// too old to know. It must return at once. Required.
+	Inbounds func(error)
 	// Version returns the versions of the agent and of its Envoy. Required.
 	Version func() *agentv1.Version
 	// Logger to use. Required.
@@ -176,6 +183,13 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed 
 	}
 }
 
+func inboundsError(m *agentv1.Inbounds) error {
+	if m.GetAccepted() {
+		return nil
+	}
+	return errors.New(m.GetReason())
+}
+
 // streamError returns why the stream broke: after a failed Send only Recv tells.
 func streamError(stream agentv1.AgentService_SessionClient, err error) error {
 	if errors.Is(err, io.EOF) {
@@ -194,7 +208,12 @@ func (s *Session) receive(stream agentv1.AgentService_SessionClient, welcomed fu
 		switch m := message.GetMessage().(type) {
 		case *agentv1.ControlMessage_Welcome:
 			s.o.Logger.Info("session open", "version", m.Welcome.GetVersion().GetSonde())
+			if !slices.Contains(m.Welcome.GetFeatures(), featureInbounds) {
+				s.o.Inbounds(nil)
+			}
 			welcomed()
+		case *agentv1.ControlMessage_Inbounds:
+			s.o.Inbounds(inboundsError(m.Inbounds))
 		case *agentv1.ControlMessage_Bundle:
 			if err := s.o.Identity.Trust(m.Bundle); err != nil {
 				s.o.Logger.Error("bundle not put in place, the old one goes on", "err", err)

@@ -709,6 +709,7 @@ type ControlMessage struct {
 	//	*ControlMessage_Bundle
 	//	*ControlMessage_RenewNow
 	//	*ControlMessage_DrainRecorded
+	//	*ControlMessage_Inbounds
 	Message       isControlMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -787,6 +788,15 @@ func (x *ControlMessage) GetDrainRecorded() *DrainRecorded {
 	return nil
 }
 
+func (x *ControlMessage) GetInbounds() *Inbounds {
+	if x != nil {
+		if x, ok := x.Message.(*ControlMessage_Inbounds); ok {
+			return x.Inbounds
+		}
+	}
+	return nil
+}
+
 type isControlMessage_Message interface {
 	isControlMessage_Message()
 }
@@ -810,6 +820,11 @@ type ControlMessage_DrainRecorded struct {
 	DrainRecorded *DrainRecorded `protobuf:"bytes,4,opt,name=drain_recorded,json=drainRecorded,proto3,oneof"`
 }
 
+type ControlMessage_Inbounds struct {
+	// Sent when it changes, by a control plane with the feature "inbounds".
+	Inbounds *Inbounds `protobuf:"bytes,5,opt,name=inbounds,proto3,oneof"`
+}
+
 func (*ControlMessage_Welcome) isControlMessage_Message() {}
 
 func (*ControlMessage_Bundle) isControlMessage_Message() {}
@@ -817,6 +832,8 @@ func (*ControlMessage_Bundle) isControlMessage_Message() {}
 func (*ControlMessage_RenewNow) isControlMessage_Message() {}
 
 func (*ControlMessage_DrainRecorded) isControlMessage_Message() {}
+
+func (*ControlMessage_Inbounds) isControlMessage_Message() {}
 
 type Welcome struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -942,6 +959,60 @@ func (*DrainRecorded) Descriptor() ([]byte, []int) {
 	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
+// Inbounds says whether Envoy has accepted the listeners of all inbounds of the Dataplane.
+type Inbounds struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Accepted bool                   `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// Why not, for people.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Inbounds) Reset() {
+	*x = Inbounds{}
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Inbounds) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Inbounds) ProtoMessage() {}
+
+func (x *Inbounds) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Inbounds.ProtoReflect.Descriptor instead.
+func (*Inbounds) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Inbounds) GetAccepted() bool {
+	if x != nil {
+		return x.Accepted
+	}
+	return false
+}
+
+func (x *Inbounds) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_agent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_agent_v1_agent_proto_rawDesc = "" +
@@ -988,19 +1059,23 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06in_use\x18\x03 \x01(\v2\x15.sonde.agent.v1.InUseR\x05inUse\x12\x1a\n" +
 	"\bdraining\x18\x04 \x01(\bR\bdraining\"\n" +
 	"\n" +
-	"\bDraining\"\x83\x02\n" +
+	"\bDraining\"\xbb\x02\n" +
 	"\x0eControlMessage\x123\n" +
 	"\awelcome\x18\x01 \x01(\v2\x17.sonde.agent.v1.WelcomeH\x00R\awelcome\x120\n" +
 	"\x06bundle\x18\x02 \x01(\v2\x16.sonde.agent.v1.BundleH\x00R\x06bundle\x127\n" +
 	"\trenew_now\x18\x03 \x01(\v2\x18.sonde.agent.v1.RenewNowH\x00R\brenewNow\x12F\n" +
-	"\x0edrain_recorded\x18\x04 \x01(\v2\x1d.sonde.agent.v1.DrainRecordedH\x00R\rdrainRecordedB\t\n" +
+	"\x0edrain_recorded\x18\x04 \x01(\v2\x1d.sonde.agent.v1.DrainRecordedH\x00R\rdrainRecorded\x126\n" +
+	"\binbounds\x18\x05 \x01(\v2\x18.sonde.agent.v1.InboundsH\x00R\binboundsB\t\n" +
 	"\amessage\"X\n" +
 	"\aWelcome\x121\n" +
 	"\aversion\x18\x01 \x01(\v2\x17.sonde.agent.v1.VersionR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x03(\tR\bfeatures\"\n" +
 	"\n" +
 	"\bRenewNow\"\x0f\n" +
-	"\rDrainRecorded2\xe4\x01\n" +
+	"\rDrainRecorded\">\n" +
+	"\bInbounds\x12\x1a\n" +
+	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason2\xe4\x01\n" +
 	"\fAgentService\x12A\n" +
 	"\x04Join\x12\x1b.sonde.agent.v1.JoinRequest\x1a\x1c.sonde.agent.v1.JoinResponse\x12D\n" +
 	"\x05Renew\x12\x1c.sonde.agent.v1.RenewRequest\x1a\x1d.sonde.agent.v1.RenewResponse\x12K\n" +
@@ -1018,7 +1093,7 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_v1_agent_proto_rawDescData
 }
 
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_agent_v1_agent_proto_goTypes = []any{
 	(*Version)(nil),             // 0: sonde.agent.v1.Version
 	(*JoinRequest)(nil),         // 1: sonde.agent.v1.JoinRequest
@@ -1035,11 +1110,12 @@ var file_agent_v1_agent_proto_goTypes = []any{
 	(*Welcome)(nil),             // 12: sonde.agent.v1.Welcome
 	(*RenewNow)(nil),            // 13: sonde.agent.v1.RenewNow
 	(*DrainRecorded)(nil),       // 14: sonde.agent.v1.DrainRecorded
-	(*durationpb.Duration)(nil), // 15: google.protobuf.Duration
+	(*Inbounds)(nil),            // 15: sonde.agent.v1.Inbounds
+	(*durationpb.Duration)(nil), // 16: google.protobuf.Duration
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	0,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
-	15, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
+	16, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
 	5,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
 	5,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
 	6,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
@@ -1053,18 +1129,19 @@ var file_agent_v1_agent_proto_depIdxs = []int32{
 	6,  // 12: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
 	13, // 13: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
 	14, // 14: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
-	0,  // 15: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	1,  // 16: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	3,  // 17: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	8,  // 18: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	2,  // 19: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	4,  // 20: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	11, // 21: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	19, // [19:22] is the sub-list for method output_type
-	16, // [16:19] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	15, // 15: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
+	0,  // 16: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	1,  // 17: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	3,  // 18: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	8,  // 19: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	2,  // 20: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	4,  // 21: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	11, // 22: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	20, // [20:23] is the sub-list for method output_type
+	17, // [17:20] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -1083,6 +1160,7 @@ func file_agent_v1_agent_proto_init() {
 		(*ControlMessage_Bundle)(nil),
 		(*ControlMessage_RenewNow)(nil),
 		(*ControlMessage_DrainRecorded)(nil),
+		(*ControlMessage_Inbounds)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1090,7 +1168,7 @@ func file_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
