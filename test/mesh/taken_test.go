@@ -1,0 +1,80 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// TestPortOfTheApplication has an application on the port that its Envoy should listen on, as in a Dataplane whose port and
+// servicePort are the same.
+func TestPortOfTheApplication(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, strict)
+	client := add(t, m, harness.ProxyOptions{Name: "client-1", Service: "client", Outbound: []string{"web"}})[0]
+	web, err := m.Prepare(harness.ProxyOptions{Name: "web-1", Service: "web"})
+	must(t, err)
+	application, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", fmt.Sprintf("0.0.0.0:%d", portOf(t, web.Inbound)))
+	must(t, err)
+	defer application.Close() //nolint:errcheck // it is closed below, unless the test has failed
+	must(t, web.Declare())
+	must(t, web.StartApp(t.Context()))
+	must(t, web.StartAgent(t.Context()))
+
+	refuses(t, web, "inbound:"+web.Inbound)
+	poll(t, "web-1 not to be ready, with the reason", func(ctx context.Context) error { return notReady(ctx, m, web, cannotBind) })
+	endpoints(t, client, "web")
+	table, err := m.Ctl(t.Context(), "get", "services")
+	must(t, err)
+	if !strings.Contains(table, "0/1") || !strings.Contains(table, "refuses the listener") {
+		t.Errorf("sondectl get services prints:\n%s", table)
+	}
+
+	must(t, application.Close())
+	must(t, web.WaitReady(t.Context()))
+	answersOf(t, client.Outbounds["web"], "web-1")
+	refuses(t, web)
+}
+
+// TestAnotherInboundIsTaken adds an inbound that Envoy cannot listen on to a proxy that serves. What it serves already
+// goes on.
+func TestAnotherInboundIsTaken(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, strict)
+	proxies := add(t, m, harness.ProxyOptions{Name: "client-1", Service: "client", Outbound: []string{"web", "more"}},
+		harness.ProxyOptions{Name: "web-1", Service: "web", Labels: map[string]string{"kuma.io/workload": "web"}})
+	client, web := proxies[0], proxies[1]
+	taken, free := occupied(t, m)
+	must(t, m.Put("web-1.yaml", withInbounds(t, web, inbound{service: "more", protocol: "http", at: taken, app: web.AppAddress})))
+	refuses(t, web, "inbound:"+taken)
+	answersOf(t, client.Outbounds["web"], "web-1")
+	endpoints(t, client, "more")
+	poll(t, "web-1 not to be ready", func(ctx context.Context) error { return notReady(ctx, m, web, cannotBind) })
+
+	m.ControlPlane.Kill()
+	must(t, m.StartControlPlane(t.Context()))
+	poll(t, "web-1 still not to be ready", func(ctx context.Context) error { return notReady(ctx, m, web, cannotBind) })
+	answersOf(t, client.Outbounds["web"], "web-1")
+	endpoints(t, client, "more")
+
+	free()
+	must(t, web.WaitReady(t.Context()))
+	answersOf(t, client.Outbounds["more"], "web-1")
+}
+
+// notReady returns an error if the agent of p is ready, or does not give that reason.
+func notReady(ctx context.Context, m *harness.Machine, p *harness.Proxy, reason string) error {
+	_, err := m.Get(ctx, "http://"+p.Admin+"/readyz")
+	switch {
+	case err == nil:
+		return errors.New("it is ready")
+	case !strings.Contains(err.Error(), reason):
+		return err
+	}
+	return nil
+}
