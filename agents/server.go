@@ -45,7 +45,8 @@ type Options struct {
 	// HelloTimeout is how long a session may take for its first message. Default 10s.
 	HelloTimeout time.Duration
 	// SilentAfter is how long a proxy must have no session before a forced rotation skips it. The start of the control
-	// plane counts as the end of a session, so that agents have time to reconnect. Default 30s.
+	// plane counts as the end of a session, so that agents have time to reconnect; for that long after the start they are
+	// not shown as lost. Default 30s.
 	SilentAfter time.Duration
 	// Recheck is how often Run looks for expired certificates. Default 5s.
 	Recheck time.Duration

@@ -2,6 +2,7 @@ package agents
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -69,11 +70,7 @@ func (w *waiting) forget(now time.Time) {
 func (w *waiting) all() map[mesh.ID]wait {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := make(map[mesh.ID]wait, len(w.proxies))
-	for id, one := range w.proxies {
-		all[id] = one
-	}
-	return all
+	return maps.Clone(w.proxies)
 }
 
 // waits records and logs that a proxy with a valid credential could not join. Errors of the control plane itself are logged

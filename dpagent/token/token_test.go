@@ -119,7 +119,7 @@ func TestWatch(t *testing.T) {
 		// after passes time and compares what was logged since the last call, and the metric.
 		after := func(d time.Duration, want string, expires time.Time) {
 			t.Helper()
-			time.Sleep(d)
+			<-time.After(d)
 			synctest.Wait()
 			if got := log.take(); want == "" && got != "" || !strings.Contains(got, want) || strings.Count(got, "\n") > 1 {
 				t.Errorf("it logs %q, want one line with %q", got, want)

@@ -45,7 +45,7 @@ func TestStateFolderRemoved(t *testing.T) {
 		poll(t, "the control plane to be unready", func(ctx context.Context) error {
 			_, err := m.Get(ctx, "http://"+m.Health+"/readyz")
 			if s := statusOf(err); s.Code != 503 || !strings.Contains(s.Body, "[-]state failed: state folder "+m.StateDir()+" "+reason) {
-				return fmt.Errorf("its readiness is %w, want 503 and %q", err, reason)
+				return fmt.Errorf("its readiness is %d %s, want 503 and %q", s.Code, s.Body, reason)
 			}
 			return nil
 		})

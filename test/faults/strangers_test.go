@@ -162,7 +162,8 @@ func TestStrangersJoin(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			p := prepare(t, m, harness.ProxyOptions{Name: name, Service: "a"})
-			must(t, errors.Join(p.Declare(), p.StartApp(t.Context()), p.SetToken(tc.token(t)), p.RunAgent()))
+			token := tc.token(t) // before the Dataplane is known: then none for another workload would be made
+			must(t, errors.Join(p.Declare(), p.StartApp(t.Context()), p.SetToken(token), p.RunAgent()))
 			poll(t, "the agent to say why it does not join", func(ctx context.Context) error {
 				_, err := m.Get(ctx, "http://"+p.Admin+"/readyz")
 				if s := statusOf(err); s.Code != 503 || !strings.Contains(s.Body, tc.want) {
@@ -170,7 +171,7 @@ func TestStrangersJoin(t *testing.T) {
 				}
 				return nil
 			})
-			logged(t, p.Agent, "this proxy, the agent keeps trying")
+			logged(t, p.Agent, "the agent keeps trying")
 			namedInLog(t, m, name)
 			if _, err := os.Stat(p.IdentityFile()); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("it has an identity: %v", err)

@@ -94,6 +94,10 @@ func TestWorkloadChangesWithoutAToken(t *testing.T) {
 	if n, err := lines(m.ControlPlane, "certificate is for another workload"); err != nil || n != 1 {
 		t.Errorf("the control plane has logged it %d times, want once: %v", n, err)
 	}
+	// It tries again with growing delays, and logs the same reason once a minute.
+	if n, err := lines(b.Agent, "joining again"); err != nil || n > 2 {
+		t.Errorf("the agent has logged %d times why it joins again: %v", n, err)
+	}
 	more(t, load, 200)
 	t.Log(held(t, load))
 

@@ -57,6 +57,7 @@ func TestImports(t *testing.T) {
 		switch {
 		case p == "net" || p == "fmt" || p == "encoding/json":
 			t.Errorf("it stands on %s", p)
+		case p == "github.com/sonde-mesh/sonde/shutdown": // has no variables to initialise
 		case strings.Contains(p, ".") && !strings.HasPrefix(p, "github.com/sonde-mesh/sonde/dpagent/guard/") && !strings.HasSuffix(p, "/early"):
 			t.Errorf("it stands on %s", p)
 		}
