@@ -1,12 +1,16 @@
 package xds
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -381,6 +385,73 @@ func TestRefusedBy(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.want, refusedBy(puts, tc.reason), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("refusedBy() (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestIsEnvironmental(t *testing.T) {
+	t.Parallel()
+	tests := map[string]bool{
+		"cannot bind '127.0.0.1:18001': Address already in use":                                   true,
+		"cannot bind '192.0.2.9:18113': Cannot assign requested address":                          true,
+		"cannot bind '0.0.0.0:80': Permission denied":                                             true,
+		"paths must refer to an existing path in the system: 'sds/ca.json' does not exist":        true,
+		"Proto constraint validation failed (ListenerValidationError.Address: value is required)": false,
+		"Didn't find a registered implementation for name: 'x'":                                   false,
+		"": false,
+	}
+	for reason, want := range tests {
+		if got := isEnvironmental(reason); got != want {
+			t.Errorf("isEnvironmental(%q) = %v, want %v", reason, got, want)
+		}
+	}
+}
+
+// TestUnnamedRefusalsOfManyClusters counts what is sent to a client that refuses some clusters and never says which. Each
+// response of the state of the world has all clusters that are good, or may be.
+func TestUnnamedRefusalsOfManyClusters(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct{ clusters, bad, responses int }{
+		"none":  {2000, 0, 1},
+		"one":   {2000, 1, 2*11 + 1},
+		"three": {2000, 3, 3*2*11 + 1},
+		"all":   {100, 100, 2 * 100},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bad := map[string]bool{}
+			var put []*resource.Resource
+			for i := range tc.clusters {
+				n := fmt.Sprintf("static%04d", i)
+				bad[n] = i*tc.bad/tc.clusters != (i+1)*tc.bad/tc.clusters
+				put = append(put, res(resource.Cluster, n+"@1"))
+			}
+			c := newClient(true)
+			c.setDesired(resource.Desired{Shared: resource.NewSet(put...)})
+			request := &discoveryv3.DiscoveryRequest{TypeUrl: string(resource.Cluster)}
+			responses, last := 0, []*resource.Resource(nil)
+			for ; ; responses++ {
+				if _, err := c.receiveSotw(request); err != nil {
+					t.Fatal(err)
+				}
+				r := c.next()
+				if r == nil {
+					break
+				}
+				request = &discoveryv3.DiscoveryRequest{TypeUrl: string(resource.Cluster), ResponseNonce: r.nonce}
+				if slices.ContainsFunc(r.full, func(p *resource.Resource) bool { return bad[p.Name] }) {
+					request.ErrorDetail = &statuspb.Status{Message: "no name"}
+				} else {
+					last = r.full
+				}
+			}
+			if responses > tc.responses {
+				t.Errorf("%d responses, want at most %d", responses, tc.responses)
+			}
+			if len(last) != tc.clusters-tc.bad {
+				t.Errorf("the client has %d clusters, want %d", len(last), tc.clusters-tc.bad)
 			}
 		})
 	}

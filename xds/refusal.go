@@ -96,11 +96,9 @@ func (t *topic) accepted(r *resource.Resource) {
 // isEnvironmental reports whether Envoy refuses a resource because of something outside of it, which may change: an address
 // that another process uses or the host does not have yet, or a file that does not exist yet. The same resource may be good
 // a moment later. The reason is Envoy's message for one resource (source/common/network/listen_socket_impl.cc,
-// source/common/config/utility.cc, source/common/config/datasource.cc).
+// source/common/config/utility.cc); 1.38 to 1.40 say the same.
 func isEnvironmental(reason string) bool {
-	return slices.ContainsFunc([]string{
-		"cannot bind '", "cannot listen", "Address already in use", "existing path", "Invalid path: ", "unable to read file: ",
-	}, func(text string) bool { return strings.Contains(reason, text) })
+	return strings.Contains(reason, "cannot bind '") || strings.Contains(reason, "paths must refer to an existing path")
 }
 
 // retryRemovals makes the removals of a response that was refused, although it had nothing new, be sent again later.
