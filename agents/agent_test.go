@@ -8,12 +8,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"net/netip"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/sonde-mesh/sonde/agents"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
@@ -24,6 +26,7 @@ type agent struct {
 	w     *world
 	name  string
 	token string
+	envoy *agents.Listeners // what its Envoy answers once it has joined; nil for nothing
 
 	key       *ecdsa.PrivateKey
 	leaf      *x509.Certificate
@@ -35,11 +38,16 @@ type agent struct {
 	inbox  chan *agentv1.ControlMessage
 	end    chan error
 	cancel context.CancelFunc
+	// inbounds is what it was told of its inbounds; inbox has everything else.
+	inbounds chan *agentv1.Inbounds
 }
 
 func (w *world) agent(name string) *agent {
 	w.t.Helper()
-	return &agent{w: w, name: name, token: w.token(identity.Token{Mesh: "default", Dataplane: name, Workload: "web"}, time.Hour)}
+	return &agent{
+		w: w, name: name, token: w.token(identity.Token{Mesh: "default", Dataplane: name, Workload: "web"}, time.Hour),
+		envoy: &agents.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:8080")}},
+	}
 }
 
 // dial connects with the leaf that is in place, or without a certificate.
@@ -86,6 +94,9 @@ func (a *agent) join() error {
 	}
 	a.put(key, response.GetIdentity())
 	a.bootstrap = string(response.GetBootstrap())
+	if a.envoy != nil {
+		a.w.server.ObserveListeners(mesh.MakeID("default", a.name), *a.envoy)
+	}
 	return nil
 }
 
@@ -129,8 +140,8 @@ func (a *agent) open() {
 		a.w.t.Fatal(err)
 	}
 	a.stream, a.cancel = stream, cancel
-	inbox, end := make(chan *agentv1.ControlMessage, 100), make(chan error, 1)
-	a.inbox, a.end = inbox, end
+	inbox, inbounds, end := make(chan *agentv1.ControlMessage, 100), make(chan *agentv1.Inbounds, 100), make(chan error, 1)
+	a.inbox, a.inbounds, a.end = inbox, inbounds, end
 	go func() {
 		for {
 			m, err := stream.Recv()
@@ -139,7 +150,11 @@ func (a *agent) open() {
 				close(inbox)
 				return
 			}
-			inbox <- m
+			if m.GetInbounds() != nil {
+				inbounds <- m.GetInbounds()
+			} else {
+				inbox <- m
+			}
 		}
 	}()
 	a.w.t.Cleanup(a.leave)
