@@ -118,16 +118,18 @@ func (c *client) restore(t *topic, name string, g gap) {
 	t.setGap(name, g, c.get(t, name))
 }
 
-// refusedBy returns the refused resources of a response, each with its part of Envoy's error message. If the response had one
-// resource, it is that one. Otherwise the names are in the message. It either lists them ("Error adding/updating listener(s)
-// a: why\nb: why", or "cluster(s) a: why, b: why"), or prints the first invalid resource in protobuf text form. The result is
-// empty if it does neither.
+// refusedBy returns the refused resources of a response, each with its part of Envoy's error message. The message either lists
+// them ("Error adding/updating listener(s) a: why\nb: why", or "cluster(s) a: why, b: why"), or prints the first invalid
+// resource in protobuf text form, or names none. If it names none and the response had one resource, it is that one; else the
+// result is empty.
 func refusedBy(puts []*resource.Resource, reason string) map[string]string {
+	if _, list, ok := strings.Cut(reason, "(s) "); ok && strings.HasPrefix(reason, "Error adding/updating ") {
+		if reasons := listed(puts, list); len(reasons) > 0 {
+			return reasons
+		}
+	}
 	if len(puts) == 1 {
 		return map[string]string{puts[0].Name: reason}
-	}
-	if _, list, ok := strings.Cut(reason, "(s) "); ok && strings.HasPrefix(reason, "Error adding/updating ") {
-		return listed(puts, list)
 	}
 	if strings.Contains(reason, "validation failed") {
 		if name := firstNamed(puts, reason); name != "" {

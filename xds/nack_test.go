@@ -356,9 +356,11 @@ func TestRefusedBy(t *testing.T) {
 		reason string
 		want   map[string]string
 	}{
-		"alone":     {"a", "whatever", map[string]string{"a": "whatever"}},
-		"listeners": {"a b c", "Error adding/updating listener(s) a: why\nc: no\n", map[string]string{"a": "why", "c": "no"}},
-		"clusters":  {"a b c", "Error adding/updating cluster(s) a: why, b: no", map[string]string{"a": "why", "b": "no"}},
+		"alone":                       {"a", "whatever", map[string]string{"a": "whatever"}},
+		"alone, named":                {"a", "Error adding/updating listener(s) a: why\n", map[string]string{"a": "why"}},
+		"alone, and another is named": {"a", "Error adding/updating listener(s) b: why\n", map[string]string{"a": "Error adding/updating listener(s) b: why\n"}},
+		"listeners":                   {"a b c", "Error adding/updating listener(s) a: why\nc: no\n", map[string]string{"a": "why", "c": "no"}},
+		"clusters":                    {"a b c", "Error adding/updating cluster(s) a: why, b: no", map[string]string{"a": "why", "b": "no"}},
 		"not in the order of names": {"a b", "Error adding/updating listener(s) b: cannot bind 'x': no\na: why",
 			map[string]string{"a": "why", "b": "cannot bind 'x': no"}},
 		"a reason of several parts": {"a b", "Error adding/updating cluster(s) a: one, two: three, b: no",

@@ -25,9 +25,9 @@ func (c *client) receiveSotw(r *discoveryv3.DiscoveryRequest) ([]NACK, error) {
 	// the names of one with an old nonce were ignored, a client that needs longer for its ACK than the next response takes
 	// to come would never get a new name (envoyproxy/envoy#10363).
 	//
-	// Without a nonce although there was a response, the client has begun again, and waits for all it names (gRPC-Java before
-	// grpc/grpc-java#11796, and grpc-node).
-	first := !t.requested || r.GetResponseNonce() == "" && t.lastNonce != ""
+	// Without a nonce although it has answered each response, the client has begun again, and waits for all it names (gRPC-Java
+	// before grpc/grpc-java#11796, and grpc-node). One that has not may not have seen the first response yet.
+	first := !t.requested || r.GetResponseNonce() == "" && t.answered && len(t.inFlight) == 0
 	t.requested = true
 	t.named = t.named && !first || len(r.GetResourceNames()) > 0
 	list := (*names)(nil).add(r.GetResourceNames()...)

@@ -174,6 +174,13 @@ func TestSotw(t *testing.T) {
 			> RDS #none r q
 			< RDS r@1
 			<`,
+		"a request without a nonce by a client that has not seen the first response yet": `
+			want EDS a@1 b@1
+			> EDS a
+			< EDS a@1
+			> EDS #none a b
+			< EDS b@1
+			<`,
 		"types that are not served have no resources": `
 			want EDS a@1
 			> type.googleapis.com/x.Y

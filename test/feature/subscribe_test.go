@@ -4,10 +4,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/sonde-mesh/sonde/test/featuretest"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -220,19 +216,17 @@ func TestOutOfDateNames(t *testing.T) {
 	web.ExpectQuiet()
 }
 
+// TestUnknownType asks for a type that is not served, beside those that are.
 func TestUnknownType(t *testing.T) {
 	both(t, func(t *testing.T, p featuretest.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web := f.Dial("web-1", p)
-		web.Send(&featuretest.Request{Node: node, Type: "type.googleapis.com/envoy.config.unknown.v3.Thing"})
-		if err := web.Ended(); status.Code(err) != codes.InvalidArgument {
-			t.Errorf("the stream ended with %v, want InvalidArgument", err)
-		}
-		// Only the stream has ended: the proxy can connect again.
-		before := f.Connect("web-1", p)
-		before.Sent(firstSync...)
-		if diff := cmp.Diff(1, len(f.Status())); diff != "" {
-			t.Errorf("streams (-want +got):\n%s", diff)
-		}
+		const unknown = resource.Type("type.googleapis.com/envoy.config.unknown.v3.Thing")
+		web.Send(&featuretest.Request{Node: node, Type: unknown})
+		r := web.Next()
+		expect(t, r, unknown)
+		web.Ack(r)
+		web.Send(&featuretest.Request{Type: resource.Endpoint, Add: []string{"api"}})
+		expect(t, web.Next(), resource.Endpoint, "api")
 	})
 }
