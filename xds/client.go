@@ -122,6 +122,9 @@ func (c *client) changed(n resource.Name, before, now *resource.Resource) {
 	if !ok {
 		g = gapOf(before)
 	}
+	if now == nil && g.last == nil {
+		g.wanted = before
+	}
 	t.setGap(n.Name, g, now)
 }
 

@@ -115,6 +115,21 @@ func TestDeltaOrder(t *testing.T) {
 			> EDS -a
 			> CDS ack
 			<`,
+		"a changed cluster that goes before a client that reconnects gets its changed endpoints": `
+			want CDS a@2 EDS a@2 LDS l@1 RDS r@1
+			> CDS init:a@1
+			> EDS +a init:a@1
+			> LDS init:l@1
+			> RDS +r init:r@1
+			< CDS a@2
+			want CDS EDS LDS l@2 RDS r@1
+			< EDS a@2
+			> EDS ack
+			> CDS ack
+			< LDS l@2
+			> LDS ack
+			< CDS -a
+			<`,
 		"a cluster without endpoints of its own": `
 			want CDS static@1 EDS static@1
 			> CDS

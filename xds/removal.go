@@ -57,14 +57,17 @@ func (c *client) isDue(g gap) bool { return !c.now().Before(g.due) }
 func (g gap) held() bool { return !g.due.IsZero() && g.now == nil }
 
 // endpointsUntilRemoval returns what to send about endpoints that are to be removed, and for which a changed cluster warms. If
-// the cluster is to be removed, too, listeners and routes still use it: it gets its last endpoints again. If these are not
-// known, since the client got them on an earlier stream, it warms until Envoy gives up, and then goes on with those it has.
+// the cluster is to be removed, too, listeners and routes still use it: it gets its last endpoints again, or those that it
+// should have had last. If neither is known, since the client got them on an earlier stream, it warms until Envoy gives up,
+// and then goes on with those it has.
 func (c *client) endpointsUntilRemoval(name string, g gap) action {
 	switch {
 	case c.get(c.topic(resource.Cluster), name) != nil:
 		return action{unknown: true}
 	case g.last != nil:
 		return action{put: g.last}
+	case g.wanted != nil:
+		return action{put: g.wanted}
 	}
 	return action{remove: true}
 }

@@ -36,6 +36,7 @@ type gap struct {
 	version    string             // that the client has; empty if it has none
 	last       *resource.Resource // the resource of that version; nil if only initial_resource_versions told about it
 	now        *resource.Resource // what the client should have; nil for nothing
+	wanted     *resource.Resource // with now nil: what it should have had before, if last is not known
 	mustAnswer bool               // a response must mention the name, even if nothing differs
 	uncertain  bool               // it may have another version: it refused a reply with the name, or gave no version
 	suspect    int                // send it only with others of this group, to learn which one the client refuses; 0: no suspect

@@ -157,7 +157,6 @@ func TestDeletedWhileAway(t *testing.T) {
 			must(t, err)
 			must(t, m.Put("b-1.yaml", withInbounds(t, b, bad, doomed, kept)))
 			must(t, b.StartAgent(t.Context()))
-			must(t, b.WaitReady(t.Context()))
 			refuses(t, b, "inbound:"+taken)
 			runs(t, b, b.Inbound, doomed.at, kept.at)
 			envoy := envoyOf(t, b)

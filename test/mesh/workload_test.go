@@ -110,7 +110,8 @@ func TestWorkloadChangesWithoutAToken(t *testing.T) {
 	endpoints(t, a, "c", b.Inbound, c.Inbound)
 }
 
-// TestWorkloadChangesWithAToken replaces the token first: the certificate is renewed at once, and clients notice nothing.
+// TestWorkloadChangesWithAToken has the token of the new workload in place right after the change: the certificate is renewed
+// soon, and clients of the other replica notice nothing.
 func TestWorkloadChangesWithAToken(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -126,9 +127,9 @@ func TestWorkloadChangesWithAToken(t *testing.T) {
 	more(t, load, 50)
 	for _, service := range []string{"c", "b", "c"} {
 		b.Service = service
-		must(t, b.MakeToken(t.Context()))
 		started := time.Now()
 		must(t, b.Declare())
+		poll(t, "a token for "+service, b.MakeToken)
 		want := []string{c.Inbound}
 		if service == "c" {
 			want = append(want, b.Inbound)
