@@ -80,7 +80,7 @@ func (w *world) start() {
 	o := agents.Options{
 		Authority: w.authority, Storage: w.state, View: w.builder.View, Now: w.now, Version: "1.2.3", Registerer: w.registry,
 		Logger: slog.New(slog.NewTextHandler(w.log, nil)),
-		Bootstrap: func(p *meshview.Proxy, controlPlane string, drainTime time.Duration) ([]byte, error) {
+		Bootstrap: func(p *meshview.Proxy, controlPlane string, _ time.Duration) ([]byte, error) {
 			return []byte(p.ID() + " by " + controlPlane), nil
 		},
 		Observe: func(id mesh.ID, o mesh.Observation) {

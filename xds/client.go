@@ -297,37 +297,6 @@ func (c *client) window(t *topic) int {
 	return maxInFlight
 }
 
-// collect adds to r what can be sent now. Suspects wait until there is nothing else, and then one group of them is sent.
-func (c *client) collect(r *reply, of scope) {
-	t := r.topic
-	deferred := c.deferred(t)
-	group, suspects := 0, []*resource.Resource(nil)
-	r.puts = make([]*resource.Resource, 0, len(t.gaps))
-	for name, g := range t.gaps {
-		a := t.actionUnlessDeferred(g, deferred[name])
-		if a.remove && g.mustAnswer && t.kind == resource.Endpoint {
-			a = c.endpointsUntilRemoval(name, g)
-		}
-		switch {
-		case a.put != nil && g.suspect == 0:
-			r.puts = append(r.puts, a.put)
-		case a.put != nil && (group == 0 || g.suspect < group):
-			group, suspects = g.suspect, []*resource.Resource{a.put}
-		case a.put != nil && g.suspect == group:
-			suspects = append(suspects, a.put)
-		case a.remove && of == removals && !c.isDue(g):
-			c.dueAt(g.due)
-		case a.unknown && of >= answers, a.remove && of == removals:
-			r.removed = append(r.removed, name)
-		}
-	}
-	if len(r.puts) == 0 {
-		r.puts = suspects
-	}
-	slices.SortFunc(r.puts, byName)
-	slices.Sort(r.removed)
-}
-
 // recordSent records that the client has what is being sent, and keeps in r the gap from before, in case of a NACK.
 func (c *client) recordSent(r *reply, name string, sent *resource.Resource) {
 	before := r.topic.gaps[name]

@@ -50,9 +50,6 @@ func (c *client) holdRemovals(t *topic) (some, due bool) {
 	return some, due
 }
 
-// isDue reports whether a removal need not wait any longer.
-func (c *client) isDue(g gap) bool { return !c.now().Before(g.due) }
-
 // held reports whether a removal waits for listeners that drain.
 func (g gap) held() bool { return !g.due.IsZero() && g.now == nil }
 

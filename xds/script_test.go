@@ -169,57 +169,57 @@ func (s *script) request(text string) {
 	if !ok {
 		kind = resource.Type(words[0])
 	}
-	nonce := ""
-	var detail *statuspb.Status
+	d := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(kind), InitialResourceVersions: map[string]string{}}
+	if last := s.c.topic(kind); s.c.sotw && last != nil {
+		d.ResponseNonce = last.lastNonce
+	}
 	if nacked {
-		detail = &statuspb.Status{Code: 13, Message: reason}
-		if !strings.Contains(text, "ack#") {
-			nonce = s.takeNonce(kind)
+		d.ErrorDetail = &statuspb.Status{Code: 13, Message: reason}
+		if !strings.Contains(text, "#") {
+			d.ResponseNonce = s.takeNonce(kind)
 		}
 	}
-	d := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(kind), ErrorDetail: detail, InitialResourceVersions: map[string]string{}}
 	var list []string
-	listed, begun := false, false
 	for _, w := range words[1:] {
+		_, nonce, ok := strings.Cut(w, "#")
 		switch {
 		case w == "ack":
-			nonce = s.takeNonce(kind)
-		case strings.HasPrefix(w, "ack#"):
-			nonce = w[4:]
-		case strings.HasPrefix(w, "init:"):
-			name, version, _ := strings.Cut(w[5:], "@")
-			d.InitialResourceVersions[name] = version
-		case w == "none":
-			listed = true
-		case w == "#none":
-			begun = true
-		case w[0] == '#':
-			nonce = w[1:]
+			d.ResponseNonce = s.takeNonce(kind)
+		case ok:
+			d.ResponseNonce = strings.TrimPrefix(nonce, "none")
 		case s.c.sotw:
-			list, listed = append(list, w), true
-		case w[0] == '+':
-			d.ResourceNamesSubscribe = append(d.ResourceNamesSubscribe, w[1:])
-		case w[0] == '-':
-			d.ResourceNamesUnsubscribe = append(d.ResourceNamesUnsubscribe, w[1:])
+			list = append(list, w)
+		default:
+			subscribe(d, w)
 		}
 	}
-	d.ResponseNonce = nonce
 	if s.c.sotw {
-		if last := s.c.topic(kind); nonce == "" && !begun && last != nil {
-			nonce = last.lastNonce
-		}
-		s.state(kind, nonce, detail, list, listed)
+		s.state(d, list)
 		return
 	}
 	_, s.err = s.c.receiveDelta(d)
 }
 
-func (s *script) state(kind resource.Type, nonce string, detail *statuspb.Status, list []string, listed bool) {
-	if listed {
-		s.names[kind] = list
+// subscribe adds init:name@version, +name or -name to a delta request.
+func subscribe(d *discoveryv3.DeltaDiscoveryRequest, word string) {
+	if one, ok := strings.CutPrefix(word, "init:"); ok {
+		name, version, _ := strings.Cut(one, "@")
+		d.InitialResourceVersions[name] = version
+	} else if word[0] == '+' {
+		d.ResourceNamesSubscribe = append(d.ResourceNamesSubscribe, word[1:])
+	} else {
+		d.ResourceNamesUnsubscribe = append(d.ResourceNamesUnsubscribe, word[1:])
+	}
+}
+
+// state makes the SotW request of a line. Without names it has those of the line before; "none" means that it has none.
+func (s *script) state(d *discoveryv3.DeltaDiscoveryRequest, list []string) {
+	kind := resource.Type(d.GetTypeUrl())
+	if len(list) > 0 {
+		s.names[kind] = slices.DeleteFunc(list, func(name string) bool { return name == "none" })
 	}
 	_, s.err = s.c.receiveSotw(&discoveryv3.DiscoveryRequest{
-		TypeUrl: string(kind), ResponseNonce: nonce, ErrorDetail: detail, ResourceNames: s.names[kind],
+		TypeUrl: d.GetTypeUrl(), ResponseNonce: d.GetResponseNonce(), ErrorDetail: d.GetErrorDetail(), ResourceNames: s.names[kind],
 	})
 }
 
