@@ -118,7 +118,7 @@ func (c *client) changed(n resource.Name, before, now *resource.Resource) {
 	if !t.subscribes(n.Name) {
 		return
 	}
-	g, ok := t.gaps[n.Name]
+	g, ok := t.gap(n.Name)
 	if !ok {
 		g = gapOf(before)
 	}
@@ -130,7 +130,7 @@ func (c *client) changed(n resource.Name, before, now *resource.Resource) {
 
 // requireAnswer makes sure that a response mentions a name that the client subscribes to, even if nothing differs.
 func (c *client) requireAnswer(t *topic, name string) {
-	g, ok := t.gaps[name]
+	g, ok := t.gap(name)
 	if !ok {
 		g = gapOf(c.get(t, name))
 	}
@@ -237,7 +237,8 @@ func (c *client) resendEndpoints(r *reply) {
 	endpoints, list := c.topic(resource.Endpoint), r.puts
 	if c.sotw { // an unchanged cluster may be a change for a client that may have another version
 		list = slices.DeleteFunc(slices.Clone(r.full), func(p *resource.Resource) bool {
-			return r.indexOf(p.Name) < 0 && !r.topic.gaps[p.Name].uncertain
+			g, _ := r.topic.gap(p.Name)
+			return r.indexOf(p.Name) < 0 && !g.uncertain
 		})
 	}
 	for _, p := range list {
@@ -264,6 +265,9 @@ func (c *client) reply(t *topic, of scope) *reply {
 	r := &reply{topic: t}
 	c.collect(r, of)
 	empty := len(r.puts)+len(r.removed) == 0
+	if empty && (!t.answerDue || of == puts) {
+		return nil
+	}
 	if c.sotw {
 		empty = empty || !c.canExpress(r)
 		r.full = c.fullList(r)

@@ -53,8 +53,8 @@ func (c *client) actionOn(t *topic, name string, g gap, deferred bool) action {
 	return a
 }
 
-// mayBeRemoved reports whether a response of that scope may say that a name does not exist. A removal that is not due yet
-// makes wait end when it is.
+// mayBeRemoved reports whether a response of that scope may say that a name does not exist. A removal that is not due yet, and
+// is not held, makes wait end when it is.
 func (c *client) mayBeRemoved(a action, g gap, of scope) bool {
 	if a.unknown {
 		return of >= answers

@@ -110,11 +110,7 @@ func (c *client) unsubscribe(t *topic, list []string) {
 	dropped := (*names)(nil).add(list...)
 	if dropped.has(wildcard) {
 		t.wildcard = false
-		for name := range t.gaps {
-			if !t.names.has(name) {
-				t.dropGap(name)
-			}
-		}
+		t.dropUnless(t.names.has)
 	}
 	for _, name := range dropped.all() {
 		switch {

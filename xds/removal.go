@@ -1,6 +1,10 @@
 package xds
 
-import "github.com/sonde-mesh/sonde/xds/resource"
+import (
+	"time"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
 
 // Envoy ACKs a listener that replaces another one, or the removal of one, at once. The old listener then drains: for the drain
 // time its open connections still use the routes and clusters that it refers to. Nothing says when the last of them has
@@ -11,47 +15,71 @@ import "github.com/sonde-mesh/sonde/xds/resource"
 // after clusters) has arrived, and is served before anything is removed.
 func (c *client) remove(topics ...*topic) *reply {
 	for _, t := range topics {
-		some, due := c.holdRemovals(t)
-		switch {
-		case due:
-			if r := c.reply(t, removals); r != nil {
-				return r
+		c.releaseHeld(t)
+		if !c.hasAnswered {
+			if len(t.inFlight) == 0 && t.hasRemovals() {
+				t.answerDue = true
+				return c.reply(t, answers)
 			}
-		case some && !c.hasAnswered && len(t.inFlight) == 0:
-			t.answerDue = true
-			return c.reply(t, answers)
+			continue
+		}
+		c.hold(t)
+		if r := c.reply(t, removals); r != nil {
+			return r
 		}
 	}
 	return nil
 }
 
-// holdRemovals sets when each removal of a type is due for which that is not known yet. It reports whether there are
-// removals, and whether one of them is due now.
-func (c *client) holdRemovals(t *topic) (some, due bool) {
+func (t *topic) hasRemovals() bool {
+	for _, g := range t.gaps {
+		if t.action(g).remove {
+			return true
+		}
+	}
+	return false
+}
+
+// hold holds the removals of a type that are not due yet, and says when they are. So they cost nothing until then.
+func (c *client) hold(t *topic) {
 	now := c.now()
 	for name, g := range t.gaps {
 		if !t.action(g).remove {
 			continue
 		}
-		some = true
-		if !c.hasAnswered {
-			continue
-		}
 		if g.due.IsZero() {
 			g.due = now.Add(c.drainTime)
-			t.gaps[name] = g
 		}
-		if now.Before(g.due) {
-			c.dueAt(g.due)
-		} else {
-			due = true
+		if !now.Before(g.due) || g.mustAnswer {
+			t.gaps[name] = g
+			continue
+		}
+		t.dropGap(name)
+		if t.held == nil {
+			t.held = map[string]gap{}
+		}
+		t.held[name] = g
+		if t.heldUntil.IsZero() || g.due.Before(t.heldUntil) {
+			t.heldUntil = g.due
 		}
 	}
-	return some, due
+	if len(t.held) == 0 {
+		t.heldUntil = time.Time{}
+	} else {
+		c.dueAt(t.heldUntil)
+	}
 }
 
-// held reports whether a removal waits for listeners that drain.
-func (g gap) held() bool { return !g.due.IsZero() && g.now == nil }
+// releaseHeld makes held removals of a type gaps again if the first of them is due. hold then holds the others again.
+func (c *client) releaseHeld(t *topic) {
+	if t.heldUntil.IsZero() || c.now().Before(t.heldUntil) {
+		return
+	}
+	for name, g := range t.held {
+		t.setGap(name, g, nil)
+	}
+	t.held, t.heldUntil = nil, time.Time{}
+}
 
 // endpointsUntilRemoval returns what to send about endpoints that are to be removed, and for which a changed cluster warms. If
 // the cluster is to be removed, too, listeners and routes still use it: it gets its last endpoints again, or those that it

@@ -69,11 +69,7 @@ func (c *client) resubscribe(t *topic, list *names, all bool) {
 		return
 	}
 	t.names, t.wildcard = list, all
-	for name := range t.gaps {
-		if !t.subscribes(name) {
-			t.dropGap(name)
-		}
-	}
+	t.dropUnless(t.subscribes)
 	for _, name := range list.all() {
 		if !beforeAll && !before.has(name) {
 			t.setGap(name, gap{mustAnswer: true}, c.get(t, name))
@@ -115,7 +111,7 @@ func (c *client) fullList(r *reply) []*resource.Resource {
 	}
 	var full []*resource.Resource
 	keep := func(name string, now *resource.Resource) {
-		g, differs := r.topic.gaps[name]
+		g, differs := r.topic.gap(name)
 		if i := r.indexOf(name); i >= len(r.puts) {
 			return
 		} else if i >= 0 {
@@ -130,9 +126,11 @@ func (c *client) fullList(r *reply) []*resource.Resource {
 	for _, now := range c.subscribed(r.topic) {
 		keep(now.Name, now)
 	}
-	for name, g := range r.topic.gaps {
-		if g.now == nil {
-			keep(name, nil)
+	for _, gaps := range []map[string]gap{r.topic.gaps, r.topic.held} {
+		for name, g := range gaps {
+			if g.now == nil {
+				keep(name, nil)
+			}
 		}
 	}
 	slices.SortFunc(full, byName)

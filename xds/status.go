@@ -46,7 +46,7 @@ func (c *client) status() []TypeStatus {
 		}
 		s := TypeStatus{
 			Type: t.kind, Sent: t.lastNonce, Acked: t.acked,
-			Pending: t.pending(), NACKs: c.nacks(t),
+			Pending: len(t.gaps), NACKs: c.nacks(t),
 		}
 		if len(t.inFlight) > 0 {
 			s.Unanswered = t.inFlight[0].sent
@@ -54,16 +54,6 @@ func (c *client) status() []TypeStatus {
 		all = append(all, s)
 	}
 	return all
-}
-
-func (t *topic) pending() int {
-	n := 0
-	for _, g := range t.gaps {
-		if !g.held() {
-			n++
-		}
-	}
-	return n
 }
 
 // nacks returns the NACKs of what the client should have now. These resources are withheld from it.

@@ -22,6 +22,8 @@ type topic struct {
 	named     bool // SotW: a request had names, so a later one without names means none, not all
 	names     *names
 	gaps      map[string]gap
+	held      map[string]gap // removals that wait, see removal.go; no name is also in gaps
+	heldUntil time.Time      // when the first of them is due; zero if there are none
 
 	refused map[string]*refusals // versions that the client has refused, by name
 
@@ -80,8 +82,18 @@ func versionOf(r *resource.Resource) string {
 
 func (t *topic) subscribes(name string) bool { return t.wildcard || t.names.has(name) }
 
+// gap returns the gap of name, whether or not it is held.
+func (t *topic) gap(name string) (gap, bool) {
+	if g, ok := t.gaps[name]; ok {
+		return g, true
+	}
+	g, ok := t.held[name]
+	return g, ok
+}
+
 // setGap stores g as the gap of name, or drops the gap if there is nothing to send. now is what the client should have.
 func (t *topic) setGap(name string, g gap, now *resource.Resource) {
+	delete(t.held, name)
 	if g.mustAnswer || g.uncertain || g.version != versionOf(now) {
 		if t.gaps == nil {
 			t.gaps = map[string]gap{}
@@ -105,9 +117,21 @@ func (t *topic) reserveGaps(n int) {
 
 // dropGap drops the gap of name. It also drops an empty map, since a map never shrinks.
 func (t *topic) dropGap(name string) {
+	delete(t.held, name)
 	delete(t.gaps, name)
 	if len(t.gaps) == 0 {
 		t.gaps = nil
+	}
+}
+
+// dropUnless drops the gaps of all names but those that keep.
+func (t *topic) dropUnless(keep func(name string) bool) {
+	for _, gaps := range []map[string]gap{t.gaps, t.held} {
+		for name := range gaps {
+			if !keep(name) {
+				t.dropGap(name)
+			}
+		}
 	}
 }
 
