@@ -9,27 +9,18 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// drainFolder has a file for each draining proxy, whose path is its ID, <mesh>/<dataplane>.
+// drainFolder is the folder of draining proxies.
 const drainFolder = "draining"
 
 func drainPath(id mesh.ID) string { return path.Join(drainFolder, id) }
 
 // loadDraining restores what was known about drains before the restart.
 func (s *Server) loadDraining() error {
-	meshes, err := s.o.Storage.List(drainFolder)
-	if err != nil {
-		return fmt.Errorf("read draining proxies: %w", err)
+	ids, err := folder{drainFolder, s.o.Storage}.all()
+	for _, id := range ids {
+		s.observeDraining(id, true)
 	}
-	for _, meshName := range meshes {
-		names, err := s.o.Storage.List(path.Join(drainFolder, meshName))
-		if err != nil {
-			return fmt.Errorf("read draining proxies of mesh %q: %w", meshName, err)
-		}
-		for _, name := range names {
-			s.observeDraining(mesh.MakeID(meshName, name), true)
-		}
-	}
-	return nil
+	return err
 }
 
 // setDraining records in the storage whether the proxy drains, and then passes it to the view's builder. confirmDrain

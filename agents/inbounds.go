@@ -1,34 +1,55 @@
 package agents
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
-	"strings"
+	"time"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// featureInbounds says that this control plane sends Inbounds.
-const featureInbounds = "inbounds"
+const (
+	// featureInbounds says that this control plane sends Inbounds.
+	featureInbounds = "inbounds"
+	// unacceptedFolder is the folder of proxies that have joined, and whose Envoy has never accepted a listener. Without it
+	// their endpoints would become ready with a restart of the control plane.
+	unacceptedFolder = "unaccepted"
+	// maxRefusal is how much of Envoy's reason an agent is told, in bytes.
+	maxRefusal = 512
+)
 
 // Listeners are the inbound listeners of a proxy, as its Envoy has answered them.
 type Listeners struct {
 	// Accepted are the addresses of those that Envoy has accepted.
 	Accepted []netip.AddrPort
-	// Refused are those that it has refused, each "<name>: <reason>".
-	Refused []string
+	// Refused are the reasons why it has refused others, by address.
+	Refused map[netip.AddrPort]string
 }
 
-// ObserveListeners records what the Envoy of a proxy has answered, and lets its agent know. It returns at once.
+// loadUnaccepted restores which proxies had no listener before the restart.
+func (s *Server) loadUnaccepted() error {
+	ids, err := folder{unacceptedFolder, s.o.Storage}.all()
+	for _, id := range ids {
+		s.unaccepted[id] = true
+		s.Observe(id, func(o *mesh.Observation) { o.ListenersKnown = true })
+	}
+	return err
+}
+
+// ObserveListeners records what the Envoy of a proxy has answered, and lets its agent know. It does not wait for the agent.
 func (s *Server) ObserveListeners(id mesh.ID, l Listeners) {
 	s.mu.Lock()
 	if len(l.Refused) == 0 {
 		delete(s.refused, id)
 	} else {
-		s.refused[id] = strings.Join(l.Refused, "; ")
+		s.refused[id] = l.Refused
 	}
 	s.mu.Unlock()
+	if len(l.Accepted) > 0 {
+		s.forgetUnaccepted(id)
+	}
 	s.Observe(id, func(o *mesh.Observation) {
 		o.ListenersKnown, o.Listeners = true, mesh.MakeAddresses(l.Accepted)
 	})
@@ -36,12 +57,42 @@ func (s *Server) ObserveListeners(id mesh.ID, l Listeners) {
 }
 
 // expectListeners records that a proxy which has never joined has no listeners yet, so that its endpoints wait for them.
-func (s *Server) expectListeners(id mesh.ID) {
-	s.Observe(id, func(o *mesh.Observation) {
-		if !o.Joined {
-			o.ListenersKnown = true
-		}
-	})
+func (s *Server) expectListeners(id mesh.ID) error {
+	if s.observed.of(id).Joined {
+		return nil
+	}
+	if err := s.o.Storage.Write(folder{name: unacceptedFolder}.path(id), []byte(s.o.Now().UTC().Format(time.RFC3339)+"\n")); err != nil {
+		return fmt.Errorf("write %s proxy: %w", unacceptedFolder, err)
+	}
+	s.mu.Lock()
+	s.unaccepted[id] = true
+	s.mu.Unlock()
+	s.Observe(id, func(o *mesh.Observation) { o.ListenersKnown = true })
+	return nil
+}
+
+// forgetUnaccepted removes a proxy from unacceptedFolder, if it is there.
+func (s *Server) forgetUnaccepted(id mesh.ID) {
+	s.mu.Lock()
+	known := s.unaccepted[id]
+	delete(s.unaccepted, id)
+	s.mu.Unlock()
+	if !known {
+		return
+	}
+	if err := s.o.Storage.Remove(folder{name: unacceptedFolder}.path(id)); err != nil {
+		// After a restart its endpoint waits for Envoy again, which is not long.
+		s.o.Logger.ErrorContext(context.Background(), "proxy without a listener not forgotten", "proxy", id, "err", err)
+	}
+}
+
+// forgetListeners forgets what is known of a proxy that has not joined any more.
+func (s *Server) forgetListeners(id mesh.ID) {
+	s.forgetUnaccepted(id)
+	s.mu.Lock()
+	delete(s.refused, id)
+	s.mu.Unlock()
+	s.Observe(id, func(o *mesh.Observation) { o.ListenersKnown, o.Listeners = false, "" })
 }
 
 // inbounds returns what the agent of a proxy should know of its inbounds, nil while nothing is known.
@@ -56,13 +107,14 @@ func (s *Server) inbounds(id mesh.ID) *agentv1.Inbounds {
 		if o.Accepts(p.Dataplane, in) {
 			continue
 		}
+		at := p.Dataplane.ListenerAddress(in)
 		s.mu.Lock()
-		refused := s.refused[id]
+		reason, refused := s.refused[id][at]
 		s.mu.Unlock()
-		if refused != "" {
-			return &agentv1.Inbounds{Reason: "envoy refuses a listener: " + refused}
+		if refused {
+			return &agentv1.Inbounds{Reason: fmt.Sprintf("envoy refuses the listener at %s: %s", at, cut(reason, maxRefusal))}
 		}
-		return &agentv1.Inbounds{Reason: fmt.Sprintf("envoy has not accepted the listener of the inbound on port %d yet", in.Port)}
+		return &agentv1.Inbounds{Reason: fmt.Sprintf("envoy has not accepted the listener at %s yet", at)}
 	}
 	return &agentv1.Inbounds{Accepted: true}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -107,7 +108,9 @@ func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest)
 	if err != nil {
 		return nil, internal(ctx, log, "make bootstrap", err)
 	}
-	s.expectListeners(p.ID())
+	if err := s.expectListeners(p.ID()); err != nil {
+		return nil, internal(ctx, log, "expect listeners", err)
+	}
 	issued, err := s.issue(ctx, log, m, p, r.GetCsr())
 	if err != nil {
 		return nil, err
@@ -198,4 +201,7 @@ func peerAddress(ctx context.Context) string {
 // maxText is how much of an agent's strings is kept in logs and in memory, in bytes.
 const maxText = 64
 
-func shorten(s string) string { return s[:min(len(s), maxText)] }
+func shorten(s string) string { return cut(s, maxText) }
+
+// cut returns at most n bytes of s, as valid UTF-8.
+func cut(s string, n int) string { return strings.ToValidUTF8(s[:min(len(s), n)], "") }

@@ -69,6 +69,9 @@ func (s *Server) observeIdentity(id mesh.ID) {
 	defer s.identities.Unlock()
 	workload, joined := s.o.Authority.WorkloadInUse(id)
 	s.Observe(id, func(o *mesh.Observation) { o.Joined, o.Workload = joined, workload })
+	if !joined {
+		s.forgetListeners(id)
+	}
 }
 
 // loadJoined restores which proxies had joined before the restart.

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -103,8 +104,10 @@ type Server struct {
 	ended    map[mesh.ID]time.Time // end of the last session of proxies that have none now
 	// mismatches are those that have been logged, see checkWorkload.
 	mismatches map[mesh.ID]mismatch
-	// refused says why Envoy refuses inbound listeners.
-	refused map[mesh.ID]string
+	// refused says why Envoy refuses inbound listeners, by address.
+	refused map[mesh.ID]map[netip.AddrPort]string
+	// unaccepted are the proxies of unacceptedFolder.
+	unaccepted map[mesh.ID]bool
 }
 
 // New returns a server. It reads from the storage which proxies have joined and which drain, and passes that to Observe, so
@@ -125,13 +128,14 @@ func New(o Options) (*Server, error) {
 		sessions:   map[mesh.ID]*session{},
 		ended:      map[mesh.ID]time.Time{},
 		mismatches: map[mesh.ID]mismatch{},
-		refused:    map[mesh.ID]string{},
+		refused:    map[mesh.ID]map[netip.AddrPort]string{},
+		unaccepted: map[mesh.ID]bool{},
 	}
 	var err error
 	if s.metrics, err = newMetrics(s, o.Registerer); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(s.loadJoined(), s.loadDraining()); err != nil {
+	if err := errors.Join(s.loadJoined(), s.loadUnaccepted(), s.loadDraining()); err != nil {
 		return nil, err
 	}
 	return s, nil

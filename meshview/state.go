@@ -184,19 +184,29 @@ func (s *state) observe(id mesh.ID, o mesh.Observation) {
 	if s.observed[id] == o {
 		return
 	}
+	meshName, name := mesh.SplitID(id)
+	var d *mesh.Dataplane
+	if m := s.meshes[meshName]; m != nil && m.proxies[name] != nil {
+		d = m.proxies[name].dataplane
+	}
+	var before []InboundHealth
+	if d != nil {
+		before = s.inboundHealths(d)
+	}
 	if o == (mesh.Observation{}) {
 		delete(s.observed, id)
 	} else {
 		s.observed[id] = o
 	}
-	meshName, name := mesh.SplitID(id)
-	m := s.meshes[meshName]
-	if m == nil || m.proxies[name] == nil || m.proxies[name].dataplane == nil {
+	if d == nil {
 		return // it counts once the Dataplane comes
 	}
-	s.touch(meshName).dirtyProxies[name] = struct{}{}
-	for _, in := range m.proxies[name].dataplane.Spec.Networking.Inbound {
-		m.service(in.Tags.Service())
+	m := s.touch(meshName)
+	m.dirtyProxies[name] = struct{}{}
+	for i, now := range s.inboundHealths(d) {
+		if now != before[i] {
+			m.service(d.Spec.Networking.Inbound[i].Tags.Service())
+		}
 	}
 }
 

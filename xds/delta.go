@@ -18,6 +18,9 @@ func (c *client) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, err
 	// If the nonce is unknown or was answered already, handleAck ignores it. The subscriptions of the request still count.
 	nacks := c.handleAck(t, r.GetResponseNonce(), r.GetErrorDetail())
 	first := !t.requested
+	if t.unserved {
+		return nacks, c.askUnserved(t, subscribe, first)
+	}
 	t.requested = true
 	if !first {
 		versions = nil
@@ -42,9 +45,8 @@ func (c *client) resendWarmingEndpoints() {
 	}
 }
 
-// hasLegacyWildcard reports whether a first request without names subscribes to all resources of the type. It does for types
-// that are not served, too, so that a client which waits for a response gets an empty one.
-func hasLegacyWildcard(t resource.Type) bool { return t != resource.Endpoint && t != resource.Route }
+// hasLegacyWildcard reports whether a first request without names subscribes to all resources of the type.
+func hasLegacyWildcard(t resource.Type) bool { return t == resource.Cluster || t == resource.Listener }
 
 // subscribe adds names to the subscription. versions are those that the client had when it connected. If the client is
 // subscribed to a name already, it still gets a response about it.

@@ -102,6 +102,73 @@ func TestInboundStatusIsReported(t *testing.T) {
 	want(lines...)
 }
 
+// TestInboundStatusOfTwoStreams has a second agent of the same name, whose Envoy cannot listen, and which ends.
+func TestInboundStatusOfTwoStreams(t *testing.T) {
+	t.Parallel()
+	reports := &inboundReports{}
+	w := newWorld(t, Options{Inbound: reports.add})
+	w.source.desired["m/a"] = resource.Desired{Own: inboundListeners("in80@1")}
+	reported := func(what string) {
+		t.Helper()
+		w.until(what, func() bool {
+			all := reports.list()
+			return len(all) > 0 && all[len(all)-1] == what
+		})
+	}
+	p := w.delta().listen()
+	p.send(ask("m/a", "LDS"))
+	p.send(ack(p.next(), ""))
+	reported("m/a 10.0.0.1:80")
+
+	onlyClusters := w.delta().listen() // says nothing of listeners
+	onlyClusters.send(ask("m/a", "CDS"))
+	onlyClusters.next()
+	q := w.delta().listen()
+	q.send(ask("m/a", "LDS"))
+	q.send(ack(q.next(), "no such filter"))
+	reported("m/a refused in80: no such filter")
+	q.end()
+	reported("m/a 10.0.0.1:80")
+}
+
+// TestInboundStatusBeforeTheFirstView has a client that names what it has before the server knows what it should have.
+func TestInboundStatusBeforeTheFirstView(t *testing.T) {
+	t.Parallel()
+	reports := &inboundReports{}
+	w := newWorld(t, Options{Inbound: reports.add})
+	p := w.delta().listen()
+	hello := ask("m/a", "LDS")
+	hello.InitialResourceVersions = map[string]string{"in80": "1"}
+	p.send(hello)
+	p.quiet()
+	d := resource.Desired{Own: inboundListeners("in80@1")}
+	w.source.mu.Lock()
+	w.source.desired["m/a"] = d
+	w.source.mu.Unlock()
+	w.server.Publish(map[string]resource.Desired{"m/a": d})
+	w.until("a report", func() bool { return len(reports.list()) > 0 })
+	if diff := cmp.Diff([]string{"m/a 10.0.0.1:80"}, reports.list()); diff != "" {
+		t.Errorf("reports (-want +got):\n%s", diff)
+	}
+}
+
+// TestInboundStatusOfOtherNames has a client that subscribes to other listeners by name.
+func TestInboundStatusOfOtherNames(t *testing.T) {
+	t.Parallel()
+	reports := &inboundReports{}
+	w := newWorld(t, Options{Inbound: reports.add})
+	w.source.desired["m/a"] = resource.Desired{Own: inboundListeners("in80@1", "other@1")}
+	p := w.delta().listen()
+	p.send(ask("m/a", "LDS", "other"))
+	p.send(ack(p.next(), ""))
+	p.send(ask("", "LDS", "in80"))
+	p.send(ack(p.next(), ""))
+	w.until("two reports", func() bool { return len(reports.list()) == 2 })
+	if diff := cmp.Diff([]string{"m/a", "m/a 10.0.0.1:80"}, reports.list()); diff != "" {
+		t.Errorf("reports (-want +got):\n%s", diff)
+	}
+}
+
 func TestStateOfTheWorldReportsNothingBeforeItAnswers(t *testing.T) {
 	t.Parallel()
 	reports := &inboundReports{}

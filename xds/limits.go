@@ -18,7 +18,6 @@ const (
 
 	maxNames      = 20_000 // per type
 	maxNameLength = 1024   // in bytes, of a resource, a node or a type
-	maxUnserved   = 16     // types that are not served
 )
 
 // check returns the topic of a request, or a gRPC status that says what is wrong with the request.
@@ -52,23 +51,6 @@ func (c *client) check(typeURL string, versions map[string]string, lists ...[]st
 
 func longName(t *topic, name string) error {
 	return status.Errorf(codes.InvalidArgument, "name %.80q of type %s has %d bytes: at most %d are allowed", name, t.kind.Short(), len(name), maxNameLength)
-}
-
-// addUnserved adds a topic for a type of which there are no resources. A client that asks for such a type is told so, as for
-// a name that does not exist: it may need other types nevertheless.
-func (c *client) addUnserved(typeURL string) (*topic, error) {
-	switch {
-	case typeURL == "":
-		return nil, status.Errorf(codes.InvalidArgument, "type_url is missing; served are %s", servedTypes())
-	case len(typeURL) > maxNameLength:
-		return nil, status.Errorf(codes.InvalidArgument, "type_url %.80q has %d bytes: at most %d are allowed", typeURL, len(typeURL), maxNameLength)
-	case len(c.unserved) >= maxUnserved:
-		return nil, status.Errorf(codes.ResourceExhausted, "type_url %.200q is one of more than %d types that are not served; served are %s",
-			typeURL, maxUnserved, servedTypes())
-	}
-	t := &topic{kind: resource.Type(typeURL)}
-	c.unserved = append(c.unserved, t)
-	return t, nil
 }
 
 // checkNames returns an error if all requests of the stream together subscribe to too many names of a type.

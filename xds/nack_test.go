@@ -397,6 +397,8 @@ func TestIsEnvironmental(t *testing.T) {
 	tests := map[string]bool{
 		"cannot bind '127.0.0.1:18001': Address already in use":                                   true,
 		"cannot bind '192.0.2.9:18113': Cannot assign requested address":                          true,
+		"cannot bind '[::]:15006': Cannot assign requested address":                               false,
+		"cannot bind '[::]:15006': Address already in use":                                        true,
 		"cannot bind '0.0.0.0:80': Permission denied":                                             true,
 		"paths must refer to an existing path in the system: 'sds/ca.json' does not exist":        true,
 		"Proto constraint validation failed (ListenerValidationError.Address: value is required)": false,

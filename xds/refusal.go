@@ -96,8 +96,11 @@ func (t *topic) accepted(r *resource.Resource) {
 // isEnvironmental reports whether Envoy refuses a resource because of something outside of it, which may change: an address
 // that another process uses or the host does not have yet, or a file that does not exist yet. The same resource may be good
 // a moment later. The reason is Envoy's message for one resource (source/common/network/listen_socket_impl.cc,
-// source/common/config/utility.cc); 1.38 to 1.40 say the same.
+// source/common/config/utility.cc); 1.38 to 1.40 say the same. A host without IPv6 will not have it a moment later.
 func isEnvironmental(reason string) bool {
+	if strings.Contains(reason, "cannot bind '[::]:") && strings.Contains(reason, "Cannot assign requested address") {
+		return false
+	}
 	return strings.Contains(reason, "cannot bind '") || strings.Contains(reason, "paths must refer to an existing path")
 }
 

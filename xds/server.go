@@ -119,6 +119,9 @@ var _ discoveryv3.AggregatedDiscoveryServiceServer = (*Server)(nil)
 type node struct {
 	attachMu sync.Mutex // held during Attach and Detach, so that they never overlap for one proxy
 	streams  []*stream  // oldest first; guarded by Server.mu
+
+	reportMu sync.Mutex     // held during Options.Inbound; taken before any other lock
+	reported *InboundStatus // what was reported last; nil if nothing was
 }
 
 // NewServer returns a server that gets from src what proxies should have, and lets authorize check who they are.
@@ -176,7 +179,13 @@ func (s *Server) attach(id string, st *stream) {
 	st.loadDesired()
 }
 
+// detach removes a stream. If the proxy has another one, that counts now.
 func (s *Server) detach(id string, st *stream) {
+	s.detachStream(id, st)
+	s.reportInbound(id)
+}
+
+func (s *Server) detachStream(id string, st *stream) {
 	s.mu.Lock()
 	n := s.nodes[id]
 	s.mu.Unlock()
@@ -190,14 +199,6 @@ func (s *Server) detach(id string, st *stream) {
 	if len(n.streams) == 0 {
 		delete(s.nodes, id)
 	}
-}
-
-// isNewest reports whether st is the newest stream of its node.
-func (s *Server) isNewest(st *stream) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.nodes[st.node]
-	return n != nil && len(n.streams) > 0 && n.streams[len(n.streams)-1] == st
 }
 
 // Status describes all streams, sorted by node, and then from the oldest to the newest.

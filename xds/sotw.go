@@ -28,6 +28,9 @@ func (c *client) receiveSotw(r *discoveryv3.DiscoveryRequest) ([]NACK, error) {
 	// Without a nonce although it has answered each response, the client has begun again, and waits for all it names (gRPC-Java
 	// before grpc/grpc-java#11796, and grpc-node). One that has not may not have seen the first response yet.
 	first := !t.requested || r.GetResponseNonce() == "" && t.answered && len(t.inFlight) == 0
+	if t.unserved {
+		return nacks, c.askUnserved(t, nil, first)
+	}
 	t.requested = true
 	t.named = t.named && !first || len(r.GetResourceNames()) > 0
 	list := (*names)(nil).add(r.GetResourceNames()...)

@@ -26,7 +26,6 @@ type stream struct {
 	send      func(*reply) error
 	desired   atomic.Pointer[resource.Desired] // the newest state that the proxy should have; nil until Attach returns
 	ended     chan error                       // buffers one error: why the stream ends
-	reported  *InboundStatus                   // what was reported last; nil if nothing was; for the receiving goroutine
 
 	mu      sync.Mutex // never held while something is sent
 	client  *client
@@ -216,7 +215,7 @@ func receive[Req request](ctx context.Context, st *stream, p protocol[Req], r Re
 			return err
 		}
 		if resource.Type(r.GetTypeUrl()) == resource.Listener {
-			st.reportInbound()
+			st.server.reportInbound(st.node)
 		}
 		st.server.metrics.requests.WithLabelValues(typeLabel(resource.Type(r.GetTypeUrl()))).Inc()
 		for _, n := range nacks {
@@ -295,10 +294,15 @@ func (st *stream) startSending(r *reply) {
 // nextOrStop returns the next response. If there is none, it returns nil and records that nobody is sending.
 func (st *stream) nextOrStop() *reply {
 	st.mu.Lock()
-	defer st.mu.Unlock()
+	known := st.client.desired.Known()
 	st.client.setDesired(*st.desired.Load())
+	known = known || !st.client.desired.Known()
 	r := st.next()
 	st.sending = r != nil
+	st.mu.Unlock()
+	if !known {
+		st.server.reportInbound(st.node) // the first view: what the client asked for before it has said what it has
+	}
 	return r
 }
 

@@ -16,6 +16,7 @@ const wildcard = "*"
 type topic struct {
 	kind resource.Type
 
+	unserved  bool // there are no resources of this type
 	requested bool // the client has requested this type
 	answered  bool // the client has ACKed or NACKed a response
 	wildcard  bool

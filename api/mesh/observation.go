@@ -22,29 +22,32 @@ type Observation struct {
 	Listeners Addresses
 }
 
-// Accepts reports whether Envoy has accepted the listener that serves an inbound of d, or it is not known. With
-// transparentProxying that is the capture listener of the inbound's IP family.
+// Accepts reports whether Envoy has accepted the listener that serves an inbound of d, or it is not known.
 func (o Observation) Accepts(d *Dataplane, in *Inbound) bool {
-	if !o.ListenersKnown {
-		return true
-	}
+	return !o.ListenersKnown || o.Listeners.Has(d.ListenerAddress(in))
+}
+
+// ListenerAddress returns where Envoy listens for an inbound of d; with transparentProxying that is its capture port. It
+// returns the zero AddrPort for an address that Validate refuses.
+func (d *Dataplane) ListenerAddress(in *Inbound) netip.AddrPort {
 	address := in.Address
 	if address == "" {
 		address = d.Spec.Networking.Address
 	}
 	ip, err := netip.ParseAddr(address)
 	if err != nil {
-		return false // there is no listener for what Validate refuses
+		return netip.AddrPort{}
 	}
-	at := netip.AddrPortFrom(ip.Unmap(), uint16(in.Port))
-	if tp := d.Spec.Networking.TransparentProxying; tp != nil {
-		any := netip.IPv4Unspecified()
-		if at.Addr().Is6() {
-			any = netip.IPv6Unspecified()
-		}
-		at = netip.AddrPortFrom(any, uint16(tp.RedirectPortInbound))
+	ip = ip.Unmap()
+	tp := d.Spec.Networking.TransparentProxying
+	switch {
+	case tp == nil:
+		return netip.AddrPortFrom(ip, uint16(in.Port))
+	case ip.Is6():
+		return netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(tp.RedirectPortInbound))
+	default:
+		return netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(tp.RedirectPortInbound))
 	}
-	return o.Listeners.Has(at)
 }
 
 // Addresses is a set of addresses that can be compared by ==: sorted, and joined by commas.
@@ -63,8 +66,9 @@ func MakeAddresses(list []netip.AddrPort) Addresses {
 
 // Has reports whether the set contains an address.
 func (a Addresses) Has(at netip.AddrPort) bool {
+	want := at.String()
 	for text := range strings.SplitSeq(string(a), ",") {
-		if text == at.String() {
+		if text == want {
 			return true
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"time"
@@ -121,9 +122,9 @@ func (cp *controlPlane) join() (err error) {
 
 // observeListeners passes on which inbound listeners an Envoy has accepted.
 func (cp *controlPlane) observeListeners(node string, s xds.InboundStatus) {
-	l := agents.Listeners{Accepted: s.Accepted}
+	l := agents.Listeners{Accepted: s.Accepted, Refused: map[netip.AddrPort]string{}}
 	for _, n := range s.Refused {
-		l.Refused = append(l.Refused, n.Name+": "+n.Reason)
+		l.Refused[n.Address] = n.Reason
 	}
 	cp.agents.ObserveListeners(node, l)
 }
