@@ -264,12 +264,13 @@ func (c *client) reply(t *topic, of scope) *reply {
 	}
 	r := &reply{topic: t}
 	c.collect(r, of)
-	empty := len(r.puts)+len(r.removed) == 0
-	if empty && (!t.answerDue || of == puts) {
+	emptyIsDue := t.answerDue && of != puts
+	if len(r.puts)+len(r.removed) == 0 && !emptyIsDue {
 		return nil
 	}
+	says := true
 	if c.sotw {
-		empty = empty || !c.canExpress(r)
+		says = c.canExpress(r)
 		r.full = c.fullList(r)
 	}
 	r.before = make([]gap, 0, len(r.puts)+len(r.removed))
@@ -279,7 +280,7 @@ func (c *client) reply(t *topic, of scope) *reply {
 	for _, name := range r.removed {
 		c.recordSent(r, name, nil)
 	}
-	if empty && (!t.answerDue || of == puts) {
+	if !says && !emptyIsDue {
 		return nil
 	}
 	c.nonces++
