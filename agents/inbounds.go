@@ -8,6 +8,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
 )
 
 const (
@@ -101,6 +102,10 @@ func (s *Server) inbounds(id mesh.ID) *agentv1.Inbounds {
 	o := s.observed.of(id)
 	if p == nil || !o.ListenersKnown {
 		return nil
+	}
+	if !meshview.WorkloadMatches(p.Dataplane, o) {
+		return &agentv1.Inbounds{Reason: fmt.Sprintf("the certificate is for workload %q, the Dataplane has workload %q: clients refuse it",
+			o.Workload, p.Dataplane.Workload())}
 	}
 	for i := range p.Dataplane.Spec.Networking.Inbound {
 		in := &p.Dataplane.Spec.Networking.Inbound[i]

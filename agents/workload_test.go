@@ -13,6 +13,7 @@ import (
 func TestWorkloadChanges(t *testing.T) {
 	w, a := joined(t, nil)
 	a.connect(false)
+	a.told("")
 	w.becomes("web", meshview.Ready, meshview.NoReason)
 
 	w.put(dataplane("default", "web-1", "api"))
@@ -20,6 +21,7 @@ func TestWorkloadChanges(t *testing.T) {
 		t.Fatalf("got %v, want RenewNow", m)
 	}
 	w.becomes("api", meshview.NotReady, meshview.OtherWorkload)
+	a.told(`the certificate is for workload "web", the Dataplane has workload "api"`)
 	wantStatus(t, a.renew(), codes.PermissionDenied, "join again")
 	wantStatus(t, a.join(), codes.PermissionDenied, "sondectl generate dataplane-token")
 	a.report() // as after a reconnect: nothing new is due
@@ -35,6 +37,7 @@ func TestWorkloadChanges(t *testing.T) {
 		t.Errorf("the certificate is not in use yet, the endpoint is %+v", e)
 	}
 	a.report()
+	a.told("")
 	w.becomes("api", meshview.Ready, meshview.NoReason)
 	select {
 	case m := <-a.inbox:

@@ -89,7 +89,7 @@ func (s *State) Close() error {
 func (s *State) Check() error {
 	there, err := os.Stat(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("state folder %s was removed: put it back and restart sonde-cp", s.path)
+		return fmt.Errorf("state folder %s was removed: put it back, or restart sonde-cp with a new one", s.path)
 	}
 	if err != nil {
 		return fmt.Errorf("look at state folder: %w", err)

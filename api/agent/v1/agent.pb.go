@@ -959,7 +959,8 @@ func (*DrainRecorded) Descriptor() ([]byte, []int) {
 	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
-// Inbounds says whether Envoy has accepted the listeners of all inbounds of the Dataplane.
+// Inbounds says whether all inbounds of the Dataplane can get traffic: Envoy has accepted their listeners, and the certificate
+// is for the workload of the Dataplane.
 type Inbounds struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Accepted bool                   `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
