@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
@@ -62,12 +63,37 @@ func BenchmarkSync(b *testing.B) {
 	}
 }
 
-// BenchmarkChange measures what the protocol costs per proxy for a change of one endpoint.
+// removeServices removes services. All but their listeners are held for an hour.
+func removeServices(b *testing.B, c *client, set *resource.Set, services []string) *resource.Set {
+	b.Helper()
+	c.drainTime = time.Hour
+	var remove []resource.Name
+	for _, name := range services {
+		for _, t := range resource.Types() {
+			remove = append(remove, resource.Name{Type: t, Name: name})
+		}
+	}
+	set = set.With(nil, remove)
+	c.setDesired(resource.Desired{Shared: set})
+	for r := c.next(); r != nil; r = c.next() {
+		if r.topic.kind != resource.Listener {
+			b.Fatalf("a response with %s", r.topic.kind.Short())
+		}
+		if _, err := c.receiveDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(resource.Listener), ResponseNonce: r.nonce}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return set
+}
+
+// BenchmarkChange measures what the protocol costs per proxy for a change of one endpoint, also while the removals of other
+// services wait for a drain.
 func BenchmarkChange(b *testing.B) {
-	for _, n := range []int{100, 1000} {
-		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			set, names := services(n)
+	for name, of := range map[string]struct{ services, removed int }{"100": {100, 0}, "1000": {1000, 0}, "1000, and 1000 drain": {2000, 1000}} {
+		b.Run(name, func(b *testing.B) {
+			set, names := services(of.services)
 			c, _ := syncAll(b, resource.Desired{Shared: set}, names)
+			set = removeServices(b, c, set, names[of.services-of.removed:])
 			sets := []*resource.Set{set} // each is made from the one before it, except the first
 			for i := range 500 {
 				set = set.With([]*resource.Resource{res(resource.Endpoint, fmt.Sprintf("service-0050@%d", i+2))}, nil)
