@@ -79,6 +79,7 @@ var rules = map[string]rule{
 	"health":       {forbidden: [][]string{kubernetes, envoyProtos}},
 	"filelock":     {std: true},
 	"shutdown":     {std: true},
+	"controlplane": {any: true},
 	"cmd/sonde-cp": {any: true},
 	"cmd/sonde-dp": {any: true, forbidden: [][]string{kubernetes, envoyProtos}},
 	"cmd/sondectl": {any: true},

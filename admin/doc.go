@@ -1,7 +1,7 @@
 // Package admin is the admin API of the control plane (api/admin/v1), for sondectl.
 //
 // It imports the view; streams, agents, certificate authorities and the store are behind the functions of Options, which
-// return messages of the API. cmd/sonde-cp sets them:
+// return messages of the API. controlplane sets them:
 //
 //	View         the current view                               meshview.Builder.View
 //	Problems     what the store cannot read                     store.Dir.Problems

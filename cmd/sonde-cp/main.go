@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/shutdown"
 )
 
@@ -24,7 +26,7 @@ func main() {
 }
 
 func newCommand() *cobra.Command {
-	var o Options
+	var o options
 	cmd := &cobra.Command{
 		Use:   "sonde-cp --store=dir:PATH",
 		Short: "The control plane of Sonde, a mesh for Envoy in which every health answer is true",
@@ -42,21 +44,38 @@ func newCommand() *cobra.Command {
 					return err
 				}
 			}
-			if err := o.Validate(); err != nil {
+			if err := o.validate(cmd.Flags()); err != nil {
 				return err
 			}
-			return Run(cmd.Context(), o, newLogger(o.LogLevel))
+			o.Logger, o.Version = newLogger(o.logLevel), version()
+			return withFlags(run(cmd.Context(), o.Options), cmd.Flags())
 		},
 	}
 	o.addFlags(cmd.Flags())
 	return cmd
 }
 
-// newLogger returns a logger that writes JSON to stderr, from that level on. Validate has checked the level.
+func run(ctx context.Context, o controlplane.Options) error {
+	cp, err := controlplane.New(o)
+	if err != nil {
+		return err
+	}
+	return cp.Run(ctx)
+}
+
+// newLogger returns a logger that writes JSON to stderr, from that level on. The level has been checked.
 func newLogger(level string) *slog.Logger {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		l = slog.LevelInfo
 	}
 	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
+}
+
+// version returns the version of this program, as recorded by the Go build.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
 }

@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -15,71 +13,62 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controlplane"
 )
 
-// Options of the control plane. Each is a flag, and a key of the --config file.
-type Options struct {
-	// Store is where objects come from: "dir:PATH".
-	Store string
-	// StateDir is the folder for keys, tokens, records of certificates and of drains.
-	StateDir string
-	// TrustDomain is the suffix of all trust domains.
-	TrustDomain string
-	// BindAddress is the IP address of all listeners.
-	BindAddress string
-	// AgentsPort is for agents and ADS, AdminPort for sondectl, HealthPort for health and metrics. 0 means a free port,
-	// which is then in the file addresses.json in StateDir.
-	AgentsPort, AdminPort, HealthPort uint16
-	// LogLevel is debug, info, warn or error.
-	LogLevel string
-
-	config string
+// options are the flags. Each is also a key of the --config file.
+type options struct {
+	controlplane.Options
+	// logLevel is debug, info, warn or error.
+	logLevel string
+	config   string
 }
 
-// storeFolder returns the PATH of dir:PATH.
-func (o *Options) storeFolder() string { return strings.TrimPrefix(o.Store, storeDirPrefix) }
-
-// storeDirPrefix is the prefix of a folder in Options.Store.
-const storeDirPrefix = "dir:"
-
-func (o *Options) addFlags(flags *pflag.FlagSet) {
+func (o *options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.config, "config", "", "YAML `FILE` with these flags as keys (stateDir for state-dir); a flag takes precedence over its key")
 	flags.StringVar(&o.Store, "store", "", "where objects come from: dir:`PATH`, a folder of YAML files")
 	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/sonde", "`FOLDER` for keys and other state, created with mode 0700")
 	flags.StringVar(&o.TrustDomain, "trust-domain", mesh.DefaultTrustDomain, "`SUFFIX` of the trust domains of all meshes")
-	flags.StringVar(&o.BindAddress, "bind-address", "0.0.0.0", "`IP` address of all listeners")
+	flags.StringVar(&o.BindAddress, "bind-address", controlplane.DefaultBindAddress, "`IP` address of all listeners")
 	flags.Uint16Var(&o.AgentsPort, "agents-port", mesh.PortAgents, "`PORT` for agents and ADS, mutual TLS; 0 means a free one")
 	flags.Uint16Var(&o.AdminPort, "admin-port", mesh.PortAdmin, "`PORT` for sondectl, TLS and token; 0 means a free one")
 	flags.Uint16Var(&o.HealthPort, "health-port", mesh.PortHealth, "`PORT` for /livez, /readyz and /metrics, plain HTTP; 0 means a free one")
-	flags.StringVar(&o.LogLevel, "log-level", "info", "`LEVEL`: debug, info, warn or error")
+	flags.StringVar(&o.logLevel, "log-level", "info", "`LEVEL`: debug, info, warn or error")
 }
 
-// trustDomainName matches a DNS name in lower case, as SPIFFE-ID §2.1 allows and certificates need.
-var trustDomainName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
-
-// Validate returns all violations, joined. Each names its flag.
-func (o *Options) Validate() error {
-	var errs []error
-	refuse := func(flag, value, allowed string) {
-		errs = append(errs, fmt.Errorf("--%s: %q: %s", flag, value, allowed))
-	}
-	if path, ok := strings.CutPrefix(o.Store, storeDirPrefix); !ok || path == "" {
-		refuse("store", o.Store, "must be dir:PATH")
-	}
-	if o.StateDir == "" {
-		refuse("state-dir", o.StateDir, "must be a folder")
-	}
-	if len(o.TrustDomain) > 128 || !trustDomainName.MatchString(o.TrustDomain) {
-		refuse("trust-domain", o.TrustDomain, "must be a DNS name in lower case of at most 128 characters")
-	}
-	if net.ParseIP(o.BindAddress) == nil {
-		refuse("bind-address", o.BindAddress, "must be an IP address")
-	}
+// validate returns all violations, joined. Each names its flag.
+func (o *options) validate(flags *pflag.FlagSet) error {
+	errs := []error{withFlags(o.Validate(), flags)}
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(o.LogLevel)); err != nil {
-		refuse("log-level", o.LogLevel, "must be debug, info, warn or error")
+	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
+		errs = append(errs, fmt.Errorf("--log-level: %q: must be debug, info, warn or error", o.logLevel))
+	}
+	// Whoever passes a variable that is not set does not ask for the default.
+	for _, flag := range []string{"trust-domain", "bind-address"} {
+		if flags.Lookup(flag).Value.String() == "" {
+			errs = append(errs, fmt.Errorf("--%s: must not be empty", flag))
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// withFlags returns err with flags in place of the fields of controlplane.Options that it names.
+func withFlags(err error, flags *pflag.FlagSet) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var errs []error
+		for _, e := range joined.Unwrap() {
+			errs = append(errs, withFlags(e, flags))
+		}
+		return errors.Join(errs...)
+	}
+	if field, ok := errors.AsType[*mesh.FieldError](err); ok {
+		flags.VisitAll(func(f *pflag.Flag) {
+			if strings.EqualFold(camelCase(f.Name), field.Field) {
+				err = &mesh.FieldError{Field: "--" + f.Name, Value: field.Value, Allowed: field.Allowed}
+			}
+		})
+	}
+	return err
 }
 
 // readConfig sets all flags from the file that the command line does not set. An unknown key, or a value that its flag does

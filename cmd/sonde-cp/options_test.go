@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,9 +10,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-func parse(t *testing.T, config string, args ...string) (Options, error) {
+func parse(t *testing.T, config string, args ...string) (*options, error) {
 	t.Helper()
-	var o Options
+	var o options
 	flags := pflag.NewFlagSet("sonde-cp", pflag.ContinueOnError)
 	o.addFlags(flags)
 	path := filepath.Join(t.TempDir(), "config.yaml")
@@ -22,9 +23,9 @@ func parse(t *testing.T, config string, args ...string) (Options, error) {
 		t.Fatal(err)
 	}
 	if err := readConfig(path, flags); err != nil {
-		return o, err
+		return &o, err
 	}
-	return o, o.Validate()
+	return &o, o.validate(flags)
 }
 
 func TestConfig(t *testing.T) {
@@ -53,10 +54,11 @@ func TestBadOptionsAreNamed(t *testing.T) {
 		"a list":              {config: "store: [dir:/x]\n", want: []string{"store", "one value"}},
 		"null":                {config: "store:\n", want: []string{"store", "one value"}},
 		"no YAML":             {config: "store: [\n", want: []string{"read --config"}},
-		"no store":            {want: []string{"--store", `""`, "dir:PATH"}},
+		"no store":            {want: []string{"--store: must be dir:PATH"}},
 		"unknown store":       {args: []string{"--store=etcd:/x"}, want: []string{"--store", `"etcd:/x"`, "dir:PATH"}},
 		"address is a name":   {args: []string{"--store=dir:/x", "--bind-address=localhost"}, want: []string{"--bind-address", `"localhost"`, "IP"}},
 		"trust domain":        {args: []string{"--store=dir:/x", "--trust-domain=Ex ample"}, want: []string{"--trust-domain", "Ex ample"}},
+		"empty trust domain":  {args: []string{"--store=dir:/x", "--trust-domain="}, want: []string{"--trust-domain", "empty"}},
 		"log level":           {args: []string{"--store=dir:/x", "--log-level=loud"}, want: []string{"--log-level", "loud", "debug, info"}},
 		"two errors, not one": {args: []string{"--log-level=loud"}, want: []string{"--log-level", "--store"}},
 	}
@@ -72,6 +74,27 @@ func TestBadOptionsAreNamed(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestRunNamesFlags checks that errors of the control plane name flags, not fields of its options.
+func TestRunNamesFlags(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close() //nolint:errcheck // nothing was sent
+	_, port, err := net.SplitHostPort(taken.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := newCommand()
+	cmd.SetArgs([]string{
+		"--store=dir:" + t.TempDir(), "--state-dir=" + filepath.Join(t.TempDir(), "state"), "--bind-address=127.0.0.1",
+		"--agents-port=0", "--admin-port=" + port, "--health-port=0",
+	})
+	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.HasPrefix(err.Error(), `--admin-port: "`+port+`": `) {
+		t.Errorf("the error is %v, want one that names --admin-port and its value", err)
 	}
 }
 

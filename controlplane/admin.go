@@ -1,8 +1,7 @@
-package main
+package controlplane
 
 import (
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -19,11 +18,11 @@ import (
 )
 
 // adminOptions connect the admin API with the other stages.
-func (cp *controlPlane) adminOptions() admin.Options {
+func (cp *ControlPlane) adminOptions() admin.Options {
 	return admin.Options{
 		TLS:         cp.authority.ServingTLS(),
 		BearerToken: cp.authority.AdminToken(),
-		View:        cp.builder.View,
+		View:        cp.pipeline.Builder.View,
 		Problems:    cp.problems,
 		Streams:     cp.streams,
 		Agents:      cp.agents.Agents,
@@ -35,12 +34,12 @@ func (cp *controlPlane) adminOptions() admin.Options {
 		CAExpires: cp.authority.CAExpires,
 		Token:     cp.authority.IssueToken,
 		Rotator:   cp.agents,
-		Logger:    cp.log,
+		Logger:    cp.o.Logger,
 	}
 }
 
 // bootstrap returns the bootstrap of a proxy that reaches the control plane at controlPlane, host:port.
-func (cp *controlPlane) bootstrap(p *meshview.Proxy, controlPlane string, drainTime time.Duration) ([]byte, error) {
+func (cp *ControlPlane) bootstrap(p *meshview.Proxy, controlPlane string, drainTime time.Duration) ([]byte, error) {
 	b, err := generator.Bootstrap(generator.BootstrapOptions{
 		Node:         p.ID(),
 		Cluster:      p.Dataplane.Workload(),
@@ -59,7 +58,7 @@ func (cp *controlPlane) bootstrap(p *meshview.Proxy, controlPlane string, drainT
 	return data, nil
 }
 
-func (cp *controlPlane) problems() []*adminv1.Problem {
+func (cp *ControlPlane) problems() []*adminv1.Problem {
 	var problems []*adminv1.Problem
 	for _, p := range cp.store.Problems() {
 		problems = append(problems, &adminv1.Problem{
@@ -86,9 +85,9 @@ func kindOf(t resource.Type) string {
 	return string(t)
 }
 
-func (cp *controlPlane) streams() map[mesh.ID][]*adminv1.Stream {
+func (cp *ControlPlane) streams() map[mesh.ID][]*adminv1.Stream {
 	streams := map[mesh.ID][]*adminv1.Stream{}
-	for _, s := range cp.xds.Status() {
+	for _, s := range cp.pipeline.XDS.Status() {
 		stream := &adminv1.Stream{ConnectedSince: timestamppb.New(s.Connected), Delta: s.Delta}
 		for _, t := range s.Types {
 			status := &adminv1.TypeStatus{Kind: kindOf(t.Type), Synced: s.Known && t.Pending == 0 && t.Unanswered.IsZero()}
@@ -102,8 +101,8 @@ func (cp *controlPlane) streams() map[mesh.ID][]*adminv1.Stream {
 	return streams
 }
 
-func (cp *controlPlane) resources(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.Any, bool) {
-	desired, ok := cp.translator.Resources(proxy)
+func (cp *ControlPlane) resources(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.Any, bool) {
+	desired, ok := cp.pipeline.Translator.Resources(proxy)
 	if !ok {
 		return nil, false
 	}
@@ -113,12 +112,4 @@ func (cp *controlPlane) resources(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.An
 		bodies[i] = r.Body
 	}
 	return bodies, true
-}
-
-// version returns the version of this program, as recorded by the Go build.
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "unknown"
 }

@@ -1,0 +1,140 @@
+// Package controlplane joins the stages of the control plane. A Pipeline is what a change goes through, and a ControlPlane is
+// all that a process runs.
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sonde-mesh/sonde/admin"
+	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/health"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/xds"
+)
+
+// sourceStore is the name of the store for the builder.
+const sourceStore = "store"
+
+// ControlPlane has all stages, see the picture in docs/architecture.md.
+type ControlPlane struct {
+	o        Options
+	registry *prometheus.Registry
+
+	state     *store.State
+	authority *identity.Authority
+	pipeline  *Pipeline
+	store     *store.Dir
+	agents    *agents.Server
+	admin     *admin.Server
+
+	listeners listeners
+}
+
+// New joins the stages. It claims the state folder until Run returns, so Run has to be called. Errors about options are those
+// of Options.Validate.
+func New(o Options) (*ControlPlane, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	o = o.withDefaults()
+	state, err := store.OpenState(o.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	cp := &ControlPlane{o: o, state: state, registry: prometheus.NewRegistry()}
+	cp.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if err := cp.join(); err != nil {
+		return nil, errors.Join(err, state.Close())
+	}
+	return cp, nil
+}
+
+// join makes the stages and connects them.
+func (cp *ControlPlane) join() (err error) {
+	log := cp.o.Logger
+	cp.authority, err = identity.New(identity.Options{
+		Storage: cp.state, TrustDomain: cp.o.TrustDomain, Logger: log, Registerer: cp.registry,
+	})
+	if err != nil {
+		return err
+	}
+	cp.pipeline = NewPipeline(PipelineOptions{
+		View: meshview.Options{
+			TrustDomain: cp.o.TrustDomain, Sources: []string{sourceStore}, RequireJoin: true,
+			Applied: func(c meshview.Change) { cp.agents.Changed(c) },
+		},
+		XDS:       xds.Options{Logger: log, Registerer: cp.registry, DrainTime: mesh.DefaultDrainTime, Inbound: cp.observeListeners},
+		Authority: cp.authority,
+		Logger:    log,
+	}, Authorize)
+	builder := cp.pipeline.Builder
+	cp.store = store.NewDir(store.DirOptions{
+		Path: cp.o.storeFolder(), Builder: builder, Source: sourceStore, Logger: log, Registerer: cp.registry,
+	})
+	cp.agents, err = agents.New(agents.Options{
+		Authority: cp.authority, Storage: cp.state, View: builder.View, Bootstrap: cp.bootstrap, Observe: builder.Observe,
+		Version: cp.o.Version, Logger: log, Registerer: cp.registry,
+	})
+	if err != nil {
+		return err
+	}
+	cp.admin, err = admin.NewServer(cp.adminOptions())
+	return err
+}
+
+// observeListeners passes on which inbound listeners an Envoy has accepted.
+func (cp *ControlPlane) observeListeners(node string, s xds.InboundStatus) {
+	l := agents.Listeners{Accepted: s.Accepted, Refused: map[netip.AddrPort]string{}}
+	for _, n := range s.Refused {
+		l.Refused[n.Address] = n.Reason
+	}
+	cp.agents.ObserveListeners(node, l)
+}
+
+// Run runs the control plane until ctx ends, and then returns nil. A port that cannot be listened on is a *mesh.FieldError that
+// names a field of Options. Run can be called once.
+func (cp *ControlPlane) Run(ctx context.Context) error {
+	defer cp.state.Close() //nolint:errcheck // every write was synced
+	if err := cp.listen(ctx); err != nil {
+		return err
+	}
+	cp.o.Logger.InfoContext(ctx, "control plane starts", "version", cp.o.Version, "store", cp.o.Store,
+		"agents", cp.listeners.agents.Addr().String(), "admin", cp.listeners.admin.Addr().String(), "health", cp.listeners.health.Addr().String())
+	err := cp.serve(ctx)
+	cp.o.Logger.InfoContext(ctx, "control plane ends", "err", err)
+	return err
+}
+
+// serve runs every stage until ctx ends or one of them fails.
+func (cp *ControlPlane) serve(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return cp.store.Run(ctx) })
+	group.Go(func() error { return cp.pipeline.Run(ctx) })
+	group.Go(func() error { return cp.agents.Run(ctx) })
+	group.Go(func() error { return cp.serveAgents(ctx) })
+	group.Go(func() error { return cp.admin.Serve(ctx, cp.listeners.admin) })
+	group.Go(func() error { return cp.serveHealth(ctx) })
+	return group.Wait()
+}
+
+// serveHealth serves health and metrics.
+func (cp *ControlPlane) serveHealth(ctx context.Context) error {
+	var live, ready health.Checks
+	ready.Add("view", func(context.Context) error {
+		if cp.pipeline.Builder.View() == nil {
+			return errors.New("the store is not read yet")
+		}
+		return nil
+	})
+	ready.Add("state", func(context.Context) error { return cp.state.Check() })
+	return health.Serve(ctx, cp.listeners.health, health.Handler(&live, &ready, cp.registry))
+}

@@ -1,0 +1,55 @@
+package controlplane
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// addressesFile in the state folder says where the control plane listens.
+const addressesFile = "addresses.json"
+
+// listeners of the control plane.
+type listeners struct{ agents, admin, health net.Listener }
+
+// listen opens all ports, or none, and writes their addresses to addressesFile.
+func (cp *ControlPlane) listen(ctx context.Context) (err error) {
+	ports := []struct {
+		name, field string
+		port        uint16
+		listener    *net.Listener
+	}{
+		{"agents", "AgentsPort", cp.o.AgentsPort, &cp.listeners.agents},
+		{"admin", "AdminPort", cp.o.AdminPort, &cp.listeners.admin},
+		{"health", "HealthPort", cp.o.HealthPort, &cp.listeners.health},
+	}
+	var config net.ListenConfig
+	var open []net.Listener
+	defer func() {
+		if err != nil {
+			for _, l := range open {
+				err = errors.Join(err, l.Close())
+			}
+		}
+	}()
+	addresses := map[string]string{}
+	for _, p := range ports {
+		port := strconv.Itoa(int(p.port))
+		l, err := config.Listen(ctx, "tcp", net.JoinHostPort(cp.o.BindAddress, port))
+		if err != nil {
+			return &mesh.FieldError{Field: p.field, Value: port, Allowed: "must be a port to listen on: " + err.Error()}
+		}
+		open = append(open, l)
+		*p.listener, addresses[p.name] = l, l.Addr().String()
+	}
+	data, err := json.Marshal(addresses)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", addressesFile, err)
+	}
+	return cp.state.Write(addressesFile, append(data, '\n'))
+}

@@ -1,0 +1,39 @@
+package controlplane
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+func TestValidate(t *testing.T) {
+	tests := map[string]struct {
+		options Options
+		want    []string // fields
+	}{
+		"least":          {Options{Store: "dir:/mesh", StateDir: "/state"}, nil},
+		"nothing":        {Options{}, []string{"Store", "StateDir"}},
+		"no folder":      {Options{Store: "dir:", StateDir: "/state"}, []string{"Store"}},
+		"unknown store":  {Options{Store: "etcd:/x", StateDir: "/state"}, []string{"Store"}},
+		"name, not IP":   {Options{Store: "dir:/mesh", StateDir: "/state", BindAddress: "localhost"}, []string{"BindAddress"}},
+		"no domain name": {Options{Store: "dir:/mesh", StateDir: "/state", TrustDomain: "Ex ample"}, []string{"TrustDomain"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := tc.options.Validate()
+			var got []error
+			if joined, ok := err.(interface{ Unwrap() []error }); ok {
+				got = joined.Unwrap()
+			}
+			if len(got) != len(tc.want) {
+				t.Fatalf("Validate() = %v, want errors for %v", err, tc.want)
+			}
+			for i, want := range tc.want {
+				if field, ok := errors.AsType[*mesh.FieldError](got[i]); !ok || field.Field != want {
+					t.Errorf("error %q, want one for %s", got[i], want)
+				}
+			}
+		})
+	}
+}

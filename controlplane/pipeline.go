@@ -1,0 +1,87 @@
+package controlplane
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+
+	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/xds"
+)
+
+// PipelineOptions of a Pipeline. The zero value is usable.
+type PipelineOptions struct {
+	// View has the options of the Builder. Its TrustDomain is also that of the Translator.
+	View meshview.Options
+	// XDS has the options of the ADS server.
+	XDS xds.Options
+	// Authority makes a CA for each new mesh. Default: meshes get none.
+	Authority *identity.Authority
+	// WrapSource returns what the ADS server asks in place of the Translator, to which it must pass each call on. Default:
+	// nothing is in between.
+	WrapSource func(xds.Source) xds.Source
+	// Logger, default none. An error says that a change has not fully been passed on.
+	Logger *slog.Logger
+}
+
+// Pipeline is what a change of the mesh goes through on its way to Envoy. It needs no network: sources pass objects to the
+// Builder, and streams come to the ADS server. Its fields are set by NewPipeline.
+type Pipeline struct {
+	Builder    *meshview.Builder
+	Translator *generator.Translator
+	XDS        *xds.Server
+
+	authority *identity.Authority
+	log       *slog.Logger
+}
+
+// NewPipeline joins builder, translator and ADS server. authorize decides who may open an ADS stream; with mutual TLS it is
+// Authorize.
+func NewPipeline(o PipelineOptions, authorize xds.Authorizer) *Pipeline {
+	p := &Pipeline{authority: o.Authority, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
+	p.Builder = meshview.NewBuilder(o.View)
+	p.Translator = generator.NewTranslator(generator.TranslatorOptions{
+		TrustDomain: o.View.TrustDomain,
+		Report:      func(err error) { p.log.Error("resources left out", "err", err) },
+	})
+	var source xds.Source = p.Translator
+	if o.WrapSource != nil {
+		source = o.WrapSource(source)
+	}
+	p.XDS = xds.NewServer(o.XDS, source, authorize)
+	return p
+}
+
+// Run passes all changes on until ctx ends, and then returns nil.
+func (p *Pipeline) Run(ctx context.Context) error {
+	return p.Builder.Run(ctx, func(c meshview.Change) { p.apply(ctx, c) })
+}
+
+// apply passes a change of the view on to all Envoys that it affects.
+func (p *Pipeline) apply(ctx context.Context, c meshview.Change) {
+	p.ensureAuthorities(ctx, c)
+	desired, err := p.Translator.Apply(c)
+	if err != nil {
+		p.log.ErrorContext(ctx, "resources left out", "err", err)
+	}
+	p.XDS.Publish(desired)
+	p.log.DebugContext(ctx, "view published", "generation", c.After.Generation,
+		"services", len(c.Services), "endpoints", len(c.Endpoints), "proxies", len(c.Proxies))
+}
+
+// ensureAuthorities makes a CA for each new mesh.
+func (p *Pipeline) ensureAuthorities(ctx context.Context, c meshview.Change) {
+	for name, m := range c.After.Meshes {
+		before := c.Before.Mesh(name)
+		switch {
+		case before != nil && before.Spec.Backend() != nil && m.Spec.Backend() == nil:
+			p.log.WarnContext(ctx, "mutual TLS is off from now on", "mesh", name)
+		case before == nil && p.authority != nil:
+			if err := p.authority.Ensure(name, m.Spec.Backend().CALife()); err != nil {
+				p.log.ErrorContext(ctx, "mesh has no CA", "mesh", name, "err", err)
+			}
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/store"
+)
+
+// TestPipelineOfMeshes checks what the pipeline does about a mesh: a new one gets a CA, and if mutual TLS is switched off, that
+// is a warning.
+func TestPipelineOfMeshes(t *testing.T) {
+	state, err := store.OpenState(filepath.Join(t.TempDir(), "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer state.Close() //nolint:errcheck // every write was synced
+	authority, err := identity.New(identity.Options{Storage: state})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	applied := make(chan struct{})
+	p := NewPipeline(PipelineOptions{
+		View:      meshview.Options{Applied: func(meshview.Change) { applied <- struct{}{} }},
+		Authority: authority,
+		Logger:    slog.New(slog.NewTextHandler(&log, nil)),
+	}, Authorize)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	put := func(m *mesh.Mesh) {
+		m.SetDefaults()
+		p.Builder.Set("", m)
+		<-applied
+	}
+	secured := &mesh.Mesh{Name: "prod"}
+	secured.Spec.MTLS = &mesh.MTLS{EnabledBackend: "ca", Backends: []mesh.Backend{{Name: "ca", Type: "builtin"}}}
+	go func() { ended <- p.Run(ctx) }()
+	put(secured)
+	if authority.CAExpires("prod").IsZero() {
+		t.Error("a new mesh has no CA")
+	}
+	if log.Len() > 0 {
+		t.Errorf("a new mesh logs %s", &log)
+	}
+	put(&mesh.Mesh{Name: "prod"})
+	if want := `level=WARN msg="mutual TLS is off from now on" mesh=prod`; !strings.Contains(log.String(), want) {
+		t.Errorf("the log is %q, want %q", &log, want)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Run() = %v", err)
+	}
+}

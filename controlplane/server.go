@@ -1,0 +1,72 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/xds"
+)
+
+const (
+	// streamsPerConnection is enough for one agent or one Envoy: an ADS stream or a session, and a few calls.
+	streamsPerConnection = 16
+	// leastPingInterval is how often clients may ping; Envoy does so every 30 s.
+	leastPingInterval = 10 * time.Second
+	// A client that has vanished is detected after the sum of the two.
+	pingInterval = 30 * time.Second
+	pingTimeout  = 10 * time.Second
+	// endTimeout is how long calls may still take when the control plane ends; streams end at once.
+	endTimeout = 2 * time.Second
+)
+
+// NewServer returns a gRPC server for agents and ADS, which identifies its clients by the certificates of a. For ADS, more has
+// xds.ServerOptions.
+func NewServer(a *identity.Authority, more ...grpc.ServerOption) *grpc.Server {
+	return grpc.NewServer(append(append(a.ServerOptions(),
+		grpc.MaxConcurrentStreams(streamsPerConnection),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
+	), more...)...)
+}
+
+// Authorize allows an ADS stream if the node ID is that of the client certificate. It is for a server made by NewServer.
+func Authorize(ctx context.Context, nodeID string) error {
+	caller, err := identity.PeerFromContext(ctx)
+	if err != nil {
+		return status.Error(codes.Unauthenticated, err.Error())
+	}
+	if caller.ID() != nodeID {
+		return fmt.Errorf("the certificate is for proxy %q, the node id is %q", caller.ID(), nodeID)
+	}
+	return nil
+}
+
+// serveAgents serves agents and ADS, on one port with the same credentials.
+func (cp *ControlPlane) serveAgents(ctx context.Context) error {
+	server := NewServer(cp.authority, xds.ServerOptions()...)
+	cp.agents.Register(server)
+	cp.pipeline.XDS.Register(server)
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		timer := time.AfterFunc(endTimeout, server.Stop)
+		defer timer.Stop()
+		server.GracefulStop()
+	})
+	err := server.Serve(cp.listeners.agents)
+	if stop() {
+		server.Stop()
+		cp.pipeline.XDS.Wait()
+		return fmt.Errorf("serve agents on %s: %w", cp.listeners.agents.Addr(), err)
+	}
+	<-stopped
+	cp.pipeline.XDS.Wait()
+	return nil
+}
