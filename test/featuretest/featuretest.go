@@ -1,5 +1,5 @@
-// Package featuretest starts the control plane's stages, joined as in cmd/sonde-cp, and connects clients that speak real ADS
-// over mutual TLS with real certificates. Each feature test is one scenario.
+// Package featuretest runs the pipeline of the control plane, and connects clients that speak real ADS over mutual TLS with
+// real certificates. Each feature test is one scenario.
 package featuretest
 
 import (
@@ -79,9 +79,9 @@ func (f *Feature) run() {
 	f.plane = startPlane(f.t, f.state, f.watched)
 	if f.watched == "" {
 		for _, k := range f.keys() {
-			f.plane.builder.Set(sourceStore, f.objects[k])
+			f.plane.Builder.Set(sourceStore, f.objects[k])
 		}
-		f.plane.builder.Synced(sourceStore)
+		f.plane.Builder.Synced(sourceStore)
 	}
 	f.Settle()
 }
@@ -127,7 +127,7 @@ func (f *Feature) Set(objects ...mesh.Object) {
 	for _, o := range objects {
 		f.objects[o.Key()] = o
 		if f.plane != nil {
-			f.plane.builder.Set(sourceStore, o)
+			f.plane.Builder.Set(sourceStore, o)
 		}
 	}
 	f.Settle()
@@ -142,7 +142,7 @@ func (f *Feature) Delete(kind mesh.Kind, name string) {
 	}
 	delete(f.objects, key)
 	if f.plane != nil {
-		f.plane.builder.Delete(sourceStore, key)
+		f.plane.Builder.Delete(sourceStore, key)
 	}
 	f.Settle()
 }
@@ -155,7 +155,7 @@ func (f *Feature) Knows(kind mesh.Kind, name string) bool {
 // Observe records what an agent reports of its proxy, which is in mesh default. When it returns, the change is published.
 func (f *Feature) Observe(proxy string, o mesh.Observation) {
 	f.t.Helper()
-	f.plane.builder.Observe(mesh.MakeID(mesh.DefaultMesh, proxy), o)
+	f.plane.Builder.Observe(mesh.MakeID(mesh.DefaultMesh, proxy), o)
 	f.Settle()
 }
 
@@ -210,12 +210,12 @@ func (f *Feature) Problems(count int) []store.Problem {
 }
 
 // Status returns what the server shows of its streams.
-func (f *Feature) Status() []xds.ProxyStatus { return f.plane.xds.Status() }
+func (f *Feature) Status() []xds.ProxyStatus { return f.plane.XDS.Status() }
 
 // Resources returns what a proxy should have: type, name and version of each resource.
 func (f *Feature) Resources(proxy string) []string {
 	f.t.Helper()
-	desired, ok := f.plane.translator.Resources(mesh.MakeID(mesh.DefaultMesh, proxy))
+	desired, ok := f.plane.Translator.Resources(mesh.MakeID(mesh.DefaultMesh, proxy))
 	if !ok {
 		f.t.Fatalf("proxy %q is not known", proxy)
 	}
@@ -289,4 +289,12 @@ func marker(step int) *mesh.Dataplane {
 // logger logs to the output of the test, which is shown if it fails.
 func logger(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// failing makes the test fail with each line of a log.
+type failing struct{ t *testing.T }
+
+func (f failing) Write(line []byte) (int, error) {
+	f.t.Errorf("%s", line)
+	return len(line), nil
 }

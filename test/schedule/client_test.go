@@ -249,7 +249,7 @@ func (c *client) settle() {
 // timeOut ends the wait for endpoints, which only may take so long if they were due on a stream that was lost, or if they came
 // on one, so that the server does not know them, and their cluster is to be removed.
 func (c *client) timeOut() {
-	desired, _ := c.plane.translator.Resources(c.node)
+	desired, _ := c.plane.Translator.Resources(c.node)
 	for _, name := range slices.Sorted(maps.Keys(c.envoy.warming)) {
 		endpoints := c.envoy.has[resource.Name{Type: resource.Endpoint, Name: name}]
 		lost := endpoints != nil && !c.envoy.told[endpoints] && desired.Get(resource.Name{Type: resource.Cluster, Name: name}) == nil

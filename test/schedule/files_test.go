@@ -51,9 +51,9 @@ func (w *world) put(k mesh.Key, o mesh.Object) {
 		w.write(file)
 	case w.plane == nil: // the next control plane gets it at its start
 	case o == nil:
-		w.plane.builder.Delete(sourceDirect, k)
+		w.plane.Builder.Delete(sourceDirect, k)
 	default:
-		w.plane.builder.Set(sourceDirect, w.objects[k])
+		w.plane.Builder.Set(sourceDirect, w.objects[k])
 	}
 }
 

@@ -128,7 +128,7 @@ func (w *world) observe(id mesh.ID, o mesh.Observation) {
 	w.note("observe %s: %+v", id, o)
 	w.observed[id] = o
 	if w.plane != nil {
-		w.plane.builder.Observe(id, o)
+		w.plane.Builder.Observe(id, o)
 	}
 }
 
@@ -149,10 +149,10 @@ func (w *world) spoilAndLook(file string) {
 		return
 	}
 	settle(soon)
-	before := w.plane.builder.View()
+	before := w.plane.Builder.View()
 	w.spoil(file)
 	settle(soon)
-	if w.plane.builder.View() != before {
+	if w.plane.Builder.View() != before {
 		w.wrong("a broken file changes the view")
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/xds"
@@ -31,13 +31,11 @@ const sendTimeout = time.Minute
 // drainTime is how long a listener that is replaced or removed serves its open connections.
 const drainTime = 3 * time.Second
 
-// plane is the control plane: the stages that a change goes through, joined as in cmd/sonde-cp.
+// plane is the pipeline of the control plane, with its sources.
 type plane struct {
-	w          *world
-	builder    *meshview.Builder
-	translator *generator.Translator
-	source     *source
-	xds        *xds.Server
+	*controlplane.Pipeline
+	w      *world
+	source *source
 
 	ctx     context.Context //nolint:containedctx // the control plane's, which a schedule can end
 	stop    context.CancelFunc
@@ -46,11 +44,14 @@ type plane struct {
 }
 
 func startPlane(ctx context.Context, w *world) *plane {
-	p := &plane{w: w, builder: meshview.NewBuilder(meshview.Options{Sources: []string{sourceFiles, sourceDirect}})}
-	p.translator = generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { w.wrong("resources left out: %v", err) }})
-	p.source = &source{Translator: p.translator, w: w, attached: map[string]int{}, busy: map[string]bool{}}
-	p.xds = xds.NewServer(xds.Options{SendTimeout: sendTimeout, DrainTime: drainTime}, p.source, func(context.Context, string) error { return nil })
-	dir := store.NewDir(store.DirOptions{Path: w.folder, Builder: p.builder, Source: sourceFiles, Logger: slog.New(slog.NewTextHandler(details{w}, nil))})
+	p := &plane{w: w, source: &source{w: w, attached: map[string]int{}, busy: map[string]bool{}}}
+	p.Pipeline = controlplane.NewPipeline(controlplane.PipelineOptions{
+		View:       meshview.Options{Sources: []string{sourceFiles, sourceDirect}, Applied: p.applied},
+		XDS:        xds.Options{SendTimeout: sendTimeout, DrainTime: drainTime},
+		WrapSource: p.source.wrap,
+		Logger:     slog.New(slog.NewTextHandler(wrongs{w}, &slog.HandlerOptions{Level: slog.LevelError})),
+	}, func(context.Context, string) error { return nil })
+	dir := store.NewDir(store.DirOptions{Path: w.folder, Builder: p.Builder, Source: sourceFiles, Logger: slog.New(slog.NewTextHandler(details{w}, nil))})
 
 	p.ctx, p.stop = context.WithCancel(ctx)
 	p.stages, ctx = errgroup.WithContext(p.ctx)
@@ -60,11 +61,15 @@ func startPlane(ctx context.Context, w *world) *plane {
 		}
 		return dir.Run(ctx)
 	})
-	p.stages.Go(func() error { return p.builder.Run(ctx, p.apply) })
+	p.stages.Go(func() error { return p.Run(ctx) })
 	return p
 }
 
-// details writes the log of the stages into the journal.
+func (p *plane) applied(c meshview.Change) {
+	p.w.detail("view %d: services %v endpoints %v proxies %v", c.After.Generation, c.Services, c.Endpoints, c.Proxies)
+}
+
+// details writes the log of the store into the journal.
 type details struct{ w *world }
 
 func (d details) Write(line []byte) (int, error) {
@@ -72,14 +77,12 @@ func (d details) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// apply does the same as in cmd/sonde-cp.
-func (p *plane) apply(c meshview.Change) {
-	desired, err := p.translator.Apply(c)
-	if err != nil {
-		p.w.wrong("resources left out: %v", err)
-	}
-	p.xds.Publish(desired)
-	p.w.detail("view %d: services %v endpoints %v proxies %v", c.After.Generation, c.Services, c.Endpoints, c.Proxies)
+// wrongs makes the schedule fail with what the pipeline logs as an error: resources left out, for instance.
+type wrongs struct{ w *world }
+
+func (o wrongs) Write(line []byte) (int, error) {
+	o.w.wrong("%s", bytes.TrimSpace(line))
+	return len(line), nil
 }
 
 // open connects a client.
@@ -89,9 +92,9 @@ func (p *plane) open(node string, sotw bool) *pipe {
 		defer stream.cancel()
 		var err error
 		if sotw {
-			err = p.xds.StreamAggregatedResources(sotwEnd{pipe: stream})
+			err = p.XDS.StreamAggregatedResources(sotwEnd{pipe: stream})
 		} else {
-			err = p.xds.DeltaAggregatedResources(deltaEnd{pipe: stream})
+			err = p.XDS.DeltaAggregatedResources(deltaEnd{pipe: stream})
 		}
 		p.w.detail("stream of %s ends: %v", node, err)
 	})
@@ -105,13 +108,13 @@ func (p *plane) kill() {
 		p.w.wrong("the control plane ended: %v", err)
 	}
 	p.streams.Wait()
-	p.xds.Wait()
+	p.XDS.Wait()
 	p.empty()
 }
 
 // empty checks that nothing is left of streams when there are none.
 func (p *plane) empty() {
-	for _, s := range p.xds.Status() {
+	for _, s := range p.XDS.Status() {
 		p.w.wrong("a stream of %s is left", s.Node)
 	}
 	p.source.mu.Lock()
@@ -121,25 +124,28 @@ func (p *plane) empty() {
 	}
 }
 
-// source is the Translator. It also counts who is attached.
+// source counts who is attached to the Translator, which it wraps.
 type source struct {
-	*generator.Translator
+	xds.Source
 	w        *world
 	mu       sync.Mutex
 	attached map[mesh.ID]int
 	busy     map[mesh.ID]bool
 }
 
-var _ xds.Source = (*source)(nil)
+func (s *source) wrap(translator xds.Source) xds.Source {
+	s.Source = translator
+	return s
+}
 
 func (s *source) Attach(id mesh.ID) resource.Desired {
 	defer s.call(id, 1)()
-	return s.Translator.Attach(id)
+	return s.Source.Attach(id)
 }
 
 func (s *source) Detach(id mesh.ID) {
 	defer s.call(id, -1)()
-	s.Translator.Detach(id)
+	s.Source.Detach(id)
 }
 
 // call notes the start of a call. The returned function notes its end.

@@ -86,7 +86,7 @@ func (w *world) lastChange() {
 // forgive reconnects clients that lack something which they once refused: a version is not sent twice on one stream.
 func (w *world) forgive() {
 	refused := map[string]bool{}
-	for _, s := range w.plane.xds.Status() {
+	for _, s := range w.plane.XDS.Status() {
 		for _, t := range s.Types {
 			if len(t.NACKs) > 0 {
 				refused[s.Node] = true
@@ -120,7 +120,7 @@ func (w *world) rest() {
 	}
 	fresh := w.fresh()
 	for _, c := range w.clients {
-		now, _ := w.plane.translator.Resources(c.node)
+		now, _ := w.plane.Translator.Resources(c.node)
 		want, _ := fresh.Resources(c.node)
 		if diff := cmp.Diff(versions(want), versions(now)); diff != "" {
 			w.wrong("%s (-fresh control plane +Translator):\n%s", c.node, diff)
@@ -250,7 +250,7 @@ func (w *world) forget() {
 	}
 	settle(soon)
 	for _, node := range w.nodes() {
-		if _, known := w.plane.translator.Resources(node); known {
+		if _, known := w.plane.Translator.Resources(node); known {
 			w.wrong("the Translator keeps %s, which has neither stream nor Dataplane", node)
 		}
 	}

@@ -127,13 +127,13 @@ func (w *world) start(ctx context.Context) {
 	w.plane = startPlane(ctx, w)
 	for _, k := range w.keys() {
 		if w.fileOf(k) == "" {
-			w.plane.builder.Set(sourceDirect, w.objects[k])
+			w.plane.Builder.Set(sourceDirect, w.objects[k])
 		}
 	}
 	for id, o := range w.observed { // the order does not matter
-		w.plane.builder.Observe(id, o)
+		w.plane.Builder.Observe(id, o)
 	}
-	w.plane.builder.Synced(sourceDirect)
+	w.plane.Builder.Synced(sourceDirect)
 }
 
 func (w *world) kill() {
