@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/retry"
-	"github.com/sonde-mesh/sonde/test/bench/controlplane"
+	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
 
 // options of a run.
@@ -60,7 +60,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if o.duration < 10*time.Second || o.proxies < 2*prodShare || o.services < 2*prodShare {
 		return fmt.Errorf("too little: duration from 10s, proxies and services from %d", 2*prodShare)
 	}
-	program, err := controlplane.Build(ctx)
+	program, err := sondecp.Build(ctx)
 	if err != nil {
 		return err
 	}

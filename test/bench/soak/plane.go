@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sonde-mesh/sonde/test/bench/controlplane"
+	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -153,7 +153,7 @@ func (p *plane) logged() string {
 
 // ready waits until the control plane has read its store.
 func (p *plane) ready(ctx context.Context) error {
-	return harness.Poll(ctx, time.Minute, "sonde-cp", func(ctx context.Context) error { return controlplane.Ready(ctx, p.health) })
+	return harness.Poll(ctx, time.Minute, "sonde-cp", func(ctx context.Context) error { return sondecp.Ready(ctx, p.health) })
 }
 
 // metrics are those of the process, by name and labels.

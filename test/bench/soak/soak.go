@@ -20,7 +20,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/test/adsclient"
-	"github.com/sonde-mesh/sonde/test/bench/controlplane"
+	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
 
 // soak is one run.
@@ -68,17 +68,17 @@ func newSoak(o options, program, folder string, out io.Writer) (*soak, error) {
 		return nil, err
 	}
 	state := filepath.Join(folder, "state")
-	if err := controlplane.MakeState(state, meshes...); err != nil {
+	if err := sondecp.MakeState(state, meshes...); err != nil {
 		return nil, err
 	}
 	joined := map[mesh.ID]string{}
 	for i := range o.proxies {
 		joined[proxyID(i)] = workload(i)
 	}
-	if err := controlplane.Join(state, joined); err != nil {
+	if err := sondecp.Join(state, joined); err != nil {
 		return nil, err
 	}
-	authority, err := controlplane.OpenAuthority(state)
+	authority, err := sondecp.OpenAuthority(state)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func newSoak(o options, program, folder string, out io.Writer) (*soak, error) {
 
 // clientTLS returns the TLS configuration of a proxy, with its certificate.
 func clientTLS(authority *identity.Authority, proxy int) (*tls.Config, error) {
-	certificate, err := controlplane.Issue(authority, meshOf(proxy), proxyName(proxy), workload(proxy))
+	certificate, err := sondecp.Issue(authority, meshOf(proxy), proxyName(proxy), workload(proxy))
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/sonde-mesh/sonde/test/bench/controlplane"
+	"github.com/sonde-mesh/sonde/controlplane"
+	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -103,7 +104,7 @@ func (p *peer) send(f frame) error {
 }
 
 func serveBroadcast(ctx context.Context, r roleOptions) error {
-	authority, err := controlplane.OpenAuthority(r.state)
+	authority, err := sondecp.OpenAuthority(r.state)
 	if err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func serveBroadcast(ctx context.Context, r roleOptions) error {
 	if err != nil {
 		return err
 	}
-	server := newServer(authority, grpc.ForceServerCodecV2(frames{}))
+	server := controlplane.NewServer(authority, grpc.ForceServerCodecV2(frames{}))
 	server.RegisterService(service(b.serve), nil)
 	now := r.world.forms()
 	return serveSubject(ctx, server, func(service int) error {
@@ -194,11 +195,11 @@ func (b *broadcast) change(service int, form bool) {
 
 // serveBare reads and sends nothing: it shows what a connection and a stream cost.
 func serveBare(ctx context.Context, r roleOptions) error {
-	authority, err := controlplane.OpenAuthority(r.state)
+	authority, err := sondecp.OpenAuthority(r.state)
 	if err != nil {
 		return err
 	}
-	server := newServer(authority, grpc.ForceServerCodecV2(frames{}))
+	server := controlplane.NewServer(authority, grpc.ForceServerCodecV2(frames{}))
 	server.RegisterService(service(func(stream grpc.ServerStream) error {
 		for {
 			var r raw

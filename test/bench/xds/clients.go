@@ -24,7 +24,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/test/adsclient"
-	"github.com/sonde-mesh/sonde/test/bench/controlplane"
+	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -107,7 +107,7 @@ type proxy struct {
 
 func serveClients(ctx context.Context, r roleOptions) error {
 	debug.SetGCPercent(clientGC)
-	authority, err := controlplane.OpenAuthority(r.state)
+	authority, err := sondecp.OpenAuthority(r.state)
 	if err != nil {
 		return err
 	}
@@ -209,7 +209,7 @@ func (r *reasons) all() map[string]int {
 }
 
 func (f *fleet) newProxy(i int) (*proxy, error) {
-	certificate, err := controlplane.Issue(f.authority, mesh.DefaultMesh, proxyName(i), workload(i))
+	certificate, err := sondecp.Issue(f.authority, mesh.DefaultMesh, proxyName(i), workload(i))
 	if err != nil {
 		return nil, err
 	}

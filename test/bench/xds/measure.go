@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/test/bench/controlplane"
+	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
 
 // Subjects.
@@ -106,11 +106,11 @@ func measure(ctx context.Context, o options) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 	b := &bench{o: o, folder: folder, payload: map[world]*payload{}, figures: newFigures()}
-	if err := controlplane.MakeState(b.stateFolder(), mesh.DefaultMesh); err != nil {
+	if err := sondecp.MakeState(b.stateFolder(), mesh.DefaultMesh); err != nil {
 		return err
 	}
 	if o.subjects.has(subjectSonde) {
-		if b.program, err = controlplane.Build(ctx); err != nil {
+		if b.program, err = sondecp.Build(ctx); err != nil {
 			return err
 		}
 	}

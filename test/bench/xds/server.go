@@ -13,36 +13,9 @@ import (
 	"runtime/pprof"
 	"strconv"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/status"
-
-	"github.com/sonde-mesh/sonde/identity"
 )
-
-// newServer returns a gRPC server with the options of cmd/sonde-cp.
-func newServer(a *identity.Authority, more ...grpc.ServerOption) *grpc.Server {
-	return grpc.NewServer(append(append(a.ServerOptions(),
-		grpc.MaxConcurrentStreams(16),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
-	), more...)...)
-}
-
-// authorize is the authorisation of ADS in cmd/sonde-cp.
-func authorize(ctx context.Context, nodeID string) error {
-	caller, err := identity.PeerFromContext(ctx)
-	if err != nil {
-		return status.Error(codes.Unauthenticated, err.Error())
-	}
-	if caller.ID() != nodeID {
-		return fmt.Errorf("the certificate is for proxy %q, the node id is %q", caller.ID(), nodeID)
-	}
-	return nil
-}
 
 // serveSubject prints its address and serves until the input ends. It answers each line of the input: a change of a
 // service, or a command that all subjects know.

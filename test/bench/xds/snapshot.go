@@ -11,7 +11,8 @@ import (
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/sonde-mesh/sonde/test/bench/controlplane"
+	"github.com/sonde-mesh/sonde/controlplane"
+	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -32,7 +33,7 @@ type snapshots struct {
 }
 
 func serveSnapshot(ctx context.Context, r roleOptions) error {
-	authority, err := controlplane.OpenAuthority(r.state)
+	authority, err := sondecp.OpenAuthority(r.state)
 	if err != nil {
 		return err
 	}
@@ -59,7 +60,7 @@ func serveSnapshot(ctx context.Context, r roleOptions) error {
 	if err := s.publish(ctx); err != nil {
 		return err
 	}
-	server := newServer(authority)
+	server := controlplane.NewServer(authority)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, serverv3.NewServer(ctx, s.cache, nil))
 	return serveSubject(ctx, server, func(service int) error { return s.change(ctx, service) })
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/store"
-	"github.com/sonde-mesh/sonde/test/bench/controlplane"
+	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -70,7 +70,7 @@ func (s *session) startSonde(ctx context.Context) (err error) {
 	for i := range s.world.owners() {
 		joined[proxyID(i)] = workload(i)
 	}
-	if err := errors.Join(controlplane.CopyState(s.stateFolder(), state), controlplane.Join(state, joined)); err != nil {
+	if err := errors.Join(sondecp.CopyState(s.stateFolder(), state), sondecp.Join(state, joined)); err != nil {
 		return err
 	}
 	p := &process{cmd: exec.CommandContext(ctx, s.program, "--store=dir:"+f.path, "--state-dir="+state, "--bind-address=127.0.0.1",
@@ -93,7 +93,7 @@ func (s *session) startSonde(ctx context.Context) (err error) {
 			return err
 		}
 		p.address = at.Agents
-		return controlplane.Ready(ctx, at.Health)
+		return sondecp.Ready(ctx, at.Health)
 	})
 	if err != nil {
 		return errors.Join(err, p.stop())

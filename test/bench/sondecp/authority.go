@@ -1,6 +1,6 @@
-// Package controlplane has what the benchmarks share: it builds sonde-cp, waits for it, and makes identities of proxies
+// Package sondecp has what the benchmarks share: it builds sonde-cp, waits for it, and makes identities of proxies
 // without asking it.
-package controlplane
+package sondecp
 
 import (
 	"crypto/ecdsa"
