@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	// Without this, a program with the race detector waits for a second before it ends, even sondectl.
 	err := errors.Join(flag.Set("test.parallel", meshes), os.Setenv("GORACE", "atexit_sleep_ms=0"))
 	if err == nil {
-		programs, err = harness.Build(context.Background(), true)
+		programs, err = harness.Build(context.Background(), harness.Race)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "build the programs of the tests:", err)

@@ -21,7 +21,7 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	var err error
-	if programs, err = harness.Build(context.Background(), true); err != nil {
+	if programs, err = harness.Build(context.Background(), harness.Race); err != nil {
 		fmt.Fprintln(os.Stderr, "build the programs of the tests:", err)
 		os.Exit(1)
 	}
