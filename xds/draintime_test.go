@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -30,13 +31,14 @@ func TestDrainTimeOfANode(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, Options{DrainTime: 7 * time.Second})
+			log := &lockedBuffer{}
+			s := NewServer(Options{DrainTime: 7 * time.Second, Logger: slog.New(slog.NewTextHandler(log, nil))}, nil, nil)
 			node := &corev3.Node{Id: "m/a"}
 			if tc.value != nil {
 				node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{resource.NodeDrainTime: tc.value}}
 			}
-			expect(t, w.server.statedDrainTime(node), tc.want)
-			expect(t, strings.Contains(w.log.String(), "drain time of a node not usable"), tc.logged)
+			expect(t, s.statedDrainTime(node), tc.want)
+			expect(t, strings.Contains(log.String(), "drain time of a node not usable"), tc.logged)
 		})
 	}
 }

@@ -11,7 +11,7 @@ import (
 type InboundStatus struct {
 	// Accepted are the addresses of the listeners that the proxy has accepted, if only in an older version; sorted.
 	Accepted []netip.AddrPort
-	// Refused are the listeners that it has refused and has no older version of; sorted by name.
+	// Refused are the listeners that it has refused and has no older version of; sorted by address.
 	Refused []RefusedListener
 }
 
@@ -44,8 +44,36 @@ func (c *client) inboundStatus() *InboundStatus {
 			s.Refused = append(s.Refused, RefusedListener{r.Inbound, *n})
 		}
 	}
-	slices.SortFunc(s.Accepted, netip.AddrPort.Compare)
 	return s
+}
+
+// mergeInbound returns what streams of one proxy say together; nil if they say nothing. A listener that one of them has accepted
+// counts: if two agents have one name, the one that serves must not lose its traffic to the other, and a stream that is dead
+// ends soon.
+func mergeInbound(streams []*InboundStatus) *InboundStatus {
+	var all *InboundStatus
+	for _, s := range streams {
+		if s == nil {
+			continue
+		}
+		if all == nil {
+			all = &InboundStatus{}
+		}
+		all.Accepted = append(all.Accepted, s.Accepted...)
+		all.Refused = append(all.Refused, s.Refused...)
+	}
+	if all == nil {
+		return nil
+	}
+	slices.SortFunc(all.Accepted, netip.AddrPort.Compare)
+	all.Accepted = slices.Compact(all.Accepted)
+	slices.SortStableFunc(all.Refused, func(a, b RefusedListener) int { return a.Address.Compare(b.Address) })
+	all.Refused = slices.CompactFunc(all.Refused, func(a, b RefusedListener) bool { return a.Address == b.Address })
+	all.Refused = slices.DeleteFunc(all.Refused, func(r RefusedListener) bool {
+		_, accepted := slices.BinarySearchFunc(all.Accepted, r.Address, netip.AddrPort.Compare)
+		return accepted
+	})
+	return all
 }
 
 // has reports whether the client subscribes to a name that it should have, and has ACKed some version of it, or named it when
@@ -63,8 +91,7 @@ func (t *topic) has(name string) bool {
 	return !differs || g.version != ""
 }
 
-// reportInbound tells Options.Inbound what a proxy has, if that differs from what it was told before. Of several streams of
-// the proxy the newest one that says something counts: the others may be dead without the server knowing it.
+// reportInbound tells Options.Inbound what a proxy has, if that differs from what it was told before.
 func (s *Server) reportInbound(id string) {
 	s.mu.Lock()
 	n := s.nodes[id]
@@ -77,17 +104,14 @@ func (s *Server) reportInbound(id string) {
 	s.mu.Lock()
 	streams := slices.Clone(n.streams)
 	s.mu.Unlock()
+	var said []*InboundStatus
 	for _, st := range slices.Backward(streams) {
 		st.mu.Lock()
-		now := st.client.inboundStatus()
+		said = append(said, st.client.inboundStatus())
 		st.mu.Unlock()
-		if now == nil {
-			continue
-		}
-		if !n.reported.equal(now) {
-			n.reported = now
-			s.o.Inbound(id, *now)
-		}
-		return
+	}
+	if now := mergeInbound(said); now != nil && !n.reported.equal(now) {
+		n.reported = now
+		s.o.Inbound(id, *now)
 	}
 }

@@ -90,19 +90,20 @@ func TestInboundStatusIsReported(t *testing.T) {
 	lines = append(lines, "m/a 10.0.0.1:80 10.0.0.1:90")
 	want(lines...)
 
+	p.end()
+	w.until("the end of the stream", func() bool { return len(w.server.Status()) == 0 })
 	again := w.delta().listen()
 	hello := ask("m/a", "LDS")
 	hello.InitialResourceVersions = map[string]string{"in90": "2"}
 	again.send(hello)
 	lines = append(lines, "m/a 10.0.0.1:90")
 	want(lines...)
-	p.send(ack(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: string(resource.Listener), Nonce: "none"}, ""))
 	again.send(ack(again.next(), ""))
 	lines = append(lines, "m/a 10.0.0.1:80 10.0.0.1:90")
 	want(lines...)
 }
 
-// TestInboundStatusOfTwoStreams has a second agent of the same name, whose Envoy cannot listen, and which ends.
+// TestInboundStatusOfTwoStreams has a second agent of the same name, whose Envoy cannot listen.
 func TestInboundStatusOfTwoStreams(t *testing.T) {
 	t.Parallel()
 	reports := &inboundReports{}
@@ -126,9 +127,10 @@ func TestInboundStatusOfTwoStreams(t *testing.T) {
 	q := w.delta().listen()
 	q.send(ask("m/a", "LDS"))
 	q.send(ack(q.next(), "no such filter"))
-	reported("m/a refused in80: no such filter")
-	q.end()
+	w.until("the refusal", func() bool { return w.metric("sonde_xds_nacks_total") == 1 })
 	reported("m/a 10.0.0.1:80")
+	p.end()
+	reported("m/a refused in80: no such filter")
 }
 
 // TestInboundStatusBeforeTheFirstView has a client that names what it has before the server knows what it should have.

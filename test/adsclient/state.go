@@ -185,6 +185,8 @@ func (s *State) refer(dep int, refs []uint32, d *difference) {
 	for _, ref := range refs {
 		h := has[ref]
 		if h.users == 0 {
+			// As in Envoy, no name is in both lists: it would end unsubscribed.
+			d.remove = slices.DeleteFunc(d.remove, func(other uint32) bool { return other == ref })
 			d.add = append(d.add, ref)
 			s.open++
 		}

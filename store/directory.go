@@ -1,0 +1,189 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"time"
+)
+
+// maxSettles is for how many settling times a file may keep changing before it counts as busy: then that is a problem,
+// and other files no longer wait for it.
+const maxSettles = 20
+
+// directory is the content of the files of a directory, now and before. It only reads them: the time is a parameter.
+type directory struct {
+	path      string
+	settle    time.Duration
+	files     map[string]*file
+	listErr   error     // why the directory cannot be listed
+	conflicts []Problem // between files
+}
+
+// file is one file of a directory.
+type file struct {
+	name string
+	// info is the file as last seen, nil if it is gone, and stableSince when it was first seen like that. unread is when
+	// the first change was seen that has not been read yet, zero if there is none.
+	info                os.FileInfo
+	stableSince, unread time.Time
+	unreadable          bool // the last read failed, and is tried again
+	busy                bool // keeps changing
+
+	// entries is the content in use. whole says that it is all of a file: before a file has been valid once, the good
+	// documents of it are used, since some are better than none.
+	entries []entry
+	whole   bool
+	// pending is new valid content that is not in use yet. nil if there is none.
+	pending  *[]entry
+	problems []Problem
+}
+
+func newDirectory(path string, settle time.Duration) *directory {
+	return &directory{path: path, settle: settle, files: map[string]*file{}}
+}
+
+// scan looks for changes and reads the files that have settled. It returns whether any content changed, and when to scan
+// again, zero if only after another change.
+func (f *directory) scan(now time.Time) (changed bool, next time.Time) {
+	listed, err := listDirectory(f.path)
+	f.listErr = err
+	if err != nil {
+		return false, time.Time{}
+	}
+	gone := maps.Clone(f.files)
+	for name, info := range listed {
+		delete(gone, name)
+		if f.files[name] == nil {
+			f.files[name] = &file{name: name}
+		}
+		f.files[name].update(info, now)
+	}
+	for _, file := range gone {
+		file.update(nil, now)
+	}
+	waiting := false
+	for _, file := range f.files {
+		file.busy = !file.unread.IsZero() && now.Sub(file.unread) >= maxSettles*f.settle
+		if file.info != nil && f.hasSettled(file, now) && file.read() {
+			changed = true
+		}
+		waiting = waiting || file.info != nil && !file.unread.IsZero() && !file.busy
+	}
+	return f.remove(now, waiting) || changed, f.nextScan(now)
+}
+
+func (f *directory) hasSettled(file *file, now time.Time) bool {
+	return !file.unread.IsZero() && now.Sub(file.stableSince) >= f.settle
+}
+
+// remove forgets the files that are gone. It waits while others have yet to be read: an object that moves from one file
+// to another must not be missing in between.
+func (f *directory) remove(now time.Time, waiting bool) bool {
+	removed := false
+	for name, file := range f.files {
+		if file.info == nil && f.hasSettled(file, now) && !waiting {
+			delete(f.files, name)
+			removed = true
+		}
+	}
+	return removed
+}
+
+// nextScan returns when the next file will have settled, zero if none is unread.
+func (f *directory) nextScan(now time.Time) time.Time {
+	var next time.Time
+	for _, file := range f.files {
+		if due := file.stableSince.Add(f.settle); !file.unread.IsZero() && (next.IsZero() || due.Before(next)) {
+			next = due
+		}
+	}
+	if soon := now.Add(f.settle / 10); !next.IsZero() && next.Before(soon) {
+		return soon // a removal that waits, or a file that changed while it was read
+	}
+	return next
+}
+
+// complete reports whether every file has been read, except those that keep changing.
+func (f *directory) complete() bool {
+	for _, file := range f.files {
+		if !file.unread.IsZero() && !file.busy {
+			return false
+		}
+	}
+	return f.listErr == nil
+}
+
+// problems returns the current problems, sorted by place.
+func (f *directory) problems() []Problem {
+	all := slices.Clone(f.conflicts)
+	if f.listErr != nil {
+		all = append(all, Problem{Place: Place{File: f.path}, Severity: Error, Err: f.listErr})
+	}
+	for _, file := range f.files {
+		all = append(all, file.problems...)
+		if file.busy && file.info != nil {
+			all = append(all, file.problem(Error, errors.New("keeps changing, and is read once it does not")))
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Problem) int { return comparePlace(a.Place, b.Place) })
+	return all
+}
+
+// update records the file's current state.
+func (f *file) update(info os.FileInfo, now time.Time) {
+	if !same(f.info, info) {
+		f.info, f.stableSince = info, now
+		f.unread = cmp.Or(f.unread, now)
+	}
+	if f.unreadable && f.unread.IsZero() {
+		f.stableSince, f.unread = now, now
+	}
+}
+
+func same(a, b os.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+}
+
+func (f *file) problem(severity Severity, err error) Problem {
+	return Problem{Place: Place{File: f.name}, Severity: severity, Err: err}
+}
+
+// read reads the file, and returns false if it changed meanwhile.
+func (f *file) read() bool {
+	data, err := readFile(f.name)
+	if info, statErr := os.Stat(f.name); statErr != nil || !same(info, f.info) {
+		return false // the next scan sees what it has become
+	}
+	f.unread, f.pending, f.busy = time.Time{}, nil, false
+	f.unreadable = err != nil
+	empty := len(bytes.TrimSpace(data)) == 0
+	switch {
+	case err != nil:
+		f.problems = []Problem{f.problem(Error, err)}
+	case empty && len(f.entries) > 0:
+		f.problems = []Problem{f.problem(Error, errors.New("is empty: its objects stay until it has content again, or is removed"))}
+	case empty:
+		f.problems = []Problem{f.problem(Warning, errors.New("is empty"))}
+	default:
+		f.decode(data)
+	}
+	return true
+}
+
+func (f *file) decode(data []byte) {
+	entries, found := decodeFile(f.name, data)
+	f.problems = found
+	switch {
+	case !slices.ContainsFunc(found, func(p Problem) bool { return p.Severity == Error }):
+		f.pending = &entries
+	case !f.whole:
+		f.entries = entries
+	}
+}
