@@ -1,4 +1,4 @@
-// Package sonde_test guards the architecture: the folders are the stages of the data, and each may import only what
+// Package sonde_test guards the architecture: the directories are the stages of the data, and each may import only what
 // docs/architecture.md says.
 package sonde_test
 
@@ -32,9 +32,9 @@ var (
 
 // rule is one row of the table in docs/architecture.md.
 type rule struct {
-	// own lists our folders that it may import, besides itself and folders below it.
+	// own lists our directories that it may import, besides itself and directories below it.
 	own []string
-	// any allows it to import all folders except programs.
+	// any allows it to import all directories except programs.
 	any bool
 	// std restricts it to the standard library.
 	std bool
@@ -44,7 +44,7 @@ type rule struct {
 	pure bool
 }
 
-// rules maps each folder, and all folders below it without a row of their own, to what it may import. Other libraries are
+// rules maps each directory, and all directories below it without a row of their own, to what it may import. Other libraries are
 // allowed.
 var rules = map[string]rule{
 	"api/mesh":     {std: true},
@@ -117,7 +117,7 @@ func list(t *testing.T) map[string]listed {
 	}
 }
 
-// watchSource reads all folders, so that `go test` runs this again instead of showing a cached result when a file in them has
+// watchSource reads all directories, so that `go test` runs this again instead of showing a cached result when a file in them has
 // changed. It cannot see what go list reads.
 func watchSource(t *testing.T) {
 	t.Helper()
@@ -132,8 +132,8 @@ func watchSource(t *testing.T) {
 	}
 }
 
-// folderOf returns the folder of one of our packages; false for others.
-func folderOf(importPath string) (string, bool) {
+// directoryOf returns the directory of one of our packages; false for others.
+func directoryOf(importPath string) (string, bool) {
 	if importPath == module {
 		return ".", true
 	}
@@ -141,10 +141,10 @@ func folderOf(importPath string) (string, bool) {
 }
 
 // ruleOf returns the nearest row of the table, "" if there is none.
-func ruleOf(folder string) string {
-	for ; folder != "."; folder = path.Dir(folder) {
-		if _, ok := rules[folder]; ok {
-			return folder
+func ruleOf(directory string) string {
+	for ; directory != "."; directory = path.Dir(directory) {
+		if _, ok := rules[directory]; ok {
+			return directory
 		}
 	}
 	return ""
@@ -156,48 +156,48 @@ func under(importPath string, prefixes []string) bool {
 	})
 }
 
-// isProgram says whether nothing may import a folder.
-func isProgram(folder string) bool {
-	return under(folder, []string{"cmd", "test", "tools"})
+// isProgram says whether nothing may import a directory.
+func isProgram(directory string) bool {
+	return under(directory, []string{"cmd", "test", "tools"})
 }
 
 func TestImports(t *testing.T) {
 	packages := list(t)
 	seen := map[string]bool{}
 	for importPath, p := range packages {
-		folder, own := folderOf(importPath)
+		directory, own := directoryOf(importPath)
 		if !own {
 			continue
 		}
 		for _, i := range slices.Concat(p.TestImports, p.XTestImports) {
-			if f, own := folderOf(i); own && isProgram(f) && f != folder {
-				t.Errorf("a test of %s imports %s: nothing imports cmd, test or tools", folder, f)
+			if f, own := directoryOf(i); own && isProgram(f) && f != directory {
+				t.Errorf("a test of %s imports %s: nothing imports cmd, test or tools", directory, f)
 			}
 		}
-		if folder == "." {
+		if directory == "." {
 			if len(p.Imports) > 0 {
-				t.Error("the root folder holds code: it is for tests of the whole tree alone")
+				t.Error("the root directory holds code: it is for tests of the whole tree alone")
 			}
 			continue
 		}
-		row := ruleOf(folder)
+		row := ruleOf(directory)
 		if row == "" {
-			t.Errorf("folder %s has no row in the table: give it one in rules and in docs/architecture.md", folder)
+			t.Errorf("directory %s has no row in the table: give it one in rules and in docs/architecture.md", directory)
 			continue
 		}
 		seen[row] = true
 		for _, complaint := range check(packages, p, row) {
-			t.Errorf("%s %s (docs/architecture.md, table of folders)", folder, complaint)
+			t.Errorf("%s %s (docs/architecture.md, table of directories)", directory, complaint)
 		}
 	}
 	for row := range rules {
 		if !seen[row] {
-			t.Errorf("the table has a row for %s, but there is no such folder", row)
+			t.Errorf("the table has a row for %s, but there is no such directory", row)
 		}
 	}
 }
 
-// check returns the imports of a package that the row of its folder forbids.
+// check returns the imports of a package that the row of its directory forbids.
 func check(packages map[string]listed, p listed, row string) (complaints []string) {
 	for _, i := range p.Imports {
 		if complaint := checkImport(i, packages[i].Standard, row); complaint != "" {
@@ -215,7 +215,7 @@ func check(packages map[string]listed, p listed, row string) (complaints []strin
 // checkImport returns why a package under that row must not import another one, "" if it may.
 func checkImport(importPath string, standard bool, row string) string {
 	r := rules[row]
-	f, own := folderOf(importPath)
+	f, own := directoryOf(importPath)
 	switch {
 	case !own && r.std && !standard:
 		return importPath + ", may import the standard library alone"
@@ -251,9 +251,9 @@ func chainTo(packages map[string]listed, from string, libraries []string, visite
 // TestCheck shows that the test above can fail, with a tree that breaks each rule once.
 func TestCheck(t *testing.T) {
 	tests := map[string]struct {
-		folder  string
-		imports []string
-		want    string // "" for none
+		directory string
+		imports   []string
+		want      string // "" for none
 	}{
 		"allowed":                {"meshview", []string{module + "/api/mesh", "sync"}, ""},
 		"itself, below":          {"dpagent/probe", []string{module + "/dpagent/table"}, ""},
@@ -270,14 +270,14 @@ func TestCheck(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			p := listed{ImportPath: module + "/" + tc.folder, Imports: tc.imports}
+			p := listed{ImportPath: module + "/" + tc.directory, Imports: tc.imports}
 			packages := map[string]listed{
 				p.ImportPath:          p,
 				"sync":                {Standard: true},
 				"log/slog":            {Standard: true},
 				"example.com/library": {ImportPath: "example.com/library", Imports: []string{"github.com/envoyproxy/x"}},
 			}
-			got := check(packages, p, ruleOf(tc.folder))
+			got := check(packages, p, ruleOf(tc.directory))
 			if tc.want == "" && len(got) > 0 {
 				t.Errorf("check() = %q, want none", got)
 			}

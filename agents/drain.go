@@ -9,14 +9,14 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// drainFolder is the folder of draining proxies.
-const drainFolder = "draining"
+// drainDirectory is the directory of draining proxies.
+const drainDirectory = "draining"
 
-func drainPath(id mesh.ID) string { return path.Join(drainFolder, id) }
+func drainPath(id mesh.ID) string { return path.Join(drainDirectory, id) }
 
 // loadDraining restores what was known about drains before the restart.
 func (s *Server) loadDraining() error {
-	ids, err := folder{drainFolder, s.o.Storage}.all()
+	ids, err := directory{drainDirectory, s.o.Storage}.all()
 	for _, id := range ids {
 		s.observeDraining(id, true)
 	}

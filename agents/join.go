@@ -173,7 +173,7 @@ func (s *Server) issue(ctx context.Context, log *slog.Logger, m *meshview.Mesh, 
 
 // internal logs an error that is not for the agent, and returns the status for the agent.
 func internal(ctx context.Context, log *slog.Logger, what string, err error) error {
-	log.ErrorContext(ctx, "call of an agent not served", "step", what, "err", err)
+	log.ErrorContext(ctx, "agent request failed", "step", what, "err", err)
 	return status.Errorf(codes.Internal, "%s: see the log of the control plane", what)
 }
 

@@ -40,7 +40,7 @@ func (s *Server) recheck(ctx context.Context) {
 	s.waiting.forget(s.o.Now())
 	s.forgetEnded()
 	if err := s.sweep(); err != nil {
-		s.o.Logger.ErrorContext(ctx, "authorities not swept", "err", err)
+		s.o.Logger.ErrorContext(ctx, "expired certificate records not removed", "err", err)
 	}
 	if err := s.forgetDrains(); err != nil {
 		s.o.Logger.ErrorContext(ctx, "drains not forgotten", "err", err)
@@ -74,7 +74,7 @@ func (s *Server) advance(meshName string) {
 		return s.silent(mesh.MakeID(meshName, dataplane))
 	})
 	if err != nil {
-		s.o.Logger.Error("rotation does not go on", "mesh", meshName, "err", err)
+		s.o.Logger.Error("CA rotation failed", "mesh", meshName, "err", err)
 	}
 	if advanced {
 		s.wakeSessions(meshName)

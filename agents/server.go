@@ -106,7 +106,7 @@ type Server struct {
 	mismatches map[mesh.ID]mismatch
 	// refused says why Envoy refuses inbound listeners, by address.
 	refused map[mesh.ID]map[netip.AddrPort]string
-	// unaccepted are the proxies of unacceptedFolder.
+	// unaccepted are the proxies of unacceptedDirectory.
 	unaccepted map[mesh.ID]bool
 }
 

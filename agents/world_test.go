@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 10 * time.Second
 
-// world is a control plane with real gRPC, TLS, state folder and builder. It can be stopped and started again.
+// world is a control plane with real gRPC, TLS, state directory and builder. It can be stopped and started again.
 type world struct {
 	t     *testing.T
 	state *store.State

@@ -39,7 +39,7 @@ type ControlPlane struct {
 	listeners listeners
 }
 
-// New joins the stages. It claims the state folder until Run returns, so Run has to be called. Errors about options are those
+// New joins the stages. It claims the state directory until Run returns, so Run has to be called. Errors about options are those
 // of Options.Validate.
 func New(o Options) (*ControlPlane, error) {
 	if err := o.Validate(); err != nil {
@@ -78,7 +78,7 @@ func (cp *ControlPlane) join() (err error) {
 	}, Authorize)
 	builder := cp.pipeline.Builder
 	cp.store = store.NewDir(store.DirOptions{
-		Path: cp.o.storeFolder(), Builder: builder, Source: sourceStore, Logger: log, Registerer: cp.registry,
+		Path: cp.o.storeDirectory(), Builder: builder, Source: sourceStore, Logger: log, Registerer: cp.registry,
 	})
 	cp.agents, err = agents.New(agents.Options{
 		Authority: cp.authority, Storage: cp.state, View: builder.View, Bootstrap: cp.bootstrap, Observe: builder.Observe,

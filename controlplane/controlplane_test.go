@@ -19,13 +19,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// local returns options for free local ports and empty folders.
+// local returns options for free local ports and empty directories.
 func local(t *testing.T) Options {
 	t.Helper()
 	return Options{Store: "dir:" + t.TempDir(), StateDir: filepath.Join(t.TempDir(), "state"), BindAddress: "127.0.0.1"}
 }
 
-// TestRun runs all stages, and again with the same state folder.
+// TestRun runs all stages, and again with the same state directory.
 func TestRun(t *testing.T) {
 	o := local(t)
 	for range 2 {
@@ -34,7 +34,7 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := New(o); err == nil || !strings.Contains(err.Error(), "another sonde-cp uses it") {
-			t.Errorf("New() with a state folder that is in use: %v", err)
+			t.Errorf("New() with a state directory that is in use: %v", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		ended := make(chan error, 1)
@@ -95,7 +95,7 @@ func TestRunNamesThePortInUse(t *testing.T) {
 		t.Errorf("Run() = %v, want an error for HealthPort", err)
 	}
 	if cp, err = New(o); err != nil {
-		t.Fatalf("after Run the state folder is still in use: %v", err)
+		t.Fatalf("after Run the state directory is still in use: %v", err)
 	}
 	if err := cp.state.Close(); err != nil {
 		t.Error(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// addressesFile in the state folder says where the control plane listens.
+// addressesFile in the state directory says where the control plane listens.
 const addressesFile = "addresses.json"
 
 // listeners of the control plane.

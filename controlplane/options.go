@@ -14,14 +14,14 @@ import (
 // DefaultBindAddress is the default of Options.BindAddress.
 const DefaultBindAddress = "0.0.0.0"
 
-// storeDirPrefix is the prefix of a folder in Options.Store.
+// storeDirPrefix is the prefix of a directory in Options.Store.
 const storeDirPrefix = "dir:"
 
 // Options of a ControlPlane.
 type Options struct {
-	// Store is where objects come from: "dir:PATH", a folder of YAML files. Required.
+	// Store is where objects come from: "dir:PATH", a directory of YAML files. Required.
 	Store string
-	// StateDir is the folder for keys, tokens, records of certificates and of drains. It is made with mode 0700. Required.
+	// StateDir is the directory for keys, tokens, records of certificates and of drains. It is made with mode 0700. Required.
 	StateDir string
 	// TrustDomain is the suffix of all trust domains. Default mesh.DefaultTrustDomain.
 	TrustDomain string
@@ -44,8 +44,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// storeFolder returns the PATH of dir:PATH.
-func (o *Options) storeFolder() string { return strings.TrimPrefix(o.Store, storeDirPrefix) }
+// storeDirectory returns the PATH of dir:PATH.
+func (o *Options) storeDirectory() string { return strings.TrimPrefix(o.Store, storeDirPrefix) }
 
 // trustDomainName matches a DNS name in lower case, as SPIFFE-ID §2.1 allows and certificates need.
 var trustDomainName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
@@ -60,7 +60,7 @@ func (o *Options) Validate() error {
 		refuse("Store", o.Store, "must be dir:PATH")
 	}
 	if o.StateDir == "" {
-		refuse("StateDir", o.StateDir, "must be a folder")
+		refuse("StateDir", o.StateDir, "must be a directory")
 	}
 	if d := o.TrustDomain; d != "" && (len(d) > 128 || !trustDomainName.MatchString(d)) {
 		refuse("TrustDomain", d, "must be a DNS name in lower case of at most 128 characters")

@@ -14,7 +14,7 @@ func TestValidate(t *testing.T) {
 	}{
 		"least":          {Options{Store: "dir:/mesh", StateDir: "/state"}, nil},
 		"nothing":        {Options{}, []string{"Store", "StateDir"}},
-		"no folder":      {Options{Store: "dir:", StateDir: "/state"}, []string{"Store"}},
+		"no directory":   {Options{Store: "dir:", StateDir: "/state"}, []string{"Store"}},
 		"unknown store":  {Options{Store: "etcd:/x", StateDir: "/state"}, []string{"Store"}},
 		"name, not IP":   {Options{Store: "dir:/mesh", StateDir: "/state", BindAddress: "localhost"}, []string{"BindAddress"}},
 		"no domain name": {Options{Store: "dir:/mesh", StateDir: "/state", TrustDomain: "Ex ample"}, []string{"TrustDomain"}},

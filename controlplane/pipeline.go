@@ -37,14 +37,14 @@ type Pipeline struct {
 	log       *slog.Logger
 }
 
-// NewPipeline joins builder, translator and ADS server. authorize decides who may open an ADS stream; with mutual TLS it is
+// NewPipeline joins builder, translator and ADS server. authorize decides who may open an ADS stream; with mTLS it is
 // Authorize.
 func NewPipeline(o PipelineOptions, authorize xds.Authorizer) *Pipeline {
 	p := &Pipeline{authority: o.Authority, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
 	p.Builder = meshview.NewBuilder(o.View)
 	p.Translator = generator.NewTranslator(generator.TranslatorOptions{
 		TrustDomain: o.View.TrustDomain,
-		Report:      func(err error) { p.log.Error("resources left out", "err", err) },
+		Report:      func(err error) { p.log.Error("resource generation failed", "err", err) },
 	})
 	var source xds.Source = p.Translator
 	if o.WrapSource != nil {
@@ -64,7 +64,7 @@ func (p *Pipeline) apply(ctx context.Context, c meshview.Change) {
 	p.ensureAuthorities(ctx, c)
 	desired, err := p.Translator.Apply(c)
 	if err != nil {
-		p.log.ErrorContext(ctx, "resources left out", "err", err)
+		p.log.ErrorContext(ctx, "resource generation failed", "err", err)
 	}
 	p.XDS.Publish(desired)
 	p.log.DebugContext(ctx, "view published", "generation", c.After.Generation,
@@ -77,7 +77,7 @@ func (p *Pipeline) ensureAuthorities(ctx context.Context, c meshview.Change) {
 		before := c.Before.Mesh(name)
 		switch {
 		case before != nil && before.Spec.Backend() != nil && m.Spec.Backend() == nil:
-			p.log.WarnContext(ctx, "mutual TLS is off from now on", "mesh", name)
+			p.log.WarnContext(ctx, "mTLS is off from now on", "mesh", name)
 		case before == nil && p.authority != nil:
 			if err := p.authority.Ensure(name, m.Spec.Backend().CALife()); err != nil {
 				p.log.ErrorContext(ctx, "mesh has no CA", "mesh", name, "err", err)

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/store"
 )
 
-// TestPipelineOfMeshes checks what the pipeline does about a mesh: a new one gets a CA, and if mutual TLS is switched off, that
+// TestPipelineOfMeshes checks what the pipeline does about a mesh: a new one gets a CA, and if mTLS is switched off, that
 // is a warning.
 func TestPipelineOfMeshes(t *testing.T) {
 	state, err := store.OpenState(filepath.Join(t.TempDir(), "state"))
@@ -51,7 +51,7 @@ func TestPipelineOfMeshes(t *testing.T) {
 		t.Errorf("a new mesh logs %s", &log)
 	}
 	put(&mesh.Mesh{Name: "prod"})
-	if want := `level=WARN msg="mutual TLS is off from now on" mesh=prod`; !strings.Contains(log.String(), want) {
+	if want := `level=WARN msg="mTLS is off from now on" mesh=prod`; !strings.Contains(log.String(), want) {
 		t.Errorf("the log is %q, want %q", &log, want)
 	}
 	cancel()

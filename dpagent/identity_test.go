@@ -19,7 +19,7 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// call connects to Envoy with mutual TLS as a proxy of the CA by, and returns the certificate that it showed.
+// call connects to Envoy with mTLS as a proxy of the CA by, and returns the certificate that it showed.
 func call(t testing.TB, port int, by *authority) (*x509.Certificate, error) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -47,7 +47,7 @@ func call(t testing.TB, port int, by *authority) (*x509.Certificate, error) {
 	return conn.ConnectionState().PeerCertificates[0], nil
 }
 
-// newSecure is an agent whose Envoy asks for mutual TLS on the port.
+// newSecure is an agent whose Envoy asks for mTLS on the port.
 func newSecure(t testing.TB) (*running, *controlPlane, int) {
 	t.Helper()
 	port := freePort(t)

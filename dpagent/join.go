@@ -96,14 +96,14 @@ func (a *Agent) joinOnce(ctx context.Context, stored *tls.Certificate) error {
 	return a.dir.Write(workdir.Bootstrap, answer.GetBootstrap())
 }
 
-// storedCertificate returns the certificate that an agent of this proxy has left in the work folder, nil if none can be used.
+// storedCertificate returns the certificate that an agent of this proxy has left in the work directory, nil if none can be used.
 func (a *Agent) storedCertificate() *tls.Certificate {
 	stored, err := a.identity.Stored()
 	switch {
 	case err == nil:
 		return stored
 	case !errors.Is(err, fs.ErrNotExist):
-		a.logger.Warn("certificate in the work folder not used, joining with the token", "err", err)
+		a.logger.Warn("certificate in the work directory not used, joining with the token", "err", err)
 	}
 	return nil
 }
@@ -119,9 +119,9 @@ func (a *Agent) askToJoin(ctx context.Context, csr []byte, stored *tls.Certifica
 	}
 	answer, err := a.joinWithToken(ctx, csr)
 	if err != nil {
-		return nil, fmt.Errorf("%w; with the certificate in the work folder: %w", err, refused)
+		return nil, fmt.Errorf("%w; with the certificate in the work directory: %w", err, refused)
 	}
-	a.logger.Warn("control plane refuses the certificate in the work folder, joined with the token", "err", refused)
+	a.logger.Warn("control plane refuses the certificate in the work directory, joined with the token", "err", refused)
 	return answer, nil
 }
 

@@ -110,7 +110,7 @@ func TestEnvoyDiesWithItsAgent(t *testing.T) {
 	eventually(t, 5*time.Second, func() string { return gone(pids[0]) })
 }
 
-func TestTemporaryWorkFolder(t *testing.T) {
+func TestTemporaryWorkDirectory(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
 	cp := newControlPlane(t, bootstrap(t, ports{}))
@@ -121,7 +121,7 @@ func TestTemporaryWorkFolder(t *testing.T) {
 	r.waitReady()
 	made, err := filepath.Glob(filepath.Join(tmp, "sonde-dp-*"))
 	if err != nil || len(made) != 1 {
-		t.Fatalf("work folders = %q, %v, want one", made, err)
+		t.Fatalf("work directories = %q, %v, want one", made, err)
 	}
 	for name, mode := range map[string]os.FileMode{"": 0o700, "sds": 0o700, "sds/identity.json": 0o600, "sds/ca.json": 0o600, "admin.sock": 0o600} {
 		info, err := os.Stat(filepath.Join(made[0], name))
@@ -135,11 +135,11 @@ func TestTemporaryWorkFolder(t *testing.T) {
 	r.cancel()
 	r.waitEnd(5 * time.Second)
 	if _, err := os.Stat(made[0]); !os.IsNotExist(err) {
-		t.Errorf("the work folder is still there: %v", err)
+		t.Errorf("the work directory is still there: %v", err)
 	}
 }
 
-func TestLongWorkFolder(t *testing.T) {
+func TestLongWorkDirectory(t *testing.T) {
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	o := options(t, cp)
@@ -150,7 +150,7 @@ func TestLongWorkFolder(t *testing.T) {
 	r.waitEnd(5 * time.Second)
 }
 
-func TestWorkFolderIsTaken(t *testing.T) {
+func TestWorkDirectoryIsTaken(t *testing.T) {
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	o := options(t, cp)
@@ -161,7 +161,7 @@ func TestWorkFolderIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--work-dir") || !strings.Contains(err.Error(), o.WorkDir) {
-		t.Errorf("Run() in a folder that another agent uses: error = %v, want one that names it", err)
+		t.Errorf("Run() in a directory that another agent uses: error = %v, want one that names it", err)
 	}
 }
 

@@ -33,7 +33,7 @@ type Options struct {
 	// EnvoyPath is the Envoy binary. Default: envoy beside this program, else on PATH.
 	EnvoyPath string
 	// WorkDir holds Envoy's bootstrap, secrets and sockets. While the certificate in it is valid, the agent joins with that.
-	// Default: a new folder under $TMPDIR, removed at the end.
+	// Default: a new directory under $TMPDIR, removed at the end.
 	WorkDir string
 	// Concurrency is the number of Envoy's worker threads, 1 to 1024. Default 2.
 	Concurrency int

@@ -79,7 +79,7 @@ func TestStoredCertificateNotUsed(t *testing.T) {
 		"refused by the control plane": {func(t *testing.T, cp *controlPlane, _ *dpagent.Options) {
 			ca := newAuthority(t)
 			cp.set(func() { cp.ca, cp.trusted = ca, []*authority{ca} })
-		}, "control plane refuses the certificate in the work folder, joined with the token"},
+		}, "control plane refuses the certificate in the work directory, joined with the token"},
 		"of another dataplane": {func(_ *testing.T, _ *controlPlane, o *dpagent.Options) {
 			o.Name = "web-2"
 		}, "its DNS names are"},
@@ -154,7 +154,7 @@ func TestStoredCertificateExpires(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := startAgent(t, o)
-	r.logged("certificate in the work folder not used, joining with the token")
+	r.logged("certificate in the work directory not used, joining with the token")
 	r.logged("control plane refuses this proxy")
 	if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "bad token") {
 		t.Errorf("/readyz = %d %q, want 503 that says why", code, body)
@@ -177,7 +177,7 @@ func TestBothAreRefused(t *testing.T) {
 	r := startAgent(t, o)
 	eventually(t, 10*time.Second, func() string {
 		code, body := r.get("/readyz")
-		if code == http.StatusServiceUnavailable && strings.Contains(body, "bad token; with the certificate in the work folder: ") &&
+		if code == http.StatusServiceUnavailable && strings.Contains(body, "bad token; with the certificate in the work directory: ") &&
 			strings.Contains(body, "unknown authority") {
 			return ""
 		}

@@ -1,4 +1,4 @@
-// Package filelock claims a folder for one process, by a lock on a file in it.
+// Package filelock claims a directory for one process, by a lock on a file in it.
 package filelock
 
 import (

@@ -44,7 +44,7 @@ func outboundCluster(src source, m *meshview.Mesh, s *meshview.Service) *cluster
 	return c
 }
 
-// socketMatches selects mutual TLS for the endpoints whose metadata say so; the others get plain text, the default.
+// socketMatches selects mTLS for the endpoints whose metadata say so; the others get plain text, the default.
 func socketMatches(src source, m *meshview.Mesh, s *meshview.Service) []*clusterv3.Cluster_TransportSocketMatch {
 	mtls := []string{matchMTLS}
 	if m.Spec.Mode() == mesh.ModeStrict {

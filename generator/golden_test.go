@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "write the golden files, and delete thos
 
 const testdata = "../testdata"
 
-// goldenNames are the files that this package writes into the folder of a proxy.
+// goldenNames are the files that this package writes into the directory of a proxy.
 func goldenNames() []string {
 	return []string{"bootstrap.yaml", "clusters.yaml", "endpoints.yaml", "listeners.yaml", "routes.yaml", "static.yaml"}
 }
@@ -88,7 +88,7 @@ func orphan(t *testing.T, path string) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	_ = os.Remove(filepath.Dir(path)) // the folder too, if it was the last
+	_ = os.Remove(filepath.Dir(path)) // the directory too, if it was the last
 }
 
 // goldenFiles returns all resources of p as YAML, as the control plane sends them.
@@ -225,7 +225,7 @@ func toYAMLList(t *testing.T, list []proto.Message) []byte {
 	return out.Bytes()
 }
 
-// testCase is a folder of testdata with a mesh.yaml. Comments at the top of that file name the proxies to compare
+// testCase is a directory of testdata with a mesh.yaml. Comments at the top of that file name the proxies to compare
 // ("# proxies: a b") and those that drain.
 type testCase struct {
 	name    string

@@ -33,7 +33,7 @@ type inbound struct {
 	src       source
 	mode      mesh.MTLSMode
 	dataplane *mesh.Dataplane
-	// socket is the transport socket of mutual TLS, nil where it is off.
+	// socket is the transport socket of mTLS, nil where it is off.
 	socket *corev3.TransportSocket
 }
 

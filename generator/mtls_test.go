@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// meshOf returns a Mesh with that mode; "" means no mutual TLS.
+// meshOf returns a Mesh with that mode; "" means no mTLS.
 func meshOf(mode mesh.MTLSMode) *meshview.Mesh {
 	spec := &mesh.Mesh{Name: mesh.DefaultMesh}
 	if mode != "" {
@@ -51,9 +51,9 @@ func TestWhatIsSpokenToAnEndpoint(t *testing.T) {
 		mode                       mesh.MTLSMode
 		bare, sidecar, serverFirst string
 	}{
-		"no mutual TLS": {mode: "", bare: plain, sidecar: plain, serverFirst: plain},
-		"PERMISSIVE":    {mode: mesh.ModePermissive, bare: plain, sidecar: mtls, serverFirst: plain},
-		"STRICT":        {mode: mesh.ModeStrict, bare: plain, sidecar: mtls, serverFirst: mtls},
+		"no mTLS":    {mode: "", bare: plain, sidecar: plain, serverFirst: plain},
+		"PERMISSIVE": {mode: mesh.ModePermissive, bare: plain, sidecar: mtls, serverFirst: plain},
+		"STRICT":     {mode: mesh.ModeStrict, bare: plain, sidecar: mtls, serverFirst: mtls},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

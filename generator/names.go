@@ -28,7 +28,7 @@ const (
 	secretCA       = "ca"
 )
 
-// Files and sockets, relative to Envoy's working folder, which is the agent's work folder. dpagent/workdir has the same.
+// Files and sockets, relative to Envoy's working directory, which is the agent's work directory. dpagent/workdir has the same.
 const (
 	pathIdentity    = "sds/identity.json"
 	pathCA          = "sds/ca.json"

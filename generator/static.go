@@ -15,7 +15,7 @@ type StaticOptions struct {
 	Proxy *meshview.Proxy
 	// TrustDomain is the suffix of all trust domains.
 	TrustDomain string
-	// Certificate (the chain, leaf first), Key and CA are PEM. They are not needed where mutual TLS is off.
+	// Certificate (the chain, leaf first), Key and CA are PEM. They are not needed where mTLS is off.
 	Certificate, Key, CA []byte
 }
 

@@ -23,7 +23,7 @@ const (
 // noPeer is a SAN that no certificate has.
 const noPeer = "spiffe://nobody"
 
-// mutualTLS reports whether the proxies of the mesh speak mutual TLS.
+// mutualTLS reports whether the proxies of the mesh speak mTLS.
 func mutualTLS(m *meshview.Mesh) bool { return m.Spec.Backend() != nil }
 
 // serverSocket accepts any workload of the mesh, by a certificate that the CA of the mesh signed, and nobody else.

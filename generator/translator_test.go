@@ -51,7 +51,7 @@ func TestApplySendsWhatChanged(t *testing.T) {
 			step:    func(b *bench) { b.set(dataplane("api-2", "10.0.0.2", "api", workload("canary"))) },
 			put:     []string{"cluster api", "endpoint api"},
 		},
-		"mutual TLS comes on": {
+		"mTLS comes on": {
 			objects: []mesh.Object{meshWith("")},
 			step:    func(b *bench) { b.set(meshWith(mesh.ModeStrict)) },
 			put:     []string{"cluster api", "cluster db", "listener inbound:10.0.0.9:80"},

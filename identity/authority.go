@@ -68,9 +68,9 @@ type caFile struct {
 	Key string `json:"key,omitempty"`
 }
 
-func meshFolder(meshName string) string { return path.Join("meshes", meshName) }
+func meshDirectory(meshName string) string { return path.Join("meshes", meshName) }
 
-func authorityPath(meshName string) string { return path.Join(meshFolder(meshName), "ca.json") }
+func authorityPath(meshName string) string { return path.Join(meshDirectory(meshName), "ca.json") }
 
 // Ensure makes a CA for a mesh that has none, valid for life (0: mesh.DefaultCALife). A CA stays in the storage when its
 // mesh is removed.

@@ -22,7 +22,7 @@ import (
 
 // Storage keeps what must survive a restart. Names are slash-separated paths. Write is atomic and durable, and only the
 // owner can read the files. Read of a missing name returns an error that wraps fs.ErrNotExist. List returns the names in a
-// folder. *store.State implements it.
+// directory. *store.State implements it.
 type Storage interface {
 	Read(name string) ([]byte, error)
 	Write(name string, data []byte) error
@@ -119,7 +119,7 @@ const (
 	maxWorkload = 512
 )
 
-// checkNames refuses names that do not fit into a certificate, or that would lead out of their folder in the storage.
+// checkNames refuses names that do not fit into a certificate, or that would lead out of their directory in the storage.
 func checkNames(meshName, dataplane string) error {
 	if !label.MatchString(meshName) {
 		return fmt.Errorf("mesh %q: must be a DNS label", shorten(meshName))

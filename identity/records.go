@@ -89,10 +89,10 @@ func (m *meshAuthority) record(dataplane string) *record {
 	return r
 }
 
-func recordFolder(meshName string) string { return path.Join(meshFolder(meshName), "proxies") }
+func recordDirectory(meshName string) string { return path.Join(meshDirectory(meshName), "proxies") }
 
 func (m *meshAuthority) recordPath(dataplane string) string {
-	return path.Join(recordFolder(m.mesh), dataplane+recordSuffix)
+	return path.Join(recordDirectory(m.mesh), dataplane+recordSuffix)
 }
 
 // writeRecord writes the current record. m.io is read-locked, m.mu is not held.
@@ -112,9 +112,9 @@ func (a *Authority) writeRecord(m *meshAuthority, r *record) error {
 }
 
 func (a *Authority) loadRecords(m *meshAuthority) error {
-	names, err := a.storage.List(recordFolder(m.mesh))
+	names, err := a.storage.List(recordDirectory(m.mesh))
 	if err != nil && !missing(err) {
-		return fmt.Errorf("list %s: %w", recordFolder(m.mesh), err)
+		return fmt.Errorf("list %s: %w", recordDirectory(m.mesh), err)
 	}
 	for _, name := range names {
 		dataplane, ok := strings.CutSuffix(path.Base(name), recordSuffix)

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// The serving CA in the state folder, and lives of certificates. Agents and sondectl get the certificate of the CA by
+// The serving CA in the state directory, and lives of certificates. Agents and sondectl get the certificate of the CA by
 // --ca-cert-file.
 const (
 	servingCAFile   = "serving-ca.crt"

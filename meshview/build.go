@@ -172,7 +172,7 @@ func (b *meshBuild) buildServices() {
 }
 
 // diffService returns whether the inputs of the Cluster, the route or the listeners differ, and whether the endpoints do.
-// The first sidecar of a service adds its first identity, so the Cluster has mutual TLS before an endpoint needs it.
+// The first sidecar of a service adds its first identity, so the Cluster has mTLS before an endpoint needs it.
 func diffService(old, now *Service) (cluster, endpoints bool) {
 	if old == nil || now == nil {
 		return old != now, old != now

@@ -133,7 +133,7 @@ func TestChange(t *testing.T) {
 			step: func(b *Builder) { b.Delete("files", service("db").Key()) },
 			want: Change{Services: []mesh.ID{"default/db"}, Proxies: []mesh.ID{"default/a"}},
 		},
-		"mutual TLS comes on": {
+		"mTLS comes on": {
 			before: []mesh.Object{meshOf("default", ""), dataplane("a", "10.0.0.1", "a"), service("db", "10.0.0.9")},
 			step:   func(b *Builder) { b.Set("files", meshOf("default", mesh.ModeStrict)) },
 			want:   Change{Services: []mesh.ID{"default/a", "default/db"}, Proxies: []mesh.ID{"default/a"}},

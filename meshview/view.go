@@ -48,7 +48,7 @@ type Endpoint struct {
 	Reason Reason
 	// Proxy is the name of the Dataplane that has the inbound, "" for an endpoint of a Service object.
 	Proxy string
-	// Sidecar says that a proxy of the mesh answers: clients speak mutual TLS to it where the mesh has mutual TLS.
+	// Sidecar says that a proxy of the mesh answers: clients speak mTLS to it where the mesh has mTLS.
 	Sidecar bool
 	// ServerFirst is mesh.Inbound.ServerFirst: in PERMISSIVE mode clients speak plain text to it nevertheless.
 	ServerFirst bool

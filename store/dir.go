@@ -19,7 +19,7 @@ const (
 	// defaultSettle is how long a file must be unchanged before it is read: an editor may write it in several steps.
 	defaultSettle = 100 * time.Millisecond
 	// defaultRescan is the longest time between two scans. It finds changes without an event: behind a link to another
-	// folder, on a network file system.
+	// directory, on a network file system.
 	defaultRescan = 10 * time.Second
 )
 
@@ -32,11 +32,11 @@ type Builder interface {
 
 // DirOptions of a Dir.
 type DirOptions struct {
-	// Path of the folder. Required.
+	// Path of the directory. Required.
 	Path string
-	// Builder receives the objects of the folder, and each change. Required.
+	// Builder receives the objects of the directory, and each change. Required.
 	Builder Builder
-	// Source is the name of the folder for the Builder. Required.
+	// Source is the name of the directory for the Builder. Required.
 	Source string
 	// Logger gets each problem once. Default: none.
 	Logger *slog.Logger
@@ -44,11 +44,11 @@ type DirOptions struct {
 	Registerer prometheus.Registerer
 }
 
-// Dir keeps a Builder in step with a folder of files. A file with an error keeps its last good content.
+// Dir keeps a Builder in step with a directory of files. A file with an error keeps its last good content.
 type Dir struct {
 	o              DirOptions
 	settle, rescan time.Duration
-	folder         *folder
+	directory      *directory
 	applied        claims
 	synced         bool
 	metric         *prometheus.GaugeVec
@@ -75,13 +75,13 @@ func (d *Dir) Problems() []Problem {
 	return slices.Clone(d.problems)
 }
 
-// Run follows the folder until ctx ends, and then returns nil. A folder that does not exist at the start is an error; if
+// Run follows the directory until ctx ends, and then returns nil. A directory that does not exist at the start is an error; if
 // it goes away later, that is a Problem and its objects stay.
 func (d *Dir) Run(ctx context.Context) error {
 	if info, err := os.Stat(d.o.Path); err != nil {
 		return fmt.Errorf("open store: %w", err)
 	} else if !info.IsDir() {
-		return fmt.Errorf("open store: %s is not a folder", d.o.Path)
+		return fmt.Errorf("open store: %s is not a directory", d.o.Path)
 	}
 	if d.o.Registerer != nil {
 		if err := d.o.Registerer.Register(d.metric); err != nil {
@@ -94,7 +94,7 @@ func (d *Dir) Run(ctx context.Context) error {
 	if w.err != nil {
 		d.o.Logger.Warn("store is not watched but looked at from time to time", "interval", d.rescan, "err", w.err)
 	}
-	d.folder = newFolder(d.o.Path, d.settle)
+	d.directory = newDirectory(d.o.Path, d.settle)
 	due := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -126,14 +126,14 @@ func (d *Dir) Run(ctx context.Context) error {
 	}
 }
 
-// poll scans the folder once, passes on what has changed, and returns when to scan again.
+// poll scans the directory once, passes on what has changed, and returns when to scan again.
 func (d *Dir) poll(now time.Time) time.Time {
-	changed, next := d.folder.scan(now)
+	changed, next := d.directory.scan(now)
 	if changed {
-		d.apply(d.folder.resolve(d.applied))
+		d.apply(d.directory.resolve(d.applied))
 	}
-	d.report(d.folder.problems())
-	if !d.synced && d.folder.complete() {
+	d.report(d.directory.problems())
+	if !d.synced && d.directory.complete() {
 		d.synced = true
 		d.o.Builder.Synced(d.o.Source)
 	}

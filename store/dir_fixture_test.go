@@ -61,7 +61,7 @@ func (c *calls) take() []string {
 	return taken
 }
 
-// fixture is a folder and a Dir that the test steps by hand, with a clock of its own.
+// fixture is a directory and a Dir that the test steps by hand, with a clock of its own.
 type fixture struct {
 	t     *testing.T
 	path  string
@@ -77,7 +77,7 @@ func newFixture(t *testing.T) *fixture {
 		Path: f.path, Builder: f.calls, Source: "files",
 		Logger: slog.New(slog.NewTextHandler(&f.log, nil)),
 	})
-	f.dir.folder = newFolder(f.path, f.dir.settle)
+	f.dir.directory = newDirectory(f.path, f.dir.settle)
 	return f
 }
 

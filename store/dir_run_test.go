@@ -75,7 +75,7 @@ func TestDirRunIsToldOfChanges(t *testing.T) {
 }
 
 // TestDirRunFollowsConfigMap replaces files as the kubelet does: a.yaml is a link to ..data/a.yaml, and ..data is a link to
-// a folder that is replaced.
+// a directory that is replaced.
 func TestDirRunFollowsConfigMap(t *testing.T) {
 	path := t.TempDir()
 	publish := func(version, text string) {
@@ -103,7 +103,7 @@ func TestDirRunFollowsConfigMap(t *testing.T) {
 	c.await(t, "set Service default b")
 }
 
-func TestDirRunWatchesFolderThatTakesTheNextOnesPlace(t *testing.T) {
+func TestDirRunWatchesDirectoryThatTakesTheNextOnesPlace(t *testing.T) {
 	top := t.TempDir()
 	path := filepath.Join(top, "store")
 	for _, version := range []string{"1", "2"} {
@@ -129,12 +129,12 @@ func TestDirRunWatchesFolderThatTakesTheNextOnesPlace(t *testing.T) {
 	c.await(t, "delete Service default a1")
 }
 
-func TestDirRunNeedsFolder(t *testing.T) {
+func TestDirRunNeedsDirectory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{file: "is not a folder", file + ".none": "no such file"} {
+	for path, want := range map[string]string{file: "is not a directory", file + ".none": "no such file"} {
 		err := NewDir(DirOptions{Path: path, Builder: &calls{}}).Run(t.Context())
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Run() on %s = %v, want %q", path, err, want)

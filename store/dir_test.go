@@ -17,14 +17,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const broken = "type: Service\nname: [\n"
 
-func TestDirFollowsFolder(t *testing.T) {
+func TestDirFollowsDirectory(t *testing.T) {
 	f := newFixture(t)
 	f.write("mesh.yaml", "type: Mesh\nname: default\n")
 	f.write("a.yml", service("a")+"---\n"+service("b"))
 	f.write("c.json", `{"type": "Service", "name": "c"}`)
 	f.write("notes.txt", "no object")
 	f.write(".hidden.yaml", broken)
-	if err := os.Mkdir(filepath.Join(f.path, "folder.yaml"), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Join(f.path, "directory.yaml"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	f.expect("before anything has settled", f.look(0))
@@ -47,7 +47,7 @@ func TestDirFollowsFolder(t *testing.T) {
 
 func TestDirSyncedWithoutFiles(t *testing.T) {
 	f := newFixture(t)
-	f.expect("empty folder", f.look(0), "synced")
+	f.expect("empty directory", f.look(0), "synced")
 }
 
 func TestDirKeepsLastGoodContent(t *testing.T) {
@@ -245,7 +245,7 @@ func TestDirUnreadableFileIsTriedAgain(t *testing.T) {
 	f.expectProblems("readable")
 }
 
-func TestDirFolderGoes(t *testing.T) {
+func TestDirDirectoryGoes(t *testing.T) {
 	f := newFixture(t)
 	f.write("a.yaml", service("a"))
 	f.settled()
@@ -253,13 +253,13 @@ func TestDirFolderGoes(t *testing.T) {
 	if err := os.Rename(f.path, away); err != nil {
 		t.Fatal(err)
 	}
-	f.expect("folder is away", f.settled())
-	f.expectProblems("folder is away", "no such file or directory")
+	f.expect("directory is away", f.settled())
+	f.expectProblems("directory is away", "no such file or directory")
 	if err := os.Rename(away, f.path); err != nil {
 		t.Fatal(err)
 	}
-	f.expect("folder is back", f.settled())
-	f.expectProblems("folder is back")
+	f.expect("directory is back", f.settled())
+	f.expectProblems("directory is back")
 }
 
 func TestDirCountsProblems(t *testing.T) {

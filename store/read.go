@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Read reads a file, a folder as Dir does, or standard input if path is "-". Besides the problems of Decode it reports
+// Read reads a file, a directory as Dir does, or standard input if path is "-". Besides the problems of Decode it reports
 // objects that occur twice and names of unknown meshes. It returns an error if something cannot be read at all.
 func Read(path string, stdin io.Reader) ([]Document, []Problem, error) {
 	files, err := readAll(path, stdin)
@@ -63,7 +63,7 @@ func readAll(path string, stdin io.Reader) ([]fileText, error) {
 	}
 	names := []string{path}
 	if info.IsDir() {
-		listed, err := listFolder(path)
+		listed, err := listDirectory(path)
 		if err != nil {
 			return nil, err
 		}
@@ -96,12 +96,12 @@ func readFile(name string) ([]byte, error) {
 // limited reads up to one byte more than a file may have, so that Decode can tell that it is too long.
 func limited(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, maxFile+1)) }
 
-// listFolder lists the files of a folder that hold objects: *.yaml, *.yml and *.json that are not hidden. It follows links
-// and does not descend into folders.
-func listFolder(path string) (map[string]os.FileInfo, error) {
+// listDirectory lists the files of a directory that hold objects: *.yaml, *.yml and *.json that are not hidden. It follows links
+// and does not descend into directories.
+func listDirectory(path string) (map[string]os.FileInfo, error) {
 	all, err := os.ReadDir(path)
 	if err != nil {
-		return nil, fmt.Errorf("list folder of objects: %w", err)
+		return nil, fmt.Errorf("list directory of objects: %w", err)
 	}
 	listed := map[string]os.FileInfo{}
 	for _, item := range all {

@@ -17,7 +17,7 @@ func TestRead(t *testing.T) {
 		objects  []string
 		problems []string
 	}{
-		"folder": {
+		"directory": {
 			files: map[string]string{
 				"b.yaml": service("b"), "a.yml": service("z") + "---\n" + service("a"), "c.json": `{"type":"Mesh","name":"default"}`,
 				"d.txt": broken, ".e.yaml": broken,

@@ -7,10 +7,10 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// resolve decides which objects the folder holds as a whole. New content that conflicts with another file, or names an
+// resolve decides which objects the directory holds as a whole. New content that conflicts with another file, or names an
 // unknown mesh, is not used: its file keeps the last good content. applied is the previous result. Resolving the same
 // files again changes nothing.
-func (f *folder) resolve(applied claims) claims {
+func (f *directory) resolve(applied claims) claims {
 	for before := -1; ; {
 		chosen, orphans, problems := f.usePending(applied)
 		refused := f.pendingFiles()
@@ -33,7 +33,7 @@ func (f *folder) resolve(applied claims) claims {
 }
 
 // pendingFiles returns the names of the files that have pending content, sorted.
-func (f *folder) pendingFiles() []string {
+func (f *directory) pendingFiles() []string {
 	var names []string
 	for name, file := range f.files {
 		if file.pending != nil {
@@ -46,7 +46,7 @@ func (f *folder) pendingFiles() []string {
 
 // usePending puts the pending contents into use that do not conflict. It returns the documents chosen from all contents
 // then in use, the orphans among them, and the problems.
-func (f *folder) usePending(applied claims) (claims, map[mesh.Key]bool, []Problem) {
+func (f *directory) usePending(applied claims) (claims, map[mesh.Key]bool, []Problem) {
 	names := slices.Sorted(maps.Keys(f.files))
 	refused := map[string]bool{}
 	for {
@@ -75,7 +75,7 @@ func (f *folder) usePending(applied claims) (claims, map[mesh.Key]bool, []Proble
 }
 
 // refuse adds to refused the files whose pending content has a problem, and reports whether there were any more.
-func (f *folder) refuse(refused map[string]bool, problems []Problem) bool {
+func (f *directory) refuse(refused map[string]bool, problems []Problem) bool {
 	before := len(refused)
 	for _, p := range problems {
 		if file := f.files[p.File]; file.pending != nil && file.whole {
@@ -87,7 +87,7 @@ func (f *folder) refuse(refused map[string]bool, problems []Problem) bool {
 
 // useOnePending puts the first refused content into use that does not conflict with the contents in use: usePending
 // compared it with other refused ones, too. If there is none, all stay refused, with these problems.
-func (f *folder) useOnePending(refused []string, chosen claims) (problems []Problem, none bool) {
+func (f *directory) useOnePending(refused []string, chosen claims) (problems []Problem, none bool) {
 	var meshes []entry
 	for _, file := range f.files {
 		for _, e := range file.entries {

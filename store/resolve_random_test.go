@@ -43,8 +43,8 @@ func history(steps []texts) string {
 	return b.String()
 }
 
-// TestResolveRandomFolders writes random files. Its seeds are 0 to histories-1.
-func TestResolveRandomFolders(t *testing.T) {
+// TestResolveRandomDirectories writes random files. Its seeds are 0 to histories-1.
+func TestResolveRandomDirectories(t *testing.T) {
 	for seed := range uint64(histories) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		one, other := newResolved(), newResolved()
@@ -57,9 +57,9 @@ func TestResolveRandomFolders(t *testing.T) {
 			wrong := one.holdsAll(untouched)
 			wrong = append(wrong, one.refusedForNothing()...)
 
-			// The order of files in a folder must not matter.
+			// The order of files in a directory must not matter.
 			otherHeld, otherProblems := other.resolve(step)
-			wrong = append(wrong, differs("another folder of the same files", held, problems, otherHeld, otherProblems)...)
+			wrong = append(wrong, differs("another directory of the same files", held, problems, otherHeld, otherProblems)...)
 			again, againProblems := one.resolve(nil)
 			wrong = append(wrong, differs("resolved again", held, problems, again, againProblems)...)
 			if len(wrong) > 0 {

@@ -17,13 +17,13 @@ const (
 // texts are files to write. An empty text removes a file.
 type texts map[string][]string
 
-// resolved is a folder in memory, and the objects in use.
+// resolved is a directory in memory, and the objects in use.
 type resolved struct {
-	*folder
+	*directory
 	held claims
 }
 
-func newResolved() *resolved { return &resolved{folder: newFolder("", 0), held: claims{}} }
+func newResolved() *resolved { return &resolved{directory: newDirectory("", 0), held: claims{}} }
 
 func (r *resolved) write(changed texts) {
 	for name, documents := range changed {
@@ -42,7 +42,7 @@ func (r *resolved) write(changed texts) {
 // resolve writes files, and returns the objects that are then in use, each with its place, and the problems.
 func (r *resolved) resolve(changed texts) (held, problems []string) {
 	r.write(changed)
-	r.held = r.folder.resolve(r.held)
+	r.held = r.directory.resolve(r.held)
 	for _, k := range r.held.keys() {
 		held = append(held, strings.Join(strings.Fields(fmt.Sprint(k.Kind, " ", k.Mesh, " ", k.Name, ": ", r.held[k].Place)), " "))
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/sonde-mesh/sonde/filelock"
 )
 
-// lockFile in the state folder is locked while a control plane uses the folder.
+// lockFile in the state directory is locked while a control plane uses the directory.
 const lockFile = ".lock"
 
-// State is the folder in which the control plane keeps its keys and certificates. Only its owner can read it. Names are
+// State is the directory in which the control plane keeps its keys and certificates. Only its owner can read it. Names are
 // slash-separated paths within it; no part of one begins with a dot. It may be used from any goroutine.
 type State struct {
 	path string // absolute
@@ -27,26 +27,26 @@ type State struct {
 	mu   sync.Mutex // one writer: each temporary file has a fixed name
 }
 
-// OpenState opens the folder, and creates it with mode 0700 if it does not exist. A folder that others can read or write
+// OpenState opens the directory, and creates it with mode 0700 if it does not exist. A directory that others can read or write
 // is an error and is not corrected: it may be a shared one such as /tmp, and its files may have been read already. It is also
-// an error if another control plane uses the folder: both would keep CAs and records in memory, and overwrite each other's.
-func OpenState(folder string) (*State, error) {
-	folder, err := filepath.Abs(folder)
+// an error if another control plane uses the directory: both would keep CAs and records in memory, and overwrite each other's.
+func OpenState(directory string) (*State, error) {
+	directory, err := filepath.Abs(directory)
 	if err != nil {
-		return nil, fmt.Errorf("find state folder: %w", err)
+		return nil, fmt.Errorf("find state directory: %w", err)
 	}
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return nil, fmt.Errorf("make state folder: %w", err)
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
 	}
-	root, err := os.OpenRoot(folder)
+	root, err := os.OpenRoot(directory)
 	if err != nil {
-		return nil, fmt.Errorf("open state folder: %w", err)
+		return nil, fmt.Errorf("open state directory: %w", err)
 	}
-	s := &State{path: folder, root: root}
+	s := &State{path: directory, root: root}
 	info, err := root.Stat(".")
 	if err == nil && info.Mode().Perm()&0o077 != 0 {
-		err = fmt.Errorf("state folder %s has mode %04o: it must not be open to group or others, make it a folder of its own with mode 0700",
-			folder, info.Mode().Perm())
+		err = fmt.Errorf("state directory %s has mode %04o: it must not be open to group or others, make it a directory of its own with mode 0700",
+			directory, info.Mode().Perm())
 	}
 	if err == nil {
 		err = s.claim()
@@ -57,21 +57,21 @@ func OpenState(folder string) (*State, error) {
 	return s, nil
 }
 
-// claim locks the folder for this process.
+// claim locks the directory for this process.
 func (s *State) claim() (err error) {
 	if s.lock, err = s.root.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, 0o600); err == nil {
 		err = filelock.Lock(s.lock)
 	}
 	switch {
 	case errors.Is(err, filelock.ErrHeld):
-		return fmt.Errorf("state folder %s: another sonde-cp uses it: each needs a folder of its own", s.path)
+		return fmt.Errorf("state directory %s: another sonde-cp uses it: each needs a directory of its own", s.path)
 	case err != nil:
-		return fmt.Errorf("claim state folder %s: %w", s.path, err)
+		return fmt.Errorf("claim state directory %s: %w", s.path, err)
 	}
 	return nil
 }
 
-// Close closes the folder, which another control plane may open then. It may be called again.
+// Close closes the directory, which another control plane may open then. It may be called again.
 func (s *State) Close() error {
 	err := s.root.Close()
 	if s.lock != nil {
@@ -80,29 +80,29 @@ func (s *State) Close() error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("close state folder: %w", err)
+		return fmt.Errorf("close state directory: %w", err)
 	}
 	return nil
 }
 
-// Check returns why nothing can be kept in the folder any more, nil if it can. It writes nothing.
+// Check returns why nothing can be kept in the directory any more, nil if it can. It writes nothing.
 func (s *State) Check() error {
 	there, err := os.Stat(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("state folder %s was removed: put it back, or restart sonde-cp with a new one", s.path)
+		return fmt.Errorf("state directory %s was removed: put it back, or restart sonde-cp with a new one", s.path)
 	}
 	if err != nil {
-		return fmt.Errorf("look at state folder: %w", err)
+		return fmt.Errorf("look at state directory: %w", err)
 	}
 	opened, err := s.root.Stat(".")
 	if err != nil {
-		return fmt.Errorf("look at open state folder %s: %w", s.path, err)
+		return fmt.Errorf("look at open state directory %s: %w", s.path, err)
 	}
 	if !os.SameFile(there, opened) {
-		return fmt.Errorf("state folder %s was replaced by another one: restart sonde-cp to use that", s.path)
+		return fmt.Errorf("state directory %s was replaced by another one: restart sonde-cp to use that", s.path)
 	}
 	if err := unix.Faccessat(unix.AT_FDCWD, s.path, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
-		return fmt.Errorf("state folder %s cannot be written: %w", s.path, err)
+		return fmt.Errorf("state directory %s cannot be written: %w", s.path, err)
 	}
 	return nil
 }
@@ -127,19 +127,19 @@ func (s *State) Write(name string, data []byte) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	folder, base := path.Split(name)
-	folder = path.Clean(folder)
-	temporary := path.Join(folder, "."+base+".tmp")
-	err := s.root.MkdirAll(folder, 0o700)
+	directory, base := path.Split(name)
+	directory = path.Clean(directory)
+	temporary := path.Join(directory, "."+base+".tmp")
+	err := s.root.MkdirAll(directory, 0o700)
 	if err == nil {
 		err = s.writeSynced(temporary, data)
 	}
 	if err == nil {
 		err = s.root.Rename(temporary, name)
 	}
-	// Folders that were just created must be on disk, too.
-	for ; err == nil; folder = path.Dir(folder) {
-		if err = s.syncFolder(folder); folder == "." {
+	// Directories that were just created must be on disk, too.
+	for ; err == nil; directory = path.Dir(directory) {
+		if err = s.syncDirectory(directory); directory == "." {
 			break
 		}
 	}
@@ -165,12 +165,12 @@ func (s *State) writeSynced(name string, data []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-func (s *State) syncFolder(name string) error {
-	folder, err := s.root.Open(name)
+func (s *State) syncDirectory(name string) error {
+	directory, err := s.root.Open(name)
 	if err != nil {
 		return err
 	}
-	return errors.Join(folder.Sync(), folder.Close())
+	return errors.Join(directory.Sync(), directory.Close())
 }
 
 // Remove removes a file. It is no error if there is none.
@@ -185,7 +185,7 @@ func (s *State) Remove(name string) error {
 		return nil
 	}
 	if err == nil {
-		err = s.syncFolder(path.Dir(name))
+		err = s.syncDirectory(path.Dir(name))
 	}
 	if err != nil {
 		return fmt.Errorf("remove state %s: %w", name, err)
@@ -193,15 +193,15 @@ func (s *State) Remove(name string) error {
 	return nil
 }
 
-// List returns the names of the files and folders in a folder, sorted; "." is the top. A folder that does not exist is
+// List returns the names of the files and directories in a directory, sorted; "." is the top. A directory that does not exist is
 // empty.
-func (s *State) List(folder string) ([]string, error) {
-	if folder != "." {
-		if err := checkName(folder); err != nil {
+func (s *State) List(directory string) ([]string, error) {
+	if directory != "." {
+		if err := checkName(directory); err != nil {
 			return nil, err
 		}
 	}
-	items, err := fs.ReadDir(s.root.FS(), folder)
+	items, err := fs.ReadDir(s.root.FS(), directory)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list state: %w", err)
 	}
@@ -216,7 +216,7 @@ func (s *State) List(folder string) ([]string, error) {
 
 func checkName(name string) error {
 	if !fs.ValidPath(name) || strings.HasPrefix(name, ".") || strings.Contains(name, "/.") {
-		return fmt.Errorf("name %q in the state folder: %w", name, fs.ErrInvalid)
+		return fmt.Errorf("name %q in the state directory: %w", name, fs.ErrInvalid)
 	}
 	return nil
 }

@@ -64,13 +64,13 @@ func TestStateList(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for folder, want := range map[string][]string{".": {"a", "b", "d"}, "d": {"x", "y"}, "none": nil} {
-		got, err := s.List(folder)
+	for directory, want := range map[string][]string{".": {"a", "b", "d"}, "d": {"x", "y"}, "none": nil} {
+		got, err := s.List(directory)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("List(%s) (-want +got):\n%s", folder, diff)
+			t.Errorf("List(%s) (-want +got):\n%s", directory, diff)
 		}
 	}
 }
@@ -118,7 +118,7 @@ func TestStateRefusesNames(t *testing.T) {
 	}
 }
 
-func TestStateRefusesOpenFolder(t *testing.T) {
+func TestStateRefusesOpenDirectory(t *testing.T) {
 	for _, mode := range []fs.FileMode{0o755, 0o770, 0o701} {
 		path := filepath.Join(t.TempDir(), "state")
 		if err := os.Mkdir(path, 0o700); err != nil {
@@ -197,7 +197,7 @@ func TestStateHasOneUser(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	s := openState(t, path)
 	if _, err := OpenState(path); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "another sonde-cp uses it") {
-		t.Errorf("OpenState() of a folder in use: error = %v, want one that names folder and user", err)
+		t.Errorf("OpenState() of a directory in use: error = %v, want one that names directory and user", err)
 	}
 	if err := s.Write("a", []byte("x")); err != nil {
 		t.Errorf("Write() after somebody else was refused: %v", err)
@@ -241,7 +241,7 @@ func TestStateCheck(t *testing.T) {
 	}
 }
 
-func TestStateCheckFindsReadOnlyFolder(t *testing.T) {
+func TestStateCheckFindsReadOnlyDirectory(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root may write everywhere")
 	}

@@ -8,14 +8,14 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// watch reports changes in a folder. If it cannot, err says why, the channels are nil, and the rescans find the changes.
+// watch reports changes in a directory. If it cannot, err says why, the channels are nil, and the rescans find the changes.
 type watch struct {
-	path    string
-	watcher *fsnotify.Watcher
-	events  <-chan fsnotify.Event
-	errors  <-chan error
-	err     error
-	folder  os.FileInfo // the one being watched; another one may take over its path
+	path      string
+	watcher   *fsnotify.Watcher
+	events    <-chan fsnotify.Event
+	errors    <-chan error
+	err       error
+	directory os.FileInfo // the one being watched; another one may take over its path
 }
 
 func newWatch(path string) *watch {
@@ -28,24 +28,24 @@ func newWatch(path string) *watch {
 	return w
 }
 
-// renew watches the folder that is at the path now.
+// renew watches the directory that is at the path now.
 func (w *watch) renew() {
 	if w.watcher == nil {
 		return
 	}
 	info, err := os.Stat(w.path)
-	if err == nil && w.folder != nil && os.SameFile(info, w.folder) {
+	if err == nil && w.directory != nil && os.SameFile(info, w.directory) {
 		return
 	}
-	if w.folder != nil {
+	if w.directory != nil {
 		if err := w.watcher.Remove(w.path); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) {
 			w.err = fmt.Errorf("watch %s: %w", w.path, err)
 		}
-		w.folder = nil
+		w.directory = nil
 	}
 	if err == nil {
 		if err = w.watcher.Add(w.path); err == nil {
-			w.folder = info
+			w.directory = info
 		}
 	}
 	w.err = err

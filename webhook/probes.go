@@ -112,7 +112,7 @@ func (in *injection) obstacle(h handler) (why string, warn bool) {
 	}
 	port, noPort := h.port()
 	excluded := slices.Contains(in.settings.excludeInbound, port)
-	// Mutual TLS only affects requests to this pod that are redirected.
+	// mTLS only affects requests to this pod that are redirected.
 	redirected := h.host() == "" && noPort == "" && !excluded
 	switch {
 	case in.port == 0 && redirected:

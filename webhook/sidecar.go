@@ -80,7 +80,7 @@ func (in *injection) sidecar(table string) corev1.Container {
 			"--dataplane-token-file=" + mountIdentity + "/" + fileToken,
 			"--name=$(" + envPodName + ").$(" + envPodNamespace + ")",
 			"--mesh=" + in.meshName(),
-			// Not the mount itself, which all users may enter: the work folder holds secrets.
+			// Not the mount itself, which all users may enter: the work directory holds secrets.
 			"--work-dir=" + mountWork + "/agent",
 			"--drain-time=" + in.drainTime().String(),
 			virtualProbesFlag + strconv.Itoa(int(in.port)),
@@ -116,7 +116,7 @@ func (in *injection) sidecar(table string) corev1.Container {
 	return c
 }
 
-// volumes returns the work folder, in memory, and a volume with the token and the control plane's CA. The token has mode
+// volumes returns the work directory, in memory, and a volume with the token and the control plane's CA. The token has mode
 // 0644: in a pod with several users root owns it, and fsGroup would change the user's volumes, too.
 func (in *injection) volumes() []corev1.Volume {
 	ca := corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{

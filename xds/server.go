@@ -131,7 +131,7 @@ func NewServer(o Options, src Source, authorize Authorizer) *Server {
 	return s
 }
 
-// Register registers the service with r, a grpc.Server that was made with ServerOptions. Mutual TLS, keepalive and the
+// Register registers the service with r, a grpc.Server that was made with ServerOptions. mTLS, keepalive and the
 // number of streams per connection are options of r, too.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, s)

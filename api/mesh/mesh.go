@@ -10,13 +10,13 @@ type Mesh struct {
 
 // MeshSpec is the spec of a Mesh.
 type MeshSpec struct { //nolint:revive // as DataplaneSpec and ServiceSpec, and the CRD
-	// MTLS is absent in a mesh without mutual TLS.
+	// MTLS is absent in a mesh without mTLS.
 	MTLS *MTLS `json:"mtls,omitempty"`
 }
 
 // MTLS has the certificate authorities of a mesh, of which one may be enabled.
 type MTLS struct {
-	// EnabledBackend is the name of one of Backends; empty means that mutual TLS is off.
+	// EnabledBackend is the name of one of Backends; empty means that mTLS is off.
 	EnabledBackend string    `json:"enabledBackend,omitempty"`
 	Backends       []Backend `json:"backends,omitempty"`
 }
@@ -24,7 +24,7 @@ type MTLS struct {
 // MTLSMode says what an inbound listener accepts.
 type MTLSMode string
 
-// ModeStrict accepts only mutual TLS; ModePermissive accepts plain text, too.
+// ModeStrict accepts only mTLS; ModePermissive accepts plain text, too.
 const (
 	ModeStrict     MTLSMode = "STRICT"
 	ModePermissive MTLSMode = "PERMISSIVE"
@@ -69,7 +69,7 @@ type CACert struct {
 // Key implements Object.
 func (m *Mesh) Key() Key { return Key{Kind: KindMesh, Name: m.Name} }
 
-// Mode returns the mode of the enabled backend, "" where mutual TLS is off.
+// Mode returns the mode of the enabled backend, "" where mTLS is off.
 func (m *Mesh) Mode() MTLSMode {
 	if b := m.Backend(); b != nil {
 		return b.Mode
@@ -77,7 +77,7 @@ func (m *Mesh) Mode() MTLSMode {
 	return ""
 }
 
-// Backend returns the enabled backend, nil where mutual TLS is off.
+// Backend returns the enabled backend, nil where mTLS is off.
 func (m *Mesh) Backend() *Backend {
 	if m.Spec.MTLS == nil || m.Spec.MTLS.EnabledBackend == "" {
 		return nil

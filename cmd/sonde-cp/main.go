@@ -30,7 +30,7 @@ func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sonde-cp --store=dir:PATH",
 		Short: "The control plane of Sonde, a mesh for Envoy in which every health answer is true",
-		Example: `  # a mesh from a folder of YAML files
+		Example: `  # a mesh from a directory of YAML files
   sonde-cp --store=dir:/etc/sonde/mesh --state-dir=/var/lib/sonde
 
   # the same, with the flags in a file

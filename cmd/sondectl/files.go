@@ -87,7 +87,7 @@ func (c *cli) validate() *cobra.Command {
 stderr, with file, document, line and field. Fields that are deprecated, or that Kuma has and Sonde lacks, are warnings.
 The field status, which "sondectl get -o yaml" writes, is ignored.
 
-In a folder the files *.yaml, *.yml and *.json are checked together: an object that occurs twice is an error, and so is
+In a directory the files *.yaml, *.yml and *.json are checked together: an object that occurs twice is an error, and so is
 the name of a mesh that does not exist.
 
 Exit code 0: all are valid, perhaps with warnings; 1: there is an error.`,

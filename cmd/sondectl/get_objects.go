@@ -16,8 +16,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-const meshColumns = `MTLS        on where proxies speak mutual TLS
-MODE        STRICT takes mutual TLS alone, PERMISSIVE plain text too
+const meshColumns = `MTLS        on where proxies speak mTLS
+MODE        STRICT takes mTLS alone, PERMISSIVE plain text too
 BACKEND     the certificate authority in use
 CA-EXPIRES  when its certificate ends
 PROXIES     connected/all
@@ -136,7 +136,7 @@ func dataplaneHealth(d *adminv1.Dataplane) string {
 const serviceColumns = `ADDRESSES   virtual addresses; none where clients have an outbound of their own
 ENDPOINTS   ready/all. A line for each that is not ready says why, and a line for each whose agent is lost that it stays: an
             agent may be dead, or only its connection. Envoys stop sending to an endpoint that does not answer
-SIDECARS    how many endpoints have a sidecar: these are spoken to by mutual TLS where the mesh has it
+SIDECARS    how many endpoints have a sidecar: these are spoken to by mTLS where the mesh has it
 IDENTITIES  SPIFFE IDs that may answer`
 
 func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1.Filter) (*listing, error) {

@@ -93,7 +93,7 @@ func lastLineNamesUs(stderr string) bool {
 	return strings.HasSuffix(stderr, "\n") && strings.HasPrefix(lines[len(lines)-1], "sondectl: ")
 }
 
-// inOrder runs scripts one after the other: they share the working folder of this process.
+// inOrder runs scripts one after the other: they share the working directory of this process.
 type inOrder struct{ *testing.T }
 
 // Parallel implements testscript.T.

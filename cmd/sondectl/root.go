@@ -30,7 +30,7 @@ Change something:
   sondectl generate dataplane-token --name web-1 --workload web --valid-for 24h
   sondectl rotate ca --wait
 
-Commands that call the control plane need two files of its state folder: serving-ca.crt, with which sondectl verifies the
+Commands that call the control plane need two files of its state directory: serving-ca.crt, with which sondectl verifies the
 control plane, and admin-token, which authorises you:
   sondectl get meshes --ca-cert-file state/serving-ca.crt --token-file state/admin-token
 

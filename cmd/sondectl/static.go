@@ -103,5 +103,5 @@ func (m memory) Remove(name string) error {
 	return nil
 }
 
-// List implements identity.Storage. The authority only lists folders that are empty.
+// List implements identity.Storage. The authority only lists directories that are empty.
 func (m memory) List(string) ([]string, error) { return nil, fs.ErrNotExist }

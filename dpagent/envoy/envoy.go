@@ -30,7 +30,7 @@ const (
 type Options struct {
 	// Path of the binary. Required.
 	Path string
-	// Dir is the folder in which Envoy runs. It holds the bootstrap and both secrets before Run is called. Required.
+	// Dir is the directory in which Envoy runs. It holds the bootstrap and both secrets before Run is called. Required.
 	Dir *workdir.Dir
 	// Restore is called before each restart, to put both secrets in place again. Required.
 	Restore func() error

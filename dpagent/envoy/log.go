@@ -60,7 +60,7 @@ func (f *forwarder) line(text string, cut bool) {
 	if cut {
 		attrs = append(attrs, slog.Bool("cut", true))
 	}
-	f.logger.LogAttrs(context.Background(), level, "envoy says", attrs...)
+	f.logger.LogAttrs(context.Background(), level, "envoy log", attrs...)
 }
 
 // parseFailure begins the message in which Envoy prints a whole file that it cannot parse, including a private key.

@@ -12,14 +12,14 @@ func TestForward(t *testing.T) {
 	tests := map[string]struct{ line, want, last string }{
 		"a warning": {
 			line: `warning|config|gRPC config: a | b`,
-			want: `level=WARN msg="envoy says" logger=config text="gRPC config: a | b"`,
+			want: `level=WARN msg="envoy log" logger=config text="gRPC config: a | b"`,
 		},
 		"a fatal error": {
 			line: `critical|main|error initializing`,
-			want: `level=ERROR msg="envoy says" logger=main text="error initializing"`,
+			want: `level=ERROR msg="envoy log" logger=main text="error initializing"`,
 			last: "error initializing",
 		},
-		"what is no log": {line: `hello|you`, want: `level=INFO msg="envoy says" logger=output text=hello|you`},
+		"what is no log": {line: `hello|you`, want: `level=INFO msg="envoy log" logger=output text=hello|you`},
 		"a key by its name": {
 			line: `warning|config|Unable to read: {"private_key":{"inline_string":"x`,
 			want: `text="(withheld: it showed a private key)"`,

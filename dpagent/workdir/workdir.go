@@ -1,4 +1,4 @@
-// Package workdir manages the folder that the agent shares with its Envoy: bootstrap, secrets and Unix sockets.
+// Package workdir manages the directory that the agent shares with its Envoy: bootstrap, secrets and Unix sockets.
 package workdir
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/filelock"
 )
 
-// Names of the files in the folder. generator/names.go has the same, for Envoy's configuration.
+// Names of the files in the directory. generator/names.go has the same, for Envoy's configuration.
 const (
 	Bootstrap = "bootstrap.json"
 	Identity  = "sds/identity.json"
@@ -29,9 +29,9 @@ const (
 	lock = "lock"
 )
 
-// Dir is an open work folder. Close it when Envoy has ended.
+// Dir is an open work directory. Close it when Envoy has ended.
 type Dir struct {
-	// Path of the folder, absolute.
+	// Path of the directory, absolute.
 	Path string
 
 	handle *os.File
@@ -39,38 +39,38 @@ type Dir struct {
 	remove bool
 }
 
-// Open opens the folder at path, and creates it if it does not exist. An empty path means a new folder under $TMPDIR, which
-// Close removes. It is an error if others may enter the folder, since it holds secrets, or if another agent has it open.
+// Open opens the directory at path, and creates it if it does not exist. An empty path means a new directory under $TMPDIR, which
+// Close removes. It is an error if others may enter the directory, since it holds secrets, or if another agent has it open.
 func Open(path string) (*Dir, error) {
 	d := &Dir{Path: path}
 	if path == "" {
 		removeStale(os.TempDir())
 		made, err := os.MkdirTemp("", prefix)
 		if err != nil {
-			return nil, fmt.Errorf("make work folder: %w", err)
+			return nil, fmt.Errorf("make work directory: %w", err)
 		}
 		d.Path, d.remove = made, true
 	}
 	if err := d.open(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open work folder %s: %w", d.Path, err), d.Close())
+		return nil, errors.Join(fmt.Errorf("open work directory %s: %w", d.Path, err), d.Close())
 	}
 	return d, nil
 }
 
 const (
-	// prefix of the names of folders that Open creates under $TMPDIR.
+	// prefix of the names of directories that Open creates under $TMPDIR.
 	prefix = "sonde-dp-"
-	// staleAfter is longer than an agent takes from creating its folder to locking it.
+	// staleAfter is longer than an agent takes from creating its directory to locking it.
 	staleAfter = time.Minute
 )
 
-// removeStale removes folders in tmp whose agents were killed: a guard may start an agent again and again.
+// removeStale removes directories in tmp whose agents were killed: a guard may start an agent again and again.
 func removeStale(tmp string) {
 	locks, _ := filepath.Glob(filepath.Join(tmp, prefix+"*", lock)) // the pattern is right
 	for _, path := range locks {
 		f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 		if err != nil {
-			continue // not a folder of an agent of this user
+			continue // not a directory of an agent of this user
 		}
 		info, err := f.Stat()
 		if err == nil && time.Since(info.ModTime()) > staleAfter && filelock.Lock(f) == nil {
@@ -85,16 +85,16 @@ func (d *Dir) open() error {
 	if d.Path, err = filepath.Abs(d.Path); err != nil {
 		return err
 	}
-	for _, folder := range []string{d.Path, filepath.Join(d.Path, filepath.Dir(Identity))} {
-		if err := os.MkdirAll(folder, 0o700); err != nil {
+	for _, directory := range []string{d.Path, filepath.Join(d.Path, filepath.Dir(Identity))} {
+		if err := os.MkdirAll(directory, 0o700); err != nil {
 			return err
 		}
-		info, err := os.Stat(folder)
+		info, err := os.Stat(directory)
 		if err != nil {
 			return err
 		}
 		if info.Mode().Perm()&0o077 != 0 {
-			return fmt.Errorf("%s has mode %o: others may enter it (chmod 700)", folder, info.Mode().Perm())
+			return fmt.Errorf("%s has mode %o: others may enter it (chmod 700)", directory, info.Mode().Perm())
 		}
 	}
 	if d.handle, err = os.Open(d.Path); err != nil {
@@ -117,7 +117,7 @@ func (d *Dir) open() error {
 	return nil
 }
 
-// Close releases the folder, and removes it if Open created it under $TMPDIR.
+// Close releases the directory, and removes it if Open created it under $TMPDIR.
 func (d *Dir) Close() error {
 	var errs []error
 	for _, f := range []*os.File{d.handle, d.lock} {
@@ -131,11 +131,11 @@ func (d *Dir) Close() error {
 	return errors.Join(errs...)
 }
 
-// File returns the path of a file in the folder.
+// File returns the path of a file in the directory.
 func (d *Dir) File(name string) string { return filepath.Join(d.Path, name) }
 
-// Socket returns the address of a Unix socket in the folder. It leads through /proc/self/fd, since the path of a socket may
-// have at most 107 bytes and that of the folder may be longer. It is valid in this process only.
+// Socket returns the address of a Unix socket in the directory. It leads through /proc/self/fd, since the path of a socket may
+// have at most 107 bytes and that of the directory may be longer. It is valid in this process only.
 func (d *Dir) Socket(name string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unix", Name: filepath.Join("/proc/self/fd", strconv.Itoa(int(d.handle.Fd())), name)}
 }
@@ -148,7 +148,7 @@ func (d *Dir) Read(name string) ([]byte, error) {
 	path := d.File(name)
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("read work folder: %w", err)
+		return nil, fmt.Errorf("read work directory: %w", err)
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))

@@ -14,17 +14,17 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
 )
 
-func TestOpenRefusesAFolderOfOthers(t *testing.T) {
+func TestOpenRefusesADirectoryOfOthers(t *testing.T) {
 	path := t.TempDir()
 	if err := os.Chmod(path, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	_, err := workdir.Open(path)
 	if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "755") {
-		t.Errorf("Open() error = %v, want one that names folder and mode", err)
+		t.Errorf("Open() error = %v, want one that names directory and mode", err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("Open() changed the folder: %v, %v", info, err)
+		t.Errorf("Open() changed the directory: %v, %v", info, err)
 	}
 }
 
@@ -52,11 +52,11 @@ func TestWriteReplacesWholeFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(d.Path); err != nil {
-		t.Errorf("a folder that was given is gone: %v", err)
+		t.Errorf("a directory that was given is gone: %v", err)
 	}
 }
 
-func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
+func TestDirectoriesOfTheDeadAreRemoved(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
 	alive, err := workdir.Open("")
@@ -93,6 +93,6 @@ func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
 	}
 	slices.Sort(want)
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("folders (-want +got):\n%s", diff)
+		t.Errorf("directories (-want +got):\n%s", diff)
 	}
 }

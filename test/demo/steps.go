@@ -22,7 +22,7 @@ const (
 	identityB = "spiffe://default.sonde.internal/workload/b"
 )
 
-// peers reads the header by which Envoy tells an application who called over mutual TLS, and as whom it answered.
+// peers reads the header by which Envoy tells an application who called over mTLS, and as whom it answered.
 func peers(answer harness.Answer) (caller, called string) {
 	for part := range strings.SplitSeq(answer.Headers.Get("X-Forwarded-Client-Cert"), ";") {
 		key, value, _ := strings.Cut(part, "=")
@@ -52,7 +52,7 @@ func (s *scene) call(ctx context.Context) ([]string, error) {
 	}
 	seen := []string{
 		"30 calls, all good, by " + counts(instances),
-		"mutual TLS; B sees its peer  " + identityA,
+		"mTLS; B sees its peer  " + identityA,
 		"            and answers as   " + identityB,
 	}
 	if len(instances) != len(s.b) {

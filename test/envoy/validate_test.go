@@ -35,23 +35,23 @@ func envoys(t *testing.T) []string {
 
 // Each Envoy accepts what the control plane sends to each proxy of the golden files.
 func TestGoldenResources(t *testing.T) {
-	for _, folder := range goldenFolders(t) {
-		config := write(t, "resources.json", asOne(t, folder))
+	for _, directory := range goldenDirectories(t) {
+		config := write(t, "resources.json", asOne(t, directory))
 		for _, binary := range envoys(t) {
-			t.Run(name(folder, binary), func(t *testing.T) { validate(t, binary, config) })
+			t.Run(name(directory, binary), func(t *testing.T) { validate(t, binary, config) })
 		}
 	}
 }
 
-// Each Envoy accepts a static configuration as it is, alone in an empty folder.
+// Each Envoy accepts a static configuration as it is, alone in an empty directory.
 func TestGoldenStatic(t *testing.T) {
-	for _, folder := range goldenFolders(t) {
-		config, err := filepath.Abs(filepath.Join(folder, "static.yaml"))
+	for _, directory := range goldenDirectories(t) {
+		config, err := filepath.Abs(filepath.Join(directory, "static.yaml"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, binary := range envoys(t) {
-			t.Run(name(folder, binary), func(t *testing.T) { validateIn(t, t.TempDir(), binary, config) })
+			t.Run(name(directory, binary), func(t *testing.T) { validateIn(t, t.TempDir(), binary, config) })
 		}
 	}
 }
@@ -74,9 +74,9 @@ func TestBootstrapStartsWithoutWarning(t *testing.T) {
 	endpoint["address"], endpoint["port_value"] = "127.0.0.1", 1 // refused, whatever runs on this machine
 	for _, binary := range envoys(t) {
 		t.Run(filepath.Base(filepath.Dir(binary)), func(t *testing.T) {
-			folder := workFolder(t)
+			directory := workDirectory(t)
 			config := write(t, "bootstrap.json", bootstrap)
-			if out := startAndStop(t, folder, binary, config); warnings(out) != "" {
+			if out := startAndStop(t, directory, binary, config); warnings(out) != "" {
 				t.Errorf("envoy warns:\n%s", warnings(out))
 			}
 		})
@@ -84,17 +84,17 @@ func TestBootstrapStartsWithoutWarning(t *testing.T) {
 }
 
 // startAndStop runs Envoy until its admin interface answers, and returns what it logged.
-func startAndStop(t *testing.T, folder, binary, config string) string {
+func startAndStop(t *testing.T, directory, binary, config string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	cmd := command(ctx, folder, binary, "-c", config, "--concurrency", "1")
+	cmd := command(ctx, directory, binary, "-c", config, "--concurrency", "1")
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	state, err := untilLive(ctx, filepath.Join(folder, "admin.sock"))
+	state, err := untilLive(ctx, filepath.Join(directory, "admin.sock"))
 	if signalErr := cmd.Process.Signal(syscall.SIGTERM); signalErr != nil {
 		t.Error(signalErr)
 	}
@@ -124,12 +124,12 @@ func warnings(log string) string {
 
 func validate(t *testing.T, binary, config string) {
 	t.Helper()
-	validateIn(t, workFolder(t), binary, config)
+	validateIn(t, workDirectory(t), binary, config)
 }
 
-func validateIn(t *testing.T, folder, binary, config string) {
+func validateIn(t *testing.T, directory, binary, config string) {
 	t.Helper()
-	out, err := run(t, folder, binary, "--mode", "validate", "-c", config)
+	out, err := run(t, directory, binary, "--mode", "validate", "-c", config)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -138,36 +138,36 @@ func validateIn(t *testing.T, folder, binary, config string) {
 	}
 }
 
-func run(t *testing.T, folder, binary string, args ...string) (string, error) {
+func run(t *testing.T, directory, binary string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	out, err := command(ctx, folder, binary, args...).CombinedOutput()
+	out, err := command(ctx, directory, binary, args...).CombinedOutput()
 	if err != nil && ctx.Err() != nil {
 		err = errors.Join(err, ctx.Err())
 	}
 	return string(out), err
 }
 
-func command(ctx context.Context, folder, binary string, args ...string) *exec.Cmd {
+func command(ctx context.Context, directory, binary string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, binary, append(args, "--disable-hot-restart", "--log-level", "warning")...)
-	cmd.Dir = folder
+	cmd.Dir = directory
 	cmd.WaitDelay = time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
-// workFolder makes a folder with the files that Envoy needs from an agent's work folder.
-func workFolder(t *testing.T) string {
+// workDirectory makes a directory with the files that Envoy needs from an agent's work directory.
+func workDirectory(t *testing.T) string {
 	t.Helper()
-	folder := t.TempDir()
-	// The secrets of any static configuration with mutual TLS will do.
+	directory := t.TempDir()
+	// The secrets of any static configuration with mTLS will do.
 	static := read[map[string]any](t, filepath.Join("..", "..", "testdata", "mtls-strict", "all-1", "static.yaml"))
 	for _, secret := range dig(t, static, "static_resources", "secrets").([]any) {
 		secret := secret.(map[string]any)
 		secret["@type"] = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 		body := marshal(t, map[string]any{"resources": []any{secret}})
-		path := filepath.Join(folder, "sds", secret["name"].(string)+".json")
+		path := filepath.Join(directory, "sds", secret["name"].(string)+".json")
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -175,40 +175,40 @@ func workFolder(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	return folder
+	return directory
 }
 
-func goldenFolders(t *testing.T) []string {
+func goldenDirectories(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "..", "testdata", "*", "*", "bootstrap.yaml"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no golden files: %v", err)
 	}
-	folders := make([]string, len(files))
+	directories := make([]string, len(files))
 	for i, f := range files {
-		folders[i] = filepath.Dir(f)
+		directories[i] = filepath.Dir(f)
 	}
-	return folders
+	return directories
 }
 
-func name(folder, binary string) string {
-	proxy := filepath.Base(filepath.Dir(folder)) + "/" + filepath.Base(folder)
+func name(directory, binary string) string {
+	proxy := filepath.Base(filepath.Dir(directory)) + "/" + filepath.Base(directory)
 	return proxy + "/" + filepath.Base(filepath.Dir(binary))
 }
 
 // asOne makes one configuration from all resources of a proxy. In it routes and endpoints cannot stand alone, so each gets a
 // listener or a cluster around it.
-func asOne(t *testing.T, folder string) map[string]any {
+func asOne(t *testing.T, directory string) map[string]any {
 	t.Helper()
-	config := read[map[string]any](t, filepath.Join(folder, "bootstrap.yaml"))
+	config := read[map[string]any](t, filepath.Join(directory, "bootstrap.yaml"))
 	static := config["static_resources"].(map[string]any)
-	clusters := append(static["clusters"].([]any), read[[]any](t, filepath.Join(folder, "clusters.yaml"))...)
-	for _, a := range read[[]any](t, filepath.Join(folder, "endpoints.yaml")) {
+	clusters := append(static["clusters"].([]any), read[[]any](t, filepath.Join(directory, "clusters.yaml"))...)
+	for _, a := range read[[]any](t, filepath.Join(directory, "endpoints.yaml")) {
 		service := a.(map[string]any)["cluster_name"].(string)
 		clusters = append(clusters, map[string]any{"name": "endpoints:" + service, "type": "STATIC", "load_assignment": a})
 	}
-	listeners := read[[]any](t, filepath.Join(folder, "listeners.yaml"))
-	for _, r := range read[[]any](t, filepath.Join(folder, "routes.yaml")) {
+	listeners := read[[]any](t, filepath.Join(directory, "listeners.yaml"))
+	for _, r := range read[[]any](t, filepath.Join(directory, "routes.yaml")) {
 		listeners = append(listeners, aroundRoute(r.(map[string]any)))
 	}
 	static["clusters"], static["listeners"] = clusters, listeners

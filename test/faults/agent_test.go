@@ -23,7 +23,7 @@ func TestAgentKilled(t *testing.T) {
 		if round > 0 {
 			must(t, p.RunAgent())
 		}
-		poll(t, "an Envoy in the folder of "+p.Name, func(context.Context) error {
+		poll(t, "an Envoy in the directory of "+p.Name, func(context.Context) error {
 			pids, err := p.Processes()
 			if err == nil && len(pids) != 1 {
 				err = fmt.Errorf("processes %v run there", pids)

@@ -65,7 +65,7 @@ func TestReboot(t *testing.T) {
 	}
 	must(t, b.MakeToken(t.Context()))
 	must(t, b.WaitReady(t.Context()))
-	logged(t, b.Agent, "control plane refuses the certificate in the work folder, joined with the token")
+	logged(t, b.Agent, "control plane refuses the certificate in the work directory, joined with the token")
 	synced(t, b)
 	calls(t, a, "b")
 }

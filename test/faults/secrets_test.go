@@ -129,7 +129,7 @@ func replace(t *testing.T, path, content string) {
 // refused counts the refused secrets in Envoy's log so far.
 func refused(t *testing.T, p *harness.Proxy) int {
 	t.Helper()
-	return strings.Count(read(t, p.Agent.Log), `"msg":"envoy says"`)
+	return strings.Count(read(t, p.Agent.Log), `"msg":"envoy log"`)
 }
 
 // keyText returns the key in the file, escaped as in JSON.
@@ -181,7 +181,7 @@ type leaks struct {
 	secrets map[string]string // origin of each secret, by its text
 }
 
-// newLeaks knows the secrets of the state folder and the tokens of all proxies.
+// newLeaks knows the secrets of the state directory and the tokens of all proxies.
 func newLeaks(t *testing.T, m *harness.Machine) *leaks {
 	t.Helper()
 	l := &leaks{t: t, m: m, secrets: map[string]string{}}

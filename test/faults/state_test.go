@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// TestSecondControlPlane starts a second control plane with the state folder of the first: each would overwrite the
+// TestSecondControlPlane starts a second control plane with the state directory of the first: each would overwrite the
 // authorities of the other. It is refused, also right after the first was killed and started again.
 func TestSecondControlPlane(t *testing.T) {
 	t.Parallel()
@@ -26,7 +26,7 @@ func TestSecondControlPlane(t *testing.T) {
 		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 {
 			t.Errorf("it ends with %v, want exit code 1", err)
 		}
-		if want := "state folder " + m.StateDir() + ": another sonde-cp uses it"; !strings.Contains(string(out), want) {
+		if want := "state directory " + m.StateDir() + ": another sonde-cp uses it"; !strings.Contains(string(out), want) {
 			t.Errorf("it says %q, want %q", out, want)
 		}
 		m.ControlPlane.Kill()
@@ -35,16 +35,16 @@ func TestSecondControlPlane(t *testing.T) {
 	synced(t, p)
 }
 
-// TestStateFolderRemoved removes the state folder, and replaces it: the control plane goes on with what it has in memory, and
+// TestStateDirectoryRemoved removes the state directory, and replaces it: the control plane goes on with what it has in memory, and
 // is not ready, since nothing of that would survive a restart.
-func TestStateFolderRemoved(t *testing.T) {
+func TestStateDirectoryRemoved(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
 	unready := func(reason string) {
 		t.Helper()
 		poll(t, "the control plane to be unready", func(ctx context.Context) error {
 			_, err := m.Get(ctx, "http://"+m.Health+"/readyz")
-			if s := statusOf(err); s.Code != 503 || !strings.Contains(s.Body, "[-]state failed: state folder "+m.StateDir()+" "+reason) {
+			if s := statusOf(err); s.Code != 503 || !strings.Contains(s.Body, "[-]state failed: state directory "+m.StateDir()+" "+reason) {
 				return fmt.Errorf("its readiness is %d %s, want 503 and %q", s.Code, s.Body, reason)
 			}
 			return nil

@@ -18,7 +18,7 @@ networking:
   - {port: 80, tags: {kuma.io/service: api, kuma.io/protocol: http}}
 `
 
-// A broken file in a watched folder is reported and changes nothing for any client. Other files are still read.
+// A broken file in a watched directory is reported and changes nothing for any client. Other files are still read.
 func TestBrokenFile(t *testing.T) {
 	tests := map[string]struct{ file, text, problem string }{
 		"no YAML":               {"api-1.yaml", "type: Dataplane\nname: [", "api-1.yaml"},

@@ -1,4 +1,4 @@
-// Package featuretest runs the pipeline of the control plane, and connects clients that speak real ADS over mutual TLS with
+// Package featuretest runs the pipeline of the control plane, and connects clients that speak real ADS over mTLS with
 // real certificates. Each feature test is one scenario.
 package featuretest
 
@@ -22,26 +22,26 @@ import (
 const (
 	// patience is how long a test waits for something that must happen.
 	patience = 10 * time.Second
-	// laterFolder of a case has the files that a test puts later.
-	laterFolder = "later"
+	// laterDirectory of a case has the files that a test puts later.
+	laterDirectory = "later"
 )
 
 // Feature is a running control plane and the content of its store.
 type Feature struct {
 	t *testing.T
-	// folder of the case, state folder, and watched folder, which is empty if there is none.
-	folder, state, watched string
+	// directory of the case, state directory, and watched directory, which is empty if there is none.
+	directory, state, watched string
 
 	objects map[mesh.Key]mesh.Object
 	plane   *plane
 	steps   int
 }
 
-// Start runs a control plane over the files of testdata/<case>. The files in its folder later are for Put.
+// Start runs a control plane over the files of testdata/<case>. The files in its directory later are for Put.
 func Start(t *testing.T, name string) *Feature {
 	t.Helper()
 	f := newFeature(t, name)
-	for _, o := range f.decode(filepath.Join(f.folder, "*.yaml")) {
+	for _, o := range f.decode(filepath.Join(f.directory, "*.yaml")) {
 		f.objects[o.Key()] = o
 	}
 	f.run()
@@ -53,7 +53,7 @@ func Watch(t *testing.T, name string) *Feature {
 	t.Helper()
 	f := newFeature(t, name)
 	f.watched = t.TempDir()
-	for _, file := range f.glob(filepath.Join(f.folder, "*.yaml")) {
+	for _, file := range f.glob(filepath.Join(f.directory, "*.yaml")) {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -67,7 +67,7 @@ func Watch(t *testing.T, name string) *Feature {
 func newFeature(t *testing.T, name string) *Feature {
 	t.Helper()
 	f := &Feature{
-		t: t, folder: filepath.Join("testdata", name), state: filepath.Join(t.TempDir(), "state"),
+		t: t, directory: filepath.Join("testdata", name), state: filepath.Join(t.TempDir(), "state"),
 		objects: map[mesh.Key]mesh.Object{},
 	}
 	t.Cleanup(func() { f.Stop() })
@@ -101,7 +101,7 @@ func (f *Feature) Stop() {
 	}
 }
 
-// Restart ends the control plane and runs a new one with the same state folder and store. Puts between Stop and Restart are
+// Restart ends the control plane and runs a new one with the same state directory and store. Puts between Stop and Restart are
 // changes in the meantime.
 func (f *Feature) Restart() {
 	f.t.Helper()
@@ -109,10 +109,10 @@ func (f *Feature) Restart() {
 	f.run()
 }
 
-// Put puts the objects of a file in the case's folder later into the store. When it returns, the changes are published.
+// Put puts the objects of a file in the case's directory later into the store. When it returns, the changes are published.
 func (f *Feature) Put(file string) {
 	f.t.Helper()
-	f.Set(f.decode(filepath.Join(f.folder, laterFolder, file))...)
+	f.Set(f.decode(filepath.Join(f.directory, laterDirectory, file))...)
 }
 
 // PutYAML is Put for a text.
@@ -174,7 +174,7 @@ func (f *Feature) Settle() {
 	}
 }
 
-// Write puts a file into the watched folder in one step, by rename.
+// Write puts a file into the watched directory in one step, by rename.
 func (f *Feature) Write(name, text string) {
 	f.t.Helper()
 	temporary := filepath.Join(f.watched, ".new")
@@ -186,7 +186,7 @@ func (f *Feature) Write(name, text string) {
 	}
 }
 
-// Remove removes a file of the watched folder.
+// Remove removes a file of the watched directory.
 func (f *Feature) Remove(name string) {
 	f.t.Helper()
 	if err := os.Remove(filepath.Join(f.watched, name)); err != nil {

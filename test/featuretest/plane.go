@@ -31,7 +31,7 @@ type plane struct {
 	log       *slog.Logger
 	state     *store.State
 	authority *identity.Authority
-	dir       *store.Dir // nil unless a folder is watched
+	dir       *store.Dir // nil unless a directory is watched
 	address   string
 	applied   chan struct{} // has a value after a new view
 
@@ -39,11 +39,11 @@ type plane struct {
 	group  *errgroup.Group
 }
 
-func startPlane(t *testing.T, stateFolder, watched string) *plane {
+func startPlane(t *testing.T, stateDirectory, watched string) *plane {
 	t.Helper()
 	p := &plane{log: logger(t), applied: make(chan struct{}, 1)}
 	var err error
-	if p.state, err = store.OpenState(stateFolder); err != nil {
+	if p.state, err = store.OpenState(stateDirectory); err != nil {
 		t.Fatal(err)
 	}
 	if p.authority, err = identity.New(identity.Options{Storage: p.state, Logger: p.log}); err != nil {

@@ -25,7 +25,7 @@ func addresses(m *endpointv3.ClusterLoadAssignment) []string {
 	return all
 }
 
-// identities returns the SPIFFE IDs that the cluster accepts in mutual TLS.
+// identities returns the SPIFFE IDs that the cluster accepts in mTLS.
 func identities(m *clusterv3.Cluster) []string {
 	var all []string
 	for _, match := range m.GetTransportSocketMatches() {

@@ -29,22 +29,22 @@ import (
 
 // handlers inject pods and start their virtual probe handlers.
 type handlers struct {
-	// folder of sonde-dp and sondectl.
-	folder string
+	// directory of sonde-dp and sondectl.
+	directory string
 }
 
-// build builds the programs into a folder.
-func build(ctx context.Context, folder string) (*handlers, error) {
+// build builds the programs into a directory.
+func build(ctx context.Context, directory string) (*handlers, error) {
 	root, err := harness.Root()
 	if err != nil {
 		return nil, err
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", folder+"/", "./cmd/sonde-dp", "./cmd/sondectl")
+	build := exec.CommandContext(ctx, "go", "build", "-o", directory+"/", "./cmd/sonde-dp", "./cmd/sondectl")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the programs: %w\n%s", err, out)
 	}
-	return &handlers{folder: folder}, nil
+	return &handlers{directory: directory}, nil
 }
 
 // injectHere injects a pod as the webhook does.
@@ -67,7 +67,7 @@ func (h *handlers) inject(ctx context.Context, pod *corev1.Pod, o webhook.Option
 	if err != nil {
 		return nil, nil, err
 	}
-	command := exec.CommandContext(ctx, filepath.Join(h.folder, "sondectl"),
+	command := exec.CommandContext(ctx, filepath.Join(h.directory, "sondectl"),
 		"inject", "-f", "-", "--virtual-probes-port", strconv.Itoa(int(o.VirtualProbesPort)))
 	if o.Sidecar != "" {
 		command.Args = append(command.Args, "--sidecar", string(o.Sidecar))
@@ -202,7 +202,7 @@ func (h *handlers) start(ctx context.Context, pod *corev1.Pod) (*agent, error) {
 		return nil, err
 	}
 	a := &agent{ended: make(chan struct{})}
-	a.command = exec.CommandContext(ctx, filepath.Join(h.folder, "sonde-dp"), "probes", "--virtual-probes-port="+strconv.Itoa(port))
+	a.command = exec.CommandContext(ctx, filepath.Join(h.directory, "sonde-dp"), "probes", "--virtual-probes-port="+strconv.Itoa(port))
 	a.command.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 	for _, name := range []string{"http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy"} {
 		a.command.Env = append(a.command.Env, name+"=http://127.0.0.1:1") // probes go by none

@@ -26,19 +26,19 @@ type Programs struct {
 	Envoy string
 }
 
-// Root returns the top folder of the repository: the working folder or one above it.
+// Root returns the top directory of the repository: the working directory or one above it.
 func Root() (string, error) {
-	folder, err := os.Getwd()
+	directory, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for {
-		data, err := os.ReadFile(filepath.Join(folder, "go.mod"))
+		data, err := os.ReadFile(filepath.Join(directory, "go.mod"))
 		if err == nil && bytes.HasPrefix(data, []byte(rootModule)) {
-			return folder, nil
+			return directory, nil
 		}
-		if parent := filepath.Dir(folder); parent != folder {
-			folder = parent
+		if parent := filepath.Dir(directory); parent != directory {
+			directory = parent
 			continue
 		}
 		return "", errors.New("find the repository: run this inside of it")
@@ -113,9 +113,9 @@ func Envoys(ctx context.Context, version string) ([]string, error) {
 	return strings.Fields(out), nil
 }
 
-func goCommand(ctx context.Context, folder string, args ...string) (string, error) {
+func goCommand(ctx context.Context, directory string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = folder
+	cmd.Dir = directory
 	cmd.WaitDelay = time.Second
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

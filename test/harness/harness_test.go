@@ -122,7 +122,7 @@ func TestProcessThatDoesNotEnd(t *testing.T) {
 	p.Kill()
 }
 
-// helperDir is set in a second process of this test binary. That one starts a process in the folder and waits to be killed.
+// helperDir is set in a second process of this test binary. That one starts a process in the directory and waits to be killed.
 const helperDir = "SONDE_HARNESS_HELPER_DIR"
 
 func TestProcessesEndWithTheProgram(t *testing.T) {

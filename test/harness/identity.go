@@ -78,5 +78,5 @@ func (p *Proxy) Trusted() ([]*x509.Certificate, error) {
 	}
 }
 
-// Processes returns the ids of the processes that run in the proxy's folder: Envoys, even if their agent has ended.
+// Processes returns the ids of the processes that run in the proxy's directory: Envoys, even if their agent has ended.
 func (p *Proxy) Processes() ([]int, error) { return below(p.Dir()) }

@@ -31,7 +31,7 @@ type Options struct {
 	Progress func(string)
 }
 
-// MeshYAML returns a Mesh named default with mutual TLS in mode STRICT or PERMISSIVE, or without it if mode is "".
+// MeshYAML returns a Mesh named default with mTLS in mode STRICT or PERMISSIVE, or without it if mode is "".
 func MeshYAML(mode string) string {
 	if mode == "" {
 		return "type: Mesh\nname: default\n"
@@ -74,7 +74,7 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
-	// Envoy refuses socket paths over 107 bytes, so this is not below a test's own folder.
+	// Envoy refuses socket paths over 107 bytes, so this is not below a test's own directory.
 	dir, err := os.MkdirTemp("", "sonde-")
 	if err != nil {
 		return nil, err
@@ -97,8 +97,8 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 }
 
 func (m *Machine) start(ctx context.Context) error {
-	for _, folder := range []string{m.StoreDir(), m.logs()} {
-		if err := os.Mkdir(folder, 0o755); err != nil {
+	for _, directory := range []string{m.StoreDir(), m.logs()} {
+		if err := os.Mkdir(directory, 0o755); err != nil {
 			return err
 		}
 	}
@@ -114,10 +114,10 @@ func (m *Machine) start(ctx context.Context) error {
 	return m.StartControlPlane(ctx)
 }
 
-// StoreDir is the folder of YAML files that the control plane reads.
+// StoreDir is the directory of YAML files that the control plane reads.
 func (m *Machine) StoreDir() string { return filepath.Join(m.Dir, "store") }
 
-// StateDir is the state folder of the control plane.
+// StateDir is the state directory of the control plane.
 func (m *Machine) StateDir() string { return filepath.Join(m.Dir, "state") }
 
 func (m *Machine) logs() string { return filepath.Join(m.Dir, "logs") }
@@ -317,7 +317,7 @@ func (m *Machine) Close() error {
 	}
 	m.spawner.close()
 	m.http.CloseIdleConnections()
-	// An Envoy ends a moment after its agent, and may write into its folder until then.
+	// An Envoy ends a moment after its agent, and may write into its directory until then.
 	gone := Poll(context.Background(), StartLimit, "every process to end", func(context.Context) error {
 		pids, err := below(m.Dir)
 		if err == nil && len(pids) > 0 {

@@ -59,14 +59,14 @@ type Process struct {
 
 // startProcess runs a program and appends its output to a file. The program has its own process group, so that Ctrl-C in
 // the terminal only reaches this program. env is added to this program's environment.
-func (s *spawner) startProcess(name, log, folder string, env []string, path string, args ...string) (*Process, error) {
+func (s *spawner) startProcess(name, log, directory string, env []string, path string, args ...string) (*Process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = out.Close() }() // the process has its own handle
 	cmd := exec.CommandContext(context.Background(), path, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, out, out
+	cmd.Dir, cmd.Stdout, cmd.Stderr = directory, out, out
 	cmd.Env = append(os.Environ(), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := s.start(cmd); err != nil {
@@ -206,7 +206,7 @@ func Poll(ctx context.Context, limit time.Duration, what string, check func(cont
 // errHopeless makes Poll give up early.
 var errHopeless = errors.New("it has ended")
 
-// below returns the ids of the processes whose working folder is dir or below it.
+// below returns the ids of the processes whose working directory is dir or below it.
 func below(dir string) ([]int, error) {
 	links, err := filepath.Glob("/proc/[0-9]*/cwd")
 	if err != nil {

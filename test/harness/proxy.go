@@ -123,7 +123,7 @@ func (p *Proxy) label() string {
 	return p.Mesh + "-" + p.Name
 }
 
-// Dir is the work folder of the agent and of Envoy.
+// Dir is the work directory of the agent and of Envoy.
 func (p *Proxy) Dir() string { return filepath.Join(p.machine.Dir, p.label()) }
 
 // Declare writes the Dataplane into the store.

@@ -135,7 +135,7 @@ func TestServiceJoinsReplicaByReplica(t *testing.T) {
 			t.Log(held(t, load))
 			for _, protocol := range joiningProtocols {
 				if n := stat(t, a, "cluster."+protocol+".ssl.handshake"); n == 0 {
-					t.Errorf("%s is not called over mutual TLS", protocol)
+					t.Errorf("%s is not called over mTLS", protocol)
 				}
 			}
 		})

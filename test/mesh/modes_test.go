@@ -20,7 +20,7 @@ import (
 const (
 	identityA = "spiffe://default.sonde.internal/workload/a"
 	identityB = "spiffe://default.sonde.internal/workload/b"
-	// headerPeer tells an application who called it over mutual TLS.
+	// headerPeer tells an application who called it over mTLS.
 	headerPeer = "x-forwarded-client-cert"
 	forgery    = "By=spiffe://forged/b;URI=spiffe://forged/a"
 )
@@ -134,7 +134,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// mutualTLS checks that B is called over mutual TLS through A's outbound.
+// mutualTLS checks that B is called over mTLS through A's outbound.
 func (p *pair) mutualTLS(t *testing.T, service string, ask func(context.Context, string) (string, error)) {
 	before := p.handshakes(t, service)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

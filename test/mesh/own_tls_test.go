@@ -65,14 +65,14 @@ func TestApplicationsOwnTLS(t *testing.T) {
 			p := newPair(t, m, own)
 			const want = "example.com over h2"
 
-			t.Run("within mutual TLS", func(t *testing.T) {
+			t.Run("within mTLS", func(t *testing.T) {
 				before := p.handshakes(t, own.service)
 				got, err := askTLS(t.Context(), p.a.Outbounds[own.service], trusted)
 				if got != want || err != nil {
 					t.Errorf("the application says %q, %v, want %q", got, err, want)
 				}
 				if p.handshakes(t, own.service) == before {
-					t.Error("no mutual TLS around it")
+					t.Error("no mTLS around it")
 				}
 			})
 			t.Run("alone", func(t *testing.T) {

@@ -61,14 +61,14 @@ func TestServerFirst(t *testing.T) {
 				before := p.handshakes(t, "unmarked")
 				atOnce(t, p.a.Outbounds["unmarked"])
 				if p.handshakes(t, "unmarked") == before {
-					t.Error("no mutual TLS")
+					t.Error("no mTLS")
 				}
 			})
 			t.Run("mesh client, marked", func(t *testing.T) {
 				before := p.handshakes(t, "marked")
 				atOnce(t, p.a.Outbounds["marked"])
 				if mtls := p.handshakes(t, "marked") > before; mtls != (mode == strict) {
-					t.Errorf("mutual TLS is %t in %s", mtls, mode)
+					t.Errorf("mTLS is %t in %s", mtls, mode)
 				}
 			})
 			if mode == strict {

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	bin, err := os.MkdirTemp("", "sonde-")
 	if err == nil {
-		defer func() { _ = os.RemoveAll(bin) }() // what is left is in a temporary folder
+		defer func() { _ = os.RemoveAll(bin) }() // what is left is in a temporary directory
 		err = build(context.Background(), bin)
 	}
 	if err != nil {
@@ -44,13 +44,13 @@ func build(ctx context.Context, bin string) error {
 		return err
 	}
 	agentProgram, flooderProgram = filepath.Join(bin, "sonde-dp"), filepath.Join(bin, "flooder")
-	for folder, b := range map[string]struct{ program, path string }{
+	for directory, b := range map[string]struct{ program, path string }{
 		root:                        {agentProgram, "./cmd/sonde-dp"},
 		filepath.Join(root, "test"): {flooderProgram, "./probesecurity/flooder"},
 	} {
 		// as the Makefile does
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", b.program, b.path)
-		cmd.Dir = folder
+		cmd.Dir = directory
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("go build %s: %w\n%s", b.path, err, out)

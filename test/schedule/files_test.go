@@ -87,7 +87,7 @@ func (w *world) write(file string) {
 	delete(w.broken, file)
 	if text := w.text(file); len(text) > 0 {
 		w.replace(file, text)
-	} else if err := os.Remove(filepath.Join(w.folder, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	} else if err := os.Remove(filepath.Join(w.directory, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		w.wrong("%v", err)
 	}
 }
@@ -122,8 +122,8 @@ func (w *world) spoil(file string) {
 func (w *world) replace(file string, text []byte) {
 	w.writes++
 	at := time.Now().Add(time.Duration(w.writes))
-	temporary := filepath.Join(w.folder, ".next")
-	err := errors.Join(os.WriteFile(temporary, text, 0o600), os.Chtimes(temporary, at, at), os.Rename(temporary, filepath.Join(w.folder, file)))
+	temporary := filepath.Join(w.directory, ".next")
+	err := errors.Join(os.WriteFile(temporary, text, 0o600), os.Chtimes(temporary, at, at), os.Rename(temporary, filepath.Join(w.directory, file)))
 	if err != nil {
 		w.wrong("%v", err)
 	}

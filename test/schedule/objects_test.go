@@ -20,7 +20,7 @@ func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 func proxyName(r *rand.Rand) string   { return fmt.Sprint("dp-", r.IntN(proxies)) }
 func serviceName(r *rand.Rand) string { return string(firstService + rune(r.IntN(services))) }
 
-// meshOf makes a Mesh with that mode; "" means no mutual TLS.
+// meshOf makes a Mesh with that mode; "" means no mTLS.
 func meshOf(name string, mode mesh.MTLSMode) *mesh.Mesh {
 	m := &mesh.Mesh{Name: name}
 	if mode != "" {

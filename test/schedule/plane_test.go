@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Sources of the builder: a folder of files, and one that reports each change at once.
+// Sources of the builder: a directory of files, and one that reports each change at once.
 const (
 	sourceFiles  = "files"
 	sourceDirect = "direct"
@@ -51,7 +51,7 @@ func startPlane(ctx context.Context, w *world) *plane {
 		WrapSource: p.source.wrap,
 		Logger:     slog.New(slog.NewTextHandler(wrongs{w}, &slog.HandlerOptions{Level: slog.LevelError})),
 	}, func(context.Context, string) error { return nil })
-	dir := store.NewDir(store.DirOptions{Path: w.folder, Builder: p.Builder, Source: sourceFiles, Logger: slog.New(slog.NewTextHandler(details{w}, nil))})
+	dir := store.NewDir(store.DirOptions{Path: w.directory, Builder: p.Builder, Source: sourceFiles, Logger: slog.New(slog.NewTextHandler(details{w}, nil))})
 
 	p.ctx, p.stop = context.WithCancel(ctx)
 	p.stages, ctx = errgroup.WithContext(p.ctx)
@@ -77,7 +77,7 @@ func (d details) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// wrongs makes the schedule fail with what the pipeline logs as an error: resources left out, for instance.
+// wrongs makes the schedule fail with what the pipeline logs as an error: resource generation failed, for instance.
 type wrongs struct{ w *world }
 
 func (o wrongs) Write(line []byte) (int, error) {

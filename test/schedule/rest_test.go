@@ -18,7 +18,7 @@ import (
 const (
 	// calm is longer than any stall plus the time that a client then needs.
 	calm = longestStall + soon
-	// soon is longer than the next scan of the folder or a cluster that warms in vain, plus the answers of clients that are not
+	// soon is longer than the next scan of the directory or a cluster that warms in vain, plus the answers of clients that are not
 	// slow.
 	soon = 30 * time.Second
 )
@@ -163,7 +163,7 @@ func (w *world) nodes() []mesh.ID {
 // fresh returns a Translator that got everything that the sources say in one step.
 func (w *world) fresh() *generator.Translator {
 	b := meshview.NewBuilder(meshview.Options{Sources: []string{sourceFiles, sourceDirect}})
-	documents, problems, err := store.Read(w.folder, nil)
+	documents, problems, err := store.Read(w.directory, nil)
 	if err != nil {
 		w.wrong("%v", err)
 	}
@@ -183,10 +183,10 @@ func (w *world) fresh() *generator.Translator {
 	}
 	b.Synced(sourceFiles)
 	b.Synced(sourceDirect)
-	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { w.wrong("resources left out: %v", err) }})
+	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { w.wrong("resource generation failed: %v", err) }})
 	if c, ok := b.Build(); ok {
 		if _, err := t.Apply(c); err != nil {
-			w.wrong("resources left out: %v", err)
+			w.wrong("resource generation failed: %v", err)
 		}
 	}
 	for _, node := range w.nodes() {

@@ -72,7 +72,7 @@ func inUse() uint64 {
 }
 
 func play(t *testing.T, seed uint64) {
-	folder := t.TempDir()
+	directory := t.TempDir()
 	var w *world
 	defer func() {
 		stuck := recover() // synctest panics if all goroutines are blocked
@@ -85,7 +85,7 @@ func play(t *testing.T, seed uint64) {
 	}()
 	pprof.Do(t.Context(), pprof.Labels("seed", strconv.FormatUint(seed, 10)), func(context.Context) {
 		synctest.Test(t, func(t *testing.T) {
-			w = newWorld(t, seed, folder, *oneSeed >= 0)
+			w = newWorld(t, seed, directory, *oneSeed >= 0)
 			w.play(t.Context())
 		})
 	})

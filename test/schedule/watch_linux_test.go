@@ -16,7 +16,7 @@ const (
 )
 
 // withoutWatch forbids inotify for the calling goroutine's thread, which ends together with the goroutine. A goroutine that
-// waits for events of the system would stop the time of the bubble. Without inotify store.Dir scans its folder from time to
+// waits for events of the system would stop the time of the bubble. Without inotify store.Dir scans its directory from time to
 // time, as on any system without free watches.
 func withoutWatch() error {
 	runtime.LockOSThread()

@@ -22,13 +22,13 @@ type world struct {
 	meshes []string
 	books  *library
 
-	folder   string
-	objects  map[mesh.Key]mesh.Object
-	texts    map[mesh.Object][]byte // in files
-	parity   int                    // of the Dataplanes that are in files
-	broken   map[string]bool        // files
-	writes   int
-	observed map[mesh.ID]mesh.Observation
+	directory string
+	objects   map[mesh.Key]mesh.Object
+	texts     map[mesh.Object][]byte // in files
+	parity    int                    // of the Dataplanes that are in files
+	broken    map[string]bool        // files
+	writes    int
+	observed  map[mesh.ID]mesh.Observation
 
 	plane    *plane // nil while it is down
 	clients  []*client
@@ -41,9 +41,9 @@ type world struct {
 	failed  bool
 }
 
-func newWorld(t *testing.T, seed uint64, folder string, verbose bool) *world {
+func newWorld(t *testing.T, seed uint64, directory string, verbose bool) *world {
 	w := &world{
-		t: t, random: rand.New(rand.NewPCG(seed, 11)), begun: time.Now(), folder: folder, verbose: verbose,
+		t: t, random: rand.New(rand.NewPCG(seed, 11)), begun: time.Now(), directory: directory, verbose: verbose,
 		objects: map[mesh.Key]mesh.Object{}, texts: map[mesh.Object][]byte{}, broken: map[string]bool{}, observed: map[mesh.ID]mesh.Observation{},
 		meshes: []string{mesh.DefaultMesh},
 	}

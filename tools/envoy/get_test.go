@@ -16,10 +16,10 @@ import (
 
 const script = "#!/bin/sh\n"
 
-// writeScript writes an executable script into folder.
-func writeScript(t *testing.T, folder, name, body string) string {
+// writeScript writes an executable script into directory.
+func writeScript(t *testing.T, directory, name, body string) string {
 	t.Helper()
-	path := filepath.Join(folder, name)
+	path := filepath.Join(directory, name)
 	if err := os.WriteFile(path, []byte(script+body), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -60,17 +60,17 @@ func writeWheel(t *testing.T, name, content string) (path, sum string) {
 	return path, hex.EncodeToString(digest[:])
 }
 
-// onPath sets PATH to a new folder with the shell's tools and these scripts.
+// onPath sets PATH to a new directory with the shell's tools and these scripts.
 func onPath(t *testing.T, scripts map[string]string) {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for name, body := range scripts {
-		writeScript(t, folder, name, body)
+		writeScript(t, directory, name, body)
 	}
-	t.Setenv("PATH", folder)
+	t.Setenv("PATH", directory)
 }
 
-// pipThatCopies returns a python3 whose pip "downloads" that wheel into the folder of its last argument.
+// pipThatCopies returns a python3 whose pip "downloads" that wheel into the directory of its last argument.
 func pipThatCopies(wheel string) string {
 	return fmt.Sprintf(`for a in "$@"; do to=$a; done; /bin/mkdir -p "$to"; /bin/cp %s "$to/"; echo x >> %s.calls`, wheel, wheel)
 }

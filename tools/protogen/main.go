@@ -1,4 +1,4 @@
-// Command protogen compiles the protobuf files below a folder and writes the Go code next to them. It does what protoc does
+// Command protogen compiles the protobuf files below a directory and writes the Go code next to them. It does what protoc does
 // with protoc-gen-go and protoc-gen-go-grpc, but needs nothing except Go. go.mod has the versions of the plugins.
 package main
 
@@ -21,7 +21,7 @@ import (
 )
 
 func main() {
-	dir := flag.String("dir", "../api", "folder of the .proto files; the Go code goes beside each")
+	dir := flag.String("dir", "../api", "directory of the .proto files; the Go code goes beside each")
 	flag.Parse()
 	if err := run(context.Background(), *dir); err != nil {
 		fmt.Fprintln(os.Stderr, "protogen:", err)

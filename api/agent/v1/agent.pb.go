@@ -177,7 +177,7 @@ func (x *JoinRequest) GetDrainTime() *durationpb.Duration {
 type JoinResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Identity *Identity              `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
-	// Envoy's bootstrap, JSON, without secrets. Relative paths in it are those of the agent's work folder.
+	// Envoy's bootstrap, JSON, without secrets. Relative paths in it are those of the agent's work directory.
 	Bootstrap     []byte `protobuf:"bytes,2,opt,name=bootstrap,proto3" json:"bootstrap,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

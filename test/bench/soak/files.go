@@ -18,21 +18,21 @@ import (
 
 // world is what the files should contain, and the files.
 type world struct {
-	s       *soak
-	folder  string
-	objects map[mesh.Key]mesh.Object
-	place   map[mesh.Key]string // file of each object, even of one that is removed at the moment
-	removed map[string]bool     // files that were removed with their objects
-	broken  map[string]bool
-	writes  map[string]int // number of writes per file
+	s         *soak
+	directory string
+	objects   map[mesh.Key]mesh.Object
+	place     map[mesh.Key]string // file of each object, even of one that is removed at the moment
+	removed   map[string]bool     // files that were removed with their objects
+	broken    map[string]bool
+	writes    map[string]int // number of writes per file
 }
 
-func newWorld(s *soak, folder string) (*world, error) {
+func newWorld(s *soak, directory string) (*world, error) {
 	w := &world{
-		s: s, folder: folder, objects: map[mesh.Key]mesh.Object{}, place: map[mesh.Key]string{},
+		s: s, directory: directory, objects: map[mesh.Key]mesh.Object{}, place: map[mesh.Key]string{},
 		removed: map[string]bool{}, broken: map[string]bool{}, writes: map[string]int{},
 	}
-	if err := os.Mkdir(folder, 0o755); err != nil {
+	if err := os.Mkdir(directory, 0o755); err != nil {
 		return nil, err
 	}
 	for _, name := range meshes {
@@ -120,18 +120,18 @@ func (w *world) write(file string, how int) {
 
 func (w *world) remove(file string) {
 	w.writes[file]++
-	if err := os.Remove(filepath.Join(w.folder, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(filepath.Join(w.directory, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		w.s.wrong("%w", err)
 	}
 }
 
 func (w *world) put(file string, text []byte, how int) {
 	w.writes[file]++
-	path := filepath.Join(w.folder, file)
+	path := filepath.Join(w.directory, file)
 	var err error
 	switch how {
 	case atOnce:
-		next := filepath.Join(w.folder, ".next")
+		next := filepath.Join(w.directory, ".next")
 		if err = os.WriteFile(next, text, 0o600); err == nil {
 			err = os.Rename(next, path)
 		}
@@ -211,14 +211,14 @@ func (w *world) rename(file, to string) {
 	}
 	w.writes[file]++
 	w.writes[to]++
-	if err := os.Rename(filepath.Join(w.folder, file), filepath.Join(w.folder, to)); err != nil {
+	if err := os.Rename(filepath.Join(w.directory, file), filepath.Join(w.directory, to)); err != nil {
 		w.s.wrong("%w", err)
 	}
 }
 
 // mend writes what each file should contain.
 func (w *world) mend() {
-	listed, err := filepath.Glob(filepath.Join(w.folder, "*.yaml"))
+	listed, err := filepath.Glob(filepath.Join(w.directory, "*.yaml"))
 	if err != nil {
 		w.s.wrong("%w", err)
 	}
@@ -229,7 +229,7 @@ func (w *world) mend() {
 		}
 	}
 	for _, file := range files {
-		if now, err := os.ReadFile(filepath.Join(w.folder, file)); err != nil || !bytes.Equal(now, w.text(file)) {
+		if now, err := os.ReadFile(filepath.Join(w.directory, file)); err != nil || !bytes.Equal(now, w.text(file)) {
 			w.write(file, atOnce)
 		}
 	}

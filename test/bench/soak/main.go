@@ -64,20 +64,20 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	folder, err := os.MkdirTemp("", "bench-soak-")
+	directory, err := os.MkdirTemp("", "bench-soak-")
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			_, _ = fmt.Fprintf(out, "what was done, the logs and the files are in %s\n", folder)
+			_, _ = fmt.Fprintf(out, "what was done, the logs and the files are in %s\n", directory)
 			return
 		}
-		err = os.RemoveAll(folder)
+		err = os.RemoveAll(directory)
 	}()
 	_, _ = fmt.Fprintf(out, "soak %s\n", o)
 	before := runtime.NumGoroutine()
-	s, err := newSoak(o, program, folder, out)
+	s, err := newSoak(o, program, directory, out)
 	if err != nil {
 		return err
 	}

@@ -128,7 +128,7 @@ func (p *plane) terminate() error {
 }
 
 // bad are words that must not be in the log.
-var bad = []string{"panic:", "fatal error:", "resources left out", "DATA RACE"}
+var bad = []string{"panic:", "fatal error:", "resource generation failed", "DATA RACE"}
 
 // close checks what all processes have logged.
 func (p *plane) close() error {

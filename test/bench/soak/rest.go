@@ -148,7 +148,7 @@ func (s *soak) waitQuiet(ctx context.Context) error {
 
 // expected returns what the files say, translated in one step in this process.
 func (s *soak) expected() (map[string]resource.Desired, error) {
-	documents, problems, err := store.Read(s.world.folder, nil)
+	documents, problems, err := store.Read(s.world.directory, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func (s *soak) expected() (map[string]resource.Desired, error) {
 		b.Set(source, d.Object)
 	}
 	b.Synced(source)
-	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { s.wrong("resources left out: %w", err) }})
+	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { s.wrong("resource generation failed: %w", err) }})
 	if c, ok := b.Build(); ok {
 		if _, err := t.Apply(c); err != nil {
 			return nil, err

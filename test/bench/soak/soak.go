@@ -55,19 +55,19 @@ type event struct {
 	do func()
 }
 
-func newSoak(o options, program, folder string, out io.Writer) (*soak, error) {
+func newSoak(o options, program, directory string, out io.Writer) (*soak, error) {
 	s := &soak{
 		o: o, out: out, random: rand.New(rand.NewPCG(o.seed, 5)),
 		catalog: adsclient.NewCatalog(), library: &library{known: map[resourceKey][]string{}},
 	}
 	var err error
-	if s.journal, err = os.Create(filepath.Join(folder, "operations.log")); err != nil {
+	if s.journal, err = os.Create(filepath.Join(directory, "operations.log")); err != nil {
 		return nil, err
 	}
-	if s.world, err = newWorld(s, filepath.Join(folder, "store")); err != nil {
+	if s.world, err = newWorld(s, filepath.Join(directory, "store")); err != nil {
 		return nil, err
 	}
-	state := filepath.Join(folder, "state")
+	state := filepath.Join(directory, "state")
 	if err := sondecp.MakeState(state, meshes...); err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func newSoak(o options, program, folder string, out io.Writer) (*soak, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.plane, err = newPlane(s, program, s.world.folder, state, filepath.Join(folder, "sonde-cp.log")); err != nil {
+	if s.plane, err = newPlane(s, program, s.world.directory, state, filepath.Join(directory, "sonde-cp.log")); err != nil {
 		return nil, err
 	}
 	for i := range o.proxies {

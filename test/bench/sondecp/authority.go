@@ -57,12 +57,12 @@ func (m *memory) Remove(name string) error {
 }
 
 // List implements identity.Storage.
-func (m *memory) List(folder string) ([]string, error) {
+func (m *memory) List(directory string) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var names []string
 	for name := range m.files {
-		if rest, ok := strings.CutPrefix(name, folder+"/"); ok {
+		if rest, ok := strings.CutPrefix(name, directory+"/"); ok {
 			first, _, _ := strings.Cut(rest, "/")
 			names = append(names, first)
 		}
@@ -71,10 +71,10 @@ func (m *memory) List(folder string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// save writes the files below a folder, as in the state folder of a control plane.
-func (m *memory) save(folder string) error {
+// save writes the files below a directory, as in the state directory of a control plane.
+func (m *memory) save(directory string) error {
 	for name, data := range m.files {
-		path := filepath.Join(folder, name)
+		path := filepath.Join(directory, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return err
 		}
@@ -85,9 +85,9 @@ func (m *memory) save(folder string) error {
 	return nil
 }
 
-func load(folder string) (*memory, error) {
+func load(directory string) (*memory, error) {
 	m := &memory{files: map[string][]byte{}}
-	root := os.DirFS(folder)
+	root := os.DirFS(directory)
 	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -98,8 +98,8 @@ func load(folder string) (*memory, error) {
 	return m, err
 }
 
-// MakeState makes a state folder with the CAs of these meshes.
-func MakeState(folder string, meshes ...string) error {
+// MakeState makes a state directory with the CAs of these meshes.
+func MakeState(directory string, meshes ...string) error {
 	m := &memory{files: map[string][]byte{}}
 	a, err := identity.New(identity.Options{Storage: m})
 	if err != nil {
@@ -110,12 +110,12 @@ func MakeState(folder string, meshes ...string) error {
 			return err
 		}
 	}
-	return m.save(folder)
+	return m.save(directory)
 }
 
-// Join writes into a state folder that these proxies have joined, with these workloads: else their endpoints are not ready.
-func Join(folder string, workloads map[mesh.ID]string) error {
-	m, err := load(folder)
+// Join writes into a state directory that these proxies have joined, with these workloads: else their endpoints are not ready.
+func Join(directory string, workloads map[mesh.ID]string) error {
+	m, err := load(directory)
 	if err != nil {
 		return err
 	}
@@ -129,10 +129,10 @@ func Join(folder string, workloads map[mesh.ID]string) error {
 			return err
 		}
 	}
-	return m.save(folder)
+	return m.save(directory)
 }
 
-// CopyState copies a state folder.
+// CopyState copies a state directory.
 func CopyState(from, to string) error {
 	m, err := load(from)
 	if err != nil {
@@ -141,9 +141,9 @@ func CopyState(from, to string) error {
 	return m.save(to)
 }
 
-// OpenAuthority opens the CAs of a state folder. What they write stays in memory.
-func OpenAuthority(folder string) (*identity.Authority, error) {
-	m, err := load(folder)
+// OpenAuthority opens the CAs of a state directory. What they write stays in memory.
+func OpenAuthority(directory string) (*identity.Authority, error) {
+	m, err := load(directory)
 	if err != nil {
 		return nil, err
 	}

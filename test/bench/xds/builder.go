@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds"
 )
 
-// serveBuilder runs the pipeline of the control plane, without a folder of files.
+// serveBuilder runs the pipeline of the control plane, without a directory of files.
 func serveBuilder(ctx context.Context, r roleOptions) error {
 	authority, err := sondecp.OpenAuthority(r.state)
 	if err != nil {

@@ -1,12 +1,12 @@
 // Command xds measures what it costs to keep many proxies up to date. It compares Sonde with a server that encodes each
 // message once and broadcasts it, a go-control-plane cache with one shared snapshot, and a bare stream. Each is a process of
-// its own with the same mutual TLS. One more process holds the clients: thousands of delta ADS clients without Envoy.
+// its own with the same mTLS. One more process holds the clients: thousands of delta ADS clients without Envoy.
 //
 //	go run ./bench/xds                                     # every row, five rounds: about an hour
 //	go run ./bench/xds --rows=a,e,f --subjects=sonde-builder,broadcast,bare --rounds=3
 //	go run ./bench/xds --proxies=50 --rounds=1 --duration=2s # a quick check that it runs
 //
-// The subject sonde is the program sonde-cp over a folder of files. sonde-builder has the same stages without the folder and
+// The subject sonde is the program sonde-cp over a directory of files. sonde-builder has the same stages without the directory and
 // without the APIs for people and agents. It gets changes as the floors do, so the goals compare it with them.
 package main
 
@@ -46,7 +46,7 @@ func main() {
 	o := options{rows: allRows(), subjects: allSubjects()}
 	role := flag.String("role", "", "what this process is; \"\" runs the benchmark and starts the others")
 	var r roleOptions
-	flag.StringVar(&r.state, "state", "", "`folder` of the authority, for roles")
+	flag.StringVar(&r.state, "state", "", "`directory` of the authority, for roles")
 	flag.StringVar(&r.payload, "payload", "", "`file` with what the floors serve, for roles")
 	flag.IntVar(&r.world.Services, "services", 0, "services, for roles")
 	flag.BoolVar(&r.world.Narrow, "narrow", false, "whether there is a service that few see, for roles")
@@ -57,8 +57,8 @@ func main() {
 	flag.IntVar(&o.proxies, "proxies", 1000, "proxies; the row of five times as many follows")
 	flag.DurationVar(&o.duration, "duration", time.Minute, "how long changes go on in row d")
 	flag.StringVar(&o.json, "json", "", "`file` to write the figures to")
-	flag.StringVar(&o.plots, "plots", "", "`folder` to write plots to")
-	flag.StringVar(&o.profiles, "profiles", "", "`folder` to write CPU profiles of sonde-builder to, by row")
+	flag.StringVar(&o.plots, "plots", "", "`directory` to write plots to")
+	flag.StringVar(&o.profiles, "profiles", "", "`directory` to write CPU profiles of sonde-builder to, by row")
 	flag.Parse()
 	r.world.Proxies = o.proxies
 	if err := run(*role, o, r); err != nil {

@@ -89,24 +89,24 @@ func plans(o options) []plan {
 
 // bench is one run.
 type bench struct {
-	o       options
-	folder  string // for everything that the processes need
-	program string // sonde-cp
-	payload map[world]*payload
-	figures *figures
+	o         options
+	directory string // for everything that the processes need
+	program   string // sonde-cp
+	payload   map[world]*payload
+	figures   *figures
 }
 
 func measure(ctx context.Context, o options) (err error) {
 	if err := raiseFiles(); err != nil {
 		return err
 	}
-	folder, err := os.MkdirTemp("", "bench-xds-")
+	directory, err := os.MkdirTemp("", "bench-xds-")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	b := &bench{o: o, folder: folder, payload: map[world]*payload{}, figures: newFigures()}
-	if err := sondecp.MakeState(b.stateFolder(), mesh.DefaultMesh); err != nil {
+	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
+	b := &bench{o: o, directory: directory, payload: map[world]*payload{}, figures: newFigures()}
+	if err := sondecp.MakeState(b.stateDirectory(), mesh.DefaultMesh); err != nil {
 		return err
 	}
 	if o.subjects.has(subjectSonde) {
@@ -153,10 +153,10 @@ func (b *bench) generate(w world) error {
 	return p.write(b.payloadFile(w))
 }
 
-func (b *bench) stateFolder() string { return filepath.Join(b.folder, "state") }
+func (b *bench) stateDirectory() string { return filepath.Join(b.directory, "state") }
 
 func (b *bench) payloadFile(w world) string {
-	return filepath.Join(b.folder, fmt.Sprintf("payload-%d-%d-%t", w.Proxies, w.Services, w.Narrow))
+	return filepath.Join(b.directory, fmt.Sprintf("payload-%d-%d-%t", w.Proxies, w.Services, w.Narrow))
 }
 
 // wantFiles is enough for the connections of the largest crowd, which both sides hold open.

@@ -29,13 +29,13 @@ type process struct {
 }
 
 // startRole runs this program in a role. It logs to a file.
-func startRole(ctx context.Context, folder, role string, args ...string) (*process, error) {
+func startRole(ctx context.Context, directory, role string, args ...string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	p := &process{cmd: exec.CommandContext(ctx, self, append([]string{"--role=" + role}, args...)...)}
-	if p.log, err = os.Create(filepath.Join(folder, role+".log")); err != nil {
+	if p.log, err = os.Create(filepath.Join(directory, role+".log")); err != nil {
 		return nil, err
 	}
 	p.cmd.Stderr = p.log
@@ -51,8 +51,8 @@ func startRole(ctx context.Context, folder, role string, args ...string) (*proce
 }
 
 // startSubject starts a role that prints where it listens.
-func startSubject(ctx context.Context, folder, role string, args ...string) (*process, error) {
-	p, err := startRole(ctx, folder, role, args...)
+func startSubject(ctx context.Context, directory, role string, args ...string) (*process, error) {
+	p, err := startRole(ctx, directory, role, args...)
 	if err != nil {
 		return nil, err
 	}

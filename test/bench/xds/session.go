@@ -32,7 +32,7 @@ func (b *bench) session(ctx context.Context, subject string, p plan) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, s.server.stop()) }()
-	if s.clients, err = startRole(ctx, b.folder, roleClient, "--state="+b.stateFolder()); err != nil {
+	if s.clients, err = startRole(ctx, b.directory, roleClient, "--state="+b.stateDirectory()); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.clients.stop()) }()
@@ -56,7 +56,7 @@ func (s *session) start(ctx context.Context) (err error) {
 	if s.subject == subjectSonde {
 		return s.startSonde(ctx)
 	}
-	s.server, err = startSubject(ctx, s.folder, s.subject, "--state="+s.stateFolder(), "--payload="+s.payloadFile(s.world),
+	s.server, err = startSubject(ctx, s.directory, s.subject, "--state="+s.stateDirectory(), "--payload="+s.payloadFile(s.world),
 		"--proxies="+strconv.Itoa(s.world.Proxies), "--services="+strconv.Itoa(s.world.Services), "--narrow="+strconv.FormatBool(s.world.Narrow))
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ func (s *session) memoryOf(ctx context.Context) (float64, error) {
 	return s.server.restingRSS(ctx)
 }
 
-// count is the number of changes of a measurement. It is smaller for the folder, which takes time for each.
+// count is the number of changes of a measurement. It is smaller for the directory, which takes time for each.
 func (s *session) count() int {
 	if s.subject == subjectSonde {
 		return max(1, s.o.changes/2)

@@ -16,15 +16,15 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// folder is the store of the real program, with a file for each Dataplane.
-type folder struct {
+// directory is the store of the real program, with a file for each Dataplane.
+type directory struct {
 	path, aside string
 	world       world
 	forms       forms
 }
 
-func newFolder(w world, within string) (*folder, error) {
-	f := &folder{path: filepath.Join(within, "store"), aside: within, world: w, forms: w.forms()}
+func newDirectory(w world, within string) (*directory, error) {
+	f := &directory{path: filepath.Join(within, "store"), aside: within, world: w, forms: w.forms()}
 	if err := os.Mkdir(f.path, 0o755); err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func newFolder(w world, within string) (*folder, error) {
 }
 
 // change replaces the file of a Dataplane.
-func (f *folder) change(service int) error {
+func (f *directory) change(service int) error {
 	d := f.world.turn(service, f.forms)
 	data, err := store.Encode(d)
 	if err != nil {
@@ -55,13 +55,13 @@ func (f *folder) change(service int) error {
 	return os.Rename(next, filepath.Join(f.path, fmt.Sprintf("%s-%s.yaml", d.Key().Kind, d.Name)))
 }
 
-// startSonde runs sonde-cp over a folder of the world, with a state folder of its own.
+// startSonde runs sonde-cp over a directory of the world, with a state directory of its own.
 func (s *session) startSonde(ctx context.Context) (err error) {
-	within, err := os.MkdirTemp(s.folder, "sonde-")
+	within, err := os.MkdirTemp(s.directory, "sonde-")
 	if err != nil {
 		return err
 	}
-	f, err := newFolder(s.world, within)
+	f, err := newDirectory(s.world, within)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (s *session) startSonde(ctx context.Context) (err error) {
 	for i := range s.world.owners() {
 		joined[proxyID(i)] = workload(i)
 	}
-	if err := errors.Join(sondecp.CopyState(s.stateFolder(), state), sondecp.Join(state, joined)); err != nil {
+	if err := errors.Join(sondecp.CopyState(s.stateDirectory(), state), sondecp.Join(state, joined)); err != nil {
 		return err
 	}
 	p := &process{cmd: exec.CommandContext(ctx, s.program, "--store=dir:"+f.path, "--state-dir="+state, "--bind-address=127.0.0.1",
