@@ -4,10 +4,12 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -242,14 +244,21 @@ func TestStateCheck(t *testing.T) {
 }
 
 func TestStateCheckFindsReadOnlyDirectory(t *testing.T) {
-	if os.Geteuid() == 0 {
-		t.Skip("root may write everywhere")
+	if os.Geteuid() == 0 { // root may write everywhere: the test runs again as nobody
+		again := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestStateCheckFindsReadOnlyDirectory$", "-test.v")
+		again.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		again.Dir = "/"
+		if out, err := again.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS") {
+			t.Errorf("as nobody: %v\n%s", err, out)
+		}
+		return
 	}
 	path := filepath.Join(t.TempDir(), "state")
 	s := openState(t, path)
 	if err := os.Chmod(path, 0o500); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = os.Chmod(path, 0o700) }) // so that it can be removed
 	if err := s.Check(); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("Check() = %v, want fs.ErrPermission", err)
 	}
