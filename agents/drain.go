@@ -2,21 +2,15 @@ package agents
 
 import (
 	"fmt"
-	"path"
 	"time"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// drainDirectory is the directory of draining proxies.
-const drainDirectory = "draining"
-
-func drainPath(id mesh.ID) string { return path.Join(drainDirectory, id) }
-
 // loadDraining restores what was known about drains before the restart.
 func (s *Server) loadDraining() error {
-	ids, err := directory{drainDirectory, s.o.Storage}.all()
+	ids, err := s.drains.all()
 	for _, id := range ids {
 		s.observeDraining(id, true)
 	}
@@ -47,9 +41,9 @@ func (s *Server) setDraining(sess *session, draining bool) error {
 func (s *Server) writeDraining(id mesh.ID, draining bool) error {
 	var err error
 	if draining {
-		err = s.o.Storage.Write(drainPath(id), []byte(s.o.Now().UTC().Format(time.RFC3339)+"\n"))
+		err = s.o.Storage.Write(s.drains.path(id), []byte(s.o.Now().UTC().Format(time.RFC3339)+"\n"))
 	} else {
-		err = s.o.Storage.Remove(drainPath(id))
+		err = s.o.Storage.Remove(s.drains.path(id))
 	}
 	if err != nil {
 		return err
@@ -116,7 +110,7 @@ func (s *Server) forgetDrain(id mesh.ID) error {
 	if s.sessions[id] != nil {
 		return nil
 	}
-	if err := s.o.Storage.Remove(drainPath(id)); err != nil {
+	if err := s.o.Storage.Remove(s.drains.path(id)); err != nil {
 		return err
 	}
 	s.observeDraining(id, false)

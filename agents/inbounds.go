@@ -14,9 +14,6 @@ import (
 const (
 	// featureInbounds says that this control plane sends Inbounds.
 	featureInbounds = "inbounds"
-	// unacceptedDirectory is the directory of proxies that have joined, and whose Envoy has never accepted a listener. Without it
-	// their endpoints would become ready with a restart of the control plane.
-	unacceptedDirectory = "unaccepted"
 	// maxRefusal is how much of Envoy's reason an agent is told, in bytes.
 	maxRefusal = 512
 )
@@ -31,7 +28,7 @@ type Listeners struct {
 
 // loadUnaccepted restores which proxies had no listener before the restart.
 func (s *Server) loadUnaccepted() error {
-	ids, err := directory{unacceptedDirectory, s.o.Storage}.all()
+	ids, err := s.unlistened.all()
 	for _, id := range ids {
 		s.unaccepted[id] = true
 		s.Observe(id, func(o *mesh.Observation) { o.ListenersKnown = true })
@@ -62,8 +59,8 @@ func (s *Server) expectListeners(id mesh.ID) error {
 	if s.observed.of(id).Joined {
 		return nil
 	}
-	if err := s.o.Storage.Write(directory{name: unacceptedDirectory}.path(id), []byte(s.o.Now().UTC().Format(time.RFC3339)+"\n")); err != nil {
-		return fmt.Errorf("write %s proxy: %w", unacceptedDirectory, err)
+	if err := s.o.Storage.Write(s.unlistened.path(id), []byte(s.o.Now().UTC().Format(time.RFC3339)+"\n")); err != nil {
+		return fmt.Errorf("write %s proxy: %w", s.unlistened.name, err)
 	}
 	s.mu.Lock()
 	s.unaccepted[id] = true
@@ -72,7 +69,7 @@ func (s *Server) expectListeners(id mesh.ID) error {
 	return nil
 }
 
-// forgetUnaccepted removes a proxy from unacceptedDirectory, if it is there.
+// forgetUnaccepted removes a proxy from unlistened, if it is there.
 func (s *Server) forgetUnaccepted(id mesh.ID) {
 	s.mu.Lock()
 	known := s.unaccepted[id]
@@ -81,7 +78,7 @@ func (s *Server) forgetUnaccepted(id mesh.ID) {
 	if !known {
 		return
 	}
-	if err := s.o.Storage.Remove(directory{name: unacceptedDirectory}.path(id)); err != nil {
+	if err := s.o.Storage.Remove(s.unlistened.path(id)); err != nil {
 		// After a restart its endpoint waits for Envoy again, which is not long.
 		s.o.Logger.ErrorContext(context.Background(), "proxy without a listener not forgotten", "proxy", id, "err", err)
 	}

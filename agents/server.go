@@ -93,6 +93,9 @@ type Server struct {
 	// identities is locked while what was issued to a proxy is passed to observed.
 	identities sync.Mutex
 	waiting    *waiting
+	// drains has the proxies that drain, unlistened those that have joined and whose Envoy has never accepted a listener: else
+	// their endpoints would become ready with a restart of the control plane.
+	drains, unlistened directory
 
 	// stopping is closed when Run ends; running counts the goroutines of sessions.
 	stopping chan struct{}
@@ -106,7 +109,7 @@ type Server struct {
 	mismatches map[mesh.ID]mismatch
 	// refused says why Envoy refuses inbound listeners, by address.
 	refused map[mesh.ID]map[netip.AddrPort]string
-	// unaccepted are the proxies of unacceptedDirectory.
+	// unaccepted are the proxies in unlistened.
 	unaccepted map[mesh.ID]bool
 }
 
@@ -124,6 +127,8 @@ func New(o Options) (*Server, error) {
 		refusals:   newLimiter(1, 10),
 		observed:   newObservations(o.Observe),
 		waiting:    &waiting{proxies: map[mesh.ID]wait{}},
+		drains:     directory{"draining", o.Storage},
+		unlistened: directory{"unaccepted", o.Storage},
 		stopping:   make(chan struct{}),
 		sessions:   map[mesh.ID]*session{},
 		ended:      map[mesh.ID]time.Time{},
