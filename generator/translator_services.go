@@ -61,7 +61,7 @@ func (t *Translator) encodeService(r *serviceResources, m *meshview.Mesh, s *mes
 	before := r.cluster
 	r.cluster = t.encodeOrKeep(before, s.Name, OutboundCluster(m, s), whose, errs)
 	if r.cluster != before && mutualTLS(m) {
-		r.cluster.Peers = s.Identities
+		r.cluster = r.cluster.WithPeers(s.Identities)
 	}
 	if route := OutboundRoute(s); route != nil {
 		r.route = t.encodeOrKeep(r.route, s.Name, route, whose, errs)

@@ -108,12 +108,13 @@ func TestApplySendsWhatChanged(t *testing.T) {
 
 // difference returns resource.Diff of both sets.
 func difference(before, now resource.Desired) (put, remove []string) {
-	for _, d := range []*resource.Delta{resource.Diff(before.Shared, now.Shared), resource.Diff(before.Own, now.Own)} {
-		for _, r := range d.Put {
-			put = append(put, r.Type.Short()+" "+r.Name)
-		}
-		for _, n := range d.Remove {
-			remove = append(remove, n.Type.Short()+" "+n.Name)
+	for _, d := range []resource.Delta{resource.Diff(before.Shared, now.Shared), resource.Diff(before.Own, now.Own)} {
+		for _, c := range d {
+			if what := c.Key().Type.Short() + " " + c.Key().Name; c.New != nil {
+				put = append(put, what)
+			} else {
+				remove = append(remove, what)
+			}
 		}
 	}
 	slices.Sort(put)

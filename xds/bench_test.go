@@ -25,17 +25,17 @@ func services(n int) (set *resource.Set, names []string) {
 	return resource.NewSet(all...), names
 }
 
-// syncAll sends everything to a new client, and returns the client and the number of resources.
-func syncAll(b testing.TB, d resource.Desired, names []string) (c *client, resources int) {
+// syncAll sends everything to a new proxy, and returns the proxy and the number of resources.
+func syncAll(b testing.TB, d resource.Desired, names []string) (p *proxy, resources int) {
 	b.Helper()
-	c = newClient(false)
-	c.setDesired(d)
+	p = newProxy(false)
+	p.setDesired(d)
 	take := func(r *discoveryv3.DeltaDiscoveryRequest) {
-		if _, err := c.receiveDelta(r); err != nil {
+		if _, err := p.receiveDelta(r); err != nil {
 			b.Fatal(err)
 		}
-		for m := c.next(); m != nil; m = c.next() {
-			resources += len(m.puts)
+		for m := p.next(); m != nil; m = p.next() {
+			resources += len(m.resources)
 		}
 	}
 	for _, t := range resource.Types() {
@@ -44,9 +44,9 @@ func syncAll(b testing.TB, d resource.Desired, names []string) (c *client, resou
 			first.ResourceNamesSubscribe = names
 		}
 		take(first)
-		take(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(t), ResponseNonce: c.topic(t).lastNonce})
+		take(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(t), ResponseNonce: p.subscription(t).lastNonce})
 	}
-	return c, resources
+	return p, resources
 }
 
 // BenchmarkSync measures what the protocol costs for a proxy that connects and has nothing yet.
@@ -64,9 +64,9 @@ func BenchmarkSync(b *testing.B) {
 }
 
 // removeServices removes services. All but their listeners are held for an hour.
-func removeServices(b *testing.B, c *client, set *resource.Set, services []string) *resource.Set {
+func removeServices(b *testing.B, p *proxy, set *resource.Set, services []string) *resource.Set {
 	b.Helper()
-	c.drainTime = time.Hour
+	p.drainTime = time.Hour
 	var remove []resource.Name
 	for _, name := range services {
 		for _, t := range resource.Types() {
@@ -74,12 +74,12 @@ func removeServices(b *testing.B, c *client, set *resource.Set, services []strin
 		}
 	}
 	set = set.With(nil, remove)
-	c.setDesired(resource.Desired{Shared: set})
-	for r := c.next(); r != nil; r = c.next() {
-		if r.topic.kind != resource.Listener {
-			b.Fatalf("a response with %s", r.topic.kind.Short())
+	p.setDesired(resource.Desired{Shared: set})
+	for r := p.next(); r != nil; r = p.next() {
+		if r.subscription.kind != resource.Listener {
+			b.Fatalf("a response with %s", r.subscription.kind.Short())
 		}
-		if _, err := c.receiveDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(resource.Listener), ResponseNonce: r.nonce}); err != nil {
+		if _, err := p.receiveDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(resource.Listener), ResponseNonce: r.nonce}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -92,17 +92,17 @@ func BenchmarkChange(b *testing.B) {
 	for name, of := range map[string]struct{ services, removed int }{"100": {100, 0}, "1000": {1000, 0}, "1000, and 1000 drain": {2000, 1000}} {
 		b.Run(name, func(b *testing.B) {
 			set, names := services(of.services)
-			c, _ := syncAll(b, resource.Desired{Shared: set}, names)
-			set = removeServices(b, c, set, names[of.services-of.removed:])
+			p, _ := syncAll(b, resource.Desired{Shared: set}, names)
+			set = removeServices(b, p, set, names[of.services-of.removed:])
 			sets := []*resource.Set{set} // each is made from the one before it, except the first
 			for i := range 500 {
 				set = set.With([]*resource.Resource{res(resource.Endpoint, fmt.Sprintf("service-0050@%d", i+2))}, nil)
 				sets = append(sets, set)
 			}
 			for i := 1; b.Loop(); i++ {
-				c.setDesired(resource.Desired{Shared: sets[i%len(sets)]})
-				r := c.next()
-				if r == nil || len(r.puts) != 1 {
+				p.setDesired(resource.Desired{Shared: sets[i%len(sets)]})
+				r := p.next()
+				if r == nil || len(r.resources) != 1 {
 					b.Fatalf("%v instead of one resource", r)
 				}
 				m, err := r.delta()
@@ -112,7 +112,7 @@ func BenchmarkChange(b *testing.B) {
 				if i == 1 && proto.Unmarshal(m.bytes.Materialize(), &discoveryv3.DeltaDiscoveryResponse{}) != nil {
 					b.Fatal("not a response")
 				}
-				if _, err := c.receiveDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(resource.Endpoint), ResponseNonce: r.nonce}); err != nil {
+				if _, err := p.receiveDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(resource.Endpoint), ResponseNonce: r.nonce}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -7,63 +7,63 @@ import (
 )
 
 // collect adds to r what can be sent now. Suspects wait until there is nothing else, and then one group of them is sent.
-func (c *client) collect(r *reply, of scope) {
-	t := r.topic
-	deferred := c.deferred(t)
+func (p *proxy) collect(r *response, of scope) {
+	s := r.subscription
+	deferred := p.deferred(s)
 	var suspects group
-	r.puts = make([]*resource.Resource, 0, len(t.gaps))
-	for name, g := range t.gaps {
-		switch a := c.actionOn(t, name, g, deferred[name]); {
-		case a.put != nil && g.suspect > 0:
-			suspects.add(g.suspect, a.put)
-		case a.put != nil:
-			r.puts = append(r.puts, a.put)
-		case c.mayBeRemoved(a, g, of):
-			r.removed = append(r.removed, name)
+	r.resources = make([]mention, 0, len(s.pending))
+	for name, u := range s.pending {
+		switch a := p.actionOn(s, name, u, deferred[name]); {
+		case a.send != nil && u.suspect > 0:
+			suspects.add(mention{name, a.send, u})
+		case a.send != nil:
+			r.resources = append(r.resources, mention{name, a.send, u})
+		case p.mayBeRemoved(a, u, of):
+			r.removed = append(r.removed, mention{name: name, before: u})
 		}
 	}
-	if len(r.puts) == 0 {
-		r.puts = suspects.resources
+	if len(r.resources) == 0 {
+		r.resources = suspects.resources
 	}
-	slices.SortFunc(r.puts, byName)
-	slices.Sort(r.removed)
+	slices.SortFunc(r.resources, compareMentions)
+	slices.SortFunc(r.removed, compareMentions)
 }
 
 // group is the first group of suspects.
 type group struct {
 	number    int
-	resources []*resource.Resource
+	resources []mention
 }
 
-func (s *group) add(number int, r *resource.Resource) {
-	switch {
-	case s.number == 0 || number < s.number:
-		s.number, s.resources = number, []*resource.Resource{r}
-	case number == s.number:
-		s.resources = append(s.resources, r)
+func (g *group) add(m mention) {
+	switch number := m.before.suspect; {
+	case g.number == 0 || number < g.number:
+		g.number, g.resources = number, []mention{m}
+	case number == g.number:
+		g.resources = append(g.resources, m)
 	}
 }
 
 // actionOn returns what to send about one name.
-func (c *client) actionOn(t *topic, name string, g gap, deferred bool) action {
-	a := t.actionUnlessDeferred(g, deferred)
-	if a.remove && g.mustAnswer && t.kind == resource.Endpoint {
-		return c.endpointsUntilRemoval(name, g)
+func (p *proxy) actionOn(s *subscription, name string, u update, deferred bool) action {
+	a := s.actionUnlessDeferred(u, deferred)
+	if a.remove && u.mustMention && s.kind == resource.Endpoint {
+		return p.endpointsUntilRemoval(name, u)
 	}
 	return a
 }
 
 // mayBeRemoved reports whether a response of that scope may say that a name does not exist. A removal that is not due yet, and
 // is not held, makes wait end when it is.
-func (c *client) mayBeRemoved(a action, g gap, of scope) bool {
-	if a.unknown {
-		return of >= answers
+func (p *proxy) mayBeRemoved(a action, u update, of scope) bool {
+	if a.notFound {
+		return of >= notFound
 	}
 	if !a.remove || of != removals {
 		return false
 	}
-	if c.now().Before(g.due) {
-		c.dueAt(g.due)
+	if p.now().Before(u.due) {
+		p.dueAt(u.due)
 		return false
 	}
 	return true

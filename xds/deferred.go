@@ -10,44 +10,45 @@ import (
 //
 // While a new version of a Cluster warms, Envoy gives new endpoints to the version in use, too, which still serves for a
 // moment. If only the new version accepts the peers of these endpoints, the version in use refuses them. So the new version
-// warms with the endpoints that the client has, and new endpoints are sent after its ACK.
+// warms with the endpoints that the proxy has, and new endpoints are sent after its ACK.
 //
 // If a new version no longer accepts a peer, the endpoints of that peer must be removed at the latest when the Cluster
 // changes, so they are not deferred. If a new version also accepts more peers, no order is right.
-func (c *client) deferred(t *topic) map[string]bool {
-	if t.kind != resource.Endpoint {
+func (p *proxy) deferred(s *subscription) map[string]bool {
+	if s.kind != resource.Endpoint {
 		return nil
 	}
 	var deferred map[string]bool
-	inFlight := c.topic(resource.Cluster).inFlight
+	inFlight := p.subscription(resource.Cluster).inFlight
 	for n, r := range slices.Backward(inFlight) {
-		for _, p := range r.puts {
-			if _, newer := deferred[p.Endpoints]; newer || p.Endpoints == "" || len(p.Peers) == 0 {
+		for _, m := range r.resources {
+			cluster := m.resource
+			if _, newer := deferred[cluster.Endpoints]; newer || cluster.Endpoints == "" || len(cluster.Peers) == 0 {
 				continue
 			}
 			if deferred == nil {
 				deferred = map[string]bool{}
 			}
-			deferred[p.Endpoints] = acceptsMore(p, inFlight[:n+1])
+			deferred[cluster.Endpoints] = acceptsMore(cluster, inFlight[:n+1])
 		}
 	}
 	return deferred
 }
 
-// acceptsMore reports whether p, a Cluster in the last of these replies, accepts all peers of each version that the client
-// may still use, and more peers than at least one of them.
-func acceptsMore(p *resource.Resource, inFlight []*reply) bool {
+// acceptsMore reports whether a Cluster in the last of these responses accepts all peers of each version that the proxy may
+// still use, and more peers than at least one of them.
+func acceptsMore(cluster *resource.Resource, inFlight []*response) bool {
 	grows := false
 	for _, r := range inFlight {
-		i, found := slices.BinarySearchFunc(r.puts, p, byName)
-		if !found {
+		m := r.mention(cluster.Name)
+		if m == nil || m.resource == nil {
 			continue
 		}
-		last := r.before[i].last
-		if last == nil || !containsAll(p.Peers, last.Peers) {
+		last := m.before.last
+		if last == nil || !containsAll(cluster.Peers, last.Peers) {
 			return false
 		}
-		grows = grows || len(p.Peers) > len(last.Peers)
+		grows = grows || len(cluster.Peers) > len(last.Peers)
 	}
 	return grows
 }
@@ -61,14 +62,14 @@ func containsAll(list, some []string) bool {
 }
 
 // actionUnlessDeferred is like action, but a deferred assignment is sent only if a response must mention it, and then in
-// the version that the client has.
-func (t *topic) actionUnlessDeferred(g gap, deferred bool) action {
-	a := t.action(g)
+// the version that the proxy has.
+func (s *subscription) actionUnlessDeferred(u update, deferred bool) action {
+	a := s.action(u)
 	switch {
-	case !deferred || a.put == nil || g.last == nil || t.refuses(g.last):
+	case !deferred || a.send == nil || u.last == nil || s.refuses(u.last):
 		return a // not deferred, or there is no version that could be sent instead
-	case g.mustAnswer || g.uncertain:
-		return action{put: g.last}
+	case u.mustMention || u.uncertain:
+		return action{send: u.last}
 	}
 	return action{}
 }

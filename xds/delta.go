@@ -8,120 +8,120 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// receiveDelta handles one request of the delta protocol. It returns the resources that the client refuses with it.
-func (c *client) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, error) {
+// receiveDelta handles one request of the delta protocol. It returns the resources that the proxy refuses with it.
+func (p *proxy) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, error) {
 	subscribe, unsubscribe, versions := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe(), r.GetInitialResourceVersions()
-	t, err := c.check(r.GetTypeUrl(), versions, subscribe, unsubscribe)
+	s, err := p.check(r.GetTypeUrl(), versions, subscribe, unsubscribe)
 	if err != nil {
 		return nil, err
 	}
 	// If the nonce is unknown or was answered already, handleAck ignores it. The subscriptions of the request still count.
-	nacks := c.handleAck(t, r.GetResponseNonce(), r.GetErrorDetail())
-	first := !t.requested
-	if t.unserved {
-		return nacks, c.askUnserved(t, subscribe, first)
+	nacks := p.handleAck(s, r.GetResponseNonce(), r.GetErrorDetail())
+	first := !s.requested
+	if s.unserved {
+		return nacks, p.requestUnserved(s, subscribe, first)
 	}
-	t.requested = true
+	s.requested = true
 	if !first {
 		versions = nil
 	}
-	if first && len(subscribe) == 0 && hasLegacyWildcard(t.kind) {
+	if first && len(subscribe) == 0 && hasLegacyWildcard(s.kind) {
 		subscribe = []string{wildcard}
 	}
-	c.subscribe(t, subscribe, versions)
-	c.unsubscribe(t, unsubscribe) // last: a name in both lists ends unsubscribed, as in Istio and go-control-plane
-	if first && t.kind == resource.Endpoint {
-		c.resendWarmingEndpoints()
+	p.subscribe(s, subscribe, versions)
+	p.unsubscribe(s, unsubscribe) // last: a name in both lists ends unsubscribed, as in Istio and go-control-plane
+	if first && s.kind == resource.Endpoint {
+		p.resendWarmingEndpoints()
 	}
-	return nacks, checkNames(t)
+	return nacks, checkNames(s)
 }
 
 // resendWarmingEndpoints makes sure that the endpoints of the clusters in flight are sent again. After a reconnect, clusters
-// may be sent before the client says which endpoints it has. It has these endpoints then, but the clusters warm until they
+// may be sent before the proxy says which endpoints it has. It has these endpoints then, but the clusters warm until they
 // arrive again.
-func (c *client) resendWarmingEndpoints() {
-	for _, r := range c.topic(resource.Cluster).inFlight {
-		c.resendEndpoints(r)
+func (p *proxy) resendWarmingEndpoints() {
+	for _, r := range p.subscription(resource.Cluster).inFlight {
+		p.resendEndpoints(r)
 	}
 }
 
 // hasLegacyWildcard reports whether a first request without names subscribes to all resources of the type.
 func hasLegacyWildcard(t resource.Type) bool { return t == resource.Cluster || t == resource.Listener }
 
-// subscribe adds names to the subscription. versions are those that the client had when it connected. If the client is
+// subscribe adds names to the subscription. versions are those that the proxy had when it connected. If the proxy is
 // subscribed to a name already, it still gets a response about it.
-func (c *client) subscribe(t *topic, list []string, versions map[string]string) {
+func (p *proxy) subscribe(s *subscription, list []string, versions map[string]string) {
 	added := make([]string, 0, len(list))
 	if len(list) > 1 && len(versions) == 0 {
-		t.reserveGaps(len(list))
+		s.reservePending(len(list))
 	}
 	for _, name := range list {
 		if name == wildcard {
 			continue
 		}
-		now := c.get(t, name)
+		now := p.get(s, name)
 		if now != nil {
 			name = now.Name // all streams share this string
 		}
-		g := gap{mustAnswer: true}
+		u := update{mustMention: true}
 		if v, ok := versions[name]; ok {
-			g = gapOfVersion(v)
-		} else if t.subscribes(name) {
-			c.requireAnswer(t, name)
-			g = t.gaps[name]
+			u = updateFromVersion(v)
+		} else if s.subscribes(name) {
+			p.requireMention(s, name)
+			u = s.pending[name]
 		}
-		t.setGap(name, g, now)
+		s.setPending(name, u, now)
 		added = append(added, name)
 	}
-	t.names = t.names.add(added...)
+	s.names = s.names.add(added...)
 	if slices.Contains(list, wildcard) {
-		c.subscribeAll(t, versions)
+		p.subscribeAll(s, versions)
 	}
 }
 
 // subscribeAll adds the wildcard to the subscription.
-func (c *client) subscribeAll(t *topic, versions map[string]string) {
+func (p *proxy) subscribeAll(s *subscription, versions map[string]string) {
 	for name, v := range versions {
-		if !t.names.has(name) {
-			t.setGap(name, gapOfVersion(v), c.get(t, name))
+		if !s.names.has(name) {
+			s.setPending(name, updateFromVersion(v), p.get(s, name))
 		}
 	}
-	all := c.all(t)
+	all := p.all(s)
 	if len(versions) == 0 {
-		t.reserveGaps(len(all))
+		s.reservePending(len(all))
 	}
 	for _, r := range all {
 		_, has := versions[r.Name]
 		switch {
-		case t.wildcard:
-			c.requireAnswer(t, r.Name)
-		case !has && !t.names.has(r.Name):
-			t.setGap(r.Name, gap{}, r)
+		case s.wildcard:
+			p.requireMention(s, r.Name)
+		case !has && !s.names.has(r.Name):
+			s.setPending(r.Name, update{}, r)
 		}
 	}
 	// An Envoy that has just started waits for a response, even an empty one. One that has resources does not.
-	t.answerDue = len(versions) == 0
-	t.wildcard = true
+	s.responseDue = len(versions) == 0
+	s.wildcard = true
 }
 
-// gapOfVersion returns the gap of a name of which the client has version v, as it says itself.
-func gapOfVersion(v string) gap { return gap{version: v, uncertain: v == ""} }
+// updateFromVersion returns the update of a name of which the proxy has version v, as it says itself.
+func updateFromVersion(v string) update { return update{version: v, uncertain: v == ""} }
 
 // unsubscribe removes names from the subscription.
-func (c *client) unsubscribe(t *topic, list []string) {
+func (p *proxy) unsubscribe(s *subscription, list []string) {
 	dropped := (*names)(nil).add(list...)
 	if dropped.has(wildcard) {
-		t.wildcard = false
-		t.dropUnless(t.names.has)
+		s.wildcard = false
+		s.dropUnless(s.names.has)
 	}
 	for _, name := range dropped.all() {
 		switch {
-		case !t.names.has(name):
-		case t.wildcard: // the wildcard still includes the name: tell the client what there is
-			c.requireAnswer(t, name)
+		case !s.names.has(name):
+		case s.wildcard: // the wildcard still includes the name: tell the proxy what there is
+			p.requireMention(s, name)
 		default:
-			t.dropGap(name)
+			s.dropPending(name)
 		}
 	}
-	t.names = t.names.remove(dropped)
+	s.names = s.names.remove(dropped)
 }

@@ -304,7 +304,7 @@ func TestDelta(t *testing.T) {
 			> CDS ack
 			< EDS -b
 			<`,
-		"reconnect: nothing goes before the client was heard": `
+		"reconnect: nothing goes before the proxy was heard": `
 			want CDS a@1 LDS l@1 RDS r@2
 			> CDS init:a@1 init:b@1
 			< CDS

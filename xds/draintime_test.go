@@ -45,14 +45,14 @@ func TestDrainTimeOfANode(t *testing.T) {
 
 func TestRemovalsAreSentWhenTheDrainIsOver(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{DrainTime: 100 * time.Millisecond})
-	w.want("m/a", "CDS static@1 static2@1 LDS l@1")
-	p := w.delta().listen()
+	f := newFixture(t, Options{DrainTime: 100 * time.Millisecond})
+	f.want("m/a", "CDS static@1 static2@1 LDS l@1")
+	p := f.delta().listen()
 	p.send(ask("m/a", "CDS"))
 	p.send(ack(p.next(), ""))
 	p.send(ask("", "LDS"))
 	p.send(ack(p.next(), ""))
-	w.want("m/a", "CDS static@1 LDS l@2")
+	f.want("m/a", "CDS static@1 LDS l@2")
 	l := p.next()
 	expect(t, said(l), "LDS l@2")
 	p.send(ack(l, ""))

@@ -21,8 +21,8 @@ var fuzzViews = []string{
 	"CDS static@1 b@1 EDS b@2 LDS m@1 RDS r@2 q@1",
 }
 
-func fuzzClient(t *testing.T, sotw bool, data []byte, receive func(*client, []byte) error) {
-	c := newClient(sotw)
+func fuzzProxy(t *testing.T, sotw bool, data []byte, receive func(*proxy, []byte) error) {
+	p := newProxy(sotw)
 	views := 0
 	for len(data) > 0 {
 		request, n := protowire.ConsumeBytes(data)
@@ -31,14 +31,14 @@ func fuzzClient(t *testing.T, sotw bool, data []byte, receive func(*client, []by
 		}
 		data = data[n:]
 		if len(request) == 0 {
-			c.setDesired(resource.Desired{Shared: setOf(t, fuzzViews[views%len(fuzzViews)], c.desired.Shared)})
+			p.setDesired(resource.Desired{Shared: setOf(t, fuzzViews[views%len(fuzzViews)], p.desired.Shared)})
 			views++
-		} else if receive(c, request) != nil {
+		} else if receive(p, request) != nil {
 			return // which ends the stream
 		}
-		c.status()
+		p.status()
 		for range 10_000 {
-			r := c.next()
+			r := p.next()
 			if r == nil {
 				break
 			}
@@ -49,11 +49,11 @@ func fuzzClient(t *testing.T, sotw bool, data []byte, receive func(*client, []by
 					t.Fatal(err)
 				}
 			}
-			if len(r.topic.inFlight) > maxInFlight {
+			if len(r.subscription.inFlight) > maxInFlight {
 				t.Fatal("more in flight than the window has")
 			}
 		}
-		if c.next() != nil {
+		if p.next() != nil {
 			t.Fatal("responses without end")
 		}
 	}
@@ -91,12 +91,12 @@ func FuzzDeltaRequests(f *testing.F) {
 		TypeUrl: string(resource.Cluster), ResourceNamesUnsubscribe: []string{"*", "a"}, ResponseNonce: "1",
 	}, nil))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		fuzzClient(t, false, data, func(c *client, body []byte) error {
+		fuzzProxy(t, false, data, func(p *proxy, body []byte) error {
 			r := &discoveryv3.DeltaDiscoveryRequest{}
 			if err := proto.Unmarshal(body, r); err != nil {
 				return err
 			}
-			_, err := c.receiveDelta(r)
+			_, err := p.receiveDelta(r)
 			return err
 		})
 	})
@@ -114,12 +114,12 @@ func FuzzSotwRequests(f *testing.F) {
 	f.Add(fuzzInput(f, nil, request("LDS", "", "", "*", "l"), nil, request("LDS", "1", "Error adding/updating listener(s) l: no"), request("LDS", "1", "")))
 	f.Add(fuzzInput(f, request("EDS", "", "", "a", "b"), nil, request("EDS", "1", "no", "a", "b"), request("EDS", "9", "", "c"), nil))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		fuzzClient(t, true, data, func(c *client, body []byte) error {
+		fuzzProxy(t, true, data, func(p *proxy, body []byte) error {
 			r := &discoveryv3.DiscoveryRequest{}
 			if err := proto.Unmarshal(body, r); err != nil {
 				return err
 			}
-			_, err := c.receiveSotw(r)
+			_, err := p.receiveSotw(r)
 			return err
 		})
 	})

@@ -65,8 +65,8 @@ func (f *fakeSource) called() string {
 	return strings.Join(f.calls, ", ")
 }
 
-// world is a server, and a connection to it in memory.
-type world struct {
+// fixture is a server, and a connection to it in memory.
+type fixture struct {
 	t       *testing.T
 	server  *Server
 	source  *fakeSource
@@ -92,14 +92,14 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func newWorld(t *testing.T, o Options) *world {
+func newFixture(t *testing.T, o Options) *fixture {
 	t.Helper()
-	w := &world{
+	f := &fixture{
 		t: t, metrics: prometheus.NewRegistry(), log: &lockedBuffer{},
 		source: &fakeSource{desired: map[string]resource.Desired{}, attached: map[string]int{}},
 	}
-	o.Registerer, o.Logger = w.metrics, slog.New(slog.NewTextHandler(w.log, nil))
-	w.server = NewServer(o, w.source, func(_ context.Context, id string) error {
+	o.Registerer, o.Logger = f.metrics, slog.New(slog.NewTextHandler(f.log, nil))
+	f.server = NewServer(o, f.source, func(_ context.Context, id string) error {
 		switch {
 		case strings.HasPrefix(id, "stranger"):
 			return errors.New("the certificate is of another proxy")
@@ -110,16 +110,16 @@ func newWorld(t *testing.T, o Options) *world {
 	})
 	listener := bufconn.Listen(1 << 16)
 	g := grpc.NewServer(ServerOptions()...)
-	w.server.Register(g)
+	f.server.Register(g)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(listener) }()
 	conn, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithInitialWindowSize(1<<16), // without it the window grows if the client reads fast
+		grpc.WithInitialWindowSize(1<<16), // without it the window grows if the proxy reads fast
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.conn = conn
+	f.conn = conn
 	t.Cleanup(func() {
 		if err := conn.Close(); err != nil {
 			t.Error(err)
@@ -128,31 +128,31 @@ func newWorld(t *testing.T, o Options) *world {
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		w.server.Wait()
+		f.server.Wait()
 	})
-	return w
+	return f
 }
 
 // want sets what a node should have, in the language of scripts, and publishes it.
-func (w *world) want(node, text string) {
-	w.t.Helper()
-	w.source.mu.Lock()
-	d := resource.Desired{Shared: setOf(w.t, text, w.source.desired[node].Shared)}
-	w.source.desired[node] = d
-	w.source.mu.Unlock()
-	w.server.Publish(map[string]resource.Desired{node: d})
+func (f *fixture) want(node, text string) {
+	f.t.Helper()
+	f.source.mu.Lock()
+	d := resource.Desired{Shared: setOf(f.t, text, f.source.desired[node].Shared)}
+	f.source.desired[node] = d
+	f.source.mu.Unlock()
+	f.server.Publish(map[string]resource.Desired{node: d})
 }
 
-func (w *world) metric(name string) float64 {
-	w.t.Helper()
-	families, err := w.metrics.Gather()
+func (f *fixture) metric(name string) float64 {
+	f.t.Helper()
+	families, err := f.metrics.Gather()
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	sum := 0.0
-	for _, f := range families {
-		if f.GetName() == name {
-			for _, m := range f.GetMetric() {
+	for _, family := range families {
+		if family.GetName() == name {
+			for _, m := range family.GetMetric() {
 				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
@@ -161,8 +161,8 @@ func (w *world) metric(name string) float64 {
 }
 
 // until waits for something that another goroutine does.
-func (w *world) until(what string, done func() bool) {
-	w.t.Helper()
+func (f *fixture) until(what string, done func() bool) {
+	f.t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	deadline := time.After(soon)
@@ -170,45 +170,45 @@ func (w *world) until(what string, done func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			w.t.Fatalf("not in time: %s", what)
+			f.t.Fatalf("not in time: %s", what)
 		}
 	}
 }
 
-// proxy is the client's end of a stream. It does not read responses before listen is called.
-type proxy[Req, Resp any] struct {
-	w         *world
+// fakeProxy is the proxy's end of a stream. It does not read responses before listen is called.
+type fakeProxy[Req, Resp any] struct {
+	f         *fixture
 	stream    grpc.BidiStreamingClient[Req, Resp]
 	responses chan *Resp
 	ended     chan error
 	end       context.CancelFunc
 }
 
-func (w *world) delta() *proxy[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse] {
-	w.t.Helper()
-	return connect(w, discoveryv3.NewAggregatedDiscoveryServiceClient(w.conn).DeltaAggregatedResources)
+func (f *fixture) delta() *fakeProxy[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse] {
+	f.t.Helper()
+	return connect(f, discoveryv3.NewAggregatedDiscoveryServiceClient(f.conn).DeltaAggregatedResources)
 }
 
-func (w *world) sotw() *proxy[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse] {
-	w.t.Helper()
-	return connect(w, discoveryv3.NewAggregatedDiscoveryServiceClient(w.conn).StreamAggregatedResources)
+func (f *fixture) sotw() *fakeProxy[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse] {
+	f.t.Helper()
+	return connect(f, discoveryv3.NewAggregatedDiscoveryServiceClient(f.conn).StreamAggregatedResources)
 }
 
-func connect[Req, Resp any](w *world, open func(context.Context, ...grpc.CallOption) (grpc.BidiStreamingClient[Req, Resp], error)) *proxy[Req, Resp] {
-	w.t.Helper()
-	ctx, cancel := context.WithCancel(w.t.Context())
+func connect[Req, Resp any](f *fixture, open func(context.Context, ...grpc.CallOption) (grpc.BidiStreamingClient[Req, Resp], error)) *fakeProxy[Req, Resp] {
+	f.t.Helper()
+	ctx, cancel := context.WithCancel(f.t.Context())
 	stream, err := open(ctx)
 	if err != nil {
 		cancel()
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	p := &proxy[Req, Resp]{w: w, stream: stream, responses: make(chan *Resp), ended: make(chan error, 1), end: cancel}
-	w.t.Cleanup(cancel)
+	p := &fakeProxy[Req, Resp]{f: f, stream: stream, responses: make(chan *Resp), ended: make(chan error, 1), end: cancel}
+	f.t.Cleanup(cancel)
 	return p
 }
 
 // listen starts to read responses, until the stream ends.
-func (p *proxy[Req, Resp]) listen() *proxy[Req, Resp] {
+func (p *fakeProxy[Req, Resp]) listen() *fakeProxy[Req, Resp] {
 	go func() {
 		for {
 			r, err := p.stream.Recv()
@@ -225,50 +225,50 @@ func (p *proxy[Req, Resp]) listen() *proxy[Req, Resp] {
 	return p
 }
 
-func (p *proxy[Req, Resp]) send(r *Req) {
-	p.w.t.Helper()
+func (p *fakeProxy[Req, Resp]) send(r *Req) {
+	p.f.t.Helper()
 	if err := p.stream.Send(r); err != nil {
-		p.w.t.Fatal(err)
+		p.f.t.Fatal(err)
 	}
 }
 
-func (p *proxy[Req, Resp]) next() *Resp {
-	p.w.t.Helper()
+func (p *fakeProxy[Req, Resp]) next() *Resp {
+	p.f.t.Helper()
 	select {
 	case r := <-p.responses:
 		return r
 	case err := <-p.ended:
-		p.w.t.Fatalf("the stream has ended: %v", err)
+		p.f.t.Fatalf("the stream has ended: %v", err)
 	case <-time.After(soon):
-		p.w.t.Fatal("no response")
+		p.f.t.Fatal("no response")
 	}
 	return nil
 }
 
-func (p *proxy[Req, Resp]) quiet() {
-	p.w.t.Helper()
+func (p *fakeProxy[Req, Resp]) quiet() {
+	p.f.t.Helper()
 	select {
 	case r := <-p.responses:
-		p.w.t.Fatalf("unexpected response: %v", r)
+		p.f.t.Fatalf("unexpected response: %v", r)
 	case err := <-p.ended:
-		p.w.t.Fatalf("the stream has ended: %v", err)
+		p.f.t.Fatalf("the stream has ended: %v", err)
 	case <-time.After(quiet):
 	}
 }
 
 // endsWith waits for the end of the stream, and checks its error.
-func (p *proxy[Req, Resp]) endsWith(code codes.Code, text string) {
-	p.w.t.Helper()
+func (p *fakeProxy[Req, Resp]) endsWith(code codes.Code, text string) {
+	p.f.t.Helper()
 	for {
 		select {
 		case <-p.responses:
 		case err := <-p.ended:
 			if status.Code(err) != code || !strings.Contains(err.Error(), text) {
-				p.w.t.Fatalf("the stream ended with %v, want %v with %q", err, code, text)
+				p.f.t.Fatalf("the stream ended with %v, want %v with %q", err, code, text)
 			}
 			return
 		case <-time.After(soon):
-			p.w.t.Fatal("the stream does not end")
+			p.f.t.Fatal("the stream does not end")
 		}
 	}
 }

@@ -26,25 +26,25 @@ func (s *InboundStatus) equal(o *InboundStatus) bool {
 		slices.EqualFunc(s.Refused, o.Refused, func(a, b RefusedListener) bool { return a.Name == b.Name && a.Reason == b.Reason })
 }
 
-// inboundStatus returns nil while it is not known what the client has: it has not asked for listeners yet, or it asks for the
+// inboundStatus returns nil while it is not known what the proxy has: it has not asked for listeners yet, or it asks for the
 // state of the world, which does not say what it has from a stream before, and has not ACKed any yet.
-func (c *client) inboundStatus() *InboundStatus {
-	t := c.topic(resource.Listener)
-	if !t.requested || !c.desired.Known() || c.sotw && t.acked == "" {
+func (p *proxy) inboundStatus() *InboundStatus {
+	s := p.subscription(resource.Listener)
+	if !s.requested || !p.desired.Known() || p.sotw && s.acked == "" {
 		return nil
 	}
-	s := &InboundStatus{}
-	for _, r := range c.desired.Own.Of(resource.Listener) {
+	status := &InboundStatus{}
+	for _, r := range p.desired.Own.Of(resource.Listener) {
 		if !r.Inbound.IsValid() {
 			continue
 		}
-		if t.has(r.Name) {
-			s.Accepted = append(s.Accepted, r.Inbound)
-		} else if n := t.refused[r.Name].find(r.Version); n != nil {
-			s.Refused = append(s.Refused, RefusedListener{r.Inbound, *n})
+		if s.has(r.Name) {
+			status.Accepted = append(status.Accepted, r.Inbound)
+		} else if n := s.refused[r.Name].find(r.Version); n != nil {
+			status.Refused = append(status.Refused, RefusedListener{r.Inbound, *n})
 		}
 	}
-	return s
+	return status
 }
 
 // mergeInbound returns what streams of one proxy say together; nil if they say nothing. A listener that one of them has accepted
@@ -76,19 +76,19 @@ func mergeInbound(streams []*InboundStatus) *InboundStatus {
 	return all
 }
 
-// has reports whether the client subscribes to a name that it should have, and has ACKed some version of it, or named it when
+// has reports whether the proxy subscribes to a name that it should have, and has ACKed some version of it, or named it when
 // it connected.
-func (t *topic) has(name string) bool {
-	if !t.subscribes(name) {
+func (s *subscription) has(name string) bool {
+	if !s.subscribes(name) {
 		return false
 	}
-	for _, r := range t.inFlight {
-		if i := r.indexOf(name); i >= 0 {
-			return r.before[i].version != ""
+	for _, r := range s.inFlight {
+		if m := r.mention(name); m != nil {
+			return m.before.version != ""
 		}
 	}
-	g, differs := t.gaps[name]
-	return !differs || g.version != ""
+	u, differs := s.pending[name]
+	return !differs || u.version != ""
 }
 
 // reportInbound tells Options.Inbound what a proxy has, if that differs from what it was told before.
@@ -107,7 +107,7 @@ func (s *Server) reportInbound(id string) {
 	var said []*InboundStatus
 	for _, st := range slices.Backward(streams) {
 		st.mu.Lock()
-		said = append(said, st.client.inboundStatus())
+		said = append(said, st.proxy.inboundStatus())
 		st.mu.Unlock()
 	}
 	if now := mergeInbound(said); now != nil && !n.reported.equal(now) {

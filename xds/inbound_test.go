@@ -54,23 +54,23 @@ func inboundListeners(texts ...string) *resource.Set {
 func TestInboundStatusIsReported(t *testing.T) {
 	t.Parallel()
 	reports := &inboundReports{}
-	w := newWorld(t, Options{Inbound: reports.add})
+	f := newFixture(t, Options{Inbound: reports.add})
 	publish := func(listeners ...string) {
 		d := resource.Desired{Own: inboundListeners(listeners...)}
-		w.source.mu.Lock()
-		w.source.desired["m/a"] = d
-		w.source.mu.Unlock()
-		w.server.Publish(map[string]resource.Desired{"m/a": d})
+		f.source.mu.Lock()
+		f.source.desired["m/a"] = d
+		f.source.mu.Unlock()
+		f.server.Publish(map[string]resource.Desired{"m/a": d})
 	}
 	want := func(lines ...string) {
 		t.Helper()
-		w.until("reports", func() bool { return len(reports.list()) >= len(lines) })
+		f.until("reports", func() bool { return len(reports.list()) >= len(lines) })
 		if diff := cmp.Diff(lines, reports.list()); diff != "" {
 			t.Fatalf("reports (-want +got):\n%s", diff)
 		}
 	}
 	publish("in80@1", "out1@1")
-	p := w.delta().listen()
+	p := f.delta().listen()
 	p.send(ask("m/a", "LDS"))
 	first := p.next()
 	lines := []string{"m/a"}
@@ -91,8 +91,8 @@ func TestInboundStatusIsReported(t *testing.T) {
 	want(lines...)
 
 	p.end()
-	w.until("the end of the stream", func() bool { return len(w.server.Status()) == 0 })
-	again := w.delta().listen()
+	f.until("the end of the stream", func() bool { return len(f.server.Status()) == 0 })
+	again := f.delta().listen()
 	hello := ask("m/a", "LDS")
 	hello.InitialResourceVersions = map[string]string{"in90": "2"}
 	again.send(hello)
@@ -107,65 +107,65 @@ func TestInboundStatusIsReported(t *testing.T) {
 func TestInboundStatusOfTwoStreams(t *testing.T) {
 	t.Parallel()
 	reports := &inboundReports{}
-	w := newWorld(t, Options{Inbound: reports.add})
-	w.source.desired["m/a"] = resource.Desired{Own: inboundListeners("in80@1")}
+	f := newFixture(t, Options{Inbound: reports.add})
+	f.source.desired["m/a"] = resource.Desired{Own: inboundListeners("in80@1")}
 	reported := func(what string) {
 		t.Helper()
-		w.until(what, func() bool {
+		f.until(what, func() bool {
 			all := reports.list()
 			return len(all) > 0 && all[len(all)-1] == what
 		})
 	}
-	p := w.delta().listen()
+	p := f.delta().listen()
 	p.send(ask("m/a", "LDS"))
 	p.send(ack(p.next(), ""))
 	reported("m/a 10.0.0.1:80")
 
-	onlyClusters := w.delta().listen() // says nothing of listeners
+	onlyClusters := f.delta().listen() // says nothing of listeners
 	onlyClusters.send(ask("m/a", "CDS"))
 	onlyClusters.next()
-	q := w.delta().listen()
+	q := f.delta().listen()
 	q.send(ask("m/a", "LDS"))
 	q.send(ack(q.next(), "no such filter"))
-	w.until("the refusal", func() bool { return w.metric("sonde_xds_nacks_total") == 1 })
+	f.until("the refusal", func() bool { return f.metric("sonde_xds_nacks_total") == 1 })
 	reported("m/a 10.0.0.1:80")
 	p.end()
 	reported("m/a refused in80: no such filter")
 }
 
-// TestInboundStatusBeforeTheFirstView has a client that names what it has before the server knows what it should have.
+// TestInboundStatusBeforeTheFirstView has a proxy that names what it has before the server knows what it should have.
 func TestInboundStatusBeforeTheFirstView(t *testing.T) {
 	t.Parallel()
 	reports := &inboundReports{}
-	w := newWorld(t, Options{Inbound: reports.add})
-	p := w.delta().listen()
+	f := newFixture(t, Options{Inbound: reports.add})
+	p := f.delta().listen()
 	hello := ask("m/a", "LDS")
 	hello.InitialResourceVersions = map[string]string{"in80": "1"}
 	p.send(hello)
 	p.quiet()
 	d := resource.Desired{Own: inboundListeners("in80@1")}
-	w.source.mu.Lock()
-	w.source.desired["m/a"] = d
-	w.source.mu.Unlock()
-	w.server.Publish(map[string]resource.Desired{"m/a": d})
-	w.until("a report", func() bool { return len(reports.list()) > 0 })
+	f.source.mu.Lock()
+	f.source.desired["m/a"] = d
+	f.source.mu.Unlock()
+	f.server.Publish(map[string]resource.Desired{"m/a": d})
+	f.until("a report", func() bool { return len(reports.list()) > 0 })
 	if diff := cmp.Diff([]string{"m/a 10.0.0.1:80"}, reports.list()); diff != "" {
 		t.Errorf("reports (-want +got):\n%s", diff)
 	}
 }
 
-// TestInboundStatusOfOtherNames has a client that subscribes to other listeners by name.
+// TestInboundStatusOfOtherNames has a proxy that subscribes to other listeners by name.
 func TestInboundStatusOfOtherNames(t *testing.T) {
 	t.Parallel()
 	reports := &inboundReports{}
-	w := newWorld(t, Options{Inbound: reports.add})
-	w.source.desired["m/a"] = resource.Desired{Own: inboundListeners("in80@1", "other@1")}
-	p := w.delta().listen()
+	f := newFixture(t, Options{Inbound: reports.add})
+	f.source.desired["m/a"] = resource.Desired{Own: inboundListeners("in80@1", "other@1")}
+	p := f.delta().listen()
 	p.send(ask("m/a", "LDS", "other"))
 	p.send(ack(p.next(), ""))
 	p.send(ask("", "LDS", "in80"))
 	p.send(ack(p.next(), ""))
-	w.until("two reports", func() bool { return len(reports.list()) == 2 })
+	f.until("two reports", func() bool { return len(reports.list()) == 2 })
 	if diff := cmp.Diff([]string{"m/a", "m/a 10.0.0.1:80"}, reports.list()); diff != "" {
 		t.Errorf("reports (-want +got):\n%s", diff)
 	}
@@ -174,14 +174,14 @@ func TestInboundStatusOfOtherNames(t *testing.T) {
 func TestStateOfTheWorldReportsNothingBeforeItAnswers(t *testing.T) {
 	t.Parallel()
 	reports := &inboundReports{}
-	w := newWorld(t, Options{Inbound: reports.add})
+	f := newFixture(t, Options{Inbound: reports.add})
 	d := resource.Desired{Own: inboundListeners("in80@1")}
-	w.source.desired["m/a"] = d
-	p := w.sotw().listen()
+	f.source.desired["m/a"] = d
+	p := f.sotw().listen()
 	p.send(&discoveryv3.DiscoveryRequest{Node: nodeOf("m/a"), TypeUrl: string(resource.Listener)})
 	r := p.next()
 	p.send(&discoveryv3.DiscoveryRequest{TypeUrl: string(resource.Listener), ResponseNonce: r.GetNonce()})
-	w.until("a report", func() bool { return len(reports.list()) > 0 })
+	f.until("a report", func() bool { return len(reports.list()) > 0 })
 	if diff := cmp.Diff([]string{"m/a 10.0.0.1:80"}, reports.list()); diff != "" {
 		t.Errorf("reports (-want +got):\n%s", diff)
 	}

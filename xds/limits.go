@@ -20,51 +20,51 @@ const (
 	maxNameLength = 1024   // in bytes, of a resource, a node or a type
 )
 
-// check returns the topic of a request, or a gRPC status that says what is wrong with the request.
-func (c *client) check(typeURL string, versions map[string]string, lists ...[]string) (*topic, error) {
-	t := c.topic(resource.Type(typeURL))
-	if t == nil {
+// check returns the subscription of a request, or a gRPC status that says what is wrong with the request.
+func (p *proxy) check(typeURL string, versions map[string]string, lists ...[]string) (*subscription, error) {
+	s := p.subscription(resource.Type(typeURL))
+	if s == nil {
 		var err error
-		if t, err = c.addUnserved(typeURL); err != nil {
+		if s, err = p.addUnserved(typeURL); err != nil {
 			return nil, err
 		}
 	}
 	if len(versions) > maxNames {
-		return nil, status.Errorf(codes.ResourceExhausted, "%d initial_resource_versions of type %s: more than %d", len(versions), t.kind.Short(), maxNames)
+		return nil, status.Errorf(codes.ResourceExhausted, "%d initial_resource_versions of type %s: more than %d", len(versions), s.kind.Short(), maxNames)
 	}
 	for name := range versions {
 		if len(name) > maxNameLength {
-			return nil, longName(t, name)
+			return nil, longName(s, name)
 		}
 	}
 	for _, list := range lists {
 		if len(list) > maxNames {
-			return nil, status.Errorf(codes.ResourceExhausted, "%d names of type %s: more than %d", len(list), t.kind.Short(), maxNames)
+			return nil, status.Errorf(codes.ResourceExhausted, "%d names of type %s: more than %d", len(list), s.kind.Short(), maxNames)
 		}
 		i := slices.IndexFunc(list, func(name string) bool { return len(name) > maxNameLength })
 		if i >= 0 {
-			return nil, longName(t, list[i])
+			return nil, longName(s, list[i])
 		}
 	}
-	return t, nil
+	return s, nil
 }
 
-func longName(t *topic, name string) error {
-	return status.Errorf(codes.InvalidArgument, "name %.80q of type %s has %d bytes: at most %d are allowed", name, t.kind.Short(), len(name), maxNameLength)
+func longName(s *subscription, name string) error {
+	return status.Errorf(codes.InvalidArgument, "name %.80q of type %s has %d bytes: at most %d are allowed", name, s.kind.Short(), len(name), maxNameLength)
 }
 
 // checkNames returns an error if all requests of the stream together subscribe to too many names of a type.
-func checkNames(t *topic) error {
-	if t.names.len() > maxNames {
-		return status.Errorf(codes.ResourceExhausted, "subscribed to %d names of type %s: more than %d", t.names.len(), t.kind.Short(), maxNames)
+func checkNames(s *subscription) error {
+	if s.names.len() > maxNames {
+		return status.Errorf(codes.ResourceExhausted, "subscribed to %d names of type %s: more than %d", s.names.len(), s.kind.Short(), maxNames)
 	}
 	return nil
 }
 
 func servedTypes() string {
 	var all []string
-	for _, t := range resource.Types() {
-		all = append(all, string(t))
+	for _, s := range resource.Types() {
+		all = append(all, string(s))
 	}
 	return strings.Join(all, ", ")
 }

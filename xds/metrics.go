@@ -17,7 +17,7 @@ type metrics struct {
 	rejected  prometheus.Counter
 }
 
-// typeLabel returns the label of a type: one for all that are not served, since clients choose their names.
+// typeLabel returns the label of a type: one for all that are not served, since proxies choose their names.
 func typeLabel(t resource.Type) string {
 	if !slices.Contains(resource.Types(), t) {
 		return "other"

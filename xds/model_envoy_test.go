@@ -9,18 +9,15 @@ import (
 )
 
 // response applies a response, and ACKs or NACKs it when Envoy would.
-func (e *envoy) response(r *reply) {
-	t := r.topic.kind
+func (e *envoy) response(r *response) {
+	t := r.subscription.kind
 	e.nonce[t] = r.nonce
-	puts, gone := r.puts, r.removed
-	if e.g.sotw {
-		puts, gone = r.full, nil
-		if isSentWhole(t) {
-			gone = e.missing(t, r.full)
-		}
+	list, gone := contents(r, e.g.sotw)
+	if e.g.sotw && isSentWhole(t) {
+		gone = e.missing(t, list)
 	}
 	first := t == resource.Cluster && !e.requested[resource.Endpoint] && !e.requested[resource.Listener]
-	reason := e.apply(t, puts, gone)
+	reason := e.apply(t, list, gone)
 	e.follow()
 	if t == resource.Cluster && !first && len(e.warming) > 0 {
 		e.withheld = append(e.withheld, func() { e.answer(r, reason) })
@@ -42,20 +39,20 @@ func (e *envoy) missing(t resource.Type, list []*resource.Resource) []string {
 }
 
 // apply applies what Envoy accepts, and returns the reason of a NACK, or "".
-func (e *envoy) apply(t resource.Type, puts []*resource.Resource, gone []string) string {
-	bad := slices.IndexFunc(puts, func(r *resource.Resource) bool { return isBad(r.Version) })
+func (e *envoy) apply(t resource.Type, list []*resource.Resource, gone []string) string {
+	bad := slices.IndexFunc(list, func(r *resource.Resource) bool { return isBad(r.Version) })
 	if bad >= 0 && e.g.random.IntN(3) == 0 { // as if it broke a validation rule: then Envoy applies nothing
-		e.refused(puts[bad:])
+		e.refused(list[bad:])
 		if e.g.random.IntN(2) == 0 {
 			return "a reason without a name"
 		}
-		return fmt.Sprintf("Proto constraint validation failed (X): name: %q", puts[bad].Name)
+		return fmt.Sprintf("Proto constraint validation failed (X): name: %q", list[bad].Name)
 	}
 	for _, name := range gone {
 		e.remove(resource.Name{Type: t, Name: name})
 	}
 	var reasons []string
-	for _, p := range puts {
+	for _, p := range list {
 		if !isBad(p.Version) {
 			e.put(p)
 			continue

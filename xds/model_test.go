@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// TestModel plays random changes, NACKs, delays and lost connections between a client and a model of Envoy. After every
+// TestModel plays random changes, NACKs, delays and lost connections between a proxy and a model of Envoy. After every
 // step each listener that is in use or drains must have its route, and each route its cluster. At rest Envoy must have what
 // it should have, except for what it refused.
 func TestModel(t *testing.T) {
@@ -25,7 +25,7 @@ func TestModel(t *testing.T) {
 		t.Run(fmt.Sprintf("sotw=%v", sotw), func(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(400) {
-				g := newGame(t, seed, sotw)
+				g := newSimulation(t, seed, sotw)
 				g.play(300)
 				if t.Failed() {
 					t.Fatalf("seed %d:\n%s", seed, strings.Join(g.history[max(0, len(g.history)-60):], "\n"))
@@ -35,16 +35,16 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// game is one Envoy, its stream, and a mesh that changes.
-type game struct {
+// simulation is one Envoy, its stream, and a mesh that changes.
+type simulation struct {
 	t       *testing.T
 	random  *rand.Rand
 	sotw    bool
 	bad     bool // some versions are refused by Envoy
-	client  *client
+	proxy   *proxy
 	envoy   *envoy
 	up      []any // requests on their way
-	down    []*reply
+	down    []*response
 	desired resource.Desired
 	mesh    map[resource.Name]string // versions
 	count   int
@@ -53,8 +53,8 @@ type game struct {
 	drain   time.Duration
 }
 
-func newGame(t *testing.T, seed uint64, sotw bool) *game {
-	g := &game{t: t, random: rand.New(rand.NewPCG(seed, 7)), sotw: sotw, mesh: map[resource.Name]string{}}
+func newSimulation(t *testing.T, seed uint64, sotw bool) *simulation {
+	g := &simulation{t: t, random: rand.New(rand.NewPCG(seed, 7)), sotw: sotw, mesh: map[resource.Name]string{}}
 	g.bad = seed%2 == 1
 	g.drain = []time.Duration{0, 10 * time.Second, time.Second}[seed/2%3]
 	g.envoy = newEnvoy(g)
@@ -62,11 +62,11 @@ func newGame(t *testing.T, seed uint64, sotw bool) *game {
 	return g
 }
 
-func (g *game) note(format string, args ...any) {
+func (g *simulation) note(format string, args ...any) {
 	g.history = append(g.history, fmt.Sprintf(format, args...))
 }
 
-func (g *game) play(steps int) {
+func (g *simulation) play(steps int) {
 	for range steps {
 		switch n := g.random.IntN(100); {
 		case n < 12:
@@ -87,7 +87,7 @@ func (g *game) play(steps int) {
 		}
 	}
 	for range 10_000 {
-		if !g.toServer() && !g.serve() && !g.toEnvoy() && !g.pass(g.client.wait()) && !g.envoy.timeOut() {
+		if !g.toServer() && !g.serve() && !g.toEnvoy() && !g.pass(g.proxy.wait()) && !g.envoy.timeOut() {
 			g.atRest()
 			return
 		}
@@ -96,11 +96,11 @@ func (g *game) play(steps int) {
 }
 
 // connect opens a new stream. Messages on their way are lost.
-func (g *game) connect(restarted bool) {
+func (g *simulation) connect(restarted bool) {
 	g.note("connect, restarted %v", restarted)
-	g.client, g.up, g.down = newClient(g.sotw), nil, nil
-	g.client.now, g.client.drainTime = func() time.Time { return g.clock }, g.drain
-	g.client.setDesired(g.desired)
+	g.proxy, g.up, g.down = newProxy(g.sotw), nil, nil
+	g.proxy.now, g.proxy.drainTime = func() time.Time { return g.clock }, g.drain
+	g.proxy.setDesired(g.desired)
 	if restarted || g.sotw { // SotW requests do not say what the proxy has
 		g.envoy = newEnvoy(g)
 	}
@@ -108,13 +108,13 @@ func (g *game) connect(restarted bool) {
 }
 
 // pass lets time pass, and returns false if d is 0.
-func (g *game) pass(d time.Duration) bool {
+func (g *simulation) pass(d time.Duration) bool {
 	g.clock = g.clock.Add(d)
 	g.envoy.drained()
 	return d > 0
 }
 
-func (g *game) toServer() bool {
+func (g *simulation) toServer() bool {
 	if len(g.up) == 0 {
 		return false
 	}
@@ -124,9 +124,9 @@ func (g *game) toServer() bool {
 	var err error
 	switch m := m.(type) {
 	case *discoveryv3.DeltaDiscoveryRequest:
-		_, err = g.client.receiveDelta(m)
+		_, err = g.proxy.receiveDelta(m)
 	case *discoveryv3.DiscoveryRequest:
-		_, err = g.client.receiveSotw(m)
+		_, err = g.proxy.receiveSotw(m)
 	}
 	if err != nil {
 		g.t.Error(err)
@@ -134,8 +134,8 @@ func (g *game) toServer() bool {
 	return true
 }
 
-func (g *game) serve() bool {
-	r := g.client.next()
+func (g *simulation) serve() bool {
+	r := g.proxy.next()
 	if r == nil {
 		return false
 	}
@@ -143,7 +143,7 @@ func (g *game) serve() bool {
 	return true
 }
 
-func (g *game) toEnvoy() bool {
+func (g *simulation) toEnvoy() bool {
 	if len(g.down) == 0 {
 		return false
 	}
@@ -156,7 +156,7 @@ func (g *game) toEnvoy() bool {
 }
 
 // change makes another consistent mesh: every reference is to a resource that exists.
-func (g *game) change() {
+func (g *simulation) change() {
 	next := maps.Clone(g.mesh)
 	for range 1 + g.random.IntN(4) {
 		n := resource.Name{Type: resource.Types()[g.random.IntN(4)], Name: string('a' + rune(g.random.IntN(4)))}
@@ -166,7 +166,7 @@ func (g *game) change() {
 		}
 		next[n] = g.version(n.Type)
 	}
-	for _, n := range slices.SortedFunc(maps.Keys(next), byKey) { // sorted, so that a seed always gives the same game
+	for _, n := range slices.SortedFunc(maps.Keys(next), byKey) { // sorted, so that a seed always gives the same run
 		if ref, ok := refOf(n, next[n]); ok {
 			if _, ok := next[ref]; !ok {
 				next[ref] = g.version(ref.Type)
@@ -192,7 +192,7 @@ func (g *game) change() {
 	}
 	g.mesh, g.desired = next, resource.Desired{Shared: shared.With(put, remove)}
 	g.note("want %v", next)
-	g.client.setDesired(g.desired)
+	g.proxy.setDesired(g.desired)
 }
 
 func byKey(a, b resource.Name) int {
@@ -200,7 +200,7 @@ func byKey(a, b resource.Name) int {
 }
 
 // version makes a new version. It tells what the resource refers to, and whether Envoy refuses it.
-func (g *game) version(t resource.Type) string {
+func (g *simulation) version(t resource.Type) string {
 	g.count++
 	v := fmt.Sprintf("%d>%c", g.count, 'a'+rune(g.random.IntN(4)))
 	if g.bad && g.random.IntN(8) == 0 {
@@ -236,7 +236,7 @@ func modelled(n resource.Name, version string) *resource.Resource {
 }
 
 // atRest compares what Envoy has with what it should have.
-func (g *game) atRest() {
+func (g *simulation) atRest() {
 	e := g.envoy
 	lastGood := false // a last good version is in use, and clusters that it may need stay
 	for n, v := range g.mesh {
@@ -262,7 +262,7 @@ func (g *game) atRest() {
 }
 
 // nothingElse checks that Envoy has nothing that it should not have.
-func (g *game) nothingElse(lastGood bool) {
+func (g *simulation) nothingElse(lastGood bool) {
 	for n, v := range g.envoy.has {
 		_, should := g.mesh[n]
 		needed := n.Type == resource.Cluster && lastGood
@@ -276,7 +276,7 @@ func (g *game) nothingElse(lastGood bool) {
 // ACK is withheld until then. A listener warms until its route comes. A refused response is applied in part, and what it
 // brought is not named on reconnecting.
 type envoy struct {
-	g         *game
+	g         *simulation
 	has       map[resource.Name]string // in use, or warming if it is new
 	named     map[resource.Name]string // what it would name on reconnecting: only what ACKed responses brought
 	ghosts    map[resource.Name]bool   // in use but not named, since the stream that brought it is lost
@@ -302,7 +302,7 @@ type drain struct {
 	until         time.Time
 }
 
-func newEnvoy(g *game) *envoy {
+func newEnvoy(g *simulation) *envoy {
 	return &envoy{
 		g: g, has: map[resource.Name]string{}, named: map[resource.Name]string{}, ghosts: map[resource.Name]bool{},
 		names: map[resource.Name]bool{}, requested: map[resource.Type]bool{}, active: map[string]string{},
@@ -357,19 +357,20 @@ func (e *envoy) request(t resource.Type, add, remove []string, first bool) {
 	e.g.up = append(e.g.up, r)
 }
 
-func (e *envoy) answer(r *reply, reason string) {
-	t := r.topic.kind
+func (e *envoy) answer(r *response, reason string) {
+	t := r.subscription.kind
 	var detail *statuspb.Status
 	if reason != "" {
 		detail = &statuspb.Status{Code: 13, Message: reason}
 	} else {
-		for _, p := range r.puts {
+		list, removed := contents(r, false)
+		for _, p := range list {
 			if e.has[p.Key()] == p.Version { // else Envoy had already unsubscribed
 				e.named[p.Key()] = p.Version
 				delete(e.ghosts, p.Key())
 			}
 		}
-		for _, name := range r.removed {
+		for _, name := range removed {
 			delete(e.named, resource.Name{Type: t, Name: name})
 		}
 	}

@@ -31,24 +31,24 @@ type NACK struct {
 	retrying bool // it is, or may be, sent again
 }
 
-// handleAck handles the ACK of a reply, or its NACK, which has a detail. The replies before it count as ACKed, too: a proxy
+// handleAck handles the ACK of a response, or its NACK, which has a detail. The responses before it count as ACKed, too: a proxy
 // answers in order, and one that skips an answer must not block its stream.
-func (c *client) handleAck(t *topic, nonce string, detail *statuspb.Status) []NACK {
-	for i, r := range t.inFlight {
+func (p *proxy) handleAck(s *subscription, nonce string, detail *statuspb.Status) []NACK {
+	for i, r := range s.inFlight {
 		if r.nonce != nonce {
 			continue
 		}
-		c.hasAnswered, t.answered = true, true
-		t.inFlight = slices.Delete(t.inFlight, 0, i+1)
-		if len(t.inFlight) == 0 {
-			t.inFlight = nil
+		p.hasAnswered, s.hasAnswered = true, true
+		s.inFlight = slices.Delete(s.inFlight, 0, i+1)
+		if len(s.inFlight) == 0 {
+			s.inFlight = nil
 		}
 		if detail != nil {
-			return c.refuse(r, detail.GetMessage())
+			return p.refuse(r, detail.GetMessage())
 		}
-		t.acked = nonce
-		for _, p := range r.puts {
-			t.accepted(p)
+		s.acked = nonce
+		for _, m := range r.resources {
+			s.accepted(m.resource)
 		}
 		return nil
 	}
@@ -61,78 +61,79 @@ func (c *client) handleAck(t *topic, nonce string, detail *statuspb.Status) []NA
 // If the reason names no resource, the first half of the resources becomes one group of suspects and the second half another
 // one. Each is sent as a response of its own, and halved again if it is refused: that takes few responses even if a
 // response repeats all resources of a type, as in the state of the world.
-func (c *client) refuse(r *reply, reason string) []NACK {
-	t, now := r.topic, c.now()
-	if len(r.puts) == 0 {
-		c.retryRemovals(r)
-		return []NACK{{Type: t.kind, Reason: shorten(reason), At: now, Attempts: 1}} // no resource can be left out
+func (p *proxy) refuse(r *response, reason string) []NACK {
+	s, now := r.subscription, p.now()
+	if len(r.resources) == 0 {
+		p.retryRemovals(r)
+		return []NACK{{Type: s.kind, Reason: shorten(reason), At: now, Attempts: 1}} // no resource can be left out
 	}
-	bad := refusedBy(r.puts, reason)
+	bad := refusedBy(r.resources, reason)
 	if len(bad) == 0 {
-		c.suspect(r)
+		p.suspect(r)
 	}
 	var nacks []NACK
-	for i, p := range r.puts {
-		g := r.before[i]
-		g.uncertain = true
-		if why, ok := bad[p.Name]; ok {
-			nacks = append(nacks, t.remember(NACK{Type: t.kind, Name: p.Name, Version: p.Version, Reason: shorten(why), At: now}, g.last))
-			g.mustAnswer = false // since Envoy refused it, it no longer waits for a response
-			g.suspect = 0
+	for _, m := range r.resources {
+		u := m.before
+		u.uncertain = true
+		if why, ok := bad[m.name]; ok {
+			nacks = append(nacks, s.remember(NACK{Type: s.kind, Name: m.name, Version: m.resource.Version, Reason: shorten(why), At: now}, u.last))
+			u.mustMention = false // since Envoy refused it, it no longer waits for a response
+			u.suspect = 0
 		}
-		c.restore(t, p.Name, g)
+		p.restore(s, m.name, u)
 	}
-	for i, name := range r.removed {
-		c.restore(t, name, r.before[len(r.puts)+i])
+	for _, m := range r.removed {
+		p.restore(s, m.name, m.before)
 	}
 	if len(bad) == 0 {
-		nacks = append(nacks, NACK{Type: t.kind, Reason: shorten(reason), At: now, Attempts: 1})
+		nacks = append(nacks, NACK{Type: s.kind, Reason: shorten(reason), At: now, Attempts: 1})
 	}
 	return nacks
 }
 
 // suspect puts the resources of r into two new groups of suspects.
-func (c *client) suspect(r *reply) {
-	for i := range r.puts {
-		r.before[i].suspect = c.suspects + 1
-		if i >= (len(r.puts)+1)/2 {
-			r.before[i].suspect++
+func (p *proxy) suspect(r *response) {
+	for i := range r.resources {
+		u := &r.resources[i].before
+		u.suspect = p.suspects + 1
+		if i >= (len(r.resources)+1)/2 {
+			u.suspect++
 		}
 	}
-	c.suspects += 2
+	p.suspects += 2
 }
 
-// restore puts back g, the gap of name before a reply that the client refused. If a later reply in flight has the name, g is
-// kept there, since the client may refuse that one, too.
-func (c *client) restore(t *topic, name string, g gap) {
-	if !t.subscribes(name) {
+// restore puts back u, what was pending about a name before a response that the proxy refused. If a later response in flight has the name, u is
+// kept there, since the proxy may refuse that one, too.
+func (p *proxy) restore(s *subscription, name string, u update) {
+	if !s.subscribes(name) {
 		return
 	}
-	for _, later := range t.inFlight {
-		if i := later.indexOf(name); i >= 0 {
-			later.before[i].version, later.before[i].last, later.before[i].uncertain = g.version, g.last, g.uncertain
+	for _, later := range s.inFlight {
+		if m := later.mention(name); m != nil {
+			m.before.version, m.before.last, m.before.uncertain = u.version, u.last, u.uncertain
 			return
 		}
 	}
-	g.mustAnswer = g.mustAnswer || t.gaps[name].mustAnswer
-	t.setGap(name, g, c.get(t, name))
+	u.mustMention = u.mustMention || s.pending[name].mustMention
+	s.setPending(name, u, p.get(s, name))
 }
 
 // refusedBy returns the refused resources of a response, each with its part of Envoy's error message. The message either lists
 // them ("Error adding/updating listener(s) a: why\nb: why", or "cluster(s) a: why, b: why"), or prints the first invalid
 // resource in protobuf text form, or names none. If it names none and the response had one resource, it is that one; else the
 // result is empty.
-func refusedBy(puts []*resource.Resource, reason string) map[string]string {
+func refusedBy(sent []mention, reason string) map[string]string {
 	if _, list, ok := strings.Cut(reason, "(s) "); ok && strings.HasPrefix(reason, "Error adding/updating ") {
-		if reasons := listed(puts, list); len(reasons) > 0 {
+		if reasons := listed(sent, list); len(reasons) > 0 {
 			return reasons
 		}
 	}
-	if len(puts) == 1 {
-		return map[string]string{puts[0].Name: reason}
+	if len(sent) == 1 {
+		return map[string]string{sent[0].name: reason}
 	}
 	if strings.Contains(reason, "validation failed") {
-		if name := firstNamed(puts, reason); name != "" {
+		if name := firstNamed(sent, reason); name != "" {
 			return map[string]string{name: reason}
 		}
 	}
@@ -140,21 +141,21 @@ func refusedBy(puts []*resource.Resource, reason string) map[string]string {
 }
 
 // listed splits Envoy's list of refused resources, "a: why, b: why" or "a: why\nb: why", by the names of those that were sent.
-func listed(puts []*resource.Resource, list string) map[string]string {
+func listed(sent []mention, list string) map[string]string {
 	type entry struct {
 		name string
 		at   int // where the name begins
 	}
 	var entries []entry
-	for _, p := range puts {
-		said := p.Name + ": "
+	for _, m := range sent {
+		said := m.name + ": "
 		if strings.HasPrefix(list, said) {
-			entries = append(entries, entry{p.Name, 0})
+			entries = append(entries, entry{m.name, 0})
 			continue
 		}
 		for _, separator := range []string{", ", "\n"} {
 			if i := strings.Index(list, separator+said); i >= 0 {
-				entries = append(entries, entry{p.Name, i + len(separator)})
+				entries = append(entries, entry{m.name, i + len(separator)})
 				break
 			}
 		}
@@ -172,13 +173,13 @@ func listed(puts []*resource.Resource, list string) map[string]string {
 }
 
 // firstNamed returns the name that comes first in reason in the form name: "x" or cluster_name: "x", or "" if there is none.
-func firstNamed(puts []*resource.Resource, reason string) string {
+func firstNamed(sent []mention, reason string) string {
 	first, at := "", len(reason)
-	for _, p := range puts {
+	for _, m := range sent {
 		for _, field := range []string{"name:", "cluster_name:"} {
-			i := indexField(reason, field, p.Name)
+			i := indexField(reason, field, m.name)
 			if i >= 0 && i < at {
-				first, at = p.Name, i
+				first, at = m.name, i
 			}
 		}
 	}

@@ -381,11 +381,11 @@ func TestRefusedBy(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var puts []*resource.Resource
+			var sent []mention
 			for n := range strings.FieldsSeq(tc.names) {
-				puts = append(puts, res(resource.Cluster, n+"@1"))
+				sent = append(sent, mention{name: n, resource: res(resource.Cluster, n+"@1")})
 			}
-			if diff := cmp.Diff(tc.want, refusedBy(puts, tc.reason), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(tc.want, refusedBy(sent, tc.reason), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("refusedBy() (-want +got):\n%s", diff)
 			}
 		})
@@ -412,7 +412,7 @@ func TestIsEnvironmental(t *testing.T) {
 	}
 }
 
-// TestUnnamedRefusalsOfManyClusters counts what is sent to a client that refuses some clusters and never says which. Each
+// TestUnnamedRefusalsOfManyClusters counts what is sent to a proxy that refuses some clusters and never says which. Each
 // response of the state of the world has all clusters that are good, or may be.
 func TestUnnamedRefusalsOfManyClusters(t *testing.T) {
 	t.Parallel()
@@ -432,7 +432,7 @@ func TestUnnamedRefusalsOfManyClusters(t *testing.T) {
 				bad[n] = i*tc.bad/tc.clusters != (i+1)*tc.bad/tc.clusters
 				put = append(put, res(resource.Cluster, n+"@1"))
 			}
-			c := newClient(true)
+			c := newProxy(true)
 			c.setDesired(resource.Desired{Shared: resource.NewSet(put...)})
 			request := &discoveryv3.DiscoveryRequest{TypeUrl: string(resource.Cluster)}
 			responses, last := 0, []*resource.Resource(nil)
@@ -455,7 +455,7 @@ func TestUnnamedRefusalsOfManyClusters(t *testing.T) {
 				t.Errorf("%d responses, want at most %d", responses, tc.responses)
 			}
 			if len(last) != tc.clusters-tc.bad {
-				t.Errorf("the client has %d clusters, want %d", len(last), tc.clusters-tc.bad)
+				t.Errorf("the proxy has %d clusters, want %d", len(last), tc.clusters-tc.bad)
 			}
 		})
 	}

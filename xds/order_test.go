@@ -71,7 +71,7 @@ func TestDeltaOrder(t *testing.T) {
 			< CDS a@3+yz
 			< EDS a@3
 			<`,
-		"a cluster that accepts one more to a client that reconnects": `
+		"a cluster that accepts one more to a proxy that reconnects": `
 			want CDS a@2+xy EDS a@2
 			> CDS init:a@1
 			> EDS +a init:a@1
@@ -115,7 +115,7 @@ func TestDeltaOrder(t *testing.T) {
 			> EDS -a
 			> CDS ack
 			<`,
-		"a changed cluster that goes before a client that reconnects gets its changed endpoints": `
+		"a changed cluster that goes before a proxy that reconnects gets its changed endpoints": `
 			want CDS a@2 EDS a@2 LDS l@1 RDS r@1
 			> CDS init:a@1
 			> EDS +a init:a@1
@@ -284,7 +284,7 @@ func TestDeltaOrder(t *testing.T) {
 			< EDS a@1
 			> CDS ack#7
 			< LDS l@2`,
-		"a client that never answers gets no more than the window": `
+		"a proxy that never answers gets no more than the window": `
 			> EDS +a
 			want EDS a@1
 			< EDS a@1

@@ -20,7 +20,7 @@ const (
 // refusals are the refused versions of one name.
 type refusals struct {
 	nacks []NACK             // the newest last, at most keepRefused
-	good  *resource.Resource // the last version that the client had before; nil if it had none, or it is not known
+	good  *resource.Resource // the last version that the proxy had before; nil if it had none, or it is not known
 }
 
 // find returns the refusal of a version, nil if that is not refused.
@@ -36,34 +36,34 @@ func (r *refusals) find(version string) *NACK {
 	return nil
 }
 
-// refuses reports whether the client has refused r, and it is not to be sent again yet.
-func (t *topic) refuses(r *resource.Resource) bool {
-	n := t.refused[r.Name].find(r.Version)
+// refuses reports whether the proxy has refused r, and it is not to be sent again yet.
+func (s *subscription) refuses(r *resource.Resource) bool {
+	n := s.refused[r.Name].find(r.Version)
 	return n != nil && !n.retrying
 }
 
-// lastGood returns a version that the client takes instead of the refused one of g: the one that it has, or had before it
+// lastGood returns a version that the proxy takes instead of the refused one of u: the one that it has, or had before it
 // unsubscribed; nil if none is known.
-func (t *topic) lastGood(g gap) *resource.Resource {
-	if g.last != nil && !t.refuses(g.last) {
-		return g.last
+func (s *subscription) lastGood(u update) *resource.Resource {
+	if u.last != nil && !s.refuses(u.last) {
+		return u.last
 	}
-	if r := t.refused[g.now.Name]; r != nil && r.good != nil && !t.refuses(r.good) {
+	if r := s.refused[u.now.Name]; r != nil && r.good != nil && !s.refuses(r.good) {
 		return r.good
 	}
 	return nil
 }
 
-// remember stores a refused version, and drops the oldest one of the name if there are too many. good is what the client had
+// remember stores a refused version, and drops the oldest one of the name if there are too many. good is what the proxy had
 // before, nil if that is not known.
-func (t *topic) remember(n NACK, good *resource.Resource) NACK {
-	if t.refused == nil {
-		t.refused = map[string]*refusals{}
+func (s *subscription) remember(n NACK, good *resource.Resource) NACK {
+	if s.refused == nil {
+		s.refused = map[string]*refusals{}
 	}
-	r := t.refused[n.Name]
+	r := s.refused[n.Name]
 	if r == nil {
 		r = &refusals{}
-		t.refused[n.Name] = r
+		s.refused[n.Name] = r
 	}
 	if old := r.find(n.Version); old != nil {
 		n.Attempts = old.Attempts
@@ -81,15 +81,15 @@ func (t *topic) remember(n NACK, good *resource.Resource) NACK {
 	return n
 }
 
-// accepted forgets that the client has refused r: it has ACKed it.
-func (t *topic) accepted(r *resource.Resource) {
-	list := t.refused[r.Name]
+// accepted forgets that the proxy has refused r: it has ACKed it.
+func (s *subscription) accepted(r *resource.Resource) {
+	list := s.refused[r.Name]
 	if list.find(r.Version) == nil {
 		return
 	}
 	list.nacks = slices.DeleteFunc(list.nacks, func(n NACK) bool { return n.Version == r.Version })
 	if len(list.nacks) == 0 {
-		delete(t.refused, r.Name)
+		delete(s.refused, r.Name)
 	}
 }
 
@@ -105,27 +105,27 @@ func isEnvironmental(reason string) bool {
 }
 
 // retryRemovals makes the removals of a response that was refused, although it had nothing new, be sent again later.
-func (c *client) retryRemovals(r *reply) {
-	for i, name := range r.removed {
-		g := r.before[i]
-		g.due, g.mustAnswer = c.now().Add(retryMax), false
-		c.restore(r.topic, name, g)
+func (p *proxy) retryRemovals(r *response) {
+	for _, m := range r.removed {
+		u := m.before
+		u.due, u.mustMention = p.now().Add(retryMax), false
+		p.restore(r.subscription, m.name, u)
 	}
 }
 
 // retryRefused makes resources that were refused because of the environment be sent again when their time has come.
-func (c *client) retryRefused() {
-	now := c.now()
-	for _, t := range c.topics {
-		for name := range t.refused {
-			want := c.get(t, name)
-			if want == nil || !t.subscribes(name) {
+func (p *proxy) retryRefused() {
+	now := p.now()
+	for _, s := range p.subscriptions {
+		for name := range s.refused {
+			want := p.get(s, name)
+			if want == nil || !s.subscribes(name) {
 				continue
 			}
-			switch n := t.refused[name].find(want.Version); {
+			switch n := s.refused[name].find(want.Version); {
 			case n == nil, n.RetryAt.IsZero(), n.retrying:
 			case now.Before(n.RetryAt):
-				c.dueAt(n.RetryAt)
+				p.dueAt(n.RetryAt)
 			default:
 				n.retrying = true
 			}

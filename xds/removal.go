@@ -10,30 +10,30 @@ import (
 // time its open connections still use the routes and clusters that it refers to. Nothing says when the last of them has
 // ended, so what is stale goes when the drain time is over, counted from when nothing that is not draining refers to it.
 
-// remove returns the next response with removals that are due. If the client has not answered any reply of this stream yet,
-// it returns an empty response first. When that is ACKed, all that the client requests when it reconnects (such as routes,
+// remove returns the next response with removals that are due. If the proxy has not answered any response of this stream yet,
+// it returns an empty response first. When that is ACKed, all that the proxy requests when it reconnects (such as routes,
 // after clusters) has arrived, and is served before anything is removed.
-func (c *client) remove(topics ...*topic) *reply {
-	for _, t := range topics {
-		c.releaseHeld(t)
-		if !c.hasAnswered {
-			if len(t.inFlight) == 0 && t.hasRemovals() {
-				t.answerDue = true
-				return c.reply(t, answers)
+func (p *proxy) remove(topics ...*subscription) *response {
+	for _, s := range topics {
+		p.releaseHeld(s)
+		if !p.hasAnswered {
+			if len(s.inFlight) == 0 && s.hasRemovals() {
+				s.responseDue = true
+				return p.respond(s, notFound)
 			}
 			continue
 		}
-		c.hold(t)
-		if r := c.reply(t, removals); r != nil {
+		p.hold(s)
+		if r := p.respond(s, removals); r != nil {
 			return r
 		}
 	}
 	return nil
 }
 
-func (t *topic) hasRemovals() bool {
-	for _, g := range t.gaps {
-		if t.action(g).remove {
+func (s *subscription) hasRemovals() bool {
+	for _, u := range s.pending {
+		if s.action(u).remove {
 			return true
 		}
 	}
@@ -41,58 +41,58 @@ func (t *topic) hasRemovals() bool {
 }
 
 // hold holds the removals of a type that are not due yet, and says when they are. So they cost nothing until then.
-func (c *client) hold(t *topic) {
-	now := c.now()
-	for name, g := range t.gaps {
-		if !t.action(g).remove {
+func (p *proxy) hold(s *subscription) {
+	now := p.now()
+	for name, u := range s.pending {
+		if !s.action(u).remove {
 			continue
 		}
-		if g.due.IsZero() {
-			g.due = now.Add(c.drainTime)
+		if u.due.IsZero() {
+			u.due = now.Add(p.drainTime)
 		}
-		if !now.Before(g.due) || g.mustAnswer {
-			t.gaps[name] = g
+		if !now.Before(u.due) || u.mustMention {
+			s.pending[name] = u
 			continue
 		}
-		t.dropGap(name)
-		if t.held == nil {
-			t.held = map[string]gap{}
+		s.dropPending(name)
+		if s.held == nil {
+			s.held = map[string]update{}
 		}
-		t.held[name] = g
-		if t.heldUntil.IsZero() || g.due.Before(t.heldUntil) {
-			t.heldUntil = g.due
+		s.held[name] = u
+		if s.heldUntil.IsZero() || u.due.Before(s.heldUntil) {
+			s.heldUntil = u.due
 		}
 	}
-	if len(t.held) == 0 {
-		t.heldUntil = time.Time{}
+	if len(s.held) == 0 {
+		s.heldUntil = time.Time{}
 	} else {
-		c.dueAt(t.heldUntil)
+		p.dueAt(s.heldUntil)
 	}
 }
 
-// releaseHeld makes held removals of a type gaps again if the first of them is due. hold then holds the others again.
-func (c *client) releaseHeld(t *topic) {
-	if t.heldUntil.IsZero() || c.now().Before(t.heldUntil) {
+// releaseHeld makes held removals of a type pending again if the first of them is due. hold then holds the others again.
+func (p *proxy) releaseHeld(s *subscription) {
+	if s.heldUntil.IsZero() || p.now().Before(s.heldUntil) {
 		return
 	}
-	for name, g := range t.held {
-		t.setGap(name, g, nil)
+	for name, u := range s.held {
+		s.setPending(name, u, nil)
 	}
-	t.held, t.heldUntil = nil, time.Time{}
+	s.held, s.heldUntil = nil, time.Time{}
 }
 
 // endpointsUntilRemoval returns what to send about endpoints that are to be removed, and for which a changed cluster warms. If
 // the cluster is to be removed, too, listeners and routes still use it: it gets its last endpoints again, or those that it
-// should have had last. If neither is known, since the client got them on an earlier stream, it warms until Envoy gives up,
+// should have had last. If neither is known, since the proxy got them on an earlier stream, it warms until Envoy gives up,
 // and then goes on with those it has.
-func (c *client) endpointsUntilRemoval(name string, g gap) action {
+func (p *proxy) endpointsUntilRemoval(name string, u update) action {
 	switch {
-	case c.get(c.topic(resource.Cluster), name) != nil:
-		return action{unknown: true}
-	case g.last != nil:
-		return action{put: g.last}
-	case g.wanted != nil:
-		return action{put: g.wanted}
+	case p.get(p.subscription(resource.Cluster), name) != nil:
+		return action{notFound: true}
+	case u.last != nil:
+		return action{send: u.last}
+	case u.wanted != nil:
+		return action{send: u.wanted}
 	}
 	return action{remove: true}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// A script drives a client line by line:
+// A script drives a proxy line by line:
 //
 //	want CDS a@1 b@2 EDS a@1      the proxy should have this and nothing else; a cluster called static… has no endpoints
 //	want CDS a@1+xy               a cluster that accepts the peers x and y
@@ -21,7 +21,7 @@ import (
 //	unknown                       the proxy is in no view (any more)
 //	> CDS +a -b init:a@1          a delta request: subscribe, unsubscribe, initial_resource_versions
 //	> CDS a b                     a SotW request: names; it repeats the nonce of the last response, unless it has #none or #7
-//	drain 10s                     the client's drain time
+//	drain 10s                     the proxy's drain time
 //	after 10s                     so much time passes
 //	> CDS ack                     ACK of the oldest response that is in flight; "ack#7" of nonce 7
 //	> CDS nack: why               NACK of the oldest response that is in flight, or with "ack#7" before it of nonce 7
@@ -31,7 +31,7 @@ import (
 //	error text                    the request before this line must have failed with this error
 type script struct {
 	t     *testing.T
-	c     *client
+	proxy *proxy
 	open  map[resource.Type][]string // nonces of responses in flight
 	names map[resource.Type][]string // SotW: names of the last request, which an ACK repeats
 	err   error
@@ -53,8 +53,8 @@ func shortOf(t resource.Type) string {
 
 func runScript(t *testing.T, sotw bool, text string) {
 	t.Helper()
-	s := &script{t: t, c: newClient(sotw), open: map[resource.Type][]string{}, names: map[resource.Type][]string{}, clock: time.Unix(0, 0)}
-	s.c.now = func() time.Time { return s.clock }
+	s := &script{t: t, proxy: newProxy(sotw), open: map[resource.Type][]string{}, names: map[resource.Type][]string{}, clock: time.Unix(0, 0)}
+	s.proxy.now = func() time.Time { return s.clock }
 	for i, line := range strings.Split(strings.TrimSpace(text), "\n") {
 		line = strings.TrimSpace(line)
 		if line == "" {
@@ -76,13 +76,13 @@ func (s *script) do(line string) string {
 	verb, rest, _ := strings.Cut(line, " ")
 	switch verb {
 	case "want":
-		s.c.setDesired(resource.Desired{Shared: setOf(s.t, rest, s.c.desired.Shared), Own: s.c.desired.Own})
+		s.proxy.setDesired(resource.Desired{Shared: setOf(s.t, rest, s.proxy.desired.Shared), Own: s.proxy.desired.Own})
 	case "own":
-		s.c.setDesired(resource.Desired{Shared: s.c.desired.Shared, Own: setOf(s.t, rest, s.c.desired.Own)})
+		s.proxy.setDesired(resource.Desired{Shared: s.proxy.desired.Shared, Own: setOf(s.t, rest, s.proxy.desired.Own)})
 	case "unknown":
-		s.c.setDesired(resource.Desired{})
+		s.proxy.setDesired(resource.Desired{})
 	case "drain":
-		s.c.drainTime = s.duration(rest)
+		s.proxy.drainTime = s.duration(rest)
 	case "after":
 		return s.after(s.duration(rest))
 	case ">":
@@ -111,10 +111,10 @@ func (s *script) duration(text string) time.Duration {
 	return d
 }
 
-// after lets time pass, but not past the time for which the client waits: it would have sent something then.
+// after lets time pass, but not past the time for which the proxy waits: it would have sent something then.
 func (s *script) after(d time.Duration) string {
-	if wait := s.c.wait(); wait > 0 && wait < d {
-		return fmt.Sprintf("the client only waits %s", wait)
+	if wait := s.proxy.wait(); wait > 0 && wait < d {
+		return fmt.Sprintf("the proxy only waits %s", wait)
 	}
 	s.clock = s.clock.Add(d)
 	return ""
@@ -170,7 +170,7 @@ func (s *script) request(text string) {
 		kind = resource.Type(words[0])
 	}
 	d := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(kind), InitialResourceVersions: map[string]string{}}
-	if last := s.c.topic(kind); s.c.sotw && last != nil {
+	if last := s.proxy.subscription(kind); s.proxy.sotw && last != nil {
 		d.ResponseNonce = last.lastNonce
 	}
 	if nacked {
@@ -187,17 +187,17 @@ func (s *script) request(text string) {
 			d.ResponseNonce = s.takeNonce(kind)
 		case ok:
 			d.ResponseNonce = strings.TrimPrefix(nonce, "none")
-		case s.c.sotw:
+		case s.proxy.sotw:
 			list = append(list, w)
 		default:
 			subscribe(d, w)
 		}
 	}
-	if s.c.sotw {
+	if s.proxy.sotw {
 		s.state(d, list)
 		return
 	}
-	_, s.err = s.c.receiveDelta(d)
+	_, s.err = s.proxy.receiveDelta(d)
 }
 
 // subscribe adds init:name@version, +name or -name to a delta request.
@@ -218,7 +218,7 @@ func (s *script) state(d *discoveryv3.DeltaDiscoveryRequest, list []string) {
 	if len(list) > 0 {
 		s.names[kind] = slices.DeleteFunc(list, func(name string) bool { return name == "none" })
 	}
-	_, s.err = s.c.receiveSotw(&discoveryv3.DiscoveryRequest{
+	_, s.err = s.proxy.receiveSotw(&discoveryv3.DiscoveryRequest{
 		TypeUrl: d.GetTypeUrl(), ResponseNonce: d.GetResponseNonce(), ErrorDetail: d.GetErrorDetail(), ResourceNames: s.names[kind],
 	})
 }
@@ -233,39 +233,48 @@ func (s *script) takeNonce(kind resource.Type) string {
 }
 
 func (s *script) expect(want string) string {
-	r := s.c.next()
-	if got := describe(r, s.c.sotw); got != want {
+	r := s.proxy.next()
+	if got := describe(r, s.proxy.sotw); got != want {
 		return fmt.Sprintf("the response is %q", got)
 	}
 	if r != nil {
-		s.open[r.topic.kind] = append(s.open[r.topic.kind], r.nonce)
+		s.open[r.subscription.kind] = append(s.open[r.subscription.kind], r.nonce)
 	}
 	return ""
 }
 
-func describe(r *reply, sotw bool) string {
+func describe(r *response, sotw bool) string {
 	if r == nil {
 		return ""
 	}
-	words := []string{shortOf(r.topic.kind)}
-	list := r.puts
-	if sotw {
-		list = r.full
-	}
+	words := []string{shortOf(r.subscription.kind)}
+	list, removed := contents(r, sotw)
 	for _, p := range list {
 		words = append(words, p.Name+"@"+p.Version)
 	}
-	if !sotw {
-		for _, n := range r.removed {
-			words = append(words, "-"+n)
-		}
+	for _, n := range removed {
+		words = append(words, "-"+n)
 	}
 	return strings.Join(words, " ")
 }
 
+// contents returns what a response says in its protocol. State of the world names nothing that is removed.
+func contents(r *response, sotw bool) (list []*resource.Resource, removed []string) {
+	if sotw {
+		return r.full, nil
+	}
+	for _, m := range r.resources {
+		list = append(list, m.resource)
+	}
+	for _, m := range r.removed {
+		removed = append(removed, m.name)
+	}
+	return list, removed
+}
+
 func (s *script) refused(want string) string {
 	var got []string
-	for _, t := range s.c.status() {
+	for _, t := range s.proxy.status() {
 		for _, n := range t.NACKs {
 			got = append(got, shortOf(n.Type)+" "+n.Name+"@"+n.Version)
 		}

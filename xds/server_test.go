@@ -18,12 +18,12 @@ import (
 
 func TestServeDelta(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
-	p := w.delta().listen()
+	f := newFixture(t, Options{})
+	p := f.delta().listen()
 	p.send(ask("m/a", "CDS"))
 	p.quiet() // in no view yet
 
-	w.want("m/a", "CDS x@1 EDS x@1 LDS l@1")
+	f.want("m/a", "CDS x@1 EDS x@1 LDS l@1")
 	r := p.next()
 	expect(t, said(r), "CDS x@1")
 	p.send(ask("", "EDS", "x"))
@@ -36,15 +36,15 @@ func TestServeDelta(t *testing.T) {
 	expect(t, said(l), "LDS l@1")
 	p.send(ack(l, ""))
 
-	w.want("m/a", "CDS x@1 EDS x@2 LDS l@1")
+	f.want("m/a", "CDS x@1 EDS x@2 LDS l@1")
 	expect(t, said(p.next()), "EDS x@2")
-	w.want("m/b", "CDS other@1")
+	f.want("m/b", "CDS other@1")
 	p.quiet()
 
 	p.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(resource.Endpoint), ResourceNamesUnsubscribe: []string{"x"}})
 	p.send(ask("", "EDS", "y"))
 	expect(t, said(p.next()), "EDS -y")
-	w.want("m/a", "CDS x@1 EDS x@3 LDS l@1")
+	f.want("m/a", "CDS x@1 EDS x@3 LDS l@1")
 	p.quiet()
 	p.send(ask("", "EDS", "x"))
 	expect(t, said(p.next()), "EDS x@3")
@@ -59,9 +59,9 @@ func TestServeDelta(t *testing.T) {
 
 func TestServeSotw(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
-	w.want("m/a", "CDS x@1 y@1 EDS x@1 y@1")
-	p := w.sotw().listen()
+	f := newFixture(t, Options{})
+	f.want("m/a", "CDS x@1 y@1 EDS x@1 y@1")
+	p := f.sotw().listen()
 	p.send(&discoveryv3.DiscoveryRequest{Node: nodeOf("m/a"), TypeUrl: string(resource.Cluster)})
 	r := p.next()
 	expect(t, saidSotw(r), "CDS x@1 y@1")
@@ -76,31 +76,31 @@ func TestServeSotw(t *testing.T) {
 	})
 	p.quiet()
 
-	w.want("m/a", "CDS x@1 y@2 EDS x@1 y@1")
+	f.want("m/a", "CDS x@1 y@2 EDS x@1 y@1")
 	r = p.next()
 	expect(t, saidSotw(r), "CDS x@1 y@2")
 	expect(t, saidSotw(p.next()), "EDS y@1")
 	p.send(&discoveryv3.DiscoveryRequest{
 		TypeUrl: string(resource.Cluster), ResponseNonce: r.GetNonce(), ErrorDetail: &statuspb.Status{Message: "no"},
 	})
-	w.until("the NACK is reported", func() bool { return w.metric("sonde_xds_nacks_total") == 1 })
-	expect(t, w.server.Status()[0].Types[0].NACKs[0].Name, "y")
+	f.until("the NACK is reported", func() bool { return f.metric("sonde_xds_nacks_total") == 1 })
+	expect(t, f.server.Status()[0].Types[0].NACKs[0].Name, "y")
 }
 
 func TestReconnectGetsWhatChanged(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
-	w.want("m/a", "CDS x@1 y@1")
-	p := w.delta().listen()
+	f := newFixture(t, Options{})
+	f.want("m/a", "CDS x@1 y@1")
+	p := f.delta().listen()
 	p.send(ask("m/a", "CDS"))
 	r := p.next()
 	expect(t, said(r), "CDS x@1 y@1")
 	p.send(ack(r, ""))
 	p.end()
-	w.until("the stream is gone", func() bool { return len(w.server.Status()) == 0 })
-	w.want("m/a", "CDS x@1 z@1")
+	f.until("the stream is gone", func() bool { return len(f.server.Status()) == 0 })
+	f.want("m/a", "CDS x@1 z@1")
 
-	again := w.delta().listen()
+	again := f.delta().listen()
 	first := ask("m/a", "CDS")
 	first.InitialResourceVersions = map[string]string{"x": "1", "y": "1"}
 	again.send(first)
@@ -144,49 +144,49 @@ func TestStreamErrors(t *testing.T) {
 			if tc.requests == nil {
 				first = 20 * time.Millisecond
 			}
-			w := newWorld(t, Options{FirstMessageTimeout: first})
-			p := w.delta().listen()
+			f := newFixture(t, Options{FirstMessageTimeout: first})
+			p := f.delta().listen()
 			for _, r := range tc.requests {
 				p.send(r)
 			}
 			p.endsWith(tc.code, tc.text)
-			w.until("the stream is gone", func() bool { return w.metric("sonde_xds_streams") == 0 })
+			f.until("the stream is gone", func() bool { return f.metric("sonde_xds_streams") == 0 })
 		})
 	}
 }
 
 func TestNewestStreamsOfANodeStay(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{StreamsPerNode: 2})
-	w.want("m/a", "CDS x@1")
-	first := w.delta().listen()
+	f := newFixture(t, Options{StreamsPerNode: 2})
+	f.want("m/a", "CDS x@1")
+	first := f.delta().listen()
 	first.send(ask("m/a", "CDS"))
 	first.next()
-	second := w.delta().listen()
+	second := f.delta().listen()
 	second.send(ask("m/a", "CDS"))
 	second.next()
-	third := w.delta().listen()
+	third := f.delta().listen()
 	third.send(ask("m/a", "CDS"))
 	third.next()
 	first.endsWith(codes.Aborted, `node "m/a" has opened 2 newer streams`)
 	second.quiet()
-	w.until("the first is gone", func() bool { return len(w.server.Status()) == 2 })
-	expect(t, strings.Count(w.source.called(), "detach"), 1)
+	f.until("the first is gone", func() bool { return len(f.server.Status()) == 2 })
+	expect(t, strings.Count(f.source.called(), "detach"), 1)
 	second.end()
 	third.end()
-	w.until("all are gone", func() bool { return len(w.server.Status()) == 0 })
-	expect(t, strings.Count(w.source.called(), "attach m/a, "), 3)
-	expect(t, strings.Count(w.source.called(), "detach m/a"), 3)
+	f.until("all are gone", func() bool { return len(f.server.Status()) == 0 })
+	expect(t, strings.Count(f.source.called(), "attach m/a, "), 3)
+	expect(t, strings.Count(f.source.called(), "detach m/a"), 3)
 }
 
 func TestWhatIsPublishedWhileAttachingIsNewer(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
-	w.source.desired["m/a"] = resource.Desired{Shared: setOf(t, "CDS x@1", nil)}
-	w.source.attach = func(id string) { // the source has read version 1 already
-		w.server.Publish(map[string]resource.Desired{id: {Shared: setOf(t, "CDS x@2", nil)}})
+	f := newFixture(t, Options{})
+	f.source.desired["m/a"] = resource.Desired{Shared: setOf(t, "CDS x@1", nil)}
+	f.source.attach = func(id string) { // the source has read version 1 already
+		f.server.Publish(map[string]resource.Desired{id: {Shared: setOf(t, "CDS x@2", nil)}})
 	}
-	p := w.delta().listen()
+	p := f.delta().listen()
 	p.send(ask("m/a", "CDS"))
 	expect(t, said(p.next()), "CDS x@2")
 	p.quiet()
@@ -194,18 +194,18 @@ func TestWhatIsPublishedWhileAttachingIsNewer(t *testing.T) {
 
 func TestNACKIsReported(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
-	w.want("m/a", "LDS l@1 m@1")
-	p := w.delta().listen()
+	f := newFixture(t, Options{})
+	f.want("m/a", "LDS l@1 m@1")
+	p := f.delta().listen()
 	p.send(ask("m/a", "LDS"))
 	r := p.next()
 	p.send(ack(r, "Error adding/updating listener(s) m: cannot bind '127.0.0.1:1': Address already in use"))
 	r = p.next()
 	expect(t, said(r), "LDS l@1")
 	p.send(ack(r, ""))
-	w.until("the ACK is noted", func() bool { return w.server.Status()[0].Types[0].Acked == r.GetNonce() })
+	f.until("the ACK is noted", func() bool { return f.server.Status()[0].Types[0].Acked == r.GetNonce() })
 
-	st := w.server.Status()[0]
+	st := f.server.Status()[0]
 	expect(t, st.Node, "m/a")
 	expect(t, st.Delta && st.Known && !st.Late, true)
 	listeners := st.Types[0]
@@ -215,25 +215,25 @@ func TestNACKIsReported(t *testing.T) {
 	if !strings.Contains(n.Reason, "Address already in use") || n.At.IsZero() {
 		t.Errorf("NACK = %+v", n)
 	}
-	expect(t, w.metric("sonde_xds_nacks_total"), 1)
+	expect(t, f.metric("sonde_xds_nacks_total"), 1)
 	for _, word := range []string{"proxy refused a resource", "node=m/a", "type=listener", "resource=m", "version=1", "Address already in use"} {
-		if !strings.Contains(w.log.String(), word) {
-			t.Errorf("log lacks %q:\n%s", word, w.log)
+		if !strings.Contains(f.log.String(), word) {
+			t.Errorf("log lacks %q:\n%s", word, f.log)
 		}
 	}
-	w.want("m/a", "LDS l@1 m@2")
+	f.want("m/a", "LDS l@1 m@2")
 	expect(t, said(p.next()), "LDS m@2")
 }
 
 func TestLateProxyIsReportedAndServedOn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{AckTimeout: time.Nanosecond})
-	w.want("m/a", "CDS x@1 EDS x@1")
-	p := w.delta().listen()
+	f := newFixture(t, Options{AckTimeout: time.Nanosecond})
+	f.want("m/a", "CDS x@1 EDS x@1")
+	p := f.delta().listen()
 	p.send(ask("m/a", "CDS"))
 	p.next()
-	w.until("it is late", func() bool { return w.metric("sonde_xds_streams_late") == 1 })
-	if st := w.server.Status()[0]; !st.Late || st.Types[0].Unanswered.IsZero() {
+	f.until("it is late", func() bool { return f.metric("sonde_xds_streams_late") == 1 })
+	if st := f.server.Status()[0]; !st.Late || st.Types[0].Unanswered.IsZero() {
 		t.Errorf("Status() = %+v", st)
 	}
 	p.send(ask("", "EDS", "x"))
@@ -247,16 +247,16 @@ func big(version int) resource.Desired {
 
 func TestAClientThatStopsReading(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
-	deaf, other := w.delta(), w.delta().listen()
+	f := newFixture(t, Options{})
+	deaf, other := f.delta(), f.delta().listen()
 	deaf.send(ask("m/deaf", "CDS"))
 	other.send(ask("m/other", "CDS"))
-	w.until("both are there", func() bool { return len(w.server.Status()) == 2 })
+	f.until("both are there", func() bool { return len(f.server.Status()) == 2 })
 
 	const changes = 200
 	for i := 1; i <= changes; i++ {
 		began := time.Now()
-		w.server.Publish(map[string]resource.Desired{"m/deaf": big(i), "m/other": {Shared: setOf(t, fmt.Sprint("CDS x@", i), nil)}})
+		f.server.Publish(map[string]resource.Desired{"m/deaf": big(i), "m/other": {Shared: setOf(t, fmt.Sprint("CDS x@", i), nil)}})
 		r := other.next()
 		expect(t, said(r), fmt.Sprint("CDS x@", i))
 		other.send(ack(r, ""))
@@ -265,7 +265,7 @@ func TestAClientThatStopsReading(t *testing.T) {
 		}
 	}
 	// The stream keeps what gRPC has taken, what is being sent, and the newest state, but no versions in between.
-	for _, st := range w.server.Status() {
+	for _, st := range f.server.Status() {
 		if st.Node == "m/deaf" && (st.Types[0].Pending > 1 || st.Types[0].Sent > "2") {
 			t.Errorf("Status() = %+v", st)
 		}
@@ -280,35 +280,35 @@ func TestAClientThatStopsReading(t *testing.T) {
 
 func TestAClientThatNeverReadsIsEnded(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{SendTimeout: 50 * time.Millisecond})
-	w.source.desired["m/deaf"] = big(1)
-	deaf := w.delta()
+	f := newFixture(t, Options{SendTimeout: 50 * time.Millisecond})
+	f.source.desired["m/deaf"] = big(1)
+	deaf := f.delta()
 	deaf.send(ask("m/deaf", "CDS"))
-	w.until("gRPC has taken the first", func() bool {
-		all := w.server.Status()
+	f.until("gRPC has taken the first", func() bool {
+		all := f.server.Status()
 		return len(all) > 0 && len(all[0].Types) > 0 && all[0].Types[0].Sent == "1"
 	})
-	w.server.Publish(map[string]resource.Desired{"m/deaf": big(2)})
-	w.until("the stream is ended", func() bool {
-		return len(w.server.Status()) == 0 && strings.Contains(w.log.String(), "has not read for")
+	f.server.Publish(map[string]resource.Desired{"m/deaf": big(2)})
+	f.until("the stream is ended", func() bool {
+		return len(f.server.Status()) == 0 && strings.Contains(f.log.String(), "has not read for")
 	})
 }
 
 func TestManyProxiesFollowOneChange(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
-	var proxies []*proxy[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]
+	f := newFixture(t, Options{})
+	var proxies []*fakeProxy[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]
 	all := map[string]resource.Desired{}
 	one := resource.Desired{Shared: setOf(t, "CDS x@1", nil)}
 	for i := range 50 {
 		id := fmt.Sprint("m/", i)
-		w.source.desired[id], all[id] = one, resource.Desired{Shared: one.Shared.With([]*resource.Resource{res(resource.Cluster, "x@2")}, nil)}
-		p := w.delta().listen()
+		f.source.desired[id], all[id] = one, resource.Desired{Shared: one.Shared.With([]*resource.Resource{res(resource.Cluster, "x@2")}, nil)}
+		p := f.delta().listen()
 		p.send(ask(id, "CDS"))
 		expect(t, said(p.next()), "CDS x@1")
 		proxies = append(proxies, p)
 	}
-	w.server.Publish(all)
+	f.server.Publish(all)
 	for _, p := range proxies {
 		expect(t, said(p.next()), "CDS x@2")
 	}

@@ -13,75 +13,75 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// receiveSotw handles one request of the state-of-the-world protocol. It returns the resources that the client refuses
+// receiveSotw handles one request of the state-of-the-world protocol. It returns the resources that the proxy refuses
 // with it.
-func (c *client) receiveSotw(r *discoveryv3.DiscoveryRequest) ([]NACK, error) {
-	t, err := c.check(r.GetTypeUrl(), nil, r.GetResourceNames())
+func (p *proxy) receiveSotw(r *discoveryv3.DiscoveryRequest) ([]NACK, error) {
+	s, err := p.check(r.GetTypeUrl(), nil, r.GetResourceNames())
 	if err != nil {
 		return nil, err
 	}
-	nacks := c.handleAck(t, r.GetResponseNonce(), r.GetErrorDetail())
-	// Whatever its nonce, a request has all names that the client subscribes to, and it is newer than the request before. If
-	// the names of one with an old nonce were ignored, a client that needs longer for its ACK than the next response takes
+	nacks := p.handleAck(s, r.GetResponseNonce(), r.GetErrorDetail())
+	// Whatever its nonce, a request has all names that the proxy subscribes to, and it is newer than the request before. If
+	// the names of one with an old nonce were ignored, a proxy that needs longer for its ACK than the next response takes
 	// to come would never get a new name (envoyproxy/envoy#10363).
 	//
-	// Without a nonce although it has answered each response, the client has begun again, and waits for all it names (gRPC-Java
+	// Without a nonce although it has answered each response, the proxy has begun again, and waits for all it names (gRPC-Java
 	// before grpc/grpc-java#11796, and grpc-node). One that has not may not have seen the first response yet.
-	first := !t.requested || r.GetResponseNonce() == "" && t.answered && len(t.inFlight) == 0
-	if t.unserved {
-		return nacks, c.askUnserved(t, nil, first)
+	first := !s.requested || r.GetResponseNonce() == "" && s.hasAnswered && len(s.inFlight) == 0
+	if s.unserved {
+		return nacks, p.requestUnserved(s, nil, first)
 	}
-	t.requested = true
-	t.named = t.named && !first || len(r.GetResourceNames()) > 0
+	s.requested = true
+	s.named = s.named && !first || len(r.GetResourceNames()) > 0
 	list := (*names)(nil).add(r.GetResourceNames()...)
-	all := list.has(wildcard) || !t.named && hasLegacyWildcard(t.kind)
+	all := list.has(wildcard) || !s.named && hasLegacyWildcard(s.kind)
 	list = list.remove((*names)(nil).add(wildcard))
 	if first {
-		c.requireAnswers(t, list, all)
+		p.requireMentions(s, list, all)
 	}
-	c.resubscribe(t, list, all)
+	p.resubscribe(s, list, all)
 	if first && (all || list.len() > 0) {
-		t.answerDue = true
+		s.responseDue = true
 	}
-	return nacks, checkNames(t)
+	return nacks, checkNames(s)
 }
 
-// requireAnswers makes sure that a response mentions what the client subscribes to already and asks for again. A type that is
+// requireMentions makes sure that a response mentions what the proxy subscribes to already and asks for again. A type that is
 // sent whole needs nothing for that.
-func (c *client) requireAnswers(t *topic, list *names, all bool) {
-	if isSentWhole(t.kind) {
+func (p *proxy) requireMentions(s *subscription, list *names, all bool) {
+	if isSentWhole(s.kind) {
 		return
 	}
 	for _, name := range list.all() {
-		if t.subscribes(name) {
-			c.requireAnswer(t, name)
+		if s.subscribes(name) {
+			p.requireMention(s, name)
 		}
 	}
-	if !all || !t.wildcard {
+	if !all || !s.wildcard {
 		return
 	}
-	for _, r := range c.all(t) {
-		c.requireAnswer(t, r.Name)
+	for _, r := range p.all(s) {
+		p.requireMention(s, r.Name)
 	}
 }
 
 // resubscribe replaces the subscription by the names in list, and the wildcard if all is set.
-func (c *client) resubscribe(t *topic, list *names, all bool) {
-	before, beforeAll := t.names, t.wildcard
+func (p *proxy) resubscribe(s *subscription, list *names, all bool) {
+	before, beforeAll := s.names, s.wildcard
 	if list == before && all == beforeAll {
 		return
 	}
-	t.names, t.wildcard = list, all
-	t.dropUnless(t.subscribes)
+	s.names, s.wildcard = list, all
+	s.dropUnless(s.subscribes)
 	for _, name := range list.all() {
 		if !beforeAll && !before.has(name) {
-			t.setGap(name, gap{mustAnswer: true}, c.get(t, name))
+			s.setPending(name, update{mustMention: true}, p.get(s, name))
 		}
 	}
 	if all && !beforeAll {
-		for _, r := range c.all(t) {
+		for _, r := range p.all(s) {
 			if !before.has(r.Name) && !list.has(r.Name) {
-				t.setGap(r.Name, gap{}, r)
+				s.setPending(r.Name, update{}, r)
 			}
 		}
 	}
@@ -92,46 +92,37 @@ func isSentWhole(t resource.Type) bool { return t == resource.Cluster || t == re
 
 // canExpress reports whether a SotW response can say what r says. For types that are not sent whole there are no removals,
 // and none are needed.
-func (c *client) canExpress(r *reply) bool {
-	if isSentWhole(r.topic.kind) || len(r.puts) > 0 {
+func canExpress(r *response) bool {
+	if isSentWhole(r.subscription.kind) || len(r.resources) > 0 {
 		return true
 	}
-	return slices.ContainsFunc(r.removed, func(name string) bool { return r.topic.gaps[name].mustAnswer })
+	return slices.ContainsFunc(r.removed, func(m mention) bool { return m.before.mustMention })
 }
 
-// fullList returns the resources of a SotW response. For clusters and listeners these are all that the client should have
-// after it, including old ones that must not be removed yet. For the other types they are only those that the client lacks.
-// If the client waits for an assignment that does not exist, it gets an empty one.
-func (c *client) fullList(r *reply) []*resource.Resource {
-	if !isSentWhole(r.topic.kind) {
-		full := slices.Clip(r.puts)
-		for _, name := range r.removed {
-			if r.topic.kind == resource.Endpoint && name != "" && r.topic.gaps[name].mustAnswer {
-				full = append(full, emptyAssignment(name))
-			}
-		}
-		return full
+// fullList returns the resources of a SotW response. For clusters and listeners these are all that the proxy should have
+// after it, including old ones that must not be removed yet. For the other types they are only those that the proxy lacks.
+// If the proxy waits for an assignment that does not exist, it gets an empty one.
+func (p *proxy) fullList(r *response) []*resource.Resource {
+	if !isSentWhole(r.subscription.kind) {
+		return partialList(r)
 	}
 	var full []*resource.Resource
 	keep := func(name string, now *resource.Resource) {
-		g, differs := r.topic.gap(name)
-		if i := r.indexOf(name); i >= len(r.puts) {
-			return
-		} else if i >= 0 {
-			now = r.puts[i]
-		} else if differs {
-			now = g.last
+		if m := r.mention(name); m != nil {
+			now = m.resource
+		} else if u, differs := r.subscription.update(name); differs {
+			now = u.last
 		}
 		if now != nil {
 			full = append(full, now)
 		}
 	}
-	for _, now := range c.subscribed(r.topic) {
+	for _, now := range p.subscribed(r.subscription) {
 		keep(now.Name, now)
 	}
-	for _, gaps := range []map[string]gap{r.topic.gaps, r.topic.held} {
-		for name, g := range gaps {
-			if g.now == nil {
+	for _, updates := range []map[string]update{r.subscription.pending, r.subscription.held} {
+		for name, u := range updates {
+			if u.now == nil {
 				keep(name, nil)
 			}
 		}
@@ -140,14 +131,28 @@ func (c *client) fullList(r *reply) []*resource.Resource {
 	return full
 }
 
-// subscribed returns the resources of a type that the client subscribes to and should have.
-func (c *client) subscribed(t *topic) []*resource.Resource {
-	if t.wildcard {
-		return c.all(t)
+// partialList is fullList for a type that is not sent whole.
+func partialList(r *response) []*resource.Resource {
+	list := make([]*resource.Resource, 0, len(r.resources))
+	for _, m := range r.resources {
+		list = append(list, m.resource)
+	}
+	for _, m := range r.removed {
+		if r.subscription.kind == resource.Endpoint && m.name != "" && m.before.mustMention {
+			list = append(list, emptyAssignment(m.name))
+		}
+	}
+	return list
+}
+
+// subscribed returns the resources of a type that the proxy subscribes to and should have.
+func (p *proxy) subscribed(s *subscription) []*resource.Resource {
+	if s.wildcard {
+		return p.all(s)
 	}
 	var list []*resource.Resource
-	for _, name := range t.names.all() {
-		if r := c.get(t, name); r != nil {
+	for _, name := range s.names.all() {
+		if r := p.get(s, name); r != nil {
 			list = append(list, r)
 		}
 	}
@@ -160,14 +165,14 @@ func emptyAssignment(name string) *resource.Resource {
 }
 
 // state returns the SotW response. Its version is a hash of its resources.
-func (r *reply) state() *discoveryv3.DiscoveryResponse {
+func (r *response) state() *discoveryv3.DiscoveryResponse {
 	bodies := make([]*anypb.Any, 0, len(r.full))
 	hash := sha256.New()
-	for _, p := range r.full {
-		bodies = append(bodies, p.Body)
-		_, _ = io.WriteString(hash, p.Name+"\x00"+p.Version+"\x00") // writing to a hash never fails
+	for _, res := range r.full {
+		bodies = append(bodies, res.Body)
+		_, _ = io.WriteString(hash, res.Name+"\x00"+res.Version+"\x00") // writing to a hash never fails
 	}
 	return &discoveryv3.DiscoveryResponse{
-		TypeUrl: string(r.topic.kind), Nonce: r.nonce, Resources: bodies, VersionInfo: hex.EncodeToString(hash.Sum(nil)[:8]),
+		TypeUrl: string(r.subscription.kind), Nonce: r.nonce, Resources: bodies, VersionInfo: hex.EncodeToString(hash.Sum(nil)[:8]),
 	}
 }

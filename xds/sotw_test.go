@@ -174,7 +174,7 @@ func TestSotw(t *testing.T) {
 			> RDS #none r q
 			< RDS r@1
 			<`,
-		"a request without a nonce by a client that has not seen the first response yet": `
+		"a request without a nonce by a proxy that has not seen the first response yet": `
 			want EDS a@1 b@1
 			> EDS a
 			< EDS a@1
@@ -281,7 +281,7 @@ func TestSotw(t *testing.T) {
 func TestSotwVersion(t *testing.T) {
 	t.Parallel()
 	version := func(words ...string) string {
-		r := &reply{topic: &topic{kind: shortTypes["CDS"]}}
+		r := &response{subscription: &subscription{kind: shortTypes["CDS"]}}
 		for _, w := range words {
 			r.full = append(r.full, res(shortTypes["CDS"], w))
 		}

@@ -37,30 +37,30 @@ type TypeStatus struct {
 	NACKs []NACK
 }
 
-// status describes the types that the client has requested.
-func (c *client) status() []TypeStatus {
+// status describes the types that the proxy has requested.
+func (p *proxy) status() []TypeStatus {
 	var all []TypeStatus
-	for _, t := range c.topics {
-		if !t.requested {
+	for _, s := range p.subscriptions {
+		if !s.requested {
 			continue
 		}
-		s := TypeStatus{
-			Type: t.kind, Sent: t.lastNonce, Acked: t.acked,
-			Pending: len(t.gaps), NACKs: c.nacks(t),
+		status := TypeStatus{
+			Type: s.kind, Sent: s.lastNonce, Acked: s.acked,
+			Pending: len(s.pending), NACKs: p.nacks(s),
 		}
-		if len(t.inFlight) > 0 {
-			s.Unanswered = t.inFlight[0].sent
+		if len(s.inFlight) > 0 {
+			status.Unanswered = s.inFlight[0].sent
 		}
-		all = append(all, s)
+		all = append(all, status)
 	}
 	return all
 }
 
-// nacks returns the NACKs of what the client should have now. These resources are withheld from it.
-func (c *client) nacks(t *topic) []NACK {
+// nacks returns the NACKs of what the proxy should have now. These resources are withheld from it.
+func (p *proxy) nacks(s *subscription) []NACK {
 	var all []NACK
-	for name, list := range t.refused {
-		if n := list.find(versionOf(c.get(t, name))); n != nil && t.subscribes(name) {
+	for name, list := range s.refused {
+		if n := list.find(versionOf(p.get(s, name))); n != nil && s.subscribes(name) {
 			all = append(all, *n)
 		}
 	}
@@ -69,11 +69,11 @@ func (c *client) nacks(t *topic) []NACK {
 }
 
 // unanswered returns when the oldest response without an ACK or NACK was sent, zero if there is none.
-func (c *client) unanswered() time.Time {
+func (p *proxy) unanswered() time.Time {
 	var oldest time.Time
-	for _, t := range c.topics {
-		if len(t.inFlight) > 0 && (oldest.IsZero() || t.inFlight[0].sent.Before(oldest)) {
-			oldest = t.inFlight[0].sent
+	for _, s := range p.subscriptions {
+		if len(s.inFlight) > 0 && (oldest.IsZero() || s.inFlight[0].sent.Before(oldest)) {
+			oldest = s.inFlight[0].sent
 		}
 	}
 	return oldest

@@ -23,23 +23,23 @@ type stream struct {
 	server    *Server
 	node      string
 	connected time.Time
-	send      func(*reply) error
+	send      func(*response) error
 	desired   atomic.Pointer[resource.Desired] // the newest state that the proxy should have; nil until Attach returns
 	ended     chan error                       // buffers one error: why the stream ends
 
 	mu      sync.Mutex // never held while something is sent
-	client  *client
+	proxy   *proxy
 	sending bool // a goroutine is sending, and checks for more before it ends
 	closed  bool
-	timer   *time.Timer // sends what has waited, see client.wait; nil until it is needed
+	timer   *time.Timer // sends what has waited, see proxy.wait; nil until it is needed
 }
 
-func newStream(s *Server, node *corev3.Node, sotw bool, send func(*reply) error) *stream {
+func newStream(s *Server, node *corev3.Node, sotw bool, send func(*response) error) *stream {
 	st := &stream{
-		server: s, node: node.GetId(), connected: time.Now(), client: newClient(sotw), send: send, ended: make(chan error, 1),
+		server: s, node: node.GetId(), connected: time.Now(), proxy: newProxy(sotw), send: send, ended: make(chan error, 1),
 	}
-	st.client.gatherTime = s.o.GatherTime
-	st.client.drainTime = s.drainTime(node)
+	st.proxy.gatherTime = s.o.GatherTime
+	st.proxy.drainTime = s.drainTime(node)
 	return st
 }
 
@@ -70,7 +70,7 @@ func (st *stream) close() {
 func (st *stream) late(after time.Duration) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	since := st.client.unanswered()
+	since := st.proxy.unanswered()
 	return !since.IsZero() && time.Since(since) > after
 }
 
@@ -79,8 +79,8 @@ func (st *stream) status(ackTimeout time.Duration) ProxyStatus {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return ProxyStatus{
-		Node: st.node, Delta: !st.client.sotw, Connected: st.connected,
-		Known: st.client.desired.Known(), Late: late, Types: st.client.status(),
+		Node: st.node, Delta: !st.proxy.sotw, Connected: st.connected,
+		Known: st.proxy.desired.Known(), Late: late, Types: st.proxy.status(),
 	}
 }
 
@@ -94,15 +94,15 @@ type request interface {
 type protocol[Req request] struct {
 	sotw    bool
 	recv    func() (Req, error)
-	send    func(*reply) error
-	receive func(*client, Req) ([]NACK, error)
+	send    func(*response) error
+	receive func(*proxy, Req) ([]NACK, error)
 }
 
 // DeltaAggregatedResources serves the delta protocol.
 func (s *Server) DeltaAggregatedResources(g grpc.BidiStreamingServer[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]) error {
 	return serve(g.Context(), s, protocol[*discoveryv3.DeltaDiscoveryRequest]{
-		recv: g.Recv, receive: (*client).receiveDelta,
-		send: func(r *reply) error {
+		recv: g.Recv, receive: (*proxy).receiveDelta,
+		send: func(r *response) error {
 			m, err := r.delta()
 			if err != nil {
 				return err
@@ -115,8 +115,8 @@ func (s *Server) DeltaAggregatedResources(g grpc.BidiStreamingServer[discoveryv3
 // StreamAggregatedResources serves the state-of-the-world protocol.
 func (s *Server) StreamAggregatedResources(g grpc.BidiStreamingServer[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]) error {
 	return serve(g.Context(), s, protocol[*discoveryv3.DiscoveryRequest]{
-		sotw: true, recv: g.Recv, receive: (*client).receiveSotw,
-		send: func(r *reply) error { return g.Send(r.state()) },
+		sotw: true, recv: g.Recv, receive: (*proxy).receiveSotw,
+		send: func(r *response) error { return g.Send(r.state()) },
 	})
 }
 
@@ -210,7 +210,7 @@ func receive[Req request](ctx context.Context, st *stream, p protocol[Req], r Re
 		if id := r.GetNode().GetId(); id != "" && id != st.node {
 			return status.Errorf(codes.PermissionDenied, "the stream is of node %q and cannot become node %.200q", st.node, id)
 		}
-		nacks, err := st.handleRequest(func(c *client) ([]NACK, error) { return p.receive(c, r) })
+		nacks, err := st.handleRequest(func(c *proxy) ([]NACK, error) { return p.receive(c, r) })
 		if err != nil {
 			return err
 		}
@@ -238,11 +238,11 @@ func logNACK(ctx context.Context, log *slog.Logger, n NACK) {
 		"attempts", n.Attempts, "retryAt", n.RetryAt)
 }
 
-// handleRequest passes one request to the client, and starts sending if there is a response to it.
-func (st *stream) handleRequest(receive func(*client) ([]NACK, error)) ([]NACK, error) {
+// handleRequest passes one request to the proxy, and starts sending if there is a response to it.
+func (st *stream) handleRequest(receive func(*proxy) ([]NACK, error)) ([]NACK, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	nacks, err := receive(st.client)
+	nacks, err := receive(st.proxy)
 	if err != nil || st.sending {
 		return nacks, err
 	}
@@ -252,11 +252,11 @@ func (st *stream) handleRequest(receive func(*client) ([]NACK, error)) ([]NACK, 
 	return nacks, nil
 }
 
-// loadDesired tells the client what the proxy should have. It sends nothing, since no request has been handled yet.
+// loadDesired tells the proxy what the proxy should have. It sends nothing, since no request has been handled yet.
 func (st *stream) loadDesired() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.client.setDesired(*st.desired.Load())
+	st.proxy.setDesired(*st.desired.Load())
 }
 
 // update starts sending what the proxy lacks of the desired state. It does not block.
@@ -270,7 +270,7 @@ func (st *stream) update() {
 
 // startSending starts a goroutine that sends r, if it is not nil, and then every response that is next. The goroutine ends
 // when there is none, so that an idle stream does not have one. The caller holds mu.
-func (st *stream) startSending(r *reply) {
+func (st *stream) startSending(r *response) {
 	if st.closed {
 		return
 	}
@@ -292,27 +292,27 @@ func (st *stream) startSending(r *reply) {
 }
 
 // nextOrStop returns the next response. If there is none, it returns nil and records that nobody is sending.
-func (st *stream) nextOrStop() *reply {
+func (st *stream) nextOrStop() *response {
 	st.mu.Lock()
-	known := st.client.desired.Known()
-	st.client.setDesired(*st.desired.Load())
-	known = known || !st.client.desired.Known()
+	known := st.proxy.desired.Known()
+	st.proxy.setDesired(*st.desired.Load())
+	known = known || !st.proxy.desired.Known()
 	r := st.next()
 	st.sending = r != nil
 	st.mu.Unlock()
 	if !known {
-		st.server.reportInbound(st.node) // the first view: what the client asked for before it has said what it has
+		st.server.reportInbound(st.node) // the first view: what the proxy asked for before it has said what it has
 	}
 	return r
 }
 
 // next returns the next response, and counts it. If something has to wait, it sets the timer for it. The caller holds mu.
-func (st *stream) next() *reply {
-	r := st.client.next()
+func (st *stream) next() *response {
+	r := st.proxy.next()
 	if r != nil {
-		st.server.metrics.responses.WithLabelValues(typeLabel(r.topic.kind)).Inc()
-		st.server.metrics.resources.WithLabelValues(typeLabel(r.topic.kind)).Add(float64(max(len(r.puts), len(r.full))))
-	} else if d := st.client.wait(); d > 0 && !st.closed {
+		st.server.metrics.responses.WithLabelValues(typeLabel(r.subscription.kind)).Inc()
+		st.server.metrics.resources.WithLabelValues(typeLabel(r.subscription.kind)).Add(float64(max(len(r.resources), len(r.full))))
+	} else if d := st.proxy.wait(); d > 0 && !st.closed {
 		if st.timer == nil {
 			st.timer = time.AfterFunc(d, st.update)
 		} else {

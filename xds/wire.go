@@ -47,13 +47,17 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 // delta returns the encoded delta response: entries that all streams share, and a few bytes of this stream.
-func (r *reply) delta() (rawMessage, error) {
-	bytes := make(mem.BufferSlice, 0, len(r.puts)+1)
-	for _, p := range r.puts {
-		bytes = append(bytes, mem.SliceBuffer(p.Entry))
+func (r *response) delta() (rawMessage, error) {
+	bytes := make(mem.BufferSlice, 0, len(r.resources)+1)
+	for _, m := range r.resources {
+		bytes = append(bytes, mem.SliceBuffer(m.resource.Entry))
+	}
+	var removed []string
+	for _, m := range r.removed {
+		removed = append(removed, m.name)
 	}
 	own, err := proto.Marshal(&discoveryv3.DeltaDiscoveryResponse{
-		TypeUrl: string(r.topic.kind), Nonce: r.nonce, RemovedResources: r.removed,
+		TypeUrl: string(r.subscription.kind), Nonce: r.nonce, RemovedResources: removed,
 	})
 	return rawMessage{append(bytes, mem.SliceBuffer(own))}, err
 }

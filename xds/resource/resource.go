@@ -64,7 +64,7 @@ type Resource struct {
 	Entry []byte
 	// Endpoints is the name of the ClusterLoadAssignment that a Cluster asks for; empty for any other resource.
 	Endpoints string
-	// Peers are the identities that a Cluster accepts from its endpoints, sorted; they are in Body, too.
+	// Peers are the identities that a Cluster accepts from its endpoints, sorted; they are in Body, too. See WithPeers.
 	Peers []string
 	// Inbound is the address of a Listener for inbound traffic; the zero AddrPort for any other resource.
 	Inbound netip.AddrPort
@@ -73,6 +73,13 @@ type Resource struct {
 // NodeDrainTime is the key in the metadata of a node of how long its Envoy lets the connections of a replaced listener go on,
 // as a Go duration: Envoy's own requests do not say what its --drain-time-s is.
 const NodeDrainTime = "sonde.dev/drain-time"
+
+// WithPeers returns a copy of a Cluster that says which identities it accepts, sorted.
+func (r *Resource) WithPeers(peers []string) *Resource {
+	with := *r
+	with.Peers = peers
+	return &with
+}
 
 // Key names the resource within a Set.
 func (r *Resource) Key() Name { return Name{Type: r.Type, Name: r.Name} }

@@ -260,9 +260,9 @@ func TestDiff(t *testing.T) {
 		next := last.With(put, remove)
 		history = append(history, next)
 		for _, from := range []*resource.Set{last, history[random.IntN(len(history))]} {
-			for i, r := range resource.Diff(from, next).Put {
-				if old := resource.Diff(from, next).Old[i]; old != from.Get(r.Key()) {
-					t.Fatalf("Old of %s is %v, want %v", r.Name, old, from.Get(r.Key()))
+			for _, c := range resource.Diff(from, next) {
+				if want := from.Get(c.Key()); c.Old != want {
+					t.Fatalf("Old of %v is %v, want %v", c.Key(), c.Old, want)
 				}
 			}
 			if diff := cmp.Diff(naive(from, next), keys(resource.Diff(from, next))); diff != "" {
@@ -276,19 +276,20 @@ func TestDiffOfSuccessorIsKept(t *testing.T) {
 	t.Parallel()
 	s := resource.NewSet(cluster(t, "a", ""))
 	next := s.With([]*resource.Resource{cluster(t, "a", "x")}, nil)
-	if first := resource.Diff(s, next); first != resource.Diff(s, next) {
+	if first := resource.Diff(s, next); &first[0] != &resource.Diff(s, next)[0] {
 		t.Error("Diff() of a successor was computed again")
 	}
 }
 
 // keys describes a delta: name@version for what is put, -name for what is removed.
-func keys(d *resource.Delta) []string {
+func keys(d resource.Delta) []string {
 	var all []string
-	for _, r := range d.Put {
-		all = append(all, r.Type.Short()+" "+r.Name+"@"+r.Version)
-	}
-	for _, n := range d.Remove {
-		all = append(all, "-"+n.Type.Short()+" "+n.Name)
+	for _, c := range d {
+		if c.New != nil {
+			all = append(all, c.New.Type.Short()+" "+c.New.Name+"@"+c.New.Version)
+		} else {
+			all = append(all, "-"+c.Old.Type.Short()+" "+c.Old.Name)
+		}
 	}
 	slices.Sort(all)
 	return all

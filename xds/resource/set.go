@@ -11,7 +11,7 @@ type Set struct {
 	byType [typeCount][]*Resource // by Type.index, each sorted by name
 	id     *identity
 	before *identity // of the predecessor; nil if the set was made by NewSet
-	delta  *Delta    // from before to this one
+	delta  Delta     // from before to this one
 }
 
 const typeCount = 4 // len(Types())
@@ -19,11 +19,21 @@ const typeCount = 4 // len(Types())
 // identity tells sets apart without keeping them alive: a set that referred to its predecessor would keep all of them.
 type identity struct{ _ byte }
 
-// Delta is the difference between two sets. It is shared: do not modify it.
-type Delta struct {
-	Put    []*Resource // sorted by type and name
-	Old    []*Resource // for each of Put the resource that it replaces, nil for a new one
-	Remove []Name      // sorted by type and name
+// Delta is the difference between two sets, sorted by type and name. It is shared: do not modify it.
+type Delta []Change
+
+// Change is a resource that differs between two sets.
+type Change struct {
+	Old *Resource // nil if it was added
+	New *Resource // nil if it was removed
+}
+
+// Key names the resource.
+func (c Change) Key() Name {
+	if c.New != nil {
+		return c.New.Key()
+	}
+	return c.Old.Key()
 }
 
 // NewSet returns a set of these resources. Of two with the same type and name the later one wins.
@@ -39,24 +49,28 @@ func NewSet(resources ...*Resource) *Set {
 // pointers of each type that changed.
 func (s *Set) With(put []*Resource, remove []Name) *Set {
 	d := s.change(put, remove)
-	if len(d.Put)+len(d.Remove) == 0 {
+	if len(d) == 0 {
 		return s
 	}
 	next := &Set{id: new(identity)}
 	if s != nil {
 		next.before, next.delta, next.byType = s.id, d, s.byType
 	}
-	for i, part := range d.split() {
-		if len(part.Put)+len(part.Remove) > 0 {
-			next.byType[i] = merge(next.byType[i], part)
+	for len(d) > 0 {
+		typ := d[0].Key().Type
+		n := 1
+		for n < len(d) && d[n].Key().Type == typ {
+			n++
 		}
+		next.byType[typ.index()] = merge(s.Of(typ), d[:n])
+		d = d[n:]
 	}
 	return next
 }
 
-// change returns what differs from s, sorted and without duplicates.
-func (s *Set) change(put []*Resource, remove []Name) *Delta {
-	d := &Delta{}
+// change returns what differs from s.
+func (s *Set) change(put []*Resource, remove []Name) Delta {
+	var d Delta
 	named := make(map[Name]bool, len(put)+len(remove))
 	for _, r := range slices.Backward(put) {
 		if named[r.Key()] {
@@ -64,60 +78,39 @@ func (s *Set) change(put []*Resource, remove []Name) *Delta {
 		}
 		named[r.Key()] = true
 		if old := s.Get(r.Key()); old == nil || old.Version != r.Version {
-			d.Put = append(d.Put, r)
+			d = append(d, Change{Old: old, New: r})
 		}
 	}
 	for _, n := range remove {
-		if !named[n] && s.Get(n) != nil {
-			d.Remove = append(d.Remove, n)
+		if old := s.Get(n); old != nil && !named[n] {
+			d = append(d, Change{Old: old})
 		}
 		named[n] = true
 	}
-	d.finish(s)
+	slices.SortFunc(d, func(a, b Change) int { return a.Key().compare(b.Key()) })
 	return d
 }
 
-// finish sorts the delta and fills in Old.
-func (d *Delta) finish(from *Set) {
-	slices.SortFunc(d.Put, func(a, b *Resource) int { return a.Key().compare(b.Key()) })
-	slices.SortFunc(d.Remove, Name.compare)
-	d.Old = make([]*Resource, 0, len(d.Put))
-	for _, r := range d.Put {
-		d.Old = append(d.Old, from.Get(r.Key()))
-	}
-}
-
-// split splits a delta by type.
-func (d *Delta) split() (parts [typeCount]Delta) {
-	for _, r := range d.Put {
-		p := &parts[r.Type.index()]
-		p.Put = append(p.Put, r)
-	}
-	for _, n := range d.Remove {
-		p := &parts[n.Type.index()]
-		p.Remove = append(p.Remove, n)
-	}
-	return parts
-}
-
-// merge applies a delta of one type to the list of that type.
-func merge(list []*Resource, d Delta) []*Resource {
-	merged := make([]*Resource, 0, len(list)+len(d.Put))
-	put, remove := d.Put, d.Remove
+// merge applies changes of one type to the list of that type.
+func merge(list []*Resource, changes Delta) []*Resource {
+	merged := make([]*Resource, 0, len(list)+len(changes))
 	for _, r := range list {
-		for len(put) > 0 && put[0].Name < r.Name {
-			merged, put = append(merged, put[0]), put[1:]
+		for len(changes) > 0 && changes[0].Old == nil && changes[0].New.Name < r.Name {
+			merged, changes = append(merged, changes[0].New), changes[1:]
 		}
 		switch {
-		case len(put) > 0 && put[0].Name == r.Name:
-			merged, put = append(merged, put[0]), put[1:]
-		case len(remove) > 0 && remove[0].Name == r.Name:
-			remove = remove[1:]
-		default:
+		case len(changes) == 0 || changes[0].Old != r:
 			merged = append(merged, r)
+		case changes[0].New != nil:
+			merged, changes = append(merged, changes[0].New), changes[1:]
+		default:
+			changes = changes[1:]
 		}
 	}
-	return append(merged, put...)
+	for _, c := range changes { // all are new
+		merged = append(merged, c.New)
+	}
+	return merged
 }
 
 // Get returns the resource with that name, nil if there is none.
@@ -140,34 +133,34 @@ func (s *Set) Of(t Type) []*Resource {
 }
 
 // Diff returns the difference between two sets. It is free if With made to out of from; else the lists are compared.
-func Diff(from, to *Set) *Delta {
+func Diff(from, to *Set) Delta {
 	switch {
 	case from == to:
-		return &Delta{}
+		return nil
 	case from != nil && to != nil && to.before == from.id:
 		return to.delta
 	}
-	d := &Delta{}
+	var d Delta
 	for _, t := range Types() {
-		compare(d, from.Of(t), to.Of(t))
+		d = appendDiff(d, from.Of(t), to.Of(t))
 	}
-	d.finish(from)
 	return d
 }
 
-// compare adds the difference between two lists of one type to d.
-func compare(d *Delta, from, to []*Resource) {
+// appendDiff adds the difference between two lists of one type to d.
+func appendDiff(d Delta, from, to []*Resource) Delta {
 	for len(from) > 0 || len(to) > 0 {
 		switch {
 		case len(to) == 0 || len(from) > 0 && from[0].Name < to[0].Name:
-			d.Remove, from = append(d.Remove, from[0].Key()), from[1:]
+			d, from = append(d, Change{Old: from[0]}), from[1:]
 		case len(from) == 0 || to[0].Name < from[0].Name:
-			d.Put, to = append(d.Put, to[0]), to[1:]
+			d, to = append(d, Change{New: to[0]}), to[1:]
 		default:
 			if from[0] != to[0] && from[0].Version != to[0].Version {
-				d.Put = append(d.Put, to[0])
+				d = append(d, Change{Old: from[0], New: to[0]})
 			}
 			from, to = from[1:], to[1:]
 		}
 	}
+	return d
 }

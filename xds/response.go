@@ -1,0 +1,50 @@
+package xds
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// response is one response, kept until the proxy ACKs or NACKs it.
+type response struct {
+	subscription *subscription
+	nonce        string
+	sent         time.Time
+	resources    []mention            // what the proxy lacks, sorted by name
+	removed      []mention            // what it has and should not, and what does not exist, sorted by name
+	full         []*resource.Resource // SotW: all resources of the response
+}
+
+// mention is what a response says about one name.
+type mention struct {
+	name     string
+	resource *resource.Resource // nil: there is none
+	before   update             // what was pending before, in case of a NACK
+}
+
+func compareMentions(a, b mention) int { return cmp.Compare(a.name, b.name) }
+
+// mention returns what the response says about a name, nil if nothing.
+func (r *response) mention(name string) *mention {
+	for _, list := range [][]mention{r.resources, r.removed} {
+		i, found := slices.BinarySearchFunc(list, name, func(m mention, name string) int { return cmp.Compare(m.name, name) })
+		if found {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// recordSent records that the proxy has what the response says.
+func (r *response) recordSent() {
+	for _, list := range [][]mention{r.resources, r.removed} {
+		for _, m := range list {
+			u := updateFrom(m.resource)
+			u.due = m.before.due
+			r.subscription.setPending(m.name, u, m.before.now)
+		}
+	}
+}
