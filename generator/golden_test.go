@@ -120,7 +120,7 @@ func messagesOf(t *testing.T, m *meshview.Mesh, p *meshview.Proxy) map[string][]
 	for _, l := range slices.Concat(own, serviceListeners(m, p, own)) {
 		listeners = append(listeners, l)
 	}
-	for _, name := range p.VisibleServices {
+	for _, name := range p.Scope.Services {
 		s := m.Services[name]
 		clusters = append(clusters, generator.OutboundCluster(m, s))
 		endpoints = append(endpoints, generator.LoadAssignment(s))
@@ -160,7 +160,7 @@ func serviceListeners(m *meshview.Mesh, p *meshview.Proxy, own []*listenerv3.Lis
 		return nil
 	}
 	var listeners []*listenerv3.Listener
-	for _, name := range p.VisibleServices {
+	for _, name := range p.Scope.Services {
 		s := m.Services[name]
 		for _, at := range s.Addresses {
 			l := generator.ServiceListener(s, at)

@@ -1,6 +1,8 @@
 package generator
 
 import (
+	"slices"
+
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -36,18 +38,15 @@ func Static(o StaticOptions) *bootstrapv3.Bootstrap {
 func staticListeners(o StaticOptions) []*listenerv3.Listener {
 	listeners := newInbound(static, o.Mesh, o.Proxy, o.TrustDomain).listeners()
 	own := outboundListeners(static, o.Mesh, o.Proxy)
-	taken := map[string]bool{}
-	for _, l := range own {
-		taken[l.GetName()] = true
-	}
 	listeners = append(listeners, own...)
-	if o.Proxy.Dataplane.Spec.Networking.TransparentProxying == nil {
+	scope := o.Proxy.Scope
+	if !scope.Redirected {
 		return listeners
 	}
-	for _, name := range o.Proxy.VisibleServices {
+	for _, name := range scope.Services {
 		s := serviceOf(o.Mesh, name)
 		for _, at := range s.Addresses {
-			if !taken[outboundListenerName(at)] {
+			if !slices.Contains(scope.Outbounds, at) {
 				listeners = append(listeners, outboundListener(static, s, at, false))
 			}
 		}
@@ -60,7 +59,7 @@ func staticClusters(o StaticOptions) []*clusterv3.Cluster {
 	if c := OutboundPassthrough(o.Proxy); c != nil {
 		clusters = append(clusters, c)
 	}
-	for _, name := range o.Proxy.VisibleServices {
+	for _, name := range o.Proxy.Scope.Services {
 		clusters = append(clusters, outboundCluster(static, o.Mesh, serviceOf(o.Mesh, name)))
 	}
 	return clusters

@@ -38,10 +38,10 @@ type Translator struct {
 
 	mu       sync.Mutex // guards the fields below
 	view     *meshview.View
-	services map[mesh.ID]*serviceResources // those in a shared set
-	shared   map[sharedKey]*sharedSet      // those of attached proxies
+	services map[mesh.ID]*serviceResources  // those in a shared set
+	shared   map[*meshview.Scope]*sharedSet // those of attached proxies
 	attached map[mesh.ID]*attachment
-	keys     keyCache
+	errs     []error // of the resources that could not be encoded, see takeErrors
 }
 
 // attachment is a proxy with at least one stream.
@@ -66,7 +66,7 @@ func NewTranslator(o TranslatorOptions) *Translator {
 		report:      o.Report,
 		encode:      resource.Encode,
 		services:    map[mesh.ID]*serviceResources{},
-		shared:      map[sharedKey]*sharedSet{},
+		shared:      map[*meshview.Scope]*sharedSet{},
 		attached:    map[mesh.ID]*attachment{},
 	}
 }
@@ -94,10 +94,9 @@ func (t *Translator) attach(proxy mesh.ID) (resource.Desired, error) {
 	if a.streams > 1 || p == nil {
 		return a.desired, nil
 	}
-	var errs []error
-	t.joinShared(a, m, p, &errs)
-	a.desired = resource.Desired{Shared: a.shared.set, Own: t.ownSet(m, p, a, &errs)}
-	return a.desired, errors.Join(errs...)
+	t.joinShared(a, m, p)
+	a.desired = resource.Desired{Shared: a.shared.set, Own: t.ownSet(m, p, a)}
+	return a.desired, t.takeErrors()
 }
 
 // Detach ends one Attach. With the last one, resources that only this proxy had are forgotten.
@@ -139,9 +138,8 @@ func (t *Translator) Apply(c meshview.Change) (map[mesh.ID]resource.Desired, err
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.view = c.After
-	var errs []error
-	services := t.encodeChanged(c, &errs)
-	affected, own := map[mesh.ID]struct{}{}, map[mesh.ID]struct{}{} // own: the proxy's own set may differ, too
+	changedServices := t.encodeChanged(c)
+	affected := affectedProxies{}
 	for _, id := range c.Proxies {
 		a := t.attached[id]
 		if a == nil {
@@ -152,40 +150,47 @@ func (t *Translator) Apply(c meshview.Change) (map[mesh.ID]resource.Desired, err
 			t.leaveShared(a)
 			continue
 		}
-		affected[id] = struct{}{}
-		if ownDiffers(c.Before, m, p) {
-			own[id] = struct{}{}
-		}
-		t.joinShared(a, m, p, &errs)
+		affected.add(id, ownDiffers(c.Before, m, p))
+		t.joinShared(a, m, p)
 	}
-	for _, s := range t.shared {
-		t.updateShared(s, services[s.key.mesh], affected, own)
-	}
+	t.updateShared(changedServices, affected)
 	changed := map[mesh.ID]resource.Desired{}
 	for _, id := range slices.Sorted(maps.Keys(affected)) {
 		a := t.attached[id]
 		now := resource.Desired{Shared: a.shared.set, Own: a.desired.Own}
-		if _, ok := own[id]; ok {
+		if affected[id] {
 			m, p := t.view.Proxy(id)
-			now.Own = t.ownSet(m, p, a, &errs)
+			now.Own = t.ownSet(m, p, a)
 		}
 		if now != a.desired {
 			a.desired = now
 			changed[id] = now
 		}
 	}
-	return changed, errors.Join(errs...)
+	return changed, t.takeErrors()
 }
 
+// affectedProxies are the attached proxies whose resources may differ. The value says whether the proxy's own set may, too.
+type affectedProxies map[mesh.ID]bool
+
+func (a affectedProxies) add(id mesh.ID, own bool) { a[id] = a[id] || own }
+
 // encodeOrKeep encodes m. It returns old if m is the same, or if m cannot be encoded; old may be nil.
-func (t *Translator) encodeOrKeep(old *resource.Resource, name string, m proto.Message, whose string, errs *[]error) *resource.Resource {
+func (t *Translator) encodeOrKeep(old *resource.Resource, name string, m proto.Message, whose string) *resource.Resource {
 	r, err := t.encode(name, m)
 	switch {
 	case err != nil:
-		*errs = append(*errs, fmt.Errorf("translate %s: %w", whose, err))
+		t.errs = append(t.errs, fmt.Errorf("translate %s: %w", whose, err))
 		return old
 	case old != nil && old.Version == r.Version:
 		return old
 	}
 	return r
+}
+
+// takeErrors joins the errors since the last call.
+func (t *Translator) takeErrors() error {
+	err := errors.Join(t.errs...)
+	t.errs = nil
+	return err
 }

@@ -15,11 +15,11 @@ func ownDiffers(before *meshview.View, m *meshview.Mesh, p *meshview.Proxy) bool
 }
 
 // ownSet makes the set that is the proxy's alone. Resources that did not change stay the same pointers.
-func (t *Translator) ownSet(m *meshview.Mesh, p *meshview.Proxy, a *attachment, errs *[]error) *resource.Set {
+func (t *Translator) ownSet(m *meshview.Mesh, p *meshview.Proxy, a *attachment) *resource.Set {
 	old := a.desired.Own
 	var want []*resource.Resource
 	add := func(typ resource.Type, name string, message proto.Message) {
-		r := t.encodeOrKeep(old.Get(resource.Name{Type: typ, Name: name}), name, message, "proxy "+a.id, errs)
+		r := t.encodeOrKeep(old.Get(resource.Name{Type: typ, Name: name}), name, message, "proxy "+a.id)
 		if r != nil {
 			want = append(want, r)
 		}

@@ -1,6 +1,8 @@
 package generator
 
 import (
+	"slices"
+
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/xds/resource"
@@ -8,63 +10,55 @@ import (
 
 // serviceResources are the resources of one service, encoded once for all proxies that see it.
 type serviceResources struct {
-	users     int // shared sets that hold them
+	sets      []*sharedSet // those that hold them
 	cluster   *resource.Resource
 	endpoints *resource.Resource
 	route     *resource.Resource   // nil for TCP
 	listeners []*resource.Resource // of the virtual addresses, for redirected proxies
 }
 
-// changedParts says what may differ for a service besides its cluster, endpoints and route.
-type changedParts struct {
+// changedService is a service whose resources were encoded again, and what may differ besides its cluster, endpoints and route.
+type changedService struct {
+	id        mesh.ID
+	resources *serviceResources
 	protocol  bool // and so proxies' own outbound listeners
 	listeners bool
 }
 
-// changedServices are the services whose resources were encoded again, by mesh and service.
-type changedServices map[string]map[string]changedParts
-
-func (t changedServices) add(id mesh.ID, what changedParts) {
-	meshName, name := mesh.SplitID(id)
-	if t[meshName] == nil {
-		t[meshName] = map[string]changedParts{}
-	}
-	known := t[meshName][name]
-	t[meshName][name] = changedParts{protocol: known.protocol || what.protocol, listeners: known.listeners || what.listeners}
-}
-
 // encodeChanged encodes the services that the change names and an attached proxy sees. A service that was removed is
 // handled with the proxies, which no longer see it.
-func (t *Translator) encodeChanged(c meshview.Change, errs *[]error) changedServices {
-	changed := changedServices{}
+func (t *Translator) encodeChanged(c meshview.Change) []changedService {
+	var changed []changedService
 	for _, id := range c.Services {
 		m, s := c.After.Service(id)
 		if r := t.services[id]; r != nil && s != nil {
 			_, before := c.Before.Service(id)
-			listeners := t.encodeService(r, m, s, errs)
-			changed.add(id, changedParts{protocol: before == nil || before.Protocol != s.Protocol, listeners: listeners})
+			listeners := t.encodeService(r, m, s)
+			changed = append(changed, changedService{
+				id: id, resources: r, protocol: before == nil || before.Protocol != s.Protocol, listeners: listeners,
+			})
 		}
 	}
 	for _, id := range c.Endpoints {
 		_, s := c.After.Service(id)
 		if r := t.services[id]; r != nil && s != nil {
-			t.encodeEndpoints(r, s, errs)
-			changed.add(id, changedParts{})
+			t.encodeEndpoints(r, s)
+			changed = append(changed, changedService{id: id, resources: r})
 		}
 	}
 	return changed
 }
 
 // encodeService encodes everything but the endpoints, and reports whether a listener differs.
-func (t *Translator) encodeService(r *serviceResources, m *meshview.Mesh, s *meshview.Service, errs *[]error) bool {
+func (t *Translator) encodeService(r *serviceResources, m *meshview.Mesh, s *meshview.Service) bool {
 	whose := "service " + s.ID()
 	before := r.cluster
-	r.cluster = t.encodeOrKeep(before, s.Name, OutboundCluster(m, s), whose, errs)
+	r.cluster = t.encodeOrKeep(before, s.Name, OutboundCluster(m, s), whose)
 	if r.cluster != before && mutualTLS(m) {
 		r.cluster = r.cluster.WithPeers(s.Identities)
 	}
 	if route := OutboundRoute(s); route != nil {
-		r.route = t.encodeOrKeep(r.route, s.Name, route, whose, errs)
+		r.route = t.encodeOrKeep(r.route, s.Name, route, whose)
 	} else {
 		r.route = nil
 	}
@@ -76,7 +70,7 @@ func (t *Translator) encodeService(r *serviceResources, m *meshview.Mesh, s *mes
 	r.listeners = nil
 	for _, at := range s.Addresses {
 		name := outboundListenerName(at)
-		l := t.encodeOrKeep(old[name], name, ServiceListener(s, at), whose, errs)
+		l := t.encodeOrKeep(old[name], name, ServiceListener(s, at), whose)
 		differ = differ || l != old[name]
 		if l != nil {
 			r.listeners = append(r.listeners, l)
@@ -85,29 +79,30 @@ func (t *Translator) encodeService(r *serviceResources, m *meshview.Mesh, s *mes
 	return differ
 }
 
-func (t *Translator) encodeEndpoints(r *serviceResources, s *meshview.Service, errs *[]error) {
-	r.endpoints = t.encodeOrKeep(r.endpoints, s.Name, LoadAssignment(s), "service "+s.ID(), errs)
+func (t *Translator) encodeEndpoints(r *serviceResources, s *meshview.Service) {
+	r.endpoints = t.encodeOrKeep(r.endpoints, s.Name, LoadAssignment(s), "service "+s.ID())
 }
 
 // acquire returns the resources of a service for one more shared set. They are empty if s is nil, which a view of a
 // Builder never needs.
-func (t *Translator) acquire(m *meshview.Mesh, id mesh.ID, s *meshview.Service, errs *[]error) *serviceResources {
+func (t *Translator) acquire(m *meshview.Mesh, id mesh.ID, s *meshview.Service, set *sharedSet) *serviceResources {
 	r := t.services[id]
 	if r == nil {
 		r = &serviceResources{}
 		t.services[id] = r
 		if s != nil {
-			t.encodeService(r, m, s, errs)
-			t.encodeEndpoints(r, s, errs)
+			t.encodeService(r, m, s)
+			t.encodeEndpoints(r, s)
 		}
 	}
-	r.users++
+	r.sets = append(r.sets, set)
 	return r
 }
 
-func (t *Translator) release(id mesh.ID) {
+func (t *Translator) release(id mesh.ID, set *sharedSet) {
 	r := t.services[id]
-	if r.users--; r.users == 0 {
+	r.sets = slices.DeleteFunc(r.sets, func(s *sharedSet) bool { return s == set })
+	if len(r.sets) == 0 {
 		delete(t.services, id)
 	}
 }

@@ -110,7 +110,7 @@ func (b *meshBuild) removeMesh() {
 		b.prune(name)
 	}
 	for name, p := range b.in.proxies {
-		b.in.setVisible(p, nil)
+		b.in.setScope(p, nil)
 		if p.dataplane == nil {
 			delete(b.in.proxies, name)
 		}
@@ -206,17 +206,17 @@ func (b *meshBuild) buildProxies() {
 			}
 		}
 	}
-	visible := &visibleSets{mesh: b.in, redirected: map[string]*visibleSet{}}
+	found := &scopes{mesh: b.in, redirected: map[scopeKey]*sharedScope{}}
 	for name := range b.in.dirtyProxies {
-		b.buildProxy(name, visible)
+		b.buildProxy(name, found)
 	}
 }
 
-func (b *meshBuild) buildProxy(name string, visible *visibleSets) {
+func (b *meshBuild) buildProxy(name string, found *scopes) {
 	id := mesh.MakeID(b.name, name)
 	in, old := b.in.proxies[name], b.old.Proxies[name]
 	if in.dataplane == nil {
-		b.in.setVisible(in, nil)
+		b.in.setScope(in, nil)
 		delete(b.in.proxies, name)
 		if old != nil {
 			b.ownProxyMap()
@@ -225,14 +225,14 @@ func (b *meshBuild) buildProxy(name string, visible *visibleSets) {
 		}
 		return
 	}
-	same, was := old != nil && equalExceptHealth(old.Dataplane, in.dataplane), in.visible
+	same, was := old != nil && equalExceptHealth(old.Dataplane, in.dataplane), in.scope
 	if !same || b.addressesFlipped {
-		b.in.setVisible(in, visible.of(in))
+		b.in.setScope(in, found.of(in))
 	}
-	now := &Proxy{Dataplane: in.dataplane, VisibleServices: in.visible.names, Observed: b.state.observed[id]}
+	now := &Proxy{Dataplane: in.dataplane, Scope: &in.scope.Scope, Observed: b.state.observed[id]}
 	now.Inbounds = b.state.inboundHealths(in.dataplane)
 	switch {
-	case !same, was != in.visible:
+	case !same, was != in.scope:
 		b.change.Proxies = append(b.change.Proxies, id)
 	case old.Observed == now.Observed && reflect.DeepEqual(old.Dataplane, now.Dataplane):
 		return

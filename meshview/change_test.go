@@ -208,7 +208,7 @@ func TestUnchangedPartsAreShared(t *testing.T) {
 	}
 }
 
-func TestVisibleServices(t *testing.T) {
+func TestScopes(t *testing.T) {
 	b := set(
 		service("db", "240.0.0.1:80"), service("cache", "240.0.0.2:80"), service("hidden", "10.0.0.9"),
 		dataplane("t1", "10.0.0.1", "", transparent), dataplane("t2", "10.0.0.2", "", transparent, calls("db")),
@@ -224,7 +224,7 @@ func TestVisibleServices(t *testing.T) {
 		"n": nil,
 	}
 	for name, sees := range want {
-		if diff := cmp.Diff(sees, view.Meshes["default"].Proxies[name].VisibleServices); diff != "" {
+		if diff := cmp.Diff(sees, view.Meshes["default"].Proxies[name].Scope.Services); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -112,7 +113,7 @@ func naive(before, after *View) Change {
 		}
 		c.Services = append(c.Services, different(name, old.Services, now.Services, all, lists, cmpopts.IgnoreFields(Service{}, "Endpoints"))...)
 		c.Endpoints = append(c.Endpoints, different(name, old.Services, now.Services, false, lists, cmpopts.IgnoreFields(Service{}, "Protocol", "Addresses", "Identities"), forClients)...)
-		c.Proxies = append(c.Proxies, different(name, old.Proxies, now.Proxies, all, cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), cmpopts.IgnoreFields(Proxy{}, "Observed", "Inbounds"))...)
+		c.Proxies = append(c.Proxies, different(name, old.Proxies, now.Proxies, all, lists, cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), cmpopts.IgnoreFields(Proxy{}, "Observed", "Inbounds"))...)
 	}
 	slices.Sort(c.Services)
 	slices.Sort(c.Endpoints)
@@ -177,21 +178,15 @@ func TestIncrementalViewsEqualFreshOnes(t *testing.T) {
 	}
 }
 
-// checkShared checks that proxies that see the same services share one slice.
+// checkShared checks that proxies that can reach the same share one scope.
 func checkShared(t *testing.T, v *View) {
 	t.Helper()
 	for _, m := range v.Meshes {
-		slice := map[string]*string{}
 		for name, p := range m.Proxies {
-			if len(p.VisibleServices) == 0 {
-				continue
-			}
-			key := namesKey(p.VisibleServices)
-			if slice[key] == nil {
-				slice[key] = &p.VisibleServices[0]
-			}
-			if slice[key] != &p.VisibleServices[0] {
-				t.Fatalf("%s has a slice of its own", name)
+			for other, o := range m.Proxies {
+				if reflect.DeepEqual(p.Scope, o.Scope) != (p.Scope == o.Scope) {
+					t.Fatalf("%s and %s reach %v and %v: scopes %p and %p", name, other, p.Scope, o.Scope, p.Scope, o.Scope)
+				}
 			}
 		}
 	}
@@ -211,7 +206,7 @@ func checkForgets(t *testing.T, b *Builder, w *world) {
 	if len(b.state.meshes) != 1 || len(b.state.objects)+len(b.state.observed)+len(b.state.dirty) != 0 {
 		t.Fatalf("state keeps %v", b.state)
 	}
-	if len(m.proxies)+len(m.services)+len(m.visible)+len(m.dirtyServices)+len(m.dirtyProxies)+len(m.addressed) != 0 {
+	if len(m.proxies)+len(m.services)+len(m.scopes)+len(m.dirtyServices)+len(m.dirtyProxies)+len(m.addressed) != 0 {
 		t.Fatalf("state keeps %v of the mesh", m)
 	}
 }

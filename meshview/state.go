@@ -34,15 +34,15 @@ type meshInput struct {
 	services map[string]*serviceInput
 
 	addressed []string // services of the view with a virtual address, sorted
-	visible   map[string]*visibleSet
+	scopes    map[scopeKey]*sharedScope
 
 	dirtyServices, dirtyProxies map[string]struct{}
 }
 
 type proxyInput struct {
 	dataplane *mesh.Dataplane
-	uses      []string    // services of its outbounds, sorted
-	visible   *visibleSet // nil: not in the view yet
+	uses      []string     // services of its outbounds, sorted
+	scope     *sharedScope // nil: not in the view yet
 }
 
 type serviceInput struct {
@@ -217,7 +217,7 @@ func (s *state) touch(name string) *meshInput {
 		m = &meshInput{
 			proxies:       map[string]*proxyInput{},
 			services:      map[string]*serviceInput{},
-			visible:       map[string]*visibleSet{},
+			scopes:        map[scopeKey]*sharedScope{},
 			dirtyServices: map[string]struct{}{},
 			dirtyProxies:  map[string]struct{}{},
 		}

@@ -23,7 +23,7 @@ type Mesh struct {
 }
 
 // Service is what clients of a service need to know. A service that only an outbound names is in the view, too, without
-// endpoints: every name in Proxy.VisibleServices is there.
+// endpoints: every name in Scope.Services is there.
 type Service struct {
 	Mesh string
 	// Name is the kuma.io/service.
@@ -73,9 +73,8 @@ func (s *Service) Serving() []Endpoint {
 // Proxy is one Dataplane and what it can reach.
 type Proxy struct {
 	Dataplane *mesh.Dataplane
-	// VisibleServices are the names of the services that it has clusters for, sorted: those of its outbounds, and with
-	// transparentProxying all that have an address. Proxies that see the same services share one slice.
-	VisibleServices []string
+	// Scope is what it can reach, the same pointer for all proxies that can reach the same.
+	Scope *Scope
 	// Observed is what is known about it beyond the Dataplane.
 	Observed mesh.Observation
 	// Inbounds is the health of each inbound of the Dataplane, in order.
@@ -91,7 +90,7 @@ func (p *Proxy) ID() mesh.ID { return p.Dataplane.ID() }
 //     removed.
 //   - Endpoints: an endpoint or its health changed, or the service was added or removed. The reason of a health, and whose
 //     endpoint it is, do not count: they are for people.
-//   - Proxies: the proxy was added or removed, its VisibleServices changed, or its Dataplane in more than the health of an
+//   - Proxies: the proxy was added or removed, its Scope changed, or its Dataplane in more than the health of an
 //     inbound.
 //
 // If the mTLS mode of a mesh changes, all services and all proxies of that mesh are listed.
