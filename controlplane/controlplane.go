@@ -72,7 +72,10 @@ func (cp *ControlPlane) join() (err error) {
 			TrustDomain: cp.o.TrustDomain, Sources: []string{sourceStore}, RequireJoin: true,
 			Applied: func(c meshview.Change) { cp.agents.Changed(c) },
 		},
-		XDS:       xds.Options{Logger: log, Registerer: cp.registry, DrainTime: mesh.DefaultDrainTime, Inbound: cp.observeListeners},
+		XDS: xds.Options{
+			Logger: log, Registerer: cp.registry, Inbound: cp.observeListeners,
+			DrainTime: mesh.DefaultDrainTime, MaxDrainTime: mesh.MaxDrainTime,
+		},
 		Authority: cp.authority,
 		Logger:    log,
 	}, Authorize)

@@ -42,7 +42,7 @@ func (cp *ControlPlane) listen(ctx context.Context) (err error) {
 		port := strconv.Itoa(int(p.port))
 		l, err := config.Listen(ctx, "tcp", net.JoinHostPort(cp.o.BindAddress, port))
 		if err != nil {
-			return &mesh.FieldError{Field: p.field, Value: port, Allowed: "must be a port to listen on: " + err.Error()}
+			return &mesh.FieldError{Field: p.field, Value: port, Err: err}
 		}
 		open = append(open, l)
 		*p.listener, addresses[p.name] = l, l.Addr().String()

@@ -80,7 +80,7 @@ func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 	}
 	path, version, err := envoy.Find(ctx, o.EnvoyPath)
 	if err != nil {
-		return nil, fmt.Errorf("--envoy-path: %w", err)
+		return nil, &mesh.FieldError{Field: "EnvoyPath", Value: o.EnvoyPath, Err: err}
 	}
 	a.path = path
 	a.setEnvoyVersion(version)
@@ -108,7 +108,7 @@ func (a *Agent) Drain() { a.startDrain() }
 // Run runs the agent until ctx ends, or until a drain is complete. Envoy has ended when it returns.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.dir, err = workdir.Open(a.o.WorkDir); err != nil {
-		return fmt.Errorf("--work-dir: %w", err)
+		return &mesh.FieldError{Field: "WorkDir", Value: a.o.WorkDir, Err: err}
 	}
 	defer func() { err = errors.Join(err, a.dir.Close()) }()
 	a.identity = identity.New(a.dir, a.o.Mesh, a.o.Name)
@@ -216,7 +216,7 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group) error {
 	var config net.ListenConfig
 	admin, err := config.Listen(ctx, "tcp", a.o.AdminAddress)
 	if err != nil {
-		return fmt.Errorf("--admin-addr: %w", err)
+		return &mesh.FieldError{Field: "AdminAddress", Value: a.o.AdminAddress, Err: err}
 	}
 	own, err := net.ListenUnix("unix", a.dir.Socket(workdir.AgentSocket))
 	if err != nil {

@@ -160,7 +160,7 @@ func TestWorkDirectoryIsTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--work-dir") || !strings.Contains(err.Error(), o.WorkDir) {
+	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "WorkDir") || !strings.Contains(err.Error(), o.WorkDir) {
 		t.Errorf("Run() in a directory that another agent uses: error = %v, want one that names it", err)
 	}
 }

@@ -2,7 +2,6 @@ package dpagent
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"strconv"
@@ -13,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// Options of an agent. The errors of Validate name the flags of sonde-dp run.
+// Options of an agent.
 type Options struct {
 	// ControlPlane is the address of the control plane, host:port. Required.
 	ControlPlane string
@@ -69,45 +68,49 @@ func (o *Options) SetDefaults() {
 	}
 }
 
-// Validate returns all violations, joined.
+// Validate returns all violations, joined. Each is a *mesh.FieldError that names a field of Options.
 func (o *Options) Validate() error {
 	var errs []error
-	for _, required := range []struct{ flag, value string }{
-		{"cp-address", o.ControlPlane}, {"ca-cert-file", o.CAFile}, {"name", o.Name}, {"dataplane-token-file", o.TokenFile},
+	refuse := func(field, value, allowed string) {
+		errs = append(errs, &mesh.FieldError{Field: field, Value: value, Allowed: allowed})
+	}
+	for _, required := range []struct{ field, value string }{
+		{"ControlPlane", o.ControlPlane}, {"CAFile", o.CAFile}, {"Name", o.Name}, {"TokenFile", o.TokenFile},
 	} {
 		if required.value == "" {
-			errs = append(errs, fmt.Errorf("--%s: is required", required.flag))
+			refuse(required.field, "", "is required")
 		}
 	}
-	if o.ControlPlane != "" {
-		errs = append(errs, checkAddress("cp-address", o.ControlPlane, 1))
+	if o.ControlPlane != "" && !isAddress(o.ControlPlane, 1) {
+		refuse("ControlPlane", o.ControlPlane, "must be host:port, with a port from 1 to 65535")
 	}
-	errs = append(errs, checkAddress("admin-addr", o.AdminAddress, 0))
-	if strings.Contains(o.Name, "/") || strings.Contains(o.Mesh, "/") {
-		errs = append(errs, fmt.Errorf("--name, --mesh: %q, %q: must not contain a slash", o.Name, o.Mesh))
+	if !isAddress(o.AdminAddress, 0) {
+		refuse("AdminAddress", o.AdminAddress, "must be host:port, with a port from 0 to 65535")
 	}
-	if o.DrainTime < time.Second || o.DrainTime > mesh.MaxDrainTime {
-		errs = append(errs, fmt.Errorf("--drain-time: %s is not between 1s and 1h", o.DrainTime))
+	if strings.Contains(o.Name, "/") {
+		refuse("Name", o.Name, "must not contain a slash")
+	}
+	if strings.Contains(o.Mesh, "/") {
+		refuse("Mesh", o.Mesh, "must not contain a slash")
+	}
+	if o.DrainTime < mesh.MinDrainTime || o.DrainTime > mesh.MaxDrainTime {
+		refuse("DrainTime", o.DrainTime.String(), "must be a duration from 1s to 1h")
 	}
 	if o.Concurrency < 1 || o.Concurrency > 1024 {
-		errs = append(errs, fmt.Errorf("--concurrency: %d is not between 1 and 1024", o.Concurrency))
+		refuse("Concurrency", strconv.Itoa(o.Concurrency), "must be a number from 1 to 1024")
 	}
 	if o.Probes.Port < 0 || o.Probes.Port > 65535 {
-		errs = append(errs, fmt.Errorf("--virtual-probes-port: %d: must be a port from 1 to 65535, or 0 for none", o.Probes.Port))
+		refuse("Probes.Port", strconv.Itoa(o.Probes.Port), "must be a port from 1 to 65535, or 0 for none")
 	}
 	return errors.Join(errs...)
 }
 
-func checkAddress(flag, address string, lowest int) error {
+// isAddress reports whether an address is host:port. With a lowest port of 0 it is one to listen on, which needs no host.
+func isAddress(address string, lowest int) bool {
 	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return fmt.Errorf("--%s: %q: must be host:port: %w", flag, address, err)
+	if err != nil || host == "" && lowest > 0 || strings.ContainsAny(host, "/ ") {
+		return false
 	}
-	if number, err := strconv.Atoi(port); err != nil || number < lowest || number > 65535 {
-		return fmt.Errorf("--%s: %q: port must be a number from %d to 65535", flag, address, lowest)
-	}
-	if host == "" && lowest > 0 || strings.ContainsAny(host, "/ ") {
-		return fmt.Errorf("--%s: %q: must be host:port", flag, address)
-	}
-	return nil
+	number, err := strconv.Atoi(port)
+	return err == nil && number >= lowest && number <= 65535
 }

@@ -35,47 +35,35 @@ var knownAnnotations = []string{
 // readSettings reads the settings of a pod. The error joins one error for each bad value.
 func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err error) {
 	var errs []error
-	fail := func(key, value, allowed string) {
-		errs = append(errs, &mesh.FieldError{Field: annotationField(key), Value: value, Allowed: allowed})
-	}
-	read := func(key string, parse func(value string) (allowed string)) {
+	read := func(key string, parse func(value string) error) {
 		if value, ok := meta.Annotations[key]; ok {
-			if allowed := parse(value); allowed != "" {
-				fail(key, value, allowed)
+			if err := parse(value); err != nil {
+				errs = append(errs, &mesh.FieldError{Field: annotationField(key), Value: value, Err: err})
 			}
 		}
 	}
 	if s.mesh, err = labelOrAnnotation(meta, mesh.LabelMesh); err != nil {
 		errs = append(errs, err)
 	} else if s.mesh != "" && !isMeshName(s.mesh) {
-		fail(mesh.LabelMesh, s.mesh, meshNameRule)
+		errs = append(errs, &mesh.FieldError{Field: annotationField(mesh.LabelMesh), Value: s.mesh, Allowed: meshNameRule})
 	}
-	read(mesh.AnnotationVirtualProbes, func(value string) (allowed string) {
-		s.probesEnabled, allowed = parseSwitch(value)
-		return allowed
-	})
-	read(mesh.AnnotationVirtualProbesPort, func(value string) (allowed string) {
-		s.virtualPort, allowed = parsePort(value)
-		return allowed
-	})
+	read(mesh.AnnotationVirtualProbes, into(&s.probesEnabled, parseSwitch))
+	read(mesh.AnnotationVirtualProbesPort, into(&s.virtualPort, parsePort))
 	read(mesh.AnnotationVirtualProbesPortRange, checkPortRange)
-	read(mesh.AnnotationDrainTime, func(value string) (allowed string) {
-		s.drainTime, allowed = parseDrainTime(value)
-		return allowed
-	})
-	read(mesh.AnnotationExcludeInboundPorts, func(value string) (allowed string) {
-		s.excludeInbound, allowed = parsePorts(value)
-		return allowed
-	})
-	read(mesh.AnnotationExcludeOutboundPorts, func(value string) (allowed string) {
-		s.excludeOutbound, allowed = parsePorts(value)
-		return allowed
-	})
-	read(mesh.AnnotationServerFirstPorts, func(value string) (allowed string) {
-		_, allowed = parsePorts(value)
-		return allowed
-	})
+	read(mesh.AnnotationDrainTime, into(&s.drainTime, parseDrainTime))
+	read(mesh.AnnotationExcludeInboundPorts, into(&s.excludeInbound, parsePorts))
+	read(mesh.AnnotationExcludeOutboundPorts, into(&s.excludeOutbound, parsePorts))
+	var serverFirst []int32 // only checked: the control plane reads it from the pod
+	read(mesh.AnnotationServerFirstPorts, into(&serverFirst, parsePorts))
 	return s, unknownAnnotations(meta), errors.Join(errs...)
+}
+
+// into returns a function that parses a value into target.
+func into[T any](target *T, parse func(string) (T, error)) func(string) error {
+	return func(value string) (err error) {
+		*target, err = parse(value)
+		return err
+	}
 }
 
 func annotationField(key string) string { return fmt.Sprintf("metadata.annotations[%q]", key) }
@@ -120,13 +108,13 @@ func disabledBy(meta *metav1.ObjectMeta) (string, error) {
 		if !isLabel && !isAnnotation {
 			continue
 		}
-		on, allowed := parseSwitch(value)
+		on, err := parseSwitch(value)
 		switch field := "metadata.labels"; {
-		case allowed != "":
+		case err != nil:
 			if isAnnotation {
 				field = "metadata.annotations"
 			}
-			return "", &mesh.FieldError{Field: fmt.Sprintf("%s[%q]", field, key), Value: value, Allowed: allowed}
+			return "", &mesh.FieldError{Field: fmt.Sprintf("%s[%q]", field, key), Value: value, Err: err}
 		case *on:
 			return "", nil
 		default:
@@ -136,57 +124,65 @@ func disabledBy(meta *metav1.ObjectMeta) (string, error) {
 	return "", nil
 }
 
-// parseSwitch, like the parsers below, returns what is allowed if value is not.
-func parseSwitch(value string) (on *bool, allowed string) {
+// Errors of the parsers: each says what is allowed.
+var (
+	errSwitch    = errors.New("must be enabled or disabled")
+	errPort      = errors.New("must be a port from 1 to 65535")
+	errPorts     = errors.New("must be ports from 1 to 65535 with commas between them, or empty")
+	errPortRange = errors.New("must be two ports from 1 to 65535 with a - between them, the lower first")
+	errDrainTime = errors.New("must be a duration from 1s to 1h, such as 30s")
+)
+
+func parseSwitch(value string) (*bool, error) {
 	switch value {
 	case "enabled", "true":
-		return new(true), ""
+		return new(true), nil
 	case "disabled", "false":
-		return new(false), ""
+		return new(false), nil
 	}
-	return nil, "must be enabled or disabled"
+	return nil, errSwitch
 }
 
-func parsePort(value string) (port int32, allowed string) {
+func parsePort(value string) (int32, error) {
 	n, err := strconv.ParseUint(value, 10, 16)
 	if err != nil || n == 0 {
-		return 0, portRule
+		return 0, errPort
 	}
-	return int32(n), ""
+	return int32(n), nil
 }
 
 // parsePorts parses a list such as "9800,9801", which may be empty.
-func parsePorts(value string) (ports []int32, allowed string) {
+func parsePorts(value string) (ports []int32, err error) {
 	if strings.TrimSpace(value) == "" {
-		return nil, ""
+		return nil, nil
 	}
 	for word := range strings.SplitSeq(value, ",") {
-		port, allowed := parsePort(strings.TrimSpace(word))
-		if allowed != "" {
-			return nil, "must be ports from 1 to 65535 with commas between them, or empty"
+		port, err := parsePort(strings.TrimSpace(word))
+		if err != nil {
+			return nil, errPorts
 		}
 		if !slices.Contains(ports, port) {
 			ports = append(ports, port)
 		}
 	}
-	return ports, ""
+	return ports, nil
 }
 
-func checkPortRange(value string) (allowed string) {
+func checkPortRange(value string) error {
 	first, last, _ := strings.Cut(value, "-")
-	from, wrong := parsePort(first)
-	to, wrongToo := parsePort(last)
-	if wrong != "" || wrongToo != "" || from > to {
-		return "must be two ports from 1 to 65535 with a - between them, the lower first"
+	from, err := parsePort(first)
+	to, errTo := parsePort(last)
+	if err != nil || errTo != nil || from > to {
+		return errPortRange
 	}
-	return ""
+	return nil
 }
 
 // parseDrainTime accepts what sonde-dp accepts as --drain-time.
-func parseDrainTime(value string) (d time.Duration, allowed string) {
+func parseDrainTime(value string) (time.Duration, error) {
 	d, err := time.ParseDuration(value)
-	if err != nil || d < time.Second || d > time.Hour {
-		return 0, "must be a duration from 1s to 1h, such as 30s"
+	if err != nil || d < mesh.MinDrainTime || d > mesh.MaxDrainTime {
+		return 0, errDrainTime
 	}
-	return d, ""
+	return d, nil
 }

@@ -118,7 +118,7 @@ func (h handler) port() (port int32, why string) {
 		port = h.container.Ports[i].ContainerPort
 	}
 	if !isPort(port) {
-		return 0, "port " + number(port) + " " + portRule
+		return 0, "port " + number(port) + " " + errPort.Error()
 	}
 	return port, ""
 }

@@ -285,7 +285,7 @@ func findEarlier(pod *corev1.Pod) (*earlier, error) {
 	value := strings.TrimPrefix(c.Args[arg], virtualProbesFlag)
 	port, err := strconv.ParseUint(value, 10, 16)
 	if err != nil {
-		return nil, fmt.Errorf("containers[%s].args: %q: %s", c.Name, c.Args[arg], portRule)
+		return nil, fmt.Errorf("containers[%s].args: %q: %w", c.Name, c.Args[arg], errPort)
 	}
 	e.port = int32(port)
 	if e.table, _, err = mesh.ParseProbeTable(c.Env[env].Value); err != nil {

@@ -76,33 +76,36 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Validate returns all violations, joined. The errors name the flags of sondectl inject.
+// Validate returns all violations, joined. Each is a *mesh.FieldError that names a field of Options.
 func (o *Options) Validate() error {
 	var errs []error
+	refuse := func(field, value, allowed string) {
+		errs = append(errs, &mesh.FieldError{Field: field, Value: value, Allowed: allowed})
+	}
 	if o.Sidecar != Native && o.Sidecar != Container {
-		errs = append(errs, fmt.Errorf("--sidecar: %q: must be %s or %s", o.Sidecar, Native, Container))
+		refuse("Sidecar", string(o.Sidecar), fmt.Sprintf("must be %s or %s", Native, Container))
 	}
 	blank := func(r rune) bool { return r <= ' ' || r == 0x7f }
 	if strings.ContainsFunc(o.Image, blank) {
-		errs = append(errs, fmt.Errorf("--image: %q: must be the name of an image", o.Image))
+		refuse("Image", o.Image, "must be the name of an image")
 	}
 	if !isMeshName(o.Mesh) {
-		errs = append(errs, fmt.Errorf("--mesh: %q: %s", o.Mesh, meshNameRule))
+		refuse("Mesh", o.Mesh, meshNameRule)
 	}
 	if !isPort(o.VirtualProbesPort) {
-		errs = append(errs, fmt.Errorf("--virtual-probes-port: %d: %s", o.VirtualProbesPort, portRule))
+		refuse("VirtualProbesPort", number(o.VirtualProbesPort), errPort.Error())
 	}
 	host, port, err := net.SplitHostPort(o.ControlPlane)
 	if number, _ := strconv.Atoi(port); err != nil || host == "" || strings.ContainsFunc(host, blank) || number < 1 || number > 65535 {
-		errs = append(errs, fmt.Errorf("--cp-address: %q: must be host:port", o.ControlPlane))
+		refuse("ControlPlane", o.ControlPlane, "must be host:port")
 	}
-	return errors.Join(append(errs, checkCA(o.ControlPlaneCA))...)
+	if err := checkCA(o.ControlPlaneCA); err != nil {
+		errs = append(errs, &mesh.FieldError{Field: "ControlPlaneCA", Err: err})
+	}
+	return errors.Join(errs...)
 }
 
-const (
-	portRule     = "must be a port from 1 to 65535"
-	meshNameRule = "must be the name of a mesh: at most 63 of a-z, 0-9 and -, none of them - at an end"
-)
+const meshNameRule = "must be the name of a mesh: at most 63 of a-z, 0-9 and -, none of them - at an end"
 
 func isPort(n int32) bool { return n >= 1 && n <= 65535 }
 
@@ -114,13 +117,13 @@ func checkCA(text string) error {
 	for n := 1; len(bytes.TrimSpace(rest)) > 0; n++ {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
-			return errors.New("--cp-ca-file: must hold PEM certificates and nothing else")
+			return errors.New("must hold PEM certificates and nothing else")
 		}
 		if block.Type != "CERTIFICATE" {
-			return fmt.Errorf("--cp-ca-file: block %d is %q: must hold PEM certificates and nothing else", n, block.Type)
+			return fmt.Errorf("block %d is %q: must hold PEM certificates and nothing else", n, block.Type)
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return fmt.Errorf("--cp-ca-file: block %d: %w", n, err)
+			return fmt.Errorf("block %d: %w", n, err)
 		}
 	}
 	return nil

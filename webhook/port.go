@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -60,15 +61,15 @@ func (in *injection) fieldUsing(port int32) string {
 	return ""
 }
 
-// conflict returns why a port cannot be the virtual port, "" if it can.
-func (in *injection) conflict(virtual int32) string {
+// checkFree returns an error if a port cannot be the virtual port.
+func (in *injection) checkFree(virtual int32) error {
 	if use := reservedPorts[virtual]; use != "" {
-		return "it is kept for " + use
+		return errors.New("it is kept for " + use)
 	}
 	if by := in.fieldUsing(virtual); by != "" {
-		return by + " has it"
+		return errors.New(by + " has it")
 	}
-	return ""
+	return nil
 }
 
 // choosePort returns the virtual port, 0 if the pod disables virtual probes. A pod that has a sidecar keeps its port.
@@ -87,20 +88,20 @@ func (in *injection) choosePort() (int32, error) {
 	if s.virtualPort != 0 {
 		wanted = s.virtualPort
 	}
-	why := in.conflict(wanted)
-	if why == "" {
+	taken := in.checkFree(wanted)
+	if taken == nil {
 		return wanted, nil
 	}
 	if s.virtualPort != 0 {
-		return 0, fmt.Errorf("%s: port %d cannot be the virtual probes' port: %s", annotationField(mesh.AnnotationVirtualProbesPort), wanted, why)
+		return 0, fmt.Errorf("%s: port %d cannot be the virtual probes' port: %w", annotationField(mesh.AnnotationVirtualProbesPort), wanted, taken)
 	}
 	for port := int32(firstSpare); port <= lastSpare; port++ {
-		if in.conflict(port) == "" {
+		if in.checkFree(port) == nil {
 			return port, nil
 		}
 	}
-	return 0, fmt.Errorf("port %d cannot be the virtual probes' port: %s; nor is one from %d to %d free (%s takes another)",
-		wanted, why, firstSpare, lastSpare, mesh.AnnotationVirtualProbesPort)
+	return 0, fmt.Errorf("port %d cannot be the virtual probes' port: %w; nor is one from %d to %d free (%s takes another)",
+		wanted, taken, firstSpare, lastSpare, mesh.AnnotationVirtualProbesPort)
 }
 
 // checkEarlierPort returns an error if the pod has changed since its injection in a way that its sidecar does not support.
@@ -108,13 +109,13 @@ func (in *injection) checkEarlierPort() error {
 	port, s := in.earlier.port, in.settings
 	switch has := port != 0; {
 	case s.probesEnabled != nil && *s.probesEnabled != has:
-		return fmt.Errorf("%s: %s has --virtual-probes-port=%d already, which says otherwise",
-			annotationField(mesh.AnnotationVirtualProbes), mesh.ContainerSidecar, port)
+		return fmt.Errorf("%s: %s has %s%d already, which says otherwise",
+			annotationField(mesh.AnnotationVirtualProbes), mesh.ContainerSidecar, virtualProbesFlag, port)
 	case has && s.virtualPort != 0 && s.virtualPort != port:
 		return fmt.Errorf("%s: %d: %s has port %d already", annotationField(mesh.AnnotationVirtualProbesPort), s.virtualPort, mesh.ContainerSidecar, port)
 	case has:
-		if why := in.conflict(port); why != "" {
-			return fmt.Errorf("port %d of the virtual probes, which %s has already, is in use: %s", port, mesh.ContainerSidecar, why)
+		if err := in.checkFree(port); err != nil {
+			return fmt.Errorf("port %d of the virtual probes, which %s has already, is in use: %w", port, mesh.ContainerSidecar, err)
 		}
 	}
 	return nil

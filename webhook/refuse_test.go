@@ -102,18 +102,18 @@ func TestBadOptions(t *testing.T) {
 		options webhook.Options
 		want    string
 	}{
-		"sidecar":        {webhook.Options{Sidecar: "pod"}, `--sidecar: "pod": must be native or container`},
-		"image":          {webhook.Options{Image: "a b"}, `--image: "a b"`},
-		"mesh":           {webhook.Options{Mesh: "a.b"}, `--mesh: "a.b"`},
-		"port":           {webhook.Options{VirtualProbesPort: 65536}, `--virtual-probes-port: 65536: must be a port`},
-		"negative port":  {webhook.Options{VirtualProbesPort: -1}, `--virtual-probes-port: -1`},
-		"odd address":    {webhook.Options{ControlPlane: "a b:1"}, `--cp-address: "a b:1": must be host:port`},
-		"address":        {webhook.Options{ControlPlane: "cp"}, `--cp-address: "cp": must be host:port`},
-		"no host":        {webhook.Options{ControlPlane: ":5678"}, `--cp-address`},
-		"no PEM":         {webhook.Options{ControlPlaneCA: "hello"}, `--cp-ca-file: must hold PEM certificates`},
-		"key beside":     {webhook.Options{ControlPlaneCA: caText(t) + private}, `--cp-ca-file: block 2 is "PRIVATE KEY"`},
-		"no certificate": {webhook.Options{ControlPlaneCA: strings.ReplaceAll(private, "PRIVATE KEY", "CERTIFICATE")}, `--cp-ca-file: block 1`},
-		"text behind":    {webhook.Options{ControlPlaneCA: caText(t) + "hello"}, `--cp-ca-file: must hold`},
+		"sidecar":        {webhook.Options{Sidecar: "pod"}, `Sidecar: "pod": must be native or container`},
+		"image":          {webhook.Options{Image: "a b"}, `Image: "a b"`},
+		"mesh":           {webhook.Options{Mesh: "a.b"}, `Mesh: "a.b"`},
+		"port":           {webhook.Options{VirtualProbesPort: 65536}, `VirtualProbesPort: "65536": must be a port`},
+		"negative port":  {webhook.Options{VirtualProbesPort: -1}, `VirtualProbesPort: "-1"`},
+		"odd address":    {webhook.Options{ControlPlane: "a b:1"}, `ControlPlane: "a b:1": must be host:port`},
+		"address":        {webhook.Options{ControlPlane: "cp"}, `ControlPlane: "cp": must be host:port`},
+		"no host":        {webhook.Options{ControlPlane: ":5678"}, `ControlPlane`},
+		"no PEM":         {webhook.Options{ControlPlaneCA: "hello"}, `ControlPlaneCA: must hold PEM certificates`},
+		"key beside":     {webhook.Options{ControlPlaneCA: caText(t) + private}, `ControlPlaneCA: block 2 is "PRIVATE KEY"`},
+		"no certificate": {webhook.Options{ControlPlaneCA: strings.ReplaceAll(private, "PRIVATE KEY", "CERTIFICATE")}, `ControlPlaneCA: block 1`},
+		"text behind":    {webhook.Options{ControlPlaneCA: caText(t) + "hello"}, `ControlPlaneCA: must hold`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

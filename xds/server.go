@@ -53,6 +53,8 @@ type Options struct {
 	// does not say it (resource.NodeDrainTime). What only such a listener may still use is removed after that. Default 0:
 	// at once, as clients that are not Envoy expect.
 	DrainTime time.Duration
+	// MaxDrainTime is the longest drain time that node metadata may say. Default DrainTime.
+	MaxDrainTime time.Duration
 	// Inbound is told which inbound listeners a proxy has accepted, whenever that changes. It must return at once. Default:
 	// nobody is told.
 	Inbound func(node string, s InboundStatus)
@@ -67,16 +69,13 @@ func (o Options) withDefaults() Options {
 	o.SendTimeout = cmp.Or(o.SendTimeout, time.Minute)
 	o.AckTimeout = cmp.Or(o.AckTimeout, 30*time.Second)
 	o.GatherTime = cmp.Or(o.GatherTime, 100*time.Millisecond)
+	o.MaxDrainTime = cmp.Or(o.MaxDrainTime, o.DrainTime)
 	o.StreamsPerNode = cmp.Or(o.StreamsPerNode, 3)
 	return o
 }
 
-const (
-	// maxDrainTime is the longest drain time that a node may ask for, the same as of the agent's --drain-time.
-	maxDrainTime = time.Hour
-	// drainMargin is added to a drain time: Envoy may be busy when its timer ends.
-	drainMargin = time.Second
-)
+// drainMargin is added to a drain time: Envoy may be busy when its timer ends.
+const drainMargin = time.Second
 
 // drainTime returns how long removals are held for a node: what its metadata says, or else the default, and drainMargin.
 func (s *Server) drainTime(node *corev3.Node) time.Duration {
@@ -92,9 +91,9 @@ func (s *Server) statedDrainTime(node *corev3.Node) time.Duration {
 		return s.o.DrainTime
 	}
 	d, err := time.ParseDuration(value.GetStringValue())
-	if err != nil || d < 0 || d > maxDrainTime {
+	if err != nil || d < 0 || d > s.o.MaxDrainTime {
 		s.o.Logger.Warn("drain time of a node not usable, the default is used", "node", node.GetId(), "key", resource.NodeDrainTime,
-			"value", shorten(value.String()), "allowed", "a duration from 0s to "+maxDrainTime.String(), "default", s.o.DrainTime)
+			"value", shorten(value.String()), "allowed", "a duration from 0s to "+s.o.MaxDrainTime.String(), "default", s.o.DrainTime)
 		return s.o.DrainTime
 	}
 	return d

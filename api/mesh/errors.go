@@ -1,6 +1,10 @@
 package mesh
 
-import "fmt"
+import (
+	"cmp"
+	"errors"
+	"fmt"
+)
 
 // FieldError is one violation: which field, its value, and what is allowed.
 type FieldError struct {
@@ -10,12 +14,37 @@ type FieldError struct {
 	Value string
 	// Allowed says which values are allowed: "must be a port from 1 to 65535".
 	Allowed string
+	// Err is why the value cannot be used, if that is not said by Allowed.
+	Err error
 }
 
 // Error implements error.
 func (e *FieldError) Error() string {
+	why := cmp.Or(e.Err, errors.New(e.Allowed))
 	if e.Value == "" {
-		return fmt.Sprintf("%s: %s", e.Field, e.Allowed)
+		return fmt.Sprintf("%s: %v", e.Field, why)
 	}
-	return fmt.Sprintf("%s: %q: %s", e.Field, e.Value, e.Allowed)
+	return fmt.Sprintf("%s: %q: %v", e.Field, e.Value, why)
+}
+
+// Unwrap returns Err.
+func (e *FieldError) Unwrap() error { return e.Err }
+
+// RenameFields returns err with other names for the fields that it names, for users who know a field by a flag or an
+// annotation. err may join several errors; one that names no field of names stays as it is.
+func RenameFields(err error, names map[string]string) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var errs []error
+		for _, e := range joined.Unwrap() {
+			errs = append(errs, RenameFields(e, names))
+		}
+		return errors.Join(errs...)
+	}
+	field, ok := errors.AsType[*FieldError](err)
+	if !ok || names[field.Field] == "" {
+		return err
+	}
+	renamed := *field
+	renamed.Field = names[field.Field]
+	return &renamed
 }

@@ -25,9 +25,10 @@ const (
 	ServingName = "sonde-cp.sonde.internal"
 )
 
-// DefaultDrainTime is the default of the agent's --drain-time, MaxDrainTime the longest that is allowed.
+// DefaultDrainTime is the default of an agent's drain time, MinDrainTime and MaxDrainTime are the limits.
 const (
 	DefaultDrainTime = 25 * time.Second
+	MinDrainTime     = time.Second
 	MaxDrainTime     = time.Hour
 )
 

@@ -57,7 +57,7 @@ func ParseProbeTable(data string) (table ProbeTable, unknownKeys []string, err e
 	for i, entry := range entries {
 		p, problems := d.probe(entry)
 		if first, taken := ids[p.ID]; taken && p.ID != "" {
-			problems = append(problems, &FieldError{"id", p.ID, fmt.Sprintf("must be unique, probes[%d] has it too", first)})
+			problems = append(problems, &FieldError{Field: "id", Value: p.ID, Allowed: fmt.Sprintf("must be unique, probes[%d] has it too", first)})
 		}
 		ids[p.ID] = i
 		for _, problem := range problems {
@@ -163,7 +163,7 @@ func (d *probeDecoder) wrong(field string, value json.RawMessage, allowed string
 	if field == "" {
 		field = "entry"
 	}
-	d.errs = append(d.errs, &FieldError{field, text, allowed})
+	d.errs = append(d.errs, &FieldError{Field: field, Value: text, Allowed: allowed})
 }
 
 func expected(field any) string {
@@ -192,7 +192,9 @@ func (p *Probe) setDefaults() {
 
 func (p *Probe) validate() []error {
 	var errs []error
-	wrong := func(field, value, allowed string) { errs = append(errs, &FieldError{field, value, allowed}) }
+	wrong := func(field, value, allowed string) {
+		errs = append(errs, &FieldError{Field: field, Value: value, Allowed: allowed})
+	}
 	if strings.ContainsFunc(p.ID, func(r rune) bool { return r <= ' ' || r > '~' }) || len(p.ID) > maxProbeID {
 		wrong("id", p.ID, fmt.Sprintf("must have at most %d visible ASCII characters", maxProbeID))
 	}

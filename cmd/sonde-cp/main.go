@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/shutdown"
 )
@@ -48,7 +49,7 @@ func newCommand() *cobra.Command {
 				return err
 			}
 			o.Logger, o.Version = newLogger(o.logLevel), version()
-			return withFlags(run(cmd.Context(), o.Options), cmd.Flags())
+			return mesh.RenameFields(run(cmd.Context(), o.Options), flagOf)
 		},
 	}
 	o.addFlags(cmd.Flags())

@@ -24,6 +24,12 @@ type options struct {
 	config   string
 }
 
+// flagOf has the flag of each field of controlplane.Options that an error may name.
+var flagOf = map[string]string{
+	"Store": "--store", "StateDir": "--state-dir", "TrustDomain": "--trust-domain", "BindAddress": "--bind-address",
+	"AgentsPort": "--agents-port", "AdminPort": "--admin-port", "HealthPort": "--health-port",
+}
+
 func (o *options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.config, "config", "", "YAML `FILE` with these flags as keys (stateDir for state-dir); a flag takes precedence over its key")
 	flags.StringVar(&o.Store, "store", "", "where objects come from: dir:`PATH`, a directory of YAML files")
@@ -38,7 +44,7 @@ func (o *options) addFlags(flags *pflag.FlagSet) {
 
 // validate returns all violations, joined. Each names its flag.
 func (o *options) validate(flags *pflag.FlagSet) error {
-	errs := []error{withFlags(o.Validate(), flags)}
+	errs := []error{mesh.RenameFields(o.Validate(), flagOf)}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
 		errs = append(errs, fmt.Errorf("--log-level: %q: must be debug, info, warn or error", o.logLevel))
@@ -50,25 +56,6 @@ func (o *options) validate(flags *pflag.FlagSet) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// withFlags returns err with flags in place of the fields of controlplane.Options that it names.
-func withFlags(err error, flags *pflag.FlagSet) error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var errs []error
-		for _, e := range joined.Unwrap() {
-			errs = append(errs, withFlags(e, flags))
-		}
-		return errors.Join(errs...)
-	}
-	if field, ok := errors.AsType[*mesh.FieldError](err); ok {
-		flags.VisitAll(func(f *pflag.Flag) {
-			if strings.EqualFold(camelCase(f.Name), field.Field) {
-				err = &mesh.FieldError{Field: "--" + f.Name, Value: field.Value, Allowed: field.Allowed}
-			}
-		})
-	}
-	return err
 }
 
 // readConfig sets all flags from the file that the command line does not set. An unknown key, or a value that its flag does

@@ -40,6 +40,13 @@ func newCommand() *cobra.Command {
 	return cmd
 }
 
+// agentFlags has the flag of each field of dpagent.Options that an error may name.
+var agentFlags = map[string]string{ //nolint:gosec // the names of flags are no secrets
+	"ControlPlane": "--cp-address", "CAFile": "--ca-cert-file", "Name": "--name", "Mesh": "--mesh", "TokenFile": "--dataplane-token-file",
+	"AdminAddress": "--admin-addr", "DrainTime": "--drain-time", "EnvoyPath": "--envoy-path", "WorkDir": "--work-dir",
+	"Concurrency": "--concurrency", "Probes.Port": "--virtual-probes-port", "Port": "--virtual-probes-port",
+}
+
 func newRunCommand() *cobra.Command {
 	var o dpagent.Options
 	cmd := &cobra.Command{
@@ -58,7 +65,7 @@ terminal sends, drains, too, and nothing more; under nohup it is ignored.`,
 			o.Version = version()
 			fromEnvironment(&o.Probes)
 			logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.Level}))
-			return run(cmd.Context(), o, logger)
+			return mesh.RenameFields(run(cmd.Context(), o, logger), agentFlags)
 		},
 	}
 	f := cmd.Flags()

@@ -29,7 +29,7 @@ nothing else: for debugging, and for pods without Envoy. Any other request gets 
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fromEnvironment(&env)
 			logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-			return runProbes(cmd.Context(), env, logger)
+			return mesh.RenameFields(runProbes(cmd.Context(), env, logger), map[string]string{"Port": "--virtual-probes-port"})
 		},
 	}
 	f := cmd.Flags()

@@ -35,8 +35,8 @@ func TestProbesBadInput(t *testing.T) {
 		"no address":        {good, "", 9000, []string{"INSTANCE_IP: is required"}},
 		"no pod address":    {good, "0.0.0.0", 9000, []string{"INSTANCE_IP", "0.0.0.0"}},
 		"bad address":       {good, "pod", 9000, []string{"INSTANCE_IP", `"pod"`}},
-		"bad probe port":    {good, "127.0.0.1", 65536, []string{"--virtual-probes-port: 65536"}},
-		"no probe port":     {good, "127.0.0.1", 0, []string{"--virtual-probes-port: 0"}},
+		"bad probe port":    {good, "127.0.0.1", 65536, []string{`--virtual-probes-port: "65536"`}},
+		"no probe port":     {good, "127.0.0.1", 0, []string{`--virtual-probes-port: "0"`}},
 		"the port is taken": {good, "127.0.0.1", port, []string{"--virtual-probes-port", "address already in use"}},
 		"not our address":   {good, "192.0.2.1", 9000, []string{"INSTANCE_IP", "--virtual-probes-port", "192.0.2.1:9000", "cannot assign"}},
 	}

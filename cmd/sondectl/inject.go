@@ -13,6 +13,12 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
+// injectFlagOf has the flag of each field of webhook.Options that an error may name.
+var injectFlagOf = map[string]string{
+	"Sidecar": "--sidecar", "Image": "--image", "Mesh": "--mesh", "VirtualProbesPort": "--virtual-probes-port",
+	"ControlPlane": "--cp-address", "ControlPlaneCA": "--cp-ca-file",
+}
+
 // injectFlags are the flags of inject and probes explain: what the webhook gets from the control plane.
 type injectFlags struct {
 	path    string
@@ -54,7 +60,7 @@ func (f *injectFlags) read(cmd *cobra.Command) ([]manifest, webhook.Options, err
 		}
 	}
 	if err := o.Validate(); err != nil {
-		return nil, o, &exitError{code: exitUsage, err: err}
+		return nil, o, &exitError{code: exitUsage, err: mesh.RenameFields(err, injectFlagOf)}
 	}
 	all, errs, err := readManifests(f.path, cmd.InOrStdin())
 	return all, o, errors.Join(err, reportErrors(cmd, f.path, errs))

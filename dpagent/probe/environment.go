@@ -5,17 +5,18 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strconv"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Environment is how the injector configures the probes of a pod. Errors name the variables and the flag.
+// Environment is how the injector configures the probes of a pod. Errors name the variables and fields.
 type Environment struct {
 	// Table is the value of KUMA_DATAPLANE_PROBES; "" is an empty table.
 	Table string
 	// InstanceIP is the value of INSTANCE_IP.
 	InstanceIP string
-	// Port is the value of --virtual-probes-port.
+	// Port is the virtual port. 0 means that no probes are answered.
 	Port int
 }
 
@@ -32,7 +33,7 @@ func (e Environment) Options(logger *slog.Logger) (Options, error) {
 		errs = append(errs, fmt.Errorf("%s: %q: must be the address of the pod, IPv4 or IPv6 without a zone", mesh.EnvInstanceIP, e.InstanceIP))
 	}
 	if e.Port < 1 || e.Port > 65535 {
-		errs = append(errs, fmt.Errorf("--virtual-probes-port: %d: must be a port from 1 to 65535", e.Port))
+		errs = append(errs, &mesh.FieldError{Field: "Port", Value: strconv.Itoa(e.Port), Allowed: "must be a port from 1 to 65535"})
 	}
 	return Options{Table: table, PodIP: ip, Port: e.Port, Logger: logger}, errors.Join(errs...)
 }

@@ -259,8 +259,8 @@ func TestEnvironment(t *testing.T) {
 		"all":        {func(e *probe.Environment) { e.InstanceIP = "0.0.0.0" }, `INSTANCE_IP: "0.0.0.0": must be the address of the pod`, true},
 		"many":       {func(e *probe.Environment) { e.InstanceIP = "224.0.0.1" }, `INSTANCE_IP: "224.0.0.1"`, true},
 		"a zone":     {func(e *probe.Environment) { e.InstanceIP = "fe80::1%eth0" }, `INSTANCE_IP: "fe80::1%eth0"`, true},
-		"port 0":     {func(e *probe.Environment) { e.Port = 0 }, "--virtual-probes-port: 0", false},
-		"port 65536": {func(e *probe.Environment) { e.Port = 65536 }, "--virtual-probes-port: 65536", true},
+		"port 0":     {func(e *probe.Environment) { e.Port = 0 }, `Port: "0"`, false},
+		"port 65536": {func(e *probe.Environment) { e.Port = 65536 }, `Port: "65536"`, true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
