@@ -218,7 +218,7 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group) error {
 	if err != nil {
 		return &mesh.FieldError{Field: "AdminAddress", Value: a.o.AdminAddress, Err: err}
 	}
-	own, err := net.ListenUnix("unix", a.dir.Socket(workdir.AgentSocket))
+	own, err := net.ListenUnix("unix", a.dir.Socket(mesh.SocketAgent))
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen for envoy: %w", err), admin.Close())
 	}

@@ -5,14 +5,14 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// The socket option by which the kernel's rules recognise connections that must not be redirected: setting SO_PRIORITY
-// to at most 6 needs no capability. dpagent/probe sets the same.
+// Numbers of a socket option on Linux, see mesh.SocketPriority.
 const (
-	solSocket     = 1
-	soPriority    = 12
-	priorityAgent = 6
+	solSocket  = 1
+	soPriority = 12
 )
 
 func socketAddress(at netip.AddrPort) *corev3.Address {
@@ -36,7 +36,7 @@ func bypassRedirection() *corev3.BindConfig {
 		Description: "SO_PRIORITY: not to be redirected",
 		Level:       solSocket,
 		Name:        soPriority,
-		Value:       &corev3.SocketOption_IntValue{IntValue: priorityAgent},
+		Value:       &corev3.SocketOption_IntValue{IntValue: mesh.SocketPriority},
 		State:       corev3.SocketOption_STATE_PREBIND,
 	}}}
 }

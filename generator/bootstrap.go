@@ -92,7 +92,7 @@ func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
 func baseBootstrap(node, cluster string) *bootstrapv3.Bootstrap {
 	return &bootstrapv3.Bootstrap{
 		Node:  &corev3.Node{Id: node, Cluster: cluster},
-		Admin: &bootstrapv3.Admin{Address: pipeAddress(pipeAdmin, pipeModePrivate)},
+		Admin: &bootstrapv3.Admin{Address: pipeAddress(mesh.SocketAdmin, pipeModePrivate)},
 		OverloadManager: &overloadv3.OverloadManager{
 			ResourceMonitors: []*overloadv3.ResourceMonitor{{
 				Name: "envoy.resource_monitors.global_downstream_max_connections",
@@ -142,7 +142,7 @@ func controlPlaneSocket(o BootstrapOptions) *corev3.TransportSocket {
 		Sni: o.ServingName,
 		CommonTlsContext: &tlsv3.CommonTlsContext{
 			TlsParams:                      tls13Params(),
-			TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{sdsSecret(dynamic, secretIdentity, pathIdentity)},
+			TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{sdsSecret(dynamic, mesh.SecretIdentity, mesh.FileIdentity)},
 			AlpnProtocols:                  []string{alpnHTTP2},
 			ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{
 				ValidationContext: &tlsv3.CertificateValidationContext{

@@ -34,7 +34,7 @@ func (b *inbound) captureListeners(tp *mesh.TransparentProxying) []*listenerv3.L
 		l := &listenerv3.Listener{
 			Name:             nameInboundCapture + f.suffix,
 			Address:          tcpAddress(f.any.String(), tp.RedirectPortInbound),
-			StatPrefix:       "inbound_capture" + f.suffix,
+			StatPrefix:       mesh.InboundStats + "capture" + f.suffix,
 			TrafficDirection: corev3.TrafficDirection_INBOUND,
 			TcpKeepalive:     tcpKeepalive(),
 			ListenerFilters:  []*listenerv3.ListenerFilter{originalDst()},
@@ -44,7 +44,7 @@ func (b *inbound) captureListeners(tp *mesh.TransparentProxying) []*listenerv3.L
 		if b.mode != mesh.ModeStrict {
 			l.DefaultFilterChain = &listenerv3.FilterChain{
 				Name:    "passthrough",
-				Filters: []*listenerv3.Filter{tcpFilter(tcpProxy("inbound_passthrough", nameInboundPassthrough, 1))},
+				Filters: []*listenerv3.Filter{tcpFilter(tcpProxy(mesh.InboundStats+"passthrough", nameInboundPassthrough, 1))},
 			}
 		}
 		listeners = append(listeners, l)
@@ -94,11 +94,11 @@ func loopChains(tp *mesh.TransparentProxying) []*listenerv3.FilterChain {
 // readinessChain forwards to the agent's readiness from a port on which nothing listens, so that an answer also proves
 // that redirection works.
 func readinessChain() *listenerv3.FilterChain {
-	path := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: pathAgentReady}}
+	path := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: mesh.PathReady}}
 	return &listenerv3.FilterChain{
 		Name:             nameReadiness,
 		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(mesh.PortReadiness)},
-		Filters: []*listenerv3.Filter{withRoutes(httpProxy("inbound_readiness", ""),
+		Filters: []*listenerv3.Filter{withRoutes(httpProxy(mesh.InboundStats+"readiness", ""),
 			routeConfiguration(nameReadiness, path, &routev3.RouteAction{
 				ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameAgentReadiness},
 				Timeout:          durationpb.New(connectTimeout),

@@ -118,7 +118,7 @@ func InboundClusters(m *meshview.Mesh, p *meshview.Proxy) []*clusterv3.Cluster {
 	if redirected {
 		clusters = append(clusters, agentReadinessCluster())
 		if m.Spec.Mode() != mesh.ModeStrict {
-			c := passthroughCluster(nameInboundPassthrough, "inbound_passthrough")
+			c := passthroughCluster(nameInboundPassthrough, mesh.InboundStats+"passthrough")
 			c.UpstreamBindConfig = bypassRedirection()
 			clusters = append(clusters, c)
 		}
@@ -147,10 +147,10 @@ func inboundCluster(d *mesh.Dataplane, in *mesh.Inbound) *clusterv3.Cluster {
 func agentReadinessCluster() *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 nameAgentReadiness,
-		AltStatName:          "inbound_readiness",
+		AltStatName:          mesh.InboundStats + "readiness",
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(time.Second),
-		LoadAssignment:       assignment(nameAgentReadiness, pipeAddress(pipeAgent, 0)),
+		LoadAssignment:       assignment(nameAgentReadiness, pipeAddress(mesh.SocketAgent, 0)),
 	}
 }
 

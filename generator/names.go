@@ -23,22 +23,10 @@ const (
 	nameAgentReadiness = "agent:readiness"
 	// The cluster of the control plane, for ADS.
 	nameControlPlane = "sonde:control-plane"
-	// The secret with the proxy's certificate and key, and the one with the roots that it trusts.
-	secretIdentity = "identity"
-	secretCA       = "ca"
 )
 
-// Files and sockets, relative to Envoy's working directory, which is the agent's work directory. dpagent/workdir has the same.
-const (
-	pathIdentity    = "sds/identity.json"
-	pathCA          = "sds/ca.json"
-	pipeAdmin       = "admin.sock"
-	pipeReady       = "ready.sock"
-	pipeAgent       = "agent.sock"
-	pathReady       = "/ready"  // on PipeReady
-	pathAgentReady  = "/readyz" // on PipeAgent and, redirected, on mesh.PortReadiness
-	pipeModePrivate = 0o600
-)
+// pipeModePrivate is the mode of sockets that only the agent uses.
+const pipeModePrivate = 0o600
 
 // inboundListenerName is the name of the listener of one inbound.
 func inboundListenerName(at netip.AddrPort) string { return "inbound:" + at.String() }
@@ -55,10 +43,9 @@ func inboundClusterName(d *mesh.Dataplane, in *mesh.Inbound) string {
 	return "inbound:" + strconv.FormatUint(uint64(in.Port), 10)
 }
 
-// inboundStat is the name of an inbound in statistics: the same for all replicas, whatever their address. The agent adds
-// up all statistics that begin with "inbound_" when the proxy drains.
+// inboundStat is the name of an inbound in statistics: the same for all replicas, whatever their address.
 func inboundStat(in *mesh.Inbound) string {
-	return "inbound_" + strconv.FormatUint(uint64(in.Port), 10)
+	return mesh.InboundStats + strconv.FormatUint(uint64(in.Port), 10)
 }
 
 func outboundStat(service string) string { return "outbound_" + service }

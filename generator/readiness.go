@@ -3,6 +3,8 @@ package generator
 import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // readinessListener answers 200. It is sent together with all other listeners, so an answer means that they are in place.
@@ -11,7 +13,7 @@ func readinessListener() *listenerv3.Listener {
 	const ok = 200
 	return &listenerv3.Listener{
 		Name:       nameReadiness,
-		Address:    pipeAddress(pipeReady, pipeModePrivate),
+		Address:    pipeAddress(mesh.SocketReady, pipeModePrivate),
 		StatPrefix: nameReadiness,
 		FilterChains: []*listenerv3.FilterChain{{
 			Name: nameReadiness,
@@ -21,7 +23,7 @@ func readinessListener() *listenerv3.Listener {
 					Name:    nameReadiness,
 					Domains: []string{"*"},
 					Routes: []*routev3.Route{{
-						Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: pathReady}},
+						Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: mesh.PathEnvoyReady}},
 						Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: ok}},
 					}},
 				}},

@@ -8,6 +8,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -68,14 +69,14 @@ func staticClusters(o StaticOptions) []*clusterv3.Cluster {
 func staticSecrets(o StaticOptions) []*tlsv3.Secret {
 	return []*tlsv3.Secret{
 		{
-			Name: secretIdentity,
+			Name: mesh.SecretIdentity,
 			Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
 				CertificateChain: inlineData(o.Certificate),
 				PrivateKey:       inlineData(o.Key),
 			}},
 		},
 		{
-			Name: secretCA,
+			Name: mesh.SecretCA,
 			Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
 				TrustedCa: inlineData(o.CA),
 			}},

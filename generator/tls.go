@@ -70,11 +70,11 @@ func offeredALPN(p mesh.Protocol) []string {
 func commonTLS(src source, alpn []string, peers ...*tlsv3.SubjectAltNameMatcher) *tlsv3.CommonTlsContext {
 	return &tlsv3.CommonTlsContext{
 		TlsParams:                      tls13Params(),
-		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{sdsSecret(src, secretIdentity, pathIdentity)},
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{sdsSecret(src, mesh.SecretIdentity, mesh.FileIdentity)},
 		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: peers},
-				ValidationContextSdsSecretConfig: sdsSecret(src, secretCA, pathCA),
+				ValidationContextSdsSecretConfig: sdsSecret(src, mesh.SecretCA, mesh.FileCA),
 			},
 		},
 		AlpnProtocols: alpn,

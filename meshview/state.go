@@ -131,7 +131,7 @@ func (s *state) implyDefault() {
 	case s.meshObjects > 0:
 		m.spec = nil
 	case m.spec == nil:
-		m.spec = &mesh.Mesh{Name: mesh.DefaultMesh}
+		m.spec = mesh.ImpliedMesh(mesh.DefaultMesh)
 	}
 }
 

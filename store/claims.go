@@ -115,9 +115,7 @@ func (c claims) dropOrphans(orphans map[mesh.Key]bool, before claims) {
 }
 
 func implied(name string) entry {
-	m := &mesh.Mesh{Name: name}
-	m.SetDefaults()
-	return entry{Document: Document{Object: m}}
+	return entry{Document: Document{Object: mesh.ImpliedMesh(name)}}
 }
 
 func (c claims) hasMesh() bool {

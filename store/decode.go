@@ -40,7 +40,9 @@ func decodeFile(file string, data []byte) ([]entry, []Problem) {
 		return nil, whole("the text must be UTF-8")
 	}
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
-	parts := split(data)
+	parts := slices.DeleteFunc(Split(data), func(p Part) bool {
+		return !isBegin(p.Text) && !HasContent(p.Text)
+	})
 	if len(parts) > maxDocuments {
 		return nil, whole("a file may have at most %d documents, this one has %d", maxDocuments, len(parts))
 	}
@@ -48,8 +50,8 @@ func decodeFile(file string, data []byte) ([]entry, []Problem) {
 	var problems []Problem
 	first := map[mesh.Key]Place{}
 	for i, p := range parts {
-		d := &decoder{place: Place{File: file, Document: i + 1, Line: p.line}, offset: p.line - 1, lines: map[string]int{}}
-		e := d.document(p.text)
+		d := &decoder{place: Place{File: file, Document: i + 1, Line: p.Line}, offset: p.Line - 1, lines: map[string]int{}}
+		e := d.document(p.Text)
 		if e != nil {
 			if other, used := first[e.Object.Key()]; used {
 				d.problems = append(d.problems, duplicate(*e, other))

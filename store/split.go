@@ -2,20 +2,23 @@ package store
 
 import "bytes"
 
-// part is the text of one document of a file.
-type part struct {
-	text []byte
-	line int // of its first line within the file, from 1
+// Part is the text of one document of a file.
+type Part struct {
+	// Text with the "---" before it, if there is one.
+	Text []byte
+	// Line is the number of its first line within the file, from 1.
+	Line int
 }
 
-// split cuts a file into its documents, so that each has its own size limit and its own errors. A line that begins with
-// "---" or "..." is a marker wherever it stands: YAML forbids it within a document, even in a quoted text.
-func split(data []byte) []part {
-	var parts []part
-	from, line, begun := 0, 1, false // start of the current document, and whether it began with a "---"
+// Split cuts a YAML file into its documents, so that each has its own size limit and its own errors. A line that begins with
+// "---" or "..." is a marker wherever it stands: YAML forbids it within a document, even in a quoted text. A byte order mark
+// may be before it: concatenated files have one each. Blank texts between markers are left out.
+func Split(data []byte) []Part {
+	var parts []Part
+	from, line := 0, 1 // start of the current document
 	flush := func(to int) {
-		if begun || hasContent(data[from:to]) {
-			parts = append(parts, part{text: data[from:to], line: line})
+		if text := data[from:to]; len(bytes.TrimSpace(text)) > 0 {
+			parts = append(parts, Part{Text: text, Line: line})
 		}
 	}
 	number, at := 0, 0
@@ -25,10 +28,10 @@ func split(data []byte) []part {
 		switch {
 		case isBegin(text):
 			flush(at)
-			from, line, begun = at, number, true
+			from, line = at, number
 		case isEnd(text):
 			flush(at)
-			from, line, begun = next, number+1, false
+			from, line = next, number+1
 		}
 		at = next
 	}
@@ -36,20 +39,31 @@ func split(data []byte) []part {
 	return parts
 }
 
+// Content returns the text without the "---" before it, and without byte order marks around that.
+func (p Part) Content() []byte {
+	text := bytes.TrimLeft(p.Text, byteOrderMark)
+	if isBegin(text) {
+		text = bytes.TrimLeft(text[len("---"):], byteOrderMark+" \t\r\n")
+	}
+	return text
+}
+
+const byteOrderMark = "\uFEFF"
+
 func isBegin(line []byte) bool {
-	rest, found := bytes.CutPrefix(line, []byte("---"))
+	rest, found := bytes.CutPrefix(bytes.TrimLeft(line, byteOrderMark), []byte("---"))
 	return found && (len(rest) == 0 || bytes.IndexByte([]byte(" \t\r\n"), rest[0]) >= 0)
 }
 
 func isEnd(line []byte) bool {
-	rest, found := bytes.CutPrefix(line, []byte("..."))
-	return found && !hasContent(rest)
+	rest, found := bytes.CutPrefix(bytes.TrimLeft(line, byteOrderMark), []byte("..."))
+	return found && !HasContent(rest)
 }
 
-// hasContent reports whether a text without "---" is a document: one of comments, directives and blank lines is not.
-func hasContent(text []byte) bool {
+// HasContent reports whether a text is more than comments, directives and blank lines.
+func HasContent(text []byte) bool {
 	for line := range bytes.Lines(text) {
-		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && line[0] != '%' {
+		if line = bytes.TrimSpace(bytes.TrimLeft(line, byteOrderMark)); len(line) > 0 && line[0] != '#' && line[0] != '%' {
 			return true
 		}
 	}

@@ -291,11 +291,6 @@ func findEarlier(pod *corev1.Pod) (*earlier, error) {
 	if e.table, _, err = mesh.ParseProbeTable(c.Env[env].Value); err != nil {
 		return nil, fmt.Errorf("containers[%s].env: %s: %w", c.Name, mesh.EnvProbeTable, err)
 	}
-	for i := range e.table {
-		if e.table[i].Type.IsHook() {
-			e.table[i].TimeoutSeconds = 0 // hooks have none, and Inject writes none
-		}
-	}
 	return e, nil
 }
 

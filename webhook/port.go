@@ -11,12 +11,6 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Ports that are tried in turn if the usual one is in use.
-const (
-	firstSpare = 9001
-	lastSpare  = 9020
-)
-
 // reservedPorts are the ports that the sidecar uses, and for what.
 var reservedPorts = map[int32]string{
 	mesh.PortRedirectIn:  "redirection",
@@ -95,13 +89,13 @@ func (in *injection) choosePort() (int32, error) {
 	if s.virtualPort != 0 {
 		return 0, fmt.Errorf("%s: port %d cannot be the virtual probes' port: %w", annotationField(mesh.AnnotationVirtualProbesPort), wanted, taken)
 	}
-	for port := int32(firstSpare); port <= lastSpare; port++ {
+	for port := int32(mesh.FirstSparePort); port <= mesh.LastSparePort; port++ {
 		if in.checkFree(port) == nil {
 			return port, nil
 		}
 	}
 	return 0, fmt.Errorf("port %d cannot be the virtual probes' port: %w; nor is one from %d to %d free (%s takes another)",
-		wanted, taken, firstSpare, lastSpare, mesh.AnnotationVirtualProbesPort)
+		wanted, taken, mesh.FirstSparePort, mesh.LastSparePort, mesh.AnnotationVirtualProbesPort)
 }
 
 // checkEarlierPort returns an error if the pod has changed since its injection in a way that its sidecar does not support.

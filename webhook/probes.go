@@ -151,13 +151,6 @@ func (in *injection) translate(h handler) (mesh.Probe, error) {
 		for _, header := range a.http.HTTPHeaders {
 			p.HTTPGet.HTTPHeaders = append(p.HTTPGet.HTTPHeaders, mesh.HTTPHeader{Name: header.Name, Value: header.Value})
 		}
-		// The defaults of the API server.
-		if p.HTTPGet.Path == "" {
-			p.HTTPGet.Path = "/"
-		}
-		if p.HTTPGet.Scheme == "" {
-			p.HTTPGet.Scheme = mesh.SchemeHTTP
-		}
 	case a.tcp != nil:
 		p.TCPSocket = &mesh.TCPSocketProbe{Port: port}
 	case a.grpc != nil:
@@ -167,8 +160,9 @@ func (in *injection) translate(h handler) (mesh.Probe, error) {
 		}
 	}
 	if h.probe != nil {
-		p.TimeoutSeconds = defaultTimeout(h.probe.TimeoutSeconds)
+		p.TimeoutSeconds = h.probe.TimeoutSeconds
 	}
+	p.SetDefaults()
 	if !h.kind.IsHook() {
 		p.ID = h.container.Name + "-" + string(h.kind)
 		return p, nil
@@ -223,11 +217,3 @@ func (in *injection) rewrite(h handler, p mesh.Probe) {
 // KubeletTimeout returns the timeout of a rewritten probe in seconds: one second more than the user's, which the agent
 // enforces, so that its answer arrives in time.
 func KubeletTimeout(p mesh.Probe) int32 { return int32(min(int64(p.TimeoutSeconds)+1, math.MaxInt32)) }
-
-// defaultTimeout applies the API server's default of timeoutSeconds.
-func defaultTimeout(seconds int32) int32 {
-	if seconds == 0 {
-		return 1
-	}
-	return seconds
-}

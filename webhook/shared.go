@@ -19,8 +19,8 @@ func (in *injection) warnSharedUser() {
 		if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
 			user = c.SecurityContext.RunAsUser
 		}
-		if user != nil && *user == sidecarUser && !isOurs(c.Name) {
-			in.warn("containers[%s]: user %d is that of %s: what this container sends is not redirected", c.Name, sidecarUser, mesh.ContainerSidecar)
+		if user != nil && *user == mesh.SidecarUser && !isOurs(c.Name) {
+			in.warn("containers[%s]: user %d is that of %s: what this container sends is not redirected", c.Name, mesh.SidecarUser, mesh.ContainerSidecar)
 		}
 	}
 }

@@ -16,7 +16,6 @@ import (
 
 // Fixed values of our containers and volumes.
 const (
-	sidecarUser    = 5678
 	volumeIdentity = "sonde-identity"
 	volumeWork     = "sonde-work"
 	mountIdentity  = "/var/run/secrets/sonde.dev"
@@ -51,7 +50,7 @@ func (in *injection) initContainer() corev1.Container {
 			"--redirect-outbound-port", strconv.Itoa(mesh.PortRedirectOut),
 			"--redirect-inbound=true",
 			"--redirect-inbound-port", strconv.Itoa(mesh.PortRedirectIn),
-			"--kuma-dp-uid", strconv.Itoa(sidecarUser),
+			"--kuma-dp-uid", strconv.Itoa(mesh.SidecarUser),
 			"--exclude-inbound-ports", joinPorts(excluded),
 			"--exclude-outbound-ports", joinPorts(in.settings.excludeOutbound),
 			"--verbose",
@@ -91,15 +90,16 @@ func (in *injection) sidecar(table string) corev1.Container {
 			fieldEnv(envPodNamespace, "metadata.namespace"),
 			{Name: mesh.EnvProbeTable, Value: table},
 		},
-		SecurityContext: securityContext(sidecarUser, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}),
+		SecurityContext: securityContext(mesh.SidecarUser, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}),
 		Resources:       resources("50m", "64Mi", "1", "512Mi"),
 		// Nothing listens on this port. Only a redirected connection gets an answer, so a pod that has lost its redirection
 		// is not ready.
 		ReadinessProbe: &corev1.Probe{
 			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
-				Path: "/ready", Port: intstr.FromInt32(mesh.PortReadiness),
+				Path: mesh.PathReady, Port: intstr.FromInt32(mesh.PortReadiness),
 			}},
-			PeriodSeconds: 1, FailureThreshold: 1,
+			// With a timeout of a second, idle pods flap on a busy node.
+			PeriodSeconds: 1, TimeoutSeconds: 3, FailureThreshold: 1,
 		},
 		// Not httpGet: it would be refused while the agent starts, and then the kubelet kills the container.
 		Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{

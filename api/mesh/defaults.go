@@ -14,6 +14,10 @@ const (
 // loopback is the default address of an outbound and of the application behind an inbound.
 const loopback = "127.0.0.1"
 
+// ImpliedMesh returns a mesh that exists without a Mesh object, without mTLS: where there is no Mesh object at all, the one named
+// DefaultMesh.
+func ImpliedMesh(name string) *Mesh { return &Mesh{Name: name} }
+
 // SetDefaults implements Object.
 func (m *Mesh) SetDefaults() {
 	if m.Spec.MTLS == nil {

@@ -82,9 +82,4 @@ const (
 	AnnotationInjectionWarnings = OwnPrefix + "injection-warnings"
 	// AnnotationControlPlaneCA holds the control plane's serving CA, PEM. The kubelet writes it to a file for the agent.
 	AnnotationControlPlaneCA = OwnPrefix + "control-plane-ca"
-
-	// ContainerSidecar runs the agent and Envoy.
-	ContainerSidecar = "kuma-sidecar"
-	// ContainerInit sets up redirection.
-	ContainerInit = "kuma-init"
 )

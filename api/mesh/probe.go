@@ -7,16 +7,6 @@ import (
 	"strings"
 )
 
-// Names that the injector and the agent share.
-const (
-	// ProbeHeader is the header with the ID of the probe or hook. It is the only header of a rewritten probe.
-	ProbeHeader = "Sonde-Probe"
-	// EnvProbeTable is the variable of the sidecar with the probe table.
-	EnvProbeTable = "KUMA_DATAPLANE_PROBES"
-	// EnvInstanceIP is the variable of the sidecar with the pod's address.
-	EnvInstanceIP = "INSTANCE_IP"
-)
-
 // ProbeType is the type of a probe or hook.
 type ProbeType string
 

@@ -97,7 +97,7 @@ func (d *probeDecoder) probe(data json.RawMessage) (Probe, []error) {
 		d.object("grpc.", grpc, map[string]any{"port": &p.GRPC.Port, "service": &p.GRPC.Service})
 	}
 	if d.errs == nil {
-		p.setDefaults()
+		p.SetDefaults()
 		d.errs = p.validate()
 	}
 	return p, d.errs
@@ -176,8 +176,9 @@ func expected(field any) string {
 	return "a string"
 }
 
-func (p *Probe) setDefaults() {
-	if p.TimeoutSeconds == 0 {
+// SetDefaults sets the API server's defaults (kubernetes pkg/apis/core/v1/defaults.go).
+func (p *Probe) SetDefaults() {
+	if p.TimeoutSeconds == 0 && !p.Type.IsHook() {
 		p.TimeoutSeconds = 1
 	}
 	if g := p.HTTPGet; g != nil {

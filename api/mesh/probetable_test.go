@@ -40,7 +40,7 @@ func TestParseProbeTable(t *testing.T) {
 		},
 		"defaults for zeros": {
 			data: `[{"type":"preStop","id":"1","timeoutSeconds":0,"httpGet":{"path":"","port":65535,"scheme":"","httpHeaders":null}}]`,
-			want: mesh.ProbeTable{{ID: "1", Type: mesh.ProbePreStop, TimeoutSeconds: 1, HTTPGet: &mesh.HTTPGetProbe{Path: "/", Port: 65535, Scheme: "HTTP"}}},
+			want: mesh.ProbeTable{{ID: "1", Type: mesh.ProbePreStop, HTTPGet: &mesh.HTTPGetProbe{Path: "/", Port: 65535, Scheme: "HTTP"}}},
 		},
 		"unknown keys, known ones in another case": {
 			data: `[{"new":1,"TCPSocket":{},"tcpSocket":{"port":1,"host":"h"}},

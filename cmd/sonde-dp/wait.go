@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent"
 )
 
@@ -79,7 +80,7 @@ func wait(ctx context.Context, address string, timeout time.Duration) error {
 
 // askReady asks the agent, and returns why it is not ready, nil if it is.
 func askReady(ctx context.Context, client *http.Client, address string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+mesh.PathReady, http.NoBody)
 	if err != nil {
 		return err
 	}

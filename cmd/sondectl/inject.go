@@ -34,7 +34,7 @@ func (f *injectFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.options.Image, "image", webhook.DefaultImage, "`IMAGE` of kuma-init and kuma-sidecar")
 	cmd.Flags().StringVar(&f.options.Mesh, "mesh", mesh.DefaultMesh, "`MESH` of pods that name none")
 	cmd.Flags().Int32Var(&f.options.VirtualProbesPort, "virtual-probes-port", mesh.PortVirtualProbes,
-		"the agent's `PORT` for probes; if the pod uses it, one from 9001 to 9020")
+		fmt.Sprintf("the agent's `PORT` for probes; if the pod uses it, one from %d to %d", mesh.FirstSparePort, mesh.LastSparePort))
 	cmd.Flags().StringVar(&f.options.ControlPlane, "cp-address", webhook.DefaultControlPlane, "`HOST:PORT` of the control plane")
 	cmd.Flags().StringVar(&f.caFile, "cp-ca-file", "",
 		"`FILE` with the control plane's CA certificate (serving-ca.crt); default: the ConfigMap sonde-ca in the pod's namespace")

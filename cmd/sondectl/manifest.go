@@ -14,6 +14,8 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 	sigsjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/sonde-mesh/sonde/store"
 )
 
 // maxManifests limits the input, in bytes.
@@ -36,9 +38,11 @@ func readManifests(path string, stdin io.Reader) (all []manifest, wrong []error,
 	if !utf8.Valid(data) {
 		return nil, nil, fmt.Errorf("%s: must be UTF-8", path)
 	}
-	for _, text := range splitYAML(data) {
-		for _, part := range splitJSON(text) {
-			all = append(all, manifest{place: fmt.Sprintf("%s, document %d", path, len(all)+1), text: part})
+	for _, part := range store.Split(data) {
+		for _, text := range splitJSON(part.Content()) {
+			if len(bytes.TrimSpace(text)) > 0 {
+				all = append(all, manifest{place: fmt.Sprintf("%s, document %d", path, len(all)+1), text: text})
+			}
 		}
 	}
 	for i := range all {
@@ -68,39 +72,6 @@ func readFile(path string, stdin io.Reader) (data []byte, err error) {
 	return data, nil
 }
 
-// splitYAML splits a text at lines that begin with --- or ..., which YAML forbids within a document. The rest of a line
-// with --- belongs to the next document. Byte order marks are removed: concatenated files have one each.
-func splitYAML(data []byte) (texts [][]byte) {
-	var text []byte
-	flush := func() {
-		if len(bytes.TrimSpace(text)) > 0 {
-			texts = append(texts, text)
-		}
-	}
-	for line := range bytes.Lines(data) {
-		line = bytes.TrimPrefix(line, []byte("\uFEFF"))
-		if rest, ok := marker(line, "---"); ok {
-			flush()
-			text, line = nil, rest
-		} else if rest, ok := marker(line, "..."); ok {
-			flush()
-			text, line = nil, rest
-		}
-		text = append(text, line...)
-	}
-	flush()
-	return texts
-}
-
-// marker returns the rest of a line that begins with a marker.
-func marker(line []byte, mark string) (rest []byte, ok bool) {
-	rest, ok = bytes.CutPrefix(line, []byte(mark))
-	if !ok || len(rest) > 0 && !strings.ContainsRune(" \t\r\n", rune(rest[0])) {
-		return nil, false
-	}
-	return bytes.TrimLeft(rest, " \t\r\n"), true
-}
-
 // splitJSON splits a text that is a stream of JSON objects. Any other text is one document.
 func splitJSON(text []byte) [][]byte {
 	if !isJSON(text) {
@@ -124,7 +95,7 @@ func isJSON(text []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(text), []
 // toJSON converts a document to JSON. It returns nil for a document without content. A key that occurs twice is an error,
 // since one value would be lost.
 func toJSON(text []byte) ([]byte, error) {
-	if !hasContent(text) {
+	if !store.HasContent(text) {
 		return nil, nil
 	}
 	if isJSON(text) && json.Valid(text) {
@@ -159,16 +130,6 @@ func isSingleDocument(text []byte) bool {
 func uniqueKeys(text []byte) bool {
 	var value any
 	return bytes.Contains(text, []byte("<<")) && yamlv3.Unmarshal(text, &value) == nil
-}
-
-// hasContent reports whether a text is more than comments and directives.
-func hasContent(text []byte) bool {
-	for line := range bytes.Lines(text) {
-		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && line[0] != '%' {
-			return true
-		}
-	}
-	return false
 }
 
 // jsonObject is an object as maps, lists and scalars, with json.Number for numbers.

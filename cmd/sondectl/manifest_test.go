@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf16"
+
+	"github.com/sonde-mesh/sonde/store"
 )
 
 const (
@@ -54,7 +56,7 @@ func TestManifestsAreReadWhole(t *testing.T) {
 			all, wrong, err := readManifests("-", strings.NewReader(tc.text))
 			got := 0
 			for _, m := range all {
-				if hasContent(m.text) && m.json != nil {
+				if store.HasContent(m.text) && m.json != nil {
 					got++
 				}
 			}

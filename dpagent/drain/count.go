@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // gaugesPath selects http.<prefix>.downstream_{rq,cx}_active and listener.<prefix>.downstream_{cx,pre_cx}_active.
@@ -56,7 +58,7 @@ func parse(stats []byte) (active, error) {
 			continue // admin counts this call itself
 		}
 		all.add(kind, prefix, gauge, value)
-		if strings.HasPrefix(prefix, "inbound") {
+		if strings.HasPrefix(prefix, mesh.InboundStats) {
 			in.add(kind, prefix, gauge, value)
 		}
 	}

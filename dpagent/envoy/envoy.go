@@ -72,8 +72,8 @@ func New(o Options) *Envoy {
 	}
 	e := &Envoy{
 		o:     o,
-		admin: newClient(o.Dir.Socket(workdir.AdminSocket)),
-		ready: newClient(o.Dir.Socket(workdir.ReadySocket)),
+		admin: newClient(o.Dir.Socket(mesh.SocketAdmin)),
+		ready: newClient(o.Dir.Socket(mesh.SocketReady)),
 		starts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonde_dpagent_envoy_starts_total", Help: "How often Envoy was started.",
 		}),
@@ -176,7 +176,7 @@ func (e *Envoy) Ready(ctx context.Context) error {
 	if err := e.Running(); err != nil {
 		return err
 	}
-	if _, err := fetch(ctx, e.ready, http.MethodGet, "/ready"); err != nil {
+	if _, err := fetch(ctx, e.ready, http.MethodGet, mesh.PathEnvoyReady); err != nil {
 		return fmt.Errorf("ask the readiness listener: %w", err)
 	}
 	return nil

@@ -18,7 +18,6 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/dpagent/workdir"
 )
 
 // Limits of what the control plane may send: number of certificates, and bytes of each.
@@ -98,7 +97,7 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	if err := i.putBundle(next); err != nil {
 		return err
 	}
-	if err := i.files.Write(workdir.Identity, secret); err != nil {
+	if err := i.files.Write(mesh.FileIdentity, secret); err != nil {
 		return err
 	}
 	i.leaf = leaf
@@ -120,7 +119,7 @@ func (i *Identity) Restore() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(i.files.Write(workdir.CA, trusted), i.files.Write(workdir.Identity, own))
+	return errors.Join(i.files.Write(mesh.FileCA, trusted), i.files.Write(mesh.FileIdentity, own))
 }
 
 // Trust puts a new bundle in place. On an error the old one stays. It is an error if the proxy's own certificate does not
@@ -147,7 +146,7 @@ func (i *Identity) putBundle(next bundle) error {
 		if err != nil {
 			return err
 		}
-		if err := i.files.Write(workdir.CA, secret); err != nil {
+		if err := i.files.Write(mesh.FileCA, secret); err != nil {
 			return err
 		}
 	}

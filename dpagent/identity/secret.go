@@ -7,6 +7,8 @@ import (
 	"encoding/pem"
 	"fmt"
 	"strings"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // The fields of Envoy's DiscoveryResponse and Secret that the two files need. Envoy's protos would take more memory than
@@ -45,7 +47,7 @@ func identitySecret(leaf *tls.Certificate) ([]byte, error) {
 		chain.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c}))
 	}
 	data, err := json.Marshal(response{Resources: []secret{{
-		Type: secretType, Name: "identity",
+		Type: secretType, Name: mesh.SecretIdentity,
 		TLSCertificate: &tlsCertificate{
 			CertificateChain: inline{chain.String()},
 			PrivateKey:       inline{string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))},
@@ -72,7 +74,7 @@ func bundleSecret(b bundle) ([]byte, error) {
 		roots.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw}))
 	}
 	data, err := json.Marshal(response{Resources: []secret{{
-		Type: secretType, Name: "ca",
+		Type: secretType, Name: mesh.SecretCA,
 		ValidationContext: &validationContext{TrustedCA: inline{roots.String()}},
 	}}})
 	if err != nil {

@@ -8,27 +8,27 @@ import (
 	"fmt"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
-	"github.com/sonde-mesh/sonde/dpagent/workdir"
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // Stored returns the certificate and the key that an agent of this proxy has left on disk, for a start without a token. It
 // does not put them in place. The error wraps fs.ErrNotExist if there are none, else it says why they cannot be used: damaged,
 // expired, of another proxy, or not of the CA beside them. Errors never contain the key.
 func (i *Identity) Stored() (*tls.Certificate, error) {
-	own, err := i.readSecret(workdir.Identity)
+	own, err := i.readSecret(mesh.FileIdentity)
 	if err != nil {
 		return nil, err
 	}
-	trusted, err := i.readSecret(workdir.CA)
+	trusted, err := i.readSecret(mesh.FileCA)
 	if err != nil {
 		return nil, err
 	}
 	if own.TLSCertificate == nil || trusted.ValidationContext == nil {
-		return nil, fmt.Errorf("read %s and %s: certificate or CA is missing", workdir.Identity, workdir.CA)
+		return nil, fmt.Errorf("read %s and %s: certificate or CA is missing", mesh.FileIdentity, mesh.FileCA)
 	}
 	leaf, err := tls.X509KeyPair([]byte(own.TLSCertificate.CertificateChain.String), []byte(own.TLSCertificate.PrivateKey.String))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", workdir.Identity, err)
+		return nil, fmt.Errorf("read %s: %w", mesh.FileIdentity, err)
 	}
 	var roots agentv1.Bundle
 	for rest := []byte(trusted.ValidationContext.TrustedCA.String); ; {
@@ -40,7 +40,7 @@ func (i *Identity) Stored() (*tls.Certificate, error) {
 	}
 	b, err := parseBundle(&roots)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", workdir.CA, err)
+		return nil, fmt.Errorf("read %s: %w", mesh.FileCA, err)
 	}
 	return &leaf, i.check(&leaf, b)
 }

@@ -13,11 +13,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// priority is the SO_PRIORITY by which the kernel's rules recognise connections that go to the application and must not be
-// redirected to Envoy. Up to 6 it takes no capability. generator/address.go has the same for Envoy.
-const priority = 6
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
 
 // plainClose is the kernel's usual close. The SO_LINGER of the kubelet's probes, a second, does not change what the
 // application sees: it only makes close wait, which would delay a verdict. resetClose leaves nothing behind.
@@ -32,7 +30,7 @@ func newDialer(reset bool) *net.Dialer {
 	control := func(_, _ string, c syscall.RawConn) error {
 		var err error
 		outer := c.Control(func(fd uintptr) {
-			err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, priority))
+			err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, mesh.SocketPriority))
 			if err == nil && reset {
 				err = os.NewSyscallError("setsockopt", unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
 			}

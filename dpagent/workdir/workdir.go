@@ -13,18 +13,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/filelock"
 )
 
-// Names of the files in the directory. generator/names.go has the same, for Envoy's configuration.
+// Names of files in the directory, besides those of the sidecar's contract (api/mesh).
 const (
 	Bootstrap = "bootstrap.json"
-	Identity  = "sds/identity.json"
-	CA        = "sds/ca.json"
-
-	AdminSocket = "admin.sock" // Envoy's admin interface
-	ReadySocket = "ready.sock" // Envoy's readiness listener, which comes with LDS
-	AgentSocket = "agent.sock" // the agent's readiness, for Envoy
 
 	lock = "lock"
 )
@@ -85,7 +80,7 @@ func (d *Dir) open() error {
 	if d.Path, err = filepath.Abs(d.Path); err != nil {
 		return err
 	}
-	for _, directory := range []string{d.Path, filepath.Join(d.Path, filepath.Dir(Identity))} {
+	for _, directory := range []string{d.Path, filepath.Join(d.Path, filepath.Dir(mesh.FileIdentity))} {
 		if err := os.MkdirAll(directory, 0o700); err != nil {
 			return err
 		}
@@ -109,7 +104,7 @@ func (d *Dir) open() error {
 		return err
 	}
 	// A socket that a killed agent has left behind looks like a live one until somebody connects.
-	for _, socket := range []string{AdminSocket, ReadySocket, AgentSocket} {
+	for _, socket := range []string{mesh.SocketAdmin, mesh.SocketReady, mesh.SocketAgent} {
 		if err := os.Remove(filepath.Join(d.Path, socket)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}

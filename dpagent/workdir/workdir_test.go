@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
 )
 
@@ -34,18 +35,18 @@ func TestWriteReplacesWholeFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, content := range []string{"one", "two"} {
-		if err := d.Write(workdir.Identity, []byte(content)); err != nil {
+		if err := d.Write(mesh.FileIdentity, []byte(content)); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := os.ReadFile(d.File(workdir.Identity)); err != nil || string(got) != content {
+		if got, err := os.ReadFile(d.File(mesh.FileIdentity)); err != nil || string(got) != content {
 			t.Errorf("file = %q, %v, want %q", got, err, content)
 		}
 	}
-	entries, err := os.ReadDir(filepath.Dir(d.File(workdir.Identity)))
+	entries, err := os.ReadDir(filepath.Dir(d.File(mesh.FileIdentity)))
 	if err != nil || len(entries) != 1 {
 		t.Errorf("entries = %v, %v, want the file alone", entries, err)
 	}
-	if info, err := os.Stat(d.File(workdir.Identity)); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(d.File(mesh.FileIdentity)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode = %v, %v, want 0600", info, err)
 	}
 	if err := d.Close(); err != nil {

@@ -1,0 +1,44 @@
+package mesh
+
+// The contract of a sidecar's parts: what the injector writes into a pod, the agent reads and offers, and Envoy's configuration
+// refers to.
+const (
+	// ContainerSidecar runs the agent and Envoy.
+	ContainerSidecar = "kuma-sidecar"
+	// ContainerInit sets up redirection.
+	ContainerInit = "kuma-init"
+	// SidecarUser is the user of ContainerSidecar: the kernel's rules recognise Envoy's connections by it.
+	SidecarUser = 5678
+
+	// EnvProbeTable is the variable of the sidecar with the probe table.
+	EnvProbeTable = "KUMA_DATAPLANE_PROBES"
+	// EnvInstanceIP is the variable of the sidecar with the pod's address.
+	EnvInstanceIP = "INSTANCE_IP"
+	// ProbeHeader is the header with the ID of the probe or hook. It is the only header of a rewritten probe.
+	ProbeHeader = "Sonde-Probe"
+	// FirstSparePort and LastSparePort are tried in turn if a pod uses PortVirtualProbes itself.
+	FirstSparePort = 9001
+	LastSparePort  = 9020
+
+	// SocketPriority is the SO_PRIORITY by which the kernel's rules recognise connections to the application that must not
+	// be redirected to Envoy. Setting one of at most 6 takes no capability.
+	SocketPriority = 6
+	// PathReady is the agent's readiness: on its own address, on SocketAgent, and through Envoy on PortReadiness.
+	PathReady = "/readyz"
+	// PathEnvoyReady is Envoy's readiness, on SocketReady.
+	PathEnvoyReady = "/ready"
+	// InboundStats is the prefix of Envoy's statistics about inbound traffic: a drain waits until they show none.
+	InboundStats = "inbound_"
+)
+
+// Files and sockets in the agent's work directory, which is Envoy's working directory, and the names of the secrets in the files.
+const (
+	FileIdentity = "sds/identity.json"
+	FileCA       = "sds/ca.json"
+	SocketAdmin  = "admin.sock" // Envoy's admin interface
+	SocketReady  = "ready.sock" // Envoy's readiness listener, which comes with LDS
+	SocketAgent  = "agent.sock" // the agent's readiness, for Envoy
+
+	SecretIdentity = "identity" // the proxy's certificate and key
+	SecretCA       = "ca"       // the roots that it trusts
+)
