@@ -215,7 +215,7 @@ func TestCertificateOfAnotherControlPlane(t *testing.T) {
 }
 
 func TestJoinsAreLimited(t *testing.T) {
-	w := newWorld(t, func(o *agents.Options) { o.JoinRate, o.JoinBurst = 0.001, 2 })
+	w := newWorld(t, func(o *agents.Options) { o.SetLimits(agents.Limits{JoinRate: 0.001, JoinBurst: 2}) })
 	w.fill("web-1")
 	a := w.agent("web-1")
 	for range 2 {

@@ -35,7 +35,7 @@ func (s *Server) openSession(sess *session) error {
 	case old != nil:
 		sess.turn = old.turn
 		close(old.replaced)
-	case len(s.sessions) >= s.o.MaxSessions:
+	case len(s.sessions) >= s.o.maxSessions:
 		return status.Errorf(codes.ResourceExhausted, "%d sessions are open: try again later", len(s.sessions))
 	default:
 		sess.turn = &sync.Mutex{}
@@ -70,7 +70,7 @@ func (s *Server) inTurn(sess *session, do func() error) error {
 	return do()
 }
 
-// silent reports whether a forced rotation skips the proxy, because it has had no session for SilentAfter.
+// silent reports whether a forced rotation skips the proxy, because it has had no session for silentAfter.
 func (s *Server) silent(id mesh.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *Server) silent(id mesh.ID) bool {
 	if t := s.ended[id]; t.After(last) {
 		last = t
 	}
-	return s.o.Now().Sub(last) >= s.o.SilentAfter
+	return s.o.Now().Sub(last) >= s.o.silentAfter
 }
 
 // connected reports whether the proxy's agent has a session.

@@ -15,7 +15,7 @@ import (
 
 // Run rechecks rotations and records regularly until ctx ends. Then it ends all sessions, and waits for their handlers.
 func (s *Server) Run(ctx context.Context) error {
-	ticker := time.NewTicker(s.o.Recheck)
+	ticker := time.NewTicker(s.o.recheck)
 	defer ticker.Stop()
 	for {
 		s.recheck(ctx)
@@ -54,14 +54,14 @@ func (s *Server) recheck(ctx context.Context) {
 	}
 }
 
-// forgetEnded forgets ends of sessions that are older than SilentAfter, except of proxies with a Dataplane: people are
+// forgetEnded forgets ends of sessions that are older than silentAfter, except of proxies with a Dataplane: people are
 // shown since when these are lost.
 func (s *Server) forgetEnded() {
 	v := s.o.View()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, t := range s.ended {
-		if _, p := v.Proxy(id); p == nil && s.o.Now().Sub(t) >= s.o.SilentAfter {
+		if _, p := v.Proxy(id); p == nil && s.o.Now().Sub(t) >= s.o.silentAfter {
 			delete(s.ended, id)
 		}
 	}

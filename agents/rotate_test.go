@@ -235,7 +235,7 @@ func TestProxyThatComesBackInTheMiddleCatchesUp(t *testing.T) {
 }
 
 func TestRotationOfAnEmptyMeshIsOverAtOnce(t *testing.T) {
-	w := newWorld(t, func(o *agents.Options) { o.Recheck = time.Hour })
+	w := newWorld(t, func(o *agents.Options) { o.SetLimits(agents.Limits{Recheck: time.Hour}) })
 	w.fill()
 	before, err := w.server.Rotation(t.Context(), "default")
 	if err != nil || before.GetStep() != adminv1.Rotation_IDLE {

@@ -37,26 +37,26 @@ type Options struct {
 	// Version of the control plane, to tell agents.
 	Version string
 
-	// JoinRate is how many joins one address may make per second, JoinBurst how many at once. Defaults 50 and 200: many
+	// joinRate is how many joins one address may make per second, joinBurst how many at once. Defaults 50 and 200: many
 	// agents may share one address.
-	JoinRate  rate.Limit
-	JoinBurst int
-	// MaxSessions is how many sessions may be open at once. Default 10000.
-	MaxSessions int
-	// HelloTimeout is how long a session may take for its first message. Default 10s.
-	HelloTimeout time.Duration
-	// SilentAfter is how long a proxy must have no session before a forced rotation skips it. The start of the control
+	joinRate  rate.Limit
+	joinBurst int
+	// maxSessions is how many sessions may be open at once. Default 10000.
+	maxSessions int
+	// helloTimeout is how long a session may take for its first message. Default 10s.
+	helloTimeout time.Duration
+	// silentAfter is how long a proxy must have no session before a forced rotation skips it. The start of the control
 	// plane counts as the end of a session, so that agents have time to reconnect; for that long after the start they are
 	// not shown as lost. Default 30s.
-	SilentAfter time.Duration
-	// Recheck is how often Run looks for expired certificates. Default 5s.
-	Recheck time.Duration
+	silentAfter time.Duration
+	// recheck is how often Run looks for expired certificates. Default 5s.
+	recheck time.Duration
 
 	// Logger, default none.
 	Logger *slog.Logger
 	// Registerer of the metrics, default none.
 	Registerer prometheus.Registerer
-	// Now is the clock for SilentAfter and for times that are shown to people. Default time.Now.
+	// Now is the clock for silentAfter and for times that are shown to people. Default time.Now.
 	Now func() time.Time
 }
 
@@ -64,12 +64,12 @@ func (o *Options) setDefaults() error {
 	if o.Authority == nil || o.Storage == nil || o.View == nil || o.Bootstrap == nil || o.Observe == nil {
 		return errors.New("agents: Authority, Storage, View, Bootstrap and Observe are required")
 	}
-	o.JoinRate = cmp.Or(o.JoinRate, 50)
-	o.JoinBurst = cmp.Or(o.JoinBurst, 200)
-	o.MaxSessions = cmp.Or(o.MaxSessions, 10_000)
-	o.HelloTimeout = cmp.Or(o.HelloTimeout, 10*time.Second)
-	o.SilentAfter = cmp.Or(o.SilentAfter, 30*time.Second)
-	o.Recheck = cmp.Or(o.Recheck, 5*time.Second)
+	o.joinRate = cmp.Or(o.joinRate, 50)
+	o.joinBurst = cmp.Or(o.joinBurst, 200)
+	o.maxSessions = cmp.Or(o.maxSessions, 10_000)
+	o.helloTimeout = cmp.Or(o.helloTimeout, 10*time.Second)
+	o.silentAfter = cmp.Or(o.silentAfter, 30*time.Second)
+	o.recheck = cmp.Or(o.recheck, 5*time.Second)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -122,7 +122,7 @@ func New(o Options) (*Server, error) {
 	s := &Server{
 		o:          o,
 		started:    o.Now(),
-		joins:      newLimiter(o.JoinRate, o.JoinBurst),
+		joins:      newLimiter(o.joinRate, o.joinBurst),
 		renews:     newLimiter(1, 20),
 		refusals:   newLimiter(1, 10),
 		observed:   newObservations(o.Observe),

@@ -132,7 +132,7 @@ func (s *Server) receive(stream agentv1.AgentService_SessionServer) <-chan recei
 
 // awaitHello waits for the first message. Unknown messages are ignored, as later in the session.
 func (s *Server) awaitHello(ctx context.Context, messages <-chan received) (*agentv1.Hello, error) {
-	late := time.NewTimer(s.o.HelloTimeout)
+	late := time.NewTimer(s.o.helloTimeout)
 	defer late.Stop()
 	for {
 		select {
@@ -141,7 +141,7 @@ func (s *Server) awaitHello(ctx context.Context, messages <-chan received) (*age
 		case <-s.stopping:
 			return nil, errStopping
 		case <-late.C:
-			return nil, status.Errorf(codes.DeadlineExceeded, "no Hello within %s", s.o.HelloTimeout)
+			return nil, status.Errorf(codes.DeadlineExceeded, "no Hello within %s", s.o.helloTimeout)
 		case r := <-messages:
 			if r.err != nil {
 				return nil, ended(r.err)

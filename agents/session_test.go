@@ -98,7 +98,7 @@ func TestSessionRefuses(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, a := joined(t, func(o *agents.Options) { o.HelloTimeout = 300 * time.Millisecond })
+			_, a := joined(t, func(o *agents.Options) { o.SetLimits(agents.Limits{HelloTimeout: 300 * time.Millisecond}) })
 			a.open()
 			for _, m := range tc.messages {
 				a.send(m)
@@ -147,7 +147,7 @@ func TestNewerSessionReplaces(t *testing.T) {
 }
 
 func TestSessionsAreLimited(t *testing.T) {
-	w, a := joined(t, func(o *agents.Options) { o.MaxSessions = 1 })
+	w, a := joined(t, func(o *agents.Options) { o.SetLimits(agents.Limits{MaxSessions: 1}) })
 	w.fill("web-2")
 	b := w.agent("web-2")
 	if err := b.join(); err != nil {

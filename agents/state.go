@@ -46,7 +46,7 @@ func (s *Server) stateWithout(id mesh.ID) *adminv1.AgentState {
 	ended, seen := s.ended[id]
 	s.mu.Unlock()
 	switch {
-	case !seen && s.o.Now().Sub(s.started) < s.o.SilentAfter:
+	case !seen && s.o.Now().Sub(s.started) < s.o.silentAfter:
 		return newState(adminv1.AgentState_RECONNECTING, s.started)
 	case !seen:
 		ended = s.started

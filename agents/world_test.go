@@ -89,8 +89,8 @@ func (w *world) start() {
 			w.mu.Unlock()
 			w.builder.Observe(id, o)
 		},
-		Recheck: 20 * time.Millisecond, SilentAfter: time.Minute,
 	}
+	o.SetLimits(agents.Limits{Recheck: 20 * time.Millisecond, SilentAfter: time.Minute})
 	if w.bend != nil {
 		w.bend(&o)
 	}

@@ -84,7 +84,7 @@ func TestContainersThatComeLate(t *testing.T) {
 			pod := injectedApp(t, tc.form)
 			tc.change(&pod.Spec)
 			rand := counted(16) // continues after the bytes that the first injection used
-			again, warnings := inject(t, pod, webhook.Options{Rand: &rand})
+			again, warnings := inject(t, pod, webhook.Options{}.WithRandom(&rand))
 			if diff := cmp.Diff(tc.want, entries(t, again)); diff != "" {
 				t.Errorf("probe table (-want +got):\n%s", diff)
 			}

@@ -99,7 +99,7 @@ func goldenFiles(t *testing.T, pod []byte) map[string][]byte {
 	var order []string
 	warned := map[string][]string{}
 	for _, form := range forms() {
-		injected, warnings, err := webhook.InjectJSON(pod, webhook.Options{Sidecar: form, Rand: newRand()})
+		injected, warnings, err := webhook.InjectJSON(pod, webhook.Options{Sidecar: form}.WithRandom(newRand()))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -37,8 +37,8 @@ func parse(text string) *corev1.Pod {
 
 func inject(t *testing.T, pod *corev1.Pod, o webhook.Options) (*corev1.Pod, []string) {
 	t.Helper()
-	if o.Rand == nil {
-		o.Rand = newRand()
+	if !o.HasRandom() {
+		o = o.WithRandom(newRand())
 	}
 	before := pod.DeepCopy()
 	injected, warnings, err := webhook.Inject(pod, o)
@@ -79,10 +79,10 @@ func initOf(t *testing.T, pod *corev1.Pod) corev1.Container {
 func TestWithoutRandomnessThereIsNoHook(t *testing.T) {
 	broken := errors.New("no entropy")
 	pod := podWith("", "lifecycle: {preStop: {httpGet: {port: 80}}}")
-	if _, _, err := webhook.Inject(pod, webhook.Options{Rand: iotest.ErrReader(broken)}); !errors.Is(err, broken) {
+	if _, _, err := webhook.Inject(pod, webhook.Options{}.WithRandom(iotest.ErrReader(broken))); !errors.Is(err, broken) {
 		t.Errorf("Inject() = %v, want %v", err, broken)
 	}
-	if _, _, err := webhook.Inject(pod, webhook.Options{Rand: io.LimitReader(newRand(), 15)}); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, _, err := webhook.Inject(pod, webhook.Options{}.WithRandom(io.LimitReader(newRand(), 15))); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("Inject() with 120 bits = %v, want an error", err)
 	}
 }

@@ -44,8 +44,8 @@ type Options struct {
 	// ControlPlaneCA holds the PEM certificates of the control plane's serving CA, which become an annotation of the pod.
 	// Default: the pod gets them from ca.crt in the ConfigMap sonde-ca of its namespace.
 	ControlPlaneCA string
-	// Rand is the source of the IDs of hooks. Default crypto/rand.
-	Rand io.Reader
+
+	random io.Reader // the source of the IDs of hooks; default crypto/rand
 }
 
 // Defaults that flags show.
@@ -71,8 +71,8 @@ func (o *Options) setDefaults() {
 	if o.ControlPlane == "" {
 		o.ControlPlane = DefaultControlPlane
 	}
-	if o.Rand == nil {
-		o.Rand = rand.Reader
+	if o.random == nil {
+		o.random = rand.Reader
 	}
 }
 

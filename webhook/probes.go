@@ -169,7 +169,7 @@ func (in *injection) translate(h handler) (mesh.Probe, error) {
 	}
 	// A hook has effects, so its ID must be impossible to guess.
 	bits := make([]byte, 16)
-	if _, err := io.ReadFull(in.options.Rand, bits); err != nil {
+	if _, err := io.ReadFull(in.options.random, bits); err != nil {
 		return p, fmt.Errorf("make the id of %s: %w", h.field(), err)
 	}
 	p.ID = hex.EncodeToString(bits)

@@ -92,7 +92,7 @@ func FuzzProbe(f *testing.F) {
 // checkProperties injects a document and checks what must hold for each pod. It returns false if the pod is refused.
 func checkProperties(t *testing.T, document []byte, form webhook.Form) bool {
 	t.Helper()
-	o := webhook.Options{Sidecar: form, Rand: newRand()}
+	o := webhook.Options{Sidecar: form}.WithRandom(newRand())
 	before, err := webhook.DecodePod(document)
 	if err != nil {
 		return false
@@ -101,7 +101,7 @@ func checkProperties(t *testing.T, document []byte, form webhook.Form) bool {
 	if err != nil {
 		return false
 	}
-	patched, _, err := webhook.InjectJSON(document, webhook.Options{Sidecar: form, Rand: newRand()})
+	patched, _, err := webhook.InjectJSON(document, webhook.Options{Sidecar: form}.WithRandom(newRand()))
 	if err != nil {
 		t.Fatalf("InjectJSON() = %v, but Inject takes the pod", err)
 	}

@@ -108,7 +108,7 @@ func TestEndpointsGather(t *testing.T) {
 // TestGatheredChangesAreSent uses a real stream, and a proxy that never ACKs.
 func TestGatheredChangesAreSent(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, Options{GatherTime: 50 * time.Millisecond})
+	f := newFixture(t, Options{gatherTime: 50 * time.Millisecond})
 	f.want("m/a", "EDS x@1")
 	p := f.delta().listen()
 	p.send(ask("m/a", "EDS", "x"))

@@ -38,17 +38,17 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer for the metrics sonde_xds_*. Default: none.
 	Registerer prometheus.Registerer
-	// FirstMessageTimeout is how long a stream may take to send its first request, which has the node id. Default 10s.
-	FirstMessageTimeout time.Duration
-	// SendTimeout is how long sending one response may take. After that the stream is ended, since the proxy does not read.
+	// firstMessageTimeout is how long a stream may take to send its first request, which has the node id. Default 10s.
+	firstMessageTimeout time.Duration
+	// sendTimeout is how long sending one response may take. After that the stream is ended, since the proxy does not read.
 	// Default 60s.
-	SendTimeout time.Duration
-	// AckTimeout is how long a proxy may take to ACK or NACK a response before it is reported as late. Default 30s, since
+	sendTimeout time.Duration
+	// ackTimeout is how long a proxy may take to ACK or NACK a response before it is reported as late. Default 30s, since
 	// Envoy withholds an ACK for up to 15 seconds while a cluster warms.
-	AckTimeout time.Duration
-	// GatherTime is how long changes of endpoints wait at most, to be sent together, while a proxy has not answered the last
+	ackTimeout time.Duration
+	// gatherTime is how long changes of endpoints wait at most, to be sent together, while a proxy has not answered the last
 	// response with endpoints. Default 100ms.
-	GatherTime time.Duration
+	gatherTime time.Duration
 	// DrainTime is how long Envoy lets the connections of a listener go on that is replaced or removed, if its node metadata
 	// does not say it (resource.NodeDrainTime). What only such a listener may still use is removed after that. Default 0:
 	// at once, as clients that are not Envoy expect.
@@ -58,19 +58,19 @@ type Options struct {
 	// Inbound is told which inbound listeners a proxy has accepted, whenever that changes. It must return at once. Default:
 	// nobody is told.
 	Inbound func(node string, s InboundStatus)
-	// StreamsPerNode is how many streams of one node may be open at once. One more ends the oldest, whose connection may be
+	// streamsPerNode is how many streams of one node may be open at once. One more ends the oldest, whose connection may be
 	// dead without the server knowing it. Default 3.
-	StreamsPerNode int
+	streamsPerNode int
 }
 
 func (o Options) withDefaults() Options {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	o.FirstMessageTimeout = cmp.Or(o.FirstMessageTimeout, 10*time.Second)
-	o.SendTimeout = cmp.Or(o.SendTimeout, time.Minute)
-	o.AckTimeout = cmp.Or(o.AckTimeout, 30*time.Second)
-	o.GatherTime = cmp.Or(o.GatherTime, 100*time.Millisecond)
+	o.firstMessageTimeout = cmp.Or(o.firstMessageTimeout, 10*time.Second)
+	o.sendTimeout = cmp.Or(o.sendTimeout, time.Minute)
+	o.ackTimeout = cmp.Or(o.ackTimeout, 30*time.Second)
+	o.gatherTime = cmp.Or(o.gatherTime, 100*time.Millisecond)
 	o.MaxDrainTime = cmp.Or(o.MaxDrainTime, o.DrainTime)
-	o.StreamsPerNode = cmp.Or(o.StreamsPerNode, 3)
+	o.streamsPerNode = cmp.Or(o.streamsPerNode, 3)
 	return o
 }
 
@@ -166,8 +166,8 @@ func (s *Server) attach(id string, st *stream) {
 		s.nodes[id] = n
 	}
 	n.streams = append(n.streams, st)
-	for _, old := range n.streams[:max(0, len(n.streams)-s.o.StreamsPerNode)] {
-		old.end(status.Errorf(codes.Aborted, "node %q has opened %d newer streams", id, s.o.StreamsPerNode))
+	for _, old := range n.streams[:max(0, len(n.streams)-s.o.streamsPerNode)] {
+		old.end(status.Errorf(codes.Aborted, "node %q has opened %d newer streams", id, s.o.streamsPerNode))
 	}
 	s.mu.Unlock()
 
@@ -204,7 +204,7 @@ func (s *Server) detachStream(id string, st *stream) {
 func (s *Server) Status() []ProxyStatus {
 	var all []ProxyStatus
 	for _, st := range s.all() {
-		all = append(all, st.status(s.o.AckTimeout))
+		all = append(all, st.status(s.o.ackTimeout))
 	}
 	slices.SortFunc(all, func(a, b ProxyStatus) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), a.Connected.Compare(b.Connected))
@@ -225,7 +225,7 @@ func (s *Server) all() []*stream {
 func (s *Server) late() float64 {
 	late := 0
 	for _, st := range s.all() {
-		if st.late(s.o.AckTimeout) {
+		if st.late(s.o.ackTimeout) {
 			late++
 		}
 	}

@@ -144,7 +144,7 @@ func TestStreamErrors(t *testing.T) {
 			if tc.requests == nil {
 				first = 20 * time.Millisecond
 			}
-			f := newFixture(t, Options{FirstMessageTimeout: first})
+			f := newFixture(t, Options{firstMessageTimeout: first})
 			p := f.delta().listen()
 			for _, r := range tc.requests {
 				p.send(r)
@@ -157,7 +157,7 @@ func TestStreamErrors(t *testing.T) {
 
 func TestNewestStreamsOfANodeStay(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, Options{StreamsPerNode: 2})
+	f := newFixture(t, Options{streamsPerNode: 2})
 	f.want("m/a", "CDS x@1")
 	first := f.delta().listen()
 	first.send(ask("m/a", "CDS"))
@@ -227,7 +227,7 @@ func TestNACKIsReported(t *testing.T) {
 
 func TestLateProxyIsReportedAndServedOn(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, Options{AckTimeout: time.Nanosecond})
+	f := newFixture(t, Options{ackTimeout: time.Nanosecond})
 	f.want("m/a", "CDS x@1 EDS x@1")
 	p := f.delta().listen()
 	p.send(ask("m/a", "CDS"))
@@ -280,7 +280,7 @@ func TestAClientThatStopsReading(t *testing.T) {
 
 func TestAClientThatNeverReadsIsEnded(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, Options{SendTimeout: 50 * time.Millisecond})
+	f := newFixture(t, Options{sendTimeout: 50 * time.Millisecond})
 	f.source.desired["m/deaf"] = big(1)
 	deaf := f.delta()
 	deaf.send(ask("m/deaf", "CDS"))

@@ -38,7 +38,7 @@ func newStream(s *Server, node *corev3.Node, sotw bool, send func(*response) err
 	st := &stream{
 		server: s, node: node.GetId(), connected: time.Now(), proxy: newProxy(sotw), send: send, ended: make(chan error, 1),
 	}
-	st.proxy.gatherTime = s.o.GatherTime
+	st.proxy.gatherTime = s.o.gatherTime
 	st.proxy.drainTime = s.drainTime(node)
 	return st
 }
@@ -53,7 +53,7 @@ func (st *stream) end(err error) {
 
 // endStalled ends the stream of a proxy that does not read.
 func (st *stream) endStalled() {
-	st.end(status.Errorf(codes.DeadlineExceeded, "the proxy has not read for %s", st.server.o.SendTimeout))
+	st.end(status.Errorf(codes.DeadlineExceeded, "the proxy has not read for %s", st.server.o.sendTimeout))
 }
 
 // close makes sure that no more responses are sent.
@@ -173,7 +173,7 @@ func receiveFirst[Req any](ctx context.Context, s *Server, recv func() (Req, err
 		r, err := recv()
 		first <- received{r, err}
 	})
-	timer := time.NewTimer(s.o.FirstMessageTimeout)
+	timer := time.NewTimer(s.o.firstMessageTimeout)
 	defer timer.Stop()
 	var none Req
 	select {
@@ -182,7 +182,7 @@ func receiveFirst[Req any](ctx context.Context, s *Server, recv func() (Req, err
 	case <-ctx.Done():
 		return none, status.FromContextError(ctx.Err()).Err()
 	case <-timer.C:
-		return none, status.Errorf(codes.DeadlineExceeded, "no request within %s", s.o.FirstMessageTimeout)
+		return none, status.Errorf(codes.DeadlineExceeded, "no request within %s", s.o.firstMessageTimeout)
 	}
 }
 
@@ -280,7 +280,7 @@ func (st *stream) startSending(r *response) {
 			r = st.nextOrStop()
 		}
 		for ; r != nil; r = st.nextOrStop() {
-			stalled := time.AfterFunc(st.server.o.SendTimeout, st.endStalled)
+			stalled := time.AfterFunc(st.server.o.sendTimeout, st.endStalled)
 			err := st.send(r)
 			stalled.Stop()
 			if err != nil {

@@ -25,7 +25,7 @@ const (
 	sourceDirect = "direct"
 )
 
-// sendTimeout is how long the server waits for a client that does not read.
+// sendTimeout is how long the server waits for a client that does not read: the default.
 const sendTimeout = time.Minute
 
 // drainTime is how long a listener that is replaced or removed serves its open connections.
@@ -47,7 +47,7 @@ func startPlane(ctx context.Context, w *world) *plane {
 	p := &plane{w: w, source: &source{w: w, attached: map[string]int{}, busy: map[string]bool{}}}
 	p.Pipeline = controlplane.NewPipeline(controlplane.PipelineOptions{
 		View:       meshview.Options{Sources: []string{sourceFiles, sourceDirect}, Applied: p.applied},
-		XDS:        xds.Options{SendTimeout: sendTimeout, DrainTime: drainTime},
+		XDS:        xds.Options{DrainTime: drainTime},
 		WrapSource: p.source.wrap,
 		Logger:     slog.New(slog.NewTextHandler(wrongs{w}, &slog.HandlerOptions{Level: slog.LevelError})),
 	}, func(context.Context, string) error { return nil })
