@@ -63,8 +63,9 @@ var rules = map[string]rule{
 	"xds":          {own: []string{"xds/resource"}, forbidden: [][]string{kubernetes}},
 	"xds/resource": {forbidden: [][]string{kubernetes, grpc}},
 	"identity":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"mtls":         {own: []string{"identity"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"agents": {
-		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview"},
+		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "mtls"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"admin": {

@@ -42,9 +42,9 @@ type Options struct {
 
 	// CAExpires returns when the CA of a mesh expires, zero if it has none yet. Required.
 	CAExpires func(meshName string) time.Time
-	// Token signs a dataplane token that is valid for life, and returns when it expires. The mesh is in the view. Errors are
+	// Token signs a dataplane token with that validity, and returns when it expires. The mesh is in the view. Errors are
 	// mistakes of the caller. Required.
-	Token func(t identity.Token, life time.Duration) (signed string, expires time.Time, err error)
+	Token func(s identity.Subject, validity time.Duration) (signed string, expires time.Time, err error)
 	// Rotator rotates certificate authorities. Required.
 	Rotator Rotator
 

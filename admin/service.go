@@ -116,23 +116,22 @@ func (s *service) GenerateDataplaneToken(ctx context.Context, r *adminv1.Generat
 	if err != nil {
 		return nil, err
 	}
-	token := identity.Token{Mesh: r.GetMesh(), Dataplane: r.GetName(), Workload: r.GetWorkload()}
-	switch p := m.Proxies[token.Dataplane]; {
-	case p != nil && token.Workload == "":
-		token.Workload = p.Dataplane.Workload()
-	case p != nil && token.Workload != p.Dataplane.Workload():
+	subject := identity.Subject{Mesh: r.GetMesh(), Dataplane: r.GetName(), Workload: r.GetWorkload()}
+	switch p := m.Proxies[subject.Dataplane]; {
+	case p != nil && subject.Workload == "":
+		subject.Workload = p.Dataplane.Workload()
+	case p != nil && subject.Workload != p.Dataplane.Workload():
 		return nil, status.Errorf(codes.FailedPrecondition, "workload: %q: must be %q, the workload of dataplane %q of mesh %q: its agent could not join",
-			token.Workload, p.Dataplane.Workload(), token.Dataplane, token.Mesh)
-	case token.Workload == "":
-		return nil, status.Errorf(codes.InvalidArgument, "workload: must be given, as there is no dataplane %q in mesh %q yet", token.Dataplane, token.Mesh)
+			subject.Workload, p.Dataplane.Workload(), subject.Dataplane, subject.Mesh)
+	case subject.Workload == "":
+		return nil, status.Errorf(codes.InvalidArgument, "workload: must be given, as there is no dataplane %q in mesh %q yet", subject.Dataplane, subject.Mesh)
 	}
-	life := r.GetValidFor().AsDuration()
-	signed, expires, err := s.o.Token(token, life)
+	signed, expires, err := s.o.Token(subject, r.GetValidFor().AsDuration())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	s.o.Logger.InfoContext(ctx, "dataplane token issued", "mesh", token.Mesh, "proxy", token.Dataplane,
-		"workload", token.Workload, "expires", expires, "peer", peerAddress(ctx))
+	s.o.Logger.InfoContext(ctx, "dataplane token issued", "mesh", subject.Mesh, "proxy", subject.Dataplane,
+		"workload", subject.Workload, "expires", expires, "peer", peerAddress(ctx))
 	return &adminv1.GenerateDataplaneTokenResponse{Token: signed, Expires: timestamppb.New(expires)}, nil
 }
 

@@ -217,16 +217,16 @@ func TestInspectDataplaneSaysWhyThereIsNoBootstrap(t *testing.T) {
 func TestGenerateDataplaneToken(t *testing.T) {
 	f := newFakes(t)
 	sign := f.Token
-	f.Token = func(token identity.Token, life time.Duration) (string, time.Time, error) {
-		if life < time.Second {
-			return "", time.Time{}, errors.New("life: too short")
+	f.Token = func(token identity.Subject, validity time.Duration) (string, time.Time, error) {
+		if validity < time.Second {
+			return "", time.Time{}, errors.New("validity: too short")
 		}
-		return sign(token, life)
+		return sign(token, validity)
 	}
 	api, ctx := start(t, f)
 	tests := map[string]struct {
 		mesh, name, workload string
-		life                 time.Duration
+		validity             time.Duration
 		want                 string
 		code                 codes.Code
 	}{
@@ -241,12 +241,12 @@ func TestGenerateDataplaneToken(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			response, err := api.GenerateDataplaneToken(ctx, &adminv1.GenerateDataplaneTokenRequest{
-				Mesh: tc.mesh, Name: tc.name, Workload: tc.workload, ValidFor: durationpb.New(tc.life),
+				Mesh: tc.mesh, Name: tc.name, Workload: tc.workload, ValidFor: durationpb.New(tc.validity),
 			})
 			if status.Code(err) != tc.code || response.GetToken() != tc.want {
 				t.Errorf("GenerateDataplaneToken() = %q, %v, want %q, %s", response.GetToken(), err, tc.want, tc.code)
 			}
-			if got := response.GetExpires(); err == nil && !got.AsTime().Equal(time.Unix(0, 0).Add(tc.life)) {
+			if got := response.GetExpires(); err == nil && !got.AsTime().Equal(time.Unix(0, 0).Add(tc.validity)) {
 				t.Errorf("it expires at %s, want what the signer says", got.AsTime())
 			}
 		})

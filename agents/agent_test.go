@@ -45,7 +45,7 @@ type agent struct {
 func (w *world) agent(name string) *agent {
 	w.t.Helper()
 	return &agent{
-		w: w, name: name, token: w.token(identity.Token{Mesh: "default", Dataplane: name, Workload: "web"}, time.Hour),
+		w: w, name: name, token: w.token(identity.Subject{Mesh: "default", Dataplane: name, Workload: "web"}, time.Hour),
 		envoy: &agents.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:8080")}},
 	}
 }
@@ -54,7 +54,7 @@ func (w *world) agent(name string) *agent {
 func (a *agent) dial() *grpc.ClientConn {
 	a.w.t.Helper()
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(a.w.authority.ServingCA())
+	roots.AppendCertsFromPEM(a.w.serving.CA())
 	config := &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, Time: a.w.now}
 	if a.leaf != nil {
 		config.Certificates = []tls.Certificate{{Certificate: [][]byte{a.leaf.Raw}, PrivateKey: a.key}}

@@ -5,13 +5,12 @@ import (
 	"path"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/identity"
 )
 
 // directory is a set of proxies in the storage: it has a file for each, whose path is its ID, <mesh>/<dataplane>.
 type directory struct {
 	name    string
-	storage identity.Storage
+	storage Storage
 }
 
 func (f directory) path(id mesh.ID) string { return path.Join(f.name, id) }

@@ -16,6 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/mtls"
 )
 
 // Join implements agentv1.AgentServiceServer.
@@ -38,20 +39,18 @@ func (s *Server) tryJoin(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.
 	}
 	response, err := s.join(ctx, c, r)
 	if err != nil {
-		s.waits(ctx, c.id(), address, err)
+		s.waits(ctx, c.ID(), address, err)
 		return nil, err
 	}
-	s.waiting.remove(c.id())
+	s.waiting.remove(c.ID())
 	return response, nil
 }
 
 // credential is who a caller of Join is, and how it has shown that.
 type credential struct {
-	mesh, dataplane, workload string
-	by                        string // "token" or "certificate"
+	identity.Subject
+	by string // "token" or "certificate"
 }
-
-func (c credential) id() mesh.ID { return mesh.MakeID(c.mesh, c.dataplane) }
 
 // authenticate finds out who calls Join: by its token, or without one by the certificate of the connection. The error is a
 // gRPC status.
@@ -59,42 +58,33 @@ func (s *Server) authenticate(ctx context.Context, r *agentv1.JoinRequest, addre
 	if !s.joins.allow(address) {
 		return credential{}, status.Error(codes.ResourceExhausted, "too many joins from this address: try again later")
 	}
-	if caller, err := identity.PeerFromContext(ctx); err == nil && r.GetToken() == "" {
-		return s.byCertificate(caller, r)
-	}
-	token, err := s.o.Authority.VerifyToken(r.GetToken(), r.GetMesh(), r.GetName())
-	switch {
-	case errors.Is(err, identity.ErrTokenOfAnother):
-		return credential{}, status.Error(codes.PermissionDenied, err.Error())
-	case err != nil:
+	c := credential{by: "token"}
+	caller, err := mtls.PeerFromContext(ctx)
+	if err == nil && r.GetToken() == "" {
+		c = credential{caller.Subject, "certificate"}
+	} else if c.Subject, err = s.o.Tokens.Authenticate(ctx, r.GetToken()); err != nil {
 		return credential{}, status.Error(codes.Unauthenticated, err.Error())
 	}
-	return credential{mesh: token.Mesh, dataplane: token.Dataplane, workload: token.Workload, by: "token"}, nil
-}
-
-func (s *Server) byCertificate(caller identity.Peer, r *agentv1.JoinRequest) (credential, error) {
-	if caller.Mesh != r.GetMesh() || caller.Dataplane != r.GetName() {
-		return credential{}, status.Errorf(codes.PermissionDenied, "the certificate is for dataplane %q of mesh %q, not %q of %q",
-			caller.Dataplane, caller.Mesh, shorten(r.GetName()), shorten(r.GetMesh()))
+	if c.Mesh != r.GetMesh() || c.Dataplane != r.GetName() {
+		return credential{}, status.Errorf(codes.PermissionDenied, "the %s is for dataplane %q of mesh %q, not %q of %q",
+			c.by, c.Dataplane, c.Mesh, shorten(r.GetName()), shorten(r.GetMesh()))
 	}
-	if !s.renews.allow(caller.ID()) {
+	if c.by == "certificate" && !s.renews.allow(c.ID()) {
 		return credential{}, status.Error(codes.ResourceExhausted, "too many renewals of this proxy: try again later")
 	}
-	return credential{
-		mesh: caller.Mesh, dataplane: caller.Dataplane, workload: workloadOf(caller.SPIFFEID), by: "certificate",
-	}, nil
+	return c, nil
 }
 
 // join lets a proxy join that has a valid credential. The error is a gRPC status.
 func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
-	log := s.o.Logger.With("peer", peerAddress(ctx), "mesh", c.mesh, "proxy", c.dataplane, "by", c.by)
-	m, p, err := s.proxy(c.mesh, c.dataplane)
+	log := s.o.Logger.With("peer", peerAddress(ctx), "mesh", c.Mesh, "proxy", c.Dataplane, "by", c.by)
+	m, p, err := s.proxy(c.Mesh, c.Dataplane)
 	if err != nil {
 		return nil, err
 	}
-	if want := p.Dataplane.Workload(); c.workload != want {
+	if want := p.Dataplane.Workload(); c.Workload != want {
 		return nil, status.Errorf(codes.PermissionDenied, "the %s is for workload %q, the Dataplane has workload %q: "+
-			"the agent needs another token (sondectl generate dataplane-token)", c.by, c.workload, want)
+			"the agent needs another token (sondectl generate dataplane-token)", c.by, c.Workload, want)
 	}
 	controlPlane := r.GetControlPlaneAddress()
 	if _, _, err := net.SplitHostPort(controlPlane); err != nil {
@@ -155,13 +145,10 @@ func (s *Server) issue(ctx context.Context, log *slog.Logger, m *meshview.Mesh, 
 		return identity.Certificate{}, internal(ctx, log, "make CA", err)
 	}
 	issued, err := s.o.Authority.Issue(identity.Request{
-		Mesh:      m.Spec.Name,
-		Dataplane: p.Dataplane.Name,
-		Workload:  p.Dataplane.Workload(),
-		CSR:       csr,
-		Life:      backend.CertLife(),
+		Subject: identity.Subject{Mesh: m.Spec.Name, Dataplane: p.Dataplane.Name, Workload: p.Dataplane.Workload()},
+		CSR:     csr, Validity: backend.CertLife(),
 	})
-	if errors.Is(err, identity.ErrRequest) {
+	if errors.Is(err, identity.ErrInvalidRequest) {
 		return identity.Certificate{}, status.Error(codes.InvalidArgument, err.Error())
 	}
 	if err != nil {

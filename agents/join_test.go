@@ -26,7 +26,7 @@ func wantStatus(t *testing.T, err error, code codes.Code, text string) {
 func TestJoinRefuses(t *testing.T) {
 	w := newWorld(t, nil)
 	w.fill("web-1", "web-2")
-	good := identity.Token{Mesh: "default", Dataplane: "web-1", Workload: "web"}
+	good := identity.Subject{Mesh: "default", Dataplane: "web-1", Workload: "web"}
 	expired := w.token(good, time.Hour)
 	w.ahead.Store(int64(2 * time.Hour))
 	fresh := w.token(good, time.Hour)
@@ -40,21 +40,21 @@ func TestJoinRefuses(t *testing.T) {
 	}{
 		"expired token":            {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: expired, Csr: request}, codes.Unauthenticated, "exp: expired at"},
 		"no token":                 {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Csr: request}, codes.Unauthenticated, "empty"},
-		"bent token":               {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh[:len(fresh)-4] + "AAAA", Csr: request}, codes.Unauthenticated, "token refused"},
-		"token of another proxy":   {&agentv1.JoinRequest{Mesh: "default", Name: "web-2", Token: fresh, Csr: request}, codes.PermissionDenied, `for "web-1", not "web-2"`},
-		"token of another mesh":    {&agentv1.JoinRequest{Mesh: "other", Name: "web-1", Token: fresh, Csr: request}, codes.PermissionDenied, `for "default", not "other"`},
+		"bent token":               {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh[:len(fresh)-4] + "AAAA", Csr: request}, codes.Unauthenticated, "invalid token"},
+		"token of another proxy":   {&agentv1.JoinRequest{Mesh: "default", Name: "web-2", Token: fresh, Csr: request}, codes.PermissionDenied, `for dataplane "web-1" of mesh "default", not "web-2" of "default"`},
+		"token of another mesh":    {&agentv1.JoinRequest{Mesh: "other", Name: "web-1", Token: fresh, Csr: request}, codes.PermissionDenied, `for dataplane "web-1" of mesh "default", not "web-1" of "other"`},
 		"bent certificate signed":  {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh, Csr: tampered, ControlPlaneAddress: "cp:5678"}, codes.InvalidArgument, "signature"},
 		"no control plane address": {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh, Csr: request, ControlPlaneAddress: "cp"}, codes.InvalidArgument, `control_plane_address: "cp": must be host:port`},
 		"token of another workload": {
-			&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: w.token(identity.Token{Mesh: "default", Dataplane: "web-1", Workload: "api"}, time.Hour), Csr: request},
+			&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: w.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Workload: "api"}, time.Hour), Csr: request},
 			codes.PermissionDenied, `for workload "api", the Dataplane has workload "web"`,
 		},
 		"unknown dataplane": {
-			&agentv1.JoinRequest{Mesh: "default", Name: "new", Token: w.token(identity.Token{Mesh: "default", Dataplane: "new", Workload: "web"}, time.Hour), Csr: request},
+			&agentv1.JoinRequest{Mesh: "default", Name: "new", Token: w.token(identity.Subject{Mesh: "default", Dataplane: "new", Workload: "web"}, time.Hour), Csr: request},
 			codes.FailedPrecondition, `dataplane "new" of mesh "default"`,
 		},
 		"unknown mesh": {
-			&agentv1.JoinRequest{Mesh: "new", Name: "web-1", Token: w.token(identity.Token{Mesh: "new", Dataplane: "web-1", Workload: "web"}, time.Hour), Csr: request},
+			&agentv1.JoinRequest{Mesh: "new", Name: "web-1", Token: w.token(identity.Subject{Mesh: "new", Dataplane: "web-1", Workload: "web"}, time.Hour), Csr: request},
 			codes.FailedPrecondition, `mesh "new"`,
 		},
 	}
@@ -151,7 +151,7 @@ func TestJoinWithCertificate(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	_, err = agentv1.NewAgentServiceClient(conn).Join(t.Context(),
 		&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: "bad", Csr: request, ControlPlaneAddress: "cp:5678"})
-	wantStatus(t, err, codes.Unauthenticated, "token refused")
+	wantStatus(t, err, codes.Unauthenticated, "invalid token")
 
 	w.put(dataplane("default", "web-1", "api"))
 	w.eventually("the workload has changed", func() bool {

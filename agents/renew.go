@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
-	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/mtls"
 )
 
 // Renew implements agentv1.AgentServiceServer.
@@ -18,7 +18,7 @@ func (s *Server) Renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.R
 }
 
 func (s *Server) renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.RenewResponse, error) {
-	caller, err := identity.PeerFromContext(ctx)
+	caller, err := mtls.PeerFromContext(ctx)
 	if err != nil {
 		return nil, status.Error(codes.Unauthenticated, err.Error())
 	}
@@ -31,7 +31,7 @@ func (s *Server) renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.R
 	}
 	// Another workload is another identity, which takes a token.
 	if want := p.Dataplane.SPIFFEID(s.o.Authority.TrustDomain()); caller.SPIFFEID != want {
-		s.noteMismatch(ctx, caller.ID(), mismatch{certificate: workloadOf(caller.SPIFFEID), dataplane: p.Dataplane.Workload()})
+		s.noteMismatch(ctx, caller.ID(), mismatch{certificate: caller.Workload, dataplane: p.Dataplane.Workload()})
 		return nil, status.Errorf(codes.PermissionDenied, "the certificate is for %q, the Dataplane is now %q: join again with a token",
 			caller.SPIFFEID, want)
 	}

@@ -107,7 +107,7 @@ func (s *Server) Rotate(ctx context.Context, meshName string, force bool) (*admi
 // Rotation returns the progress of a rotation, and changes nothing.
 func (s *Server) Rotation(_ context.Context, meshName string) (*adminv1.Rotation, error) {
 	r, err := s.o.Authority.Rotation(meshName)
-	if errors.Is(err, identity.ErrNoAuthority) {
+	if errors.Is(err, identity.ErrCANotFound) {
 		return &adminv1.Rotation{Step: adminv1.Rotation_IDLE}, nil
 	}
 	if err != nil {

@@ -4,6 +4,7 @@ package agents
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -20,12 +21,29 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
+// Authenticator finds out whom a token identifies. The error says why the token is refused, and does not contain it.
+// *token.Issuer implements it.
+type Authenticator interface {
+	Authenticate(ctx context.Context, token string) (identity.Subject, error)
+}
+
+// Storage keeps sets of proxies. Names are slash-separated paths. Write is atomic and durable. List returns the names in a
+// directory; one that does not exist is empty. *store.State implements it.
+type Storage interface {
+	Write(name string, data []byte) error
+	Remove(name string) error
+	List(directory string) ([]string, error)
+}
+
 // Options of a Server.
 type Options struct {
-	// Authority issues certificates and keeps rotations. The gRPC server must have its ServerOptions. Required.
+	// Authority issues certificates and keeps rotations. The gRPC server must have mtls.Credentials that verify by it.
+	// Required.
 	Authority *identity.Authority
+	// Tokens authenticates agents that join without a certificate. Required.
+	Tokens Authenticator
 	// Storage keeps which proxies drain. Required.
-	Storage identity.Storage
+	Storage Storage
 	// View returns the current view, nil before the first. Required.
 	View func() *meshview.View
 	// Bootstrap returns the JSON of Envoy's bootstrap, for a proxy that reaches the control plane at controlPlane,
@@ -61,8 +79,8 @@ type Options struct {
 }
 
 func (o *Options) setDefaults() error {
-	if o.Authority == nil || o.Storage == nil || o.View == nil || o.Bootstrap == nil || o.Observe == nil {
-		return errors.New("agents: Authority, Storage, View, Bootstrap and Observe are required")
+	if o.Authority == nil || o.Tokens == nil || o.Storage == nil || o.View == nil || o.Bootstrap == nil || o.Observe == nil {
+		return errors.New("agents: Authority, Tokens, Storage, View, Bootstrap and Observe are required")
 	}
 	o.joinRate = cmp.Or(o.joinRate, 50)
 	o.joinBurst = cmp.Or(o.joinBurst, 200)

@@ -14,6 +14,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/mtls"
 )
 
 // Limits of one session.
@@ -67,7 +68,7 @@ func (sess *session) signal() {
 
 // Session implements agentv1.AgentServiceServer.
 func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
-	caller, err := identity.PeerFromContext(stream.Context())
+	caller, err := mtls.PeerFromContext(stream.Context())
 	if err != nil {
 		return status.Error(codes.Unauthenticated, err.Error())
 	}

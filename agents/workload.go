@@ -2,7 +2,6 @@ package agents
 
 import (
 	"context"
-	"strings"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/meshview"
@@ -49,6 +48,3 @@ func (s *Server) noteMismatch(ctx context.Context, id mesh.ID, m mismatch) {
 		"joins with a token for the new workload (sondectl generate dataplane-token)",
 		"mesh", meshName, "proxy", name, "certificateWorkload", m.certificate, "workload", m.dataplane)
 }
-
-// workloadOf returns the workload that a SPIFFE ID names.
-func workloadOf(spiffeID string) string { return spiffeID[strings.LastIndex(spiffeID, "/")+1:] }

@@ -21,7 +21,10 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/serving"
+	"github.com/sonde-mesh/sonde/identity/token"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/mtls"
 	"github.com/sonde-mesh/sonde/store"
 )
 
@@ -38,6 +41,8 @@ type world struct {
 	ahead atomic.Int64
 
 	authority *identity.Authority
+	serving   *serving.Certificate
+	tokens    *token.Issuer
 	server    *agents.Server
 	builder   *meshview.Builder
 	registry  *prometheus.Registry
@@ -68,8 +73,14 @@ func (w *world) start() {
 	w.t.Helper()
 	w.registry = prometheus.NewRegistry()
 	var err error
-	w.authority, err = identity.New(identity.Options{Storage: w.state, Now: w.now, Registerer: w.registry})
+	w.authority, err = identity.New(identity.Options{Secrets: w.state, Records: w.state, Now: w.now, Registerer: w.registry})
 	if err != nil {
+		w.t.Fatal(err)
+	}
+	if w.serving, err = serving.Open(serving.Options{Storage: w.state, Now: w.now}); err != nil {
+		w.t.Fatal(err)
+	}
+	if w.tokens, err = token.Open(token.Options{Storage: w.state, Now: w.now}); err != nil {
 		w.t.Fatal(err)
 	}
 	w.log = &lockedBuffer{}
@@ -78,7 +89,7 @@ func (w *world) start() {
 		Applied: func(c meshview.Change) { w.server.Changed(c) },
 	})
 	o := agents.Options{
-		Authority: w.authority, Storage: w.state, View: w.builder.View, Now: w.now, Version: "1.2.3", Registerer: w.registry,
+		Authority: w.authority, Tokens: w.tokens, Storage: w.state, View: w.builder.View, Now: w.now, Version: "1.2.3", Registerer: w.registry,
 		Logger: slog.New(slog.NewTextHandler(w.log, nil)),
 		Bootstrap: func(p *meshview.Proxy, controlPlane string, _ time.Duration) ([]byte, error) {
 			return []byte(p.ID() + " by " + controlPlane), nil
@@ -102,7 +113,11 @@ func (w *world) start() {
 		w.t.Fatal(err)
 	}
 	w.address = listener.Addr().String()
-	g := grpc.NewServer(w.authority.ServerOptions()...)
+	c, err := mtls.New(mtls.Options{TLS: w.serving.TLS(), Verifier: w.authority, Now: w.now, Registerer: w.registry})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	g := grpc.NewServer(c.ServerOptions()...)
 	w.server.Register(g)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -170,9 +185,9 @@ func (w *world) eventually(what string, holds func() bool) {
 	}
 }
 
-func (w *world) token(t identity.Token, life time.Duration) string {
+func (w *world) token(s identity.Subject, validity time.Duration) string {
 	w.t.Helper()
-	token, _, err := w.authority.IssueToken(t, life)
+	token, _, err := w.tokens.Issue(s, validity)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -20,8 +20,8 @@ import (
 // adminOptions connect the admin API with the other stages.
 func (cp *ControlPlane) adminOptions() admin.Options {
 	return admin.Options{
-		TLS:         cp.authority.ServingTLS(),
-		BearerToken: cp.authority.AdminToken(),
+		TLS:         cp.serving.TLS(),
+		BearerToken: cp.adminToken,
 		View:        cp.pipeline.Builder.View,
 		Problems:    cp.problems,
 		Streams:     cp.streams,
@@ -32,7 +32,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 			return cp.bootstrap(p, cp.listeners.agents.Addr().String(), mesh.DefaultDrainTime)
 		},
 		CAExpires: cp.authority.CAExpires,
-		Token:     cp.authority.IssueToken,
+		Token:     cp.tokens.Issue,
 		Rotator:   cp.agents,
 		Logger:    cp.o.Logger,
 	}
@@ -44,7 +44,7 @@ func (cp *ControlPlane) bootstrap(p *meshview.Proxy, controlPlane string, drainT
 		Node:         p.ID(),
 		Cluster:      p.Dataplane.Workload(),
 		ControlPlane: controlPlane,
-		ServingCA:    cp.authority.ServingCA(),
+		ServingCA:    cp.serving.CA(),
 		ServingName:  mesh.ServingName,
 		DrainTime:    drainTime,
 	})

@@ -16,7 +16,10 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/serving"
+	"github.com/sonde-mesh/sonde/identity/token"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/mtls"
 	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/xds"
 )
@@ -29,12 +32,17 @@ type ControlPlane struct {
 	o        Options
 	registry *prometheus.Registry
 
-	state     *store.State
-	authority *identity.Authority
-	pipeline  *Pipeline
-	store     *store.Dir
-	agents    *agents.Server
-	admin     *admin.Server
+	state       *store.State
+	authority   *identity.Authority
+	serving     *serving.Certificate
+	credentials *mtls.Credentials
+	tokens      *token.Issuer
+	adminToken  string
+
+	pipeline *Pipeline
+	store    *store.Dir
+	agents   *agents.Server
+	admin    *admin.Server
 
 	listeners listeners
 }
@@ -60,13 +68,10 @@ func New(o Options) (*ControlPlane, error) {
 
 // join makes the stages and connects them.
 func (cp *ControlPlane) join() (err error) {
-	log := cp.o.Logger
-	cp.authority, err = identity.New(identity.Options{
-		Storage: cp.state, TrustDomain: cp.o.TrustDomain, Logger: log, Registerer: cp.registry,
-	})
-	if err != nil {
+	if err := cp.openIdentity(); err != nil {
 		return err
 	}
+	log := cp.o.Logger
 	cp.pipeline = NewPipeline(PipelineOptions{
 		View: meshview.Options{
 			TrustDomain: cp.o.TrustDomain, Sources: []string{sourceStore}, RequireJoin: true,
@@ -84,13 +89,37 @@ func (cp *ControlPlane) join() (err error) {
 		Path: cp.o.storeDirectory(), Builder: builder, Source: sourceStore, Logger: log, Registerer: cp.registry,
 	})
 	cp.agents, err = agents.New(agents.Options{
-		Authority: cp.authority, Storage: cp.state, View: builder.View, Bootstrap: cp.bootstrap, Observe: builder.Observe,
+		Authority: cp.authority, Tokens: cp.tokens, Storage: cp.state, View: builder.View, Bootstrap: cp.bootstrap, Observe: builder.Observe,
 		Version: cp.o.Version, Logger: log, Registerer: cp.registry,
 	})
 	if err != nil {
 		return err
 	}
 	cp.admin, err = admin.NewServer(cp.adminOptions())
+	return err
+}
+
+// openIdentity opens what the state directory has: keys, and which certificates proxies have.
+func (cp *ControlPlane) openIdentity() (err error) {
+	cp.serving, err = serving.Open(serving.Options{Storage: cp.state, Registerer: cp.registry})
+	if err != nil {
+		return err
+	}
+	if cp.adminToken, err = token.OpenAdmin(cp.state); err != nil {
+		return err
+	}
+	if cp.tokens, err = token.Open(token.Options{Storage: cp.state}); err != nil {
+		return err
+	}
+	cp.authority, err = identity.New(identity.Options{
+		Secrets: cp.state, Records: cp.state, TrustDomain: cp.o.TrustDomain, Logger: cp.o.Logger, Registerer: cp.registry,
+	})
+	if err != nil {
+		return err
+	}
+	cp.credentials, err = mtls.New(mtls.Options{
+		TLS: cp.serving.TLS(), Verifier: cp.authority, Logger: cp.o.Logger, Registerer: cp.registry,
+	})
 	return err
 }
 

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
-	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/mtls"
 	"github.com/sonde-mesh/sonde/xds"
 )
 
@@ -26,10 +26,9 @@ const (
 	endTimeout = 2 * time.Second
 )
 
-// NewServer returns a gRPC server for agents and ADS, which identifies its clients by the certificates of a. For ADS, more has
-// xds.ServerOptions.
-func NewServer(a *identity.Authority, more ...grpc.ServerOption) *grpc.Server {
-	return grpc.NewServer(append(append(a.ServerOptions(),
+// NewServer returns a gRPC server for agents and ADS with these credentials. For ADS, more has xds.ServerOptions.
+func NewServer(c *mtls.Credentials, more ...grpc.ServerOption) *grpc.Server {
+	return grpc.NewServer(append(append(c.ServerOptions(),
 		grpc.MaxConcurrentStreams(streamsPerConnection),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
@@ -38,7 +37,7 @@ func NewServer(a *identity.Authority, more ...grpc.ServerOption) *grpc.Server {
 
 // Authorize allows an ADS stream if the node ID is that of the client certificate. It is for a server made by NewServer.
 func Authorize(ctx context.Context, nodeID string) error {
-	caller, err := identity.PeerFromContext(ctx)
+	caller, err := mtls.PeerFromContext(ctx)
 	if err != nil {
 		return status.Error(codes.Unauthenticated, err.Error())
 	}
@@ -50,7 +49,7 @@ func Authorize(ctx context.Context, nodeID string) error {
 
 // serveAgents serves agents and ADS, on one port with the same credentials.
 func (cp *ControlPlane) serveAgents(ctx context.Context) error {
-	server := NewServer(cp.authority, xds.ServerOptions()...)
+	server := NewServer(cp.credentials, xds.ServerOptions()...)
 	cp.agents.Register(server)
 	cp.pipeline.XDS.Register(server)
 	stopped := make(chan struct{})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"path"
 	"slices"
@@ -16,10 +17,11 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
-// ErrNoAuthority says that a mesh has no CA: Ensure was never called for it.
-var ErrNoAuthority = errors.New("mesh has no CA")
+// ErrCANotFound says that a mesh has no CA: Ensure was never called for it.
+var ErrCANotFound = errors.New("CA not found")
 
 // Bundle is the set of CAs that a mesh trusts. It is immutable.
 type Bundle struct {
@@ -40,8 +42,8 @@ type meshAuthority struct {
 	io sync.RWMutex
 
 	mu       sync.Mutex
-	cas      []*ca // trusted CAs, the oldest first; only those that may still sign have a key
-	signing  *ca
+	cas      []*ca.CA // trusted CAs, the oldest first; only those that may still sign have a key
+	signing  *ca.CA
 	rotation *rotation // nil while none is in progress
 	proxies  map[string]*record
 	warned   time.Time // when the last warning was logged that the CA expires soon
@@ -51,7 +53,7 @@ type meshAuthority struct {
 type trust struct {
 	bundle  Bundle
 	x509    *x509bundle.Bundle
-	signing *ca
+	signing *ca.CA
 }
 
 // authorityFile is a meshAuthority in the storage. It is one file, so that each step of a rotation is one atomic write.
@@ -75,15 +77,15 @@ func authorityPath(meshName string) string { return path.Join(meshDirectory(mesh
 // Ensure makes a CA for a mesh that has none, valid for life (0: mesh.DefaultCALife). A CA stays in the storage when its
 // mesh is removed.
 func (a *Authority) Ensure(meshName string, life time.Duration) error {
-	_, err := a.open(meshName, func() (*ca, error) { return a.newMeshCA(meshName, life) })
+	_, err := a.open(meshName, func() (*ca.CA, error) { return a.newMeshCA(meshName, life) })
 	return err
 }
 
 // open returns the authority of a mesh, from memory or the storage. If there is none it uses create to make one; if create
-// is nil the error is ErrNoAuthority, so that a mesh named in a foreign certificate does not get a CA.
-func (a *Authority) open(meshName string, create func() (*ca, error)) (*meshAuthority, error) {
-	if !label.MatchString(meshName) {
-		return nil, fmt.Errorf("mesh %q: must be a DNS label", shorten(meshName))
+// is nil the error is ErrCANotFound, so that a mesh named in a foreign certificate does not get a CA.
+func (a *Authority) open(meshName string, create func() (*ca.CA, error)) (*meshAuthority, error) {
+	if err := checkMesh(meshName); err != nil {
+		return nil, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -91,13 +93,13 @@ func (a *Authority) open(meshName string, create func() (*ca, error)) (*meshAuth
 		return m, nil
 	}
 	m := &meshAuthority{mesh: meshName, proxies: map[string]*record{}}
-	data, err := a.storage.Read(authorityPath(meshName))
+	data, err := a.o.Secrets.Read(authorityPath(meshName))
 	switch {
 	case err == nil:
-		err = m.decode(data, mesh.TrustDomain(meshName, a.suffix))
-	case missing(err) && create == nil:
-		return nil, fmt.Errorf("mesh %q: %w", meshName, ErrNoAuthority)
-	case missing(err):
+		err = m.decode(data, mesh.TrustDomain(meshName, a.o.TrustDomain))
+	case errors.Is(err, fs.ErrNotExist) && create == nil:
+		return nil, fmt.Errorf("mesh %q: %w", meshName, ErrCANotFound)
+	case errors.Is(err, fs.ErrNotExist):
 		err = a.create(m, create)
 	}
 	if err != nil {
@@ -106,43 +108,47 @@ func (a *Authority) open(meshName string, create func() (*ca, error)) (*meshAuth
 	if err := a.loadRecords(m); err != nil {
 		return nil, fmt.Errorf("open CA of mesh %q: %w", meshName, err)
 	}
-	if err := m.publish(a.suffix); err != nil {
+	if err := m.publish(a.o.TrustDomain); err != nil {
 		return nil, fmt.Errorf("open CA of mesh %q: %w", meshName, err)
+	}
+	err = ca.RegisterExpiry(a.o.Registerer, meshName, a.o.Now, func() *ca.CA { return m.trust.Load().signing })
+	if err != nil {
+		return nil, err
 	}
 	a.meshes[meshName] = m
 	return m, nil
 }
 
-func (a *Authority) create(m *meshAuthority, create func() (*ca, error)) error {
+func (a *Authority) create(m *meshAuthority, create func() (*ca.CA, error)) error {
 	c, err := create()
 	if err != nil {
 		return err
 	}
-	m.cas, m.signing = []*ca{c}, c
+	m.cas, m.signing = []*ca.CA{c}, c
 	if err := a.writeAuthority(m.mesh, m.cas, m.signing, nil); err != nil {
 		return err
 	}
-	a.log.Info("CA made", "mesh", m.mesh, "ca", c.id, "expires", c.cert.NotAfter)
+	a.o.Logger.Info("CA made", "mesh", m.mesh, "ca", c.ID, "expires", c.Cert.NotAfter)
 	return nil
 }
 
 // newMeshCA makes a CA that may only sign for its mesh: verifiers check its name constraints.
-func (a *Authority) newMeshCA(meshName string, life time.Duration) (*ca, error) {
+func (a *Authority) newMeshCA(meshName string, life time.Duration) (*ca.CA, error) {
 	if life <= 0 {
 		life = mesh.DefaultCALife
 	}
-	domain := mesh.TrustDomain(meshName, a.suffix)
+	domain := mesh.TrustDomain(meshName, a.o.TrustDomain)
 	td, err := spiffeid.TrustDomainFromString(domain)
 	if err != nil {
 		return nil, fmt.Errorf("trust domain %q: %w", domain, err)
 	}
-	return newCA(&x509.Certificate{
-		Subject:                     subject("Sonde CA of mesh " + meshName),
+	return ca.New(&x509.Certificate{
+		Subject:                     ca.Subject("Sonde CA of mesh " + meshName),
 		URIs:                        []*url.URL{td.ID().URL()},
 		PermittedDNSDomainsCritical: true,
 		PermittedDNSDomains:         []string{meshName + "." + mesh.ProxyDomain},
 		PermittedURIDomains:         []string{domain},
-	}, a.now(), life)
+	}, a.o.Now(), life)
 }
 
 // publish makes the current CAs those that handshakes verify against.
@@ -155,51 +161,44 @@ func (m *meshAuthority) publish(suffix string) error {
 	return nil
 }
 
-func newTrust(td spiffeid.TrustDomain, cas []*ca, signing *ca) *trust {
+func newTrust(td spiffeid.TrustDomain, cas []*ca.CA, signing *ca.CA) *trust {
 	t := &trust{signing: signing, bundle: bundleOf(cas)}
 	roots := make([]*x509.Certificate, len(cas))
 	for i, c := range cas {
-		roots[i] = c.cert
+		roots[i] = c.Cert
 	}
 	t.x509 = x509bundle.FromX509Authorities(td, roots)
 	return t
 }
 
-func bundleOf(cas []*ca) Bundle {
+func bundleOf(cas []*ca.CA) Bundle {
 	var b Bundle
 	ids := make([]string, len(cas))
 	for i, c := range cas {
-		b.Roots = append(b.Roots, c.cert.Raw)
-		ids[i] = c.id
+		b.Roots = append(b.Roots, c.Cert.Raw)
+		ids[i] = c.ID
 	}
 	slices.Sort(ids)
 	var sorted [][]byte
 	for _, id := range ids {
 		sorted = append(sorted, []byte(id))
 	}
-	b.ID = hash(sorted...)
+	b.ID = ca.Fingerprint(sorted...)
 	return b
 }
 
 // writeAuthority writes a state of a mesh's authority to the storage.
-func (a *Authority) writeAuthority(meshName string, cas []*ca, signing *ca, r *rotation) error {
-	f := authorityFile{Signing: signing.id, Rotation: r}
+func (a *Authority) writeAuthority(meshName string, cas []*ca.CA, signing *ca.CA, r *rotation) error {
+	f := authorityFile{Signing: signing.ID, Rotation: r}
 	for _, c := range cas {
-		entry := caFile{ID: c.id, Certificate: string(encodeCertificate(c.cert.Raw))}
-		if c.key != nil {
-			key, err := encodeKey(c.key)
-			if err != nil {
-				return err
-			}
-			entry.Key = string(key)
-		}
-		f.CAs = append(f.CAs, entry)
+		certificate, key := c.Encode()
+		f.CAs = append(f.CAs, caFile{ID: c.ID, Certificate: string(certificate), Key: string(key)})
 	}
 	data, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", authorityPath(meshName), err)
 	}
-	if err := a.storage.Write(authorityPath(meshName), data); err != nil {
+	if err := a.o.Secrets.Write(authorityPath(meshName), data); err != nil {
 		return fmt.Errorf("write %s: %w", authorityPath(meshName), err)
 	}
 	return nil
@@ -212,36 +211,21 @@ func (m *meshAuthority) decode(data []byte, domain string) error {
 		return fmt.Errorf("read %s: it is not what was written", name)
 	}
 	for _, entry := range f.CAs {
-		c, err := entry.decode()
+		c, err := ca.Parse([]byte(entry.Certificate), []byte(entry.Key))
 		if err != nil {
 			return fmt.Errorf("read %s: %w", name, err)
 		}
-		if len(c.cert.URIs) != 1 || c.cert.URIs[0].Host != domain {
+		if len(c.Cert.URIs) != 1 || c.Cert.URIs[0].Host != domain {
 			return fmt.Errorf("read %s: its CA is not of trust domain %q; was --trust-domain changed?", name, domain)
 		}
 		m.cas = append(m.cas, c)
-		if c.id == f.Signing {
+		if c.ID == f.Signing {
 			m.signing = c
 		}
 	}
-	if m.signing == nil || m.signing.key == nil {
+	if m.signing == nil || !m.signing.CanSign() {
 		return fmt.Errorf("read %s: the key of the CA that signs is missing", name)
 	}
 	m.rotation = f.Rotation
 	return nil
-}
-
-func (f caFile) decode() (*ca, error) {
-	der, err := decodeCertificate([]byte(f.Certificate))
-	if err != nil {
-		return nil, err
-	}
-	if f.Key == "" {
-		return makeCA(der, nil)
-	}
-	key, err := decodeKey([]byte(f.Key))
-	if err != nil {
-		return nil, err
-	}
-	return makeCA(der, key)
 }

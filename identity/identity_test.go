@@ -3,7 +3,6 @@ package identity
 import (
 	"crypto"
 	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"fmt"
@@ -16,11 +15,13 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// memory is a Storage that survives an Authority.
+// memory is a storage that survives an Authority.
 type memory struct {
 	mu    sync.Mutex
 	files map[string][]byte
@@ -91,22 +92,13 @@ func (c *clock) Add(d time.Duration) {
 }
 
 // open opens the storage as a new Authority, as a starting control plane does.
-func open(t testing.TB, storage Storage, now func() time.Time) *Authority {
+func open(t testing.TB, storage Records, now func() time.Time) *Authority {
 	t.Helper()
-	a, err := New(Options{Storage: storage, Now: now})
+	a, err := New(Options{Secrets: storage, Records: storage, Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return a
-}
-
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
 }
 
 func newCSR(t testing.TB, key crypto.Signer, template *x509.CertificateRequest) []byte {
@@ -121,14 +113,16 @@ func newCSR(t testing.TB, key crypto.Signer, template *x509.CertificateRequest) 
 	return der
 }
 
+var web = Subject{Mesh: "default", Dataplane: "web-1", Workload: "web"}
+
 // issue makes a key and a certificate for a proxy of workload "web".
-func issue(t testing.TB, a *Authority, meshName, dataplane string, life time.Duration) (Certificate, *ecdsa.PrivateKey) {
+func issue(t testing.TB, a *Authority, meshName, dataplane string, validity time.Duration) (Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	if err := a.Ensure(meshName, 0); err != nil {
 		t.Fatal(err)
 	}
-	key := newKey(t)
-	c, err := a.Issue(Request{Mesh: meshName, Dataplane: dataplane, Workload: "web", CSR: newCSR(t, key, nil), Life: life})
+	key := ca.NewKey()
+	c, err := a.Issue(Request{Subject: Subject{Mesh: meshName, Dataplane: dataplane, Workload: "web"}, CSR: newCSR(t, key, nil), Validity: validity})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// ErrRequest says that a certificate request is invalid: it will never be signed.
-var ErrRequest = errors.New("certificate request refused")
+// ErrInvalidRequest says that a certificate request is invalid: it will never be signed.
+var ErrInvalidRequest = errors.New("invalid certificate request")
 
 // Limits of a certificate request.
 const (
@@ -27,11 +27,11 @@ const (
 
 // Request describes the certificate of a proxy. The caller has checked that the proxy may have it.
 type Request struct {
-	Mesh, Dataplane, Workload string
+	Subject
 	// CSR is PKCS #10, DER. Only its public key and its signature are used.
 	CSR []byte
-	// Life of the certificate, which never outlives its CA. Default mesh.DefaultCertLife.
-	Life time.Duration
+	// Validity of the certificate, which never outlives its CA. Default mesh.DefaultCertLife.
+	Validity time.Duration
 }
 
 // Certificate is an issued certificate.
@@ -45,28 +45,25 @@ type Certificate struct {
 	Bundle Bundle
 }
 
-// Issue signs the certificate of a proxy and records it in the storage. The error is ErrRequest for an invalid CSR.
+// Issue signs the certificate of a proxy and records it in the storage. The error is ErrInvalidRequest for an invalid CSR.
 func (a *Authority) Issue(r Request) (Certificate, error) {
-	if err := checkNames(r.Mesh, r.Dataplane); err != nil {
-		return Certificate{}, err
-	}
-	if err := checkWorkload(r.Workload); err != nil {
+	if err := r.Validate(); err != nil {
 		return Certificate{}, err
 	}
 	public, usage, err := readRequest(r.CSR)
 	if err != nil {
-		return Certificate{}, fmt.Errorf("%w: %w", ErrRequest, err)
+		return Certificate{}, fmt.Errorf("%w: %w", ErrInvalidRequest, err)
 	}
-	id, err := spiffeid.FromSegments(spiffeid.RequireTrustDomainFromString(mesh.TrustDomain(r.Mesh, a.suffix)), "workload", r.Workload)
-	if err != nil {
-		return Certificate{}, fmt.Errorf("name workload %q: %w", r.Workload, err)
-	}
-	if r.Life <= 0 {
-		r.Life = mesh.DefaultCertLife
+	if r.Validity <= 0 {
+		r.Validity = mesh.DefaultCertLife
 	}
 	m, err := a.open(r.Mesh, nil)
 	if err != nil {
 		return Certificate{}, err
+	}
+	id, err := spiffeid.FromSegments(spiffeid.RequireTrustDomainFromString(mesh.TrustDomain(r.Mesh, a.o.TrustDomain)), "workload", r.Workload)
+	if err != nil {
+		return Certificate{}, fmt.Errorf("name workload %q: %w", r.Workload, err)
 	}
 	template := &x509.Certificate{
 		URIs:        []*url.URL{id.URL()},
@@ -74,29 +71,29 @@ func (a *Authority) Issue(r Request) (Certificate, error) {
 		KeyUsage:    usage,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	issued, err := a.issue(m, r, template, public)
+	issued, err := a.sign(m, r, template, public)
 	if err != nil {
-		return Certificate{}, fmt.Errorf("issue certificate of %s: %w", mesh.MakeID(r.Mesh, r.Dataplane), err)
+		return Certificate{}, fmt.Errorf("issue certificate of %s: %w", r.ID(), err)
 	}
-	a.metrics.issued.WithLabelValues(r.Mesh).Inc()
+	a.issued.WithLabelValues(r.Mesh).Inc()
 	return issued, nil
 }
 
-// issue signs and records under one lock, so that a rotation knows of every certificate that was issued before its next
+// sign signs and records under one lock, so that a rotation knows of every certificate that was issued before its next
 // step.
-func (a *Authority) issue(m *meshAuthority, r Request, template *x509.Certificate, public any) (Certificate, error) {
+func (a *Authority) sign(m *meshAuthority, r Request, template *x509.Certificate, public any) (Certificate, error) {
 	m.io.RLock()
 	defer m.io.RUnlock()
 	m.mu.Lock()
-	leaf, err := m.signing.sign(template, public, a.now(), r.Life)
+	leaf, err := m.signing.Sign(template, public, a.o.Now(), r.Validity)
 	if err != nil {
 		m.mu.Unlock()
 		return Certificate{}, err
 	}
 	rec := m.record(r.Dataplane)
 	rec.add(issuedCertificate{
-		Serial: leaf.SerialNumber.Text(16), NotAfter: leaf.NotAfter, CA: m.signing.id, Workload: r.Workload,
-	}, a.now())
+		Serial: leaf.SerialNumber.Text(16), NotAfter: leaf.NotAfter, CA: m.signing.ID, Workload: r.Workload,
+	}, a.o.Now())
 	bundle := bundleOf(m.cas)
 	m.mu.Unlock()
 

@@ -16,8 +16,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
 func TestIssuedCertificate(t *testing.T) {
@@ -26,13 +28,13 @@ func TestIssuedCertificate(t *testing.T) {
 	if err := a.Ensure("default", 0); err != nil {
 		t.Fatal(err)
 	}
-	key := newKey(t)
+	key := ca.NewKey()
 	greedy := newCSR(t, key, &x509.CertificateRequest{
 		Subject:  pkix.Name{CommonName: "admin"},
 		DNSNames: []string{"other.default.proxy.sonde.internal"},
 		URIs:     []*url.URL{{Scheme: "spiffe", Host: "default.sonde.internal", Path: "/workload/other"}},
 	})
-	got, err := a.Issue(Request{Mesh: "default", Dataplane: "web-1", Workload: "web", CSR: greedy})
+	got, err := a.Issue(Request{Subject: web, CSR: greedy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +71,7 @@ func TestPeer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Peer{Mesh: "default", Dataplane: "web-1", SPIFFEID: "spiffe://default.sonde.internal/workload/web", Serial: leaf.SerialNumber.Text(16), NotAfter: c.NotAfter}
+	want := Peer{Subject: web, SPIFFEID: "spiffe://default.sonde.internal/workload/web", Serial: leaf.SerialNumber.Text(16), NotAfter: c.NotAfter}
 	if c.Serial != want.Serial {
 		t.Errorf("Serial = %s, want %s", c.Serial, want.Serial)
 	}
@@ -91,7 +93,7 @@ func TestLeafNeverOutlivesItsCA(t *testing.T) {
 		t.Errorf("leaf ends %s, want the end of its CA %s", c.NotAfter, end)
 	}
 	clock.Add(8 * time.Hour)
-	_, err := a.Issue(Request{Mesh: "default", Dataplane: "web-1", Workload: "web", CSR: newCSR(t, newKey(t), nil)})
+	_, err := a.Issue(Request{Subject: web, CSR: newCSR(t, ca.NewKey(), nil)})
 	contains(t, err, "the CA expired at")
 }
 
@@ -108,11 +110,11 @@ func TestRequestIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tampered := newCSR(t, newKey(t), nil)
+	tampered := newCSR(t, ca.NewKey(), nil)
 	tampered[len(tampered)-1] ^= 1
-	swapped, _ := x509.ParseCertificateRequest(newCSR(t, newKey(t), nil))
-	other, _ := x509.ParseCertificateRequest(newCSR(t, newKey(t), nil))
-	good := newCSR(t, newKey(t), nil)
+	swapped, _ := x509.ParseCertificateRequest(newCSR(t, ca.NewKey(), nil))
+	other, _ := x509.ParseCertificateRequest(newCSR(t, ca.NewKey(), nil))
+	good := newCSR(t, ca.NewKey(), nil)
 	tests := map[string]struct {
 		csr       []byte
 		dataplane string
@@ -133,7 +135,7 @@ func TestRequestIsRefused(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			r := Request{Mesh: "default", Dataplane: "web-1", Workload: "web", CSR: tc.csr}
+			r := Request{Subject: web, CSR: tc.csr}
 			if tc.dataplane != "" {
 				r.Dataplane = tc.dataplane
 			}
@@ -142,8 +144,8 @@ func TestRequestIsRefused(t *testing.T) {
 			}
 			_, err := a.Issue(r)
 			contains(t, err, tc.want)
-			if about := tc.dataplane == "" && tc.workload == ""; about != errors.Is(err, ErrRequest) {
-				t.Errorf("errors.Is(%v, ErrRequest) = %t", err, !about)
+			if about := tc.dataplane == "" && tc.workload == ""; about != errors.Is(err, ErrInvalidRequest) {
+				t.Errorf("errors.Is(%v, ErrInvalidRequest) = %t", err, !about)
 			}
 		})
 	}
@@ -177,9 +179,9 @@ func TestKeysThatEnvoyTakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, key := range map[string]crypto.Signer{"P-256": newKey(t), "P-384": p384, "RSA": rsaKey} {
+	for name, key := range map[string]crypto.Signer{"P-256": ca.NewKey(), "P-384": p384, "RSA": rsaKey} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := a.Issue(Request{Mesh: "default", Dataplane: "web-1", Workload: "web", CSR: newCSR(t, key, nil)}); err != nil {
+			if _, err := a.Issue(Request{Subject: web, CSR: newCSR(t, key, nil)}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -190,20 +192,10 @@ func TestAuthoritySurvivesRestart(t *testing.T) {
 	storage := newMemory()
 	a := open(t, storage, nil)
 	c, _ := issue(t, a, "default", "web-1", 0)
-	token, _, err := a.IssueToken(Token{Mesh: "default", Dataplane: "web-1", Workload: "web"}, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
 
 	b := open(t, storage, nil)
 	if _, err := b.Verify([]*x509.Certificate{parse(t, c.Chain[0])}); err != nil {
 		t.Error(err)
-	}
-	if _, err := b.VerifyToken(token, "default", "web-1"); err != nil {
-		t.Error(err)
-	}
-	if a.AdminToken() != b.AdminToken() || string(a.ServingCA()) != string(b.ServingCA()) {
-		t.Error("admin token or serving CA is another one after the restart")
 	}
 	if diff := cmp.Diff(c.Bundle, bundle(t, b)); diff != "" {
 		t.Error("bundle: " + diff)
@@ -236,7 +228,7 @@ func TestVerifyRefuses(t *testing.T) {
 		if bend != nil {
 			bend(template)
 		}
-		leaf, err := m.signing.sign(template, newKey(t).Public(), clock.Now(), time.Hour)
+		leaf, err := m.signing.Sign(template, ca.NewKey().Public(), clock.Now(), time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -253,7 +245,7 @@ func TestVerifyRefuses(t *testing.T) {
 	}{
 		"expired":                        {leaf: parse(t, mine.Chain[0]), after: time.Hour + time.Second, want: "expired"},
 		"of another control plane":       {leaf: parse(t, theirs.Chain[0]), want: "verify"},
-		"of a mesh that is not here":     {leaf: parse(t, unknown.Chain[0]), want: "no CA"},
+		"of a mesh that is not here":     {leaf: parse(t, unknown.Chain[0]), want: "CA not found"},
 		"for another mesh's URI":         {leaf: forge("spiffe://other.sonde.internal/workload/web", "web-1.other.proxy.sonde.internal", nil), want: "verify"},
 		"DNS name of another mesh":       {leaf: forge(id, "web-1.other.proxy.sonde.internal", nil), want: "verify"},
 		"another trust domain":           {leaf: forge("spiffe://default.example.org/workload/web", dns, nil), want: "not that of a mesh"},
@@ -267,12 +259,14 @@ func TestVerifyRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			clock.Add(tc.after)
 			defer clock.Add(-tc.after)
-			_, err := a.Verify([]*x509.Certificate{tc.leaf})
-			contains(t, err, tc.want)
+			for _, chain := range [][]*x509.Certificate{{tc.leaf}, {tc.leaf, m.signing.Cert}} {
+				_, err := a.Verify(chain)
+				contains(t, err, tc.want)
+			}
 		})
 	}
-	if _, err := a.Rotation("unknown"); !errors.Is(err, ErrNoAuthority) {
-		t.Errorf("Rotation of a mesh that only a stranger's certificate names: %v, want ErrNoAuthority", err)
+	if _, err := a.Rotation("unknown"); !errors.Is(err, ErrCANotFound) {
+		t.Errorf("Rotation of a mesh that only a stranger's certificate names: %v, want ErrCANotFound", err)
 	}
 }
 
@@ -299,7 +293,7 @@ func TestAuthorityOfAnotherTrustDomainIsRefused(t *testing.T) {
 	if err := open(t, storage, nil).Ensure("default", 0); err != nil {
 		t.Fatal(err)
 	}
-	a, err := New(Options{Storage: storage, TrustDomain: "example.org"})
+	a, err := New(Options{Secrets: storage, Records: storage, TrustDomain: "example.org"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,4 +314,45 @@ func TestCorruptAuthorityLeaksNothing(t *testing.T) {
 	}
 	err = open(t, storage, nil).Ensure("default", 0)
 	contains(t, err, "meshes/default/ca.json: it is not what was written")
+}
+
+func TestExpiryOfCAsIsMeasured(t *testing.T) {
+	clock := newClock()
+	registry := prometheus.NewRegistry()
+	storage := newMemory()
+	a, err := New(Options{Secrets: storage, Records: storage, Now: clock.Now, Registerer: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Ensure("default", 100*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	clock.Add(time.Hour)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() == "sonde_identity_ca_expiry_seconds" {
+			for _, m := range f.GetMetric() {
+				found[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	if found["default"] != (99*time.Hour).Seconds() || len(found) != 1 {
+		t.Errorf("sonde_identity_ca_expiry_seconds = %v, want 99 hours for the mesh", found)
+	}
+}
+
+// FuzzReadRequest checks that a request is accepted or refused with a reason.
+func FuzzReadRequest(f *testing.F) {
+	f.Add(newCSR(f, ca.NewKey(), nil))
+	f.Add([]byte{})
+	f.Add([]byte{0x30, 0x80})
+	f.Fuzz(func(t *testing.T, der []byte) {
+		if public, _, err := readRequest(der); (public == nil) == (err == nil) {
+			t.Errorf("readRequest() = %v, %v, want one of them", public, err)
+		}
+	})
 }

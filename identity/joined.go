@@ -16,7 +16,7 @@ func (a *Authority) Joined() ([]mesh.ID, error) {
 	var all []mesh.ID
 	for _, name := range names {
 		m, err := a.open(name, nil)
-		if errors.Is(err, ErrNoAuthority) {
+		if errors.Is(err, ErrCANotFound) {
 			continue
 		}
 		if err != nil {

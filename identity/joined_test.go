@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
 func nobody(mesh.ID) bool { return false }
@@ -28,9 +29,9 @@ func TestWorkloadInUse(t *testing.T) {
 	wantWorkload(t, a, "default/web-1", "web", true)
 	wantWorkload(t, a, "default/web-2", "", false)
 
-	peer := Peer{Mesh: "default", Dataplane: "web-1"}
+	peer := Peer{Subject: web}
 	reportAll(t, a, peer, first.Serial)
-	second, err := a.Issue(Request{Mesh: "default", Dataplane: "web-1", Workload: "api", CSR: newCSR(t, newKey(t), nil), Life: time.Hour})
+	second, err := a.Issue(Request{Subject: Subject{Mesh: "default", Dataplane: "web-1", Workload: "api"}, CSR: newCSR(t, ca.NewKey(), nil), Validity: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

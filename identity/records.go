@@ -2,7 +2,9 @@ package identity
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -105,15 +107,15 @@ func (a *Authority) writeRecord(m *meshAuthority, r *record) error {
 	if err != nil {
 		return fmt.Errorf("encode record: %w", err)
 	}
-	if err := a.storage.Write(m.recordPath(r.dataplane), data); err != nil {
+	if err := a.o.Records.Write(m.recordPath(r.dataplane), data); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
 }
 
 func (a *Authority) loadRecords(m *meshAuthority) error {
-	names, err := a.storage.List(recordDirectory(m.mesh))
-	if err != nil && !missing(err) {
+	names, err := a.o.Records.List(recordDirectory(m.mesh))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("list %s: %w", recordDirectory(m.mesh), err)
 	}
 	for _, name := range names {
@@ -121,7 +123,7 @@ func (a *Authority) loadRecords(m *meshAuthority) error {
 		if !ok {
 			continue
 		}
-		data, err := a.storage.Read(m.recordPath(dataplane))
+		data, err := a.o.Records.Read(m.recordPath(dataplane))
 		if err != nil {
 			return fmt.Errorf("read %s: %w", m.recordPath(dataplane), err)
 		}
@@ -142,14 +144,14 @@ func (a *Authority) forgetExpired(m *meshAuthority, keep func(dataplane string) 
 	m.mu.Lock()
 	var gone []string
 	for name, r := range m.proxies {
-		if !a.now().Before(r.expires()) && !keep(name) {
+		if !a.o.Now().Before(r.expires()) && !keep(name) {
 			gone = append(gone, name)
 			delete(m.proxies, name)
 		}
 	}
 	m.mu.Unlock()
 	for _, name := range gone {
-		if err := a.storage.Remove(m.recordPath(name)); err != nil && !missing(err) {
+		if err := a.o.Records.Remove(m.recordPath(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return gone, fmt.Errorf("remove %s: %w", m.recordPath(name), err)
 		}
 	}

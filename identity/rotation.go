@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
 // Step of a rotation. It is complete when every proxy has done it.
@@ -24,7 +26,7 @@ const (
 	StepTrustNew Step = "trust new"
 )
 
-var errNoRotation = errors.New("no rotation is under way")
+var errNoRotation = errors.New("no rotation in progress")
 
 // rotation is the state of a rotation in the storage.
 type rotation struct {
@@ -63,7 +65,7 @@ func (a *Authority) StartRotation(meshName string, life time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("start rotation of mesh %q: %w", meshName, err)
 	}
-	return a.commit(m, []*ca{m.signing, next}, m.signing, &rotation{Step: StepTrustBoth, Started: a.now()})
+	return a.commit(m, []*ca.CA{m.signing, next}, m.signing, &rotation{Step: StepTrustBoth, Started: a.o.Now()})
 }
 
 // ForceRotation makes the current rotation not wait for silent proxies, in this step and the following ones.
@@ -96,7 +98,7 @@ func (a *Authority) AdvanceRotation(meshName string, silent func(dataplane strin
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	advanced := false
-	for m.rotation != nil && !slices.ContainsFunc(m.waiting(a.now()), func(w Waiting) bool {
+	for m.rotation != nil && !slices.ContainsFunc(m.waiting(a.o.Now()), func(w Waiting) bool {
 		return !m.rotation.Forced || !silent(w.Dataplane)
 	}) {
 		if err := a.nextStep(m); err != nil {
@@ -115,34 +117,34 @@ func (a *Authority) nextStep(m *meshAuthority) error {
 	case StepTrustBoth:
 		next.Step = StepRenewLeaves
 		// The old CA no longer signs: remove its key.
-		trusted := make([]*ca, len(m.cas))
+		trusted := make([]*ca.CA, len(m.cas))
 		for i, c := range m.cas {
-			trusted[i] = &ca{id: c.id, cert: c.cert}
+			trusted[i] = c.WithoutKey()
 		}
 		trusted[len(trusted)-1] = newest
 		return a.commit(m, trusted, newest, &next)
 	case StepRenewLeaves:
 		next.Step = StepTrustNew
-		return a.commit(m, []*ca{newest}, newest, &next)
+		return a.commit(m, []*ca.CA{newest}, newest, &next)
 	default:
 		return a.commit(m, m.cas, m.signing, nil)
 	}
 }
 
 // commit writes a new state to the storage, and then puts it into use. mu is held.
-func (a *Authority) commit(m *meshAuthority, cas []*ca, signing *ca, r *rotation) error {
+func (a *Authority) commit(m *meshAuthority, cas []*ca.CA, signing *ca.CA, r *rotation) error {
 	if err := a.writeAuthority(m.mesh, cas, signing, r); err != nil {
 		return fmt.Errorf("rotate CA of mesh %q: %w", m.mesh, err)
 	}
 	m.cas, m.signing, m.rotation = cas, signing, r
-	if err := m.publish(a.suffix); err != nil {
+	if err := m.publish(a.o.TrustDomain); err != nil {
 		return fmt.Errorf("rotate CA of mesh %q: %w", m.mesh, err)
 	}
 	now := StepNone
 	if r != nil {
 		now = r.Step
 	}
-	a.log.Info("CA rotation", "mesh", m.mesh, "step", now, "bundle", m.trust.Load().bundle.ID, "ca", signing.id)
+	a.o.Logger.Info("CA rotation", "mesh", m.mesh, "step", now, "bundle", m.trust.Load().bundle.ID, "ca", signing.ID)
 	return nil
 }
 
@@ -157,7 +159,7 @@ func (a *Authority) Rotation(meshName string) (Rotation, error) {
 	if m.rotation == nil {
 		return Rotation{}, nil
 	}
-	return Rotation{Step: m.rotation.Step, Waiting: m.waiting(a.now())}, nil
+	return Rotation{Step: m.rotation.Step, Waiting: m.waiting(a.o.Now())}, nil
 }
 
 // waiting returns the proxies that the current rotation waits for. mu is held.
@@ -182,7 +184,7 @@ func (m *meshAuthority) hasDoneStep(r *record) bool {
 
 func (m *meshAuthority) leafIsCurrent(r *record) bool {
 	leaf, ok := r.inUse()
-	return ok && leaf.CA == m.signing.id
+	return ok && leaf.CA == m.signing.ID
 }
 
 // maxReported is the longest bundle ID or serial number in a report, in bytes.
@@ -233,7 +235,7 @@ func (a *Authority) Due(p Peer) (Due, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d := Due{Bundle: m.trust.Load().bundle, CA: m.signing.id}
+	d := Due{Bundle: m.trust.Load().bundle, CA: m.signing.ID}
 	r := m.proxies[p.Dataplane]
 	d.NewBundle = r == nil || r.Bundle != d.Bundle.ID
 	d.NewLeaf = r == nil || !m.leafIsCurrent(r)

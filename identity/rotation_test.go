@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
 func never(string) bool { return false }
@@ -101,7 +103,7 @@ func TestForceNeedsARotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := a.ForceRotation("default"); !errors.Is(err, errNoRotation) {
-		t.Errorf("error = %v, want ErrNoRotation", err)
+		t.Errorf("error = %v, want errNoRotation", err)
 	}
 }
 
@@ -110,7 +112,7 @@ func TestNoLeafSlipsThroughAStep(t *testing.T) {
 	a := open(t, newMemory(), nil)
 	issue(t, a, "default", "web-0", time.Hour)
 	var running sync.WaitGroup
-	request := Request{Mesh: "default", Dataplane: "web-1", Workload: "web", CSR: newCSR(t, newKey(t), nil)}
+	request := Request{Subject: web, CSR: newCSR(t, ca.NewKey(), nil)}
 	for range 4 {
 		running.Go(func() {
 			for range 20 {
@@ -133,7 +135,7 @@ func TestNoLeafSlipsThroughAStep(t *testing.T) {
 		t.Errorf("rotation = %+v, want one that waits for both proxies in its first step", got)
 	}
 	c, _ := issue(t, a, "default", "web-1", time.Hour)
-	p := Peer{Mesh: "default", Dataplane: "web-1"}
+	p := Peer{Subject: web}
 	reportAll(t, a, p, c.Serial)
 	if due, err := a.Due(p); err != nil || due.NewBundle || due.NewLeaf || !due.LeafExpires.Equal(c.NotAfter) {
 		t.Errorf("Due() = %+v, %v, want nothing, and the leaf's end", due, err)
@@ -144,7 +146,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	clock, storage := newClock(), newMemory()
 	a := open(t, storage, clock.Now)
 	inUse, _ := issue(t, a, "default", "web-1", time.Hour)
-	p := Peer{Mesh: "default", Dataplane: "web-1"}
+	p := Peer{Subject: web}
 	reportAll(t, a, p, inUse.Serial)
 	for range 3 * maxIssued {
 		issue(t, a, "default", "web-1", time.Hour)
@@ -177,7 +179,7 @@ func TestRecordsAreBounded(t *testing.T) {
 func TestEndOfCAIsLoggedOnceADay(t *testing.T) {
 	var out bytes.Buffer
 	clock := newClock()
-	a, err := New(Options{Storage: newMemory(), Now: clock.Now, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	a, err := New(Options{Secrets: newMemory(), Records: newMemory(), Now: clock.Now, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package identity
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -13,8 +14,8 @@ const warnEvery = 24 * time.Hour
 
 // Meshes returns the names of the meshes that have a CA.
 func (a *Authority) Meshes() ([]string, error) {
-	names, err := a.storage.List("meshes")
-	if err != nil && !missing(err) {
+	names, err := a.o.Secrets.List("meshes")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list CAs: %w", err)
 	}
 	return names, nil
@@ -51,13 +52,13 @@ func (a *Authority) Sweep(keep func(proxy mesh.ID) bool) ([]mesh.ID, error) {
 func (a *Authority) warnExpiry(m *meshAuthority) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	cert, now := m.signing.cert, a.now()
+	cert, now := m.signing.Cert, a.o.Now()
 	left := cert.NotAfter.Sub(now)
 	if left > cert.NotAfter.Sub(cert.NotBefore)/10 || now.Sub(m.warned) < warnEvery {
 		return
 	}
 	m.warned = now
-	a.log.Warn("CA expires soon: rotate it", "mesh", m.mesh, "ca", m.signing.id, "expires", cert.NotAfter)
+	a.o.Logger.Warn("CA expires soon: rotate it", "mesh", m.mesh, "ca", m.signing.ID, "expires", cert.NotAfter)
 }
 
 // CAExpires returns when the CA that signs for the mesh expires, zero if the mesh has none.
@@ -66,7 +67,7 @@ func (a *Authority) CAExpires(meshName string) time.Time {
 	if err != nil {
 		return time.Time{}
 	}
-	return m.trust.Load().signing.cert.NotAfter
+	return m.trust.Load().signing.Cert.NotAfter
 }
 
 // HasCertificate reports whether a certificate that was issued to the proxy is still valid.
@@ -78,5 +79,5 @@ func (a *Authority) HasCertificate(meshName, dataplane string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := m.proxies[dataplane]
-	return r != nil && a.now().Before(r.expires())
+	return r != nil && a.o.Now().Before(r.expires())
 }

@@ -21,6 +21,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/serving"
+	"github.com/sonde-mesh/sonde/identity/token"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
 )
@@ -44,18 +46,14 @@ func startServer(env *testscript.Env) error {
 	if err != nil {
 		return err
 	}
-	authority, err := identity.New(identity.Options{Storage: state})
-	if err != nil {
-		return err
-	}
 	other, err := store.OpenState(filepath.Join(env.WorkDir, "other"))
 	if err != nil {
 		return err
 	}
-	if _, err := identity.New(identity.Options{Storage: other}); err != nil {
+	if _, err := serving.Open(serving.Options{Storage: other}); err != nil {
 		return err
 	}
-	options, err := options(env.WorkDir, authority)
+	options, err := options(env.WorkDir, state)
 	if err != nil {
 		return err
 	}
@@ -84,7 +82,23 @@ func startServer(env *testscript.Env) error {
 	return os.WriteFile(filepath.Join(env.WorkDir, "wrong-token"), []byte("wrong"), 0o600)
 }
 
-func options(dir string, authority *identity.Authority) (admin.Options, error) {
+func options(dir string, state *store.State) (admin.Options, error) {
+	authority, err := identity.New(identity.Options{Secrets: state, Records: state})
+	if err != nil {
+		return admin.Options{}, err
+	}
+	certificate, err := serving.Open(serving.Options{Storage: state})
+	if err != nil {
+		return admin.Options{}, err
+	}
+	tokens, err := token.Open(token.Options{Storage: state})
+	if err != nil {
+		return admin.Options{}, err
+	}
+	adminToken, err := token.OpenAdmin(state)
+	if err != nil {
+		return admin.Options{}, err
+	}
 	documents, problems, err := store.Read(filepath.Join(dir, "mesh"), nil)
 	if err != nil {
 		return admin.Options{}, err
@@ -113,8 +127,8 @@ func options(dir string, authority *identity.Authority) (admin.Options, error) {
 		return admin.Options{}, err
 	}
 	return admin.Options{
-		TLS:         authority.ServingTLS(),
-		BearerToken: authority.AdminToken(),
+		TLS:         certificate.TLS(),
+		BearerToken: adminToken,
 		View:        func() *meshview.View { return change.After },
 		Problems:    func() []*adminv1.Problem { return storeProblems(dir, problems) },
 		Streams:     madeUpStreams,
@@ -132,7 +146,7 @@ func options(dir string, authority *identity.Authority) (admin.Options, error) {
 			return fmt.Appendf(nil, `{"node":{"id":%q}}`, p.ID()), nil
 		},
 		CAExpires: authority.CAExpires,
-		Token:     authority.IssueToken,
+		Token:     tokens.Issue,
 		Rotator:   &steps{},
 		Logger:    slog.New(slog.DiscardHandler),
 	}, nil

@@ -39,7 +39,7 @@ func writeStatic(out *bytes.Buffer, view *meshview.View, id mesh.ID, trustDomain
 // addThrowAwaySecrets adds the certificate of a CA in memory, issued by the same code as real ones.
 func addThrowAwaySecrets(o *generator.StaticOptions) error {
 	dataplane := o.Proxy.Dataplane
-	authority, err := identity.New(identity.Options{Storage: memory{}, TrustDomain: o.TrustDomain})
+	authority, err := identity.New(identity.Options{Secrets: memory{}, Records: memory{}, TrustDomain: o.TrustDomain})
 	if err != nil {
 		return err
 	}
@@ -55,8 +55,8 @@ func addThrowAwaySecrets(o *generator.StaticOptions) error {
 		return err
 	}
 	issued, err := authority.Issue(identity.Request{
-		Mesh: dataplane.Mesh, Dataplane: dataplane.Name, Workload: dataplane.Workload(), CSR: csr,
-		Life: o.Mesh.Spec.Backend().CertLife(),
+		Subject: identity.Subject{Mesh: dataplane.Mesh, Dataplane: dataplane.Name, Workload: dataplane.Workload()},
+		CSR:     csr, Validity: o.Mesh.Spec.Backend().CertLife(),
 	})
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func encodePEM(kind string, blocks ...[]byte) []byte {
 // memory is the storage of an authority, in memory.
 type memory map[string][]byte
 
-// Read implements identity.Storage.
+// Read implements identity.Secrets.
 func (m memory) Read(name string) ([]byte, error) {
 	data, ok := m[name]
 	if !ok {
@@ -91,17 +91,17 @@ func (m memory) Read(name string) ([]byte, error) {
 	return data, nil
 }
 
-// Write implements identity.Storage.
+// Write implements identity.Secrets.
 func (m memory) Write(name string, data []byte) error {
 	m[name] = data
 	return nil
 }
 
-// Remove implements identity.Storage.
+// Remove implements identity.Records.
 func (m memory) Remove(name string) error {
 	delete(m, name)
 	return nil
 }
 
-// List implements identity.Storage. The authority only lists directories that are empty.
+// List implements identity.Secrets. The authority only lists directories that are empty.
 func (m memory) List(string) ([]string, error) { return nil, fs.ErrNotExist }

@@ -23,6 +23,8 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/serving"
+	"github.com/sonde-mesh/sonde/mtls"
 	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/xds"
 	"github.com/sonde-mesh/sonde/xds/resource"
@@ -38,6 +40,7 @@ const (
 type plane struct {
 	t         *testing.T
 	authority *identity.Authority
+	serving   *serving.Certificate
 	server    *xds.Server
 	address   string
 
@@ -69,14 +72,21 @@ func startPlane(t *testing.T, authorize xds.Authorizer, all ...*resource.Resourc
 		t.Fatal(err)
 	}
 	p := &plane{t: t, set: resource.NewSet(all...)}
-	if p.authority, err = identity.New(identity.Options{Storage: state}); err != nil {
+	if p.authority, err = identity.New(identity.Options{Secrets: state, Records: state}); err != nil {
+		t.Fatal(err)
+	}
+	if p.serving, err = serving.Open(serving.Options{Storage: state}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := mtls.New(mtls.Options{TLS: p.serving.TLS(), Verifier: p.authority})
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := p.authority.Ensure(mesh.DefaultMesh, 0); err != nil {
 		t.Fatal(err)
 	}
 	p.server = xds.NewServer(xds.Options{}, p, authorize)
-	server := grpc.NewServer(slices.Concat(p.authority.ServerOptions(), xds.ServerOptions())...)
+	server := grpc.NewServer(slices.Concat(c.ServerOptions(), xds.ServerOptions())...)
 	p.server.Register(server)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -111,12 +121,12 @@ func (p *plane) options(s *State) Options {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	issued, err := p.authority.Issue(identity.Request{Mesh: mesh.DefaultMesh, Dataplane: "web-1", Workload: "web", CSR: csr})
+	issued, err := p.authority.Issue(identity.Request{Subject: identity.Subject{Mesh: mesh.DefaultMesh, Dataplane: "web-1", Workload: "web"}, CSR: csr})
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(p.authority.ServingCA())
+	roots.AppendCertsFromPEM(p.serving.CA())
 	return Options{Address: p.address, Node: proxy, State: s, TLS: &tls.Config{
 		RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"},
 		Certificates: []tls.Certificate{{Certificate: issued.Chain, PrivateKey: key}},

@@ -23,7 +23,7 @@ const window = 64 << 10
 // dial connects with the certificate of owner, or without one if owner is "".
 func (f *Feature) dial(owner mesh.ID) (*grpc.ClientConn, error) {
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(f.plane.authority.ServingCA()) {
+	if !roots.AppendCertsFromPEM(f.plane.serving.CA()) {
 		return nil, errors.New("the serving CA is no certificate")
 	}
 	config := &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13}
@@ -50,7 +50,7 @@ func (f *Feature) certificate(owner mesh.ID) (tls.Certificate, error) {
 	}
 	meshName, dataplane := mesh.SplitID(owner)
 	issued, err := f.plane.authority.Issue(identity.Request{
-		Mesh: meshName, Dataplane: dataplane, Workload: "web", CSR: csr, Life: time.Hour,
+		Subject: identity.Subject{Mesh: meshName, Dataplane: dataplane, Workload: "web"}, CSR: csr, Validity: time.Hour,
 	})
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("certificate of %s: %w", owner, err)

@@ -12,7 +12,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/mtls"
 	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/xds"
 	"github.com/sonde-mesh/sonde/xds/resource"
@@ -31,6 +33,7 @@ type plane struct {
 	log       *slog.Logger
 	state     *store.State
 	authority *identity.Authority
+	serving   *serving.Certificate
 	dir       *store.Dir // nil unless a directory is watched
 	address   string
 	applied   chan struct{} // has a value after a new view
@@ -46,7 +49,14 @@ func startPlane(t *testing.T, stateDirectory, watched string) *plane {
 	if p.state, err = store.OpenState(stateDirectory); err != nil {
 		t.Fatal(err)
 	}
-	if p.authority, err = identity.New(identity.Options{Storage: p.state, Logger: p.log}); err != nil {
+	if p.authority, err = identity.New(identity.Options{Secrets: p.state, Records: p.state, Logger: p.log}); err != nil {
+		t.Fatal(err)
+	}
+	if p.serving, err = serving.Open(serving.Options{Storage: p.state}); err != nil {
+		t.Fatal(err)
+	}
+	credentials, err := mtls.New(mtls.Options{TLS: p.serving.TLS(), Verifier: p.authority, Logger: p.log})
+	if err != nil {
 		t.Fatal(err)
 	}
 	p.Pipeline = controlplane.NewPipeline(controlplane.PipelineOptions{
@@ -69,7 +79,7 @@ func startPlane(t *testing.T, stateDirectory, watched string) *plane {
 		p.group.Go(func() error { return p.dir.Run(ctx) })
 	}
 	p.group.Go(func() error { return p.Run(ctx) })
-	p.group.Go(func() error { return p.serve(ctx, listener) })
+	p.group.Go(func() error { return p.serve(ctx, listener, credentials) })
 	return p
 }
 
@@ -99,8 +109,8 @@ func (p *plane) settle(ctx context.Context, step int) error {
 	}
 }
 
-func (p *plane) serve(ctx context.Context, listener net.Listener) error {
-	server := controlplane.NewServer(p.authority, xds.ServerOptions()...)
+func (p *plane) serve(ctx context.Context, listener net.Listener, c *mtls.Credentials) error {
+	server := controlplane.NewServer(c, xds.ServerOptions()...)
 	p.XDS.Register(server)
 	stopped := make(chan struct{})
 	context.AfterFunc(ctx, func() {

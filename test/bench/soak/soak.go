@@ -18,7 +18,6 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
-	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/test/adsclient"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
@@ -78,7 +77,7 @@ func newSoak(o options, program, directory string, out io.Writer) (*soak, error)
 	if err := sondecp.Join(state, joined); err != nil {
 		return nil, err
 	}
-	authority, err := sondecp.OpenAuthority(state)
+	id, err := sondecp.OpenIdentity(state)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +85,7 @@ func newSoak(o options, program, directory string, out io.Writer) (*soak, error)
 		return nil, err
 	}
 	for i := range o.proxies {
-		config, err := clientTLS(authority, i)
+		config, err := clientTLS(id, i)
 		if err != nil {
 			return nil, err
 		}
@@ -96,13 +95,13 @@ func newSoak(o options, program, directory string, out io.Writer) (*soak, error)
 }
 
 // clientTLS returns the TLS configuration of a proxy, with its certificate.
-func clientTLS(authority *identity.Authority, proxy int) (*tls.Config, error) {
-	certificate, err := sondecp.Issue(authority, meshOf(proxy), proxyName(proxy), workload(proxy))
+func clientTLS(id *sondecp.Identity, proxy int) (*tls.Config, error) {
+	certificate, err := sondecp.Issue(id.Authority, meshOf(proxy), proxyName(proxy), workload(proxy))
 	if err != nil {
 		return nil, err
 	}
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(authority.ServingCA()) {
+	if !roots.AppendCertsFromPEM(id.Serving.CA()) {
 		return nil, errors.New("the serving CA is no certificate")
 	}
 	return &tls.Config{

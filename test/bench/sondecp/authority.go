@@ -18,18 +18,24 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/serving"
+	"github.com/sonde-mesh/sonde/identity/token"
+	"github.com/sonde-mesh/sonde/mtls"
 )
 
-// memory is an identity.Storage in memory. Writing the certificates of thousands of proxies to disk, each synced, would take
+// memory is a state directory in memory. Writing the certificates of thousands of proxies to disk, each synced, would take
 // most of the benchmark's time.
 type memory struct {
 	mu    sync.Mutex
 	files map[string][]byte
 }
 
-var _ identity.Storage = (*memory)(nil)
+var (
+	_ identity.Secrets = (*memory)(nil)
+	_ identity.Records = (*memory)(nil)
+)
 
-// Read implements identity.Storage.
+// Read implements identity.Secrets.
 func (m *memory) Read(name string) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -40,7 +46,7 @@ func (m *memory) Read(name string) ([]byte, error) {
 	return data, nil
 }
 
-// Write implements identity.Storage.
+// Write implements identity.Secrets.
 func (m *memory) Write(name string, data []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -48,7 +54,7 @@ func (m *memory) Write(name string, data []byte) error {
 	return nil
 }
 
-// Remove implements identity.Storage.
+// Remove implements identity.Records.
 func (m *memory) Remove(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -56,7 +62,7 @@ func (m *memory) Remove(name string) error {
 	return nil
 }
 
-// List implements identity.Storage.
+// List implements identity.Secrets.
 func (m *memory) List(directory string) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -98,15 +104,39 @@ func load(directory string) (*memory, error) {
 	return m, err
 }
 
+// Identity is what a control plane has in its state directory. What it writes stays in memory.
+type Identity struct {
+	*identity.Authority
+	Serving     *serving.Certificate
+	Tokens      *token.Issuer
+	Credentials *mtls.Credentials
+}
+
+func (m *memory) open() (*Identity, error) {
+	var id Identity
+	var err error
+	if id.Authority, err = identity.New(identity.Options{Secrets: m, Records: m}); err != nil {
+		return nil, err
+	}
+	if id.Serving, err = serving.Open(serving.Options{Storage: m}); err != nil {
+		return nil, err
+	}
+	if id.Tokens, err = token.Open(token.Options{Storage: m}); err != nil {
+		return nil, err
+	}
+	id.Credentials, err = mtls.New(mtls.Options{TLS: id.Serving.TLS(), Verifier: id.Authority})
+	return &id, err
+}
+
 // MakeState makes a state directory with the CAs of these meshes.
 func MakeState(directory string, meshes ...string) error {
 	m := &memory{files: map[string][]byte{}}
-	a, err := identity.New(identity.Options{Storage: m})
+	id, err := m.open()
 	if err != nil {
 		return err
 	}
 	for _, name := range meshes {
-		if err := a.Ensure(name, 0); err != nil {
+		if err := id.Ensure(name, 0); err != nil {
 			return err
 		}
 	}
@@ -119,7 +149,7 @@ func Join(directory string, workloads map[mesh.ID]string) error {
 	if err != nil {
 		return err
 	}
-	a, err := identity.New(identity.Options{Storage: m})
+	a, err := identity.New(identity.Options{Secrets: m, Records: m})
 	if err != nil {
 		return err
 	}
@@ -141,13 +171,13 @@ func CopyState(from, to string) error {
 	return m.save(to)
 }
 
-// OpenAuthority opens the CAs of a state directory. What they write stays in memory.
-func OpenAuthority(directory string) (*identity.Authority, error) {
+// OpenIdentity opens a state directory.
+func OpenIdentity(directory string) (*Identity, error) {
 	m, err := load(directory)
 	if err != nil {
 		return nil, err
 	}
-	return identity.New(identity.Options{Storage: m})
+	return m.open()
 }
 
 // Issue makes a proxy's identity, as the control plane does when its agent joins.
@@ -160,6 +190,6 @@ func Issue(a *identity.Authority, meshName, dataplane, workload string) (tls.Cer
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	issued, err := a.Issue(identity.Request{Mesh: meshName, Dataplane: dataplane, Workload: workload, CSR: csr, Life: 24 * time.Hour})
+	issued, err := a.Issue(identity.Request{Subject: identity.Subject{Mesh: meshName, Dataplane: dataplane, Workload: workload}, CSR: csr, Validity: 24 * time.Hour})
 	return tls.Certificate{Certificate: issued.Chain, PrivateKey: key}, err
 }

@@ -104,7 +104,7 @@ func (p *peer) send(f frame) error {
 }
 
 func serveBroadcast(ctx context.Context, r roleOptions) error {
-	authority, err := sondecp.OpenAuthority(r.state)
+	id, err := sondecp.OpenIdentity(r.state)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func serveBroadcast(ctx context.Context, r roleOptions) error {
 	if err != nil {
 		return err
 	}
-	server := controlplane.NewServer(authority, grpc.ForceServerCodecV2(frames{}))
+	server := controlplane.NewServer(id.Credentials, grpc.ForceServerCodecV2(frames{}))
 	server.RegisterService(service(b.serve), nil)
 	now := r.world.forms()
 	return serveSubject(ctx, server, func(service int) error {
@@ -195,11 +195,11 @@ func (b *broadcast) change(service int, form bool) {
 
 // serveBare reads and sends nothing: it shows what a connection and a stream cost.
 func serveBare(ctx context.Context, r roleOptions) error {
-	authority, err := sondecp.OpenAuthority(r.state)
+	id, err := sondecp.OpenIdentity(r.state)
 	if err != nil {
 		return err
 	}
-	server := controlplane.NewServer(authority, grpc.ForceServerCodecV2(frames{}))
+	server := controlplane.NewServer(id.Credentials, grpc.ForceServerCodecV2(frames{}))
 	server.RegisterService(service(func(stream grpc.ServerStream) error {
 		for {
 			var r raw

@@ -16,7 +16,7 @@ import (
 
 // serveBuilder runs the pipeline of the control plane, without a directory of files.
 func serveBuilder(ctx context.Context, r roleOptions) error {
-	authority, err := sondecp.OpenAuthority(r.state)
+	id, err := sondecp.OpenIdentity(r.state)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func serveBuilder(ctx context.Context, r roleOptions) error {
 	ended := make(chan error, 1)
 	go func() { ended <- pipeline.Run(ctx) }()
 	<-first
-	g := controlplane.NewServer(authority, xds.ServerOptions()...)
+	g := controlplane.NewServer(id.Credentials, xds.ServerOptions()...)
 	pipeline.XDS.Register(g)
 	now := r.world.forms()
 	err = serveSubject(ctx, g, func(service int) error {

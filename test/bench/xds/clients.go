@@ -22,7 +22,6 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
-	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/test/adsclient"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 	"github.com/sonde-mesh/sonde/xds/resource"
@@ -73,7 +72,7 @@ func now() int64 {
 
 // fleet is all proxies.
 type fleet struct {
-	authority *identity.Authority
+	identity  *sondecp.Identity
 	roots     *x509.CertPool
 	catalog   *adsclient.Catalog
 	received  atomic.Int64
@@ -107,12 +106,12 @@ type proxy struct {
 
 func serveClients(ctx context.Context, r roleOptions) error {
 	debug.SetGCPercent(clientGC)
-	authority, err := sondecp.OpenAuthority(r.state)
+	id, err := sondecp.OpenIdentity(r.state)
 	if err != nil {
 		return err
 	}
-	f := &fleet{authority: authority, roots: x509.NewCertPool(), catalog: adsclient.NewCatalog()}
-	if !f.roots.AppendCertsFromPEM(authority.ServingCA()) {
+	f := &fleet{identity: id, roots: x509.NewCertPool(), catalog: adsclient.NewCatalog()}
+	if !f.roots.AppendCertsFromPEM(id.Serving.CA()) {
 		return errors.New("the serving CA is no certificate")
 	}
 	f.watched.Store(&map[string]*atomic.Pointer[expectation]{})
@@ -209,7 +208,7 @@ func (r *reasons) all() map[string]int {
 }
 
 func (f *fleet) newProxy(i int) (*proxy, error) {
-	certificate, err := sondecp.Issue(f.authority, mesh.DefaultMesh, proxyName(i), workload(i))
+	certificate, err := sondecp.Issue(f.identity.Authority, mesh.DefaultMesh, proxyName(i), workload(i))
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ func (f *fleet) join(ctx context.Context, o order) (landing, error) {
 	tokens := make([]string, o.Proxies)
 	for i := range tokens {
 		var err error
-		tokens[i], _, err = f.authority.IssueToken(identity.Token{Mesh: mesh.DefaultMesh, Dataplane: proxyName(i), Workload: workload(i)}, time.Hour)
+		tokens[i], _, err = f.identity.Tokens.Issue(identity.Subject{Mesh: mesh.DefaultMesh, Dataplane: proxyName(i), Workload: workload(i)}, time.Hour)
 		if err != nil {
 			return landing{}, err
 		}

@@ -33,7 +33,7 @@ type snapshots struct {
 }
 
 func serveSnapshot(ctx context.Context, r roleOptions) error {
-	authority, err := sondecp.OpenAuthority(r.state)
+	id, err := sondecp.OpenIdentity(r.state)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func serveSnapshot(ctx context.Context, r roleOptions) error {
 	if err := s.publish(ctx); err != nil {
 		return err
 	}
-	server := controlplane.NewServer(authority)
+	server := controlplane.NewServer(id.Credentials)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, serverv3.NewServer(ctx, s.cache, nil))
 	return serveSubject(ctx, server, func(service int) error { return s.change(ctx, service) })
 }

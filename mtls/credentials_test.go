@@ -1,16 +1,19 @@
-package identity
+package mtls
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -19,24 +22,51 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/identity/serving"
+	"github.com/sonde-mesh/sonde/store"
 )
 
 const patience = 10 * time.Second
 
-// served is a gRPC server with the authority's credentials. A Watch lasts as long as its connection.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// served is a gRPC server with credentials. A Watch lasts as long as its connection.
 type served struct {
 	t         *testing.T
-	authority *Authority
+	serving   *serving.Certificate
+	authority *identity.Authority
 	address   string
 	registry  *prometheus.Registry
-	callers   chan Peer // of each stream
+	callers   chan identity.Peer // of each stream
 }
 
-func serve(t *testing.T, l connLimits) *served {
+func newAuthority(t *testing.T) (*store.State, *identity.Authority) {
 	t.Helper()
-	s := &served{t: t, registry: prometheus.NewRegistry(), callers: make(chan Peer, 100)}
+	state, err := store.OpenState(filepath.Join(t.TempDir(), "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = state.Close() })
+	a, err := identity.New(identity.Options{Secrets: state, Records: state})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state, a
+}
+
+func serve(t *testing.T, l limits) *served {
+	t.Helper()
+	s := &served{t: t, registry: prometheus.NewRegistry(), callers: make(chan identity.Peer, 100)}
+	state, authority := newAuthority(t)
+	s.authority = authority
 	var err error
-	if s.authority, err = New(Options{Storage: newMemory(), Registerer: s.registry}); err != nil {
+	if s.serving, err = serving.Open(serving.Options{Storage: state}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := newCredentials(Options{TLS: s.serving.TLS(), Verifier: authority, Registerer: s.registry}, l)
+	if err != nil {
 		t.Fatal(err)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,12 +77,12 @@ func serve(t *testing.T, l connLimits) *served {
 	who := func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		p, err := PeerFromContext(stream.Context())
 		if err != nil {
-			p = Peer{Dataplane: err.Error()}
+			p = identity.Peer{Subject: identity.Subject{Dataplane: err.Error()}}
 		}
 		s.callers <- p
 		return handler(srv, stream)
 	}
-	g := grpc.NewServer(append(s.authority.serverOptions(l), grpc.StreamInterceptor(who))...)
+	g := grpc.NewServer(append(c.ServerOptions(), grpc.StreamInterceptor(who))...)
 	healthv1.RegisterHealthServer(g, health.NewServer())
 	var running sync.WaitGroup
 	running.Go(func() { _ = g.Serve(listener) })
@@ -65,7 +95,7 @@ func serve(t *testing.T, l connLimits) *served {
 
 func (s *served) tls(certificates ...tls.Certificate) *tls.Config {
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(s.authority.ServingCA())
+	roots.AppendCertsFromPEM(s.serving.CA())
 	return &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, Certificates: certificates, NextProtos: []string{"h2"}}
 }
 
@@ -100,7 +130,7 @@ func (s *served) watch(config *tls.Config, options ...grpc.CallOption) <-chan en
 	return end
 }
 
-func (s *served) caller() Peer {
+func (s *served) caller() identity.Peer {
 	s.t.Helper()
 	select {
 	case p := <-s.callers:
@@ -108,7 +138,7 @@ func (s *served) caller() Peer {
 	case <-time.After(patience):
 		s.t.Fatal("nobody calls")
 	}
-	return Peer{}
+	return identity.Peer{}
 }
 
 func (s *served) closed(reason string) float64 {
@@ -139,14 +169,31 @@ func (s *served) counts(reason string, want float64) {
 	}
 }
 
-func (s *served) certificate(life time.Duration) (tls.Certificate, Certificate) {
+func (s *served) certificate(validity time.Duration) (tls.Certificate, identity.Certificate) {
 	s.t.Helper()
-	c, key := issue(s.t, s.authority, "default", "web-1", life)
+	return issue(s.t, s.authority, "default", validity)
+}
+
+// issue makes the certificate of web-1 in a mesh.
+func issue(t *testing.T, a *identity.Authority, meshName string, validity time.Duration) (tls.Certificate, identity.Certificate) {
+	t.Helper()
+	if err := a.Ensure(meshName, 0); err != nil {
+		t.Fatal(err)
+	}
+	key := ca.NewKey()
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := a.Issue(identity.Request{Subject: identity.Subject{Mesh: meshName, Dataplane: "web-1", Workload: "web"}, CSR: csr, Validity: validity})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return tls.Certificate{Certificate: c.Chain, PrivateKey: key}, c
 }
 
 func TestConnectionEndsBeforeItsCertificate(t *testing.T) {
-	s := serve(t, connLimits{})
+	s := serve(t, limits{})
 	lasting, _ := s.certificate(time.Hour)
 	other := s.watch(s.tls(lasting))
 	s.caller()
@@ -172,7 +219,7 @@ func TestConnectionEndsBeforeItsCertificate(t *testing.T) {
 }
 
 func TestUnauthenticatedConnectionsAreFewAndShort(t *testing.T) {
-	s := serve(t, connLimits{unauthenticated: 2, unauthenticatedLife: 2 * time.Second})
+	s := serve(t, limits{unauthenticated: 2, unauthenticatedLife: 2 * time.Second})
 	pair, _ := s.certificate(time.Hour)
 	first, second := s.watch(s.tls()), s.watch(s.tls())
 	for range 2 {
@@ -206,7 +253,7 @@ func TestUnauthenticatedConnectionsAreFewAndShort(t *testing.T) {
 
 func TestUnauthenticatedConnectionsAreShortInBytes(t *testing.T) {
 	const limit = 64 << 10
-	s := serve(t, connLimits{unauthenticatedBytes: limit})
+	s := serve(t, limits{unauthenticatedBytes: limit})
 	pair, _ := s.certificate(time.Hour)
 	check := func(config *tls.Config, size int) error {
 		conn, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
@@ -255,7 +302,7 @@ func (s *served) dialRaw() error {
 }
 
 func TestHandshakesAreLimited(t *testing.T) {
-	s := serve(t, connLimits{handshakes: 1, handshakeTimeout: 500 * time.Millisecond, waiting: 1})
+	s := serve(t, limits{handshakes: 1, handshakeTimeout: 500 * time.Millisecond, waiting: 1})
 	var silent net.Conn
 	for range 2 {
 		var err error
@@ -284,7 +331,7 @@ func TestHandshakesAreLimited(t *testing.T) {
 
 // TestHandshakesWait connects more proxies than may handshake at the same time. All of them are served in turn.
 func TestHandshakesWait(t *testing.T) {
-	s := serve(t, connLimits{handshakes: 1})
+	s := serve(t, limits{handshakes: 1})
 	const proxies = 20
 	for range proxies {
 		s.watch(s.tls())
@@ -299,7 +346,7 @@ func TestHandshakesWait(t *testing.T) {
 
 // TestWaitingForAHandshakeEnds has a silent client occupy the only place.
 func TestWaitingForAHandshakeEnds(t *testing.T) {
-	s := serve(t, connLimits{handshakes: 1, handshakeTimeout: time.Minute, waitTimeout: 50 * time.Millisecond})
+	s := serve(t, limits{handshakes: 1, handshakeTimeout: time.Minute, waitTimeout: 50 * time.Millisecond})
 	for range 2 {
 		silent, err := net.Dial("tcp", s.address)
 		if err != nil {
@@ -311,37 +358,24 @@ func TestWaitingForAHandshakeEnds(t *testing.T) {
 }
 
 func TestClientCertificatesAreVerifiedInTheHandshake(t *testing.T) {
-	s := serve(t, connLimits{})
-	other, otherKey := issue(t, s.authority, "other", "web-1", time.Hour)
-	issue(t, s.authority, "default", "web-1", time.Hour)
-	s.watch(s.tls(tls.Certificate{Certificate: other.Chain, PrivateKey: otherKey}))
+	s := serve(t, limits{})
+	other, _ := issue(t, s.authority, "other", time.Hour)
+	issue(t, s.authority, "default", time.Hour)
+	s.watch(s.tls(other))
 	if got := s.caller(); got.ID() != "other/web-1" {
 		t.Errorf("a proxy of mesh other passes as %s", got.ID())
 	}
-
-	stranger := open(t, newMemory(), nil)
-	theirs, theirKey := issue(t, stranger, "default", "web-1", time.Hour)
-	forger, err := s.authority.open("other", nil)
+	_, stranger := newAuthority(t)
+	theirs, _ := issue(t, stranger, "default", time.Hour)
+	own, err := s.serving.TLS().GetCertificate(&tls.ClientHelloInfo{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The stolen CA of mesh other signs for mesh default.
-	genuine := parse(t, theirs.Chain[0])
-	forged, err := forger.signing.sign(&x509.Certificate{
-		URIs: genuine.URIs, DNSNames: genuine.DNSNames, KeyUsage: genuine.KeyUsage, ExtKeyUsage: genuine.ExtKeyUsage,
-	}, theirKey.Public(), time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, chain := range map[string][][]byte{
-		"of another control plane": theirs.Chain,
-		"signed by another mesh":   {forged.Raw},
-		"with its CA in the chain": {forged.Raw, forger.signing.cert.Raw},
-	} {
+	for name, pair := range map[string]tls.Certificate{"of another control plane": theirs, "of the control plane itself": *own} {
 		t.Run(name, func(t *testing.T) {
 			before := s.closed(closedHandshake)
 			select {
-			case <-s.watch(s.tls(tls.Certificate{Certificate: chain, PrivateKey: theirKey})):
+			case <-s.watch(s.tls(pair)):
 			case <-time.After(patience):
 				t.Fatal("it is served")
 			}
@@ -352,5 +386,19 @@ func TestClientCertificatesAreVerifiedInTheHandshake(t *testing.T) {
 			default:
 			}
 		})
+	}
+}
+
+func TestServingCAIsNoMeshCA(t *testing.T) {
+	s := serve(t, limits{})
+	_, c := s.certificate(time.Hour)
+	leaf, err := x509.ParseCertificate(c.Chain[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(s.serving.CA())
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err == nil {
+		t.Error("the serving CA vouches for a proxy")
 	}
 }

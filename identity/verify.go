@@ -1,10 +1,10 @@
 package identity
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -18,39 +18,15 @@ import (
 
 // Peer is an authenticated proxy.
 type Peer struct {
-	Mesh      string
-	Dataplane string
-	SPIFFEID  string
+	Subject
+	SPIFFEID string
 	// Serial number of its certificate in hexadecimal, as in agentv1.InUse.
 	Serial   string
 	NotAfter time.Time
 }
 
-// ID is <mesh>/<dataplane>.
-func (p Peer) ID() mesh.ID { return mesh.MakeID(p.Mesh, p.Dataplane) }
-
 // maxChain is how many certificates a client may send. Our own chains have one.
 const maxChain = 4
-
-// tlsConfig returns the configuration for agents and ADS. A client without a certificate is accepted, since it may join; a
-// certificate must be valid.
-func (a *Authority) tlsConfig() *tls.Config {
-	c := a.ServingTLS()
-	c.ClientAuth = tls.RequestClientCert
-	// A resumed session would have the certificate of the first handshake, even after a renewal.
-	c.SessionTicketsDisabled = true
-	c.VerifyConnection = func(s tls.ConnectionState) error {
-		if len(s.PeerCertificates) == 0 {
-			return nil
-		}
-		_, err := a.Verify(s.PeerCertificates)
-		if err != nil && a.refusals.Allow() {
-			a.log.Warn("connection refused", "err", err)
-		}
-		return err
-	}
-	return c
-}
 
 // Verify checks the certificate chain of a client, whose key the handshake has verified. It uses the roots of the mesh that
 // the trust domain names, so that a certificate is never valid in another mesh.
@@ -61,7 +37,7 @@ func (a *Authority) Verify(chain []*x509.Certificate) (Peer, error) {
 	if len(chain) > maxChain {
 		return Peer{}, fmt.Errorf("verify client certificate: a chain of %d, at most %d are read", len(chain), maxChain)
 	}
-	if _, _, err := x509svid.Verify(chain, trustSource{a}, x509svid.WithTime(a.now())); err != nil {
+	if _, _, err := x509svid.Verify(chain, trustSource{a}, x509svid.WithTime(a.o.Now())); err != nil {
 		return Peer{}, fmt.Errorf("verify client certificate: %w", err)
 	}
 	return a.peerOf(chain[0])
@@ -88,35 +64,34 @@ func (a *Authority) peerOf(leaf *x509.Certificate) (Peer, error) {
 		return Peer{}, fmt.Errorf("verify client certificate: DNS name %q is no proxy of mesh %q", shorten(leaf.DNSNames[0]), meshName)
 	}
 	return Peer{
-		Mesh:      meshName,
-		Dataplane: dataplane,
-		SPIFFEID:  id.String(),
-		Serial:    leaf.SerialNumber.Text(16),
-		NotAfter:  leaf.NotAfter,
+		Subject:  Subject{Mesh: meshName, Dataplane: dataplane, Workload: path.Base(id.Path())},
+		SPIFFEID: id.String(),
+		Serial:   leaf.SerialNumber.Text(16),
+		NotAfter: leaf.NotAfter,
 	}, nil
 }
 
 // meshOf is the reverse of mesh.TrustDomain.
 func (a *Authority) meshOf(td spiffeid.TrustDomain) (string, error) {
-	name, ok := strings.CutSuffix(td.Name(), "."+a.suffix)
+	name, ok := strings.CutSuffix(td.Name(), "."+a.o.TrustDomain)
 	if !ok || !label.MatchString(name) {
-		return "", fmt.Errorf("trust domain %q is not that of a mesh here (<mesh>.%s)", shorten(td.Name()), a.suffix)
+		return "", fmt.Errorf("trust domain %q is not that of a mesh here (<mesh>.%s)", shorten(td.Name()), a.o.TrustDomain)
 	}
 	return name, nil
 }
 
 // trustSource gives go-spiffe the roots of each mesh.
-type trustSource struct{ authority *Authority }
+type trustSource struct{ *Authority }
 
 var _ x509bundle.Source = trustSource{}
 
 // GetX509BundleForTrustDomain implements x509bundle.Source.
 func (s trustSource) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
-	name, err := s.authority.meshOf(td)
+	name, err := s.meshOf(td)
 	if err != nil {
 		return nil, err
 	}
-	m, err := s.authority.open(name, nil)
+	m, err := s.open(name, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,25 @@
+package ca
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// RegisterExpiry registers the metric of how long a CA is still valid; meshName is empty for the serving CA. Without a
+// registerer it does nothing.
+func RegisterExpiry(registerer prometheus.Registerer, meshName string, now func() time.Time, current func() *CA) error {
+	if registerer == nil {
+		return nil
+	}
+	err := registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name:        "sonde_identity_ca_expiry_seconds",
+		Help:        "Seconds until the CA that signs for the mesh expires; of the control plane's serving CA where mesh is empty.",
+		ConstLabels: prometheus.Labels{"mesh": meshName},
+	}, func() float64 { return current().Cert.NotAfter.Sub(now()).Seconds() }))
+	if err != nil {
+		return fmt.Errorf("register metric of the CA's expiry: %w", err)
+	}
+	return nil
+}

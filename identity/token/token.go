@@ -1,0 +1,184 @@
+// Package token has the tokens of the control plane: dataplane tokens, with which agents join, and the token of the admin API.
+package token
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/ca"
+)
+
+const (
+	keyFile = "dataplane-token.key"
+	// issuer and audience of tokens with which agents join.
+	issuer   = "sonde-cp"
+	audience = "sonde-cp"
+	// maxSize is how long a token may be that is read, in bytes; our own have about 500.
+	maxSize = 4096
+	// maxValidity is the longest validity of a token.
+	maxValidity = 10 * 365 * 24 * time.Hour
+	// maxSkew is how far in the future a token may have been issued.
+	maxSkew = time.Minute
+	// algorithm is the only one that is accepted, whatever the header of a token says.
+	algorithm = jose.ES256
+)
+
+// errInvalid says that a token is malformed, signed with another key, expired.
+var errInvalid = errors.New("invalid token")
+
+// Storage keeps the key and the admin token. Read of a missing name returns an error that wraps fs.ErrNotExist. Write is
+// atomic and durable, and never replaces what another process has written since this one read it. *store.State implements it.
+type Storage interface {
+	Read(name string) ([]byte, error)
+	Write(name string, data []byte) error
+}
+
+// Options of an Issuer.
+type Options struct {
+	// Storage is required.
+	Storage Storage
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+// claims are the private claims of the JWT: those of a Subject.
+type claims struct {
+	Mesh      string `json:"mesh"`
+	Dataplane string `json:"dataplane"`
+	Workload  string `json:"workload"`
+}
+
+// Issuer signs dataplane tokens, and checks them. It may be used from any goroutine.
+type Issuer struct {
+	key    *ecdsa.PrivateKey
+	id     string // kid of the key
+	signer jose.Signer
+	now    func() time.Time
+}
+
+// Open returns the issuer whose key is in the storage. It makes a key if there is none.
+func Open(o Options) (*Issuer, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	key, err := openKey(o.Storage)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", keyFile, err)
+	}
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return nil, fmt.Errorf("encode public key of tokens: %w", err)
+	}
+	i := &Issuer{key: key, id: ca.Fingerprint(public), now: o.Now}
+	i.signer, err = jose.NewSigner(
+		jose.SigningKey{Algorithm: algorithm, Key: jose.JSONWebKey{Key: key, KeyID: i.id}},
+		(&jose.SignerOptions{}).WithType("JWT"))
+	if err != nil {
+		return nil, fmt.Errorf("make signer of tokens: %w", err)
+	}
+	return i, nil
+}
+
+func openKey(storage Storage) (*ecdsa.PrivateKey, error) {
+	data, err := storage.Read(keyFile)
+	if err == nil {
+		return ca.DecodeKey(data)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	key := ca.NewKey()
+	return key, storage.Write(keyFile, ca.EncodeKey(key))
+}
+
+// Issue signs a dataplane token with that validity, from a second to ten years.
+func (i *Issuer) Issue(s identity.Subject, validity time.Duration) (signed string, expires time.Time, err error) {
+	if err := s.Validate(); err != nil {
+		return "", time.Time{}, err
+	}
+	if validity < time.Second || validity > maxValidity {
+		return "", time.Time{}, fmt.Errorf("validity %s of the token: must be from 1s to %s", validity, maxValidity)
+	}
+	now := i.now()
+	expiry := jwt.NewNumericDate(now.Add(validity))
+	signed, err = jwt.Signed(i.signer).
+		Claims(jwt.Claims{
+			Issuer:   issuer,
+			Audience: jwt.Audience{audience},
+			IssuedAt: jwt.NewNumericDate(now),
+			Expiry:   expiry,
+			ID:       rand.Text(),
+		}).
+		Claims(claims(s)).
+		Serialize()
+	if err != nil {
+		return "", time.Time{}, fmt.Errorf("sign token: %w", err)
+	}
+	return signed, expiry.Time(), nil
+}
+
+// Authenticate returns whom a token identifies. The error says which claim is wrong, and never contains the token.
+func (i *Issuer) Authenticate(_ context.Context, token string) (identity.Subject, error) {
+	s, err := i.verify(token)
+	if err != nil {
+		return identity.Subject{}, fmt.Errorf("%w: %w", errInvalid, err)
+	}
+	return s, nil
+}
+
+// verify hides the errors of the parser, which may contain the token.
+func (i *Issuer) verify(token string) (identity.Subject, error) {
+	if token == "" {
+		return identity.Subject{}, errors.New("it is empty")
+	}
+	if len(token) > maxSize {
+		return identity.Subject{}, fmt.Errorf("it has %d bytes, at most %d are read", len(token), maxSize)
+	}
+	parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{algorithm})
+	if err != nil {
+		return identity.Subject{}, fmt.Errorf("it is no JWT signed with %s", algorithm)
+	}
+	if len(parsed.Headers) != 1 || parsed.Headers[0].KeyID != i.id {
+		return identity.Subject{}, errors.New("kid: it was signed with another key than this control plane's")
+	}
+	var standard jwt.Claims
+	var own claims
+	if err := parsed.Claims(i.key.Public(), &standard, &own); err != nil {
+		return identity.Subject{}, errors.New("its signature or its claims do not hold")
+	}
+	if err := i.checkClaims(standard); err != nil {
+		return identity.Subject{}, err
+	}
+	return identity.Subject(own), nil
+}
+
+func (i *Issuer) checkClaims(c jwt.Claims) error {
+	now := i.now()
+	switch {
+	case c.Issuer != issuer:
+		return fmt.Errorf("iss: %q, must be %q", c.Issuer, issuer)
+	case !slices.Contains(c.Audience, audience):
+		return fmt.Errorf("aud: must hold %q", audience)
+	case c.Expiry == nil:
+		return errors.New("exp: missing")
+	case !now.Before(c.Expiry.Time()):
+		return fmt.Errorf("exp: expired at %s, %s ago", c.Expiry.Time().UTC().Format(time.RFC3339),
+			now.Sub(c.Expiry.Time()).Round(time.Second))
+	case c.IssuedAt == nil:
+		return errors.New("iat: missing")
+	case c.IssuedAt.Time().After(now.Add(maxSkew)):
+		return fmt.Errorf("iat: made at %s, which is in the future", c.IssuedAt.Time().UTC().Format(time.RFC3339))
+	}
+	return nil
+}

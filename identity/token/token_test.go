@@ -1,0 +1,226 @@
+package token
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/ca"
+)
+
+// memory is a Storage.
+type memory map[string][]byte
+
+func (m memory) Read(name string) ([]byte, error) {
+	data, ok := m[name]
+	if !ok {
+		return nil, fs.ErrNotExist
+	}
+	return data, nil
+}
+
+func (m memory) Write(name string, data []byte) error {
+	m[name] = data
+	return nil
+}
+
+var now = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// open opens the storage as a starting control plane does, at the time now.
+func open(t testing.TB, storage memory) *Issuer {
+	t.Helper()
+	i, err := Open(Options{Storage: storage, Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+var web = identity.Subject{Mesh: "default", Dataplane: "web-1", Workload: "web"}
+
+func TestToken(t *testing.T) {
+	a := open(t, memory{})
+	token, expires, err := a.Issue(web, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := now.Add(time.Hour).Truncate(time.Second); !expires.Equal(want) {
+		t.Errorf("it expires at %s, want %s", expires, want)
+	}
+	got, err := a.Authenticate(t.Context(), token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(web, got); diff != "" {
+		t.Error(diff)
+	}
+	other, _, err := a.Issue(web, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token == other {
+		t.Error("two tokens are the same: they have no ID of their own")
+	}
+}
+
+func TestTokenIsRefused(t *testing.T) {
+	a := open(t, memory{})
+	stranger := open(t, memory{})
+	fine := jwt.Claims{
+		Issuer: issuer, Audience: jwt.Audience{audience}, ID: "1",
+		IssuedAt: jwt.NewNumericDate(now), Expiry: jwt.NewNumericDate(now.Add(time.Hour)),
+	}
+	sign := func(signer jose.Signer, bend func(*jwt.Claims)) string {
+		standard := fine
+		if bend != nil {
+			bend(&standard)
+		}
+		token, err := jwt.Signed(signer).Claims(standard).Claims(claims(web)).Serialize()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	mine := func(bend func(*jwt.Claims)) string { return sign(a.signer, bend) }
+	signer := func(alg jose.SignatureAlgorithm, key any) jose.Signer {
+		s, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: jose.JSONWebKey{Key: key, KeyID: a.id}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := mine(nil)
+	parts := strings.Split(whole, ".")
+	tests := map[string]struct {
+		token, want string
+	}{
+		"empty":              {token: "", want: "empty"},
+		"garbage":            {token: "garbage", want: "no JWT signed with ES256"},
+		"too long":           {token: strings.Repeat("a", maxSize+1), want: "at most"},
+		"alg none":           {token: "eyJhbGciOiJub25lIn0." + parts[1] + ".", want: "no JWT signed with ES256"},
+		"HMAC by public key": {token: sign(signer(jose.HS256, []byte(strings.Repeat("k", 64))), nil), want: "no JWT signed with ES256"},
+		"RSA":                {token: sign(signer(jose.RS256, rsaKey), nil), want: "no JWT signed with ES256"},
+		"of another plane":   {token: sign(stranger.signer, nil), want: "kid"},
+		"stolen kid":         {token: sign(signer(jose.ES256, ca.NewKey()), nil), want: "signature"},
+		"claims swapped":     {token: parts[0] + "." + strings.Split(mine(func(c *jwt.Claims) { c.ID = "2" }), ".")[1] + "." + parts[2], want: "signature"},
+		"expired": {
+			token: mine(func(c *jwt.Claims) { c.Expiry = jwt.NewNumericDate(now.Add(-90 * time.Second)) }),
+			want:  "exp: expired at 2030-01-02T03:02:35Z, 1m30s ago",
+		},
+		"without end":    {token: mine(func(c *jwt.Claims) { c.Expiry = nil }), want: "exp: missing"},
+		"of the future":  {token: mine(func(c *jwt.Claims) { c.IssuedAt = jwt.NewNumericDate(now.Add(time.Hour)) }), want: "iat"},
+		"without iat":    {token: mine(func(c *jwt.Claims) { c.IssuedAt = nil }), want: "iat"},
+		"other audience": {token: mine(func(c *jwt.Claims) { c.Audience = jwt.Audience{"api"} }), want: "aud"},
+		"other issuer":   {token: mine(func(c *jwt.Claims) { c.Issuer = "me" }), want: "iss"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := a.Authenticate(t.Context(), tc.token)
+			if !errors.Is(err, errInvalid) || !strings.Contains(err.Error(), tc.want) {
+				t.Fatalf("error = %v, want errInvalid that says %q", err, tc.want)
+			}
+			for part := range strings.SplitSeq(tc.token, ".") {
+				if len(part) > 20 && strings.Contains(err.Error(), part) {
+					t.Errorf("the error has a part of the token in it: %v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestKeySurvivesRestart(t *testing.T) {
+	storage := memory{}
+	signed, _, err := open(t, storage).Issue(web, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := open(t, storage).Authenticate(t.Context(), signed); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAdminToken(t *testing.T) {
+	storage := memory{}
+	made, err := OpenAdmin(storage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept, err := OpenAdmin(storage); err != nil || kept != made {
+		t.Errorf("OpenAdmin() = %q, %v after a restart, want %q", kept, err, made)
+	}
+	storage[adminFile] = []byte("\n")
+	if _, err := OpenAdmin(storage); err == nil || !strings.Contains(err.Error(), "too short") {
+		t.Errorf("error = %v, want one that says that the token is too short", err)
+	}
+}
+
+func TestBrokenKeyIsNamed(t *testing.T) {
+	_, err := Open(Options{Storage: memory{keyFile: []byte("secret")}})
+	if err == nil || !strings.Contains(err.Error(), keyFile) || strings.Contains(err.Error(), "secret") {
+		t.Errorf("error = %v, want one that names %s, without its content", err, keyFile)
+	}
+}
+
+func TestTokenIsNotIssued(t *testing.T) {
+	a := open(t, memory{})
+	tests := map[string]struct {
+		subject  identity.Subject
+		validity time.Duration
+		want     string
+	}{
+		"no validity":         {web, 0, "validity"},
+		"too long a validity": {web, 11 * 365 * 24 * time.Hour, "validity"},
+		"no mesh":             {identity.Subject{Dataplane: "web-1", Workload: "web"}, time.Hour, "mesh"},
+		"no dataplane":        {identity.Subject{Mesh: "default", Workload: "web"}, time.Hour, "dataplane"},
+		"no workload":         {identity.Subject{Mesh: "default", Dataplane: "web-1"}, time.Hour, "workload"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := a.Issue(tc.subject, tc.validity)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error = %v, want one that says %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func FuzzAuthenticate(f *testing.F) {
+	a := open(f, memory{})
+	good, _, err := a.Issue(web, time.Hour)
+	if err != nil {
+		f.Fatal(err)
+	}
+	parts := strings.Split(good, ".")
+	for _, seed := range []string{
+		good, "", ".", "..", "a.b.c", parts[0] + ".." + parts[2], parts[0] + "." + parts[1] + ".",
+		"eyJhbGciOiJub25lIn0." + parts[1] + ".", "{}", `{"payload":"","signatures":[]}`, good + ".", good + "=", strings.Repeat(".", 100),
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, token string) {
+		got, err := a.Authenticate(t.Context(), token)
+		if err != nil {
+			if !errors.Is(err, errInvalid) {
+				t.Errorf("error = %v, want errInvalid", err)
+			}
+			return
+		}
+		// The encoding of the signature is not unique, but that of the signed part is.
+		if !strings.HasPrefix(token, parts[0]+"."+parts[1]+".") {
+			t.Errorf("a token that was not issued is taken: %q as %+v", token, got)
+		}
+	})
+}

@@ -1,0 +1,45 @@
+package mtls
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Reasons for closing a connection, as values of the metric's label.
+const (
+	closedLimit           = "limit"
+	closedHandshake       = "handshake"
+	closedUnauthenticated = "unauthenticated"
+	closedExpiring        = "expiring"
+)
+
+type metrics struct {
+	// unauthenticated connections that are open, including those in their handshake.
+	unauthenticated prometheus.Gauge
+	// closed connections, by reason.
+	closed *prometheus.CounterVec
+}
+
+func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		unauthenticated: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "sonde_identity_unauthenticated_connections",
+			Help: "Open connections of agents and proxies without a client certificate, those in their handshake included.",
+		}),
+		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sonde_identity_connections_closed_total",
+			Help: "Connections of agents and proxies closed by the control plane, by reason: limit (too many without a certificate), " +
+				"handshake, unauthenticated (over their time without a certificate), expiring (their certificate ends soon).",
+		}, []string{"reason"}),
+	}
+	if registerer == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.unauthenticated, m.closed} {
+		if err := registerer.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics of mTLS: %w", err)
+		}
+	}
+	return m, nil
+}
