@@ -92,8 +92,7 @@ func (s *Server) forgetDrains() error {
 		return nil
 	}
 	for _, id := range s.observed.draining() {
-		meshName, dataplane := mesh.SplitID(id)
-		if _, p := v.Proxy(id); p != nil || s.o.Authority.HasCertificate(meshName, dataplane) {
+		if _, p := v.Proxy(id); p != nil || s.o.Authority.HasCertificate(id) {
 			continue
 		}
 		if err := s.forgetDrain(id); err != nil {

@@ -128,7 +128,7 @@ func (s *Server) Agents() map[mesh.ID]*adminv1.Agent {
 		}
 	}
 	s.mu.Unlock()
-	// During a rotation the authority calls silent, which takes mu: do not call it with mu held.
+	// Not with mu held: the authority may read its storage.
 	for _, p := range peers {
 		if due, err := s.o.Authority.Due(p); err == nil && !due.LeafExpires.IsZero() {
 			all[p.ID()].CertificateExpires = timestamppb.New(due.LeafExpires)

@@ -67,18 +67,34 @@ func (s *Server) forgetEnded() {
 	}
 }
 
-// advance advances the rotation of a mesh if no proxy has to be waited for, and wakes the sessions. After an error, the
-// next report or recheck tries again.
+// advance advances the rotation of a mesh as long as no proxy has to be waited for, and wakes the sessions. After an error,
+// the next report or recheck tries again.
 func (s *Server) advance(meshName string) {
-	advanced, err := s.o.Authority.AdvanceRotation(meshName, func(dataplane string) bool {
-		return s.silent(mesh.MakeID(meshName, dataplane))
-	})
-	if err != nil {
-		s.o.Logger.Error("CA rotation failed", "mesh", meshName, "err", err)
-	}
-	if advanced {
+	for {
+		advanced, err := s.advanceStep(meshName)
+		if err != nil {
+			s.o.Logger.Error("CA rotation failed", "mesh", meshName, "err", err)
+		}
+		if !advanced {
+			return
+		}
 		s.wakeSessions(meshName)
 	}
+}
+
+func (s *Server) advanceStep(meshName string) (bool, error) {
+	r, err := s.o.Authority.Rotation(meshName)
+	if err != nil || r.Step == identity.StepNone {
+		return false, err
+	}
+	silent := map[string]bool{}
+	for _, w := range r.Waiting {
+		if !r.Forced || !s.silent(mesh.MakeID(meshName, w.Dataplane)) {
+			return false, nil
+		}
+		silent[w.Dataplane] = true
+	}
+	return s.o.Authority.AdvanceRotation(meshName, silent)
 }
 
 // Rotate starts a rotation of a mesh's CA, or continues the current one, and returns its progress. With force it does not

@@ -51,8 +51,10 @@ type Authority struct {
 	o      Options
 	issued *prometheus.CounterVec
 
-	mu     sync.Mutex
-	meshes map[string]*meshAuthority
+	// opening is held while a CA is read or made, so that it is made once. Who uses a mesh in memory does not wait for it.
+	opening sync.Mutex
+	mu      sync.Mutex // guards meshes
+	meshes  map[string]*meshAuthority
 }
 
 // New returns the authority of what is in the storage. CAs are made by Ensure.
@@ -88,3 +90,8 @@ func New(o Options) (*Authority, error) {
 
 // TrustDomain returns the suffix of all trust domains.
 func (a *Authority) TrustDomain() string { return a.o.TrustDomain }
+
+// trustDomain returns that of a mesh, whose name is a DNS label.
+func (a *Authority) trustDomain(meshName string) spiffeid.TrustDomain {
+	return spiffeid.RequireTrustDomainFromString(mesh.TrustDomain(meshName, a.o.TrustDomain))
+}

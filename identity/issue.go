@@ -57,21 +57,23 @@ func (a *Authority) Issue(r Request) (Certificate, error) {
 	if r.Validity <= 0 {
 		r.Validity = mesh.DefaultCertLife
 	}
-	m, err := a.open(r.Mesh, nil)
+	m, err := a.mesh(r.Mesh)
 	if err != nil {
 		return Certificate{}, err
 	}
-	id, err := spiffeid.FromSegments(spiffeid.RequireTrustDomainFromString(mesh.TrustDomain(r.Mesh, a.o.TrustDomain)), "workload", r.Workload)
+	id, err := spiffeid.FromSegments(m.current.Load().td, "workload", r.Workload)
 	if err != nil {
 		return Certificate{}, fmt.Errorf("name workload %q: %w", r.Workload, err)
 	}
-	template := &x509.Certificate{
+	issued, err := m.sign(r, &x509.Certificate{
 		URIs:        []*url.URL{id.URL()},
 		DNSNames:    []string{mesh.ProxyDNSName(r.Mesh, r.Dataplane)},
 		KeyUsage:    usage,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, public, a.o.Now())
+	if err == nil {
+		err = m.records.write(r.Dataplane)
 	}
-	issued, err := a.sign(m, r, template, public)
 	if err != nil {
 		return Certificate{}, fmt.Errorf("issue certificate of %s: %w", r.ID(), err)
 	}
@@ -79,33 +81,18 @@ func (a *Authority) Issue(r Request) (Certificate, error) {
 	return issued, nil
 }
 
-// sign signs and records under one lock, so that a rotation knows of every certificate that was issued before its next
-// step.
-func (a *Authority) sign(m *meshAuthority, r Request, template *x509.Certificate, public any) (Certificate, error) {
-	m.io.RLock()
-	defer m.io.RUnlock()
-	m.mu.Lock()
-	leaf, err := m.signing.Sign(template, public, a.o.Now(), r.Validity)
+// sign signs a certificate and adds it to the records, between two steps of the rotation.
+func (m *meshAuthority) sign(r Request, template *x509.Certificate, public any, now time.Time) (Certificate, error) {
+	m.step.RLock()
+	defer m.step.RUnlock()
+	s := m.current.Load()
+	leaf, err := s.signing.Sign(template, public, now, r.Validity)
 	if err != nil {
-		m.mu.Unlock()
 		return Certificate{}, err
 	}
-	rec := m.record(r.Dataplane)
-	rec.add(issuedCertificate{
-		Serial: leaf.SerialNumber.Text(16), NotAfter: leaf.NotAfter, CA: m.signing.ID, Workload: r.Workload,
-	}, a.o.Now())
-	bundle := bundleOf(m.cas)
-	m.mu.Unlock()
-
-	if err := a.writeRecord(m, rec); err != nil {
-		return Certificate{}, err
-	}
-	return Certificate{
-		Chain:    [][]byte{leaf.Raw},
-		Serial:   leaf.SerialNumber.Text(16),
-		NotAfter: leaf.NotAfter,
-		Bundle:   bundle,
-	}, nil
+	c := Certificate{Chain: [][]byte{leaf.Raw}, Serial: leaf.SerialNumber.Text(16), NotAfter: leaf.NotAfter, Bundle: s.bundle}
+	m.records.add(r.Dataplane, issuedCertificate{Serial: c.Serial, NotAfter: c.NotAfter, CA: s.signing.ID, Workload: r.Workload}, now)
+	return c, nil
 }
 
 // readRequest accepts the keys that Envoy accepts: ECDSA on P-256 or P-384, and RSA from 2048 bits, but not Ed25519.

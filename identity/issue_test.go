@@ -212,7 +212,7 @@ func TestVerifyRefuses(t *testing.T) {
 	unknown, _ := issue(t, stranger, "unknown", "web-1", time.Hour)
 
 	// What the CA of mesh "default" could sign if it were stolen.
-	m, err := a.open("default", nil)
+	m, err := a.mesh("default")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestVerifyRefuses(t *testing.T) {
 		if bend != nil {
 			bend(template)
 		}
-		leaf, err := m.signing.Sign(template, ca.NewKey().Public(), clock.Now(), time.Hour)
+		leaf, err := m.current.Load().signing.Sign(template, ca.NewKey().Public(), clock.Now(), time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -259,7 +259,7 @@ func TestVerifyRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			clock.Add(tc.after)
 			defer clock.Add(-tc.after)
-			for _, chain := range [][]*x509.Certificate{{tc.leaf}, {tc.leaf, m.signing.Cert}} {
+			for _, chain := range [][]*x509.Certificate{{tc.leaf}, {tc.leaf, m.current.Load().signing.Cert}} {
 				_, err := a.Verify(chain)
 				contains(t, err, tc.want)
 			}

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -18,13 +20,8 @@ const maxIssued = 8
 
 const recordSuffix = ".json"
 
-// record is what is known about the certificates of one proxy. It is kept in the storage, since a rotation must wait for
-// every proxy with a valid certificate, even one that is not connected.
-type record struct {
-	dataplane string
-	// io orders the writes; meshAuthority.mu guards the fields below.
-	io sync.Mutex
-
+// history is what is known about the certificates of one proxy. It is immutable.
+type history struct {
 	Issued []issuedCertificate `json:"issued"`
 	// Bundle and Serial are what the agent last reported.
 	Bundle string `json:"bundle,omitempty"`
@@ -39,21 +36,22 @@ type issuedCertificate struct {
 	Workload string `json:"workload,omitempty"`
 }
 
-// add remembers a certificate and forgets those that have expired.
-func (r *record) add(c issuedCertificate, now time.Time) {
-	r.Issued = slices.DeleteFunc(r.Issued, func(old issuedCertificate) bool { return !now.Before(old.NotAfter) })
-	if len(r.Issued) >= maxIssued {
+// with returns the history with one more certificate and without those that have expired.
+func (h history) with(c issuedCertificate, now time.Time) history {
+	valid := slices.DeleteFunc(slices.Clone(h.Issued), func(old issuedCertificate) bool { return !now.Before(old.NotAfter) })
+	if len(valid) >= maxIssued {
 		// Keep the one that the agent reported as in use.
-		i := slices.IndexFunc(r.Issued, func(old issuedCertificate) bool { return old.Serial != r.Serial })
-		r.Issued = slices.Delete(r.Issued, i, i+1)
+		i := slices.IndexFunc(valid, func(old issuedCertificate) bool { return old.Serial != h.Serial })
+		valid = slices.Delete(valid, i, i+1)
 	}
-	r.Issued = append(r.Issued, c)
+	h.Issued = append(valid, c)
+	return h
 }
 
 // expires returns when the last of the certificates expires.
-func (r *record) expires() time.Time {
+func (h history) expires() time.Time {
 	var last time.Time
-	for _, c := range r.Issued {
+	for _, c := range h.Issued {
 		if c.NotAfter.After(last) {
 			last = c.NotAfter
 		}
@@ -62,98 +60,147 @@ func (r *record) expires() time.Time {
 }
 
 // inUse returns the certificate that the agent reported, and false if it was not issued to the proxy.
-func (r *record) inUse() (issuedCertificate, bool) {
-	i := slices.IndexFunc(r.Issued, func(c issuedCertificate) bool { return c.Serial == r.Serial })
+func (h history) inUse() (issuedCertificate, bool) {
+	i := slices.IndexFunc(h.Issued, func(c issuedCertificate) bool { return c.Serial == h.Serial })
 	if i < 0 {
 		return issuedCertificate{}, false
 	}
-	return r.Issued[i], true
+	return h.Issued[i], true
 }
 
 // workload returns the workload of the certificate in use; before the agent has reported one, of the last issued.
-func (r *record) workload() string {
-	if c, ok := r.inUse(); ok {
+func (h history) workload() string {
+	if c, ok := h.inUse(); ok {
 		return c.Workload
 	}
-	if len(r.Issued) > 0 {
-		return r.Issued[len(r.Issued)-1].Workload
+	if len(h.Issued) > 0 {
+		return h.Issued[len(h.Issued)-1].Workload
 	}
 	return ""
 }
 
-// record returns the record of a dataplane, a new one if there is none. mu is held.
-func (m *meshAuthority) record(dataplane string) *record {
-	r := m.proxies[dataplane]
-	if r == nil {
-		r = &record{dataplane: dataplane}
-		m.proxies[dataplane] = r
+// records has the history of each proxy of a mesh. It is in the storage, too, since a rotation must wait for every proxy with a
+// valid certificate, even one that is not connected.
+type records struct {
+	storage   Records
+	directory string
+	// Each of files is for some dataplanes, by hash. It is held while the file of one is written or removed, so that the last
+	// write has the last history.
+	files [64]sync.Mutex
+	seed  maphash.Seed
+
+	mu      sync.Mutex // guards proxies; never held while a file is read or written
+	proxies map[string]history
+}
+
+func loadRecords(storage Records, directory string) (*records, error) {
+	rs := &records{storage: storage, directory: directory, seed: maphash.MakeSeed(), proxies: map[string]history{}}
+	names, err := storage.List(directory)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list %s: %w", directory, err)
 	}
-	return r
+	for _, name := range names {
+		dataplane, ok := strings.CutSuffix(name, recordSuffix)
+		if !ok {
+			continue
+		}
+		var h history
+		data, err := storage.Read(rs.path(dataplane))
+		if err == nil {
+			err = json.Unmarshal(data, &h)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", rs.path(dataplane), err)
+		}
+		rs.proxies[dataplane] = h
+	}
+	return rs, nil
 }
 
-func recordDirectory(meshName string) string { return path.Join(meshDirectory(meshName), "proxies") }
-
-func (m *meshAuthority) recordPath(dataplane string) string {
-	return path.Join(recordDirectory(m.mesh), dataplane+recordSuffix)
+func (rs *records) path(dataplane string) string {
+	return path.Join(rs.directory, dataplane+recordSuffix)
 }
 
-// writeRecord writes the current record. m.io is read-locked, m.mu is not held.
-func (a *Authority) writeRecord(m *meshAuthority, r *record) error {
-	r.io.Lock()
-	defer r.io.Unlock()
-	m.mu.Lock()
-	data, err := json.Marshal(r)
-	m.mu.Unlock()
+func (rs *records) file(dataplane string) *sync.Mutex {
+	return &rs.files[maphash.String(rs.seed, dataplane)%uint64(len(rs.files))]
+}
+
+// add remembers a certificate. It has to be written.
+func (rs *records) add(dataplane string, c issuedCertificate, now time.Time) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.proxies[dataplane] = rs.proxies[dataplane].with(c, now)
+}
+
+// report remembers what a proxy uses, and returns whether that has to be written.
+func (rs *records) report(dataplane, bundleID, serial string) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	h, known := rs.proxies[dataplane]
+	if !known || h.Bundle == bundleID && h.Serial == serial {
+		return false
+	}
+	h.Bundle, h.Serial = bundleID, serial
+	rs.proxies[dataplane] = h
+	return true
+}
+
+// write writes the current history of a proxy, unless the proxy was forgotten meanwhile.
+func (rs *records) write(dataplane string) error {
+	file := rs.file(dataplane)
+	file.Lock()
+	defer file.Unlock()
+	h, known := rs.of(dataplane)
+	if !known {
+		return nil
+	}
+	data, err := json.Marshal(h)
 	if err != nil {
 		return fmt.Errorf("encode record: %w", err)
 	}
-	if err := a.o.Records.Write(m.recordPath(r.dataplane), data); err != nil {
+	if err := rs.storage.Write(rs.path(dataplane), data); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
 }
 
-func (a *Authority) loadRecords(m *meshAuthority) error {
-	names, err := a.o.Records.List(recordDirectory(m.mesh))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("list %s: %w", recordDirectory(m.mesh), err)
-	}
-	for _, name := range names {
-		dataplane, ok := strings.CutSuffix(path.Base(name), recordSuffix)
-		if !ok {
-			continue
-		}
-		data, err := a.o.Records.Read(m.recordPath(dataplane))
-		if err != nil {
-			return fmt.Errorf("read %s: %w", m.recordPath(dataplane), err)
-		}
-		r := &record{dataplane: dataplane}
-		if err := json.Unmarshal(data, r); err != nil {
-			return fmt.Errorf("read %s: %w", m.recordPath(dataplane), err)
-		}
-		m.proxies[dataplane] = r
-	}
-	return nil
+// of returns the history of a proxy, and whether there is one.
+func (rs *records) of(dataplane string) (history, bool) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	h, known := rs.proxies[dataplane]
+	return h, known
 }
 
-// forgetExpired removes the records of proxies whose last certificate has expired, except those that keep wants, and
-// returns their dataplanes.
-func (a *Authority) forgetExpired(m *meshAuthority, keep func(dataplane string) bool) ([]string, error) {
-	m.io.Lock()
-	defer m.io.Unlock()
-	m.mu.Lock()
-	var gone []string
-	for name, r := range m.proxies {
-		if !a.o.Now().Before(r.expires()) && !keep(name) {
-			gone = append(gone, name)
-			delete(m.proxies, name)
-		}
+// all returns the history of each proxy.
+func (rs *records) all() map[string]history {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return maps.Clone(rs.proxies)
+}
+
+// forget removes the record of a proxy if its last certificate has expired, and returns whether it did. Whoever adds a
+// certificate meanwhile waits for the file, and writes it again.
+func (rs *records) forget(dataplane string, now time.Time) (bool, error) {
+	file := rs.file(dataplane)
+	file.Lock()
+	defer file.Unlock()
+	if !rs.drop(dataplane, now) {
+		return false, nil
 	}
-	m.mu.Unlock()
-	for _, name := range gone {
-		if err := a.o.Records.Remove(m.recordPath(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return gone, fmt.Errorf("remove %s: %w", m.recordPath(name), err)
-		}
+	if err := rs.storage.Remove(rs.path(dataplane)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return true, fmt.Errorf("remove %s: %w", rs.path(dataplane), err)
 	}
-	return gone, nil
+	return true, nil
+}
+
+func (rs *records) drop(dataplane string, now time.Time) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	h, known := rs.proxies[dataplane]
+	if !known || now.Before(h.expires()) {
+		return false
+	}
+	delete(rs.proxies, dataplane)
+	return true
 }

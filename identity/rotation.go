@@ -28,7 +28,7 @@ const (
 
 var errNoRotation = errors.New("no rotation in progress")
 
-// rotation is the state of a rotation in the storage.
+// rotation is a rotation in progress, as it is in the storage.
 type rotation struct {
 	Step    Step      `json:"step"`
 	Started time.Time `json:"started"`
@@ -38,6 +38,8 @@ type rotation struct {
 // Rotation is the progress of the rotation of a mesh's CA.
 type Rotation struct {
 	Step Step
+	// Forced says that it does not wait for silent proxies.
+	Forced bool
 	// Waiting are the proxies that have a valid certificate and have not done the step, sorted.
 	Waiting []Waiting
 }
@@ -49,142 +51,140 @@ type Waiting struct {
 	Expires time.Time
 }
 
-// StartRotation makes a new CA, valid for life (0: mesh.DefaultCALife), and starts to replace the old one. It does nothing
+// StartRotation makes a new CA with that validity (0: mesh.DefaultCALife), and starts to replace the old one. It does nothing
 // if a rotation is in progress.
-func (a *Authority) StartRotation(meshName string, life time.Duration) error {
-	m, err := a.open(meshName, nil)
+func (a *Authority) StartRotation(meshName string, validity time.Duration) error {
+	m, err := a.mesh(meshName)
 	if err != nil {
 		return err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.rotation != nil {
+	m.step.Lock()
+	defer m.step.Unlock()
+	s := m.current.Load()
+	if s.rotation != nil {
 		return nil
 	}
-	next, err := a.newMeshCA(meshName, life)
+	next, err := a.newCA(meshName, s.td, validity)
 	if err != nil {
 		return fmt.Errorf("start rotation of mesh %q: %w", meshName, err)
 	}
-	return a.commit(m, []*ca.CA{m.signing, next}, m.signing, &rotation{Step: StepTrustBoth, Started: a.o.Now()})
+	return a.commit(m, newState(s.td, []*ca.CA{s.signing, next}, s.signing, &rotation{Step: StepTrustBoth, Started: a.o.Now()}))
 }
 
 // ForceRotation makes the current rotation not wait for silent proxies, in this step and the following ones.
 func (a *Authority) ForceRotation(meshName string) error {
-	m, err := a.open(meshName, nil)
+	m, err := a.mesh(meshName)
 	if err != nil {
 		return err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.rotation == nil {
+	m.step.Lock()
+	defer m.step.Unlock()
+	s := m.current.Load()
+	if s.rotation == nil {
 		return fmt.Errorf("mesh %q: %w", meshName, errNoRotation)
 	}
-	if m.rotation.Forced {
+	if s.rotation.Forced {
 		return nil
 	}
-	forced := *m.rotation
+	forced := *s.rotation
 	forced.Forced = true
-	return a.commit(m, m.cas, m.signing, &forced)
+	return a.commit(m, newState(s.td, s.cas, s.signing, &forced))
 }
 
-// AdvanceRotation goes on to the next step, or several, while no proxy has to be waited for, and returns whether it did.
-// silent reports whether a forced rotation skips a proxy; it must not call the Authority. AdvanceRotation has to be called
-// after each report, and from time to time, since certificates expire.
-func (a *Authority) AdvanceRotation(meshName string, silent func(dataplane string) bool) (bool, error) {
-	m, err := a.open(meshName, nil)
+// AdvanceRotation goes on to the next step if no proxy has to be waited for, and returns whether it did. A forced rotation
+// does not wait for the silent dataplanes. AdvanceRotation has to be called until it returns false, after each report, and
+// from time to time, since certificates expire.
+func (a *Authority) AdvanceRotation(meshName string, silent map[string]bool) (bool, error) {
+	m, err := a.mesh(meshName)
 	if err != nil {
 		return false, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	advanced := false
-	for m.rotation != nil && !slices.ContainsFunc(m.waiting(a.o.Now()), func(w Waiting) bool {
-		return !m.rotation.Forced || !silent(w.Dataplane)
-	}) {
-		if err := a.nextStep(m); err != nil {
-			return advanced, err
-		}
-		advanced = true
+	m.step.Lock()
+	defer m.step.Unlock()
+	s := m.current.Load()
+	if s.rotation == nil {
+		return false, nil
 	}
-	return advanced, nil
+	for _, w := range m.records.waiting(s, a.o.Now()) {
+		if !s.rotation.Forced || !silent[w.Dataplane] {
+			return false, nil
+		}
+	}
+	if err := a.commit(m, s.next()); err != nil {
+		return false, err
+	}
+	return true, nil
 }
 
-// nextStep commits the state of the next step. mu is held.
-func (a *Authority) nextStep(m *meshAuthority) error {
-	newest := m.cas[len(m.cas)-1]
-	next := *m.rotation
-	switch m.rotation.Step {
+// next returns the state of the next step of the rotation.
+func (s *state) next() *state {
+	last := len(s.cas) - 1
+	newest, r := s.cas[last], *s.rotation
+	switch r.Step {
 	case StepTrustBoth:
-		next.Step = StepRenewLeaves
-		// The old CA no longer signs: remove its key.
-		trusted := make([]*ca.CA, len(m.cas))
-		for i, c := range m.cas {
-			trusted[i] = c.WithoutKey()
+		r.Step = StepRenewLeaves
+		trusted := slices.Clone(s.cas)
+		for i, old := range trusted[:last] {
+			trusted[i] = old.WithoutKey() // it no longer signs
 		}
-		trusted[len(trusted)-1] = newest
-		return a.commit(m, trusted, newest, &next)
+		return newState(s.td, trusted, newest, &r)
 	case StepRenewLeaves:
-		next.Step = StepTrustNew
-		return a.commit(m, []*ca.CA{newest}, newest, &next)
+		r.Step = StepTrustNew
+		return newState(s.td, []*ca.CA{newest}, newest, &r)
 	default:
-		return a.commit(m, m.cas, m.signing, nil)
+		return newState(s.td, s.cas, s.signing, nil)
 	}
 }
 
-// commit writes a new state to the storage, and then puts it into use. mu is held.
-func (a *Authority) commit(m *meshAuthority, cas []*ca.CA, signing *ca.CA, r *rotation) error {
-	if err := a.writeAuthority(m.mesh, cas, signing, r); err != nil {
+// commit writes a new state to the storage, and then puts it into use. m.step is locked.
+func (a *Authority) commit(m *meshAuthority, s *state) error {
+	if err := a.write(m.mesh, s); err != nil {
 		return fmt.Errorf("rotate CA of mesh %q: %w", m.mesh, err)
 	}
-	m.cas, m.signing, m.rotation = cas, signing, r
-	if err := m.publish(a.o.TrustDomain); err != nil {
-		return fmt.Errorf("rotate CA of mesh %q: %w", m.mesh, err)
-	}
-	now := StepNone
-	if r != nil {
-		now = r.Step
-	}
-	a.o.Logger.Info("CA rotation", "mesh", m.mesh, "step", now, "bundle", m.trust.Load().bundle.ID, "ca", signing.ID)
+	m.current.Store(s)
+	a.o.Logger.Info("CA rotation", "mesh", m.mesh, "step", s.step(), "bundle", s.bundle.ID, "ca", s.signing.ID)
 	return nil
+}
+
+func (s *state) step() Step {
+	if s.rotation == nil {
+		return StepNone
+	}
+	return s.rotation.Step
 }
 
 // Rotation returns the progress of the rotation of a mesh's CA. The Step is StepNone if none is in progress.
 func (a *Authority) Rotation(meshName string) (Rotation, error) {
-	m, err := a.open(meshName, nil)
+	m, err := a.mesh(meshName)
 	if err != nil {
 		return Rotation{}, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.rotation == nil {
+	s := m.current.Load()
+	if s.rotation == nil {
 		return Rotation{}, nil
 	}
-	return Rotation{Step: m.rotation.Step, Waiting: m.waiting(a.o.Now())}, nil
+	waiting := m.records.waiting(s, a.o.Now())
+	slices.SortFunc(waiting, func(x, y Waiting) int { return cmp.Compare(x.Dataplane, y.Dataplane) })
+	return Rotation{Step: s.rotation.Step, Forced: s.rotation.Forced, Waiting: waiting}, nil
 }
 
-// waiting returns the proxies that the current rotation waits for. mu is held.
-func (m *meshAuthority) waiting(now time.Time) []Waiting {
+// done reports whether a proxy has what the current step needs, as its agent says.
+func (s *state) done(h history) bool {
+	leaf, _ := h.inUse()
+	return h.Bundle == s.bundle.ID && (s.step() != StepRenewLeaves || leaf.CA == s.signing.ID)
+}
+
+// waiting returns the proxies with a valid certificate that have not done the current step.
+func (rs *records) waiting(s *state, now time.Time) []Waiting {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
 	var all []Waiting
-	for name, r := range m.proxies {
-		if expires := r.expires(); now.Before(expires) && !m.hasDoneStep(r) {
+	for name, h := range rs.proxies {
+		if expires := h.expires(); now.Before(expires) && !s.done(h) {
 			all = append(all, Waiting{Dataplane: name, Expires: expires})
 		}
 	}
-	slices.SortFunc(all, func(x, y Waiting) int { return cmp.Compare(x.Dataplane, y.Dataplane) })
 	return all
-}
-
-// hasDoneStep reports whether a proxy has the bundle of the current step and, while leaves are renewed, a new leaf.
-func (m *meshAuthority) hasDoneStep(r *record) bool {
-	if r.Bundle != m.trust.Load().bundle.ID {
-		return false
-	}
-	return m.rotation.Step != StepRenewLeaves || m.leafIsCurrent(r)
-}
-
-func (m *meshAuthority) leafIsCurrent(r *record) bool {
-	leaf, ok := r.inUse()
-	return ok && leaf.CA == m.signing.ID
 }
 
 // maxReported is the longest bundle ID or serial number in a report, in bytes.
@@ -195,24 +195,14 @@ func (a *Authority) Report(p Peer, bundleID, serial string) error {
 	if len(bundleID) > maxReported || len(serial) > maxReported {
 		return errors.New("read report: the bundle's id or the serial number is too long")
 	}
-	serial = strings.TrimLeft(strings.ToLower(serial), "0")
-	m, err := a.open(p.Mesh, nil)
+	m, err := a.mesh(p.Mesh)
 	if err != nil {
 		return err
 	}
-	m.io.RLock()
-	defer m.io.RUnlock()
-	m.mu.Lock()
-	r := m.proxies[p.Dataplane]
-	same := r != nil && r.Bundle == bundleID && r.Serial == serial
-	if r != nil {
-		r.Bundle, r.Serial = bundleID, serial
-	}
-	m.mu.Unlock()
-	if r == nil || same {
+	if !m.records.report(p.Dataplane, bundleID, strings.TrimLeft(strings.ToLower(serial), "0")) {
 		return nil
 	}
-	return a.writeRecord(m, r)
+	return m.records.write(p.Dataplane)
 }
 
 // Due is what a proxy still has to put in place.
@@ -229,19 +219,15 @@ type Due struct {
 
 // Due returns what a proxy still has to put in place, according to its last report.
 func (a *Authority) Due(p Peer) (Due, error) {
-	m, err := a.open(p.Mesh, nil)
+	m, err := a.mesh(p.Mesh)
 	if err != nil {
 		return Due{}, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	d := Due{Bundle: m.trust.Load().bundle, CA: m.signing.ID}
-	r := m.proxies[p.Dataplane]
-	d.NewBundle = r == nil || r.Bundle != d.Bundle.ID
-	d.NewLeaf = r == nil || !m.leafIsCurrent(r)
-	if r != nil {
-		leaf, _ := r.inUse()
-		d.LeafExpires = leaf.NotAfter
-	}
-	return d, nil
+	s := m.current.Load()
+	h, _ := m.records.of(p.Dataplane)
+	leaf, _ := h.inUse()
+	return Due{
+		Bundle: s.bundle, NewBundle: h.Bundle != s.bundle.ID,
+		CA: s.signing.ID, NewLeaf: leaf.CA != s.signing.ID, LeafExpires: leaf.NotAfter,
+	}, nil
 }

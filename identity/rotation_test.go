@@ -15,8 +15,6 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
-func never(string) bool { return false }
-
 func (a *Authority) mustRotation(t *testing.T) Rotation {
 	t.Helper()
 	r, err := a.Rotation("default")
@@ -55,7 +53,7 @@ func TestStepIsWrittenBeforeItActs(t *testing.T) {
 		if act == nil {
 			step.done()
 			act = func() error {
-				_, err := a.AdvanceRotation("default", never)
+				_, err := a.AdvanceRotation("default", nil)
 				return err
 			}
 		}
@@ -82,11 +80,11 @@ func TestStepIsWrittenBeforeItActs(t *testing.T) {
 
 func bundle(t *testing.T, a *Authority) Bundle {
 	t.Helper()
-	m, err := a.open("default", nil)
+	m, err := a.mesh("default")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m.trust.Load().bundle
+	return m.current.Load().bundle
 }
 
 // reportAll reports that the proxy has the newest bundle, and the leaf with that serial number.
@@ -126,7 +124,7 @@ func TestNoLeafSlipsThroughAStep(t *testing.T) {
 		if err := a.StartRotation("default", 0); err != nil {
 			t.Error(err)
 		}
-		if _, err := a.AdvanceRotation("default", never); err != nil {
+		if _, err := a.AdvanceRotation("default", nil); err != nil {
 			t.Error(err)
 		}
 	}
@@ -151,11 +149,11 @@ func TestRecordsAreBounded(t *testing.T) {
 	for range 3 * maxIssued {
 		issue(t, a, "default", "web-1", time.Hour)
 	}
-	m, err := a.open("default", nil)
+	m, err := a.mesh("default")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(m.proxies["web-1"].Issued); n != maxIssued {
+	if n := len(m.records.proxies["web-1"].Issued); n != maxIssued {
 		t.Errorf("%d certificates are remembered, want %d", n, maxIssued)
 	}
 	if due, err := a.Due(p); err != nil || due.NewLeaf {
@@ -164,22 +162,22 @@ func TestRecordsAreBounded(t *testing.T) {
 	if err := a.Report(p, strings.Repeat("x", 100), ""); err == nil {
 		t.Error("a report of any length is taken")
 	}
-	if !a.HasCertificate("default", "web-1") {
+	if !a.HasCertificate("default/web-1") {
 		t.Error("HasCertificate() = false")
 	}
 	clock.Add(time.Hour)
 	if _, err := a.Sweep(nobody); err != nil {
 		t.Fatal(err)
 	}
-	if names, _ := storage.List("meshes/default/proxies"); len(names) != 0 || a.HasCertificate("default", "web-1") {
+	if names, _ := storage.List("meshes/default/proxies"); len(names) != 0 || a.HasCertificate("default/web-1") {
 		t.Errorf("records = %v after their certificates are over", names)
 	}
 }
 
 func TestEndOfCAIsLoggedOnceADay(t *testing.T) {
 	var out bytes.Buffer
-	clock := newClock()
-	a, err := New(Options{Secrets: newMemory(), Records: newMemory(), Now: clock.Now, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	clock, storage := newClock(), newMemory()
+	a, err := New(Options{Secrets: storage, Records: storage, Now: clock.Now, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

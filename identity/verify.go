@@ -91,9 +91,9 @@ func (s trustSource) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509
 	if err != nil {
 		return nil, err
 	}
-	m, err := s.open(name, nil)
+	m, err := s.mesh(name)
 	if err != nil {
 		return nil, err
 	}
-	return m.trust.Load().x509, nil
+	return m.current.Load().x509, nil
 }

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"crypto/x509"
 	"strings"
 	"testing"
 	"time"
@@ -69,7 +70,8 @@ func TestSweepKeepsRecords(t *testing.T) {
 	}
 	issue(t, a, "default", "valid", 3*time.Hour)
 	clock.Add(2 * time.Hour)
-	keep := func(proxy mesh.ID) bool { return proxy == "default/kept" }
+	// keep may call the authority: no lock is held.
+	keep := func(proxy mesh.ID) bool { return proxy == "default/kept" || a.HasCertificate(proxy) }
 	forgotten, err := a.Sweep(keep)
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +87,65 @@ func TestSweepKeepsRecords(t *testing.T) {
 		wantWorkload(t, a, "default/kept", "web", true)
 		wantWorkload(t, a, "default/gone", "", false)
 	}
-	if a.HasCertificate("default", "kept") {
+	if a.HasCertificate("default/kept") {
 		t.Error("HasCertificate() = true for a certificate that has expired")
+	}
+}
+
+// slowStorage delays the writes of one file until it is released.
+type slowStorage struct {
+	*memory
+	name              string
+	started, released chan struct{}
+}
+
+func (s slowStorage) Write(name string, data []byte) error {
+	if name == s.name {
+		close(s.started)
+		<-s.released
+	}
+	return s.memory.Write(name, data)
+}
+
+// A slow write delays only what depends on it.
+func TestSlowWriteDelaysNobodyElse(t *testing.T) {
+	tests := map[string]struct {
+		file string
+		act  func(a *Authority) error
+		// issues says that certificates of mesh "default" are issued meanwhile.
+		issues bool
+	}{
+		"a new mesh": {"meshes/new/ca.json", func(a *Authority) error { return a.Ensure("new", 0) }, true},
+		"the record of another proxy": {"meshes/default/proxies/slow.json", func(a *Authority) error {
+			_, err := a.Issue(Request{Subject: Subject{Mesh: "default", Dataplane: "slow", Workload: "web"}, CSR: newCSR(t, ca.NewKey(), nil)})
+			return err
+		}, false}, // a few proxies share a lock
+		"a step of the rotation": {"meshes/default/ca.json", func(a *Authority) error { return a.StartRotation("default", 0) }, false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			files := newMemory()
+			c, _ := issue(t, open(t, files, nil), "default", "web-1", time.Hour)
+			slow := slowStorage{memory: files, name: tc.file, started: make(chan struct{}), released: make(chan struct{})}
+			a := open(t, slow, nil)
+			ended := make(chan error)
+			if _, err := a.Due(Peer{Subject: web}); err != nil { // the mesh is in memory
+				t.Fatal(err)
+			}
+			go func() { ended <- tc.act(a) }()
+			<-slow.started
+			if p, err := a.Verify([]*x509.Certificate{parse(t, c.Chain[0])}); err != nil {
+				t.Error(err)
+			} else if _, err := a.Due(p); err != nil {
+				t.Error(err)
+			}
+			if tc.issues {
+				issue(t, a, "default", "web-1", time.Hour)
+			}
+			close(slow.released)
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
