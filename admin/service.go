@@ -46,7 +46,7 @@ func (s *service) mesh(name string) (*meshview.Mesh, error) {
 	return m, nil
 }
 
-func noMesh(name string) error { return status.Errorf(codes.NotFound, "there is no mesh %q", name) }
+func noMesh(name string) error { return status.Errorf(codes.NotFound, "mesh %q not found", name) }
 
 // InspectDataplane implements adminv1.AdminServiceServer.
 func (s *service) InspectDataplane(_ context.Context, r *adminv1.InspectDataplaneRequest) (*adminv1.InspectDataplaneResponse, error) {
@@ -99,9 +99,9 @@ func find(v *meshview.View, meshName, name string) (*meshview.Proxy, error) {
 	switch len(meshes) {
 	case 0:
 		if meshName != "" {
-			return nil, status.Errorf(codes.NotFound, "there is no dataplane %q in mesh %q", name, meshName)
+			return nil, status.Errorf(codes.NotFound, "dataplane %q of mesh %q not found", name, meshName)
 		}
-		return nil, status.Errorf(codes.NotFound, "there is no dataplane %q in any mesh", name)
+		return nil, status.Errorf(codes.NotFound, "dataplane %q not found in any mesh", name)
 	case 1:
 		return v.Mesh(meshes[0]).Proxies[name], nil
 	default:
@@ -124,7 +124,7 @@ func (s *service) GenerateDataplaneToken(ctx context.Context, r *adminv1.Generat
 		return nil, status.Errorf(codes.FailedPrecondition, "workload: %q: must be %q, the workload of dataplane %q of mesh %q: its agent could not join",
 			subject.Workload, p.Dataplane.Workload(), subject.Dataplane, subject.Mesh)
 	case subject.Workload == "":
-		return nil, status.Errorf(codes.InvalidArgument, "workload: must be given, as there is no dataplane %q in mesh %q yet", subject.Dataplane, subject.Mesh)
+		return nil, status.Errorf(codes.InvalidArgument, "workload: must be given, since dataplane %q of mesh %q is not found", subject.Dataplane, subject.Mesh)
 	}
 	signed, expires, err := s.o.Token(subject, r.GetValidFor().AsDuration())
 	if err != nil {

@@ -178,8 +178,8 @@ func TestInspectDataplane(t *testing.T) {
 		"clusters":     {request: inspect("default", "web-1", "clusters"), want: `{"name":"cluster-of-clusters"}`},
 		"bootstrap":    {request: inspect("", "web-2", "bootstrap"), want: `{"node":{"id":"default/web-2"}}`},
 		"unknown kind": {request: inspect("default", "web-1", "secrets"), code: codes.InvalidArgument, err: "listeners clusters endpoints routes bootstrap"},
-		"unknown name": {request: inspect("", "web-9", "routes"), code: codes.NotFound, err: `no dataplane "web-9" in any mesh`},
-		"unknown mesh": {request: inspect("x", "web-1", "routes"), code: codes.NotFound, err: `no dataplane "web-1" in mesh "x"`},
+		"unknown name": {request: inspect("", "web-9", "routes"), code: codes.NotFound, err: `dataplane "web-9" not found in any mesh`},
+		"unknown mesh": {request: inspect("x", "web-1", "routes"), code: codes.NotFound, err: `dataplane "web-1" of mesh "x" not found`},
 		"two meshes":   {request: inspect("", "web-1", "routes"), code: codes.InvalidArgument, err: "default, other"},
 		"not made yet": {request: inspect("other", "web-1", "routes"), code: codes.Unavailable, err: "other/web-1"},
 	}

@@ -141,12 +141,12 @@ func (s *Server) proxy(meshName, dataplane string) (*meshview.Mesh, *meshview.Pr
 // issue issues a certificate for a proxy of the view. The error is a gRPC status.
 func (s *Server) issue(ctx context.Context, log *slog.Logger, m *meshview.Mesh, p *meshview.Proxy, csr []byte) (identity.Certificate, error) {
 	backend := m.Spec.Backend()
-	if err := s.o.Authority.Ensure(m.Spec.Name, backend.CALife()); err != nil {
+	if err := s.o.Authority.Ensure(m.Spec.Name, backend.CAValidity()); err != nil {
 		return identity.Certificate{}, internal(ctx, log, "make CA", err)
 	}
 	issued, err := s.o.Authority.Issue(identity.Request{
 		Subject: identity.Subject{Mesh: m.Spec.Name, Dataplane: p.Dataplane.Name, Workload: p.Dataplane.Workload()},
-		CSR:     csr, Validity: backend.CertLife(),
+		CSR:     csr, Validity: backend.CertValidity(),
 	})
 	if errors.Is(err, identity.ErrInvalidRequest) {
 		return identity.Certificate{}, status.Error(codes.InvalidArgument, err.Error())

@@ -104,10 +104,10 @@ func (s *Server) Rotate(ctx context.Context, meshName string, force bool) (*admi
 	if m := s.o.View().Mesh(meshName); m != nil {
 		backend = m.Spec.Backend()
 	}
-	if err := s.o.Authority.Ensure(meshName, backend.CALife()); err != nil {
+	if err := s.o.Authority.Ensure(meshName, backend.CAValidity()); err != nil {
 		return nil, err
 	}
-	if err := s.o.Authority.StartRotation(meshName, backend.CALife()); err != nil {
+	if err := s.o.Authority.StartRotation(meshName, backend.CAValidity()); err != nil {
 		return nil, err
 	}
 	if force {

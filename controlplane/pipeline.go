@@ -79,7 +79,7 @@ func (p *Pipeline) ensureAuthorities(ctx context.Context, c meshview.Change) {
 		case before != nil && before.Spec.Backend() != nil && m.Spec.Backend() == nil:
 			p.log.WarnContext(ctx, "mTLS is off from now on", "mesh", name)
 		case before == nil && p.authority != nil:
-			if err := p.authority.Ensure(name, m.Spec.Backend().CALife()); err != nil {
+			if err := p.authority.Ensure(name, m.Spec.Backend().CAValidity()); err != nil {
 				p.log.ErrorContext(ctx, "mesh has no CA", "mesh", name, "err", err)
 			}
 		}

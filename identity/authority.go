@@ -133,7 +133,7 @@ func (a *Authority) use(meshName string, s *state) (*meshAuthority, error) {
 // newCA makes a CA that may only sign for its mesh: verifiers check its name constraints.
 func (a *Authority) newCA(meshName string, td spiffeid.TrustDomain, validity time.Duration) (*ca.CA, error) {
 	if validity <= 0 {
-		validity = mesh.DefaultCALife
+		validity = mesh.DefaultCAValidity
 	}
 	return ca.New(&x509.Certificate{
 		Subject:                     ca.Subject("Sonde CA of mesh " + meshName),

@@ -55,7 +55,7 @@ func (a *Authority) Issue(r Request) (Certificate, error) {
 		return Certificate{}, fmt.Errorf("%w: %w", ErrInvalidRequest, err)
 	}
 	if r.Validity <= 0 {
-		r.Validity = mesh.DefaultCertLife
+		r.Validity = mesh.DefaultCertValidity
 	}
 	m, err := a.mesh(r.Mesh)
 	if err != nil {

@@ -280,7 +280,7 @@ func TestMeshCA(t *testing.T) {
 	if !root.IsCA || !root.MaxPathLenZero || root.URIs[0].String() != "spiffe://default.sonde.internal" {
 		t.Errorf("root = CA %t, path length zero %t, %v", root.IsCA, root.MaxPathLenZero, root.URIs)
 	}
-	if want := clock.Now().Add(mesh.DefaultCALife); !root.NotAfter.Equal(want) {
+	if want := clock.Now().Add(mesh.DefaultCAValidity); !root.NotAfter.Equal(want) {
 		t.Errorf("CA ends %s, want %s", root.NotAfter, want)
 	}
 	if root.SerialNumber.Cmp(big.NewInt(1<<62)) < 0 {

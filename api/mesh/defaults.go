@@ -7,8 +7,8 @@ import (
 
 // Defaults of a Backend.
 const (
-	DefaultCertLife = 24 * time.Hour
-	DefaultCALife   = 10 * year
+	DefaultCertValidity = 24 * time.Hour
+	DefaultCAValidity   = 10 * year
 )
 
 // loopback is the default address of an outbound and of the application behind an inbound.
@@ -32,25 +32,25 @@ func (b *Backend) setDefaults() {
 	b.Mode = cmp.Or(b.Mode, ModeStrict)
 	b.DPCert = cmp.Or(b.DPCert, &DPCert{})
 	b.DPCert.Rotation = cmp.Or(b.DPCert.Rotation, &Rotation{})
-	b.DPCert.Rotation.Expiration = cmp.Or(b.DPCert.Rotation.Expiration, Duration(DefaultCertLife))
+	b.DPCert.Rotation.Expiration = cmp.Or(b.DPCert.Rotation.Expiration, Duration(DefaultCertValidity))
 	b.Conf = cmp.Or(b.Conf, &BuiltinConf{})
 	b.Conf.CACert = cmp.Or(b.Conf.CACert, &CACert{})
-	b.Conf.CACert.Expiration = cmp.Or(b.Conf.CACert.Expiration, Duration(DefaultCALife))
+	b.Conf.CACert.Expiration = cmp.Or(b.Conf.CACert.Expiration, Duration(DefaultCAValidity))
 }
 
-// CertLife returns the life of proxies' certificates. For a nil Backend it is the default: proxies of a mesh without mutual
+// CertValidity returns the life of proxies' certificates. For a nil Backend it is the default: proxies of a mesh without mutual
 // TLS have certificates, too.
-func (b *Backend) CertLife() time.Duration {
+func (b *Backend) CertValidity() time.Duration {
 	if b == nil || b.DPCert == nil || b.DPCert.Rotation == nil || b.DPCert.Rotation.Expiration == 0 {
-		return DefaultCertLife
+		return DefaultCertValidity
 	}
 	return b.DPCert.Rotation.Expiration.Std()
 }
 
-// CALife returns the life of the CA's certificate, for a nil Backend the default.
-func (b *Backend) CALife() time.Duration {
+// CAValidity returns the life of the CA's certificate, for a nil Backend the default.
+func (b *Backend) CAValidity() time.Duration {
 	if b == nil || b.Conf == nil || b.Conf.CACert == nil || b.Conf.CACert.Expiration == 0 {
-		return DefaultCALife
+		return DefaultCAValidity
 	}
 	return b.Conf.CACert.Expiration.Std()
 }

@@ -74,7 +74,7 @@ func TestBackendLives(t *testing.T) {
 		"default": {&mesh.Backend{}, 24 * time.Hour, 87600 * time.Hour},
 		"set":     {set, time.Hour, 2 * time.Hour},
 	} {
-		if cert, ca := tc.backend.CertLife(), tc.backend.CALife(); cert != tc.cert || ca != tc.ca {
+		if cert, ca := tc.backend.CertValidity(), tc.backend.CAValidity(); cert != tc.cert || ca != tc.ca {
 			t.Errorf("%s: CertLife() = %v, CALife() = %v, want %v, %v", name, cert, ca, tc.cert, tc.ca)
 		}
 	}

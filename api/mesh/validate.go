@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// minCertLife is the shortest life of a proxy's certificate.
-const minCertLife = 10 * time.Second
+// minCertValidity is the shortest life of a proxy's certificate.
+const minCertValidity = 10 * time.Second
 
 // Limits of names. A DNS name, and with it the DNS SAN of a proxy, has at most 253 characters.
 const (
@@ -90,8 +90,8 @@ func (b *Backend) validate(v *violations, path string) {
 	v.check(b.Name != "", path+".name", "", "must name the backend")
 	v.check(b.Type == BackendBuiltin, path+".type", b.Type, "must be "+BackendBuiltin)
 	v.check(b.Mode == ModeStrict || b.Mode == ModePermissive, path+".mode", string(b.Mode), "must be STRICT or PERMISSIVE")
-	cert, ca := b.CertLife(), b.CALife()
-	v.check(cert >= minCertLife, path+".dpCert.rotation.expiration", Duration(cert).String(), "must be at least "+minCertLife.String())
+	cert, ca := b.CertValidity(), b.CAValidity()
+	v.check(cert >= minCertValidity, path+".dpCert.rotation.expiration", Duration(cert).String(), "must be at least "+minCertValidity.String())
 	v.check(ca > cert, path+".conf.caCert.expiration", Duration(ca).String(),
 		"must be longer than dpCert.rotation.expiration, "+Duration(cert).String())
 }

@@ -33,7 +33,7 @@ var flagOf = map[string]string{
 func (o *options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.config, "config", "", "YAML `FILE` with these flags as keys (stateDir for state-dir); a flag takes precedence over its key")
 	flags.StringVar(&o.Store, "store", "", "where objects come from: dir:`PATH`, a directory of YAML files")
-	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/sonde", "`FOLDER` for keys and other state, created with mode 0700")
+	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/sonde", "`DIRECTORY` for keys and other state, created with mode 0700")
 	flags.StringVar(&o.TrustDomain, "trust-domain", mesh.DefaultTrustDomain, "`SUFFIX` of the trust domains of all meshes")
 	flags.StringVar(&o.BindAddress, "bind-address", controlplane.DefaultBindAddress, "`IP` address of all listeners")
 	flags.Uint16Var(&o.AgentsPort, "agents-port", mesh.PortAgents, "`PORT` for agents and ADS, mTLS; 0 means a free one")

@@ -65,7 +65,7 @@ func readObjects(cmd *cobra.Command, path string) ([]store.Document, error) {
 	case wrong > 0:
 		return nil, fmt.Errorf("%s: %s", path, plural(wrong, "error"))
 	case len(documents) == 0:
-		return nil, fmt.Errorf("%s: there is no Mesh, Dataplane or Service in it", path)
+		return nil, fmt.Errorf("%s: no Mesh, Dataplane or Service found", path)
 	}
 	return documents, nil
 }

@@ -77,7 +77,7 @@ func readView(cmd *cobra.Command, path, trustDomain string) (meshview.Change, er
 // findProxy returns the proxy with the name in args, in one mesh or in all; without args the only one.
 func findProxy(view *meshview.View, meshName string, args []string) (mesh.ID, error) {
 	if meshName != "" && view.Mesh(meshName) == nil {
-		return "", fmt.Errorf("there is no mesh %q: there are %s", meshName, firstFew(slices.Sorted(maps.Keys(view.Meshes)), ", "))
+		return "", fmt.Errorf("mesh %q not found: there are %s", meshName, firstFew(slices.Sorted(maps.Keys(view.Meshes)), ", "))
 	}
 	var all, named []mesh.ID
 	for inMesh, m := range view.Meshes {
@@ -96,13 +96,13 @@ func findProxy(view *meshview.View, meshName string, args []string) (mesh.ID, er
 	slices.Sort(named)
 	switch {
 	case len(all) == 0:
-		return "", errors.New("there is no Dataplane")
+		return "", errors.New("no Dataplane found")
 	case len(args) == 0 && len(all) == 1:
 		return all[0], nil
 	case len(args) == 0:
 		return "", fmt.Errorf("there are several Dataplanes, name one: %s", strings.Join(all, ", "))
 	case len(named) == 0:
-		return "", fmt.Errorf("there is no Dataplane %q: there are %s", args[0], firstFew(all, ", "))
+		return "", fmt.Errorf("Dataplane %q not found: there are %s", args[0], firstFew(all, ", "))
 	case len(named) > 1:
 		return "", fmt.Errorf("several meshes have a Dataplane %q, say --mesh: %s", args[0], strings.Join(named, ", "))
 	default:

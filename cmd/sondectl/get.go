@@ -96,9 +96,9 @@ func (c *cli) getOne(r collection) *cobra.Command {
 
 func notFound(r collection, filter *adminv1.Filter) error {
 	if filter.Mesh != "" {
-		return fmt.Errorf("there is no %s %q in mesh %q", r.singular, filter.Name, filter.Mesh)
+		return fmt.Errorf("%s %q of mesh %q not found", r.singular, filter.Name, filter.Mesh)
 	}
-	return fmt.Errorf("there is no %s %q", r.singular, filter.Name)
+	return fmt.Errorf("%s %q not found", r.singular, filter.Name)
 }
 
 // reportTail writes to stderr how many entries are left out, and the problems of the store.

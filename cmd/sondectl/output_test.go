@@ -114,7 +114,7 @@ func TestExplain(t *testing.T) {
 		"impostor":          {nil, errors.New("unknown authority"), status.Error(codes.Unavailable, "x"), exitFailed, "is not the one that --ca-cert-file names: unknown authority"},
 		"not ready":         {nil, nil, status.Error(codes.Unavailable, "no view yet"), exitUnreachable, "is not available: no view yet"},
 		"hangs":             {nil, nil, status.Error(codes.DeadlineExceeded, "x"), exitUnreachable, "did not answer within 10s"},
-		"refuses":           {nil, nil, status.Error(codes.NotFound, "there is no mesh"), exitFailed, "there is no mesh"},
+		"refuses":           {nil, nil, status.Error(codes.NotFound, "mesh not found"), exitFailed, "mesh not found"},
 		"an answer is odd":  {nil, nil, errors.New("decode a Mesh"), exitFailed, "decode a Mesh"},
 		"wrong use of flag": {nil, nil, usagef("bad"), exitUsage, "bad"},
 	}

@@ -55,7 +55,7 @@ AGENT     what the agent asks the application then, and how long it waits for th
 			}
 		}
 		if found == 0 && len(errs) == 0 {
-			return fmt.Errorf("%s: there is no pod in it", flags.path)
+			return fmt.Errorf("%s: no pod found", flags.path)
 		}
 		return reportErrors(cmd, flags.path, errs)
 	})

@@ -98,7 +98,7 @@ func group(cmd *cobra.Command) *cobra.Command {
 		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 			names = near
 		}
-		return usagef("there is no command %q: did you mean %s?", args[0], strings.Join(names, ", "))
+		return usagef("command %q not found: did you mean %s?", args[0], strings.Join(names, ", "))
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	return cmd

@@ -43,7 +43,7 @@ func addThrowAwaySecrets(o *generator.StaticOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := authority.Ensure(dataplane.Mesh, o.Mesh.Spec.Backend().CALife()); err != nil {
+	if err := authority.Ensure(dataplane.Mesh, o.Mesh.Spec.Backend().CAValidity()); err != nil {
 		return err
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -56,7 +56,7 @@ func addThrowAwaySecrets(o *generator.StaticOptions) error {
 	}
 	issued, err := authority.Issue(identity.Request{
 		Subject: identity.Subject{Mesh: dataplane.Mesh, Dataplane: dataplane.Name, Workload: dataplane.Workload()},
-		CSR:     csr, Validity: o.Mesh.Spec.Backend().CertLife(),
+		CSR:     csr, Validity: o.Mesh.Spec.Backend().CertValidity(),
 	})
 	if err != nil {
 		return err

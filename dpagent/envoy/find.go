@@ -55,7 +55,7 @@ func search() (string, error) {
 	}
 	path, err := exec.LookPath("envoy")
 	if err != nil {
-		return "", errors.New("there is no envoy beside this program or on PATH")
+		return "", errors.New("envoy not found beside this program or on PATH")
 	}
 	return path, nil
 }
