@@ -23,7 +23,7 @@ import (
 
 // agent takes the place of sonde-dp. It only puts in place what it gets when the test says so.
 type agent struct {
-	w     *world
+	h     *harness
 	name  string
 	token string
 	envoy *agents.Listeners // what its Envoy answers once it has joined; nil for nothing
@@ -42,26 +42,26 @@ type agent struct {
 	inbounds chan *agentv1.Inbounds
 }
 
-func (w *world) agent(name string) *agent {
-	w.t.Helper()
+func (h *harness) agent(name string) *agent {
+	h.t.Helper()
 	return &agent{
-		w: w, name: name, token: w.token(identity.Subject{Mesh: "default", Dataplane: name, Workload: "web"}, time.Hour),
+		h: h, name: name, token: h.token(identity.Subject{Mesh: "default", Dataplane: name, Workload: "web"}, time.Hour),
 		envoy: &agents.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:8080")}},
 	}
 }
 
 // dial connects with the leaf that is in place, or without a certificate.
 func (a *agent) dial() *grpc.ClientConn {
-	a.w.t.Helper()
+	a.h.t.Helper()
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(a.w.serving.CA())
-	config := &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, Time: a.w.now}
+	roots.AppendCertsFromPEM(a.h.serving.CA())
+	config := &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, Time: a.h.now}
 	if a.leaf != nil {
 		config.Certificates = []tls.Certificate{{Certificate: [][]byte{a.leaf.Raw}, PrivateKey: a.key}}
 	}
-	conn, err := grpc.NewClient("passthrough:///"+a.w.address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	conn, err := grpc.NewClient("passthrough:///"+a.h.address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
 	if err != nil {
-		a.w.t.Fatal(err)
+		a.h.t.Fatal(err)
 	}
 	return conn
 }
@@ -80,12 +80,12 @@ func csr(t testing.TB) (*ecdsa.PrivateKey, []byte) {
 }
 
 func (a *agent) join() error {
-	key, request := csr(a.w.t)
+	key, request := csr(a.h.t)
 	joining := *a
 	joining.leaf = nil
 	conn := joining.dial()
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(a.w.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(a.h.t.Context(), patience)
 	defer cancel()
 	response, err := agentv1.NewAgentServiceClient(conn).Join(ctx,
 		&agentv1.JoinRequest{Mesh: "default", Name: a.name, Token: a.token, Csr: request, ControlPlaneAddress: "cp:5678"})
@@ -95,16 +95,16 @@ func (a *agent) join() error {
 	a.put(key, response.GetIdentity())
 	a.bootstrap = string(response.GetBootstrap())
 	if a.envoy != nil {
-		a.w.server.ObserveListeners(mesh.MakeID("default", a.name), *a.envoy)
+		a.h.server.ObserveListeners(mesh.MakeID("default", a.name), *a.envoy)
 	}
 	return nil
 }
 
 func (a *agent) renew() error {
-	key, request := csr(a.w.t)
+	key, request := csr(a.h.t)
 	conn := a.dial()
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(a.w.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(a.h.t.Context(), patience)
 	defer cancel()
 	response, err := agentv1.NewAgentServiceClient(conn).Renew(ctx, &agentv1.RenewRequest{Csr: request})
 	if err != nil {
@@ -115,10 +115,10 @@ func (a *agent) renew() error {
 }
 
 func (a *agent) put(key *ecdsa.PrivateKey, id *agentv1.Identity) {
-	a.w.t.Helper()
+	a.h.t.Helper()
 	leaf, err := x509.ParseCertificate(id.GetCertificateChain()[0])
 	if err != nil {
-		a.w.t.Fatal(err)
+		a.h.t.Fatal(err)
 	}
 	a.key, a.leaf, a.bundle = key, leaf, id.GetBundle()
 }
@@ -132,12 +132,12 @@ func (a *agent) inUse() *agentv1.InUse {
 
 // open starts a session and sends nothing.
 func (a *agent) open() {
-	a.w.t.Helper()
+	a.h.t.Helper()
 	a.conn = a.dial()
 	ctx, cancel := context.WithCancel(context.Background())
 	stream, err := agentv1.NewAgentServiceClient(a.conn).Session(ctx)
 	if err != nil {
-		a.w.t.Fatal(err)
+		a.h.t.Fatal(err)
 	}
 	a.stream, a.cancel = stream, cancel
 	inbox, inbounds, end := make(chan *agentv1.ControlMessage, 100), make(chan *agentv1.Inbounds, 100), make(chan error, 1)
@@ -157,7 +157,7 @@ func (a *agent) open() {
 			}
 		}
 	}()
-	a.w.t.Cleanup(a.leave)
+	a.h.t.Cleanup(a.leave)
 }
 
 // leave breaks off the session, as an agent that dies.
@@ -174,70 +174,70 @@ func (a *agent) leave() {
 
 // connect opens a session, says Hello and waits for Welcome.
 func (a *agent) connect(draining bool) {
-	a.w.t.Helper()
+	a.h.t.Helper()
 	a.open()
 	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{
 		Version: &agentv1.Version{Sonde: "0.1", Envoy: "1.40.0"}, Features: []string{"a"}, InUse: a.inUse(), Draining: draining,
 	}}})
 	if m := a.receive(); m.GetWelcome().GetVersion().GetSonde() != "1.2.3" {
-		a.w.t.Fatalf("the first message is %v, want Welcome of 1.2.3", m)
+		a.h.t.Fatalf("the first message is %v, want Welcome of 1.2.3", m)
 	}
 }
 
 func (a *agent) send(m *agentv1.AgentMessage) {
-	a.w.t.Helper()
+	a.h.t.Helper()
 	if err := a.stream.Send(m); err != nil {
-		a.w.t.Fatal(err)
+		a.h.t.Fatal(err)
 	}
 }
 
 func (a *agent) receive() *agentv1.ControlMessage {
-	a.w.t.Helper()
+	a.h.t.Helper()
 	select {
 	case m, ok := <-a.inbox:
 		if !ok {
 			err := <-a.end
 			a.end <- err
-			a.w.t.Fatalf("session of %s ended: %v", a.name, err)
+			a.h.t.Fatalf("session of %s ended: %v", a.name, err)
 		}
 		return m
 	case <-time.After(patience):
-		a.w.t.Fatalf("no message for %s", a.name)
+		a.h.t.Fatalf("no message for %s", a.name)
 	}
 	return nil
 }
 
 // ending returns why the session ended.
 func (a *agent) ending() error {
-	a.w.t.Helper()
+	a.h.t.Helper()
 	select {
 	case err := <-a.end:
 		a.end <- err
 		return err
 	case <-time.After(patience):
-		a.w.t.Fatalf("the session of %s goes on", a.name)
+		a.h.t.Fatalf("the session of %s goes on", a.name)
 	}
 	return errors.New("unreachable")
 }
 
 func (a *agent) report() {
-	a.w.t.Helper()
+	a.h.t.Helper()
 	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: a.inUse()}})
 }
 
 // obey does what the next message says, and reports that.
 func (a *agent) obey() {
-	a.w.t.Helper()
+	a.h.t.Helper()
 	m := a.receive()
 	switch {
 	case m.GetBundle() != nil:
 		a.bundle = m.GetBundle()
 	case m.GetRenewNow() != nil:
 		if err := a.renew(); err != nil {
-			a.w.t.Fatal(err)
+			a.h.t.Fatal(err)
 		}
 	default:
-		a.w.t.Fatalf("%s got %v, want Bundle or RenewNow", a.name, m)
+		a.h.t.Fatalf("%s got %v, want Bundle or RenewNow", a.name, m)
 	}
 	a.report()
 }

@@ -24,12 +24,12 @@ func wantStatus(t *testing.T, err error, code codes.Code, text string) {
 }
 
 func TestJoinRefuses(t *testing.T) {
-	w := newWorld(t, nil)
-	w.fill("web-1", "web-2")
+	h := newHarness(t, nil)
+	h.fill("web-1", "web-2")
 	good := identity.Subject{Mesh: "default", Dataplane: "web-1", Workload: "web"}
-	expired := w.token(good, time.Hour)
-	w.ahead.Store(int64(2 * time.Hour))
-	fresh := w.token(good, time.Hour)
+	expired := h.token(good, time.Hour)
+	h.ahead.Store(int64(2 * time.Hour))
+	fresh := h.token(good, time.Hour)
 	_, request := csr(t)
 	tampered := append([]byte(nil), request...)
 	tampered[len(tampered)-1] ^= 1
@@ -46,19 +46,19 @@ func TestJoinRefuses(t *testing.T) {
 		"bent certificate signed":  {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh, Csr: tampered, ControlPlaneAddress: "cp:5678"}, codes.InvalidArgument, "signature"},
 		"no control plane address": {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh, Csr: request, ControlPlaneAddress: "cp"}, codes.InvalidArgument, `control_plane_address: "cp": must be host:port`},
 		"token of another workload": {
-			&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: w.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Workload: "api"}, time.Hour), Csr: request},
+			&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: h.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Workload: "api"}, time.Hour), Csr: request},
 			codes.PermissionDenied, `for workload "api", the Dataplane has workload "web"`,
 		},
 		"unknown dataplane": {
-			&agentv1.JoinRequest{Mesh: "default", Name: "new", Token: w.token(identity.Subject{Mesh: "default", Dataplane: "new", Workload: "web"}, time.Hour), Csr: request},
+			&agentv1.JoinRequest{Mesh: "default", Name: "new", Token: h.token(identity.Subject{Mesh: "default", Dataplane: "new", Workload: "web"}, time.Hour), Csr: request},
 			codes.FailedPrecondition, `dataplane "new" of mesh "default"`,
 		},
 		"unknown mesh": {
-			&agentv1.JoinRequest{Mesh: "new", Name: "web-1", Token: w.token(identity.Subject{Mesh: "new", Dataplane: "web-1", Workload: "web"}, time.Hour), Csr: request},
+			&agentv1.JoinRequest{Mesh: "new", Name: "web-1", Token: h.token(identity.Subject{Mesh: "new", Dataplane: "web-1", Workload: "web"}, time.Hour), Csr: request},
 			codes.FailedPrecondition, `mesh "new"`,
 		},
 	}
-	conn := (&agent{w: w}).dial()
+	conn := (&agent{h: h}).dial()
 	defer func() { _ = conn.Close() }()
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -72,25 +72,25 @@ func TestJoinRefuses(t *testing.T) {
 			}
 		})
 	}
-	if got := w.metric("sonde_agents_joins_total", "PermissionDenied"); got != 3 {
+	if got := h.metric("sonde_agents_joins_total", "PermissionDenied"); got != 3 {
 		t.Errorf("joins refused with PermissionDenied = %v, want 3", got)
 	}
 }
 
 func TestJoinWaitsForTheView(t *testing.T) {
-	w := newWorld(t, nil)
-	a := w.agent("web-1")
+	h := newHarness(t, nil)
+	a := h.agent("web-1")
 	wantStatus(t, a.join(), codes.Unavailable, "no view")
-	w.fill("web-1")
+	h.fill("web-1")
 	if err := a.join(); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestJoinAgainAfterRestart(t *testing.T) {
-	w := newWorld(t, nil)
-	w.fill("web-1")
-	a := w.agent("web-1")
+	h := newHarness(t, nil)
+	h.fill("web-1")
+	a := h.agent("web-1")
 	if err := a.join(); err != nil {
 		t.Fatal(err)
 	}
@@ -98,8 +98,8 @@ func TestJoinAgainAfterRestart(t *testing.T) {
 		t.Errorf("bootstrap = %q, want %q", a.bootstrap, want)
 	}
 	first := a.leaf
-	w.restart()
-	w.fill("web-1")
+	h.restart()
+	h.fill("web-1")
 	if err := a.renew(); err != nil {
 		t.Errorf("the certificate from before the restart: %v", err)
 	}
@@ -112,9 +112,9 @@ func TestJoinAgainAfterRestart(t *testing.T) {
 }
 
 func TestJoinWithCertificate(t *testing.T) {
-	w := newWorld(t, nil)
-	w.fill("web-1", "web-2")
-	a := w.agent("web-1")
+	h := newHarness(t, nil)
+	h.fill("web-1", "web-2")
+	a := h.agent("web-1")
 	if err := a.join(); err != nil {
 		t.Fatal(err)
 	}
@@ -153,9 +153,9 @@ func TestJoinWithCertificate(t *testing.T) {
 		&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: "bad", Csr: request, ControlPlaneAddress: "cp:5678"})
 	wantStatus(t, err, codes.Unauthenticated, "invalid token")
 
-	w.put(dataplane("default", "web-1", "api"))
-	w.eventually("the workload has changed", func() bool {
-		_, p := w.builder.View().Proxy("default/web-1")
+	h.put(dataplane("default", "web-1", "api"))
+	h.eventually("the workload has changed", func() bool {
+		_, p := h.builder.View().Proxy("default/web-1")
 		return p.Dataplane.Workload() == "api"
 	})
 	_, err = ask("default", "web-1")
@@ -163,9 +163,9 @@ func TestJoinWithCertificate(t *testing.T) {
 }
 
 func TestRenew(t *testing.T) {
-	w := newWorld(t, nil)
-	w.fill("web-1")
-	a := w.agent("web-1")
+	h := newHarness(t, nil)
+	h.fill("web-1")
+	a := h.agent("web-1")
 	if err := a.join(); err != nil {
 		t.Fatal(err)
 	}
@@ -177,28 +177,28 @@ func TestRenew(t *testing.T) {
 		t.Errorf("renewed from %s of %s to %s of %s", old.SerialNumber, old.URIs[0], a.leaf.SerialNumber, a.leaf.URIs[0])
 	}
 
-	none := &agent{w: w}
+	none := &agent{h: h}
 	wantStatus(t, none.renew(), codes.Unauthenticated, "no client certificate")
 
-	w.put(dataplane("default", "web-1", "api"))
-	w.eventually("the workload has changed", func() bool {
-		_, p := w.builder.View().Proxy("default/web-1")
+	h.put(dataplane("default", "web-1", "api"))
+	h.eventually("the workload has changed", func() bool {
+		_, p := h.builder.View().Proxy("default/web-1")
 		return p.Dataplane.Workload() == "api"
 	})
 	wantStatus(t, a.renew(), codes.PermissionDenied, "join again")
 }
 
 func TestCertificateOfAnotherControlPlane(t *testing.T) {
-	w, stranger := newWorld(t, nil), newWorld(t, nil)
-	w.fill("web-1")
+	h, stranger := newHarness(t, nil), newHarness(t, nil)
+	h.fill("web-1")
 	stranger.fill("web-1")
-	mine, theirs := w.agent("web-1"), stranger.agent("web-1")
+	mine, theirs := h.agent("web-1"), stranger.agent("web-1")
 	for _, a := range []*agent{mine, theirs} {
 		if err := a.join(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	theirs.w = w
+	theirs.h = h
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	_, request := csr(t)
@@ -206,8 +206,8 @@ func TestCertificateOfAnotherControlPlane(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	_, err := agentv1.NewAgentServiceClient(conn).Renew(ctx, &agentv1.RenewRequest{Csr: request})
 	wantStatus(t, err, codes.Unavailable, "")
-	w.eventually("the refused handshake is counted", func() bool {
-		return w.metric("sonde_identity_connections_closed_total", "handshake") > 0
+	h.eventually("the refused handshake is counted", func() bool {
+		return h.metric("sonde_identity_connections_closed_total", "handshake") > 0
 	})
 	if err := mine.renew(); err != nil {
 		t.Error(err)
@@ -215,9 +215,9 @@ func TestCertificateOfAnotherControlPlane(t *testing.T) {
 }
 
 func TestJoinsAreLimited(t *testing.T) {
-	w := newWorld(t, func(o *agents.Options) { o.SetLimits(agents.Limits{JoinRate: 0.001, JoinBurst: 2}) })
-	w.fill("web-1")
-	a := w.agent("web-1")
+	h := newHarness(t, func(o *agents.Options) { o.SetLimits(agents.Limits{JoinRate: 0.001, JoinBurst: 2}) })
+	h.fill("web-1")
+	a := h.agent("web-1")
 	for range 2 {
 		if err := a.join(); err != nil {
 			t.Fatal(err)

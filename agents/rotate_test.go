@@ -14,50 +14,50 @@ import (
 )
 
 // trio is three agents with sessions.
-func trio(t *testing.T) (*world, []*agent) {
+func trio(t *testing.T) (*harness, []*agent) {
 	t.Helper()
-	w := newWorld(t, nil)
-	w.fill("web-1", "web-2", "web-3")
+	h := newHarness(t, nil)
+	h.fill("web-1", "web-2", "web-3")
 	var all []*agent
 	for _, name := range []string{"web-1", "web-2", "web-3"} {
-		a := w.agent(name)
+		a := h.agent(name)
 		if err := a.join(); err != nil {
 			t.Fatal(err)
 		}
 		a.connect(false)
 		all = append(all, a)
 	}
-	return w, all
+	return h, all
 }
 
 // again restarts the control plane, and reconnects the agents.
-func (w *world) again(all ...*agent) {
-	w.t.Helper()
+func (h *harness) again(all ...*agent) {
+	h.t.Helper()
 	for _, a := range all {
 		a.leave()
 	}
-	w.restart()
-	w.fill("web-1", "web-2", "web-3")
+	h.restart()
+	h.fill("web-1", "web-2", "web-3")
 	for _, a := range all {
 		a.connect(false)
 	}
 }
 
-func (w *world) rotate(force bool) {
-	w.t.Helper()
-	if _, err := w.server.Rotate(w.t.Context(), "default", force); err != nil {
-		w.t.Fatal(err)
+func (h *harness) rotate(force bool) {
+	h.t.Helper()
+	if _, err := h.server.Rotate(h.t.Context(), "default", force); err != nil {
+		h.t.Fatal(err)
 	}
 }
 
 // waitsFor waits until the rotation is at that step and waits for these proxies.
-func (w *world) waitsFor(step adminv1.Rotation_Step, names ...string) {
-	w.t.Helper()
+func (h *harness) waitsFor(step adminv1.Rotation_Step, names ...string) {
+	h.t.Helper()
 	var got *adminv1.Rotation
-	w.eventually(step.String()+" waits for the right proxies", func() bool {
+	h.eventually(step.String()+" waits for the right proxies", func() bool {
 		var err error
-		if got, err = w.server.Rotation(w.t.Context(), "default"); err != nil {
-			w.t.Fatal(err)
+		if got, err = h.server.Rotation(h.t.Context(), "default"); err != nil {
+			h.t.Fatal(err)
 		}
 		var waiting []string
 		for _, p := range got.GetWaiting() {
@@ -68,15 +68,15 @@ func (w *world) waitsFor(step adminv1.Rotation_Step, names ...string) {
 }
 
 // trust checks that each agent accepts the leaves of the others, and that the control plane accepts all.
-func (w *world) trust(all ...*agent) {
-	w.t.Helper()
+func (h *harness) trust(all ...*agent) {
+	h.t.Helper()
 	for _, from := range all {
-		if _, err := w.authority.Verify([]*x509.Certificate{from.leaf}); err != nil {
-			w.t.Errorf("control plane refuses %s: %v", from.name, err)
+		if _, err := h.authority.Verify([]*x509.Certificate{from.leaf}); err != nil {
+			h.t.Errorf("control plane refuses %s: %v", from.name, err)
 		}
 		for _, to := range all {
 			if err := accepts(to, from); err != nil {
-				w.t.Errorf("%s refuses %s: %v", to.name, from.name, err)
+				h.t.Errorf("%s refuses %s: %v", to.name, from.name, err)
 			}
 		}
 	}
@@ -92,53 +92,53 @@ func accepts(to, from *agent) error {
 		roots.AddCert(root)
 	}
 	_, err := from.leaf.Verify(x509.VerifyOptions{
-		Roots: roots, CurrentTime: to.w.now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		Roots: roots, CurrentTime: to.h.now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	return err
 }
 
 // obey lets each agent do what it is told, and checks after each that nobody is refused.
-func (w *world) obey(all ...*agent) {
-	w.t.Helper()
+func (h *harness) obey(all ...*agent) {
+	h.t.Helper()
 	for _, a := range all {
 		a.obey()
-		w.trust(all...)
+		h.trust(all...)
 	}
 }
 
 func TestRotation(t *testing.T) {
 	for name, restart := range map[string]bool{"in one go": false, "with a restart at each step": true} {
 		t.Run(name, func(t *testing.T) {
-			w, all := trio(t)
+			h, all := trio(t)
 			old := all[0].leaf
 			before := all[0].bundle
 			steps := []adminv1.Rotation_Step{adminv1.Rotation_TRUST_BOTH, adminv1.Rotation_RENEW_LEAVES, adminv1.Rotation_TRUST_NEW}
-			w.rotate(false)
+			h.rotate(false)
 			for _, step := range steps {
-				w.waitsFor(step, "web-1", "web-2", "web-3")
+				h.waitsFor(step, "web-1", "web-2", "web-3")
 				if restart {
-					w.again(all...)
+					h.again(all...)
 				}
-				w.rotate(false) // continues the current rotation
+				h.rotate(false) // continues the current rotation
 				all[0].obey()
-				w.trust(all...)
-				w.waitsFor(step, "web-2", "web-3")
+				h.trust(all...)
+				h.waitsFor(step, "web-2", "web-3")
 				if restart {
-					w.again(all...)
+					h.again(all...)
 				}
 				all[1].obey()
-				w.trust(all...)
-				w.waitsFor(step, "web-3")
+				h.trust(all...)
+				h.waitsFor(step, "web-3")
 				all[2].obey()
-				w.trust(all...)
+				h.trust(all...)
 			}
-			w.waitsFor(adminv1.Rotation_IDLE)
-			w.trust(all...)
+			h.waitsFor(adminv1.Rotation_IDLE)
+			h.trust(all...)
 			after := all[0].bundle
 			if len(after.GetRoots()) != 1 || bytes.Equal(after.GetRoots()[0], before.GetRoots()[0]) || after.GetId() == before.GetId() {
 				t.Errorf("bundle after the rotation has %d roots, or it is the old one", len(after.GetRoots()))
 			}
-			if _, err := w.authority.Verify([]*x509.Certificate{old}); err == nil {
+			if _, err := h.authority.Verify([]*x509.Certificate{old}); err == nil {
 				t.Error("the control plane takes a leaf of the old CA after the rotation")
 			}
 		})
@@ -146,11 +146,11 @@ func TestRotation(t *testing.T) {
 }
 
 func TestRotationDropsTheOldKey(t *testing.T) {
-	w, all := trio(t)
-	w.rotate(false)
-	w.obey(all...)
-	w.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
-	data, err := w.state.Read("meshes/default/ca.json")
+	h, all := trio(t)
+	h.rotate(false)
+	h.obey(all...)
+	h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
+	data, err := h.state.Read("meshes/default/ca.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,13 +160,13 @@ func TestRotationDropsTheOldKey(t *testing.T) {
 }
 
 func TestRotationWaitsForASilentProxyUntilItsCertificateIsOver(t *testing.T) {
-	w, all := trio(t)
+	h, all := trio(t)
 	all[2].leave()
-	w.eventually("web-3 is silent", func() bool { return len(w.server.Agents()) == 2 })
-	w.rotate(false)
-	w.obey(all[:2]...)
-	w.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
-	got, err := w.server.Rotation(t.Context(), "default")
+	h.eventually("web-3 is silent", func() bool { return len(h.server.Agents()) == 2 })
+	h.rotate(false)
+	h.obey(all[:2]...)
+	h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
+	got, err := h.server.Rotation(t.Context(), "default")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,74 +174,74 @@ func TestRotationWaitsForASilentProxyUntilItsCertificateIsOver(t *testing.T) {
 		t.Errorf("waiting = %v, want silent until %s", p, all[2].leaf.NotAfter)
 	}
 
-	w.ahead.Store(int64(23 * time.Hour))
+	h.ahead.Store(int64(23 * time.Hour))
 	for _, a := range all[:2] {
 		if err := a.renew(); err != nil {
 			t.Fatal(err)
 		}
 		a.report()
 	}
-	w.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
-	w.ahead.Store(int64(25 * time.Hour))
-	w.obey(all[:2]...)
-	w.obey(all[:2]...)
-	w.waitsFor(adminv1.Rotation_IDLE)
+	h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
+	h.ahead.Store(int64(25 * time.Hour))
+	h.obey(all[:2]...)
+	h.obey(all[:2]...)
+	h.waitsFor(adminv1.Rotation_IDLE)
 }
 
 func TestForcedRotationPassesOverSilentProxies(t *testing.T) {
-	w, all := trio(t)
+	h, all := trio(t)
 	all[2].leave()
-	w.eventually("web-3 is silent", func() bool { return len(w.server.Agents()) == 2 })
-	w.rotate(true)
+	h.eventually("web-3 is silent", func() bool { return len(h.server.Agents()) == 2 })
+	h.rotate(true)
 	all[0].obey()
-	w.ahead.Store(int64(2 * time.Minute))
-	w.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-2", "web-3") // web-2 is not silent, only slow
+	h.ahead.Store(int64(2 * time.Minute))
+	h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-2", "web-3") // web-2 is not silent, only slow
 	all[1].obey()
-	w.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
+	h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
 
-	w.again(all[:2]...) // the order to force survives
-	w.obey(all[:2]...)
-	w.trust(all[:2]...)
+	h.again(all[:2]...) // the order to force survives
+	h.obey(all[:2]...)
+	h.trust(all[:2]...)
 	// After the restart web-3 has had no time yet to come back.
-	w.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-3")
-	w.ahead.Store(int64(4 * time.Minute))
-	w.obey(all[:2]...)
-	w.waitsFor(adminv1.Rotation_IDLE)
+	h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-3")
+	h.ahead.Store(int64(4 * time.Minute))
+	h.obey(all[:2]...)
+	h.waitsFor(adminv1.Rotation_IDLE)
 
 	wantStatus(t, all[2].renew(), codes.Unavailable, "") // in the handshake
 	if err := all[2].join(); err != nil {
 		t.Fatalf("the proxy that was passed over joins again: %v", err)
 	}
-	w.trust(all...)
+	h.trust(all...)
 }
 
 func TestProxyThatComesBackInTheMiddleCatchesUp(t *testing.T) {
-	w, all := trio(t)
+	h, all := trio(t)
 	all[2].leave()
-	w.eventually("web-3 is silent", func() bool { return len(w.server.Agents()) == 2 })
-	w.ahead.Store(int64(2 * time.Minute))
-	w.rotate(true)
+	h.eventually("web-3 is silent", func() bool { return len(h.server.Agents()) == 2 })
+	h.ahead.Store(int64(2 * time.Minute))
+	h.rotate(true)
 	all[0].obey()
 	all[1].obey()
-	w.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
+	h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
 	all[2].connect(false)
 	all[2].obey() // the bundle first
 	if len(all[2].bundle.GetRoots()) != 2 {
 		t.Fatalf("the bundle has %d roots, want both", len(all[2].bundle.GetRoots()))
 	}
 	all[2].obey() // then the leaf
-	w.obey(all[:2]...)
-	w.waitsFor(adminv1.Rotation_TRUST_NEW, "web-1", "web-2", "web-3")
+	h.obey(all[:2]...)
+	h.waitsFor(adminv1.Rotation_TRUST_NEW, "web-1", "web-2", "web-3")
 }
 
 func TestRotationOfAnEmptyMeshIsOverAtOnce(t *testing.T) {
-	w := newWorld(t, func(o *agents.Options) { o.SetLimits(agents.Limits{Recheck: time.Hour}) })
-	w.fill()
-	before, err := w.server.Rotation(t.Context(), "default")
+	h := newHarness(t, func(o *agents.Options) { o.SetLimits(agents.Limits{Recheck: time.Hour}) })
+	h.fill()
+	before, err := h.server.Rotation(t.Context(), "default")
 	if err != nil || before.GetStep() != adminv1.Rotation_IDLE {
 		t.Fatalf("a mesh without a CA: %v, %v, want IDLE", before, err)
 	}
-	got, err := w.server.Rotate(t.Context(), "default", false)
+	got, err := h.server.Rotate(t.Context(), "default", false)
 	if err != nil || got.GetStep() != adminv1.Rotation_IDLE {
 		t.Errorf("Rotate() = %v, %v, want IDLE", got, err)
 	}

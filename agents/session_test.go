@@ -18,16 +18,16 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// joined returns an agent with a certificate, in a world with a view.
-func joined(t *testing.T, bend func(*agents.Options)) (*world, *agent) {
+// joined returns an agent with a certificate, in a mesh with a view.
+func joined(t *testing.T, bend func(*agents.Options)) (*harness, *agent) {
 	t.Helper()
-	w := newWorld(t, bend)
-	w.fill("web-1")
-	a := w.agent("web-1")
+	h := newHarness(t, bend)
+	h.fill("web-1")
+	a := h.agent("web-1")
 	if err := a.join(); err != nil {
 		t.Fatal(err)
 	}
-	return w, a
+	return h, a
 }
 
 func draining() *agentv1.AgentMessage {
@@ -42,12 +42,12 @@ func unknown() *agentv1.AgentMessage {
 }
 
 func TestSessionIsShownToPeople(t *testing.T) {
-	w, a := joined(t, nil)
+	h, a := joined(t, nil)
 	a.connect(false)
-	w.eventually("the agent is listed with what it uses", func() bool {
-		return w.server.Agents()["default/web-1"].GetLeafSerial() != ""
+	h.eventually("the agent is listed with what it uses", func() bool {
+		return h.server.Agents()["default/web-1"].GetLeafSerial() != ""
 	})
-	got := w.server.Agents()["default/web-1"]
+	got := h.server.Agents()["default/web-1"]
 	if since := got.GetConnectedSince().AsTime(); time.Since(since) > patience {
 		t.Errorf("connected since %s", since)
 	}
@@ -59,17 +59,17 @@ func TestSessionIsShownToPeople(t *testing.T) {
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Error(diff)
 	}
-	if n := w.metric("sonde_agents_connected", ""); n != 1 {
+	if n := h.metric("sonde_agents_connected", ""); n != 1 {
 		t.Errorf("sonde_agents_connected = %v, want 1", n)
 	}
 	long := strings.Repeat("1", 1000)
 	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: &agentv1.Version{Sonde: "0.2", Envoy: long}}})
-	w.eventually("the new versions are listed", func() bool {
-		got := w.server.Agents()["default/web-1"]
+	h.eventually("the new versions are listed", func() bool {
+		got := h.server.Agents()["default/web-1"]
 		return got.GetVersion() == "0.2" && got.GetEnvoyVersion() == long[:64]
 	})
 	a.leave()
-	w.eventually("no agent is connected", func() bool { return len(w.server.Agents()) == 0 })
+	h.eventually("no agent is connected", func() bool { return len(h.server.Agents()) == 0 })
 }
 
 func TestSessionRefuses(t *testing.T) {
@@ -109,14 +109,14 @@ func TestSessionRefuses(t *testing.T) {
 }
 
 func TestSessionNeedsACertificate(t *testing.T) {
-	w := newWorld(t, nil)
-	a := &agent{w: w, name: "web-1"}
+	h := newHarness(t, nil)
+	a := &agent{h: h, name: "web-1"}
 	a.open()
 	wantStatus(t, a.ending(), codes.Unauthenticated, "no client certificate")
 }
 
 func TestUnknownMessagesAreCounted(t *testing.T) {
-	w, a := joined(t, nil)
+	h, a := joined(t, nil)
 	a.open()
 	a.send(unknown())
 	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{InUse: a.inUse()}}})
@@ -124,7 +124,7 @@ func TestUnknownMessagesAreCounted(t *testing.T) {
 		t.Fatal("no Welcome after an unknown message")
 	}
 	a.send(unknown())
-	w.eventually("both are counted", func() bool { return w.metric("sonde_agents_unknown_messages_total", "") == 2 })
+	h.eventually("both are counted", func() bool { return h.metric("sonde_agents_unknown_messages_total", "") == 2 })
 	a.send(draining())
 	if m := a.receive(); m.GetDrainRecorded() == nil {
 		t.Errorf("after an unknown message: %v, want DrainRecorded", m)
@@ -132,12 +132,12 @@ func TestUnknownMessagesAreCounted(t *testing.T) {
 }
 
 func TestNewerSessionReplaces(t *testing.T) {
-	w, a := joined(t, nil)
+	h, a := joined(t, nil)
 	a.connect(false)
 	b := *a
 	b.connect(false)
 	wantStatus(t, a.ending(), codes.Aborted, "newer session")
-	if n := len(w.server.Agents()); n != 1 {
+	if n := len(h.server.Agents()); n != 1 {
 		t.Errorf("%d agents are listed, want 1", n)
 	}
 	b.send(draining())
@@ -147,9 +147,9 @@ func TestNewerSessionReplaces(t *testing.T) {
 }
 
 func TestSessionsAreLimited(t *testing.T) {
-	w, a := joined(t, func(o *agents.Options) { o.SetLimits(agents.Limits{MaxSessions: 1}) })
-	w.fill("web-2")
-	b := w.agent("web-2")
+	h, a := joined(t, func(o *agents.Options) { o.SetLimits(agents.Limits{MaxSessions: 1}) })
+	h.fill("web-2")
+	b := h.agent("web-2")
 	if err := b.join(); err != nil {
 		t.Fatal(err)
 	}
@@ -162,11 +162,11 @@ func TestSessionsAreLimited(t *testing.T) {
 }
 
 func TestSessionsEndWithTheServer(t *testing.T) {
-	w, a := joined(t, nil)
+	h, a := joined(t, nil)
 	a.connect(false)
 	done := make(chan struct{})
 	go func() {
-		w.stop()
+		h.stop()
 		close(done)
 	}()
 	wantStatus(t, a.ending(), codes.Unavailable, "")
@@ -179,7 +179,7 @@ func TestSessionsEndWithTheServer(t *testing.T) {
 
 func TestDrainIsConfirmedWhenTheViewHasIt(t *testing.T) {
 	var old atomic.Pointer[meshview.View] // held back while set
-	w, a := joined(t, func(o *agents.Options) {
+	h, a := joined(t, func(o *agents.Options) {
 		newest := o.View
 		o.View = func() *meshview.View {
 			if v := old.Load(); v != nil {
@@ -189,10 +189,10 @@ func TestDrainIsConfirmedWhenTheViewHasIt(t *testing.T) {
 		}
 	})
 	a.connect(false)
-	old.Store(w.builder.View())
+	old.Store(h.builder.View())
 	a.send(draining())
-	w.eventually("the builder has the drain", func() bool { return isDraining(w) })
-	if _, err := w.state.Read("draining/default/web-1"); err != nil {
+	h.eventually("the builder has the drain", func() bool { return isDraining(h) })
+	if _, err := h.state.Read("draining/default/web-1"); err != nil {
 		t.Errorf("the builder was told before the drain was written down: %v", err)
 	}
 	select {
@@ -206,21 +206,21 @@ func TestDrainIsConfirmedWhenTheViewHasIt(t *testing.T) {
 	}
 }
 
-func isDraining(w *world) bool {
-	_, p := w.builder.View().Proxy("default/web-1")
+func isDraining(h *harness) bool {
+	_, p := h.builder.View().Proxy("default/web-1")
 	return p != nil && p.Observed.Draining
 }
 
 func TestDrainLastsUntilTheNextHelloWithoutIt(t *testing.T) {
-	w, a := joined(t, nil)
+	h, a := joined(t, nil)
 	a.connect(false)
 	a.send(draining())
 	a.receive()
 	a.leave()
 
-	w.restart()
-	w.fill("web-1")
-	if !isDraining(w) {
+	h.restart()
+	h.fill("web-1")
+	if !isDraining(h) {
 		t.Fatal("the first view after a restart does not have the drain")
 	}
 	a.connect(true)
@@ -228,39 +228,39 @@ func TestDrainLastsUntilTheNextHelloWithoutIt(t *testing.T) {
 		t.Fatalf("Hello with draining got %v, want DrainRecorded", m)
 	}
 	a.leave()
-	if !isDraining(w) {
+	if !isDraining(h) {
 		t.Fatal("the drain is gone with the session")
 	}
 	a.connect(false)
-	w.eventually("the drain is over", func() bool { return !isDraining(w) })
+	h.eventually("the drain is over", func() bool { return !isDraining(h) })
 	a.leave()
-	w.restart()
-	w.fill("web-1")
-	if isDraining(w) {
+	h.restart()
+	h.fill("web-1")
+	if isDraining(h) {
 		t.Error("the drain is back after a restart")
 	}
 }
 
 func TestDrainOfAProxyThatIsGoneIsForgotten(t *testing.T) {
-	w, a := joined(t, nil)
+	h, a := joined(t, nil)
 	a.connect(true)
 	a.receive()
 	a.leave()
-	w.builder.Delete("test", dataplane("default", "web-1", "web").Key())
-	w.eventually("the dataplane is gone", func() bool {
-		_, p := w.builder.View().Proxy("default/web-1")
+	h.builder.Delete("test", dataplane("default", "web-1", "web").Key())
+	h.eventually("the dataplane is gone", func() bool {
+		_, p := h.builder.View().Proxy("default/web-1")
 		return p == nil
 	})
-	if names, err := w.state.List("draining/default"); err != nil || len(names) != 1 {
+	if names, err := h.state.List("draining/default"); err != nil || len(names) != 1 {
 		t.Fatalf("draining = %v, %v; the certificate is good still", names, err)
 	}
-	w.ahead.Store(int64(25 * time.Hour))
-	w.eventually("the file is gone", func() bool {
-		names, err := w.state.List("draining/default")
+	h.ahead.Store(int64(25 * time.Hour))
+	h.eventually("the file is gone", func() bool {
+		names, err := h.state.List("draining/default")
 		return err == nil && len(names) == 0
 	})
-	w.eventually("the record is gone", func() bool {
-		names, err := w.state.List("meshes/default/proxies")
+	h.eventually("the record is gone", func() bool {
+		names, err := h.state.List("meshes/default/proxies")
 		return err == nil && len(names) == 0
 	})
 }

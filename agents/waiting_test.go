@@ -10,30 +10,30 @@ import (
 
 func TestWaiting(t *testing.T) {
 	start := time.Unix(1e9, 0)
-	w := &waiting{proxies: map[mesh.ID]wait{}}
+	h := &waiting{proxies: map[mesh.ID]wait{}}
 	add := func(id mesh.ID, reason string, at time.Duration, wantNews, wantRecorded bool) {
 		t.Helper()
-		if news, recorded := w.add(id, reason, start.Add(at)); news != wantNews || recorded != wantRecorded {
+		if news, recorded := h.add(id, reason, start.Add(at)); news != wantNews || recorded != wantRecorded {
 			t.Errorf("add(%s, %s) after %s = %v, %v, want %v, %v", id, reason, at, news, recorded, wantNews, wantRecorded)
 		}
 	}
 	add("default/a", "no Dataplane", 0, true, true)
 	add("default/a", "no Dataplane", 50*time.Second, false, true)
 	add("default/a", "other workload", 55*time.Second, true, true)
-	w.forget(start.Add(100 * time.Second))
-	if got := w.all()["default/a"]; !got.since.Equal(start) || got.reason != "other workload" {
+	h.forget(start.Add(100 * time.Second))
+	if got := h.all()["default/a"]; !got.since.Equal(start) || got.reason != "other workload" {
 		t.Errorf("it waits since %s for %q, want since the first try, and the last reason", got.since, got.reason)
 	}
 	for i := range maxWaiting {
-		w.add(fmt.Sprintf("default/%d", i), "", start)
+		h.add(fmt.Sprintf("default/%d", i), "", start)
 	}
 	add("default/b", "", 0, true, false)
 	add("default/a", "other workload", 110*time.Second, false, true)
-	w.forget(start.Add(55*time.Second + waitsFor))
-	if n := len(w.all()); n != 1 {
+	h.forget(start.Add(55*time.Second + waitsFor))
+	if n := len(h.all()); n != 1 {
 		t.Errorf("%d wait, want the one that has tried within %s", n, waitsFor)
 	}
 	add("default/b", "", 0, true, true)
-	w.remove("default/b")
+	h.remove("default/b")
 	add("default/b", "", 0, true, true)
 }

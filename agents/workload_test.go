@@ -11,34 +11,34 @@ import (
 )
 
 func TestWorkloadChanges(t *testing.T) {
-	w, a := joined(t, nil)
+	h, a := joined(t, nil)
 	a.connect(false)
 	a.told("")
-	w.becomes("web", meshview.Ready, meshview.NoReason)
+	h.becomes("web", meshview.Ready, meshview.NoReason)
 
-	w.put(dataplane("default", "web-1", "api"))
+	h.put(dataplane("default", "web-1", "api"))
 	if m := a.receive(); m.GetRenewNow() == nil {
 		t.Fatalf("got %v, want RenewNow", m)
 	}
-	w.becomes("api", meshview.NotReady, meshview.OtherWorkload)
+	h.becomes("api", meshview.NotReady, meshview.OtherWorkload)
 	a.told(`the certificate is for workload "web", the Dataplane has workload "api"`)
 	wantStatus(t, a.renew(), codes.PermissionDenied, "join again")
 	wantStatus(t, a.join(), codes.PermissionDenied, "sondectl generate dataplane-token")
 	a.report() // as after a reconnect: nothing new is due
-	if lines := w.log.lines("level=WARN", "certificateWorkload=web", "workload=api", "proxy=web-1"); len(lines) != 1 {
+	if lines := h.log.lines("level=WARN", "certificateWorkload=web", "workload=api", "proxy=web-1"); len(lines) != 1 {
 		t.Errorf("%d warnings, want one: %s", len(lines), lines)
 	}
 
-	a.token = w.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Workload: "api"}, time.Hour)
+	a.token = h.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Workload: "api"}, time.Hour)
 	if err := a.join(); err != nil {
 		t.Fatal(err)
 	}
-	if e := w.endpoint("api", "web-1"); e.Health != meshview.NotReady {
+	if e := h.endpoint("api", "web-1"); e.Health != meshview.NotReady {
 		t.Errorf("the certificate is not in use yet, the endpoint is %+v", e)
 	}
 	a.report()
 	a.told("")
-	w.becomes("api", meshview.Ready, meshview.NoReason)
+	h.becomes("api", meshview.Ready, meshview.NoReason)
 	select {
 	case m := <-a.inbox:
 		t.Errorf("it was asked once more: %v", m)
@@ -47,20 +47,20 @@ func TestWorkloadChanges(t *testing.T) {
 }
 
 func TestWorkloadThatChangesBackNeedsNoToken(t *testing.T) {
-	w, a := joined(t, nil)
+	h, a := joined(t, nil)
 	a.connect(false)
-	w.put(dataplane("default", "web-1", "api"))
+	h.put(dataplane("default", "web-1", "api"))
 	if m := a.receive(); m.GetRenewNow() == nil {
 		t.Fatalf("got %v, want RenewNow", m)
 	}
-	w.becomes("api", meshview.NotReady, meshview.OtherWorkload)
-	w.put(dataplane("default", "web-1", "web"))
-	w.becomes("web", meshview.Ready, meshview.NoReason)
+	h.becomes("api", meshview.NotReady, meshview.OtherWorkload)
+	h.put(dataplane("default", "web-1", "web"))
+	h.becomes("web", meshview.Ready, meshview.NoReason)
 	if err := a.renew(); err != nil {
 		t.Fatal(err)
 	}
 	a.report()
-	w.put(dataplane("default", "web-1", "api"))
+	h.put(dataplane("default", "web-1", "api"))
 	if m := a.receive(); m.GetRenewNow() == nil {
 		t.Fatalf("after another change: %v, want RenewNow", m)
 	}
@@ -69,15 +69,15 @@ func TestWorkloadThatChangesBackNeedsNoToken(t *testing.T) {
 // TestWorkloadChangesWithoutASession has an agent come back to a Dataplane with another workload, also after a restart of
 // the control plane.
 func TestWorkloadChangesWithoutASession(t *testing.T) {
-	w, a := joined(t, nil)
+	h, a := joined(t, nil)
 	a.connect(false)
 	a.leave()
-	w.put(dataplane("default", "web-1", "api"))
-	w.becomes("api", meshview.NotReady, meshview.OtherWorkload)
-	w.restart()
-	w.put(dataplane("default", "web-1", "api"))
-	w.builder.Synced("test")
-	w.becomes("api", meshview.NotReady, meshview.OtherWorkload)
+	h.put(dataplane("default", "web-1", "api"))
+	h.becomes("api", meshview.NotReady, meshview.OtherWorkload)
+	h.restart()
+	h.put(dataplane("default", "web-1", "api"))
+	h.builder.Synced("test")
+	h.becomes("api", meshview.NotReady, meshview.OtherWorkload)
 	a.connect(false)
 	if m := a.receive(); m.GetRenewNow() == nil {
 		t.Fatalf("got %v, want RenewNow", m)

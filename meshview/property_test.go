@@ -14,81 +14,81 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// world is what the sources contain, besides the Builder.
-type world struct {
+// randomInput is what the sources contain, besides the Builder.
+type randomInput struct {
 	rand        *rand.Rand
 	requireJoin bool
 	objects     map[sourceKey]mesh.Object
 	observed    map[mesh.ID]mesh.Observation
 }
 
-func pick[T any](w *world, of ...T) T { return of[w.rand.IntN(len(of))] }
+func pick[T any](in *randomInput, of ...T) T { return of[in.rand.IntN(len(of))] }
 
 // step makes one random operation. There are so few names that objects often refer to each other.
-func (w *world) step(b *Builder) {
-	source, meshName := pick(w, "files", "files", "files", "kubernetes"), pick(w, "default", "default", "prod")
+func (in *randomInput) step(b *Builder) {
+	source, meshName := pick(in, "files", "files", "files", "kubernetes"), pick(in, "default", "default", "prod")
 	var o mesh.Object
-	switch w.rand.IntN(10) {
+	switch in.rand.IntN(10) {
 	case 0:
-		o = meshOf(meshName, pick(w, "", mesh.ModeStrict, mesh.ModePermissive))
+		o = meshOf(meshName, pick(in, "", mesh.ModeStrict, mesh.ModePermissive))
 	case 1, 2, 3:
-		o = w.service(meshName)
+		o = in.service(meshName)
 	case 4:
-		id := mesh.MakeID(meshName, w.proxyName())
-		w.observed[id] = mesh.Observation{
-			Joined: w.rand.IntN(4) > 0, Draining: w.rand.IntN(2) == 0, Workload: pick(w, "", "", "api", "web"),
+		id := mesh.MakeID(meshName, in.proxyName())
+		in.observed[id] = mesh.Observation{
+			Joined: in.rand.IntN(4) > 0, Draining: in.rand.IntN(2) == 0, Workload: pick(in, "", "", "api", "web"),
 		}
-		b.Observe(id, w.observed[id])
+		b.Observe(id, in.observed[id])
 		return
 	default:
-		o = w.dataplane(meshName)
+		o = in.dataplane(meshName)
 	}
 	h := sourceKey{source, o.Key()}
-	if w.rand.IntN(3) == 0 {
-		delete(w.objects, h)
+	if in.rand.IntN(3) == 0 {
+		delete(in.objects, h)
 		b.Delete(source, o.Key())
 		return
 	}
-	w.objects[h] = o
+	in.objects[h] = o
 	b.Set(source, o)
 }
 
-func (w *world) serviceName() string { return pick(w, "api", "web", "db", "cache") }
-func (w *world) proxyName() string   { return fmt.Sprint("dp-", w.rand.IntN(6)) }
-func (w *world) address() string     { return fmt.Sprint("10.0.0.", w.rand.IntN(5)) }
+func (in *randomInput) serviceName() string { return pick(in, "api", "web", "db", "cache") }
+func (in *randomInput) proxyName() string   { return fmt.Sprint("dp-", in.rand.IntN(6)) }
+func (in *randomInput) address() string     { return fmt.Sprint("10.0.0.", in.rand.IntN(5)) }
 
-func (w *world) service(meshName string) *mesh.Service {
+func (in *randomInput) service(meshName string) *mesh.Service {
 	var addresses []string
-	for range w.rand.IntN(3) {
-		addresses = append(addresses, pick(w, w.address(), fmt.Sprint("240.0.0.", w.rand.IntN(3), ":80")))
+	for range in.rand.IntN(3) {
+		addresses = append(addresses, pick(in, in.address(), fmt.Sprint("240.0.0.", in.rand.IntN(3), ":80")))
 	}
-	s := service(w.serviceName(), addresses...)
+	s := service(in.serviceName(), addresses...)
 	s.Mesh = meshName
-	s.Spec.Protocol = pick(w, "", "", mesh.ProtocolHTTP)
+	s.Spec.Protocol = pick(in, "", "", mesh.ProtocolHTTP)
 	return s
 }
 
-func (w *world) dataplane(meshName string) *mesh.Dataplane {
+func (in *randomInput) dataplane(meshName string) *mesh.Dataplane {
 	options := []option{inMesh(meshName)}
-	for _, o := range []option{unready, transparent, serverFirst, workload(w.serviceName()), speaks(mesh.ProtocolHTTP), calls(w.serviceName(), w.serviceName())} {
-		if w.rand.IntN(3) == 0 {
+	for _, o := range []option{unready, transparent, serverFirst, workload(in.serviceName()), speaks(mesh.ProtocolHTTP), calls(in.serviceName(), in.serviceName())} {
+		if in.rand.IntN(3) == 0 {
 			options = append(options, o)
 		}
 	}
-	d := dataplane(w.proxyName(), w.address(), w.serviceName(), options...)
-	if w.rand.IntN(4) == 0 {
-		d.Spec.Networking.Inbound = append(d.Spec.Networking.Inbound, mesh.Inbound{Port: 81, Tags: tags(w.serviceName())})
+	d := dataplane(in.proxyName(), in.address(), in.serviceName(), options...)
+	if in.rand.IntN(4) == 0 {
+		d.Spec.Networking.Inbound = append(d.Spec.Networking.Inbound, mesh.Inbound{Port: 81, Tags: tags(in.serviceName())})
 	}
 	return d
 }
 
 // fresh returns a Builder that got everything at once.
-func (w *world) fresh() *Builder {
-	b := NewBuilder(Options{Sources: []string{"kubernetes", "files"}, RequireJoin: w.requireJoin})
-	for h, o := range w.objects {
+func (in *randomInput) fresh() *Builder {
+	b := NewBuilder(Options{Sources: []string{"kubernetes", "files"}, RequireJoin: in.requireJoin})
+	for h, o := range in.objects {
 		b.Set(h.source, o)
 	}
-	for id, o := range w.observed {
+	for id, o := range in.observed {
 		b.Observe(id, o)
 	}
 	b.Synced("files")
@@ -144,17 +144,17 @@ func union[V any](a, b map[string]V) map[string]V {
 func TestIncrementalViewsEqualFreshOnes(t *testing.T) {
 	generation := cmpopts.IgnoreFields(View{}, "Generation")
 	for seed := range uint64(8) {
-		w := &world{
+		in := &randomInput{
 			rand: rand.New(rand.NewPCG(seed, 3)), requireJoin: seed%2 == 0,
 			objects: map[sourceKey]mesh.Object{}, observed: map[mesh.ID]mesh.Observation{},
 		}
-		b := w.fresh()
+		b := in.fresh()
 		view := mustBuild(t, b).After
 		for step := range 80 {
-			for range 1 + w.rand.IntN(4) {
-				w.step(b)
+			for range 1 + in.rand.IntN(4) {
+				in.step(b)
 			}
-			want := mustBuild(t, w.fresh()).After
+			want := mustBuild(t, in.fresh()).After
 			c, changed := b.Build()
 			if same := cmp.Equal(view, want, lists, generation); same == changed {
 				t.Fatalf("seed %d, step %d: Build() = %v, but the views are equal: %v", seed, step, changed, same)
@@ -174,7 +174,7 @@ func TestIncrementalViewsEqualFreshOnes(t *testing.T) {
 			checkShared(t, c.After)
 			view = c.After
 		}
-		checkForgets(t, b, w)
+		checkForgets(t, b, in)
 	}
 }
 
@@ -193,12 +193,12 @@ func checkShared(t *testing.T, v *View) {
 }
 
 // checkForgets checks that nothing is left of deleted objects.
-func checkForgets(t *testing.T, b *Builder, w *world) {
+func checkForgets(t *testing.T, b *Builder, in *randomInput) {
 	t.Helper()
-	for h := range w.objects {
+	for h := range in.objects {
 		b.Delete(h.source, h.key)
 	}
-	for id := range w.observed {
+	for id := range in.observed {
 		b.Observe(id, mesh.Observation{})
 	}
 	b.Build()

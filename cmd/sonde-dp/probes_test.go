@@ -61,21 +61,21 @@ func TestProbesBadInput(t *testing.T) {
 	}
 }
 
-// apart is an address whose ports the kernel does not use for outgoing connections: a free port stays free.
-const apart = "127.0.0.7"
+// loopback7 is an address whose ports the kernel does not use for outgoing connections: a free port stays free.
+const loopback7 = "127.0.0.7"
 
 // Without probes each answer is 404.
 func TestProbesEmptyTable(t *testing.T) {
 	for _, table := range []string{"", "[]"} {
 		t.Run(table, func(t *testing.T) {
-			free, err := net.Listen("tcp", apart+":0")
+			free, err := net.Listen("tcp", loopback7+":0")
 			if err != nil {
 				t.Fatal(err)
 			}
 			address := free.Addr().String()
 			_ = free.Close()
 			t.Setenv(mesh.EnvProbeTable, table)
-			t.Setenv(mesh.EnvInstanceIP, apart)
+			t.Setenv(mesh.EnvInstanceIP, loopback7)
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			cmd := newCommand()

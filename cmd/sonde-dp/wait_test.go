@@ -50,7 +50,7 @@ func TestWaitReturnsWhenTheAgentIsReady(t *testing.T) {
 }
 
 func TestWaitForAnAgentThatStartsLater(t *testing.T) {
-	listener, err := net.Listen("tcp", apart+":0")
+	listener, err := net.Listen("tcp", loopback7+":0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,8 +32,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 10 * time.Second
 
-// world is a control plane with real gRPC, TLS, state directory and builder. It can be stopped and started again.
-type world struct {
+// harness is a control plane with real gRPC, TLS, state directory and builder. It can be stopped and started again.
+type harness struct {
 	t     *testing.T
 	state *store.State
 	bend  func(*agents.Options)
@@ -54,99 +54,99 @@ type world struct {
 	observed []mesh.ID
 }
 
-func newWorld(t *testing.T, bend func(*agents.Options)) *world {
+func newHarness(t *testing.T, bend func(*agents.Options)) *harness {
 	t.Helper()
 	state, err := store.OpenState(filepath.Join(t.TempDir(), "state"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = state.Close() })
-	w := &world{t: t, state: state, bend: bend}
-	w.start()
-	t.Cleanup(func() { w.stop() })
-	return w
+	h := &harness{t: t, state: state, bend: bend}
+	h.start()
+	t.Cleanup(func() { h.stop() })
+	return h
 }
 
-func (w *world) now() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) }
+func (h *harness) now() time.Time { return time.Now().Add(time.Duration(h.ahead.Load())) }
 
-func (w *world) start() {
-	w.t.Helper()
-	w.registry = prometheus.NewRegistry()
+func (h *harness) start() {
+	h.t.Helper()
+	h.registry = prometheus.NewRegistry()
 	var err error
-	w.authority, err = identity.New(identity.Options{Secrets: w.state, Records: w.state, Now: w.now, Registerer: w.registry})
+	h.authority, err = identity.New(identity.Options{Secrets: h.state, Records: h.state, Now: h.now, Registerer: h.registry})
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	if w.serving, err = serving.Open(serving.Options{Storage: w.state, Now: w.now}); err != nil {
-		w.t.Fatal(err)
+	if h.serving, err = serving.Open(serving.Options{Storage: h.state, Now: h.now}); err != nil {
+		h.t.Fatal(err)
 	}
-	if w.tokens, err = token.Open(token.Options{Storage: w.state, Now: w.now}); err != nil {
-		w.t.Fatal(err)
+	if h.tokens, err = token.Open(token.Options{Storage: h.state, Now: h.now}); err != nil {
+		h.t.Fatal(err)
 	}
-	w.log = &lockedBuffer{}
-	w.builder = meshview.NewBuilder(meshview.Options{
+	h.log = &lockedBuffer{}
+	h.builder = meshview.NewBuilder(meshview.Options{
 		TrustDomain: mesh.DefaultTrustDomain, Sources: []string{"test"}, RequireJoin: true,
-		Applied: func(c meshview.Change) { w.server.Changed(c) },
+		Applied: func(c meshview.Change) { h.server.Changed(c) },
 	})
 	o := agents.Options{
-		Authority: w.authority, Tokens: w.tokens, Storage: w.state, View: w.builder.View, Now: w.now, Version: "1.2.3", Registerer: w.registry,
-		Logger: slog.New(slog.NewTextHandler(w.log, nil)),
+		Authority: h.authority, Tokens: h.tokens, Storage: h.state, View: h.builder.View, Now: h.now, Version: "1.2.3", Registerer: h.registry,
+		Logger: slog.New(slog.NewTextHandler(h.log, nil)),
 		Bootstrap: func(p *meshview.Proxy, controlPlane string, _ time.Duration) ([]byte, error) {
 			return []byte(p.ID() + " by " + controlPlane), nil
 		},
 		Observe: func(id mesh.ID, o mesh.Observation) {
-			w.mu.Lock()
-			w.observed = append(w.observed, id)
-			w.mu.Unlock()
-			w.builder.Observe(id, o)
+			h.mu.Lock()
+			h.observed = append(h.observed, id)
+			h.mu.Unlock()
+			h.builder.Observe(id, o)
 		},
 	}
 	o.SetLimits(agents.Limits{Recheck: 20 * time.Millisecond, SilentAfter: time.Minute})
-	if w.bend != nil {
-		w.bend(&o)
+	if h.bend != nil {
+		h.bend(&o)
 	}
-	if w.server, err = agents.New(o); err != nil {
-		w.t.Fatal(err)
+	if h.server, err = agents.New(o); err != nil {
+		h.t.Fatal(err)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	w.address = listener.Addr().String()
-	c, err := mtls.New(mtls.Options{TLS: w.serving.TLS(), Verifier: w.authority, Now: w.now, Registerer: w.registry})
+	h.address = listener.Addr().String()
+	c, err := mtls.New(mtls.Options{TLS: h.serving.TLS(), Verifier: h.authority, Now: h.now, Registerer: h.registry})
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	g := grpc.NewServer(c.ServerOptions()...)
-	w.server.Register(g)
+	h.server.Register(g)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = g.Serve(listener) })
-	running.Go(func() { _ = w.builder.Run(ctx, func(meshview.Change) {}) })
-	running.Go(func() { _ = w.server.Run(ctx) })
-	w.stop = sync.OnceFunc(func() {
+	running.Go(func() { _ = h.builder.Run(ctx, func(meshview.Change) {}) })
+	running.Go(func() { _ = h.server.Run(ctx) })
+	h.stop = sync.OnceFunc(func() {
 		cancel()
 		g.Stop()
 		running.Wait()
 	})
 }
 
-func (w *world) restart() {
-	w.t.Helper()
-	w.stop()
-	w.start()
+func (h *harness) restart() {
+	h.t.Helper()
+	h.stop()
+	h.start()
 }
 
 // fill adds mesh "default" with dataplanes of workload "web", and waits for the view.
-func (w *world) fill(names ...string) {
-	w.t.Helper()
+func (h *harness) fill(names ...string) {
+	h.t.Helper()
 	for _, name := range names {
-		w.put(dataplane("default", name, "web"))
+		h.put(dataplane("default", name, "web"))
 	}
-	w.builder.Synced("test")
-	w.eventually("the view has every dataplane", func() bool {
+	h.builder.Synced("test")
+	h.eventually("the view has every dataplane", func() bool {
 		for _, name := range names {
-			if _, p := w.builder.View().Proxy("default/" + name); p == nil {
+			if _, p := h.builder.View().Proxy("default/" + name); p == nil {
 				return false
 			}
 		}
@@ -154,13 +154,13 @@ func (w *world) fill(names ...string) {
 	})
 }
 
-func (w *world) put(o mesh.Object) {
-	w.t.Helper()
+func (h *harness) put(o mesh.Object) {
+	h.t.Helper()
 	o.SetDefaults()
 	if err := o.Validate(); err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	w.builder.Set("test", o)
+	h.builder.Set("test", o)
 }
 
 func dataplane(meshName, name, workload string) *mesh.Dataplane {
@@ -172,34 +172,34 @@ func dataplane(meshName, name, workload string) *mesh.Dataplane {
 }
 
 // eventually polls until holds returns true.
-func (w *world) eventually(what string, holds func() bool) {
-	w.t.Helper()
+func (h *harness) eventually(what string, holds func() bool) {
+	h.t.Helper()
 	deadline := time.Now().Add(patience)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !holds() {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("not within %s: %s", patience, what)
+			h.t.Fatalf("not within %s: %s", patience, what)
 		}
 		<-tick.C
 	}
 }
 
-func (w *world) token(s identity.Subject, validity time.Duration) string {
-	w.t.Helper()
-	token, _, err := w.tokens.Issue(s, validity)
+func (h *harness) token(s identity.Subject, validity time.Duration) string {
+	h.t.Helper()
+	token, _, err := h.tokens.Issue(s, validity)
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	return token
 }
 
 // metric returns the sum of a metric's values. If the label value is not empty, only those with it count.
-func (w *world) metric(name, label string) float64 {
-	w.t.Helper()
-	families, err := w.registry.Gather()
+func (h *harness) metric(name, label string) float64 {
+	h.t.Helper()
+	families, err := h.registry.Gather()
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	sum := 0.
 	for _, f := range families {
@@ -245,8 +245,8 @@ func (l *lockedBuffer) lines(texts ...string) []string {
 }
 
 // endpoint returns the endpoint of a proxy in a service, nil if there is none.
-func (w *world) endpoint(service, proxy string) *meshview.Endpoint {
-	_, s := w.builder.View().Service(mesh.MakeID("default", service))
+func (h *harness) endpoint(service, proxy string) *meshview.Endpoint {
+	_, s := h.builder.View().Service(mesh.MakeID("default", service))
 	if s == nil {
 		return nil
 	}
@@ -259,24 +259,24 @@ func (w *world) endpoint(service, proxy string) *meshview.Endpoint {
 }
 
 // becomes waits until the endpoint of web-1 in a service has this health.
-func (w *world) becomes(service string, health meshview.Health, reason meshview.Reason) {
-	w.t.Helper()
-	w.eventually("the endpoint has its health", func() bool {
-		e := w.endpoint(service, "web-1")
+func (h *harness) becomes(service string, health meshview.Health, reason meshview.Reason) {
+	h.t.Helper()
+	h.eventually("the endpoint has its health", func() bool {
+		e := h.endpoint(service, "web-1")
 		return e != nil && e.Health == health && e.Reason == reason
 	})
 }
 
 // state returns the state of the agent of default/web-1.
-func (w *world) phase() adminv1.AgentState_Phase {
-	return w.server.States()["default/web-1"].GetPhase()
+func (h *harness) phase() adminv1.AgentState_Phase {
+	return h.server.States()["default/web-1"].GetPhase()
 }
 
 // hasRecords waits until the authority has these records of proxies.
-func (w *world) hasRecords(want ...string) {
-	w.t.Helper()
-	w.eventually("the authority has the records that it should have", func() bool {
-		names, err := w.state.List("meshes/default/proxies")
+func (h *harness) hasRecords(want ...string) {
+	h.t.Helper()
+	h.eventually("the authority has the records that it should have", func() bool {
+		names, err := h.state.List("meshes/default/proxies")
 		return err == nil && slices.Equal(names, want)
 	})
 }
