@@ -26,7 +26,7 @@ type Options struct {
 	PodIP netip.Addr
 	// Port is the virtual port, 1 to 65535. No check may have it as its target. Required.
 	Port int
-	// Logger gets changed verdicts, and each hook. Required.
+	// Logger gets changed verdicts, and each hook. Default: none.
 	Logger *slog.Logger
 	// Registerer of the metrics. Default: none.
 	Registerer prometheus.Registerer
@@ -49,6 +49,9 @@ func New(o Options) (*Handler, error) {
 	o.PodIP = o.PodIP.Unmap()
 	if err := o.validate(); err != nil {
 		return nil, err
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	h := &Handler{o: o, byID: map[string]*entry{}, byPath: map[string]*entry{}}
 	h.hooks.ended = make(chan struct{}, 1)
