@@ -88,7 +88,8 @@ func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
 	return b, nil
 }
 
-// baseBootstrap is common to all Envoys of the mesh, with dynamic and static configuration.
+// baseBootstrap is common to all Envoys of the mesh, with dynamic and static configuration (Envoy:
+// configuration/operations/overload_manager/overload_manager, global downstream connections).
 func baseBootstrap(node, cluster string) *bootstrapv3.Bootstrap {
 	return &bootstrapv3.Bootstrap{
 		Node:  &corev3.Node{Id: node, Cluster: cluster},

@@ -53,7 +53,7 @@ func (b *inbound) captureListeners(tp *mesh.TransparentProxying) []*listenerv3.L
 }
 
 // addInboundChains adds the chains of each inbound. They match the port of the original destination; the TLS inspector is
-// disabled for all ports that do not need it.
+// disabled for all ports that do not need it (Envoy: api-v3/config/listener/v3/listener_components.proto, filter_disabled).
 func (b *inbound) addInboundChains(l *listenerv3.Listener) {
 	inbounds := b.dataplane.Spec.Networking.Inbound
 	onPort := map[uint32]int{}
@@ -107,7 +107,8 @@ func readinessChain() *listenerv3.FilterChain {
 }
 
 // outboundCaptureListeners returns the listeners to which the kernel redirects the application's connections. They hand a
-// connection over to the listener of its original destination, if there is one.
+// connection over to the listener of its original destination, if there is one (Envoy: api-v3/config/listener/v3/listener.proto,
+// use_original_dst).
 func outboundCaptureListeners(p *meshview.Proxy) []*listenerv3.Listener {
 	tp := p.Dataplane.Spec.Networking.TransparentProxying
 	if tp == nil {
@@ -131,6 +132,8 @@ func outboundCaptureListeners(p *meshview.Proxy) []*listenerv3.Listener {
 	return listeners
 }
 
+// originalDst makes filter chains match the destination before redirection
+// (Envoy: configuration/listeners/listener_filters/original_dst_filter).
 func originalDst() *listenerv3.ListenerFilter {
 	return listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
 }

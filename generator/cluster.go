@@ -44,7 +44,8 @@ func outboundCluster(src source, m *meshview.Mesh, s *meshview.Service) *cluster
 	return c
 }
 
-// socketMatches selects mTLS for the endpoints whose metadata say so; the others get plain text, the default.
+// socketMatches selects mTLS for the endpoints whose metadata say so; the others get plain text, the default. The first match
+// counts (Envoy: api-v3/config/cluster/v3/cluster.proto, transport_socket_matches).
 func socketMatches(src source, m *meshview.Mesh, s *meshview.Service) []*clusterv3.Cluster_TransportSocketMatch {
 	mtls := []string{matchMTLS}
 	if m.Spec.Mode() == mesh.ModeStrict {
@@ -63,7 +64,8 @@ func socketMatches(src source, m *meshview.Mesh, s *meshview.Service) []*cluster
 }
 
 // lbPolicy is least request for HTTP and round robin for TCP. By the number of connections, a dead endpoint would always
-// be the least loaded and attract every connection attempt, and Envoy cannot retry TCP on another host.
+// be the least loaded and attract every connection attempt, and Envoy cannot retry TCP on another host
+// (Envoy: intro/arch_overview/upstream/load_balancing/load_balancers).
 func lbPolicy(p mesh.Protocol) clusterv3.Cluster_LbPolicy {
 	if p.IsHTTP() {
 		return clusterv3.Cluster_LEAST_REQUEST
@@ -73,7 +75,8 @@ func lbPolicy(p mesh.Protocol) clusterv3.Cluster_LbPolicy {
 
 // outlierDetection ejects endpoints that are dead (no connection, or a gateway's 502, 503, 504), not those that answer
 // 500. The panic threshold keeps Envoy's default: assignments have no unready endpoints, so panic can only bring back
-// ejected ones, and only if most of the others have left since.
+// ejected ones, and only if most of the others have left since (Envoy: intro/arch_overview/upstream/outlier,
+// intro/arch_overview/upstream/load_balancing/panic_threshold).
 func outlierDetection() *clusterv3.OutlierDetection {
 	on, off := wrapperspb.UInt32(100), wrapperspb.UInt32(0)
 	return &clusterv3.OutlierDetection{
@@ -95,7 +98,8 @@ func outlierDetection() *clusterv3.OutlierDetection {
 }
 
 // noCircuitBreakers lifts Envoy's default limits (1,024 connections, requests and pending requests, 3 concurrent retries),
-// which would answer load with 503. Connections are limited for the whole proxy, see Bootstrap.
+// which would answer load with 503. Connections are limited for the whole proxy, see Bootstrap
+// (Envoy: intro/arch_overview/upstream/circuit_breaking).
 func noCircuitBreakers() *clusterv3.CircuitBreakers {
 	limit := wrapperspb.UInt32(math.MaxUint32)
 	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
@@ -165,6 +169,8 @@ func OutboundPassthrough(p *meshview.Proxy) *clusterv3.Cluster {
 	return c
 }
 
+// passthroughCluster connects to where the kernel says that a redirected connection was going
+// (Envoy: intro/arch_overview/upstream/service_discovery, original destination).
 func passthroughCluster(name, stat string) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,

@@ -18,7 +18,7 @@ const (
 )
 
 // LoadAssignment returns the endpoints that get traffic, perhaps none. The others are left out, not marked unhealthy:
-// Envoy sends to unhealthy ones if there is no other.
+// Envoy sends to unhealthy ones if there is no other (Envoy: intro/arch_overview/upstream/load_balancing/panic_threshold).
 func LoadAssignment(s *meshview.Service) *endpointv3.ClusterLoadAssignment {
 	a := &endpointv3.ClusterLoadAssignment{ClusterName: s.Name}
 	serving := s.Serving()

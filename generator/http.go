@@ -36,7 +36,8 @@ const (
 )
 
 // httpProxy returns the connection manager of one port. It changes nothing that an application could notice: no timeouts,
-// none of Envoy's headers, the same path and host.
+// none of Envoy's headers, the same path and host (Envoy: faq/configuration/timeouts, configuration/http/http_conn_man/headers,
+// intro/arch_overview/http/upgrades).
 func httpProxy(stat, defaultHost string) *hcmv3.HttpConnectionManager {
 	return &hcmv3.HttpConnectionManager{
 		StatPrefix: stat,
@@ -73,7 +74,8 @@ func withRDS(h *hcmv3.HttpConnectionManager, name string) *listenerv3.Filter {
 	return filter("envoy.filters.network.http_connection_manager", h)
 }
 
-// http1 preserves what a connection without a proxy has: the case of header names, trailers, HTTP/1.0.
+// http1 preserves what a connection without a proxy has: the case of header names, trailers, HTTP/1.0
+// (Envoy: configuration/http/http_conn_man/header_casing).
 func http1(defaultHost string) *corev3.Http1ProtocolOptions {
 	return &corev3.Http1ProtocolOptions{
 		AcceptHttp_10:         defaultHost != "",
@@ -90,7 +92,8 @@ func http1(defaultHost string) *corev3.Http1ProtocolOptions {
 	}
 }
 
-// http2 makes an invalid message end its own stream, not the whole connection.
+// http2 makes an invalid message end its own stream, not the whole connection (Envoy: api-v3/config/core/v3/protocol.proto,
+// override_stream_error_on_invalid_http_message).
 func http2() *corev3.Http2ProtocolOptions {
 	return &corev3.Http2ProtocolOptions{OverrideStreamErrorOnInvalidHttpMessage: wrapperspb.Bool(true)}
 }
@@ -108,7 +111,8 @@ func outboundHTTP(p mesh.Protocol) map[string]*anypb.Any {
 }
 
 // inboundHTTP returns the options of connections to the application; nil for TCP. With protocol "http" they use the
-// version that the client used, since the application may well support HTTP/2 without TLS.
+// version that the client used, since the application may well support HTTP/2 without TLS
+// (Envoy: api-v3/extensions/upstreams/http/v3/http_protocol_options.proto).
 func inboundHTTP(p mesh.Protocol) map[string]*anypb.Any {
 	switch p {
 	case mesh.ProtocolHTTP:

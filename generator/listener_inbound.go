@@ -93,7 +93,8 @@ func (b *inbound) chains(in *mesh.Inbound, match *listenerv3.FilterChainMatch) [
 }
 
 // applicationTLSChain passes the application's own TLS through to it. It needs a chain of its own: once a chain names a
-// transport protocol, Envoy only considers chains that name it.
+// transport protocol, Envoy only considers chains that name it (Envoy: api-v3/config/listener/v3/listener_components.proto,
+// FilterChainMatch).
 func (b *inbound) applicationTLSChain(in *mesh.Inbound, match *listenerv3.FilterChainMatch) *listenerv3.FilterChain {
 	cluster := inboundClusterName(b.dataplane, in)
 	own := meshTLS(match)
@@ -130,7 +131,8 @@ func (b *inbound) filter(in *mesh.Inbound, tls bool) *listenerv3.Filter {
 	}
 	h := httpProxy(inboundStat(in), inboundAddress(in).String())
 	if tls {
-		// The application gets the client's SPIFFE ID in x-forwarded-client-cert, which clients cannot set themselves.
+		// The application gets the client's SPIFFE ID in x-forwarded-client-cert, which clients cannot set themselves
+		// (Envoy: configuration/http/http_conn_man/headers, x-forwarded-client-cert).
 		h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
 		h.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{Uri: true}
 	}
@@ -148,7 +150,8 @@ func meshTLS(match *listenerv3.FilterChainMatch) *listenerv3.FilterChainMatch {
 }
 
 // inspectTLS adds the TLS inspector, which waits for the client's first bytes. After inspectTimeout a connection continues
-// as plain text. disabled says for which connections it does not wait, nil for none.
+// as plain text. disabled says for which connections it does not wait, nil for none
+// (Envoy: configuration/listeners/listener_filters/tls_inspector).
 func inspectTLS(l *listenerv3.Listener, disabled *listenerv3.ListenerFilterChainMatchPredicate) {
 	f := listenerFilter("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{})
 	f.FilterDisabled = disabled

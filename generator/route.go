@@ -45,7 +45,7 @@ func anyPath() *routev3.RouteMatch {
 }
 
 // retryUnsent retries requests that no application has seen, on another endpoint if there is one. Retrying any other
-// request might execute it twice.
+// request might execute it twice (Envoy: configuration/http/http_filters/router_filter, x-envoy-retry-on).
 func retryUnsent() *routev3.RetryPolicy {
 	return &routev3.RetryPolicy{
 		RetryOn:    "connect-failure,refused-stream,reset-before-request",

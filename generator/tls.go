@@ -67,6 +67,8 @@ func offeredALPN(p mesh.Protocol) []string {
 	}
 }
 
+// commonTLS combines the names that are accepted, which this package knows, with the roots, which come as a secret
+// (Envoy: api-v3/extensions/transport_sockets/tls/v3/tls.proto, combined_validation_context).
 func commonTLS(src source, alpn []string, peers ...*tlsv3.SubjectAltNameMatcher) *tlsv3.CommonTlsContext {
 	return &tlsv3.CommonTlsContext{
 		TlsParams:                      tls13Params(),
@@ -89,7 +91,8 @@ func tls13Params() *tlsv3.TlsParameters {
 	}
 }
 
-// sdsSecret refers to a secret by name: to the agent's file, or to a secret of the same static configuration.
+// sdsSecret refers to a secret by name: to the agent's file, which Envoy watches, or to a secret of the same static
+// configuration (Envoy: configuration/security/secret).
 func sdsSecret(src source, name, path string) *tlsv3.SdsSecretConfig {
 	if src == static {
 		return &tlsv3.SdsSecretConfig{Name: name}

@@ -1,5 +1,7 @@
 // Package generator turns the mesh view into Envoy's configuration. A pure function makes each kind of resource; the
 // Translator calls them for what changed, and keeps what each attached proxy should have.
+//
+// Where a setting is not obvious, "Envoy:" names the page about it, below https://www.envoyproxy.io/docs/envoy/latest/.
 package generator
 
 import (

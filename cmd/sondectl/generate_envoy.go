@@ -102,7 +102,7 @@ func findProxy(view *meshview.View, meshName string, args []string) (mesh.ID, er
 	case len(args) == 0:
 		return "", fmt.Errorf("there are several Dataplanes, name one: %s", strings.Join(all, ", "))
 	case len(named) == 0:
-		return "", fmt.Errorf("Dataplane %q not found: there are %s", args[0], firstFew(all, ", "))
+		return "", fmt.Errorf("dataplane %q not found: there are %s", args[0], firstFew(all, ", "))
 	case len(named) > 1:
 		return "", fmt.Errorf("several meshes have a Dataplane %q, say --mesh: %s", args[0], strings.Join(named, ", "))
 	default:
