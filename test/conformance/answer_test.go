@@ -3,7 +3,7 @@ package conformance
 import (
 	"testing"
 
-	"github.com/sonde-mesh/sonde/test/featuretest"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 )
 
 // TestAnswer has clients that ACK, NACK, or send what is neither.
@@ -18,8 +18,15 @@ func TestAnswer(t *testing.T) {
 		"an ACK of a nonce that was never sent": {protocols: delta, steps: []step{
 			have("A@1"),
 			subscribe("A"), accept(says{delta: "A@1"}),
-			send(func(*run) *featuretest.Request { return &featuretest.Request{Nonce: "never"} }),
+			send(func(*run) *envoysim.Request { return &envoysim.Request{Nonce: "never"} }),
 			have("A@2"), accept(says{delta: "A@2"}),
+		}},
+		"a NACK of what is answered refuses nothing": {steps: []step{
+			have("A@1"),
+			subscribe("A"), accept(says{delta: "A@1"}),
+			have("A@2"), accept(says{delta: "A@2"}),
+			send(nackOf(0)), send(nackOf(1)),
+			have("A@3"), accept(says{delta: "A@3"}),
 		}},
 		"a refused version is not sent again, the next one is": {types: single, steps: []step{
 			have("A@1 B@1"),

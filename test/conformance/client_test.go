@@ -6,42 +6,42 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/sonde-mesh/sonde/test/featuretest"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
 // client is one stream. It sends what a script says, and nothing by itself.
 type client struct {
 	s        *server
-	protocol featuretest.Protocol
-	wire     featuretest.Wire // nil before the first request
+	protocol envoysim.Protocol
+	wire     envoysim.Wire // nil before the first request
 	end      context.CancelFunc
 	// subscriptions by type, and the last response of each type that the script has received and that it has ACKed.
 	names       map[resource.Type]map[string]bool
-	last, acked map[resource.Type]*featuretest.Response
+	last, acked map[resource.Type]*envoysim.Response
 	nonces      []string // of all responses that the script has received, in their order
 
 	reader sync.WaitGroup
 	mu     sync.Mutex
-	inbox  map[resource.Type][]*featuretest.Response // not received by the script yet
-	err    error                                     // the end of the stream
+	inbox  map[resource.Type][]*envoysim.Response // not received by the script yet
+	err    error                                  // the end of the stream
 }
 
-func (s *server) client(p featuretest.Protocol) *client {
+func (s *server) client(p envoysim.Protocol) *client {
 	return &client{
 		s: s, protocol: p, names: map[resource.Type]map[string]bool{},
-		last: map[resource.Type]*featuretest.Response{}, acked: map[resource.Type]*featuretest.Response{},
-		inbox: map[resource.Type][]*featuretest.Response{},
+		last: map[resource.Type]*envoysim.Response{}, acked: map[resource.Type]*envoysim.Response{},
+		inbox: map[resource.Type][]*envoysim.Response{},
 	}
 }
 
 // send opens the stream, if this is its first request, and sends the node with it.
-func (c *client) send(r *featuretest.Request) {
+func (c *client) send(r *envoysim.Request) {
 	c.s.t.Helper()
 	if c.wire == nil {
 		r.Node = node
 		ctx, cancel := context.WithCancel(c.s.t.Context())
-		wire, err := featuretest.OpenWire(ctx, c.protocol, c.s.conn)
+		wire, err := envoysim.OpenWire(ctx, c.protocol, c.s.conn)
 		if err != nil {
 			cancel()
 			c.s.t.Fatal(err)
@@ -75,7 +75,7 @@ func (c *client) read() {
 }
 
 // next takes the oldest response of a type, nil if there is none.
-func (c *client) next(t resource.Type) *featuretest.Response {
+func (c *client) next(t resource.Type) *envoysim.Response {
 	c.s.t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sonde-mesh/sonde/test/featuretest"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -64,18 +64,18 @@ func TestNonce(t *testing.T) {
 }
 
 // withNonce is a request for these names with another nonce than that of the last response.
-func withNonce(nonce string, names ...string) func(r *run) *featuretest.Request {
-	return func(r *run) *featuretest.Request {
+func withNonce(nonce string, names ...string) func(r *run) *envoysim.Request {
+	return func(r *run) *envoysim.Request {
 		for name := range r.client.names[r.kind] {
 			delete(r.client.names[r.kind], name)
 		}
-		return &featuretest.Request{Names: r.client.subscribe(r.kind, names, nil), Nonce: nonce}
+		return &envoysim.Request{Names: r.client.subscribe(r.kind, names, nil), Nonce: nonce}
 	}
 }
 
 // withNonceOf is withNonce with that of the response with this index.
-func withNonceOf(i int, names ...string) func(r *run) *featuretest.Request {
-	return func(r *run) *featuretest.Request { return withNonce(r.client.nonces[i], names...)(r) }
+func withNonceOf(i int, names ...string) func(r *run) *envoysim.Request {
+	return func(r *run) *envoysim.Request { return withNonce(r.client.nonces[i], names...)(r) }
 }
 
 // TestOddRequest has requests that are answered as well as they can be, and do not end the stream.
@@ -222,12 +222,12 @@ func oneOf(allowed ...string) step {
 }
 
 // nackOf and ackOf answer the response with that index.
-func nackOf(i int) func(r *run) *featuretest.Request {
-	return func(r *run) *featuretest.Request {
-		return &featuretest.Request{Nonce: r.client.nonces[i], Refusal: "no"}
+func nackOf(i int) func(r *run) *envoysim.Request {
+	return func(r *run) *envoysim.Request {
+		return &envoysim.Request{Names: r.client.subscribe(r.kind, nil, nil), Nonce: r.client.nonces[i], Refusal: "no"}
 	}
 }
 
-func ackOf(i int) func(r *run) *featuretest.Request {
-	return func(r *run) *featuretest.Request { return &featuretest.Request{Nonce: r.client.nonces[i]} }
+func ackOf(i int) func(r *run) *envoysim.Request {
+	return func(r *run) *envoysim.Request { return &envoysim.Request{Nonce: r.client.nonces[i]} }
 }

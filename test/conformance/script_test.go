@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sonde-mesh/sonde/test/featuretest"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -15,7 +15,7 @@ import (
 type scenario struct {
 	// types and protocols that it is played for. Default: all.
 	types     []resource.Type
-	protocols []featuretest.Protocol
+	protocols []envoysim.Protocol
 	steps     []step
 }
 
@@ -25,8 +25,8 @@ var (
 	// single are the types of which a SotW response has only what the client lacks.
 	single = []resource.Type{resource.Endpoint, resource.Route}
 
-	delta = []featuretest.Protocol{featuretest.Delta}
-	sotw  = []featuretest.Protocol{featuretest.SotW}
+	delta = []envoysim.Protocol{envoysim.Delta}
+	sotw  = []envoysim.Protocol{envoysim.SotW}
 )
 
 // play runs each scenario for each of its types and protocols.
@@ -39,7 +39,7 @@ func play(t *testing.T, scenarios map[string]scenario) {
 				s.types = resource.Types()
 			}
 			if s.protocols == nil {
-				s.protocols = featuretest.Protocols()
+				s.protocols = envoysim.Protocols()
 			}
 			for _, p := range s.protocols {
 				for _, kind := range s.types {
@@ -51,7 +51,7 @@ func play(t *testing.T, scenarios map[string]scenario) {
 }
 
 // playOne runs steps with a server and a stream of their own.
-func playOne(t *testing.T, p featuretest.Protocol, kind resource.Type, steps ...step) {
+func playOne(t *testing.T, p envoysim.Protocol, kind resource.Type, steps ...step) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &run{t: t, protocol: p, kind: kind, server: startServer(t), versions: map[string]string{}}
@@ -69,7 +69,7 @@ func playOne(t *testing.T, p featuretest.Protocol, kind resource.Type, steps ...
 // run is a scenario that is being played.
 type run struct {
 	t        *testing.T
-	protocol featuretest.Protocol
+	protocol envoysim.Protocol
 	kind     resource.Type
 	server   *server
 	client   *client
@@ -95,13 +95,13 @@ func (r *run) quiet() {
 }
 
 // describe returns a response in the language of scripts.
-func (r *run) describe(m *featuretest.Response) string {
+func (r *run) describe(m *envoysim.Response) string {
 	if m == nil {
 		return nothing
 	}
 	var words []string
 	for _, i := range m.Put {
-		words = append(words, r.server.label(i.Name, i.Version))
+		words = append(words, r.server.label(i.Key.Name, i.Version))
 	}
 	slices.Sort(words)
 	for _, name := range slices.Sorted(slices.Values(m.Gone)) {
@@ -114,9 +114,9 @@ func (r *run) describe(m *featuretest.Response) string {
 }
 
 // checkVersion checks that version_info changes if and only if the contents do.
-func (r *run) checkVersion(m *featuretest.Response, text string) {
+func (r *run) checkVersion(m *envoysim.Response, text string) {
 	r.t.Helper()
-	if r.protocol == featuretest.Delta {
+	if r.protocol == envoysim.Delta {
 		return
 	}
 	content, version := r.kind.Short()+" content "+text, r.kind.Short()+" version "+m.Version
@@ -134,9 +134,9 @@ func (r *run) checkVersion(m *featuretest.Response, text string) {
 // request sends a request with the names, nonce and version that a client would give.
 func (r *run) request(add, remove []string, refusal string) {
 	r.t.Helper()
-	q := &featuretest.Request{Type: r.kind, Add: add, Remove: remove, Refusal: refusal}
+	q := &envoysim.Request{Type: r.kind, Add: add, Remove: remove, Refusal: refusal}
 	q.Names = r.client.subscribe(r.kind, add, remove)
-	if last := r.client.last[r.kind]; last != nil && r.protocol == featuretest.SotW {
+	if last := r.client.last[r.kind]; last != nil && r.protocol == envoysim.SotW {
 		q.Nonce = last.Nonce
 	}
 	if acked := r.client.acked[r.kind]; acked != nil {
@@ -155,7 +155,7 @@ func (r *run) answer(refusal string) {
 	if refusal == "" {
 		r.client.acked[r.kind] = last
 	}
-	q := &featuretest.Request{Type: r.kind, Nonce: last.Nonce, Refusal: refusal, Names: r.client.subscribe(r.kind, nil, nil)}
+	q := &envoysim.Request{Type: r.kind, Nonce: last.Nonce, Refusal: refusal, Names: r.client.subscribe(r.kind, nil, nil)}
 	if acked := r.client.acked[r.kind]; acked != nil {
 		q.Version = acked.Version
 	}

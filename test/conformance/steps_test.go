@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sonde-mesh/sonde/test/featuretest"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -31,7 +31,7 @@ const (
 
 func (s says) to(r *run) string {
 	switch {
-	case r.protocol == featuretest.Delta:
+	case r.protocol == envoysim.Delta:
 		return s.delta
 	case slices.Contains(listed, r.kind):
 		return cmp.Or(s.listed, s.delta)
@@ -78,7 +78,7 @@ func change(add, remove []string) step {
 }
 
 // send sends a request as it is, with the type of the script.
-func send(request func(r *run) *featuretest.Request) step {
+func send(request func(r *run) *envoysim.Request) step {
 	return func(r *run) {
 		r.t.Helper()
 		r.quiet()
@@ -145,7 +145,7 @@ func reconnect(text string, names ...string) step {
 			r.client.close()
 		}
 		r.client = r.server.client(r.protocol)
-		q := &featuretest.Request{Type: r.kind, Add: names, Names: r.client.subscribe(r.kind, names, nil), Versions: map[string]string{}}
+		q := &envoysim.Request{Type: r.kind, Add: names, Names: r.client.subscribe(r.kind, names, nil), Versions: map[string]string{}}
 		for label := range strings.FieldsSeq(text) {
 			one := r.server.resources(r.kind, label)[0]
 			q.Versions[one.Name] = one.Version

@@ -3,7 +3,7 @@ package conformance
 import (
 	"testing"
 
-	"github.com/sonde-mesh/sonde/test/featuretest"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -50,7 +50,18 @@ func TestWildcard(t *testing.T) {
 			have("A@1 B@2 C@1"), accept(says{delta: "B@2 C@1"}),
 			have("B@2 C@1"), accept(says{delta: "-A"}),
 		}},
-		"without it only the names are left": {protocols: delta, steps: []step{
+		"of routes and endpoints there is none without a name": {types: single, steps: []step{
+			have("A@1"),
+			subscribe(),
+			have("A@2"),
+		}},
+		"again, and all is sent again": {types: listed, protocols: delta, steps: []step{
+			have("A@1 B@1"),
+			subscribe("*"), accept(says{delta: "A@1 B@1"}),
+			subscribe("A"), accept(says{delta: "A@1"}),
+			subscribe("*"), accept(says{delta: "A@1 B@1"}),
+		}},
+		"without it only the names remain": {protocols: delta, steps: []step{
 			have("A@1 B@1"),
 			subscribe("*", "A"), accept(says{delta: "A@1 B@1"}),
 			unsubscribe("*"),
@@ -182,7 +193,7 @@ func TestTwoTypes(t *testing.T) {
 		{resource.Route, resource.Endpoint}, {resource.Endpoint, resource.Route},
 	} {
 		first, second := pair[0], pair[1]
-		for _, p := range featuretest.Protocols() {
+		for _, p := range envoysim.Protocols() {
 			t.Run(string(p)+" "+first.Short()+" "+second.Short(), func(t *testing.T) {
 				t.Parallel()
 				playOne(t, p, first,

@@ -1,11 +1,13 @@
 package feature
 
 import (
+	"slices"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/test/featuretest"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -27,19 +29,16 @@ func TestAuthorisation(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			both(t, func(t *testing.T, p featuretest.Protocol) {
+			both(t, func(t *testing.T, p envoysim.Protocol) {
 				f := featuretest.Start(t, "two-meshes")
-				c := f.DialAs(tc.certificate, p)
-				c.Send(&featuretest.Request{Node: tc.node, Type: resource.Cluster})
-				if tc.want == codes.OK {
-					expect(t, c.Next(), resource.Cluster, "api", "db", "inbound:8080")
-					return
+				stream := f.Open(tc.certificate, p)
+				send(t, stream, &envoysim.Request{Node: tc.node, Type: resource.Cluster})
+				r, err := stream.Recv()
+				if status.Code(err) != tc.want {
+					t.Errorf("Recv() error = %v, want %s", err, tc.want)
 				}
-				if err := c.Ended(); status.Code(err) != tc.want {
-					t.Errorf("the stream ended with %v, want %s", err, tc.want)
-				}
-				if got := c.Received(); got != 0 {
-					t.Errorf("sent %d responses", got)
+				if err == nil && !slices.Equal(r.Names(), []string{"api", "db", "inbound:8080"}) {
+					t.Errorf("the first response has %q", r.Names())
 				}
 			})
 		})
@@ -48,21 +47,32 @@ func TestAuthorisation(t *testing.T) {
 
 // The node of a stream cannot change.
 func TestNodeChanges(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
-		web := f.Dial("web-1", p)
-		web.Send(&featuretest.Request{Node: node, Type: resource.Cluster})
-		web.Ack(web.Next())
-		web.Send(&featuretest.Request{Node: "default/api-1", Type: resource.Listener})
-		if err := web.Ended(); status.Code(err) != codes.PermissionDenied {
-			t.Errorf("the stream ended with %v, want PermissionDenied", err)
+		stream := f.Open("default/web-1", p)
+		send(t, stream, &envoysim.Request{Node: "default/web-1", Type: resource.Cluster})
+		r, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		send(t, stream, &envoysim.Request{Type: resource.Cluster, Nonce: r.Nonce, Version: r.Version})
+		send(t, stream, &envoysim.Request{Node: "default/api-1", Type: resource.Listener})
+		if r, err := stream.Recv(); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("Recv() = %v, %v, want PermissionDenied", r, err)
 		}
 	})
 }
 
+func send(t *testing.T, stream envoysim.Wire, r *envoysim.Request) {
+	t.Helper()
+	if err := stream.Send(r); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Each mesh has its own names: nothing of one mesh is visible in the other.
-func TestMeshesAreApart(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+func TestNamesOfAMeshAreItsOwn(t *testing.T) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-meshes")
 		here, there := f.Connect("web-1", p), f.Connect("other/web-1", p)
 		here.Sent(firstSync...)

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/test/featuretest"
 )
 
@@ -17,15 +18,15 @@ func TestChurn(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
-			churn(t, rand.New(rand.NewPCG(seed, 0)), featuretest.Protocols()[seed%2])
+			churn(t, rand.New(rand.NewPCG(seed, 0)), envoysim.Protocols()[seed%2])
 		})
 	}
 }
 
-func churn(t *testing.T, random *rand.Rand, p featuretest.Protocol) {
+func churn(t *testing.T, random *rand.Rand, p envoysim.Protocol) {
 	t.Helper()
 	f := featuretest.Start(t, "two-services")
-	stays, comes := f.Connect("web-1", p), f.Connect("web-1", featuretest.Delta)
+	stays, comes := f.Connect("web-1", p), f.Connect("web-1", envoysim.Delta)
 	// A proxy may have three streams; a fourth ends the oldest.
 	goes := func() {
 		comes.Close()
@@ -69,7 +70,7 @@ func churn(t *testing.T, random *rand.Rand, p featuretest.Protocol) {
 	if !f.Knows(mesh.KindDataplane, "web-1") {
 		f.Put("web-1-cache.yaml")
 	}
-	fresh := f.Connect("web-1", featuretest.Delta)
+	fresh := f.Connect("web-1", envoysim.Delta)
 	fresh.Sync()
 	for _, c := range []*featuretest.Client{stays, comes} {
 		c.Sync()

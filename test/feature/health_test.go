@@ -4,12 +4,13 @@ import (
 	"testing"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/test/featuretest"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
 func TestEndpointIsUnready(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		f.Put("api-2.yaml")
 		web := f.Connect("web-1", p)
@@ -30,7 +31,7 @@ func TestEndpointIsUnready(t *testing.T) {
 
 // The health of an inbound matters to the clients of its service. Nothing is sent to the proxy itself.
 func TestOwnHealthTouchesNothing(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		api := f.Connect("api-1", p)
 		api.Sent("cluster inbound:80", "listener inbound:10.0.0.3:80 readiness")
@@ -43,7 +44,7 @@ func TestOwnHealthTouchesNothing(t *testing.T) {
 
 // A draining proxy gets no new traffic, unless no other one is ready.
 func TestDraining(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		f.Put("api-2.yaml")
 		web := f.Connect("web-1", p)
@@ -69,7 +70,7 @@ func TestDraining(t *testing.T) {
 
 // An observation that comes before the Dataplane counts from the start.
 func TestDrainingBeforeTheDataplane(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web := f.Connect("web-1", p)
 		web.Sent(firstSync...)
@@ -84,7 +85,7 @@ func TestDrainingBeforeTheDataplane(t *testing.T) {
 
 // A service joins the mesh replica by replica: its endpoints without a sidecar get plain text.
 func TestEndpointsWithAndWithoutSidecar(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web := f.Connect("web-1", p)
 		web.Sent(firstSync...)
@@ -115,7 +116,7 @@ networking:
 
 // Redirected proxies that see the same services share their resources. Each has its own inbound.
 func TestRedirected(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "redirected")
 		one, two := f.Connect("web-1", p), f.Connect("web-2", p)
 		for _, web := range []*featuretest.Client{one, two} {

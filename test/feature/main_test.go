@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/sonde-mesh/sonde/test/featuretest"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,10 +26,10 @@ const (
 var firstSync = []string{"cluster api db inbound:8080", "endpoint api db", allListeners, "route api"}
 
 // both runs a scenario in both protocols.
-func both(t *testing.T, scenario func(t *testing.T, p featuretest.Protocol)) {
+func both(t *testing.T, scenario func(t *testing.T, p envoysim.Protocol)) {
 	t.Helper()
 	t.Parallel()
-	for _, p := range featuretest.Protocols() {
+	for _, p := range envoysim.Protocols() {
 		t.Run(string(p), func(t *testing.T) {
 			t.Parallel()
 			scenario(t, p)

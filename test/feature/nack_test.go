@@ -3,6 +3,7 @@ package feature
 import (
 	"testing"
 
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/test/featuretest"
 	"github.com/sonde-mesh/sonde/xds"
 	"github.com/sonde-mesh/sonde/xds/resource"
@@ -32,7 +33,7 @@ func refused(t *testing.T, f *featuretest.Feature, typ resource.Type, name, reas
 
 // A listener is refused alone: the stream goes on, and the listener is not sent again until it changes.
 func TestRefusedAlone(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		f.Put("cache-1.yaml")
 		web := f.Connect("web-1", p)
@@ -66,7 +67,7 @@ func TestRefusedAmongGoodOnes(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			f := featuretest.Start(t, "two-services")
-			web := f.Connect("web-1", featuretest.Delta)
+			web := f.Connect("web-1", envoysim.Delta)
 			const bad, good = "outbound:127.0.0.1:10001", "outbound:127.0.0.1:10002"
 			web.Refuse(resource.Listener, bad, "cannot bind")
 			web.Sent("cluster api db inbound:8080", "endpoint api db", allListeners, "listener inbound:10.0.0.1:8080 "+good+" readiness")
@@ -95,7 +96,7 @@ networking:
 
 // A refused cluster keeps its last good version, and the good ones beside it are used.
 func TestRefusedCluster(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web := f.Connect("web-1", p)
 		web.Sent(firstSync...)
@@ -118,7 +119,7 @@ func TestRefusedCluster(t *testing.T) {
 
 // Envoy does not say which of several assignments it refuses: they are sent one by one until that is known.
 func TestRefusedEndpoints(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web := f.Connect("web-1", p)
 		web.Refuse(resource.Endpoint, "api", "no")
@@ -130,7 +131,7 @@ func TestRefusedEndpoints(t *testing.T) {
 
 // A refusal of one proxy does not affect others.
 func TestRefusedByOneProxy(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		f.Put("web-2.yaml")
 		web, other := f.Connect("web-1", p), f.Connect("web-2", p)

@@ -4,12 +4,13 @@ import (
 	"testing"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/test/featuretest"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
 func TestFirstSync(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web := f.Connect("web-1", p)
 		web.Sent(firstSync...)
@@ -24,7 +25,7 @@ func TestFirstSync(t *testing.T) {
 }
 
 func TestEndpointIsAdded(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web, db := f.Connect("web-1", p), f.Connect("db-1", p)
 		web.Sent(firstSync...)
@@ -39,7 +40,7 @@ func TestEndpointIsAdded(t *testing.T) {
 
 // Endpoints follow their cluster at once. Listener and routes wait until the cluster is warm.
 func TestServiceIsAdded(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web := f.Connect("web-1", p)
 		web.Sent(firstSync...)
@@ -53,7 +54,7 @@ func TestServiceIsAdded(t *testing.T) {
 
 // An outbound may come before its service: nothing waits for endpoints.
 func TestOutboundBeforeItsService(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web := f.Connect("web-1", p)
 		web.Sent(firstSync...)
@@ -68,7 +69,7 @@ func TestOutboundBeforeItsService(t *testing.T) {
 }
 
 func TestServiceIsRemoved(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web := f.Connect("web-1", p)
 		web.Sent(firstSync...)
@@ -80,7 +81,7 @@ func TestServiceIsRemoved(t *testing.T) {
 
 // The replacement of a service is in place before the service is removed.
 func TestServiceIsReplaced(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		f.Put("cache-1.yaml")
 		web := f.Connect("web-1", p)
@@ -104,37 +105,24 @@ networking:
 // A changed cluster is followed by its endpoints at once, even if they have not changed. Endpoints that only the new cluster
 // accepts wait until it is warm: the old one, which is in use until then, would refuse them.
 func TestIdentityIsAdded(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
-		web := f.Dial("web-1", p)
-		web.Send(&featuretest.Request{Node: node, Type: resource.Cluster})
-		web.Ack(web.Next())
-		web.Send(&featuretest.Request{Type: resource.Endpoint, Add: []string{"api"}})
-		web.Ack(web.Next())
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
 		web.Expect(resource.Cluster, "api").Identities(apiIdentity)
-
+		web.Hold()
 		f.Put("api-2-canary.yaml")
-		cluster := web.Next()
-		if p == featuretest.Delta {
-			expect(t, cluster, resource.Cluster, "api")
-		}
+		web.Sent("cluster api", "endpoint api")
 		web.Expect(resource.Cluster, "api").Identities(apiIdentity, canaryIdentity)
-		endpoints := web.Next()
-		expect(t, endpoints, resource.Endpoint, "api")
-		web.Ack(endpoints)
 		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls")
-		web.ExpectQuiet()
-		web.Ack(cluster)
-		endpoints = web.Next()
-		expect(t, endpoints, resource.Endpoint, "api")
-		web.Ack(endpoints)
+		web.Release()
+		web.Sent("endpoint api")
 		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")
-		web.ExpectQuiet()
 	})
 }
 
 func TestIdentityIsRemoved(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		f.Put("api-2-canary.yaml")
 		web := f.Connect("web-1", p)
@@ -148,7 +136,7 @@ func TestIdentityIsRemoved(t *testing.T) {
 }
 
 func TestModeChanges(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web := f.Connect("web-1", p)
 		web.Sent(firstSync...)

@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/test/featuretest"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -13,7 +14,7 @@ import (
 func TestReconnectWithoutAChange(t *testing.T) {
 	t.Parallel()
 	f := featuretest.Start(t, "two-services")
-	web := f.Connect("web-1", featuretest.Delta)
+	web := f.Connect("web-1", envoysim.Delta)
 	web.Sent(firstSync...)
 	web.Reconnect()
 	web.Sent()
@@ -27,7 +28,7 @@ func TestReconnectToANewControlPlane(t *testing.T) {
 	f := featuretest.Start(t, "two-services")
 	f.Put("api-2.yaml")
 	f.Put("api-2-canary.yaml")
-	web := f.Connect("web-1", featuretest.Delta)
+	web := f.Connect("web-1", envoysim.Delta)
 	web.Sent(firstSync...)
 	f.Restart()
 	web.Reconnect()
@@ -40,7 +41,7 @@ func TestReconnectToANewControlPlane(t *testing.T) {
 func TestReconnectOfTheStateOfTheWorld(t *testing.T) {
 	t.Parallel()
 	f := featuretest.Start(t, "two-services")
-	web := f.Connect("web-1", featuretest.SotW)
+	web := f.Connect("web-1", envoysim.SotW)
 	web.Sent(firstSync...)
 	before := web.Has()
 	f.Restart()
@@ -91,7 +92,7 @@ func TestReconnectAfterChanges(t *testing.T) {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
 				f := featuretest.Start(t, "two-services")
-				web := f.Connect("web-1", featuretest.Delta)
+				web := f.Connect("web-1", envoysim.Delta)
 				web.Sent(firstSync...)
 				web.Close()
 				if restart {
@@ -103,7 +104,7 @@ func TestReconnectAfterChanges(t *testing.T) {
 				}
 				web.Reconnect()
 				web.Sent(tc.want...)
-				fresh := f.Connect("web-1", featuretest.Delta)
+				fresh := f.Connect("web-1", envoysim.Delta)
 				fresh.Sync()
 				if diff := cmp.Diff(fresh.Has(), web.Has()); diff != "" {
 					t.Errorf("a new client and the one that came back differ (-new +back):\n%s", diff)
@@ -117,7 +118,7 @@ func TestReconnectAfterChanges(t *testing.T) {
 func TestReconnectWithoutADataplane(t *testing.T) {
 	t.Parallel()
 	f := featuretest.Start(t, "two-services")
-	web := f.Connect("web-1", featuretest.Delta)
+	web := f.Connect("web-1", envoysim.Delta)
 	web.Sent(firstSync...)
 	before := web.Has()
 	f.Delete(mesh.KindDataplane, "web-1")
@@ -153,7 +154,7 @@ func TestSameFilesSameVersions(t *testing.T) {
 					t.Errorf("%s (-first +second):\n%s", proxy, diff)
 				}
 				// Both protocols send the same bytes.
-				delta, sotw := first.Connect(proxy, featuretest.Delta), second.Connect(proxy, featuretest.SotW)
+				delta, sotw := first.Connect(proxy, envoysim.Delta), second.Connect(proxy, envoysim.SotW)
 				delta.Sync()
 				sotw.Sync()
 				if diff := cmp.Diff(delta.Has(), sotw.Has()); diff != "" {
@@ -166,12 +167,12 @@ func TestSameFilesSameVersions(t *testing.T) {
 
 // A proxy that is not known yet waits. An empty configuration would close its listeners.
 func TestDataplaneComesLater(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web := f.Connect("web-2", p)
 		featuretest.Eventually(t, func() string {
-			if s := f.Status(); len(s) != 1 || s[0].Known || len(s[0].Types) != 2 {
-				return "web-2 waits with two types asked for: not yet"
+			if s := f.Status(); len(s) != 1 || s[0].Known || len(s[0].Types) != 1 {
+				return "web-2 waits for clusters: not yet"
 			}
 			return ""
 		})
@@ -184,7 +185,7 @@ func TestDataplaneComesLater(t *testing.T) {
 }
 
 func TestDataplaneIsDeleted(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web := f.Connect("web-1", p)
 		web.Sent(firstSync...)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/test/featuretest"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -19,7 +20,7 @@ func TestClientStopsReading(t *testing.T) {
 		// 16 responses may be unanswered, and one more may be on its way when the first of them is answered.
 		atMost = 16 + 2
 	)
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		f.Put("web-2.yaml")
 		f.Delete(mesh.KindDataplane, "api-1")

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/test/featuretest"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -31,7 +32,7 @@ func TestBrokenFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := featuretest.Watch(t, "two-services")
-			delta, sotw := f.Connect("web-1", featuretest.Delta), f.Connect("web-1", featuretest.SotW)
+			delta, sotw := f.Connect("web-1", envoysim.Delta), f.Connect("web-1", envoysim.SotW)
 			for _, web := range []*featuretest.Client{delta, sotw} {
 				web.Sent(firstSync...)
 			}
@@ -52,7 +53,7 @@ func TestBrokenFile(t *testing.T) {
 }
 
 func TestFilesChange(t *testing.T) {
-	both(t, func(t *testing.T, p featuretest.Protocol) {
+	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Watch(t, "two-services")
 		web := f.Connect("web-1", p)
 		web.Sent(firstSync...)

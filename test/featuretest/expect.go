@@ -9,8 +9,11 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
+
+const markerPrefix = "featuretest-marker-"
 
 // quietRounds is how many questions of Sync in a row must be answered without another response in between.
 const quietRounds = 4
@@ -23,7 +26,6 @@ const mostRounds = 500
 // store got before is then published. The proxy must be known.
 func (c *Client) Sync() {
 	c.t.Helper()
-	last := ""
 	for quiet, rounds := 0, 0; quiet < quietRounds; quiet, rounds = quiet+1, rounds+1 {
 		if rounds == mostRounds {
 			c.t.Fatalf("%v is sent something without end", c)
@@ -32,28 +34,16 @@ func (c *Client) Sync() {
 		before := c.received
 		c.marked++
 		name := fmt.Sprintf("%s%d", markerPrefix, c.marked)
-		var remove []string
-		if last != "" {
-			remove = []string{last}
-		}
-		c.request(&Request{Type: resource.Endpoint, Add: []string{name}, Remove: remove})
+		c.envoy.Ask(resource.Endpoint, name)
 		c.mu.Unlock()
 		c.until("answer to "+name, func() bool { return c.markers[name] })
-		last = name
 		if c.Received() != before {
 			quiet = -1 // start again
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.request(&Request{Type: resource.Endpoint, Remove: []string{last}})
-	for _, t := range resource.Types() {
-		for name := range c.names[t] {
-			if strings.HasPrefix(name, markerPrefix) {
-				delete(c.names[t], name)
-			}
-		}
-	}
+	c.envoy.Ask(resource.Endpoint)
 }
 
 // Sent waits as Sync does, and compares all responses since the last Sent, in their order. Each is a line: the type, the
@@ -64,7 +54,7 @@ func (c *Client) Sent(want ...string) {
 	c.Sync()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.protocol == SotW {
+	if c.envoy.Protocol == envoysim.SotW {
 		want = slices.Clone(want)
 		want = slices.DeleteFunc(want, func(line string) bool {
 			return strings.HasPrefix(line, "endpoint -") || strings.HasPrefix(line, "route -")
@@ -73,7 +63,7 @@ func (c *Client) Sent(want ...string) {
 	got := c.log
 	c.log = nil
 	if !slices.Equal(got, want) {
-		c.t.Errorf("%s (%s) was sent\n\t%s\nwant\n\t%s", c.id, c.protocol, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+		c.t.Errorf("%v was sent\n\t%s\nwant\n\t%s", c, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 	}
 }
 
@@ -87,7 +77,7 @@ func (c *Client) ExpectQuiet(types ...resource.Type) {
 	for _, line := range c.log {
 		short, _, _ := strings.Cut(line, " ")
 		if len(types) == 0 || slices.ContainsFunc(types, func(t resource.Type) bool { return t.Short() == short }) {
-			c.t.Errorf("%s (%s) was sent %q", c.id, c.protocol, line)
+			c.t.Errorf("%v was sent %q", c, line)
 		}
 	}
 }
@@ -98,9 +88,9 @@ func (c *Client) ExpectNothing(name string) {
 	c.Sync()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for n := range c.has {
+	for n := range c.envoy.All() {
 		if n.Name == name {
-			c.t.Errorf("%s (%s) has %s %q", c.id, c.protocol, n.Type.Short(), name)
+			c.t.Errorf("%v has %s %q", c, n.Type.Short(), name)
 		}
 	}
 }
@@ -119,8 +109,8 @@ func (c *Client) Expect(t resource.Type, name string) Expectation {
 func (e Expectation) until(what string, m proto.Message, holds func() bool) {
 	e.c.t.Helper()
 	e.c.until(fmt.Sprintf("%s %s with %s", e.n.Type.Short(), e.n.Name, what), func() bool {
-		i, ok := e.c.has[e.n]
-		return ok && i.Body.UnmarshalTo(m) == nil && holds()
+		r := e.c.envoy.Get(e.n)
+		return r != nil && r.Body.UnmarshalTo(m) == nil && holds()
 	})
 }
 
@@ -154,17 +144,16 @@ func (c *Client) Has() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	routes := map[string]bool{}
-	for n, i := range c.has {
-		if n.Type == resource.Listener {
-			for _, name := range routesOf(i) {
-				routes[name] = true
-			}
+	has := c.envoy.All()
+	for _, r := range has {
+		for _, name := range r.Routes {
+			routes[name] = true
 		}
 	}
 	var all []string
-	for n, i := range c.has {
+	for n, r := range has {
 		if n.Type != resource.Route || routes[n.Name] {
-			all = append(all, n.Type.Short()+" "+n.Name+" "+i.Version)
+			all = append(all, n.Type.Short()+" "+n.Name+" "+r.Version)
 		}
 	}
 	slices.Sort(all)
@@ -172,4 +161,4 @@ func (c *Client) Has() []string {
 }
 
 // String names the client.
-func (c *Client) String() string { return fmt.Sprintf("%s (%s)", c.id, c.protocol) }
+func (c *Client) String() string { return fmt.Sprintf("%s (%s)", c.id, c.envoy.Protocol) }

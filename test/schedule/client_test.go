@@ -3,22 +3,17 @@ package schedule
 import (
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-const (
-	// warmingTimeout is Envoy's initial_fetch_timeout: after it a cluster goes into use without endpoints.
-	warmingTimeout = 15 * time.Second
-	// endless is a number of responses on one stream that no schedule can need.
-	endless = 4000
-)
+// endless is a number of responses on one stream that no schedule can need.
+const endless = 4000
 
 // pace is how long a client needs for a share of the responses.
 type pace struct {
@@ -34,28 +29,24 @@ var paces = []pace{
 
 // client is one proxy: an Envoy, and its stream if it has one.
 type client struct {
-	w      *world
-	name   string
-	node   string
-	sotw   bool
-	star   bool // it subscribes to the wildcard by name
-	pace   pace
-	random *rand.Rand // used only by its session
-	envoy  *envoy
-	plane  *plane        // the control plane of the pipe
-	pipe   *pipe         // nil before the first one
-	done   chan struct{} // closed when the session has ended
+	s       *simulation
+	name    string
+	options envoysim.Options
+	pace    pace
+	random  *rand.Rand // used only by its session
+	envoy   *envoysim.Envoy
+	plane   *plane        // the control plane of the pipe
+	pipe    *pipe         // nil before the first one
+	done    chan struct{} // closed when the session has ended
 
 	slowReader  atomic.Bool   // it reads slowly, see pace and stalled
 	stalled     atomic.Int64  // until when it does not read, in nanoseconds
 	refusalRate atomic.Int64  // how many of 1000 resources it refuses
 	refusalSeed atomic.Uint64 // decides which ones
 	responses   atomic.Int64  // number of responses
-
-	// Used only by its session.
-	nonces   map[resource.Type]string
-	withheld []*request
 }
+
+func (c *client) node() string { return c.options.Node }
 
 // connected says whether the client has a session.
 func (c *client) connected() bool {
@@ -73,27 +64,25 @@ func (c *client) connected() bool {
 // connect opens a stream. Unless it connects again, the client begins with nothing. So does one that has something which it
 // would not name.
 func (c *client) connect(again bool) {
-	again = again && (c.sotw || !c.envoy.hasUnnamed())
+	again = again && c.envoy != nil && (c.options.Protocol == envoysim.SotW || !c.envoy.HasUnnamed())
 	if !again {
-		c.envoy = newEnvoy()
+		c.envoy = envoysim.New(c.options)
 	}
-	c.w.note("%s connects, with what it has: %v", c.name, again)
-	c.envoy.reconnected()
-	c.nonces, c.withheld = map[resource.Type]string{}, nil
+	c.s.note("%s connects, with what it has: %v", c.name, again)
 	c.done = make(chan struct{})
-	c.plane = c.w.plane
-	c.pipe = c.plane.open(c.node, c.sotw)
+	c.plane = c.s.plane
+	c.pipe = c.plane.open(c.node(), c.options.Protocol)
 	go c.session(c.pipe, c.done)
 }
 
-// disconnect ends the session and the stream. leave only ends the session: the server believes that the stream is alive.
+// disconnect ends the session and the stream. vanish only ends the session: the server believes that the stream is alive.
 func (c *client) disconnect() {
 	c.pipe.cancel()
 	<-c.done
 }
 
-func (c *client) leave() {
-	close(c.pipe.left)
+func (c *client) vanish() {
+	close(c.pipe.vanished)
 	<-c.done
 }
 
@@ -101,32 +90,38 @@ func (c *client) stall(d time.Duration) { c.stalled.Store(time.Now().Add(d).Unix
 
 func (c *client) session(p *pipe, done chan<- struct{}) {
 	defer close(done)
-	c.hello()
+	c.envoy.Connect(func(r *envoysim.Request) {
+		c.s.detail("%s asks %s add %v remove %v nonce %q %q", c.name, r.Type.Short(), r.Add, r.Remove, r.Nonce, r.Refusal)
+		p.send(r)
+	})
 	for range endless {
 		var late, drained <-chan time.Time
-		if len(c.envoy.warming) > 0 {
-			late = time.After(warmingTimeout)
+		if c.envoy.Warming() > 0 {
+			late = time.After(envoysim.WarmingTimeout)
 		}
-		if d := c.envoy.nextDrained(); d > 0 {
+		if d := c.envoy.NextDrained(); d > 0 {
 			drained = time.After(d)
 		}
 		select {
 		case <-p.ctx.Done():
 			return
-		case <-p.left:
+		case <-p.vanished:
 			return
 		case <-late:
-			c.timeOut()
+			c.giveUp()
 		case <-drained:
-			c.settle()
+			c.envoy.Settle()
 		case r := <-p.down:
 			if !c.delay(p) {
 				return
 			}
 			c.take(r)
 		}
+		if what := c.envoy.Broken(); what != "" {
+			c.s.wrong("%s: %s", c.name, what)
+		}
 	}
-	c.w.wrong("%s: messages go round for ever", c.name)
+	c.s.wrong("%s: messages go round for ever", c.name)
 }
 
 // delay waits as long as this client needs for a response.
@@ -142,149 +137,64 @@ func (c *client) delay(p *pipe) bool {
 	select {
 	case <-p.ctx.Done():
 		return false
-	case <-p.left:
+	case <-p.vanished:
 		return false
 	case <-time.After(d):
 		return true
 	}
 }
 
-// hello sends the first request of each type that the client has ever asked for.
-func (c *client) hello() {
-	c.envoy.begun[resource.Cluster] = true
-	for _, t := range resource.Types() {
-		if c.envoy.begun[t] {
-			c.ask(t, c.envoy.subscribed(t), nil, true)
-		}
-	}
-}
-
-// ask changes the subscriptions of a type, or makes the first request for it.
-func (c *client) ask(t resource.Type, add, remove []string, first bool) {
-	c.envoy.begun[t] = true
-	r := &request{kind: t, add: add, remove: remove}
-	if first && wild(t) && c.star {
-		r.add = []string{"*"}
-	}
-	if first {
-		r.versions = map[string]string{}
-		for n, v := range c.envoy.named {
-			if n.Type == t {
-				r.versions[n.Name] = v
-			}
-		}
-	}
-	if c.sotw {
-		r.nonce = c.nonces[t]
-	}
-	c.send(r)
-}
-
-// send adds the current names to a request and sends it.
-func (c *client) send(r *request) {
-	r.names = c.envoy.subscribed(r.kind)
-	if wild(r.kind) && c.star {
-		r.names = []string{"*"}
-	}
-	c.w.detail("%s asks %s add %v remove %v nonce %q %q", c.name, r.kind.Short(), r.add, r.remove, r.nonce, r.refusal)
-	c.pipe.send(r)
-}
-
-// take applies a response, and answers it when Envoy would.
-func (c *client) take(r *response) {
+func (c *client) take(r *envoysim.Response) {
 	c.responses.Add(1)
-	e, t := c.envoy, r.kind
-	c.w.detail("%s hears %s", c.name, r)
-	c.nonces[t] = r.nonce
-	had, puts, gone := e.count(t), r.things, r.gone
-	if c.sotw && wild(t) {
-		gone = e.missing(t, puts)
-	}
-	first := t == resource.Cluster && !e.begun[resource.Endpoint] && !e.begun[resource.Listener]
-	refusal := e.apply(t, puts, gone, c.taste())
-	if wild(t) && !e.refused && e.count(t) == 0 && (had > 0 || c.sotw) {
-		c.w.wrong("%s is left without any %s: %s", c.name, t.Short(), r)
-	}
-	c.follow()
-	answer := &request{kind: t, nonce: r.nonce, refusal: refusal}
-	if t == resource.Cluster && !first && len(e.warming) > 0 {
-		c.withheld = append(c.withheld, answer)
-	} else {
-		c.send(answer)
-	}
-	c.settle()
-}
-
-// follow subscribes to what is needed now. Envoy does so before it answers.
-func (c *client) follow() {
-	add, remove := c.envoy.follow()
-	for _, t := range resource.Types() {
-		if len(add[t])+len(remove[t]) > 0 {
-			slices.Sort(add[t])
-			slices.Sort(remove[t])
-			c.ask(t, add[t], remove[t], !c.envoy.begun[t])
-		}
+	c.s.detail("%s gets %s", c.name, describe(r))
+	had := c.envoy.Count(r.Type)
+	c.envoy.Take(r, c.refusals())
+	whole := r.Type == resource.Cluster || r.Type == resource.Listener
+	if whole && !c.envoy.Refused() && c.envoy.Count(r.Type) == 0 && (had > 0 || c.options.Protocol == envoysim.SotW) {
+		c.s.wrong("%s loses its last %s: %s", c.name, r.Type.Short(), describe(r))
 	}
 }
 
-// settle does what has become possible: it sends withheld ACKs and the first request for listeners, and activates listeners.
-func (c *client) settle() {
-	if len(c.envoy.warming) == 0 {
-		for _, answer := range c.withheld {
-			c.send(answer)
+// giveUp ends the wait for endpoints. It may take so long, too, if they came on a lost stream, so that the server does not know
+// them, and their cluster is to be removed.
+func (c *client) giveUp() {
+	desired, _ := c.plane.Translator.Resources(c.node())
+	c.envoy.GiveUp(func(cluster string) {
+		endpoints := c.envoy.Get(resource.Name{Type: resource.Endpoint, Name: cluster})
+		removed := desired.Get(resource.Name{Type: resource.Cluster, Name: cluster}) == nil
+		if endpoints == nil || c.envoy.Told(endpoints) || !removed {
+			c.s.wrong("%s: cluster %s gets no endpoints", c.name, cluster)
 		}
-		c.withheld = nil
-		if !c.envoy.begun[resource.Listener] {
-			c.ask(resource.Listener, nil, nil, true)
-		}
-	}
-	c.envoy.activate()
-	c.envoy.closeDrained()
-	c.follow()
-	if what := c.envoy.broken(c.sotw); what != "" {
-		c.w.wrong("%s: %s", c.name, what)
-	}
+	})
 }
 
-// timeOut ends the wait for endpoints, which only may take so long if they were due on a stream that was lost, or if they came
-// on one, so that the server does not know them, and their cluster is to be removed.
-func (c *client) timeOut() {
-	desired, _ := c.plane.Translator.Resources(c.node)
-	for _, name := range slices.Sorted(maps.Keys(c.envoy.warming)) {
-		endpoints := c.envoy.has[resource.Name{Type: resource.Endpoint, Name: name}]
-		lost := endpoints != nil && !c.envoy.told[endpoints] && desired.Get(resource.Name{Type: resource.Cluster, Name: name}) == nil
-		if !c.envoy.warming[name] && !c.envoy.refused && !lost {
-			c.w.wrong("%s: cluster %s gets no endpoints", c.name, name)
-		}
-		c.envoy.warmed(name)
-	}
-	c.settle()
-}
-
-// taste draws how the client takes the next response.
-func (c *client) taste() taste {
-	rate, refusalSeed := uint64(c.refusalRate.Load()), c.refusalSeed.Load()
-	return taste{
-		bad: func(t *thing) bool {
+// refusals draws what the client refuses of the next response.
+func (c *client) refusals() envoysim.Refusals {
+	rate, seed := uint64(c.refusalRate.Load()), c.refusalSeed.Load()
+	return envoysim.Refusals{
+		Reason: func(r *envoysim.Resource) string {
 			if rate == 0 {
-				return false
+				return ""
 			}
 			h := fnv.New64a()
-			_, _ = fmt.Fprint(h, refusalSeed, t.key.Type, t.key.Name, t.version) // writing to a hash cannot fail
-			return h.Sum64()%1000 < rate
+			_, _ = fmt.Fprint(h, seed, r.Key.Type, r.Key.Name, r.Version) // writing to a hash cannot fail
+			if h.Sum64()%1000 < rate {
+				return "why"
+			}
+			return ""
 		},
-		whole: rate > 0 && c.random.IntN(3) == 0, mute: c.random.IntN(2) == 0,
+		Whole: rate > 0 && c.random.IntN(3) == 0, Unnamed: c.random.IntN(2) == 0,
 	}
 }
 
-// String describes a response for the journal.
-func (r *response) String() string {
-	words := []string{r.kind.Short()}
-	for _, t := range r.things {
-		words = append(words, t.key.Name+"@"+t.version[:4])
+// describe is for the journal.
+func describe(r *envoysim.Response) string {
+	words := []string{r.Type.Short()}
+	for _, p := range r.Put {
+		words = append(words, p.Key.Name+"@"+p.Version[:4])
 	}
-	for _, name := range r.gone {
+	for _, name := range r.Gone {
 		words = append(words, "-"+name)
 	}
-	return strings.Join(words, " ") + ", nonce " + r.nonce
+	return strings.Join(words, " ") + ", nonce " + r.Nonce
 }

@@ -17,7 +17,7 @@ import (
 
 // fileOf returns the file of an object. A Mesh has its own file, the Services of a mesh share one, and half of all others
 // have no file.
-func (w *world) fileOf(k mesh.Key) string {
+func (s *simulation) fileOf(k mesh.Key) string {
 	switch k.Kind {
 	case mesh.KindMesh:
 		return "mesh-" + k.Name + ".yaml"
@@ -26,7 +26,7 @@ func (w *world) fileOf(k mesh.Key) string {
 			return "services-" + k.Mesh + ".yaml"
 		}
 	case mesh.KindDataplane:
-		if int(k.Name[len(k.Name)-1])%2 == w.parity {
+		if int(k.Name[len(k.Name)-1])%2 == s.parity {
 			return k.Mesh + "-" + k.Name + ".yaml"
 		}
 	}
@@ -34,69 +34,69 @@ func (w *world) fileOf(k mesh.Key) string {
 }
 
 // put sets the object with that key, or removes it if o is nil. The caller must not use o afterwards.
-func (w *world) put(k mesh.Key, o mesh.Object) {
+func (s *simulation) put(k mesh.Key, o mesh.Object) {
 	if o == nil {
-		delete(w.objects, k)
-		w.note("delete %s %s %s", k.Kind, k.Mesh, k.Name)
+		delete(s.objects, k)
+		s.note("delete %s %s %s", k.Kind, k.Mesh, k.Name)
 	} else {
 		o.SetDefaults()
 		if err := o.Validate(); err != nil {
-			w.wrong("%v", err)
+			s.wrong("%v", err)
 		}
-		w.objects[k] = o
-		w.note("set %s %s %s", k.Kind, k.Mesh, k.Name)
+		s.objects[k] = o
+		s.note("set %s %s %s", k.Kind, k.Mesh, k.Name)
 	}
-	switch file := w.fileOf(k); {
+	switch file := s.fileOf(k); {
 	case file != "":
-		w.write(file)
-	case w.plane == nil: // the next control plane gets it at its start
+		s.write(file)
+	case s.plane == nil: // the next control plane gets it at its start
 	case o == nil:
-		w.plane.Builder.Delete(sourceDirect, k)
+		s.plane.Builder.Delete(sourceDirect, k)
 	default:
-		w.plane.Builder.Set(sourceDirect, w.objects[k])
+		s.plane.Builder.Set(sourceDirect, s.objects[k])
 	}
 }
 
 // text is what the file should contain.
-func (w *world) text(file string) []byte {
+func (s *simulation) text(file string) []byte {
 	var all [][]byte
-	for _, k := range w.keys() {
-		if w.fileOf(k) != file {
+	for _, k := range s.keys() {
+		if s.fileOf(k) != file {
 			continue
 		}
-		o := w.objects[k]
-		if w.texts[o] == nil {
+		o := s.objects[k]
+		if s.texts[o] == nil {
 			var err error
-			if w.texts[o], err = store.Encode(o); err != nil {
-				w.wrong("%v", err)
+			if s.texts[o], err = store.Encode(o); err != nil {
+				s.wrong("%v", err)
 			}
 		}
-		all = append(all, w.texts[o])
+		all = append(all, s.texts[o])
 	}
 	return bytes.Join(all, []byte("---\n"))
 }
 
-func (w *world) keys() []mesh.Key {
-	return slices.SortedFunc(maps.Keys(w.objects), func(a, b mesh.Key) int {
+func (s *simulation) keys() []mesh.Key {
+	return slices.SortedFunc(maps.Keys(s.objects), func(a, b mesh.Key) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Mesh, b.Mesh), cmp.Compare(a.Name, b.Name))
 	})
 }
 
 // write writes what the file should contain, and removes a file without objects.
-func (w *world) write(file string) {
-	delete(w.broken, file)
-	if text := w.text(file); len(text) > 0 {
-		w.replace(file, text)
-	} else if err := os.Remove(filepath.Join(w.directory, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		w.wrong("%v", err)
+func (s *simulation) write(file string) {
+	delete(s.broken, file)
+	if text := s.text(file); len(text) > 0 {
+		s.replace(file, text)
+	} else if err := os.Remove(filepath.Join(s.directory, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.wrong("%v", err)
 	}
 }
 
-// spoil writes something that the store must not accept.
-func (w *world) spoil(file string) {
-	text := w.text(file)
+// breakFile writes something that the store must not accept.
+func (s *simulation) breakFile(file string) {
+	text := s.text(file)
 	var how string
-	switch how = pick(w.random, "empty", "cut", "field", "clash"); how {
+	switch how = pick(s.random, "empty", "cut", "field", "clash"); how {
 	case "empty":
 		text = nil
 	case "cut":
@@ -104,27 +104,27 @@ func (w *world) spoil(file string) {
 	case "field":
 		text = append(text, "---\ntype: Service\nname: x\nnonsense: 1\n"...)
 	case "clash":
-		for _, k := range w.keys() {
+		for _, k := range s.keys() {
 			// The objects of a broken file may be in use nowhere, so that another file may have them.
-			if other := w.fileOf(k); other != "" && other != file && !w.broken[other] {
+			if other := s.fileOf(k); other != "" && other != file && !s.broken[other] {
 				text = append(text, "---\n"...)
-				text = append(text, w.text(other)...)
+				text = append(text, s.text(other)...)
 				break
 			}
 		}
 	}
-	w.note("break %s: %s", file, how)
-	w.broken[file] = true
-	w.replace(file, text)
+	s.note("break %s: %s", file, how)
+	s.broken[file] = true
+	s.replace(file, text)
 }
 
 // replace replaces a file in one step. It sets the modification time, since the system's clock is slower than the bubble's.
-func (w *world) replace(file string, text []byte) {
-	w.writes++
-	at := time.Now().Add(time.Duration(w.writes))
-	temporary := filepath.Join(w.directory, ".next")
-	err := errors.Join(os.WriteFile(temporary, text, 0o600), os.Chtimes(temporary, at, at), os.Rename(temporary, filepath.Join(w.directory, file)))
+func (s *simulation) replace(file string, text []byte) {
+	s.writes++
+	at := time.Now().Add(time.Duration(s.writes))
+	temporary := filepath.Join(s.directory, ".next")
+	err := errors.Join(os.WriteFile(temporary, text, 0o600), os.Chtimes(temporary, at, at), os.Rename(temporary, filepath.Join(s.directory, file)))
 	if err != nil {
-		w.wrong("%v", err)
+		s.wrong("%v", err)
 	}
 }

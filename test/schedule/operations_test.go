@@ -13,101 +13,101 @@ const longestStall = sendTimeout + 20*time.Second
 // operation is one kind of event, with its weight among all.
 type operation struct {
 	weight int
-	do     func(w *world, ctx context.Context)
+	do     func(s *simulation, ctx context.Context)
 }
 
 var operations = []operation{
-	{40, func(w *world, _ context.Context) {
-		for range 1 + w.random.IntN(3) {
-			w.change(w.anyMesh())
+	{40, func(s *simulation, _ context.Context) {
+		for range 1 + s.random.IntN(3) {
+			s.change(s.anyMesh())
 		}
 	}},
-	{4, func(w *world, _ context.Context) { w.spoil(w.anyFile()) }},
-	{3, func(w *world, _ context.Context) { w.spoilAndLook(w.anyFile()) }},
-	{5, func(w *world, _ context.Context) {
-		if files := w.spoilt(); len(files) > 0 {
-			w.note("mend %s", files[0])
-			w.write(files[0])
+	{4, func(s *simulation, _ context.Context) { s.breakFile(s.anyFile()) }},
+	{3, func(s *simulation, _ context.Context) { s.breakUnnoticed(s.anyFile()) }},
+	{5, func(s *simulation, _ context.Context) {
+		if files := s.brokenFiles(); len(files) > 0 {
+			s.note("mend %s", files[0])
+			s.write(files[0])
 		}
 	}},
-	{6, func(w *world, _ context.Context) {
-		w.observe(mesh.MakeID(w.anyMesh(), proxyName(w.random)), mesh.Observation{Draining: w.random.IntN(2) == 0})
+	{6, func(s *simulation, _ context.Context) {
+		s.observe(mesh.MakeID(s.anyMesh(), proxyName(s.random)), mesh.Observation{Draining: s.random.IntN(2) == 0})
 	}},
-	{2, func(w *world, _ context.Context) {
-		w.note("endpoints change again and again")
+	{2, func(s *simulation, _ context.Context) {
+		s.note("endpoints change again and again")
 		for range 40 {
-			w.observe(mesh.MakeID(w.anyMesh(), proxyName(w.random)), mesh.Observation{Draining: w.random.IntN(2) == 0})
+			s.observe(mesh.MakeID(s.anyMesh(), proxyName(s.random)), mesh.Observation{Draining: s.random.IntN(2) == 0})
 			time.Sleep(110 * time.Millisecond)
 		}
 	}},
-	{3, func(w *world, _ context.Context) {
-		if w.plane != nil {
-			w.kill()
+	{3, func(s *simulation, _ context.Context) {
+		if s.plane != nil {
+			s.kill()
 		}
 	}},
-	{8, func(w *world, ctx context.Context) {
-		if w.plane == nil {
-			w.start(ctx)
+	{8, func(s *simulation, ctx context.Context) {
+		if s.plane == nil {
+			s.start(ctx)
 		}
 	}},
-	{8, func(w *world, _ context.Context) {
-		if c := w.anyClient(); c != nil {
-			w.note("%s disconnects", c.name)
+	{8, func(s *simulation, _ context.Context) {
+		if c := s.anyClient(); c != nil {
+			s.note("%s disconnects", c.name)
 			c.disconnect()
 		}
 	}},
-	{4, func(w *world, _ context.Context) {
-		if c := w.anyClient(); c != nil {
-			w.note("%s is lost, and the server does not know", c.name)
-			w.halfOpen = append(w.halfOpen, c.pipe)
-			c.leave()
+	{4, func(s *simulation, _ context.Context) {
+		if c := s.anyClient(); c != nil {
+			s.note("%s is lost, and the server does not know", c.name)
+			s.halfOpen = append(s.halfOpen, c.pipe)
+			c.vanish()
 		}
 	}},
-	{4, func(w *world, _ context.Context) {
-		if c := w.anyClient(); c != nil {
-			d := time.Duration(w.random.Int64N(int64(longestStall)))
-			w.note("%s does not read for %s", c.name, d)
+	{4, func(s *simulation, _ context.Context) {
+		if c := s.anyClient(); c != nil {
+			d := time.Duration(s.random.Int64N(int64(longestStall)))
+			s.note("%s does not read for %s", c.name, d)
 			c.stall(d)
 		}
 	}},
-	{3, func(w *world, _ context.Context) {
-		if c := w.anyClient(); c != nil && c.refusalRate.Load() > 0 {
-			w.note("%s refuses other things", c.name)
-			c.refuseOthers(w.random)
+	{3, func(s *simulation, _ context.Context) {
+		if c := s.anyClient(); c != nil && c.refusalRate.Load() > 0 {
+			s.note("%s refuses other things", c.name)
+			c.refuseOthers(s.random)
 		}
 	}},
-	{1, func(w *world, _ context.Context) {
-		if c := w.anyClient(); c != nil && len(w.clients) > 1 {
-			w.note("%s leaves for ever", c.name)
+	{1, func(s *simulation, _ context.Context) {
+		if c := s.anyClient(); c != nil && len(s.clients) > 1 {
+			s.note("%s is removed", c.name)
 			c.disconnect()
-			w.clients = slices.DeleteFunc(w.clients, func(other *client) bool { return other == c })
+			s.clients = slices.DeleteFunc(s.clients, func(other *client) bool { return other == c })
 		}
 	}},
-	{2, func(w *world, _ context.Context) {
-		if w.joined < 6 {
-			w.join()
+	{2, func(s *simulation, _ context.Context) {
+		if s.joined < 6 {
+			s.join()
 		}
 	}},
 }
 
 // operate makes one random operation.
-func (w *world) operate(ctx context.Context) {
+func (s *simulation) operate(ctx context.Context) {
 	sum := 0
 	for _, o := range operations {
 		sum += o.weight
 	}
-	n := w.random.IntN(sum)
+	n := s.random.IntN(sum)
 	for _, o := range operations {
 		if n -= o.weight; n < 0 {
-			o.do(w, ctx)
+			o.do(s, ctx)
 			return
 		}
 	}
 }
 
 // change sets or deletes one object.
-func (w *world) change(meshName string) {
-	r := w.random
+func (s *simulation) change(meshName string) {
+	r := s.random
 	var o mesh.Object
 	switch n := r.IntN(10); {
 	case n == 0:
@@ -121,46 +121,46 @@ func (w *world) change(meshName string) {
 	if r.IntN(4) == 0 {
 		o = nil
 	}
-	w.put(key, o)
+	s.put(key, o)
 }
 
-func (w *world) observe(id mesh.ID, o mesh.Observation) {
-	w.note("observe %s: %+v", id, o)
-	w.observed[id] = o
-	if w.plane != nil {
-		w.plane.Builder.Observe(id, o)
+func (s *simulation) observe(id mesh.ID, o mesh.Observation) {
+	s.note("observe %s: %+v", id, o)
+	s.observed[id] = o
+	if s.plane != nil {
+		s.plane.Builder.Observe(id, o)
 	}
 }
 
 // anyFile returns the file of any Mesh, which may not exist, or of an existing object.
-func (w *world) anyFile() string {
-	files := []string{w.fileOf((&mesh.Mesh{Name: mesh.DefaultMesh}).Key())}
-	for _, k := range w.keys() {
-		if file := w.fileOf(k); file != "" {
+func (s *simulation) anyFile() string {
+	files := []string{s.fileOf((&mesh.Mesh{Name: mesh.DefaultMesh}).Key())}
+	for _, k := range s.keys() {
+		if file := s.fileOf(k); file != "" {
 			files = append(files, file)
 		}
 	}
-	return pick(w.random, files...)
+	return pick(s.random, files...)
 }
 
-// spoilAndLook breaks a good file and changes nothing else, whatever the state of the others. No client may notice.
-func (w *world) spoilAndLook(file string) {
-	if w.plane == nil || w.broken[file] || len(w.text(file)) == 0 {
+// breakUnnoticed breaks a good file and changes nothing else, whatever the state of the others. No client may notice.
+func (s *simulation) breakUnnoticed(file string) {
+	if s.plane == nil || s.broken[file] || len(s.text(file)) == 0 {
 		return
 	}
 	settle(soon)
-	before := w.plane.Builder.View()
-	w.spoil(file)
+	before := s.plane.Builder.View()
+	s.breakFile(file)
 	settle(soon)
-	if w.plane.Builder.View() != before {
-		w.wrong("a broken file changes the view")
+	if s.plane.Builder.View() != before {
+		s.wrong("a broken file changes the view")
 	}
 }
 
-// spoilt returns the broken files.
-func (w *world) spoilt() []string {
+// brokenFiles returns them, sorted.
+func (s *simulation) brokenFiles() []string {
 	var files []string
-	for file := range w.broken {
+	for file := range s.broken {
 		files = append(files, file)
 	}
 	slices.Sort(files)

@@ -5,15 +5,12 @@ import (
 	"io"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/xds"
-	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
 // Number of unread responses and requests that a stream holds: a proxy that does not read soon blocks Send.
@@ -22,55 +19,35 @@ const (
 	upBuffer   = 16
 )
 
-// request is a client's request in either protocol.
-type request struct {
-	kind           resource.Type
-	nonce, refusal string
-	// Delta: subscription changes, and in the first request of a stream what the client has.
-	add, remove []string
-	versions    map[string]string
-	// State of the world: all names.
-	names []string
-}
-
-// response is a response in either protocol.
-type response struct {
-	kind   resource.Type
-	nonce  string
-	things []*thing
-	gone   []string
-}
-
 // pipe is one stream, without a network.
 type pipe struct {
-	node   string
-	ctx    context.Context //nolint:containedctx // grpc.ServerStream has one
-	cancel context.CancelFunc
-	up     chan *request
-	down   chan *response
-	left   chan struct{} // closed when the client is gone and the server does not know
-	books  *library
-	wrong  func(format string, args ...any)
-	met    bool // the server's receiver knows the node
+	node     string
+	ctx      context.Context //nolint:containedctx // grpc.ServerStream has one
+	cancel   context.CancelFunc
+	up       chan *envoysim.Request
+	down     chan *envoysim.Response
+	vanished chan struct{} // closed when the client is gone and the server does not know
+	decoder  *envoysim.Decoder
+	wrong    func(format string, args ...any)
 }
 
-func (w *world) newPipe(ctx context.Context, node string) *pipe {
+func (s *simulation) newPipe(ctx context.Context, node string) *pipe {
 	p := &pipe{
-		node: node, up: make(chan *request, upBuffer), down: make(chan *response, downBuffer), left: make(chan struct{}),
-		books: w.books, wrong: w.wrong,
+		node: node, up: make(chan *envoysim.Request, upBuffer), down: make(chan *envoysim.Response, downBuffer),
+		vanished: make(chan struct{}), decoder: s.decoder, wrong: s.wrong,
 	}
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	return p
 }
 
-func (p *pipe) send(r *request) {
+func (p *pipe) send(r *envoysim.Request) {
 	select {
 	case p.up <- r:
 	case <-p.ctx.Done():
 	}
 }
 
-func (p *pipe) receive() (*request, error) {
+func (p *pipe) receive() (*envoysim.Request, error) {
 	select {
 	case r := <-p.up:
 		return r, nil
@@ -79,8 +56,12 @@ func (p *pipe) receive() (*request, error) {
 	}
 }
 
-// give blocks while the client does not read. The server must not accept that for longer than its timeout.
-func (p *pipe) give(r *response) error {
+// deliver blocks while the client does not read. The server must not accept that for longer than its timeout.
+func (p *pipe) deliver(r *envoysim.Response, err error) error {
+	if err != nil {
+		p.wrong("%s is sent what cannot be decoded: %v", p.node, err)
+		return err
+	}
 	begun := time.Now()
 	defer func() {
 		if d := time.Since(begun); d > sendTimeout {
@@ -93,22 +74,6 @@ func (p *pipe) give(r *response) error {
 	case <-p.ctx.Done():
 		return io.EOF
 	}
-}
-
-// introduction returns the node, but only for the first request of a stream.
-func (p *pipe) introduction() *corev3.Node {
-	if p.met {
-		return nil
-	}
-	p.met = true
-	return &corev3.Node{Id: p.node}
-}
-
-func (r *request) detail() *statuspb.Status {
-	if r.refusal == "" {
-		return nil
-	}
-	return &statuspb.Status{Code: int32(codes.Internal), Message: r.refusal}
 }
 
 // deltaEnd and sotwEnd are the server's side of a pipe.
@@ -135,10 +100,7 @@ func (e deltaEnd) Recv() (*discoveryv3.DeltaDiscoveryRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &discoveryv3.DeltaDiscoveryRequest{
-		Node: e.introduction(), TypeUrl: string(r.kind), ResponseNonce: r.nonce, ErrorDetail: r.detail(),
-		ResourceNamesSubscribe: r.add, ResourceNamesUnsubscribe: r.remove, InitialResourceVersions: r.versions,
-	}, nil
+	return r.Delta(), nil
 }
 
 // SendMsg decodes what the server has encoded for its codec.
@@ -155,11 +117,7 @@ func (e deltaEnd) SendMsg(m any) error {
 }
 
 func (e deltaEnd) Send(r *discoveryv3.DeltaDiscoveryResponse) error {
-	m := &response{kind: resource.Type(r.GetTypeUrl()), nonce: r.GetNonce(), gone: append([]string(nil), r.GetRemovedResources()...)}
-	for _, one := range r.GetResources() {
-		m.things = append(m.things, e.books.look(one.GetResource(), one.GetName(), one.GetVersion()))
-	}
-	return e.give(m)
+	return e.deliver(e.decoder.Delta(r))
 }
 
 func (e sotwEnd) Recv() (*discoveryv3.DiscoveryRequest, error) {
@@ -167,15 +125,7 @@ func (e sotwEnd) Recv() (*discoveryv3.DiscoveryRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &discoveryv3.DiscoveryRequest{
-		Node: e.introduction(), TypeUrl: string(r.kind), ResponseNonce: r.nonce, ErrorDetail: r.detail(), ResourceNames: r.names,
-	}, nil
+	return r.SotW(), nil
 }
 
-func (e sotwEnd) Send(r *discoveryv3.DiscoveryResponse) error {
-	m := &response{kind: resource.Type(r.GetTypeUrl()), nonce: r.GetNonce()}
-	for _, body := range r.GetResources() {
-		m.things = append(m.things, e.books.look(body, "", ""))
-	}
-	return e.give(m)
-}
+func (e sotwEnd) Send(r *discoveryv3.DiscoveryResponse) error { return e.deliver(e.decoder.SotW(r)) }

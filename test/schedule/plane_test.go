@@ -15,6 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/xds"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -34,7 +35,7 @@ const drainTime = 3 * time.Second
 // plane is the pipeline of the control plane, with its sources.
 type plane struct {
 	*controlplane.Pipeline
-	w      *world
+	sim    *simulation
 	source *source
 
 	ctx     context.Context //nolint:containedctx // the control plane's, which a schedule can end
@@ -43,15 +44,15 @@ type plane struct {
 	streams sync.WaitGroup
 }
 
-func startPlane(ctx context.Context, w *world) *plane {
-	p := &plane{w: w, source: &source{w: w, attached: map[string]int{}, busy: map[string]bool{}}}
+func startPlane(ctx context.Context, s *simulation) *plane {
+	p := &plane{sim: s, source: &source{sim: s, attached: map[string]int{}, busy: map[string]bool{}}}
 	p.Pipeline = controlplane.NewPipeline(controlplane.PipelineOptions{
 		View:       meshview.Options{Sources: []string{sourceFiles, sourceDirect}, Applied: p.applied},
 		XDS:        xds.Options{DrainTime: drainTime},
 		WrapSource: p.source.wrap,
-		Logger:     slog.New(slog.NewTextHandler(wrongs{w}, &slog.HandlerOptions{Level: slog.LevelError})),
+		Logger:     slog.New(slog.NewTextHandler(wrongs{s}, &slog.HandlerOptions{Level: slog.LevelError})),
 	}, func(context.Context, string) error { return nil })
-	dir := store.NewDir(store.DirOptions{Path: w.directory, Builder: p.Builder, Source: sourceFiles, Logger: slog.New(slog.NewTextHandler(details{w}, nil))})
+	dir := store.NewDir(store.DirOptions{Path: s.directory, Builder: p.Builder, Source: sourceFiles, Logger: slog.New(slog.NewTextHandler(details{s}, nil))})
 
 	p.ctx, p.stop = context.WithCancel(ctx)
 	p.stages, ctx = errgroup.WithContext(p.ctx)
@@ -66,68 +67,68 @@ func startPlane(ctx context.Context, w *world) *plane {
 }
 
 func (p *plane) applied(c meshview.Change) {
-	p.w.detail("view %d: services %v endpoints %v proxies %v", c.After.Generation, c.Services, c.Endpoints, c.Proxies)
+	p.sim.detail("view %d: services %v endpoints %v proxies %v", c.After.Generation, c.Services, c.Endpoints, c.Proxies)
 }
 
 // details writes the log of the store into the journal.
-type details struct{ w *world }
+type details struct{ sim *simulation }
 
 func (d details) Write(line []byte) (int, error) {
-	d.w.detail("%s", bytes.TrimSpace(line))
+	d.sim.detail("%s", bytes.TrimSpace(line))
 	return len(line), nil
 }
 
 // wrongs makes the schedule fail with what the pipeline logs as an error: resource generation failed, for instance.
-type wrongs struct{ w *world }
+type wrongs struct{ sim *simulation }
 
 func (o wrongs) Write(line []byte) (int, error) {
-	o.w.wrong("%s", bytes.TrimSpace(line))
+	o.sim.wrong("%s", bytes.TrimSpace(line))
 	return len(line), nil
 }
 
 // open connects a client.
-func (p *plane) open(node string, sotw bool) *pipe {
-	stream := p.w.newPipe(p.ctx, node)
+func (p *plane) open(node string, protocol envoysim.Protocol) *pipe {
+	stream := p.sim.newPipe(p.ctx, node)
 	p.streams.Go(func() {
 		defer stream.cancel()
 		var err error
-		if sotw {
+		if protocol == envoysim.SotW {
 			err = p.XDS.StreamAggregatedResources(sotwEnd{pipe: stream})
 		} else {
 			err = p.XDS.DeltaAggregatedResources(deltaEnd{pipe: stream})
 		}
-		p.w.detail("stream of %s ends: %v", node, err)
+		p.sim.detail("stream of %s ends: %v", node, err)
 	})
 	return stream
 }
 
-// kill ends the control plane and all streams. Nothing of them may be left.
+// kill ends the control plane and all streams.
 func (p *plane) kill() {
 	p.stop()
 	if err := p.stages.Wait(); err != nil {
-		p.w.wrong("the control plane ended: %v", err)
+		p.sim.wrong("the control plane ended: %v", err)
 	}
 	p.streams.Wait()
 	p.XDS.Wait()
 	p.empty()
 }
 
-// empty checks that nothing is left of streams when there are none.
+// empty checks that the server holds nothing of streams that have ended.
 func (p *plane) empty() {
-	for _, s := range p.XDS.Status() {
-		p.w.wrong("a stream of %s is left", s.Node)
+	for _, status := range p.XDS.Status() {
+		p.sim.wrong("a stream of %s has not ended", status.Node)
 	}
 	p.source.mu.Lock()
 	defer p.source.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(p.source.attached)) {
-		p.w.wrong("%s is attached %d times without a stream", id, p.source.attached[id])
+		p.sim.wrong("%s is attached %d times without a stream", id, p.source.attached[id])
 	}
 }
 
 // source counts who is attached to the Translator, which it wraps.
 type source struct {
 	xds.Source
-	w        *world
+	sim      *simulation
 	mu       sync.Mutex
 	attached map[mesh.ID]int
 	busy     map[mesh.ID]bool
@@ -153,7 +154,7 @@ func (s *source) call(id mesh.ID, count int) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.busy[id] {
-		s.w.wrong("%s is attached and detached at the same time", id)
+		s.sim.wrong("%s is attached and detached at the same time", id)
 	}
 	s.busy[id] = true
 	if s.attached[id] += count; s.attached[id] == 0 {

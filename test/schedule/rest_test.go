@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"context"
-	"maps"
 	"testing/synctest"
 	"time"
 
@@ -12,12 +11,13 @@ import (
 	"github.com/sonde-mesh/sonde/generator"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
 const (
-	// calm is longer than any stall plus the time that a client then needs.
-	calm = longestStall + soon
+	// longPause is longer than any stall plus the time that a client then needs.
+	longPause = longestStall + soon
 	// soon is longer than the next scan of the directory or a cluster that warms in vain, plus the answers of clients that are not
 	// slow.
 	soon = 30 * time.Second
@@ -29,75 +29,75 @@ func settle(d time.Duration) {
 }
 
 // mend brings back what is missing. After it no client refuses anything.
-func (w *world) mend(ctx context.Context) {
-	w.note("everything is mended")
-	for _, p := range w.halfOpen {
+func (s *simulation) mend(ctx context.Context) {
+	s.note("everything is mended")
+	for _, p := range s.halfOpen {
 		p.cancel()
 	}
-	w.halfOpen = nil
-	for _, c := range w.clients {
+	s.halfOpen = nil
+	for _, c := range s.clients {
 		c.slowReader.Store(false)
 		c.refusalRate.Store(0)
 	}
-	w.mendFiles()
-	for _, c := range w.clients {
-		meshName, name := mesh.SplitID(c.node)
+	s.mendFiles()
+	for _, c := range s.clients {
+		meshName, name := mesh.SplitID(c.node())
 		key := mesh.Key{Kind: mesh.KindDataplane, Mesh: meshName, Name: name}
-		if w.objects[key] == nil {
-			w.put(key, anyDataplane(w.random, meshName, name))
+		if s.objects[key] == nil {
+			s.put(key, anyDataplane(s.random, meshName, name))
 		}
 	}
-	if w.plane == nil {
-		w.start(ctx)
+	if s.plane == nil {
+		s.start(ctx)
 	}
-	settle(calm)
-	for _, c := range w.clients {
+	settle(longPause)
+	for _, c := range s.clients {
 		if !c.connected() {
-			c.connect(w.random.IntN(4) > 0)
+			c.connect(s.random.IntN(4) > 0)
 		}
 	}
 	settle(soon)
-	w.lastChange()
-	w.forgive()
+	s.lastChange()
+	s.forgive()
 }
 
 // mendFiles writes the broken files again, and brings back all Meshes: objects without their Mesh are problems.
-func (w *world) mendFiles() {
-	for _, file := range w.spoilt() {
-		w.write(file)
+func (s *simulation) mendFiles() {
+	for _, file := range s.brokenFiles() {
+		s.write(file)
 	}
-	for _, name := range w.meshes {
-		w.put((&mesh.Mesh{Name: name}).Key(), meshOf(name, anyMode(w.random)))
+	for _, name := range s.meshes {
+		s.put((&mesh.Mesh{Name: name}).Key(), meshOf(name, anyMode(s.random)))
 	}
 }
 
 // lastChange makes one more change. No later change can carry it along if it gets stuck.
-func (w *world) lastChange() {
-	id := pick(w.random, w.nodes()...)
+func (s *simulation) lastChange() {
+	id := pick(s.random, s.nodes()...)
 	meshName, name := mesh.SplitID(id)
-	if w.random.IntN(2) == 0 {
-		w.observe(id, mesh.Observation{Draining: !w.observed[id].Draining})
+	if s.random.IntN(2) == 0 {
+		s.observe(id, mesh.Observation{Draining: !s.observed[id].Draining})
 	} else {
-		w.put(mesh.Key{Kind: mesh.KindDataplane, Mesh: meshName, Name: name}, anyDataplane(w.random, meshName, name))
+		s.put(mesh.Key{Kind: mesh.KindDataplane, Mesh: meshName, Name: name}, anyDataplane(s.random, meshName, name))
 	}
 	settle(soon)
 }
 
 // forgive reconnects clients that lack something which they once refused: a version is not sent twice on one stream.
-func (w *world) forgive() {
+func (s *simulation) forgive() {
 	refused := map[string]bool{}
-	for _, s := range w.plane.XDS.Status() {
-		for _, t := range s.Types {
+	for _, status := range s.plane.XDS.Status() {
+		for _, t := range status.Types {
 			if len(t.NACKs) > 0 {
-				refused[s.Node] = true
+				refused[status.Node] = true
 			}
 		}
 	}
-	for _, c := range w.clients {
-		if refused[c.node] && c.envoy.refused {
-			w.note("%s forgives", c.name)
+	for _, c := range s.clients {
+		if refused[c.node()] && c.envoy.Refused() {
+			s.note("%s forgives", c.name)
 			c.disconnect()
-			c.connect(w.random.IntN(2) == 0)
+			c.connect(s.random.IntN(2) == 0)
 		}
 	}
 	if len(refused) > 0 {
@@ -105,91 +105,92 @@ func (w *world) forgive() {
 	}
 }
 
-// rest compares all clients with what the sources say and with new clients. Then all leave, and nothing of them may be left.
-func (w *world) rest() {
-	w.note("at rest")
+// rest compares all clients with what the sources say and with new clients. Then all disconnect, and no stage may keep anything
+// of them.
+func (s *simulation) rest() {
+	s.note("at rest")
 	responses := map[*client]int64{}
-	for _, c := range w.clients {
+	for _, c := range s.clients {
 		responses[c] = c.responses.Load()
 	}
 	settle(soon)
-	for _, c := range w.clients {
+	for _, c := range s.clients {
 		if n := c.responses.Load() - responses[c]; n > 0 {
-			w.wrong("%s gets %d responses, and nothing changes", c.name, n)
+			s.wrong("%s gets %d responses, and nothing changes", c.name, n)
 		}
 	}
-	fresh := w.fresh()
-	for _, c := range w.clients {
-		now, _ := w.plane.Translator.Resources(c.node)
-		want, _ := fresh.Resources(c.node)
+	fresh := s.fresh()
+	for _, c := range s.clients {
+		now, _ := s.plane.Translator.Resources(c.node())
+		want, _ := fresh.Resources(c.node())
 		if diff := cmp.Diff(versions(want), versions(now)); diff != "" {
-			w.wrong("%s (-fresh control plane +Translator):\n%s", c.node, diff)
+			s.wrong("%s (-fresh control plane +Translator):\n%s", c.node(), diff)
 		}
-		w.compare(c, "Translator", now)
-		w.compare(c, "fresh control plane", want)
+		s.compare(c, "Translator", now)
+		s.compare(c, "fresh control plane", want)
 	}
-	for _, sotw := range []bool{false, true} {
-		w.newcomer(fresh, sotw)
+	for _, p := range envoysim.Protocols() {
+		s.newcomer(fresh, p)
 	}
-	w.forget()
+	s.forget()
 }
 
 // newcomer connects one more client of some proxy for a while.
-func (w *world) newcomer(fresh *generator.Translator, sotw bool) {
-	old := w.clients
-	c := w.add(pick(w.random, w.nodes()...), sotw)
+func (s *simulation) newcomer(fresh *generator.Translator, p envoysim.Protocol) {
+	old := s.clients
+	c := s.add(pick(s.random, s.nodes()...), p)
 	c.refusalRate.Store(0)
 	c.slowReader.Store(false)
 	c.connect(false)
 	settle(time.Second)
-	desired, _ := fresh.Resources(c.node)
-	w.compare(c, "what a new client should have", desired)
+	desired, _ := fresh.Resources(c.node())
+	s.compare(c, "what a new client should have", desired)
 	c.disconnect()
-	w.clients = old
+	s.clients = old
 }
 
-func (w *world) nodes() []mesh.ID {
+func (s *simulation) nodes() []mesh.ID {
 	var nodes []mesh.ID
 	seen := map[mesh.ID]bool{}
-	for _, c := range w.clients {
-		if !seen[c.node] {
-			seen[c.node] = true
-			nodes = append(nodes, c.node)
+	for _, c := range s.clients {
+		if !seen[c.node()] {
+			seen[c.node()] = true
+			nodes = append(nodes, c.node())
 		}
 	}
 	return nodes
 }
 
 // fresh returns a Translator that got everything that the sources say in one step.
-func (w *world) fresh() *generator.Translator {
+func (s *simulation) fresh() *generator.Translator {
 	b := meshview.NewBuilder(meshview.Options{Sources: []string{sourceFiles, sourceDirect}})
-	documents, problems, err := store.Read(w.directory, nil)
+	documents, problems, err := store.Read(s.directory, nil)
 	if err != nil {
-		w.wrong("%v", err)
+		s.wrong("%v", err)
 	}
 	for _, p := range problems {
-		w.wrong("mended, and still: %v", p)
+		s.wrong("mended, and still: %v", p)
 	}
 	for _, d := range documents {
 		b.Set(sourceFiles, d.Object)
 	}
-	for _, k := range w.keys() {
-		if w.fileOf(k) == "" {
-			b.Set(sourceDirect, w.objects[k])
+	for _, k := range s.keys() {
+		if s.fileOf(k) == "" {
+			b.Set(sourceDirect, s.objects[k])
 		}
 	}
-	for id, o := range w.observed {
+	for id, o := range s.observed {
 		b.Observe(id, o)
 	}
 	b.Synced(sourceFiles)
 	b.Synced(sourceDirect)
-	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { w.wrong("resource generation failed: %v", err) }})
+	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { s.wrong("resource generation failed: %v", err) }})
 	if c, ok := b.Build(); ok {
 		if _, err := t.Apply(c); err != nil {
-			w.wrong("resource generation failed: %v", err)
+			s.wrong("resource generation failed: %v", err)
 		}
 	}
-	for _, node := range w.nodes() {
+	for _, node := range s.nodes() {
 		t.Attach(node) // its resources are made once, and used by all comparisons
 	}
 	return t
@@ -207,51 +208,77 @@ func versions(d resource.Desired) map[resource.Name]string {
 }
 
 // compare reports what differs between a client and what it should have.
-func (w *world) compare(c *client, with string, want resource.Desired) {
+func (s *simulation) compare(c *client, with string, want resource.Desired) {
 	if !c.connected() {
-		w.wrong("%s has no stream", c.name)
+		s.wrong("%s has no stream", c.name)
 		return
 	}
-	has, inUse := map[resource.Name]string{}, map[string]string{}
-	for n, t := range c.envoy.has {
-		has[n] = t.version
-	}
-	if diff := cmp.Diff(w.books.needed(want), has); diff != "" {
-		w.wrong("%s (-%s +client):\n%s", c.name, with, diff)
-	}
-	for name, l := range c.envoy.active {
-		inUse[name] = l.version
-	}
-	for n := range maps.Clone(has) {
-		if n.Type == resource.Listener && inUse[n.Name] != has[n] {
-			w.wrong("%s has listener %s not in use", c.name, n.Name)
+	has := map[resource.Name]string{}
+	for n, r := range c.envoy.All() {
+		has[n] = r.Version
+		if n.Type == resource.Listener && c.envoy.Active(n.Name) != r {
+			s.wrong("%s has listener %s not in use", c.name, n.Name)
 		}
 	}
-	if len(c.envoy.warming)+len(c.withheld) > 0 {
-		w.wrong("%s still warms %v", c.name, c.envoy.warming)
+	if diff := cmp.Diff(s.needed(want), has); diff != "" {
+		s.wrong("%s (-%s +client):\n%s", c.name, with, diff)
+	}
+	if n := c.envoy.Warming(); n > 0 || c.envoy.Withholds() {
+		s.wrong("%s still warms %d clusters, or withholds an answer", c.name, n)
 	}
 }
 
-// forget checks that the stages keep nothing of proxies that have left: an attached proxy would keep what it had even without
+// needed returns the versions of all that a client ends up with: clusters and listeners, and the endpoints and routes that
+// they ask for.
+func (s *simulation) needed(d resource.Desired) map[resource.Name]string {
+	all := map[resource.Name]string{}
+	add := func(n resource.Name) *envoysim.Resource {
+		r := d.Get(n)
+		if r == nil {
+			s.wrong("%s %q is asked for, and does not exist", n.Type.Short(), n.Name)
+			return &envoysim.Resource{}
+		}
+		read, err := s.decoder.Decode(r.Body, r.Name, r.Version)
+		if err != nil {
+			s.wrong("%v", err)
+			return &envoysim.Resource{}
+		}
+		all[n] = read.Version
+		return read
+	}
+	for _, r := range d.Of(resource.Cluster) {
+		if c := add(r.Key()); c.Endpoints != "" {
+			add(resource.Name{Type: resource.Endpoint, Name: c.Endpoints})
+		}
+	}
+	for _, r := range d.Of(resource.Listener) {
+		for _, name := range add(r.Key()).Routes {
+			add(resource.Name{Type: resource.Route, Name: name})
+		}
+	}
+	return all
+}
+
+// forget checks that the stages keep nothing of proxies that have disconnected: an attached proxy would keep what it had even without
 // its Dataplane.
-func (w *world) forget() {
-	w.note("all leave")
-	for _, c := range w.clients {
+func (s *simulation) forget() {
+	s.note("all disconnect")
+	for _, c := range s.clients {
 		if c.connected() {
 			c.disconnect()
 		}
 	}
 	settle(soon)
-	w.plane.empty()
-	for _, k := range w.keys() {
+	s.plane.empty()
+	for _, k := range s.keys() {
 		if k.Kind == mesh.KindDataplane {
-			w.put(k, nil)
+			s.put(k, nil)
 		}
 	}
 	settle(soon)
-	for _, node := range w.nodes() {
-		if _, known := w.plane.Translator.Resources(node); known {
-			w.wrong("the Translator keeps %s, which has neither stream nor Dataplane", node)
+	for _, node := range s.nodes() {
+		if _, known := s.plane.Translator.Resources(node); known {
+			s.wrong("the Translator keeps %s, which has neither stream nor Dataplane", node)
 		}
 	}
 }

@@ -73,11 +73,11 @@ func inUse() uint64 {
 
 func play(t *testing.T, seed uint64) {
 	directory := t.TempDir()
-	var w *world
+	var s *simulation
 	defer func() {
 		stuck := recover() // synctest panics if all goroutines are blocked
-		if w != nil && (stuck != nil || t.Failed()) {
-			t.Logf("to play it again: go test ./schedule -run TestSchedules -seed=%d\n%s", seed, w.history())
+		if s != nil && (stuck != nil || t.Failed()) {
+			t.Logf("to play it again: go test ./schedule -run TestSchedules -seed=%d\n%s", seed, s.history())
 		}
 		if stuck != nil {
 			panic(stuck)
@@ -85,8 +85,8 @@ func play(t *testing.T, seed uint64) {
 	}()
 	pprof.Do(t.Context(), pprof.Labels("seed", strconv.FormatUint(seed, 10)), func(context.Context) {
 		synctest.Test(t, func(t *testing.T) {
-			w = newWorld(t, seed, directory, *oneSeed >= 0)
-			w.play(t.Context())
+			s = newSimulation(t, seed, directory, *oneSeed >= 0)
+			s.play(t.Context())
 		})
 	})
 }

@@ -1,6 +1,7 @@
 package featuretest
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/test/envoysim"
 )
 
 // window of a stream and of a connection. It is fixed, so that the server notices a client that does not read.
@@ -56,4 +58,24 @@ func (f *Feature) certificate(owner mesh.ID) (tls.Certificate, error) {
 		return tls.Certificate{}, fmt.Errorf("certificate of %s: %w", owner, err)
 	}
 	return tls.Certificate{Certificate: issued.Chain, PrivateKey: key}, nil
+}
+
+// Open opens a stream with the certificate of owner, or without one if owner is empty. What is sent is up to the test. It
+// ends when no test would wait longer.
+func (f *Feature) Open(owner mesh.ID, p envoysim.Protocol) envoysim.Wire {
+	f.t.Helper()
+	conn, err := f.dial(owner)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
+	f.t.Cleanup(func() {
+		cancel()
+		_ = conn.Close() // the test is over
+	})
+	w, err := envoysim.OpenWire(ctx, p, conn)
+	if err != nil {
+		f.t.Fatalf("open stream with the certificate of %q: %v", owner, err)
+	}
+	return w
 }

@@ -1,0 +1,49 @@
+package envoysim
+
+import (
+	"maps"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// Get returns what it has with that name, nil if nothing.
+func (e *Envoy) Get(n resource.Name) *Resource { return e.has[n] }
+
+// All returns all that it has: what is in use, and what warms for the first time.
+func (e *Envoy) All() map[resource.Name]*Resource { return maps.Clone(e.has) }
+
+// Active returns the listener in use with that name, nil if there is none.
+func (e *Envoy) Active(name string) *Resource { return e.active[name] }
+
+// Told says whether a resource came on this stream, so that the server knows that it has it.
+func (e *Envoy) Told(r *Resource) bool { return e.told[r] }
+
+// Warming returns how many clusters warm.
+func (e *Envoy) Warming() int { return len(e.warming) }
+
+// Withholds says whether a response with clusters is not answered yet.
+func (e *Envoy) Withholds() bool { return len(e.withheld) > 0 }
+
+// Refused says whether it has refused something.
+func (e *Envoy) Refused() bool { return e.refused }
+
+// Count returns how many resources of a type it has.
+func (e *Envoy) Count(t resource.Type) int {
+	count := 0
+	for n := range e.has {
+		if n.Type == t {
+			count++
+		}
+	}
+	return count
+}
+
+// HasUnnamed says whether it has something that it would not name on the next stream, so that nothing can remove it.
+func (e *Envoy) HasUnnamed() bool {
+	for n, r := range e.has {
+		if wild(n.Type) && e.named[n] != r.Version {
+			return true
+		}
+	}
+	return false
+}
