@@ -3,8 +3,10 @@ package fidelity_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -127,7 +129,9 @@ func podsToJudge(t *testing.T) map[string]string {
 func TestTheAPIServerJudges(t *testing.T) {
 	t.Parallel()
 	judged := map[bool]int{}
-	for name, text := range sorted(podsToJudge(t)) {
+	pods := podsToJudge(t)
+	for _, name := range slices.Sorted(maps.Keys(pods)) {
+		text := pods[name]
 		document, err := yaml.YAMLToJSON([]byte(text))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

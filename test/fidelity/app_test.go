@@ -17,8 +17,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// site is one port of an application.
-type site struct {
+// server is one port of an application.
+type server struct {
 	port int
 	// tls makes it speak TLS.
 	tls *tls.Config
@@ -38,9 +38,9 @@ type site struct {
 	connection func(*exchange)
 }
 
-// application is what a pod's containers run, for one run of a scenario. It keeps all that it is sent.
+// application is what a pod's containers run, for one run of a case. It keeps all that it is sent.
 type application struct {
-	ip    string
+	addr  podAddress
 	ended chan struct{}
 
 	owned sync.WaitGroup
@@ -59,14 +59,14 @@ type record struct {
 	text strings.Builder
 }
 
-// start listens on every site.
-func start(ip string, sites []site) (*application, error) {
-	a := &application{ip: ip, ended: make(chan struct{}), open: map[net.Conn]bool{}, barriers: map[string]chan struct{}{}, accepted: map[int]int{}}
-	for _, s := range sites {
+// start starts every server.
+func start(addr podAddress, all []server) (*application, error) {
+	a := &application{addr: addr, ended: make(chan struct{}), open: map[net.Conn]bool{}, barriers: map[string]chan struct{}{}, accepted: map[int]int{}}
+	for _, s := range all {
 		if s.late > 0 {
 			a.owned.Go(func() {
 				if a.wait(s.late) {
-					_ = a.listen(s) // the scenario shows what is missing
+					_ = a.listen(s) // the case shows what is missing
 				}
 			})
 		} else if err := a.listen(s); err != nil {
@@ -92,12 +92,12 @@ func inUse(err error) bool {
 	return err != nil && strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) // as programs say it too
 }
 
-func (a *application) listen(s site) error {
+func (a *application) listen(s server) error {
 	listen := s.listen
 	if listen == nil {
 		listen = listenSoon
 	}
-	l, err := listen(net.JoinHostPort(a.ip, strconv.Itoa(s.port)))
+	l, err := listen(net.JoinHostPort(a.addr.ip, strconv.Itoa(s.port)))
 	if err != nil {
 		return err
 	}
@@ -150,9 +150,9 @@ func (a *application) settle() error {
 	}
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		a.mu.Lock()
-		left := len(a.open)
+		open := len(a.open)
 		a.mu.Unlock()
-		if left == 0 {
+		if open == 0 {
 			return nil
 		}
 		a.wait(time.Millisecond)
@@ -162,7 +162,7 @@ func (a *application) settle() error {
 
 func (a *application) barrier(address string) {
 	// The address from which the connection comes must be known before it is accepted.
-	dialer := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{IP: net.ParseIP(a.ip)}}
+	dialer := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{IP: net.ParseIP(a.addr.ip)}}
 	passed := make(chan struct{})
 	a.mu.Lock()
 	conn, err := dialer.Dial("tcp", address)
@@ -217,7 +217,7 @@ func (a *application) log() []string {
 	return all
 }
 
-func (a *application) serve(s site, conn net.Conn, r *record) {
+func (a *application) serve(s server, conn net.Conn, r *record) {
 	defer func() {
 		a.mu.Lock()
 		delete(a.open, conn)
@@ -362,6 +362,12 @@ func (x *exchange) close() {
 func (x *exchange) reset() {
 	x.closed = true
 	_ = x.tcp.SetLinger(0)
+	_ = x.tcp.Close() // as above
+}
+
+// cut ends the connection below TLS, without its close_notify.
+func (x *exchange) cut() {
+	x.closed = true
 	_ = x.tcp.Close() // as above
 }
 

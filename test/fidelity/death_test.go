@@ -48,11 +48,11 @@ func TestDeathOfTheAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := newPlaces(1).take("")
+	p, err := newAddressPool(1).take("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	app, err := start(p.ip, []site{{port: p.app, answer: ok}, {port: p.more[0], answer2: health(1)}})
+	app, err := start(p, []server{{port: p.app, answer: ok}, {port: p.more[0], answer2: health(1)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,20 +115,20 @@ func TestDeathOfTheAgent(t *testing.T) {
 }
 
 // mortal is a pod whose containers do not survive one failure.
-func mortal(p place) *corev1.Pod {
-	s := scenario{containers: func(place) []corev1.Container {
+func mortal(p podAddress) *corev1.Pod {
+	c := testCase{containers: func(podAddress) []corev1.Container {
 		probe := func(h corev1.ProbeHandler) *corev1.Probe {
 			return &corev1.Probe{ProbeHandler: h, TimeoutSeconds: 10, PeriodSeconds: 1, FailureThreshold: 1, SuccessThreshold: 1}
 		}
-		health := grpcHealth(p, "")
+		health := grpcHealth("")(p)
 		health.GRPC.Port = int32(p.more[0])
 		return []corev1.Container{
-			{Name: "web", LivenessProbe: probe(get(p, "/")), ReadinessProbe: probe(get(p, "/ready"))},
-			{Name: "tcp", LivenessProbe: probe(tcpSocket(port(p.app))), ReadinessProbe: probe(tcpSocket(port(p.app)))},
+			{Name: "web", LivenessProbe: probe(get("/")(p)), ReadinessProbe: probe(get("/ready")(p))},
+			{Name: "tcp", LivenessProbe: probe(tcp(p)), ReadinessProbe: probe(tcp(p))},
 			{Name: "grpc", LivenessProbe: probe(health), ReadinessProbe: probe(health)},
 		}
 	}}
-	return s.pod(p)
+	return c.pod(p)
 }
 
 // probesOf leaves out the sidecar, whose own probes need Envoy.

@@ -18,16 +18,16 @@ func TestEndOfTheAgent(t *testing.T) { // not parallel to others: the kubelet as
 	if err != nil {
 		t.Fatal(err)
 	}
-	ps := newPlaces(2)
+	pool := newAddressPool(2)
 	for kind, want := range map[string]kubelet.Verdict{"liveness": errored, "preStop": success} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			p, err := ps.take("")
+			p, err := pool.take("")
 			if err != nil {
 				t.Fatal(err)
 			}
 			release := make(chan struct{})
-			app, err := start(p.ip, []site{{port: p.app, answer: func(x *exchange) {
+			app, err := start(p, http1(func(x *exchange) {
 				if x.target == "/slow" {
 					select {
 					case <-release:
@@ -35,7 +35,7 @@ func TestEndOfTheAgent(t *testing.T) { // not parallel to others: the kubelet as
 					}
 				}
 				x.reply(200, "")
-			}}})
+			})(p))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -71,14 +71,14 @@ func TestEndOfTheAgent(t *testing.T) { // not parallel to others: the kubelet as
 }
 
 // startFor starts an agent for a pod that has a quick readiness probe, and a slow probe or hook.
-func (h *handlers) startFor(t *testing.T, p place, kind string) (*kubelet.Kubelet, *agent, *corev1.Pod) {
+func (h *handlers) startFor(t *testing.T, p podAddress, kind string) (*kubelet.Kubelet, *agent, *corev1.Pod) {
 	t.Helper()
-	s := scenario{containers: func(p place) []corev1.Container {
-		c := corev1.Container{Name: "app", ReadinessProbe: &corev1.Probe{ProbeHandler: get(p, "/quick"), TimeoutSeconds: patience}}
+	s := testCase{containers: func(p podAddress) []corev1.Container {
+		c := corev1.Container{Name: "app", ReadinessProbe: &corev1.Probe{ProbeHandler: get("/quick")(p), TimeoutSeconds: patience}}
 		if kind == "preStop" {
-			c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: get(p, "/slow").HTTPGet}}
+			c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: get("/slow")(p).HTTPGet}}
 		} else {
-			c.LivenessProbe = &corev1.Probe{ProbeHandler: get(p, "/slow"), TimeoutSeconds: patience}
+			c.LivenessProbe = &corev1.Probe{ProbeHandler: get("/slow")(p), TimeoutSeconds: patience}
 		}
 		return []corev1.Container{c}
 	}}

@@ -1,5 +1,5 @@
-// Package fidelity_test runs the kubelet's own probe code twice over a zoo of applications: against the application itself,
-// and against what the injector makes of the pod. The verdict must be the same, and what the application sees.
+// Package fidelity_test runs the kubelet's own probe code twice over many applications: against the application itself, and
+// against what the injector makes of the pod. The verdict must be the same, and what the application sees.
 package fidelity_test
 
 import (
@@ -19,16 +19,19 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-var update = flag.Bool("update", false, "write docs/fidelity.md")
+var (
+	update = flag.Bool("update", false, "write docs/fidelity.md")
+	only   = flag.String("case", "", "run only the cases whose name contains this, and ignore docs/fidelity.md")
+)
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }
 
-// groups of the zoo, in the order of the table.
+// groups of cases, in the order of docs/fidelity.md.
 var groups = []struct {
 	title string
-	zoo   func() zoo
+	cases func() []testCase
 }{
 	{"Status", statuses},
 	{"Interim answers", interims},
@@ -36,25 +39,25 @@ var groups = []struct {
 	{"Headers", headers},
 	{"Redirects", redirects},
 	{"Bodies", bodies},
-	{"Servers that do not behave", wrongServers},
-	{"Time", times},
-	{"TLS and HTTP/2", secure},
-	{"TCP", tcps},
+	{"Servers that do not behave", brokenServers},
+	{"Time", timeouts},
+	{"TLS and HTTP/2", tlsAndHTTP2},
+	{"TCP", tcpPorts},
 	{"gRPC", grpcs},
-	{"Named ports and host", ports},
-	{"Several containers", several},
+	{"Named ports and host", portsAndHosts},
+	{"Several containers", severalContainers},
 	{"Addresses", addresses},
 	{"Hooks", hooks},
 	{"Cases of the kubelet's own tests", kubeletTests},
 }
 
-// atOnce is how many scenarios run at a time: most of them wait.
+// atOnce is how many cases run at a time: most of them wait.
 const atOnce = 24
 
-// tries of a scenario whose verdict depends on time: the machine may be busy.
+// tries of a case whose verdict depends on time: the machine may be busy.
 const tries = 3
 
-// result of a scenario.
+// result of a case.
 type result struct {
 	direct, through *outcome
 	err             error
@@ -69,20 +72,25 @@ func TestGoldenFidelity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ps := newPlaces(0)
-	var all [][]scenario
-	results := map[*scenario]*result{}
+	pool := newAddressPool(0)
+	var all [][]testCase
+	results := map[*testCase]*result{}
 	var running errgroup.Group
 	running.SetLimit(atOnce)
 	for _, group := range groups {
-		list := group.zoo()
+		list := group.cases()
 		all = append(all, list)
 		for i := range list {
-			s := &list[i]
+			c := &list[i]
+			if !strings.Contains(c.name, *only) {
+				continue
+			}
+			c.number = i
+			c.process = c.process || i%10 == 0 && !c.noYAML
 			r := &result{}
-			results[s] = r
+			results[c] = r
 			running.Go(func() error {
-				r.run(t.Context(), s, ps, h)
+				r.run(t.Context(), c, pool, h)
 				return nil
 			})
 		}
@@ -91,66 +99,69 @@ func TestGoldenFidelity(t *testing.T) {
 	report(t, all, results)
 }
 
-// run tries a scenario. Its problems are in r.
-func (r *result) run(ctx context.Context, s *scenario, ps *places, h *handlers) {
+// run tries a case. Its problems are in r.
+func (r *result) run(ctx context.Context, c *testCase, pool *addressPool, h *handlers) {
 	for range tries {
-		var p place
-		if p, r.err = ps.take(s.at); r.err != nil {
+		var p podAddress
+		if p, r.err = pool.take(c.at); r.err != nil {
 			return
 		}
-		r.once(ctx, s, p, h)
+		r.once(ctx, c, p, h)
 		switch {
 		case inUse(r.err): // somebody else listens on all addresses
-		case r.err == nil && len(r.wrong) == 0 || !s.timing:
+		case r.err == nil && len(r.wrong) == 0 || !c.timed():
 			return
 		}
 	}
 }
 
-func (r *result) once(ctx context.Context, s *scenario, p place, h *handlers) {
+func (r *result) once(ctx context.Context, c *testCase, p podAddress, h *handlers) {
 	*r = result{}
-	if r.direct, r.err = s.direct(ctx, p); r.err != nil {
+	if r.direct, r.err = c.direct(ctx, p); r.err != nil {
 		return
 	}
-	if r.through, r.err = s.through(ctx, p, h); r.err != nil {
+	if r.through, r.err = c.through(ctx, p, h); r.err != nil {
 		return
 	}
-	if want := s.wants(len(r.direct.verdicts)); !slices.Equal(r.direct.verdicts, want) {
+	if want := c.wants(len(r.direct.verdicts)); !slices.Equal(r.direct.verdicts, want) {
 		r.wrong = append(r.wrong, fmt.Sprintf("verdicts without a mesh: %v, want %v\n%s", r.direct.verdicts, want, strings.Join(r.direct.messages, "\n")))
 	}
 	if !slices.Equal(r.direct.verdicts, r.through.verdicts) {
 		r.wrong = append(r.wrong, fmt.Sprintf("verdicts through the mesh: %v, without: %v\n%s\nwithout:\n%s",
 			r.through.verdicts, r.direct.verdicts, strings.Join(r.through.messages, "\n"), strings.Join(r.direct.messages, "\n")))
 	}
-	if diff := cmp.Diff(s.requests(r.direct), s.requests(r.through)); diff != "" {
+	if diff := cmp.Diff(c.requests(r.direct), c.requests(r.through)); diff != "" {
 		r.wrong = append(r.wrong, "what the application saw (- without a mesh, + through it):\n"+diff)
 	}
-	if left := len(r.through.warnings) > 0; left != s.left {
-		r.wrong = append(r.wrong, fmt.Sprintf("left as it is: %v, want %v: %q", left, s.left, r.through.warnings))
+	if unchanged := len(r.through.warnings) > 0; unchanged != c.unchanged {
+		r.wrong = append(r.wrong, fmt.Sprintf("not rewritten: %v, want %v: %q", unchanged, c.unchanged, r.through.warnings))
 	}
 }
 
-// report writes the table, and fails for each scenario that differs.
-func report(t *testing.T, all [][]scenario, results map[*scenario]*result) {
+// report writes the table, and fails for each case that differs.
+func report(t *testing.T, all [][]testCase, results map[*testCase]*result) {
 	table := newTable()
 	for i, group := range groups {
 		table.group(group.title)
 		for j := range all[i] {
-			s := &all[i][j]
-			r := results[s]
-			t.Run(s.name, func(t *testing.T) {
+			c := &all[i][j]
+			r := results[c]
+			if r == nil {
+				continue
+			}
+			t.Run(c.name, func(t *testing.T) {
 				if r.err != nil {
 					t.Fatal(r.err)
 				}
 				for _, wrong := range r.wrong {
 					t.Error(wrong)
 				}
-				table.row(s, r)
+				table.row(c, r)
 			})
 		}
 	}
 	t.Log("\n" + table.String())
-	if t.Failed() {
+	if t.Failed() || *only != "" {
 		return
 	}
 	root, err := harness.Root()

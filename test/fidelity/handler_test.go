@@ -108,7 +108,7 @@ func sidecar(pod *corev1.Pod) (env map[string]string, port int, err error) {
 }
 
 // here runs the handler in this process.
-func (handlers) here(ctx context.Context, pod *corev1.Pod, _ place) (stop func() error, err error) {
+func (handlers) here(ctx context.Context, pod *corev1.Pod, _ podAddress) (stop func() error, err error) {
 	env, port, err := sidecar(pod)
 	if err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (handlers) here(ctx context.Context, pod *corev1.Pod, _ place) (stop func()
 }
 
 // process runs sonde-dp probes.
-func (h *handlers) process(ctx context.Context, pod *corev1.Pod, p place) (stop func() error, err error) {
+func (h *handlers) process(ctx context.Context, pod *corev1.Pod, p podAddress) (stop func() error, err error) {
 	agent, err := h.start(ctx, pod)
 	if err != nil {
 		return nil, err
@@ -149,8 +149,8 @@ func (h *handlers) process(ctx context.Context, pod *corev1.Pod, p place) (stop 
 }
 
 // ready waits until an agent listens.
-func (handlers) ready(ctx context.Context, a *agent, p place) error {
-	address := net.JoinHostPort(p.ip, strconv.Itoa(p.virtual))
+func (handlers) ready(ctx context.Context, a *agent, p podAddress) error {
+	address := p.virtualAddress()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		dialer := net.Dialer{Timeout: time.Second}
 		conn, err := dialer.DialContext(ctx, "tcp", address)

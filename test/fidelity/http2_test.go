@@ -84,7 +84,7 @@ func (y *exchange2) noteRequest() {
 		}
 		value := field.Value
 		if field.Name == "grpc-timeout" {
-			value = "(what is left)"
+			value = "(what remains)"
 		}
 		y.note("%s: %s\n", field.Name, value)
 	}
@@ -140,17 +140,19 @@ func healthStatus(status byte) []byte {
 }
 
 // health answers as a gRPC server does.
-func health(status byte) func(*exchange2) {
-	return func(y *exchange2) {
-		y.answerGRPC()
-		y.data(false, message(healthStatus(status)))
-		y.headers(true, "grpc-status", "0")
-	}
-}
+func health(status byte) func(*exchange2) { return grpcData(message(healthStatus(status))) }
 
 // grpcCode answers with nothing but a status.
 func grpcCode(code, text string) func(*exchange2) {
-	return func(y *exchange2) {
-		y.headers(true, ":status", "200", "content-type", "application/grpc", "grpc-status", code, "grpc-message", text)
-	}
+	return fields(":status", "200", "content-type", "application/grpc", "grpc-status", code, "grpc-message", text)
+}
+
+// grpcData answers with a good status, and these bytes as the body.
+func grpcData(body []byte) func(*exchange2) {
+	return steps2((*exchange2).answerGRPC, data(string(body)), end("grpc-status", "0"))
+}
+
+// resetStream ends the stream of the request.
+func resetStream(code http2.ErrCode) func(*exchange2) {
+	return func(y *exchange2) { _ = y.framer.WriteRSTStream(y.stream, code) }
 }

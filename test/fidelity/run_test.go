@@ -18,9 +18,9 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// outcome is what came of one run of a scenario.
+// outcome is what came of one run of a case.
 type outcome struct {
-	verdicts []kubelet.Verdict
+	verdicts verdicts
 	// messages are the kubelet's events.
 	messages []string
 	// seen is what the application saw, per connection.
@@ -29,16 +29,19 @@ type outcome struct {
 	warnings []string
 }
 
-// pod returns the scenario's pod, with the defaults of the API server.
-func (s *scenario) pod(p place) *corev1.Pod {
+// pod returns the case's pod, with the defaults of the API server.
+func (c *testCase) pod(p podAddress) *corev1.Pod {
 	pod := &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Name: "app", Namespace: "default", UID: "7"},
-		Spec:       corev1.PodSpec{Containers: s.containers(p)},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{c.one(p)}},
 		Status:     corev1.PodStatus{PodIP: p.ip, PodIPs: []corev1.PodIP{{IP: p.ip}}},
 	}
-	if s.inits != nil {
-		pod.Spec.InitContainers = s.inits(p)
+	if c.containers != nil {
+		pod.Spec.Containers = c.containers(p)
+	}
+	if c.inits != nil {
+		pod.Spec.InitContainers = c.inits(p)
 	}
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
@@ -59,19 +62,19 @@ func (s *scenario) pod(p place) *corev1.Pod {
 }
 
 // direct asks the application without a mesh.
-func (s *scenario) direct(ctx context.Context, p place) (*outcome, error) {
-	pod := s.pod(p)
-	return s.run(ctx, p, pod, pod)
+func (c *testCase) direct(ctx context.Context, p podAddress) (*outcome, error) {
+	pod := c.pod(p)
+	return c.run(ctx, p, pod, pod)
 }
 
 // through asks it as the kubelet does once the pod has been injected.
-func (s *scenario) through(ctx context.Context, p place, handlers *handlers) (o *outcome, err error) {
-	pod := s.pod(p)
+func (c *testCase) through(ctx context.Context, p podAddress, handlers *handlers) (o *outcome, err error) {
+	pod := c.pod(p)
 	inject, serve := injectHere, handlers.here
-	if s.process {
+	if c.process {
 		inject, serve = handlers.inject, handlers.process
 	}
-	injected, warnings, err := inject(ctx, pod, webhook.Options{VirtualProbesPort: int32(p.virtual), Sidecar: s.form})
+	injected, warnings, err := inject(ctx, pod, webhook.Options{VirtualProbesPort: int32(p.virtual), Sidecar: c.form})
 	if err != nil {
 		return nil, fmt.Errorf("inject: %w", err)
 	}
@@ -80,15 +83,19 @@ func (s *scenario) through(ctx context.Context, p place, handlers *handlers) (o 
 		return nil, fmt.Errorf("start the handler: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	if o, err = s.run(ctx, p, pod, injected); err == nil {
+	if o, err = c.run(ctx, p, pod, injected); err == nil {
 		o.warnings = warnings
 	}
 	return o, err
 }
 
 // run asks what written has, as asked says it.
-func (s *scenario) run(ctx context.Context, p place, written, asked *corev1.Pod) (*outcome, error) {
-	app, err := start(p.ip, s.sites(p))
+func (c *testCase) run(ctx context.Context, p podAddress, written, asked *corev1.Pod) (*outcome, error) {
+	all := http1(ok)(p)
+	if c.servers != nil {
+		all = c.servers(p)
+	}
+	app, err := start(p, all)
 	if err != nil {
 		return nil, fmt.Errorf("start the application: %w", err)
 	}
@@ -102,12 +109,12 @@ func (s *scenario) run(ctx context.Context, p place, written, asked *corev1.Pod)
 				if probeOf(&list[i], kind) == nil && hookOf(&list[i], kind) == nil {
 					continue
 				}
-				c, err := find(asked, list[i].Name)
+				container, err := find(asked, list[i].Name)
 				if err != nil {
 					return nil, err
 				}
-				for range max(s.times, 1) {
-					o.ask(ctx, k, asked, c, kind)
+				for range max(c.times, 1) {
+					o.ask(ctx, k, asked, container, kind)
 				}
 			}
 		}
@@ -145,11 +152,11 @@ func find(pod *corev1.Pod, name string) (*corev1.Container, error) {
 }
 
 // requests is what the application saw that must be the same.
-func (s *scenario) requests(o *outcome) string {
+func (c *testCase) requests(o *outcome) string {
 	switch {
-	case s.differs != "":
+	case c.differs != "":
 		return ""
-	case s.apart && len(o.seen) > 0:
+	case c.lastRequest && len(o.seen) > 0:
 		return lastRequest(o.seen)
 	}
 	return strings.Join(o.seen, "---\n")
@@ -166,16 +173,16 @@ func lastRequest(seen []string) string {
 }
 
 // wants returns the verdict for each ask.
-func (s *scenario) wants(n int) []kubelet.Verdict {
-	want := make([]kubelet.Verdict, n)
+func (c *testCase) wants(n int) verdicts {
+	want := make(verdicts, n)
 	for i := range want {
-		want[i] = s.want[min(i, len(s.want)-1)]
+		want[i] = c.want[min(i, len(c.want)-1)]
 	}
 	return want
 }
 
-// places gives each scenario an address of its own.
-type places struct {
+// addressPool gives each case an address of its own.
+type addressPool struct {
 	mu     sync.Mutex
 	prefix int
 	next   int
@@ -183,30 +190,30 @@ type places struct {
 	from map[string]int
 }
 
-// newPlaces keeps out of the way of other tests, by their number, and of other runs on the machine.
-func newPlaces(test int) *places {
-	return &places{prefix: 2 + (os.Getpid()*3+test)%250, from: map[string]int{}}
+// newAddressPool keeps out of the way of other tests, by their number, and of other runs on the machine.
+func newAddressPool(test int) *addressPool {
+	return &addressPool{prefix: 2 + (os.Getpid()*3+test)%250, from: map[string]int{}}
 }
 
-// take returns a place for a pod, at an address that is shared if it is given.
-func (ps *places) take(at string) (place, error) {
+// take returns where a pod is, at an address that is shared if it is given.
+func (ps *addressPool) take(at string) (podAddress, error) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	p := place{ip: at}
+	p := podAddress{ip: at}
 	if at == "" {
 		p.ip = fmt.Sprintf("127.%d.%d.%d", ps.prefix, ps.next/250, 1+ps.next%250)
 		ps.next++
 	}
 	ports, err := ps.ports(p.ip, 5)
 	if err != nil {
-		return place{}, err
+		return podAddress{}, err
 	}
 	p.app, p.closed, p.more, p.virtual = ports[0], ports[1], [2]int{ports[2], ports[3]}, ports[4]
 	return p, nil
 }
 
 // ports finds free ones below those that the kernel hands out by itself.
-func (ps *places) ports(ip string, n int) ([]int, error) {
+func (ps *addressPool) ports(ip string, n int) ([]int, error) {
 	const first, last = 16000, 32000
 	if ps.from[ip] == 0 {
 		ps.from[ip] = first + os.Getpid()*37%8000

@@ -12,9 +12,9 @@ import (
 type table struct {
 	body strings.Builder
 	// cases by what became of them
-	all, same, left, differ, process int
-	verdicts                         map[kubelet.Verdict]int
-	reasons                          []string
+	all, same, unchanged, differ, process int
+	verdicts                              map[kubelet.Verdict]int
+	reasons                               []string
 }
 
 func newTable() *table { return &table{verdicts: map[kubelet.Verdict]int{}} }
@@ -23,32 +23,32 @@ func (t *table) group(title string) {
 	fmt.Fprintf(&t.body, "\n## %s\n\n| case | without a mesh | through the mesh | what the application sees |\n|---|---|---|---|\n", title)
 }
 
-// row of a scenario that ran.
-func (t *table) row(s *scenario, r *result) {
+// row of a case that ran.
+func (t *table) row(c *testCase, r *result) {
 	t.all++
-	if s.process {
+	if c.process {
 		t.process++
 	}
 	requests := "the same"
 	switch {
-	case s.differs != "":
+	case c.differs != "":
 		t.differ++
-		requests = s.differs
-		t.reasons = append(t.reasons, fmt.Sprintf("- %s: %s", s.name, s.differs))
-	case s.left:
-		t.left++
-		requests = "the same: left as it is, with a warning"
+		requests = c.differs
+		t.reasons = append(t.reasons, fmt.Sprintf("- %s: %s", c.name, c.differs))
+	case c.unchanged:
+		t.unchanged++
+		requests = "the same: not rewritten, with a warning"
 	default:
 		t.same++
 	}
 	for _, v := range r.direct.verdicts {
 		t.verdicts[v]++
 	}
-	fmt.Fprintf(&t.body, "| %s | %s | %s | %s |\n", cell(s.name), verdicts(r.direct), verdicts(r.through), requests)
+	fmt.Fprintf(&t.body, "| %s | %s | %s | %s |\n", cell(c.name), verdictsOf(r.direct), verdictsOf(r.through), requests)
 }
 
-// verdicts in a row, equal ones once.
-func verdicts(o *outcome) string {
+// verdictsOf returns the verdicts, equal ones once.
+func verdictsOf(o *outcome) string {
 	var texts []string
 	for _, v := range slices.Compact(slices.Clone(o.verdicts)) {
 		texts = append(texts, string(v))
@@ -57,8 +57,8 @@ func verdicts(o *outcome) string {
 }
 
 func (t *table) summary() string {
-	return fmt.Sprintf("%d cases, %d of them by sondectl inject and sonde-dp probes: %d the same in verdict and request, %d left to the kubelet with a warning, %d the same in verdict alone; %d Success, %d Warning, %d Failure, %d Errored",
-		t.all, t.process, t.same, t.left, t.differ, t.verdicts[success], t.verdicts[warning], t.verdicts[failure], t.verdicts[errored])
+	return fmt.Sprintf("%d cases, %d of them by sondectl inject and sonde-dp probes: %d the same in verdict and request, %d not rewritten, with a warning, %d the same in verdict alone; %d Success, %d Warning, %d Failure, %d Errored",
+		t.all, t.process, t.same, t.unchanged, t.differ, t.verdicts[success], t.verdicts[warning], t.verdicts[failure], t.verdicts[errored])
 }
 
 // String returns the file.
@@ -69,6 +69,9 @@ Written by the test in ` + "`test/fidelity`" + `, with the kubelet's own code (K
 Each case runs twice: the kubelet asks the application itself, and then what the injector made of the pod, with the handler
 in between. The verdict must be the same, and so must be what the application sees: connections, the ClientHello, the
 request line, Host, all headers in their order, and the body. A hook's verdict is Success or Failure.
+
+In redirects, IP is the pod's address, and PORT, OTHER, TLS, CLOSED and VIRTUAL are ports of it: the application's, two more of it,
+one on which nothing listens, and the handler's.
 
 ` + t.summary() + `.
 
@@ -83,7 +86,7 @@ var elsewhereDiffers = []string{
 	"- the user agent of gRPC: `kube-probe/<version>` is the kubelet's, `grpc-go/<version>` behind it the agent's",
 	"- the ClientHello, where kubelet and agent were built by different versions of Go",
 	"- where a connection comes from: the pod's own address, and not the node's",
-	"- how the connection of a TCP check ends: with a reset, which leaves nothing behind in the pod; the kubelet closes it",
+	"- how the connection of a TCP check ends: with a reset, after which the pod keeps no connection in TIME_WAIT; the kubelet closes it",
 	"- invalid SETTINGS of an HTTP/2 server, such as frames of 1 byte: the libraries here and in the agent refuse them, those that Kubernetes 1.36.3 is " +
 		"built with (golang.org/x/net 0.49, gRPC 1.79) do not. With these every other case was the same",
 }

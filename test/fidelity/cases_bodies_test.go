@@ -5,15 +5,12 @@ import (
 	"compress/gzip"
 	"fmt"
 	"strings"
-	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 )
 
 // bodies is an answer with each odd kind of body.
-func bodies() (z zoo) {
+func bodies() []testCase {
 	big := strings.Repeat("x", 1<<20)
 	const k10 = 10 << 10
 	head := func(code int, headers string) string {
@@ -21,7 +18,7 @@ func bodies() (z zoo) {
 	}
 	length := func(n int) string { return fmt.Sprintf("Content-Length: %d\r\n", n) }
 	const chunked = "Transfer-Encoding: chunked\r\n"
-	answers := []struct {
+	texts := []struct {
 		name string
 		want kubelet.Verdict
 		text string
@@ -97,36 +94,18 @@ func bodies() (z zoo) {
 		{"HTML", success, head(200, "Content-Type: text/html\r\n"+length(15)) + "<html>ok</html>"},
 		{"of each byte", success, head(200, length(256)) + everyByte()},
 	}
-	for _, c := range answers {
-		z.http("body "+c.name, c.want, func(_ place, x *exchange) {
-			x.raw(c.text)
-			x.close()
-		})
+	cut := says(head(200, length(100)) + "short")
+	rows := []row{
+		{"cut twice, then whole", success, inTurn(cut, cut, ok)},
+		{"cut twice, then 503", failure, inTurn(cut, cut, reply(503, "no"))},
 	}
-	z.http("body reset", errored, func(_ place, x *exchange) {
-		x.raw(head(200, length(100)) + "short")
-		if x.wait(200 * time.Millisecond) { // a reset takes what has not been read with it
-			x.reset()
-		}
+	for _, c := range texts {
+		rows = append(rows, row{c.name, c.want, says(c.text)})
+	}
+	return append(answers("body ", rows), testCase{
+		name: "body reset", want: verdicts{errored}, timing: true, // a reset takes what has not been read with it
+		servers: http1(steps(send(head(200, length(100))+"short"), pause(0.2), (*exchange).reset)),
 	})
-	z.last().timing = true
-	z.http("body cut twice, then whole", success, func(_ place, x *exchange) {
-		if x.n < 3 {
-			x.raw(head(200, length(100)) + "short")
-			x.close()
-			return
-		}
-		x.reply(200, "ok")
-	})
-	z.http("body cut twice, then 503", failure, func(_ place, x *exchange) {
-		if x.n < 3 {
-			x.raw(head(200, length(100)) + "short")
-			x.close()
-			return
-		}
-		x.reply(503, "no")
-	})
-	return z
 }
 
 func zipped(text string) string {
@@ -145,8 +124,8 @@ func everyByte() string {
 	return b.String()
 }
 
-// wrongServers do not speak HTTP as they should.
-func wrongServers() (z zoo) {
+// brokenServers do not speak HTTP as they should.
+func brokenServers() []testCase {
 	manyHeaders := func(n, size int) string {
 		var b strings.Builder
 		for i := range n {
@@ -155,7 +134,7 @@ func wrongServers() (z zoo) {
 		return b.String()
 	}
 	const end = "Content-Length: 0\r\n\r\n"
-	for _, c := range []struct {
+	texts := []struct {
 		name string
 		want kubelet.Verdict
 		text string
@@ -196,182 +175,31 @@ func wrongServers() (z zoo) {
 		{"Sonde-Probe", success, "HTTP/1.1 200 OK\r\nSonde-Probe: x\r\nLocation: http://elsewhere.example/\r\n" + end},
 		{"two answers", success, "HTTP/1.1 200 OK\r\n" + end + "HTTP/1.1 500 No\r\n" + end},
 		{"Connection: keep-alive and closes", success, "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\n" + end},
-	} {
-		z.http("server says "+c.name, c.want, func(_ place, x *exchange) {
-			x.raw(c.text)
-			x.close()
-		})
 	}
-	z.http("server resets after the request", failure, func(_ place, x *exchange) { x.reset() })
-	z.http("server resets within the headers", failure, func(_ place, x *exchange) {
-		x.raw("HTTP/1.1 200 OK\r\n")
-		if x.wait(200 * time.Millisecond) {
-			x.reset()
-		}
-	})
-	z.last().timing = true
-	z.http("server resets after a whole answer", success, func(_ place, x *exchange) {
-		x.raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-		if x.wait(200 * time.Millisecond) {
-			x.reset()
-		}
-	})
-	z.last().timing = true
-	z.http("server keeps the connection open", success, func(_ place, x *exchange) {
-		x.raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-		x.hang()
-	})
-	z.http("server ends its half of the connection after an answer", success, func(_ place, x *exchange) {
-		x.raw("HTTP/1.1 200 OK\r\n\r\nok")
-		x.closed = true
-		x.drain()
-	})
-	z.http("server ends its half of the connection instead of an answer", failure, func(_ place, x *exchange) {
-		x.closed = true
-		x.drain()
-	})
-	z.http("server answers slowly, byte by byte", success, func(_ place, x *exchange) {
-		for _, c := range "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok" {
-			x.raw(string(c))
-		}
-		x.close()
-	})
-	before := func(name string, want kubelet.Verdict, connection func(*exchange)) {
-		n := len(z)
-		z.add(scenario{
-			name: "server " + name, want: []kubelet.Verdict{want},
-			containers: one(n, patience, func(p place) corev1.ProbeHandler { return get(p, "/probe") }),
-			sites:      func(p place) []site { return []site{{port: p.app, connection: connection}} },
-		})
+	var rows []row
+	for _, c := range texts {
+		rows = append(rows, row{"says " + c.name, c.want, says(c.text)})
 	}
-	before("closes at once", failure, func(x *exchange) { x.close() })
-	before("resets at once", failure, func(x *exchange) { x.reset() })
-	before("answers 200 after the first line of the request", success, func(x *exchange) {
+	const whole = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+	rows = append(rows, []row{
+		{"resets after the request", failure, (*exchange).reset},
+		{"keeps the connection open", success, steps(send(whole), (*exchange).hang)},
+		{"ends its half of the connection after an answer", success, steps(send("HTTP/1.1 200 OK\r\n\r\nok"), (*exchange).drain)},
+		{"ends its half of the connection instead of an answer", failure, (*exchange).drain},
+		{"answers slowly, byte by byte", success, steps(func(x *exchange) { x.slowly(whole, 0) }, (*exchange).close)},
+	}...)
+	afterFirstLine := func(x *exchange) {
 		x.buffer()
 		_, _ = x.read.ReadString('\n') // it comes with the rest
-		x.raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+		x.raw(whole)
 		x.hang()
-	})
-	z.add(scenario{
-		name: "server is not there", want: []kubelet.Verdict{failure}, process: true,
-		containers: one(1, patience, func(p place) corev1.ProbeHandler { return get(p, "/probe") }),
-		sites:      func(place) []site { return nil },
-	})
-	return z
-}
-
-// times is what comes just before and after the timeout.
-func times() (z zoo) {
-	const head = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
-	z.httpIn("answer at 1.4 s of 2", 2, success, func(_ place, x *exchange) {
-		if x.wait(seconds(1.4)) {
-			x.reply(200, "ok")
-		}
-	})
-	z.httpIn("answer at 2.4 s of 2", 2, failure, func(_ place, x *exchange) {
-		if x.wait(seconds(2.4)) {
-			x.reply(200, "ok")
-		}
-	})
-	z.httpIn("answer 500 at 2.4 s of 2", 2, failure, func(_ place, x *exchange) {
-		if x.wait(seconds(2.4)) {
-			x.reply(500, "ok")
-		}
-	})
-	z.httpIn("answer at 2.6 s of 3", 3, success, func(_ place, x *exchange) {
-		if x.wait(seconds(2.6)) {
-			x.reply(200, "ok")
-		}
-	})
-	z.httpIn("timeout of 68 years", 2147483647, success, func(_ place, x *exchange) { x.reply(200, "ok") })
-	z.httpIn("answer never", 1, failure, func(_ place, x *exchange) { x.hang() })
-	z.httpIn("answer's headers never end", 1, failure, func(_ place, x *exchange) {
-		x.raw("HTTP/1.1 200 OK\r\n")
-		x.hang()
-	})
-	z.httpIn("interim answers for ever", 1, failure, func(_ place, x *exchange) {
-		for x.wait(100 * time.Millisecond) {
-			if _, err := x.conn.Write([]byte("HTTP/1.1 103 Early\r\n\r\n")); err != nil {
-				return
-			}
-		}
-	})
-	z.httpIn("headers byte by byte for 1.5 s of 4", 4, success, func(_ place, x *exchange) {
-		x.slowly("HTTP/1.1 200 OK\r\nX: y\r\n\r\nok", 50*time.Millisecond)
-		x.close()
-	})
-	z.httpIn("body at 1.4 s of 2", 2, success, func(_ place, x *exchange) {
-		x.raw(head)
-		if x.wait(seconds(1.4)) {
-			x.raw("ok")
-			x.close()
-		}
-	})
-	z.httpIn("body at 2.4 s of 2", 2, errored, func(_ place, x *exchange) {
-		x.raw(head)
-		if x.wait(seconds(2.4)) {
-			x.raw("ok")
-			x.close()
-		}
-	})
-	z.httpIn("body never", 1, errored, func(_ place, x *exchange) {
-		x.raw(head)
-		x.hang()
-	})
-	z.httpIn("body never, with 503", 1, errored, func(_ place, x *exchange) {
-		x.raw("HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n")
-		x.hang()
-	})
-	z.httpIn("chunks for ever, slowly", 1, errored, func(_ place, x *exchange) {
-		x.raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-		for x.wait(50 * time.Millisecond) {
-			if _, err := x.conn.Write([]byte("1\r\nx\r\n")); err != nil {
-				return
-			}
-		}
-	})
-	z.httpIn("10 KiB and then never the rest", 1, success, func(_ place, x *exchange) {
-		x.raw("HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", 20<<10))
-		x.hang()
-	})
-	z.httpIn("10 KiB exactly and then never the rest", 1, success, func(_ place, x *exchange) {
-		x.raw("HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", 10<<10))
-		x.hang()
-	})
-	z.httpIn("body without a length never ends", 1, errored, func(_ place, x *exchange) {
-		x.raw("HTTP/1.1 200 OK\r\n\r\nok")
-		x.hang()
-	})
-	z.httpIn("trailer never", 1, errored, func(_ place, x *exchange) {
-		x.raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n")
-		x.hang()
-	})
-	z.add(scenario{
-		name: "request is larger than the buffer of a server that hangs", want: []kubelet.Verdict{failure}, timing: true, process: true,
-		containers: one(0, 1, func(p place) corev1.ProbeHandler { return get(p, "/", header("Cookie", strings.Repeat("x", 100<<10))) }),
-		sites: func(p place) []site {
-			return []site{{port: p.app, listen: listenSmall, connection: func(x *exchange) { x.wait(seconds(2.5)) }}}
-		},
-	})
-	z.httpIn("two redirects of 1.2 s each, of 2", 2, failure, func(_ place, x *exchange) {
-		if !x.wait(seconds(1.2)) {
-			return
-		}
-		if x.n < 3 {
-			x.reply(302, "", fmt.Sprint("Location: /", x.n))
-			return
-		}
-		x.reply(200, "")
-	})
-	z.httpIn("two redirects of 0.5 s each, of 3", 3, success, func(_ place, x *exchange) {
-		if !x.wait(seconds(0.5)) {
-			return
-		}
-		if x.n < 3 {
-			x.reply(302, "", fmt.Sprint("Location: /", x.n))
-			return
-		}
-		x.reply(200, "")
-	})
-	return z
+	}
+	return append(answers("server ", rows), []testCase{
+		{name: "server resets within the headers", want: verdicts{failure}, timing: true, servers: http1(steps(send("HTTP/1.1 200 OK\r\n"), pause(0.2), (*exchange).reset))},
+		{name: "server resets after a whole answer", want: verdicts{success}, timing: true, servers: http1(steps(send(whole), pause(0.2), (*exchange).reset))},
+		{name: "server closes at once", want: verdicts{failure}, servers: raw((*exchange).close)},
+		{name: "server resets at once", want: verdicts{failure}, servers: raw((*exchange).reset)},
+		{name: "server answers 200 after the first line of the request", want: verdicts{success}, servers: raw(afterFirstLine)},
+		{name: "server is not there", want: verdicts{failure}, servers: nothing, process: true},
+	}...)
 }

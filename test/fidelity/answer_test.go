@@ -1,0 +1,127 @@
+package fidelity_test
+
+import (
+	"crypto/tls"
+	"time"
+)
+
+// servers are those of an application.
+type servers func(podAddress) []server
+
+// app is an application that has one server, on the port that most probes ask.
+func app(s server) servers {
+	return func(p podAddress) []server {
+		s.port = p.app
+		return []server{s}
+	}
+}
+
+// http1 is one that answers requests of HTTP/1, https of HTTP/1 with TLS, http2s of HTTP/2 with TLS, and http2c of HTTP/2 without it,
+// as gRPC does. raw does something with each connection.
+func http1(answer func(*exchange)) servers { return app(server{answer: answer}) }
+func https(answer func(*exchange)) servers { return app(server{tls: serverTLS(), answer: answer}) }
+func http2s(answer func(*exchange2)) servers {
+	return app(server{tls: serverTLS("h2"), answer2: answer})
+}
+func http2c(answer func(*exchange2)) servers { return app(server{answer2: answer}) }
+func raw(do func(*exchange)) servers         { return app(server{connection: do}) }
+
+// nothing listens.
+func nothing(podAddress) []server { return nil }
+
+// serverTLS is a server's, which takes these protocols.
+func serverTLS(protocols ...string) *tls.Config {
+	return &tls.Config{Certificates: certificates().valid, NextProtos: protocols}
+}
+
+// What a server of HTTP/1 does with a request or a connection, besides the methods of exchange.
+
+// ok answers 200.
+func ok(x *exchange) { x.reply(200, "ok") }
+
+// reply sends a whole answer.
+func reply(code int, body string, headers ...string) func(*exchange) {
+	return func(x *exchange) { x.reply(code, body, headers...) }
+}
+
+// redirect answers 302. The words of podAddress.fill in location are replaced.
+func redirect(location string) func(*exchange) {
+	return func(x *exchange) { x.reply(302, "", "Location: "+x.addr.fill(location)) }
+}
+
+// send sends a text as it is, and says sends it and ends the connection.
+func send(text string) func(*exchange) { return func(x *exchange) { x.raw(text) } }
+func says(text string) func(*exchange) { return steps(send(text), (*exchange).close) }
+
+// pause waits, or until the case is over.
+func pause(s float64) func(*exchange) { return func(x *exchange) { x.wait(seconds(s)) } }
+
+// steps does one thing after the other.
+func steps(all ...func(*exchange)) func(*exchange) {
+	return func(x *exchange) {
+		for _, do := range all {
+			do(x)
+		}
+	}
+}
+
+// inTurn answers each request to the application by the next one, and by the last one from then on.
+func inTurn(answers ...func(*exchange)) func(*exchange) {
+	return func(x *exchange) { answers[min(x.n, len(answers))-1](x) }
+}
+
+// byTarget answers by the path and query of the request, and otherwise by the answer for "".
+func byTarget(answers map[string]func(*exchange)) func(*exchange) {
+	return func(x *exchange) {
+		if answer := answers[x.target]; answer != nil {
+			answer(x)
+			return
+		}
+		answers[""](x)
+	}
+}
+
+// forEver sends a text again and again, until it cannot.
+func forEver(text string, every time.Duration) func(*exchange) {
+	return func(x *exchange) {
+		for x.wait(every) {
+			if _, err := x.conn.Write([]byte(text)); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// What a server of HTTP/2 does with a request, besides the methods of exchange2.
+
+// reply2 sends a whole answer, fields an answer of nothing but headers.
+func reply2(code int, body string, pairs ...string) func(*exchange2) {
+	return func(y *exchange2) { y.reply2(code, body, pairs...) }
+}
+
+func fields(pairs ...string) func(*exchange2) {
+	return func(y *exchange2) { y.headers(true, pairs...) }
+}
+
+// headers2 begins an answer, data sends a part of its body, and end the trailers.
+func headers2(pairs ...string) func(*exchange2) {
+	return func(y *exchange2) { y.headers(false, pairs...) }
+}
+func data(body string) func(*exchange2)     { return func(y *exchange2) { y.data(false, []byte(body)) } }
+func lastData(body string) func(*exchange2) { return func(y *exchange2) { y.data(true, []byte(body)) } }
+func end(pairs ...string) func(*exchange2)  { return fields(pairs...) }
+func close2(y *exchange2)                   { y.close() }
+func hang2(y *exchange2)                    { y.hang() }
+
+// steps2 and inTurn2 are steps and inTurn for HTTP/2.
+func steps2(all ...func(*exchange2)) func(*exchange2) {
+	return func(y *exchange2) {
+		for _, do := range all {
+			do(y)
+		}
+	}
+}
+
+func inTurn2(answers ...func(*exchange2)) func(*exchange2) {
+	return func(y *exchange2) { answers[min(y.n, len(answers))-1](y) }
+}

@@ -1,0 +1,236 @@
+package fidelity_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/http2"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
+)
+
+// grpcs is a gRPC probe of each kind of server.
+func grpcs() []testCase {
+	var all []testCase
+	for _, r := range slices.Concat(grpcStatuses(), grpcMessages(), grpcTrailers(), grpcTypes(), grpcEnds()) {
+		all = append(all, testCase{name: "gRPC " + r.name, want: verdicts{r.want}, probe: grpcHealth("liveness"), servers: http2c(r.answer)})
+	}
+	return slices.Concat(all, grpcFrames(), grpcTimeouts(), grpcServices(), grpcServers())
+}
+
+// grpcStatuses are statuses of health, of gRPC and of HTTP.
+func grpcStatuses() []row2 {
+	rows := []row2{
+		{"status 0, UNKNOWN", failure, health(0)},
+		{"status 1, SERVING", success, health(1)},
+		{"status 2, NOT_SERVING", failure, health(2)},
+		{"status 3, SERVICE_UNKNOWN", failure, health(3)},
+		{"status 4, of no name", failure, health(4)},
+		{"code 0 without a message", failure, grpcCode("0", "")},
+		{"code that is no number", failure, grpcCode("abc", "")},
+		{"code with an odd text", failure, grpcCode("14", "%zz%C3%A4 \"x\"")},
+		{"UNAVAILABLE once", failure, inTurn2(grpcCode("14", "a reason"), health(1))},
+	}
+	for code := 1; code < 18; code++ {
+		rows = append(rows, row2{fmt.Sprint("code ", code), failure, grpcCode(strconv.Itoa(code), "a reason")})
+	}
+	for _, code := range []int{200, 204, 302, 400, 401, 403, 404, 429, 502, 503, 504} {
+		rows = append(rows, row2{fmt.Sprintf("HTTP status %d, no gRPC", code), failure, reply2(code, "text", "content-type", "text/plain")})
+	}
+	return rows
+}
+
+// grpcMessages are answers with something odd in the message.
+func grpcMessages() []row2 {
+	serving := message(healthStatus(1))
+	bytes := func(b ...byte) func(*exchange2) { return grpcData(message(b)) }
+	return []row2{
+		{"no message", failure, steps2((*exchange2).answerGRPC, end("grpc-status", "0"))},
+		{"two messages", failure, grpcData(append(message(healthStatus(1)), serving...))},
+		{"message that is no protobuf", failure, bytes(8, 0xff)},
+		{"message with unknown fields", success, bytes(8, 1, 0x98, 0x06, 1)},
+		{"message in two parts", success, steps2((*exchange2).answerGRPC, data(string(serving[:3])), data(string(serving[3:])), end("grpc-status", "0"))},
+		{"message that is too large", failure, steps2((*exchange2).answerGRPC, data("\x00\x7f\x00\x00\x00"))},
+		{"message that is compressed", failure, steps2(
+			headers2(":status", "200", "content-type", "application/grpc", "grpc-encoding", "snappy"),
+			data("\x01\x00\x00\x00\x02\x08\x01"), end("grpc-status", "0"))},
+		{"status 100", failure, bytes(8, 100)},
+		{"status -1", failure, bytes(8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1)},
+		{"status 2^32 + 1", success, bytes(8, 0x81, 0x80, 0x80, 0x80, 0x10)},
+		{"two statuses, the last SERVING", success, bytes(8, 2, 8, 1)},
+		{"two statuses, the first SERVING", failure, bytes(8, 1, 8, 2)},
+		{"status of another type", failure, bytes(13, 1, 0, 0, 0)},
+		{"field 0", failure, bytes(0, 1)},
+		{"message that says it is compressed", failure, grpcData(append([]byte{1}, serving[1:]...))},
+		{"message with an odd flag", failure, grpcData(append([]byte{2}, serving[1:]...))},
+		{"message longer than it says", failure, grpcData([]byte{0, 0, 0, 0, 1, 8, 1})},
+		{"message shorter than it says", failure, grpcData([]byte{0, 0, 0, 0, 9, 8, 1})},
+		{"half a prefix", failure, grpcData([]byte{0, 0, 0})},
+	}
+}
+
+// serving answers SERVING between these headers and trailers.
+func serving(headers, trailers []string) func(*exchange2) {
+	return steps2(headers2(headers...), data(string(message(healthStatus(1)))), end(trailers...))
+}
+
+// grpcTrailers are answers with something odd in the trailers.
+func grpcTrailers() []row2 {
+	trailers := func(pairs ...string) func(*exchange2) {
+		return serving([]string{":status", "200", "content-type", "application/grpc"}, pairs)
+	}
+	return []row2{
+		{"code after SERVING", failure, trailers("grpc-status", "13", "grpc-message", "late")},
+		{"no trailers", failure, steps2((*exchange2).answerGRPC, lastData(string(message(healthStatus(1)))))},
+		{`trailer grpc-status ""`, failure, trailers("grpc-status", "")},
+		{`trailer grpc-status "+0"`, success, trailers("grpc-status", "+0")},
+		{`trailer grpc-status "-1"`, failure, trailers("grpc-status", "-1")},
+		{`trailer grpc-status "00"`, success, trailers("grpc-status", "00")},
+		{`trailer grpc-status "0x0"`, failure, trailers("grpc-status", "0x0")},
+		{`trailer grpc-status "18"`, failure, trailers("grpc-status", "18")},
+		{`trailer grpc-status "4294967296"`, failure, trailers("grpc-status", "4294967296")},
+		{`trailer grpc-status "99999999999999999999"`, failure, trailers("grpc-status", "99999999999999999999")},
+		{"trailers with grpc-status 0 and 5", failure, trailers("grpc-status", "0", "grpc-status", "5")},
+		{"trailers with grpc-status 5 and 0", success, trailers("grpc-status", "5", "grpc-status", "0")},
+		{"trailers with no grpc-status", failure, trailers("x-t", "1")},
+		{"trailers with bad details", failure, trailers("grpc-status", "0", "grpc-status-details-bin", "!!!")},
+		{"trailers with a bad binary value", failure, trailers("grpc-status", "0", "x-bin", "!!!")},
+		{"trailers with 15 KB", success, trailers("grpc-status", "0", "x-t", strings.Repeat("x", 15000))},
+	}
+}
+
+// grpcTypes are answers with something odd in the headers.
+func grpcTypes() []row2 {
+	headers := func(pairs ...string) func(*exchange2) { return serving(pairs, []string{"grpc-status", "0"}) }
+	contentType := func(text string) func(*exchange2) { return headers(":status", "200", "content-type", text) }
+	status := func(text string, more ...string) func(*exchange2) {
+		return headers(append([]string{":status", text, "content-type", "application/grpc"}, more...)...)
+	}
+	return []row2{
+		{"content type application/grpc+proto", success, contentType("application/grpc+proto")},
+		{"content type absent", failure, headers(":status", "200")},
+		{`content type ""`, failure, contentType("")},
+		{`content type "APPLICATION/GRPC"`, failure, contentType("APPLICATION/GRPC")},
+		{`content type "application/grpc+"`, success, contentType("application/grpc+")},
+		{`content type "application/grpc-web"`, failure, contentType("application/grpc-web")},
+		{`content type "application/grpc;"`, success, contentType("application/grpc;")},
+		{`content type "application/grpc; charset=utf-8"`, success, contentType("application/grpc; charset=utf-8")},
+		{`content type "application/grpcx"`, failure, contentType("application/grpcx")},
+		{`content type "application/json"`, failure, contentType("application/json")},
+		{"HTTP status 404, and gRPC", success, status("404")},
+		{"HTTP status 503, and gRPC", success, status("503")},
+		{"HTTP status 099, and gRPC", success, status("099")},
+		{"HTTP status abc, and gRPC", success, status("abc")},
+		{"HTTP status 103 before", success, steps2(headers2(":status", "103"), health(1))},
+		{"grpc-status 5 before the message", success, status("200", "grpc-status", "5")},
+		{"encoding gzip, which is not used", success, status("200", "grpc-encoding", "gzip")},
+	}
+}
+
+// grpcEnds end the stream or the connection.
+func grpcEnds() []row2 {
+	goAway := func(y *exchange2) { _ = y.framer.WriteGoAway(y.stream, 0, nil) }
+	rows := []row2{
+		{"RST_STREAM after SERVING", failure, steps2((*exchange2).answerGRPC, data(string(message(healthStatus(1)))), resetStream(http2.ErrCodeInternal))},
+		{"REFUSED_STREAM once", success, inTurn2(resetStream(http2.ErrCodeRefusedStream), health(1))},
+		{"REFUSED_STREAM always", failure, resetStream(http2.ErrCodeRefusedStream)},
+		{"connection closed", failure, close2},
+		{"connection reset", failure, func(y *exchange2) { y.reset() }},
+		{"connection cut after the headers", failure, steps2((*exchange2).answerGRPC, close2)},
+		{"GOAWAY after the answer", success, steps2(health(1), goAway)},
+	}
+	for _, code := range []http2.ErrCode{
+		http2.ErrCodeInternal, http2.ErrCodeNo, http2.ErrCodeFlowControl, http2.ErrCodeCancel, http2.ErrCodeEnhanceYourCalm, http2.ErrCodeHTTP11Required,
+	} {
+		rows = append(rows, row2{"RST_STREAM " + code.String(), failure, resetStream(code)})
+	}
+	return rows
+}
+
+// grpcTimeouts are servers that take their time.
+func grpcTimeouts() []testCase {
+	slow := func(s float64) server {
+		return server{answer2: func(y *exchange2) {
+			if y.wait(seconds(s)) {
+				health(1)(y)
+			}
+		}}
+	}
+	late := func(s float64, answer func(*exchange2)) server { return server{late: seconds(s), answer2: answer} }
+	var all []testCase
+	for _, r := range []struct {
+		name    string
+		timeout int32
+		want    kubelet.Verdict
+		server  server
+	}{
+		{"answer at 1.4 s of 2", 2, success, slow(1.4)},
+		{"answer at 2.4 s of 2", 2, failure, slow(2.4)},
+		{"answer never", 1, failure, server{answer2: hang2}},
+		{"listens at 1.5 s of 4", 4, success, late(1.5, health(1))},
+		{"listens at 0.5 s of 3", 3, success, late(0.5, health(1))},
+		{"listens at 2.5 s of 2", 2, failure, late(2.5, health(1))},
+		{"listens at 0.8 s, answers never, of 2", 2, failure, late(0.8, hang2)},
+		{"never listens", 1, failure, late(3600, health(1))},
+		{"headers and never the rest", 1, failure, server{answer2: steps2((*exchange2).answerGRPC, hang2)}},
+		{"two connections closed, then good, of 5", 5, success, server{unready: 2, answer2: health(1)}},
+	} {
+		all = append(all, testCase{
+			name: "gRPC " + r.name, want: verdicts{r.want}, timeout: r.timeout, lastRequest: true, probe: grpcHealth(""), servers: app(r.server),
+		})
+	}
+	return all
+}
+
+// grpcServices are odd names of services.
+func grpcServices() []testCase {
+	all := []testCase{{
+		name: "gRPC service absent", want: verdicts{success}, servers: http2c(health(1)),
+		probe: func(p podAddress) corev1.ProbeHandler {
+			return corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: int32(p.app)}}
+		},
+	}}
+	for _, name := range []string{
+		"", "liveness", "a.b.C", "a/b", "/", "/a", "a/", "//", "a b", " ", "ä", "日本 😀", "a%2Fb", "%", "%zz", "a?b=c", "?", "#", "a#b",
+		"$", "$$", "$(INSTANCE_IP)", "$$(INSTANCE_IP)", `"`, `\`, `"}],`, "a\nb", "\x00", "\x7f", "a\tb", "..", "../..", ".", "a;b", "a+b", "<&>", "*",
+		strings.Repeat("n", 5000), strings.Repeat("ä", 30000), "\u0085\u2028\ufeff", "\ufffd", "a\r\nb: c", "a//b/../c", "%2F", "+",
+	} {
+		all = append(all, testCase{
+			name: "gRPC service " + quoted(name), want: verdicts{success}, probe: grpcHealth(name),
+			servers: http2c(func(y *exchange2) {
+				if strings.HasSuffix(string(y.body), name) {
+					health(1)(y)
+					return
+				}
+				grpcCode("5", "unknown service")(y)
+			}),
+		})
+	}
+	return all
+}
+
+// grpcServers are no servers of gRPC.
+func grpcServers() []testCase {
+	var all []testCase
+	for _, r := range []struct {
+		name    string
+		servers servers
+	}{
+		{"a closed port", nothing},
+		{"a server of HTTP/1", http1(ok)},
+		{"a server of TLS", https(ok)},
+		{"a server of gRPC with TLS", http2s(health(1))},
+		{"a server that closes at once", raw((*exchange).close)},
+		{"a server that resets at once", raw((*exchange).reset)},
+		{"a server that says nothing", raw((*exchange).hang)},
+		{"a server that says garbage", raw(steps(send(strings.Repeat("garbage ", 10)), (*exchange).hang))},
+	} {
+		all = append(all, testCase{
+			name: "gRPC to " + r.name, want: verdicts{failure}, timeout: 1, lastRequest: true, probe: grpcHealth(""), servers: r.servers,
+		})
+	}
+	return all
+}

@@ -1,0 +1,89 @@
+package fidelity_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
+)
+
+// kubeletTests are the cases of the kubelet's own tests (pkg/probe/{http,tcp,grpc}, pkg/kubelet/lifecycle), written anew where
+// no other group has them. Here the application judges what it sees.
+func kubeletTests() []testCase {
+	var all []testCase
+	for _, r := range applicationChecks() {
+		answer := func(x *exchange) {
+			if r.accepts(x.head) {
+				x.reply(200, "ok body")
+				return
+			}
+			x.reply(500, "fail body")
+		}
+		all = append(all, testCase{name: "application finds " + r.name, want: verdicts{success}, probe: get("", r.headers...), servers: http1(answer)})
+	}
+	for _, code := range []int{301, 302, 307, 308} {
+		for _, body := range []string{"", "ok body"} {
+			all = append(all, testCase{
+				name: fmt.Sprintf("redirect %d to one without Location, body %q", code, body), want: verdicts{warning},
+				servers: http1(inTurn(reply(code, "", "Location: /new"), reply(code, body))),
+			})
+		}
+	}
+	byHost := func(x *exchange) {
+		if strings.Contains(x.head, "\r\nHost: www.success.com\r\n") {
+			x.reply(200, "")
+			return
+		}
+		x.reply(400, "")
+	}
+	redirected := http1(byTarget(map[string]func(*exchange){"/redirect": redirect("/success"), "": byHost}))
+	return append(all,
+		testCase{name: "redirect keeps Host www.success.com", want: verdicts{success}, probe: get("/redirect", header("Host", "www.success.com")), servers: redirected},
+		testCase{name: "redirect keeps Host www.fail.com", want: verdicts{failure}, probe: get("/redirect", header("Host", "www.fail.com")), servers: redirected},
+	)
+}
+
+// applicationCheck is what the application checks of the head of a request.
+type applicationCheck struct {
+	name    string
+	accepts func(head string) bool
+	headers []corev1.HTTPHeader
+}
+
+func applicationChecks() []applicationCheck {
+	has := func(line string) func(string) bool {
+		return func(head string) bool { return strings.Contains(head, "\r\n"+line+"\r\n") }
+	}
+	lacks := func(name string) func(string) bool {
+		return func(head string) bool { return !strings.Contains(head, "\r\n"+name+":") }
+	}
+	three := func(head string) bool {
+		names := map[string]bool{}
+		for _, line := range strings.Split(head, "\r\n")[1:] {
+			if name, _, ok := strings.Cut(line, ": "); ok {
+				names[name] = true
+			}
+		}
+		return slices.Equal(slices.Sorted(maps.Keys(names)), []string{"Accept", "Connection", "Host", "User-Agent"})
+	}
+	return []applicationCheck{
+		{"three headers and Host", three, nil},
+		{"the kubelet's user agent", has("User-Agent: kube-probe/" + kubelet.Version), nil},
+		{"Accept: */*", has("Accept: */*"), nil},
+		{"no Accept-Encoding", lacks("Accept-Encoding"), nil},
+		{"no Sonde-Probe", lacks("Sonde-Probe"), nil},
+		{"Accept-Encoding: gzip", has("Accept-Encoding: gzip"), list("Accept-Encoding", "gzip")},
+		{"Accept-Encoding: foo", has("Accept-Encoding: foo"), list("Accept-Encoding", "foo")},
+		{"Accept-Encoding empty", has("Accept-Encoding: "), list("Accept-Encoding", "")},
+		{"X-Muffins-Or-Cupcakes", has("X-Muffins-Or-Cupcakes: muffins"), list("X-Muffins-Or-Cupcakes", "muffins", "Accept", "foo/*")},
+		{"User-Agent: foo/1.0", has("User-Agent: foo/1.0"), list("User-Agent", "foo/1.0", "Accept", "text/html")},
+		{"no User-Agent", lacks("User-Agent"), list("User-Agent", "")},
+		{"no Accept", lacks("Accept"), list("User-Agent", "foo/1.0", "Accept", "")},
+		{"its Host", has("Host: muffins.cupcakes.org"), list("Host", "muffins.cupcakes.org")},
+		{"HTTP/1.1", func(head string) bool { return strings.HasPrefix(head, "GET / HTTP/1.1\r\n") }, nil},
+	}
+}

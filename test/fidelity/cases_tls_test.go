@@ -1,0 +1,147 @@
+package fidelity_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"io"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
+)
+
+// tlsRow is a server of HTTPS. Its certificate is valid by default, and it answers 200 by default.
+type tlsRow struct {
+	name    string
+	want    kubelet.Verdict
+	config  *tls.Config
+	answer  func(*exchange)
+	headers []corev1.HTTPHeader
+}
+
+// tlsAndHTTP2 is HTTPS in each version and state.
+func tlsAndHTTP2() []testCase {
+	var all []testCase
+	for _, r := range slices.Concat(tlsVersions(), tlsKeys()) {
+		if r.config.Certificates == nil {
+			r.config.Certificates = certificates().valid
+		}
+		if r.answer == nil {
+			r.answer = ok
+		}
+		all = append(all, testCase{
+			name: "TLS " + r.name, want: verdicts{r.want}, probe: getTLS("/probe", r.headers...), servers: app(server{tls: r.config, answer: r.answer}),
+		})
+	}
+	return slices.Concat(all, http2Answers(), http2Timeouts(), httpFrames(), handshakes(), otherProtocols())
+}
+
+func tlsVersions() []tlsRow {
+	suite := func(id uint16) *tls.Config {
+		return &tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{id}}
+	}
+	rc4 := suite(tls.TLS_ECDHE_RSA_WITH_RC4_128_SHA)
+	rc4.Certificates = signedRSA(2048)
+	all := certificates()
+	return []tlsRow{
+		{name: "1.3", want: success, config: &tls.Config{MinVersion: tls.VersionTLS13}},
+		{name: "1.2", want: success, config: &tls.Config{MaxVersion: tls.VersionTLS12}},
+		{name: "1.1", want: failure, config: &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}},
+		{name: "1.0", want: failure, config: &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS10}},
+		{name: "1.2 with an old suite", want: success, config: suite(tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA)},
+		{name: "1.2 with ChaCha20", want: success, config: suite(tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256)},
+		{name: "1.2 with a forbidden suite", want: failure, config: rc4},
+		{name: "expired", want: success, config: &tls.Config{Certificates: all.expired}},
+		{name: "not yet valid", want: success, config: &tls.Config{Certificates: all.future}},
+		{name: "of another name", want: success, config: &tls.Config{Certificates: all.other}},
+		{name: "client certificate wanted", want: success, config: &tls.Config{ClientAuth: tls.RequestClientCert}},
+		{name: "client certificate required", want: failure, config: &tls.Config{ClientAuth: tls.RequireAnyClientCert}},
+		{name: "client certificate required, 1.2", want: failure, config: &tls.Config{ClientAuth: tls.RequireAnyClientCert, MaxVersion: tls.VersionTLS12}},
+		{name: "client certificate verified", want: failure, config: &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: all.authority}},
+		{name: "ALPN http/1.1", want: success, config: &tls.Config{NextProtos: []string{"http/1.1"}}},
+		{name: "ALPN of another protocol", want: failure, config: &tls.Config{NextProtos: []string{"postgresql"}}},
+		{name: "with a Host", want: success, config: &tls.Config{}, headers: list("Host", "x.example")},
+		{name: "with Connection", want: success, config: &tls.Config{}, headers: list("Connection", "keep-alive")},
+		{name: "X25519MLKEM768 alone", want: success, config: &tls.Config{CurvePreferences: []tls.CurveID{tls.X25519MLKEM768}}},
+		{name: "on one curve", want: success, config: &tls.Config{CurvePreferences: []tls.CurveID{tls.CurveP521}}},
+	}
+}
+
+// tlsKeys are certificates of each kind, and ends of the connection.
+func tlsKeys() []tlsRow {
+	valid := certificates().valid[0]
+	_, ed, err := ed25519.GenerateKey(rand.Reader)
+	broken := []tls.Certificate{{Certificate: [][]byte{[]byte("no certificate")}, PrivateKey: valid.PrivateKey}}
+	long := []tls.Certificate{{Certificate: slices.Repeat(valid.Certificate, 31), PrivateKey: valid.PrivateKey}}
+	const untilEnd, whole = "HTTP/1.1 200 OK\r\n\r\nok", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+	return []tlsRow{
+		{name: "RSA of 1024 bits", want: success, config: &tls.Config{Certificates: signedRSA(1024)}},
+		{name: "RSA of 2048 bits", want: success, config: &tls.Config{Certificates: signedRSA(2048)}},
+		{name: "RSA with 1.2", want: success, config: &tls.Config{Certificates: signedRSA(2048), MaxVersion: tls.VersionTLS12}},
+		{name: "RSA without a key exchange", want: failure, config: &tls.Config{
+			Certificates: signedRSA(2048), MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_RSA_WITH_AES_128_GCM_SHA256},
+		}},
+		{name: "P-521", want: success, config: &tls.Config{Certificates: signed(ecdsa.GenerateKey(elliptic.P521(), rand.Reader))}},
+		{name: "Ed25519", want: success, config: &tls.Config{Certificates: signed(ed, err)}},
+		{name: "a certificate that is none", want: failure, config: &tls.Config{Certificates: broken}},
+		{name: "31 certificates", want: success, config: &tls.Config{Certificates: long}},
+		{name: "body until the end", want: success, config: &tls.Config{}, answer: says(untilEnd)},
+		{name: "body until the end, which is not said", want: success, config: &tls.Config{}, answer: steps(send(untilEnd), (*exchange).drain)},
+		{name: "a whole body, and an end that is not said", want: success, config: &tls.Config{}, answer: steps(send(whole), (*exchange).drain)},
+		{name: "body cut", want: errored, config: &tls.Config{}, answer: says("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort")},
+		{name: "body until the end, without close_notify", want: success, config: &tls.Config{}, answer: steps(send(untilEnd), (*exchange).cut)},
+	}
+}
+
+// handshakes are answers to a ClientHello.
+func handshakes() []testCase {
+	var all []testCase
+	for _, c := range []struct{ name, answer string }{
+		{"handshake_failure", "\x15\x03\x03\x00\x02\x02\x28"},
+		{"a warning", "\x15\x03\x03\x00\x02\x01\x70"},
+		{"close_notify", "\x15\x03\x03\x00\x02\x01\x00"},
+		{"no_application_protocol", "\x15\x03\x03\x00\x02\x02\x78"},
+		{"an alert of TLS 1.0", "\x15\x03\x01\x00\x02\x02\x46"},
+		{"data", "\x17\x03\x03\x00\x02ok"},
+		{"a record too long", "\x16\x03\x03\xff\xff" + strings.Repeat("x", 70000)},
+		{"40 empty records", strings.Repeat("\x16\x03\x03\x00\x00", 40)},
+		{"half a record", "\x16\x03\x03\x00\x50abc"},
+		{"HTTP/1.0 200", "HTTP/1.0 200 OK\r\n\r\nok"},
+		{"half of HTTP", "HTTP"},
+		{"SSH", "SSH-2.0-x\r\n"},
+		{"nothing", ""},
+	} {
+		answer := func(x *exchange) {
+			record := make([]byte, 5)
+			if _, err := io.ReadFull(x.conn, record); err != nil {
+				return
+			}
+			_, _ = io.CopyN(io.Discard, x.conn, int64(record[3])<<8|int64(record[4])) // its end shows in what follows
+			x.raw(c.answer)
+			x.drain()
+		}
+		all = append(all, testCase{name: "TLS ClientHello answered with " + c.name, want: verdicts{failure}, probe: getTLS("/probe"), servers: raw(answer)})
+	}
+	return all
+}
+
+// otherProtocols is a port that speaks something else.
+func otherProtocols() []testCase {
+	https := getTLS("/probe")
+	return []testCase{
+		{name: "https to a port of HTTP", want: verdicts{failure}, probe: https, servers: raw(says("HTTP/1.1 Bad Request\r\n\r\n"))},
+		{name: "https to a port of HTTP that answers well", want: verdicts{failure}, probe: https, servers: raw(steps(send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), (*exchange).hang))},
+		{name: "https to garbage", want: verdicts{failure}, probe: https, servers: raw(steps(send("garbage that is no TLS\r\n\r\n"), (*exchange).hang))},
+		{name: "https to a server that closes", want: verdicts{failure}, probe: https, servers: raw((*exchange).close)},
+		{name: "https to a server that resets", want: verdicts{failure}, probe: https, servers: raw((*exchange).reset)},
+		{name: "https to a server that never shakes hands", want: verdicts{failure}, timeout: 1, probe: https, servers: raw((*exchange).hang)},
+		{name: "https to a server that shakes hands and never answers", want: verdicts{failure}, timeout: 1, probe: https, servers: app(server{tls: serverTLS(), answer: (*exchange).hang})},
+		{name: "http to a port of TLS", want: verdicts{failure}, servers: app(server{tls: serverTLS(), answer: ok})},
+		{name: "http to a port of HTTP/2 alone", want: verdicts{failure}, servers: http2c(reply2(200, "ok"))},
+	}
+}
