@@ -1,14 +1,12 @@
 package adsclient
 
 import (
-	"fmt"
+	"slices"
 	"sync"
 
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -113,47 +111,13 @@ func (c *Catalog) known(kind int, name, version uint32) []uint32 {
 }
 
 func decodeReferences(kind int, body []byte) ([]string, error) {
-	switch resource.Types()[kind] {
-	case resource.Cluster:
-		var cluster clusterv3.Cluster
-		if err := proto.Unmarshal(body, &cluster); err != nil {
-			return nil, fmt.Errorf("decode cluster: %w", err)
-		}
-		if cluster.GetType() != clusterv3.Cluster_EDS {
-			return nil, nil
-		}
-		if name := cluster.GetEdsClusterConfig().GetServiceName(); name != "" {
-			return []string{name}, nil
-		}
-		return []string{cluster.GetName()}, nil
-	case resource.Listener:
-		return routesOf(body)
+	r, err := envoysim.Decode(&anypb.Any{TypeUrl: string(resource.Types()[kind]), Value: body})
+	if err != nil {
+		return nil, err
 	}
-	return nil, nil
-}
-
-// routesOf returns the names of the routes that a listener refers to, each once.
-func routesOf(body []byte) ([]string, error) {
-	var listener listenerv3.Listener
-	if err := proto.Unmarshal(body, &listener); err != nil {
-		return nil, fmt.Errorf("decode listener: %w", err)
+	if r.Endpoints != "" {
+		return []string{r.Endpoints}, nil
 	}
-	seen := map[string]bool{}
-	var names []string
-	for _, chain := range append(listener.GetFilterChains(), listener.GetDefaultFilterChain()) {
-		for _, filter := range chain.GetFilters() {
-			var manager hcmv3.HttpConnectionManager
-			if !filter.GetTypedConfig().MessageIs(&manager) {
-				continue
-			}
-			if err := filter.GetTypedConfig().UnmarshalTo(&manager); err != nil {
-				return nil, fmt.Errorf("decode listener %s: %w", listener.GetName(), err)
-			}
-			if name := manager.GetRds().GetRouteConfigName(); name != "" && !seen[name] {
-				seen[name] = true
-				names = append(names, name)
-			}
-		}
-	}
-	return names, nil
+	slices.Sort(r.Routes)
+	return slices.Compact(r.Routes), nil
 }

@@ -49,15 +49,24 @@ func (d *Decoder) Decode(body *anypb.Any, name, version string) (*Resource, erro
 	text := body.GetTypeUrl() + string(body.GetValue())
 	r := d.known[text]
 	if r == nil {
-		sum := sha256.Sum256(body.GetValue())
-		r = &Resource{Key: resource.Name{Type: resource.Type(body.GetTypeUrl())}, Version: hex.EncodeToString(sum[:8]), Body: body}
-		if err := r.decode(); err != nil {
-			return nil, fmt.Errorf("decode %s %q: %w", r.Key.Type.Short(), name, err)
+		var err error
+		if r, err = Decode(body); err != nil {
+			return nil, err
 		}
 		d.known[text] = r
 	}
 	if name != "" && (name != r.Key.Name || version != r.Version) {
 		return nil, fmt.Errorf("%s %q comes as %q of version %s, and is %s", r.Key.Type.Short(), r.Key.Name, name, version, r.Version)
+	}
+	return r, nil
+}
+
+// Decode returns the resource in body.
+func Decode(body *anypb.Any) (*Resource, error) {
+	sum := sha256.Sum256(body.GetValue())
+	r := &Resource{Key: resource.Name{Type: resource.Type(body.GetTypeUrl())}, Version: hex.EncodeToString(sum[:8]), Body: body}
+	if err := r.decode(); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", r.Key.Type.Short(), err)
 	}
 	return r, nil
 }

@@ -147,11 +147,6 @@ func (f *Feature) Delete(kind mesh.Kind, name string) {
 	f.Settle()
 }
 
-// Knows says whether the store has an object.
-func (f *Feature) Knows(kind mesh.Kind, name string) bool {
-	return f.objects[mesh.Key{Kind: kind, Mesh: mesh.DefaultMesh, Name: name}] != nil
-}
-
 // Observe records what an agent reports of its proxy, which is in mesh default. When it returns, the change is published.
 func (f *Feature) Observe(proxy string, o mesh.Observation) {
 	f.t.Helper()

@@ -209,6 +209,14 @@ func TestDeletedWhileAway(t *testing.T) {
 	}
 }
 
+// envoyOf returns the process id of the Envoy of p.
+func envoyOf(t *testing.T, p *harness.Proxy) int {
+	t.Helper()
+	pid, err := p.EnvoyPID()
+	must(t, err)
+	return pid
+}
+
 // runs waits until the Envoy of p has inbound listeners at exactly these addresses.
 func runs(t *testing.T, p *harness.Proxy, addresses ...string) {
 	t.Helper()
