@@ -1,7 +1,7 @@
 // Command soak changes a mesh at random for minutes and breaks what can break. Proxies come and go, stop reading, stop
 // answering, refuse resources, or vanish. Files are broken, half written, moved and removed. The control plane is killed every
 // minute. From time to time everything is mended: then each proxy must have what the files say, and what a new proxy gets.
-// At the end nothing of the proxies may be left in the control plane.
+// At the end the control plane must hold nothing of proxies that are gone.
 //
 //	go run ./bench/soak                            # ten minutes, with a new seed
 //	go run ./bench/soak --seed=7 --duration=2m     # repeat a seed
@@ -40,7 +40,7 @@ func (o options) String() string {
 func main() {
 	var o options
 	flag.Uint64Var(&o.seed, "seed", 0, "decides what happens; 0 takes one at random")
-	flag.DurationVar(&o.duration, "duration", 10*time.Minute, "how long things happen; looking at what is left comes after")
+	flag.DurationVar(&o.duration, "duration", 10*time.Minute, "how long operations go on; the search for leaks comes after")
 	flag.IntVar(&o.proxies, "proxies", 200, "proxies")
 	flag.IntVar(&o.services, "services", 100, "services")
 	flag.Parse()
@@ -87,15 +87,15 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
-	if err := noneLeft(ctx, before); err != nil {
+	if err := noneLeaks(ctx, before); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(out, "every proxy had what it should, and nothing is left behind")
+	_, err = fmt.Fprintln(out, "every proxy had what it should, and nothing leaks")
 	return err
 }
 
-// noneLeft checks that no goroutine of the clients is left.
-func noneLeft(ctx context.Context, before int) error {
+// noneLeaks checks that every goroutine of the clients has ended.
+func noneLeaks(ctx context.Context, before int) error {
 	for range 100 {
 		if runtime.NumGoroutine() <= before {
 			return nil

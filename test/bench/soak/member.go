@@ -132,7 +132,7 @@ func (m *member) judge(err error, connected bool) {
 
 // inspect refuses the resource that it is told to refuse.
 func (m *member) inspect(t resource.Type, name, version, body []byte) (string, error) {
-	if err := m.s.library.see(t, name, version, body); err != nil {
+	if err := m.s.clusters.add(t, name, version, body); err != nil {
 		return "", fmt.Errorf("look into %s %s: %w", t.Short(), name, err)
 	}
 	d := m.refusal.Load()
@@ -165,7 +165,7 @@ func (m *member) Acked() {
 	has := m.state.Count()
 	clusters, listeners := has[resource.Cluster] > 0, has[resource.Listener] > 0
 	if m.hadClusters && !clusters || m.hadListeners && !listeners {
-		m.s.wrong("%s is left with %d clusters and %d listeners", m.node, has[resource.Cluster], has[resource.Listener])
+		m.s.wrong("%s has only %d clusters and %d listeners", m.node, has[resource.Cluster], has[resource.Listener])
 	}
 	m.hadClusters, m.hadListeners = clusters, listeners
 }

@@ -25,9 +25,9 @@ var operations = []operation{
 	{3, "object deleted", func(s *soak, _ context.Context) { s.remove() }},
 	{3, "object moved", func(s *soak, _ context.Context) { s.move() }},
 	{2, "file renamed", func(s *soak, _ context.Context) { s.rename() }},
-	{3, "file broken", func(s *soak, _ context.Context) { s.spoil() }},
+	{3, "file broken", func(s *soak, _ context.Context) { s.breakFile() }},
 	{3, "file removed", func(s *soak, _ context.Context) { s.removeFile() }},
-	{6, "proxy left", func(s *soak, ctx context.Context) { s.away(ctx, endClose) }},
+	{6, "proxy disconnected", func(s *soak, ctx context.Context) { s.away(ctx, endClose) }},
 	{3, "proxy crashed", func(s *soak, ctx context.Context) { s.away(ctx, endReset) }},
 	{2, "proxy cut off", func(s *soak, ctx context.Context) { s.away(ctx, endVanish) }},
 	{3, "proxy stopped reading", func(s *soak, _ context.Context) { s.stall() }},
@@ -54,7 +54,7 @@ func (s *soak) operation(ctx context.Context) {
 // wayToWrite draws how a file is written. Most people and programs do it in one step.
 func (s *soak) wayToWrite() int { return pick(s.random, atOnce, atOnce, inPlace, inHalves) }
 
-func (s *soak) write(file string) { s.world.write(file, s.wayToWrite()) }
+func (s *soak) write(file string) { s.writer.write(file, s.wayToWrite()) }
 
 func (s *soak) anyDataplane() *mesh.Dataplane {
 	return anyDataplane(s.random, s.o.services, s.random.IntN(s.o.proxies))
@@ -63,28 +63,28 @@ func (s *soak) anyDataplane() *mesh.Dataplane {
 // turn changes one endpoint.
 func (s *soak) turn() {
 	i := s.random.IntN(s.o.proxies)
-	if d, ok := s.world.objects[proxyKey(i)].(*mesh.Dataplane); ok {
+	if d, ok := s.writer.objects[proxyKey(i)].(*mesh.Dataplane); ok {
 		s.change(turn(s.random, d, i))
 	}
 }
 
 // change adds an object or replaces it.
 func (s *soak) change(o mesh.Object) {
-	file := s.world.place[o.Key()]
+	file := s.writer.fileOf[o.Key()]
 	s.note("set %v in %s", o.Key(), file)
-	s.world.set(o, file)
+	s.writer.set(o, file)
 	s.write(file)
 }
 
 // remove deletes an object, which comes back later.
 func (s *soak) remove() {
 	key := s.anyKey()
-	o := s.world.objects[key]
+	o := s.writer.objects[key]
 	s.note("delete %v", key)
-	delete(s.world.objects, key)
-	s.write(s.world.place[key])
+	delete(s.writer.objects, key)
+	s.write(s.writer.fileOf[key])
 	s.later(s.upTo(20*time.Second), func() {
-		if s.world.objects[key] == nil {
+		if s.writer.objects[key] == nil {
 			s.change(o)
 		}
 	})
@@ -93,20 +93,20 @@ func (s *soak) remove() {
 // anyKey returns the key of any object that exists at the moment.
 func (s *soak) anyKey() mesh.Key {
 	file := s.anyFile()
-	return pick(s.random, s.world.keys(file)...)
+	return pick(s.random, s.writer.keys(file)...)
 }
 
-func (s *soak) anyFile() string { return pick(s.random, s.world.files()...) }
+func (s *soak) anyFile() string { return pick(s.random, s.writer.files()...) }
 
 // move moves an object from one file to another. For a moment it is in both or in none.
 func (s *soak) move() {
 	key := s.anyKey()
-	from, to := s.world.place[key], s.anyFile()
+	from, to := s.writer.fileOf[key], s.anyFile()
 	if s.oneIn(2) {
 		to = fmt.Sprintf("moved-%03d.yaml", s.random.IntN(50))
 	}
 	s.note("move %v from %s to %s", key, from, to)
-	s.world.place[key] = to
+	s.writer.fileOf[key] = to
 	first, second := from, to
 	if s.oneIn(2) {
 		first, second = to, from
@@ -118,7 +118,7 @@ func (s *soak) move() {
 // rename gives a file another name, if its content is as it should be.
 func (s *soak) rename() {
 	from, to := s.anyFile(), fmt.Sprintf("renamed-%03d.yaml", s.random.IntN(1000))
-	w := s.world
+	w := s.writer
 	if w.broken[from] || w.removed[from] || slices.Contains(w.files(), to) {
 		return
 	}
@@ -127,12 +127,12 @@ func (s *soak) rename() {
 	w.rename(from, to)
 }
 
-// spoil breaks a file, which is mended later.
-func (s *soak) spoil() {
+// breakFile breaks a file, which is mended later.
+func (s *soak) breakFile() {
 	file := s.anyFile()
-	s.world.spoil(file)
+	s.writer.breakFile(file)
 	s.later(s.upTo(30*time.Second), func() {
-		if s.world.broken[file] {
+		if s.writer.broken[file] {
 			s.note("mend %s", file)
 			s.write(file)
 		}
@@ -143,11 +143,11 @@ func (s *soak) spoil() {
 func (s *soak) removeFile() {
 	file := s.anyFile()
 	s.note("remove %s", file)
-	s.world.remove(file)
-	delete(s.world.broken, file)
-	s.world.removed[file] = true
+	s.writer.remove(file)
+	delete(s.writer.broken, file)
+	s.writer.removed[file] = true
 	s.later(s.upTo(15*time.Second), func() {
-		if s.world.removed[file] {
+		if s.writer.removed[file] {
 			s.note("bring back %s", file)
 			s.write(file)
 		}

@@ -17,7 +17,7 @@ type counts struct {
 	bytes                     atomic.Int64
 	nacks                     atomic.Int64
 	checks, rests, newcomers  atomic.Int64
-	leftovers                 []leftover
+	usage                     []usage
 }
 
 // progress reports the counts every ten seconds.
@@ -63,7 +63,7 @@ func (s *soak) summary() {
 		c.refusedConns.Load(), c.nacks.Load())
 	say("received: %d responses, %d resources, %d MiB", c.responses.Load(), c.resources.Load(), c.bytes.Load()>>20)
 	say("checked: %d rests, %d new proxies, %d looks at what a proxy has", c.rests.Load(), c.newcomers.Load(), c.checks.Load())
-	for i, l := range c.leftovers {
-		say("left in the control plane after %d rounds: %s", i, l)
+	for i, l := range c.usage {
+		say("the control plane at rest after %d rounds: %s", i, l)
 	}
 }

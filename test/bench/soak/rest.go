@@ -69,16 +69,16 @@ func (s *soak) rest(ctx context.Context, last bool) error {
 // along something that was lost.
 func (s *soak) mend(ctx context.Context) error {
 	for _, name := range meshes {
-		if key := (&mesh.Mesh{Name: name}).Key(); s.world.objects[key] == nil {
-			s.world.set(anyMesh(s.random, name), s.world.place[key])
+		if key := (&mesh.Mesh{Name: name}).Key(); s.writer.objects[key] == nil {
+			s.writer.set(anyMesh(s.random, name), s.writer.fileOf[key])
 		}
 	}
 	for i := range s.o.proxies {
-		if s.world.objects[proxyKey(i)] == nil {
-			s.world.set(anyDataplane(s.random, s.o.services, i), s.world.place[proxyKey(i)])
+		if s.writer.objects[proxyKey(i)] == nil {
+			s.writer.set(anyDataplane(s.random, s.o.services, i), s.writer.fileOf[proxyKey(i)])
 		}
 	}
-	s.world.mend()
+	s.writer.mend()
 	s.begin(ctx)
 	if err := s.plane.ready(ctx); err != nil {
 		return err
@@ -148,15 +148,15 @@ func (s *soak) waitQuiet(ctx context.Context) error {
 
 // expected returns what the files say, translated in one step in this process.
 func (s *soak) expected() (map[string]resource.Desired, error) {
-	documents, problems, err := store.Read(s.world.directory, nil)
+	documents, problems, err := store.Read(s.writer.directory, nil)
 	if err != nil {
 		return nil, err
 	}
 	if len(problems) > 0 {
 		return nil, fmt.Errorf("mended, and still: %w", problems[0])
 	}
-	if len(documents) != len(s.world.objects) {
-		return nil, fmt.Errorf("the files have %d objects, written were %d", len(documents), len(s.world.objects))
+	if len(documents) != len(s.writer.objects) {
+		return nil, fmt.Errorf("the files have %d objects, written were %d", len(documents), len(s.writer.objects))
 	}
 	const source = "files"
 	b := meshview.NewBuilder(meshview.Options{Sources: []string{source}, RequireJoin: true})
@@ -215,7 +215,7 @@ func (s *soak) compare(state *adsclient.State, want resource.Desired) string {
 	}
 	for _, t := range []resource.Type{resource.Listener, resource.Route} {
 		for name, version := range has[t] {
-			for _, cluster := range s.library.clusters(t, name, version) {
+			for _, cluster := range s.clusters.of(t, name, version) {
 				if _, ok := has[resource.Cluster][cluster]; !ok {
 					return fmt.Sprintf("has %s %q, but not cluster %q that it sends to", t.Short(), name, cluster)
 				}

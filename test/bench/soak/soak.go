@@ -24,16 +24,16 @@ import (
 
 // soak is one run.
 type soak struct {
-	o       options
-	out     io.Writer
-	random  *rand.Rand // used only by the goroutine that makes the operations
-	world   *world
-	plane   *plane
-	members []*member
-	catalog *adsclient.Catalog
-	library *library
-	counts  counts
-	journal *os.File
+	o        options
+	out      io.Writer
+	random   *rand.Rand // used only by the goroutine that makes the operations
+	writer   *writer
+	plane    *plane
+	members  []*member
+	catalog  *adsclient.Catalog
+	clusters *clusterIndex
+	counts   counts
+	journal  *os.File
 
 	// at is when the current operation is due, counted from began. The time of rests does not count.
 	at     time.Duration
@@ -41,7 +41,7 @@ type soak struct {
 	events []event
 
 	gone sync.Mutex
-	lost []*conn // connections that proxies have left open
+	lost []*conn // connections that vanished proxies keep open
 
 	mu       sync.Mutex
 	problems []error
@@ -57,13 +57,13 @@ type event struct {
 func newSoak(o options, program, directory string, out io.Writer) (*soak, error) {
 	s := &soak{
 		o: o, out: out, random: rand.New(rand.NewPCG(o.seed, 5)),
-		catalog: adsclient.NewCatalog(), library: &library{known: map[resourceKey][]string{}},
+		catalog: adsclient.NewCatalog(), clusters: &clusterIndex{known: map[resourceKey][]string{}},
 	}
 	var err error
 	if s.journal, err = os.Create(filepath.Join(directory, "operations.log")); err != nil {
 		return nil, err
 	}
-	if s.world, err = newWorld(s, filepath.Join(directory, "store")); err != nil {
+	if s.writer, err = newWriter(s, filepath.Join(directory, "store")); err != nil {
 		return nil, err
 	}
 	state := filepath.Join(directory, "state")
@@ -81,7 +81,7 @@ func newSoak(o options, program, directory string, out io.Writer) (*soak, error)
 	if err != nil {
 		return nil, err
 	}
-	if s.plane, err = newPlane(s, program, s.world.directory, state, filepath.Join(directory, "sonde-cp.log")); err != nil {
+	if s.plane, err = newPlane(s, program, s.writer.directory, state, filepath.Join(directory, "sonde-cp.log")); err != nil {
 		return nil, err
 	}
 	for i := range o.proxies {
@@ -171,7 +171,7 @@ func (s *soak) play(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.leftovers(ctx)
+	return s.leaks(ctx)
 }
 
 // plan has the control plane killed every minute. It returns when to rest: between the kills and at the end.
@@ -229,7 +229,7 @@ func (s *soak) end() error {
 	return errors.Join(s.problem(), err)
 }
 
-// empty has all proxies leave, and closes the connections that proxies have left open.
+// empty has all proxies leave, and closes the connections that vanished proxies keep open.
 func (s *soak) empty() {
 	for _, m := range s.members {
 		m.leave(endClose)
@@ -237,7 +237,7 @@ func (s *soak) empty() {
 	s.closeLost()
 }
 
-// closeLost closes the connections that proxies have left open.
+// closeLost closes the connections that vanished proxies keep open.
 func (s *soak) closeLost() {
 	s.gone.Lock()
 	defer s.gone.Unlock()

@@ -114,7 +114,7 @@ func serveBroadcast(ctx context.Context, r roleOptions) error {
 	}
 	server := controlplane.NewServer(id.Credentials, grpc.ForceServerCodecV2(frames{}))
 	server.RegisterService(service(b.serve), nil)
-	now := r.world.forms()
+	now := r.topology.forms()
 	return serveSubject(ctx, server, func(service int) error {
 		now[service] = !now[service]
 		b.change(service, now[service])

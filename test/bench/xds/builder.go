@@ -31,7 +31,7 @@ func serveBuilder(ctx context.Context, r roleOptions) error {
 		XDS:    xds.Options{Logger: log, Registerer: prometheus.NewRegistry()},
 		Logger: log,
 	}, controlplane.Authorize)
-	for _, o := range r.world.objects() {
+	for _, o := range r.topology.objects() {
 		pipeline.Builder.Set("store", o)
 	}
 	pipeline.Builder.Synced("store")
@@ -41,9 +41,9 @@ func serveBuilder(ctx context.Context, r roleOptions) error {
 	<-first
 	g := controlplane.NewServer(id.Credentials, xds.ServerOptions()...)
 	pipeline.XDS.Register(g)
-	now := r.world.forms()
+	now := r.topology.forms()
 	err = serveSubject(ctx, g, func(service int) error {
-		pipeline.Builder.Set("store", r.world.turn(service, now))
+		pipeline.Builder.Set("store", r.topology.turn(service, now))
 		return nil
 	})
 	cancel()

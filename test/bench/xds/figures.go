@@ -31,10 +31,10 @@ const (
 )
 
 type key struct {
-	row     string
-	world   world
-	subject string
-	figure  string
+	row      string
+	topology topology
+	subject  string
+	figure   string
 }
 
 // figures are everything that was measured, in that order.

@@ -16,9 +16,9 @@ const (
 
 // verdict is one goal and what was measured.
 type verdict struct {
-	Row, World, What string
-	Got, Most        float64
-	Met              bool
+	Row, Topology, What string
+	Got, Most           float64
+	Met                 bool
 }
 
 // judge collects verdicts.
@@ -27,21 +27,21 @@ type judge struct {
 	verdicts []verdict
 }
 
-func (j *judge) says(row string, w world, what string, got, most float64) {
+func (j *judge) says(row string, w topology, what string, got, most float64) {
 	j.verdicts = append(j.verdicts, verdict{row, w.String(), what, got, most, got <= most})
 }
 
 // ratio compares two figures, if both were measured.
 func (j *judge) ratio(what string, a, b key, most float64) {
 	if len(j.values[a]) > 0 && len(j.values[b]) > 0 {
-		j.says(a.row, a.world, what, j.median(a)/j.median(b), most)
+		j.says(a.row, a.topology, what, j.median(a)/j.median(b), most)
 	}
 }
 
 // value judges the largest value of a figure in all rounds.
 func (j *judge) value(what string, k key, most float64) {
 	if len(j.values[k]) > 0 {
-		j.says(k.row, k.world, what, j.quantile(k, 1), most)
+		j.says(k.row, k.topology, what, j.quantile(k, 1), most)
 	}
 }
 
@@ -49,7 +49,7 @@ func (j *judge) value(what string, k key, most float64) {
 // them. Goals without a floor also hold for sonde.
 func verdicts(o options, f *figures) []verdict {
 	j := &judge{figures: f}
-	few, many, crowded := worlds(o)
+	few, many, crowded := topologies(o)
 	j.change(few, rowChange, goalSnapshotFew)
 	j.change(many, rowMany, goalSnapshotMany)
 	j.ratio("CPU per change of that with few services", key{rowMany, many, subjectBuilder, figureCPU},
@@ -59,10 +59,10 @@ func verdicts(o options, f *figures) []verdict {
 	j.ratio("CPU per change of one that all see", key{rowNarrow, narrow, subjectBuilder, figureCPU},
 		key{rowNarrow, narrow, subjectBuilder, figureCPU + figureAll}, goalNarrow)
 	j.steady(many)
-	for _, w := range []world{few, crowded} {
+	for _, w := range []topology{few, crowded} {
 		j.connect(w)
 	}
-	for _, w := range []world{few, many} {
+	for _, w := range []topology{few, many} {
 		for _, subject := range []string{subjectBuilder, subjectSonde} {
 			j.ratio(subject+": memory per proxy of a bare stream", key{rowMemory, w, subject, figurePerProxy},
 				key{rowMemory, w, subjectBare, figurePerProxy}, goalMemory)
@@ -78,13 +78,13 @@ func verdicts(o options, f *figures) []verdict {
 	return j.verdicts
 }
 
-func (j *judge) change(w world, row string, most float64) {
+func (j *judge) change(w topology, row string, most float64) {
 	last := func(subject string) key { return key{row, w, subject, figureWall} }
 	j.ratio("last ACK of broadcast's", last(subjectBuilder), last(subjectBroadcast), goalBroadcast)
 	j.ratio("last ACK of the snapshot's", last(subjectBuilder), last(subjectSnapshot), most)
 }
 
-func (j *judge) steady(w world) {
+func (j *judge) steady(w topology) {
 	for _, subject := range []string{subjectBuilder, subjectSonde} {
 		all, single := key{rowSteady, w, subject, figureWall}, key{rowMany, w, subject, figureWall}
 		if len(j.values[all]) > 0 && len(j.values[single]) > 0 {
@@ -95,7 +95,7 @@ func (j *judge) steady(w world) {
 	}
 }
 
-func (j *judge) connect(w world) {
+func (j *judge) connect(w topology) {
 	of := func(subject, figure string) key { return key{rowConnect, w, subject, figure} }
 	for _, subject := range []string{subjectBuilder, subjectSonde} {
 		j.value(subject+": connections refused", of(subject, figureRefused), 0)

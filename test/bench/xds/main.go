@@ -48,8 +48,8 @@ func main() {
 	var r roleOptions
 	flag.StringVar(&r.state, "state", "", "`directory` of the authority, for roles")
 	flag.StringVar(&r.payload, "payload", "", "`file` with what the floors serve, for roles")
-	flag.IntVar(&r.world.Services, "services", 0, "services, for roles")
-	flag.BoolVar(&r.world.Narrow, "narrow", false, "whether there is a service that few see, for roles")
+	flag.IntVar(&r.topology.Services, "services", 0, "services, for roles")
+	flag.BoolVar(&r.topology.Narrow, "narrow", false, "whether there is a service that few see, for roles")
 	flag.Var(&o.rows, "rows", "`ROWS` to measure; see docs/benchmarks.md")
 	flag.Var(&o.subjects, "subjects", "`SUBJECTS` to measure")
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each subject is measured")
@@ -60,7 +60,7 @@ func main() {
 	flag.StringVar(&o.plots, "plots", "", "`directory` to write plots to")
 	flag.StringVar(&o.profiles, "profiles", "", "`directory` to write CPU profiles of sonde-builder to, by row")
 	flag.Parse()
-	r.world.Proxies = o.proxies
+	r.topology.Proxies = o.proxies
 	if err := run(*role, o, r); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/xds:", err)
 		os.Exit(1)
@@ -70,7 +70,7 @@ func main() {
 // roleOptions are the options of a process that the benchmark starts.
 type roleOptions struct {
 	state, payload string
-	world          world
+	topology       topology
 }
 
 func run(role string, o options, r roleOptions) error {

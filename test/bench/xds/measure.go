@@ -50,24 +50,24 @@ func allRows() list {
 	return list{rowChange, rowMany, rowNarrow, rowSteady, rowConnect, rowMemory, rowIdle, rowReturn, rowOdd, rowJoin}
 }
 
-// plan has the rows that are measured in a world, and the subjects that take part.
+// plan has the rows that are measured in a topology, and the subjects that take part.
 type plan struct {
-	world    world
+	topology topology
 	rows     list
 	subjects list
 }
 
-// worlds returns the three worlds: few services, many services, and many proxies.
-func worlds(o options) (few, many, crowded world) {
+// topologies returns the three topologies: few services, many services, and many proxies.
+func topologies(o options) (few, many, crowded topology) {
 	services := max(o.proxies/endpointsPerService, fewestServices) // each proxy has one inbound
-	few = world{Proxies: o.proxies, Services: services}
-	many = world{Proxies: o.proxies, Services: services * manyTimes}
-	crowded = world{Proxies: o.proxies * crowd, Services: services}
+	few = topology{Proxies: o.proxies, Services: services}
+	many = topology{Proxies: o.proxies, Services: services * manyTimes}
+	crowded = topology{Proxies: o.proxies * crowd, Services: services}
 	return few, many, crowded
 }
 
 func plans(o options) []plan {
-	few, many, crowded := worlds(o)
+	few, many, crowded := topologies(o)
 	narrow := few
 	narrow.Narrow = true
 	all := []plan{
@@ -92,7 +92,7 @@ type bench struct {
 	o         options
 	directory string // for everything that the processes need
 	program   string // sonde-cp
-	payload   map[world]*payload
+	payload   map[topology]*payload
 	figures   *figures
 }
 
@@ -105,7 +105,7 @@ func measure(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
-	b := &bench{o: o, directory: directory, payload: map[world]*payload{}, figures: newFigures()}
+	b := &bench{o: o, directory: directory, payload: map[topology]*payload{}, figures: newFigures()}
 	if err := sondecp.MakeState(b.stateDirectory(), mesh.DefaultMesh); err != nil {
 		return err
 	}
@@ -124,16 +124,16 @@ func measure(ctx context.Context, o options) (err error) {
 func (b *bench) rounds(ctx context.Context) error {
 	for round := range b.o.rounds {
 		for _, p := range plans(b.o) {
-			if err := b.generate(p.world); err != nil {
+			if err := b.generate(p.topology); err != nil {
 				return err
 			}
 			turn := round % len(p.subjects)
 			for _, subject := range slices.Concat(p.subjects[turn:], p.subjects[:turn]) {
 				began, known := time.Now(), len(b.figures.log)
 				if err := b.session(ctx, subject, p); err != nil {
-					return fmt.Errorf("round %d, %s, %s: %w", round+1, p.world, subject, err)
+					return fmt.Errorf("round %d, %s, %s: %w", round+1, p.topology, subject, err)
 				}
-				fmt.Fprintf(os.Stderr, "round %d, %s, %s: %s: %s\n", round+1, p.world, subject, time.Since(began).Round(time.Millisecond),
+				fmt.Fprintf(os.Stderr, "round %d, %s, %s: %s: %s\n", round+1, p.topology, subject, time.Since(began).Round(time.Millisecond),
 					b.figures.since(known))
 			}
 		}
@@ -141,7 +141,7 @@ func (b *bench) rounds(ctx context.Context) error {
 	return nil
 }
 
-func (b *bench) generate(w world) error {
+func (b *bench) generate(w topology) error {
 	if b.payload[w] != nil {
 		return nil
 	}
@@ -155,7 +155,7 @@ func (b *bench) generate(w world) error {
 
 func (b *bench) stateDirectory() string { return filepath.Join(b.directory, "state") }
 
-func (b *bench) payloadFile(w world) string {
+func (b *bench) payloadFile(w topology) string {
 	return filepath.Join(b.directory, fmt.Sprintf("payload-%d-%d-%t", w.Proxies, w.Services, w.Narrow))
 }
 

@@ -17,7 +17,7 @@ type entry struct {
 	Body          []byte
 }
 
-// payload is what Sonde's generator makes for a proxy of a world. The floors serve it to all proxies, so that all subjects
+// payload is what Sonde's generator makes for a proxy of a topology. The floors serve it to all proxies, so that all subjects
 // send the same number of bytes.
 type payload struct {
 	All map[resource.Type][]entry
@@ -26,7 +26,7 @@ type payload struct {
 }
 
 // generate makes the payload of the last proxy that has inbounds.
-func generate(w world) (*payload, error) {
+func generate(w topology) (*payload, error) {
 	builder := meshview.NewBuilder(meshview.Options{})
 	translator := generator.NewTranslator(generator.TranslatorOptions{})
 	apply := func() error {

@@ -20,7 +20,7 @@ func plots(o options, f *figures) error {
 	if err := os.MkdirAll(o.plots, 0o755); err != nil {
 		return err
 	}
-	few, many, crowded := worlds(o)
+	few, many, crowded := topologies(o)
 	return errors.Join(
 		plotChanges(o, f, rowChange, few), plotChanges(o, f, rowMany, many),
 		plotMemory(o, f, many),
@@ -29,7 +29,7 @@ func plots(o options, f *figures) error {
 }
 
 // plotChanges plots the share of all changes that had reached the last proxy after each time.
-func plotChanges(o options, f *figures, row string, w world) error {
+func plotChanges(o options, f *figures, row string, w topology) error {
 	p := plot.New()
 	p.Title.Text = fmt.Sprintf("One endpoint change, %s", w)
 	p.X.Label.Text, p.Y.Label.Text = "milliseconds to the last ACK", "share of changes"
@@ -49,7 +49,7 @@ func plotChanges(o options, f *figures, row string, w world) error {
 	return save(o, p, curves, fmt.Sprintf("xds-change-%d-%d.svg", w.Proxies, w.Services))
 }
 
-func plotMemory(o options, f *figures, w world) error {
+func plotMemory(o options, f *figures, w topology) error {
 	p := plot.New()
 	p.Title.Text = fmt.Sprintf("%d changes per second, %s", perSecond, w)
 	p.X.Label.Text, p.Y.Label.Text = "seconds", "MB in use"
@@ -82,7 +82,7 @@ func save(o options, p *plot.Plot, curves []any, name string) error {
 	return p.Save(plotWidth, plotHeight, filepath.Join(o.plots, name))
 }
 
-func plotConnect(o options, f *figures, w world) error {
+func plotConnect(o options, f *figures, w topology) error {
 	p := plot.New()
 	p.Title.Text = fmt.Sprintf("All connect at once, %s", w)
 	p.Y.Label.Text = "seconds to the last ACK"

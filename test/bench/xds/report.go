@@ -15,7 +15,7 @@ import (
 
 // line of the table: one figure for all subjects.
 type line struct {
-	Row, World, Figure string
+	Row, Topology, Figure string
 	// By subject, over all rounds and changes, in seconds and bytes.
 	Medians, P99 map[string]float64
 }
@@ -32,7 +32,7 @@ func lines(f *figures) []*line {
 		at.subject = ""
 		l := found[at]
 		if l == nil {
-			l = &line{Row: k.row, World: k.world.String(), Figure: k.figure, Medians: map[string]float64{}, P99: map[string]float64{}}
+			l = &line{Row: k.row, Topology: k.topology.String(), Figure: k.figure, Medians: map[string]float64{}, P99: map[string]float64{}}
 			found[at] = l
 			all = append(all, l)
 		}
@@ -64,14 +64,14 @@ func inWords(figure string, v float64) string {
 func report(o options, f *figures) error {
 	text := &strings.Builder{}
 	fmt.Fprintf(text, "Medians of %d rounds, subjects in turn, on a machine with %d processors that may do other work: compare within\n", o.rounds, runtime.NumCPU())
-	fmt.Fprintf(text, "a line, not between runs. World: proxies × services of %d endpoints.\n\n", endpointsPerService)
+	fmt.Fprintf(text, "a line, not between runs. Topology: proxies × services of %d endpoints.\n\n", endpointsPerService)
 	row := func(columns ...string) { fmt.Fprintln(text, "| "+strings.Join(columns, "\t| ")+"\t|") }
 	subjects := allSubjects()
-	row(append([]string{"row", "world", "figure"}, subjects...)...)
+	row(append([]string{"row", "topology", "figure"}, subjects...)...)
 	row(strings.Split(strings.Repeat("--- ", len(subjects)+3)[:4*(len(subjects)+3)-1], " ")...)
 	table := lines(f)
 	for _, l := range table {
-		columns := []string{l.Row, l.World, l.Figure}
+		columns := []string{l.Row, l.Topology, l.Figure}
 		for _, s := range subjects {
 			cell := "-"
 			if v, measured := l.Medians[s]; measured {
@@ -89,7 +89,7 @@ func report(o options, f *figures) error {
 		if !v.Met {
 			word = "MISSED"
 		}
-		fmt.Fprintf(text, "- %s, %s: %s: %.3g, at most %.3g: %s\n", v.Row, v.World, v.What, v.Got, v.Most, word)
+		fmt.Fprintf(text, "- %s, %s: %s: %.3g, at most %.3g: %s\n", v.Row, v.Topology, v.What, v.Got, v.Most, word)
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', 0)
 	_, err := io.WriteString(w, text.String())

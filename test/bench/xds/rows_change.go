@@ -13,11 +13,11 @@ const warmUp = 3
 // narrowTimes as many changes are made if few proxies see them.
 const narrowTimes = 5
 
-// expected changes the form of a service in the session's world, and returns the order that expects the new version.
+// expected changes the form of a service in the session's topology, and returns the order that expects the new version.
 func (s *session) expected(service int) order {
 	s.forms[service] = !s.forms[service]
 	e := s.payload.of(service, s.forms)
-	first, last := s.world.viewers(service)
+	first, last := s.topology.viewers(service)
 	return order{Do: doExpect, Name: e.Name, Version: e.Version, First: first, Last: last}
 }
 
@@ -35,7 +35,7 @@ func (s *session) changeOnce(service int) (began int64, a arrival, err error) {
 		return 0, a, err
 	}
 	if all[0].Missing > 0 {
-		return 0, a, fmt.Errorf("%d proxies have not got a change of %s within %s; %s", all[0].Missing, s.world.serviceName(service), waitAtMost, s.losses())
+		return 0, a, fmt.Errorf("%d proxies have not got a change of %s within %s; %s", all[0].Missing, s.topology.serviceName(service), waitAtMost, s.losses())
 	}
 	return began, all[0], s.changed()
 }
@@ -52,25 +52,25 @@ func (s *session) losses() string {
 // changes are rows a and b: one endpoint change at a time.
 func (s *session) changes(ctx context.Context, row string) error {
 	for i := range warmUp {
-		if _, _, err := s.changeOnce(s.world.Services - 1 - i); err != nil {
+		if _, _, err := s.changeOnce(s.topology.Services - 1 - i); err != nil {
 			return err
 		}
 	}
-	return s.series(ctx, row, "", s.count(), func(i int) int { return i % s.world.Services })
+	return s.series(ctx, row, "", s.count(), func(i int) int { return i % s.topology.Services })
 }
 
 // narrow is row c: a service that few see, and one that all see.
 func (s *session) narrow(ctx context.Context, row string) error {
 	for range warmUp {
-		if _, _, err := s.changeOnce(s.world.narrow()); err != nil {
+		if _, _, err := s.changeOnce(s.topology.narrow()); err != nil {
 			return err
 		}
 	}
 	// The fewer proxies see a change, the less it costs, and the more changes are needed to measure that.
-	if err := s.series(ctx, row, "", narrowTimes*s.count(), func(int) int { return s.world.narrow() }); err != nil {
+	if err := s.series(ctx, row, "", narrowTimes*s.count(), func(int) int { return s.topology.narrow() }); err != nil {
 		return err
 	}
-	return s.series(ctx, row, figureAll, s.count(), func(i int) int { return i % s.world.Services })
+	return s.series(ctx, row, figureAll, s.count(), func(i int) int { return i % s.topology.Services })
 }
 
 // series makes changes one after the other, and notes their times and costs under names with that ending.

@@ -31,7 +31,7 @@ func (s *session) join(ctx context.Context, row string) error {
 		return err
 	}
 	var l landing
-	if err := s.clients.order(order{Do: doJoin, Address: s.server.address, Proxies: s.world.Proxies}, &l); err != nil {
+	if err := s.clients.order(order{Do: doJoin, Address: s.server.address, Proxies: s.topology.Proxies}, &l); err != nil {
 		return err
 	}
 	after, err := s.server.restingCPU(ctx)
@@ -39,7 +39,7 @@ func (s *session) join(ctx context.Context, row string) error {
 		return err
 	}
 	s.note(row, figureWall, l.Last)
-	s.note(row, figureCPU, (after-before)/float64(s.world.Proxies))
+	s.note(row, figureCPU, (after-before)/float64(s.topology.Proxies))
 	return nil
 }
 

@@ -51,7 +51,7 @@ func (s *session) reconnect(ctx context.Context, row string) error {
 	if err := s.clients.order(order{Do: doStats}, &before); err != nil {
 		return err
 	}
-	if err := s.clients.order(order{Do: doOpen, Address: s.server.address, Proxies: s.world.Proxies}, nil); err != nil {
+	if err := s.clients.order(order{Do: doOpen, Address: s.server.address, Proxies: s.topology.Proxies}, nil); err != nil {
 		return err
 	}
 	var l landing
@@ -76,7 +76,7 @@ func (s *session) reconnect(ctx context.Context, row string) error {
 
 // odd is row i: two more streams, of which one reads slowly and one never answers.
 func (s *session) odd(ctx context.Context, row string) error {
-	service := func(i int) int { return i % s.world.Services }
+	service := func(i int) int { return i % s.topology.Services }
 	if err := s.series(ctx, row, "", s.count(), service); err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func (s *session) pour(ctx context.Context, changes int) (began []int64, memory 
 	ticker := time.NewTicker(time.Second / perSecond)
 	defer ticker.Stop()
 	for i := range changes {
-		service := i % s.world.Services
+		service := i % s.topology.Services
 		if err := s.clients.order(s.expected(service), nil); err != nil {
 			return nil, nil, err
 		}

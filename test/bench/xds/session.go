@@ -11,23 +11,23 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// session is one subject that serves one world to the clients.
+// session is one subject that serves one topology to the clients.
 type session struct {
 	*bench
-	subject string
-	world   world
-	rows    list
-	payload *payload
-	forms   forms
-	server  *process
-	clients *process
+	subject  string
+	topology topology
+	rows     list
+	payload  *payload
+	forms    forms
+	server   *process
+	clients  *process
 	// change begins a change of a service. changed ends it, when it has reached the proxies.
 	change  func(service int) error
 	changed func() error
 }
 
 func (b *bench) session(ctx context.Context, subject string, p plan) (err error) {
-	s := &session{bench: b, subject: subject, world: p.world, rows: p.rows, payload: b.payload[p.world], forms: p.world.forms()}
+	s := &session{bench: b, subject: subject, topology: p.topology, rows: p.rows, payload: b.payload[p.topology], forms: p.topology.forms()}
 	if err := s.start(ctx); err != nil {
 		return err
 	}
@@ -56,8 +56,8 @@ func (s *session) start(ctx context.Context) (err error) {
 	if s.subject == subjectSonde {
 		return s.startSonde(ctx)
 	}
-	s.server, err = startSubject(ctx, s.directory, s.subject, "--state="+s.stateDirectory(), "--payload="+s.payloadFile(s.world),
-		"--proxies="+strconv.Itoa(s.world.Proxies), "--services="+strconv.Itoa(s.world.Services), "--narrow="+strconv.FormatBool(s.world.Narrow))
+	s.server, err = startSubject(ctx, s.directory, s.subject, "--state="+s.stateDirectory(), "--payload="+s.payloadFile(s.topology),
+		"--proxies="+strconv.Itoa(s.topology.Proxies), "--services="+strconv.Itoa(s.topology.Services), "--narrow="+strconv.FormatBool(s.topology.Narrow))
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (s *session) start(ctx context.Context) (err error) {
 
 // note adds a figure of this session.
 func (s *session) note(row, what string, value float64) {
-	s.figures.add(key{row, s.world, s.subject, what}, value)
+	s.figures.add(key{row, s.topology, s.subject, what}, value)
 }
 
 // measure measures all rows, in the order that needs the fewest sessions.
@@ -107,7 +107,7 @@ func (s *session) profiled(row string, measure func() error) error {
 	if s.o.profiles == "" || s.subject != subjectBuilder {
 		return measure()
 	}
-	name := fmt.Sprintf("%s-%d-%d.pprof", row, s.world.Proxies, s.world.Services)
+	name := fmt.Sprintf("%s-%d-%d.pprof", row, s.topology.Proxies, s.topology.Services)
 	if err := s.server.ask("profile %s", filepath.Join(s.o.profiles, name)); err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (s *session) connect(ctx context.Context) error {
 	}
 	var l landing
 	err = s.profiled(rowConnect, func() error {
-		err := s.clients.order(order{Do: doOpen, Address: s.server.address, Proxies: s.world.Proxies}, nil)
+		err := s.clients.order(order{Do: doOpen, Address: s.server.address, Proxies: s.topology.Proxies}, nil)
 		arrived := doSettled
 		if s.subject == subjectBare {
 			arrived = doLinked
@@ -145,7 +145,7 @@ func (s *session) connect(ctx context.Context) error {
 		return err
 	}
 	for reason, n := range now.Reasons {
-		fmt.Fprintf(os.Stderr, "%s, %s: %d × %s\n", s.world, s.subject, n, reason)
+		fmt.Fprintf(os.Stderr, "%s, %s: %d × %s\n", s.topology, s.subject, n, reason)
 	}
 	if err := s.check(now); err != nil {
 		return err
@@ -166,9 +166,9 @@ func (s *session) connect(ctx context.Context) error {
 		return err
 	}
 	s.note(rowMemory, figureEmpty, empty)
-	s.note(rowMemory, figurePerProxy, (full-empty)/float64(s.world.Proxies))
+	s.note(rowMemory, figurePerProxy, (full-empty)/float64(s.topology.Proxies))
 	if s.o.profiles != "" && s.subject != subjectSonde {
-		return s.server.ask("heap %s", filepath.Join(s.o.profiles, fmt.Sprintf("heap-%s-%d-%d.pprof", s.subject, s.world.Proxies, s.world.Services)))
+		return s.server.ask("heap %s", filepath.Join(s.o.profiles, fmt.Sprintf("heap-%s-%d-%d.pprof", s.subject, s.topology.Proxies, s.topology.Services)))
 	}
 	return nil
 }
@@ -189,21 +189,21 @@ func (s *session) count() int {
 	return s.o.changes
 }
 
-// check checks that the proxies have what the world says: a subject that sends less would win.
+// check checks that the proxies have what the topology says: a subject that sends less would win.
 func (s *session) check(now stats) error {
 	if s.subject == subjectBare {
 		return nil
 	}
-	want := s.world.Proxies * s.world.Services
-	if s.world.Narrow {
+	want := s.topology.Proxies * s.topology.Services
+	if s.topology.Narrow {
 		want += endpointsPerService
 	}
 	if got := now.Has[resource.Endpoint]; got != want {
 		return fmt.Errorf("the proxies have %d assignments, want %d", got, want)
 	}
 	for _, t := range []resource.Type{resource.Cluster, resource.Listener, resource.Route} {
-		if got := now.Has[t]; got < s.world.Proxies*s.world.Services {
-			return fmt.Errorf("the proxies have %d resources of type %s, want %d at least", got, t.Short(), s.world.Proxies*s.world.Services)
+		if got := now.Has[t]; got < s.topology.Proxies*s.topology.Services {
+			return fmt.Errorf("the proxies have %d resources of type %s, want %d at least", got, t.Short(), s.topology.Proxies*s.topology.Services)
 		}
 	}
 	return nil

@@ -43,7 +43,7 @@ func serveSnapshot(ctx context.Context, r roleOptions) error {
 	}
 	s := &snapshots{
 		cache:     cachev3.NewSnapshotCache(true, everybody{}, nil),
-		resources: map[resource.Type][]types.Resource{}, endpoints: map[string]int{}, payload: p, forms: r.world.forms(),
+		resources: map[resource.Type][]types.Resource{}, endpoints: map[string]int{}, payload: p, forms: r.topology.forms(),
 	}
 	for t, list := range p.All {
 		for i, e := range list {

@@ -19,12 +19,12 @@ import (
 // directory is the store of the real program, with a file for each Dataplane.
 type directory struct {
 	path, aside string
-	world       world
+	topology    topology
 	forms       forms
 }
 
-func newDirectory(w world, within string) (*directory, error) {
-	f := &directory{path: filepath.Join(within, "store"), aside: within, world: w, forms: w.forms()}
+func newDirectory(w topology, within string) (*directory, error) {
+	f := &directory{path: filepath.Join(within, "store"), aside: within, topology: w, forms: w.forms()}
 	if err := os.Mkdir(f.path, 0o755); err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func newDirectory(w world, within string) (*directory, error) {
 
 // change replaces the file of a Dataplane.
 func (f *directory) change(service int) error {
-	d := f.world.turn(service, f.forms)
+	d := f.topology.turn(service, f.forms)
 	data, err := store.Encode(d)
 	if err != nil {
 		return err
@@ -55,19 +55,19 @@ func (f *directory) change(service int) error {
 	return os.Rename(next, filepath.Join(f.path, fmt.Sprintf("%s-%s.yaml", d.Key().Kind, d.Name)))
 }
 
-// startSonde runs sonde-cp over a directory of the world, with a state directory of its own.
+// startSonde runs sonde-cp over a directory of the topology, with a state directory of its own.
 func (s *session) startSonde(ctx context.Context) (err error) {
 	within, err := os.MkdirTemp(s.directory, "sonde-")
 	if err != nil {
 		return err
 	}
-	f, err := newDirectory(s.world, within)
+	f, err := newDirectory(s.topology, within)
 	if err != nil {
 		return err
 	}
 	state := filepath.Join(within, "state")
 	joined := map[mesh.ID]string{}
-	for i := range s.world.owners() {
+	for i := range s.topology.owners() {
 		joined[proxyID(i)] = workload(i)
 	}
 	if err := errors.Join(sondecp.CopyState(s.stateDirectory(), state), sondecp.Join(state, joined)); err != nil {

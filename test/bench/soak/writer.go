@@ -16,20 +16,20 @@ import (
 	"github.com/sonde-mesh/sonde/store"
 )
 
-// world is what the files should contain, and the files.
-type world struct {
+// writer writes the files, and knows what they should contain.
+type writer struct {
 	s         *soak
 	directory string
 	objects   map[mesh.Key]mesh.Object
-	place     map[mesh.Key]string // file of each object, even of one that is removed at the moment
+	fileOf    map[mesh.Key]string // file of each object, even of one that is removed at the moment
 	removed   map[string]bool     // files that were removed with their objects
 	broken    map[string]bool
 	writes    map[string]int // number of writes per file
 }
 
-func newWorld(s *soak, directory string) (*world, error) {
-	w := &world{
-		s: s, directory: directory, objects: map[mesh.Key]mesh.Object{}, place: map[mesh.Key]string{},
+func newWriter(s *soak, directory string) (*writer, error) {
+	w := &writer{
+		s: s, directory: directory, objects: map[mesh.Key]mesh.Object{}, fileOf: map[mesh.Key]string{},
 		removed: map[string]bool{}, broken: map[string]bool{}, writes: map[string]int{},
 	}
 	if err := os.Mkdir(directory, 0o755); err != nil {
@@ -55,28 +55,28 @@ func newWorld(s *soak, directory string) (*world, error) {
 }
 
 // set puts an object into a file, which the next write changes.
-func (w *world) set(o mesh.Object, file string) {
+func (w *writer) set(o mesh.Object, file string) {
 	o.SetDefaults()
 	if err := o.Validate(); err != nil {
 		w.s.wrong("an object that is not valid: %w", err)
 	}
-	w.objects[o.Key()], w.place[o.Key()] = o, file
+	w.objects[o.Key()], w.fileOf[o.Key()] = o, file
 }
 
 // files returns the files that should exist, sorted.
-func (w *world) files() []string {
+func (w *writer) files() []string {
 	all := map[string]bool{}
 	for key := range w.objects {
-		all[w.place[key]] = true
+		all[w.fileOf[key]] = true
 	}
 	return slices.Sorted(maps.Keys(all))
 }
 
 // keys returns the keys of the objects in a file, in order.
-func (w *world) keys(file string) []mesh.Key {
+func (w *writer) keys(file string) []mesh.Key {
 	var keys []mesh.Key
 	for key := range w.objects {
-		if w.place[key] == file {
+		if w.fileOf[key] == file {
 			keys = append(keys, key)
 		}
 	}
@@ -87,7 +87,7 @@ func (w *world) keys(file string) []mesh.Key {
 }
 
 // text is what a file should contain.
-func (w *world) text(file string) []byte {
+func (w *writer) text(file string) []byte {
 	var all [][]byte
 	for _, key := range w.keys(file) {
 		text, err := store.Encode(w.objects[key])
@@ -107,7 +107,7 @@ const (
 )
 
 // write writes what the file should contain, and removes a file without objects.
-func (w *world) write(file string, how int) {
+func (w *writer) write(file string, how int) {
 	text := w.text(file)
 	delete(w.broken, file)
 	delete(w.removed, file)
@@ -118,14 +118,14 @@ func (w *world) write(file string, how int) {
 	w.put(file, text, how)
 }
 
-func (w *world) remove(file string) {
+func (w *writer) remove(file string) {
 	w.writes[file]++
 	if err := os.Remove(filepath.Join(w.directory, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		w.s.wrong("%w", err)
 	}
 }
 
-func (w *world) put(file string, text []byte, how int) {
+func (w *writer) put(file string, text []byte, how int) {
 	w.writes[file]++
 	path := filepath.Join(w.directory, file)
 	var err error
@@ -152,7 +152,7 @@ func (w *world) put(file string, text []byte, how int) {
 	}
 }
 
-func (w *world) append(path string, text []byte) {
+func (w *writer) append(path string, text []byte) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 	if err == nil {
 		_, err = f.Write(text)
@@ -164,7 +164,7 @@ func (w *world) append(path string, text []byte) {
 }
 
 // half draws where to cut a text. The first half must not be a Dataplane without inbounds, which may empty a proxy.
-func (w *world) half(file string, text []byte) int {
+func (w *writer) half(file string, text []byte) int {
 	for {
 		at := w.s.random.IntN(len(text))
 		documents, _ := store.Decode(file, text[:at])
@@ -177,8 +177,8 @@ func (w *world) half(file string, text []byte) int {
 	}
 }
 
-// spoil writes something that the store must not accept.
-func (w *world) spoil(file string) {
+// breakFile writes something that the store must not accept.
+func (w *writer) breakFile(file string) {
 	text := w.text(file)
 	how := pick(w.s.random, "empty", "cut", "field", "port", "clash", "binary")
 	switch how {
@@ -204,10 +204,10 @@ func (w *world) spoil(file string) {
 }
 
 // rename moves all objects of a file to a file with another name.
-func (w *world) rename(file, to string) {
+func (w *writer) rename(file, to string) {
 	keys := w.keys(file)
 	for _, key := range keys {
-		w.place[key] = to
+		w.fileOf[key] = to
 	}
 	w.writes[file]++
 	w.writes[to]++
@@ -217,7 +217,7 @@ func (w *world) rename(file, to string) {
 }
 
 // mend writes what each file should contain.
-func (w *world) mend() {
+func (w *writer) mend() {
 	listed, err := filepath.Glob(filepath.Join(w.directory, "*.yaml"))
 	if err != nil {
 		w.s.wrong("%w", err)

@@ -16,28 +16,28 @@ const (
 	portNarrow    = 9000
 )
 
-// world is a mesh: every proxy sees every service, by virtual addresses.
-type world struct {
+// topology is the size of a mesh in which every proxy sees every service, by virtual addresses.
+type topology struct {
 	Proxies, Services int
 	// Narrow adds a service that few proxies see.
 	Narrow bool
 }
 
-func (w world) String() string { return fmt.Sprintf("%d×%d", w.Proxies, w.Services) }
+func (w topology) String() string { return fmt.Sprintf("%d×%d", w.Proxies, w.Services) }
 
 // forms has the current form of each service: if true, one of its endpoints is unready.
 type forms []bool
 
-func (w world) forms() forms { return make(forms, w.Services+1) }
+func (w topology) forms() forms { return make(forms, w.Services+1) }
 
 // narrow is the number of the narrow service.
-func (w world) narrow() int { return w.Services }
+func (w topology) narrow() int { return w.Services }
 
 func proxyName(i int) string { return fmt.Sprintf("proxy-%05d", i) }
 
 func proxyID(i int) mesh.ID { return mesh.MakeID(mesh.DefaultMesh, proxyName(i)) }
 
-func (w world) serviceName(i int) string {
+func (w topology) serviceName(i int) string {
 	if i == w.narrow() {
 		return serviceNarrow
 	}
@@ -47,17 +47,17 @@ func (w world) serviceName(i int) string {
 func workload(proxy int) string { return fmt.Sprintf("workload-%04d", proxy%100) }
 
 // owners is the number of Dataplanes with inbounds: the first ones.
-func (w world) owners() int { return min(w.Proxies, maxOwners) }
+func (w topology) owners() int { return min(w.Proxies, maxOwners) }
 
 // turning is the index of the service's endpoint that changes, among all endpoints. They are spread over all Dataplanes,
 // because a file that keeps changing is not read before it has settled.
-func (w world) turning(service int) int {
+func (w topology) turning(service int) int {
 	first := service * endpointsPerService
 	return first + first/w.owners()%endpointsPerService
 }
 
 // owner is the number of the Dataplane with the endpoint that changes.
-func (w world) owner(service int) int {
+func (w topology) owner(service int) int {
 	if service == w.narrow() {
 		return 0
 	}
@@ -65,14 +65,14 @@ func (w world) owner(service int) int {
 }
 
 // viewers returns the range of proxies that see the service; last is exclusive.
-func (w world) viewers(service int) (first, last int) {
+func (w topology) viewers(service int) (first, last int) {
 	if service == w.narrow() {
 		return endpointsPerService, 2 * endpointsPerService
 	}
 	return 0, w.Proxies
 }
 
-func (w world) mesh() *mesh.Mesh {
+func (w topology) mesh() *mesh.Mesh {
 	m := &mesh.Mesh{Name: mesh.DefaultMesh, Spec: mesh.MeshSpec{MTLS: &mesh.MTLS{
 		EnabledBackend: "ca", Backends: []mesh.Backend{{Name: "ca", Type: mesh.BackendBuiltin}},
 	}}}
@@ -80,7 +80,7 @@ func (w world) mesh() *mesh.Mesh {
 	return m
 }
 
-func (w world) services() []*mesh.Service {
+func (w topology) services() []*mesh.Service {
 	all := make([]*mesh.Service, w.Services)
 	for i := range all {
 		all[i] = &mesh.Service{
@@ -92,7 +92,7 @@ func (w world) services() []*mesh.Service {
 	return all
 }
 
-func (w world) dataplane(i int, now forms) *mesh.Dataplane {
+func (w topology) dataplane(i int, now forms) *mesh.Dataplane {
 	d := &mesh.Dataplane{
 		Meta: mesh.Meta{Name: proxyName(i), Labels: map[string]string{mesh.LabelWorkload: workload(i)}},
 		Spec: mesh.DataplaneSpec{Networking: mesh.Networking{
@@ -117,7 +117,7 @@ func (w world) dataplane(i int, now forms) *mesh.Dataplane {
 	return d
 }
 
-func (w world) inbound(port, service int, unready bool) mesh.Inbound {
+func (w topology) inbound(port, service int, unready bool) mesh.Inbound {
 	in := mesh.Inbound{
 		Port: uint32(port), ServicePort: uint32(port) + 10_000,
 		Tags: mesh.Tags{mesh.TagService: w.serviceName(service), mesh.TagProtocol: string(mesh.ProtocolHTTP)},
@@ -129,7 +129,7 @@ func (w world) inbound(port, service int, unready bool) mesh.Inbound {
 }
 
 // objects returns all objects in their first form.
-func (w world) objects() []mesh.Object {
+func (w topology) objects() []mesh.Object {
 	now := w.forms()
 	all := []mesh.Object{w.mesh()}
 	for _, s := range w.services() {
@@ -142,7 +142,7 @@ func (w world) objects() []mesh.Object {
 }
 
 // turn changes the form of a service, and returns the changed Dataplane.
-func (w world) turn(service int, now forms) *mesh.Dataplane {
+func (w topology) turn(service int, now forms) *mesh.Dataplane {
 	now[service] = !now[service]
 	return w.dataplane(w.owner(service), now)
 }

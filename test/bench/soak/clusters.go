@@ -12,9 +12,9 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// library knows to which clusters each version of a listener or route sends. It also checks that a version always has the
+// clusterIndex knows to which clusters each version of a listener or route sends. It also checks that a version always has the
 // same bytes.
-type library struct {
+type clusterIndex struct {
 	mu    sync.RWMutex
 	known map[resourceKey][]string
 }
@@ -24,8 +24,8 @@ type resourceKey struct {
 	name, version string
 }
 
-// see is called for each resource that any proxy gets.
-func (l *library) see(t resource.Type, name, version, body []byte) error {
+// add is called for each resource that any proxy gets.
+func (l *clusterIndex) add(t resource.Type, name, version, body []byte) error {
 	sum := sha256.Sum256(body) // of each, also of one whose version is known
 	if hash := hex.EncodeToString(sum[:]); len(version) == 0 || hash[:len(version)] != string(version) {
 		return fmt.Errorf("the version is %q, the hash of the bytes %s", version, hash)
@@ -47,8 +47,8 @@ func (l *library) see(t resource.Type, name, version, body []byte) error {
 	return nil
 }
 
-// clusters returns the clusters that a resource sends to.
-func (l *library) clusters(t resource.Type, name, version string) []string {
+// of returns the clusters that a resource sends to.
+func (l *clusterIndex) of(t resource.Type, name, version string) []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.known[resourceKey{t, name, version}]

@@ -25,45 +25,45 @@ const (
 	goroutineSlack = 4
 )
 
-// leftover is what the control plane has when no proxy is connected.
-type leftover struct{ goroutines, heap, memory float64 }
+// usage is what the control plane has when no proxy is connected.
+type usage struct{ goroutines, heap, memory float64 }
 
-// leftovers has all proxies come and go several times, and checks that nothing of them remains in the control plane.
-func (s *soak) leftovers(ctx context.Context) error {
-	s.note("looking for what is left")
+// leaks has all proxies come and go several times, and checks that nothing of them remains in the control plane.
+func (s *soak) leaks(ctx context.Context) error {
+	s.note("looking for leaks")
 	s.events = nil
-	var all []leftover
+	var all []usage
 	for range rounds {
 		s.empty()
-		l, err := s.leftover(ctx)
+		l, err := s.usageAtRest(ctx)
 		if err != nil {
 			return err
 		}
 		all = append(all, l)
-		s.counts.leftovers = all
+		s.counts.usage = all
 		if err := s.fill(ctx); err != nil {
 			return err
 		}
 	}
 	s.empty()
-	l, err := s.leftover(ctx)
+	l, err := s.usageAtRest(ctx)
 	if err != nil {
 		return err
 	}
-	s.counts.leftovers = append(all, l)
-	return growth(s.counts.leftovers[1:])
+	s.counts.usage = append(all, l)
+	return growth(s.counts.usage[1:])
 }
 
 // growth compares the first half of the rounds with the second. The round before them does not count, since some things are
 // made when they are first needed. Single rounds do not count either, since a process returns memory when it wants to.
-func growth(all []leftover) error {
+func growth(all []usage) error {
 	first, second := all[:len(all)/2], all[len(all)/2:]
 	before, after := first[0], second[0]
 	for _, l := range first {
-		before = leftover{max(before.goroutines, l.goroutines), min(before.heap, l.heap), min(before.memory, l.memory)}
+		before = usage{max(before.goroutines, l.goroutines), min(before.heap, l.heap), min(before.memory, l.memory)}
 	}
 	for _, l := range second {
-		after = leftover{min(after.goroutines, l.goroutines), min(after.heap, l.heap), min(after.memory, l.memory)}
+		after = usage{min(after.goroutines, l.goroutines), min(after.heap, l.heap), min(after.memory, l.memory)}
 	}
 	if after.goroutines > before.goroutines+goroutineSlack || after.heap > before.heap+heapSlack || after.memory > before.memory+memorySlack {
 		return fmt.Errorf("the control plane keeps what is of proxies that are gone: %s in the first %d rounds, %s in the others", before, len(first), after)
@@ -81,17 +81,17 @@ func (s *soak) fill(ctx context.Context) error {
 		for range changesPerBatch {
 			o := s.anyDataplane()
 			if before[o.Key()] == nil {
-				before[o.Key()] = s.world.objects[o.Key()]
+				before[o.Key()] = s.writer.objects[o.Key()]
 			}
-			s.world.set(o, s.world.place[o.Key()])
-			s.world.write(s.world.place[o.Key()], atOnce)
+			s.writer.set(o, s.writer.fileOf[o.Key()])
+			s.writer.write(s.writer.fileOf[o.Key()], atOnce)
 		}
 		if err := retry.Wait(ctx, unread); err != nil {
 			return err
 		}
 		for key, o := range before {
-			s.world.set(o, s.world.place[key])
-			s.world.write(s.world.place[key], atOnce)
+			s.writer.set(o, s.writer.fileOf[key])
+			s.writer.write(s.writer.fileOf[key], atOnce)
 		}
 		if err := retry.Wait(ctx, unread); err != nil {
 			return err
@@ -101,32 +101,32 @@ func (s *soak) fill(ctx context.Context) error {
 	return err
 }
 
-// leftover waits until no stream is left and the number of goroutines no longer falls.
-func (s *soak) leftover(ctx context.Context) (leftover, error) {
-	const calm = 20 // checks in which no goroutine ends
+// usageAtRest waits until there is no stream and the number of goroutines no longer falls.
+func (s *soak) usageAtRest(ctx context.Context) (usage, error) {
+	const steady = 20 // checks in which no goroutine ends
 	least, looks := 0.0, 0
-	for began := time.Now(); looks < calm; looks++ {
+	for began := time.Now(); looks < steady; looks++ {
 		now, err := s.plane.metrics(ctx)
 		if err != nil {
-			return leftover{}, err
+			return usage{}, err
 		}
 		streams, goroutines := now["sonde_xds_streams"], now["go_goroutines"]
 		if streams > 0 || least == 0 || goroutines < least {
 			least, looks = goroutines, 0
 		}
 		if time.Since(began) > settleWithin {
-			return leftover{}, fmt.Errorf("all proxies have left, and %s later there are %v streams", settleWithin, streams)
+			return usage{}, fmt.Errorf("all proxies have disconnected, and %s later there are %v streams", settleWithin, streams)
 		}
 		if err := retry.Wait(ctx, poll); err != nil {
-			return leftover{}, err
+			return usage{}, err
 		}
 	}
 	heap, err := s.heap(ctx)
 	if err != nil {
-		return leftover{}, err
+		return usage{}, err
 	}
 	memory, err := proc.MemoryOf(s.plane.cmd.Process.Pid)
-	return leftover{least, heap, memory.RssAnon}, err
+	return usage{least, heap, memory.RssAnon}, err
 }
 
 // heap returns the size of the live heap. The control plane cannot be told to collect its garbage, but reading its metrics
@@ -152,6 +152,6 @@ func (s *soak) heap(ctx context.Context) (float64, error) {
 	return 0, errors.New("the control plane collects no garbage")
 }
 
-func (l leftover) String() string {
+func (l usage) String() string {
 	return fmt.Sprintf("%.0f goroutines, %.2f MiB live, %.1f MiB of memory", l.goroutines, l.heap/(1<<20), l.memory/(1<<20))
 }
