@@ -1,19 +1,17 @@
 package faults
 
 import (
-	"fmt"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/sonde-mesh/sonde/test/bench/proc"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// What the agent may use at rest, in KiB.
+// What the agent may use at rest, in bytes.
 const (
-	maxRSSAnon = 6 << 10
-	maxVmRSS   = 20 << 10
+	maxRSSAnon = 6 << 20
+	maxVmRSS   = 20 << 20
 )
 
 // TestMemoryOfAgents measures agents without the race detector, beside real Envoys and with a session to the real control
@@ -35,27 +33,19 @@ func TestMemoryOfAgents(t *testing.T) {
 			}
 		}
 	}
-	highest := map[string]int{}
+	var most proc.Memory
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
 	for range 20 {
 		for _, p := range proxies {
-			for line := range strings.Lines(read(t, fmt.Sprintf("/proc/%d/status", p.Agent.PID()))) {
-				key, value, _ := strings.Cut(line, ":")
-				if key == "RssAnon" || key == "VmRSS" {
-					kib, err := strconv.Atoi(strings.Fields(value)[0])
-					must(t, err)
-					highest[key] = max(highest[key], kib)
-				}
-			}
+			now, err := proc.MemoryOf(p.Agent.PID())
+			must(t, err)
+			most = proc.Memory{RssAnon: max(most.RssAnon, now.RssAnon), VmRSS: max(most.VmRSS, now.VmRSS)}
 		}
 		<-ticker.C
 	}
-	t.Logf("sonde-dp at rest: RssAnon %d KiB, VmRSS %d KiB", highest["RssAnon"], highest["VmRSS"])
-	if got := highest["RssAnon"]; got == 0 || got > maxRSSAnon {
-		t.Errorf("RssAnon = %d KiB, want at most %d", got, maxRSSAnon)
-	}
-	if got := highest["VmRSS"]; got == 0 || got > maxVmRSS {
-		t.Errorf("VmRSS = %d KiB, want at most %d", got, maxVmRSS)
+	t.Logf("sonde-dp at rest: RssAnon %.0f, VmRSS %.0f bytes", most.RssAnon, most.VmRSS)
+	if most.RssAnon > maxRSSAnon || most.VmRSS > maxVmRSS {
+		t.Errorf("RssAnon = %.0f, VmRSS = %.0f bytes, want at most %d and %d", most.RssAnon, most.VmRSS, maxRSSAnon, maxVmRSS)
 	}
 }

@@ -3,7 +3,6 @@ package fidelity_test
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -148,8 +147,6 @@ func (p podAddress) fill(text string) string {
 	return strings.NewReplacer("IP", ip, "OCTAL", strings.TrimPrefix(ip, "127"), "PORT", strconv.Itoa(p.app), "OTHER", strconv.Itoa(p.more[0]), "TLS", strconv.Itoa(p.more[1]),
 		"CLOSED", strconv.Itoa(p.closed), "VIRTUAL", strconv.Itoa(p.virtual)).Replace(text)
 }
-
-func (p podAddress) virtualAddress() string { return net.JoinHostPort(p.ip, strconv.Itoa(p.virtual)) }
 
 // probeHandler is what a probe asks of a pod.
 type probeHandler func(podAddress) corev1.ProbeHandler

@@ -2,10 +2,6 @@ package fidelity_test
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -61,17 +57,11 @@ func TestDeathOfTheAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent, err := h.start(t.Context(), injected)
+	agent, err := h.start(injected, p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		_ = agent.command.Process.Kill() // it may have ended
-		<-agent.ended
-	}()
-	if err := h.ready(t.Context(), agent, p); err != nil {
-		t.Fatal(err)
-	}
+	defer agent.Kill()
 	ctx, cancel := context.WithCancel(t.Context())
 	seen := &changes{passed: map[kubelet.Change]bool{}}
 	var owned sync.WaitGroup
@@ -85,8 +75,8 @@ func TestDeathOfTheAgent(t *testing.T) {
 	for range kills {
 		var worker int
 		eventually(t, "there is a worker", func() bool {
-			worker = childOf(t, agent.command.Process.Pid)
-			return worker != 0 && worker != killed
+			worker, err = agent.Worker()
+			return err == nil && worker != killed
 		})
 		if err := syscall.Kill(worker, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
@@ -105,12 +95,10 @@ func TestDeathOfTheAgent(t *testing.T) {
 		return verdict == kubelet.Success
 	})
 	if _, failed := seen.count(); failed > 0 {
-		t.Errorf("the kubelet found %v after %d deaths of the worker:\n%s", seen.failed, kills, agent.log.String())
+		t.Errorf("the kubelet found %v after %d deaths of the worker:\n%s", seen.failed, kills, agent.Log())
 	}
 	// This test sees what it looks for: without the guard, the same probes fail.
-	if err := agent.command.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	agent.Kill()
 	eventually(t, "probes fail without an agent", func() bool { _, failed := seen.count(); return failed == probes })
 }
 
@@ -146,28 +134,4 @@ func eventually(t *testing.T, what string, holds func() bool) {
 		}
 		<-time.After(20 * time.Millisecond)
 	}
-}
-
-// childOf returns a child process that is alive, 0 if there is none.
-func childOf(t *testing.T, parent int) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			continue // it has ended
-		}
-		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		if len(fields) > 1 && fields[1] == strconv.Itoa(parent) && fields[0] != "Z" {
-			return pid
-		}
-	}
-	return 0
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
+	"github.com/sonde-mesh/sonde/test/sondedp"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -48,7 +49,7 @@ func TestEndOfTheAgent(t *testing.T) { // not parallel to others: the kubelet as
 				got.ask(t.Context(), k, asked, &asked.Spec.Containers[0], kind)
 			}()
 			eventually(t, "the application is asked", func() bool { return strings.Contains(strings.Join(app.log(), ""), "GET /slow") })
-			if err := agent.command.Process.Signal(syscall.SIGTERM); err != nil {
+			if err := agent.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
 			if kind == "preStop" {
@@ -63,15 +64,15 @@ func TestEndOfTheAgent(t *testing.T) { // not parallel to others: the kubelet as
 			if got.verdicts[0] != want {
 				t.Errorf("%s: %s, want %s: %s", kind, got.verdicts[0], want, got.messages[0])
 			}
-			if <-agent.ended; agent.err != nil {
-				t.Errorf("sonde-dp probes: %v\n%s", agent.err, agent.log.String())
+			if <-agent.Ended; agent.Err != nil {
+				t.Errorf("sonde-dp probes: %v\n%s", agent.Err, agent.Log())
 			}
 		})
 	}
 }
 
 // startFor starts an agent for a pod that has a quick readiness probe, and a slow probe or hook.
-func (h *handlers) startFor(t *testing.T, p podAddress, kind string) (*kubelet.Kubelet, *agent, *corev1.Pod) {
+func (h *handlers) startFor(t *testing.T, p podAddress, kind string) (*kubelet.Kubelet, *sondedp.Agent, *corev1.Pod) {
 	t.Helper()
 	s := testCase{containers: func(p podAddress) []corev1.Container {
 		c := corev1.Container{Name: "app", ReadinessProbe: &corev1.Probe{ProbeHandler: get("/quick")(p), TimeoutSeconds: patience}}
@@ -86,17 +87,11 @@ func (h *handlers) startFor(t *testing.T, p podAddress, kind string) (*kubelet.K
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := h.start(t.Context(), injected)
+	a, err := h.start(injected, p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = a.command.Process.Kill() // it may have ended
-		<-a.ended
-	})
-	if err := h.ready(t.Context(), a, p); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(a.Kill)
 	k := kubelet.New()
 	t.Cleanup(k.Close)
 	return k, a, injected

@@ -6,16 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
-	"os"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kubernetes/third_party/forked/golang/expansion"
@@ -24,6 +20,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 	"github.com/sonde-mesh/sonde/test/harness"
+	"github.com/sonde-mesh/sonde/test/sondedp"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -137,96 +134,30 @@ func (handlers) here(ctx context.Context, pod *corev1.Pod, _ podAddress) (stop f
 }
 
 // process runs sonde-dp probes.
-func (h *handlers) process(ctx context.Context, pod *corev1.Pod, p podAddress) (stop func() error, err error) {
-	agent, err := h.start(ctx, pod)
+func (h *handlers) process(_ context.Context, pod *corev1.Pod, p podAddress) (stop func() error, err error) {
+	agent, err := h.start(pod, p)
 	if err != nil {
 		return nil, err
 	}
-	if err := h.ready(ctx, agent, p); err != nil {
-		return nil, err
-	}
-	return agent.stop, nil
+	return agent.Stop, nil
 }
 
-// ready waits until an agent listens.
-func (handlers) ready(ctx context.Context, a *agent, p podAddress) error {
-	address := p.virtualAddress()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
-		dialer := net.Dialer{Timeout: time.Second}
-		conn, err := dialer.DialContext(ctx, "tcp", address)
-		if err == nil {
-			return conn.Close()
-		}
-		select {
-		case <-a.ended:
-			return fmt.Errorf("sonde-dp probes: %w\n%s", a.err, a.log.String())
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	_ = a.stop() // what is below says more
-	return fmt.Errorf("wait for sonde-dp probes: %s\n%s", address, a.log.String())
-}
-
-// agent is a running sonde-dp probes.
-type agent struct {
-	command *exec.Cmd
-	log     safeLog
-	// ended is closed when err is set.
-	ended chan struct{}
-	err   error
-}
-
-// safeLog is written while it is read.
-type safeLog struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-// Write appends.
-func (l *safeLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// String returns what has been written so far.
-func (l *safeLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-func (h *handlers) start(ctx context.Context, pod *corev1.Pod) (*agent, error) {
+// start runs sonde-dp probes as the sidecar of a pod would.
+func (h *handlers) start(pod *corev1.Pod, p podAddress) (*sondedp.Agent, error) {
 	env, port, err := sidecar(pod)
 	if err != nil {
 		return nil, err
 	}
-	a := &agent{ended: make(chan struct{})}
-	a.command = exec.CommandContext(ctx, filepath.Join(h.directory, "sonde-dp"), "probes", "--virtual-probes-port="+strconv.Itoa(port))
-	a.command.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
+	if port != p.virtual {
+		return nil, fmt.Errorf("the virtual port is %d, want %d", port, p.virtual)
+	}
+	at := netip.AddrPortFrom(netip.MustParseAddr(p.ip), uint16(port))
+	var all []string
 	for _, name := range []string{"http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy"} {
-		a.command.Env = append(a.command.Env, name+"=http://127.0.0.1:1") // probes go by none
+		all = append(all, name+"=http://127.0.0.1:1") // probes go by none
 	}
 	for name, value := range env {
-		a.command.Env = append(a.command.Env, name+"="+value)
+		all = append(all, name+"="+value)
 	}
-	a.command.Stdout, a.command.Stderr = &a.log, &a.log
-	if err := a.command.Start(); err != nil {
-		return nil, err
-	}
-	go func() {
-		a.err = a.command.Wait()
-		close(a.ended)
-	}()
-	return a, nil
-}
-
-func (a *agent) stop() error {
-	if err := a.command.Process.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	if <-a.ended; a.err != nil {
-		return fmt.Errorf("end sonde-dp probes: %w\n%s", a.err, a.log.String())
-	}
-	return nil
+	return sondedp.Start(filepath.Join(h.directory, "sonde-dp"), at, env[mesh.EnvProbeTable], all...)
 }

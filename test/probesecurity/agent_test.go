@@ -1,120 +1,64 @@
 package probesecurity
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/sondedp"
 )
 
-// agent is a running `sonde-dp probes`.
+// agent is a running `sonde-dp probes`, and how to call it.
 type agent struct {
-	t       testing.TB
-	cmd     *exec.Cmd
-	address string
-	log     syncBuffer
-	ended   chan struct{}
-	err     error // valid after ended
+	*sondedp.Agent
+	t testing.TB
 }
 
-// startAgent starts one for the table on a port of the pod, and waits until it listens.
+// startAgent starts one for the table on a port of the pod.
 func (p *pod) startAgent(port int, table mesh.ProbeTable) *agent {
 	p.t.Helper()
-	a := &agent{t: p.t, address: p.address(port), ended: make(chan struct{})}
 	env, err := table.Encode()
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	a.cmd = agentCommand(context.Background(), p.ip, port, env)
-	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
-	if err := a.cmd.Start(); err != nil {
+	running, err := sondedp.Start(agentProgram, netip.AddrPortFrom(p.ip, uint16(port)), env)
+	if err != nil {
 		p.t.Fatal(err)
 	}
-	go func() {
-		a.err = a.cmd.Wait()
-		close(a.ended)
-	}()
+	a := &agent{Agent: running, t: p.t}
 	p.t.Cleanup(a.stop)
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		c, err := net.Dial("tcp", a.address)
-		if err == nil {
-			_ = c.Close() // it listens
-			return a
-		}
-		select {
-		case <-a.ended:
-			p.t.Fatalf("sonde-dp probes: %v", a.err)
-		case <-time.After(10 * time.Millisecond):
-		}
-		if time.Now().After(deadline) {
-			p.t.Fatal("sonde-dp probes does not listen")
-		}
-	}
-}
-
-func agentCommand(ctx context.Context, ip netip.Addr, port int, table string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, agentProgram, "probes", "--virtual-probes-port="+strconv.Itoa(port))
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), mesh.EnvInstanceIP + "=" + ip.String(), mesh.EnvProbeTable + "=" + table}
-	return cmd
+	return a
 }
 
 func (a *agent) stop() {
-	_ = a.cmd.Process.Signal(syscall.SIGTERM) // what is wrong shows below
-	select {
-	case <-a.ended:
-	case <-time.After(20 * time.Second):
-		_ = a.cmd.Process.Kill()
-		<-a.ended
-		a.err = errors.New("it does not end")
+	if err := a.Stop(); err != nil {
+		a.t.Error(err)
 	}
-	if a.err != nil {
-		a.t.Errorf("sonde-dp probes: %v", a.err)
-	}
-	if strings.Contains(a.log.String(), "worker ended") {
+	log := a.Log()
+	if strings.Contains(log, "worker ended") {
 		a.t.Error("the worker died")
 	}
 	if a.t.Failed() {
-		log := a.log.String()
 		a.t.Logf("the end of the agent's log:\n%s", log[max(0, len(log)-4000):])
 	}
 }
 
-// guard returns the id of the guard.
-func (a *agent) guard() int { return a.cmd.Process.Pid }
-
 // processes returns the ids of the guard and its worker.
 func (a *agent) processes() []int {
 	a.t.Helper()
-	guard := a.guard()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", guard, guard))
+	worker, err := a.Worker()
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	pids := []int{guard}
-	for field := range strings.FieldsSeq(string(data)) {
-		pid, err := strconv.Atoi(field)
-		if err != nil {
-			a.t.Fatal(err)
-		}
-		pids = append(pids, pid)
-	}
-	if len(pids) != 2 {
-		a.t.Fatalf("processes = %v, want a guard and a worker", pids)
-	}
-	return pids
+	return []int{a.Guard(), worker}
 }
 
 // callLimit is far more than any answer here needs.
@@ -131,7 +75,7 @@ func (a *agent) call(request string) string {
 }
 
 func (a *agent) try(request string) (string, error) {
-	c, err := net.Dial("tcp", a.address)
+	c, err := net.Dial("tcp", a.Address)
 	if err != nil {
 		return "", err
 	}
@@ -158,7 +102,7 @@ func (a *agent) probe(path, id string) string {
 
 func (a *agent) request(path, id string, headers ...string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: kube-probe/1.36\r\nAccept: */*\r\nConnection: close\r\n", path, a.address)
+	fmt.Fprintf(&b, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: kube-probe/1.36\r\nAccept: */*\r\nConnection: close\r\n", path, a.Address)
 	if id != "" {
 		fmt.Fprintf(&b, "%s: %s\r\n", mesh.ProbeHeader, id)
 	}
@@ -176,23 +120,4 @@ func statusOf(answer string) string {
 		return ""
 	}
 	return rest[:3]
-}
-
-// syncBuffer is a buffer for a process's output, read while that runs.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }

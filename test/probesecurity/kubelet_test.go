@@ -28,14 +28,14 @@ type kubelet struct {
 // ask asks once, and returns the kubelet's verdict: success, warning, failure, or unknown where it discards what it got.
 // answered is false where the agent was too late for the kubelet, which takes that for a failure.
 func (k *kubelet) ask() (verdict probe.Result, answered bool) {
-	r, err := http.NewRequestWithContext(k.t.Context(), http.MethodGet, "http://"+k.a.address+k.path, nil)
+	r, err := http.NewRequestWithContext(k.t.Context(), http.MethodGet, "http://"+k.a.Address+k.path, nil)
 	if err != nil {
 		k.t.Error(err)
 		return probe.Unknown, true
 	}
 	r.Header.Set("User-Agent", "kube-probe/1.36")
 	r.Header.Set(mesh.ProbeHeader, k.id)
-	begin, before := time.Now(), k.a.cpu(k.a.guard())
+	begin, before := time.Now(), k.a.cpu(k.a.Guard())
 	verdict, output, err := httpprobe.New(false).Probe(r, k.timeout+time.Second)
 	took := time.Since(begin)
 	k.longest = max(k.longest, took)
@@ -46,7 +46,7 @@ func (k *kubelet) ask() (verdict probe.Result, answered bool) {
 	if verdict != probe.Failure || strings.HasPrefix(output, "HTTP probe failed with statuscode") {
 		return verdict, true
 	}
-	k.excuse(output, took, k.a.cpu(k.a.guard()).since(before).waited)
+	k.excuse(output, took, k.a.cpu(k.a.Guard()).since(before).waited)
 	return verdict, false
 }
 

@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -27,6 +28,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/sondedp"
 )
 
 // marker is what must not get from one side to the other.
@@ -230,7 +232,7 @@ func TestNothingLeaves(t *testing.T) {
 			t.Errorf("%s: the answer has the application's words: %q", names[table[i].ID], text)
 		}
 	}
-	for line := range strings.Lines(a.log.String()) {
+	for line := range strings.Lines(a.Log()) {
 		if found(line) {
 			t.Errorf("the log has the application's words: %s", line)
 		}
@@ -263,7 +265,7 @@ func TestNoRecursion(t *testing.T) {
 			"hook": `{"id":"me","container":"c","type":"preStop","httpGet":{"path":"/","port":9000}}`,
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), callLimit)
-			out, err := agentCommand(ctx, p.ip, 9000, "["+entry+"]").CombinedOutput()
+			out, err := sondedp.Command(ctx, agentProgram, netip.AddrPortFrom(p.ip, 9000), "["+entry+"]").CombinedOutput()
 			cancel()
 			if err == nil || !strings.Contains(string(out), `id "me"`) || !strings.Contains(string(out), "virtual port") {
 				t.Errorf("%s: sonde-dp probes ends with %v and %q, want an error that names the entry", kind, err, out)

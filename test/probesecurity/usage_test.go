@@ -6,11 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sonde-mesh/sonde/test/bench/proc"
 )
 
 // cpu is the time for which the threads of processes ran, and for which they were ready to run while others had the
@@ -46,48 +46,23 @@ func (a *agent) cpu(pids ...int) cpu {
 	return sum
 }
 
-// memory of a process in KiB.
-type memory struct{ rssAnon, vmRSS int }
-
-func (m memory) max(o memory) memory {
-	return memory{max(m.rssAnon, o.rssAnon), max(m.vmRSS, o.vmRSS)}
-}
-
-func memoryOf(pid int) (memory, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return memory{}, err
-	}
-	var m memory
-	for line := range strings.Lines(string(data)) {
-		key, value, _ := strings.Cut(line, ":")
-		kib, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
-		switch key {
-		case "RssAnon":
-			m.rssAnon = kib
-		case "VmRSS":
-			m.vmRSS = kib
-		}
-	}
-	if m.rssAnon == 0 || m.vmRSS == 0 {
-		return memory{}, fmt.Errorf("read the memory of %d: it is not in\n%s", pid, data)
-	}
-	return m, nil
-}
-
 // usage is the memory of both processes.
-type usage struct{ guard, worker memory }
+type usage struct{ guard, worker proc.Memory }
 
 // sum is what counts: what is private adds up, and of what is shared the larger one has all.
-func (u usage) sum() memory {
-	return memory{rssAnon: u.guard.rssAnon + u.worker.rssAnon, vmRSS: max(u.guard.vmRSS, u.worker.vmRSS)}
+func (u usage) sum() proc.Memory {
+	return proc.Memory{RssAnon: u.guard.RssAnon + u.worker.RssAnon, VmRSS: max(u.guard.VmRSS, u.worker.VmRSS)}
 }
 
 func (u usage) String() string {
-	return fmt.Sprintf("RssAnon %.1f MiB (guard %.1f, worker %.1f), VmRSS %.1f MiB (guard %.1f)", mib(u.sum().rssAnon), mib(u.guard.rssAnon), mib(u.worker.rssAnon), mib(u.sum().vmRSS), mib(u.guard.vmRSS))
+	mib := func(bytes float64) float64 { return bytes / (1 << 20) }
+	return fmt.Sprintf("RssAnon %.1f MiB (guard %.1f, worker %.1f), VmRSS %.1f MiB (guard %.1f)",
+		mib(u.sum().RssAnon), mib(u.guard.RssAnon), mib(u.worker.RssAnon), mib(u.sum().VmRSS), mib(u.guard.VmRSS))
 }
 
-func mib(kib int) float64 { return float64(kib) / 1024 }
+func highest(a, b proc.Memory) proc.Memory {
+	return proc.Memory{RssAnon: max(a.RssAnon, b.RssAnon), VmRSS: max(a.VmRSS, b.VmRSS)}
+}
 
 // memoryWatch notes the highest memory of an agent.
 type memoryWatch struct {
@@ -100,15 +75,15 @@ type memoryWatch struct {
 func watchMemory(t *testing.T, a *agent) *memoryWatch {
 	w := &memoryWatch{t: t, pids: a.processes(), end: make(chan struct{}), ended: make(chan usage, 1)}
 	go func() {
-		var highest usage
+		var most usage
 		ticker := time.NewTicker(50 * time.Millisecond)
 		defer ticker.Stop()
 		for {
 			now := w.now()
-			highest = usage{highest.guard.max(now.guard), highest.worker.max(now.worker)}
+			most = usage{highest(most.guard, now.guard), highest(most.worker, now.worker)}
 			select {
 			case <-w.end:
-				w.ended <- highest
+				w.ended <- most
 				return
 			case <-ticker.C:
 			}
@@ -119,9 +94,9 @@ func watchMemory(t *testing.T, a *agent) *memoryWatch {
 
 func (w *memoryWatch) now() usage {
 	var u usage
-	for i, m := range []*memory{&u.guard, &u.worker} {
+	for i, m := range []*proc.Memory{&u.guard, &u.worker} {
 		var err error
-		if *m, err = memoryOf(w.pids[i]); err != nil {
+		if *m, err = proc.MemoryOf(w.pids[i]); err != nil {
 			w.t.Error(err)
 		}
 	}

@@ -83,7 +83,7 @@ func TestNothingButDeclared(t *testing.T) {
 	}
 	t.Run("HTTP/2 clients", w.http2)
 	t.Run("TLS", func(t *testing.T) {
-		c, err := tls.Dial("tcp", w.agent.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
+		c, err := tls.Dial("tcp", w.agent.Address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
 		if err == nil {
 			_ = c.Close() // it should not be open
 			t.Error("TLS is spoken on the virtual port")
@@ -147,7 +147,7 @@ func (w *walked) attackDeclared(add func(kind string, requests ...string), entry
 	for _, encoded := range encodings(path) {
 		add("encodings", w.get(encoded))
 	}
-	other, virtual := w.pod.address(w.ports[0]), w.agent.address
+	other, virtual := w.pod.address(w.ports[0]), w.agent.Address
 	add("absolute URIs", w.get("http://"+other+path), w.get("http://"+virtual+path), w.get("https://"+virtual+path), w.get("//"+virtual+path), w.get("http:"+path))
 	add("wrong ids", w.get(path, id("x")), w.get(path, id("")), w.get(path, id(hookID[:31])), w.get(path, id(hookID+", "+hookID)), w.get(path, id(hookID), id(w.table[0].ID)))
 	for i, probe := range w.table {
@@ -159,7 +159,7 @@ func (w *walked) attackDeclared(add func(kind string, requests ...string), entry
 
 // raw is a request with that first line, and headers behind Host.
 func (w *walked) raw(line string, headers ...string) string {
-	return line + "\r\nHost: " + w.agent.address + "\r\n" + strings.Join(append(headers, "Connection: close"), "\r\n") + "\r\n\r\n"
+	return line + "\r\nHost: " + w.agent.Address + "\r\n" + strings.Join(append(headers, "Connection: close"), "\r\n") + "\r\n\r\n"
 }
 
 func (w *walked) get(path string, headers ...string) string {
@@ -224,7 +224,7 @@ func (w *walked) http2(t *testing.T) {
 	transport := &http.Transport{Protocols: &protocols}
 	defer transport.CloseIdleConnections()
 	client := http.Client{Transport: transport, Timeout: callLimit}
-	res, err := client.Get("http://" + w.agent.address + w.declared[0])
+	res, err := client.Get("http://" + w.agent.Address + w.declared[0])
 	if err == nil {
 		_ = res.Body.Close() // there should be none
 		t.Errorf("GET with HTTP/2 is answered %s", res.Status)

@@ -1,0 +1,139 @@
+// Package sondedp runs the real `sonde-dp probes`, a guard and its worker, for tests.
+package sondedp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// limit bounds each wait for the program. It is far longer than needed on a machine that is not busy.
+const limit = time.Minute
+
+// Agent is a running `sonde-dp probes`.
+type Agent struct {
+	// Address of the virtual port.
+	Address string
+	// Ended is closed when the guard has ended and Err says how.
+	Ended chan struct{}
+	Err   error
+
+	cmd *exec.Cmd
+	log syncBuffer
+}
+
+// Command returns the command that answers the probes of a table, as the environment has it, at an address.
+func Command(ctx context.Context, program string, at netip.AddrPort, table string, env ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, "probes", "--virtual-probes-port="+strconv.Itoa(int(at.Port())))
+	cmd.Env = append([]string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"),
+		mesh.EnvInstanceIP + "=" + at.Addr().String(), mesh.EnvProbeTable + "=" + table,
+	}, env...)
+	return cmd
+}
+
+// Start runs it, and returns when it listens. The caller must stop it.
+func Start(program string, at netip.AddrPort, table string, env ...string) (*Agent, error) {
+	a := &Agent{Address: at.String(), Ended: make(chan struct{})}
+	a.cmd = Command(context.Background(), program, at, table, env...) // it ends by Stop, Kill or a test's own signal
+	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
+	if err := a.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		a.Err = a.cmd.Wait()
+		close(a.Ended)
+	}()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-a.Ended:
+			cancel() // it will not listen any more
+		case <-ctx.Done():
+		}
+	}()
+	err := harness.Poll(ctx, limit, "sonde-dp probes to listen", func(ctx context.Context) error {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", a.Address)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	if err != nil {
+		return nil, errors.Join(err, a.Stop())
+	}
+	return a, nil
+}
+
+// Signal sends a signal to the guard.
+func (a *Agent) Signal(s os.Signal) error { return a.cmd.Process.Signal(s) }
+
+// Kill ends the guard as kill -9 does, and its worker with it.
+func (a *Agent) Kill() {
+	_ = a.cmd.Process.Kill() // it may have ended
+	<-a.Ended
+}
+
+// Stop asks it to end, which it must do in time and without an error.
+func (a *Agent) Stop() error {
+	_ = a.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-a.Ended:
+	case <-time.After(limit):
+		a.Kill()
+		return fmt.Errorf("sonde-dp probes does not end\n%s", a.Log())
+	}
+	if a.Err != nil {
+		return fmt.Errorf("sonde-dp probes: %w\n%s", a.Err, a.Log())
+	}
+	return nil
+}
+
+// Log returns what it has written so far.
+func (a *Agent) Log() string {
+	a.log.mu.Lock()
+	defer a.log.mu.Unlock()
+	return a.log.text.String()
+}
+
+// Guard is the process id of the guard.
+func (a *Agent) Guard() int { return a.cmd.Process.Pid }
+
+// Worker is the process id of the guard's worker, an error while there is none.
+func (a *Agent) Worker() (int, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", a.Guard()))
+	if err != nil {
+		return 0, err
+	}
+	children := strings.Fields(string(data))
+	if len(children) != 1 {
+		return 0, fmt.Errorf("the guard has the children %v, want its worker", children)
+	}
+	return strconv.Atoi(children[0])
+}
+
+// syncBuffer is written while it is read.
+type syncBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// Write implements io.Writer.
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
