@@ -4,35 +4,71 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/envoysim"
+	"github.com/sonde-mesh/sonde/test/featuretest"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-func ads() *corev3.ConfigSource {
-	return &corev3.ConfigSource{ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}}
+const proxy = "default/web-1"
+
+func start(t *testing.T) *featuretest.Feature {
+	t.Helper()
+	return featuretest.Start(t, "../../feature/testdata/two-services")
 }
 
-// contents is what a proxy should have, as State.Contents returns it.
-func contents(all ...*resource.Resource) map[resource.Type]map[string]string {
-	want := map[resource.Type]map[string]string{}
-	for _, t := range resource.Types() {
-		want[t] = map[string]string{}
+// options are those of a client of the proxy, with its certificate.
+func options(t *testing.T, f *featuretest.Feature, s *State) Options {
+	t.Helper()
+	config, err := f.TLS(proxy)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, r := range all {
-		want[r.Type][r.Name] = r.Version
-	}
-	return want
+	return Options{Address: f.Address(), Node: proxy, State: s, TLS: config}
 }
 
-func has(s *State, all ...*resource.Resource) func() bool {
-	return func() bool { return s.Settled() && reflect.DeepEqual(s.Contents(), contents(all...)) }
+// run opens a stream, and returns a function that ends it.
+func run(t *testing.T, o Options) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, o) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != context.Canceled { //nolint:errorlint // it is returned as it is
+			t.Errorf("Run() error = %v, want %v", err, context.Canceled)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// has waits until the proxy has all that the simulated Envoy has.
+func has(t *testing.T, s *State, envoy *featuretest.Client) {
+	t.Helper()
+	envoy.Sync()
+	want := envoy.Has()
+	featuretest.Eventually(t, func() string {
+		var got []string
+		for kind, all := range s.Contents() {
+			for name, version := range all {
+				got = append(got, kind.Short()+" "+name+" "+version)
+			}
+		}
+		if slices.Sort(got); !s.Settled() || !slices.Equal(got, want) {
+			return fmt.Sprintf("the client has %q, want %q", got, want)
+		}
+		return ""
+	})
 }
 
 // counter is an Observer.
@@ -44,65 +80,52 @@ func (c *counter) Acked()                                 { c.acked.Add(1) }
 
 func TestProxyFollowsReferences(t *testing.T) {
 	t.Parallel()
-	static := encode(t, "static", staticCluster())
-	first := []*resource.Resource{
-		static, cluster(t, "a", ""), assignment(t, "a"), listener(t, "l", "r1"), route(t, "r1"),
-		// nothing refers to these
-		assignment(t, "z"), route(t, "r2"),
+	f := start(t)
+	envoy, s := f.Connect("web-1", envoysim.Delta), NewState(NewCatalog())
+	run(t, options(t, f, s))
+	has(t, s, envoy)
+	for _, file := range []string{"web-1-cache.yaml", "cache-1.yaml", "api-2-canary.yaml", "web-1-without-api.yaml", "mesh-off.yaml", "../web-1.yaml"} {
+		f.Put(file)
+		has(t, s, envoy)
 	}
-	p := startPlane(t, anyone, first...)
-	s := NewState(NewCatalog())
-	p.run(p.options(s))
-	until(t, "the proxy has what it refers to", has(s, first[:5]...))
-
-	changed := cluster(t, "a", "changed")
-	p.publish(static, changed, assignment(t, "a"), listener(t, "l", "r2"), route(t, "r1"), route(t, "r2"))
-	until(t, "the listener refers to another route", has(s, static, changed, assignment(t, "a"), listener(t, "l", "r2"), route(t, "r2")))
-
-	p.publish(static, assignment(t, "a"), route(t, "r2"))
-	until(t, "what was referred to is forgotten", has(s, static))
-
-	p.publish(first...)
-	until(t, "all comes back", has(s, first[:5]...))
 }
 
 func TestReconnectSaysWhatItHas(t *testing.T) {
 	t.Parallel()
-	all := []*resource.Resource{cluster(t, "a", ""), assignment(t, "a"), listener(t, "l", "r"), route(t, "r")}
-	p := startPlane(t, anyone, all...)
-	s := NewState(NewCatalog())
-	stop := p.run(p.options(s))
-	until(t, "the proxy has all", has(s, all...))
+	f := start(t)
+	envoy, s := f.Connect("web-1", envoysim.Delta), NewState(NewCatalog())
+	stop := run(t, options(t, f, s))
+	has(t, s, envoy)
 	stop()
 
-	o := p.options(s)
+	o := options(t, f, s)
 	count := &counter{}
 	o.Observer = count
-	p.run(o)
-	more := cluster(t, "b", "")
-	until(t, "the stream is there", func() bool { return len(p.server.Status()) == 1 && len(p.server.Status()[0].Types) == 4 })
-	p.publish(append(all, more, assignment(t, "b"))...)
-	until(t, "the proxy has the news", has(s, append(all, more, assignment(t, "b"))...))
-	if got := count.resources.Load(); got != 2 {
-		t.Errorf("%d resources came after the proxy had said what it has, want the 2 new ones", got)
+	run(t, o)
+	f.Put("cache-1.yaml")
+	f.Put("web-1-cache.yaml")
+	has(t, s, envoy)
+	if got := count.resources.Load(); got != 4 {
+		t.Errorf("%d resources came after the proxy had said what it has, want the 4 of the new service", got)
 	}
 }
 
 func TestLargeResponses(t *testing.T) {
 	t.Parallel()
-	var all []*resource.Resource
-	for i := range 3000 { // many times what the windows of HTTP/2 hold
-		name := fmt.Sprintf("cluster-%050d", i)
-		all = append(all, cluster(t, name, ""), assignment(t, name))
+	f := start(t)
+	many := &mesh.Service{Meta: mesh.Meta{Mesh: mesh.DefaultMesh, Name: "api"}}
+	for i := range 20_000 { // many times what the windows of HTTP/2 hold
+		many.Spec.Endpoints = append(many.Spec.Endpoints, mesh.ServiceEndpoint{Address: fmt.Sprintf("10.9.%d.%d", i/250, 1+i%250), Port: 80})
 	}
-	p := startPlane(t, anyone, all...)
+	f.Set(many)
+	envoy := f.Connect("web-1", envoysim.Delta)
 	for name, rate := range map[string]int{"all at once": 0, "slowly, with small windows": 4 << 20} {
 		s := NewState(NewCatalog())
-		o := p.options(s)
+		o := options(t, f, s)
 		o.BytesPerSecond = rate
 		o.Received = new(atomic.Int64)
-		stop := p.run(o)
-		until(t, name, func() bool { return s.Settled() && s.Count()[resource.Endpoint] == 3000 })
+		stop := run(t, o)
+		has(t, s, envoy)
 		if got := o.Received.Load(); got < 400_000 {
 			t.Errorf("%s: received %d bytes, want more", name, got)
 		}
@@ -112,24 +135,93 @@ func TestLargeResponses(t *testing.T) {
 
 func TestSilentClientDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	p := startPlane(t, anyone, cluster(t, "a", ""))
-	o := p.options(NewState(NewCatalog()))
+	f := start(t)
+	o := options(t, f, NewState(NewCatalog()))
 	o.Silent = true
-	p.run(o)
-	until(t, "clusters are sent", func() bool {
-		all := p.server.Status()
-		return len(all) == 1 && len(all[0].Types) > 0 && all[0].Types[0].Sent != ""
+	run(t, o)
+	featuretest.Eventually(t, func() string {
+		if all := f.Status(); len(all) != 1 || len(all[0].Types) == 0 || all[0].Types[0].Sent == "" {
+			return "no clusters are sent"
+		}
+		return ""
 	})
-	if got := p.server.Status()[0].Types[0].Acked; got != "" {
+	if got := f.Status()[0].Types[0].Acked; got != "" {
 		t.Errorf("response %q was ACKed", got)
 	}
 }
 
 func TestRefusalIsTheServersStatus(t *testing.T) {
 	t.Parallel()
-	p := startPlane(t, func(context.Context, string) error { return errors.New("not you") })
-	err := Run(t.Context(), p.options(NewState(NewCatalog())))
-	if status.Code(err) != codes.PermissionDenied || status.Convert(err).Message() != "not you" {
+	f := start(t)
+	o := options(t, f, NewState(NewCatalog()))
+	o.Node = "default/api-1"
+	err := Run(t.Context(), o)
+	if status.Code(err) != codes.PermissionDenied || !strings.Contains(status.Convert(err).Message(), o.Node) {
 		t.Errorf("Run() error = %v, want PermissionDenied with the server's words", err)
+	}
+}
+
+func TestRefusedVersionIsNotApplied(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	envoy, s := f.Connect("web-1", envoysim.Delta), NewState(NewCatalog())
+	o := options(t, f, s)
+	var refuses atomic.Bool
+	o.Inspect = func(kind resource.Type, name, _, _ []byte) (string, error) {
+		if kind == resource.Cluster && string(name) == "api" && refuses.Load() {
+			return "I do not like " + string(name), nil
+		}
+		return "", nil
+	}
+	run(t, o)
+	has(t, s, envoy)
+	envoy.Refuse(resource.Cluster, "api", "I do not like it either")
+	refuses.Store(true)
+	f.Put("api-2-canary.yaml") // another identity, so the cluster changes
+	featuretest.Eventually(t, func() string {
+		for _, stream := range f.Status() {
+			for _, of := range stream.Types {
+				if len(of.NACKs) == 1 && of.NACKs[0].Reason == "I do not like api" {
+					return ""
+				}
+			}
+		}
+		return "the server does not know what was refused"
+	})
+	f.Put("web-1-cache.yaml")
+	has(t, s, envoy)
+}
+
+func TestInspectEndsTheStream(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	o := options(t, f, NewState(NewCatalog()))
+	want := errors.New("these bytes are wrong")
+	o.Inspect = func(resource.Type, []byte, []byte, []byte) (string, error) { return "", want }
+	if err := Run(t.Context(), o); !errors.Is(err, want) {
+		t.Errorf("Run() error = %v, want %v", err, want)
+	}
+}
+
+func TestLackingNamesWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	s := NewState(NewCatalog())
+	var d difference
+	for _, name := range []string{"a", "b"} {
+		r, err := resource.Encode(name, edsCluster(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, v := s.catalog.number([]byte(name), []byte(r.Version))
+		if err := s.put(clusters, n, v, r.Body.GetValue(), &d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, v := s.catalog.number([]byte("a"), []byte("1"))
+	if err := s.put(endpoints, a, v, nil, &d); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Lacking()[resource.Endpoint]; s.Count()[resource.Endpoint] != 1 || !slices.Equal(got, []string{"b"}) {
+		t.Errorf("Lacking() = %q with %v, want b alone", got, s.Count())
 	}
 }

@@ -8,11 +8,11 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 )
 
-func staticCluster() *clusterv3.Cluster {
-	return &clusterv3.Cluster{Name: "static", ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}}
+func edsCluster(name string) *clusterv3.Cluster {
+	return &clusterv3.Cluster{Name: name, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}}
 }
 
-// FuzzFrames cuts messages into frames at any place.
+// FuzzFrames cuts messages into frames of any size.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte{3, 0, 200}, []byte{1, 2, 7})
 	f.Add([]byte{255, 255, 255, 1}, []byte{250, 90})

@@ -108,7 +108,7 @@ const (
 )
 
 func (b *board) print(text string) {
-	_, _ = fmt.Fprintln(b.out, text) // nobody is left to tell that the terminal has gone
+	_, _ = fmt.Fprintln(b.out, text) // if the terminal has gone, there is nobody to tell
 }
 
 // progress says what is waited for, in a line that the next one replaces; "" clears it.

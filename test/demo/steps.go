@@ -160,7 +160,7 @@ func (s *scene) terminate(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	seen := []string{
-		fmt.Sprintf("its endpoint left the Envoy of A after %d ms", after.Milliseconds()),
+		fmt.Sprintf("its endpoint was gone from the Envoy of A after %d ms", after.Milliseconds()),
 		fmt.Sprintf("its agent and Envoy ended after %.1f s", time.Since(started).Seconds()),
 	}
 	r := settle(ctx, load, 300*time.Millisecond)

@@ -33,12 +33,12 @@ type Envoy struct {
 	send       func(*Request)
 	introduced bool // the stream knows the node
 
-	has   map[resource.Name]*Resource // in use, or warming if there was none before
-	named map[resource.Name]string    // versions that it names on a new stream
-	told  map[*Resource]bool          // what came on this stream
-	names map[resource.Name]bool      // endpoints and routes that it subscribes to
-	extra map[resource.Name]bool      // those that nothing needs, see Ask
-	begun map[resource.Type]bool      // types that it has asked for
+	has      map[resource.Name]*Resource // in use, or warming if there was none before
+	named    map[resource.Name]string    // versions that it names on a new stream
+	received map[*Resource]bool          // what came on this stream
+	names    map[resource.Name]bool      // endpoints and routes that it subscribes to
+	extra    map[resource.Name]bool      // those that nothing needs, see Ask
+	begun    map[resource.Type]bool      // types that it has asked for
 	// initialized: it has got clusters, and asks for listeners when they are warm.
 	initialized bool
 	ready       map[string]bool // clusters that have been warm
@@ -61,7 +61,7 @@ type Envoy struct {
 func New(o Options) *Envoy {
 	return &Envoy{
 		Options: o,
-		has:     map[resource.Name]*Resource{}, named: map[resource.Name]string{}, told: map[*Resource]bool{},
+		has:     map[resource.Name]*Resource{}, named: map[resource.Name]string{}, received: map[*Resource]bool{},
 		names: map[resource.Name]bool{}, extra: map[resource.Name]bool{}, begun: map[resource.Type]bool{},
 		ready: map[string]bool{}, warming: map[string]bool{}, active: map[string]*Resource{}, emptied: map[string]bool{},
 		nonces: map[resource.Type]string{}, versions: map[resource.Type]string{},
@@ -72,7 +72,7 @@ func New(o Options) *Envoy {
 // asked for, with what it has.
 func (e *Envoy) Connect(send func(*Request)) {
 	e.send, e.introduced = send, false
-	clear(e.told)
+	clear(e.received)
 	clear(e.nonces)
 	e.withheld = nil
 	for name := range e.warming {
@@ -219,7 +219,7 @@ func (e *Envoy) put(p *Resource) {
 	}
 	was := e.has[p.Key]
 	e.has[p.Key] = p
-	e.told[p] = true
+	e.received[p] = true
 	switch {
 	case p.Key.Type == resource.Endpoint:
 		delete(e.emptied, p.Key.Name)

@@ -64,7 +64,7 @@ func (e *Envoy) Broken() string {
 
 // lacks describes what a listener needs and Envoy does not have, "" if nothing.
 func (e *Envoy) lacks(l *Resource) string {
-	due := func(r *Resource) bool { return e.Protocol == Delta || e.told[r] }
+	due := func(r *Resource) bool { return e.Protocol == Delta || e.received[r] }
 	if !due(l) {
 		return ""
 	}

@@ -28,7 +28,7 @@ func Protocols() []Protocol { return []Protocol{Delta, SotW} }
 // Request is a request in either protocol.
 type Request struct {
 	Type resource.Type
-	// Node is left out if empty.
+	// Node is not sent if empty.
 	Node string
 	// Add and Remove change the subscriptions of delta.
 	Add, Remove []string

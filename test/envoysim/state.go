@@ -15,8 +15,8 @@ func (e *Envoy) All() map[resource.Name]*Resource { return maps.Clone(e.has) }
 // Active returns the listener in use with that name, nil if there is none.
 func (e *Envoy) Active(name string) *Resource { return e.active[name] }
 
-// Told says whether a resource came on this stream, so that the server knows that it has it.
-func (e *Envoy) Told(r *Resource) bool { return e.told[r] }
+// Received says whether a resource came on this stream, so that the server knows that it has it.
+func (e *Envoy) Received(r *Resource) bool { return e.received[r] }
 
 // Warming returns how many clusters warm.
 func (e *Envoy) Warming() int { return len(e.warming) }

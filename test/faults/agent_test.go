@@ -44,7 +44,7 @@ func TestAgentKilled(t *testing.T) {
 		}))
 		t.Logf("round %d: gone %d ms after the agent", round, time.Since(killed).Milliseconds())
 	}
-	must(t, p.RunAgent()) // the killed agent has left nothing in the way
+	must(t, p.RunAgent()) // nothing of the killed agent is in the way
 	must(t, p.WaitReady(t.Context()))
 	synced(t, p)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// TestReboot restarts a host long after its token has expired: its agent joins with the certificate that it has left. Where
+// TestReboot restarts a host long after its token has expired: its agent joins with the certificate in its work directory. Where
 // that does not count any more, a new token does.
 func TestReboot(t *testing.T) {
 	t.Parallel()

@@ -106,7 +106,7 @@ networking:
 		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.9.0.1:80+mtls")
 		f.Delete(mesh.KindDataplane, "api-9")
 		web.Sent("endpoint api")
-		// When no sidecar is left, no identity is accepted.
+		// Without any sidecar no identity is accepted.
 		f.Delete(mesh.KindDataplane, "api-1")
 		web.Sent("cluster api", "endpoint api")
 		web.Expect(resource.Cluster, "api").Identities(nobody)

@@ -138,8 +138,8 @@ func (e Expectation) Identities(want ...string) {
 	e.until(fmt.Sprintf("identities %q", want), m, func() bool { return slices.Equal(identities(m), want) })
 }
 
-// Has returns type, name and version of each resource that the client has, sorted. Routes that no listener asks for are left
-// out, since the state of the world cannot remove them.
+// Has returns type, name and version of each resource that the client has, sorted. Routes that no listener asks for are not
+// among them, since the state of the world cannot remove them.
 func (c *Client) Has() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

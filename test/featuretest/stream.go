@@ -22,19 +22,31 @@ import (
 // window of a stream and of a connection. It is fixed, so that the server notices a client that does not read.
 const window = 64 << 10
 
-// dial connects with the certificate of owner, or without one if owner is "".
-func (f *Feature) dial(owner mesh.ID) (*grpc.ClientConn, error) {
+// Address is where ADS is served.
+func (f *Feature) Address() string { return f.plane.address }
+
+// TLS returns what a proxy connects with: the certificate of owner, or none if owner is "".
+func (f *Feature) TLS(owner mesh.ID) (*tls.Config, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(f.plane.serving.CA()) {
 		return nil, errors.New("the serving CA is no certificate")
 	}
-	config := &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13}
+	config := &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}}
 	if owner != "" {
 		certificate, err := f.certificate(owner)
 		if err != nil {
 			return nil, err
 		}
 		config.Certificates = []tls.Certificate{certificate}
+	}
+	return config, nil
+}
+
+// dial connects with the certificate of owner, or without one if owner is "".
+func (f *Feature) dial(owner mesh.ID) (*grpc.ClientConn, error) {
+	config, err := f.TLS(owner)
+	if err != nil {
+		return nil, err
 	}
 	return grpc.NewClient("passthrough:///"+f.plane.address, grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window), grpc.WithNoProxy())

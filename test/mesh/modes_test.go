@@ -172,7 +172,7 @@ func (p *pair) plainText(t *testing.T, mode, service string, ask func(context.Co
 	case mode == strict && err == nil:
 		t.Error("a call in plain text was answered")
 	case mode == strict && ctx.Err() != nil:
-		t.Error("a call in plain text was not refused but left waiting")
+		t.Error("a call in plain text was neither answered nor refused")
 	case mode == permissive && err != nil:
 		t.Errorf("a call in plain text: %v", err)
 	case peer != "":

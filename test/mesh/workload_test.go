@@ -78,7 +78,7 @@ func TestWorkloadChangesWithoutAToken(t *testing.T) {
 	logged(t, b.Agent, "certificate not renewed", "the agent needs another token")
 	endpoints(t, a, "c", c.Inbound)
 	if err := noEndpoint(t.Context(), a.Outbounds["b"]); err == nil {
-		t.Error("service b has nobody left, and still speaks HTTP")
+		t.Error("service b has no endpoint, and still speaks HTTP")
 	}
 	poll(t, "the Envoy of b-1 to be served meanwhile", b.Synced)
 	more(t, load, 200)

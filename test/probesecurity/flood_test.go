@@ -88,7 +88,7 @@ func floodedApps(t *testing.T, p *pod, healthy *atomic.Bool) (live *app, table m
 		if !healthy.Load() {
 			text = strings.Replace(ok, "200 OK", "500 Oh", 1)
 		}
-		_, _ = io.WriteString(c, text) // the agent may have left
+		_, _ = io.WriteString(c, text) // the agent may have closed it
 	})
 	released := make(chan struct{})
 	slow := p.listen(0, func(net.Conn, string) { <-released })

@@ -190,8 +190,8 @@ func leaky(p *pod) map[string]string {
 	return answers
 }
 
-// TestNothingLeaves looks for words of applications in the agent's answers, and in its log, which leaves the pod too.
-func TestNothingLeaves(t *testing.T) {
+// TestNothingLeaks looks for words of applications in the agent's answers, and in its log, which goes out of the pod, too.
+func TestNothingLeaks(t *testing.T) {
 	t.Parallel()
 	p := newPod(t)
 	var table mesh.ProbeTable

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	bin, err := os.MkdirTemp("", "sonde-")
 	if err == nil {
-		defer func() { _ = os.RemoveAll(bin) }() // what is left is in a temporary directory
+		defer func() { _ = os.RemoveAll(bin) }() // it is a temporary directory
 		err = build(context.Background(), bin)
 	}
 	if err != nil {

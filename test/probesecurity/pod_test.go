@@ -144,7 +144,7 @@ func (a *app) seen() (connections int, times []time.Time, heads []string) {
 }
 
 // untouched fails the test if any application of the pod has seen a connection. One of its own, behind all that came, shows
-// that none is left in the queue, and that connections are seen.
+// that the queue is empty, and that connections are seen.
 func (p *pod) untouched(t *testing.T) {
 	t.Helper()
 	p.mu.Lock()
@@ -183,7 +183,7 @@ func (a *app) await(t *testing.T, want int) int {
 
 // answer is an application's that always says the same.
 func answer(text string) func(net.Conn, string) {
-	return func(c net.Conn, _ string) { _, _ = io.WriteString(c, text) } // the agent may have left
+	return func(c net.Conn, _ string) { _, _ = io.WriteString(c, text) } // the agent may have closed it
 }
 
 const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"

@@ -240,8 +240,8 @@ func (w *walked) random(t *testing.T) {
 	var answered, connections atomic.Int64
 	parallel(workers, func(worker int) {
 		g := generator{w: w, r: rand.New(rand.NewPCG(seed, uint64(worker)))}
-		for left := randomPaths / workers; left > 0 && !t.Failed(); {
-			n := min(each, left)
+		for remaining := randomPaths / workers; remaining > 0 && !t.Failed(); {
+			n := min(each, remaining)
 			var paths []string
 			for range n {
 				paths = append(paths, g.path())
@@ -257,7 +257,7 @@ func (w *walked) random(t *testing.T) {
 				paths = paths[got:] // behind a bad escape, or not yet there when the first was answered
 				answered.Add(int64(got))
 			}
-			left -= n
+			remaining -= n
 		}
 	})
 	if n := answered.Load(); !t.Failed() && n != randomPaths {

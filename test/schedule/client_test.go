@@ -162,7 +162,7 @@ func (c *client) giveUp() {
 	c.envoy.GiveUp(func(cluster string) {
 		endpoints := c.envoy.Get(resource.Name{Type: resource.Endpoint, Name: cluster})
 		removed := desired.Get(resource.Name{Type: resource.Cluster, Name: cluster}) == nil
-		if endpoints == nil || c.envoy.Told(endpoints) || !removed {
+		if endpoints == nil || c.envoy.Received(endpoints) || !removed {
 			c.s.wrong("%s: cluster %s gets no endpoints", c.name, cluster)
 		}
 	})

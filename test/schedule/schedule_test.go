@@ -1,6 +1,6 @@
 // Package schedule plays random schedules against the pipeline of the control plane. Files and objects change, break and are
 // mended; proxies come, stall, refuse and go; control planes are killed. Time is virtual (testing/synctest), and streams are
-// channels. At the end each client must have what a new one gets, and nothing may be left of clients that are gone.
+// channels. At the end each client must have what a new one gets, and no stage may hold anything of clients that are gone.
 //
 // A seed is a schedule. A failure prints the seed, with the command that plays it again.
 package schedule

@@ -192,7 +192,7 @@ func (b *bench) measureOnce(c *cell, p *process, keep bool) error {
 			return err
 		}
 	}
-	left, err := timeWait(o.Port)
+	waiting, err := timeWait(o.Port)
 	if err != nil {
 		return err
 	}
@@ -208,7 +208,7 @@ func (b *bench) measureOnce(c *cell, p *process, keep bool) error {
 	if err != nil {
 		return err
 	}
-	leftNow, err := timeWait(o.Port)
+	waitingNow, err := timeWait(o.Port)
 	if err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (b *bench) measureOnce(c *cell, p *process, keep bool) error {
 	c.CPUs = append(c.CPUs, (after-before)/1000/probes)
 	c.p50, c.p99, c.perSecond = append(c.p50, f.P50), append(c.p99, f.P99), append(c.perSecond, f.PerSec)
 	c.allocs, c.bytes = append(c.allocs, (n1-n0)/probes), append(c.bytes, (size1-size0)/probes)
-	c.timeWait = append(c.timeWait, max(0, float64(leftNow-left)*1000/probes))
+	c.timeWait = append(c.timeWait, max(0, float64(waitingNow-waiting)*1000/probes))
 	return nil
 }
 
@@ -236,7 +236,7 @@ func (b *bench) makeProbes(o order) (figures, error) {
 	}
 	line, err := b.client.out.ReadBytes('\n')
 	if err != nil {
-		return f, fmt.Errorf("hear the client: %w", err)
+		return f, fmt.Errorf("read what the client answers: %w", err)
 	}
 	if err := json.Unmarshal(line, &f); err != nil {
 		return f, err

@@ -69,7 +69,7 @@ func speedTable(w *strings.Builder, cells []*cell, found map[string]*cell) {
 			fmt.Sprintf("%.0f", c.PerSecond), allocs, bytes, fmt.Sprintf("%.0f", c.TimeWait))
 	}
 	fmt.Fprintln(w, "\nraw: bytes between connections. naive: httputil.ReverseProxy with the kubelet's transport, which keeps no connections; kept: with")
-	fmt.Fprintln(w, "one that keeps them. Both make a gRPC client per probe. handler: sonde-dp without its guard. TIME_WAIT: left per 1,000 probes.")
+	fmt.Fprintln(w, "one that keeps them. Both make a gRPC client per probe. handler: sonde-dp without its guard. TIME_WAIT: connections per 1,000 probes.")
 	fmt.Fprintln(w)
 }
 

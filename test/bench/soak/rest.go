@@ -135,11 +135,11 @@ func (s *soak) forgive(ctx context.Context) {
 // waitQuiet waits until nothing more is sent.
 func (s *soak) waitQuiet(ctx context.Context) error {
 	for began := time.Now(); time.Since(began) < settleWithin/2; {
-		heard := s.counts.responses.Load()
+		before := s.counts.responses.Load()
 		if err := retry.Wait(ctx, quiet); err != nil {
 			return err
 		}
-		if s.counts.responses.Load() == heard {
+		if s.counts.responses.Load() == before {
 			return nil
 		}
 	}

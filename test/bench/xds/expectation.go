@@ -15,7 +15,7 @@ type expectation struct {
 	first, last int // of the proxies
 	firstSeen   atomic.Int64
 	times       []atomic.Int64 // of each proxy's ACK
-	left        atomic.Int64
+	missing     atomic.Int64   // proxies
 	once        sync.Once
 	done        chan struct{}
 }
@@ -32,14 +32,14 @@ func (e *expectation) seen() {
 }
 
 func (e *expectation) arrive(proxy int) {
-	if e.times[proxy-e.first].CompareAndSwap(0, now()) && e.left.Add(-1) == 0 {
+	if e.times[proxy-e.first].CompareAndSwap(0, now()) && e.missing.Add(-1) == 0 {
 		e.once.Do(func() { close(e.done) })
 	}
 }
 
 func (f *fleet) expect(o order) {
 	e := &expectation{version: o.Version, first: o.First, last: o.Last, times: make([]atomic.Int64, o.Last-o.First), done: make(chan struct{})}
-	e.left.Store(int64(o.Last - o.First))
+	e.missing.Store(int64(o.Last - o.First))
 	f.pending = append(f.pending, e)
 	watched := *f.watched.Load()
 	if slot := watched[o.Name]; slot != nil {

@@ -86,8 +86,8 @@ func (p *process) tell(format string, args ...any) error {
 	return err
 }
 
-// told reads the answer to a line. It must be "ok".
-func (p *process) told() error {
+// answered reads the answer to a line. It must be "ok".
+func (p *process) answered() error {
 	line, err := p.line()
 	if err == nil && line != "ok" {
 		err = fmt.Errorf("%s says %q", p.cmd.Args[1], line)
@@ -96,7 +96,7 @@ func (p *process) told() error {
 }
 
 func (p *process) ask(format string, args ...any) error {
-	return errors.Join(p.tell(format, args...), p.told())
+	return errors.Join(p.tell(format, args...), p.answered())
 }
 
 // order sends an order to the clients, and decodes the answer unless answer is nil.

@@ -62,7 +62,7 @@ func (s *session) start(ctx context.Context) (err error) {
 		return err
 	}
 	s.change = func(service int) error { return s.server.tell("change %d", service) }
-	s.changed = s.server.told
+	s.changed = s.server.answered
 	return nil
 }
 
