@@ -10,11 +10,7 @@ import (
 )
 
 func TestEndpointIsUnready(t *testing.T) {
-	both(t, func(t *testing.T, p envoysim.Protocol) {
-		f := featuretest.Start(t, "two-services")
-		f.Put("api-2.yaml")
-		web := f.Connect("web-1", p)
-		web.Sent(firstSync...)
+	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		f.Put("api-1-unready.yaml")
 		web.Sent("endpoint api")
 		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.4:80+mtls")
@@ -26,7 +22,7 @@ func TestEndpointIsUnready(t *testing.T) {
 		f.Put("api-2.yaml")
 		web.Sent("endpoint api")
 		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.4:80+mtls")
-	})
+	}, "api-2.yaml")
 }
 
 // The health of an inbound matters to the clients of its service. Nothing is sent to the proxy itself.
@@ -44,11 +40,7 @@ func TestOwnHealthTouchesNothing(t *testing.T) {
 
 // A draining proxy gets no new traffic, unless no other one is ready.
 func TestDraining(t *testing.T) {
-	both(t, func(t *testing.T, p envoysim.Protocol) {
-		f := featuretest.Start(t, "two-services")
-		f.Put("api-2.yaml")
-		web := f.Connect("web-1", p)
-		web.Sent(firstSync...)
+	synced(t, func(t *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		api := func(want ...string) {
 			t.Helper()
 			web.Sent("endpoint api")
@@ -65,15 +57,12 @@ func TestDraining(t *testing.T) {
 		web.Sent() // nothing: it is the same endpoint
 		f.Observe("api-1", mesh.Observation{})
 		web.Sent()
-	})
+	}, "api-2.yaml")
 }
 
 // An observation that comes before the Dataplane counts from the start.
 func TestDrainingBeforeTheDataplane(t *testing.T) {
-	both(t, func(t *testing.T, p envoysim.Protocol) {
-		f := featuretest.Start(t, "two-services")
-		web := f.Connect("web-1", p)
-		web.Sent(firstSync...)
+	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		f.Observe("api-2", mesh.Observation{Draining: true})
 		f.Put("api-2.yaml")
 		web.Sent()
@@ -85,10 +74,7 @@ func TestDrainingBeforeTheDataplane(t *testing.T) {
 
 // A service joins the mesh replica by replica: its endpoints without a sidecar get plain text.
 func TestEndpointsWithAndWithoutSidecar(t *testing.T) {
-	both(t, func(t *testing.T, p envoysim.Protocol) {
-		f := featuretest.Start(t, "two-services")
-		web := f.Connect("web-1", p)
-		web.Sent(firstSync...)
+	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		f.Put("api-outside.yaml")
 		web.Sent("endpoint api")
 		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.9.0.1:80")

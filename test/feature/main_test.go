@@ -8,6 +8,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sonde-mesh/sonde/test/envoysim"
+	"github.com/sonde-mesh/sonde/test/featuretest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,4 +36,18 @@ func both(t *testing.T, scenario func(t *testing.T, p envoysim.Protocol)) {
 			scenario(t, p)
 		})
 	}
+}
+
+// synced is both for the proxy web-1 of the case two-services, with these files too, once it has everything.
+func synced(t *testing.T, scenario func(t *testing.T, f *featuretest.Feature, web *featuretest.Client), files ...string) {
+	t.Helper()
+	both(t, func(t *testing.T, p envoysim.Protocol) {
+		f := featuretest.Start(t, "two-services")
+		for _, file := range files {
+			f.Put(file)
+		}
+		web := f.Connect("web-1", p)
+		web.Sent(firstSync...)
+		scenario(t, f, web)
+	})
 }

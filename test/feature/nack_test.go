@@ -33,11 +33,7 @@ func refused(t *testing.T, f *featuretest.Feature, typ resource.Type, name, reas
 
 // A listener is refused alone: the stream goes on, and the listener is not sent again until it changes.
 func TestRefusedAlone(t *testing.T) {
-	both(t, func(t *testing.T, p envoysim.Protocol) {
-		f := featuretest.Start(t, "two-services")
-		f.Put("cache-1.yaml")
-		web := f.Connect("web-1", p)
-		web.Sent(firstSync...)
+	synced(t, func(t *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		web.Refuse(resource.Listener, refusedListener, "cannot bind")
 		f.Put("web-1-cache.yaml")
 		web.Sent("cluster cache", "endpoint cache", "listener "+refusedListener)
@@ -57,7 +53,7 @@ networking:
 `)
 		web.Sent("cluster cache", "endpoint cache", "listener "+refusedListener)
 		refused(t, f, "", "", "")
-	})
+	}, "cache-1.yaml")
 }
 
 // A listener is refused together with good ones. Those are sent again without it, since otherwise Envoy would not name them
@@ -96,10 +92,7 @@ networking:
 
 // A refused cluster keeps its last good version, and the good ones beside it are used.
 func TestRefusedCluster(t *testing.T) {
-	both(t, func(t *testing.T, p envoysim.Protocol) {
-		f := featuretest.Start(t, "two-services")
-		web := f.Connect("web-1", p)
-		web.Sent(firstSync...)
+	synced(t, func(t *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		before := web.Has()
 		web.Refuse(resource.Cluster, "api", "no")
 		f.Put("api-2-canary.yaml")

@@ -40,10 +40,7 @@ func TestEndpointIsAdded(t *testing.T) {
 
 // Endpoints follow their cluster at once. Listener and routes wait until the cluster is warm.
 func TestServiceIsAdded(t *testing.T) {
-	both(t, func(t *testing.T, p envoysim.Protocol) {
-		f := featuretest.Start(t, "two-services")
-		web := f.Connect("web-1", p)
-		web.Sent(firstSync...)
+	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		f.Put("cache-1.yaml")
 		web.Sent()
 		f.Put("web-1-cache.yaml")
@@ -54,10 +51,7 @@ func TestServiceIsAdded(t *testing.T) {
 
 // An outbound may come before its service: nothing waits for endpoints.
 func TestOutboundBeforeItsService(t *testing.T) {
-	both(t, func(t *testing.T, p envoysim.Protocol) {
-		f := featuretest.Start(t, "two-services")
-		web := f.Connect("web-1", p)
-		web.Sent(firstSync...)
+	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		f.Put("web-1-cache.yaml")
 		web.Sent("cluster cache", "endpoint cache", "listener outbound:127.0.0.1:10003")
 		web.Expect(resource.Endpoint, "cache").Addresses()
@@ -69,10 +63,7 @@ func TestOutboundBeforeItsService(t *testing.T) {
 }
 
 func TestServiceIsRemoved(t *testing.T) {
-	both(t, func(t *testing.T, p envoysim.Protocol) {
-		f := featuretest.Start(t, "two-services")
-		web := f.Connect("web-1", p)
-		web.Sent(firstSync...)
+	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		f.Put("web-1-without-api.yaml")
 		web.Sent("listener -outbound:127.0.0.1:10001", "route -api", "cluster -api")
 		web.Expect(resource.Endpoint, "db").Addresses("10.0.0.5:5432+mtls")
@@ -81,11 +72,7 @@ func TestServiceIsRemoved(t *testing.T) {
 
 // The replacement of a service is in place before the service is removed.
 func TestServiceIsReplaced(t *testing.T) {
-	both(t, func(t *testing.T, p envoysim.Protocol) {
-		f := featuretest.Start(t, "two-services")
-		f.Put("cache-1.yaml")
-		web := f.Connect("web-1", p)
-		web.Sent(firstSync...)
+	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		f.PutYAML(`
 type: Dataplane
 mesh: default
@@ -99,16 +86,13 @@ networking:
   - {port: 10002, tags: {kuma.io/service: db}}
 `)
 		web.Sent("cluster cache", "endpoint cache", "listener outbound:127.0.0.1:10001", "route cache", "route -api", "cluster -api")
-	})
+	}, "cache-1.yaml")
 }
 
 // A changed cluster is followed by its endpoints at once, even if they have not changed. Endpoints that only the new cluster
 // accepts wait until it is warm: the old one, which is in use until then, would refuse them.
 func TestIdentityIsAdded(t *testing.T) {
-	both(t, func(t *testing.T, p envoysim.Protocol) {
-		f := featuretest.Start(t, "two-services")
-		web := f.Connect("web-1", p)
-		web.Sent(firstSync...)
+	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		web.Expect(resource.Cluster, "api").Identities(apiIdentity)
 		web.Hold()
 		f.Put("api-2-canary.yaml")
@@ -122,24 +106,17 @@ func TestIdentityIsAdded(t *testing.T) {
 }
 
 func TestIdentityIsRemoved(t *testing.T) {
-	both(t, func(t *testing.T, p envoysim.Protocol) {
-		f := featuretest.Start(t, "two-services")
-		f.Put("api-2-canary.yaml")
-		web := f.Connect("web-1", p)
-		web.Sent(firstSync...)
+	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		web.Expect(resource.Cluster, "api").Identities(apiIdentity, canaryIdentity)
 		f.Delete(mesh.KindDataplane, "api-2")
 		web.Sent("cluster api", "endpoint api")
 		web.Expect(resource.Cluster, "api").Identities(apiIdentity)
 		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls")
-	})
+	}, "api-2-canary.yaml")
 }
 
 func TestModeChanges(t *testing.T) {
-	both(t, func(t *testing.T, p envoysim.Protocol) {
-		f := featuretest.Start(t, "two-services")
-		web := f.Connect("web-1", p)
-		web.Sent(firstSync...)
+	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		f.Put("mesh-permissive.yaml")
 		web.Sent("cluster api db", "endpoint api db", "listener inbound:10.0.0.1:8080")
 		f.Put("mesh-off.yaml")

@@ -185,10 +185,7 @@ func TestDataplaneComesLater(t *testing.T) {
 }
 
 func TestDataplaneIsDeleted(t *testing.T) {
-	both(t, func(t *testing.T, p envoysim.Protocol) {
-		f := featuretest.Start(t, "two-services")
-		web := f.Connect("web-1", p)
-		web.Sent(firstSync...)
+	synced(t, func(t *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		before := web.Has()
 		f.Delete(mesh.KindDataplane, "web-1")
 		f.Put("api-2.yaml")
