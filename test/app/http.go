@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -26,8 +25,7 @@ type answer struct {
 	Requests int64 `json:"requests"`
 }
 
-// httpServer serves HTTP/1, HTTP/2 without TLS, and gRPC health. Each path echoes the request; /slow?for=1s waits first, and
-// /status/503 answers with that status.
+// httpServer serves HTTP/1, HTTP/2 without TLS, and gRPC health. Each path echoes the request; /slow?for=1s waits first.
 func httpServer(name string) server {
 	return func(ctx context.Context, l net.Listener) error {
 		var protocols http.Protocols
@@ -72,15 +70,6 @@ func handler(name string) http.Handler {
 			echo(w, r)
 		case <-r.Context().Done():
 		}
-	})
-	mux.HandleFunc("/status/{code}", func(w http.ResponseWriter, r *http.Request) {
-		code, err := strconv.Atoi(r.PathValue("code"))
-		if err != nil || code < 200 || code > 599 {
-			http.Error(w, "status must be a number from 200 to 599", http.StatusBadRequest)
-			return
-		}
-		requests.Add(1)
-		w.WriteHeader(code)
 	})
 	return mux
 }

@@ -89,7 +89,7 @@ networking:
 `)
 		there.Sent("cluster api", "endpoint api", "endpoint api")
 		there.Expect(resource.Cluster, "api").Identities("spiffe://other.sonde.internal/workload/api")
-		here.ExpectQuiet()
+		here.Sent()
 		here.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls")
 	})
 }

@@ -67,34 +67,6 @@ func (c *Client) Sent(want ...string) {
 	}
 }
 
-// ExpectQuiet waits as Sync does, and checks that no response of these types has come since the last Sent. Without types,
-// none at all.
-func (c *Client) ExpectQuiet(types ...resource.Type) {
-	c.t.Helper()
-	c.Sync()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, line := range c.log {
-		short, _, _ := strings.Cut(line, " ")
-		if len(types) == 0 || slices.ContainsFunc(types, func(t resource.Type) bool { return t.Short() == short }) {
-			c.t.Errorf("%v was sent %q", c, line)
-		}
-	}
-}
-
-// ExpectNothing waits as Sync does, and checks that the client has nothing with that name.
-func (c *Client) ExpectNothing(name string) {
-	c.t.Helper()
-	c.Sync()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for n := range c.envoy.All() {
-		if n.Name == name {
-			c.t.Errorf("%v has %s %q", c, n.Type.Short(), name)
-		}
-	}
-}
-
 // Expectation waits for properties of one resource.
 type Expectation struct {
 	c *Client
