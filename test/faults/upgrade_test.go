@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -56,4 +57,20 @@ func runsVersion(t *testing.T, p *harness.Proxy, version string) {
 		}
 		return err
 	})
+}
+
+// versionOf returns the version of a proxy's Envoy, such as 1.40.0.
+func versionOf(t *testing.T, p *harness.Proxy) string {
+	t.Helper()
+	body, err := p.EnvoyGet(t.Context(), "/server_info")
+	must(t, err)
+	var info struct {
+		Version string `json:"version"`
+	}
+	must(t, json.Unmarshal([]byte(body), &info))
+	parts := strings.Split(info.Version, "/")
+	if len(parts) < 2 {
+		t.Fatalf("%s has an Envoy of version %q", p.Name, info.Version)
+	}
+	return parts[1]
 }

@@ -2,18 +2,24 @@ package mesh
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
+// warmLimit is how long Envoy may take until it uses a changed Cluster. It takes 15 s if nobody sends the endpoints again.
+const warmLimit = time.Second
+
 // TestSecondWorkload has a proxy of another workload join a service again and again, under load. Each time the service's
-// endpoints and the identities that its clients accept change in one step.
+// endpoints and the identities that its clients accept change in one step. Then only the identities change: the Cluster is
+// sent, and its endpoints are the same.
 func TestSecondWorkload(t *testing.T) {
 	for _, envoy := range envoys {
 		t.Run(filepath.Base(filepath.Dir(envoy)), func(t *testing.T) {
@@ -50,6 +56,13 @@ func TestSecondWorkload(t *testing.T) {
 				endpoints(t, a, "b", b1.Inbound)
 				warm(t, a)
 			}
+			for _, workload := range []string{"third", "fourth"} {
+				p, err := m.Prepare(harness.ProxyOptions{Name: "b-" + workload, Service: "b", Labels: map[string]string{"kuma.io/workload": workload}})
+				must(t, err)
+				p.Ready = false
+				must(t, p.Declare())
+				accepts(t, a, "/workload/"+workload)
+			}
 			t.Log(held(t, load))
 			// On a busy machine some may take longer, but none may take 15 s: so long Envoy waits for endpoints that do not come.
 			if slices.Min(took) > time.Second || slices.Max(took) > 10*time.Second {
@@ -61,6 +74,30 @@ func TestSecondWorkload(t *testing.T) {
 			}
 		})
 	}
+}
+
+// accepts waits until the Cluster b that an Envoy uses accepts an identity, and fails the test if it had that for too long before.
+func accepts(t *testing.T, p *harness.Proxy, identity string) {
+	t.Helper()
+	poll(t, p.Name+" to use the changed Cluster", func(ctx context.Context) error {
+		var dump struct {
+			Configs []struct {
+				Cluster     json.RawMessage `json:"cluster"`
+				LastUpdated time.Time       `json:"last_updated"`
+			} `json:"configs"`
+		}
+		if err := p.EnvoyJSON(ctx, "/config_dump?resource=dynamic_active_clusters&name_regex=^b$", &dump); err != nil {
+			return err
+		}
+		now := time.Now()
+		if len(dump.Configs) != 1 || !strings.Contains(string(dump.Configs[0].Cluster), identity+`"`) {
+			return errors.New("it uses the old one")
+		}
+		if took := now.Sub(dump.Configs[0].LastUpdated); took > warmLimit {
+			t.Errorf("the Cluster was warm after %s, want at most %s", took, warmLimit)
+		}
+		return nil
+	})
 }
 
 // warm waits until no cluster of an Envoy is waiting for its endpoints.
