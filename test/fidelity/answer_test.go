@@ -34,7 +34,12 @@ func serverTLS(protocols ...string) *tls.Config {
 	return &tls.Config{Certificates: certificates().valid, NextProtos: protocols}
 }
 
-// What a server of HTTP/1 does with a request or a connection, besides the methods of exchange.
+// What a server of HTTP/1 does with a request or a connection. See the methods of exchange.
+
+func closes(x *exchange) { x.close() }
+func resets(x *exchange) { x.reset() }
+func hangs(x *exchange)  { x.hang() }
+func drains(x *exchange) { x.drain() }
 
 // ok answers 200.
 func ok(x *exchange) { x.reply(200, "ok") }
@@ -51,7 +56,7 @@ func redirect(location string) func(*exchange) {
 
 // send sends a text as it is, and says sends it and ends the connection.
 func send(text string) func(*exchange) { return func(x *exchange) { x.raw(text) } }
-func says(text string) func(*exchange) { return steps(send(text), (*exchange).close) }
+func says(text string) func(*exchange) { return steps(send(text), closes) }
 
 // pause waits, or until the case is over.
 func pause(s float64) func(*exchange) { return func(x *exchange) { x.wait(seconds(s)) } }
@@ -92,7 +97,7 @@ func forEver(text string, every time.Duration) func(*exchange) {
 	}
 }
 
-// What a server of HTTP/2 does with a request, besides the methods of exchange2.
+// What a server of HTTP/2 does with a request.
 
 // reply2 sends a whole answer, fields an answer of nothing but headers.
 func reply2(code int, body string, pairs ...string) func(*exchange2) {
@@ -110,8 +115,8 @@ func headers2(pairs ...string) func(*exchange2) {
 func data(body string) func(*exchange2)     { return func(y *exchange2) { y.data(false, []byte(body)) } }
 func lastData(body string) func(*exchange2) { return func(y *exchange2) { y.data(true, []byte(body)) } }
 func end(pairs ...string) func(*exchange2)  { return fields(pairs...) }
-func close2(y *exchange2)                   { y.close() }
-func hang2(y *exchange2)                    { y.hang() }
+func closes2(y *exchange2)                  { y.close() }
+func hangs2(y *exchange2)                   { y.hang() }
 
 // steps2 and inTurn2 are steps and inTurn for HTTP/2.
 func steps2(all ...func(*exchange2)) func(*exchange2) {

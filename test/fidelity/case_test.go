@@ -144,8 +144,11 @@ func (p podAddress) fill(text string) string {
 	if strings.Contains(ip, ":") {
 		ip = "[" + ip + "]"
 	}
-	return strings.NewReplacer("IP", ip, "OCTAL", strings.TrimPrefix(ip, "127"), "PORT", strconv.Itoa(p.app), "OTHER", strconv.Itoa(p.more[0]), "TLS", strconv.Itoa(p.more[1]),
-		"CLOSED", strconv.Itoa(p.closed), "VIRTUAL", strconv.Itoa(p.virtual)).Replace(text)
+	return strings.NewReplacer(
+		"IP", ip, "OCTAL", strings.TrimPrefix(ip, "127"),
+		"PORT", strconv.Itoa(p.app), "OTHER", strconv.Itoa(p.more[0]), "TLS", strconv.Itoa(p.more[1]),
+		"CLOSED", strconv.Itoa(p.closed), "VIRTUAL", strconv.Itoa(p.virtual),
+	).Replace(text)
 }
 
 // probeHandler is what a probe asks of a pod.

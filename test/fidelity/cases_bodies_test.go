@@ -104,7 +104,7 @@ func bodies() []testCase {
 	}
 	return append(answers("body ", rows), testCase{
 		name: "body reset", want: verdicts{errored}, timing: true, // a reset takes what has not been read with it
-		servers: http1(steps(send(head(200, length(100))+"short"), pause(0.2), (*exchange).reset)),
+		servers: http1(steps(send(head(200, length(100))+"short"), pause(0.2), resets)),
 	})
 }
 
@@ -182,11 +182,11 @@ func brokenServers() []testCase {
 	}
 	const whole = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 	rows = append(rows, []row{
-		{"resets after the request", failure, (*exchange).reset},
-		{"keeps the connection open", success, steps(send(whole), (*exchange).hang)},
-		{"ends its half of the connection after an answer", success, steps(send("HTTP/1.1 200 OK\r\n\r\nok"), (*exchange).drain)},
-		{"ends its half of the connection instead of an answer", failure, (*exchange).drain},
-		{"answers slowly, byte by byte", success, steps(func(x *exchange) { x.slowly(whole, 0) }, (*exchange).close)},
+		{"resets after the request", failure, resets},
+		{"keeps the connection open", success, steps(send(whole), hangs)},
+		{"ends its half of the connection after an answer", success, steps(send("HTTP/1.1 200 OK\r\n\r\nok"), drains)},
+		{"ends its half of the connection instead of an answer", failure, drains},
+		{"answers slowly, byte by byte", success, steps(func(x *exchange) { x.slowly(whole, 0) }, closes)},
 	}...)
 	afterFirstLine := func(x *exchange) {
 		x.buffer()
@@ -194,11 +194,12 @@ func brokenServers() []testCase {
 		x.raw(whole)
 		x.hang()
 	}
+	resetsAfter := func(text string) servers { return http1(steps(send(text), pause(0.2), resets)) }
 	return append(answers("server ", rows), []testCase{
-		{name: "server resets within the headers", want: verdicts{failure}, timing: true, servers: http1(steps(send("HTTP/1.1 200 OK\r\n"), pause(0.2), (*exchange).reset))},
-		{name: "server resets after a whole answer", want: verdicts{success}, timing: true, servers: http1(steps(send(whole), pause(0.2), (*exchange).reset))},
-		{name: "server closes at once", want: verdicts{failure}, servers: raw((*exchange).close)},
-		{name: "server resets at once", want: verdicts{failure}, servers: raw((*exchange).reset)},
+		{name: "server resets within the headers", want: verdicts{failure}, timing: true, servers: resetsAfter("HTTP/1.1 200 OK\r\n")},
+		{name: "server resets after a whole answer", want: verdicts{success}, timing: true, servers: resetsAfter(whole)},
+		{name: "server closes at once", want: verdicts{failure}, servers: raw(closes)},
+		{name: "server resets at once", want: verdicts{failure}, servers: raw(resets)},
 		{name: "server answers 200 after the first line of the request", want: verdicts{success}, servers: raw(afterFirstLine)},
 		{name: "server is not there", want: verdicts{failure}, servers: nothing, process: true},
 	}...)

@@ -51,11 +51,12 @@ func severalContainers() []testCase {
 	notReady := func(p podAddress) []server {
 		return []server{{port: p.app, answer: ok}, {port: p.more[0], answer: reply(503, "")}}
 	}
+	slow := http1(steps(pause(1.7), reply(200, "")))
 	cut := says("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort")
 	all := []testCase{
 		{name: "several containers that differ in headers", want: verdicts{success, failure, success, failure, success}, containers: differing, servers: http1(good)},
 		{name: "several containers that differ in scheme", want: verdicts{success, failure}, containers: bySchemes, process: true},
-		{name: "several containers that differ in timeout", want: verdicts{failure, success}, containers: byTimeouts, timing: true, servers: http1(steps(pause(1.7), reply(200, "")))},
+		{name: "several containers that differ in timeout", want: verdicts{failure, success}, containers: byTimeouts, timing: true, servers: slow},
 		{name: "several equal probes", want: verdicts{success}, containers: equalProbes, process: true},
 		{name: "several kinds of probe of one port", want: verdicts{success, failure, success, success}, containers: everyKind, timing: true, lastRequest: true},
 		{name: "several containers, 60 of them", want: verdicts{success}, containers: sixty, process: true},

@@ -48,12 +48,12 @@ func grpcMessages() []row2 {
 	serving := message(healthStatus(1))
 	bytes := func(b ...byte) func(*exchange2) { return grpcData(message(b)) }
 	return []row2{
-		{"no message", failure, steps2((*exchange2).answerGRPC, end("grpc-status", "0"))},
+		{"no message", failure, steps2(beginGRPC, end("grpc-status", "0"))},
 		{"two messages", failure, grpcData(append(message(healthStatus(1)), serving...))},
 		{"message that is no protobuf", failure, bytes(8, 0xff)},
 		{"message with unknown fields", success, bytes(8, 1, 0x98, 0x06, 1)},
-		{"message in two parts", success, steps2((*exchange2).answerGRPC, data(string(serving[:3])), data(string(serving[3:])), end("grpc-status", "0"))},
-		{"message that is too large", failure, steps2((*exchange2).answerGRPC, data("\x00\x7f\x00\x00\x00"))},
+		{"message in two parts", success, steps2(beginGRPC, data(string(serving[:3])), data(string(serving[3:])), end("grpc-status", "0"))},
+		{"message that is too large", failure, steps2(beginGRPC, data("\x00\x7f\x00\x00\x00"))},
 		{"message that is compressed", failure, steps2(
 			headers2(":status", "200", "content-type", "application/grpc", "grpc-encoding", "snappy"),
 			data("\x01\x00\x00\x00\x02\x08\x01"), end("grpc-status", "0"))},
@@ -84,7 +84,7 @@ func grpcTrailers() []row2 {
 	}
 	return []row2{
 		{"code after SERVING", failure, trailers("grpc-status", "13", "grpc-message", "late")},
-		{"no trailers", failure, steps2((*exchange2).answerGRPC, lastData(string(message(healthStatus(1)))))},
+		{"no trailers", failure, steps2(beginGRPC, lastData(string(message(healthStatus(1)))))},
 		{`trailer grpc-status ""`, failure, trailers("grpc-status", "")},
 		{`trailer grpc-status "+0"`, success, trailers("grpc-status", "+0")},
 		{`trailer grpc-status "-1"`, failure, trailers("grpc-status", "-1")},
@@ -134,12 +134,12 @@ func grpcTypes() []row2 {
 func grpcEnds() []row2 {
 	goAway := func(y *exchange2) { _ = y.framer.WriteGoAway(y.stream, 0, nil) }
 	rows := []row2{
-		{"RST_STREAM after SERVING", failure, steps2((*exchange2).answerGRPC, data(string(message(healthStatus(1)))), resetStream(http2.ErrCodeInternal))},
+		{"RST_STREAM after SERVING", failure, steps2(beginGRPC, data(string(message(healthStatus(1)))), resetStream(http2.ErrCodeInternal))},
 		{"REFUSED_STREAM once", success, inTurn2(resetStream(http2.ErrCodeRefusedStream), health(1))},
 		{"REFUSED_STREAM always", failure, resetStream(http2.ErrCodeRefusedStream)},
-		{"connection closed", failure, close2},
+		{"connection closed", failure, closes2},
 		{"connection reset", failure, func(y *exchange2) { y.reset() }},
-		{"connection cut after the headers", failure, steps2((*exchange2).answerGRPC, close2)},
+		{"connection cut after the headers", failure, steps2(beginGRPC, closes2)},
 		{"GOAWAY after the answer", success, steps2(health(1), goAway)},
 	}
 	for _, code := range []http2.ErrCode{
@@ -169,13 +169,13 @@ func grpcTimeouts() []testCase {
 	}{
 		{"answer at 1.4 s of 2", 2, success, slow(1.4)},
 		{"answer at 2.4 s of 2", 2, failure, slow(2.4)},
-		{"answer never", 1, failure, server{answer2: hang2}},
+		{"answer never", 1, failure, server{answer2: hangs2}},
 		{"listens at 1.5 s of 4", 4, success, late(1.5, health(1))},
 		{"listens at 0.5 s of 3", 3, success, late(0.5, health(1))},
 		{"listens at 2.5 s of 2", 2, failure, late(2.5, health(1))},
-		{"listens at 0.8 s, answers never, of 2", 2, failure, late(0.8, hang2)},
+		{"listens at 0.8 s, answers never, of 2", 2, failure, late(0.8, hangs2)},
 		{"never listens", 1, failure, late(3600, health(1))},
-		{"headers and never the rest", 1, failure, server{answer2: steps2((*exchange2).answerGRPC, hang2)}},
+		{"headers and never the rest", 1, failure, server{answer2: steps2(beginGRPC, hangs2)}},
 		{"two connections closed, then good, of 5", 5, success, server{unready: 2, answer2: health(1)}},
 	} {
 		all = append(all, testCase{
@@ -223,10 +223,10 @@ func grpcServers() []testCase {
 		{"a server of HTTP/1", http1(ok)},
 		{"a server of TLS", https(ok)},
 		{"a server of gRPC with TLS", http2s(health(1))},
-		{"a server that closes at once", raw((*exchange).close)},
-		{"a server that resets at once", raw((*exchange).reset)},
-		{"a server that says nothing", raw((*exchange).hang)},
-		{"a server that says garbage", raw(steps(send(strings.Repeat("garbage ", 10)), (*exchange).hang))},
+		{"a server that closes at once", raw(closes)},
+		{"a server that resets at once", raw(resets)},
+		{"a server that says nothing", raw(hangs)},
+		{"a server that says garbage", raw(steps(send(strings.Repeat("garbage ", 10)), hangs))},
 	} {
 		all = append(all, testCase{
 			name: "gRPC to " + r.name, want: verdicts{failure}, timeout: 1, lastRequest: true, probe: grpcHealth(""), servers: r.servers,

@@ -34,9 +34,9 @@ func hookAnswers() []hookRow {
 	slowBody := steps(send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"), pause(1.5), send("ok"))
 	rows := []hookRow{
 		{"to a port that is closed", failure, call, nothing},
-		{"closed without an answer", failure, call, http1((*exchange).close)},
-		{"reset without an answer", failure, call, http1((*exchange).reset)},
-		{"closed before the request", failure, call, raw((*exchange).close)},
+		{"closed without an answer", failure, call, http1(closes)},
+		{"reset without an answer", failure, call, http1(resets)},
+		{"closed before the request", failure, call, raw(closes)},
 		{"answered with garbage", failure, call, text("garbage\r\n\r\n")},
 		{"with half the headers", failure, call, text("HTTP/1.1 200 OK\r\nX-A: b\r\n")},
 		{"with the body cut", success, call, text("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort")},
@@ -91,8 +91,8 @@ func hooksByHTTPS() []hookRow {
 		{"by HTTPS", success, call, https(ok)},
 		{"by HTTPS to a port of HTTP", success, call, http1(ok)},
 		{"by HTTPS to a port of HTTP that says 500", success, call, http1(reply(500, ""))},
-		{"by HTTPS to a port of HTTP that closes then", failure, call, http1((*exchange).close)},
-		{"by HTTPS to garbage", failure, call, raw(steps(send("garbage that is no TLS\r\n\r\n"), (*exchange).hang))},
+		{"by HTTPS to a port of HTTP that closes then", failure, call, http1(closes)},
+		{"by HTTPS to garbage", failure, call, raw(steps(send("garbage that is no TLS\r\n\r\n"), hangs))},
 		{"by HTTPS, redirected to HTTP", success, call, two(server{tls: serverTLS()}, "http://IP:OTHER/new")},
 		{"redirected to HTTPS that is HTTP", failure, get("/hook?a=b"), two(server{}, "https://IP:OTHER/new")},
 	}
@@ -124,7 +124,7 @@ func hookPods() []testCase {
 		h.HTTPGet.Port = intstr.FromString("nosuch")
 		return h
 	}
-	failsToStop := byTarget(map[string]func(*exchange){"/stop": (*exchange).close, "": says(closing)})
+	failsToStop := byTarget(map[string]func(*exchange){"/stop": closes, "": says(closing)})
 	return []testCase{
 		{name: "hooks of a pod, answered on a connection that ends", want: verdicts{success}, containers: both, servers: http1(says(closing))},
 		{

@@ -84,8 +84,8 @@ func http2Statuses() []row2 {
 		{"RST_STREAM NO_ERROR", failure, resetStream(http2.ErrCodeNo)},
 		{"RST_STREAM CANCEL", failure, resetStream(http2.ErrCodeCancel)},
 		{"RST_STREAM HTTP_1_1_REQUIRED", failure, resetStream(http2.ErrCodeHTTP11Required)},
-		{"connection closed", failure, close2},
-		{"an answer of HTTP/1", failure, steps2(func(y *exchange2) { y.raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") }, close2)},
+		{"connection closed", failure, closes2},
+		{"an answer of HTTP/1", failure, steps2(func(y *exchange2) { y.raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") }, closes2)},
 	}
 }
 
@@ -109,17 +109,17 @@ func http2Bodies() []row2 {
 		{"RST_STREAM NO_ERROR after the headers", errored, begun(nil, resetStream(http2.ErrCodeNo))},
 		{"RST_STREAM CANCEL after the headers", errored, begun(nil, resetStream(http2.ErrCodeCancel))},
 		{"RST_STREAM HTTP_1_1_REQUIRED after the headers", errored, begun(nil, resetStream(http2.ErrCodeHTTP11Required))},
-		{"closed after the headers", errored, begun(nil, close2)},
-		{"closed within the body, with 500", errored, steps2(headers2(":status", "500", "content-length", "9"), data("ok"), close2)},
+		{"closed after the headers", errored, begun(nil, closes2)},
+		{"closed within the body, with 500", errored, steps2(headers2(":status", "500", "content-length", "9"), data("ok"), closes2)},
 	}
 }
 
 // http2Timeouts never end.
 func http2Timeouts() []testCase {
 	all := answers2([]row2{
-		{"body never ends", errored, begun(nil, data("ok"), hang2)},
-		{"10 KiB and then never the rest", success, begun(nil, data(strings.Repeat("x", 10<<10)), hang2)},
-		{"no answer", failure, hang2},
+		{"body never ends", errored, begun(nil, data("ok"), hangs2)},
+		{"10 KiB and then never the rest", success, begun(nil, data(strings.Repeat("x", 10<<10)), hangs2)},
+		{"no answer", failure, hangs2},
 	})
 	for i := range all {
 		all[i].timeout = 1
@@ -142,7 +142,7 @@ func frames(good func(*exchange2)) []frameRow {
 	goAway := func(last uint32, code http2.ErrCode) func(*exchange2) {
 		return func(y *exchange2) { _ = y.framer.WriteGoAway(last, code, []byte("text")) }
 	}
-	goAwayFirst := func(code http2.ErrCode) func(*exchange2) { return inTurn2(steps2(goAway(0, code), close2), good) }
+	goAwayFirst := func(code http2.ErrCode) func(*exchange2) { return inTurn2(steps2(goAway(0, code), closes2), good) }
 	frame := func(kind http2.FrameType, stream uint32, payload string) func(*exchange2) {
 		return func(y *exchange2) { _ = y.framer.WriteRawFrame(kind, 0, stream, []byte(payload)) }
 	}

@@ -15,19 +15,19 @@ import (
 
 // tcpPorts is a TCP probe of each kind of port.
 func tcpPorts() []testCase {
-	speaksFirst := steps(send("220 hello\r\n"), (*exchange).hang)
+	speaksFirst := steps(send("220 hello\r\n"), hangs)
 	notesWhatComes := func(x *exchange) {
 		buffer := make([]byte, 100)
 		n, _ := x.conn.Read(buffer) // the end, or a reset
 		x.note("read %q\n", buffer[:n])
 	}
-	neverAccepts, full := server{listen: listenDeaf, connection: (*exchange).hang}, server{listen: listenFull, connection: (*exchange).hang}
+	neverAccepts, full := server{listen: listenDeaf, connection: hangs}, server{listen: listenFull, connection: hangs}
 	return []testCase{
-		{name: "TCP open", want: verdicts{success}, probe: tcp, servers: raw((*exchange).hang)},
+		{name: "TCP open", want: verdicts{success}, probe: tcp, servers: raw(hangs)},
 		{name: "TCP refused", want: verdicts{failure}, probe: tcpClosed, process: true},
-		{name: "TCP open, closes at once", want: verdicts{success}, probe: tcp, servers: raw((*exchange).close)},
+		{name: "TCP open, closes at once", want: verdicts{success}, probe: tcp, servers: raw(closes)},
 		// A reset that comes sooner may or may not be seen by the kubelet.
-		{name: "TCP open, resets soon", want: verdicts{success}, probe: tcp, timing: true, servers: raw(steps(pause(0.2), (*exchange).reset))},
+		{name: "TCP open, resets soon", want: verdicts{success}, probe: tcp, timing: true, servers: raw(steps(pause(0.2), resets))},
 		{name: "TCP open, server speaks first", want: verdicts{success}, probe: tcp, servers: raw(speaksFirst)},
 		{name: "TCP open, what the server reads", want: verdicts{success}, probe: tcp, servers: raw(notesWhatComes)},
 		{name: "TCP late, after the probe", want: verdicts{failure}, probe: tcp, servers: app(server{late: time.Hour, answer: ok})},

@@ -17,6 +17,7 @@ func timeouts() []testCase {
 	redirects := func(pauses float64) func(*exchange) {
 		return steps(pause(pauses), inTurn(redirect("/1"), redirect("/2"), reply(200, "")))
 	}
+	slowHeaders := func(x *exchange) { x.slowly("HTTP/1.1 200 OK\r\nX: y\r\n\r\nok", 50*time.Millisecond) }
 	large := header("Cookie", strings.Repeat("x", 100<<10))
 	all := []testCase{{
 		name: "request is larger than the buffer of a server that hangs", want: verdicts{failure}, timeout: 1, process: true,
@@ -33,22 +34,22 @@ func timeouts() []testCase {
 		{"answer 500 at 2.4 s of 2", 2, failure, steps(pause(2.4), reply(500, "ok"))},
 		{"answer at 2.6 s of 3", 3, success, steps(pause(2.6), ok)},
 		{"timeout of 68 years", 2147483647, success, ok},
-		{"answer never", 1, failure, (*exchange).hang},
-		{"answer's headers never end", 1, failure, steps(send("HTTP/1.1 200 OK\r\n"), (*exchange).hang)},
+		{"answer never", 1, failure, hangs},
+		{"answer's headers never end", 1, failure, steps(send("HTTP/1.1 200 OK\r\n"), hangs)},
 		{"interim answers for ever", 1, failure, forEver("HTTP/1.1 103 Early\r\n\r\n", 100*time.Millisecond)},
-		{"headers byte by byte for 1.5 s of 4", 4, success, steps(func(x *exchange) { x.slowly("HTTP/1.1 200 OK\r\nX: y\r\n\r\nok", 50*time.Millisecond) }, (*exchange).close)},
+		{"headers byte by byte for 1.5 s of 4", 4, success, steps(slowHeaders, closes)},
 		{"body at 1.4 s of 2", 2, success, steps(send(head), pause(1.4), says("ok"))},
 		{"body at 2.4 s of 2", 2, errored, steps(send(head), pause(2.4), says("ok"))},
-		{"body never", 1, errored, steps(send(head), (*exchange).hang)},
-		{"body never, with 503", 1, errored, steps(send("HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n"), (*exchange).hang)},
+		{"body never", 1, errored, steps(send(head), hangs)},
+		{"body never, with 503", 1, errored, steps(send("HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n"), hangs)},
 		{"chunks for ever, slowly", 1, errored, steps(send(chunked), forEver("1\r\nx\r\n", 50*time.Millisecond))},
-		{"10 KiB and then never the rest", 1, success, steps(send(long+strings.Repeat("x", 20<<10)), (*exchange).hang)},
-		{"10 KiB exactly and then never the rest", 1, success, steps(send(long+strings.Repeat("x", 10<<10)), (*exchange).hang)},
-		{"body without a length never ends", 1, errored, steps(send("HTTP/1.1 200 OK\r\n\r\nok"), (*exchange).hang)},
-		{"trailer never", 1, errored, steps(send(chunked+"2\r\nok\r\n0\r\n"), (*exchange).hang)},
+		{"10 KiB and then never the rest", 1, success, steps(send(long+strings.Repeat("x", 20<<10)), hangs)},
+		{"10 KiB exactly and then never the rest", 1, success, steps(send(long+strings.Repeat("x", 10<<10)), hangs)},
+		{"body without a length never ends", 1, errored, steps(send("HTTP/1.1 200 OK\r\n\r\nok"), hangs)},
+		{"trailer never", 1, errored, steps(send(chunked+"2\r\nok\r\n0\r\n"), hangs)},
 		{"two redirects of 1.2 s each, of 2", 2, failure, redirects(1.2)},
 		{"two redirects of 0.5 s each, of 3", 3, success, redirects(0.5)},
-		{"redirect whose body never ends", 1, failure, steps(send("HTTP/1.1 302 Found\r\nLocation: /new\r\nContent-Length: 100\r\n\r\nshort"), (*exchange).hang)},
+		{"redirect whose body never ends", 1, failure, steps(send("HTTP/1.1 302 Found\r\nLocation: /new\r\nContent-Length: 100\r\n\r\nshort"), hangs)},
 	} {
 		all = append(all, testCase{name: r.name, timeout: r.timeout, want: verdicts{r.want}, servers: http1(r.answer)})
 	}

@@ -91,8 +91,8 @@ func tlsKeys() []tlsRow {
 		{name: "a certificate that is none", want: failure, config: &tls.Config{Certificates: broken}},
 		{name: "31 certificates", want: success, config: &tls.Config{Certificates: long}},
 		{name: "body until the end", want: success, config: &tls.Config{}, answer: says(untilEnd)},
-		{name: "body until the end, which is not said", want: success, config: &tls.Config{}, answer: steps(send(untilEnd), (*exchange).drain)},
-		{name: "a whole body, and an end that is not said", want: success, config: &tls.Config{}, answer: steps(send(whole), (*exchange).drain)},
+		{name: "body until the end, which is not said", want: success, config: &tls.Config{}, answer: steps(send(untilEnd), drains)},
+		{name: "a whole body, and an end that is not said", want: success, config: &tls.Config{}, answer: steps(send(whole), drains)},
 		{name: "body cut", want: errored, config: &tls.Config{}, answer: says("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort")},
 		{name: "body until the end, without close_notify", want: success, config: &tls.Config{}, answer: steps(send(untilEnd), (*exchange).cut)},
 	}
@@ -133,14 +133,16 @@ func handshakes() []testCase {
 // otherProtocols is a port that speaks something else.
 func otherProtocols() []testCase {
 	https := getTLS("/probe")
+	const whole = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+	neverAnswers := app(server{tls: serverTLS(), answer: hangs})
 	return []testCase{
 		{name: "https to a port of HTTP", want: verdicts{failure}, probe: https, servers: raw(says("HTTP/1.1 Bad Request\r\n\r\n"))},
-		{name: "https to a port of HTTP that answers well", want: verdicts{failure}, probe: https, servers: raw(steps(send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), (*exchange).hang))},
-		{name: "https to garbage", want: verdicts{failure}, probe: https, servers: raw(steps(send("garbage that is no TLS\r\n\r\n"), (*exchange).hang))},
-		{name: "https to a server that closes", want: verdicts{failure}, probe: https, servers: raw((*exchange).close)},
-		{name: "https to a server that resets", want: verdicts{failure}, probe: https, servers: raw((*exchange).reset)},
-		{name: "https to a server that never shakes hands", want: verdicts{failure}, timeout: 1, probe: https, servers: raw((*exchange).hang)},
-		{name: "https to a server that shakes hands and never answers", want: verdicts{failure}, timeout: 1, probe: https, servers: app(server{tls: serverTLS(), answer: (*exchange).hang})},
+		{name: "https to a port of HTTP that answers well", want: verdicts{failure}, probe: https, servers: raw(steps(send(whole), hangs))},
+		{name: "https to garbage", want: verdicts{failure}, probe: https, servers: raw(steps(send("garbage that is no TLS\r\n\r\n"), hangs))},
+		{name: "https to a server that closes", want: verdicts{failure}, probe: https, servers: raw(closes)},
+		{name: "https to a server that resets", want: verdicts{failure}, probe: https, servers: raw(resets)},
+		{name: "https to a server that never shakes hands", want: verdicts{failure}, timeout: 1, probe: https, servers: raw(hangs)},
+		{name: "https to a server that shakes hands and never answers", want: verdicts{failure}, timeout: 1, probe: https, servers: neverAnswers},
 		{name: "http to a port of TLS", want: verdicts{failure}, servers: app(server{tls: serverTLS(), answer: ok})},
 		{name: "http to a port of HTTP/2 alone", want: verdicts{failure}, servers: http2c(reply2(200, "ok"))},
 	}

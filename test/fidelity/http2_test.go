@@ -120,10 +120,8 @@ func (y *exchange2) reply2(code int, body string, pairs ...string) {
 	}
 }
 
-// answerGRPC begins an answer of gRPC.
-func (y *exchange2) answerGRPC() {
-	y.headers(false, ":status", "200", "content-type", "application/grpc")
-}
+// beginGRPC begins an answer of gRPC.
+func beginGRPC(y *exchange2) { y.headers(false, ":status", "200", "content-type", "application/grpc") }
 
 // message frames a message of gRPC.
 func message(body []byte) []byte {
@@ -149,7 +147,7 @@ func grpcCode(code, text string) func(*exchange2) {
 
 // grpcData answers with a good status, and these bytes as the body.
 func grpcData(body []byte) func(*exchange2) {
-	return steps2((*exchange2).answerGRPC, data(string(body)), end("grpc-status", "0"))
+	return steps2(beginGRPC, data(string(body)), end("grpc-status", "0"))
 }
 
 // resetStream ends the stream of the request.
