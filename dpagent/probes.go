@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/dpagent/guard"
+	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
@@ -32,7 +33,7 @@ func (a *Agent) newProbes() (*probe.Handler, error) {
 // countStarts registers a metric with the number of times that the guard has started this agent: nothing else shows that
 // the agent has died.
 func (a *Agent) countStarts() {
-	starts, ok := guard.Guarded()
+	starts, ok := worker.Guarded()
 	if !ok {
 		return
 	}
@@ -60,13 +61,13 @@ func (a *Agent) serveProbes(ctx context.Context, group *errgroup.Group) error {
 
 // ListenProbes opens the virtual port of h, through the guard if there is one.
 func ListenProbes(ctx context.Context, h *probe.Handler) (net.Listener, error) {
-	o := guard.Options{Address: h.Address().String(), MaxHead: h.MaxRequest()}
+	o := worker.Options{Address: h.Address().String(), MaxHead: h.MaxRequest()}
 	for _, p := range h.Table() {
-		o.Probes = append(o.Probes, guard.Probe{
+		o.Probes = append(o.Probes, wire.Limit{
 			ID: p.ID, Timeout: time.Duration(p.TimeoutSeconds) * time.Second, Hook: p.Type.IsHook(),
 		})
 	}
-	l, err := guard.Listen(ctx, o)
+	l, err := worker.Listen(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s, --virtual-probes-port: %w", mesh.EnvInstanceIP, err)
 	}

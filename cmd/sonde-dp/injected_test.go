@@ -39,7 +39,7 @@ func TestArgumentsOfInjectedPods(t *testing.T) {
 			}
 			found = true
 			for _, args := range [][]string{c.Args, c.Lifecycle.PostStart.Exec.Command[1:]} {
-				cmd, rest, err := newCommand().Find(args)
+				cmd, rest, err := newCommand(noGuard).Find(args)
 				if err != nil || !cmd.Runnable() {
 					t.Errorf("%s: %q: no such command: %v", file, args, err)
 				} else if err := cmd.ParseFlags(rest); err != nil {

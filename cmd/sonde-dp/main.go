@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -15,28 +16,38 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	_ "github.com/sonde-mesh/sonde/cmd/sonde-dp/early" // if the process is a guard, its init function does not return
 	"github.com/sonde-mesh/sonde/dpagent"
+	"github.com/sonde-mesh/sonde/dpagent/guard"
+	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
 	"github.com/sonde-mesh/sonde/shutdown"
 )
 
 func main() {
 	log.SetOutput(io.Discard) // net/http would log what applications send
 	tuneRuntime()
-	if err := newCommand().ExecuteContext(context.Background()); err != nil {
+	if err := newCommand(becomeGuard).ExecuteContext(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "sonde-dp:", err)
 		os.Exit(1)
 	}
 }
 
-func newCommand() *cobra.Command {
+// becomeGuard makes this process a guard, which starts the program again as its worker. It returns nil in the worker.
+func becomeGuard() error {
+	if _, ok := worker.Guarded(); ok {
+		return nil
+	}
+	return guard.Exec(os.Args, os.Environ())
+}
+
+// newCommand returns the command. It calls becomeGuard before it answers probes.
+func newCommand(becomeGuard func() error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "sonde-dp",
 		Short:         "The agent of Sonde that runs beside each Envoy",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	cmd.AddCommand(newRunCommand(), newProbesCommand(), newWaitCommand())
+	cmd.AddCommand(newRunCommand(becomeGuard), newProbesCommand(becomeGuard), newWaitCommand())
 	return cmd
 }
 
@@ -47,7 +58,7 @@ var agentFlags = map[string]string{ //nolint:gosec // the names of flags are no 
 	"Concurrency": "--concurrency", "Probes.Port": "--virtual-probes-port", "Port": "--virtual-probes-port",
 }
 
-func newRunCommand() *cobra.Command {
+func newRunCommand(becomeGuard func() error) *cobra.Command {
 	var o dpagent.Options
 	cmd := &cobra.Command{
 		Use:   "run --cp-address=HOST:PORT --ca-cert-file=FILE --name=NAME --dataplane-token-file=FILE",
@@ -64,6 +75,16 @@ terminal sends, drains, too, and nothing more; under nohup it is ignored.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Version = version()
 			fromEnvironment(&o.Probes)
+			o.SetDefaults()
+			needed, err := o.Probes.Needed()
+			if err = errors.Join(o.Validate(), err); err != nil {
+				return err
+			}
+			if needed {
+				if err := becomeGuard(); err != nil {
+					return err
+				}
+			}
 			logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.Level}))
 			return mesh.RenameFields(run(cmd.Context(), o, logger), agentFlags)
 		},

@@ -7,3 +7,6 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// noGuard lets the test itself answer probes.
+func noGuard() error { return nil }

@@ -6,7 +6,7 @@ import (
 	"runtime/debug"
 )
 
-// The settings that dpagent/guard/parent gives its worker, for an agent without a guard.
+// The settings that dpagent/guard gives itself and its worker, for an agent without a guard.
 const (
 	gcPercent = 50
 	maxProcs  = 1

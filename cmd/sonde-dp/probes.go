@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/shutdown"
 )
 
-func newProbesCommand() *cobra.Command {
+func newProbesCommand(becomeGuard func() error) *cobra.Command {
 	var env probe.Environment
 	var level slog.Level
 	cmd := &cobra.Command{
@@ -28,6 +28,12 @@ nothing else: for debugging, and for pods without Envoy. Any other request gets 
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fromEnvironment(&env)
+			if _, err := env.Options(nil); err != nil {
+				return err
+			}
+			if err := becomeGuard(); err != nil {
+				return err
+			}
 			logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 			return mesh.RenameFields(runProbes(cmd.Context(), env, logger), map[string]string{"Port": "--virtual-probes-port"})
 		},

@@ -44,7 +44,7 @@ func TestProbesBadInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(mesh.EnvProbeTable, tc.table)
 			t.Setenv(mesh.EnvInstanceIP, tc.ip)
-			cmd := newCommand()
+			cmd := newCommand(noGuard)
 			cmd.SetArgs([]string{"probes", fmt.Sprintf("--virtual-probes-port=%d", tc.port), "--log-level=error"})
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
@@ -78,7 +78,7 @@ func TestProbesEmptyTable(t *testing.T) {
 			t.Setenv(mesh.EnvInstanceIP, loopback7)
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
-			cmd := newCommand()
+			cmd := newCommand(noGuard)
 			cmd.SetArgs([]string{"probes", "--virtual-probes-port=" + strings.Split(address, ":")[1], "--log-level=error"})
 			go func() { ended <- cmd.ExecuteContext(ctx) }()
 			client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Second}

@@ -19,7 +19,7 @@ import (
 // runWait runs the command as the hook does.
 func runWait(t *testing.T, args ...string) error {
 	t.Helper()
-	cmd := newCommand()
+	cmd := newCommand(noGuard)
 	cmd.SetArgs(append([]string{"wait"}, args...))
 	return cmd.ExecuteContext(t.Context())
 }

@@ -1,208 +1,323 @@
 package guard
 
 import (
-	"cmp"
-	"errors"
-	"io"
-	"net"
-	"net/netip"
-	"os"
-	"sync"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// conn is a connection of the guard, for the worker's HTTP server: one request to read, and one answer to write.
+const (
+	// maxConns is more than a worker accepts: the worker knows better which connections to evict.
+	maxConns = 1 << 11
+	// maxHeld limits the size of all requests together, in bytes.
+	maxHeld = 4 << 20
+	// maxOut limits the part of an answer that the client has not read yet, in bytes.
+	maxOut = 64 << 10
+	// maxAttempts is how many workers may get a request: it may be what kills them.
+	maxAttempts = 3
+	// reserve is how many file descriptors are kept for other purposes than connections.
+	reserve = 32
+)
+
+// state of a connection.
+type state byte
+
+const (
+	reading  state = iota // the head of its request is not complete yet
+	queued                // its request waits for a worker
+	assigned              // the worker has its request
+	closing               // the rest of the answer is being sent
+)
+
+// conn is one connection, with one request and one answer.
 type conn struct {
-	l        *listener
 	id       uint32
-	remote   net.Addr
-	data     []byte // the part of the request that is not read yet
-	announce bool   // it is a hook, so Begun has to be sent before the request is read
-	complete bool   // the whole request has arrived; for the listener
-	wake     chan struct{}
-
-	mu       sync.Mutex
-	gone     bool   // the client no longer waits for an answer
-	out      []byte // a message with the part of the answer that is not sent yet; nil before the first Write
-	closed   bool
-	deadline time.Time // of Read
+	fd       int
+	state    state
+	remote   remote
+	asked    time.Time   // when the request arrived, which may be before accept; before that, when it was accepted
+	deadline time.Time   // when it is answered Errored; zero for never
+	attempts int         // number of workers that got the request
+	begun    bool        // it is a hook that may have been called
+	answered bool        // a part of the answer was sent
+	limit    *wire.Limit // nil if it is not known
+	in       []byte      // the request
+	sent     int         // bytes of the request that were sent to the worker
+	out      []byte      // the part of the answer that is not sent yet
+	blocked  bool        // EPOLLOUT is watched
+	inQueue  bool        // it is in conns.queue
 }
 
-func newConn(l *listener, id uint32, remote netip.AddrPort, hook bool) *conn {
-	return &conn{l: l, id: id, remote: net.TCPAddrFromAddrPort(remote), announce: hook, wake: make(chan struct{}, 1)}
+func (c *conn) isHook() bool { return c.limit != nil && c.limit.Hook }
+
+// conns are all connections.
+type conns struct {
+	all          map[uint32]*conn
+	from         accepted  // client of the last connection that was accepted
+	queue        []*conn   // connections that wait for a worker, in order; some may be closed already
+	lastID       uint32    // the last ID that was used
+	heldBytes    int       // size of all requests
+	nextDeadline time.Time // no later than the earliest deadline
+	maxOpen      int       // limit of open connections
+	free         []*conn   // closed connections for reuse: garbage would be most of the guard's memory
 }
 
-// HasRequest reports that the request of a connection has arrived: the guard only passes on complete ones.
-func (c *conn) HasRequest() bool { return true }
+const (
+	// maxFree limits conns.free.
+	maxFree = 64
+	// requestCap is the initial capacity for a request, in bytes: more than the kubelet sends.
+	requestCap = 1 << 10
+)
 
-// clientGone records that the client no longer waits for the answer.
-func (c *conn) clientGone() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.gone = true
-	c.notify()
+// newConn returns a new connection, or one for reuse.
+func (cs *conns) newConn() *conn {
+	if len(cs.free) == 0 {
+		return &conn{in: make([]byte, 0, requestCap)}
+	}
+	c := cs.free[len(cs.free)-1]
+	cs.free = cs.free[:len(cs.free)-1]
+	*c = conn{in: c.in[:0]}
+	return c
 }
 
-func (c *conn) notify() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
+// recycle keeps a closed connection for reuse.
+func (cs *conns) recycle(c *conn) {
+	if len(cs.free) < maxFree && cap(c.in) == requestCap && !c.inQueue {
+		cs.free = append(cs.free, c)
 	}
 }
 
-// Read returns the request, and then waits for the end of the connection.
-func (c *conn) Read(b []byte) (int, error) {
-	if len(c.data) > 0 {
-		return c.readRequest(b)
+func (cs *conns) initConns() {
+	cs.all = map[uint32]*conn{}
+	cs.maxOpen = maxConns
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) == nil && limit.Cur < maxConns+reserve {
+		cs.maxOpen = max(1, int(limit.Cur)-reserve)
 	}
+}
+
+// newID returns an unused ID that fits into the data of an epoll event.
+func (cs *conns) newID() uint32 {
 	for {
-		deadline, err := c.readState()
-		if err != nil {
-			return 0, err
+		cs.lastID++
+		if cs.lastID < firstID || cs.lastID > 1<<31-1 {
+			cs.lastID = firstID
 		}
-		c.wait(deadline)
+		if cs.all[cs.lastID] == nil {
+			return cs.lastID
+		}
 	}
 }
 
-// wait waits until the state may have changed, or the deadline has passed.
-func (c *conn) wait(deadline time.Time) {
-	if deadline.IsZero() {
-		<-c.wake
+// acceptAtOnce is how many connections are accepted before other events are handled.
+const acceptAtOnce = 16
+
+// acceptRetry is the pause after an error of accept that leaves the connection in the queue: no memory, or no file
+// descriptor.
+const acceptRetry = 50 * time.Millisecond
+
+// accept accepts several connections at once: during a flood, that of the kubelet may be behind others.
+func (g *guard) accept() {
+	for range acceptAtOnce {
+		fd, err := g.from.accept(g.listener)
+		switch err {
+		case 0:
+			g.admit(fd)
+		case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS:
+			g.shed()
+			g.acceptAgainAt = g.now.Add(acceptRetry)
+			_ = epollControl(g.epoll, syscall.EPOLL_CTL_DEL, g.listener, 0, 0) // cannot fail: it is watched
+			return
+		default: // there is none, or it was closed again
+			return
+		}
+	}
+}
+
+func (g *guard) admit(fd int) {
+	if len(g.all) >= g.maxOpen {
+		g.shed()
+	}
+	c := g.newConn()
+	c.id, c.fd, c.remote, c.asked = g.newID(), fd, g.from.remote(), g.now
+	if g.watch(fd, int(c.id), connEvents) != nil {
+		closeSocket(fd) // no memory
 		return
 	}
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
-	select {
-	case <-c.wake:
-	case <-timer.C:
+	g.all[c.id] = c
+	g.setDeadline(c)
+}
+
+const connEvents = syscall.EPOLLIN | syscall.EPOLLRDHUP | epollET
+
+// epollET is syscall.EPOLLET, which is a negative constant.
+const epollET = 1 << 31
+
+func (g *guard) acceptAgain() {
+	if err := g.watch(g.listener, listenerID, syscall.EPOLLIN); err != nil {
+		g.acceptAgainAt = g.now.Add(acceptRetry)
 	}
 }
 
-// readRequest reads from the request. For a hook it first tells the guard, which then never gives it to another worker.
-func (c *conn) readRequest(b []byte) (int, error) {
-	if _, err := c.readState(); err != nil {
-		return 0, err
+// setDeadline sets the deadline after a change of the state.
+func (g *guard) setDeadline(c *conn) {
+	limit, ok := g.timeLimit(c.limit, c.state == assigned)
+	c.deadline = time.Time{}
+	if ok {
+		c.deadline = c.asked.Add(limit)
+		g.nextDeadline = earlier(g.nextDeadline, c.deadline)
 	}
-	if c.announce {
-		if err := c.send(wire.Begun, nil); err != nil {
-			return 0, err
+}
+
+func (g *guard) onConnEvent(id uint32, events uint32) {
+	c := g.all[id]
+	if c == nil {
+		return
+	}
+	if events&syscall.EPOLLOUT != 0 {
+		g.write(c, nil)
+	}
+	if events&syscall.EPOLLIN != 0 && c.state == reading {
+		g.read(c)
+	}
+	// A client that closes only its direction counts as gone. The kubelet never does that.
+	if events&(syscall.EPOLLRDHUP|syscall.EPOLLHUP|syscall.EPOLLERR) != 0 && g.all[id] != nil && c.state != closing {
+		g.onClientGone(c)
+	}
+}
+
+// read reads until the head of the request is complete. A body is not read: the worker gets the part that came with the
+// head.
+func (g *guard) read(c *conn) {
+	for {
+		n, err := read(c.fd, g.buffer)
+		if err == syscall.EINTR {
+			continue
 		}
-		c.announce = false
-	}
-	n := copy(b, c.data)
-	c.data = c.data[n:]
-	return n, nil
-}
-
-// readState returns why Read has to end, or else its deadline.
-func (c *conn) readState() (deadline time.Time, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.closed:
-		return time.Time{}, net.ErrClosed
-	case !c.deadline.IsZero() && !time.Now().Before(c.deadline):
-		return time.Time{}, os.ErrDeadlineExceeded
-	case c.gone:
-		return time.Time{}, io.EOF
-	case c.out != nil: // the request was answered, and there is no second one
-		return time.Time{}, cmp.Or(c.flush(), io.EOF)
-	}
-	return c.deadline, nil
-}
-
-func (c *conn) send(kind wire.Kind, payload []byte) error {
-	message := make([]byte, 0, wire.HeaderSize+len(payload))
-	message = append(wire.Header{Kind: kind, ID: c.id}.Append(message), payload...)
-	_, err := c.l.channel.Write(message)
-	return err
-}
-
-// Write writes a part of the answer. A short answer is kept until the server closes the connection or reads again, as it
-// does after each answer, so that it takes one message. Write does not wait for the client, so it needs no deadline.
-func (c *conn) Write(b []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.gone || c.closed {
-		return 0, net.ErrClosed
-	}
-	if c.out == nil {
-		c.out = wire.Header{Kind: wire.Answer, ID: c.id}.Append(make([]byte, 0, max(answerCap, wire.HeaderSize+min(len(b), wire.MaxPayload))))
-	}
-	for n := 0; ; {
-		piece := b[n:min(len(b), n+wire.MaxMessage-len(c.out))]
-		c.out = append(c.out, piece...)
-		if n += len(piece); n == len(b) {
-			return n, nil
+		if n <= 0 {
+			if err != syscall.EAGAIN {
+				g.onClientGone(c)
+			}
+			return
 		}
-		if err := c.flush(); err != nil {
-			return n, err
+		seen := len(c.in)
+		c.in = append(c.in, g.buffer[:n]...)
+		g.heldBytes += n
+		for g.heldBytes > maxHeld {
+			g.shed()
+		}
+		switch {
+		case g.all[c.id] == nil: // shed has closed this connection
+			return
+		case headEnds(c.in, seen):
+			c.limit = g.limits[string(probeID(c.in))]
+			c.asked = g.now.Add(-timeSinceData(c.fd))
+			g.enqueue(c)
+			return
+		case len(c.in) > g.maxHead:
+			g.answerTooLong(c)
+			return
+		case n < len(g.buffer): // edge-triggered: there will be an event for more
+			return
 		}
 	}
 }
 
-// answerCap is the initial capacity of an answer: more than a verdict takes.
-const answerCap = 512
-
-// flush sends what is kept. mu is held.
-func (c *conn) flush() error {
-	if len(c.out) <= wire.HeaderSize {
-		return nil
+// enqueue puts a request into the queue.
+func (g *guard) enqueue(c *conn) {
+	c.state = queued
+	if !g.exitAt.IsZero() {
+		g.answerLast(c)
+		return
 	}
-	_, err := c.l.channel.Write(c.out)
-	c.out = c.out[:wire.HeaderSize]
-	return err
+	g.setDeadline(c)
+	if len(g.queue) >= 2*g.maxOpen { // most of them have been closed while there was no worker
+		g.queue = slices.DeleteFunc(g.queue, func(c *conn) bool { return g.all[c.id] != c })
+	}
+	g.queue = append(g.queue, c)
+	c.inQueue = true
+	g.dispatch()
 }
 
-// Close ends the answer, and with it the connection.
-func (c *conn) Close() error {
-	err := c.finish()
-	c.l.mu.Lock()
-	defer c.l.mu.Unlock()
-	if !errors.Is(err, net.ErrClosed) {
-		c.l.forget(c)
+// dispatch sends queued requests to the worker.
+func (g *guard) dispatch() {
+	served := 0
+	for _, c := range g.queue {
+		if !g.worker.ready || g.worker.blocked || g.all[c.id] == c && !g.sendRequest(c) {
+			break
+		}
+		c.inQueue = false
+		served++
 	}
-	return err
+	g.queue = slices.Delete(g.queue, 0, served)
 }
 
-func (c *conn) finish() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return net.ErrClosed
+// onClientGone closes a connection whose client has gone.
+func (g *guard) onClientGone(c *conn) {
+	if c.state == assigned {
+		g.send(wire.Header{Kind: wire.Gone, ID: c.id}, nil)
 	}
-	c.closed = true
-	c.notify()
-	switch {
-	case c.gone:
-		return nil
-	case c.out == nil:
-		return c.send(wire.End, nil)
-	}
-	c.out[0] = byte(wire.End)
-	_, err := c.l.channel.Write(c.out)
-	return err
+	g.close(c)
 }
 
-// LocalAddr returns the address of the virtual port.
-func (c *conn) LocalAddr() net.Addr { return c.l.address }
+func (g *guard) close(c *conn) {
+	closeSocket(c.fd)
+	delete(g.all, c.id)
+	g.heldBytes -= len(c.in)
+	c.state = closing
+	g.recycle(c)
+}
 
-// RemoteAddr returns the address of the client.
-func (c *conn) RemoteAddr() net.Addr { return c.remote }
+// write sends b after the rest of the answer that was not sent before.
+func (g *guard) write(c *conn, b []byte) {
+	if len(c.out) > 0 {
+		b = append(c.out, b...)
+		c.out = nil
+	}
+	for len(b) > 0 {
+		n, err := write(c.fd, b)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err == syscall.EAGAIN && len(b) <= maxOut {
+			c.out = append([]byte(nil), b...)
+			break
+		}
+		if err != 0 {
+			g.onClientGone(c)
+			return
+		}
+		c.answered = true
+		b = b[n:]
+	}
+	g.watchWritable(c)
+	if len(c.out) == 0 && c.state == closing {
+		g.close(c)
+	}
+}
 
-// SetDeadline sets the deadline of Read. Write never waits.
-func (c *conn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
+// watchWritable watches EPOLLOUT while a part of the answer is not sent.
+func (g *guard) watchWritable(c *conn) {
+	if c.blocked == (len(c.out) > 0) {
+		return
+	}
+	c.blocked = !c.blocked
+	events := uint32(connEvents)
+	if c.blocked {
+		events |= syscall.EPOLLOUT
+	}
+	_ = epollControl(g.epoll, syscall.EPOLL_CTL_MOD, c.fd, int(c.id), events) // cannot fail: it is watched
+}
 
-// SetWriteDeadline does nothing: Write never waits.
-func (c *conn) SetWriteDeadline(time.Time) error { return nil }
-
-// SetReadDeadline sets the deadline of Read.
-func (c *conn) SetReadDeadline(t time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.deadline = t
-	c.notify()
-	return nil
+// finishAnswer sends the end of an answer, and closes the connection once all of it is sent.
+func (g *guard) finishAnswer(c *conn, last []byte) {
+	c.state = closing
+	g.lastAnswer = g.now
+	if c.deadline.IsZero() { // a hook has no deadline before
+		c.deadline = g.now.Add(verdictGrace)
+		g.nextDeadline = earlier(g.nextDeadline, c.deadline)
+	}
+	g.write(c, last)
 }

@@ -1,135 +1,285 @@
-// Package guard is the worker's side of the guard. The guard is a small parent process that owns the virtual port, so that
-// an agent that has died does not look like a failing application; its side is package parent.
+// Package guard is the guard: the small process as which sonde-dp answers probes. It owns the virtual port, and its child,
+// the worker, is the agent; package worker is its side. So an agent that has died, hangs or is being restarted does not look like a failing application:
+// requests that it has not answered wait for the next worker, and are answered Errored when their time is up.
+//
+// It only imports packages that need little memory, and runs before all others are initialised, since it runs once per pod.
 package guard
 
 import (
-	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
-	"net"
 	"os"
+	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+	"github.com/sonde-mesh/sonde/shutdown"
 )
 
-// Probe is what the guard has to know about a probe or hook in order to answer if no worker does.
-type Probe struct {
-	// ID in the header Sonde-Probe of requests, "" if they have none.
-	ID string
-	// Timeout is the user's. Half a second after it the guard answers Errored.
-	Timeout time.Duration
-	// Hook is true for a lifecycle hook: it has no timeout, and is never called twice.
-	Hook bool
+// IDs of epoll events; connections have IDs from firstID on.
+const (
+	listenerID = iota
+	channelID
+	wakeID
+	firstID
+)
+
+const (
+	// farewell is how long the guard answers Errored after the last worker has ended, if there was a request just before: after
+	// Errored the kubelet asks again at once, and a refused connection would be a failure of the application.
+	farewell = time.Second
+	// endTime is how long a worker may take to end after the second signal; it may take 2 s to stop Envoy.
+	endTime = 5 * time.Second
+	// maxEvents is how many epoll events are read at once.
+	maxEvents = 64
+)
+
+// guard is an event loop around epoll, in one goroutine. Another one receives signals.
+type guard struct {
+	log logger
+
+	epoll         int
+	poll          syscall.RawConn // epoll itself, which Go's own poller watches
+	pollFile      *os.File
+	listener      int // -1 until the first worker can answer
+	address       string
+	acceptAgainAt time.Time // end of the pause after an error of accept, else zero
+
+	worker  worker
+	backoff backoff
+	starts  int
+
+	signals     chan os.Signal
+	wakeFD      [2]int // a pipe
+	stopSignals int    // number of signals to end, see onSignal
+	killAt      time.Time
+	lastAnswer  time.Time
+	exitAt      time.Time // end of the farewell, zero before
+
+	forks  chan fork
+	forked chan forked
+
+	table
+	conns
+	buffer        []byte
+	epollEvents   [maxEvents]syscall.EpollEvent
+	eventCount    int                // number of epollEvents
+	epollErr      syscall.Errno      // error of epoll_wait
+	waitForEvents func(uintptr) bool // reads epollEvents, and returns whether there are any
+
+	now      time.Time
+	done     bool
+	exitCode int
 }
 
-// Options of a listener.
-type Options struct {
-	// Address to listen on, host:port.
-	Address string
-	// Probes are the entries of the probe table.
-	Probes []Probe
-	// MaxHead is the longest request without a body that the server accepts, in bytes. Default 8192.
-	MaxHead int
+// run runs the guard, and returns the exit code of the process. It must be called from the main thread, which lives as long
+// as the process: the kernel kills the worker when the thread ends that has started it.
+func run() int {
+	runtime.LockOSThread()
+	g := &guard{
+		log: logger{os.Stderr}, listener: -1, now: time.Now(), signals: make(chan os.Signal, 16),
+		forks: make(chan fork, 1), forked: make(chan forked, 1),
+		table: table{limits: map[string]*wire.Limit{}}, buffer: make([]byte, wire.MaxMessage+maxAddress),
+	}
+	g.initConns()
+	go g.loop() // not in this goroutine: it is locked to a thread, so each event would cost a switch of threads
+	for f := range g.forks {
+		g.forked <- f.exec()
+		g.wake()
+	}
+	return g.exitCode
 }
 
-const defaultMaxHead = 8 << 10
-
-// Guarded reports whether this process is the worker of a guard, and how many workers the guard has started, including this
-// one.
-func Guarded() (starts int, ok bool) {
-	role := wire.ParseRole(os.Getenv(wire.Env))
-	return role.Starts, role.Worker
+func (g *guard) loop() {
+	defer close(g.forks)
+	if err := g.setUp(); err != nil {
+		g.log.write("ERROR", "guard cannot start", "err", err.Error())
+		g.exitCode = 1
+		return
+	}
+	for g.restartWorker(); !g.done; {
+		g.runOnce()
+	}
+	for _, c := range g.all {
+		g.answerLast(c)
+	}
 }
 
-// Listen opens the virtual port; the caller must be ready to answer. In a worker, connections come from the guard, which
-// owns them: it has read the request, forwards the answer, and then closes the connection. Without a guard it returns a
-// plain TCP listener. Call it once.
-func Listen(ctx context.Context, o Options) (net.Listener, error) {
-	role := wire.ParseRole(os.Getenv(wire.Env))
-	if !role.Worker {
-		return listen(ctx, o.Address)
+func (g *guard) setUp() error {
+	var err error
+	if g.epoll, err = syscall.EpollCreate1(syscall.EPOLL_CLOEXEC); err != nil {
+		return os.NewSyscallError("epoll_create1", err)
 	}
-	if o.MaxHead == 0 {
-		o.MaxHead = defaultMaxHead
+	if err := syscall.SetNonblock(g.epoll, true); err != nil {
+		return os.NewSyscallError("fcntl", err)
 	}
-	file := os.NewFile(wire.FD, "guard")
-	channel, err := net.FileConn(file)
-	if err = errors.Join(err, file.Close()); err != nil {
-		return nil, fmt.Errorf("open the guard's socket: %w", err)
+	g.pollFile = os.NewFile(uintptr(g.epoll), "epoll")
+	if g.poll, err = g.pollFile.SyscallConn(); err != nil {
+		return err
 	}
-	unix, ok := channel.(*net.UnixConn)
-	if !ok {
-		return nil, errors.Join(fmt.Errorf("file %d is not the guard's socket", wire.FD), channel.Close())
+	if err := syscall.Pipe2(g.wakeFD[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
+		return os.NewSyscallError("pipe2", err)
 	}
-	l, err := register(ctx, unix, role, o)
-	if err != nil {
-		return nil, errors.Join(err, unix.Close())
+	g.waitForEvents = func(epoll uintptr) bool {
+		g.eventCount, g.epollErr = epollWait(int(epoll), g.epollEvents[:])
+		return g.eventCount > 0 || g.epollErr != 0
 	}
-	return l, nil
-}
-
-func listen(ctx context.Context, address string) (net.Listener, error) {
-	var config net.ListenConfig
-	return config.Listen(ctx, "tcp", address)
-}
-
-// register sends the table to the guard, and the listening socket if the guard has none yet.
-func register(ctx context.Context, channel *net.UnixConn, role wire.Role, o Options) (*listener, error) {
-	if err := sendTable(channel, o.Probes); err != nil {
-		return nil, err
+	// Become the parent of what a dead worker leaves behind, to wait for its end: Envoy keeps its ports for a moment.
+	if _, _, e := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); e != 0 {
+		return os.NewSyscallError("prctl", e)
 	}
-	var rights []byte
-	if role.Address == "" {
-		opened, err := listen(ctx, o.Address)
-		if err != nil {
-			return nil, err
+	heard := make(chan os.Signal, 16)
+	signal.Notify(heard, append(shutdown.Signals(), syscall.SIGCHLD)...)
+	go func() {
+		for s := range heard {
+			select {
+			case g.signals <- s:
+			default: // enough signals are waiting
+			}
+			g.wake()
 		}
-		defer func() { _ = opened.Close() }() // the guard has a duplicate, or registering has failed
-		file, err := opened.(*net.TCPListener).File()
-		if err != nil {
-			return nil, fmt.Errorf("give the port to the guard: %w", err)
-		}
-		defer func() { _ = file.Close() }() // as above
-		role.Address = opened.Addr().String()
-		rights = syscall.UnixRights(int(file.Fd()))
-	}
-	address, err := net.ResolveTCPAddr("tcp", role.Address)
-	if err != nil {
-		return nil, err
-	}
-	message := binary.LittleEndian.AppendUint32(wire.Header{Kind: wire.Listen}.Append(nil), uint32(o.MaxHead))
-	message = append(message, role.Address...)
-	if _, _, err := channel.WriteMsgUnix(message, rights, nil); err != nil {
-		return nil, fmt.Errorf("tell the guard to listen: %w", err)
-	}
-	return newListener(channel, address), nil
+	}()
+	return g.watch(g.wakeFD[0], wakeID, syscall.EPOLLIN)
 }
 
-func sendTable(channel *net.UnixConn, probes []Probe) error {
-	message := wire.Header{Kind: wire.Table}.Append(nil)
-	flush := func() error {
-		if _, err := channel.Write(message); err != nil {
-			return fmt.Errorf("tell the guard the probes: %w", err)
-		}
-		message = message[:wire.HeaderSize]
-		return nil
+// wake makes the event loop check its Go channels.
+func (g *guard) wake() {
+	_, _ = syscall.Write(g.wakeFD[1], []byte{0}) // if the pipe is full, the loop will wake up anyway
+}
+
+const prSetChildSubreaper = 36
+
+// runOnce waits for events and handles them. It waits in Go's own poller, which watches the epoll: a blocking system call
+// would make Go's scheduler do several others.
+func (g *guard) runOnce() {
+	next := g.nextDeadline
+	for _, t := range []time.Time{g.worker.startAt, g.killAt, g.acceptAgainAt, g.exitAt} {
+		next = earlier(next, t)
 	}
-	for _, p := range probes {
-		if len(p.ID) > wire.MaxID {
-			return fmt.Errorf("probe id of %d bytes: at most %d are allowed", len(p.ID), wire.MaxID)
+	if err := g.pollFile.SetReadDeadline(next); err != nil {
+		g.fail(err)
+		return
+	}
+	g.eventCount, g.epollErr = 0, 0
+	if err := g.poll.Read(g.waitForEvents); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		g.fail(err)
+		return
+	}
+	if g.epollErr != 0 && g.epollErr != syscall.EINTR {
+		g.fail(g.epollErr)
+		return
+	}
+	g.now = time.Now()
+	for _, e := range g.epollEvents[:max(g.eventCount, 0)] {
+		switch e.Fd {
+		case listenerID:
+			g.accept()
+		case channelID:
+			g.onChannelEvent(e.Events)
+		case wakeID:
+			g.onWake()
+		default:
+			g.onConnEvent(uint32(e.Fd), e.Events)
 		}
-		message = wire.AppendProbe(message, wire.Probe(p))
-		if len(message) > wire.MaxMessage-2*wire.MaxID {
-			if err := flush(); err != nil {
-				return err
+	}
+	g.runTimers()
+}
+
+func (g *guard) fail(err error) {
+	g.log.write("ERROR", "guard cannot wait", "err", err.Error())
+	g.exit(1)
+}
+
+// earlier returns the earlier of two times; zero means never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func (g *guard) due(t time.Time) bool { return !t.IsZero() && !g.now.Before(t) }
+
+func (g *guard) runTimers() {
+	if g.due(g.nextDeadline) {
+		g.expireConns()
+	}
+	if g.due(g.acceptAgainAt) {
+		g.acceptAgainAt = time.Time{}
+		g.acceptAgain()
+	}
+	if g.due(g.worker.startAt) {
+		g.restartWorker()
+	}
+	if g.due(g.killAt) {
+		g.killAt = time.Time{}
+		g.log.write("ERROR", "worker does not end, it is killed")
+		g.signalWorker(syscall.SIGKILL)
+	}
+	if g.due(g.exitAt) {
+		g.exit(g.exitCode)
+	}
+}
+
+// exit makes run return with that exit code.
+func (g *guard) exit(code int) { g.done, g.exitCode = true, code }
+
+// leave exits, if need be after a farewell. There is no worker any more.
+func (g *guard) leave(code int) {
+	switch {
+	case len(g.all) == 0 && g.now.Sub(g.lastAnswer) > farewell:
+		g.exit(code)
+	case g.exitAt.IsZero():
+		g.exitCode, g.exitAt = code, g.now.Add(farewell)
+		g.worker.startAt = time.Time{}
+		for _, c := range g.all {
+			if c.state == queued || c.state == assigned {
+				g.answerLast(c)
 			}
 		}
 	}
-	if len(message) == wire.HeaderSize {
-		return nil
+}
+
+func (g *guard) watch(fd, id int, what uint32) error {
+	if err := epollControl(g.epoll, syscall.EPOLL_CTL_ADD, fd, id, what); err != 0 {
+		return os.NewSyscallError("epoll_ctl", err)
 	}
-	return flush()
+	return nil
+}
+
+// onWake handles a worker that was started, signals, and children that have ended.
+func (g *guard) onWake() {
+	var b [64]byte
+	_, _ = syscall.Read(g.wakeFD[0], b[:]) // the bytes mean nothing
+	select {
+	case f := <-g.forked:
+		g.onStarted(f)
+	default:
+	}
+	for len(g.signals) > 0 && !g.done {
+		if s := <-g.signals; s != syscall.SIGCHLD {
+			g.onSignal(s)
+		}
+	}
+	g.reap()
+}
+
+// onSignal passes a signal on to the worker. After the second one, the worker is killed if it does not end in time. SIGHUP
+// only counts as the first: shell and kernel may each send one when a terminal closes.
+func (g *guard) onSignal(s os.Signal) {
+	if s == syscall.SIGHUP && g.stopSignals > 0 {
+		return
+	}
+	g.stopSignals++
+	if g.worker.pid == 0 {
+		g.leave(0)
+		return
+	}
+	if g.stopSignals > 1 && g.killAt.IsZero() {
+		g.killAt = g.now.Add(endTime)
+	}
+	if number, ok := s.(syscall.Signal); ok {
+		g.signalWorker(number)
+	}
 }

@@ -81,38 +81,6 @@ func TestWaitsForTheNextWorker(t *testing.T) {
 	}
 }
 
-func TestHookIsCalledOnce(t *testing.T) {
-	g := startGuard(t, "serves")
-	g.waitReady()
-	got, text := g.probe("hook", "/hook?die", 10*time.Second)
-	if got != errored {
-		t.Errorf("a hook that had begun: %s %q, want an answer, which is enough for the kubelet", got, text)
-	}
-	g.logged("worker ended during a hook.*hook")
-	g.waitReady()
-	if calls, err := os.ReadFile(g.hooks); err != nil || strings.Count(string(calls), "\n") != 1 {
-		t.Errorf("calls = %q, %v, want one", calls, err)
-	}
-}
-
-func TestHookWaitsForAWorker(t *testing.T) {
-	g := startGuard(t, "slow again")
-	g.waitReady()
-	g.kill()
-	eventually(t, 5*time.Second, func() error {
-		if !strings.Contains(g.logs.String(), "worker ended") {
-			return errors.New("the guard has not noticed")
-		}
-		return nil
-	})
-	if got, text := g.probe("hook", "/hook?slow", 20*time.Second); got != success {
-		t.Errorf("hook while no worker runs: %s %q, want it called", got, text)
-	}
-	if calls, err := os.ReadFile(g.hooks); err != nil || strings.Count(string(calls), "\n") != 1 {
-		t.Errorf("calls = %q, %v, want one", calls, err)
-	}
-}
-
 // TestKilledTwentyTimes is a minute of the kubelet's, compressed: its prober would restart nothing.
 func TestKilledTwentyTimes(t *testing.T) {
 	g := startGuard(t, "serves")

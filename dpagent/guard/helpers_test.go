@@ -199,7 +199,7 @@ func probe(address, id, path string, timeout time.Duration) (verdict, string) {
 	body, err := io.ReadAll(io.LimitReader(answer.Body, 10<<10))
 	switch {
 	case err != nil:
-		return errored, err.Error()
+		return errored, string(body) + ": " + err.Error()
 	case answer.StatusCode >= http.StatusBadRequest:
 		return failure, answer.Status
 	}

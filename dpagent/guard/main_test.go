@@ -16,8 +16,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sonde-mesh/sonde/dpagent/guard"
-	"github.com/sonde-mesh/sonde/dpagent/guard/parent"
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
 	"github.com/sonde-mesh/sonde/shutdown"
 )
 
@@ -29,22 +29,21 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	switch role := os.Getenv(roleEnv); {
-	case role == "":
+	role := os.Getenv(roleEnv)
+	if role == "" {
 		goleak.VerifyTestMain(m)
-	case wire.ParseRole(os.Getenv(wire.Env)).Worker:
-		os.Exit(work(role))
-	default:
-		parent.Reexec(os.Args, os.Environ())
-		os.Exit(parent.Run(parent.Options{
-			Args: os.Args, Env: os.Environ(), Files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr},
-		}))
+		return
 	}
+	if _, ok := worker.Guarded(); ok {
+		os.Exit(work(role))
+	}
+	fmt.Fprintln(os.Stderr, guard.Exec(os.Args, os.Environ()))
+	os.Exit(1)
 }
 
 // work is a worker with a server of a few paths in place of an agent.
 func work(role string) int {
-	starts, _ := guard.Guarded()
+	starts, _ := worker.Guarded()
 	switch {
 	case role == "misconfigured":
 		fmt.Fprintln(os.Stderr, "bad option")
@@ -56,9 +55,9 @@ func work(role string) int {
 	case role == "slow again" && starts > 1:
 		<-time.After(700 * time.Millisecond)
 	}
-	l, err := guard.Listen(context.Background(), guard.Options{
+	l, err := worker.Listen(context.Background(), worker.Options{
 		Address: os.Getenv(addressEnv), MaxHead: 100 << 10,
-		Probes: []guard.Probe{
+		Probes: []wire.Limit{
 			{ID: "one", Timeout: time.Second},
 			{ID: "three", Timeout: 3 * time.Second},
 			{ID: "hook", Hook: true},
@@ -100,7 +99,7 @@ func mux() http.Handler {
 		_, _ = w.Write(make([]byte, 1<<20))
 	})
 	mux.HandleFunc("/first/{action}", func(w http.ResponseWriter, r *http.Request) {
-		if starts, _ := guard.Guarded(); starts == 1 {
+		if starts, _ := worker.Guarded(); starts == 1 {
 			act(r.PathValue("action"))
 		}
 		_, _ = fmt.Fprint(w, os.Getpid())
@@ -135,6 +134,9 @@ func act(action string) {
 	case "die":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
+	case "stop":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		<-time.After(50 * time.Millisecond) // another thread may get it
 	case "hang":
 		select {}
 	case "slow":

@@ -11,8 +11,11 @@ import (
 )
 
 const (
-	// Env is the variable that tells a process its role. It is not set in a process that was started from outside.
+	// Env is the variable that tells a process its role: Guard, or that of a worker. It is not set in a process that was
+	// started from outside.
 	Env = "SONDE_GUARD"
+	// Guard is the value of Env in a guard.
+	Guard = "guard"
 	// FD is the file descriptor of the worker's end of the socket.
 	FD = 3
 
@@ -69,46 +72,46 @@ func Parse(message []byte) (h Header, payload []byte, ok bool) {
 	return h, message[HeaderSize:], true
 }
 
-// Probe is what the guard has to know about a probe or hook.
-type Probe struct {
-	// ID in the header Sonde-Probe.
+// Limit is what the guard has to know about a probe or hook in order to answer if no worker does.
+type Limit struct {
+	// ID in the header Sonde-Probe of requests, "" if they have none.
 	ID string
-	// Timeout is the user's, in whole milliseconds.
+	// Timeout is the user's, in whole milliseconds. Half a second after it the guard answers Errored.
 	Timeout time.Duration
-	// Hook is true for a lifecycle hook. It has no timeout.
+	// Hook is true for a lifecycle hook: it has no timeout, and is never called twice.
 	Hook bool
 }
 
-const probeSize = 7
+const limitSize = 7
 
-// AppendProbe appends p to the payload of a Table.
-func AppendProbe(b []byte, p Probe) []byte {
+// AppendLimit appends l to the payload of a Table.
+func AppendLimit(b []byte, l Limit) []byte {
 	var hook byte
-	if p.Hook {
+	if l.Hook {
 		hook = 1
 	}
 	b = append(b, hook)
-	b = binary.LittleEndian.AppendUint32(b, uint32(min(p.Timeout.Milliseconds(), 1<<32-1)))
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(p.ID)))
-	return append(b, p.ID...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(min(l.Timeout.Milliseconds(), 1<<32-1)))
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(l.ID)))
+	return append(b, l.ID...)
 }
 
-// ParseProbe parses the first probe of a Table's payload, and returns the rest.
-func ParseProbe(b []byte) (p Probe, rest []byte, err error) {
-	if len(b) < probeSize {
-		return Probe{}, nil, errors.New("parse table: it is cut")
+// ParseLimit parses the first limit of a Table's payload, and returns the rest.
+func ParseLimit(b []byte) (l Limit, rest []byte, err error) {
+	if len(b) < limitSize {
+		return Limit{}, nil, errors.New("parse table: it is cut")
 	}
 	length := int(binary.LittleEndian.Uint16(b[5:]))
-	if length > len(b)-probeSize {
-		return Probe{}, nil, errors.New("parse table: an id is cut")
+	if length > len(b)-limitSize {
+		return Limit{}, nil, errors.New("parse table: an id is cut")
 	}
-	p.Hook = b[0] != 0
-	p.Timeout = time.Duration(binary.LittleEndian.Uint32(b[1:])) * time.Millisecond
-	p.ID = string(b[probeSize : probeSize+length])
-	return p, b[probeSize+length:], nil
+	l.Hook = b[0] != 0
+	l.Timeout = time.Duration(binary.LittleEndian.Uint32(b[1:])) * time.Millisecond
+	l.ID = string(b[limitSize : limitSize+length])
+	return l, b[limitSize+length:], nil
 }
 
-// Role is the role of a process, the value of the variable Env.
+// Role is the role of a worker, a value of the variable Env.
 type Role struct {
 	// Worker is true in a worker.
 	Worker bool
@@ -121,8 +124,8 @@ type Role struct {
 const workerRole = "worker"
 
 // String returns the value of the variable.
-func (p Role) String() string {
-	return workerRole + " " + strconv.Itoa(p.Starts) + " " + p.Address
+func (r Role) String() string {
+	return workerRole + " " + strconv.Itoa(r.Starts) + " " + r.Address
 }
 
 // ParseRole parses the value of the variable.

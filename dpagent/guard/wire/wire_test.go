@@ -20,45 +20,45 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-func TestProbes(t *testing.T) {
-	want := []wire.Probe{{ID: "a", Timeout: time.Second}, {ID: "", Timeout: 3600 * time.Second}, {ID: "long", Hook: true}}
+func TestLimits(t *testing.T) {
+	want := []wire.Limit{{ID: "a", Timeout: time.Second}, {ID: "", Timeout: 3600 * time.Second}, {ID: "long", Hook: true}}
 	var b []byte
 	for _, p := range want {
-		b = wire.AppendProbe(b, p)
+		b = wire.AppendLimit(b, p)
 	}
-	var got []wire.Probe
+	var got []wire.Limit
 	for rest := b; len(rest) > 0; {
-		p, next, err := wire.ParseProbe(rest)
+		p, next, err := wire.ParseLimit(rest)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got, rest = append(got, p), next
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("ParseProbe() after AppendProbe() (-want +got):\n%s", diff)
+		t.Errorf("ParseLimit() after AppendLimit() (-want +got):\n%s", diff)
 	}
-	for cut := 1; cut < len(wire.AppendProbe(nil, want[0])); cut++ {
-		if _, _, err := wire.ParseProbe(b[:cut]); err == nil {
-			t.Errorf("ParseProbe() takes %d bytes of an entry", cut)
+	for cut := 1; cut < len(wire.AppendLimit(nil, want[0])); cut++ {
+		if _, _, err := wire.ParseLimit(b[:cut]); err == nil {
+			t.Errorf("ParseLimit() takes %d bytes of an entry", cut)
 		}
 	}
 }
 
 // TestLongestTimeout must not become a short one: 2^32 ms are less than the largest timeout of a probe.
 func TestLongestTimeout(t *testing.T) {
-	p, _, err := wire.ParseProbe(wire.AppendProbe(nil, wire.Probe{ID: "a", Timeout: (1<<31 - 1) * time.Second}))
+	p, _, err := wire.ParseLimit(wire.AppendLimit(nil, wire.Limit{ID: "a", Timeout: (1<<31 - 1) * time.Second}))
 	if err != nil || p.Timeout < 49*24*time.Hour {
 		t.Errorf("timeout = %s, %v, want 49 days or more", p.Timeout, err)
 	}
 }
 
-func TestPart(t *testing.T) {
+func TestRole(t *testing.T) {
 	tests := map[string]struct {
 		value string
 		want  wire.Role
 	}{
 		"not set":        {"", wire.Role{}},
-		"a guard":        {"guard GOGC", wire.Role{}},
+		"a guard":        {wire.Guard, wire.Role{}},
 		"nonsense":       {"worker x", wire.Role{}},
 		"first worker":   {wire.Role{Starts: 1}.String(), wire.Role{Worker: true, Starts: 1}},
 		"another worker": {wire.Role{Starts: 7, Address: "[::1]:9000"}.String(), wire.Role{Worker: true, Starts: 7, Address: "[::1]:9000"}},
@@ -67,7 +67,7 @@ func TestPart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := wire.ParseRole(tc.value)
 			if tc.want.Worker != got.Worker || tc.want.Worker && got != tc.want {
-				t.Errorf("ParsePart(%q) = %v, want %v", tc.value, got, tc.want)
+				t.Errorf("ParseRole(%q) = %v, want %v", tc.value, got, tc.want)
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package parent
+package guard
 
 import (
 	"bytes"
@@ -53,10 +53,10 @@ func FuzzHeadEnds(f *testing.F) {
 }
 
 func TestLimits(t *testing.T) {
-	var tab table
-	tab.add(wire.Probe{ID: "two", Timeout: 2 * time.Second})
-	tab.add(wire.Probe{Timeout: 9 * time.Second}) // found by its path
-	tab.add(wire.Probe{ID: "hook", Hook: true})
+	tab := table{limits: map[string]*wire.Limit{}}
+	tab.add(wire.Limit{ID: "two", Timeout: 2 * time.Second})
+	tab.add(wire.Limit{Timeout: 9 * time.Second}) // found by its path
+	tab.add(wire.Limit{ID: "hook", Hook: true})
 	tests := map[string]struct {
 		id    string
 		given bool
@@ -70,7 +70,7 @@ func TestLimits(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, ok := tab.timeLimit(tab.probes[tc.id], tc.given)
+			got, ok := tab.timeLimit(tab.limits[tc.id], tc.given)
 			if got != tc.want || ok != (tc.want > 0) {
 				t.Errorf("limit() = %s, %v, want %s", got, ok, tc.want)
 			}
@@ -96,30 +96,16 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-func TestWorkerEnv(t *testing.T) {
-	role := wire.Role{Starts: 2, Address: "127.0.0.1:9000"}
-	tests := map[string]struct{ env, want []string }{
-		"as the user has it": {
-			env:  []string{"A=b", "GOGC=50", "GOMAXPROCS=3"},
-			want: []string{"A=b", "GOGC=50", "GOMAXPROCS=3"},
-		},
-		"after BeLean": {
-			env:  []string{"A=b", "GOGC=50", "GOMAXPROCS=1", wire.Env + "=guard"},
-			want: []string{"A=b", "GOGC=50", "GOMAXPROCS=1"},
-		},
+func TestWithRole(t *testing.T) {
+	role := wire.Role{Starts: 2, Address: "127.0.0.1:9000"}.String()
+	env := []string{"A=b", "GOGC=50", wire.Env + "=guard", "GOMAXPROCS=3"}
+	before := slices.Clone(env)
+	want := []string{"A=b", "GOGC=50", "GOMAXPROCS=3", wire.Env + "=" + role}
+	if diff := cmp.Diff(want, withRole(env, role)); diff != "" {
+		t.Errorf("withRole() (-want +got):\n%s", diff)
 	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			before := slices.Clone(tc.env)
-			got := workerEnv(tc.env, role)
-			want := append(tc.want, wire.Env+"="+role.String())
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("workerEnv() (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(before, tc.env); diff != "" {
-				t.Errorf("workerEnv() changed what it was given:\n%s", diff)
-			}
-		})
+	if diff := cmp.Diff(before, env); diff != "" {
+		t.Errorf("withRole() changed what it was given:\n%s", diff)
 	}
 }
 

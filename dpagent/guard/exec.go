@@ -1,4 +1,4 @@
-package parent
+package guard
 
 import (
 	"os"
@@ -9,35 +9,36 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// guardRole is the value of wire.Env in a guard after Reexec.
-const guardRole = "guard"
-
 // runtimeEnv sets up Go's runtime for little memory. It has to be set before the process starts, since the runtime allocates
 // memory for each processor of the node. With the default GOGC, garbage would grow to 4 MiB, several times the memory in
 // use; and for a program that mostly waits, waking a second thread costs more than it gains.
 var runtimeEnv = []string{"GOGC=50", "GOMAXPROCS=1"} // as in tuneRuntime of cmd/sonde-dp
 
-// Reexec executes this program again, in the same process, with runtimeEnv, unless the environment sets these variables
-// itself. It returns if that is done already, or fails.
-func Reexec(args, env []string) {
-	if getenv(env, wire.Env) != "" {
-		return
-	}
-	added := slices.DeleteFunc(slices.Clone(runtimeEnv), func(v string) bool {
+// Exec executes this program again, in the same process, as a guard, whose worker is this program with the same arguments.
+// It only returns if that fails. The worker has runtimeEnv, too, unless env sets these variables.
+func Exec(args, env []string) error {
+	env = withRole(env, wire.Guard)
+	for _, v := range runtimeEnv {
 		name, _, _ := strings.Cut(v, "=")
-		return getenv(env, name) != ""
-	})
-	if len(added) == 0 {
-		return
+		if getenv(env, name) == "" {
+			env = append(env, v)
+		}
 	}
-	env = slices.Concat(env, added, []string{wire.Env + "=" + guardRole})
-	_ = syscall.Exec(selfPath(), args, env) //nolint:gosec // it is this program; if it fails, the process only takes more memory
+	return os.NewSyscallError("execve", syscall.Exec(selfPath(), args, env)) //nolint:gosec // it is this program
 }
 
-// workerEnv returns the environment of a worker.
-func workerEnv(env []string, role wire.Role) []string {
+// init runs the guard, if this process is one, before the packages are initialised that only a worker needs: their tables and
+// types would take twice the memory of the guard itself.
+func init() {
+	if os.Getenv(wire.Env) == wire.Guard {
+		os.Exit(run())
+	}
+}
+
+// withRole returns env with a value of wire.Env.
+func withRole(env []string, role string) []string {
 	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, wire.Env+"=") })
-	return append(env, wire.Env+"="+role.String())
+	return append(env, wire.Env+"="+role)
 }
 
 func getenv(env []string, name string) string {

@@ -1,4 +1,4 @@
-package parent
+package guard
 
 import (
 	"os"
@@ -56,17 +56,13 @@ func (g *guard) startWorker() error {
 	}
 	g.starts++
 	role := wire.Role{Starts: g.starts, Address: g.address}
-	files := make([]uintptr, 0, wire.FD+1)
-	for _, f := range g.o.Files {
-		files = append(files, f.Fd())
-	}
 	if err := g.watch(pair[0], channelID, channelEvents); err != nil {
 		closeSocket(pair[0])
 		closeSocket(pair[1])
 		return err
 	}
 	g.worker = worker{channel: pair[0], starting: true}
-	g.forks <- fork{args: g.o.Args, env: workerEnv(g.o.Env, role), files: append(files, uintptr(pair[1])), own: pair[1]}
+	g.forks <- fork{role: role, channel: pair[1]}
 	return nil
 }
 
@@ -97,9 +93,8 @@ func (g *guard) onStartFailed(err error) {
 // fork describes a worker to start, and forked is the result.
 type (
 	fork struct {
-		args, env []string
-		files     []uintptr
-		own       int // the one of files that the guard must close
+		role    wire.Role
+		channel int // the worker's end of the socket
 	}
 	forked struct {
 		pid int
@@ -109,9 +104,10 @@ type (
 
 // exec starts the worker. The calling thread has to live as long as this process.
 func (f fork) exec() forked {
-	defer closeSocket(f.own)
-	pid, err := syscall.ForkExec(selfPath(), f.args, &syscall.ProcAttr{ //nolint:gosec // it is this program
-		Env: f.env, Files: f.files,
+	defer closeSocket(f.channel)
+	pid, err := syscall.ForkExec(selfPath(), os.Args, &syscall.ProcAttr{ //nolint:gosec // it is this program
+		Env:   withRole(os.Environ(), f.role.String()),
+		Files: []uintptr{0, 1, 2, uintptr(f.channel)}, // the last one becomes wire.FD
 		Sys: &syscall.SysProcAttr{
 			Setpgid:   true,            // Ctrl-C in a terminal is for the guard, which passes it on
 			Pdeathsig: syscall.SIGKILL, // no worker without its guard, however the guard ended

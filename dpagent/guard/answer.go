@@ -1,4 +1,4 @@
-package parent
+package guard
 
 import (
 	"cmp"
@@ -23,42 +23,33 @@ const defaultTimeout = time.Second
 
 // table holds the probes, as a worker has sent them.
 type table struct {
-	probes            map[string]*probe
+	limits            map[string]*wire.Limit
 	shortest, longest time.Duration
 	maxHead           int
 }
 
-type probe struct {
-	id      string
-	timeout time.Duration
-	hook    bool
-}
-
-func (t *table) add(p wire.Probe) {
-	if t.probes == nil {
-		t.probes = map[string]*probe{}
+func (t *table) add(l wire.Limit) {
+	if l.ID != "" {
+		t.limits[l.ID] = &l
 	}
-	if p.ID != "" {
-		t.probes[p.ID] = &probe{id: p.ID, timeout: p.Timeout, hook: p.Hook}
-	}
-	if p.Hook {
+	if l.Hook {
 		return
 	}
-	if t.shortest == 0 || p.Timeout < t.shortest {
-		t.shortest = p.Timeout
+	if t.shortest == 0 || l.Timeout < t.shortest {
+		t.shortest = l.Timeout
 	}
-	t.longest = max(t.longest, p.Timeout)
+	t.longest = max(t.longest, l.Timeout)
 }
 
 // timeLimit returns how long a request may take until it is answered Errored; ok is false for a hook, which has no limit.
 // While it waits for a worker that is its timeout, once a worker has it verdictGrace more. A request without the header
 // Sonde-Probe could be for any probe: it waits no longer than the shortest timeout, and a worker has the longest one.
-func (t *table) timeLimit(p *probe, hasWorker bool) (limit time.Duration, ok bool) {
+func (t *table) timeLimit(l *wire.Limit, hasWorker bool) (limit time.Duration, ok bool) {
 	switch {
-	case p != nil && p.hook:
+	case l != nil && l.Hook:
 		return 0, false
-	case p != nil:
-		limit = p.timeout
+	case l != nil:
+		limit = l.Timeout
 	case hasWorker:
 		limit = cmp.Or(t.longest, defaultTimeout)
 	default:
@@ -104,13 +95,13 @@ func (g *guard) expireConns() {
 	}
 }
 
-// source is a client of one probe; the probe is nil before the request is read.
+// source is a client of one probe; the limit is nil before the request is read.
 type source struct {
-	probe *probe
+	limit *wire.Limit
 	ip    [16]byte
 }
 
-func sourceOf(c *conn) source { return source{probe: c.probe, ip: c.remote.ip} }
+func sourceOf(c *conn) source { return source{limit: c.limit, ip: c.remote.ip} }
 
 // shed makes room during a flood: it answers the oldest connection of the source that has the most, except hooks.
 func (g *guard) shed() {
@@ -121,7 +112,7 @@ func (g *guard) shed() {
 	shares := map[source]share{}
 	var most share
 	for _, c := range g.all {
-		if c.probe != nil && c.probe.hook {
+		if c.isHook() {
 			continue
 		}
 		s := shares[sourceOf(c)]
@@ -153,7 +144,7 @@ func (g *guard) reclaimRequests() (kept, answered int) {
 		case c.state != assigned:
 		case c.begun || c.answered || len(c.out) > 0 || c.attempts >= maxAttempts:
 			if c.begun && !c.answered {
-				g.log.write("ERROR", "worker ended during a hook, which counts as called", "probe", c.probe.id)
+				g.log.write("ERROR", "worker ended during a hook, which counts as called", "probe", c.limit.ID)
 			}
 			c.state = queued // there is no worker to tell
 			g.answerErrored(c)
@@ -173,7 +164,7 @@ func (g *guard) reclaimRequests() (kept, answered int) {
 
 // answerLast answers a request for which there will be no worker. A hook that was not called fails.
 func (g *guard) answerLast(c *conn) {
-	if c.probe != nil && c.probe.hook && !c.begun {
+	if c.isHook() && !c.begun {
 		g.close(c)
 		return
 	}

@@ -1,4 +1,4 @@
-package parent
+package guard
 
 import (
 	"os"

@@ -1,4 +1,4 @@
-package parent
+package guard
 
 import (
 	"encoding/binary"
@@ -80,12 +80,12 @@ func (g *guard) onMessage(h wire.Header, payload, rights []byte) {
 	switch h.Kind {
 	case wire.Table:
 		for g.listener < 0 && len(payload) > 0 { // later workers have the same table
-			p, rest, err := wire.ParseProbe(payload)
+			limit, rest, err := wire.ParseLimit(payload)
 			if err != nil {
 				g.log.write("ERROR", "worker sent a bad table", "err", err.Error())
 				return
 			}
-			g.add(p)
+			g.add(limit)
 			payload = rest
 		}
 		return
@@ -163,7 +163,7 @@ func (g *guard) send(h wire.Header, payload []byte) bool {
 // later.
 func (g *guard) sendRequest(c *conn) bool {
 	h := wire.Header{Kind: wire.Request, ID: c.id}
-	if c.probe != nil && c.probe.hook {
+	if c.isHook() {
 		h.Flags = wire.Hook
 	}
 	for c.state = assigned; c.sent < len(c.in); {
