@@ -103,8 +103,9 @@ type source struct {
 
 func sourceOf(c *conn) source { return source{limit: c.limit, ip: c.remote.ip} }
 
-// shed makes room during a flood: it answers the oldest connection of the source that has the most, except hooks.
-func (g *guard) shed() {
+// shed makes room during a flood: it answers the oldest connection of the source that has the most, except hooks. It returns
+// false if there is none.
+func (g *guard) shed() bool {
 	type share struct {
 		n      int
 		oldest *conn
@@ -127,11 +128,13 @@ func (g *guard) shed() {
 	}
 	switch {
 	case most.oldest == nil:
+		return false
 	case most.oldest.state == closing:
 		g.close(most.oldest)
 	default:
 		g.answerErrored(most.oldest)
 	}
+	return true
 }
 
 // reclaimRequests takes back the requests that a dead worker has not answered. Probes, and hooks that it had not begun, wait

@@ -205,8 +205,7 @@ func (g *guard) read(c *conn) {
 		seen := len(c.in)
 		c.in = append(c.in, g.buffer[:n]...)
 		g.heldBytes += n
-		for g.heldBytes > maxHeld {
-			g.shed()
+		for g.heldBytes > maxHeld && g.shed() {
 		}
 		switch {
 		case g.all[c.id] == nil: // shed has closed this connection
