@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
 // startGuarded starts sonde-dp with a probe and a virtual port, which makes it a guard, and waits until it answers.
@@ -179,12 +180,18 @@ func TestAgentDiesAndComesBack(t *testing.T) {
 	}
 }
 
-// TestNothingOutlivesTheGuard is the same for worker and Envoy.
+// TestNothingOutlivesTheGuard ends worker and Envoy, which has nothing of the guard in its environment, with the guard.
 func TestNothingOutlivesTheGuard(t *testing.T) {
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	p, url := startGuarded(t, cp)
-	pids := append(p.envoyPIDs(), p.worker())
+	envoys := p.envoyPIDs()
+	for _, pid := range envoys {
+		if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)); err != nil || strings.Contains(string(env), wire.Env+"=") {
+			t.Errorf("the environment of Envoy is %q, %v: want nothing of the guard in it", env, err)
+		}
+	}
+	pids := append(envoys, p.worker())
 	if err := p.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

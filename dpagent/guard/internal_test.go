@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,25 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
+
+// TestImports forbids imports that would make this package initialise late, because they need most of the program.
+func TestImports(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ours = "github.com/sonde-mesh/sonde/"
+	for p := range strings.FieldsSeq(string(out)) {
+		own, isOurs := strings.CutPrefix(p, ours)
+		switch {
+		case p == "net" || p == "fmt" || p == "encoding/json":
+			t.Errorf("it stands on %s", p)
+		case isOurs && (own == "shutdown" || strings.HasPrefix(own, "dpagent/guard")): // have no variables to initialise
+		case strings.Contains(p, "."):
+			t.Errorf("it stands on %s", p)
+		}
+	}
+}
 
 func TestProbeHeader(t *testing.T) {
 	if probeHeader != mesh.ProbeHeader {
