@@ -75,12 +75,9 @@ terminal sends, drains, too, and nothing more; under nohup it is ignored.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Version = version()
 			fromEnvironment(&o.Probes)
-			o.SetDefaults()
-			needed, err := o.Probes.Needed()
-			if err = errors.Join(o.Validate(), err); err != nil {
+			if needed, err := answersProbes(o); err != nil {
 				return err
-			}
-			if needed {
+			} else if needed {
 				if err := becomeGuard(); err != nil {
 					return err
 				}
@@ -103,6 +100,13 @@ terminal sends, drains, too, and nothing more; under nohup it is ignored.`,
 	f.IntVar(&o.Probes.Port, "virtual-probes-port", mesh.PortVirtualProbes, "`port` on $INSTANCE_IP for the probes of $KUMA_DATAPLANE_PROBES; 0, or no probes: none")
 	f.TextVar(&o.Level, "log-level", slog.LevelInfo, "debug, info, warn or error; Envoy's level is info at debug, and warning at info")
 	return cmd
+}
+
+// answersProbes reports whether an agent with these options will answer probes. The error joins what is wrong with them.
+func answersProbes(o dpagent.Options) (bool, error) {
+	o.SetDefaults()
+	needed, err := o.Probes.Needed()
+	return needed, errors.Join(o.Validate(), err)
 }
 
 // run runs the agent. The first signal makes it drain, the second one ends it.
