@@ -75,15 +75,8 @@ terminal sends, drains, too, and nothing more; under nohup it is ignored.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Version = version()
 			fromEnvironment(&o.Probes)
-			if needed, err := answersProbes(o); err != nil {
-				return err
-			} else if needed {
-				if err := becomeGuard(); err != nil {
-					return err
-				}
-			}
 			logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.Level}))
-			return mesh.RenameFields(run(cmd.Context(), o, logger), agentFlags)
+			return mesh.RenameFields(run(cmd.Context(), o, logger, becomeGuard), agentFlags)
 		},
 	}
 	f := cmd.Flags()
@@ -109,8 +102,15 @@ func answersProbes(o dpagent.Options) (bool, error) {
 	return needed, errors.Join(o.Validate(), err)
 }
 
-// run runs the agent. The first signal makes it drain, the second one ends it.
-func run(ctx context.Context, o dpagent.Options, logger *slog.Logger) error {
+// run runs the agent, in the worker of a guard if it answers probes. The first signal makes it drain, the second one ends it.
+func run(ctx context.Context, o dpagent.Options, logger *slog.Logger, becomeGuard func() error) error {
+	if needed, err := answersProbes(o); err != nil {
+		return err
+	} else if needed {
+		if err := becomeGuard(); err != nil {
+			return err
+		}
+	}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, shutdown.Signals()...)
 	defer signal.Stop(signals)

@@ -28,14 +28,8 @@ nothing else: for debugging, and for pods without Envoy. Any other request gets 
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fromEnvironment(&env)
-			if _, err := env.Options(nil); err != nil {
-				return err
-			}
-			if err := becomeGuard(); err != nil {
-				return err
-			}
 			logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-			return mesh.RenameFields(runProbes(cmd.Context(), env, logger), map[string]string{"Port": "--virtual-probes-port"})
+			return mesh.RenameFields(runProbes(cmd.Context(), env, logger, becomeGuard), map[string]string{"Port": "--virtual-probes-port"})
 		},
 	}
 	f := cmd.Flags()
@@ -50,7 +44,13 @@ func fromEnvironment(e *probe.Environment) {
 }
 
 // runProbes answers probes until a signal.
-func runProbes(ctx context.Context, env probe.Environment, logger *slog.Logger) error {
+func runProbes(ctx context.Context, env probe.Environment, logger *slog.Logger, becomeGuard func() error) error {
+	if _, err := env.Options(nil); err != nil { // the worker logs what is only odd
+		return err
+	}
+	if err := becomeGuard(); err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(ctx, shutdown.Signals()...)
 	defer stop()
 	o, err := env.Options(logger)
