@@ -19,9 +19,6 @@ type PipelineOptions struct {
 	XDS xds.Options
 	// Authority makes a CA for each new mesh. Default: meshes get none.
 	Authority *identity.Authority
-	// WrapSource returns what the ADS server asks in place of the Translator, to which it must pass each call on. Default:
-	// nothing is in between.
-	WrapSource func(xds.Source) xds.Source
 	// Logger, default none. An error says that a change has not fully been passed on.
 	Logger *slog.Logger
 }
@@ -46,11 +43,7 @@ func NewPipeline(o PipelineOptions, authorize xds.Authorizer) *Pipeline {
 		TrustDomain: o.View.TrustDomain,
 		Report:      func(err error) { p.log.Error("resource generation failed", "err", err) },
 	})
-	var source xds.Source = p.Translator
-	if o.WrapSource != nil {
-		source = o.WrapSource(source)
-	}
-	p.XDS = xds.NewServer(o.XDS, source, authorize)
+	p.XDS = xds.NewServer(o.XDS, p.Translator, authorize)
 	return p
 }
 

@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -177,6 +180,48 @@ func TestNewestStreamsOfANodeStay(t *testing.T) {
 	f.until("all are gone", func() bool { return len(f.server.Status()) == 0 })
 	expect(t, strings.Count(f.source.called(), "attach m/a, "), 3)
 	expect(t, strings.Count(f.source.called(), "detach m/a"), 3)
+}
+
+// busySource notes whether it is called while another call runs.
+type busySource struct {
+	running, attached atomic.Int64
+	overlapped        atomic.Bool
+}
+
+func (b *busySource) Attach(string) resource.Desired {
+	b.call(1)
+	return resource.Desired{}
+}
+
+func (b *busySource) Detach(string) { b.call(-1) }
+
+func (b *busySource) call(streams int64) {
+	if b.running.Add(1) > 1 {
+		b.overlapped.Store(true)
+	}
+	for range 100 {
+		runtime.Gosched() // a chance for others to come in between
+	}
+	b.attached.Add(streams)
+	b.running.Add(-1)
+}
+
+func TestSourceIsAskedOneAtATimeForANode(t *testing.T) {
+	t.Parallel()
+	source := &busySource{}
+	s := NewServer(Options{}, source, nil)
+	var streams sync.WaitGroup
+	for range 20 {
+		streams.Go(func() {
+			st := newStream(s, nodeOf("m/a"), false, nil)
+			s.attach("m/a", st)
+			s.detach("m/a", st)
+		})
+	}
+	streams.Wait()
+	expect(t, source.overlapped.Load(), false)
+	expect(t, source.attached.Load(), 0)
+	expect(t, len(s.nodes), 0)
 }
 
 func TestWhatIsPublishedWhileAttachingIsNewer(t *testing.T) {

@@ -4,20 +4,16 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/xds"
-	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
 // Sources of the builder: a directory of files, and one that reports each change at once.
@@ -35,8 +31,7 @@ const drainTime = 3 * time.Second
 // plane is the pipeline of the control plane, with its sources.
 type plane struct {
 	*controlplane.Pipeline
-	sim    *simulation
-	source *source
+	sim *simulation
 
 	ctx     context.Context //nolint:containedctx // the control plane's, which a schedule can end
 	stop    context.CancelFunc
@@ -45,12 +40,11 @@ type plane struct {
 }
 
 func startPlane(ctx context.Context, s *simulation) *plane {
-	p := &plane{sim: s, source: &source{sim: s, attached: map[string]int{}, busy: map[string]bool{}}}
+	p := &plane{sim: s}
 	p.Pipeline = controlplane.NewPipeline(controlplane.PipelineOptions{
-		View:       meshview.Options{Sources: []string{sourceFiles, sourceDirect}, Applied: p.applied},
-		XDS:        xds.Options{DrainTime: drainTime},
-		WrapSource: p.source.wrap,
-		Logger:     slog.New(slog.NewTextHandler(wrongs{s}, &slog.HandlerOptions{Level: slog.LevelError})),
+		View:   meshview.Options{Sources: []string{sourceFiles, sourceDirect}, Applied: p.applied},
+		XDS:    xds.Options{DrainTime: drainTime},
+		Logger: slog.New(slog.NewTextHandler(wrongs{s}, &slog.HandlerOptions{Level: slog.LevelError})),
 	}, func(context.Context, string) error { return nil })
 	dir := store.NewDir(store.DirOptions{Path: s.directory, Builder: p.Builder, Source: sourceFiles, Logger: slog.New(slog.NewTextHandler(details{s}, nil))})
 
@@ -117,52 +111,5 @@ func (p *plane) kill() {
 func (p *plane) empty() {
 	for _, status := range p.XDS.Status() {
 		p.sim.wrong("a stream of %s has not ended", status.Node)
-	}
-	p.source.mu.Lock()
-	defer p.source.mu.Unlock()
-	for _, id := range slices.Sorted(maps.Keys(p.source.attached)) {
-		p.sim.wrong("%s is attached %d times without a stream", id, p.source.attached[id])
-	}
-}
-
-// source counts who is attached to the Translator, which it wraps.
-type source struct {
-	xds.Source
-	sim      *simulation
-	mu       sync.Mutex
-	attached map[mesh.ID]int
-	busy     map[mesh.ID]bool
-}
-
-func (s *source) wrap(translator xds.Source) xds.Source {
-	s.Source = translator
-	return s
-}
-
-func (s *source) Attach(id mesh.ID) resource.Desired {
-	defer s.call(id, 1)()
-	return s.Source.Attach(id)
-}
-
-func (s *source) Detach(id mesh.ID) {
-	defer s.call(id, -1)()
-	s.Source.Detach(id)
-}
-
-// call notes the start of a call. The returned function notes its end.
-func (s *source) call(id mesh.ID, count int) func() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.busy[id] {
-		s.sim.wrong("%s is attached and detached at the same time", id)
-	}
-	s.busy[id] = true
-	if s.attached[id] += count; s.attached[id] == 0 {
-		delete(s.attached, id)
-	}
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.busy, id)
 	}
 }
