@@ -32,14 +32,10 @@ type handlers struct {
 
 // build builds the programs into a directory.
 func build(ctx context.Context, directory string) (*handlers, error) {
-	root, err := harness.Root()
-	if err != nil {
-		return nil, err
-	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", directory+"/", "./cmd/sonde-dp", "./cmd/sondectl")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the programs: %w\n%s", err, out)
+	for _, program := range []string{"cmd/sonde-dp", "cmd/sondectl"} {
+		if _, err := harness.BuildInto(ctx, directory, program); err != nil {
+			return nil, err
+		}
 	}
 	return &handlers{directory: directory}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -57,7 +58,7 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 	if race {
 		bin, args = filepath.Join(bin, "race"), append(args, "-race")
 	} else {
-		args = append(args, "-tags", "grpcnotrace", "-ldflags", "-s -w") // as the Makefile does
+		args = append(args, asReleased...)
 	}
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return Programs{}, err
@@ -77,10 +78,10 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 		Ctl:          filepath.Join(bin, "sondectl"),
 		App:          filepath.Join(bin, "test-app"),
 	}
-	if _, err := goCommand(ctx, root, append(args, "-o", bin+"/", "./cmd/...")...); err != nil {
+	if _, err := goCommand(ctx, root, nil, append(args, "-o", bin+"/", "./cmd/...")...); err != nil {
 		return Programs{}, fmt.Errorf("build the programs: %w", err)
 	}
-	if _, err := goCommand(ctx, filepath.Join(root, "test"), append(args, "-o", p.App, "./app")...); err != nil {
+	if _, err := goCommand(ctx, filepath.Join(root, "test"), nil, append(args, "-o", p.App, "./app")...); err != nil {
 		return Programs{}, fmt.Errorf("build the application: %w", err)
 	}
 	envoys, err := Envoys(ctx, "")
@@ -89,6 +90,30 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 	}
 	p.Envoy = envoys[0]
 	return p, nil
+}
+
+// asReleased are the arguments of "go build" for a program as the Makefile builds it.
+var asReleased = []string{"-tags", "grpcnotrace", "-ldflags", "-s -w"}
+
+// BuildInto builds a package of the repository, such as cmd/sonde-dp or test/app, as the Makefile does. It returns the path of
+// the program, which is in the directory.
+func BuildInto(ctx context.Context, directory, path string) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		return "", err
+	}
+	program, module := filepath.Join(directory, filepath.Base(path)), root
+	if inTest, ok := strings.CutPrefix(path, "test/"); ok {
+		module, path = filepath.Join(root, "test"), inTest
+	}
+	args := slices.Concat([]string{"build", "-trimpath"}, asReleased, []string{"-o", program, "./" + path})
+	if _, err := goCommand(ctx, module, []string{"CGO_ENABLED=0"}, args...); err != nil {
+		return "", fmt.Errorf("build %s: %w", path, err)
+	}
+	return program, nil
 }
 
 // Envoys returns the path of an Envoy of that version or minor version. "" means any supported version, "all" one Envoy of
@@ -106,16 +131,16 @@ func Envoys(ctx context.Context, version string) ([]string, error) {
 	default:
 		args = append(args, "--version", version)
 	}
-	out, err := goCommand(ctx, filepath.Join(root, "tools"), args...)
+	out, err := goCommand(ctx, filepath.Join(root, "tools"), nil, args...)
 	if err != nil {
 		return nil, fmt.Errorf("find Envoy: %w", err)
 	}
 	return strings.Fields(out), nil
 }
 
-func goCommand(ctx context.Context, directory string, args ...string) (string, error) {
+func goCommand(ctx context.Context, directory string, env []string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = directory
+	cmd.Dir, cmd.Env = directory, append(os.Environ(), env...)
 	cmd.WaitDelay = time.Second
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -24,7 +22,10 @@ func run(m *testing.M) int {
 	bin, err := os.MkdirTemp("", "sonde-")
 	if err == nil {
 		defer func() { _ = os.RemoveAll(bin) }() // it is a temporary directory
-		err = build(context.Background(), bin)
+		agentProgram, err = harness.BuildInto(context.Background(), bin, "cmd/sonde-dp")
+	}
+	if err == nil {
+		flooderProgram, err = harness.BuildInto(context.Background(), bin, "test/probesecurity/flooder")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "build the programs of the tests:", err)
@@ -36,25 +37,4 @@ func run(m *testing.M) int {
 		return 1
 	}
 	return code
-}
-
-func build(ctx context.Context, bin string) error {
-	root, err := harness.Root()
-	if err != nil {
-		return err
-	}
-	agentProgram, flooderProgram = filepath.Join(bin, "sonde-dp"), filepath.Join(bin, "flooder")
-	for directory, b := range map[string]struct{ program, path string }{
-		root:                        {agentProgram, "./cmd/sonde-dp"},
-		filepath.Join(root, "test"): {flooderProgram, "./probesecurity/flooder"},
-	} {
-		// as the Makefile does
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", b.program, b.path)
-		cmd.Dir = directory
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("go build %s: %w\n%s", b.path, err, out)
-		}
-	}
-	return nil
 }

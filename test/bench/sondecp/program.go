@@ -5,27 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// Build builds sonde-cp as the Makefile does, and returns its path.
+// Build builds sonde-cp, and returns its path.
 func Build(ctx context.Context) (string, error) {
 	root, err := harness.Root()
 	if err != nil {
 		return "", err
 	}
-	program := filepath.Join(root, "bin", "sonde-cp")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program, "./cmd/sonde-cp")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build sonde-cp: %w\n%s", err, out)
-	}
-	return program, nil
+	return harness.BuildInto(ctx, filepath.Join(root, "bin"), "cmd/sonde-cp")
 }
 
 // Ready is an error until the control plane with this health address has read its store.
