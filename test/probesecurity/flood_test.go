@@ -60,11 +60,11 @@ func TestFlood(t *testing.T) {
 		<-ticker.C
 	}
 	result := <-flooded
-	took, used := time.Since(begin), a.cpu(a.processes()...).since(before)
+	took, used := time.Since(begin), a.cpu(a.processes()...).Since(before)
 	highest, after := watch.stop(), watch.now()
 
-	t.Logf("the agent ran %s and waited %s for a processor", used.ran.Round(time.Millisecond), used.waited.Round(time.Millisecond))
-	hadCPU := used.waited < 2*used.ran // the flood itself takes as much as the agent
+	t.Logf("the agent ran %s and waited %s for a processor", used.Ran.Round(time.Millisecond), used.Waited.Round(time.Millisecond))
+	hadCPU := used.Waited < 2*used.Ran // the flood itself takes as much as the agent
 	for _, k := range kubelets {
 		k.report(hadCPU)
 	}

@@ -46,7 +46,7 @@ func (k *kubelet) ask() (verdict probe.Result, answered bool) {
 	if verdict != probe.Failure || strings.HasPrefix(output, "HTTP probe failed with statuscode") {
 		return verdict, true
 	}
-	k.excuse(output, took, k.a.cpu(k.a.Guard()).since(before).waited)
+	k.excuse(output, took, k.a.cpu(k.a.Guard()).Since(before).Waited)
 	return verdict, false
 }
 

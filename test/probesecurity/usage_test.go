@@ -1,49 +1,20 @@
 package probesecurity
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 )
 
-// cpu is the time for which the threads of processes ran, and for which they were ready to run while others had the
-// processors.
-type cpu struct{ ran, waited time.Duration }
-
-func (c cpu) since(before cpu) cpu { return cpu{c.ran - before.ran, c.waited - before.waited} }
-
-func (a *agent) cpu(pids ...int) cpu {
+func (a *agent) cpu(pids ...int) proc.Time {
 	a.t.Helper()
-	var sum cpu
-	for _, pid := range pids {
-		files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-		if err != nil {
-			a.t.Fatal(err)
-		}
-		for _, file := range files {
-			var ran, waited int64 // ns
-			data, err := os.ReadFile(file)
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-				continue // the thread has ended
-			}
-			if err == nil {
-				_, err = fmt.Sscan(string(data), &ran, &waited)
-			}
-			if err != nil {
-				a.t.Errorf("read %s: %v", file, err)
-			}
-			sum.ran += time.Duration(ran)
-			sum.waited += time.Duration(waited)
-		}
+	t, err := proc.CPU(pids...)
+	if err != nil {
+		a.t.Error(err)
 	}
-	return sum
+	return t
 }
 
 // usage is the memory of both processes.

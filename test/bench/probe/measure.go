@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -22,7 +20,7 @@ const (
 	subjectSonde  = "sonde-dp"
 )
 
-var subjects = []string{subjectDirect, roleRaw, roleNaive, roleKept, roleHandler, subjectSonde}
+var subjects = []string{subjectDirect, roleRaw, roleNaive, roleHandler, subjectSonde}
 
 // atOnce lists how many probes are made at the same time.
 var atOnce = []int{1, 8}
@@ -59,8 +57,8 @@ func measure(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(bin)) }()
-	b := &bench{o: o, program: filepath.Join(bin, "sonde-dp")}
-	if err := b.build(ctx); err != nil {
+	b := &bench{o: o}
+	if b.program, err = harness.BuildInto(ctx, bin, "cmd/sonde-dp"); err != nil {
 		return err
 	}
 	defer func() {
@@ -90,21 +88,6 @@ func measure(ctx context.Context, o options) (err error) {
 		return err
 	}
 	return report(o, runtime.NumCPU(), cells, sizes)
-}
-
-func (b *bench) build(ctx context.Context) error {
-	root, err := harness.Root()
-	if err != nil {
-		return err
-	}
-	// as the Makefile does
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", b.program, "./cmd/sonde-dp")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build sonde-dp: %w\n%s", err, out)
-	}
-	return nil
 }
 
 // speed measures all subjects, one after the other in each round. Each round begins with another subject.
@@ -184,7 +167,7 @@ func (b *bench) measureOnce(c *cell, p *process, keep bool) error {
 	} else {
 		o.Target = p.address
 	}
-	tells := !p.guarded && !o.Direct
+	tells := p.agent == nil && !o.Direct
 	var n0, size0, n1, size1 float64
 	var err error
 	if tells {

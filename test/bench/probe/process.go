@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strconv"
@@ -16,7 +17,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
-	"github.com/sonde-mesh/sonde/test/harness"
+	"github.com/sonde-mesh/sonde/test/sondedp"
 )
 
 // entryOf returns entry n of a probe table.
@@ -46,11 +47,11 @@ func tableOf(kinds []string, each int, app ports) mesh.ProbeTable {
 
 // process is a subject, the client or the application.
 type process struct {
+	address string
+	agent   *sondedp.Agent // nil for what is not sonde-dp, which has the others
 	cmd     *exec.Cmd
 	in      io.WriteCloser
 	out     *bufio.Reader
-	address string
-	guarded bool
 }
 
 // start runs this program in a role, and returns the first line that it prints; the client prints none.
@@ -99,38 +100,27 @@ func startAgent(ctx context.Context, program string, table mesh.ProbeTable) (*pr
 	if err != nil {
 		return nil, err
 	}
-	l, port, err := listen(ctx)
+	l, _, err := listen(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if err := l.Close(); err != nil {
 		return nil, err
 	}
-	p := &process{address: at(port), guarded: true, cmd: exec.CommandContext(ctx, program, "probes", "--virtual-probes-port="+strconv.Itoa(port), "--log-level=error")}
-	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), mesh.EnvInstanceIP + "=" + ip, mesh.EnvProbeTable + "=" + env}
-	p.cmd.Stderr = os.Stderr
-	if err := p.cmd.Start(); err != nil {
+	agent, err := sondedp.Start(program, netip.MustParseAddrPort(l.Addr().String()), env)
+	if err != nil {
 		return nil, err
 	}
-	err = harness.Poll(ctx, 20*time.Second, "sonde-dp probes", func(ctx context.Context) error {
-		var d net.Dialer
-		c, err := d.DialContext(ctx, "tcp", p.address)
-		if err != nil {
-			return err
-		}
-		return c.Close()
-	})
-	if err != nil {
-		return nil, errors.Join(err, p.stop())
-	}
-	return p, nil
+	return &process{address: agent.Address, agent: agent}, nil
 }
 
 func (p *process) stop() error {
+	if p.agent != nil {
+		return p.agent.Stop()
+	}
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	err := p.cmd.Wait()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && (p.guarded || exit.Sys().(syscall.WaitStatus).Signaled()) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Sys().(syscall.WaitStatus).Signaled() {
 		return nil
 	}
 	return err
@@ -138,25 +128,11 @@ func (p *process) stop() error {
 
 // pids returns the ids of the process and of its worker.
 func (p *process) pids() ([]int, error) {
-	pids := []int{p.cmd.Process.Pid}
-	if !p.guarded {
-		return pids, nil
+	if p.agent == nil {
+		return []int{p.cmd.Process.Pid}, nil
 	}
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pids[0]))
-	if err != nil {
-		return nil, err
-	}
-	for word := range strings.FieldsSeq(string(children)) {
-		pid, err := strconv.Atoi(word)
-		if err != nil {
-			return nil, fmt.Errorf("parse the children of %d: %w", pids[0], err)
-		}
-		pids = append(pids, pid)
-	}
-	if len(pids) != 2 {
-		return nil, fmt.Errorf("processes %v: want a guard and a worker", pids)
-	}
-	return pids, nil
+	worker, err := p.agent.Worker()
+	return []int{p.agent.Guard(), worker}, err
 }
 
 // cpu is the CPU time of all threads of all its processes, in nanoseconds.
@@ -165,15 +141,8 @@ func (p *process) cpu() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	total := 0.0
-	for _, pid := range pids {
-		spent, err := proc.CPU(pid)
-		if err != nil {
-			return 0, err
-		}
-		total += float64(spent)
-	}
-	return total, nil
+	spent, err := proc.CPU(pids...)
+	return float64(spent.Ran), err
 }
 
 // memory in MiB: RssAnon is the sum of guard and worker, VmRSS that of the larger one.

@@ -68,8 +68,8 @@ func speedTable(w *strings.Builder, cells []*cell, found map[string]*cell) {
 		row(w, c.Kind, strconv.Itoa(c.AtOnce), c.Subject, cpu, ratio, fmt.Sprintf("%.0f", c.P50), fmt.Sprintf("%.0f", c.P99),
 			fmt.Sprintf("%.0f", c.PerSecond), allocs, bytes, fmt.Sprintf("%.0f", c.TimeWait))
 	}
-	fmt.Fprintln(w, "\nraw: bytes between connections. naive: httputil.ReverseProxy with the kubelet's transport, which keeps no connections; kept: with")
-	fmt.Fprintln(w, "one that keeps them. Both make a gRPC client per probe. handler: sonde-dp without its guard. TIME_WAIT: connections per 1,000 probes.")
+	fmt.Fprintln(w, "\nraw: bytes between connections. naive: httputil.ReverseProxy with the kubelet's transport, which keeps no connections, and a gRPC")
+	fmt.Fprintln(w, "client per probe. handler: sonde-dp without its guard. TIME_WAIT: connections per 1,000 probes.")
 	fmt.Fprintln(w)
 }
 

@@ -33,7 +33,6 @@ import (
 const (
 	roleRaw     = "raw"     // copies bytes between connections
 	roleNaive   = "naive"   // httputil.ReverseProxy with the kubelet's transport, which keeps no connections
-	roleKept    = "kept"    // the same with net/http's default transport, which keeps connections to the application
 	roleHandler = "handler" // dpagent/probe without a guard, in a process that reports its allocations
 )
 
@@ -44,7 +43,7 @@ func serveSubject(ctx context.Context, role string, app ports) error {
 		return err
 	}
 	serve := map[string]func(context.Context, net.Listener, ports) error{
-		roleRaw: serveRaw, roleNaive: serveNaive, roleKept: serveKept, roleHandler: serveHandler,
+		roleRaw: serveRaw, roleNaive: serveNaive, roleHandler: serveHandler,
 	}[role]
 	if serve == nil {
 		return fmt.Errorf("unknown role %q", role)
@@ -81,16 +80,9 @@ func serveHandler(ctx context.Context, l net.Listener, _ ports) error {
 	return h.Serve(ctx, l)
 }
 
+// serveNaive proxies HTTP, connects for TCP, and makes a new client for each gRPC probe.
 func serveNaive(_ context.Context, l net.Listener, app ports) error {
-	return naive(l, app, &http.Transport{DisableKeepAlives: true, DisableCompression: true})
-}
-
-func serveKept(_ context.Context, l net.Listener, app ports) error {
-	return naive(l, app, &http.Transport{})
-}
-
-// naive proxies HTTP, connects for TCP, and makes a new client for each gRPC probe.
-func naive(l net.Listener, app ports, transport *http.Transport) error {
+	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true}
 	target := &url.URL{Scheme: "http", Host: at(app.http)}
 	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(target)

@@ -4,34 +4,48 @@ package proc
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
-// CPU returns the time that all threads ran, as the scheduler counts it. It lacks threads that have ended; Go's do not end.
-func CPU(pid int) (time.Duration, error) {
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-	if err != nil {
-		return 0, err
-	}
-	var total time.Duration
-	for _, file := range files {
-		data, err := os.ReadFile(file)
+// Time is that for which threads ran, and for which they were ready to run while others had the processors.
+type Time struct{ Ran, Waited time.Duration }
+
+// Since returns the time that has come since an earlier one.
+func (t Time) Since(before Time) Time { return Time{t.Ran - before.Ran, t.Waited - before.Waited} }
+
+// CPU returns the time of all threads of processes, as the scheduler counts it. It lacks threads that have ended; Go's rarely
+// do.
+func CPU(pids ...int) (Time, error) {
+	var total Time
+	for _, pid := range pids {
+		files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 		if err != nil {
-			return 0, err
+			return Time{}, err
 		}
-		first, _, _ := strings.Cut(string(data), " ")
-		ns, err := strconv.ParseInt(first, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("parse %s: %w", file, err)
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+				continue // the thread has ended
+			}
+			var ran, waited int64 // ns
+			if err == nil {
+				_, err = fmt.Sscan(string(data), &ran, &waited)
+			}
+			if err != nil {
+				return Time{}, fmt.Errorf("read %s: %w", file, err)
+			}
+			total.Ran += time.Duration(ran)
+			total.Waited += time.Duration(waited)
 		}
-		total += time.Duration(ns)
 	}
-	if total == 0 {
-		return 0, errors.New("the kernel counts no time of threads: it lacks /proc/PID/task/*/schedstat")
+	if total.Ran == 0 {
+		return Time{}, errors.New("the kernel counts no time of threads: it lacks /proc/PID/task/*/schedstat")
 	}
 	return total, nil
 }

@@ -29,8 +29,8 @@ func TestOwnProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after <= before {
-		t.Errorf("CPU() = %s after work, %s before", after, before)
+	if after.Ran <= before.Ran {
+		t.Errorf("CPU() = %v after work, %v before", after, before)
 	}
 	if large.RssAnon < size || large.RssAnon <= small.RssAnon || large.VmRSS < large.RssAnon {
 		t.Errorf("MemoryOf() = %+v with %d bytes more than %+v", large, size, small)

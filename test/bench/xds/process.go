@@ -134,7 +134,7 @@ func (p *process) stop() error {
 // cpu is the CPU time of all threads, in seconds.
 func (p *process) cpu() (float64, error) {
 	spent, err := proc.CPU(p.cmd.Process.Pid)
-	return spent.Seconds(), err
+	return spent.Ran.Seconds(), err
 }
 
 // poll is the interval between two checks whether a process is at rest.
