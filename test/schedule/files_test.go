@@ -13,6 +13,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 
 // fileOf returns the file of an object. A Mesh has its own file, the Services of a mesh share one, and half of all others
@@ -92,27 +93,17 @@ func (s *simulation) write(file string) {
 	}
 }
 
-// breakFile writes something that the store must not accept.
+// breakFile writes something that the store must not accept. The objects of a broken file may be in use nowhere, so that another
+// file may have them: only those of a good file clash.
 func (s *simulation) breakFile(file string) {
-	text := s.text(file)
-	var how string
-	switch how = pick(s.random, "empty", "cut", "field", "clash"); how {
-	case "empty":
-		text = nil
-	case "cut":
-		text = append(text[:len(text)/2:len(text)/2], "\n\t- {"...)
-	case "field":
-		text = append(text, "---\ntype: Service\nname: x\nnonsense: 1\n"...)
-	case "clash":
-		for _, k := range s.keys() {
-			// The objects of a broken file may be in use nowhere, so that another file may have them.
-			if other := s.fileOf(k); other != "" && other != file && !s.broken[other] {
-				text = append(text, "---\n"...)
-				text = append(text, s.text(other)...)
-				break
-			}
+	var other []byte
+	for _, k := range s.keys() {
+		if at := s.fileOf(k); at != "" && at != file && !s.broken[at] {
+			other = s.text(at)
+			break
 		}
 	}
+	text, how := anymesh.Break(s.random, s.text(file), other)
 	s.note("break %s: %s", file, how)
 	s.broken[file] = true
 	s.replace(file, text)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 
 const longestStall = sendTimeout + 20*time.Second
@@ -31,12 +32,12 @@ var operations = []operation{
 		}
 	}},
 	{6, func(s *simulation, _ context.Context) {
-		s.observe(mesh.MakeID(s.anyMesh(), proxyName(s.random)), mesh.Observation{Draining: s.random.IntN(2) == 0})
+		s.observe(mesh.MakeID(s.anyMesh(), s.anyProxy()), mesh.Observation{Draining: s.random.IntN(2) == 0})
 	}},
 	{2, func(s *simulation, _ context.Context) {
 		s.note("endpoints change again and again")
 		for range 40 {
-			s.observe(mesh.MakeID(s.anyMesh(), proxyName(s.random)), mesh.Observation{Draining: s.random.IntN(2) == 0})
+			s.observe(mesh.MakeID(s.anyMesh(), s.anyProxy()), mesh.Observation{Draining: s.random.IntN(2) == 0})
 			time.Sleep(110 * time.Millisecond)
 		}
 	}},
@@ -111,11 +112,11 @@ func (s *simulation) change(meshName string) {
 	var o mesh.Object
 	switch n := r.IntN(10); {
 	case n == 0:
-		o = meshOf(meshName, anyMode(r))
+		o = anymesh.Mesh(r, meshName)
 	case n < 4:
-		o = anyService(r, meshName, serviceName(r))
+		o = s.service(meshName, s.anyService())
 	default:
-		o = anyDataplane(r, meshName, proxyName(r))
+		o = s.dataplane(meshName, s.anyProxy())
 	}
 	key := o.Key()
 	if r.IntN(4) == 0 {
@@ -140,7 +141,7 @@ func (s *simulation) anyFile() string {
 			files = append(files, file)
 		}
 	}
-	return pick(s.random, files...)
+	return anymesh.Pick(s.random, files...)
 }
 
 // breakUnnoticed breaks a good file and changes nothing else, whatever the state of the others. No client may notice.

@@ -11,6 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/generator"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/test/anymesh"
 	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -44,7 +45,7 @@ func (s *simulation) mend(ctx context.Context) {
 		meshName, name := mesh.SplitID(c.node())
 		key := mesh.Key{Kind: mesh.KindDataplane, Mesh: meshName, Name: name}
 		if s.objects[key] == nil {
-			s.put(key, anyDataplane(s.random, meshName, name))
+			s.put(key, s.dataplane(meshName, name))
 		}
 	}
 	if s.plane == nil {
@@ -67,18 +68,18 @@ func (s *simulation) mendFiles() {
 		s.write(file)
 	}
 	for _, name := range s.meshes {
-		s.put((&mesh.Mesh{Name: name}).Key(), meshOf(name, anyMode(s.random)))
+		s.put((&mesh.Mesh{Name: name}).Key(), anymesh.Mesh(s.random, name))
 	}
 }
 
 // lastChange makes one more change. No later change can carry it along if it gets stuck.
 func (s *simulation) lastChange() {
-	id := pick(s.random, s.nodes()...)
+	id := anymesh.Pick(s.random, s.nodes()...)
 	meshName, name := mesh.SplitID(id)
 	if s.random.IntN(2) == 0 {
 		s.observe(id, mesh.Observation{Draining: !s.observed[id].Draining})
 	} else {
-		s.put(mesh.Key{Kind: mesh.KindDataplane, Mesh: meshName, Name: name}, anyDataplane(s.random, meshName, name))
+		s.put(mesh.Key{Kind: mesh.KindDataplane, Mesh: meshName, Name: name}, s.dataplane(meshName, name))
 	}
 	settle(soon)
 }
@@ -138,7 +139,7 @@ func (s *simulation) rest() {
 // newcomer connects one more client of some proxy for a while.
 func (s *simulation) newcomer(fresh *generator.Translator, p envoysim.Protocol) {
 	old := s.clients
-	c := s.add(pick(s.random, s.nodes()...), p)
+	c := s.add(anymesh.Pick(s.random, s.nodes()...), p)
 	c.refusalRate.Store(0)
 	c.slowReader.Store(false)
 	c.connect(false)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/anymesh"
 	"github.com/sonde-mesh/sonde/test/envoysim"
 )
 
@@ -171,12 +172,12 @@ func (s *simulation) reconnect() {
 	}
 }
 
-func (s *simulation) anyMesh() string { return pick(s.random, s.meshes...) }
+func (s *simulation) anyMesh() string { return anymesh.Pick(s.random, s.meshes...) }
 
 // join adds a client of some proxy, which may not have a Dataplane yet. A proxy has at most two clients: with too many streams
 // the server ends the oldest.
 func (s *simulation) join() {
-	node := mesh.MakeID(s.anyMesh(), proxyName(s.random))
+	node := mesh.MakeID(s.anyMesh(), s.anyProxy())
 	others := 0
 	for _, c := range s.clients {
 		if c.node() == node {
@@ -184,7 +185,7 @@ func (s *simulation) join() {
 		}
 	}
 	if others < 2 {
-		s.add(node, pick(s.random, envoysim.Protocols()...))
+		s.add(node, anymesh.Pick(s.random, envoysim.Protocols()...))
 	}
 }
 
@@ -193,7 +194,7 @@ func (s *simulation) add(node string, p envoysim.Protocol) *client {
 	c := &client{
 		s: s, name: fmt.Sprintf("%s#%d(%s)", node, s.joined, p),
 		options: envoysim.Options{Node: node, Protocol: p, Star: s.random.IntN(2) == 0, DrainTime: drainTime},
-		pace:    pick(s.random, paces...),
+		pace:    anymesh.Pick(s.random, paces...),
 		random:  rand.New(rand.NewPCG(s.random.Uint64(), 13)),
 	}
 	c.slowReader.Store(true)
@@ -207,7 +208,7 @@ func (s *simulation) add(node string, p envoysim.Protocol) *client {
 
 // refuseOthers makes the client refuse other resources than before.
 func (c *client) refuseOthers(r *rand.Rand) {
-	c.refusalRate.Store(int64(pick(r, 20, 200)))
+	c.refusalRate.Store(int64(anymesh.Pick(r, 20, 200)))
 	c.refusalSeed.Store(r.Uint64())
 }
 
@@ -229,5 +230,5 @@ func (s *simulation) anyClient() *client {
 	if len(list) == 0 {
 		return nil
 	}
-	return pick(s.random, list...)
+	return anymesh.Pick(s.random, list...)
 }
