@@ -2,20 +2,15 @@ package featuretest
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 	"github.com/sonde-mesh/sonde/test/envoysim"
 )
 
@@ -27,15 +22,15 @@ func (f *Feature) Address() string { return f.plane.address }
 
 // TLS returns what a proxy connects with: the certificate of owner, or none if owner is "".
 func (f *Feature) TLS(owner mesh.ID) (*tls.Config, error) {
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(f.plane.serving.CA()) {
-		return nil, errors.New("the serving CA is no certificate")
+	config, err := sondecp.TrustOnly(f.plane.serving)
+	if err != nil {
+		return nil, err
 	}
-	config := &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}}
 	if owner != "" {
-		certificate, err := f.certificate(owner)
+		meshName, dataplane := mesh.SplitID(owner)
+		certificate, err := sondecp.Issue(f.plane.authority, identity.Subject{Mesh: meshName, Dataplane: dataplane, Workload: "web"})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("certificate of %s: %w", owner, err)
 		}
 		config.Certificates = []tls.Certificate{certificate}
 	}
@@ -50,26 +45,6 @@ func (f *Feature) dial(owner mesh.ID) (*grpc.ClientConn, error) {
 	}
 	return grpc.NewClient("passthrough:///"+f.plane.address, grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window), grpc.WithNoProxy())
-}
-
-// certificate issues a certificate as for an agent that joins.
-func (f *Feature) certificate(owner mesh.ID) (tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	meshName, dataplane := mesh.SplitID(owner)
-	issued, err := f.plane.authority.Issue(identity.Request{
-		Subject: identity.Subject{Mesh: meshName, Dataplane: dataplane, Workload: "web"}, CSR: csr, Validity: time.Hour,
-	})
-	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("certificate of %s: %w", owner, err)
-	}
-	return tls.Certificate{Certificate: issued.Chain, PrivateKey: key}, nil
 }
 
 // Open opens a stream with the certificate of owner, or without one if owner is empty. What is sent is up to the test. It

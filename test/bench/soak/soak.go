@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
+	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/test/adsclient"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
@@ -85,29 +84,13 @@ func newSoak(o options, program, directory string, out io.Writer) (*soak, error)
 		return nil, err
 	}
 	for i := range o.proxies {
-		config, err := clientTLS(id, i)
+		config, err := id.ClientTLS(identity.Subject{Mesh: meshOf(i), Dataplane: proxyName(i), Workload: workload(i)})
 		if err != nil {
 			return nil, err
 		}
 		s.members = append(s.members, &member{s: s, node: proxyID(i), tls: config, state: adsclient.NewState(s.catalog)})
 	}
 	return s, nil
-}
-
-// clientTLS returns the TLS configuration of a proxy, with its certificate.
-func clientTLS(id *sondecp.Identity, proxy int) (*tls.Config, error) {
-	certificate, err := sondecp.Issue(id.Authority, meshOf(proxy), proxyName(proxy), workload(proxy))
-	if err != nil {
-		return nil, err
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(id.Serving.CA()) {
-		return nil, errors.New("the serving CA is no certificate")
-	}
-	return &tls.Config{
-		RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13,
-		Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"},
-	}, nil
 }
 
 // wrong reports a problem, which ends the run.

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -155,7 +156,7 @@ func Join(directory string, workloads map[mesh.ID]string) error {
 	}
 	for proxy, workload := range workloads {
 		meshName, dataplane := mesh.SplitID(proxy)
-		if _, err := Issue(a, meshName, dataplane, workload); err != nil {
+		if _, err := Issue(a, identity.Subject{Mesh: meshName, Dataplane: dataplane, Workload: workload}); err != nil {
 			return err
 		}
 	}
@@ -181,7 +182,7 @@ func OpenIdentity(directory string) (*Identity, error) {
 }
 
 // Issue makes a proxy's identity, as the control plane does when its agent joins.
-func Issue(a *identity.Authority, meshName, dataplane, workload string) (tls.Certificate, error) {
+func Issue(a *identity.Authority, proxy identity.Subject) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, err
@@ -190,6 +191,28 @@ func Issue(a *identity.Authority, meshName, dataplane, workload string) (tls.Cer
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	issued, err := a.Issue(identity.Request{Subject: identity.Subject{Mesh: meshName, Dataplane: dataplane, Workload: workload}, CSR: csr, Validity: 24 * time.Hour})
+	issued, err := a.Issue(identity.Request{Subject: proxy, CSR: csr, Validity: 24 * time.Hour})
 	return tls.Certificate{Certificate: issued.Chain, PrivateKey: key}, err
+}
+
+// ClientTLS returns what a proxy connects with, and its new certificate.
+func (id *Identity) ClientTLS(proxy identity.Subject) (*tls.Config, error) {
+	certificate, err := Issue(id.Authority, proxy)
+	if err != nil {
+		return nil, err
+	}
+	config, err := TrustOnly(id.Serving)
+	if err == nil {
+		config.Certificates = []tls.Certificate{certificate}
+	}
+	return config, err
+}
+
+// TrustOnly returns the TLS configuration of a client of a control plane, without a certificate.
+func TrustOnly(s *serving.Certificate) (*tls.Config, error) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(s.CA()) {
+		return nil, errors.New("the serving CA is no certificate")
+	}
+	return &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}}, nil
 }

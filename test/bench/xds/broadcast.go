@@ -103,11 +103,7 @@ func (p *peer) send(f frame) error {
 	return p.stream.SendMsg(f)
 }
 
-func serveBroadcast(ctx context.Context, r roleOptions) error {
-	id, err := sondecp.OpenIdentity(r.state)
-	if err != nil {
-		return err
-	}
+func serveBroadcast(ctx context.Context, id *sondecp.Identity, r roleOptions) error {
 	b, err := newBroadcast(r.payload)
 	if err != nil {
 		return err
@@ -194,11 +190,7 @@ func (b *broadcast) change(service int, form bool) {
 }
 
 // serveBare reads and sends nothing: it shows what a connection and a stream cost.
-func serveBare(ctx context.Context, r roleOptions) error {
-	id, err := sondecp.OpenIdentity(r.state)
-	if err != nil {
-		return err
-	}
+func serveBare(ctx context.Context, id *sondecp.Identity, _ roleOptions) error {
 	server := controlplane.NewServer(id.Credentials, grpc.ForceServerCodecV2(frames{}))
 	server.RegisterService(service(func(stream grpc.ServerStream) error {
 		for {

@@ -15,11 +15,7 @@ import (
 )
 
 // serveBuilder runs the pipeline of the control plane, without a directory of files.
-func serveBuilder(ctx context.Context, r roleOptions) error {
-	id, err := sondecp.OpenIdentity(r.state)
-	if err != nil {
-		return err
-	}
+func serveBuilder(ctx context.Context, id *sondecp.Identity, r roleOptions) error {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	first := make(chan struct{})
 	pipeline := controlplane.NewPipeline(controlplane.PipelineOptions{
@@ -42,7 +38,7 @@ func serveBuilder(ctx context.Context, r roleOptions) error {
 	g := controlplane.NewServer(id.Credentials, xds.ServerOptions()...)
 	pipeline.XDS.Register(g)
 	now := r.topology.forms()
-	err = serveSubject(ctx, g, func(service int) error {
+	err := serveSubject(ctx, g, func(service int) error {
 		pipeline.Builder.Set("store", r.topology.turn(service, now))
 		return nil
 	})

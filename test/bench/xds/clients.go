@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +19,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/test/adsclient"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
@@ -73,7 +71,6 @@ func now() int64 {
 // fleet is all proxies.
 type fleet struct {
 	identity  *sondecp.Identity
-	roots     *x509.CertPool
 	catalog   *adsclient.Catalog
 	received  atomic.Int64
 	responses atomic.Int64
@@ -104,16 +101,9 @@ type proxy struct {
 	arrived []*expectation // expected versions in the current response
 }
 
-func serveClients(ctx context.Context, r roleOptions) error {
+func serveClients(ctx context.Context, id *sondecp.Identity, _ roleOptions) error {
 	debug.SetGCPercent(clientGC)
-	id, err := sondecp.OpenIdentity(r.state)
-	if err != nil {
-		return err
-	}
-	f := &fleet{identity: id, roots: x509.NewCertPool(), catalog: adsclient.NewCatalog()}
-	if !f.roots.AppendCertsFromPEM(id.Serving.CA()) {
-		return errors.New("the serving CA is no certificate")
-	}
+	f := &fleet{identity: id, catalog: adsclient.NewCatalog()}
 	f.watched.Store(&map[string]*atomic.Pointer[expectation]{})
 	lines := bufio.NewScanner(os.Stdin)
 	answers := json.NewEncoder(os.Stdout)
@@ -208,14 +198,8 @@ func (r *reasons) all() map[string]int {
 }
 
 func (f *fleet) newProxy(i int) (*proxy, error) {
-	certificate, err := sondecp.Issue(f.identity.Authority, mesh.DefaultMesh, proxyName(i), workload(i))
-	if err != nil {
-		return nil, err
-	}
-	return &proxy{fleet: f, index: i, state: adsclient.NewState(f.catalog), tls: &tls.Config{
-		RootCAs: f.roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13,
-		Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"},
-	}}, nil
+	config, err := f.identity.ClientTLS(subject(i))
+	return &proxy{fleet: f, index: i, state: adsclient.NewState(f.catalog), tls: config}, err
 }
 
 // open connects all proxies at once. Their keys and certificates are made in advance.

@@ -21,6 +21,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
 
 // options of a run.
@@ -79,19 +81,18 @@ func run(role string, o options, r roleOptions) error {
 	if o.duration < time.Second || o.rounds < 1 || o.changes < 1 || o.proxies < 2*endpointsPerService {
 		return errors.New("too few: rounds and changes from 1, proxies from 20, duration from 1s")
 	}
-	switch role {
-	case "":
+	if role == "" {
 		return measure(ctx, o)
-	case roleClient:
-		return serveClients(ctx, r)
-	case subjectBuilder:
-		return serveBuilder(ctx, r)
-	case subjectBroadcast:
-		return serveBroadcast(ctx, r)
-	case subjectSnapshot:
-		return serveSnapshot(ctx, r)
-	case subjectBare:
-		return serveBare(ctx, r)
 	}
-	return fmt.Errorf("role %q is not known", role)
+	serve := map[string]func(context.Context, *sondecp.Identity, roleOptions) error{
+		roleClient: serveClients, subjectBuilder: serveBuilder, subjectBroadcast: serveBroadcast, subjectSnapshot: serveSnapshot, subjectBare: serveBare,
+	}[role]
+	if serve == nil {
+		return fmt.Errorf("role %q is not known", role)
+	}
+	id, err := sondecp.OpenIdentity(r.state)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, id, r)
 }

@@ -42,8 +42,8 @@ func (s *session) changeOnce(service int) (began int64, a arrival, err error) {
 
 // losses describes what the clients know of streams that ended.
 func (s *session) losses() string {
-	var now stats
-	if err := s.clients.order(order{Do: doStats}, &now); err != nil {
+	now, err := s.received()
+	if err != nil {
 		return err.Error()
 	}
 	return fmt.Sprintf("%v; assignments %d", now.Reasons, now.Has[resource.Endpoint])
@@ -75,22 +75,20 @@ func (s *session) narrow(ctx context.Context, row string) error {
 
 // series makes changes one after the other, and notes their times and costs under names with that ending.
 func (s *session) series(ctx context.Context, row, ending string, changes int, service func(i int) int) error {
-	before, err := s.server.restingCPU(ctx)
-	if err != nil {
-		return err
-	}
-	for i := range changes {
-		began, a, err := s.changeOnce(service(i))
-		if err != nil {
-			return err
+	cpu, err := s.cost(ctx, func() error {
+		for i := range changes {
+			began, a, err := s.changeOnce(service(i))
+			if err != nil {
+				return err
+			}
+			s.arrived(row, ending, began, a)
 		}
-		s.arrived(row, ending, began, a)
-	}
-	after, err := s.server.restingCPU(ctx)
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	s.note(row, figureCPU+ending, (after-before)/float64(changes))
+	s.note(row, figureCPU+ending, cpu/float64(changes))
 	return nil
 }
 

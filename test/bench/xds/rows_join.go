@@ -5,7 +5,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"net"
@@ -17,7 +16,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
 
 // joinsAtOnce is below the number of connections without a certificate that the control plane accepts.
@@ -26,20 +25,15 @@ const joinsAtOnce = 64
 // join is row j: each agent joins with a token. The other rows get certificates from the same CA in memory, because each
 // join writes to disk.
 func (s *session) join(ctx context.Context, row string) error {
-	before, err := s.server.restingCPU(ctx)
-	if err != nil {
-		return err
-	}
 	var l landing
-	if err := s.clients.order(order{Do: doJoin, Address: s.server.address, Proxies: s.topology.Proxies}, &l); err != nil {
-		return err
-	}
-	after, err := s.server.restingCPU(ctx)
+	cpu, err := s.cost(ctx, func() error {
+		return s.clients.order(order{Do: doJoin, Address: s.server.address, Proxies: s.topology.Proxies}, &l)
+	})
 	if err != nil {
 		return err
 	}
 	s.note(row, figureWall, l.Last)
-	s.note(row, figureCPU, (after-before)/float64(s.topology.Proxies))
+	s.note(row, figureCPU, cpu/float64(s.topology.Proxies))
 	return nil
 }
 
@@ -47,7 +41,7 @@ func (f *fleet) join(ctx context.Context, o order) (landing, error) {
 	tokens := make([]string, o.Proxies)
 	for i := range tokens {
 		var err error
-		tokens[i], _, err = f.identity.Tokens.Issue(identity.Subject{Mesh: mesh.DefaultMesh, Dataplane: proxyName(i), Workload: workload(i)}, time.Hour)
+		tokens[i], _, err = f.identity.Tokens.Issue(subject(i), time.Hour)
 		if err != nil {
 			return landing{}, err
 		}
@@ -82,8 +76,12 @@ func (f *fleet) joinOne(ctx context.Context, i int, token, address string) error
 	}
 	// Joins are limited per address, so each agent has its own.
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(i/250), byte(1+i%250))}}
+	config, err := sondecp.TrustOnly(f.identity.Serving)
+	if err != nil {
+		return err
+	}
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithNoProxy(),
-		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: f.roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13})),
+		grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		}))

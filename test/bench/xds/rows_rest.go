@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/retry"
@@ -16,8 +17,8 @@ func (s *session) idle(ctx context.Context, row string) error {
 	if err != nil {
 		return err
 	}
-	var before, after stats
-	if err := s.clients.order(order{Do: doStats}, &before); err != nil {
+	before, err := s.received()
+	if err != nil {
 		return err
 	}
 	began := now()
@@ -29,7 +30,8 @@ func (s *session) idle(ctx context.Context, row string) error {
 		return err
 	}
 	seconds := float64(now()-began) / 1e9
-	if err := s.clients.order(order{Do: doStats}, &after); err != nil {
+	after, err := s.received()
+	if err != nil {
 		return err
 	}
 	s.note(row, figureShare, (spent-cpu)/seconds)
@@ -43,30 +45,24 @@ func (s *session) reconnect(ctx context.Context, row string) error {
 	if err := s.clients.order(order{Do: doClose}, nil); err != nil {
 		return err
 	}
-	cpu, err := s.server.restingCPU(ctx)
+	before, err := s.received()
 	if err != nil {
-		return err
-	}
-	var before, after stats
-	if err := s.clients.order(order{Do: doStats}, &before); err != nil {
-		return err
-	}
-	if err := s.clients.order(order{Do: doOpen, Address: s.server.address, Proxies: s.topology.Proxies}, nil); err != nil {
 		return err
 	}
 	var l landing
-	if err := s.clients.order(order{Do: doLinked}, &l); err != nil {
-		return err
-	}
-	spent, err := s.server.restingCPU(ctx)
+	cpu, err := s.cost(ctx, func() error {
+		err := s.clients.order(order{Do: doOpen, Address: s.server.address, Proxies: s.topology.Proxies}, nil)
+		return errors.Join(err, s.clients.order(order{Do: doLinked}, &l))
+	})
 	if err != nil {
 		return err
 	}
-	if err := s.clients.order(order{Do: doStats}, &after); err != nil {
+	after, err := s.received()
+	if err != nil {
 		return err
 	}
 	s.note(row, figureWall, l.Last)
-	s.note(row, figureCPU, spent-cpu)
+	s.note(row, figureCPU, cpu)
 	s.note(row, figureBytes, float64(after.Bytes-before.Bytes))
 	s.note(row, figureResources, float64(after.Resources-before.Resources))
 	s.note(row, figureRefused, float64(after.Refused-before.Refused))

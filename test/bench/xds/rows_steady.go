@@ -11,14 +11,25 @@ const perSecond = 100
 
 // steady is row d: many changes per second. All services change in turn.
 func (s *session) steady(ctx context.Context, row string) error {
-	before, err := s.server.restingCPU(ctx)
+	var began []int64
+	cpu, err := s.cost(ctx, func() error {
+		var memory []float64
+		var err error
+		if began, memory, err = s.pour(ctx, int(s.o.duration.Seconds()*perSecond)); err != nil {
+			return err
+		}
+		s.memory(row, memory)
+		return s.poured(row, began)
+	})
 	if err != nil {
 		return err
 	}
-	began, memory, err := s.pour(ctx, int(s.o.duration.Seconds()*perSecond))
-	if err != nil {
-		return err
-	}
+	s.note(row, figureCPU, cpu/float64(len(began)))
+	return nil
+}
+
+// poured waits until all have the changes that pour made.
+func (s *session) poured(row string, began []int64) error {
 	var all []arrival
 	if err := s.clients.order(order{Do: doAwait}, &all); err != nil {
 		return err
@@ -39,12 +50,6 @@ func (s *session) steady(ctx context.Context, row string) error {
 			return err
 		}
 	}
-	after, err := s.server.restingCPU(ctx)
-	if err != nil {
-		return err
-	}
-	s.note(row, figureCPU, (after-before)/float64(len(began)))
-	s.memory(row, memory)
 	return nil
 }
 

@@ -140,8 +140,8 @@ func (s *session) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var now stats
-	if err := s.clients.order(order{Do: doStats}, &now); err != nil {
+	now, err := s.received()
+	if err != nil {
 		return err
 	}
 	for reason, n := range now.Reasons {
@@ -171,6 +171,24 @@ func (s *session) connect(ctx context.Context) error {
 		return s.server.ask("heap %s", filepath.Join(s.o.profiles, fmt.Sprintf("heap-%s-%d-%d.pprof", s.subject, s.topology.Proxies, s.topology.Services)))
 	}
 	return nil
+}
+
+// received returns what the clients have counted.
+func (s *session) received() (now stats, err error) {
+	return now, s.clients.order(order{Do: doStats}, &now)
+}
+
+// cost does something and returns the server's CPU time for it, until the server is at rest.
+func (s *session) cost(ctx context.Context, do func() error) (float64, error) {
+	before, err := s.server.restingCPU(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := do(); err != nil {
+		return 0, err
+	}
+	after, err := s.server.restingCPU(ctx)
+	return after - before, err
 }
 
 // memoryOf waits until the server's memory no longer changes, if its row is measured.

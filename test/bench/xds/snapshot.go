@@ -32,11 +32,7 @@ type snapshots struct {
 	forms     forms
 }
 
-func serveSnapshot(ctx context.Context, r roleOptions) error {
-	id, err := sondecp.OpenIdentity(r.state)
-	if err != nil {
-		return err
-	}
+func serveSnapshot(ctx context.Context, id *sondecp.Identity, r roleOptions) error {
 	p, err := readPayload(r.payload)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
 )
 
 const (
@@ -45,6 +46,10 @@ func (w topology) serviceName(i int) string {
 }
 
 func workload(proxy int) string { return fmt.Sprintf("workload-%04d", proxy%100) }
+
+func subject(proxy int) identity.Subject {
+	return identity.Subject{Mesh: mesh.DefaultMesh, Dataplane: proxyName(proxy), Workload: workload(proxy)}
+}
 
 // owners is the number of Dataplanes with inbounds: the first ones.
 func (w topology) owners() int { return min(w.Proxies, maxOwners) }
