@@ -47,7 +47,7 @@ func (p *Proxy) KillAll(ctx context.Context) error {
 
 // EnvoyGet asks Envoy's admin interface for a path, such as "/clusters?format=json".
 func (p *Proxy) EnvoyGet(ctx context.Context, path string) (string, error) {
-	return get(ctx, p.envoy, "http://envoy"+path)
+	return Get(ctx, p.envoy, "http://envoy"+path)
 }
 
 // EnvoyJSON is EnvoyGet with the answer decoded.

@@ -160,7 +160,7 @@ func (c *HTTPCaller) Call(ctx context.Context) (string, error) {
 
 // Ask makes one call and returns the whole answer.
 func (c *HTTPCaller) Ask(ctx context.Context) (Answer, error) {
-	body, err := get(ctx, c.client, c.url)
+	body, err := Get(ctx, c.client, c.url)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -25,6 +25,8 @@ type Options struct {
 	Programs Programs
 	// MeshYAML is the Mesh in the store at the start. Default MeshYAML("STRICT").
 	MeshYAML string
+	// Prepare is called before the control plane starts. Default: nothing is.
+	Prepare func(m *Machine) error
 	// ControlPlaneArgs are added to the control plane's arguments.
 	ControlPlaneArgs []string
 	// Progress is told what the machine waits for. Default: nobody is.
@@ -111,6 +113,11 @@ func (m *Machine) start(ctx context.Context) error {
 	if err := m.Put("mesh.yaml", m.options.MeshYAML); err != nil {
 		return err
 	}
+	if m.options.Prepare != nil {
+		if err := m.options.Prepare(m); err != nil {
+			return err
+		}
+	}
 	return m.StartControlPlane(ctx)
 }
 
@@ -125,14 +132,24 @@ func (m *Machine) logs() string { return filepath.Join(m.Dir, "logs") }
 // StartControlPlane starts the control plane, also again after it was killed, and waits until it is ready.
 func (m *Machine) StartControlPlane(ctx context.Context) error {
 	m.options.Progress("waiting for the control plane")
+	if err := m.LaunchControlPlane(); err != nil {
+		return err
+	}
+	return m.ControlPlaneReady(ctx)
+}
+
+// LaunchControlPlane is StartControlPlane without the wait, which is ControlPlaneReady.
+func (m *Machine) LaunchControlPlane() (err error) {
 	args := append([]string{
 		"--store=dir:" + m.StoreDir(), "--state-dir=" + m.StateDir(), "--bind-address=127.0.0.1",
 		"--agents-port=" + portOf(m.Agents), "--admin-port=" + portOf(m.Admin), "--health-port=" + portOf(m.Health),
 	}, m.options.ControlPlaneArgs...)
-	var err error
-	if m.ControlPlane, err = m.run("sonde-cp", nil, m.options.Programs.ControlPlane, args...); err != nil {
-		return err
-	}
+	m.ControlPlane, err = m.run("sonde-cp", nil, m.options.Programs.ControlPlane, args...)
+	return err
+}
+
+// ControlPlaneReady waits until the control plane has read its store.
+func (m *Machine) ControlPlaneReady(ctx context.Context) error {
 	return m.wait(ctx, m.ControlPlane, "http://"+m.Health+"/readyz")
 }
 
@@ -171,12 +188,13 @@ func (m *Machine) wait(ctx context.Context, p *Process, url string) error {
 	return nil
 }
 
-// Get returns the body if the status is 200. Any other status is a *StatusError.
+// Get is the function Get for a URL on this machine.
 func (m *Machine) Get(ctx context.Context, url string) (string, error) {
-	return get(ctx, m.http, url)
+	return Get(ctx, m.http, url)
 }
 
-func get(ctx context.Context, client *http.Client, url string) (string, error) {
+// Get returns the body if the status is 200. Any other status is a *StatusError.
+func Get(ctx context.Context, client *http.Client, url string) (string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err

@@ -77,13 +77,18 @@ func (m *Machine) Prepare(o ProxyOptions) (*Proxy, error) {
 			return nil, err
 		}
 	}
-	p.envoy = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	p.envoy = SocketClient(filepath.Join(p.Dir(), "admin.sock"))
+	return p, nil
+}
+
+// SocketClient makes each request on a new connection to a Unix socket, such as that of Envoy's admin interface.
+func SocketClient(path string) *http.Client {
+	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(p.Dir(), "admin.sock"))
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		},
 	}}
-	return p, nil
 }
 
 // Add prepares and declares proxies, starts the application, agent and Envoy of each, and waits until all are ready.

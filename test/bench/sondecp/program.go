@@ -2,8 +2,6 @@ package sondecp
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
 	"path/filepath"
 
@@ -21,17 +19,7 @@ func Build(ctx context.Context) (string, error) {
 
 // Ready is an error until the control plane with this health address has read its store.
 func Ready(ctx context.Context, address string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", nil)
-	if err != nil {
-		return err
-	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answers %s", request.URL, response.Status)
-	}
-	return errors.Join(err, response.Body.Close())
+	_, err := harness.Get(ctx, &client, "http://"+address+"/readyz")
+	return err
 }
