@@ -8,17 +8,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/kubernetes/pkg/probe"
-	grpcprobe "k8s.io/kubernetes/pkg/probe/grpc"
-	httpprobe "k8s.io/kubernetes/pkg/probe/http"
-	tcpprobe "k8s.io/kubernetes/pkg/probe/tcp"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 	"github.com/sonde-mesh/sonde/test/harness"
 	"github.com/sonde-mesh/sonde/webhook"
 )
@@ -33,6 +29,7 @@ func probedPod(name string, port int32) *corev1.Pod {
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status:     corev1.PodStatus{PodIP: podIP},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{
 			Name:           "app",
 			ReadinessProbe: ask(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: at}}),
@@ -97,58 +94,42 @@ func portNumber(address string) int32 {
 
 // finding is what the kubelet makes of one probe.
 type finding struct {
-	verdict probe.Result
+	verdict kubelet.Verdict
 	words   string // of the kubelet's event
 }
 
-// ask runs the kubelet's own code for a probe, as its pkg/kubelet/prober does.
-func ask(p *corev1.Probe) (f finding, err error) {
-	timeout := time.Duration(p.TimeoutSeconds) * time.Second
-	switch {
-	case p.HTTPGet != nil:
-		request, err := httpprobe.NewRequestForHTTPGetAction(p.HTTPGet, &corev1.Container{}, podIP, "probe")
-		if err != nil {
-			return f, err
-		}
-		f.verdict, f.words, err = httpprobe.New(false).Probe(request, timeout)
-		return f, err
-	case p.TCPSocket != nil:
-		f.verdict, f.words, err = tcpprobe.New().Probe(podIP, p.TCPSocket.Port.IntValue(), timeout)
-		return f, err
-	case p.GRPC != nil:
-		f.verdict, f.words, err = grpcprobe.New().Probe(podIP, "", int(p.GRPC.Port), timeout)
-		return f, err
-	}
-	return f, errors.New("a probe without a handler")
-}
+// Kinds of probes, in the order of the table, and which probe of probedPod is of that kind.
+var (
+	probeKinds = []string{"httpGet", "tcpSocket", "grpc"}
+	probeOf    = []string{"readiness", "startup", "liveness"}
+)
 
-// Kinds of probes, in the order of the table.
-var probeKinds = []string{"httpGet", "tcpSocket", "grpc"}
-
-// findings asks the probes of a pod all at once, in the order of probeKinds.
-func findings(pod *corev1.Pod) ([]finding, error) {
+// findings has the kubelet's own code ask the probes of a pod all at once, in the order of probeKinds.
+func findings(ctx context.Context, pod *corev1.Pod) ([]finding, error) {
 	c, err := container(pod, "app")
 	if err != nil {
 		return nil, err
 	}
-	found, errs := make([]finding, len(probeKinds)), make([]error, len(probeKinds))
+	k := kubelet.New()
+	defer k.Close()
+	found := make([]finding, len(probeKinds))
 	var wait sync.WaitGroup
-	for i, p := range []*corev1.Probe{c.ReadinessProbe, c.StartupProbe, c.LivenessProbe} {
-		wait.Go(func() { found[i], errs[i] = ask(p) })
+	for i, of := range probeOf {
+		wait.Go(func() { found[i].verdict, found[i].words = k.Probe(ctx, pod, *c, of) })
 	}
 	wait.Wait()
-	return found, errors.Join(errs...)
+	return found, nil
 }
 
 // compareProbes asks the application itself, as without a mesh; its Envoy, which is where redirection leads the kubelet in a
 // pod whose probes were not rewritten; and the handler, as the injected pod says. What the first finds, want, the last must
 // find, too.
-func (s *scene) compareProbes(want probe.Result, ofEnvoy ...probe.Result) (seen []string, err error) {
+func (s *scene) compareProbes(ctx context.Context, want kubelet.Verdict, ofEnvoy ...kubelet.Verdict) (seen []string, err error) {
 	pods := []*corev1.Pod{s.written, probedPod("captured", portNumber(s.b[0].Inbound)), s.injected}
 	found, errs := make([][]finding, len(pods)), make([]error, len(pods))
 	var wait sync.WaitGroup
 	for i, pod := range pods {
-		wait.Go(func() { found[i], errs[i] = findings(pod) })
+		wait.Go(func() { found[i], errs[i] = findings(ctx, pod) })
 	}
 	wait.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -166,7 +147,7 @@ func (s *scene) compareProbes(want probe.Result, ofEnvoy ...probe.Result) (seen 
 		}
 	}
 	for i, kind := range probeKinds {
-		if envoy := found[1][i]; envoy.verdict == probe.Failure && want == probe.Success {
+		if envoy := found[1][i]; envoy.verdict == kubelet.Failure && want == kubelet.Success {
 			seen = append(seen, fmt.Sprintf("%s at Envoy's port: %s", kind, envoy.words))
 		}
 	}
@@ -181,25 +162,25 @@ func judged(f, truth finding) string {
 	return string(f.verdict)
 }
 
-func (s *scene) probesUp(context.Context) ([]string, error) {
-	return s.compareProbes(probe.Success, probe.Failure, probe.Success, probe.Failure)
+func (s *scene) probesUp(ctx context.Context) ([]string, error) {
+	return s.compareProbes(ctx, kubelet.Success, kubelet.Failure, kubelet.Success, kubelet.Failure)
 }
 
 func (s *scene) probesClosed(ctx context.Context) ([]string, error) {
 	b := s.b[0]
 	b.App.Kill()
-	seen, err := s.compareProbes(probe.Failure, probe.Failure, probe.Success, probe.Failure)
+	seen, err := s.compareProbes(ctx, kubelet.Failure, kubelet.Failure, kubelet.Success, kubelet.Failure)
 	if err := errors.Join(err, b.StartApp(ctx)); err != nil {
 		return seen, err
 	}
-	back, err := findings(s.injected)
+	back, err := findings(ctx, s.injected)
 	if err != nil {
 		return seen, err
 	}
 	for i, f := range back {
-		if f.verdict != probe.Success {
+		if f.verdict != kubelet.Success {
 			return seen, fmt.Errorf("the application is back, and the handler says of %s: %s, %s", probeKinds[i], f.verdict, f.words)
 		}
 	}
-	return append(seen, "the application is back: the handler says success to all three"), nil
+	return append(seen, "the application is back: the handler says Success to all three"), nil
 }
