@@ -39,9 +39,9 @@ type Options struct {
 	Observer Observer
 	// Received counts the bytes read from the connection. Default none.
 	Received *atomic.Int64
-	// Inspect sees each resource of a response before any of them is applied. A refusal other than "" is the reason of a NACK,
-	// and nothing of the response is applied. An error ends the stream. The bytes are only valid during the call. Default none.
-	Inspect func(t resource.Type, name, version, body []byte) (refusal string, err error)
+	// Refuse sees each resource of a response before any of them is applied. What it returns, if not "", is the reason of a
+	// NACK, and nothing of the response is applied. The name is only valid during the call. Default: nothing is refused.
+	Refuse func(t resource.Type, name []byte) string
 	// Dial connects to Address. Default: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Silent clients never answer.
@@ -159,8 +159,8 @@ func (c *client) take(message []byte) error {
 	if kind < 0 {
 		return fmt.Errorf("response of type %q, for which nobody asked", r.kind)
 	}
-	if c.o.Inspect != nil {
-		refusal, err := c.inspect(&r, resource.Types()[kind])
+	if c.o.Refuse != nil {
+		refusal, err := c.refusal(&r, resource.Types()[kind])
 		if err != nil {
 			return err
 		}
@@ -200,14 +200,13 @@ func (c *client) take(message []byte) error {
 	return nil
 }
 
-// inspect shows all resources to Inspect, and returns the first refusal.
-func (c *client) inspect(r *response, t resource.Type) (first string, err error) {
-	err = r.each(func(name, version, body []byte) error {
-		refusal, err := c.o.Inspect(t, name, version, body)
+// refusal shows the resources to Refuse, and returns the first reason.
+func (c *client) refusal(r *response, t resource.Type) (first string, err error) {
+	err = r.each(func(name, _, _ []byte) error {
 		if first == "" {
-			first = refusal
+			first = c.o.Refuse(t, name)
 		}
-		return err
+		return nil
 	}, func([]byte) error { return nil })
 	return first, err
 }

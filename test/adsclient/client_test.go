@@ -2,8 +2,8 @@ package adsclient
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -167,11 +167,11 @@ func TestRefusedVersionIsNotApplied(t *testing.T) {
 	envoy, s := f.Connect("web-1", envoysim.Delta), NewState(NewCatalog())
 	o := options(t, f, s)
 	var refuses atomic.Bool
-	o.Inspect = func(kind resource.Type, name, _, _ []byte) (string, error) {
+	o.Refuse = func(kind resource.Type, name []byte) string {
 		if kind == resource.Cluster && string(name) == "api" && refuses.Load() {
-			return "I do not like " + string(name), nil
+			return "I do not like " + string(name)
 		}
-		return "", nil
+		return ""
 	}
 	run(t, o)
 	has(t, s, envoy)
@@ -192,18 +192,7 @@ func TestRefusedVersionIsNotApplied(t *testing.T) {
 	has(t, s, envoy)
 }
 
-func TestInspectEndsTheStream(t *testing.T) {
-	t.Parallel()
-	f := start(t)
-	o := options(t, f, NewState(NewCatalog()))
-	want := errors.New("these bytes are wrong")
-	o.Inspect = func(resource.Type, []byte, []byte, []byte) (string, error) { return "", want }
-	if err := Run(t.Context(), o); !errors.Is(err, want) {
-		t.Errorf("Run() error = %v, want %v", err, want)
-	}
-}
-
-func TestLackingNamesWhatIsNotThere(t *testing.T) {
+func TestContentsNamesWhatIsNotThere(t *testing.T) {
 	t.Parallel()
 	s := NewState(NewCatalog())
 	var d difference
@@ -221,7 +210,8 @@ func TestLackingNamesWhatIsNotThere(t *testing.T) {
 	if err := s.put(endpoints, a, v, nil, &d); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.Lacking()[resource.Endpoint]; s.Count()[resource.Endpoint] != 1 || !slices.Equal(got, []string{"b"}) {
-		t.Errorf("Lacking() = %q with %v, want b alone", got, s.Count())
+	want := map[string]string{"a": "1", "b": ""}
+	if got := s.Contents()[resource.Endpoint]; s.Count()[resource.Endpoint] != 1 || !maps.Equal(got, want) {
+		t.Errorf("Contents() = %q with %v, want %q", got, s.Count(), want)
 	}
 }

@@ -59,13 +59,19 @@ func (s *State) Settled() bool {
 	return s.open == 0 && s.kinds[clusters].answered && s.kinds[listeners].answered
 }
 
-// Contents returns the versions of all that the proxy has, by type and name.
+// Contents returns the versions of all that the proxy has, by type and name. The version is "" for a name that clusters or
+// listeners refer to and that the proxy does not have: it is not answered yet, or the answer was that it does not exist.
 func (s *State) Contents() map[resource.Type]map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := map[resource.Type]map[string]string{}
 	for i, t := range resource.Types() {
 		all[t] = s.versions(i)
+		for name, h := range s.kinds[i].has {
+			if h.version <= absent {
+				all[t][s.catalog.text([]uint32{name})[0]] = ""
+			}
+		}
 	}
 	return all
 }
@@ -83,27 +89,6 @@ func (s *State) Count() map[resource.Type]int {
 		}
 	}
 	return counts
-}
-
-// Lacking returns the names that clusters and listeners refer to and that the proxy does not have: they are not answered
-// yet, or the answer was that they do not exist.
-func (s *State) Lacking() map[resource.Type][]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	lacking := map[resource.Type][]string{}
-	for i, t := range resource.Types() {
-		var list []uint32
-		for name, h := range s.kinds[i].has {
-			if h.version <= absent {
-				list = append(list, name)
-			}
-		}
-		if len(list) > 0 {
-			lacking[t] = s.catalog.text(list)
-			slices.Sort(lacking[t])
-		}
-	}
-	return lacking
 }
 
 // versions needs mu.

@@ -27,7 +27,7 @@ func Service(r *rand.Rand, meta mesh.Meta, address func(i int) string) *mesh.Ser
 	for i := range r.IntN(3) {
 		s.Spec.Addresses = append(s.Spec.Addresses, address(i))
 	}
-	for i := range r.IntN(2) {
+	for i := range r.IntN(3) {
 		s.Spec.Endpoints = append(s.Spec.Endpoints, mesh.ServiceEndpoint{Address: fmt.Sprintf("10.9.%d.%d", i, r.IntN(5)), Port: 80})
 	}
 	return s
@@ -39,7 +39,7 @@ func Dataplane(r *rand.Rand, meta mesh.Meta, address, workload string, service f
 	d := &mesh.Dataplane{Meta: meta}
 	n := &d.Spec.Networking
 	n.Address = address
-	for _, port := range r.Perm(3)[:1+r.IntN(2)] {
+	for _, port := range r.Perm(3)[:1+r.IntN(3)] {
 		n.Inbound = append(n.Inbound, mesh.Inbound{
 			Port: uint32(80 + port), ServerFirst: r.IntN(8) == 0,
 			Tags: mesh.Tags{mesh.TagService: service(), mesh.TagProtocol: string(Pick(r, mesh.ProtocolTCP, mesh.ProtocolHTTP))},
@@ -48,13 +48,13 @@ func Dataplane(r *rand.Rand, meta mesh.Meta, address, workload string, service f
 			n.Inbound[len(n.Inbound)-1].Health = &mesh.Health{Ready: new(bool)}
 		}
 	}
-	for i := range r.IntN(3) {
+	for i := range r.IntN(4) {
 		n.Outbound = append(n.Outbound, mesh.Outbound{Port: uint32(10001 + i), Tags: mesh.Tags{mesh.TagService: service()}})
 	}
-	if r.IntN(4) == 0 {
+	if r.IntN(2) == 0 {
 		n.TransparentProxying = &mesh.TransparentProxying{}
 	}
-	if r.IntN(3) == 0 {
+	if r.IntN(3) > 0 {
 		d.Labels = map[string]string{mesh.LabelWorkload: workload}
 	}
 	return d

@@ -106,7 +106,7 @@ func (s *soak) usageAtRest(ctx context.Context) (usage, error) {
 	const steady = 20 // checks in which no goroutine ends
 	least, looks := 0.0, 0
 	for began := time.Now(); looks < steady; looks++ {
-		now, err := s.plane.metrics(ctx)
+		now, err := s.plane.Metrics(ctx)
 		if err != nil {
 			return usage{}, err
 		}
@@ -125,7 +125,7 @@ func (s *soak) usageAtRest(ctx context.Context) (usage, error) {
 	if err != nil {
 		return usage{}, err
 	}
-	memory, err := proc.MemoryOf(s.plane.cmd.Process.Pid)
+	memory, err := proc.MemoryOf(s.plane.ControlPlane.PID())
 	return usage{least, heap, memory.RssAnon}, err
 }
 
@@ -134,7 +134,7 @@ func (s *soak) usageAtRest(ctx context.Context) (usage, error) {
 func (s *soak) heap(ctx context.Context) (float64, error) {
 	first, least := -1.0, 0.0
 	for range 5000 {
-		now, err := s.plane.metrics(ctx)
+		now, err := s.plane.Metrics(ctx)
 		if err != nil {
 			return 0, err
 		}

@@ -18,11 +18,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
 	"time"
 
-	"github.com/sonde-mesh/sonde/dpagent/retry"
+	"go.uber.org/goleak"
+
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
 
@@ -56,7 +56,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, o options, out io.Writer) (err error) {
+func run(ctx context.Context, o options, out io.Writer) error {
 	if o.duration < 10*time.Second || o.proxies < 2*prodShare || o.services < 2*prodShare {
 		return fmt.Errorf("too little: duration from 10s, proxies and services from %d", 2*prodShare)
 	}
@@ -64,49 +64,23 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	directory, err := os.MkdirTemp("", "bench-soak-")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_, _ = fmt.Fprintf(out, "what was done, the logs and the files are in %s\n", directory)
-			return
-		}
-		err = os.RemoveAll(directory)
-	}()
 	_, _ = fmt.Fprintf(out, "soak %s\n", o)
-	before := runtime.NumGoroutine()
-	s, err := newSoak(o, program, directory, out)
+	own := goleak.IgnoreCurrent()
+	s, err := newSoak(ctx, o, program, out)
 	if err != nil {
 		return err
 	}
-	err = s.play(ctx)
-	err = errors.Join(err, s.end())
+	err = errors.Join(s.play(ctx), s.end(), ctx.Err())
 	s.summary()
-	if err != nil || ctx.Err() != nil {
-		return errors.Join(err, ctx.Err())
+	if err != nil {
+		_, _ = fmt.Fprintf(out, "what was done, the logs and the files are in %s\n", s.plane.Dir)
+		return err
 	}
-	if err := noneLeaks(ctx, before); err != nil {
+	if err := errors.Join(s.plane.Close(), goleak.Find(own)); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintln(out, "every proxy had what it should, and nothing leaks")
 	return err
-}
-
-// noneLeaks checks that every goroutine of the clients has ended.
-func noneLeaks(ctx context.Context, before int) error {
-	for range 100 {
-		if runtime.NumGoroutine() <= before {
-			return nil
-		}
-		if err := retry.Wait(ctx, poll); err != nil {
-			return err
-		}
-	}
-	stacks := make([]byte, 1<<20)
-	return fmt.Errorf("the clients leave %d goroutines, before them there were %d:\n%s", runtime.NumGoroutine(), before,
-		stacks[:runtime.Stack(stacks, true)])
 }
 
 // poll is the interval between two checks of something that is waited for.

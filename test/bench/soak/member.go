@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -84,8 +83,8 @@ func (m *member) live(ctx context.Context) {
 		m.refused.Store(false)
 		m.faulty.Store(m.silent.Load())
 		err := adsclient.Run(ctx, adsclient.Options{
-			Address: m.s.plane.agents, TLS: m.tls, Node: m.node, State: m.state, Observer: m, Received: &m.s.counts.bytes,
-			Inspect: m.inspect, Dial: m.dial, Silent: m.silent.Load(),
+			Address: m.s.plane.Agents, TLS: m.tls, Node: m.node, State: m.state, Observer: m, Received: &m.s.counts.bytes,
+			Refuse: m.refuse, Dial: m.dial, Silent: m.silent.Load(),
 		})
 		was := m.connected.Swap(false)
 		if ctx.Err() != nil {
@@ -116,7 +115,7 @@ func (m *member) judge(err error, connected bool) {
 	}
 	m.s.counts.lostStreams.Add(1)
 	switch text := err.Error(); {
-	case strings.HasPrefix(text, "decode "), strings.HasPrefix(text, "response of type"), strings.HasPrefix(text, "look into "):
+	case strings.HasPrefix(text, "decode "), strings.HasPrefix(text, "response of type"):
 		m.s.wrong("%s: %w", m.node, err)
 		return
 	}
@@ -130,21 +129,18 @@ func (m *member) judge(err error, connected bool) {
 	}
 }
 
-// inspect refuses the resource that it is told to refuse.
-func (m *member) inspect(t resource.Type, name, version, body []byte) (string, error) {
-	if err := m.s.clusters.add(t, name, version, body); err != nil {
-		return "", fmt.Errorf("look into %s %s: %w", t.Short(), name, err)
-	}
+// refuse refuses the resource that the proxy is told to refuse.
+func (m *member) refuse(t resource.Type, name []byte) string {
 	d := m.refusal.Load()
 	if d == nil || d.kind != t || !m.refusal.CompareAndSwap(d, nil) {
-		return "", nil
+		return ""
 	}
 	m.refused.Store(true)
 	m.s.counts.nacks.Add(1)
 	if d.mute {
-		return "a reason without a name", nil
+		return "a reason without a name"
 	}
-	return `Proto constraint validation failed (X): name: "` + string(name) + `"`, nil
+	return `Proto constraint validation failed (X): name: "` + string(name) + `"`
 }
 
 // Connected implements adsclient.Observer.

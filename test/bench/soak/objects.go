@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 
 // prodShare: one of so many proxies and services is in the second mesh.
@@ -35,28 +36,6 @@ func workload(i int) string { return fmt.Sprintf("workload-%02d", i%20) }
 
 func serviceName(i int) string { return fmt.Sprintf("service-%04d", i) }
 
-func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
-
-func anyMesh(r *rand.Rand, name string) *mesh.Mesh {
-	m := &mesh.Mesh{Name: name}
-	if mode := pick(r, "", mesh.ModeStrict, mesh.ModePermissive); mode != "" {
-		m.Spec.MTLS = &mesh.MTLS{EnabledBackend: "ca", Backends: []mesh.Backend{{Name: "ca", Type: mesh.BackendBuiltin, Mode: mode}}}
-	}
-	return m
-}
-
-func anyService(r *rand.Rand, i int) *mesh.Service {
-	s := &mesh.Service{Meta: mesh.Meta{Mesh: meshOf(i), Name: serviceName(i)}}
-	s.Spec.Protocol = pick(r, "", "", mesh.ProtocolHTTP, mesh.ProtocolGRPC)
-	for n := range r.IntN(3) {
-		s.Spec.Addresses = append(s.Spec.Addresses, fmt.Sprintf("240.%d.%d.%d:80", n, i/250, 1+i%250))
-	}
-	for n := range r.IntN(3) {
-		s.Spec.Endpoints = append(s.Spec.Endpoints, mesh.ServiceEndpoint{Address: fmt.Sprintf("10.9.%d.%d", n, 1+r.IntN(250)), Port: 80})
-	}
-	return s
-}
-
 // anyOf draws a service of the mesh that i is in.
 func anyOf(r *rand.Rand, services, i int) string {
 	for {
@@ -66,27 +45,16 @@ func anyOf(r *rand.Rand, services, i int) string {
 	}
 }
 
-// anyDataplane has at least one inbound: a known proxy always has something.
+func anyService(r *rand.Rand, i int) *mesh.Service {
+	return anymesh.Service(r, mesh.Meta{Mesh: meshOf(i), Name: serviceName(i)}, func(n int) string {
+		return fmt.Sprintf("240.%d.%d.%d:80", n, i/250, 1+i%250)
+	})
+}
+
 func anyDataplane(r *rand.Rand, services, i int) *mesh.Dataplane {
-	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: meshOf(i), Name: proxyName(i)}}
-	n := &d.Spec.Networking
-	n.Address = anyAddress(r, i)
-	for port := range 1 + r.IntN(3) {
-		n.Inbound = append(n.Inbound, mesh.Inbound{
-			Port: uint32(80 + port), ServerFirst: r.IntN(8) == 0,
-			Tags: mesh.Tags{mesh.TagService: anyOf(r, services, i), mesh.TagProtocol: string(pick(r, mesh.ProtocolTCP, mesh.ProtocolHTTP))},
-		})
-	}
-	for port := range r.IntN(4) {
-		n.Outbound = append(n.Outbound, mesh.Outbound{Port: uint32(10001 + port), Tags: mesh.Tags{mesh.TagService: anyOf(r, services, i)}})
-	}
-	if r.IntN(2) == 0 {
-		n.TransparentProxying = &mesh.TransparentProxying{}
-	}
-	if r.IntN(3) > 0 {
-		d.Labels = map[string]string{mesh.LabelWorkload: workload(i)}
-	}
-	return d
+	return anymesh.Dataplane(r, mesh.Meta{Mesh: meshOf(i), Name: proxyName(i)}, anyAddress(r, i), workload(i), func() string {
+		return anyOf(r, services, i)
+	})
 }
 
 func anyAddress(r *rand.Rand, i int) string {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/anymesh"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -21,9 +22,8 @@ var operations = []operation{
 	{30, "endpoint changed", func(s *soak, _ context.Context) { s.turn() }},
 	{8, "Dataplane changed", func(s *soak, _ context.Context) { s.change(s.anyDataplane()) }},
 	{6, "Service changed", func(s *soak, _ context.Context) { s.change(anyService(s.random, s.random.IntN(s.o.services))) }},
-	{1, "Mesh changed", func(s *soak, _ context.Context) { s.change(anyMesh(s.random, pick(s.random, meshes...))) }},
+	{1, "Mesh changed", func(s *soak, _ context.Context) { s.change(anymesh.Mesh(s.random, anymesh.Pick(s.random, meshes...))) }},
 	{3, "object deleted", func(s *soak, _ context.Context) { s.remove() }},
-	{3, "object moved", func(s *soak, _ context.Context) { s.move() }},
 	{2, "file renamed", func(s *soak, _ context.Context) { s.rename() }},
 	{3, "file broken", func(s *soak, _ context.Context) { s.breakFile() }},
 	{3, "file removed", func(s *soak, _ context.Context) { s.removeFile() }},
@@ -52,7 +52,7 @@ func (s *soak) operation(ctx context.Context) {
 }
 
 // wayToWrite draws how a file is written. Most people and programs do it in one step.
-func (s *soak) wayToWrite() int { return pick(s.random, atOnce, atOnce, inPlace, inHalves) }
+func (s *soak) wayToWrite() int { return anymesh.Pick(s.random, atOnce, atOnce, inPlace, inHalves) }
 
 func (s *soak) write(file string) { s.writer.write(file, s.wayToWrite()) }
 
@@ -93,27 +93,10 @@ func (s *soak) remove() {
 // anyKey returns the key of any object that exists at the moment.
 func (s *soak) anyKey() mesh.Key {
 	file := s.anyFile()
-	return pick(s.random, s.writer.keys(file)...)
+	return anymesh.Pick(s.random, s.writer.keys(file)...)
 }
 
-func (s *soak) anyFile() string { return pick(s.random, s.writer.files()...) }
-
-// move moves an object from one file to another. For a moment it is in both or in none.
-func (s *soak) move() {
-	key := s.anyKey()
-	from, to := s.writer.fileOf[key], s.anyFile()
-	if s.oneIn(2) {
-		to = fmt.Sprintf("moved-%03d.yaml", s.random.IntN(50))
-	}
-	s.note("move %v from %s to %s", key, from, to)
-	s.writer.fileOf[key] = to
-	first, second := from, to
-	if s.oneIn(2) {
-		first, second = to, from
-	}
-	s.write(first)
-	s.later(s.upTo(300*time.Millisecond), func() { s.write(second) })
-}
+func (s *soak) anyFile() string { return anymesh.Pick(s.random, s.writer.files()...) }
 
 // rename gives a file another name, if its content is as it should be.
 func (s *soak) rename() {
@@ -154,7 +137,7 @@ func (s *soak) removeFile() {
 	})
 }
 
-func (s *soak) anyMember() *member { return pick(s.random, s.members...) }
+func (s *soak) anyMember() *member { return anymesh.Pick(s.random, s.members...) }
 
 // away has a proxy leave and come back, with what it had or with nothing.
 func (s *soak) away(ctx context.Context, how int32) {
@@ -199,7 +182,7 @@ func (s *soak) endSilence(ctx context.Context, m *member) {
 // refuseNext has a proxy refuse the next resource of some type.
 func (s *soak) refuseNext() {
 	m := s.anyMember()
-	d := &refusal{kind: pick(s.random, resource.Types()...), mute: s.oneIn(2)}
+	d := &refusal{kind: anymesh.Pick(s.random, resource.Types()...), mute: s.oneIn(2)}
 	s.note("%s is to refuse %s", m.node, d.kind.Short())
 	m.refusal.Store(d)
 }
@@ -209,26 +192,26 @@ func (s *soak) restart(ctx context.Context) {
 	var err error
 	if s.oneIn(4) {
 		s.note("the control plane is told to end")
-		err = s.plane.terminate()
+		err = s.plane.terminate(ctx)
 		s.counts.terminated.Add(1)
 	} else {
 		s.note("the control plane is killed")
-		err = s.plane.kill()
+		s.plane.kill()
 		s.counts.killed.Add(1)
 	}
 	if err != nil {
 		s.wrong("%w", err)
 	}
-	s.later(s.upTo(4*time.Second), func() { s.begin(ctx) })
+	s.later(s.upTo(4*time.Second), s.begin)
 }
 
 // begin starts the control plane if it is not running.
-func (s *soak) begin(ctx context.Context) {
+func (s *soak) begin() {
 	if s.plane.up.Load() {
 		return
 	}
 	s.note("the control plane starts")
-	if err := s.plane.start(ctx); err != nil {
+	if err := s.plane.begin(); err != nil {
 		s.wrong("%w", err)
 	}
 }

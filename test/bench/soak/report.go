@@ -16,7 +16,7 @@ type counts struct {
 	responses, resources      atomic.Int64
 	bytes                     atomic.Int64
 	nacks                     atomic.Int64
-	checks, rests, newcomers  atomic.Int64
+	checks, rests             atomic.Int64
 	usage                     []usage
 }
 
@@ -62,7 +62,7 @@ func (s *soak) summary() {
 	say("proxies: %d streams, %d lost, %d connections refused, %d versions refused", c.streams.Load(), c.lostStreams.Load(),
 		c.refusedConns.Load(), c.nacks.Load())
 	say("received: %d responses, %d resources, %d MiB", c.responses.Load(), c.resources.Load(), c.bytes.Load()>>20)
-	say("checked: %d rests, %d new proxies, %d looks at what a proxy has", c.rests.Load(), c.newcomers.Load(), c.checks.Load())
+	say("checked: %d rests, %d looks at what a proxy has", c.rests.Load(), c.checks.Load())
 	for i, l := range c.usage {
 		say("the control plane at rest after %d rounds: %s", i, l)
 	}

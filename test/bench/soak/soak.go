@@ -19,20 +19,20 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/test/adsclient"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
+	"github.com/sonde-mesh/sonde/test/harness"
 )
 
 // soak is one run.
 type soak struct {
-	o        options
-	out      io.Writer
-	random   *rand.Rand // used only by the goroutine that makes the operations
-	writer   *writer
-	plane    *plane
-	members  []*member
-	catalog  *adsclient.Catalog
-	clusters *clusterIndex
-	counts   counts
-	journal  *os.File
+	o       options
+	out     io.Writer
+	random  *rand.Rand // used only by the goroutine that makes the operations
+	writer  *writer
+	plane   *plane
+	members []*member
+	catalog *adsclient.Catalog
+	counts  counts
+	journal *os.File
 
 	// at is when the current operation is due, counted from began. The time of rests does not count.
 	at     time.Duration
@@ -53,44 +53,43 @@ type event struct {
 	do func()
 }
 
-func newSoak(o options, program, directory string, out io.Writer) (*soak, error) {
-	s := &soak{
-		o: o, out: out, random: rand.New(rand.NewPCG(o.seed, 5)),
-		catalog: adsclient.NewCatalog(), clusters: &clusterIndex{known: map[resourceKey][]string{}},
-	}
+// newSoak starts the control plane with its files and proxies that have joined.
+func newSoak(ctx context.Context, o options, program string, out io.Writer) (*soak, error) {
+	s := &soak{o: o, out: out, random: rand.New(rand.NewPCG(o.seed, 5)), catalog: adsclient.NewCatalog()}
+	s.plane = &plane{s: s}
 	var err error
-	if s.journal, err = os.Create(filepath.Join(directory, "operations.log")); err != nil {
-		return nil, err
+	s.plane.Machine, err = harness.Start(ctx, harness.Options{Programs: harness.Programs{ControlPlane: program}, Prepare: s.prepare})
+	return s, err
+}
+
+// prepare makes everything but the control plane.
+func (s *soak) prepare(m *harness.Machine) error {
+	var err error
+	if s.journal, err = os.Create(filepath.Join(m.Dir, "operations.log")); err != nil {
+		return err
 	}
-	if s.writer, err = newWriter(s, filepath.Join(directory, "store")); err != nil {
-		return nil, err
-	}
-	state := filepath.Join(directory, "state")
-	if err := sondecp.MakeState(state, meshes...); err != nil {
-		return nil, err
+	if s.writer, err = newWriter(s, m.StoreDir()); err != nil {
+		return err
 	}
 	joined := map[mesh.ID]string{}
-	for i := range o.proxies {
+	for i := range s.o.proxies {
 		joined[proxyID(i)] = workload(i)
 	}
-	if err := sondecp.Join(state, joined); err != nil {
-		return nil, err
+	if err := errors.Join(sondecp.MakeState(m.StateDir(), meshes...), sondecp.Join(m.StateDir(), joined)); err != nil {
+		return err
 	}
-	id, err := sondecp.OpenIdentity(state)
+	id, err := sondecp.OpenIdentity(m.StateDir())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if s.plane, err = newPlane(s, program, s.writer.directory, state, filepath.Join(directory, "sonde-cp.log")); err != nil {
-		return nil, err
-	}
-	for i := range o.proxies {
+	for i := range s.o.proxies {
 		config, err := id.ClientTLS(identity.Subject{Mesh: meshOf(i), Dataplane: proxyName(i), Workload: workload(i)})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		s.members = append(s.members, &member{s: s, node: proxyID(i), tls: config, state: adsclient.NewState(s.catalog)})
 	}
-	return s, nil
+	return nil
 }
 
 // wrong reports a problem, which ends the run.
@@ -139,9 +138,7 @@ func (s *soak) play(ctx context.Context) error {
 	}()
 	defer func() { done(); <-progressed }()
 
-	if err := s.plane.start(ctx); err != nil {
-		return err
-	}
+	s.plane.watch()
 	for _, m := range s.members {
 		m.join(ctx, false)
 	}
@@ -150,7 +147,7 @@ func (s *soak) play(ctx context.Context) error {
 		if err := s.operate(ctx, until); err != nil {
 			return err
 		}
-		if err := s.rest(ctx, until == s.o.duration); err != nil {
+		if err := s.rest(ctx); err != nil {
 			return err
 		}
 	}
@@ -208,7 +205,7 @@ func (s *soak) oneIn(n int) bool { return s.random.IntN(n) == 0 }
 // end ends everything.
 func (s *soak) end() error {
 	s.empty()
-	err := errors.Join(s.plane.terminate(), s.plane.close(), s.journal.Close())
+	err := errors.Join(s.plane.terminate(context.Background()), s.plane.complaints(), s.journal.Close())
 	return errors.Join(s.problem(), err)
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 
 // writer writes the files, and knows what they should contain.
@@ -32,11 +33,8 @@ func newWriter(s *soak, directory string) (*writer, error) {
 		s: s, directory: directory, objects: map[mesh.Key]mesh.Object{}, fileOf: map[mesh.Key]string{},
 		removed: map[string]bool{}, broken: map[string]bool{}, writes: map[string]int{},
 	}
-	if err := os.Mkdir(directory, 0o755); err != nil {
-		return nil, err
-	}
 	for _, name := range meshes {
-		w.set(anyMesh(s.random, name), "mesh-"+name+".yaml")
+		w.set(anymesh.Mesh(s.random, name), "mesh.yaml")
 	}
 	for i := range s.o.services {
 		w.set(anyService(s.random, i), fmt.Sprintf("services-%03d.yaml", i/10))
@@ -179,28 +177,10 @@ func (w *writer) half(file string, text []byte) int {
 
 // breakFile writes something that the store must not accept.
 func (w *writer) breakFile(file string) {
-	text := w.text(file)
-	how := pick(w.s.random, "empty", "cut", "field", "port", "clash", "binary")
-	switch how {
-	case "empty":
-		text = nil
-	case "cut":
-		text = append(text[:len(text)/2:len(text)/2], "\n\t- {"...)
-	case "field":
-		text = append(text, "---\ntype: Service\nname: x\nnonsense: 1\n"...)
-	case "port":
-		text = append(text, "---\ntype: Dataplane\nname: x\nnetworking: {address: 10.0.0.1, inbound: [{port: 70000, tags: {kuma.io/service: x}}]}\n"...)
-	case "clash":
-		files := w.files()
-		if other := pick(w.s.random, files...); other != file {
-			text = append(append(text, "---\n"...), w.text(other)...)
-		}
-	case "binary":
-		text = append(text, 0xff, 0xfe)
-	}
+	text, how := anymesh.Break(w.s.random, w.text(file), w.text(anymesh.Pick(w.s.random, w.files()...)))
 	w.s.note("break %s: %s", file, how)
 	w.broken[file] = true
-	w.put(file, text, pick(w.s.random, atOnce, inPlace))
+	w.put(file, text, anymesh.Pick(w.s.random, atOnce, inPlace))
 }
 
 // rename moves all objects of a file to a file with another name.
