@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net"
 
 	"google.golang.org/grpc"
@@ -13,8 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// grpcServer serves gRPC health, and UnaryCall and FullDuplexCall of gRPC's own test service: echoes that name the
-// instance.
+// grpcServer serves gRPC health, and UnaryCall of gRPC's own test service: an echo that names the instance.
 func grpcServer(name string) server {
 	return func(ctx context.Context, l net.Listener) error {
 		s := healthServer()
@@ -46,20 +43,4 @@ func (s *echoServer) UnaryCall(ctx context.Context, r *testgrpc.SimpleRequest) (
 		}
 	}
 	return &testgrpc.SimpleResponse{Payload: r.GetPayload(), ServerId: s.name, Hostname: s.name}, nil
-}
-
-// FullDuplexCall answers each message with its payload.
-func (s *echoServer) FullDuplexCall(stream testgrpc.TestService_FullDuplexCallServer) error {
-	for {
-		r, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if err := stream.Send(&testgrpc.StreamingOutputCallResponse{Payload: r.GetPayload()}); err != nil {
-			return err
-		}
-	}
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -138,16 +136,10 @@ func metrics(t *testing.T, m *harness.Machine) map[string]float64 {
 	return all
 }
 
-// logged waits until a text is in a program's log.
-func logged(t *testing.T, p *harness.Process, text string) {
+// logged waits until a line of a program's log has these texts.
+func logged(t *testing.T, p *harness.Process, texts ...string) {
 	t.Helper()
-	poll(t, strconv.Quote(text)+" in the log of "+p.Name, func(context.Context) error {
-		data, err := os.ReadFile(p.Log)
-		if err == nil && !strings.Contains(string(data), text) {
-			err = errors.New("it is not there")
-		}
-		return err
-	})
+	poll(t, fmt.Sprintf("%q in the log of %s", texts, p.Name), func(context.Context) error { return p.Logged(texts...) })
 }
 
 // statusOf returns the HTTP answer of an error. Its Code is 0 if the error has none.

@@ -213,17 +213,3 @@ func TestLoadCounts(t *testing.T) {
 		t.Errorf("a load that is stopped made %d more calls", again.Calls-r.Calls)
 	}
 }
-
-func TestRoot(t *testing.T) {
-	root, err := Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(root, "test", "harness")); err != nil {
-		t.Error(err)
-	}
-	t.Chdir(t.TempDir())
-	if root, err := Root(); err == nil {
-		t.Errorf("Root() = %q outside of the repository, want an error", root)
-	}
-}

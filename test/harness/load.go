@@ -128,10 +128,8 @@ func (l *Load) Stop() Report {
 // Answer is what the application of test/app answers over HTTP.
 type Answer struct {
 	Instance string      `json:"instance"`
-	Remote   string      `json:"remote"`
 	Protocol string      `json:"protocol"`
 	Headers  http.Header `json:"headers"`
-	Requests int64       `json:"requests"`
 }
 
 // HTTPCaller calls the application over HTTP.

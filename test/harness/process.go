@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -174,6 +175,27 @@ func (p *Process) tail(lines int) string {
 	}
 	all := strings.Split(strings.TrimSpace(string(data)), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// Lines counts the lines of the process's log that have all these texts.
+func (p *Process) Lines(texts ...string) (int, error) {
+	data, err := os.ReadFile(p.Log)
+	count := 0
+	for line := range strings.Lines(string(data)) {
+		if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+			count++
+		}
+	}
+	return count, err
+}
+
+// Logged is an error unless a line of the process's log has all these texts.
+func (p *Process) Logged(texts ...string) error {
+	n, err := p.Lines(texts...)
+	if err == nil && n == 0 {
+		err = errors.New("it is not there")
+	}
+	return err
 }
 
 // Poll calls check every 20 ms until it returns nil, but no longer than limit. Its error names what it waited for and has

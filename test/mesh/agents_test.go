@@ -81,7 +81,7 @@ func TestAgentThatWaits(t *testing.T) {
 	must(t, p.Declare())
 	must(t, p.WaitReady(t.Context()))
 	poll(t, "its agent to be connected", func(ctx context.Context) error { return p.AgentIs(ctx, "CONNECTED") })
-	if n, err := lines(m.ControlPlane, "proxy waits for its Dataplane"); err != nil || n != 1 {
+	if n, err := m.ControlPlane.Lines("proxy waits for its Dataplane"); err != nil || n != 1 {
 		t.Errorf("the control plane has logged it %d times, want once: %v", n, err)
 	}
 }

@@ -10,8 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-
-	"github.com/sonde-mesh/sonde/test/harness"
 )
 
 // tlsApplication serves TLS with a certificate of its own, and returns the CA that clients must trust.
@@ -91,35 +89,6 @@ func TestApplicationsOwnTLS(t *testing.T) {
 					t.Error("Envoy ended the application's TLS")
 				}
 			})
-		})
-	}
-}
-
-// TestForeignCertificate calls the port as a proxy does, but with a certificate of another CA.
-func TestForeignCertificate(t *testing.T) {
-	t.Parallel()
-	foreign := httptest.NewUnstartedServer(nil)
-	foreign.StartTLS()
-	certificates := foreign.TLS.Certificates
-	foreign.Close()
-	m := newMesh(t, permissive)
-	b := add(t, m, harness.ProxyOptions{Name: "b-1", Service: "b"})[0]
-	for name, given := range map[string][]tls.Certificate{"none": nil, "foreign": certificates} {
-		t.Run(name, func(t *testing.T) {
-			conn := tls.Client(connect(t, b.Inbound), &tls.Config{
-				InsecureSkipVerify: true, // the server's identity does not matter: it must refuse
-				NextProtos:         []string{"sonde", "http/1.1"},
-				Certificates:       given,
-			})
-			if err := conn.HandshakeContext(t.Context()); err != nil {
-				return // with TLS 1.3 the refusal may come after the client's handshake
-			}
-			if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: b\r\n\r\n"); err != nil {
-				return
-			}
-			if err := closedWithout(conn); err != nil {
-				t.Error(err)
-			}
 		})
 	}
 }

@@ -17,8 +17,7 @@ func TestReplacedOutboundKeepsServing(t *testing.T) {
 	m := newMesh(t, strict)
 	client := add(t, m,
 		harness.ProxyOptions{Name: "client-1", Service: "client", Outbound: []string{"one"}, AgentArgs: []string{"--drain-time=3s"}},
-		harness.ProxyOptions{Name: "one-1", Service: "one"}, harness.ProxyOptions{Name: "two-1", Service: "two"},
-		harness.ProxyOptions{Name: "raw-1", Service: "raw", Protocol: "tcp"})[0]
+		harness.ProxyOptions{Name: "one-1", Service: "one"}, harness.ProxyOptions{Name: "two-1", Service: "two"})[0]
 	at := client.Outbounds["one"]
 
 	// Eight busy connections, and eight that each rest for longer than it took to remove the cluster.

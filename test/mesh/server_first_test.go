@@ -10,20 +10,24 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
+// banner returns how long the application's banner takes on a new connection.
+func banner(ctx context.Context, at string) (time.Duration, error) {
+	c := harness.NewBannerCaller(at)
+	defer c.Close()
+	started := time.Now()
+	_, err := call(ctx, c)
+	return time.Since(started), err
+}
+
 // atOnce calls until an answer comes sooner than the TLS inspection would allow. On a busy machine a single one may be late.
 func atOnce(t *testing.T, at string) {
 	t.Helper()
 	poll(t, "a banner at once", func(ctx context.Context) error {
-		c := harness.NewBannerCaller(at)
-		defer c.Close()
-		started := time.Now()
-		if _, err := call(ctx, c); err != nil {
-			return err
+		after, err := banner(ctx, at)
+		if err == nil && after >= inspection/2 {
+			err = fmt.Errorf("it comes after %s", after)
 		}
-		if after := time.Since(started); after >= inspection/2 {
-			return fmt.Errorf("it comes after %s", after)
-		}
-		return nil
+		return err
 	})
 }
 
@@ -31,20 +35,14 @@ func atOnce(t *testing.T, at string) {
 func afterInspection(t *testing.T, at string) {
 	t.Helper()
 	poll(t, "a banner after 1 s", func(ctx context.Context) error {
-		c := harness.NewBannerCaller(at)
-		defer c.Close()
-		started := time.Now()
-		if _, err := call(ctx, c); err != nil {
-			return err
-		}
-		after := time.Since(started)
-		if after < inspection*9/10 {
+		after, err := banner(ctx, at)
+		switch {
+		case err == nil && after < inspection*9/10:
 			t.Fatalf("the banner came after %s, before Envoy can have known", after)
+		case err == nil && after >= inspection*3/2:
+			err = fmt.Errorf("it comes after %s", after)
 		}
-		if after >= inspection*3/2 {
-			return fmt.Errorf("it comes after %s", after)
-		}
-		return nil
+		return err
 	})
 }
 

@@ -35,36 +35,16 @@ func TestPortOfTheApplication(t *testing.T) {
 		t.Errorf("sondectl get services prints:\n%s", table)
 	}
 
+	m.ControlPlane.Kill() // a new one learns of it, too
+	must(t, m.StartControlPlane(t.Context()))
+	refuses(t, web, "inbound:"+web.Inbound)
+	poll(t, "web-1 still not to be ready", func(ctx context.Context) error { return notReady(ctx, m, web, cannotBind) })
+	endpoints(t, client, "web")
+
 	must(t, application.Close())
 	must(t, web.WaitReady(t.Context()))
 	answersOf(t, client.Outbounds["web"], "web-1")
 	refuses(t, web)
-}
-
-// TestAnotherInboundIsTaken adds an inbound that Envoy cannot listen on to a proxy that serves. What it serves already
-// goes on.
-func TestAnotherInboundIsTaken(t *testing.T) {
-	t.Parallel()
-	m := newMesh(t, strict)
-	proxies := add(t, m, harness.ProxyOptions{Name: "client-1", Service: "client", Outbound: []string{"web", "more"}},
-		harness.ProxyOptions{Name: "web-1", Service: "web", Labels: map[string]string{"kuma.io/workload": "web"}})
-	client, web := proxies[0], proxies[1]
-	taken, free := occupied(t, m)
-	must(t, m.Put("web-1.yaml", withInbounds(t, web, inbound{service: "more", protocol: "http", at: taken, app: web.AppAddress})))
-	refuses(t, web, "inbound:"+taken)
-	answersOf(t, client.Outbounds["web"], "web-1")
-	endpoints(t, client, "more")
-	poll(t, "web-1 not to be ready", func(ctx context.Context) error { return notReady(ctx, m, web, cannotBind) })
-
-	m.ControlPlane.Kill()
-	must(t, m.StartControlPlane(t.Context()))
-	poll(t, "web-1 still not to be ready", func(ctx context.Context) error { return notReady(ctx, m, web, cannotBind) })
-	answersOf(t, client.Outbounds["web"], "web-1")
-	endpoints(t, client, "more")
-
-	free()
-	must(t, web.WaitReady(t.Context()))
-	answersOf(t, client.Outbounds["more"], "web-1")
 }
 
 // notReady returns an error if the agent of p is ready, or does not give that reason.

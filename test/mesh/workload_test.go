@@ -2,9 +2,7 @@ package mesh
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -30,27 +28,8 @@ func shows(t *testing.T, m *harness.Machine, command string, texts ...string) {
 func logged(t *testing.T, p *harness.Process, texts ...string) {
 	t.Helper()
 	poll(t, fmt.Sprintf("a line with %q in the log of %s", texts, p.Name), func(context.Context) error {
-		if n, err := lines(p, texts...); err != nil || n == 0 {
-			return errors.Join(err, errors.New("there is none"))
-		}
-		return nil
+		return p.Logged(texts...)
 	})
-}
-
-// lines counts the lines of the log that have these texts.
-func lines(p *harness.Process, texts ...string) (int, error) {
-	data, err := os.ReadFile(p.Log)
-	count := 0
-	for line := range strings.Lines(string(data)) {
-		has := true
-		for _, text := range texts {
-			has = has && strings.Contains(line, text)
-		}
-		if has {
-			count++
-		}
-	}
-	return count, err
 }
 
 // TestWorkloadChangesWithoutAToken gives a running Dataplane another service, which its token does not allow. Until it has a
@@ -91,11 +70,11 @@ func TestWorkloadChangesWithoutAToken(t *testing.T) {
 	if state.OtherWorkload != "" || state.AgentState.Refusal != "" {
 		t.Errorf("it is shown as %+v still", state)
 	}
-	if n, err := lines(m.ControlPlane, "certificate is for another workload"); err != nil || n != 1 {
+	if n, err := m.ControlPlane.Lines("certificate is for another workload"); err != nil || n != 1 {
 		t.Errorf("the control plane has logged it %d times, want once: %v", n, err)
 	}
 	// It tries again with growing delays, and logs the same reason once a minute.
-	if n, err := lines(b.Agent, "joining again"); err != nil || n > 2 {
+	if n, err := b.Agent.Lines("joining again"); err != nil || n > 2 {
 		t.Errorf("the agent has logged %d times why it joins again: %v", n, err)
 	}
 	more(t, load, 200)
