@@ -2,14 +2,37 @@
 package anymesh
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // Pick draws one of them.
 func Pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
+
+// Weighted draws an index below n. Each has a weight.
+func Weighted(r *rand.Rand, n int, weight func(i int) int) int {
+	sum := 0
+	for i := range n {
+		sum += weight(i)
+	}
+	i := 0
+	for drawn := r.IntN(sum); drawn >= weight(i); i++ {
+		drawn -= weight(i)
+	}
+	return i
+}
+
+// Keys returns the keys of objects, sorted: the order of a map would differ each time.
+func Keys(objects map[mesh.Key]mesh.Object) []mesh.Key {
+	return slices.SortedFunc(maps.Keys(objects), func(a, b mesh.Key) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Mesh, b.Mesh), cmp.Compare(a.Name, b.Name))
+	})
+}
 
 // Mesh draws whether a mesh has mTLS, and in which mode.
 func Mesh(r *rand.Rand, name string) *mesh.Mesh {

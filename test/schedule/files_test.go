@@ -2,13 +2,10 @@ package schedule
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -77,11 +74,7 @@ func (s *simulation) text(file string) []byte {
 	return bytes.Join(all, []byte("---\n"))
 }
 
-func (s *simulation) keys() []mesh.Key {
-	return slices.SortedFunc(maps.Keys(s.objects), func(a, b mesh.Key) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Mesh, b.Mesh), cmp.Compare(a.Name, b.Name))
-	})
-}
+func (s *simulation) keys() []mesh.Key { return anymesh.Keys(s.objects) }
 
 // write writes what the file should contain, and removes a file without objects.
 func (s *simulation) write(file string) {

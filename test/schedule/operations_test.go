@@ -93,17 +93,8 @@ var operations = []operation{
 
 // operate makes one random operation.
 func (s *simulation) operate(ctx context.Context) {
-	sum := 0
-	for _, o := range operations {
-		sum += o.weight
-	}
-	n := s.random.IntN(sum)
-	for _, o := range operations {
-		if n -= o.weight; n < 0 {
-			o.do(s, ctx)
-			return
-		}
-	}
+	i := anymesh.Weighted(s.random, len(operations), func(i int) int { return operations[i].weight })
+	operations[i].do(s, ctx)
 }
 
 // change sets or deletes one object.

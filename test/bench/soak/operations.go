@@ -37,18 +37,9 @@ var operations = []operation{
 
 // operation makes one random operation.
 func (s *soak) operation(ctx context.Context) {
-	sum := 0
-	for _, o := range operations {
-		sum += o.weight
-	}
-	n := s.random.IntN(sum)
-	for i, o := range operations {
-		if n -= o.weight; n < 0 {
-			s.counts.operations[i].Add(1)
-			o.do(s, ctx)
-			return
-		}
-	}
+	i := anymesh.Weighted(s.random, len(operations), func(i int) int { return operations[i].weight })
+	s.counts.operations[i].Add(1)
+	operations[i].do(s, ctx)
 }
 
 // wayToWrite draws how a file is written. Most people and programs do it in one step.

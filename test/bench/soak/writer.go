@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -72,16 +71,7 @@ func (w *writer) files() []string {
 
 // keys returns the keys of the objects in a file, in order.
 func (w *writer) keys(file string) []mesh.Key {
-	var keys []mesh.Key
-	for key := range w.objects {
-		if w.fileOf[key] == file {
-			keys = append(keys, key)
-		}
-	}
-	slices.SortFunc(keys, func(a, b mesh.Key) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Mesh, b.Mesh), cmp.Compare(a.Name, b.Name))
-	})
-	return keys
+	return slices.DeleteFunc(anymesh.Keys(w.objects), func(key mesh.Key) bool { return w.fileOf[key] != file })
 }
 
 // text is what a file should contain.
