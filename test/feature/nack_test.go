@@ -72,15 +72,7 @@ func TestRefusedAmongGoodOnes(t *testing.T) {
 				f.Stop()
 			}
 			web.Close()
-			f.PutYAML(`
-type: Dataplane
-mesh: default
-name: web-1
-networking:
-  address: 10.0.0.1
-  inbound:
-  - {port: 8080, tags: {kuma.io/service: web, kuma.io/protocol: http}}
-`)
+			f.Put("web-1-without-outbounds.yaml")
 			if restart {
 				f.Restart()
 			}

@@ -121,14 +121,7 @@ func TestModeChanges(t *testing.T) {
 		web.Sent("cluster api db", "endpoint api db", "listener inbound:10.0.0.1:8080")
 		web.Expect(resource.Cluster, "api").Identities()
 		web.Expect(resource.Cluster, "db").Identities()
-		f.PutYAML(`
-type: Mesh
-name: default
-mtls:
-  enabledBackend: ca-1
-  backends:
-  - {name: ca-1, type: builtin, mode: STRICT}
-`)
+		f.Put("../mesh.yaml")
 		web.Sent("cluster api db", "endpoint api db", "listener inbound:10.0.0.1:8080")
 		web.Expect(resource.Cluster, "db").Identities(dbIdentity)
 	})

@@ -4,6 +4,7 @@ package grpcxds
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -30,6 +31,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/sonde-mesh/sonde/test/harness"
 	sondexds "github.com/sonde-mesh/sonde/xds"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -189,15 +191,14 @@ func call(t *testing.T, conn *grpc.ClientConn) string {
 
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(20 * time.Second)
-	for !done() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not in time: %s", what)
+	err := harness.Poll(t.Context(), 20*time.Second, what, func(context.Context) error {
+		if !done() {
+			return errors.New("not yet")
 		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
