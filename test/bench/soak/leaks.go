@@ -97,8 +97,7 @@ func (s *soak) fill(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := s.settle(ctx)
-	return err
+	return s.settle(ctx)
 }
 
 // usageAtRest waits until there is no stream and the number of goroutines no longer falls.

@@ -1,7 +1,7 @@
 // Command soak changes a mesh at random for minutes and breaks what can break. Proxies come and go, stop reading, stop
-// answering, refuse resources, or vanish. Files are broken, half written, moved and removed. The control plane is killed every
-// minute. From time to time everything is mended: then each proxy must have what the files say, and what a new proxy gets.
-// At the end the control plane must hold nothing of proxies that are gone.
+// answering, refuse resources, or vanish. Files are broken, half written, renamed and removed. The control plane is killed every
+// minute. From time to time everything is mended: then each proxy must have what the files say, and some that begin with
+// nothing, too. At the end the control plane must hold nothing of proxies that are gone.
 //
 //	go run ./bench/soak                            # ten minutes, with a new seed
 //	go run ./bench/soak --seed=7 --duration=2m     # repeat a seed

@@ -33,7 +33,7 @@ func (s *soak) rest(ctx context.Context) error {
 	if err := s.mend(ctx); err != nil {
 		return err
 	}
-	if _, err := s.settle(ctx); err != nil {
+	if err := s.settle(ctx); err != nil {
 		return err
 	}
 	s.counts.rests.Add(1)
@@ -76,15 +76,15 @@ func (s *soak) mend(ctx context.Context) error {
 	return nil
 }
 
-// settle waits until each proxy has what the files say, and returns that.
-func (s *soak) settle(ctx context.Context) (map[string]resource.Desired, error) {
+// settle waits until each proxy has what the files say.
+func (s *soak) settle(ctx context.Context) error {
 	want, err := s.expected()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for began, diff := time.Now(), "none"; ; {
 		if time.Since(began) > settleWithin {
-			return nil, fmt.Errorf("%s after all was mended: %s", settleWithin, diff)
+			return fmt.Errorf("%s after all was mended: %s", settleWithin, diff)
 		}
 		s.forgive(ctx)
 		diff = s.different(want)
@@ -94,13 +94,13 @@ func (s *soak) settle(ctx context.Context) (map[string]resource.Desired, error) 
 			diff = fmt.Sprintf("the store has %v problems", n)
 		}
 		if diff == "" {
-			return want, nil
+			return nil
 		}
 		if err := retry.Wait(ctx, poll); err != nil {
-			return nil, err
+			return err
 		}
 		if err := s.problem(); err != nil {
-			return nil, err
+			return err
 		}
 	}
 }
