@@ -155,5 +155,5 @@ func (h *handlers) start(pod *corev1.Pod, p podAddress) (*sondedp.Agent, error) 
 	for name, value := range env {
 		all = append(all, name+"="+value)
 	}
-	return sondedp.Start(filepath.Join(h.directory, "sonde-dp"), at, env[mesh.EnvProbeTable], all...)
+	return sondedp.Start(filepath.Join(h.directory, "sonde-dp"), at, slog.LevelInfo, env[mesh.EnvProbeTable], all...)
 }

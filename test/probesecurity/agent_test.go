@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -29,7 +30,7 @@ func (p *pod) startAgent(port int, table mesh.ProbeTable) *agent {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	running, err := sondedp.Start(agentProgram, netip.AddrPortFrom(p.ip, uint16(port)), env)
+	running, err := sondedp.Start(agentProgram, netip.AddrPortFrom(p.ip, uint16(port)), slog.LevelInfo, env)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"maps"
 	"math/big"
 	"net"
@@ -265,7 +266,7 @@ func TestNoRecursion(t *testing.T) {
 			"hook": `{"id":"me","container":"c","type":"preStop","httpGet":{"path":"/","port":9000}}`,
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), callLimit)
-			out, err := sondedp.Command(ctx, agentProgram, netip.AddrPortFrom(p.ip, 9000), "["+entry+"]").CombinedOutput()
+			out, err := sondedp.Command(ctx, agentProgram, netip.AddrPortFrom(p.ip, 9000), slog.LevelInfo, "["+entry+"]").CombinedOutput()
 			cancel()
 			if err == nil || !strings.Contains(string(out), `id "me"`) || !strings.Contains(string(out), "virtual port") {
 				t.Errorf("%s: sonde-dp probes ends with %v and %q, want an error that names the entry", kind, err, out)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -34,9 +35,10 @@ type Agent struct {
 	log syncBuffer
 }
 
-// Command returns the command that answers the probes of a table, as the environment has it, at an address.
-func Command(ctx context.Context, program string, at netip.AddrPort, table string, env ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, program, "probes", "--virtual-probes-port="+strconv.Itoa(int(at.Port())))
+// Command returns the command that answers the probes of a table, as the environment has it, at an address. It logs from a
+// level on.
+func Command(ctx context.Context, program string, at netip.AddrPort, level slog.Level, table string, env ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, "probes", "--virtual-probes-port="+strconv.Itoa(int(at.Port())), "--log-level="+level.String())
 	cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"),
 		mesh.EnvInstanceIP + "=" + at.Addr().String(), mesh.EnvProbeTable + "=" + table,
@@ -45,9 +47,9 @@ func Command(ctx context.Context, program string, at netip.AddrPort, table strin
 }
 
 // Start runs it, and returns when it listens. The caller must stop it.
-func Start(program string, at netip.AddrPort, table string, env ...string) (*Agent, error) {
+func Start(program string, at netip.AddrPort, level slog.Level, table string, env ...string) (*Agent, error) {
 	a := &Agent{Address: at.String(), Ended: make(chan struct{})}
-	a.cmd = Command(context.Background(), program, at, table, env...) // it ends by Stop, Kill or a test's own signal
+	a.cmd = Command(context.Background(), program, at, level, table, env...) // it ends by Stop, Kill or a test's own signal
 	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
 	if err := a.cmd.Start(); err != nil {
 		return nil, err

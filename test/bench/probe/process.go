@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -107,7 +108,7 @@ func startAgent(ctx context.Context, program string, table mesh.ProbeTable) (*pr
 	if err := l.Close(); err != nil {
 		return nil, err
 	}
-	agent, err := sondedp.Start(program, netip.MustParseAddrPort(l.Addr().String()), env)
+	agent, err := sondedp.Start(program, netip.MustParseAddrPort(l.Addr().String()), slog.LevelError, env)
 	if err != nil {
 		return nil, err
 	}
