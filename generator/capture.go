@@ -52,15 +52,18 @@ func (b *inbound) captureListeners(tp *mesh.TransparentProxying) []*listenerv3.L
 	return listeners
 }
 
-// addInboundChains adds the chains of each inbound. They match the port of the original destination; the TLS inspector is
-// disabled for all ports that do not need it (Envoy: api-v3/config/listener/v3/listener_components.proto, filter_disabled).
+// addInboundChains adds the chains of each inbound. They match the port of the original destination. An inbound that comes or goes
+// changes nothing else: Envoy then updates the listener in place, and connections of other chains live on, while any other
+// difference would drain the whole listener (Envoy: configuration/listeners/lds). So the TLS inspector is not disabled for
+// ports without an inbound, although it delays a protocol there in which the server speaks first; only serverFirst disables
+// it.
 func (b *inbound) addInboundChains(l *listenerv3.Listener) {
 	inbounds := b.dataplane.Spec.Networking.Inbound
 	onPort := map[uint32]int{}
 	for i := range inbounds {
 		onPort[inbounds[i].Port]++
 	}
-	var inspected []*listenerv3.ListenerFilterChainMatchPredicate
+	var serverFirst []*predicate
 	for i := range inbounds {
 		in := &inbounds[i]
 		match := &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(in.Port)}
@@ -68,12 +71,12 @@ func (b *inbound) addInboundChains(l *listenerv3.Listener) {
 			match.PrefixRanges = singleAddress(inboundAddress(in).Addr())
 		}
 		l.FilterChains = append(l.FilterChains, b.chains(in, match)...)
-		if b.needsInspector(in) {
-			inspected = append(inspected, destinationPort(in.Port))
+		if in.ServerFirst {
+			serverFirst = append(serverFirst, destinationPort(in.Port))
 		}
 	}
-	if len(inspected) > 0 {
-		inspectTLS(l, notMatch(anyOf(inspected)))
+	if b.mode == mesh.ModePermissive {
+		inspectTLS(l, anyOf(serverFirst))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
@@ -125,6 +126,32 @@ func TestStrictTakesNoPlainText(t *testing.T) {
 				if c.GetTransportSocket() == nil && !slices.Contains(harmless, c.GetName()) {
 					t.Errorf("%s: chain %s takes plain text", l.GetName(), c.GetName())
 				}
+			}
+		}
+	}
+}
+
+// Envoy updates a listener in place, and cuts no connection of another port, if only filter chains differ.
+func TestInboundChangesOnlyFilterChains(t *testing.T) {
+	for _, mode := range []mesh.MTLSMode{"", mesh.ModeStrict, mesh.ModePermissive} {
+		listeners := func(ports ...uint32) (clipped []*listenerv3.Listener) {
+			d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: mesh.DefaultMesh, Name: "web-1"}}
+			d.Spec.Networking.Address = "10.0.0.1"
+			d.Spec.Networking.TransparentProxying = &mesh.TransparentProxying{}
+			for _, port := range ports {
+				d.Spec.Networking.Inbound = append(d.Spec.Networking.Inbound, mesh.Inbound{Port: port, Tags: mesh.Tags{mesh.TagService: "web"}})
+			}
+			d.SetDefaults()
+			for _, l := range generator.InboundListeners(meshOf(mode), &meshview.Proxy{Dataplane: d}, mesh.DefaultTrustDomain) {
+				l.FilterChains = nil
+				clipped = append(clipped, l)
+			}
+			return clipped
+		}
+		want := listeners()
+		for _, ports := range [][]uint32{{80}, {80, 90}} {
+			if diff := cmp.Diff(want, listeners(ports...), protocmp.Transform()); diff != "" {
+				t.Errorf("mode %q: inbounds %d change more than filter chains:\n%s", mode, ports, diff)
 			}
 		}
 	}

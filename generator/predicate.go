@@ -14,13 +14,12 @@ func destinationPort(port uint32) *predicate {
 	}}
 }
 
-func notMatch(p *predicate) *predicate {
-	return &predicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_NotMatch{NotMatch: p}}
-}
-
-// anyOf matches if one of p does. p must not be empty; Envoy's OrMatch takes at least two.
+// anyOf matches if one of p does. It returns nil if p is empty; Envoy's OrMatch takes at least two.
 func anyOf(p []*predicate) *predicate {
-	if len(p) == 1 {
+	switch len(p) {
+	case 0:
+		return nil
+	case 1:
 		return p[0]
 	}
 	return &predicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_OrMatch{
