@@ -116,7 +116,7 @@ func TestDefaultsOfTheAPIServer(t *testing.T) {
 			if p := c.LivenessProbe; p != nil {
 				p.HTTPGet.Scheme, p.PeriodSeconds, p.SuccessThreshold, p.FailureThreshold = "HTTP", 10, 1, 3
 			}
-			if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
+			if c.Lifecycle != nil && c.Lifecycle.PreStop != nil && c.Lifecycle.PreStop.HTTPGet != nil {
 				c.Lifecycle.PreStop.HTTPGet.Scheme = "HTTP"
 			}
 		}

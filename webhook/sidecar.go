@@ -20,6 +20,7 @@ const (
 	volumeWork     = "sonde-work"
 	mountIdentity  = "/var/run/secrets/sonde.dev"
 	mountWork      = "/var/run/sonde"
+	workDirectory  = mountWork + "/agent" // not the mount itself, which all users may enter: it holds secrets
 	fileToken      = "token"
 	fileCA         = "ca.crt"
 	configMapCA    = "sonde-ca"
@@ -45,7 +46,7 @@ func (in *injection) initContainer() corev1.Container {
 		Name:            mesh.ContainerInit,
 		Image:           in.options.Image,
 		ImagePullPolicy: corev1.PullIfNotPresent,
-		Command:         []string{"/usr/bin/sonde-dp", "install", "transparent-proxy"},
+		Command:         []string{mesh.AgentProgram, "install", "transparent-proxy"},
 		Args: []string{
 			"--redirect-outbound-port", strconv.Itoa(mesh.PortRedirectOut),
 			"--redirect-inbound=true",
@@ -56,6 +57,7 @@ func (in *injection) initContainer() corev1.Container {
 			"--verbose",
 			"--ip-family-mode", "dualstack",
 		},
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext: securityContext(0, &corev1.Capabilities{
 			Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"},
 		}),
@@ -79,8 +81,7 @@ func (in *injection) sidecar(table string) corev1.Container {
 			"--dataplane-token-file=" + mountIdentity + "/" + fileToken,
 			"--name=$(" + envPodName + ").$(" + envPodNamespace + ")",
 			"--mesh=" + in.meshName(),
-			// Not the mount itself, which all users may enter: the work directory holds secrets.
-			"--work-dir=" + mountWork + "/agent",
+			"--work-dir=" + workDirectory,
 			"--drain-time=" + in.drainTime().String(),
 			virtualProbesFlag + strconv.Itoa(int(in.port)),
 		},
@@ -102,9 +103,15 @@ func (in *injection) sidecar(table string) corev1.Container {
 			PeriodSeconds: 1, TimeoutSeconds: 3, FailureThreshold: 1,
 		},
 		// Not httpGet: it would be refused while the agent starts, and then the kubelet kills the container.
-		Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{
-			Exec: &corev1.ExecAction{Command: []string{"sonde-dp", "wait"}},
-		}},
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError, // says why the agent has ended
+		// The preStop hooks of all containers are called together, when the pod begins to end. The sidecar itself is told to end
+		// last: until then clients outside the mesh would keep their connections to an Envoy whose application has gone.
+		Lifecycle: &corev1.Lifecycle{
+			PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{mesh.AgentProgram, "wait"}}},
+			PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{
+				Command: []string{mesh.AgentProgram, "drain", "--begin", "--work-dir=" + workDirectory},
+			}},
+		},
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: volumeIdentity, MountPath: mountIdentity, ReadOnly: true},
 			{Name: volumeWork, MountPath: mountWork},

@@ -10,6 +10,9 @@ const (
 	// SidecarUser is the user of ContainerSidecar: the kernel's rules recognise Envoy's connections by it.
 	SidecarUser = 5678
 
+	// AgentProgram is the path of the agent in its image.
+	AgentProgram = "/usr/bin/sonde-dp"
+
 	// EnvProbeTable is the variable of the sidecar with the probe table.
 	EnvProbeTable = "KUMA_DATAPLANE_PROBES"
 	// EnvInstanceIP is the variable of the sidecar with the pod's address.

@@ -26,12 +26,23 @@ const (
 	quietTime = time.Second
 )
 
+// Begin makes Envoy tell the clients of its inbound to go elsewhere: a response says that it is the last one of its connection. The
+// listeners stay open, and to begin twice is the same as once.
+func Begin(ctx context.Context, e interface {
+	Post(ctx context.Context, path string) error
+}) error {
+	if err := e.Post(ctx, "/drain_listeners?graceful&inboundonly&skip_exit"); err != nil {
+		return fmt.Errorf("start to drain: %w", err)
+	}
+	return nil
+}
+
 // Run waits until open requests, and connections that are not HTTP, have ended. Idle HTTP connections do not count. New
 // work is served until the inbound has been quiet for a second; then its listeners close. Run returns when all work is
 // done, or with the error of ctx if that ends first; any other error means that Envoy does not answer.
 func Run(ctx context.Context, e Envoy, logger *slog.Logger) error {
-	if err := e.Post(ctx, "/drain_listeners?graceful&inboundonly&skip_exit"); err != nil {
-		return fmt.Errorf("start to drain: %w", err)
+	if err := Begin(ctx, e); err != nil {
+		return err
 	}
 	if err := waitUntilIdle(ctx, e, quietTime, active.inbound); err != nil {
 		return err

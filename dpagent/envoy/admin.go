@@ -30,15 +30,21 @@ func newClient(to *net.UnixAddr) *http.Client {
 	}
 }
 
-// Post sends a POST request to Envoy's admin interface.
-func (e *Envoy) Post(ctx context.Context, path string) error {
-	_, err := fetch(ctx, e.admin, http.MethodPost, path)
+// Admin is Envoy's admin interface.
+type Admin struct{ client *http.Client }
+
+// NewAdmin returns the admin interface at a Unix socket.
+func NewAdmin(at *net.UnixAddr) *Admin { return &Admin{newClient(at)} }
+
+// Post sends a POST request.
+func (a *Admin) Post(ctx context.Context, path string) error {
+	_, err := fetch(ctx, a.client, http.MethodPost, path)
 	return err
 }
 
-// Get sends a GET request to Envoy's admin interface and returns the body.
-func (e *Envoy) Get(ctx context.Context, path string) ([]byte, error) {
-	return fetch(ctx, e.admin, http.MethodGet, path)
+// Get sends a GET request and returns the body.
+func (a *Admin) Get(ctx context.Context, path string) ([]byte, error) {
+	return fetch(ctx, a.client, http.MethodGet, path)
 }
 
 func fetch(ctx context.Context, c *http.Client, method, path string) ([]byte, error) {

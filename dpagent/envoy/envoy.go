@@ -48,8 +48,8 @@ type Options struct {
 
 // Envoy is an Envoy process that Run keeps running.
 type Envoy struct {
+	*Admin
 	o     Options
-	admin *http.Client
 	ready *http.Client
 
 	starts  prometheus.Counter
@@ -71,8 +71,8 @@ func New(o Options) *Envoy {
 		o.DrainTime = mesh.DefaultDrainTime
 	}
 	e := &Envoy{
+		Admin: NewAdmin(o.Dir.Socket(mesh.SocketAdmin)),
 		o:     o,
-		admin: newClient(o.Dir.Socket(mesh.SocketAdmin)),
 		ready: newClient(o.Dir.Socket(mesh.SocketReady)),
 		starts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonde_dpagent_envoy_starts_total", Help: "How often Envoy was started.",

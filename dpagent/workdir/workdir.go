@@ -52,6 +52,15 @@ func Open(path string) (*Dir, error) {
 	return d, nil
 }
 
+// Attach opens the directory of an agent that runs, for another program of the same user: it creates, changes and locks nothing.
+func Attach(path string) (*Dir, error) {
+	handle, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open work directory: %w", err)
+	}
+	return &Dir{Path: path, handle: handle}, nil
+}
+
 const (
 	// prefix of the names of directories that Open creates under $TMPDIR.
 	prefix = "sonde-dp-"
