@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/webhook"
@@ -182,5 +184,31 @@ func TestEmptyMeshTwice(t *testing.T) {
 		if diff := cmp.Diff(injected, again); diff != "" {
 			t.Errorf("%s: the second injection changes the pod:\n%s", where, diff)
 		}
+	}
+}
+
+// TestWarningsStay injects a pod twice, with a probe that cannot be rewritten added between: the annotation has the warnings of both
+// calls, although the first one alone looks at the drain time.
+func TestWarningsStay(t *testing.T) {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{mesh.AnnotationDrainTime: "50m"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}},
+	}
+	first, warnings := inject(t, pod, webhook.Options{})
+	if len(warnings) != 1 || first.Annotations[mesh.AnnotationInjectionWarnings] != warnings[0] {
+		t.Fatalf("warnings %q are recorded as %q", warnings, first.Annotations[mesh.AnnotationInjectionWarnings])
+	}
+	for i := range first.Spec.Containers {
+		first.Spec.Containers[i].LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
+			HTTPGet: &corev1.HTTPGetAction{Host: "other.example", Port: intstr.FromInt32(80)},
+		}}
+	}
+	second, more := inject(t, first, webhook.Options{})
+	if want := warnings[0] + "\n" + strings.Join(more, "\n"); len(more) != 1 || second.Annotations[mesh.AnnotationInjectionWarnings] != want {
+		t.Errorf("after warnings %q the annotation has %q, want both", more, second.Annotations[mesh.AnnotationInjectionWarnings])
+	}
+	third, _ := inject(t, second, webhook.Options{})
+	if diff := cmp.Diff(second, third); diff != "" {
+		t.Errorf("the third injection changes the pod:\n%s", diff)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -53,6 +54,7 @@ func Inject(pod *corev1.Pod, o Options) (*corev1.Pod, []string, error) {
 	in.orderContainers()
 	in.annotate()
 	in.warnSharedUser()
+	in.recordWarnings()
 	return in.pod, in.warnings, nil
 }
 
@@ -136,6 +138,23 @@ func (in *injection) prepare(pod *corev1.Pod) error {
 func (in *injection) warn(format string, args ...any) {
 	words := strings.FieldsFunc(fmt.Sprintf(format, args...), unicode.IsControl)
 	in.warnings = append(in.warnings, strings.Join(words, " "))
+}
+
+// recordWarnings adds the warnings to those of earlier injections, one per line, in an annotation: nobody sees what an admission
+// webhook tells a controller that makes pods. A second injection does not find again what only the first one decides.
+func (in *injection) recordWarnings() {
+	var lines []string
+	if recorded := in.pod.Annotations[mesh.AnnotationInjectionWarnings]; recorded != "" {
+		lines = strings.Split(recorded, "\n")
+	}
+	for _, warning := range in.warnings {
+		if !slices.Contains(lines, warning) {
+			lines = append(lines, warning)
+		}
+	}
+	if len(lines) > 0 {
+		metav1.SetMetaDataAnnotation(&in.pod.ObjectMeta, mesh.AnnotationInjectionWarnings, strings.Join(lines, "\n"))
+	}
 }
 
 // skipReason returns why the pod gets no sidecar, "" if it gets one.

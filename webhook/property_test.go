@@ -159,6 +159,7 @@ func checkOnlyKnownChanges(t *testing.T, before, after *corev1.Pod) {
 	want, got := before.DeepCopy(), after.DeepCopy()
 	for _, annotation := range []string{
 		"kubectl.kubernetes.io/default-container", mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesPort, mesh.LabelMesh,
+		mesh.AnnotationInjectionWarnings,
 	} {
 		if _, ok := before.Annotations[annotation]; !ok {
 			delete(got.Annotations, annotation)
