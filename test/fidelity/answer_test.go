@@ -11,8 +11,9 @@ type servers func(podAddress) []server
 // app is an application that has one server, on the port that most probes ask.
 func app(s server) servers {
 	return func(p podAddress) []server {
-		s.port = p.app
-		return []server{s}
+		own := s // several cases may share s, and run at once
+		own.port = p.app
+		return []server{own}
 	}
 }
 
