@@ -8,7 +8,8 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// response is one response, kept until the proxy ACKs or NACKs it.
+// response is one response, kept until the proxy ACKs or NACKs it. While it is sent, without the lock of the stream, nothing of it
+// changes but mention.before.
 type response struct {
 	subscription *subscription
 	nonce        string

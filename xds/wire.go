@@ -49,12 +49,12 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 // delta returns the encoded delta response: entries that all streams share, and a few bytes of this stream.
 func (r *response) delta() (rawMessage, error) {
 	bytes := make(mem.BufferSlice, 0, len(r.resources)+1)
-	for _, m := range r.resources {
-		bytes = append(bytes, mem.SliceBuffer(m.resource.Entry))
+	for i := range r.resources { // not by value: the proxy may change mention.before meanwhile
+		bytes = append(bytes, mem.SliceBuffer(r.resources[i].resource.Entry))
 	}
 	var removed []string
-	for _, m := range r.removed {
-		removed = append(removed, m.name)
+	for i := range r.removed {
+		removed = append(removed, r.removed[i].name)
 	}
 	own, err := proto.Marshal(&discoveryv3.DeltaDiscoveryResponse{
 		TypeUrl: string(r.subscription.kind), Nonce: r.nonce, RemovedResources: removed,
