@@ -1,0 +1,134 @@
+package redirect
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+)
+
+// findTable returns our table in the kernel, nil if there is none.
+func (k kernel) findTable() (*nftables.Table, error) {
+	c, err := k.conn()
+	if err != nil {
+		return nil, err
+	}
+	tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range tables {
+		if t.Name == TableName {
+			return t, nil
+		}
+	}
+	return nil, nil
+}
+
+// compare returns how the table in the kernel differs from the one that is wanted.
+func (k kernel) compare(want []chain) (differences []string, err error) {
+	found, err := k.findTable()
+	switch {
+	case err != nil:
+		return nil, err
+	case found == nil:
+		return []string{"there is no table inet " + TableName}, nil
+	}
+	c, err := k.conn()
+	if err != nil {
+		return nil, err
+	}
+	if found.Flags != 0 {
+		differences = append(differences, fmt.Sprintf("table inet %s has flags, such as dormant, which switches it off", TableName))
+	}
+	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, err
+	}
+	chains = slices.DeleteFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name != TableName })
+	for i := range want {
+		index := slices.IndexFunc(chains, func(c *nftables.Chain) bool { return c.Name == want[i].name })
+		if index < 0 {
+			differences = append(differences, "chain "+want[i].name+" is missing")
+			continue
+		}
+		rules, err := c.GetRules(found, chains[index])
+		if err != nil {
+			return nil, err
+		}
+		differences = append(differences, want[i].compare(chains[index], rules)...)
+		chains = slices.Delete(chains, index, index+1)
+	}
+	for _, c := range chains {
+		differences = append(differences, "chain "+c.Name+" is not ours")
+	}
+	return differences, nil
+}
+
+// compare returns how a chain of the kernel differs from c.
+func (c *chain) compare(got *nftables.Chain, rules []*nftables.Rule) (differences []string) {
+	if !c.hasHookOf(got) {
+		differences = append(differences, "chain "+c.name+" has another type, hook, priority or policy")
+	}
+	isSame := func(want rule, got *nftables.Rule) bool { return bytecode(want.exprs) == bytecode(got.Exprs) }
+	if slices.EqualFunc(c.rules, rules, isSame) {
+		return differences
+	}
+	before := len(differences)
+	for _, r := range c.rules {
+		index := slices.IndexFunc(rules, func(got *nftables.Rule) bool { return isSame(r, got) })
+		if index < 0 {
+			differences = append(differences, fmt.Sprintf("chain %s: this rule is missing: %s", c.name, r.text))
+		} else {
+			rules = slices.Delete(rules, index, index+1)
+		}
+	}
+	for _, r := range rules {
+		differences = append(differences, fmt.Sprintf("chain %s: this rule should not be there: %s", c.name, textOf(r.Exprs)))
+	}
+	if len(differences) == before {
+		differences = append(differences, "chain "+c.name+": the rules have another order")
+	}
+	return differences
+}
+
+func (c *chain) hasHookOf(got *nftables.Chain) bool {
+	if c.hook == nil {
+		return got.Hooknum == nil
+	}
+	return got.Hooknum != nil && *got.Hooknum == *c.hook && got.Type == nftables.ChainTypeNAT &&
+		got.Priority != nil && *got.Priority == *nftables.ChainPriorityNATDest &&
+		got.Policy != nil && *got.Policy == nftables.ChainPolicyAccept
+}
+
+// textOf returns a rule as nft prints it, if it is one that we write with other options, else its bytecode.
+func textOf(exprs []expr.Any) string {
+	code := bytecode(exprs)
+	var o Options
+	for n, e := range exprs {
+		switch e := e.(type) {
+		case *expr.Cmp:
+			if m, ok := exprs[max(n-1, 0)].(*expr.Meta); ok && m.Key == expr.MetaKeySKUID && len(e.Data) == 4 {
+				o.User = int(binaryutil.NativeEndian.Uint32(e.Data))
+			} else if len(e.Data) == 2 {
+				o.ExcludeInboundPorts = []int{int(binaryutil.BigEndian.Uint16(e.Data))}
+			}
+		case *expr.Immediate:
+			if len(e.Data) == 2 {
+				o.InboundPort = int(binaryutil.BigEndian.Uint16(e.Data))
+			}
+		}
+	}
+	for _, o.Families = range []Families{IPv4, IPv6} {
+		for _, c := range newTable(&o) {
+			for _, r := range c.rules {
+				if bytecode(r.exprs) == code {
+					return r.text
+				}
+			}
+		}
+	}
+	return code
+}

@@ -1,0 +1,64 @@
+package redirect
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/google/nftables"
+)
+
+// trialTable is made and removed again in one transaction, so nobody ever sees it.
+const trialTable = "sonde_trial"
+
+// requirement is something that the kernel must have.
+type requirement struct {
+	what, option, module string
+	family               nftables.TableFamily
+	try                  func(*nftables.Conn, *nftables.Table)
+}
+
+// requirements returns what our table needs, each with those before it. Matches that are part of nf_tables are not listed.
+func requirements() []requirement {
+	base := func(c *nftables.Conn, t *nftables.Table) *nftables.Chain {
+		return c.AddChain(&nftables.Chain{
+			Name: chainOutput, Table: t, Type: nftables.ChainTypeNAT,
+			Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest,
+		})
+	}
+	return []requirement{
+		{"nftables", "CONFIG_NF_TABLES", "nf_tables", nftables.TableFamilyIPv4, func(*nftables.Conn, *nftables.Table) {}},
+		{"nftables of family inet", "CONFIG_NF_TABLES_INET", "nf_tables", nftables.TableFamilyINet, func(*nftables.Conn, *nftables.Table) {}},
+		{
+			"NAT in nftables of family inet (Linux 5.2)", "CONFIG_NFT_NAT", "nft_chain_nat", nftables.TableFamilyINet,
+			func(c *nftables.Conn, t *nftables.Table) { base(c, t) },
+		},
+		{
+			"redirection in nftables", "CONFIG_NFT_REDIR", "nft_redir", nftables.TableFamilyINet,
+			func(c *nftables.Conn, t *nftables.Table) {
+				c.AddRule(&nftables.Rule{Table: t, Chain: base(c, t), Exprs: newRule(isTCP(), redirectTo(1)).exprs})
+			},
+		},
+	}
+}
+
+// explain returns err with what is missing and what can be done. It finds out by trying one thing after the other.
+func (k kernel) explain(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: this takes the capability NET_ADMIN in the effective set: in a pod, a container with "+
+			"securityContext {runAsUser: 0, capabilities: {add: [NET_ADMIN]}}; elsewhere, root", err)
+	}
+	for _, r := range requirements() {
+		trial := k.transaction(func(c *nftables.Conn) {
+			t := &nftables.Table{Name: trialTable, Family: r.family}
+			c.AddTable(t)
+			r.try(c, t)
+			c.DelTable(t)
+		})
+		if trial != nil {
+			return fmt.Errorf("%w: the kernel lacks %s (%s): load the module on the node (modprobe %s), or use a kernel that has it",
+				err, r.what, r.option, r.module)
+		}
+	}
+	return err
+}

@@ -1,0 +1,91 @@
+package redirect
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files, and delete those that nothing makes any more")
+
+// tables are options whose tables are in testdata.
+func tables() map[string]Options {
+	changed := func(change func(*Options)) Options {
+		o := defaults()
+		change(&o)
+		return o
+	}
+	return map[string]Options{
+		"seed":          defaults(),
+		"no-exclusions": changed(func(o *Options) { o.ExcludeInboundPorts = nil }),
+		"exclusions": changed(func(o *Options) {
+			o.ExcludeInboundPorts, o.ExcludeOutboundPorts = []int{9800, 9000, 9800}, []int{5432, 53}
+		}),
+		"other-numbers": changed(func(o *Options) { o.InboundPort, o.OutboundPort, o.User = 25006, 25001, 100000 }),
+		"ipv4":          changed(func(o *Options) { o.Families = IPv4 }),
+		"ipv6":          changed(func(o *Options) { o.Families = IPv6 }),
+		"outbound-only": changed(func(o *Options) { o.OutboundOnly = true }),
+	}
+}
+
+func TestGolden(t *testing.T) {
+	made := map[string]bool{}
+	for name, o := range tables() {
+		path := filepath.Join("testdata", name+".nft")
+		made[path] = true
+		got := Describe(o)
+		if *update {
+			must(t, os.WriteFile(path, []byte(got), 0o644))
+			continue
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Errorf("%v; go test ./dpagent/redirect -update writes it", err)
+		} else if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", path, diff)
+		}
+	}
+	files, err := filepath.Glob("testdata/*")
+	must(t, err)
+	for _, path := range files {
+		if made[path] {
+			continue
+		}
+		if !*update {
+			t.Errorf("%s: nothing makes this file; go test ./dpagent/redirect -update deletes it", path)
+		} else {
+			must(t, os.Remove(path))
+		}
+	}
+}
+
+// TestAsNftPrints compares the golden files with what nft makes of the rules in the kernel.
+func TestAsNftPrints(t *testing.T) {
+	nft, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("there is no nft on PATH to print the rules in the kernel")
+	}
+	for name, o := range tables() {
+		t.Run(name, func(t *testing.T) {
+			n := newNamespace(t)
+			var out []byte
+			must(t, n.do(func() (err error) {
+				if err := Install(o); err != nil {
+					return err
+				}
+				out, err = exec.Command(nft, "list", "table", "inet", TableName).Output()
+				return err
+			}))
+			// a user with that id has a name on machines where Envoy is installed
+			got := strings.ReplaceAll(string(out), `skuid "kuma-dp"`, "skuid 5678")
+			if diff := cmp.Diff(Describe(o), got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,238 @@
+package redirect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// namespace is a network namespace of its own: a thread that nothing else uses. It ends with the test.
+type namespace struct {
+	tasks chan func()
+}
+
+// newNamespace makes a namespace whose loopback device is up. It skips the test without root.
+func newNamespace(t *testing.T) *namespace {
+	t.Helper()
+	n := &namespace{tasks: make(chan func())}
+	ready, done := make(chan error), make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+		ready <- unix.Unshare(unix.CLONE_NEWNET)
+		for task := range n.tasks {
+			task()
+		}
+	}()
+	err := <-ready
+	t.Cleanup(func() {
+		close(n.tasks)
+		<-done
+	})
+	if errors.Is(err, unix.EPERM) {
+		t.Skip("this needs root, to make network namespaces: the rules were not tried in the kernel")
+	}
+	must(t, err)
+	must(t, n.do(func() error { return linkUp("lo") }))
+	return n
+}
+
+// do calls f in the namespace. The sockets that it makes belong to the namespace for ever, whoever uses them.
+func (n *namespace) do(f func() error) error {
+	result := make(chan error)
+	n.tasks <- func() { result <- f() }
+	return <-result
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func linkUp(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(link)
+}
+
+// join connects two namespaces with a cable: addresses are a's, then b's.
+func join(t *testing.T, a, b *namespace, addresses [2][]string) {
+	t.Helper()
+	var target *os.File
+	must(t, b.do(func() (err error) {
+		target, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	}))
+	defer func() { _ = target.Close() }()
+	must(t, a.do(func() error {
+		attributes := netlink.NewLinkAttrs()
+		attributes.Name = "eth0"
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(target.Fd()))})
+	}))
+	for index, n := range []*namespace{a, b} {
+		must(t, n.do(func() error { return address("eth0", addresses[index]) }))
+	}
+	for _, n := range []*namespace{a, b} {
+		must(t, n.do(func() error { return awaitCarrier("eth0") }))
+	}
+}
+
+// awaitCarrier waits until the kernel has noticed that both ends are up. Before that it drops packets, and it may take a second.
+func awaitCarrier(device string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		link, err := netlink.LinkByName(device)
+		if err != nil || link.Attrs().OperState == netlink.OperUp {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s stays %s", device, link.Attrs().OperState)
+		}
+	}
+}
+
+// address gives a device addresses, at once: IPv6 would first look for duplicates.
+func address(device string, prefixes []string) error {
+	link, err := netlink.LinkByName(device)
+	if err != nil {
+		return err
+	}
+	for _, prefix := range prefixes {
+		a, err := netlink.ParseAddr(prefix)
+		if err != nil {
+			return err
+		}
+		a.Flags = unix.IFA_F_NODAD
+		if err := netlink.AddrAdd(link, a); err != nil {
+			return fmt.Errorf("add %s: %w", prefix, err)
+		}
+	}
+	return netlink.LinkSetUp(link)
+}
+
+// route sends everything else to a gateway.
+func route(gateway string) error {
+	_, all, err := net.ParseCIDR("0.0.0.0/0")
+	if netip.MustParseAddr(gateway).Is6() {
+		_, all, err = net.ParseCIDR("::/0")
+	}
+	if err != nil {
+		return err
+	}
+	return netlink.RouteAdd(&netlink.Route{Dst: all, Gw: net.ParseIP(gateway)})
+}
+
+// caller is who connects.
+type caller struct {
+	user     int
+	priority int // SO_PRIORITY, 0 for none
+}
+
+const connectLimit = 3 * time.Second
+
+// dial connects from the namespace.
+func (n *namespace) dial(c caller, to netip.AddrPort) (conn net.Conn, err error) {
+	err = n.do(func() (err error) {
+		// The kernel takes the owner of a socket from the thread that makes it.
+		if err := unix.Setfsuid(c.user); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, unix.Setfsuid(0)) }()
+		ctx, cancel := context.WithTimeout(context.Background(), connectLimit)
+		defer cancel()
+		d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+			return errors.Join(raw.Control(func(fd uintptr) {
+				if c.priority != 0 {
+					err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, c.priority)
+				}
+			}), err)
+		}}
+		conn, err = d.DialContext(ctx, "tcp", to.String())
+		return err
+	})
+	return conn, err
+}
+
+// serve handles connections to a port of the namespace, each family with a socket of its own if it has it, until the test ends.
+func (n *namespace) serve(t *testing.T, port int, handle func(net.Conn)) {
+	t.Helper()
+	for _, network := range []string{"tcp4", "tcp6"} {
+		var l net.Listener
+		err := n.do(func() (err error) {
+			l, err = (&net.ListenConfig{}).Listen(context.Background(), network, ":"+strconv.Itoa(port))
+			return err
+		})
+		must(t, err)
+		var handlers sync.WaitGroup
+		handlers.Go(func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				handlers.Go(func() {
+					defer func() { _ = conn.Close() }()
+					_ = conn.SetDeadline(time.Now().Add(connectLimit))
+					handle(conn)
+				})
+			}
+		})
+		t.Cleanup(func() {
+			_ = l.Close()
+			handlers.Wait()
+		})
+	}
+}
+
+// originalDestination returns where a connection went before it was redirected, as Envoy finds out: the local address if the
+// kernel knows no other.
+func originalDestination(conn net.Conn) (netip.AddrPort, error) {
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	local := conn.LocalAddr().(*net.TCPAddr).AddrPort()
+	var at netip.AddrPort
+	var inner error
+	outer := raw.Control(func(fd uintptr) {
+		const soOriginalDst = 80 // linux/netfilter_ipv4.h, and the same for IPv6
+		if local.Addr().Unmap().Is4() {
+			var found *unix.IPv6Mreq // 16 bytes, as sockaddr_in has: the system library has no call for it
+			if found, inner = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, soOriginalDst); inner == nil {
+				b := found.Multiaddr
+				at = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), uint16(b[2])<<8|uint16(b[3]))
+			}
+			return
+		}
+		var found *unix.IPv6MTUInfo
+		if found, inner = unix.GetsockoptIPv6MTUInfo(int(fd), unix.SOL_IPV6, soOriginalDst); inner == nil {
+			port := found.Addr.Port // in network order
+			at = netip.AddrPortFrom(netip.AddrFrom16(found.Addr.Addr), port<<8|port>>8)
+		}
+	})
+	if errors.Is(inner, unix.ENOENT) {
+		return netip.AddrPortFrom(local.Addr().Unmap(), local.Port()), outer
+	}
+	return at, errors.Join(outer, inner)
+}

@@ -1,0 +1,185 @@
+package redirect
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// TableName is the name of our table, which is of family inet.
+const TableName = "sonde"
+
+// Names of the chains. toEnvoy is the one that redirects inbound connections, whichever way they come.
+const (
+	chainPrerouting = "prerouting"
+	chainOutput     = "output"
+	chainInbound    = "inbound"
+)
+
+// register is the one that all expressions use.
+const register = unix.NFT_REG_1
+
+// part is a match or a statement of a rule.
+type part struct {
+	text  string // as nft prints it
+	exprs []expr.Any
+}
+
+type rule struct {
+	text  string
+	exprs []expr.Any
+}
+
+// chain is a base chain if it has a hook.
+type chain struct {
+	name  string
+	hook  *nftables.ChainHook
+	rules []rule
+}
+
+// newTable returns the chains of our table, in an order in which they can be written. o is valid.
+func newTable(o *Options) []chain {
+	user, lo := userIs(o.User), outgoing("lo")
+	family := otherFamilies(o.Families)
+	output := []rule{
+		// the agent's checks, and Envoy's connections to the application
+		newRule(user, priorityIs(mesh.SocketPriority), verdict(expr.VerdictReturn, "")),
+	}
+	if !o.OutboundOnly {
+		output = append(output,
+			// Envoy calls the pod that it is in as it calls any other. The hook of incoming connections does not see this.
+			newRule(user, lo, notLoopback4(), verdict(expr.VerdictJump, chainInbound)),
+			newRule(user, lo, notLoopback6(), verdict(expr.VerdictJump, chainInbound)),
+		)
+	}
+	output = append(output,
+		newRule(user, verdict(expr.VerdictReturn, "")),
+		newRule(lo, verdict(expr.VerdictReturn, "")), // an application that calls its own pod
+	)
+	output = append(output, exclusions(o.ExcludeOutboundPorts)...)
+	output = append(output, newRule(isTCP(), redirectTo(o.OutboundPort)))
+	outputChain := chain{name: chainOutput, hook: nftables.ChainHookOutput, rules: append(family, output...)}
+	if o.OutboundOnly {
+		return []chain{outputChain}
+	}
+	return []chain{
+		{name: chainInbound, rules: append(exclusions(o.ExcludeInboundPorts), newRule(isTCP(), redirectTo(o.InboundPort)))},
+		{name: chainPrerouting, hook: nftables.ChainHookPrerouting, rules: append(otherFamilies(o.Families), newRule(verdict(expr.VerdictJump, chainInbound)))},
+		outputChain,
+	}
+}
+
+// otherFamilies returns the rule that leaves connections of other families alone, if there are any.
+func otherFamilies(f Families) []rule {
+	switch f {
+	case IPv4:
+		return []rule{newRule(familyIsNot("ipv4", unix.NFPROTO_IPV4), verdict(expr.VerdictReturn, ""))}
+	case IPv6:
+		return []rule{newRule(familyIsNot("ipv6", unix.NFPROTO_IPV6), verdict(expr.VerdictReturn, ""))}
+	}
+	return nil
+}
+
+// exclusions returns a rule per port. Only the first packet of a connection passes them, so a set would save nothing that
+// anybody could measure.
+func exclusions(ports []int) []rule {
+	var rules []rule
+	for _, port := range distinct(ports) {
+		rules = append(rules, newRule(portIs(port), verdict(expr.VerdictReturn, "")))
+	}
+	return rules
+}
+
+func newRule(parts ...part) rule {
+	var r rule
+	var words []string
+	for _, p := range parts {
+		words = append(words, p.text)
+		r.exprs = append(r.exprs, p.exprs...)
+	}
+	r.text = strings.Join(words, " ")
+	return r
+}
+
+// loaded compares a value that another expression puts into the register.
+func loaded(load expr.Any, op expr.CmpOp, data []byte) []expr.Any {
+	return []expr.Any{load, &expr.Cmp{Op: op, Register: register, Data: data}}
+}
+
+func metaIs(key expr.MetaKey, op expr.CmpOp, data []byte) []expr.Any {
+	return loaded(&expr.Meta{Key: key, Register: register}, op, data)
+}
+
+func userIs(id int) part {
+	n := uint32(id)
+	return part{"meta skuid " + decimal(n), metaIs(expr.MetaKeySKUID, expr.CmpOpEq, binaryutil.NativeEndian.PutUint32(n))}
+}
+
+func priorityIs(n uint32) part {
+	return part{fmt.Sprintf("meta priority 0:%x", n), metaIs(expr.MetaKeyPRIORITY, expr.CmpOpEq, binaryutil.NativeEndian.PutUint32(n))}
+}
+
+func outgoing(device string) part {
+	name := make([]byte, unix.IFNAMSIZ)
+	copy(name, device)
+	return part{fmt.Sprintf("oifname %q", device), metaIs(expr.MetaKeyOIFNAME, expr.CmpOpEq, name)}
+}
+
+func familyIsNot(name string, family byte) part {
+	return part{"meta nfproto != " + name, metaIs(expr.MetaKeyNFPROTO, expr.CmpOpNeq, []byte{family})}
+}
+
+func isTCP() part {
+	return part{"meta l4proto tcp", metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{unix.IPPROTO_TCP})}
+}
+
+func portIs(port uint16) part {
+	load := &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
+	return part{
+		"tcp dport " + decimal(port),
+		append(isTCP().exprs, loaded(load, expr.CmpOpEq, binaryutil.BigEndian.PutUint16(port))...),
+	}
+}
+
+// notLoopback4 compares the first byte of the destination.
+func notLoopback4() part {
+	load := &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 1}
+	return part{
+		"ip daddr != 127.0.0.0/8",
+		append(metaIs(expr.MetaKeyNFPROTO, expr.CmpOpEq, []byte{unix.NFPROTO_IPV4}), loaded(load, expr.CmpOpNeq, []byte{127})...),
+	}
+}
+
+func notLoopback6() part {
+	load := &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: 24, Len: 16}
+	address := make([]byte, 16)
+	address[15] = 1
+	return part{
+		"ip6 daddr != ::1",
+		append(metaIs(expr.MetaKeyNFPROTO, expr.CmpOpEq, []byte{unix.NFPROTO_IPV6}), loaded(load, expr.CmpOpNeq, address)...),
+	}
+}
+
+// redirectTo rewrites the destination to that port of the machine itself.
+func redirectTo(port int) part {
+	n := uint16(port)
+	return part{"redirect to :" + decimal(n), []expr.Any{
+		&expr.Immediate{Register: register, Data: binaryutil.BigEndian.PutUint16(n)},
+		&expr.Redir{RegisterProtoMin: register, RegisterProtoMax: register, Flags: unix.NF_NAT_RANGE_PROTO_SPECIFIED},
+	}}
+}
+
+// verdict ends the chain, or continues in another one.
+func verdict(kind expr.VerdictKind, target string) part {
+	text := "return"
+	if kind == expr.VerdictJump {
+		text = "jump " + target
+	}
+	return part{text, []expr.Any{&expr.Verdict{Kind: kind, Chain: target}}}
+}
