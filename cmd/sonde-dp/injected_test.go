@@ -8,10 +8,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestArgumentsOfInjectedPods parses what the injector writes into sidecars, in the golden files of webhook.
+// TestArgumentsOfInjectedPods parses what the injector writes into its containers, in the golden files of webhook.
 func TestArgumentsOfInjectedPods(t *testing.T) {
 	type container struct {
 		Name      string
+		Command   []string
 		Args      []string
 		Lifecycle struct {
 			PostStart struct{ Exec struct{ Command []string } }
@@ -32,23 +33,25 @@ func TestArgumentsOfInjectedPods(t *testing.T) {
 		if err := yaml.Unmarshal(text, &pod); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		found := false
+		var commands [][]string
 		for _, c := range pod.Spec.InitContainers {
-			if c.Name != "kuma-sidecar" {
-				continue
-			}
-			found = true
-			for _, args := range [][]string{c.Args, c.Lifecycle.PostStart.Exec.Command[1:]} {
-				cmd, rest, err := newCommand(noGuard).Find(args)
-				if err != nil || !cmd.Runnable() {
-					t.Errorf("%s: %q: no such command: %v", file, args, err)
-				} else if err := cmd.ParseFlags(rest); err != nil {
-					t.Errorf("%s: %q: %v", file, args, err)
-				}
+			switch c.Name {
+			case "kuma-init":
+				commands = append(commands, append(c.Command[1:], c.Args...))
+			case "kuma-sidecar":
+				commands = append(commands, c.Args, c.Lifecycle.PostStart.Exec.Command[1:])
 			}
 		}
-		if !found {
-			t.Errorf("%s has no sidecar", file)
+		if len(commands) != 3 {
+			t.Errorf("%s runs %d commands of ours, want the redirection, the agent and its hook", file, len(commands))
+		}
+		for _, args := range commands {
+			cmd, rest, err := newCommand(noGuard).Find(args)
+			if err != nil || !cmd.Runnable() || cmd.HasSubCommands() {
+				t.Errorf("%s: %q: no such command: %v", file, args, err)
+			} else if err := cmd.ParseFlags(rest); err != nil {
+				t.Errorf("%s: %q: %v", file, args, err)
+			}
 		}
 	}
 }

@@ -47,7 +47,8 @@ func newCommand(becomeGuard func() error) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	cmd.AddCommand(newRunCommand(becomeGuard), newProbesCommand(becomeGuard), newWaitCommand(), newDrainCommand())
+	cmd.AddCommand(newRunCommand(becomeGuard), newProbesCommand(becomeGuard), newWaitCommand(), newDrainCommand(),
+		newInstallCommand(), newUninstallCommand(), newCheckCommand())
 	return cmd
 }
 

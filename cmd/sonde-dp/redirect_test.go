@@ -1,0 +1,69 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+)
+
+// Mistakes are refused before anything is written: none of these commands reaches the kernel.
+func TestRedirectionBadInput(t *testing.T) {
+	tests := map[string]struct {
+		args string
+		want []string
+	}{
+		"a typing error":     {"install transparent-prox", []string{"install what?", "install transparent-proxy"}},
+		"no command":         {"uninstall", []string{"uninstall what?", "uninstall transparent-proxy"}},
+		"a flag of Kuma's":   {"install transparent-proxy --redirect-dns", []string{"unknown flag: --redirect-dns"}},
+		"an argument":        {"check transparent-proxy now", []string{`unknown command "now"`}},
+		"each bad port":      {"install transparent-proxy --exclude-inbound-ports 9000,0,65536", []string{`--exclude-inbound-ports: "0": must be a port`, `--exclude-inbound-ports: "65536": must be a port`}},
+		"no number":          {"install transparent-proxy --exclude-outbound-ports 80,http", []string{`"http": must be a port`, "--exclude-outbound-ports"}},
+		"a range":            {"install transparent-proxy --exclude-inbound-ports 9000-9020", []string{`"9000-9020": must be a port`, "--exclude-inbound-ports"}},
+		"an empty port":      {"install transparent-proxy --exclude-inbound-ports 9000,,9800", []string{`"": must be a port`, "--exclude-inbound-ports"}},
+		"zeros":              {"check transparent-proxy --redirect-inbound-port 0 --redirect-outbound-port 0", []string{`--redirect-inbound-port: "0"`, `--redirect-outbound-port: "0"`}},
+		"root":               {"install transparent-proxy --kuma-dp-uid 0", []string{`--kuma-dp-uid: "0"`, "cannot be root"}},
+		"other families":     {"install transparent-proxy --ip-family-mode ipv5", []string{`--ip-family-mode: "ipv5": must be dualstack, ipv4 or ipv6`}},
+		"the readiness port": {"install transparent-proxy --exclude-inbound-ports 15022", []string{`--exclude-inbound-ports: "15022": must be redirected`}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			cmd := newCommand(noGuard)
+			cmd.SetArgs(strings.Fields(tc.args))
+			cmd.SetOut(io.Discard)
+			err := cmd.ExecuteContext(t.Context())
+			if err == nil {
+				t.Fatal("it succeeded")
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestPortsFlag(t *testing.T) {
+	tests := map[string]struct {
+		values []string
+		want   string
+	}{
+		"none":     {[]string{""}, ""},
+		"the seed": {[]string{"9000,9800"}, "9000,9800"},
+		"spaces":   {[]string{" 9000, 9800 "}, "9000,9800"},
+		"twice":    {[]string{"9000", "9800"}, "9000,9800"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var ports portsFlag
+			for _, value := range tc.values {
+				if err := ports.Set(value); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := ports.String(); got != tc.want {
+				t.Errorf("Set(%q): %s, want %s", tc.values, got, tc.want)
+			}
+		})
+	}
+}
