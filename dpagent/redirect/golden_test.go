@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
 )
 
 var update = flag.Bool("update", false, "write the golden files, and delete those that nothing makes any more")
@@ -72,9 +74,9 @@ func TestAsNftPrints(t *testing.T) {
 	}
 	for name, o := range tables() {
 		t.Run(name, func(t *testing.T) {
-			n := newNamespace(t)
+			n := redirecttest.New(t)
 			var out []byte
-			must(t, n.do(func() (err error) {
+			must(t, n.Do(func() (err error) {
 				if err := Install(o); err != nil {
 					return err
 				}

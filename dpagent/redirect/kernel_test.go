@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
 )
 
 // The machines of the tests: a pod, and another host, to which all its routes lead.
@@ -22,11 +23,11 @@ const (
 
 // Who connects.
 var (
-	application = caller{user: 1000}
-	root        = caller{user: 0}
-	envoy       = caller{user: mesh.SidecarUser}
-	toApp       = caller{user: mesh.SidecarUser, priority: mesh.SocketPriority} // Envoy's connections to the application, and the agent's
-	faker       = caller{user: 1000, priority: mesh.SocketPriority}
+	application = redirecttest.Caller{User: 1000}
+	root        = redirecttest.Caller{User: 0}
+	envoy       = redirecttest.Caller{User: mesh.SidecarUser}
+	toApp       = redirecttest.Caller{User: mesh.SidecarUser, Priority: mesh.SocketPriority} // Envoy's connections to the application, and the agent's
+	faker       = redirecttest.Caller{User: 1000, Priority: mesh.SocketPriority}
 )
 
 func defaults() Options {
@@ -38,20 +39,20 @@ func defaults() Options {
 
 // world is a pod and a host with servers that say who was reached.
 type world struct {
-	pod, host *namespace
+	pod, host *redirecttest.Namespace
 }
 
 // newWorld starts applications in the pod and on the host. Nobody is Envoy yet.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{pod: newNamespace(t), host: newNamespace(t)}
-	join(t, w.pod, w.host, [2][]string{{pod4 + "/24", pod6 + "/64"}, {host4 + "/24", host6 + "/64"}})
+	w := &world{pod: redirecttest.New(t), host: redirecttest.New(t)}
+	redirecttest.Join(t, w.pod, w.host, [2][]string{{pod4 + "/24", pod6 + "/64"}, {host4 + "/24", host6 + "/64"}})
 	for _, gateway := range []string{host4, host6} {
-		must(t, w.pod.do(func() error { return route(gateway) }))
+		must(t, w.pod.Do(func() error { return redirecttest.Route(gateway) }))
 	}
 	for _, port := range []int{8080, 9000, 9800, 5432} {
-		w.pod.serve(t, port, say("the application"))
-		w.host.serve(t, port, say("the host"))
+		w.pod.Serve(t, port, say("the application"))
+		w.host.Serve(t, port, say("the host"))
 	}
 	return w
 }
@@ -63,8 +64,8 @@ func say(text string) func(net.Conn) {
 // sayOriginal has servers on the capture ports say where connections went.
 func (w *world) sayOriginal(t *testing.T) {
 	for _, port := range []int{mesh.PortRedirectIn, mesh.PortRedirectOut} {
-		w.pod.serve(t, port, func(conn net.Conn) {
-			at, err := originalDestination(conn)
+		w.pod.Serve(t, port, func(conn net.Conn) {
+			at, err := redirecttest.OriginalDestination(conn)
 			if err != nil {
 				_, _ = fmt.Fprint(conn, err)
 				return
@@ -76,12 +77,12 @@ func (w *world) sayOriginal(t *testing.T) {
 
 func (w *world) install(t *testing.T, o Options) {
 	t.Helper()
-	must(t, w.pod.do(func() error { return Install(o) }))
+	must(t, w.pod.Do(func() error { return Install(o) }))
 }
 
 // ask connects and returns what the server says.
-func ask(from *namespace, who caller, to netip.AddrPort) string {
-	conn, err := from.dial(who, to)
+func ask(from *redirecttest.Namespace, who redirecttest.Caller, to netip.AddrPort) string {
+	conn, err := from.Dial(who, to)
 	if err != nil {
 		return err.Error()
 	}
@@ -96,7 +97,7 @@ func ask(from *namespace, who caller, to netip.AddrPort) string {
 // connection is a row of the table of who reaches whom.
 type connection struct {
 	fromHost bool
-	who      caller
+	who      redirecttest.Caller
 	to       string // pod, host, service or loopback
 	port     uint16
 	// want is what the server says once redirection is installed: "15006" and "15001" stand for the whole sentence.
@@ -177,7 +178,7 @@ func (w *world) try(t *testing.T, family string, want func(connection) string) {
 			from = w.host
 		}
 		if got := ask(from, c.who, to); got != answer {
-			t.Errorf("%s, %s: %s from user %d with priority %d reached %q, want %q", family, name, to, c.who.user, c.who.priority, got, answer)
+			t.Errorf("%s, %s: %s from user %d with priority %d reached %q, want %q", family, name, to, c.who.User, c.who.Priority, got, answer)
 		}
 	}
 }
@@ -215,7 +216,7 @@ func TestConnections(t *testing.T) {
 			w.install(t, o)
 			w.try(t, "IPv4", tc.ipv4)
 			w.try(t, "IPv6", tc.ipv6)
-			must(t, w.pod.do(func() error {
+			must(t, w.pod.Do(func() error {
 				removed, err := Uninstall()
 				if err == nil && !removed {
 					t.Error("Uninstall() found no table")
@@ -232,7 +233,7 @@ func TestConnections(t *testing.T) {
 func TestWithoutIPv6(t *testing.T) {
 	w := newWorld(t)
 	w.sayOriginal(t)
-	must(t, w.pod.do(func() error {
+	must(t, w.pod.Do(func() error {
 		return os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0)
 	}))
 	o := defaults()
@@ -243,18 +244,25 @@ func TestWithoutIPv6(t *testing.T) {
 
 // TestManyExclusions has more rules than fit into the socket's usual buffers.
 func TestManyExclusions(t *testing.T) {
-	n := newNamespace(t)
+	n := redirecttest.New(t)
 	o := defaults()
 	for port := 1; port <= 1000; port++ {
 		o.ExcludeInboundPorts = append(o.ExcludeInboundPorts, port)
 		o.ExcludeOutboundPorts = append(o.ExcludeOutboundPorts, port)
 	}
-	must(t, n.do(func() error { return Install(o) }))
-	must(t, n.do(func() error {
+	must(t, n.Do(func() error { return Install(o) }))
+	must(t, n.Do(func() error {
 		differences, err := Check(o)
 		if len(differences) > 0 {
 			t.Errorf("Check() = %s", strings.Join(differences, "\n"))
 		}
 		return err
 	}))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

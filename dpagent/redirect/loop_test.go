@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
 )
 
 // proxy forwards connections as Envoy does with its capture listeners, and counts them.
 type proxy struct {
-	pod      *namespace
-	toApp    caller
+	pod      *redirecttest.Namespace
+	toApp    redirecttest.Caller
 	accepted atomic.Int32
 }
 
@@ -22,13 +23,13 @@ const loopSize = 20
 
 // start serves the capture ports. Like Envoy's, they close connections to themselves.
 func (p *proxy) start(t *testing.T) {
-	for port, who := range map[int]caller{mesh.PortRedirectIn: p.toApp, mesh.PortRedirectOut: envoy} {
-		p.pod.serve(t, port, func(conn net.Conn) {
-			at, err := originalDestination(conn)
+	for port, who := range map[int]redirecttest.Caller{mesh.PortRedirectIn: p.toApp, mesh.PortRedirectOut: envoy} {
+		p.pod.Serve(t, port, func(conn net.Conn) {
+			at, err := redirecttest.OriginalDestination(conn)
 			if err != nil || p.accepted.Add(1) > loopSize || at.Port() == mesh.PortRedirectIn || at.Port() == mesh.PortRedirectOut {
 				return
 			}
-			upstream, err := p.pod.dial(who, at)
+			upstream, err := p.pod.Dial(who, at)
 			if err != nil {
 				return
 			}
@@ -77,7 +78,7 @@ func TestPriorityPreventsLoop(t *testing.T) {
 	w.install(t, defaults())
 	p := &proxy{pod: w.pod, toApp: envoy}
 	p.start(t)
-	_ = ask(w.host, caller{}, netip.MustParseAddrPort(pod4+":8080"))
+	_ = ask(w.host, redirecttest.Caller{}, netip.MustParseAddrPort(pod4+":8080"))
 	if n := p.accepted.Load(); n <= loopSize {
 		t.Errorf("without the priority, one connection became %d, want a loop", n)
 	}

@@ -12,18 +12,20 @@ import (
 	"github.com/mdlayher/netlink"
 	"github.com/mdlayher/netlink/nltest"
 	"golang.org/x/sys/unix"
+
+	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
 )
 
 // change makes a change to the kernel's tables in the namespace.
-func (n *namespace) change(t *testing.T, commands func(*nftables.Conn)) {
+func change(t *testing.T, n *redirecttest.Namespace, commands func(*nftables.Conn)) {
 	t.Helper()
-	must(t, n.do(func() error { return newKernel().transaction(commands) }))
+	must(t, n.Do(func() error { return newKernel().transaction(commands) }))
 }
 
 // differences returns what Check says.
-func (n *namespace) differences(t *testing.T, o Options) (differences []string) {
+func differences(t *testing.T, n *redirecttest.Namespace, o Options) (differences []string) {
 	t.Helper()
-	must(t, n.do(func() (err error) {
+	must(t, n.Do(func() (err error) {
 		differences, err = Check(o)
 		return err
 	}))
@@ -89,16 +91,16 @@ func TestCheck(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			n := newNamespace(t)
-			must(t, n.do(func() error { return Install(defaults()) }))
+			n := redirecttest.New(t)
+			must(t, n.Do(func() error { return Install(defaults()) }))
 			if tc.change != nil {
-				n.change(t, tc.change)
+				change(t, n, tc.change)
 			}
-			if diff := cmp.Diff(tc.want, n.differences(t, defaults())); diff != "" {
+			if diff := cmp.Diff(tc.want, differences(t, n, defaults())); diff != "" {
 				t.Errorf("Check(): -want +got:\n%s", diff)
 			}
-			must(t, n.do(func() error { return Install(defaults()) }))
-			if got := n.differences(t, defaults()); len(got) > 0 {
+			must(t, n.Do(func() error { return Install(defaults()) }))
+			if got := differences(t, n, defaults()); len(got) > 0 {
 				t.Errorf("Check() after Install() = %q", got)
 			}
 		})
@@ -107,9 +109,9 @@ func TestCheck(t *testing.T) {
 
 // TestCheckDormant has a table that is complete and switched off, as "nft add table inet sonde { flags dormant; }" does.
 func TestCheckDormant(t *testing.T) {
-	n := newNamespace(t)
-	must(t, n.do(func() error { return Install(defaults()) }))
-	must(t, n.do(func() error {
+	n := redirecttest.New(t)
+	must(t, n.Do(func() error { return Install(defaults()) }))
+	must(t, n.Do(func() error {
 		c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 		if err != nil {
 			return err
@@ -140,7 +142,7 @@ func TestCheckDormant(t *testing.T) {
 		return err
 	}))
 	want := []string{"table inet sonde has flags, such as dormant, which switches it off"}
-	if diff := cmp.Diff(want, n.differences(t, defaults())); diff != "" {
+	if diff := cmp.Diff(want, differences(t, n, defaults())); diff != "" {
 		t.Errorf("Check(): -want +got:\n%s", diff)
 	}
 }
@@ -160,19 +162,19 @@ func TestTextOf(t *testing.T) {
 
 // TestOnlyOurs installs over an older table of ours, and leaves those of others alone, whatever they are named.
 func TestOnlyOurs(t *testing.T) {
-	n := newNamespace(t)
+	n := redirecttest.New(t)
 	others := []*nftables.Table{
 		{Name: "nat", Family: nftables.TableFamilyINet},
 		{Name: TableName, Family: nftables.TableFamilyIPv4},
 	}
-	n.change(t, func(c *nftables.Conn) {
+	change(t, n, func(c *nftables.Conn) {
 		for _, other := range others {
 			c.AddTable(other)
 		}
 	})
 	older := defaults()
 	older.ExcludeInboundPorts, older.InboundPort, older.Families = []int{9000, 9001}, 25006, IPv4
-	must(t, n.do(func() error { return Install(older) }))
+	must(t, n.Do(func() error { return Install(older) }))
 	want := []string{
 		"chain inbound: this rule is missing: tcp dport 9800 return",
 		"chain inbound: this rule is missing: meta l4proto tcp redirect to :15006",
@@ -181,17 +183,17 @@ func TestOnlyOurs(t *testing.T) {
 		"chain prerouting: this rule should not be there: meta nfproto != ipv4 return",
 		"chain output: this rule should not be there: meta nfproto != ipv4 return",
 	}
-	if diff := cmp.Diff(want, n.differences(t, defaults())); diff != "" {
+	if diff := cmp.Diff(want, differences(t, n, defaults())); diff != "" {
 		t.Errorf("Check() of an older table: -want +got:\n%s", diff)
 	}
 	for range 2 {
-		must(t, n.do(func() error { return Install(defaults()) }))
-		if got := n.differences(t, defaults()); len(got) > 0 {
+		must(t, n.Do(func() error { return Install(defaults()) }))
+		if got := differences(t, n, defaults()); len(got) > 0 {
 			t.Errorf("Check() = %q", got)
 		}
 	}
 	for _, want := range []bool{true, false} {
-		must(t, n.do(func() error {
+		must(t, n.Do(func() error {
 			removed, err := Uninstall()
 			if removed != want {
 				t.Errorf("Uninstall() = %v, want %v", removed, want)
@@ -199,7 +201,7 @@ func TestOnlyOurs(t *testing.T) {
 			return err
 		}))
 	}
-	must(t, n.do(func() error {
+	must(t, n.Do(func() error {
 		c, err := nftables.New()
 		if err != nil {
 			return err
@@ -214,8 +216,8 @@ func TestOnlyOurs(t *testing.T) {
 
 // TestWithoutCapability takes NET_ADMIN away from the thread.
 func TestWithoutCapability(t *testing.T) {
-	n := newNamespace(t)
-	must(t, n.do(func() error {
+	n := redirecttest.New(t)
+	must(t, n.Do(func() error {
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var data [2]unix.CapUserData
 		if err := unix.Capget(&header, &data[0]); err != nil {
@@ -229,7 +231,7 @@ func TestWithoutCapability(t *testing.T) {
 		"Uninstall": func() error { _, err := Uninstall(); return err },
 		"Check":     func() error { _, err := Check(defaults()); return err },
 	} {
-		err := n.do(call)
+		err := n.Do(call)
 		if err == nil || !strings.Contains(err.Error(), "this takes the capability NET_ADMIN") {
 			t.Errorf("%s() = %v, want an error that names the capability", name, err)
 		}

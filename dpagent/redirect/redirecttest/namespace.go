@@ -1,4 +1,5 @@
-package redirect
+// Package redirecttest has network namespaces for tests of redirection: machines of their own in the kernel of this one.
+package redirecttest
 
 import (
 	"context"
@@ -18,20 +19,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespace is a network namespace of its own: a thread that nothing else uses. It ends with the test.
-type namespace struct {
+// Namespace is a thread that is in a network namespace and does nothing else.
+type Namespace struct {
 	tasks chan func()
 }
 
-// newNamespace makes a namespace whose loopback device is up. It skips the test without root.
-func newNamespace(t *testing.T) *namespace {
+// New makes a network namespace, whose loopback device is up. It ends with the test, which is skipped without root.
+func New(t *testing.T) *Namespace {
 	t.Helper()
-	n := &namespace{tasks: make(chan func())}
+	n := start(t, func() error { return unix.Unshare(unix.CLONE_NEWNET) })
+	must(t, n.Do(LoopbackUp))
+	return n
+}
+
+// Own returns the network namespace of this process.
+func Own(t *testing.T) *Namespace {
+	t.Helper()
+	return start(t, func() error { return nil })
+}
+
+// start starts a thread that calls enter and then what it is told.
+func start(t *testing.T, enter func() error) *Namespace {
+	t.Helper()
+	n := &Namespace{tasks: make(chan func())}
 	ready, done := make(chan error), make(chan struct{})
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
-		ready <- unix.Unshare(unix.CLONE_NEWNET)
+		ready <- enter()
 		for task := range n.tasks {
 			task()
 		}
@@ -45,12 +60,11 @@ func newNamespace(t *testing.T) *namespace {
 		t.Skip("this needs root, to make network namespaces: the rules were not tried in the kernel")
 	}
 	must(t, err)
-	must(t, n.do(func() error { return linkUp("lo") }))
 	return n
 }
 
-// do calls f in the namespace. The sockets that it makes belong to the namespace for ever, whoever uses them.
-func (n *namespace) do(f func() error) error {
+// Do calls f in the namespace. The sockets that it makes belong to the namespace for ever, whoever uses them.
+func (n *Namespace) Do(f func() error) error {
 	result := make(chan error)
 	n.tasks <- func() { result <- f() }
 	return <-result
@@ -63,33 +77,34 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func linkUp(name string) error {
-	link, err := netlink.LinkByName(name)
+// LoopbackUp switches the loopback device on, in the namespace of the calling thread.
+func LoopbackUp() error {
+	link, err := netlink.LinkByName("lo")
 	if err != nil {
 		return err
 	}
 	return netlink.LinkSetUp(link)
 }
 
-// join connects two namespaces with a cable: addresses are a's, then b's.
-func join(t *testing.T, a, b *namespace, addresses [2][]string) {
+// Join connects two namespaces with a cable: addresses has the prefixes of a, then those of b.
+func Join(t *testing.T, a, b *Namespace, addresses [2][]string) {
 	t.Helper()
 	var target *os.File
-	must(t, b.do(func() (err error) {
+	must(t, b.Do(func() (err error) {
 		target, err = os.Open("/proc/thread-self/ns/net")
 		return err
 	}))
 	defer func() { _ = target.Close() }()
-	must(t, a.do(func() error {
+	must(t, a.Do(func() error {
 		attributes := netlink.NewLinkAttrs()
 		attributes.Name = "eth0"
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(target.Fd()))})
 	}))
-	for index, n := range []*namespace{a, b} {
-		must(t, n.do(func() error { return address("eth0", addresses[index]) }))
+	for index, n := range []*Namespace{a, b} {
+		must(t, n.Do(func() error { return address("eth0", addresses[index]) }))
 	}
-	for _, n := range []*namespace{a, b} {
-		must(t, n.do(func() error { return awaitCarrier("eth0") }))
+	for _, n := range []*Namespace{a, b} {
+		must(t, n.Do(func() error { return awaitCarrier("eth0") }))
 	}
 }
 
@@ -131,8 +146,8 @@ func address(device string, prefixes []string) error {
 	return netlink.LinkSetUp(link)
 }
 
-// route sends everything else to a gateway.
-func route(gateway string) error {
+// Route sends everything else to a gateway, from the namespace of the calling thread.
+func Route(gateway string) error {
 	_, all, err := net.ParseCIDR("0.0.0.0/0")
 	if netip.MustParseAddr(gateway).Is6() {
 		_, all, err = net.ParseCIDR("::/0")
@@ -143,28 +158,28 @@ func route(gateway string) error {
 	return netlink.RouteAdd(&netlink.Route{Dst: all, Gw: net.ParseIP(gateway)})
 }
 
-// caller is who connects.
-type caller struct {
-	user     int
-	priority int // SO_PRIORITY, 0 for none
+// Caller is who connects.
+type Caller struct {
+	User     int
+	Priority int // SO_PRIORITY, 0 for none
 }
 
 const connectLimit = 3 * time.Second
 
-// dial connects from the namespace.
-func (n *namespace) dial(c caller, to netip.AddrPort) (conn net.Conn, err error) {
-	err = n.do(func() (err error) {
+// Dial connects from the namespace.
+func (n *Namespace) Dial(c Caller, to netip.AddrPort) (conn net.Conn, err error) {
+	err = n.Do(func() (err error) {
 		// The kernel takes the owner of a socket from the thread that makes it.
-		if err := unix.Setfsuid(c.user); err != nil {
+		if err := unix.Setfsuid(c.User); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, unix.Setfsuid(0)) }()
+		defer func() { err = errors.Join(err, unix.Setfsuid(os.Geteuid())) }()
 		ctx, cancel := context.WithTimeout(context.Background(), connectLimit)
 		defer cancel()
 		d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) (err error) {
 			return errors.Join(raw.Control(func(fd uintptr) {
-				if c.priority != 0 {
-					err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, c.priority)
+				if c.Priority != 0 {
+					err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, c.Priority)
 				}
 			}), err)
 		}}
@@ -174,12 +189,12 @@ func (n *namespace) dial(c caller, to netip.AddrPort) (conn net.Conn, err error)
 	return conn, err
 }
 
-// serve handles connections to a port of the namespace, each family with a socket of its own if it has it, until the test ends.
-func (n *namespace) serve(t *testing.T, port int, handle func(net.Conn)) {
+// Serve handles connections to a port of the namespace, each family with a socket of its own if it has it, until the test ends.
+func (n *Namespace) Serve(t *testing.T, port int, handle func(net.Conn)) {
 	t.Helper()
 	for _, network := range []string{"tcp4", "tcp6"} {
 		var l net.Listener
-		err := n.do(func() (err error) {
+		err := n.Do(func() (err error) {
 			l, err = (&net.ListenConfig{}).Listen(context.Background(), network, ":"+strconv.Itoa(port))
 			return err
 		})
@@ -205,9 +220,9 @@ func (n *namespace) serve(t *testing.T, port int, handle func(net.Conn)) {
 	}
 }
 
-// originalDestination returns where a connection went before it was redirected, as Envoy finds out: the local address if the
+// OriginalDestination returns where a connection went before it was redirected, as Envoy finds out: the local address if the
 // kernel knows no other.
-func originalDestination(conn net.Conn) (netip.AddrPort, error) {
+func OriginalDestination(conn net.Conn) (netip.AddrPort, error) {
 	raw, err := conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		return netip.AddrPort{}, err

@@ -1,0 +1,198 @@
+package redirect
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// The machines: a pod, and a host without a sidecar to which all routes of the pod lead.
+const (
+	pod4, pod6   = "192.0.2.2", "2001:db8::2"
+	host4, host6 = "192.0.2.1", "2001:db8::1"
+)
+
+var application = redirecttest.Caller{User: 1000}
+
+// install has the arguments of the init container in testdata/inject/seed.
+var install = []string{
+	"install", "transparent-proxy", "--redirect-outbound-port", "15001", "--redirect-inbound=true", "--redirect-inbound-port", "15006",
+	"--kuma-dp-uid", "5678", "--exclude-inbound-ports", "9000,9800", "--exclude-outbound-ports", "", "--verbose", "--ip-family-mode", "dualstack",
+}
+
+// world is the pod, with its mesh, and the host.
+type world struct {
+	programs  harness.Programs
+	pod, host *redirecttest.Namespace
+	proxy     *harness.Proxy
+	calls     int64
+}
+
+func newWorld(t *testing.T, programs harness.Programs, own *redirecttest.Namespace, mode string) *world {
+	t.Helper()
+	w := &world{programs: programs, pod: own, host: redirecttest.New(t)}
+	redirecttest.Join(t, w.pod, w.host, [2][]string{{pod4 + "/24", pod6 + "/64"}, {host4 + "/24", host6 + "/64"}})
+	must(t, w.pod.Do(func() error {
+		for _, gateway := range []string{host4, host6} {
+			if err := redirecttest.Route(gateway); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	w.host.Serve(t, 8080, func(conn net.Conn) {
+		if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"instance\": \"the host\"}")
+		}
+	})
+	must(t, w.sondeDP(t, install...))
+	m := harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML(mode)})
+	p, err := m.Prepare(harness.ProxyOptions{Name: "web-1", Service: "web"})
+	must(t, err)
+	w.proxy, p.AppAddress = p, "[::]:8080"
+	must(t, m.Put("web.yaml", "type: Service\nmesh: default\nname: web\nprotocol: http\naddresses: ['198.51.100.7:80', '[2001:db8:7::7]:80']\n"))
+	must(t, m.Put("web-1.yaml", `type: Dataplane
+mesh: default
+name: web-1
+networking:
+  address: `+pod4+`
+  inbound:
+  - {port: 8080, tags: {kuma.io/service: web, kuma.io/protocol: http}}
+  - {port: 8080, tags: {kuma.io/service: web, kuma.io/protocol: http}, address: '`+pod6+`'}
+  transparentProxying: {redirectPortInbound: 15006, redirectPortOutbound: 15001}
+`))
+	must(t, p.StartApp(t.Context()))
+	_, err = m.StartApp(t.Context(), "excluded", "http", "[::]:9000")
+	must(t, err)
+	must(t, p.StartAgent(t.Context()))
+	must(t, p.WaitReady(t.Context()))
+	must(t, harness.Poll(t.Context(), harness.StartLimit, "both endpoints", func(ctx context.Context) error {
+		return p.HasEndpoints(ctx, "web", pod4+":8080", net.JoinHostPort(pod6, "8080"))
+	}))
+	return w
+}
+
+// sondeDP runs sonde-dp in the pod.
+func (w *world) sondeDP(t *testing.T, args ...string) error {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), w.programs.Agent, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("sonde-dp %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// ask makes one call and returns who answers and whether Envoy says that it came over mTLS: "web-1", "web-1 over mTLS".
+func (w *world) ask(from *redirecttest.Namespace, who redirecttest.Caller, to string) string {
+	w.calls++
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
+			at, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return nil, err
+			}
+			return from.Dial(who, at)
+		},
+	}}
+	answer, err := client.Get("http://" + to + "/readyz")
+	if err != nil {
+		return "nobody"
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		return fmt.Sprintf("status %d: %s %v", answer.StatusCode, body, err)
+	}
+	var said harness.Answer
+	if json.Unmarshal(body, &said) != nil || said.Instance == "" {
+		return "the agent" // its readiness is no answer of an application
+	}
+	if said.Headers.Get("X-Forwarded-Client-Cert") != "" {
+		return said.Instance + " over mTLS"
+	}
+	return said.Instance
+}
+
+// destinations of calls, IPv4 and IPv6.
+var destinations = map[string][2]string{
+	"the pod's application": {pod4 + ":8080", "[" + pod6 + "]:8080"},
+	"an excluded port":      {pod4 + ":9000", "[" + pod6 + "]:9000"},
+	"the pod's service":     {"198.51.100.7:80", "[2001:db8:7::7]:80"},
+	"the pod's readiness":   {pod4 + ":15022", "[" + pod6 + "]:15022"},
+	"the inbound capture":   {pod4 + ":15006", "[" + pod6 + "]:15006"},
+	"the outbound capture":  {pod4 + ":15001", "[" + pod6 + "]:15001"},
+	"loopback":              {"127.0.0.1:8080", "[::1]:8080"},
+	"capture on loopback":   {"127.0.0.1:15001", "[::1]:15001"},
+	"the host":              {host4 + ":8080", "[" + host6 + "]:8080"},
+	"a capture of the host": {host4 + ":15006", "[" + host6 + "]:15006"},
+}
+
+// TestRedirection is what TestPod runs in the pod, one mode at a time: who reaches whom through the real Envoy, and with how many
+// connections.
+func TestRedirection(t *testing.T) {
+	programs := programsOfPod(t)
+	own := redirecttest.Own(t)
+	must(t, own.Do(redirecttest.LoopbackUp))
+	for mode, plain := range modes {
+		t.Run(mode, func(t *testing.T) {
+			w := newWorld(t, programs, own, mode)
+			w.try(t, "the host", w.host, map[string]string{
+				"the pod's application": plain, "an excluded port": "excluded", "the pod's readiness": "the agent",
+				"the inbound capture": "nobody", "the outbound capture": "nobody",
+			})
+			w.try(t, "the application", w.pod, map[string]string{
+				"the pod's application": "web-1", "an excluded port": "excluded", "the pod's service": "web-1 over mTLS",
+				"the pod's readiness": "nobody", "the inbound capture": "nobody", "the outbound capture": "nobody",
+				"loopback": "web-1", "capture on loopback": "nobody", "the host": "the host", "a capture of the host": "nobody",
+			})
+			w.noLoop(t)
+			must(t, w.sondeDP(t, "check", "transparent-proxy", "--exclude-inbound-ports=9000,9800"))
+			must(t, w.sondeDP(t, "uninstall", "transparent-proxy"))
+			w.try(t, "the host, without redirection,", w.host, map[string]string{
+				"the pod's application": "web-1", "an excluded port": "excluded", "the pod's readiness": "nobody",
+			})
+			if err := w.sondeDP(t, "check", "transparent-proxy"); err == nil || !strings.Contains(err.Error(), "there is no table inet sonde") {
+				t.Errorf("check without rules: %v", err)
+			}
+		})
+	}
+}
+
+// try calls each destination over both families.
+func (w *world) try(t *testing.T, who string, from *redirecttest.Namespace, want map[string]string) {
+	t.Helper()
+	for name, answer := range want {
+		for _, at := range destinations[name] {
+			if got := w.ask(from, application, at); got != answer {
+				t.Errorf("%s calls %s, %s: %s answers, want %s", who, name, at, got, answer)
+			}
+		}
+	}
+}
+
+// noLoop compares the connections that Envoy has accepted with the calls: one enters at most two of its listeners.
+func (w *world) noLoop(t *testing.T) {
+	t.Helper()
+	stats, err := w.proxy.Stats(t.Context(), `listener\.(?:inbound|outbound).*\.downstream_cx_total`)
+	must(t, err)
+	var accepted int64
+	for _, n := range stats {
+		accepted += n
+	}
+	if accepted == 0 || accepted > 2*w.calls {
+		t.Errorf("%d calls became %d connections to Envoy: %v", w.calls, accepted, stats)
+	}
+}
