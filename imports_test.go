@@ -76,14 +76,15 @@ var rules = map[string]rule{
 		own:       []string{"api/mesh", "api/agent/v1", "health", "filelock", "shutdown"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
-	"webhook":      {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos}},
-	"health":       {forbidden: [][]string{kubernetes, envoyProtos}},
-	"filelock":     {std: true},
-	"shutdown":     {std: true},
-	"controlplane": {any: true},
-	"cmd/sonde-cp": {any: true},
-	"cmd/sonde-dp": {any: true, forbidden: [][]string{kubernetes, envoyProtos}},
-	"cmd/sondectl": {any: true},
+	"dpagent/redirect": {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
+	"webhook":          {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos}},
+	"health":           {forbidden: [][]string{kubernetes, envoyProtos}},
+	"filelock":         {std: true},
+	"shutdown":         {std: true},
+	"controlplane":     {any: true},
+	"cmd/sonde-cp":     {any: true},
+	"cmd/sonde-dp":     {any: true, forbidden: [][]string{kubernetes, envoyProtos}},
+	"cmd/sondectl":     {any: true},
 }
 
 // listed has the fields of go list that the test needs.

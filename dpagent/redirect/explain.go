@@ -6,6 +6,7 @@ import (
 	"io/fs"
 
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 )
 
 // trialTable is made and removed again in one transaction, so nobody ever sees it.
@@ -47,6 +48,10 @@ func (k kernel) explain(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: this takes the capability NET_ADMIN in the effective set: in a pod, a container with "+
 			"securityContext {runAsUser: 0, capabilities: {add: [NET_ADMIN]}}; elsewhere, root", err)
+	}
+	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EMSGSIZE) {
+		return fmt.Errorf("%w: too many excluded ports for the buffers that a user namespace may have: exclude fewer, "+
+			"or raise net.core.rmem_max and net.core.wmem_max on the node", err)
 	}
 	for _, r := range requirements() {
 		trial := k.transaction(func(c *nftables.Conn) {

@@ -303,3 +303,22 @@ func TestNoNetlink(t *testing.T) {
 		t.Errorf("Install() = %v", err)
 	}
 }
+
+// TestSmallBuffers has more rules than fit into the buffers that the kernel allows to user namespaces by default.
+func TestSmallBuffers(t *testing.T) {
+	o := defaults()
+	for port := 1; port <= 500; port++ {
+		o.ExcludeInboundPorts = append(o.ExcludeInboundPorts, port)
+	}
+	n := redirecttest.New(t)
+	for name, set := range map[string]func(*netlink.Conn, int) error{
+		"sending":   (*netlink.Conn).SetWriteBuffer,
+		"receiving": (*netlink.Conn).SetReadBuffer,
+	} {
+		small := nftables.WithSockOptions(setLimits, func(c *netlink.Conn) error { return set(c, 32<<10) })
+		err := n.Do(func() error { return kernel{options: []nftables.ConnOption{small}}.install(o) })
+		if err == nil || !strings.Contains(err.Error(), "too many excluded ports") {
+			t.Errorf("%s: Install() = %v", name, err)
+		}
+	}
+}
