@@ -51,7 +51,7 @@ func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err e
 	read(mesh.AnnotationVirtualProbesPort, into(&s.virtualPort, parsePort))
 	read(mesh.AnnotationVirtualProbesPortRange, checkPortRange)
 	read(mesh.AnnotationDrainTime, into(&s.drainTime, parseDrainTime))
-	read(mesh.AnnotationExcludeInboundPorts, into(&s.excludeInbound, parsePorts))
+	read(mesh.AnnotationExcludeInboundPorts, into(&s.excludeInbound, parseInboundPorts))
 	read(mesh.AnnotationExcludeOutboundPorts, into(&s.excludeOutbound, parsePorts))
 	var serverFirst []int32 // only checked: the control plane reads it from the pod
 	read(mesh.AnnotationServerFirstPorts, into(&serverFirst, parsePorts))
@@ -129,6 +129,7 @@ var (
 	errSwitch    = errors.New("must be enabled or disabled")
 	errPort      = errors.New("must be a port from 1 to 65535")
 	errPorts     = errors.New("must be ports from 1 to 65535 with commas between them, or empty")
+	errReadiness = fmt.Errorf("must not have %d: only redirected connections reach the readiness of the sidecar", mesh.PortReadiness)
 	errPortRange = errors.New("must be two ports from 1 to 65535 with a - between them, the lower first")
 	errDrainTime = errors.New("must be a duration from 1s to 1h, such as 30s")
 )
@@ -166,6 +167,15 @@ func parsePorts(value string) (ports []int32, err error) {
 		}
 	}
 	return ports, nil
+}
+
+// parseInboundPorts accepts what the init container accepts as --exclude-inbound-ports.
+func parseInboundPorts(value string) ([]int32, error) {
+	ports, err := parsePorts(value)
+	if slices.Contains(ports, mesh.PortReadiness) {
+		return nil, errReadiness
+	}
+	return ports, err
 }
 
 func checkPortRange(value string) error {

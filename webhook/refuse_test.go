@@ -38,6 +38,7 @@ func TestBadPods(t *testing.T) {
 		"range backwards":            {podWith(`kuma.io/virtual-probes-port-range: 9020-9000`, ""), `must be two ports`},
 		"range of names":             {podWith(`kuma.io/virtual-probes-port-range: a-b`, ""), `must be two ports`},
 		"exclude inbound":            {podWith(`traffic.kuma.io/exclude-inbound-ports: "80,http"`, ""), `metadata.annotations["traffic.kuma.io/exclude-inbound-ports"]: "80,http": must be ports`},
+		"exclude readiness":          {podWith(`traffic.kuma.io/exclude-inbound-ports: "80,15022"`, ""), `metadata.annotations["traffic.kuma.io/exclude-inbound-ports"]: "80,15022": must not have 15022`},
 		"exclude inbound comma":      {podWith(`traffic.kuma.io/exclude-inbound-ports: "80,"`, ""), `must be ports`},
 		"exclude outbound":           {podWith(`traffic.kuma.io/exclude-outbound-ports: "0"`, ""), `metadata.annotations["traffic.kuma.io/exclude-outbound-ports"]: "0": must be ports`},
 		"server first":               {podWith(`sonde.dev/server-first-ports: mysql`, ""), `metadata.annotations["sonde.dev/server-first-ports"]: "mysql": must be ports`},
