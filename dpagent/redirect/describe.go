@@ -18,7 +18,11 @@ func Describe(o Options) string {
 		}
 		fmt.Fprintf(&b, "\tchain %s {\n", c.name)
 		if c.hook != nil {
-			fmt.Fprintf(&b, "\t\ttype nat hook %s priority %s; policy accept;\n", hookName(c.hook), priorityName(c.hook))
+			priority := decimal(*nftables.ChainPriorityNATDest)
+			if c.name == chainPrerouting {
+				priority = "dstnat" // its name, which nft uses for this hook alone
+			}
+			fmt.Fprintf(&b, "\t\ttype nat hook %s priority %s; policy accept;\n", c.name, priority)
 		}
 		for _, r := range c.rules {
 			fmt.Fprintf(&b, "\t\t%s\n", r.text)
@@ -27,24 +31,6 @@ func Describe(o Options) string {
 	}
 	b.WriteString("}\n")
 	return b.String()
-}
-
-func hookName(h *nftables.ChainHook) string {
-	switch *h {
-	case *nftables.ChainHookPrerouting:
-		return "prerouting"
-	case *nftables.ChainHookOutput:
-		return "output"
-	}
-	return fmt.Sprintf("%d", *h)
-}
-
-// priorityName names the priority of our chains: nft has no name for it in the output hook.
-func priorityName(h *nftables.ChainHook) string {
-	if *h == *nftables.ChainHookPrerouting {
-		return "dstnat"
-	}
-	return fmt.Sprintf("%d", *nftables.ChainPriorityNATDest)
 }
 
 // bytecode returns what a rule does, in the form of "nft --debug=netlink". Two rules are the same if theirs is: the kernel

@@ -242,6 +242,34 @@ func TestWithoutIPv6(t *testing.T) {
 	w.try(t, "IPv4", redirected)
 }
 
+// TestReplacedAtOnce connects while the rules are installed again and again: there is no moment without them.
+func TestReplacedAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.sayOriginal(t)
+	w.install(t, defaults())
+	installed := make(chan error)
+	go func() {
+		var err error
+		for n := 0; n < 200 && err == nil; n++ {
+			err = w.pod.Do(func() error { return Install(defaults()) })
+		}
+		installed <- err
+	}()
+	to := netip.MustParseAddrPort(pod4 + ":8080")
+	for calls := 0; ; calls++ {
+		select {
+		case err := <-installed:
+			must(t, err)
+			t.Logf("%d connections", calls)
+			return
+		default:
+		}
+		if got, want := ask(w.host, root, to), "15006 for "+to.String(); got != want {
+			t.Errorf("connection %d reached %q, want %q", calls, got, want)
+		}
+	}
+}
+
 // TestManyExclusions has more rules than fit into the socket's usual buffers.
 func TestManyExclusions(t *testing.T) {
 	n := redirecttest.New(t)

@@ -81,4 +81,4 @@ func distinct(ports []int) []uint16 {
 	return slices.Compact(all)
 }
 
-func decimal[T ~uint16 | ~uint32](n T) string { return strconv.FormatUint(uint64(n), 10) }
+func decimal[T ~uint16 | ~uint32 | ~int32](n T) string { return strconv.FormatInt(int64(n), 10) }

@@ -15,7 +15,7 @@ import (
 // TableName is the name of our table, which is of family inet.
 const TableName = "sonde"
 
-// Names of the chains. toEnvoy is the one that redirects inbound connections, whichever way they come.
+// Names of the chains. Two have the name of their hook; the third redirects inbound connections, whichever way they come.
 const (
 	chainPrerouting = "prerouting"
 	chainOutput     = "output"

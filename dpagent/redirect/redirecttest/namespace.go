@@ -164,7 +164,8 @@ type Caller struct {
 	Priority int // SO_PRIORITY, 0 for none
 }
 
-const connectLimit = 3 * time.Second
+// connectLimit is far longer than a connection takes on a machine that is not busy.
+const connectLimit = 10 * time.Second
 
 // Dial connects from the namespace.
 func (n *Namespace) Dial(c Caller, to netip.AddrPort) (conn net.Conn, err error) {
