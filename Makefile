@@ -80,8 +80,9 @@ golden: ## write the golden files anew from what the code does; read the diff
 
 .PHONY: deflake
 deflake: envoys ## run tests again and again until one fails (MODULE=test PKG=./envoy RUN=TestName)
-	@cd $(or $(MODULE),.); \
+	@race=-race; command -v $$(go env CC | cut -d' ' -f1) >/dev/null || race=; \
+	cd $(or $(MODULE),.); \
 	for ((round = 1; ; round++)); do \
 		echo "== round $$round"; \
-		go test -race -count=1 $(if $(RUN),-run '$(RUN)') $(or $(PKG),./...); \
+		go test $$race -count=1 $(if $(RUN),-run '$(RUN)') $(or $(PKG),./...); \
 	done

@@ -28,7 +28,7 @@ type Listeners struct {
 
 // loadUnaccepted restores which proxies had no listener before the restart.
 func (s *Server) loadUnaccepted() error {
-	ids, err := s.unlistened.all()
+	ids, err := s.unacceptedRecords.all()
 	for _, id := range ids {
 		s.unaccepted[id] = true
 		s.Observe(id, func(o *mesh.Observation) { o.ListenersKnown = true })
@@ -59,8 +59,8 @@ func (s *Server) expectListeners(id mesh.ID) error {
 	if s.observed.of(id).Joined {
 		return nil
 	}
-	if err := s.o.Storage.Write(s.unlistened.path(id), []byte(s.o.Now().UTC().Format(time.RFC3339)+"\n")); err != nil {
-		return fmt.Errorf("write %s proxy: %w", s.unlistened.name, err)
+	if err := s.o.Storage.Write(s.unacceptedRecords.path(id), []byte(s.o.Now().UTC().Format(time.RFC3339)+"\n")); err != nil {
+		return fmt.Errorf("write %s proxy: %w", s.unacceptedRecords.name, err)
 	}
 	s.mu.Lock()
 	s.unaccepted[id] = true
@@ -69,7 +69,7 @@ func (s *Server) expectListeners(id mesh.ID) error {
 	return nil
 }
 
-// forgetUnaccepted removes a proxy from unlistened, if it is there.
+// forgetUnaccepted removes a proxy from unacceptedRecords, if it is there.
 func (s *Server) forgetUnaccepted(id mesh.ID) {
 	s.mu.Lock()
 	known := s.unaccepted[id]
@@ -78,9 +78,9 @@ func (s *Server) forgetUnaccepted(id mesh.ID) {
 	if !known {
 		return
 	}
-	if err := s.o.Storage.Remove(s.unlistened.path(id)); err != nil {
+	if err := s.o.Storage.Remove(s.unacceptedRecords.path(id)); err != nil {
 		// After a restart its endpoint waits for Envoy again, which is not long.
-		s.o.Logger.ErrorContext(context.Background(), "proxy without a listener not forgotten", "proxy", id, "err", err)
+		s.o.Logger.ErrorContext(context.Background(), "record of unaccepted listeners not removed", "proxy", id, "err", err)
 	}
 }
 

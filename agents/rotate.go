@@ -43,11 +43,11 @@ func (s *Server) recheck(ctx context.Context) {
 		s.o.Logger.ErrorContext(ctx, "expired certificate records not removed", "err", err)
 	}
 	if err := s.forgetDrains(); err != nil {
-		s.o.Logger.ErrorContext(ctx, "drains not forgotten", "err", err)
+		s.o.Logger.ErrorContext(ctx, "drain records not removed", "err", err)
 	}
 	names, err := s.o.Authority.Meshes()
 	if err != nil {
-		s.o.Logger.ErrorContext(ctx, "authorities not listed", "err", err)
+		s.o.Logger.ErrorContext(ctx, "listing CAs failed", "err", err)
 	}
 	for _, name := range names {
 		s.advance(name)

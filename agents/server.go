@@ -111,9 +111,9 @@ type Server struct {
 	// identities is locked while what was issued to a proxy is passed to observed.
 	identities sync.Mutex
 	waiting    *waiting
-	// drains has the proxies that drain, unlistened those that have joined and whose Envoy has never accepted a listener: else
+	// drains has the proxies that drain, unacceptedRecords those that have joined and whose Envoy has never accepted a listener: else
 	// their endpoints would become ready with a restart of the control plane.
-	drains, unlistened directory
+	drains, unacceptedRecords directory
 
 	// stopping is closed when Run ends; running counts the goroutines of sessions.
 	stopping chan struct{}
@@ -127,7 +127,7 @@ type Server struct {
 	mismatches map[mesh.ID]mismatch
 	// refused says why Envoy refuses inbound listeners, by address.
 	refused map[mesh.ID]map[netip.AddrPort]string
-	// unaccepted are the proxies in unlistened.
+	// unaccepted are the proxies in unacceptedRecords.
 	unaccepted map[mesh.ID]bool
 }
 
@@ -138,21 +138,21 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		o:          o,
-		started:    o.Now(),
-		joins:      newLimiter(o.joinRate, o.joinBurst),
-		renews:     newLimiter(1, 20),
-		refusals:   newLimiter(1, 10),
-		observed:   newObservations(o.Observe),
-		waiting:    &waiting{proxies: map[mesh.ID]wait{}},
-		drains:     directory{"draining", o.Storage},
-		unlistened: directory{"unaccepted", o.Storage},
-		stopping:   make(chan struct{}),
-		sessions:   map[mesh.ID]*session{},
-		ended:      map[mesh.ID]time.Time{},
-		mismatches: map[mesh.ID]mismatch{},
-		refused:    map[mesh.ID]map[netip.AddrPort]string{},
-		unaccepted: map[mesh.ID]bool{},
+		o:                 o,
+		started:           o.Now(),
+		joins:             newLimiter(o.joinRate, o.joinBurst),
+		renews:            newLimiter(1, 20),
+		refusals:          newLimiter(1, 10),
+		observed:          newObservations(o.Observe),
+		waiting:           &waiting{proxies: map[mesh.ID]wait{}},
+		drains:            directory{"draining", o.Storage},
+		unacceptedRecords: directory{"unaccepted", o.Storage},
+		stopping:          make(chan struct{}),
+		sessions:          map[mesh.ID]*session{},
+		ended:             map[mesh.ID]time.Time{},
+		mismatches:        map[mesh.ID]mismatch{},
+		refused:           map[mesh.ID]map[netip.AddrPort]string{},
+		unaccepted:        map[mesh.ID]bool{},
 	}
 	var err error
 	if s.metrics, err = newMetrics(s, o.Registerer); err != nil {

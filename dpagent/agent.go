@@ -191,7 +191,7 @@ func (a *Agent) drainProxy(ctx context.Context, proxy *envoy.Envoy, sess *sessio
 	told, done := context.WithTimeout(ctx, drainNoticeTimeout)
 	defer done()
 	if err := sess.Drain(told); err != nil {
-		a.logger.Warn("the control plane has not answered, drain goes on", "err", err)
+		a.logger.Warn("drain notice not acknowledged by the control plane", "err", err)
 	}
 	if err := proxy.Running(); err != nil {
 		a.logger.Info("nothing to drain", "err", err)

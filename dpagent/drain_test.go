@@ -225,7 +225,7 @@ func TestDrainWithoutControlPlane(t *testing.T) {
 	}
 	r.agent.Drain()
 	r.waitEnd(8 * time.Second)
-	r.logged("the control plane has not answered, drain goes on")
+	r.logged("drain notice not acknowledged by the control plane")
 	r.logged("drain done")
 }
 

@@ -49,7 +49,7 @@ type Options struct {
 const (
 	DefaultAdminAddress = "127.0.0.1:9902"
 	DefaultDrainTime    = mesh.DefaultDrainTime
-	DefaultConcurrency  = 2
+	DefaultConcurrency  = mesh.DefaultConcurrency
 )
 
 // SetDefaults sets the default of each option that is not set.
@@ -94,13 +94,13 @@ func (o *Options) Validate() error {
 		refuse("Mesh", o.Mesh, "must not contain a slash")
 	}
 	if o.DrainTime < mesh.MinDrainTime || o.DrainTime > mesh.MaxDrainTime {
-		refuse("DrainTime", o.DrainTime.String(), "must be a duration from 1s to 1h")
+		refuse("DrainTime", o.DrainTime.String(), mesh.AllowedDrainTime)
 	}
 	if o.Concurrency < 1 || o.Concurrency > 1024 {
 		refuse("Concurrency", strconv.Itoa(o.Concurrency), "must be a number from 1 to 1024")
 	}
 	if o.Probes.Port < 0 || o.Probes.Port > 65535 {
-		refuse("Probes.Port", strconv.Itoa(o.Probes.Port), "must be a port from 1 to 65535, or 0 for none")
+		refuse("Probes.Port", strconv.Itoa(o.Probes.Port), mesh.AllowedPort+", or 0 for none")
 	}
 	return errors.Join(errs...)
 }

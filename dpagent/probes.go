@@ -69,7 +69,9 @@ func ListenProbes(ctx context.Context, h *probe.Handler) (net.Listener, error) {
 	}
 	l, err := worker.Listen(ctx, o)
 	if err != nil {
-		return nil, fmt.Errorf("%s, --virtual-probes-port: %w", mesh.EnvInstanceIP, err)
+		return nil, &mesh.FieldError{
+			Field: "Port", Value: h.Address().String(), Err: fmt.Errorf("open it at $%s: %w", mesh.EnvInstanceIP, err),
+		}
 	}
 	return l, nil
 }

@@ -68,7 +68,7 @@ func (b *inbound) addInboundChains(l *listenerv3.Listener) {
 		in := &inbounds[i]
 		match := &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(in.Port)}
 		if onPort[in.Port] > 1 {
-			match.PrefixRanges = singleAddress(inboundAddress(in).Addr())
+			match.PrefixRanges = singleAddress(b.dataplane.InboundAddress(in).Addr())
 		}
 		l.FilterChains = append(l.FilterChains, b.chains(in, match)...)
 		if in.ServerFirst {

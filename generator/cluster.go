@@ -138,7 +138,7 @@ func inboundCluster(d *mesh.Dataplane, in *mesh.Inbound) *clusterv3.Cluster {
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(connectTimeout),
 		CircuitBreakers:      noCircuitBreakers(),
-		LoadAssignment:       assignment(name, socketAddress(addrPort(in.ServiceAddress, in.ServicePort))),
+		LoadAssignment:       assignment(name, socketAddress(mesh.AddrPort(in.ServiceAddress, in.ServicePort))),
 
 		TypedExtensionProtocolOptions: inboundHTTP(in.Tags.Protocol()),
 	}

@@ -59,7 +59,7 @@ func (b *inbound) listeners() []*listenerv3.Listener {
 
 // listener returns the listener of one inbound, on its own address and port.
 func (b *inbound) listener(in *mesh.Inbound) *listenerv3.Listener {
-	at := inboundAddress(in)
+	at := b.dataplane.InboundAddress(in)
 	l := &listenerv3.Listener{
 		Name:             inboundListenerName(at),
 		Address:          socketAddress(at),
@@ -129,7 +129,7 @@ func (b *inbound) filter(in *mesh.Inbound, tls bool) *listenerv3.Filter {
 		}
 		return tcpFilter(p)
 	}
-	h := httpProxy(inboundStat(in), inboundAddress(in).String())
+	h := httpProxy(inboundStat(in), b.dataplane.InboundAddress(in).String())
 	if tls {
 		// The application gets the client's SPIFFE ID in x-forwarded-client-cert, which clients cannot set themselves
 		// (Envoy: configuration/http/http_conn_man/headers, x-forwarded-client-cert).

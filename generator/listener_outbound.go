@@ -22,7 +22,7 @@ func outboundListeners(src source, m *meshview.Mesh, p *meshview.Proxy) []*liste
 	bound := net.TransparentProxying == nil
 	var listeners []*listenerv3.Listener
 	for _, o := range net.Outbound {
-		listeners = append(listeners, outboundListener(src, serviceOf(m, o.Tags.Service()), addrPort(o.Address, o.Port), bound))
+		listeners = append(listeners, outboundListener(src, serviceOf(m, o.Tags.Service()), mesh.AddrPort(o.Address, o.Port), bound))
 	}
 	return append(listeners, outboundCaptureListeners(p)...)
 }

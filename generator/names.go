@@ -37,7 +37,7 @@ func outboundListenerName(at netip.AddrPort) string { return "outbound:" + at.St
 // inboundClusterName is the name of the cluster of the application behind an inbound. It contains the address of an
 // inbound that has its own, since another inbound may have the same port.
 func inboundClusterName(d *mesh.Dataplane, in *mesh.Inbound) string {
-	if at := inboundAddress(in); in.Address != d.Spec.Networking.Address {
+	if at := d.InboundAddress(in); in.Address != d.Spec.Networking.Address {
 		return "inbound:" + at.String()
 	}
 	return "inbound:" + strconv.FormatUint(uint64(in.Port), 10)
@@ -49,15 +49,3 @@ func inboundStat(in *mesh.Inbound) string {
 }
 
 func outboundStat(service string) string { return "outbound_" + service }
-
-func inboundAddress(in *mesh.Inbound) netip.AddrPort { return addrPort(in.Address, in.Port) }
-
-// addrPort returns the zero AddrPort for an address that Validate refuses. Envoy refuses a resource with it, and the NACK
-// names that resource.
-func addrPort(address string, port uint32) netip.AddrPort {
-	a, err := netip.ParseAddr(address)
-	if err != nil {
-		return netip.AddrPort{}
-	}
-	return netip.AddrPortFrom(a.Unmap(), uint16(port))
-}

@@ -48,7 +48,7 @@ func (a *Authority) mesh(name string) (*meshAuthority, error) {
 	return a.load(name)
 }
 
-// Ensure makes a CA with that validity (0: mesh.DefaultCALife) for a mesh that has none. A CA stays in the storage when its
+// Ensure makes a CA with that validity (0: mesh.DefaultCAValidity) for a mesh that has none. A CA stays in the storage when its
 // mesh is removed.
 func (a *Authority) Ensure(meshName string, validity time.Duration) error {
 	if a.inMemory(meshName) != nil {

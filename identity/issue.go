@@ -30,7 +30,7 @@ type Request struct {
 	Subject
 	// CSR is PKCS #10, DER. Only its public key and its signature are used.
 	CSR []byte
-	// Validity of the certificate, which never outlives its CA. Default mesh.DefaultCertLife.
+	// Validity of the certificate, which never outlives its CA. Default mesh.DefaultCertValidity.
 	Validity time.Duration
 }
 

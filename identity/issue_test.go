@@ -297,7 +297,7 @@ func TestAuthorityOfAnotherTrustDomainIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	contains(t, a.Ensure("default", 0), "--trust-domain")
+	contains(t, a.Ensure("default", 0), "trust domain of the control plane")
 }
 
 func TestCorruptAuthorityLeaksNothing(t *testing.T) {

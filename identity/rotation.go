@@ -51,7 +51,7 @@ type Waiting struct {
 	Expires time.Time
 }
 
-// StartRotation makes a new CA with that validity (0: mesh.DefaultCALife), and starts to replace the old one. It does nothing
+// StartRotation makes a new CA with that validity (0: mesh.DefaultCAValidity), and starts to replace the old one. It does nothing
 // if a rotation is in progress.
 func (a *Authority) StartRotation(meshName string, validity time.Duration) error {
 	m, err := a.mesh(meshName)

@@ -112,7 +112,7 @@ func decodeState(td spiffeid.TrustDomain, data []byte) (*state, error) {
 			return nil, err
 		}
 		if len(c.Cert.URIs) != 1 || c.Cert.URIs[0].Host != td.Name() {
-			return nil, fmt.Errorf("its CA is not of trust domain %q; was --trust-domain changed?", td.Name())
+			return nil, fmt.Errorf("its CA is not of trust domain %q; was the trust domain of the control plane changed?", td.Name())
 		}
 		cas = append(cas, c)
 		if c.ID == f.Signing {

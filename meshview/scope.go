@@ -68,7 +68,7 @@ func (s *scopes) of(p *proxyInput) *sharedScope {
 func outboundAddresses(outbounds []mesh.Outbound) []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, o := range outbounds {
-		if at, ok := addrPort(o.Address, o.Port); ok {
+		if at := mesh.AddrPort(o.Address, o.Port); at.IsValid() {
 			all = append(all, at)
 		}
 	}

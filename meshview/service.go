@@ -20,7 +20,7 @@ func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
 	if in.object != nil {
 		svc.Addresses = virtualAddresses(in.object)
 		for _, e := range in.object.Spec.Endpoints {
-			if at, ok := addrPort(e.Address, e.Port); ok {
+			if at := mesh.AddrPort(e.Address, e.Port); at.IsValid() {
 				h := plainHealth(e.Health)
 				merge(endpoints, Endpoint{Address: at, Health: h.Health, Reason: h.Reason})
 			}
@@ -37,7 +37,7 @@ func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
 				continue
 			}
 			protocols = append(protocols, inbound.Tags.Protocol())
-			if at, ok := inboundAddress(d, inbound); ok {
+			if at := d.InboundAddress(inbound); at.IsValid() {
 				h := s.inboundHealth(d, inbound)
 				merge(endpoints, Endpoint{
 					Address:     at,
@@ -114,20 +114,4 @@ func virtualAddresses(o *mesh.Service) []netip.AddrPort {
 	}
 	slices.SortFunc(addresses, netip.AddrPort.Compare)
 	return slices.Compact(addresses)
-}
-
-func inboundAddress(d *mesh.Dataplane, in *mesh.Inbound) (netip.AddrPort, bool) {
-	if in.Address != "" {
-		return addrPort(in.Address, in.Port)
-	}
-	return addrPort(d.Spec.Networking.Address, in.Port)
-}
-
-// addrPort returns false for an address or port that Validate refuses.
-func addrPort(address string, port uint32) (netip.AddrPort, bool) {
-	a, err := netip.ParseAddr(address)
-	if err != nil || port == 0 || port > 65535 {
-		return netip.AddrPort{}, false
-	}
-	return netip.AddrPortFrom(a.Unmap(), uint16(port)), true
 }

@@ -134,7 +134,7 @@ func (c *Credentials) handshake(raw net.Conn) (net.Conn, authInfo, error) {
 		p, err := c.o.Verifier.Verify(s.PeerCertificates)
 		if err != nil {
 			if c.refusals.Allow() {
-				c.o.Logger.Warn("connection refused", "err", err)
+				c.o.Logger.Warn("client certificate refused", "err", err)
 			}
 			return err
 		}

@@ -127,11 +127,11 @@ func disabledBy(meta *metav1.ObjectMeta) (string, error) {
 // Errors of the parsers: each says what is allowed.
 var (
 	errSwitch    = errors.New("must be enabled or disabled")
-	errPort      = errors.New("must be a port from 1 to 65535")
+	errPort      = errors.New(mesh.AllowedPort)
 	errPorts     = errors.New("must be ports from 1 to 65535 with commas between them, or empty")
 	errReadiness = fmt.Errorf("must not have %d: only redirected connections reach the readiness of the sidecar", mesh.PortReadiness)
 	errPortRange = errors.New("must be two ports from 1 to 65535 with a - between them, the lower first")
-	errDrainTime = errors.New("must be a duration from 1s to 1h, such as 30s")
+	errDrainTime = errors.New(mesh.AllowedDrainTime)
 )
 
 func parseSwitch(value string) (*bool, error) {
@@ -188,7 +188,7 @@ func checkPortRange(value string) error {
 	return nil
 }
 
-// parseDrainTime accepts what sonde-dp accepts as --drain-time.
+// parseDrainTime accepts what the agent accepts.
 func parseDrainTime(value string) (time.Duration, error) {
 	d, err := time.ParseDuration(value)
 	if err != nil || d < mesh.MinDrainTime || d > mesh.MaxDrainTime {

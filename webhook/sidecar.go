@@ -24,15 +24,11 @@ const (
 	fileToken      = "token"
 	fileCA         = "ca.crt"
 	configMapCA    = "sonde-ca"
-	tokenAudience  = "sonde-cp"
 	tokenSeconds   = 3600
 	// gracePeriod is the default of terminationGracePeriodSeconds.
 	gracePeriod = 30
 	// graceReserve is the part of the grace period after the drain, in which Envoy and the agent end.
 	graceReserve = 5 * time.Second
-
-	envPodName      = "POD_NAME"
-	envPodNamespace = "POD_NAMESPACE"
 )
 
 // initContainer returns kuma-init, which sets up redirection. It runs as root, since otherwise the capability would not be
@@ -75,11 +71,11 @@ func (in *injection) sidecar(table string) corev1.Container {
 		Args: []string{
 			"run",
 			"--log-level=info",
-			"--concurrency=2",
+			"--concurrency=" + strconv.Itoa(mesh.DefaultConcurrency),
 			"--cp-address=" + in.options.ControlPlane,
 			"--ca-cert-file=" + mountIdentity + "/" + fileCA,
 			"--dataplane-token-file=" + mountIdentity + "/" + fileToken,
-			"--name=$(" + envPodName + ").$(" + envPodNamespace + ")",
+			"--name=$(" + mesh.EnvPodName + ").$(" + mesh.EnvPodNamespace + ")",
 			"--mesh=" + in.meshName(),
 			"--work-dir=" + workDirectory,
 			"--drain-time=" + in.drainTime().String(),
@@ -87,8 +83,8 @@ func (in *injection) sidecar(table string) corev1.Container {
 		},
 		Env: []corev1.EnvVar{
 			fieldEnv(mesh.EnvInstanceIP, "status.podIP"),
-			fieldEnv(envPodName, "metadata.name"),
-			fieldEnv(envPodNamespace, "metadata.namespace"),
+			fieldEnv(mesh.EnvPodName, "metadata.name"),
+			fieldEnv(mesh.EnvPodNamespace, "metadata.namespace"),
 			{Name: mesh.EnvProbeTable, Value: table},
 		},
 		SecurityContext: securityContext(mesh.SidecarUser, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}),
@@ -102,11 +98,11 @@ func (in *injection) sidecar(table string) corev1.Container {
 			// With a timeout of a second, idle pods flap on a busy node.
 			PeriodSeconds: 1, TimeoutSeconds: 3, FailureThreshold: 1,
 		},
-		// Not httpGet: it would be refused while the agent starts, and then the kubelet kills the container.
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError, // says why the agent has ended
 		// The preStop hooks of all containers are called together, when the pod begins to end. The sidecar itself is told to end
 		// last: until then clients outside the mesh would keep their connections to an Envoy whose application has gone.
 		Lifecycle: &corev1.Lifecycle{
+			// Not httpGet: it would be refused while the agent starts, and then the kubelet kills the container.
 			PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{mesh.AgentProgram, "wait"}}},
 			PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{
 				Command: []string{mesh.AgentProgram, "drain", "--begin", "--work-dir=" + workDirectory},
@@ -141,7 +137,7 @@ func (in *injection) volumes() []corev1.Volume {
 			DefaultMode: new(int32(0o644)),
 			Sources: []corev1.VolumeProjection{
 				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
-					Audience: tokenAudience, ExpirationSeconds: new(int64(tokenSeconds)), Path: fileToken,
+					Audience: mesh.TokenAudience, ExpirationSeconds: new(int64(tokenSeconds)), Path: fileToken,
 				}},
 				ca,
 			},
@@ -160,9 +156,9 @@ func (in *injection) drainTime() time.Duration {
 	}
 	seconds := int64(gracePeriod)
 	if grace := in.pod.Spec.TerminationGracePeriodSeconds; grace != nil {
-		seconds = min(*grace, int64((time.Hour+graceReserve)/time.Second)) // more than the longest drain
+		seconds = min(*grace, int64((mesh.MaxDrainTime+graceReserve)/time.Second)) // no drain takes longer
 	}
-	limit := max(time.Duration(seconds)*time.Second-graceReserve, time.Second)
+	limit := max(time.Duration(seconds)*time.Second-graceReserve, mesh.MinDrainTime)
 	if asked <= limit {
 		return asked
 	}

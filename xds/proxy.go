@@ -14,9 +14,8 @@ import (
 const maxInFlight = 16
 
 // proxy is what the server knows of the proxy at the other end of a stream, delta or state of the world: a state machine
-// without I/O. Its inputs are
-// the requests of the proxy (receiveDelta, receiveSotw) and the resources that the proxy should have (setDesired). Its
-// output is the next response (next). It is not safe for concurrent use.
+// without I/O. Its inputs are the requests of the proxy (receiveDelta, receiveSotw) and the resources that the proxy should have
+// (setDesired). Its output is the next response (next). It is not safe for concurrent use.
 //
 // The order is make before break:
 //

@@ -13,8 +13,8 @@ import (
 // remove returns the next response with removals that are due. If the proxy has not answered any response of this stream yet,
 // it returns an empty response first. When that is ACKed, all that the proxy requests when it reconnects (such as routes,
 // after clusters) has arrived, and is served before anything is removed.
-func (p *proxy) remove(topics ...*subscription) *response {
-	for _, s := range topics {
+func (p *proxy) remove(subscriptions ...*subscription) *response {
+	for _, s := range subscriptions {
 		p.releaseHeld(s)
 		if !p.hasAnswered {
 			if len(s.inFlight) == 0 && s.hasRemovals() {

@@ -38,7 +38,7 @@ func (b *Backend) setDefaults() {
 	b.Conf.CACert.Expiration = cmp.Or(b.Conf.CACert.Expiration, Duration(DefaultCAValidity))
 }
 
-// CertValidity returns the life of proxies' certificates. For a nil Backend it is the default: proxies of a mesh without mutual
+// CertValidity returns the validity of proxies' certificates. For a nil Backend it is the default: proxies of a mesh without mutual
 // TLS have certificates, too.
 func (b *Backend) CertValidity() time.Duration {
 	if b == nil || b.DPCert == nil || b.DPCert.Rotation == nil || b.DPCert.Rotation.Expiration == 0 {
@@ -47,7 +47,7 @@ func (b *Backend) CertValidity() time.Duration {
 	return b.DPCert.Rotation.Expiration.Std()
 }
 
-// CAValidity returns the life of the CA's certificate, for a nil Backend the default.
+// CAValidity returns the validity of the CA's certificate, for a nil Backend the default.
 func (b *Backend) CAValidity() time.Duration {
 	if b == nil || b.Conf == nil || b.Conf.CACert == nil || b.Conf.CACert.Expiration == 0 {
 		return DefaultCAValidity

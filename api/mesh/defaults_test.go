@@ -61,7 +61,7 @@ func TestSetDefaults(t *testing.T) {
 	}
 }
 
-func TestBackendLives(t *testing.T) {
+func TestBackendValidity(t *testing.T) {
 	set := &mesh.Backend{
 		DPCert: &mesh.DPCert{Rotation: &mesh.Rotation{Expiration: mesh.Duration(time.Hour)}},
 		Conf:   &mesh.BuiltinConf{CACert: &mesh.CACert{Expiration: mesh.Duration(2 * time.Hour)}},
@@ -75,7 +75,7 @@ func TestBackendLives(t *testing.T) {
 		"set":     {set, time.Hour, 2 * time.Hour},
 	} {
 		if cert, ca := tc.backend.CertValidity(), tc.backend.CAValidity(); cert != tc.cert || ca != tc.ca {
-			t.Errorf("%s: CertLife() = %v, CALife() = %v, want %v, %v", name, cert, ca, tc.cert, tc.ca)
+			t.Errorf("%s: CertValidity() = %v, CAValidity() = %v, want %v, %v", name, cert, ca, tc.cert, tc.ca)
 		}
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"fmt"
 )
 
+// AllowedPort is FieldError.Allowed of a port.
+const AllowedPort = "must be a port from 1 to 65535"
+
 // FieldError is one violation: which field, its value, and what is allowed.
 type FieldError struct {
 	// Field is the path as in the file: networking.inbound[0].tags["kuma.io/service"].

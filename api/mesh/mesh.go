@@ -51,7 +51,7 @@ type DPCert struct {
 
 // Rotation of proxies' certificates.
 type Rotation struct {
-	// Expiration is a certificate's life. Default 24h. It is renewed at two thirds.
+	// Expiration is a certificate's validity. Default 24h. It is renewed at two thirds.
 	Expiration Duration `json:"expiration,omitempty"`
 }
 
@@ -62,7 +62,7 @@ type BuiltinConf struct {
 
 // CACert describes the certificate of the authority itself.
 type CACert struct {
-	// Expiration is the life of the authority's certificate. Default 10y.
+	// Expiration is the validity of the CA's certificate. Default 10y.
 	Expiration Duration `json:"expiration,omitempty"`
 }
 

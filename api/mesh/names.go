@@ -16,7 +16,7 @@ const (
 	LabelWorkload = Prefix + "workload"
 	// DefaultMesh is the mesh of an object that names none.
 	DefaultMesh = "default"
-	// DefaultTrustDomain is the default of --trust-domain, the suffix of all trust domains.
+	// DefaultTrustDomain is the default suffix of all trust domains.
 	DefaultTrustDomain = "sonde.internal"
 	// ProxyDomain is the suffix of the DNS SAN of a proxy's certificate: <dataplane>.<mesh>.proxy.sonde.internal.
 	ProxyDomain = "proxy.sonde.internal"
@@ -30,6 +30,7 @@ const (
 	DefaultDrainTime = 25 * time.Second
 	MinDrainTime     = time.Second
 	MaxDrainTime     = time.Hour
+	AllowedDrainTime = "must be a duration from 1s to 1h, such as 30s"
 )
 
 // Ports of a sidecar and of the control plane, as in users' network policies.

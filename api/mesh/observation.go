@@ -27,29 +27,6 @@ func (o Observation) Accepts(d *Dataplane, in *Inbound) bool {
 	return !o.ListenersKnown || o.Listeners.Has(d.ListenerAddress(in))
 }
 
-// ListenerAddress returns where Envoy listens for an inbound of d; with transparentProxying that is its capture port. It
-// returns the zero AddrPort for an address that Validate refuses.
-func (d *Dataplane) ListenerAddress(in *Inbound) netip.AddrPort {
-	address := in.Address
-	if address == "" {
-		address = d.Spec.Networking.Address
-	}
-	ip, err := netip.ParseAddr(address)
-	if err != nil {
-		return netip.AddrPort{}
-	}
-	ip = ip.Unmap()
-	tp := d.Spec.Networking.TransparentProxying
-	switch {
-	case tp == nil:
-		return netip.AddrPortFrom(ip, uint16(in.Port))
-	case ip.Is6():
-		return netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(tp.RedirectPortInbound))
-	default:
-		return netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(tp.RedirectPortInbound))
-	}
-}
-
 // Addresses is a set of addresses that can be compared by ==: sorted, and joined by commas.
 type Addresses string
 

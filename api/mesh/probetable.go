@@ -225,7 +225,7 @@ func (p *Probe) validate() []error {
 		return errs
 	}
 	if port := p.Port(); port < 1 || port > 65535 {
-		wrong(handlers[0]+".port", strconv.Itoa(int(port)), "must be a port from 1 to 65535")
+		wrong(handlers[0]+".port", strconv.Itoa(int(port)), AllowedPort)
 	}
 	if g := p.HTTPGet; g != nil && g.Scheme != SchemeHTTP && g.Scheme != SchemeHTTPS {
 		wrong("httpGet.scheme", g.Scheme, "must be HTTP or HTTPS")

@@ -17,6 +17,13 @@ const (
 	EnvProbeTable = "KUMA_DATAPLANE_PROBES"
 	// EnvInstanceIP is the variable of the sidecar with the pod's address.
 	EnvInstanceIP = "INSTANCE_IP"
+	// EnvPodName and EnvPodNamespace are variables of the sidecar, of which its Dataplane's name is made.
+	EnvPodName      = "POD_NAME"
+	EnvPodNamespace = "POD_NAMESPACE"
+	// TokenAudience is the audience of the tokens with which agents join.
+	TokenAudience = "sonde-cp"
+	// DefaultConcurrency is the number of Envoy's worker threads.
+	DefaultConcurrency = 2
 	// ProbeHeader is the header with the ID of the probe or hook. It is the only header of a rewritten probe.
 	ProbeHeader = "Sonde-Probe"
 	// FirstSparePort and LastSparePort are tried in turn if a pod uses PortVirtualProbes itself.

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// minCertValidity is the shortest life of a proxy's certificate.
+// minCertValidity is the shortest validity of a proxy's certificate.
 const minCertValidity = 10 * time.Second
 
 // Limits of names. A DNS name, and with it the DNS SAN of a proxy, has at most 253 characters.
@@ -23,7 +23,6 @@ const (
 
 // Values of FieldError.Allowed.
 const (
-	allowedPort      = "must be a port from 1 to 65535"
 	allowedLabel     = "must be a DNS label: at most 63 lower-case letters, digits and '-', with a letter or digit at both ends"
 	allowedSubdomain = "must be a DNS subdomain: at most 253 lower-case letters, digits, '-' and '.', with a letter or digit at both ends of each part"
 	allowedSegment   = "must be 1 to 253 letters, digits, '.', '_' and '-', but not '.' or '..': it is part of a SPIFFE ID"
@@ -53,7 +52,7 @@ func (v *violations) check(ok bool, field, value, allowed string) {
 }
 
 func (v *violations) port(field string, port uint32) {
-	v.check(port >= 1 && port <= 65535, field, strconv.FormatUint(uint64(port), 10), allowedPort)
+	v.check(port >= 1 && port <= 65535, field, strconv.FormatUint(uint64(port), 10), AllowedPort)
 }
 
 // Validate implements Object.

@@ -47,7 +47,7 @@ func Run(ctx context.Context, e Envoy, logger *slog.Logger) error {
 	if err := waitUntilIdle(ctx, e, quietTime, active.inbound); err != nil {
 		return err
 	}
-	logger.Info("inbound is quiet, its listeners close")
+	logger.Info("inbound idle, closing its listeners")
 	if err := e.Post(ctx, "/drain_listeners?inboundonly"); err != nil {
 		return fmt.Errorf("close inbound listeners: %w", err)
 	}

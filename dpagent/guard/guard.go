@@ -187,7 +187,7 @@ func (g *guard) runOnce() {
 }
 
 func (g *guard) fail(err error) {
-	g.log.write("ERROR", "guard cannot wait", "err", err.Error())
+	g.log.write("ERROR", "epoll failed", "err", err.Error())
 	g.exit(1)
 }
 

@@ -74,11 +74,11 @@ func (r *Renewer) Run(ctx context.Context) error {
 	}
 }
 
-// dueAt returns when to renew: after two thirds of the certificate's life, up to a twentieth of it earlier or later as
+// dueAt returns when to renew: after two thirds of the certificate's validity, up to a twentieth of it earlier or later as
 // spread goes from 0 to 1.
 func dueAt(leaf *x509.Certificate, spread float64) time.Time {
-	life := leaf.NotAfter.Sub(leaf.NotBefore)
-	return leaf.NotBefore.Add(time.Duration(float64(life) * (2./3 + (spread-0.5)/10)))
+	validity := leaf.NotAfter.Sub(leaf.NotBefore)
+	return leaf.NotBefore.Add(time.Duration(float64(validity) * (2./3 + (spread-0.5)/10)))
 }
 
 func (r *Renewer) waitUntil(ctx context.Context, due time.Time) error {
@@ -117,7 +117,7 @@ func (r *Renewer) renew(ctx context.Context) error {
 			return ctx.Err()
 		}
 		r.renewals.WithLabelValues("error").Inc()
-		report.Failed(ctx, slog.LevelError, "certificate not renewed, the old one goes on", err)
+		report.Failed(ctx, slog.LevelError, "certificate renewal failed, the old certificate stays in use", err)
 		if err := retry.Wait(ctx, backoff.Next()); err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ func (e Environment) Options(logger *slog.Logger) (Options, error) {
 		errs = append(errs, fmt.Errorf("%s: %q: must be the address of the pod, IPv4 or IPv6 without a zone", mesh.EnvInstanceIP, e.InstanceIP))
 	}
 	if e.Port < 1 || e.Port > 65535 {
-		errs = append(errs, &mesh.FieldError{Field: "Port", Value: strconv.Itoa(e.Port), Allowed: "must be a port from 1 to 65535"})
+		errs = append(errs, &mesh.FieldError{Field: "Port", Value: strconv.Itoa(e.Port), Allowed: mesh.AllowedPort})
 	}
 	return Options{Table: table, PodIP: ip, Port: e.Port, Logger: logger}, errors.Join(errs...)
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -90,10 +91,10 @@ func sameCheck(a, b mesh.Probe) bool {
 func (o *Options) validate() error {
 	var errs []error
 	if !isPodIP(o.PodIP) {
-		errs = append(errs, fmt.Errorf("the pod's address: %q: must be one IPv4 or IPv6 address", o.PodIP))
+		errs = append(errs, &mesh.FieldError{Field: "PodIP", Value: o.PodIP.String(), Allowed: "must be one IPv4 or IPv6 address"})
 	}
 	if o.Port < 1 || o.Port > 65535 {
-		errs = append(errs, fmt.Errorf("the virtual port: %d: must be a port from 1 to 65535", o.Port))
+		errs = append(errs, &mesh.FieldError{Field: "Port", Value: strconv.Itoa(o.Port), Allowed: mesh.AllowedPort})
 	}
 	for i, p := range o.Table {
 		if int(p.Port()) == o.Port {

@@ -216,12 +216,12 @@ func TestNewErrors(t *testing.T) {
 		o    probe.Options
 		want string
 	}{
-		"no address":     {probe.Options{Port: 1}, "the pod's address"},
-		"all addresses":  {probe.Options{Port: 1, PodIP: netip.IPv6Unspecified()}, `the pod's address: "::"`},
+		"no address":     {probe.Options{Port: 1}, "PodIP"},
+		"all addresses":  {probe.Options{Port: 1, PodIP: netip.IPv6Unspecified()}, `PodIP: "::"`},
 		"several":        {probe.Options{Port: 1, PodIP: netip.MustParseAddr("ff02::1")}, "ff02::1"},
 		"with a zone":    {probe.Options{Port: 1, PodIP: netip.MustParseAddr("fe80::1%eth0")}, "fe80::1%eth0"},
-		"no port":        {probe.Options{PodIP: netip.IPv6Loopback()}, "virtual port: 0"},
-		"port 65536":     {probe.Options{PodIP: netip.IPv6Loopback(), Port: 65536}, "virtual port: 65536"},
+		"no port":        {probe.Options{PodIP: netip.IPv6Loopback()}, `Port: "0"`},
+		"port 65536":     {probe.Options{PodIP: netip.IPv6Loopback(), Port: 65536}, `Port: "65536"`},
 		"the same port":  {probe.Options{PodIP: netip.IPv6Loopback(), Port: 9, Table: mesh.ProbeTable{get(9, "/")}}, `probes[0] (id "app/liveness", container "app", type "liveness"): port: 9`},
 		"metrics, twice": {probe.Options{PodIP: netip.IPv6Loopback(), Port: 9, Registerer: registered(t)}, "register metrics of probes"},
 	}

@@ -145,7 +145,7 @@ func (s *Session) Run(ctx context.Context) error {
 		case codes.Unauthenticated, codes.PermissionDenied:
 			s.o.Renew() // the certificate has expired, or its CA is no longer trusted
 		}
-		report.Failed(ctx, slog.LevelWarn, "session with the control plane ended, the data plane goes on with what it has", err)
+		report.Failed(ctx, slog.LevelWarn, "session with the control plane ended, Envoy keeps its configuration", err)
 		if err := retry.Wait(ctx, backoff.Next()); err != nil {
 			return err
 		}
@@ -216,7 +216,7 @@ func (s *Session) receive(stream agentv1.AgentService_SessionClient, welcomed fu
 			s.o.Inbounds(inboundsError(m.Inbounds))
 		case *agentv1.ControlMessage_Bundle:
 			if err := s.o.Identity.Trust(m.Bundle); err != nil {
-				s.o.Logger.Error("bundle not put in place, the old one goes on", "err", err)
+				s.o.Logger.Error("trust bundle update failed, the old bundle stays in use", "err", err)
 				s.o.Renew() // the answer has a certificate and a bundle that match
 				continue
 			}

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// life is when a token was issued, zero if it does not say, and when it expires.
-type life struct{ issued, expires time.Time }
+// validity is when a token was issued, zero if it does not say, and when it expires.
+type validity struct{ issued, expires time.Time }
 
-// endsSoon reports whether the token is in the last tenth of its life.
-func (l life) endsSoon(now time.Time) bool {
+// endsSoon reports whether the token is in the last tenth of its validity.
+func (l validity) endsSoon(now time.Time) bool {
 	return !l.issued.IsZero() && l.expires.Sub(now) <= l.expires.Sub(l.issued)/10
 }
 
@@ -22,29 +22,29 @@ const maxSeconds = 253402300799
 
 // parse reads the claims exp and iat of a JWT. It checks no signature. Errors never contain the token. A library would take
 // more memory than the rest of this package, once per pod.
-func parse(token string) (life, error) {
+func parse(token string) (validity, error) {
 	if token == "" {
-		return life{}, errors.New("it is empty")
+		return validity{}, errors.New("it is empty")
 	}
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
-		return life{}, fmt.Errorf("it is no JWT: %d parts, not 3", len(parts))
+		return validity{}, fmt.Errorf("it is no JWT: %d parts, not 3", len(parts))
 	}
 	body, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
-		return life{}, errors.New("it is no JWT: its second part is not base64url")
+		return validity{}, errors.New("it is no JWT: its second part is not base64url")
 	}
 	var claims struct {
 		Expires float64 `json:"exp"`
 		Issued  float64 `json:"iat"`
 	}
 	if json.Unmarshal(body, &claims) != nil {
-		return life{}, errors.New("it is no JWT: its claims are not JSON, or exp and iat are not numbers")
+		return validity{}, errors.New("it is no JWT: its claims are not JSON, or exp and iat are not numbers")
 	}
 	if claims.Expires < 1 || claims.Expires > maxSeconds {
-		return life{}, errors.New("exp: is missing, or no time")
+		return validity{}, errors.New("exp: is missing, or no time")
 	}
-	l := life{expires: time.Unix(int64(claims.Expires), 0).UTC()}
+	l := validity{expires: time.Unix(int64(claims.Expires), 0).UTC()}
 	if claims.Issued >= 1 && claims.Issued < claims.Expires {
 		l.issued = time.Unix(int64(claims.Issued), 0).UTC()
 	}

@@ -57,18 +57,18 @@ func (f *File) Read() (string, error) {
 
 // Expires returns when the token in the file expires. It does not check whether the control plane would take it.
 func (f *File) Expires() (time.Time, error) {
-	l, err := f.life()
+	l, err := f.validity()
 	return l.expires, err
 }
 
-func (f *File) life() (life, error) {
+func (f *File) validity() (validity, error) {
 	text, err := f.Read()
 	if err != nil {
-		return life{}, err
+		return validity{}, err
 	}
 	l, err := parse(text)
 	if err != nil {
-		return life{}, fmt.Errorf("read end of token in %s: %w", f.path, err)
+		return validity{}, fmt.Errorf("read end of token in %s: %w", f.path, err)
 	}
 	return l, nil
 }
@@ -80,7 +80,7 @@ func (f *File) Watch(ctx context.Context) {
 	ticker := time.NewTicker(checkEvery)
 	defer ticker.Stop()
 	for {
-		l, err := f.life()
+		l, err := f.validity()
 		f.expiry.Set(0)
 		if err == nil {
 			f.expiry.Set(float64(l.expires.Unix()))
@@ -105,7 +105,7 @@ type warning struct {
 	err     string
 }
 
-func warn(l life, err error, now time.Time) warning {
+func warn(l validity, err error, now time.Time) warning {
 	switch {
 	case err != nil:
 		return warning{message: "end of the dataplane token is not known", err: err.Error()}

@@ -25,20 +25,20 @@ func jwt(claims string) string {
 func TestParse(t *testing.T) {
 	tests := map[string]struct {
 		token string
-		want  life
+		want  validity
 		err   string // "" for none
 	}{
-		"both":               {jwt(`{"exp":2000000000,"iat":1900000000}`), life{time.Unix(19e8, 0).UTC(), time.Unix(2e9, 0).UTC()}, ""},
-		"no iat":             {jwt(`{"exp":2000000000,"aud":["a"]}`), life{expires: time.Unix(2e9, 0).UTC()}, ""},
-		"iat after exp":      {jwt(`{"exp":1,"iat":2}`), life{expires: time.Unix(1, 0).UTC()}, ""},
-		"fraction":           {jwt(`{"exp":2000000000.9}`), life{expires: time.Unix(2e9, 0).UTC()}, ""},
-		"empty":              {"", life{}, "it is empty"},
-		"no JWT":             {"secret", life{}, "1 parts, not 3"},
-		"no base64":          {"secret.secret!.secret", life{}, "not base64url"},
-		"no JSON":            {jwt(`secret`), life{}, "not JSON"},
-		"exp is text":        {jwt(`{"exp":"secret"}`), life{}, "not numbers"},
-		"no exp":             {jwt(`{"iat":1900000000}`), life{}, "exp: is missing"},
-		"exp past year 9999": {jwt(`{"exp":1e300}`), life{}, "exp: is missing, or no time"},
+		"both":               {jwt(`{"exp":2000000000,"iat":1900000000}`), validity{time.Unix(19e8, 0).UTC(), time.Unix(2e9, 0).UTC()}, ""},
+		"no iat":             {jwt(`{"exp":2000000000,"aud":["a"]}`), validity{expires: time.Unix(2e9, 0).UTC()}, ""},
+		"iat after exp":      {jwt(`{"exp":1,"iat":2}`), validity{expires: time.Unix(1, 0).UTC()}, ""},
+		"fraction":           {jwt(`{"exp":2000000000.9}`), validity{expires: time.Unix(2e9, 0).UTC()}, ""},
+		"empty":              {"", validity{}, "it is empty"},
+		"no JWT":             {"secret", validity{}, "1 parts, not 3"},
+		"no base64":          {"secret.secret!.secret", validity{}, "not base64url"},
+		"no JSON":            {jwt(`secret`), validity{}, "not JSON"},
+		"exp is text":        {jwt(`{"exp":"secret"}`), validity{}, "not numbers"},
+		"no exp":             {jwt(`{"iat":1900000000}`), validity{}, "exp: is missing"},
+		"exp past year 9999": {jwt(`{"exp":1e300}`), validity{}, "exp: is missing, or no time"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -137,9 +137,9 @@ func TestWatch(t *testing.T) {
 			}
 		}
 		after(time.Second, "no such file", time.Time{})
-		fresh := func(life time.Duration) (string, time.Time) {
+		fresh := func(validity time.Duration) (string, time.Time) {
 			now := time.Now()
-			end := now.Add(life)
+			end := now.Add(validity)
 			return jwt(fmt.Sprintf(`{"iat":%d,"exp":%d}`, now.Unix(), end.Unix())), end
 		}
 		token, end := fresh(10 * time.Hour)

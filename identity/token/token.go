@@ -15,15 +15,15 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
 const (
 	keyFile = "dataplane-token.key"
-	// issuer and audience of tokens with which agents join.
-	issuer   = "sonde-cp"
-	audience = "sonde-cp"
+	// issuer of tokens with which agents join.
+	issuer = "sonde-cp"
 	// maxSize is how long a token may be that is read, in bytes; our own have about 500.
 	maxSize = 4096
 	// maxValidity is the longest validity of a token.
@@ -115,7 +115,7 @@ func (i *Issuer) Issue(s identity.Subject, validity time.Duration) (signed strin
 	signed, err = jwt.Signed(i.signer).
 		Claims(jwt.Claims{
 			Issuer:   issuer,
-			Audience: jwt.Audience{audience},
+			Audience: jwt.Audience{mesh.TokenAudience},
 			IssuedAt: jwt.NewNumericDate(now),
 			Expiry:   expiry,
 			ID:       rand.Text(),
@@ -168,8 +168,8 @@ func (i *Issuer) checkClaims(c jwt.Claims) error {
 	switch {
 	case c.Issuer != issuer:
 		return fmt.Errorf("iss: %q, must be %q", c.Issuer, issuer)
-	case !slices.Contains(c.Audience, audience):
-		return fmt.Errorf("aud: must hold %q", audience)
+	case !slices.Contains(c.Audience, mesh.TokenAudience):
+		return fmt.Errorf("aud: must hold %q", mesh.TokenAudience)
 	case c.Expiry == nil:
 		return errors.New("exp: missing")
 	case !now.Before(c.Expiry.Time()):

@@ -13,6 +13,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
@@ -76,7 +77,7 @@ func TestTokenIsRefused(t *testing.T) {
 	a := open(t, memory{})
 	stranger := open(t, memory{})
 	fine := jwt.Claims{
-		Issuer: issuer, Audience: jwt.Audience{audience}, ID: "1",
+		Issuer: issuer, Audience: jwt.Audience{mesh.TokenAudience}, ID: "1",
 		IssuedAt: jwt.NewNumericDate(now), Expiry: jwt.NewNumericDate(now.Add(time.Hour)),
 	}
 	sign := func(signer jose.Signer, bend func(*jwt.Claims)) string {

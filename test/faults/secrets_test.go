@@ -60,7 +60,7 @@ func TestBrokenSecretFile(t *testing.T) {
 		_, err := m.Ctl(t.Context(), "rotate", "ca", "--wait")
 		ended <- err
 	}()
-	logged(t, b.Agent, "certificate not renewed, the old one goes on")
+	logged(t, b.Agent, "certificate renewal failed, the old certificate stays in use")
 	calls(t, a, "b")
 	must(t, os.RemoveAll(b.IdentityFile()))
 	must(t, <-ended)
