@@ -44,6 +44,11 @@ func anyPath() *routev3.RouteMatch {
 	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 }
 
+// hostSelections is how often a retry selects an endpoint until it is another one than before. Least request prefers an endpoint
+// that is dead and has nothing to do: of two endpoints three in four selections may hit it, so with 5 of them a retry in four
+// went to the dead one again.
+const hostSelections = 32
+
 // retryUnsent retries requests that no application has seen, on another endpoint if there is one. Retrying any other
 // request might execute it twice (Envoy: configuration/http/http_filters/router_filter, x-envoy-retry-on).
 func retryUnsent() *routev3.RetryPolicy {
@@ -56,6 +61,6 @@ func retryUnsent() *routev3.RetryPolicy {
 				TypedConfig: resource.Any(&previoushostsv3.PreviousHostsPredicate{}),
 			},
 		}},
-		HostSelectionRetryMaxAttempts: 5,
+		HostSelectionRetryMaxAttempts: hostSelections,
 	}
 }

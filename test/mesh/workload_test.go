@@ -54,7 +54,7 @@ func TestWorkloadChangesWithoutAToken(t *testing.T) {
 	shows(t, m, "get proxies", "not ready: "+differs, `cannot join: the token is for workload "b"`)
 	shows(t, m, "get dataplane b-1", "not-ready", differs)
 	logged(t, m.ControlPlane, `"WARN"`, "certificate is for another workload", `"proxy":"b-1"`, `"certificateWorkload":"b"`, `"workload":"c"`)
-	logged(t, b.Agent, "certificate not renewed", "the agent needs another token")
+	logged(t, b.Agent, "certificate renewal failed", "the agent needs another token")
 	endpoints(t, a, "c", c.Inbound)
 	if err := noEndpoint(t.Context(), a.Outbounds["b"]); err == nil {
 		t.Error("service b has no endpoint, and still speaks HTTP")
