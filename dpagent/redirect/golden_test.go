@@ -70,7 +70,7 @@ func TestGolden(t *testing.T) {
 func TestAsNftPrints(t *testing.T) {
 	nft, err := exec.LookPath("nft")
 	if err != nil {
-		t.Skip("there is no nft on PATH to print the rules in the kernel")
+		redirecttest.NotHere(t, "there is no nft on PATH to print the rules in the kernel")
 	}
 	for name, o := range tables() {
 		t.Run(name, func(t *testing.T) {

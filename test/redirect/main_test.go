@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -24,51 +25,52 @@ const sidecarUser = 5678
 // modes of the mesh, and who answers a host without a sidecar that calls the application.
 var modes = map[string]string{"STRICT": "nobody", "PERMISSIVE": "web-1"}
 
-// TestPod runs TestRedirection again for each mode, as the sidecar's user in a network namespace of its own, which is the pod.
-func TestPod(t *testing.T) {
-	if os.Getenv(programsVariable) != "" {
-		t.Skip("this is the pod")
+// TestRedirection tries in each mode who reaches whom. It runs itself again for each, as the sidecar's user in a network
+// namespace of its own, which is the pod.
+func TestRedirection(t *testing.T) {
+	text := os.Getenv(programsVariable)
+	var programs harness.Programs
+	if text != "" {
+		must(t, json.Unmarshal([]byte(text), &programs))
+	} else if os.Geteuid() != 0 {
+		redirecttest.NotHere(t, "this needs root, to make network namespaces: redirection was not tried with Envoy")
+	} else {
+		var err error
+		programs, err = harness.Build(t.Context(), harness.Race)
+		must(t, err)
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("this needs root, to make network namespaces: redirection was not tried with Envoy")
-	}
-	programs, err := harness.Build(t.Context(), harness.Race)
-	must(t, err)
-	text, err := json.Marshal(programs)
-	must(t, err)
-	for mode := range modes {
+	for mode, plain := range modes {
 		t.Run(mode, func(t *testing.T) {
-			// Not by its path, which may lead through a directory that only root may enter.
-			cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v", "-test.timeout=5m", "-test.run=^TestRedirection$/^"+mode+"$")
-			cmd.Env = append(os.Environ(), programsVariable+"="+string(text))
-			cmd.SysProcAttr = &syscall.SysProcAttr{
-				Cloneflags: syscall.CLONE_NEWNET,
-				Credential: &syscall.Credential{Uid: sidecarUser, Gid: sidecarUser},
-				// Devices, rules and the other machine; callers of other users; programs below a home directory that is root's.
-				AmbientCaps: []uintptr{unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN, unix.CAP_SETUID, unix.CAP_DAC_READ_SEARCH},
+			if text != "" {
+				tryInPod(t, programs, mode, plain)
+			} else {
+				startPod(t, programs, mode)
 			}
-			out, err := cmd.CombinedOutput()
-			if errors.Is(err, fs.ErrPermission) {
-				t.Skipf("this needs root with all capabilities, to make network namespaces: redirection was not tried with Envoy: %v", err)
-			}
-			if err != nil || !bytes.Contains(out, []byte("--- PASS: TestRedirection/"+mode)) {
-				t.Errorf("the test in the pod: %v", err)
-			}
-			t.Logf("%s", out)
 		})
 	}
 }
 
-// programsOfPod returns the programs that TestPod has built. It skips the test outside of the pod.
-func programsOfPod(t *testing.T) harness.Programs {
-	t.Helper()
-	text := os.Getenv(programsVariable)
-	if text == "" {
-		t.Skip("TestPod runs this")
+// startPod runs the test of a mode in a pod.
+func startPod(t *testing.T, programs harness.Programs, mode string) {
+	text, err := json.Marshal(programs)
+	must(t, err)
+	// Not by its path, which may lead through a directory that only root may enter.
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v", "-test.timeout=5m", "-test.run=^TestRedirection$/^"+mode+"$")
+	cmd.Env = append(os.Environ(), programsVariable+"="+string(text))
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET,
+		Credential: &syscall.Credential{Uid: sidecarUser, Gid: sidecarUser},
+		// Devices, rules and the other machine; callers of other users; programs below a home directory that is root's.
+		AmbientCaps: []uintptr{unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN, unix.CAP_SETUID, unix.CAP_DAC_READ_SEARCH},
 	}
-	var programs harness.Programs
-	must(t, json.Unmarshal([]byte(text), &programs))
-	return programs
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, fs.ErrPermission) {
+		redirecttest.NotHere(t, "this needs root with all capabilities, to make network namespaces: redirection was not tried with Envoy: "+err.Error())
+	}
+	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestRedirection/"+mode)) {
+		t.Errorf("the test in the pod: %v", err)
+	}
+	t.Logf("%s", out)
 }
 
 func must(t *testing.T, err error) {

@@ -33,17 +33,17 @@ var install = []string{
 	"--kuma-dp-uid", "5678", "--exclude-inbound-ports", "9000,9800", "--exclude-outbound-ports", "", "--verbose", "--ip-family-mode", "dualstack",
 }
 
-// world is the pod, with its mesh, and the host.
-type world struct {
+// pair is the pod, with its mesh, and the host.
+type pair struct {
 	programs  harness.Programs
 	pod, host *redirecttest.Namespace
 	proxy     *harness.Proxy
 	calls     int64
 }
 
-func newWorld(t *testing.T, programs harness.Programs, own *redirecttest.Namespace, mode string) *world {
+func newPair(t *testing.T, programs harness.Programs, own *redirecttest.Namespace, mode string) *pair {
 	t.Helper()
-	w := &world{programs: programs, pod: own, host: redirecttest.New(t)}
+	w := &pair{programs: programs, pod: own, host: redirecttest.New(t)}
 	redirecttest.Join(t, w.pod, w.host, [2][]string{{pod4 + "/24", pod6 + "/64"}, {host4 + "/24", host6 + "/64"}})
 	must(t, w.pod.Do(func() error {
 		for _, gateway := range []string{host4, host6} {
@@ -89,7 +89,7 @@ networking:
 }
 
 // sondeDP runs sonde-dp in the pod.
-func (w *world) sondeDP(t *testing.T, args ...string) error {
+func (w *pair) sondeDP(t *testing.T, args ...string) error {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), w.programs.Agent, args...).CombinedOutput()
 	if err != nil {
@@ -99,7 +99,7 @@ func (w *world) sondeDP(t *testing.T, args ...string) error {
 }
 
 // ask makes one call and returns who answers and whether Envoy says that it came over mTLS: "web-1", "web-1 over mTLS".
-func (w *world) ask(from *redirecttest.Namespace, who redirecttest.Caller, to string) string {
+func (w *pair) ask(from *redirecttest.Namespace, who redirecttest.Caller, to string) string {
 	w.calls++
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -144,39 +144,34 @@ var destinations = map[string][2]string{
 	"a capture of the host": {host4 + ":15006", "[" + host6 + "]:15006"},
 }
 
-// TestRedirection is what TestPod runs in the pod, one mode at a time: who reaches whom through the real Envoy, and with how many
-// connections.
-func TestRedirection(t *testing.T) {
-	programs := programsOfPod(t)
+// tryInPod tries, in the pod, who reaches whom through the real Envoy, and with how many connections. plain is who answers a host
+// without a sidecar that calls the application.
+func tryInPod(t *testing.T, programs harness.Programs, mode, plain string) {
 	own := redirecttest.Own(t)
 	must(t, own.Do(redirecttest.LoopbackUp))
-	for mode, plain := range modes {
-		t.Run(mode, func(t *testing.T) {
-			w := newWorld(t, programs, own, mode)
-			w.try(t, "the host", w.host, map[string]string{
-				"the pod's application": plain, "an excluded port": "excluded", "the pod's readiness": "the agent",
-				"the inbound capture": "nobody", "the outbound capture": "nobody",
-			})
-			w.try(t, "the application", w.pod, map[string]string{
-				"the pod's application": "web-1", "an excluded port": "excluded", "the pod's service": "web-1 over mTLS",
-				"the pod's readiness": "nobody", "the inbound capture": "nobody", "the outbound capture": "nobody",
-				"loopback": "web-1", "capture on loopback": "nobody", "the host": "the host", "a capture of the host": "nobody",
-			})
-			w.noLoop(t)
-			must(t, w.sondeDP(t, "check", "transparent-proxy", "--exclude-inbound-ports=9000,9800"))
-			must(t, w.sondeDP(t, "uninstall", "transparent-proxy"))
-			w.try(t, "the host, without redirection,", w.host, map[string]string{
-				"the pod's application": "web-1", "an excluded port": "excluded", "the pod's readiness": "nobody",
-			})
-			if err := w.sondeDP(t, "check", "transparent-proxy"); err == nil || !strings.Contains(err.Error(), "there is no table inet sonde") {
-				t.Errorf("check without rules: %v", err)
-			}
-		})
+	w := newPair(t, programs, own, mode)
+	w.try(t, "the host", w.host, map[string]string{
+		"the pod's application": plain, "an excluded port": "excluded", "the pod's readiness": "the agent",
+		"the inbound capture": "nobody", "the outbound capture": "nobody",
+	})
+	w.try(t, "the application", w.pod, map[string]string{
+		"the pod's application": "web-1", "an excluded port": "excluded", "the pod's service": "web-1 over mTLS",
+		"the pod's readiness": "nobody", "the inbound capture": "nobody", "the outbound capture": "nobody",
+		"loopback": "web-1", "capture on loopback": "nobody", "the host": "the host", "a capture of the host": "nobody",
+	})
+	w.noLoop(t)
+	must(t, w.sondeDP(t, "check", "transparent-proxy", "--exclude-inbound-ports=9000,9800"))
+	must(t, w.sondeDP(t, "uninstall", "transparent-proxy"))
+	w.try(t, "the host, without redirection,", w.host, map[string]string{
+		"the pod's application": "web-1", "an excluded port": "excluded", "the pod's readiness": "nobody",
+	})
+	if err := w.sondeDP(t, "check", "transparent-proxy"); err == nil || !strings.Contains(err.Error(), "there is no table inet sonde") {
+		t.Errorf("check without rules: %v", err)
 	}
 }
 
 // try calls each destination over both families.
-func (w *world) try(t *testing.T, who string, from *redirecttest.Namespace, want map[string]string) {
+func (w *pair) try(t *testing.T, who string, from *redirecttest.Namespace, want map[string]string) {
 	t.Helper()
 	for name, answer := range want {
 		for _, at := range destinations[name] {
@@ -188,7 +183,7 @@ func (w *world) try(t *testing.T, who string, from *redirecttest.Namespace, want
 }
 
 // noLoop compares the connections that Envoy has accepted with the calls: one enters at most two of its listeners.
-func (w *world) noLoop(t *testing.T) {
+func (w *pair) noLoop(t *testing.T) {
 	t.Helper()
 	stats, err := w.proxy.Stats(t.Context(), `listener\.(?:inbound|outbound).*\.downstream_cx_total`)
 	must(t, err)
