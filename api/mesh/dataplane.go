@@ -4,6 +4,16 @@ package mesh
 type Dataplane struct {
 	Meta
 	Spec DataplaneSpec `json:"spec"`
+	// Identity is set by a source that knows more than people write, such as Kubernetes.
+	Identity Identity `json:"-"`
+}
+
+// Identity is whom a proxy's certificate identifies, as its source knows it.
+type Identity struct {
+	// Path of the SPIFFE ID, such as /ns/shop/sa/web. Default /workload/<Workload()>.
+	Path string
+	// Instance tells a proxy from an earlier one of the same name: the pod's UID. Empty where nothing does.
+	Instance string
 }
 
 // DataplaneSpec is the spec of a Dataplane.
@@ -88,11 +98,23 @@ func (d *Dataplane) Workload() string {
 	return ""
 }
 
-// SPIFFEID returns the URI SAN of the proxy's certificate, "" if the Dataplane has no workload.
+// SPIFFEPath returns the path of the URI SAN of the proxy's certificate, "" if the Dataplane has neither an Identity nor a
+// workload.
+func (d *Dataplane) SPIFFEPath() string {
+	if d.Identity.Path != "" {
+		return d.Identity.Path
+	}
+	if w := d.Workload(); w != "" {
+		return "/workload/" + w
+	}
+	return ""
+}
+
+// SPIFFEID returns the URI SAN of the proxy's certificate, "" if there is no SPIFFEPath.
 func (d *Dataplane) SPIFFEID(trustDomainSuffix string) string {
-	w := d.Workload()
-	if w == "" {
+	path := d.SPIFFEPath()
+	if path == "" {
 		return ""
 	}
-	return "spiffe://" + TrustDomain(d.Mesh, trustDomainSuffix) + "/workload/" + w
+	return "spiffe://" + TrustDomain(d.Mesh, trustDomainSuffix) + path
 }
