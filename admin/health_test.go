@@ -30,7 +30,7 @@ func newHealthFakes(t *testing.T) *fakes {
 	}
 	no := false
 	s := &mesh.Service{Meta: mesh.Meta{Mesh: "default", Name: "api"}}
-	s.Spec.Endpoints = []mesh.ServiceEndpoint{{Address: "10.0.0.4", Port: 80, Health: &mesh.Health{Ready: &no}}}
+	s.Spec.Endpoints = []mesh.ServiceEndpoint{{Address: "10.0.0.4", Port: 80, Health: &mesh.EndpointHealth{Ready: &no}}}
 	s.SetDefaults()
 	b.Set("test", s)
 	b.Observe("default/api-1", mesh.Observation{Joined: true, Workload: "api"})
@@ -64,7 +64,7 @@ func TestListServicesSaysWhyEndpointsAreNotReady(t *testing.T) {
 		{Address: "10.0.0.1:80", Health: adminv1.Endpoint_READY, Sidecar: true, Dataplane: "api-1", AgentLostSince: lostSince},
 		{Address: "10.0.0.2:80", Health: adminv1.Endpoint_NOT_READY, Sidecar: true, Dataplane: "api-2", Reason: otherWorkloadText},
 		{Address: "10.0.0.3:80", Health: adminv1.Endpoint_NOT_READY, Sidecar: true, Dataplane: "api-3", Reason: neverJoinedText},
-		{Address: "10.0.0.4:80", Health: adminv1.Endpoint_NOT_READY, Reason: "health.ready is false"},
+		{Address: "10.0.0.4:80", Health: adminv1.Endpoint_NOT_READY, Declared: true, Reason: "health.ready is false"},
 	}
 	if diff := cmp.Diff(want, got.GetServices()[0].GetEndpoints(), protocmp.Transform()); diff != "" {
 		t.Errorf("ListServices() (-want +got):\n%s", diff)

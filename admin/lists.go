@@ -138,6 +138,7 @@ func serviceEntry(m *meshview.Mesh, name string, agents map[mesh.ID]*adminv1.Age
 	service := m.Services[name]
 	entry := &adminv1.Service{
 		Mesh: service.Mesh, Name: service.Name, Protocol: string(service.Protocol), Identities: service.Identities,
+		Headless: service.Headless,
 	}
 	for _, address := range service.Addresses {
 		entry.Addresses = append(entry.Addresses, address.String())

@@ -21,15 +21,19 @@ func OutboundCluster(m *meshview.Mesh, s *meshview.Service) *clusterv3.Cluster {
 
 func outboundCluster(src source, m *meshview.Mesh, s *meshview.Service) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
-		Name:             s.Name,
-		ConnectTimeout:   durationpb.New(connectTimeout),
-		LbPolicy:         lbPolicy(s.Protocol),
-		CircuitBreakers:  noCircuitBreakers(),
-		OutlierDetection: outlierDetection(),
+		Name:            s.Name,
+		ConnectTimeout:  durationpb.New(connectTimeout),
+		LbPolicy:        lbPolicy(s.Protocol),
+		CircuitBreakers: noCircuitBreakers(),
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{
 			TcpKeepalive: tcpKeepalive(),
 		},
 		TypedExtensionProtocolOptions: outboundHTTP(s.Protocol),
+	}
+	if s.Headless {
+		c.LbSubsetConfig = subsetByAddress() // and nothing is ejected: no other endpoint could take its place
+	} else {
+		c.OutlierDetection = outlierDetection()
 	}
 	if src == static {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}

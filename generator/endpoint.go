@@ -27,21 +27,28 @@ func LoadAssignment(s *meshview.Service) *endpointv3.ClusterLoadAssignment {
 	}
 	endpoints := make([]*endpointv3.LbEndpoint, 0, len(serving))
 	for _, e := range serving {
-		endpoints = append(endpoints, lbEndpoint(socketAddress(e.Address), endpointMetadata(e)))
+		endpoints = append(endpoints, lbEndpoint(socketAddress(e.Address), endpointMetadata(s, e)))
 	}
 	a.Endpoints = []*endpointv3.LocalityLbEndpoints{{LbEndpoints: endpoints}}
 	return a
 }
 
-func endpointMetadata(e meshview.Endpoint) *corev3.Metadata {
-	if !e.Sidecar {
+func endpointMetadata(s *meshview.Service, e meshview.Endpoint) *corev3.Metadata {
+	metadata := map[string]*structpb.Struct{}
+	if e.Sidecar {
+		answers := matchMTLS
+		if e.ServerFirst {
+			answers = matchServerFirst
+		}
+		metadata[socketMatchFilter] = socketMatch(answers)
+	}
+	if s.Headless {
+		metadata[subsetFilter] = subsetOf(e.Address)
+	}
+	if len(metadata) == 0 {
 		return nil
 	}
-	answers := matchMTLS
-	if e.ServerFirst {
-		answers = matchServerFirst
-	}
-	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{socketMatchFilter: socketMatch(answers)}}
+	return &corev3.Metadata{FilterMetadata: metadata}
 }
 
 func socketMatch(value string) *structpb.Struct {

@@ -162,7 +162,7 @@ func serviceListeners(m *meshview.Mesh, p *meshview.Proxy, own []*listenerv3.Lis
 	var listeners []*listenerv3.Listener
 	for _, name := range p.Scope.Services {
 		s := m.Services[name]
-		for _, at := range s.Addresses {
+		for _, at := range s.Listeners() {
 			l := generator.ServiceListener(s, at)
 			if !slices.ContainsFunc(own, func(o *listenerv3.Listener) bool { return o.GetName() == l.GetName() }) {
 				listeners = append(listeners, l)

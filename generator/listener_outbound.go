@@ -5,6 +5,8 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -27,10 +29,18 @@ func outboundListeners(src source, m *meshview.Mesh, p *meshview.Proxy) []*liste
 	return append(listeners, outboundCaptureListeners(p)...)
 }
 
-// ServiceListener returns the listener of a virtual address of the service, the same for all proxies with
-// transparentProxying. A proxy's own outbound on that address has the same name and takes precedence.
+// ServiceListener returns the listener of an address of the service, see meshview.Service.Listeners, the same for all proxies
+// with transparentProxying. A proxy's own outbound on that address has the same name and takes precedence.
 func ServiceListener(s *meshview.Service, at netip.AddrPort) *listenerv3.Listener {
-	return outboundListener(dynamic, s, at, false)
+	return serviceListener(dynamic, s, at)
+}
+
+func serviceListener(src source, s *meshview.Service, at netip.AddrPort) *listenerv3.Listener {
+	l := outboundListener(src, s, at, false)
+	if s.Headless {
+		l.FilterChains[0].Filters = []*listenerv3.Filter{endpointFilter(s, at)}
+	}
+	return l
 }
 
 func outboundListener(src source, s *meshview.Service, at netip.AddrPort, bound bool) *listenerv3.Listener {
@@ -61,6 +71,20 @@ func outboundFilter(src source, s *meshview.Service) *listenerv3.Filter {
 		return withRoutes(h, OutboundRoute(s))
 	}
 	return withRDS(h, s.Name)
+}
+
+// endpointFilter forwards to one endpoint of a headless service. Its route is its own, since it selects that endpoint.
+func endpointFilter(s *meshview.Service, at netip.AddrPort) *listenerv3.Filter {
+	if !s.Protocol.IsHTTP() {
+		p := tcpProxy(outboundStat(s.Name), s.Name, 1)
+		p.MetadataMatch = selectEndpoint(at)
+		return tcpFilter(p)
+	}
+	return withRoutes(httpProxy(outboundStat(s.Name), s.Name), routeConfiguration(s.Name, anyPath(), &routev3.RouteAction{
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: s.Name},
+		MetadataMatch:    selectEndpoint(at),
+		Timeout:          durationpb.New(0),
+	}))
 }
 
 // serviceOf never returns nil. Connections to a service that is not in the view are accepted and closed, since there is no

@@ -46,9 +46,9 @@ func staticListeners(o StaticOptions) []*listenerv3.Listener {
 	}
 	for _, name := range scope.Services {
 		s := serviceOf(o.Mesh, name)
-		for _, at := range s.Addresses {
+		for _, at := range s.Listeners() {
 			if !slices.Contains(scope.Outbounds, at) {
-				listeners = append(listeners, outboundListener(static, s, at, false))
+				listeners = append(listeners, serviceListener(static, s, at))
 			}
 		}
 	}

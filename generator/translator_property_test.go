@@ -27,7 +27,14 @@ func randomStep(r *rand.Rand, b *bench) {
 		for i := range r.IntN(3) {
 			addresses = append(addresses, fmt.Sprint("240.0.0.", 3*i+r.IntN(3), ":80"))
 		}
-		o = service(one(services...), mesh.Protocol(one("", "http", "grpc")), addresses...)
+		s := service(one(services...), mesh.Protocol(one("", "http", "grpc")), addresses...)
+		s.Spec.Headless = r.IntN(4) == 0
+		for i := range r.IntN(3) {
+			s.Spec.Endpoints = append(s.Spec.Endpoints, mesh.ServiceEndpoint{
+				Address: fmt.Sprint("10.0.0.", r.IntN(5)), Port: uint32(80 + i), Dataplane: one("", proxyName(r)),
+			})
+		}
+		o = s
 	default:
 		var options []option
 		for _, with := range []option{

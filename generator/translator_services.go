@@ -14,7 +14,7 @@ type serviceResources struct {
 	cluster   *resource.Resource
 	endpoints *resource.Resource
 	route     *resource.Resource   // nil for TCP
-	listeners []*resource.Resource // of the virtual addresses, for redirected proxies
+	listeners []*resource.Resource // of meshview.Service.Listeners, for redirected proxies
 }
 
 // changedService is a service whose resources were encoded again, and what may differ besides its cluster, endpoints and route.
@@ -66,9 +66,10 @@ func (t *Translator) encodeService(r *serviceResources, m *meshview.Mesh, s *mes
 	for _, l := range r.listeners {
 		old[l.Name] = l
 	}
-	differ := len(s.Addresses) != len(r.listeners)
+	addresses := s.Listeners()
+	differ := len(addresses) != len(r.listeners)
 	r.listeners = nil
-	for _, at := range s.Addresses {
+	for _, at := range addresses {
 		name := outboundListenerName(at)
 		l := t.encodeOrKeep(old[name], name, ServiceListener(s, at), whose)
 		differ = differ || l != old[name]

@@ -178,18 +178,19 @@ func diffService(old, now *Service) (cluster, endpoints bool) {
 		return old != now, old != now
 	}
 	cluster = old.Protocol != now.Protocol ||
+		old.Headless != now.Headless ||
 		!slices.Equal(old.Identities, now.Identities) ||
-		!slices.Equal(old.Addresses, now.Addresses)
-	return cluster, !slices.EqualFunc(old.Endpoints, now.Endpoints, equalForClients)
+		!slices.Equal(old.Listeners(), now.Listeners())
+	return cluster, old.Headless != now.Headless || !slices.EqualFunc(old.Endpoints, now.Endpoints, equalForClients)
 }
 
 // equalForClients compares what assignments are made from.
 func equalForClients(a, b Endpoint) bool {
-	a.Reason, a.Proxy = b.Reason, b.Proxy
+	a.Reason, a.Proxy, a.Declared = b.Reason, b.Proxy, b.Declared
 	return a == b
 }
 
-func hasAddress(s *Service) bool { return s != nil && len(s.Addresses) > 0 }
+func hasAddress(s *Service) bool { return s != nil && (s.Headless || len(s.Addresses) > 0) }
 
 func (b *meshBuild) buildProxies() {
 	if b.addressesFlipped {

@@ -22,6 +22,8 @@ const (
 	NoReason Reason = iota
 	// DeclaredNotReady means that health.ready of the object is false.
 	DeclaredNotReady
+	// UnknownDataplane means that the endpoint names a Dataplane that is not there.
+	UnknownDataplane
 	// NeverJoined means that no certificate has been issued to the proxy.
 	NeverJoined
 	// OtherWorkload means that the certificate in use names another workload than the Dataplane: clients would refuse it.
@@ -76,10 +78,14 @@ func (s *state) inboundHealths(d *mesh.Dataplane) []InboundHealth {
 	return all
 }
 
-// plainHealth is the health of an endpoint of a Service object.
-func plainHealth(h *mesh.Health) InboundHealth {
-	if h.IsReady() {
+// endpointHealth is the health of an endpoint of a Service object.
+func endpointHealth(h *mesh.EndpointHealth) InboundHealth {
+	switch {
+	case h.IsReady():
 		return InboundHealth{Ready, NoReason}
+	case h.IsServing():
+		return InboundHealth{Draining, NoReason}
+	default:
+		return InboundHealth{NotReady, DeclaredNotReady}
 	}
-	return InboundHealth{NotReady, DeclaredNotReady}
 }

@@ -65,12 +65,18 @@ func (in *randomInput) service(meshName string) *mesh.Service {
 	s := service(in.serviceName(), addresses...)
 	s.Mesh = meshName
 	s.Spec.Protocol = pick(in, "", "", mesh.ProtocolHTTP)
+	s.Spec.Headless = in.rand.IntN(4) == 0
+	for i := range s.Spec.Endpoints {
+		no := false
+		s.Spec.Endpoints[i].Dataplane = pick(in, "", in.proxyName(), in.proxyName())
+		s.Spec.Endpoints[i].Health = pick(in, nil, &mesh.EndpointHealth{Ready: &no}, &mesh.EndpointHealth{Ready: &no, Serving: new(true)})
+	}
 	return s
 }
 
 func (in *randomInput) dataplane(meshName string) *mesh.Dataplane {
 	options := []option{inMesh(meshName)}
-	for _, o := range []option{unready, transparent, serverFirst, workload(in.serviceName()), speaks(mesh.ProtocolHTTP), calls(in.serviceName(), in.serviceName())} {
+	for _, o := range []option{unready, transparent, serverFirst, workload(in.serviceName()), onKubernetes, speaks(mesh.ProtocolHTTP), calls(in.serviceName(), in.serviceName())} {
 		if in.rand.IntN(3) == 0 {
 			options = append(options, o)
 		}
@@ -80,6 +86,14 @@ func (in *randomInput) dataplane(meshName string) *mesh.Dataplane {
 		d.Spec.Networking.Inbound = append(d.Spec.Networking.Inbound, mesh.Inbound{Port: 81, Tags: tags(in.serviceName())})
 	}
 	return d
+}
+
+// onKubernetes makes a Dataplane one of a pod: its inbounds are for no service, and its identity is its source's.
+func onKubernetes(d *mesh.Dataplane) {
+	for i := range d.Spec.Networking.Inbound {
+		delete(d.Spec.Networking.Inbound[i].Tags, mesh.TagService)
+	}
+	d.Identity = mesh.Identity{Path: "/ns/shop/sa/" + d.Name, Instance: d.Spec.Networking.Address}
 }
 
 // fresh returns a Builder that got everything at once.
@@ -97,7 +111,7 @@ func (in *randomInput) fresh() *Builder {
 }
 
 // forClients ignores what of an endpoint is for people.
-var forClients = cmpopts.IgnoreFields(Endpoint{}, "Reason", "Proxy")
+var forClients = cmpopts.IgnoreFields(Endpoint{}, "Reason", "Proxy", "Declared")
 
 // naive compares everything to find what Change must name.
 func naive(before, after *View) Change {
@@ -111,7 +125,7 @@ func naive(before, after *View) Change {
 		if now == nil {
 			now = &Mesh{}
 		}
-		c.Services = append(c.Services, different(name, old.Services, now.Services, all, lists, cmpopts.IgnoreFields(Service{}, "Endpoints"))...)
+		c.Services = append(c.Services, different(name, withListeners(old.Services), withListeners(now.Services), all, lists, cmpopts.IgnoreFields(Service{}, "Endpoints"))...)
 		c.Endpoints = append(c.Endpoints, different(name, old.Services, now.Services, false, lists, cmpopts.IgnoreFields(Service{}, "Protocol", "Addresses", "Identities"), forClients)...)
 		c.Proxies = append(c.Proxies, different(name, old.Proxies, now.Proxies, all, lists, cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), cmpopts.IgnoreFields(Proxy{}, "Observed", "Inbounds"))...)
 	}
@@ -119,6 +133,17 @@ func naive(before, after *View) Change {
 	slices.Sort(c.Endpoints)
 	slices.Sort(c.Proxies)
 	return c
+}
+
+// withListeners returns copies whose Addresses are all addresses to listen on.
+func withListeners(services map[string]*Service) map[string]*Service {
+	copies := map[string]*Service{}
+	for name, s := range services {
+		c := *s
+		c.Addresses = s.Listeners()
+		copies[name] = &c
+	}
+	return copies
 }
 
 // different returns the names that are new, gone or different, and with all also those that are unchanged.

@@ -18,11 +18,14 @@ func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
 	svc := &Service{Mesh: meshName, Name: name}
 	endpoints := map[netip.AddrPort]Endpoint{}
 	if in.object != nil {
-		svc.Addresses = virtualAddresses(in.object)
-		for _, e := range in.object.Spec.Endpoints {
-			if at := mesh.AddrPort(e.Address, e.Port); at.IsValid() {
-				h := plainHealth(e.Health)
-				merge(endpoints, Endpoint{Address: at, Health: h.Health, Reason: h.Reason})
+		svc.Addresses, svc.Headless = virtualAddresses(in.object), in.object.Spec.Headless
+		for i := range in.object.Spec.Endpoints {
+			e, identity := s.objectEndpoint(meshName, &in.object.Spec.Endpoints[i])
+			if e.Address.IsValid() {
+				merge(endpoints, e)
+			}
+			if identity != "" {
+				svc.Identities = append(svc.Identities, identity)
 			}
 		}
 	}
@@ -55,6 +58,27 @@ func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
 	svc.Protocol = protocolOf(in.object, protocols)
 	svc.Endpoints = slices.SortedFunc(maps.Values(endpoints), func(a, b Endpoint) int { return a.Address.Compare(b.Address) })
 	return svc
+}
+
+// objectEndpoint returns an endpoint of a Service object, and the SPIFFE ID of its proxy if it has one.
+func (s *state) objectEndpoint(meshName string, o *mesh.ServiceEndpoint) (e Endpoint, identity string) {
+	h := endpointHealth(o.Health)
+	e = Endpoint{Address: mesh.AddrPort(o.Address, o.Port), Health: h.Health, Reason: h.Reason, Proxy: o.Dataplane, Declared: true}
+	if o.Dataplane == "" {
+		return e, ""
+	}
+	p := s.meshes[meshName].proxies[o.Dataplane]
+	if p == nil || p.dataplane == nil {
+		e.Health, e.Reason = NotReady, UnknownDataplane // whether it takes plain text is not known
+		return e, ""
+	}
+	e.Sidecar = true
+	for i := range p.dataplane.Spec.Networking.Inbound {
+		if in := &p.dataplane.Spec.Networking.Inbound[i]; in.Port == o.Port {
+			e.ServerFirst = e.ServerFirst || in.ServerFirst
+		}
+	}
+	return e, p.dataplane.SPIFFEID(s.trustDomain)
 }
 
 // merge adds an endpoint. If two have the same address, the one with a sidecar wins, since a plain connection to it may

@@ -2,6 +2,7 @@ package meshview
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,8 +13,8 @@ import (
 func TestService(t *testing.T) {
 	at := netip.MustParseAddrPort
 	plainUnready := service("api", "10.0.0.1")
-	no := false
-	plainUnready.Spec.Endpoints[0].Health = &mesh.Health{Ready: &no}
+	no, yes := false, true
+	plainUnready.Spec.Endpoints[0].Health = &mesh.EndpointHealth{Ready: &no}
 	declared := service("api")
 	declared.Spec.Protocol = mesh.ProtocolGRPC
 	twoPorts := dataplane("api-1", "10.0.0.1", "api")
@@ -74,6 +75,20 @@ func TestService(t *testing.T) {
 			objects: []mesh.Object{plainUnready},
 			want:    Service{Protocol: "tcp", Endpoints: []Endpoint{plain("10.0.0.1:80", NotReady)}},
 		},
+		"endpoints that name Dataplanes: what they are is theirs, how they are is the Service's": {
+			objects: []mesh.Object{
+				named("api", endpoint{"10.0.0.1", "api-1", &mesh.EndpointHealth{Ready: &no, Serving: &yes}}, endpoint{"10.0.0.2", "api-2", nil}),
+				dataplane("api-1", "10.0.0.1", "other", unready, serverFirst), dataplane("api-2", "10.0.0.2", "other", unready),
+			},
+			want: Service{
+				Protocol: "tcp", Identities: api("other"),
+				Endpoints: []Endpoint{{Address: at("10.0.0.1:80"), Health: Draining, Sidecar: true, ServerFirst: true}, sidecar("10.0.0.2:80", Ready)},
+			},
+		},
+		"an endpoint that names a Dataplane that is not there": {
+			objects: []mesh.Object{named("api", endpoint{"10.0.0.1", "api-1", nil})},
+			want:    Service{Protocol: "tcp", Endpoints: []Endpoint{plain("10.0.0.1:80", NotReady)}},
+		},
 		"identities of all inbounds, ready or not, each once": {
 			objects: []mesh.Object{
 				dataplane("api-1", "10.0.0.1", "api", workload("z")), dataplane("api-2", "10.0.0.2", "api", workload("a"), unready),
@@ -109,6 +124,71 @@ func TestService(t *testing.T) {
 				t.Errorf("Service (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+type endpoint struct {
+	address, dataplane string
+	health             *mesh.EndpointHealth
+}
+
+// named returns a Service whose endpoints name Dataplanes.
+func named(name string, endpoints ...endpoint) *mesh.Service {
+	s := service(name)
+	for _, e := range endpoints {
+		s.Spec.Endpoints = append(s.Spec.Endpoints, mesh.ServiceEndpoint{Address: e.address, Port: 80, Dataplane: e.dataplane, Health: e.health})
+	}
+	return s
+}
+
+// TestNamedDataplaneComesLater checks that a service is built again when a Dataplane that it names comes, changes and goes.
+func TestNamedDataplaneComesLater(t *testing.T) {
+	b := set(named("api", endpoint{"10.0.0.1", "api-1", nil}))
+	mustBuild(t, b)
+	check := func(when string, want Endpoint, identities ...string) {
+		t.Helper()
+		c := mustBuild(t, b)
+		_, s := c.After.Service("default/api")
+		want.Address = netip.MustParseAddrPort("10.0.0.1:80")
+		if diff := cmp.Diff([]Endpoint{want}, s.Endpoints, lists, forClients); diff != "" {
+			t.Errorf("%s: endpoints (-want +got):\n%s", when, diff)
+		}
+		if diff := cmp.Diff(identities, s.Identities, lists); diff != "" {
+			t.Errorf("%s: identities (-want +got):\n%s", when, diff)
+		}
+		if !slices.Contains(c.Endpoints, "default/api") {
+			t.Errorf("%s: the change does not name the endpoints", when)
+		}
+	}
+	d := dataplane("api-1", "10.0.0.1", "")
+	d.Identity.Path = "/ns/shop/sa/api"
+	b.Set("files", d)
+	check("the Dataplane comes", Endpoint{Health: Ready, Sidecar: true}, "spiffe://default.sonde.internal/ns/shop/sa/api")
+	first := dataplane("api-1", "10.0.0.1", "other", serverFirst)
+	b.Set("files", first)
+	check("the server speaks first", Endpoint{Health: Ready, Sidecar: true, ServerFirst: true}, "spiffe://default.sonde.internal/workload/other")
+	b.Delete("files", d.Key())
+	check("the Dataplane goes", Endpoint{Health: NotReady})
+}
+
+// TestHeadlessService checks that a headless service is reached at each of its endpoints, ready or not.
+func TestHeadlessService(t *testing.T) {
+	no := false
+	headless := func(endpoints ...endpoint) *mesh.Service {
+		s := named("api", endpoints...)
+		s.Spec.Headless = true
+		return s
+	}
+	b := set(dataplane("web-1", "10.0.0.9", "web", transparent), headless(endpoint{"10.0.0.1", "", nil}))
+	c := mustBuild(t, b)
+	if _, p := c.After.Proxy("default/web-1"); !slices.Contains(p.Scope.Services, "api") {
+		t.Error("a redirected proxy does not see the headless service")
+	}
+	b.Set("files", headless(endpoint{"10.0.0.1", "", &mesh.EndpointHealth{Ready: &no}}, endpoint{"10.0.0.2", "", nil}))
+	c = mustBuild(t, b)
+	_, s := c.After.Service("default/api")
+	if !slices.Contains(c.Services, s.ID()) || len(s.Listeners()) != 2 || len(s.Serving()) != 2 {
+		t.Errorf("the change names services %v, listeners are %v, serving are %v", c.Services, s.Listeners(), s.Serving())
 	}
 }
 

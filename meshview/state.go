@@ -32,6 +32,8 @@ type meshInput struct {
 	spec     *mesh.Mesh // nil: the mesh does not exist, so it is not in the view
 	proxies  map[string]*proxyInput
 	services map[string]*serviceInput
+	// named has, for each Dataplane that endpoints of Service objects name, these services. It need not exist.
+	named map[string]map[string]struct{}
 
 	addressed []string // services of the view with a virtual address, sorted
 	scopes    map[scopeKey]*sharedScope
@@ -92,7 +94,7 @@ func (s *state) put(c claim, key mesh.Key) {
 	case mesh.KindDataplane:
 		s.setDataplane(key, as[*mesh.Dataplane](was), as[*mesh.Dataplane](now))
 	case mesh.KindService:
-		s.setService(key, as[*mesh.Service](now))
+		s.setService(key, as[*mesh.Service](was), as[*mesh.Service](now))
 	}
 }
 
@@ -142,16 +144,17 @@ func (s *state) setDataplane(key mesh.Key, was, now *mesh.Dataplane) {
 		p = &proxyInput{}
 		m.proxies[key.Name] = p
 	}
-	if was != nil {
-		for _, in := range was.Spec.Networking.Inbound {
-			delete(m.service(in.Tags.Service()).inbounds, key.Name)
-		}
+	for _, name := range inboundServices(was) {
+		delete(m.service(name).inbounds, key.Name)
+	}
+	for _, name := range inboundServices(now) {
+		m.service(name).inbounds[key.Name] = now
+	}
+	for name := range m.named[key.Name] {
+		m.dirtyServices[name] = struct{}{}
 	}
 	var uses []string
 	if now != nil {
-		for _, in := range now.Spec.Networking.Inbound {
-			m.service(in.Tags.Service()).inbounds[key.Name] = now
-		}
 		uses = outboundServices(now)
 	}
 	if !slices.Equal(p.uses, uses) {
@@ -166,6 +169,21 @@ func (s *state) setDataplane(key mesh.Key, was, now *mesh.Dataplane) {
 	m.dirtyProxies[key.Name] = struct{}{}
 }
 
+// inboundServices returns the services that the inbounds are for; nil has none. An inbound need not be for one: on Kubernetes
+// services name their endpoints.
+func inboundServices(d *mesh.Dataplane) []string {
+	if d == nil {
+		return nil
+	}
+	var names []string
+	for _, in := range d.Spec.Networking.Inbound {
+		if name := in.Tags.Service(); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // outboundServices returns the services of the outbounds, sorted and without duplicates.
 func outboundServices(d *mesh.Dataplane) []string {
 	var names []string
@@ -176,8 +194,35 @@ func outboundServices(d *mesh.Dataplane) []string {
 	return slices.Compact(names)
 }
 
-func (s *state) setService(key mesh.Key, now *mesh.Service) {
-	s.touch(key.Mesh).service(key.Name).object = now
+func (s *state) setService(key mesh.Key, was, now *mesh.Service) {
+	m := s.touch(key.Mesh)
+	for _, dataplane := range namedDataplanes(was) {
+		delete(m.named[dataplane], key.Name)
+		if len(m.named[dataplane]) == 0 {
+			delete(m.named, dataplane)
+		}
+	}
+	for _, dataplane := range namedDataplanes(now) {
+		if m.named[dataplane] == nil {
+			m.named[dataplane] = map[string]struct{}{}
+		}
+		m.named[dataplane][key.Name] = struct{}{}
+	}
+	m.service(key.Name).object = now
+}
+
+// namedDataplanes returns the Dataplanes that endpoints name; nil has none.
+func namedDataplanes(s *mesh.Service) []string {
+	if s == nil {
+		return nil
+	}
+	var names []string
+	for i := range s.Spec.Endpoints {
+		if name := s.Spec.Endpoints[i].Dataplane; name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func (s *state) observe(id mesh.ID, o mesh.Observation) {
@@ -204,8 +249,8 @@ func (s *state) observe(id mesh.ID, o mesh.Observation) {
 	m := s.touch(meshName)
 	m.dirtyProxies[name] = struct{}{}
 	for i, now := range s.inboundHealths(d) {
-		if now != before[i] {
-			m.service(d.Spec.Networking.Inbound[i].Tags.Service())
+		if service := d.Spec.Networking.Inbound[i].Tags.Service(); now != before[i] && service != "" {
+			m.service(service) // marks it dirty
 		}
 	}
 }
@@ -217,6 +262,7 @@ func (s *state) touch(name string) *meshInput {
 		m = &meshInput{
 			proxies:       map[string]*proxyInput{},
 			services:      map[string]*serviceInput{},
+			named:         map[string]map[string]struct{}{},
 			scopes:        map[scopeKey]*sharedScope{},
 			dirtyServices: map[string]struct{}{},
 			dirtyProxies:  map[string]struct{}{},

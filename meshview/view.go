@@ -4,6 +4,7 @@ package meshview
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -33,6 +34,8 @@ type Service struct {
 	Addresses []netip.AddrPort
 	// Identities are the SPIFFE IDs of all inbounds of the service, ready or not, sorted. Clients accept these.
 	Identities []string
+	// Headless services are reached at the addresses of their endpoints.
+	Headless bool
 	// Endpoints are all endpoints, ready or not, sorted by address.
 	Endpoints []Endpoint
 }
@@ -46,16 +49,35 @@ type Endpoint struct {
 	Health  Health
 	// Reason is set if Health is NotReady.
 	Reason Reason
-	// Proxy is the name of the Dataplane that has the inbound, "" for an endpoint of a Service object.
+	// Proxy is the name of the Dataplane that answers, "" for an endpoint without a sidecar.
 	Proxy string
+	// Declared says that a Service object names it; else it is an inbound of Proxy.
+	Declared bool
 	// Sidecar says that a proxy of the mesh answers: clients speak mTLS to it where the mesh has mTLS.
 	Sidecar bool
 	// ServerFirst is mesh.Inbound.ServerFirst: in PERMISSIVE mode clients speak plain text to it nevertheless.
 	ServerFirst bool
 }
 
-// Serving returns the endpoints that get traffic: the ready ones, or if there is none the draining ones.
+// Listeners returns the addresses at which redirected applications reach the service: its virtual addresses, and of a headless
+// service those of its endpoints.
+func (s *Service) Listeners() []netip.AddrPort {
+	if !s.Headless {
+		return s.Addresses
+	}
+	all := slices.Clone(s.Addresses)
+	for _, e := range s.Endpoints {
+		all = append(all, e.Address)
+	}
+	return all
+}
+
+// Serving returns the endpoints that get traffic: the ready ones, or if there is none the draining ones. Those of a headless
+// service are all of them, since each is asked for by its address.
 func (s *Service) Serving() []Endpoint {
+	if s.Headless {
+		return s.Endpoints
+	}
 	for _, want := range []Health{Ready, Draining} {
 		var serving []Endpoint
 		for _, e := range s.Endpoints {
@@ -86,10 +108,10 @@ func (p *Proxy) ID() mesh.ID { return p.Dataplane.ID() }
 
 // Change names what differs between two views. All lists are sorted.
 //
-//   - Services: the Cluster (protocol, identities), the route or a virtual address changed, or the service was added or
+//   - Services: the Cluster (protocol, identities), the route or an address to listen on changed, or the service was added or
 //     removed.
-//   - Endpoints: an endpoint or its health changed, or the service was added or removed. The reason of a health, and whose
-//     endpoint it is, do not count: they are for people.
+//   - Endpoints: an endpoint or its health changed, or whether the service is headless, or the service was added or removed. The
+//     reason of a health, and whose endpoint it is, do not count: they are for people.
 //   - Proxies: the proxy was added or removed, its Scope changed, or its Dataplane in more than the health of an
 //     inbound.
 //

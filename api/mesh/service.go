@@ -1,7 +1,7 @@
 package mesh
 
-// Service has the protocol and virtual addresses of a service, and its endpoints without a sidecar. Inbounds of Dataplanes
-// with the same kuma.io/service are its endpoints with a sidecar.
+// Service has the protocol and virtual addresses of a service, and endpoints. Inbounds of Dataplanes with the same
+// kuma.io/service are its endpoints, too.
 type Service struct {
 	Meta
 	Spec ServiceSpec `json:"spec"`
@@ -12,16 +12,37 @@ type ServiceSpec struct {
 	// Protocol of the service. Default: that of its inbounds, else tcp.
 	Protocol Protocol `json:"protocol,omitempty"`
 	// Addresses are virtual ip:port pairs at which redirected applications reach the service.
-	Addresses []string          `json:"addresses,omitempty"`
+	Addresses []string `json:"addresses,omitempty"`
+	// Headless says that redirected applications reach each endpoint at its own address, ready or not.
+	Headless  bool              `json:"headless,omitempty"`
 	Endpoints []ServiceEndpoint `json:"endpoints,omitempty"`
 }
 
-// ServiceEndpoint is an endpoint without a sidecar.
+// ServiceEndpoint is an endpoint of a service.
 type ServiceEndpoint struct {
-	Address string  `json:"address"`
-	Port    uint32  `json:"port"`
-	Health  *Health `json:"health,omitempty"`
+	Address string `json:"address"`
+	Port    uint32 `json:"port"`
+	// Dataplane names the Dataplane that answers at the address: the endpoint then has its sidecar and its identity. An endpoint
+	// without one has no sidecar.
+	Dataplane string          `json:"dataplane,omitempty"`
+	Health    *EndpointHealth `json:"health,omitempty"`
 }
+
+// EndpointHealth is the health of an endpoint, with the meaning that the conditions of an EndpointSlice have. It alone decides
+// about the endpoint: whether an agent has joined does not count.
+type EndpointHealth struct {
+	// Ready is whether the endpoint may get new traffic. Absent means ready.
+	Ready *bool `json:"ready,omitempty"`
+	// Serving is whether an endpoint that is not ready can still answer, since it only ends. It gets traffic while the service
+	// has no ready endpoint. Absent means no.
+	Serving *bool `json:"serving,omitempty"`
+}
+
+// IsReady reports whether the endpoint is ready. It is if Health or its field is absent.
+func (h *EndpointHealth) IsReady() bool { return h == nil || h.Ready == nil || *h.Ready }
+
+// IsServing reports whether the endpoint can answer.
+func (h *EndpointHealth) IsServing() bool { return h.IsReady() || h.Serving != nil && *h.Serving }
 
 // Key implements Object.
 func (s *Service) Key() Key { return Key{Kind: KindService, Mesh: s.Mesh, Name: s.Name} }

@@ -103,6 +103,9 @@ func (s *Service) Validate() error {
 	if s.Spec.Protocol != "" {
 		v.protocol("protocol", s.Spec.Protocol)
 	}
+	if n := len(s.Spec.Addresses); s.Spec.Headless && n > 0 {
+		v.add("headless", "true", fmt.Sprintf("must be false for a service with addresses: it has %d", n))
+	}
 	first := map[netip.AddrPort]string{}
 	for i, text := range s.Spec.Addresses {
 		field := fmt.Sprintf("addresses[%d]", i)
@@ -118,6 +121,9 @@ func (s *Service) Validate() error {
 		path := fmt.Sprintf("endpoints[%d]", i)
 		addr, ok := v.endpoint(path+".address", e.Address)
 		v.port(path+".port", e.Port)
+		if e.Dataplane != "" {
+			v.check(isDNSSubdomain(e.Dataplane), path+".dataplane", e.Dataplane, allowedSubdomain)
+		}
 		if ok {
 			v.unique(first, path, joinHostPort(e.Address, e.Port), netip.AddrPortFrom(addr, uint16(e.Port)))
 		}

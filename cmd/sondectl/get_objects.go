@@ -181,10 +181,10 @@ type serviceStatus struct {
 }
 
 // serviceObject returns the Service that has the same effect as the one in the store, if there is one: its endpoints are
-// those without a sidecar, since the others are inbounds of Dataplanes. A service that consists of inbounds alone becomes a
+// those that a Service names, since the others are inbounds of Dataplanes. A service that consists of inbounds alone becomes a
 // Service that says nothing new.
 func serviceObject(s *adminv1.Service) (*object, error) {
-	spec := &mesh.ServiceSpec{Protocol: mesh.Protocol(s.GetProtocol()), Addresses: s.GetAddresses()}
+	spec := &mesh.ServiceSpec{Protocol: mesh.Protocol(s.GetProtocol()), Addresses: s.GetAddresses(), Headless: s.GetHeadless()}
 	status := serviceStatus{Endpoints: []json.RawMessage{}, Identities: append([]string{}, s.GetIdentities()...)}
 	for _, e := range s.GetEndpoints() {
 		body, err := messageJSON(e)
@@ -192,16 +192,19 @@ func serviceObject(s *adminv1.Service) (*object, error) {
 			return nil, err
 		}
 		status.Endpoints = append(status.Endpoints, body)
-		if e.GetSidecar() {
+		if !e.GetDeclared() {
 			continue
 		}
 		at, err := netip.ParseAddrPort(e.GetAddress())
 		if err != nil {
 			return nil, fmt.Errorf("decode an endpoint of service %q: %w", s.GetName(), err)
 		}
-		endpoint := mesh.ServiceEndpoint{Address: at.Addr().String(), Port: uint32(at.Port())}
-		if e.GetHealth() == adminv1.Endpoint_NOT_READY {
-			endpoint.Health = &mesh.Health{Ready: new(bool)}
+		endpoint := mesh.ServiceEndpoint{Address: at.Addr().String(), Port: uint32(at.Port()), Dataplane: e.GetDataplane()}
+		if e.GetHealth() != adminv1.Endpoint_READY {
+			endpoint.Health = &mesh.EndpointHealth{Ready: new(bool)}
+		}
+		if e.GetHealth() == adminv1.Endpoint_DRAINING {
+			endpoint.Health.Serving = new(true)
 		}
 		spec.Endpoints = append(spec.Endpoints, endpoint)
 	}

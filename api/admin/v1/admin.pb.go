@@ -885,7 +885,9 @@ type Service struct {
 	Addresses []string    `protobuf:"bytes,4,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	Endpoints []*Endpoint `protobuf:"bytes,5,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// SPIFFE IDs that may answer.
-	Identities    []string `protobuf:"bytes,6,rep,name=identities,proto3" json:"identities,omitempty"`
+	Identities []string `protobuf:"bytes,6,rep,name=identities,proto3" json:"identities,omitempty"`
+	// Clients reach each endpoint at its own address.
+	Headless      bool `protobuf:"varint,7,opt,name=headless,proto3" json:"headless,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -962,20 +964,29 @@ func (x *Service) GetIdentities() []string {
 	return nil
 }
 
+func (x *Service) GetHeadless() bool {
+	if x != nil {
+		return x.Headless
+	}
+	return false
+}
+
 type Endpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// ip:port
 	Address string          `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	Health  Endpoint_Health `protobuf:"varint,2,opt,name=health,proto3,enum=sonde.admin.v1.Endpoint_Health" json:"health,omitempty"`
 	Sidecar bool            `protobuf:"varint,3,opt,name=sidecar,proto3" json:"sidecar,omitempty"`
-	// Name of the Dataplane; empty for an endpoint of a Service.
+	// Name of the Dataplane; empty for an endpoint without a sidecar.
 	Dataplane string `protobuf:"bytes,4,opt,name=dataplane,proto3" json:"dataplane,omitempty"`
 	// Why it is NOT_READY.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Set where the agent is lost. The endpoint stays.
 	AgentLostSince *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=agent_lost_since,json=agentLostSince,proto3" json:"agent_lost_since,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The Service object names it; else it is an inbound of the Dataplane.
+	Declared      bool `protobuf:"varint,7,opt,name=declared,proto3" json:"declared,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Endpoint) Reset() {
@@ -1048,6 +1059,13 @@ func (x *Endpoint) GetAgentLostSince() *timestamppb.Timestamp {
 		return x.AgentLostSince
 	}
 	return nil
+}
+
+func (x *Endpoint) GetDeclared() bool {
+	if x != nil {
+		return x.Declared
+	}
+	return false
 }
 
 type ListProxiesRequest struct {
@@ -2091,7 +2109,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"u\n" +
 	"\x14ListServicesResponse\x123\n" +
 	"\bservices\x18\x01 \x03(\v2\x17.sonde.admin.v1.ServiceR\bservices\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xc3\x01\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xdf\x01\n" +
 	"\aService\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
@@ -2100,14 +2118,16 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\tendpoints\x18\x05 \x03(\v2\x18.sonde.admin.v1.EndpointR\tendpoints\x12\x1e\n" +
 	"\n" +
 	"identities\x18\x06 \x03(\tR\n" +
-	"identities\"\xbd\x02\n" +
+	"identities\x12\x1a\n" +
+	"\bheadless\x18\a \x01(\bR\bheadless\"\xd9\x02\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x127\n" +
 	"\x06health\x18\x02 \x01(\x0e2\x1f.sonde.admin.v1.Endpoint.HealthR\x06health\x12\x18\n" +
 	"\asidecar\x18\x03 \x01(\bR\asidecar\x12\x1c\n" +
 	"\tdataplane\x18\x04 \x01(\tR\tdataplane\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12D\n" +
-	"\x10agent_lost_since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0eagentLostSince\"H\n" +
+	"\x10agent_lost_since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0eagentLostSince\x12\x1a\n" +
+	"\bdeclared\x18\a \x01(\bR\bdeclared\"H\n" +
 	"\x06Health\x12\x16\n" +
 	"\x12HEALTH_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tNOT_READY\x10\x01\x12\f\n" +
