@@ -68,8 +68,11 @@ lint: $(LINT) ## check the style of every module
 	done; [ -z "$$failed" ]
 
 .PHONY: generate
-generate: ## write the code that is generated from api/*.proto
+generate: ## write the code that is generated from api/: protobuf, deep copies, CustomResourceDefinitions
 	cd tools && go run ./protogen
+	@generator=$$(cd tools && go tool -n controller-gen); \
+	$$generator object "paths=./api/mesh;./api/v1alpha1"; \
+	$$generator crd "paths=./api/v1alpha1" output:crd:dir=api/crds
 
 .PHONY: golden
 golden: ## write the golden files anew from what the code does; read the diff

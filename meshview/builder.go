@@ -19,6 +19,9 @@ type Options struct {
 	// RequireJoin makes an inbound NotReady while its proxy's Observation does not say that it has joined. The default is
 	// for views without agents, for instance of files alone.
 	RequireJoin bool
+	// ExplicitMeshes says that a mesh exists only with its Mesh object. Without it there is one named default, without mTLS, while
+	// there is no Mesh at all.
+	ExplicitMeshes bool
 	// Applied is called by Run once View returns the view of a Change. Default none.
 	Applied func(Change)
 }

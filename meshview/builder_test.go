@@ -46,6 +46,14 @@ func transparent(d *mesh.Dataplane) {
 	}
 }
 
+// reaches makes a redirected Dataplane know these services alone.
+func reaches(services ...string) option {
+	return func(d *mesh.Dataplane) {
+		transparent(d)
+		d.Spec.Networking.TransparentProxying.ReachableServices = append([]string{}, services...)
+	}
+}
+
 func workload(name string) option {
 	return func(d *mesh.Dataplane) { d.Labels = map[string]string{mesh.LabelWorkload: name} }
 }
@@ -145,5 +153,22 @@ func TestNothingBeforeSynced(t *testing.T) {
 	}
 	if c, ok := b.Build(); ok {
 		t.Errorf("Build() without input = %v", c)
+	}
+}
+
+func TestExplicitMeshes(t *testing.T) {
+	b := NewBuilder(Options{ExplicitMeshes: true})
+	b.Set("files", dataplane("api-1", "10.0.0.1", "api"))
+	if m := mustBuild(t, b).After.Mesh(mesh.DefaultMesh); m != nil {
+		t.Errorf("without a Mesh there is one: %+v", m.Spec)
+	}
+	b.Set("files", meshOf(mesh.DefaultMesh, mesh.ModePermissive))
+	m := mustBuild(t, b).After.Mesh(mesh.DefaultMesh)
+	if m == nil || m.Spec.Mode() != mesh.ModePermissive || m.Proxies["api-1"] == nil {
+		t.Errorf("with its Mesh, the mesh is %+v", m)
+	}
+	b.Delete("files", mesh.Key{Kind: mesh.KindMesh, Name: mesh.DefaultMesh})
+	if m := mustBuild(t, b).After.Mesh(mesh.DefaultMesh); m != nil {
+		t.Error("the mesh outlives its Mesh")
 	}
 }

@@ -215,13 +215,15 @@ func TestScopes(t *testing.T) {
 		dataplane("t3", "10.0.0.3", "", transparent, calls("hidden", "db")), dataplane("t4", "10.0.0.4", "", transparent, calls("hidden")),
 		dataplane("o1", "10.0.0.5", "", calls("hidden", "db", "hidden")), dataplane("o2", "10.0.0.6", "", calls("db", "hidden")),
 		dataplane("o3", "10.0.0.7", "", calls("cache", "db")), dataplane("n", "10.0.0.8", ""),
+		dataplane("r1", "10.0.0.9", "", reaches("db", "hidden", "unknown")), dataplane("r0", "10.0.0.10", "", reaches(), calls("hidden")),
 	)
 	view := mustBuild(t, b).After
 	want := map[string][]string{
 		"t1": {"cache", "db"}, "t2": {"cache", "db"}, "o3": {"cache", "db"},
 		"t3": {"cache", "db", "hidden"}, "t4": {"cache", "db", "hidden"},
 		"o1": {"db", "hidden"}, "o2": {"db", "hidden"},
-		"n": nil,
+		"n":  nil,
+		"r1": {"db"}, "r0": {"hidden"},
 	}
 	for name, sees := range want {
 		if diff := cmp.Diff(sees, view.Meshes["default"].Proxies[name].Scope.Services); diff != "" {

@@ -76,7 +76,7 @@ func (in *randomInput) service(meshName string) *mesh.Service {
 
 func (in *randomInput) dataplane(meshName string) *mesh.Dataplane {
 	options := []option{inMesh(meshName)}
-	for _, o := range []option{unready, transparent, serverFirst, workload(in.serviceName()), onKubernetes, speaks(mesh.ProtocolHTTP), calls(in.serviceName(), in.serviceName())} {
+	for _, o := range []option{unready, transparent, serverFirst, workload(in.serviceName()), onKubernetes, reaches(in.serviceName()), speaks(mesh.ProtocolHTTP), calls(in.serviceName(), in.serviceName())} {
 		if in.rand.IntN(3) == 0 {
 			options = append(options, o)
 		}

@@ -13,7 +13,7 @@ import (
 type Scope struct {
 	Mesh string
 	// Services are the names of the services that the proxy has clusters for, sorted: those of its outbounds, and with
-	// transparentProxying all that have an address.
+	// transparentProxying all that have an address, or those of its reachableServices.
 	Services []string
 	// Redirected says that the proxy has transparentProxying, so that it listens on the virtual addresses of its services.
 	Redirected bool
@@ -47,6 +47,11 @@ func (s *scopes) of(p *proxyInput) *sharedScope {
 	if networking.TransparentProxying == nil {
 		return s.mesh.intern(Scope{Mesh: name, Services: p.uses})
 	}
+	if reachable := networking.TransparentProxying.ReachableServices; reachable != nil {
+		return s.mesh.intern(Scope{
+			Mesh: name, Services: s.mesh.reachable(reachable, p.uses), Redirected: true, Outbounds: outboundAddresses(networking.Outbound),
+		})
+	}
 	var beyond []string
 	for _, service := range p.uses {
 		if _, ok := slices.BinarySearch(s.mesh.addressed, service); !ok {
@@ -63,6 +68,18 @@ func (s *scopes) of(p *proxyInput) *sharedScope {
 	made := s.mesh.intern(scope)
 	s.redirected[key] = made
 	return made
+}
+
+// reachable returns the services of names that have an address, and those of uses, sorted.
+func (m *meshInput) reachable(names, uses []string) []string {
+	services := slices.Clone(uses)
+	for _, name := range names {
+		if _, ok := slices.BinarySearch(m.addressed, name); ok {
+			services = append(services, name)
+		}
+	}
+	slices.Sort(services)
+	return slices.Compact(services)
 }
 
 func outboundAddresses(outbounds []mesh.Outbound) []netip.AddrPort {

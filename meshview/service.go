@@ -105,29 +105,13 @@ func precedes(a, b Endpoint) bool {
 	}
 }
 
-// protocolOf returns the protocol of the Service object, else that of the inbounds. Where inbounds disagree, as in the
-// middle of a change, it is what all of them understand: http2 for http2 and grpc, else tcp.
+// protocolOf returns the protocol of the Service object, else that of the inbounds.
 func protocolOf(o *mesh.Service, inbounds []mesh.Protocol) mesh.Protocol {
 	if o != nil && o.Spec.Protocol != "" {
 		return o.Spec.Protocol
 	}
-	if len(inbounds) == 0 {
-		return mesh.ProtocolTCP
-	}
-	common := inbounds[0]
-	for _, p := range inbounds[1:] {
-		switch {
-		case p == common:
-		case overHTTP2(p) && overHTTP2(common):
-			common = mesh.ProtocolHTTP2
-		default:
-			return mesh.ProtocolTCP
-		}
-	}
-	return common
+	return mesh.CommonProtocol(inbounds)
 }
-
-func overHTTP2(p mesh.Protocol) bool { return p == mesh.ProtocolHTTP2 || p == mesh.ProtocolGRPC }
 
 func virtualAddresses(o *mesh.Service) []netip.AddrPort {
 	var addresses []netip.AddrPort

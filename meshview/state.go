@@ -13,6 +13,7 @@ import (
 type state struct {
 	trustDomain string
 	requireJoin bool
+	explicit    bool // Options.ExplicitMeshes
 	objects     map[mesh.Key][]claim // one claim per source, the winning one first
 	observed    map[mesh.ID]mesh.Observation
 	meshes      map[string]*meshInput
@@ -57,6 +58,7 @@ func newState(o Options) *state {
 	s := &state{
 		trustDomain: o.TrustDomain,
 		requireJoin: o.RequireJoin,
+		explicit:    o.ExplicitMeshes,
 		objects:     map[mesh.Key][]claim{},
 		observed:    map[mesh.ID]mesh.Observation{},
 		meshes:      map[string]*meshInput{},
@@ -124,6 +126,9 @@ func (s *state) setMesh(name string, was, now *mesh.Mesh) {
 
 // implyDefault adds a mesh named default, without mTLS, while there is no Mesh at all.
 func (s *state) implyDefault() {
+	if s.explicit {
+		return
+	}
 	_, real := s.objects[(&mesh.Mesh{Name: mesh.DefaultMesh}).Key()]
 	if real {
 		return

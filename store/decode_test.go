@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -50,7 +51,7 @@ func TestDecodeForms(t *testing.T) {
 			if len(documents) != 1 || len(problems) != 0 {
 				t.Fatalf("Decode() = %v, %v", documents, problems)
 			}
-			if diff := cmp.Diff(mesh.Object(want), documents[0].Object); diff != "" {
+			if diff := cmp.Diff(mesh.Object(want), documents[0].Object, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("Decode() (-want +got):\n%s", diff)
 			}
 		})

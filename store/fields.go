@@ -197,9 +197,6 @@ func (d *decoder) list(n *yaml.Node, path string, to reflect.Value) {
 		d.fail(n, path, valueText(n), "must be a list")
 		return
 	}
-	if len(n.Content) == 0 {
-		return
-	}
 	items := reflect.MakeSlice(to.Type(), len(n.Content), len(n.Content))
 	for i, item := range n.Content {
 		d.value(item, fmt.Sprintf("%s[%d]", path, i), items.Index(i))

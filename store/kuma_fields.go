@@ -35,7 +35,6 @@ var kumaFields = map[mesh.Kind]map[string]string{
 		"networking.outbound[].backendRef":                    ": an outbound goes by the tag kuma.io/service",
 		"networking.gateway":                                  "",
 		"networking.transparentProxying.directAccessServices": "",
-		"networking.transparentProxying.reachableServices":    "",
 		"networking.transparentProxying.ipFamilyMode":         "",
 		"networking.transparentProxying.reachableBackends":    "",
 		"networking.admin":                                    ": Envoy's admin interface is a Unix socket",

@@ -331,7 +331,7 @@ func checkNamesFree(pod *corev1.Pod) error {
 		return fmt.Errorf("containers[%s]: this container is not one that Sonde has put there", mesh.ContainerInit)
 	}
 	for _, v := range pod.Spec.Volumes {
-		if v.Name == volumeIdentity || v.Name == volumeWork {
+		if v.Name == mesh.VolumeIdentity || v.Name == volumeWork {
 			return fmt.Errorf("spec.volumes[%s]: this name is kept for the sidecar", v.Name)
 		}
 	}

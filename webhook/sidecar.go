@@ -16,7 +16,6 @@ import (
 
 // Fixed values of our containers and volumes.
 const (
-	volumeIdentity = "sonde-identity"
 	volumeWork     = "sonde-work"
 	mountIdentity  = "/var/run/secrets/sonde.dev"
 	mountWork      = "/var/run/sonde"
@@ -109,7 +108,7 @@ func (in *injection) sidecar(table string) corev1.Container {
 			}},
 		},
 		VolumeMounts: []corev1.VolumeMount{
-			{Name: volumeIdentity, MountPath: mountIdentity, ReadOnly: true},
+			{Name: mesh.VolumeIdentity, MountPath: mountIdentity, ReadOnly: true},
 			{Name: volumeWork, MountPath: mountWork},
 		},
 	}
@@ -133,7 +132,7 @@ func (in *injection) volumes() []corev1.Volume {
 		}}}}
 	}
 	return []corev1.Volume{
-		{Name: volumeIdentity, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+		{Name: mesh.VolumeIdentity, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 			DefaultMode: new(int32(0o644)),
 			Sources: []corev1.VolumeProjection{
 				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{

@@ -63,6 +63,9 @@ type Outbound struct {
 type TransparentProxying struct {
 	RedirectPortInbound  uint32 `json:"redirectPortInbound,omitempty"`
 	RedirectPortOutbound uint32 `json:"redirectPortOutbound,omitempty"`
+	// ReachableServices limits the virtual addresses and headless services that the proxy knows to those of these services. Absent
+	// means all, an empty list none. Outbounds do not count.
+	ReachableServices []string `json:"reachableServices,omitzero"`
 }
 
 // Probes configures Kuma's deprecated virtual listener for HTTP probes.

@@ -10,6 +10,8 @@ import (
 const AllowedPort = "must be a port from 1 to 65535"
 
 // FieldError is one violation: which field, its value, and what is allowed.
+//
+// +kubebuilder:object:generate=false
 type FieldError struct {
 	// Field is the path as in the file: networking.inbound[0].tags["kuma.io/service"].
 	Field string

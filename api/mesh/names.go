@@ -79,6 +79,8 @@ const (
 	AnnotationExcludeOutboundPorts = TrafficPrefix + "exclude-outbound-ports"
 	// AnnotationServerFirstPorts lists ports of protocols in which the server sends first.
 	AnnotationServerFirstPorts = OwnPrefix + "server-first-ports"
+	// AnnotationReachableServices lists the services that the pod may see, by their kuma.io/service; an empty list is none.
+	AnnotationReachableServices = Prefix + "transparent-proxying-reachable-services"
 	// AnnotationInjectionWarnings holds the warnings of the webhook about the pod.
 	AnnotationInjectionWarnings = OwnPrefix + "injection-warnings"
 	// AnnotationControlPlaneCA holds the control plane's serving CA, PEM. The kubelet writes it to a file for the agent.

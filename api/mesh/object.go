@@ -1,5 +1,7 @@
 // Package mesh is the model of a mesh: Mesh, Dataplane, Service and the probe table of a pod, as plain Go types with JSON
 // tags, their defaults and validation, and the names in users' manifests.
+//
+// +kubebuilder:object:generate=true
 package mesh
 
 import (
@@ -33,6 +35,8 @@ type Key struct {
 }
 
 // Object is a Mesh, Dataplane or Service. An object must not be modified after it was passed on.
+//
+// +kubebuilder:object:generate=false
 type Object interface {
 	Key() Key
 	// SetDefaults sets the fields that were left out. It is idempotent.
@@ -72,6 +76,27 @@ const (
 func Protocols() []Protocol {
 	return []Protocol{ProtocolTCP, ProtocolHTTP, ProtocolHTTP2, ProtocolGRPC}
 }
+
+// CommonProtocol returns what all of them understand, where they disagree, as in the middle of a change: http2 for http2 and grpc,
+// else tcp. It is tcp for none.
+func CommonProtocol(all []Protocol) Protocol {
+	if len(all) == 0 {
+		return ProtocolTCP
+	}
+	common := all[0]
+	for _, p := range all[1:] {
+		switch {
+		case p == common:
+		case p.overHTTP2() && common.overHTTP2():
+			common = ProtocolHTTP2
+		default:
+			return ProtocolTCP
+		}
+	}
+	return common
+}
+
+func (p Protocol) overHTTP2() bool { return p == ProtocolHTTP2 || p == ProtocolGRPC }
 
 // IsHTTP reports whether Envoy handles requests, not only bytes.
 func (p Protocol) IsHTTP() bool { return p != ProtocolTCP }

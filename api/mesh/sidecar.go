@@ -13,6 +13,9 @@ const (
 	// AgentProgram is the path of the agent in its image.
 	AgentProgram = "/usr/bin/sonde-dp"
 
+	// VolumeIdentity is the pod's volume with the sidecar's token. Other meshes use the names of the containers, too.
+	VolumeIdentity = "sonde-identity"
+
 	// EnvProbeTable is the variable of the sidecar with the probe table.
 	EnvProbeTable = "KUMA_DATAPLANE_PROBES"
 	// EnvInstanceIP is the variable of the sidecar with the pod's address.

@@ -125,7 +125,7 @@ func (s *Service) Validate() error {
 			v.check(isDNSSubdomain(e.Dataplane), path+".dataplane", e.Dataplane, allowedSubdomain)
 		}
 		if ok {
-			v.unique(first, path, joinHostPort(e.Address, e.Port), netip.AddrPortFrom(addr, uint16(e.Port)))
+			v.unique(first, path, JoinHostPort(e.Address, e.Port), netip.AddrPortFrom(addr, uint16(e.Port)))
 		}
 	}
 	return errors.Join(v...)
@@ -200,7 +200,8 @@ func isEndpoint(a netip.Addr) bool {
 	return !a.IsUnspecified() && !a.IsMulticast() && a.Zone() == ""
 }
 
-func joinHostPort(address string, port uint32) string {
+// JoinHostPort joins an IP address and a port.
+func JoinHostPort(address string, port uint32) string {
 	if strings.Contains(address, ":") {
 		address = "[" + address + "]"
 	}

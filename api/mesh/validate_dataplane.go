@@ -63,6 +63,9 @@ func (tp *TransparentProxying) validate(v *violations, taken *listeners) {
 	}
 	taken.reserve(tp.RedirectPortOutbound, out)
 	taken.reserve(PortReadiness, "the readiness port of the sidecar")
+	for i, name := range tp.ReachableServices {
+		v.check(isSegment(name), fmt.Sprintf("%s.reachableServices[%d]", path, i), name, allowedSegment)
+	}
 }
 
 func (in *Inbound) validate(v *violations, path string, n *Networking, taken *listeners) {
@@ -90,7 +93,7 @@ func (in *Inbound) validate(v *violations, path string, n *Networking, taken *li
 	}
 	if ok && serviceOK && service == addr && in.ServicePort == in.Port && n.TransparentProxying == nil {
 		v.add(path+".servicePort", strconv.FormatUint(uint64(in.ServicePort), 10),
-			"the proxy itself listens on "+joinHostPort(in.Address, in.Port)+": serviceAddress and servicePort must name the application")
+			"the proxy itself listens on "+JoinHostPort(in.Address, in.Port)+": serviceAddress and servicePort must name the application")
 	}
 	v.tags(path+".tags", in.Tags)
 }

@@ -1,0 +1,179 @@
+// Package catchup has pods made that could not be made while the webhook was away. A ReplicaSet waits up to 17 minutes before it
+// tries again; an update has it try at once.
+package catchup
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// annotationRetry is what is touched.
+const annotationRetry = mesh.OwnPrefix + "retry"
+
+// rounds are when to look, after this replica has begun to lead: the API server may reach the webhook only after a while.
+var rounds = []time.Duration{2 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute}
+
+// Options of Run.
+type Options struct {
+	// Client of the API server. Required.
+	Client kubernetes.Interface
+	// Webhooks are the names of our webhooks, as they are in the messages of failed requests. Required.
+	Webhooks []string
+	// Logger. Required.
+	Logger *slog.Logger
+}
+
+// Run touches what waits for the webhook, a few times after the start, and returns nil. It is for one replica at a time.
+func Run(ctx context.Context, o Options) error {
+	started := time.Now()
+	for _, after := range rounds {
+		timer := time.NewTimer(time.Until(started.Add(after)))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+		if err := o.round(ctx); err != nil && ctx.Err() == nil {
+			o.Logger.WarnContext(ctx, "look for pods that could not be made failed", "err", err)
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// owner is an object that makes pods.
+type owner struct {
+	kind, namespace, name string
+}
+
+func (o Options) round(ctx context.Context) error {
+	waiting, err := o.failedReplicaSets(ctx)
+	if err != nil {
+		return err
+	}
+	others, err := o.failedOthers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, w := range append(waiting, others...) {
+		if err := o.touch(ctx, w); err != nil {
+			return err
+		}
+		o.Logger.InfoContext(ctx, "retry of pods that the webhook was away for", "kind", w.kind, "namespace", w.namespace, "name", w.name)
+	}
+	return nil
+}
+
+// ours reports whether a message is about one of our webhooks that could not be called. A pod that it has refused will be refused
+// again.
+func (o Options) ours(message string) bool {
+	for _, name := range o.Webhooks {
+		if strings.Contains(message, `failed calling webhook "`+name+`"`) {
+			return true
+		}
+	}
+	return false
+}
+
+func (o Options) failedReplicaSets(ctx context.Context) ([]owner, error) {
+	var all []owner
+	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return o.Client.AppsV1().ReplicaSets("").List(ctx, options)
+	})
+	err := list.EachListItem(ctx, metav1.ListOptions{}, func(obj runtime.Object) error {
+		rs, ok := obj.(*appsv1.ReplicaSet)
+		if !ok {
+			return nil
+		}
+		for _, c := range rs.Status.Conditions {
+			if c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue && o.ours(c.Message) {
+				all = append(all, owner{"ReplicaSet", rs.Namespace, rs.Name})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list ReplicaSets: %w", err)
+	}
+	return all, nil
+}
+
+// failedOthers finds StatefulSets, DaemonSets and Jobs by their events: their status does not say it.
+func (o Options) failedOthers(ctx context.Context) ([]owner, error) {
+	seen := map[owner]bool{}
+	var all []owner
+	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return o.Client.CoreV1().Events("").List(ctx, options)
+	})
+	selector := fields.Set{"reason": "FailedCreate"}.String()
+	err := list.EachListItem(ctx, metav1.ListOptions{FieldSelector: selector}, func(obj runtime.Object) error {
+		e, ok := obj.(*corev1.Event)
+		if !ok || !o.ours(e.Message) {
+			return nil
+		}
+		of := owner{e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.InvolvedObject.Name}
+		switch of.kind {
+		case "StatefulSet", "DaemonSet", "Job":
+			if !seen[of] && time.Since(lastSeen(e)) < 2*rounds[len(rounds)-1] {
+				seen[of] = true
+				all = append(all, of)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list events: %w", err)
+	}
+	return all, nil
+}
+
+func lastSeen(e *corev1.Event) time.Time {
+	if e.Series != nil {
+		return e.Series.LastObservedTime.Time
+	}
+	if !e.LastTimestamp.IsZero() {
+		return e.LastTimestamp.Time
+	}
+	return e.EventTime.Time
+}
+
+// touch changes an annotation.
+func (o Options) touch(ctx context.Context, of owner) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
+		annotationRetry: time.Now().UTC().Format(time.RFC3339Nano),
+	}}})
+	if err != nil {
+		return fmt.Errorf("encode annotation: %w", err)
+	}
+	apps, options := o.Client.AppsV1(), metav1.PatchOptions{}
+	switch of.kind {
+	case "ReplicaSet":
+		_, err = apps.ReplicaSets(of.namespace).Patch(ctx, of.name, types.MergePatchType, patch, options)
+	case "StatefulSet":
+		_, err = apps.StatefulSets(of.namespace).Patch(ctx, of.name, types.MergePatchType, patch, options)
+	case "DaemonSet":
+		_, err = apps.DaemonSets(of.namespace).Patch(ctx, of.name, types.MergePatchType, patch, options)
+	case "Job":
+		_, err = o.Client.BatchV1().Jobs(of.namespace).Patch(ctx, of.name, types.MergePatchType, patch, options)
+	}
+	if err != nil {
+		return fmt.Errorf("touch %s %s/%s: %w", of.kind, of.namespace, of.name, err)
+	}
+	return nil
+}

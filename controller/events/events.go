@@ -1,0 +1,95 @@
+// Package events writes events about pods, which `kubectl describe pod` shows.
+package events
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	kevents "k8s.io/client-go/tools/events"
+)
+
+// Reporter is who reports the events.
+const Reporter = "sonde.dev/control-plane"
+
+// maxNote is the longest note in bytes: the API server refuses an event with a longer one.
+const maxNote = 1024
+
+// Limits on events of one control plane: what is beyond is counted in the log. Equal ones become one series before that.
+const (
+	eventsPerSecond = 20
+	eventsBurst     = 200
+)
+
+// Event is about one object.
+type Event struct {
+	// Kind, Namespace, Name and UID identify the object; its API version is v1 for a Pod, else apps/v1 or batch/v1.
+	Kind, APIVersion, Namespace, Name string
+	UID                               types.UID
+	// FieldPath is the part of the object, such as spec.containers{app}, or "".
+	FieldPath string
+	// Reason and Action are words of a small set: events of one object with the same two become a series, whose note is that of the
+	// first one.
+	Reason, Action string
+	// Note is for people. It is cut at 1,024 bytes.
+	Note string
+	// Normal events say that something works as it should; others are warnings.
+	Normal bool
+}
+
+// Recorder writes events. Its methods may be called from any goroutine.
+type Recorder struct {
+	recorder    kevents.EventRecorder
+	broadcaster kevents.EventBroadcasterAdapter
+	limit       *rate.Limiter
+	log         *slog.Logger
+	warned      *rate.Limiter
+}
+
+// New returns a Recorder, which Run has to run.
+func New(client kubernetes.Interface, log *slog.Logger) *Recorder {
+	b := kevents.NewEventBroadcasterAdapter(client)
+	return &Recorder{
+		broadcaster: b, recorder: b.NewRecorder(Reporter), limit: rate.NewLimiter(eventsPerSecond, eventsBurst), log: log,
+		warned: rate.NewLimiter(1.0/60, 1),
+	}
+}
+
+// Run writes events until ctx ends, and then returns nil.
+func (r *Recorder) Run(ctx context.Context) error {
+	r.broadcaster.StartRecordingToSink(ctx.Done())
+	<-ctx.Done()
+	r.broadcaster.Shutdown()
+	return nil
+}
+
+// Record writes an event, later. It returns at once.
+func (r *Recorder) Record(e Event) {
+	if !r.limit.Allow() {
+		if r.warned.Allow() {
+			r.log.Warn("events dropped: there are too many", "perSecond", eventsPerSecond, "reason", e.Reason)
+		}
+		return
+	}
+	about := &corev1.ObjectReference{
+		Kind: e.Kind, APIVersion: e.APIVersion, Namespace: e.Namespace, Name: e.Name, UID: e.UID, FieldPath: e.FieldPath,
+	}
+	severity := corev1.EventTypeWarning
+	if e.Normal {
+		severity = corev1.EventTypeNormal
+	}
+	r.recorder.Eventf(about, nil, severity, e.Reason, e.Action, "%s", cut(e.Note))
+}
+
+// cut returns at most maxNote bytes of a note, as valid UTF-8.
+func cut(note string) string {
+	if len(note) <= maxNote {
+		return strings.ToValidUTF8(note, "?")
+	}
+	const more = " …"
+	return strings.ToValidUTF8(note[:maxNote-len(more)], "") + more
+}

@@ -1,0 +1,235 @@
+// Package objects reads the objects of group sonde.dev that people write, and says in their status whether they are used.
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/controller/watch"
+)
+
+// Builder receives the objects, under the name of the source. Its methods return at once. *meshview.Builder implements it.
+type Builder interface {
+	Set(source string, o mesh.Object)
+	Delete(source string, k mesh.Key)
+	Synced(source string)
+}
+
+// Options of Objects.
+type Options struct {
+	// Config of the API server. Required.
+	Config *rest.Config
+	// Builder receives the valid objects. Required.
+	Builder Builder
+	// Name of the source for the Builder. Required.
+	Name string
+	// Logger, default none.
+	Logger *slog.Logger
+}
+
+// Objects keeps a Builder in step with the objects of group sonde.dev. One that is not valid keeps its last good content.
+type Objects struct {
+	o          Options
+	client     rest.Interface
+	meshes     *watch.Store[*v1alpha1.Mesh, record]
+	dataplanes *watch.Store[*v1alpha1.Dataplane, record]
+	wake       chan struct{}
+
+	mu        sync.Mutex
+	unwritten map[reference]struct{} // objects whose status has to be looked at
+	missing   int                    // kinds whose first objects are not all there
+	passed    map[reference]mesh.Key // what the Builder has
+	names     map[string]bool        // of the Meshes
+}
+
+// reference identifies an object.
+type reference struct {
+	resource string
+	watch.Key
+}
+
+// record is what is kept of an object.
+type record struct {
+	object     mesh.Object
+	err        error // why it is not valid
+	generation int64
+	accepted   *metav1.Condition // its status now, nil if there is none
+}
+
+// New returns Objects. Nothing is read before Run.
+func New(o Options) (*Objects, error) {
+	client, err := newClient(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Objects{
+		o: o, client: client, missing: 2, passed: map[reference]mesh.Key{}, names: map[string]bool{},
+		wake: make(chan struct{}, 1), unwritten: map[reference]struct{}{},
+	}
+	s.meshes = watch.New(watch.Kind[*v1alpha1.Mesh, record]{
+		Client: client, Resource: resourceMeshes, New: &v1alpha1.Mesh{}, Synced: s.kindSynced,
+		Record: func(m *v1alpha1.Mesh) (record, bool) {
+			return newRecord(&mesh.Mesh{Name: m.Name, Labels: m.Labels, Spec: *m.Spec.DeepCopy()}, m.Generation, m.Status), true
+		},
+		Changed: func(key watch.Key, before, now *record) { s.changed(reference{resourceMeshes, key}, before, now) },
+	})
+	s.dataplanes = watch.New(watch.Kind[*v1alpha1.Dataplane, record]{
+		Client: client, Resource: resourceDataplanes, New: &v1alpha1.Dataplane{}, Synced: s.kindSynced,
+		Record: func(d *v1alpha1.Dataplane) (record, bool) {
+			return newRecord(DataplaneOf(d), d.Generation, d.Status), true
+		},
+		Changed: func(key watch.Key, before, now *record) { s.changed(reference{resourceDataplanes, key}, before, now) },
+	})
+	return s, nil
+}
+
+const (
+	resourceMeshes     = "meshes"
+	resourceDataplanes = "dataplanes"
+)
+
+// newClient returns a client of group sonde.dev.
+func newClient(config *rest.Config) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register group sonde.dev: %w", err)
+	}
+	c := rest.CopyConfig(config)
+	c.GroupVersion, c.APIPath = &v1alpha1.GroupVersion, "/apis"
+	c.ContentType, c.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.RESTClientFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("make client of group sonde.dev: %w", err)
+	}
+	return client, nil
+}
+
+// DataplaneOf returns the Dataplane that an object describes: its name is <name>.<namespace>, as that of a pod.
+func DataplaneOf(d *v1alpha1.Dataplane) *mesh.Dataplane {
+	return &mesh.Dataplane{
+		Meta: mesh.Meta{Mesh: d.Labels[mesh.LabelMesh], Name: d.Name + "." + d.Namespace, Labels: d.Labels},
+		Spec: *d.Spec.DeepCopy(),
+	}
+}
+
+func newRecord(o mesh.Object, generation int64, status v1alpha1.Status) record {
+	o.SetDefaults()
+	r := record{object: o, err: o.Validate(), generation: generation}
+	if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAccepted); c != nil {
+		copied := *c
+		r.accepted = &copied
+	}
+	return r
+}
+
+// Run follows the objects until ctx ends, and then returns nil.
+func (s *Objects) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.meshes.Run(ctx) })
+	group.Go(func() error { return s.dataplanes.Run(ctx) })
+	return group.Wait()
+}
+
+// Meshes returns the names of the Meshes, sorted, and false while they have not been read.
+func (s *Objects) Meshes() ([]string, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := make([]string, 0, len(s.names))
+	for name := range s.names {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names, s.missing == 0
+}
+
+// changed passes an object on, if it is valid, and has its status looked at.
+func (s *Objects) changed(ref reference, _, now *record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ref.resource == resourceMeshes {
+		delete(s.names, ref.Name)
+		if now != nil {
+			s.names[ref.Name] = true
+		}
+		for other := range s.passed {
+			if other.resource == resourceDataplanes {
+				s.lookAt(other) // its mesh may be known now
+			}
+		}
+	}
+	old, had := s.passed[ref]
+	switch {
+	case now == nil:
+		delete(s.passed, ref)
+		if had {
+			s.o.Builder.Delete(s.o.Name, old)
+		}
+		delete(s.unwritten, ref)
+		return
+	case now.err != nil:
+		s.o.Logger.Warn("object is not valid", "resource", ref.resource, "namespace", ref.Namespace, "name", ref.Name, "err", now.err)
+	default:
+		key := now.object.Key()
+		s.passed[ref] = key
+		s.o.Builder.Set(s.o.Name, now.object)
+		if had && old != key { // it is in another mesh now
+			s.o.Builder.Delete(s.o.Name, old)
+		}
+	}
+	s.lookAt(ref)
+}
+
+// lookAt has the status of an object looked at. mu is held.
+func (s *Objects) lookAt(ref reference) {
+	s.unwritten[ref] = struct{}{}
+	select {
+	case s.wake <- struct{}{}:
+	default: // RunStatus has not yet seen the last one
+	}
+}
+
+func (s *Objects) kindSynced() {
+	s.mu.Lock()
+	s.missing--
+	synced := s.missing == 0
+	s.mu.Unlock()
+	if synced {
+		s.o.Builder.Synced(s.o.Name)
+	}
+}
+
+// get returns the record of an object, nil if there is none.
+func (s *Objects) get(ref reference) *record {
+	if ref.resource == resourceMeshes {
+		return s.meshes.Get(ref.Key)
+	}
+	return s.dataplanes.Get(ref.Key)
+}
+
+// violations returns each violation of an error of Validate.
+func violations(err error) []error {
+	if joined, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err); ok {
+		return joined.Unwrap()
+	}
+	return []error{err}
+}

@@ -1,0 +1,133 @@
+package source
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/sonde-mesh/sonde/controller/watch"
+)
+
+// index says which Services and pods a slice belongs to, and the other way round, so that a change costs what it affects.
+type index struct {
+	slices map[watch.Key]sliceLinks             // by slice
+	of     map[watch.Key]map[watch.Key]struct{} // by Service: its slices
+	naming map[watch.Key]map[watch.Key]struct{} // by pod: the slices that name it
+}
+
+// sliceLinks is what a slice links.
+type sliceLinks struct {
+	service watch.Key
+	pods    []watch.Key
+	ports   []portUse
+	// former are the pods that the slice named before the last update.
+	former []watch.Key
+	// portsDiffer says that the last update changed the ports.
+	portsDiffer bool
+}
+
+func newIndex() index {
+	return index{slices: map[watch.Key]sliceLinks{}, of: map[watch.Key]map[watch.Key]struct{}{}, naming: map[watch.Key]map[watch.Key]struct{}{}}
+}
+
+// update reads the slices that have changed.
+func (x *index) update(d dirty, get func(watch.Key) *slice) {
+	for key := range d.slices {
+		old := x.slices[key]
+		unlink(x.of, old.service, key)
+		for _, pod := range old.pods {
+			unlink(x.naming, pod, key)
+		}
+		if old.service != (watch.Key{}) {
+			d.services[old.service] = struct{}{} // also if the slice is another Service's now
+		}
+		now := linksOf(key.Namespace, get(key))
+		now.former = old.pods
+		now.portsDiffer = !slices.Equal(old.ports, now.ports)
+		x.slices[key] = now
+		if now.service != (watch.Key{}) {
+			link(x.of, now.service, key)
+		}
+		for _, pod := range now.pods {
+			link(x.naming, pod, key)
+		}
+	}
+}
+
+// linksOf returns what a slice links; nil links nothing.
+func linksOf(namespace string, s *slice) sliceLinks {
+	if s == nil {
+		return sliceLinks{}
+	}
+	l := sliceLinks{service: watch.Key{Namespace: namespace, Name: s.service}}
+	for _, p := range s.ports {
+		l.ports = append(l.ports, portUse{p.port, p.protocol})
+	}
+	for i := range s.endpoints {
+		if s.endpoints[i].pod != "" {
+			l.pods = append(l.pods, watch.Key{Namespace: namespace, Name: s.endpoints[i].podName})
+		}
+	}
+	return l
+}
+
+// affected adds to d what a changed slice affects: its Service, and the pods whose ports it changes. A flip of readiness changes
+// no port.
+func (x *index) affected(key watch.Key, d *dirty) {
+	l := x.slices[key]
+	if l.service != (watch.Key{}) {
+		d.services[l.service] = struct{}{}
+	}
+	if l.portsDiffer || !slices.Equal(l.former, l.pods) {
+		for _, pod := range slices.Concat(l.former, l.pods) {
+			d.pods[pod] = struct{}{}
+		}
+	}
+	if l.former = nil; l.service == (watch.Key{}) {
+		delete(x.slices, key)
+	} else {
+		x.slices[key] = l
+	}
+}
+
+// servicesOfPod adds to d the Services with an endpoint that is the pod.
+func (x *index) servicesOfPod(pod watch.Key, d *dirty) {
+	for key := range x.naming[pod] {
+		d.services[x.slices[key].service] = struct{}{}
+	}
+}
+
+// slicesOf returns the slices of a Service, sorted.
+func (x *index) slicesOf(service watch.Key) []watch.Key { return sorted(x.of[service]) }
+
+// portsOf returns the ports of a pod that Services use.
+func (x *index) portsOf(pod watch.Key) []portUse {
+	var used []portUse
+	for _, key := range sorted(x.naming[pod]) {
+		used = append(used, x.slices[key].ports...)
+	}
+	return used
+}
+
+func link(m map[watch.Key]map[watch.Key]struct{}, from, to watch.Key) {
+	if m[from] == nil {
+		m[from] = map[watch.Key]struct{}{}
+	}
+	m[from][to] = struct{}{}
+}
+
+func unlink(m map[watch.Key]map[watch.Key]struct{}, from, to watch.Key) {
+	delete(m[from], to)
+	if len(m[from]) == 0 {
+		delete(m, from)
+	}
+}
+
+func sorted(keys map[watch.Key]struct{}) []watch.Key {
+	return slices.SortedFunc(maps.Keys(keys), func(a, b watch.Key) int {
+		if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+}

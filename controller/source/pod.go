@@ -1,0 +1,135 @@
+package source
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// Pod is what is kept of a pod with our sidecar.
+type Pod struct {
+	UID                             types.UID
+	Mesh, ServiceAccount, Namespace string
+	Node                            string
+	// Owner is the controller of the pod, such as a ReplicaSet. It is empty for a pod without one.
+	Owner Owner
+	// Address is the first address of the pod, which the kubelet probes. It is "" until the pod has one.
+	Address string
+	// Ports are the declared TCP ports of its containers. Excluded ones are not redirected to Envoy.
+	Ports, Excluded []uint32
+	// ServerFirst are ports of protocols in which the server sends first.
+	ServerFirst []uint32
+	// Reachable are the services that the pod may see; all if it is nil.
+	Reachable []string
+	// Created is when the pod was made.
+	Created time.Time
+	// Restarts is the restart count of all its containers together.
+	Restarts int32
+	// Ended says that all its containers have ended for good. Its address may be another pod's by now.
+	Ended bool
+	// Warnings are those of its injection, one per line.
+	Warnings string
+}
+
+// Owner is what makes a pod.
+type Owner struct {
+	APIVersion, Kind, Name string
+	UID                    types.UID
+}
+
+// readPod returns what is kept of a pod, and false for one without our sidecar: pods of a Kuma that still runs have the same label.
+func readPod(p *corev1.Pod) (Pod, bool) {
+	if !hasSidecar(&p.Spec) {
+		return Pod{}, false
+	}
+	r := Pod{
+		UID:            p.UID,
+		Mesh:           intern(p.Labels[mesh.LabelMesh]),
+		Namespace:      intern(p.Namespace),
+		ServiceAccount: intern(p.Spec.ServiceAccountName),
+		Node:           intern(p.Spec.NodeName),
+		Address:        strings.Clone(p.Status.PodIP),
+		Ports:          declaredPorts(&p.Spec),
+		Excluded:       ports(p.Annotations[mesh.AnnotationExcludeInboundPorts]),
+		ServerFirst:    ports(p.Annotations[mesh.AnnotationServerFirstPorts]),
+		Reachable:      reachable(p.Annotations),
+		Created:        p.CreationTimestamp.Time,
+		Ended:          p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
+		Warnings:       strings.Clone(p.Annotations[mesh.AnnotationInjectionWarnings]),
+	}
+	for _, o := range p.OwnerReferences {
+		if o.Controller != nil && *o.Controller {
+			r.Owner = Owner{APIVersion: intern(o.APIVersion), Kind: intern(o.Kind), Name: intern(o.Name), UID: types.UID(intern(string(o.UID)))}
+		}
+	}
+	for _, statuses := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+		for i := range statuses {
+			r.Restarts += statuses[i].RestartCount
+		}
+	}
+	return r, true
+}
+
+// hasSidecar reports whether Sonde has injected the pod: the volume of the sidecar's identity has a name of our own.
+func hasSidecar(spec *corev1.PodSpec) bool {
+	return slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == mesh.VolumeIdentity })
+}
+
+// declaredPorts returns the TCP ports of all containers but the sidecar's, sorted.
+func declaredPorts(spec *corev1.PodSpec) []uint32 {
+	var list []uint32
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			if containers[i].Name == mesh.ContainerSidecar {
+				continue
+			}
+			for _, p := range containers[i].Ports {
+				if p.Protocol == "" || p.Protocol == corev1.ProtocolTCP {
+					list = append(list, uint32(p.ContainerPort))
+				}
+			}
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// ports reads a list of ports. The webhook has refused any other text.
+func ports(list string) []uint32 {
+	var all []uint32
+	for word := range strings.SplitSeq(list, ",") {
+		if port, err := strconv.ParseUint(strings.TrimSpace(word), 10, 16); err == nil {
+			all = append(all, uint32(port))
+		}
+	}
+	return all
+}
+
+// reachable returns the services that an annotation limits the pod to, nil if there is none; "*" stands for all.
+func reachable(annotations map[string]string) []string {
+	text, limited := annotations[mesh.AnnotationReachableServices]
+	if !limited {
+		return nil
+	}
+	names := []string{}
+	for word := range strings.SplitSeq(text, ",") {
+		switch word = strings.TrimSpace(word); word {
+		case "":
+		case "*":
+			return nil
+		default:
+			names = append(names, strings.Clone(word))
+		}
+	}
+	return names
+}
+
+// intern returns s, the same for all pods that have it.
+func intern(s string) string { return unique.Make(s).Value() }

@@ -1,0 +1,146 @@
+package source
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// service is what is kept of a Service.
+type service struct {
+	// clusterIPs are its virtual addresses; none for a headless service.
+	clusterIPs []string
+	headless   bool
+	// family is the first of its IP families. Empty for a Service of an API server that does not say it.
+	family discoveryv1.AddressType
+	ports  []servicePort
+}
+
+// servicePort is a TCP port of a Service.
+type servicePort struct {
+	name     string
+	port     uint32
+	protocol mesh.Protocol
+}
+
+// readService returns what is kept of a Service, and false for one that is only a name (ExternalName).
+func readService(s *corev1.Service) (service, bool) {
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
+		return service{}, false
+	}
+	r := service{headless: s.Spec.ClusterIP == corev1.ClusterIPNone, family: discoveryv1.AddressTypeIPv4}
+	if len(s.Spec.IPFamilies) > 0 && s.Spec.IPFamilies[0] == corev1.IPv6Protocol {
+		r.family = discoveryv1.AddressTypeIPv6
+	}
+	for _, ip := range s.Spec.ClusterIPs {
+		if ip != corev1.ClusterIPNone && ip != "" {
+			r.clusterIPs = append(r.clusterIPs, strings.Clone(ip))
+		}
+	}
+	for i := range s.Spec.Ports {
+		if p := &s.Spec.Ports[i]; p.Protocol == "" || p.Protocol == corev1.ProtocolTCP {
+			r.ports = append(r.ports, servicePort{name: strings.Clone(p.Name), port: uint32(p.Port), protocol: protocolOf(p.AppProtocol, p.Name)})
+		}
+	}
+	return r, true
+}
+
+// slice is what is kept of an EndpointSlice.
+type slice struct {
+	// service is the name of its Service, in its namespace.
+	service   string
+	family    discoveryv1.AddressType
+	ports     []slicePort
+	endpoints []sliceEndpoint
+}
+
+// slicePort is a TCP port of the endpoints.
+type slicePort struct {
+	name     string // that of the Service's port
+	port     uint32
+	protocol mesh.Protocol
+}
+
+// sliceEndpoint is one endpoint, at each port of the slice.
+type sliceEndpoint struct {
+	address        string
+	pod            types.UID // "" for an endpoint that is no pod
+	podName        string
+	ready, serving bool
+}
+
+// readSlice returns what is kept of an EndpointSlice, and false for one of no Service, or of names instead of addresses.
+func readSlice(s *discoveryv1.EndpointSlice) (slice, bool) {
+	name := s.Labels[discoveryv1.LabelServiceName]
+	if name == "" || s.AddressType == discoveryv1.AddressTypeFQDN {
+		return slice{}, false
+	}
+	r := slice{service: strings.Clone(name), family: s.AddressType}
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if p.Port == nil || p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {
+			continue
+		}
+		port := slicePort{port: uint32(*p.Port)}
+		if p.Name != nil {
+			port.name = strings.Clone(*p.Name)
+		}
+		port.protocol = protocolOf(p.AppProtocol, port.name)
+		r.ports = append(r.ports, port)
+	}
+	for i := range s.Endpoints {
+		if e := &s.Endpoints[i]; len(e.Addresses) > 0 {
+			r.endpoints = append(r.endpoints, readEndpoint(e))
+		}
+	}
+	return r, true
+}
+
+// readEndpoint reads an endpoint. Absent conditions mean what the API says: ready is true, serving is what ready is. As for
+// kube-proxy, one that is not ready serves only while it ends.
+func readEndpoint(e *discoveryv1.Endpoint) sliceEndpoint {
+	isTrue := func(b *bool, absent bool) bool {
+		if b == nil {
+			return absent
+		}
+		return *b
+	}
+	r := sliceEndpoint{address: strings.Clone(e.Addresses[0]), ready: isTrue(e.Conditions.Ready, true)}
+	r.serving = isTrue(e.Conditions.Serving, r.ready) && isTrue(e.Conditions.Terminating, false)
+	if ref := e.TargetRef; ref != nil && ref.Kind == "Pod" {
+		r.pod, r.podName = ref.UID, strings.Clone(ref.Name)
+	}
+	return r
+}
+
+// protocolOf returns what a port speaks: its appProtocol, with Kubernetes' names too, else the first part of its name, as in
+// http-metrics. Any other is bytes.
+func protocolOf(appProtocol *string, name string) mesh.Protocol {
+	text, _, _ := strings.Cut(name, "-")
+	if appProtocol != nil {
+		text = *appProtocol
+	}
+	switch text {
+	case "http", "http1", "kubernetes.io/ws":
+		return mesh.ProtocolHTTP
+	case "http2", "h2c", "kubernetes.io/h2c":
+		return mesh.ProtocolHTTP2
+	case "grpc":
+		return mesh.ProtocolGRPC
+	}
+	return mesh.ProtocolTCP
+}
+
+// portNamed returns the port of a slice for a port of the Service.
+func (s *slice) portNamed(name string) (slicePort, bool) {
+	i := slices.IndexFunc(s.ports, func(p slicePort) bool { return p.name == name })
+	if i < 0 {
+		return slicePort{}, false
+	}
+	return s.ports[i], true
+}

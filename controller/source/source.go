@@ -1,0 +1,293 @@
+// Package source makes the objects of the mesh from those of Kubernetes: a Dataplane of each pod with our sidecar, and a Service of
+// each port of a Service, with the endpoints that its EndpointSlices name. Nothing is written to the API server. It runs in every
+// replica of the control plane.
+package source
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/watch"
+)
+
+// Builder receives the objects, under the name of the source. Its methods return at once. *meshview.Builder implements it.
+type Builder interface {
+	Set(source string, o mesh.Object)
+	Delete(source string, k mesh.Key)
+	Synced(source string)
+}
+
+// Options of a Source.
+type Options struct {
+	// Client of the API server. Required.
+	Client kubernetes.Interface
+	// Builder receives the objects. Required.
+	Builder Builder
+	// Name of the source for the Builder. Required.
+	Name string
+	// PodChanged is called after a pod with our sidecar has come (before is nil), changed or gone (now is nil). It must not block.
+	// Default none.
+	PodChanged func(key watch.Key, before, now *Pod)
+	// Logger, default none.
+	Logger *slog.Logger
+}
+
+// Source keeps a Builder in step with the cluster.
+type Source struct {
+	o          Options
+	pods       *watch.Store[*corev1.Pod, Pod]
+	services   *watch.Store[*corev1.Service, service]
+	slices     *watch.Store[*discoveryv1.EndpointSlice, slice]
+	namespaces *watch.Store[*corev1.Namespace, Namespace]
+	wake       chan struct{}
+
+	mu      sync.Mutex // guards what watches have changed since the last derive
+	missing int        // kinds whose first objects are not all there
+	dirty   dirty
+	byUID   map[types.UID]watch.Key
+
+	// What derive has passed on. It is for one goroutine.
+	index  index
+	passed map[watch.Key][]mesh.Key // by Service: its Services of the mesh
+	proxy  map[watch.Key]mesh.Key   // by pod: its Dataplane
+	synced bool
+}
+
+// dirty are the objects that have to be derived again.
+type dirty struct {
+	pods, services, slices, namespaces map[watch.Key]struct{}
+}
+
+func newDirty() dirty {
+	return dirty{map[watch.Key]struct{}{}, map[watch.Key]struct{}{}, map[watch.Key]struct{}{}, map[watch.Key]struct{}{}}
+}
+
+// Namespace is what is kept of a namespace.
+type Namespace struct {
+	// Labels are all its labels: the webhook decides by them.
+	Labels map[string]string
+}
+
+// Mesh returns the mesh of its Services, and of its pods that name none.
+func (n *Namespace) Mesh() string {
+	if n != nil && n.Labels[mesh.LabelMesh] != "" {
+		return n.Labels[mesh.LabelMesh]
+	}
+	return mesh.DefaultMesh
+}
+
+// New returns a Source. Nothing is read before Run.
+func New(o Options) *Source {
+	if o.PodChanged == nil {
+		o.PodChanged = func(watch.Key, *Pod, *Pod) {}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Source{
+		o: o, wake: make(chan struct{}, 1), missing: 4, dirty: newDirty(), byUID: map[types.UID]watch.Key{},
+		index: newIndex(), passed: map[watch.Key][]mesh.Key{}, proxy: map[watch.Key]mesh.Key{},
+	}
+	s.pods = watch.New(watch.Kind[*corev1.Pod, Pod]{
+		Client: o.Client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{},
+		Record: readPod, Changed: s.podChanged, Synced: s.kindSynced,
+	})
+	s.services = watch.New(watch.Kind[*corev1.Service, service]{
+		Client: o.Client.CoreV1().RESTClient(), Resource: "services", New: &corev1.Service{},
+		Record: readService, Synced: s.kindSynced,
+		Changed: func(key watch.Key, _, _ *service) { s.mark(func(d *dirty) { d.services[key] = struct{}{} }) },
+	})
+	s.slices = watch.New(watch.Kind[*discoveryv1.EndpointSlice, slice]{
+		Client: o.Client.DiscoveryV1().RESTClient(), Resource: "endpointslices", New: &discoveryv1.EndpointSlice{},
+		Record: readSlice, Synced: s.kindSynced,
+		Changed: func(key watch.Key, _, _ *slice) { s.mark(func(d *dirty) { d.slices[key] = struct{}{} }) },
+	})
+	s.namespaces = watch.New(watch.Kind[*corev1.Namespace, Namespace]{
+		Client: o.Client.CoreV1().RESTClient(), Resource: "namespaces", New: &corev1.Namespace{},
+		Record:  func(n *corev1.Namespace) (Namespace, bool) { return Namespace{Labels: maps.Clone(n.Labels)}, true },
+		Synced:  s.kindSynced,
+		Changed: s.namespaceChanged,
+	})
+	return s
+}
+
+// Run follows the cluster until ctx ends, and then returns nil.
+func (s *Source) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.pods.Run(ctx) })
+	group.Go(func() error { return s.services.Run(ctx) })
+	group.Go(func() error { return s.slices.Run(ctx) })
+	group.Go(func() error { return s.namespaces.Run(ctx) })
+	group.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-s.wake:
+				s.derive()
+			}
+		}
+	})
+	return group.Wait()
+}
+
+// Pod returns the pod with a UID that has our sidecar, and its name; nil if there is none.
+func (s *Source) Pod(uid types.UID) (watch.Key, *Pod) {
+	s.mu.Lock()
+	key, ok := s.byUID[uid]
+	s.mu.Unlock()
+	if !ok {
+		return watch.Key{}, nil
+	}
+	p := s.pods.Get(key)
+	if p == nil || p.UID != uid {
+		return watch.Key{}, nil
+	}
+	return key, p
+}
+
+// PodNamed returns the pod of that name that has our sidecar, nil if there is none.
+func (s *Source) PodNamed(key watch.Key) *Pod { return s.pods.Get(key) }
+
+// Namespace returns a namespace, nil if it is not known.
+func (s *Source) Namespace(name string) *Namespace { return s.namespaces.Get(watch.Key{Name: name}) }
+
+func (s *Source) podChanged(key watch.Key, before, now *Pod) {
+	s.mark(func(d *dirty) {
+		d.pods[key] = struct{}{}
+		if before != nil && s.byUID[before.UID] == key {
+			delete(s.byUID, before.UID)
+		}
+		if now != nil {
+			s.byUID[now.UID] = key
+		}
+	})
+	s.o.PodChanged(key, before, now)
+}
+
+func (s *Source) namespaceChanged(key watch.Key, before, now *Namespace) {
+	if before.Mesh() != now.Mesh() {
+		s.mark(func(d *dirty) { d.namespaces[key] = struct{}{} })
+	}
+}
+
+func (s *Source) kindSynced() {
+	s.mark(func(*dirty) { s.missing-- })
+}
+
+// mark records a change, and has it derived.
+func (s *Source) mark(change func(*dirty)) {
+	s.mu.Lock()
+	change(&s.dirty)
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default: // derive has not yet seen the last one
+	}
+}
+
+// take returns what has changed, and false while not every kind is there: what the first would make would be taken back.
+func (s *Source) take() (dirty, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.missing > 0 {
+		return dirty{}, false
+	}
+	d := s.dirty
+	s.dirty = newDirty()
+	return d, true
+}
+
+// derive passes on what has changed. A Dataplane comes before the Services that name it, and goes after them.
+func (s *Source) derive() {
+	d, ok := s.take()
+	if !ok {
+		return
+	}
+	s.index.update(d, s.slices.Get)
+	for key := range d.slices {
+		s.index.affected(key, &d)
+	}
+	for key := range d.pods {
+		s.index.servicesOfPod(key, &d)
+	}
+	for key := range s.passed {
+		if _, changed := d.namespaces[watch.Key{Name: key.Namespace}]; changed {
+			d.services[key] = struct{}{}
+		}
+	}
+	var gone []mesh.Key
+	for _, key := range sorted(d.pods) {
+		if old, ended := s.derivePod(key); ended {
+			gone = append(gone, old)
+		}
+	}
+	for _, key := range sorted(d.services) {
+		s.deriveService(key)
+	}
+	for _, key := range gone {
+		s.o.Builder.Delete(s.o.Name, key)
+	}
+	if !s.synced {
+		s.synced = true
+		s.o.Logger.Info("cluster read", "pods", s.pods.Len(), "services", s.services.Len(), "endpointSlices", s.slices.Len())
+		s.o.Builder.Synced(s.o.Name)
+	}
+}
+
+// derivePod passes on the Dataplane of a pod. It returns the key of the Dataplane that the pod had and has no more.
+func (s *Source) derivePod(key watch.Key) (mesh.Key, bool) {
+	old, had := s.proxy[key]
+	var d *mesh.Dataplane
+	if p := s.pods.Get(key); p != nil {
+		d = dataplaneOf(key, p, s.index.portsOf(key))
+	}
+	if d == nil {
+		delete(s.proxy, key)
+		return old, had
+	}
+	s.proxy[key] = d.Key()
+	s.o.Builder.Set(s.o.Name, d)
+	return old, had && old != d.Key()
+}
+
+// deriveService passes on the Services of the mesh that a Service is.
+func (s *Source) deriveService(key watch.Key) {
+	var now []mesh.Key
+	if record := s.services.Get(key); record != nil {
+		var parts []*slice
+		for _, name := range s.index.slicesOf(key) {
+			if part := s.slices.Get(name); part != nil {
+				parts = append(parts, part)
+			}
+		}
+		podOf := func(uid types.UID) *Pod {
+			_, p := s.Pod(uid)
+			return p
+		}
+		for _, o := range servicesOf(s.Namespace(key.Namespace).Mesh(), key, record, parts, podOf) {
+			now = append(now, o.Key())
+			s.o.Builder.Set(s.o.Name, o)
+		}
+	}
+	for _, old := range s.passed[key] {
+		if !slices.Contains(now, old) {
+			s.o.Builder.Delete(s.o.Name, old)
+		}
+	}
+	if len(now) == 0 {
+		delete(s.passed, key)
+	} else {
+		s.passed[key] = now
+	}
+}

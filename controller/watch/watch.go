@@ -1,0 +1,185 @@
+// Package watch keeps a small record of each object of one kind that the API server has. Informers would keep whole objects: of a
+// pod with its status that is thirty times as much.
+package watch
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Key identifies an object of one kind.
+type Key = types.NamespacedName
+
+// Object is a pointer to a type of the API.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// Kind is a kind of objects, and what is kept of them.
+type Kind[O Object, R any] struct {
+	// Client of the kind's API group.
+	Client rest.Interface
+	// Resource is the plural name, such as pods.
+	Resource string
+	// Namespace limits what is kept. Default all.
+	Namespace string
+	// Labels is a selector that limits what is kept, such as kuma.io/mesh. Default all.
+	Labels string
+	// New is an empty object, which tells the type.
+	New O
+	// Record returns what is kept of an object, and false for an object of which nothing is. It must not keep the object alive.
+	Record func(O) (R, bool)
+	// Changed is called after a record has come (before is nil), changed or gone (now is nil), one after the other. It must not
+	// block.
+	Changed func(key Key, before, now *R)
+	// Synced is called once, after Changed was called for all objects that there were at the start.
+	Synced func()
+}
+
+// Store has the records of one kind. It implements cache.ReflectorStore and cache.TransformingStore.
+type Store[O Object, R any] struct {
+	kind Kind[O, R]
+	once sync.Once
+
+	mu      sync.RWMutex
+	records map[Key]*R
+}
+
+// New returns an empty store. Run fills it.
+func New[O Object, R any](k Kind[O, R]) *Store[O, R] {
+	return &Store[O, R]{kind: k, records: map[Key]*R{}}
+}
+
+// Run follows the API server until ctx ends, and then returns nil. What it cannot reach it tries again, with back-off; records stay
+// as they are meanwhile.
+func (s *Store[O, R]) Run(ctx context.Context) error {
+	selected := func(o *metav1.ListOptions) { o.LabelSelector = s.kind.Labels }
+	lister := cache.NewFilteredListWatchFromClient(s.kind.Client, s.kind.Resource, s.kind.Namespace, selected)
+	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lister, s.kind.Client), s.kind.New, s,
+		cache.ReflectorOptions{Name: s.kind.Resource})
+	r.RunWithContext(ctx)
+	return nil
+}
+
+// Get returns the record of an object, nil if there is none. It must not be modified.
+func (s *Store[O, R]) Get(key Key) *R {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.records[key]
+}
+
+// Len returns the number of records.
+func (s *Store[O, R]) Len() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.records)
+}
+
+// trimmed stands for an object of the first list, so that this is never in memory as a whole.
+type trimmed[R any] struct {
+	metav1.ObjectMeta // the name alone
+	record            *R
+}
+
+// Transformer implements cache.TransformingStore.
+func (s *Store[O, R]) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return s.trim(obj) }
+}
+
+func (s *Store[O, R]) trim(obj any) (*trimmed[R], error) {
+	switch obj := obj.(type) {
+	case *trimmed[R]:
+		return obj, nil
+	case O:
+		t := &trimmed[R]{ObjectMeta: metav1.ObjectMeta{Namespace: obj.GetNamespace(), Name: obj.GetName()}}
+		if r, ok := s.kind.Record(obj); ok {
+			t.record = &r
+		}
+		return t, nil
+	case cache.DeletedFinalStateUnknown:
+		return s.trim(obj.Obj)
+	}
+	return nil, fmt.Errorf("watch %s: got a %T", s.kind.Resource, obj)
+}
+
+// Add implements cache.ReflectorStore.
+func (s *Store[O, R]) Add(obj any) error {
+	t, err := s.trim(obj)
+	if err == nil {
+		s.put(Key{Namespace: t.Namespace, Name: t.Name}, t.record)
+	}
+	return err
+}
+
+// Update implements cache.ReflectorStore.
+func (s *Store[O, R]) Update(obj any) error { return s.Add(obj) }
+
+// Delete implements cache.ReflectorStore.
+func (s *Store[O, R]) Delete(obj any) error {
+	t, err := s.trim(obj)
+	if err == nil {
+		s.put(Key{Namespace: t.Namespace, Name: t.Name}, nil)
+	}
+	return err
+}
+
+// Replace implements cache.ReflectorStore: it gets all objects, at the start and after a watch that has lost events.
+func (s *Store[O, R]) Replace(list []any, _ string) error {
+	there := make(map[Key]bool, len(list))
+	for _, obj := range list {
+		t, err := s.trim(obj)
+		if err != nil {
+			return err
+		}
+		key := Key{Namespace: t.Namespace, Name: t.Name}
+		there[key] = true
+		s.put(key, t.record)
+	}
+	for _, key := range s.keys() {
+		if !there[key] {
+			s.put(key, nil)
+		}
+	}
+	s.once.Do(func() {
+		if s.kind.Synced != nil {
+			s.kind.Synced()
+		}
+	})
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (s *Store[O, R]) Resync() error { return nil }
+
+func (s *Store[O, R]) keys() []Key {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	keys := make([]Key, 0, len(s.records))
+	for key := range s.records {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// put replaces a record; nil removes it. Only the reflector calls it, one object after the other.
+func (s *Store[O, R]) put(key Key, now *R) {
+	s.mu.Lock()
+	before := s.records[key]
+	if now == nil {
+		delete(s.records, key)
+	} else {
+		s.records[key] = now
+	}
+	s.mu.Unlock()
+	if before != nil || now != nil {
+		s.kind.Changed(key, before, now)
+	}
+}
