@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -42,10 +43,8 @@ func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err e
 			}
 		}
 	}
-	if s.mesh, err = labelOrAnnotation(meta, mesh.LabelMesh); err != nil {
+	if s.mesh, err = meshOf(meta); err != nil {
 		errs = append(errs, err)
-	} else if s.mesh != "" && !isMeshName(s.mesh) {
-		errs = append(errs, &mesh.FieldError{Field: annotationField(mesh.LabelMesh), Value: s.mesh, Allowed: meshNameRule})
 	}
 	read(mesh.AnnotationVirtualProbes, into(&s.probesEnabled, parseSwitch))
 	read(mesh.AnnotationVirtualProbesPort, into(&s.virtualPort, parsePort))
@@ -66,7 +65,28 @@ func into[T any](target *T, parse func(string) (T, error)) func(string) error {
 	}
 }
 
-func annotationField(key string) string { return fmt.Sprintf("metadata.annotations[%q]", key) }
+func annotationField(key string) string { return "metadata.annotations[" + strconv.Quote(key) + "]" }
+
+func labelField(key string) string { return "metadata.labels[" + strconv.Quote(key) + "]" }
+
+// meshOf returns the mesh that a label or an annotation names, "" if none does. An empty name counts as none.
+func meshOf(meta *metav1.ObjectMeta) (string, error) {
+	label, value := meta.Labels[mesh.LabelMesh], meta.Annotations[mesh.LabelMesh]
+	switch {
+	case label != "" && value != "" && label != value:
+		return "", contradiction(mesh.LabelMesh, value, label)
+	case label != "" && !isMeshName(label):
+		return "", &mesh.FieldError{Field: labelField(mesh.LabelMesh), Value: label, Allowed: meshNameRule}
+	case value != "" && !isMeshName(value):
+		return "", &mesh.FieldError{Field: annotationField(mesh.LabelMesh), Value: value, Allowed: meshNameRule}
+	}
+	return cmp.Or(label, value), nil
+}
+
+// contradiction returns the error for an annotation that differs from the label with its key.
+func contradiction(key, annotation, label string) error {
+	return &mesh.FieldError{Field: annotationField(key), Value: annotation, Allowed: fmt.Sprintf("the label of the same name says %q", label)}
+}
 
 // unknownAnnotations returns a warning for each annotation that has one of our prefixes and no effect.
 func unknownAnnotations(meta *metav1.ObjectMeta) (warnings []string) {
@@ -79,49 +99,6 @@ func unknownAnnotations(meta *metav1.ObjectMeta) (warnings []string) {
 		}
 	}
 	return warnings
-}
-
-// labelOrAnnotation returns the value of a key that may be a label or an annotation. It is an error if it is both, with
-// different values.
-func labelOrAnnotation(meta *metav1.ObjectMeta, key string) (string, error) {
-	label, isLabel := meta.Labels[key]
-	value, isAnnotation := meta.Annotations[key]
-	switch {
-	case isLabel && isAnnotation && label != value:
-		return "", &mesh.FieldError{Field: annotationField(key), Value: value, Allowed: fmt.Sprintf("the label of the same name says %q", label)}
-	case isAnnotation:
-		return value, nil
-	default:
-		return label, nil
-	}
-}
-
-// disabledBy returns the key of the label or annotation that disables injection for the pod, "" if there is none.
-func disabledBy(meta *metav1.ObjectMeta) (string, error) {
-	for _, key := range []string{mesh.LabelOwnInjection, mesh.LabelInjection} {
-		value, err := labelOrAnnotation(meta, key)
-		if err != nil {
-			return "", err
-		}
-		_, isLabel := meta.Labels[key]
-		_, isAnnotation := meta.Annotations[key]
-		if !isLabel && !isAnnotation {
-			continue
-		}
-		on, err := parseSwitch(value)
-		switch field := "metadata.labels"; {
-		case err != nil:
-			if isAnnotation {
-				field = "metadata.annotations"
-			}
-			return "", &mesh.FieldError{Field: fmt.Sprintf("%s[%q]", field, key), Value: value, Err: err}
-		case *on:
-			return "", nil
-		default:
-			return key, nil
-		}
-	}
-	return "", nil
 }
 
 // Errors of the parsers: each says what is allowed.

@@ -1,35 +1,51 @@
 package webhook
 
 import (
-	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"reflect"
-	"slices"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	kjson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // InjectJSON is Inject for a pod, or a pod template, as a JSON document. It applies the changes of Inject to the document,
 // so that fields that our types do not have stay, and unchanged values stay as they are written.
 func InjectJSON(document []byte, o Options) ([]byte, []string, error) {
-	pod, err := DecodePod(document)
+	if err := o.complete(); err != nil {
+		return nil, nil, err
+	}
+	// No API server has read the document yet, so look at all fields, and not only at those of podDocument.
+	if _, err := DecodePod(document); err != nil {
+		return nil, nil, err
+	}
+	var d podDocument
+	if err := kjson.Unmarshal(document, &d); err != nil {
+		return nil, nil, fmt.Errorf("decode pod: %w", err)
+	}
+	in, err := d.inject(nil, &o)
+	if err != nil {
+		return nil, in.warnings, err
+	}
+	if len(in.patch) == 0 {
+		return document, in.warnings, nil
+	}
+	text, err := in.patch.encode()
 	if err != nil {
 		return nil, nil, err
 	}
-	injected, warnings, err := Inject(pod, o)
+	decoded, err := jsonpatch.DecodePatch(text)
 	if err != nil {
-		return nil, warnings, err
+		return nil, nil, fmt.Errorf("decode patch: %w", err)
 	}
-	values := make([]any, 3)
-	for i, v := range []any{json.RawMessage(document), pod, injected} {
-		if values[i], err = toGeneric(v); err != nil {
-			return nil, nil, err
-		}
+	patched, err := decoded.Apply(document)
+	if err != nil {
+		return nil, nil, fmt.Errorf("apply patch: %w", err)
 	}
-	patched, err := json.Marshal(merge(values[0], values[1], values[2]))
-	return patched, warnings, err
+	return patched, in.warnings, nil
 }
 
 // DecodePod decodes a pod, or a pod template, from JSON. As for the API server, the case of keys matters.
@@ -41,108 +57,90 @@ func DecodePod(document []byte) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// toGeneric returns v as maps, lists and scalars. Numbers stay as they are written.
-func toGeneric(v any) (value any, err error) {
-	text, err := json.Marshal(v)
+// podDocument is what injection reads of a pod. The decoder passes over the rest, which is most of it: with 2,000 variables a whole
+// pod would take three times as long.
+type podDocument struct {
+	Metadata *struct {
+		Labels      map[string]string `json:"labels"`
+		Annotations map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		InitContainers []containerDocument `json:"initContainers"`
+		Containers     []containerDocument `json:"containers"`
+		Volumes        []struct {
+			Name string `json:"name"`
+		} `json:"volumes"`
+		RestartPolicy                 corev1.RestartPolicy         `json:"restartPolicy"`
+		TerminationGracePeriodSeconds *int64                       `json:"terminationGracePeriodSeconds"`
+		NodeSelector                  map[string]string            `json:"nodeSelector"`
+		HostNetwork                   bool                         `json:"hostNetwork"`
+		SecurityContext               *corev1.PodSecurityContext   `json:"securityContext"`
+		OS                            *corev1.PodOS                `json:"os"`
+		Resources                     *corev1.ResourceRequirements `json:"resources"`
+	} `json:"spec"`
+}
+
+type containerDocument struct {
+	Name            string                         `json:"name"`
+	Args            []string                       `json:"args"`
+	Env             json.RawMessage                `json:"env"` // read for kuma-sidecar alone
+	Ports           []corev1.ContainerPort         `json:"ports"`
+	RestartPolicy   *corev1.ContainerRestartPolicy `json:"restartPolicy"`
+	StartupProbe    *corev1.Probe                  `json:"startupProbe"`
+	LivenessProbe   *corev1.Probe                  `json:"livenessProbe"`
+	ReadinessProbe  *corev1.Probe                  `json:"readinessProbe"`
+	Lifecycle       *corev1.Lifecycle              `json:"lifecycle"`
+	SecurityContext *corev1.SecurityContext        `json:"securityContext"`
+}
+
+// inject is the function of that name for a pod of which only a part was decoded. The patch is for the whole document.
+func (d *podDocument) inject(ns *Namespace, o *Options) (*injection, error) {
+	pod, err := d.pod()
 	if err != nil {
-		return nil, fmt.Errorf("encode pod: %w", err)
+		return &injection{}, err
 	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber()
-	if err := decoder.Decode(&value); err != nil {
-		return nil, fmt.Errorf("decode pod: %w", err)
+	in, err := inject(pod, ns, o)
+	if err == nil && len(in.patch) > 0 && d.Metadata == nil {
+		in.patch = append(patch{{Op: "add", Path: "/metadata", Value: struct{}{}}}, in.patch...)
 	}
-	return value, nil
+	return in, err
 }
 
-// merge applies the difference between before, which was decoded from document, and after to document.
-func merge(document, before, after any) any {
-	if reflect.DeepEqual(before, after) {
-		return document
+func (d *podDocument) pod() (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	if d.Metadata != nil {
+		pod.Labels, pod.Annotations = d.Metadata.Labels, d.Metadata.Annotations
 	}
-	switch after := after.(type) {
-	case map[string]any:
-		if before, ok := before.(map[string]any); ok {
-			d, _ := document.(map[string]any) // empty if it is absent or null
-			return mergeObject(d, before, after)
-		}
-	case []any:
-		before, _ := before.([]any)
-		d, _ := document.([]any)
-		if hasNames(before) && hasNames(after) {
-			return mergeList(d, before, after)
-		}
-		return mergeEqual(d, before, after)
+	s := &d.Spec
+	for _, v := range s.Volumes {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: v.Name})
 	}
-	return after
+	pod.Spec.RestartPolicy = s.RestartPolicy
+	pod.Spec.TerminationGracePeriodSeconds = s.TerminationGracePeriodSeconds
+	pod.Spec.NodeSelector = s.NodeSelector
+	pod.Spec.HostNetwork = s.HostNetwork
+	pod.Spec.SecurityContext = s.SecurityContext
+	pod.Spec.OS = s.OS
+	pod.Spec.Resources = s.Resources
+	var errInit, err error
+	pod.Spec.InitContainers, errInit = containersOf(s.InitContainers)
+	pod.Spec.Containers, err = containersOf(s.Containers)
+	return pod, errors.Join(errInit, err)
 }
 
-func mergeObject(document, before, after map[string]any) map[string]any {
-	if document == nil {
-		document = map[string]any{}
-	}
-	for key := range before {
-		if _, ok := after[key]; !ok {
-			delete(document, key)
+func containersOf(documents []containerDocument) (containers []corev1.Container, err error) {
+	for i := range documents {
+		d := &documents[i]
+		c := corev1.Container{
+			Name: d.Name, Args: d.Args, Ports: d.Ports, RestartPolicy: d.RestartPolicy, StartupProbe: d.StartupProbe,
+			LivenessProbe: d.LivenessProbe, ReadinessProbe: d.ReadinessProbe, Lifecycle: d.Lifecycle, SecurityContext: d.SecurityContext,
 		}
-	}
-	for key, value := range after {
-		if old, ok := before[key]; !ok || !reflect.DeepEqual(old, value) {
-			document[key] = merge(document[key], old, value)
-		}
-	}
-	return document
-}
-
-// mergeList merges lists whose elements have unique names, such as containers and volumes. document and before have the
-// same elements in the same order.
-func mergeList(document, before, after []any) []any {
-	index := map[string]int{}
-	for i, element := range before {
-		index[nameOf(element)] = i
-	}
-	merged := make([]any, len(after))
-	for i, element := range after {
-		old, ok := index[nameOf(element)]
-		if ok && old < len(document) {
-			merged[i] = merge(document[old], before[old], element)
-		} else {
-			merged[i] = element
-		}
-	}
-	return merged
-}
-
-// mergeEqual merges lists whose elements have no unique names: it takes unchanged elements from document.
-func mergeEqual(document, before, after []any) []any {
-	merged := slices.Clone(after)
-	from := 0
-	for i, element := range after {
-		for j := from; j < min(len(before), len(document)); j++ {
-			if reflect.DeepEqual(before[j], element) {
-				merged[i], from = document[j], j+1
-				break
+		if d.Name == mesh.ContainerSidecar && len(d.Env) > 0 {
+			if err := kjson.Unmarshal(d.Env, &c.Env); err != nil {
+				return nil, fmt.Errorf("containers[%s].env: %w", d.Name, err)
 			}
 		}
+		containers = append(containers, c)
 	}
-	return merged
-}
-
-// hasNames reports whether all elements are objects with unique names.
-func hasNames(list []any) bool {
-	seen := map[string]bool{}
-	for _, element := range list {
-		name := nameOf(element)
-		if name == "" || seen[name] {
-			return false
-		}
-		seen[name] = true
-	}
-	return true
-}
-
-func nameOf(element any) string {
-	object, _ := element.(map[string]any)
-	name, _ := object["name"].(string)
-	return name
+	return containers, nil
 }

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -12,6 +13,7 @@ import (
 type handler struct {
 	container *corev1.Container
 	init      bool // the container is an init container, perhaps a native sidecar
+	index     int  // of the container in its list
 	kind      mesh.ProbeType
 	probe     *corev1.Probe            // nil for a hook
 	hook      *corev1.LifecycleHandler // nil for a probe
@@ -23,20 +25,20 @@ func handlersOf(pod *corev1.Pod) (all []handler) {
 	for list, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			if c := &containers[i]; !isOurs(c.Name) {
-				all = append(all, handlersIn(c, list == 0)...)
+				all = append(all, handlersIn(c, list == 0, i)...)
 			}
 		}
 	}
 	return all
 }
 
-func handlersIn(c *corev1.Container, init bool) (all []handler) {
+func handlersIn(c *corev1.Container, init bool, index int) (all []handler) {
 	for _, p := range []struct {
 		kind  mesh.ProbeType
 		probe *corev1.Probe
 	}{{mesh.ProbeStartup, c.StartupProbe}, {mesh.ProbeLiveness, c.LivenessProbe}, {mesh.ProbeReadiness, c.ReadinessProbe}} {
 		if p.probe != nil {
-			all = append(all, handler{container: c, init: init, kind: p.kind, probe: p.probe})
+			all = append(all, handler{container: c, init: init, index: index, kind: p.kind, probe: p.probe})
 		}
 	}
 	if c.Lifecycle == nil {
@@ -47,7 +49,7 @@ func handlersIn(c *corev1.Container, init bool) (all []handler) {
 		hook *corev1.LifecycleHandler
 	}{{mesh.ProbePostStart, c.Lifecycle.PostStart}, {mesh.ProbePreStop, c.Lifecycle.PreStop}} {
 		if h.hook != nil {
-			all = append(all, handler{container: c, init: init, kind: h.kind, hook: h.hook})
+			all = append(all, handler{container: c, init: init, index: index, kind: h.kind, hook: h.hook})
 		}
 	}
 	return all
@@ -68,6 +70,19 @@ func (h handler) field() string {
 		field = string(h.kind) + "Probe"
 	}
 	return "containers[" + h.container.Name + "]." + field
+}
+
+// path returns the JSON pointer of the handler.
+func (h handler) path() string {
+	list := pathContainers
+	if h.init {
+		list = pathInitContainers
+	}
+	path := list + "/" + strconv.Itoa(h.index)
+	if h.hook != nil {
+		return path + "/lifecycle/" + string(h.kind)
+	}
+	return path + "/" + string(h.kind) + "Probe"
 }
 
 // actions are the fields of both probes and hooks that say what to do. One of them should be set.

@@ -2,6 +2,7 @@
 package webhook
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,6 +19,7 @@ import (
 const (
 	annotationDefaultContainer = "kubectl.kubernetes.io/default-container"
 	virtualProbesFlag          = "--virtual-probes-port="
+	meshFlag                   = "--mesh="
 )
 
 // Inject returns a copy of a pod with the containers kuma-init and kuma-sidecar and their volumes, whose probes and hooks
@@ -29,43 +31,27 @@ const (
 // were added since are rewritten, so injecting twice changes nothing. The error says what is wrong with the pod or with the
 // options.
 func Inject(pod *corev1.Pod, o Options) (*corev1.Pod, []string, error) {
-	in, err := newInjection(pod, o)
-	if err != nil || in.skip {
-		return in.pod, in.warnings, err
-	}
-	handlers := handlersOf(in.pod)
-	decisions, table, err := in.decideAll(handlers)
-	if err != nil {
+	if err := o.complete(); err != nil {
 		return nil, nil, err
 	}
-	for i, d := range decisions {
-		if d.Warn {
-			in.warn("%s: %s", handlers[i].field(), d.Why)
-		}
-		if d.Probe != nil && in.rewritten(handlers[i]) == nil {
-			in.rewrite(handlers[i], *d.Probe)
-		}
+	in, err := inject(pod.DeepCopy(), nil, &o)
+	if err != nil {
+		return nil, in.warnings, err
 	}
-	if in.earlier == nil {
-		in.addSidecar(table)
-	} else {
-		in.setTable(table)
-	}
-	in.orderContainers()
-	in.annotate()
-	in.warnSharedUser()
-	in.recordWarnings()
 	return in.pod, in.warnings, nil
 }
 
 // Explain returns what Inject decides about each probe and hook, in the order of the probe table, and the virtual port, 0
 // if the pod has none.
 func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err error) {
-	in, err := newInjection(pod, o)
-	if err != nil {
+	if err := o.complete(); err != nil {
 		return nil, 0, err
 	}
-	if !in.skip {
+	in := &injection{options: &o, pod: pod.DeepCopy()}
+	if err := in.prepare(); err != nil {
+		return nil, 0, err
+	}
+	if in.selection.Injected {
 		decisions, _, err = in.decideAll(handlersOf(in.pod))
 		return decisions, in.port, err
 	}
@@ -79,58 +65,99 @@ func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err 
 
 // injection is the state of the injection of one pod.
 type injection struct {
-	options  Options
-	pod      *corev1.Pod // a copy
-	settings settings
-	earlier  *earlier // nil for a pod without a sidecar
-	form     Form
-	port     int32 // the virtual port; 0 if probes are left as they are
-	skip     bool  // the pod gets no sidecar
-	warnings []string
+	options   *Options
+	namespace *Namespace // nil if it is not known
+	pod       *corev1.Pod
+	patch     patch // what has been changed in pod
+	selection Selection
+	settings  settings
+	mesh      string
+	earlier   *earlier // nil for a pod without a sidecar
+	form      Form
+	port      int32 // the virtual port; 0 if probes are left as they are
+	warnings  []string
 }
 
-func newInjection(pod *corev1.Pod, o Options) (in *injection, err error) {
-	in = &injection{options: o}
-	in.options.setDefaults()
-	if err := in.options.Validate(); err != nil {
+// inject changes a pod, and records the changes. The options are complete. After an error the pod may be half changed.
+func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
+	in := &injection{options: o, namespace: ns, pod: pod}
+	if err := in.prepare(); err != nil || !in.selection.Injected {
 		return in, err
 	}
-	copied := pod.DeepCopy()
-	why, err := skipReason(copied)
+	handlers := handlersOf(pod)
+	decisions, table, err := in.decideAll(handlers)
 	if err != nil {
 		return in, err
 	}
-	if why != "" {
-		in.pod, in.skip = copied, true
-		in.warn("%s: not injected", why)
-		return in, nil
+	for i, d := range decisions {
+		if d.Warn {
+			in.warn("%s: %s", handlers[i].field(), d.Why)
+		}
+		if d.Probe != nil && in.rewritten(handlers[i]) == nil {
+			in.rewrite(handlers[i], *d.Probe)
+		}
 	}
-	if err := in.prepare(copied); err != nil {
-		return in, err
+	if in.earlier == nil {
+		in.addSidecar(table)
+	} else {
+		in.setTable(table)
+		in.orderContainers()
 	}
+	in.warnSharedUser()
+	in.setMetadata()
 	return in, nil
 }
 
-// prepare reads and checks the pod. in.pod is nil if it returns an error.
-func (in *injection) prepare(pod *corev1.Pod) error {
-	var err error
-	if in.settings, in.warnings, err = readSettings(&pod.ObjectMeta); err != nil {
+// prepare reads and checks the pod. The error joins all that is wrong.
+func (in *injection) prepare() (err error) {
+	if in.selection, err = in.options.selectPod(in.namespace, in.pod); err != nil {
 		return err
 	}
-	if err := checkNames(pod); err != nil {
-		return err
+	if s := in.selection; !s.Injected {
+		if s.Warn || s.Why != "" && in.namespace == nil {
+			in.warn("%s: not injected", s.Why)
+		}
+		return nil
 	}
-	if in.earlier, err = findEarlier(pod); err != nil {
-		return err
+	var errs []error
+	if in.settings, in.warnings, err = readSettings(&in.pod.ObjectMeta); err != nil {
+		errs = append(errs, err)
+	}
+	if err := checkNames(in.pod); err != nil {
+		errs = append(errs, err)
+	}
+	if in.earlier, err = findEarlier(in.pod); err != nil {
+		return errors.Join(append(errs, err)...) // the rest depends on it
 	}
 	in.form = in.options.Sidecar
 	if in.earlier != nil {
 		in.form = in.earlier.form
 	}
-	in.pod = pod
-	if in.port, err = in.choosePort(); err != nil {
-		in.pod = nil
+	if err := in.chooseMesh(); err != nil {
+		errs = append(errs, err)
 	}
+	if err := in.checkReserved(); err != nil {
+		errs = append(errs, err)
+	}
+	if in.port, err = in.choosePort(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// chooseMesh takes the mesh that the pod names, else that of its namespace, else the default. A pod that has a sidecar keeps its mesh.
+func (in *injection) chooseMesh() (err error) {
+	in.mesh = in.settings.mesh
+	if in.earlier != nil && in.earlier.mesh != "" {
+		if in.mesh != "" && in.mesh != in.earlier.mesh {
+			return fmt.Errorf("%s: %q: %s has %s%s already", mesh.LabelMesh, in.mesh, mesh.ContainerSidecar, meshFlag, in.earlier.mesh)
+		}
+		in.mesh = in.earlier.mesh
+	}
+	if in.mesh == "" && in.namespace != nil {
+		in.mesh, err = in.namespace.mesh()
+	}
+	in.mesh = cmp.Or(in.mesh, in.options.Mesh)
 	return err
 }
 
@@ -140,130 +167,142 @@ func (in *injection) warn(format string, args ...any) {
 	in.warnings = append(in.warnings, strings.Join(words, " "))
 }
 
-// recordWarnings adds the warnings to those of earlier injections, one per line, in an annotation: nobody sees what an admission
+// maxRecorded limits the annotation with the warnings, in bytes: all annotations of an object may have 256 KiB.
+const maxRecorded = 32 << 10
+
+// recordedWarnings returns the warnings, and before them those of earlier injections, one per line: nobody sees what an admission
 // webhook tells a controller that makes pods. A second injection does not find again what only the first one decides.
-func (in *injection) recordWarnings() {
+func (in *injection) recordedWarnings() string {
+	recorded := in.pod.Annotations[mesh.AnnotationInjectionWarnings]
 	var lines []string
-	if recorded := in.pod.Annotations[mesh.AnnotationInjectionWarnings]; recorded != "" {
+	if recorded != "" {
 		lines = strings.Split(recorded, "\n")
 	}
 	for _, warning := range in.warnings {
-		if !slices.Contains(lines, warning) {
-			lines = append(lines, warning)
+		if slices.Contains(lines, warning) {
+			continue
 		}
+		if len(recorded)+len(warning) > maxRecorded {
+			if warning = "there are more warnings than are recorded"; slices.Contains(lines, warning) {
+				continue
+			}
+		}
+		lines = append(lines, warning)
+		recorded = strings.Join(lines, "\n")
 	}
-	if len(lines) > 0 {
-		metav1.SetMetaDataAnnotation(&in.pod.ObjectMeta, mesh.AnnotationInjectionWarnings, strings.Join(lines, "\n"))
-	}
-}
-
-// skipReason returns why the pod gets no sidecar, "" if it gets one.
-func skipReason(pod *corev1.Pod) (string, error) {
-	by, err := disabledBy(&pod.ObjectMeta)
-	switch {
-	case err != nil:
-		return "", err
-	case by != "":
-		return by + " is disabled", nil
-	case pod.Spec.HostNetwork:
-		return "spec.hostNetwork: redirection would be that of the whole node", nil
-	case pod.Spec.OS != nil && pod.Spec.OS.Name == corev1.Windows:
-		return "spec.os: there is no sidecar for Windows", nil
-	case pod.Spec.NodeSelector[corev1.LabelOSStable] == string(corev1.Windows):
-		return "spec.nodeSelector: there is no sidecar for Windows", nil
-	}
-	return "", nil
+	return recorded
 }
 
 // checkNames returns an error if containers have no names or the same name. The API server would refuse such a pod, too.
 func checkNames(pod *corev1.Pod) error {
 	var names []string
+	var errs []error
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for _, c := range containers {
-			if c.Name == "" {
-				return errors.New("spec.containers: there is one without a name")
-			}
-			if slices.Contains(names, c.Name) {
-				return fmt.Errorf("containers[%s]: two containers have this name", c.Name)
+			switch {
+			case c.Name == "":
+				errs = append(errs, errors.New("spec.containers: there is one without a name"))
+			case slices.Contains(names, c.Name):
+				errs = append(errs, fmt.Errorf("containers[%s]: two containers have this name", c.Name))
 			}
 			names = append(names, c.Name)
 		}
 	}
 	if len(pod.Spec.Containers) == 0 {
-		return errors.New("spec.containers: there is none")
+		errs = append(errs, errors.New("spec.containers: there is none"))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// addSidecar adds our containers and volumes.
+// addSidecar adds our containers and volumes. A native sidecar, with kuma-init before it, comes before all other init containers,
+// so that all of them have network and probes. An ordinary one is the first of the containers; kuma-init is then the last init
+// container, since no container has network between the two.
 func (in *injection) addSidecar(table string) {
 	spec := &in.pod.Spec
-	spec.InitContainers = append(spec.InitContainers, in.initContainer())
+	first, sidecar, volumes := in.initContainer(), in.sidecar(table), in.volumes()
+	in.usePodResources(&first, &sidecar)
 	if in.form == Native {
-		spec.InitContainers = append(spec.InitContainers, in.sidecar(table))
+		insert(&in.patch, pathInitContainers, len(spec.InitContainers), "0", first, sidecar)
+		spec.InitContainers = slices.Insert(spec.InitContainers, 0, first, sidecar)
 	} else {
-		spec.Containers = append(spec.Containers, in.sidecar(table))
+		insert(&in.patch, pathInitContainers, len(spec.InitContainers), "-", first)
+		insert(&in.patch, pathContainers, len(spec.Containers), "0", sidecar)
+		spec.InitContainers = append(spec.InitContainers, first)
+		spec.Containers = slices.Insert(spec.Containers, 0, sidecar)
 	}
-	spec.Volumes = append(spec.Volumes, in.volumes()...)
-	in.usePodResources()
+	insert(&in.patch, pathVolumes, len(spec.Volumes), "-", volumes...)
+	spec.Volumes = append(spec.Volumes, volumes...)
 	if in.form == Container && spec.RestartPolicy != "" && spec.RestartPolicy != corev1.RestartPolicyAlways {
 		in.warn("spec.restartPolicy: %s: this pod never completes, as an ordinary container %s runs for ever: the native form ends with the others",
 			spec.RestartPolicy, mesh.ContainerSidecar)
 	}
 }
 
-// orderContainers moves our containers to their places. A native sidecar, with kuma-init before it, comes before all other
-// containers, so that all of them have network and probes. An ordinary one is the first of the containers; kuma-init is
-// then the last init container, since no container has network between the two.
+// orderContainers moves the containers of an earlier injection back to their places: other webhooks have added some since.
 func (in *injection) orderContainers() {
 	spec := &in.pod.Spec
 	if in.form == Native {
-		spec.InitContainers = moveToFront(moveToFront(spec.InitContainers, mesh.ContainerSidecar), mesh.ContainerInit)
+		in.moveContainer(pathInitContainers, spec.InitContainers, mesh.ContainerSidecar, 0)
+		in.moveContainer(pathInitContainers, spec.InitContainers, mesh.ContainerInit, 0)
 		return
 	}
-	spec.Containers = moveToFront(spec.Containers, mesh.ContainerSidecar)
-	if i := indexOf(spec.InitContainers, mesh.ContainerInit); i >= 0 {
-		c := spec.InitContainers[i]
-		spec.InitContainers = append(slices.Delete(spec.InitContainers, i, i+1), c)
-	}
+	in.moveContainer(pathContainers, spec.Containers, mesh.ContainerSidecar, 0)
+	in.moveContainer(pathInitContainers, spec.InitContainers, mesh.ContainerInit, len(spec.InitContainers)-1)
 }
 
-// moveToFront moves the container with that name to the front, if there is one.
-func moveToFront(containers []corev1.Container, name string) []corev1.Container {
-	i := indexOf(containers, name)
-	if i <= 0 {
-		return containers
+// moveContainer moves the container with that name within its list, if there is one.
+func (in *injection) moveContainer(path string, containers []corev1.Container, name string, to int) {
+	from := indexOf(containers, name)
+	if from < 0 || from == to {
+		return
 	}
-	c := containers[i]
-	return slices.Insert(slices.Delete(containers, i, i+1), 0, c)
+	in.patch.move(path+"/"+strconv.Itoa(from), path+"/"+strconv.Itoa(to))
+	c := containers[from]
+	copy(containers[from:], containers[from+1:])
+	copy(containers[to+1:], containers[to:])
+	containers[to] = c
 }
 
 func indexOf(containers []corev1.Container, name string) int {
 	return slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
 }
 
-// annotate adds annotations that say what was decided, unless the user has set them.
-func (in *injection) annotate() {
-	if in.earlier != nil {
-		return
+// setMetadata writes the mesh into a label, by which the control plane selects pods, and what else was decided into annotations,
+// unless the user has set them.
+func (in *injection) setMetadata() {
+	meta := &in.pod.ObjectMeta
+	labels, annotations := map[string]string{}, map[string]string{}
+	if meta.Labels[mesh.LabelMesh] == "" {
+		labels[mesh.LabelMesh] = in.mesh
 	}
-	if in.pod.Annotations == nil {
-		in.pod.Annotations = map[string]string{}
+	if in.earlier == nil {
+		in.annotate(annotations)
 	}
+	if recorded := in.recordedWarnings(); recorded != meta.Annotations[mesh.AnnotationInjectionWarnings] {
+		annotations[mesh.AnnotationInjectionWarnings] = recorded
+	}
+	in.patch.set("/metadata/labels", meta.Labels, labels)
+	in.patch.set("/metadata/annotations", meta.Annotations, annotations)
+	for key, value := range labels {
+		metav1.SetMetaDataLabel(meta, key, value)
+	}
+	for key, value := range annotations {
+		metav1.SetMetaDataAnnotation(meta, key, value)
+	}
+}
+
+func (in *injection) annotate(annotations map[string]string) {
 	set := func(key, value string) {
 		if _, ok := in.pod.Annotations[key]; !ok {
-			in.pod.Annotations[key] = value
+			annotations[key] = value
 		}
 	}
 	if in.port != 0 {
 		set(mesh.AnnotationVirtualProbes, "enabled")
 		set(mesh.AnnotationVirtualProbesPort, number(in.port))
 	}
-	if _, labelled := in.pod.Labels[mesh.LabelMesh]; !labelled {
-		set(mesh.LabelMesh, in.options.Mesh)
-	}
-	if in.options.ControlPlaneCA != "" {
-		in.pod.Annotations[mesh.AnnotationControlPlaneCA] = in.options.ControlPlaneCA
+	if ca := in.options.ControlPlaneCA; ca != "" && in.pod.Annotations[mesh.AnnotationControlPlaneCA] != ca {
+		annotations[mesh.AnnotationControlPlaneCA] = ca
 	}
 	for _, c := range in.pod.Spec.Containers {
 		if !isOurs(c.Name) {
@@ -276,7 +315,8 @@ func (in *injection) annotate() {
 // earlier is the result of an earlier injection of a pod.
 type earlier struct {
 	form  Form
-	port  int32 // the virtual port; 0 for none
+	port  int32  // the virtual port; 0 for none
+	mesh  string // "" if the sidecar does not say
 	table mesh.ProbeTable
 }
 
@@ -307,6 +347,11 @@ func findEarlier(pod *corev1.Pod) (*earlier, error) {
 		return nil, fmt.Errorf("containers[%s].args: %q: %w", c.Name, c.Args[arg], errPort)
 	}
 	e.port = int32(port)
+	for _, arg := range c.Args {
+		if name, ok := strings.CutPrefix(arg, meshFlag); ok {
+			e.mesh = name
+		}
+	}
 	if e.table, _, err = mesh.ParseProbeTable(c.Env[env].Value); err != nil {
 		return nil, fmt.Errorf("containers[%s].env: %s: %w", c.Name, mesh.EnvProbeTable, err)
 	}
@@ -340,10 +385,15 @@ func checkNamesFree(pod *corev1.Pod) error {
 
 // setTable replaces the probe table of an earlier injection in the sidecar's environment.
 func (in *injection) setTable(text string) {
-	c := sidecarOf(in.pod, in.form)
-	for i := range c.Env {
-		if c.Env[i].Name == mesh.EnvProbeTable && c.Env[i].Value != text {
-			c.Env[i].Value = text
+	list, containers := pathContainers, in.pod.Spec.Containers
+	if in.form == Native {
+		list, containers = pathInitContainers, in.pod.Spec.InitContainers
+	}
+	at := indexOf(containers, mesh.ContainerSidecar)
+	for i := range containers[at].Env {
+		if v := &containers[at].Env[i]; v.Name == mesh.EnvProbeTable && v.Value != text {
+			v.Value = text
+			in.patch.add(fmt.Sprintf("%s/%d/env/%d/value", list, at, i), text)
 		}
 	}
 }

@@ -287,8 +287,8 @@ func TestMeshAndControlPlane(t *testing.T) {
 	ca := caText(t)
 	injected, _ := inject(t, podWith("", ""), webhook.Options{Mesh: "shop", Image: "my/image:2", ControlPlane: "cp.example:1", ControlPlaneCA: ca})
 	c := sidecarOf(t, injected)
-	if got := argument(t, c, "--mesh"); got != "shop" || injected.Annotations[mesh.LabelMesh] != "shop" {
-		t.Errorf("--mesh=%s, annotation %q, want shop", got, injected.Annotations[mesh.LabelMesh])
+	if got := argument(t, c, "--mesh"); got != "shop" || injected.Labels[mesh.LabelMesh] != "shop" {
+		t.Errorf("--mesh=%s, label %q, want shop", got, injected.Labels[mesh.LabelMesh])
 	}
 	if got := argument(t, c, "--cp-address"); got != "cp.example:1" {
 		t.Errorf("--cp-address=%s", got)
@@ -307,8 +307,8 @@ func TestMeshAndControlPlane(t *testing.T) {
 		podWith("kuma.io/mesh: own", ""), parse("{metadata: {labels: {kuma.io/mesh: own}}, spec: {containers: [{name: app}]}}"),
 	} {
 		injected, _ := inject(t, pod, webhook.Options{Mesh: "shop"})
-		if got := argument(t, sidecarOf(t, injected), "--mesh"); got != "own" {
-			t.Errorf("--mesh=%s, want own", got)
+		if got, label := argument(t, sidecarOf(t, injected), "--mesh"), injected.Labels[mesh.LabelMesh]; got != "own" || label != "own" {
+			t.Errorf("--mesh=%s, label %q, want own", got, label)
 		}
 	}
 }

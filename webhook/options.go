@@ -44,6 +44,11 @@ type Options struct {
 	// ControlPlaneCA holds the PEM certificates of the control plane's serving CA, which become an annotation of the pod.
 	// Default: the pod gets them from ca.crt in the ConfigMap sonde-ca of its namespace.
 	ControlPlaneCA string
+	// OwnLabelOnly leaves the label kuma.io/sidecar-injection to a Kuma in the same cluster: sonde.dev/sidecar-injection alone
+	// says which pods are injected. It is the opposite of injection.kumaLabels in the control plane's configuration.
+	OwnLabelOnly bool
+	// ControlPlaneNamespace is where the control plane runs: no pod there is injected. Default "sonde-system".
+	ControlPlaneNamespace string
 
 	random io.Reader // the source of the IDs of hooks; default crypto/rand
 }
@@ -51,8 +56,23 @@ type Options struct {
 // Defaults that flags show.
 const (
 	DefaultImage        = "sonde-mesh/sonde-dp:latest"
-	DefaultControlPlane = "sonde-cp.sonde-system.svc:5678"
+	DefaultControlPlane = "sonde-cp." + DefaultNamespace + ".svc:5678"
+	DefaultNamespace    = "sonde-system"
 )
+
+// InjectionKeys returns the labels and annotations that say whether a pod is injected. The first one that is there decides.
+func (o *Options) InjectionKeys() []string {
+	if o.OwnLabelOnly {
+		return []string{mesh.LabelOwnInjection}
+	}
+	return []string{mesh.LabelOwnInjection, mesh.LabelInjection}
+}
+
+// complete sets the defaults and validates.
+func (o *Options) complete() error {
+	o.setDefaults()
+	return o.Validate()
+}
 
 // setDefaults sets the default of each option that is not set.
 func (o *Options) setDefaults() {
@@ -70,6 +90,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.ControlPlane == "" {
 		o.ControlPlane = DefaultControlPlane
+	}
+	if o.ControlPlaneNamespace == "" {
+		o.ControlPlaneNamespace = DefaultNamespace
 	}
 	if o.random == nil {
 		o.random = rand.Reader
@@ -101,6 +124,9 @@ func (o *Options) Validate() error {
 	}
 	if err := checkCA(o.ControlPlaneCA); err != nil {
 		errs = append(errs, &mesh.FieldError{Field: "ControlPlaneCA", Err: err})
+	}
+	if o.ControlPlaneNamespace != "" && len(validation.IsDNS1123Label(o.ControlPlaneNamespace)) > 0 {
+		refuse("ControlPlaneNamespace", o.ControlPlaneNamespace, "must be the name of a namespace")
 	}
 	return errors.Join(errs...)
 }

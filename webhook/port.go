@@ -22,12 +22,13 @@ var reservedPorts = map[int32]string{
 // checkReserved returns an error if the pod uses a port of the sidecar: one of the two could not start, or could not be
 // reached.
 func (in *injection) checkReserved() error {
+	var errs []error
 	for _, port := range slices.Sorted(maps.Keys(reservedPorts)) {
 		if by := in.fieldUsing(port); by != "" {
-			return fmt.Errorf("%s: port %d is kept for %s", by, port, reservedPorts[port])
+			errs = append(errs, fmt.Errorf("%s: port %d is kept for %s", by, port, reservedPorts[port]))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // fieldUsing returns the first field of the pod that uses a TCP port, "" if there is none. Our own containers do not count,
@@ -68,9 +69,6 @@ func (in *injection) checkFree(virtual int32) error {
 
 // choosePort returns the virtual port, 0 if the pod disables virtual probes. A pod that has a sidecar keeps its port.
 func (in *injection) choosePort() (int32, error) {
-	if err := in.checkReserved(); err != nil {
-		return 0, err
-	}
 	if in.earlier != nil {
 		return in.earlier.port, in.checkEarlierPort()
 	}

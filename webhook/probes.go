@@ -185,12 +185,7 @@ func refusedByServer(p mesh.Probe) string {
 			}
 		}
 	}
-	text, err := mesh.ProbeTable{p}.Encode()
-	if err != nil {
-		return "" // it is too large, which the error for the whole table says
-	}
-	_, _, err = mesh.ParseProbeTable(text)
-	if field, ok := errors.AsType[*mesh.FieldError](err); ok {
+	if field, ok := errors.AsType[*mesh.FieldError](p.Validate()); ok {
 		return field.Error()
 	}
 	return ""
@@ -206,12 +201,37 @@ func (in *injection) rewrite(h handler, p mesh.Probe) {
 	if old := h.actions().http; old != nil && old.Scheme != "" {
 		get.Scheme = corev1.URISchemeHTTP
 	}
+	in.patchHandler(h, get)
 	if h.hook != nil {
 		*h.hook = corev1.LifecycleHandler{HTTPGet: get}
 		return
 	}
 	h.probe.ProbeHandler = corev1.ProbeHandler{HTTPGet: get}
-	h.probe.TimeoutSeconds = KubeletTimeout(p)
+	if timeout := KubeletTimeout(p); timeout != h.probe.TimeoutSeconds {
+		h.probe.TimeoutSeconds = timeout
+		in.patch.add(h.path()+"/timeoutSeconds", timeout)
+	}
+}
+
+// patchHandler records that a handler becomes get. What else is in an httpGet stays.
+func (in *injection) patchHandler(h handler, get *corev1.HTTPGetAction) {
+	path := h.path()
+	a := h.actions()
+	if a.http == nil {
+		if a.tcp != nil {
+			in.patch.remove(path + "/tcpSocket")
+		} else {
+			in.patch.remove(path + "/grpc")
+		}
+		in.patch.add(path+"/httpGet", get)
+		return
+	}
+	in.patch.add(path+"/httpGet/path", get.Path)
+	in.patch.add(path+"/httpGet/port", get.Port)
+	in.patch.add(path+"/httpGet/httpHeaders", get.HTTPHeaders)
+	if a.http.Scheme != get.Scheme {
+		in.patch.add(path+"/httpGet/scheme", get.Scheme)
+	}
 }
 
 // KubeletTimeout returns the timeout of a rewritten probe in seconds: one second more than the user's, which the agent

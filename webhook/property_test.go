@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -158,12 +159,16 @@ func checkOnlyKnownChanges(t *testing.T, before, after *corev1.Pod) {
 	}
 	want, got := before.DeepCopy(), after.DeepCopy()
 	for _, annotation := range []string{
-		"kubectl.kubernetes.io/default-container", mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesPort, mesh.LabelMesh,
+		"kubectl.kubernetes.io/default-container", mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesPort,
 		mesh.AnnotationInjectionWarnings,
 	} {
 		if _, ok := before.Annotations[annotation]; !ok {
 			delete(got.Annotations, annotation)
 		}
+	}
+	if before.Labels[mesh.LabelMesh] == "" {
+		delete(got.Labels, mesh.LabelMesh)
+		delete(want.Labels, mesh.LabelMesh)
 	}
 	got.Spec.InitContainers = slices.DeleteFunc(got.Spec.InitContainers, ours)
 	got.Spec.Containers = slices.DeleteFunc(got.Spec.Containers, ours)
@@ -171,8 +176,13 @@ func checkOnlyKnownChanges(t *testing.T, before, after *corev1.Pod) {
 	for _, p := range table {
 		takeBack(t, containerOf(t, got, p.Container), containerOf(t, want, p.Container), p)
 	}
-	if len(got.Annotations) == 0 && len(want.Annotations) == 0 {
-		got.Annotations, want.Annotations = nil, nil
+	for _, m := range []*metav1.ObjectMeta{&got.ObjectMeta, &want.ObjectMeta} {
+		if len(m.Annotations) == 0 {
+			m.Annotations = nil
+		}
+		if len(m.Labels) == 0 {
+			m.Labels = nil
+		}
 	}
 	if diff := cmp.Diff(asJSON(t, want), asJSON(t, got)); diff != "" {
 		t.Errorf("the injection cannot be taken back (-before +taken back):\n%s", diff)

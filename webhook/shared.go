@@ -27,7 +27,7 @@ func (in *injection) warnSharedUser() {
 
 // usePodResources removes the resources of our containers that the pod has for all its containers: the API server refuses a
 // container limit above the pod's, and containers that request more than the pod.
-func (in *injection) usePodResources() {
+func (in *injection) usePodResources(ours ...*corev1.Container) {
 	pod := in.pod.Spec.Resources
 	if pod == nil {
 		return
@@ -38,13 +38,9 @@ func (in *injection) usePodResources() {
 		if !limited && !requested {
 			continue
 		}
-		for _, containers := range [][]corev1.Container{in.pod.Spec.InitContainers, in.pod.Spec.Containers} {
-			for _, c := range containers {
-				if isOurs(c.Name) {
-					delete(c.Resources.Limits, name)
-					delete(c.Resources.Requests, name)
-				}
-			}
+		for _, c := range ours {
+			delete(c.Resources.Limits, name)
+			delete(c.Resources.Requests, name)
 		}
 		in.warn("spec.resources: %s and %s have no %s of their own, the pod's is for all", mesh.ContainerInit, mesh.ContainerSidecar, name)
 	}

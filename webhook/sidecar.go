@@ -75,7 +75,7 @@ func (in *injection) sidecar(table string) corev1.Container {
 			"--ca-cert-file=" + mountIdentity + "/" + fileCA,
 			"--dataplane-token-file=" + mountIdentity + "/" + fileToken,
 			"--name=$(" + mesh.EnvPodName + ").$(" + mesh.EnvPodNamespace + ")",
-			"--mesh=" + in.meshName(),
+			meshFlag + in.mesh,
 			"--work-dir=" + workDirectory,
 			"--drain-time=" + in.drainTime().String(),
 			virtualProbesFlag + strconv.Itoa(int(in.port)),
@@ -166,13 +166,6 @@ func (in *injection) drainTime() time.Duration {
 			annotationField(mesh.AnnotationDrainTime), asked, seconds, limit)
 	}
 	return limit
-}
-
-func (in *injection) meshName() string {
-	if in.settings.mesh != "" {
-		return in.settings.mesh
-	}
-	return in.options.Mesh
 }
 
 func securityContext(user int64, capabilities *corev1.Capabilities) *corev1.SecurityContext {

@@ -98,7 +98,7 @@ func (d *probeDecoder) probe(data json.RawMessage) (Probe, []error) {
 	}
 	if d.errs == nil {
 		p.SetDefaults()
-		d.errs = p.validate()
+		d.errs = p.problems()
 	}
 	return p, d.errs
 }
@@ -191,7 +191,10 @@ func (p *Probe) SetDefaults() {
 	}
 }
 
-func (p *Probe) validate() []error {
+// Validate returns what ParseProbeTable would say about the probe as an entry of a table: FieldErrors, joined. The defaults must be set.
+func (p *Probe) Validate() error { return errors.Join(p.problems()...) }
+
+func (p *Probe) problems() []error {
 	var errs []error
 	wrong := func(field, value, allowed string) {
 		errs = append(errs, &FieldError{Field: field, Value: value, Allowed: allowed})
