@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -256,20 +255,8 @@ func (d *decoder) warn(o mesh.Object) {
 	if !ok {
 		return
 	}
-	note := func(path, value, text string) {
-		d.report(d.lineOf(d.root+path), Warning, &mesh.FieldError{Field: d.root + path, Value: value, Allowed: text})
-	}
-	if dp.Spec.Probes != nil {
-		note("probes", "", "is deprecated: the agent answers probes by itself")
-	}
-	if dp.Spec.TCPProbes != nil {
-		note("tcpProbes", "", "is deprecated: the agent answers probes by itself")
-	}
-	for i, out := range dp.Spec.Networking.Outbound {
-		for _, key := range slices.Sorted(maps.Keys(out.Tags)) {
-			if key != mesh.TagService {
-				note(fmt.Sprintf("networking.outbound[%d].tags[%q]", i, key), out.Tags[key], "has no effect: an outbound goes by "+mesh.TagService+" alone")
-			}
-		}
+	for _, w := range dp.Warnings() {
+		w.Field = d.root + w.Field
+		d.report(d.lineOf(w.Field), Warning, w)
 	}
 }

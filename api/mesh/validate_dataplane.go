@@ -3,7 +3,9 @@ package mesh
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -158,4 +160,25 @@ func (d *Dataplane) validateProbes(v *violations) {
 	for i, p := range d.Spec.TCPProbes {
 		v.port(fmt.Sprintf("tcpProbes[%d].port", i), p.Port)
 	}
+}
+
+// Warnings returns what is accepted but deprecated or without effect. Paths are those of Validate.
+func (d *Dataplane) Warnings() (warnings []*FieldError) {
+	note := func(path, value, text string) {
+		warnings = append(warnings, &FieldError{Field: path, Value: value, Allowed: text})
+	}
+	if d.Spec.Probes != nil {
+		note("probes", "", "is deprecated: the agent answers probes by itself")
+	}
+	if d.Spec.TCPProbes != nil {
+		note("tcpProbes", "", "is deprecated: the agent answers probes by itself")
+	}
+	for i, out := range d.Spec.Networking.Outbound {
+		for _, key := range slices.Sorted(maps.Keys(out.Tags)) {
+			if key != TagService {
+				note(tagField(fmt.Sprintf("networking.outbound[%d].tags", i), key), out.Tags[key], "has no effect: an outbound goes by "+TagService+" alone")
+			}
+		}
+	}
+	return warnings
 }

@@ -1,0 +1,83 @@
+package webhook
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// admitPod answers the creation of a pod: with a patch if it is injected, with a refusal if it cannot be. It has no side effect, so
+// a dry run gets the same answer.
+func (s *Server) admitPod(ctx context.Context, body []byte) (*admissionv1.AdmissionResponse, error) {
+	r, err := decodeReview[podDocument](body)
+	if err != nil {
+		return nil, err
+	}
+	if r.Resource.Group != corev1.GroupName || r.Resource.Resource != "pods" {
+		return nil, malformed("request.resource: %q of group %q: must be pods", r.Resource.Resource, r.Resource.Group)
+	}
+	if r.Operation != admissionv1.Create || r.SubResource != "" {
+		return &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}, nil // containers and probes of a pod never change
+	}
+	if r.Object == nil {
+		return nil, malformed("request.object: is missing")
+	}
+	ns, err := s.namespace(ctx, r.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	in, err := r.Object.inject(ns, &s.injection)
+	if err == nil && in.selection.Injected {
+		var refused error
+		if refused, err = s.checkMesh(in.mesh); err != nil {
+			return nil, err
+		}
+		err = refused
+	}
+	if err != nil {
+		refusal := denial(r.UID, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "this pod cannot join the mesh: "+inOneLine(err))
+		refusal.Warnings = in.warnings
+		return refusal, nil
+	}
+	response := &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true, Warnings: in.warnings}
+	if len(in.patch) == 0 {
+		return response, nil
+	}
+	if response.Patch, err = in.patch.encode(); err != nil {
+		return nil, err
+	}
+	response.PatchType = new(admissionv1.PatchTypeJSONPatch)
+	return response, nil
+}
+
+func (s *Server) namespace(ctx context.Context, name string) (*Namespace, error) {
+	labels, err := s.options.Namespace(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("%w: read namespace %q: %w", errUnavailable, name, err)
+	}
+	return &Namespace{Name: name, Labels: labels}, nil
+}
+
+// checkMesh returns a reason to refuse what belongs to a mesh that does not exist.
+func (s *Server) checkMesh(name string) (refused, err error) {
+	meshes, err := s.options.Meshes()
+	if err != nil {
+		return nil, fmt.Errorf("%w: read the meshes: %w", errUnavailable, err)
+	}
+	if slices.Contains(meshes, name) {
+		return nil, nil
+	}
+	known := "there is none"
+	if len(meshes) > 0 {
+		known = "there are " + strings.Join(slices.Sorted(slices.Values(meshes)), ", ")
+	}
+	return &mesh.FieldError{Field: mesh.LabelMesh, Value: name, Allowed: "must be the name of a mesh that exists: " + known}, nil
+}

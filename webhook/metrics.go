@@ -1,0 +1,54 @@
+package webhook
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Results of a request.
+const (
+	resultAllowed     = "allowed"     // without a change
+	resultPatched     = "patched"     // allowed with a patch
+	resultDenied      = "denied"      // the object is wrong
+	resultMalformed   = "malformed"   // not an AdmissionReview for this path
+	resultUnavailable = "unavailable" // something is not known yet, or there are too many requests
+	resultFailed      = "failed"      // an error of the server's own
+)
+
+type metrics struct {
+	total    *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+}
+
+func newMetrics() *metrics {
+	return &metrics{
+		total: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sonde_webhook_requests_total",
+			Help: "Admission requests, by webhook (inject or validate) and result: allowed, patched, denied, malformed, unavailable or failed.",
+		}, []string{"webhook", "result"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "sonde_webhook_request_duration_seconds",
+			Help:    "How long admission requests took, from their header to the end of the answer.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .05, .25, 1, 5},
+		}, []string{"webhook"}),
+	}
+}
+
+// register does nothing without a registerer.
+func (m *metrics) register(r prometheus.Registerer) error {
+	if r == nil {
+		return nil
+	}
+	for _, c := range []prometheus.Collector{m.total, m.duration} {
+		if err := r.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *metrics) observe(webhook, result string, took time.Duration) {
+	m.total.WithLabelValues(webhook, result).Inc()
+	m.duration.WithLabelValues(webhook).Observe(took.Seconds())
+}

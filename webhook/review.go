@@ -1,0 +1,124 @@
+package webhook
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	kjson "k8s.io/apimachinery/pkg/util/json"
+)
+
+const reviewKind = "AdmissionReview"
+
+// Limits of an answer, in bytes.
+const (
+	// maxWarning and maxWarnings are what the API server passes on of one warning and of all.
+	// Source: k8s.io/apiserver pkg/endpoints/filters/warning.go.
+	maxWarning  = 256
+	maxWarnings = 4096
+	maxMessage  = 4096
+)
+
+// review is an AdmissionReview with a request, of which T is what is read of the object.
+type review[T any] struct {
+	APIVersion string      `json:"apiVersion"`
+	Kind       string      `json:"kind"`
+	Request    *request[T] `json:"request"`
+}
+
+type request[T any] struct {
+	UID         types.UID                   `json:"uid"`
+	Kind        metav1.GroupVersionKind     `json:"kind"`
+	Resource    metav1.GroupVersionResource `json:"resource"`
+	SubResource string                      `json:"subResource"`
+	Name        string                      `json:"name"`
+	Namespace   string                      `json:"namespace"`
+	Operation   admissionv1.Operation       `json:"operation"`
+	Object      *T                          `json:"object"`
+	OldObject   *T                          `json:"oldObject"`
+}
+
+// decodeReview decodes an AdmissionReview and its object in one pass. Each error is an errMalformed.
+func decodeReview[T any](body []byte) (*request[T], error) {
+	var r review[T]
+	if err := kjson.Unmarshal(body, &r); err != nil {
+		return nil, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	switch version := admissionv1.SchemeGroupVersion.String(); {
+	case r.APIVersion != version:
+		return nil, malformed("apiVersion: %q: must be %s", r.APIVersion, version)
+	case r.Kind != reviewKind:
+		return nil, malformed("kind: %q: must be %s", r.Kind, reviewKind)
+	case r.Request == nil:
+		return nil, malformed("request: is missing")
+	case r.Request.UID == "":
+		return nil, malformed("request.uid: is missing")
+	}
+	return r.Request, nil
+}
+
+// Errors of a handler that are no answer to the request.
+var (
+	errMalformed = errors.New("malformed request")
+	// errUnavailable means that the same request may succeed in a moment.
+	errUnavailable = errors.New("not ready")
+)
+
+func malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", errMalformed, fmt.Errorf(format, args...))
+}
+
+// denial returns the answer that refuses a request.
+func denial(uid types.UID, code int32, reason metav1.StatusReason, message string) *admissionv1.AdmissionResponse {
+	return &admissionv1.AdmissionResponse{UID: uid, Result: &metav1.Status{
+		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: cut(message, maxMessage),
+	}}
+}
+
+// inOneLine returns all of joined errors in one line.
+func inOneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// limitWarnings shortens warnings to what the API server passes on, and says how many it leaves out.
+func limitWarnings(all []string) []string {
+	const last = "and %d more warnings"
+	warnings := make([]string, 0, len(all))
+	left := maxWarnings - len(last) - len("0000000")
+	for i, warning := range all {
+		warning = cut(warning, maxWarning)
+		if left -= len(warning); left < 0 {
+			return append(warnings, fmt.Sprintf(last, len(all)-i))
+		}
+		warnings = append(warnings, warning)
+	}
+	return warnings
+}
+
+// cut shortens a text to size bytes.
+func cut(text string, size int) string {
+	const more = "…"
+	if len(text) <= size {
+		return text
+	}
+	end := size - len(more)
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + more
+}
+
+// encodeResponse returns the AdmissionReview that answers a request.
+func encodeResponse(response *admissionv1.AdmissionResponse) ([]byte, error) {
+	response.Warnings = limitWarnings(response.Warnings)
+	text, err := json.Marshal(&admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: reviewKind}, Response: response,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", reviewKind, err)
+	}
+	return text, nil
+}

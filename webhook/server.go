@@ -1,0 +1,222 @@
+package webhook
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
+	admissionv1 "k8s.io/api/admission/v1"
+)
+
+// Paths of the server.
+const (
+	PathInject   = "/inject"
+	PathValidate = "/validate"
+)
+
+// Limits of the server. API servers are its only clients, each with one HTTP/2 connection, but any pod can connect.
+const (
+	// maxBody is the size of an AdmissionReview. The API server takes requests of at most 3 MiB and stores objects of at most
+	// 1.5 MiB. An update has both, and JSON may be longer than the protobuf that the client has sent.
+	maxBody = 8 << 20
+	// maxBodies limits the bodies that are read and answered at the same time, each of which counts at least minWeight.
+	maxBodies = 64 << 20
+	minWeight = 256 << 10
+
+	maxHeaderBytes = 16 << 10
+	maxConnections = 256
+	maxStreams     = 250
+
+	// queueTimeout is how long a request waits for its turn: API servers give up after timeoutSeconds of the webhook, 3 s.
+	queueTimeout    = 2 * time.Second
+	requestTimeout  = 10 * time.Second // for reading it, and for writing the answer
+	idleTimeout     = 2 * time.Minute
+	shutdownTimeout = 5 * time.Second
+)
+
+// ServerOptions of a Server. All functions are called by several goroutines, and must be fast: the API server waits.
+type ServerOptions struct {
+	// Injection says what pods get.
+	Injection Options
+	// TLS has the certificate of the server. Versions below 1.2 are not offered.
+	TLS *tls.Config
+	// Namespace returns the labels of a namespace. After an error, such as for one that is not known yet, the API server asks again.
+	Namespace func(ctx context.Context, name string) (labels map[string]string, err error)
+	// Meshes returns the names of all meshes. After an error, such as before they are known, the API server asks again.
+	Meshes func() ([]string, error)
+	// InUse returns how many pods and Dataplanes belong to a mesh, an error as Meshes.
+	InUse func(mesh string) (int, error)
+	// PodExists reports whether there is a pod of that name, an error as Meshes.
+	PodExists func(namespace, name string) (bool, error)
+	// Log gets what nobody else is told. Default slog.Default.
+	Log *slog.Logger
+	// Registerer of the metrics. Default none.
+	Registerer prometheus.Registerer
+}
+
+// Server answers the AdmissionReviews of Kubernetes' API servers: PathInject mutates pods, PathValidate checks objects of Sonde.
+type Server struct {
+	options   ServerOptions
+	injection Options
+	metrics   *metrics
+	bodies    *semaphore.Weighted
+	warned    rate.Sometimes
+}
+
+// NewServer returns a server, or what is wrong with the options.
+func NewServer(o ServerOptions) (*Server, error) {
+	s := &Server{
+		options: o, injection: o.Injection, metrics: newMetrics(),
+		bodies: semaphore.NewWeighted(maxBodies), warned: rate.Sometimes{Interval: time.Second},
+	}
+	s.options.Log = cmp.Or(o.Log, slog.Default())
+	err := s.injection.complete()
+	for name, missing := range map[string]bool{
+		"TLS": o.TLS == nil, "Namespace": o.Namespace == nil, "Meshes": o.Meshes == nil, "InUse": o.InUse == nil, "PodExists": o.PodExists == nil,
+	} {
+		if missing {
+			err = errors.Join(err, fmt.Errorf("%s: is missing", name))
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("webhook server: %w", err)
+	}
+	if err := s.metrics.register(o.Registerer); err != nil {
+		return nil, fmt.Errorf("register metrics of the webhook: %w", err)
+	}
+	return s, nil
+}
+
+// Serve serves on l until ctx ends, and closes l. Requests that have begun then have a few seconds to end.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	config := s.options.TLS.Clone()
+	config.MinVersion = max(config.MinVersion, tls.VersionTLS12)
+	server := &http.Server{
+		Handler:           s.Handler(),
+		TLSConfig:         config,
+		ReadHeaderTimeout: requestTimeout,
+		ReadTimeout:       requestTimeout,
+		WriteTimeout:      2 * requestTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		ErrorLog:          slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug), // handshakes that fail: anybody can have them fail
+	}
+	stopped := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		timeout, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+		defer cancel()
+		err := server.Shutdown(timeout)
+		if err != nil {
+			err = server.Close() // connections that do not end by themselves
+		}
+		stopped <- err
+	})
+	err := server.ServeTLS(netutil.LimitListener(l, maxConnections), "", "")
+	if stop() { // ctx has not ended: the listener broke
+		return fmt.Errorf("serve webhook on %s: %w", l.Addr(), err)
+	}
+	return <-stopped
+}
+
+// Handler returns the handler of the server's paths, without TLS and its limits for connections.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("POST "+PathInject, s.handle("inject", s.admitPod))
+	mux.Handle("POST "+PathValidate, s.handle("validate", s.validateObject))
+	return mux
+}
+
+// endpoint answers an AdmissionReview. Its error is an errMalformed, an errUnavailable, or an error of the server's own.
+type endpoint func(ctx context.Context, body []byte) (*admissionv1.AdmissionResponse, error)
+
+func (s *Server) handle(webhook string, e endpoint) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		result := s.serve(w, r, e)
+		s.metrics.observe(webhook, result, time.Since(start))
+	})
+}
+
+// serve answers a request, and returns the result for the metrics.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, e endpoint) (result string) {
+	if status, why := checkRequest(r); status != http.StatusOK {
+		http.Error(w, why, status)
+		return resultMalformed
+	}
+	weight := max(r.ContentLength, minWeight)
+	queue, cancel := context.WithTimeout(r.Context(), queueTimeout)
+	defer cancel()
+	if err := s.bodies.Acquire(queue, weight); err != nil {
+		return s.fail(w, r, fmt.Errorf("%w: too many requests at once", errUnavailable))
+	}
+	defer s.bodies.Release(weight)
+	body := make([]byte, r.ContentLength)
+	if _, err := io.ReadFull(r.Body, body); err != nil {
+		return s.fail(w, r, fmt.Errorf("%w: read it: %w", errMalformed, err))
+	}
+	response, err := e(r.Context(), body)
+	if err != nil {
+		return s.fail(w, r, err)
+	}
+	text, err := encodeResponse(response)
+	if err != nil {
+		return s.fail(w, r, err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(text) // an API server that has gone asks again
+	switch {
+	case !response.Allowed:
+		return resultDenied
+	case response.Patch != nil:
+		return resultPatched
+	default:
+		return resultAllowed
+	}
+}
+
+// checkRequest returns why a request cannot be an API server's.
+func checkRequest(r *http.Request) (status int, why string) {
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	switch {
+	case err != nil || kind != "application/json":
+		return http.StatusUnsupportedMediaType, "Content-Type: must be application/json"
+	case r.ContentLength < 0:
+		return http.StatusLengthRequired, "Content-Length: is missing"
+	case r.ContentLength > maxBody:
+		return http.StatusRequestEntityTooLarge, fmt.Sprintf("Content-Length: %d: must be at most %d", r.ContentLength, maxBody)
+	}
+	return http.StatusOK, ""
+}
+
+// fail answers a request that has no answer.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) (result string) {
+	switch {
+	case errors.Is(err, errMalformed):
+		http.Error(w, inOneLine(err), http.StatusBadRequest)
+		return resultMalformed
+	case errors.Is(err, errUnavailable):
+		// The API server tries again until timeoutSeconds have passed. A refusal would be final: controllers that make pods wait
+		// longer after each, up to a quarter of an hour.
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, inOneLine(err), http.StatusServiceUnavailable)
+		result = resultUnavailable
+	default:
+		http.Error(w, inOneLine(err), http.StatusInternalServerError)
+		result = resultFailed
+	}
+	s.warned.Do(func() { s.options.Log.Warn("admission failed", "path", r.URL.Path, "err", err) })
+	return result
+}

@@ -1,0 +1,179 @@
+package webhook
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// Group and version of Sonde's kinds.
+const (
+	group   = "sonde.dev"
+	version = "v1alpha1"
+)
+
+// objectDocument is a Mesh or a Dataplane, of which the spec is read later.
+type objectDocument struct {
+	Metadata struct {
+		Name              string            `json:"name"`
+		Labels            map[string]string `json:"labels"`
+		DeletionTimestamp *string           `json:"deletionTimestamp"`
+	} `json:"metadata"`
+	Spec json.RawMessage `json:"spec"`
+}
+
+// validateObject answers the creation, update and deletion of a Mesh or a Dataplane.
+func (s *Server) validateObject(ctx context.Context, body []byte) (*admissionv1.AdmissionResponse, error) {
+	r, err := decodeReview[objectDocument](body)
+	if err != nil {
+		return nil, err
+	}
+	kind := mesh.Kind(r.Kind.Kind)
+	if r.Kind.Group != group || r.Kind.Version != version || kind != mesh.KindMesh && kind != mesh.KindDataplane {
+		return nil, malformed("request.kind: %s %q: must be Mesh or Dataplane of %s/%s", r.Kind.Group+"/"+r.Kind.Version, r.Kind.Kind, group, version)
+	}
+	switch {
+	case r.Operation == admissionv1.Delete && kind == mesh.KindMesh:
+		return s.deleteMesh(r)
+	case r.Operation != admissionv1.Create && r.Operation != admissionv1.Update:
+		return &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}, nil
+	case r.Object == nil:
+		return nil, malformed("request.object: is missing")
+	case r.Object.Metadata.DeletionTimestamp != nil:
+		// Somebody removes a finalizer. What is on its way out need not be right.
+		return &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}, nil
+	}
+	var warnings []string
+	var refused error
+	if kind == mesh.KindMesh {
+		refused = r.Object.checkMesh()
+	} else {
+		warnings, refused, err = s.checkDataplane(ctx, r.Namespace, r.Object)
+	}
+	if err != nil {
+		return nil, err
+	}
+	response := &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}
+	if refused != nil {
+		response = denial(r.UID, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, inOneLine(refused))
+	}
+	response.Warnings = warnings
+	return response, nil
+}
+
+// deleteMesh refuses to delete a mesh that is in use: its proxies would lose their certificates.
+func (s *Server) deleteMesh(r *request[objectDocument]) (*admissionv1.AdmissionResponse, error) {
+	name := r.Name // "" where a whole collection is deleted
+	if name == "" && r.OldObject != nil {
+		name = r.OldObject.Metadata.Name
+	}
+	if name == "" {
+		return nil, malformed("request.name: is missing")
+	}
+	n, err := s.options.InUse(name)
+	if err != nil {
+		return nil, fmt.Errorf("%w: count what is in mesh %q: %w", errUnavailable, name, err)
+	}
+	if n > 0 {
+		return denial(r.UID, http.StatusForbidden, metav1.StatusReasonForbidden,
+			fmt.Sprintf("mesh %q is in use: the number of its pods and Dataplanes is %d, and must be 0", name, n)), nil
+	}
+	return &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}, nil
+}
+
+func (d *objectDocument) checkMesh() error {
+	o := &mesh.Mesh{Name: d.Metadata.Name, Labels: d.Metadata.Labels}
+	return d.check(o, &o.Spec)
+}
+
+// checkDataplane returns what is wrong with a Dataplane. Its name in the mesh is that of the object and its namespace.
+func (s *Server) checkDataplane(ctx context.Context, namespace string, d *objectDocument) (warnings []string, refused, err error) {
+	ns, err := s.namespace(ctx, namespace)
+	if err != nil {
+		return nil, nil, err
+	}
+	meshOfNamespace, refused := ns.mesh()
+	o := &mesh.Dataplane{Meta: mesh.Meta{
+		Name: d.Metadata.Name + "." + namespace, Labels: d.Metadata.Labels,
+		Mesh: cmp.Or(d.Metadata.Labels[mesh.LabelMesh], meshOfNamespace),
+	}}
+	refused = errors.Join(refused, d.check(o, &o.Spec), checkServices(o, namespace))
+	taken, err := s.options.PodExists(namespace, d.Metadata.Name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: look for pod %q in namespace %q: %w", errUnavailable, d.Metadata.Name, namespace, err)
+	}
+	if taken {
+		refused = errors.Join(refused, &mesh.FieldError{
+			Field: "metadata.name", Value: d.Metadata.Name, Allowed: "must not be the name of a pod in the same namespace: it has a Dataplane of this name",
+		})
+	}
+	for _, w := range o.Warnings() {
+		w.Field = fieldOf(w.Field)
+		warnings = append(warnings, w.Error())
+	}
+	unknownMesh, err := s.checkMesh(o.Mesh)
+	if unknownMesh != nil { // it may come later, in the same file
+		warnings = append(warnings, inOneLine(unknownMesh))
+	}
+	return warnings, refused, err
+}
+
+// check reads the spec into an object of the model, and returns all that is wrong with it.
+func (d *objectDocument) check(o mesh.Object, spec any) error {
+	var r specReader
+	var value any
+	if len(d.Spec) > 0 {
+		if err := kjson.Unmarshal(d.Spec, &value); err != nil {
+			return fmt.Errorf("spec: %w", err)
+		}
+	}
+	r.read(value, spec)
+	o.SetDefaults()
+	if joined, ok := o.Validate().(interface{ Unwrap() []error }); ok {
+		for _, err := range joined.Unwrap() {
+			r.add(err)
+		}
+	}
+	return errors.Join(r.errs...)
+}
+
+// checkServices refuses names of services that belong to another namespace. On Kubernetes a service is named
+// <service>_<namespace>_svc_<port>, or without the port, and none of the parts has a "_".
+func checkServices(o *mesh.Dataplane, namespace string) error {
+	var errs []error
+	for i, in := range o.Spec.Networking.Inbound {
+		service := in.Tags.Service()
+		parts := strings.Split(service, "_")
+		if len(parts) < 3 || len(parts) > 4 || parts[2] != "svc" || parts[1] == namespace {
+			continue
+		}
+		errs = append(errs, &mesh.FieldError{
+			Field: fmt.Sprintf("spec.networking.inbound[%d].tags[%q]", i, mesh.TagService), Value: service,
+			Allowed: fmt.Sprintf("must not be a service of another namespace: this Dataplane is in %q", namespace),
+		})
+	}
+	return errors.Join(errs...)
+}
+
+// fieldOf returns the path in a Kubernetes object for a path of the model.
+func fieldOf(field string) string {
+	switch {
+	case field == "name":
+		return "metadata.name"
+	case field == "mesh":
+		return labelField(mesh.LabelMesh)
+	case strings.HasPrefix(field, "labels["):
+		return "metadata." + field
+	}
+	return "spec." + field
+}
