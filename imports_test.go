@@ -52,7 +52,7 @@ var rules = map[string]rule{
 	"api/admin/v1": {forbidden: [][]string{kubernetes, envoyProtos}},
 	"meshview":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
 	"store": {
-		own:       []string{"api/mesh", "meshview", "filelock"},
+		own:       []string{"api/mesh", "meshview", "filelock", "identity/secret"},
 		forbidden: [][]string{kubernetes, envoyProtos, grpc},
 	},
 	"generator": {
@@ -60,10 +60,11 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, grpc},
 		pure:      true,
 	},
-	"xds":          {own: []string{"xds/resource"}, forbidden: [][]string{kubernetes}},
-	"xds/resource": {forbidden: [][]string{kubernetes, grpc}},
-	"identity":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},
-	"mtls":         {own: []string{"identity"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"xds":             {own: []string{"xds/resource"}, forbidden: [][]string{kubernetes}},
+	"xds/resource":    {forbidden: [][]string{kubernetes, grpc}},
+	"identity":        {own: []string{"api/mesh", "identity/secret"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"identity/secret": {std: true},
+	"mtls":            {own: []string{"identity"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"agents": {
 		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "mtls"},
 		forbidden: [][]string{kubernetes, envoyProtos},

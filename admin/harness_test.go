@@ -71,7 +71,7 @@ func newFakes(t *testing.T) *fakes {
 		},
 		CAExpires: func(string) time.Time { return time.Unix(2e9, 0) },
 		Token: func(token identity.Subject, validity time.Duration) (string, time.Time, error) {
-			return "signed:" + token.Mesh + ":" + token.Dataplane + ":" + token.Workload + ":" + validity.String(), time.Unix(0, 0).Add(validity), nil
+			return "signed:" + token.Mesh + ":" + token.Dataplane + ":" + token.Path + ":" + validity.String(), time.Unix(0, 0).Add(validity), nil
 		},
 		Rotator: f,
 		Logger:  slog.New(slog.NewTextHandler(f.log, nil)),

@@ -42,7 +42,8 @@ func otherWorkload(p *meshview.Proxy) string {
 	if p == nil || meshview.WorkloadMatches(p.Dataplane, p.Observed) {
 		return ""
 	}
-	return fmt.Sprintf("the certificate is for workload %q, the Dataplane has workload %q", p.Observed.Workload, p.Dataplane.Workload())
+	return fmt.Sprintf("the certificate is for workload %q, the Dataplane has workload %q",
+		mesh.WorkloadText(p.Observed.Path), mesh.WorkloadText(p.Dataplane.SPIFFEPath()))
 }
 
 func inboundsOf(p *meshview.Proxy) []*adminv1.InboundHealth {

@@ -33,8 +33,8 @@ func newHealthFakes(t *testing.T) *fakes {
 	s.Spec.Endpoints = []mesh.ServiceEndpoint{{Address: "10.0.0.4", Port: 80, Health: &mesh.EndpointHealth{Ready: &no}}}
 	s.SetDefaults()
 	b.Set("test", s)
-	b.Observe("default/api-1", mesh.Observation{Joined: true, Workload: "api"})
-	b.Observe("default/api-2", mesh.Observation{Joined: true, Workload: "web"})
+	b.Observe("default/api-1", mesh.Observation{Joined: true, Path: "/workload/api"})
+	b.Observe("default/api-2", mesh.Observation{Joined: true, Path: "/workload/web"})
 	change, _ := b.Build()
 
 	f := newFakes(t)

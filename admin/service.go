@@ -116,22 +116,26 @@ func (s *service) GenerateDataplaneToken(ctx context.Context, r *adminv1.Generat
 	if err != nil {
 		return nil, err
 	}
-	subject := identity.Subject{Mesh: r.GetMesh(), Dataplane: r.GetName(), Workload: r.GetWorkload()}
-	switch p := m.Proxies[subject.Dataplane]; {
-	case p != nil && subject.Workload == "":
-		subject.Workload = p.Dataplane.Workload()
-	case p != nil && subject.Workload != p.Dataplane.Workload():
+	workload := r.GetWorkload()
+	switch p := m.Proxies[r.GetName()]; {
+	case p != nil && p.Dataplane.Identity != (mesh.Identity{}):
+		return nil, status.Errorf(codes.FailedPrecondition, "dataplane %q of mesh %q takes no dataplane token: its agent joins with the token of its service account",
+			r.GetName(), r.GetMesh())
+	case p != nil && workload == "":
+		workload = p.Dataplane.Workload()
+	case p != nil && workload != p.Dataplane.Workload():
 		return nil, status.Errorf(codes.FailedPrecondition, "workload: %q: must be %q, the workload of dataplane %q of mesh %q: its agent could not join",
-			subject.Workload, p.Dataplane.Workload(), subject.Dataplane, subject.Mesh)
-	case subject.Workload == "":
-		return nil, status.Errorf(codes.InvalidArgument, "workload: must be given, since dataplane %q of mesh %q is not found", subject.Dataplane, subject.Mesh)
+			workload, p.Dataplane.Workload(), r.GetName(), r.GetMesh())
+	case workload == "":
+		return nil, status.Errorf(codes.InvalidArgument, "workload: must be given, since dataplane %q of mesh %q is not found", r.GetName(), r.GetMesh())
 	}
+	subject := identity.Subject{Mesh: r.GetMesh(), Dataplane: r.GetName(), Path: mesh.WorkloadPath(workload)}
 	signed, expires, err := s.o.Token(subject, r.GetValidFor().AsDuration())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	s.o.Logger.InfoContext(ctx, "dataplane token issued", "mesh", subject.Mesh, "proxy", subject.Dataplane,
-		"workload", subject.Workload, "expires", expires, "peer", peerAddress(ctx))
+		"workload", workload, "expires", expires, "peer", peerAddress(ctx))
 	return &adminv1.GenerateDataplaneTokenResponse{Token: signed, Expires: timestamppb.New(expires)}, nil
 }
 

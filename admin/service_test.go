@@ -230,9 +230,9 @@ func TestGenerateDataplaneToken(t *testing.T) {
 		want                 string
 		code                 codes.Code
 	}{
-		"all given":                     {"default", "db-1", "db", time.Hour, "signed:default:db-1:db:1h0m0s", codes.OK},
-		"workload of the dataplane":     {"default", "web-1", "", time.Hour, "signed:default:web-1:web:1h0m0s", codes.OK},
-		"the same workload":             {"default", "web-1", "web", time.Hour, "signed:default:web-1:web:1h0m0s", codes.OK},
+		"all given":                     {"default", "db-1", "db", time.Hour, "signed:default:db-1:/workload/db:1h0m0s", codes.OK},
+		"workload of the dataplane":     {"default", "web-1", "", time.Hour, "signed:default:web-1:/workload/web:1h0m0s", codes.OK},
+		"the same workload":             {"default", "web-1", "web", time.Hour, "signed:default:web-1:/workload/web:1h0m0s", codes.OK},
 		"another workload":              {"default", "web-1", "shop", time.Hour, "", codes.FailedPrecondition},
 		"no workload, unknown":          {"default", "db-1", "", time.Hour, "", codes.InvalidArgument},
 		"unknown mesh":                  {"nowhere", "web-1", "web", time.Hour, "", codes.NotFound},

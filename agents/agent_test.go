@@ -45,7 +45,7 @@ type agent struct {
 func (h *harness) agent(name string) *agent {
 	h.t.Helper()
 	return &agent{
-		h: h, name: name, token: h.token(identity.Subject{Mesh: "default", Dataplane: name, Workload: "web"}, time.Hour),
+		h: h, name: name, token: h.token(identity.Subject{Mesh: "default", Dataplane: name, Path: "/workload/web"}, time.Hour),
 		envoy: &agents.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:8080")}},
 	}
 }

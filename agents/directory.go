@@ -3,11 +3,13 @@ package agents
 import (
 	"fmt"
 	"path"
+	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// directory is a set of proxies in the storage: it has a file for each, whose path is its ID, <mesh>/<dataplane>.
+// directory is a set of proxies in the storage: it has a file for each, whose path is its ID, <mesh>/<dataplane>. Without a storage
+// nothing is kept.
 type directory struct {
 	name    string
 	storage Storage
@@ -15,8 +17,27 @@ type directory struct {
 
 func (f directory) path(id mesh.ID) string { return path.Join(f.name, id) }
 
+// write adds a proxy to the set. The file has the time.
+func (f directory) write(id mesh.ID, now time.Time) error {
+	if f.storage == nil {
+		return nil
+	}
+	return f.storage.Write(f.path(id), []byte(now.UTC().Format(time.RFC3339)+"\n"))
+}
+
+// remove removes a proxy from the set.
+func (f directory) remove(id mesh.ID) error {
+	if f.storage == nil {
+		return nil
+	}
+	return f.storage.Remove(f.path(id))
+}
+
 // all returns the proxies of the set.
 func (f directory) all() ([]mesh.ID, error) {
+	if f.storage == nil {
+		return nil, nil
+	}
 	meshes, err := f.storage.List(f.name)
 	if err != nil {
 		return nil, fmt.Errorf("read %s proxies: %w", f.name, err)

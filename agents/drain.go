@@ -41,9 +41,9 @@ func (s *Server) setDraining(sess *session, draining bool) error {
 func (s *Server) writeDraining(id mesh.ID, draining bool) error {
 	var err error
 	if draining {
-		err = s.o.Storage.Write(s.drains.path(id), []byte(s.o.Now().UTC().Format(time.RFC3339)+"\n"))
+		err = s.drains.write(id, s.o.Now())
 	} else {
-		err = s.o.Storage.Remove(s.drains.path(id))
+		err = s.drains.remove(id)
 	}
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (s *Server) forgetDrain(id mesh.ID) error {
 	if s.sessions[id] != nil {
 		return nil
 	}
-	if err := s.o.Storage.Remove(s.drains.path(id)); err != nil {
+	if err := s.drains.remove(id); err != nil {
 		return err
 	}
 	s.observeDraining(id, false)

@@ -73,14 +73,14 @@ func (h *harness) start() {
 	h.t.Helper()
 	h.registry = prometheus.NewRegistry()
 	var err error
-	h.authority, err = identity.New(identity.Options{Secrets: h.state, Records: h.state, Now: h.now, Registerer: h.registry})
+	h.authority, err = identity.New(h.t.Context(), identity.Options{Secrets: h.state.Secrets(), Records: h.state, Now: h.now, Registerer: h.registry})
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if h.serving, err = serving.Open(serving.Options{Storage: h.state, Now: h.now}); err != nil {
+	if h.serving, err = serving.Open(h.t.Context(), serving.Options{Storage: h.state.Secrets(), Now: h.now}); err != nil {
 		h.t.Fatal(err)
 	}
-	if h.tokens, err = token.Open(token.Options{Storage: h.state, Now: h.now}); err != nil {
+	if h.tokens, err = token.Open(h.t.Context(), token.Options{Storage: h.state.Secrets(), Now: h.now}); err != nil {
 		h.t.Fatal(err)
 	}
 	h.log = &lockedBuffer{}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"time"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -59,7 +58,7 @@ func (s *Server) expectListeners(id mesh.ID) error {
 	if s.observed.of(id).Joined {
 		return nil
 	}
-	if err := s.o.Storage.Write(s.unacceptedRecords.path(id), []byte(s.o.Now().UTC().Format(time.RFC3339)+"\n")); err != nil {
+	if err := s.unacceptedRecords.write(id, s.o.Now()); err != nil {
 		return fmt.Errorf("write %s proxy: %w", s.unacceptedRecords.name, err)
 	}
 	s.mu.Lock()
@@ -78,7 +77,7 @@ func (s *Server) forgetUnaccepted(id mesh.ID) {
 	if !known {
 		return
 	}
-	if err := s.o.Storage.Remove(s.unacceptedRecords.path(id)); err != nil {
+	if err := s.unacceptedRecords.remove(id); err != nil {
 		// After a restart its endpoint waits for Envoy again, which is not long.
 		s.o.Logger.ErrorContext(context.Background(), "record of unaccepted listeners not removed", "proxy", id, "err", err)
 	}
@@ -102,7 +101,7 @@ func (s *Server) inbounds(id mesh.ID) *agentv1.Inbounds {
 	}
 	if !meshview.WorkloadMatches(p.Dataplane, o) {
 		return &agentv1.Inbounds{Reason: fmt.Sprintf("the certificate is for workload %q, the Dataplane has workload %q: clients refuse it",
-			o.Workload, p.Dataplane.Workload())}
+			mesh.WorkloadText(o.Path), mesh.WorkloadText(p.Dataplane.SPIFFEPath()))}
 	}
 	for i := range p.Dataplane.Spec.Networking.Inbound {
 		in := &p.Dataplane.Spec.Networking.Inbound[i]

@@ -31,15 +31,12 @@ func (s *Server) tryJoin(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.
 	address := peerAddress(ctx)
 	c, err := s.authenticate(ctx, r, address)
 	if err != nil {
-		if s.refusals.allow(address) {
-			s.o.Logger.WarnContext(ctx, "join refused", "mesh", shorten(r.GetMesh()), "proxy", shorten(r.GetName()), "peer", address,
-				"reason", status.Convert(err).Message())
-		}
+		s.refuse(ctx, c, r, address, err)
 		return nil, err
 	}
 	response, err := s.join(ctx, c, r)
 	if err != nil {
-		s.waits(ctx, c.ID(), address, err)
+		s.waits(ctx, c, address, err)
 		return nil, err
 	}
 	s.waiting.remove(c.ID())
@@ -53,7 +50,7 @@ type credential struct {
 }
 
 // authenticate finds out who calls Join: by its token, or without one by the certificate of the connection. The error is a
-// gRPC status.
+// gRPC status; the credential is that of the caller nevertheless, if it has a valid one.
 func (s *Server) authenticate(ctx context.Context, r *agentv1.JoinRequest, address string) (credential, error) {
 	if !s.joins.allow(address) {
 		return credential{}, status.Error(codes.ResourceExhausted, "too many joins from this address: try again later")
@@ -63,16 +60,28 @@ func (s *Server) authenticate(ctx context.Context, r *agentv1.JoinRequest, addre
 	if err == nil && r.GetToken() == "" {
 		c = credential{caller.Subject, "certificate"}
 	} else if c.Subject, err = s.o.Tokens.Authenticate(ctx, r.GetToken()); err != nil {
-		return credential{}, status.Error(codes.Unauthenticated, err.Error())
+		return credential{}, tokenStatus(err)
 	}
 	if c.Mesh != r.GetMesh() || c.Dataplane != r.GetName() {
-		return credential{}, status.Errorf(codes.PermissionDenied, "the %s is for dataplane %q of mesh %q, not %q of %q",
+		return c, status.Errorf(codes.PermissionDenied, "the %s is for dataplane %q of mesh %q, not %q of %q",
 			c.by, c.Dataplane, c.Mesh, shorten(r.GetName()), shorten(r.GetMesh()))
 	}
 	if c.by == "certificate" && !s.renews.allow(c.ID()) {
-		return credential{}, status.Error(codes.ResourceExhausted, "too many renewals of this proxy: try again later")
+		return c, status.Error(codes.ResourceExhausted, "too many renewals of this proxy: try again later")
 	}
 	return c, nil
+}
+
+// tokenStatus returns the gRPC status of an error of the Authenticator.
+func tokenStatus(err error) error {
+	switch {
+	case errors.Is(err, identity.ErrUnavailable):
+		return status.Error(codes.Unavailable, err.Error())
+	case errors.Is(err, identity.ErrNotKnown):
+		return status.Error(codes.FailedPrecondition, err.Error())
+	default:
+		return status.Error(codes.Unauthenticated, err.Error())
+	}
 }
 
 // join lets a proxy join that has a valid credential. The error is a gRPC status.
@@ -82,9 +91,8 @@ func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest)
 	if err != nil {
 		return nil, err
 	}
-	if want := p.Dataplane.Workload(); c.Workload != want {
-		return nil, status.Errorf(codes.PermissionDenied, "the %s is for workload %q, the Dataplane has workload %q: "+
-			"the agent needs another token (sondectl generate dataplane-token)", c.by, c.Workload, want)
+	if err := c.fits(p.Dataplane); err != nil {
+		return nil, err
 	}
 	controlPlane := r.GetControlPlaneAddress()
 	if _, _, err := net.SplitHostPort(controlPlane); err != nil {
@@ -108,6 +116,27 @@ func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest)
 	log.InfoContext(ctx, "proxy joined", "serial", issued.Serial, "expires", issued.NotAfter,
 		"version", shorten(r.GetVersion().GetSonde()), "envoyVersion", shorten(r.GetVersion().GetEnvoy()))
 	return &agentv1.JoinResponse{Identity: identityOf(issued), Bootstrap: bootstrap}, nil
+}
+
+// fits returns a gRPC status if the credential is not for this Dataplane, but for another one of its name or for another workload.
+func (c credential) fits(d *mesh.Dataplane) error {
+	if c.Instance != d.Identity.Instance {
+		code := codes.PermissionDenied
+		if c.by == "token" {
+			code = codes.FailedPrecondition // the view may not have the newest one yet
+		}
+		return status.Error(code, otherInstance(c.by, c.Subject, d))
+	}
+	want := d.SPIFFEPath()
+	if c.Path == want {
+		return nil
+	}
+	help := "the agent needs another token (sondectl generate dataplane-token)"
+	if d.Identity.Path != "" {
+		help = "the agent needs a token of its own"
+	}
+	return status.Errorf(codes.PermissionDenied, "the %s is for workload %q, the Dataplane has workload %q: %s", c.by,
+		mesh.WorkloadText(c.Path), mesh.WorkloadText(want), help)
 }
 
 // drainTimeOf returns the drain time of a request, or its default. The error is a gRPC status.
@@ -141,12 +170,11 @@ func (s *Server) proxy(meshName, dataplane string) (*meshview.Mesh, *meshview.Pr
 // issue issues a certificate for a proxy of the view. The error is a gRPC status.
 func (s *Server) issue(ctx context.Context, log *slog.Logger, m *meshview.Mesh, p *meshview.Proxy, csr []byte) (identity.Certificate, error) {
 	backend := m.Spec.Backend()
-	if err := s.o.Authority.Ensure(m.Spec.Name, backend.CAValidity()); err != nil {
+	if err := s.o.Authority.Ensure(ctx, m.Spec.Name, backend.CAValidity()); err != nil {
 		return identity.Certificate{}, internal(ctx, log, "make CA", err)
 	}
-	issued, err := s.o.Authority.Issue(identity.Request{
-		Subject: identity.Subject{Mesh: m.Spec.Name, Dataplane: p.Dataplane.Name, Workload: p.Dataplane.Workload()},
-		CSR:     csr, Validity: backend.CertValidity(),
+	issued, err := s.o.Authority.Issue(ctx, identity.Request{
+		Subject: identity.SubjectOf(p.Dataplane), CSR: csr, Validity: backend.CertValidity(),
 	})
 	if errors.Is(err, identity.ErrInvalidRequest) {
 		return identity.Certificate{}, status.Error(codes.InvalidArgument, err.Error())

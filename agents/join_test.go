@@ -26,7 +26,7 @@ func wantStatus(t *testing.T, err error, code codes.Code, text string) {
 func TestJoinRefuses(t *testing.T) {
 	h := newHarness(t, nil)
 	h.fill("web-1", "web-2")
-	good := identity.Subject{Mesh: "default", Dataplane: "web-1", Workload: "web"}
+	good := identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/web"}
 	expired := h.token(good, time.Hour)
 	h.ahead.Store(int64(2 * time.Hour))
 	fresh := h.token(good, time.Hour)
@@ -46,15 +46,15 @@ func TestJoinRefuses(t *testing.T) {
 		"bent certificate signed":  {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh, Csr: tampered, ControlPlaneAddress: "cp:5678"}, codes.InvalidArgument, "signature"},
 		"no control plane address": {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh, Csr: request, ControlPlaneAddress: "cp"}, codes.InvalidArgument, `control_plane_address: "cp": must be host:port`},
 		"token of another workload": {
-			&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: h.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Workload: "api"}, time.Hour), Csr: request},
+			&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: h.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/api"}, time.Hour), Csr: request},
 			codes.PermissionDenied, `for workload "api", the Dataplane has workload "web"`,
 		},
 		"unknown dataplane": {
-			&agentv1.JoinRequest{Mesh: "default", Name: "new", Token: h.token(identity.Subject{Mesh: "default", Dataplane: "new", Workload: "web"}, time.Hour), Csr: request},
+			&agentv1.JoinRequest{Mesh: "default", Name: "new", Token: h.token(identity.Subject{Mesh: "default", Dataplane: "new", Path: "/workload/web"}, time.Hour), Csr: request},
 			codes.FailedPrecondition, `dataplane "new" of mesh "default"`,
 		},
 		"unknown mesh": {
-			&agentv1.JoinRequest{Mesh: "new", Name: "web-1", Token: h.token(identity.Subject{Mesh: "new", Dataplane: "web-1", Workload: "web"}, time.Hour), Csr: request},
+			&agentv1.JoinRequest{Mesh: "new", Name: "web-1", Token: h.token(identity.Subject{Mesh: "new", Dataplane: "web-1", Path: "/workload/web"}, time.Hour), Csr: request},
 			codes.FailedPrecondition, `mesh "new"`,
 		},
 	}

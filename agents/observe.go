@@ -1,7 +1,6 @@
 package agents
 
 import (
-	"fmt"
 	"sync"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -67,32 +66,28 @@ func (s *Server) observeIdentity(id mesh.ID) {
 	// Of two calls at once, the later one must not pass on the earlier state.
 	s.identities.Lock()
 	defer s.identities.Unlock()
-	workload, joined := s.o.Authority.WorkloadInUse(id)
-	s.Observe(id, func(o *mesh.Observation) { o.Joined, o.Workload = joined, workload })
+	path, joined := s.o.Authority.PathInUse(id)
+	s.Observe(id, func(o *mesh.Observation) { o.Joined, o.Path = joined, path })
 	if !joined {
 		s.forgetListeners(id)
 	}
 }
 
-// loadJoined restores which proxies had joined before the restart.
-func (s *Server) loadJoined() error {
-	ids, err := s.o.Authority.Joined()
-	if err != nil {
-		return fmt.Errorf("read proxies that have joined: %w", err)
-	}
-	for _, id := range ids {
+// loadJoined restores which proxies had joined before the restart, if that is kept.
+func (s *Server) loadJoined() {
+	for _, id := range s.o.Authority.Joined() {
 		s.observeIdentity(id)
 	}
-	return nil
 }
 
-// sweep forgets proxies whose certificate has expired. A proxy with a Dataplane stays one that has joined: after a long
-// outage all certificates have expired, and no endpoint may vanish because of that.
+// sweep forgets proxies whose certificate has expired, or all that are gone if they are only in memory. A proxy with a Dataplane
+// stays one that has joined: after a long outage all certificates have expired, and no endpoint may vanish because of that. So does
+// one with a session, whose agent would not report again.
 func (s *Server) sweep() error {
 	v := s.o.View()
 	forgotten, err := s.o.Authority.Sweep(func(id mesh.ID) bool {
 		_, p := v.Proxy(id)
-		return v == nil || p != nil
+		return v == nil || p != nil || s.connected(id)
 	})
 	for _, id := range forgotten {
 		s.observeIdentity(id)

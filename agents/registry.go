@@ -34,7 +34,7 @@ func (s *Server) openSession(sess *session) error {
 	switch {
 	case old != nil:
 		sess.turn = old.turn
-		close(old.replaced)
+		old.replace()
 	case len(s.sessions) >= s.o.maxSessions:
 		return status.Errorf(codes.ResourceExhausted, "%d sessions are open: try again later", len(s.sessions))
 	default:
@@ -57,17 +57,16 @@ func (s *Server) closeSession(sess *session) {
 	}
 }
 
-// inTurn calls do while no other session of the proxy can. It returns errReplaced if the session is not the current one.
+// inTurn calls do while no other session of the proxy can. It returns errReplaced if the session has been replaced.
 func (s *Server) inTurn(sess *session, do func() error) error {
 	sess.turn.Lock()
 	defer sess.turn.Unlock()
-	s.mu.Lock()
-	current := s.sessions[sess.peer.ID()] == sess
-	s.mu.Unlock()
-	if !current {
+	select {
+	case <-sess.replaced:
 		return errReplaced
+	default:
+		return do()
 	}
-	return do()
 }
 
 // silent reports whether a forced rotation skips the proxy, because it has had no session for silentAfter.

@@ -29,9 +29,12 @@ func (s *Server) renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.R
 	if err != nil {
 		return nil, err
 	}
+	if p.Dataplane.Identity.Instance != caller.Instance {
+		return nil, status.Error(codes.PermissionDenied, otherInstance("certificate", caller.Subject, p.Dataplane))
+	}
 	// Another workload is another identity, which takes a token.
 	if want := p.Dataplane.SPIFFEID(s.o.Authority.TrustDomain()); caller.SPIFFEID != want {
-		s.noteMismatch(ctx, caller.ID(), mismatch{certificate: caller.Workload, dataplane: p.Dataplane.Workload()})
+		s.noteMismatch(ctx, caller.ID(), mismatch{certificate: caller.Path, dataplane: p.Dataplane.SPIFFEPath()})
 		return nil, status.Errorf(codes.PermissionDenied, "the certificate is for %q, the Dataplane is now %q: join again with a token",
 			caller.SPIFFEID, want)
 	}

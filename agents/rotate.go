@@ -45,12 +45,8 @@ func (s *Server) recheck(ctx context.Context) {
 	if err := s.forgetDrains(); err != nil {
 		s.o.Logger.ErrorContext(ctx, "drain records not removed", "err", err)
 	}
-	names, err := s.o.Authority.Meshes()
-	if err != nil {
-		s.o.Logger.ErrorContext(ctx, "listing CAs failed", "err", err)
-	}
-	for _, name := range names {
-		s.advance(name)
+	for _, name := range s.o.Authority.Meshes() {
+		s.advance(ctx, name)
 	}
 }
 
@@ -69,11 +65,11 @@ func (s *Server) forgetEnded() {
 
 // advance advances the rotation of a mesh as long as no proxy has to be waited for, and wakes the sessions. After an error,
 // the next report or recheck tries again.
-func (s *Server) advance(meshName string) {
+func (s *Server) advance(ctx context.Context, meshName string) {
 	for {
-		advanced, err := s.advanceStep(meshName)
+		advanced, err := s.advanceStep(ctx, meshName)
 		if err != nil {
-			s.o.Logger.Error("CA rotation failed", "mesh", meshName, "err", err)
+			s.o.Logger.ErrorContext(ctx, "CA rotation failed", "mesh", meshName, "err", err)
 		}
 		if !advanced {
 			return
@@ -82,7 +78,7 @@ func (s *Server) advance(meshName string) {
 	}
 }
 
-func (s *Server) advanceStep(meshName string) (bool, error) {
+func (s *Server) advanceStep(ctx context.Context, meshName string) (bool, error) {
 	r, err := s.o.Authority.Rotation(meshName)
 	if err != nil || r.Step == identity.StepNone {
 		return false, err
@@ -94,7 +90,7 @@ func (s *Server) advanceStep(meshName string) (bool, error) {
 		}
 		silent[w.Dataplane] = true
 	}
-	return s.o.Authority.AdvanceRotation(meshName, silent)
+	return s.o.Authority.AdvanceRotation(ctx, meshName, silent)
 }
 
 // Rotate starts a rotation of a mesh's CA, or continues the current one, and returns its progress. With force it does not
@@ -104,19 +100,19 @@ func (s *Server) Rotate(ctx context.Context, meshName string, force bool) (*admi
 	if m := s.o.View().Mesh(meshName); m != nil {
 		backend = m.Spec.Backend()
 	}
-	if err := s.o.Authority.Ensure(meshName, backend.CAValidity()); err != nil {
+	if err := s.o.Authority.Ensure(ctx, meshName, backend.CAValidity()); err != nil {
 		return nil, err
 	}
-	if err := s.o.Authority.StartRotation(meshName, backend.CAValidity()); err != nil {
+	if err := s.o.Authority.StartRotation(ctx, meshName, backend.CAValidity()); err != nil {
 		return nil, err
 	}
 	if force {
-		if err := s.o.Authority.ForceRotation(meshName); err != nil {
+		if err := s.o.Authority.ForceRotation(ctx, meshName); err != nil {
 			return nil, err
 		}
 	}
 	s.wakeSessions(meshName)
-	s.advance(meshName)
+	s.advance(ctx, meshName)
 	return s.Rotation(ctx, meshName)
 }
 

@@ -21,8 +21,9 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// Authenticator finds out whom a token identifies. The error says why the token is refused, and does not contain it.
-// *token.Issuer implements it.
+// Authenticator finds out whom a token identifies. The error says why the token is refused, and does not contain it. It wraps
+// identity.ErrUnavailable if nobody can tell now, and identity.ErrNotKnown if the proxy of the token is not known: then the agent tries
+// again soon. *token.Issuer implements it, and *tokenreview.Authenticator.
 type Authenticator interface {
 	Authenticate(ctx context.Context, token string) (identity.Subject, error)
 }
@@ -42,7 +43,8 @@ type Options struct {
 	Authority *identity.Authority
 	// Tokens authenticates agents that join without a certificate. Required.
 	Tokens Authenticator
-	// Storage keeps which proxies drain. Required.
+	// Storage keeps which proxies drain. Default: that is only in memory, which is enough where something else says which
+	// endpoints get traffic, such as Kubernetes.
 	Storage Storage
 	// View returns the current view, nil before the first. Required.
 	View func() *meshview.View
@@ -52,6 +54,8 @@ type Options struct {
 	// Observe passes the whole Observation of a proxy to the view's builder, and returns at once. It must not call the
 	// server. Required.
 	Observe func(proxy mesh.ID, o mesh.Observation)
+	// Refused is told of joins that are refused, as seldom as they are logged. It must return at once. Default: nobody is told.
+	Refused func(Refusal)
 	// Version of the control plane, to tell agents.
 	Version string
 
@@ -79,8 +83,8 @@ type Options struct {
 }
 
 func (o *Options) setDefaults() error {
-	if o.Authority == nil || o.Tokens == nil || o.Storage == nil || o.View == nil || o.Bootstrap == nil || o.Observe == nil {
-		return errors.New("agents: Authority, Tokens, Storage, View, Bootstrap and Observe are required")
+	if o.Authority == nil || o.Tokens == nil || o.View == nil || o.Bootstrap == nil || o.Observe == nil {
+		return errors.New("agents: Authority, Tokens, View, Bootstrap and Observe are required")
 	}
 	o.joinRate = cmp.Or(o.joinRate, 50)
 	o.joinBurst = cmp.Or(o.joinBurst, 200)
@@ -90,6 +94,9 @@ func (o *Options) setDefaults() error {
 	o.recheck = cmp.Or(o.recheck, 5*time.Second)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Refused == nil {
+		o.Refused = func(Refusal) {}
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -158,7 +165,8 @@ func New(o Options) (*Server, error) {
 	if s.metrics, err = newMetrics(s, o.Registerer); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(s.loadJoined(), s.loadUnaccepted(), s.loadDraining()); err != nil {
+	s.loadJoined()
+	if err := errors.Join(s.loadUnaccepted(), s.loadDraining()); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -28,7 +28,7 @@ const (
 	drainPollInterval = 10 * time.Millisecond
 )
 
-var errReplaced = status.Error(codes.Aborted, "a newer session of this proxy has taken over")
+var errReplaced = status.Error(codes.Aborted, "a newer session of this proxy, or a newer proxy of its name, has taken over")
 
 // session is the session of one agent. Only its handler uses the fields, except those guarded by Server.mu.
 type session struct {
@@ -38,9 +38,12 @@ type session struct {
 	// the new session, see inTurn.
 	turn *sync.Mutex
 	// wake is sent to when something may be due: the rotation of the mesh has advanced, or the workload of the Dataplane
-	// has changed. replaced is closed when a newer session takes over.
+	// has changed. replaced is closed when a newer session takes over, or
+	// another proxy of the same name.
 	wake     chan struct{}
 	replaced chan struct{}
+	// replace closes replaced, once.
+	replace func()
 
 	stream agentv1.AgentService_SessionServer
 	// What was pushed last, so that the same is not pushed twice.
@@ -72,6 +75,9 @@ func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
 	if err != nil {
 		return status.Error(codes.Unauthenticated, err.Error())
 	}
+	if err := s.checkInstance(caller.Subject); err != nil {
+		return err
+	}
 	if !s.beginSession() {
 		return errStopping
 	}
@@ -90,10 +96,15 @@ func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
 		version:  shortVersion(hello.GetVersion()),
 		features: hello.GetFeatures(),
 	}
+	sess.replace = sync.OnceFunc(func() { close(sess.replaced) })
 	if err := s.openSession(sess); err != nil {
 		return err
 	}
 	defer s.closeSession(sess)
+	// Again, once it is open: whoever changes the view from now on ends it.
+	if err := s.checkInstance(caller.Subject); err != nil {
+		return err
+	}
 	log := s.o.Logger.With("mesh", caller.Mesh, "proxy", caller.Dataplane)
 	log.InfoContext(stream.Context(), "agent connected", "version", sess.version.GetSonde(), "envoyVersion", sess.version.GetEnvoy(),
 		"draining", hello.GetDraining())
@@ -268,7 +279,7 @@ func (s *Server) report(sess *session, inUse *agentv1.InUse) error {
 	s.mu.Lock()
 	sess.inUse = inUse
 	s.mu.Unlock()
-	s.advance(sess.peer.Mesh)
+	s.advance(sess.stream.Context(), sess.peer.Mesh)
 	return s.push(sess)
 }
 

@@ -137,7 +137,7 @@ func TestRefusalNamesWhatWasAskedFor(t *testing.T) {
 		t.Errorf("%d lines for 30 refusals, want at least one, and not all", len(lines))
 	}
 	old := h.agent("web-1")
-	old.token = h.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Workload: "api"}, time.Hour)
+	old.token = h.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/api"}, time.Hour)
 	for range 3 {
 		if err := old.join(); err == nil {
 			t.Fatal("it has joined with a token of another workload")

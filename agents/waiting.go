@@ -1,13 +1,9 @@
 package agents
 
 import (
-	"context"
 	"maps"
 	"sync"
 	"time"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -71,24 +67,4 @@ func (w *waiting) all() map[mesh.ID]wait {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.proxies)
-}
-
-// waits records and logs that a proxy with a valid credential could not join. Errors of the control plane itself are logged
-// elsewhere.
-func (s *Server) waits(ctx context.Context, id mesh.ID, peer string, err error) {
-	code, reason := status.Code(err), status.Convert(err).Message()
-	if code == codes.Internal || code == codes.Unavailable {
-		return
-	}
-	news, recorded := s.waiting.add(id, reason, s.o.Now())
-	if !news || !recorded && !s.refusals.allow(peer) {
-		return
-	}
-	meshName, name := mesh.SplitID(id)
-	log := s.o.Logger.With("mesh", meshName, "proxy", name, "peer", peer, "reason", reason)
-	if code == codes.FailedPrecondition {
-		log.WarnContext(ctx, "proxy waits for its Dataplane")
-		return
-	}
-	log.WarnContext(ctx, "join refused")
 }

@@ -8,12 +8,15 @@ import (
 )
 
 // mismatch is a certificate in use that names another workload than the Dataplane.
-type mismatch struct{ certificate, dataplane string }
+type mismatch struct{ certificate, dataplane string } // SPIFFE paths
 
 // Changed tells the server that the view of a change is the current one. Agents whose certificate names another workload
-// than the Dataplane does now are asked to renew it, and those with other inbounds learn whether Envoy has accepted them.
+// than the Dataplane does now are asked to renew it, those of an earlier proxy of the same name lose their session, and those with other inbounds learn whether Envoy has accepted them.
 func (s *Server) Changed(c meshview.Change) {
 	for _, id := range c.Proxies {
+		if _, p := c.After.Proxy(id); p != nil {
+			s.replaceInstance(context.Background(), p)
+		}
 		s.checkWorkload(context.Background(), id)
 		s.wakeSession(id)
 	}
@@ -29,7 +32,7 @@ func (s *Server) checkWorkload(ctx context.Context, id mesh.ID) (mismatch, bool)
 		s.mu.Unlock()
 		return mismatch{}, false
 	}
-	m := mismatch{certificate: o.Workload, dataplane: p.Dataplane.Workload()}
+	m := mismatch{certificate: o.Path, dataplane: p.Dataplane.SPIFFEPath()}
 	s.noteMismatch(ctx, id, m)
 	return m, true
 }
@@ -46,5 +49,5 @@ func (s *Server) noteMismatch(ctx context.Context, id mesh.ID, m mismatch) {
 	meshName, name := mesh.SplitID(id)
 	s.o.Logger.WarnContext(ctx, "certificate is for another workload than the Dataplane: its endpoints are not ready until the agent "+
 		"joins with a token for the new workload (sondectl generate dataplane-token)",
-		"mesh", meshName, "proxy", name, "certificateWorkload", m.certificate, "workload", m.dataplane)
+		"mesh", meshName, "proxy", name, "certificateWorkload", mesh.WorkloadText(m.certificate), "workload", mesh.WorkloadText(m.dataplane))
 }

@@ -29,7 +29,7 @@ func TestWorkloadChanges(t *testing.T) {
 		t.Errorf("%d warnings, want one: %s", len(lines), lines)
 	}
 
-	a.token = h.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Workload: "api"}, time.Hour)
+	a.token = h.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/api"}, time.Hour)
 	if err := a.join(); err != nil {
 		t.Fatal(err)
 	}

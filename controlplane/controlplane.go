@@ -49,7 +49,7 @@ type ControlPlane struct {
 
 // New joins the stages. It claims the state directory until Run returns, so Run has to be called. Errors about options are those
 // of Options.Validate.
-func New(o Options) (*ControlPlane, error) {
+func New(ctx context.Context, o Options) (*ControlPlane, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
@@ -60,15 +60,15 @@ func New(o Options) (*ControlPlane, error) {
 	}
 	cp := &ControlPlane{o: o, state: state, registry: prometheus.NewRegistry()}
 	cp.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if err := cp.join(); err != nil {
+	if err := cp.join(ctx); err != nil {
 		return nil, errors.Join(err, state.Close())
 	}
 	return cp, nil
 }
 
 // join makes the stages and connects them.
-func (cp *ControlPlane) join() (err error) {
-	if err := cp.openIdentity(); err != nil {
+func (cp *ControlPlane) join(ctx context.Context) (err error) {
+	if err := cp.openIdentity(ctx); err != nil {
 		return err
 	}
 	log := cp.o.Logger
@@ -100,19 +100,20 @@ func (cp *ControlPlane) join() (err error) {
 }
 
 // openIdentity opens what the state directory has: keys, and which certificates proxies have.
-func (cp *ControlPlane) openIdentity() (err error) {
-	cp.serving, err = serving.Open(serving.Options{Storage: cp.state, Registerer: cp.registry})
+func (cp *ControlPlane) openIdentity(ctx context.Context) (err error) {
+	secrets := cp.state.Secrets()
+	cp.serving, err = serving.Open(ctx, serving.Options{Storage: secrets, Registerer: cp.registry})
 	if err != nil {
 		return err
 	}
-	if cp.adminToken, err = token.OpenAdmin(cp.state); err != nil {
+	if cp.adminToken, err = token.OpenAdmin(ctx, secrets); err != nil {
 		return err
 	}
-	if cp.tokens, err = token.Open(token.Options{Storage: cp.state}); err != nil {
+	if cp.tokens, err = token.Open(ctx, token.Options{Storage: secrets}); err != nil {
 		return err
 	}
-	cp.authority, err = identity.New(identity.Options{
-		Secrets: cp.state, Records: cp.state, TrustDomain: cp.o.TrustDomain, Logger: cp.o.Logger, Registerer: cp.registry,
+	cp.authority, err = identity.New(ctx, identity.Options{
+		Secrets: secrets, Records: cp.state, TrustDomain: cp.o.TrustDomain, Logger: cp.o.Logger, Registerer: cp.registry,
 	})
 	if err != nil {
 		return err
@@ -151,6 +152,7 @@ func (cp *ControlPlane) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return cp.store.Run(ctx) })
 	group.Go(func() error { return cp.pipeline.Run(ctx) })
+	group.Go(func() error { return cp.authority.Run(ctx) })
 	group.Go(func() error { return cp.agents.Run(ctx) })
 	group.Go(func() error { return cp.serveAgents(ctx) })
 	group.Go(func() error { return cp.admin.Serve(ctx, cp.listeners.admin) })

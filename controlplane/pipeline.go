@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"sync/atomic"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
@@ -32,18 +34,27 @@ type Pipeline struct {
 
 	authority *identity.Authority
 	log       *slog.Logger
+	// newest is the view that is or was last passed on.
+	newest atomic.Pointer[meshview.View]
 }
+
+// Authorizer decides who may open an ADS stream of a node, and keep it. p is its proxy in the newest view, nil if it is not there.
+// Errors are as those of an xds.Authorizer.
+type Authorizer func(ctx context.Context, nodeID string, p *meshview.Proxy) error
 
 // NewPipeline joins builder, translator and ADS server. authorize decides who may open an ADS stream; with mTLS it is
 // Authorize.
-func NewPipeline(o PipelineOptions, authorize xds.Authorizer) *Pipeline {
+func NewPipeline(o PipelineOptions, authorize Authorizer) *Pipeline {
 	p := &Pipeline{authority: o.Authority, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
 	p.Builder = meshview.NewBuilder(o.View)
 	p.Translator = generator.NewTranslator(generator.TranslatorOptions{
 		TrustDomain: o.View.TrustDomain,
 		Report:      func(err error) { p.log.Error("resource generation failed", "err", err) },
 	})
-	p.XDS = xds.NewServer(o.XDS, p.Translator, authorize)
+	p.XDS = xds.NewServer(o.XDS, p.Translator, func(ctx context.Context, nodeID string) error {
+		_, proxy := p.newest.Load().Proxy(nodeID)
+		return authorize(ctx, nodeID, proxy)
+	})
 	return p
 }
 
@@ -55,6 +66,8 @@ func (p *Pipeline) Run(ctx context.Context) error {
 // apply passes a change of the view on to all Envoys that it affects.
 func (p *Pipeline) apply(ctx context.Context, c meshview.Change) {
 	p.ensureAuthorities(ctx, c)
+	p.newest.Store(c.After)
+	p.XDS.Reauthorize(newInstances(c))
 	desired, err := p.Translator.Apply(c)
 	if err != nil {
 		p.log.ErrorContext(ctx, "resource generation failed", "err", err)
@@ -62,6 +75,19 @@ func (p *Pipeline) apply(ctx context.Context, c meshview.Change) {
 	p.XDS.Publish(desired)
 	p.log.DebugContext(ctx, "view published", "generation", c.After.Generation,
 		"services", len(c.Services), "endpoints", len(c.Endpoints), "proxies", len(c.Proxies))
+}
+
+// newInstances returns the proxies of a change that are new, or other ones than before under the same name.
+func newInstances(c meshview.Change) []mesh.ID {
+	var ids []mesh.ID
+	for _, id := range c.Proxies {
+		_, before := c.Before.Proxy(id)
+		_, after := c.After.Proxy(id)
+		if after != nil && (before == nil || before.Dataplane.Identity.Instance != after.Dataplane.Identity.Instance) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // ensureAuthorities makes a CA for each new mesh.
@@ -72,7 +98,7 @@ func (p *Pipeline) ensureAuthorities(ctx context.Context, c meshview.Change) {
 		case before != nil && before.Spec.Backend() != nil && m.Spec.Backend() == nil:
 			p.log.WarnContext(ctx, "mTLS is off from now on", "mesh", name)
 		case before == nil && p.authority != nil:
-			if err := p.authority.Ensure(name, m.Spec.Backend().CAValidity()); err != nil {
+			if err := p.authority.Ensure(ctx, name, m.Spec.Backend().CAValidity()); err != nil {
 				p.log.ErrorContext(ctx, "mesh has no CA", "mesh", name, "err", err)
 			}
 		}

@@ -22,7 +22,7 @@ func TestPipelineOfMeshes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer state.Close() //nolint:errcheck // every write was synced
-	authority, err := identity.New(identity.Options{Secrets: state, Records: state})
+	authority, err := identity.New(t.Context(), identity.Options{Secrets: state.Secrets(), Records: state})
 	if err != nil {
 		t.Fatal(err)
 	}

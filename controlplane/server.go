@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/mtls"
 	"github.com/sonde-mesh/sonde/xds"
 )
@@ -35,14 +36,18 @@ func NewServer(c *mtls.Credentials, more ...grpc.ServerOption) *grpc.Server {
 	), more...)...)
 }
 
-// Authorize allows an ADS stream if the node ID is that of the client certificate. It is for a server made by NewServer.
-func Authorize(ctx context.Context, nodeID string) error {
+// Authorize allows an ADS stream if the node ID is that of the client certificate, and the proxy is the same instance. It is for a
+// server made by NewServer.
+func Authorize(ctx context.Context, nodeID string, p *meshview.Proxy) error {
 	caller, err := mtls.PeerFromContext(ctx)
 	if err != nil {
 		return status.Error(codes.Unauthenticated, err.Error())
 	}
 	if caller.ID() != nodeID {
 		return fmt.Errorf("the certificate is for proxy %q, the node id is %q", caller.ID(), nodeID)
+	}
+	if p != nil && p.Dataplane.Identity.Instance != caller.Instance {
+		return fmt.Errorf("the certificate is for proxy %q with UID %q, the current one has UID %q", nodeID, caller.Instance, p.Dataplane.Identity.Instance)
 	}
 	return nil
 }

@@ -1,12 +1,15 @@
 package identity
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/url"
 	"path"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
-// ErrCANotFound says that a mesh has no CA: Ensure was never called for it.
+// ErrCANotFound says that a mesh has no CA: Ensure was never called for it, or is not done.
 var ErrCANotFound = errors.New("CA not found")
 
 // warnEvery is how often a CA that expires soon is logged.
@@ -37,97 +40,129 @@ type meshAuthority struct {
 	warnings *rate.Limiter // that the CA expires soon
 }
 
-// mesh returns the authority of a mesh, from memory or the storage. The error is ErrCANotFound if there is none: a mesh that
-// only a foreign certificate names does not get a CA.
+// openTimeout is how long reading or making a CA may take. It does not end with the caller's context, since others may wait
+// for the same CA.
+const openTimeout = 15 * time.Second
+
+// mesh returns the authority of a mesh. The error is ErrCANotFound if there is none: a mesh that only a foreign certificate names
+// does not get a CA.
 func (a *Authority) mesh(name string) (*meshAuthority, error) {
-	if m := a.inMemory(name); m != nil {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if m := a.meshes[name]; m != nil {
 		return m, nil
 	}
-	a.opening.Lock()
-	defer a.opening.Unlock()
-	return a.load(name)
+	return nil, fmt.Errorf("mesh %q: %w", shorten(name), ErrCANotFound)
 }
 
-// Ensure makes a CA with that validity (0: mesh.DefaultCAValidity) for a mesh that has none. A CA stays in the storage when its
-// mesh is removed.
-func (a *Authority) Ensure(meshName string, validity time.Duration) error {
-	if a.inMemory(meshName) != nil {
-		return nil
-	}
-	a.opening.Lock()
-	defer a.opening.Unlock()
-	_, err := a.load(meshName)
-	if !errors.Is(err, ErrCANotFound) {
+// Ensure makes a CA with that validity (0: mesh.DefaultCAValidity) for a mesh that has none. If several processes do, all of them
+// use the CA of the first. A CA stays in the storage when its mesh is removed.
+func (a *Authority) Ensure(ctx context.Context, meshName string, validity time.Duration) error {
+	if err := checkMesh(meshName); err != nil {
 		return err
 	}
-	if err := a.create(meshName, validity); err != nil {
-		return fmt.Errorf("make CA of mesh %q: %w", meshName, err)
+	make := func(ctx context.Context) error {
+		err := a.open(ctx, meshName)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		err = a.create(ctx, meshName, validity)
+		if errors.Is(err, fs.ErrExist) {
+			return a.open(ctx, meshName)
+		}
+		if err != nil {
+			return fmt.Errorf("make CA of mesh %q: %w", meshName, err)
+		}
+		return nil
+	}
+	err := a.openOnce(ctx, meshName, make)
+	if errors.Is(err, fs.ErrNotExist) { // of a call that only opens
+		err = a.openOnce(ctx, meshName, make)
+	}
+	return err
+}
+
+// openOnce calls open if the CA of a mesh is not in memory. Of several calls at once for one mesh, one opens.
+func (a *Authority) openOnce(ctx context.Context, meshName string, open func(context.Context) error) error {
+	_, err, _ := a.opening.Do(meshName, func() (any, error) {
+		if _, err := a.mesh(meshName); err == nil {
+			return nil, nil
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), openTimeout)
+		defer cancel()
+		return nil, open(ctx)
+	})
+	return err
+}
+
+// openAll takes all CAs of the storage into memory.
+func (a *Authority) openAll(ctx context.Context) error {
+	names, err := a.o.Secrets.List(ctx, meshesDirectory)
+	if err != nil {
+		return fmt.Errorf("list CAs: %w", err)
+	}
+	for _, name := range names {
+		err := a.openOnce(ctx, name, func(ctx context.Context) error { return a.open(ctx, name) })
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	return nil
 }
 
-func (a *Authority) inMemory(meshName string) *meshAuthority {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.meshes[meshName]
-}
-
-// load returns the authority of a mesh from the storage, unless it has come into memory meanwhile. opening is held.
-func (a *Authority) load(meshName string) (*meshAuthority, error) {
-	if m := a.inMemory(meshName); m != nil {
-		return m, nil
-	}
-	if err := checkMesh(meshName); err != nil {
-		return nil, err
-	}
-	s, err := a.read(meshName)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("mesh %q: %w", meshName, ErrCANotFound)
-	}
-	var m *meshAuthority
+// open takes the CA of a mesh from the storage into memory. The error wraps fs.ErrNotExist if there is none.
+func (a *Authority) open(ctx context.Context, meshName string) error {
+	s, err := a.read(ctx, meshName)
 	if err == nil {
-		m, err = a.use(meshName, s)
+		err = a.use(meshName, s)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open CA of mesh %q: %w", meshName, err)
+		return fmt.Errorf("open CA of mesh %q: %w", meshName, err)
 	}
-	return m, nil
+	return nil
 }
 
-// create makes a CA. opening is held.
-func (a *Authority) create(meshName string, validity time.Duration) error {
+// create makes a CA. The error wraps fs.ErrExist if another process has made one.
+func (a *Authority) create(ctx context.Context, meshName string, validity time.Duration) error {
 	td := a.trustDomain(meshName)
 	c, err := a.newCA(meshName, td, validity)
 	if err != nil {
 		return err
 	}
 	s := newState(td, []*ca.CA{c}, c, nil)
-	if err := a.write(meshName, s); err != nil {
+	data, err := s.encode()
+	if err != nil {
 		return err
 	}
-	if _, err := a.use(meshName, s); err != nil {
+	if s.version, err = a.o.Secrets.Create(ctx, secretPath(meshName), data); err != nil {
 		return err
 	}
-	a.o.Logger.Info("CA made", "mesh", meshName, "ca", c.ID, "expires", c.Cert.NotAfter)
-	return nil
+	a.o.Logger.InfoContext(ctx, "CA made", "mesh", meshName, "ca", c.ID, "expires", c.Cert.NotAfter)
+	return a.use(meshName, s)
 }
 
-// use puts an authority that is in the storage into memory. opening is held.
-func (a *Authority) use(meshName string, s *state) (*meshAuthority, error) {
+// use puts an authority that is in the storage into memory.
+func (a *Authority) use(meshName string, s *state) error {
 	records, err := loadRecords(a.o.Records, path.Join(meshesDirectory, meshName, "proxies"))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	m := &meshAuthority{mesh: meshName, records: records, warnings: rate.NewLimiter(rate.Every(warnEvery), 1)}
-	m.current.Store(s)
+	a.put(m, s)
 	err = ca.RegisterExpiry(a.o.Registerer, meshName, a.o.Now, func() *ca.CA { return m.current.Load().signing })
 	if err != nil {
-		return nil, err
+		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.meshes[meshName] = m
-	return m, nil
+	return nil
+}
+
+// put makes a state that is in the storage the current one.
+func (a *Authority) put(m *meshAuthority, s *state) {
+	s.since = a.o.Now()
+	m.current.Store(s)
 }
 
 // newCA makes a CA that may only sign for its mesh: verifiers check its name constraints.
@@ -144,13 +179,11 @@ func (a *Authority) newCA(meshName string, td spiffeid.TrustDomain, validity tim
 	}, a.o.Now(), validity)
 }
 
-// Meshes returns the names of the meshes that have a CA.
-func (a *Authority) Meshes() ([]string, error) {
-	names, err := a.o.Secrets.List(meshesDirectory)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("list CAs: %w", err)
-	}
-	return names, nil
+// Meshes returns the names of the meshes that have a CA, sorted.
+func (a *Authority) Meshes() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Sorted(maps.Keys(a.meshes))
 }
 
 // CAExpires returns when the CA that signs for the mesh expires, zero if the mesh has none.

@@ -3,38 +3,54 @@
 package identity
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity/secret"
 )
 
-// Secrets keeps the CAs with their keys. Names are slash-separated paths. Read of a missing name returns an error that wraps
-// fs.ErrNotExist. Write is atomic and durable, and never replaces what another process has written since this one read it: two
-// control planes must not make two CAs for a mesh. List returns the names in a directory. *store.State implements it.
+// Secrets keeps the CAs with their keys. store.Secrets and *secrets.Store implement it.
 type Secrets interface {
-	Read(name string) ([]byte, error)
-	Write(name string, data []byte) error
-	List(directory string) ([]string, error)
+	secret.Store
+	// Update replaces a secret of which the caller has read this version, and returns the new one. The error wraps
+	// secret.ErrConflict if it has another one by now, and fs.ErrNotExist if there is none.
+	Update(ctx context.Context, name string, data []byte, version string) (string, error)
+	// List returns the names in a directory. One that does not exist is empty.
+	List(ctx context.Context, directory string) ([]string, error)
+	// Watch calls changed with the name of each secret that another process may have created, changed or removed, until ctx ends.
+	// Then it returns nil.
+	Watch(ctx context.Context, changed func(name string)) error
 }
 
-// Records keeps which certificates each proxy has, without keys. *store.State implements it.
+// Records keeps which certificates each proxy has, without keys. Names are slash-separated paths. Read of a missing name returns
+// an error that wraps fs.ErrNotExist, Write is atomic and durable, List returns the names in a directory. *store.State implements it.
 type Records interface {
-	Secrets
+	Read(name string) ([]byte, error)
+	Write(name string, data []byte) error
 	Remove(name string) error
+	List(directory string) ([]string, error)
 }
 
 // Options of an Authority.
 type Options struct {
-	// Secrets and Records are required. They may be the same.
+	// Secrets is required.
 	Secrets Secrets
+	// Records survive a restart. Without them Proxies is required.
 	Records Records
+	// Proxies returns the dataplanes of a mesh, each name with its instance, and false while they are not known yet. It is for sources that say
+	// which proxies there are, such as Kubernetes: nothing is kept about a proxy then but in memory, and a rotation waits for
+	// these proxies.
+	Proxies func(meshName string) (proxies iter.Seq2[string, string], known bool)
 	// TrustDomain is the suffix of all trust domains. Default mesh.DefaultTrustDomain. It is part of every certificate: a
 	// CA in the storage that was made for another one is an error.
 	TrustDomain string
@@ -46,21 +62,21 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Authority has the certificate authorities of all meshes. Its methods may be called from any goroutine.
+// Authority has the certificate authorities of all meshes. All that it has is in memory: who verifies a certificate waits for no
+// storage. Its methods may be called from any goroutine.
 type Authority struct {
 	o      Options
 	issued *prometheus.CounterVec
 
-	// opening is held while a CA is read or made, so that it is made once. Who uses a mesh in memory does not wait for it.
-	opening sync.Mutex
-	mu      sync.Mutex // guards meshes
+	opening singleflight.Group // by mesh: its CA is read or made once
+	mu      sync.Mutex         // guards meshes
 	meshes  map[string]*meshAuthority
 }
 
-// New returns the authority of what is in the storage. CAs are made by Ensure.
-func New(o Options) (*Authority, error) {
-	if o.Secrets == nil || o.Records == nil {
-		return nil, errors.New("identity: Options.Secrets and Options.Records are required")
+// New returns the authority of what is in the storage. CAs are made by Ensure. Run has to be called.
+func New(ctx context.Context, o Options) (*Authority, error) {
+	if o.Secrets == nil || (o.Records == nil) == (o.Proxies == nil) {
+		return nil, errors.New("identity: Options.Secrets and one of Options.Records and Options.Proxies are required")
 	}
 	if o.TrustDomain == "" {
 		o.TrustDomain = mesh.DefaultTrustDomain
@@ -85,7 +101,7 @@ func New(o Options) (*Authority, error) {
 			return nil, fmt.Errorf("register metrics of identity: %w", err)
 		}
 	}
-	return a, nil
+	return a, a.openAll(ctx)
 }
 
 // TrustDomain returns the suffix of all trust domains.

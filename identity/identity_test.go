@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/rand"
@@ -17,22 +18,88 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/identity/secret"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// memory is a storage that survives an Authority.
+// memory is a storage that survives an Authority, and that several may share.
 type memory struct {
-	mu    sync.Mutex
-	files map[string][]byte
-	fail  error // of the next Write
+	mu       sync.Mutex
+	files    map[string][]byte
+	versions int
+	version  map[string]string
+	watchers map[chan string]bool
+	fail     error // of the next write
+	reads    int
+	slow     func(name string) // called before a write
 }
 
-func newMemory() *memory { return &memory{files: map[string][]byte{}} }
+func newMemory() *memory {
+	return &memory{files: map[string][]byte{}, version: map[string]string{}, watchers: map[chan string]bool{}}
+}
+
+// secrets is a memory as Secrets.
+type secrets struct{ *memory }
+
+func (m secrets) Read(_ context.Context, name string) ([]byte, string, error) {
+	data, err := m.memory.Read(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return data, m.version[name], err
+}
+
+func (m secrets) Create(_ context.Context, name string, data []byte) (string, error) {
+	m.wait(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.files[name]; ok {
+		return "", fs.ErrExist
+	}
+	err := m.put(name, data)
+	return m.version[name], err
+}
+
+func (m secrets) Update(_ context.Context, name string, data []byte, version string) (string, error) {
+	m.wait(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.files[name]; !ok {
+		return "", fs.ErrNotExist
+	}
+	if m.version[name] != version {
+		return "", secret.ErrConflict
+	}
+	err := m.put(name, data)
+	return m.version[name], err
+}
+
+func (m secrets) List(_ context.Context, dir string) ([]string, error) { return m.memory.List(dir) }
+
+func (m secrets) Watch(ctx context.Context, changed func(string)) error {
+	notices := make(chan string, 100)
+	m.mu.Lock()
+	m.watchers[notices] = true
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		delete(m.watchers, notices)
+		m.mu.Unlock()
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case name := <-notices:
+			changed(name)
+		}
+	}
+}
 
 func (m *memory) Read(name string) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.reads++
 	data, ok := m.files[name]
 	if !ok {
 		return nil, fmt.Errorf("read %s: %w", name, fs.ErrNotExist)
@@ -41,13 +108,29 @@ func (m *memory) Read(name string) ([]byte, error) {
 }
 
 func (m *memory) Write(name string, data []byte) error {
+	m.wait(name)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.put(name, data)
+}
+
+func (m *memory) wait(name string) {
+	if m.slow != nil {
+		m.slow(name)
+	}
+}
+
+// put needs mu.
+func (m *memory) put(name string, data []byte) error {
 	if err := m.fail; err != nil {
 		m.fail = nil
 		return err
 	}
-	m.files[name] = slices.Clone(data)
+	m.versions++
+	m.files[name], m.version[name] = slices.Clone(data), fmt.Sprint(m.versions)
+	for w := range m.watchers {
+		w <- name
+	}
 	return nil
 }
 
@@ -92,9 +175,14 @@ func (c *clock) Add(d time.Duration) {
 }
 
 // open opens the storage as a new Authority, as a starting control plane does.
-func open(t testing.TB, storage Records, now func() time.Time) *Authority {
+func open(t testing.TB, storage *memory, now func() time.Time) *Authority {
 	t.Helper()
-	a, err := New(Options{Secrets: storage, Records: storage, Now: now})
+	return openWith(t, Options{Secrets: secrets{storage}, Records: storage, Now: now})
+}
+
+func openWith(t testing.TB, o Options) *Authority {
+	t.Helper()
+	a, err := New(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,16 +201,16 @@ func newCSR(t testing.TB, key crypto.Signer, template *x509.CertificateRequest) 
 	return der
 }
 
-var web = Subject{Mesh: "default", Dataplane: "web-1", Workload: "web"}
+var web = Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/web"}
 
 // issue makes a key and a certificate for a proxy of workload "web".
 func issue(t testing.TB, a *Authority, meshName, dataplane string, validity time.Duration) (Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
-	if err := a.Ensure(meshName, 0); err != nil {
+	if err := a.Ensure(t.Context(), meshName, 0); err != nil {
 		t.Fatal(err)
 	}
 	key := ca.NewKey()
-	c, err := a.Issue(Request{Subject: Subject{Mesh: meshName, Dataplane: dataplane, Workload: "web"}, CSR: newCSR(t, key, nil), Validity: validity})
+	c, err := a.Issue(t.Context(), Request{Subject: Subject{Mesh: meshName, Dataplane: dataplane, Path: "/workload/web"}, CSR: newCSR(t, key, nil), Validity: validity})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,12 @@
 package identity
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rsa"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"net/url"
@@ -45,8 +47,8 @@ type Certificate struct {
 	Bundle Bundle
 }
 
-// Issue signs the certificate of a proxy and records it in the storage. The error is ErrInvalidRequest for an invalid CSR.
-func (a *Authority) Issue(r Request) (Certificate, error) {
+// Issue signs the certificate of a proxy and records it. The error is ErrInvalidRequest for an invalid CSR.
+func (a *Authority) Issue(ctx context.Context, r Request) (Certificate, error) {
 	if err := r.Validate(); err != nil {
 		return Certificate{}, err
 	}
@@ -61,11 +63,15 @@ func (a *Authority) Issue(r Request) (Certificate, error) {
 	if err != nil {
 		return Certificate{}, err
 	}
-	id, err := spiffeid.FromSegments(m.current.Load().td, "workload", r.Workload)
+	if err := a.allowValidity(ctx, m, r.Validity); err != nil {
+		return Certificate{}, err
+	}
+	id, err := spiffeid.FromPath(m.current.Load().td, r.Path)
 	if err != nil {
-		return Certificate{}, fmt.Errorf("name workload %q: %w", r.Workload, err)
+		return Certificate{}, fmt.Errorf("make SPIFFE ID of path %q: %w", r.Path, err)
 	}
 	issued, err := m.sign(r, &x509.Certificate{
+		Subject:     pkix.Name{SerialNumber: r.Instance},
 		URIs:        []*url.URL{id.URL()},
 		DNSNames:    []string{mesh.ProxyDNSName(r.Mesh, r.Dataplane)},
 		KeyUsage:    usage,
@@ -91,8 +97,24 @@ func (m *meshAuthority) sign(r Request, template *x509.Certificate, public any, 
 		return Certificate{}, err
 	}
 	c := Certificate{Chain: [][]byte{leaf.Raw}, Serial: leaf.SerialNumber.Text(16), NotAfter: leaf.NotAfter, Bundle: s.bundle}
-	m.records.add(r.Dataplane, issuedCertificate{Serial: c.Serial, NotAfter: c.NotAfter, CA: s.signing.ID, Workload: r.Workload}, now)
+	m.records.add(r.Subject, issuedCertificate{Serial: c.Serial, NotAfter: c.NotAfter, CA: s.signing.ID, Path: r.Path}, now)
 	return c, nil
+}
+
+// allowValidity records how long certificates may be valid, where a rotation has to know that: without records of them.
+func (a *Authority) allowValidity(ctx context.Context, m *meshAuthority, validity time.Duration) error {
+	if a.o.Records != nil || validity <= m.current.Load().longest {
+		return nil
+	}
+	_, err := a.change(ctx, m, func(s *state) (*state, error) {
+		if validity <= s.longest {
+			return nil, nil
+		}
+		longer := newState(s.td, s.cas, s.signing, s.rotation)
+		longer.longest = validity
+		return longer, nil
+	})
+	return err
 }
 
 // readRequest accepts the keys that Envoy accepts: ECDSA on P-256 or P-384, and RSA from 2048 bits, but not Ed25519.

@@ -25,7 +25,7 @@ import (
 func TestIssuedCertificate(t *testing.T) {
 	clock := newClock()
 	a := open(t, newMemory(), clock.Now)
-	if err := a.Ensure("default", 0); err != nil {
+	if err := a.Ensure(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}
 	key := ca.NewKey()
@@ -34,7 +34,7 @@ func TestIssuedCertificate(t *testing.T) {
 		DNSNames: []string{"other.default.proxy.sonde.internal"},
 		URIs:     []*url.URL{{Scheme: "spiffe", Host: "default.sonde.internal", Path: "/workload/other"}},
 	})
-	got, err := a.Issue(Request{Subject: web, CSR: greedy})
+	got, err := a.Issue(t.Context(), Request{Subject: web, CSR: greedy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestPeer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Peer{Subject: web, SPIFFEID: "spiffe://default.sonde.internal/workload/web", Serial: leaf.SerialNumber.Text(16), NotAfter: c.NotAfter}
+	want := Peer{Subject: web, SPIFFEID: "spiffe://default.sonde.internal/workload/web", Serial: leaf.SerialNumber.Text(16), NotAfter: c.NotAfter, CA: a.signing(t).ID}
 	if c.Serial != want.Serial {
 		t.Errorf("Serial = %s, want %s", c.Serial, want.Serial)
 	}
@@ -83,7 +83,7 @@ func TestPeer(t *testing.T) {
 func TestLeafNeverOutlivesItsCA(t *testing.T) {
 	clock := newClock()
 	a := open(t, newMemory(), clock.Now)
-	if err := a.Ensure("default", 48*time.Hour); err != nil {
+	if err := a.Ensure(t.Context(), "default", 48*time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	end := clock.Now().Add(48 * time.Hour)
@@ -93,13 +93,13 @@ func TestLeafNeverOutlivesItsCA(t *testing.T) {
 		t.Errorf("leaf ends %s, want the end of its CA %s", c.NotAfter, end)
 	}
 	clock.Add(8 * time.Hour)
-	_, err := a.Issue(Request{Subject: web, CSR: newCSR(t, ca.NewKey(), nil)})
+	_, err := a.Issue(t.Context(), Request{Subject: web, CSR: newCSR(t, ca.NewKey(), nil)})
 	contains(t, err, "the CA expired at")
 }
 
 func TestRequestIsRefused(t *testing.T) {
 	a := open(t, newMemory(), nil)
-	if err := a.Ensure("default", 0); err != nil {
+	if err := a.Ensure(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}
 	p521, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
@@ -130,8 +130,8 @@ func TestRequestIsRefused(t *testing.T) {
 		"Ed25519":              {csr: newCSR(t, ed, nil), want: "must be ECDSA"},
 		"dataplane with slash": {csr: good, dataplane: "../web", want: "DNS subdomain"},
 		"dataplane too long":   {csr: good, dataplane: string(make([]byte, 300)), want: "DNS subdomain"},
-		"workload with slash":  {csr: good, workload: "a/b", want: "workload"},
-		"workload of dots":     {csr: good, workload: "..", want: "workload"},
+		"workload with space":  {csr: good, workload: "a/ b", want: "SPIFFE path"},
+		"workload of dots":     {csr: good, workload: "..", want: "SPIFFE path"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -140,9 +140,9 @@ func TestRequestIsRefused(t *testing.T) {
 				r.Dataplane = tc.dataplane
 			}
 			if tc.workload != "" {
-				r.Workload = tc.workload
+				r.Path = mesh.WorkloadPath(tc.workload)
 			}
-			_, err := a.Issue(r)
+			_, err := a.Issue(t.Context(), r)
 			contains(t, err, tc.want)
 			if about := tc.dataplane == "" && tc.workload == ""; about != errors.Is(err, ErrInvalidRequest) {
 				t.Errorf("errors.Is(%v, ErrInvalidRequest) = %t", err, !about)
@@ -168,7 +168,7 @@ func splice(t *testing.T, into, from *x509.CertificateRequest) []byte {
 
 func TestKeysThatEnvoyTakes(t *testing.T) {
 	a := open(t, newMemory(), nil)
-	if err := a.Ensure("default", 0); err != nil {
+	if err := a.Ensure(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}
 	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
@@ -181,7 +181,7 @@ func TestKeysThatEnvoyTakes(t *testing.T) {
 	}
 	for name, key := range map[string]crypto.Signer{"P-256": ca.NewKey(), "P-384": p384, "RSA": rsaKey} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := a.Issue(Request{Subject: web, CSR: newCSR(t, key, nil)}); err != nil {
+			if _, err := a.Issue(t.Context(), Request{Subject: web, CSR: newCSR(t, key, nil)}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -273,7 +273,7 @@ func TestVerifyRefuses(t *testing.T) {
 func TestMeshCA(t *testing.T) {
 	clock := newClock()
 	a := open(t, newMemory(), clock.Now)
-	if err := a.Ensure("default", 0); err != nil {
+	if err := a.Ensure(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}
 	root := parse(t, bundle(t, a).Roots[0])
@@ -290,19 +290,16 @@ func TestMeshCA(t *testing.T) {
 
 func TestAuthorityOfAnotherTrustDomainIsRefused(t *testing.T) {
 	storage := newMemory()
-	if err := open(t, storage, nil).Ensure("default", 0); err != nil {
+	if err := open(t, storage, nil).Ensure(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}
-	a, err := New(Options{Secrets: storage, Records: storage, TrustDomain: "example.org"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	contains(t, a.Ensure("default", 0), "trust domain of the control plane")
+	_, err := New(t.Context(), Options{Secrets: secrets{storage}, Records: storage, TrustDomain: "example.org"})
+	contains(t, err, "trust domain of the control plane")
 }
 
 func TestCorruptAuthorityLeaksNothing(t *testing.T) {
 	storage := newMemory()
-	if err := open(t, storage, nil).Ensure("default", 0); err != nil {
+	if err := open(t, storage, nil).Ensure(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}
 	whole, err := storage.Read("meshes/default/ca.json")
@@ -312,7 +309,7 @@ func TestCorruptAuthorityLeaksNothing(t *testing.T) {
 	if err := storage.Write("meshes/default/ca.json", whole[:len(whole)-3]); err != nil {
 		t.Fatal(err)
 	}
-	err = open(t, storage, nil).Ensure("default", 0)
+	_, err = New(t.Context(), Options{Secrets: secrets{storage}, Records: storage})
 	contains(t, err, "meshes/default/ca.json: it is not what was written")
 }
 
@@ -320,11 +317,8 @@ func TestExpiryOfCAsIsMeasured(t *testing.T) {
 	clock := newClock()
 	registry := prometheus.NewRegistry()
 	storage := newMemory()
-	a, err := New(Options{Secrets: storage, Records: storage, Now: clock.Now, Registerer: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Ensure("default", 100*time.Hour); err != nil {
+	a := openWith(t, Options{Secrets: secrets{storage}, Records: storage, Now: clock.Now, Registerer: registry})
+	if err := a.Ensure(t.Context(), "default", 100*time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	clock.Add(time.Hour)
@@ -355,4 +349,14 @@ func FuzzReadRequest(f *testing.F) {
 			t.Errorf("readRequest() = %v, %v, want one of them", public, err)
 		}
 	})
+}
+
+// signing returns the CA that signs for mesh "default".
+func (a *Authority) signing(t *testing.T) *ca.CA {
+	t.Helper()
+	m, err := a.mesh("default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.current.Load().signing
 }

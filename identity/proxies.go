@@ -3,38 +3,42 @@ package identity
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Joined returns the proxies of all meshes that have joined: those to which a certificate has been issued, until Sweep
-// forgets them.
-func (a *Authority) Joined() ([]mesh.ID, error) {
-	names, err := a.Meshes()
-	if err != nil {
-		return nil, err
-	}
+// Joined returns the proxies of all meshes that are known to have joined: those to which a certificate has been issued, until Sweep
+// forgets them. Without Options.Records it knows only those that have joined, or reported, since this process started.
+func (a *Authority) Joined() []mesh.ID {
 	var all []mesh.ID
-	for _, name := range names {
-		m, err := a.mesh(name)
-		if errors.Is(err, ErrCANotFound) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
+	for name, m := range a.all() {
 		for dataplane := range m.records.all() {
 			all = append(all, mesh.MakeID(name, dataplane))
 		}
 	}
-	return all, nil
+	return all
 }
 
-// WorkloadInUse returns the workload that the certificate in use of a proxy names, "" if that is not known, and whether the
-// proxy has joined.
-func (a *Authority) WorkloadInUse(proxy mesh.ID) (workload string, joined bool) {
+// all returns the authorities of all meshes.
+func (a *Authority) all() map[string]*meshAuthority {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.meshes)
+}
+
+// PathInUse returns the SPIFFE path that the certificate in use of a proxy names, "" if that is not known, and whether the proxy is
+// known to have joined.
+func (a *Authority) PathInUse(proxy mesh.ID) (path string, joined bool) {
 	h, joined := a.history(proxy)
-	return h.workload(), joined
+	return h.path(), joined
+}
+
+// Replaced tells that s is the instance of its proxy now. What is known of an earlier one is forgotten; it returns whether there was
+// something.
+func (a *Authority) Replaced(s Subject) bool {
+	m, err := a.mesh(s.Mesh)
+	return err == nil && a.o.Records == nil && m.records.forgetOthers(s)
 }
 
 // HasCertificate reports whether a certificate that was issued to the proxy is still valid.
@@ -52,26 +56,17 @@ func (a *Authority) history(proxy mesh.ID) (history, bool) {
 	return m.records.of(dataplane)
 }
 
-// Sweep removes the records of proxies whose certificates have expired, except those that keep wants, and returns these
-// proxies. It also logs CAs that expire soon. It should be called from time to time.
+// Sweep forgets proxies, except those that keep wants and, if there are Options.Records, those with a valid certificate. It returns
+// those that it has forgotten. It also logs CAs that expire soon. It should be called from time to time.
 func (a *Authority) Sweep(keep func(proxy mesh.ID) bool) ([]mesh.ID, error) {
-	names, err := a.Meshes()
-	if err != nil {
-		return nil, err
-	}
 	var forgotten []mesh.ID
 	var problems []error
-	for _, name := range names {
-		m, err := a.mesh(name)
-		if err != nil {
-			problems = append(problems, err)
-			continue
-		}
+	for name, m := range a.all() {
 		a.warnExpiry(m)
 		now := a.o.Now()
 		for dataplane, h := range m.records.all() {
 			id := mesh.MakeID(name, dataplane)
-			if now.Before(h.expires()) || keep(id) {
+			if a.o.Records != nil && now.Before(h.expires()) || keep(id) {
 				continue
 			}
 			gone, err := m.records.forget(dataplane, now)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // maxIssued is how many certificates of one proxy are remembered, so that an agent that renews in a loop cannot fill the
@@ -20,9 +22,11 @@ const maxIssued = 8
 
 const recordSuffix = ".json"
 
-// history is what is known about the certificates of one proxy. It is immutable.
+// history is what is known about the certificates of one instance of a proxy. It is immutable.
 type history struct {
-	Issued []issuedCertificate `json:"issued"`
+	// Instance is Subject.Instance.
+	Instance string              `json:"instance,omitempty"`
+	Issued   []issuedCertificate `json:"issued"`
 	// Bundle and Serial are what the agent last reported.
 	Bundle string `json:"bundle,omitempty"`
 	Serial string `json:"serial,omitempty"`
@@ -32,8 +36,21 @@ type issuedCertificate struct {
 	Serial   string    `json:"serial"`
 	NotAfter time.Time `json:"notAfter"`
 	CA       string    `json:"ca"`
-	// Workload is "" in records of earlier releases, which did not have it.
+	// Path is Subject.Path, "" in records of early releases, which did not have it.
+	Path string `json:"path,omitempty"`
+	// Workload was there instead of Path in earlier releases.
 	Workload string `json:"workload,omitempty"`
+}
+
+// upgraded returns a history that an earlier release may have written as this one would have.
+func (h history) upgraded() history {
+	h.Issued = slices.Clone(h.Issued)
+	for i := range h.Issued {
+		if c := &h.Issued[i]; c.Path == "" && c.Workload != "" {
+			c.Path, c.Workload = mesh.WorkloadPath(c.Workload), ""
+		}
+	}
+	return h
 }
 
 // with returns the history with one more certificate and without those that have expired.
@@ -68,21 +85,21 @@ func (h history) inUse() (issuedCertificate, bool) {
 	return h.Issued[i], true
 }
 
-// workload returns the workload of the certificate in use; before the agent has reported one, of the last issued.
-func (h history) workload() string {
+// path returns the SPIFFE path of the certificate in use; before the agent has reported one, of the last issued.
+func (h history) path() string {
 	if c, ok := h.inUse(); ok {
-		return c.Workload
+		return c.Path
 	}
 	if len(h.Issued) > 0 {
-		return h.Issued[len(h.Issued)-1].Workload
+		return h.Issued[len(h.Issued)-1].Path
 	}
 	return ""
 }
 
 // records has the history of each proxy of a mesh. It is in the storage, too, since a rotation must wait for every proxy with a
-// valid certificate, even one that is not connected.
+// valid certificate, even one that is not connected. Where something else says which proxies there are, it is only in memory.
 type records struct {
-	storage   Records
+	storage   Records // nil: only in memory
 	directory string
 	// Each of files is for some dataplanes, by hash. It is held while the file of one is written or removed, so that the last
 	// write has the last history.
@@ -95,6 +112,9 @@ type records struct {
 
 func loadRecords(storage Records, directory string) (*records, error) {
 	rs := &records{storage: storage, directory: directory, seed: maphash.MakeSeed(), proxies: map[string]history{}}
+	if storage == nil {
+		return rs, nil
+	}
 	names, err := storage.List(directory)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list %s: %w", directory, err)
@@ -112,7 +132,7 @@ func loadRecords(storage Records, directory string) (*records, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", rs.path(dataplane), err)
 		}
-		rs.proxies[dataplane] = h
+		rs.proxies[dataplane] = h.upgraded()
 	}
 	return rs, nil
 }
@@ -125,11 +145,42 @@ func (rs *records) file(dataplane string) *sync.Mutex {
 	return &rs.files[maphash.String(rs.seed, dataplane)%uint64(len(rs.files))]
 }
 
-// add remembers a certificate. It has to be written.
-func (rs *records) add(dataplane string, c issuedCertificate, now time.Time) {
+// add remembers a certificate. It has to be written. What is known of another instance is forgotten.
+func (rs *records) add(s Subject, c issuedCertificate, now time.Time) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	rs.proxies[dataplane] = rs.proxies[dataplane].with(c, now)
+	rs.proxies[s.Dataplane] = rs.ofInstance(s).with(c, now)
+}
+
+// know remembers the certificate of a connection, if it is not known.
+func (rs *records) know(p Peer, now time.Time) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	h := rs.ofInstance(p.Subject)
+	if !slices.ContainsFunc(h.Issued, func(c issuedCertificate) bool { return c.Serial == p.Serial }) {
+		h = h.with(issuedCertificate{Serial: p.Serial, NotAfter: p.NotAfter, CA: p.CA, Path: p.Path}, now)
+	}
+	rs.proxies[p.Dataplane] = h
+}
+
+// ofInstance returns the history of that instance of a proxy. mu is held.
+func (rs *records) ofInstance(s Subject) history {
+	if h := rs.proxies[s.Dataplane]; h.Instance == s.Instance {
+		return h
+	}
+	return history{Instance: s.Instance}
+}
+
+// forgetOthers forgets what is known of another instance than that of s, and returns whether it did.
+func (rs *records) forgetOthers(s Subject) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	h, known := rs.proxies[s.Dataplane]
+	if !known || h.Instance == s.Instance {
+		return false
+	}
+	delete(rs.proxies, s.Dataplane)
+	return true
 }
 
 // report remembers what a proxy uses, and returns whether that has to be written.
@@ -147,6 +198,9 @@ func (rs *records) report(dataplane, bundleID, serial string) bool {
 
 // write writes the current history of a proxy, unless the proxy was forgotten meanwhile.
 func (rs *records) write(dataplane string) error {
+	if rs.storage == nil {
+		return nil
+	}
 	file := rs.file(dataplane)
 	file.Lock()
 	defer file.Unlock()
@@ -179,7 +233,7 @@ func (rs *records) all() map[string]history {
 	return maps.Clone(rs.proxies)
 }
 
-// forget removes the record of a proxy if its last certificate has expired, and returns whether it did. Whoever adds a
+// forget removes the record of a proxy, from a storage only if its last certificate has expired, and returns whether it did. Whoever adds a
 // certificate meanwhile waits for the file, and writes it again.
 func (rs *records) forget(dataplane string, now time.Time) (bool, error) {
 	file := rs.file(dataplane)
@@ -187,6 +241,9 @@ func (rs *records) forget(dataplane string, now time.Time) (bool, error) {
 	defer file.Unlock()
 	if !rs.drop(dataplane, now) {
 		return false, nil
+	}
+	if rs.storage == nil {
+		return true, nil
 	}
 	if err := rs.storage.Remove(rs.path(dataplane)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return true, fmt.Errorf("remove %s: %w", rs.path(dataplane), err)
@@ -198,7 +255,7 @@ func (rs *records) drop(dataplane string, now time.Time) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	h, known := rs.proxies[dataplane]
-	if !known || now.Before(h.expires()) {
+	if !known || rs.storage != nil && now.Before(h.expires()) {
 		return false
 	}
 	delete(rs.proxies, dataplane)

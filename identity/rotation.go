@@ -2,8 +2,10 @@ package identity
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -40,80 +42,80 @@ type Rotation struct {
 	Step Step
 	// Forced says that it does not wait for silent proxies.
 	Forced bool
-	// Waiting are the proxies that have a valid certificate and have not done the step, sorted.
+	// Waiting are the proxies that have a valid certificate, or may have one, and have not done the step, sorted.
 	Waiting []Waiting
 }
 
 // Waiting is a proxy that a rotation waits for, whether or not it is connected.
 type Waiting struct {
 	Dataplane string
-	// Expires is when the last of its certificates expires. The rotation does not wait longer than that.
+	// Expires is when the last of its certificates expires, at the latest. The rotation does not wait longer than that.
 	Expires time.Time
 }
 
 // StartRotation makes a new CA with that validity (0: mesh.DefaultCAValidity), and starts to replace the old one. It does nothing
 // if a rotation is in progress.
-func (a *Authority) StartRotation(meshName string, validity time.Duration) error {
+func (a *Authority) StartRotation(ctx context.Context, meshName string, validity time.Duration) error {
 	m, err := a.mesh(meshName)
 	if err != nil {
 		return err
 	}
-	m.step.Lock()
-	defer m.step.Unlock()
-	s := m.current.Load()
-	if s.rotation != nil {
-		return nil
-	}
-	next, err := a.newCA(meshName, s.td, validity)
-	if err != nil {
-		return fmt.Errorf("start rotation of mesh %q: %w", meshName, err)
-	}
-	return a.commit(m, newState(s.td, []*ca.CA{s.signing, next}, s.signing, &rotation{Step: StepTrustBoth, Started: a.o.Now()}))
+	_, err = a.change(ctx, m, func(s *state) (*state, error) {
+		if s.rotation != nil {
+			return nil, nil
+		}
+		next, err := a.newCA(meshName, s.td, validity)
+		if err != nil {
+			return nil, fmt.Errorf("start rotation of mesh %q: %w", meshName, err)
+		}
+		return newState(s.td, []*ca.CA{s.signing, next}, s.signing, &rotation{Step: StepTrustBoth, Started: a.o.Now()}), nil
+	})
+	return err
 }
 
 // ForceRotation makes the current rotation not wait for silent proxies, in this step and the following ones.
-func (a *Authority) ForceRotation(meshName string) error {
+func (a *Authority) ForceRotation(ctx context.Context, meshName string) error {
 	m, err := a.mesh(meshName)
 	if err != nil {
 		return err
 	}
-	m.step.Lock()
-	defer m.step.Unlock()
-	s := m.current.Load()
-	if s.rotation == nil {
-		return fmt.Errorf("mesh %q: %w", meshName, errNoRotation)
-	}
-	if s.rotation.Forced {
-		return nil
-	}
-	forced := *s.rotation
-	forced.Forced = true
-	return a.commit(m, newState(s.td, s.cas, s.signing, &forced))
+	_, err = a.change(ctx, m, func(s *state) (*state, error) {
+		if s.rotation == nil {
+			return nil, fmt.Errorf("mesh %q: %w", meshName, errNoRotation)
+		}
+		if s.rotation.Forced {
+			return nil, nil
+		}
+		forced := *s.rotation
+		forced.Forced = true
+		return newState(s.td, s.cas, s.signing, &forced), nil
+	})
+	return err
 }
 
 // AdvanceRotation goes on to the next step if no proxy has to be waited for, and returns whether it did. A forced rotation
 // does not wait for the silent dataplanes. AdvanceRotation has to be called until it returns false, after each report, and
 // from time to time, since certificates expire.
-func (a *Authority) AdvanceRotation(meshName string, silent map[string]bool) (bool, error) {
+func (a *Authority) AdvanceRotation(ctx context.Context, meshName string, silent map[string]bool) (bool, error) {
 	m, err := a.mesh(meshName)
 	if err != nil {
 		return false, err
 	}
-	m.step.Lock()
-	defer m.step.Unlock()
-	s := m.current.Load()
-	if s.rotation == nil {
-		return false, nil
-	}
-	for _, w := range m.records.waiting(s, a.o.Now()) {
-		if !s.rotation.Forced || !silent[w.Dataplane] {
-			return false, nil
+	return a.change(ctx, m, func(s *state) (*state, error) {
+		if s.rotation == nil {
+			return nil, nil
 		}
-	}
-	if err := a.commit(m, s.next()); err != nil {
-		return false, err
-	}
-	return true, nil
+		waiting, known := a.waiting(m, s)
+		if !known {
+			return nil, nil
+		}
+		for _, w := range waiting {
+			if !s.rotation.Forced || !silent[w.Dataplane] {
+				return nil, nil
+			}
+		}
+		return s.next(), nil
+	})
 }
 
 // next returns the state of the next step of the rotation.
@@ -136,16 +138,6 @@ func (s *state) next() *state {
 	}
 }
 
-// commit writes a new state to the storage, and then puts it into use. m.step is locked.
-func (a *Authority) commit(m *meshAuthority, s *state) error {
-	if err := a.write(m.mesh, s); err != nil {
-		return fmt.Errorf("rotate CA of mesh %q: %w", m.mesh, err)
-	}
-	m.current.Store(s)
-	a.o.Logger.Info("CA rotation", "mesh", m.mesh, "step", s.step(), "bundle", s.bundle.ID, "ca", s.signing.ID)
-	return nil
-}
-
 func (s *state) step() Step {
 	if s.rotation == nil {
 		return StepNone
@@ -163,7 +155,7 @@ func (a *Authority) Rotation(meshName string) (Rotation, error) {
 	if s.rotation == nil {
 		return Rotation{}, nil
 	}
-	waiting := m.records.waiting(s, a.o.Now())
+	waiting, _ := a.waiting(m, s)
 	slices.SortFunc(waiting, func(x, y Waiting) int { return cmp.Compare(x.Dataplane, y.Dataplane) })
 	return Rotation{Step: s.rotation.Step, Forced: s.rotation.Forced, Waiting: waiting}, nil
 }
@@ -172,6 +164,18 @@ func (a *Authority) Rotation(meshName string) (Rotation, error) {
 func (s *state) done(h history) bool {
 	leaf, _ := h.inUse()
 	return h.Bundle == s.bundle.ID && (s.step() != StepRenewLeaves || leaf.CA == s.signing.ID)
+}
+
+// waiting returns the proxies that have not done the current step, and false while it is not known which proxies there are.
+func (a *Authority) waiting(m *meshAuthority, s *state) ([]Waiting, bool) {
+	if a.o.Proxies == nil {
+		return m.records.waiting(s, a.o.Now()), true
+	}
+	proxies, known := a.o.Proxies(m.mesh)
+	if !known {
+		return nil, false
+	}
+	return m.records.waitingOf(proxies, s, a.o.Now()), true
 }
 
 // waiting returns the proxies with a valid certificate that have not done the current step.
@@ -187,10 +191,31 @@ func (rs *records) waiting(s *state, now time.Time) []Waiting {
 	return all
 }
 
+// waitingOf returns which of the proxies have not done the current step. What is in memory may not be all that they have: an
+// earlier process, or another one that had not heard of this step, may have issued certificates to them. So each of them may
+// have one that expires as late as one that was issued when this process began to use the step.
+func (rs *records) waitingOf(proxies iter.Seq2[string, string], s *state, now time.Time) []Waiting {
+	unknown := s.since.Add(s.longest)
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	var all []Waiting
+	for name, instance := range proxies {
+		h := rs.ofInstance(Subject{Dataplane: name, Instance: instance})
+		expires := h.expires()
+		if expires.Before(unknown) {
+			expires = unknown
+		}
+		if now.Before(expires) && !s.done(h) {
+			all = append(all, Waiting{Dataplane: name, Expires: expires})
+		}
+	}
+	return all
+}
+
 // maxReported is the longest bundle ID or serial number in a report, in bytes.
 const maxReported = 64
 
-// Report records the bundle and the leaf that a proxy uses, as its agent says. They are in the storage when it returns.
+// Report records the bundle and the leaf that a proxy uses, as its agent says. If there are Records, they have it when it returns.
 func (a *Authority) Report(p Peer, bundleID, serial string) error {
 	if len(bundleID) > maxReported || len(serial) > maxReported {
 		return errors.New("read report: the bundle's id or the serial number is too long")
@@ -198,6 +223,10 @@ func (a *Authority) Report(p Peer, bundleID, serial string) error {
 	m, err := a.mesh(p.Mesh)
 	if err != nil {
 		return err
+	}
+	if a.o.Records == nil {
+		// An earlier process may have issued it, or another one.
+		m.records.know(p, a.o.Now())
 	}
 	if !m.records.report(p.Dataplane, bundleID, strings.TrimLeft(strings.ToLower(serial), "0")) {
 		return nil

@@ -39,8 +39,8 @@ func TestStepIsWrittenBeforeItActs(t *testing.T) {
 		done func()
 		want Step
 	}{
-		{name: "start", act: func() error { return a.StartRotation("default", 0) }, want: StepTrustBoth},
-		{name: "force", act: func() error { return a.ForceRotation("default") }, want: StepTrustBoth},
+		{name: "start", act: func() error { return a.StartRotation(t.Context(), "default", 0) }, want: StepTrustBoth},
+		{name: "force", act: func() error { return a.ForceRotation(t.Context(), "default") }, want: StepTrustBoth},
 		{name: "renew leaves", want: StepRenewLeaves, done: func() { reportAll(t, a, peer, c.Serial) }},
 		{name: "trust new", want: StepTrustNew, done: func() {
 			c, _ = issue(t, a, "default", "web-1", time.Hour)
@@ -53,7 +53,7 @@ func TestStepIsWrittenBeforeItActs(t *testing.T) {
 		if act == nil {
 			step.done()
 			act = func() error {
-				_, err := a.AdvanceRotation("default", nil)
+				_, err := a.AdvanceRotation(t.Context(), "default", nil)
 				return err
 			}
 		}
@@ -97,10 +97,10 @@ func reportAll(t *testing.T, a *Authority, p Peer, serial string) {
 
 func TestForceNeedsARotation(t *testing.T) {
 	a := open(t, newMemory(), nil)
-	if err := a.Ensure("default", 0); err != nil {
+	if err := a.Ensure(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.ForceRotation("default"); !errors.Is(err, errNoRotation) {
+	if err := a.ForceRotation(t.Context(), "default"); !errors.Is(err, errNoRotation) {
 		t.Errorf("error = %v, want errNoRotation", err)
 	}
 }
@@ -114,17 +114,17 @@ func TestNoLeafSlipsThroughAStep(t *testing.T) {
 	for range 4 {
 		running.Go(func() {
 			for range 20 {
-				if _, err := a.Issue(request); err != nil {
+				if _, err := a.Issue(t.Context(), request); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	for range 5 {
-		if err := a.StartRotation("default", 0); err != nil {
+		if err := a.StartRotation(t.Context(), "default", 0); err != nil {
 			t.Error(err)
 		}
-		if _, err := a.AdvanceRotation("default", nil); err != nil {
+		if _, err := a.AdvanceRotation(t.Context(), "default", nil); err != nil {
 			t.Error(err)
 		}
 	}
@@ -177,11 +177,8 @@ func TestRecordsAreBounded(t *testing.T) {
 func TestEndOfCAIsLoggedOnceADay(t *testing.T) {
 	var out bytes.Buffer
 	clock, storage := newClock(), newMemory()
-	a, err := New(Options{Secrets: storage, Records: storage, Now: clock.Now, Logger: slog.New(slog.NewTextHandler(&out, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Ensure("default", 100*24*time.Hour); err != nil {
+	a := openWith(t, Options{Secrets: secrets{storage}, Records: storage, Now: clock.Now, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	if err := a.Ensure(t.Context(), "default", 100*24*time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	warnings := func() int {

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -8,10 +9,12 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
@@ -30,6 +33,11 @@ type state struct {
 	cas      []*ca.CA // trusted CAs, the oldest first; only those that may still sign have a key
 	signing  *ca.CA
 	rotation *rotation // nil while none is in progress
+	// longest is the longest validity that a certificate of this mesh may have.
+	longest time.Duration
+	// version of the storage, and since when this process has used it.
+	version string
+	since   time.Time
 
 	// The trusted CAs, in the forms that are needed.
 	bundle Bundle
@@ -37,7 +45,7 @@ type state struct {
 }
 
 func newState(td spiffeid.TrustDomain, cas []*ca.CA, signing *ca.CA, r *rotation) *state {
-	s := &state{td: td, cas: cas, signing: signing, rotation: r}
+	s := &state{td: td, cas: cas, signing: signing, rotation: r, longest: mesh.DefaultCertValidity}
 	roots := make([]*x509.Certificate, len(cas))
 	ids := make([]string, len(cas))
 	for i, c := range cas {
@@ -50,11 +58,13 @@ func newState(td spiffeid.TrustDomain, cas []*ca.CA, signing *ca.CA, r *rotation
 	return s
 }
 
-// secret is a state in the storage. It is one file, so that each step of a rotation is one atomic write.
-type secret struct {
+// secretState is a state in the storage. It is one file, so that each step of a rotation is one atomic write.
+type secretState struct {
 	Signing  string     `json:"signing"`
 	CAs      []caSecret `json:"cas"`
 	Rotation *rotation  `json:"rotation,omitempty"`
+	// LongestSeconds is state.longest, if that is not mesh.DefaultCertValidity.
+	LongestSeconds int64 `json:"longestSeconds,omitempty"`
 }
 
 type caSecret struct {
@@ -69,26 +79,32 @@ const meshesDirectory = "meshes"
 
 func secretPath(meshName string) string { return path.Join(meshesDirectory, meshName, "ca.json") }
 
-// write writes a state to the storage.
-func (a *Authority) write(meshName string, s *state) error {
-	f := secret{Signing: s.signing.ID, Rotation: s.rotation}
+// meshOfSecret is the reverse of secretPath. It returns false for the name of another secret.
+func meshOfSecret(name string) (string, bool) {
+	meshName := path.Base(path.Dir(name))
+	return meshName, checkMesh(meshName) == nil && secretPath(meshName) == name
+}
+
+// encode returns a state as it is in the storage.
+func (s *state) encode() ([]byte, error) {
+	f := secretState{Signing: s.signing.ID, Rotation: s.rotation}
+	if s.longest != mesh.DefaultCertValidity {
+		f.LongestSeconds = int64(s.longest / time.Second)
+	}
 	for _, c := range s.cas {
 		certificate, key := c.Encode()
 		f.CAs = append(f.CAs, caSecret{ID: c.ID, Certificate: string(certificate), Key: string(key)})
 	}
 	data, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
-		return fmt.Errorf("encode %s: %w", secretPath(meshName), err)
+		return nil, fmt.Errorf("encode CA: %w", err)
 	}
-	if err := a.o.Secrets.Write(secretPath(meshName), data); err != nil {
-		return fmt.Errorf("write %s: %w", secretPath(meshName), err)
-	}
-	return nil
+	return data, nil
 }
 
-// read reads what write has written. Its errors never contain keys.
-func (a *Authority) read(meshName string) (*state, error) {
-	data, err := a.o.Secrets.Read(secretPath(meshName))
+// read returns what is in the storage. Its errors never contain keys.
+func (a *Authority) read(ctx context.Context, meshName string) (*state, error) {
+	data, version, err := a.o.Secrets.Read(ctx, secretPath(meshName))
 	if err != nil {
 		return nil, err
 	}
@@ -96,11 +112,12 @@ func (a *Authority) read(meshName string) (*state, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", secretPath(meshName), err)
 	}
+	s.version = version
 	return s, nil
 }
 
 func decodeState(td spiffeid.TrustDomain, data []byte) (*state, error) {
-	var f secret
+	var f secretState
 	if err := json.Unmarshal(data, &f); err != nil {
 		return nil, errors.New("it is not what was written")
 	}
@@ -122,5 +139,7 @@ func decodeState(td spiffeid.TrustDomain, data []byte) (*state, error) {
 	if signing == nil || !signing.CanSign() {
 		return nil, errors.New("the key of the CA that signs is missing")
 	}
-	return newState(td, cas, signing, f.Rotation), nil
+	s := newState(td, cas, signing, f.Rotation)
+	s.longest = max(s.longest, time.Duration(f.LongestSeconds)*time.Second)
+	return s, nil
 }

@@ -4,12 +4,24 @@ import (
 	"fmt"
 	"regexp"
 
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Subject is whom a credential identifies: a proxy, and the workload that its certificate names.
+// Subject is whom a credential identifies: a proxy, and what its certificate names.
 type Subject struct {
-	Mesh, Dataplane, Workload string
+	Mesh, Dataplane string
+	// Path of the SPIFFE ID, as mesh.Dataplane.SPIFFEPath.
+	Path string
+	// Instance of the proxy, as mesh.Identity.Instance: another one of the same name is somebody else. In a certificate it is
+	// the serial number of the subject.
+	Instance string
+}
+
+// SubjectOf returns whom the certificate of a Dataplane has to identify.
+func SubjectOf(d *mesh.Dataplane) Subject {
+	return Subject{Mesh: d.Mesh, Dataplane: d.Name, Path: d.SPIFFEPath(), Instance: d.Identity.Instance}
 }
 
 // ID is <mesh>/<dataplane>.
@@ -20,22 +32,27 @@ func (s Subject) Validate() error {
 	if err := checkNames(s.Mesh, s.Dataplane); err != nil {
 		return err
 	}
-	if w := s.Workload; !segment.MatchString(w) || w == "." || w == ".." || len(w) > maxWorkload {
-		return fmt.Errorf("workload %q: must be letters, digits, '.', '_' or '-', at most %d", shorten(w), maxWorkload)
+	if len(s.Path) > maxPath || s.Path == "" || spiffeid.ValidatePath(s.Path) != nil {
+		return fmt.Errorf("SPIFFE path %q: must be segments of letters, digits, '.', '_' or '-', each after a '/', such as %s, with at most %d characters",
+			shorten(s.Path), mesh.WorkloadPath("web"), maxPath)
+	}
+	if !instance.MatchString(s.Instance) {
+		return fmt.Errorf("instance %q: must be at most 64 letters, digits or '-'", shorten(s.Instance))
 	}
 	return nil
 }
 
 var (
-	label   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	domain  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
-	segment = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+	label  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	domain = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+	// instance is what fits into a subject's serial number (X.520, upper bound 64).
+	instance = regexp.MustCompile(`^[A-Za-z0-9-]{0,64}$`)
 )
 
 // Limits on names: a DNS name has at most 253 characters, a SPIFFE ID at most 2048 bytes.
 const (
-	maxDNSName  = 253
-	maxWorkload = 512
+	maxDNSName = 253
+	maxPath    = 522
 )
 
 func checkMesh(name string) error {

@@ -1,10 +1,10 @@
 package identity
 
 import (
+	"bytes"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +23,8 @@ type Peer struct {
 	// Serial number of its certificate in hexadecimal, as in agentv1.InUse.
 	Serial   string
 	NotAfter time.Time
+	// CA is the ID of the CA that has signed it.
+	CA string
 }
 
 // maxChain is how many certificates a client may send. Our own chains have one.
@@ -63,12 +65,27 @@ func (a *Authority) peerOf(leaf *x509.Certificate) (Peer, error) {
 	if !ok || checkNames(meshName, dataplane) != nil {
 		return Peer{}, fmt.Errorf("verify client certificate: DNS name %q is no proxy of mesh %q", shorten(leaf.DNSNames[0]), meshName)
 	}
+	m, err := a.mesh(meshName)
+	if err != nil {
+		return Peer{}, fmt.Errorf("verify client certificate: %w", err)
+	}
 	return Peer{
-		Subject:  Subject{Mesh: meshName, Dataplane: dataplane, Workload: path.Base(id.Path())},
+		Subject:  Subject{Mesh: meshName, Dataplane: dataplane, Path: id.Path(), Instance: leaf.Subject.SerialNumber},
 		SPIFFEID: id.String(),
 		Serial:   leaf.SerialNumber.Text(16),
 		NotAfter: leaf.NotAfter,
+		CA:       m.current.Load().issuerOf(leaf),
 	}, nil
+}
+
+// issuerOf returns the ID of the CA that has signed a verified certificate, "" if it is not trusted any more.
+func (s *state) issuerOf(leaf *x509.Certificate) string {
+	for _, c := range s.cas {
+		if bytes.Equal(c.Cert.RawSubject, leaf.RawIssuer) {
+			return c.ID
+		}
+	}
+	return ""
 }
 
 // meshOf is the reverse of mesh.TrustDomain.

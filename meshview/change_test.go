@@ -32,13 +32,13 @@ func TestChange(t *testing.T) {
 		},
 		"so is one whose certificate names another workload": {
 			before: []mesh.Object{dataplane("api-1", "10.0.0.1", "api")},
-			step:   func(b *Builder) { b.Observe("default/api-1", mesh.Observation{Joined: true, Workload: "web"}) },
+			step:   func(b *Builder) { b.Observe("default/api-1", mesh.Observation{Joined: true, Path: "/workload/web"}) },
 			want:   Change{Endpoints: []mesh.ID{"default/api"}},
 		},
 		"the reason of an endpoint changes the view alone": {
 			before: []mesh.Object{dataplane("api-1", "10.0.0.1", "api", unready)},
 			step: func(b *Builder) {
-				b.Observe("default/api-1", mesh.Observation{Workload: "web"})
+				b.Observe("default/api-1", mesh.Observation{Path: "/workload/web"})
 				b.Set("files", dataplane("api-1", "10.0.0.1", "api"))
 			},
 		},

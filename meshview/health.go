@@ -62,7 +62,7 @@ func (s *state) inboundHealth(d *mesh.Dataplane, in *mesh.Inbound) InboundHealth
 // WorkloadMatches reports whether the certificate in use names the workload of the Dataplane. One of an unknown workload
 // counts as a match: records of earlier releases do not name it.
 func WorkloadMatches(d *mesh.Dataplane, o mesh.Observation) bool {
-	return o.Workload == "" || o.Workload == d.Workload()
+	return o.Path == "" || o.Path == d.SPIFFEPath()
 }
 
 // inboundHealths returns the health of each inbound of the Dataplane, in order.

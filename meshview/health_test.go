@@ -18,11 +18,11 @@ func TestInboundHealth(t *testing.T) {
 		"without agents nobody has to join":       {want: InboundHealth{Ready, NoReason}},
 		"never joined":                            {requireJoin: true, want: InboundHealth{NotReady, NeverJoined}},
 		"joined, of an unknown workload":          {requireJoin: true, observed: mesh.Observation{Joined: true}, want: InboundHealth{Ready, NoReason}},
-		"joined, of its workload":                 {requireJoin: true, observed: mesh.Observation{Joined: true, Workload: "api"}, want: InboundHealth{Ready, NoReason}},
-		"joined, of another workload":             {requireJoin: true, observed: mesh.Observation{Joined: true, Workload: "web"}, want: InboundHealth{NotReady, OtherWorkload}},
-		"the label is the workload":               {declared: []option{workload("web")}, observed: mesh.Observation{Workload: "api"}, want: InboundHealth{NotReady, OtherWorkload}},
+		"joined, of its workload":                 {requireJoin: true, observed: mesh.Observation{Joined: true, Path: "/workload/api"}, want: InboundHealth{Ready, NoReason}},
+		"joined, of another workload":             {requireJoin: true, observed: mesh.Observation{Joined: true, Path: "/workload/web"}, want: InboundHealth{NotReady, OtherWorkload}},
+		"the label is the workload":               {declared: []option{workload("web")}, observed: mesh.Observation{Path: "/workload/api"}, want: InboundHealth{NotReady, OtherWorkload}},
 		"draining":                                {requireJoin: true, observed: mesh.Observation{Joined: true, Draining: true}, want: InboundHealth{Draining, NoReason}},
-		"draining with another workload":          {observed: mesh.Observation{Draining: true, Workload: "web"}, want: InboundHealth{NotReady, OtherWorkload}},
+		"draining with another workload":          {observed: mesh.Observation{Draining: true, Path: "/workload/web"}, want: InboundHealth{NotReady, OtherWorkload}},
 		"what is declared counts before all else": {requireJoin: true, declared: []option{unready}, want: InboundHealth{NotReady, DeclaredNotReady}},
 	}
 	for name, tc := range tests {

@@ -36,7 +36,7 @@ func (in *randomInput) step(b *Builder) {
 	case 4:
 		id := mesh.MakeID(meshName, in.proxyName())
 		in.observed[id] = mesh.Observation{
-			Joined: in.rand.IntN(4) > 0, Draining: in.rand.IntN(2) == 0, Workload: pick(in, "", "", "api", "web"),
+			Joined: in.rand.IntN(4) > 0, Draining: in.rand.IntN(2) == 0, Path: pick(in, "", "", "/workload/api", "/workload/web"),
 		}
 		b.Observe(id, in.observed[id])
 		return

@@ -49,7 +49,7 @@ func newAuthority(t *testing.T) (*store.State, *identity.Authority) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = state.Close() })
-	a, err := identity.New(identity.Options{Secrets: state, Records: state})
+	a, err := identity.New(t.Context(), identity.Options{Secrets: state.Secrets(), Records: state})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func serve(t *testing.T, l limits) *served {
 	state, authority := newAuthority(t)
 	s.authority = authority
 	var err error
-	if s.serving, err = serving.Open(serving.Options{Storage: state}); err != nil {
+	if s.serving, err = serving.Open(t.Context(), serving.Options{Storage: state.Secrets()}); err != nil {
 		t.Fatal(err)
 	}
 	c, err := newCredentials(Options{TLS: s.serving.TLS(), Verifier: authority, Registerer: s.registry}, l)
@@ -177,7 +177,7 @@ func (s *served) certificate(validity time.Duration) (tls.Certificate, identity.
 // issue makes the certificate of web-1 in a mesh.
 func issue(t *testing.T, a *identity.Authority, meshName string, validity time.Duration) (tls.Certificate, identity.Certificate) {
 	t.Helper()
-	if err := a.Ensure(meshName, 0); err != nil {
+	if err := a.Ensure(t.Context(), meshName, 0); err != nil {
 		t.Fatal(err)
 	}
 	key := ca.NewKey()
@@ -185,7 +185,7 @@ func issue(t *testing.T, a *identity.Authority, meshName string, validity time.D
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := a.Issue(identity.Request{Subject: identity.Subject{Mesh: meshName, Dataplane: "web-1", Workload: "web"}, CSR: csr, Validity: validity})
+	c, err := a.Issue(t.Context(), identity.Request{Subject: identity.Subject{Mesh: meshName, Dataplane: "web-1", Path: "/workload/web"}, CSR: csr, Validity: validity})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,8 @@ type State struct {
 	root *os.Root
 	lock *os.File
 	mu   sync.Mutex // one writer: each temporary file has a fixed name
+	// secrets is held by Secrets while a file is compared and written.
+	secrets sync.Mutex
 }
 
 // OpenState opens the directory, and creates it with mode 0700 if it does not exist. A directory that others can read or write

@@ -156,9 +156,29 @@ func (s *Server) Publish(now map[string]resource.Desired) {
 	}
 }
 
+// Reauthorize ends the streams of these nodes whose peer the Authorizer does not allow any more. When it returns they get nothing
+// more.
+func (s *Server) Reauthorize(ids []string) {
+	for _, id := range ids {
+		s.mu.Lock()
+		var streams []*stream
+		if n := s.nodes[id]; n != nil {
+			streams = slices.Clone(n.streams)
+		}
+		s.mu.Unlock()
+		for _, st := range streams {
+			if err := st.authorize(); err != nil {
+				st.end(err)
+				st.close()
+			}
+		}
+	}
+}
+
 // attach registers a stream, and then asks the source what the proxy should have. If something is published in between, it
-// is newer than what Attach returns, so attach does not overwrite it.
-func (s *Server) attach(id string, st *stream) {
+// is newer than what Attach returns, so attach does not overwrite it. The error is that of an authorisation that has ended while the
+// stream was not registered, so that Reauthorize could not find it; then it is not registered.
+func (s *Server) attach(id string, st *stream) error {
 	s.mu.Lock()
 	n := s.nodes[id]
 	if n == nil {
@@ -170,12 +190,28 @@ func (s *Server) attach(id string, st *stream) {
 		old.end(status.Errorf(codes.Aborted, "node %q has opened %d newer streams", id, s.o.streamsPerNode))
 	}
 	s.mu.Unlock()
+	if err := st.authorize(); err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.remove(id, st)
+		return err
+	}
 
 	n.attachMu.Lock()
 	defer n.attachMu.Unlock()
 	d := s.source.Attach(id)
 	st.desired.CompareAndSwap(nil, &d)
 	st.loadDesired()
+	return nil
+}
+
+// remove takes a stream from its node, and forgets a node without streams. mu is held.
+func (s *Server) remove(id string, st *stream) {
+	n := s.nodes[id]
+	n.streams = slices.DeleteFunc(n.streams, func(other *stream) bool { return other == st })
+	if len(n.streams) == 0 {
+		delete(s.nodes, id)
+	}
 }
 
 // detach removes a stream. If the proxy has another one, that counts now.
@@ -194,10 +230,7 @@ func (s *Server) detachStream(id string, st *stream) {
 	s.source.Detach(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n.streams = slices.DeleteFunc(n.streams, func(other *stream) bool { return other == st })
-	if len(n.streams) == 0 {
-		delete(s.nodes, id)
-	}
+	s.remove(id, st)
 }
 
 // Status describes all streams, sorted by node, and then from the oldest to the newest.

@@ -214,7 +214,10 @@ func TestSourceIsAskedOneAtATimeForANode(t *testing.T) {
 	for range 20 {
 		streams.Go(func() {
 			st := newStream(s, nodeOf("m/a"), false, nil)
-			s.attach("m/a", st)
+			st.authorize = func() error { return nil }
+			if err := s.attach("m/a", st); err != nil {
+				t.Error(err)
+			}
 			s.detach("m/a", st)
 		})
 	}

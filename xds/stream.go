@@ -26,6 +26,7 @@ type stream struct {
 	send      func(*response) error
 	desired   atomic.Pointer[resource.Desired] // the newest state that the proxy should have; nil until Attach returns
 	ended     chan error                       // buffers one error: why the stream ends
+	authorize func() error                     // whether the peer may still use the node id
 
 	mu      sync.Mutex // never held while something is sent
 	proxy   *proxy
@@ -136,12 +137,15 @@ func serve[Req request](ctx context.Context, s *Server, p protocol[Req]) error {
 	}
 
 	st := newStream(s, first.GetNode(), p.sotw, p.send)
+	st.authorize = func() error { return s.admit(ctx, id) }
 	log := s.o.Logger.With("node", id)
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
-	log.InfoContext(ctx, "proxy connected", "delta", !p.sotw)
-	s.attach(id, st)
+	if err := s.attach(id, st); err != nil {
+		return err
+	}
 	defer s.detach(id, st)
+	log.InfoContext(ctx, "proxy connected", "delta", !p.sotw)
 	defer st.close()
 
 	s.running.Go(func() { st.end(receive(ctx, st, p, first, log)) })
@@ -294,6 +298,11 @@ func (st *stream) startSending(r *response) {
 // nextOrStop returns the next response. If there is none, it returns nil and records that nobody is sending.
 func (st *stream) nextOrStop() *response {
 	st.mu.Lock()
+	if st.closed {
+		st.sending = false
+		st.mu.Unlock()
+		return nil
+	}
 	known := st.proxy.desired.Known()
 	st.proxy.setDesired(*st.desired.Load())
 	known = known || !st.proxy.desired.Known()

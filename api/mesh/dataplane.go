@@ -1,5 +1,7 @@
 package mesh
 
+import "strings"
+
 // Dataplane is one proxy and the application beside it.
 type Dataplane struct {
 	Meta
@@ -108,9 +110,29 @@ func (d *Dataplane) SPIFFEPath() string {
 		return d.Identity.Path
 	}
 	if w := d.Workload(); w != "" {
-		return "/workload/" + w
+		return WorkloadPath(w)
 	}
 	return ""
+}
+
+// workloadPrefix begins the SPIFFE path of a workload outside Kubernetes.
+const workloadPrefix = "/workload/"
+
+// WorkloadPath returns the SPIFFE path of a workload outside Kubernetes.
+func WorkloadPath(workload string) string { return workloadPrefix + workload }
+
+// WorkloadText returns for people what a SPIFFE path names: the name of a workload, and any other path whole.
+func WorkloadText(path string) string {
+	if workload, ok := WorkloadOf(path); ok {
+		return workload
+	}
+	return path
+}
+
+// WorkloadOf is the reverse of WorkloadPath. It returns false for any other path.
+func WorkloadOf(path string) (string, bool) {
+	workload, ok := strings.CutPrefix(path, workloadPrefix)
+	return workload, ok && workload != "" && !strings.Contains(workload, "/")
 }
 
 // SPIFFEID returns the URI SAN of the proxy's certificate, "" if there is no SPIFFEPath.

@@ -14,8 +14,8 @@ type Observation struct {
 	// Draining proxies get new traffic only if no other endpoint is ready. It is set until a Hello of the agent that does
 	// not say so.
 	Draining bool
-	// Workload that the certificate in use names, "" if that is not known.
-	Workload string
+	// Path is the SPIFFE path that the certificate in use names, "" if that is not known.
+	Path string
 	// ListenersKnown says that Listeners is known. It is not after a restart of the control plane, until Envoy is back.
 	ListenersKnown bool
 	// Listeners are the addresses of the inbound listeners that Envoy has accepted.

@@ -57,7 +57,7 @@ func newCommand() *cobra.Command {
 }
 
 func run(ctx context.Context, o controlplane.Options) error {
-	cp, err := controlplane.New(o)
+	cp, err := controlplane.New(ctx, o)
 	if err != nil {
 		return err
 	}

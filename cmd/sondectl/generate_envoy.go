@@ -51,7 +51,7 @@ key and bundle are those of a throw-away CA, good for "envoy --mode validate" an
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		if static {
-			return writeStatic(&c.out, change.After, id, trustDomain)
+			return writeStatic(cmd.Context(), &c.out, change.After, id, trustDomain)
 		}
 		return c.writeResources(change, id, trustDomain)
 	})

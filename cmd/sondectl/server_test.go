@@ -42,6 +42,7 @@ func TestServer(t *testing.T) {
 // startServer serves the admin API with a real authority, and sets FLAGS, DOWN (an address where nobody listens) and
 // OTHER_CA.
 func startServer(env *testscript.Env) error {
+	ctx := context.Background()
 	state, err := store.OpenState(filepath.Join(env.WorkDir, "state"))
 	if err != nil {
 		return err
@@ -50,10 +51,10 @@ func startServer(env *testscript.Env) error {
 	if err != nil {
 		return err
 	}
-	if _, err := serving.Open(serving.Options{Storage: other}); err != nil {
+	if _, err := serving.Open(ctx, serving.Options{Storage: other.Secrets()}); err != nil {
 		return err
 	}
-	options, err := options(env.WorkDir, state)
+	options, err := options(ctx, env.WorkDir, state)
 	if err != nil {
 		return err
 	}
@@ -82,20 +83,20 @@ func startServer(env *testscript.Env) error {
 	return os.WriteFile(filepath.Join(env.WorkDir, "wrong-token"), []byte("wrong"), 0o600)
 }
 
-func options(dir string, state *store.State) (admin.Options, error) {
-	authority, err := identity.New(identity.Options{Secrets: state, Records: state})
+func options(ctx context.Context, dir string, state *store.State) (admin.Options, error) {
+	authority, err := identity.New(ctx, identity.Options{Secrets: state.Secrets(), Records: state})
 	if err != nil {
 		return admin.Options{}, err
 	}
-	certificate, err := serving.Open(serving.Options{Storage: state})
+	certificate, err := serving.Open(ctx, serving.Options{Storage: state.Secrets()})
 	if err != nil {
 		return admin.Options{}, err
 	}
-	tokens, err := token.Open(token.Options{Storage: state})
+	tokens, err := token.Open(ctx, token.Options{Storage: state.Secrets()})
 	if err != nil {
 		return admin.Options{}, err
 	}
-	adminToken, err := token.OpenAdmin(state)
+	adminToken, err := token.OpenAdmin(ctx, state.Secrets())
 	if err != nil {
 		return admin.Options{}, err
 	}
@@ -107,16 +108,16 @@ func options(dir string, state *store.State) (admin.Options, error) {
 	for _, d := range documents {
 		builder.Set("files", d.Object)
 		if m, ok := d.Object.(*mesh.Mesh); ok {
-			if err := authority.Ensure(m.Name, 0); err != nil {
+			if err := authority.Ensure(ctx, m.Name, 0); err != nil {
 				return admin.Options{}, err
 			}
 		}
 	}
 	builder.Synced("files")
 	for id, o := range map[mesh.ID]mesh.Observation{
-		"default/web-1": {Joined: true, Workload: "web"},
+		"default/web-1": {Joined: true, Path: "/workload/web"},
 		"default/web-2": {Joined: true, Draining: true},
-		"default/web-3": {Joined: true, Workload: "api"},
+		"default/web-3": {Joined: true, Path: "/workload/api"},
 		"shop/web-2":    {Joined: true},
 	} {
 		builder.Observe(id, o)

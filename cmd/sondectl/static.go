@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -10,6 +11,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io/fs"
+	"iter"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
@@ -18,12 +20,12 @@ import (
 )
 
 // writeStatic writes the whole configuration of one proxy as one static configuration.
-func writeStatic(out *bytes.Buffer, view *meshview.View, id mesh.ID, trustDomain string) error {
+func writeStatic(ctx context.Context, out *bytes.Buffer, view *meshview.View, id mesh.ID, trustDomain string) error {
 	m, p := view.Proxy(id)
 	options := generator.StaticOptions{Mesh: m, Proxy: p, TrustDomain: trustDomain}
 	fmt.Fprintf(out, "# Static Envoy configuration of %s.\n", id)
 	if m.Spec.Backend() != nil {
-		if err := addThrowAwaySecrets(&options); err != nil {
+		if err := addThrowAwaySecrets(ctx, &options); err != nil {
 			return fmt.Errorf("make a throw-away certificate of %s: %w", id, err)
 		}
 		out.WriteString("# THROW-AWAY SECRETS: static_resources.secrets is of a CA that was made for this output alone and is\n" +
@@ -37,13 +39,16 @@ func writeStatic(out *bytes.Buffer, view *meshview.View, id mesh.ID, trustDomain
 }
 
 // addThrowAwaySecrets adds the certificate of a CA in memory, issued by the same code as real ones.
-func addThrowAwaySecrets(o *generator.StaticOptions) error {
+func addThrowAwaySecrets(ctx context.Context, o *generator.StaticOptions) error {
 	dataplane := o.Proxy.Dataplane
-	authority, err := identity.New(identity.Options{Secrets: memory{}, Records: memory{}, TrustDomain: o.TrustDomain})
+	authority, err := identity.New(ctx, identity.Options{
+		Secrets: memory{}, TrustDomain: o.TrustDomain,
+		Proxies: func(string) (iter.Seq2[string, string], bool) { return nil, false },
+	})
 	if err != nil {
 		return err
 	}
-	if err := authority.Ensure(dataplane.Mesh, o.Mesh.Spec.Backend().CAValidity()); err != nil {
+	if err := authority.Ensure(ctx, dataplane.Mesh, o.Mesh.Spec.Backend().CAValidity()); err != nil {
 		return err
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -54,9 +59,8 @@ func addThrowAwaySecrets(o *generator.StaticOptions) error {
 	if err != nil {
 		return err
 	}
-	issued, err := authority.Issue(identity.Request{
-		Subject: identity.Subject{Mesh: dataplane.Mesh, Dataplane: dataplane.Name, Workload: dataplane.Workload()},
-		CSR:     csr, Validity: o.Mesh.Spec.Backend().CertValidity(),
+	issued, err := authority.Issue(ctx, identity.Request{
+		Subject: identity.SubjectOf(dataplane), CSR: csr, Validity: o.Mesh.Spec.Backend().CertValidity(),
 	})
 	if err != nil {
 		return err
@@ -82,26 +86,32 @@ func encodePEM(kind string, blocks ...[]byte) []byte {
 // memory is the storage of an authority, in memory.
 type memory map[string][]byte
 
-// Read implements identity.Secrets.
-func (m memory) Read(name string) ([]byte, error) {
+// memoryVersion is the version of all that is in a memory.
+const memoryVersion = "1"
+
+// Read implements secret.Store.
+func (m memory) Read(_ context.Context, name string) ([]byte, string, error) {
 	data, ok := m[name]
 	if !ok {
-		return nil, fs.ErrNotExist
+		return nil, "", fs.ErrNotExist
 	}
-	return data, nil
+	return data, memoryVersion, nil
 }
 
-// Write implements identity.Secrets.
-func (m memory) Write(name string, data []byte) error {
+// Create implements secret.Store.
+func (m memory) Create(_ context.Context, name string, data []byte) (string, error) {
 	m[name] = data
-	return nil
+	return memoryVersion, nil
 }
 
-// Remove implements identity.Records.
-func (m memory) Remove(name string) error {
-	delete(m, name)
-	return nil
+// Update implements identity.Secrets.
+func (m memory) Update(_ context.Context, name string, data []byte, _ string) (string, error) {
+	m[name] = data
+	return memoryVersion, nil
 }
 
-// List implements identity.Secrets. The authority only lists directories that are empty.
-func (m memory) List(string) ([]string, error) { return nil, fs.ErrNotExist }
+// List implements identity.Secrets: the memory is empty at the start.
+func (m memory) List(context.Context, string) ([]string, error) { return nil, nil }
+
+// Watch implements identity.Secrets.
+func (m memory) Watch(context.Context, func(string)) error { return nil }

@@ -28,9 +28,13 @@ type CA struct {
 	key  *ecdsa.PrivateKey // nil if it is only trusted and cannot sign
 }
 
-// New makes a self-signed CA. The template says what the CA is for; New sets serial number, dates, key and usages.
+// New makes a self-signed CA with a new key. The template says what the CA is for; New sets serial number, dates, key and usages.
 func New(template *x509.Certificate, now time.Time, validity time.Duration) (*CA, error) {
-	key := NewKey()
+	return NewOf(NewKey(), template, now, validity)
+}
+
+// NewOf is New with that key.
+func NewOf(key *ecdsa.PrivateKey, template *x509.Certificate, now time.Time, validity time.Duration) (*CA, error) {
 	template.SerialNumber = newSerial()
 	// The CAs of one mesh have different subjects, so that issuers can be told apart while both are trusted.
 	template.Subject.SerialNumber = template.SerialNumber.Text(16)

@@ -3,6 +3,7 @@
 package serving
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/identity/secret"
 )
 
 // The serving CA in the storage. Agents and sondectl get its certificate by --ca-cert-file.
@@ -29,17 +31,10 @@ const (
 	certificateValidity = 30 * 24 * time.Hour
 )
 
-// Storage keeps the CA. Read of a missing name returns an error that wraps fs.ErrNotExist. Write is atomic and durable, and
-// never replaces what another process has written since this one read it. *store.State implements it.
-type Storage interface {
-	Read(name string) ([]byte, error)
-	Write(name string, data []byte) error
-}
-
 // Options of a Certificate.
 type Options struct {
 	// Storage is required.
-	Storage Storage
+	Storage secret.Store
 	// Registerer of the metrics, default none.
 	Registerer prometheus.Registerer
 	// Now is the clock. Default time.Now.
@@ -57,11 +52,11 @@ type Certificate struct {
 }
 
 // Open opens the serving CA in the storage, or makes one, and makes a certificate.
-func Open(o Options) (*Certificate, error) {
+func Open(ctx context.Context, o Options) (*Certificate, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	authority, err := openCA(o.Storage, o.Now())
+	authority, err := openCA(ctx, o.Storage, o.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -72,18 +67,24 @@ func Open(o Options) (*Certificate, error) {
 	return c, ca.RegisterExpiry(o.Registerer, "", o.Now, func() *ca.CA { return authority })
 }
 
-func openCA(storage Storage, now time.Time) (*ca.CA, error) {
-	certificate, err := storage.Read(caFile)
+// openCA opens the key before the certificate, so that there is never a certificate without its key. Processes that start at
+// once agree on the key, and then on one certificate of it.
+func openCA(ctx context.Context, storage secret.Store, now time.Time) (*ca.CA, error) {
+	certificate, _, err := storage.Read(ctx, caFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return newCA(storage, now)
+		return newCA(ctx, storage, now)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", caFile, err)
 	}
-	key, err := storage.Read(caKey)
+	key, _, err := storage.Read(ctx, caKey)
 	if err != nil {
 		return nil, fmt.Errorf("read %s (to make both anew, remove %s): %w", caKey, caFile, err)
 	}
+	return parseCA(certificate, key)
+}
+
+func parseCA(certificate, key []byte) (*ca.CA, error) {
 	authority, err := ca.Parse(certificate, key)
 	if err == nil && !authority.CanSign() {
 		err = errors.New("the key is empty")
@@ -94,20 +95,27 @@ func openCA(storage Storage, now time.Time) (*ca.CA, error) {
 	return authority, nil
 }
 
-// newCA writes the key before the certificate, so that there is never a certificate without its key.
-func newCA(storage Storage, now time.Time) (*ca.CA, error) {
-	authority, err := ca.New(&x509.Certificate{Subject: ca.Subject("Sonde control plane CA")}, now, caValidity)
+func newCA(ctx context.Context, storage secret.Store, now time.Time) (*ca.CA, error) {
+	key, err := secret.ReadOrCreate(ctx, storage, caKey, func() ([]byte, error) { return ca.EncodeKey(ca.NewKey()), nil })
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open %s: %w", caKey, err)
 	}
-	certificate, key := authority.Encode()
-	if err := storage.Write(caKey, key); err != nil {
-		return nil, fmt.Errorf("write %s: %w", caKey, err)
+	certificate, err := secret.ReadOrCreate(ctx, storage, caFile, func() ([]byte, error) {
+		private, err := ca.DecodeKey(key)
+		if err != nil {
+			return nil, fmt.Errorf("open %s: %w", caKey, err)
+		}
+		authority, err := ca.NewOf(private, &x509.Certificate{Subject: ca.Subject("Sonde control plane CA")}, now, caValidity)
+		if err != nil {
+			return nil, err
+		}
+		certificate, _ := authority.Encode()
+		return certificate, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", caFile, err)
 	}
-	if err := storage.Write(caFile, certificate); err != nil {
-		return nil, fmt.Errorf("write %s: %w", caFile, err)
-	}
-	return authority, nil
+	return parseCA(certificate, key)
 }
 
 // get returns the certificate, and makes a new one after two thirds of the validity of the old one.

@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"io/fs"
@@ -16,22 +17,25 @@ import (
 // memory is a Storage.
 type memory map[string][]byte
 
-func (m memory) Read(name string) ([]byte, error) {
+func (m memory) Read(_ context.Context, name string) ([]byte, string, error) {
 	data, ok := m[name]
 	if !ok {
-		return nil, fs.ErrNotExist
+		return nil, "", fs.ErrNotExist
 	}
-	return data, nil
+	return data, "1", nil
 }
 
-func (m memory) Write(name string, data []byte) error {
+func (m memory) Create(_ context.Context, name string, data []byte) (string, error) {
+	if _, ok := m[name]; ok {
+		return "", fs.ErrExist
+	}
 	m[name] = data
-	return nil
+	return "1", nil
 }
 
 func open(t *testing.T, o Options) *Certificate {
 	t.Helper()
-	c, err := Open(o)
+	c, err := Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +106,7 @@ func TestBrokenStateIsNamed(t *testing.T) {
 			storage := memory{}
 			open(t, Options{Storage: storage})
 			tc.bend(storage)
-			_, err := Open(Options{Storage: storage})
+			_, err := Open(t.Context(), Options{Storage: storage})
 			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("error = %v, want one that says %q, without the content of the file", err, tc.want)
 			}

@@ -1,11 +1,13 @@
 package token
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
+
+	"github.com/sonde-mesh/sonde/identity/secret"
 )
 
 // adminFile holds the token of the admin API, on one line.
@@ -15,13 +17,10 @@ const adminFile = "admin-token"
 const minAdmin = 16
 
 // OpenAdmin returns the token that callers of the admin API must send. It makes one if the storage has none.
-func OpenAdmin(storage Storage) (string, error) {
-	data, err := storage.Read(adminFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		// At least 128 bits of randomness, as text.
-		data = []byte(rand.Text() + "\n")
-		err = storage.Write(adminFile, data)
-	}
+func OpenAdmin(ctx context.Context, storage secret.Store) (string, error) {
+	data, err := secret.ReadOrCreate(ctx, storage, adminFile, func() ([]byte, error) {
+		return []byte(rand.Text() + "\n"), nil // at least 128 bits of randomness
+	})
 	if err != nil {
 		return "", fmt.Errorf("open %s: %w", adminFile, err)
 	}

@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/identity/secret"
 )
 
 const (
@@ -37,22 +37,15 @@ const (
 // errInvalid says that a token is malformed, signed with another key, expired.
 var errInvalid = errors.New("invalid token")
 
-// Storage keeps the key and the admin token. Read of a missing name returns an error that wraps fs.ErrNotExist. Write is
-// atomic and durable, and never replaces what another process has written since this one read it. *store.State implements it.
-type Storage interface {
-	Read(name string) ([]byte, error)
-	Write(name string, data []byte) error
-}
-
 // Options of an Issuer.
 type Options struct {
 	// Storage is required.
-	Storage Storage
+	Storage secret.Store
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }
 
-// claims are the private claims of the JWT: those of a Subject.
+// claims are the private claims of the JWT. The workload is a name: no token can identify a path but /workload/<name>.
 type claims struct {
 	Mesh      string `json:"mesh"`
 	Dataplane string `json:"dataplane"`
@@ -68,11 +61,11 @@ type Issuer struct {
 }
 
 // Open returns the issuer whose key is in the storage. It makes a key if there is none.
-func Open(o Options) (*Issuer, error) {
+func Open(ctx context.Context, o Options) (*Issuer, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	key, err := openKey(o.Storage)
+	key, err := openKey(ctx, o.Storage)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", keyFile, err)
 	}
@@ -90,22 +83,23 @@ func Open(o Options) (*Issuer, error) {
 	return i, nil
 }
 
-func openKey(storage Storage) (*ecdsa.PrivateKey, error) {
-	data, err := storage.Read(keyFile)
-	if err == nil {
-		return ca.DecodeKey(data)
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
+func openKey(ctx context.Context, storage secret.Store) (*ecdsa.PrivateKey, error) {
+	data, err := secret.ReadOrCreate(ctx, storage, keyFile, func() ([]byte, error) { return ca.EncodeKey(ca.NewKey()), nil })
+	if err != nil {
 		return nil, err
 	}
-	key := ca.NewKey()
-	return key, storage.Write(keyFile, ca.EncodeKey(key))
+	return ca.DecodeKey(data)
 }
 
-// Issue signs a dataplane token with that validity, from a second to ten years.
+// Issue signs a dataplane token with that validity, from a second to ten years. The path must be that of a workload, without an
+// instance: pods have tokens of their service account.
 func (i *Issuer) Issue(s identity.Subject, validity time.Duration) (signed string, expires time.Time, err error) {
 	if err := s.Validate(); err != nil {
 		return "", time.Time{}, err
+	}
+	workload, ok := mesh.WorkloadOf(s.Path)
+	if !ok || s.Instance != "" {
+		return "", time.Time{}, fmt.Errorf("path %q of the token: must be %s<workload>, without an instance", s.Path, mesh.WorkloadPath(""))
 	}
 	if validity < time.Second || validity > maxValidity {
 		return "", time.Time{}, fmt.Errorf("validity %s of the token: must be from 1s to %s", validity, maxValidity)
@@ -120,7 +114,7 @@ func (i *Issuer) Issue(s identity.Subject, validity time.Duration) (signed strin
 			Expiry:   expiry,
 			ID:       rand.Text(),
 		}).
-		Claims(claims(s)).
+		Claims(claims{Mesh: s.Mesh, Dataplane: s.Dataplane, Workload: workload}).
 		Serialize()
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("sign token: %w", err)
@@ -160,7 +154,7 @@ func (i *Issuer) verify(token string) (identity.Subject, error) {
 	if err := i.checkClaims(standard); err != nil {
 		return identity.Subject{}, err
 	}
-	return identity.Subject(own), nil
+	return identity.Subject{Mesh: own.Mesh, Dataplane: own.Dataplane, Path: mesh.WorkloadPath(own.Workload)}, nil
 }
 
 func (i *Issuer) checkClaims(c jwt.Claims) error {

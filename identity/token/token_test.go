@@ -1,6 +1,7 @@
 package token
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"errors"
@@ -21,17 +22,20 @@ import (
 // memory is a Storage.
 type memory map[string][]byte
 
-func (m memory) Read(name string) ([]byte, error) {
+func (m memory) Read(_ context.Context, name string) ([]byte, string, error) {
 	data, ok := m[name]
 	if !ok {
-		return nil, fs.ErrNotExist
+		return nil, "", fs.ErrNotExist
 	}
-	return data, nil
+	return data, "1", nil
 }
 
-func (m memory) Write(name string, data []byte) error {
+func (m memory) Create(_ context.Context, name string, data []byte) (string, error) {
+	if _, ok := m[name]; ok {
+		return "", fs.ErrExist
+	}
 	m[name] = data
-	return nil
+	return "1", nil
 }
 
 var now = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -39,14 +43,14 @@ var now = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 // open opens the storage as a starting control plane does, at the time now.
 func open(t testing.TB, storage memory) *Issuer {
 	t.Helper()
-	i, err := Open(Options{Storage: storage, Now: func() time.Time { return now }})
+	i, err := Open(t.Context(), Options{Storage: storage, Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return i
 }
 
-var web = identity.Subject{Mesh: "default", Dataplane: "web-1", Workload: "web"}
+var web = identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/web"}
 
 func TestToken(t *testing.T) {
 	a := open(t, memory{})
@@ -85,7 +89,7 @@ func TestTokenIsRefused(t *testing.T) {
 		if bend != nil {
 			bend(&standard)
 		}
-		token, err := jwt.Signed(signer).Claims(standard).Claims(claims(web)).Serialize()
+		token, err := jwt.Signed(signer).Claims(standard).Claims(claims{"default", "web-1", "web"}).Serialize()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,21 +159,21 @@ func TestKeySurvivesRestart(t *testing.T) {
 
 func TestAdminToken(t *testing.T) {
 	storage := memory{}
-	made, err := OpenAdmin(storage)
+	made, err := OpenAdmin(t.Context(), storage)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if kept, err := OpenAdmin(storage); err != nil || kept != made {
+	if kept, err := OpenAdmin(t.Context(), storage); err != nil || kept != made {
 		t.Errorf("OpenAdmin() = %q, %v after a restart, want %q", kept, err, made)
 	}
 	storage[adminFile] = []byte("\n")
-	if _, err := OpenAdmin(storage); err == nil || !strings.Contains(err.Error(), "too short") {
+	if _, err := OpenAdmin(t.Context(), storage); err == nil || !strings.Contains(err.Error(), "too short") {
 		t.Errorf("error = %v, want one that says that the token is too short", err)
 	}
 }
 
 func TestBrokenKeyIsNamed(t *testing.T) {
-	_, err := Open(Options{Storage: memory{keyFile: []byte("secret")}})
+	_, err := Open(t.Context(), Options{Storage: memory{keyFile: []byte("secret")}})
 	if err == nil || !strings.Contains(err.Error(), keyFile) || strings.Contains(err.Error(), "secret") {
 		t.Errorf("error = %v, want one that names %s, without its content", err, keyFile)
 	}
@@ -184,8 +188,8 @@ func TestTokenIsNotIssued(t *testing.T) {
 	}{
 		"no validity":         {web, 0, "validity"},
 		"too long a validity": {web, 11 * 365 * 24 * time.Hour, "validity"},
-		"no mesh":             {identity.Subject{Dataplane: "web-1", Workload: "web"}, time.Hour, "mesh"},
-		"no dataplane":        {identity.Subject{Mesh: "default", Workload: "web"}, time.Hour, "dataplane"},
+		"no mesh":             {identity.Subject{Dataplane: "web-1", Path: "/workload/web"}, time.Hour, "mesh"},
+		"no dataplane":        {identity.Subject{Mesh: "default", Path: "/workload/web"}, time.Hour, "dataplane"},
 		"no workload":         {identity.Subject{Mesh: "default", Dataplane: "web-1"}, time.Hour, "workload"},
 	}
 	for name, tc := range tests {

@@ -49,10 +49,10 @@ func startPlane(t *testing.T, stateDirectory, watched string) *plane {
 	if p.state, err = store.OpenState(stateDirectory); err != nil {
 		t.Fatal(err)
 	}
-	if p.authority, err = identity.New(identity.Options{Secrets: p.state, Records: p.state, Logger: p.log}); err != nil {
+	if p.authority, err = identity.New(t.Context(), identity.Options{Secrets: p.state.Secrets(), Records: p.state, Logger: p.log}); err != nil {
 		t.Fatal(err)
 	}
-	if p.serving, err = serving.Open(serving.Options{Storage: p.state}); err != nil {
+	if p.serving, err = serving.Open(t.Context(), serving.Options{Storage: p.state.Secrets()}); err != nil {
 		t.Fatal(err)
 	}
 	credentials, err := mtls.New(mtls.Options{TLS: p.serving.TLS(), Verifier: p.authority, Logger: p.log})

@@ -28,7 +28,7 @@ func (f *Feature) TLS(owner mesh.ID) (*tls.Config, error) {
 	}
 	if owner != "" {
 		meshName, dataplane := mesh.SplitID(owner)
-		certificate, err := sondecp.Issue(f.plane.authority, identity.Subject{Mesh: meshName, Dataplane: dataplane, Workload: "web"})
+		certificate, err := sondecp.Issue(f.plane.authority, identity.Subject{Mesh: meshName, Dataplane: dataplane, Path: "/workload/web"})
 		if err != nil {
 			return nil, fmt.Errorf("certificate of %s: %w", owner, err)
 		}

@@ -45,7 +45,7 @@ func startPlane(ctx context.Context, s *simulation) *plane {
 		View:   meshview.Options{Sources: []string{sourceFiles, sourceDirect}, Applied: p.applied},
 		XDS:    xds.Options{DrainTime: drainTime},
 		Logger: slog.New(slog.NewTextHandler(wrongs{s}, &slog.HandlerOptions{Level: slog.LevelError})),
-	}, func(context.Context, string) error { return nil })
+	}, func(context.Context, string, *meshview.Proxy) error { return nil })
 	dir := store.NewDir(store.DirOptions{Path: s.directory, Builder: p.Builder, Source: sourceFiles, Logger: slog.New(slog.NewTextHandler(details{s}, nil))})
 
 	p.ctx, p.stop = context.WithCancel(ctx)

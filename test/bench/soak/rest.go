@@ -130,7 +130,7 @@ func (s *soak) expected() (map[string]resource.Desired, error) {
 	const source = "files"
 	b := meshview.NewBuilder(meshview.Options{Sources: []string{source}, RequireJoin: true})
 	for i := range s.o.proxies {
-		b.Observe(proxyID(i), mesh.Observation{Joined: true, Workload: workload(i)})
+		b.Observe(proxyID(i), mesh.Observation{Joined: true, Path: mesh.WorkloadPath(workload(i))})
 	}
 	for _, d := range documents {
 		b.Set(source, d.Object)

@@ -83,7 +83,7 @@ func (s *soak) prepare(m *harness.Machine) error {
 		return err
 	}
 	for i := range s.o.proxies {
-		config, err := id.ClientTLS(identity.Subject{Mesh: meshOf(i), Dataplane: proxyName(i), Workload: workload(i)})
+		config, err := id.ClientTLS(identity.Subject{Mesh: meshOf(i), Dataplane: proxyName(i), Path: mesh.WorkloadPath(workload(i))})
 		if err != nil {
 			return err
 		}

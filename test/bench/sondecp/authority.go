@@ -3,6 +3,7 @@
 package sondecp
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -32,11 +33,47 @@ type memory struct {
 }
 
 var (
-	_ identity.Secrets = (*memory)(nil)
+	_ identity.Secrets = secrets{}
 	_ identity.Records = (*memory)(nil)
 )
 
-// Read implements identity.Secrets.
+// secrets is a memory as secrets that one process changes, one after the other.
+type secrets struct{ *memory }
+
+// background is the context of all that is done with them: in memory nothing waits.
+var background = context.Background()
+
+// version of all secrets.
+const version = "1"
+
+// Read implements secret.Store.
+func (s secrets) Read(_ context.Context, name string) ([]byte, string, error) {
+	data, err := s.memory.Read(name)
+	return data, version, err
+}
+
+// Create implements secret.Store.
+func (s secrets) Create(_ context.Context, name string, data []byte) (string, error) {
+	return version, s.Write(name, data)
+}
+
+// Update implements identity.Secrets.
+func (s secrets) Update(_ context.Context, name string, data []byte, _ string) (string, error) {
+	return version, s.Write(name, data)
+}
+
+// List implements identity.Secrets.
+func (s secrets) List(_ context.Context, directory string) ([]string, error) {
+	return s.memory.List(directory)
+}
+
+// Watch implements identity.Secrets.
+func (s secrets) Watch(ctx context.Context, _ func(name string)) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Read implements identity.Records.
 func (m *memory) Read(name string) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -47,7 +84,7 @@ func (m *memory) Read(name string) ([]byte, error) {
 	return data, nil
 }
 
-// Write implements identity.Secrets.
+// Write implements identity.Records.
 func (m *memory) Write(name string, data []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -63,7 +100,7 @@ func (m *memory) Remove(name string) error {
 	return nil
 }
 
-// List implements identity.Secrets.
+// List implements identity.Records.
 func (m *memory) List(directory string) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -116,13 +153,13 @@ type Identity struct {
 func (m *memory) open() (*Identity, error) {
 	var id Identity
 	var err error
-	if id.Authority, err = identity.New(identity.Options{Secrets: m, Records: m}); err != nil {
+	if id.Authority, err = identity.New(background, identity.Options{Secrets: secrets{m}, Records: m}); err != nil {
 		return nil, err
 	}
-	if id.Serving, err = serving.Open(serving.Options{Storage: m}); err != nil {
+	if id.Serving, err = serving.Open(background, serving.Options{Storage: secrets{m}}); err != nil {
 		return nil, err
 	}
-	if id.Tokens, err = token.Open(token.Options{Storage: m}); err != nil {
+	if id.Tokens, err = token.Open(background, token.Options{Storage: secrets{m}}); err != nil {
 		return nil, err
 	}
 	id.Credentials, err = mtls.New(mtls.Options{TLS: id.Serving.TLS(), Verifier: id.Authority})
@@ -137,7 +174,7 @@ func MakeState(directory string, meshes ...string) error {
 		return err
 	}
 	for _, name := range meshes {
-		if err := id.Ensure(name, 0); err != nil {
+		if err := id.Ensure(background, name, 0); err != nil {
 			return err
 		}
 	}
@@ -150,13 +187,13 @@ func Join(directory string, workloads map[mesh.ID]string) error {
 	if err != nil {
 		return err
 	}
-	a, err := identity.New(identity.Options{Secrets: m, Records: m})
+	a, err := identity.New(background, identity.Options{Secrets: secrets{m}, Records: m})
 	if err != nil {
 		return err
 	}
 	for proxy, workload := range workloads {
 		meshName, dataplane := mesh.SplitID(proxy)
-		if _, err := Issue(a, identity.Subject{Mesh: meshName, Dataplane: dataplane, Workload: workload}); err != nil {
+		if _, err := Issue(a, identity.Subject{Mesh: meshName, Dataplane: dataplane, Path: mesh.WorkloadPath(workload)}); err != nil {
 			return err
 		}
 	}
@@ -191,7 +228,7 @@ func Issue(a *identity.Authority, proxy identity.Subject) (tls.Certificate, erro
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	issued, err := a.Issue(identity.Request{Subject: proxy, CSR: csr, Validity: 24 * time.Hour})
+	issued, err := a.Issue(background, identity.Request{Subject: proxy, CSR: csr, Validity: 24 * time.Hour})
 	return tls.Certificate{Certificate: issued.Chain, PrivateKey: key}, err
 }
 

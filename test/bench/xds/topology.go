@@ -48,7 +48,7 @@ func (w topology) serviceName(i int) string {
 func workload(proxy int) string { return fmt.Sprintf("workload-%04d", proxy%100) }
 
 func subject(proxy int) identity.Subject {
-	return identity.Subject{Mesh: mesh.DefaultMesh, Dataplane: proxyName(proxy), Workload: workload(proxy)}
+	return identity.Subject{Mesh: mesh.DefaultMesh, Dataplane: proxyName(proxy), Path: mesh.WorkloadPath(workload(proxy))}
 }
 
 // owners is the number of Dataplanes with inbounds: the first ones.
