@@ -5,21 +5,53 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-MODULES := . test tools
+MODULES := . test tools deploy/image
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/sonde
 LINT_VERSION := v2.15.0
 LINT := $(CACHE)/tools/golangci-lint-$(LINT_VERSION)/golangci-lint
 # Static programs without debug information and without gRPC's tracing, which costs each agent some MiB.
 BUILD := CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags '-s -w'
 ENVOY_GETTER := cd tools && go run ./envoy
+# The test bed's directory can be chosen: make cluster-up STATE=/var/tmp/mine
+TESTBED := bin/testbed $(if $(STATE),--state='$(STATE)')
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build bin/sonde-cp, bin/sonde-dp and bin/sondectl
 	$(BUILD) -o bin/ ./cmd/...
+
+# On Debian and Ubuntu: glibc and certificates come from their packages.
+.PHONY: image
+image: build ## make the container image bin/sonde-image.tar (TAG=registry/name:tag PUSH=1)
+	envoy=$$($(ENVOY_GETTER)); cd deploy/image && go run . --programs=$(CURDIR)/bin --envoy="$$envoy" --license=$(CURDIR)/LICENSE \
+		--output=$(CURDIR)/bin/sonde-image.tar $(if $(TAG),--tag='$(TAG)') $(if $(filter-out 0,$(PUSH)),--push)
+
+.PHONY: bin/testbed
+bin/testbed:
+	cd tools && go build -trimpath -o ../$@ ./testbed
+
+.PHONY: cluster-up
+cluster-up: bin/testbed ## start a Kubernetes cluster on this machine, as root (NODES=2 IP_FAMILY=dual|ipv4|ipv6)
+	@$(TESTBED) up $(if $(NODES),--nodes='$(NODES)') $(if $(IP_FAMILY),--ip-family='$(IP_FAMILY)')
+
+.PHONY: cluster-down
+cluster-down: bin/testbed ## end that cluster, or what is left of it, and remove all of it
+	@$(TESTBED) down
+
+.PHONY: cluster-load-image
+cluster-load-image: bin/testbed ## give an image to each node of that cluster (IMAGE=bin/sonde-image.tar)
+	@$(TESTBED) load-image '$(or $(IMAGE),bin/sonde-image.tar)'
+
+.PHONY: cluster-kubectl
+cluster-kubectl: bin/testbed ## run kubectl on that cluster (ARGS="get pods -A")
+	@$(TESTBED) kubectl -- $(ARGS)
+
+.PHONY: cluster-binaries
+cluster-binaries: bin/testbed ## build the programs of a cluster into the cache, and print their directory
+	@$(TESTBED) binaries
 
 .PHONY: demo
 demo: build ## show a mesh on this machine, each step checked (KEEP=1: it runs on until Ctrl-C)

@@ -11,8 +11,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/sonde-mesh/sonde/tools/cache"
 )
 
 // release is a version of Envoy in the Python registry.
@@ -140,7 +141,7 @@ func (g *getter) download(ctx context.Context, r release, path string) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return fmt.Errorf("create the cache: %w", err)
 	}
-	unlock, err := lock(ctx, filepath.Join(directory, ".lock"))
+	unlock, err := cache.Lock(ctx, filepath.Join(directory, ".lock"))
 	if err != nil {
 		return fmt.Errorf("lock the cache: %w", err)
 	}
@@ -166,30 +167,6 @@ func (g *getter) download(ctx context.Context, r release, path string) error {
 		return fmt.Errorf("put Envoy into the cache: %w", err)
 	}
 	return nil
-}
-
-// lock takes an exclusive lock on a file. The kernel releases it if this process dies.
-func lock(ctx context.Context, path string) (unlock func(), err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	poll := time.NewTicker(100 * time.Millisecond)
-	defer poll.Stop()
-	for {
-		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { _ = file.Close() }, nil
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return nil, errors.Join(err, file.Close())
-		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(context.Cause(ctx), file.Close())
-		case <-poll.C:
-		}
-	}
 }
 
 func executable(path string) bool {

@@ -12,9 +12,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"syscall"
+
+	"github.com/sonde-mesh/sonde/tools/cache"
 )
 
 func main() {
@@ -41,12 +42,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unknown argument %q", flags.Arg(0))
 	}
-	cache, err := os.UserCacheDir()
+	dir, err := cache.Dir()
 	if err != nil {
-		return fmt.Errorf("find the cache directory (set XDG_CACHE_HOME or HOME): %w", err)
+		return err
 	}
 	g := &getter{
-		cache:    filepath.Join(cache, "sonde"),
+		cache:    dir,
 		envoy:    os.Getenv("ENVOY"),
 		platform: runtime.GOOS + "/" + runtime.GOARCH,
 		releases: releases,

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/sonde-mesh/sonde/deploy/image/archive"
+)
+
+// programNames are the programs of Sonde. Envoy is beside them in the image, where sonde-dp looks for it first.
+var programNames = []string{"sonde-cp", "sonde-dp", "sondectl"}
+
+const (
+	programDirectory = "/usr/bin"
+	certificateFile  = "/etc/ssl/certs/ca-certificates.crt"
+	// user is the one that redirection lets pass.
+	user = "5678"
+)
+
+// Files of /etc, without which a program could not tell who it is, and how to look up hosts.
+const (
+	passwd   = "root:x:0:0:root:/:/sbin/nologin\nsonde:x:" + user + ":" + user + ":sonde:/:/sbin/nologin\n"
+	group    = "root:x:0:\nsonde:x:" + user + ":\n"
+	nsswitch = "passwd: files\ngroup: files\nhosts: files dns\n"
+)
+
+const envoyNotice = "Envoy, https://github.com/envoyproxy/envoy. Copyright: The Envoy Project Authors. Its license:\n\n"
+
+// inputs is all that an image is made of.
+type inputs struct {
+	programs map[string][]byte
+	envoy    []byte
+	// license is the Apache License 2.0, which is Envoy's too.
+	license []byte
+	// libc and certificates are the packages of the distribution.
+	libc, certificates *debian
+}
+
+// image has three layers, so that what seldom changes is stored and transferred once: the distribution, Envoy, our programs.
+func (in *inputs) image() (v1.Image, error) {
+	base, err := in.base()
+	if err != nil {
+		return nil, err
+	}
+	own := []archive.File{{Path: documentation("sonde"), Mode: 0o644, Content: in.license}}
+	for _, name := range programNames {
+		own = append(own, archive.File{Path: programDirectory + "/" + name, Mode: 0o755, Content: in.programs[name]})
+	}
+	var layers []v1.Layer
+	for _, files := range [][]archive.File{base, {
+		{Path: programDirectory + "/envoy", Mode: 0o755, Content: in.envoy},
+		{Path: documentation("envoy"), Mode: 0o644, Content: append([]byte(envoyNotice), in.license...)},
+	}, own} {
+		layer, err := archive.Layer(files)
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, layer)
+	}
+	return archive.Image(v1.Config{
+		Entrypoint: []string{programDirectory + "/sonde-dp"}, // the sidecar has only arguments
+		Env:        []string{"PATH=" + programDirectory},
+		User:       user,
+		WorkingDir: "/",
+	}, layers...)
+}
+
+// base returns the files of the distribution: the libraries that Envoy needs, the certificates of public CAs, users, and /tmp.
+func (in *inputs) base() ([]archive.File, error) {
+	libraries, err := in.libc.librariesOf(in.envoy)
+	if err != nil {
+		return nil, fmt.Errorf("find the libraries of Envoy: %w", err)
+	}
+	bundle, err := in.certificates.bundle()
+	if err != nil {
+		return nil, err
+	}
+	files := append(libraries,
+		archive.File{Path: certificateFile, Mode: 0o644, Content: bundle},
+		archive.File{Path: "/etc/passwd", Mode: 0o644, Content: []byte(passwd)},
+		archive.File{Path: "/etc/group", Mode: 0o644, Content: []byte(group)},
+		archive.File{Path: "/etc/nsswitch.conf", Mode: 0o644, Content: []byte(nsswitch)},
+		archive.File{Path: "/tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+	)
+	for _, p := range []*debian{in.libc, in.certificates} {
+		copyright, err := p.file(documentation(p.name))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, copyright)
+	}
+	return files, nil
+}
+
+// documentation is where Debian has what says under which license something is.
+func documentation(name string) string { return "/usr/share/doc/" + name + "/copyright" }

@@ -1,0 +1,118 @@
+// Package binaries builds the programs of a Kubernetes cluster from their Go modules and keeps them by version.
+package binaries
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sonde-mesh/sonde/tools/cache"
+)
+
+// Getter finds programs in a cache, or builds them.
+type Getter struct {
+	// Cache is the directory in which each component gets a directory of its own. It is created.
+	Cache string
+	// Progress gets a line before each build, and what the compiler says.
+	Progress io.Writer
+}
+
+// Get returns a directory that has these programs, all of Programs if there are none given. It builds those that are missing,
+// which takes minutes. If another process is building it waits for that one, and uses its result. An unknown name is an
+// error that lists the known ones.
+func (g *Getter) Get(ctx context.Context, programs ...string) (string, error) {
+	known := Programs()
+	if len(programs) == 0 {
+		programs = known
+	}
+	for _, name := range programs {
+		if !slices.Contains(known, name) {
+			return "", fmt.Errorf("no program %q: choose of %s", name, strings.Join(known, ", "))
+		}
+	}
+	directory := filepath.Join(g.Cache, set())
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		return "", fmt.Errorf("create the cache: %w", err)
+	}
+	for i := range components {
+		if err := g.component(ctx, &components[i], programs, directory); err != nil {
+			return "", fmt.Errorf("build %s %s: %w", components[i].name, components[i].version, err)
+		}
+	}
+	return directory, nil
+}
+
+// component builds what is missing of the wanted programs of c, and links them into directory.
+func (g *Getter) component(ctx context.Context, c *component, wanted []string, directory string) error {
+	var names []string
+	for name := range c.programs {
+		if slices.Contains(wanted, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	own := filepath.Join(g.Cache, c.directory())
+	if err := os.MkdirAll(own, 0o755); err != nil {
+		return err
+	}
+	if len(missing(own, names)) > 0 {
+		unlock, err := cache.Lock(ctx, filepath.Join(own, ".lock"))
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	if missing := missing(own, names); len(missing) > 0 { // another process may have built them meanwhile
+		if err := g.build(ctx, c, missing, own); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		err := os.Symlink(filepath.Join("..", c.directory(), name), filepath.Join(directory, name))
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func missing(directory string, names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		info, err := os.Stat(filepath.Join(directory, name))
+		return err == nil && info.Mode().IsRegular()
+	})
+}
+
+// build builds programs of c, and puts each into directory in one step as soon as it is there.
+func (g *Getter) build(ctx context.Context, c *component, names []string, directory string) error {
+	work := filepath.Join(directory, ".build")
+	if err := errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o755)); err != nil { // a killed process may have left one
+		return err
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	if _, err := fmt.Fprintf(g.Progress, "building %s of %s %s (once; into %s)\n", strings.Join(names, ", "), c.name, c.version, directory); err != nil {
+		return err
+	}
+	if err := writeModule(ctx, c, work); err != nil {
+		return err
+	}
+	for _, name := range names {
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w "+c.ldflags, "-o", filepath.Join(work, name), c.programs[name])
+		cmd.Dir, cmd.Env = work, environment()
+		cmd.Stdout, cmd.Stderr = g.Progress, g.Progress
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("build %s: %w", name, err)
+		}
+		if err := os.Rename(filepath.Join(work, name), filepath.Join(directory, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+package binaries
+
+import (
+	"crypto/sha256"
+	_ "embed" // the source of pause
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// component is a Go module that programs are built from.
+type component struct {
+	name    string
+	module  string
+	version string
+	// staging is the prefix of modules that this one replaces by directories of its own, and stagingVersion the version
+	// under which they are published.
+	staging, stagingVersion string
+	// source is the program itself, of a component that has no module.
+	source string
+	// ldflags is added to the linker's flags.
+	ldflags string
+	// programs maps the name of each program to its package.
+	programs map[string]string
+}
+
+const (
+	kubernetesVersion        = "v1.36.3"
+	kubernetesStagingVersion = "v0.36.3"
+	kubernetesVersionPackage = "k8s.io/component-base/version"
+)
+
+//go:embed pause/main.go
+var pauseSource string
+
+// components is all that a cluster needs and Go can build.
+var components = []component{
+	{
+		name: "kubernetes", module: "k8s.io/kubernetes", version: kubernetesVersion,
+		staging: "k8s.io/", stagingVersion: kubernetesStagingVersion,
+		ldflags: fmt.Sprintf("-X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s", kubernetesVersionPackage,
+			kubernetesVersion, part(kubernetesVersion, 0), part(kubernetesVersion, 1)),
+		programs: map[string]string{
+			"kube-apiserver":          "k8s.io/kubernetes/cmd/kube-apiserver",
+			"kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+			"kube-scheduler":          "k8s.io/kubernetes/cmd/kube-scheduler",
+			"kube-proxy":              "k8s.io/kubernetes/cmd/kube-proxy",
+			"kubelet":                 "k8s.io/kubernetes/cmd/kubelet",
+			"kubectl":                 "k8s.io/kubernetes/cmd/kubectl",
+		},
+	},
+	{
+		name: "etcd", module: "go.etcd.io/etcd/server/v3", version: "v3.6.16",
+		programs: map[string]string{"etcd": "go.etcd.io/etcd/server/v3"},
+	},
+	{
+		name: "containerd", module: "github.com/containerd/containerd/v2", version: "v2.4.2",
+		programs: map[string]string{
+			"containerd":              "github.com/containerd/containerd/v2/cmd/containerd",
+			"containerd-shim-runc-v2": "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+			"ctr":                     "github.com/containerd/containerd/v2/cmd/ctr",
+		},
+	},
+	{
+		name: "coredns", module: "github.com/coredns/coredns", version: "v1.15.0",
+		programs: map[string]string{"coredns": "github.com/coredns/coredns"},
+	},
+	{
+		name: "pause", version: sum(pauseSource), source: pauseSource,
+		programs: map[string]string{"pause": "."},
+	},
+}
+
+// part returns a number of a version such as v1.36.3.
+func part(version string, i int) string {
+	return strings.Split(strings.TrimPrefix(version, "v"), ".")[i]
+}
+
+// sum returns a short hash.
+func sum(text string) string {
+	digest := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(digest[:6])
+}
+
+// directory is the component's directory in the cache.
+func (c *component) directory() string { return c.name + "-" + c.version }
+
+// set names all components with their versions.
+func set() string {
+	var all []string
+	for i := range components {
+		all = append(all, components[i].directory())
+	}
+	return "all-" + sum(strings.Join(all, " "))
+}
+
+// Programs returns the names of all programs, sorted.
+func Programs() []string {
+	var names []string
+	for i := range components {
+		for name := range components[i].programs {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,21 @@
+// Command pause is the first process of each pod: it holds the pod's namespaces, reaps its orphans, and ends when it is told to.
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGCHLD)
+	for s := range signals {
+		if s != syscall.SIGCHLD {
+			return
+		}
+		for pid := 1; pid > 0; {
+			pid, _ = syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+		}
+	}
+}

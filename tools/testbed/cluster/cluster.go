@@ -1,0 +1,186 @@
+// Package cluster runs a Kubernetes cluster on this machine: each node is a network namespace with a kubelet, a kube-proxy and
+// a containerd of its own, and the first has the control plane too.
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/sonde-mesh/sonde/tools/cache"
+	"github.com/sonde-mesh/sonde/tools/testbed/machine"
+)
+
+const (
+	maxNodes = 20
+	// maxStateLength keeps the sockets of a kubelet in its directory below the limit of 107 bytes.
+	maxStateLength = 50
+)
+
+// Cluster is the cluster of a state directory, running or not. There can be one for each directory.
+type Cluster struct {
+	// state is the state directory, absolute.
+	state string
+	// id tells this cluster's namespaces, cgroups and sockets from those of others.
+	id string
+	// out gets a line for each step.
+	out io.Writer
+}
+
+// description is the file that says what was started.
+type description struct {
+	Nodes    int      `json:"nodes"`
+	IPFamily IPFamily `json:"ipFamily"`
+	// Binaries is the directory of the programs.
+	Binaries string `json:"binaries"`
+	// Complete says that everything has started.
+	Complete bool `json:"complete"`
+}
+
+// New returns the cluster of a state directory, which need not exist.
+func New(state string, out io.Writer) (*Cluster, error) {
+	state, err := filepath.Abs(state)
+	if err != nil {
+		return nil, err
+	}
+	if len(state) > maxStateLength {
+		return nil, fmt.Errorf("state directory %s has more than %d characters, which leaves no room for the names of sockets in it", state, maxStateLength)
+	}
+	digest := sha256.Sum256([]byte(state))
+	return &Cluster{state: state, id: "sonde-" + hex.EncodeToString(digest[:3]), out: out}, nil
+}
+
+// DefaultState returns $XDG_STATE_HOME/sonde/testbed, or ~/.local/state/sonde/testbed.
+func DefaultState() (string, error) {
+	base := os.Getenv("XDG_STATE_HOME")
+	if base == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("find the state directory (set XDG_STATE_HOME or HOME): %w", err)
+		}
+		base = filepath.Join(home, ".local", "state")
+	}
+	return filepath.Join(base, "sonde", "testbed"), nil
+}
+
+// path returns a path in the state directory.
+func (c *Cluster) path(elements ...string) string {
+	return filepath.Join(append([]string{c.state}, elements...)...)
+}
+
+// run returns a path in the directory of sockets and mounts, whose short name leaves room for theirs.
+func (c *Cluster) run(elements ...string) string {
+	return filepath.Join(append([]string{"/run", c.id}, elements...)...)
+}
+
+// nodeName is the name of a node in Kubernetes.
+func nodeName(node int) string { return "node" + strconv.Itoa(node) }
+
+// namespace is the network namespace of a node.
+func (c *Cluster) namespace(node int) string { return c.id + "-" + nodeName(node) }
+
+// cgroup is the path of the cgroup of a node's pods; below it are only ours.
+func (c *Cluster) cgroup(node int) string { return c.id + "/" + nodeName(node) }
+
+// socket is that of a node's containerd.
+func (c *Cluster) socket(node int) string { return c.run(nodeName(node), "containerd.sock") }
+
+// lock makes this the only command that starts or ends the cluster.
+func (c *Cluster) lock(ctx context.Context) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(c.state), 0o755); err != nil {
+		return nil, err
+	}
+	path := c.state + ".lock" // beside the directory, which `down` removes
+	brief, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if unlock, err = cache.Lock(brief, path); err == nil {
+		return unlock, nil
+	}
+	if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+		return nil, err
+	}
+	c.say("waiting for another command that starts or ends this cluster")
+	return cache.Lock(ctx, path)
+}
+
+func (c *Cluster) describe(d description) error {
+	return c.writeJSON(c.path("cluster.json"), d)
+}
+
+// description returns what was started. The error is fs.ErrNotExist if nothing was.
+func (c *Cluster) description() (description, error) {
+	var d description
+	text, err := os.ReadFile(c.path("cluster.json"))
+	if err != nil {
+		return d, err
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		return d, fmt.Errorf("read %s: %w", c.path("cluster.json"), err)
+	}
+	return d, nil
+}
+
+// complete returns the description of a cluster that is up, and otherwise an error that says what to do.
+func (c *Cluster) complete() (description, error) {
+	d, err := c.description()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return d, fmt.Errorf("there is no cluster in %s: `make cluster-up` starts one", c.state)
+	case err != nil:
+		return d, err
+	case !d.Complete:
+		return d, fmt.Errorf("the cluster in %s has not come up: `make cluster-up` starts it anew", c.state)
+	}
+	return d, nil
+}
+
+// checkNode returns an error for a node that the cluster does not have.
+func (d description) checkNode(node int) error {
+	if node < 1 || node > d.Nodes {
+		return fmt.Errorf("there is no node %d: the cluster has nodes 1 to %d", node, d.Nodes)
+	}
+	return nil
+}
+
+// kubectl runs kubectl as the cluster's administrator.
+func (c *Cluster) kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
+	d, err := c.description()
+	if err != nil {
+		return "", err
+	}
+	command := machine.Enter(c.namespace(1), append([]string{
+		filepath.Join(d.Binaries, "kubectl"), "--kubeconfig", c.kubeconfig("admin"),
+	}, args...)...)
+	return machine.Run(ctx, stdin, command[0], command[1:]...)
+}
+
+// writeJSON writes a file in one step.
+func (c *Cluster) writeJSON(path string, value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(path, append(text, '\n'), 0o600)
+}
+
+// writeFile writes a file in one step, and its directory if that does not exist.
+func writeFile(path string, text []byte, mode fs.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".new", text, mode); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+func (c *Cluster) say(format string, args ...any) { _, _ = fmt.Fprintf(c.out, format+"\n", args...) }

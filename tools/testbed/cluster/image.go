@@ -1,0 +1,61 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/sonde-mesh/sonde/deploy/image/archive"
+)
+
+// The images of the cluster itself. They are in no registry.
+const (
+	pauseImage = "docker.io/sonde-testbed/pause:1"
+	dnsImage   = "docker.io/sonde-testbed/coredns:1"
+)
+
+// writeImages makes the images of the cluster itself, each of one static program, and returns their files.
+func (c *Cluster) writeImages(binaries string) ([]string, error) {
+	var files []string
+	for tag, program := range map[string]string{pauseImage: "pause", dnsImage: "coredns"} {
+		content, err := os.ReadFile(filepath.Join(binaries, program))
+		if err != nil {
+			return nil, err
+		}
+		layer, err := archive.Layer([]archive.File{{Path: "/" + program, Mode: 0o755, Content: content}})
+		if err != nil {
+			return nil, err
+		}
+		image, err := archive.Image(v1.Config{Entrypoint: []string{"/" + program}}, layer)
+		if err != nil {
+			return nil, err
+		}
+		file := c.path("images", program+".tar")
+		if err := archive.Write(file, tag, image); err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+	}
+	return files, nil
+}
+
+// LoadImages gives the images in these files, as `docker save` and `make image` write them, to each node.
+func (c *Cluster) LoadImages(ctx context.Context, files ...string) error {
+	d, err := c.complete()
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if _, err := os.Stat(file); err != nil {
+			return fmt.Errorf("read the image: %w", err)
+		}
+		if err := eachNode(d.Nodes, func(node int) error { return c.ctr(ctx, d.Binaries, node, "images", "import", file) }); err != nil {
+			return fmt.Errorf("load %s: %w", file, err)
+		}
+		c.say("%s is on %d nodes", filepath.Base(file), d.Nodes)
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/sonde-mesh/sonde/tools/testbed/machine"
+)
+
+const (
+	// bridge joins the nodes; it is in the first one's namespace.
+	bridge = "nodes"
+	// uplink is the interface of the other nodes.
+	uplink = "eth0"
+)
+
+// nodeInterface is the interface that has the node's address.
+func nodeInterface(node int) string {
+	if node == 1 {
+		return bridge
+	}
+	return uplink
+}
+
+// makeNetworks makes a network namespace for each node, and joins them.
+func (c *Cluster) makeNetworks(ctx context.Context, nodes int, families []family) error {
+	for node := 1; node <= nodes; node++ {
+		if _, err := machine.Run(ctx, "", "ip", "netns", "add", c.namespace(node)); err != nil {
+			return err
+		}
+		// Without duplicate address detection an address can be used at once.
+		settings := []string{"sysctl", "-qw", "net.ipv4.ip_forward=1"}
+		if families[len(families)-1] == familyIPv6 {
+			settings = append(settings, "net.ipv6.conf.all.forwarding=1", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0")
+		}
+		command := machine.Enter(c.namespace(node), settings...)
+		if _, err := machine.Run(ctx, "", command[0], command[1:]...); err != nil {
+			return err
+		}
+	}
+	for node := 1; node <= nodes; node++ {
+		commands := c.linkCommands(node)
+		commands = append(commands, addressCommands(node, nodes, families)...)
+		if _, err := machine.Run(ctx, strings.Join(commands, "\n"), "ip", "-n", c.namespace(node), "-batch", "-"); err != nil {
+			return fmt.Errorf("set up the network of %s: %w", nodeName(node), err)
+		}
+		if node == 1 {
+			continue
+		}
+		if err := c.setPort(ctx, node, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// linkCommands returns the commands of ip that give a node its interface. Those of the first node come first.
+func (c *Cluster) linkCommands(node int) []string {
+	commands := []string{"link set lo up"}
+	if node == 1 {
+		return append(commands, "link add "+bridge+" type bridge", "link set "+bridge+" up")
+	}
+	return append(commands,
+		// The peer is made in the first node's namespace, as a port of the bridge.
+		fmt.Sprintf("link add %s type veth peer name %s netns %s", uplink, nodeName(node), c.namespace(1)),
+		"link set "+uplink+" up")
+}
+
+// addressCommands returns the commands of ip that give a node its addresses and its routes: to the pods of the others, and for
+// services, since kube-proxy rewrites only what has a route.
+func addressCommands(node, nodes int, families []family) []string {
+	var commands []string
+	device := nodeInterface(node)
+	for _, f := range families {
+		own := f.nodeAddress(node)
+		add := fmt.Sprintf("addr add %s/%d dev %s", own, f.nodeBits, device)
+		if f == familyIPv6 {
+			add += " nodad" // an address that is being looked for elsewhere cannot be a route's source
+		}
+		commands = append(commands, add,
+			fmt.Sprintf("route add %s dev %s src %s", f.services, device, own))
+		for other := 1; other <= nodes; other++ {
+			if other != node {
+				commands = append(commands, fmt.Sprintf("route add %s via %s", f.podRange(other), f.nodeAddress(other)))
+			}
+		}
+	}
+	return commands
+}
+
+// SetLink connects a node to the others or cuts it off. The first cannot be cut off: the control plane is in its namespace.
+func (c *Cluster) SetLink(ctx context.Context, node int, up bool) error {
+	d, err := c.complete()
+	if err != nil {
+		return err
+	}
+	if err := d.checkNode(node); err != nil {
+		return err
+	}
+	if node == 1 {
+		return fmt.Errorf("node 1 has the control plane: cut off another, of 2 to %d", d.Nodes)
+	}
+	return c.setPort(ctx, node, up)
+}
+
+// setPort makes the peer of the node's interface a port of the bridge, which is up or down.
+func (c *Cluster) setPort(ctx context.Context, node int, up bool) error {
+	state := "down"
+	if up {
+		state = "up"
+	}
+	_, err := machine.Run(ctx, "", "ip", "-n", c.namespace(1), "link", "set", nodeName(node), "master", bridge, state)
+	return err
+}

@@ -1,0 +1,156 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	_ "embed" // the template of containerd's configuration
+	"fmt"
+	"path/filepath"
+	"text/template"
+
+	"github.com/sonde-mesh/sonde/tools/testbed/machine"
+)
+
+//go:embed containerd.toml
+var containerdText string
+
+var containerdTemplate = template.Must(template.New("containerd.toml").Parse(containerdText))
+
+// writeNode writes the configuration of a node's programs.
+func (c *Cluster) writeNode(node int, families []family, paths machine.Paths) error {
+	name := nodeName(node)
+	if err := c.writeKubeconfig(name, families); err != nil {
+		return err
+	}
+	toml, err := c.containerdConfig(node, paths)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(c.path(name, "containerd.toml"), toml, 0o644); err != nil {
+		return err
+	}
+	for file, value := range map[string]any{
+		"cni/10-pods.conflist": c.cniConfig(node, families),
+		"kubelet.json":         c.kubeletConfig(node, families),
+		"proxy.json":           c.proxyConfig(node, families),
+	} {
+		if err := c.writeJSON(c.path(name, file), value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) containerdConfig(node int, paths machine.Paths) ([]byte, error) {
+	var text bytes.Buffer
+	err := containerdTemplate.Execute(&text, struct{ State, Run, Socket, Runc, Plugins, PauseImage string }{
+		c.path(nodeName(node)), c.run(nodeName(node)), c.socket(node), paths.Runc, paths.Plugins, pauseImage,
+	})
+	return text.Bytes(), err
+}
+
+// networkName is the name of a node's pod network, by which CNI's cache names its files.
+func (c *Cluster) networkName(node int) string { return c.id + "-" + nodeName(node) }
+
+// cniConfig has each pod at the end of a link of its own, so that the node routes between two pods, too: a bridge would deliver
+// answers past the connection tracking that has to translate them back to the address of a Service.
+func (c *Cluster) cniConfig(node int, families []family) any {
+	var ranges, routes []any
+	plugins := []any{}
+	for _, f := range families {
+		ranges = append(ranges, []any{map[string]any{"subnet": f.podRange(node).String()}})
+		routes = append(routes, map[string]any{"dst": f.all.String()})
+		if f == familyIPv6 {
+			// Duplicate address detection would delay each pod by 1 to 2 s. It is switched off before there is an interface, by a
+			// plugin that wants the result of another, which is why loopback comes first.
+			plugins = append(plugins, map[string]any{"type": "loopback"},
+				map[string]any{"type": "tuning", "sysctl": map[string]any{"net.ipv6.conf.default.accept_dad": "0"}})
+		}
+	}
+	plugins = append(plugins, map[string]any{"type": "ptp", "ipam": map[string]any{
+		"type": "host-local", "dataDir": c.path(nodeName(node), "ipam"), "ranges": ranges, "routes": routes,
+	}})
+	return map[string]any{"cniVersion": "1.0.0", "name": c.networkName(node), "plugins": plugins}
+}
+
+func (c *Cluster) kubeletConfig(node int, families []family) any {
+	var dns []string
+	for _, f := range families {
+		dns = append(dns, f.dns.String())
+	}
+	name := nodeName(node)
+	return map[string]any{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+		"address":                  families[len(families)-1].any.String(),
+		"containerRuntimeEndpoint": "unix://" + c.socket(node),
+		"cgroupDriver":             "cgroupfs",
+		"cgroupRoot":               "/" + c.cgroup(node), // it kills pods below it that it does not know
+		"failCgroupV1":             false,
+		"failSwapOn":               false,
+		"enforceNodeAllocatable":   []string{},
+		// The root directory may be on a file system that the kubelet cannot measure.
+		"localStorageCapacityIsolation": false,
+		"makeIPTablesUtilChains":        false,
+		// A disk that is nearly full is the user's business, not a reason to delete pods and images.
+		"evictionHard":                map[string]any{"imagefs.available": "1%", "nodefs.available": "1%"},
+		"imageGCHighThresholdPercent": 100,
+		"resolvConf":                  "", // not the machine's: there is no way out of the cluster
+		"clusterDomain":               "cluster.local",
+		"clusterDNS":                  dns,
+		"podLogsDir":                  c.path(name, "pods"),
+		"staticPodPath":               c.path(name, "manifests"),
+		"tlsCertFile":                 c.certificateFile(name),
+		"tlsPrivateKeyFile":           c.keyFile(name),
+		"authentication": map[string]any{
+			"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": false},
+			"x509": map[string]any{"clientCAFile": c.certificateFile("ca")},
+		},
+		"authorization":             map[string]any{"mode": "AlwaysAllow"}, // whoever has a client certificate of the kubelets
+		"nodeStatusUpdateFrequency": "4s",
+		"nodeLeaseDurationSeconds":  10,
+	}
+}
+
+func (c *Cluster) proxyConfig(node int, families []family) any {
+	return map[string]any{
+		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration", "mode": "nftables",
+		"clientConnection": map[string]any{"kubeconfig": c.kubeconfig("proxy")},
+		"clusterCIDR":      joined(families, func(f family) fmt.Stringer { return f.pods }),
+		"hostnameOverride": nodeName(node),
+		// The limits of connection tracking are the whole machine's.
+		"conntrack": map[string]any{"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+	}
+}
+
+// containerdProcess returns a node's containerd.
+func (c *Cluster) containerdProcess(binaries string, node int) process {
+	return process{Name: fmt.Sprintf("containerd%d", node), Node: node, Command: []string{
+		filepath.Join(binaries, "containerd"), "--config=" + c.path(nodeName(node), "containerd.toml"),
+	}}
+}
+
+// nodeProcesses returns what runs on a node beside its containerd.
+func (c *Cluster) nodeProcesses(binaries string, node int, families []family) []process {
+	name := nodeName(node)
+	return []process{
+		{Name: fmt.Sprintf("kubelet%d", node), Node: node, Command: []string{
+			filepath.Join(binaries, "kubelet"), "--config=" + c.path(name, "kubelet.json"), "--kubeconfig=" + c.kubeconfig(name),
+			"--hostname-override=" + name, "--root-dir=" + c.path(name, "kubelet"), "--cert-dir=" + c.path(name, "kubelet", "pki"),
+			"--node-ip=" + joined(families, func(f family) fmt.Stringer { return f.nodeAddress(node) }),
+		}},
+		{Name: fmt.Sprintf("proxy%d", node), Node: node, Command: []string{
+			filepath.Join(binaries, "kube-proxy"), "--config=" + c.path(name, "proxy.json"),
+		}},
+	}
+}
+
+// ctr runs containerd's client on a node, on the images and containers of Kubernetes.
+func (c *Cluster) ctr(ctx context.Context, binaries string, node int, args ...string) error {
+	_, err := machine.Run(ctx, "", filepath.Join(binaries, "ctr"), append([]string{"--address=" + c.socket(node), "--namespace=k8s.io"}, args...)...)
+	return err
+}
+
+// containerdReady returns nil when a node's containerd answers.
+func (c *Cluster) containerdReady(ctx context.Context, binaries string, node int) error {
+	return c.ctr(ctx, binaries, node, "version")
+}

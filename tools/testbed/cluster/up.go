@@ -1,0 +1,268 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	_ "embed" // the manifests of CoreDNS
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"text/template"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sonde-mesh/sonde/tools/testbed/binaries"
+	"github.com/sonde-mesh/sonde/tools/testbed/machine"
+)
+
+// startTimeout is how long each step of the start may take, on a busy machine too.
+const startTimeout = 3 * time.Minute
+
+//go:embed dns.yaml
+var dnsText string
+
+var dnsTemplate = template.Must(template.New("dns.yaml").Parse(dnsText))
+
+// Options are what can be chosen of a cluster.
+type Options struct {
+	// Nodes is 1 to 20.
+	Nodes int
+	// IPFamily is what addresses there are.
+	IPFamily IPFamily
+}
+
+// Up starts a cluster and returns when its nodes and its DNS are ready. What an earlier one has left is removed. It is an error if there is one that
+// runs, or if the machine lacks something.
+func (c *Cluster) Up(ctx context.Context, o Options, getter *binaries.Getter) error {
+	families, err := o.IPFamily.families()
+	if err != nil {
+		return err
+	}
+	if o.Nodes < 1 || o.Nodes > maxNodes {
+		return fmt.Errorf("number of nodes %d: it must be 1 to %d", o.Nodes, maxNodes)
+	}
+	paths, err := machine.Requirements(c.state, o.IPFamily != IPv4)
+	if err != nil {
+		return fmt.Errorf("this machine cannot run a cluster:\n%w", err)
+	}
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := c.complete(); err == nil {
+		if pids, err := c.marked(); err != nil || len(pids) > 0 {
+			return errors.Join(err, fmt.Errorf("there is a cluster in %s: `make cluster-down` ends it", c.state))
+		}
+	}
+	if err := c.clean(ctx); err != nil {
+		return err
+	}
+	programs, err := getter.Get(ctx)
+	if err != nil {
+		return err
+	}
+	err = c.up(ctx, o, families, paths, programs)
+	if err != nil {
+		return fmt.Errorf("%w\n(logs: %s; `make cluster-down` removes what was started)", err, c.path("logs"))
+	}
+	return nil
+}
+
+func (c *Cluster) up(ctx context.Context, o Options, families []family, paths machine.Paths, programs string) error {
+	d := description{Nodes: o.Nodes, IPFamily: o.IPFamily, Binaries: programs}
+	if err := c.prepare(ctx, d, families, paths); err != nil {
+		return err
+	}
+	c.say("starting the control plane and %d nodes", o.Nodes)
+	var group errgroup.Group
+	group.Go(func() error { return c.startControlPlane(ctx, programs, families) })
+	group.Go(func() error { return c.startContainerds(ctx, d) })
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for node := 1; node <= o.Nodes; node++ {
+		for _, p := range c.nodeProcesses(programs, node, families) {
+			if _, err := c.start(p, programs); err != nil {
+				return err
+			}
+		}
+	}
+	if err := c.startDNS(ctx, families); err != nil {
+		return err
+	}
+	d.Complete = true
+	return c.describe(d)
+}
+
+// prepare writes files and makes networks and cgroups: all that is there before the first process.
+func (c *Cluster) prepare(ctx context.Context, d description, families []family, paths machine.Paths) error {
+	if err := os.MkdirAll(c.state, 0o755); err != nil {
+		return err
+	}
+	if err := machine.SaveSysctls(c.path(sysctlFile)); err != nil {
+		return fmt.Errorf("save the settings that the kubelet changes: %w", err)
+	}
+	if err := c.describe(d); err != nil {
+		return err
+	}
+	if err := c.writeScripts(d); err != nil {
+		return err
+	}
+	if err := c.makeNetworks(ctx, d.Nodes, families); err != nil {
+		return err
+	}
+	if err := c.writePKI(d.Nodes, families); err != nil {
+		return err
+	}
+	for _, name := range []string{"admin", "controller-manager", "scheduler", "proxy"} {
+		if err := c.writeKubeconfig(name, families); err != nil {
+			return err
+		}
+	}
+	return eachNode(d.Nodes, func(node int) error {
+		if err := c.writeNode(node, families, paths); err != nil {
+			return err
+		}
+		for _, directory := range []string{c.path(nodeName(node), "manifests"), c.run(nodeName(node), "s")} {
+			if err := os.MkdirAll(directory, 0o700); err != nil {
+				return err
+			}
+		}
+		group, err := machine.NewCgroup(c.cgroup(node))
+		if err != nil {
+			return err
+		}
+		return group.Create()
+	})
+}
+
+// eachNode calls do for each node at the same time.
+func eachNode(nodes int, do func(node int) error) error {
+	var group errgroup.Group
+	for node := 1; node <= nodes; node++ {
+		group.Go(func() error { return do(node) })
+	}
+	return group.Wait()
+}
+
+func (c *Cluster) startControlPlane(ctx context.Context, programs string, families []family) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for _, p := range c.controlPlane(programs, families) {
+		s, err := c.start(p, programs)
+		if err != nil {
+			return err
+		}
+		if p.program() != "kube-apiserver" {
+			continue
+		}
+		if err := s.wait(ctx, c.apiReady); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startContainerds starts the containerd of each node, and gives it the images of the cluster itself.
+func (c *Cluster) startContainerds(ctx context.Context, d description) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	files, err := c.writeImages(d.Binaries)
+	if err != nil {
+		return err
+	}
+	return eachNode(d.Nodes, func(node int) error {
+		s, err := c.start(c.containerdProcess(d.Binaries, node), d.Binaries)
+		if err != nil {
+			return err
+		}
+		if err := s.wait(ctx, func(ctx context.Context) error { return c.containerdReady(ctx, d.Binaries, node) }); err != nil {
+			return err
+		}
+		for _, file := range files {
+			if err := c.ctr(ctx, d.Binaries, node, "images", "import", file); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// startDNS starts CoreDNS and waits until it and all nodes are ready.
+func (c *Cluster) startDNS(ctx context.Context, families []family) error {
+	var text bytes.Buffer
+	addresses := make([]netip.Addr, 0, len(families))
+	for _, f := range families {
+		addresses = append(addresses, f.dns)
+	}
+	if err := dnsTemplate.Execute(&text, struct {
+		Node, Image string
+		Addresses   []netip.Addr
+	}{nodeName(1), dnsImage, addresses}); err != nil {
+		return err
+	}
+	if _, err := c.kubectl(ctx, text.String(), "apply", "--filename=-"); err != nil {
+		return fmt.Errorf("install CoreDNS: %w", err)
+	}
+	d, err := c.description()
+	if err != nil {
+		return err
+	}
+	timeout := "--timeout=" + startTimeout.String()
+	for node := 1; node <= d.Nodes; node++ {
+		for _, condition := range []string{"create", "condition=Ready"} {
+			if _, err := c.kubectl(ctx, "", "wait", "--for="+condition, "node/"+nodeName(node), timeout); err != nil {
+				return fmt.Errorf("wait for %s (log: %s): %w", nodeName(node), c.path("logs", "kubelet"+strconv.Itoa(node)+".log"), err)
+			}
+		}
+	}
+	if _, err := c.kubectl(ctx, "", "--namespace=kube-system", "rollout", "status", "deployment/coredns", timeout); err != nil {
+		return fmt.Errorf("wait for CoreDNS: %w", err)
+	}
+	return nil
+}
+
+// Scripts in the state directory.
+const (
+	scriptKubectl = "kubectl"
+	scriptNode    = "node"
+)
+
+// writeScripts writes the programs with which people and tests reach the cluster.
+func (c *Cluster) writeScripts(d description) error {
+	kubectl := fmt.Sprintf("#!/bin/sh\n# kubectl as administrator, on the network of node 1.\nexec nsenter --net=%s %s --kubeconfig=%s \"$@\"\n",
+		filepath.Join(machine.NetnsDir, c.namespace(1)), filepath.Join(d.Binaries, "kubectl"), c.kubeconfig("admin"))
+	node := fmt.Sprintf("#!/bin/sh\n# node N COMMAND…: runs a command on the network of node N.\nn=$1; shift\nexec env KUBECONFIG=%s nsenter --net=%s$n \"$@\"\n",
+		c.kubeconfig("admin"), filepath.Join(machine.NetnsDir, c.id+"-node"))
+	return errors.Join(writeScript(c.path(scriptKubectl), kubectl), writeScript(c.path(scriptNode), node))
+}
+
+func writeScript(path, text string) error {
+	return writeFile(path, []byte(text), 0o755)
+}
+
+// Kubectl is the path of a program that is kubectl for this cluster, and Node of one that runs `Node N COMMAND…` on the network of node N.
+func (c *Cluster) Kubectl() string { return c.path(scriptKubectl) }
+
+// Node is the path of a program: see Kubectl.
+func (c *Cluster) Node() string { return c.path(scriptNode) }
+
+// Check returns an error if the cluster is not up.
+func (c *Cluster) Check() error {
+	_, err := c.complete()
+	return err
+}
+
+// CheckNode returns an error if the cluster is not up, or has no such node.
+func (c *Cluster) CheckNode(node int) error {
+	d, err := c.complete()
+	if err != nil {
+		return err
+	}
+	return d.checkNode(node)
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sonde-mesh/sonde/tools/testbed/cluster"
+)
+
+// at makes the cluster of the flag --state.
+type at func(cmd *cobra.Command) (*cluster.Cluster, error)
+
+func newUpCommand(at at) *cobra.Command {
+	var options cluster.Options
+	var family string
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "start a cluster, as root, and wait until it is ready",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := at(cmd)
+			if err != nil {
+				return err
+			}
+			getter, err := newGetter(cmd)
+			if err != nil {
+				return err
+			}
+			options.IPFamily = cluster.IPFamily(family)
+			if err := c.Up(cmd.Context(), options, getter); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the cluster is ready:\n  %s get nodes\n  %s 2 COMMAND…   (on the network of node 2)\n", c.Kubectl(), c.Node())
+			return err
+		},
+	}
+	cmd.Flags().IntVar(&options.Nodes, "nodes", 2, "number of nodes, 1 to 20; the first has the control plane too")
+	cmd.Flags().StringVar(&family, "ip-family", string(cluster.Dual), "addresses of nodes, pods and services: dual, ipv4 or ipv6")
+	return cmd
+}
+
+func newDownCommand(at at) *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "end the cluster, or what is left of one, and remove all of it",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := at(cmd)
+			if err != nil {
+				return err
+			}
+			return c.Down(cmd.Context())
+		},
+	}
+}
+
+func newLoadCommand(at at) *cobra.Command {
+	return &cobra.Command{
+		Use:   "load-image FILE...",
+		Short: "give each node the images in these files (docker-archive or OCI)",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := at(cmd)
+			if err != nil {
+				return err
+			}
+			return c.LoadImages(cmd.Context(), args...)
+		},
+	}
+}
+
+func newKubectlCommand(at at) *cobra.Command {
+	return &cobra.Command{
+		Use:   "kubectl -- ARGS...",
+		Short: "run kubectl as the cluster's administrator",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := at(cmd)
+			if err != nil {
+				return err
+			}
+			if err := c.Check(); err != nil {
+				return err
+			}
+			return replaceBy(c.Kubectl(), args)
+		},
+	}
+}
+
+func newExecCommand(at at) *cobra.Command {
+	return &cobra.Command{
+		Use:   "exec NODE -- COMMAND...",
+		Short: "run a command on the network of a node, with KUBECONFIG set",
+		Args:  cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := at(cmd)
+			if err != nil {
+				return err
+			}
+			node, err := strconv.Atoi(args[0])
+			if err != nil {
+				return fmt.Errorf("node %q: it must be a number", args[0])
+			}
+			if err := c.CheckNode(node); err != nil {
+				return err
+			}
+			return replaceBy(c.Node(), args)
+		},
+	}
+}
+
+// replaceBy runs another program in place of this one.
+func replaceBy(program string, args []string) error {
+	return syscall.Exec(program, append([]string{program}, args...), exec.Command(program).Environ()) //nolint:noctx // only for its environment
+}
+
+func newStopCommand(at at) *cobra.Command {
+	var kill bool
+	cmd := &cobra.Command{
+		Use:   "stop PROCESS",
+		Short: "end a process of the cluster: etcd, apiserver, controller-manager, scheduler, or containerd2, kubelet2, proxy2 of node 2",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := at(cmd)
+			if err != nil {
+				return err
+			}
+			return c.Stop(cmd.Context(), args[0], kill)
+		},
+	}
+	cmd.Flags().BoolVar(&kill, "kill", false, "with SIGKILL instead of SIGTERM")
+	return cmd
+}
+
+func newStartCommand(at at) *cobra.Command {
+	return &cobra.Command{
+		Use:   "start PROCESS",
+		Short: "start a process that was stopped, as it was started first",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := at(cmd)
+			if err != nil {
+				return err
+			}
+			return c.Start(cmd.Context(), args[0])
+		},
+	}
+}
+
+func newLinkCommand(at at) *cobra.Command {
+	return &cobra.Command{
+		Use:       "link NODE up|down",
+		Short:     "connect a node to the others, or cut it off",
+		Args:      cobra.ExactArgs(2),
+		ValidArgs: []string{"up", "down"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := at(cmd)
+			if err != nil {
+				return err
+			}
+			node, err := strconv.Atoi(args[0])
+			if err != nil {
+				return fmt.Errorf("node %q: it must be a number", args[0])
+			}
+			if args[1] != "up" && args[1] != "down" {
+				return fmt.Errorf("state %q of the link: it must be up or down", args[1])
+			}
+			return c.SetLink(cmd.Context(), node, args[1] == "up")
+		},
+	}
+}

@@ -1,0 +1,158 @@
+// Package machine is what a cluster takes from the machine that it runs on: programs, processes, cgroups, mounts and network
+// namespaces, and how they are given back.
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Programs of the machine that a cluster needs, with their packages in Debian and Ubuntu.
+var required = []struct{ program, packaged string }{
+	{"runc", "runc"},
+	{"ip", "iproute2"},
+	{"nft", "nftables"},
+	{"nsenter", "util-linux"},
+	{"sysctl", "procps"},
+	{"mount", "mount"},
+}
+
+// Plugins of CNI that connect pods, and their package.
+var plugins = []string{"ptp", "host-local", "loopback", "tuning"}
+
+const (
+	pluginPackage = "containernetworking-plugins"
+	// overlayMagic is the type of an overlay file system, on which another cannot be mounted (linux/magic.h).
+	overlayMagic = 0x794c7630
+)
+
+// Paths are the programs of the machine that a cluster's configuration names.
+type Paths struct {
+	Runc string
+	// Plugins is the directory of CNI's plugins.
+	Plugins string
+}
+
+// probe is how Requirements sees the machine.
+type probe struct {
+	uid         int
+	lookPath    func(program string) (string, error)
+	pluginDirs  []string
+	filesystems string
+	controllers []string
+	// overlay says that the state directory is on an overlay file system.
+	overlay bool
+	// noIPv6 says that the cluster needs IPv6 and the kernel has none.
+	noIPv6 bool
+}
+
+// Requirements returns the programs that a cluster with that state directory needs, with IPv6 or without. The error lists everything that is missing,
+// and how to get it.
+func Requirements(state string, ipv6 bool) (Paths, error) {
+	filesystems, err := os.ReadFile("/proc/filesystems")
+	if err != nil {
+		return Paths{}, err
+	}
+	controllers, err := Controllers()
+	if err != nil {
+		return Paths{}, err
+	}
+	overlay, err := onOverlay(state)
+	if err != nil {
+		return Paths{}, err
+	}
+	_, err = os.Stat("/proc/sys/net/ipv6")
+	return probe{
+		uid: os.Getuid(), lookPath: lookPath, pluginDirs: []string{"/usr/lib/cni", "/opt/cni/bin"},
+		filesystems: string(filesystems), controllers: controllers, overlay: overlay, noIPv6: ipv6 && err != nil,
+	}.requirements()
+}
+
+func (p probe) requirements() (Paths, error) {
+	var paths Paths
+	var faults []error
+	var packages []string
+	need := func(what, packaged string) {
+		faults = append(faults, fmt.Errorf("%s is missing (package %s)", what, packaged))
+		packages = append(packages, packaged)
+	}
+	if p.uid != 0 {
+		faults = append(faults, fmt.Errorf("user %d is not root: network namespaces, mounts and cgroups need root", p.uid))
+	}
+	for _, r := range required {
+		path, err := p.lookPath(r.program)
+		if err != nil {
+			need(r.program, r.packaged)
+		}
+		if r.program == "runc" {
+			paths.Runc = path
+		}
+	}
+	if i := slices.IndexFunc(p.pluginDirs, hasPlugins); i >= 0 {
+		paths.Plugins = p.pluginDirs[i]
+	} else {
+		need(fmt.Sprintf("a directory with the CNI plugins %s (%s)", strings.Join(plugins, ", "), strings.Join(p.pluginDirs, ", ")), pluginPackage)
+	}
+	if !slices.Contains(strings.Fields(p.filesystems), "overlay") {
+		faults = append(faults, errors.New("the kernel has no overlay file system: `modprobe overlay`"))
+	}
+	if p.overlay {
+		faults = append(faults, errors.New("the state directory is on an overlay file system, which cannot hold images: choose another with --state"))
+	}
+	if p.noIPv6 {
+		faults = append(faults, errors.New("the kernel has no IPv6: choose --ip-family=ipv4"))
+	}
+	for _, c := range []string{"cpu", "memory", "pids"} {
+		if !slices.Contains(p.controllers, c) {
+			faults = append(faults, fmt.Errorf("the cgroup controller %s is missing below %s", c, cgroupRoot))
+		}
+	}
+	if len(packages) > 0 {
+		faults = append(faults, fmt.Errorf("to install what is missing: apt-get install %s", strings.Join(packages, " ")))
+	}
+	return paths, errors.Join(faults...)
+}
+
+func hasPlugins(directory string) bool {
+	for _, plugin := range plugins {
+		if _, err := os.Stat(filepath.Join(directory, plugin)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// lookPath also looks where the PATH of a user who has become root may not lead.
+func lookPath(program string) (string, error) {
+	for _, directory := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
+		if path, err := exec.LookPath(filepath.Join(directory, program)); err == nil {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Abs(path)
+}
+
+// onOverlay looks at the nearest directory that exists.
+func onOverlay(directory string) (bool, error) {
+	var stat syscall.Statfs_t
+	for {
+		err := syscall.Statfs(directory, &stat)
+		if err == nil {
+			return stat.Type == overlayMagic, nil
+		}
+		if !errors.Is(err, syscall.ENOENT) || directory == filepath.Dir(directory) {
+			return false, fmt.Errorf("find the file system of %s: %w", directory, err)
+		}
+		directory = filepath.Dir(directory)
+	}
+}
