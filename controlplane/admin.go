@@ -13,7 +13,6 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
 	"github.com/sonde-mesh/sonde/meshview"
-	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -23,7 +22,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 		TLS:         cp.serving.TLS(),
 		BearerToken: cp.adminToken,
 		View:        cp.pipeline.Builder.View,
-		Problems:    cp.problems,
+		Problems:    cp.platform.problems,
 		Streams:     cp.streams,
 		Agents:      cp.agents.Agents,
 		AgentStates: cp.agents.States,
@@ -56,16 +55,6 @@ func (cp *ControlPlane) bootstrap(p *meshview.Proxy, controlPlane string, drainT
 		return nil, fmt.Errorf("encode the bootstrap of %s: %w", p.ID(), err)
 	}
 	return data, nil
-}
-
-func (cp *ControlPlane) problems() []*adminv1.Problem {
-	var problems []*adminv1.Problem
-	for _, p := range cp.store.Problems() {
-		problems = append(problems, &adminv1.Problem{
-			File: p.File, Document: uint32(p.Document), Line: uint32(p.Line), Warning: p.Severity == store.Warning, Text: p.Err.Error(),
-		})
-	}
-	return problems
 }
 
 // kinds maps the kinds of the admin API to types of resources.

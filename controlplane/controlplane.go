@@ -20,19 +20,15 @@ import (
 	"github.com/sonde-mesh/sonde/identity/token"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/mtls"
-	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/xds"
 )
-
-// sourceStore is the name of the store for the builder.
-const sourceStore = "store"
 
 // ControlPlane has all stages, see the picture in docs/architecture.md.
 type ControlPlane struct {
 	o        Options
 	registry *prometheus.Registry
 
-	state       *store.State
+	platform    platform
 	authority   *identity.Authority
 	serving     *serving.Certificate
 	credentials *mtls.Credentials
@@ -40,28 +36,30 @@ type ControlPlane struct {
 	adminToken  string
 
 	pipeline *Pipeline
-	store    *store.Dir
 	agents   *agents.Server
 	admin    *admin.Server
 
 	listeners listeners
 }
 
-// New joins the stages. It claims the state directory until Run returns, so Run has to be called. Errors about options are those
-// of Options.Validate.
+// New joins the stages. With a directory of files it claims the state directory until Run returns, so Run has to be called. Errors
+// about options are those of Options.Validate.
 func New(ctx context.Context, o Options) (*ControlPlane, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	o = o.withDefaults()
-	state, err := store.OpenState(o.StateDir)
-	if err != nil {
+	cp := &ControlPlane{o: o, registry: prometheus.NewRegistry()}
+	cp.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	use := cp.useFiles
+	if o.onKubernetes() {
+		use = cp.useKubernetes
+	}
+	if err := use(); err != nil {
 		return nil, err
 	}
-	cp := &ControlPlane{o: o, state: state, registry: prometheus.NewRegistry()}
-	cp.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if err := cp.join(ctx); err != nil {
-		return nil, errors.Join(err, state.Close())
+		return nil, errors.Join(err, cp.platform.close())
 	}
 	return cp, nil
 }
@@ -74,7 +72,7 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 	log := cp.o.Logger
 	cp.pipeline = NewPipeline(PipelineOptions{
 		View: meshview.Options{
-			TrustDomain: cp.o.TrustDomain, Sources: []string{sourceStore}, RequireJoin: true,
+			TrustDomain: cp.o.TrustDomain, Sources: cp.platform.sources, ExplicitMeshes: cp.platform.explicitMeshes, RequireJoin: true,
 			Applied: func(c meshview.Change) { cp.agents.Changed(c) },
 		},
 		XDS: xds.Options{
@@ -84,13 +82,17 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 		Authority: cp.authority,
 		Logger:    log,
 	}, Authorize)
+	if err := cp.platform.connect(); err != nil {
+		return err
+	}
+	tokens := cp.platform.tokens
+	if tokens == nil {
+		tokens = cp.tokens
+	}
 	builder := cp.pipeline.Builder
-	cp.store = store.NewDir(store.DirOptions{
-		Path: cp.o.storeDirectory(), Builder: builder, Source: sourceStore, Logger: log, Registerer: cp.registry,
-	})
 	cp.agents, err = agents.New(agents.Options{
-		Authority: cp.authority, Tokens: cp.tokens, Storage: cp.state, View: builder.View, Bootstrap: cp.bootstrap, Observe: builder.Observe,
-		Version: cp.o.Version, Logger: log, Registerer: cp.registry,
+		Authority: cp.authority, Tokens: tokens, Storage: cp.platform.storage, View: builder.View, Bootstrap: cp.bootstrap,
+		Observe: builder.Observe, Refused: cp.platform.refused, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
 	})
 	if err != nil {
 		return err
@@ -99,23 +101,21 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 	return err
 }
 
-// openIdentity opens what the state directory has: keys, and which certificates proxies have.
+// openIdentity opens the keys, and which certificates proxies have.
 func (cp *ControlPlane) openIdentity(ctx context.Context) (err error) {
-	secrets := cp.state.Secrets()
-	cp.serving, err = serving.Open(ctx, serving.Options{Storage: secrets, Registerer: cp.registry})
+	o := cp.platform.identity
+	cp.serving, err = serving.Open(ctx, serving.Options{Storage: o.Secrets, Names: cp.platform.names, Registerer: cp.registry})
 	if err != nil {
 		return err
 	}
-	if cp.adminToken, err = token.OpenAdmin(ctx, secrets); err != nil {
+	if cp.adminToken, err = token.OpenAdmin(ctx, o.Secrets); err != nil {
 		return err
 	}
-	if cp.tokens, err = token.Open(ctx, token.Options{Storage: secrets}); err != nil {
+	if cp.tokens, err = token.Open(ctx, token.Options{Storage: o.Secrets}); err != nil {
 		return err
 	}
-	cp.authority, err = identity.New(ctx, identity.Options{
-		Secrets: secrets, Records: cp.state, TrustDomain: cp.o.TrustDomain, Logger: cp.o.Logger, Registerer: cp.registry,
-	})
-	if err != nil {
+	o.TrustDomain, o.Logger, o.Registerer = cp.o.TrustDomain, cp.o.Logger, cp.registry
+	if cp.authority, err = identity.New(ctx, o); err != nil {
 		return err
 	}
 	cp.credentials, err = mtls.New(mtls.Options{
@@ -136,7 +136,7 @@ func (cp *ControlPlane) observeListeners(node string, s xds.InboundStatus) {
 // Run runs the control plane until ctx ends, and then returns nil. A port that cannot be listened on is a *mesh.FieldError that
 // names a field of Options. Run can be called once.
 func (cp *ControlPlane) Run(ctx context.Context) error {
-	defer cp.state.Close() //nolint:errcheck // every write was synced
+	defer cp.platform.close() //nolint:errcheck // every write was synced
 	if err := cp.listen(ctx); err != nil {
 		return err
 	}
@@ -150,7 +150,9 @@ func (cp *ControlPlane) Run(ctx context.Context) error {
 // serve runs every stage until ctx ends or one of them fails.
 func (cp *ControlPlane) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return cp.store.Run(ctx) })
+	for _, task := range cp.platform.tasks {
+		group.Go(func() error { return task(ctx) })
+	}
 	group.Go(func() error { return cp.pipeline.Run(ctx) })
 	group.Go(func() error { return cp.authority.Run(ctx) })
 	group.Go(func() error { return cp.agents.Run(ctx) })
@@ -169,6 +171,6 @@ func (cp *ControlPlane) serveHealth(ctx context.Context) error {
 		}
 		return nil
 	})
-	ready.Add("state", func(context.Context) error { return cp.state.Check() })
+	ready.Add("state", func(context.Context) error { return cp.platform.check() })
 	return health.Serve(ctx, cp.listeners.health, health.Handler(&live, &ready, cp.registry))
 }

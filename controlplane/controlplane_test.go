@@ -97,7 +97,7 @@ func TestRunNamesThePortInUse(t *testing.T) {
 	if cp, err = New(t.Context(), o); err != nil {
 		t.Fatalf("after Run the state directory is still in use: %v", err)
 	}
-	if err := cp.state.Close(); err != nil {
+	if err := cp.platform.close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -15,18 +15,22 @@ import (
 const addressesFile = "addresses.json"
 
 // listeners of the control plane.
-type listeners struct{ agents, admin, health net.Listener }
+type listeners struct{ agents, admin, health, webhook net.Listener }
 
 // listen opens all ports, or none, and writes their addresses to addressesFile.
 func (cp *ControlPlane) listen(ctx context.Context) (err error) {
-	ports := []struct {
+	type port struct {
 		name, field string
 		port        uint16
 		listener    *net.Listener
-	}{
+	}
+	ports := []port{
 		{"agents", "AgentsPort", cp.o.AgentsPort, &cp.listeners.agents},
 		{"admin", "AdminPort", cp.o.AdminPort, &cp.listeners.admin},
 		{"health", "HealthPort", cp.o.HealthPort, &cp.listeners.health},
+	}
+	if cp.o.onKubernetes() {
+		ports = append(ports, port{"webhook", "WebhookPort", cp.o.WebhookPort, &cp.listeners.webhook})
 	}
 	var config net.ListenConfig
 	var open []net.Listener
@@ -51,5 +55,5 @@ func (cp *ControlPlane) listen(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", addressesFile, err)
 	}
-	return cp.state.Write(addressesFile, append(data, '\n'))
+	return cp.platform.listened(append(data, '\n'))
 }

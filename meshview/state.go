@@ -13,7 +13,7 @@ import (
 type state struct {
 	trustDomain string
 	requireJoin bool
-	explicit    bool // Options.ExplicitMeshes
+	explicit    bool                 // Options.ExplicitMeshes
 	objects     map[mesh.Key][]claim // one claim per source, the winning one first
 	observed    map[mesh.ID]mesh.Observation
 	meshes      map[string]*meshInput

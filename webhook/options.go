@@ -99,8 +99,10 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Validate returns all violations, joined. Each is a *mesh.FieldError that names a field of Options.
-func (o *Options) Validate() error {
+// Validate returns all violations, joined, with the defaults for what is not set. Each is a *mesh.FieldError that names a field of
+// Options.
+func (o Options) Validate() error {
+	o.setDefaults()
 	var errs []error
 	refuse := func(field, value, allowed string) {
 		errs = append(errs, &mesh.FieldError{Field: field, Value: value, Allowed: allowed})

@@ -16,14 +16,14 @@ import (
 
 // Fixed values of our containers and volumes.
 const (
-	volumeWork     = "sonde-work"
-	mountIdentity  = "/var/run/secrets/sonde.dev"
-	mountWork      = "/var/run/sonde"
-	workDirectory  = mountWork + "/agent" // not the mount itself, which all users may enter: it holds secrets
-	fileToken      = "token"
-	fileCA         = "ca.crt"
-	configMapCA    = "sonde-ca"
-	tokenSeconds   = 3600
+	volumeWork    = "sonde-work"
+	mountIdentity = "/var/run/secrets/sonde.dev"
+	mountWork     = "/var/run/sonde"
+	workDirectory = mountWork + "/agent" // not the mount itself, which all users may enter: it holds secrets
+	fileToken     = "token"
+	fileCA        = "ca.crt"
+	configMapCA   = "sonde-ca"
+	tokenSeconds  = 3600
 	// gracePeriod is the default of terminationGracePeriodSeconds.
 	gracePeriod = 30
 	// graceReserve is the part of the grace period after the drain, in which Envoy and the agent end.

@@ -35,6 +35,8 @@ const (
 type Options struct {
 	// Storage is required.
 	Storage secret.Store
+	// Names are DNS names of the certificate besides mesh.ServingName, such as that of the control plane's Service.
+	Names []string
 	// Registerer of the metrics, default none.
 	Registerer prometheus.Registerer
 	// Now is the clock. Default time.Now.
@@ -43,8 +45,9 @@ type Options struct {
 
 // Certificate is the serving certificate. Its key is only in memory. It may be used from any goroutine.
 type Certificate struct {
-	ca  *ca.CA
-	now func() time.Time
+	ca    *ca.CA
+	names []string
+	now   func() time.Time
 
 	mu      sync.Mutex
 	current *tls.Certificate
@@ -60,7 +63,7 @@ func Open(ctx context.Context, o Options) (*Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Certificate{ca: authority, now: o.Now}
+	c := &Certificate{ca: authority, names: append([]string{mesh.ServingName, "localhost"}, o.Names...), now: o.Now}
 	if _, err := c.get(); err != nil {
 		return nil, err
 	}
@@ -129,7 +132,7 @@ func (c *Certificate) get() (*tls.Certificate, error) {
 	key := ca.NewKey()
 	leaf, err := c.ca.Sign(&x509.Certificate{
 		Subject:     ca.Subject(mesh.ServingName),
-		DNSNames:    []string{mesh.ServingName, "localhost"},
+		DNSNames:    c.names,
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},

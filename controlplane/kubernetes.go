@@ -1,0 +1,212 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/sonde-mesh/sonde/agents"
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller"
+	"github.com/sonde-mesh/sonde/controller/events"
+	"github.com/sonde-mesh/sonde/controller/secrets"
+	"github.com/sonde-mesh/sonde/controller/source"
+	"github.com/sonde-mesh/sonde/controller/tokenreview"
+	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// Names of the webhooks in the configurations of the chart.
+const (
+	webhookByNamespace = "namespace.inject.sonde.dev"
+	webhookByPod       = "pod.inject.sonde.dev"
+)
+
+// requests is how many requests per second the control plane may send to the API server, and how many at once.
+const (
+	requestsPerSecond = 50
+	requestsBurst     = 100
+)
+
+// cluster is a mesh on Kubernetes.
+type cluster struct {
+	cp         *ControlPlane
+	config     *rest.Config
+	client     kubernetes.Interface
+	controller *controller.Controller
+}
+
+// useKubernetes makes a cluster the platform of the control plane.
+func (cp *ControlPlane) useKubernetes() error {
+	config, err := clientcmd.BuildConfigFromFlags("", cp.o.Kubernetes.Kubeconfig)
+	if err != nil {
+		return &mesh.FieldError{Field: "Kubernetes.Kubeconfig", Value: cp.o.Kubernetes.Kubeconfig, Err: err}
+	}
+	config.QPS, config.Burst, config.UserAgent = requestsPerSecond, requestsBurst, "sonde-cp/"+cp.o.Version
+	protobuf := rest.CopyConfig(config)
+	protobuf.ContentType, protobuf.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
+	client, err := kubernetes.NewForConfig(protobuf)
+	if err != nil {
+		return fmt.Errorf("make client of the API server: %w", err)
+	}
+	c := &cluster{cp: cp, config: config, client: client}
+	namespace := cp.o.Kubernetes.Namespace
+	cp.platform = platform{
+		sources:        controller.Sources(),
+		explicitMeshes: true,
+		identity:       identity.Options{Secrets: secrets.New(client.CoreV1().Secrets(namespace)), Proxies: c.proxies},
+		names:          serviceNames(cp.o.Kubernetes.Service, namespace),
+		connect:        c.connect,
+		refused:        c.refused,
+		problems:       func() []*adminv1.Problem { return nil }, // they are in the status of the objects
+		check:          func() error { return nil },
+		listened:       func([]byte) error { return nil }, // the ports are those of the Service
+		close:          func() error { return nil },
+	}
+	return nil
+}
+
+// serviceNames returns the names by which clients reach a Service.
+func serviceNames(service, namespace string) []string {
+	inNamespace := service + "." + namespace
+	return []string{inNamespace, inNamespace + ".svc", inNamespace + ".svc.cluster.local"}
+}
+
+// connect makes what reads and writes the cluster. The webhook answers from what was read.
+func (c *cluster) connect() (err error) {
+	o := c.cp.o
+	c.controller, err = controller.New(controller.Options{
+		Config: c.config, Client: c.client, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Builder: c.cp.pipeline.Builder,
+		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: []string{webhookByNamespace, webhookByPod}, CA: c.cp.serving.CA,
+		Logger: o.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	c.cp.platform.tokens, err = tokenreview.New(tokenreview.Options{
+		Reviews: c.client.AuthenticationV1().TokenReviews(), Pods: pods{c.controller.Cluster},
+	})
+	if err != nil {
+		return err
+	}
+	injection := o.Kubernetes.Injection
+	injection.ControlPlaneCA, injection.ControlPlaneNamespace = string(c.cp.serving.CA()), o.Kubernetes.Namespace
+	server, err := webhook.NewServer(webhook.ServerOptions{
+		Injection: injection, TLS: c.cp.serving.TLS(), Namespace: c.namespace, Meshes: c.meshes, InUse: c.inUse, PodExists: c.podExists,
+		Log: o.Logger, Registerer: c.cp.registry,
+	})
+	if err != nil {
+		return err
+	}
+	c.cp.platform.tasks = []func(context.Context) error{
+		c.controller.Run,
+		func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) },
+	}
+	return nil
+}
+
+// proxies returns the Dataplanes of a mesh and their instances, see identity.Options.
+func (c *cluster) proxies(meshName string) (iter.Seq2[string, string], bool) {
+	v := c.cp.pipeline.Builder.View()
+	if v == nil {
+		return nil, false
+	}
+	return func(yield func(string, string) bool) {
+		m := v.Mesh(meshName)
+		if m == nil {
+			return
+		}
+		for name, p := range m.Proxies {
+			if !yield(name, p.Dataplane.Identity.Instance) {
+				return
+			}
+		}
+	}, true
+}
+
+// pods is the cache of pods for TokenReviews.
+type pods struct{ cluster *source.Source }
+
+// Pod implements tokenreview.Pods.
+func (p pods) Pod(uid string) (tokenreview.Pod, bool) {
+	key, record := p.cluster.Pod(types.UID(uid))
+	return podOf(key, record)
+}
+
+// PodNamed implements tokenreview.Pods.
+func (p pods) PodNamed(namespace, name string) (tokenreview.Pod, bool) {
+	key := watch.Key{Namespace: namespace, Name: name}
+	return podOf(key, p.cluster.PodNamed(key))
+}
+
+func podOf(key watch.Key, p *source.Pod) (tokenreview.Pod, bool) {
+	if p == nil {
+		return tokenreview.Pod{}, false
+	}
+	return tokenreview.Pod{
+		Namespace: key.Namespace, Name: key.Name, UID: string(p.UID), ServiceAccount: p.ServiceAccount, Mesh: p.Mesh,
+	}, true
+}
+
+// errNotRead says that the cluster is not read yet.
+var errNotRead = errors.New("the control plane has not read the cluster yet")
+
+// namespace returns the labels of a namespace. One that is new may not have come yet.
+func (c *cluster) namespace(_ context.Context, name string) (map[string]string, error) {
+	n := c.controller.Cluster.Namespace(name)
+	if n == nil {
+		return nil, fmt.Errorf("namespace %q is not known yet", name)
+	}
+	return n.Labels, nil
+}
+
+func (c *cluster) meshes() ([]string, error) {
+	names, known := c.controller.Objects.Meshes()
+	if !known {
+		return nil, errNotRead
+	}
+	return names, nil
+}
+
+// inUse returns how many pods and written Dataplanes belong to a mesh.
+func (c *cluster) inUse(meshName string) (int, error) {
+	v := c.cp.pipeline.Builder.View()
+	if v == nil {
+		return 0, errNotRead
+	}
+	if m := v.Mesh(meshName); m != nil {
+		return len(m.Proxies), nil
+	}
+	return 0, nil
+}
+
+func (c *cluster) podExists(namespace, name string) (bool, error) {
+	return c.controller.Cluster.PodNamed(watch.Key{Namespace: namespace, Name: name}) != nil, nil
+}
+
+// refused makes an event of a join that was refused, about the pod that has tried: the one that its token names, or the one at the
+// caller's address. Nobody else can cause one.
+func (c *cluster) refused(r agents.Refusal) {
+	i := strings.LastIndex(r.Dataplane, ".") // the name of a pod may have dots, that of a namespace has none
+	if i < 0 {
+		return
+	}
+	pod, namespace := r.Dataplane[:i], r.Dataplane[i+1:]
+	p := c.controller.Cluster.PodNamed(watch.Key{Namespace: namespace, Name: pod})
+	if p == nil || r.Authenticated && string(p.UID) != r.Instance || !r.Authenticated && p.Address != r.Peer {
+		return
+	}
+	c.controller.Events.Record(events.Event{
+		Kind: "Pod", APIVersion: "v1", Namespace: namespace, Name: pod, UID: p.UID,
+		FieldPath: "spec.initContainers{" + mesh.ContainerSidecar + "}", Reason: "JoinRefused", Action: "Join", Note: r.Reason,
+	})
+}

@@ -1,0 +1,73 @@
+{{- define "sonde.labels" -}}
+app.kubernetes.io/name: sonde
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Values.image.tag | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "sonde.selector" -}}
+app.kubernetes.io/name: sonde
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "sonde.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag }}
+{{- end }}
+
+{{- define "sonde.config" -}}
+{{- $ours := dict "store" "kubernetes" "runtime" (dict "kubernetes" (dict
+  "namespace" .Release.Namespace "serviceName" "sonde-cp" "webhookConfiguration" "sonde"
+  "injector" (dict "sidecarImage" (include "sonde.image" .)))) -}}
+{{ mustMergeOverwrite (deepCopy .Values.config) $ours | toYaml }}
+{{- end }}
+
+{{- /* The parts that all injecting webhooks share. */ -}}
+{{- define "sonde.injects" -}}
+admissionReviewVersions: [v1]
+sideEffects: None
+failurePolicy: Fail
+timeoutSeconds: {{ .Values.webhook.timeoutSeconds }}
+reinvocationPolicy: IfNeeded
+clientConfig: {service: {name: sonde-cp, namespace: {{ .Release.Namespace }}, port: 5443, path: /inject}}
+rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods], scope: Namespaced}]
+{{- end }}
+
+{{- define "sonde.notMirror" -}}
+- name: not-mirror
+  expression: "!has(object.metadata.annotations) || !('kubernetes.io/config.mirror' in object.metadata.annotations)"
+{{- end }}
+
+{{- /* The labels and the annotations of the pod, as "maps" for the expression that follows; as `all`, since CEL has no let. */ -}}
+{{- define "sonde.maps" -}}
+[[has(object.metadata.labels) ? object.metadata.labels : {}, has(object.metadata.annotations) ? object.metadata.annotations : {}]].all(maps,
+{{- end }}
+
+{{- /* The pod does not say that it wants no sidecar. */ -}}
+{{- define "sonde.notDisabled" -}}
+- name: not-disabled
+  expression: >-
+    {{ include "sonde.maps" . }}
+    {{- if .Values.config.injection.kumaLabels }}
+    maps.exists(m, 'sonde.dev/sidecar-injection' in m) ?
+    maps.exists(m, 'sonde.dev/sidecar-injection' in m && !(m['sonde.dev/sidecar-injection'] in ['disabled', 'false'])) :
+    !maps.exists(m, 'kuma.io/sidecar-injection' in m) ||
+    maps.exists(m, 'kuma.io/sidecar-injection' in m && !(m['kuma.io/sidecar-injection'] in ['disabled', 'false'])))
+    {{- else }}
+    !maps.exists(m, 'sonde.dev/sidecar-injection' in m) ||
+    maps.exists(m, 'sonde.dev/sidecar-injection' in m && !(m['sonde.dev/sidecar-injection'] in ['disabled', 'false'])))
+    {{- end }}
+{{- end }}
+
+{{- /* The pod says that it wants one. */ -}}
+{{- define "sonde.asks" -}}
+- name: asks
+  expression: >-
+    {{ include "sonde.maps" . }}
+    {{- if .Values.config.injection.kumaLabels }}
+    maps.exists(m, 'sonde.dev/sidecar-injection' in m) ?
+    maps.exists(m, 'sonde.dev/sidecar-injection' in m && !(m['sonde.dev/sidecar-injection'] in ['disabled', 'false'])) :
+    maps.exists(m, 'kuma.io/sidecar-injection' in m && !(m['kuma.io/sidecar-injection'] in ['disabled', 'false'])))
+    {{- else }}
+    maps.exists(m, 'sonde.dev/sidecar-injection' in m && !(m['sonde.dev/sidecar-injection'] in ['disabled', 'false'])))
+    {{- end }}
+{{- end }}
