@@ -3,6 +3,7 @@ package identity
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -80,3 +81,6 @@ func (a *Authority) Sweep(keep func(proxy mesh.ID) bool) ([]mesh.ID, error) {
 	}
 	return forgotten, errors.Join(problems...)
 }
+
+// NoProxies is an Options.Proxies that never knows them: no rotation goes on.
+func NoProxies(string) (iter.Seq2[string, string], bool) { return nil, false }

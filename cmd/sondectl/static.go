@@ -11,7 +11,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io/fs"
-	"iter"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
@@ -42,8 +41,7 @@ func writeStatic(ctx context.Context, out *bytes.Buffer, view *meshview.View, id
 func addThrowAwaySecrets(ctx context.Context, o *generator.StaticOptions) error {
 	dataplane := o.Proxy.Dataplane
 	authority, err := identity.New(ctx, identity.Options{
-		Secrets: memory{}, TrustDomain: o.TrustDomain,
-		Proxies: func(string) (iter.Seq2[string, string], bool) { return nil, false },
+		Secrets: memory{}, TrustDomain: o.TrustDomain, Proxies: identity.NoProxies,
 	})
 	if err != nil {
 		return err

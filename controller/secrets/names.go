@@ -1,0 +1,39 @@
+package secrets
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// The Secrets of CAs are sonde-ca-<mesh>, with the key ca.json. The others are sonde-<name>, with the name as key, for instance
+// sonde-serving-ca.crt and sonde-admin-token.
+const (
+	prefix   = "sonde-"
+	caPrefix = prefix + "ca-"
+	caKey    = "ca.json"
+	caOf     = "meshes/"
+)
+
+// objectOf returns where the secret of that name is kept.
+func objectOf(name string) (object, error) {
+	o := object{name: prefix + name, key: name}
+	if rest, ok := strings.CutPrefix(name, caOf); ok {
+		meshName, key, _ := strings.Cut(rest, "/")
+		o = object{name: caPrefix + meshName, key: key}
+	}
+	if back, ok := nameOf(o.name); !ok || back != name || len(validation.IsDNS1123Subdomain(o.name)) > 0 {
+		return object{}, fmt.Errorf("%q: %w", name, errName)
+	}
+	return o, nil
+}
+
+// nameOf is the reverse of objectOf. It returns false for a Secret that has no name of ours.
+func nameOf(object string) (string, bool) {
+	if meshName, ok := strings.CutPrefix(object, caPrefix); ok {
+		return caOf + meshName + "/" + caKey, meshName != ""
+	}
+	name, ok := strings.CutPrefix(object, prefix)
+	return name, ok && name != "" && !strings.Contains(name, "/")
+}

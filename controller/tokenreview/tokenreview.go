@@ -1,0 +1,180 @@
+// Package tokenreview finds out which pod a projected service-account token identifies. The API server checks the token, and the
+// cache of pods decides: a token still passes for about ten seconds after its pod was deleted.
+package tokenreview
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+)
+
+// Keys of a projected token's extra claims. Source: kubernetes pkg/serviceaccount/util.go.
+const (
+	extraPodName = "authentication.kubernetes.io/pod-name"
+	extraPodUID  = "authentication.kubernetes.io/pod-uid"
+	userPrefix   = "system:serviceaccount:"
+)
+
+const (
+	// maxToken is how long a token may be that is sent to the API server, in bytes. Projected ones have about 1,200.
+	maxToken = 16 << 10
+	// maxReason is how much of the API server's reason is passed on, in bytes.
+	maxReason = 300
+)
+
+// errInvalid begins each refusal.
+var errInvalid = errors.New("invalid token")
+
+// Pod is what the cache of pods knows of a pod.
+type Pod struct {
+	Namespace, Name, UID, ServiceAccount string
+	// Mesh of the pod, "" if it is in none.
+	Mesh string
+}
+
+// Pods is the cache of pods. Its methods return at once. A pod is in it until its object is gone.
+type Pods interface {
+	// Pod returns the pod with that UID.
+	Pod(uid string) (Pod, bool)
+	// PodNamed returns the pod that has the name now.
+	PodNamed(namespace, name string) (Pod, bool)
+}
+
+// Reviews is the API of TokenReviews. authenticationv1.TokenReviewInterface of client-go implements it.
+type Reviews interface {
+	Create(ctx context.Context, r *authenticationv1.TokenReview, o metav1.CreateOptions) (*authenticationv1.TokenReview, error)
+}
+
+// Options of an Authenticator.
+type Options struct {
+	// Reviews and Pods are required.
+	Reviews Reviews
+	Pods    Pods
+	// Timeout of one check, the wait for its turn included. Default 5s.
+	Timeout time.Duration
+	// Concurrent is how many checks may be at the API server at once. Default 32.
+	Concurrent int
+}
+
+// Authenticator checks tokens. It may be used from any goroutine.
+type Authenticator struct {
+	o     Options
+	turns chan struct{} // a semaphore: each element is one check
+}
+
+// New returns an Authenticator.
+func New(o Options) (*Authenticator, error) {
+	if o.Reviews == nil || o.Pods == nil {
+		return nil, errors.New("tokenreview: Options.Reviews and Options.Pods are required")
+	}
+	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
+	o.Concurrent = cmp.Or(o.Concurrent, 32)
+	return &Authenticator{o: o, turns: make(chan struct{}, o.Concurrent)}, nil
+}
+
+// Authenticate implements agents.Authenticator: it returns the pod that a token identifies. The error wraps identity.ErrUnavailable if
+// the API server does not answer, and identity.ErrNotKnown if the pod is in no cache. It never contains the token.
+func (a *Authenticator) Authenticate(ctx context.Context, token string) (identity.Subject, error) {
+	if token == "" {
+		return identity.Subject{}, fmt.Errorf("%w: it is empty", errInvalid)
+	}
+	if len(token) > maxToken {
+		return identity.Subject{}, fmt.Errorf("%w: it has %d bytes, at most %d are read", errInvalid, len(token), maxToken)
+	}
+	review, err := a.review(ctx, token)
+	if err != nil {
+		return identity.Subject{}, fmt.Errorf("%w: %s", identity.ErrUnavailable, clean(err.Error(), token))
+	}
+	c, err := read(review.Status)
+	if err != nil {
+		return identity.Subject{}, fmt.Errorf("%w: %s", errInvalid, clean(err.Error(), token))
+	}
+	return a.find(c)
+}
+
+// review asks the API server, in turn.
+func (a *Authenticator) review(ctx context.Context, token string) (*authenticationv1.TokenReview, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.o.Timeout)
+	defer cancel()
+	select {
+	case a.turns <- struct{}{}:
+		defer func() { <-a.turns }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%d other tokens are being checked: %w", a.o.Concurrent, ctx.Err())
+	}
+	request := &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{mesh.TokenAudience}},
+	}
+	review, err := a.o.Reviews.Create(ctx, request, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("review token: %w", err)
+	}
+	return review, nil
+}
+
+// claims is what the API server says of a token.
+type claims struct{ namespace, serviceAccount, pod, uid string }
+
+// read returns what a review says, and as an error why the token is refused.
+func read(s authenticationv1.TokenReviewStatus) (claims, error) {
+	if !s.Authenticated {
+		return claims{}, errors.New("the API server refuses it: " + cmp.Or(s.Error, "without a reason"))
+	}
+	// An API server that does not know audiences ignores those of the request.
+	if !slices.Contains(s.Audiences, mesh.TokenAudience) {
+		return claims{}, fmt.Errorf("aud: %q, must hold %q", s.Audiences, mesh.TokenAudience)
+	}
+	name, ok := strings.CutPrefix(s.User.Username, userPrefix)
+	namespace, serviceAccount, separated := strings.Cut(name, ":")
+	if !ok || !separated || namespace == "" || serviceAccount == "" {
+		return claims{}, fmt.Errorf("it is for user %q, must be for a service account", s.User.Username)
+	}
+	c := claims{namespace: namespace, serviceAccount: serviceAccount}
+	for key, value := range map[string]*string{extraPodName: &c.pod, extraPodUID: &c.uid} {
+		values := s.User.Extra[key]
+		if len(values) != 1 || values[0] == "" {
+			return claims{}, fmt.Errorf("%s: missing: the token is bound to no pod, it must be a projected one of a pod", key)
+		}
+		*value = values[0]
+	}
+	return c, nil
+}
+
+// find returns the pod that the claims name, if it is the one that the cache has.
+func (a *Authenticator) find(c claims) (identity.Subject, error) {
+	p, ok := a.o.Pods.Pod(c.uid)
+	if !ok {
+		if now, ok := a.o.Pods.PodNamed(c.namespace, c.pod); ok {
+			// The cache may be behind: then the agent's next try succeeds.
+			return identity.Subject{}, fmt.Errorf("%w: the token is for pod %s/%s with UID %s, the pod of that name has UID %s",
+				identity.ErrNotKnown, c.namespace, c.pod, c.uid, now.UID)
+		}
+		return identity.Subject{}, fmt.Errorf("%w: pod %s/%s with UID %s is deleted, or not seen yet", identity.ErrNotKnown, c.namespace, c.pod, c.uid)
+	}
+	if p.Namespace != c.namespace || p.Name != c.pod || p.ServiceAccount != c.serviceAccount {
+		return identity.Subject{}, fmt.Errorf("%w: it is for pod %s/%s with service account %q, the pod with its UID is %s/%s with service account %q",
+			errInvalid, c.namespace, c.pod, c.serviceAccount, p.Namespace, p.Name, p.ServiceAccount)
+	}
+	if p.Mesh == "" {
+		return identity.Subject{}, fmt.Errorf("%w: pod %s/%s is in no mesh", errInvalid, p.Namespace, p.Name)
+	}
+	return identity.Subject{
+		Mesh: p.Mesh, Dataplane: p.Name + "." + p.Namespace, Path: "/ns/" + p.Namespace + "/sa/" + p.ServiceAccount, Instance: p.UID,
+	}, nil
+}
+
+// clean returns a text of the API server without the token, cut.
+func clean(text, token string) string {
+	text = strings.ReplaceAll(text, token, "<token>")
+	return strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
+}

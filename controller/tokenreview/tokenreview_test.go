@@ -1,0 +1,246 @@
+package tokenreview_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	clientv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/controller/tokenreview"
+	"github.com/sonde-mesh/sonde/identity"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var _ agents.Authenticator = (*tokenreview.Authenticator)(nil)
+
+const secretToken = "header.payload-of-the-token.signature"
+
+// pods is a cache of pods.
+type pods []tokenreview.Pod
+
+func (all pods) Pod(uid string) (tokenreview.Pod, bool) {
+	for _, p := range all {
+		if p.UID == uid {
+			return p, true
+		}
+	}
+	return tokenreview.Pod{}, false
+}
+
+func (all pods) PodNamed(namespace, name string) (tokenreview.Pod, bool) {
+	for _, p := range all {
+		if p.Namespace == namespace && p.Name == name {
+			return p, true
+		}
+	}
+	return tokenreview.Pod{}, false
+}
+
+// apiServer answers TokenReviews over HTTP as the API server does.
+func apiServer(t *testing.T, answer http.HandlerFunc) tokenreview.Reviews {
+	t.Helper()
+	server := httptest.NewServer(answer)
+	t.Cleanup(server.Close)
+	client, err := clientv1.NewForConfig(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.RESTClient().(*rest.RESTClient).Client.CloseIdleConnections)
+	return client.TokenReviews()
+}
+
+func status(t *testing.T, s authenticationv1.TokenReviewStatus) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var review authenticationv1.TokenReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			t.Error(err)
+		}
+		want := authenticationv1.TokenReviewSpec{Token: secretToken, Audiences: []string{"sonde-cp"}}
+		if diff := cmp.Diff(want, review.Spec); diff != "" {
+			t.Errorf("the API server is asked (-want +got):\n%s", diff)
+		}
+		if r.URL.Path != "/apis/authentication.k8s.io/v1/tokenreviews" || r.Method != http.MethodPost {
+			t.Errorf("%s %s, want a TokenReview", r.Method, r.URL.Path)
+		}
+		review.Status = s
+		review.APIVersion, review.Kind = "authentication.k8s.io/v1", "TokenReview"
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		if err := json.NewEncoder(w).Encode(review); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// good is what the API server says of the token of pod shop/web-1.
+func good() authenticationv1.TokenReviewStatus {
+	return authenticationv1.TokenReviewStatus{
+		Authenticated: true, Audiences: []string{"sonde-cp"},
+		User: authenticationv1.UserInfo{
+			Username: "system:serviceaccount:shop:web", UID: "uid-of-the-account",
+			Extra: map[string]authenticationv1.ExtraValue{
+				"authentication.kubernetes.io/pod-name": {"web-1"}, "authentication.kubernetes.io/pod-uid": {"uid-1"},
+			},
+		},
+	}
+}
+
+var web1 = tokenreview.Pod{Namespace: "shop", Name: "web-1", UID: "uid-1", ServiceAccount: "web", Mesh: "default"}
+
+func TestAuthenticate(t *testing.T) {
+	refused := errors.New("refused") // neither of the two
+	with := func(bend func(*tokenreview.Pod)) pods {
+		p := web1
+		bend(&p)
+		return pods{p}
+	}
+	tests := map[string]struct {
+		bend func(*authenticationv1.TokenReviewStatus)
+		pods pods
+		err  error
+		want string
+	}{
+		"good": {pods: pods{web1}},
+		"of another audience": {
+			bend: func(s *authenticationv1.TokenReviewStatus) {
+				*s = authenticationv1.TokenReviewStatus{Error: `[invalid bearer token, token audiences ["api"] is invalid for the target audiences ["sonde-cp"]]`}
+			},
+			pods: pods{web1}, err: refused, want: `token audiences ["api"] is invalid`,
+		},
+		"audience that the API server ignores": {
+			bend: func(s *authenticationv1.TokenReviewStatus) { s.Audiences = nil }, pods: pods{web1}, err: refused, want: `must hold "sonde-cp"`,
+		},
+		"audience of the API server": {
+			bend: func(s *authenticationv1.TokenReviewStatus) { s.Audiences = []string{"https://kubernetes.default.svc"} },
+			pods: pods{web1}, err: refused, want: "aud:",
+		},
+		"refused without a reason": {
+			bend: func(s *authenticationv1.TokenReviewStatus) { s.Authenticated = false }, pods: pods{web1}, err: refused, want: "without a reason",
+		},
+		"reason with the token": {
+			bend: func(s *authenticationv1.TokenReviewStatus) { s.Authenticated, s.Error = false, "bad "+secretToken }, pods: pods{web1}, err: refused, want: "bad <token>",
+		},
+		"of a person": {bend: func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "admin" }, pods: pods{web1}, err: refused, want: `user "admin"`},
+		"of no pod":   {bend: func(s *authenticationv1.TokenReviewStatus) { s.User.Extra = nil }, pods: pods{web1}, err: refused, want: "bound to no pod"},
+		"of a pod, no UID": {bend: func(s *authenticationv1.TokenReviewStatus) {
+			delete(s.User.Extra, "authentication.kubernetes.io/pod-uid")
+		}, pods: pods{web1}, err: refused, want: "pod-uid"},
+		"of a deleted pod":    {err: identity.ErrNotKnown, want: "pod shop/web-1 with UID uid-1 is deleted, or not seen yet"},
+		"of an earlier pod":   {pods: with(func(p *tokenreview.Pod) { p.UID = "uid-2" }), err: identity.ErrNotKnown, want: "the pod of that name has UID uid-2"},
+		"UID of another pod":  {pods: with(func(p *tokenreview.Pod) { p.Name = "web-2" }), err: refused, want: "is shop/web-2"},
+		"UID elsewhere":       {pods: with(func(p *tokenreview.Pod) { p.Namespace = "bank" }), err: refused, want: "is bank/web-1"},
+		"another account":     {pods: with(func(p *tokenreview.Pod) { p.ServiceAccount = "db" }), err: refused, want: `service account "db"`},
+		"pod that is no mesh": {pods: with(func(p *tokenreview.Pod) { p.Mesh = "" }), err: refused, want: "in no mesh"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := good()
+			if tc.bend != nil {
+				tc.bend(&s)
+			}
+			a, err := tokenreview.New(tokenreview.Options{Reviews: apiServer(t, status(t, s)), Pods: tc.pods})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := a.Authenticate(t.Context(), secretToken)
+			if tc.err == nil {
+				want := identity.Subject{Mesh: "default", Dataplane: "web-1.shop", Path: "/ns/shop/sa/web", Instance: "uid-1"}
+				if diff := cmp.Diff(want, got); diff != "" || err != nil {
+					t.Errorf("Authenticate() = %v (-want +got):\n%s", err, diff)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), secretToken) {
+				t.Fatalf("error = %v, want one that says %q, without the token", err, tc.want)
+			}
+			if errors.Is(err, identity.ErrNotKnown) != (tc.err == identity.ErrNotKnown) || errors.Is(err, identity.ErrUnavailable) {
+				t.Errorf("error = %v is of the wrong kind", err)
+			}
+		})
+	}
+}
+
+func TestTokenThatIsNotSent(t *testing.T) {
+	var asked atomic.Int32
+	a, err := tokenreview.New(tokenreview.Options{Reviews: apiServer(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) }), Pods: pods{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for token, want := range map[string]string{"": "empty", strings.Repeat("a", 16<<10+1): "at most 16384"} {
+		if _, err := a.Authenticate(t.Context(), token); err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 200 {
+			t.Errorf("error = %v, want one that says %q", err, want)
+		}
+	}
+	if n := asked.Load(); n > 0 {
+		t.Errorf("the API server is asked %d times", n)
+	}
+}
+
+// The API server is at fault: the agent tries again.
+func TestUnavailable(t *testing.T) {
+	tests := map[string]http.HandlerFunc{
+		"error": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "no "+secretToken, http.StatusInternalServerError)
+		},
+		"forbidden": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "RBAC", http.StatusForbidden) },
+		"silence": func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body) // only then the server sees that the client is gone
+			<-r.Context().Done()
+		},
+	}
+	for name, answer := range tests {
+		t.Run(name, func(t *testing.T) {
+			a, err := tokenreview.New(tokenreview.Options{Reviews: apiServer(t, answer), Pods: pods{web1}, Timeout: 200 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.Authenticate(t.Context(), secretToken); !errors.Is(err, identity.ErrUnavailable) || strings.Contains(err.Error(), secretToken) {
+				t.Errorf("error = %v, want ErrUnavailable without the token", err)
+			}
+		})
+	}
+}
+
+// So many checks are at the API server at once, and no more.
+func TestConcurrencyIsBounded(t *testing.T) {
+	arrived, held := make(chan struct{}), make(chan struct{})
+	answer := status(t, good())
+	reviews := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		arrived <- struct{}{}
+		<-held
+		answer(w, r)
+	})
+	a, err := tokenreview.New(tokenreview.Options{Reviews: reviews, Pods: pods{web1}, Concurrent: 1, Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := make(chan error)
+	go func() {
+		_, err := a.Authenticate(context.Background(), secretToken)
+		first <- err
+	}()
+	<-arrived
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := a.Authenticate(ctx, secretToken); !errors.Is(err, identity.ErrUnavailable) || !strings.Contains(err.Error(), "1 other tokens") {
+		t.Errorf("error = %v of a second check, want ErrUnavailable", err)
+	}
+	close(held)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+}
