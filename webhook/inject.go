@@ -52,10 +52,15 @@ func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err 
 		return nil, 0, err
 	}
 	if in.selection.Injected {
-		decisions, _, err = in.decideAll(handlersOf(in.pod))
+		decisions, _, err = in.decideAll()
+		for i, h := range in.handlers[:len(decisions)] {
+			if decisions[i].Written = h.written(); in.rewritten(h) != nil {
+				decisions[i].Written = writtenProbe(*decisions[i].Probe)
+			}
+		}
 		return decisions, in.port, err
 	}
-	for _, h := range handlersOf(in.pod) {
+	for _, h := range in.handlers {
 		decisions = append(decisions, Decision{
 			Container: h.container.Name, Type: h.kind, Written: h.written(), Why: strings.Join(in.warnings, "; "),
 		})
@@ -69,12 +74,14 @@ type injection struct {
 	namespace *Namespace // nil if it is not known
 	pod       *corev1.Pod
 	patch     patch // what has been changed in pod
+	handlers  []handler
 	selection Selection
 	settings  settings
 	mesh      string
 	earlier   *earlier // nil for a pod without a sidecar
 	form      Form
-	port      int32 // the virtual port; 0 if probes are left as they are
+	used      map[int32]string // the pod's ports, and what uses them
+	port      int32            // the virtual port; 0 if probes are left as they are
 	warnings  []string
 }
 
@@ -84,17 +91,16 @@ func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
 	if err := in.prepare(); err != nil || !in.selection.Injected {
 		return in, err
 	}
-	handlers := handlersOf(pod)
-	decisions, table, err := in.decideAll(handlers)
+	decisions, table, err := in.decideAll()
 	if err != nil {
 		return in, err
 	}
 	for i, d := range decisions {
 		if d.Warn {
-			in.warn("%s: %s", handlers[i].field(), d.Why)
+			in.warn("%s: %s", in.handlers[i].field(), d.Why)
 		}
-		if d.Probe != nil && in.rewritten(handlers[i]) == nil {
-			in.rewrite(handlers[i], *d.Probe)
+		if d.Probe != nil && in.rewritten(in.handlers[i]) == nil {
+			in.rewrite(in.handlers[i], *d.Probe)
 		}
 	}
 	if in.earlier == nil {
@@ -110,6 +116,7 @@ func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
 
 // prepare reads and checks the pod. The error joins all that is wrong.
 func (in *injection) prepare() (err error) {
+	in.handlers = handlersOf(in.pod)
 	if in.selection, err = in.options.selectPod(in.namespace, in.pod); err != nil {
 		return err
 	}
@@ -136,6 +143,7 @@ func (in *injection) prepare() (err error) {
 	if err := in.chooseMesh(); err != nil {
 		errs = append(errs, err)
 	}
+	in.used = in.usedPorts()
 	if err := in.checkReserved(); err != nil {
 		errs = append(errs, err)
 	}

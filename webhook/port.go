@@ -24,36 +24,42 @@ var reservedPorts = map[int32]string{
 func (in *injection) checkReserved() error {
 	var errs []error
 	for _, port := range slices.Sorted(maps.Keys(reservedPorts)) {
-		if by := in.fieldUsing(port); by != "" {
+		if by := in.used[port]; by != "" {
 			errs = append(errs, fmt.Errorf("%s: port %d is kept for %s", by, port, reservedPorts[port]))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// fieldUsing returns the first field of the pod that uses a TCP port, "" if there is none. Our own containers do not count,
+// usedPorts returns the TCP ports that the pod uses, each with the first field that uses it. Our own containers do not count,
 // and neither do probes and hooks that an earlier injection has rewritten.
-func (in *injection) fieldUsing(port int32) string {
+func (in *injection) usedPorts() map[int32]string {
+	used := map[int32]string{}
+	use := func(port int32, field string) {
+		if _, taken := used[port]; !taken {
+			used[port] = field
+		}
+	}
 	for _, containers := range [][]corev1.Container{in.pod.Spec.InitContainers, in.pod.Spec.Containers} {
-		for _, c := range containers {
-			declares := slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
-				return p.ContainerPort == port && (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP)
-			})
-			if declares && !isOurs(c.Name) {
-				return "containers[" + c.Name + "].ports"
+		for i := range containers {
+			c := &containers[i]
+			for _, p := range c.Ports {
+				if !isOurs(c.Name) && (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP) {
+					use(p.ContainerPort, "containers["+c.Name+"].ports")
+				}
 			}
 		}
 	}
-	for _, h := range handlersOf(in.pod) {
+	for _, h := range in.handlers {
 		asked, why := h.port()
 		if p := in.rewritten(h); p != nil {
 			asked = p.Port()
 		}
-		if why == "" && asked == port && h.host() == "" {
-			return h.field()
+		if why == "" && h.host() == "" {
+			use(asked, h.field())
 		}
 	}
-	return ""
+	return used
 }
 
 // checkFree returns an error if a port cannot be the virtual port.
@@ -61,7 +67,7 @@ func (in *injection) checkFree(virtual int32) error {
 	if use := reservedPorts[virtual]; use != "" {
 		return errors.New("it is kept for " + use)
 	}
-	if by := in.fieldUsing(virtual); by != "" {
+	if by := in.used[virtual]; by != "" {
 		return errors.New(by + " has it")
 	}
 	return nil

@@ -32,9 +32,9 @@ type Decision struct {
 }
 
 // decideAll decides about all handlers, and returns the encoded probe table of those that the agent will answer.
-func (in *injection) decideAll(handlers []handler) (decisions []Decision, text string, err error) {
+func (in *injection) decideAll() (decisions []Decision, text string, err error) {
 	table := mesh.ProbeTable{}
-	for _, h := range handlers {
+	for _, h := range in.handlers {
 		d, err := in.decide(h)
 		if err != nil {
 			return nil, "", err
@@ -48,11 +48,11 @@ func (in *injection) decideAll(handlers []handler) (decisions []Decision, text s
 	return decisions, text, err
 }
 
-// decide decides about a handler. It has no side effect but to read Options.Rand for the ID of a new hook.
+// decide decides about a handler, but for Decision.Written, which only people need. It has no side effect but to read Options.random for the ID of a new hook.
 func (in *injection) decide(h handler) (Decision, error) {
-	d := Decision{Container: h.container.Name, Type: h.kind, Written: h.written()}
+	d := Decision{Container: h.container.Name, Type: h.kind}
 	if p := in.rewritten(h); p != nil {
-		d.Probe, d.Written = p, writtenProbe(*p)
+		d.Probe = p
 		return d, nil
 	}
 	if d.Why, d.Warn = in.obstacle(h); d.Why != "" {

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,7 +57,7 @@ func (in *injection) initContainer() corev1.Container {
 		SecurityContext: securityContext(0, &corev1.Capabilities{
 			Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"},
 		}),
-		Resources: resources("20m", "20Mi", "100m", "50Mi"),
+		Resources: cloneResources(&initResources),
 	}
 }
 
@@ -87,7 +88,7 @@ func (in *injection) sidecar(table string) corev1.Container {
 			{Name: mesh.EnvProbeTable, Value: table},
 		},
 		SecurityContext: securityContext(mesh.SidecarUser, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}),
-		Resources:       resources("50m", "64Mi", "1", "512Mi"),
+		Resources:       cloneResources(&sidecarResources),
 		// Nothing listens on this port. Only a redirected connection gets an answer, so a pod that has lost its redirection
 		// is not ready.
 		ReadinessProbe: &corev1.Probe{
@@ -142,7 +143,7 @@ func (in *injection) volumes() []corev1.Volume {
 			},
 		}}},
 		{Name: volumeWork, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
-			Medium: corev1.StorageMediumMemory, SizeLimit: new(resource.MustParse("16Mi")),
+			Medium: corev1.StorageMediumMemory, SizeLimit: new(workSize),
 		}}},
 	}
 }
@@ -177,6 +178,18 @@ func securityContext(user int64, capabilities *corev1.Capabilities) *corev1.Secu
 		Capabilities:             capabilities,
 		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
+}
+
+// Quantities are parsed once.
+var (
+	initResources    = resources("20m", "20Mi", "100m", "50Mi")
+	sidecarResources = resources("50m", "64Mi", "1", "512Mi")
+	workSize         = resource.MustParse("16Mi")
+)
+
+// cloneResources returns a copy, from which usePodResources may remove some.
+func cloneResources(r *corev1.ResourceRequirements) corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{Requests: maps.Clone(r.Requests), Limits: maps.Clone(r.Limits)}
 }
 
 func resources(cpu, memory, cpuLimit, memoryLimit string) corev1.ResourceRequirements {
