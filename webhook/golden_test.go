@@ -69,7 +69,7 @@ func TestGolden(t *testing.T) {
 			t.Run(name+"/"+file, func(t *testing.T) { compare(t, path, got) })
 		}
 	}
-	for _, name := range []string{"native.yaml", "container.yaml", "probes.json", "probes-container.json", "warnings.txt"} {
+	for _, name := range []string{"native.yaml", "container.yaml", "patch.json", "probes.json", "probes-container.json", "warnings.txt"} {
 		found, err := filepath.Glob(filepath.Join(testdata, "*", name))
 		if err != nil {
 			t.Fatal(err)
@@ -91,7 +91,7 @@ func orphan(t *testing.T, path string) {
 	}
 }
 
-// goldenFiles returns the pod in both forms, the probe table (of both forms if they differ), and the warnings, each with the
+// goldenFiles returns the pod in both forms, the patch of an admission in the native one, the probe table (of both forms if they differ), and the warnings, each with the
 // forms that it is for.
 func goldenFiles(t *testing.T, pod []byte) map[string][]byte {
 	t.Helper()
@@ -126,6 +126,8 @@ func goldenFiles(t *testing.T, pod []byte) map[string][]byte {
 		fmt.Fprintf(&text, "%s: %s\n", strings.Join(warned[warning], ", "), warning)
 	}
 	files["warnings.txt"] = []byte(text.String())
+	answer := review(t, newServer(t, enabled().options()), webhook.PathInject, podReview("shop", pod))
+	files["patch.json"] = indent(t, string(answer.Patch))
 	return files
 }
 

@@ -110,6 +110,11 @@ func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
 		in.orderContainers()
 	}
 	in.warnSharedUser()
+	if ns != nil {
+		if why := ns.podSecurity(); why != "" {
+			in.warn("%s", why)
+		}
+	}
 	in.setMetadata()
 	return in, nil
 }
@@ -250,8 +255,12 @@ func (in *injection) addSidecar(table string) {
 func (in *injection) orderContainers() {
 	spec := &in.pod.Spec
 	if in.form == Native {
-		in.moveContainer(pathInitContainers, spec.InitContainers, mesh.ContainerSidecar, 0)
-		in.moveContainer(pathInitContainers, spec.InitContainers, mesh.ContainerInit, 0)
+		first := 0
+		if indexOf(spec.InitContainers, mesh.ContainerInit) >= 0 {
+			in.moveContainer(pathInitContainers, spec.InitContainers, mesh.ContainerInit, 0)
+			first = 1
+		}
+		in.moveContainer(pathInitContainers, spec.InitContainers, mesh.ContainerSidecar, first)
 		return
 	}
 	in.moveContainer(pathContainers, spec.Containers, mesh.ContainerSidecar, 0)

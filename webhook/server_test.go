@@ -58,7 +58,7 @@ func (c *cluster) options() webhook.ServerOptions {
 func enabled() *cluster {
 	return &cluster{
 		namespaces: map[string]map[string]string{"shop": {"kuma.io/sidecar-injection": "enabled"}},
-		meshes:     []string{"default", "blue"},
+		meshes:     []string{"default", "blue", "shop"},
 	}
 }
 
