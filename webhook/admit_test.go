@@ -2,6 +2,8 @@ package webhook_test
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -189,9 +191,7 @@ func TestWarningsOfAnAdmission(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			c := enabled()
-			for key, value := range tc.labels {
-				c.namespaces["shop"][key] = value
-			}
+			maps.Copy(c.namespaces["shop"], tc.labels)
 			pod := toJSON(t, tc.pod)
 			answer := review(t, newServer(t, c.options()), webhook.PathInject, podReview("shop", pod))
 			if diff := cmp.Diff(tc.want, answer.Warnings); diff != "" {
@@ -208,11 +208,11 @@ func TestWarningsOfAnAdmission(t *testing.T) {
 }
 
 func TestWarningsAreLimited(t *testing.T) {
-	pod := `{spec: {containers: [{name: app, livenessProbe: {httpGet: {host: ` + strings.Repeat("ä", 200) + `, port: 1}}}`
-	for _, name := range strings.Split("abcdefghijklmnopqrstuvwxyz", "") {
-		pod += `, {name: c` + name + `, livenessProbe: {httpGet: {host: ` + strings.Repeat(name, 2000) + `, port: 1}}}`
+	var containers []string
+	for i := range 26 {
+		containers = append(containers, fmt.Sprintf(`{name: c%d, livenessProbe: {httpGet: {host: %s, port: 1}}}`, i, strings.Repeat("ä", 1000)))
 	}
-	document := toJSON(t, pod+`]}}`)
+	document := toJSON(t, `{spec: {containers: [`+strings.Join(containers, ", ")+`]}}`)
 	s := newServer(t, enabled().options())
 	answer := review(t, s, webhook.PathInject, podReview("shop", document))
 	sum := 0

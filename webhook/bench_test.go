@@ -110,7 +110,7 @@ func BenchmarkAdmissionsOverTLS(b *testing.B) {
 	b.ResetTimer()
 	for i := range b.N {
 		due := start.Add(time.Duration(i) * time.Second / rate)
-		time.Sleep(time.Until(due))
+		<-time.After(time.Until(due))
 		group.Go(func() error {
 			if answer, text := send(b, client, url+webhook.PathInject, body); answer.StatusCode != http.StatusOK {
 				return fmt.Errorf("%d: %s", answer.StatusCode, text)

@@ -104,7 +104,7 @@ func TestServeEndsGracefully(t *testing.T) {
 	<-begun
 	ended := make(chan error, 1)
 	go func() { ended <- end() }()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); ; {
 		c, err := net.Dial("tcp", url[len("https://"):])
 		if err != nil {
 			break // it has begun to end

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,12 +45,7 @@ func (c *cluster) options() webhook.ServerOptions {
 		Meshes: func() ([]string, error) { return c.meshes, c.err },
 		InUse:  func(mesh string) (int, error) { return c.inUse[mesh], c.err },
 		PodExists: func(namespace, name string) (bool, error) {
-			for _, pod := range c.pods {
-				if pod == namespace+"/"+name {
-					return true, c.err
-				}
-			}
-			return false, c.err
+			return slices.Contains(c.pods, namespace+"/"+name), c.err
 		},
 		Log: slog.New(slog.DiscardHandler),
 	}
@@ -238,11 +234,11 @@ func TestServerMetrics(t *testing.T) {
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			name := f.GetName()
+			words := []string{f.GetName()}
 			for _, l := range m.GetLabel() {
-				name += " " + l.GetValue()
+				words = append(words, l.GetValue())
 			}
-			got[name] = m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			got[strings.Join(words, " ")] = m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
 	}
 	want := map[string]float64{

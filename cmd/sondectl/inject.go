@@ -24,6 +24,7 @@ type injectFlags struct {
 	path    string
 	caFile  string
 	form    choice[webhook.Form]
+	kuma    bool // read Kuma's label
 	options webhook.Options
 }
 
@@ -36,6 +37,7 @@ func (f *injectFlags) add(cmd *cobra.Command) {
 	cmd.Flags().Int32Var(&f.options.VirtualProbesPort, "virtual-probes-port", mesh.PortVirtualProbes,
 		fmt.Sprintf("the agent's `PORT` for probes; if the pod uses it, one from %d to %d", mesh.FirstSparePort, mesh.LastSparePort))
 	cmd.Flags().StringVar(&f.options.ControlPlane, "cp-address", webhook.DefaultControlPlane, "`HOST:PORT` of the control plane")
+	cmd.Flags().BoolVar(&f.kuma, "kuma-labels", true, "read kuma.io/sidecar-injection; if false, it belongs to a Kuma in the same cluster, and sonde.dev/sidecar-injection alone counts")
 	cmd.Flags().StringVar(&f.caFile, "cp-ca-file", "",
 		"`FILE` with the control plane's CA certificate (serving-ca.crt); default: the ConfigMap sonde-ca in the pod's namespace")
 }
@@ -44,6 +46,7 @@ func (f *injectFlags) add(cmd *cobra.Command) {
 func (f *injectFlags) read(cmd *cobra.Command) ([]manifest, webhook.Options, error) {
 	o := f.options
 	o.Sidecar = f.form.value
+	o.OwnLabelOnly = !f.kuma
 	if f.caFile != "" {
 		pem, err := os.ReadFile(f.caFile)
 		if err != nil {
@@ -74,7 +77,7 @@ func (c *cli) inject() *cobra.Command {
 		Long: `Write the objects of a file as the control plane's admission webhook would make them: Pods, and the templates of
 Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs, alone or in Lists, get a
 sidecar, and their probes and hooks ask its agent. Objects of other kinds are written as they are. No label is needed, but
-kuma.io/sidecar-injection: disabled is obeyed.
+kuma.io/sidecar-injection: disabled is obeyed, or sonde.dev/sidecar-injection, which takes precedence.
 
 A probe that the agent cannot answer is left as it is, and a warning on stderr says why: "sondectl probes explain" shows all.
 Injecting twice changes nothing. Comments in objects that are injected are lost.
@@ -153,8 +156,8 @@ func injectManifest(cmd *cobra.Command, m manifest, o webhook.Options) ([]byte, 
 		if bytes.Equal(injected, p.json) {
 			continue
 		}
-		if p.misplaced != "" {
-			cmd.PrintErrf("%s: warning: %s has no effect here, but on the pod template: injected\n", oneLine(p.place), p.misplaced)
+		if misplaced := p.misplacedSwitch(o.InjectionKeys()); misplaced != "" {
+			cmd.PrintErrf("%s: warning: %s has no effect here, but on the pod template: injected\n", oneLine(p.place), misplaced)
 		}
 		with, err := decodeObject(injected)
 		if err != nil {

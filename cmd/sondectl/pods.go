@@ -7,8 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // podPath returns the path of the pod or pod template in an object of that kind; false if the kind has none.
@@ -37,8 +35,8 @@ func podPath(apiVersion, kind string) ([]string, bool) {
 type pod struct {
 	place string // "web.yaml, document 2, Deployment web"
 	json  []byte
-	// misplaced is a field and value of the workload that disable injection where that has no effect, "" if there is none.
-	misplaced string
+	// workload has the pod template, nil for a Pod.
+	workload jsonObject
 	// replace replaces it in the document.
 	replace func(jsonObject)
 }
@@ -92,7 +90,7 @@ func podsIn(place string, o jsonObject) ([]pod, error) {
 			maps.Copy(o, with)
 		}
 	} else {
-		p.misplaced = misplacedSwitch(o)
+		p.workload = o
 		p.replace = func(with jsonObject) { parent[path[len(path)-1]] = with }
 	}
 	return []pod{p}, nil
@@ -100,11 +98,11 @@ func podsIn(place string, o jsonObject) ([]pod, error) {
 
 // misplacedSwitch returns the label or annotation of a workload that disables injection, with its value, "" if there is none. It belongs to
 // the pod template: the webhook sees pods alone.
-func misplacedSwitch(workload jsonObject) string {
-	metadata, _ := workload["metadata"].(jsonObject)
+func (p pod) misplacedSwitch(keys []string) string {
+	metadata, _ := p.workload["metadata"].(jsonObject)
 	for _, field := range []string{"labels", "annotations"} {
 		values, _ := metadata[field].(jsonObject)
-		for _, key := range []string{mesh.LabelOwnInjection, mesh.LabelInjection} {
+		for _, key := range keys {
 			if value := values[key]; value == "disabled" || value == "false" {
 				return fmt.Sprintf("metadata.%s[%q]: %q", field, key, value)
 			}
