@@ -47,7 +47,7 @@ cluster-load-image: bin/testbed ## give an image to each node of that cluster (I
 
 .PHONY: cluster-kubectl
 cluster-kubectl: bin/testbed ## run kubectl on that cluster (ARGS="get pods -A")
-	@$(TESTBED) kubectl -- $(ARGS)
+	@$(TESTBED) kubectl $(ARGS)
 
 .PHONY: cluster-binaries
 cluster-binaries: bin/testbed ## build the programs of a cluster into the cache, and print their directory

@@ -35,8 +35,13 @@ func distribution(ctx context.Context, progress io.Writer) (libc, certificates *
 }
 
 // fetch returns a package of the newest version that apt knows.
-func fetch(ctx context.Context, progress io.Writer, directory, name string) (*debian, error) {
-	out, err := output(ctx, directory, "apt-get", "--print-uris", "download", name)
+func fetch(ctx context.Context, progress io.Writer, directory, name string) (p *debian, err error) {
+	work, err := os.MkdirTemp(directory, ".work-") // apt-get prints nothing where the package is already
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	out, err := output(ctx, work, "apt-get", "--print-uris", "download", name)
 	if err != nil {
 		return nil, fmt.Errorf("find package %s (does `apt-get update` help?): %w", name, err)
 	}
@@ -46,35 +51,22 @@ func fetch(ctx context.Context, progress io.Writer, directory, name string) (*de
 	}
 	path := filepath.Join(directory, fields[1])
 	if _, err := os.Stat(path); err != nil {
-		if err := download(ctx, progress, directory, name, path); err != nil {
+		if _, err := fmt.Fprintf(progress, "getting %s (once; into %s)\n", fields[1], directory); err != nil {
+			return nil, err
+		}
+		// apt checks the hash.
+		if _, err := output(ctx, work, "apt-get", "--quiet", "download", name); err != nil {
 			return nil, fmt.Errorf("download package %s: %w", name, err)
 		}
+		if err := os.Rename(filepath.Join(work, fields[1]), path); err != nil {
+			return nil, err
+		}
 	}
-	content, err := output(ctx, directory, "dpkg-deb", "--fsys-tarfile", path)
+	content, err := output(ctx, work, "dpkg-deb", "--fsys-tarfile", path)
 	if err != nil {
 		return nil, err
 	}
 	return readPackage(name, bytes.NewReader(content))
-}
-
-// download puts a package at path, in one step. apt checks its hash.
-func download(ctx context.Context, progress io.Writer, directory, name, path string) (err error) {
-	work, err := os.MkdirTemp(directory, ".download-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	if _, err := fmt.Fprintf(progress, "getting %s (once; into %s)\n", filepath.Base(path), directory); err != nil {
-		return err
-	}
-	if _, err := output(ctx, work, "apt-get", "--quiet", "download", name); err != nil {
-		return err
-	}
-	files, err := filepath.Glob(filepath.Join(work, "*.deb"))
-	if err != nil || len(files) != 1 {
-		return errors.Join(err, fmt.Errorf("apt-get left %d packages", len(files)))
-	}
-	return os.Rename(files[0], path)
 }
 
 // output runs a program in a directory and returns what it prints. The error has what it says.

@@ -2,7 +2,7 @@ package main
 
 import (
 	"fmt"
-	"os/exec"
+	"os"
 	"strconv"
 	"syscall"
 
@@ -74,8 +74,8 @@ func newLoadCommand(at at) *cobra.Command {
 }
 
 func newKubectlCommand(at at) *cobra.Command {
-	return &cobra.Command{
-		Use:   "kubectl -- ARGS...",
+	cmd := &cobra.Command{
+		Use:   "kubectl ARGS...",
 		Short: "run kubectl as the cluster's administrator",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := at(cmd)
@@ -88,11 +88,13 @@ func newKubectlCommand(at at) *cobra.Command {
 			return replaceBy(c.Kubectl(), args)
 		},
 	}
+	cmd.Flags().SetInterspersed(false)
+	return cmd
 }
 
 func newExecCommand(at at) *cobra.Command {
-	return &cobra.Command{
-		Use:   "exec NODE -- COMMAND...",
+	cmd := &cobra.Command{
+		Use:   "exec NODE COMMAND...",
 		Short: "run a command on the network of a node, with KUBECONFIG set",
 		Args:  cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -110,11 +112,13 @@ func newExecCommand(at at) *cobra.Command {
 			return replaceBy(c.Node(), args)
 		},
 	}
+	cmd.Flags().SetInterspersed(false)
+	return cmd
 }
 
 // replaceBy runs another program in place of this one.
 func replaceBy(program string, args []string) error {
-	return syscall.Exec(program, append([]string{program}, args...), exec.Command(program).Environ()) //nolint:noctx // only for its environment
+	return syscall.Exec(program, append([]string{program}, args...), os.Environ())
 }
 
 func newStopCommand(at at) *cobra.Command {

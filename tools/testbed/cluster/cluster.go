@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sonde-mesh/sonde/tools/cache"
@@ -22,8 +23,8 @@ import (
 
 const (
 	maxNodes = 20
-	// maxStateLength keeps the sockets of a kubelet in its directory below the limit of 107 bytes.
-	maxStateLength = 50
+	// idPrefix begins the names of everything that a cluster makes on the machine.
+	idPrefix = "sonde-"
 )
 
 // Cluster is the cluster of a state directory, running or not. There can be one for each directory.
@@ -52,11 +53,8 @@ func New(state string, out io.Writer) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(state) > maxStateLength {
-		return nil, fmt.Errorf("state directory %s has more than %d characters, which leaves no room for the names of sockets in it", state, maxStateLength)
-	}
 	digest := sha256.Sum256([]byte(state))
-	return &Cluster{state: state, id: "sonde-" + hex.EncodeToString(digest[:3]), out: out}, nil
+	return &Cluster{state: state, id: idPrefix + hex.EncodeToString(digest[:3]), out: out}, nil
 }
 
 // DefaultState returns $XDG_STATE_HOME/sonde/testbed, or ~/.local/state/sonde/testbed.
@@ -87,6 +85,24 @@ func nodeName(node int) string { return "node" + strconv.Itoa(node) }
 
 // namespace is the network namespace of a node.
 func (c *Cluster) namespace(node int) string { return c.id + "-" + nodeName(node) }
+
+// mounts is the file of a node's mount namespace.
+func (c *Cluster) mounts(node int) string { return c.run(nodeName(node), "mounts") }
+
+// nodeDirectories are the directories that a kubelet, containerd and CNI choose themselves, and the node's own ones that replace them in
+// its mount namespace.
+func (c *Cluster) nodeDirectories(node int) map[string]string {
+	directories := map[string]string{}
+	for _, d := range sharedDirectories {
+		directories[d] = c.path(nodeName(node), strings.ReplaceAll(strings.TrimPrefix(d, "/"), "/", "-"))
+	}
+	return directories
+}
+
+// cniDirectory is where CNI is configured.
+const cniDirectory = "/etc/cni/net.d"
+
+var sharedDirectories = []string{cniDirectory, "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods"}
 
 // cgroup is the path of the cgroup of a node's pods; below it are only ours.
 func (c *Cluster) cgroup(node int) string { return c.id + "/" + nodeName(node) }
@@ -157,7 +173,7 @@ func (c *Cluster) kubectl(ctx context.Context, stdin string, args ...string) (st
 	if err != nil {
 		return "", err
 	}
-	command := machine.Enter(c.namespace(1), append([]string{
+	command := machine.Enter(c.namespace(1), "", append([]string{
 		filepath.Join(d.Binaries, "kubectl"), "--kubeconfig", c.kubeconfig("admin"),
 	}, args...)...)
 	return machine.Run(ctx, stdin, command[0], command[1:]...)

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
+	"syscall"
 	"time"
 
 	"github.com/sonde-mesh/sonde/tools/testbed/machine"
@@ -18,12 +19,6 @@ const cleanTimeout = time.Minute
 
 // sysctlFile has the settings that the kubelets have changed, as they were before.
 const sysctlFile = "machine.json"
-
-// Files outside of our directories that a kubelet and CNI write, under names that they alone choose.
-const (
-	containerLogs = "/var/log/containers"  // links to the logs of containers
-	cniResults    = "/var/lib/cni/results" // one file for each pod, which begins with the network's name
-)
 
 // Down ends the cluster and removes all of it. It needs nothing of what Up has written, but for the settings of the machine to restore,
 // so it also does so if Up was killed, and does nothing if there is nothing.
@@ -62,13 +57,13 @@ func (c *Cluster) clean(ctx context.Context) error {
 	if err := group.Remove(ctx); err != nil {
 		return err
 	}
-	if err := c.removeStrays(); err != nil {
-		return err
-	}
 	if err := machine.RestoreSysctls(c.path(sysctlFile)); err != nil {
 		return fmt.Errorf("restore the settings of the machine: %w", err)
 	}
-	return errors.Join(os.RemoveAll(c.run()), os.RemoveAll(c.state))
+	if err := errors.Join(os.RemoveAll(c.run()), os.RemoveAll(c.state)); err != nil {
+		return err
+	}
+	return removeMountPoints()
 }
 
 // marked returns the processes that were started for this cluster, outside of containers.
@@ -95,23 +90,17 @@ func (c *Cluster) removeNamespaces(ctx context.Context) error {
 	return nil
 }
 
-// removeStrays removes what a kubelet and CNI have written outside of our directories.
-func (c *Cluster) removeStrays() error {
-	results, err := filepath.Glob(filepath.Join(cniResults, c.id+"-*"))
-	if err != nil {
+// removeMountPoints removes the directories that Up has made for others to be mounted on. One that is not empty belongs to somebody else.
+func removeMountPoints() error {
+	// The kernel would remove a directory under the mounts of another cluster, and its mounts with it.
+	if others, err := filepath.Glob("/run/" + idPrefix + "*"); err != nil || len(others) > 0 {
 		return err
 	}
-	logs, err := filepath.Glob(filepath.Join(containerLogs, "*.log"))
-	if err != nil {
-		return err
-	}
-	logs = slices.DeleteFunc(logs, func(path string) bool {
-		target, err := os.Readlink(path)
-		return err != nil || !strings.HasPrefix(target, c.state+"/")
-	})
 	var faults []error
-	for _, path := range slices.Concat(results, logs) {
-		faults = append(faults, os.Remove(path))
+	for _, d := range append(slices.Clone(sharedDirectories), filepath.Dir(cniDirectory)) {
+		if err := os.Remove(d); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EBUSY) {
+			faults = append(faults, err)
+		}
 	}
 	return errors.Join(faults...)
 }

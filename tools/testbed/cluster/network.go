@@ -34,7 +34,7 @@ func (c *Cluster) makeNetworks(ctx context.Context, nodes int, families []family
 		if families[len(families)-1] == familyIPv6 {
 			settings = append(settings, "net.ipv6.conf.all.forwarding=1", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0")
 		}
-		command := machine.Enter(c.namespace(node), settings...)
+		command := machine.Enter(c.namespace(node), "", settings...)
 		if _, err := machine.Run(ctx, "", command[0], command[1:]...); err != nil {
 			return err
 		}

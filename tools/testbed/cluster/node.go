@@ -30,11 +30,11 @@ func (c *Cluster) writeNode(node int, families []family, paths machine.Paths) er
 		return err
 	}
 	for file, value := range map[string]any{
-		"cni/10-pods.conflist": c.cniConfig(node, families),
-		"kubelet.json":         c.kubeletConfig(node, families),
-		"proxy.json":           c.proxyConfig(node, families),
+		filepath.Join(c.nodeDirectories(node)[cniDirectory], "10-pods.conflist"): c.cniConfig(node, families),
+		c.path(name, "kubelet.json"): c.kubeletConfig(node, families),
+		c.path(name, "proxy.json"):   c.proxyConfig(node, families),
 	} {
-		if err := c.writeJSON(c.path(name, file), value); err != nil {
+		if err := c.writeJSON(file, value); err != nil {
 			return err
 		}
 	}
@@ -48,9 +48,6 @@ func (c *Cluster) containerdConfig(node int, paths machine.Paths) ([]byte, error
 	})
 	return text.Bytes(), err
 }
-
-// networkName is the name of a node's pod network, by which CNI's cache names its files.
-func (c *Cluster) networkName(node int) string { return c.id + "-" + nodeName(node) }
 
 // cniConfig has each pod at the end of a link of its own, so that the node routes between two pods, too: a bridge would deliver
 // answers past the connection tracking that has to translate them back to the address of a Service.
@@ -68,9 +65,9 @@ func (c *Cluster) cniConfig(node int, families []family) any {
 		}
 	}
 	plugins = append(plugins, map[string]any{"type": "ptp", "ipam": map[string]any{
-		"type": "host-local", "dataDir": c.path(nodeName(node), "ipam"), "ranges": ranges, "routes": routes,
+		"type": "host-local", "ranges": ranges, "routes": routes,
 	}})
-	return map[string]any{"cniVersion": "1.0.0", "name": c.networkName(node), "plugins": plugins}
+	return map[string]any{"cniVersion": "1.0.0", "name": "pods", "plugins": plugins}
 }
 
 func (c *Cluster) kubeletConfig(node int, families []family) any {
@@ -97,7 +94,6 @@ func (c *Cluster) kubeletConfig(node int, families []family) any {
 		"resolvConf":                  "", // not the machine's: there is no way out of the cluster
 		"clusterDomain":               "cluster.local",
 		"clusterDNS":                  dns,
-		"podLogsDir":                  c.path(name, "pods"),
 		"staticPodPath":               c.path(name, "manifests"),
 		"tlsCertFile":                 c.certificateFile(name),
 		"tlsPrivateKeyFile":           c.keyFile(name),
@@ -135,7 +131,7 @@ func (c *Cluster) nodeProcesses(binaries string, node int, families []family) []
 	return []process{
 		{Name: fmt.Sprintf("kubelet%d", node), Node: node, Command: []string{
 			filepath.Join(binaries, "kubelet"), "--config=" + c.path(name, "kubelet.json"), "--kubeconfig=" + c.kubeconfig(name),
-			"--hostname-override=" + name, "--root-dir=" + c.path(name, "kubelet"), "--cert-dir=" + c.path(name, "kubelet", "pki"),
+			"--hostname-override=" + name,
 			"--node-ip=" + joined(families, func(f family) fmt.Stringer { return f.nodeAddress(node) }),
 		}},
 		{Name: fmt.Sprintf("proxy%d", node), Node: node, Command: []string{

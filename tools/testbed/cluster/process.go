@@ -29,7 +29,7 @@ const stopTimeout = 20 * time.Second
 // process is a program of the cluster, as it is written into the state directory to be started again.
 type process struct {
 	Name string `json:"name"`
-	// Node is the node on whose network it runs.
+	// Node is the node in whose namespaces it runs.
 	Node int `json:"node"`
 	// Command has the absolute path of the program first.
 	Command []string `json:"command"`
@@ -45,7 +45,7 @@ type started struct {
 	ended <-chan struct{}
 }
 
-// start starts a process on its node's network, which outlives this one, and records how. Its log is appended to.
+// start starts a process in its node's namespaces, which outlives this one, and records how. Its log is appended to.
 func (c *Cluster) start(p process, binaries string) (*started, error) {
 	if err := c.writeJSON(c.path("processes", p.Name+".json"), p); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (c *Cluster) start(p process, binaries string) (*started, error) {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
-	command := machine.Enter(c.namespace(p.Node), p.Command...)
+	command := machine.Enter(c.namespace(p.Node), c.mounts(p.Node), p.Command...)
 	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it outlives this command
 	// Nothing else of this environment: the proxy of a user's shell would be used for the nodes' addresses.
 	cmd.Env = []string{

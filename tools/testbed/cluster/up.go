@@ -128,6 +128,9 @@ func (c *Cluster) prepare(ctx context.Context, d description, families []family,
 		if err := c.writeNode(node, families, paths); err != nil {
 			return err
 		}
+		if err := machine.NewMountNamespace(ctx, c.mounts(node), c.nodeDirectories(node)); err != nil {
+			return fmt.Errorf("make the mount namespace of %s: %w", nodeName(node), err)
+		}
 		for _, directory := range []string{c.path(nodeName(node), "manifests"), c.run(nodeName(node), "s")} {
 			if err := os.MkdirAll(directory, 0o700); err != nil {
 				return err

@@ -24,8 +24,12 @@ func Run(ctx context.Context, stdin, program string, args ...string) (string, er
 	return string(out), nil
 }
 
-// Enter returns the command that runs a command on a named network namespace. It is not `ip netns exec`, which mounts a new
-// /sys without the cgroups.
-func Enter(namespace string, command ...string) []string {
-	return append([]string{"nsenter", "--net=" + filepath.Join(NetnsDir, namespace), "--"}, command...)
+// Enter returns the command that runs a command on a named network namespace, and in the mount namespace of a file unless that is "". It is
+// not `ip netns exec`, which mounts a new /sys without the cgroups.
+func Enter(namespace, mounts string, command ...string) []string {
+	enter := []string{"nsenter", "--net=" + filepath.Join(NetnsDir, namespace)}
+	if mounts != "" {
+		enter = append(enter, "--mount="+mounts)
+	}
+	return append(append(enter, "--"), command...)
 }

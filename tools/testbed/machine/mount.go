@@ -1,13 +1,48 @@
 package machine
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 )
+
+// mountScript makes mounts of containers seen by other containers, as on a usual machine, and mounts each source on the target after it.
+const mountScript = `mount --make-rshared / && while [ $# -gt 0 ]; do mount --bind "$1" "$2" || exit 1; shift 2; done`
+
+// NewMountNamespace makes a mount namespace with a file by which it can be entered, in which each directory of binds, a map of
+// targets to sources, is replaced by another. All directories are made. What is mounted in the namespace is seen in it alone, and ends with it; what the machine
+// mounts and unmounts is seen in it too.
+func NewMountNamespace(ctx context.Context, file string, binds map[string]string) error {
+	// The file must be on a mount that is propagated nowhere: the kernel allows no namespace to be mounted in itself.
+	directory := filepath.Dir(file)
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		return err
+	}
+	if err := syscall.Mount(directory, directory, "", syscall.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s: %w", directory, err)
+	}
+	if err := syscall.Mount("", directory, "", syscall.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mount %s private: %w", directory, err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		return err
+	}
+	args := []string{"--mount=" + file, "--propagation=slave", "--", "sh", "-c", mountScript, "sh"}
+	for _, target := range slices.Sorted(maps.Keys(binds)) {
+		if err := errors.Join(os.MkdirAll(target, 0o755), os.MkdirAll(binds[target], 0o755)); err != nil {
+			return err
+		}
+		args = append(args, binds[target], target)
+	}
+	_, err := Run(ctx, "", "unshare", args...)
+	return err
+}
 
 // Unmount unmounts everything that is mounted below a directory, also what is still in use.
 func Unmount(directory string) error {

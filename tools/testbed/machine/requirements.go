@@ -19,6 +19,7 @@ var required = []struct{ program, packaged string }{
 	{"ip", "iproute2"},
 	{"nft", "nftables"},
 	{"nsenter", "util-linux"},
+	{"unshare", "util-linux"},
 	{"sysctl", "procps"},
 	{"mount", "mount"},
 }
