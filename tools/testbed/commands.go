@@ -122,21 +122,18 @@ func replaceBy(program string, args []string) error {
 }
 
 func newStopCommand(at at) *cobra.Command {
-	var kill bool
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "stop PROCESS",
-		Short: "end a process of the cluster: etcd, apiserver, controller-manager, scheduler, or containerd2, kubelet2, proxy2 of node 2",
+		Short: "kill a process of the cluster: etcd, apiserver, controller-manager, scheduler, or containerd2, kubelet2, proxy2 of node 2",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := at(cmd)
 			if err != nil {
 				return err
 			}
-			return c.Stop(cmd.Context(), args[0], kill)
+			return c.Stop(cmd.Context(), args[0])
 		},
 	}
-	cmd.Flags().BoolVar(&kill, "kill", false, "with SIGKILL instead of SIGTERM")
-	return cmd
 }
 
 func newStartCommand(at at) *cobra.Command {

@@ -150,13 +150,21 @@ func (c *Cluster) complete() (description, error) {
 	d, err := c.description()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return d, fmt.Errorf("there is no cluster in %s: `make cluster-up` starts one", c.state)
+		return d, fmt.Errorf("there is no cluster in %s: `%s` starts one", c.state, c.target("cluster-up"))
 	case err != nil:
 		return d, err
 	case !d.Complete:
-		return d, fmt.Errorf("the cluster in %s has not come up: `make cluster-up` starts it anew", c.state)
+		return d, fmt.Errorf("the cluster in %s has not come up: `%s` starts it anew", c.state, c.target("cluster-up"))
 	}
 	return d, nil
+}
+
+// target is what a user types to make a target of the Makefile for this cluster.
+func (c *Cluster) target(name string) string {
+	if standard, err := DefaultState(); err == nil && standard == c.state {
+		return "make " + name
+	}
+	return "make " + name + " STATE=" + c.state
 }
 
 // checkNode returns an error for a node that the cluster does not have.
@@ -168,15 +176,16 @@ func (d description) checkNode(node int) error {
 }
 
 // kubectl runs kubectl as the cluster's administrator.
-func (c *Cluster) kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
+func (c *Cluster) kubectl(ctx context.Context, stdin string, args ...string) error {
 	d, err := c.description()
 	if err != nil {
-		return "", err
+		return err
 	}
 	command := machine.Enter(c.namespace(1), "", append([]string{
 		filepath.Join(d.Binaries, "kubectl"), "--kubeconfig", c.kubeconfig("admin"),
 	}, args...)...)
-	return machine.Run(ctx, stdin, command[0], command[1:]...)
+	_, err = machine.Run(ctx, stdin, command[0], command[1:]...)
+	return err
 }
 
 // writeJSON writes a file in one step.

@@ -54,6 +54,5 @@ func (c *Cluster) apiServerArguments(families []family) []string {
 
 // apiReady returns nil when the API server is ready.
 func (c *Cluster) apiReady(ctx context.Context) error {
-	_, err := c.kubectl(ctx, "", "get", "--raw", "/readyz")
-	return err
+	return c.kubectl(ctx, "", "get", "--raw", "/readyz")
 }

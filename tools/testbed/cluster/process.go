@@ -23,7 +23,7 @@ const (
 	markProcess = "SONDE_TESTBED_PROCESS="
 )
 
-// stopTimeout is how long a process may take to end when it is asked to.
+// stopTimeout is how long a process may take to end when it is killed.
 const stopTimeout = 20 * time.Second
 
 // process is a program of the cluster, as it is written into the state directory to be started again.
@@ -146,9 +146,9 @@ func (c *Cluster) pids(p process) ([]int, error) {
 	return pids, nil
 }
 
-// Stop ends a process, such as apiserver or kubelet2, as a crash would if kill is set. It returns when the process is gone; what runs in
-// containers goes on. To stop one that is not running is no error.
-func (c *Cluster) Stop(ctx context.Context, name string, kill bool) error {
+// Stop ends a process, such as apiserver or kubelet2, as a crash does: an API server that is asked to end takes a minute. What runs
+// in containers goes on. Stop returns when the process is gone; to stop one that is not running is no error.
+func (c *Cluster) Stop(ctx context.Context, name string) error {
 	if _, err := c.complete(); err != nil {
 		return err
 	}
@@ -156,28 +156,9 @@ func (c *Cluster) Stop(ctx context.Context, name string, kill bool) error {
 	if err != nil {
 		return err
 	}
-	signal := syscall.SIGTERM
-	if kill {
-		signal = syscall.SIGKILL
-	}
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
-	for first := true; ; first = false {
-		pids, err := c.pids(p)
-		if err != nil || len(pids) == 0 {
-			return err
-		}
-		if first {
-			for _, pid := range pids {
-				if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-					return fmt.Errorf("stop %s: %w", name, err)
-				}
-			}
-		}
-		if err := machine.Pause(ctx); err != nil {
-			return fmt.Errorf("wait for the end of %s (--kill ends it at once): %w", name, err)
-		}
-	}
+	return machine.KillAll(ctx, func() ([]int, error) { return c.pids(p) })
 }
 
 // Start starts a process that was stopped, and does nothing if it runs. It waits until an API server or a containerd answers; others it only starts.

@@ -56,7 +56,7 @@ func (c *Cluster) Up(ctx context.Context, o Options, getter *binaries.Getter) er
 	defer unlock()
 	if _, err := c.complete(); err == nil {
 		if pids, err := c.marked(); err != nil || len(pids) > 0 {
-			return errors.Join(err, fmt.Errorf("there is a cluster in %s: `make cluster-down` ends it", c.state))
+			return errors.Join(err, fmt.Errorf("there is a cluster in %s: `%s` ends it", c.state, c.target("cluster-down")))
 		}
 	}
 	if err := c.clean(ctx); err != nil {
@@ -68,7 +68,7 @@ func (c *Cluster) Up(ctx context.Context, o Options, getter *binaries.Getter) er
 	}
 	err = c.up(ctx, o, families, paths, programs)
 	if err != nil {
-		return fmt.Errorf("%w\n(logs: %s; `make cluster-down` removes what was started)", err, c.path("logs"))
+		return fmt.Errorf("%w\n(logs: %s; `%s` removes what was started)", err, c.path("logs"), c.target("cluster-down"))
 	}
 	return nil
 }
@@ -196,20 +196,27 @@ func (c *Cluster) startContainerds(ctx context.Context, d description) error {
 	})
 }
 
-// startDNS starts CoreDNS and waits until it and all nodes are ready.
-func (c *Cluster) startDNS(ctx context.Context, families []family) error {
+// dnsManifests returns the manifests of CoreDNS.
+func dnsManifests(families []family) ([]byte, error) {
 	var text bytes.Buffer
 	addresses := make([]netip.Addr, 0, len(families))
 	for _, f := range families {
 		addresses = append(addresses, f.dns)
 	}
-	if err := dnsTemplate.Execute(&text, struct {
+	err := dnsTemplate.Execute(&text, struct {
 		Node, Image string
 		Addresses   []netip.Addr
-	}{nodeName(1), dnsImage, addresses}); err != nil {
+	}{nodeName(1), dnsImage, addresses})
+	return text.Bytes(), err
+}
+
+// startDNS starts CoreDNS and waits until it and all nodes are ready.
+func (c *Cluster) startDNS(ctx context.Context, families []family) error {
+	manifests, err := dnsManifests(families)
+	if err != nil {
 		return err
 	}
-	if _, err := c.kubectl(ctx, text.String(), "apply", "--filename=-"); err != nil {
+	if err := c.kubectl(ctx, string(manifests), "apply", "--filename=-"); err != nil {
 		return fmt.Errorf("install CoreDNS: %w", err)
 	}
 	d, err := c.description()
@@ -219,12 +226,12 @@ func (c *Cluster) startDNS(ctx context.Context, families []family) error {
 	timeout := "--timeout=" + startTimeout.String()
 	for node := 1; node <= d.Nodes; node++ {
 		for _, condition := range []string{"create", "condition=Ready"} {
-			if _, err := c.kubectl(ctx, "", "wait", "--for="+condition, "node/"+nodeName(node), timeout); err != nil {
+			if err := c.kubectl(ctx, "", "wait", "--for="+condition, "node/"+nodeName(node), timeout); err != nil {
 				return fmt.Errorf("wait for %s (log: %s): %w", nodeName(node), c.path("logs", "kubelet"+strconv.Itoa(node)+".log"), err)
 			}
 		}
 	}
-	if _, err := c.kubectl(ctx, "", "--namespace=kube-system", "rollout", "status", "deployment/coredns", timeout); err != nil {
+	if err := c.kubectl(ctx, "", "--namespace=kube-system", "rollout", "status", "deployment/coredns", timeout); err != nil {
 		return fmt.Errorf("wait for CoreDNS: %w", err)
 	}
 	return nil

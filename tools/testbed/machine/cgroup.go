@@ -66,7 +66,7 @@ func Controllers() ([]string, error) {
 func (c *Cgroup) Create() error {
 	for _, root := range c.hierarchies {
 		directory := root
-		for _, name := range strings.Split(c.path, "/") {
+		for name := range strings.SplitSeq(c.path, "/") {
 			if c.unified {
 				enable(directory)
 			}
@@ -89,7 +89,7 @@ func (c *Cgroup) Create() error {
 // real-time processes run, is left out: the kubelet names those that it needs.
 func enable(directory string) {
 	controllers, _ := os.ReadFile(filepath.Join(directory, "cgroup.controllers"))
-	for _, c := range strings.Fields(string(controllers)) {
+	for c := range strings.FieldsSeq(string(controllers)) {
 		_ = os.WriteFile(filepath.Join(directory, "cgroup.subtree_control"), []byte("+"+c), 0)
 	}
 }
@@ -122,7 +122,7 @@ func (c *Cgroup) PIDs() ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, line := range strings.Fields(string(text)) {
+		for line := range strings.FieldsSeq(string(text)) {
 			pid, err := strconv.Atoi(line)
 			if err != nil {
 				return nil, fmt.Errorf("read the processes of %s: %w", directory, err)

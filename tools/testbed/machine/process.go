@@ -52,7 +52,7 @@ func Marked(variables ...string) ([]Process, error) {
 
 func hasAll(environment []byte, variables []string) bool {
 	set := map[string]bool{}
-	for _, v := range bytes.Split(environment, []byte{0}) {
+	for v := range bytes.SplitSeq(environment, []byte{0}) {
 		set[string(v)] = true
 	}
 	for _, v := range variables {

@@ -115,6 +115,8 @@ func (p probe) requirements() (Paths, error) {
 		}
 	}
 	if len(packages) > 0 {
+		slices.Sort(packages)
+		packages = slices.Compact(packages)
 		faults = append(faults, fmt.Errorf("to install what is missing: apt-get install %s", strings.Join(packages, " ")))
 	}
 	return paths, errors.Join(faults...)
