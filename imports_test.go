@@ -127,7 +127,7 @@ func list(t *testing.T) map[string]listed {
 func watchSource(t *testing.T) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && slices.Contains([]string{".git", "bin", "test", "tools"}, path) {
+		if err == nil && d.IsDir() && slices.Contains([]string{".git", "bin", "deploy", "test", "tools"}, path) {
 			return fs.SkipDir
 		}
 		return err
@@ -163,7 +163,7 @@ func under(importPath string, prefixes []string) bool {
 
 // isProgram says whether nothing may import a directory.
 func isProgram(directory string) bool {
-	return under(directory, []string{"cmd", "test", "tools"})
+	return under(directory, []string{"cmd", "deploy", "test", "tools"})
 }
 
 func TestImports(t *testing.T) {

@@ -85,9 +85,7 @@ func (c *Cluster) kubeletConfig(node int, families []family) any {
 		"failCgroupV1":             false,
 		"failSwapOn":               false,
 		"enforceNodeAllocatable":   []string{},
-		// The root directory may be on a file system that the kubelet cannot measure.
-		"localStorageCapacityIsolation": false,
-		"makeIPTablesUtilChains":        false,
+		"makeIPTablesUtilChains":   false,
 		// A disk that is nearly full is the user's business, not a reason to delete pods and images.
 		"evictionHard":                map[string]any{"imagefs.available": "1%", "nodefs.available": "1%"},
 		"imageGCHighThresholdPercent": 100,
