@@ -21,10 +21,12 @@ const module = "github.com/sonde-mesh/sonde"
 
 // Libraries that some stages must not import, directly or indirectly.
 var (
-	kubernetes  = []string{"k8s.io", "sigs.k8s.io/controller-runtime"}
-	envoyProtos = []string{"github.com/envoyproxy", "github.com/cncf/xds"}
-	grpc        = []string{"google.golang.org/grpc"}
-	protobuf    = []string{"google.golang.org/protobuf"}
+	kubernetes = []string{"k8s.io", "sigs.k8s.io/controller-runtime"}
+	// kubernetesClients talk to an API server, unlike Kubernetes' types.
+	kubernetesClients = []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"}
+	envoyProtos       = []string{"github.com/envoyproxy", "github.com/cncf/xds"}
+	grpc              = []string{"google.golang.org/grpc"}
+	protobuf          = []string{"google.golang.org/protobuf"}
 	// effects must not be imported by a pure stage. Only its direct imports are checked, since its dependencies are not
 	// pure.
 	effects = []string{"os", "io/fs", "net", "net/http", "log", "log/slog", "crypto/rand", "math/rand", "math/rand/v2"}
@@ -78,9 +80,12 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent/redirect":       {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
+	"controller":             {own: []string{"api/mesh", "api/v1alpha1"}, forbidden: [][]string{envoyProtos}},
 	"controller/secrets":     {own: []string{"api/mesh", "identity", "identity/secret"}, forbidden: [][]string{envoyProtos}},
 	"controller/tokenreview": {own: []string{"api/mesh", "identity"}, forbidden: [][]string{envoyProtos}},
-	"webhook":                {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos}},
+	"api/v1alpha1":           {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
+	"api/crds":               {std: true},
+	"webhook":                {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
 	"health":                 {forbidden: [][]string{kubernetes, envoyProtos}},
 	"filelock":               {std: true},
 	"shutdown":               {std: true},

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -66,9 +67,10 @@ func (o *Options) askedByPod(meta *metav1.ObjectMeta) (asked *bool, by string, e
 	for _, key := range o.InjectionKeys() {
 		label, isLabel := meta.Labels[key]
 		value, isAnnotation := meta.Annotations[key]
+		var byLabel *bool
 		var errs []error
 		if isLabel {
-			if asked, err = parseSwitch(label); err != nil {
+			if byLabel, err = parseSwitch(label); err != nil {
 				errs = append(errs, &mesh.FieldError{Field: labelField(key), Value: label, Err: err})
 			}
 		}
@@ -77,11 +79,11 @@ func (o *Options) askedByPod(meta *metav1.ObjectMeta) (asked *bool, by string, e
 				errs = append(errs, &mesh.FieldError{Field: annotationField(key), Value: value, Err: err})
 			}
 		}
-		if isLabel && isAnnotation && label != value {
+		if byLabel != nil && asked != nil && *byLabel != *asked {
 			errs = append(errs, contradiction(key, value, label))
 		}
 		if isLabel || isAnnotation {
-			return asked, key, errors.Join(errs...)
+			return cmp.Or(byLabel, asked), key, errors.Join(errs...)
 		}
 	}
 	return nil, "", nil

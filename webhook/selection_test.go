@@ -37,6 +37,7 @@ func TestSelect(t *testing.T) {
 		"pod wins against the own key":    {map[string]string{own: "enabled"}, label(kuma, "disabled"), "", false, disabledBy(kuma)},
 		"pod, own wins":                   {nil, "labels: {" + own + ": enabled, " + kuma + ": disabled}", "", false, yes},
 		"pod, own wins as annotation":     {nil, annotation(own, "disabled") + ", " + label(kuma, "enabled"), "", false, disabledBy(own)},
+		"pod, in two spellings":           {nil, label(kuma, "true") + ", " + annotation(kuma, "enabled"), "", false, yes},
 		"a Kuma's namespace":              {map[string]string{kuma: "enabled"}, "", "", true, no},
 		"a Kuma's pod":                    {map[string]string{own: "enabled"}, label(kuma, "disabled"), "", true, yes},
 		"a Kuma's pod, and nothing":       {nil, label(kuma, "enabled"), "", true, no},
