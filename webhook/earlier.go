@@ -1,0 +1,127 @@
+package webhook
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// earlier is the result of an earlier injection of a pod.
+type earlier struct {
+	form  Form
+	port  int32  // the virtual port; 0 for none
+	mesh  string // "" if the sidecar does not say
+	table mesh.ProbeTable
+}
+
+// findEarlier returns the earlier injection of a pod, nil if there is none. It returns an error if containers have our names
+// but are not ours: other meshes use the same names.
+func findEarlier(pod *corev1.Pod) (*earlier, error) {
+	e := &earlier{form: Container}
+	c := sidecarOf(pod, Container)
+	if c == nil {
+		e.form = Native
+		c = sidecarOf(pod, Native)
+	}
+	if c == nil {
+		return nil, checkNamesFree(pod)
+	}
+	foreign := fmt.Errorf("containers[%s]: this container is not one that Sonde has put there", c.Name)
+	if e.form == Native && !isNativeSidecar(c) {
+		return nil, foreign
+	}
+	env := slices.IndexFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == mesh.EnvProbeTable })
+	arg := slices.IndexFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, virtualProbesFlag) })
+	if env < 0 || arg < 0 {
+		return nil, foreign
+	}
+	value := strings.TrimPrefix(c.Args[arg], virtualProbesFlag)
+	port, err := strconv.ParseUint(value, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("containers[%s].args: %q: %w", c.Name, c.Args[arg], errPort)
+	}
+	e.port = int32(port)
+	for _, arg := range c.Args {
+		if name, ok := strings.CutPrefix(arg, meshFlag); ok {
+			e.mesh = name
+		}
+	}
+	if e.table, _, err = mesh.ParseProbeTable(c.Env[env].Value); err != nil {
+		return nil, fmt.Errorf("containers[%s].env: %s: %w", c.Name, mesh.EnvProbeTable, err)
+	}
+	return e, nil
+}
+
+// sidecarOf returns the container kuma-sidecar of that form, nil if there is none.
+func sidecarOf(pod *corev1.Pod, form Form) *corev1.Container {
+	containers := pod.Spec.Containers
+	if form == Native {
+		containers = pod.Spec.InitContainers
+	}
+	if i := indexOf(containers, mesh.ContainerSidecar); i >= 0 {
+		return &containers[i]
+	}
+	return nil
+}
+
+// checkNamesFree returns an error if the names of our containers or volumes are in use.
+func checkNamesFree(pod *corev1.Pod) error {
+	if indexOf(pod.Spec.InitContainers, mesh.ContainerInit) >= 0 || indexOf(pod.Spec.Containers, mesh.ContainerInit) >= 0 {
+		return fmt.Errorf("containers[%s]: this container is not one that Sonde has put there", mesh.ContainerInit)
+	}
+	for _, v := range pod.Spec.Volumes {
+		if v.Name == mesh.VolumeIdentity || v.Name == volumeWork {
+			return fmt.Errorf("spec.volumes[%s]: this name is kept for the sidecar", v.Name)
+		}
+	}
+	return nil
+}
+
+// setTable replaces the probe table of an earlier injection in the sidecar's environment.
+func (in *injection) setTable(text string) {
+	list, containers := pathContainers, in.pod.Spec.Containers
+	if in.form == Native {
+		list, containers = pathInitContainers, in.pod.Spec.InitContainers
+	}
+	at := indexOf(containers, mesh.ContainerSidecar)
+	for i := range containers[at].Env {
+		if v := &containers[at].Env[i]; v.Name == mesh.EnvProbeTable && v.Value != text {
+			v.Value = text
+			in.patch.add(fmt.Sprintf("%s/%d/env/%d/value", list, at, i), text)
+		}
+	}
+}
+
+// orderContainers moves the containers of an earlier injection back to their places: other webhooks have added some since.
+func (in *injection) orderContainers() {
+	spec := &in.pod.Spec
+	if in.form == Native {
+		first := 0
+		if indexOf(spec.InitContainers, mesh.ContainerInit) >= 0 {
+			in.moveContainer(pathInitContainers, spec.InitContainers, mesh.ContainerInit, 0)
+			first = 1
+		}
+		in.moveContainer(pathInitContainers, spec.InitContainers, mesh.ContainerSidecar, first)
+		return
+	}
+	in.moveContainer(pathContainers, spec.Containers, mesh.ContainerSidecar, 0)
+	in.moveContainer(pathInitContainers, spec.InitContainers, mesh.ContainerInit, len(spec.InitContainers)-1)
+}
+
+// moveContainer moves the container with that name within its list, if there is one.
+func (in *injection) moveContainer(path string, containers []corev1.Container, name string, to int) {
+	from := indexOf(containers, name)
+	if from < 0 || from == to {
+		return
+	}
+	in.patch.move(path+"/"+strconv.Itoa(from), path+"/"+strconv.Itoa(to))
+	c := containers[from]
+	copy(containers[from:], containers[from+1:])
+	copy(containers[to+1:], containers[to:])
+	containers[to] = c
+}
