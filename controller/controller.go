@@ -41,10 +41,10 @@ type Options struct {
 	Namespace, Replica string
 	// Builder receives the objects. Required.
 	Builder Builder
-	// WebhookConfiguration is the name of the webhook configurations, and Webhooks those of the webhooks in them. CA returns the
-	// bundle that they need. Without a name there are none.
+	// WebhookConfiguration is the name of the webhook configurations, and Webhooks the end of the names of the injecting webhooks in
+	// them. CA returns the bundle that they need. Without a name there are none.
 	WebhookConfiguration string
-	Webhooks             []string
+	Webhooks             string
 	CA                   func() []byte
 	// Logger. Required.
 	Logger *slog.Logger

@@ -25,11 +25,8 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// Names of the webhooks in the configurations of the chart.
-const (
-	webhookByNamespace = "namespace.inject.sonde.dev"
-	webhookByPod       = "pod.inject.sonde.dev"
-)
+// injectingWebhooks ends the names of the webhooks of the chart that inject pods.
+const injectingWebhooks = ".inject.sonde.dev"
 
 // requests is how many requests per second the control plane may send to the API server, and how many at once.
 const (
@@ -86,7 +83,7 @@ func (c *cluster) connect() (err error) {
 	o := c.cp.o
 	c.controller, err = controller.New(controller.Options{
 		Config: c.config, Client: c.client, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Builder: c.cp.pipeline.Builder,
-		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: []string{webhookByNamespace, webhookByPod}, CA: c.cp.serving.CA,
+		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: c.cp.serving.CA,
 		Logger: o.Logger,
 	})
 	if err != nil {

@@ -32,8 +32,8 @@ var rounds = []time.Duration{2 * time.Second, 10 * time.Second, 30 * time.Second
 type Options struct {
 	// Client of the API server. Required.
 	Client kubernetes.Interface
-	// Webhooks are the names of our webhooks, as they are in the messages of failed requests. Required.
-	Webhooks []string
+	// Webhooks ends the names of our webhooks, as they are in the messages of failed requests. Required.
+	Webhooks string
 	// Logger. Required.
 	Logger *slog.Logger
 }
@@ -83,12 +83,9 @@ func (o Options) round(ctx context.Context) error {
 // ours reports whether a message is about one of our webhooks that could not be called. A pod that it has refused will be refused
 // again.
 func (o Options) ours(message string) bool {
-	for _, name := range o.Webhooks {
-		if strings.Contains(message, `failed calling webhook "`+name+`"`) {
-			return true
-		}
-	}
-	return false
+	_, after, failed := strings.Cut(message, `failed calling webhook "`)
+	name, _, _ := strings.Cut(after, `"`)
+	return failed && strings.HasSuffix(name, o.Webhooks)
 }
 
 func (o Options) failedReplicaSets(ctx context.Context) ([]owner, error) {
