@@ -3,6 +3,7 @@ package agents_test
 import (
 	"bytes"
 	"context"
+	"iter"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -37,6 +38,8 @@ type harness struct {
 	t     *testing.T
 	state *store.State
 	bend  func(*agents.Options)
+	// pods says that the source knows which proxies there are, as Kubernetes does: nothing is recorded.
+	pods bool
 	// ahead is how far the control plane's clock is ahead of the real one.
 	ahead atomic.Int64
 
@@ -67,13 +70,33 @@ func newHarness(t *testing.T, bend func(*agents.Options)) *harness {
 	return h
 }
 
+// proxies implements identity.Options.Proxies.
+func (h *harness) proxies(meshName string) (iter.Seq2[string, string], bool) {
+	v := h.builder.View()
+	return func(yield func(string, string) bool) {
+		if m := v.Mesh(meshName); m != nil {
+			for name, p := range m.Proxies {
+				if !yield(name, p.Dataplane.Identity.Instance) {
+					return
+				}
+			}
+		}
+	}, v != nil
+}
+
 func (h *harness) now() time.Time { return time.Now().Add(time.Duration(h.ahead.Load())) }
 
 func (h *harness) start() {
 	h.t.Helper()
 	h.registry = prometheus.NewRegistry()
 	var err error
-	h.authority, err = identity.New(h.t.Context(), identity.Options{Secrets: h.state.Secrets(), Records: h.state, Now: h.now, Registerer: h.registry})
+	kept := identity.Options{Secrets: h.state.Secrets(), Now: h.now, Registerer: h.registry}
+	if h.pods {
+		kept.Proxies = h.proxies
+	} else {
+		kept.Records = h.state
+	}
+	h.authority, err = identity.New(h.t.Context(), kept)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -85,7 +108,7 @@ func (h *harness) start() {
 	}
 	h.log = &lockedBuffer{}
 	h.builder = meshview.NewBuilder(meshview.Options{
-		TrustDomain: mesh.DefaultTrustDomain, Sources: []string{"test"}, RequireJoin: true,
+		TrustDomain: mesh.DefaultTrustDomain, Sources: []string{"test"}, RequireJoin: !h.pods,
 		Applied: func(c meshview.Change) { h.server.Changed(c) },
 	})
 	o := agents.Options{

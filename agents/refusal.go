@@ -21,6 +21,8 @@ type Refusal struct {
 	Peer string
 	// Reason is what the caller was told.
 	Reason string
+	// Waiting says that the proxy is not known (yet): the agent tries again soon, as each new pod's may have to.
+	Waiting bool
 }
 
 // refuse logs a caller of Join that is not whom it says, and tells of it.
@@ -43,6 +45,7 @@ func (s *Server) tell(r Refusal, code codes.Code) {
 	switch code {
 	case codes.Internal, codes.Unavailable, codes.ResourceExhausted:
 	default:
+		r.Waiting = code == codes.FailedPrecondition
 		s.o.Refused(r)
 	}
 }

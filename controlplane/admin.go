@@ -41,7 +41,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 func (cp *ControlPlane) bootstrap(p *meshview.Proxy, controlPlane string, drainTime time.Duration) ([]byte, error) {
 	b, err := generator.Bootstrap(generator.BootstrapOptions{
 		Node:         p.ID(),
-		Cluster:      p.Dataplane.Workload(),
+		Cluster:      mesh.WorkloadText(p.Dataplane.SPIFFEPath()),
 		ControlPlane: controlPlane,
 		ServingCA:    cp.serving.CA(),
 		ServingName:  mesh.ServingName,

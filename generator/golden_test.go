@@ -176,7 +176,7 @@ func bootstrap(t *testing.T, p *meshview.Proxy) proto.Message {
 	t.Helper()
 	b, err := generator.Bootstrap(generator.BootstrapOptions{
 		Node:         p.ID(),
-		Cluster:      p.Dataplane.Workload(),
+		Cluster:      mesh.WorkloadText(p.Dataplane.SPIFFEPath()),
 		ControlPlane: "sonde-cp.example:5678",
 		ServingCA:    pem(t, "serving-ca.pem"),
 		ServingName:  mesh.ServingName,

@@ -25,7 +25,7 @@ type StaticOptions struct {
 // Static returns the whole configuration of one proxy as one bootstrap, including endpoints, routes and secrets. It needs
 // neither a control plane nor files.
 func Static(o StaticOptions) *bootstrapv3.Bootstrap {
-	b := baseBootstrap(o.Proxy.ID(), o.Proxy.Dataplane.Workload())
+	b := baseBootstrap(o.Proxy.ID(), mesh.WorkloadText(o.Proxy.Dataplane.SPIFFEPath()))
 	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{
 		Listeners: staticListeners(o),
 		Clusters:  staticClusters(o),

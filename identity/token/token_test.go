@@ -146,6 +146,23 @@ func TestTokenIsRefused(t *testing.T) {
 	}
 }
 
+// The claims are those of earlier releases. Whatever the name of the workload is, the path is below /workload.
+func TestClaimsNameAWorkload(t *testing.T) {
+	a := open(t, memory{})
+	for workload, path := range map[string]string{"web": "/workload/web", "/ns/shop/sa/web": "/workload//ns/shop/sa/web", "../ns/x": "/workload/../ns/x"} {
+		signed, err := jwt.Signed(a.signer).Claims(jwt.Claims{
+			Issuer: issuer, Audience: jwt.Audience{mesh.TokenAudience}, IssuedAt: jwt.NewNumericDate(now), Expiry: jwt.NewNumericDate(now.Add(time.Hour)),
+		}).Claims(claims{"default", "web-1", workload}).Serialize()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := a.Authenticate(t.Context(), signed)
+		if want := (identity.Subject{Mesh: "default", Dataplane: "web-1", Path: path}); got != want || err != nil {
+			t.Errorf("Authenticate() = %+v, %v, want %+v", got, err, want)
+		}
+	}
+}
+
 func TestKeySurvivesRestart(t *testing.T) {
 	storage := memory{}
 	signed, _, err := open(t, storage).Issue(web, time.Hour)
@@ -190,6 +207,9 @@ func TestTokenIsNotIssued(t *testing.T) {
 		"too long a validity": {web, 11 * 365 * 24 * time.Hour, "validity"},
 		"no mesh":             {identity.Subject{Dataplane: "web-1", Path: "/workload/web"}, time.Hour, "mesh"},
 		"no dataplane":        {identity.Subject{Mesh: "default", Path: "/workload/web"}, time.Hour, "dataplane"},
+		"of a pod":            {identity.Subject{Mesh: "default", Dataplane: "web-1.shop", Path: "/ns/shop/sa/web"}, time.Hour, "must be /workload/"},
+		"with an instance":    {identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/web", Instance: "1"}, time.Hour, "without an instance"},
+		"two segments":        {identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/a/b"}, time.Hour, "must be /workload/"},
 		"no workload":         {identity.Subject{Mesh: "default", Dataplane: "web-1"}, time.Hour, "workload"},
 	}
 	for name, tc := range tests {

@@ -1,0 +1,294 @@
+package identity
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"iter"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity/ca"
+)
+
+// view has the dataplanes of every mesh, each with its instance. nil is not known yet.
+type view map[string]string
+
+func (v *view) proxies(string) (iter.Seq2[string, string], bool) { return maps.All(*v), *v != nil }
+
+// openWithout opens the storage as a control plane without records.
+func openWithout(t *testing.T, storage *memory, clock *clock, v *view) *Authority {
+	t.Helper()
+	return openWith(t, Options{Secrets: secrets{storage}, Proxies: v.proxies, Now: clock.Now})
+}
+
+var pod = Subject{Mesh: "default", Dataplane: "db-0.shop", Path: "/ns/shop/sa/db", Instance: "4f8c7a52-90ab-4c6e-8a3e-000000000001"}
+
+// issueTo returns the certificate of a proxy as the handshake has it.
+func issueTo(t *testing.T, a *Authority, s Subject, validity time.Duration) Peer {
+	t.Helper()
+	if err := a.Ensure(t.Context(), s.Mesh, 0); err != nil {
+		t.Fatal(err)
+	}
+	c, err := a.Issue(t.Context(), Request{Subject: s, CSR: newCSR(t, ca.NewKey(), nil), Validity: validity})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := a.Verify([]*x509.Certificate{parse(t, c.Chain[0])})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func wantWaiting(t *testing.T, a *Authority, want map[string]time.Time) {
+	t.Helper()
+	got := map[string]time.Time{}
+	for _, w := range a.mustRotation(t).Waiting {
+		got[w.Dataplane] = w.Expires
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the rotation waits for (-want +got):\n%s", diff)
+	}
+}
+
+func (a *Authority) mustAdvance(t *testing.T, want bool) {
+	t.Helper()
+	if got, err := a.AdvanceRotation(t.Context(), "default", nil); err != nil || got != want {
+		t.Errorf("AdvanceRotation() = %v, %v, want %v", got, err, want)
+	}
+}
+
+func TestInstanceIsInTheCertificate(t *testing.T) {
+	a := open(t, newMemory(), nil)
+	got := issueTo(t, a, pod, time.Hour)
+	if diff := cmp.Diff(pod, got.Subject); diff != "" || got.SPIFFEID != "spiffe://default.sonde.internal/ns/shop/sa/db" {
+		t.Errorf("Verify() = %q (-want +got):\n%s", got.SPIFFEID, diff)
+	}
+	workload := web
+	workload.Path = mesh.WorkloadPath("db")
+	if got := issueTo(t, a, workload, time.Hour); got.Path == pod.Path || got.Instance != "" {
+		t.Errorf("Verify() = %+v for a workload", got)
+	}
+	for _, bad := range []string{"a b", "a=b", strings.Repeat("a", 65), "ü"} {
+		s := pod
+		s.Instance = bad
+		if err := s.Validate(); err == nil || !strings.Contains(err.Error(), "instance") {
+			t.Errorf("Validate() of instance %q = %v", bad, err)
+		}
+	}
+}
+
+// After a restart nothing is known of the proxies, and each may have a certificate of the earlier process.
+func TestRotationWithoutRecords(t *testing.T) {
+	clock, storage := newClock(), newMemory()
+	v := view{"db-0.shop": pod.Instance, "dead": "", "new": ""}
+	before := openWithout(t, storage, clock, &v)
+	peer := issueTo(t, before, pod, time.Hour)
+	issueTo(t, before, Subject{Mesh: "default", Dataplane: "deleted", Path: pod.Path}, time.Hour)
+	if names, _ := storage.List("meshes/default"); len(names) != 1 {
+		t.Errorf("the storage has %v, want the CA alone", names)
+	}
+
+	clock.Add(time.Minute)
+	started := clock.Now()
+	v = nil
+	a := openWithout(t, storage, clock, &v)
+	if err := a.StartRotation(t.Context(), "default", 0); err != nil {
+		t.Fatal(err)
+	}
+	a.mustAdvance(t, false) // it is not known which proxies there are
+	v = view{"db-0.shop": pod.Instance, "dead": "", "new": ""}
+	end := started.Add(24 * time.Hour)
+	wantWaiting(t, a, map[string]time.Time{"db-0.shop": end, "dead": end, "new": end})
+
+	reportAll(t, a, peer, peer.Serial)
+	if got, joined := a.PathInUse(pod.ID()); got != pod.Path || !joined {
+		t.Errorf("PathInUse() = %q, %v after the report of a session", got, joined)
+	}
+	if due, err := a.Due(peer); err != nil || due.NewBundle || due.NewLeaf || !due.LeafExpires.Equal(peer.NotAfter) {
+		t.Errorf("Due() = %+v, %v, want nothing, and the leaf's end", due, err)
+	}
+	fresh := issueTo(t, a, Subject{Mesh: "default", Dataplane: "new", Path: pod.Path}, 48*time.Hour)
+	reportAll(t, a, fresh, fresh.Serial)
+	a.mustAdvance(t, false)
+	clock.Add(24*time.Hour - time.Second)
+	a.mustAdvance(t, false)
+	clock.Add(24*time.Hour + time.Second) // since 48 h are the longest validity now
+	a.mustAdvance(t, true)
+	if got := a.mustRotation(t).Step; got != StepRenewLeaves {
+		t.Errorf("step = %q, want renew leaves", got)
+	}
+	a.mustAdvance(t, false) // the leaves are of the old CA, and "dead" counts anew
+
+	renewed := issueTo(t, a, pod, time.Hour)
+	reportAll(t, a, renewed, renewed.Serial)
+	v = view{"db-0.shop": pod.Instance}
+	a.mustAdvance(t, true)
+	wantWaiting(t, a, map[string]time.Time{"db-0.shop": clock.Now().Add(48 * time.Hour)})
+}
+
+// A proxy of the same name that has another instance has done nothing yet.
+func TestAnotherInstanceHasDoneNothing(t *testing.T) {
+	clock := newClock()
+	v := view{"db-0.shop": pod.Instance}
+	a := openWithout(t, newMemory(), clock, &v)
+	peer := issueTo(t, a, pod, time.Hour)
+	if err := a.StartRotation(t.Context(), "default", 0); err != nil {
+		t.Fatal(err)
+	}
+	reportAll(t, a, peer, peer.Serial)
+	wantWaiting(t, a, map[string]time.Time{})
+	next := pod
+	next.Instance = "another"
+	v["db-0.shop"] = next.Instance
+	wantWaiting(t, a, map[string]time.Time{"db-0.shop": clock.Now().Add(24 * time.Hour)})
+	if !a.Replaced(next) || a.Replaced(next) {
+		t.Error("Replaced() does not say once that there was another instance")
+	}
+	if _, joined := a.PathInUse(pod.ID()); joined {
+		t.Error("the new instance has joined already")
+	}
+}
+
+func TestSweepWithoutRecords(t *testing.T) {
+	clock := newClock()
+	v := view{}
+	a := openWithout(t, newMemory(), clock, &v)
+	issueTo(t, a, pod, time.Hour)
+	issueTo(t, a, web, time.Hour)
+	forgotten, err := a.Sweep(func(id mesh.ID) bool { return id == web.ID() })
+	if diff := cmp.Diff([]mesh.ID{pod.ID()}, forgotten); diff != "" || err != nil {
+		t.Errorf("Sweep() = %v (-want +got):\n%s", err, diff)
+	}
+	if diff := cmp.Diff([]mesh.ID{web.ID()}, a.Joined()); diff != "" {
+		t.Errorf("Joined() (-want +got):\n%s", diff)
+	}
+}
+
+// Who has no certificate of ours can cause no read of the storage.
+func TestUnknownMeshReadsNothing(t *testing.T) {
+	foreign := open(t, newMemory(), nil)
+	c, _ := issue(t, foreign, "elsewhere", "web-1", time.Hour)
+	storage := newMemory()
+	a := open(t, storage, nil)
+	before := storage.reads
+	if _, err := a.Verify([]*x509.Certificate{parse(t, c.Chain[0])}); !errors.Is(err, ErrCANotFound) {
+		t.Errorf("Verify() = %v, want ErrCANotFound", err)
+	}
+	if storage.reads != before {
+		t.Error("the storage was read")
+	}
+}
+
+// share runs two authorities on one storage.
+func share(t *testing.T, storage *memory) (a, b *Authority) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	v := view{}
+	start := func() *Authority {
+		a := openWith(t, Options{Secrets: secrets{storage}, Proxies: v.proxies})
+		running.Go(func() {
+			if err := a.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		return a
+	}
+	a, b = start(), start()
+	t.Cleanup(func() { cancel(); running.Wait() })
+	eventually(t, "both watch", func() bool {
+		storage.mu.Lock()
+		defer storage.mu.Unlock()
+		return len(storage.watchers) == 2
+	})
+	return a, b
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 10s: %s", what)
+		}
+		<-tick.C
+	}
+}
+
+func TestOneOfTwoMakesTheCA(t *testing.T) {
+	a, b := share(t, newMemory())
+	var both sync.WaitGroup
+	for _, one := range []*Authority{a, b, a, b} {
+		both.Go(func() {
+			if err := one.Ensure(t.Context(), "default", 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	both.Wait()
+	if a.signing(t).ID != b.signing(t).ID {
+		t.Error("the two have different CAs")
+	}
+}
+
+// Both go through a whole rotation at once: each step is made once, and both end with the same CA.
+func TestTwoRotateAtOnce(t *testing.T) {
+	storage := newMemory()
+	a, b := share(t, storage)
+	if err := a.Ensure(t.Context(), "default", 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Ensure(t.Context(), "default", 0); err != nil {
+		t.Fatal(err)
+	}
+	first := a.signing(t).ID
+	var both sync.WaitGroup
+	for _, one := range []*Authority{a, b} {
+		both.Go(func() {
+			if err := one.StartRotation(t.Context(), "default", 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	both.Wait()
+	read := func() *state {
+		s, err := a.read(t.Context(), "default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if s := read(); len(s.cas) != 2 || s.step() != StepTrustBoth {
+		t.Fatalf("the storage has %d CAs in step %q, want 2 that are trusted", len(s.cas), s.step())
+	}
+	for _, one := range []*Authority{a, b} {
+		both.Go(func() {
+			for {
+				if again, err := one.AdvanceRotation(t.Context(), "default", nil); err != nil || !again {
+					if err != nil {
+						t.Error(err)
+					}
+					return
+				}
+			}
+		})
+	}
+	both.Wait()
+	s := read()
+	if s.rotation != nil || len(s.cas) != 1 || s.signing.ID == first {
+		t.Errorf("the storage has %d CAs in step %q", len(s.cas), s.step())
+	}
+	eventually(t, "both have the CA of the storage", func() bool {
+		return a.signing(t).ID == s.signing.ID && b.signing(t).ID == s.signing.ID
+	})
+}
