@@ -216,6 +216,7 @@ func TestInspectDataplaneSaysWhyThereIsNoBootstrap(t *testing.T) {
 
 func TestGenerateDataplaneToken(t *testing.T) {
 	f := newFakes(t)
+	f.View().Meshes["default"].Proxies["web-2"].Dataplane.Identity = mesh.Identity{Path: "/ns/shop/sa/web", Instance: "1"}
 	sign := f.Token
 	f.Token = func(token identity.Subject, validity time.Duration) (string, time.Time, error) {
 		if validity < time.Second {
@@ -235,6 +236,7 @@ func TestGenerateDataplaneToken(t *testing.T) {
 		"the same workload":             {"default", "web-1", "web", time.Hour, "signed:default:web-1:/workload/web:1h0m0s", codes.OK},
 		"another workload":              {"default", "web-1", "shop", time.Hour, "", codes.FailedPrecondition},
 		"no workload, unknown":          {"default", "db-1", "", time.Hour, "", codes.InvalidArgument},
+		"of a pod":                      {"default", "web-2", "web", time.Hour, "", codes.FailedPrecondition},
 		"unknown mesh":                  {"nowhere", "web-1", "web", time.Hour, "", codes.NotFound},
 		"what the signer does not take": {"default", "web-1", "web", 0, "", codes.InvalidArgument},
 	}

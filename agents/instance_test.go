@@ -2,6 +2,7 @@ package agents_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/sonde-mesh/sonde/agents"
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
@@ -27,7 +29,7 @@ func (p podTokens) Authenticate(_ context.Context, token string) (identity.Subje
 	case error:
 		return identity.Subject{}, v
 	}
-	return identity.Subject{}, fmt.Errorf("invalid token")
+	return identity.Subject{}, errors.New("invalid token")
 }
 
 // db0 is the pod shop/db-0 with that UID.
@@ -168,6 +170,9 @@ func TestRestartWithoutRecords(t *testing.T) {
 	h.restart()
 	h.builder.Synced("test")
 	h.has("1")
+	if got := h.server.States()["default/db-0.shop"].GetPhase(); got != adminv1.AgentState_RECONNECTING {
+		t.Errorf("state is %s after the restart, want RECONNECTING", got)
+	}
 	a.connect(false)
 	h.eventually("the session has said what it uses", func() bool {
 		_, p := h.builder.View().Proxy("default/db-0.shop")

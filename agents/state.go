@@ -39,6 +39,10 @@ func (s *Server) States() map[mesh.ID]*adminv1.AgentState {
 // stateWithout returns the state of an agent that has no session and does not wait.
 func (s *Server) stateWithout(id mesh.ID) *adminv1.AgentState {
 	o := s.observed.of(id)
+	// Without a storage it may have joined before the start.
+	if !o.Joined && s.o.Storage == nil && s.o.Now().Sub(s.started) < s.o.silentAfter {
+		return newState(adminv1.AgentState_RECONNECTING, s.started)
+	}
 	if !o.Joined {
 		return &adminv1.AgentState{Phase: adminv1.AgentState_NEVER_JOINED}
 	}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -127,7 +128,7 @@ func (m *memory) put(name string, data []byte) error {
 		return err
 	}
 	m.versions++
-	m.files[name], m.version[name] = slices.Clone(data), fmt.Sprint(m.versions)
+	m.files[name], m.version[name] = slices.Clone(data), strconv.Itoa(m.versions)
 	for w := range m.watchers {
 		w <- name
 	}

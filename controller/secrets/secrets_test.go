@@ -57,13 +57,8 @@ func newAPIServer(t *testing.T) (*apiServer, func() *Store) {
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/api/v1/namespaces/sonde-system/secrets"), "/")
 	if name == "" && r.Method == http.MethodGet {
-		if got := r.URL.Query().Get("labelSelector"); got != "app.kubernetes.io/managed-by=sonde" {
-			s.t.Errorf("labelSelector = %q", got)
-		}
-		if r.URL.Query().Get("watch") != "" {
-			s.watch(w, r)
-			return
-		}
+		s.collection(w, r)
+		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,15 +70,6 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	kept := s.secrets[name]
 	switch {
-	case name == "" && r.Method == http.MethodGet:
-		all := corev1.SecretList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)}}
-		all.APIVersion, all.Kind = "v1", "SecretList"
-		for _, one := range s.secrets {
-			if one.Labels["app.kubernetes.io/managed-by"] == "sonde" {
-				all.Items = append(all.Items, *one)
-			}
-		}
-		answer(w, http.StatusOK, all)
 	case r.Method == http.MethodPost && s.secrets[sent.Name] != nil:
 		refuse(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)
 	case r.Method == http.MethodPost:
@@ -100,6 +86,27 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.t.Errorf("%s %s: the Role does not allow it", r.Method, r.URL)
 		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
 	}
+}
+
+// collection lists or watches the Secrets of the control plane.
+func (s *apiServer) collection(w http.ResponseWriter, r *http.Request) {
+	if got := r.URL.Query().Get("labelSelector"); got != "app.kubernetes.io/managed-by=sonde" {
+		s.t.Errorf("labelSelector = %q", got)
+	}
+	if r.URL.Query().Get("watch") != "" {
+		s.watch(w, r)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := corev1.SecretList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)}}
+	all.APIVersion, all.Kind = "v1", "SecretList"
+	for _, one := range s.secrets {
+		if one.Labels["app.kubernetes.io/managed-by"] == "sonde" {
+			all.Items = append(all.Items, *one)
+		}
+	}
+	answer(w, http.StatusOK, all)
 }
 
 // put needs mu.
@@ -162,12 +169,6 @@ func TestStore(t *testing.T) {
 	a, b := open(), open()
 	ctx := t.Context()
 	const name = "meshes/default/ca.json"
-	if _, _, err := a.Read(ctx, name); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Read() of nothing = %v, want fs.ErrNotExist", err)
-	}
-	if _, err := a.Update(ctx, name, nil, "1"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Update() of nothing = %v, want fs.ErrNotExist", err)
-	}
 	first, err := a.Create(ctx, name, []byte("of a"))
 	if err != nil {
 		t.Fatal(err)
@@ -196,6 +197,17 @@ func TestStore(t *testing.T) {
 	kept := server.secrets["sonde-ca-default"]
 	if kept == nil || kept.Type != corev1.SecretTypeOpaque || string(kept.Data["ca.json"]) != "by b" || server.secrets["sonde-admin-token"] == nil {
 		t.Errorf("the API server has %v", server.secrets)
+	}
+}
+
+func TestNothingIsThere(t *testing.T) {
+	_, open := newAPIServer(t)
+	s := open()
+	if _, _, err := s.Read(t.Context(), "admin-token"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Read() of nothing = %v, want fs.ErrNotExist", err)
+	}
+	if _, err := s.Update(t.Context(), "admin-token", nil, "1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Update() of nothing = %v, want fs.ErrNotExist", err)
 	}
 }
 

@@ -167,7 +167,7 @@ func TestAuthenticate(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), secretToken) {
 				t.Fatalf("error = %v, want one that says %q, without the token", err, tc.want)
 			}
-			if errors.Is(err, identity.ErrNotKnown) != (tc.err == identity.ErrNotKnown) || errors.Is(err, identity.ErrUnavailable) {
+			if errors.Is(err, identity.ErrNotKnown) != errors.Is(tc.err, identity.ErrNotKnown) || errors.Is(err, identity.ErrUnavailable) {
 				t.Errorf("error = %v is of the wrong kind", err)
 			}
 		})
