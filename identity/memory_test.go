@@ -244,7 +244,8 @@ func TestOneOfTwoMakesTheCA(t *testing.T) {
 // advanceAll makes all steps of a rotation that waits for nobody.
 func (a *Authority) advanceAll(t *testing.T) {
 	t.Helper()
-	for again, err := true, error(nil); again; {
+	for again := true; again; {
+		var err error
 		if again, err = a.AdvanceRotation(t.Context(), "default", nil); err != nil {
 			t.Error(err)
 		}
