@@ -45,6 +45,17 @@ cluster-down: bin/testbed ## end that cluster, or what is left of it, and remove
 cluster-load-image: bin/testbed ## give an image to each node of that cluster (IMAGE=bin/sonde-image.tar)
 	@$(TESTBED) load-image '$(or $(IMAGE),bin/sonde-image.tar)'
 
+HELM_VERSION := v4.3.1
+HELM := $(CACHE)/tools/helm-$(HELM_VERSION)/helm
+
+$(HELM):
+	mkdir -p $(@D)
+	GOBIN=$(@D) go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION)
+
+.PHONY: cluster-install
+cluster-install: bin/testbed $(HELM) ## install the chart on that cluster
+	@$(TESTBED) exec 1 $(HELM) upgrade --install sonde deploy/chart --namespace sonde-system --create-namespace --wait --timeout 2m
+
 .PHONY: cluster-kubectl
 cluster-kubectl: bin/testbed ## run kubectl on that cluster (ARGS="get pods -A")
 	@$(TESTBED) kubectl $(ARGS)
@@ -105,6 +116,7 @@ generate: ## write the code that is generated from api/: protobuf, deep copies, 
 	@generator=$$(cd tools && go tool -n controller-gen); \
 	$$generator object "paths=./api/mesh;./api/v1alpha1"; \
 	$$generator crd "paths=./api/v1alpha1" output:crd:dir=api/crds
+	cp api/crds/*.yaml deploy/chart/crds/
 
 .PHONY: golden
 golden: ## write the golden files anew from what the code does; read the diff

@@ -193,6 +193,9 @@ func (c *cluster) podExists(namespace, name string) (bool, error) {
 // refused makes an event of a join that was refused, about the pod that has tried: the one that its token names, or the one at the
 // caller's address. Nobody else can cause one.
 func (c *cluster) refused(r agents.Refusal) {
+	if r.Waiting {
+		return // each new pod may have to
+	}
 	i := strings.LastIndex(r.Dataplane, ".") // the name of a pod may have dots, that of a namespace has none
 	if i < 0 {
 		return

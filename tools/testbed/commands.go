@@ -73,6 +73,17 @@ func newLoadCommand(at at) *cobra.Command {
 	}
 }
 
+func newProgramImageCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "program-image PROGRAM TAG FILE",
+		Short: "write an image of one static program",
+		Args:  cobra.ExactArgs(3),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return cluster.WriteProgramImage(args[0], args[1], args[2])
+		},
+	}
+}
+
 func newKubectlCommand(at at) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubectl ARGS...",

@@ -21,25 +21,31 @@ const (
 func (c *Cluster) writeImages(binaries string) ([]string, error) {
 	var files []string
 	for tag, program := range map[string]string{pauseImage: "pause", dnsImage: "coredns"} {
-		content, err := os.ReadFile(filepath.Join(binaries, program))
-		if err != nil {
-			return nil, err
-		}
-		layer, err := archive.Layer([]archive.File{{Path: "/" + program, Mode: 0o755, Content: content}})
-		if err != nil {
-			return nil, err
-		}
-		image, err := archive.Image(v1.Config{Entrypoint: []string{"/" + program}}, layer)
-		if err != nil {
-			return nil, err
-		}
 		file := c.path("images", program+".tar")
-		if err := archive.Write(file, tag, image); err != nil {
+		if err := WriteProgramImage(filepath.Join(binaries, program), tag, file); err != nil {
 			return nil, err
 		}
 		files = append(files, file)
 	}
 	return files, nil
+}
+
+// WriteProgramImage writes an image of one static program, which is its entry point, as a docker-archive.
+func WriteProgramImage(program, tag, file string) error {
+	content, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	at := "/" + filepath.Base(program)
+	layer, err := archive.Layer([]archive.File{{Path: at, Mode: 0o755, Content: content}})
+	if err != nil {
+		return err
+	}
+	image, err := archive.Image(v1.Config{Entrypoint: []string{at}}, layer)
+	if err != nil {
+		return err
+	}
+	return archive.Write(file, tag, image)
 }
 
 // LoadImages gives the images in these files, as `docker save` and `make image` write them, to each node.
