@@ -182,6 +182,15 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	return ignoreContextError(running, group.Wait())
 }
 
+// quietTime is how long nothing must be open before a drain closes the listeners: clients that do not know of the drain yet may
+// still connect.
+func (a *Agent) quietTime() time.Duration {
+	if a.o.LastToEnd {
+		return 0
+	}
+	return time.Second
+}
+
 // drainProxy drains Envoy, at most for the drain time. Errors are only logged, since the agent ends in any case.
 func (a *Agent) drainProxy(ctx context.Context, proxy *envoy.Envoy, sess *session.Session) {
 	ctx, cancel := context.WithTimeout(ctx, a.o.DrainTime)
@@ -197,7 +206,7 @@ func (a *Agent) drainProxy(ctx context.Context, proxy *envoy.Envoy, sess *sessio
 		a.logger.Info("nothing to drain", "err", err)
 		return
 	}
-	if err := drain.Run(ctx, proxy, a.logger); err != nil {
+	if err := drain.Run(ctx, proxy, a.quietTime(), a.logger); err != nil {
 		a.logger.Warn("drain cut short", "err", err, "after", time.Since(started).String())
 		return
 	}

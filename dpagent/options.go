@@ -29,6 +29,9 @@ type Options struct {
 	AdminAddress string
 	// DrainTime is how long a drain may wait for open requests and connections, 1s to 1h. Default 25s.
 	DrainTime time.Duration
+	// LastToEnd says that all applications have ended before the agent is told to, as the kubelet does with native sidecars: a
+	// drain then waits for no more clients, since nothing could serve them.
+	LastToEnd bool
 	// EnvoyPath is the Envoy binary. Default: envoy beside this program, else on PATH.
 	EnvoyPath string
 	// WorkDir holds Envoy's bootstrap, secrets and sockets. While the certificate in it is valid, the agent joins with that.

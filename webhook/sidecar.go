@@ -61,8 +61,8 @@ func (in *injection) initContainer() corev1.Container {
 	}
 }
 
-// sidecar returns kuma-sidecar, which runs the agent and Envoy. The containers after it start when its postStart hook has
-// returned.
+// sidecar returns kuma-sidecar, which runs the agent and Envoy. The containers after it start when it is ready
+// (docs/decisions/024-start-gate.md).
 func (in *injection) sidecar(table string) corev1.Container {
 	c := corev1.Container{
 		Name:            mesh.ContainerSidecar,
@@ -79,6 +79,7 @@ func (in *injection) sidecar(table string) corev1.Container {
 			meshFlag + in.mesh,
 			"--work-dir=" + workDirectory,
 			"--drain-time=" + in.drainTime().String(),
+			"--last-to-end=" + strconv.FormatBool(in.form == Native), // a native sidecar is told to end after all other containers
 			virtualProbesFlag + strconv.Itoa(int(in.port)),
 		},
 		Env: []corev1.EnvVar{
@@ -91,19 +92,11 @@ func (in *injection) sidecar(table string) corev1.Container {
 		Resources:       cloneResources(&sidecarResources),
 		// Nothing listens on this port. Only a redirected connection gets an answer, so a pod that has lost its redirection
 		// is not ready.
-		ReadinessProbe: &corev1.Probe{
-			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
-				Path: mesh.PathReady, Port: intstr.FromInt32(mesh.PortReadiness),
-			}},
-			// With a timeout of a second, idle pods flap on a busy node.
-			PeriodSeconds: 1, TimeoutSeconds: 3, FailureThreshold: 1,
-		},
+		ReadinessProbe:           readiness(1),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError, // says why the agent has ended
 		// The preStop hooks of all containers are called together, when the pod begins to end. The sidecar itself is told to end
 		// last: until then clients outside the mesh would keep their connections to an Envoy whose application has gone.
 		Lifecycle: &corev1.Lifecycle{
-			// Not httpGet: it would be refused while the agent starts, and then the kubelet kills the container.
-			PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{mesh.AgentProgram, "wait"}}},
 			PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{
 				Command: []string{mesh.AgentProgram, "drain", "--begin", "--work-dir=" + workDirectory},
 			}},
@@ -115,8 +108,29 @@ func (in *injection) sidecar(table string) corev1.Container {
 	}
 	if in.form == Native {
 		c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+		c.StartupProbe = readiness(startAttempts)
+		return c
 	}
+	// Not httpGet: it would be refused while the agent starts, and then the kubelet kills the container.
+	c.Lifecycle.PostStart = &corev1.LifecycleHandler{Exec: &corev1.ExecAction{
+		Command: []string{mesh.AgentProgram, "wait", "--timeout=5s", "--start-anyway"},
+	}}
 	return c
+}
+
+// startAttempts is how many seconds a native sidecar has to get ready, until the kubelet restarts it: longer than an outage of the
+// control plane usually takes.
+const startAttempts = 600
+
+// readiness asks the agent through Envoy's redirection, each second.
+func readiness(failureThreshold int32) *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+			Path: mesh.PathReady, Port: intstr.FromInt32(mesh.PortReadiness),
+		}},
+		// With a timeout of a second, idle pods flap on a busy node.
+		PeriodSeconds: 1, TimeoutSeconds: 3, FailureThreshold: failureThreshold,
+	}
 }
 
 // volumes returns the work directory, in memory, and a volume with the token and the control plane's CA. The token has mode

@@ -15,10 +15,10 @@ func TestArgumentsOfInjectedPods(t *testing.T) {
 		Command   []string
 		Args      []string
 		Lifecycle struct {
-			PostStart struct{ Exec struct{ Command []string } }
+			PostStart, PreStop struct{ Exec struct{ Command []string } }
 		}
 	}
-	files, err := filepath.Glob("../../testdata/inject/*/native.yaml")
+	files, err := filepath.Glob("../../testdata/inject/*/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no injected pods: %v", err)
 	}
@@ -28,22 +28,31 @@ func TestArgumentsOfInjectedPods(t *testing.T) {
 			t.Fatal(err)
 		}
 		var pod struct {
-			Spec struct{ InitContainers []container }
+			Spec struct{ InitContainers, Containers []container }
 		}
 		if err := yaml.Unmarshal(text, &pod); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
 		var commands [][]string
-		for _, c := range pod.Spec.InitContainers {
+		for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
 			switch c.Name {
 			case "kuma-init":
 				commands = append(commands, append(c.Command[1:], c.Args...))
 			case "kuma-sidecar":
-				commands = append(commands, c.Args, c.Lifecycle.PostStart.Exec.Command[1:])
+				commands = append(commands, c.Args)
+				for _, hook := range [][]string{c.Lifecycle.PostStart.Exec.Command, c.Lifecycle.PreStop.Exec.Command} {
+					if len(hook) > 0 {
+						commands = append(commands, hook[1:])
+					}
+				}
 			}
 		}
-		if len(commands) != 3 {
-			t.Errorf("%s runs %d commands of ours, want the redirection, the agent and its hook", file, len(commands))
+		want := map[string]int{
+			"native.yaml":    3, // the redirection, the agent, and its preStop hook
+			"container.yaml": 4, // and its postStart hook
+		}[filepath.Base(file)]
+		if len(commands) != want {
+			t.Errorf("%s runs %d commands of ours, want %d", file, len(commands), want)
 		}
 		for _, args := range commands {
 			cmd, rest, err := newCommand(noGuard).Find(args)

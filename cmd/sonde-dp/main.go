@@ -88,6 +88,7 @@ terminal sends, drains, too, and nothing more; under nohup it is ignored.`,
 	f.StringVar(&o.TokenFile, "dataplane-token-file", "", "`file` with the token to join with, read at each attempt that needs it (required)")
 	f.StringVar(&o.AdminAddress, "admin-addr", dpagent.DefaultAdminAddress, "`host:port` for /metrics, /livez and /readyz; port 0 means a free one")
 	f.DurationVar(&o.DrainTime, "drain-time", dpagent.DefaultDrainTime, "longest wait for open requests and connections in a drain")
+	f.BoolVar(&o.LastToEnd, "last-to-end", false, "the applications have ended before this program is told to: a drain waits for no more clients")
 	f.StringVar(&o.EnvoyPath, "envoy-path", "", "Envoy `binary` (default: envoy in the directory of this program, else on PATH)")
 	f.StringVar(&o.WorkDir, "work-dir", "", "`directory` for Envoy's bootstrap, secrets and sockets; with the certificate in it the agent joins again (default: a new one under $TMPDIR, removed at the end)")
 	f.IntVar(&o.Concurrency, "concurrency", dpagent.DefaultConcurrency, "Envoy's worker threads")

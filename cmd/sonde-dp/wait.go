@@ -28,13 +28,15 @@ const (
 func newWaitCommand() *cobra.Command {
 	var address string
 	var timeout time.Duration
+	var anyway bool
 	cmd := &cobra.Command{
 		Use:   "wait",
 		Short: "Wait until the agent beside this program is ready",
-		Long: `Wait until the agent is ready: it has an identity, and its Envoy has its configuration. In a pod this is the postStart
-hook of the sidecar, so that containers that start after it have network and probes.
+		Long: `Wait until the agent is ready: it has an identity, and its Envoy has its configuration. In a pod whose sidecar
+is an ordinary container this is its postStart hook, so that containers that start after it have network and probes.
 
-If the agent is not ready in time, the error says what it waits for.`,
+If the agent is not ready in time, the error says what it waits for. With --start-anyway it is only a message: a hook that fails
+would have the kubelet kill the sidecar, and one that takes long keeps it from ending the pod.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, port, err := net.SplitHostPort(address); err != nil || port == "" || port == "0" {
@@ -43,10 +45,15 @@ If the agent is not ready in time, the error says what it waits for.`,
 			if timeout <= 0 {
 				return fmt.Errorf("--timeout: %s: must be more than 0", timeout)
 			}
-			return wait(cmd.Context(), address, timeout)
+			err := wait(cmd.Context(), address, timeout)
+			if err != nil && anyway && cmd.Context().Err() == nil {
+				_, err = fmt.Fprintln(cmd.ErrOrStderr(), err)
+			}
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&address, "admin-addr", dpagent.DefaultAdminAddress, "`host:port` of the agent, as its own --admin-addr says")
+	cmd.Flags().BoolVar(&anyway, "start-anyway", false, "succeed after --timeout too")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "longest wait")
 	return cmd
 }

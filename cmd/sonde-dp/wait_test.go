@@ -108,6 +108,25 @@ func TestWaitFails(t *testing.T) {
 	}
 }
 
+func TestWaitStartsAnyway(t *testing.T) {
+	var never health.Checks
+	never.Add("identity", func(context.Context) error { return errors.New("join: no control plane") })
+	cmd := newCommand(noGuard)
+	var said strings.Builder
+	cmd.SetErr(&said)
+	cmd.SetArgs([]string{"wait", "--admin-addr", agentAt(t, &never), "--timeout", "200ms", "--start-anyway"})
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Errorf("wait = %v, want success", err)
+	}
+	if want := "not ready after 200ms: identity failed: join: no control plane"; !strings.Contains(said.String(), want) {
+		t.Errorf("it says %q, want %q", said.String(), want)
+	}
+	cmd.SetArgs([]string{"wait", "--timeout", "0s", "--start-anyway"})
+	if err := cmd.ExecuteContext(t.Context()); err == nil {
+		t.Error("a wrong flag is no error")
+	}
+}
+
 func TestWaitEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

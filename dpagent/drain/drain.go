@@ -19,12 +19,7 @@ type Envoy interface {
 	Running() error
 }
 
-const (
-	pollEvery = 100 * time.Millisecond
-	// quietTime is how long nothing must be open before the listeners close: clients that do not know of the drain yet may
-	// still connect.
-	quietTime = time.Second
-)
+const pollEvery = 100 * time.Millisecond
 
 // Begin makes Envoy tell the clients of its inbound to go elsewhere: a response says that it is the last one of its connection. The
 // listeners stay open, and to begin twice is the same as once.
@@ -38,13 +33,13 @@ func Begin(ctx context.Context, e interface {
 }
 
 // Run waits until open requests, and connections that are not HTTP, have ended. Idle HTTP connections do not count. New
-// work is served until the inbound has been quiet for a second; then its listeners close. Run returns when all work is
+// work is served until the inbound has been quiet for that long; then its listeners close. Run returns when all work is
 // done, or with the error of ctx if that ends first; any other error means that Envoy does not answer.
-func Run(ctx context.Context, e Envoy, logger *slog.Logger) error {
+func Run(ctx context.Context, e Envoy, quiet time.Duration, logger *slog.Logger) error {
 	if err := Begin(ctx, e); err != nil {
 		return err
 	}
-	if err := waitUntilIdle(ctx, e, quietTime, active.inbound); err != nil {
+	if err := waitUntilIdle(ctx, e, quiet, active.inbound); err != nil {
 		return err
 	}
 	logger.Info("inbound idle, closing its listeners")

@@ -27,8 +27,8 @@ const (
 
 const (
 	// farewell is how long the guard answers Errored after the last worker has ended, if there was a request just before: after
-	// Errored the kubelet asks again at once, and a refused connection would be a failure of the application.
-	farewell = time.Second
+	// Errored the kubelet asks again at once, some milliseconds apart, and a refused connection would be a failure of the application.
+	farewell = 200 * time.Millisecond
 	// endTime is how long a worker may take to end after the second signal; it may take 2 s to stop Envoy.
 	endTime = 5 * time.Second
 	// maxEvents is how many epoll events are read at once.
