@@ -54,6 +54,8 @@ type Options struct {
 	// Observe passes the whole Observation of a proxy to the view's builder, and returns at once. It must not call the
 	// server. Required.
 	Observe func(proxy mesh.ID, o mesh.Observation)
+	// ProbeFailed is told of probes that fail. It must return at once. Default: nobody is told.
+	ProbeFailed func(ProbeFailure)
 	// Refused is told of joins that are refused, as seldom as they are logged. It must return at once. Default: nobody is told.
 	Refused func(Refusal)
 	// Version of the control plane, to tell agents.
@@ -94,6 +96,9 @@ func (o *Options) setDefaults() error {
 	o.recheck = cmp.Or(o.recheck, 5*time.Second)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.ProbeFailed == nil {
+		o.ProbeFailed = func(ProbeFailure) {}
 	}
 	if o.Refused == nil {
 		o.Refused = func(Refusal) {}

@@ -196,7 +196,7 @@ func (s *Server) serve(sess *session, hello *agentv1.Hello, messages <-chan rece
 	if err := s.setDraining(sess, hello.GetDraining()); err != nil {
 		return err
 	}
-	welcome := &agentv1.Welcome{Version: &agentv1.Version{Sonde: s.o.Version}, Features: []string{featureInbounds}}
+	welcome := &agentv1.Welcome{Version: &agentv1.Version{Sonde: s.o.Version}, Features: []string{featureInbounds, featureProbeFailures}}
 	if err := sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}
@@ -242,6 +242,8 @@ func (s *Server) handle(sess *session, message *agentv1.AgentMessage) error {
 	case *agentv1.AgentMessage_Version:
 		s.setVersion(sess, m.Version)
 		return nil
+	case *agentv1.AgentMessage_ProbeFailures:
+		return s.probesFailed(sess, m.ProbeFailures)
 	case *agentv1.AgentMessage_Hello:
 		return status.Error(codes.InvalidArgument, "a session has one Hello")
 	default:

@@ -92,7 +92,7 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 	builder := cp.pipeline.Builder
 	cp.agents, err = agents.New(agents.Options{
 		Authority: cp.authority, Tokens: tokens, Storage: cp.platform.storage, View: builder.View, Bootstrap: cp.bootstrap,
-		Observe: builder.Observe, Refused: cp.platform.refused, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
+		Observe: builder.Observe, Refused: cp.platform.refused, ProbeFailed: cp.platform.probeFailed, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
 	})
 	if err != nil {
 		return err

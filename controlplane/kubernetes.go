@@ -5,18 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/sonde-mesh/sonde/agents"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller"
-	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/secrets"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/tokenreview"
@@ -64,6 +61,7 @@ func (cp *ControlPlane) useKubernetes() error {
 		names:          serviceNames(cp.o.Kubernetes.Service, namespace),
 		connect:        c.connect,
 		refused:        c.refused,
+		probeFailed:    c.probeFailed,
 		problems:       func() []*adminv1.Problem { return nil }, // they are in the status of the objects
 		check:          func() error { return nil },
 		listened:       func([]byte) error { return nil }, // the ports are those of the Service
@@ -188,25 +186,4 @@ func (c *cluster) inUse(meshName string) (int, error) {
 
 func (c *cluster) podExists(namespace, name string) (bool, error) {
 	return c.controller.Cluster.PodNamed(watch.Key{Namespace: namespace, Name: name}) != nil, nil
-}
-
-// refused makes an event of a join that was refused, about the pod that has tried: the one that its token names, or the one at the
-// caller's address. Nobody else can cause one.
-func (c *cluster) refused(r agents.Refusal) {
-	if r.Waiting {
-		return // each new pod may have to
-	}
-	i := strings.LastIndex(r.Dataplane, ".") // the name of a pod may have dots, that of a namespace has none
-	if i < 0 {
-		return
-	}
-	pod, namespace := r.Dataplane[:i], r.Dataplane[i+1:]
-	p := c.controller.Cluster.PodNamed(watch.Key{Namespace: namespace, Name: pod})
-	if p == nil || r.Authenticated && string(p.UID) != r.Instance || !r.Authenticated && p.Address != r.Peer {
-		return
-	}
-	c.controller.Events.Record(events.Event{
-		Kind: "Pod", APIVersion: "v1", Namespace: namespace, Name: pod, UID: p.UID,
-		FieldPath: "spec.initContainers{" + mesh.ContainerSidecar + "}", Reason: "JoinRefused", Action: "Join", Note: r.Reason,
-	})
 }

@@ -24,8 +24,9 @@ type platform struct {
 	connect func() error
 	// tokens authenticates agents. It is nil if they have tokens of the control plane's own.
 	tokens agents.Authenticator
-	// refused is told of joins that are refused. It may be nil.
-	refused func(agents.Refusal)
+	// refused is told of joins that are refused, probeFailed of probes that fail. They may be nil.
+	refused     func(agents.Refusal)
+	probeFailed func(agents.ProbeFailure)
 	// tasks run as long as the control plane.
 	tasks []func(context.Context) error
 	// problems lists what is wrong with objects, for people.

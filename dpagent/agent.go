@@ -52,7 +52,8 @@ type Agent struct {
 	inboundsErr atomic.Pointer[error]
 	rejoins     retry.Reporter // of the renewer: why it has to join again
 
-	probes *probe.Handler // nil if there are no probes to answer
+	probes   *probe.Handler // nil if there are no probes to answer
+	failures *session.Failures
 
 	draining   chan struct{} // closed by Drain
 	startDrain func()
@@ -69,6 +70,7 @@ func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 		o: o, logger: logger.With("mesh", o.Mesh, "proxy", o.Name),
 		metrics:  prometheus.NewRegistry(),
 		draining: make(chan struct{}),
+		failures: session.NewFailures(),
 	}
 	a.rejoins.Logger = a.logger
 	a.setInbounds(errInboundsUnknown)
@@ -119,7 +121,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
-	if err := a.serve(ctx, group); err != nil {
+	if err := a.serve(ctx, group, proxy); err != nil {
 		cancel()
 		return errors.Join(err, group.Wait())
 	}
@@ -156,7 +158,7 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	var renewer *identity.Renewer
 	sess := session.New(session.Options{
 		Opener: a.client, Identity: a.identity, Renew: func() { renewer.Now() }, Inbounds: a.setInbounds,
-		Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
+		Failures: a.failures, Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
 	})
 	renewer = identity.NewRenewer(a.identity, identity.RenewerOptions{
 		Ask: a.renew, Renewed: sess.Changed, Logger: a.logger, Registerer: a.metrics,
@@ -221,7 +223,7 @@ func ignoreContextError(ctx context.Context, err error) error {
 	return err
 }
 
-func (a *Agent) serve(ctx context.Context, group *errgroup.Group) error {
+func (a *Agent) serve(ctx context.Context, group *errgroup.Group, proxy *envoy.Envoy) error {
 	var config net.ListenConfig
 	admin, err := config.Listen(ctx, "tcp", a.o.AdminAddress)
 	if err != nil {
@@ -238,6 +240,11 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group) error {
 	a.logger.Info("metrics and health", "address", admin.Addr().String())
 	handler := health.Handler(&a.live, &a.ready, a.metrics)
 	group.Go(func() error { return health.Serve(ctx, admin, handler) })
-	group.Go(func() error { return health.Serve(ctx, own, handler) })
+	var asked readinessRequests
+	group.Go(func() error { return health.Serve(ctx, own, asked.through(handler)) })
+	group.Go(func() error {
+		asked.watch(ctx, proxy.Ready, a.failures.Add)
+		return nil
+	})
 	return nil
 }

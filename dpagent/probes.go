@@ -25,7 +25,7 @@ func (a *Agent) newProbes() (*probe.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Registerer = a.metrics
+	o.Registerer, o.Failed = a.metrics, a.failures.Add
 	a.countStarts()
 	return probe.New(o)
 }

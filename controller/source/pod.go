@@ -30,6 +30,8 @@ type Pod struct {
 	Reachable []string
 	// Created is when the pod was made.
 	Created time.Time
+	// Sidecars are its native sidecars.
+	Sidecars []string
 	// Restarts is the restart count of all its containers together.
 	Restarts int32
 	// Ended says that all its containers have ended for good. Its address may be another pod's by now.
@@ -64,6 +66,11 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 		Ended:          p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
 		Warnings:       strings.Clone(p.Annotations[mesh.AnnotationInjectionWarnings]),
 	}
+	for i := range p.Spec.InitContainers {
+		if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			r.Sidecars = append(r.Sidecars, intern(c.Name))
+		}
+	}
 	for _, o := range p.OwnerReferences {
 		if o.Controller != nil && *o.Controller {
 			r.Owner = Owner{APIVersion: intern(o.APIVersion), Kind: intern(o.Kind), Name: intern(o.Name), UID: types.UID(intern(string(o.UID)))}
@@ -75,6 +82,14 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 		}
 	}
 	return r, true
+}
+
+// FieldPath returns the path of a container, as the kubelet's events have it.
+func (p *Pod) FieldPath(container string) string {
+	if slices.Contains(p.Sidecars, container) {
+		return "spec.initContainers{" + container + "}"
+	}
+	return "spec.containers{" + container + "}"
 }
 
 // hasSidecar reports whether Sonde has injected the pod: the volume of the sidecar's identity has a name of our own.

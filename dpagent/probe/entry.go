@@ -149,6 +149,9 @@ func (e *entry) startRunning(c *check) bool {
 func (e *entry) observe(ctx context.Context, r result, took time.Duration) {
 	e.metrics.count(r.verdict)
 	e.metrics.duration.Observe(took.Seconds())
+	if r.verdict != success {
+		e.tell(r)
+	}
 	e.mu.Lock()
 	changed := e.last == nil || *e.last != r.verdict
 	e.last = &r.verdict
@@ -161,6 +164,13 @@ func (e *entry) observe(ctx context.Context, r result, took time.Duration) {
 	} else {
 		e.logger(r.verdict).WarnContext(ctx, "probe verdict", "err", r.reason)
 	}
+}
+
+// tell passes on that a check did not succeed.
+func (e *entry) tell(r result) {
+	e.h.o.Failed(Failure{
+		Container: e.probe.Container, Probe: probeName(e.probe), Verdict: r.verdict.String(), Class: r.class, Reason: r.reason,
+	})
 }
 
 // logger returns a logger with the attributes of a verdict of this entry.

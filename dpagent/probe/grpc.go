@@ -49,18 +49,18 @@ func (a *grpcProber) probe(ctx context.Context, userAgent string) result {
 			return failureOf(*why)
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			return result{verdict: failure, reason: fmt.Sprintf("timeout: failed to connect service %s within %v: %v", a.address, a.timeout, err)}
+			return result{verdict: failure, class: Timeout, reason: fmt.Sprintf("timeout: failed to connect service %s within %v: %v", a.address, a.timeout, err)}
 		}
-		return result{verdict: failure, reason: fmt.Sprintf("error: failed to connect service at %s: %s", a.address, reason(err))}
+		return result{verdict: failure, class: classOf(err), reason: fmt.Sprintf("error: failed to connect service at %s: %s", a.address, reason(err))}
 	}
 	defer func() { _ = conn.Close() }() // the call has ended
 	answer, err := healthpb.NewHealthClient(conn).Check(
 		metadata.NewOutgoingContext(ctx, metadata.MD{}), &healthpb.HealthCheckRequest{Service: a.service})
 	switch {
 	case err != nil:
-		return result{verdict: failure, reason: a.rpcReason(err)}
+		return result{verdict: failure, class: rpcClass(err), reason: a.rpcReason(err)}
 	case answer.GetStatus() != healthpb.HealthCheckResponse_SERVING:
-		return result{verdict: failure, reason: fmt.Sprintf("service unhealthy (responded with %s)", answer.GetStatus())}
+		return result{verdict: failure, class: NotServing, reason: fmt.Sprintf("service unhealthy (responded with %s)", answer.GetStatus())}
 	}
 	return result{verdict: success}
 }
@@ -81,6 +81,13 @@ func (a *grpcProber) connect(ctx context.Context, userAgent string, fault *atomi
 		}),
 		grpc.WithReadBufferSize(grpcBuffer), grpc.WithWriteBufferSize(grpcBuffer),
 	)
+}
+
+func rpcClass(err error) Class {
+	if status.Code(err) == codes.DeadlineExceeded {
+		return Timeout
+	}
+	return Failed
 }
 
 // rpcReason returns the reason of a failed call, without the message, which comes from the application.

@@ -27,10 +27,23 @@ type Options struct {
 	PodIP netip.Addr
 	// Port is the virtual port, 1 to 65535. No check may have it as its target. Required.
 	Port int
+	// Failed is told of each check that does not succeed, and returns at once. Default: nobody is told.
+	Failed func(Failure)
 	// Logger gets changed verdicts, and each hook. Default: none.
 	Logger *slog.Logger
 	// Registerer of the metrics. Default: none.
 	Registerer prometheus.Registerer
+}
+
+// Failure is a check that did not succeed.
+type Failure struct {
+	// Container and Probe, such as liveness, are those of the pod.
+	Container, Probe string
+	// Verdict is failure, errored or warning.
+	Verdict string
+	Class   Class
+	// Reason is for people, at most 512 bytes. It never contains text from the application.
+	Reason string
 }
 
 // Handler answers probes and hooks.
@@ -53,6 +66,9 @@ func New(o Options) (*Handler, error) {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Failed == nil {
+		o.Failed = func(Failure) {}
 	}
 	h := &Handler{o: o, byID: map[string]*entry{}, byPath: map[string]*entry{}}
 	h.hooks.ended = make(chan struct{}, 1)

@@ -30,7 +30,7 @@ func newHookProber(t *http.Transport, podIP netip.Addr, g *mesh.HTTPGetProbe) *h
 
 func (a *hookProber) probe(ctx context.Context, userAgent string) result {
 	if a.template.err != nil {
-		return result{verdict: failure, reason: reason(a.template.err)}
+		return result{verdict: failure, class: Failed, reason: reason(a.template.err)}
 	}
 	defer a.transport.CloseIdleConnections()
 	req := a.template.request(ctx, userAgent)
@@ -44,7 +44,7 @@ func (a *hookProber) probe(ctx context.Context, userAgent string) result {
 		}
 	}
 	if err != nil {
-		return result{verdict: failure, reason: reason(err)}
+		return result{verdict: failure, class: classOf(err), reason: reason(err)}
 	}
 	return result{verdict: success}
 }
@@ -91,6 +91,7 @@ func (e *entry) serveHook(w http.ResponseWriter, r *http.Request) {
 	logger := e.logger(result.verdict)
 	if result.verdict != success {
 		logger.Warn("hook failed", "err", result.reason)
+		e.tell(result)
 		panic(http.ErrAbortHandler)
 	}
 	logger.Info("hook called", "after", time.Since(begin).String())

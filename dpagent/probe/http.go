@@ -97,7 +97,7 @@ func newHTTPProber(t *http.Transport, podIP netip.Addr, g *mesh.HTTPGetProbe, ti
 
 func (a *httpProber) probe(ctx context.Context, userAgent string) result {
 	if a.template.err != nil {
-		return result{verdict: errored, reason: reason(a.template.err)}
+		return result{verdict: errored, class: Failed, reason: reason(a.template.err)}
 	}
 	res, err := a.client.Do(a.template.request(ctx, userAgent))
 	if err != nil {
@@ -110,13 +110,13 @@ func (a *httpProber) probe(ctx context.Context, userAgent string) result {
 	}
 	// Read in the same steps as the kubelet: if a body is cut near the limit, they decide whether that is noticed.
 	if _, err := io.ReadAll(io.LimitReader(res.Body, maxBody)); err != nil {
-		return result{verdict: errored, reason: reason(err)}
+		return result{verdict: errored, class: classOf(err), reason: reason(err)}
 	}
 	switch status := res.StatusCode; {
 	case status < http.StatusOK || status >= http.StatusBadRequest:
-		return result{verdict: failure, status: status, reason: fmt.Sprintf("HTTP probe failed with statuscode: %d", status)}
+		return result{verdict: failure, status: status, class: HTTPStatus, reason: fmt.Sprintf("HTTP probe failed with statuscode: %d", status)}
 	case status >= http.StatusMultipleChoices:
-		return result{verdict: warning, reason: fmt.Sprintf("the application answered %d, which is not followed", status)}
+		return result{verdict: warning, class: Redirect, reason: fmt.Sprintf("the application answered %d, which is not followed", status)}
 	}
 	return result{verdict: success}
 }

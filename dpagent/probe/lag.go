@@ -72,5 +72,5 @@ func (r result) unlessLate(took, timeout, lost time.Duration) result {
 	if !timedOut || lost <= timeout/lagShare {
 		return r
 	}
-	return result{verdict: errored, reason: "the agent was too busy to check: " + r.reason}
+	return result{verdict: errored, class: AgentFault, reason: "the agent was too busy to check: " + r.reason}
 }

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
@@ -31,8 +32,37 @@ type result struct {
 	verdict verdict
 	// status of the application's answer, for a failure; 0 if there is none.
 	status int
+	// class of the reason, for a verdict that is not success.
+	class Class
 	// reason for people. It never contains text from the application.
 	reason string
+}
+
+// Class is the class of a reason: one of few words, by which failures are counted together.
+type Class string
+
+// The classes.
+const (
+	ConnectionRefused Class = "ConnectionRefused"
+	Timeout           Class = "Timeout"
+	HTTPStatus        Class = "HTTPStatus"
+	NotServing        Class = "NotServing"
+	Redirect          Class = "Redirect"
+	Failed            Class = "Failed" // any other
+	AgentFault        Class = "Agent"  // the agent could not check
+)
+
+// classOf returns the class of an error of a connection or a request.
+func classOf(err error) Class {
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return ConnectionRefused
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return Timeout
+	default:
+		return Failed
+	}
 }
 
 // maxReason limits a reason, in bytes.
@@ -42,9 +72,9 @@ const maxReason = 512
 // not the application, it is errored.
 func failureOf(err error) result {
 	if isAgentFault(err) {
-		return result{verdict: errored, reason: "the agent cannot check: " + reason(err)}
+		return result{verdict: errored, class: AgentFault, reason: "the agent cannot check: " + reason(err)}
 	}
-	return result{verdict: failure, reason: reason(err)}
+	return result{verdict: failure, class: classOf(err), reason: reason(err)}
 }
 
 // isAgentFault reports whether an error is about the agent, such as a lack of file descriptors, and not about the

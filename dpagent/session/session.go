@@ -47,6 +47,8 @@ type Options struct {
 	// Inbounds is told what the control plane says of the proxy's inbounds: nil if all are accepted, or the control plane is
 	// too old to know. It must return at once. Required.
 	Inbounds func(error)
+	// Failures are reported to a control plane that takes them. Required.
+	Failures *Failures
 	// Version returns the versions of the agent and of its Envoy. Required.
 	Version func() *agentv1.Version
 	// Logger to use. Required.
@@ -164,8 +166,20 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed 
 	if err := stream.Send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: hello}}); err != nil {
 		return streamError(stream, err)
 	}
-	received := make(chan error, 1)
-	go func() { received <- s.receive(stream, welcomed) }()
+	received, features := make(chan error, 1), make(chan []string, 1)
+	go func() {
+		received <- s.receive(stream, func(has []string) {
+			welcomed()
+			select {
+			case features <- has:
+			default: // it is welcomed twice
+			}
+		})
+	}()
+	var failed <-chan struct{} // nil while nothing is to be reported
+	pause := time.NewTimer(reportInterval)
+	pause.Stop() // until there was a report
+	defer pause.Stop()
 	for {
 		var message *agentv1.AgentMessage
 		select {
@@ -175,6 +189,18 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed 
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: s.o.Identity.InUse()}}
 		case <-s.upgraded:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: s.o.Version()}}
+		case has := <-features:
+			if slices.Contains(has, featureProbeFailures) {
+				failed = s.o.Failures.wake
+			}
+			continue
+		case <-pause.C:
+			failed = s.o.Failures.wake
+			continue
+		case <-failed:
+			failed = nil
+			pause.Reset(reportInterval)
+			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_ProbeFailures{ProbeFailures: s.o.Failures.take()}}
 		case <-drain:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}}
 			drain = nil
@@ -199,7 +225,7 @@ func streamError(stream agentv1.AgentService_SessionClient, err error) error {
 }
 
 // receive handles messages of the control plane until the stream breaks, and returns why.
-func (s *Session) receive(stream agentv1.AgentService_SessionClient, welcomed func()) error {
+func (s *Session) receive(stream agentv1.AgentService_SessionClient, welcomed func(features []string)) error {
 	for {
 		message, err := stream.Recv()
 		if err != nil {
@@ -211,7 +237,7 @@ func (s *Session) receive(stream agentv1.AgentService_SessionClient, welcomed fu
 			if !slices.Contains(m.Welcome.GetFeatures(), featureInbounds) {
 				s.o.Inbounds(nil)
 			}
-			welcomed()
+			welcomed(m.Welcome.GetFeatures())
 		case *agentv1.ControlMessage_Inbounds:
 			s.o.Inbounds(inboundsError(m.Inbounds))
 		case *agentv1.ControlMessage_Bundle:

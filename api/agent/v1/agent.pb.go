@@ -486,6 +486,7 @@ type AgentMessage struct {
 	//	*AgentMessage_Draining
 	//	*AgentMessage_InUse
 	//	*AgentMessage_Version
+	//	*AgentMessage_ProbeFailures
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -564,6 +565,15 @@ func (x *AgentMessage) GetVersion() *Version {
 	return nil
 }
 
+func (x *AgentMessage) GetProbeFailures() *ProbeFailures {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_ProbeFailures); ok {
+			return x.ProbeFailures
+		}
+	}
+	return nil
+}
+
 type isAgentMessage_Message interface {
 	isAgentMessage_Message()
 }
@@ -586,6 +596,11 @@ type AgentMessage_Version struct {
 	Version *Version `protobuf:"bytes,4,opt,name=version,proto3,oneof"`
 }
 
+type AgentMessage_ProbeFailures struct {
+	// Probes of the pod that have failed, to a control plane with the feature "probe-failures": at most one in five seconds.
+	ProbeFailures *ProbeFailures `protobuf:"bytes,5,opt,name=probe_failures,json=probeFailures,proto3,oneof"` // Kept: 6 for readiness, 7 for liveness requests, 8 for counts of plain text connections.
+}
+
 func (*AgentMessage_Hello) isAgentMessage_Message() {}
 
 func (*AgentMessage_Draining) isAgentMessage_Message() {}
@@ -593,6 +608,144 @@ func (*AgentMessage_Draining) isAgentMessage_Message() {}
 func (*AgentMessage_InUse) isAgentMessage_Message() {}
 
 func (*AgentMessage_Version) isAgentMessage_Message() {}
+
+func (*AgentMessage_ProbeFailures) isAgentMessage_Message() {}
+
+// ProbeFailures are the checks that did not succeed since the last message, at most 20.
+type ProbeFailures struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Failures      []*ProbeFailure        `protobuf:"bytes,1,rep,name=failures,proto3" json:"failures,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeFailures) Reset() {
+	*x = ProbeFailures{}
+	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeFailures) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeFailures) ProtoMessage() {}
+
+func (x *ProbeFailures) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeFailures.ProtoReflect.Descriptor instead.
+func (*ProbeFailures) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ProbeFailures) GetFailures() []*ProbeFailure {
+	if x != nil {
+		return x.Failures
+	}
+	return nil
+}
+
+// ProbeFailure is about all checks of one probe that failed in one way.
+type ProbeFailure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the container.
+	Container string `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// As in the pod: startup, liveness, readiness, postStart or preStop.
+	Probe string `protobuf:"bytes,2,opt,name=probe,proto3" json:"probe,omitempty"`
+	// failure, errored or warning.
+	Verdict string `protobuf:"bytes,3,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	// The class of the reason, of a small set: ConnectionRefused, Timeout, HTTPStatus, NotServing, Redirect, Failed, Agent,
+	// RedirectionLost.
+	Class string `protobuf:"bytes,4,opt,name=class,proto3" json:"class,omitempty"`
+	// Why the last of them failed, as the kubelet would have said it, without text of the application. At most 512 bytes.
+	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Count         uint32 `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeFailure) Reset() {
+	*x = ProbeFailure{}
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeFailure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeFailure) ProtoMessage() {}
+
+func (x *ProbeFailure) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeFailure.ProtoReflect.Descriptor instead.
+func (*ProbeFailure) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ProbeFailure) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *ProbeFailure) GetProbe() string {
+	if x != nil {
+		return x.Probe
+	}
+	return ""
+}
+
+func (x *ProbeFailure) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+func (x *ProbeFailure) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
+}
+
+func (x *ProbeFailure) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ProbeFailure) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
 
 type Hello struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -608,7 +761,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +773,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +786,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Hello) GetVersion() *Version {
@@ -673,7 +826,7 @@ type Draining struct {
 
 func (x *Draining) Reset() {
 	*x = Draining{}
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -685,7 +838,7 @@ func (x *Draining) String() string {
 func (*Draining) ProtoMessage() {}
 
 func (x *Draining) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -698,7 +851,7 @@ func (x *Draining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Draining.ProtoReflect.Descriptor instead.
 func (*Draining) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 type ControlMessage struct {
@@ -717,7 +870,7 @@ type ControlMessage struct {
 
 func (x *ControlMessage) Reset() {
 	*x = ControlMessage{}
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -729,7 +882,7 @@ func (x *ControlMessage) String() string {
 func (*ControlMessage) ProtoMessage() {}
 
 func (x *ControlMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -742,7 +895,7 @@ func (x *ControlMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlMessage.ProtoReflect.Descriptor instead.
 func (*ControlMessage) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ControlMessage) GetMessage() isControlMessage_Message {
@@ -822,7 +975,7 @@ type ControlMessage_DrainRecorded struct {
 
 type ControlMessage_Inbounds struct {
 	// Sent when it changes, by a control plane with the feature "inbounds".
-	Inbounds *Inbounds `protobuf:"bytes,5,opt,name=inbounds,proto3,oneof"`
+	Inbounds *Inbounds `protobuf:"bytes,5,opt,name=inbounds,proto3,oneof"` // Kept: 6 for the state of nodes, 7 for drain, 8 for undrain, 9 for restart grants, 10 for queries.
 }
 
 func (*ControlMessage_Welcome) isControlMessage_Message() {}
@@ -845,7 +998,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -857,7 +1010,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -870,7 +1023,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Welcome) GetVersion() *Version {
@@ -895,7 +1048,7 @@ type RenewNow struct {
 
 func (x *RenewNow) Reset() {
 	*x = RenewNow{}
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +1060,7 @@ func (x *RenewNow) String() string {
 func (*RenewNow) ProtoMessage() {}
 
 func (x *RenewNow) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1073,7 @@ func (x *RenewNow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewNow.ProtoReflect.Descriptor instead.
 func (*RenewNow) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 type DrainRecorded struct {
@@ -931,7 +1084,7 @@ type DrainRecorded struct {
 
 func (x *DrainRecorded) Reset() {
 	*x = DrainRecorded{}
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1096,7 @@ func (x *DrainRecorded) String() string {
 func (*DrainRecorded) ProtoMessage() {}
 
 func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1109,7 @@ func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRecorded.ProtoReflect.Descriptor instead.
 func (*DrainRecorded) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 // Inbounds says whether all inbounds of the Dataplane can get traffic: Envoy has accepted their listeners, and the certificate
@@ -972,7 +1125,7 @@ type Inbounds struct {
 
 func (x *Inbounds) Reset() {
 	*x = Inbounds{}
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1137,7 @@ func (x *Inbounds) String() string {
 func (*Inbounds) ProtoMessage() {}
 
 func (x *Inbounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1150,7 @@ func (x *Inbounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inbounds.ProtoReflect.Descriptor instead.
 func (*Inbounds) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Inbounds) GetAccepted() bool {
@@ -1047,13 +1200,23 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x05InUse\x12\x1b\n" +
 	"\tbundle_id\x18\x01 \x01(\tR\bbundleId\x12\x1f\n" +
 	"\vleaf_serial\x18\x02 \x01(\tR\n" +
-	"leafSerial\"\xe5\x01\n" +
+	"leafSerial\"\xad\x02\n" +
 	"\fAgentMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.sonde.agent.v1.HelloH\x00R\x05hello\x126\n" +
 	"\bdraining\x18\x02 \x01(\v2\x18.sonde.agent.v1.DrainingH\x00R\bdraining\x12.\n" +
 	"\x06in_use\x18\x03 \x01(\v2\x15.sonde.agent.v1.InUseH\x00R\x05inUse\x123\n" +
-	"\aversion\x18\x04 \x01(\v2\x17.sonde.agent.v1.VersionH\x00R\aversionB\t\n" +
-	"\amessage\"\xa0\x01\n" +
+	"\aversion\x18\x04 \x01(\v2\x17.sonde.agent.v1.VersionH\x00R\aversion\x12F\n" +
+	"\x0eprobe_failures\x18\x05 \x01(\v2\x1d.sonde.agent.v1.ProbeFailuresH\x00R\rprobeFailuresB\t\n" +
+	"\amessage\"I\n" +
+	"\rProbeFailures\x128\n" +
+	"\bfailures\x18\x01 \x03(\v2\x1c.sonde.agent.v1.ProbeFailureR\bfailures\"\xa0\x01\n" +
+	"\fProbeFailure\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x14\n" +
+	"\x05probe\x18\x02 \x01(\tR\x05probe\x12\x18\n" +
+	"\averdict\x18\x03 \x01(\tR\averdict\x12\x14\n" +
+	"\x05class\x18\x04 \x01(\tR\x05class\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05count\x18\x06 \x01(\rR\x05count\"\xa0\x01\n" +
 	"\x05Hello\x121\n" +
 	"\aversion\x18\x01 \x01(\v2\x17.sonde.agent.v1.VersionR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x03(\tR\bfeatures\x12,\n" +
@@ -1094,7 +1257,7 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_v1_agent_proto_rawDescData
 }
 
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_agent_v1_agent_proto_goTypes = []any{
 	(*Version)(nil),             // 0: sonde.agent.v1.Version
 	(*JoinRequest)(nil),         // 1: sonde.agent.v1.JoinRequest
@@ -1105,44 +1268,48 @@ var file_agent_v1_agent_proto_goTypes = []any{
 	(*Bundle)(nil),              // 6: sonde.agent.v1.Bundle
 	(*InUse)(nil),               // 7: sonde.agent.v1.InUse
 	(*AgentMessage)(nil),        // 8: sonde.agent.v1.AgentMessage
-	(*Hello)(nil),               // 9: sonde.agent.v1.Hello
-	(*Draining)(nil),            // 10: sonde.agent.v1.Draining
-	(*ControlMessage)(nil),      // 11: sonde.agent.v1.ControlMessage
-	(*Welcome)(nil),             // 12: sonde.agent.v1.Welcome
-	(*RenewNow)(nil),            // 13: sonde.agent.v1.RenewNow
-	(*DrainRecorded)(nil),       // 14: sonde.agent.v1.DrainRecorded
-	(*Inbounds)(nil),            // 15: sonde.agent.v1.Inbounds
-	(*durationpb.Duration)(nil), // 16: google.protobuf.Duration
+	(*ProbeFailures)(nil),       // 9: sonde.agent.v1.ProbeFailures
+	(*ProbeFailure)(nil),        // 10: sonde.agent.v1.ProbeFailure
+	(*Hello)(nil),               // 11: sonde.agent.v1.Hello
+	(*Draining)(nil),            // 12: sonde.agent.v1.Draining
+	(*ControlMessage)(nil),      // 13: sonde.agent.v1.ControlMessage
+	(*Welcome)(nil),             // 14: sonde.agent.v1.Welcome
+	(*RenewNow)(nil),            // 15: sonde.agent.v1.RenewNow
+	(*DrainRecorded)(nil),       // 16: sonde.agent.v1.DrainRecorded
+	(*Inbounds)(nil),            // 17: sonde.agent.v1.Inbounds
+	(*durationpb.Duration)(nil), // 18: google.protobuf.Duration
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	0,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
-	16, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
+	18, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
 	5,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
 	5,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
 	6,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
-	9,  // 5: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
-	10, // 6: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
+	11, // 5: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
+	12, // 6: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
 	7,  // 7: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
 	0,  // 8: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
-	0,  // 9: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
-	7,  // 10: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
-	12, // 11: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
-	6,  // 12: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
-	13, // 13: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
-	14, // 14: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
-	15, // 15: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
-	0,  // 16: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	1,  // 17: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	3,  // 18: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	8,  // 19: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	2,  // 20: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	4,  // 21: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	11, // 22: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	20, // [20:23] is the sub-list for method output_type
-	17, // [17:20] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	9,  // 9: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
+	10, // 10: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
+	0,  // 11: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
+	7,  // 12: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
+	14, // 13: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
+	6,  // 14: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
+	15, // 15: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
+	16, // 16: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
+	17, // 17: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
+	0,  // 18: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	1,  // 19: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	3,  // 20: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	8,  // 21: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	2,  // 22: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	4,  // 23: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	13, // 24: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	22, // [22:25] is the sub-list for method output_type
+	19, // [19:22] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -1155,8 +1322,9 @@ func file_agent_v1_agent_proto_init() {
 		(*AgentMessage_Draining)(nil),
 		(*AgentMessage_InUse)(nil),
 		(*AgentMessage_Version)(nil),
+		(*AgentMessage_ProbeFailures)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[11].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[13].OneofWrappers = []any{
 		(*ControlMessage_Welcome)(nil),
 		(*ControlMessage_Bundle)(nil),
 		(*ControlMessage_RenewNow)(nil),
@@ -1169,7 +1337,7 @@ func file_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,43 @@
+package agents
+
+import (
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/identity"
+)
+
+// featureProbeFailures tells agents that their ProbeFailures are read.
+const featureProbeFailures = "probe-failures"
+
+// Limits of what an agent reports of its probes.
+const (
+	maxProbeFailures = 20
+	maxProbeReason   = 512
+)
+
+// ProbeFailure is about all checks of one probe that failed in one way since the agent last said so.
+type ProbeFailure struct {
+	// Proxy whose agent has answered the probe, which is authenticated.
+	Proxy identity.Subject
+	// Container and Probe, such as liveness, Verdict and Class are words of the agent, cut to 64 bytes.
+	Container, Probe, Verdict, Class string
+	// Reason of the last one, for people.
+	Reason string
+	Count  uint32
+}
+
+// probesFailed passes on what an agent reports of its probes.
+func (s *Server) probesFailed(sess *session, m *agentv1.ProbeFailures) error {
+	if n := len(m.GetFailures()); n > maxProbeFailures {
+		return status.Errorf(codes.InvalidArgument, "probe_failures: %d failures, must be at most %d", n, maxProbeFailures)
+	}
+	for _, f := range m.GetFailures() {
+		s.o.ProbeFailed(ProbeFailure{
+			Proxy: sess.peer.Subject, Container: shorten(f.GetContainer()), Probe: shorten(f.GetProbe()), Verdict: shorten(f.GetVerdict()),
+			Class: shorten(f.GetClass()), Reason: cut(f.GetReason(), maxProbeReason), Count: f.GetCount(),
+		})
+	}
+	return nil
+}

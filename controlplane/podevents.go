@@ -1,0 +1,76 @@
+package controlplane
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/events"
+	"github.com/sonde-mesh/sonde/controller/source"
+	"github.com/sonde-mesh/sonde/controller/watch"
+)
+
+// podOfDataplane returns the pod whose Dataplane has that name now, nil if there is none.
+func (c *cluster) podOfDataplane(name string) (watch.Key, *source.Pod) {
+	i := strings.LastIndex(name, ".") // the name of a pod may have dots, that of a namespace has none
+	if i < 0 {
+		return watch.Key{}, nil
+	}
+	key := watch.Key{Namespace: name[i+1:], Name: name[:i]}
+	return key, c.controller.Cluster.PodNamed(key)
+}
+
+// aboutContainer returns an event about a container of a pod, without what has happened.
+func aboutContainer(key watch.Key, p *source.Pod, container string) events.Event {
+	return events.Event{
+		Kind: "Pod", APIVersion: "v1", Namespace: key.Namespace, Name: key.Name, UID: p.UID, FieldPath: p.FieldPath(container),
+	}
+}
+
+// refused makes an event of a join that was refused, about the pod that has tried: the one that its token names, or the one at the
+// caller's address. Nobody else can cause one.
+func (c *cluster) refused(r agents.Refusal) {
+	if r.Waiting {
+		return // each new pod may have to
+	}
+	key, p := c.podOfDataplane(r.Dataplane)
+	if p == nil || r.Authenticated && string(p.UID) != r.Instance || !r.Authenticated && p.Address != r.Peer {
+		return
+	}
+	e := aboutContainer(key, p, mesh.ContainerSidecar)
+	e.Reason, e.Action, e.Note = "JoinRefused", "Join", r.Reason
+	c.controller.Events.Record(e)
+}
+
+// probeFailed makes an event of a probe that fails, with the reason that the kubelet would have given: its own event shows a status
+// alone.
+func (c *cluster) probeFailed(f agents.ProbeFailure) {
+	key, p := c.podOfDataplane(f.Proxy.Dataplane)
+	if p == nil || string(p.UID) != f.Proxy.Instance {
+		return
+	}
+	e := aboutContainer(key, p, f.Container)
+	e.Reason, e.Action = "ProbeFailed", f.Class
+	e.Note = fmt.Sprintf("%s probe %s: %s", title(f.Probe), verb(f.Verdict), f.Reason)
+	c.controller.Events.Record(e)
+}
+
+// verb says what a verdict means, in the kubelet's words.
+func verb(verdict string) string {
+	switch verdict {
+	case "errored":
+		return "errored and was discarded"
+	case "warning":
+		return "warning"
+	default:
+		return "failed"
+	}
+}
+
+func title(word string) string {
+	if word == "" {
+		return ""
+	}
+	return strings.ToUpper(word[:1]) + word[1:]
+}

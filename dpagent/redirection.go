@@ -1,0 +1,62 @@
+package dpagent
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/probe"
+)
+
+const (
+	// readinessSilence is how long the kubelet, which asks each second and waits 3 s for an answer, must not have asked.
+	readinessSilence = 5 * time.Second
+	readinessLook    = time.Second
+)
+
+// redirectionLost is the class of a readiness that fails because the pod has lost its redirection.
+const redirectionLost probe.Class = "RedirectionLost"
+
+// readinessRequests notices when the kubelet's questions for readiness stop, although Envoy is ready: they come through the
+// redirection of the pod, whose rules the agent may not read.
+type readinessRequests struct {
+	last atomic.Int64 // when the last one came, as UnixNano; 0 before the first
+	lost bool         // it has been told
+}
+
+// through counts the requests to a handler.
+func (r *readinessRequests) through(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		if request.URL.Path == mesh.PathReady {
+			r.last.Store(time.Now().UnixNano())
+		}
+		h.ServeHTTP(w, request)
+	})
+}
+
+// watch tells once of each time that the requests stop, until ctx ends.
+func (r *readinessRequests) watch(ctx context.Context, envoyReady func(context.Context) error, tell func(probe.Failure)) {
+	look := time.NewTicker(readinessLook)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+		last := r.last.Load()
+		silent := last != 0 && time.Since(time.Unix(0, last)) > readinessSilence
+		switch {
+		case !silent:
+			r.lost = false
+		case !r.lost && envoyReady(ctx) == nil:
+			r.lost = true
+			tell(probe.Failure{
+				Container: mesh.ContainerSidecar, Probe: string(mesh.ProbeReadiness), Verdict: "failure", Class: redirectionLost,
+				Reason: "Envoy is ready, and the kubelet's requests do not reach it any more: the redirection of the pod's connections is gone",
+			})
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package dpagent
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/probe"
+)
+
+// TestRedirectionLost lets the kubelet ask each second, and stop.
+func TestRedirectionLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r readinessRequests
+		var envoy error
+		told := make(chan probe.Failure, 10)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go r.watch(ctx, func(context.Context) error { return envoy }, func(f probe.Failure) { told <- f })
+		h := r.through(http.NotFoundHandler())
+		ask := func(path string, seconds int) {
+			for range seconds {
+				h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, http.NoBody))
+				time.Sleep(time.Second)
+			}
+		}
+		expect := func(when string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if got := len(told); got != want {
+				t.Errorf("%s: told %d times, want %d", when, got, want)
+			}
+		}
+		time.Sleep(time.Minute)
+		expect("nobody has ever asked", 0)
+		ask(mesh.PathReady, 10)
+		expect("the kubelet asks", 0)
+		ask("/metrics", 10)
+		expect("only others ask", 1)
+		time.Sleep(time.Minute)
+		expect("and it stays so", 1)
+		ask(mesh.PathReady, 2)
+		time.Sleep(3 * time.Second)
+		expect("a short silence", 1)
+		ask(mesh.PathReady, 2)
+		envoy = errors.New("not running")
+		time.Sleep(time.Minute)
+		expect("Envoy is not ready either", 1)
+		envoy = nil
+		time.Sleep(2 * time.Second)
+		expect("Envoy is ready again", 2)
+		if f := <-told; f.Container != mesh.ContainerSidecar || f.Class != redirectionLost {
+			t.Errorf("told %+v", f)
+		}
+	})
+}

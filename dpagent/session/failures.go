@@ -1,0 +1,68 @@
+package session
+
+import (
+	"sync"
+	"time"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/dpagent/probe"
+)
+
+// featureProbeFailures says that a control plane takes ProbeFailures.
+const featureProbeFailures = "probe-failures"
+
+const (
+	// reportInterval is the least time between two reports.
+	reportInterval = 5 * time.Second
+	// maxReported is how many failures one report has. The others come with the next one.
+	maxReported = 20
+)
+
+// Failures gathers failed checks until they are reported: many failures of one kind are one entry. It is safe for concurrent use.
+type Failures struct {
+	wake chan struct{} // there is something to report
+
+	mu      sync.Mutex
+	pending map[failureKey]*agentv1.ProbeFailure
+}
+
+type failureKey struct {
+	container, probe, verdict string
+	class                     probe.Class
+}
+
+// NewFailures returns Failures without any.
+func NewFailures() *Failures {
+	return &Failures{wake: make(chan struct{}, 1), pending: map[failureKey]*agentv1.ProbeFailure{}}
+}
+
+// Add adds a failed check. It returns at once.
+func (f *Failures) Add(failed probe.Failure) {
+	key := failureKey{failed.Container, failed.Probe, failed.Verdict, failed.Class}
+	f.mu.Lock()
+	p := f.pending[key]
+	if p == nil {
+		p = &agentv1.ProbeFailure{Container: key.container, Probe: key.probe, Verdict: key.verdict, Class: string(key.class)}
+		f.pending[key] = p
+	}
+	p.Reason = failed.Reason
+	p.Count++
+	f.mu.Unlock()
+	wake(f.wake)
+}
+
+// take returns what is to be reported next.
+func (f *Failures) take() *agentv1.ProbeFailures {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	report := &agentv1.ProbeFailures{}
+	for key, p := range f.pending {
+		if len(report.GetFailures()) == maxReported {
+			wake(f.wake)
+			break
+		}
+		report.Failures = append(report.Failures, p)
+		delete(f.pending, key)
+	}
+	return report
+}
