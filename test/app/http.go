@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -26,39 +25,58 @@ type answer struct {
 }
 
 // httpServer serves HTTP/1, HTTP/2 without TLS, and gRPC health. Each path echoes the request; /slow?for=1s waits first.
-func httpServer(name string) server {
+func httpServer(state *state) server {
 	return func(ctx context.Context, l net.Listener) error {
 		var protocols http.Protocols
 		protocols.SetHTTP1(true)
 		protocols.SetUnencryptedHTTP2(true)
-		s := &http.Server{Handler: handler(name), Protocols: &protocols, ReadHeaderTimeout: 10 * time.Second}
-		stop := context.AfterFunc(ctx, func() { _ = s.Close() })
-		defer stop()
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		s := &http.Server{Handler: handler(state), Protocols: &protocols, ReadHeaderTimeout: 10 * time.Second}
+		ended := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() {
+			defer close(ended)
+			bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), state.endOfRequests)
+			defer cancel()
+			if s.Shutdown(bound) != nil {
+				_ = s.Close()
+			}
+		})
+		err := s.Serve(l)
+		if !stop() {
+			<-ended
+		}
+		if !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil
 	}
 }
 
-func handler(name string) http.Handler {
-	var requests atomic.Int64
+func handler(state *state) http.Handler {
 	echo := func(w http.ResponseWriter, r *http.Request) {
+		requests := state.count(r.URL.Path)
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(answer{ // an error means that the caller is gone
-			Instance: name,
+			Instance: state.name,
 			Remote:   r.RemoteAddr,
 			Protocol: r.Proto,
 			Method:   r.Method,
 			Host:     r.Host,
 			URI:      r.RequestURI,
 			Headers:  r.Header,
-			Requests: requests.Add(1),
+			Requests: requests,
 		})
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", echo)
-	mux.Handle("/"+healthpb.Health_ServiceDesc.ServiceName+"/", healthServer())
+	mux.Handle("/"+healthpb.Health_ServiceDesc.ServiceName+"/", healthServer(state))
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
+		if status := state.statusNow(); status != http.StatusOK {
+			state.count(r.URL.Path)
+			w.WriteHeader(status)
+			return
+		}
+		echo(w, r)
+	})
 	mux.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) {
 		wait, err := time.ParseDuration(r.URL.Query().Get("for"))
 		if err != nil {

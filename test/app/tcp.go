@@ -9,7 +9,7 @@ import (
 
 // tcpServer sends the greeting, if there is one, before the client speaks. Then it echoes bytes until the client closes
 // its side.
-func tcpServer(greeting string) server {
+func tcpServer(state *state, greeting string) server {
 	return func(ctx context.Context, l net.Listener) error {
 		var wait sync.WaitGroup
 		defer wait.Wait()
@@ -22,6 +22,7 @@ func tcpServer(greeting string) server {
 			if err != nil {
 				return err
 			}
+			state.count("tcp")
 			wait.Go(func() {
 				stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 				defer stop()

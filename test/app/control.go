@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// control changes the application while it runs, and calls others from where it runs:
+//
+//	PUT /http?status=500                         what /healthz answers
+//	PUT /grpc?service=NAME&status=NOT_SERVING    what gRPC health answers
+//	PUT /port?name=tcp&open=false                closes the port of a protocol, or opens it again
+//	GET /counts                                  requests by their path
+//	GET /call?url=URL                            one HTTP request
+//	PUT /load?name=NAME&kind=http&target=URL     starts a load; kinds are those of newCaller
+//	GET /load?name=NAME                          its report so far
+//	DELETE /load?name=NAME                       stops it
+type control struct {
+	*state
+	ctx   context.Context //nolint:containedctx // the life of the program: loads outlive the requests that start them
+	doors map[string]*door
+
+	mu    sync.Mutex
+	loads map[string]*harness.Load
+}
+
+func (c *control) serve(ctx context.Context, l net.Listener) error {
+	mux := http.NewServeMux()
+	for pattern, handle := range map[string]func(*http.Request) (any, error){
+		"PUT /http": c.putHTTP, "PUT /grpc": c.putGRPC, "PUT /port": c.putPort,
+		"GET /counts": func(*http.Request) (any, error) { return c.countsNow(), nil },
+		"GET /call":   call, "PUT /load": c.putLoad, "GET /load": c.getLoad, "DELETE /load": c.deleteLoad,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			answer, err := handle(r)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			_ = json.NewEncoder(w).Encode(answer) // an error means that the caller is gone
+		})
+	}
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	defer stop()
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (c *control) putHTTP(r *http.Request) (any, error) {
+	status, err := strconv.Atoi(r.FormValue("status"))
+	if err != nil || status < 200 || status > 599 {
+		return nil, fmt.Errorf("status %q: it must be a number, 200 to 599", r.FormValue("status"))
+	}
+	c.setStatus(status)
+	return nil, nil
+}
+
+func (c *control) putGRPC(r *http.Request) (any, error) {
+	status, known := healthpb.HealthCheckResponse_ServingStatus_value[r.FormValue("status")]
+	if !known {
+		return nil, fmt.Errorf("status %q: it must be one of gRPC health", r.FormValue("status"))
+	}
+	c.health.SetServingStatus(r.FormValue("service"), healthpb.HealthCheckResponse_ServingStatus(status))
+	return nil, nil
+}
+
+func (c *control) putPort(r *http.Request) (any, error) {
+	d, known := c.doors[r.FormValue("name")]
+	if !known {
+		return nil, fmt.Errorf("name %q: nothing is served under it", r.FormValue("name"))
+	}
+	open, err := strconv.ParseBool(r.FormValue("open"))
+	if err != nil {
+		return nil, err
+	}
+	if open {
+		return nil, d.open(c.ctx)
+	}
+	return nil, d.close()
+}
+
+// called is the answer of /call.
+type called struct {
+	Status int         `json:"status,omitempty"`
+	Header http.Header `json:"header,omitempty"`
+	Body   string      `json:"body,omitempty"`
+	Error  string      `json:"error,omitempty"`
+}
+
+// call makes one request on a new connection.
+func call(r *http.Request) (any, error) {
+	request, err := http.NewRequestWithContext(r.Context(), http.MethodGet, r.FormValue("url"), nil)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		return called{Error: err.Error()}, nil
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	if err != nil {
+		return called{Status: answer.StatusCode, Error: err.Error()}, nil
+	}
+	return called{Status: answer.StatusCode, Header: answer.Header, Body: string(body)}, nil
+}
+
+// newCaller makes a caller: of HTTP over a kept connection or a new one for each call, of gRPC, or of TCP over a kept connection.
+func newCaller(kind, target string) (harness.Caller, error) {
+	switch kind {
+	case "http", "http-new":
+		return harness.NewHTTPCaller(target, kind == "http", false), nil
+	case "grpc":
+		return harness.NewGRPCCaller(target, true), nil
+	case "tcp":
+		return harness.NewTCPCaller(target, true), nil
+	}
+	return nil, fmt.Errorf("kind %q: it must be http, http-new, grpc or tcp", kind)
+}
+
+// loadPause is the time between two calls of a load.
+const loadPause = 10 * time.Millisecond
+
+func (c *control) putLoad(r *http.Request) (any, error) {
+	caller, err := newCaller(r.FormValue("kind"), r.FormValue("target"))
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	name := r.FormValue("name")
+	if c.loads[name] != nil {
+		return nil, fmt.Errorf("name %q: there is such a load", name)
+	}
+	c.loads[name] = harness.StartLoad(c.ctx, loadPause, caller)
+	return nil, nil
+}
+
+func (c *control) load(r *http.Request) (*harness.Load, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l := c.loads[r.FormValue("name")]; l != nil {
+		return l, nil
+	}
+	return nil, fmt.Errorf("name %q: there is no such load", r.FormValue("name"))
+}
+
+func (c *control) getLoad(r *http.Request) (any, error) {
+	l, err := c.load(r)
+	if err != nil {
+		return nil, err
+	}
+	return l.Report(), nil
+}
+
+func (c *control) deleteLoad(r *http.Request) (any, error) {
+	l, err := c.load(r)
+	if err != nil {
+		return nil, err
+	}
+	report := l.Stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.loads, r.FormValue("name"))
+	return report, nil
+}
