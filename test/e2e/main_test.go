@@ -1,0 +1,77 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// systemNamespace is where the control plane runs.
+const systemNamespace = "sonde-system"
+
+// cluster is the one that all tests share.
+var cluster struct {
+	config *rest.Config
+	client kubernetes.Interface
+	mapper *restmapper.DeferredDiscoveryRESTMapper
+	// nodes are the names of its nodes, at least two.
+	nodes []string
+}
+
+func TestMain(m *testing.M) {
+	if err := connect(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e: connect to the cluster (`make e2e` starts one):", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func connect() (err error) {
+	if cluster.config, err = clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG")); err != nil {
+		return err
+	}
+	cluster.config.QPS, cluster.config.Burst = 200, 400
+	if cluster.client, err = kubernetes.NewForConfig(cluster.config); err != nil {
+		return err
+	}
+	cluster.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(cluster.client.Discovery()))
+	nodes, err := cluster.client.CoreV1().Nodes().List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for i := range nodes.Items {
+		cluster.nodes = append(cluster.nodes, nodes.Items[i].Name)
+	}
+	if len(cluster.nodes) < 2 {
+		return fmt.Errorf("it has the nodes %v: clients and servers need one each", cluster.nodes)
+	}
+	return nil
+}
+
+// newClient returns a client that hands each warning of the API server to a function.
+func newClient(warn func(string)) (dynamic.Interface, error) {
+	config := rest.CopyConfig(cluster.config)
+	config.WarningHandler = warnings(warn)
+	return dynamic.NewForConfig(config)
+}
+
+// warnings implements rest.WarningHandler.
+type warnings func(string)
+
+// HandleWarningHeader implements rest.WarningHandler.
+func (w warnings) HandleWarningHeader(_ int, _, text string) { w(text) }
+
+// testbed is the directory of the cluster, see docs/testbed.md.
+func testbed() string { return filepath.Dir(os.Getenv("KUBECONFIG")) }

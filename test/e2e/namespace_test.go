@@ -1,0 +1,258 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+)
+
+// namespace belongs to one test, and ends with it.
+type namespace struct {
+	t    *testing.T
+	name string
+}
+
+// Labels of namespaces.
+var (
+	injected = map[string]string{"kuma.io/sidecar-injection": "enabled"}
+	outside  = map[string]string{}
+)
+
+var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+
+// newNamespace makes a namespace, whose name begins with that of the test. If the test fails, its log has what there is to know about
+// the pods.
+func newNamespace(t *testing.T, labels map[string]string) *namespace {
+	t.Helper()
+	prefix := notInNames.ReplaceAllString(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-")
+	object, err := cluster.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: prefix[:min(len(prefix), 40)] + "-", Labels: labels,
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &namespace{t: t, name: object.Name}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if t.Failed() {
+			t.Log(n.describe(ctx))
+		}
+		if err := cluster.client.CoreV1().Namespaces().Delete(ctx, n.name, metav1.DeleteOptions{}); err != nil {
+			t.Errorf("delete namespace %s: %v", n.name, err)
+		}
+	})
+	n.wait(20*time.Second, "its service account", func() error {
+		_, err := cluster.client.CoreV1().ServiceAccounts(n.name).Get(t.Context(), "default", metav1.GetOptions{})
+		return err
+	})
+	return n
+}
+
+// label sets a label of the namespace.
+func (n *namespace) label(key, value string) {
+	n.t.Helper()
+	patch := fmt.Sprintf(`{"metadata": {"labels": {%q: %q}}}`, key, value)
+	_, err := cluster.client.CoreV1().Namespaces().Patch(n.t.Context(), n.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// wait polls until check returns nil.
+func (n *namespace) wait(limit time.Duration, what string, check func() error) {
+	n.t.Helper()
+	wait(n.t, limit, n.name+": "+what, check)
+}
+
+// wait polls until check returns nil, and fails the test after the limit.
+func wait(t *testing.T, limit time.Duration, what string, check func() error) {
+	t.Helper()
+	deadline := time.After(limit)
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("waited %s for %s: %v", limit, what, err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// create makes objects: of YAML documents, or of Kubernetes' types. It returns the warnings.
+func (n *namespace) create(objects ...any) []string {
+	n.t.Helper()
+	warnings, err := n.tryCreate(objects...)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return warnings
+}
+
+// tryCreate is create for objects that may be refused.
+func (n *namespace) tryCreate(objects ...any) (warnings []string, err error) {
+	n.t.Helper()
+	client, err := newClient(func(text string) { warnings = append(warnings, text) })
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, o := range objects {
+		documents, err := unstructuredOf(o)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		for _, u := range documents {
+			if err := n.createOne(client, u); err != nil {
+				return warnings, err
+			}
+		}
+	}
+	return warnings, nil
+}
+
+// createOne makes an object. One that is the whole cluster's ends with the test.
+func (n *namespace) createOne(client dynamic.Interface, u *unstructured.Unstructured) error {
+	n.t.Helper()
+	gvk := u.GroupVersionKind()
+	mapping, err := cluster.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	options := metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}
+	if mapping.Scope.Name() == "namespace" {
+		_, err = client.Resource(mapping.Resource).Namespace(n.name).Create(n.t.Context(), u, options)
+		return err
+	}
+	resource := client.Resource(mapping.Resource)
+	if _, err = resource.Create(n.t.Context(), u, options); err != nil {
+		return err
+	}
+	n.t.Cleanup(func() {
+		ctx := context.WithoutCancel(n.t.Context())
+		wait(n.t, time.Minute, "the end of "+u.GetKind()+" "+u.GetName(), func() error { // a Mesh in use is not deleted
+			if err := resource.Delete(ctx, u.GetName(), metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+				return err
+			}
+			return nil
+		})
+	})
+	return nil
+}
+
+// unstructuredOf returns the YAML documents of a string, or the one object.
+func unstructuredOf(o any) (list []*unstructured.Unstructured, err error) {
+	text, ok := o.(string)
+	if !ok {
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		delete(content, "status")
+		return []*unstructured.Unstructured{{Object: content}}, err
+	}
+	for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096); ; {
+		u := &unstructured.Unstructured{}
+		if err := decoder.Decode(u); errors.Is(err, io.EOF) {
+			return list, nil
+		} else if err != nil {
+			return nil, err
+		}
+		list = append(list, u)
+	}
+}
+
+// describe returns the pods with their events and the ends of their logs, for people who look for the reason of a failure.
+func (n *namespace) describe(ctx context.Context) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "=== namespace %s\n", n.name)
+	pods, err := cluster.client.CoreV1().Pods(n.name).List(ctx, metav1.ListOptions{Limit: 10})
+	if err != nil {
+		return err.Error()
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		fmt.Fprintf(&text, "--- pod %s on %s, %s, %s, %v\n", p.Name, p.Spec.NodeName, p.Status.Phase, p.Status.PodIP, p.Annotations)
+		for _, s := range statuses(p) {
+			fmt.Fprintf(&text, "  %s: ready %t, restarts %d, %s; before: %s\n", s.Name, s.Ready, s.RestartCount, stateOf(s.State), stateOf(s.LastTerminationState))
+			log, err := cluster.client.CoreV1().Pods(n.name).GetLogs(p.Name, &corev1.PodLogOptions{Container: s.Name, TailLines: new(int64(15))}).DoRaw(ctx)
+			if err != nil {
+				log = []byte(err.Error())
+			}
+			fmt.Fprintf(&text, "    %s\n", strings.ReplaceAll(strings.TrimSpace(string(log)), "\n", "\n    "))
+		}
+	}
+	events, err := n.events(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	for _, e := range events {
+		fmt.Fprintf(&text, "  %s %s %s/%s: %s\n", e.LastTimestamp.Format(time.TimeOnly), e.Reason, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Message)
+	}
+	return text.String()
+}
+
+func stateOf(s corev1.ContainerState) string {
+	switch {
+	case s.Running != nil:
+		return "running"
+	case s.Terminated != nil:
+		return fmt.Sprintf("ended %s %d %s", s.Terminated.Reason, s.Terminated.ExitCode, s.Terminated.Message)
+	case s.Waiting != nil:
+		return fmt.Sprintf("waiting %s %s", s.Waiting.Reason, s.Waiting.Message)
+	}
+	return "nothing"
+}
+
+// events returns the events of the namespace, the oldest first.
+func (n *namespace) events(ctx context.Context) ([]corev1.Event, error) {
+	list, err := cluster.client.CoreV1().Events(n.name).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	return list.Items, nil
+}
+
+// waitEvent waits for an event about an object whose message has all the words.
+func (n *namespace) waitEvent(object, reason string, words ...string) corev1.Event {
+	n.t.Helper()
+	var found corev1.Event
+	n.wait(30*time.Second, "an event "+reason+" of "+object, func() error {
+		events, err := n.events(n.t.Context())
+		if err != nil {
+			return err
+		}
+		var seen []string
+		for _, e := range events {
+			if e.InvolvedObject.Name != object {
+				continue
+			}
+			lacks := func(word string) bool { return !strings.Contains(e.Message, word) }
+			if e.Reason == reason && !slices.ContainsFunc(words, lacks) {
+				found = e
+				return nil
+			}
+			seen = append(seen, e.Reason+": "+e.Message)
+		}
+		return fmt.Errorf("there is none with %q; there are:\n%s", words, strings.Join(seen, "\n"))
+	})
+	return found
+}

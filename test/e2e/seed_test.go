@@ -1,0 +1,256 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// seedPod is the pod of the document that the project was created from, with an application that can change. %s is a --tcp for the port
+// of the startup probe, or another argument.
+const seedPod = `
+apiVersion: v1
+kind: Pod
+metadata:
+  name: busybox
+  labels: {run: busybox, app: busybox}
+  annotations:
+    traffic.kuma.io/exclude-inbound-ports: "9800"
+spec:
+  nodeName: node2
+  containers:
+  - name: busybox
+    image: docker.io/sonde-test/app:1
+    args: [--name=busybox, "--http=:6851", "--grpc=:6852", --grpc-service=liveness, "--control=:9800", "%s"]
+    resources: {}
+    readinessProbe:
+      httpGet: {path: /healthz, port: 6851}
+      initialDelaySeconds: 3
+      periodSeconds: 3
+    livenessProbe:
+      grpc: {port: 6852, service: liveness}
+      initialDelaySeconds: 3
+      periodSeconds: 3
+    startupProbe:
+      tcpSocket: {port: 6853}
+      initialDelaySeconds: 3
+      periodSeconds: 3
+`
+
+// seedService has the pod and another one that is always ready.
+const seedService = `
+apiVersion: v1
+kind: Service
+metadata: {name: busybox}
+spec:
+  selector: {app: busybox}
+  ports: [{name: http, port: 6851, appProtocol: http}]
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: other
+  labels: {app: busybox}
+spec:
+  nodeName: node2
+  containers:
+  - name: app
+    image: docker.io/sonde-test/app:1
+    args: [--name=other, "--http=:6851"]
+`
+
+// tcpOpen opens the port of the startup probe.
+const tcpOpen = "--tcp=:6853"
+
+// TestSeedInjected looks at what the API server has of the seed's pod.
+func TestSeedInjected(t *testing.T) {
+	t.Parallel()
+	n := newNamespace(t, injected)
+	if warnings := n.create(fmt.Sprintf(seedPod, tcpOpen)); len(warnings) > 0 {
+		t.Errorf("warnings %q", warnings)
+	}
+	p := n.pod("busybox")
+	for key, want := range map[string]string{
+		"kuma.io/virtual-probes":                "enabled",
+		"kuma.io/virtual-probes-port":           "9000",
+		"traffic.kuma.io/exclude-inbound-ports": "9800",
+	} {
+		if got := p.Annotations[key]; got != want {
+			t.Errorf("annotation %s: %q, want %q", key, got, want)
+		}
+	}
+	if got := p.Labels["kuma.io/mesh"]; got != "default" {
+		t.Errorf("label kuma.io/mesh: %q", got)
+	}
+	setup, sidecar, user := container(p, "kuma-init"), container(p, "kuma-sidecar"), container(p, "busybox")
+	if setup == nil || sidecar == nil || user == nil {
+		t.Fatalf("containers are missing: %+v", p.Spec)
+	}
+	if at := slices.Index(setup.Args, "--exclude-inbound-ports"); at < 0 || setup.Args[at+1] != "9000,9800" {
+		t.Errorf("arguments of kuma-init: %q", setup.Args)
+	}
+	if want := []string{"/usr/bin/sonde-dp", "install", "transparent-proxy"}; !slices.Equal(setup.Command, want) {
+		t.Errorf("command of kuma-init: %q", setup.Command)
+	}
+	checkSeedProbes(t, sidecar, user)
+}
+
+// checkSeedProbes compares the rewritten probes with the document, and with the table that the sidecar has of them.
+func checkSeedProbes(t *testing.T, sidecar, user *corev1.Container) {
+	t.Helper()
+	env := map[string]corev1.EnvVar{}
+	for _, v := range sidecar.Env {
+		env[v.Name] = v
+	}
+	for _, name := range []string{"INSTANCE_IP", "POD_NAME", "POD_NAMESPACE"} {
+		if env[name].ValueFrom == nil || env[name].ValueFrom.FieldRef == nil {
+			t.Errorf("variable %s of kuma-sidecar: %+v", name, env[name])
+		}
+	}
+	table, _, err := mesh.ParseProbeTable(env["KUMA_DATAPLANE_PROBES"].Value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []struct {
+		probe *corev1.Probe
+		path  string
+		kind  mesh.ProbeType
+	}{
+		{user.StartupProbe, "/tcp/6853", mesh.ProbeStartup},
+		{user.LivenessProbe, "/grpc/6852/liveness", mesh.ProbeLiveness},
+		{user.ReadinessProbe, "/6851/healthz", mesh.ProbeReadiness},
+	} {
+		get := want.probe.HTTPGet
+		if get == nil || get.Path != want.path || get.Port.IntValue() != 9000 || want.probe.TimeoutSeconds != 2 ||
+			want.probe.PeriodSeconds != 3 || want.probe.InitialDelaySeconds != 3 {
+			t.Errorf("%s probe: %+v, want one of %s on port 9000 with a timeout of 2 s", want.kind, want.probe, want.path)
+			continue
+		}
+		at := slices.IndexFunc(table, func(e mesh.Probe) bool { return e.Type == want.kind })
+		if len(get.HTTPHeaders) != 1 || get.HTTPHeaders[0].Name != "Sonde-Probe" || at < 0 || get.HTTPHeaders[0].Value != table[at].ID {
+			t.Errorf("%s probe has the headers %v, want that with the id of %+v", want.kind, get.HTTPHeaders, table)
+		}
+	}
+}
+
+// TestSeedLives breaks the seed's pod, and the same one without a mesh, and both must fare the same.
+func TestSeedLives(t *testing.T) {
+	t.Parallel()
+	sameLife(t, (*namespace).breakSeed)
+}
+
+// breakSeed returns the history of the seed's pod.
+func (n *namespace) breakSeed() history {
+	n.t.Helper()
+	stop := n.watchHistory("busybox", "busybox")
+	n.create(fmt.Sprintf(seedPod, tcpOpen), seedService, newPod("client", "node1"))
+	n.waitReady("busybox", "other", "client")
+	busybox, client := n.app("busybox"), n.app("client")
+	n.waitInstances(client, "busybox", "other")
+
+	busybox.do(http.MethodPut, "/http", url.Values{"status": {"500"}}, nil)
+	n.waitPod("busybox", 30*time.Second, "not Ready by HTTP 500", isNotReady)
+	n.waitEndpointReady("busybox", false)
+	n.waitInstances(client, "other")
+	n.waitEvent("busybox", "Unhealthy", "Readiness probe failed", "500")
+	busybox.do(http.MethodPut, "/http", url.Values{"status": {"200"}}, nil)
+	n.waitReady("busybox")
+	n.waitEndpointReady("busybox", true)
+	n.waitInstances(client, "busybox", "other")
+
+	busybox.do(http.MethodPut, "/grpc", url.Values{"service": {"liveness"}, "status": {"NOT_SERVING"}}, nil)
+	n.waitPod("busybox", 40*time.Second, "restarted by gRPC NOT_SERVING", func(p *corev1.Pod) error {
+		if c := status(p, "busybox").RestartCount; c != 1 {
+			return fmt.Errorf("%d restarts", c)
+		}
+		return isReady(p)
+	})
+	if e := n.waitEvent("busybox", "Unhealthy", "Liveness probe failed"); e.Count != 3 {
+		n.t.Errorf("the kubelet restarted it after %d failures, want its threshold 3: %s", e.Count, e.Message)
+	}
+	for _, s := range statuses(n.pod("busybox")) {
+		if s.Name != "busybox" && s.RestartCount > 0 {
+			n.t.Errorf("container %s was restarted, too", s.Name)
+		}
+	}
+	return stop()
+}
+
+// waitInstances waits until calls of the Service are answered by these pods and no others.
+func (n *namespace) waitInstances(client app, want ...string) {
+	n.t.Helper()
+	const calls = 12
+	n.wait(20*time.Second, "answers of "+strings.Join(want, ", "), func() error {
+		var seen []string
+		for range calls {
+			if c := client.call("http://busybox:6851/"); c.Status == http.StatusOK {
+				seen = append(seen, c.answer(n.t).Instance)
+			} else {
+				return fmt.Errorf("one call got %+v", c)
+			}
+		}
+		slices.Sort(seen)
+		if seen = slices.Compact(seen); !slices.Equal(seen, want) {
+			return fmt.Errorf("%d calls were answered by %v", calls, seen)
+		}
+		return nil
+	})
+}
+
+// waitEndpointReady waits until the EndpointSlices say of a pod that it is ready, or not.
+func (n *namespace) waitEndpointReady(pod string, ready bool) {
+	n.t.Helper()
+	n.wait(20*time.Second, fmt.Sprintf("endpoint %s: ready %t", pod, ready), func() error {
+		slices, err := cluster.client.DiscoveryV1().EndpointSlices(n.name).List(n.t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		var found []discoveryv1.Endpoint
+		for _, s := range slices.Items {
+			for _, e := range s.Endpoints {
+				if e.TargetRef != nil && e.TargetRef.Name == pod {
+					found = append(found, e)
+				}
+			}
+		}
+		for _, e := range found {
+			if *e.Conditions.Ready != ready {
+				return fmt.Errorf("it is %+v", e.Conditions)
+			}
+		}
+		if len(found) == 0 {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+}
+
+// TestSeedNeverStarts has the port of the startup probe closed, in a mesh and without one.
+func TestSeedNeverStarts(t *testing.T) {
+	t.Parallel()
+	sameLife(t, func(n *namespace) history {
+		stop := n.watchHistory("busybox", "busybox")
+		n.create(fmt.Sprintf(seedPod, "--grace=0s"))
+		n.waitPod("busybox", 80*time.Second, "restarted twice", func(p *corev1.Pod) error {
+			if c := status(p, "busybox").RestartCount; c < 2 {
+				return fmt.Errorf("%d restarts", c)
+			}
+			return nil
+		})
+		n.waitEvent("busybox", "Unhealthy", "Startup probe failed")
+		return stop()
+	})
+}

@@ -1,0 +1,143 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// meshYAML is a Mesh with mTLS in one mode.
+const meshYAML = `
+apiVersion: sonde.dev/v1alpha1
+kind: Mesh
+metadata: {name: %s}
+spec:
+  mtls:
+    enabledBackend: ca
+    backends: [{name: ca, type: builtin, mode: %s}]
+`
+
+// newMesh makes a Mesh in a mode, and a namespace whose pods are in it. Both have the same name.
+func newMesh(t *testing.T, mode string) *namespace {
+	t.Helper()
+	n := newNamespace(t, injected)
+	n.create(fmt.Sprintf(meshYAML, n.name, mode))
+	n.label("kuma.io/mesh", n.name)
+	return n
+}
+
+// TestStrict has a mesh that takes no plaintext.
+func TestStrict(t *testing.T) {
+	t.Parallel()
+	n, o := newMesh(t, "STRICT"), newNamespace(t, outside)
+	n.create(fmt.Sprintf(seedPod, tcpOpen), strings.ReplaceAll(seedService, "name: other", "name: second"), newPod("client", "node1"))
+	o.create(newPod("stranger", "node1"))
+	n.waitReady("busybox", "client")
+	o.waitReady("stranger")
+	stranger, client := o.app("stranger"), n.app("client")
+	address := n.pod("busybox").Status.PodIP
+
+	t.Run("a plain request is refused", func(t *testing.T) {
+		for _, url := range []string{"http://%s:6851/", "http://%s:6851/healthz", "http://%s:6852/", "http://%s:6853/"} {
+			if c := stranger.call(url, address); c.Error == "" {
+				t.Errorf("%s answered a stranger: %+v", fmt.Sprintf(url, address), c)
+			}
+		}
+		if c := stranger.call("http://busybox.%s:6851/", n.name); c.Error == "" {
+			t.Errorf("the Service answered a stranger: %+v", c)
+		}
+	})
+	t.Run("the virtual port answers declared probes alone", func(t *testing.T) {
+		for path, want := range map[string]int{
+			"/6851/healthz": http.StatusOK, "/grpc/6852/liveness": http.StatusOK, "/tcp/6853": http.StatusOK,
+			"/6851/": http.StatusNotFound, "/6851/slow": http.StatusNotFound, "/grpc/6852/other": http.StatusNotFound, "/grpc/6852": http.StatusNotFound,
+			"/tcp/6851": http.StatusNotFound, "/tcp/22": http.StatusNotFound, "/9901/": http.StatusNotFound, "/": http.StatusNotFound,
+		} {
+			if c := stranger.call("http://%s:9000%s", address, path); c.Status != want {
+				t.Errorf("%s: %+v, want status %d", path, c, want)
+			}
+		}
+	})
+	t.Run("a client of the mesh is served", func(t *testing.T) {
+		a := client.waitCall("http://busybox.%s:6851/", n.name)
+		peer := a.Headers.Get("X-Forwarded-Client-Cert")
+		if want := fmt.Sprintf("URI=spiffe://%s.sonde.internal/ns/%s/sa/default", n.name, n.name); !strings.Contains(peer, want) {
+			t.Errorf("the application sees the peer %q, want %s", peer, want)
+		}
+	})
+	t.Run("a pod calls its own Service", func(t *testing.T) {
+		own := newPod("own", "node2")
+		n.create(own, newService("own"))
+		n.waitReady("own")
+		app := n.app("own")
+		if a := app.waitCall("http://own/"); a.Instance != "own" {
+			t.Errorf("%q answered", a.Instance)
+		}
+		if c := app.call("http://%s:%d/", n.pod("own").Status.PodIP, portHTTP); c.Status != http.StatusOK {
+			t.Errorf("by its own address: %+v", c)
+		}
+	})
+}
+
+const statefulSet = `
+apiVersion: v1
+kind: Service
+metadata: {name: db}
+spec:
+  clusterIP: None
+  selector: {app: db}
+  ports: [{name: http, port: 8080, appProtocol: http}, {name: tcp, port: 8082}]
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  replicas: 2
+  podManagementPolicy: Parallel
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata:
+      labels: {app: db}
+      annotations: {traffic.kuma.io/exclude-inbound-ports: "9800"}
+    spec:
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: db}}}
+      containers:
+      - name: app
+        image: docker.io/sonde-test/app:1
+        args: [--name=$(POD_NAME), "--http=:8080", "--tcp=:8082", "--control=:9800"]
+        env: [{name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
+        readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
+`
+
+// TestStatefulSet has members that call each other by the names of pods, in a mesh that takes no plaintext.
+func TestStatefulSet(t *testing.T) {
+	t.Parallel()
+	n := newMesh(t, "STRICT")
+	n.create(statefulSet)
+	n.waitReady("db-0", "db-1")
+	if a, b := n.pod("db-0").Spec.NodeName, n.pod("db-1").Spec.NodeName; a == b {
+		t.Errorf("both run on %s", a)
+	}
+	for from, to := range map[string]string{"db-0": "db-1", "db-1": "db-0"} {
+		a := n.app(from).waitCall("http://%s.db.%s.svc.cluster.local:8080/", to, n.name)
+		if want := fmt.Sprintf("URI=spiffe://%s.sonde.internal/ns/%s/sa/default", n.name, n.name); a.Instance != to ||
+			!strings.Contains(a.Headers.Get("X-Forwarded-Client-Cert"), want) {
+			t.Errorf("%s calls %s: %+v answered, which should see the peer %s", from, to, a, want)
+		}
+		l := n.app(from).startLoad("tcp", fmt.Sprintf("%s.db:8082", to))
+		if r := l.stop(); r.Failed > 0 {
+			t.Errorf("%s calls %s by TCP: %v", from, to, r)
+		}
+	}
+	// a new member of the same name has another address
+	n.deletePod("db-0")
+	n.waitReady("db-0")
+	if a := n.app("db-1").waitCall("http://db-0.db.%s.svc.cluster.local:8080/", n.name); a.Instance != "db-0" {
+		t.Errorf("%q answered", a.Instance)
+	}
+}
