@@ -83,18 +83,28 @@ test: envoys ## run every test of every module, with the race detector if there 
 		(cd $$module && go test $$race $$([ $$module = test ] && echo -count=1) ./...) || failed=1; \
 	done; [ -z "$$failed" ]
 
-# The cluster is one of its own, unless STATE names one that runs. Tests run on the network of node 1, where nothing can be downloaded:
-# they are built before.
-E2E = bin/testbed --state='$(or $(STATE),/var/tmp/sonde-e2e)'
+# A cluster of the target's own, or that of STATE, with the image, the test application and the chart. It ends with the target, unless
+# KEEP. What uses it runs on the network of node 1, where nothing can be downloaded: it is built before.
+OWN_CLUSTER = bin/testbed --state='$(or $(STATE),/var/tmp/sonde-$@)'
+define on_own_cluster
+	@cd test && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../bin/$@/app ./app
+	@bin/testbed program-image bin/$@/app docker.io/sonde-test/app:1 bin/$@/app.tar
+	@$(if $(STATE)$(filter-out 0,$(KEEP)),,trap "$(OWN_CLUSTER) down" EXIT;) \
+	$(if $(STATE),,$(OWN_CLUSTER) up $(if $(IP_FAMILY),--ip-family='$(IP_FAMILY)');) \
+	$(OWN_CLUSTER) load-image bin/sonde-image.tar bin/$@/app.tar; \
+	$(OWN_CLUSTER) exec 1 $(HELM) upgrade --install sonde deploy/chart --namespace sonde-system --create-namespace --wait --timeout 2m >bin/$@/helm.log; \
+	$(1)
+endef
+
+.PHONY: cluster-demo
+cluster-demo: bin/testbed image $(HELM) ## show the mesh on a real cluster, each step checked, as root (STATE=… KEEP=1 IP_FAMILY=dual|ipv4|ipv6)
+	@cd test && go build -trimpath -o ../bin/$@/demo ./demo/cluster
+	$(call on_own_cluster,$(OWN_CLUSTER) exec 1 bin/$@/demo)
+
 .PHONY: e2e
 e2e: bin/testbed image $(HELM) ## test it on a real cluster, as root (RUN=TestName STATE=… KEEP=1 IP_FAMILY=dual|ipv4|ipv6)
-	@cd test && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../bin/e2e/app ./app && go test -c -tags e2e -o ../bin/e2e/e2e.test ./e2e
-	@bin/testbed program-image bin/e2e/app docker.io/sonde-test/app:1 bin/e2e/app.tar
-	@$(if $(STATE)$(filter-out 0,$(KEEP)),,trap "$(E2E) down" EXIT;) \
-	$(if $(STATE),,$(E2E) up $(if $(IP_FAMILY),--ip-family='$(IP_FAMILY)');) \
-	$(E2E) load-image bin/sonde-image.tar bin/e2e/app.tar; \
-	$(E2E) exec 1 $(HELM) upgrade --install sonde deploy/chart --namespace sonde-system --create-namespace --wait --timeout 2m >bin/e2e/helm.log; \
-	cd test/e2e; SONDE_E2E_TESTBED=$(CURDIR)/bin/testbed ../../$(E2E) exec 1 ../../bin/e2e/e2e.test -test.v -test.parallel 8 -test.timeout 20m $(if $(RUN),-test.run '$(RUN)')
+	@mkdir -p bin/$@ && cd test && go test -c -tags e2e -o ../bin/$@/e2e.test ./e2e
+	$(call on_own_cluster,cd test/e2e; SONDE_E2E_TESTBED=$(CURDIR)/bin/testbed ../../$(OWN_CLUSTER) exec 1 ../../bin/e2e/e2e.test -test.v -test.parallel 8 -test.timeout 20m $(if $(RUN),-test.run '$(RUN)'))
 
 .PHONY: bench
 bench: ## run the benchmarks

@@ -33,7 +33,7 @@ const (
 type Options struct {
 	// Sidecar is the form of the sidecar. Default Native.
 	Sidecar Form
-	// Image of kuma-init and kuma-sidecar. Default "sonde-mesh/sonde-dp:latest".
+	// Image of kuma-init and kuma-sidecar. Default DefaultImage.
 	Image string
 	// Mesh of pods that name none. Default "default".
 	Mesh string
@@ -55,7 +55,7 @@ type Options struct {
 
 // Defaults that flags show.
 const (
-	DefaultImage        = "sonde-mesh/sonde-dp:latest"
+	DefaultImage        = "docker.io/sonde-mesh/sonde:dev"
 	DefaultControlPlane = "sonde-cp." + DefaultNamespace + ".svc:5678"
 	DefaultNamespace    = "sonde-system"
 )

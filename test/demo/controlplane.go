@@ -33,7 +33,7 @@ func (s *scene) regainControlPlane(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	started := time.Now()
-	s.board.progress("waiting for the proxies to connect again")
+	s.board.Progress("waiting for the proxies to connect again")
 	for _, p := range live {
 		if err := harness.Poll(ctx, 25*time.Second, p.Name+" to connect", p.Synced); err != nil {
 			return nil, err

@@ -9,12 +9,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sonde-mesh/sonde/test/demo/board"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
 // scene is the mesh of the demo: A, which calls, three replicas of B, and C, which has no sidecar.
 type scene struct {
-	board   *board
+	board   *board.Board
 	machine *harness.Machine
 	a       *harness.Proxy
 	b       []*harness.Proxy
@@ -52,7 +53,7 @@ const drainTime = 10 * time.Second
 
 func (s *scene) start(ctx context.Context, programs harness.Programs) ([]string, error) {
 	var err error
-	s.machine, err = harness.Start(ctx, harness.Options{Programs: programs, Progress: s.board.progress})
+	s.machine, err = harness.Start(ctx, harness.Options{Programs: programs, Progress: s.board.Progress})
 	if err != nil {
 		return nil, err
 	}

@@ -155,7 +155,7 @@ func (s *scene) terminate(ctx context.Context) ([]string, error) {
 	}()
 	gone := s.waitEndpoints(ctx, s.b[:2]...)
 	after := time.Since(started)
-	s.board.progress("waiting for the drain to end")
+	s.board.Progress("waiting for the drain to end")
 	if err := errors.Join(gone, <-ended); err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ func (s *scene) kill(ctx context.Context) ([]string, error) {
 	load := s.load(ctx)
 	defer load.Stop()
 	started := time.Now()
-	s.board.progress("waiting for outlier detection")
+	s.board.Progress("waiting for outlier detection")
 	err = harness.Poll(ctx, 10*time.Second, "the Envoy of A to take out "+dead.Name, func(ctx context.Context) error {
 		endpoints, err := s.a.Endpoints(ctx, "b")
 		if err == nil && !endpoints[dead.Inbound].Ejected {
