@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -42,9 +43,10 @@ func (cp *ControlPlane) listen(ctx context.Context) (err error) {
 		}
 	}()
 	addresses := map[string]string{}
+	host := strings.TrimPrefix(cp.o.BindAddress, DefaultBindAddress) // to Go, no address means all
 	for _, p := range ports {
 		port := strconv.Itoa(int(p.port))
-		l, err := config.Listen(ctx, "tcp", net.JoinHostPort(cp.o.BindAddress, port))
+		l, err := config.Listen(ctx, "tcp", net.JoinHostPort(host, port))
 		if err != nil {
 			return &mesh.FieldError{Field: p.field, Value: port, Err: err}
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// DefaultBindAddress is the default of Options.BindAddress.
-const DefaultBindAddress = "0.0.0.0"
+// DefaultBindAddress stands for all addresses of the host, IPv4 and IPv6.
+const DefaultBindAddress = "*"
 
 // storeDirPrefix is the prefix of a directory in Options.Store.
 const (
@@ -36,7 +36,7 @@ type Options struct {
 	Kubernetes Kubernetes
 	// TrustDomain is the suffix of all trust domains. Default mesh.DefaultTrustDomain.
 	TrustDomain string
-	// BindAddress is the IP address of all listeners. Default DefaultBindAddress.
+	// BindAddress is the IP address of all listeners, or DefaultBindAddress, the default.
 	BindAddress string
 	// AgentsPort is for agents and ADS, AdminPort for sondectl, HealthPort for health and metrics. 0 means a free port, which
 	// is then in the file addresses.json in StateDir.
@@ -110,8 +110,8 @@ func (o *Options) Validate() error {
 	if d := o.TrustDomain; d != "" && (len(d) > 128 || !trustDomainName.MatchString(d)) {
 		refuse("TrustDomain", d, "must be a DNS name in lower case of at most 128 characters")
 	}
-	if a := o.BindAddress; a != "" && net.ParseIP(a) == nil {
-		refuse("BindAddress", a, "must be an IP address")
+	if a := o.BindAddress; a != "" && a != DefaultBindAddress && net.ParseIP(a) == nil {
+		refuse("BindAddress", a, "must be an IP address, or * for all addresses")
 	}
 	return errors.Join(errs...)
 }

@@ -51,7 +51,7 @@ func (o *options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Store, "store", "", "where objects come from: dir:`PATH`, a directory of YAML files, or kubernetes")
 	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/sonde", "`DIRECTORY` for keys and other state, created with mode 0700")
 	flags.StringVar(&o.TrustDomain, "trust-domain", mesh.DefaultTrustDomain, "`SUFFIX` of the trust domains of all meshes")
-	flags.StringVar(&o.BindAddress, "bind-address", controlplane.DefaultBindAddress, "`IP` address of all listeners")
+	flags.StringVar(&o.BindAddress, "bind-address", controlplane.DefaultBindAddress, "`IP` address of all listeners; * means all addresses of the host")
 	flags.Uint16Var(&o.AgentsPort, "agents-port", mesh.PortAgents, "`PORT` for agents and ADS, mTLS; 0 means a free one")
 	flags.Uint16Var(&o.AdminPort, "admin-port", mesh.PortAdmin, "`PORT` for sondectl, TLS and token; 0 means a free one")
 	flags.Uint16Var(&o.HealthPort, "health-port", mesh.PortHealth, "`PORT` for /livez, /readyz and /metrics, plain HTTP; 0 means a free one")

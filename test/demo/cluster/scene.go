@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -55,7 +56,7 @@ func (s *scene) pod() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Labels: map[string]string{"app": name},
-			Annotations: map[string]string{mesh.AnnotationExcludeInboundPorts: fmt.Sprint(portControl)},
+			Annotations: map[string]string{mesh.AnnotationExcludeInboundPorts: strconv.Itoa(portControl)},
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{
 			Name: "app", Image: s.image, ImagePullPolicy: corev1.PullIfNotPresent,
