@@ -49,7 +49,6 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// withDefaults sets the default of each option that is not set.
 // Kubernetes has the options of a control plane on Kubernetes.
 type Kubernetes struct {
 	// Kubeconfig is a file with the address of the API server. Default: the control plane is a pod.
@@ -71,6 +70,7 @@ const DefaultService = "sonde-cp"
 
 func (o *Options) onKubernetes() bool { return o.Store == storeKubernetes }
 
+// withDefaults sets the default of each option that is not set.
 func (o Options) withDefaults() Options {
 	o.TrustDomain = cmp.Or(o.TrustDomain, mesh.DefaultTrustDomain)
 	o.BindAddress = cmp.Or(o.BindAddress, DefaultBindAddress)

@@ -26,7 +26,7 @@ func TestRedirectionLost(t *testing.T) {
 		ask := func(path string, seconds int) {
 			for range seconds {
 				h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, http.NoBody))
-				time.Sleep(time.Second)
+				<-time.After(time.Second)
 			}
 		}
 		expect := func(when string, want int) {
@@ -36,23 +36,23 @@ func TestRedirectionLost(t *testing.T) {
 				t.Errorf("%s: told %d times, want %d", when, got, want)
 			}
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		expect("nobody has ever asked", 0)
 		ask(mesh.PathReady, 10)
 		expect("the kubelet asks", 0)
 		ask("/metrics", 10)
 		expect("only others ask", 1)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		expect("and it stays so", 1)
 		ask(mesh.PathReady, 2)
-		time.Sleep(3 * time.Second)
+		<-time.After(3 * time.Second)
 		expect("a short silence", 1)
 		ask(mesh.PathReady, 2)
 		envoy = errors.New("not running")
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		expect("Envoy is not ready either", 1)
 		envoy = nil
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		expect("Envoy is ready again", 2)
 		if f := <-told; f.Container != mesh.ContainerSidecar || f.Class != redirectionLost {
 			t.Errorf("told %+v", f)

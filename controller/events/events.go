@@ -3,6 +3,7 @@ package events
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	kevents "k8s.io/client-go/tools/events"
 )
 
@@ -44,7 +46,7 @@ type Event struct {
 // Recorder writes events. Its methods may be called from any goroutine.
 type Recorder struct {
 	recorder    kevents.EventRecorder
-	broadcaster kevents.EventBroadcasterAdapter
+	broadcaster kevents.EventBroadcaster
 	limit       *rate.Limiter
 	log         *slog.Logger
 	warned      *rate.Limiter
@@ -52,16 +54,18 @@ type Recorder struct {
 
 // New returns a Recorder, which Run has to run.
 func New(client kubernetes.Interface, log *slog.Logger) *Recorder {
-	b := kevents.NewEventBroadcasterAdapter(client)
+	b := kevents.NewBroadcaster(&kevents.EventSinkImpl{Interface: client.EventsV1()})
 	return &Recorder{
-		broadcaster: b, recorder: b.NewRecorder(Reporter), limit: rate.NewLimiter(eventsPerSecond, eventsBurst), log: log,
+		broadcaster: b, recorder: b.NewRecorder(scheme.Scheme, Reporter), limit: rate.NewLimiter(eventsPerSecond, eventsBurst), log: log,
 		warned: rate.NewLimiter(1.0/60, 1),
 	}
 }
 
 // Run writes events until ctx ends, and then returns nil.
 func (r *Recorder) Run(ctx context.Context) error {
-	r.broadcaster.StartRecordingToSink(ctx.Done())
+	if err := r.broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		return fmt.Errorf("write events: %w", err)
+	}
 	<-ctx.Done()
 	r.broadcaster.Shutdown()
 	return nil

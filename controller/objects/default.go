@@ -28,7 +28,7 @@ func (s *Objects) RunDefaultMesh(ctx context.Context) error {
 		return true, nil
 	})
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // the end of ctx is how it is meant to end
 	}
 	return err
 }
