@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 )
@@ -27,6 +27,10 @@ import (
 type namespace struct {
 	t    *testing.T
 	name string
+	// injected says that its pods get a sidecar.
+	injected bool
+	// ends are called when the namespace has been deleted.
+	ends []func(ctx context.Context)
 }
 
 // Labels of namespaces.
@@ -37,18 +41,34 @@ var (
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
+// itself stands for the name of the namespace in its labels.
+const itself = "$(NAME)"
+
+func replaced(labels map[string]string, name string) map[string]string {
+	r := map[string]string{}
+	for key, value := range labels {
+		r[key] = strings.ReplaceAll(value, itself, name)
+	}
+	return r
+}
+
+// newName returns a name that begins with that of the test.
+func newName(t *testing.T) string {
+	prefix := notInNames.ReplaceAllString(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-")
+	return prefix[:min(len(prefix), 40)] + "-" + rand.String(5)
+}
+
 // newNamespace makes a namespace, whose name begins with that of the test. If the test fails, its log has what there is to know about
 // the pods.
 func newNamespace(t *testing.T, labels map[string]string) *namespace {
 	t.Helper()
-	prefix := notInNames.ReplaceAllString(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-")
-	object, err := cluster.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		GenerateName: prefix[:min(len(prefix), 40)] + "-", Labels: labels,
-	}}, metav1.CreateOptions{})
+	n := &namespace{t: t, name: newName(t), injected: labels["kuma.io/sidecar-injection"] == "enabled"}
+	_, err := cluster.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: replaced(labels, n.name)},
+	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &namespace{t: t, name: object.Name}
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		if t.Failed() {
@@ -57,22 +77,15 @@ func newNamespace(t *testing.T, labels map[string]string) *namespace {
 		if err := cluster.client.CoreV1().Namespaces().Delete(ctx, n.name, metav1.DeleteOptions{}); err != nil {
 			t.Errorf("delete namespace %s: %v", n.name, err)
 		}
+		for _, end := range n.ends {
+			end(ctx)
+		}
 	})
 	n.wait(20*time.Second, "its service account", func() error {
 		_, err := cluster.client.CoreV1().ServiceAccounts(n.name).Get(t.Context(), "default", metav1.GetOptions{})
 		return err
 	})
 	return n
-}
-
-// label sets a label of the namespace.
-func (n *namespace) label(key, value string) {
-	n.t.Helper()
-	patch := fmt.Sprintf(`{"metadata": {"labels": {%q: %q}}}`, key, value)
-	_, err := cluster.client.CoreV1().Namespaces().Patch(n.t.Context(), n.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
 }
 
 // wait polls until check returns nil.
@@ -131,7 +144,7 @@ func (n *namespace) tryCreate(objects ...any) (warnings []string, err error) {
 	return warnings, nil
 }
 
-// createOne makes an object. One that is the whole cluster's ends with the test.
+// createOne makes an object. One that is the whole cluster's ends after the namespace.
 func (n *namespace) createOne(client dynamic.Interface, u *unstructured.Unstructured) error {
 	n.t.Helper()
 	gvk := u.GroupVersionKind()
@@ -148,8 +161,7 @@ func (n *namespace) createOne(client dynamic.Interface, u *unstructured.Unstruct
 	if _, err = resource.Create(n.t.Context(), u, options); err != nil {
 		return err
 	}
-	n.t.Cleanup(func() {
-		ctx := context.WithoutCancel(n.t.Context())
+	n.ends = append(n.ends, func(ctx context.Context) {
 		wait(n.t, time.Minute, "the end of "+u.GetKind()+" "+u.GetName(), func() error { // a Mesh in use is not deleted
 			if err := resource.Delete(ctx, u.GetName(), metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 				return err
@@ -189,9 +201,12 @@ func (n *namespace) describe(ctx context.Context) string {
 	}
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		fmt.Fprintf(&text, "--- pod %s on %s, %s, %s, %v\n", p.Name, p.Spec.NodeName, p.Status.Phase, p.Status.PodIP, p.Annotations)
+		fmt.Fprintf(&text, "--- pod %s on %s, %s, %s\n", p.Name, p.Spec.NodeName, p.Status.Phase, p.Status.PodIP)
 		for _, s := range statuses(p) {
 			fmt.Fprintf(&text, "  %s: ready %t, restarts %d, %s; before: %s\n", s.Name, s.Ready, s.RestartCount, stateOf(s.State), stateOf(s.LastTerminationState))
+			if s.State.Terminated != nil && s.State.Terminated.ExitCode == 0 {
+				continue
+			}
 			log, err := cluster.client.CoreV1().Pods(n.name).GetLogs(p.Name, &corev1.PodLogOptions{Container: s.Name, TailLines: new(int64(15))}).DoRaw(ctx)
 			if err != nil {
 				log = []byte(err.Error())
@@ -204,6 +219,9 @@ func (n *namespace) describe(ctx context.Context) string {
 		return err.Error()
 	}
 	for _, e := range events {
+		if slices.Contains([]string{"Pulled", "Created", "Started", "Scheduled"}, e.Reason) {
+			continue
+		}
 		fmt.Fprintf(&text, "  %s %s %s/%s: %s\n", e.LastTimestamp.Format(time.TimeOnly), e.Reason, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Message)
 	}
 	return text.String()

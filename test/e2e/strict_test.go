@@ -23,9 +23,8 @@ spec:
 // newMesh makes a Mesh in a mode, and a namespace whose pods are in it. Both have the same name.
 func newMesh(t *testing.T, mode string) *namespace {
 	t.Helper()
-	n := newNamespace(t, injected)
+	n := newNamespace(t, map[string]string{"kuma.io/sidecar-injection": "enabled", "kuma.io/mesh": itself})
 	n.create(fmt.Sprintf(meshYAML, n.name, mode))
-	n.label("kuma.io/mesh", n.name)
 	return n
 }
 
@@ -72,8 +71,8 @@ func TestStrict(t *testing.T) {
 		own := newPod("own", "node2")
 		n.create(own, newService("own"))
 		n.waitReady("own")
-		app := n.app("own")
-		if a := app.waitCall("http://own/"); a.Instance != "own" {
+		app := n.app("own") // in whose /etc/hosts is the short name
+		if a := app.waitCall("http://own.%s/", n.name); a.Instance != "own" {
 			t.Errorf("%q answered", a.Instance)
 		}
 		if c := app.call("http://%s:%d/", n.pod("own").Status.PodIP, portHTTP); c.Status != http.StatusOK {

@@ -1,0 +1,148 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// join is the label of a pod that joins the mesh in a namespace that does not.
+const join = "kuma.io/sidecar-injection"
+
+// TestRollsIn has a Deployment join the mesh pod by pod under load, in PERMISSIVE mode, and be scaled down and up, beside one that never
+// joins. The same is done to pods without a mesh: where no request fails there, none may fail in the mesh.
+func TestRollsIn(t *testing.T) {
+	t.Parallel()
+	inMesh, plain := same(t, (*namespace).roll)
+	for _, name := range slices.Sorted(maps.Keys(plain)) {
+		t.Logf("%s: in the mesh %v; without %v", name, inMesh[name], plain[name])
+		if inMesh[name].Failed > 0 && plain[name].Failed == 0 {
+			t.Errorf("%s: calls have failed that do not fail without a mesh: %v", name, inMesh[name])
+		}
+		if inMesh[name].Calls == 0 {
+			t.Errorf("%s: no call was made", name)
+		}
+	}
+}
+
+// rolled is what rolls into the mesh, if the namespace is of it.
+const rolled, never = "rolled", "never"
+
+// roll returns the reports of all loads.
+func (n *namespace) roll() map[string]harness.Report {
+	n.t.Helper()
+	// No pod is in the mesh that does not ask for it.
+	value := "disabled"
+	if n.injected {
+		value = "enabled"
+	}
+	client, still := newPod("client", "node1"), newPod("still", "node2")
+	client.Labels[join], still.Labels[join] = value, value
+	stranger := newPod("stranger", "node1")
+	stranger.Labels[join] = "disabled"
+	n.create(client, stranger, still, newService("still"), newService(rolled), newService(never),
+		newDeployment(rolled, 3, map[string]string{join: "disabled"}), newDeployment(never, 2, map[string]string{join: "disabled"}))
+	n.waitReady("client", "stranger", "still")
+	n.waitRolledOut(rolled)
+	n.waitRolledOut(never)
+
+	loads := map[string]load{}
+	for _, from := range []string{"client", "stranger"} {
+		a := n.app(from)
+		a.waitCall("http://%s.%s/", rolled, n.name)
+		for _, to := range []string{rolled, never} {
+			name := to + "." + n.name
+			loads[from+" http "+to] = a.startLoad("http", "http://"+name+"/")
+			loads[from+" http-new "+to] = a.startLoad("http-new", "http://"+name+"/")
+			loads[from+" grpc "+to] = a.startLoad("grpc", name+":81")
+		}
+		loads[from+" tcp still"] = a.startLoad("tcp", "still."+n.name+":82")
+	}
+	n.restart(rolled, map[string]string{join: value, "version": "2"})
+	n.restart(never, map[string]string{"version": "2"})
+	n.waitRolledOut(rolled)
+	n.waitRolledOut(never)
+	for _, replicas := range []int32{1, 3} {
+		n.scale(rolled, replicas)
+		n.scale(never, min(replicas, 2))
+		n.waitRolledOut(rolled)
+		n.waitRolledOut(never)
+	}
+	reports := map[string]harness.Report{}
+	for name, l := range loads {
+		l.waitMore(10)
+		reports[name] = l.stop()
+	}
+	if n.injected {
+		if a := n.app("client").waitCall("http://%s.%s/", rolled, n.name); a.Headers.Get("X-Forwarded-Client-Cert") == "" {
+			n.t.Errorf("%s is in the mesh, but does not see its client: %+v", rolled, a)
+		}
+	}
+	return reports
+}
+
+// newDeployment returns a Deployment on node 2.
+func newDeployment(name string, replicas int32, labels map[string]string) *appsv1.Deployment {
+	p := newPod(name, "node2")
+	maps.Copy(p.Labels, labels)
+	return &appsv1.Deployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(replicas), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: p.Labels, Annotations: p.Annotations}, Spec: p.Spec},
+		},
+	}
+}
+
+func (n *namespace) patchDeployment(name, patch string) {
+	n.t.Helper()
+	_, err := cluster.client.AppsV1().Deployments(n.name).Patch(n.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// restart replaces the pods by others with some labels.
+func (n *namespace) restart(deployment string, labels map[string]string) {
+	n.t.Helper()
+	for key, value := range labels {
+		n.patchDeployment(deployment, fmt.Sprintf(`{"spec": {"paused": true, "template": {"metadata": {"labels": {%q: %q}}}}}`, key, value))
+	}
+	n.patchDeployment(deployment, `{"spec": {"paused": false}}`)
+}
+
+func (n *namespace) scale(deployment string, replicas int32) {
+	n.t.Helper()
+	n.patchDeployment(deployment, fmt.Sprintf(`{"spec": {"replicas": %d}}`, replicas))
+}
+
+// waitRolledOut waits until a Deployment has its pods, all new and ready, and until the others are gone.
+func (n *namespace) waitRolledOut(name string) {
+	n.t.Helper()
+	n.wait(2*readyLimit, "the pods of "+name, func() error {
+		d, err := cluster.client.AppsV1().Deployments(n.name).Get(n.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		want, s := *d.Spec.Replicas, d.Status
+		if s.ObservedGeneration < d.Generation || s.UpdatedReplicas != want || s.Replicas != want || s.ReadyReplicas != want {
+			return fmt.Errorf("want %d: %+v", want, s)
+		}
+		pods, err := cluster.client.CoreV1().Pods(n.name).List(n.t.Context(), metav1.ListOptions{LabelSelector: "app=" + name})
+		if err == nil && len(pods.Items) != int(want) {
+			err = fmt.Errorf("there are %d pods, want %d", len(pods.Items), want)
+		}
+		return err
+	})
+}
