@@ -85,7 +85,7 @@ test: envoys ## run every test of every module, with the race detector if there 
 
 # A cluster of the target's own, or that of STATE, with the image, the test application and the chart. It ends with the target, unless
 # KEEP. What uses it runs on the network of node 1, where nothing can be downloaded: it is built before.
-OWN_CLUSTER = bin/testbed --state='$(or $(STATE),/var/tmp/sonde-$@)'
+OWN_CLUSTER = $(CURDIR)/bin/testbed --state='$(or $(STATE),/var/tmp/sonde-$@)'
 define on_own_cluster
 	@cd test && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../bin/$@/app ./app
 	@bin/testbed program-image bin/$@/app docker.io/sonde-test/app:1 bin/$@/app.tar
@@ -101,10 +101,14 @@ cluster-demo: bin/testbed image $(HELM) ## show the mesh on a real cluster, each
 	@cd test && go build -trimpath -o ../bin/$@/demo ./demo/cluster
 	$(call on_own_cluster,$(OWN_CLUSTER) exec 1 bin/$@/demo)
 
+# Tests that stop what all need come last.
+E2E_TESTS = cd test/e2e; tests() { SONDE_E2E_TESTBED=$(CURDIR)/bin/testbed $(OWN_CLUSTER) exec 1 ../../bin/e2e/e2e.test -test.v -test.timeout 15m "$$@"; }; \
+	$(if $(RUN),tests -test.parallel 4 -test.run '$(RUN)',failed=; \
+	tests -test.parallel 4 -test.skip '^TestAlone' || failed=1; tests -test.run '^TestAlone' || failed=1; [ -z "$$failed" ])
 .PHONY: e2e
 e2e: bin/testbed image $(HELM) ## test it on a real cluster, as root (RUN=TestName STATE=… KEEP=1 IP_FAMILY=dual|ipv4|ipv6)
 	@mkdir -p bin/$@ && cd test && go test -c -tags e2e -o ../bin/$@/e2e.test ./e2e
-	$(call on_own_cluster,cd test/e2e; SONDE_E2E_TESTBED=$(CURDIR)/bin/testbed ../../$(OWN_CLUSTER) exec 1 ../../bin/e2e/e2e.test -test.v -test.parallel 8 -test.timeout 20m $(if $(RUN),-test.run '$(RUN)'))
+	$(call on_own_cluster,$(E2E_TESTS))
 
 .PHONY: bench
 bench: ## run the benchmarks

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,6 +71,3 @@ type warnings func(string)
 
 // HandleWarningHeader implements rest.WarningHandler.
 func (w warnings) HandleWarningHeader(_ int, _, text string) { w(text) }
-
-// testbed is the directory of the cluster, see docs/testbed.md.
-func testbed() string { return filepath.Dir(os.Getenv("KUBECONFIG")) }

@@ -130,6 +130,12 @@ func (n *namespace) scale(deployment string, replicas int32) {
 // waitRolledOut waits until a Deployment has its pods, all new and ready, and until the others are gone.
 func (n *namespace) waitRolledOut(name string) {
 	n.t.Helper()
+	n.waitRolledOutAs(name, "app="+name)
+}
+
+// waitRolledOutAs is waitRolledOut for pods with other labels.
+func (n *namespace) waitRolledOutAs(name, labels string) {
+	n.t.Helper()
 	n.wait(2*readyLimit, "the pods of "+name, func() error {
 		d, err := cluster.client.AppsV1().Deployments(n.name).Get(n.t.Context(), name, metav1.GetOptions{})
 		if err != nil {
@@ -139,7 +145,7 @@ func (n *namespace) waitRolledOut(name string) {
 		if s.ObservedGeneration < d.Generation || s.UpdatedReplicas != want || s.Replicas != want || s.ReadyReplicas != want {
 			return fmt.Errorf("want %d: %+v", want, s)
 		}
-		pods, err := cluster.client.CoreV1().Pods(n.name).List(n.t.Context(), metav1.ListOptions{LabelSelector: "app=" + name})
+		pods, err := cluster.client.CoreV1().Pods(n.name).List(n.t.Context(), metav1.ListOptions{LabelSelector: labels})
 		if err == nil && len(pods.Items) != int(want) {
 			err = fmt.Errorf("there are %d pods, want %d", len(pods.Items), want)
 		}

@@ -1,0 +1,272 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// away is how long the control plane and the API server are away.
+const away = 2 * time.Minute
+
+// controlPlaneLabel selects the pods of the control plane.
+const controlPlaneLabel = "app.kubernetes.io/name=sonde"
+
+// watched is a mesh under load, in which nothing may change.
+type watched struct {
+	*namespace
+	loads map[string]load
+	pods  []string
+	// failed calls of each load that are no fault.
+	failed map[string]int
+}
+
+// newWatched has a client in the mesh and one outside of it call two pods with short liveness probes.
+func newWatched(t *testing.T) *watched {
+	t.Helper()
+	n := newNamespace(t, injected)
+	stranger := newPod("stranger", "node1")
+	stranger.Labels[join] = "disabled"
+	d := newDeployment("web", 2, nil)
+	d.Spec.Template.Spec.Containers[0].LivenessProbe = &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(portTCP)}},
+		PeriodSeconds: 1,
+	}
+	n.create(d, newService("web"), newPod("client", "node1"), stranger)
+	n.waitReady("client", "stranger")
+	n.waitRolledOut("web")
+	w := &watched{namespace: n, loads: map[string]load{}, pods: append(n.podsOf("web"), "client", "stranger"), failed: map[string]int{}}
+	for _, from := range []string{"client", "stranger"} {
+		a := n.app(from)
+		a.waitCall("http://web.%s/", n.name)
+		for kind, target := range map[string]string{"http": "http://web." + n.name + "/", "http-new": "http://web." + n.name + "/", "grpc": "web." + n.name + ":81", "tcp": "web." + n.name + ":82"} {
+			w.loads[from+" "+kind] = a.startLoad(kind, target)
+		}
+	}
+	return w
+}
+
+// podsOf returns the names of pods with the label app.
+func (n *namespace) podsOf(app string) []string {
+	n.t.Helper()
+	return n.selected("app=" + app)
+}
+
+// selected returns the names of pods by their labels.
+func (n *namespace) selected(labels string) []string {
+	n.t.Helper()
+	list, err := cluster.client.CoreV1().Pods(n.name).List(n.t.Context(), metav1.ListOptions{LabelSelector: labels})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var names []string
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names
+}
+
+// checkLoads looks whether calls have failed.
+func (w *watched) checkLoads(when string) {
+	w.t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(w.loads)) {
+		l := w.loads[name]
+		l.waitMore(20)
+		if r := l.report(); r.Failed > w.failed[name] {
+			w.t.Errorf("%s: %s: %v, of which %d are no fault", when, name, r, w.failed[name])
+		}
+	}
+}
+
+// accept takes the failed calls so far for no fault.
+func (w *watched) accept(when string) {
+	w.t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(w.loads)) {
+		r := w.loads[name].report()
+		if r.Failed > w.failed[name] {
+			w.t.Logf("%s: %s: %v", when, name, r)
+		}
+		w.failed[name] = r.Failed
+	}
+}
+
+// checkUntouched looks whether containers were restarted, or pods are not ready.
+func (w *watched) checkUntouched(when string) {
+	w.t.Helper()
+	for _, name := range w.pods {
+		p := w.pod(name)
+		if err := isReady(p); err != nil {
+			w.t.Errorf("%s: pod %s: %v", when, name, err)
+		}
+		for _, s := range statuses(p) {
+			if s.RestartCount > 0 {
+				w.t.Errorf("%s: pod %s: container %s was restarted: %s", when, name, s.Name, stateOf(s.LastTerminationState))
+			}
+		}
+	}
+}
+
+// TestAgentKilled kills the worker of an agent, which ends no container, and its guard, with which the sidecar ends. An Envoy ends with its
+// agent, so calls of this pod fail until there is another; the application goes on, and nobody else sees anything of it.
+func TestAgentKilled(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t)
+	victim := w.pod(w.pods[0])
+	worker := w.agent(victim, false)
+	worker.kill(t)
+	w.wait(30*time.Second, "the next worker", func() error {
+		for _, p := range w.processes(victim) {
+			if p.pid != worker.pid && !p.first && len(p.command) > 1 && p.command[1] == "run" {
+				return nil
+			}
+		}
+		return errors.New("there is none")
+	})
+	w.waitReady(victim.Name)
+	w.waitStable("the worker was killed")
+	w.checkUntouched("the worker was killed")
+
+	w.agent(victim, true).kill(t)
+	w.waitPod(victim.Name, readyLimit, "with a new sidecar and Ready", func(p *corev1.Pod) error {
+		if s := status(p, mesh.ContainerSidecar); s.RestartCount != 1 {
+			return fmt.Errorf("kuma-sidecar was restarted %d times", s.RestartCount)
+		}
+		return isReady(p)
+	})
+	if s := status(w.pod(victim.Name), "app"); s.RestartCount > 0 {
+		t.Errorf("the application was restarted: %s", stateOf(s.LastTerminationState))
+	}
+	w.waitStable("the guard was killed")
+}
+
+// waitStable waits until all calls succeed again.
+func (w *watched) waitStable(when string) {
+	w.t.Helper()
+	w.wait(30*time.Second, "calls that all succeed", func() error {
+		before := w.failedNow()
+		for _, l := range w.loads {
+			l.waitMore(20)
+		}
+		if now := w.failedNow(); now != before {
+			return fmt.Errorf("%d more have failed", now-before)
+		}
+		return nil
+	})
+	w.accept(when)
+}
+
+// failedNow is the number of failed calls of all loads.
+func (w *watched) failedNow() (failed int) {
+	w.t.Helper()
+	for _, l := range w.loads {
+		failed += l.report().Failed
+	}
+	return failed
+}
+
+// TestRedirectionFlushed removes the rules of a pod. Envoy does not see its traffic any more: it is not ready, until the pod is replaced.
+func TestRedirectionFlushed(t *testing.T) {
+	t.Parallel()
+	n := newNamespace(t, injected)
+	n.create(newDeployment("web", 1, nil))
+	n.waitRolledOut("web")
+	name := n.podsOf("web")[0]
+	onNetworkOf(t, n.agent(n.pod(name), true), "nft", "delete", "table", "inet", "sonde")
+	n.waitPod(name, 30*time.Second, "not Ready", isNotReady)
+	n.waitEvent(name, "Unhealthy", "15022")
+	n.deletePod(name)
+	n.waitRolledOut("web")
+	if now := n.podsOf("web")[0]; now == name {
+		t.Errorf("the pod is still %s", name)
+	}
+}
+
+// TestAloneControlPlane kills the control plane, and has it away for a while. It runs alone.
+func TestAloneControlPlane(t *testing.T) {
+	w := newWatched(t)
+	cp := &namespace{t: t, name: systemNamespace}
+	for _, name := range cp.selected(controlPlaneLabel) {
+		for _, p := range cp.processes(cp.pod(name)) {
+			p.kill(t)
+		}
+	}
+	w.checkLoads("the control plane was killed")
+	cp.waitRolledOutAs("sonde-cp", controlPlaneLabel)
+	w.checkUntouched("the control plane was killed")
+
+	cp.scale("sonde-cp", 0)
+	cp.waitRolledOutAs("sonde-cp", controlPlaneLabel)
+	w.scale("web", 3)
+	w.waitEvent(w.replicaSet("web"), "FailedCreate", "inject.sonde.dev")
+	pass(t, away)
+	w.checkLoads("the control plane was away")
+	w.checkUntouched("the control plane was away")
+	cp.scale("sonde-cp", 1)
+	cp.waitRolledOutAs("sonde-cp", controlPlaneLabel)
+	w.waitRolledOut("web") // long before the ReplicaSet tries again by itself
+	w.checkCaughtUp("the control plane was away")
+}
+
+// TestAloneAPIServer has the API server away for a while. It runs alone.
+func TestAloneAPIServer(t *testing.T) {
+	w := newWatched(t)
+	testbed(t, "stop", "apiserver")
+	pass(t, away)
+	testbed(t, "start", "apiserver") // first: without it the test could not clean up
+	w.checkLoads("the API server was away")
+	w.wait(time.Minute, "the API server", func() error {
+		_, err := cluster.client.CoreV1().Pods(w.name).List(t.Context(), metav1.ListOptions{})
+		return err
+	})
+	w.checkUntouched("the API server was away")
+	w.scale("web", 3)
+	w.waitRolledOut("web")
+	w.checkCaughtUp("the API server was away")
+}
+
+// checkCaughtUp looks whether clients reach all pods of web, new ones too, and whether nothing has failed till now.
+func (w *watched) checkCaughtUp(when string) {
+	w.t.Helper()
+	all := w.podsOf("web")
+	w.wait(time.Minute, "calls of the new pod", func() error {
+		r := w.loads["client http-new"].report()
+		for _, name := range all {
+			if r.Instances[name] == 0 {
+				return fmt.Errorf("%s has not answered: %v", name, r.Instances)
+			}
+		}
+		return nil
+	})
+	w.checkLoads(when)
+	w.checkUntouched(when)
+}
+
+// pass waits for a time in which something is away.
+func pass(t *testing.T, d time.Duration) {
+	t.Helper()
+	select {
+	case <-time.After(d):
+	case <-t.Context().Done():
+	}
+}
+
+// replicaSet returns the name of the newest ReplicaSet of a Deployment.
+func (n *namespace) replicaSet(deployment string) string {
+	n.t.Helper()
+	list, err := cluster.client.AppsV1().ReplicaSets(n.name).List(n.t.Context(), metav1.ListOptions{LabelSelector: "app=" + deployment})
+	if err != nil || len(list.Items) != 1 {
+		n.t.Fatalf("want one ReplicaSet: %v %v", err, list)
+	}
+	return list.Items[0].Name
+}
