@@ -134,8 +134,8 @@ func newCaller(kind, target string) (harness.Caller, error) {
 	return nil, fmt.Errorf("kind %q: it must be http, http-new, grpc or tcp", kind)
 }
 
-// loadPause is the time between two calls of a load.
-const loadPause = 10 * time.Millisecond
+// loadPause is the time between two calls of a load. Many loads share a small machine with a whole cluster.
+const loadPause = 40 * time.Millisecond
 
 func (c *control) putLoad(r *http.Request) (any, error) {
 	caller, err := newCaller(r.FormValue("kind"), r.FormValue("target"))

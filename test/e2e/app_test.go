@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,6 +27,16 @@ type app struct {
 func (n *namespace) app(pod string) app {
 	n.t.Helper()
 	return app{n.t, mesh.JoinHostPort(n.pod(pod).Status.PodIP, portControl)}
+}
+
+// host returns the address of a pod as a URL has it.
+func (n *namespace) host(pod string) string {
+	n.t.Helper()
+	address := n.pod(pod).Status.PodIP
+	if strings.Contains(address, ":") {
+		return "[" + address + "]"
+	}
+	return address
 }
 
 // do sends a request to the control port and decodes the answer, if it is wanted.

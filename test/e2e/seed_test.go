@@ -12,9 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -133,15 +135,21 @@ func checkSeedProbes(t *testing.T, sidecar, user *corev1.Container) {
 		{user.LivenessProbe, "/grpc/6852/liveness", mesh.ProbeLiveness},
 		{user.ReadinessProbe, "/6851/healthz", mesh.ProbeReadiness},
 	} {
-		get := want.probe.HTTPGet
-		if get == nil || get.Path != want.path || get.Port.IntValue() != 9000 || want.probe.TimeoutSeconds != 2 ||
-			want.probe.PeriodSeconds != 3 || want.probe.InitialDelaySeconds != 3 {
-			t.Errorf("%s probe: %+v, want one of %s on port 9000 with a timeout of 2 s", want.kind, want.probe, want.path)
+		at := slices.IndexFunc(table, func(e mesh.Probe) bool { return e.Type == want.kind })
+		if at < 0 {
+			t.Errorf("the table has no %s probe: %+v", want.kind, table)
 			continue
 		}
-		at := slices.IndexFunc(table, func(e mesh.Probe) bool { return e.Type == want.kind })
-		if len(get.HTTPHeaders) != 1 || get.HTTPHeaders[0].Name != "Sonde-Probe" || at < 0 || get.HTTPHeaders[0].Value != table[at].ID {
-			t.Errorf("%s probe has the headers %v, want that with the id of %+v", want.kind, get.HTTPHeaders, table)
+		// The timeout is a second longer than the user's.
+		rewritten := corev1.Probe{
+			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+				Path: want.path, Port: intstr.FromInt32(9000), Scheme: corev1.URISchemeHTTP,
+				HTTPHeaders: []corev1.HTTPHeader{{Name: "Sonde-Probe", Value: table[at].ID}},
+			}},
+			InitialDelaySeconds: 3, TimeoutSeconds: 2, PeriodSeconds: 3, SuccessThreshold: 1, FailureThreshold: 3,
+		}
+		if d := cmp.Diff(&rewritten, want.probe); d != "" {
+			t.Errorf("%s probe (-want +got):\n%s", want.kind, d)
 		}
 	}
 }
@@ -162,7 +170,7 @@ func (n *namespace) breakSeed() history {
 	n.waitInstances(client, "busybox", "other")
 
 	busybox.do(http.MethodPut, "/http", url.Values{"status": {"500"}}, nil)
-	n.waitPod("busybox", 30*time.Second, "not Ready by HTTP 500", isNotReady)
+	n.waitPod("busybox", readyLimit, "not Ready by HTTP 500", isNotReady)
 	n.waitEndpointReady("busybox", false)
 	n.waitInstances(client, "other")
 	n.waitEvent("busybox", "Unhealthy", "Readiness probe failed", "500")
@@ -172,7 +180,7 @@ func (n *namespace) breakSeed() history {
 	n.waitInstances(client, "busybox", "other")
 
 	busybox.do(http.MethodPut, "/grpc", url.Values{"service": {"liveness"}, "status": {"NOT_SERVING"}}, nil)
-	n.waitPod("busybox", 40*time.Second, "restarted by gRPC NOT_SERVING", func(p *corev1.Pod) error {
+	n.waitPod("busybox", 2*readyLimit, "restarted by gRPC NOT_SERVING", func(p *corev1.Pod) error {
 		if c := status(p, "busybox").RestartCount; c != 1 {
 			return fmt.Errorf("%d restarts", c)
 		}
@@ -244,7 +252,7 @@ func TestSeedNeverStarts(t *testing.T) {
 	sameLife(t, func(n *namespace) history {
 		stop := n.watchHistory("busybox", "busybox")
 		n.create(fmt.Sprintf(seedPod, "--grace=0s"))
-		n.waitPod("busybox", 80*time.Second, "restarted twice", func(p *corev1.Pod) error {
+		n.waitPod("busybox", 2*readyLimit, "restarted twice", func(p *corev1.Pod) error {
 			if c := status(p, "busybox").RestartCount; c < 2 {
 				return fmt.Errorf("%d restarts", c)
 			}

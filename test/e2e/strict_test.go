@@ -37,7 +37,7 @@ func TestStrict(t *testing.T) {
 	n.waitReady("busybox", "client")
 	o.waitReady("stranger")
 	stranger, client := o.app("stranger"), n.app("client")
-	address := n.pod("busybox").Status.PodIP
+	address := n.host("busybox")
 
 	t.Run("a plain request is refused", func(t *testing.T) {
 		for _, url := range []string{"http://%s:6851/", "http://%s:6851/healthz", "http://%s:6852/", "http://%s:6853/"} {
@@ -75,7 +75,7 @@ func TestStrict(t *testing.T) {
 		if a := app.waitCall("http://own.%s/", n.name); a.Instance != "own" {
 			t.Errorf("%q answered", a.Instance)
 		}
-		if c := app.call("http://%s:%d/", n.pod("own").Status.PodIP, portHTTP); c.Status != http.StatusOK {
+		if c := app.call("http://%s:%d/", n.host("own"), portHTTP); c.Status != http.StatusOK {
 			t.Errorf("by its own address: %+v", c)
 		}
 	})
@@ -128,7 +128,7 @@ func TestStatefulSet(t *testing.T) {
 			!strings.Contains(a.Headers.Get("X-Forwarded-Client-Cert"), want) {
 			t.Errorf("%s calls %s: %+v answered, which should see the peer %s", from, to, a, want)
 		}
-		l := n.app(from).startLoad("tcp", fmt.Sprintf("%s.db:8082", to))
+		l := n.app(from).startLoad("tcp", to+".db:8082")
 		if r := l.stop(); r.Failed > 0 {
 			t.Errorf("%s calls %s by TCP: %v", from, to, r)
 		}
