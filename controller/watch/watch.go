@@ -4,12 +4,14 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
@@ -25,12 +27,10 @@ type Object interface {
 
 // Kind is a kind of objects, and what is kept of them.
 type Kind[O Object, R any] struct {
-	// Client of the kind's API group.
+	// Client of the kind's API group. It must not have a timeout: a watch lasts.
 	Client rest.Interface
 	// Resource is the plural name, such as pods.
 	Resource string
-	// Namespace limits what is kept. Default all.
-	Namespace string
 	// Labels is a selector that limits what is kept, such as kuma.io/mesh. Default all.
 	Labels string
 	// New is an empty object, which tells the type.
@@ -44,29 +44,60 @@ type Kind[O Object, R any] struct {
 	Synced func()
 }
 
-// Store has the records of one kind. It implements cache.ReflectorStore and cache.TransformingStore.
+// Store has the records of one kind. It implements cache.TransformingStore.
 type Store[O Object, R any] struct {
 	kind Kind[O, R]
-	once sync.Once
 
 	mu      sync.RWMutex
 	records map[Key]*R
+	missing error // why the objects of the start are not there yet, nil once they are
 }
 
 // New returns an empty store. Run fills it.
 func New[O Object, R any](k Kind[O, R]) *Store[O, R] {
-	return &Store[O, R]{kind: k, records: map[Key]*R{}}
+	return &Store[O, R]{kind: k, records: map[Key]*R{}, missing: errors.New("not read yet")}
 }
 
 // Run follows the API server until ctx ends, and then returns nil. What it cannot reach it tries again, with back-off; records stay
 // as they are meanwhile.
 func (s *Store[O, R]) Run(ctx context.Context) error {
 	selected := func(o *metav1.ListOptions) { o.LabelSelector = s.kind.Labels }
-	lister := cache.NewFilteredListWatchFromClient(s.kind.Client, s.kind.Resource, s.kind.Namespace, selected)
-	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lister, s.kind.Client), s.kind.New, s,
+	all := cache.NewFilteredListWatchFromClient(s.kind.Client, s.kind.Resource, metav1.NamespaceAll, selected)
+	noting := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := all.ListWithContext(ctx, o)
+			s.note(err)
+			return list, err //nolint:wrapcheck // the reflector knows the API server's errors
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := all.WatchWithContext(ctx, o)
+			s.note(err)
+			return w, err //nolint:wrapcheck // the same
+		},
+	}
+	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(noting, s.kind.Client), s.kind.New, s,
 		cache.ReflectorOptions{Name: s.kind.Resource})
 	r.RunWithContext(ctx)
 	return nil
+}
+
+// note keeps the last error of a request, for as long as the objects of the start are not there.
+func (s *Store[O, R]) note(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && s.missing != nil {
+		s.missing = fmt.Errorf("not read yet: %w", err)
+	}
+}
+
+// Missing returns why the objects that there were at the start have not been read, nil once they have.
+func (s *Store[O, R]) Missing() error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.missing == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", s.kind.Resource, s.missing)
 }
 
 // Get returns the record of an object, nil if there is none. It must not be modified.
@@ -74,6 +105,17 @@ func (s *Store[O, R]) Get(key Key) *R {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.records[key]
+}
+
+// Keys returns the keys of all records, in no order.
+func (s *Store[O, R]) Keys() []Key {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	keys := make([]Key, 0, len(s.records))
+	for key := range s.records {
+		keys = append(keys, key)
+	}
+	return keys
 }
 
 // Len returns the number of records.
@@ -104,8 +146,6 @@ func (s *Store[O, R]) trim(obj any) (*trimmed[R], error) {
 			t.record = &r
 		}
 		return t, nil
-	case cache.DeletedFinalStateUnknown:
-		return s.trim(obj.Obj)
 	}
 	return nil, fmt.Errorf("watch %s: got a %T", s.kind.Resource, obj)
 }
@@ -143,31 +183,23 @@ func (s *Store[O, R]) Replace(list []any, _ string) error {
 		there[key] = true
 		s.put(key, t.record)
 	}
-	for _, key := range s.keys() {
+	for _, key := range s.Keys() {
 		if !there[key] {
 			s.put(key, nil)
 		}
 	}
-	s.once.Do(func() {
-		if s.kind.Synced != nil {
-			s.kind.Synced()
-		}
-	})
+	s.mu.Lock()
+	first := s.missing != nil
+	s.missing = nil
+	s.mu.Unlock()
+	if first && s.kind.Synced != nil {
+		s.kind.Synced()
+	}
 	return nil
 }
 
 // Resync implements cache.ReflectorStore.
 func (s *Store[O, R]) Resync() error { return nil }
-
-func (s *Store[O, R]) keys() []Key {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	keys := make([]Key, 0, len(s.records))
-	for key := range s.records {
-		keys = append(keys, key)
-	}
-	return keys
-}
 
 // put replaces a record; nil removes it. Only the reflector calls it, one object after the other.
 func (s *Store[O, R]) put(key Key, now *R) {
