@@ -76,9 +76,12 @@ func (p *Pod) redirects(port uint32) bool {
 	return !slices.Contains(p.Excluded, port)
 }
 
-// servicesOf returns the Services of the mesh that a Service becomes, one for each port. podOf returns the pod with a UID that has
-// our sidecar, nil for any other.
-func servicesOf(meshName string, key watch.Key, s *service, parts []*slice, podOf func(types.UID) *Pod) []*mesh.Service {
+// findPod returns the pod with a UID that has our sidecar, and its name; nil for any other. gone says that it had our sidecar, but
+// has ended for good: its address may be another pod's by now.
+type findPod func(types.UID) (key watch.Key, p *Pod, gone bool)
+
+// servicesOf returns the Services of the mesh that a Service becomes, one for each port.
+func servicesOf(meshName string, key watch.Key, s *service, parts []*slice, find findPod) []*mesh.Service {
 	var all []*mesh.Service
 	for _, port := range s.ports {
 		o := &mesh.Service{Meta: mesh.Meta{Mesh: meshName, Name: serviceName(key, port.port)}}
@@ -86,14 +89,17 @@ func servicesOf(meshName string, key watch.Key, s *service, parts []*slice, podO
 		for _, ip := range s.clusterIPs {
 			o.Spec.Addresses = append(o.Spec.Addresses, mesh.JoinHostPort(ip, port.port))
 		}
+		at := map[string]int{} // by address and port: which endpoint
 		for _, part := range parts {
-			at, found := part.portNamed(port.name)
+			p, found := part.portNamed(port.name)
 			// Of a dual-stack service each pod counts once; one that is called by its own address has each of them.
 			if !found || part.family != s.family && !s.headless {
 				continue
 			}
 			for i := range part.endpoints {
-				o.Spec.Endpoints = append(o.Spec.Endpoints, endpointOf(o, key.Namespace, &part.endpoints[i], at.port, podOf))
+				if e, ok := endpointOf(o, key.Namespace, &part.endpoints[i], p.port, find); ok {
+					addEndpoint(&o.Spec, at, e)
+				}
 			}
 		}
 		o.SetDefaults()
@@ -102,13 +108,33 @@ func servicesOf(meshName string, key watch.Key, s *service, parts []*slice, podO
 	return all
 }
 
-func endpointOf(s *mesh.Service, namespace string, e *sliceEndpoint, port uint32, podOf func(types.UID) *Pod) mesh.ServiceEndpoint {
+// addEndpoint adds an endpoint. While the controller of EndpointSlices moves one, two slices have it: the healthier one counts.
+func addEndpoint(s *mesh.ServiceSpec, at map[string]int, e mesh.ServiceEndpoint) {
+	address := mesh.JoinHostPort(e.Address, e.Port)
+	i, there := at[address]
+	switch {
+	case !there:
+		at[address] = len(s.Endpoints)
+		s.Endpoints = append(s.Endpoints, e)
+	case e.Health.IsReady() && !s.Endpoints[i].Health.IsReady(), e.Health.IsServing() && !s.Endpoints[i].Health.IsServing():
+		s.Endpoints[i] = e
+	}
+}
+
+// endpointOf returns an endpoint, and false for a pod of the mesh that has ended: without its sidecar, plain text would go to whoever
+// has its address now.
+func endpointOf(s *mesh.Service, namespace string, e *sliceEndpoint, port uint32, find findPod) (mesh.ServiceEndpoint, bool) {
 	r := mesh.ServiceEndpoint{Address: e.address, Port: port}
 	if !e.ready {
 		r.Health = &mesh.EndpointHealth{Ready: new(bool), Serving: new(e.serving)}
 	}
-	if p := podOf(e.pod); p != nil && p.Mesh == s.Mesh && p.redirects(port) && !p.Ended && p.Address != "" {
+	key, p, gone := find(e.pod)
+	if gone {
+		return r, false
+	}
+	// Anybody can write a slice that names a pod of another namespace.
+	if p != nil && key == (watch.Key{Namespace: namespace, Name: e.podName}) && p.Mesh == s.Mesh && p.redirects(port) {
 		r.Dataplane = DataplaneName(namespace, e.podName)
 	}
-	return r
+	return r, true
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
@@ -12,22 +14,28 @@ import (
 type index struct {
 	slices map[watch.Key]sliceLinks             // by slice
 	of     map[watch.Key]map[watch.Key]struct{} // by Service: its slices
-	naming map[watch.Key]map[watch.Key]struct{} // by pod: the slices that name it
+	naming map[types.UID]map[watch.Key]struct{} // by pod: the slices that name it
+}
+
+// podRef is a pod that a slice names.
+type podRef struct {
+	uid types.UID
+	key watch.Key
 }
 
 // sliceLinks is what a slice links.
 type sliceLinks struct {
 	service watch.Key
-	pods    []watch.Key
+	pods    []podRef
 	ports   []portUse
 	// former are the pods that the slice named before the last update.
-	former []watch.Key
+	former []podRef
 	// portsDiffer says that the last update changed the ports.
 	portsDiffer bool
 }
 
 func newIndex() index {
-	return index{slices: map[watch.Key]sliceLinks{}, of: map[watch.Key]map[watch.Key]struct{}{}, naming: map[watch.Key]map[watch.Key]struct{}{}}
+	return index{slices: map[watch.Key]sliceLinks{}, of: map[watch.Key]map[watch.Key]struct{}{}, naming: map[types.UID]map[watch.Key]struct{}{}}
 }
 
 // update reads the slices that have changed.
@@ -36,7 +44,7 @@ func (x *index) update(d dirty, get func(watch.Key) *slice) {
 		old := x.slices[key]
 		unlink(x.of, old.service, key)
 		for _, pod := range old.pods {
-			unlink(x.naming, pod, key)
+			unlink(x.naming, pod.uid, key)
 		}
 		if old.service != (watch.Key{}) {
 			d.services[old.service] = struct{}{} // also if the slice is another Service's now
@@ -49,7 +57,7 @@ func (x *index) update(d dirty, get func(watch.Key) *slice) {
 			link(x.of, now.service, key)
 		}
 		for _, pod := range now.pods {
-			link(x.naming, pod, key)
+			link(x.naming, pod.uid, key)
 		}
 	}
 }
@@ -64,8 +72,8 @@ func linksOf(namespace string, s *slice) sliceLinks {
 		l.ports = append(l.ports, portUse{p.port, p.protocol})
 	}
 	for i := range s.endpoints {
-		if s.endpoints[i].pod != "" {
-			l.pods = append(l.pods, watch.Key{Namespace: namespace, Name: s.endpoints[i].podName})
+		if e := &s.endpoints[i]; e.pod != "" {
+			l.pods = append(l.pods, podRef{e.pod, watch.Key{Namespace: namespace, Name: e.podName}})
 		}
 	}
 	return l
@@ -80,7 +88,7 @@ func (x *index) affected(key watch.Key, d *dirty) {
 	}
 	if l.portsDiffer || !slices.Equal(l.former, l.pods) {
 		for _, pod := range slices.Concat(l.former, l.pods) {
-			d.pods[pod] = struct{}{}
+			d.pods[pod.key] = struct{}{}
 		}
 	}
 	if l.former = nil; l.service == (watch.Key{}) {
@@ -91,17 +99,20 @@ func (x *index) affected(key watch.Key, d *dirty) {
 }
 
 // servicesOfPod adds to d the Services with an endpoint that is the pod.
-func (x *index) servicesOfPod(pod watch.Key, d *dirty) {
+func (x *index) servicesOfPod(pod types.UID, d *dirty) {
 	for key := range x.naming[pod] {
 		d.services[x.slices[key].service] = struct{}{}
 	}
 }
 
+// names reports whether a slice names the pod.
+func (x *index) names(pod types.UID) bool { return len(x.naming[pod]) > 0 }
+
 // slicesOf returns the slices of a Service, sorted.
 func (x *index) slicesOf(service watch.Key) []watch.Key { return sorted(x.of[service]) }
 
 // portsOf returns the ports of a pod that Services use.
-func (x *index) portsOf(pod watch.Key) []portUse {
+func (x *index) portsOf(pod types.UID) []portUse {
 	var used []portUse
 	for _, key := range sorted(x.naming[pod]) {
 		used = append(used, x.slices[key].ports...)
@@ -109,14 +120,14 @@ func (x *index) portsOf(pod watch.Key) []portUse {
 	return used
 }
 
-func link(m map[watch.Key]map[watch.Key]struct{}, from, to watch.Key) {
+func link[K comparable](m map[K]map[watch.Key]struct{}, from K, to watch.Key) {
 	if m[from] == nil {
 		m[from] = map[watch.Key]struct{}{}
 	}
 	m[from][to] = struct{}{}
 }
 
-func unlink(m map[watch.Key]map[watch.Key]struct{}, from, to watch.Key) {
+func unlink[K comparable](m map[K]map[watch.Key]struct{}, from K, to watch.Key) {
 	delete(m[from], to)
 	if len(m[from]) == 0 {
 		delete(m, from)

@@ -15,9 +15,9 @@ import (
 
 // Pod is what is kept of a pod with our sidecar.
 type Pod struct {
-	UID                             types.UID
-	Mesh, ServiceAccount, Namespace string
-	Node                            string
+	UID                  types.UID
+	Mesh, ServiceAccount string
+	Node                 string
 	// Owner is the controller of the pod, such as a ReplicaSet. It is empty for a pod without one.
 	Owner Owner
 	// Address is the first address of the pod, which the kubelet probes. It is "" until the pod has one.
@@ -54,12 +54,11 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 	r := Pod{
 		UID:            p.UID,
 		Mesh:           intern(p.Labels[mesh.LabelMesh]),
-		Namespace:      intern(p.Namespace),
 		ServiceAccount: intern(p.Spec.ServiceAccountName),
 		Node:           intern(p.Spec.NodeName),
 		Address:        strings.Clone(p.Status.PodIP),
 		Ports:          declaredPorts(&p.Spec),
-		Excluded:       ports(p.Annotations[mesh.AnnotationExcludeInboundPorts]),
+		Excluded:       excludedPorts(p.Annotations),
 		ServerFirst:    ports(p.Annotations[mesh.AnnotationServerFirstPorts]),
 		Reachable:      reachable(p.Annotations),
 		Created:        p.CreationTimestamp.Time,
@@ -114,6 +113,16 @@ func declaredPorts(spec *corev1.PodSpec) []uint32 {
 	}
 	slices.Sort(list)
 	return slices.Compact(list)
+}
+
+// excludedPorts returns the ports that are not redirected: those that the user excludes, and the agent's own.
+func excludedPorts(annotations map[string]string) []uint32 {
+	all := ports(annotations[mesh.AnnotationExcludeInboundPorts])
+	switch annotations[mesh.AnnotationVirtualProbes] {
+	case "disabled", "false":
+		return all
+	}
+	return append(all, ports(annotations[mesh.AnnotationVirtualProbesPort])...)
 }
 
 // ports reads a list of ports. The webhook has refused any other text.

@@ -5,6 +5,7 @@ package source
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -29,7 +30,7 @@ type Builder interface {
 
 // Options of a Source.
 type Options struct {
-	// Client of the API server. Required.
+	// Client of the API server, without a timeout: it watches. Required.
 	Client kubernetes.Interface
 	// Builder receives the objects. Required.
 	Builder Builder
@@ -38,6 +39,8 @@ type Options struct {
 	// PodChanged is called after a pod with our sidecar has come (before is nil), changed or gone (now is nil). It must not block.
 	// Default none.
 	PodChanged func(key watch.Key, before, now *Pod)
+	// MeshChanged is called after the mesh of a namespace has changed. It must not block. Default none.
+	MeshChanged func(namespace string)
 	// Logger, default none.
 	Logger *slog.Logger
 }
@@ -55,6 +58,8 @@ type Source struct {
 	missing int        // kinds whose first objects are not all there
 	dirty   dirty
 	byUID   map[types.UID]watch.Key
+	// gone are pods that are no more, while a slice may still name them.
+	gone map[types.UID]struct{}
 
 	// What derive has passed on. It is for one goroutine.
 	index  index
@@ -66,10 +71,15 @@ type Source struct {
 // dirty are the objects that have to be derived again.
 type dirty struct {
 	pods, services, slices, namespaces map[watch.Key]struct{}
+	// uids are those that the pods have or had.
+	uids map[types.UID]struct{}
 }
 
 func newDirty() dirty {
-	return dirty{map[watch.Key]struct{}{}, map[watch.Key]struct{}{}, map[watch.Key]struct{}{}, map[watch.Key]struct{}{}}
+	return dirty{
+		pods: map[watch.Key]struct{}{}, services: map[watch.Key]struct{}{}, slices: map[watch.Key]struct{}{},
+		namespaces: map[watch.Key]struct{}{}, uids: map[types.UID]struct{}{},
+	}
 }
 
 // Namespace is what is kept of a namespace.
@@ -91,12 +101,15 @@ func New(o Options) *Source {
 	if o.PodChanged == nil {
 		o.PodChanged = func(watch.Key, *Pod, *Pod) {}
 	}
+	if o.MeshChanged == nil {
+		o.MeshChanged = func(string) {}
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Source{
 		o: o, wake: make(chan struct{}, 1), missing: 4, dirty: newDirty(), byUID: map[types.UID]watch.Key{},
-		index: newIndex(), passed: map[watch.Key][]mesh.Key{}, proxy: map[watch.Key]mesh.Key{},
+		gone: map[types.UID]struct{}{}, index: newIndex(), passed: map[watch.Key][]mesh.Key{}, proxy: map[watch.Key]mesh.Key{},
 	}
 	s.pods = watch.New(watch.Kind[*corev1.Pod, Pod]{
 		Client: o.Client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{},
@@ -162,14 +175,21 @@ func (s *Source) PodNamed(key watch.Key) *Pod { return s.pods.Get(key) }
 // Namespace returns a namespace, nil if it is not known.
 func (s *Source) Namespace(name string) *Namespace { return s.namespaces.Get(watch.Key{Name: name}) }
 
+// Missing returns which kinds have not been read yet, and why; nil once all have.
+func (s *Source) Missing() error {
+	return errors.Join(s.namespaces.Missing(), s.pods.Missing(), s.services.Missing(), s.slices.Missing())
+}
+
 func (s *Source) podChanged(key watch.Key, before, now *Pod) {
 	s.mark(func(d *dirty) {
 		d.pods[key] = struct{}{}
-		if before != nil && s.byUID[before.UID] == key {
+		if before != nil {
 			delete(s.byUID, before.UID)
+			d.uids[before.UID], s.gone[before.UID] = struct{}{}, struct{}{}
 		}
 		if now != nil {
-			s.byUID[now.UID] = key
+			s.byUID[now.UID], d.uids[now.UID] = key, struct{}{}
+			delete(s.gone, now.UID)
 		}
 	})
 	s.o.PodChanged(key, before, now)
@@ -178,6 +198,7 @@ func (s *Source) podChanged(key watch.Key, before, now *Pod) {
 func (s *Source) namespaceChanged(key watch.Key, before, now *Namespace) {
 	if before.Mesh() != now.Mesh() {
 		s.mark(func(d *dirty) { d.namespaces[key] = struct{}{} })
+		s.o.MeshChanged(key.Name)
 	}
 }
 
@@ -218,8 +239,8 @@ func (s *Source) derive() {
 	for key := range d.slices {
 		s.index.affected(key, &d)
 	}
-	for key := range d.pods {
-		s.index.servicesOfPod(key, &d)
+	for uid := range d.uids {
+		s.index.servicesOfPod(uid, &d)
 	}
 	for key := range s.passed {
 		if _, changed := d.namespaces[watch.Key{Name: key.Namespace}]; changed {
@@ -238,6 +259,7 @@ func (s *Source) derive() {
 	for _, key := range gone {
 		s.o.Builder.Delete(s.o.Name, key)
 	}
+	s.forget()
 	if !s.synced {
 		s.synced = true
 		s.o.Logger.Info("cluster read", "pods", s.pods.Len(), "services", s.services.Len(), "endpointSlices", s.slices.Len())
@@ -250,7 +272,7 @@ func (s *Source) derivePod(key watch.Key) (mesh.Key, bool) {
 	old, had := s.proxy[key]
 	var d *mesh.Dataplane
 	if p := s.pods.Get(key); p != nil {
-		d = dataplaneOf(key, p, s.index.portsOf(key))
+		d = dataplaneOf(key, p, s.index.portsOf(p.UID))
 	}
 	if d == nil {
 		delete(s.proxy, key)
@@ -259,6 +281,28 @@ func (s *Source) derivePod(key watch.Key) (mesh.Key, bool) {
 	s.proxy[key] = d.Key()
 	s.o.Builder.Set(s.o.Name, d)
 	return old, had && old != d.Key()
+}
+
+// forget drops the pods that no slice names any more.
+func (s *Source) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for uid := range s.gone {
+		if !s.index.names(uid) {
+			delete(s.gone, uid)
+		}
+	}
+}
+
+// podOf finds the pod of an endpoint.
+func (s *Source) podOf(uid types.UID) (key watch.Key, p *Pod, gone bool) {
+	if key, p = s.Pod(uid); p != nil {
+		return key, p, p.Ended
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, gone = s.gone[uid]
+	return key, nil, gone
 }
 
 // deriveService passes on the Services of the mesh that a Service is.
@@ -271,11 +315,7 @@ func (s *Source) deriveService(key watch.Key) {
 				parts = append(parts, part)
 			}
 		}
-		podOf := func(uid types.UID) *Pod {
-			_, p := s.Pod(uid)
-			return p
-		}
-		for _, o := range servicesOf(s.Namespace(key.Namespace).Mesh(), key, record, parts, podOf) {
+		for _, o := range servicesOf(s.Namespace(key.Namespace).Mesh(), key, record, parts, s.podOf) {
 			now = append(now, o.Key())
 			s.o.Builder.Set(s.o.Name, o)
 		}
