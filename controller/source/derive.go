@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
@@ -76,9 +74,9 @@ func (p *Pod) redirects(port uint32) bool {
 	return !slices.Contains(p.Excluded, port)
 }
 
-// findPod returns the pod with a UID that has our sidecar, and its name; nil for any other. gone says that it had our sidecar, but
-// has ended for good: its address may be another pod's by now.
-type findPod func(types.UID) (key watch.Key, p *Pod, gone bool)
+// findPod returns a pod that has our sidecar, nil for any other. gone says that it had our sidecar, but has ended for good: its
+// address may be another pod's by now.
+type findPod func(podRef) (p *Pod, gone bool)
 
 // servicesOf returns the Services of the mesh that a Service becomes, one for each port.
 func servicesOf(meshName string, key watch.Key, s *service, parts []*slice, find findPod) []*mesh.Service {
@@ -128,12 +126,11 @@ func endpointOf(s *mesh.Service, namespace string, e *sliceEndpoint, port uint32
 	if !e.ready {
 		r.Health = &mesh.EndpointHealth{Ready: new(bool), Serving: new(e.serving)}
 	}
-	key, p, gone := find(e.pod)
+	p, gone := find(e.ref(namespace))
 	if gone {
 		return r, false
 	}
-	// Anybody can write a slice that names a pod of another namespace.
-	if p != nil && key == (watch.Key{Namespace: namespace, Name: e.podName}) && p.Mesh == s.Mesh && p.redirects(port) {
+	if p != nil && p.Mesh == s.Mesh && p.redirects(port) {
 		r.Dataplane = DataplaneName(namespace, e.podName)
 	}
 	return r, true

@@ -2,6 +2,7 @@ package source
 
 import (
 	"maps"
+	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -51,10 +52,15 @@ func (r *recorder) service(name string) *mesh.Service {
 	return s
 }
 
+// newClient returns a client of no API server.
+var newClient = sync.OnceValues(func() (*kubernetes.Clientset, error) {
+	return kubernetes.NewForConfig(&rest.Config{Host: "https://192.0.2.1"})
+})
+
 // newSource returns a Source that no API server feeds: tests do, through its stores.
 func newSource(t testing.TB, b Builder) *Source {
 	t.Helper()
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: "https://192.0.2.1"})
+	client, err := newClient()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,25 +74,15 @@ func newSynced(t testing.TB, b Builder, objects ...metav1.Object) *Source {
 	for _, o := range objects {
 		s.add(t, o)
 	}
-	s.sync(t)
+	s.sync()
 	return s
 }
 
 // sync says that all objects of the start are there.
-func (s *Source) sync(t testing.TB) {
-	t.Helper()
-	for _, store := range []interface {
-		Len() int
-		Missing() error
-	}{s.pods, s.services, s.slices, s.namespaces} {
-		if store.Missing() == nil {
-			t.Fatal("synced twice")
-		}
+func (s *Source) sync() {
+	for range 4 { // kinds
+		s.kindSynced()
 	}
-	s.kindSynced()
-	s.kindSynced()
-	s.kindSynced()
-	s.kindSynced()
 	s.derive()
 }
 

@@ -14,10 +14,10 @@ import (
 type index struct {
 	slices map[watch.Key]sliceLinks             // by slice
 	of     map[watch.Key]map[watch.Key]struct{} // by Service: its slices
-	naming map[types.UID]map[watch.Key]struct{} // by pod: the slices that name it
+	naming map[podRef]map[watch.Key]struct{}    // by pod: the slices that name it
 }
 
-// podRef is a pod that a slice names.
+// podRef is a pod that a slice names. Name and UID must both be right: anybody can write a slice that has another namespace's UID.
 type podRef struct {
 	uid types.UID
 	key watch.Key
@@ -35,7 +35,7 @@ type sliceLinks struct {
 }
 
 func newIndex() index {
-	return index{slices: map[watch.Key]sliceLinks{}, of: map[watch.Key]map[watch.Key]struct{}{}, naming: map[types.UID]map[watch.Key]struct{}{}}
+	return index{slices: map[watch.Key]sliceLinks{}, of: map[watch.Key]map[watch.Key]struct{}{}, naming: map[podRef]map[watch.Key]struct{}{}}
 }
 
 // update reads the slices that have changed.
@@ -44,7 +44,7 @@ func (x *index) update(d dirty, get func(watch.Key) *slice) {
 		old := x.slices[key]
 		unlink(x.of, old.service, key)
 		for _, pod := range old.pods {
-			unlink(x.naming, pod.uid, key)
+			unlink(x.naming, pod, key)
 		}
 		if old.service != (watch.Key{}) {
 			d.services[old.service] = struct{}{} // also if the slice is another Service's now
@@ -57,7 +57,7 @@ func (x *index) update(d dirty, get func(watch.Key) *slice) {
 			link(x.of, now.service, key)
 		}
 		for _, pod := range now.pods {
-			link(x.naming, pod.uid, key)
+			link(x.naming, pod, key)
 		}
 	}
 }
@@ -72,8 +72,8 @@ func linksOf(namespace string, s *slice) sliceLinks {
 		l.ports = append(l.ports, portUse{p.port, p.protocol})
 	}
 	for i := range s.endpoints {
-		if e := &s.endpoints[i]; e.pod != "" {
-			l.pods = append(l.pods, podRef{e.pod, watch.Key{Namespace: namespace, Name: e.podName}})
+		if ref := s.endpoints[i].ref(namespace); ref.uid != "" {
+			l.pods = append(l.pods, ref)
 		}
 	}
 	return l
@@ -99,20 +99,20 @@ func (x *index) affected(key watch.Key, d *dirty) {
 }
 
 // servicesOfPod adds to d the Services with an endpoint that is the pod.
-func (x *index) servicesOfPod(pod types.UID, d *dirty) {
+func (x *index) servicesOfPod(pod podRef, d *dirty) {
 	for key := range x.naming[pod] {
 		d.services[x.slices[key].service] = struct{}{}
 	}
 }
 
 // names reports whether a slice names the pod.
-func (x *index) names(pod types.UID) bool { return len(x.naming[pod]) > 0 }
+func (x *index) names(pod podRef) bool { return len(x.naming[pod]) > 0 }
 
 // slicesOf returns the slices of a Service, sorted.
 func (x *index) slicesOf(service watch.Key) []watch.Key { return sorted(x.of[service]) }
 
 // portsOf returns the ports of a pod that Services use.
-func (x *index) portsOf(pod types.UID) []portUse {
+func (x *index) portsOf(pod podRef) []portUse {
 	var used []portUse
 	for _, key := range sorted(x.naming[pod]) {
 		used = append(used, x.slices[key].ports...)

@@ -171,7 +171,9 @@ func TestReadService(t *testing.T) {
 			func(s *corev1.Service) {
 				s.Spec.ClusterIPs, s.Spec.IPFamilies = []string{"fd00::1", "10.96.0.1"}, []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}
 			},
-			func(s *service) { s.clusterIPs, s.family = []string{"fd00::1", "10.96.0.1"}, discoveryv1.AddressTypeIPv6 },
+			func(s *service) {
+				s.clusterIPs, s.family = []string{"fd00::1", "10.96.0.1"}, discoveryv1.AddressTypeIPv6
+			},
 		},
 		"without an address yet": {
 			func(s *corev1.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil }, func(s *service) { s.clusterIPs = nil },

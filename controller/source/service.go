@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
 // service is what is kept of a Service.
@@ -72,6 +73,11 @@ type sliceEndpoint struct {
 	pod            types.UID // "" for an endpoint that is no pod
 	podName        string
 	ready, serving bool
+}
+
+// ref returns which pod it is.
+func (e *sliceEndpoint) ref(namespace string) podRef {
+	return podRef{e.pod, watch.Key{Namespace: namespace, Name: e.podName}}
 }
 
 // readSlice returns what is kept of an EndpointSlice, and false for one of no Service, or of names instead of addresses.

@@ -59,7 +59,7 @@ type Source struct {
 	dirty   dirty
 	byUID   map[types.UID]watch.Key
 	// gone are pods that are no more, while a slice may still name them.
-	gone map[types.UID]struct{}
+	gone map[podRef]struct{}
 
 	// What derive has passed on. It is for one goroutine.
 	index  index
@@ -71,14 +71,14 @@ type Source struct {
 // dirty are the objects that have to be derived again.
 type dirty struct {
 	pods, services, slices, namespaces map[watch.Key]struct{}
-	// uids are those that the pods have or had.
-	uids map[types.UID]struct{}
+	// refs are what the pods are or were.
+	refs map[podRef]struct{}
 }
 
 func newDirty() dirty {
 	return dirty{
 		pods: map[watch.Key]struct{}{}, services: map[watch.Key]struct{}{}, slices: map[watch.Key]struct{}{},
-		namespaces: map[watch.Key]struct{}{}, uids: map[types.UID]struct{}{},
+		namespaces: map[watch.Key]struct{}{}, refs: map[podRef]struct{}{},
 	}
 }
 
@@ -109,7 +109,7 @@ func New(o Options) *Source {
 	}
 	s := &Source{
 		o: o, wake: make(chan struct{}, 1), missing: 4, dirty: newDirty(), byUID: map[types.UID]watch.Key{},
-		gone: map[types.UID]struct{}{}, index: newIndex(), passed: map[watch.Key][]mesh.Key{}, proxy: map[watch.Key]mesh.Key{},
+		gone: map[podRef]struct{}{}, index: newIndex(), passed: map[watch.Key][]mesh.Key{}, proxy: map[watch.Key]mesh.Key{},
 	}
 	s.pods = watch.New(watch.Kind[*corev1.Pod, Pod]{
 		Client: o.Client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{},
@@ -184,12 +184,14 @@ func (s *Source) podChanged(key watch.Key, before, now *Pod) {
 	s.mark(func(d *dirty) {
 		d.pods[key] = struct{}{}
 		if before != nil {
+			was := podRef{before.UID, key}
 			delete(s.byUID, before.UID)
-			d.uids[before.UID], s.gone[before.UID] = struct{}{}, struct{}{}
+			d.refs[was], s.gone[was] = struct{}{}, struct{}{}
 		}
 		if now != nil {
-			s.byUID[now.UID], d.uids[now.UID] = key, struct{}{}
-			delete(s.gone, now.UID)
+			is := podRef{now.UID, key}
+			s.byUID[now.UID], d.refs[is] = key, struct{}{}
+			delete(s.gone, is)
 		}
 	})
 	s.o.PodChanged(key, before, now)
@@ -239,8 +241,8 @@ func (s *Source) derive() {
 	for key := range d.slices {
 		s.index.affected(key, &d)
 	}
-	for uid := range d.uids {
-		s.index.servicesOfPod(uid, &d)
+	for ref := range d.refs {
+		s.index.servicesOfPod(ref, &d)
 	}
 	for key := range s.passed {
 		if _, changed := d.namespaces[watch.Key{Name: key.Namespace}]; changed {
@@ -272,7 +274,7 @@ func (s *Source) derivePod(key watch.Key) (mesh.Key, bool) {
 	old, had := s.proxy[key]
 	var d *mesh.Dataplane
 	if p := s.pods.Get(key); p != nil {
-		d = dataplaneOf(key, p, s.index.portsOf(p.UID))
+		d = dataplaneOf(key, p, s.index.portsOf(podRef{p.UID, key}))
 	}
 	if d == nil {
 		delete(s.proxy, key)
@@ -287,22 +289,22 @@ func (s *Source) derivePod(key watch.Key) (mesh.Key, bool) {
 func (s *Source) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for uid := range s.gone {
-		if !s.index.names(uid) {
-			delete(s.gone, uid)
+	for ref := range s.gone {
+		if !s.index.names(ref) {
+			delete(s.gone, ref)
 		}
 	}
 }
 
 // podOf finds the pod of an endpoint.
-func (s *Source) podOf(uid types.UID) (key watch.Key, p *Pod, gone bool) {
-	if key, p = s.Pod(uid); p != nil {
-		return key, p, p.Ended
+func (s *Source) podOf(ref podRef) (p *Pod, gone bool) {
+	if p = s.pods.Get(ref.key); p != nil && p.UID == ref.uid {
+		return p, p.Ended
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, gone = s.gone[uid]
-	return key, nil, gone
+	_, gone = s.gone[ref]
+	return nil, gone
 }
 
 // deriveService passes on the Services of the mesh that a Service is.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,7 +39,7 @@ type Kind[O Object, R any] struct {
 	// Record returns what is kept of an object, and false for an object of which nothing is. It must not keep the object alive.
 	Record func(O) (R, bool)
 	// Changed is called after a record has come (before is nil), changed or gone (now is nil), one after the other. It must not
-	// block.
+	// block. Most changes of an object change nothing of what is kept.
 	Changed func(key Key, before, now *R)
 	// Synced is called once, after Changed was called for all objects that there were at the start.
 	Synced func()
@@ -205,13 +206,15 @@ func (s *Store[O, R]) Resync() error { return nil }
 func (s *Store[O, R]) put(key Key, now *R) {
 	s.mu.Lock()
 	before := s.records[key]
+	if before == now || before != nil && now != nil && reflect.DeepEqual(before, now) {
+		s.mu.Unlock()
+		return
+	}
 	if now == nil {
 		delete(s.records, key)
 	} else {
 		s.records[key] = now
 	}
 	s.mu.Unlock()
-	if before != nil || now != nil {
-		s.kind.Changed(key, before, now)
-	}
+	s.kind.Changed(key, before, now)
 }

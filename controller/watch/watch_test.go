@@ -1,0 +1,164 @@
+package watch
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var _ cache.TransformingStore = (*Store[*corev1.ConfigMap, string])(nil)
+
+// journal is what a Store has said.
+type journal struct {
+	lines  []string
+	synced int
+}
+
+// newStore keeps the key "kept" of ConfigMaps that have one.
+func newStore(j *journal) *Store[*corev1.ConfigMap, string] {
+	text := func(s *string) string {
+		if s == nil {
+			return "-"
+		}
+		return *s
+	}
+	return New(Kind[*corev1.ConfigMap, string]{
+		Resource: "configmaps", New: &corev1.ConfigMap{},
+		Record: func(c *corev1.ConfigMap) (string, bool) {
+			kept, ok := c.Data["kept"]
+			return kept, ok
+		},
+		Changed: func(key Key, before, now *string) {
+			j.lines = append(j.lines, fmt.Sprintf("%s %s %s", key, text(before), text(now)))
+		},
+		Synced: func() { j.synced++ },
+	})
+}
+
+func object(name, kept string) *corev1.ConfigMap {
+	c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+	if kept != "" {
+		c.Data = map[string]string{"kept": kept}
+	}
+	return c
+}
+
+func TestStore(t *testing.T) {
+	tests := map[string]struct {
+		do   func(s *Store[*corev1.ConfigMap, string]) error
+		want []string
+	}{
+		"added":         {func(s *Store[*corev1.ConfigMap, string]) error { return s.Add(object("b", "2")) }, []string{"shop/b - 2"}},
+		"changed":       {func(s *Store[*corev1.ConfigMap, string]) error { return s.Update(object("a", "2")) }, []string{"shop/a 1 2"}},
+		"deleted":       {func(s *Store[*corev1.ConfigMap, string]) error { return s.Delete(object("a", "1")) }, []string{"shop/a 1 -"}},
+		"never there":   {func(s *Store[*corev1.ConfigMap, string]) error { return s.Delete(object("b", "1")) }, nil},
+		"not recorded":  {func(s *Store[*corev1.ConfigMap, string]) error { return s.Add(object("b", "")) }, nil},
+		"recorded then": {func(s *Store[*corev1.ConfigMap, string]) error { return s.Update(object("a", "")) }, []string{"shop/a 1 -"}},
+		"equal": {func(s *Store[*corev1.ConfigMap, string]) error {
+			c := object("a", "1")
+			c.Labels = map[string]string{"other": "x"}
+			return s.Update(c)
+		}, nil},
+		"events were lost": {func(s *Store[*corev1.ConfigMap, string]) error {
+			return s.Replace([]any{object("b", "2"), object("c", "")}, "7")
+		}, []string{"shop/b - 2", "shop/a 1 -"}},
+		"all were deleted": {func(s *Store[*corev1.ConfigMap, string]) error { return s.Replace(nil, "7") }, []string{"shop/a 1 -"}},
+		"replaced by trimmed ones": {func(s *Store[*corev1.ConfigMap, string]) error {
+			t, err := s.Transformer()(object("a", "3"))
+			if err != nil {
+				return err
+			}
+			return s.Replace([]any{t}, "7")
+		}, []string{"shop/a 1 3"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			j := &journal{}
+			s := newStore(j)
+			if err := s.Replace([]any{object("a", "1")}, "1"); err != nil {
+				t.Fatal(err)
+			}
+			j.lines = nil
+			if err := tc.do(s); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(j.lines, tc.want) {
+				t.Errorf("changes %q, want %q", j.lines, tc.want)
+			}
+			if j.synced != 1 {
+				t.Errorf("Synced was called %d times, want once", j.synced)
+			}
+			for _, line := range j.lines {
+				parts := strings.Fields(line)
+				_, key, _ := strings.Cut(parts[0], "/")
+				if got := s.Get(Key{Namespace: "shop", Name: key}); got == nil != (parts[2] == "-") {
+					t.Errorf("Get(%s) = %v after %q", key, got, line)
+				}
+			}
+		})
+	}
+}
+
+func TestStoreRefusesOtherTypes(t *testing.T) {
+	s := newStore(&journal{})
+	if err := s.Add(&corev1.Pod{}); err == nil || err.Error() != "watch configmaps: got a *v1.Pod" {
+		t.Errorf("Add() of a Pod = %v", err)
+	}
+	if err := s.Replace([]any{&corev1.Pod{}}, ""); err == nil || s.Missing() == nil {
+		t.Errorf("Replace() = %v, Missing() = %v", err, s.Missing())
+	}
+}
+
+// Whoever waits for the first objects is told why they do not come.
+func TestMissingSaysWhy(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no such kind", http.StatusNotFound)
+	}))
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := &journal{}
+	s := newStore(j)
+	s.kind.Client = client.CoreV1().RESTClient()
+	if err := s.Missing(); err == nil || err.Error() != "configmaps: not read yet" {
+		t.Errorf("Missing() = %v", err)
+	}
+	done := make(chan error)
+	ctx := t.Context()
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		if err := <-done; err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+		client.CoreV1().RESTClient().(*rest.RESTClient).Client.CloseIdleConnections() //nolint:forcetypeassert // of this client
+	})
+	const want = "the server could not find the requested resource"
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		err := s.Missing()
+		if err == nil || time.Now().After(deadline) {
+			t.Fatalf("Missing() = %v, want %q in it", err, want)
+		}
+		if strings.Contains(err.Error(), want) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := s.Replace(nil, ""); err != nil || s.Missing() != nil {
+		t.Errorf("Replace() = %v, Missing() = %v", err, s.Missing())
+	}
+}
