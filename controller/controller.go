@@ -5,7 +5,9 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
@@ -34,9 +36,8 @@ type Builder = source.Builder
 
 // Options of a Controller.
 type Options struct {
-	// Config and Client of the API server. Required.
+	// Config of the API server, without a timeout. Required.
 	Config *rest.Config
-	Client kubernetes.Interface
 	// Namespace of the control plane, and the name of this replica, such as its pod's. Required.
 	Namespace, Replica string
 	// Builder receives the objects. Required.
@@ -59,23 +60,43 @@ type Controller struct {
 	Events *events.Recorder
 
 	o        Options
+	client   kubernetes.Interface
 	warnings *warnings.Warnings
 }
 
+// requestTimeout of what the controller writes, and of what it reads now and then.
+const requestTimeout = 30 * time.Second
+
 // New returns a Controller. Nothing is read before Run.
 func New(o Options) (*Controller, error) {
-	if o.Config == nil || o.Client == nil || o.Namespace == "" || o.Replica == "" || o.Builder == nil || o.Logger == nil {
-		return nil, errors.New("controller: Config, Client, Namespace, Replica, Builder and Logger are required")
+	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Builder == nil || o.Logger == nil {
+		return nil, errors.New("controller: Config, Namespace, Replica, Builder and Logger are required")
 	}
-	c := &Controller{o: o, Events: events.New(o.Client, o.Logger)}
-	c.warnings = warnings.New(o.Client, c.Events, o.Logger)
+	watching, err := kubernetes.NewForConfig(o.Config)
+	if err != nil {
+		return nil, fmt.Errorf("make client of the API server: %w", err)
+	}
+	config := rest.CopyConfig(o.Config)
+	config.Timeout = requestTimeout
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client of the API server: %w", err)
+	}
+	c := &Controller{o: o, client: client, Events: events.New(client.EventsV1(), o.Logger)}
+	c.warnings = warnings.New(client.AppsV1(), c.Events, o.Logger)
 	c.Cluster = source.New(source.Options{
-		Client: o.Client, Builder: o.Builder, Name: SourceCluster, PodChanged: c.warnings.PodChanged, Logger: o.Logger,
+		Client: watching, Builder: o.Builder, Name: SourceCluster, PodChanged: c.warnings.PodChanged, Logger: o.Logger,
+		MeshChanged: func(namespace string) { c.Objects.MeshChanged(namespace) },
 	})
-	var err error
-	c.Objects, err = objects.New(objects.Options{Config: o.Config, Builder: o.Builder, Name: SourceObjects, Logger: o.Logger})
+	c.Objects, err = objects.New(objects.Options{
+		Config: o.Config, Timeout: requestTimeout, Builder: o.Builder, Name: SourceObjects, Logger: o.Logger,
+		MeshOf: func(namespace string) string { return c.Cluster.Namespace(namespace).Mesh() },
+	})
 	return c, err
 }
+
+// Missing returns what has not been read yet, and why; nil once all has.
+func (c *Controller) Missing() error { return errors.Join(c.Cluster.Missing(), c.Objects.Missing()) }
 
 // Run runs until ctx ends, and then returns nil.
 func (c *Controller) Run(ctx context.Context) error {
@@ -93,14 +114,14 @@ func (c *Controller) takePart(ctx context.Context) error {
 		tasks = append(tasks,
 			func(ctx context.Context) error {
 				return webhookconfig.Run(ctx, webhookconfig.Options{
-					Client: c.o.Client, Name: c.o.WebhookConfiguration, CA: c.o.CA, Logger: c.o.Logger,
+					Client: c.client, Name: c.o.WebhookConfiguration, CA: c.o.CA, Logger: c.o.Logger,
 				})
 			},
 			func(ctx context.Context) error {
-				return catchup.Run(ctx, catchup.Options{Client: c.o.Client, Webhooks: c.o.Webhooks, Logger: c.o.Logger})
+				return catchup.Run(ctx, catchup.Options{Client: c.client, Webhooks: c.o.Webhooks, Logger: c.o.Logger})
 			})
 	}
 	return leader.Run(ctx, leader.Options{
-		Client: c.o.Client, Namespace: c.o.Namespace, Identity: c.o.Replica, Tasks: tasks, Logger: c.o.Logger,
+		Client: c.client.CoordinationV1(), Namespace: c.o.Namespace, Identity: c.o.Replica, Tasks: tasks, Logger: c.o.Logger,
 	})
 }

@@ -165,12 +165,12 @@ func (cp *ControlPlane) serve(ctx context.Context) error {
 // serveHealth serves health and metrics.
 func (cp *ControlPlane) serveHealth(ctx context.Context) error {
 	var live, ready health.Checks
+	ready.Add("state", func(context.Context) error { return cp.platform.check() })
 	ready.Add("view", func(context.Context) error {
 		if cp.pipeline.Builder.View() == nil {
 			return errors.New("the store is not read yet")
 		}
 		return nil
 	})
-	ready.Add("state", func(context.Context) error { return cp.platform.check() })
 	return health.Serve(ctx, cp.listeners.health, health.Handler(&live, &ready, cp.registry))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"path"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -41,14 +42,13 @@ type cluster struct {
 
 // useKubernetes makes a cluster the platform of the control plane.
 func (cp *ControlPlane) useKubernetes() error {
-	config, err := clientcmd.BuildConfigFromFlags("", cp.o.Kubernetes.Kubeconfig)
+	config, err := cp.o.Kubernetes.config()
 	if err != nil {
-		return &mesh.FieldError{Field: "Kubernetes.Kubeconfig", Value: cp.o.Kubernetes.Kubeconfig, Err: err}
+		return err
 	}
 	config.QPS, config.Burst, config.UserAgent = requestsPerSecond, requestsBurst, "sonde-cp/"+cp.o.Version
-	protobuf := rest.CopyConfig(config)
-	protobuf.ContentType, protobuf.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
-	client, err := kubernetes.NewForConfig(protobuf)
+	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
+	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make client of the API server: %w", err)
 	}
@@ -62,12 +62,37 @@ func (cp *ControlPlane) useKubernetes() error {
 		connect:        c.connect,
 		refused:        c.refused,
 		probeFailed:    c.probeFailed,
-		problems:       func() []*adminv1.Problem { return nil }, // they are in the status of the objects
-		check:          func() error { return nil },
+		problems:       c.problems,
+		check:          func() error { return c.controller.Missing() },
 		listened:       func([]byte) error { return nil }, // the ports are those of the Service
 		close:          func() error { return nil },
 	}
 	return nil
+}
+
+// config returns how to reach the API server.
+func (k *Kubernetes) config() (*rest.Config, error) {
+	if k.Kubeconfig == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, &mesh.FieldError{Field: "Kubernetes.Kubeconfig", Value: "", Err: err}
+		}
+		return config, nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", k.Kubeconfig)
+	if err != nil {
+		return nil, &mesh.FieldError{Field: "Kubernetes.Kubeconfig", Value: k.Kubeconfig, Err: err}
+	}
+	return config, nil
+}
+
+// problems lists the objects that are not valid. Their status says it, too.
+func (c *cluster) problems() []*adminv1.Problem {
+	var problems []*adminv1.Problem
+	for _, p := range c.controller.Objects.Problems() {
+		problems = append(problems, &adminv1.Problem{File: path.Join(p.Resource, p.Namespace, p.Name), Text: p.Text})
+	}
+	return problems
 }
 
 // serviceNames returns the names by which clients reach a Service.
@@ -80,7 +105,7 @@ func serviceNames(service, namespace string) []string {
 func (c *cluster) connect() (err error) {
 	o := c.cp.o
 	c.controller, err = controller.New(controller.Options{
-		Config: c.config, Client: c.client, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Builder: c.cp.pipeline.Builder,
+		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Builder: c.cp.pipeline.Builder,
 		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: c.cp.serving.CA,
 		Logger: o.Logger,
 	})
@@ -185,5 +210,8 @@ func (c *cluster) inUse(meshName string) (int, error) {
 }
 
 func (c *cluster) podExists(namespace, name string) (bool, error) {
+	if c.controller.Cluster.Missing() != nil {
+		return false, errNotRead
+	}
 	return c.controller.Cluster.PodNamed(watch.Key{Namespace: namespace, Name: name}) != nil, nil
 }

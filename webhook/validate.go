@@ -93,7 +93,7 @@ func (s *Server) deleteMesh(r *request[objectDocument]) (*admissionv1.AdmissionR
 
 func (d *objectDocument) checkMesh() error {
 	o := &mesh.Mesh{Name: d.Metadata.Name, Labels: d.Metadata.Labels}
-	return d.check(o, &o.Spec)
+	return d.check(o, &o.Spec, o.Validate)
 }
 
 // checkDataplane returns what is wrong with a Dataplane. Its name in the mesh is that of the object and its namespace.
@@ -107,7 +107,7 @@ func (s *Server) checkDataplane(ctx context.Context, namespace string, d *object
 		Name: d.Metadata.Name + "." + namespace, Labels: d.Metadata.Labels,
 		Mesh: cmp.Or(d.Metadata.Labels[mesh.LabelMesh], meshOfNamespace),
 	}}
-	refused = errors.Join(refused, d.check(o, &o.Spec), checkServices(o, namespace))
+	refused = errors.Join(refused, d.check(o, &o.Spec, func() error { return o.ValidateIn(namespace) }))
 	taken, err := s.options.PodExists(namespace, d.Metadata.Name)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: look for pod %q in namespace %q: %w", errUnavailable, d.Metadata.Name, namespace, err)
@@ -129,7 +129,7 @@ func (s *Server) checkDataplane(ctx context.Context, namespace string, d *object
 }
 
 // check reads the spec into an object of the model, and returns all that is wrong with it.
-func (d *objectDocument) check(o mesh.Object, spec any) error {
+func (d *objectDocument) check(o mesh.Object, spec any, validate func() error) error {
 	var r specReader
 	var value any
 	if len(d.Spec) > 0 {
@@ -139,30 +139,12 @@ func (d *objectDocument) check(o mesh.Object, spec any) error {
 	}
 	r.read(value, spec)
 	o.SetDefaults()
-	if joined, ok := o.Validate().(interface{ Unwrap() []error }); ok {
+	if joined, ok := validate().(interface{ Unwrap() []error }); ok {
 		for _, err := range joined.Unwrap() {
 			r.add(err)
 		}
 	}
 	return errors.Join(r.errs...)
-}
-
-// checkServices refuses names of services that belong to another namespace. On Kubernetes a service is named
-// <service>_<namespace>_svc_<port>, or without the port, and none of the parts has a "_".
-func checkServices(o *mesh.Dataplane, namespace string) error {
-	var errs []error
-	for i, in := range o.Spec.Networking.Inbound {
-		service := in.Tags.Service()
-		parts := strings.Split(service, "_")
-		if len(parts) < 3 || len(parts) > 4 || parts[2] != "svc" || parts[1] == namespace {
-			continue
-		}
-		errs = append(errs, &mesh.FieldError{
-			Field: fmt.Sprintf("spec.networking.inbound[%d].tags[%q]", i, mesh.TagService), Value: service,
-			Allowed: fmt.Sprintf("must not be a service of another namespace: this Dataplane is in %q", namespace),
-		})
-	}
-	return errors.Join(errs...)
 }
 
 // fieldOf returns the path in a Kubernetes object for a path of the model.

@@ -11,7 +11,24 @@ import (
 )
 
 // Validate implements Object.
-func (d *Dataplane) Validate() error {
+func (d *Dataplane) Validate() error { return errors.Join(d.violations()...) }
+
+// ValidateIn is Validate for a Dataplane that somebody writes in a namespace: it cannot claim a service of another one. On Kubernetes
+// a service is named <service>_<namespace>_svc_<port>, or without the port, and none of the parts has a "_".
+func (d *Dataplane) ValidateIn(namespace string) error {
+	v := d.violations()
+	for i, in := range d.Spec.Networking.Inbound {
+		parts := strings.Split(in.Tags.Service(), "_")
+		if len(parts) < 3 || len(parts) > 4 || parts[2] != "svc" || parts[1] == namespace {
+			continue
+		}
+		v.add(tagField(fmt.Sprintf("networking.inbound[%d].tags", i), TagService), in.Tags.Service(),
+			fmt.Sprintf("must not be a service of another namespace: this Dataplane is in %q", namespace))
+	}
+	return errors.Join(v...)
+}
+
+func (d *Dataplane) violations() violations {
 	var v violations
 	meshOK, nameOK := isDNSLabel(d.Mesh), isDNSSubdomain(d.Name)
 	v.check(meshOK, "mesh", d.Mesh, allowedLabel)
@@ -25,7 +42,7 @@ func (d *Dataplane) Validate() error {
 	}
 	d.Spec.Networking.validate(&v, d.Labels[LabelWorkload] != "")
 	d.validateProbes(&v)
-	return errors.Join(v...)
+	return v
 }
 
 func (n *Networking) validate(v *violations, hasWorkload bool) {

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controlplane"
@@ -49,6 +50,7 @@ func newCommand() *cobra.Command {
 				return err
 			}
 			o.Logger, o.Version = newLogger(o.logLevel), version()
+			klog.SetSlogLogger(o.Logger) // what Kubernetes' libraries say
 			return mesh.RenameFields(run(cmd.Context(), o.Options), flagOf)
 		},
 	}

@@ -5,13 +5,17 @@ package catchup
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -38,9 +42,10 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Run touches what waits for the webhook, a few times after the start, and returns nil. It is for one replica at a time.
+// Run touches what waits for the webhook, a few times after the start, and returns nil when ctx ends. It is for one replica at a
+// time.
 func Run(ctx context.Context, o Options) error {
-	started := time.Now()
+	started, search := time.Now(), search{Options: o, seen: map[types.UID]string{}}
 	for _, after := range rounds {
 		timer := time.NewTimer(time.Until(started.Add(after)))
 		select {
@@ -49,7 +54,12 @@ func Run(ctx context.Context, o Options) error {
 			return nil
 		case <-timer.C:
 		}
-		if err := o.round(ctx); err != nil && ctx.Err() == nil {
+		err := search.round(ctx)
+		if apierrors.IsForbidden(err) {
+			o.Logger.InfoContext(ctx, "pods that could not be made are left to Kubernetes, which takes up to 17 minutes", "err", err)
+			break
+		}
+		if err != nil && ctx.Err() == nil {
 			o.Logger.WarnContext(ctx, "look for pods that could not be made failed", "err", err)
 		}
 	}
@@ -62,7 +72,13 @@ type owner struct {
 	kind, namespace, name string
 }
 
-func (o Options) round(ctx context.Context) error {
+// search is what one Run has seen.
+type search struct {
+	Options
+	seen map[types.UID]string // versions of events that have had their owner touched
+}
+
+func (o *search) round(ctx context.Context) error {
 	waiting, err := o.failedReplicaSets(ctx)
 	if err != nil {
 		return err
@@ -71,24 +87,26 @@ func (o Options) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, w := range append(waiting, others...) {
 		if err := o.touch(ctx, w); err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
 		o.Logger.InfoContext(ctx, "retry of pods that the webhook was away for", "kind", w.kind, "namespace", w.namespace, "name", w.name)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // ours reports whether a message is about one of our webhooks that could not be called. A pod that it has refused will be refused
 // again.
-func (o Options) ours(message string) bool {
+func (o *search) ours(message string) bool {
 	_, after, failed := strings.Cut(message, `failed calling webhook "`)
 	name, _, _ := strings.Cut(after, `"`)
 	return failed && strings.HasSuffix(name, o.Webhooks)
 }
 
-func (o Options) failedReplicaSets(ctx context.Context) ([]owner, error) {
+func (o *search) failedReplicaSets(ctx context.Context) ([]owner, error) {
 	var all []owner
 	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return o.Client.AppsV1().ReplicaSets("").List(ctx, options)
@@ -111,33 +129,33 @@ func (o Options) failedReplicaSets(ctx context.Context) ([]owner, error) {
 	return all, nil
 }
 
-// failedOthers finds StatefulSets, DaemonSets and Jobs by their events: their status does not say it.
-func (o Options) failedOthers(ctx context.Context) ([]owner, error) {
-	seen := map[owner]bool{}
-	var all []owner
+// lastFailure is how old the last event of an owner may be that still waits: the longest back-off of controllers is 1,000 s.
+const lastFailure = 20 * time.Minute
+
+// failedOthers finds StatefulSets, DaemonSets and Jobs by their events: their status does not say it. An event counts once: it comes
+// again if the next try fails too.
+func (o *search) failedOthers(ctx context.Context) ([]owner, error) {
+	found := map[owner]bool{}
 	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return o.Client.CoreV1().Events("").List(ctx, options)
 	})
 	selector := fields.Set{"reason": "FailedCreate"}.String()
 	err := list.EachListItem(ctx, metav1.ListOptions{FieldSelector: selector}, func(obj runtime.Object) error {
 		e, ok := obj.(*corev1.Event)
-		if !ok || !o.ours(e.Message) {
+		if !ok || !o.ours(e.Message) || o.seen[e.UID] == e.ResourceVersion || time.Since(lastSeen(e)) > lastFailure {
 			return nil
 		}
 		of := owner{e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.InvolvedObject.Name}
 		switch of.kind {
 		case "StatefulSet", "DaemonSet", "Job":
-			if !seen[of] && time.Since(lastSeen(e)) < 2*rounds[len(rounds)-1] {
-				seen[of] = true
-				all = append(all, of)
-			}
+			o.seen[e.UID], found[of] = e.ResourceVersion, true
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list events: %w", err)
 	}
-	return all, nil
+	return slices.Collect(maps.Keys(found)), nil
 }
 
 func lastSeen(e *corev1.Event) time.Time {
@@ -151,7 +169,7 @@ func lastSeen(e *corev1.Event) time.Time {
 }
 
 // touch changes an annotation.
-func (o Options) touch(ctx context.Context, of owner) error {
+func (o *search) touch(ctx context.Context, of owner) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		annotationRetry: time.Now().UTC().Format(time.RFC3339Nano),
 	}}})
@@ -169,7 +187,7 @@ func (o Options) touch(ctx context.Context, of owner) error {
 	case "Job":
 		_, err = o.Client.BatchV1().Jobs(of.namespace).Patch(ctx, of.name, types.MergePatchType, patch, options)
 	}
-	if err != nil {
+	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("touch %s %s/%s: %w", of.kind, of.namespace, of.name, err)
 	}
 	return nil

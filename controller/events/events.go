@@ -10,8 +10,8 @@ import (
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
+	eventsv1 "k8s.io/client-go/kubernetes/typed/events/v1"
 	kevents "k8s.io/client-go/tools/events"
 )
 
@@ -29,7 +29,7 @@ const (
 
 // Event is about one object.
 type Event struct {
-	// Kind, Namespace, Name and UID identify the object; its API version is v1 for a Pod, else apps/v1 or batch/v1.
+	// Kind, Namespace, Name and UID identify the object; APIVersion is that of its kind, such as apps/v1.
 	Kind, APIVersion, Namespace, Name string
 	UID                               types.UID
 	// FieldPath is the part of the object, such as spec.containers{app}, or "".
@@ -53,8 +53,9 @@ type Recorder struct {
 }
 
 // New returns a Recorder, which Run has to run.
-func New(client kubernetes.Interface, log *slog.Logger) *Recorder {
-	b := kevents.NewBroadcaster(&kevents.EventSinkImpl{Interface: client.EventsV1()})
+func New(client eventsv1.EventsV1Interface, log *slog.Logger) *Recorder {
+	// The broadcaster with the fallback to core/v1 asks the API server here: one that is away would cost the events for good.
+	b := kevents.NewBroadcaster(&kevents.EventSinkImpl{Interface: client})
 	return &Recorder{
 		broadcaster: b, recorder: b.NewRecorder(scheme.Scheme, Reporter), limit: rate.NewLimiter(eventsPerSecond, eventsBurst), log: log,
 		warned: rate.NewLimiter(1.0/60, 1),
@@ -63,11 +64,11 @@ func New(client kubernetes.Interface, log *slog.Logger) *Recorder {
 
 // Run writes events until ctx ends, and then returns nil.
 func (r *Recorder) Run(ctx context.Context) error {
+	defer r.broadcaster.Shutdown()
 	if err := r.broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
-		return fmt.Errorf("write events: %w", err)
+		return fmt.Errorf("record events: %w", err)
 	}
 	<-ctx.Done()
-	r.broadcaster.Shutdown()
 	return nil
 }
 

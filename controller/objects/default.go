@@ -20,7 +20,11 @@ func (s *Objects) RunDefaultMesh(ctx context.Context) error {
 		if !known || len(names) > 0 {
 			return known, nil
 		}
-		if err := s.createDefaultMesh(ctx); err != nil {
+		err := s.createDefaultMesh(ctx)
+		if apierrors.IsAlreadyExists(err) {
+			return true, nil
+		}
+		if err != nil {
 			s.o.Logger.WarnContext(ctx, "default mesh not made: it is tried again", "err", err)
 			return false, nil
 		}
@@ -42,8 +46,7 @@ func (s *Objects) createDefaultMesh(ctx context.Context) error {
 			Backends:       []mesh.Backend{{Name: "ca-1", Type: mesh.BackendBuiltin, Mode: mesh.ModePermissive}},
 		}},
 	}
-	err := s.client.Post().Resource(resourceMeshes).Body(m).Do(ctx).Error()
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := s.client.Post().Resource(resourceMeshes).Body(m).Do(ctx).Error(); err != nil {
 		return fmt.Errorf("create Mesh %q: %w", m.Name, err)
 	}
 	return nil

@@ -2,12 +2,15 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -30,8 +33,11 @@ type Builder interface {
 
 // Options of Objects.
 type Options struct {
-	// Config of the API server. Required.
-	Config *rest.Config
+	// Config of the API server, without a timeout. Timeout is that of requests, but not of watches. Required.
+	Config  *rest.Config
+	Timeout time.Duration
+	// MeshOf returns the mesh of a namespace: that of its Dataplanes that have no label kuma.io/mesh. Required.
+	MeshOf func(namespace string) string
 	// Builder receives the valid objects. Required.
 	Builder Builder
 	// Name of the source for the Builder. Required.
@@ -43,7 +49,7 @@ type Options struct {
 // Objects keeps a Builder in step with the objects of group sonde.dev. One that is not valid keeps its last good content.
 type Objects struct {
 	o          Options
-	client     rest.Interface
+	client     rest.Interface // for all but watches
 	meshes     *watch.Store[*v1alpha1.Mesh, record]
 	dataplanes *watch.Store[*v1alpha1.Dataplane, record]
 	wake       chan struct{}
@@ -52,6 +58,7 @@ type Objects struct {
 	unwritten map[reference]struct{} // objects whose status has to be looked at
 	missing   int                    // kinds whose first objects are not all there
 	passed    map[reference]mesh.Key // what the Builder has
+	invalid   map[reference]string   // what is wrong with others
 	names     map[string]bool        // of the Meshes
 }
 
@@ -63,15 +70,18 @@ type reference struct {
 
 // record is what is kept of an object.
 type record struct {
-	object     mesh.Object
-	err        error // why it is not valid
+	object     mesh.Object // as it is written
 	generation int64
 	accepted   *metav1.Condition // its status now, nil if there is none
 }
 
 // New returns Objects. Nothing is read before Run.
 func New(o Options) (*Objects, error) {
-	client, err := newClient(o.Config)
+	watching, err := newClient(o.Config, 0)
+	if err != nil {
+		return nil, err
+	}
+	client, err := newClient(o.Config, o.Timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -80,21 +90,21 @@ func New(o Options) (*Objects, error) {
 	}
 	s := &Objects{
 		o: o, client: client, missing: 2, passed: map[reference]mesh.Key{}, names: map[string]bool{},
-		wake: make(chan struct{}, 1), unwritten: map[reference]struct{}{},
+		wake: make(chan struct{}, 1), unwritten: map[reference]struct{}{}, invalid: map[reference]string{},
 	}
 	s.meshes = watch.New(watch.Kind[*v1alpha1.Mesh, record]{
-		Client: client, Resource: resourceMeshes, New: &v1alpha1.Mesh{}, Synced: s.kindSynced,
+		Client: watching, Resource: resourceMeshes, New: &v1alpha1.Mesh{}, Synced: s.kindSynced,
 		Record: func(m *v1alpha1.Mesh) (record, bool) {
 			return newRecord(&mesh.Mesh{Name: m.Name, Labels: m.Labels, Spec: *m.Spec.DeepCopy()}, m.Generation, m.Status), true
 		},
-		Changed: func(key watch.Key, before, now *record) { s.changed(reference{resourceMeshes, key}, before, now) },
+		Changed: func(key watch.Key, _, _ *record) { s.changed(reference{resourceMeshes, key}) },
 	})
 	s.dataplanes = watch.New(watch.Kind[*v1alpha1.Dataplane, record]{
-		Client: client, Resource: resourceDataplanes, New: &v1alpha1.Dataplane{}, Synced: s.kindSynced,
+		Client: watching, Resource: resourceDataplanes, New: &v1alpha1.Dataplane{}, Synced: s.kindSynced,
 		Record: func(d *v1alpha1.Dataplane) (record, bool) {
-			return newRecord(DataplaneOf(d), d.Generation, d.Status), true
+			return newRecord(dataplaneOf(d), d.Generation, d.Status), true
 		},
-		Changed: func(key watch.Key, before, now *record) { s.changed(reference{resourceDataplanes, key}, before, now) },
+		Changed: func(key watch.Key, _, _ *record) { s.changed(reference{resourceDataplanes, key}) },
 	})
 	return s, nil
 }
@@ -105,12 +115,13 @@ const (
 )
 
 // newClient returns a client of group sonde.dev.
-func newClient(config *rest.Config) (rest.Interface, error) {
+func newClient(config *rest.Config, timeout time.Duration) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register group sonde.dev: %w", err)
 	}
 	c := rest.CopyConfig(config)
+	c.Timeout = timeout
 	c.GroupVersion, c.APIPath = &v1alpha1.GroupVersion, "/apis"
 	c.ContentType, c.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
@@ -121,8 +132,9 @@ func newClient(config *rest.Config) (rest.Interface, error) {
 	return client, nil
 }
 
-// DataplaneOf returns the Dataplane that an object describes: its name is <name>.<namespace>, as that of a pod.
-func DataplaneOf(d *v1alpha1.Dataplane) *mesh.Dataplane {
+// dataplaneOf returns the Dataplane that an object describes: its name is <name>.<namespace>, as that of a pod. Its mesh is "" for
+// that of the namespace.
+func dataplaneOf(d *v1alpha1.Dataplane) *mesh.Dataplane {
 	return &mesh.Dataplane{
 		Meta: mesh.Meta{Mesh: d.Labels[mesh.LabelMesh], Name: d.Name + "." + d.Namespace, Labels: d.Labels},
 		Spec: *d.Spec.DeepCopy(),
@@ -130,13 +142,61 @@ func DataplaneOf(d *v1alpha1.Dataplane) *mesh.Dataplane {
 }
 
 func newRecord(o mesh.Object, generation int64, status v1alpha1.Status) record {
-	o.SetDefaults()
-	r := record{object: o, err: o.Validate(), generation: generation}
+	r := record{object: o, generation: generation}
 	if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAccepted); c != nil {
 		copied := *c
 		r.accepted = &copied
 	}
 	return r
+}
+
+// resolve returns the object that a record describes in the mesh, and all that is wrong with it.
+func (s *Objects) resolve(ref reference, r *record) (mesh.Object, error) {
+	switch written := r.object.(type) {
+	case *mesh.Mesh:
+		m := written.DeepCopy()
+		m.SetDefaults()
+		return m, m.Validate()
+	case *mesh.Dataplane:
+		d := written.DeepCopy()
+		d.Mesh = cmp.Or(d.Mesh, s.o.MeshOf(ref.Namespace))
+		d.SetDefaults()
+		return d, d.ValidateIn(ref.Namespace)
+	}
+	return nil, fmt.Errorf("resolve a %T", r.object) // there is no other kind
+}
+
+// MeshChanged has the Dataplanes of a namespace looked at again, since its mesh has changed. It does not block.
+func (s *Objects) MeshChanged(namespace string) {
+	for _, key := range s.dataplanes.Keys() {
+		if key.Namespace == namespace {
+			s.changed(reference{resourceDataplanes, key})
+		}
+	}
+}
+
+// Missing returns which kinds have not been read yet, and why; nil once all have.
+func (s *Objects) Missing() error { return errors.Join(s.meshes.Missing(), s.dataplanes.Missing()) }
+
+// Problem is what is wrong with an object.
+type Problem struct {
+	// Resource, such as meshes, Namespace and Name identify the object.
+	Resource, Namespace, Name string
+	Text                      string
+}
+
+// Problems returns the objects that are not valid, sorted. Their last good content is used.
+func (s *Objects) Problems() []Problem {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []Problem
+	for ref, text := range s.invalid {
+		all = append(all, Problem{Resource: ref.resource, Namespace: ref.Namespace, Name: ref.Name, Text: text})
+	}
+	slices.SortFunc(all, func(a, b Problem) int {
+		return cmp.Or(strings.Compare(a.Resource, b.Resource), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return all
 }
 
 // Run follows the objects until ctx ends, and then returns nil.
@@ -160,10 +220,11 @@ func (s *Objects) Meshes() ([]string, bool) {
 }
 
 // changed passes an object on, if it is valid, and has its status looked at.
-func (s *Objects) changed(ref reference, _, now *record) {
+func (s *Objects) changed(ref reference) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ref.resource == resourceMeshes {
+	now := s.get(ref) // in the order of the calls: two watches call
+	if ref.resource == resourceMeshes && s.names[ref.Name] != (now != nil) {
 		delete(s.names, ref.Name)
 		if now != nil {
 			s.names[ref.Name] = true
@@ -175,25 +236,31 @@ func (s *Objects) changed(ref reference, _, now *record) {
 		}
 	}
 	old, had := s.passed[ref]
-	switch {
-	case now == nil:
+	if now == nil {
 		delete(s.passed, ref)
+		delete(s.invalid, ref)
+		delete(s.unwritten, ref)
 		if had {
 			s.o.Builder.Delete(s.o.Name, old)
 		}
-		delete(s.unwritten, ref)
 		return
-	case now.err != nil:
-		s.o.Logger.Warn("object is not valid", "resource", ref.resource, "namespace", ref.Namespace, "name", ref.Name, "err", now.err)
-	default:
-		key := now.object.Key()
-		s.passed[ref] = key
-		s.o.Builder.Set(s.o.Name, now.object)
-		if had && old != key { // it is in another mesh now
-			s.o.Builder.Delete(s.o.Name, old)
-		}
 	}
 	s.lookAt(ref)
+	o, err := s.resolve(ref, now)
+	if err != nil {
+		if text := inOneLine(err); s.invalid[ref] != text {
+			s.invalid[ref] = text
+			s.o.Logger.Warn("object is not valid: its last good content is used", "resource", ref.resource,
+				"namespace", ref.Namespace, "name", ref.Name, "err", text)
+		}
+		return
+	}
+	delete(s.invalid, ref)
+	s.passed[ref] = o.Key()
+	s.o.Builder.Set(s.o.Name, o)
+	if had && old != o.Key() { // it is in another mesh now
+		s.o.Builder.Delete(s.o.Name, old)
+	}
 }
 
 // lookAt has the status of an object looked at. mu is held.
@@ -223,8 +290,11 @@ func (s *Objects) get(ref reference) *record {
 	return s.dataplanes.Get(ref.Key)
 }
 
-// violations returns each violation of an error of Validate.
+// violations returns each violation of an error of Validate, none for nil.
 func violations(err error) []error {
+	if err == nil {
+		return nil
+	}
 	if joined, ok := errors.AsType[interface {
 		error
 		Unwrap() []error
@@ -232,4 +302,13 @@ func violations(err error) []error {
 		return joined.Unwrap()
 	}
 	return []error{err}
+}
+
+// inOneLine returns the text of an error of Validate, with each violation.
+func inOneLine(err error) string {
+	var all []string
+	for _, v := range violations(err) {
+		all = append(all, v.Error())
+	}
+	return strings.Join(all, "; ")
 }

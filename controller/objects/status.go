@@ -56,7 +56,7 @@ func (s *Objects) writeStatus(ctx context.Context, ref reference) error {
 	if r == nil {
 		return nil
 	}
-	want := s.conditionOf(r)
+	want := s.conditionOf(ref, r)
 	if is := r.accepted; is != nil && is.Status == want.Status && is.Reason == want.Reason && is.Message == want.Message &&
 		is.ObservedGeneration == want.ObservedGeneration {
 		return nil
@@ -78,22 +78,19 @@ func (s *Objects) writeStatus(ctx context.Context, ref reference) error {
 }
 
 // conditionOf returns the Accepted condition that an object should have.
-func (s *Objects) conditionOf(r *record) metav1.Condition {
+func (s *Objects) conditionOf(ref reference, r *record) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted, ObservedGeneration: r.generation,
 	}
 	refuse := func(reason, message string) {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reason, message[:min(len(message), maxMessage)]
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reason, strings.ToValidUTF8(message[:min(len(message), maxMessage)], "")
 	}
+	o, err := s.resolve(ref, r)
 	switch {
-	case r.err != nil:
-		var lines []string
-		for _, v := range violations(r.err) {
-			lines = append(lines, v.Error())
-		}
-		refuse(v1alpha1.ReasonInvalid, strings.Join(lines, "; "))
-	case !s.meshKnown(r.object):
-		refuse(v1alpha1.ReasonUnknownMesh, fmt.Sprintf("mesh %q does not exist", r.object.Key().Mesh))
+	case err != nil:
+		refuse(v1alpha1.ReasonInvalid, inOneLine(err))
+	case !s.meshKnown(o):
+		refuse(v1alpha1.ReasonUnknownMesh, fmt.Sprintf("mesh %q does not exist", o.Key().Mesh))
 	}
 	return c
 }

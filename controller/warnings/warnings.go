@@ -1,15 +1,17 @@
 // Package warnings shows what the webhook has warned about: whoever makes a Deployment does not see the warnings about its pods, so
-// they become events of the pod, and of what has made it.
+// they become an event of the pod, and of what has made it.
 package warnings
 
 import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/types"
+	appsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
 
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/source"
@@ -30,10 +32,11 @@ const fresh = 2 * time.Minute
 
 // Warnings makes the events.
 type Warnings struct {
-	client kubernetes.Interface
+	client appsv1.ReplicaSetsGetter
 	events *events.Recorder
 	log    *slog.Logger
 	pods   chan pod
+	leads  atomic.Bool // Run runs
 }
 
 type pod struct {
@@ -42,60 +45,72 @@ type pod struct {
 }
 
 // New returns Warnings.
-func New(client kubernetes.Interface, recorder *events.Recorder, log *slog.Logger) *Warnings {
+func New(client appsv1.ReplicaSetsGetter, recorder *events.Recorder, log *slog.Logger) *Warnings {
 	return &Warnings{client: client, events: recorder, log: log, pods: make(chan pod, maxWaiting)}
 }
 
 // PodChanged looks at a pod that has come. It does not block.
 func (w *Warnings) PodChanged(key watch.Key, before, now *source.Pod) {
-	if now == nil || now.Warnings == "" || before != nil && before.UID == now.UID || time.Since(now.Created) > fresh {
+	if now == nil || now.Warnings == "" || before != nil && before.UID == now.UID || !isFresh(now) {
 		return
 	}
-	select {
-	case w.pods <- pod{key, now}:
-	default:
-		w.log.Warn("injection warnings not shown: too many pods", "namespace", key.Namespace, "pod", key.Name)
+	for {
+		select {
+		case w.pods <- pod{key, now}:
+			return
+		default:
+		}
+		// A replica that does not lead keeps the last ones, in case it does soon.
+		select {
+		case old := <-w.pods:
+			if w.leads.Load() && isFresh(old.Pod) {
+				w.log.Warn("injection warnings not shown: too many pods", "namespace", old.key.Namespace, "pod", old.key.Name)
+			}
+		default:
+		}
 	}
 }
 
+func isFresh(p *source.Pod) bool { return time.Since(p.Created) <= fresh }
+
 // Run makes the events until ctx ends, and then returns nil. It is for one replica at a time.
 func (w *Warnings) Run(ctx context.Context) error {
+	w.leads.Store(true)
+	defer w.leads.Store(false)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case p := <-w.pods:
-			w.record(ctx, p)
+			if isFresh(p.Pod) {
+				w.record(ctx, p)
+			}
 		}
 	}
 }
 
+// record makes an event of all warnings of a pod: events of one reason about one object become a series with the note of the first.
 func (w *Warnings) record(ctx context.Context, p pod) {
-	about := []events.Event{{Kind: "Pod", APIVersion: "v1", Namespace: p.key.Namespace, Name: p.key.Name, UID: p.UID}}
-	if o := p.Owner; o.Kind != "" {
-		about = append(about, w.ownerOf(ctx, p.key.Namespace, o))
+	e := events.Event{
+		Kind: "Pod", APIVersion: "v1", Namespace: p.key.Namespace, Name: p.key.Name, UID: p.UID,
+		Reason: reason, Action: action, Note: strings.ReplaceAll(p.Warnings, "\n", "; "),
 	}
-	for _, e := range about {
-		for warning := range strings.SplitSeq(p.Warnings, "\n") {
-			e.Reason, e.Action, e.Note = reason, action, warning
-			w.events.Record(e)
-		}
+	w.events.Record(e)
+	if p.Owner.Kind != "" {
+		e.Kind, e.APIVersion, e.Name, e.UID = w.ownerOf(ctx, p.key.Namespace, p.Owner)
+		w.events.Record(e)
 	}
 }
 
 // ownerOf returns what people have written: the Deployment of a ReplicaSet, else the owner itself.
-func (w *Warnings) ownerOf(ctx context.Context, namespace string, o source.Owner) events.Event {
-	e := events.Event{Kind: o.Kind, APIVersion: o.APIVersion, Namespace: namespace, Name: o.Name, UID: o.UID}
-	if o.Kind != "ReplicaSet" {
-		return e
+func (w *Warnings) ownerOf(ctx context.Context, namespace string, o source.Owner) (kind, apiVersion, name string, uid types.UID) {
+	if o.Kind == "ReplicaSet" {
+		rs, err := w.client.ReplicaSets(namespace).Get(ctx, o.Name, metav1.GetOptions{})
+		if err != nil {
+			w.log.WarnContext(ctx, "Deployment of a ReplicaSet not found: its event is about the ReplicaSet", "namespace", namespace, "name", o.Name, "err", err)
+		} else if d := metav1.GetControllerOf(rs); d != nil {
+			return d.Kind, d.APIVersion, d.Name, d.UID
+		}
 	}
-	rs, err := w.client.AppsV1().ReplicaSets(namespace).Get(ctx, o.Name, metav1.GetOptions{})
-	if err != nil {
-		w.log.WarnContext(ctx, "Deployment of a ReplicaSet not found: its event is about the ReplicaSet", "namespace", namespace, "name", o.Name, "err", err)
-		return e
-	}
-	if d := metav1.GetControllerOf(rs); d != nil {
-		e.Kind, e.APIVersion, e.Name, e.UID = d.Kind, d.APIVersion, d.Name, d.UID
-	}
-	return e
+	return o.Kind, o.APIVersion, o.Name, o.UID
 }

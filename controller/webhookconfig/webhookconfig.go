@@ -6,12 +6,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -42,7 +42,7 @@ func Run(ctx context.Context, o Options) error {
 			problem = err.Error()
 		}
 		if problem != "" && problem != known && ctx.Err() == nil {
-			o.Logger.WarnContext(ctx, "CA of the webhook not written: no pod is injected until it is", "err", problem)
+			o.Logger.WarnContext(ctx, "CA of the webhook not written: API servers cannot call it until it is", "err", problem)
 		}
 		known = problem
 		return false, nil
@@ -51,33 +51,39 @@ func Run(ctx context.Context, o Options) error {
 }
 
 func (o Options) write(ctx context.Context) error {
-	api := o.Client.AdmissionregistrationV1()
-	mutating, err := api.MutatingWebhookConfigurations().Get(ctx, o.Name, metav1.GetOptions{})
+	return errors.Join(o.writeMutating(ctx), o.writeValidating(ctx))
+}
+
+func (o Options) writeMutating(ctx context.Context) error {
+	api := o.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	is, err := api.Get(ctx, o.Name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("read MutatingWebhookConfiguration: %w", err)
 	}
 	var configs []*admissionv1.WebhookClientConfig
-	for i := range mutating.Webhooks {
-		configs = append(configs, &mutating.Webhooks[i].ClientConfig)
+	for i := range is.Webhooks {
+		configs = append(configs, &is.Webhooks[i].ClientConfig)
 	}
-	if patch := o.patch(configs, mutating.ResourceVersion); patch != nil {
-		if _, err := api.MutatingWebhookConfigurations().Patch(ctx, o.Name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+	if patch := o.patch(configs, is.ResourceVersion); patch != nil {
+		if _, err := api.Patch(ctx, o.Name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
 			return fmt.Errorf("write MutatingWebhookConfiguration: %w", err)
 		}
 	}
-	validating, err := api.ValidatingWebhookConfigurations().Get(ctx, o.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
+	return nil
+}
+
+func (o Options) writeValidating(ctx context.Context) error {
+	api := o.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	is, err := api.Get(ctx, o.Name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("read ValidatingWebhookConfiguration: %w", err)
 	}
-	configs = nil
-	for i := range validating.Webhooks {
-		configs = append(configs, &validating.Webhooks[i].ClientConfig)
+	var configs []*admissionv1.WebhookClientConfig
+	for i := range is.Webhooks {
+		configs = append(configs, &is.Webhooks[i].ClientConfig)
 	}
-	if patch := o.patch(configs, validating.ResourceVersion); patch != nil {
-		if _, err := api.ValidatingWebhookConfigurations().Patch(ctx, o.Name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+	if patch := o.patch(configs, is.ResourceVersion); patch != nil {
+		if _, err := api.Patch(ctx, o.Name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
 			return fmt.Errorf("write ValidatingWebhookConfiguration: %w", err)
 		}
 	}

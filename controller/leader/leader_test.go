@@ -1,0 +1,161 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	coordination "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// leases are those of an API server with one Lease. It is for one goroutine at a time, as a synctest bubble without I/O has it.
+type leases struct {
+	coordinationv1.LeaseInterface
+	lease *coordination.Lease
+	away  bool
+}
+
+var errAway = errors.New("connection refused")
+
+func (l *leases) Leases(string) coordinationv1.LeaseInterface { return l }
+
+func (l *leases) Get(context.Context, string, metav1.GetOptions) (*coordination.Lease, error) {
+	switch {
+	case l.away:
+		return nil, errAway
+	case l.lease == nil:
+		return nil, apierrors.NewNotFound(coordination.Resource("leases"), LeaseName)
+	}
+	return l.lease.DeepCopy(), nil
+}
+
+func (l *leases) Create(_ context.Context, lease *coordination.Lease, _ metav1.CreateOptions) (*coordination.Lease, error) {
+	return l.Update(context.Background(), lease, metav1.UpdateOptions{})
+}
+
+func (l *leases) Update(_ context.Context, lease *coordination.Lease, _ metav1.UpdateOptions) (*coordination.Lease, error) {
+	if l.away {
+		return nil, errAway
+	}
+	l.lease = lease.DeepCopy()
+	return lease, nil
+}
+
+// holder returns who has the Lease.
+func (l *leases) holder() string {
+	if l.lease == nil || l.lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *l.lease.Spec.HolderIdentity
+}
+
+func options(client *leases, identity string, tasks ...func(context.Context) error) Options {
+	return Options{Client: client, Namespace: "sonde-system", Identity: identity, Tasks: tasks, Logger: slog.New(slog.DiscardHandler)}
+}
+
+// The Lease is released when the tasks have ended, not before: the next leader is alone.
+func TestOneLeadsAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &leases{}
+		leading := ""
+		task := func(name string) func(context.Context) error {
+			return func(ctx context.Context) error {
+				if leading != "" {
+					t.Errorf("%s leads, and so does %s", name, leading)
+				}
+				leading = name
+				<-ctx.Done()
+				time.Sleep(3 * time.Second) // its last request
+				leading = ""
+				return nil
+			}
+		}
+		first, endFirst := context.WithCancel(t.Context())
+		second, endSecond := context.WithCancel(t.Context())
+		done := make(chan error, 2)
+		go func() { done <- Run(first, options(client, "a", task("a"))) }()
+		time.Sleep(time.Second)
+		go func() { done <- Run(second, options(client, "b", task("b"))) }()
+		time.Sleep(10 * time.Second)
+		if leading != "a" || client.holder() != "a" {
+			t.Errorf("%q leads, %q has the Lease, want a", leading, client.holder())
+		}
+		endFirst()
+		if err := <-done; err != nil {
+			t.Errorf("Run() of a = %v", err)
+		}
+		time.Sleep(3 * retryPeriod)
+		if leading != "b" || client.holder() != "b" {
+			t.Errorf("%q leads, %q has the Lease, want b", leading, client.holder())
+		}
+		endSecond()
+		if err := <-done; err != nil || client.holder() != "" {
+			t.Errorf("Run() of b = %v; %q has the Lease", err, client.holder())
+		}
+	})
+}
+
+// The API server is away for minutes: the tasks stop, and start again when it is back.
+func TestAPIServerAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &leases{}
+		leading, times := false, 0
+		ctx, end := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			done <- Run(ctx, options(client, "a", func(ctx context.Context) error {
+				leading = true
+				times++
+				<-ctx.Done()
+				leading = false
+				return nil
+			}))
+		}()
+		time.Sleep(time.Second)
+		if !leading {
+			t.Fatal("a does not lead")
+		}
+		client.away = true
+		time.Sleep(renewDeadline + 2*retryPeriod)
+		if leading {
+			t.Error("a leads, though its Lease may be another's")
+		}
+		time.Sleep(3 * time.Minute)
+		client.away = false
+		time.Sleep(leaseDuration + 2*retryPeriod)
+		if !leading || times != 2 {
+			t.Errorf("leads: %t, for the time number %d; want true, 2", leading, times)
+		}
+		end()
+		if err := <-done; err != nil || leading {
+			t.Errorf("Run() = %v, leads: %t", err, leading)
+		}
+	})
+}
+
+func TestTaskFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &leases{}
+		broken := errors.New("broken")
+		stopped := false
+		err := Run(t.Context(), options(client, "a",
+			func(context.Context) error { return broken },
+			func(ctx context.Context) error {
+				<-ctx.Done()
+				stopped = true
+				return nil
+			}))
+		if !errors.Is(err, broken) || !stopped || client.holder() != "" {
+			t.Errorf("Run() = %v, the other task stopped: %t, %q has the Lease", err, stopped, client.holder())
+		}
+	})
+}
