@@ -1,0 +1,258 @@
+// Package kube runs a real API server with its etcd, for tests of what reads and writes a cluster. There are no controllers, so tests
+// write what these would, such as EndpointSlices, and no kubelets.
+package kube
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/sonde-mesh/sonde/api/crds"
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// startTimeout of etcd and of the API server, on a machine that does much else.
+const startTimeout = 2 * time.Minute
+
+// Cluster is a running API server.
+type Cluster struct {
+	// Config reaches it as a member of system:masters.
+	Config *rest.Config
+	// Kubeconfig is a file with the same.
+	Kubeconfig string
+
+	directory string
+	processes []*exec.Cmd
+}
+
+// Start starts an API server with the CustomResourceDefinitions of Sonde. It has to be called by the main goroutine, since the
+// programs end with the thread that has started them. Close ends it.
+func Start(ctx context.Context) (*Cluster, error) {
+	runtime.LockOSThread()
+	programs, err := binaries(ctx)
+	if err != nil {
+		return nil, err
+	}
+	directory, err := os.MkdirTemp("", "sonde-kube-")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{directory: directory}
+	if err := c.run(ctx, programs); err != nil {
+		return nil, errors.Join(err, c.logs(), c.Close())
+	}
+	return c, nil
+}
+
+func (c *Cluster) run(ctx context.Context, programs string) error {
+	directory := c.directory
+	ports, err := freePorts(3)
+	if err != nil {
+		return err
+	}
+	etcd, peers := "http://127.0.0.1:"+ports[0], "http://127.0.0.1:"+ports[1]
+	if err := c.start(c.program(filepath.Join(programs, "etcd"), "--data-dir="+filepath.Join(directory, "etcd"), "--unsafe-no-fsync",
+		"--listen-client-urls="+etcd, "--advertise-client-urls="+etcd, "--listen-peer-urls="+peers,
+		"--initial-advertise-peer-urls="+peers, "--initial-cluster=default="+peers)); err != nil {
+		return err
+	}
+	token, err := c.writeCredentials()
+	if err != nil {
+		return err
+	}
+	if err := c.start(c.program(filepath.Join(programs, "kube-apiserver"), "--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+ports[2],
+		"--cert-dir="+filepath.Join(directory, "certificates"), "--token-auth-file="+filepath.Join(directory, "tokens.csv"),
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-signing-key-file="+filepath.Join(directory, "accounts.key"),
+		"--service-account-key-file="+filepath.Join(directory, "accounts.key"), "--authorization-mode=RBAC",
+		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112", "--allow-privileged")); err != nil {
+		return err
+	}
+	c.Config = &rest.Config{
+		Host: "https://127.0.0.1:" + ports[2], BearerToken: token, QPS: 1000, Burst: 1000,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(directory, "certificates", "apiserver.crt")},
+	}
+	if err := c.Ready(ctx); err != nil {
+		return err
+	}
+	return errors.Join(c.writeKubeconfig(), c.installCRDs(ctx))
+}
+
+// binaries returns the directory with etcd and kube-apiserver, which are built if they are not in the cache.
+func binaries(ctx context.Context) (string, error) {
+	root, err := harness.Root()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "go", "run", "./testbed", "binaries", "--only=kube-apiserver,etcd")
+	cmd.Dir, cmd.Stderr = filepath.Join(root, "tools"), os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("build kube-apiserver and etcd: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+func (c *Cluster) program(path string, args ...string) *exec.Cmd {
+	cmd := exec.Command(path, args...) //nolint:noctx // Close ends it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// start starts a program, whose output goes to a file of its name.
+func (c *Cluster) start(cmd *exec.Cmd) error {
+	log, err := os.OpenFile(filepath.Join(c.directory, filepath.Base(cmd.Path)+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	c.processes = append(c.processes, cmd)
+	return nil
+}
+
+// logs returns the end of what the programs have said, as an error.
+func (c *Cluster) logs() error {
+	var errs []error
+	for _, name := range []string{"etcd", "kube-apiserver"} {
+		text, err := os.ReadFile(filepath.Join(c.directory, name+".log"))
+		if err == nil {
+			err = fmt.Errorf("%s: %s", name, text[max(0, len(text)-2000):])
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// writeCredentials writes a token of an administrator, which it returns, and the key of service accounts.
+func (c *Cluster) writeCredentials() (string, error) {
+	token := rand.Text()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return "", err
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return "", err
+	}
+	return token, errors.Join(
+		os.WriteFile(filepath.Join(c.directory, "tokens.csv"), []byte(token+`,admin,admin,"system:masters"`+"\n"), 0o600),
+		os.WriteFile(filepath.Join(c.directory, "accounts.key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600))
+}
+
+func (c *Cluster) writeKubeconfig() error {
+	c.Kubeconfig = filepath.Join(c.directory, "kubeconfig")
+	config := clientcmdapi.NewConfig()
+	config.Clusters["test"] = &clientcmdapi.Cluster{Server: c.Config.Host, CertificateAuthority: c.Config.CAFile}
+	config.AuthInfos["admin"] = &clientcmdapi.AuthInfo{Token: c.Config.BearerToken}
+	config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "admin"}
+	config.CurrentContext = "test"
+	return clientcmd.WriteToFile(*config, c.Kubeconfig)
+}
+
+// Ready waits until the API server is ready.
+func (c *Cluster) Ready(ctx context.Context) error {
+	return harness.Poll(ctx, startTimeout, "the API server", func(ctx context.Context) error {
+		_, err := c.Do(ctx, http.MethodGet, "/readyz", "", "")
+		return err
+	})
+}
+
+// installCRDs creates the CustomResourceDefinitions, and waits until they are served.
+func (c *Cluster) installCRDs(ctx context.Context) error {
+	files, err := crds.Files.ReadDir(".")
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		text, err := crds.Files.ReadFile(f.Name())
+		if err != nil {
+			return err
+		}
+		if _, err := c.Do(ctx, http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "application/yaml", string(text)); err != nil {
+			return fmt.Errorf("create the CustomResourceDefinition in %s: %w", f.Name(), err)
+		}
+	}
+	for _, resource := range []string{"meshes", "dataplanes"} {
+		if err := harness.Poll(ctx, startTimeout, resource, func(ctx context.Context) error {
+			_, err := c.Do(ctx, http.MethodGet, "/apis/sonde.dev/v1alpha1/"+resource, "", "")
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Do sends a request to the API server, and returns its answer. The error of a refusal is its text.
+func (c *Cluster) Do(ctx context.Context, method, path, contentType, body string) (string, error) {
+	client, err := rest.HTTPClientFor(c.Config)
+	if err != nil {
+		return "", err
+	}
+	r, err := http.NewRequestWithContext(ctx, method, c.Config.Host+path, strings.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	if contentType != "" {
+		r.Header.Set("Content-Type", contentType)
+	}
+	response, err := client.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return "", err
+	}
+	if response.StatusCode >= http.StatusBadRequest {
+		return "", fmt.Errorf("%s: %s", response.Status, answer)
+	}
+	return string(answer), nil
+}
+
+// Close ends the programs, and removes what they have written.
+func (c *Cluster) Close() error {
+	for i := len(c.processes) - 1; i >= 0; i-- { // the API server first
+		_ = c.processes[i].Process.Kill()
+		_ = c.processes[i].Wait()
+	}
+	return os.RemoveAll(c.directory)
+}
+
+// freePorts returns ports on which nobody listens now.
+func freePorts(n int) ([]string, error) {
+	var ports []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed at once
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = l.Close() }()
+		ports = append(ports, strconv.Itoa(l.Addr().(*net.TCPAddr).Port)) //nolint:forcetypeassert // of a TCP listener
+	}
+	return ports, nil
+}

@@ -1,0 +1,170 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/sonde-mesh/sonde/controlplane"
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+const limit = 60 * time.Second
+
+// systemNamespace is the control plane's.
+const systemNamespace = "sonde-system"
+
+func newClient(t *testing.T) *kubernetes.Clientset {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(cluster.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// poll waits until check returns nil.
+func poll(t *testing.T, what string, check func(ctx context.Context) error) {
+	t.Helper()
+	if err := harness.Poll(t.Context(), limit, what, check); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// namespace makes a namespace with the service account of its pods. Without controllers nobody would end its deletion: each test has
+// its own.
+func namespace(t *testing.T, client kubernetes.Interface, name string, labels map[string]string) {
+	t.Helper()
+	_, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	_, err = client.CoreV1().ServiceAccounts(name).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+}
+
+// plane is a control plane in this process.
+type plane struct {
+	webhook, health string // host:port
+	stop            func()
+}
+
+// startPlane starts a control plane, which ends with the test, or by its stop.
+func startPlane(t *testing.T, replica string, options ...func(*controlplane.Options)) *plane {
+	t.Helper()
+	namespace(t, newClient(t), systemNamespace, nil)
+	ports, err := freePorts(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := func(text string) uint16 {
+		n, err := strconv.ParseUint(text, 10, 16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return uint16(n)
+	}
+	o := controlplane.Options{
+		Store: "kubernetes", BindAddress: "127.0.0.1", Version: "test", WebhookPort: number(ports[0]), HealthPort: number(ports[1]),
+		Logger:     slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Kubernetes: controlplane.Kubernetes{Kubeconfig: cluster.Kubeconfig, Namespace: systemNamespace, Replica: replica},
+	}
+	for _, option := range options {
+		option(&o)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	cp, err := controlplane.New(ctx, o)
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cp.Run(ctx) }()
+	ended := false
+	p := &plane{webhook: "127.0.0.1:" + ports[0], health: "127.0.0.1:" + ports[1], stop: func() {
+		if ended {
+			return
+		}
+		ended = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run() of %s = %v", replica, err)
+		}
+	}}
+	t.Cleanup(p.stop)
+	poll(t, "the readiness of "+replica, p.ready)
+	return p
+}
+
+// ready returns what is missing.
+func (p *plane) ready(ctx context.Context) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.health+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	r.Close = true
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	return nil
+}
+
+// apply creates an object of group sonde.dev; namespace "" is for Meshes.
+func apply(t *testing.T, namespace, resource, yaml string) {
+	t.Helper()
+	if _, err := cluster.Do(t.Context(), http.MethodPost, sondePath(namespace, resource)+"?fieldValidation=Strict", "application/yaml", yaml); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sondePath(namespace, resource string) string {
+	if namespace != "" {
+		namespace = "/namespaces/" + namespace
+	}
+	return "/apis/sonde.dev/v1alpha1" + namespace + "/" + resource
+}
+
+// deleteAll deletes all Meshes at the end of the test: they are of the whole cluster.
+func deleteMeshes(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() {
+		if _, err := cluster.Do(context.Background(), http.MethodDelete, sondePath("", "meshes"), "", ""); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// accepted waits until the Accepted condition has this status, reason and text in its message.
+func accepted(t *testing.T, path, status, reason, text string) {
+	t.Helper()
+	poll(t, path+" to be "+reason, func(ctx context.Context) error {
+		object, err := cluster.Do(ctx, http.MethodGet, path, "", "")
+		if err != nil {
+			return err
+		}
+		for _, want := range []string{`"type":"Accepted"`, `"status":"` + status + `"`, `"reason":"` + reason + `"`, text} {
+			if !strings.Contains(object, want) {
+				return fmt.Errorf("no %s in %s", want, object)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,30 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+)
+
+// cluster is the one of all tests of this package.
+var cluster *Cluster
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	begin := time.Now()
+	var err error
+	if cluster, err = Start(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "start an API server:", err)
+		return 1
+	}
+	fmt.Fprintln(os.Stderr, "API server started after", time.Since(begin).Round(time.Millisecond))
+	code := m.Run()
+	if err := cluster.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "end the API server:", err)
+		return 1
+	}
+	return code
+}

@@ -1,0 +1,204 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	admissionregistration "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controlplane"
+)
+
+const configurationName = "sonde-injection"
+
+// installWebhook creates the first configuration of decision 020, which calls the control plane by its address.
+func installWebhook(t *testing.T, client kubernetes.Interface, p *plane) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/decisions/020-admission.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```yaml\n(apiVersion: admissionregistration.k8s.io/v1\nkind: MutatingWebhookConfiguration.*?)```").FindSubmatch(text)
+	var mutating admissionregistration.MutatingWebhookConfiguration
+	if err := yaml.UnmarshalStrict(block[1], &mutating); err != nil {
+		t.Fatal(err)
+	}
+	for i := range mutating.Webhooks {
+		c := &mutating.Webhooks[i].ClientConfig
+		c.URL, c.Service = new("https://"+p.webhook+*c.Service.Path), nil
+		mutating.Webhooks[i].TimeoutSeconds = new(int32(20)) // the machine may do much else
+	}
+	api := client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	if _, err := api.Create(t.Context(), &mutating, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Delete(context.Background(), mutating.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	poll(t, "the CA in the configuration", func(ctx context.Context) error {
+		is, err := api.Get(ctx, mutating.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, w := range is.Webhooks {
+			if len(w.ClientConfig.CABundle) == 0 {
+				return fmt.Errorf("%s has none", w.Name)
+			}
+		}
+		return nil
+	})
+}
+
+func podOf(namespace, name string, change func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "app", Image: "app", Ports: []corev1.ContainerPort{{ContainerPort: 8080}},
+			ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{}}},
+		}}},
+	}
+	p.Spec.Containers[0].ReadinessProbe.TCPSocket.Port.IntVal = 8080
+	if change != nil {
+		change(p)
+	}
+	return p
+}
+
+func hasSidecar(p *corev1.Pod) bool {
+	for _, c := range p.Spec.InitContainers {
+		if c.Name == mesh.ContainerSidecar {
+			return true
+		}
+	}
+	return false
+}
+
+func TestInjection(t *testing.T) {
+	deleteMeshes(t)
+	client := newClient(t)
+	namespace(t, client, "inject", map[string]string{mesh.LabelInjection: "enabled"})
+	namespace(t, client, "plain", nil)
+	p := startPlane(t, "a", func(o *controlplane.Options) { o.Kubernetes.WebhookConfiguration = configurationName })
+	installWebhook(t, client, p)
+	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
+
+	tests := map[string]struct {
+		namespace string
+		change    func(*corev1.Pod)
+		options   metav1.CreateOptions
+		injected  bool
+		refused   string
+	}{
+		"namespace enabled":        {namespace: "inject", injected: true},
+		"dry run":                  {namespace: "inject", options: metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}, injected: true},
+		"the pod says no":          {namespace: "inject", change: labelled(mesh.LabelInjection, "disabled")},
+		"the pod says yes":         {namespace: "plain", change: labelled(mesh.LabelInjection, "enabled"), injected: true},
+		"nobody says anything":     {namespace: "plain"},
+		"a mirror pod":             {namespace: "inject", change: annotated("kubernetes.io/config.mirror", "x")},
+		"a mesh that is not there": {namespace: "inject", change: labelled(mesh.LabelMesh, "nowhere"), refused: `kuma.io/mesh: "nowhere": must be the name of a mesh that exists`},
+		"a wrong port":             {namespace: "inject", change: annotated(mesh.AnnotationVirtualProbesPort, "x"), refused: mesh.AnnotationVirtualProbesPort},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := podOf(tc.namespace, "", tc.change)
+			pod.GenerateName = "web-"
+			got, err := client.CoreV1().Pods(tc.namespace).Create(t.Context(), pod, tc.options)
+			if tc.refused != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.refused) || apierrors.IsInternalError(err) {
+					t.Errorf("error %v, want %q in it", err, tc.refused)
+				}
+				return
+			}
+			// Mirror pods are for nodes alone: that the API server refuses this one for a reason of its own shows that we did not.
+			if name == "a mirror pod" && err != nil && !strings.Contains(err.Error(), "sonde") {
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if hasSidecar(got) != tc.injected || (got.Labels[mesh.LabelMesh] == "default") != tc.injected {
+				t.Errorf("sidecar %t, labels %v; want injected: %t", hasSidecar(got), got.Labels, tc.injected)
+			}
+		})
+	}
+}
+
+func labelled(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels = map[string]string{key: value} }
+}
+
+func annotated(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations = map[string]string{key: value} }
+}
+
+// Nobody sees the warnings of a Deployment's pods: they are events of the pod and of what made it.
+func TestInjectionWarnings(t *testing.T) {
+	deleteMeshes(t)
+	client := newClient(t)
+	namespace(t, client, "warned", nil)
+	startPlane(t, "a")
+	injected := podOf("warned", "web", func(p *corev1.Pod) {
+		p.Labels = map[string]string{mesh.LabelMesh: "default"}
+		p.Annotations = map[string]string{mesh.AnnotationInjectionWarnings: "the first\nthe second"}
+		p.Spec.Volumes = []corev1.Volume{{Name: mesh.VolumeIdentity}}
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "u-1", Controller: new(true)}}
+	})
+	if _, err := client.CoreV1().Pods("warned").Create(t.Context(), injected, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "events of pod and owner", func(ctx context.Context) error {
+		events, err := client.EventsV1().Events("warned").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		about := map[string]string{}
+		for _, e := range events.Items {
+			about[e.Regarding.Kind] = e.Reason + ": " + e.Note
+		}
+		const want = "InjectionWarning: the first; the second"
+		if about["Pod"] != want || about["StatefulSet"] != want {
+			return fmt.Errorf("events %v", about)
+		}
+		return nil
+	})
+}
+
+// A pod that a Job could not make while the webhook was away is made after the start.
+func TestCatchUp(t *testing.T) {
+	deleteMeshes(t)
+	client := newClient(t)
+	namespace(t, client, "waits", nil)
+	job := `{"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "waits"}, "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "app", "image": "app"}]}}}}`
+	if _, err := cluster.Do(t.Context(), http.MethodPost, "/apis/batch/v1/namespaces/waits/jobs", "application/json", job); err != nil {
+		t.Fatal(err)
+	}
+	_, err := client.CoreV1().Events("waits").Create(t.Context(), &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "waits"}, Reason: "FailedCreate", LastTimestamp: metav1.Now(),
+		InvolvedObject: corev1.ObjectReference{Kind: "Job", APIVersion: "batch/v1", Namespace: "waits", Name: "waits"},
+		Message:        `Error creating: Internal error occurred: failed calling webhook "namespace.inject.sonde.dev": connection refused`,
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	startPlane(t, "a", func(o *controlplane.Options) { o.Kubernetes.WebhookConfiguration = configurationName })
+	poll(t, "the Job to be touched", func(ctx context.Context) error {
+		j, err := client.BatchV1().Jobs("waits").Get(ctx, "waits", metav1.GetOptions{})
+		if err == nil && j.Annotations["sonde.dev/retry"] == "" {
+			err = fmt.Errorf("annotations %v", j.Annotations)
+		}
+		return err
+	})
+}
