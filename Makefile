@@ -73,9 +73,13 @@ demo: build ## show a mesh on this machine, each step checked (KEEP=1: it runs o
 envoys: ## get an Envoy of each supported version into the cache
 	$(ENVOY_GETTER) --all
 
+.PHONY: api-server
+api-server: ## build kube-apiserver and etcd, which tests run, into the cache
+	cd tools && go run ./testbed binaries --only=kube-apiserver,etcd
+
 # Tests in test/ run programs that `go test` does not see change: their results are not taken from its cache.
 .PHONY: test
-test: envoys ## run every test of every module, with the race detector if there is a C compiler
+test: envoys api-server ## run every test of every module, with the race detector if there is a C compiler
 	@failed=; race=-race; compiler=$$(go env CC); \
 	command -v $${compiler%% *} >/dev/null || { race=; echo "no C compiler ($$compiler): the tests run without the race detector" >&2; }; \
 	for module in $(MODULES); do \
@@ -153,7 +157,7 @@ golden: ## write the golden files anew from what the code does; read the diff
 	done
 
 .PHONY: deflake
-deflake: envoys ## run tests again and again until one fails (MODULE=test PKG=./envoy RUN=TestName)
+deflake: envoys api-server ## run tests again and again until one fails (MODULE=test PKG=./envoy RUN=TestName)
 	@race=-race; command -v $$(go env CC | cut -d' ' -f1) >/dev/null || race=; \
 	cd $(or $(MODULE),.); \
 	for ((round = 1; ; round++)); do \
