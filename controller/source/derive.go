@@ -56,7 +56,7 @@ func dataplaneOf(key watch.Key, p *Pod, used []portUse) *mesh.Dataplane {
 		}
 		d.Spec.Networking.Inbound = append(d.Spec.Networking.Inbound, mesh.Inbound{
 			Port:        port,
-			Tags:        mesh.Tags{mesh.TagProtocol: string(mesh.CommonProtocol(speaks))},
+			Tags:        tagsOf[mesh.CommonProtocol(speaks)],
 			ServerFirst: slices.Contains(p.ServerFirst, port),
 		})
 	}
@@ -64,6 +64,15 @@ func dataplaneOf(key watch.Key, p *Pod, used []portUse) *mesh.Dataplane {
 	d.SetDefaults()
 	return d
 }
+
+// tagsOf has the tags of inbounds by protocol, which all pods share: a map of its own takes more than the rest of an inbound.
+var tagsOf = func() map[mesh.Protocol]mesh.Tags {
+	all := map[mesh.Protocol]mesh.Tags{}
+	for _, p := range mesh.Protocols() {
+		all[p] = mesh.Tags{mesh.TagProtocol: string(p)}
+	}
+	return all
+}()
 
 // redirects reports whether connections to a port of the pod arrive at its Envoy.
 func (p *Pod) redirects(port uint32) bool {
