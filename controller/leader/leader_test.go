@@ -74,7 +74,7 @@ func TestOneLeadsAfterTheOther(t *testing.T) {
 				}
 				leading = name
 				<-ctx.Done()
-				time.Sleep(3 * time.Second) // its last request
+				time.Sleep(3 * time.Second) //nolint:forbidigo // the time of a bubble
 				leading = ""
 				return nil
 			}
@@ -83,9 +83,9 @@ func TestOneLeadsAfterTheOther(t *testing.T) {
 		second, endSecond := context.WithCancel(t.Context())
 		done := make(chan error, 2)
 		go func() { done <- Run(first, options(client, "a", task("a"))) }()
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // the time of a bubble
 		go func() { done <- Run(second, options(client, "b", task("b"))) }()
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) //nolint:forbidigo // the time of a bubble
 		if leading != "a" || client.holder() != "a" {
 			t.Errorf("%q leads, %q has the Lease, want a", leading, client.holder())
 		}
@@ -93,7 +93,7 @@ func TestOneLeadsAfterTheOther(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("Run() of a = %v", err)
 		}
-		time.Sleep(3 * retryPeriod)
+		time.Sleep(3 * retryPeriod) //nolint:forbidigo // the time of a bubble
 		if leading != "b" || client.holder() != "b" {
 			t.Errorf("%q leads, %q has the Lease, want b", leading, client.holder())
 		}
@@ -120,18 +120,18 @@ func TestAPIServerAway(t *testing.T) {
 				return nil
 			}))
 		}()
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // the time of a bubble
 		if !leading {
 			t.Fatal("a does not lead")
 		}
 		client.away = true
-		time.Sleep(renewDeadline + 2*retryPeriod)
+		time.Sleep(renewDeadline + 2*retryPeriod) //nolint:forbidigo // the time of a bubble
 		if leading {
 			t.Error("a leads, though its Lease may be another's")
 		}
-		time.Sleep(3 * time.Minute)
+		time.Sleep(3 * time.Minute) //nolint:forbidigo // the time of a bubble
 		client.away = false
-		time.Sleep(leaseDuration + 2*retryPeriod)
+		time.Sleep(leaseDuration + 2*retryPeriod) //nolint:forbidigo // the time of a bubble
 		if !leading || times != 2 {
 			t.Errorf("leads: %t, for the time number %d; want true, 2", leading, times)
 		}

@@ -75,7 +75,7 @@ func (c *randomCluster) note(before, now metav1.Object) {
 
 func (c *randomCluster) pod() *corev1.Pod {
 	name := c.podName()
-	uid := fmt.Sprint("u-", c.made)
+	var uid string
 	if old, ok := c.objects[fmt.Sprintf("%T %s", &corev1.Pod{}, name)]; ok && c.rand.IntN(3) > 0 {
 		uid = string(old.GetUID())
 	} else {

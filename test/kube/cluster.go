@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -236,9 +237,9 @@ func (c *Cluster) Do(ctx context.Context, method, path, contentType, body string
 
 // Close ends the programs, and removes what they have written.
 func (c *Cluster) Close() error {
-	for i := len(c.processes) - 1; i >= 0; i-- { // the API server first
-		_ = c.processes[i].Process.Kill()
-		_ = c.processes[i].Wait()
+	for _, p := range slices.Backward(c.processes) { // the API server first
+		_ = p.Process.Kill()
+		_ = p.Wait()
 	}
 	return os.RemoveAll(c.directory)
 }

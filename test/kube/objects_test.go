@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/sonde-mesh/sonde/controller/leader"
 )
@@ -103,6 +105,18 @@ func TestAcceptedConditions(t *testing.T) {
 	p.stop()
 }
 
+// holder returns which replica leads.
+func holder(ctx context.Context, client kubernetes.Interface) (string, error) {
+	lease, err := client.CoordinationV1().Leases(systemNamespace).Get(ctx, leader.LeaseName, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
+		return "", errors.New("nobody has the Lease")
+	}
+	return *lease.Spec.HolderIdentity, nil
+}
+
 // Two control planes that start at the same time have one CA, and one of them leads.
 func TestTwoReplicas(t *testing.T) {
 	deleteMeshes(t)
@@ -133,17 +147,7 @@ func TestTwoReplicas(t *testing.T) {
 		}
 		return fmt.Errorf("%d Secrets, none of mesh default", len(made))
 	})
-	holder := func(ctx context.Context) (string, error) {
-		lease, err := client.CoordinationV1().Leases(systemNamespace).Get(ctx, leader.LeaseName, metav1.GetOptions{})
-		if err != nil {
-			return "", err
-		}
-		if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
-			return "", fmt.Errorf("nobody has the Lease")
-		}
-		return *lease.Spec.HolderIdentity, nil
-	}
-	leads, err := holder(t.Context())
+	leads, err := holder(t.Context(), client)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +160,7 @@ func TestTwoReplicas(t *testing.T) {
 		replicas[1].stop()
 	}
 	poll(t, other+" to lead", func(ctx context.Context) error {
-		now, err := holder(ctx)
+		now, err := holder(ctx, client)
 		if err == nil && now != other {
 			err = fmt.Errorf("%s leads", now)
 		}
