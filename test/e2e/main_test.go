@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -15,6 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/sonde-mesh/sonde/test/harness"
 )
 
 // systemNamespace is where the control plane runs.
@@ -30,7 +33,11 @@ var cluster struct {
 }
 
 func TestMain(m *testing.M) {
-	if err := connect(); err != nil {
+	err := connect()
+	if err == nil {
+		err = awaitAdmission()
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e: connect to the cluster (`make e2e` starts one):", err)
 		os.Exit(1)
 	}
@@ -57,6 +64,17 @@ func connect() (err error) {
 		return fmt.Errorf("it has the nodes %v: clients and servers need one each", cluster.nodes)
 	}
 	return nil
+}
+
+// awaitAdmission waits until a pod would be injected. After an installation kube-proxy takes a while to know where the webhook is, and
+// the control plane to make the Mesh named default.
+func awaitAdmission() error {
+	p := newPod("first", cluster.nodes[0])
+	p.Labels[join] = "enabled"
+	return harness.Poll(context.Background(), time.Minute, "the injection of pods", func(ctx context.Context) error {
+		_, err := cluster.client.CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	})
 }
 
 // newClient returns a client that hands each warning of the API server to a function.
