@@ -250,9 +250,8 @@ func (n *namespace) events(ctx context.Context) ([]corev1.Event, error) {
 }
 
 // waitEvent waits for an event about an object whose message has all the words.
-func (n *namespace) waitEvent(object, reason string, words ...string) corev1.Event {
+func (n *namespace) waitEvent(object, reason string, words ...string) {
 	n.t.Helper()
-	var found corev1.Event
 	n.wait(30*time.Second, "an event "+reason+" of "+object, func() error {
 		events, err := n.events(n.t.Context())
 		if err != nil {
@@ -265,12 +264,10 @@ func (n *namespace) waitEvent(object, reason string, words ...string) corev1.Eve
 			}
 			lacks := func(word string) bool { return !strings.Contains(e.Message, word) }
 			if e.Reason == reason && !slices.ContainsFunc(words, lacks) {
-				found = e
 				return nil
 			}
 			seen = append(seen, e.Reason+": "+e.Message)
 		}
 		return fmt.Errorf("there is none with %q; there are:\n%s", words, strings.Join(seen, "\n"))
 	})
-	return found
 }

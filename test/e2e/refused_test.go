@@ -19,7 +19,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -122,7 +121,7 @@ func TestMeshInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mapping, err := cluster.mapper.RESTMapping(schema.GroupKind{Group: "sonde.dev", Kind: "Mesh"})
+	mapping, err := cluster.mapper.RESTMapping(meshKind)
 	if err != nil {
 		t.Fatal(err)
 	}

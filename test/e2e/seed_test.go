@@ -186,8 +186,9 @@ func (n *namespace) breakSeed() history {
 		}
 		return isReady(p)
 	})
-	if e := n.waitEvent("busybox", "Unhealthy", "Liveness probe failed"); e.Count != 3 {
-		n.t.Errorf("the kubelet restarted it after %d failures, want its threshold 3: %s", e.Count, e.Message)
+	n.waitEvent("busybox", "Unhealthy", "Liveness probe failed")
+	if failures := n.countEvents("Unhealthy", "Liveness probe failed"); failures < 3 {
+		n.t.Errorf("the kubelet restarted it after %d failures, want its threshold 3", failures)
 	}
 	for _, s := range statuses(n.pod("busybox")) {
 		if s.Name != "busybox" && s.RestartCount > 0 {
@@ -195,6 +196,21 @@ func (n *namespace) breakSeed() history {
 		}
 	}
 	return stop()
+}
+
+// countEvents returns how often something was seen: a message that differs, as of a timeout on a busy machine, is another event.
+func (n *namespace) countEvents(reason, word string) (count int32) {
+	n.t.Helper()
+	events, err := n.events(n.t.Context())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for i := range events {
+		if events[i].Reason == reason && strings.Contains(events[i].Message, word) {
+			count += events[i].Count
+		}
+	}
+	return count
 }
 
 // waitInstances waits until calls of the Service are answered by these pods and no others.

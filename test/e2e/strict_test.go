@@ -3,10 +3,16 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // meshYAML is a Mesh with mTLS in one mode.
@@ -25,8 +31,32 @@ func newMesh(t *testing.T, mode string) *namespace {
 	t.Helper()
 	n := newNamespace(t, map[string]string{"kuma.io/sidecar-injection": "enabled", "kuma.io/mesh": itself})
 	n.create(fmt.Sprintf(meshYAML, n.name, mode))
+	client, err := newClient(func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mapping, err := cluster.mapper.RESTMapping(meshKind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Pods that come before the control plane has seen their mesh are refused.
+	n.wait(30*time.Second, "its Mesh to be Accepted", func() error {
+		u, err := client.Resource(mapping.Resource).Get(t.Context(), n.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		conditions, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
+		for _, c := range conditions {
+			if c, ok := c.(map[string]any); ok && c["type"] == "Accepted" && c["status"] == "True" {
+				return nil
+			}
+		}
+		return errors.Join(err, fmt.Errorf("its conditions are %v", conditions))
+	})
 	return n
 }
+
+var meshKind = schema.GroupKind{Group: "sonde.dev", Kind: "Mesh"}
 
 // TestStrict has a mesh that takes no plaintext.
 func TestStrict(t *testing.T) {
