@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"path"
+	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -177,6 +179,9 @@ func podOf(key watch.Key, p *source.Pod) (tokenreview.Pod, bool) {
 	}, true
 }
 
+// meshTimeout is less than timeoutSeconds of the webhook.
+const meshTimeout = time.Second
+
 // errNotRead says that the cluster is not read yet.
 var errNotRead = errors.New("the control plane has not read the cluster yet")
 
@@ -189,12 +194,22 @@ func (c *cluster) namespace(_ context.Context, name string) (map[string]string, 
 	return n.Labels, nil
 }
 
-func (c *cluster) meshes() ([]string, error) {
+// meshes returns the names of all meshes, read anew if the wanted one is not known.
+func (c *cluster) meshes(ctx context.Context, wanted string) ([]string, error) {
 	names, known := c.controller.Objects.Meshes()
 	if !known {
 		return nil, errNotRead
 	}
-	return names, nil
+	if slices.Contains(names, wanted) {
+		return names, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, meshTimeout)
+	defer cancel()
+	names, err := c.controller.Objects.ReadMeshes(ctx)
+	if err == nil && len(names) == 0 {
+		err = errors.New("there is no Mesh yet") // the first one is made after the start
+	}
+	return names, err
 }
 
 // inUse returns how many pods and written Dataplanes belong to a mesh.

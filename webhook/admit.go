@@ -37,7 +37,7 @@ func (s *Server) admitPod(ctx context.Context, body []byte) (*admissionv1.Admiss
 	in, err := r.Object.inject(ns, &s.injection)
 	if err == nil && in.selection.Injected {
 		var refused error
-		if refused, err = s.checkMesh(in.mesh); err != nil {
+		if refused, err = s.checkMesh(ctx, in.mesh); err != nil {
 			return nil, err
 		}
 		err = refused
@@ -67,8 +67,8 @@ func (s *Server) namespace(ctx context.Context, name string) (*Namespace, error)
 }
 
 // checkMesh returns a reason to refuse what belongs to a mesh that does not exist.
-func (s *Server) checkMesh(name string) (refused, err error) {
-	meshes, err := s.options.Meshes()
+func (s *Server) checkMesh(ctx context.Context, name string) (refused, err error) {
+	meshes, err := s.options.Meshes(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("%w: read the meshes: %w", errUnavailable, err)
 	}

@@ -54,8 +54,9 @@ type ServerOptions struct {
 	TLS *tls.Config
 	// Namespace returns the labels of a namespace. After an error, such as for one that is not known yet, the API server asks again.
 	Namespace func(ctx context.Context, name string) (labels map[string]string, err error)
-	// Meshes returns the names of all meshes. After an error, such as before they are known, the API server asks again.
-	Meshes func() ([]string, error)
+	// Meshes returns the names of all meshes. If wanted is not among those that it has read, it reads them again: a pod may come right
+	// after its Mesh. After an error, such as before they are known, the API server asks again.
+	Meshes func(ctx context.Context, wanted string) ([]string, error)
 	// InUse returns how many pods and Dataplanes belong to a mesh, an error as Meshes.
 	InUse func(mesh string) (int, error)
 	// PodExists reports whether there is a pod of that name, an error as Meshes.

@@ -42,7 +42,7 @@ func (c *cluster) options() webhook.ServerOptions {
 			}
 			return labels, c.err
 		},
-		Meshes: func() ([]string, error) { return c.meshes, c.err },
+		Meshes: func(context.Context, string) ([]string, error) { return c.meshes, c.err },
 		InUse:  func(mesh string) (int, error) { return c.inUse[mesh], c.err },
 		PodExists: func(namespace, name string) (bool, error) {
 			return slices.Contains(c.pods, namespace+"/"+name), c.err

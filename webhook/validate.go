@@ -121,7 +121,7 @@ func (s *Server) checkDataplane(ctx context.Context, namespace string, d *object
 		w.Field = fieldOf(w.Field)
 		warnings = append(warnings, w.Error())
 	}
-	unknownMesh, err := s.checkMesh(o.Mesh)
+	unknownMesh, err := s.checkMesh(ctx, o.Mesh)
 	if unknownMesh != nil { // it may come later, in the same file
 		warnings = append(warnings, inOneLine(unknownMesh))
 	}

@@ -219,6 +219,19 @@ func (s *Objects) Meshes() ([]string, bool) {
 	return names, s.missing == 0
 }
 
+// ReadMeshes returns the names of the Meshes that the API server has now.
+func (s *Objects) ReadMeshes(ctx context.Context) ([]string, error) {
+	var list v1alpha1.MeshList
+	if err := s.client.Get().Resource(resourceMeshes).Do(ctx).Into(&list); err != nil {
+		return nil, fmt.Errorf("list Meshes: %w", err)
+	}
+	names := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, nil
+}
+
 // changed passes an object on, if it is valid, and has its status looked at.
 func (s *Objects) changed(ref reference) {
 	s.mu.Lock()

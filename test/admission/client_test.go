@@ -75,7 +75,7 @@ func TestClientOfTheAPIServerAsksAgain(t *testing.T) {
 			}
 			return map[string]string{ownKey: "enabled"}, nil
 		},
-		Meshes:    func() ([]string, error) { return []string{"default"}, nil },
+		Meshes:    func(context.Context, string) ([]string, error) { return []string{"default"}, nil },
 		InUse:     func(string) (int, error) { return 0, nil },
 		PodExists: func(string, string) (bool, error) { return false, nil },
 	})
