@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,11 +18,16 @@ import (
 func TestRedirectionLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r readinessRequests
-		var envoy error
+		var down atomic.Bool
 		told := make(chan probe.Failure, 10)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go r.watch(ctx, func(context.Context) error { return envoy }, func(f probe.Failure) { told <- f })
+		go r.watch(ctx, func(context.Context) error {
+			if down.Load() {
+				return errors.New("not running")
+			}
+			return nil
+		}, func(f probe.Failure) { told <- f })
 		h := r.through(http.NotFoundHandler())
 		ask := func(path string, seconds int) {
 			for range seconds {
@@ -48,10 +54,10 @@ func TestRedirectionLost(t *testing.T) {
 		<-time.After(3 * time.Second)
 		expect("a short silence", 1)
 		ask(mesh.PathReady, 2)
-		envoy = errors.New("not running")
+		down.Store(true)
 		<-time.After(time.Minute)
 		expect("Envoy is not ready either", 1)
-		envoy = nil
+		down.Store(false)
 		<-time.After(2 * time.Second)
 		expect("Envoy is ready again", 2)
 		if f := <-told; f.Container != mesh.ContainerSidecar || f.Class != redirectionLost {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,11 +19,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// leases are those of an API server with one Lease. It is for one goroutine at a time, as a synctest bubble without I/O has it.
+// leases are those of an API server with one Lease.
 type leases struct {
 	coordinationv1.LeaseInterface
+	away atomic.Bool
+
+	mu    sync.Mutex
 	lease *coordination.Lease
-	away  bool
 }
 
 var errAway = errors.New("connection refused")
@@ -29,8 +33,10 @@ var errAway = errors.New("connection refused")
 func (l *leases) Leases(string) coordinationv1.LeaseInterface { return l }
 
 func (l *leases) Get(context.Context, string, metav1.GetOptions) (*coordination.Lease, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
-	case l.away:
+	case l.away.Load():
 		return nil, errAway
 	case l.lease == nil:
 		return nil, apierrors.NewNotFound(coordination.Resource("leases"), LeaseName)
@@ -43,15 +49,19 @@ func (l *leases) Create(_ context.Context, lease *coordination.Lease, _ metav1.C
 }
 
 func (l *leases) Update(_ context.Context, lease *coordination.Lease, _ metav1.UpdateOptions) (*coordination.Lease, error) {
-	if l.away {
+	if l.away.Load() {
 		return nil, errAway
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.lease = lease.DeepCopy()
 	return lease, nil
 }
 
 // holder returns who has the Lease.
 func (l *leases) holder() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.lease == nil || l.lease.Spec.HolderIdentity == nil {
 		return ""
 	}
@@ -66,16 +76,16 @@ func options(client *leases, identity string, tasks ...func(context.Context) err
 func TestOneLeadsAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &leases{}
-		leading := ""
+		var who atomic.Value // the name of the one that leads
+		who.Store("")
 		task := func(name string) func(context.Context) error {
 			return func(ctx context.Context) error {
-				if leading != "" {
-					t.Errorf("%s leads, and so does %s", name, leading)
+				if other := who.Swap(name); other != "" {
+					t.Errorf("%s leads, and so does %s", name, other)
 				}
-				leading = name
 				<-ctx.Done()
 				time.Sleep(3 * time.Second) //nolint:forbidigo // the time of a bubble
-				leading = ""
+				who.Store("")
 				return nil
 			}
 		}
@@ -86,16 +96,16 @@ func TestOneLeadsAfterTheOther(t *testing.T) {
 		time.Sleep(time.Second) //nolint:forbidigo // the time of a bubble
 		go func() { done <- Run(second, options(client, "b", task("b"))) }()
 		time.Sleep(10 * time.Second) //nolint:forbidigo // the time of a bubble
-		if leading != "a" || client.holder() != "a" {
-			t.Errorf("%q leads, %q has the Lease, want a", leading, client.holder())
+		if who.Load() != "a" || client.holder() != "a" {
+			t.Errorf("%q leads, %q has the Lease, want a", who.Load(), client.holder())
 		}
 		endFirst()
 		if err := <-done; err != nil {
 			t.Errorf("Run() of a = %v", err)
 		}
 		time.Sleep(3 * retryPeriod) //nolint:forbidigo // the time of a bubble
-		if leading != "b" || client.holder() != "b" {
-			t.Errorf("%q leads, %q has the Lease, want b", leading, client.holder())
+		if who.Load() != "b" || client.holder() != "b" {
+			t.Errorf("%q leads, %q has the Lease, want b", who.Load(), client.holder())
 		}
 		endSecond()
 		if err := <-done; err != nil || client.holder() != "" {
@@ -108,36 +118,37 @@ func TestOneLeadsAfterTheOther(t *testing.T) {
 func TestAPIServerAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &leases{}
-		leading, times := false, 0
+		var leading atomic.Bool
+		var times atomic.Int32
 		ctx, end := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
 			done <- Run(ctx, options(client, "a", func(ctx context.Context) error {
-				leading = true
-				times++
+				leading.Store(true)
+				times.Add(1)
 				<-ctx.Done()
-				leading = false
+				leading.Store(false)
 				return nil
 			}))
 		}()
 		time.Sleep(time.Second) //nolint:forbidigo // the time of a bubble
-		if !leading {
+		if !leading.Load() {
 			t.Fatal("a does not lead")
 		}
-		client.away = true
+		client.away.Store(true)
 		time.Sleep(renewDeadline + 2*retryPeriod) //nolint:forbidigo // the time of a bubble
-		if leading {
+		if leading.Load() {
 			t.Error("a leads, though its Lease may be another's")
 		}
 		time.Sleep(3 * time.Minute) //nolint:forbidigo // the time of a bubble
-		client.away = false
+		client.away.Store(false)
 		time.Sleep(leaseDuration + 2*retryPeriod) //nolint:forbidigo // the time of a bubble
-		if !leading || times != 2 {
-			t.Errorf("leads: %t, for the time number %d; want true, 2", leading, times)
+		if !leading.Load() || times.Load() != 2 {
+			t.Errorf("leads: %t, for the time number %d; want true, 2", leading.Load(), times.Load())
 		}
 		end()
-		if err := <-done; err != nil || leading {
-			t.Errorf("Run() = %v, leads: %t", err, leading)
+		if err := <-done; err != nil || leading.Load() {
+			t.Errorf("Run() = %v, leads: %t", err, leading.Load())
 		}
 	})
 }
@@ -146,16 +157,16 @@ func TestTaskFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &leases{}
 		broken := errors.New("broken")
-		stopped := false
+		var stopped atomic.Bool
 		err := Run(t.Context(), options(client, "a",
 			func(context.Context) error { return broken },
 			func(ctx context.Context) error {
 				<-ctx.Done()
-				stopped = true
+				stopped.Store(true)
 				return nil
 			}))
-		if !errors.Is(err, broken) || !stopped || client.holder() != "" {
-			t.Errorf("Run() = %v, the other task stopped: %t, %q has the Lease", err, stopped, client.holder())
+		if !errors.Is(err, broken) || !stopped.Load() || client.holder() != "" {
+			t.Errorf("Run() = %v, the other task stopped: %t, %q has the Lease", err, stopped.Load(), client.holder())
 		}
 	})
 }
