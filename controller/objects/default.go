@@ -22,7 +22,7 @@ func (s *Objects) RunDefaultMesh(ctx context.Context) error {
 		}
 		err := s.createDefaultMesh(ctx)
 		if apierrors.IsAlreadyExists(err) {
-			return true, nil //nolint:nilerr // somebody else has made it
+			return true, nil // somebody else has made it
 		}
 		if err != nil {
 			s.o.Logger.WarnContext(ctx, "default mesh not made: it is tried again", "err", err)

@@ -156,7 +156,7 @@ func TestMissingSaysWhy(t *testing.T) {
 		if strings.Contains(err.Error(), want) {
 			break
 		}
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 	}
 	if err := s.Replace(nil, ""); err != nil || s.Missing() != nil {
 		t.Errorf("Replace() = %v, Missing() = %v", err, s.Missing())
