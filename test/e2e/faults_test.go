@@ -229,6 +229,8 @@ func TestAloneAPIServer(t *testing.T) {
 		_, err := cluster.client.CoreV1().Pods(w.name).List(t.Context(), metav1.ListOptions{})
 		return err
 	})
+	// Kubernetes marks pods of nodes that it could not hear of, those without a mesh too, until their kubelets have reported.
+	w.waitReady(w.pods...)
 	w.checkUntouched("the API server was away")
 	w.scale("web", 3)
 	w.waitRolledOut("web")
