@@ -104,7 +104,7 @@ func (s *Server) checkDataplane(ctx context.Context, namespace string, d *object
 	}
 	meshOfNamespace, refused := ns.mesh()
 	o := &mesh.Dataplane{Meta: mesh.Meta{
-		Name: d.Metadata.Name + "." + namespace, Labels: d.Metadata.Labels,
+		Name: mesh.ObjectDataplane(namespace, d.Metadata.Name), Labels: d.Metadata.Labels,
 		Mesh: cmp.Or(d.Metadata.Labels[mesh.LabelMesh], meshOfNamespace),
 	}}
 	refused = errors.Join(refused, d.check(o, &o.Spec, func() error { return o.ValidateIn(namespace) }))

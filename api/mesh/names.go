@@ -54,6 +54,14 @@ func ProxyDNSName(meshName, dataplane string) string {
 	return dataplane + "." + meshName + "." + ProxyDomain
 }
 
+// ObjectDataplane returns the name in the mesh of the Dataplane of a pod, and of a Dataplane object.
+func ObjectDataplane(namespace, name string) string { return name + "." + namespace }
+
+// ServiceAccountPath returns the path of the SPIFFE ID of a pod.
+func ServiceAccountPath(namespace, serviceAccount string) string {
+	return "/ns/" + namespace + "/sa/" + serviceAccount
+}
+
 // Names on Kubernetes.
 const (
 	// TrafficPrefix of annotations about redirection, shared with Kuma.

@@ -136,7 +136,7 @@ func newClient(config *rest.Config, timeout time.Duration) (rest.Interface, erro
 // that of the namespace.
 func dataplaneOf(d *v1alpha1.Dataplane) *mesh.Dataplane {
 	return &mesh.Dataplane{
-		Meta: mesh.Meta{Mesh: d.Labels[mesh.LabelMesh], Name: d.Name + "." + d.Namespace, Labels: d.Labels},
+		Meta: mesh.Meta{Mesh: d.Labels[mesh.LabelMesh], Name: mesh.ObjectDataplane(d.Namespace, d.Name), Labels: d.Labels},
 		Spec: *d.Spec.DeepCopy(),
 	}
 }

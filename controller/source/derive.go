@@ -8,14 +8,6 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// DataplaneName is the name of a pod's Dataplane.
-func DataplaneName(namespace, pod string) string { return pod + "." + namespace }
-
-// IdentityPath is the path of a pod's SPIFFE ID.
-func IdentityPath(namespace, serviceAccount string) string {
-	return "/ns/" + namespace + "/sa/" + serviceAccount
-}
-
 // serviceName is the name in the mesh of one port of a Service, the same as Kuma's.
 func serviceName(key watch.Key, port uint32) string {
 	return fmt.Sprintf("%s_%s_svc_%d", key.Name, key.Namespace, port)
@@ -42,9 +34,9 @@ func dataplaneOf(key watch.Key, p *Pod, used []portUse) *mesh.Dataplane {
 	}
 	d := &mesh.Dataplane{
 		Meta: mesh.Meta{
-			Mesh: p.Mesh, Name: DataplaneName(key.Namespace, key.Name), Labels: map[string]string{mesh.LabelWorkload: p.ServiceAccount},
+			Mesh: p.Mesh, Name: mesh.ObjectDataplane(key.Namespace, key.Name), Labels: map[string]string{mesh.LabelWorkload: p.ServiceAccount},
 		},
-		Identity: mesh.Identity{Path: IdentityPath(key.Namespace, p.ServiceAccount), Instance: string(p.UID)},
+		Identity: mesh.Identity{Path: mesh.ServiceAccountPath(key.Namespace, p.ServiceAccount), Instance: string(p.UID)},
 	}
 	d.Spec.Networking = mesh.Networking{
 		Address:             p.Address,
@@ -140,7 +132,7 @@ func endpointOf(s *mesh.Service, namespace string, e *sliceEndpoint, port uint32
 		return r, false
 	}
 	if p != nil && p.Mesh == s.Mesh && p.redirects(port) {
-		r.Dataplane = DataplaneName(namespace, e.podName)
+		r.Dataplane = mesh.ObjectDataplane(namespace, e.podName)
 	}
 	return r, true
 }

@@ -169,7 +169,7 @@ func (a *Authenticator) find(c claims) (identity.Subject, error) {
 		return identity.Subject{}, fmt.Errorf("%w: pod %s/%s is in no mesh", errInvalid, p.Namespace, p.Name)
 	}
 	return identity.Subject{
-		Mesh: p.Mesh, Dataplane: p.Name + "." + p.Namespace, Path: "/ns/" + p.Namespace + "/sa/" + p.ServiceAccount, Instance: p.UID,
+		Mesh: p.Mesh, Dataplane: mesh.ObjectDataplane(p.Namespace, p.Name), Path: mesh.ServiceAccountPath(p.Namespace, p.ServiceAccount), Instance: p.UID,
 	}, nil
 }
 
