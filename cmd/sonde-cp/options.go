@@ -88,6 +88,9 @@ func (o *options) validate(flags *pflag.FlagSet) error {
 			errs = append(errs, fmt.Errorf("--%s: must not be empty", flag))
 		}
 	}
+	if o.Kubernetes.Injection.VirtualProbesPort == 0 {
+		errs = append(errs, fmt.Errorf("--virtual-probes-port: %q: %s", "0", mesh.AllowedPort))
+	}
 	return errors.Join(errs...)
 }
 

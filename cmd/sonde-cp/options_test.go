@@ -59,6 +59,10 @@ func TestBadOptionsAreNamed(t *testing.T) {
 		"address is a name":   {args: []string{"--store=dir:/x", "--bind-address=localhost"}, want: []string{"--bind-address", `"localhost"`, "IP"}},
 		"trust domain":        {args: []string{"--store=dir:/x", "--trust-domain=Ex ample"}, want: []string{"--trust-domain", "Ex ample"}},
 		"empty trust domain":  {args: []string{"--store=dir:/x", "--trust-domain="}, want: []string{"--trust-domain", "empty"}},
+		"no port for probes":  {args: []string{"--store=kubernetes", "--virtual-probes-port=0"}, want: []string{"--virtual-probes-port", `"0"`, "1 to 65535"}},
+		"sidecar form":        {args: []string{"--store=kubernetes", "--sidecar-form=pod"}, want: []string{"--sidecar-form", `"pod"`, "native or container"}},
+		"unknown nested key":  {config: "store: kubernetes\nruntime: {kubernetes: {injector: {port: 1}}}\n", want: []string{"runtime.kubernetes.injector.port", "unknown key"}},
+		"namespace":           {args: []string{"--store=kubernetes", "--namespace=Bad_Name"}, want: []string{"--namespace", "Bad_Name", "DNS label"}},
 		"log level":           {args: []string{"--store=dir:/x", "--log-level=loud"}, want: []string{"--log-level", "loud", "debug, info"}},
 		"two errors, not one": {args: []string{"--log-level=loud"}, want: []string{"--log-level", "--store"}},
 	}

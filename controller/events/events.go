@@ -27,7 +27,7 @@ const (
 	eventsBurst     = 200
 )
 
-// Event is about one object.
+// Event is a warning about one object.
 type Event struct {
 	// Kind, Namespace, Name and UID identify the object; APIVersion is that of its kind, such as apps/v1.
 	Kind, APIVersion, Namespace, Name string
@@ -39,8 +39,6 @@ type Event struct {
 	Reason, Action string
 	// Note is for people. It is cut at 1,024 bytes.
 	Note string
-	// Normal events say that something works as it should; others are warnings.
-	Normal bool
 }
 
 // Recorder writes events. Its methods may be called from any goroutine.
@@ -83,11 +81,7 @@ func (r *Recorder) Record(e Event) {
 	about := &corev1.ObjectReference{
 		Kind: e.Kind, APIVersion: e.APIVersion, Namespace: e.Namespace, Name: e.Name, UID: e.UID, FieldPath: e.FieldPath,
 	}
-	severity := corev1.EventTypeWarning
-	if e.Normal {
-		severity = corev1.EventTypeNormal
-	}
-	r.recorder.Eventf(about, nil, severity, e.Reason, e.Action, "%s", cut(e.Note))
+	r.recorder.Eventf(about, nil, corev1.EventTypeWarning, e.Reason, e.Action, "%s", cut(e.Note))
 }
 
 // cut returns at most maxNote bytes of a note, as valid UTF-8.
