@@ -109,7 +109,10 @@ func TestAgentWithoutADataplaneIsShown(t *testing.T) {
 		t.Error("it has joined, and waits still")
 	}
 	h.builder.Delete("test", dataplane("default", "web-1", "web").Key())
-	h.eventually("the Dataplane is gone", func() bool { return h.endpoint("web", "web-1") == nil })
+	h.eventually("the Dataplane is gone", func() bool {
+		_, p := h.builder.View().Proxy("default/web-1")
+		return p == nil
+	})
 	if err := a.join(); err == nil {
 		t.Fatal("it has joined without a Dataplane")
 	}
