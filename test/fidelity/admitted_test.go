@@ -16,6 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 	"sigs.k8s.io/yaml"
 
+	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/harness"
 	"github.com/sonde-mesh/sonde/webhook"
 )
@@ -97,12 +98,12 @@ func podsToJudge(t *testing.T) map[string]string {
 		add("spec: {%s}", spec)
 	}
 	for _, probe := range append(grpcsToJudge, probesToJudge...) {
-		for _, kind := range kinds[:3] {
+		for _, kind := range cases.Kinds[:3] {
 			container(kind + "Probe: {" + probe + "}")
 		}
 	}
 	for _, hook := range append([]string{"sleep: {seconds: 1}", "sleep: {seconds: 31}", "sleep: {seconds: -1}"}, probesToJudge...) {
-		for _, kind := range kinds[3:] {
+		for _, kind := range cases.Kinds[3:] {
 			container("lifecycle: {" + kind + ": {" + hook + "}}")
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 	"github.com/sonde-mesh/sonde/webhook"
 )
@@ -48,12 +49,13 @@ func TestDeathOfTheAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	app, err := start(p, []server{{port: p.app, answer: ok}, {port: p.more[0], answer2: health(1)}})
+	c := cases.Unforgiving()
+	app, err := c.Start(p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer app.end()
-	injected, _, err := webhook.Inject(mortal(p), webhook.Options{VirtualProbesPort: int32(p.virtual)})
+	defer app.End()
+	injected, _, err := webhook.Inject(c.Pod(p), webhook.Options{VirtualProbesPort: int32(p.Virtual)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +84,7 @@ func TestDeathOfTheAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		killed = worker
-		app.wait(700 * time.Millisecond) // probes come each second: at another moment each time
+		<-time.After(700 * time.Millisecond) // probes come each second: at another moment each time
 	}
 	k := kubelet.New()
 	defer k.Close()
@@ -92,7 +94,7 @@ func TestDeathOfTheAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		verdict, _ := k.Probe(ctx, injected, *c, "liveness")
-		return verdict == kubelet.Success
+		return verdict == cases.Success
 	})
 	if _, failed := seen.count(); failed > 0 {
 		t.Errorf("the kubelet found %v after %d deaths of the worker:\n%s", seen.failed, kills, agent.Log())
@@ -100,23 +102,6 @@ func TestDeathOfTheAgent(t *testing.T) {
 	// This test sees what it looks for: without the guard, the same probes fail.
 	agent.Kill()
 	eventually(t, "probes fail without an agent", func() bool { _, failed := seen.count(); return failed == probes })
-}
-
-// mortal is a pod whose containers do not survive one failure.
-func mortal(p podAddress) *corev1.Pod {
-	c := testCase{containers: func(podAddress) []corev1.Container {
-		probe := func(h corev1.ProbeHandler) *corev1.Probe {
-			return &corev1.Probe{ProbeHandler: h, TimeoutSeconds: 10, PeriodSeconds: 1, FailureThreshold: 1, SuccessThreshold: 1}
-		}
-		health := grpcHealth("")(p)
-		health.GRPC.Port = int32(p.more[0])
-		return []corev1.Container{
-			{Name: "web", LivenessProbe: probe(get("/")(p)), ReadinessProbe: probe(get("/ready")(p))},
-			{Name: "tcp", LivenessProbe: probe(tcp(p)), ReadinessProbe: probe(tcp(p))},
-			{Name: "grpc", LivenessProbe: probe(health), ReadinessProbe: probe(health)},
-		}
-	}}
-	return c.pod(p)
 }
 
 // probesOf leaves out the sidecar, whose own probes need Envoy.

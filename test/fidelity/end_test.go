@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 	"github.com/sonde-mesh/sonde/test/sondedp"
 	"github.com/sonde-mesh/sonde/webhook"
@@ -20,7 +21,7 @@ func TestEndOfTheAgent(t *testing.T) { // not parallel to others: the kubelet as
 		t.Fatal(err)
 	}
 	pool := newAddressPool(2)
-	for kind, want := range map[string]kubelet.Verdict{"liveness": errored, "preStop": success} {
+	for kind, want := range map[string]cases.Verdict{"liveness": cases.Errored, "preStop": cases.Success} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			p, err := pool.take("")
@@ -28,33 +29,26 @@ func TestEndOfTheAgent(t *testing.T) { // not parallel to others: the kubelet as
 				t.Fatal(err)
 			}
 			release := make(chan struct{})
-			app, err := start(p, http1(func(x *exchange) {
-				if x.target == "/slow" {
-					select {
-					case <-release:
-					case <-x.ended:
-					}
-				}
-				x.reply(200, "")
-			})(p))
+			c := cases.Held(kind, release)
+			app, err := c.Start(p)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer app.end()
-			k, agent, asked := h.startFor(t, p, kind)
+			defer app.End()
+			k, agent, asked := h.startFor(t, p, c.Pod(p))
 			got := &outcome{}
 			answered := make(chan struct{})
 			go func() {
 				defer close(answered)
 				got.ask(t.Context(), k, asked, &asked.Spec.Containers[0], kind)
 			}()
-			eventually(t, "the application is asked", func() bool { return strings.Contains(strings.Join(app.log(), ""), "GET /slow") })
+			eventually(t, "the application is asked", func() bool { return strings.Contains(strings.Join(app.Log(), ""), "GET /slow") })
 			if err := agent.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
 			if kind == "preStop" {
 				for range 20 { // more than a second, because of the rate limit
-					if verdict, message := k.Probe(t.Context(), asked, asked.Spec.Containers[0], "readiness"); verdict != success {
+					if verdict, message := k.Probe(t.Context(), asked, asked.Spec.Containers[0], "readiness"); verdict != cases.Success {
 						t.Fatalf("readiness during the hook: %s: %s", verdict, message)
 					}
 				}
@@ -71,19 +65,10 @@ func TestEndOfTheAgent(t *testing.T) { // not parallel to others: the kubelet as
 	}
 }
 
-// startFor starts an agent for a pod that has a quick readiness probe, and a slow probe or hook.
-func (h *handlers) startFor(t *testing.T, p podAddress, kind string) (*kubelet.Kubelet, *sondedp.Agent, *corev1.Pod) {
+// startFor starts an agent for a pod.
+func (h *handlers) startFor(t *testing.T, p cases.PodAddress, pod *corev1.Pod) (*kubelet.Kubelet, *sondedp.Agent, *corev1.Pod) {
 	t.Helper()
-	s := testCase{containers: func(p podAddress) []corev1.Container {
-		c := corev1.Container{Name: "app", ReadinessProbe: &corev1.Probe{ProbeHandler: get("/quick")(p), TimeoutSeconds: patience}}
-		if kind == "preStop" {
-			c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: get("/slow")(p).HTTPGet}}
-		} else {
-			c.LivenessProbe = &corev1.Probe{ProbeHandler: get("/slow")(p), TimeoutSeconds: patience}
-		}
-		return []corev1.Container{c}
-	}}
-	injected, _, err := webhook.Inject(s.pod(p), webhook.Options{VirtualProbesPort: int32(p.virtual)})
+	injected, _, err := webhook.Inject(pod, webhook.Options{VirtualProbesPort: int32(p.Virtual)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -26,29 +27,6 @@ var (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
-}
-
-// groups of cases, in the order of docs/fidelity.md.
-var groups = []struct {
-	title string
-	cases func() []testCase
-}{
-	{"Status", statuses},
-	{"Interim answers", interims},
-	{"Paths and queries", paths},
-	{"Headers", headers},
-	{"Redirects", redirects},
-	{"Bodies", bodies},
-	{"Servers that do not behave", brokenServers},
-	{"Time", timeouts},
-	{"TLS and HTTP/2", tlsAndHTTP2},
-	{"TCP", tcpPorts},
-	{"gRPC", grpcs},
-	{"Named ports and host", portsAndHosts},
-	{"Several containers", severalContainers},
-	{"Addresses", addresses},
-	{"Hooks", hooks},
-	{"Cases of the kubelet's own tests", kubeletTests},
 }
 
 // atOnce is how many cases run at a time: most of them wait.
@@ -73,20 +51,16 @@ func TestGoldenFidelity(t *testing.T) {
 		t.Fatal(err)
 	}
 	pool := newAddressPool(0)
-	var all [][]testCase
-	results := map[*testCase]*result{}
+	groups := cases.Groups()
+	results := map[*cases.Case]*result{}
 	var running errgroup.Group
 	running.SetLimit(atOnce)
 	for _, group := range groups {
-		list := group.cases()
-		all = append(all, list)
-		for i := range list {
-			c := &list[i]
-			if !strings.Contains(c.name, *only) {
+		for i := range group.Cases {
+			c := &group.Cases[i]
+			if !strings.Contains(c.Name, *only) {
 				continue
 			}
-			c.number = i
-			c.process = c.process || i%10 == 0 && !c.noYAML
 			r := &result{}
 			results[c] = r
 			running.Go(func() error {
@@ -96,60 +70,60 @@ func TestGoldenFidelity(t *testing.T) {
 		}
 	}
 	_ = running.Wait() // errors are in the results
-	report(t, all, results)
+	report(t, groups, results)
 }
 
 // run tries a case. Its problems are in r.
-func (r *result) run(ctx context.Context, c *testCase, pool *addressPool, h *handlers) {
+func (r *result) run(ctx context.Context, c *cases.Case, pool *addressPool, h *handlers) {
 	for range tries {
-		var p podAddress
-		if p, r.err = pool.take(c.at); r.err != nil {
+		var p cases.PodAddress
+		if p, r.err = pool.take(c.At); r.err != nil {
 			return
 		}
 		r.once(ctx, c, p, h)
 		switch {
-		case inUse(r.err): // somebody else listens on all addresses
-		case r.err == nil && len(r.wrong) == 0 || !c.timed():
+		case cases.InUse(r.err): // somebody else listens on all addresses
+		case r.err == nil && len(r.wrong) == 0 || !c.Timed():
 			return
 		}
 	}
 }
 
-func (r *result) once(ctx context.Context, c *testCase, p podAddress, h *handlers) {
+func (r *result) once(ctx context.Context, c *cases.Case, p cases.PodAddress, h *handlers) {
 	*r = result{}
-	if r.direct, r.err = c.direct(ctx, p); r.err != nil {
+	if r.direct, r.err = direct(ctx, c, p); r.err != nil {
 		return
 	}
-	if r.through, r.err = c.through(ctx, p, h); r.err != nil {
+	if r.through, r.err = through(ctx, c, p, h); r.err != nil {
 		return
 	}
-	if want := c.wants(len(r.direct.verdicts)); !slices.Equal(r.direct.verdicts, want) {
+	if want := c.Wants(len(r.direct.verdicts)); !slices.Equal(r.direct.verdicts, want) {
 		r.wrong = append(r.wrong, fmt.Sprintf("verdicts without a mesh: %v, want %v\n%s", r.direct.verdicts, want, strings.Join(r.direct.messages, "\n")))
 	}
 	if !slices.Equal(r.direct.verdicts, r.through.verdicts) {
 		r.wrong = append(r.wrong, fmt.Sprintf("verdicts through the mesh: %v, without: %v\n%s\nwithout:\n%s",
 			r.through.verdicts, r.direct.verdicts, strings.Join(r.through.messages, "\n"), strings.Join(r.direct.messages, "\n")))
 	}
-	if diff := cmp.Diff(c.requests(r.direct), c.requests(r.through)); diff != "" {
+	if diff := cmp.Diff(requests(c, r.direct), requests(c, r.through)); diff != "" {
 		r.wrong = append(r.wrong, "what the application saw (- without a mesh, + through it):\n"+diff)
 	}
-	if unchanged := len(r.through.warnings) > 0; unchanged != c.unchanged {
-		r.wrong = append(r.wrong, fmt.Sprintf("not rewritten: %v, want %v: %q", unchanged, c.unchanged, r.through.warnings))
+	if unchanged := len(r.through.warnings) > 0; unchanged != c.Unchanged {
+		r.wrong = append(r.wrong, fmt.Sprintf("not rewritten: %v, want %v: %q", unchanged, c.Unchanged, r.through.warnings))
 	}
 }
 
 // report writes the table, and fails for each case that differs.
-func report(t *testing.T, all [][]testCase, results map[*testCase]*result) {
+func report(t *testing.T, groups []cases.Group, results map[*cases.Case]*result) {
 	table := newTable()
-	for i, group := range groups {
-		table.group(group.title)
-		for j := range all[i] {
-			c := &all[i][j]
+	for _, group := range groups {
+		table.group(group.Title)
+		for i := range group.Cases {
+			c := &group.Cases[i]
 			r := results[c]
 			if r == nil {
 				continue
 			}
-			t.Run(c.name, func(t *testing.T) {
+			t.Run(c.Name, func(t *testing.T) {
 				if r.err != nil {
 					t.Fatal(r.err)
 				}

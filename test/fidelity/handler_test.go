@@ -19,6 +19,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/harness"
 	"github.com/sonde-mesh/sonde/test/sondedp"
 	"github.com/sonde-mesh/sonde/webhook"
@@ -101,7 +102,7 @@ func sidecar(pod *corev1.Pod) (env map[string]string, port int, err error) {
 }
 
 // here runs the handler in this process.
-func (handlers) here(ctx context.Context, pod *corev1.Pod, _ podAddress) (stop func() error, err error) {
+func (handlers) here(ctx context.Context, pod *corev1.Pod, _ cases.PodAddress) (stop func() error, err error) {
 	env, port, err := sidecar(pod)
 	if err != nil {
 		return nil, err
@@ -116,7 +117,7 @@ func (handlers) here(ctx context.Context, pod *corev1.Pod, _ podAddress) (stop f
 	if err != nil {
 		return nil, err
 	}
-	l, err := listenSoon(h.Address().String())
+	l, err := cases.ListenSoon(h.Address().String())
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +131,7 @@ func (handlers) here(ctx context.Context, pod *corev1.Pod, _ podAddress) (stop f
 }
 
 // process runs sonde-dp probes.
-func (h *handlers) process(_ context.Context, pod *corev1.Pod, p podAddress) (stop func() error, err error) {
+func (h *handlers) process(_ context.Context, pod *corev1.Pod, p cases.PodAddress) (stop func() error, err error) {
 	agent, err := h.start(pod, p)
 	if err != nil {
 		return nil, err
@@ -139,15 +140,15 @@ func (h *handlers) process(_ context.Context, pod *corev1.Pod, p podAddress) (st
 }
 
 // start runs sonde-dp probes as the sidecar of a pod would.
-func (h *handlers) start(pod *corev1.Pod, p podAddress) (*sondedp.Agent, error) {
+func (h *handlers) start(pod *corev1.Pod, p cases.PodAddress) (*sondedp.Agent, error) {
 	env, port, err := sidecar(pod)
 	if err != nil {
 		return nil, err
 	}
-	if port != p.virtual {
-		return nil, fmt.Errorf("the virtual port is %d, want %d", port, p.virtual)
+	if port != p.Virtual {
+		return nil, fmt.Errorf("the virtual port is %d, want %d", port, p.Virtual)
 	}
-	at := netip.AddrPortFrom(netip.MustParseAddr(p.ip), uint16(port))
+	at := netip.AddrPortFrom(netip.MustParseAddr(p.IP), uint16(port))
 	var all []string
 	for _, name := range []string{"http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy"} {
 		all = append(all, name+"=http://127.0.0.1:1") // probes go by none

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
+	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 )
 
 // table is docs/fidelity.md.
@@ -13,29 +13,29 @@ type table struct {
 	body strings.Builder
 	// cases by what became of them
 	all, same, unchanged, differ, process int
-	verdicts                              map[kubelet.Verdict]int
+	verdicts                              map[cases.Verdict]int
 	reasons                               []string
 }
 
-func newTable() *table { return &table{verdicts: map[kubelet.Verdict]int{}} }
+func newTable() *table { return &table{verdicts: map[cases.Verdict]int{}} }
 
 func (t *table) group(title string) {
 	fmt.Fprintf(&t.body, "\n## %s\n\n| case | without a mesh | through the mesh | what the application sees |\n|---|---|---|---|\n", title)
 }
 
 // row of a case that ran.
-func (t *table) row(c *testCase, r *result) {
+func (t *table) row(c *cases.Case, r *result) {
 	t.all++
-	if c.process {
+	if c.Process {
 		t.process++
 	}
 	requests := "the same"
 	switch {
-	case c.differs != "":
+	case c.Differs != "":
 		t.differ++
-		requests = c.differs
-		t.reasons = append(t.reasons, fmt.Sprintf("- %s: %s", c.name, c.differs))
-	case c.unchanged:
+		requests = c.Differs
+		t.reasons = append(t.reasons, fmt.Sprintf("- %s: %s", c.Name, c.Differs))
+	case c.Unchanged:
 		t.unchanged++
 		requests = "the same: not rewritten, with a warning"
 	default:
@@ -44,7 +44,7 @@ func (t *table) row(c *testCase, r *result) {
 	for _, v := range r.direct.verdicts {
 		t.verdicts[v]++
 	}
-	fmt.Fprintf(&t.body, "| %s | %s | %s | %s |\n", cell(c.name), verdictsOf(r.direct), verdictsOf(r.through), requests)
+	fmt.Fprintf(&t.body, "| %s | %s | %s | %s |\n", cell(c.Name), verdictsOf(r.direct), verdictsOf(r.through), requests)
 }
 
 // verdictsOf returns the verdicts, equal ones once.
@@ -58,7 +58,7 @@ func verdictsOf(o *outcome) string {
 
 func (t *table) summary() string {
 	return fmt.Sprintf("%d cases, %d of them by sondectl inject and sonde-dp probes: %d the same in verdict and request, %d not rewritten, with a warning, %d the same in verdict alone; %d Success, %d Warning, %d Failure, %d Errored",
-		t.all, t.process, t.same, t.unchanged, t.differ, t.verdicts[success], t.verdicts[warning], t.verdicts[failure], t.verdicts[errored])
+		t.all, t.process, t.same, t.unchanged, t.differ, t.verdicts[cases.Success], t.verdicts[cases.Warning], t.verdicts[cases.Failure], t.verdicts[cases.Errored])
 }
 
 // String returns the file.

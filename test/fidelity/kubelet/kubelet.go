@@ -20,10 +20,9 @@ import (
 	_ "k8s.io/kubernetes/pkg/kubelet/prober"
 	"k8s.io/kubernetes/pkg/kubelet/prober/results"
 	httpprobe "k8s.io/kubernetes/pkg/probe/http"
-)
 
-// Version is that of the kubelet, as its user agent names it.
-const Version = "1.36"
+	"github.com/sonde-mesh/sonde/test/fidelity/cases"
+)
 
 // The kubelet's version and its prober are not exported. A change of their form in another version of Kubernetes must be
 // followed here; TestVerdicts fails if it is not.
@@ -53,20 +52,8 @@ const (
 	startup
 )
 
-// Verdict is what the kubelet makes of one probe, or of one hook.
-type Verdict string
-
-// The verdicts of a probe; a hook's are Success and Failure.
-const (
-	Success Verdict = "Success"
-	Warning Verdict = "Warning"
-	Failure Verdict = "Failure"
-	// Errored is discarded: the kubelet writes an event and changes nothing.
-	Errored Verdict = "Errored"
-)
-
 // setVersion sets what the user agent shows, once.
-var setVersion = sync.OnceFunc(func() { gitMajor, gitMinor, _ = strings.Cut(Version, ".") })
+var setVersion = sync.OnceFunc(func() { gitMajor, gitMinor, _ = strings.Cut(cases.KubeletVersion, ".") })
 
 // Kubelet asks as one does. Close it.
 type Kubelet struct {
@@ -90,7 +77,7 @@ func (k *Kubelet) Close() { k.hooks.CloseIdleConnections() }
 
 // Probe asks one probe of a container once, as pkg/kubelet/prober does in each period, and returns the verdict and the text
 // of the event that the kubelet would write.
-func (k *Kubelet) Probe(ctx context.Context, pod *corev1.Pod, container corev1.Container, kind string) (Verdict, string) {
+func (k *Kubelet) Probe(ctx context.Context, pod *corev1.Pod, container corev1.Container, kind string) (cases.Verdict, string) {
 	pod = pod.DeepCopy()
 	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"} // events need it
 	kinds := map[string]probeType{"liveness": liveness, "readiness": readiness, "startup": startup}
@@ -104,17 +91,17 @@ func (k *Kubelet) Probe(ctx context.Context, pod *corev1.Pod, container corev1.C
 	}
 	switch {
 	case err != nil:
-		return Errored, event
+		return cases.Errored, event
 	case result != results.Success:
-		return Failure, event
+		return cases.Failure, event
 	case strings.Contains(event, "ProbeWarning"):
-		return Warning, event
+		return cases.Warning, event
 	}
-	return Success, event
+	return cases.Success, event
 }
 
 // Hook calls a hook as pkg/kubelet/lifecycle does, and returns the message of the event that the kubelet would write.
-func (k *Kubelet) Hook(ctx context.Context, pod *corev1.Pod, container corev1.Container, hook *corev1.LifecycleHandler) (Verdict, string) {
+func (k *Kubelet) Hook(ctx context.Context, pod *corev1.Pod, container corev1.Container, hook *corev1.LifecycleHandler) (cases.Verdict, string) {
 	recorder := record.NewFakeRecorder(10)
 	runner := lifecycle.NewHandlerRunner(k.hooks, nil, podIP(pod.Status.PodIP), recorder)
 	message, err := runner.Run(ctx, kubecontainer.ContainerID{Type: "test", ID: container.Name}, pod, &container, hook)
@@ -124,9 +111,9 @@ func (k *Kubelet) Hook(ctx context.Context, pod *corev1.Pod, container corev1.Co
 	default:
 	}
 	if err != nil {
-		return Failure, message
+		return cases.Failure, message
 	}
-	return Success, message
+	return cases.Success, message
 }
 
 // podIP tells the kubelet's lifecycle code where the pod is.

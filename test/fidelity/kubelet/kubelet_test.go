@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 )
 
@@ -41,8 +42,8 @@ func TestVerdicts(t *testing.T) {
 	k := kubelet.New()
 	defer k.Close()
 	pod := &corev1.Pod{Status: corev1.PodStatus{PodIP: ip}}
-	for path, want := range map[string]kubelet.Verdict{
-		"/": kubelet.Success, "/warning": kubelet.Warning, "/failure": kubelet.Failure, "/errored": kubelet.Errored,
+	for path, want := range map[string]cases.Verdict{
+		"/": cases.Success, "/warning": cases.Warning, "/failure": cases.Failure, "/errored": cases.Errored,
 	} {
 		handler := corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(int32(number))}
 		container := corev1.Container{
@@ -52,12 +53,12 @@ func TestVerdicts(t *testing.T) {
 		if got, event := k.Probe(t.Context(), pod, container, "liveness"); got != want {
 			t.Errorf("probe of %s: %s (%s), want %s", path, got, event, want)
 		}
-		if got, message := k.Hook(t.Context(), pod, container, &corev1.LifecycleHandler{HTTPGet: &handler}); got != kubelet.Success {
+		if got, message := k.Hook(t.Context(), pod, container, &corev1.LifecycleHandler{HTTPGet: &handler}); got != cases.Success {
 			t.Errorf("hook %s: %s (%s), want Success: a hook's status is ignored", path, got, message)
 		}
 	}
 	for _, agent := range agents {
-		if agent != "kube-probe/"+kubelet.Version && agent != "kube-lifecycle/"+kubelet.Version {
+		if agent != "kube-probe/"+cases.KubeletVersion && agent != "kube-lifecycle/"+cases.KubeletVersion {
 			t.Errorf("user agent %q is not that of a release", agent)
 		}
 	}

@@ -1,7 +1,8 @@
-package fidelity_test
+package cases
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -38,9 +39,9 @@ type server struct {
 	connection func(*exchange)
 }
 
-// application is what a pod's containers run, for one run of a case. It keeps all that it is sent.
-type application struct {
-	addr  podAddress
+// Application is what a pod's containers run, for one run of a case. It keeps all that it is sent.
+type Application struct {
+	addr  PodAddress
 	ended chan struct{}
 
 	owned sync.WaitGroup
@@ -59,10 +60,14 @@ type record struct {
 	text strings.Builder
 }
 
-// start starts every server.
-func start(addr podAddress, all []server) (*application, error) {
-	a := &application{addr: addr, ended: make(chan struct{}), open: map[net.Conn]bool{}, barriers: map[string]chan struct{}{}, accepted: map[int]int{}}
-	for _, s := range all {
+// Start starts the application of a case in its pod.
+func (c *Case) Start(addr PodAddress) (*Application, error) {
+	all := http1(ok)
+	if c.servers != nil {
+		all = c.servers
+	}
+	a := &Application{addr: addr, ended: make(chan struct{}), open: map[net.Conn]bool{}, barriers: map[string]chan struct{}{}, accepted: map[int]int{}}
+	for _, s := range all(addr) {
 		if s.late > 0 {
 			a.owned.Go(func() {
 				if a.wait(s.late) {
@@ -70,34 +75,35 @@ func start(addr podAddress, all []server) (*application, error) {
 				}
 			})
 		} else if err := a.listen(s); err != nil {
-			a.end()
+			a.End()
 			return nil, err
 		}
 	}
 	return a, nil
 }
 
-// listenSoon listens where somebody may just have done so: a program that is being started holds the listeners of this
+// ListenSoon listens where somebody may just have done so: a program that is being started holds the listeners of this
 // process until it is.
-func listenSoon(address string) (net.Listener, error) {
+func ListenSoon(address string) (net.Listener, error) {
 	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(5 * time.Millisecond) {
-		l, err := net.Listen("tcp", address)
-		if !inUse(err) || time.Now().After(deadline) {
+		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", address)
+		if !InUse(err) || time.Now().After(deadline) {
 			return l, err
 		}
 	}
 }
 
-func inUse(err error) bool {
+// InUse says whether an error is that of an address at which somebody listens.
+func InUse(err error) bool {
 	return err != nil && strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) // as programs say it too
 }
 
-func (a *application) listen(s server) error {
+func (a *Application) listen(s server) error {
 	listen := s.listen
 	if listen == nil {
-		listen = listenSoon
+		listen = ListenSoon
 	}
-	l, err := listen(net.JoinHostPort(a.addr.ip, strconv.Itoa(s.port)))
+	l, err := listen(net.JoinHostPort(a.addr.IP, strconv.Itoa(s.port)))
 	if err != nil {
 		return err
 	}
@@ -119,7 +125,7 @@ func (a *application) listen(s server) error {
 }
 
 // accept begins the record of a connection. It is nil for those of settle.
-func (a *application) accept(conn net.Conn) *record {
+func (a *Application) accept(conn net.Conn) *record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	from := conn.RemoteAddr().String()
@@ -135,11 +141,11 @@ func (a *application) accept(conn net.Conn) *record {
 	return r
 }
 
-// settle waits until everything that was sent has been read: connections are accepted in their order, and each of those
+// Settle waits until everything that was sent has been read: connections are accepted in their order, and each of those
 // before ours has been ended by the one who asked.
 //
 // It is an error if a connection stays open, since then nobody knows what else would come.
-func (a *application) settle() error {
+func (a *Application) Settle() error {
 	a.mu.Lock()
 	listeners := slices.Clone(a.listeners)
 	a.mu.Unlock()
@@ -160,9 +166,9 @@ func (a *application) settle() error {
 	return errors.New("wait for the ends of connections: some are open after a minute")
 }
 
-func (a *application) barrier(address string) {
+func (a *Application) barrier(address string) {
 	// The address from which the connection comes must be known before it is accepted.
-	dialer := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{IP: net.ParseIP(a.addr.ip)}}
+	dialer := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{IP: net.ParseIP(a.addr.IP)}}
 	passed := make(chan struct{})
 	a.mu.Lock()
 	conn, err := dialer.Dial("tcp", address)
@@ -180,8 +186,8 @@ func (a *application) barrier(address string) {
 	}
 }
 
-// end stops all of it.
-func (a *application) end() {
+// End stops all of it.
+func (a *Application) End() {
 	close(a.ended)
 	a.mu.Lock()
 	for _, l := range a.listeners {
@@ -195,7 +201,7 @@ func (a *application) end() {
 }
 
 // wait returns false if the application ends before.
-func (a *application) wait(d time.Duration) bool {
+func (a *Application) wait(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -206,8 +212,8 @@ func (a *application) wait(d time.Duration) bool {
 	}
 }
 
-// log returns what each connection brought, in the order in which they came.
-func (a *application) log() []string {
+// Log returns what each connection brought, in the order in which they came.
+func (a *Application) Log() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var all []string
@@ -217,7 +223,7 @@ func (a *application) log() []string {
 	return all
 }
 
-func (a *application) serve(s server, conn net.Conn, r *record) {
+func (a *Application) serve(s server, conn net.Conn, r *record) {
 	defer func() {
 		a.mu.Lock()
 		delete(a.open, conn)
@@ -230,7 +236,7 @@ func (a *application) serve(s server, conn net.Conn, r *record) {
 		fmt.Fprintf(&r.text, format, values...)
 	}
 	note("port %d\n", s.port)
-	x := &exchange{application: a, conn: conn, tcp: conn.(*net.TCPConn), note: note}
+	x := &exchange{Application: a, conn: conn, tcp: conn.(*net.TCPConn), note: note}
 	if a.connected(s.port) <= s.unready {
 		return
 	}
@@ -240,7 +246,7 @@ func (a *application) serve(s server, conn net.Conn, r *record) {
 	}
 	if s.tls != nil {
 		secure := tls.Server(conn, withHello(s.tls, note))
-		if err := secure.Handshake(); err != nil {
+		if err := secure.HandshakeContext(context.Background()); err != nil {
 			return
 		}
 		x.conn = secure
@@ -268,7 +274,7 @@ func withHello(config *tls.Config, note func(string, ...any)) *tls.Config {
 
 // exchange is one request and its answer.
 type exchange struct {
-	*application
+	*Application
 	conn net.Conn
 	tcp  *net.TCPConn
 	read *bufio.Reader
@@ -281,7 +287,7 @@ type exchange struct {
 }
 
 // connected counts a connection to a port.
-func (a *application) connected(port int) int {
+func (a *Application) connected(port int) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.accepted[port]++

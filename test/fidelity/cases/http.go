@@ -1,4 +1,4 @@
-package fidelity_test
+package cases
 
 import (
 	"cmp"
@@ -6,14 +6,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 )
 
 // row is a case of a probe by HTTP: what it is called, the kubelet's verdict, and what the application does with the request.
 type row struct {
 	name   string
-	want   kubelet.Verdict
+	want   Verdict
 	answer func(*exchange)
 }
 
@@ -21,21 +19,21 @@ type row struct {
 func byName(a, b row) int { return cmp.Compare(a.name, b.name) }
 
 // answers makes cases of rows.
-func answers(prefix string, rows []row) []testCase {
-	var all []testCase
+func answers(prefix string, rows []row) []Case {
+	var all []Case
 	for _, r := range rows {
-		all = append(all, testCase{name: prefix + r.name, want: verdicts{r.want}, servers: http1(r.answer)})
+		all = append(all, Case{Name: prefix + r.name, Want: Verdicts{r.want}, servers: http1(r.answer)})
 	}
 	return all
 }
 
 // statuses is an answer of each class, and the ones around it.
-func statuses() []testCase {
+func statuses() []Case {
 	var rows []row
-	for want, codes := range map[kubelet.Verdict][]int{
-		success: {200, 201, 202, 203, 204, 205, 206, 226, 299},
-		warning: {300, 301, 302, 303, 304, 305, 306, 307, 308, 399},
-		failure: {
+	for want, codes := range map[Verdict][]int{
+		Success: {200, 201, 202, 203, 204, 205, 206, 226, 299},
+		Warning: {300, 301, 302, 303, 304, 305, 306, 307, 308, 399},
+		Failure: {
 			400, 401, 403, 404, 407, 418, 421, 425, 429, 499, 500, 501, 503, 505, 511, 599,
 			600, 999, 199, 150,
 		},
@@ -51,26 +49,26 @@ func statuses() []testCase {
 	slices.SortFunc(rows, byName)
 	line := func(text string) func(*exchange) { return says(text + "\r\nContent-Length: 0\r\n\r\n") }
 	return append(answers("status ", rows), answers("status line ", []row{
-		{"1000", failure, line("HTTP/1.1 1000 Many")},
-		{"099", failure, line("HTTP/1.1 099 Few")},
-		{"000", failure, line("HTTP/1.1 000 None")},
-		{"-200", failure, line("HTTP/1.1 -200 Minus")},
-		{"20", failure, line("HTTP/1.1 20 Two digits")},
-		{"2x0", failure, line("HTTP/1.1 2x0 Letter")},
-		{"without a reason", success, line("HTTP/1.1 200")},
-		{"with an odd reason", success, line("HTTP/1.1 200 \x01\xff ok")},
-		{"of HTTP/1.0", success, line("HTTP/1.0 200 OK")},
-		{"of HTTP/1.2", success, line("HTTP/1.2 200 OK")},
-		{"of HTTP/2.0", success, line("HTTP/2.0 200 OK")},
-		{"of HTTP/0.9", success, line("HTTP/0.9 200 OK")},
-		{"of http/1.1", failure, line("http/1.1 200 OK")},
-		{"of HTTP/1", failure, line("HTTP/1 200 OK")},
-		{"of ICY", failure, line("ICY 200 OK")},
+		{"1000", Failure, line("HTTP/1.1 1000 Many")},
+		{"099", Failure, line("HTTP/1.1 099 Few")},
+		{"000", Failure, line("HTTP/1.1 000 None")},
+		{"-200", Failure, line("HTTP/1.1 -200 Minus")},
+		{"20", Failure, line("HTTP/1.1 20 Two digits")},
+		{"2x0", Failure, line("HTTP/1.1 2x0 Letter")},
+		{"without a reason", Success, line("HTTP/1.1 200")},
+		{"with an odd reason", Success, line("HTTP/1.1 200 \x01\xff ok")},
+		{"of HTTP/1.0", Success, line("HTTP/1.0 200 OK")},
+		{"of HTTP/1.2", Success, line("HTTP/1.2 200 OK")},
+		{"of HTTP/2.0", Success, line("HTTP/2.0 200 OK")},
+		{"of HTTP/0.9", Success, line("HTTP/0.9 200 OK")},
+		{"of http/1.1", Failure, line("http/1.1 200 OK")},
+		{"of HTTP/1", Failure, line("HTTP/1 200 OK")},
+		{"of ICY", Failure, line("ICY 200 OK")},
 	})...)
 }
 
 // interims is an answer of 1xx before, instead of or without another.
-func interims() []testCase {
+func interims() []Case {
 	const (
 		final    = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 		early    = "HTTP/1.1 103 Early Hints\r\n"
@@ -78,29 +76,29 @@ func interims() []testCase {
 		upgrade  = "Connection: upgrade\r\nUpgrade: x\r\n\r\n"
 	)
 	return answers("interim ", []row{
-		{"100 and 200", success, says("HTTP/1.1 100 Continue\r\n\r\n" + final)},
-		{"102 and 200", success, says("HTTP/1.1 102 Processing\r\n\r\n" + final)},
-		{"103 and 200", success, says(early + "Link: </a>\r\n\r\n" + final)},
-		{"five and 200", success, says(strings.Repeat(early+"\r\n", 5) + final)},
-		{"six and 200", success, says(strings.Repeat(early+"\r\n", 6) + final)},
-		{"100 times 103", success, says(strings.Repeat(early+"\r\n", 100) + final)},
-		{"20,000 times 103 with a header", success, says(strings.Repeat(early+"Link: </aaaaaaaaaaaaaaaaaaaaaaaaaaaaa>\r\n\r\n", 20000) + final)},
-		{"103 with a length and 200", success, says(early + "Content-Length: 5\r\n\r\n" + final)},
-		{"103 that is wrong and 200", failure, says(early + "X y\r\n\r\n" + final)},
-		{"103 alone", failure, says(early + "\r\n")},
-		{"103 and 503", failure, says(early + "\r\nHTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")},
-		{"100 alone", failure, says("HTTP/1.1 100 Continue\r\n\r\n")},
-		{"101 without a word of upgrade", failure, says(switched + "\r\n")},
-		{"101 with Upgrade", failure, says(switched + upgrade)},
-		{"101 with Upgrade and a body", failure, says(switched + upgrade + strings.Repeat("x", 11<<10))},
+		{"100 and 200", Success, says("HTTP/1.1 100 Continue\r\n\r\n" + final)},
+		{"102 and 200", Success, says("HTTP/1.1 102 Processing\r\n\r\n" + final)},
+		{"103 and 200", Success, says(early + "Link: </a>\r\n\r\n" + final)},
+		{"five and 200", Success, says(strings.Repeat(early+"\r\n", 5) + final)},
+		{"six and 200", Success, says(strings.Repeat(early+"\r\n", 6) + final)},
+		{"100 times 103", Success, says(strings.Repeat(early+"\r\n", 100) + final)},
+		{"20,000 times 103 with a header", Success, says(strings.Repeat(early+"Link: </aaaaaaaaaaaaaaaaaaaaaaaaaaaaa>\r\n\r\n", 20000) + final)},
+		{"103 with a length and 200", Success, says(early + "Content-Length: 5\r\n\r\n" + final)},
+		{"103 that is wrong and 200", Failure, says(early + "X y\r\n\r\n" + final)},
+		{"103 alone", Failure, says(early + "\r\n")},
+		{"103 and 503", Failure, says(early + "\r\nHTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")},
+		{"100 alone", Failure, says("HTTP/1.1 100 Continue\r\n\r\n")},
+		{"101 without a word of upgrade", Failure, says(switched + "\r\n")},
+		{"101 with Upgrade", Failure, says(switched + upgrade)},
+		{"101 with Upgrade and a body", Failure, says(switched + upgrade + strings.Repeat("x", 11<<10))},
 	})
 }
 
 // paths is a probe of each odd kind of path, whose request line the application must see as it would without a mesh. The kubelet
 // itself fails to send those of failing.
-func paths() []testCase {
+func paths() []Case {
 	failing := []string{"a:b", "mailto:x", "http:opaque"}
-	var all []testCase
+	var all []Case
 	for _, path := range []string{
 		// The table of kubernetes-facts §7, row by row.
 		"a", "/a b", `/a"b`, `/a\b`, "/ä", "?x=1", "/a%2Fb", "/a%2fb", "/a%3Bb", "/a%23b", "/a%00b", "/a%2E%2E/b",
@@ -120,11 +118,11 @@ func paths() []testCase {
 		"/a;b=c?d;e", "/%2e", "/%2E%2e/", "/a/./b/../c", "/9000/x", "/tcp/80", "/grpc/80/x", "/18080/a", "/%2F%2Fa", "/%252F", "/a%25", "/*", "**",
 		"/a?b=http://c/d", "/a?%2e%2e/", "/" + strings.Repeat("x", 8000), "/a?" + strings.Repeat("y%20z ", 1000), strings.Repeat("/..", 100),
 	} {
-		want := success
+		want := Success
 		if slices.Contains(failing, path) {
-			want = failure
+			want = Failure
 		}
-		all = append(all, testCase{name: "path " + quoted(path), want: verdicts{want}, probe: get(path)})
+		all = append(all, Case{Name: "path " + quoted(path), Want: Verdicts{want}, probe: get(path)})
 	}
 	return all
 }

@@ -1,4 +1,4 @@
-package fidelity_test
+package cases
 
 import (
 	"crypto/tls"
@@ -6,13 +6,13 @@ import (
 )
 
 // servers are those of an application.
-type servers func(podAddress) []server
+type servers func(PodAddress) []server
 
 // app is an application that has one server, on the port that most probes ask.
 func app(s server) servers {
-	return func(p podAddress) []server {
+	return func(p PodAddress) []server {
 		own := s // several cases may share s, and run at once
-		own.port = p.app
+		own.port = p.App
 		return []server{own}
 	}
 }
@@ -28,7 +28,7 @@ func http2c(answer func(*exchange2)) servers { return app(server{answer2: answer
 func raw(do func(*exchange)) servers         { return app(server{connection: do}) }
 
 // nothing listens.
-func nothing(podAddress) []server { return nil }
+func nothing(PodAddress) []server { return nil }
 
 // serverTLS is a server's, which takes these protocols.
 func serverTLS(protocols ...string) *tls.Config {

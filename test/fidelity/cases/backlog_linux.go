@@ -1,4 +1,4 @@
-package fidelity_test
+package cases
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 
 // listenSmall makes a listener whose connections take 4 KiB, and no more before those are read.
 func listenSmall(address string) (net.Listener, error) {
-	l, err := listenSoon(address)
+	l, err := ListenSoon(address)
 	if err != nil {
 		return nil, err
 	}

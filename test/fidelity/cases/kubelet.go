@@ -1,4 +1,4 @@
-package fidelity_test
+package cases
 
 import (
 	"fmt"
@@ -7,14 +7,12 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 )
 
 // kubeletTests are the cases of the kubelet's own tests (pkg/probe/{http,tcp,grpc}, pkg/kubelet/lifecycle), written anew where
 // no other group has them. Here the application judges what it sees.
-func kubeletTests() []testCase {
-	var all []testCase
+func kubeletTests() []Case {
+	var all []Case
 	for _, r := range applicationChecks() {
 		answer := func(x *exchange) {
 			if r.accepts(x.head) {
@@ -23,12 +21,12 @@ func kubeletTests() []testCase {
 			}
 			x.reply(500, "fail body")
 		}
-		all = append(all, testCase{name: "application finds " + r.name, want: verdicts{success}, probe: get("", r.headers...), servers: http1(answer)})
+		all = append(all, Case{Name: "application finds " + r.name, Want: Verdicts{Success}, probe: get("", r.headers...), servers: http1(answer)})
 	}
 	for _, code := range []int{301, 302, 307, 308} {
 		for _, body := range []string{"", "ok body"} {
-			all = append(all, testCase{
-				name: fmt.Sprintf("redirect %d to one without Location, body %q", code, body), want: verdicts{warning},
+			all = append(all, Case{
+				Name: fmt.Sprintf("redirect %d to one without Location, body %q", code, body), Want: Verdicts{Warning},
 				servers: http1(inTurn(reply(code, "", "Location: /new"), reply(code, body))),
 			})
 		}
@@ -42,8 +40,8 @@ func kubeletTests() []testCase {
 	}
 	redirected := http1(byTarget(map[string]func(*exchange){"/redirect": redirect("/success"), "": byHost}))
 	return append(all,
-		testCase{name: "redirect keeps Host www.success.com", want: verdicts{success}, probe: get("/redirect", header("Host", "www.success.com")), servers: redirected},
-		testCase{name: "redirect keeps Host www.fail.com", want: verdicts{failure}, probe: get("/redirect", header("Host", "www.fail.com")), servers: redirected},
+		Case{Name: "redirect keeps Host www.success.com", Want: Verdicts{Success}, probe: get("/redirect", header("Host", "www.success.com")), servers: redirected},
+		Case{Name: "redirect keeps Host www.fail.com", Want: Verdicts{Failure}, probe: get("/redirect", header("Host", "www.fail.com")), servers: redirected},
 	)
 }
 
@@ -72,7 +70,7 @@ func applicationChecks() []applicationCheck {
 	}
 	return []applicationCheck{
 		{"three headers and Host", three, nil},
-		{"the kubelet's user agent", has("User-Agent: kube-probe/" + kubelet.Version), nil},
+		{"the kubelet's user agent", has("User-Agent: kube-probe/" + KubeletVersion), nil},
 		{"Accept: */*", has("Accept: */*"), nil},
 		{"no Accept-Encoding", lacks("Accept-Encoding"), nil},
 		{"no Sonde-Probe", lacks("Sonde-Probe"), nil},
