@@ -38,6 +38,8 @@ func run(ctx context.Context, args []string) error {
 	grace := flags.Duration("grace", 0, "serve on for so long when asked to end, and then let requests end")
 	service := flags.String("grpc-service", "", "name of a gRPC service that is SERVING, beside the empty one")
 	once := flags.String("call", "", "only call this `URL` once, and end")
+	probed := flags.String("case", "", "only serve the fidelity test's case of this `name`")
+	casePort := flags.Int("case-port", 20000, "first `port` of the case")
 	addresses := map[string]*string{}
 	for _, protocol := range []string{"http", "grpc", "tcp", "banner", "control"} {
 		addresses[protocol] = flags.String(protocol, "", "`address` to serve "+protocol+" on")
@@ -47,6 +49,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	if *once != "" {
 		return callOnce(ctx, *once)
+	}
+	if *probed != "" {
+		return serveCase(ctx, *probed, *casePort)
 	}
 	s := newState(*name, *grace)
 	s.serving(*service)

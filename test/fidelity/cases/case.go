@@ -172,6 +172,11 @@ type PodAddress struct {
 	Virtual int
 }
 
+// PodAt is a pod with an address whose ports follow one another, from first on, but for that of the handler.
+func PodAt(ip string, first, virtual int) PodAddress {
+	return PodAddress{ip, first, first + 3, [2]int{first + 1, first + 2}, virtual}
+}
+
 // fill replaces words of a text: IP by the pod's address, OCTAL by what follows 127 in it, and PORT, OTHER, TLS, CLOSED and VIRTUAL
 // by ports of it: app, the two of more, closed and virtual.
 func (p PodAddress) fill(text string) string {

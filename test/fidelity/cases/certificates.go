@@ -62,4 +62,8 @@ func signed(key crypto.Signer, err error) []tls.Certificate {
 	return selfSigned(key, err, &x509.Certificate{})
 }
 
-func signedRSA(bits int) []tls.Certificate { return signed(rsa.GenerateKey(rand.Reader, bits)) }
+// signedRSA is made when a server needs it, since it takes a while.
+func signedRSA(bits int) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	made := sync.OnceValue(func() []tls.Certificate { return signed(rsa.GenerateKey(rand.Reader, bits)) })
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &made()[0], nil }
+}

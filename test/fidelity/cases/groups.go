@@ -1,6 +1,9 @@
 package cases
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Group is a table of cases.
 type Group struct {
@@ -8,43 +11,50 @@ type Group struct {
 	Cases []Case
 }
 
-// Groups returns all cases, in the order of docs/fidelity.md.
+// tables of cases, in the order of docs/fidelity.md.
+var tables = []struct {
+	title string
+	cases func() []Case
+}{
+	{"Status", statuses},
+	{"Interim answers", interims},
+	{"Paths and queries", paths},
+	{"Headers", headers},
+	{"Redirects", redirects},
+	{"Bodies", bodies},
+	{"Servers that do not behave", brokenServers},
+	{"Time", timeouts},
+	{"TLS and HTTP/2", tlsAndHTTP2},
+	{"TCP", tcpPorts},
+	{"gRPC", grpcs},
+	{"Named ports and host", portsAndHosts},
+	{"Several containers", severalContainers},
+	{"Addresses", addresses},
+	{"Hooks", hooks},
+	{"Cases of the kubelet's own tests", kubeletTests},
+}
+
+// Groups returns all cases.
 func Groups() []Group {
-	groups := []Group{
-		{"Status", statuses()},
-		{"Interim answers", interims()},
-		{"Paths and queries", paths()},
-		{"Headers", headers()},
-		{"Redirects", redirects()},
-		{"Bodies", bodies()},
-		{"Servers that do not behave", brokenServers()},
-		{"Time", timeouts()},
-		{"TLS and HTTP/2", tlsAndHTTP2()},
-		{"TCP", tcpPorts()},
-		{"gRPC", grpcs()},
-		{"Named ports and host", portsAndHosts()},
-		{"Several containers", severalContainers()},
-		{"Addresses", addresses()},
-		{"Hooks", hooks()},
-		{"Cases of the kubelet's own tests", kubeletTests()},
-	}
-	for _, g := range groups {
+	var all []Group
+	for _, table := range tables {
+		g := Group{table.title, table.cases()}
 		for i := range g.Cases {
 			c := &g.Cases[i]
 			c.Number = i
 			c.Process = c.Process || i%10 == 0 && !c.noYAML
 		}
+		all = append(all, g)
 	}
-	return groups
+	return all
 }
 
 // Find returns the case of a name.
 func Find(name string) (*Case, error) {
-	for _, g := range Groups() {
-		for i := range g.Cases {
-			if g.Cases[i].Name == name {
-				return &g.Cases[i], nil
-			}
+	for _, table := range tables {
+		list := table.cases()
+		if i := slices.IndexFunc(list, func(c Case) bool { return c.Name == name }); i >= 0 {
+			return &list[i], nil
 		}
 	}
 	return nil, fmt.Errorf("find the case %q: there is none of this name", name)

@@ -26,7 +26,7 @@ type tlsRow struct {
 func tlsAndHTTP2() []Case {
 	var all []Case
 	for _, r := range slices.Concat(tlsVersions(), tlsKeys()) {
-		if r.config.Certificates == nil {
+		if r.config.Certificates == nil && r.config.GetCertificate == nil {
 			r.config.Certificates = certificates().valid
 		}
 		if r.answer == nil {
@@ -44,7 +44,7 @@ func tlsVersions() []tlsRow {
 		return &tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{id}}
 	}
 	rc4 := suite(tls.TLS_ECDHE_RSA_WITH_RC4_128_SHA)
-	rc4.Certificates = signedRSA(2048)
+	rc4.GetCertificate = signedRSA(2048)
 	all := certificates()
 	return []tlsRow{
 		{name: "1.3", want: Success, config: &tls.Config{MinVersion: tls.VersionTLS13}},
@@ -78,11 +78,11 @@ func tlsKeys() []tlsRow {
 	long := []tls.Certificate{{Certificate: slices.Repeat(valid.Certificate, 31), PrivateKey: valid.PrivateKey}}
 	const untilEnd, whole = "HTTP/1.1 200 OK\r\n\r\nok", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 	return []tlsRow{
-		{name: "RSA of 1024 bits", want: Success, config: &tls.Config{Certificates: signedRSA(1024)}},
-		{name: "RSA of 2048 bits", want: Success, config: &tls.Config{Certificates: signedRSA(2048)}},
-		{name: "RSA with 1.2", want: Success, config: &tls.Config{Certificates: signedRSA(2048), MaxVersion: tls.VersionTLS12}},
+		{name: "RSA of 1024 bits", want: Success, config: &tls.Config{GetCertificate: signedRSA(1024)}},
+		{name: "RSA of 2048 bits", want: Success, config: &tls.Config{GetCertificate: signedRSA(2048)}},
+		{name: "RSA with 1.2", want: Success, config: &tls.Config{GetCertificate: signedRSA(2048), MaxVersion: tls.VersionTLS12}},
 		{name: "RSA without a key exchange", want: Failure, config: &tls.Config{
-			Certificates: signedRSA(2048), MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_RSA_WITH_AES_128_GCM_SHA256},
+			GetCertificate: signedRSA(2048), MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_RSA_WITH_AES_128_GCM_SHA256},
 		}},
 		{name: "P-521", want: Success, config: &tls.Config{Certificates: signed(ecdsa.GenerateKey(elliptic.P521(), rand.Reader))}},
 		{name: "Ed25519", want: Success, config: &tls.Config{Certificates: signed(ed, err)}},

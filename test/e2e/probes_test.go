@@ -1,0 +1,333 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/test/fidelity/cases"
+)
+
+// Numbers of cases decide which kind of probe or hook they are.
+const (
+	liveness = iota
+	readiness
+	startup
+
+	postStart = 0
+	preStop   = 1
+)
+
+// probeCases are cases of the fidelity test, so many that each kind and each verdict is among them. What an application answers only
+// once is not: here it is asked each second.
+var probeCases = []struct {
+	name string
+	kind int
+}{
+	{"status 204", readiness},
+	{"status 302", liveness},
+	{"status 404", startup},
+	{"status 503", readiness},
+	{"status line 2x0", liveness},
+	{"interim 103 and 200", startup},
+	{"interim 103 alone", readiness},
+	{"interim 101 with Upgrade", liveness},
+	{`path "a:b"`, readiness},
+	{`path "/a%2Fb"`, liveness},
+	{`path "?x=1"`, startup},
+	{"header Host with a space", readiness},
+	{"header newline", startup},
+	{"HTTP/2 header Upgrade", readiness},
+	{"redirect to itself for ever", readiness},
+	{"redirect elsewhere, body always cut", startup},
+	{"redirect http to https to http", liveness},
+	{"body cut", liveness},
+	{"body 10 KiB + 1", readiness},
+	{"body chunk of a wrong size", readiness},
+	{"body Transfer-Encoding gzip", startup},
+	{"server says SSH", liveness},
+	{"server resets within the headers", readiness},
+	{"server says 101 headers", startup},
+	{"answer never", liveness},
+	{"body never", readiness},
+	{"timeout of 68 years", startup},
+	{"TLS expired", readiness},
+	{"TLS client certificate required", startup},
+	{"https to a port of HTTP", readiness},
+	{"http to a port of TLS", liveness},
+	{"HTTP/2 trailers", startup},
+	{"HTTP/2 RST_STREAM", liveness},
+	{"TCP open, never accepted", readiness},
+	{"TCP refused", liveness},
+	{"TCP backlog full", startup},
+	{"gRPC status 1, SERVING", liveness},
+	{"gRPC status 2, NOT_SERVING", readiness},
+	{"gRPC code 12", startup},
+	{"gRPC code 14", liveness},
+	{"port TCP by the name of a closed one", liveness},
+	{"port HTTP by an unknown name", liveness},
+	{"host of another address, TCP", readiness},
+	{"several containers that name their ports alike", readiness},
+	{"hook redirected for ever", postStart},
+	{"hook redirected to a closed port", preStop},
+	{"hook 500 No", preStop},
+}
+
+// The kubelet drops events of a pod beyond 25, so each has few cases; and few pods are started at once.
+const (
+	casesPerPod = 2
+	podsAtOnce  = 4
+)
+
+// fate is what became of a container.
+type fate struct {
+	// Started and Ready are its history; if it was restarted, whether it was Started at first, and whether it was ever Ready.
+	Started, Ready []bool
+	Restarted      bool
+	// Events are the kubelet's that tell of probes and hooks, without what follows the first colon.
+	Events []string
+}
+
+// TestProbes has the real kubelet probe cases of the fidelity test, in a mesh and without one.
+func TestProbes(t *testing.T) {
+	t.Parallel()
+	mesh, plain := same(t, func(n *namespace) map[string]fate {
+		fates := map[string]fate{}
+		pods := slices.Collect(slices.Chunk(probeCases, casesPerPod))
+		for first := range slices.Chunk(pods, podsAtOnce) {
+			var running []*probedPod
+			for _, list := range first {
+				p := &probedPod{n: n, name: fmt.Sprintf("p%d", len(fates))}
+				for _, c := range list {
+					p.add(c.name, c.kind)
+				}
+				p.start(fates)
+				running = append(running, p)
+			}
+			for _, p := range running {
+				p.await()
+			}
+			pass(n.t, 3*time.Second) // for some more probes
+			for _, p := range running {
+				p.end(fates)
+			}
+		}
+		return fates
+	})
+	if d := cmp.Diff(plain, mesh); d != "" {
+		t.Errorf("what happened without a mesh (-) and in it (+):\n%s", d)
+	}
+	for _, name := range slices.Sorted(maps.Keys(plain)) {
+		t.Logf("%s: %+v", name, plain[name])
+	}
+}
+
+// probedPod is a pod with the containers of some cases.
+type probedPod struct {
+	n          *namespace
+	name       string
+	containers []probedContainer
+	// settled is when all probes had done what they do. Before, an application may not have been there yet.
+	settled time.Time
+}
+
+type probedContainer struct {
+	corev1.Container
+	// title is the case, and the container if it has several.
+	title string
+	// want is the verdict of each kind of probe and hook that it has.
+	want map[string]cases.Verdict
+	// asked says that the kubelet asks the application itself also in the mesh.
+	asked       bool
+	stopHistory func() history
+}
+
+// add gives a pod the containers of a case. The first one has the application.
+func (p *probedPod) add(name string, number int) {
+	p.n.t.Helper()
+	c, err := cases.Find(name)
+	if err != nil {
+		p.n.t.Fatal(err)
+	}
+	c.Number = number
+	port := 20000 + 10*len(p.containers)
+	var asked int
+	for i, container := range c.Pod(cases.PodAt("", port, 9000)).Spec.Containers {
+		own := probedContainer{Container: container, title: c.Name, want: map[string]cases.Verdict{}, asked: c.Unchanged}
+		own.Name, own.Image = fmt.Sprintf("c%d", len(p.containers)), appImage
+		own.Env = []corev1.EnvVar{{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}
+		if i == 0 {
+			own.Args = []string{"--case=" + c.Name, fmt.Sprintf("--case-port=%d", port)}
+		} else {
+			own.title += fmt.Sprintf(" (%d)", i)
+		}
+		for _, kind := range cases.Kinds {
+			if probe := cases.ProbeOf(&own.Container, kind); probe != nil {
+				probe.InitialDelaySeconds, probe.PeriodSeconds, probe.FailureThreshold = 5, 1, 3
+			} else if cases.HookOf(&own.Container, kind) == nil {
+				continue
+			}
+			asked++
+			own.want[kind] = c.Wants(asked)[asked-1]
+		}
+		p.containers = append(p.containers, own)
+	}
+}
+
+// start creates the pod, and begins to watch it. Each container has a place in fates.
+func (p *probedPod) start(fates map[string]fate) {
+	p.n.t.Helper()
+	pod := newPod(p.name, "node2")
+	pod.Spec.Containers = nil
+	for i := range p.containers {
+		c := &p.containers[i]
+		fates[c.title] = fate{}
+		c.stopHistory = p.n.watchHistory(p.name, c.Name)
+		pod.Spec.Containers = append(pod.Spec.Containers, c.Container)
+	}
+	p.n.create(pod)
+}
+
+// await waits until every container fares as the verdicts say.
+func (p *probedPod) await() {
+	p.n.t.Helper()
+	p.n.waitPod(p.name, readyLimit, "all probes have done what they do", func(pod *corev1.Pod) error {
+		var missing []error
+		for i := range p.containers {
+			missing = append(missing, p.containers[i].lacks(status(pod, p.containers[i].Name)))
+			for kind := range p.containers[i].want {
+				if kind != cases.Kinds[len(cases.Kinds)-1] { // preStop is for later
+					missing = append(missing, p.lacksEvents(&p.containers[i], kind))
+				}
+			}
+		}
+		return errors.Join(missing...)
+	})
+	p.settled = time.Now()
+}
+
+// lacks says what a container's status has not of what the verdicts of its probes lead to. Where they fail, its state says it in the end;
+// where they pass, or are discarded, the history will.
+func (c *probedContainer) lacks(s corev1.ContainerStatus) error {
+	passes := func(v cases.Verdict) bool { return v == cases.Success || v == cases.Warning }
+	for kind, verdict := range c.want {
+		var holds bool
+		switch kind {
+		case "liveness", "postStart", "preStop":
+			holds = s.State.Running != nil
+		case "readiness":
+			holds = s.Ready == passes(verdict)
+		default:
+			holds = s.Started != nil && *s.Started == passes(verdict)
+		}
+		if verdict == cases.Failure && kind != "readiness" && kind != "preStop" {
+			holds = s.RestartCount > 0
+		}
+		if !holds {
+			return fmt.Errorf("%s: %s is %s, and the container ready %t, started %v, restarts %d, %s", c.title, kind, verdict,
+				s.Ready, s.Started != nil && *s.Started, s.RestartCount, stateOf(s.State))
+		}
+	}
+	return nil
+}
+
+// kubeletEvent returns the reason of the event that the kubelet writes of a verdict, and how its message begins.
+func kubeletEvent(kind string, verdict cases.Verdict) (reason, begins string) {
+	title := strings.ToUpper(kind[:1]) + kind[1:]
+	switch {
+	case verdict == cases.Success:
+		return "", ""
+	case kind == "postStart" || kind == "preStop":
+		return "Failed" + title + "Hook", title + "Hook failed"
+	case verdict == cases.Warning:
+		return "ProbeWarning", title + " probe warning"
+	case verdict == cases.Errored:
+		return "Unhealthy", title + " probe errored"
+	}
+	return "Unhealthy", title + " probe failed"
+}
+
+// lacksEvents says which events of a probe or hook are not there: the kubelet's, and in the mesh ours, which has the reason.
+func (p *probedPod) lacksEvents(c *probedContainer, kind string) error {
+	reason, begins := kubeletEvent(kind, c.want[kind])
+	if reason == "" {
+		return nil
+	}
+	wanted := map[string]string{reason: begins}
+	if p.n.injected && !c.asked && cases.ProbeOf(&c.Container, kind) != nil {
+		wanted["ProbeFailed"] = begins
+	}
+	events, err := p.n.events(p.n.t.Context())
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		if about(&e, p.name, c.Name) && strings.HasPrefix(e.Message, wanted[e.Reason]) {
+			delete(wanted, e.Reason)
+		}
+	}
+	if len(wanted) > 0 {
+		return fmt.Errorf("%s: there is no event %v", c.title, wanted)
+	}
+	return nil
+}
+
+// about says whether an event is about a container.
+func about(e *corev1.Event, pod, container string) bool {
+	return e.InvolvedObject.Name == pod && e.InvolvedObject.FieldPath == "spec.containers{"+container+"}"
+}
+
+// end writes down what became of the containers, and deletes the pod, at which readiness probes fail and preStop hooks are called.
+func (p *probedPod) end(fates map[string]fate) {
+	p.n.t.Helper()
+	for i := range p.containers {
+		c := &p.containers[i]
+		h := c.stopHistory()
+		f := fate{Started: h.Started, Ready: h.Ready, Restarted: len(h.Restarts) > 1, Events: p.eventsOf(c)}
+		if f.Restarted { // again and again, and the test ends at some time
+			f.Started, f.Ready = f.Started[:1], []bool{slices.Contains(f.Ready, true)}
+		}
+		fates[c.title] = f
+	}
+	p.n.deletePod(p.name)
+	for i := range p.containers {
+		if c := &p.containers[i]; c.want["preStop"] != "" {
+			p.n.wait(readyLimit, "the event of a hook", func() error { return p.lacksEvents(c, "preStop") })
+		}
+	}
+}
+
+// eventsOf returns the kubelet's events of a container's probes and hooks: those that its verdicts lead to, and all others since then.
+func (p *probedPod) eventsOf(c *probedContainer) []string {
+	p.n.t.Helper()
+	events, err := p.n.events(p.n.t.Context())
+	if err != nil {
+		p.n.t.Fatal(err)
+	}
+	var texts []string
+	for _, e := range events {
+		if !about(&e, p.name, c.Name) || !slices.Contains([]string{"Unhealthy", "ProbeWarning", "FailedPostStartHook"}, e.Reason) {
+			continue
+		}
+		text, _, _ := strings.Cut(e.Message, ":")
+		expected := false
+		for kind, verdict := range c.want {
+			reason, begins := kubeletEvent(kind, verdict)
+			expected = expected || e.Reason == reason && strings.HasPrefix(text, begins)
+		}
+		if expected || e.LastTimestamp.After(p.settled) {
+			texts = append(texts, e.Reason+" "+text)
+		}
+	}
+	slices.Sort(texts)
+	return slices.Compact(texts)
+}
