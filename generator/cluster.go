@@ -146,6 +146,9 @@ func inboundCluster(d *mesh.Dataplane, in *mesh.Inbound) *clusterv3.Cluster {
 
 		TypedExtensionProtocolOptions: inboundHTTP(in.Tags.Protocol()),
 	}
+	if in.Tags.Protocol().IsHTTP() {
+		c.GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().Hostname = d.InboundAddress(in).String() // see noHost
+	}
 	if d.Spec.Networking.TransparentProxying != nil {
 		c.UpstreamBindConfig = bypassRedirection()
 	}

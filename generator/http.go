@@ -38,6 +38,8 @@ const (
 // httpProxy returns the connection manager of one port. It changes nothing that an application could notice: no timeouts,
 // none of Envoy's headers, the same path and host (Envoy: faq/configuration/timeouts, configuration/http/http_conn_man/headers,
 // intro/arch_overview/http/upgrades).
+//
+// defaultHost is the host of a request of HTTP/1.0 that names none; such requests are refused if it is empty.
 func httpProxy(stat, defaultHost string) *hcmv3.HttpConnectionManager {
 	return &hcmv3.HttpConnectionManager{
 		StatPrefix: stat,

@@ -129,7 +129,7 @@ func (b *inbound) filter(in *mesh.Inbound, tls bool) *listenerv3.Filter {
 		}
 		return tcpFilter(p)
 	}
-	h := httpProxy(inboundStat(in), b.dataplane.InboundAddress(in).String())
+	h := httpProxy(inboundStat(in), noHost)
 	if tls {
 		// The application gets the client's SPIFFE ID in x-forwarded-client-cert, which clients cannot set themselves
 		// (Envoy: configuration/http/http_conn_man/headers, x-forwarded-client-cert).

@@ -22,11 +22,24 @@ func OutboundRoute(s *meshview.Service) *routev3.RouteConfiguration {
 	})
 }
 
+// noHost stands for the host of a request that names none. It is the same for all replicas, which share the listener; the route
+// replaces it by the host name of the endpoint, see inboundCluster (Envoy: api-v3/config/route/v3/route_components.proto,
+// auto_host_rewrite).
+const noHost = "no-host.invalid"
+
 func inboundRoute(cluster string) *routev3.RouteConfiguration {
-	return routeConfiguration(cluster, anyPath(), &routev3.RouteAction{
-		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
-		Timeout:          durationpb.New(0),
-	})
+	action := func() *routev3.RouteAction {
+		return &routev3.RouteAction{
+			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
+			Timeout:          durationpb.New(0),
+		}
+	}
+	named, unnamed := routeConfiguration(cluster, anyPath(), action()), action()
+	unnamed.HostRewriteSpecifier = &routev3.RouteAction_AutoHostRewrite{AutoHostRewrite: wrapperspb.Bool(true)}
+	other := routeConfiguration(noHost, anyPath(), unnamed).GetVirtualHosts()[0]
+	other.Domains = []string{noHost}
+	named.VirtualHosts = append(named.VirtualHosts, other)
+	return named
 }
 
 func routeConfiguration(name string, match *routev3.RouteMatch, action *routev3.RouteAction) *routev3.RouteConfiguration {

@@ -29,8 +29,8 @@ type TranslatorOptions struct {
 
 // Translator turns changes of the view into the resources that each attached proxy should have. The cost of a change is
 // proportional to what changed: a resource of a service is encoded once for all proxies, proxies that see the same
-// services share one set, and nothing is made for proxies that are not attached. All methods may be called from any
-// goroutine.
+// services share one set, and nothing is made for proxies that are not attached. Equal resources that are proxies' own are kept
+// once. All methods may be called from any goroutine.
 //
 // A resource that cannot be encoded affects nothing else: its last good version stays, if there is one.
 type Translator struct {
@@ -43,6 +43,7 @@ type Translator struct {
 	services map[mesh.ID]*serviceResources  // those in a shared set
 	shared   map[*meshview.Scope]*sharedSet // those of attached proxies
 	attached map[mesh.ID]*attachment
+	own      map[ownKey]ownUse // the resources of their own sets
 	errs     []error // of the resources that could not be encoded, see takeErrors
 }
 
@@ -70,6 +71,7 @@ func NewTranslator(o TranslatorOptions) *Translator {
 		services:    map[mesh.ID]*serviceResources{},
 		shared:      map[*meshview.Scope]*sharedSet{},
 		attached:    map[mesh.ID]*attachment{},
+		own:         map[ownKey]ownUse{},
 	}
 }
 
@@ -115,6 +117,7 @@ func (t *Translator) detach(proxy mesh.ID) {
 	}
 	if a.streams--; a.streams == 0 {
 		t.leaveShared(a)
+		t.countOwn(a.desired.Own, nil)
 		delete(t.attached, proxy)
 	}
 }

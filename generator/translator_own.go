@@ -20,9 +20,13 @@ func (t *Translator) ownSet(m *meshview.Mesh, p *meshview.Proxy, a *attachment) 
 	var want []*resource.Resource
 	add := func(typ resource.Type, name string, message proto.Message) {
 		r := t.encodeOrKeep(old.Get(resource.Name{Type: typ, Name: name}), name, message, "proxy "+a.id)
-		if r != nil {
-			want = append(want, r)
+		if r == nil {
+			return
 		}
+		if same := t.own[ownKeyOf(r)].resource; same != nil {
+			r = same
+		}
+		want = append(want, r)
 	}
 	for _, c := range InboundClusters(m, p) {
 		add(resource.Cluster, c.GetName(), c)
@@ -36,5 +40,40 @@ func (t *Translator) ownSet(m *meshview.Mesh, p *meshview.Proxy, a *attachment) 
 	for _, l := range OutboundListeners(m, p) {
 		add(resource.Listener, l.GetName(), l)
 	}
-	return replace(old, want)
+	now := replace(old, want)
+	t.countOwn(old, now)
+	return now
+}
+
+// ownKey is equal for equal resources.
+type ownKey struct {
+	resource.Name
+	version string
+}
+
+func ownKeyOf(r *resource.Resource) ownKey { return ownKey{r.Key(), r.Version} }
+
+// ownUse is a resource of proxies' own sets, and in how many of them it is. Replicas of a workload differ in little but their
+// addresses, and many resources are the same for all workloads.
+type ownUse struct {
+	resource *resource.Resource
+	sets     int
+}
+
+// countOwn records that one proxy's own set is now instead of before.
+func (t *Translator) countOwn(before, now *resource.Set) {
+	for _, c := range resource.Diff(before, now) {
+		if c.New != nil {
+			use := t.own[ownKeyOf(c.New)]
+			t.own[ownKeyOf(c.New)] = ownUse{c.New, use.sets + 1}
+		}
+		if c.Old == nil {
+			continue
+		}
+		if use := t.own[ownKeyOf(c.Old)]; use.sets > 1 {
+			t.own[ownKeyOf(c.Old)] = ownUse{use.resource, use.sets - 1}
+		} else {
+			delete(t.own, ownKeyOf(c.Old))
+		}
+	}
 }
