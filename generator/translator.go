@@ -44,7 +44,7 @@ type Translator struct {
 	shared   map[*meshview.Scope]*sharedSet // those of attached proxies
 	attached map[mesh.ID]*attachment
 	own      map[ownKey]ownUse // the resources of their own sets
-	errs     []error // of the resources that could not be encoded, see takeErrors
+	errs     []error           // of the resources that could not be encoded, see takeErrors
 }
 
 // attachment is a proxy with at least one stream.

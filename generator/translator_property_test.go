@@ -112,7 +112,7 @@ func check(t *testing.T, when string, tr *Translator, had, changed map[mesh.ID]r
 		if told && old.Known() && cmp.Equal(versions(old), versions(now)) && old.Shared == now.Shared {
 			t.Fatalf("%s: %s is told that nothing changed", when, id)
 		}
-		checkPointers(t, when, old, now)
+		checkPointers(t, when, tr, old, now)
 	}
 	for id := range changed {
 		if _, attached := had[id]; !attached {
@@ -121,15 +121,15 @@ func check(t *testing.T, when string, tr *Translator, had, changed map[mesh.ID]r
 	}
 }
 
-// checkPointers checks that equal resources of a proxy's own stay the same pointer, and that no name is in both sets.
-func checkPointers(t *testing.T, when string, old, now resource.Desired) {
+// checkPointers checks that equal resources of proxies' own are the same pointer and stay it, and that no name is in both sets.
+func checkPointers(t *testing.T, when string, tr *Translator, old, now resource.Desired) {
 	t.Helper()
 	if old.Own != now.Own && cmp.Equal(versions(resource.Desired{Own: old.Own}), versions(resource.Desired{Own: now.Own})) {
 		t.Fatalf("%s: an own set that is equal is another pointer", when)
 	}
 	for _, typ := range resource.Types() {
 		for _, r := range now.Own.Of(typ) {
-			if was := old.Own.Get(r.Key()); was != nil && was.Version == r.Version && was != r {
+			if was := old.Own.Get(r.Key()); was != nil && was.Version == r.Version && was != r || tr.own[ownKeyOf(r)].resource != r {
 				t.Fatalf("%s: %s %s is equal and another pointer", when, typ.Short(), r.Name)
 			}
 			if now.Shared.Get(r.Key()) != nil {

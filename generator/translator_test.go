@@ -162,8 +162,9 @@ func TestOneEndpointOfAThousandEncodesOneResource(t *testing.T) {
 
 func checkEmpty(t *testing.T, tr *Translator) {
 	t.Helper()
-	if len(tr.attached)+len(tr.shared)+len(tr.services) > 0 {
-		t.Errorf("kept without any stream: %d proxies, %d shared sets, %d services", len(tr.attached), len(tr.shared), len(tr.services))
+	if len(tr.attached)+len(tr.shared)+len(tr.services)+len(tr.own) > 0 {
+		t.Errorf("kept without any stream: %d proxies, %d shared sets, %d services, %d resources of own sets",
+			len(tr.attached), len(tr.shared), len(tr.services), len(tr.own))
 	}
 }
 
@@ -263,6 +264,28 @@ func TestSetsShareWhatDidNotChange(t *testing.T) {
 		if r := before.Shared.Get(name); r == nil || r != now.Shared.Get(name) || r != other.Shared.Get(name) {
 			t.Errorf("%s of api is %p, then %p, and %p in another set", typ.Short(), r, now.Shared.Get(name), other.Shared.Get(name))
 		}
+	}
+}
+
+func TestReplicasShareAllButTheirAddress(t *testing.T) {
+	for _, protocol := range []mesh.Protocol{mesh.ProtocolTCP, mesh.ProtocolHTTP} {
+		t.Run(string(protocol), func(t *testing.T) {
+			b := newBench(t, meshWith(mesh.ModePermissive), dataplane("web-1", "10.0.0.1", "web", speaks(protocol), transparent),
+				dataplane("web-2", "10.0.0.2", "web", speaks(protocol), transparent))
+			b.apply()
+			first, second := b.translator.Attach("default/web-1").Own, b.translator.Attach("default/web-2").Own
+			var differ []string
+			for _, typ := range resource.Types() {
+				for _, r := range first.Of(typ) {
+					if second.Get(r.Key()) != r {
+						differ = append(differ, typ.Short()+" "+r.Name)
+					}
+				}
+			}
+			if diff := cmp.Diff([]string{"cluster inbound:80"}, differ); diff != "" {
+				t.Errorf("resources that are not shared, -want +got:\n%s", diff)
+			}
+		})
 	}
 }
 
