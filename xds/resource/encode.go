@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -39,10 +38,11 @@ func Any(m proto.Message) *anypb.Any {
 // Encode returns m as a resource with that name. It does not keep m. It returns an error if Sonde does not serve the type
 // of m, if m has another name, or if m is invalid: Envoy would refuse such a resource, and with it the whole response.
 func Encode(name string, m proto.Message) (*Resource, error) {
-	t := Type(typeOf(m))
-	if !slices.Contains(Types(), t) {
-		return nil, fmt.Errorf("encode resource %q: type %s is not served", name, t)
+	i := Type(typeOf(m)).index()
+	if i < 0 {
+		return nil, fmt.Errorf("encode resource %q: type %s is not served", name, typeOf(m))
 	}
+	t := Types()[i] // a constant: all resources share its bytes
 	if own := ownName(m); own != name || name == "" {
 		return nil, fmt.Errorf("encode %s %q: the message calls itself %q", t.Short(), name, own)
 	}
