@@ -100,19 +100,19 @@ func testView() *meshview.View {
 		if v.Meshes[meshName] == nil {
 			spec := &mesh.Mesh{Name: meshName}
 			spec.SetDefaults()
-			v.Meshes[meshName] = &meshview.Mesh{
-				Spec: spec, Services: map[string]*meshview.Service{}, Proxies: map[string]*meshview.Proxy{},
-			}
+			v.Meshes[meshName] = &meshview.Mesh{Spec: spec}
 		}
 		d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: meshName, Name: name}}
 		d.Spec.Networking.Address = "10.0.0.1"
 		d.Spec.Networking.Inbound = []mesh.Inbound{{Port: 80, Tags: mesh.Tags{mesh.TagService: "web"}}}
 		d.SetDefaults()
-		v.Meshes[meshName].Proxies[name] = &meshview.Proxy{
+		m := v.Meshes[meshName]
+		m.Proxies = m.Proxies.With(name, &meshview.Proxy{
 			Dataplane: d, Observed: mesh.Observation{Draining: name == "web-2"},
-		}
+		})
 	}
-	v.Meshes["default"].Services["web"] = &meshview.Service{
+	m := v.Meshes["default"]
+	m.Services = m.Services.With("web", &meshview.Service{
 		Mesh: "default", Name: "web", Protocol: mesh.ProtocolHTTP,
 		Addresses:  []netip.AddrPort{netip.MustParseAddrPort("240.0.0.1:80")},
 		Identities: []string{"spiffe://default.sonde.internal/workload/web"},
@@ -121,7 +121,7 @@ func testView() *meshview.View {
 			{Address: netip.MustParseAddrPort("10.0.0.2:80"), Health: meshview.Draining, Sidecar: true},
 			{Address: netip.MustParseAddrPort("10.0.0.3:80"), Health: meshview.NotReady},
 		},
-	}
+	})
 	return v
 }
 

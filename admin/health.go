@@ -57,7 +57,7 @@ func inboundsOf(p *meshview.Proxy) []*adminv1.InboundHealth {
 // endpointOf returns an endpoint of a service. agents are the states of all agents.
 func endpointOf(m *meshview.Mesh, e meshview.Endpoint, agents map[mesh.ID]*adminv1.AgentState) *adminv1.Endpoint {
 	entry := &adminv1.Endpoint{Address: e.Address.String(), Health: healthOf(e.Health), Sidecar: e.Sidecar, Dataplane: e.Proxy, Declared: e.Declared}
-	p := m.Proxies[e.Proxy]
+	p := m.Proxies.Get(e.Proxy)
 	entry.Reason = reasonOf(p, e.Reason)
 	if p != nil && agents[p.ID()].GetPhase() == adminv1.AgentState_LOST {
 		entry.AgentLostSince = agents[p.ID()].GetSince()

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"iter"
 	"maps"
 	"slices"
 
@@ -57,7 +58,7 @@ func collect[T any](f *adminv1.Filter, ids []mesh.ID, entry func(meshName, name 
 }
 
 // ids returns the IDs of one kind of object in all meshes.
-func ids[T any](v *meshview.View, of func(*meshview.Mesh) map[string]T) []mesh.ID {
+func ids[T any](v *meshview.View, of func(*meshview.Mesh) iter.Seq2[string, *T]) []mesh.ID {
 	var all []mesh.ID
 	for meshName, m := range v.Meshes {
 		for name := range of(m) {
@@ -67,7 +68,7 @@ func ids[T any](v *meshview.View, of func(*meshview.Mesh) map[string]T) []mesh.I
 	return all
 }
 
-func proxies(m *meshview.Mesh) map[string]*meshview.Proxy { return m.Proxies }
+func proxies(m *meshview.Mesh) iter.Seq2[string, *meshview.Proxy] { return m.Proxies.All() }
 
 // ListMeshes implements adminv1.AdminServiceServer.
 func (s *service) ListMeshes(_ context.Context, r *adminv1.ListMeshesRequest) (*adminv1.ListMeshesResponse, error) {
@@ -82,12 +83,14 @@ func (s *service) ListMeshes(_ context.Context, r *adminv1.ListMeshesRequest) (*
 		}
 	}
 	// Treat a mesh as an object in itself, so that the filter's mesh and name mean the same.
-	self := func(m *meshview.Mesh) map[string]*meshview.Mesh { return map[string]*meshview.Mesh{m.Spec.Name: m} }
+	self := func(m *meshview.Mesh) iter.Seq2[string, *meshview.Mesh] {
+		return maps.All(map[string]*meshview.Mesh{m.Spec.Name: m})
+	}
 	meshes, total, err := collect(r.GetFilter(), ids(v, self), func(name, _ string) (*adminv1.Mesh, error) {
 		m := v.Mesh(name)
 		body, err := object(m.Spec)
 		entry := &adminv1.Mesh{
-			Object: body, Proxies: uint32(len(m.Proxies)), Connected: connected[name], Services: uint32(len(m.Services)),
+			Object: body, Proxies: uint32(m.Proxies.Len()), Connected: connected[name], Services: uint32(m.Services.Len()),
 		}
 		if expires := s.o.CAExpires(name); !expires.IsZero() {
 			entry.CaExpires = timestamppb.New(expires)
@@ -107,7 +110,7 @@ func (s *service) ListDataplanes(_ context.Context, r *adminv1.ListDataplanesReq
 		return nil, err
 	}
 	dataplanes, total, err := collect(r.GetFilter(), ids(v, proxies), func(meshName, name string) (*adminv1.Dataplane, error) {
-		p := v.Mesh(meshName).Proxies[name]
+		p := v.Mesh(meshName).Proxies.Get(name)
 		body, err := object(p.Dataplane)
 		return &adminv1.Dataplane{Object: body, Draining: p.Observed.Draining, Inbounds: inboundsOf(p)}, err
 	})
@@ -123,7 +126,7 @@ func (s *service) ListServices(_ context.Context, r *adminv1.ListServicesRequest
 	if err != nil {
 		return nil, err
 	}
-	all := ids(v, func(m *meshview.Mesh) map[string]*meshview.Service { return m.Services })
+	all := ids(v, func(m *meshview.Mesh) iter.Seq2[string, *meshview.Service] { return m.Services.All() })
 	agents := s.o.AgentStates()
 	services, total, err := collect(r.GetFilter(), all, func(meshName, name string) (*adminv1.Service, error) {
 		return serviceEntry(v.Mesh(meshName), name, agents), nil
@@ -135,7 +138,7 @@ func (s *service) ListServices(_ context.Context, r *adminv1.ListServicesRequest
 }
 
 func serviceEntry(m *meshview.Mesh, name string, agents map[mesh.ID]*adminv1.AgentState) *adminv1.Service {
-	service := m.Services[name]
+	service := m.Services.Get(name)
 	entry := &adminv1.Service{
 		Mesh: service.Mesh, Name: service.Name, Protocol: string(service.Protocol), Identities: service.Identities,
 		Headless: service.Headless,

@@ -92,7 +92,7 @@ func (s *service) InspectDataplane(_ context.Context, r *adminv1.InspectDataplan
 func find(v *meshview.View, meshName, name string) (*meshview.Proxy, error) {
 	var meshes []string
 	for _, m := range v.Meshes {
-		if (meshName == "" || meshName == m.Spec.Name) && m.Proxies[name] != nil {
+		if (meshName == "" || meshName == m.Spec.Name) && m.Proxies.Get(name) != nil {
 			meshes = append(meshes, m.Spec.Name)
 		}
 	}
@@ -103,7 +103,7 @@ func find(v *meshview.View, meshName, name string) (*meshview.Proxy, error) {
 		}
 		return nil, status.Errorf(codes.NotFound, "dataplane %q not found in any mesh", name)
 	case 1:
-		return v.Mesh(meshes[0]).Proxies[name], nil
+		return v.Mesh(meshes[0]).Proxies.Get(name), nil
 	default:
 		slices.Sort(meshes)
 		return nil, status.Errorf(codes.InvalidArgument, "dataplane %q is in the meshes %s: name one", name, strings.Join(meshes, ", "))
@@ -117,7 +117,7 @@ func (s *service) GenerateDataplaneToken(ctx context.Context, r *adminv1.Generat
 		return nil, err
 	}
 	workload := r.GetWorkload()
-	switch p := m.Proxies[r.GetName()]; {
+	switch p := m.Proxies.Get(r.GetName()); {
 	case p != nil && p.Dataplane.Identity != (mesh.Identity{}):
 		return nil, status.Errorf(codes.FailedPrecondition, "dataplane %q of mesh %q takes no dataplane token: its agent joins with the token of its service account",
 			r.GetName(), r.GetMesh())

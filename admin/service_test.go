@@ -151,9 +151,10 @@ func TestFilter(t *testing.T) {
 func TestALongListSaysWhatItLeavesOut(t *testing.T) {
 	f := newFakes(t)
 	view := testView()
-	web := view.Meshes["default"].Services["web"]
+	web := view.Meshes["default"].Services.Get("web")
+	other := view.Meshes["other"]
 	for i := range maxListed + 6 {
-		view.Meshes["other"].Services[fmt.Sprintf("s-%d", i)] = web
+		other.Services = other.Services.With(fmt.Sprintf("s-%d", i), web)
 	}
 	f.View = func() *meshview.View { return view }
 	s := &service{o: mustComplete(t, f.Options)}
@@ -216,7 +217,7 @@ func TestInspectDataplaneSaysWhyThereIsNoBootstrap(t *testing.T) {
 
 func TestGenerateDataplaneToken(t *testing.T) {
 	f := newFakes(t)
-	f.View().Meshes["default"].Proxies["web-2"].Dataplane.Identity = mesh.Identity{Path: "/ns/shop/sa/web", Instance: "1"}
+	f.View().Meshes["default"].Proxies.Get("web-2").Dataplane.Identity = mesh.Identity{Path: "/ns/shop/sa/web", Instance: "1"}
 	sign := f.Token
 	f.Token = func(token identity.Subject, validity time.Duration) (string, time.Time, error) {
 		if validity < time.Second {

@@ -75,7 +75,7 @@ func (h *harness) proxies(meshName string) (iter.Seq2[string, string], bool) {
 	v := h.builder.View()
 	return func(yield func(string, string) bool) {
 		if m := v.Mesh(meshName); m != nil {
-			for name, p := range m.Proxies {
+			for name, p := range m.Proxies.All() {
 				if !yield(name, p.Dataplane.Identity.Instance) {
 					return
 				}

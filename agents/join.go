@@ -160,7 +160,7 @@ func (s *Server) proxy(meshName, dataplane string) (*meshview.Mesh, *meshview.Pr
 	if m == nil {
 		return nil, nil, status.Errorf(codes.FailedPrecondition, "mesh %q is not known (yet)", meshName)
 	}
-	p := m.Proxies[dataplane]
+	p := m.Proxies.Get(dataplane)
 	if p == nil {
 		return nil, nil, status.Errorf(codes.FailedPrecondition, "dataplane %q of mesh %q is not known (yet)", dataplane, meshName)
 	}

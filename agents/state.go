@@ -16,7 +16,7 @@ func (s *Server) States() map[mesh.ID]*adminv1.AgentState {
 	all := map[mesh.ID]*adminv1.AgentState{}
 	if v := s.o.View(); v != nil {
 		for meshName, m := range v.Meshes {
-			for name := range m.Proxies {
+			for name := range m.Proxies.All() {
 				id := mesh.MakeID(meshName, name)
 				all[id] = s.stateWithout(id)
 			}

@@ -147,7 +147,7 @@ func (c *cluster) proxies(meshName string) (iter.Seq2[string, string], bool) {
 		if m == nil {
 			return
 		}
-		for name, p := range m.Proxies {
+		for name, p := range m.Proxies.All() {
 			if !yield(name, p.Dataplane.Identity.Instance) {
 				return
 			}
@@ -219,7 +219,7 @@ func (c *cluster) inUse(meshName string) (int, error) {
 		return 0, errNotRead
 	}
 	if m := v.Mesh(meshName); m != nil {
-		return len(m.Proxies), nil
+		return m.Proxies.Len(), nil
 	}
 	return 0, nil
 }

@@ -90,7 +90,7 @@ func endpointFilter(s *meshview.Service, at netip.AddrPort) *listenerv3.Filter {
 // serviceOf never returns nil. Connections to a service that is not in the view are accepted and closed, since there is no
 // cluster for it.
 func serviceOf(m *meshview.Mesh, name string) *meshview.Service {
-	if s := m.Services[name]; s != nil {
+	if s := m.Services.Get(name); s != nil {
 		return s
 	}
 	return &meshview.Service{Mesh: m.Spec.Name, Name: name, Protocol: mesh.ProtocolTCP}

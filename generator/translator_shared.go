@@ -51,7 +51,7 @@ func (t *Translator) leaveShared(a *attachment) {
 func (t *Translator) fillShared(s *sharedSet, m *meshview.Mesh, from *resource.Set) {
 	var put []*resource.Resource
 	for _, name := range s.scope.Services {
-		put = append(put, t.acquire(m, mesh.MakeID(s.scope.Mesh, name), m.Services[name], s).allButListeners()...)
+		put = append(put, t.acquire(m, mesh.MakeID(s.scope.Mesh, name), m.Services.Get(name), s).allButListeners()...)
 	}
 	put = append(put, t.virtualListeners(s)...)
 	s.set = replace(from, put)

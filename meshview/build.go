@@ -63,17 +63,11 @@ func (s *state) buildMesh(name string, in *meshInput, old *Mesh, c *Change) *Mes
 	b.now = Mesh{Spec: in.spec, Services: b.old.Services, Proxies: b.old.Proxies}
 	b.buildServices()
 	b.buildProxies()
-	if b.now.Services == nil {
-		b.now.Services = map[string]*Service{}
-	}
-	if b.now.Proxies == nil {
-		b.now.Proxies = map[string]*Proxy{}
-	}
 	// Of a Mesh, resources depend on nothing but the mode.
 	if old != nil && old.Spec.Mode() != in.spec.Mode() {
 		b.changeAll()
 	}
-	if old != nil && !b.ownServices && !b.ownProxies && reflect.DeepEqual(old.Spec, in.spec) {
+	if old != nil && old.Services == b.now.Services && old.Proxies == b.now.Proxies && reflect.DeepEqual(old.Spec, in.spec) {
 		return old
 	}
 	now := b.now // a pointer into b would keep old alive, and through it every earlier view
@@ -88,8 +82,6 @@ type meshBuild struct {
 	change *Change
 	old    *Mesh
 	now    Mesh
-	// ownServices and ownProxies say that now has maps of its own: until the first difference it shares those of old.
-	ownServices, ownProxies bool
 	// addressesFlipped says that a service got its first virtual address or lost its last one.
 	addressesFlipped bool
 }
@@ -121,17 +113,17 @@ func (b *meshBuild) removeMesh() {
 	}
 	b.now = *b.old
 	b.changeAll()
-	for name := range b.old.Services {
+	for name := range b.old.Services.All() {
 		b.change.Endpoints = append(b.change.Endpoints, mesh.MakeID(b.name, name))
 	}
 }
 
 // changeAll lists every service and proxy of the mesh in the change.
 func (b *meshBuild) changeAll() {
-	for name := range b.now.Services {
+	for name := range b.now.Services.All() {
 		b.change.Services = append(b.change.Services, mesh.MakeID(b.name, name))
 	}
-	for name := range b.now.Proxies {
+	for name := range b.now.Proxies.All() {
 		b.change.Proxies = append(b.change.Proxies, mesh.MakeID(b.name, name))
 	}
 }
@@ -146,7 +138,7 @@ func (b *meshBuild) prune(name string) {
 
 func (b *meshBuild) buildServices() {
 	for name := range b.in.dirtyServices {
-		old, now := b.old.Services[name], b.state.buildService(b.name, name, b.in.services[name])
+		old, now := b.old.Services.Get(name), b.state.buildService(b.name, name, b.in.services[name])
 		b.prune(name)
 		cluster, endpoints := diffService(old, now)
 		if !cluster && !endpoints && (old == nil || slices.Equal(old.Endpoints, now.Endpoints)) {
@@ -160,14 +152,7 @@ func (b *meshBuild) buildServices() {
 			b.change.Endpoints = append(b.change.Endpoints, id)
 		}
 		b.addressesFlipped = b.addressesFlipped || hasAddress(old) != hasAddress(now)
-		if !b.ownServices {
-			b.now.Services, b.ownServices = clone(b.now.Services), true
-		}
-		if now == nil {
-			delete(b.now.Services, name)
-		} else {
-			b.now.Services[name] = now
-		}
+		b.now.Services = b.now.Services.With(name, now)
 	}
 }
 
@@ -195,7 +180,7 @@ func hasAddress(s *Service) bool { return s != nil && (s.Headless || len(s.Addre
 func (b *meshBuild) buildProxies() {
 	if b.addressesFlipped {
 		b.in.addressed = nil
-		for name, s := range b.now.Services {
+		for name, s := range b.now.Services.All() {
 			if hasAddress(s) {
 				b.in.addressed = append(b.in.addressed, name)
 			}
@@ -215,13 +200,12 @@ func (b *meshBuild) buildProxies() {
 
 func (b *meshBuild) buildProxy(name string, found *scopes) {
 	id := mesh.MakeID(b.name, name)
-	in, old := b.in.proxies[name], b.old.Proxies[name]
+	in, old := b.in.proxies[name], b.old.Proxies.Get(name)
 	if in.dataplane == nil {
 		b.in.setScope(in, nil)
 		delete(b.in.proxies, name)
 		if old != nil {
-			b.ownProxyMap()
-			delete(b.now.Proxies, name)
+			b.now.Proxies = b.now.Proxies.With(name, nil)
 			b.change.Proxies = append(b.change.Proxies, id)
 		}
 		return
@@ -238,22 +222,7 @@ func (b *meshBuild) buildProxy(name string, found *scopes) {
 	case old.Observed == now.Observed && reflect.DeepEqual(old.Dataplane, now.Dataplane):
 		return
 	}
-	b.ownProxyMap()
-	b.now.Proxies[name] = now
-}
-
-func (b *meshBuild) ownProxyMap() {
-	if !b.ownProxies {
-		b.now.Proxies, b.ownProxies = clone(b.now.Proxies), true
-	}
-}
-
-// clone copies a map. It never returns nil.
-func clone[V any](m map[string]V) map[string]V {
-	if m == nil {
-		return map[string]V{}
-	}
-	return maps.Clone(m)
+	b.now.Proxies = b.now.Proxies.With(name, now)
 }
 
 // equalExceptHealth compares what a proxy's own resources are made from: the health of an inbound only concerns clients.

@@ -2,6 +2,7 @@ package meshview
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"testing"
 
@@ -12,7 +13,12 @@ import (
 )
 
 // lists compares the lists of a Change. Other tests compare the views.
-var lists = cmp.Options{cmpopts.IgnoreFields(Change{}, "Before", "After"), cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{})}
+var lists = cmp.Options{
+	cmpopts.IgnoreFields(Change{}, "Before", "After"), cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{}),
+	cmp.Transformer("services", Map[Service].toMap), cmp.Transformer("proxies", Map[Proxy].toMap),
+}
+
+func (m Map[T]) toMap() map[string]*T { return maps.Collect(m.All()) }
 
 type option func(*mesh.Dataplane)
 
@@ -121,7 +127,7 @@ func ExampleBuilder() {
 	b.Set("files", dataplane("api-1", "10.0.0.1", "api"))
 	b.Synced("files")
 	c, _ := b.Build()
-	fmt.Println(c.After.Meshes["default"].Services["api"].Endpoints[0].Address, c.Services)
+	fmt.Println(c.After.Meshes["default"].Services.Get("api").Endpoints[0].Address, c.Services)
 	// Output: 10.0.0.1:80 [default/api]
 }
 
@@ -164,7 +170,7 @@ func TestExplicitMeshes(t *testing.T) {
 	}
 	b.Set("files", meshOf(mesh.DefaultMesh, mesh.ModePermissive))
 	m := mustBuild(t, b).After.Mesh(mesh.DefaultMesh)
-	if m == nil || m.Spec.Mode() != mesh.ModePermissive || m.Proxies["api-1"] == nil {
+	if m == nil || m.Spec.Mode() != mesh.ModePermissive || m.Proxies.Get("api-1") == nil {
 		t.Errorf("with its Mesh, the mesh is %+v", m)
 	}
 	b.Delete("files", mesh.Key{Kind: mesh.KindMesh, Name: mesh.DefaultMesh})

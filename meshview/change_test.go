@@ -200,10 +200,10 @@ func TestUnchangedPartsAreShared(t *testing.T) {
 		t.Error("a mesh that did not change is a new one")
 	}
 	was, is := before.Meshes["default"], after.Meshes["default"]
-	if was.Services["web"] != is.Services["web"] || was.Proxies["web-1"] != is.Proxies["web-1"] {
+	if was.Services.Get("web") != is.Services.Get("web") || was.Proxies.Get("web-1") != is.Proxies.Get("web-1") {
 		t.Error("a service or proxy that did not change is a new one")
 	}
-	if was.Services["api"].Endpoints[0].Health != Ready || was.Proxies["api-1"] == is.Proxies["api-1"] {
+	if was.Services.Get("api").Endpoints[0].Health != Ready || was.Proxies.Get("api-1") == is.Proxies.Get("api-1") {
 		t.Error("the view before has changed, or the view after has the old Dataplane")
 	}
 }
@@ -226,7 +226,7 @@ func TestScopes(t *testing.T) {
 		"r1": {"db"}, "r0": {"hidden"},
 	}
 	for name, sees := range want {
-		if diff := cmp.Diff(sees, view.Meshes["default"].Proxies[name].Scope.Services); diff != "" {
+		if diff := cmp.Diff(sees, view.Meshes["default"].Proxies.Get(name).Scope.Services); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}

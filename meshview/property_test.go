@@ -125,9 +125,9 @@ func naive(before, after *View) Change {
 		if now == nil {
 			now = &Mesh{}
 		}
-		c.Services = append(c.Services, different(name, withListeners(old.Services), withListeners(now.Services), all, lists, cmpopts.IgnoreFields(Service{}, "Endpoints"))...)
-		c.Endpoints = append(c.Endpoints, different(name, old.Services, now.Services, false, lists, cmpopts.IgnoreFields(Service{}, "Protocol", "Addresses", "Identities"), forClients)...)
-		c.Proxies = append(c.Proxies, different(name, old.Proxies, now.Proxies, all, lists, cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), cmpopts.IgnoreFields(Proxy{}, "Observed", "Inbounds"))...)
+		c.Services = append(c.Services, different(name, withListeners(old.Services.toMap()), withListeners(now.Services.toMap()), all, lists, cmpopts.IgnoreFields(Service{}, "Endpoints"))...)
+		c.Endpoints = append(c.Endpoints, different(name, old.Services.toMap(), now.Services.toMap(), false, lists, cmpopts.IgnoreFields(Service{}, "Protocol", "Addresses", "Identities"), forClients)...)
+		c.Proxies = append(c.Proxies, different(name, old.Proxies.toMap(), now.Proxies.toMap(), all, lists, cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), cmpopts.IgnoreFields(Proxy{}, "Observed", "Inbounds"))...)
 	}
 	slices.Sort(c.Services)
 	slices.Sort(c.Endpoints)
@@ -207,8 +207,8 @@ func TestIncrementalViewsEqualFreshOnes(t *testing.T) {
 func checkShared(t *testing.T, v *View) {
 	t.Helper()
 	for _, m := range v.Meshes {
-		for name, p := range m.Proxies {
-			for other, o := range m.Proxies {
+		for name, p := range m.Proxies.All() {
+			for other, o := range m.Proxies.All() {
 				if reflect.DeepEqual(p.Scope, o.Scope) != (p.Scope == o.Scope) {
 					t.Fatalf("%s and %s reach %v and %v: scopes %p and %p", name, other, p.Scope, o.Scope, p.Scope, o.Scope)
 				}

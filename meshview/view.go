@@ -19,8 +19,8 @@ type View struct {
 // Mesh is one mesh of the view. If there is no Mesh object at all, there is one mesh named default, without mTLS.
 type Mesh struct {
 	Spec     *mesh.Mesh
-	Services map[string]*Service
-	Proxies  map[string]*Proxy
+	Services Map[Service]
+	Proxies  Map[Proxy]
 }
 
 // Service is what clients of a service need to know. A service that only an outbound names is in the view, too, without
@@ -132,8 +132,10 @@ func (v *View) Mesh(name string) *Mesh {
 // Proxy returns the proxy of that ID, with its mesh; nil, nil if there is none.
 func (v *View) Proxy(id mesh.ID) (*Mesh, *Proxy) {
 	meshName, name := mesh.SplitID(id)
-	if m := v.Mesh(meshName); m != nil && m.Proxies[name] != nil {
-		return m, m.Proxies[name]
+	if m := v.Mesh(meshName); m != nil {
+		if p := m.Proxies.Get(name); p != nil {
+			return m, p
+		}
 	}
 	return nil, nil
 }
@@ -141,8 +143,10 @@ func (v *View) Proxy(id mesh.ID) (*Mesh, *Proxy) {
 // Service returns the service of that ID, with its mesh; nil, nil if there is none.
 func (v *View) Service(id mesh.ID) (*Mesh, *Service) {
 	meshName, name := mesh.SplitID(id)
-	if m := v.Mesh(meshName); m != nil && m.Services[name] != nil {
-		return m, m.Services[name]
+	if m := v.Mesh(meshName); m != nil {
+		if s := m.Services.Get(name); s != nil {
+			return m, s
+		}
 	}
 	return nil, nil
 }

@@ -81,7 +81,7 @@ func findProxy(view *meshview.View, meshName string, args []string) (mesh.ID, er
 	}
 	var all, named []mesh.ID
 	for inMesh, m := range view.Meshes {
-		for name := range m.Proxies {
+		for name := range m.Proxies.All() {
 			if meshName != "" && meshName != inMesh {
 				continue
 			}
