@@ -19,8 +19,7 @@ func (s *state) next(before *View) (Change, bool) {
 	for name := range s.dirty {
 		in, old := s.meshes[name], before.Mesh(name)
 		now := s.buildMesh(name, in, old, &change)
-		clear(in.dirtyServices)
-		clear(in.dirtyProxies)
+		in.dirtyServices, in.dirtyProxies = map[string]struct{}{}, map[string]struct{}{} // to clear a map that was large costs its size
 		if in.spec == nil && len(in.proxies) == 0 && len(in.services) == 0 {
 			delete(s.meshes, name)
 		}

@@ -201,19 +201,23 @@ func outboundServices(d *mesh.Dataplane) []string {
 
 func (s *state) setService(key mesh.Key, was, now *mesh.Service) {
 	m := s.touch(key.Mesh)
-	for _, dataplane := range namedDataplanes(was) {
+	m.service(key.Name).object = now
+	before, after := namedDataplanes(was), namedDataplanes(now)
+	if slices.Equal(before, after) {
+		return // only the health of an endpoint differs, most of the time
+	}
+	for _, dataplane := range before {
 		delete(m.named[dataplane], key.Name)
 		if len(m.named[dataplane]) == 0 {
 			delete(m.named, dataplane)
 		}
 	}
-	for _, dataplane := range namedDataplanes(now) {
+	for _, dataplane := range after {
 		if m.named[dataplane] == nil {
 			m.named[dataplane] = map[string]struct{}{}
 		}
 		m.named[dataplane][key.Name] = struct{}{}
 	}
-	m.service(key.Name).object = now
 }
 
 // namedDataplanes returns the Dataplanes that endpoints name; nil has none.

@@ -75,15 +75,10 @@ func heap() int64 {
 // BenchmarkReadinessFlip measures one endpoint that changes, from the EndpointSlice to the next view.
 func BenchmarkReadinessFlip(b *testing.B) {
 	s, builder := fill(b, true)
+	slices := []*discoveryv1.EndpointSlice{benchSlice(7, isNotReady), benchSlice(7, isReady)}
 	b.ReportAllocs()
-	ready := true
-	for b.Loop() {
-		ready = !ready
-		conditions := isReady
-		if !ready {
-			conditions = isNotReady
-		}
-		s.change(b, benchSlice(7, conditions))
+	for i := 0; b.Loop(); i++ {
+		s.change(b, slices[i%2])
 		if c, ok := builder.Build(); !ok || len(c.Proxies) != 0 || len(c.Endpoints) != 1 {
 			b.Fatalf("change %v", c)
 		}

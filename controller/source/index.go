@@ -43,9 +43,6 @@ func (x *index) update(d dirty, get func(watch.Key) *slice) {
 	for key := range d.slices {
 		old := x.slices[key]
 		unlink(x.of, old.service, key)
-		for _, pod := range old.pods {
-			unlink(x.naming, pod, key)
-		}
 		if old.service != (watch.Key{}) {
 			d.services[old.service] = struct{}{} // also if the slice is another Service's now
 		}
@@ -55,6 +52,12 @@ func (x *index) update(d dirty, get func(watch.Key) *slice) {
 		x.slices[key] = now
 		if now.service != (watch.Key{}) {
 			link(x.of, now.service, key)
+		}
+		if slices.Equal(old.pods, now.pods) {
+			continue
+		}
+		for _, pod := range old.pods {
+			unlink(x.naming, pod, key)
 		}
 		for _, pod := range now.pods {
 			link(x.naming, pod, key)
