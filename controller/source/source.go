@@ -244,10 +244,8 @@ func (s *Source) derive() {
 	for ref := range d.refs {
 		s.index.servicesOfPod(ref, &d)
 	}
-	for key := range s.passed {
-		if _, changed := d.namespaces[watch.Key{Name: key.Namespace}]; changed {
-			d.services[key] = struct{}{}
-		}
+	if len(d.namespaces) > 0 {
+		s.servicesOfNamespaces(&d)
 	}
 	var gone []mesh.Key
 	for _, key := range sorted(d.pods) {
@@ -266,6 +264,15 @@ func (s *Source) derive() {
 		s.synced = true
 		s.o.Logger.Info("cluster read", "pods", s.pods.Len(), "services", s.services.Len(), "endpointSlices", s.slices.Len())
 		s.o.Builder.Synced(s.o.Name)
+	}
+}
+
+// servicesOfNamespaces adds to d the Services of its namespaces. It looks at all Services, since namespaces seldom change.
+func (s *Source) servicesOfNamespaces(d *dirty) {
+	for key := range s.passed {
+		if _, changed := d.namespaces[watch.Key{Name: key.Namespace}]; changed {
+			d.services[key] = struct{}{}
+		}
 	}
 }
 
