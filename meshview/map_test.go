@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,7 +13,7 @@ import (
 // TestMap compares Maps with ordinary maps, also after later changes.
 func TestMap(t *testing.T) {
 	for _, names := range []int{1, 10, 100, 3000} {
-		t.Run(fmt.Sprint(names), func(t *testing.T) {
+		t.Run(strconv.Itoa(names), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, uint64(names)))
 			var now, middle Map[int]
 			want, wantMiddle := map[string]*int{}, map[string]*int{}
@@ -56,7 +57,7 @@ func TestMap(t *testing.T) {
 func TestMapOfNamesWithOneHash(t *testing.T) {
 	var n *node[int]
 	for i := range 3 * maxEntries {
-		n = n.with(0, 64, entry[int]{fmt.Sprint(i), &i})
+		n = n.with(0, 64, entry[int]{strconv.Itoa(i), &i})
 	}
 	if n.children != nil || len(n.entries) != 3*maxEntries {
 		t.Errorf("a leaf has %d entries, want %d", len(n.entries), 3*maxEntries)
