@@ -122,7 +122,7 @@ func controlPlane(o BootstrapOptions) (*clusterv3.Cluster, error) {
 		AltStatName:          "control_plane",
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(connectTimeout),
-		LoadAssignment:       assignment(nameControlPlane, tcpAddress(host, port)),
+		LoadAssignment:       assignment(nameControlPlane, lbEndpoint(tcpAddress(host, port), nil)),
 		TransportSocket:      controlPlaneSocket(o),
 	}
 	if _, err := netip.ParseAddr(host); err != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -142,17 +143,23 @@ func inboundCluster(d *mesh.Dataplane, in *mesh.Inbound) *clusterv3.Cluster {
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(connectTimeout),
 		CircuitBreakers:      noCircuitBreakers(),
-		LoadAssignment:       assignment(name, socketAddress(mesh.AddrPort(in.ServiceAddress, in.ServicePort))),
+		LoadAssignment:       assignment(name, inboundEndpoint(d, in)),
 
 		TypedExtensionProtocolOptions: inboundHTTP(in.Tags.Protocol()),
-	}
-	if in.Tags.Protocol().IsHTTP() {
-		c.GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().Hostname = d.InboundAddress(in).String() // see noHost
 	}
 	if d.Spec.Networking.TransparentProxying != nil {
 		c.UpstreamBindConfig = bypassRedirection()
 	}
 	return c
+}
+
+// inboundEndpoint is the application behind an inbound. What differs between replicas is here, and in no larger resource.
+func inboundEndpoint(d *mesh.Dataplane, in *mesh.Inbound) *endpointv3.LbEndpoint {
+	e := lbEndpoint(socketAddress(mesh.AddrPort(in.ServiceAddress, in.ServicePort)), nil)
+	if in.Tags.Protocol().IsHTTP() {
+		e.GetEndpoint().Hostname = d.InboundAddress(in).String() // see inboundRoute
+	}
+	return e
 }
 
 func agentReadinessCluster() *clusterv3.Cluster {
@@ -161,7 +168,7 @@ func agentReadinessCluster() *clusterv3.Cluster {
 		AltStatName:          mesh.InboundStats + "readiness",
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(time.Second),
-		LoadAssignment:       assignment(nameAgentReadiness, pipeAddress(mesh.SocketAgent, 0)),
+		LoadAssignment:       assignment(nameAgentReadiness, lbEndpoint(pipeAddress(mesh.SocketAgent, 0), nil)),
 	}
 }
 

@@ -62,12 +62,12 @@ func lbEndpoint(address *corev3.Address, metadata *corev3.Metadata) *endpointv3.
 	}
 }
 
-// assignment returns the endpoints of a cluster with one address.
-func assignment(cluster string, address *corev3.Address) *endpointv3.ClusterLoadAssignment {
+// assignment returns the endpoints of a cluster that has one.
+func assignment(cluster string, e *endpointv3.LbEndpoint) *endpointv3.ClusterLoadAssignment {
 	return &endpointv3.ClusterLoadAssignment{
 		ClusterName: cluster,
 		Endpoints: []*endpointv3.LocalityLbEndpoints{{
-			LbEndpoints: []*endpointv3.LbEndpoint{lbEndpoint(address, nil)},
+			LbEndpoints: []*endpointv3.LbEndpoint{e},
 		}},
 	}
 }

@@ -22,11 +22,8 @@ func OutboundRoute(s *meshview.Service) *routev3.RouteConfiguration {
 	})
 }
 
-// noHost stands for the host of a request that names none. It is the same for all replicas, which share the listener; the route
-// replaces it by the host name of the endpoint, see inboundCluster (Envoy: api-v3/config/route/v3/route_components.proto,
-// auto_host_rewrite).
-const noHost = "no-host.invalid"
-
+// inboundRoute replaces noHost by the host name of the endpoint, see inboundEndpoint
+// (Envoy: api-v3/config/route/v3/route_components.proto, auto_host_rewrite).
 func inboundRoute(cluster string) *routev3.RouteConfiguration {
 	action := func() *routev3.RouteAction {
 		return &routev3.RouteAction{
