@@ -49,8 +49,12 @@ HELM_VERSION := v4.3.1
 HELM := $(CACHE)/tools/helm-$(HELM_VERSION)/helm
 
 $(HELM):
-	mkdir -p $(@D)
-	GOBIN=$(@D) go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION)
+	@mkdir -p $(@D)
+	@GOBIN=$(@D) go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION)
+
+.PHONY: helm
+helm: $(HELM) ## build Helm, which tests run, into the cache, and print where it is
+	@echo $(HELM)
 
 .PHONY: cluster-install
 cluster-install: bin/testbed $(HELM) ## install the chart on that cluster
@@ -79,7 +83,7 @@ api-server: ## build kube-apiserver and etcd, which tests run, into the cache
 
 # Tests in test/ run programs that `go test` does not see change: their results are not taken from its cache.
 .PHONY: test
-test: envoys api-server ## run every test of every module, with the race detector if there is a C compiler
+test: envoys api-server $(HELM) ## run every test of every module, with the race detector if there is a C compiler
 	@failed=; race=-race; compiler=$$(go env CC); \
 	command -v $${compiler%% *} >/dev/null || { race=; echo "no C compiler ($$compiler): the tests run without the race detector" >&2; }; \
 	for module in $(MODULES); do \
@@ -157,7 +161,7 @@ golden: ## write the golden files anew from what the code does; read the diff
 	done
 
 .PHONY: deflake
-deflake: envoys api-server ## run tests again and again until one fails (MODULE=test PKG=./envoy RUN=TestName)
+deflake: envoys api-server $(HELM) ## run tests again and again until one fails (MODULE=test PKG=./envoy RUN=TestName)
 	@race=-race; command -v $$(go env CC | cut -d' ' -f1) >/dev/null || race=; \
 	cd $(or $(MODULE),.); \
 	for ((round = 1; ; round++)); do \

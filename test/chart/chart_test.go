@@ -1,0 +1,140 @@
+package chart_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sonde-mesh/sonde/test/chart"
+)
+
+// only decodes the one manifest of a kind. It returns false if there is none.
+func only(t *testing.T, kind string, into any, flags ...string) bool {
+	t.Helper()
+	all, err := chart.Render(t.Context(), flags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		if m.Kind == kind {
+			if err := m.Decode(into); err != nil {
+				t.Fatal(err)
+			}
+			return true
+		}
+	}
+	return false
+}
+
+func TestLint(t *testing.T) {
+	if _, err := chart.Helm(t.Context(), "lint", "--strict"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWrongValuesAreNamed(t *testing.T) {
+	tests := map[string]struct{ flag, want string }{
+		"unknown value":          {"--set=imagePullPolicy=Always", "'imagePullPolicy' not allowed"},
+		"unknown image value":    {"--set=image.name=x", "'name' not allowed"},
+		"pull policy":            {"--set=image.pullPolicy=Sometimes", "/image/pullPolicy"},
+		"a text for a switch":    {"--set-string=config.injection.kumaLabels=false", "/config/injection/kumaLabels': got string, want boolean"},
+		"another store":          {"--set=config.store=dir:/x", "/config/store"},
+		"a timeout that is none": {"--set=webhook.timeoutSeconds=31", "/webhook/timeoutSeconds': maximum: got 31, want 30"},
+		"a peer that is none":    {"--set=networkPolicy.agents[0].cidr=10.0.0.0/8", "'cidr' not allowed"},
+		"everybody as a text":    {"--set=networkPolicy.agents=all", "/networkPolicy/agents"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, err := chart.Render(t.Context(), tc.flag); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q in it", err, tc.want)
+			}
+		})
+	}
+}
+
+// The control plane runs where Pod Security is restricted.
+func TestDeploymentIsRestricted(t *testing.T) {
+	var d appsv1.Deployment
+	only(t, "Deployment", &d, "--set=resources.limits.memory=1Gi")
+	pod := d.Spec.Template.Spec
+	if s := pod.SecurityContext; s == nil || s.RunAsNonRoot == nil || !*s.RunAsNonRoot || s.SeccompProfile == nil || s.SeccompProfile.Type != "RuntimeDefault" {
+		t.Errorf("security context of the pod: %+v", s)
+	}
+	for _, c := range pod.Containers {
+		s := c.SecurityContext
+		if s == nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || len(s.Capabilities.Add) > 0 || len(s.Capabilities.Drop) != 1 || s.Capabilities.Drop[0] != "ALL" {
+			t.Errorf("security context of %s: %+v", c.Name, s)
+		}
+		if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().String() != "1Gi" {
+			t.Errorf("resources of %s: %+v", c.Name, c.Resources)
+		}
+	}
+}
+
+func TestNetworkPolicy(t *testing.T) {
+	if only(t, "NetworkPolicy", &networkingv1.NetworkPolicy{}) {
+		t.Error("there is one by default")
+	}
+	const on = "--set=networkPolicy.enabled=true"
+	tests := map[string]struct {
+		flags []string
+		want  string
+	}{
+		"defaults":      {nil, "5443 from all, 5678 from all"},
+		"agents":        {[]string{"--set=networkPolicy.agents[0].namespaceSelector.matchLabels.mesh=yes"}, "5443 from all, 5678 from 1"},
+		"metrics":       {[]string{"--set=networkPolicy.health[0].podSelector.matchLabels.app=a", "--set=networkPolicy.health[1].ipBlock.cidr=10.0.0.0/8"}, "5680 from 2, 5443 from all, 5678 from all"},
+		"no API server": {[]string{"--set=networkPolicy.webhook=null"}, "5678 from all"},
+		"sondectl":      {[]string{"--set-json=networkPolicy.admin=[]"}, "5443 from all, 5681 from all, 5678 from all"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var p networkingv1.NetworkPolicy
+			only(t, "NetworkPolicy", &p, append(tc.flags, on)...)
+			got := map[string]bool{}
+			for _, rule := range p.Spec.Ingress {
+				from := "all"
+				if len(rule.From) > 0 {
+					from = string(rune('0' + len(rule.From)))
+				}
+				got[rule.Ports[0].Port.String()+" from "+from] = true
+			}
+			want := map[string]bool{}
+			for _, rule := range strings.Split(tc.want, ", ") {
+				want[rule] = true
+			}
+			if d := cmp.Diff(want, got); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// The chart has the webhooks of decision 020, of which test/admission shows what they select.
+func TestWebhooksAreThoseOfTheDecision(t *testing.T) {
+	text, err := os.ReadFile("../../docs/decisions/020-admission.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	flags := []string{"--set=config.injection.kumaLabels=true", "--set=config.injection.kumaLabels=false", "--set=config.injection.kumaLabels=true"}
+	if len(blocks) != len(flags) {
+		t.Fatalf("the decision has %d configurations, want %d", len(blocks), len(flags))
+	}
+	for i, block := range blocks {
+		var want, got map[string]any
+		if err := yaml.Unmarshal([]byte(block[1]), &want); err != nil {
+			t.Fatal(err)
+		}
+		kind, _ := want["kind"].(string)
+		only(t, kind, &got, flags[i])
+		if d := cmp.Diff(want["webhooks"], got["webhooks"]); d != "" {
+			t.Errorf("%s with %s: %s", kind, flags[i], d)
+		}
+	}
+}
