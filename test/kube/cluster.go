@@ -85,7 +85,8 @@ func (c *Cluster) run(ctx context.Context, programs string) error {
 		"--cert-dir="+filepath.Join(directory, "certificates"), "--token-auth-file="+filepath.Join(directory, "tokens.csv"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-signing-key-file="+filepath.Join(directory, "accounts.key"),
 		"--service-account-key-file="+filepath.Join(directory, "accounts.key"), "--authorization-mode=RBAC",
-		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112", "--allow-privileged")); err != nil {
+		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112", "--allow-privileged",
+		"--audit-policy-file="+filepath.Join(directory, "audit.yaml"), "--audit-log-path="+c.auditLog())); err != nil {
 		return err
 	}
 	c.Config = &rest.Config{
@@ -95,7 +96,8 @@ func (c *Cluster) run(ctx context.Context, programs string) error {
 	if err := c.Ready(ctx); err != nil {
 		return err
 	}
-	return errors.Join(c.writeKubeconfig(), c.installCRDs(ctx))
+	c.Kubeconfig = filepath.Join(directory, "kubeconfig")
+	return errors.Join(c.WriteKubeconfig(c.Kubeconfig, token), c.installCRDs(ctx))
 }
 
 // binaries returns the directory with etcd and kube-apiserver, which are built if they are not in the cache.
@@ -159,18 +161,19 @@ func (c *Cluster) writeCredentials() (string, error) {
 		return "", err
 	}
 	return token, errors.Join(
+		os.WriteFile(filepath.Join(c.directory, "audit.yaml"), []byte(auditPolicy), 0o600),
 		os.WriteFile(filepath.Join(c.directory, "tokens.csv"), []byte(token+`,admin,admin,"system:masters"`+"\n"), 0o600),
 		os.WriteFile(filepath.Join(c.directory, "accounts.key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600))
 }
 
-func (c *Cluster) writeKubeconfig() error {
-	c.Kubeconfig = filepath.Join(c.directory, "kubeconfig")
+// WriteKubeconfig writes a file with which a client has this token.
+func (c *Cluster) WriteKubeconfig(path, token string) error {
 	config := clientcmdapi.NewConfig()
 	config.Clusters["test"] = &clientcmdapi.Cluster{Server: c.Config.Host, CertificateAuthority: c.Config.CAFile}
-	config.AuthInfos["admin"] = &clientcmdapi.AuthInfo{Token: c.Config.BearerToken}
-	config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "admin"}
+	config.AuthInfos["user"] = &clientcmdapi.AuthInfo{Token: token}
+	config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "user"}
 	config.CurrentContext = "test"
-	return clientcmd.WriteToFile(*config, c.Kubeconfig)
+	return clientcmd.WriteToFile(*config, path)
 }
 
 // Ready waits until the API server is ready.

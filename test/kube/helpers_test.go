@@ -58,15 +58,15 @@ func namespace(t *testing.T, client kubernetes.Interface, name string, labels ma
 
 // plane is a control plane in this process.
 type plane struct {
-	webhook, health string // host:port
-	stop            func()
+	webhook, health, agents, admin string // host:port
+	stop                           func()
 }
 
 // startPlane starts a control plane, which ends with the test, or by its stop.
 func startPlane(t *testing.T, replica string, options ...func(*controlplane.Options)) *plane {
 	t.Helper()
 	namespace(t, newClient(t), systemNamespace, nil)
-	ports, err := freePorts(2)
+	ports, err := freePorts(4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,6 +79,7 @@ func startPlane(t *testing.T, replica string, options ...func(*controlplane.Opti
 	}
 	o := controlplane.Options{
 		Store: "kubernetes", BindAddress: "127.0.0.1", Version: "test", WebhookPort: number(ports[0]), HealthPort: number(ports[1]),
+		AgentsPort: number(ports[2]), AdminPort: number(ports[3]),
 		Logger:     slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Kubernetes: controlplane.Kubernetes{Kubeconfig: cluster.Kubeconfig, Namespace: systemNamespace, Replica: replica},
 	}
@@ -94,7 +95,7 @@ func startPlane(t *testing.T, replica string, options ...func(*controlplane.Opti
 	done := make(chan error, 1)
 	go func() { done <- cp.Run(ctx) }()
 	ended := false
-	p := &plane{webhook: "127.0.0.1:" + ports[0], health: "127.0.0.1:" + ports[1], stop: func() {
+	p := &plane{webhook: "127.0.0.1:" + ports[0], health: "127.0.0.1:" + ports[1], agents: "127.0.0.1:" + ports[2], admin: "127.0.0.1:" + ports[3], stop: func() {
 		if ended {
 			return
 		}

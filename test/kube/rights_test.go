@@ -1,0 +1,301 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	admissionregistration "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/features"
+	featurestesting "k8s.io/client-go/features/testing"
+	"k8s.io/client-go/kubernetes"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/leader"
+	"github.com/sonde-mesh/sonde/controlplane"
+	"github.com/sonde-mesh/sonde/test/chart"
+)
+
+// account is the chart's service account.
+const account = "sonde-cp"
+
+// rights is what a role of the chart allows, with the role.
+type rights struct {
+	role  string
+	rules []rbacv1.PolicyRule
+}
+
+// installRights creates the service account and the roles of the chart, and returns these.
+func installRights(t *testing.T, client kubernetes.Interface, manifests []chart.Manifest) []rights {
+	t.Helper()
+	roles := client.RbacV1()
+	all := make([]rights, 0, 2)
+	for _, m := range manifests {
+		var err error
+		decode := func(into any) {
+			if err := m.Decode(into); err != nil {
+				t.Fatal(err)
+			}
+		}
+		switch m.Kind {
+		case "ServiceAccount":
+			var o corev1.ServiceAccount
+			decode(&o)
+			_, err = client.CoreV1().ServiceAccounts(o.Namespace).Create(t.Context(), &o, metav1.CreateOptions{})
+		case "ClusterRole":
+			var o rbacv1.ClusterRole
+			decode(&o)
+			all = append(all, rights{`ClusterRole "` + o.Name + `"`, o.Rules})
+			_, err = roles.ClusterRoles().Create(t.Context(), &o, metav1.CreateOptions{})
+		case "ClusterRoleBinding":
+			var o rbacv1.ClusterRoleBinding
+			decode(&o)
+			_, err = roles.ClusterRoleBindings().Create(t.Context(), &o, metav1.CreateOptions{})
+		case "Role":
+			var o rbacv1.Role
+			decode(&o)
+			all = append(all, rights{`Role "` + o.Name + `"`, o.Rules})
+			_, err = roles.Roles(o.Namespace).Create(t.Context(), &o, metav1.CreateOptions{})
+		case "RoleBinding":
+			var o rbacv1.RoleBinding
+			decode(&o)
+			_, err = roles.RoleBindings(o.Namespace).Create(t.Context(), &o, metav1.CreateOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// installWebhooks creates the webhooks of the chart, which call the control plane by its address.
+func installWebhooks(t *testing.T, client kubernetes.Interface, manifests []chart.Manifest, p *plane) {
+	t.Helper()
+	api := client.AdmissionregistrationV1()
+	local := func(c *admissionregistration.WebhookClientConfig) {
+		c.URL, c.Service = new("https://"+p.webhook+*c.Service.Path), nil
+	}
+	for _, m := range manifests {
+		var err error
+		var remove func(context.Context, string, metav1.DeleteOptions) error
+		switch m.Kind {
+		case "MutatingWebhookConfiguration":
+			var o admissionregistration.MutatingWebhookConfiguration
+			if err := m.Decode(&o); err != nil {
+				t.Fatal(err)
+			}
+			for i := range o.Webhooks {
+				local(&o.Webhooks[i].ClientConfig)
+			}
+			remove = api.MutatingWebhookConfigurations().Delete
+			_, err = api.MutatingWebhookConfigurations().Create(t.Context(), &o, metav1.CreateOptions{})
+		case "ValidatingWebhookConfiguration":
+			var o admissionregistration.ValidatingWebhookConfiguration
+			if err := m.Decode(&o); err != nil {
+				t.Fatal(err)
+			}
+			for i := range o.Webhooks {
+				local(&o.Webhooks[i].ClientConfig)
+			}
+			remove = api.ValidatingWebhookConfigurations().Delete
+			_, err = api.ValidatingWebhookConfigurations().Create(t.Context(), &o, metav1.CreateOptions{})
+		default:
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := remove(context.Background(), m.Name, metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The control plane runs with the rights of the chart: it needs no more, and uses each of them.
+func TestRightsOfTheChart(t *testing.T) {
+	// What is watched is streamed from the start where the API server can; one before 1.34 needs lists.
+	featurestesting.SetFeatureDuringTest(t, features.WatchListClient, false)
+	deleteMeshes(t)
+	client := newClient(t)
+	namespace(t, client, systemNamespace, nil)
+	manifests, err := chart.Render(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted := installRights(t, client, manifests)
+	if err := errors.Join(
+		client.CoreV1().Secrets(systemNamespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}),
+		client.CoordinationV1().Leases(systemNamespace).Delete(t.Context(), leader.LeaseName, metav1.DeleteOptions{}),
+	); err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	token, err := client.CoreV1().ServiceAccounts(systemNamespace).CreateToken(t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := cluster.WriteKubeconfig(kubeconfig, token.Status.Token); err != nil {
+		t.Fatal(err)
+	}
+	namespace(t, client, "rights", nil)
+	makeBlocked(t, client, "rights")
+	t.Cleanup(func() { noneForbidden(t) }) // after the control plane has ended
+	p := startPlane(t, "rights", func(o *controlplane.Options) {
+		o.Kubernetes.Kubeconfig, o.Kubernetes.WebhookConfiguration = kubeconfig, "sonde"
+	})
+	installWebhooks(t, client, manifests, p)
+	makeWarned(t, client, "rights", "one", "two")
+	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
+	callPlane(t, client, p)
+
+	poll(t, "each right to be used", func(context.Context) error { return unused(granted) })
+}
+
+// noneForbidden reports what the control plane may not do, but does.
+func noneForbidden(t *testing.T) {
+	all, err := cluster.Requests(user)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, r := range all {
+		if !r.Allowed {
+			t.Errorf("the chart does not allow what the control plane does: %s", r)
+		}
+	}
+}
+
+const user = "system:serviceaccount:" + systemNamespace + ":" + account
+
+// unused returns the rights that no request has used.
+func unused(granted []rights) error {
+	all, err := cluster.Requests(user)
+	if err != nil {
+		return err
+	}
+	used := map[string]bool{}
+	for _, r := range all {
+		used[strings.Join([]string{r.Role, r.Verb, r.Group, r.Resource}, " ")] = r.Allowed
+	}
+	var missing []string
+	for _, g := range granted {
+		for _, rule := range g.rules {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					if right := strings.Join([]string{g.role, verb, rule.APIGroups[0], resource}, " "); !used[right] {
+						missing = append(missing, right)
+					}
+				}
+			}
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("nothing uses %s", strings.Join(slices.Compact(slices.Sorted(slices.Values(missing))), ", "))
+	}
+	return nil
+}
+
+const unreachable = `Internal error occurred: failed calling webhook "namespace.inject.sonde.dev": connection refused`
+
+// makeBlocked makes what is left by a webhook that was away.
+func makeBlocked(t *testing.T, client kubernetes.Interface, namespace string) {
+	t.Helper()
+	path := "/apis/apps/v1/namespaces/" + namespace + "/replicasets"
+	const set = `{"metadata": {"name": "blocked"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "app", "image": "app"}]}}}}`
+	if _, err := cluster.Do(t.Context(), http.MethodPost, path, "application/json", set); err != nil {
+		t.Fatal(err)
+	}
+	condition := fmt.Sprintf(`{"status": {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": %q}]}}`, unreachable)
+	if _, err := cluster.Do(t.Context(), http.MethodPatch, path+"/blocked/status", "application/merge-patch+json", condition); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"StatefulSet", "DaemonSet", "Job"} { // which have gone meanwhile
+		_, err := client.CoreV1().Events(namespace).Create(t.Context(), &corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Name: strings.ToLower(kind)}, Reason: "FailedCreate", LastTimestamp: metav1.Now(), Message: unreachable,
+			InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: namespace, Name: "blocked"},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// makeWarned makes pods of one ReplicaSet, with a warning each.
+func makeWarned(t *testing.T, client kubernetes.Interface, namespace string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		pod := podOf(namespace, name, func(p *corev1.Pod) {
+			p.Labels = map[string]string{mesh.LabelMesh: "default"}
+			p.Annotations = map[string]string{mesh.AnnotationInjectionWarnings: "a warning"}
+			p.Spec.Volumes = []corev1.Volume{{Name: mesh.VolumeIdentity}}
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "blocked", UID: "u-1", Controller: new(true)}}
+		})
+		if _, err := client.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const dataplane = `{apiVersion: sonde.dev/v1alpha1, kind: Dataplane, metadata: {name: vm}, spec: {networking: {address: 10.0.0.1, inbound: [{port: 80, servicePort: 8080, tags: {kuma.io/service: web}}]}}}`
+	poll(t, "the Dataplane to be admitted", func(ctx context.Context) error { // once the webhook has its CA
+		_, err := cluster.Do(ctx, http.MethodPost, sondePath(namespace, "dataplanes"), "application/yaml", dataplane)
+		return err
+	})
+}
+
+// callPlane calls the control plane as an agent whose token is wrong, and as somebody who rotates a CA.
+func callPlane(t *testing.T, client kubernetes.Interface, p *plane) {
+	t.Helper()
+	read := func(name string) []byte {
+		t.Helper()
+		s, err := client.CoreV1().Secrets(systemNamespace).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, data := range s.Data {
+			return data
+		}
+		return nil
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(read("sonde-serving-ca.crt"))
+	dial := func(address string) *grpc.ClientConn {
+		t.Helper()
+		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+			RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13,
+		})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	_, err := agentv1.NewAgentServiceClient(dial(p.agents)).Join(t.Context(), &agentv1.JoinRequest{Mesh: "default", Name: "one.rights", Token: "wrong"})
+	if status.Code(err) != codes.Unauthenticated {
+		t.Errorf("Join() with a wrong token: %v", err)
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+strings.TrimSpace(string(read("sonde-admin-token"))))
+	admin := adminv1.NewAdminServiceClient(dial(p.admin))
+	poll(t, "a rotation to start", func(context.Context) error {
+		_, err := admin.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "default"})
+		return err
+	})
+}
