@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/yaml"
 
@@ -63,13 +64,17 @@ func TestDeploymentIsRestricted(t *testing.T) {
 	var d appsv1.Deployment
 	only(t, "Deployment", &d, "--set=resources.limits.memory=1Gi")
 	pod := d.Spec.Template.Spec
-	if s := pod.SecurityContext; s == nil || s.RunAsNonRoot == nil || !*s.RunAsNonRoot || s.SeccompProfile == nil || s.SeccompProfile.Type != "RuntimeDefault" {
-		t.Errorf("security context of the pod: %+v", s)
+	if d := cmp.Diff(&corev1.PodSecurityContext{
+		RunAsNonRoot: new(true), RunAsUser: new(int64(5678)), RunAsGroup: new(int64(5678)),
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}, pod.SecurityContext); d != "" {
+		t.Error(d)
 	}
 	for _, c := range pod.Containers {
-		s := c.SecurityContext
-		if s == nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || len(s.Capabilities.Add) > 0 || len(s.Capabilities.Drop) != 1 || s.Capabilities.Drop[0] != "ALL" {
-			t.Errorf("security context of %s: %+v", c.Name, s)
+		if d := cmp.Diff(&corev1.SecurityContext{
+			AllowPrivilegeEscalation: new(bool), ReadOnlyRootFilesystem: new(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		}, c.SecurityContext); d != "" {
+			t.Errorf("%s: %s", c.Name, d)
 		}
 		if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().String() != "1Gi" {
 			t.Errorf("resources of %s: %+v", c.Name, c.Resources)
@@ -105,7 +110,7 @@ func TestNetworkPolicy(t *testing.T) {
 				got[rule.Ports[0].Port.String()+" from "+from] = true
 			}
 			want := map[string]bool{}
-			for _, rule := range strings.Split(tc.want, ", ") {
+			for rule := range strings.SplitSeq(tc.want, ", ") {
 				want[rule] = true
 			}
 			if d := cmp.Diff(want, got); d != "" {
