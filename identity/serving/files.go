@@ -1,0 +1,194 @@
+package serving
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Names of the files in a directory of Files, as cert-manager and Secrets of type kubernetes.io/tls have them.
+const (
+	fileCertificate = "tls.crt"
+	fileKey         = "tls.key"
+	fileCA          = "ca.crt"
+)
+
+// reread is how often the files are read. Kubelets renew those of a Secret about once a minute.
+const reread = 10 * time.Second
+
+// FilesOptions are the options of Files.
+type FilesOptions struct {
+	// Directory with tls.crt, the certificate and those between it and the CA, tls.key, and ca.crt unless clients get the CA from
+	// somebody else. Required.
+	Directory string
+	// Name that the certificate has to be for. Required.
+	Name string
+	// Logger. Required.
+	Logger *slog.Logger
+	// Registerer of the metrics, default none.
+	Registerer prometheus.Registerer
+}
+
+// Files is a serving certificate that somebody else keeps in a directory, and renews there. It may be used from any goroutine.
+type Files struct {
+	o       FilesOptions
+	changed chan struct{}
+	current atomic.Pointer[content]
+	problem string // the last one that was logged, for Run alone
+}
+
+// content is what the files of a directory have at one time.
+type content struct {
+	certificate *tls.Certificate
+	ca          []byte // PEM; nil if there is no such file
+	// texts of the files, to find changes.
+	texts [3][]byte
+}
+
+// OpenFiles reads the files. A certificate that has expired is used, with an error in the log: what else the process does is not to
+// depend on who renews it. The error names the file.
+func OpenFiles(o FilesOptions) (*Files, error) {
+	f := &Files{o: o, changed: make(chan struct{}, 1)}
+	c, err := f.read()
+	if err != nil {
+		return nil, err
+	}
+	f.current.Store(c)
+	if o.Registerer == nil {
+		return f, nil
+	}
+	err = o.Registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "sonde_webhook_certificate_expiry_seconds",
+		Help: "Seconds until the certificate of the webhook expires that is read from files.",
+	}, func() float64 { return time.Until(f.current.Load().certificate.Leaf.NotAfter).Seconds() }))
+	if err != nil {
+		return nil, fmt.Errorf("register metric of the certificate's expiry: %w", err)
+	}
+	return f, nil
+}
+
+// Run reads the files again and again until ctx ends, and then returns nil. What is wrong is logged; the last good certificate stays.
+func (f *Files) Run(ctx context.Context) error {
+	ticker := time.NewTicker(reread)
+	defer ticker.Stop()
+	for {
+		f.reload(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+func (f *Files) reload(ctx context.Context) {
+	before := f.current.Load()
+	now, err := f.read()
+	if err == nil && !equal(now.texts, before.texts) {
+		f.current.Store(now)
+		f.o.Logger.InfoContext(ctx, "certificate of the webhook read", "directory", f.o.Directory, "expires", now.certificate.Leaf.NotAfter)
+		select {
+		case f.changed <- struct{}{}:
+		default: // the last change was not yet seen
+		}
+	}
+	if err == nil {
+		err = f.current.Load().verify(f.o.Name)
+	}
+	problem := ""
+	if err != nil {
+		problem = err.Error()
+	}
+	if problem != "" && problem != f.problem {
+		f.o.Logger.ErrorContext(ctx, "certificate of the webhook cannot be used: the last good one stays", "err", err)
+	}
+	f.problem = problem
+}
+
+func equal(a, b [3][]byte) bool {
+	return bytes.Equal(a[0], b[0]) && bytes.Equal(a[1], b[1]) && bytes.Equal(a[2], b[2])
+}
+
+// read returns the files' content, if it is good. Kubelets replace all files of a Secret at once, but not between two reads: those of
+// two versions do not match, and the next time they do.
+func (f *Files) read() (*content, error) {
+	c := &content{}
+	for i, name := range []string{fileCertificate, fileKey, fileCA} {
+		text, err := os.ReadFile(filepath.Join(f.o.Directory, name))
+		if err != nil && (name != fileCA || !errors.Is(err, fs.ErrNotExist)) {
+			return nil, fmt.Errorf("read certificate: %w", err)
+		}
+		c.texts[i] = text
+	}
+	certificate, err := tls.X509KeyPair(c.texts[0], c.texts[1])
+	if err != nil {
+		return nil, fmt.Errorf("%s and %s in %s: %w", fileCertificate, fileKey, f.o.Directory, err)
+	}
+	c.certificate, c.ca = &certificate, c.texts[2]
+	if err := c.verify(f.o.Name); err != nil && !isExpired(err) {
+		return nil, fmt.Errorf("%s in %s: %w", fileCertificate, f.o.Directory, err)
+	}
+	return c, nil
+}
+
+// verify checks the certificate as an API server does that has the CA. Without a CA it is that of somebody else.
+func (c *content) verify(name string) error {
+	leaf, now := c.certificate.Leaf, time.Now()
+	if err := leaf.VerifyHostname(name); err != nil {
+		return err //nolint:wrapcheck // it names the certificate
+	}
+	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
+		return fmt.Errorf("%w: it is valid from %s to %s", errExpired, leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	if c.ca == nil {
+		return nil
+	}
+	o := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), DNSName: name}
+	if !o.Roots.AppendCertsFromPEM(c.ca) {
+		return errors.New(fileCA + " has no certificate")
+	}
+	for _, der := range c.certificate.Certificate[1:] {
+		between, err := x509.ParseCertificate(der)
+		if err != nil {
+			return fmt.Errorf("certificate between it and the CA: %w", err)
+		}
+		o.Intermediates.AddCert(between)
+	}
+	if _, err := leaf.Verify(o); err != nil {
+		return fmt.Errorf("%s does not verify it: %w", fileCA, err)
+	}
+	return nil
+}
+
+// errExpired says that it is not the time of a certificate.
+var errExpired = errors.New("it is not valid now")
+
+func isExpired(err error) bool {
+	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
+	return errors.Is(err, errExpired) || ok && invalid.Reason == x509.Expired
+}
+
+// CA returns the content of ca.crt, nil if there is no such file.
+func (f *Files) CA() []byte { return f.current.Load().ca }
+
+// Changed receives after the files have changed.
+func (f *Files) Changed() <-chan struct{} { return f.changed }
+
+// TLS returns a configuration with the certificate, which asks clients for none.
+func (f *Files) TLS() *tls.Config {
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12, // as API servers may need
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.current.Load().certificate, nil },
+	}
+}
