@@ -42,11 +42,13 @@ type Options struct {
 	Namespace, Replica string
 	// Builder receives the objects. Required.
 	Builder Builder
-	// WebhookConfiguration is the name of the webhook configurations, and Webhooks the end of the names of the injecting webhooks in
-	// them. CA returns the bundle that they need. Without a name there are none.
+	// WebhookConfiguration is the name of the webhook configurations into which the CA of the webhook is written. CA returns it, and
+	// CAChanged receives when it has changed, nil for never. Without a name it is written into none.
 	WebhookConfiguration string
-	Webhooks             string
 	CA                   func() []byte
+	CAChanged            <-chan struct{}
+	// Webhooks is the end of the names of the injecting webhooks. Required.
+	Webhooks string
 	// Logger. Required.
 	Logger *slog.Logger
 }
@@ -60,7 +62,8 @@ type Controller struct {
 	Events *events.Recorder
 
 	o        Options
-	client   kubernetes.Interface
+	client   kubernetes.Interface // with a timeout
+	watching kubernetes.Interface
 	warnings *warnings.Warnings
 }
 
@@ -69,8 +72,8 @@ const requestTimeout = 30 * time.Second
 
 // New returns a Controller. Nothing is read before Run.
 func New(o Options) (*Controller, error) {
-	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Builder == nil || o.Logger == nil {
-		return nil, errors.New("controller: Config, Namespace, Replica, Builder and Logger are required")
+	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Builder == nil || o.Webhooks == "" || o.Logger == nil {
+		return nil, errors.New("controller: Config, Namespace, Replica, Builder, Webhooks and Logger are required")
 	}
 	watching, err := kubernetes.NewForConfig(o.Config)
 	if err != nil {
@@ -82,7 +85,7 @@ func New(o Options) (*Controller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make client of the API server: %w", err)
 	}
-	c := &Controller{o: o, client: client, Events: events.New(client.EventsV1(), o.Logger)}
+	c := &Controller{o: o, client: client, watching: watching, Events: events.New(client.EventsV1(), o.Logger)}
 	c.warnings = warnings.New(client.AppsV1(), c.Events, o.Logger)
 	c.Cluster = source.New(source.Options{
 		Client: watching, Builder: o.Builder, Name: SourceCluster, PodChanged: c.warnings.PodChanged, Logger: o.Logger,
@@ -109,19 +112,21 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // takePart runs what only one replica does.
 func (c *Controller) takePart(ctx context.Context) error {
-	tasks := []func(context.Context) error{c.Objects.RunStatus, c.Objects.RunDefaultMesh, c.warnings.Run}
+	tasks := []func(context.Context) error{c.Objects.RunStatus, c.Objects.RunDefaultMesh, c.warnings.Run, c.catchUp}
 	if c.o.WebhookConfiguration != "" {
-		tasks = append(tasks,
-			func(ctx context.Context) error {
-				return webhookconfig.Run(ctx, webhookconfig.Options{
-					Client: c.client, Name: c.o.WebhookConfiguration, CA: c.o.CA, Logger: c.o.Logger,
-				})
-			},
-			func(ctx context.Context) error {
-				return catchup.Run(ctx, catchup.Options{Client: c.client, Webhooks: c.o.Webhooks, Logger: c.o.Logger})
-			})
+		tasks = append(tasks, c.writeCA)
 	}
 	return leader.Run(ctx, leader.Options{
 		Client: c.client.CoordinationV1(), Namespace: c.o.Namespace, Identity: c.o.Replica, Tasks: tasks, Logger: c.o.Logger,
+	})
+}
+
+func (c *Controller) catchUp(ctx context.Context) error {
+	return catchup.Run(ctx, catchup.Options{Client: c.watching, Webhooks: c.o.Webhooks, Logger: c.o.Logger})
+}
+
+func (c *Controller) writeCA(ctx context.Context) error {
+	return webhookconfig.Run(ctx, webhookconfig.Options{
+		Client: c.watching, Name: c.o.WebhookConfiguration, CA: c.o.CA, Changed: c.o.CAChanged, Logger: c.o.Logger,
 	})
 }

@@ -5,36 +5,43 @@ package catchup
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
 // annotationRetry is what is touched.
 const annotationRetry = mesh.OwnPrefix + "retry"
 
-// rounds are when to look, after this replica has begun to lead: the API server may reach the webhook only after a while.
+// rounds are when ReplicaSets are looked at after this replica has begun to lead: the API server may reach the webhook only after a
+// while. Afterwards events tell what waits, which is touched once per pause: a webhook may be away while its control plane is not.
 var rounds = []time.Duration{2 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute}
+
+const pause = time.Minute
+
+// requestTimeout of all requests but watches.
+const requestTimeout = 30 * time.Second
 
 // Options of Run.
 type Options struct {
-	// Client of the API server. Required.
+	// Client of the API server, without a timeout: it watches. Required.
 	Client kubernetes.Interface
 	// Webhooks ends the names of our webhooks, as they are in the messages of failed requests. Required.
 	Webhooks string
@@ -42,120 +49,156 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Run touches what waits for the webhook, a few times after the start, and returns nil when ctx ends. It is for one replica at a
-// time.
-func Run(ctx context.Context, o Options) error {
-	started, search := time.Now(), search{Options: o, seen: map[types.UID]string{}}
-	for _, after := range rounds {
-		timer := time.NewTimer(time.Until(started.Add(after)))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		}
-		err := search.round(ctx)
-		if apierrors.IsForbidden(err) {
-			o.Logger.InfoContext(ctx, "pods that could not be made are left to Kubernetes, which takes up to 17 minutes", "err", err)
-			break
-		}
-		if err != nil && ctx.Err() == nil {
-			o.Logger.WarnContext(ctx, "look for pods that could not be made failed", "err", err)
-		}
-	}
-	<-ctx.Done()
-	return nil
-}
-
 // owner is an object that makes pods.
 type owner struct {
 	kind, namespace, name string
 }
 
-// search is what one Run has seen.
+// search is what one Run has found.
 type search struct {
 	Options
-	seen map[types.UID]string // versions of events that have had their owner touched
+	read chan struct{} // receives once all events of the start are there
+
+	mu      sync.Mutex
+	waiting map[owner]struct{} // owners with a failure since they were touched last
 }
 
-func (o *search) round(ctx context.Context) error {
-	waiting, err := o.failedReplicaSets(ctx)
-	if err != nil {
-		return err
+// Run touches what waits for the webhook until ctx ends, and then returns nil. It is for one replica at a time.
+func Run(ctx context.Context, o Options) error {
+	s := &search{Options: o, read: make(chan struct{}, 1), waiting: map[owner]struct{}{}}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		s.run(ctx, func() { group.Go(func() error { return s.events().Run(ctx) }) })
+		return nil
+	})
+	return group.Wait()
+}
+
+// run looks for ReplicaSets in rounds, then follows events.
+func (s *search) run(ctx context.Context, follow func()) {
+	started, following := time.Now(), false
+	for round := 0; ; {
+		next := pause
+		if round < len(rounds) {
+			next = time.Until(started.Add(rounds[round]))
+		}
+		timer := time.NewTimer(next)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-s.read:
+			timer.Stop()
+		case <-timer.C:
+			if round < len(rounds) {
+				round++
+				err := s.findReplicaSets(ctx)
+				if apierrors.IsForbidden(err) {
+					s.Logger.InfoContext(ctx, "pods that could not be made are left to Kubernetes, which takes up to 17 minutes", "err", err)
+					return
+				}
+				if err != nil && ctx.Err() == nil {
+					s.Logger.WarnContext(ctx, "look for pods that could not be made failed", "err", err)
+				}
+			}
+			if !following {
+				following = true
+				follow()
+			}
+		}
+		s.touchAll(ctx)
 	}
-	others, err := o.failedOthers(ctx)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, w := range append(waiting, others...) {
-		if err := o.touch(ctx, w); err != nil {
-			errs = append(errs, err)
+}
+
+// touchAll touches what waits. What cannot be touched waits on.
+func (s *search) touchAll(ctx context.Context) {
+	s.mu.Lock()
+	all := slices.Collect(maps.Keys(s.waiting))
+	clear(s.waiting)
+	s.mu.Unlock()
+	for _, w := range all {
+		log := s.Logger.With("kind", w.kind, "namespace", w.namespace, "name", w.name)
+		err := s.touch(ctx, w)
+		if err == nil {
+			log.InfoContext(ctx, "retry of pods that the webhook was away for")
 			continue
 		}
-		o.Logger.InfoContext(ctx, "retry of pods that the webhook was away for", "kind", w.kind, "namespace", w.namespace, "name", w.name)
+		s.wait(w)
+		if ctx.Err() == nil {
+			log.WarnContext(ctx, "retry of pods failed", "err", err)
+		}
 	}
-	return errors.Join(errs...)
+}
+
+func (s *search) wait(o owner) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting[o] = struct{}{}
 }
 
 // ours reports whether a message is about one of our webhooks that could not be called. A pod that it has refused will be refused
 // again.
-func (o *search) ours(message string) bool {
+func (s *search) ours(message string) bool {
 	_, after, failed := strings.Cut(message, `failed calling webhook "`)
 	name, _, _ := strings.Cut(after, `"`)
-	return failed && strings.HasSuffix(name, o.Webhooks)
+	return failed && strings.HasSuffix(name, s.Webhooks)
 }
 
-func (o *search) failedReplicaSets(ctx context.Context) ([]owner, error) {
-	var all []owner
+// findReplicaSets finds those that wait by their condition: they may have failed long ago, so that there is no event.
+func (s *search) findReplicaSets(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return o.Client.AppsV1().ReplicaSets("").List(ctx, options)
+		return s.Client.AppsV1().ReplicaSets("").List(ctx, options)
 	})
 	err := list.EachListItem(ctx, metav1.ListOptions{}, func(obj runtime.Object) error {
-		rs, ok := obj.(*appsv1.ReplicaSet)
-		if !ok {
-			return nil
-		}
-		for _, c := range rs.Status.Conditions {
-			if c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue && o.ours(c.Message) {
-				all = append(all, owner{"ReplicaSet", rs.Namespace, rs.Name})
-			}
+		if rs, ok := obj.(*appsv1.ReplicaSet); ok && s.failed(rs.Status.Conditions) {
+			s.wait(owner{"ReplicaSet", rs.Namespace, rs.Name})
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list ReplicaSets: %w", err)
+		return fmt.Errorf("list ReplicaSets: %w", err)
 	}
-	return all, nil
+	return nil
+}
+
+func (s *search) failed(conditions []appsv1.ReplicaSetCondition) bool {
+	return slices.ContainsFunc(conditions, func(c appsv1.ReplicaSetCondition) bool {
+		return c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue && s.ours(c.Message)
+	})
 }
 
 // lastFailure is how old the last event of an owner may be that still waits: the longest back-off of controllers is 1,000 s.
 const lastFailure = 20 * time.Minute
 
-// failedOthers finds StatefulSets, DaemonSets and Jobs by their events: their status does not say it. An event counts once: it comes
-// again if the next try fails too.
-func (o *search) failedOthers(ctx context.Context) ([]owner, error) {
-	found := map[owner]bool{}
-	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return o.Client.CoreV1().Events("").List(ctx, options)
+// failure is what is kept of an event.
+type failure struct {
+	owner
+	at time.Time
+}
+
+// events follows the events of pods that could not be made. They are all that StatefulSets, DaemonSets and Jobs say of it.
+func (s *search) events() *watch.Store[*corev1.Event, failure] {
+	return watch.New(watch.Kind[*corev1.Event, failure]{
+		Client: s.Client.CoreV1().RESTClient(), Resource: "events", Fields: "reason=FailedCreate", New: &corev1.Event{}, Record: s.failure,
+		Changed: func(_ watch.Key, _, now *failure) {
+			if now != nil && time.Since(now.at) <= lastFailure {
+				s.wait(now.owner)
+			}
+		},
+		Synced: func() { s.read <- struct{}{} },
 	})
-	selector := fields.Set{"reason": "FailedCreate"}.String()
-	err := list.EachListItem(ctx, metav1.ListOptions{FieldSelector: selector}, func(obj runtime.Object) error {
-		e, ok := obj.(*corev1.Event)
-		if !ok || !o.ours(e.Message) || o.seen[e.UID] == e.ResourceVersion || time.Since(lastSeen(e)) > lastFailure {
-			return nil
-		}
-		of := owner{e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.InvolvedObject.Name}
-		switch of.kind {
-		case "StatefulSet", "DaemonSet", "Job":
-			o.seen[e.UID], found[of] = e.ResourceVersion, true
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list events: %w", err)
+}
+
+// failure returns what an event says, and false for one that is not about our webhooks.
+func (s *search) failure(e *corev1.Event) (failure, bool) {
+	of := owner{e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.InvolvedObject.Name}
+	switch of.kind {
+	case "ReplicaSet", "StatefulSet", "DaemonSet", "Job":
+		return failure{of, lastSeen(e)}, s.ours(e.Message)
 	}
-	return slices.Collect(maps.Keys(found)), nil
+	return failure{}, false
 }
 
 func lastSeen(e *corev1.Event) time.Time {
@@ -169,14 +212,16 @@ func lastSeen(e *corev1.Event) time.Time {
 }
 
 // touch changes an annotation.
-func (o *search) touch(ctx context.Context, of owner) error {
+func (s *search) touch(ctx context.Context, of owner) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		annotationRetry: time.Now().UTC().Format(time.RFC3339Nano),
 	}}})
 	if err != nil {
 		return fmt.Errorf("encode annotation: %w", err)
 	}
-	apps, options := o.Client.AppsV1(), metav1.PatchOptions{}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	apps, options := s.Client.AppsV1(), metav1.PatchOptions{}
 	switch of.kind {
 	case "ReplicaSet":
 		_, err = apps.ReplicaSets(of.namespace).Patch(ctx, of.name, types.MergePatchType, patch, options)
@@ -185,7 +230,7 @@ func (o *search) touch(ctx context.Context, of owner) error {
 	case "DaemonSet":
 		_, err = apps.DaemonSets(of.namespace).Patch(ctx, of.name, types.MergePatchType, patch, options)
 	case "Job":
-		_, err = o.Client.BatchV1().Jobs(of.namespace).Patch(ctx, of.name, types.MergePatchType, patch, options)
+		_, err = s.Client.BatchV1().Jobs(of.namespace).Patch(ctx, of.name, types.MergePatchType, patch, options)
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("touch %s %s/%s: %w", of.kind, of.namespace, of.name, err)

@@ -34,6 +34,8 @@ type Kind[O Object, R any] struct {
 	Resource string
 	// Labels is a selector that limits what is kept, such as kuma.io/mesh. Default all.
 	Labels string
+	// Fields is a selector of the same kind, such as reason=FailedCreate. Default all.
+	Fields string
 	// New is an empty object, which tells the type.
 	New O
 	// Record returns what is kept of an object, and false for an object of which nothing is. It must not keep the object alive.
@@ -62,7 +64,7 @@ func New[O Object, R any](k Kind[O, R]) *Store[O, R] {
 // Run follows the API server until ctx ends, and then returns nil. What it cannot reach it tries again, with back-off; records stay
 // as they are meanwhile.
 func (s *Store[O, R]) Run(ctx context.Context) error {
-	selected := func(o *metav1.ListOptions) { o.LabelSelector = s.kind.Labels }
+	selected := func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = s.kind.Labels, s.kind.Fields }
 	all := cache.NewFilteredListWatchFromClient(s.kind.Client, s.kind.Resource, metav1.NamespaceAll, selected)
 	noting := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

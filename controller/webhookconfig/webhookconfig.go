@@ -9,84 +9,162 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// recheck is how often the configurations are read: somebody may install the chart again, which takes the CA out.
-const recheck = 10 * time.Second
+const (
+	// retry is how often what could not be written is tried again.
+	retry = 10 * time.Second
+	// requestTimeout of a write.
+	requestTimeout = 10 * time.Second
+)
+
+// Limits on writes: somebody else may write another CA whenever we have written ours.
+const (
+	writesPerSecond = 0.2
+	writesBurst     = 5
+)
 
 // Options of Run.
 type Options struct {
-	// Client of the API server. Required.
+	// Client of the API server, without a timeout: it watches. Required.
 	Client kubernetes.Interface
 	// Name of the MutatingWebhookConfiguration and of the ValidatingWebhookConfiguration. Required.
 	Name string
 	// CA returns the PEM bundle that signs the webhook's certificate. Required.
 	CA func() []byte
+	// Changed receives when CA returns another bundle than before. Default: it never does.
+	Changed <-chan struct{}
 	// Logger. Required.
 	Logger *slog.Logger
 }
 
+// configuration is what is kept of a webhook configuration.
+type configuration struct {
+	version string
+	bundles [][]byte // of its webhooks, in their order
+}
+
+// store has one configuration of one kind.
+type store interface {
+	Run(ctx context.Context) error
+	Missing() error
+	Get(key watch.Key) *configuration
+}
+
+// kind is a kind of configurations.
+type kind struct {
+	resource string
+	store    store
+	written  string // the version that was replaced by the last write
+}
+
 // Run keeps the CA bundle in the configurations until ctx ends, and then returns nil. It is for one replica at a time.
 func Run(ctx context.Context, o Options) error {
-	known := "" // the last problem that was logged
-	_ = wait.PollUntilContextCancel(ctx, recheck, true, func(ctx context.Context) (bool, error) {
-		problem := ""
-		if err := o.write(ctx); err != nil {
-			problem = err.Error()
+	wake := make(chan struct{}, 1)
+	changed := func(watch.Key, *configuration, *configuration) {
+		select {
+		case wake <- struct{}{}:
+		default: // the last change was not yet looked at
 		}
+	}
+	client, selector := o.Client.AdmissionregistrationV1().RESTClient(), fields.OneTermEqualSelector("metadata.name", o.Name).String()
+	kinds := []*kind{
+		{resource: "mutatingwebhookconfigurations", store: watch.New(watch.Kind[*admissionv1.MutatingWebhookConfiguration, configuration]{
+			Client: client, Resource: "mutatingwebhookconfigurations", Fields: selector, New: &admissionv1.MutatingWebhookConfiguration{},
+			Record: readMutating, Changed: changed,
+		})},
+		{resource: "validatingwebhookconfigurations", store: watch.New(watch.Kind[*admissionv1.ValidatingWebhookConfiguration, configuration]{
+			Client: client, Resource: "validatingwebhookconfigurations", Fields: selector, New: &admissionv1.ValidatingWebhookConfiguration{},
+			Record: readValidating, Changed: changed,
+		})},
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, k := range kinds {
+		group.Go(func() error { return k.store.Run(ctx) })
+	}
+	group.Go(func() error {
+		o.keep(ctx, client, kinds, wake)
+		return nil
+	})
+	return group.Wait()
+}
+
+func readMutating(c *admissionv1.MutatingWebhookConfiguration) (configuration, bool) {
+	r := configuration{version: c.ResourceVersion}
+	for i := range c.Webhooks {
+		r.bundles = append(r.bundles, bytes.Clone(c.Webhooks[i].ClientConfig.CABundle))
+	}
+	return r, true
+}
+
+func readValidating(c *admissionv1.ValidatingWebhookConfiguration) (configuration, bool) {
+	r := configuration{version: c.ResourceVersion}
+	for i := range c.Webhooks {
+		r.bundles = append(r.bundles, bytes.Clone(c.Webhooks[i].ClientConfig.CABundle))
+	}
+	return r, true
+}
+
+// keep writes the CA after each change, and logs each new problem, until ctx ends.
+func (o Options) keep(ctx context.Context, client rest.Interface, kinds []*kind, wake <-chan struct{}) {
+	limit, ticker, known := rate.NewLimiter(writesPerSecond, writesBurst), time.NewTicker(retry), ""
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-wake:
+		case <-o.Changed:
+		case <-ticker.C:
+		}
+		var problems []string
+		for _, k := range kinds {
+			if err := o.write(ctx, client, k, limit); err != nil {
+				problems = append(problems, k.resource+": "+err.Error())
+			}
+		}
+		problem := strings.Join(problems, "; ")
 		if problem != "" && problem != known && ctx.Err() == nil {
 			o.Logger.WarnContext(ctx, "CA of the webhook not written: API servers cannot call it until it is", "err", problem)
 		}
 		known = problem
-		return false, nil
-	}) // ends with ctx alone
-	return nil
+	}
 }
 
-func (o Options) write(ctx context.Context) error {
-	return errors.Join(o.writeMutating(ctx), o.writeValidating(ctx))
-}
-
-func (o Options) writeMutating(ctx context.Context) error {
-	api := o.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	is, err := api.Get(ctx, o.Name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("read MutatingWebhookConfiguration: %w", err)
-	}
-	var configs []*admissionv1.WebhookClientConfig
-	for i := range is.Webhooks {
-		configs = append(configs, &is.Webhooks[i].ClientConfig)
-	}
-	if patch := o.patch(configs, is.ResourceVersion); patch != nil {
-		if _, err := api.Patch(ctx, o.Name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
-			return fmt.Errorf("write MutatingWebhookConfiguration: %w", err)
+// write writes the CA into one configuration, if it has another one.
+func (o Options) write(ctx context.Context, client rest.Interface, k *kind, limit *rate.Limiter) error {
+	is := k.store.Get(watch.Key{Name: o.Name})
+	if is == nil {
+		if err := k.store.Missing(); err != nil {
+			return err
 		}
+		return fmt.Errorf("there is none named %q", o.Name)
 	}
-	return nil
-}
-
-func (o Options) writeValidating(ctx context.Context) error {
-	api := o.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	is, err := api.Get(ctx, o.Name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("read ValidatingWebhookConfiguration: %w", err)
+	patch := patchOf(is, o.CA())
+	if patch == nil || is.version == k.written {
+		return nil
 	}
-	var configs []*admissionv1.WebhookClientConfig
-	for i := range is.Webhooks {
-		configs = append(configs, &is.Webhooks[i].ClientConfig)
+	if !limit.Allow() {
+		return errors.New("somebody else writes another CA again and again")
 	}
-	if patch := o.patch(configs, is.ResourceVersion); patch != nil {
-		if _, err := api.Patch(ctx, o.Name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
-			return fmt.Errorf("write ValidatingWebhookConfiguration: %w", err)
-		}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if err := client.Patch(types.JSONPatchType).Resource(k.resource).Name(o.Name).Body(patch).Do(ctx).Error(); err != nil {
+		return fmt.Errorf("write: %w", err)
 	}
+	k.written = is.version
 	return nil
 }
 
@@ -97,13 +175,12 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// patch returns the JSON patch that puts the CA into each webhook that has another one, nil if none has. It holds only for the
+// patchOf returns the JSON patch that puts the CA into each webhook that has another one, nil if none has. It holds only for the
 // version that was read, since it names webhooks by their index.
-func (o Options) patch(configs []*admissionv1.WebhookClientConfig, version string) []byte {
-	ca := o.CA()
-	operations := []operation{{"test", "/metadata/resourceVersion", version}}
-	for i, c := range configs {
-		if !bytes.Equal(c.CABundle, ca) {
+func patchOf(c *configuration, ca []byte) []byte {
+	operations := []operation{{"test", "/metadata/resourceVersion", c.version}}
+	for i, bundle := range c.bundles {
+		if !bytes.Equal(bundle, ca) {
 			operations = append(operations, operation{"add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), ca})
 		}
 	}

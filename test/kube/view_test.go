@@ -29,7 +29,7 @@ func follow(t *testing.T) (*controller.Controller, *meshview.Builder) {
 	t.Helper()
 	b := meshview.NewBuilder(meshview.Options{Sources: controller.Sources(), ExplicitMeshes: true})
 	c, err := controller.New(controller.Options{
-		Config: cluster.Config, Namespace: systemNamespace, Replica: t.Name(), Builder: b, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Config: cluster.Config, Namespace: systemNamespace, Replica: t.Name(), Builder: b, Webhooks: ".inject.sonde.dev", Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
