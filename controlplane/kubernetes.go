@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"iter"
@@ -22,6 +23,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/tokenreview"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -104,11 +106,15 @@ func serviceNames(service, namespace string) []string {
 }
 
 // connect makes what reads and writes the cluster. The webhook answers from what was read.
-func (c *cluster) connect() (err error) {
+func (c *cluster) connect() error {
 	o := c.cp.o
+	certificate, err := c.webhookCertificate()
+	if err != nil {
+		return err
+	}
 	c.controller, err = controller.New(controller.Options{
 		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Builder: c.cp.pipeline.Builder,
-		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: c.cp.serving.CA,
+		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: certificate.ca, CAChanged: certificate.changed,
 		Logger: o.Logger,
 	})
 	if err != nil {
@@ -123,17 +129,38 @@ func (c *cluster) connect() (err error) {
 	injection := o.Kubernetes.Injection
 	injection.ControlPlaneCA, injection.ControlPlaneNamespace = string(c.cp.serving.CA()), o.Kubernetes.Namespace
 	server, err := webhook.NewServer(webhook.ServerOptions{
-		Injection: injection, TLS: c.cp.serving.TLS(), Namespace: c.namespace, Meshes: c.meshes, InUse: c.inUse, PodExists: c.podExists,
+		Injection: injection, TLS: certificate.tls, Namespace: c.namespace, Meshes: c.meshes, InUse: c.inUse, PodExists: c.podExists,
 		Log: o.Logger, Registerer: c.cp.registry,
 	})
 	if err != nil {
 		return err
 	}
-	c.cp.platform.tasks = []func(context.Context) error{
-		c.controller.Run,
-		func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) },
-	}
+	c.cp.platform.tasks = append(certificate.tasks, c.controller.Run,
+		func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) })
 	return nil
+}
+
+// webhookCertificate is the certificate of the webhook: signed by the control plane's own CA, or one that somebody else keeps in files.
+type webhookCertificate struct {
+	tls     *tls.Config
+	ca      func() []byte
+	changed <-chan struct{} // receives after the CA has changed; nil for never
+	tasks   []func(context.Context) error
+}
+
+func (c *cluster) webhookCertificate() (webhookCertificate, error) {
+	k := c.cp.o.Kubernetes
+	if k.WebhookCertDir == "" {
+		return webhookCertificate{tls: c.cp.serving.TLS(), ca: c.cp.serving.CA}, nil
+	}
+	files, err := serving.OpenFiles(serving.FilesOptions{
+		Directory: k.WebhookCertDir, NeedCA: k.WebhookConfiguration != "", Name: k.Service + "." + k.Namespace + ".svc",
+		Logger: c.cp.o.Logger, Registerer: c.cp.registry,
+	})
+	if err != nil {
+		return webhookCertificate{}, &mesh.FieldError{Field: "Kubernetes.WebhookCertDir", Value: k.WebhookCertDir, Err: err}
+	}
+	return webhookCertificate{tls: files.TLS(), ca: files.CA, changed: files.Changed(), tasks: []func(context.Context) error{files.Run}}, nil
 }
 
 // proxies returns the Dataplanes of a mesh and their instances, see identity.Options.

@@ -61,6 +61,9 @@ type Kubernetes struct {
 	Replica string
 	// WebhookConfiguration is the name of the webhook configurations into which the CA is written. Default: into none.
 	WebhookConfiguration string
+	// WebhookCertDir is a directory with tls.crt, tls.key and ca.crt of the webhook, which somebody else renews. ca.crt is what is
+	// written into the webhook configurations, and need not be there if nothing is. Default: the control plane's own CA signs it.
+	WebhookCertDir string
 	// Injection says what pods get; errors name its fields. Its ControlPlaneCA and ControlPlaneNamespace are set by the control plane.
 	Injection webhook.Options
 }

@@ -34,14 +34,16 @@ var flagOf = map[string]string{
 	"Store": "--store", "StateDir": "--state-dir", "TrustDomain": "--trust-domain", "BindAddress": "--bind-address",
 	"AgentsPort": "--agents-port", "AdminPort": "--admin-port", "HealthPort": "--health-port", "WebhookPort": "--webhook-port",
 	"Kubernetes.Kubeconfig": "--kubeconfig", "Kubernetes.Namespace": "--namespace", "Kubernetes.Service": "--service-name",
-	"Image": "--sidecar-image", "Sidecar": "--sidecar-form", "VirtualProbesPort": "--virtual-probes-port", "ControlPlane": "--control-plane-address",
+	"Kubernetes.WebhookCertDir": "--webhook-cert-dir",
+	"Image":                     "--sidecar-image", "Sidecar": "--sidecar-form", "VirtualProbesPort": "--virtual-probes-port", "ControlPlane": "--control-plane-address",
 }
 
 // nested has the keys of flags that are not at the top of the --config file. The last part is always that of the flag.
 var nested = map[string]string{
 	"kubeconfig": "runtime.kubernetes.", "namespace": "runtime.kubernetes.", "service-name": "runtime.kubernetes.",
 	"replica": "runtime.kubernetes.", "webhook-port": "runtime.kubernetes.", "webhook-configuration": "runtime.kubernetes.",
-	"sidecar-image": "runtime.kubernetes.injector.", "sidecar-form": "runtime.kubernetes.injector.",
+	"webhook-cert-dir": "runtime.kubernetes.",
+	"sidecar-image":    "runtime.kubernetes.injector.", "sidecar-form": "runtime.kubernetes.injector.",
 	"virtual-probes-port": "runtime.kubernetes.injector.", "control-plane-address": "runtime.kubernetes.injector.",
 	"kuma-labels": "injection.",
 }
@@ -66,6 +68,7 @@ func (o *options) addKubernetesFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&k.Service, "service-name", controlplane.DefaultService, "`NAME` of the control plane's Service")
 	flags.StringVar(&k.Replica, "replica", "", "`NAME` of this replica; default the name of the host, which is that of its pod")
 	flags.StringVar(&k.WebhookConfiguration, "webhook-configuration", "", "`NAME` of the webhook configurations into which the CA is written; default none")
+	flags.StringVar(&k.WebhookCertDir, "webhook-cert-dir", "", "`DIRECTORY` with tls.crt, tls.key and ca.crt of the webhook, read again when they change; default a certificate of the control plane's own CA")
 	flags.Uint16Var(&o.WebhookPort, "webhook-port", mesh.PortWebhook, "`PORT` for the API server, TLS; 0 means a free one")
 	flags.StringVar(&k.Injection.Image, "sidecar-image", webhook.DefaultImage, "`IMAGE` of kuma-init and kuma-sidecar")
 	flags.StringVar(&o.form, "sidecar-form", string(webhook.Native), "`FORM` of the sidecar: native or container")

@@ -29,9 +29,10 @@ const reread = 10 * time.Second
 
 // FilesOptions are the options of Files.
 type FilesOptions struct {
-	// Directory with tls.crt, the certificate and those between it and the CA, tls.key, and ca.crt unless clients get the CA from
-	// somebody else. Required.
+	// Directory with tls.crt, the certificate and those between it and the CA, tls.key, and ca.crt. Required.
 	Directory string
+	// NeedCA says that there has to be a ca.crt: nobody else tells clients which CA it is.
+	NeedCA bool
 	// Name that the certificate has to be for. Required.
 	Name string
 	// Logger. Required.
@@ -126,7 +127,7 @@ func (f *Files) read() (*content, error) {
 	c := &content{}
 	for i, name := range []string{fileCertificate, fileKey, fileCA} {
 		text, err := os.ReadFile(filepath.Join(f.o.Directory, name))
-		if err != nil && (name != fileCA || !errors.Is(err, fs.ErrNotExist)) {
+		if err != nil && (f.o.NeedCA || name != fileCA || !errors.Is(err, fs.ErrNotExist)) {
 			return nil, fmt.Errorf("read certificate: %w", err)
 		}
 		c.texts[i] = text

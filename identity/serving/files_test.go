@@ -66,24 +66,26 @@ func TestOpenFilesNamesWhatIsWrong(t *testing.T) {
 	now := time.Now()
 	good, other := pair(t, webhookName, now), pair(t, webhookName, now)
 	tests := map[string]struct {
-		files [3][]byte
-		want  string // "" for no error
+		files  [3][]byte
+		want   string // "" for no error
+		needCA bool
 	}{
-		"good":                     {good, ""},
-		"without a CA":             {[3][]byte{good[0], good[1]}, ""},
-		"no certificate":           {[3][]byte{nil, good[1], good[2]}, "tls.crt: no such file"},
-		"no key":                   {[3][]byte{good[0], nil, good[2]}, "tls.key: no such file"},
-		"another key":              {[3][]byte{good[0], other[1], good[2]}, "private key does not match public key"},
-		"another CA":               {[3][]byte{good[0], good[1], other[2]}, "ca.crt does not verify it"},
-		"a CA that is none":        {[3][]byte{good[0], good[1], []byte("x")}, "ca.crt has no certificate"},
-		"a certificate of another": {pair(t, "web.shop.svc", now), "not " + webhookName},
-		"no PEM":                   {[3][]byte{[]byte("x"), good[1], good[2]}, "failed to find any PEM data"},
+		"good":                     {files: good, needCA: true},
+		"without a CA":             {files: [3][]byte{good[0], good[1]}},
+		"without the CA":           {[3][]byte{good[0], good[1]}, "ca.crt: no such file", true},
+		"no certificate":           {[3][]byte{nil, good[1], good[2]}, "tls.crt: no such file", false},
+		"no key":                   {[3][]byte{good[0], nil, good[2]}, "tls.key: no such file", false},
+		"another key":              {[3][]byte{good[0], other[1], good[2]}, "private key does not match public key", false},
+		"another CA":               {[3][]byte{good[0], good[1], other[2]}, "ca.crt does not verify it", false},
+		"a CA that is none":        {[3][]byte{good[0], good[1], []byte("x")}, "ca.crt has no certificate", false},
+		"a certificate of another": {pair(t, "web.shop.svc", now), "not " + webhookName, false},
+		"no PEM":                   {[3][]byte{[]byte("x"), good[1], good[2]}, "failed to find any PEM data", false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			directory := t.TempDir()
 			swap(t, directory, tc.files)
-			_, err := OpenFiles(FilesOptions{Directory: directory, Name: webhookName, Logger: slog.New(slog.DiscardHandler)})
+			_, err := OpenFiles(FilesOptions{Directory: directory, Name: webhookName, NeedCA: tc.needCA, Logger: slog.New(slog.DiscardHandler)})
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("OpenFiles() = %v, want %q", err, tc.want)
 			}

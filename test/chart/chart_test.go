@@ -3,13 +3,16 @@ package chart_test
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionregistration "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/test/chart"
@@ -48,6 +51,7 @@ func TestWrongValuesAreNamed(t *testing.T) {
 		"another store":          {"--set=config.store=dir:/x", "/config/store"},
 		"a timeout that is none": {"--set=webhook.timeoutSeconds=31", "/webhook/timeoutSeconds': maximum: got 31, want 30"},
 		"a peer that is none":    {"--set=networkPolicy.agents[0].cidr=10.0.0.0/8", "'cidr' not allowed"},
+		"a CA from nowhere":      {"--set=webhook.certificate.injectCAFrom=a/b", "webhook.certificate.secretName: must be the Secret"},
 		"everybody as a text":    {"--set=networkPolicy.agents=all", "/networkPolicy/agents"},
 	}
 	for name, tc := range tests {
@@ -115,6 +119,42 @@ func TestNetworkPolicy(t *testing.T) {
 			}
 			if d := cmp.Diff(want, got); d != "" {
 				t.Error(d)
+			}
+		})
+	}
+}
+
+// Where cert-manager writes the CA, the control plane does not, and may not.
+func TestWebhookCertificate(t *testing.T) {
+	const secret, inject = "--set=webhook.certificate.secretName=mine", "--set=webhook.certificate.injectCAFrom=a/b"
+	tests := map[string]struct {
+		flags             []string
+		mounted, injected bool
+	}{
+		"our own":             {nil, false, false},
+		"a Secret":            {[]string{secret}, true, false},
+		"all of cert-manager": {[]string{secret, inject}, true, true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var d appsv1.Deployment
+			var role rbacv1.ClusterRole
+			var configuration admissionregistration.MutatingWebhookConfiguration
+			var config corev1.ConfigMap
+			only(t, "Deployment", &d, tc.flags...)
+			only(t, "ClusterRole", &role, tc.flags...)
+			only(t, "MutatingWebhookConfiguration", &configuration, tc.flags...)
+			only(t, "ConfigMap", &config, tc.flags...)
+			file := config.Data["config.yaml"]
+			if mounted := len(d.Spec.Template.Spec.Volumes) == 2; mounted != tc.mounted || strings.Contains(file, "webhookCertDir: /etc/sonde-webhook") != tc.mounted {
+				t.Errorf("mounted %t, configuration:\n%s", mounted, file)
+			}
+			may := slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return r.APIGroups[0] == admissionregistration.GroupName })
+			if may == tc.injected || strings.Contains(file, "webhookConfiguration: sonde") == tc.injected {
+				t.Errorf("may write the CA: %t, configuration:\n%s", may, file)
+			}
+			if from := configuration.Annotations["cert-manager.io/inject-ca-from"]; (from == "a/b") != tc.injected {
+				t.Errorf("annotation %q", from)
 			}
 		})
 	}

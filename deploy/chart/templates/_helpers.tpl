@@ -16,9 +16,30 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "sonde.config" -}}
 {{- $ours := dict "store" "kubernetes" "runtime" (dict "kubernetes" (dict
-  "namespace" .Release.Namespace "serviceName" "sonde-cp" "webhookConfiguration" "sonde"
+  "namespace" .Release.Namespace "serviceName" "sonde-cp"
+  "webhookConfiguration" (ternary "sonde" "" (eq (include "sonde.injectCAFrom" .) ""))
+  "webhookCertDir" (ternary "/etc/sonde-webhook" "" (ne .Values.webhook.certificate.secretName ""))
   "injector" (dict "sidecarImage" (include "sonde.image" .)))) -}}
 {{ mustMergeOverwrite (deepCopy .Values.config) $ours | toYaml }}
+{{- end }}
+
+{{- /* The Certificate of cert-manager whose CA its CA injector writes into the webhooks, "" if the control plane writes one. */ -}}
+{{- define "sonde.injectCAFrom" -}}
+{{- with .Values.webhook.certificate }}
+{{- if and .injectCAFrom (not .secretName) }}
+{{- fail "webhook.certificate.secretName: must be the Secret of the Certificate that webhook.certificate.injectCAFrom names" }}
+{{- end }}
+{{- .injectCAFrom }}
+{{- end }}
+{{- end }}
+
+{{- define "sonde.webhookMetadata" -}}
+name: sonde
+labels:
+  {{- include "sonde.labels" . | nindent 2 }}
+{{- with include "sonde.injectCAFrom" . }}
+annotations: {cert-manager.io/inject-ca-from: {{ . }}}
+{{- end }}
 {{- end }}
 
 {{- /* The parts that all injecting webhooks share. */ -}}
