@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -40,16 +41,18 @@ type ControlPlane struct {
 	admin    *admin.Server
 
 	listeners listeners
+	joined    chan struct{}         // closed once the stages above are there
+	waiting   atomic.Pointer[error] // why they are not, nil if that is not known
 }
 
-// New joins the stages. With a directory of files it claims the state directory until Run returns, so Run has to be called. Errors
-// about options are those of Options.Validate.
-func New(ctx context.Context, o Options) (*ControlPlane, error) {
+// New returns a control plane. With a directory of files it claims the state directory until Run returns, so Run has to be called.
+// Errors about options are those of Options.Validate.
+func New(o Options) (*ControlPlane, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	o = o.withDefaults()
-	cp := &ControlPlane{o: o, registry: prometheus.NewRegistry()}
+	cp := &ControlPlane{o: o, registry: prometheus.NewRegistry(), joined: make(chan struct{})}
 	cp.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	use := cp.useFiles
 	if o.onKubernetes() {
@@ -57,9 +60,6 @@ func New(ctx context.Context, o Options) (*ControlPlane, error) {
 	}
 	if err := use(); err != nil {
 		return nil, err
-	}
-	if err := cp.join(ctx); err != nil {
-		return nil, errors.Join(err, cp.platform.close())
 	}
 	return cp, nil
 }
@@ -134,7 +134,8 @@ func (cp *ControlPlane) observeListeners(node string, s xds.InboundStatus) {
 }
 
 // Run runs the control plane until ctx ends, and then returns nil. A port that cannot be listened on is a *mesh.FieldError that
-// names a field of Options. Run can be called once.
+// names a field of Options. An API server that does not answer is waited for: the control plane is alive meanwhile, and not ready. Run
+// can be called once.
 func (cp *ControlPlane) Run(ctx context.Context) error {
 	defer cp.platform.close() //nolint:errcheck // every write was synced
 	if err := cp.listen(ctx); err != nil {
@@ -150,6 +151,27 @@ func (cp *ControlPlane) Run(ctx context.Context) error {
 // serve runs every stage until ctx ends or one of them fails.
 func (cp *ControlPlane) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return cp.serveHealth(ctx) })
+	group.Go(func() error {
+		err := cp.platform.reach(ctx)
+		if err == nil {
+			err = cp.join(ctx)
+		}
+		if err == nil {
+			close(cp.joined)
+			cp.run(ctx, group)
+			return nil
+		}
+		if ctx.Err() != nil {
+			err = nil // that is why
+		}
+		return errors.Join(err, cp.listeners.closeUnserved())
+	})
+	return group.Wait()
+}
+
+// run runs the stages that join has made.
+func (cp *ControlPlane) run(ctx context.Context, group *errgroup.Group) {
 	for _, task := range cp.platform.tasks {
 		group.Go(func() error { return task(ctx) })
 	}
@@ -158,16 +180,34 @@ func (cp *ControlPlane) serve(ctx context.Context) error {
 	group.Go(func() error { return cp.agents.Run(ctx) })
 	group.Go(func() error { return cp.serveAgents(ctx) })
 	group.Go(func() error { return cp.admin.Serve(ctx, cp.listeners.admin) })
-	group.Go(func() error { return cp.serveHealth(ctx) })
-	return group.Wait()
+}
+
+// errStarting says that the stages are being made.
+var errStarting = errors.New("the control plane starts")
+
+func (cp *ControlPlane) isJoined() bool {
+	select {
+	case <-cp.joined:
+		return true
+	default:
+		return false
+	}
 }
 
 // serveHealth serves health and metrics.
 func (cp *ControlPlane) serveHealth(ctx context.Context) error {
 	var live, ready health.Checks
-	ready.Add("state", func(context.Context) error { return cp.platform.check() })
+	ready.Add("state", func(context.Context) error {
+		if !cp.isJoined() {
+			if why := cp.waiting.Load(); why != nil {
+				return *why
+			}
+			return errStarting
+		}
+		return cp.platform.check()
+	})
 	ready.Add("view", func(context.Context) error {
-		if cp.pipeline.Builder.View() == nil {
+		if !cp.isJoined() || cp.pipeline.Builder.View() == nil {
 			return errors.New("the store is not read yet")
 		}
 		return nil

@@ -29,11 +29,11 @@ func local(t *testing.T) Options {
 func TestRun(t *testing.T) {
 	o := local(t)
 	for range 2 {
-		cp, err := New(t.Context(), o)
+		cp, err := New(o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := New(t.Context(), o); err == nil || !strings.Contains(err.Error(), "another sonde-cp uses it") {
+		if _, err := New(o); err == nil || !strings.Contains(err.Error(), "another sonde-cp uses it") {
 			t.Errorf("New() with a state directory that is in use: %v", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -86,7 +86,7 @@ func TestRunNamesThePortInUse(t *testing.T) {
 	defer taken.Close() //nolint:errcheck // nothing was sent
 	o := local(t)
 	o.HealthPort = uint16(taken.Addr().(*net.TCPAddr).Port)
-	cp, err := New(t.Context(), o)
+	cp, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestRunNamesThePortInUse(t *testing.T) {
 	if field, ok := errors.AsType[*mesh.FieldError](err); !ok || field.Field != "HealthPort" {
 		t.Errorf("Run() = %v, want an error for HealthPort", err)
 	}
-	if cp, err = New(t.Context(), o); err != nil {
+	if cp, err = New(o); err != nil {
 		t.Fatalf("after Run the state directory is still in use: %v", err)
 	}
 	if err := cp.platform.close(); err != nil {

@@ -28,6 +28,7 @@ func (cp *ControlPlane) useFiles() error {
 		sources:  []string{sourceStore},
 		identity: identity.Options{Secrets: state.Secrets(), Records: state},
 		storage:  state,
+		reach:    func(context.Context) error { return nil },
 		connect: func() error {
 			f.store = store.NewDir(store.DirOptions{
 				Path: cp.o.storeDirectory(), Builder: cp.pipeline.Builder, Source: sourceStore, Logger: cp.o.Logger, Registerer: cp.registry,

@@ -63,6 +63,7 @@ func (cp *ControlPlane) useKubernetes() error {
 		explicitMeshes: true,
 		identity:       identity.Options{Secrets: secrets.New(client.CoreV1().Secrets(namespace)), Proxies: c.proxies},
 		names:          serviceNames(cp.o.Kubernetes.Service, namespace),
+		reach:          c.reach,
 		connect:        c.connect,
 		refused:        c.refused,
 		probeFailed:    c.probeFailed,

@@ -18,6 +18,16 @@ const addressesFile = "addresses.json"
 // listeners of the control plane.
 type listeners struct{ agents, admin, health, webhook net.Listener }
 
+// closeUnserved closes those that only stages serve.
+func (l *listeners) closeUnserved() (err error) {
+	for _, one := range []net.Listener{l.agents, l.admin, l.webhook} {
+		if one != nil {
+			err = errors.Join(err, one.Close())
+		}
+	}
+	return err
+}
+
 // listen opens all ports, or none, and writes their addresses to addressesFile.
 func (cp *ControlPlane) listen(ctx context.Context) (err error) {
 	type port struct {

@@ -20,6 +20,8 @@ type platform struct {
 	names []string
 	// storage keeps what agents have said. It is nil if nothing of it is kept.
 	storage agents.Storage
+	// reach waits until what keeps the objects and the keys can be reached. Its error is that of ctx.
+	reach func(ctx context.Context) error
 	// connect is called once the pipeline is there. It may set tokens, refused and tasks.
 	connect func() error
 	// tokens authenticates agents. It is nil if they have tokens of the control plane's own.

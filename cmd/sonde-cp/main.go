@@ -59,7 +59,7 @@ func newCommand() *cobra.Command {
 }
 
 func run(ctx context.Context, o controlplane.Options) error {
-	cp, err := controlplane.New(ctx, o)
+	cp, err := controlplane.New(o)
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func (c *Cluster) run(ctx context.Context, programs string) error {
 		return err
 	}
 	c.Kubeconfig = filepath.Join(directory, "kubeconfig")
-	return errors.Join(c.WriteKubeconfig(c.Kubeconfig, token), c.installCRDs(ctx))
+	return errors.Join(c.WriteKubeconfig(c.Kubeconfig, c.Config.Host, token), c.installCRDs(ctx))
 }
 
 // binaries returns the directory with etcd and kube-apiserver, which are built if they are not in the cache.
@@ -166,10 +166,10 @@ func (c *Cluster) writeCredentials() (string, error) {
 		os.WriteFile(filepath.Join(c.directory, "accounts.key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600))
 }
 
-// WriteKubeconfig writes a file with which a client has this token.
-func (c *Cluster) WriteKubeconfig(path, token string) error {
+// WriteKubeconfig writes a file with which a client has this token, and finds the API server there.
+func (c *Cluster) WriteKubeconfig(path, host, token string) error {
 	config := clientcmdapi.NewConfig()
-	config.Clusters["test"] = &clientcmdapi.Cluster{Server: c.Config.Host, CertificateAuthority: c.Config.CAFile}
+	config.Clusters["test"] = &clientcmdapi.Cluster{Server: host, CertificateAuthority: c.Config.CAFile}
 	config.AuthInfos["user"] = &clientcmdapi.AuthInfo{Token: token}
 	config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "user"}
 	config.CurrentContext = "test"

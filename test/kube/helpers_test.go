@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -62,8 +63,15 @@ type plane struct {
 	stop                           func()
 }
 
-// startPlane starts a control plane, which ends with the test, or by its stop.
+// startPlane starts a control plane, which ends with the test, or by its stop, and waits until it is ready.
 func startPlane(t *testing.T, replica string, options ...func(*controlplane.Options)) *plane {
+	t.Helper()
+	p := launchPlane(t, replica, options...)
+	poll(t, "the readiness of "+replica, p.ready)
+	return p
+}
+
+func launchPlane(t *testing.T, replica string, options ...func(*controlplane.Options)) *plane {
 	t.Helper()
 	namespace(t, newClient(t), systemNamespace, nil)
 	ports, err := freePorts(4)
@@ -86,12 +94,11 @@ func startPlane(t *testing.T, replica string, options ...func(*controlplane.Opti
 	for _, option := range options {
 		option(&o)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	cp, err := controlplane.New(ctx, o)
+	cp, err := controlplane.New(o)
 	if err != nil {
-		cancel()
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- cp.Run(ctx) }()
 	ended := false
@@ -106,13 +113,14 @@ func startPlane(t *testing.T, replica string, options ...func(*controlplane.Opti
 		}
 	}}
 	t.Cleanup(p.stop)
-	poll(t, "the readiness of "+replica, p.ready)
 	return p
 }
 
 // ready returns what is missing.
-func (p *plane) ready(ctx context.Context) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.health+"/readyz", nil)
+func (p *plane) ready(ctx context.Context) error { return p.healthy(ctx, "/readyz") }
+
+func (p *plane) healthy(ctx context.Context, path string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.health+path, nil)
 	if err != nil {
 		return err
 	}
@@ -123,7 +131,8 @@ func (p *plane) ready(ctx context.Context) error {
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return errors.New(response.Status)
+		text, err := io.ReadAll(response.Body)
+		return errors.Join(fmt.Errorf("%s: %s", response.Status, text), err)
 	}
 	return nil
 }

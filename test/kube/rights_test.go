@@ -155,7 +155,7 @@ func TestRightsOfTheChart(t *testing.T) {
 		t.Fatal(err)
 	}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := cluster.WriteKubeconfig(kubeconfig, token.Status.Token); err != nil {
+	if err := cluster.WriteKubeconfig(kubeconfig, cluster.Config.Host, token.Status.Token); err != nil {
 		t.Fatal(err)
 	}
 	namespace(t, client, "rights", nil)

@@ -1,0 +1,62 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// How often an API server is asked that does not answer: after a second, then twice as late each time up to longestPause.
+const (
+	firstPause   = time.Second
+	longestPause = 15 * time.Second
+	// reachTimeout of each request.
+	reachTimeout = 10 * time.Second
+)
+
+// reach waits until the API server answers. What it answers, such as that something is forbidden, is for those who ask for it.
+func (c *cluster) reach(ctx context.Context) error {
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		err := c.ask(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("wait for the API server: %w", ctx.Err())
+		}
+		c.cp.waiting.Store(&err)
+		c.cp.o.Logger.WarnContext(ctx, "API server does not answer: it is asked again", "err", err, "pause", pause)
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// ask returns why the API server gives no answer about Secrets, nil if it does.
+func (c *cluster) ask(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	_, err := c.client.CoreV1().Secrets(c.cp.o.Kubernetes.Namespace).List(ctx, metav1.ListOptions{Limit: 1})
+	if answered(err) {
+		return nil
+	}
+	return fmt.Errorf("no answer of the API server: %w", err)
+}
+
+// answered reports whether an error, or nil, is an answer of an API server that works.
+func answered(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok {
+		return err == nil
+	}
+	code := status.Status().Code
+	return code != http.StatusTooManyRequests && code < http.StatusInternalServerError
+}

@@ -1,0 +1,77 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/controlplane"
+)
+
+// forward passes connections to an address on to the API server until the test ends.
+func forward(t *testing.T, address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", address) //nolint:noctx // the test closes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	pass := func(in net.Conn) {
+		defer func() { _ = in.Close() }()
+		out, err := net.Dial("tcp", strings.TrimPrefix(cluster.Config.Host, "https://")) //nolint:noctx // the same
+		if err != nil {
+			return
+		}
+		var both sync.WaitGroup
+		for from, to := range map[net.Conn]net.Conn{in: out, out: in} {
+			both.Go(func() {
+				_, _ = io.Copy(to, from)
+				_ = to.Close()
+			})
+		}
+		both.Wait()
+	}
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go pass(in)
+		}
+	}()
+}
+
+// A control plane that starts before its API server is alive, says what it waits for, and then becomes ready.
+func TestAPIServerComesLater(t *testing.T) {
+	deleteMeshes(t)
+	ports, err := freePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, kubeconfig := "127.0.0.1:"+ports[0], filepath.Join(t.TempDir(), "kubeconfig")
+	if err := cluster.WriteKubeconfig(kubeconfig, "https://"+address, cluster.Config.BearerToken); err != nil {
+		t.Fatal(err)
+	}
+	early := func(o *controlplane.Options) { o.Kubernetes.Kubeconfig = kubeconfig }
+	launchPlane(t, "ends", early).stop() // without an error
+	p := launchPlane(t, "waits", early)
+	poll(t, "its life", func(ctx context.Context) error { return p.healthy(ctx, "/livez") })
+	poll(t, "why it is not ready", func(ctx context.Context) error {
+		err := p.ready(ctx)
+		if err == nil {
+			return errors.New("it is ready")
+		}
+		if strings.Contains(err.Error(), "connection refused") {
+			return nil
+		}
+		return err
+	})
+	forward(t, address)
+	poll(t, "its readiness", p.ready)
+}
