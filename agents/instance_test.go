@@ -203,13 +203,14 @@ func TestRefusalsAreTold(t *testing.T) {
 		authenticated bool
 		instance      string
 		waiting       bool
-	}{{false, "", false}, {false, "", true}, {true, "1", true}, {true, "1", false}}
+		code          string
+	}{{false, "", false, "Unauthenticated"}, {false, "", true, "FailedPrecondition"}, {true, "1", true, "FailedPrecondition"}, {true, "1", false, "PermissionDenied"}}
 	if len(h.refused) != len(want) {
 		t.Fatalf("told of %+v, want %d refusals", h.refused, len(want))
 	}
 	for i, r := range h.refused {
 		if r.Mesh != "default" || r.Dataplane != "db-0.shop" || r.Authenticated != want[i].authenticated || r.Instance != want[i].instance || r.Waiting != want[i].waiting ||
-			net.ParseIP(r.Peer) == nil || r.Reason == "" {
+			r.Code != want[i].code || net.ParseIP(r.Peer) == nil || r.Reason == "" {
 			t.Errorf("refusal %d = %+v, want %+v", i, r, want[i])
 		}
 	}

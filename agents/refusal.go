@@ -19,8 +19,8 @@ type Refusal struct {
 	Instance string
 	// Peer is the IP address of the caller.
 	Peer string
-	// Reason is what the caller was told.
-	Reason string
+	// Reason is what the caller was told. Code is its class, the name of a gRPC code.
+	Reason, Code string
 	// Waiting says that the proxy is not known (yet): the agent tries again soon, as each new pod's may have to.
 	Waiting bool
 }
@@ -45,7 +45,7 @@ func (s *Server) tell(r Refusal, code codes.Code) {
 	switch code {
 	case codes.Internal, codes.Unavailable, codes.ResourceExhausted:
 	default:
-		r.Waiting = code == codes.FailedPrecondition
+		r.Waiting, r.Code = code == codes.FailedPrecondition, code.String()
 		s.o.Refused(r)
 	}
 }

@@ -39,7 +39,7 @@ func (c *cluster) refused(r agents.Refusal) {
 		return
 	}
 	e := aboutContainer(key, p, mesh.ContainerSidecar)
-	e.Reason, e.Action, e.Note = "JoinRefused", "Join", r.Reason
+	e.Reason, e.Action, e.Note = "JoinRefused", "Join"+r.Code, r.Reason // an event of another code is not hidden in the series of the first
 	c.controller.Events.Record(e)
 }
 
