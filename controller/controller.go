@@ -86,14 +86,15 @@ func New(o Options) (*Controller, error) {
 		return nil, fmt.Errorf("make client of the API server: %w", err)
 	}
 	c := &Controller{o: o, client: client, watching: watching, Events: events.New(client.EventsV1(), o.Logger)}
-	c.warnings = warnings.New(client.AppsV1(), c.Events, o.Logger)
+	c.warnings = warnings.New(client, watching, c.Events, o.Logger)
 	c.Cluster = source.New(source.Options{
 		Client: watching, Builder: o.Builder, Name: SourceCluster, PodChanged: c.warnings.PodChanged, Logger: o.Logger,
 		MeshChanged: func(namespace string) { c.Objects.MeshChanged(namespace) },
 	})
 	c.Objects, err = objects.New(objects.Options{
 		Config: o.Config, Timeout: requestTimeout, Builder: o.Builder, Name: SourceObjects, Logger: o.Logger,
-		MeshOf: func(namespace string) string { return c.Cluster.Namespace(namespace).Mesh() },
+		MeshOf:  func(namespace string) string { return c.Cluster.Namespace(namespace).Mesh() },
+		Secrets: client.CoreV1().Secrets(o.Namespace),
 	})
 	return c, err
 }
@@ -104,7 +105,7 @@ func (c *Controller) Missing() error { return errors.Join(c.Cluster.Missing(), c
 // Run runs until ctx ends, and then returns nil.
 func (c *Controller) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, task := range []func(context.Context) error{c.Cluster.Run, c.Objects.Run, c.Events.Run, c.takePart} {
+	for _, task := range []func(context.Context) error{c.Cluster.Run, c.Objects.Run, c.warnings.Watch, c.Events.Run, c.takePart} {
 		group.Go(func() error { return task(ctx) })
 	}
 	return group.Wait()

@@ -183,7 +183,7 @@ func TestWarningsOfAnAdmission(t *testing.T) {
 		"baseline":   {map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}, `{spec: {containers: [{name: app}]}}`, []string{"namespace shop: pod-security.kubernetes.io/enforce is baseline: kuma-init needs the capability NET_ADMIN, for which Pod Security refuses this pod"}, true},
 		"restricted": {map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}, `{spec: {containers: [{name: app}]}}`, []string{"namespace shop: pod-security.kubernetes.io/enforce is restricted: kuma-init needs the capability NET_ADMIN, for which Pod Security refuses this pod"}, true},
 		"privileged": {map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}, `{spec: {containers: [{name: app}]}}`, nil, true},
-		"the node's": {nil, `{spec: {hostNetwork: true, containers: [{name: app}]}}`, []string{"spec.hostNetwork: redirection would be that of the whole node: not injected"}, false},
+		"the node's": {nil, `{spec: {hostNetwork: true, containers: [{name: app}]}}`, []string{"spec.hostNetwork: redirection would be that of the whole node: not injected"}, true},
 		"disabled":   {nil, `{metadata: {labels: {kuma.io/sidecar-injection: disabled}}, spec: {containers: [{name: app}]}}`, nil, false},
 		"a probe": {nil, `{spec: {containers: [{name: app, livenessProbe: {httpGet: {host: h, port: 1}}}]}}`,
 			[]string{`containers[app].livenessProbe: host "h" is asked and not the pod: left as it is`}, true},
@@ -200,8 +200,12 @@ func TestWarningsOfAnAdmission(t *testing.T) {
 			if (answer.Patch != nil) != tc.patched {
 				t.Fatalf("patch %s", answer.Patch)
 			}
-			if recorded := decode(t, applied(t, pod, answer)).Annotations[mesh.AnnotationInjectionWarnings]; tc.patched && recorded != strings.Join(tc.want, "\n") {
+			after := decode(t, applied(t, pod, answer))
+			if recorded := after.Annotations[mesh.AnnotationInjectionWarnings]; tc.patched && recorded != strings.Join(tc.want, "\n") {
 				t.Errorf("annotation %q", recorded)
+			}
+			if before := decode(t, pod); before.Spec.HostNetwork && !cmp.Equal(before.Spec, after.Spec) {
+				t.Errorf("a pod of the node's network was changed: %s", answer.Patch)
 			}
 		})
 	}

@@ -87,8 +87,14 @@ type injection struct {
 // inject changes a pod, and records the changes. The options are complete. After an error the pod may be half changed.
 func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
 	in := &injection{options: o, namespace: ns, pod: pod}
-	if err := in.prepare(); err != nil || !in.selection.Injected {
+	if err := in.prepare(); err != nil {
 		return in, err
+	}
+	if !in.selection.Injected {
+		if ns != nil { // a pod in a file stays as it is
+			in.write(nil, in.recordWarnings(nil))
+		}
+		return in, nil
 	}
 	decisions, table, err := in.decideAll()
 	if err != nil {
@@ -265,9 +271,23 @@ func (in *injection) setMetadata() {
 	if in.earlier == nil {
 		in.annotate(annotations)
 	}
-	if recorded := in.recordedWarnings(); recorded != meta.Annotations[mesh.AnnotationInjectionWarnings] {
+	in.write(labels, in.recordWarnings(annotations))
+}
+
+// recordWarnings adds the annotation with the warnings to others, if it changes.
+func (in *injection) recordWarnings(annotations map[string]string) map[string]string {
+	if recorded := in.recordedWarnings(); recorded != in.pod.Annotations[mesh.AnnotationInjectionWarnings] {
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
 		annotations[mesh.AnnotationInjectionWarnings] = recorded
 	}
+	return annotations
+}
+
+// write sets labels and annotations.
+func (in *injection) write(labels, annotations map[string]string) {
+	meta := &in.pod.ObjectMeta
 	in.patch.set("/metadata/labels", meta.Labels, labels)
 	in.patch.set("/metadata/annotations", meta.Annotations, annotations)
 	for key, value := range labels {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -13,28 +14,42 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// RunDefaultMesh makes a Mesh named default, PERMISSIVE, if there is no Mesh at all. It is for one replica at a time.
+// DefaultMeshMade is the name of the Secret that says that the Mesh named default was made once: whoever deletes it does not want it
+// back. It is a Secret since these are what the control plane may write anyway.
+const DefaultMeshMade = "sonde-default-mesh-made"
+
+// RunDefaultMesh makes a Mesh named default, PERMISSIVE, once in the life of an installation: pods that name no mesh are in it, whatever
+// other Meshes there are. It is for one replica at a time.
 func (s *Objects) RunDefaultMesh(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
-		names, known := s.Meshes()
-		if !known || len(names) > 0 {
-			return known, nil
-		}
-		err := s.createDefaultMesh(ctx)
-		if apierrors.IsAlreadyExists(err) {
-			return true, nil // somebody else has made it
-		}
-		if err != nil {
+		err := s.makeDefaultMesh(ctx)
+		if err != nil && ctx.Err() == nil {
 			s.o.Logger.WarnContext(ctx, "default mesh not made: it is tried again", "err", err)
-			return false, nil
 		}
-		s.o.Logger.InfoContext(ctx, "default mesh made, in PERMISSIVE mode")
-		return true, nil
+		return err == nil, nil
 	})
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // the end of ctx is how it is meant to end
 	}
 	return err
+}
+
+func (s *Objects) makeDefaultMesh(ctx context.Context) error {
+	_, err := s.o.Secrets.Get(ctx, DefaultMeshMade, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		return err //nolint:wrapcheck // it names the Secret
+	}
+	err = s.createDefaultMesh(ctx)
+	if err == nil {
+		s.o.Logger.InfoContext(ctx, "default mesh made, in PERMISSIVE mode")
+	} else if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	_, err = s.o.Secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: DefaultMeshMade}}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil // by a replica that led before
+	}
+	return err //nolint:wrapcheck // it names the Secret
 }
 
 func (s *Objects) createDefaultMesh(ctx context.Context) error {

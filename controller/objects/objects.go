@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	clientv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -42,6 +43,8 @@ type Options struct {
 	Builder Builder
 	// Name of the source for the Builder. Required.
 	Name string
+	// Secrets of the control plane's namespace keep that the default Mesh was made. Required.
+	Secrets clientv1.SecretInterface
 	// Logger, default none.
 	Logger *slog.Logger
 }

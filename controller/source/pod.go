@@ -70,17 +70,32 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 			r.Sidecars = append(r.Sidecars, intern(c.Name))
 		}
 	}
-	for _, o := range p.OwnerReferences {
-		if o.Controller != nil && *o.Controller {
-			r.Owner = Owner{APIVersion: intern(o.APIVersion), Kind: intern(o.Kind), Name: intern(o.Name), UID: types.UID(intern(string(o.UID)))}
-		}
-	}
+	r.Owner = ownerOf(p)
 	for _, statuses := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for i := range statuses {
 			r.Restarts += statuses[i].RestartCount
 		}
 	}
 	return r, true
+}
+
+func ownerOf(p *corev1.Pod) Owner {
+	for _, o := range p.OwnerReferences {
+		if o.Controller != nil && *o.Controller {
+			return Owner{APIVersion: intern(o.APIVersion), Kind: intern(o.Kind), Name: intern(o.Name), UID: types.UID(intern(string(o.UID)))}
+		}
+	}
+	return Owner{}
+}
+
+// Warned returns what is kept of a pod that was left alone with a warning, and false for all others.
+func Warned(p *corev1.Pod) (Pod, bool) {
+	if hasSidecar(&p.Spec) || p.Annotations[mesh.AnnotationInjectionWarnings] == "" {
+		return Pod{}, false
+	}
+	return Pod{
+		UID: p.UID, Owner: ownerOf(p), Created: p.CreationTimestamp.Time, Warnings: strings.Clone(p.Annotations[mesh.AnnotationInjectionWarnings]),
+	}, true
 }
 
 // FieldPath returns the path of a container, as the kubelet's events have it.

@@ -9,9 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	appsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/source"
@@ -32,7 +33,8 @@ const fresh = 2 * time.Minute
 
 // Warnings makes the events.
 type Warnings struct {
-	client appsv1.ReplicaSetsGetter
+	client kubernetes.Interface // with a timeout
+	others *watch.Store[*corev1.Pod, source.Pod]
 	events *events.Recorder
 	log    *slog.Logger
 	pods   chan pod
@@ -44,10 +46,18 @@ type pod struct {
 	*source.Pod
 }
 
-// New returns Warnings.
-func New(client appsv1.ReplicaSetsGetter, recorder *events.Recorder, log *slog.Logger) *Warnings {
-	return &Warnings{client: client, events: recorder, log: log, pods: make(chan pod, maxWaiting)}
+// New returns Warnings. The client watching has no timeout.
+func New(client, watching kubernetes.Interface, recorder *events.Recorder, log *slog.Logger) *Warnings {
+	w := &Warnings{client: client, events: recorder, log: log, pods: make(chan pod, maxWaiting)}
+	w.others = watch.New(watch.Kind[*corev1.Pod, source.Pod]{
+		Client: watching.CoreV1().RESTClient(), Resource: "pods", Fields: "spec.hostNetwork=true", New: &corev1.Pod{},
+		Record: source.Warned, Changed: w.PodChanged,
+	})
+	return w
 }
+
+// Watch tells of the pods on the network of their node, which are left alone and so in no mesh, until ctx ends, and then returns nil.
+func (w *Warnings) Watch(ctx context.Context) error { return w.others.Run(ctx) }
 
 // PodChanged looks at a pod that has come. It does not block.
 func (w *Warnings) PodChanged(key watch.Key, before, now *source.Pod) {
@@ -105,7 +115,7 @@ func (w *Warnings) record(ctx context.Context, p pod) {
 // ownerOf returns what people have written: the Deployment of a ReplicaSet, else the owner itself.
 func (w *Warnings) ownerOf(ctx context.Context, namespace string, o source.Owner) (kind, apiVersion, name string, uid types.UID) {
 	if o.Kind == "ReplicaSet" {
-		rs, err := w.client.ReplicaSets(namespace).Get(ctx, o.Name, metav1.GetOptions{})
+		rs, err := w.client.AppsV1().ReplicaSets(namespace).Get(ctx, o.Name, metav1.GetOptions{})
 		if err != nil {
 			w.log.WarnContext(ctx, "Deployment of a ReplicaSet not found: its event is about the ReplicaSet", "namespace", namespace, "name", o.Name, "err", err)
 		} else if d := metav1.GetControllerOf(rs); d != nil {

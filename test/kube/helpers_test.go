@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/sonde-mesh/sonde/controller/objects"
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
@@ -152,14 +153,24 @@ func sondePath(namespace, resource string) string {
 	return "/apis/sonde.dev/v1alpha1" + namespace + "/" + resource
 }
 
-// deleteAll deletes all Meshes at the end of the test: they are of the whole cluster.
+// deleteMeshes deletes all Meshes at the end of the test: they are of the whole cluster.
 func deleteMeshes(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
+		forgetDefaultMesh(t)
 		if _, err := cluster.Do(context.Background(), http.MethodDelete, sondePath("", "meshes"), "", ""); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// forgetDefaultMesh has the next control plane make the Mesh named default.
+func forgetDefaultMesh(t *testing.T) {
+	t.Helper()
+	err := newClient(t).CoreV1().Secrets(systemNamespace).Delete(context.Background(), objects.DefaultMeshMade, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Error(err)
+	}
 }
 
 // accepted waits until the Accepted condition has this status, reason and text in its message.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/sonde-mesh/sonde/controller/leader"
+	"github.com/sonde-mesh/sonde/controller/objects"
 )
 
 // What no type of the API allows is refused before any webhook is asked.
@@ -63,17 +64,32 @@ func TestDefaultMesh(t *testing.T) {
 		return err
 	})
 	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
+	poll(t, "a note that it was made", func(ctx context.Context) error {
+		_, err := newClient(t).CoreV1().Secrets(systemNamespace).Get(ctx, objects.DefaultMeshMade, metav1.GetOptions{})
+		return err
+	})
 	first.stop()
 
-	apply(t, "", "meshes", "{apiVersion: sonde.dev/v1alpha1, kind: Mesh, metadata: {name: prod}}")
-	if _, err := cluster.Do(t.Context(), http.MethodDelete, sondePath("", "meshes")+"/default", "", ""); err != nil {
-		t.Fatal(err)
+	// Somebody deletes it: it stays away.
+	remove := func() {
+		t.Helper()
+		if _, err := cluster.Do(t.Context(), http.MethodDelete, sondePath("", "meshes")+"/default", "", ""); err != nil {
+			t.Fatal(err)
+		}
 	}
-	startPlane(t, "second")
+	remove()
+	apply(t, "", "meshes", "{apiVersion: sonde.dev/v1alpha1, kind: Mesh, metadata: {name: prod}}")
+	second := startPlane(t, "second")
 	accepted(t, sondePath("", "meshes")+"/prod", "True", "Accepted", "") // the same replica would have made it before
 	if _, err := cluster.Do(t.Context(), http.MethodGet, sondePath("", "meshes")+"/default", "", ""); err == nil {
-		t.Error("there is a Mesh prod, and a default one was made")
+		t.Error("a default Mesh was made again")
 	}
+	second.stop()
+
+	// In a new installation it is made beside other Meshes.
+	forgetDefaultMesh(t)
+	startPlane(t, "third")
+	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
 }
 
 func TestAcceptedConditions(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
@@ -150,33 +151,49 @@ func TestInjectionWarnings(t *testing.T) {
 	client := newClient(t)
 	namespace(t, client, "warned", nil)
 	startPlane(t, "a")
-	injected := podOf("warned", "web", func(p *corev1.Pod) {
-		p.Labels = map[string]string{mesh.LabelMesh: "default"}
-		p.Annotations = map[string]string{mesh.AnnotationInjectionWarnings: "the first\nthe second"}
-		p.Spec.Volumes = []corev1.Volume{{Name: mesh.VolumeIdentity}}
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "u-1", Controller: new(true)}}
-	})
-	if _, err := client.CoreV1().Pods("warned").Create(t.Context(), injected, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
+	tests := map[string]struct {
+		owner  string
+		change func(*corev1.Pod)
+	}{
+		"injected": {"StatefulSet", func(p *corev1.Pod) {
+			p.Labels = map[string]string{mesh.LabelMesh: "default"}
+			p.Spec.Volumes = []corev1.Volume{{Name: mesh.VolumeIdentity}}
+		}},
+		"on the network of the node": {"DaemonSet", func(p *corev1.Pod) {
+			p.Spec.HostNetwork, p.Spec.Containers[0].Ports[0].HostPort = true, 8080
+		}},
 	}
-	poll(t, "events of pod and owner", func(ctx context.Context) error {
-		events, err := client.EventsV1().Events("warned").List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		about := map[string]string{}
-		for _, e := range events.Items {
-			about[e.Regarding.Kind] = e.Reason + ": " + e.Note
-		}
-		const want = "InjectionWarning: the first; the second"
-		if about["Pod"] != want || about["StatefulSet"] != want {
-			return fmt.Errorf("events %v", about)
-		}
-		return nil
-	})
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := podOf("warned", strings.ToLower(tc.owner), func(p *corev1.Pod) {
+				tc.change(p)
+				p.Annotations = map[string]string{mesh.AnnotationInjectionWarnings: "the first\nthe second"}
+				p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: tc.owner, Name: "web", UID: types.UID(tc.owner), Controller: new(true)}}
+			})
+			pod, err := client.CoreV1().Pods("warned").Create(t.Context(), pod, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			poll(t, "events of pod and owner", func(ctx context.Context) error {
+				events, err := client.EventsV1().Events("warned").List(ctx, metav1.ListOptions{})
+				if err != nil {
+					return err
+				}
+				about := map[types.UID]string{}
+				for _, e := range events.Items {
+					about[e.Regarding.UID] = e.Reason + ": " + e.Note
+				}
+				const want = "InjectionWarning: the first; the second"
+				if about[pod.UID] != want || about[types.UID(tc.owner)] != want {
+					return fmt.Errorf("events %v", about)
+				}
+				return nil
+			})
+		})
+	}
 }
 
-// A pod that a Job could not make while the webhook was away is made after the start.
+// A pod that a Job could not make while the webhook was away is made after the start, and one that it could not make later soon.
 func TestCatchUp(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -185,20 +202,31 @@ func TestCatchUp(t *testing.T) {
 	if _, err := cluster.Do(t.Context(), http.MethodPost, "/apis/batch/v1/namespaces/waits/jobs", "application/json", job); err != nil {
 		t.Fatal(err)
 	}
-	_, err := client.CoreV1().Events("waits").Create(t.Context(), &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "waits"}, Reason: "FailedCreate", LastTimestamp: metav1.Now(),
-		InvolvedObject: corev1.ObjectReference{Kind: "Job", APIVersion: "batch/v1", Namespace: "waits", Name: "waits"},
-		Message:        `Error creating: Internal error occurred: failed calling webhook "namespace.inject.sonde.dev": connection refused`,
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	startPlane(t, "a", func(o *controlplane.Options) { o.Kubernetes.WebhookConfiguration = configurationName })
-	poll(t, "the Job to be touched", func(ctx context.Context) error {
-		j, err := client.BatchV1().Jobs("waits").Get(ctx, "waits", metav1.GetOptions{})
-		if err == nil && j.Annotations["sonde.dev/retry"] == "" {
-			err = fmt.Errorf("annotations %v", j.Annotations)
+	fails := func(name string) {
+		t.Helper()
+		_, err := client.CoreV1().Events("waits").Create(t.Context(), &corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Reason: "FailedCreate", LastTimestamp: metav1.Now(),
+			InvolvedObject: corev1.ObjectReference{Kind: "Job", APIVersion: "batch/v1", Namespace: "waits", Name: "waits"},
+			Message:        `Error creating: Internal error occurred: failed calling webhook "namespace.inject.sonde.dev": connection refused`,
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
 		}
-		return err
-	})
+	}
+	fails("before")
+	startPlane(t, "a")
+	touched := ""
+	for range 2 {
+		poll(t, "the Job to be touched", func(ctx context.Context) error {
+			j, err := client.BatchV1().Jobs("waits").Get(ctx, "waits", metav1.GetOptions{})
+			if err == nil && j.Annotations["sonde.dev/retry"] == touched {
+				err = fmt.Errorf("annotations %v", j.Annotations)
+			}
+			if err == nil && touched == "" {
+				touched = j.Annotations["sonde.dev/retry"]
+				fails("later")
+			}
+			return err
+		})
+	}
 }
