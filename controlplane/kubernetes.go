@@ -24,6 +24,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/serving"
+	"github.com/sonde-mesh/sonde/identity/token"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -121,12 +122,13 @@ func (c *cluster) connect() error {
 	if err != nil {
 		return err
 	}
-	c.cp.platform.tokens, err = tokenreview.New(tokenreview.Options{
+	ofPods, err := tokenreview.New(tokenreview.Options{
 		Reviews: c.client.AuthenticationV1().TokenReviews(), Pods: pods{c.controller.Cluster},
 	})
 	if err != nil {
 		return err
 	}
+	c.cp.platform.tokens = tokens{own: c.cp.tokens, pods: ofPods}
 	injection := o.Kubernetes.Injection
 	injection.ControlPlaneCA, injection.ControlPlaneNamespace = string(c.cp.serving.CA()), o.Kubernetes.Namespace
 	server, err := webhook.NewServer(webhook.ServerOptions{
@@ -162,6 +164,21 @@ func (c *cluster) webhookCertificate() (webhookCertificate, error) {
 		return webhookCertificate{}, &mesh.FieldError{Field: "Kubernetes.WebhookCertDir", Value: k.WebhookCertDir, Err: err}
 	}
 	return webhookCertificate{tls: files.TLS(), ca: files.CA, changed: files.Changed(), tasks: []func(context.Context) error{files.Run}}, nil
+}
+
+// tokens authenticates agents: those in pods by service-account tokens, others by tokens of the control plane's own. These name no
+// service account and no UID, so none is good for a pod.
+type tokens struct {
+	own  *token.Issuer
+	pods *tokenreview.Authenticator
+}
+
+// Authenticate implements agents.Authenticator.
+func (t tokens) Authenticate(ctx context.Context, text string) (identity.Subject, error) {
+	if t.own.Signed(text) {
+		return t.own.Authenticate(ctx, text)
+	}
+	return t.pods.Authenticate(ctx, text)
 }
 
 // proxies returns the Dataplanes of a mesh and their instances, see identity.Options.

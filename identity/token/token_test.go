@@ -163,6 +163,26 @@ func TestClaimsNameAWorkload(t *testing.T) {
 	}
 }
 
+func TestSigned(t *testing.T) {
+	issue := func(i *Issuer) string {
+		t.Helper()
+		token, _, err := i.Issue(web, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	a := open(t, memory{})
+	own := issue(a)
+	for token, want := range map[string]bool{
+		own: true, issue(open(t, memory{})): false, "": false, "wrong": false, own + strings.Repeat("x", maxSize): false,
+	} {
+		if got := a.Signed(token); got != want {
+			t.Errorf("Signed(%.20q) = %t", token, got)
+		}
+	}
+}
+
 func TestKeySurvivesRestart(t *testing.T) {
 	storage := memory{}
 	signed, _, err := open(t, storage).Issue(web, time.Hour)

@@ -2,8 +2,6 @@ package kube
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,10 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	admissionregistration "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -264,36 +259,11 @@ func makeWarned(t *testing.T, client kubernetes.Interface, namespace string, nam
 // callPlane calls the control plane as an agent whose token is wrong, and as somebody who rotates a CA.
 func callPlane(t *testing.T, client kubernetes.Interface, p *plane) {
 	t.Helper()
-	read := func(name string) []byte {
-		t.Helper()
-		s, err := client.CoreV1().Secrets(systemNamespace).Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, data := range s.Data {
-			return data
-		}
-		return nil
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(read("sonde-serving-ca.crt"))
-	dial := func(address string) *grpc.ClientConn {
-		t.Helper()
-		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
-			RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13,
-		})))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		return conn
-	}
-	_, err := agentv1.NewAgentServiceClient(dial(p.agents)).Join(t.Context(), &agentv1.JoinRequest{Mesh: "default", Name: "one.rights", Token: "wrong"})
+	_, err := agentv1.NewAgentServiceClient(p.dial(t, client, p.agents)).Join(t.Context(), &agentv1.JoinRequest{Mesh: "default", Name: "one.rights", Token: "wrong"})
 	if status.Code(err) != codes.Unauthenticated {
 		t.Errorf("Join() with a wrong token: %v", err)
 	}
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+strings.TrimSpace(string(read("sonde-admin-token"))))
-	admin := adminv1.NewAdminServiceClient(dial(p.admin))
+	admin, ctx := p.adminClient(t, client)
 	poll(t, "a rotation to start", func(context.Context) error {
 		_, err := admin.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "default"})
 		return err
