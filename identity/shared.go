@@ -19,7 +19,7 @@ func (a *Authority) Run(ctx context.Context) error {
 		if !ok {
 			return
 		}
-		if err := a.follow(ctx, meshName); err != nil {
+		if err := a.follow(ctx, meshName); err != nil && ctx.Err() == nil {
 			a.o.Logger.ErrorContext(ctx, "CA of the storage not used", "mesh", meshName, "err", err)
 		}
 	})

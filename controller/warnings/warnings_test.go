@@ -2,8 +2,8 @@ package warnings
 
 import (
 	"bytes"
-	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -44,7 +44,7 @@ func TestTooManyPods(t *testing.T) {
 		w := &Warnings{pods: make(chan pod, 2), log: slog.New(slog.NewTextHandler(&log, nil))}
 		w.leads.Store(leads)
 		for i := range 3 {
-			w.PodChanged(watch.Key{Name: fmt.Sprint(i)}, nil, &source.Pod{Created: time.Now(), Warnings: "a warning"})
+			w.PodChanged(watch.Key{Name: strconv.Itoa(i)}, nil, &source.Pod{Created: time.Now(), Warnings: "a warning"})
 		}
 		if first := <-w.pods; first.key.Name != "1" || len(w.pods) != 1 {
 			t.Errorf("the oldest that waits is %s, %d wait beside it", first.key.Name, len(w.pods))

@@ -2,6 +2,7 @@ package serving
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -112,7 +113,7 @@ func (f *Files) reload(ctx context.Context) {
 		problem = err.Error()
 	}
 	if problem != "" && problem != f.problem {
-		f.o.Logger.ErrorContext(ctx, "certificate of the webhook cannot be used: the last good one stays", "err", err)
+		f.o.Logger.ErrorContext(ctx, "certificate of the webhook is not good: the one in use stays", "err", err)
 	}
 	f.problem = problem
 }
@@ -137,7 +138,7 @@ func (f *Files) read() (*content, error) {
 		return nil, fmt.Errorf("%s and %s in %s: %w", fileCertificate, fileKey, f.o.Directory, err)
 	}
 	c.certificate, c.ca = &certificate, c.texts[2]
-	if err := c.verify(f.o.Name); err != nil && !isExpired(err) {
+	if err := c.verify(f.o.Name); err != nil && !errors.Is(err, errExpired) {
 		return nil, fmt.Errorf("%s in %s: %w", fileCertificate, f.o.Directory, err)
 	}
 	return c, nil
@@ -150,7 +151,7 @@ func (c *content) verify(name string) error {
 		return err //nolint:wrapcheck // it names the certificate
 	}
 	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
-		return fmt.Errorf("%w: it is valid from %s to %s", errExpired, leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339))
+		return expired(leaf)
 	}
 	if c.ca == nil {
 		return nil
@@ -166,18 +167,22 @@ func (c *content) verify(name string) error {
 		}
 		o.Intermediates.AddCert(between)
 	}
-	if _, err := leaf.Verify(o); err != nil {
+	_, err := leaf.Verify(o)
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+		err = expired(invalid.Cert) // without the time now, with which it would be another problem each time
+	}
+	if err != nil {
 		return fmt.Errorf("%s does not verify it: %w", fileCA, err)
 	}
 	return nil
 }
 
 // errExpired says that it is not the time of a certificate.
-var errExpired = errors.New("it is not valid now")
+var errExpired = errors.New("not valid now")
 
-func isExpired(err error) bool {
-	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
-	return errors.Is(err, errExpired) || ok && invalid.Reason == x509.Expired
+func expired(c *x509.Certificate) error {
+	return fmt.Errorf("%w: %s is valid from %s to %s", errExpired, cmp.Or(c.Subject.String(), "the certificate"),
+		c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339))
 }
 
 // CA returns the content of ca.crt, nil if there is no such file.

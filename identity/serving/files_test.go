@@ -40,7 +40,7 @@ func pair(t *testing.T, name string, from time.Time) [3][]byte {
 // swap puts files into a directory as a kubelet does: those of one version, by a link that is replaced.
 func swap(t *testing.T, directory string, files [3][]byte) {
 	t.Helper()
-	version, err := os.MkdirTemp(directory, "..version")
+	version, err := os.MkdirTemp(directory, "..version") //nolint:usetesting // it has to be there
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 		after(time.Minute, second, "tls.crt: no such file")
 		swap(t, directory, second)
 		after(time.Minute, second)
-		after(time.Hour, second, "it is not valid now")
+		after(time.Hour, second, "not valid now")
 		all, err := metrics.Gather()
 		if err != nil {
 			t.Fatal(err)

@@ -16,14 +16,14 @@ import (
 // forward passes connections to an address on to the API server until the test ends.
 func forward(t *testing.T, address string) {
 	t.Helper()
-	l, err := net.Listen("tcp", address) //nolint:noctx // the test closes it
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	pass := func(in net.Conn) {
 		defer func() { _ = in.Close() }()
-		out, err := net.Dial("tcp", strings.TrimPrefix(cluster.Config.Host, "https://")) //nolint:noctx // the same
+		out, err := net.Dial("tcp", strings.TrimPrefix(cluster.Config.Host, "https://"))
 		if err != nil {
 			return
 		}
