@@ -117,17 +117,19 @@ func readValidating(c *admissionv1.ValidatingWebhookConfiguration) (configuratio
 	return r, true
 }
 
-// keep writes the CA after each change, and logs each new problem, until ctx ends.
+// keep writes the CA after each change, and logs each new problem that is still there when it is tried again, until ctx ends.
 func (o Options) keep(ctx context.Context, client rest.Interface, kinds []*kind, wake <-chan struct{}) {
 	limit, ticker, known := rate.NewLimiter(writesPerSecond, writesBurst), time.NewTicker(retry), ""
 	defer ticker.Stop()
 	for {
+		again := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-wake:
 		case <-o.Changed:
 		case <-ticker.C:
+			again = true
 		}
 		var problems []string
 		for _, k := range kinds {
@@ -136,6 +138,9 @@ func (o Options) keep(ctx context.Context, client rest.Interface, kinds []*kind,
 			}
 		}
 		problem := strings.Join(problems, "; ")
+		if !again && problem != "" {
+			continue // such as one that is not read yet
+		}
 		if problem != "" && problem != known && ctx.Err() == nil {
 			o.Logger.WarnContext(ctx, "CA of the webhook not written: API servers cannot call it until it is", "err", problem)
 		}
