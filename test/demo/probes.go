@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 	"github.com/sonde-mesh/sonde/test/harness"
 	"github.com/sonde-mesh/sonde/webhook"
@@ -94,7 +95,7 @@ func portNumber(address string) int32 {
 
 // finding is what the kubelet makes of one probe.
 type finding struct {
-	verdict kubelet.Verdict
+	verdict cases.Verdict
 	words   string // of the kubelet's event
 }
 
@@ -124,7 +125,7 @@ func findings(ctx context.Context, pod *corev1.Pod) ([]finding, error) {
 // compareProbes asks the application itself, as without a mesh; its Envoy, which is where redirection leads the kubelet in a
 // pod whose probes were not rewritten; and the handler, as the injected pod says. What the first finds, want, the last must
 // find, too.
-func (s *scene) compareProbes(ctx context.Context, want kubelet.Verdict, ofEnvoy ...kubelet.Verdict) (seen []string, err error) {
+func (s *scene) compareProbes(ctx context.Context, want cases.Verdict, ofEnvoy ...cases.Verdict) (seen []string, err error) {
 	pods := []*corev1.Pod{s.written, probedPod("captured", portNumber(s.b[0].Inbound)), s.injected}
 	found, errs := make([][]finding, len(pods)), make([]error, len(pods))
 	var wait sync.WaitGroup
@@ -147,7 +148,7 @@ func (s *scene) compareProbes(ctx context.Context, want kubelet.Verdict, ofEnvoy
 		}
 	}
 	for i, kind := range probeKinds {
-		if envoy := found[1][i]; envoy.verdict == kubelet.Failure && want == kubelet.Success {
+		if envoy := found[1][i]; envoy.verdict == cases.Failure && want == cases.Success {
 			seen = append(seen, fmt.Sprintf("%s at Envoy's port: %s", kind, envoy.words))
 		}
 	}
@@ -163,13 +164,13 @@ func judged(f, truth finding) string {
 }
 
 func (s *scene) probesUp(ctx context.Context) ([]string, error) {
-	return s.compareProbes(ctx, kubelet.Success, kubelet.Failure, kubelet.Success, kubelet.Failure)
+	return s.compareProbes(ctx, cases.Success, cases.Failure, cases.Success, cases.Failure)
 }
 
 func (s *scene) probesClosed(ctx context.Context) ([]string, error) {
 	b := s.b[0]
 	b.App.Kill()
-	seen, err := s.compareProbes(ctx, kubelet.Failure, kubelet.Failure, kubelet.Success, kubelet.Failure)
+	seen, err := s.compareProbes(ctx, cases.Failure, cases.Failure, cases.Success, cases.Failure)
 	if err := errors.Join(err, b.StartApp(ctx)); err != nil {
 		return seen, err
 	}
@@ -178,7 +179,7 @@ func (s *scene) probesClosed(ctx context.Context) ([]string, error) {
 		return seen, err
 	}
 	for i, f := range back {
-		if f.verdict != kubelet.Success {
+		if f.verdict != cases.Success {
 			return seen, fmt.Errorf("the application is back, and the handler says of %s: %s, %s", probeKinds[i], f.verdict, f.words)
 		}
 	}
