@@ -185,6 +185,7 @@ func TestRedirectionFlushed(t *testing.T) {
 	onNetworkOf(t, n.agent(n.pod(name), true), "nft", "delete", "table", "inet", "sonde")
 	n.waitPod(name, 30*time.Second, "not Ready", isNotReady)
 	n.waitEvent(name, "Unhealthy", "15022")
+	n.waitEvent(name, "ProbeFailed", "Readiness probe failed", "the redirection of the pod's connections is gone")
 	n.deletePod(name)
 	n.waitRolledOut("web")
 	if now := n.podsOf("web")[0]; now == name {

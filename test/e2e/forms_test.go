@@ -168,6 +168,7 @@ func TestHostNetwork(t *testing.T) {
 	if got := n.pod("host"); container(got, mesh.ContainerSidecar) != nil || container(got, mesh.ContainerInit) != nil {
 		t.Errorf("it has a sidecar: %s", summary(got))
 	}
+	n.waitEvent("host", "InjectionWarning", "spec.hostNetwork")
 }
 
 // TestWarnings has the pods of a Deployment warned about where people look.

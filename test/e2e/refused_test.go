@@ -161,6 +161,7 @@ func TestTokensRefused(t *testing.T) {
 	refused("no pod", "web", n.token(nil, mesh.TokenAudience), "Unauthenticated", "bound to no pod")
 	refused("of a deleted pod", "gone", tokenOfGone)
 	refused("of another pod", "gone", n.token(web, mesh.TokenAudience), "web."+n.name, "gone."+n.name)
+	n.waitEvent("web", "JoinRefused", "gone."+n.name)
 	n.create(newPod("gone", "node1"))
 	n.waitReady("gone")
 	refused("of the pod that had the name before", "gone", tokenOfGone)

@@ -43,6 +43,21 @@ func newUpCommand(at at) *cobra.Command {
 	return cmd
 }
 
+func newCheckCommand(at at) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check",
+		Short: "say what this machine lacks for a cluster; it is an error if there is anything",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := at(cmd)
+			if err != nil {
+				return err
+			}
+			return c.Requirements()
+		},
+	}
+}
+
 func newDownCommand(at at) *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",

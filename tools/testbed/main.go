@@ -45,7 +45,7 @@ func newCommand() *cobra.Command {
 		}
 		return cluster.New(state, cmd.ErrOrStderr())
 	}
-	cmd.AddCommand(newBinariesCommand(), newUpCommand(at), newDownCommand(at), newLoadCommand(at), newProgramImageCommand(), newKubectlCommand(at), newExecCommand(at),
+	cmd.AddCommand(newBinariesCommand(), newCheckCommand(at), newUpCommand(at), newDownCommand(at), newLoadCommand(at), newProgramImageCommand(), newKubectlCommand(at), newExecCommand(at),
 		newStopCommand(at), newStartCommand(at), newLinkCommand(at))
 	return cmd
 }

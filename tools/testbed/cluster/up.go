@@ -35,6 +35,12 @@ type Options struct {
 	IPFamily IPFamily
 }
 
+// Requirements returns an error that lists what this machine lacks for a cluster with both families of addresses.
+func (c *Cluster) Requirements() error {
+	_, err := machine.Requirements(c.state, true)
+	return err
+}
+
 // Up starts a cluster and returns when its nodes and its DNS are ready. What an earlier one has left is removed. It is an error if there is one that
 // runs, or if the machine lacks something.
 func (c *Cluster) Up(ctx context.Context, o Options, getter *binaries.Getter) error {

@@ -51,6 +51,8 @@ type probe struct {
 	overlay bool
 	// noIPv6 says that the cluster needs IPv6 and the kernel has none.
 	noIPv6 bool
+	// confined is why root may make no namespaces and mounts, as in a container without privileges, or nil.
+	confined error
 }
 
 // Requirements returns the programs that a cluster with that state directory needs, with IPv6 or without. The error lists everything that is missing,
@@ -72,7 +74,17 @@ func Requirements(state string, ipv6 bool) (Paths, error) {
 	return probe{
 		uid: os.Getuid(), lookPath: lookPath, pluginDirs: []string{"/usr/lib/cni", "/opt/cni/bin"},
 		filesystems: string(filesystems), controllers: controllers, overlay: overlay, noIPv6: ipv6 && err != nil,
+		confined: confined(),
 	}.requirements()
+}
+
+// confined tries what each node begins with: namespaces of its own for mounts and its network.
+func confined() error {
+	text, err := exec.Command("unshare", "--mount", "--net", "mount", "-t", "tmpfs", "tmpfs", "/mnt").CombinedOutput()
+	if err == nil || os.Getuid() != 0 || errors.Is(err, exec.ErrNotFound) { // the last two are said in any case
+		return nil
+	}
+	return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(text)))
 }
 
 func (p probe) requirements() (Paths, error) {
@@ -105,6 +117,9 @@ func (p probe) requirements() (Paths, error) {
 	}
 	if p.overlay {
 		faults = append(faults, errors.New("the state directory is on an overlay file system, which cannot hold images: choose another with --state"))
+	}
+	if p.confined != nil {
+		faults = append(faults, fmt.Errorf("root may not make network and mount namespaces here, as in a container without privileges: %w", p.confined))
 	}
 	if p.noIPv6 {
 		faults = append(faults, errors.New("the kernel has no IPv6: choose --ip-family=ipv4"))

@@ -51,6 +51,7 @@ func TestRequirementsMissing(t *testing.T) {
 		"no overlay":    {func(p *probe) { p.filesystems = "nodev\tproc\n\text4\n" }, []string{"modprobe overlay"}},
 		"on an overlay": {func(p *probe) { p.overlay = true }, []string{"choose another with --state"}},
 		"no IPv6":       {func(p *probe) { p.noIPv6 = true }, []string{"choose --ip-family=ipv4"}},
+		"confined":      {func(p *probe) { p.confined = errors.New("not permitted") }, []string{"without privileges", "not permitted"}},
 		"no controller": {func(p *probe) { p.controllers = []string{"cpu", "memory"} }, []string{"cgroup controller pids is missing"}},
 		"all at once, each package once": {
 			func(p *probe) {
