@@ -85,7 +85,7 @@ var probeCases = []struct {
 // The kubelet drops events of a pod beyond 25, so each has few cases; and few pods are started at once.
 const (
 	casesPerPod = 2
-	podsAtOnce  = 4
+	podsAtOnce  = 6
 )
 
 // fate is what became of a container.
