@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -32,8 +33,12 @@ func TestMain(m *testing.M) {
 // atOnce is how many cases run at a time: most of them wait.
 const atOnce = 24
 
-// tries of a case whose verdict depends on time: the machine may be busy.
-const tries = 3
+// tries of a case whose verdict depends on time: the machine may be busy. Each waits twice as long as the one before for it to be less so,
+// since an agent that is late itself says so, and is asked again.
+const (
+	tries      = 6
+	firstPause = time.Second
+)
 
 // result of a case.
 type result struct {
@@ -75,7 +80,10 @@ func TestGoldenFidelity(t *testing.T) {
 
 // run tries a case. Its problems are in r.
 func (r *result) run(ctx context.Context, c *cases.Case, pool *addressPool, h *handlers) {
-	for range tries {
+	for i := range tries {
+		if i > 0 {
+			<-time.After(firstPause << (i - 1))
+		}
 		var p cases.PodAddress
 		if p, r.err = pool.take(c.At); r.err != nil {
 			return
