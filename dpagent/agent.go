@@ -20,6 +20,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/controlplane"
 	"github.com/sonde-mesh/sonde/dpagent/drain"
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
+	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
 	"github.com/sonde-mesh/sonde/dpagent/identity"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
@@ -50,6 +51,7 @@ type Agent struct {
 	joinErr atomic.Pointer[error] // why the agent has not joined yet
 	// inboundsErr says why Envoy has not accepted all inbound listeners.
 	inboundsErr atomic.Pointer[error]
+	settled     chan struct{}  // closed when it is known whether this agent goes on where another one has died
 	rejoins     retry.Reporter // of the renewer: why it has to join again
 
 	probes   *probe.Handler // nil if there are no probes to answer
@@ -69,11 +71,12 @@ func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 	a := &Agent{
 		o: o, logger: logger.With("mesh", o.Mesh, "proxy", o.Name),
 		metrics:  prometheus.NewRegistry(),
-		draining: make(chan struct{}),
+		draining: make(chan struct{}), settled: make(chan struct{}),
 		failures: session.NewFailures(),
 	}
 	a.rejoins.Logger = a.logger
-	a.setInbounds(errInboundsUnknown)
+	unknown := errInboundsUnknown
+	a.inboundsErr.Store(&unknown)
 	a.startDrain = sync.OnceFunc(func() { close(a.draining) })
 	var err error
 	a.token = token.New(o.TokenFile, a.logger, a.metrics)
@@ -139,18 +142,28 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 func (a *Agent) newEnvoy() *envoy.Envoy {
 	return envoy.New(envoy.Options{
 		Path: a.path, Dir: a.dir, Restore: a.identity.Restore, Concurrency: a.o.Concurrency, DrainTime: a.o.DrainTime,
-		Logger: a.logger, Level: a.o.Level, Registerer: a.metrics,
+		Logger: a.logger, Level: a.o.Level, Registerer: a.metrics, Keep: a.keepsEnvoy(),
 	})
+}
+
+// keepsEnvoy says whether Envoy goes on if this agent dies: another one comes, and finds it in the same directory.
+func (a *Agent) keepsEnvoy() bool {
+	_, guarded := worker.Guarded()
+	return guarded && a.probes != nil && a.o.WorkDir != ""
 }
 
 // runDataPlane joins the mesh, runs Envoy, the session and the renewal of the certificate, and drains when Drain is called.
 // It returns nil after a drain, or if ctx ends.
 func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
-	if err := a.join(ctx); err != nil {
-		if errors.Is(err, errDrained) {
-			return nil // there is nothing to drain
+	resumed := a.resume(proxy)
+	close(a.settled)
+	if !resumed {
+		if err := a.join(ctx); err != nil {
+			if errors.Is(err, errDrained) {
+				return nil // there is nothing to drain
+			}
+			return ignoreContextError(ctx, err)
 		}
-		return ignoreContextError(ctx, err)
 	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
@@ -241,7 +254,7 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group, proxy *envoy.E
 	handler := health.Handler(&a.live, &a.ready, a.metrics)
 	group.Go(func() error { return health.Serve(ctx, admin, handler) })
 	var asked readinessRequests
-	group.Go(func() error { return health.Serve(ctx, own, asked.through(handler)) })
+	group.Go(func() error { return health.Serve(ctx, own, a.whenSettled(asked.through(handler))) })
 	group.Go(func() error {
 		asked.watch(ctx, proxy.Ready, a.failures.Add)
 		return nil

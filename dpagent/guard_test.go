@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -57,16 +58,62 @@ func (p *program) worker() int {
 		if err != nil {
 			return err.Error()
 		}
-		pids := strings.Fields(string(list))
-		if len(pids) != 1 {
-			return fmt.Sprint("the guard's children are ", pids)
+		workers := strings.Fields(string(list))
+		for _, envoy := range p.envoyPIDs() {
+			workers = slices.DeleteFunc(workers, func(pid string) bool { return pid == strconv.Itoa(envoy) })
 		}
-		if pid, err = strconv.Atoi(pids[0]); err != nil {
+		if len(workers) != 1 {
+			return fmt.Sprint("the guard's children are ", workers)
+		}
+		if pid, err = strconv.Atoi(workers[0]); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
 	return pid
+}
+
+// waitAdopted waits until agents have so often gone on with the Envoy of one that has died.
+func (p *program) waitAdopted(times int) {
+	p.t.Helper()
+	eventually(p.t, 30*time.Second, func() string {
+		if n := strings.Count(p.logs.String(), "envoy goes on"); n != times {
+			return fmt.Sprintf("Envoy was adopted %d times", n)
+		}
+		return ""
+	})
+}
+
+func (p *program) killWorker() {
+	p.t.Helper()
+	if err := syscall.Kill(p.worker(), syscall.SIGKILL); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// TestAgentDiesWithoutControlPlane has an agent die while the control plane is away: the next one is ready without it, and looks after its
+// Envoy as after one that it has started.
+func TestAgentDiesWithoutControlPlane(t *testing.T) {
+	cp := newControlPlane(t, bootstrap(t, ports{}))
+	cp.start()
+	p, _ := startGuarded(t, cp)
+	before := p.envoyPIDs()
+	cp.stop()
+	p.killWorker()
+	p.waitAdopted(1)
+	p.waitReady()
+	if now := p.envoyPIDs(); !slices.Equal(now, before) {
+		t.Errorf("Envoys = %v, want %v", now, before)
+	}
+	if err := syscall.Kill(before[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 30*time.Second, func() string {
+		if n := len(p.envoyPIDs()); n != 2 { // it remembers those that have ended
+			return fmt.Sprintf("Envoy was started %d times", n)
+		}
+		return ""
+	})
 }
 
 // probe asks once, as the kubelet does, and returns what it would hold against the application.
@@ -121,8 +168,7 @@ func TestMemoryWithGuard(t *testing.T) {
 	}
 }
 
-// TestAgentDiesAndComesBack shows that a dead agent is no failing application, and that it comes back with an Envoy, whose ports
-// were those of the one before.
+// TestAgentDiesAndComesBack shows that a dead agent is no failing application, and that the next one goes on with its Envoy.
 func TestAgentDiesAndComesBack(t *testing.T) {
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
@@ -146,20 +192,16 @@ func TestAgentDiesAndComesBack(t *testing.T) {
 	}()
 	const crashes = 3
 	for crash := range crashes {
-		if err := syscall.Kill(p.worker(), syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, 30*time.Second, func() string {
-			if n := len(p.envoyPIDs()); n != crash+2 {
-				return fmt.Sprintf("Envoy was started %d times", n)
-			}
-			return ""
-		})
+		p.killWorker()
+		p.waitAdopted(crash + 1)
 		p.waitReady()
 		want := fmt.Sprintf("\nsonde_dpagent_worker_starts_total %d\n", crash+2)
 		if _, body := p.get("/metrics"); !strings.Contains(body, want) {
 			t.Errorf("/metrics has no %q after %d crashes", want, crash+1)
 		}
+	}
+	if pids := p.envoyPIDs(); len(pids) != 1 || gone(pids[0]) == "" {
+		t.Errorf("Envoys = %v, want one that lives", pids)
 	}
 	close(stop)
 	<-stopped

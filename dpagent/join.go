@@ -68,6 +68,18 @@ func (a *Agent) join(parent context.Context) error {
 	}
 }
 
+// resume goes on where an agent has died: with its Envoy, and its certificate. It returns false if the agent has to join.
+func (a *Agent) resume(proxy *envoy.Envoy) bool {
+	if !proxy.Adopt() {
+		return false
+	}
+	if err := errors.Join(a.identity.Resume(), a.resumeInbounds()); err != nil {
+		a.logger.Warn("state of the agent before not used, joining again", "err", err)
+		return false
+	}
+	return true
+}
+
 // logJoined also says when the token expires, which whoever restarts the host needs to know.
 func (a *Agent) logJoined() {
 	leaf := a.identity.Leaf()

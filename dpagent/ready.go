@@ -3,6 +3,7 @@ package dpagent
 import (
 	"context"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
@@ -12,8 +13,53 @@ import (
 var errInboundsUnknown = errors.New("the control plane has not said yet that envoy has accepted the inbound listeners")
 
 // setInbounds records what the control plane says of the inbounds; nil if Envoy has accepted all. It holds while there is no
-// session.
-func (a *Agent) setInbounds(err error) { a.inboundsErr.Store(&err) }
+// session, and for the next agent if this one dies.
+func (a *Agent) setInbounds(err error) {
+	a.inboundsErr.Store(&err)
+	text := inboundsAccepted
+	if err != nil {
+		text = err.Error()
+	}
+	if err := a.dir.Write(fileInbounds, []byte(text)); err != nil {
+		a.logger.Warn("state of the inbounds not stored", "err", err)
+	}
+}
+
+const (
+	// fileInbounds has what the control plane has said of the inbounds, for an agent that goes on where this one has died.
+	fileInbounds     = "inbounds"
+	inboundsAccepted = "accepted"
+)
+
+// resumeInbounds takes what the control plane has said to an agent that has died.
+func (a *Agent) resumeInbounds() error {
+	text, err := a.dir.Read(fileInbounds)
+	if err != nil {
+		return err
+	}
+	var refused error
+	if string(text) != inboundsAccepted {
+		refused = errors.New(string(text))
+	}
+	a.inboundsErr.Store(&refused)
+	return nil
+}
+
+// settleTime is how long Envoy's question whether the agent is ready waits for an agent that has just started.
+const settleTime = time.Second
+
+// whenSettled answers when the agent knows whether it goes on where another one has died: that one's pod is ready.
+func (a *Agent) whenSettled(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), settleTime)
+		defer cancel()
+		select {
+		case <-a.settled:
+		case <-ctx.Done():
+		}
+		h.ServeHTTP(w, r)
+	})
+}
 
 func (a *Agent) addChecks(proxy *envoy.Envoy) {
 	a.ready.Add("identity", func(context.Context) error {

@@ -3,6 +3,7 @@ package generator
 import (
 	"net/netip"
 	"strconv"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -95,7 +96,7 @@ func loopChains(tp *mesh.TransparentProxying) []*listenerv3.FilterChain {
 }
 
 // readinessChain forwards to the agent's readiness from a port on which nothing listens, so that an answer also proves
-// that redirection works.
+// that redirection works. An agent that has died is back in a part of a second: until then the question is asked again.
 func readinessChain() *listenerv3.FilterChain {
 	path := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: mesh.PathReady}}
 	return &listenerv3.FilterChain{
@@ -104,10 +105,24 @@ func readinessChain() *listenerv3.FilterChain {
 		Filters: []*listenerv3.Filter{withRoutes(httpProxy(mesh.InboundStats+"readiness", ""),
 			routeConfiguration(nameReadiness, path, &routev3.RouteAction{
 				ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameAgentReadiness},
-				Timeout:          durationpb.New(connectTimeout),
+				Timeout:          durationpb.New(readinessTimeout),
+				RetryPolicy: &routev3.RetryPolicy{
+					RetryOn: "connect-failure,reset", NumRetries: wrapperspb.UInt32(readinessRetries),
+					RetryBackOff: &routev3.RetryPolicy_RetryBackOff{
+						BaseInterval: durationpb.New(readinessPause), MaxInterval: durationpb.New(readinessPause),
+					},
+				},
 			}))},
 	}
 }
+
+const (
+	// readinessTimeout is shorter than that of the kubelet's probe, so that it sees why.
+	readinessTimeout = 2 * time.Second
+	// readinessPause is the longest between two of readinessRetries; Envoy waits half of it on average.
+	readinessPause   = 200 * time.Millisecond
+	readinessRetries = 15
+)
 
 // outboundCaptureListeners returns the listeners to which the kernel redirects the application's connections. They hand a
 // connection over to the listener of its original destination, if there is one (Envoy: api-v3/config/listener/v3/listener.proto,

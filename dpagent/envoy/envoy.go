@@ -44,6 +44,9 @@ type Options struct {
 	Level slog.Level
 	// Registerer of the metrics. Required.
 	Registerer prometheus.Registerer
+	// Keep has Envoy outlive this process, if that is the worker of a guard: the next worker of the same directory can Adopt it. Default: Envoy
+	// is killed when this process dies.
+	Keep bool
 }
 
 // Envoy is an Envoy process that Run keeps running.
@@ -54,6 +57,9 @@ type Envoy struct {
 
 	starts  prometheus.Counter
 	running prometheus.Gauge
+
+	adopted *process // with which Run begins, nil if there is none
+	log     *forwarder
 
 	mu   sync.Mutex
 	down error // why the process is not running, nil while it is
@@ -130,23 +136,15 @@ func (e *Envoy) Run(ctx context.Context, starting func(version string)) error {
 	}
 }
 
-// runOnce starts Envoy, waits for its end, and returns why it ended.
+// runOnce takes the adopted Envoy, or starts one, waits for its end, and returns why it ended.
 func (e *Envoy) runOnce(ctx context.Context, starting func(version string)) error {
-	version, err := versionOf(ctx, e.o.Path)
+	p, log, err := e.next(ctx, starting)
 	if err != nil {
 		return err
 	}
-	starting(version)
-	log := newForwarder(e.o.Logger)
-	p, err := start(e.o.Path, e.args(), e.o.Dir.Path, log)
-	if err != nil {
-		return err
-	}
-	e.starts.Inc()
 	e.running.Set(1)
 	defer e.running.Set(0)
 	e.setDown(nil)
-	e.o.Logger.Info("envoy started", "pid", p.cmd.Process.Pid, "version", version)
 	select {
 	case <-p.ended:
 	case <-ctx.Done():
@@ -156,6 +154,29 @@ func (e *Envoy) runOnce(ctx context.Context, starting func(version string)) erro
 		return fmt.Errorf("run envoy: %w; its last error: %s", p.err(), log.last)
 	}
 	return fmt.Errorf("run envoy: %w", p.err())
+}
+
+// next returns the Envoy to run, and its log.
+func (e *Envoy) next(ctx context.Context, starting func(version string)) (*process, *forwarder, error) {
+	version, err := versionOf(ctx, e.o.Path)
+	if err == nil {
+		starting(version)
+	}
+	if p := e.adopted; p != nil {
+		e.adopted = nil
+		return p, e.log, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	log := newForwarder(e.o.Logger)
+	p, err := e.start(log)
+	if err != nil {
+		return nil, nil, err
+	}
+	e.starts.Inc()
+	e.o.Logger.Info("envoy started", "pid", p.pid, "version", version)
+	return p, log, nil
 }
 
 func (e *Envoy) setDown(err error) {

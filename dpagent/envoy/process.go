@@ -10,11 +10,12 @@ import (
 	"time"
 )
 
-// process is a child process that is killed if this process dies.
+// process is an Envoy that runs.
 type process struct {
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when it has ended and its output is read
-	end   error         // how it ended; valid after ended
+	pid    int
+	signal func(syscall.Signal) error
+	ended  chan struct{} // closed when it has ended and its output is read
+	end    error         // how it ended; valid after ended
 }
 
 // logTimeout is how long the output is still read after the end of the process.
@@ -22,8 +23,8 @@ const logTimeout = time.Second
 
 var errEnded = errors.New("it ended by itself")
 
-// start starts a program whose output goes to log.
-func start(path string, args []string, dir string, log *forwarder) (*process, error) {
+// startChild starts a program whose output goes to log. It is killed if this process dies.
+func startChild(path string, args []string, dir string, log *forwarder) (*process, error) {
 	out, in, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", path, err)
@@ -34,7 +35,7 @@ func start(path string, args []string, dir string, log *forwarder) (*process, er
 		Setpgid:   true,            // Ctrl-C in a terminal is for the agent, which drains first
 		Pdeathsig: syscall.SIGKILL, // no Envoy without its agent, however the agent ended
 	}
-	p := &process{cmd: cmd, ended: make(chan struct{})}
+	p := &process{ended: make(chan struct{}), signal: func(s syscall.Signal) error { return cmd.Process.Signal(s) }}
 	started := make(chan error)
 	go func() {
 		// The kernel sends Pdeathsig when the thread that forked ends, so this thread must live as long as the child.
@@ -42,9 +43,12 @@ func start(path string, args []string, dir string, log *forwarder) (*process, er
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		_ = in.Close() // the child has its own
+		if err == nil {
+			p.pid = cmd.Process.Pid
+		}
 		started <- err
 		if err == nil {
-			p.wait(out, log)
+			p.follow(out, log, cmd.Wait)
 		}
 		_ = out.Close() // read to its end
 	}()
@@ -54,15 +58,15 @@ func start(path string, args []string, dir string, log *forwarder) (*process, er
 	return p, nil
 }
 
-// wait returns when the process has ended and its output is forwarded.
-func (p *process) wait(out *os.File, log *forwarder) {
+// follow returns when the process has ended, as wait says, and its output is forwarded.
+func (p *process) follow(out *os.File, log *forwarder, wait func() error) {
 	defer close(p.ended)
 	forwarded := make(chan struct{})
 	go func() {
 		defer close(forwarded)
 		log.forward(out)
 	}()
-	if p.end = p.cmd.Wait(); p.end == nil {
+	if p.end = wait(); p.end == nil {
 		p.end = errEnded
 	}
 	// A child of the process may keep the pipe open, so do not wait for its end.
@@ -78,13 +82,13 @@ func (p *process) err() error {
 
 // stop sends SIGTERM, after timeout SIGKILL, and waits for the end of the process.
 func (p *process) stop(timeout time.Duration) {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended just now
+	_ = p.signal(syscall.SIGTERM) // it may have ended just now
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-p.ended:
 	case <-timer.C:
-		_ = p.cmd.Process.Kill() // as above
+		_ = p.signal(syscall.SIGKILL) // as above
 		<-p.ended
 	}
 }

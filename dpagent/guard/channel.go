@@ -92,6 +92,9 @@ func (g *guard) onMessage(h wire.Header, payload, rights []byte) {
 	case wire.Listen:
 		g.onListen(payload, rights)
 		return
+	case wire.Kept:
+		g.kept = int(h.ID)
+		return
 	}
 	c := g.all[h.ID]
 	if c == nil || c.state != assigned {

@@ -2,7 +2,6 @@ package guard
 
 import (
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -17,28 +16,25 @@ var runtimeEnv = []string{"GOGC=50", "GOMAXPROCS=1"} // as in tuneRuntime of cmd
 // Exec executes this program again, in the same process, as a guard, whose worker is this program with the same arguments.
 // It only returns if that fails. The worker has runtimeEnv, too, unless env sets these variables.
 func Exec(args, env []string) error {
-	env = withRole(env, wire.Guard)
+	env = wire.WithRole(env, wire.Guard)
 	for _, v := range runtimeEnv {
 		name, _, _ := strings.Cut(v, "=")
 		if getenv(env, name) == "" {
 			env = append(env, v)
 		}
 	}
-	return os.NewSyscallError("execve", syscall.Exec(selfPath(), args, env)) //nolint:gosec // it is this program
+	return os.NewSyscallError("execve", syscall.Exec(wire.Program(), args, env)) //nolint:gosec // it is this program
 }
 
-// init runs the guard, if this process is one, before the packages are initialised that only a worker needs: their tables and
+// init runs the guard, or becomes a kept process, if this process is one, before the packages are initialised that only a worker needs: their tables and
 // types would take twice the memory of the guard itself.
 func init() {
-	if os.Getenv(wire.Env) == wire.Guard {
+	switch role := os.Getenv(wire.Env); {
+	case role == wire.Guard:
 		os.Exit(run())
+	case strings.HasPrefix(role, wire.Keep):
+		os.Exit(becomeKept(strings.TrimPrefix(role, wire.Keep)))
 	}
-}
-
-// withRole returns env with a value of wire.Env.
-func withRole(env []string, role string) []string {
-	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, wire.Env+"=") })
-	return append(env, wire.Env+"="+role)
 }
 
 func getenv(env []string, name string) string {
@@ -48,22 +44,4 @@ func getenv(env []string, name string) string {
 		}
 	}
 	return ""
-}
-
-// selfPath returns the path of the running program. If it was replaced on disk it is /proc/self/exe, so that a worker always
-// has the same version as its guard.
-func selfPath() string {
-	const running = "/proc/self/exe"
-	path, err := os.Executable()
-	if err != nil {
-		return running
-	}
-	now, err := os.Stat(running)
-	if err != nil {
-		return running
-	}
-	if there, err := os.Stat(path); err != nil || !os.SameFile(now, there) {
-		return running
-	}
-	return path // gives the process its usual name
 }

@@ -47,6 +47,7 @@ type guard struct {
 	acceptAgainAt time.Time // end of the pause after an error of accept, else zero
 
 	worker  worker
+	kept    int // the PID of a child that outlives workers; 0 if there is none
 	backoff backoff
 	starts  int
 
@@ -227,6 +228,9 @@ func (g *guard) exit(code int) { g.done, g.exitCode = true, code }
 
 // leave exits, if need be after a farewell. There is no worker any more.
 func (g *guard) leave(code int) {
+	if g.kept != 0 {
+		_ = syscall.Kill(g.kept, syscall.SIGKILL) // a worker that ends by itself has ended it; it has not been waited for
+	}
 	switch {
 	case len(g.all) == 0 && g.now.Sub(g.lastAnswer) > farewell:
 		g.exit(code)

@@ -121,11 +121,11 @@ func TestWithRole(t *testing.T) {
 	env := []string{"A=b", "GOGC=50", wire.Env + "=guard", "GOMAXPROCS=3"}
 	before := slices.Clone(env)
 	want := []string{"A=b", "GOGC=50", "GOMAXPROCS=3", wire.Env + "=" + role}
-	if diff := cmp.Diff(want, withRole(env, role)); diff != "" {
-		t.Errorf("withRole() (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, wire.WithRole(env, role)); diff != "" {
+		t.Errorf("wire.WithRole() (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(before, env); diff != "" {
-		t.Errorf("withRole() changed what it was given:\n%s", diff)
+		t.Errorf("wire.WithRole() changed what it was given:\n%s", diff)
 	}
 }
 

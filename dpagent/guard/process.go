@@ -105,8 +105,8 @@ type (
 // exec starts the worker. The calling thread has to live as long as this process.
 func (f fork) exec() forked {
 	defer closeSocket(f.channel)
-	pid, err := syscall.ForkExec(selfPath(), os.Args, &syscall.ProcAttr{ //nolint:gosec // it is this program
-		Env:   withRole(os.Environ(), f.role.String()),
+	pid, err := syscall.ForkExec(wire.Program(), os.Args, &syscall.ProcAttr{ //nolint:gosec // it is this program
+		Env:   wire.WithRole(os.Environ(), f.role.String()),
 		Files: []uintptr{0, 1, 2, uintptr(f.channel)}, // the last one becomes wire.FD
 		Sys: &syscall.SysProcAttr{
 			Setpgid:   true,            // Ctrl-C in a terminal is for the guard, which passes it on
@@ -134,6 +134,9 @@ func (g *guard) reap() (others bool) {
 			return err == nil
 		case pid == g.worker.pid:
 			g.onWorkerEnded(status)
+		case pid == g.kept:
+			g.kept = 0
+			g.log.write("WARN", "envoy ended", "pid", strconv.Itoa(pid), "how", howEnded(status))
 		}
 	}
 	return false
@@ -143,11 +146,9 @@ func (g *guard) reap() (others bool) {
 func (g *guard) onWorkerEnded(status syscall.WaitStatus) {
 	g.drainChannel()
 	ran := g.now.Sub(g.worker.started)
-	code := status.ExitStatus()
-	why := "exit status " + strconv.Itoa(code)
+	code, why := status.ExitStatus(), howEnded(status)
 	if status.Signaled() {
 		code = 128 + int(status.Signal())
-		why = "signal: " + status.Signal().String()
 	}
 	g.worker = worker{channel: -1}
 	g.killAt = time.Time{}
@@ -170,8 +171,15 @@ func (g *guard) onWorkerEnded(status syscall.WaitStatus) {
 		"requests", strconv.Itoa(kept), "errored", strconv.Itoa(answered))
 }
 
+func howEnded(status syscall.WaitStatus) string {
+	if status.Signaled() {
+		return "signal: " + status.Signal().String()
+	}
+	return "exit status " + strconv.Itoa(status.ExitStatus())
+}
+
 func (g *guard) restartWorker() {
-	if g.reap() && g.now.Before(g.worker.orphansUntil) {
+	if g.reap() && g.kept == 0 && g.now.Before(g.worker.orphansUntil) {
 		g.worker.startAt = g.now.Add(orphanPoll)
 		return
 	}

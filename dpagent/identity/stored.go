@@ -15,20 +15,37 @@ import (
 // does not put them in place. The error wraps fs.ErrNotExist if there are none, else it says why they cannot be used: damaged,
 // expired, of another proxy, or not of the CA beside them. Errors never contain the key.
 func (i *Identity) Stored() (*tls.Certificate, error) {
+	leaf, _, err := i.stored()
+	return leaf, err
+}
+
+// Resume puts what Stored returns in place, for an agent that goes on where another one has died: Envoy has it already.
+func (i *Identity) Resume() error {
+	leaf, trusted, err := i.stored()
+	if err != nil {
+		return err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.leaf, i.bundle = leaf, trusted
+	return nil
+}
+
+func (i *Identity) stored() (*tls.Certificate, bundle, error) {
 	own, err := i.readSecret(mesh.FileIdentity)
 	if err != nil {
-		return nil, err
+		return nil, bundle{}, err
 	}
 	trusted, err := i.readSecret(mesh.FileCA)
 	if err != nil {
-		return nil, err
+		return nil, bundle{}, err
 	}
 	if own.TLSCertificate == nil || trusted.ValidationContext == nil {
-		return nil, fmt.Errorf("read %s and %s: certificate or CA is missing", mesh.FileIdentity, mesh.FileCA)
+		return nil, bundle{}, fmt.Errorf("read %s and %s: certificate or CA is missing", mesh.FileIdentity, mesh.FileCA)
 	}
 	leaf, err := tls.X509KeyPair([]byte(own.TLSCertificate.CertificateChain.String), []byte(own.TLSCertificate.PrivateKey.String))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", mesh.FileIdentity, err)
+		return nil, bundle{}, fmt.Errorf("read %s: %w", mesh.FileIdentity, err)
 	}
 	var roots agentv1.Bundle
 	for rest := []byte(trusted.ValidationContext.TrustedCA.String); ; {
@@ -40,9 +57,9 @@ func (i *Identity) Stored() (*tls.Certificate, error) {
 	}
 	b, err := parseBundle(&roots)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", mesh.FileCA, err)
+		return nil, bundle{}, fmt.Errorf("read %s: %w", mesh.FileCA, err)
 	}
-	return &leaf, i.check(&leaf, b)
+	return &leaf, b, i.check(&leaf, b)
 }
 
 // readSecret reads one of the two files, as identitySecret and bundleSecret write them.

@@ -112,9 +112,13 @@ func (d *Dir) open() error {
 	} else if err != nil {
 		return err
 	}
-	// A socket that a killed agent has left behind looks like a live one until somebody connects.
-	for _, socket := range []string{mesh.SocketAdmin, mesh.SocketReady, mesh.SocketAgent} {
-		if err := os.Remove(filepath.Join(d.Path, socket)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	return d.Remove(mesh.SocketAgent)
+}
+
+// Remove removes files that may be there. A socket that a killed process has left behind looks like a live one until somebody connects.
+func (d *Dir) Remove(names ...string) error {
+	for _, name := range names {
+		if err := os.Remove(d.File(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}

@@ -117,25 +117,31 @@ func (w *watched) checkUntouched(when string) {
 	}
 }
 
-// TestAgentKilled kills the worker of an agent, which ends no container, and its guard, with which the sidecar ends. An Envoy ends with its
-// agent, so calls of this pod fail until there is another; the application goes on, and nobody else sees anything of it.
+// TestAgentKilled kills the worker of an agent, which changes nothing for the pod: Envoy goes on, and the next worker takes it over. Then it
+// kills the guard, with which the sidecar ends: calls of this pod fail until there is another; the application goes on, and nobody else sees
+// anything of it.
 func TestAgentKilled(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t)
 	victim := w.pod(w.pods[0])
-	worker := w.agent(victim, false)
-	worker.kill(t)
-	w.wait(30*time.Second, "the next worker", func() error {
-		for _, p := range w.processes(victim) {
-			if p.pid != worker.pid && !p.first && len(p.command) > 1 && p.command[1] == "run" {
-				return nil
+	stop := w.watchHistory(victim.Name, mesh.ContainerSidecar)
+	for range 3 {
+		worker := w.agent(victim, false)
+		worker.kill(t)
+		w.wait(30*time.Second, "the next worker", func() error {
+			for _, p := range w.processes(victim) {
+				if p.pid != worker.pid && !p.first && len(p.command) > 1 && p.command[1] == "run" {
+					return nil
+				}
 			}
-		}
-		return errors.New("there is none")
-	})
-	w.waitReady(victim.Name)
-	w.waitStable("the worker was killed")
+			return errors.New("there is none")
+		})
+		w.checkLoads("the worker was killed")
+	}
 	w.checkUntouched("the worker was killed")
+	if h := stop(); len(h.PodReady) != 1 || len(h.Ready) != 1 {
+		t.Errorf("the pod was not always ready: %+v", h)
+	}
 
 	w.agent(victim, true).kill(t)
 	w.waitPod(victim.Name, readyLimit, "with a new sidecar and Ready", func(p *corev1.Pod) error {

@@ -16,6 +16,8 @@ const (
 	Env = "SONDE_GUARD"
 	// Guard is the value of Env in a guard.
 	Guard = "guard"
+	// Keep is the value of Env in a process that becomes one of Kept, with the PID of the guard behind it.
+	Keep = "keep "
 	// FD is the file descriptor of the worker's end of the socket.
 	FD = 3
 
@@ -41,6 +43,7 @@ const (
 	Begun                   // worker: it is about to call the hook
 	Answer                  // worker: bytes of the answer
 	End                     // worker: the last bytes of the answer, if any
+	Kept                    // worker: the process with this ID is the guard's child now and outlives the worker
 )
 
 // Flags of a Request.

@@ -101,6 +101,11 @@ func register(ctx context.Context, channel *net.UnixConn, o Options) (*listener,
 	if _, _, err := channel.WriteMsgUnix(message, rights, nil); err != nil {
 		return nil, fmt.Errorf("tell the guard to listen: %w", err)
 	}
+	send := func(message []byte) error {
+		_, err := channel.Write(message)
+		return err
+	}
+	channelToGuard.Store(&send)
 	return newListener(channel, address), nil
 }
 

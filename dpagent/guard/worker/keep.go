@@ -1,0 +1,67 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+)
+
+// channelToGuard is that of the listener, nil before Listen.
+var channelToGuard atomic.Pointer[func(message []byte) error]
+
+// Kept is a program that outlives the worker.
+type Kept struct {
+	// Path of the program, and its arguments without the path.
+	Path string
+	Args []string
+	// Dir is its working directory.
+	Dir string
+	// Record is a file in Dir, to which its PID is written, as wire.RecordOf makes it, before the program runs.
+	Record string
+	// Output is a file descriptor for what it writes.
+	Output int
+}
+
+// StartKept starts a program as a child of the guard: it goes on when this worker dies, and is killed when the guard ends. Call it after
+// Listen, in a worker.
+func StartKept(k Kept) (pid int, err error) {
+	if !role().Worker {
+		return 0, errors.New("start a program that outlives the agent: there is no guard")
+	}
+	null, err := syscall.Open(os.DevNull, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open %s: %w", os.DevNull, err)
+	}
+	defer func() { _ = syscall.Close(null) }()
+	program := wire.Program()
+	pid, err = syscall.ForkExec(program, append([]string{program, k.Record, k.Path}, k.Args...), &syscall.ProcAttr{ //nolint:gosec // it is this program
+		Dir:   k.Dir,
+		Env:   wire.WithRole(os.Environ(), wire.Keep+strconv.Itoa(os.Getppid())),
+		Files: []uintptr{uintptr(null), uintptr(k.Output), uintptr(k.Output)},
+		Sys: &syscall.SysProcAttr{
+			Setpgid:    true, // Ctrl-C in a terminal is for the guard
+			Cloneflags: syscall.CLONE_PARENT,
+		},
+	})
+	if err != nil {
+		return 0, os.NewSyscallError("fork/exec", err)
+	}
+	return pid, TellKept(pid)
+}
+
+// TellKept tells the guard that a process of an earlier worker is still kept.
+func TellKept(pid int) error {
+	send := channelToGuard.Load()
+	if send == nil {
+		return errors.New("tell the guard of a process: the virtual port is not open")
+	}
+	if err := (*send)(wire.Header{Kind: wire.Kept, ID: uint32(pid)}.Append(nil)); err != nil {
+		return fmt.Errorf("tell the guard of a process: %w", err)
+	}
+	return nil
+}
