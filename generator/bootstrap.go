@@ -12,11 +12,13 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
+	getaddrinfov3 "github.com/envoyproxy/go-control-plane/envoy/extensions/network/dns_resolver/getaddrinfo/v3"
 	downstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/xds/resource"
@@ -127,6 +129,7 @@ func controlPlane(o BootstrapOptions) (*clusterv3.Cluster, error) {
 	}
 	if _, err := netip.ParseAddr(host); err != nil {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
+		c.TypedDnsResolverConfig = systemResolver()
 	}
 	http := explicitHTTP2()
 	http.GetExplicitHttpConfig().GetHttp2ProtocolOptions().ConnectionKeepalive = &corev3.KeepaliveSettings{
@@ -135,6 +138,16 @@ func controlPlane(o BootstrapOptions) (*clusterv3.Cluster, error) {
 	}
 	c.TypedExtensionProtocolOptions = httpOptions(http)
 	return c, nil
+}
+
+// systemResolver resolves as the agent does. Envoy's own, c-ares, gives up at the first SERVFAIL, which a DNS server without a way out of
+// the cluster answers to the name as it is: with ndots below 3 that is asked before the search domains.
+func systemResolver() *corev3.TypedExtensionConfig {
+	return &corev3.TypedExtensionConfig{
+		Name: "envoy.network.dns_resolver.getaddrinfo",
+		// Without a limit it tries again at once and for ever; the cluster tries again after seconds.
+		TypedConfig: resource.Any(&getaddrinfov3.GetAddrInfoDnsResolverConfig{NumRetries: wrapperspb.UInt32(1)}),
+	}
 }
 
 // controlPlaneSocket trusts only the control plane's serving CA, which is not the CA of the mesh.

@@ -64,6 +64,8 @@ func TestForms(t *testing.T) {
 // severalContainers returns a pod with an init container that calls others, and two containers with named ports, probes and hooks.
 func severalContainers(name, outsideNamespace, meshNamespace string, form webhook.Form) *corev1.Pod {
 	p := newPod(name, "node2")
+	// Names are asked for as they are before the search domains are, and this cluster's DNS answers SERVFAIL.
+	p.Spec.DNSConfig = &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("1")}}}
 	p.Spec.InitContainers = []corev1.Container{{Name: "before", Image: appImage, Args: []string{"--call=http://stranger." + outsideNamespace + "/"}}}
 	if form == webhook.Native { // an ordinary sidecar starts after it
 		p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{
