@@ -30,7 +30,7 @@ var knownAnnotations = []string{
 	mesh.LabelInjection, mesh.LabelOwnInjection, mesh.LabelMesh,
 	mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesPort, mesh.AnnotationVirtualProbesPortRange,
 	mesh.AnnotationDrainTime, mesh.AnnotationExcludeInboundPorts, mesh.AnnotationExcludeOutboundPorts,
-	mesh.AnnotationServerFirstPorts, mesh.AnnotationInjectionWarnings, mesh.AnnotationControlPlaneCA,
+	mesh.AnnotationServerFirstPorts, mesh.AnnotationReachableServices, mesh.AnnotationInjectionWarnings, mesh.AnnotationControlPlaneCA,
 }
 
 // readSettings reads the settings of a pod. The error joins one error for each bad value.

@@ -138,6 +138,7 @@ func TestPodsThatAskForASidecar(t *testing.T) {
 	for _, annotations := range []string{
 		"", `kuma.io/sidecar-injection: enabled`, `kuma.io/sidecar-injection: "true"`,
 		`sonde.dev/sidecar-injection: enabled, kuma.io/sidecar-injection: disabled`, // Sonde's own annotation decides alone
+		`kuma.io/transparent-proxying-reachable-services: web_shop_svc_80`,          // the control plane reads it
 	} {
 		injected, warnings := inject(t, podWith(annotations, ""), webhook.Options{})
 		sidecarOf(t, injected)
