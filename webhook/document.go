@@ -74,6 +74,7 @@ type podDocument struct {
 		TerminationGracePeriodSeconds *int64                       `json:"terminationGracePeriodSeconds"`
 		NodeSelector                  map[string]string            `json:"nodeSelector"`
 		HostNetwork                   bool                         `json:"hostNetwork"`
+		DNSPolicy                     corev1.DNSPolicy             `json:"dnsPolicy"`
 		SecurityContext               *corev1.PodSecurityContext   `json:"securityContext"`
 		OS                            *corev1.PodOS                `json:"os"`
 		Resources                     *corev1.ResourceRequirements `json:"resources"`
@@ -119,6 +120,7 @@ func (d *podDocument) pod() (*corev1.Pod, error) {
 	pod.Spec.TerminationGracePeriodSeconds = s.TerminationGracePeriodSeconds
 	pod.Spec.NodeSelector = s.NodeSelector
 	pod.Spec.HostNetwork = s.HostNetwork
+	pod.Spec.DNSPolicy = s.DNSPolicy
 	pod.Spec.SecurityContext = s.SecurityContext
 	pod.Spec.OS = s.OS
 	pod.Spec.Resources = s.Resources

@@ -239,6 +239,7 @@ func (in *injection) addSidecar(table string) {
 	spec := &in.pod.Spec
 	first, sidecar, volumes := in.initContainer(), in.sidecar(table), in.volumes()
 	in.usePodResources(&first, &sidecar)
+	in.warnDNS()
 	if in.form == Native {
 		insert(&in.patch, pathInitContainers, len(spec.InitContainers), "0", first, sidecar)
 		spec.InitContainers = slices.Insert(spec.InitContainers, 0, first, sidecar)

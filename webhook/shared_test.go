@@ -35,6 +35,27 @@ func TestUserOfTheSidecar(t *testing.T) {
 	}
 }
 
+func TestDNSOfThePod(t *testing.T) {
+	const name = "sonde-cp.sonde-system.svc"
+	tests := map[string]struct {
+		policy, controlPlane string
+		want                 []string
+	}{
+		"the node's":      {"Default", "", []string{"spec.dnsPolicy: Default: this pod starts only if its DNS servers know " + name}},
+		"of its own":      {"None", "", []string{"spec.dnsPolicy: None: this pod starts only if its DNS servers know " + name}},
+		"the cluster's":   {"ClusterFirst", "", nil},
+		"no name to find": {"None", "10.0.0.1:5678", nil},
+	}
+	for test, tc := range tests {
+		t.Run(test, func(t *testing.T) {
+			pod := parse("spec: {dnsPolicy: " + tc.policy + ", containers: [{name: app}]}")
+			if _, warnings := inject(t, pod, webhook.Options{ControlPlane: tc.controlPlane}); !cmp.Equal(tc.want, warnings) {
+				t.Errorf("warnings = %q, want %q", warnings, tc.want)
+			}
+		})
+	}
+}
+
 // The API server refuses a container whose limit is above the pod's, and a pod whose containers request more than the pod.
 func TestResourcesOfThePod(t *testing.T) {
 	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
