@@ -52,8 +52,16 @@ func (c *cluster) probeFailed(f agents.ProbeFailure) {
 	}
 	e := aboutContainer(key, p, f.Container)
 	e.Reason, e.Action = "ProbeFailed", f.Class
-	e.Note = fmt.Sprintf("%s probe %s: %s", title(f.Probe), verb(f.Verdict), f.Reason)
+	e.Note = note(f)
 	c.controller.Events.Record(e)
+}
+
+func note(f agents.ProbeFailure) string {
+	what := "probe"
+	if mesh.ProbeType(f.Probe).IsHook() {
+		what = "hook"
+	}
+	return fmt.Sprintf("%s %s %s: %s", title(f.Probe), what, verb(f.Verdict), f.Reason)
 }
 
 // verb says what a verdict means, in the kubelet's words.
