@@ -10,6 +10,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	preservecasev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/header_formatters/preserve_case/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -48,7 +49,7 @@ func httpProxy(stat, defaultHost string) *hcmv3.HttpConnectionManager {
 			MaxHeadersCount: wrapperspb.UInt32(maxHeaders),
 		},
 		MaxRequestHeadersKb:        wrapperspb.UInt32(maxHeadersKB),
-		HttpProtocolOptions:        http1(defaultHost),
+		HttpProtocolOptions:        http1Server(defaultHost),
 		Http2ProtocolOptions:       http2(),
 		RequestHeadersTimeout:      durationpb.New(headersTimeout),
 		StreamIdleTimeout:          durationpb.New(0),
@@ -76,13 +77,23 @@ func withRDS(h *hcmv3.HttpConnectionManager, name string) *listenerv3.Filter {
 	return filter("envoy.filters.network.http_connection_manager", h)
 }
 
-// http1 preserves what a connection without a proxy has: the case of header names, trailers, HTTP/1.0
+// http1Server returns the options of connections from clients. Clients that offer TLS by an upgrade (RFC 2817), as Apache's HttpClient
+// does with each request, would get a 403: the offer is dropped, as any server may do.
+func http1Server(defaultHost string) *corev3.Http1ProtocolOptions {
+	o := http1()
+	o.AcceptHttp_10, o.DefaultHostForHttp_10 = defaultHost != "", defaultHost
+	o.IgnoreHttp_11Upgrade = []*matcherv3.StringMatcher{{
+		MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "TLS/"},
+		IgnoreCase:   true,
+	}}
+	return o
+}
+
+// http1 preserves what a connection without a proxy has: the case of header names, trailers
 // (Envoy: configuration/http/http_conn_man/header_casing).
-func http1(defaultHost string) *corev3.Http1ProtocolOptions {
+func http1() *corev3.Http1ProtocolOptions {
 	return &corev3.Http1ProtocolOptions{
-		AcceptHttp_10:         defaultHost != "",
-		DefaultHostForHttp_10: defaultHost,
-		EnableTrailers:        true,
+		EnableTrailers: true,
 		HeaderKeyFormat: &corev3.Http1ProtocolOptions_HeaderKeyFormat{
 			HeaderFormat: &corev3.Http1ProtocolOptions_HeaderKeyFormat_StatefulFormatter{
 				StatefulFormatter: &corev3.TypedExtensionConfig{
@@ -121,7 +132,7 @@ func inboundHTTP(p mesh.Protocol) map[string]*anypb.Any {
 		return protocolOptions(idleInbound, &httpv3.HttpProtocolOptions{
 			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
 				UseDownstreamProtocolConfig: &httpv3.HttpProtocolOptions_UseDownstreamHttpConfig{
-					HttpProtocolOptions:  http1(""),
+					HttpProtocolOptions:  http1(),
 					Http2ProtocolOptions: http2(),
 				},
 			},
@@ -151,7 +162,7 @@ func explicitHTTP1() *httpv3.HttpProtocolOptions {
 		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
 				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{
-					HttpProtocolOptions: http1(""),
+					HttpProtocolOptions: http1(),
 				},
 			},
 		},
