@@ -53,7 +53,7 @@ func newCheckCommand(at at) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.Requirements()
+			return c.Requirements(cmd.Context())
 		},
 	}
 }

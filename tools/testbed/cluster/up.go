@@ -36,8 +36,8 @@ type Options struct {
 }
 
 // Requirements returns an error that lists what this machine lacks for a cluster with both families of addresses.
-func (c *Cluster) Requirements() error {
-	_, err := machine.Requirements(c.state, true)
+func (c *Cluster) Requirements(ctx context.Context) error {
+	_, err := machine.Requirements(ctx, c.state, true)
 	return err
 }
 
@@ -51,7 +51,7 @@ func (c *Cluster) Up(ctx context.Context, o Options, getter *binaries.Getter) er
 	if o.Nodes < 1 || o.Nodes > maxNodes {
 		return fmt.Errorf("number of nodes %d: it must be 1 to %d", o.Nodes, maxNodes)
 	}
-	paths, err := machine.Requirements(c.state, o.IPFamily != IPv4)
+	paths, err := machine.Requirements(ctx, c.state, o.IPFamily != IPv4)
 	if err != nil {
 		return fmt.Errorf("this machine cannot run a cluster:\n%w", err)
 	}

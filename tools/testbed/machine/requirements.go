@@ -3,6 +3,7 @@
 package machine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -57,7 +58,7 @@ type probe struct {
 
 // Requirements returns the programs that a cluster with that state directory needs, with IPv6 or without. The error lists everything that is missing,
 // and how to get it.
-func Requirements(state string, ipv6 bool) (Paths, error) {
+func Requirements(ctx context.Context, state string, ipv6 bool) (Paths, error) {
 	filesystems, err := os.ReadFile("/proc/filesystems")
 	if err != nil {
 		return Paths{}, err
@@ -74,13 +75,13 @@ func Requirements(state string, ipv6 bool) (Paths, error) {
 	return probe{
 		uid: os.Getuid(), lookPath: lookPath, pluginDirs: []string{"/usr/lib/cni", "/opt/cni/bin"},
 		filesystems: string(filesystems), controllers: controllers, overlay: overlay, noIPv6: ipv6 && err != nil,
-		confined: confined(),
+		confined: confined(ctx),
 	}.requirements()
 }
 
 // confined tries what each node begins with: namespaces of its own for mounts and its network.
-func confined() error {
-	text, err := exec.Command("unshare", "--mount", "--net", "mount", "-t", "tmpfs", "tmpfs", "/mnt").CombinedOutput()
+func confined(ctx context.Context) error {
+	text, err := exec.CommandContext(ctx, "unshare", "--mount", "--net", "mount", "-t", "tmpfs", "tmpfs", "/mnt").CombinedOutput()
 	if err == nil || os.Getuid() != 0 || errors.Is(err, exec.ErrNotFound) { // the last two are said in any case
 		return nil
 	}
