@@ -10,7 +10,9 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/sonde
 LINT_VERSION := v2.15.0
 LINT := $(CACHE)/tools/golangci-lint-$(LINT_VERSION)/golangci-lint
 # Static programs without debug information and without gRPC's tracing, which costs each agent some MiB.
-BUILD := CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags '-s -w'
+# Where git answers, they know their commit, whatever GOFLAGS says; elsewhere, as in an archive of the sources, they say that they do not.
+VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo -buildvcs=true)
+BUILD := CGO_ENABLED=0 go build -trimpath $(VCS) -tags grpcnotrace -ldflags '-s -w'
 ENVOY_GETTER := cd tools && go run ./envoy
 # The test bed's directory can be chosen: make cluster-up STATE=/var/tmp/mine
 TESTBED := bin/testbed $(if $(STATE),--state='$(STATE)')
@@ -91,34 +93,34 @@ test: envoys api-server $(HELM) ## run every test of every module, with the race
 		(cd $$module && go test $$race $$([ $$module = test ] && echo -count=1) ./...) || failed=1; \
 	done; [ -z "$$failed" ]
 
-# A cluster of the target's own, or that of STATE, with the image, the test application and the chart. It ends with the target, unless
-# KEEP. What uses it runs on the network of node 1, where nothing can be downloaded: it is built before.
+# A cluster of the target's own, or that of STATE, with the image, programs of test/ as images and the chart. It ends with the target,
+# unless KEEP. What uses it runs on the network of node 1, where nothing can be downloaded: it is built before.
 OWN_CLUSTER = $(CURDIR)/bin/testbed --state='$(or $(STATE),/var/tmp/sonde-$@)'
 define on_own_cluster
-	@cd test && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../bin/$@/app ./app
-	@bin/testbed program-image bin/$@/app docker.io/sonde-test/app:1 bin/$@/app.tar
+	@cd test && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../bin/$@/ $(addprefix ./,$(1))
+	@for program in $(1); do bin/testbed program-image bin/$@/$$program docker.io/sonde-test/$$program:1 bin/$@/$$program.tar; done
 	@$(if $(STATE)$(filter-out 0,$(KEEP)),,trap "$(OWN_CLUSTER) down" EXIT;) \
 	$(if $(STATE),,$(OWN_CLUSTER) up $(if $(IP_FAMILY),--ip-family='$(IP_FAMILY)');) \
-	$(OWN_CLUSTER) load-image bin/sonde-image.tar bin/$@/app.tar; \
+	$(OWN_CLUSTER) load-image bin/sonde-image.tar $(patsubst %,bin/$@/%.tar,$(1)); \
 	$(OWN_CLUSTER) exec 1 $(HELM) upgrade --install sonde deploy/chart --namespace sonde-system --create-namespace --wait --timeout 2m >bin/$@/helm.log; \
-	$(1)
+	$(2)
 endef
 
 .PHONY: cluster-demo
 cluster-demo: bin/testbed image $(HELM) ## show the mesh on a real cluster, each step checked, as root (STATE=… KEEP=1 IP_FAMILY=dual|ipv4|ipv6)
 	@cd test && go build -trimpath -o ../bin/$@/demo ./demo/cluster
-	$(call on_own_cluster,$(OWN_CLUSTER) exec 1 bin/$@/demo)
+	$(call on_own_cluster,app,$(OWN_CLUSTER) exec 1 bin/$@/demo)
 
 # What depends on the family of addresses, which is tried once more where pods have IPv6 alone.
 E2E_IPV6 = Probes|Seed|Strict|StatefulSet|Forms
 # Tests that stop what all need come last.
-E2E_TESTS = cd test/e2e; tests() { SONDE_E2E_TESTBED=$(CURDIR)/bin/testbed $(OWN_CLUSTER) exec 1 ../../bin/e2e/e2e.test -test.v -test.timeout 15m "$$@"; }; \
-	$(if $(RUN),tests -test.parallel 4 -test.run '$(RUN)',failed=; \
-	tests -test.parallel 4 -test.skip '^TestAlone' || failed=1; tests -test.run '^TestAlone' || failed=1; [ -z "$$failed" ])
+E2E_TESTS = cd test/e2e; tests() { SONDE_E2E_TESTBED=$(CURDIR)/bin/testbed $(OWN_CLUSTER) exec 1 ../../bin/e2e/e2e.test -test.v -test.timeout 25m "$$@"; }; \
+	$(if $(RUN),tests -test.parallel 3 -test.run '$(RUN)',failed=; \
+	tests -test.parallel 3 -test.skip '^TestAlone' || failed=1; tests -test.run '^TestAlone' || failed=1; [ -z "$$failed" ])
 .PHONY: e2e
 e2e: bin/testbed image $(HELM) ## test it on a real cluster, as root (RUN=TestName STATE=… KEEP=1 IP_FAMILY=dual|ipv4|ipv6)
 	@mkdir -p bin/$@ && cd test && go test -c -tags e2e -o ../bin/$@/e2e.test ./e2e
-	$(call on_own_cluster,$(E2E_TESTS))
+	$(call on_own_cluster,app stuckcp,$(E2E_TESTS))
 	$(if $(RUN)$(STATE)$(IP_FAMILY),,@$(MAKE) --no-print-directory $@ IP_FAMILY=ipv6 RUN='$(E2E_IPV6)')
 
 .PHONY: bench

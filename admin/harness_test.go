@@ -73,6 +73,9 @@ func newFakes(t *testing.T) *fakes {
 		Token: func(token identity.Subject, validity time.Duration) (string, time.Time, error) {
 			return "signed:" + token.Mesh + ":" + token.Dataplane + ":" + token.Path + ":" + validity.String(), time.Unix(0, 0).Add(validity), nil
 		},
+		Query: func(_ context.Context, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error) error {
+			return take([]byte(proxy + " " + string(view)))
+		},
 		Rotator: f,
 		Logger:  slog.New(slog.NewTextHandler(f.log, nil)),
 	}
@@ -106,6 +109,12 @@ func testView() *meshview.View {
 		d.Spec.Networking.Address = "10.0.0.1"
 		d.Spec.Networking.Inbound = []mesh.Inbound{{Port: 80, Tags: mesh.Tags{mesh.TagService: "web"}}}
 		d.SetDefaults()
+		switch meshName + "/" + name {
+		case "default/web-1":
+			d.Drain = &mesh.Drain{Node: "node a goes", ServesOn: "there is no other"}
+		case "other/web-1":
+			d.Drain = &mesh.Drain{Node: "node a goes"}
+		}
 		m := v.Meshes[meshName]
 		m.Proxies = m.Proxies.With(name, &meshview.Proxy{
 			Dataplane: d, Observed: mesh.Observation{Draining: name == "web-2"},

@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
+	"net/netip"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -19,11 +21,15 @@ func healthOf(h meshview.Health) adminv1.Endpoint_Health {
 	}
 }
 
-// reasonOf returns for people why an endpoint is not ready, "" if it is. p is nil for an endpoint of a Service object.
-func reasonOf(p *meshview.Proxy, r meshview.Reason) string {
+// reasonOf returns for people why the endpoint at an address is not ready, "" if it is. p is nil for an endpoint of a Service object.
+func (s *service) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reason) string {
 	switch r {
 	case meshview.DeclaredNotReady:
 		return "health.ready is false"
+	case meshview.StateNotReady:
+		return "its state is NotReady"
+	case meshview.StateIgnored:
+		return "its state is Ignored, so it has no listener"
 	case meshview.UnknownDataplane:
 		return "its Dataplane is not known"
 	case meshview.NeverJoined:
@@ -31,7 +37,12 @@ func reasonOf(p *meshview.Proxy, r meshview.Reason) string {
 	case meshview.OtherWorkload:
 		return otherWorkload(p)
 	case meshview.ListenerNotAccepted:
-		return "its Envoy refuses the listener, or has not accepted it yet"
+		if refusal := s.o.RefusedListeners(p.ID())[at]; refusal != "" {
+			return "its Envoy refuses the listener: " + refusal
+		}
+		return "its Envoy has not accepted the listener yet"
+	case meshview.ApplicationNotReady:
+		return cmp.Or(s.o.NotServing(p.ID())[at], "its application is not ready")
 	default:
 		return ""
 	}
@@ -46,19 +57,23 @@ func otherWorkload(p *meshview.Proxy) string {
 		mesh.WorkloadText(p.Observed.Path), mesh.WorkloadText(p.Dataplane.SPIFFEPath()))
 }
 
-func inboundsOf(p *meshview.Proxy) []*adminv1.InboundHealth {
+// inboundsOf returns the inbounds of a proxy. services are those of servicesOfInbounds.
+func (s *service) inboundsOf(p *meshview.Proxy, services map[inbound][]string) []*adminv1.InboundHealth {
 	var all []*adminv1.InboundHealth
-	for _, in := range p.Inbounds {
-		all = append(all, &adminv1.InboundHealth{Health: healthOf(in.Health), Reason: reasonOf(p, in.Reason)})
+	for i, in := range p.Inbounds {
+		at := p.Dataplane.InboundAddress(&p.Dataplane.Spec.Networking.Inbound[i])
+		all = append(all, &adminv1.InboundHealth{
+			Health: healthOf(in.Health), Reason: s.reasonOf(p, at, in.Reason), Services: services[inbound{p.ID(), at}],
+		})
 	}
 	return all
 }
 
 // endpointOf returns an endpoint of a service. agents are the states of all agents.
-func endpointOf(m *meshview.Mesh, e meshview.Endpoint, agents map[mesh.ID]*adminv1.AgentState) *adminv1.Endpoint {
+func (s *service) endpointOf(m *meshview.Mesh, e meshview.Endpoint, agents map[mesh.ID]*adminv1.AgentState) *adminv1.Endpoint {
 	entry := &adminv1.Endpoint{Address: e.Address.String(), Health: healthOf(e.Health), Sidecar: e.Sidecar, Dataplane: e.Proxy, Declared: e.Declared}
 	p := m.Proxies.Get(e.Proxy)
-	entry.Reason = reasonOf(p, e.Reason)
+	entry.Reason = s.reasonOf(p, e.Address, e.Reason)
 	if p != nil && agents[p.ID()].GetPhase() == adminv1.AgentState_LOST {
 		entry.AgentLostSince = agents[p.ID()].GetSince()
 	}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -16,15 +17,16 @@ import (
 // lostSince is when the agent of default/api-1 was lost.
 var lostSince = timestamppb.New(time.Unix(1e9, 0))
 
-// newHealthFakes serves a view in which api-1 is ready and lost, api-2 has another workload, and api-3 has never joined.
+// newHealthFakes serves a view in which api-1 is ready and lost, api-2 has another workload, api-3 has never joined, and the
+// application of api-5 does not serve.
 // default/early waits for its Dataplane.
 func newHealthFakes(t *testing.T) *fakes {
 	t.Helper()
 	b := meshview.NewBuilder(meshview.Options{RequireJoin: true})
-	for name, address := range map[string]string{"api-1": "10.0.0.1", "api-2": "10.0.0.2", "api-3": "10.0.0.3"} {
+	for name, address := range map[string]string{"api-1": "10.0.0.1", "api-2": "10.0.0.2", "api-3": "10.0.0.3", "api-5": "10.0.0.5"} {
 		d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: name}}
 		d.Spec.Networking.Address = address
-		d.Spec.Networking.Inbound = []mesh.Inbound{{Port: 80, Tags: mesh.Tags{mesh.TagService: "api"}}}
+		d.Spec.Networking.Inbound = []mesh.Inbound{{Port: 80, Tags: mesh.Tags{mesh.TagService: "api"}, ServiceProbe: &mesh.ServiceProbe{}}}
 		d.SetDefaults()
 		b.Set("test", d)
 	}
@@ -35,9 +37,13 @@ func newHealthFakes(t *testing.T) *fakes {
 	b.Set("test", s)
 	b.Observe("default/api-1", mesh.Observation{Joined: true, Path: "/workload/api"})
 	b.Observe("default/api-2", mesh.Observation{Joined: true, Path: "/workload/web"})
+	b.Observe("default/api-5", mesh.Observation{Joined: true, NotServing: "10.0.0.5:80"})
 	change, _ := b.Build()
 
 	f := newFakes(t)
+	f.NotServing = func(id mesh.ID) map[netip.AddrPort]string {
+		return map[mesh.ID]map[netip.AddrPort]string{"default/api-5": {netip.MustParseAddrPort("10.0.0.5:80"): notServingText}}[id]
+	}
 	f.View = func() *meshview.View { return change.After }
 	f.AgentStates = func() map[mesh.ID]*adminv1.AgentState {
 		return map[mesh.ID]*adminv1.AgentState{
@@ -52,6 +58,7 @@ func newHealthFakes(t *testing.T) *fakes {
 const (
 	otherWorkloadText = `the certificate is for workload "web", the Dataplane has workload "api"`
 	neverJoinedText   = "its proxy has never joined"
+	notServingText    = "application probe failed: HTTP probe failed with statuscode: 500"
 )
 
 func TestListServicesSaysWhyEndpointsAreNotReady(t *testing.T) {
@@ -65,22 +72,82 @@ func TestListServicesSaysWhyEndpointsAreNotReady(t *testing.T) {
 		{Address: "10.0.0.2:80", Health: adminv1.Endpoint_NOT_READY, Sidecar: true, Dataplane: "api-2", Reason: otherWorkloadText},
 		{Address: "10.0.0.3:80", Health: adminv1.Endpoint_NOT_READY, Sidecar: true, Dataplane: "api-3", Reason: neverJoinedText},
 		{Address: "10.0.0.4:80", Health: adminv1.Endpoint_NOT_READY, Declared: true, Reason: "health.ready is false"},
+		{Address: "10.0.0.5:80", Health: adminv1.Endpoint_NOT_READY, Sidecar: true, Dataplane: "api-5", Reason: notServingText},
 	}
 	if diff := cmp.Diff(want, got.GetServices()[0].GetEndpoints(), protocmp.Transform()); diff != "" {
 		t.Errorf("ListServices() (-want +got):\n%s", diff)
 	}
 }
 
-func TestListDataplanesSaysWhyInboundsAreNotReady(t *testing.T) {
-	api, ctx := start(t, newHealthFakes(t))
+// A state is one of the inbound, and health.ready another field: the reason says which it is.
+func TestReasonNamesTheStateOfAnInbound(t *testing.T) {
+	b := meshview.NewBuilder(meshview.Options{})
+	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: "api-1"}}
+	d.Spec.Networking.Address = "10.0.0.1"
+	for i, state := range mesh.InboundStates() {
+		d.Spec.Networking.Inbound = append(d.Spec.Networking.Inbound, mesh.Inbound{Port: uint32(80 + i), State: state})
+	}
+	d.SetDefaults()
+	b.Set("test", d)
+	change, _ := b.Build()
+	f := newFakes(t)
+	f.View = func() *meshview.View { return change.After }
+	api, ctx := start(t, f)
 	got, err := api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []*adminv1.InboundHealth{
 		{Health: adminv1.Endpoint_READY},
-		{Health: adminv1.Endpoint_NOT_READY, Reason: otherWorkloadText},
-		{Health: adminv1.Endpoint_NOT_READY, Reason: neverJoinedText},
+		{Health: adminv1.Endpoint_NOT_READY, Reason: "its state is NotReady"},
+		{Health: adminv1.Endpoint_NOT_READY, Reason: "its state is Ignored, so it has no listener"},
+	}
+	if diff := cmp.Diff(want, got.GetDataplanes()[0].GetInbounds(), protocmp.Transform()); diff != "" {
+		t.Errorf("inbounds (-want +got):\n%s", diff)
+	}
+}
+
+// Of two inbounds whose listeners Envoy does not have, it has refused one.
+func TestReasonHasTheRefusalOfAListener(t *testing.T) {
+	b := meshview.NewBuilder(meshview.Options{})
+	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: "api-1"}}
+	d.Spec.Networking.Address = "10.0.0.1"
+	d.Spec.Networking.Inbound = []mesh.Inbound{{Port: 80}, {Port: 81}}
+	d.SetDefaults()
+	b.Set("test", d)
+	b.Observe(d.ID(), mesh.Observation{Joined: true, ListenersKnown: true})
+	change, _ := b.Build()
+	f := newFakes(t)
+	f.View = func() *meshview.View { return change.After }
+	f.RefusedListeners = func(mesh.ID) map[netip.AddrPort]string {
+		return map[netip.AddrPort]string{netip.MustParseAddrPort("10.0.0.1:81"): "cannot bind"}
+	}
+	api, ctx := start(t, f)
+	got, err := api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*adminv1.InboundHealth{
+		{Health: adminv1.Endpoint_NOT_READY, Reason: "its Envoy has not accepted the listener yet"},
+		{Health: adminv1.Endpoint_NOT_READY, Reason: "its Envoy refuses the listener: cannot bind"},
+	}
+	if diff := cmp.Diff(want, got.GetDataplanes()[0].GetInbounds(), protocmp.Transform()); diff != "" {
+		t.Errorf("inbounds (-want +got):\n%s", diff)
+	}
+}
+
+func TestListDataplanesSaysWhyInboundsAreNotReady(t *testing.T) {
+	client, ctx := start(t, newHealthFakes(t))
+	got, err := client.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := []string{"api"}
+	want := []*adminv1.InboundHealth{
+		{Health: adminv1.Endpoint_READY, Services: api},
+		{Health: adminv1.Endpoint_NOT_READY, Reason: otherWorkloadText, Services: api},
+		{Health: adminv1.Endpoint_NOT_READY, Reason: neverJoinedText, Services: api},
+		{Health: adminv1.Endpoint_NOT_READY, Reason: notServingText, Services: api},
 	}
 	for i, d := range got.GetDataplanes() {
 		if diff := cmp.Diff(want[i:i+1], d.GetInbounds(), protocmp.Transform()); diff != "" {
@@ -101,6 +168,7 @@ func TestListProxiesTellsOfAgents(t *testing.T) {
 		{Mesh: "default", Name: "api-1", Known: true, AgentState: states["default/api-1"]},
 		{Mesh: "default", Name: "api-2", Known: true, AgentState: states["default/api-2"], OtherWorkload: otherWorkloadText},
 		{Mesh: "default", Name: "api-3", Known: true},
+		{Mesh: "default", Name: "api-5", Known: true},
 		{Mesh: "default", Name: "early", AgentState: states["default/early"]},
 	}
 	if diff := cmp.Diff(want, got.GetProxies(), protocmp.Transform()); diff != "" {

@@ -17,32 +17,45 @@ import (
 const maxListed = 5000
 
 // filtered returns the view, or NOT_FOUND if the mesh that the filter names does not exist.
-func (s *service) filtered(f *adminv1.Filter) (*meshview.View, error) {
-	v, err := s.view()
+func (s *service) filtered(ctx context.Context, f *adminv1.Filter) (*meshview.View, error) {
+	v, err := s.view(ctx)
 	if err == nil && f.GetMesh() != "" && v.Mesh(f.GetMesh()) == nil {
-		return nil, noMesh(f.GetMesh())
+		return nil, noMesh(v, f.GetMesh())
 	}
 	return v, err
 }
 
-// matches reports whether the filter matches an object.
-func matches(f *adminv1.Filter, meshName, name string) bool {
-	return (f.GetMesh() == "" || f.GetMesh() == meshName) && (f.GetName() == "" || f.GetName() == name)
+// by returns what reports whether the filter matches an object.
+func by(f *adminv1.Filter) func(meshName, name string) bool {
+	return func(meshName, name string) bool {
+		return (f.GetMesh() == "" || f.GetMesh() == meshName) && (f.GetName() == "" || f.GetName() == name)
+	}
 }
 
-// tail returns the Tail of a list with total entries.
-func (s *service) tail(total int) *adminv1.Tail {
-	return &adminv1.Tail{LeftOut: uint32(max(total-maxListed, 0)), Problems: s.o.Problems()}
+// tail returns the Tail of a list of objects of one kind, of which total match the filter. all are the IDs of all objects of the kind.
+func (s *service) tail(f *adminv1.Filter, total int, all []mesh.ID) *adminv1.Tail {
+	t := &adminv1.Tail{LeftOut: uint32(max(total-maxListed, 0)), Problems: slices.Concat(s.o.Problems(), unknownServices(s.o.View()))}
+	if total == 0 && f.GetName() != "" {
+		var known []string
+		for _, id := range all {
+			if meshName, name := mesh.SplitID(id); f.GetMesh() == "" || meshName == f.GetMesh() {
+				known = append(known, name)
+			}
+		}
+		slices.Sort(known)
+		t.Near, _ = mesh.Nearest(f.GetName(), known)
+	}
+	return t
 }
 
-// collect returns an entry for each ID that the filter matches, in order, up to maxListed, and the number of matches.
-func collect[T any](f *adminv1.Filter, ids []mesh.ID, entry func(meshName, name string) (T, error)) ([]T, int, error) {
+// collect returns an entry for each ID that matches, in order, up to maxListed, and the number of matches.
+func collect[T any](matches func(meshName, name string) bool, ids []mesh.ID, entry func(meshName, name string) (T, error)) ([]T, int, error) {
 	slices.Sort(ids)
 	var entries []T
 	total := 0
 	for _, id := range ids {
 		meshName, name := mesh.SplitID(id)
-		if !matches(f, meshName, name) {
+		if !matches(meshName, name) {
 			continue
 		}
 		if total++; total > maxListed {
@@ -71,8 +84,8 @@ func ids[T any](v *meshview.View, of func(*meshview.Mesh) iter.Seq2[string, *T])
 func proxies(m *meshview.Mesh) iter.Seq2[string, *meshview.Proxy] { return m.Proxies.All() }
 
 // ListMeshes implements adminv1.AdminServiceServer.
-func (s *service) ListMeshes(_ context.Context, r *adminv1.ListMeshesRequest) (*adminv1.ListMeshesResponse, error) {
-	v, err := s.filtered(r.GetFilter())
+func (s *service) ListMeshes(ctx context.Context, r *adminv1.ListMeshesRequest) (*adminv1.ListMeshesResponse, error) {
+	v, err := s.filtered(ctx, r.GetFilter())
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +99,8 @@ func (s *service) ListMeshes(_ context.Context, r *adminv1.ListMeshesRequest) (*
 	self := func(m *meshview.Mesh) iter.Seq2[string, *meshview.Mesh] {
 		return maps.All(map[string]*meshview.Mesh{m.Spec.Name: m})
 	}
-	meshes, total, err := collect(r.GetFilter(), ids(v, self), func(name, _ string) (*adminv1.Mesh, error) {
+	all := ids(v, self)
+	meshes, total, err := collect(by(r.GetFilter()), all, func(name, _ string) (*adminv1.Mesh, error) {
 		m := v.Mesh(name)
 		body, err := object(m.Spec)
 		entry := &adminv1.Mesh{
@@ -100,77 +114,53 @@ func (s *service) ListMeshes(_ context.Context, r *adminv1.ListMeshesRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return &adminv1.ListMeshesResponse{Meshes: meshes, Tail: s.tail(total)}, nil
+	return &adminv1.ListMeshesResponse{Meshes: meshes, Tail: s.tail(r.GetFilter(), total, all)}, nil
 }
 
 // ListDataplanes implements adminv1.AdminServiceServer.
-func (s *service) ListDataplanes(_ context.Context, r *adminv1.ListDataplanesRequest) (*adminv1.ListDataplanesResponse, error) {
-	v, err := s.filtered(r.GetFilter())
+func (s *service) ListDataplanes(ctx context.Context, r *adminv1.ListDataplanesRequest) (*adminv1.ListDataplanesResponse, error) {
+	v, err := s.filtered(ctx, r.GetFilter())
 	if err != nil {
 		return nil, err
 	}
-	dataplanes, total, err := collect(r.GetFilter(), ids(v, proxies), func(meshName, name string) (*adminv1.Dataplane, error) {
+	all, services := ids(v, proxies), servicesOfInbounds(v, by(r.GetFilter()))
+	dataplanes, total, err := collect(by(r.GetFilter()), all, func(meshName, name string) (*adminv1.Dataplane, error) {
 		p := v.Mesh(meshName).Proxies.Get(name)
 		body, err := object(p.Dataplane)
-		return &adminv1.Dataplane{Object: body, Draining: p.Observed.Draining, Inbounds: inboundsOf(p)}, err
+		return &adminv1.Dataplane{Object: body, Draining: drains(p), Inbounds: s.inboundsOf(p, services), Drain: p.Dataplane.Drain.String()}, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &adminv1.ListDataplanesResponse{Dataplanes: dataplanes, Tail: s.tail(total)}, nil
+	return &adminv1.ListDataplanesResponse{Dataplanes: dataplanes, Tail: s.tail(r.GetFilter(), total, all)}, nil
 }
 
-// ListServices implements adminv1.AdminServiceServer.
-func (s *service) ListServices(_ context.Context, r *adminv1.ListServicesRequest) (*adminv1.ListServicesResponse, error) {
-	v, err := s.filtered(r.GetFilter())
-	if err != nil {
-		return nil, err
-	}
-	all := ids(v, func(m *meshview.Mesh) iter.Seq2[string, *meshview.Service] { return m.Services.All() })
-	agents := s.o.AgentStates()
-	services, total, err := collect(r.GetFilter(), all, func(meshName, name string) (*adminv1.Service, error) {
-		return serviceEntry(v.Mesh(meshName), name, agents), nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &adminv1.ListServicesResponse{Services: services, Tail: s.tail(total)}, nil
-}
-
-func serviceEntry(m *meshview.Mesh, name string, agents map[mesh.ID]*adminv1.AgentState) *adminv1.Service {
-	service := m.Services.Get(name)
-	entry := &adminv1.Service{
-		Mesh: service.Mesh, Name: service.Name, Protocol: string(service.Protocol), Identities: service.Identities,
-		Headless: service.Headless,
-	}
-	for _, address := range service.Addresses {
-		entry.Addresses = append(entry.Addresses, address.String())
-	}
-	for _, e := range service.Endpoints {
-		entry.Endpoints = append(entry.Endpoints, endpointOf(m, e, agents))
-	}
-	return entry
-}
+// drains says whether a proxy will end, or should get no new traffic.
+func drains(p *meshview.Proxy) bool { return p.Observed.Draining || p.Dataplane.Drain.Applies() }
 
 // ListProxies implements adminv1.AdminServiceServer.
-func (s *service) ListProxies(_ context.Context, r *adminv1.ListProxiesRequest) (*adminv1.ListProxiesResponse, error) {
-	v, err := s.filtered(r.GetFilter())
+func (s *service) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest) (*adminv1.ListProxiesResponse, error) {
+	v, err := s.filtered(ctx, r.GetFilter())
 	if err != nil {
 		return nil, err
 	}
 	streams, agents, states := s.o.Streams(), s.o.Agents(), s.o.AgentStates()
 	all := slices.Concat(ids(v, proxies), slices.Collect(maps.Keys(streams)), slices.Collect(maps.Keys(agents)), slices.Collect(maps.Keys(states)))
 	slices.Sort(all)
-	entries, total, err := collect(r.GetFilter(), slices.Compact(all), func(meshName, name string) (*adminv1.Proxy, error) {
+	all = slices.Compact(all)
+	entries, total, err := collect(by(r.GetFilter()), all, func(meshName, name string) (*adminv1.Proxy, error) {
 		id := mesh.MakeID(meshName, name)
 		_, p := v.Proxy(id)
-		return &adminv1.Proxy{
-			Mesh: meshName, Name: name, Known: p != nil, Agent: agents[id], AgentState: states[id], Streams: streams[id],
-			Draining: p != nil && p.Observed.Draining, OtherWorkload: otherWorkload(p),
-		}, nil
+		entry := &adminv1.Proxy{
+			Mesh: meshName, Name: name, Known: p != nil, Agent: agents[id], AgentState: states[id], Streams: streams[id], OtherWorkload: otherWorkload(p),
+		}
+		if p != nil {
+			entry.Draining, entry.Drain = drains(p), p.Dataplane.Drain.String()
+		}
+		return entry, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &adminv1.ListProxiesResponse{Proxies: entries, Tail: s.tail(total)}, nil
+	return &adminv1.ListProxiesResponse{Proxies: entries, Tail: s.tail(r.GetFilter(), total, all)}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"google.golang.org/protobuf/types/known/anypb"
@@ -33,12 +34,19 @@ type Options struct {
 	Agents func() map[mesh.ID]*adminv1.Agent
 	// AgentStates returns the states of all agents by proxy, also of those that wait for a Dataplane. Default: none.
 	AgentStates func() map[mesh.ID]*adminv1.AgentState
+	// NotServing returns why applications of a proxy cannot take traffic, by the address of the inbound. Default: none.
+	NotServing func(proxy mesh.ID) map[netip.AddrPort]string
+	// RefusedListeners returns why the Envoy of a proxy refuses listeners of inbounds, by their address. Default: none.
+	RefusedListeners func(proxy mesh.ID) map[netip.AddrPort]string
 
 	// Resources returns the resources of one kind that the proxy should have, sorted by name, and false if the proxy is
 	// unknown. It is not called for the bootstrap. Required.
 	Resources func(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.Any, bool)
 	// Bootstrap returns the JSON of Envoy's bootstrap. Required.
 	Bootstrap func(p *meshview.Proxy) ([]byte, error)
+
+	// Query asks a proxy's Envoy for a view, and passes the parts of the answer to take. Errors are gRPC statuses. Required.
+	Query func(ctx context.Context, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error) error
 
 	// CAExpires returns when the CA of a mesh expires, zero if it has none yet. Required.
 	CAExpires func(meshName string) time.Time
@@ -47,6 +55,8 @@ type Options struct {
 	Token func(s identity.Subject, validity time.Duration) (signed string, expires time.Time, err error)
 	// Rotator rotates certificate authorities. Required.
 	Rotator Rotator
+	// Health returns all health checks of the control plane. It may take as long as they do. Default: none.
+	Health func(context.Context) []*adminv1.HealthCheck
 
 	// Logger for calls that change something, and for refused tokens. Default: none.
 	Logger *slog.Logger
@@ -68,7 +78,7 @@ func (o Options) withDefaults() (Options, error) {
 		set  bool
 	}{
 		{"TLS", o.TLS != nil}, {"BearerToken", o.BearerToken != ""}, {"View", o.View != nil}, {"Resources", o.Resources != nil},
-		{"Bootstrap", o.Bootstrap != nil}, {"CAExpires", o.CAExpires != nil}, {"Token", o.Token != nil}, {"Rotator", o.Rotator != nil},
+		{"Bootstrap", o.Bootstrap != nil}, {"Query", o.Query != nil}, {"CAExpires", o.CAExpires != nil}, {"Token", o.Token != nil}, {"Rotator", o.Rotator != nil},
 	}
 	for _, option := range required {
 		if !option.set {
@@ -86,6 +96,15 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.AgentStates == nil {
 		o.AgentStates = func() map[mesh.ID]*adminv1.AgentState { return nil }
+	}
+	if o.NotServing == nil {
+		o.NotServing = func(mesh.ID) map[netip.AddrPort]string { return nil }
+	}
+	if o.RefusedListeners == nil {
+		o.RefusedListeners = func(mesh.ID) map[netip.AddrPort]string { return nil }
+	}
+	if o.Health == nil {
+		o.Health = func(context.Context) []*adminv1.HealthCheck { return nil }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -7,12 +7,12 @@ import (
 	"net"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/connlimit"
 )
 
 // Limits of the server.
@@ -68,7 +68,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		defer timer.Stop()
 		s.grpc.GracefulStop()
 	}()
-	err := s.grpc.Serve(netutil.LimitListener(lis, maxConnections))
+	err := s.grpc.Serve(connlimit.New(maxConnections).Listener(lis))
 	cancel()
 	<-stopped
 	if ctx.Err() == nil && err != nil {

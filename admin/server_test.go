@@ -129,6 +129,25 @@ func TestPlainTextIsRefused(t *testing.T) {
 	}
 }
 
+// TestServeAnswersWhileConnectionsAreHeld has a caller that opens more connections than there may be, and asks nothing.
+func TestServeAnswersWhileConnectionsAreHeld(t *testing.T) {
+	f := newFakes(t)
+	address := serve(t, f.Options)
+	caller := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	for range maxConnections + 50 {
+		c, err := caller.DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() //nolint:errcheck,gocritic // all are held until the end
+	}
+	ctx, cancel := context.WithTimeout(withToken(t.Context(), testToken), handshakeTimeout/2) // those are held for longer
+	defer cancel()
+	if _, err := adminv1.NewAdminServiceClient(dial(t, address, f.roots)).ListMeshes(ctx, &adminv1.ListMeshesRequest{}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestALongRequestIsRefused(t *testing.T) {
 	api, ctx := start(t, newFakes(t))
 	request := &adminv1.ListMeshesRequest{Filter: &adminv1.Filter{Name: strings.Repeat("x", maxRequestBytes)}}

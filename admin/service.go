@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,37 +26,57 @@ type service struct {
 	o Options
 }
 
-// view returns the view, or UNAVAILABLE before the first.
-func (s *service) view() (*meshview.View, error) {
-	v := s.o.View()
-	if v == nil {
-		return nil, status.Error(codes.Unavailable, "the control plane has not read its store yet")
+// How long a call waits for the first view, and how often it looks: a control plane that was started a moment ago should answer, not fail.
+const (
+	firstViewTimeout  = 5 * time.Second
+	firstViewInterval = 20 * time.Millisecond
+)
+
+// view returns the view. Before the first it waits for that, and returns UNAVAILABLE if it does not come.
+func (s *service) view(ctx context.Context) (*meshview.View, error) {
+	if v := s.o.View(); v != nil {
+		return v, nil
 	}
-	return v, nil
+	ctx, cancel := context.WithTimeout(ctx, firstViewTimeout)
+	defer cancel()
+	ticker := time.NewTicker(firstViewInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, status.Error(codes.Unavailable, "the control plane has not read its store yet")
+		case <-ticker.C:
+			if v := s.o.View(); v != nil {
+				return v, nil
+			}
+		}
+	}
 }
 
 // mesh returns the named mesh of the view.
-func (s *service) mesh(name string) (*meshview.Mesh, error) {
-	v, err := s.view()
+func (s *service) mesh(ctx context.Context, name string) (*meshview.Mesh, error) {
+	v, err := s.view(ctx)
 	if err != nil {
 		return nil, err
 	}
 	m := v.Mesh(name)
 	if m == nil {
-		return nil, noMesh(name)
+		return nil, noMesh(v, name)
 	}
 	return m, nil
 }
 
-func noMesh(name string) error { return status.Errorf(codes.NotFound, "mesh %q not found", name) }
+func noMesh(v *meshview.View, name string) error {
+	return status.Errorf(codes.NotFound, "mesh %q not found%s", name, mesh.DidYouMean(name, slices.Collect(maps.Keys(v.Meshes))))
+}
 
 // InspectDataplane implements adminv1.AdminServiceServer.
-func (s *service) InspectDataplane(_ context.Context, r *adminv1.InspectDataplaneRequest) (*adminv1.InspectDataplaneResponse, error) {
+func (s *service) InspectDataplane(ctx context.Context, r *adminv1.InspectDataplaneRequest) (*adminv1.InspectDataplaneResponse, error) {
 	kind := adminv1.Kind(r.GetKind())
 	if !slices.Contains(adminv1.Kinds(), kind) {
 		return nil, status.Errorf(codes.InvalidArgument, "kind %q: must be one of %v", kind, adminv1.Kinds())
 	}
-	v, err := s.view()
+	v, err := s.view(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +112,9 @@ func (s *service) InspectDataplane(_ context.Context, r *adminv1.InspectDataplan
 
 // find finds a dataplane by name, in all meshes if meshName is "".
 func find(v *meshview.View, meshName, name string) (*meshview.Proxy, error) {
+	if meshName != "" && v.Mesh(meshName) == nil {
+		return nil, noMesh(v, meshName)
+	}
 	var meshes []string
 	for _, m := range v.Meshes {
 		if (meshName == "" || meshName == m.Spec.Name) && m.Proxies.Get(name) != nil {
@@ -99,9 +124,13 @@ func find(v *meshview.View, meshName, name string) (*meshview.Proxy, error) {
 	switch len(meshes) {
 	case 0:
 		if meshName != "" {
-			return nil, status.Errorf(codes.NotFound, "dataplane %q of mesh %q not found", name, meshName)
+			return nil, status.Errorf(codes.NotFound, "dataplane %q of mesh %q not found%s", name, meshName, mesh.DidYouMean(name, v.Mesh(meshName).Proxies.Names()))
 		}
-		return nil, status.Errorf(codes.NotFound, "dataplane %q not found in any mesh", name)
+		var known []string
+		for _, m := range v.Meshes {
+			known = append(known, m.Proxies.Names()...)
+		}
+		return nil, status.Errorf(codes.NotFound, "dataplane %q not found in any mesh%s", name, mesh.DidYouMean(name, known))
 	case 1:
 		return v.Mesh(meshes[0]).Proxies.Get(name), nil
 	default:
@@ -112,36 +141,40 @@ func find(v *meshview.View, meshName, name string) (*meshview.Proxy, error) {
 
 // GenerateDataplaneToken implements adminv1.AdminServiceServer.
 func (s *service) GenerateDataplaneToken(ctx context.Context, r *adminv1.GenerateDataplaneTokenRequest) (*adminv1.GenerateDataplaneTokenResponse, error) {
-	m, err := s.mesh(r.GetMesh())
+	m, err := s.mesh(ctx, r.GetMesh())
 	if err != nil {
 		return nil, err
 	}
-	workload := r.GetWorkload()
+	path := mesh.WorkloadPath(r.GetWorkload())
 	switch p := m.Proxies.Get(r.GetName()); {
 	case p != nil && p.Dataplane.Identity != (mesh.Identity{}):
 		return nil, status.Errorf(codes.FailedPrecondition, "dataplane %q of mesh %q takes no dataplane token: its agent joins with the token of its service account",
 			r.GetName(), r.GetMesh())
-	case p != nil && workload == "":
-		workload = p.Dataplane.Workload()
-	case p != nil && workload != p.Dataplane.Workload():
+	case p != nil && r.GetWorkload() == "":
+		path = p.Dataplane.SPIFFEPath()
+	case p != nil && p.Dataplane.Workload() == "":
+		return nil, status.Errorf(codes.FailedPrecondition, "workload: %q: must not be given: dataplane %q of mesh %q has neither a label %s nor a service: its agent could not join",
+			r.GetWorkload(), r.GetName(), r.GetMesh(), mesh.LabelWorkload)
+	case p != nil && r.GetWorkload() != p.Dataplane.Workload():
 		return nil, status.Errorf(codes.FailedPrecondition, "workload: %q: must be %q, the workload of dataplane %q of mesh %q: its agent could not join",
-			workload, p.Dataplane.Workload(), r.GetName(), r.GetMesh())
-	case workload == "":
-		return nil, status.Errorf(codes.InvalidArgument, "workload: must be given, since dataplane %q of mesh %q is not found", r.GetName(), r.GetMesh())
+			r.GetWorkload(), p.Dataplane.Workload(), r.GetName(), r.GetMesh())
+	case r.GetWorkload() == "":
+		return nil, status.Errorf(codes.InvalidArgument, "workload: must be given, since dataplane %q of mesh %q is not found%s", r.GetName(), r.GetMesh(),
+			mesh.DidYouMean(r.GetName(), m.Proxies.Names()))
 	}
-	subject := identity.Subject{Mesh: r.GetMesh(), Dataplane: r.GetName(), Path: mesh.WorkloadPath(workload)}
+	subject := identity.Subject{Mesh: r.GetMesh(), Dataplane: r.GetName(), Path: path}
 	signed, expires, err := s.o.Token(subject, r.GetValidFor().AsDuration())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	s.o.Logger.InfoContext(ctx, "dataplane token issued", "mesh", subject.Mesh, "proxy", subject.Dataplane,
-		"workload", workload, "expires", expires, "peer", peerAddress(ctx))
+		"workload", mesh.WorkloadText(path), "expires", expires, "peer", peerAddress(ctx))
 	return &adminv1.GenerateDataplaneTokenResponse{Token: signed, Expires: timestamppb.New(expires)}, nil
 }
 
 // RotateCA implements adminv1.AdminServiceServer.
 func (s *service) RotateCA(ctx context.Context, r *adminv1.RotateCARequest) (*adminv1.Rotation, error) {
-	if _, err := s.mesh(r.GetMesh()); err != nil {
+	if _, err := s.mesh(ctx, r.GetMesh()); err != nil {
 		return nil, err
 	}
 	rotation, err := s.o.Rotator.Rotate(ctx, r.GetMesh(), r.GetForce())
@@ -155,7 +188,7 @@ func (s *service) RotateCA(ctx context.Context, r *adminv1.RotateCARequest) (*ad
 
 // GetRotation implements adminv1.AdminServiceServer.
 func (s *service) GetRotation(ctx context.Context, r *adminv1.GetRotationRequest) (*adminv1.Rotation, error) {
-	if _, err := s.mesh(r.GetMesh()); err != nil {
+	if _, err := s.mesh(ctx, r.GetMesh()); err != nil {
 		return nil, err
 	}
 	rotation, err := s.o.Rotator.Rotation(ctx, r.GetMesh())
@@ -163,6 +196,11 @@ func (s *service) GetRotation(ctx context.Context, r *adminv1.GetRotationRequest
 		return nil, fmt.Errorf("read the rotation of mesh %q: %w", r.GetMesh(), err)
 	}
 	return rotation, nil
+}
+
+// GetHealth implements adminv1.AdminServiceServer.
+func (s *service) GetHealth(ctx context.Context, _ *adminv1.GetHealthRequest) (*adminv1.Health, error) {
+	return &adminv1.Health{Checks: s.o.Health(ctx)}, nil
 }
 
 // object encodes an object as JSON.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,28 +25,52 @@ import (
 func TestNothingIsKnownBeforeTheFirstView(t *testing.T) {
 	f := newFakes(t)
 	f.View = func() *meshview.View { return nil }
-	api, ctx := start(t, f)
-	calls := map[string]func() error{
-		"ListMeshes":     func() error { _, err := api.ListMeshes(ctx, nil); return err },
-		"ListDataplanes": func() error { _, err := api.ListDataplanes(ctx, nil); return err },
-		"ListServices":   func() error { _, err := api.ListServices(ctx, nil); return err },
-		"ListProxies":    func() error { _, err := api.ListProxies(ctx, nil); return err },
-		"InspectDataplane": func() error {
-			_, err := api.InspectDataplane(ctx, &adminv1.InspectDataplaneRequest{Kind: "routes"})
+	s := &service{o: f.Options}
+	calls := map[string]func(context.Context) error{
+		"ListMeshes":     func(ctx context.Context) error { _, err := s.ListMeshes(ctx, nil); return err },
+		"ListDataplanes": func(ctx context.Context) error { _, err := s.ListDataplanes(ctx, nil); return err },
+		"ListServices":   func(ctx context.Context) error { _, err := s.ListServices(ctx, nil); return err },
+		"ListProxies":    func(ctx context.Context) error { _, err := s.ListProxies(ctx, nil); return err },
+		"InspectDataplane": func(ctx context.Context) error {
+			_, err := s.InspectDataplane(ctx, &adminv1.InspectDataplaneRequest{Kind: "routes"})
 			return err
 		},
-		"Token":       func() error { _, err := api.GenerateDataplaneToken(ctx, nil); return err },
-		"RotateCA":    func() error { _, err := api.RotateCA(ctx, nil); return err },
-		"GetRotation": func() error { _, err := api.GetRotation(ctx, nil); return err },
+		"Token":       func(ctx context.Context) error { _, err := s.GenerateDataplaneToken(ctx, nil); return err },
+		"RotateCA":    func(ctx context.Context) error { _, err := s.RotateCA(ctx, nil); return err },
+		"GetRotation": func(ctx context.Context) error { _, err := s.GetRotation(ctx, nil); return err },
 	}
 	for name, call := range calls {
-		if err := call(); status.Code(err) != codes.Unavailable {
-			t.Errorf("%s: %v, want %s", name, err, codes.Unavailable)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			if err := call(t.Context()); status.Code(err) != codes.Unavailable || time.Since(begun) != firstViewTimeout {
+				t.Errorf("%s: %v after %s, want %s after %s", name, err, time.Since(begun), codes.Unavailable, firstViewTimeout)
+			}
+		})
 	}
 	if len(f.rotated) > 0 {
 		t.Errorf("rotated %v without a view", f.rotated)
 	}
+}
+
+func TestTheFirstViewIsWaitedFor(t *testing.T) {
+	f := newFakes(t)
+	synctest.Test(t, func(t *testing.T) {
+		view, begun := f.View(), time.Now()
+		f.View = func() *meshview.View {
+			if time.Since(begun) < time.Second {
+				return nil
+			}
+			return view
+		}
+		o, err := f.withDefaults()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := (&service{o: o}).ListServices(t.Context(), nil)
+		if err != nil || len(got.GetServices()) == 0 || time.Since(begun) != time.Second {
+			t.Errorf("ListServices() = %v, %v after %s, want those of the first view, after %s", got, err, time.Since(begun), time.Second)
+		}
+	})
 }
 
 func TestListMeshes(t *testing.T) {
@@ -107,7 +132,7 @@ func TestListProxiesTellsOfThoseWithoutADataplane(t *testing.T) {
 	}
 	want := []*adminv1.Proxy{
 		{Mesh: "default", Name: "gone", Agent: agent, Streams: []*adminv1.Stream{stream}},
-		{Mesh: "default", Name: "web-1", Known: true, Streams: []*adminv1.Stream{stream}},
+		{Mesh: "default", Name: "web-1", Known: true, Streams: []*adminv1.Stream{stream}, Drain: "node a goes; serves on: there is no other"},
 		{Mesh: "default", Name: "web-2", Known: true, Draining: true},
 	}
 	if diff := cmp.Diff(want, got.GetProxies(), protocmp.Transform()); diff != "" {
@@ -122,9 +147,9 @@ func TestFilter(t *testing.T) {
 		want   []string
 		code   codes.Code
 	}{
-		"none":                     {nil, []string{"default/web-1 false", "default/web-2 true", "other/web-1 false"}, codes.OK},
-		"mesh":                     {&adminv1.Filter{Mesh: "other"}, []string{"other/web-1 false"}, codes.OK},
-		"name":                     {&adminv1.Filter{Name: "web-1"}, []string{"default/web-1 false", "other/web-1 false"}, codes.OK},
+		"none":                     {nil, []string{"default/web-1 false", "default/web-2 true", "other/web-1 true"}, codes.OK},
+		"mesh":                     {&adminv1.Filter{Mesh: "other"}, []string{"other/web-1 true"}, codes.OK},
+		"name":                     {&adminv1.Filter{Name: "web-1"}, []string{"default/web-1 false", "other/web-1 true"}, codes.OK},
 		"both":                     {&adminv1.Filter{Mesh: "default", Name: "web-1"}, []string{"default/web-1 false"}, codes.OK},
 		"name that nobody has":     {&adminv1.Filter{Name: "web"}, nil, codes.OK},
 		"mesh that does not exist": {&adminv1.Filter{Mesh: "nowhere"}, nil, codes.NotFound},
@@ -179,8 +204,11 @@ func TestInspectDataplane(t *testing.T) {
 		"clusters":     {request: inspect("default", "web-1", "clusters"), want: `{"name":"cluster-of-clusters"}`},
 		"bootstrap":    {request: inspect("", "web-2", "bootstrap"), want: `{"node":{"id":"default/web-2"}}`},
 		"unknown kind": {request: inspect("default", "web-1", "secrets"), code: codes.InvalidArgument, err: "listeners clusters endpoints routes bootstrap"},
-		"unknown name": {request: inspect("", "web-9", "routes"), code: codes.NotFound, err: `dataplane "web-9" not found in any mesh`},
-		"unknown mesh": {request: inspect("x", "web-1", "routes"), code: codes.NotFound, err: `dataplane "web-1" of mesh "x" not found`},
+		"unknown name": {request: inspect("", "api", "routes"), code: codes.NotFound, err: `dataplane "api" not found in any mesh`},
+		"a near name":  {request: inspect("", "wbe-1", "routes"), code: codes.NotFound, err: `dataplane "wbe-1" not found in any mesh: did you mean "web-1"?`},
+		"of one mesh":  {request: inspect("other", "web-2", "routes"), code: codes.NotFound, err: `dataplane "web-2" of mesh "other" not found: did you mean "web-1"?`},
+		"unknown mesh": {request: inspect("x", "web-1", "routes"), code: codes.NotFound, err: `mesh "x" not found`},
+		"a near mesh":  {request: inspect("dfault", "web-1", "routes"), code: codes.NotFound, err: `mesh "dfault" not found: did you mean "default"?`},
 		"two meshes":   {request: inspect("", "web-1", "routes"), code: codes.InvalidArgument, err: "default, other"},
 		"not made yet": {request: inspect("other", "web-1", "routes"), code: codes.Unavailable, err: "other/web-1"},
 	}
@@ -218,6 +246,8 @@ func TestInspectDataplaneSaysWhyThereIsNoBootstrap(t *testing.T) {
 func TestGenerateDataplaneToken(t *testing.T) {
 	f := newFakes(t)
 	f.View().Meshes["default"].Proxies.Get("web-2").Dataplane.Identity = mesh.Identity{Path: "/ns/shop/sa/web", Instance: "1"}
+	inMesh := f.View().Meshes["default"]
+	inMesh.Proxies = inMesh.Proxies.With("alone-1", &meshview.Proxy{Dataplane: &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: "alone-1"}}})
 	sign := f.Token
 	f.Token = func(token identity.Subject, validity time.Duration) (string, time.Time, error) {
 		if validity < time.Second {
@@ -232,12 +262,15 @@ func TestGenerateDataplaneToken(t *testing.T) {
 		want                 string
 		code                 codes.Code
 	}{
+		"no workload, a near name":      {"default", "web1", "", time.Hour, "", codes.InvalidArgument},
 		"all given":                     {"default", "db-1", "db", time.Hour, "signed:default:db-1:/workload/db:1h0m0s", codes.OK},
 		"workload of the dataplane":     {"default", "web-1", "", time.Hour, "signed:default:web-1:/workload/web:1h0m0s", codes.OK},
 		"the same workload":             {"default", "web-1", "web", time.Hour, "signed:default:web-1:/workload/web:1h0m0s", codes.OK},
 		"another workload":              {"default", "web-1", "shop", time.Hour, "", codes.FailedPrecondition},
 		"no workload, unknown":          {"default", "db-1", "", time.Hour, "", codes.InvalidArgument},
 		"of a pod":                      {"default", "web-2", "web", time.Hour, "", codes.FailedPrecondition},
+		"without a workload":            {"default", "alone-1", "", time.Hour, "signed:default:alone-1:/dataplane/alone-1:1h0m0s", codes.OK},
+		"a workload that it has not":    {"default", "alone-1", "web", time.Hour, "", codes.FailedPrecondition},
 		"unknown mesh":                  {"nowhere", "web-1", "web", time.Hour, "", codes.NotFound},
 		"what the signer does not take": {"default", "web-1", "web", 0, "", codes.InvalidArgument},
 	}
@@ -255,7 +288,7 @@ func TestGenerateDataplaneToken(t *testing.T) {
 		})
 	}
 	log := f.log.String()
-	if n := strings.Count(log, "dataplane token issued"); n != 3 {
+	if n := strings.Count(log, "dataplane token issued"); n != 4 {
 		t.Errorf("%d lines about tokens in the log, want one for each that was signed:\n%s", n, log)
 	}
 	if strings.Contains(log, "signed:") {

@@ -27,6 +27,8 @@ type agent struct {
 	name  string
 	token string
 	envoy *agents.Listeners // what its Envoy answers once it has joined; nil for nothing
+	// features are those of its Hello.
+	features []string
 
 	key       *ecdsa.PrivateKey
 	leaf      *x509.Certificate
@@ -38,15 +40,19 @@ type agent struct {
 	inbox  chan *agentv1.ControlMessage
 	end    chan error
 	cancel context.CancelFunc
-	// inbounds is what it was told of its inbounds; inbox has everything else.
-	inbounds chan *agentv1.Inbounds
+	// inbounds, probes, serviceProbes and drains are what it was told of these; inbox has everything else.
+	inbounds      chan *agentv1.Inbounds
+	probes        chan *agentv1.Probes
+	serviceProbes chan *agentv1.ServiceProbes
+	drains        chan *agentv1.DrainState
 }
 
 func (h *harness) agent(name string) *agent {
 	h.t.Helper()
 	return &agent{
 		h: h, name: name, token: h.token(identity.Subject{Mesh: "default", Dataplane: name, Path: "/workload/web"}, time.Hour),
-		envoy: &agents.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:8080")}},
+		features: []string{"a", "queries", "service-probes"},
+		envoy:    &agents.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:8080")}},
 	}
 }
 
@@ -141,7 +147,9 @@ func (a *agent) open() {
 	}
 	a.stream, a.cancel = stream, cancel
 	inbox, inbounds, end := make(chan *agentv1.ControlMessage, 100), make(chan *agentv1.Inbounds, 100), make(chan error, 1)
-	a.inbox, a.inbounds, a.end = inbox, inbounds, end
+	probes, drains := make(chan *agentv1.Probes, 100), make(chan *agentv1.DrainState, 100)
+	serviceProbes := make(chan *agentv1.ServiceProbes, 100)
+	a.inbox, a.inbounds, a.probes, a.serviceProbes, a.drains, a.end = inbox, inbounds, probes, serviceProbes, drains, end
 	go func() {
 		for {
 			m, err := stream.Recv()
@@ -150,9 +158,16 @@ func (a *agent) open() {
 				close(inbox)
 				return
 			}
-			if m.GetInbounds() != nil {
+			switch {
+			case m.GetInbounds() != nil:
 				inbounds <- m.GetInbounds()
-			} else {
+			case m.GetProbes() != nil:
+				probes <- m.GetProbes()
+			case m.GetServiceProbes() != nil:
+				serviceProbes <- m.GetServiceProbes()
+			case m.GetDrainState() != nil:
+				drains <- m.GetDrainState()
+			default:
 				inbox <- m
 			}
 		}
@@ -177,7 +192,7 @@ func (a *agent) connect(draining bool) {
 	a.h.t.Helper()
 	a.open()
 	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{
-		Version: &agentv1.Version{Sonde: "0.1", Envoy: "1.40.0"}, Features: []string{"a"}, InUse: a.inUse(), Draining: draining,
+		Version: &agentv1.Version{Sonde: "0.1", Envoy: "1.40.0"}, Features: a.features, InUse: a.inUse(), Draining: draining,
 	}}})
 	if m := a.receive(); m.GetWelcome().GetVersion().GetSonde() != "1.2.3" {
 		a.h.t.Fatalf("the first message is %v, want Welcome of 1.2.3", m)

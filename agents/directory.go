@@ -19,11 +19,19 @@ func (f directory) path(id mesh.ID) string { return path.Join(f.name, id) }
 
 // write adds a proxy to the set. The file has the time.
 func (f directory) write(id mesh.ID, now time.Time) error {
+	return f.writeData(id, []byte(now.UTC().Format(time.RFC3339)+"\n"))
+}
+
+// writeData adds a proxy to the set, with data in its file.
+func (f directory) writeData(id mesh.ID, data []byte) error {
 	if f.storage == nil {
 		return nil
 	}
-	return f.storage.Write(f.path(id), []byte(now.UTC().Format(time.RFC3339)+"\n"))
+	return f.storage.Write(f.path(id), data)
 }
+
+// data returns what is in the file of a proxy.
+func (f directory) data(id mesh.ID) ([]byte, error) { return f.storage.Read(f.path(id)) }
 
 // remove removes a proxy from the set.
 func (f directory) remove(id mesh.ID) error {

@@ -20,3 +20,10 @@ func (o *Options) SetLimits(l Limits) {
 	o.maxSessions, o.helloTimeout = cmp.Or(l.MaxSessions, o.maxSessions), cmp.Or(l.HelloTimeout, o.helloTimeout)
 	o.silentAfter, o.recheck = cmp.Or(l.SilentAfter, o.silentAfter), cmp.Or(l.Recheck, o.recheck)
 }
+
+// AnswerBegun reports whether a query is being answered.
+func (s *Server) AnswerBegun(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queries[id] != nil && s.queries[id].begun
+}

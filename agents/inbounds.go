@@ -53,6 +53,14 @@ func (s *Server) ObserveListeners(id mesh.ID, l Listeners) {
 	s.wakeSession(id)
 }
 
+// RefusedListeners returns for people why the Envoy of a proxy refuses listeners of inbounds, by their address. The result must not be
+// changed.
+func (s *Server) RefusedListeners(id mesh.ID) map[netip.AddrPort]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused[id] // it is replaced, never changed
+}
+
 // expectListeners records that a proxy which has never joined has no listeners yet, so that its endpoints wait for them.
 func (s *Server) expectListeners(id mesh.ID) error {
 	if s.observed.of(id).Joined {
@@ -78,8 +86,9 @@ func (s *Server) forgetUnaccepted(id mesh.ID) {
 		return
 	}
 	if err := s.unacceptedRecords.remove(id); err != nil {
+		meshName, name := mesh.SplitID(id)
 		// After a restart its endpoint waits for Envoy again, which is not long.
-		s.o.Logger.ErrorContext(context.Background(), "record of unaccepted listeners not removed", "proxy", id, "err", err)
+		s.o.Logger.ErrorContext(context.Background(), "record of unaccepted listeners not removed", "mesh", meshName, "proxy", name, "err", err)
 	}
 }
 
@@ -103,12 +112,10 @@ func (s *Server) inbounds(id mesh.ID) *agentv1.Inbounds {
 		return &agentv1.Inbounds{Reason: fmt.Sprintf("the certificate is for workload %q, the Dataplane has workload %q: clients refuse it",
 			mesh.WorkloadText(o.Path), mesh.WorkloadText(p.Dataplane.SPIFFEPath()))}
 	}
-	for i := range p.Dataplane.Spec.Networking.Inbound {
-		in := &p.Dataplane.Spec.Networking.Inbound[i]
-		if o.Accepts(p.Dataplane, in) {
+	for _, at := range listenersOf(p.Dataplane) {
+		if o.Listeners.Has(at) {
 			continue
 		}
-		at := p.Dataplane.ListenerAddress(in)
 		s.mu.Lock()
 		reason, refused := s.refused[id][at]
 		s.mu.Unlock()
@@ -118,6 +125,15 @@ func (s *Server) inbounds(id mesh.ID) *agentv1.Inbounds {
 		return &agentv1.Inbounds{Reason: fmt.Sprintf("envoy has not accepted the listener at %s yet", at)}
 	}
 	return &agentv1.Inbounds{Accepted: true}
+}
+
+// listenersOf returns where others than the application reach a proxy.
+func listenersOf(d *mesh.Dataplane) []netip.AddrPort {
+	all := d.ProbeAddresses()
+	for in := range d.Spec.Networking.ActiveInbounds() {
+		all = append(all, d.ListenerAddress(in))
+	}
+	return all
 }
 
 // pushInbounds sends what the agent should know of its inbounds, if it has not been sent.

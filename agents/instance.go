@@ -50,7 +50,7 @@ func (s *Server) replaceInstance(ctx context.Context, p *meshview.Proxy) {
 	}
 	s.o.Logger.InfoContext(ctx, "proxy replaced by another one of its name", "mesh", now.Mesh, "proxy", now.Dataplane, "instance", now.Instance)
 	if err := s.drains.remove(id); err != nil {
-		s.o.Logger.ErrorContext(ctx, "drain record not removed", "proxy", id, "err", err)
+		s.o.Logger.ErrorContext(ctx, "drain record not removed", "mesh", now.Mesh, "proxy", now.Dataplane, "err", err)
 	}
 	s.observeDraining(id, false)
 	s.observeIdentity(id)

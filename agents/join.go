@@ -109,6 +109,9 @@ func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest)
 	if err := s.expectListeners(p.ID()); err != nil {
 		return nil, internal(ctx, log, "expect listeners", err)
 	}
+	if err := s.expectApplications(p.Dataplane); err != nil {
+		return nil, internal(ctx, log, "expect applications", err)
+	}
 	issued, err := s.issue(ctx, log, m, p, r.GetCsr())
 	if err != nil {
 		return nil, err

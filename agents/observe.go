@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"context"
 	"sync"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -70,6 +71,7 @@ func (s *Server) observeIdentity(id mesh.ID) {
 	s.Observe(id, func(o *mesh.Observation) { o.Joined, o.Path = joined, path })
 	if !joined {
 		s.forgetListeners(id)
+		s.logUnkept(context.Background(), id, s.forgetApplicationsOf(id))
 	}
 }
 

@@ -54,6 +54,7 @@ func (s *Server) closeSession(sess *session) {
 	if s.sessions[id] == sess {
 		delete(s.sessions, id)
 		s.ended[id] = s.o.Now()
+		s.endQueries(id)
 	}
 }
 

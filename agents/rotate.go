@@ -18,7 +18,9 @@ func (s *Server) Run(ctx context.Context) error {
 	ticker := time.NewTicker(s.o.recheck)
 	defer ticker.Stop()
 	for {
+		s.o.Loop.Begin()
 		s.recheck(ctx)
+		s.o.Loop.End()
 		select {
 		case <-ctx.Done():
 			s.mu.Lock()
@@ -45,7 +47,11 @@ func (s *Server) recheck(ctx context.Context) {
 	if err := s.forgetDrains(); err != nil {
 		s.o.Logger.ErrorContext(ctx, "drain records not removed", "err", err)
 	}
+	if err := s.forgetApplications(); err != nil {
+		s.o.Logger.ErrorContext(ctx, "records of applications not removed", "err", err)
+	}
 	for _, name := range s.o.Authority.Meshes() {
+		s.o.Loop.Beat() // each of them may wait for the storage
 		s.advance(ctx, name)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
 )
@@ -28,9 +29,10 @@ type Authenticator interface {
 	Authenticate(ctx context.Context, token string) (identity.Subject, error)
 }
 
-// Storage keeps sets of proxies. Names are slash-separated paths. Write is atomic and durable. List returns the names in a
-// directory; one that does not exist is empty. *store.State implements it.
+// Storage keeps sets of proxies, and what is known of them. Names are slash-separated paths. Write is atomic and durable. List returns the
+// names in a directory; one that does not exist is empty. *store.State implements it.
 type Storage interface {
+	Read(name string) ([]byte, error)
 	Write(name string, data []byte) error
 	Remove(name string) error
 	List(directory string) ([]string, error)
@@ -80,6 +82,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer of the metrics, default none.
 	Registerer prometheus.Registerer
+	// Loop watches Run. Default: nobody does.
+	Loop *heartbeat.Loop
 	// Now is the clock for silentAfter and for times that are shown to people. Default time.Now.
 	Now func() time.Time
 }
@@ -134,13 +138,15 @@ type Server struct {
 	mu       sync.Mutex
 	stopped  bool
 	sessions map[mesh.ID]*session
+	queries  map[string]*query     // those that somebody waits for, by ID
 	ended    map[mesh.ID]time.Time // end of the last session of proxies that have none now
 	// mismatches are those that have been logged, see checkWorkload.
 	mismatches map[mesh.ID]mismatch
 	// refused says why Envoy refuses inbound listeners, by address.
 	refused map[mesh.ID]map[netip.AddrPort]string
 	// unaccepted are the proxies in unacceptedRecords.
-	unaccepted map[mesh.ID]bool
+	unaccepted   map[mesh.ID]bool
+	applications *applications
 }
 
 // New returns a server. It reads from the storage which proxies have joined and which drain, and passes that to Observe, so
@@ -161,17 +167,19 @@ func New(o Options) (*Server, error) {
 		unacceptedRecords: directory{"unaccepted", o.Storage},
 		stopping:          make(chan struct{}),
 		sessions:          map[mesh.ID]*session{},
+		queries:           map[string]*query{},
 		ended:             map[mesh.ID]time.Time{},
 		mismatches:        map[mesh.ID]mismatch{},
 		refused:           map[mesh.ID]map[netip.AddrPort]string{},
 		unaccepted:        map[mesh.ID]bool{},
 	}
+	s.applications = newApplications(directory{"applications", o.Storage}, s.Observe, o.Logger)
 	var err error
 	if s.metrics, err = newMetrics(s, o.Registerer); err != nil {
 		return nil, err
 	}
 	s.loadJoined()
-	if err := errors.Join(s.loadUnaccepted(), s.loadDraining()); err != nil {
+	if err := errors.Join(s.loadUnaccepted(), s.loadDraining(), s.applications.load()); err != nil {
 		return nil, err
 	}
 	return s, nil

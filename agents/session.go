@@ -28,6 +28,9 @@ const (
 	drainPollInterval = 10 * time.Millisecond
 )
 
+// features are those of this control plane.
+var features = []string{featureInbounds, featureProbeFailures, featurePerPortProbes, featureDrainState, featureServiceProbes}
+
 var errReplaced = status.Error(codes.Aborted, "a newer session of this proxy, or a newer proxy of its name, has taken over")
 
 // session is the session of one agent. Only its handler uses the fields, except those guarded by Server.mu.
@@ -42,6 +45,8 @@ type session struct {
 	// another proxy of the same name.
 	wake     chan struct{}
 	replaced chan struct{}
+	// asked has a query that is to be sent.
+	asked chan *agentv1.Query
 	// replace closes replaced, once.
 	replace func()
 
@@ -49,6 +54,11 @@ type session struct {
 	// What was pushed last, so that the same is not pushed twice.
 	pushedBundle, pushedRenewal push
 	pushedInbounds              *agentv1.Inbounds
+	pushedProbes                *agentv1.Probes
+	pushedDrain                 *agentv1.DrainState
+	pushedServiceProbes         *agentv1.ServiceProbes
+	// toldOld says that it was logged that the agent is too old for serviceProbe.
+	toldOld bool
 	// drainPoll ticks while a recorded drain is not in the view yet, else nil.
 	drainPoll *time.Ticker
 
@@ -56,6 +66,8 @@ type session struct {
 	version  *agentv1.Version
 	features []string
 	inUse    *agentv1.InUse
+	// askAgain says that ServiceProbes are due, even if they have been sent.
+	askAgain bool
 }
 
 // push is the ID of what was pushed, and what the agent had reported before.
@@ -92,6 +104,7 @@ func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
 		since:    s.o.Now(),
 		wake:     make(chan struct{}, 1),
 		replaced: make(chan struct{}),
+		asked:    make(chan *agentv1.Query, 1),
 		stream:   stream,
 		version:  shortVersion(hello.GetVersion()),
 		features: hello.GetFeatures(),
@@ -109,7 +122,7 @@ func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
 	log.InfoContext(stream.Context(), "agent connected", "version", sess.version.GetSonde(), "envoyVersion", sess.version.GetEnvoy(),
 		"draining", hello.GetDraining())
 	err = s.serve(sess, hello, messages)
-	log.InfoContext(stream.Context(), "agent disconnected", "reason", status.Convert(err).Message())
+	log.InfoContext(stream.Context(), "agent disconnected", "reason", whyEnded(err))
 	return err
 }
 
@@ -190,19 +203,38 @@ func ended(err error) error {
 	return err
 }
 
+// whyEnded returns in words why a session ended, from what its handler returns. gRPC has several errors for a connection that is gone.
+func whyEnded(err error) string {
+	code := status.Code(err)
+	switch {
+	case err == nil:
+		return "the agent has ended its session"
+	case errors.Is(err, context.Canceled), code == codes.Canceled, code == codes.Unavailable && !errors.Is(err, errStopping):
+		return "the connection is gone"
+	default:
+		return status.Convert(err).Message()
+	}
+}
+
 // serve runs a session after its Hello.
 func (s *Server) serve(sess *session, hello *agentv1.Hello, messages <-chan received) error {
 	defer sess.stopDrainPoll()
+	s.startAgain(sess, hello.GetDraining())
 	if err := s.setDraining(sess, hello.GetDraining()); err != nil {
 		return err
 	}
-	welcome := &agentv1.Welcome{Version: &agentv1.Version{Sonde: s.o.Version}, Features: []string{featureInbounds, featureProbeFailures}}
+	welcome := &agentv1.Welcome{Version: &agentv1.Version{Sonde: s.o.Version}, Features: features}
 	if err := sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}
 	if err := s.report(sess, hello.GetInUse()); err != nil {
 		return err
 	}
+	return s.converse(sess, messages)
+}
+
+// converse handles what comes, and sends what is due, until the session ends.
+func (s *Server) converse(sess *session, messages <-chan received) error {
 	for {
 		select {
 		case <-sess.stream.Context().Done():
@@ -213,6 +245,10 @@ func (s *Server) serve(sess *session, hello *agentv1.Hello, messages <-chan rece
 			return errReplaced
 		case <-sess.wake:
 			if err := s.push(sess); err != nil {
+				return err
+			}
+		case q := <-sess.asked:
+			if err := sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Query{Query: q}}); err != nil {
 				return err
 			}
 		case <-sess.drainTick():
@@ -244,6 +280,8 @@ func (s *Server) handle(sess *session, message *agentv1.AgentMessage) error {
 		return nil
 	case *agentv1.AgentMessage_ProbeFailures:
 		return s.probesFailed(sess, m.ProbeFailures)
+	case *agentv1.AgentMessage_Readiness:
+		return s.readinessChanged(sess, m.Readiness)
 	case *agentv1.AgentMessage_Hello:
 		return status.Error(codes.InvalidArgument, "a session has one Hello")
 	default:
@@ -285,10 +323,19 @@ func (s *Server) report(sess *session, inUse *agentv1.InUse) error {
 	return s.push(sess)
 }
 
-// push sends whether the inbounds are accepted, the bundle if the proxy uses another one, and RenewNow if its leaf is not from the CA that signs or not for the
-// workload of the Dataplane. The bundle comes first, since it has to trust the new leaf.
+// push sends whether the inbounds are accepted, what probes there are, how to ask the applications, whether to drain, the bundle if the proxy uses another one, and RenewNow if its
+// leaf is not from the CA that signs or not for the workload of the Dataplane. The bundle comes first, since it has to trust the new leaf.
 func (s *Server) push(sess *session) error {
 	if err := s.pushInbounds(sess); err != nil {
+		return err
+	}
+	if err := s.pushProbes(sess); err != nil {
+		return err
+	}
+	if err := s.pushServiceProbes(sess); err != nil {
+		return err
+	}
+	if err := s.pushDrainState(sess); err != nil {
 		return err
 	}
 	due, err := s.o.Authority.Due(sess.peer)

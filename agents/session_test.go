@@ -53,7 +53,7 @@ func TestSessionIsShownToPeople(t *testing.T) {
 	}
 	got.ConnectedSince = nil
 	want := &adminv1.Agent{
-		Version: "0.1", EnvoyVersion: "1.40.0", Features: []string{"a"}, BundleId: a.bundle.GetId(),
+		Version: "0.1", EnvoyVersion: "1.40.0", Features: []string{"a", "queries", "service-probes"}, BundleId: a.bundle.GetId(),
 		LeafSerial: a.leaf.SerialNumber.Text(16), CertificateExpires: timestamppb.New(a.leaf.NotAfter),
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
@@ -159,6 +159,26 @@ func TestSessionsAreLimited(t *testing.T) {
 	wantStatus(t, b.ending(), codes.ResourceExhausted, "sessions are open")
 	c := *a
 	c.connect(false) // this replaces its own session, so it needs no additional place
+}
+
+func TestLogSaysWhyASessionEnded(t *testing.T) {
+	tests := map[string]struct {
+		end  func(a *agent)
+		want string
+	}{
+		"it ends it":     {func(a *agent) { _ = a.stream.CloseSend() }, `reason="the agent has ended its session"`},
+		"it is killed":   {func(a *agent) { a.leave() }, `reason="the connection is gone"`},
+		"it is replaced": {func(a *agent) { b := *a; b.connect(false) }, `reason="a newer session of this proxy`},
+		"it is wrong":    {func(a *agent) { a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{}}) }, `one Hello`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h, a := joined(t, nil)
+			a.connect(false)
+			tc.end(a)
+			h.eventually("the log has "+tc.want, func() bool { return len(h.log.lines("agent disconnected", tc.want)) > 0 })
+		})
+	}
 }
 
 func TestSessionsEndWithTheServer(t *testing.T) {

@@ -11,15 +11,26 @@ import (
 type mismatch struct{ certificate, dataplane string } // SPIFFE paths
 
 // Changed tells the server that the view of a change is the current one. Agents whose certificate names another workload
-// than the Dataplane does now are asked to renew it, those of an earlier proxy of the same name lose their session, and those with other inbounds learn whether Envoy has accepted them.
+// than the Dataplane does now are asked to renew it, those of an earlier proxy of the same name lose their session, and all learn what
+// they should know of the new view.
 func (s *Server) Changed(c meshview.Change) {
 	for _, id := range c.Proxies {
 		if _, p := c.After.Proxy(id); p != nil {
 			s.replaceInstance(context.Background(), p)
+			s.followDataplane(dataplaneOf(c.Before, id), p.Dataplane)
 		}
 		s.checkWorkload(context.Background(), id)
 		s.wakeSession(id)
 	}
+}
+
+// dataplaneOf returns the Dataplane of a proxy in a view, nil if there is none.
+func dataplaneOf(v *meshview.View, id mesh.ID) *mesh.Dataplane {
+	_, p := v.Proxy(id)
+	if p == nil {
+		return nil
+	}
+	return p.Dataplane
 }
 
 // checkWorkload compares the workload of the certificate in use with that of the Dataplane. It logs a new difference.

@@ -7,19 +7,26 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/catchup"
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/leader"
 	"github.com/sonde-mesh/sonde/controller/objects"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/warnings"
+	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/controller/webhookconfig"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
 // The sources of objects, in the order in which they win: a Dataplane that somebody writes never takes a pod's name.
@@ -49,8 +56,21 @@ type Options struct {
 	CAChanged            <-chan struct{}
 	// Webhooks is the end of the names of the injecting webhooks. Required.
 	Webhooks string
+	// ProbesMode of Dataplanes that somebody has written and that name none. Default unified.
+	ProbesMode mesh.ProbesMode
+	// Drains says which proxies should get no new traffic.
+	Drains source.Drains
+	// Registerer for metrics. Default none.
+	Registerer prometheus.Registerer
+	// Loops watch the controller's loops. Default: nobody does.
+	Loops Loops
 	// Logger. Required.
 	Logger *slog.Logger
+}
+
+// Loops of a Controller. Derive makes the objects of the mesh; the others are those of the replica that leads.
+type Loops struct {
+	Derive, Status, Warnings, CatchUp, WebhookCA *heartbeat.Loop
 }
 
 // Controller follows the cluster, and writes to it while this replica leads.
@@ -65,6 +85,7 @@ type Controller struct {
 	client   kubernetes.Interface // with a timeout
 	watching kubernetes.Interface
 	warnings *warnings.Warnings
+	leads    atomic.Bool
 }
 
 // requestTimeout of what the controller writes, and of what it reads now and then.
@@ -86,13 +107,14 @@ func New(o Options) (*Controller, error) {
 		return nil, fmt.Errorf("make client of the API server: %w", err)
 	}
 	c := &Controller{o: o, client: client, watching: watching, Events: events.New(client.EventsV1(), o.Logger)}
-	c.warnings = warnings.New(client, watching, c.Events, o.Logger)
+	c.warnings = warnings.New(client, watching, c.Events, o.Logger, o.Loops.Warnings)
 	c.Cluster = source.New(source.Options{
-		Client: watching, Builder: o.Builder, Name: SourceCluster, PodChanged: c.warnings.PodChanged, Logger: o.Logger,
+		Client: watching, Builder: o.Builder, Name: SourceCluster, PodChanged: c.warnings.PodChanged, Logger: o.Logger, Loop: o.Loops.Derive,
 		MeshChanged: func(namespace string) { c.Objects.MeshChanged(namespace) },
+		Drains:      o.Drains, Guarded: c.guarded, Registerer: o.Registerer,
 	})
 	c.Objects, err = objects.New(objects.Options{
-		Config: o.Config, Timeout: requestTimeout, Builder: o.Builder, Name: SourceObjects, Logger: o.Logger,
+		Config: o.Config, Timeout: requestTimeout, Builder: o.Builder, Name: SourceObjects, ProbesMode: o.ProbesMode, Logger: o.Logger, Loop: o.Loops.Status,
 		MeshOf:  func(namespace string) string { return c.Cluster.Namespace(namespace).Mesh() },
 		Secrets: client.CoreV1().Secrets(o.Namespace),
 	})
@@ -101,6 +123,9 @@ func New(o Options) (*Controller, error) {
 
 // Missing returns what has not been read yet, and why; nil once all has.
 func (c *Controller) Missing() error { return errors.Join(c.Cluster.Missing(), c.Objects.Missing()) }
+
+// Lost returns since when the API server has not been heard about some kind, zero while it is.
+func (c *Controller) Lost() watch.Loss { return watch.First(c.Cluster.Lost(), c.Objects.Lost()) }
 
 // Run runs until ctx ends, and then returns nil.
 func (c *Controller) Run(ctx context.Context) error {
@@ -111,9 +136,29 @@ func (c *Controller) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
+// guarded tells users of pods that serve on although they were to drain. Every replica comes to the same, and the one that leads tells it.
+func (c *Controller) guarded(service watch.Key, uid types.UID, pods []string) {
+	if !c.leads.Load() {
+		return
+	}
+	c.Events.Record(events.Event{
+		Kind: "Service", APIVersion: "v1", Namespace: service.Namespace, Name: service.Name, UID: uid, Reason: "DrainHeld", Action: "Drain",
+		Note: fmt.Sprintf("load balancers would have had fewer than %d proxies of this Service (--min-serving), so pods serve on that were to drain: %s",
+			c.o.Drains.MinServing, strings.Join(pods, ", ")),
+	})
+}
+
+// lead notes that this replica leads, until ctx ends.
+func (c *Controller) lead(ctx context.Context) error {
+	c.leads.Store(true)
+	defer c.leads.Store(false)
+	<-ctx.Done()
+	return nil
+}
+
 // takePart runs what only one replica does.
 func (c *Controller) takePart(ctx context.Context) error {
-	tasks := []func(context.Context) error{c.Objects.RunStatus, c.Objects.RunDefaultMesh, c.warnings.Run, c.catchUp}
+	tasks := []func(context.Context) error{c.lead, c.Objects.RunStatus, c.Objects.RunDefaultMesh, c.warnings.Run, c.catchUp}
 	if c.o.WebhookConfiguration != "" {
 		tasks = append(tasks, c.writeCA)
 	}
@@ -123,11 +168,11 @@ func (c *Controller) takePart(ctx context.Context) error {
 }
 
 func (c *Controller) catchUp(ctx context.Context) error {
-	return catchup.Run(ctx, catchup.Options{Client: c.watching, Webhooks: c.o.Webhooks, Logger: c.o.Logger})
+	return catchup.Run(ctx, catchup.Options{Client: c.watching, Webhooks: c.o.Webhooks, Logger: c.o.Logger, Loop: c.o.Loops.CatchUp})
 }
 
 func (c *Controller) writeCA(ctx context.Context) error {
 	return webhookconfig.Run(ctx, webhookconfig.Options{
-		Client: c.watching, Name: c.o.WebhookConfiguration, CA: c.o.CA, Changed: c.o.CAChanged, Logger: c.o.Logger,
+		Client: c.watching, Name: c.o.WebhookConfiguration, CA: c.o.CA, Changed: c.o.CAChanged, Logger: c.o.Logger, Loop: c.o.Loops.WebhookCA,
 	})
 }

@@ -6,12 +6,14 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/sonde-mesh/sonde/admin"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -19,20 +21,24 @@ import (
 // adminOptions connect the admin API with the other stages.
 func (cp *ControlPlane) adminOptions() admin.Options {
 	return admin.Options{
-		TLS:         cp.serving.TLS(),
-		BearerToken: cp.adminToken,
-		View:        cp.pipeline.Builder.View,
-		Problems:    cp.platform.problems,
-		Streams:     cp.streams,
-		Agents:      cp.agents.Agents,
-		AgentStates: cp.agents.States,
-		Resources:   cp.resources,
+		TLS:              cp.serving.TLS(),
+		BearerToken:      cp.adminToken,
+		View:             cp.pipeline.Builder.View,
+		Problems:         cp.platform.problems,
+		Streams:          cp.streams,
+		Agents:           cp.agents.Agents,
+		AgentStates:      cp.agents.States,
+		NotServing:       cp.agents.NotServing,
+		RefusedListeners: cp.agents.RefusedListeners,
+		Resources:        cp.resources,
 		Bootstrap: func(p *meshview.Proxy) ([]byte, error) {
 			return cp.bootstrap(p, cp.listeners.agents.Addr().String(), mesh.DefaultDrainTime)
 		},
+		Query:     cp.agents.Query,
 		CAExpires: cp.authority.CAExpires,
 		Token:     cp.tokens.Issue,
 		Rotator:   cp.agents,
+		Health:    cp.healthChecks,
 		Logger:    cp.o.Logger,
 	}
 }
@@ -88,6 +94,31 @@ func (cp *ControlPlane) streams() map[mesh.ID][]*adminv1.Stream {
 		streams[s.Node] = append(streams[s.Node], stream)
 	}
 	return streams
+}
+
+func healthCheck(r *health.Result) *adminv1.HealthCheck {
+	status, reason := healthStatus(r, r.Err)
+	c := &adminv1.HealthCheck{Group: string(r.Group), Name: r.Name, Status: status, Reason: reason}
+	if !r.At.IsZero() {
+		c.At, c.Took = timestamppb.New(r.At), durationpb.New(r.Took)
+	}
+	for _, change := range r.Changes {
+		status, reason := healthStatus(r, change.Err)
+		c.Changes = append(c.Changes, &adminv1.HealthChange{At: timestamppb.New(change.At), Status: status, Reason: reason})
+	}
+	return c
+}
+
+// healthStatus returns what a result of r's check means, now or before.
+func healthStatus(r *health.Result, err error) (adminv1.HealthCheck_Status, string) {
+	switch {
+	case err == nil:
+		return adminv1.HealthCheck_OK, ""
+	case r.Informational:
+		return adminv1.HealthCheck_WARNING, err.Error()
+	default:
+		return adminv1.HealthCheck_FAILED, err.Error()
+	}
 }
 
 func (cp *ControlPlane) resources(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.Any, bool) {

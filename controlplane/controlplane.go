@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -15,6 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/admin"
 	"github.com/sonde-mesh/sonde/agents"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/buildinfo"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/serving"
@@ -27,7 +29,10 @@ import (
 // ControlPlane has all stages, see the picture in docs/architecture.md.
 type ControlPlane struct {
 	o        Options
+	started  time.Time
 	registry *prometheus.Registry
+	checks   *health.Registry
+	loops    loops
 
 	platform    platform
 	authority   *identity.Authority
@@ -43,6 +48,7 @@ type ControlPlane struct {
 	listeners listeners
 	joined    chan struct{}         // closed once the stages above are there
 	waiting   atomic.Pointer[error] // why they are not, nil if that is not known
+	draining  chan struct{}         // closed once Run is to end
 }
 
 // New returns a control plane. With a directory of files it claims the state directory until Run returns, so Run has to be called.
@@ -52,8 +58,13 @@ func New(o Options) (*ControlPlane, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
-	cp := &ControlPlane{o: o, registry: prometheus.NewRegistry(), joined: make(chan struct{})}
-	cp.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	cp := &ControlPlane{
+		o: o, started: o.now(), registry: prometheus.NewRegistry(), joined: make(chan struct{}), draining: make(chan struct{}),
+	}
+	cp.registry.MustRegister(buildinfo.Metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	cp.checks = health.New(health.Options{Logger: o.Logger, Registerer: cp.registry})
+	cp.loops = loops{view: cp.loop("view"), agents: cp.requestingLoop("agents"), authority: cp.requestingLoop("authority")}
+	cp.addChecks()
 	use := cp.useFiles
 	if o.onKubernetes() {
 		use = cp.useKubernetes
@@ -73,10 +84,10 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 	cp.pipeline = NewPipeline(PipelineOptions{
 		View: meshview.Options{
 			TrustDomain: cp.o.TrustDomain, Sources: cp.platform.sources, ExplicitMeshes: cp.platform.explicitMeshes, RequireJoin: true,
-			Applied: func(c meshview.Change) { cp.agents.Changed(c) },
+			Applied: func(c meshview.Change) { cp.agents.Changed(c) }, Loop: cp.loops.view,
 		},
 		XDS: xds.Options{
-			Logger: log, Registerer: cp.registry, Inbound: cp.observeListeners,
+			Logger: log, Describe: describe, Registerer: cp.registry, Inbound: cp.observeListeners,
 			DrainTime: mesh.DefaultDrainTime, MaxDrainTime: mesh.MaxDrainTime,
 		},
 		Authority: cp.authority,
@@ -93,6 +104,7 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 	cp.agents, err = agents.New(agents.Options{
 		Authority: cp.authority, Tokens: tokens, Storage: cp.platform.storage, View: builder.View, Bootstrap: cp.bootstrap,
 		Observe: builder.Observe, Refused: cp.platform.refused, ProbeFailed: cp.platform.probeFailed, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
+		Loop: cp.loops.agents,
 	})
 	if err != nil {
 		return err
@@ -104,7 +116,9 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 // openIdentity opens the keys, and which certificates proxies have.
 func (cp *ControlPlane) openIdentity(ctx context.Context) (err error) {
 	o := cp.platform.identity
-	cp.serving, err = serving.Open(ctx, serving.Options{Storage: o.Secrets, Names: cp.platform.names, Registerer: cp.registry})
+	cp.serving, err = serving.Open(ctx, serving.Options{
+		Storage: o.Secrets, Names: cp.platform.names, Registerer: cp.registry, Now: cp.o.now,
+	})
 	if err != nil {
 		return err
 	}
@@ -114,14 +128,23 @@ func (cp *ControlPlane) openIdentity(ctx context.Context) (err error) {
 	if cp.tokens, err = token.Open(ctx, token.Options{Storage: o.Secrets}); err != nil {
 		return err
 	}
-	o.TrustDomain, o.Logger, o.Registerer = cp.o.TrustDomain, cp.o.Logger, cp.registry
+	o.TrustDomain, o.Logger, o.Registerer, o.Loop, o.Now = cp.o.TrustDomain, cp.o.Logger, cp.registry, cp.loops.authority, cp.o.now
 	if cp.authority, err = identity.New(ctx, o); err != nil {
 		return err
 	}
 	cp.credentials, err = mtls.New(mtls.Options{
-		TLS: cp.serving.TLS(), Verifier: cp.authority, Logger: cp.o.Logger, Registerer: cp.registry,
+		TLS: cp.serving.TLS(), Verifier: cp.authority, Logger: cp.o.Logger, Registerer: cp.registry, Now: cp.o.now,
 	})
 	return err
+}
+
+// describe names a node as all other lines of the log do. It may be what a stranger says.
+func describe(node string) []any {
+	meshName, name := mesh.SplitID(node)
+	if name == "" {
+		return []any{"node", node}
+	}
+	return []any{"mesh", meshName, "proxy", name}
 }
 
 // observeListeners passes on which inbound listeners an Envoy has accepted.
@@ -141,37 +164,80 @@ func (cp *ControlPlane) Run(ctx context.Context) error {
 	if err := cp.listen(ctx); err != nil {
 		return err
 	}
-	cp.o.Logger.InfoContext(ctx, "control plane starts", "version", cp.o.Version, "store", cp.o.Store,
-		"agents", cp.listeners.agents.Addr().String(), "admin", cp.listeners.admin.Addr().String(), "health", cp.listeners.health.Addr().String())
+	log := cp.o.Logger.With("agents", cp.listeners.agents.Addr().String(), "admin", cp.listeners.admin.Addr().String(),
+		"health", cp.listeners.health.Addr().String())
+	if cp.listeners.webhook != nil {
+		log = log.With("webhook", cp.listeners.webhook.Addr().String())
+	}
+	log.InfoContext(ctx, "control plane starts", "version", cp.o.Version, "store", cp.o.Store)
 	err := cp.serve(ctx)
-	cp.o.Logger.InfoContext(ctx, "control plane ends", "err", err)
-	return err
+	if err != nil {
+		cp.o.Logger.ErrorContext(ctx, "control plane ends", "err", err)
+		return err
+	}
+	cp.o.Logger.InfoContext(ctx, "control plane ends")
+	return nil
 }
 
-// serve runs every stage until ctx ends or one of them fails.
+// serve runs every stage until ctx ends or one of them fails. Health is served for longer than all others, so that whoever asks is told
+// that the control plane ends.
 func (cp *ControlPlane) serve(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return cp.serveHealth(ctx) })
+	group, stages := errgroup.WithContext(context.WithoutCancel(ctx))
+	stages, endStages := context.WithCancel(stages)
+	defer endStages()
+	asked, endHealth := context.WithCancel(context.WithoutCancel(ctx))
+	defer endHealth()
+	group.Go(func() error { return cp.serveHealth(asked) })
 	group.Go(func() error {
-		err := cp.platform.reach(ctx)
-		if err == nil {
-			err = cp.join(ctx)
+		defer endHealth()
+		return cp.serveStages(stages)
+	})
+	group.Go(func() error {
+		defer endStages()
+		select {
+		case <-ctx.Done():
+			cp.drain(stages)
+		case <-stages.Done():
 		}
-		if err == nil {
-			close(cp.joined)
-			cp.run(ctx, group)
-			return nil
-		}
-		if ctx.Err() != nil {
-			err = nil // that is why
-		}
-		return errors.Join(err, cp.listeners.closeUnserved())
+		return nil
 	})
 	return group.Wait()
 }
 
+// drain makes the control plane unready, and waits until clients know that, unless it has never been ready.
+func (cp *ControlPlane) drain(ctx context.Context) {
+	close(cp.draining)
+	if cp.starting() != nil {
+		return
+	}
+	cp.o.Logger.InfoContext(ctx, "control plane drains", "delay", cp.o.ShutdownDelay)
+	timer := time.NewTimer(cp.o.ShutdownDelay)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// serveStages makes the stages and runs them until ctx ends or one of them fails.
+func (cp *ControlPlane) serveStages(ctx context.Context) error {
+	err := cp.platform.reach(ctx)
+	if err == nil {
+		err = cp.join(ctx)
+	}
+	if err == nil {
+		close(cp.joined)
+		return cp.run(ctx)
+	}
+	if ctx.Err() != nil {
+		err = nil // that is why
+	}
+	return errors.Join(err, cp.listeners.closeUnserved())
+}
+
 // run runs the stages that join has made.
-func (cp *ControlPlane) run(ctx context.Context, group *errgroup.Group) {
+func (cp *ControlPlane) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
 	for _, task := range cp.platform.tasks {
 		group.Go(func() error { return task(ctx) })
 	}
@@ -180,37 +246,5 @@ func (cp *ControlPlane) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return cp.agents.Run(ctx) })
 	group.Go(func() error { return cp.serveAgents(ctx) })
 	group.Go(func() error { return cp.admin.Serve(ctx, cp.listeners.admin) })
-}
-
-// errStarting says that the stages are being made.
-var errStarting = errors.New("the control plane starts")
-
-func (cp *ControlPlane) isJoined() bool {
-	select {
-	case <-cp.joined:
-		return true
-	default:
-		return false
-	}
-}
-
-// serveHealth serves health and metrics.
-func (cp *ControlPlane) serveHealth(ctx context.Context) error {
-	var live, ready health.Checks
-	ready.Add("state", func(context.Context) error {
-		if !cp.isJoined() {
-			if why := cp.waiting.Load(); why != nil {
-				return *why
-			}
-			return errStarting
-		}
-		return cp.platform.check()
-	})
-	ready.Add("view", func(context.Context) error {
-		if !cp.isJoined() || cp.pipeline.Builder.View() == nil {
-			return errors.New("the store is not read yet")
-		}
-		return nil
-	})
-	return health.Serve(ctx, cp.listeners.health, health.Handler(&live, &ready, cp.registry))
+	return group.Wait()
 }

@@ -2,8 +2,10 @@ package controlplane
 
 import (
 	"context"
+	"time"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/store"
 )
@@ -24,6 +26,8 @@ func (cp *ControlPlane) useFiles() error {
 		return err
 	}
 	f := &files{state: state}
+	loop := cp.loop("store")
+	cp.ready(health.Check{Name: "state", Run: func(context.Context) error { return state.Check() }})
 	cp.platform = platform{
 		sources:  []string{sourceStore},
 		identity: identity.Options{Secrets: state.Secrets(), Records: state},
@@ -31,13 +35,15 @@ func (cp *ControlPlane) useFiles() error {
 		reach:    func(context.Context) error { return nil },
 		connect: func() error {
 			f.store = store.NewDir(store.DirOptions{
-				Path: cp.o.storeDirectory(), Builder: cp.pipeline.Builder, Source: sourceStore, Logger: cp.o.Logger, Registerer: cp.registry,
+				Path: cp.o.storeDirectory(), Builder: cp.pipeline.Builder, Source: sourceStore, ProbesMode: cp.o.ProbesMode,
+				Logger: cp.o.Logger, Registerer: cp.registry, Loop: loop,
 			})
 			return nil
 		},
 		tasks:    []func(context.Context) error{func(ctx context.Context) error { return f.store.Run(ctx) }},
 		problems: f.problems,
-		check:    state.Check,
+		missing:  func() error { return f.store.Missing() },
+		lost:     func() (time.Time, error) { return f.store.Lost() },
 		listened: func(addresses []byte) error { return state.Write(addressesFile, addresses) },
 		close:    state.Close,
 	}

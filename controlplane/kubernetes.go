@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller"
@@ -22,6 +24,8 @@ import (
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/tokenreview"
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/health"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/identity/token"
@@ -43,6 +47,10 @@ type cluster struct {
 	config     *rest.Config
 	client     kubernetes.Interface
 	controller *controller.Controller
+	loops      controller.Loops
+	// webhookFiles watches the files of the webhook's certificate.
+	webhookFiles *heartbeat.Loop
+	webhook      webhookCheck
 }
 
 // useKubernetes makes a cluster the platform of the control plane.
@@ -58,6 +66,7 @@ func (cp *ControlPlane) useKubernetes() error {
 		return fmt.Errorf("make client of the API server: %w", err)
 	}
 	c := &cluster{cp: cp, config: config, client: client}
+	c.addChecks()
 	namespace := cp.o.Kubernetes.Namespace
 	cp.platform = platform{
 		sources:        controller.Sources(),
@@ -69,11 +78,29 @@ func (cp *ControlPlane) useKubernetes() error {
 		refused:        c.refused,
 		probeFailed:    c.probeFailed,
 		problems:       c.problems,
-		check:          func() error { return c.controller.Missing() },
+		missing:        func() error { return c.controller.Missing() },
+		lost:           c.lost,
 		listened:       func([]byte) error { return nil }, // the ports are those of the Service
 		close:          func() error { return nil },
 	}
 	return nil
+}
+
+// addChecks adds what only a control plane on Kubernetes has.
+func (c *cluster) addChecks() {
+	c.loops = controller.Loops{
+		Derive: c.cp.loop("cluster"), Status: c.cp.requestingLoop("status"), Warnings: c.cp.requestingLoop("warnings"),
+		CatchUp: c.cp.requestingLoop("catch-up"), WebhookCA: c.cp.requestingLoop("webhook-ca"),
+	}
+	c.webhookFiles = c.cp.loop("webhook-certificate")
+	c.cp.ready(health.Check{
+		Name: "webhook-certificate", Keep: keepWebhook, Timeout: askTimeout, Run: func(ctx context.Context) error { return c.webhook.check(ctx) },
+	})
+}
+
+func (c *cluster) lost() (time.Time, error) {
+	loss := c.controller.Lost()
+	return loss.Since, loss.Err
 }
 
 // config returns how to reach the API server.
@@ -114,14 +141,20 @@ func (c *cluster) connect() error {
 	if err != nil {
 		return err
 	}
+	c.webhook = c.webhookCheck(certificate)
 	c.controller, err = controller.New(controller.Options{
 		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Builder: c.cp.pipeline.Builder,
 		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: certificate.ca, CAChanged: certificate.changed,
-		Logger: o.Logger,
+		ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry,
+		Drains: source.Drains{Taints: o.Kubernetes.Drain.Taints, MinServing: o.Kubernetes.Drain.MinServing, IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes},
 	})
 	if err != nil {
 		return err
 	}
+	c.cp.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "sonde_store_problems", Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid.",
+		ConstLabels: prometheus.Labels{"severity": "error"},
+	}, func() float64 { return float64(len(c.problems())) }))
 	ofPods, err := tokenreview.New(tokenreview.Options{
 		Reviews: c.client.AuthenticationV1().TokenReviews(), Pods: pods{c.controller.Cluster},
 	})
@@ -138,9 +171,21 @@ func (c *cluster) connect() error {
 	if err != nil {
 		return err
 	}
-	c.cp.platform.tasks = append(certificate.tasks, c.controller.Run,
+	c.cp.platform.tasks = append(certificate.tasks, c.controller.Run, c.followDrain,
 		func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) })
 	return nil
+}
+
+// followDrain has the options of drains follow the configuration.
+func (c *cluster) followDrain(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case ignore := <-c.cp.o.Kubernetes.Drain.IgnoreNodesChanged:
+			c.controller.Cluster.IgnoreNodes(ignore)
+		}
+	}
 }
 
 // webhookCertificate is the certificate of the webhook: signed by the control plane's own CA, or one that somebody else keeps in files.
@@ -158,7 +203,7 @@ func (c *cluster) webhookCertificate() (webhookCertificate, error) {
 	}
 	files, err := serving.OpenFiles(serving.FilesOptions{
 		Directory: k.WebhookCertDir, NeedCA: k.WebhookConfiguration != "", Name: k.Service + "." + k.Namespace + ".svc",
-		Logger: c.cp.o.Logger, Registerer: c.cp.registry,
+		Logger: c.cp.o.Logger, Registerer: c.cp.registry, Loop: c.webhookFiles,
 	})
 	if err != nil {
 		return webhookCertificate{}, &mesh.FieldError{Field: "Kubernetes.WebhookCertDir", Value: k.WebhookCertDir, Err: err}
@@ -230,13 +275,13 @@ const meshTimeout = time.Second
 // errNotRead says that the cluster is not read yet.
 var errNotRead = errors.New("the control plane has not read the cluster yet")
 
-// namespace returns the labels of a namespace. One that is new may not have come yet.
-func (c *cluster) namespace(_ context.Context, name string) (map[string]string, error) {
+// namespace returns a namespace. One that is new may not have come yet.
+func (c *cluster) namespace(_ context.Context, name string) (webhook.Namespace, error) {
 	n := c.controller.Cluster.Namespace(name)
 	if n == nil {
-		return nil, fmt.Errorf("namespace %q is not known yet", name)
+		return webhook.Namespace{}, fmt.Errorf("namespace %q is not known yet", name)
 	}
-	return n.Labels, nil
+	return webhook.Namespace{Name: name, Labels: n.Labels, Annotations: n.Annotations}, nil
 }
 
 // meshes returns the names of all meshes, read anew if the wanted one is not known.

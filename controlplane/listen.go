@@ -31,17 +31,25 @@ func (l *listeners) closeUnserved() (err error) {
 // listen opens all ports, or none, and writes their addresses to addressesFile.
 func (cp *ControlPlane) listen(ctx context.Context) (err error) {
 	type port struct {
-		name, field string
-		port        uint16
-		listener    *net.Listener
+		name, field    string
+		value, address string // of the field, and what it stands for
+		listener       *net.Listener
+	}
+	host := strings.TrimPrefix(cp.o.BindAddress, DefaultBindAddress) // to Go, no address means all
+	at := func(name, field string, number uint16, listener *net.Listener) port {
+		value := strconv.Itoa(int(number))
+		return port{name, field, value, net.JoinHostPort(host, value), listener}
 	}
 	ports := []port{
-		{"agents", "AgentsPort", cp.o.AgentsPort, &cp.listeners.agents},
-		{"admin", "AdminPort", cp.o.AdminPort, &cp.listeners.admin},
-		{"health", "HealthPort", cp.o.HealthPort, &cp.listeners.health},
+		at("agents", "AgentsPort", cp.o.AgentsPort, &cp.listeners.agents),
+		at("admin", "AdminPort", cp.o.AdminPort, &cp.listeners.admin),
+		at("health", "HealthPort", cp.o.HealthPort, &cp.listeners.health),
+	}
+	if a := cp.o.HealthAddress; a != "" {
+		ports[len(ports)-1] = port{"health", "HealthAddress", a, strings.TrimPrefix(a, DefaultBindAddress), &cp.listeners.health}
 	}
 	if cp.o.onKubernetes() {
-		ports = append(ports, port{"webhook", "WebhookPort", cp.o.WebhookPort, &cp.listeners.webhook})
+		ports = append(ports, at("webhook", "WebhookPort", cp.o.WebhookPort, &cp.listeners.webhook))
 	}
 	var config net.ListenConfig
 	var open []net.Listener
@@ -53,12 +61,10 @@ func (cp *ControlPlane) listen(ctx context.Context) (err error) {
 		}
 	}()
 	addresses := map[string]string{}
-	host := strings.TrimPrefix(cp.o.BindAddress, DefaultBindAddress) // to Go, no address means all
 	for _, p := range ports {
-		port := strconv.Itoa(int(p.port))
-		l, err := config.Listen(ctx, "tcp", net.JoinHostPort(host, port))
+		l, err := config.Listen(ctx, "tcp", p.address)
 		if err != nil {
-			return &mesh.FieldError{Field: p.field, Value: port, Err: err}
+			return &mesh.FieldError{Field: p.field, Value: p.value, Err: err}
 		}
 		open = append(open, l)
 		*p.listener, addresses[p.name] = l, l.Addr().String()

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -18,6 +19,9 @@ import (
 
 // DefaultBindAddress stands for all addresses of the host, IPv4 and IPv6.
 const DefaultBindAddress = "*"
+
+// MaxShutdownDelay is less than what Kubernetes gives a pod to end.
+const MaxShutdownDelay = 20 * time.Second
 
 // storeDirPrefix is the prefix of a directory in Options.Store.
 const (
@@ -41,12 +45,25 @@ type Options struct {
 	// AgentsPort is for agents and ADS, AdminPort for sondectl, HealthPort for health and metrics. 0 means a free port, which
 	// is then in the file addresses.json in StateDir.
 	AgentsPort, AdminPort, HealthPort uint16
+	// HealthAddress is host:port for health and metrics, where that is not BindAddress and HealthPort. The host may be empty or
+	// DefaultBindAddress for all addresses. Default: these.
+	HealthAddress string
+	// ShutdownDelay is how long the control plane, not ready any more, still serves once it is to end: clients take a while to hear
+	// of it. Default 0; at most MaxShutdownDelay.
+	ShutdownDelay time.Duration
 	// WebhookPort is for the API server, with Store "kubernetes" alone. 0 means a free port.
 	WebhookPort uint16
+	// ProbesMode of pods and Dataplanes where they and their namespace name none. Default unified.
+	ProbesMode mesh.ProbesMode
 	// Version of the program, to tell agents.
 	Version string
 	// Logger, default none.
 	Logger *slog.Logger
+
+	// loopLimit is how long a turn of a loop may take. Default defaultLoopLimit.
+	loopLimit time.Duration
+	// now is the clock of certificates. Default time.Now.
+	now func() time.Time
 }
 
 // Kubernetes has the options of a control plane on Kubernetes.
@@ -64,8 +81,22 @@ type Kubernetes struct {
 	// WebhookCertDir is a directory with tls.crt, tls.key and ca.crt of the webhook, which somebody else renews. ca.crt is what is
 	// written into the webhook configurations, and need not be there if nothing is. Default: the control plane's own CA signs it.
 	WebhookCertDir string
-	// Injection says what pods get; errors name its fields. Its ControlPlaneCA and ControlPlaneNamespace are set by the control plane.
+	// Drain says which proxies should get no new traffic.
+	Drain Drain
+	// Injection says what pods get; errors name its fields. Its ProbesMode, ControlPlaneCA and ControlPlaneNamespace are set by the
+	// control plane.
 	Injection webhook.Options
+}
+
+// Drain says which proxies should get no new traffic. The zero value is usable.
+type Drain struct {
+	// Taints are keys of taints of nodes that go, beside source.DefaultTaints.
+	Taints []string
+	// MinServing is how many proxies of a Service with a port for load balancers must be left, see source.Drains. Default 0, no guard.
+	MinServing int
+	// IgnoreNodes says that nodes that go are no reason; IgnoreNodesChanged receives it when it changes, nil for never.
+	IgnoreNodes        bool
+	IgnoreNodesChanged <-chan bool
 }
 
 // DefaultService is the default of Kubernetes.Service.
@@ -78,8 +109,14 @@ func (o Options) withDefaults() Options {
 	o.TrustDomain = cmp.Or(o.TrustDomain, mesh.DefaultTrustDomain)
 	o.BindAddress = cmp.Or(o.BindAddress, DefaultBindAddress)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.ProbesMode = cmp.Or(o.ProbesMode, mesh.ProbesUnified)
+	o.loopLimit = cmp.Or(o.loopLimit, defaultLoopLimit)
+	if o.now == nil {
+		o.now = time.Now
+	}
 	k := &o.Kubernetes
 	k.Namespace, k.Service = cmp.Or(k.Namespace, webhook.DefaultNamespace), cmp.Or(k.Service, DefaultService)
+	k.Injection.ProbesMode = o.ProbesMode
 	k.Injection.ControlPlane = cmp.Or(k.Injection.ControlPlane,
 		net.JoinHostPort(k.Service+"."+k.Namespace+".svc", strconv.Itoa(mesh.PortAgents)))
 	if k.Replica == "" {
@@ -110,13 +147,44 @@ func (o *Options) Validate() error {
 	if o.onKubernetes() {
 		errs = append(errs, o.Kubernetes.validate())
 	}
+	if _, err := mesh.ParseProbesMode(string(o.ProbesMode)); o.ProbesMode != "" && err != nil {
+		refuse("ProbesMode", string(o.ProbesMode), err.Error())
+	}
 	if d := o.TrustDomain; d != "" && (len(d) > 128 || !trustDomainName.MatchString(d)) {
 		refuse("TrustDomain", d, "must be a DNS name in lower case of at most 128 characters")
 	}
 	if a := o.BindAddress; a != "" && a != DefaultBindAddress && net.ParseIP(a) == nil {
 		refuse("BindAddress", a, "must be an IP address, or * for all addresses")
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, o.validateHealthAddress(), o.validateShutdownDelay())...)
+}
+
+// validateHealthAddress checks the address, and that no other listener has its port: the system would say only that it is in use.
+func (o *Options) validateHealthAddress() error {
+	if o.HealthAddress == "" {
+		return nil
+	}
+	refuse := func(allowed string) error {
+		return &mesh.FieldError{Field: "HealthAddress", Value: o.HealthAddress, Allowed: allowed}
+	}
+	host, port, err := net.SplitHostPort(o.HealthAddress)
+	number, portErr := strconv.ParseUint(port, 10, 16)
+	if err != nil || portErr != nil || host != "" && host != DefaultBindAddress && net.ParseIP(host) == nil {
+		return refuse("must be host:port, with an IP address or * for the host, and a port from 0 to 65535")
+	}
+	for name, other := range map[string]uint16{"agents": o.AgentsPort, "admin": o.AdminPort, "the webhook": o.WebhookPort} {
+		if number != 0 && number == uint64(other) && (name != "the webhook" || o.onKubernetes()) {
+			return refuse("must have another port than that for " + name)
+		}
+	}
+	return nil
+}
+
+func (o *Options) validateShutdownDelay() error {
+	if d := o.ShutdownDelay; d < 0 || d > MaxShutdownDelay {
+		return &mesh.FieldError{Field: "ShutdownDelay", Value: d.String(), Allowed: "must be from 0s to " + MaxShutdownDelay.String()}
+	}
+	return nil
 }
 
 func (k *Kubernetes) validate() error {
@@ -125,6 +193,14 @@ func (k *Kubernetes) validate() error {
 		if name != "" && len(validation.IsDNS1123Label(name)) > 0 {
 			errs = append(errs, &mesh.FieldError{Field: field, Value: name, Allowed: "must be a DNS label"})
 		}
+	}
+	for _, key := range k.Drain.Taints {
+		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+			errs = append(errs, &mesh.FieldError{Field: "Kubernetes.Drain.Taints", Value: key, Allowed: "must be keys of taints: " + strings.Join(problems, "; ")})
+		}
+	}
+	if n := k.Drain.MinServing; n < 0 {
+		errs = append(errs, &mesh.FieldError{Field: "Kubernetes.Drain.MinServing", Value: strconv.Itoa(n), Allowed: "must be 0, for no guard, or more"})
 	}
 	return errors.Join(append(errs, k.Injection.Validate())...)
 }

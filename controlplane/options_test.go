@@ -3,6 +3,7 @@ package controlplane
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -12,12 +13,20 @@ func TestValidate(t *testing.T) {
 		options Options
 		want    []string // fields
 	}{
-		"least":          {Options{Store: "dir:/mesh", StateDir: "/state"}, nil},
-		"nothing":        {Options{}, []string{"Store", "StateDir"}},
-		"no directory":   {Options{Store: "dir:", StateDir: "/state"}, []string{"Store"}},
-		"unknown store":  {Options{Store: "etcd:/x", StateDir: "/state"}, []string{"Store"}},
-		"name, not IP":   {Options{Store: "dir:/mesh", StateDir: "/state", BindAddress: "localhost"}, []string{"BindAddress"}},
-		"no domain name": {Options{Store: "dir:/mesh", StateDir: "/state", TrustDomain: "Ex ample"}, []string{"TrustDomain"}},
+		"least":                                {Options{Store: "dir:/mesh", StateDir: "/state"}, nil},
+		"nothing":                              {Options{}, []string{"Store", "StateDir"}},
+		"no directory":                         {Options{Store: "dir:", StateDir: "/state"}, []string{"Store"}},
+		"unknown store":                        {Options{Store: "etcd:/x", StateDir: "/state"}, []string{"Store"}},
+		"name, not IP":                         {Options{Store: "dir:/mesh", StateDir: "/state", BindAddress: "localhost"}, []string{"BindAddress"}},
+		"delay too long":                       {Options{Store: "dir:/mesh", StateDir: "/state", ShutdownDelay: time.Minute}, []string{"ShutdownDelay"}},
+		"health anywhere":                      {Options{Store: "dir:/mesh", StateDir: "/state", HealthAddress: "*:0"}, nil},
+		"health on IPv6":                       {Options{Store: "dir:/mesh", StateDir: "/state", HealthAddress: "[::1]:80"}, nil},
+		"health, no port":                      {Options{Store: "dir:/mesh", StateDir: "/state", HealthAddress: "127.0.0.1"}, []string{"HealthAddress"}},
+		"health, port":                         {Options{Store: "dir:/mesh", StateDir: "/state", HealthAddress: ":65536"}, []string{"HealthAddress"}},
+		"health, name":                         {Options{Store: "dir:/mesh", StateDir: "/state", HealthAddress: "web:80"}, []string{"HealthAddress"}},
+		"health, taken":                        {Options{Store: "dir:/mesh", StateDir: "/state", HealthAddress: ":80", AdminPort: 80}, []string{"HealthAddress"}},
+		"health, a port that is of Kubernetes": {Options{Store: "dir:/mesh", StateDir: "/state", HealthAddress: ":80", WebhookPort: 80}, nil},
+		"no domain name":                       {Options{Store: "dir:/mesh", StateDir: "/state", TrustDomain: "Ex ample"}, []string{"TrustDomain"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

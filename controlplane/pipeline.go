@@ -8,6 +8,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/xds"
@@ -32,8 +33,10 @@ type Pipeline struct {
 	Translator *generator.Translator
 	XDS        *xds.Server
 
-	authority *identity.Authority
-	log       *slog.Logger
+	authority   *identity.Authority
+	trustDomain string
+	loop        *heartbeat.Loop
+	log         *slog.Logger
 	// newest is the view that is or was last passed on.
 	newest atomic.Pointer[meshview.View]
 }
@@ -45,7 +48,7 @@ type Authorizer func(ctx context.Context, nodeID string, p *meshview.Proxy) erro
 // NewPipeline joins builder, translator and ADS server. authorize decides who may open an ADS stream; with mTLS it is
 // Authorize.
 func NewPipeline(o PipelineOptions, authorize Authorizer) *Pipeline {
-	p := &Pipeline{authority: o.Authority, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
+	p := &Pipeline{authority: o.Authority, trustDomain: o.View.TrustDomain, loop: o.View.Loop, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
 	p.Builder = meshview.NewBuilder(o.View)
 	p.Translator = generator.NewTranslator(generator.TranslatorOptions{
 		TrustDomain: o.View.TrustDomain,
@@ -73,6 +76,7 @@ func (p *Pipeline) apply(ctx context.Context, c meshview.Change) {
 		p.log.ErrorContext(ctx, "resource generation failed", "err", err)
 	}
 	p.XDS.Publish(desired)
+	logUnknown(ctx, p.log, c)
 	p.log.DebugContext(ctx, "view published", "generation", c.After.Generation,
 		"services", len(c.Services), "endpoints", len(c.Endpoints), "proxies", len(c.Proxies))
 }
@@ -98,6 +102,7 @@ func (p *Pipeline) ensureAuthorities(ctx context.Context, c meshview.Change) {
 		case before != nil && before.Spec.Backend() != nil && m.Spec.Backend() == nil:
 			p.log.WarnContext(ctx, "mTLS is off from now on", "mesh", name)
 		case before == nil && p.authority != nil:
+			p.loop.Beat() // each of them may wait for the storage
 			if err := p.authority.Ensure(ctx, name, m.Spec.Backend().CAValidity()); err != nil {
 				p.log.ErrorContext(ctx, "mesh has no CA", "mesh", name, "err", err)
 			}

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"time"
 
 	"github.com/sonde-mesh/sonde/agents"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
@@ -33,8 +34,10 @@ type platform struct {
 	tasks []func(context.Context) error
 	// problems lists what is wrong with objects, for people.
 	problems func() []*adminv1.Problem
-	// check returns why the platform cannot be used any more, nil if it can.
-	check func() error
+	// missing returns what has not been read yet, and why; nil once all has.
+	missing func() error
+	// lost returns since when what keeps the objects is not heard, and why; no error while it is.
+	lost func() (since time.Time, err error)
 	// listened is told the addresses of the listeners, JSON.
 	listened func(addresses []byte) error
 	// close ends the use of the platform.

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -58,9 +57,8 @@ func TestSidecarReadinessIsAnswered(t *testing.T) {
 		t.Errorf("no listener answers at port %d", probe.Port.IntVal)
 	}
 
-	var live, ready health.Checks
 	answer := httptest.NewRecorder()
-	health.Handler(&live, &ready, prometheus.NewRegistry()).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, probe.Path, http.NoBody))
+	health.Handler(health.New(health.Options{}), http.NotFoundHandler()).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, probe.Path, http.NoBody))
 	if answer.Code != http.StatusOK {
 		t.Errorf("a ready agent answers %s with %d", probe.Path, answer.Code)
 	}

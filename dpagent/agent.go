@@ -17,13 +17,17 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/buildinfo"
 	"github.com/sonde-mesh/sonde/dpagent/controlplane"
 	"github.com/sonde-mesh/sonde/dpagent/drain"
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
 	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
 	"github.com/sonde-mesh/sonde/dpagent/identity"
+	"github.com/sonde-mesh/sonde/dpagent/lb"
+	"github.com/sonde-mesh/sonde/dpagent/perport"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
+	"github.com/sonde-mesh/sonde/dpagent/serviceprobe"
 	"github.com/sonde-mesh/sonde/dpagent/session"
 	"github.com/sonde-mesh/sonde/dpagent/token"
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
@@ -46,8 +50,7 @@ type Agent struct {
 	token    *token.File
 	version  atomic.Pointer[agentv1.Version]
 
-	live    health.Checks // none: while this agent answers, a restart would not help
-	ready   health.Checks
+	checks  *health.Registry
 	joinErr atomic.Pointer[error] // why the agent has not joined yet
 	// inboundsErr says why Envoy has not accepted all inbound listeners.
 	inboundsErr atomic.Pointer[error]
@@ -55,8 +58,16 @@ type Agent struct {
 	rejoins     retry.Reporter // of the renewer: why it has to join again
 
 	probes   *probe.Handler // nil if there are no probes to answer
+	perPort  *perport.Server
 	failures *session.Failures
+	// serviceProbes ask the applications, and readiness is what they have found.
+	serviceProbes *serviceprobe.Server
+	readiness     *session.Readiness
+	lb            *lb.Server // nil if no load balancer asks
+	loops         loops
+	limits        limits
 
+	queries    chan *agentv1.Query
 	draining   chan struct{} // closed by Drain
 	startDrain func()
 }
@@ -64,22 +75,34 @@ type Agent struct {
 // New returns an agent that does not run yet. It returns an error if an option or the probe table is wrong, or if there is
 // no Envoy binary.
 func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
-	o.SetDefaults()
+	return newAgent(ctx, o, logger, limits{})
+}
+
+func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*Agent, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	a := &Agent{
 		o: o, logger: logger.With("mesh", o.Mesh, "proxy", o.Name),
-		metrics:  prometheus.NewRegistry(),
-		draining: make(chan struct{}), settled: make(chan struct{}),
-		failures: session.NewFailures(),
+		metrics: prometheus.NewRegistry(),
+		queries: make(chan *agentv1.Query, 4), draining: make(chan struct{}), settled: make(chan struct{}),
+		failures: session.NewFailures(), readiness: session.NewReadiness(), limits: l,
 	}
+	a.metrics.MustRegister(buildinfo.Metric())
 	a.rejoins.Logger = a.logger
+	a.checks = health.New(health.Options{Logger: a.logger, Registerer: a.metrics})
 	unknown := errInboundsUnknown
 	a.inboundsErr.Store(&unknown)
-	a.startDrain = sync.OnceFunc(func() { close(a.draining) })
+	a.lb = a.newLB()
+	a.loops = a.newLoops()
+	a.startDrain = sync.OnceFunc(func() {
+		if a.lb != nil {
+			a.lb.End()
+		}
+		close(a.draining)
+	})
 	var err error
-	a.token = token.New(o.TokenFile, a.logger, a.metrics)
+	a.token = token.New(o.TokenFile, a.logger, a.metrics, a.loops.token)
 	if a.probes, err = a.newProbes(); err != nil {
 		return nil, err
 	}
@@ -119,6 +142,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	a.identity = identity.New(a.dir, a.o.Mesh, a.o.Name)
 	a.client = &controlplane.Client{Address: a.o.ControlPlane, CAFile: a.o.CAFile, Certificate: a.identity.Certificate}
 	proxy := a.newEnvoy()
+	a.perPort = perport.New(perport.Options{Socket: a.dir.Socket, Logger: a.logger, Registerer: a.metrics, Loop: a.loops.perPort})
+	a.serviceProbes = serviceprobe.New(serviceprobe.Options{Reporter: a.readiness, Logger: a.logger, Registerer: a.metrics, Loop: a.loops.serviceProbes})
 	a.addChecks(proxy)
 
 	ctx, cancel := context.WithCancel(ctx)
@@ -128,6 +153,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		cancel()
 		return errors.Join(err, group.Wait())
 	}
+	group.Go(func() error { return a.perPort.Run(ctx) })
+	group.Go(func() error { return a.serviceProbes.Run(ctx) })
 	group.Go(func() error {
 		a.token.Watch(ctx)
 		return nil
@@ -143,6 +170,7 @@ func (a *Agent) newEnvoy() *envoy.Envoy {
 	return envoy.New(envoy.Options{
 		Path: a.path, Dir: a.dir, Restore: a.identity.Restore, Concurrency: a.o.Concurrency, DrainTime: a.o.DrainTime,
 		Logger: a.logger, Level: a.o.Level, Registerer: a.metrics, Keep: a.keepsEnvoy(),
+		HangLimit: a.limits.hang,
 	})
 }
 
@@ -171,10 +199,12 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	var renewer *identity.Renewer
 	sess := session.New(session.Options{
 		Opener: a.client, Identity: a.identity, Renew: func() { renewer.Now() }, Inbounds: a.setInbounds,
-		Failures: a.failures, Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
+		Probes: a.setProbes, ServiceProbes: a.setServiceProbes, Readiness: a.readiness, Drain: a.setDrain, Query: a.query, Failures: a.failures, Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
+		Loop: a.loops.session,
 	})
 	renewer = identity.NewRenewer(a.identity, identity.RenewerOptions{
 		Ask: a.renew, Renewed: sess.Changed, Logger: a.logger, Registerer: a.metrics,
+		Loop: a.loops.renewer,
 	})
 	group.Go(func() error {
 		return proxy.Run(running, func(version string) {
@@ -184,6 +214,10 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 		})
 	})
 	group.Go(func() error { return sess.Run(running) })
+	group.Go(func() error {
+		a.answerQueries(running, proxy)
+		return nil
+	})
 	group.Go(func() error { return renewer.Run(running) })
 	group.Go(func() error {
 		defer stop()
@@ -206,26 +240,31 @@ func (a *Agent) quietTime() time.Duration {
 	return time.Second
 }
 
-// drainProxy drains Envoy, at most for the drain time. Errors are only logged, since the agent ends in any case.
+// drainProxy tells the control plane, serves on until load balancers know, and drains Envoy, at most for the drain time. Errors are only
+// logged, since the agent ends in any case.
 func (a *Agent) drainProxy(ctx context.Context, proxy *envoy.Envoy, sess *session.Session) {
-	ctx, cancel := context.WithTimeout(ctx, a.o.DrainTime)
-	defer cancel()
-	a.logger.Info("drain begins", "limit", a.o.DrainTime.String())
 	started := time.Now()
+	until := a.servesUntil(started)
+	ctx, cancel := context.WithDeadline(ctx, until.Add(a.o.DrainTime))
+	defer cancel()
+	a.logger.Info("drain begins", "limit", a.o.DrainTime, "servesOn", until.Sub(started))
 	told, done := context.WithTimeout(ctx, drainNoticeTimeout)
 	defer done()
 	if err := sess.Drain(told); err != nil {
 		a.logger.Warn("drain notice not acknowledged by the control plane", "err", err)
+	}
+	if retry.Wait(ctx, time.Until(until)) != nil {
+		return // the agent ends at once
 	}
 	if err := proxy.Running(); err != nil {
 		a.logger.Info("nothing to drain", "err", err)
 		return
 	}
 	if err := drain.Run(ctx, proxy, a.quietTime(), a.logger); err != nil {
-		a.logger.Warn("drain cut short", "err", err, "after", time.Since(started).String())
+		a.logger.Warn("drain cut short", "err", err, "took", time.Since(started))
 		return
 	}
-	a.logger.Info("drain done", "after", time.Since(started).String())
+	a.logger.Info("drain done", "took", time.Since(started))
 }
 
 // ignoreContextError returns nil if err only says that ctx has ended.
@@ -247,13 +286,13 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group, proxy *envoy.E
 		return errors.Join(fmt.Errorf("listen for envoy: %w", err), admin.Close())
 	}
 	// The probes come first: once the agent says that it is ready, other containers start and are probed.
-	if err := a.serveProbes(ctx, group); err != nil {
+	if err := errors.Join(a.serveProbes(ctx, group), a.serveLB(ctx, group, proxy)); err != nil {
 		return errors.Join(err, admin.Close(), own.Close())
 	}
 	a.logger.Info("metrics and health", "address", admin.Addr().String())
-	handler := health.Handler(&a.live, &a.ready, a.metrics)
+	handler := health.Handler(a.checks, newScraper(a.metrics, proxy))
 	group.Go(func() error { return health.Serve(ctx, admin, handler) })
-	var asked readinessRequests
+	asked := readinessRequests{loop: a.loops.redirection}
 	group.Go(func() error { return health.Serve(ctx, own, a.whenSettled(asked.through(handler))) })
 	group.Go(func() error {
 		asked.watch(ctx, proxy.Ready, a.failures.Add)

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent"
 )
 
@@ -94,7 +95,7 @@ func options(t testing.TB, cp *controlPlane) dpagent.Options {
 		t.Fatal(err)
 	}
 	return dpagent.Options{
-		ControlPlane: cp.address, CAFile: cp.caFile, Name: "web-1", TokenFile: token, AdminAddress: "127.0.0.1:0",
+		ControlPlane: cp.address, CAFile: cp.caFile, Name: "web-1", Mesh: mesh.DefaultMesh, TokenFile: token, AdminAddress: "127.0.0.1:0",
 		DrainTime: 10 * time.Second, EnvoyPath: envoyPath(t), WorkDir: filepath.Join(t.TempDir(), "work"), Concurrency: 1,
 		Version: "test",
 	}
@@ -107,10 +108,18 @@ func newAgent(t testing.TB, o dpagent.Options) (*dpagent.Agent, error) {
 
 func startAgent(t testing.TB, o dpagent.Options) *running {
 	t.Helper()
+	return startAgentOf(t, o, dpagent.New)
+}
+
+// startAgentOf starts an agent that another function makes.
+func startAgentOf(
+	t testing.TB, o dpagent.Options, create func(context.Context, dpagent.Options, *slog.Logger) (*dpagent.Agent, error),
+) *running {
+	t.Helper()
 	r := &running{t: t, logs: &logs{}, dir: o.WorkDir, ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	r.cancel = cancel
-	agent, err := dpagent.New(ctx, o, slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	agent, err := create(ctx, o, slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	if err != nil {
 		cancel()
 		t.Fatal(err)

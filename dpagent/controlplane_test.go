@@ -118,6 +118,7 @@ type controlPlane struct {
 	life      time.Duration
 	token     string
 	bootstrap []byte
+	features  []string
 	spoil     func(*agentv1.Identity) // what goes out, if set
 	renewals  int
 	joins     int
@@ -277,7 +278,10 @@ func (cp *controlPlane) Session(stream agentv1.AgentService_SessionServer) error
 			cp.got <- m
 		}
 	}()
-	if err := stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: &agentv1.Welcome{}}}); err != nil {
+	cp.mu.Lock()
+	welcome := &agentv1.Welcome{Features: cp.features}
+	cp.mu.Unlock()
+	if err := stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}
 	for {

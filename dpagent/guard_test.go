@@ -18,7 +18,7 @@ import (
 )
 
 // startGuarded starts sonde-dp with a probe and a virtual port, which makes it a guard, and waits until it answers.
-func startGuarded(t testing.TB, cp *controlPlane) (p *program, url string) {
+func startGuarded(t testing.TB, cp *controlPlane, args ...string) (p *program, url string) {
 	t.Helper()
 	app := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "ok") })}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,7 +44,7 @@ func startGuarded(t testing.TB, cp *controlPlane) (p *program, url string) {
 	t.Setenv(mesh.EnvProbeTable, table)
 	t.Setenv(mesh.EnvInstanceIP, "127.0.0.1")
 	virtual := freePort(t)
-	p = startProgram(t, cp, "--virtual-probes-port="+strconv.Itoa(virtual))
+	p = startProgram(t, cp, append(args, "--virtual-probes-port="+strconv.Itoa(virtual))...)
 	p.waitReady()
 	return p, fmt.Sprintf("http://127.0.0.1:%d/%d/", virtual, port)
 }
@@ -139,13 +139,29 @@ func probeClient() *http.Client {
 }
 
 func TestMemoryWithGuard(t *testing.T) {
+	t.Run("and probes", func(t *testing.T) { checkGuardedMemory(t, 0) })
+	t.Run("and a port for load balancers", func(t *testing.T) { checkGuardedMemory(t, freePort(t)) })
+}
+
+func checkGuardedMemory(t *testing.T, lbHealthPort int) {
+	t.Helper()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
-	p, url := startGuarded(t, cp)
+	p, url := startGuarded(t, cp, "--lb-health-port="+strconv.Itoa(lbHealthPort))
 	client := probeClient()
-	for range 100 { // some minutes of the kubelet's
+	ask := []string{p.admin + "/readyz", p.admin + "/livez", p.admin + "/metrics"}
+	if lbHealthPort != 0 {
+		at := net.JoinHostPort("127.0.0.1", strconv.Itoa(lbHealthPort))
+		ask = append(ask, at+"/healthz", at+"/livez")
+	}
+	for range 100 { // some minutes of the kubelet's, of a Prometheus' and of a load balancer's
 		if err := probe(client, url); err != nil {
 			t.Fatal(err)
+		}
+		for _, question := range ask {
+			if err := probe(client, "http://"+question); err != nil {
+				t.Fatalf("%s: %v", question, err)
+			}
 		}
 	}
 	worker := p.worker()

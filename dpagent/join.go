@@ -71,6 +71,9 @@ func (a *Agent) join(parent context.Context) error {
 // resume goes on where an agent has died: with its Envoy, and its certificate. It returns false if the agent has to join.
 func (a *Agent) resume(proxy *envoy.Envoy) bool {
 	if !proxy.Adopt() {
+		if err := a.dir.Remove(fileInbounds); err != nil { // what is there was said of another Envoy
+			a.logger.Warn("state of the agent before not removed", "err", err)
+		}
 		return false
 	}
 	if err := errors.Join(a.identity.Resume(), a.resumeInbounds()); err != nil {
@@ -83,7 +86,7 @@ func (a *Agent) resume(proxy *envoy.Envoy) bool {
 // logJoined also says when the token expires, which whoever restarts the host needs to know.
 func (a *Agent) logJoined() {
 	leaf := a.identity.Leaf()
-	log := a.logger.With("serial", leaf.SerialNumber.Text(16), "notAfter", leaf.NotAfter)
+	log := a.logger.With("serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter)
 	if expires, err := a.token.Expires(); err == nil { // Watch reports the error
 		log = log.With("tokenExpires", expires)
 	}

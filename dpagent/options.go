@@ -20,14 +20,14 @@ type Options struct {
 	CAFile string
 	// Name of the Dataplane. Required.
 	Name string
-	// Mesh of the Dataplane. Default "default".
+	// Mesh of the Dataplane. Required.
 	Mesh string
 	// TokenFile holds the token to join with. It is read at each attempt that the certificate in WorkDir does not do for.
 	// Required.
 	TokenFile string
-	// AdminAddress serves /metrics, /livez and /readyz. Default 127.0.0.1:9902; port 0 takes a free one.
+	// AdminAddress serves /metrics, /livez and /readyz; port 0 takes a free one. Required.
 	AdminAddress string
-	// DrainTime is how long a drain may wait for open requests and connections, 1s to 1h. Default 25s.
+	// DrainTime is how long a drain may wait for open requests and connections, 1s to 1h.
 	DrainTime time.Duration
 	// LastToEnd says that all applications have ended before the agent is told to, as the kubelet does with native sidecars: a
 	// drain then waits for no more clients, since nothing could serve them.
@@ -35,39 +35,32 @@ type Options struct {
 	// EnvoyPath is the Envoy binary. Default: envoy beside this program, else on PATH.
 	EnvoyPath string
 	// WorkDir holds Envoy's bootstrap, secrets and sockets. While the certificate in it is valid, the agent joins with that.
-	// Default: a new directory under $TMPDIR, removed at the end.
+	// Default: a new directory under $TMPDIR, removed at the end; with Probes.Mode mesh.ProbesPerPort it is required.
 	WorkDir string
-	// Concurrency is the number of Envoy's worker threads, 1 to 1024. Default 2.
+	// Concurrency is the number of Envoy's worker threads, 1 to 1024.
 	Concurrency int
 	// Level of the agent's log. Envoy's own log level is info if this is debug, error if it is error, else warning.
 	// Default info.
 	Level slog.Level
+	// LBHealthPort answers load balancers on all addresses, see package lb. Default 0: none.
+	LBHealthPort int
+	// LBDrainTime is how long a proxy that ends serves on after it has told load balancers, before it drains, 0s to 1h. Without an
+	// LBHealthPort, or with LastToEnd, it does not.
+	LBDrainTime time.Duration
 	// Probes of the pod. With port 0, or with an empty table, no probes are answered.
 	Probes probe.Environment
 	// Version of the program, to tell the control plane.
 	Version string
 }
 
-// Defaults that the flags show.
-const (
-	DefaultAdminAddress = "127.0.0.1:9902"
-	DefaultDrainTime    = mesh.DefaultDrainTime
-	DefaultConcurrency  = mesh.DefaultConcurrency
-)
+// DefaultAdminAddress is where supervisors ask an agent that names no other address.
+const DefaultAdminAddress = "127.0.0.1:9902"
 
-// SetDefaults sets the default of each option that is not set.
-func (o *Options) SetDefaults() {
-	if o.Mesh == "" {
-		o.Mesh = mesh.DefaultMesh
-	}
-	if o.AdminAddress == "" {
-		o.AdminAddress = DefaultAdminAddress
-	}
-	if o.DrainTime == 0 {
-		o.DrainTime = DefaultDrainTime
-	}
-	if o.Concurrency == 0 {
-		o.Concurrency = DefaultConcurrency
+// DefaultOptions returns options to which only what is required must be added.
+func DefaultOptions() Options {
+	return Options{
+		Mesh: mesh.DefaultMesh, AdminAddress: DefaultAdminAddress, DrainTime: mesh.DefaultDrainTime, LBDrainTime: mesh.DefaultLBDrainTime,
+		Concurrency: mesh.DefaultConcurrency,
 	}
 }
 
@@ -78,7 +71,8 @@ func (o *Options) Validate() error {
 		errs = append(errs, &mesh.FieldError{Field: field, Value: value, Allowed: allowed})
 	}
 	for _, required := range []struct{ field, value string }{
-		{"ControlPlane", o.ControlPlane}, {"CAFile", o.CAFile}, {"Name", o.Name}, {"TokenFile", o.TokenFile},
+		{"ControlPlane", o.ControlPlane}, {"CAFile", o.CAFile}, {"Name", o.Name}, {"Mesh", o.Mesh}, {"TokenFile", o.TokenFile},
+		{"AdminAddress", o.AdminAddress},
 	} {
 		if required.value == "" {
 			refuse(required.field, "", "is required")
@@ -87,7 +81,7 @@ func (o *Options) Validate() error {
 	if o.ControlPlane != "" && !isAddress(o.ControlPlane, 1) {
 		refuse("ControlPlane", o.ControlPlane, "must be host:port, with a port from 1 to 65535")
 	}
-	if !isAddress(o.AdminAddress, 0) {
+	if o.AdminAddress != "" && !isAddress(o.AdminAddress, 0) {
 		refuse("AdminAddress", o.AdminAddress, "must be host:port, with a port from 0 to 65535")
 	}
 	if strings.Contains(o.Name, "/") {
@@ -102,8 +96,50 @@ func (o *Options) Validate() error {
 	if o.Concurrency < 1 || o.Concurrency > 1024 {
 		refuse("Concurrency", strconv.Itoa(o.Concurrency), "must be a number from 1 to 1024")
 	}
+	return errors.Join(append(errs, o.validateProbes(), o.validateLB())...)
+}
+
+func (o *Options) validateLB() error {
+	var errs []error
+	refuse := func(field, value, allowed string) {
+		errs = append(errs, &mesh.FieldError{Field: field, Value: value, Allowed: allowed})
+	}
+	if o.LBDrainTime < 0 || o.LBDrainTime > mesh.MaxDrainTime {
+		refuse("LBDrainTime", o.LBDrainTime.String(), mesh.AllowedLBDrainTime)
+	}
+	port := strconv.Itoa(o.LBHealthPort)
+	if o.LBHealthPort < 0 || o.LBHealthPort > 65535 {
+		refuse("LBHealthPort", port, mesh.AllowedPort+", or 0 for none")
+	}
+	if o.LBHealthPort <= 0 {
+		return errors.Join(errs...)
+	}
+	if use := reservedPorts[o.LBHealthPort]; use != "" {
+		refuse("LBHealthPort", port, "must not be the port of "+use)
+	}
+	if _, admin, _ := net.SplitHostPort(o.AdminAddress); admin == port {
+		refuse("LBHealthPort", port, "must not be the port that supervisors ask")
+	}
+	if answered, err := o.Probes.Needed(); err == nil && answered && o.Probes.Port == o.LBHealthPort {
+		refuse("LBHealthPort", port, "must not be the virtual port, on which probes are answered")
+	}
+	return errors.Join(errs...)
+}
+
+// reservedPorts are those of Envoy's in a pod, and for what it has them.
+var reservedPorts = map[int]string{
+	mesh.PortRedirectIn: "redirection", mesh.PortRedirectOut: "redirection", mesh.PortReadiness: "the sidecar's readiness",
+}
+
+func (o *Options) validateProbes() error {
+	var errs []error
+	if o.Probes.Mode == mesh.ProbesPerPort && o.WorkDir == "" {
+		errs = append(errs, &mesh.FieldError{
+			Field: "WorkDir", Allowed: "is required in the mode per-port of probes: Envoy must find the socket of the next agent, too",
+		})
+	}
 	if o.Probes.Port < 0 || o.Probes.Port > 65535 {
-		refuse("Probes.Port", strconv.Itoa(o.Probes.Port), mesh.AllowedPort+", or 0 for none")
+		errs = append(errs, &mesh.FieldError{Field: "Probes.Port", Value: strconv.Itoa(o.Probes.Port), Allowed: mesh.AllowedPort + ", or 0 for none"})
 	}
 	return errors.Join(errs...)
 }

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sonde-mesh/sonde/dpagent"
 	sondeprobe "github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
@@ -21,7 +20,9 @@ func TestProbesBadInput(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := newAgent(t, dpagent.Options{ControlPlane: "cp:5678", CAFile: "ca", Name: "web-1", TokenFile: "token", Probes: tc.probes})
+			o := minimal()
+			o.Probes = tc.probes
+			_, err := newAgent(t, o)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("New() error = %v, want one that says %q", err, tc.want)
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
+	"github.com/sonde-mesh/sonde/health"
 )
 
 // errInboundsUnknown says that the control plane has not said yet what becomes of the inbound listeners.
@@ -15,7 +16,10 @@ var errInboundsUnknown = errors.New("the control plane has not said yet that env
 // setInbounds records what the control plane says of the inbounds; nil if Envoy has accepted all. It holds while there is no
 // session, and for the next agent if this one dies.
 func (a *Agent) setInbounds(err error) {
-	a.inboundsErr.Store(&err)
+	before := *a.inboundsErr.Swap(&err)
+	if !a.keepsEnvoy() || before == nil && err == nil || before != nil && err != nil && before.Error() == err.Error() {
+		return
+	}
 	text := inboundsAccepted
 	if err != nil {
 		text = err.Error()
@@ -61,16 +65,28 @@ func (a *Agent) whenSettled(h http.Handler) http.Handler {
 	})
 }
 
+// keepReady is for how long a result of readiness is good: the kubelet asks each second, and a pod that becomes ready is waited for.
+const keepReady = 200 * time.Millisecond
+
+// checkDrain is the check of readiness that has a reason of its own for load balancers.
+const checkDrain = "drain"
+
 func (a *Agent) addChecks(proxy *envoy.Envoy) {
-	a.ready.Add("identity", func(context.Context) error {
+	a.checks.Add(health.Livez, health.Check{Name: "envoy", Run: proxy.Alive})
+	a.checks.Add(health.Livez, health.Check{Name: "service-probes", Run: a.serviceProbes.Alive})
+	ready := func(name string, run func(context.Context) error) {
+		a.checks.Add(health.Readyz, health.Check{Name: name, Run: run, Keep: keepReady})
+	}
+	ready("identity", func(context.Context) error {
 		if why := a.joinErr.Load(); why != nil {
 			return *why
 		}
 		return a.identity.Valid(time.Now())
 	})
-	a.ready.Add("envoy", proxy.Ready)
-	a.ready.Add("inbounds", func(context.Context) error { return *a.inboundsErr.Load() })
-	a.ready.Add("drain", func(context.Context) error {
+	ready("envoy", proxy.Ready)
+	ready("inbounds", func(context.Context) error { return *a.inboundsErr.Load() })
+	ready("probes", a.perPort.Ready)
+	ready(checkDrain, func(context.Context) error {
 		select {
 		case <-a.draining:
 			return errors.New("this proxy drains")

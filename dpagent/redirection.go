@@ -8,6 +8,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
 const (
@@ -21,9 +22,13 @@ const redirectionLost probe.Class = "RedirectionLost"
 
 // readinessRequests notices when the kubelet's questions for readiness stop, although Envoy is ready: they come through the
 // redirection of the pod, whose rules the agent may not read.
+//
+// It is told as an event, and is no check: the silence of a kubelet that is restarted looks the same, and a check that failed for it would
+// have load balancers avoid all pods of the node. Nor would the kubelet read it: what it asks no longer comes here.
 type readinessRequests struct {
-	last atomic.Int64 // when the last one came, as UnixNano; 0 before the first
-	lost bool         // it has been told
+	loop *heartbeat.Loop // told of each look; nil: nobody is told
+	last atomic.Int64    // when the last one came, as UnixNano; 0 before the first
+	lost bool            // it has been told
 }
 
 // through counts the requests to a handler.
@@ -36,7 +41,7 @@ func (r *readinessRequests) through(h http.Handler) http.Handler {
 	})
 }
 
-// watch tells once of each time that the requests stop, until ctx ends.
+// watch looks again and again until ctx ends.
 func (r *readinessRequests) watch(ctx context.Context, envoyReady func(context.Context) error, tell func(probe.Failure)) {
 	look := time.NewTicker(readinessLook)
 	defer look.Stop()
@@ -46,17 +51,24 @@ func (r *readinessRequests) watch(ctx context.Context, envoyReady func(context.C
 			return
 		case <-look.C:
 		}
-		last := r.last.Load()
-		silent := last != 0 && time.Since(time.Unix(0, last)) > readinessSilence
-		switch {
-		case !silent:
-			r.lost = false
-		case !r.lost && envoyReady(ctx) == nil:
-			r.lost = true
-			tell(probe.Failure{
-				Container: mesh.ContainerSidecar, Probe: string(mesh.ProbeReadiness), Verdict: "failure", Class: redirectionLost,
-				Reason: "Envoy is ready, and the kubelet's requests do not reach it any more: the redirection of the pod's connections is gone",
-			})
-		}
+		r.loop.Begin()
+		r.look(ctx, envoyReady, tell)
+		r.loop.End()
+	}
+}
+
+// look tells once of each time that the requests stop.
+func (r *readinessRequests) look(ctx context.Context, envoyReady func(context.Context) error, tell func(probe.Failure)) {
+	last := r.last.Load()
+	silent := last != 0 && time.Since(time.Unix(0, last)) > readinessSilence
+	switch {
+	case !silent:
+		r.lost = false
+	case !r.lost && envoyReady(ctx) == nil:
+		r.lost = true
+		tell(probe.Failure{
+			Container: mesh.ContainerSidecar, Probe: string(mesh.ProbeReadiness), Verdict: "failure", Class: redirectionLost,
+			Reason: "Envoy is ready, and the kubelet's requests do not reach it any more: the redirection of the pod's connections is gone",
+		})
 	}
 }

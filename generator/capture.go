@@ -42,7 +42,7 @@ func (b *inbound) captureListeners(tp *mesh.TransparentProxying) []*listenerv3.L
 			FilterChains:     append(loopChains(tp), readinessChain()),
 		}
 		b.addInboundChains(l)
-		if b.mode != mesh.ModeStrict {
+		if passesInbound(b.mode, b.dataplane) {
 			l.DefaultFilterChain = &listenerv3.FilterChain{
 				Name:    "passthrough",
 				Filters: []*listenerv3.Filter{tcpFilter(tcpProxy(mesh.InboundStats+"passthrough", nameInboundPassthrough, 1))},
@@ -53,20 +53,25 @@ func (b *inbound) captureListeners(tp *mesh.TransparentProxying) []*listenerv3.L
 	return listeners
 }
 
+// passesInbound reports whether redirected connections to ports without an inbound go to the application: in STRICT mode only to that of
+// a gateway, which takes connections from outside the mesh.
+func passesInbound(mode mesh.MTLSMode, d *mesh.Dataplane) bool {
+	return mode != mesh.ModeStrict || d.Spec.Networking.Gateway != nil
+}
+
 // addInboundChains adds the chains of each inbound. They match the port of the original destination. An inbound that comes or goes
 // changes nothing else: Envoy then updates the listener in place, and connections of other chains live on, while any other
 // difference would drain the whole listener (Envoy: configuration/listeners/lds). So the TLS inspector is not disabled for
 // ports without an inbound, although it delays a protocol there in which the server speaks first; only serverFirst disables
 // it.
 func (b *inbound) addInboundChains(l *listenerv3.Listener) {
-	inbounds := b.dataplane.Spec.Networking.Inbound
+	net := &b.dataplane.Spec.Networking
 	onPort := map[uint32]int{}
-	for i := range inbounds {
-		onPort[inbounds[i].Port]++
+	for in := range net.ActiveInbounds() {
+		onPort[in.Port]++
 	}
 	var serverFirst []*predicate
-	for i := range inbounds {
-		in := &inbounds[i]
+	for in := range net.ActiveInbounds() {
 		match := &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(in.Port)}
 		if onPort[in.Port] > 1 {
 			match.PrefixRanges = singleAddress(b.dataplane.InboundAddress(in).Addr())
@@ -125,12 +130,19 @@ const (
 )
 
 // outboundCaptureListeners returns the listeners to which the kernel redirects the application's connections. They hand a
-// connection over to the listener of its original destination, if there is one (Envoy: api-v3/config/listener/v3/listener.proto,
+// connection over to the listener of its original destination, if there is one; else the mesh says what becomes of it (Envoy: api-v3/config/listener/v3/listener.proto,
 // use_original_dst).
-func outboundCaptureListeners(p *meshview.Proxy) []*listenerv3.Listener {
+func outboundCaptureListeners(m *meshview.Mesh, p *meshview.Proxy) []*listenerv3.Listener {
 	tp := p.Dataplane.Spec.Networking.TransparentProxying
 	if tp == nil {
 		return nil
+	}
+	rest := &listenerv3.FilterChain{
+		Name:    "passthrough",
+		Filters: []*listenerv3.Filter{tcpFilter(tcpProxy("outbound_passthrough", nameOutboundPassthrough, 1))},
+	}
+	if !m.Spec.Passthrough() {
+		rest = &listenerv3.FilterChain{Name: "closed", Filters: []*listenerv3.Filter{closeConnection()}}
 	}
 	var listeners []*listenerv3.Listener
 	for _, f := range families() {
@@ -141,10 +153,8 @@ func outboundCaptureListeners(p *meshview.Proxy) []*listenerv3.Listener {
 			TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 			UseOriginalDst:   wrapperspb.Bool(true),
 			FilterChains:     loopChains(tp),
-			DefaultFilterChain: &listenerv3.FilterChain{
-				Name:    "passthrough",
-				Filters: []*listenerv3.Filter{tcpFilter(tcpProxy("outbound_passthrough", nameOutboundPassthrough, 1))},
-			},
+
+			DefaultFilterChain: rest,
 		})
 	}
 	return listeners

@@ -116,23 +116,23 @@ func noCircuitBreakers() *clusterv3.CircuitBreakers {
 }
 
 // InboundClusters returns the clusters of the application of p, one for each inbound; with transparentProxying also that
-// of the agent's readiness and, unless the mode is STRICT, that of the ports without an inbound.
+// of the agent's readiness and, where passesInbound, that of the ports without an inbound; and those for probes.
 func InboundClusters(m *meshview.Mesh, p *meshview.Proxy) []*clusterv3.Cluster {
 	net := &p.Dataplane.Spec.Networking
 	redirected := net.TransparentProxying != nil
 	var clusters []*clusterv3.Cluster
-	for i := range net.Inbound {
-		clusters = append(clusters, inboundCluster(p.Dataplane, &net.Inbound[i]))
+	for in := range net.ActiveInbounds() {
+		clusters = append(clusters, inboundCluster(p.Dataplane, in))
 	}
 	if redirected {
 		clusters = append(clusters, agentReadinessCluster())
-		if m.Spec.Mode() != mesh.ModeStrict {
+		if passesInbound(m.Spec.Mode(), p.Dataplane) {
 			c := passthroughCluster(nameInboundPassthrough, mesh.InboundStats+"passthrough")
 			c.UpstreamBindConfig = bypassRedirection()
 			clusters = append(clusters, c)
 		}
 	}
-	return clusters
+	return append(clusters, probeClusters(p.Dataplane)...)
 }
 
 func inboundCluster(d *mesh.Dataplane, in *mesh.Inbound) *clusterv3.Cluster {
@@ -145,7 +145,7 @@ func inboundCluster(d *mesh.Dataplane, in *mesh.Inbound) *clusterv3.Cluster {
 		CircuitBreakers:      noCircuitBreakers(),
 		LoadAssignment:       assignment(name, inboundEndpoint(d, in)),
 
-		TypedExtensionProtocolOptions: inboundHTTP(in.Tags.Protocol()),
+		TypedExtensionProtocolOptions: inboundHTTP(in.AppProtocol()),
 	}
 	if d.Spec.Networking.TransparentProxying != nil {
 		c.UpstreamBindConfig = bypassRedirection()
@@ -156,7 +156,7 @@ func inboundCluster(d *mesh.Dataplane, in *mesh.Inbound) *clusterv3.Cluster {
 // inboundEndpoint is the application behind an inbound. What differs between replicas is here, and in no larger resource.
 func inboundEndpoint(d *mesh.Dataplane, in *mesh.Inbound) *endpointv3.LbEndpoint {
 	e := lbEndpoint(socketAddress(mesh.AddrPort(in.ServiceAddress, in.ServicePort)), nil)
-	if in.Tags.Protocol().IsHTTP() {
+	if in.AppProtocol().IsHTTP() {
 		e.GetEndpoint().Hostname = d.InboundAddress(in).String() // see inboundRoute
 	}
 	return e
@@ -173,9 +173,9 @@ func agentReadinessCluster() *clusterv3.Cluster {
 }
 
 // OutboundPassthrough returns the cluster of connections to destinations outside the mesh, nil without
-// transparentProxying.
-func OutboundPassthrough(p *meshview.Proxy) *clusterv3.Cluster {
-	if p.Dataplane.Spec.Networking.TransparentProxying == nil {
+// transparentProxying, and where the mesh does not let them through.
+func OutboundPassthrough(m *meshview.Mesh, p *meshview.Proxy) *clusterv3.Cluster {
+	if p.Dataplane.Spec.Networking.TransparentProxying == nil || !m.Spec.Passthrough() {
 		return nil
 	}
 	c := passthroughCluster(nameOutboundPassthrough, "outbound_passthrough")

@@ -23,7 +23,7 @@ const (
 )
 
 // InboundListeners returns the listeners through which others reach the application of p: one for each inbound, or with
-// transparentProxying the capture listeners; and the readiness listener. trustDomain is the suffix of all trust domains.
+// transparentProxying the capture listeners; those for probes; and the readiness listener. trustDomain is the suffix of all trust domains.
 func InboundListeners(m *meshview.Mesh, p *meshview.Proxy, trustDomain string) []*listenerv3.Listener {
 	return newInbound(dynamic, m, p, trustDomain).listeners()
 }
@@ -48,13 +48,18 @@ func newInbound(src source, m *meshview.Mesh, p *meshview.Proxy, trustDomain str
 func (b *inbound) listeners() []*listenerv3.Listener {
 	net := &b.dataplane.Spec.Networking
 	if net.TransparentProxying != nil {
-		return append(b.captureListeners(net.TransparentProxying), readinessListener())
+		return append(b.captureListeners(net.TransparentProxying), b.otherListeners()...)
 	}
 	var listeners []*listenerv3.Listener
-	for i := range net.Inbound {
-		listeners = append(listeners, b.listener(&net.Inbound[i]))
+	for in := range net.ActiveInbounds() {
+		listeners = append(listeners, b.listener(in))
 	}
-	return append(listeners, readinessListener())
+	return append(listeners, b.otherListeners()...)
+}
+
+// otherListeners are those that do not serve the mesh.
+func (b *inbound) otherListeners() []*listenerv3.Listener {
+	return append(probeListeners(b.dataplane), readinessListener())
 }
 
 // listener returns the listener of one inbound, on its own address and port.
@@ -122,7 +127,7 @@ func (b *inbound) chain(in *mesh.Inbound, match *listenerv3.FilterChainMatch, so
 
 func (b *inbound) filter(in *mesh.Inbound, tls bool) *listenerv3.Filter {
 	cluster := inboundClusterName(b.dataplane, in)
-	if !in.Tags.Protocol().IsHTTP() {
+	if !in.AppProtocol().IsHTTP() {
 		p := tcpProxy(inboundStat(in), cluster, 1)
 		if tls {
 			p = connectAfterHandshake(p)
@@ -130,6 +135,7 @@ func (b *inbound) filter(in *mesh.Inbound, tls bool) *listenerv3.Filter {
 		return tcpFilter(p)
 	}
 	h := httpProxy(inboundStat(in), noHost)
+	h.LocalReplyConfig = markUnsent()
 	if tls {
 		// The application gets the client's SPIFFE ID in x-forwarded-client-cert, which clients cannot set themselves
 		// (Envoy: configuration/http/http_conn_man/headers, x-forwarded-client-cert).

@@ -24,9 +24,9 @@ func outboundListeners(src source, m *meshview.Mesh, p *meshview.Proxy) []*liste
 	bound := net.TransparentProxying == nil
 	var listeners []*listenerv3.Listener
 	for _, o := range net.Outbound {
-		listeners = append(listeners, outboundListener(src, serviceOf(m, o.Tags.Service()), mesh.AddrPort(o.Address, o.Port), bound))
+		listeners = append(listeners, outboundListener(src, serviceOf(m, o.Service()), mesh.AddrPort(o.Address, o.Port), bound))
 	}
-	return append(listeners, outboundCaptureListeners(p)...)
+	return append(listeners, outboundCaptureListeners(m, p)...)
 }
 
 // ServiceListener returns the listener of an address of the service, see meshview.Service.Listeners, the same for all proxies
@@ -80,11 +80,11 @@ func endpointFilter(s *meshview.Service, at netip.AddrPort) *listenerv3.Filter {
 		p.MetadataMatch = selectEndpoint(at)
 		return tcpFilter(p)
 	}
-	return withRoutes(httpProxy(outboundStat(s.Name), s.Name), routeConfiguration(s.Name, anyPath(), &routev3.RouteAction{
+	return withRoutes(httpProxy(outboundStat(s.Name), s.Name), hideUnsent(routeConfiguration(s.Name, anyPath(), &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: s.Name},
 		MetadataMatch:    selectEndpoint(at),
 		Timeout:          durationpb.New(0),
-	}))
+	})))
 }
 
 // serviceOf never returns nil. Connections to a service that is not in the view are accepted and closed, since there is no

@@ -15,11 +15,11 @@ func OutboundRoute(s *meshview.Service) *routev3.RouteConfiguration {
 	if !s.Protocol.IsHTTP() {
 		return nil
 	}
-	return routeConfiguration(s.Name, anyPath(), &routev3.RouteAction{
+	return hideUnsent(routeConfiguration(s.Name, anyPath(), &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: s.Name},
 		Timeout:          durationpb.New(0),
 		RetryPolicy:      retryUnsent(),
-	})
+	}))
 }
 
 // inboundRoute replaces noHost by the host name of the endpoint, see inboundEndpoint
@@ -36,7 +36,7 @@ func inboundRoute(cluster string) *routev3.RouteConfiguration {
 	other := routeConfiguration(noHost, anyPath(), unnamed).GetVirtualHosts()[0]
 	other.Domains = []string{noHost}
 	named.VirtualHosts = append(named.VirtualHosts, other)
-	return named
+	return hideUnsent(named)
 }
 
 func routeConfiguration(name string, match *routev3.RouteMatch, action *routev3.RouteAction) *routev3.RouteConfiguration {
@@ -63,8 +63,11 @@ const hostSelections = 32
 // request might execute it twice (Envoy: configuration/http/http_filters/router_filter, x-envoy-retry-on).
 func retryUnsent() *routev3.RetryPolicy {
 	return &routev3.RetryPolicy{
-		RetryOn:    "connect-failure,refused-stream,reset-before-request",
+		RetryOn:    "connect-failure,refused-stream,reset-before-request,retriable-headers",
 		NumRetries: wrapperspb.UInt32(2),
+		RetriableHeaders: []*routev3.HeaderMatcher{{
+			Name: headerUnsent, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
+		}},
 		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
 			Name: "envoy.retry_host_predicates.previous_hosts",
 			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{

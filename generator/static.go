@@ -57,7 +57,7 @@ func staticListeners(o StaticOptions) []*listenerv3.Listener {
 
 func staticClusters(o StaticOptions) []*clusterv3.Cluster {
 	clusters := InboundClusters(o.Mesh, o.Proxy)
-	if c := OutboundPassthrough(o.Proxy); c != nil {
+	if c := OutboundPassthrough(o.Mesh, o.Proxy); c != nil {
 		clusters = append(clusters, c)
 	}
 	for _, name := range o.Proxy.Scope.Services {

@@ -156,6 +156,29 @@ func service(name string, protocol mesh.Protocol, addresses ...string) *mesh.Ser
 	}
 }
 
+// closedOutbound lets nothing out of the mesh.
+func closedOutbound() *mesh.MeshNetworking {
+	return &mesh.MeshNetworking{Outbound: &mesh.MeshOutbound{Passthrough: new(bool)}}
+}
+
+// meshService returns a MeshService of port 80 that selects the Dataplanes with the tag of its name.
+func meshService(name string, p mesh.Protocol) *mesh.MeshService {
+	s := &mesh.MeshService{Meta: mesh.Meta{Name: name}}
+	s.Spec.Selector.DataplaneTags = mesh.Tags{mesh.TagService: name}
+	s.Spec.Ports = []mesh.MeshServicePort{{Port: 80, AppProtocol: p}}
+	return s
+}
+
+// refersTo gives a Dataplane an outbound to port 80 of a MeshService.
+func refersTo(name string) option {
+	return func(d *mesh.Dataplane) {
+		n := &d.Spec.Networking
+		n.Outbound = append(n.Outbound, mesh.Outbound{
+			Port: uint32(20000 + len(n.Outbound)), BackendRef: &mesh.BackendRef{Kind: string(mesh.KindMeshService), Name: name, Port: 80},
+		})
+	}
+}
+
 func meshWith(mode mesh.MTLSMode) *mesh.Mesh {
 	m := &mesh.Mesh{Name: mesh.DefaultMesh}
 	if mode != "" {

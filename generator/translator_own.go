@@ -11,7 +11,7 @@ import (
 // than before, such as a new one with a virtual address. updateShared handles the changed protocol of an outbound.
 func ownDiffers(before *meshview.View, m *meshview.Mesh, p *meshview.Proxy) bool {
 	oldMesh, old := before.Proxy(p.ID())
-	return old == nil || old.Dataplane != p.Dataplane || oldMesh.Spec.Mode() != m.Spec.Mode()
+	return old == nil || old.Dataplane != p.Dataplane || !oldMesh.SameResources(m)
 }
 
 // ownSet makes the set that is the proxy's alone. Resources that did not change stay the same pointers.
@@ -31,7 +31,7 @@ func (t *Translator) ownSet(m *meshview.Mesh, p *meshview.Proxy, a *attachment) 
 	for _, c := range InboundClusters(m, p) {
 		add(resource.Cluster, c.GetName(), c)
 	}
-	if c := OutboundPassthrough(p); c != nil {
+	if c := OutboundPassthrough(m, p); c != nil {
 		add(resource.Cluster, c.GetName(), c)
 	}
 	for _, l := range InboundListeners(m, p, t.trustDomain) {

@@ -19,9 +19,15 @@ func randomStep(r *rand.Rand, b *bench) {
 	one := func(of ...string) string { return of[r.IntN(len(of))] }
 	services := []string{"api", "web", "db", "cache"}
 	var o mesh.Object
-	switch r.IntN(8) {
+	switch r.IntN(9) {
 	case 0:
-		o = meshWith(mesh.MTLSMode(one("", string(mesh.ModeStrict), string(mesh.ModePermissive))))
+		m := meshWith(mesh.MTLSMode(one("", string(mesh.ModeStrict), string(mesh.ModePermissive))))
+		if r.IntN(3) == 0 {
+			m.Spec.Networking = closedOutbound()
+		}
+		o = m
+	case 8:
+		o = meshService(one(services...), mesh.Protocol(one("tcp", "http")))
 	case 1, 2, 3:
 		var addresses []string
 		for i := range r.IntN(3) {
@@ -38,7 +44,7 @@ func randomStep(r *rand.Rand, b *bench) {
 	default:
 		var options []option
 		for _, with := range []option{
-			unready, transparent, workload(one(services...)), speaks(mesh.ProtocolHTTP), calls(one(services...), one(services...)),
+			unready, transparent, workload(one(services...)), speaks(mesh.ProtocolHTTP), calls(one(services...), one(services...)), refersTo(one(services...)),
 		} {
 			if r.IntN(3) == 0 {
 				options = append(options, with)

@@ -106,6 +106,23 @@ func TestApplySendsWhatChanged(t *testing.T) {
 	}
 }
 
+// A mesh that lets nothing out any more closes what its redirected proxies passed through, and changes nothing else.
+func TestPassthroughOfAMesh(t *testing.T) {
+	closed := meshWith("")
+	closed.Spec.Networking = closedOutbound()
+	b := newBench(t, meshWith(""), dataplane("web-1", "10.0.0.9", "web", transparent), service("api", mesh.ProtocolHTTP, "240.0.0.1:80"))
+	b.apply()
+	before := b.translator.Attach("default/web-1")
+	b.set(closed)
+	put, remove := difference(before, b.apply()["default/web-1"])
+	if diff := cmp.Diff([]string{"listener outbound:capture", "listener outbound:capture6"}, put); diff != "" {
+		t.Errorf("put (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"cluster outbound:passthrough"}, remove); diff != "" {
+		t.Errorf("removed (-want +got):\n%s", diff)
+	}
+}
+
 // difference returns resource.Diff of both sets.
 func difference(before, now resource.Desired) (put, remove []string) {
 	for _, d := range []resource.Delta{resource.Diff(before.Shared, now.Shared), resource.Diff(before.Own, now.Own)} {

@@ -1,92 +1,150 @@
-// Package health serves /livez and /readyz from named checks.
+// Package health answers whether a program is alive, and whether it may get traffic: named checks in two groups, over HTTP as kube-apiserver
+// and etcd do, over gRPC as grpc.health.v1, and as metrics.
 //
-// The format is that of kube-apiserver and etcd: 200 and "ok", or 503 and a line for each check; with ?verbose there is
-// always a line for each check.
+// Each check is run by one caller at a time, and its result is kept for a while, so that many callers cost no more than one.
 package health
 
 import (
 	"context"
-	"fmt"
-	"net/http"
-	"strings"
+	"log/slog"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
-// checkTimeout is how long the checks may take. One that takes longer has failed.
-const checkTimeout = 2 * time.Second
+// Group of checks.
+type Group string
 
-// Check returns why something is not healthy, nil if it is. It must return when ctx ends.
-type Check func(ctx context.Context) error
+// Livez asks whether the program must be restarted: only what a restart would mend may fail. Readyz asks whether it may get traffic.
+const (
+	Livez  Group = "livez"
+	Readyz Group = "readyz"
+)
 
-// Checks is an ordered list of named checks, safe for concurrent use. The zero value has no checks and is healthy.
-type Checks struct {
+var groups = []Group{Livez, Readyz}
+
+// Defaults of a Check.
+const (
+	DefaultTimeout = 2 * time.Second
+	DefaultKeep    = time.Second
+)
+
+// Check of one thing.
+type Check struct {
+	// Name in URLs: lower case letters, digits and dashes.
+	Name string
+	// Run returns why it is not healthy, nil if it is. It must return when its context ends. Required.
+	Run func(context.Context) error
+	// Timeout is when its context ends, and it has failed. Default DefaultTimeout.
+	Timeout time.Duration
+	// Keep is for how long its result is good. Default DefaultKeep, which also is the longest for one that has failed: who waits for it to
+	// pass is told soon.
+	Keep time.Duration
+	// Informational checks are for people: one that fails is shown as a warning, and its group passes nevertheless.
+	Informational bool
+}
+
+// Result of a check.
+type Result struct {
+	Group Group
+	Name  string
+	// Err says why it has failed, nil if it has not.
+	Err error
+	// Informational is that of the Check.
+	Informational bool
+	// At is when it was run, and Took how long that took.
+	At   time.Time
+	Took time.Duration
+	// Changes are the last ones, oldest first: the first result, and each after that differs in having failed or not.
+	Changes []Change
+}
+
+// Change of the result of a check.
+type Change struct {
+	At time.Time
+	// Err is nil if the check passed from then on.
+	Err error
+}
+
+// Failed reports whether the group fails for it.
+func (r *Result) Failed() bool { return r.Err != nil && !r.Informational }
+
+// Options of a Registry. The zero value is usable.
+type Options struct {
+	// Logger is told when a check begins to fail, and when it passes again. Default none.
+	Logger *slog.Logger
+	// Registerer for the metrics sonde_healthcheck*. Default none.
+	Registerer prometheus.Registerer
+}
+
+// Registry has the checks of a program, in the order in which they were added. A group without checks is healthy. It is safe for concurrent
+// use.
+type Registry struct {
+	log     *slog.Logger
+	metrics *metrics
+
 	mu     sync.RWMutex
-	names  []string
-	checks map[string]Check
+	checks map[Group][]*check
 }
 
-// Add adds a check, or replaces the one with the same name.
-func (c *Checks) Add(name string, check Check) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.checks == nil {
-		c.checks = map[string]Check{}
+// New returns a Registry without checks.
+func New(o Options) *Registry {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if _, known := c.checks[name]; !known {
-		c.names = append(c.names, name)
+	return &Registry{log: o.Logger, metrics: newMetrics(o.Registerer), checks: map[Group][]*check{}}
+}
+
+// Add adds a check to a group. A group that has one of this name already is a mistake of the program, and panics.
+func (r *Registry) Add(group Group, c Check) {
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
 	}
-	c.checks[name] = check
+	if c.Keep == 0 {
+		c.Keep = DefaultKeep
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if slices.ContainsFunc(r.checks[group], func(other *check) bool { return other.Name == c.Name }) {
+		panic("health: " + string(group) + " has two checks with the name " + c.Name)
+	}
+	r.checks[group] = append(r.checks[group], &check{Check: c, group: group, log: r.log, metrics: r.metrics})
 }
 
-// result of one check.
-type result struct {
-	name string
-	err  error
+// Loop adds a check to livez that fails while a loop does not turn, and returns the loop. Where it stands is written to the log, once.
+func (r *Registry) Loop(name string, limit time.Duration) *heartbeat.Loop {
+	l := heartbeat.New(name, limit)
+	w := &loopWatch{loop: l, log: r.log}
+	r.Add(Livez, Check{Name: "loop-" + name, Run: w.check})
+	return l
 }
 
-// run runs all checks concurrently and returns their results in the order in which they were added.
-func (c *Checks) run(ctx context.Context) []result {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	c.mu.RLock()
-	results := make([]result, len(c.names))
+// Results runs the checks of a group at once, where their results are not good any more, and returns all.
+func (r *Registry) Results(ctx context.Context, group Group) []Result {
+	return resultsOf(ctx, r.of(group))
+}
+
+// of returns the checks of a group.
+func (r *Registry) of(group Group) []*check {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Clone(r.checks[group])
+}
+
+func resultsOf(ctx context.Context, checks []*check) []Result {
+	results := make([]Result, len(checks))
 	var running sync.WaitGroup
-	for i, name := range c.names {
-		check := c.checks[name]
-		running.Go(func() { results[i] = result{name, check(ctx)} })
+	for i, c := range checks {
+		if kept, ok := c.kept(); ok {
+			results[i] = kept
+			continue
+		}
+		running.Go(func() { results[i] = c.result(ctx) })
 	}
-	c.mu.RUnlock()
 	running.Wait()
 	return results
-}
-
-var _ http.Handler = (*Checks)(nil)
-
-// ServeHTTP runs the checks and answers with their results.
-func (c *Checks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		w.Header().Set("Allow", "GET, HEAD")
-		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
-		return
-	}
-	var lines strings.Builder
-	status := http.StatusOK
-	for _, result := range c.run(r.Context()) {
-		if result.err != nil {
-			status = http.StatusServiceUnavailable
-			fmt.Fprintf(&lines, "[-]%s failed: %s\n", result.name, result.err)
-		} else {
-			fmt.Fprintf(&lines, "[+]%s ok\n", result.name)
-		}
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	if status != http.StatusOK || r.URL.Query().Has("verbose") {
-		_, _ = w.Write([]byte(lines.String())) // the caller is gone: nobody to tell
-		return
-	}
-	_, _ = w.Write([]byte("ok\n"))
 }

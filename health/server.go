@@ -1,15 +1,20 @@
 package health
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
+
+	"github.com/sonde-mesh/sonde/connlimit"
 )
 
 // Limits of the server, which gets a few small requests per second from kubelets and Prometheus.
@@ -17,31 +22,65 @@ const (
 	requestTimeout  = 10 * time.Second
 	maxHeaderBytes  = 8 << 10
 	maxConnections  = 64
+	maxStreams      = 16 // per connection of HTTP/2
+	maxScrapes      = 4
 	shutdownTimeout = time.Second
 )
 
-// Handler serves /livez, /readyz and /metrics, and nothing else.
-func Handler(live, ready *Checks, metrics prometheus.Gatherer) http.Handler {
+// Handler serves /livez, /readyz, the same by grpc.health.v1, and with metrics /metrics, and nothing else but what it is at /.
+func Handler(r *Registry, metrics http.Handler) *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.Handle("/livez", live)
-	mux.Handle("/readyz", ready)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{
-		MaxRequestsInFlight: 4, Timeout: requestTimeout,
-		DisableCompression: true, // its buffers would be a third of an agent's memory
-	}))
+	for _, group := range groups {
+		mux.Handle("/"+string(group), Page(r, group))
+		mux.Handle("/"+string(group)+"/{name}", Page(r, group))
+	}
+	mux.Handle(grpcPath, newGRPC(r))
+	mux.Handle("GET /metrics", metrics)
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		http.Error(w, "not found: this is a port for health and metrics, with /livez, /readyz and /metrics", http.StatusNotFound)
+	})
 	return mux
 }
 
+// Metrics serves the metrics that are gathered.
+func Metrics(from prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(from, promhttp.HandlerOpts{
+		MaxRequestsInFlight: maxScrapes, Timeout: requestTimeout,
+		DisableCompression: true, // its buffers would be a third of an agent's memory
+	})
+}
+
+// panics passes on what an HTTP server says of panics. With all that it says of callers these could fill the log.
+type panics struct{ io.Writer }
+
+// Write implements io.Writer.
+func (p panics) Write(line []byte) (int, error) {
+	if !bytes.Contains(line, []byte("panic serving")) {
+		return len(line), nil
+	}
+	return p.Writer.Write(line) //nolint:wrapcheck // it is that writer's
+}
+
 // Serve serves h on l until ctx ends, and closes l. The size and duration of requests and the number of connections are
-// limited.
+// limited: at the limit, a new connection takes the place of another.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	connections := connlimit.New(maxConnections)
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true) // gRPC
 	server := &http.Server{
+		Protocols:         &protocols,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		BaseContext:       func(net.Listener) context.Context { return ctx }, // watches end with it
 		Handler:           h,
 		ReadHeaderTimeout: requestTimeout,
 		ReadTimeout:       requestTimeout,
 		WriteTimeout:      2 * requestTimeout,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    maxHeaderBytes,
+		ConnState:         connections.ConnState,
+		ErrorLog:          log.New(panics{os.Stderr}, "", log.LstdFlags),
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
@@ -54,7 +93,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 		}
 		stopped <- nil
 	})
-	err := server.Serve(netutil.LimitListener(l, maxConnections))
+	err := server.Serve(connections.Listener(l))
 	if stop() { // ctx has not ended: the listener broke
 		return fmt.Errorf("serve health on %s: %w", l.Addr(), err)
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity/secret"
 )
 
@@ -58,6 +59,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer of the metrics, default none.
 	Registerer prometheus.Registerer
+	// Loop watches Run. Default: nobody does.
+	Loop *heartbeat.Loop
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }

@@ -19,6 +19,8 @@ func (a *Authority) Run(ctx context.Context) error {
 		if !ok {
 			return
 		}
+		a.o.Loop.Begin()
+		defer a.o.Loop.End()
 		if err := a.follow(ctx, meshName); err != nil && ctx.Err() == nil {
 			a.o.Logger.ErrorContext(ctx, "CA of the storage not used", "mesh", meshName, "err", err)
 		}

@@ -19,8 +19,8 @@ func (s *state) next(before *View) (Change, bool) {
 	for name := range s.dirty {
 		in, old := s.meshes[name], before.Mesh(name)
 		now := s.buildMesh(name, in, old, &change)
-		in.dirtyServices, in.dirtyProxies = map[string]struct{}{}, map[string]struct{}{} // to clear a map that was large costs its size
-		if in.spec == nil && len(in.proxies) == 0 && len(in.services) == 0 {
+		in.dirtyServices, in.dirtyProxies, in.dirtyMeshServices = map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{} // to clear a map that was large costs its size
+		if in.spec == nil && len(in.proxies) == 0 && len(in.services) == 0 && len(in.byName) == 0 {
 			delete(s.meshes, name)
 		}
 		switch now {
@@ -41,7 +41,7 @@ func (s *state) next(before *View) (Change, bool) {
 	if before != nil {
 		change.After.Generation = before.Generation + 1
 	}
-	for _, ids := range []*[]mesh.ID{&change.Services, &change.Endpoints, &change.Proxies} {
+	for _, ids := range []*[]mesh.ID{&change.Services, &change.Endpoints, &change.Proxies, &change.Unknown} {
 		slices.Sort(*ids)
 		*ids = slices.Compact(*ids)
 	}
@@ -59,14 +59,14 @@ func (s *state) buildMesh(name string, in *meshInput, old *Mesh, c *Change) *Mes
 		b.old = &Mesh{}
 		b.markAllDirty()
 	}
-	b.now = Mesh{Spec: in.spec, Services: b.old.Services, Proxies: b.old.Proxies}
+	b.now = Mesh{Spec: in.spec, Services: b.old.Services, Proxies: b.old.Proxies, MeshServices: b.old.MeshServices}
+	b.buildMeshServices()
 	b.buildServices()
 	b.buildProxies()
-	// Of a Mesh, resources depend on nothing but the mode.
-	if old != nil && old.Spec.Mode() != in.spec.Mode() {
+	if old != nil && !old.SameResources(&b.now) {
 		b.changeAll()
 	}
-	if old != nil && old.Services == b.now.Services && old.Proxies == b.now.Proxies && reflect.DeepEqual(old.Spec, in.spec) {
+	if old != nil && old.Services == b.now.Services && old.Proxies == b.now.Proxies && old.MeshServices == b.now.MeshServices && reflect.DeepEqual(old.Spec, in.spec) {
 		return old
 	}
 	now := b.now // a pointer into b would keep old alive, and through it every earlier view
@@ -93,6 +93,9 @@ func (b *meshBuild) markAllDirty() {
 	for name := range b.in.proxies {
 		b.in.dirtyProxies[name] = struct{}{}
 	}
+	for name := range b.in.byName {
+		b.in.dirtyMeshServices[name] = struct{}{}
+	}
 }
 
 // removeMesh takes the mesh out of the view. Its input stays, in case the mesh comes back.
@@ -112,8 +115,11 @@ func (b *meshBuild) removeMesh() {
 	}
 	b.now = *b.old
 	b.changeAll()
-	for name := range b.old.Services.All() {
+	for name, s := range b.old.Services.All() {
 		b.change.Endpoints = append(b.change.Endpoints, mesh.MakeID(b.name, name))
+		if s.Unknown {
+			b.change.Unknown = append(b.change.Unknown, s.ID())
+		}
 	}
 }
 
@@ -127,11 +133,29 @@ func (b *meshBuild) changeAll() {
 	}
 }
 
-// prune forgets the input of a service without an object, inbounds and clients.
+// prune forgets the input of a service that nothing knows.
 func (b *meshBuild) prune(name string) {
 	in := b.in.services[name]
-	if in.object == nil && len(in.inbounds) == 0 && in.clients == 0 {
+	if in.unused() {
 		delete(b.in.services, name)
+	}
+	if in.clients == 0 {
+		delete(b.in.references, name)
+	}
+}
+
+func (b *meshBuild) buildMeshServices() {
+	for name := range b.in.dirtyMeshServices {
+		old, in := b.old.MeshServices.Get(name), b.in.byName[name]
+		switch {
+		case in != nil:
+			now := &MeshService{Object: in.object, Dataplanes: slices.Sorted(maps.Keys(in.dataplanes))}
+			if !reflect.DeepEqual(old, now) {
+				b.now.MeshServices = b.now.MeshServices.With(name, now)
+			}
+		case old != nil:
+			b.now.MeshServices = b.now.MeshServices.With(name, nil)
+		}
 	}
 }
 
@@ -140,7 +164,7 @@ func (b *meshBuild) buildServices() {
 		old, now := b.old.Services.Get(name), b.state.buildService(b.name, name, b.in.services[name])
 		b.prune(name)
 		cluster, endpoints := diffService(old, now)
-		if !cluster && !endpoints && (old == nil || slices.Equal(old.Endpoints, now.Endpoints)) {
+		if !cluster && !endpoints && (old == nil || slices.Equal(old.Endpoints, now.Endpoints) && old.Unknown == now.Unknown) {
 			continue
 		}
 		id := mesh.MakeID(b.name, name)
@@ -149,6 +173,9 @@ func (b *meshBuild) buildServices() {
 		}
 		if endpoints {
 			b.change.Endpoints = append(b.change.Endpoints, id)
+		}
+		if isUnknown(old) != isUnknown(now) {
+			b.change.Unknown = append(b.change.Unknown, id)
 		}
 		b.addressesFlipped = b.addressesFlipped || hasAddress(old) != hasAddress(now)
 		b.now.Services = b.now.Services.With(name, now)
@@ -233,7 +260,11 @@ func withoutHealth(d *mesh.Dataplane) *mesh.Dataplane {
 	c := *d
 	c.Spec.Networking.Inbound = slices.Clone(d.Spec.Networking.Inbound)
 	for i := range c.Spec.Networking.Inbound {
-		c.Spec.Networking.Inbound[i].Health = nil
+		in := &c.Spec.Networking.Inbound[i]
+		in.Health = nil
+		if in.State != mesh.InboundIgnored {
+			in.State = ""
+		}
 	}
 	return &c
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
 // Options of a Builder.
@@ -24,6 +25,8 @@ type Options struct {
 	ExplicitMeshes bool
 	// Applied is called by Run once View returns the view of a Change. Default none.
 	Applied func(Change)
+	// Loop watches Run, and so all that a Change goes through. Default: nobody does.
+	Loop *heartbeat.Loop
 }
 
 // Builder is the only writer of views. Objects must have their defaults, be valid, and not change after they are passed
@@ -31,6 +34,7 @@ type Options struct {
 type Builder struct {
 	sources []string
 	after   func(Change)
+	loop    *heartbeat.Loop
 	wake    chan struct{}
 	applied atomic.Pointer[View]
 
@@ -67,6 +71,7 @@ func NewBuilder(o Options) *Builder {
 	b := &Builder{
 		sources: slices.Clone(o.Sources),
 		after:   o.Applied,
+		loop:    o.Loop,
 		wake:    make(chan struct{}, 1),
 		missing: map[string]struct{}{},
 		state:   newState(o),
@@ -175,11 +180,13 @@ func (b *Builder) Run(ctx context.Context, apply func(Change)) error {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the end of ctx is how Run is meant to end
 		}
+		b.loop.Begin()
 		if c, ok := b.Build(); ok {
 			apply(c)
 			b.applied.Store(c.After)
 			b.after(c)
 		}
+		b.loop.End()
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // lists compares the lists of a Change. Other tests compare the views.
 var lists = cmp.Options{
 	cmpopts.IgnoreFields(Change{}, "Before", "After"), cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{}),
-	cmp.Transformer("services", Map[Service].toMap), cmp.Transformer("proxies", Map[Proxy].toMap),
+	cmp.Transformer("services", Map[Service].toMap), cmp.Transformer("proxies", Map[Proxy].toMap), cmp.Transformer("meshServices", Map[MeshService].toMap),
 }
 
 func (m Map[T]) toMap() map[string]*T { return maps.Collect(m.All()) }
@@ -45,6 +45,9 @@ func unready(d *mesh.Dataplane) {
 }
 
 func serverFirst(d *mesh.Dataplane) { d.Spec.Networking.Inbound[0].ServerFirst = true }
+
+// probed adds a serviceProbe to the first inbound.
+func probed(d *mesh.Dataplane) { d.Spec.Networking.Inbound[0].ServiceProbe = &mesh.ServiceProbe{} }
 
 func transparent(d *mesh.Dataplane) {
 	d.Spec.Networking.TransparentProxying = &mesh.TransparentProxying{

@@ -104,14 +104,14 @@ func TestChange(t *testing.T) {
 			before: []mesh.Object{dataplane("web-1", "10.0.0.2", "web")},
 			step:   func(b *Builder) { b.Set("files", dataplane("web-1", "10.0.0.2", "web", calls("api"))) },
 			want: Change{
-				Services: []mesh.ID{"default/api"}, Endpoints: []mesh.ID{"default/api"}, Proxies: []mesh.ID{"default/web-1"},
+				Services: []mesh.ID{"default/api"}, Endpoints: []mesh.ID{"default/api"}, Proxies: []mesh.ID{"default/web-1"}, Unknown: []mesh.ID{"default/api"},
 			},
 		},
 		"the service that was called before it came": {
 			before: []mesh.Object{dataplane("web-1", "10.0.0.2", "web", calls("api"))},
 			step:   func(b *Builder) { b.Set("files", dataplane("api-1", "10.0.0.1", "api")) },
 			want: Change{
-				Services: []mesh.ID{"default/api"}, Endpoints: []mesh.ID{"default/api"}, Proxies: []mesh.ID{"default/api-1"},
+				Services: []mesh.ID{"default/api"}, Endpoints: []mesh.ID{"default/api"}, Proxies: []mesh.ID{"default/api-1"}, Unknown: []mesh.ID{"default/api"},
 			},
 		},
 		"a service with a virtual address is seen by all redirected proxies": {
@@ -131,7 +131,7 @@ func TestChange(t *testing.T) {
 				dataplane("a", "10.0.0.1", "a", transparent), dataplane("b", "10.0.0.2", "b", transparent, calls("db")), service("db", "240.0.0.1:80"),
 			},
 			step: func(b *Builder) { b.Delete("files", service("db").Key()) },
-			want: Change{Services: []mesh.ID{"default/db"}, Proxies: []mesh.ID{"default/a"}},
+			want: Change{Services: []mesh.ID{"default/db"}, Proxies: []mesh.ID{"default/a"}, Unknown: []mesh.ID{"default/db"}},
 		},
 		"mTLS comes on": {
 			before: []mesh.Object{meshOf("default", ""), dataplane("a", "10.0.0.1", "a"), service("db", "10.0.0.9")},

@@ -22,6 +22,9 @@ const (
 	NoReason Reason = iota
 	// DeclaredNotReady means that health.ready of the object is false.
 	DeclaredNotReady
+	// StateNotReady means that the state of the inbound is NotReady, StateIgnored that it is Ignored: it has no listener.
+	StateNotReady
+	StateIgnored
 	// UnknownDataplane means that the endpoint names a Dataplane that is not there.
 	UnknownDataplane
 	// NeverJoined means that no certificate has been issued to the proxy.
@@ -30,6 +33,8 @@ const (
 	OtherWorkload
 	// ListenerNotAccepted means that Envoy has refused the listener of the inbound, or has not accepted it yet.
 	ListenerNotAccepted
+	// ApplicationNotReady means that the inbound's serviceProbe has failed, or that the agent has not said yet that it passes.
+	ApplicationNotReady
 )
 
 // InboundHealth is the health of one inbound of a Dataplane.
@@ -44,14 +49,20 @@ type InboundHealth struct {
 func (s *state) inboundHealth(d *mesh.Dataplane, in *mesh.Inbound) InboundHealth {
 	o := s.observed[d.ID()]
 	switch {
+	case in.State == mesh.InboundIgnored:
+		return InboundHealth{NotReady, StateIgnored}
 	case !in.Health.IsReady():
 		return InboundHealth{NotReady, DeclaredNotReady}
+	case in.State == mesh.InboundNotReady:
+		return InboundHealth{NotReady, StateNotReady}
 	case s.requireJoin && !o.Joined:
 		return InboundHealth{NotReady, NeverJoined}
 	case !WorkloadMatches(d, o):
 		return InboundHealth{NotReady, OtherWorkload}
 	case !o.Accepts(d, in):
 		return InboundHealth{NotReady, ListenerNotAccepted}
+	case !o.Serves(d, in):
+		return InboundHealth{NotReady, ApplicationNotReady}
 	case o.Draining:
 		return InboundHealth{Draining, NoReason}
 	default:

@@ -8,6 +8,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
+// What is observed of proxies whose application does not serve.
+var (
+	notServing           = mesh.Observation{NotServing: "10.0.0.1:80"}
+	drainingNotServing   = mesh.Observation{NotServing: "10.0.0.1:80", Draining: true}
+	noListenerNotServing = mesh.Observation{NotServing: "10.0.0.1:80", ListenersKnown: true}
+)
+
 func TestInboundHealth(t *testing.T) {
 	tests := map[string]struct {
 		requireJoin bool
@@ -23,6 +30,15 @@ func TestInboundHealth(t *testing.T) {
 		"the label is the workload":               {declared: []option{workload("web")}, observed: mesh.Observation{Path: "/workload/api"}, want: InboundHealth{NotReady, OtherWorkload}},
 		"draining":                                {requireJoin: true, observed: mesh.Observation{Joined: true, Draining: true}, want: InboundHealth{Draining, NoReason}},
 		"draining with another workload":          {observed: mesh.Observation{Draining: true, Path: "/workload/web"}, want: InboundHealth{NotReady, OtherWorkload}},
+		"probed, and nothing against it":          {requireJoin: true, declared: []option{probed}, observed: mesh.Observation{Joined: true}, want: InboundHealth{Ready, NoReason}},
+		"probed, and not serving":                 {declared: []option{probed}, observed: notServing, want: InboundHealth{NotReady, ApplicationNotReady}},
+		"not serving, and draining":               {declared: []option{probed}, observed: drainingNotServing, want: InboundHealth{NotReady, ApplicationNotReady}},
+		"not serving, and never joined":           {requireJoin: true, declared: []option{probed}, observed: notServing, want: InboundHealth{NotReady, NeverJoined}},
+		"not serving, and declared so":            {declared: []option{probed, unready}, observed: notServing, want: InboundHealth{NotReady, DeclaredNotReady}},
+		"not serving, and no listener":            {declared: []option{probed}, observed: noListenerNotServing, want: InboundHealth{NotReady, ListenerNotAccepted}},
+		"what is known without a probe":           {observed: notServing, want: InboundHealth{Ready, NoReason}},
+		"another inbound does not serve":          {declared: []option{probed}, observed: mesh.Observation{NotServing: "10.0.0.1:81"}, want: InboundHealth{Ready, NoReason}},
+		"a pod is asked by the kubelet":           {declared: []option{probed, func(d *mesh.Dataplane) { d.Identity.Instance = "uid" }}, observed: notServing, want: InboundHealth{Ready, NoReason}},
 		"what is declared counts before all else": {requireJoin: true, declared: []option{unready}, want: InboundHealth{NotReady, DeclaredNotReady}},
 	}
 	for name, tc := range tests {

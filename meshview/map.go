@@ -61,6 +61,15 @@ func (m Map[T]) All() iter.Seq2[string, *T] {
 	return func(yield func(string, *T) bool) { m.root.each(yield) }
 }
 
+// Names returns the names, in no order.
+func (m Map[T]) Names() []string {
+	all := make([]string, 0, m.size)
+	for name := range m.All() {
+		all = append(all, name)
+	}
+	return all
+}
+
 // With returns a Map with another value of a name; nil removes it.
 func (m Map[T]) With(name string, value *T) Map[T] {
 	size := m.size

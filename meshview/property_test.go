@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"slices"
 	"testing"
@@ -28,15 +29,21 @@ func pick[T any](in *randomInput, of ...T) T { return of[in.rand.IntN(len(of))] 
 func (in *randomInput) step(b *Builder) {
 	source, meshName := pick(in, "files", "files", "files", "kubernetes"), pick(in, "default", "default", "prod")
 	var o mesh.Object
-	switch in.rand.IntN(10) {
+	switch in.rand.IntN(12) {
 	case 0:
 		o = meshOf(meshName, pick(in, "", mesh.ModeStrict, mesh.ModePermissive))
+		if in.rand.IntN(3) == 0 {
+			o.(*mesh.Mesh).Spec.Networking = &mesh.MeshNetworking{Outbound: &mesh.MeshOutbound{Passthrough: new(bool)}}
+		}
+	case 10, 11:
+		o = in.meshService(meshName)
 	case 1, 2, 3:
 		o = in.service(meshName)
 	case 4:
 		id := mesh.MakeID(meshName, in.proxyName())
 		in.observed[id] = mesh.Observation{
 			Joined: in.rand.IntN(4) > 0, Draining: in.rand.IntN(2) == 0, Path: pick(in, "", "", "/workload/api", "/workload/web"),
+			NotServing: pick(in, "", mesh.MakeAddresses([]netip.AddrPort{mesh.AddrPort(in.address(), 80)})),
 		}
 		b.Observe(id, in.observed[id])
 		return
@@ -74,9 +81,50 @@ func (in *randomInput) service(meshName string) *mesh.Service {
 	return s
 }
 
+// meshService draws a MeshService that selects in any of the three ways.
+func (in *randomInput) meshService(meshName string) *mesh.MeshService {
+	s := meshServiceOf(in.serviceName(), pick(in,
+		byLabels("app", in.serviceName()),
+		byLabels("app", in.serviceName(), "tier", pick(in, "a", "b")),
+		byLabels("kuma.io/display-name", in.proxyName()),
+		mesh.DataplaneSelector{DataplaneTags: tags(in.serviceName())},
+		mesh.DataplaneSelector{DataplaneRef: &mesh.DataplaneRef{Name: in.proxyName()}},
+	))
+	s.Mesh, s.Labels = meshName, map[string]string{"team": pick(in, "a", "b")}
+	for _, port := range []uint32{80, 81} {
+		if in.rand.IntN(2) == 0 {
+			s.Spec.Ports = append(s.Spec.Ports, mesh.MeshServicePort{
+				Port: port, TargetPort: pick[mesh.TargetPort](in, "", "80", "http"), AppProtocol: pick(in, mesh.ProtocolTCP, mesh.ProtocolHTTP),
+			})
+		}
+	}
+	return s
+}
+
+// currentForm gives a Dataplane labels and outbounds of Kuma's current form, and takes tags away.
+func (in *randomInput) currentForm(d *mesh.Dataplane) {
+	d.Labels = map[string]string{"app": in.serviceName(), "tier": pick(in, "a", "b")}
+	n := &d.Spec.Networking
+	inbound := &n.Inbound[0]
+	inbound.Name, inbound.Protocol = "http", pick(in, "", mesh.ProtocolHTTP)
+	inbound.State = pick(in, "", mesh.InboundNotReady, mesh.InboundIgnored)
+	if in.rand.IntN(2) == 0 {
+		inbound.Tags = nil
+	}
+	for range in.rand.IntN(3) {
+		ref := &mesh.BackendRef{Kind: "MeshService", Port: pick[uint32](in, 80, 81)}
+		if in.rand.IntN(2) == 0 {
+			ref.Name = in.serviceName()
+		} else {
+			ref.Labels = pick(in, map[string]string{"team": "a"}, map[string]string{"kuma.io/display-name": in.serviceName()})
+		}
+		n.Outbound = append(n.Outbound, mesh.Outbound{Address: "127.0.0.1", Port: uint32(20000 + len(n.Outbound)), BackendRef: ref})
+	}
+}
+
 func (in *randomInput) dataplane(meshName string) *mesh.Dataplane {
 	options := []option{inMesh(meshName)}
-	for _, o := range []option{unready, transparent, serverFirst, workload(in.serviceName()), onKubernetes, reaches(in.serviceName()), speaks(mesh.ProtocolHTTP), calls(in.serviceName(), in.serviceName())} {
+	for _, o := range []option{unready, transparent, probed, serverFirst, workload(in.serviceName()), onKubernetes, reaches(in.serviceName()), speaks(mesh.ProtocolHTTP), calls(in.serviceName(), in.serviceName()), in.currentForm} {
 		if in.rand.IntN(3) == 0 {
 			options = append(options, o)
 		}
@@ -113,26 +161,42 @@ func (in *randomInput) fresh() *Builder {
 // forClients ignores what of an endpoint is for people.
 var forClients = cmpopts.IgnoreFields(Endpoint{}, "Reason", "Proxy", "Declared")
 
+// ignoredOrNot compares what of the state of an inbound its own proxy depends on.
+var ignoredOrNot = cmp.Comparer(func(a, b mesh.InboundState) bool { return (a == mesh.InboundIgnored) == (b == mesh.InboundIgnored) })
+
 // naive compares everything to find what Change must name.
 func naive(before, after *View) Change {
 	var c Change
 	for name := range union(before.Meshes, after.Meshes) {
 		old, now := before.Mesh(name), after.Mesh(name)
-		all := old != nil && now != nil && old.Spec.Mode() != now.Spec.Mode()
+		all := old != nil && now != nil && (old.Spec.Mode() != now.Spec.Mode() || old.Spec.Passthrough() != now.Spec.Passthrough())
 		if old == nil {
 			old = &Mesh{}
 		}
 		if now == nil {
 			now = &Mesh{}
 		}
-		c.Services = append(c.Services, different(name, withListeners(old.Services.toMap()), withListeners(now.Services.toMap()), all, lists, cmpopts.IgnoreFields(Service{}, "Endpoints"))...)
-		c.Endpoints = append(c.Endpoints, different(name, old.Services.toMap(), now.Services.toMap(), false, lists, cmpopts.IgnoreFields(Service{}, "Protocol", "Addresses", "Identities"), forClients)...)
-		c.Proxies = append(c.Proxies, different(name, old.Proxies.toMap(), now.Proxies.toMap(), all, lists, cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), cmpopts.IgnoreFields(Proxy{}, "Observed", "Inbounds"))...)
+		c.Services = append(c.Services, different(name, withListeners(old.Services.toMap()), withListeners(now.Services.toMap()), all, lists, cmpopts.IgnoreFields(Service{}, "Endpoints", "Unknown"))...)
+		c.Endpoints = append(c.Endpoints, different(name, old.Services.toMap(), now.Services.toMap(), false, lists, cmpopts.IgnoreFields(Service{}, "Protocol", "Addresses", "Identities", "Unknown"), forClients)...)
+		c.Proxies = append(c.Proxies, different(name, old.Proxies.toMap(), now.Proxies.toMap(), all, lists, cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), ignoredOrNot, cmpopts.IgnoreFields(Proxy{}, "Observed", "Inbounds"))...)
+		c.Unknown = append(c.Unknown, different(name, unknownOf(old.Services.toMap()), unknownOf(now.Services.toMap()), false)...)
 	}
 	slices.Sort(c.Services)
 	slices.Sort(c.Endpoints)
 	slices.Sort(c.Proxies)
+	slices.Sort(c.Unknown)
 	return c
+}
+
+// unknownOf returns the services of them that nobody has.
+func unknownOf(services map[string]*Service) map[string]*bool {
+	unknown := map[string]*bool{}
+	for name, s := range services {
+		if s.Unknown {
+			unknown[name] = &s.Unknown
+		}
+	}
+	return unknown
 }
 
 // withListeners returns copies whose Addresses are all addresses to listen on.
@@ -230,6 +294,9 @@ func checkForgets(t *testing.T, b *Builder, in *randomInput) {
 	m := b.state.meshes[mesh.DefaultMesh]
 	if len(b.state.meshes) != 1 || len(b.state.objects)+len(b.state.observed)+len(b.state.dirty) != 0 {
 		t.Fatalf("state keeps %v", b.state)
+	}
+	if len(m.byName)+len(m.byCriterion)+len(m.selecting)+len(m.references)+len(m.dirtyMeshServices) != 0 {
+		t.Fatalf("state keeps %v of MeshServices", m.meshServices)
 	}
 	if len(m.proxies)+len(m.services)+len(m.scopes)+len(m.dirtyServices)+len(m.dirtyProxies)+len(m.addressed) != 0 {
 		t.Fatalf("state keeps %v of the mesh", m)

@@ -1,6 +1,7 @@
 package meshview
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -8,56 +9,82 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// buildService returns nil for a service without a Service object, inbounds and clients. One that has only clients is in
-// the view without endpoints: their Envoys then have a cluster for it and answer 503, instead of waiting for an
-// assignment that never comes.
+// buildService returns nil for a service that nothing knows. One that has only clients is in the view without endpoints: their Envoys
+// then have a cluster for it and answer 503, instead of waiting for an assignment that never comes.
 func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
-	if in.object == nil && len(in.inbounds) == 0 && in.clients == 0 {
+	if in.unused() {
 		return nil
 	}
-	svc := &Service{Mesh: meshName, Name: name}
-	endpoints := map[netip.AddrPort]Endpoint{}
+	b := &serviceBuild{state: s, service: &Service{Mesh: meshName, Name: name}, endpoints: map[netip.AddrPort]Endpoint{}}
 	if in.object != nil {
-		svc.Addresses, svc.Headless = virtualAddresses(in.object), in.object.Spec.Headless
-		for i := range in.object.Spec.Endpoints {
-			e, identity := s.objectEndpoint(meshName, &in.object.Spec.Endpoints[i])
-			if e.Address.IsValid() {
-				merge(endpoints, e)
-			}
-			if identity != "" {
-				svc.Identities = append(svc.Identities, identity)
-			}
-		}
+		b.addObject(in.object)
 	}
-	var protocols []mesh.Protocol
 	for _, d := range in.inbounds {
-		if id := d.SPIFFEID(s.trustDomain); id != "" {
-			svc.Identities = append(svc.Identities, id)
-		}
-		for i := range d.Spec.Networking.Inbound {
-			inbound := &d.Spec.Networking.Inbound[i]
-			if inbound.Tags.Service() != name {
-				continue
-			}
-			protocols = append(protocols, inbound.Tags.Protocol())
-			if at := d.InboundAddress(inbound); at.IsValid() {
-				h := s.inboundHealth(d, inbound)
-				merge(endpoints, Endpoint{
-					Address:     at,
-					Health:      h.Health,
-					Reason:      h.Reason,
-					Proxy:       d.Name,
-					Sidecar:     true,
-					ServerFirst: inbound.ServerFirst,
-				})
-			}
+		b.addInbounds(d, func(i *mesh.Inbound) bool { return i.Tags.Service() == name })
+	}
+	port := cmp.Or(in.port, s.meshes[meshName].referenced(name))
+	b.service.Unknown = in.object == nil && len(in.inbounds) == 0 && port == nil
+	if port != nil {
+		for _, d := range port.of.dataplanes {
+			b.addInbounds(d, port.Selects)
 		}
 	}
+	svc := b.service
 	slices.Sort(svc.Identities)
 	svc.Identities = slices.Compact(svc.Identities)
-	svc.Protocol = protocolOf(in.object, protocols)
-	svc.Endpoints = slices.SortedFunc(maps.Values(endpoints), func(a, b Endpoint) int { return a.Address.Compare(b.Address) })
+	svc.Protocol = protocolOf(in.object, port, b.protocols)
+	svc.Endpoints = slices.SortedFunc(maps.Values(b.endpoints), func(a, b Endpoint) int { return a.Address.Compare(b.Address) })
 	return svc
+}
+
+// serviceBuild gathers what a service of the view is made of.
+type serviceBuild struct {
+	state     *state
+	service   *Service
+	endpoints map[netip.AddrPort]Endpoint
+	protocols []mesh.Protocol
+}
+
+func (b *serviceBuild) addObject(o *mesh.Service) {
+	b.service.Addresses, b.service.Headless = virtualAddresses(o), o.Spec.Headless
+	for i := range o.Spec.Endpoints {
+		e, identity := b.state.objectEndpoint(b.service.Mesh, &o.Spec.Endpoints[i])
+		if e.Address.IsValid() {
+			merge(b.endpoints, e)
+		}
+		if identity != "" {
+			b.service.Identities = append(b.service.Identities, identity)
+		}
+	}
+}
+
+// addInbounds adds the inbounds of a Dataplane that are of the service. One that is Ignored counts for the identity alone.
+func (b *serviceBuild) addInbounds(d *mesh.Dataplane, is func(*mesh.Inbound) bool) {
+	found := false
+	for i := range d.Spec.Networking.Inbound {
+		inbound := &d.Spec.Networking.Inbound[i]
+		if !is(inbound) {
+			continue
+		}
+		found = true
+		at := d.InboundAddress(inbound)
+		if inbound.State == mesh.InboundIgnored || !at.IsValid() {
+			continue
+		}
+		b.protocols = append(b.protocols, inbound.AppProtocol())
+		h := b.state.inboundHealth(d, inbound)
+		merge(b.endpoints, Endpoint{
+			Address:     at,
+			Health:      h.Health,
+			Reason:      h.Reason,
+			Proxy:       d.Name,
+			Sidecar:     true,
+			ServerFirst: inbound.ServerFirst,
+		})
+	}
+	if found {
+		b.service.Identities = append(b.service.Identities, d.SPIFFEID(b.state.trustDomain))
+	}
 }
 
 // objectEndpoint returns an endpoint of a Service object, and the SPIFFE ID of its proxy if it has one.
@@ -105,10 +132,13 @@ func precedes(a, b Endpoint) bool {
 	}
 }
 
-// protocolOf returns the protocol of the Service object, else that of the inbounds.
-func protocolOf(o *mesh.Service, inbounds []mesh.Protocol) mesh.Protocol {
-	if o != nil && o.Spec.Protocol != "" {
+// protocolOf returns the protocol of the Service object, else of the port of the MeshService, else that of the inbounds.
+func protocolOf(o *mesh.Service, port *portInput, inbounds []mesh.Protocol) mesh.Protocol {
+	switch {
+	case o != nil && o.Spec.Protocol != "":
 		return o.Spec.Protocol
+	case port != nil:
+		return port.AppProtocol
 	}
 	return mesh.CommonProtocol(inbounds)
 }

@@ -105,7 +105,7 @@ func TestService(t *testing.T) {
 		},
 		"known by an outbound alone": {
 			objects: []mesh.Object{dataplane("web-1", "10.0.0.1", "web", calls("api"))},
-			want:    Service{Protocol: "tcp"},
+			want:    Service{Protocol: "tcp", Unknown: true},
 		},
 		"IPv6, and IPv4 in its form": {
 			objects: []mesh.Object{dataplane("api-1", "::ffff:10.0.0.1", "api"), dataplane("api-2", "fd00::1", "api")},
@@ -206,7 +206,7 @@ func TestProtocolOfDisagreeingInbounds(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			for range tc.inbounds {
-				if got := protocolOf(nil, tc.inbounds); got != tc.want {
+				if got := protocolOf(nil, nil, tc.inbounds); got != tc.want {
 					t.Errorf("protocolOf(%v) = %s, want %s", tc.inbounds, got, tc.want)
 				}
 				tc.inbounds = append(tc.inbounds[1:], tc.inbounds[0])

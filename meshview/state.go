@@ -36,6 +36,7 @@ type meshInput struct {
 	// named has, for each Dataplane that endpoints of Service objects name, these services. It need not exist.
 	named map[string]map[string]struct{}
 
+	meshServices
 	addressed []string // services of the view with a virtual address, sorted
 	scopes    map[scopeKey]*sharedScope
 
@@ -51,7 +52,13 @@ type proxyInput struct {
 type serviceInput struct {
 	object   *mesh.Service
 	inbounds map[string]*mesh.Dataplane // those with an inbound of the service, by name
+	port     *portInput                 // the port of a MeshService that is this service, nil for none
 	clients  int                        // Dataplanes with an outbound to it
+}
+
+// unused reports whether nothing knows the service any more.
+func (s *serviceInput) unused() bool {
+	return s.object == nil && len(s.inbounds) == 0 && s.port == nil && s.clients == 0
 }
 
 func newState(o Options) *state {
@@ -97,6 +104,8 @@ func (s *state) put(c claim, key mesh.Key) {
 		s.setDataplane(key, as[*mesh.Dataplane](was), as[*mesh.Dataplane](now))
 	case mesh.KindService:
 		s.setService(key, as[*mesh.Service](was), as[*mesh.Service](now))
+	case mesh.KindMeshService:
+		s.touch(key.Mesh).setMeshService(key.Name, as[*mesh.MeshService](now))
 	}
 }
 
@@ -158,9 +167,11 @@ func (s *state) setDataplane(key mesh.Key, was, now *mesh.Dataplane) {
 	for name := range m.named[key.Name] {
 		m.dirtyServices[name] = struct{}{}
 	}
+	m.selectDataplane(key.Name, now)
 	var uses []string
 	if now != nil {
 		uses = outboundServices(now)
+		m.addReferences(now)
 	}
 	if !slices.Equal(p.uses, uses) {
 		for _, name := range p.uses {
@@ -193,7 +204,7 @@ func inboundServices(d *mesh.Dataplane) []string {
 func outboundServices(d *mesh.Dataplane) []string {
 	var names []string
 	for _, out := range d.Spec.Networking.Outbound {
-		names = append(names, out.Tags.Service())
+		names = append(names, out.Service())
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
@@ -258,9 +269,14 @@ func (s *state) observe(id mesh.ID, o mesh.Observation) {
 	m := s.touch(meshName)
 	m.dirtyProxies[name] = struct{}{}
 	for i, now := range s.inboundHealths(d) {
-		if service := d.Spec.Networking.Inbound[i].Tags.Service(); now != before[i] && service != "" {
+		if now == before[i] {
+			continue
+		}
+		in := &d.Spec.Networking.Inbound[i]
+		if service := in.Tags.Service(); service != "" {
 			m.service(service) // marks it dirty
 		}
+		m.touchSelecting(name, in)
 	}
 }
 
@@ -272,6 +288,7 @@ func (s *state) touch(name string) *meshInput {
 			proxies:       map[string]*proxyInput{},
 			services:      map[string]*serviceInput{},
 			named:         map[string]map[string]struct{}{},
+			meshServices:  newMeshServices(),
 			scopes:        map[scopeKey]*sharedScope{},
 			dirtyServices: map[string]struct{}{},
 			dirtyProxies:  map[string]struct{}{},

@@ -21,13 +21,20 @@ type Mesh struct {
 	Spec     *mesh.Mesh
 	Services Map[Service]
 	Proxies  Map[Proxy]
+	// MeshServices are for people: what they do is in Services.
+	MeshServices Map[MeshService]
+}
+
+// SameResources reports whether the Mesh objects of two views of a mesh give the same resources.
+func (m *Mesh) SameResources(o *Mesh) bool {
+	return m.Spec.Mode() == o.Spec.Mode() && m.Spec.Passthrough() == o.Spec.Passthrough()
 }
 
 // Service is what clients of a service need to know. A service that only an outbound names is in the view, too, without
 // endpoints: every name in Scope.Services is there.
 type Service struct {
 	Mesh string
-	// Name is the kuma.io/service.
+	// Name is the kuma.io/service, or that of a BackendRef, see mesh.Outbound.Service.
 	Name     string
 	Protocol mesh.Protocol
 	// Addresses are the virtual addresses, sorted. A service without any is reached through outbounds of its clients.
@@ -36,6 +43,8 @@ type Service struct {
 	Identities []string
 	// Headless services are reached at the addresses of their endpoints.
 	Headless bool
+	// Unknown says that nobody has the service: only outbounds name it.
+	Unknown bool
 	// Endpoints are all endpoints, ready or not, sorted by address.
 	Endpoints []Endpoint
 }
@@ -106,19 +115,29 @@ type Proxy struct {
 // ID is <mesh>/<name>.
 func (p *Proxy) ID() mesh.ID { return p.Dataplane.ID() }
 
+// MeshService is one MeshService and what it selects.
+type MeshService struct {
+	Object *mesh.MeshService
+	// Dataplanes are the names of those that it selects, sorted.
+	Dataplanes []string
+}
+
 // Change names what differs between two views. All lists are sorted.
 //
 //   - Services: the Cluster (protocol, identities), the route or an address to listen on changed, or the service was added or
 //     removed.
 //   - Endpoints: an endpoint or its health changed, or whether the service is headless, or the service was added or removed. The
-//     reason of a health, and whose endpoint it is, do not count: they are for people.
+//     reason of a health, whose endpoint it is, and whether the service is unknown, do not count: they are for people.
 //   - Proxies: the proxy was added or removed, its Scope changed, or its Dataplane in more than the health of an
 //     inbound.
+//   - Unknown: the service is unknown and was not, or the reverse. For people, too: nothing that a proxy gets differs.
 //
-// If the mTLS mode of a mesh changes, all services and all proxies of that mesh are listed.
+// MeshServices are not listed: what follows from them is.
+//
+// If the mTLS mode of a mesh or its passthrough changes, all services and all proxies of that mesh are listed.
 type Change struct {
-	Before, After                *View
-	Services, Endpoints, Proxies []mesh.ID
+	Before, After                         *View
+	Services, Endpoints, Proxies, Unknown []mesh.ID
 }
 
 // Mesh returns the named mesh, nil if there is none.

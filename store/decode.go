@@ -20,7 +20,7 @@ import (
 // spec with name and mesh at the top level or in metadata. It is strict. The objects that it returns have their defaults
 // and are valid; a document with an Error is left out. If an object occurs twice, the second one is an Error.
 func Decode(file string, data []byte) ([]Document, []Problem) {
-	entries, problems := decodeFile(file, data)
+	entries, problems := decodeFile(file, data, "")
 	documents := make([]Document, 0, len(entries))
 	for _, e := range entries {
 		documents = append(documents, e.Document)
@@ -28,7 +28,8 @@ func Decode(file string, data []byte) ([]Document, []Problem) {
 	return documents, problems
 }
 
-func decodeFile(file string, data []byte) ([]entry, []Problem) {
+// decodeFile is Decode with the mode of probes of the Dataplanes that name none.
+func decodeFile(file string, data []byte, mode mesh.ProbesMode) ([]entry, []Problem) {
 	whole := func(format string, args ...any) []Problem {
 		return []Problem{{Place: Place{File: file}, Severity: Error, Err: fmt.Errorf(format, args...)}}
 	}
@@ -49,7 +50,7 @@ func decodeFile(file string, data []byte) ([]entry, []Problem) {
 	var problems []Problem
 	first := map[mesh.Key]Place{}
 	for i, p := range parts {
-		d := &decoder{place: Place{File: file, Document: i + 1, Line: p.Line}, offset: p.Line - 1, lines: map[string]int{}}
+		d := &decoder{mode: mode, place: Place{File: file, Document: i + 1, Line: p.Line}, offset: p.Line - 1, lines: map[string]int{}, written: map[string]string{}}
 		e := d.document(p.Text)
 		if e != nil {
 			if other, used := first[e.Object.Key()]; used {
@@ -81,11 +82,15 @@ func limitProblems(problems []Problem) []Problem {
 
 // decoder reads one document.
 type decoder struct {
+	mode     mesh.ProbesMode // of a Dataplane that names none
 	place    Place
 	offset   int            // lines of the file before this document's first
 	lines    map[string]int // line of each field that was read, by its path
 	kind     mesh.Kind
-	root     string // path prefix of the fields of the spec: "" or "spec."
+	root     string            // path prefix of the fields of the spec: "" or "spec."
+	labelsAt string            // that of the labels: "" or "metadata."
+	written  map[string]string // durations and numbers as they were written, by their path
+	replaced []string          // paths that a field of earlier releases stands for
 	problems []Problem
 	failed   bool
 }
@@ -94,13 +99,32 @@ func (d *decoder) report(line int, severity Severity, err error) {
 	d.failed = d.failed || severity == Error
 	place := d.place
 	place.Line = line
-	p := Problem{Place: place, Severity: severity, Err: err}
+	p := Problem{Place: place, Severity: severity, Err: shortened(err)}
 	switch {
 	case len(d.problems) <= maxProblems:
 		d.problems = append(d.problems, p)
 	case severity == Error:
 		d.problems[maxProblems] = p // limitProblems must see that there is an Error
 	}
+}
+
+// shortened returns an error without the most of very long texts, which a log could not hold.
+func shortened(err error) error {
+	f, ok := errors.AsType[*mesh.FieldError](err)
+	if !ok {
+		return err
+	}
+	short := *f
+	short.Field, short.Value, short.Allowed = cut(f.Field, maxField), cut(f.Value, maxValue), cut(f.Allowed, maxAllowed)
+	return &short
+}
+
+// cut returns the first characters of a text.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "..."
 }
 
 func (d *decoder) line(n *yaml.Node) int { return n.Line + d.offset }
@@ -125,19 +149,21 @@ func (d *decoder) document(text []byte) *entry {
 	if e == nil {
 		return nil
 	}
+	if dp, ok := e.Object.(*mesh.Dataplane); ok {
+		dp.ProbesMode = d.mode
+	}
 	e.Object.SetDefaults()
-	d.validate(e)
-	d.warn(e.Object)
-	if d.failed {
+	if d.validate(e); d.failed {
 		return nil
 	}
+	d.warn(e.Object) // what a mistake left out would look as if nobody had written it
 	return e
 }
 
 // parse returns the mapping at the top of a document, nil if the document is empty or has an Error.
 func (d *decoder) parse(text []byte) *yaml.Node {
 	var document, second yaml.Node
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder := yaml.NewDecoder(bytes.NewReader(withoutMark(text)))
 	err := decoder.Decode(&document)
 	if err == nil && !errors.Is(decoder.Decode(&second), io.EOF) {
 		err = errors.New("a second document must begin with --- on a line of its own")
@@ -151,11 +177,15 @@ func (d *decoder) parse(text []byte) *yaml.Node {
 		return nil
 	}
 	top := document.Content[0]
-	if d.check(top, ""); d.failed || isNull(top) {
+	if d.check(top, "", 0); d.failed || isNull(top) {
 		return nil
 	}
 	if top.Kind != yaml.MappingNode {
-		d.report(d.line(top), Error, errors.New("a document must be a mapping with the fields type and name"))
+		must := "a document must be a mapping with the fields type and name"
+		if top.Kind == yaml.SequenceNode {
+			must += ", and this is a list: " + noList
+		}
+		d.report(d.line(top), Error, errors.New(must))
 		return nil
 	}
 	return top
@@ -166,6 +196,9 @@ var yamlLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?`)
 // syntax splits an error of the YAML library into the line within the file, which the library counts from the start of
 // the document, and the message.
 func (d *decoder) syntax(text []byte, err error) (int, error) {
+	if line := templateLine(text); line > 0 {
+		return line + d.offset, errors.New("invalid YAML: the line " + templateText)
+	}
 	message := err.Error()
 	match := yamlLine.FindStringSubmatch(message)
 	line := 1
@@ -173,8 +206,12 @@ func (d *decoder) syntax(text []byte, err error) (int, error) {
 		line = n
 	}
 	message = strings.TrimPrefix(message, match[0])
-	if at := tabAfter(text, line); at > 0 && (strings.Contains(message, "tab") || strings.Contains(message, "cannot start any token")) {
+	badStart := strings.Contains(message, "cannot start any token")
+	switch at := tabAfter(text, line); {
+	case at > 0 && (strings.Contains(message, "tab") || badStart):
 		line, message = at, message+": indent with spaces"
+	case badStart: // '@', '`' or '%'
+		message += ": put the value in quotes"
 	}
 	return line + d.offset, errors.New("invalid YAML: " + message)
 }
@@ -210,7 +247,10 @@ func (d *decoder) validate(e *entry) {
 			case "mesh":
 				f.Field = e.mesh.path
 			default:
-				f.Field = d.root + f.Field
+				f.Field = d.inFile(f.Field)
+			}
+			if text, ok := d.written[f.Field]; ok {
+				f.Value = text
 			}
 			line = d.lineOf(f.Field)
 			if slices.ContainsFunc(unread, func(path string) bool { return within(path, f.Field) || within(f.Field, path) }) {
@@ -221,9 +261,17 @@ func (d *decoder) validate(e *entry) {
 	}
 }
 
-// unread returns the fields that have an Error already.
+// inFile returns the path in the file of a field of the spec, or of a label.
+func (d *decoder) inFile(field string) string {
+	if within(field, "labels") {
+		return d.labelsAt + field
+	}
+	return d.root + field
+}
+
+// unread returns the fields that have an Error already, or in whose place another one has.
 func (d *decoder) unread() []string {
-	var paths []string
+	paths := slices.Clone(d.replaced)
 	for _, p := range d.problems {
 		if f, ok := errors.AsType[*mesh.FieldError](p.Err); ok && p.Severity == Error {
 			paths = append(paths, f.Field)
@@ -251,12 +299,12 @@ func (d *decoder) lineOf(path string) int {
 
 // warn reports what is accepted but deprecated or without effect.
 func (d *decoder) warn(o mesh.Object) {
-	dp, ok := o.(*mesh.Dataplane)
+	warner, ok := o.(mesh.Warner)
 	if !ok {
 		return
 	}
-	for _, w := range dp.Warnings() {
-		w.Field = d.root + w.Field
+	for _, w := range warner.Warnings() {
+		w.Field = d.inFile(w.Field)
 		d.report(d.lineOf(w.Field), Warning, w)
 	}
 }

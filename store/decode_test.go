@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -41,6 +42,8 @@ func TestDecodeForms(t *testing.T) {
 		"JSON":             "{\n\t\"type\": \"Dataplane\", \"mesh\": \"prod\", \"name\": \"web-1\",\n\t\"labels\": {\"kuma.io/workload\": \"web\"},\n\t\"networking\": {\"address\": \"10.0.0.1\"}\n}",
 		"CRLF":             "type: Dataplane\r\nmesh: prod\r\nname: web-1\r\nlabels: {kuma.io/workload: web}\r\nnetworking: {address: 10.0.0.1}\r\n",
 		"byte order mark":  "\ufefftype: Dataplane\nmesh: prod\nname: web-1\nlabels: {kuma.io/workload: web}\nnetworking: {address: 10.0.0.1}\n",
+		"mark, and marker": "\ufeff---\r\n\ufefftype: Dataplane\nmesh: prod\nname: web-1\nlabels: {kuma.io/workload: web}\nnetworking: {address: 10.0.0.1}\n",
+		"behind the end":   "...\n\ufefftype: Dataplane\nmesh: prod\nname: web-1\nlabels: {kuma.io/workload: web}\nnetworking: {address: 10.0.0.1}\n",
 		"directive":        "%YAML 1.2\n---\ntype: Dataplane\nmesh: prod\nname: web-1\nlabels: {kuma.io/workload: web}" + spec + "...\n",
 		"on the marker":    "--- {type: Dataplane, mesh: prod, name: web-1, labels: {kuma.io/workload: web}, networking: {address: 10.0.0.1}}",
 		"no Kuma protocol": "type: Dataplane\nmesh: prod\nname: web-1\nlabels: {kuma.io/workload: web}\nprobes:\nnetworking: {address: 10.0.0.1, outbound: [], inbound: null}",
@@ -113,27 +116,27 @@ func TestDecodeBadInput(t *testing.T) {
 	)
 	tests := map[string]violation{
 		"broken-yaml":         {4, "error", "", "", "invalid YAML: did not find expected node content"},
-		"unknown-field":       {7, "error", "networking.inbound[0].prot", "", "is an unknown field: known here are port, servicePort, serviceAddress, address, tags, health, serverFirst"},
+		"unknown-field":       {7, "error", "networking.inbound[0].prot", "", "is an unknown field: did you mean port?"},
 		"unknown-field-spec":  {5, "error", "spec.networks", "", "is an unknown field: known here are networking, probes, tcpProbes"},
 		"unknown-field-top":   {4, "error", "networking", "", "is an unknown field: known here are type, name, mesh, labels, metadata, spec"},
-		"unknown-metadata":    {4, "error", "metadata.nome", "", "is an unknown field: known here are " + strings.Join(objectMeta, ", ")},
+		"unknown-metadata":    {4, "error", "metadata.nome", "", "is an unknown field: did you mean name?"},
 		"port-0":              {6, "error", "networking.inbound[0].port", "0", port},
 		"port-70000":          {6, "error", "networking.inbound[0].port", "70000", port},
 		"port-negative":       {6, "error", "networking.inbound[0].port", "-1", port},
 		"port-quoted":         {6, "error", "networking.inbound[0].port", "80", port},
 		"port-octal":          {6, "error", "networking.inbound[0].port", "080", port},
-		"port-missing":        {6, "error", "networking.inbound[0].port", "0", "must be a port from 1 to 65535"},
+		"port-missing":        {6, "error", "networking.inbound[0].port", "", "is missing: must be a port from 1 to 65535"},
 		"service-port-0":      {7, "error", "networking.inbound[0].servicePort", "0", port},
 		"two-inbounds":        {9, "error", "networking.inbound[1].port", "80", "must be free: networking.inbound[0] has it on the same address"},
 		"inbound-outbound":    {10, "error", "networking.outbound[0].port", "80", "must be free: networking.inbound[0] has it on the same address"},
-		"missing-tag":         {7, "error", `networking.inbound[0].tags["kuma.io/service"]`, "", "is missing: " + segment},
-		"missing-tags":        {6, "error", `networking.inbound[0].tags["kuma.io/service"]`, "", "is missing: " + segment},
+		"missing-tag":         {8, "warning", `networking.inbound[0].tags["kuma.io/service"]`, "", "is missing: others reach this inbound only by a MeshService that selects it"},
+		"missing-tags":        {1, "warning", `labels["kuma.io/workload"]`, "", "is missing, and no tag kuma.io/service stands for it: the certificate names this Dataplane alone, as /dataplane/web-1, so that clients have to be told of each replica. Write the label with the same value for all replicas"},
 		"empty-tag":           {8, "error", `networking.inbound[0].tags["kuma.io/service"]`, "", "is empty: " + segment},
 		"null-tag":            {8, "error", `networking.inbound[0].tags["kuma.io/service"]`, "", "is empty: " + segment},
 		"number-as-tag":       {10, "error", `networking.inbound[0].tags["version"]`, "1", "must be a text: put it in quotes"},
 		"service-with-colon":  {8, "error", `networking.inbound[0].tags["kuma.io/service"]`, "web:80", segment},
 		"unknown-protocol":    {10, "error", `networking.inbound[0].tags["kuma.io/protocol"]`, "htpp", "must be one of tcp, http, http2, grpc"},
-		"no-address":          {5, "error", "networking.address", "example.com", at},
+		"no-address":          {5, "error", "networking.address", "example.com", at + ". A name is not resolved: write the address that it stands for"},
 		"missing-address":     {4, "error", "networking.address", "", "is missing: " + at},
 		"ready-yes":           {9, "error", "networking.inbound[0].health.ready", "yes", "must be true or false"},
 		"list-as-mapping":     {6, "error", "networking.inbound", "{...}", "must be a list"},
@@ -141,8 +144,8 @@ func TestDecodeBadInput(t *testing.T) {
 		"duplicate-key":       {4, "error", "name", "web-2", "must come once: it is on line 3 too"},
 		"duplicate-key-below": {10, "error", `networking.inbound[0].tags["kuma.io/service"]`, "api", "must come once: it is on line 9 too"},
 		"duplicate-object":    {5, "error", "name", "a", `must be unique: the Service of mesh "default" with this name is in duplicate-object.yaml, document 1, line 1 too`},
-		"unknown-type":        {4, "error", "type", "Gateway", "must be one of Mesh, Dataplane, Service"},
-		"missing-type":        {1, "error", "type", "", "is missing: must be one of Mesh, Dataplane, Service"},
+		"unknown-type":        {4, "error", "type", "Gateway", "must be one of Mesh, Dataplane, Service, MeshService"},
+		"missing-type":        {1, "error", "type", "", "is missing: must be one of Mesh, Dataplane, Service, MeshService"},
 		"name-twice":          {3, "error", "metadata.name", "b", `must be the same as name, "a"`},
 		"mesh-twice":          {3, "error", "metadata.mesh", "two", `must be the same as mesh, "one"`},
 		"mesh-label":          {4, "error", `labels["kuma.io/mesh"]`, "two", `must be the same as mesh, "one"`},
@@ -151,16 +154,16 @@ func TestDecodeBadInput(t *testing.T) {
 		"alias":               {3, "error", "name", "", "anchors and aliases are not read: write the value out"},
 		"merge-key":           {4, "error", "", "<<", "must have plain names of fields"},
 		"yaml-tag":            {2, "error", "name", "!secret", "tags of YAML are not read"},
-		"list-at-top":         {1, "error", "", "", "a document must be a mapping with the fields type and name"},
+		"list-at-top":         {1, "error", "", "", "a document must be a mapping with the fields type and name, and this is a list: write each as a document of its own, with --- on a line between them"},
 		"duration":            {8, "error", "mtls.backends[0].dpCert.rotation.expiration", "1 day", mesh.AllowedDuration},
 		"duration-zero":       {8, "error", "mtls.backends[0].dpCert.rotation.expiration", "0s", mesh.AllowedDuration},
 		"unknown-backend":     {4, "error", "mtls.enabledBackend", "ca-2", "must be the name of one of mtls.backends: ca-1"},
 		"tabs":                {3, "error", "", "", "invalid YAML: found a tab character that violates indentation: indent with spaces"},
 		"second-document":     {1, "error", "", "", "invalid YAML: a second document must begin with --- on a line of its own"},
 		"kuma-field":          {5, "warning", "networking.advertisedAddress", "", "is a field of Kuma's that Sonde does not have, and is ignored: others connect to networking.address"},
-		"kuma-field-spec":     {7, "warning", "spec.networking.inbound[0].state", "", "is a field of Kuma's that Sonde does not have, and is ignored: health.ready says whether an inbound is ready"},
-		"deprecated-probes":   {6, "warning", "spec.probes", "", "is deprecated: the agent answers probes by itself"},
-		"deprecated-tcp":      {6, "warning", "spec.tcpProbes", "", "is deprecated: the agent answers probes by itself"},
+		"kuma-field-spec":     {6, "warning", "spec.networking.advertised_address", "", "is a field of Kuma's that Sonde does not have, and is ignored: others connect to networking.address"},
+		"deprecated-probes":   {6, "warning", "spec.probes", "", "is deprecated and will be removed in Sonde 2.0: it has an effect in the per-port mode alone (sonde.dev/virtual-probes-mode)"},
+		"deprecated-tcp":      {6, "warning", "spec.tcpProbes", "", "is deprecated and will be removed in Sonde 2.0: it has an effect in the per-port mode alone (sonde.dev/virtual-probes-mode)"},
 		"outbound-tag":        {9, "warning", `networking.outbound[0].tags["version"]`, "v1", "has no effect: an outbound goes by kuma.io/service alone"},
 	}
 	files, err := filepath.Glob("testdata/bad/*.yaml")
@@ -199,6 +202,9 @@ func TestDecodeLimits(t *testing.T) {
 		"many documents":               {strings.Repeat("---\n", 20_001), []violation{{0, "error", "", "", "a file may have at most 20000 documents, this one has 20001"}}},
 		"no UTF-8":                     {"type: Mesh\nname: \xff\n", []violation{{0, "error", "", "", "the text must be UTF-8"}}},
 		"deep":                         {strings.Repeat("[", 1<<19), []violation{{1, "error", "", "", "invalid YAML: exceeded max depth of 10000"}}},
+		"lists in lists":               {"type: Mesh\nname: a\nx: " + strings.Repeat("[", 60) + strings.Repeat("]", 60) + "\n", []violation{{3, "error", "x" + strings.Repeat("[0]", 50), "", "is nested too deeply: at most 50 levels are read"}}},
+		"deep, with long names":        {strings.Repeat("{"+strings.Repeat("k", 28)+": ", 9000) + "1" + strings.Repeat("}", 9000), []violation{{1, "error", strings.TrimPrefix(strings.Repeat("."+strings.Repeat("k", 28), 51), ".")[:500] + "...", "", "is nested too deeply: at most 50 levels are read"}}},
+		"long name of a field":         {"type: Mesh\nname: a\n" + strings.Repeat("k", 501) + ": 1\n", []violation{{3, "error", "", strings.Repeat("k", 300) + "...", "must have names of fields of at most 500 bytes"}}},
 		"more problems than are named": {"type: Service\nname: a\n" + manyFields(200), append(unknownFields(100), violation{0, "error", "", "", "there are more problems than are listed"})},
 	}
 	for name, tc := range tests {
@@ -208,6 +214,23 @@ func TestDecodeLimits(t *testing.T) {
 				t.Errorf("problems (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestDecodeShortensLongTexts checks that a document does not fill a log with what is in it, or with what it names.
+func TestDecodeShortensLongTexts(t *testing.T) {
+	long := strings.Repeat("ü", 100_000)
+	for name, text := range map[string]string{
+		"name":     "type: Service\nname: " + long + "\n",
+		"field":    "type: Service\nname: a\n" + long[:1000] + ": 1\n",
+		"tag":      "type: Dataplane\nname: a\nnetworking: {address: 10.0.0.1, gateway: {tags: {" + long[:1000] + ": a}}}\n",
+		"duration": "type: Mesh\nname: a\nmtls: {backends: [{name: a, type: builtin, dpCert: {rotation: {expiration: " + strings.Repeat("0", 100_000) + "1s}}}]}\n",
+		"backends": "type: Mesh\nname: a\nmtls: {enabledBackend: b, backends: [{name: " + long + ", type: builtin}]}\n",
+	} {
+		_, problems := Decode("f.yaml", []byte(text))
+		if len(problems) != 1 || len(problems[0].Error()) > 2000 || !utf8.ValidString(problems[0].Error()) || !strings.Contains(problems[0].Error(), "...") {
+			t.Errorf("%s: %d problems, %.3000v", name, len(problems), problems)
+		}
 	}
 }
 
@@ -222,7 +245,7 @@ func manyFields(n int) string {
 func unknownFields(n int) []violation {
 	var list []violation
 	for i := range n {
-		list = append(list, violation{i + 3, "error", fmt.Sprintf("f%d", i), "", "is an unknown field: known here are protocol, addresses, headless, endpoints"})
+		list = append(list, violation{i + 3, "error", fmt.Sprintf("f%d", i), "", "is an unknown field: known here are type, name, mesh, labels, protocol, addresses, headless, endpoints"})
 	}
 	return list
 }
@@ -230,9 +253,9 @@ func unknownFields(n int) []violation {
 // An Error must be listed even if warnings fill the list: a content with an Error is not used.
 func TestDecodeErrorBehindManyWarnings(t *testing.T) {
 	var text strings.Builder
-	text.WriteString(dataplane + "  outbound:\n")
+	text.WriteString("type: Mesh\nname: a\nmtls:\n  backends:\n")
 	for i := range 150 {
-		fmt.Fprintf(&text, "  - {port: %d, tags: {kuma.io/service: a}, backendRef: {}}\n", i+1000)
+		fmt.Fprintf(&text, "  - {name: ca-%d, type: builtin, rootChain: {}}\n", i)
 	}
 	text.WriteString("colour: red\n")
 	documents, problems := Decode("f.yaml", []byte(text.String()))
@@ -256,7 +279,7 @@ func TestDecodeReportsAll(t *testing.T) {
 
 func TestProblemNamesPlace(t *testing.T) {
 	_, problems := Decode("f.yaml", []byte("type: Mesh\nname: default\n---\ntype: Gateway\n"))
-	want := `f.yaml, document 2, line 4: type: "Gateway": must be one of Mesh, Dataplane, Service`
+	want := `f.yaml, document 2, line 4: type: "Gateway": must be one of Mesh, Dataplane, Service, MeshService`
 	if len(problems) != 1 || problems[0].Error() != want || fmt.Sprint(problems[0]) != want {
 		t.Errorf("problems = %v, want %s", problems, want)
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
 const (
@@ -38,10 +40,14 @@ type DirOptions struct {
 	Builder Builder
 	// Source is the name of the directory for the Builder. Required.
 	Source string
+	// ProbesMode of Dataplanes that name none. Default unified.
+	ProbesMode mesh.ProbesMode
 	// Logger gets each problem once. Default: none.
 	Logger *slog.Logger
 	// Registerer of the metric sonde_store_problems. Default: none.
 	Registerer prometheus.Registerer
+	// Loop watches Run. Default: nobody does.
+	Loop *heartbeat.Loop
 }
 
 // Dir keeps a Builder in step with a directory of files. A file with an error keeps its last good content.
@@ -55,6 +61,9 @@ type Dir struct {
 
 	mu       sync.Mutex
 	problems []Problem // as of the last scan
+	missing  error     // why the directory has not been read once, nil once it has
+	lost     time.Time // since when it cannot be listed, zero while it can
+	lostErr  error     // why
 }
 
 // NewDir returns a Dir. Nothing is read before Run.
@@ -62,10 +71,27 @@ func NewDir(o DirOptions) *Dir {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Dir{o: o, settle: defaultSettle, rescan: defaultRescan, applied: claims{}, metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "sonde_store_problems",
-		Help: "Problems in the files of the store now, by severity: error or warning.",
-	}, []string{"severity"})}
+	return &Dir{
+		o: o, settle: defaultSettle, rescan: defaultRescan, applied: claims{}, missing: errors.New("the store is not read yet"),
+		metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sonde_store_problems",
+			Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid.",
+		}, []string{"severity"}),
+	}
+}
+
+// Missing returns why the directory has not been read once, nil once it has.
+func (d *Dir) Missing() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.missing
+}
+
+// Lost returns since when the directory cannot be listed, and why; zero while it can. Its objects stay meanwhile.
+func (d *Dir) Lost() (time.Time, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lost, d.lostErr
 }
 
 // Problems returns the current problems of the files, sorted by place. It may be called from any goroutine.
@@ -95,6 +121,7 @@ func (d *Dir) Run(ctx context.Context) error {
 		d.o.Logger.Warn("store is not watched but looked at from time to time", "interval", d.rescan, "err", w.err)
 	}
 	d.directory = newDirectory(d.o.Path, d.settle)
+	d.directory.mode = d.o.ProbesMode
 	due := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -119,8 +146,10 @@ func (d *Dir) Run(ctx context.Context) error {
 			}
 			d.o.Logger.Warn("events of the store were lost", "err", err)
 		case <-timer.C:
+			d.o.Loop.Begin()
 			w.renew()
 			due = d.poll(time.Now())
+			d.o.Loop.End()
 			timer.Reset(time.Until(due))
 		}
 	}
@@ -128,13 +157,18 @@ func (d *Dir) Run(ctx context.Context) error {
 
 // poll scans the directory once, passes on what has changed, and returns when to scan again.
 func (d *Dir) poll(now time.Time) time.Time {
-	changed, next := d.directory.scan(now)
-	if changed {
-		d.apply(d.directory.resolve(d.applied))
+	again, next := d.directory.scan(now)
+	if again {
+		changes := d.apply(d.directory.resolve(d.applied))
+		if d.synced { // what is there at the start is counted below
+			logChanges(d.o.Logger, changes)
+		}
 	}
 	d.report(d.directory.problems())
+	d.note(now)
 	if !d.synced && d.directory.complete() {
 		d.synced = true
+		d.o.Logger.Info("store read", "directory", d.o.Path, "files", len(d.directory.files), "objects", len(d.applied))
 		d.o.Builder.Synced(d.o.Source)
 	}
 	if rescan := now.Add(d.rescan); next.IsZero() || rescan.Before(next) {
@@ -143,20 +177,45 @@ func (d *Dir) poll(now time.Time) time.Time {
 	return next
 }
 
-// apply passes the differences to the Builder: a Mesh before the objects in it, removals last.
-func (d *Dir) apply(wanted claims) {
+// note keeps what the scan at that time has found out about the directory itself.
+func (d *Dir) note(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch d.lostErr = d.directory.listErr; {
+	case d.lostErr == nil:
+		d.lost = time.Time{}
+	case d.lost.IsZero():
+		d.lost = now
+	}
+	switch {
+	case d.directory.complete():
+		d.missing = nil
+	case d.missing != nil && d.lostErr != nil:
+		d.missing = fmt.Errorf("the store is not read yet: %w", d.lostErr)
+	}
+}
+
+// apply passes the differences to the Builder, and returns them: a Mesh before the objects in it, removals last.
+func (d *Dir) apply(wanted claims) (changes []change) {
 	for _, key := range wanted.keys() {
 		before, now := d.applied[key].Object, wanted[key].Object
 		if before != now && !reflect.DeepEqual(before, now) {
 			d.o.Builder.Set(d.o.Source, now)
+			what := changed
+			if before == nil {
+				what = added
+			}
+			changes = append(changes, change{key, what})
 		}
 	}
 	for _, key := range slices.Backward(d.applied.keys()) {
 		if _, stays := wanted[key]; !stays {
 			d.o.Builder.Delete(d.o.Source, key)
+			changes = append(changes, change{key, removed})
 		}
 	}
 	d.applied = wanted
+	return changes
 }
 
 // report publishes the problems. Each is logged once, and so is the end of a file's errors.
@@ -175,7 +234,7 @@ func (d *Dir) report(now []Problem) {
 		if p.Severity == Error {
 			log = d.o.Logger.Error
 		}
-		log("object file has a problem", "file", p.File, "document", p.Document, "line", p.Line, "err", p.Err)
+		log("object file has a problem", append(p.attributes(), "err", p.Err)...)
 	}
 	for severity, n := range counts {
 		d.metric.WithLabelValues(severity.String()).Set(float64(n))

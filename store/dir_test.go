@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +17,43 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const broken = "type: Service\nname: [\n"
+
+// A directory that cannot be listed keeps its objects, and says since when.
+func TestDirLost(t *testing.T) {
+	f := newFixture(t)
+	lost := func(what string, since time.Time, missing bool) {
+		t.Helper()
+		got, err := f.dir.Lost()
+		if !got.Equal(since) || (err == nil) != since.IsZero() || (f.dir.Missing() != nil) != missing {
+			t.Errorf("%s: Lost() = %v, %v, want since %v; Missing() = %v", what, got, err, since, f.dir.Missing())
+		}
+	}
+	away := f.path + ".away"
+	move := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.write("a.yaml", service("a"))
+	move(f.path, away)
+	f.look(0)
+	since := f.now
+	lost("before it was read", since, true)
+	move(away, f.path)
+	f.look(0)
+	lost("being read", time.Time{}, true)
+	f.settled()
+	lost("read", time.Time{}, false)
+	move(f.path, away)
+	f.look(time.Second)
+	since = f.now
+	f.look(time.Minute)
+	lost("gone", since, false)
+	move(away, f.path)
+	f.look(time.Second)
+	lost("back", time.Time{}, false)
+}
 
 func TestDirFollowsDirectory(t *testing.T) {
 	f := newFixture(t)
@@ -194,11 +232,15 @@ func TestDirMeshGoes(t *testing.T) {
 			start: map[string]string{"m.yaml": "type: Mesh\nname: prod\n"},
 			then:  map[string]string{"m.yaml": ""},
 			want:  []string{"delete Mesh  prod"},
+
+			problem: "no Mesh, Dataplane, Service or MeshService found",
 		},
 		"a Mesh goes with all that uses it": {
 			start: map[string]string{"m.yaml": "type: Mesh\nname: prod\n", "s.yaml": serviceOf("prod", "s")},
 			then:  map[string]string{"m.yaml": "", "s.yaml": ""},
 			want:  []string{"delete Service prod s", "delete Mesh  prod"},
+
+			problem: "no Mesh, Dataplane, Service or MeshService found",
 		},
 	}
 	for name, tc := range tests {

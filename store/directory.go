@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // maxSettles is for how many settling times a file may keep changing before it counts as busy: then that is a problem,
@@ -17,6 +19,7 @@ const maxSettles = 20
 // directory is the content of the files of a directory, now and before. It only reads them: the time is a parameter.
 type directory struct {
 	path      string
+	mode      mesh.ProbesMode // of Dataplanes that name none
 	settle    time.Duration
 	files     map[string]*file
 	listErr   error     // why the directory cannot be listed
@@ -26,6 +29,7 @@ type directory struct {
 // file is one file of a directory.
 type file struct {
 	name string
+	mode mesh.ProbesMode // that of the directory
 	// info is the file as last seen, nil if it is gone, and stableSince when it was first seen like that. unread is when
 	// the first change was seen that has not been read yet, zero if there is none.
 	info                os.FileInfo
@@ -58,7 +62,7 @@ func (f *directory) scan(now time.Time) (changed bool, next time.Time) {
 	for name, info := range listed {
 		delete(gone, name)
 		if f.files[name] == nil {
-			f.files[name] = &file{name: name}
+			f.files[name] = &file{name: name, mode: f.mode}
 		}
 		f.files[name].update(info, now)
 	}
@@ -123,6 +127,9 @@ func (f *directory) problems() []Problem {
 	if f.listErr != nil {
 		all = append(all, Problem{Place: Place{File: f.path}, Severity: Error, Err: f.listErr})
 	}
+	if f.complete() && f.isEmpty() {
+		all = append(all, Problem{Place: Place{File: f.path}, Severity: Warning, Err: errNoObject})
+	}
 	for _, file := range f.files {
 		all = append(all, file.problems...)
 		if file.busy && file.info != nil {
@@ -131,6 +138,16 @@ func (f *directory) problems() []Problem {
 	}
 	slices.SortStableFunc(all, func(a, b Problem) int { return comparePlace(a.Place, b.Place) })
 	return all
+}
+
+// isEmpty reports whether there is nothing to use in the files, and nothing wrong that would say why.
+func (f *directory) isEmpty() bool {
+	for _, file := range f.files {
+		if len(file.entries) > 0 || file.pending != nil || slices.ContainsFunc(file.problems, isError) {
+			return false
+		}
+	}
+	return true
 }
 
 // update records the file's current state.
@@ -178,10 +195,10 @@ func (f *file) read() bool {
 }
 
 func (f *file) decode(data []byte) {
-	entries, found := decodeFile(f.name, data)
+	entries, found := decodeFile(f.name, data, f.mode)
 	f.problems = found
 	switch {
-	case !slices.ContainsFunc(found, func(p Problem) bool { return p.Severity == Error }):
+	case !slices.ContainsFunc(found, isError):
 		f.pending = &entries
 	case !f.whole:
 		f.entries = entries

@@ -29,8 +29,10 @@ func Encode(o mesh.Object) ([]byte, error) {
 		head.Labels, spec = o.Labels, o.Spec
 	case *mesh.Service:
 		head.Labels, spec = o.Labels, o.Spec
+	case *mesh.MeshService:
+		head.Labels, spec = o.Labels, o.Spec
 	default:
-		return nil, fmt.Errorf("encode %T: must be a Mesh, Dataplane or Service", o)
+		return nil, fmt.Errorf("encode %T: must be a Mesh, Dataplane, Service or MeshService", o)
 	}
 	top, err := toNode(head)
 	if err != nil {

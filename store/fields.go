@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -46,20 +47,29 @@ func valueText(n *yaml.Node) string {
 	case yaml.SequenceNode:
 		return "[...]"
 	}
-	if runes := []rune(n.Value); len(runes) > 100 {
-		return string(runes[:100]) + "..."
-	}
-	return n.Value
+	return cut(n.Value, maxValue)
 }
 
 // standardTags are the tags that YAML itself resolves; any other would change what a value means.
 var standardTags = []string{"!!null", "!!bool", "!!int", "!!float", "!!str", "!!map", "!!seq", "!!timestamp"}
 
 // check refuses, in the whole document, what YAML allows and objects do not need: a key that occurs twice hides what was
-// meant, and a short text of aliases can expand to a huge value.
-func (d *decoder) check(n *yaml.Node, path string) {
+// meant, and a short text of aliases can expand to a huge value. So do paths of deeply nested fields, and of very long names.
+func (d *decoder) check(n *yaml.Node, path string, depth int) {
+	if depth > maxDepth {
+		d.fail(n, path, "", fmt.Sprintf("is nested too deeply: at most %d levels are read", maxDepth))
+		return
+	}
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
 		d.fail(n, path, "", "anchors and aliases are not read: write the value out")
+		return
+	}
+	if isUnquotedTemplate(n) {
+		if path == "" {
+			d.report(d.line(n), Error, errors.New("the document "+templateText))
+			return
+		}
+		d.fail(n, path, valueText(n), templateText)
 		return
 	}
 	if !slices.Contains(standardTags, n.ShortTag()) {
@@ -69,34 +79,43 @@ func (d *decoder) check(n *yaml.Node, path string) {
 	switch n.Kind {
 	case yaml.SequenceNode:
 		for i, item := range n.Content {
-			d.check(item, fmt.Sprintf("%s[%d]", path, i))
+			d.check(item, fmt.Sprintf("%s[%d]", path, i), depth+1)
 		}
 	case yaml.MappingNode:
-		first := map[string]int{}
-		for _, p := range pairs(n) {
-			inner := join(path, p.name())
-			if p.key.Kind != yaml.ScalarNode || p.key.Anchor != "" || p.key.ShortTag() == "!!merge" {
-				d.fail(p.key, path, valueText(p.key), "must have plain names of fields")
-				continue
-			}
-			if line, used := first[p.name()]; used {
-				d.fail(p.key, inner, valueText(p.value), fmt.Sprintf("must come once: it is on line %d too", line))
-			} else {
-				first[p.name()] = d.line(p.key)
-			}
-			d.check(p.value, inner)
-		}
+		d.checkFields(n, path, depth)
 	}
 }
 
-// freeKeys matches the paths of mappings whose keys users choose.
-var freeKeys = regexp.MustCompile(`(^|\.)(tags|labels|annotations)$`)
+// checkFields checks the fields of a mapping.
+func (d *decoder) checkFields(n *yaml.Node, path string, depth int) {
+	first := map[string]int{}
+	for _, p := range pairs(n) {
+		if p.key.Kind != yaml.ScalarNode || p.key.Anchor != "" || p.key.ShortTag() == "!!merge" {
+			d.fail(p.key, path, valueText(p.key), "must have plain names of fields")
+			continue
+		}
+		if len(p.name()) > maxField {
+			d.fail(p.key, path, valueText(p.key), fmt.Sprintf("must have names of fields of at most %d bytes", maxField))
+			continue
+		}
+		inner := join(path, p.name())
+		if line, used := first[p.name()]; used {
+			d.fail(p.key, inner, valueText(p.value), fmt.Sprintf("must come once: it is on line %d too", line))
+		} else {
+			first[p.name()] = d.line(p.key)
+		}
+		d.check(p.value, inner, depth+1)
+	}
+}
+
+// freeKeys are the names of mappings whose keys users choose.
+var freeKeys = []string{"tags", "dataplaneTags", "labels", "matchLabels", "annotations"}
 
 func join(path, name string) string {
 	switch {
 	case path == "":
 		return name
-	case freeKeys.MatchString(path):
+	case slices.Contains(freeKeys, path[strings.LastIndexByte(path, '.')+1:]):
 		return path + "[" + strconv.Quote(name) + "]"
 	}
 	return path + "." + name
@@ -115,10 +134,11 @@ func (d *decoder) mapping(n *yaml.Node, path string) []pair {
 	return pairs(n)
 }
 
-// fields reads fields into a struct. root is the path of the struct with the separator, such as "spec.".
-func (d *decoder) fields(from []pair, root string, to reflect.Value) {
+// fields reads fields into a struct. root is the path of the struct with the separator, such as "spec.". beside are the names of the
+// fields beside them, which somebody may have meant.
+func (d *decoder) fields(from []pair, root string, to reflect.Value, beside ...string) {
 	byName := make(map[string]int, to.NumField())
-	names := make([]string, 0, to.NumField())
+	names := slices.Clone(beside)
 	for i := range to.NumField() {
 		name, _, _ := strings.Cut(to.Type().Field(i).Tag.Get("json"), ",")
 		byName[name] = i
@@ -139,6 +159,9 @@ func (d *decoder) fields(from []pair, root string, to reflect.Value) {
 func (d *decoder) value(n *yaml.Node, path string, to reflect.Value) {
 	d.lines[path] = d.line(n)
 	if isNull(n) {
+		if isProbeHandler.MatchString(path) { // all its fields are optional
+			to.Set(reflect.New(to.Type().Elem()))
+		}
 		return
 	}
 	switch to.Kind() {
@@ -155,10 +178,7 @@ func (d *decoder) value(n *yaml.Node, path string, to reflect.Value) {
 	case reflect.Map:
 		d.stringMap(n, path, to)
 	case reflect.String:
-		if !isString(n) {
-			d.fail(n, path, valueText(n), "must be a text: put it in quotes")
-		}
-		to.SetString(n.Value)
+		d.text(n, path, to)
 	case reflect.Bool:
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" {
 			d.fail(n, path, valueText(n), "must be true or false")
@@ -166,18 +186,37 @@ func (d *decoder) value(n *yaml.Node, path string, to reflect.Value) {
 		to.SetBool(strings.EqualFold(n.Value, "true"))
 	case reflect.Uint32:
 		to.SetUint(d.port(n, path))
+	case reflect.Int32:
+		to.SetInt(d.number(n, path))
 	default:
 		panic("store: the model has a field of a type that is not read: " + to.Type().String())
 	}
 }
 
-// duration reads the only signed number of the model.
+// text reads a text, and where a field takes either, a port.
+func (d *decoder) text(n *yaml.Node, path string, to reflect.Value) {
+	switch isText := isString(n); {
+	case isText:
+	case to.Type() == reflect.TypeFor[mesh.TargetPort]():
+		d.port(n, path)
+	default:
+		d.fail(n, path, valueText(n), "must be a text: put it in quotes")
+	}
+	to.SetString(n.Value)
+}
+
+// duration reads a number of nanoseconds, which is written as a text.
 func (d *decoder) duration(n *yaml.Node, path string, to reflect.Value) {
 	length, err := mesh.ParseDuration(n.Value)
-	if !isString(n) || err != nil {
+	switch {
+	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int":
+		d.fail(n, path, valueText(n), mesh.AllowedDuration+", with its unit")
+		return
+	case !isString(n) || err != nil:
 		d.fail(n, path, valueText(n), mesh.AllowedDuration)
 		return
 	}
+	d.written[path] = valueText(n)
 	to.Set(reflect.ValueOf(length))
 }
 
@@ -189,6 +228,21 @@ func (d *decoder) port(n *yaml.Node, path string) uint64 {
 		d.fail(n, path, valueText(n), "must be a port from 1 to 65535, a number without quotes")
 		return 0
 	}
+	return number
+}
+
+// number reads a signed number, which is a count, a number of seconds or a port. Like port it refuses a 0. One that is too large for
+// the model is its largest, for Validate to say what the limit of the field is.
+func (d *decoder) number(n *yaml.Node, path string) int64 {
+	number, err := strconv.ParseInt(n.Value, 10, 32)
+	if errors.Is(err, strconv.ErrRange) {
+		err = nil
+	}
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || number < 1 || n.Value[0] == '0' {
+		d.fail(n, path, valueText(n), mesh.AllowedNumber)
+		return 0
+	}
+	d.written[path] = valueText(n)
 	return number
 }
 
@@ -222,13 +276,48 @@ var indexPattern = regexp.MustCompile(`\[\d+\]`)
 
 // unknown reports a field that the model lacks: a field of Kuma's is ignored with a warning, any other is an error.
 func (d *decoder) unknown(p pair, path, modelPath string, known []string) {
-	if note, ok := kumaFields[d.kind][indexPattern.ReplaceAllString(modelPath, "[]")]; ok {
+	modelPath = indexPattern.ReplaceAllString(modelPath, "[]")
+	if note, ok := lookUp(kumaFields[d.kind], modelPath); ok {
+		if isNull(p.value) {
+			return // it is left out
+		}
 		d.report(d.line(p.key), Warning, &mesh.FieldError{Field: path, Allowed: "is a field of Kuma's that Sonde does not have, and is ignored" + note})
 		return
 	}
-	allowed := "is an unknown field"
-	if len(known) > 0 {
-		allowed += ": known here are " + strings.Join(known, ", ")
+	if why, ok := refusedProbeField(modelPath); ok && d.kind == mesh.KindDataplane {
+		d.report(d.line(p.key), Error, &mesh.FieldError{Field: path, Allowed: why})
+		return
+	}
+	allowed := mesh.UnknownField(p.name(), known)
+	former, isFormer := lookUp(formerFields[d.kind], modelPath)
+	switch {
+	case isFormer:
+		allowed = "is a field of earlier releases of Kuma: " + former.instead
+		if former.by != "" {
+			d.replaced = append(d.replaced, path[:strings.LastIndexByte(path, '.')+1]+former.by)
+		}
+	case path == "apiVersion" || path == "kind":
+		allowed = "is a field of the Kubernetes form: remove it, since type says the same"
+	case strings.HasPrefix(p.name(), mesh.Prefix) && slices.Contains(known, "tags"):
+		allowed = "is a tag: write it below tags"
+	case strings.HasPrefix(p.name(), mesh.Prefix) && slices.Contains(known, "labels"):
+		allowed = "is a label: write it below labels"
 	}
 	d.report(d.line(p.key), Error, &mesh.FieldError{Field: path, Allowed: allowed})
+}
+
+// lookUp finds a field of Kuma's by its path, of which the last name may be in the form of protobuf: service_probe.
+func lookUp[T any](fields map[string]T, path string) (note T, ok bool) {
+	if note, ok = fields[path]; ok {
+		return note, true
+	}
+	at := strings.LastIndexByte(path, '.') + 1
+	words := strings.Split(path[at:], "_")
+	for i, w := range words[1:] {
+		if w != "" {
+			words[i+1] = strings.ToUpper(w[:1]) + w[1:]
+		}
+	}
+	note, ok = fields[path[:at]+strings.Join(words, "")]
+	return note, ok
 }

@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -24,9 +23,12 @@ func (d *decoder) object(top *yaml.Node) *entry {
 	if !d.readKind(top, fields) {
 		return nil
 	}
+	if d.templates(top, ""); d.failed {
+		return nil
+	}
 	_, hasSpec := find(fields, "spec")
 	_, hasMetadata := find(fields, "metadata")
-	var spec, meta []pair
+	var specFields, meta []pair
 	if hasSpec || hasMetadata {
 		d.root = "spec."
 	}
@@ -37,11 +39,11 @@ func (d *decoder) object(top *yaml.Node) *entry {
 		case "name", "mesh", "labels":
 			meta = append(meta, f)
 		case "spec":
-			spec = append(spec, d.mapping(f.value, "spec")...)
+			specFields = append(specFields, d.mapping(f.value, "spec")...)
 		case "metadata":
 		default:
 			if d.root == "" {
-				spec = append(spec, f)
+				specFields = append(specFields, f)
 			} else {
 				d.unknown(f, f.name(), f.name(), []string{"type", "name", "mesh", "labels", "metadata", "spec"})
 			}
@@ -49,39 +51,40 @@ func (d *decoder) object(top *yaml.Node) *entry {
 	}
 	e := &entry{Document: Document{Place: d.place}}
 	m := d.meta(e, meta, fields)
-	var target any
-	switch d.kind {
-	case mesh.KindMesh:
-		o := &mesh.Mesh{Name: m.Name, Labels: m.Labels}
-		e.Object, target = o, &o.Spec
-	case mesh.KindDataplane:
-		o := &mesh.Dataplane{Meta: m}
-		e.Object, target = o, &o.Spec
-	case mesh.KindService:
-		o := &mesh.Service{Meta: m}
-		e.Object, target = o, &o.Spec
-	}
-	d.fields(spec, d.root, reflect.ValueOf(target).Elem())
+	var spec any
+	e.Object, spec = newObject(d.kind, m)
+	d.fields(specFields, d.root, reflect.ValueOf(spec).Elem(), d.beside()...)
 	return e
 }
 
-func (d *decoder) readKind(top *yaml.Node, fields []pair) bool {
-	known := make([]string, 0, 3)
-	for _, k := range mesh.Kinds() {
-		known = append(known, string(k))
-	}
-	allowed := "must be one of " + strings.Join(known, ", ")
-	f, ok := find(fields, "type")
+// beside returns the names of the fields beside those of the spec, where these are at the top level, too.
+func (d *decoder) beside() []string {
 	switch {
-	case !ok:
-		d.fail(top, "type", "", "is missing: "+allowed)
-	case !isString(f.value) || !slices.Contains(known, f.value.Value):
-		d.fail(f.value, "type", valueText(f.value), allowed)
-	default:
-		d.kind = mesh.Kind(f.value.Value)
-		return true
+	case d.root != "":
+		return nil
+	case d.kind == mesh.KindMesh:
+		return []string{"type", "name", "labels"}
 	}
-	return false
+	return []string{"type", "name", "mesh", "labels"}
+}
+
+// newObject returns an object of that kind, and its spec.
+func newObject(kind mesh.Kind, m mesh.Meta) (o mesh.Object, spec any) {
+	switch kind {
+	case mesh.KindMesh:
+		o := &mesh.Mesh{Name: m.Name, Labels: m.Labels}
+		return o, &o.Spec
+	case mesh.KindDataplane:
+		o := &mesh.Dataplane{Meta: m}
+		return o, &o.Spec
+	case mesh.KindService:
+		o := &mesh.Service{Meta: m}
+		return o, &o.Spec
+	case mesh.KindMeshService:
+		o := &mesh.MeshService{Meta: m}
+		return o, &o.Spec
+	}
+	panic("store: a kind that is not read: " + string(kind))
 }
 
 // meta reads name, mesh and labels from the top level and from metadata. It is an error if the two differ.
@@ -140,7 +143,7 @@ func (d *decoder) metaFields(e *entry, m *mesh.Meta, fields []pair, prefix strin
 				d.fail(f.value, path, "", "must be the same as labels at the top level")
 			}
 			if labels != nil {
-				m.Labels = labels
+				m.Labels, d.labelsAt = labels, prefix
 			}
 		}
 	}

@@ -9,11 +9,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // Read reads a file, a directory as Dir does, or standard input if path is "-". Besides the problems of Decode it reports
-// objects that occur twice and names of unknown meshes. It returns an error if something cannot be read at all.
-func Read(path string, stdin io.Reader) ([]Document, []Problem, error) {
+// objects that occur twice and names of unknown meshes, and, where a directory has no error, services that outbounds name and
+// nobody has. mode is that of the probes of Dataplanes that name none. It returns an error if something cannot be read at all.
+func Read(path string, stdin io.Reader, mode mesh.ProbesMode) ([]Document, []Problem, error) {
 	files, err := readAll(path, stdin)
 	if err != nil {
 		return nil, nil, err
@@ -21,7 +24,7 @@ func Read(path string, stdin io.Reader) ([]Document, []Problem, error) {
 	var entries []entry
 	var problems []Problem
 	for _, f := range files {
-		good, found := decodeFile(f.name, f.data)
+		good, found := decodeFile(f.name, f.data, mode)
 		entries = append(entries, good...)
 		problems = append(problems, found...)
 	}
@@ -35,9 +38,20 @@ func Read(path string, stdin io.Reader) ([]Document, []Problem, error) {
 			documents = append(documents, e.Document)
 		}
 	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() && !slices.ContainsFunc(problems, isError) {
+		problems = append(problems, ofDirectory(path, documents)...)
+	}
 	slices.SortFunc(documents, func(a, b Document) int { return comparePlace(a.Place, b.Place) })
 	slices.SortStableFunc(problems, func(a, b Problem) int { return comparePlace(a.Place, b.Place) })
 	return documents, problems, nil
+}
+
+// ofDirectory returns the problems of documents that are all of a directory.
+func ofDirectory(path string, documents []Document) []Problem {
+	if len(documents) == 0 {
+		return []Problem{{Place: Place{File: path}, Severity: Warning, Err: errNoObject}}
+	}
+	return unknownServices(path, documents)
 }
 
 func comparePlace(a, b Place) int {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,6 +11,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 )
+
+// client returns a Dataplane with an outbound to each of the services.
+func client(name string, services ...string) string {
+	var text strings.Builder
+	text.WriteString("type: Dataplane\nname: " + name + "\nlabels: {kuma.io/workload: web}\nnetworking:\n  address: 10.0.0.1\n  outbound:\n")
+	for i, s := range services {
+		fmt.Fprintf(&text, "  - port: %d\n    tags: {kuma.io/service: %s}\n", 10001+i, s)
+	}
+	return text.String()
+}
 
 func TestRead(t *testing.T) {
 	tests := map[string]struct {
@@ -46,6 +57,19 @@ func TestRead(t *testing.T) {
 			files:    map[string]string{"a.yaml": serviceOf("prod", "x")},
 			problems: []string{`a.yaml, document 1, line 2: mesh: "prod": must be the name of a Mesh: default`},
 		},
+		"services that nobody has": {
+			files:   map[string]string{"a.yaml": service("x"), "b.yaml": client("web-1", "x", "wev") + "---\n" + client("web-2", "wev", "db")},
+			objects: []string{"x", "web-1", "web-2"},
+			problems: []string{
+				`b.yaml, document 1, line 1: mesh "default": an outbound of web-1, web-2 names service "wev", which nobody has: calls of it fail`,
+				`b.yaml, document 2, line 12: mesh "default": an outbound of web-2 names service "db", which nobody has: calls of it fail`,
+			},
+		},
+		"services of which the file may be broken": {
+			files:    map[string]string{"a.yaml": client("web-1", "x"), "b.yaml": "type: Mesh\nname: A\n"},
+			objects:  []string{"web-1"},
+			problems: []string{`b.yaml, document 1, line 2: name: "A": must be a DNS label: at most 63 lower-case letters, digits and '-', with a letter or digit at both ends`},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +79,7 @@ func TestRead(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			documents, problems, err := Read(path, nil)
+			documents, problems, err := Read(path, nil, "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -82,7 +106,7 @@ func TestReadStandardInputAndFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, stdin := range map[string]string{"-": service("a"), file: ""} {
-		documents, problems, err := Read(path, strings.NewReader(stdin))
+		documents, problems, err := Read(path, strings.NewReader(stdin), "")
 		if err != nil || len(problems) != 0 || len(documents) != 1 || documents[0].Place.File != path {
 			t.Errorf("Read(%s) = %v, %v, %v", path, documents, problems, err)
 		}
@@ -99,14 +123,14 @@ func (e *endless) Read(p []byte) (int, error) {
 
 func TestReadLimitsStandardInput(t *testing.T) {
 	in := &endless{}
-	_, problems, err := Read("-", in)
+	_, problems, err := Read("-", in, "")
 	if err != nil || len(problems) != 1 || problems[0].Error() != "-: a file may have at most 8 MiB" || in.read > 4*maxFile {
 		t.Errorf("Read() = %v, %v after %d bytes", problems, err, in.read)
 	}
 }
 
 func TestReadErrors(t *testing.T) {
-	if _, _, err := Read(filepath.Join(t.TempDir(), "none"), nil); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := Read(filepath.Join(t.TempDir(), "none"), nil, ""); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Read() = %v, want fs.ErrNotExist", err)
 	}
 }

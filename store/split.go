@@ -1,6 +1,9 @@
 package store
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // Part is the text of one document of a file.
 type Part struct {
@@ -46,6 +49,18 @@ func (p Part) Content() []byte {
 		text = bytes.TrimLeft(text[len("---"):], byteOrderMark+" \t\r\n")
 	}
 	return text
+}
+
+// withoutMark returns the text of a document without the byte order mark behind its "---": the library takes it for a letter.
+func withoutMark(text []byte) []byte {
+	if !isBegin(text) {
+		return text
+	}
+	marker, rest, _ := bytes.Cut(text, []byte("\n"))
+	if !bytes.HasPrefix(rest, []byte(byteOrderMark)) {
+		return text
+	}
+	return slices.Concat(marker, []byte("\n"), bytes.TrimLeft(rest, byteOrderMark))
 }
 
 const byteOrderMark = "\uFEFF"

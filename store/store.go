@@ -1,7 +1,8 @@
-// Package store reads Mesh, Dataplane and Service objects from YAML files, and keeps the control plane's own files.
+// Package store reads Mesh, Dataplane, Service and MeshService objects from YAML files, and keeps the control plane's own files.
 package store
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -14,6 +15,9 @@ const (
 	maxDocuments = 20_000 // of one file
 	// maxProblems of one file are listed.
 	maxProblems = 100
+	maxDepth    = 50 // of nested fields
+	// Bytes of the parts of a problem that are shown. maxField is also the limit of the name of a field.
+	maxField, maxValue, maxAllowed = 500, 300, 1000
 )
 
 // Document is one object and the place where it was read.
@@ -40,6 +44,14 @@ func (p Place) String() string {
 	return fmt.Sprintf("%s, document %d, line %d", p.File, p.Document, p.Line)
 }
 
+// attributes returns the place for the log: without document and line where it has none.
+func (p Place) attributes() []any {
+	if p.Document == 0 {
+		return []any{"file", p.File}
+	}
+	return []any{"file", p.File, "document", p.Document, "line", p.Line}
+}
+
 // Severity says whether an object can be used despite a problem.
 type Severity uint8
 
@@ -64,6 +76,11 @@ type Problem struct { //nolint:errname // it may be a warning
 	// Err is a *mesh.FieldError wherever one field is to blame.
 	Err error
 }
+
+// errNoObject is a Warning about a directory.
+var errNoObject = errors.New("no Mesh, Dataplane, Service or MeshService found: files *.yaml, *.yml and *.json of the directory are read, and none of directories below it")
+
+func isError(p Problem) bool { return p.Severity == Error }
 
 var _ error = Problem{}
 

@@ -59,11 +59,11 @@ func (s *Server) admitPod(ctx context.Context, body []byte) (*admissionv1.Admiss
 }
 
 func (s *Server) namespace(ctx context.Context, name string) (*Namespace, error) {
-	labels, err := s.options.Namespace(ctx, name)
+	ns, err := s.options.Namespace(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("%w: read namespace %q: %w", errUnavailable, name, err)
 	}
-	return &Namespace{Name: name, Labels: labels}, nil
+	return &ns, nil
 }
 
 // checkMesh returns a reason to refuse what belongs to a mesh that does not exist.

@@ -260,8 +260,8 @@ func FuzzServer(f *testing.F) {
 	f.Add(false, objectReview("Mesh", "DELETE", "null", `{"metadata":{"name":"a"}}`))
 	f.Add(true, []byte(`{"kind":"AdmissionReview"`))
 	o := enabled().options()
-	o.Namespace = func(context.Context, string) (map[string]string, error) {
-		return map[string]string{"kuma.io/sidecar-injection": "enabled"}, nil
+	o.Namespace = func(_ context.Context, name string) (webhook.Namespace, error) {
+		return webhook.Namespace{Name: name, Labels: map[string]string{"kuma.io/sidecar-injection": "enabled"}}, nil
 	}
 	s := newServer(f, o)
 	f.Fuzz(func(t *testing.T, pod bool, body []byte) {

@@ -145,6 +145,9 @@ func TestPodsThatChangedSince(t *testing.T) {
 		"another port asked for": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Annotations[mesh.AnnotationVirtualProbesPort] = "9001"
 		}, `metadata.annotations["kuma.io/virtual-probes-port"]: 9001: kuma-sidecar has port 9000 already`},
+		"a port for load balancers": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
+			p.Annotations[mesh.AnnotationLBHealthPort] = "9100"
+		}, `metadata.annotations["sonde.dev/lb-health-port"]: "9100": kuma-sidecar has --lb-health-port=0 already`},
 		"probes disabled": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Annotations[mesh.AnnotationVirtualProbes] = "disabled"
 		}, `kuma-sidecar has --virtual-probes-port=9000 already`},

@@ -17,19 +17,26 @@ import (
 
 // settings are what the labels and annotations of a pod say.
 type settings struct {
-	mesh            string        // "" if the pod names none
-	probesEnabled   *bool         // nil if the pod does not say
-	virtualPort     int32         // 0 if the pod asks for none
+	mesh            string          // "" if the pod names none
+	probesEnabled   *bool           // nil if the pod does not say
+	probesEnabledBy string          // the annotation that says it
+	virtualPort     int32           // 0 if the pod asks for none
+	virtualPortBy   string          // the annotation that asks for it
+	probesMode      mesh.ProbesMode // "" if the pod names none
+	portRange       portRange
 	excludeInbound  []int32       // without duplicates, in the user's order
 	excludeOutbound []int32       // the same
 	drainTime       time.Duration // 0 if the pod asks for none
+	lbHealthPort    int32         // 0 if the pod asks for none
+	lbDrainTime     time.Duration
 }
 
 // knownAnnotations are the annotations of a pod, with one of our prefixes, that are not worth a warning.
 var knownAnnotations = []string{
 	mesh.LabelInjection, mesh.LabelOwnInjection, mesh.LabelMesh,
-	mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesPort, mesh.AnnotationVirtualProbesPortRange,
-	mesh.AnnotationDrainTime, mesh.AnnotationExcludeInboundPorts, mesh.AnnotationExcludeOutboundPorts,
+	mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesMode, mesh.AnnotationVirtualProbesPort, mesh.AnnotationVirtualProbesPortRange,
+	mesh.AnnotationProbeProxyPort,
+	mesh.AnnotationDrainTime, mesh.AnnotationDrain, mesh.AnnotationLBHealthPort, mesh.AnnotationLBDrainTime, mesh.AnnotationExcludeInboundPorts, mesh.AnnotationExcludeOutboundPorts,
 	mesh.AnnotationServerFirstPorts, mesh.AnnotationReachableServices, mesh.AnnotationInjectionWarnings, mesh.AnnotationControlPlaneCA,
 }
 
@@ -46,15 +53,49 @@ func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err e
 	if s.mesh, err = meshOf(meta); err != nil {
 		errs = append(errs, err)
 	}
+	if s.probesMode, err = ProbesModeOf(meta.Labels, meta.Annotations); err != nil {
+		errs = append(errs, err)
+	}
 	read(mesh.AnnotationVirtualProbes, into(&s.probesEnabled, parseSwitch))
 	read(mesh.AnnotationVirtualProbesPort, into(&s.virtualPort, parsePort))
-	read(mesh.AnnotationVirtualProbesPortRange, checkPortRange)
+	s.probesEnabledBy, s.virtualPortBy = mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesPort
+	read(mesh.AnnotationProbeProxyPort, func(value string) (err error) {
+		warnings, err = s.readProbeProxyPort(value)
+		return err
+	})
+	s.portRange = portRange{mesh.PortVirtualProbes, mesh.LastSparePort}
+	read(mesh.AnnotationVirtualProbesPortRange, into(&s.portRange, parsePortRange))
 	read(mesh.AnnotationDrainTime, into(&s.drainTime, parseDrainTime))
+	read(mesh.AnnotationLBHealthPort, into(&s.lbHealthPort, parsePort))
+	s.lbDrainTime = mesh.DefaultLBDrainTime
+	read(mesh.AnnotationLBDrainTime, into(&s.lbDrainTime, parseLBDrainTime))
 	read(mesh.AnnotationExcludeInboundPorts, into(&s.excludeInbound, parseInboundPorts))
 	read(mesh.AnnotationExcludeOutboundPorts, into(&s.excludeOutbound, parsePorts))
 	var serverFirst []int32 // only checked: the control plane reads it from the pod
 	read(mesh.AnnotationServerFirstPorts, into(&serverFirst, parsePorts))
-	return s, unknownAnnotations(meta), errors.Join(errs...)
+	return s, append(warnings, unknownAnnotations(meta)...), errors.Join(errs...)
+}
+
+// readProbeProxyPort reads the port of Kuma's application probe proxy for what the pod does not say in Sonde's own annotations, which
+// are read before. The warning is the same whether they are there or not: injection adds one of them.
+func (s *settings) readProbeProxyPort(value string) (warnings []string, err error) {
+	place := mesh.AnnotationVirtualProbesPort
+	if value == "0" {
+		place = mesh.AnnotationVirtualProbes + ": disabled"
+		if s.probesEnabled == nil {
+			s.probesEnabled, s.probesEnabledBy = new(false), mesh.AnnotationProbeProxyPort
+		}
+	} else {
+		port, err := parsePort(value)
+		if err != nil {
+			return nil, errProxyPort
+		}
+		if s.virtualPort == 0 {
+			s.virtualPort, s.virtualPortBy = port, mesh.AnnotationProbeProxyPort
+		}
+	}
+	return []string{fmt.Sprintf("%s: %q: Kuma's annotation is read as %s, which takes its place and precedence",
+		annotationField(mesh.AnnotationProbeProxyPort), value, place)}, nil
 }
 
 // into returns a function that parses a value into target.
@@ -88,27 +129,38 @@ func contradiction(key, annotation, label string) error {
 	return &mesh.FieldError{Field: annotationField(key), Value: annotation, Allowed: fmt.Sprintf("the label of the same name says %q", label)}
 }
 
-// unknownAnnotations returns a warning for each annotation that has one of our prefixes and no effect.
+// unknownAnnotations returns a warning for each annotation that has no effect.
 func unknownAnnotations(meta *metav1.ObjectMeta) (warnings []string) {
+	for _, key := range UnknownAnnotations(meta) {
+		warnings = append(warnings, annotationField(key)+": Sonde does not know this annotation, it has no effect")
+	}
+	return warnings
+}
+
+// UnknownAnnotations returns the annotations of a pod that have one of our prefixes and no effect, sorted.
+func UnknownAnnotations(meta *metav1.ObjectMeta) (unknown []string) {
 	for _, key := range slices.Sorted(maps.Keys(meta.Annotations)) {
 		ours := slices.ContainsFunc([]string{mesh.Prefix, mesh.TrafficPrefix, mesh.OwnPrefix}, func(prefix string) bool {
 			return strings.HasPrefix(key, prefix)
 		})
 		if ours && !slices.Contains(knownAnnotations, key) {
-			warnings = append(warnings, annotationField(key)+": Sonde does not know this annotation, it has no effect")
+			unknown = append(unknown, key)
 		}
 	}
-	return warnings
+	return unknown
 }
 
 // Errors of the parsers: each says what is allowed.
 var (
 	errSwitch    = errors.New("must be enabled or disabled")
 	errPort      = errors.New(mesh.AllowedPort)
+	errProxyPort = errors.New(mesh.AllowedPort + ", or 0 for none")
 	errPorts     = errors.New("must be ports from 1 to 65535 with commas between them, or empty")
 	errReadiness = fmt.Errorf("must not have %d: only redirected connections reach the readiness of the sidecar", mesh.PortReadiness)
 	errPortRange = errors.New("must be two ports from 1 to 65535 with a - between them, the lower first")
 	errDrainTime = errors.New(mesh.AllowedDrainTime)
+
+	errLBDrainTime = errors.New(mesh.AllowedLBDrainTime)
 )
 
 func parseSwitch(value string) (*bool, error) {
@@ -155,14 +207,19 @@ func parseInboundPorts(value string) ([]int32, error) {
 	return ports, err
 }
 
-func checkPortRange(value string) error {
+// portRange is a range of ports, both ends included.
+type portRange struct{ first, last int32 }
+
+func (r portRange) String() string { return number(r.first) + "-" + number(r.last) }
+
+func parsePortRange(value string) (portRange, error) {
 	first, last, _ := strings.Cut(value, "-")
 	from, err := parsePort(first)
 	to, errTo := parsePort(last)
 	if err != nil || errTo != nil || from > to {
-		return errPortRange
+		return portRange{}, errPortRange
 	}
-	return nil
+	return portRange{from, to}, nil
 }
 
 // parseDrainTime accepts what the agent accepts.

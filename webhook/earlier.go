@@ -13,10 +13,14 @@ import (
 
 // earlier is the result of an earlier injection of a pod.
 type earlier struct {
-	form  Form
-	port  int32  // the virtual port; 0 for none
-	mesh  string // "" if the sidecar does not say
-	table mesh.ProbeTable
+	form    Form
+	enabled bool // probes are answered in the applications' place
+	mode    mesh.ProbesMode
+	port    int32  // the virtual port; 0 for none
+	mesh    string // "" if the sidecar does not say
+	table   mesh.ProbeTable
+	// lbHealthPort is the port for load balancers; 0 for none.
+	lbHealthPort int32
 }
 
 // findEarlier returns the earlier injection of a pod, nil if there is none. It returns an error if containers have our names
@@ -36,21 +40,27 @@ func findEarlier(pod *corev1.Pod) (*earlier, error) {
 		return nil, foreign
 	}
 	env := slices.IndexFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == mesh.EnvProbeTable })
-	arg := slices.IndexFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, virtualProbesFlag) })
+	arg := slices.IndexFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, mesh.ArgVirtualPort) })
 	if env < 0 || arg < 0 {
 		return nil, foreign
 	}
-	value := strings.TrimPrefix(c.Args[arg], virtualProbesFlag)
+	value := strings.TrimPrefix(c.Args[arg], mesh.ArgVirtualPort)
 	port, err := strconv.ParseUint(value, 10, 16)
 	if err != nil {
 		return nil, fmt.Errorf("containers[%s].args: %q: %w", c.Name, c.Args[arg], errPort)
 	}
-	e.port = int32(port)
+	e.port, e.mode, e.lbHealthPort = int32(port), mesh.ProbesUnified, lbHealthPortOf(c)
 	for _, arg := range c.Args {
 		if name, ok := strings.CutPrefix(arg, meshFlag); ok {
 			e.mesh = name
 		}
+		if mode, ok := strings.CutPrefix(arg, mesh.ArgProbesMode); ok {
+			if e.mode, err = mesh.ParseProbesMode(mode); err != nil {
+				return nil, fmt.Errorf("containers[%s].args: %q: %w", c.Name, arg, err)
+			}
+		}
 	}
+	e.enabled = e.port != 0 || e.mode == mesh.ProbesPerPort
 	if e.table, _, err = mesh.ParseProbeTable(c.Env[env].Value); err != nil {
 		return nil, fmt.Errorf("containers[%s].env: %s: %w", c.Name, mesh.EnvProbeTable, err)
 	}
@@ -83,18 +93,23 @@ func checkNamesFree(pod *corev1.Pod) error {
 }
 
 // setTable replaces the probe table of an earlier injection in the sidecar's environment.
-func (in *injection) setTable(text string) {
-	list, containers := pathContainers, in.pod.Spec.Containers
-	if in.form == Native {
-		list, containers = pathInitContainers, in.pod.Spec.InitContainers
-	}
+func (in *injection) setTable() {
+	list, containers := in.sidecarList()
 	at := indexOf(containers, mesh.ContainerSidecar)
 	for i := range containers[at].Env {
-		if v := &containers[at].Env[i]; v.Name == mesh.EnvProbeTable && v.Value != text {
-			v.Value = text
-			in.patch.add(fmt.Sprintf("%s/%d/env/%d/value", list, at, i), text)
+		if v := &containers[at].Env[i]; v.Name == mesh.EnvProbeTable && v.Value != in.encodedTable {
+			v.Value = in.encodedTable
+			in.patch.add(fmt.Sprintf("%s/%d/env/%d/value", list, at, i), in.encodedTable)
 		}
 	}
+}
+
+// sidecarList returns the list that kuma-sidecar is in.
+func (in *injection) sidecarList() (path string, containers []corev1.Container) {
+	if in.form == Native {
+		return pathInitContainers, in.pod.Spec.InitContainers
+	}
+	return pathContainers, in.pod.Spec.Containers
 }
 
 // orderContainers moves the containers of an earlier injection back to their places: other webhooks have added some since.

@@ -1,6 +1,10 @@
 package webhook
 
-import "io"
+import (
+	"io"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // WithRandom returns options with another source of the IDs of hooks.
 func (o Options) WithRandom(r io.Reader) Options {
@@ -10,3 +14,12 @@ func (o Options) WithRandom(r io.Reader) Options {
 
 // HasRandom reports whether the options have a source of their own.
 func (o Options) HasRandom() bool { return o.random != nil }
+
+// InjectIn injects a pod in a namespace, as an admission does.
+func InjectIn(pod *corev1.Pod, ns *Namespace, o Options) (*corev1.Pod, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	in, err := inject(pod.DeepCopy(), ns, &o)
+	return in.pod, err
+}

@@ -17,7 +17,6 @@ import (
 
 const (
 	annotationDefaultContainer = "kubectl.kubernetes.io/default-container"
-	virtualProbesFlag          = "--virtual-probes-port="
 	meshFlag                   = "--mesh="
 )
 
@@ -51,7 +50,7 @@ func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err 
 		return nil, 0, err
 	}
 	if in.selection.Injected {
-		decisions, _, err = in.decideAll()
+		decisions, err = in.decideAll()
 		for i, h := range in.handlers[:len(decisions)] {
 			if decisions[i].Written = h.written(); in.rewritten(h) != nil {
 				decisions[i].Written = writtenProbe(*decisions[i].Probe)
@@ -80,8 +79,13 @@ type injection struct {
 	earlier   *earlier // nil for a pod without a sidecar
 	form      Form
 	used      map[int32]string // the pod's ports, and what uses them
-	port      int32            // the virtual port; 0 if probes are left as they are
+	mode      mesh.ProbesMode
+	enabled   bool            // probes are answered in the applications' place
+	port      int32           // the virtual port; 0 if there is none
+	table     mesh.ProbeTable // of the probes and hooks that are answered in the applications' place
 	warnings  []string
+
+	encodedTable string
 }
 
 // inject changes a pod, and records the changes. The options are complete. After an error the pod may be half changed.
@@ -96,7 +100,7 @@ func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
 		}
 		return in, nil
 	}
-	decisions, table, err := in.decideAll()
+	decisions, err := in.decideAll()
 	if err != nil {
 		return in, err
 	}
@@ -109,9 +113,12 @@ func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
 		}
 	}
 	if in.earlier == nil {
-		in.addSidecar(table)
+		in.addSidecar()
 	} else {
-		in.setTable(table)
+		in.setTable()
+		if in.perPort() {
+			in.setArguments()
+		}
 		in.orderContainers()
 	}
 	in.warnSharedUser()
@@ -153,14 +160,10 @@ func (in *injection) prepare() (err error) {
 	if err := in.chooseMesh(); err != nil {
 		errs = append(errs, err)
 	}
-	in.used = in.usedPorts()
-	if err := in.checkReserved(); err != nil {
-		errs = append(errs, err)
+	if err := in.chooseMode(); err != nil {
+		return errors.Join(append(errs, err)...) // the ports depend on it
 	}
-	if in.port, err = in.choosePort(); err != nil {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, in.preparePorts())...)
 }
 
 // chooseMesh takes the mesh that the pod names, else that of its namespace, else the default. A pod that has a sidecar keeps its mesh.
@@ -235,9 +238,9 @@ func checkNames(pod *corev1.Pod) error {
 // addSidecar adds our containers and volumes. A native sidecar, with kuma-init before it, comes before all other init containers,
 // so that all of them have network and probes. An ordinary one is the first of the containers; kuma-init is then the last init
 // container, since no container has network between the two.
-func (in *injection) addSidecar(table string) {
+func (in *injection) addSidecar() {
 	spec := &in.pod.Spec
-	first, sidecar, volumes := in.initContainer(), in.sidecar(table), in.volumes()
+	first, sidecar, volumes := in.initContainer(), in.sidecar(), in.volumes()
 	in.usePodResources(&first, &sidecar)
 	in.warnDNS()
 	if in.form == Native {
@@ -271,6 +274,8 @@ func (in *injection) setMetadata() {
 	}
 	if in.earlier == nil {
 		in.annotate(annotations)
+	} else if in.port != in.earlier.port {
+		annotations[mesh.AnnotationVirtualProbesPort] = number(in.port)
 	}
 	in.write(labels, in.recordWarnings(annotations))
 }
@@ -305,8 +310,11 @@ func (in *injection) annotate(annotations map[string]string) {
 			annotations[key] = value
 		}
 	}
-	if in.port != 0 {
+	if in.enabled {
 		set(mesh.AnnotationVirtualProbes, "enabled")
+		set(mesh.AnnotationVirtualProbesMode, string(in.mode))
+	}
+	if in.port != 0 {
 		set(mesh.AnnotationVirtualProbesPort, number(in.port))
 	}
 	if ca := in.options.ControlPlaneCA; ca != "" && in.pod.Annotations[mesh.AnnotationControlPlaneCA] != ca {

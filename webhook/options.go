@@ -37,7 +37,10 @@ type Options struct {
 	Image string
 	// Mesh of pods that name none. Default "default".
 	Mesh string
-	// VirtualProbesPort is the agent's port for probes, unless the pod asks for another one or uses it itself. Default 9000.
+	// ProbesMode of pods whose annotations and namespace name none. Default unified.
+	ProbesMode mesh.ProbesMode
+	// VirtualProbesPort is the agent's port for probes, unless the pod asks for another one or uses it itself. Default 9000. In the
+	// per-port mode it is not used: there the first free port of the pod's range is.
 	VirtualProbesPort int32
 	// ControlPlane is the address of the control plane, host:port. Default "sonde-cp.sonde-system.svc:5678".
 	ControlPlane string
@@ -85,6 +88,9 @@ func (o *Options) setDefaults() {
 	if o.Mesh == "" {
 		o.Mesh = mesh.DefaultMesh
 	}
+	if o.ProbesMode == "" {
+		o.ProbesMode = mesh.ProbesUnified
+	}
 	if o.VirtualProbesPort == 0 {
 		o.VirtualProbesPort = mesh.PortVirtualProbes
 	}
@@ -110,18 +116,19 @@ func (o Options) Validate() error {
 	if o.Sidecar != Native && o.Sidecar != Container {
 		refuse("Sidecar", string(o.Sidecar), fmt.Sprintf("must be %s or %s", Native, Container))
 	}
-	blank := func(r rune) bool { return r <= ' ' || r == 0x7f }
-	if strings.ContainsFunc(o.Image, blank) {
+	if strings.ContainsFunc(o.Image, isBlank) {
 		refuse("Image", o.Image, "must be the name of an image")
 	}
 	if !isMeshName(o.Mesh) {
 		refuse("Mesh", o.Mesh, meshNameRule)
 	}
+	if _, err := mesh.ParseProbesMode(string(o.ProbesMode)); err != nil {
+		refuse("ProbesMode", string(o.ProbesMode), err.Error())
+	}
 	if !isPort(o.VirtualProbesPort) {
 		refuse("VirtualProbesPort", number(o.VirtualProbesPort), errPort.Error())
 	}
-	host, port, err := net.SplitHostPort(o.ControlPlane)
-	if number, _ := strconv.Atoi(port); err != nil || host == "" || strings.ContainsFunc(host, blank) || number < 1 || number > 65535 {
+	if !isAddress(o.ControlPlane) {
 		refuse("ControlPlane", o.ControlPlane, "must be host:port")
 	}
 	if err := checkCA(o.ControlPlaneCA); err != nil {
@@ -134,6 +141,15 @@ func (o Options) Validate() error {
 }
 
 const meshNameRule = "must be the name of a mesh: at most 63 of a-z, 0-9 and -, none of them - at an end"
+
+func isBlank(r rune) bool { return r <= ' ' || r == 0x7f }
+
+// isAddress reports whether an address is host:port.
+func isAddress(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	number, _ := strconv.Atoi(port) // 0 for what is no number
+	return err == nil && host != "" && !strings.ContainsFunc(host, isBlank) && number >= 1 && number <= 65535
+}
 
 func isPort(n int32) bool { return n >= 1 && n <= 65535 }
 

@@ -18,9 +18,9 @@ func TestTooManyRequests(t *testing.T) {
 		const most = 256
 		o := enabled().options()
 		proceed := make(chan struct{})
-		o.Namespace = func(context.Context, string) (map[string]string, error) {
+		o.Namespace = func(context.Context, string) (webhook.Namespace, error) {
 			<-proceed
-			return nil, nil
+			return webhook.Namespace{}, nil
 		}
 		s := newServer(t, o)
 		body := podReview("shop", []byte(`{"spec":{"containers":[{"name":"app"}]}}`))

@@ -31,6 +31,11 @@ func (p *patch) add(path string, value any) {
 	*p = append(*p, operation{Op: "add", Path: path, Value: value})
 }
 
+// replace replaces an element of a list.
+func (p *patch) replace(path string, value any) {
+	*p = append(*p, operation{Op: "replace", Path: path, Value: value})
+}
+
 // remove removes a field that is there.
 func (p *patch) remove(path string) { *p = append(*p, operation{Op: "remove", Path: path}) }
 

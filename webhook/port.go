@@ -19,11 +19,25 @@ var reservedPorts = map[int32]string{
 	mesh.PortMetrics:     "the metrics of the sidecar",
 }
 
+func sortedReserved() []int32 { return slices.Sorted(maps.Keys(reservedPorts)) }
+
+// preparePorts finds out which ports the pod uses, and which may be those of its probes.
+func (in *injection) preparePorts() (err error) {
+	in.used = in.usedPorts()
+	errs := []error{in.checkReserved(), in.reserveLBPort()}
+	in.port, err = in.choosePort()
+	errs = append(errs, err)
+	if in.perPort() {
+		errs = append(errs, in.checkPerPort())
+	}
+	return errors.Join(errs...)
+}
+
 // checkReserved returns an error if the pod uses a port of the sidecar: one of the two could not start, or could not be
 // reached.
 func (in *injection) checkReserved() error {
 	var errs []error
-	for _, port := range slices.Sorted(maps.Keys(reservedPorts)) {
+	for _, port := range sortedReserved() {
 		if by := in.used[port]; by != "" {
 			errs = append(errs, fmt.Errorf("%s: port %d is kept for %s", by, port, reservedPorts[port]))
 		}
@@ -55,7 +69,7 @@ func (in *injection) usedPorts() map[int32]string {
 		if p := in.rewritten(h); p != nil {
 			asked = p.Port()
 		}
-		if why == "" && h.host() == "" {
+		if why == "" && h.host() == "" && !in.forLoadBalancers(asked) {
 			use(asked, h.field())
 		}
 	}
@@ -73,17 +87,17 @@ func (in *injection) checkFree(virtual int32) error {
 	return nil
 }
 
-// choosePort returns the virtual port, 0 if the pod disables virtual probes. A pod that has a sidecar keeps its port.
+// choosePort returns the virtual port; 0 if the pod has none, or gets one of its range later. A pod that has a sidecar keeps its port.
 func (in *injection) choosePort() (int32, error) {
 	if in.earlier != nil {
 		return in.earlier.port, in.checkEarlierPort()
 	}
 	s := in.settings
-	if s.probesEnabled != nil && !*s.probesEnabled {
-		return 0, nil
-	}
 	wanted := in.options.VirtualProbesPort
-	if s.virtualPort != 0 {
+	switch {
+	case !in.enabled, in.mode == mesh.ProbesPerPort && s.virtualPort == 0:
+		return 0, nil
+	case s.virtualPort != 0:
 		wanted = s.virtualPort
 	}
 	taken := in.checkFree(wanted)
@@ -91,7 +105,7 @@ func (in *injection) choosePort() (int32, error) {
 		return wanted, nil
 	}
 	if s.virtualPort != 0 {
-		return 0, fmt.Errorf("%s: port %d cannot be the virtual probes' port: %w", annotationField(mesh.AnnotationVirtualProbesPort), wanted, taken)
+		return 0, fmt.Errorf("%s: port %d cannot be the virtual probes' port: %w", annotationField(s.virtualPortBy), wanted, taken)
 	}
 	for port := int32(mesh.FirstSparePort); port <= mesh.LastSparePort; port++ {
 		if in.checkFree(port) == nil {
@@ -106,11 +120,11 @@ func (in *injection) choosePort() (int32, error) {
 func (in *injection) checkEarlierPort() error {
 	port, s := in.earlier.port, in.settings
 	switch has := port != 0; {
-	case s.probesEnabled != nil && *s.probesEnabled != has:
+	case s.probesEnabled != nil && *s.probesEnabled != in.enabled:
 		return fmt.Errorf("%s: %s has %s%d already, which says otherwise",
-			annotationField(mesh.AnnotationVirtualProbes), mesh.ContainerSidecar, virtualProbesFlag, port)
+			annotationField(s.probesEnabledBy), mesh.ContainerSidecar, mesh.ArgVirtualPort, port)
 	case has && s.virtualPort != 0 && s.virtualPort != port:
-		return fmt.Errorf("%s: %d: %s has port %d already", annotationField(mesh.AnnotationVirtualProbesPort), s.virtualPort, mesh.ContainerSidecar, port)
+		return fmt.Errorf("%s: %d: %s has port %d already", annotationField(s.virtualPortBy), s.virtualPort, mesh.ContainerSidecar, port)
 	case has:
 		if err := in.checkFree(port); err != nil {
 			return fmt.Errorf("port %d of the virtual probes, which %s has already, is in use: %w", port, mesh.ContainerSidecar, err)

@@ -31,21 +31,27 @@ type Decision struct {
 	Warn bool
 }
 
-// decideAll decides about all handlers, and returns the encoded probe table of those that the agent will answer.
-func (in *injection) decideAll() (decisions []Decision, text string, err error) {
-	table := mesh.ProbeTable{}
+// decideAll decides about all handlers, and makes the probe table of those that are answered in the application's place.
+func (in *injection) decideAll() (decisions []Decision, err error) {
 	for _, h := range in.handlers {
 		d, err := in.decide(h)
 		if err != nil {
-			return nil, "", err
-		}
-		if d.Probe != nil {
-			table = append(table, *d.Probe)
+			return nil, err
 		}
 		decisions = append(decisions, d)
 	}
-	text, err = table.Encode()
-	return decisions, text, err
+	if in.perPort() {
+		if err := in.allocate(decisions); err != nil {
+			return nil, err
+		}
+	}
+	for _, d := range decisions {
+		if d.Probe != nil {
+			in.table = append(in.table, *d.Probe)
+		}
+	}
+	in.encodedTable, err = in.table.Encode()
+	return decisions, err
 }
 
 // decide decides about a handler, but for Decision.Written, which only people need. It has no side effect but to read Options.random for the ID of a new hook.
@@ -73,6 +79,11 @@ func (in *injection) decide(h handler) (Decision, error) {
 // rewritten returns the entry of the probe table for a handler that an earlier injection has rewritten, nil for one that
 // the user wrote.
 func (in *injection) rewritten(h handler) *mesh.Probe {
+	if in.perPort() {
+		if p := in.ownPortOf(h); p != nil {
+			return p
+		}
+	}
 	get := h.actions().http
 	if in.earlier == nil || get == nil || get.Port != intstr.FromInt32(in.earlier.port) {
 		return nil
@@ -115,7 +126,9 @@ func (in *injection) obstacle(h handler) (why string, warn bool) {
 	// mTLS only affects requests to this pod that are redirected.
 	redirected := h.host() == "" && noPort == "" && !excluded
 	switch {
-	case in.port == 0 && redirected:
+	case h.host() == "" && in.forLoadBalancers(port):
+		return h.asksForLoadBalancers()
+	case !in.enabled && redirected:
 		return mesh.AnnotationVirtualProbes + " is disabled: " + h.withoutAgent(), true
 	case h.host() != "":
 		why = fmt.Sprintf("host %q is asked and not the pod", h.host())
@@ -130,7 +143,7 @@ func (in *injection) obstacle(h handler) (why string, warn bool) {
 	default:
 		return "", false
 	}
-	return why + ": left as it is", in.port != 0
+	return why + ": left as it is", in.enabled
 }
 
 // withoutAgent says what redirection does to a probe that is left as it is.
@@ -191,8 +204,12 @@ func refusedByServer(p mesh.Probe) string {
 	return ""
 }
 
-// rewrite makes a handler ask the agent.
+// rewrite makes a handler ask the agent, or its own port.
 func (in *injection) rewrite(h handler, p mesh.Probe) {
+	if p.VirtualPort != 0 {
+		in.rewritePort(h, p)
+		return
+	}
 	get := &corev1.HTTPGetAction{
 		Path: p.VirtualPath(), Port: intstr.FromInt32(in.port),
 		HTTPHeaders: []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}},

@@ -90,10 +90,17 @@ func FuzzProbe(f *testing.F) {
 	})
 }
 
-// checkProperties injects a document and checks what must hold for each pod. It returns false if the pod is refused.
+// checkProperties injects a document in both modes and checks what must hold for each pod. It returns false if the pod is refused.
 func checkProperties(t *testing.T, document []byte, form webhook.Form) bool {
 	t.Helper()
-	o := webhook.Options{Sidecar: form}.WithRandom(newRand())
+	unified := checkMode(t, document, webhook.Options{Sidecar: form})
+	return checkMode(t, document, webhook.Options{Sidecar: form, ProbesMode: mesh.ProbesPerPort}) && unified
+}
+
+func checkMode(t *testing.T, document []byte, o webhook.Options) bool {
+	t.Helper()
+	other := o.WithRandom(newRand())
+	o = o.WithRandom(newRand())
 	before, err := webhook.DecodePod(document)
 	if err != nil {
 		return false
@@ -102,7 +109,7 @@ func checkProperties(t *testing.T, document []byte, form webhook.Form) bool {
 	if err != nil {
 		return false
 	}
-	patched, _, err := webhook.InjectJSON(document, webhook.Options{Sidecar: form}.WithRandom(newRand()))
+	patched, _, err := webhook.InjectJSON(document, other)
 	if err != nil {
 		t.Fatalf("InjectJSON() = %v, but Inject takes the pod", err)
 	}
@@ -159,8 +166,8 @@ func checkOnlyKnownChanges(t *testing.T, before, after *corev1.Pod) {
 	}
 	want, got := before.DeepCopy(), after.DeepCopy()
 	for _, annotation := range []string{
-		"kubectl.kubernetes.io/default-container", mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesPort,
-		mesh.AnnotationInjectionWarnings,
+		"kubectl.kubernetes.io/default-container", mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesMode,
+		mesh.AnnotationVirtualProbesPort, mesh.AnnotationInjectionWarnings,
 	} {
 		if _, ok := before.Annotations[annotation]; !ok {
 			delete(got.Annotations, annotation)
@@ -218,7 +225,12 @@ func takeBack(t *testing.T, injected, before *corev1.Container, p mesh.Probe) {
 		return
 	}
 	got, want := probeOf(injected, p.Type), probeOf(before, p.Type)
-	checkAsked(t, got.HTTPGet, p)
+	switch {
+	case p.VirtualPort == 0:
+		checkAsked(t, got.HTTPGet, p)
+	case p.TCPSocket != nil && got.TCPSocket.Port != intstr.FromInt32(p.VirtualPort), p.GRPC != nil && got.GRPC.Port != p.VirtualPort:
+		t.Errorf("the kubelet asks %+v and not port %d", got.ProbeHandler, p.VirtualPort)
+	}
 	got.ProbeHandler = original(p)
 	if got.TimeoutSeconds = p.TimeoutSeconds; want.TimeoutSeconds == 0 {
 		want.TimeoutSeconds = 1

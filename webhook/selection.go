@@ -15,6 +15,8 @@ import (
 type Namespace struct {
 	Name   string
 	Labels map[string]string
+	// Annotations of which only sonde.dev/virtual-probes-mode is read.
+	Annotations map[string]string
 }
 
 // Selection says whether a pod gets a sidecar.

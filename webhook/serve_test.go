@@ -90,10 +90,10 @@ func TestServe(t *testing.T) {
 func TestServeEndsGracefully(t *testing.T) {
 	o := enabled().options()
 	begun, answerIt := make(chan struct{}), make(chan struct{})
-	o.Namespace = func(context.Context, string) (map[string]string, error) {
+	o.Namespace = func(context.Context, string) (webhook.Namespace, error) {
 		close(begun)
 		<-answerIt
-		return nil, nil
+		return webhook.Namespace{}, nil
 	}
 	url, client, end := serve(t, o)
 	answered := make(chan int, 1)
@@ -120,6 +120,24 @@ func TestServeEndsGracefully(t *testing.T) {
 	}
 	if err := <-ended; err != nil {
 		t.Errorf("Serve() = %v", err)
+	}
+}
+
+// TestServeAnswersWhileConnectionsAreHeld has a pod that opens more connections than there may be, and asks nothing.
+func TestServeAnswersWhileConnectionsAreHeld(t *testing.T) {
+	url, client, _ := serve(t, enabled().options())
+	client.Timeout = 5 * time.Second // the server waits for a handshake for longer
+	pod := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	for range 300 {
+		c, err := pod.DialContext(t.Context(), "tcp", url[len("https://"):])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() //nolint:errcheck,gocritic // all are held until the end
+	}
+	answer, text := send(t, client, url+webhook.PathInject, podReview("shop", []byte(`{"spec":{"containers":[{"name":"app"}]}}`)))
+	if answer.StatusCode != http.StatusOK {
+		t.Errorf("%s: %s", answer.Status, text)
 	}
 }
 

@@ -14,10 +14,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	admissionv1 "k8s.io/api/admission/v1"
+
+	"github.com/sonde-mesh/sonde/connlimit"
 )
 
 // Paths of the server.
@@ -26,7 +27,8 @@ const (
 	PathValidate = "/validate"
 )
 
-// Limits of the server. API servers are its only clients, each with one HTTP/2 connection, but any pod can connect.
+// Limits of the server. API servers are its only clients, each with one HTTP/2 connection, but any pod can connect: at the limit of connections,
+// a new one takes the place of another.
 const (
 	// maxBody is the size of an AdmissionReview. The API server takes requests of at most 3 MiB and stores objects of at most
 	// 1.5 MiB. An update has both, and JSON may be longer than the protobuf that the client has sent.
@@ -52,8 +54,8 @@ type ServerOptions struct {
 	Injection Options
 	// TLS has the certificate of the server. Versions below 1.2 are not offered.
 	TLS *tls.Config
-	// Namespace returns the labels of a namespace. After an error, such as for one that is not known yet, the API server asks again.
-	Namespace func(ctx context.Context, name string) (labels map[string]string, err error)
+	// Namespace returns a namespace. After an error, such as for one that is not known yet, the API server asks again.
+	Namespace func(ctx context.Context, name string) (Namespace, error)
 	// Meshes returns the names of all meshes. If wanted is not among those that it has read, it reads them again: a pod may come right
 	// after its Mesh. After an error, such as before they are known, the API server asks again.
 	Meshes func(ctx context.Context, wanted string) ([]string, error)
@@ -104,6 +106,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	config := s.options.TLS.Clone()
 	config.MinVersion = max(config.MinVersion, tls.VersionTLS12)
+	connections := connlimit.New(maxConnections)
 	server := &http.Server{
 		Handler:           s.Handler(),
 		TLSConfig:         config,
@@ -113,6 +116,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		ConnState:         connections.ConnState,
 		ErrorLog:          slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug), // handshakes that fail: anybody can have them fail
 	}
 	stopped := make(chan error, 1)
@@ -125,7 +129,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		}
 		stopped <- err
 	})
-	err := server.ServeTLS(netutil.LimitListener(l, maxConnections), "", "")
+	err := server.ServeTLS(connections.Listener(l), "", "")
 	if stop() { // ctx has not ended: the listener broke
 		return fmt.Errorf("serve webhook on %s: %w", l.Addr(), err)
 	}

@@ -35,12 +35,12 @@ func (c *cluster) options() webhook.ServerOptions {
 	return webhook.ServerOptions{
 		Injection: webhook.Options{}.WithRandom(newRand()),
 		TLS:       &tls.Config{},
-		Namespace: func(_ context.Context, name string) (map[string]string, error) {
+		Namespace: func(_ context.Context, name string) (webhook.Namespace, error) {
 			labels, ok := c.namespaces[name]
 			if !ok && c.err == nil {
-				return nil, errors.New("not found")
+				return webhook.Namespace{}, errors.New("not found")
 			}
-			return labels, c.err
+			return webhook.Namespace{Name: name, Labels: labels}, c.err
 		},
 		Meshes: func(context.Context, string) ([]string, error) { return c.meshes, c.err },
 		InUse:  func(mesh string) (int, error) { return c.inUse[mesh], c.err },

@@ -34,11 +34,7 @@ const (
 // initContainer returns kuma-init, which sets up redirection. It runs as root, since otherwise the capability would not be
 // in its effective set.
 func (in *injection) initContainer() corev1.Container {
-	excluded := in.settings.excludeInbound
-	if in.port != 0 {
-		excluded = slices.Concat([]int32{in.port}, slices.DeleteFunc(slices.Clone(excluded), func(p int32) bool { return p == in.port }))
-	}
-	return corev1.Container{
+	c := corev1.Container{
 		Name:            mesh.ContainerInit,
 		Image:           in.options.Image,
 		ImagePullPolicy: corev1.PullIfNotPresent,
@@ -48,7 +44,7 @@ func (in *injection) initContainer() corev1.Container {
 			"--redirect-inbound=true",
 			"--redirect-inbound-port", strconv.Itoa(mesh.PortRedirectIn),
 			"--kuma-dp-uid", strconv.Itoa(mesh.SidecarUser),
-			"--exclude-inbound-ports", joinPorts(excluded),
+			excludeInboundFlag, joinPorts(in.excludedInbound()),
 			"--exclude-outbound-ports", joinPorts(in.settings.excludeOutbound),
 			"--verbose",
 			"--ip-family-mode", "dualstack",
@@ -59,11 +55,24 @@ func (in *injection) initContainer() corev1.Container {
 		}),
 		Resources: cloneResources(&initResources),
 	}
+	if in.perPort() {
+		c.Args = append(c.Args, redirectProbesFlag, in.tcpProbes())
+	}
+	return c
+}
+
+// excludedInbound returns the ports that are not redirected: those of probes and load balancers, and then the user's.
+func (in *injection) excludedInbound() []int32 {
+	ports := in.envoyPorts()
+	if lb := in.settings.lbHealthPort; lb != 0 {
+		ports = append(ports, lb)
+	}
+	return slices.Concat(ports, slices.DeleteFunc(slices.Clone(in.settings.excludeInbound), func(p int32) bool { return slices.Contains(ports, p) }))
 }
 
 // sidecar returns kuma-sidecar, which runs the agent and Envoy. The containers after it start when it is ready
 // (docs/decisions/024-start-gate.md).
-func (in *injection) sidecar(table string) corev1.Container {
+func (in *injection) sidecar() corev1.Container {
 	c := corev1.Container{
 		Name:            mesh.ContainerSidecar,
 		Image:           in.options.Image,
@@ -80,19 +89,19 @@ func (in *injection) sidecar(table string) corev1.Container {
 			"--work-dir=" + workDirectory,
 			"--drain-time=" + in.drainTime().String(),
 			"--last-to-end=" + strconv.FormatBool(in.form == Native), // a native sidecar is told to end after all other containers
-			virtualProbesFlag + strconv.Itoa(int(in.port)),
+			mesh.ArgVirtualPort + strconv.Itoa(int(in.port)),
 		},
 		Env: []corev1.EnvVar{
 			fieldEnv(mesh.EnvInstanceIP, "status.podIP"),
 			fieldEnv(mesh.EnvPodName, "metadata.name"),
 			fieldEnv(mesh.EnvPodNamespace, "metadata.namespace"),
-			{Name: mesh.EnvProbeTable, Value: table},
+			{Name: mesh.EnvProbeTable, Value: in.encodedTable},
 		},
 		SecurityContext: securityContext(mesh.SidecarUser, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}),
 		Resources:       cloneResources(&sidecarResources),
 		// Nothing listens on this port. Only a redirected connection gets an answer, so a pod that has lost its redirection
-		// is not ready.
-		ReadinessProbe:           readiness(1),
+		// is not ready. One late answer is none: on a node that is short of CPU all pods would flap.
+		ReadinessProbe:           readiness(3),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError, // says why the agent has ended
 		// The preStop hooks of all containers are called together, when the pod begins to end. The sidecar itself is told to end
 		// last: until then clients outside the mesh would keep their connections to an Envoy whose application has gone.
@@ -106,6 +115,10 @@ func (in *injection) sidecar(table string) corev1.Container {
 			{Name: volumeWork, MountPath: mountWork},
 		},
 	}
+	if in.perPort() {
+		c.Args = append(c.Args, mesh.ArgProbesMode+string(in.mode))
+	}
+	c.Args = append(c.Args, in.loadBalancerArgs()...)
 	if in.form == Native {
 		c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 		c.StartupProbe = readiness(startAttempts)
@@ -168,19 +181,28 @@ func (in *injection) drainTime() time.Duration {
 	if asked == 0 {
 		asked, named = mesh.DefaultDrainTime, false
 	}
-	seconds := int64(gracePeriod)
-	if grace := in.pod.Spec.TerminationGracePeriodSeconds; grace != nil {
-		seconds = min(*grace, int64((mesh.MaxDrainTime+graceReserve)/time.Second)) // no drain takes longer
+	left := in.grace() - graceReserve
+	if in.form == Container && in.settings.lbHealthPort != 0 {
+		left -= in.settings.lbDrainTime // it serves on for that long, and then drains
 	}
-	limit := max(time.Duration(seconds)*time.Second-graceReserve, mesh.MinDrainTime)
+	limit := max(left, mesh.MinDrainTime)
 	if asked <= limit {
 		return asked
 	}
 	if named {
 		in.warn("%s: %s is more than terminationGracePeriodSeconds (%d) leaves: the drain has %s",
-			annotationField(mesh.AnnotationDrainTime), asked, seconds, limit)
+			annotationField(mesh.AnnotationDrainTime), asked, int64(in.grace()/time.Second), limit)
 	}
 	return limit
+}
+
+// grace returns the grace period of the pod, or if it is shorter the longest that any drain needs.
+func (in *injection) grace() time.Duration {
+	seconds := int64(gracePeriod)
+	if grace := in.pod.Spec.TerminationGracePeriodSeconds; grace != nil {
+		seconds = min(*grace, int64((2*mesh.MaxDrainTime+graceReserve)/time.Second))
+	}
+	return time.Duration(seconds) * time.Second
 }
 
 func securityContext(user int64, capabilities *corev1.Capabilities) *corev1.SecurityContext {

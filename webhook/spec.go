@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -81,8 +82,8 @@ func (r *specReader) value(v any, path string, to reflect.Value) {
 	}
 }
 
-// scalar reads a text, a truth value, a Duration, the only signed number of the model, or a port: every unsigned number is one. A port 0 is
-// refused, which Validate would only see after the default has taken its place.
+// scalar reads a text, a truth value, a Duration, a count or number of seconds, which are the signed numbers of the model, or a port: every
+// unsigned number is one. A 0 is refused, which Validate would only see after the default has taken its place.
 func (r *specReader) scalar(v any, path string, to reflect.Value) {
 	switch to.Kind() {
 	case reflect.String:
@@ -110,6 +111,12 @@ func (r *specReader) scalar(v any, path string, to reflect.Value) {
 			return
 		}
 		r.fail(path, v, mesh.AllowedPort)
+	case reflect.Int32:
+		if n, ok := v.(int64); ok && n >= 1 && n <= math.MaxInt32 {
+			to.SetInt(n)
+			return
+		}
+		r.fail(path, v, mesh.AllowedNumber)
 	default:
 		r.fail(path, v, "is of a type that is not read: "+to.Type().String())
 	}
@@ -132,7 +139,7 @@ func (r *specReader) object(v any, path string, to reflect.Value) {
 		if i, ok := index[name]; ok {
 			r.value(fields[name], path+"."+name, to.Field(i))
 		} else {
-			r.fail(path+"."+cut(name, 100), nil, "is an unknown field: known here are "+strings.Join(known, ", "))
+			r.fail(path+"."+cut(name, 100), nil, mesh.UnknownField(name, known))
 		}
 	}
 }

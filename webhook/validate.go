@@ -106,7 +106,7 @@ func (s *Server) checkDataplane(ctx context.Context, namespace string, d *object
 	o := &mesh.Dataplane{Meta: mesh.Meta{
 		Name: mesh.ObjectDataplane(namespace, d.Metadata.Name), Labels: d.Metadata.Labels,
 		Mesh: cmp.Or(d.Metadata.Labels[mesh.LabelMesh], meshOfNamespace),
-	}}
+	}, ProbesMode: s.injection.ProbesMode}
 	refused = errors.Join(refused, d.check(o, &o.Spec, func() error { return o.ValidateIn(namespace) }))
 	taken, err := s.options.PodExists(namespace, d.Metadata.Name)
 	if err != nil {
@@ -117,9 +117,11 @@ func (s *Server) checkDataplane(ctx context.Context, namespace string, d *object
 			Field: "metadata.name", Value: d.Metadata.Name, Allowed: "must not be the name of a pod in the same namespace: it has a Dataplane of this name",
 		})
 	}
-	for _, w := range o.Warnings() {
-		w.Field = fieldOf(w.Field)
-		warnings = append(warnings, w.Error())
+	if refused == nil { // what a mistake left out would look as if nobody had written it
+		for _, w := range o.Warnings() {
+			w.Field = fieldOf(w.Field)
+			warnings = append(warnings, w.Error())
+		}
 	}
 	unknownMesh, err := s.checkMesh(ctx, o.Mesh)
 	if unknownMesh != nil { // it may come later, in the same file

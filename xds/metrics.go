@@ -25,26 +25,54 @@ func typeLabel(t resource.Type) string {
 	return t.Short()
 }
 
-// newMetrics registers the metrics with r, which may be nil. late returns how many streams wait too long for an ACK or NACK.
-func newMetrics(r prometheus.Registerer, late func() float64) *metrics {
-	perType := func(name, help string) *prometheus.CounterVec {
-		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"type"})
-		for _, t := range resource.Types() {
-			v.WithLabelValues(t.Short())
-		}
-		return v
-	}
+// newMetrics registers the metrics with r, which may be nil. late returns how many streams wait too long for an ACK or NACK, refused how many
+// resources of each type are refused now.
+func newMetrics(r prometheus.Registerer, late func() float64, refused func() map[resource.Type]int) *metrics {
 	m := &metrics{
-		streams:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "sonde_xds_streams", Help: "ADS streams that are open and authorised."}),
-		requests:  perType("sonde_xds_requests_total", "Requests received from proxies, ACKs and NACKs included."),
-		responses: perType("sonde_xds_responses_total", "Responses sent to proxies."),
-		resources: perType("sonde_xds_resources_total", "Resources sent to proxies."),
-		nacks:     perType("sonde_xds_nacks_total", "Responses and resources that proxies refused."),
-		rejected:  prometheus.NewCounter(prometheus.CounterOpts{Name: "sonde_xds_streams_rejected_total", Help: "Streams refused because they named no node, or one that they may not be."}),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "sonde_xds_streams", Help: "ADS streams that are open and authorised."}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sonde_xds_requests_total", Help: "Requests received from proxies, ACKs and NACKs included.",
+		}, []string{"type"}),
+		responses: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sonde_xds_responses_total", Help: "Responses sent to proxies.",
+		}, []string{"type"}),
+		resources: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sonde_xds_resources_total", Help: "Resources sent to proxies.",
+		}, []string{"type"}),
+		nacks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sonde_xds_nacks_total", Help: "Responses and resources that proxies refused.",
+		}, []string{"type"}),
+		rejected: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sonde_xds_streams_rejected_total", Help: "Streams refused because they named no node, or one that they may not be.",
+		}),
+	}
+	for _, perType := range []*prometheus.CounterVec{m.requests, m.responses, m.resources, m.nacks} {
+		for _, t := range resource.Types() {
+			perType.WithLabelValues(t.Short())
+		}
 	}
 	if r != nil {
 		r.MustRegister(m.streams, m.requests, m.responses, m.resources, m.nacks, m.rejected,
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sonde_xds_streams_late", Help: "ADS streams whose proxy has not answered a response in time."}, late))
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sonde_xds_streams_late", Help: "ADS streams whose proxy has not answered a response in time."}, late),
+			refusedResources(refused))
 	}
 	return m
+}
+
+var refusedDesc = prometheus.NewDesc("sonde_xds_refused",
+	"Resources whose newest version a proxy refuses now: it goes on with the version before. sondectl get proxies names them.",
+	[]string{"type"}, nil)
+
+// refusedResources counts them at the time of the scrape.
+type refusedResources func() map[resource.Type]int
+
+// Describe implements prometheus.Collector.
+func (refusedResources) Describe(ch chan<- *prometheus.Desc) { ch <- refusedDesc }
+
+// Collect implements prometheus.Collector.
+func (r refusedResources) Collect(ch chan<- prometheus.Metric) {
+	refused := r()
+	for _, t := range resource.Types() {
+		ch <- prometheus.MustNewConstMetric(refusedDesc, prometheus.GaugeValue, float64(refused[t]), t.Short())
+	}
 }

@@ -36,6 +36,8 @@ type Authorizer func(ctx context.Context, nodeID string) error
 type Options struct {
 	// Logger for streams and NACKs. Default: none.
 	Logger *slog.Logger
+	// Describe returns the attributes of a node for the Logger, keys and values, in a slice of its own. Default: its ID as node.
+	Describe func(node string) []any
 	// Registerer for the metrics sonde_xds_*. Default: none.
 	Registerer prometheus.Registerer
 	// firstMessageTimeout is how long a stream may take to send its first request, which has the node id. Default 10s.
@@ -65,6 +67,9 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	if o.Describe == nil {
+		o.Describe = func(node string) []any { return []any{"node", node} }
+	}
 	o.firstMessageTimeout = cmp.Or(o.firstMessageTimeout, 10*time.Second)
 	o.sendTimeout = cmp.Or(o.sendTimeout, time.Minute)
 	o.ackTimeout = cmp.Or(o.ackTimeout, 30*time.Second)
@@ -92,8 +97,8 @@ func (s *Server) statedDrainTime(node *corev3.Node) time.Duration {
 	}
 	d, err := time.ParseDuration(value.GetStringValue())
 	if err != nil || d < 0 || d > s.o.MaxDrainTime {
-		s.o.Logger.Warn("drain time of a node not usable, the default is used", "node", node.GetId(), "key", resource.NodeDrainTime,
-			"value", shorten(value.String()), "allowed", "a duration from 0s to "+s.o.MaxDrainTime.String(), "default", s.o.DrainTime)
+		s.o.Logger.Warn("drain time of a node not usable, the default is used", append(s.o.Describe(shorten(node.GetId())), "key", resource.NodeDrainTime,
+			"value", shorten(value.String()), "allowed", "a duration from 0s to "+s.o.MaxDrainTime.String(), "default", s.o.DrainTime)...)
 		return s.o.DrainTime
 	}
 	return d
@@ -126,7 +131,7 @@ type node struct {
 // NewServer returns a server that gets from src what proxies should have, and lets authorize check who they are.
 func NewServer(o Options, src Source, authorize Authorizer) *Server {
 	s := &Server{o: o.withDefaults(), source: src, authorize: authorize, nodes: map[string]*node{}}
-	s.metrics = newMetrics(o.Registerer, s.late)
+	s.metrics = newMetrics(o.Registerer, s.late, s.refused)
 	return s
 }
 
@@ -245,6 +250,22 @@ func (s *Server) Status() []ProxyStatus {
 	return all
 }
 
+// Sample returns what up to n nodes should have, as their newest streams know it. Which nodes these are is random.
+func (s *Server) Sample(n int) map[string]resource.Desired {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sample := make(map[string]resource.Desired, n)
+	for id, node := range s.nodes { // in random order
+		if len(sample) == n {
+			break
+		}
+		if d := node.streams[len(node.streams)-1].desired.Load(); d != nil {
+			sample[id] = *d
+		}
+	}
+	return sample
+}
+
 func (s *Server) all() []*stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,4 +284,14 @@ func (s *Server) late() float64 {
 		}
 	}
 	return float64(late)
+}
+
+func (s *Server) refused() map[resource.Type]int {
+	refused := map[resource.Type]int{}
+	for _, st := range s.all() {
+		for _, t := range st.status(s.o.ackTimeout).Types {
+			refused[t.Type] += len(t.NACKs)
+		}
+	}
+	return refused
 }

@@ -88,6 +88,11 @@ func TestServeSotw(t *testing.T) {
 	})
 	f.until("the NACK is reported", func() bool { return f.metric("sonde_xds_nacks_total") == 1 })
 	expect(t, f.server.Status()[0].Types[0].NACKs[0].Name, "y")
+	expect(t, f.metric("sonde_xds_refused"), 1)
+	f.want("m/a", "CDS x@1 y@3 EDS x@1 y@1")
+	r = p.next()
+	expect(t, saidSotw(r), "CDS x@1 y@3")
+	f.until("nothing is refused", func() bool { return f.metric("sonde_xds_refused") == 0 })
 }
 
 func TestReconnectGetsWhatChanged(t *testing.T) {
@@ -264,7 +269,7 @@ func TestNACKIsReported(t *testing.T) {
 		t.Errorf("NACK = %+v", n)
 	}
 	expect(t, f.metric("sonde_xds_nacks_total"), 1)
-	for _, word := range []string{"proxy refused a resource", "node=m/a", "type=listener", "resource=m", "version=1", "Address already in use"} {
+	for _, word := range []string{"proxy refused a resource", "node=m/a", "type=listener", "resource=m", "resourceVersion=1", "Address already in use"} {
 		if !strings.Contains(f.log.String(), word) {
 			t.Errorf("log lacks %q:\n%s", word, f.log)
 		}

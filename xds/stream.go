@@ -132,13 +132,13 @@ func serve[Req request](ctx context.Context, s *Server, p protocol[Req]) error {
 	id := first.GetNode().GetId()
 	if err := s.admit(ctx, id); err != nil {
 		s.metrics.rejected.Inc()
-		s.o.Logger.WarnContext(ctx, "stream refused", "node", shorten(id), "err", err)
+		s.o.Logger.WarnContext(ctx, "stream refused", append(s.o.Describe(shorten(id)), "err", err)...)
 		return err
 	}
 
 	st := newStream(s, first.GetNode(), p.sotw, p.send)
 	st.authorize = func() error { return s.admit(ctx, id) }
-	log := s.o.Logger.With("node", id)
+	log := s.o.Logger.With(s.o.Describe(id)...)
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
 	if err := s.attach(id, st); err != nil {
@@ -238,7 +238,7 @@ func logNACK(ctx context.Context, log *slog.Logger, n NACK) {
 	if n.Attempts > 1 {
 		level = slog.LevelDebug
 	}
-	log.Log(ctx, level, "proxy refused a resource", "type", n.Type.Short(), "resource", n.Name, "version", n.Version, "err", n.Reason,
+	log.Log(ctx, level, "proxy refused a resource", "type", n.Type.Short(), "resource", n.Name, "resourceVersion", n.Version, "err", n.Reason,
 		"attempts", n.Attempts, "retryAt", n.RetryAt)
 }
 

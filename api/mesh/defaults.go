@@ -70,9 +70,19 @@ func (d *Dataplane) SetDefaults() {
 		in.Address = cmp.Or(in.Address, net.Address)
 		in.ServicePort = cmp.Or(in.ServicePort, in.Port)
 		in.ServiceAddress = cmp.Or(in.ServiceAddress, serviceAddress, in.Address)
+		if in.ServiceProbe != nil {
+			in.ServiceProbe.setDefaults(in.ServicePort)
+		}
 	}
 	for i := range net.Outbound {
 		net.Outbound[i].Address = cmp.Or(net.Outbound[i].Address, loopback)
+	}
+	if mode, err := ParseProbesMode(d.Labels[AnnotationVirtualProbesMode]); err == nil {
+		d.ProbesMode = mode
+	}
+	for i := range d.Spec.TCPProbes {
+		p := &d.Spec.TCPProbes[i]
+		p.InboundPort = cmp.Or(p.InboundPort, p.Port)
 	}
 }
 

@@ -27,3 +27,23 @@ func SupportsEnvoy(version string) bool {
 	n, err := strconv.Atoi(minor)
 	return err == nil && n >= oldestEnvoy && n <= newestEnvoy
 }
+
+// EnvoyView is something that an Envoy says about itself.
+type EnvoyView string
+
+// Views of an Envoy. Each is a page of its admin interface.
+const (
+	// ViewConfigDump is all configuration that Envoy has, JSON without secrets.
+	ViewConfigDump EnvoyView = "config-dump"
+	// ViewStats are all statistics.
+	ViewStats EnvoyView = "stats"
+	// ViewClusters are the clusters and their endpoints, as Envoy sees them now.
+	ViewClusters EnvoyView = "clusters"
+	// ViewLogging are the levels of the loggers.
+	ViewLogging EnvoyView = "logging"
+)
+
+// EnvoyViews lists the views.
+func EnvoyViews() []EnvoyView {
+	return []EnvoyView{ViewConfigDump, ViewStats, ViewClusters, ViewLogging}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // AllowedPort is FieldError.Allowed of a port.
@@ -52,4 +53,15 @@ func RenameFields(err error, names map[string]string) error {
 	renamed := *field
 	renamed.Field = names[field.Field]
 	return &renamed
+}
+
+// maxFew is how many names Few has.
+const maxFew = 3
+
+// Few joins the first names for a message, and says how many more there are.
+func Few(names []string) string {
+	if more := len(names) - maxFew; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxFew], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }

@@ -3,7 +3,8 @@ package mesh
 // Mesh is a set of proxies and services that trust one certificate authority.
 type Mesh struct {
 	// Name is a DNS label: it is part of the mesh's trust domain.
-	Name   string            `json:"name"`
+	Name string `json:"name"`
+	// Labels are for people.
 	Labels map[string]string `json:"labels,omitempty"`
 	Spec   MeshSpec          `json:"spec"`
 }
@@ -12,13 +13,28 @@ type Mesh struct {
 type MeshSpec struct { //nolint:revive // as DataplaneSpec and ServiceSpec, and the CRD
 	// MTLS is absent in a mesh without mTLS.
 	MTLS *MTLS `json:"mtls,omitempty"`
+	// Networking says what applications reach outside the mesh.
+	Networking *MeshNetworking `json:"networking,omitempty"`
+}
+
+// MeshNetworking is about the connections of a mesh's applications.
+type MeshNetworking struct { //nolint:revive // Networking is that of a Dataplane
+	// Outbound is about destinations that are no service of the mesh.
+	Outbound *MeshOutbound `json:"outbound,omitempty"`
+}
+
+// MeshOutbound is about connections of redirected applications to destinations that are no service of the mesh.
+type MeshOutbound struct { //nolint:revive // Outbound is that of a Dataplane
+	// Passthrough is whether connections of redirected applications to them are let through. Absent means that they are; with false, they are closed.
+	Passthrough *bool `json:"passthrough,omitempty"`
 }
 
 // MTLS has the certificate authorities of a mesh, of which one may be enabled.
 type MTLS struct {
 	// EnabledBackend is the name of one of Backends; empty means that mTLS is off.
-	EnabledBackend string    `json:"enabledBackend,omitempty"`
-	Backends       []Backend `json:"backends,omitempty"`
+	EnabledBackend string `json:"enabledBackend,omitempty"`
+	// Backends are the certificate authorities.
+	Backends []Backend `json:"backends,omitempty"`
 }
 
 // MTLSMode says what an inbound listener accepts.
@@ -35,13 +51,15 @@ const BackendBuiltin = "builtin"
 
 // Backend is one certificate authority of a mesh.
 type Backend struct {
+	// Name by which mtls.enabledBackend may name it.
 	Name string `json:"name"`
 	// Type is always "builtin".
 	Type string `json:"type"`
 	// Mode is STRICT (default) or PERMISSIVE.
-	Mode   MTLSMode     `json:"mode,omitempty"`
-	DPCert *DPCert      `json:"dpCert,omitempty"`
-	Conf   *BuiltinConf `json:"conf,omitempty"`
+	Mode   MTLSMode `json:"mode,omitempty"`
+	DPCert *DPCert  `json:"dpCert,omitempty"`
+	// Conf configures the certificate authority.
+	Conf *BuiltinConf `json:"conf,omitempty"`
 }
 
 // DPCert describes the certificates of proxies.
@@ -68,6 +86,12 @@ type CACert struct {
 
 // Key implements Object.
 func (m *Mesh) Key() Key { return Key{Kind: KindMesh, Name: m.Name} }
+
+// Passthrough reports whether redirected applications reach destinations that are no service of the mesh.
+func (m *Mesh) Passthrough() bool {
+	n := m.Spec.Networking
+	return n == nil || n.Outbound == nil || n.Outbound.Passthrough == nil || *n.Outbound.Passthrough
+}
 
 // Mode returns the mode of the enabled backend, "" where mTLS is off.
 func (m *Mesh) Mode() MTLSMode {

@@ -12,8 +12,10 @@ const (
 	TagProtocol = Prefix + "protocol"
 	// LabelMesh names the mesh of an object on Kubernetes.
 	LabelMesh = Prefix + "mesh"
-	// LabelWorkload names the workload of a Dataplane outside Kubernetes, see Dataplane.Workload.
+	// LabelWorkload names the workload of a Dataplane outside Kubernetes, see Dataplane.Workload. It is a tag of inbounds, too.
 	LabelWorkload = Prefix + "workload"
+	// labelDisplayName is a label by which Kuma selects an object by its name.
+	labelDisplayName = Prefix + "display-name"
 	// DefaultMesh is the mesh of an object that names none.
 	DefaultMesh = "default"
 	// DefaultTrustDomain is the default suffix of all trust domains.
@@ -31,6 +33,12 @@ const (
 	MinDrainTime     = time.Second
 	MaxDrainTime     = time.Hour
 	AllowedDrainTime = "must be a duration from 1s to 1h, such as 30s"
+)
+
+// DefaultLBDrainTime is how long a proxy serves on after it has told load balancers to go: two of their questions, ten seconds apart.
+const (
+	DefaultLBDrainTime = 20 * time.Second
+	AllowedLBDrainTime = "must be a duration from 0s to 1h, such as 20s"
 )
 
 // Ports of a sidecar and of the control plane, as in users' network policies.
@@ -77,10 +85,22 @@ const (
 	AnnotationVirtualProbes = Prefix + "virtual-probes"
 	// AnnotationVirtualProbesPort is the agent's port for them.
 	AnnotationVirtualProbesPort = Prefix + "virtual-probes-port"
-	// AnnotationVirtualProbesPortRange is the range of ports of per-port mode.
+	// AnnotationProbeProxyPort is where Kuma's application probe proxy answers, 0 for nowhere. It is read as what Sonde has in its place:
+	// AnnotationVirtualProbesPort, and AnnotationVirtualProbes for 0.
+	AnnotationProbeProxyPort = Prefix + "application-probe-proxy-port"
+	// AnnotationVirtualProbesPortRange is the range of ports of ProbesPerPort mode.
 	AnnotationVirtualProbesPortRange = Prefix + "virtual-probes-port-range"
+	// AnnotationVirtualProbesMode is the ProbesMode that a pod was injected with, or that somebody asks for on a pod or namespace. On
+	// a Dataplane that somebody has written it is a label.
+	AnnotationVirtualProbesMode = OwnPrefix + "virtual-probes-mode"
 	// AnnotationDrainTime is how long a drain may wait for open requests and connections.
 	AnnotationDrainTime = Prefix + "sidecar-drain-time"
+	// AnnotationLBHealthPort is the port at which the agent answers load balancers; without it there is none. AnnotationLBDrainTime is how
+	// long a proxy that ends serves on after it has told them.
+	AnnotationLBHealthPort = OwnPrefix + "lb-health-port"
+	AnnotationLBDrainTime  = OwnPrefix + "lb-drain-time"
+	// AnnotationDrain of a pod or node says that it should get no new traffic. Its value is the reason, for people.
+	AnnotationDrain = OwnPrefix + "drain"
 	// AnnotationExcludeInboundPorts lists ports to which incoming connections are not redirected.
 	AnnotationExcludeInboundPorts = TrafficPrefix + "exclude-inbound-ports"
 	// AnnotationExcludeOutboundPorts lists ports to which outgoing connections are not redirected.

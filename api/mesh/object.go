@@ -1,10 +1,11 @@
-// Package mesh is the model of a mesh: Mesh, Dataplane, Service and the probe table of a pod, as plain Go types with JSON
+// Package mesh is the model of a mesh: Mesh, Dataplane, Service, MeshService and the probe table of a pod, as plain Go types with JSON
 // tags, their defaults and validation, and the names in users' manifests.
 //
 // +kubebuilder:object:generate=true
 package mesh
 
 import (
+	"maps"
 	"strings"
 )
 
@@ -19,13 +20,14 @@ type Kind string
 
 // The kinds of objects that Sonde reads.
 const (
-	KindMesh      Kind = "Mesh"
-	KindDataplane Kind = "Dataplane"
-	KindService   Kind = "Service"
+	KindMesh        Kind = "Mesh"
+	KindDataplane   Kind = "Dataplane"
+	KindService     Kind = "Service"
+	KindMeshService Kind = "MeshService"
 )
 
 // Kinds lists the kinds in the order in which they are shown.
-func Kinds() []Kind { return []Kind{KindMesh, KindDataplane, KindService} }
+func Kinds() []Kind { return []Kind{KindMesh, KindDataplane, KindService, KindMeshService} }
 
 // Key identifies an object. Mesh is empty for a Mesh itself.
 type Key struct {
@@ -34,7 +36,7 @@ type Key struct {
 	Name string
 }
 
-// Object is a Mesh, Dataplane or Service. An object must not be modified after it was passed on.
+// Object is a Mesh, Dataplane, Service or MeshService. An object must not be modified after it was passed on.
 //
 // +kubebuilder:object:generate=false
 type Object interface {
@@ -46,22 +48,40 @@ type Object interface {
 	Validate() error
 }
 
-var _, _, _ Object = (*Mesh)(nil), (*Dataplane)(nil), (*Service)(nil)
+var _, _, _, _ Object = (*Mesh)(nil), (*Dataplane)(nil), (*Service)(nil), (*MeshService)(nil)
 
-// Meta names a Dataplane or a Service.
+// Meta names a Dataplane, a Service or a MeshService.
 type Meta struct {
 	// Mesh that the object belongs to, a DNS label. Default "default".
 	Mesh string `json:"mesh,omitempty"`
 	// Name, a DNS subdomain for a Dataplane.
 	Name string `json:"name"`
-	// Labels of the object. Sonde reads kuma.io/workload.
+	// Labels of the object. Sonde reads kuma.io/workload, and a MeshService selects Dataplanes by any.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // ID returns <mesh>/<name>.
 func (m Meta) ID() ID { return MakeID(m.Mesh, m.Name) }
 
-// Protocol is what an inbound or a service speaks, the value of the tag kuma.io/protocol.
+// AllLabels returns the labels, and those that Kuma gives each object: kuma.io/display-name, its name, and kuma.io/mesh.
+func (m *Meta) AllLabels() map[string]string {
+	all := map[string]string{labelDisplayName: m.Name, LabelMesh: m.Mesh}
+	maps.Copy(all, m.Labels)
+	return all
+}
+
+// hasLabels reports whether AllLabels has all of these.
+func (m *Meta) hasLabels(want map[string]string) bool {
+	all := m.AllLabels()
+	for key, value := range want {
+		if has, ok := all[key]; !ok || has != value {
+			return false
+		}
+	}
+	return true
+}
+
+// Protocol is what an inbound or a service speaks.
 type Protocol string
 
 // The protocols. ProtocolTCP is the default.
@@ -106,14 +126,6 @@ type Tags map[string]string
 
 // Service returns the value of kuma.io/service, "" if there is none.
 func (t Tags) Service() string { return t[TagService] }
-
-// Protocol returns the value of kuma.io/protocol, tcp by default.
-func (t Tags) Protocol() Protocol {
-	if p := t[TagProtocol]; p != "" {
-		return Protocol(p)
-	}
-	return ProtocolTCP
-}
 
 // Health is the health of an endpoint, as its owner declares it.
 type Health struct {

@@ -20,6 +20,14 @@ type Observation struct {
 	ListenersKnown bool
 	// Listeners are the addresses of the inbound listeners that Envoy has accepted.
 	Listeners Addresses
+	// NotServing are the addresses of inbounds whose application cannot take traffic: by what its ServiceProbe has found last, or since
+	// the agent has not said yet.
+	NotServing Addresses
+}
+
+// Serves reports whether the application behind an inbound of d can take traffic, as far as its ServiceProbe says.
+func (o Observation) Serves(d *Dataplane, in *Inbound) bool {
+	return !d.Probed(in) || !o.NotServing.Has(d.InboundAddress(in))
 }
 
 // Accepts reports whether Envoy has accepted the listener that serves an inbound of d, or it is not known.

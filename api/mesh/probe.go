@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"errors"
 	"net"
 	"net/url"
 	"strconv"
@@ -19,9 +20,35 @@ const (
 	ProbePreStop   ProbeType = "preStop"
 )
 
+// probeTypes are the types that an entry of the table may have.
+var probeTypes = []ProbeType{"", ProbeStartup, ProbeLiveness, ProbeReadiness, ProbePostStart, ProbePreStop}
+
 // IsHook reports whether it is a lifecycle hook and not a probe. A hook has effects, and the kubelet calls it with another
 // client.
 func (t ProbeType) IsHook() bool { return t == ProbePostStart || t == ProbePreStop }
+
+// ProbesMode is who answers the kubelet in the place of a pod's applications (docs/decisions/028-per-port-mode.md).
+type ProbesMode string
+
+// Modes of probes.
+const (
+	// ProbesUnified: the agent answers all probes and hooks, on the virtual port.
+	ProbesUnified ProbesMode = "unified"
+	// ProbesPerPort: Envoy listens for HTTP probes and hooks on the virtual port, and each gRPC or TCP probe has a port of its own.
+	ProbesPerPort ProbesMode = "per-port"
+)
+
+// AllowedProbesMode is FieldError.Allowed of a ProbesMode.
+const AllowedProbesMode = "must be unified or per-port"
+
+// ParseProbesMode parses a mode. The error says what is allowed.
+func ParseProbesMode(text string) (ProbesMode, error) {
+	switch m := ProbesMode(text); m {
+	case ProbesUnified, ProbesPerPort:
+		return m, nil
+	}
+	return "", errors.New(AllowedProbesMode)
+}
 
 // Schemes of an HTTPGetProbe.
 const (
@@ -40,6 +67,8 @@ type Probe struct {
 	Type ProbeType `json:"type,omitempty"`
 	// TimeoutSeconds of one check. Default 1. Hooks have none.
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+	// VirtualPort is the port of its own that a TCP or gRPC probe has in ProbesPerPort mode, else 0.
+	VirtualPort int32 `json:"virtualPort,omitempty"`
 
 	HTTPGet   *HTTPGetProbe   `json:"httpGet,omitempty"`
 	TCPSocket *TCPSocketProbe `json:"tcpSocket,omitempty"`
@@ -50,8 +79,10 @@ type Probe struct {
 type HTTPGetProbe struct {
 	// Path as the user wrote it: not escaped, and not cleaned. Default "/".
 	Path string `json:"path,omitempty"`
-	Port int32  `json:"port"`
-	// Scheme is SchemeHTTP or SchemeHTTPS. Default SchemeHTTP.
+	// Port that is asked.
+	// +optional
+	Port int32 `json:"port"`
+	// Scheme is HTTP (default) or HTTPS.
 	Scheme string `json:"scheme,omitempty"`
 	// HTTPHeaders in the order of the manifest; names may repeat.
 	HTTPHeaders []HTTPHeader `json:"httpHeaders,omitempty"`
@@ -59,17 +90,23 @@ type HTTPGetProbe struct {
 
 // HTTPHeader is one header of an HTTPGetProbe.
 type HTTPHeader struct {
-	Name  string `json:"name"`
+	// Name of the header.
+	Name string `json:"name"`
+	// Value of the header, as it is sent.
 	Value string `json:"value"`
 }
 
 // TCPSocketProbe opens a connection.
 type TCPSocketProbe struct {
+	// Port that is asked.
+	// +optional
 	Port int32 `json:"port"`
 }
 
 // GRPCProbe calls grpc.health.v1.Health.
 type GRPCProbe struct {
+	// Port that is asked.
+	// +optional
 	Port int32 `json:"port"`
 	// Service to ask for. Default "".
 	Service string `json:"service,omitempty"`

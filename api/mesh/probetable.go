@@ -52,7 +52,7 @@ func ParseProbeTable(data string) (table ProbeTable, unknownKeys []string, err e
 		return nil, nil, fmt.Errorf("parse probe table: must be a JSON list of probes: %w", err)
 	}
 	d := probeDecoder{unknown: map[string]bool{}}
-	ids := map[string]int{}
+	ids, virtualPorts := map[string]int{}, map[int32]int{}
 	var errs []error
 	for i, entry := range entries {
 		p, problems := d.probe(entry)
@@ -60,6 +60,12 @@ func ParseProbeTable(data string) (table ProbeTable, unknownKeys []string, err e
 			problems = append(problems, &FieldError{Field: "id", Value: p.ID, Allowed: fmt.Sprintf("must be unique, probes[%d] has it too", first)})
 		}
 		ids[p.ID] = i
+		if first, taken := virtualPorts[p.VirtualPort]; taken && p.VirtualPort != 0 {
+			problems = append(problems, &FieldError{
+				Field: "virtualPort", Value: strconv.Itoa(int(p.VirtualPort)), Allowed: fmt.Sprintf("must be unique, probes[%d] has it too", first),
+			})
+		}
+		virtualPorts[p.VirtualPort] = i
 		for _, problem := range problems {
 			errs = append(errs, fmt.Errorf("probes[%d] (id %q, container %q, type %q): %w", i, p.ID, p.Container, p.Type, problem))
 		}
@@ -82,7 +88,7 @@ func (d *probeDecoder) probe(data json.RawMessage) (Probe, []error) {
 	var p Probe
 	var httpGet, tcpSocket, grpc json.RawMessage
 	d.object("", data, map[string]any{
-		"id": &p.ID, "container": &p.Container, "type": &p.Type, "timeoutSeconds": &p.TimeoutSeconds,
+		"id": &p.ID, "container": &p.Container, "type": &p.Type, "timeoutSeconds": &p.TimeoutSeconds, "virtualPort": &p.VirtualPort,
 		"httpGet": &httpGet, "tcpSocket": &tcpSocket, "grpc": &grpc,
 	})
 	if given(httpGet) {
@@ -194,6 +200,34 @@ func (p *Probe) SetDefaults() {
 // Validate returns what ParseProbeTable would say about the probe as an entry of a table: FieldErrors, joined. The defaults must be set.
 func (p *Probe) Validate() error { return errors.Join(p.problems()...) }
 
+// handlers returns the names of the handlers that are there.
+func (p *Probe) handlers() (names []string) {
+	for _, h := range []struct {
+		name string
+		has  bool
+	}{{"httpGet", p.HTTPGet != nil}, {"tcpSocket", p.TCPSocket != nil}, {"grpc", p.GRPC != nil}} {
+		if h.has {
+			names = append(names, h.name)
+		}
+	}
+	return names
+}
+
+// virtualPortProblem returns what is allowed instead of VirtualPort, "" if it is right.
+func (p *Probe) virtualPortProblem() string {
+	switch {
+	case p.VirtualPort == 0:
+		return ""
+	case p.HTTPGet != nil:
+		return "must not be there: httpGet has no port of its own"
+	case p.VirtualPort < 0 || p.VirtualPort > 65535:
+		return AllowedPort
+	case p.VirtualPort == p.Port():
+		return "must not be the application's port"
+	}
+	return ""
+}
+
 func (p *Probe) problems() []error {
 	var errs []error
 	wrong := func(field, value, allowed string) {
@@ -202,27 +236,18 @@ func (p *Probe) problems() []error {
 	if strings.ContainsFunc(p.ID, func(r rune) bool { return r <= ' ' || r > '~' }) || len(p.ID) > maxProbeID {
 		wrong("id", p.ID, fmt.Sprintf("must have at most %d visible ASCII characters", maxProbeID))
 	}
-	switch p.Type {
-	case "", ProbeStartup, ProbeLiveness, ProbeReadiness, ProbePostStart, ProbePreStop:
-	default:
+	if !slices.Contains(probeTypes, p.Type) {
 		wrong("type", string(p.Type), "must be startup, liveness, readiness, postStart or preStop")
 	}
 	if p.TimeoutSeconds < 0 {
 		wrong("timeoutSeconds", strconv.Itoa(int(p.TimeoutSeconds)), "must be at least 1")
 	}
-	var handlers []string
-	check := func(has bool, name string) {
-		if !has {
-			return
-		}
-		handlers = append(handlers, name)
+	handlers := p.handlers()
+	for _, name := range handlers {
 		if name != "httpGet" && p.Type.IsHook() {
 			wrong(name, "", "a hook must have httpGet")
 		}
 	}
-	check(p.HTTPGet != nil, "httpGet")
-	check(p.TCPSocket != nil, "tcpSocket")
-	check(p.GRPC != nil, "grpc")
 	if len(handlers) != 1 {
 		wrong("handler", strings.Join(handlers, ", "), "must be exactly one of httpGet, tcpSocket and grpc")
 		return errs
@@ -230,7 +255,10 @@ func (p *Probe) problems() []error {
 	if port := p.Port(); port < 1 || port > 65535 {
 		wrong(handlers[0]+".port", strconv.Itoa(int(port)), AllowedPort)
 	}
-	if g := p.HTTPGet; g != nil && g.Scheme != SchemeHTTP && g.Scheme != SchemeHTTPS {
+	if allowed := p.virtualPortProblem(); allowed != "" {
+		wrong("virtualPort", strconv.Itoa(int(p.VirtualPort)), allowed)
+	}
+	if g := p.HTTPGet; g != nil && !slices.Contains([]string{SchemeHTTP, SchemeHTTPS}, g.Scheme) {
 		wrong("httpGet.scheme", g.Scheme, "must be HTTP or HTTPS")
 	}
 	return errs

@@ -20,8 +20,10 @@ type ServiceSpec struct {
 
 // ServiceEndpoint is an endpoint of a service.
 type ServiceEndpoint struct {
+	// Address is an IP address.
 	Address string `json:"address"`
-	Port    uint32 `json:"port"`
+	// Port that clients connect to.
+	Port uint32 `json:"port"`
 	// Dataplane names the Dataplane that answers at the address: the endpoint then has its sidecar and its identity. An endpoint
 	// without one has no sidecar.
 	Dataplane string          `json:"dataplane,omitempty"`

@@ -1,5 +1,7 @@
 package mesh
 
+import "strconv"
+
 // The contract of a sidecar's parts: what the injector writes into a pod, the agent reads and offers, and Envoy's configuration
 // refers to.
 const (
@@ -16,6 +18,15 @@ const (
 	// VolumeIdentity is the pod's volume with the sidecar's token. Other meshes use the names of the containers, too.
 	VolumeIdentity = "sonde-identity"
 
+	// ArgVirtualPort and ArgProbesMode begin arguments of ContainerSidecar: the virtual port, 0 for none, and the ProbesMode, which is
+	// ProbesUnified if there is none.
+	ArgVirtualPort = "--virtual-probes-port="
+	ArgProbesMode  = "--virtual-probes-mode="
+	// ArgLBHealthPort and ArgLBDrainTime begin arguments of ContainerSidecar: the port of the agent for load balancers, and how long it
+	// serves on while it tells them to go away.
+	ArgLBHealthPort = "--lb-health-port="
+	ArgLBDrainTime  = "--lb-drain-time="
+
 	// EnvProbeTable is the variable of the sidecar with the probe table.
 	EnvProbeTable = "KUMA_DATAPLANE_PROBES"
 	// EnvInstanceIP is the variable of the sidecar with the pod's address.
@@ -29,7 +40,11 @@ const (
 	DefaultConcurrency = 2
 	// ProbeHeader is the header with the ID of the probe or hook. It is the only header of a rewritten probe.
 	ProbeHeader = "Sonde-Probe"
-	// FirstSparePort and LastSparePort are tried in turn if a pod uses PortVirtualProbes itself.
+	// ProbeTargetHeader says on SocketProbes what a request is for, <address>:<port><path> of the application, where the agent has no probe
+	// table. The Host is the one to ask it by.
+	ProbeTargetHeader = "Sonde-Probe-Target"
+	// FirstSparePort and LastSparePort are tried in turn if a pod uses PortVirtualProbes itself. LastSparePort also ends the default
+	// range of ProbesPerPort mode, which begins with PortVirtualProbes.
 	FirstSparePort = 9001
 	LastSparePort  = 9020
 
@@ -48,10 +63,16 @@ const (
 const (
 	FileIdentity = "sds/identity.json"
 	FileCA       = "sds/ca.json"
-	SocketAdmin  = "admin.sock" // Envoy's admin interface
-	SocketReady  = "ready.sock" // Envoy's readiness listener, which comes with LDS
-	SocketAgent  = "agent.sock" // the agent's readiness, for Envoy
+	SocketAdmin  = "admin.sock"  // Envoy's admin interface
+	SocketReady  = "ready.sock"  // Envoy's readiness listener, which comes with LDS
+	SocketAgent  = "agent.sock"  // the agent's readiness, for Envoy
+	SocketProbes = "probes.sock" // the agent's handler of HTTP probes, for Envoy, in ProbesPerPort mode
 
 	SecretIdentity = "identity" // the proxy's certificate and key
 	SecretCA       = "ca"       // the roots that it trusts
 )
+
+// SocketGRPCProbe is the socket of Envoy's listener for gRPC probes of a port that the agent has, see TCPProbe.
+func SocketGRPCProbe(port uint32) string {
+	return "probe-" + strconv.FormatUint(uint64(port), 10) + ".sock"
+}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // minCertValidity is the shortest validity of a proxy's certificate.
@@ -30,7 +31,9 @@ const (
 	allowedTagValue  = "must be a tag value of one or more letters, digits, '.', '_', '-' and ':'"
 	allowedIP        = "must be an IP address"
 	allowedEndpoint  = "must be an IP address that others can connect to: not unspecified, not multicast"
+	allowedWorkload  = "must be an IP address that the proxy can connect to: not unspecified, not multicast"
 	allowedAddrPort  = "must be a virtual address ip:port such as 240.0.0.1:80 or [fd00::1]:80, not unspecified, not multicast"
+	unresolved       = ". A name is not resolved: write the address that it stands for"
 	missing          = "is missing: "
 	empty            = "is empty: "
 )
@@ -51,8 +54,13 @@ func (v *violations) check(ok bool, field, value, allowed string) {
 	}
 }
 
+// port checks a port that has no default: a 0 is one that was left out, since readers of documents refuse it.
 func (v *violations) port(field string, port uint32) {
-	v.check(port >= 1 && port <= 65535, field, strconv.FormatUint(uint64(port), 10), AllowedPort)
+	value := ""
+	if port != 0 {
+		value = strconv.FormatUint(uint64(port), 10)
+	}
+	v.check(port >= 1 && port <= 65535, field, value, AllowedPort)
 }
 
 // Validate implements Object.
@@ -87,8 +95,9 @@ func (t *MTLS) validate(v *violations) {
 
 func (b *Backend) validate(v *violations, path string) {
 	v.check(b.Name != "", path+".name", "", "must name the backend")
-	v.check(b.Type == BackendBuiltin, path+".type", b.Type, "must be "+BackendBuiltin)
-	v.check(b.Mode == ModeStrict || b.Mode == ModePermissive, path+".mode", string(b.Mode), "must be STRICT or PERMISSIVE")
+	v.check(b.Type == BackendBuiltin, path+".type", b.Type, "must be "+BackendBuiltin+": the control plane makes and keeps the certificate authority itself")
+	v.check(b.Mode == ModeStrict || b.Mode == ModePermissive, path+".mode", string(b.Mode),
+		meant("must be STRICT or PERMISSIVE", b.Mode, ModeStrict, ModePermissive))
 	cert, ca := b.CertValidity(), b.CAValidity()
 	v.check(cert >= minCertValidity, path+".dpCert.rotation.expiration", Duration(cert).String(), "must be at least "+minCertValidity.String())
 	v.check(ca > cert, path+".conf.caCert.expiration", Duration(ca).String(),
@@ -142,16 +151,21 @@ func (v *violations) unique(first map[netip.AddrPort]string, field, value string
 }
 
 func (v *violations) protocol(field string, p Protocol) {
-	if !slices.Contains(Protocols(), p) {
-		v.add(field, string(p), allowedProtocol())
+	if slices.Contains(Protocols(), p) {
+		return
 	}
+	allowed := meant(allowedProtocol(), p, Protocols()...)
+	if lower := Protocol(strings.ToLower(string(p))); slices.Contains(kumaProtocols, lower) {
+		allowed += ": write tcp, Sonde forwards " + string(lower) + " as bytes"
+	}
+	v.add(field, string(p), allowed)
 }
 
-// tags checks the names and values of tags, and that kuma.io/service is present.
+// kumaProtocols are those that Kuma also takes.
+var kumaProtocols = []Protocol{"kafka", "mysql", "tls", "raw_buffer"}
+
+// tags checks the names and values of tags.
 func (v *violations) tags(path string, tags Tags) {
-	if _, ok := tags[TagService]; !ok {
-		v.add(tagField(path, TagService), "", allowedSegment)
-	}
 	for _, key := range slices.Sorted(maps.Keys(tags)) {
 		field, value := tagField(path, key), tags[key]
 		v.check(isOf(key, "._-:/"), field, cmp.Or(key, `""`), allowedTagKey)
@@ -160,7 +174,7 @@ func (v *violations) tags(path string, tags Tags) {
 			continue
 		}
 		switch key {
-		case TagService:
+		case TagService, LabelWorkload:
 			v.check(isSegment(value), field, value, allowedSegment)
 		case TagProtocol:
 			v.protocol(field, Protocol(value))
@@ -172,7 +186,7 @@ func (v *violations) tags(path string, tags Tags) {
 
 func allowedTag(key string) string {
 	switch key {
-	case TagService:
+	case TagService, LabelWorkload:
 		return allowedSegment
 	case TagProtocol:
 		return allowedProtocol()
@@ -186,12 +200,25 @@ func tagField(path, key string) string { return path + "[" + strconv.Quote(key) 
 
 // endpoint checks an address to which others connect.
 func (v *violations) endpoint(field, text string) (netip.Addr, bool) {
+	return v.address(field, text, allowedEndpoint)
+}
+
+// address checks an address that somebody connects to. In Kuma some may be names.
+func (v *violations) address(field, text, allowed string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(text)
-	if err != nil || !isEndpoint(addr) {
-		v.add(field, text, allowedEndpoint)
-		return netip.Addr{}, false
+	switch {
+	case err == nil && isEndpoint(addr):
+		return addr.Unmap(), true
+	case err != nil && isHostName(text):
+		allowed += unresolved
 	}
-	return addr.Unmap(), true
+	v.add(field, text, allowed)
+	return netip.Addr{}, false
+}
+
+// isHostName reports whether a text looks like a name that a resolver may know, and not like an address with a mistake.
+func isHostName(text string) bool {
+	return isSegment(text) && strings.ContainsFunc(text, unicode.IsLetter)
 }
 
 // isEndpoint reports whether others can connect to an address. A zone is only valid on one machine.

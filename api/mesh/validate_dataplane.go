@@ -3,9 +3,7 @@ package mesh
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -13,10 +11,16 @@ import (
 // Validate implements Object.
 func (d *Dataplane) Validate() error { return errors.Join(d.violations()...) }
 
-// ValidateIn is Validate for a Dataplane that somebody writes in a namespace: it cannot claim a service of another one. On Kubernetes
-// a service is named <service>_<namespace>_svc_<port>, or without the port, and none of the parts has a "_".
+// ValidateIn is Validate for a Dataplane that somebody writes in a namespace: it cannot claim a service of another one, and there are no
+// MeshServices. On Kubernetes a service is named <service>_<namespace>_svc_<port>, or without the port, and none of the parts has a "_".
 func (d *Dataplane) ValidateIn(namespace string) error {
 	v := d.violations()
+	for i, out := range d.Spec.Networking.Outbound {
+		if out.BackendRef != nil {
+			v.add(fmt.Sprintf("networking.outbound[%d].backendRef.kind", i), out.BackendRef.Kind,
+				"must not be given on Kubernetes, where no MeshService is read: write tags with "+TagService+", such as <service>_<namespace>_svc_<port>")
+		}
+	}
 	for i, in := range d.Spec.Networking.Inbound {
 		parts := strings.Split(in.Tags.Service(), "_")
 		if len(parts) < 3 || len(parts) > 4 || parts[2] != "svc" || parts[1] == namespace {
@@ -40,35 +44,38 @@ func (d *Dataplane) violations() violations {
 	if w, ok := d.Labels[LabelWorkload]; ok {
 		v.check(isSegment(w), tagField("labels", LabelWorkload), w, allowedSegment)
 	}
-	d.Spec.Networking.validate(&v, d.Labels[LabelWorkload] != "")
-	d.validateProbes(&v)
+	if mode, ok := d.Labels[AnnotationVirtualProbesMode]; ok {
+		_, err := ParseProbesMode(mode)
+		v.check(err == nil, tagField("labels", AnnotationVirtualProbesMode), mode, AllowedProbesMode)
+	}
+	taken := d.Spec.Networking.validate(&v)
+	d.validateProbes(&v, taken)
 	return v
 }
 
-func (n *Networking) validate(v *violations, hasWorkload bool) {
+// validate returns the listeners of the proxy.
+func (n *Networking) validate(v *violations) *listeners {
 	v.endpoint("networking.address", n.Address)
-	if len(n.Inbound) == 0 && !hasWorkload {
-		v.add("networking.inbound", "", "a Dataplane needs an inbound, or the label "+LabelWorkload+" that names what it is")
-	}
 	taken := newListeners()
 	if n.TransparentProxying != nil {
 		n.TransparentProxying.validate(v, taken)
 	}
+	if n.Gateway != nil {
+		n.Gateway.validate(v, len(n.Inbound))
+	}
+	probed := n.countServiceProbes(v)
 	for i := range n.Inbound {
-		n.Inbound[i].validate(v, fmt.Sprintf("networking.inbound[%d]", i), n, taken)
-	}
-	for i := range n.Outbound {
-		o, path := &n.Outbound[i], fmt.Sprintf("networking.outbound[%d]", i)
-		addr, err := netip.ParseAddr(o.Address)
-		addr = addr.Unmap()
-		ok := err == nil && !addr.IsMulticast() && addr.Zone() == ""
-		v.check(ok, path+".address", o.Address, allowedIP)
-		v.port(path+".port", o.Port)
-		if ok {
-			taken.add(v, path, addr, o.Port)
+		in, path := &n.Inbound[i], fmt.Sprintf("networking.inbound[%d]", i)
+		in.validate(v, path, n, taken)
+		if probed && in.ServiceProbe != nil { // each is compared with each inbound
+			in.ServiceProbe.validate(v, path+".serviceProbe", in, n)
 		}
-		v.tags(path+".tags", o.Tags)
 	}
+	n.validateWorkloads(v)
+	for i := range n.Outbound {
+		n.Outbound[i].validate(v, fmt.Sprintf("networking.outbound[%d]", i), taken)
+	}
+	return taken
 }
 
 func (tp *TransparentProxying) validate(v *violations, taken *listeners) {
@@ -85,36 +92,6 @@ func (tp *TransparentProxying) validate(v *violations, taken *listeners) {
 	for i, name := range tp.ReachableServices {
 		v.check(isSegment(name), fmt.Sprintf("%s.reachableServices[%d]", path, i), name, allowedSegment)
 	}
-}
-
-func (in *Inbound) validate(v *violations, path string, n *Networking, taken *listeners) {
-	v.port(path+".port", in.Port)
-	// A wrong networking.address is reported already, so do not report it for each inbound that has it by default.
-	var addr netip.Addr
-	ok := false
-	if in.Address != n.Address {
-		addr, ok = v.endpoint(path+".address", in.Address)
-	} else if a, err := netip.ParseAddr(in.Address); err == nil {
-		addr, ok = a.Unmap(), isEndpoint(a)
-	}
-	if in.ServicePort != in.Port {
-		v.port(path+".servicePort", in.ServicePort)
-	}
-	var service netip.Addr
-	serviceOK := in.ServiceAddress == in.Address
-	if serviceOK {
-		service = addr
-	} else {
-		service, serviceOK = v.endpoint(path+".serviceAddress", in.ServiceAddress)
-	}
-	if ok {
-		taken.add(v, path, addr, in.Port)
-	}
-	if ok && serviceOK && service == addr && in.ServicePort == in.Port && n.TransparentProxying == nil {
-		v.add(path+".servicePort", strconv.FormatUint(uint64(in.ServicePort), 10),
-			"the proxy itself listens on "+JoinHostPort(in.Address, in.Port)+": serviceAddress and servicePort must name the application")
-	}
-	v.tags(path+".tags", in.Tags)
 }
 
 // listeners records which field uses which address and port.
@@ -162,40 +139,4 @@ func (l *listeners) add(v *violations, path string, addr netip.Addr, port uint32
 	if addr.IsUnspecified() {
 		l.any[of] = path
 	}
-}
-
-func (d *Dataplane) validateProbes(v *violations) {
-	if p := d.Spec.Probes; p != nil {
-		v.port("probes.port", p.Port)
-		for i, e := range p.Endpoints {
-			path := fmt.Sprintf("probes.endpoints[%d]", i)
-			v.port(path+".inboundPort", e.InboundPort)
-			v.check(strings.HasPrefix(e.InboundPath, "/"), path+".inboundPath", e.InboundPath, "must be a path that begins with '/'")
-			v.check(strings.HasPrefix(e.Path, "/"), path+".path", e.Path, "must be a path that begins with '/'")
-		}
-	}
-	for i, p := range d.Spec.TCPProbes {
-		v.port(fmt.Sprintf("tcpProbes[%d].port", i), p.Port)
-	}
-}
-
-// Warnings returns what is accepted but deprecated or without effect. Paths are those of Validate.
-func (d *Dataplane) Warnings() (warnings []*FieldError) {
-	note := func(path, value, text string) {
-		warnings = append(warnings, &FieldError{Field: path, Value: value, Allowed: text})
-	}
-	if d.Spec.Probes != nil {
-		note("probes", "", "is deprecated: the agent answers probes by itself")
-	}
-	if d.Spec.TCPProbes != nil {
-		note("tcpProbes", "", "is deprecated: the agent answers probes by itself")
-	}
-	for i, out := range d.Spec.Networking.Outbound {
-		for _, key := range slices.Sorted(maps.Keys(out.Tags)) {
-			if key != TagService {
-				note(tagField(fmt.Sprintf("networking.outbound[%d].tags", i), key), out.Tags[key], "has no effect: an outbound goes by "+TagService+" alone")
-			}
-		}
-	}
-	return warnings
 }

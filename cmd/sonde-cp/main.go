@@ -7,13 +7,15 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/buildinfo"
 	"github.com/sonde-mesh/sonde/controlplane"
+	"github.com/sonde-mesh/sonde/jsonlog"
+	"github.com/sonde-mesh/sonde/settings"
 	"github.com/sonde-mesh/sonde/shutdown"
 )
 
@@ -35,26 +37,33 @@ func newCommand() *cobra.Command {
 		Example: `  # a mesh from a directory of YAML files
   sonde-cp --store=dir:/etc/sonde/mesh --state-dir=/var/lib/sonde
 
-  # the same, with the flags in a file
-  sonde-cp --config=/etc/sonde/control-plane.yaml`,
+  # the same, with the flags in a file, or as variables
+  sonde-cp --config=/etc/sonde/control-plane.yaml
+  SONDE_CP_STORE=dir:/etc/sonde/mesh sonde-cp`,
 		Args:          cobra.NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.config != "" {
-				if err := readConfig(o.config, cmd.Flags()); err != nil {
-					return err
-				}
-			}
 			if err := o.validate(cmd.Flags()); err != nil {
 				return err
 			}
-			o.Logger, o.Version = newLogger(o.logLevel), version()
+			o.Logger, o.Version = newLogger(o.logLevel), buildinfo.Of(cmd.Name()).Version
 			klog.SetSlogLogger(o.Logger) // what Kubernetes' libraries say
+			if o.config != "" && o.Store == storeKubernetes {
+				changed := make(chan bool)
+				o.Kubernetes.Drain.IgnoreNodesChanged = changed
+				file := &configFile{path: o.config, flags: cmd.Flags(), log: o.Logger, options: &o}
+				go file.follow(cmd.Context(), changed)
+			}
 			return mesh.RenameFields(run(cmd.Context(), o.Options), flagOf)
 		},
 	}
 	o.addFlags(cmd.Flags())
+	buildinfo.Add(cmd)
+	completeWords(cmd)
+	settings.Install(cmd, settings.Options{Prefix: envPrefix, File: true, Keys: nested, Unknown: func(_ *cobra.Command, variables []string) {
+		newLogger(o.logLevel).Warn("unknown variables of the environment are ignored", "variables", variables)
+	}})
 	return cmd
 }
 
@@ -66,19 +75,7 @@ func run(ctx context.Context, o controlplane.Options) error {
 	return cp.Run(ctx)
 }
 
-// newLogger returns a logger that writes JSON to stderr, from that level on. The level has been checked.
-func newLogger(level string) *slog.Logger {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		l = slog.LevelInfo
-	}
-	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
-}
-
-// version returns the version of this program, as recorded by the Go build.
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "unknown"
+// newLogger returns a logger that writes JSON to stderr, from that level on.
+func newLogger(level slog.Level) *slog.Logger {
+	return jsonlog.New(os.Stderr, level)
 }

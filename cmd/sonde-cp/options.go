@@ -2,40 +2,50 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
-	"os"
-	"slices"
-	"strings"
-	"unicode"
+	"net"
+	"strconv"
 
 	"github.com/spf13/pflag"
-	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controlplane"
+	"github.com/sonde-mesh/sonde/reach"
+	"github.com/sonde-mesh/sonde/settings"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// options are the flags. Each is also a key of the --config file.
+// options are the flags. Each is also a key of the --config file, and a variable.
 type options struct {
 	controlplane.Options
 	// kumaLabels is the opposite of Kubernetes.Injection.OwnLabelOnly.
 	kumaLabels bool
 	form       string
-	// logLevel is debug, info, warn or error.
-	logLevel string
-	config   string
+	// drainAware is the opposite of Kubernetes.Drain.IgnoreNodes.
+	drainAware bool
+	probesMode string
+	logLevel   slog.Level
+	config     string
 }
+
+// envPrefix is what variables begin with.
+const envPrefix = "SONDE_CP_"
+
+// storeKubernetes is --store on Kubernetes.
+const storeKubernetes = "kubernetes"
+
+// keyDrainAware is the flag whose key is read again when the file changes.
+const keyDrainAware = "drain-aware-healthz"
 
 // flagOf has the flag of each field of controlplane.Options that an error may name.
 var flagOf = map[string]string{
 	"Store": "--store", "StateDir": "--state-dir", "TrustDomain": "--trust-domain", "BindAddress": "--bind-address",
-	"AgentsPort": "--agents-port", "AdminPort": "--admin-port", "HealthPort": "--health-port", "WebhookPort": "--webhook-port",
+	"AgentsPort": "--agents-port", "AdminPort": "--admin-port", "HealthPort": "--health-port", "HealthAddress": "--health-addr", "ShutdownDelay": "--shutdown-delay",
+	"WebhookPort":           "--webhook-port",
 	"Kubernetes.Kubeconfig": "--kubeconfig", "Kubernetes.Namespace": "--namespace", "Kubernetes.Service": "--service-name",
 	"Kubernetes.WebhookCertDir": "--webhook-cert-dir",
-	"Image":                     "--sidecar-image", "Sidecar": "--sidecar-form", "VirtualProbesPort": "--virtual-probes-port", "ControlPlane": "--control-plane-address",
+	"Image":                     "--sidecar-image", "Sidecar": "--sidecar-form", "VirtualProbesPort": "--virtual-probes-port", "ProbesMode": "--virtual-probes-mode", "ControlPlane": "--control-plane-address",
+	"Kubernetes.Drain.Taints": "--drain-taints", "Kubernetes.Drain.MinServing": "--min-serving",
 }
 
 // nested has the keys of flags that are not at the top of the --config file. The last part is always that of the flag.
@@ -49,7 +59,7 @@ var nested = map[string]string{
 }
 
 func (o *options) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.config, "config", "", "YAML `FILE` with these flags as keys (stateDir for state-dir); a flag takes precedence over its key")
+	flags.StringVar(&o.config, "config", "", "YAML `FILE` with these flags as keys (stateDir for state-dir). A flag takes precedence over its variable (SONDE_CP_STATE_DIR), and that over its key")
 	flags.StringVar(&o.Store, "store", "", "where objects come from: dir:`PATH`, a directory of YAML files, or kubernetes")
 	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/sonde", "`DIRECTORY` for keys and other state, created with mode 0700")
 	flags.StringVar(&o.TrustDomain, "trust-domain", mesh.DefaultTrustDomain, "`SUFFIX` of the trust domains of all meshes")
@@ -57,8 +67,12 @@ func (o *options) addFlags(flags *pflag.FlagSet) {
 	flags.Uint16Var(&o.AgentsPort, "agents-port", mesh.PortAgents, "`PORT` for agents and ADS, mTLS; 0 means a free one")
 	flags.Uint16Var(&o.AdminPort, "admin-port", mesh.PortAdmin, "`PORT` for sondectl, TLS and token; 0 means a free one")
 	flags.Uint16Var(&o.HealthPort, "health-port", mesh.PortHealth, "`PORT` for /livez, /readyz and /metrics, plain HTTP; 0 means a free one")
+	flags.StringVar(&o.HealthAddress, "health-addr", "", "`HOST:PORT` for /livez, /readyz and /metrics instead of --bind-address and --health-port; *:PORT means all addresses")
+	flags.DurationVar(&o.ShutdownDelay, "shutdown-delay", 0, "`DURATION` for which the control plane still serves, not ready any more, once it is asked to end")
 	o.addKubernetesFlags(flags)
-	flags.StringVar(&o.logLevel, "log-level", "info", "`LEVEL`: debug, info, warn or error")
+	flags.StringVar(&o.probesMode, "virtual-probes-mode", string(mesh.ProbesUnified),
+		"`MODE` of probes where a pod, its namespace or a Dataplane names none: unified, the agent answers, or per-port, Envoy's listeners do; a pod keeps the mode that it was injected with")
+	settings.LevelVar(flags, &o.logLevel, "")
 }
 
 func (o *options) addKubernetesFlags(flags *pflag.FlagSet) {
@@ -73,101 +87,41 @@ func (o *options) addKubernetesFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&k.Injection.Image, "sidecar-image", webhook.DefaultImage, "`IMAGE` of kuma-init and kuma-sidecar")
 	flags.StringVar(&o.form, "sidecar-form", string(webhook.Native), "`FORM` of the sidecar: native or container")
 	flags.Int32Var(&k.Injection.VirtualProbesPort, "virtual-probes-port", mesh.PortVirtualProbes, "`PORT` of the agent for probes, unless a pod asks for another one")
-	flags.StringVar(&k.Injection.ControlPlane, "control-plane-address", "", "`HOST:PORT` of the control plane for agents; default that of its Service")
+	flags.Var(&reach.AddressFlag{Service: reach.Agents, To: &k.Injection.ControlPlane}, "control-plane-address", "`HOST:PORT` of the control plane for agents; default that of its Service")
+	flags.BoolVar(&o.drainAware, keyDrainAware, true, "proxies on nodes that go tell load balancers to send no new traffic; read again when the --config file changes")
+	flags.StringSliceVar(&k.Drain.Taints, "drain-taints", nil, "`KEYS` of taints of nodes that go, beside those of the cluster autoscaler and Karpenter")
+	flags.IntVar(&k.Drain.MinServing, "min-serving", 1, "`NUMBER` of proxies of a Service that go on telling load balancers that they serve, whoever drains them; 0 for none")
 	flags.BoolVar(&o.kumaLabels, "kuma-labels", true, "read kuma.io/sidecar-injection; false where a Kuma in the cluster does")
 }
 
 // validate returns all violations, joined. Each names its flag.
 func (o *options) validate(flags *pflag.FlagSet) error {
 	o.Kubernetes.Injection.Sidecar, o.Kubernetes.Injection.OwnLabelOnly = webhook.Form(o.form), !o.kumaLabels
+	o.Kubernetes.Drain.IgnoreNodes = !o.drainAware
+	o.ProbesMode = mesh.ProbesMode(o.probesMode)
 	errs := []error{mesh.RenameFields(o.Validate(), flagOf)}
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
-		errs = append(errs, fmt.Errorf("--log-level: %q: must be debug, info, warn or error", o.logLevel))
-	}
 	// Whoever passes a variable that is not set does not ask for the default.
-	for _, flag := range []string{"trust-domain", "bind-address", "namespace", "service-name", "sidecar-image", "sidecar-form"} {
+	for _, flag := range []string{"trust-domain", "bind-address", "namespace", "service-name", "sidecar-image", "sidecar-form", "virtual-probes-mode"} {
 		if flags.Lookup(flag).Value.String() == "" {
-			errs = append(errs, fmt.Errorf("--%s: must not be empty", flag))
+			errs = append(errs, &mesh.FieldError{Field: "--" + flag, Allowed: "must not be empty"})
 		}
+	}
+	if flags.Changed("health-addr") && flags.Changed("health-port") {
+		errs = append(errs, &mesh.FieldError{Field: "--health-addr", Value: o.HealthAddress, Allowed: "must not be given with --health-port"})
 	}
 	if o.Kubernetes.Injection.VirtualProbesPort == 0 {
-		errs = append(errs, fmt.Errorf("--virtual-probes-port: %q: %s", "0", mesh.AllowedPort))
+		// The kernel cannot choose it: pods are made with probes that name it, long before an agent listens.
+		errs = append(errs, &mesh.FieldError{Field: "--virtual-probes-port", Value: "0", Allowed: mesh.AllowedPort + ": the probes of pods name it before an agent listens"})
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, o.validateControlPlane())...)
 }
 
-// readConfig sets all flags from the file that the command line does not set. An unknown key, or a value that its flag does
-// not accept, is an error.
-func readConfig(path string, flags *pflag.FlagSet) error {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("read --config: %w", err)
+// validateControlPlane refuses an address for agents that is one of the control plane's other ports: agents would start, and never join.
+func (o *options) validateControlPlane() error {
+	address := o.Kubernetes.Injection.ControlPlane
+	_, port, _ := net.SplitHostPort(address)
+	if other := reach.Usual(port); other != nil && *other != reach.Agents && port != strconv.Itoa(int(o.AgentsPort)) {
+		return &mesh.FieldError{Field: "--control-plane-address", Value: address, Allowed: reach.Agents.WrongPort(*other)}
 	}
-	values := map[string]any{}
-	if err := yaml.UnmarshalStrict(data, &values); err != nil {
-		return fmt.Errorf("read --config %s: %w", path, err)
-	}
-	allowed := map[string]*pflag.Flag{}
-	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Name != "config" && f.Name != "help" {
-			allowed[nested[f.Name]+camelCase(f.Name)] = f
-		}
-	})
-	var errs []error
-	for key, value := range flatten(values, "") {
-		flag := allowed[key]
-		switch {
-		case flag == nil:
-			errs = append(errs, fmt.Errorf("%s: %s: unknown key; must be one of %s", path, key, strings.Join(sortedKeys(allowed), ", ")))
-		case flag.Changed:
-		case !isScalar(value):
-			errs = append(errs, fmt.Errorf("%s: %s: must be one value, as --%s", path, key, flag.Name))
-		default:
-			if err := flag.Value.Set(fmt.Sprint(value)); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %s: %q: %w", path, key, fmt.Sprint(value), err))
-			}
-		}
-	}
-	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-	return errors.Join(errs...)
-}
-
-// flatten returns the values by the path of their keys, such as runtime.kubernetes.namespace.
-func flatten(values map[string]any, prefix string) map[string]any {
-	flat := map[string]any{}
-	for key, value := range values {
-		if inner, ok := value.(map[string]any); ok {
-			maps.Copy(flat, flatten(inner, prefix+key+"."))
-		} else {
-			flat[prefix+key] = value
-		}
-	}
-	return flat
-}
-
-func isScalar(value any) bool {
-	switch value.(type) {
-	case string, bool, float64:
-		return true
-	}
-	return false
-}
-
-func sortedKeys(m map[string]*pflag.Flag) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-// camelCase turns the name of a flag into its key: state-dir into stateDir.
-func camelCase(flag string) string {
-	parts := strings.Split(flag, "-")
-	for i, part := range parts[1:] {
-		parts[i+1] = string(unicode.ToUpper(rune(part[0]))) + part[1:]
-	}
-	return strings.Join(parts, "")
+	return nil
 }

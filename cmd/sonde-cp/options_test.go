@@ -7,25 +7,25 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
+
+	"github.com/sonde-mesh/sonde/settings"
 )
 
+// parse reads a configuration file and a command line, as the program does.
 func parse(t *testing.T, config string, args ...string) (*options, error) {
 	t.Helper()
 	var o options
-	flags := pflag.NewFlagSet("sonde-cp", pflag.ContinueOnError)
-	o.addFlags(flags)
+	cmd := &cobra.Command{Use: "sonde-cp", SilenceErrors: true, SilenceUsage: true}
+	cmd.RunE = func(*cobra.Command, []string) error { return o.validate(cmd.Flags()) }
+	o.addFlags(cmd.Flags())
+	settings.Install(cmd, settings.Options{Prefix: envPrefix, File: true, Keys: nested})
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := flags.Parse(args); err != nil {
-		t.Fatal(err)
-	}
-	if err := readConfig(path, flags); err != nil {
-		return &o, err
-	}
-	return &o, o.validate(flags)
+	cmd.SetArgs(append(args, "--config="+path))
+	return &o, cmd.ExecuteContext(t.Context())
 }
 
 func TestConfig(t *testing.T) {
@@ -47,7 +47,7 @@ func TestBadOptionsAreNamed(t *testing.T) {
 		args   []string
 		want   []string
 	}{
-		"unknown key":         {config: "stoer: dir:/x\n", want: []string{"stoer", "unknown key", "stateDir"}},
+		"unknown key":         {config: "stoer: dir:/x\n", want: []string{"line 1: stoer: is an unknown field: did you mean store?"}},
 		"duplicate key":       {config: "store: dir:/x\nstore: dir:/y\n", want: []string{"store", "already"}},
 		"port too large":      {config: "store: dir:/x\nadminPort: 70000\n", want: []string{"adminPort", "70000"}},
 		"port is no number":   {config: "store: dir:/x\nadminPort: web\n", want: []string{"adminPort", `"web"`}},
@@ -55,16 +55,33 @@ func TestBadOptionsAreNamed(t *testing.T) {
 		"null":                {config: "store:\n", want: []string{"store", "one value"}},
 		"no YAML":             {config: "store: [\n", want: []string{"read --config"}},
 		"no store":            {want: []string{"--store: must be dir:PATH"}},
+		"bad taint":           {args: []string{"--store=kubernetes", "--drain-taints=shop.example/going,a b"}, want: []string{"--drain-taints", `"a b"`, "must be keys of taints"}},
+		"taints no list":      {config: "store: kubernetes\ndrainTaints: {a: b}\n", want: []string{"line 2: drainTaints", "list of texts"}},
+		"taints not texts":    {config: "store: kubernetes\ndrainTaints: [1]\n", want: []string{"drainTaints", "one value", "list of texts"}},
+		"negative guard":      {config: "store: kubernetes\nminServing: -1\n", want: []string{"line 2: minServing", `"-1"`, "0, for no guard, or more"}},
+		"guard no number":     {config: "store: kubernetes\nminServing: all\n", want: []string{"minServing", `"all"`}},
 		"unknown store":       {args: []string{"--store=etcd:/x"}, want: []string{"--store", `"etcd:/x"`, "dir:PATH"}},
 		"address is a name":   {args: []string{"--store=dir:/x", "--bind-address=localhost"}, want: []string{"--bind-address", `"localhost"`, "IP"}},
 		"trust domain":        {args: []string{"--store=dir:/x", "--trust-domain=Ex ample"}, want: []string{"--trust-domain", "Ex ample"}},
 		"empty trust domain":  {args: []string{"--store=dir:/x", "--trust-domain="}, want: []string{"--trust-domain", "empty"}},
 		"no port for probes":  {args: []string{"--store=kubernetes", "--virtual-probes-port=0"}, want: []string{"--virtual-probes-port", `"0"`, "1 to 65535"}},
 		"sidecar form":        {args: []string{"--store=kubernetes", "--sidecar-form=pod"}, want: []string{"--sidecar-form", `"pod"`, "native or container"}},
-		"unknown nested key":  {config: "store: kubernetes\nruntime: {kubernetes: {injector: {port: 1}}}\n", want: []string{"runtime.kubernetes.injector.port", "unknown key"}},
+		"unknown nested key":  {config: "store: kubernetes\nruntime: {kubernetes: {injector: {port: 1}}}\n", want: []string{"runtime.kubernetes.injector.port: is an unknown field: known here are controlPlaneAddress, sidecarForm, sidecarImage, virtualProbesPort"}},
 		"namespace":           {args: []string{"--store=kubernetes", "--namespace=Bad_Name"}, want: []string{"--namespace", "Bad_Name", "DNS label"}},
 		"log level":           {args: []string{"--store=dir:/x", "--log-level=loud"}, want: []string{"--log-level", "loud", "debug, info"}},
-		"two errors, not one": {args: []string{"--log-level=loud"}, want: []string{"--log-level", "--store"}},
+		"health address":      {args: []string{"--store=dir:/x", "--health-addr=localhost:80"}, want: []string{"--health-addr", `"localhost:80"`, "IP address"}},
+		"health port twice":   {args: []string{"--store=dir:/x", "--health-addr=:80", "--health-port=81"}, want: []string{"--health-addr", "--health-port"}},
+		"health port taken":   {config: "store: dir:/x\nhealthAddr: '*:5678'\n", want: []string{"line 2: healthAddr", `"*:5678"`, "another port than that for agents"}},
+		"shutdown delay":      {args: []string{"--store=dir:/x", "--shutdown-delay=-1s"}, want: []string{"--shutdown-delay", `"-1s"`, "0s to 20s"}},
+		"two errors, not one": {args: []string{"--bind-address=localhost"}, want: []string{"--bind-address", "--store"}},
+		"all that do not parse": {
+			config: "healthPort: web\nshutdownDelay: long\n", args: []string{"--log-level=loud", "--agents-port=70000"},
+			want: []string{
+				`--log-level: "loud": must be debug, info, warn or error`, `--agents-port: "70000": must be a port from 0 to 65535`,
+				`config.yaml, line 1: healthPort: "web": must be a port from 0 to 65535`, `config.yaml, line 2: shutdownDelay: "long": must be a duration such as 30s`,
+			},
+		},
+		"the place of a value": {config: "store: dir:/x\n\ntrustDomain: Ex\n", want: []string{`config.yaml, line 3: trustDomain: "Ex": must be a DNS name`}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -99,13 +116,5 @@ func TestRunNamesFlags(t *testing.T) {
 	})
 	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.HasPrefix(err.Error(), `--admin-port: "`+port+`": `) {
 		t.Errorf("the error is %v, want one that names --admin-port and its value", err)
-	}
-}
-
-func TestEveryFlagIsAKey(t *testing.T) {
-	for flag, want := range map[string]string{"store": "store", "state-dir": "stateDir", "agents-port": "agentsPort"} {
-		if got := camelCase(flag); got != want {
-			t.Errorf("key of --%s is %q, want %q", flag, got, want)
-		}
 	}
 }

@@ -21,9 +21,9 @@ func newDrainCommand() *cobra.Command {
 	var directory string
 	cmd := &cobra.Command{
 		Use:   "drain --begin --work-dir=DIRECTORY",
-		Short: "Make the Envoy of an agent tell its clients to go elsewhere",
+		Short: "Make an agent and its Envoy tell clients to go elsewhere",
 		Long: `With --begin, responses of the agent's Envoy say from now on that they are the last ones of their connection, so that clients
-which keep connections open move to another replica. Everything is still served. In a pod this is the preStop hook of the sidecar:
+which keep connections open move to another replica, and load balancers are told to send no new ones. Everything is still served. In a pod this is the preStop hook of the sidecar:
 it is called when the pod begins to end, while the sidecar itself is only told to end after all other containers.
 
 The whole drain begins with SIGTERM to the agent.`,
@@ -50,6 +50,7 @@ func beginDrain(ctx context.Context, directory string) error {
 	if err != nil {
 		return err
 	}
-	err = drain.Begin(ctx, envoy.NewAdmin(dir.Socket(mesh.SocketAdmin)))
-	return errors.Join(err, dir.Close())
+	// Load balancers are told by the agent, whatever Envoy says.
+	err = dir.Write(workdir.FileEnding, nil)
+	return errors.Join(err, drain.Begin(ctx, envoy.NewAdmin(dir.Socket(mesh.SocketAdmin))), dir.Close())
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/settings"
 	"github.com/sonde-mesh/sonde/shutdown"
 )
 
@@ -28,15 +30,30 @@ nothing else: for debugging, and for pods without Envoy. Any other request gets 
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fromEnvironment(&env)
-			logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-			return mesh.RenameFields(runProbes(cmd.Context(), env, logger, becomeGuard), map[string]string{"Port": "--virtual-probes-port"})
+			return mesh.RenameFields(runProbes(cmd.Context(), env, newLogger(level), becomeGuard), map[string]string{"Port": "--virtual-probes-port"})
 		},
 	}
 	f := cmd.Flags()
 	f.IntVar(&env.Port, "virtual-probes-port", mesh.PortVirtualProbes, "`port` on $INSTANCE_IP")
-	f.TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	settings.LevelVar(f, &level, "")
 	return cmd
 }
+
+// probesModeFlag is a mesh.ProbesMode.
+type probesModeFlag mesh.ProbesMode
+
+// String implements pflag.Value.
+func (m *probesModeFlag) String() string { return cmp.Or(string(*m), string(mesh.ProbesUnified)) }
+
+// Set implements pflag.Value.
+func (m *probesModeFlag) Set(text string) error {
+	mode, err := mesh.ParseProbesMode(text)
+	*m = probesModeFlag(mode)
+	return err
+}
+
+// Type implements pflag.Value.
+func (m *probesModeFlag) Type() string { return "mode" }
 
 // fromEnvironment reads the variables that the injector writes.
 func fromEnvironment(e *probe.Environment) {
@@ -61,7 +78,7 @@ func runProbes(ctx context.Context, env probe.Environment, logger *slog.Logger, 
 	if err != nil {
 		return err
 	}
-	l, err := dpagent.ListenProbes(ctx, handler)
+	l, err := dpagent.ListenProbes(ctx, handler, handler.Address().String())
 	if err != nil {
 		return err
 	}

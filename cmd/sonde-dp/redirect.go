@@ -19,6 +19,7 @@ const transparentProxy = "transparent-proxy"
 var redirectFlagNames = map[string]string{
 	"OutboundPort": "--redirect-outbound-port", "InboundPort": "--redirect-inbound-port", "User": "--kuma-dp-uid",
 	"ExcludeInboundPorts": "--exclude-inbound-ports", "ExcludeOutboundPorts": "--exclude-outbound-ports", "Families": "--ip-family-mode",
+	"TCPProbes": "--redirect-tcp-probes",
 }
 
 // redirectFlags are the flags that say which rules are wanted.
@@ -36,6 +37,8 @@ func (r *redirectFlags) add(cmd *cobra.Command) {
 	f.IntVar(&r.o.User, "kuma-dp-uid", mesh.SidecarUser, "`id` of the user as whom the agent and Envoy run")
 	f.Var((*portsFlag)(&r.o.ExcludeInboundPorts), "exclude-inbound-ports", "`ports` of this machine, with commas between them, that are not redirected")
 	f.Var((*portsFlag)(&r.o.ExcludeOutboundPorts), "exclude-outbound-ports", "`ports` of other machines, with commas between them, that are not redirected")
+	f.Var((*tcpProbesFlag)(&r.o.TCPProbes), "redirect-tcp-probes",
+		"`probes`, with commas between them: 9001:6853 lets others connect to port 9001 and reach port 6853 of the application, without Envoy and without payload")
 	f.StringVar((*string)(&r.o.Families), "ip-family-mode", string(redirect.DualStack), "IP families to redirect: dualstack, ipv4 or ipv6")
 	f.BoolVar(&r.verbose, "verbose", false, "print the rules, as nft does")
 }
@@ -62,7 +65,8 @@ func newInstallCommand() *cobra.Command {
 		Short: "Redirect the connections of this pod or machine to Envoy",
 		Long: `Redirect the connections of this pod or machine to Envoy, with the nftables table "inet sonde": incoming ones to the inbound
 capture listener, those to other machines to the outbound one. Connections of the user as whom Envoy runs, and those inside of
-the machine, are not redirected; but Envoy's own calls to the addresses of the machine enter the inbound listener.
+the machine, are not redirected; but Envoy's own calls to the addresses of the machine enter the inbound listener. A TCP probe
+passes by Envoy: its verdict is the application's, and packets with payload are refused in both directions.
 
 A table that is there already is replaced in one step. The rules are read back, and anything amiss is an error. This takes
 the capability NET_ADMIN: in a pod, an init container runs it as root. DNS is not redirected.`,
@@ -174,3 +178,35 @@ func (p *portsFlag) Set(text string) error {
 
 // Type implements pflag.Value.
 func (p *portsFlag) Type() string { return "ports" }
+
+// tcpProbesFlag is a list such as "9001:6853,9002:3306", which may be empty.
+type tcpProbesFlag []redirect.TCPProbe
+
+// String implements pflag.Value.
+func (f *tcpProbesFlag) String() string {
+	var words []string
+	for _, p := range *f {
+		words = append(words, p.String())
+	}
+	return strings.Join(words, ",")
+}
+
+// Set implements pflag.Value. A flag that is given twice adds to the list.
+func (f *tcpProbesFlag) Set(text string) error {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
+	for word := range strings.SplitSeq(text, ",") {
+		port, target, _ := strings.Cut(strings.TrimSpace(word), ":")
+		p, portErr := strconv.Atoi(port)
+		t, targetErr := strconv.Atoi(target)
+		if portErr != nil || targetErr != nil {
+			return fmt.Errorf("%q: must be the port of a probe and that of the application, such as 9001:6853", word)
+		}
+		*f = append(*f, redirect.TCPProbe{Port: p, Target: t})
+	}
+	return nil
+}
+
+// Type implements pflag.Value.
+func (f *tcpProbesFlag) Type() string { return "probes" }

@@ -14,7 +14,7 @@ func TestRedirectionBadInput(t *testing.T) {
 	}{
 		"a typing error":     {"install transparent-prox", []string{"install what?", "install transparent-proxy"}},
 		"no command":         {"uninstall", []string{"uninstall what?", "uninstall transparent-proxy"}},
-		"a flag of Kuma's":   {"install transparent-proxy --redirect-dns", []string{"unknown flag: --redirect-dns"}},
+		"a flag of Kuma's":   {"install transparent-proxy --redirect-dns", []string{"--redirect-dns: is an unknown flag"}},
 		"an argument":        {"check transparent-proxy now", []string{`unknown command "now"`}},
 		"each bad port":      {"install transparent-proxy --exclude-inbound-ports 9000,0,65536", []string{`--exclude-inbound-ports: "0": must be a port`, `--exclude-inbound-ports: "65536": must be a port`}},
 		"no number":          {"install transparent-proxy --exclude-outbound-ports 80,http", []string{`"http": must be a port`, "--exclude-outbound-ports"}},
@@ -23,6 +23,12 @@ func TestRedirectionBadInput(t *testing.T) {
 		"zeros":              {"check transparent-proxy --redirect-inbound-port 0 --redirect-outbound-port 0", []string{`--redirect-inbound-port: "0"`, `--redirect-outbound-port: "0"`}},
 		"root":               {"install transparent-proxy --kuma-dp-uid 0", []string{`--kuma-dp-uid: "0"`, "cannot be root"}},
 		"other families":     {"install transparent-proxy --ip-family-mode ipv5", []string{`--ip-family-mode: "ipv5": must be dualstack, ipv4 or ipv6`}},
+		"no probe":           {"install transparent-proxy --redirect-tcp-probes 9001:6853,9002", []string{"--redirect-tcp-probes", `"9002": must be the port of a probe and that of the application`}},
+		"an empty probe":     {"install transparent-proxy --redirect-tcp-probes 9001:6853,", []string{"--redirect-tcp-probes", `"": must be the port of a probe`}},
+		"three ports":        {"install transparent-proxy --redirect-tcp-probes 1:2:3", []string{"--redirect-tcp-probes", `"1:2:3": must be the port of a probe`}},
+		"a bad probe":        {"check transparent-proxy --redirect-tcp-probes 9001:6853,9001:0", []string{`--redirect-tcp-probes: "9001:0": must be two ports`}},
+		"the same probe":     {"check transparent-proxy --redirect-tcp-probes 9001:6853 --redirect-tcp-probes 9001:80", []string{`--redirect-tcp-probes: "9001:80": must have a port of its own`}},
+		"probes of nothing":  {"install transparent-proxy --redirect-inbound=false --redirect-tcp-probes 9001:6853", []string{`--redirect-tcp-probes: "9001:6853": must be left out while incoming connections`}},
 		"the readiness port": {"install transparent-proxy --exclude-inbound-ports 15022", []string{`--exclude-inbound-ports: "15022": must be redirected`}},
 	}
 	for name, tc := range tests {
@@ -62,6 +68,30 @@ func TestPortsFlag(t *testing.T) {
 				}
 			}
 			if got := ports.String(); got != tc.want {
+				t.Errorf("Set(%q): %s, want %s", tc.values, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestTCPProbesFlag(t *testing.T) {
+	tests := map[string]struct {
+		values []string
+		want   string
+	}{
+		"none":   {[]string{""}, ""},
+		"spaces": {[]string{" 9001:6853, 9002:3306 "}, "9001:6853,9002:3306"},
+		"twice":  {[]string{"9001:6853", "", "9002:6853"}, "9001:6853,9002:6853"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var probes tcpProbesFlag
+			for _, value := range tc.values {
+				if err := probes.Set(value); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := probes.String(); got != tc.want {
 				t.Errorf("Set(%q): %s, want %s", tc.values, got, tc.want)
 			}
 		})

@@ -40,10 +40,10 @@ would have the kubelet kill the sidecar, and one that takes long keeps it from e
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, port, err := net.SplitHostPort(address); err != nil || port == "" || port == "0" {
-				return fmt.Errorf("--admin-addr: %q: must be the host:port of an agent", address)
+				return &mesh.FieldError{Field: "--admin-addr", Value: address, Allowed: "must be the host:port of an agent"}
 			}
 			if timeout <= 0 {
-				return fmt.Errorf("--timeout: %s: must be more than 0", timeout)
+				return &mesh.FieldError{Field: "--timeout", Value: timeout.String(), Allowed: "must be more than 0"}
 			}
 			err := wait(cmd.Context(), address, timeout)
 			if err != nil && anyway && cmd.Context().Err() == nil {

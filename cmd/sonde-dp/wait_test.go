@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/sonde-mesh/sonde/health"
 )
 
@@ -25,23 +23,23 @@ func runWait(t *testing.T, args ...string) error {
 }
 
 // agentAt serves an agent's health on a new address, and returns that.
-func agentAt(t *testing.T, ready *health.Checks) string {
+func agentAt(t *testing.T, checks *health.Registry) string {
 	t.Helper()
-	server := httptest.NewServer(health.Handler(&health.Checks{}, ready, prometheus.NewRegistry()))
+	server := httptest.NewServer(health.Handler(checks, http.NotFoundHandler()))
 	t.Cleanup(server.Close)
 	return server.Listener.Addr().String()
 }
 
 func TestWaitReturnsWhenTheAgentIsReady(t *testing.T) {
 	var asked atomic.Int32
-	var ready health.Checks
-	ready.Add("envoy", func(context.Context) error {
+	ready := health.New(health.Options{})
+	ready.Add(health.Readyz, health.Check{Name: "envoy", Keep: 1, Run: func(context.Context) error {
 		if asked.Add(1) < 4 {
 			return errors.New("no listeners yet")
 		}
 		return nil
-	})
-	if err := runWait(t, "--admin-addr", agentAt(t, &ready)); err != nil {
+	}})
+	if err := runWait(t, "--admin-addr", agentAt(t, ready)); err != nil {
 		t.Fatalf("wait = %v", err)
 	}
 	if got := asked.Load(); got != 4 {
@@ -63,7 +61,7 @@ func TestWaitForAnAgentThatStartsLater(t *testing.T) {
 	if listener, err = net.Listen("tcp", address); err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: health.Handler(&health.Checks{}, &health.Checks{}, prometheus.NewRegistry())}
+	server := &http.Server{Handler: health.Handler(health.New(health.Options{}), http.NotFoundHandler())}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	if err := <-done; err != nil {
@@ -78,10 +76,10 @@ func TestWaitForAnAgentThatStartsLater(t *testing.T) {
 }
 
 func TestWaitFails(t *testing.T) {
-	var never health.Checks
-	never.Add("identity", func(context.Context) error { return errors.New("join: the token has expired") })
-	never.Add("envoy", func(context.Context) error { return errors.New("not started") })
-	never.Add("drain", func(context.Context) error { return nil })
+	never := health.New(health.Options{})
+	never.Add(health.Readyz, health.Check{Name: "identity", Run: func(context.Context) error { return errors.New("join: the token has expired") }})
+	never.Add(health.Readyz, health.Check{Name: "envoy", Run: func(context.Context) error { return errors.New("not started") }})
+	never.Add(health.Readyz, health.Check{Name: "drain", Run: func(context.Context) error { return nil }})
 	stranger := httptest.NewServer(http.NotFoundHandler())
 	defer stranger.Close()
 	tests := map[string]struct {
@@ -89,14 +87,14 @@ func TestWaitFails(t *testing.T) {
 		want string
 	}{
 		"not ready in time": {
-			[]string{"--admin-addr", agentAt(t, &never), "--timeout", "200ms"},
+			[]string{"--admin-addr", agentAt(t, never), "--timeout", "200ms"},
 			"not ready after 200ms: identity failed: join: the token has expired; envoy failed: not started",
 		},
 		"nobody there":     {[]string{"--admin-addr", "127.0.0.1:1", "--timeout", "200ms"}, "connection refused"},
 		"not an agent":     {[]string{"--admin-addr", stranger.Listener.Addr().String(), "--timeout", "200ms"}, "404 Not Found, as no agent does"},
 		"no address":       {[]string{"--admin-addr", "agent"}, `--admin-addr: "agent": must be the host:port`},
 		"a port of chance": {[]string{"--admin-addr", "127.0.0.1:0"}, `--admin-addr: "127.0.0.1:0": must be`},
-		"no time":          {[]string{"--timeout", "0s"}, "--timeout: 0s: must be more than 0"},
+		"no time":          {[]string{"--timeout", "0s"}, `--timeout: "0s": must be more than 0`},
 		"an argument":      {[]string{"now"}, `unknown command "now"`},
 	}
 	for name, tc := range tests {
@@ -109,12 +107,12 @@ func TestWaitFails(t *testing.T) {
 }
 
 func TestWaitStartsAnyway(t *testing.T) {
-	var never health.Checks
-	never.Add("identity", func(context.Context) error { return errors.New("join: no control plane") })
+	never := health.New(health.Options{})
+	never.Add(health.Readyz, health.Check{Name: "identity", Run: func(context.Context) error { return errors.New("join: no control plane") }})
 	cmd := newCommand(noGuard)
 	var said strings.Builder
 	cmd.SetErr(&said)
-	cmd.SetArgs([]string{"wait", "--admin-addr", agentAt(t, &never), "--timeout", "200ms", "--start-anyway"})
+	cmd.SetArgs([]string{"wait", "--admin-addr", agentAt(t, never), "--timeout", "200ms", "--start-anyway"})
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Errorf("wait = %v, want success", err)
 	}

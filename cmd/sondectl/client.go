@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,6 +19,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/reach"
 )
 
 const (
@@ -32,89 +32,80 @@ const (
 
 // call makes a call to the control plane, with a deadline. Its errors are for users.
 func (c *cli) call(ctx context.Context, work func(context.Context, adminv1.AdminServiceClient) error) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	return c.callWithin(ctx, callTimeout, work)
+}
+
+// callWithin is call for what may take longer.
+func (c *cli) callWithin(ctx context.Context, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	roots, err := readRoots(c.caFile)
+	to, err := c.connection()
 	if err != nil {
 		return err
 	}
-	token, err := readSecret("--token-file", c.tokenFile)
+	address := to.address.value
+	roots, err := readRoots(to.caFile)
 	if err != nil {
 		return err
 	}
-	link := &watchedTLS{TransportCredentials: credentials.NewTLS(&tls.Config{
-		RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13,
-	})}
-	conn, err := grpc.NewClient("passthrough:///"+c.address,
-		grpc.WithTransportCredentials(link),
-		grpc.WithContextDialer(link.dial),
-		grpc.WithPerRPCCredentials(bearer(strings.TrimSpace(string(token)))),
+	token, err := readSecret(to.tokenFile)
+	if err != nil {
+		return err
+	}
+	bearerToken := strings.TrimSpace(string(token))
+	if strings.ContainsFunc(bearerToken, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return &mesh.FieldError{Field: to.tokenFile.source, Value: to.tokenFile.value, Allowed: "must hold the admin token and nothing else, in one line"}
+	}
+	watch := &reach.Watch{Service: reach.Admin, Address: address}
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(watchedTLS{credentials.NewTLS(&tls.Config{
+			RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13,
+		}), watch}),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
+			watch.Dialed(err)
+			return conn, err
+		}),
+		grpc.WithPerRPCCredentials(bearer(bearerToken)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry())
 	if err != nil {
-		return fmt.Errorf("connect to %s: %w", c.address, err)
+		return fmt.Errorf("connect to %s: %w", address, err)
 	}
-	return errors.Join(c.explainError(work(ctx, adminv1.NewAdminServiceClient(conn)), link), conn.Close())
+	return errors.Join(explainError(watch, work(ctx, adminv1.NewAdminServiceClient(conn))), conn.Close())
 }
 
 // explainError turns the error of a call into one for users, with its exit code.
-func (c *cli) explainError(err error, l *watchedTLS) error {
-	if err == nil {
-		return nil
-	}
-	refused, mistrusted := l.errors()
-	state, ok := status.FromError(err)
+func explainError(watch *reach.Watch, err error) error {
+	explained, ok := errors.AsType[*reach.Error](watch.Explain(err))
 	switch {
 	case !ok:
 		return err
-	case mistrusted != nil:
-		return fmt.Errorf("the control plane at %s is not the one that --ca-cert-file names: %w", c.address, mistrusted)
-	case refused != nil:
-		return &exitError{exitUnreachable, fmt.Errorf("no control plane at %s: %w", c.address, refused)}
-	case state.Code() == codes.DeadlineExceeded:
-		return &exitError{exitUnreachable, fmt.Errorf("the control plane at %s did not answer within %s", c.address, callTimeout)}
-	case state.Code() == codes.Unavailable:
-		return &exitError{exitUnreachable, fmt.Errorf("the control plane at %s is not available: %s", c.address, state.Message())}
-	default:
-		return errors.New(state.Message())
+	case explained.Kind == reach.Unreachable:
+		return &exitError{exitUnreachable, explained}
+	case explained.Kind == reach.Other && status.Code(explained) == codes.Unavailable:
+		return &exitError{exitUnreachable, fmt.Errorf("the control plane at %s is not available: %w", watch.Address, explained)}
 	}
+	return explained
 }
 
-// watchedTLS are TLS credentials that remember why connecting failed: the server is down, or its certificate is not
-// trusted. gRPC only returns a text.
+// watchedTLS are TLS credentials that note why a handshake failed.
 type watchedTLS struct {
 	credentials.TransportCredentials
-	mu                  sync.Mutex
-	refused, mistrusted error
-}
-
-func (l *watchedTLS) dial(ctx context.Context, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.refused = err
-	return conn, err
+	watch *reach.Watch
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (l *watchedTLS) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := l.TransportCredentials.ClientHandshake(ctx, authority, raw)
-	if verification, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.mistrusted = verification.Err
-	}
+func (t watchedTLS) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := t.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	t.watch.Handshaken(err)
 	return conn, info, err
 }
 
-// Clone implements credentials.TransportCredentials. gRPC uses a clone, which has to record its errors here.
-func (l *watchedTLS) Clone() credentials.TransportCredentials { return l }
-
-func (l *watchedTLS) errors() (refused, mistrusted error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.refused, l.mistrusted
+// Clone implements credentials.TransportCredentials. gRPC uses a clone, which has to note its errors in the same place.
+func (t watchedTLS) Clone() credentials.TransportCredentials {
+	return watchedTLS{t.TransportCredentials.Clone(), t.watch}
 }
 
 // bearer sends the admin token, only over TLS.
@@ -128,34 +119,34 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
 func (b bearer) RequireTransportSecurity() bool { return true }
 
-func readRoots(path string) (*x509.CertPool, error) {
-	pem, err := readSecret("--ca-cert-file", path)
+func readRoots(file setting) (*x509.CertPool, error) {
+	pem, err := readSecret(file)
 	if err != nil {
 		return nil, err
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("--ca-cert-file: there is no certificate in %s", path)
+		return nil, &mesh.FieldError{Field: file.source, Err: fmt.Errorf("there is no certificate in %s", file.value)}
 	}
 	return roots, nil
 }
 
-// readSecret reads the small file that a flag names.
-func readSecret(flag, path string) ([]byte, error) {
-	if path == "" {
-		return nil, usagef("%s is needed to ask the control plane", flag)
+// readSecret reads the small file that a setting names.
+func readSecret(file setting) ([]byte, error) {
+	if file.value == "" {
+		return nil, usagef("%s is needed to ask the control plane: give it as a flag, as a variable, or in a context (sondectl config)", file.source)
 	}
-	file, err := os.Open(path)
+	r, err := os.Open(file.value)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
+		return nil, &mesh.FieldError{Field: file.source, Err: err}
 	}
-	defer file.Close() //nolint:errcheck // nothing was written
-	data, err := io.ReadAll(io.LimitReader(file, maxSecretBytes+1))
+	defer r.Close() //nolint:errcheck // nothing was written
+	data, err := io.ReadAll(io.LimitReader(r, maxSecretBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
+		return nil, &mesh.FieldError{Field: file.source, Err: err}
 	}
 	if len(data) > maxSecretBytes || len(data) == 0 {
-		return nil, fmt.Errorf("%s: %s holds %d bytes: must be 1 to %d", flag, path, len(data), maxSecretBytes)
+		return nil, &mesh.FieldError{Field: file.source, Err: fmt.Errorf("%s holds %d bytes: must be 1 to %d", file.value, len(data), maxSecretBytes)}
 	}
 	return data, nil
 }

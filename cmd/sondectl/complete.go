@@ -2,46 +2,96 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/metadata"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// completeNames completes names of a collection. Without a control plane it completes nothing.
-func (c *cli) completeNames(r collection, filter *adminv1.Filter) cobra.CompletionFunc {
+// completionTimeout is how long somebody who has pressed a key waits.
+const completionTimeout = 2 * time.Second
+
+// maxTargets is how many nodes or pods are listed: nobody reads more.
+const maxTargets = 500
+
+// completeNames completes names of collections. Without a control plane it completes nothing.
+func (c *cli) completeNames(filter *adminv1.Filter, of ...collection) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return c.names(cmd.Context(), r, filter, prefix), cobra.ShellCompDirectiveNoFileComp
+		return c.names(cmd.Context(), filter, prefix, of...), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
 // completeMeshes completes names of meshes.
 func (c *cli) completeMeshes(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return c.names(cmd.Context(), collections()[0], &adminv1.Filter{}, prefix), cobra.ShellCompDirectiveNoFileComp
+	return c.names(cmd.Context(), &adminv1.Filter{}, prefix, meshes()), cobra.ShellCompDirectiveNoFileComp
 }
 
-func (c *cli) names(ctx context.Context, r collection, filter *adminv1.Filter, prefix string) []cobra.Completion {
-	var found *listing
-	err := c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-		found, err = r.list(ctx, api, filter)
-		return err
-	})
+func (c *cli) names(ctx context.Context, filter *adminv1.Filter, prefix string, of ...collection) []cobra.Completion {
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+	defer cancel()
+	var names []cobra.Completion
+	for _, r := range of {
+		found, err := c.list(ctx, r, filter)
+		if err != nil {
+			return nil
+		}
+		column := 0
+		if r.inMeshes {
+			column = 1
+		}
+		for _, row := range found.rows {
+			if name := row.cells[column]; strings.HasPrefix(name, prefix) {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names) // several meshes, and several kinds, may have the same
+}
+
+// completeTargets completes nodes and pods, as sondectl drain takes them. Without an API server it completes nothing.
+func (d *drainTarget) completeTargets(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	kind, _, named := strings.Cut(prefix, "/")
+	if !named {
+		return []cobra.Completion{"node/", "pod/"}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	}
+	resource := resourceOf(kind)
+	client, namespace, err := d.client()
+	if err != nil || resource == nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	var targets []cobra.Completion
+	for _, name := range targetNames(ctx, client, *resource, namespace) {
+		if target := kind + "/" + name; strings.HasPrefix(target, prefix) {
+			targets = append(targets, target)
+		}
+	}
+	return targets, cobra.ShellCompDirectiveNoFileComp
+}
+
+// targetNames returns the names of the first nodes or pods, none if they cannot be listed.
+func targetNames(ctx context.Context, client metadata.Interface, r schema.GroupVersionResource, namespace string) []string {
+	found, err := objectsOf(client, r, namespace).List(ctx, metav1.ListOptions{Limit: maxTargets})
 	if err != nil {
 		return nil
 	}
-	column := 0
-	if r.inMeshes {
-		column = 1
-	}
-	var names []cobra.Completion
-	for _, row := range found.rows {
-		if name := row.cells[column]; strings.HasPrefix(name, prefix) {
-			names = append(names, name)
-		}
+	names := make([]string, len(found.Items))
+	for i := range found.Items {
+		names[i] = found.Items[i].Name
 	}
 	return names
 }

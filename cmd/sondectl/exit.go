@@ -12,7 +12,14 @@ const (
 	exitUsage       = 2
 	exitUnreachable = 3
 	exitUnfinished  = 4
+	exitFindings    = 5
+	exitUnhealthy   = 6
 )
+
+// hasOutput reports whether the output of a command is written: it has done what it was asked for, whatever it has found.
+func hasOutput(code int) bool {
+	return code == exitOK || code == exitUnfinished || code == exitFindings || code == exitUnhealthy
+}
 
 // exitError is an error with an exit code other than exitFailed.
 type exitError struct {

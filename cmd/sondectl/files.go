@@ -2,9 +2,11 @@ package main
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/store"
 )
 
@@ -39,6 +41,13 @@ func fileFlag(cmd *cobra.Command, path *string, usage string) {
 	must(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
 }
 
+// modeOfFiles is the usage of the flag modeFlag for objects of the mesh.
+const modeOfFiles = "that of the control plane: the mode of probes of Dataplanes that name none"
+
+func newModeChoice() choice[mesh.ProbesMode] {
+	return choice[mesh.ProbesMode]{value: mesh.ProbesUnified, among: []mesh.ProbesMode{mesh.ProbesUnified, mesh.ProbesPerPort}}
+}
+
 // noArguments refuses arguments, such as the further files that a shell makes of -f *.yaml.
 func noArguments(_ *cobra.Command, args []string) error {
 	if len(args) == 0 {
@@ -47,10 +56,10 @@ func noArguments(_ *cobra.Command, args []string) error {
 	return usagef("%q: must stand behind -f, or in another call: -f takes one file", args[0])
 }
 
-// readObjects reads objects as the control plane's store does, and writes all problems to stderr. It returns an error if
-// one of them is an Error, or if there is no object.
-func readObjects(cmd *cobra.Command, path string) ([]store.Document, error) {
-	documents, problems, err := store.Read(path, cmd.InOrStdin())
+// readObjects reads objects as the control plane's store does with that mode of probes, and writes all problems to stderr. It returns an error if
+// one of them is an Error, or if there is no object in a file. In a directory that is only a problem, as for the control plane.
+func readObjects(cmd *cobra.Command, path string, mode mesh.ProbesMode) ([]store.Document, error) {
+	documents, problems, err := store.Read(path, cmd.InOrStdin(), mode)
 	if err != nil {
 		return nil, err
 	}
@@ -64,10 +73,15 @@ func readObjects(cmd *cobra.Command, path string) ([]store.Document, error) {
 	switch {
 	case wrong > 0:
 		return nil, fmt.Errorf("%s: %s", path, plural(wrong, "error"))
-	case len(documents) == 0:
-		return nil, fmt.Errorf("%s: no Mesh, Dataplane or Service found", path)
+	case len(documents) == 0 && !isDirectory(path):
+		return nil, fmt.Errorf("%s: no Mesh, Dataplane, Service or MeshService found", path)
 	}
 	return documents, nil
+}
+
+func isDirectory(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // plural returns "1 error" or "2 errors".
@@ -80,15 +94,16 @@ func plural(n int, noun string) string {
 
 func (c *cli) validate() *cobra.Command {
 	var path string
+	mode := newModeChoice()
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE|DIR|-",
-		Short: "Check files of Meshes, Dataplanes and Services, without any server",
-		Long: `Check Meshes, Dataplanes and Services as the control plane's store does, without any server. Problems are written to
+		Short: "Check files of Meshes, Dataplanes, Services and MeshServices, without any server",
+		Long: `Check Meshes, Dataplanes, Services and MeshServices as the control plane's store does, without any server. Problems are written to
 stderr, with file, document, line and field. Fields that are deprecated, or that Kuma has and Sonde lacks, are warnings.
 The field status, which "sondectl get -o yaml" writes, is ignored.
 
 In a directory the files *.yaml, *.yml and *.json are checked together: an object that occurs twice is an error, and so is
-the name of a mesh that does not exist.
+the name of a mesh that does not exist. An outbound to a service that none of them has is a warning.
 
 Exit code 0: all are valid, perhaps with warnings; 1: there is an error.`,
 		Example: `  sondectl validate -f mesh.yaml
@@ -97,8 +112,9 @@ Exit code 0: all are valid, perhaps with warnings; 1: there is an error.`,
 		Args: noArguments,
 	}
 	fileFlag(cmd, &path, objectsUsage)
+	mode.add(cmd, modeFlag, "", modeOfFiles)
 	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
-		documents, err := readObjects(cmd, path)
+		documents, err := readObjects(cmd, path, mode.value)
 		if err != nil {
 			return err
 		}

@@ -29,7 +29,7 @@ written to stdout: the control plane does not keep it. Anybody who has it can jo
 end is written to stderr.
 
 The workload is what the proxy's certificate will identify. It must be that of the Dataplane (its label kuma.io/workload,
-else the kuma.io/service of its first inbound), and may be left out if the control plane has the Dataplane already. A token
+else the tag of that name, else kuma.io/service), and may be left out if the control plane has the Dataplane already. A token
 for another workload than that of the Dataplane is refused: change the Dataplane first.
 
 An agent whose certificate on disk is valid joins with that, and needs no token: see docs/tokens.md for what happens when a
@@ -44,7 +44,7 @@ token ends, and for how to renew tokens.`,
 	cmd.Flags().TextVar(&life, "valid-for", mesh.Duration(24*time.Hour), "how `LONG` the token is valid, such as 30m, 24h, 7d")
 	must(cmd.MarkFlagRequired("name"))
 	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
-	must(cmd.RegisterFlagCompletionFunc("name", c.completeNames(collections()[1], &adminv1.Filter{})))
+	must(cmd.RegisterFlagCompletionFunc("name", c.completeNames(&adminv1.Filter{}, dataplanes())))
 	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
 		request.ValidFor = durationpb.New(life.Std())
 		return c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) error {

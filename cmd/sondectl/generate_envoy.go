@@ -21,6 +21,7 @@ import (
 func (c *cli) generateEnvoy() *cobra.Command {
 	var path, meshName, trustDomain string
 	var static bool
+	mode := newModeChoice()
 	cmd := &cobra.Command{
 		Use:   "envoy [NAME] -f FILE|DIR|-",
 		Short: "Write the Envoy resources for files, without any server",
@@ -40,9 +41,10 @@ key and bundle are those of a throw-away CA, good for "envoy --mode validate" an
 	fileFlag(cmd, &path, objectsUsage)
 	cmd.Flags().StringVar(&meshName, "mesh", "", "`MESH` of the Dataplane")
 	cmd.Flags().BoolVar(&static, "static", false, "write one whole static configuration")
+	mode.add(cmd, modeFlag, "", modeOfFiles)
 	cmd.Flags().StringVar(&trustDomain, "trust-domain", mesh.DefaultTrustDomain, "`SUFFIX` of all trust domains, the control plane's --trust-domain")
 	cmd.RunE = c.action(func(cmd *cobra.Command, args []string) error {
-		change, err := readView(cmd, path, trustDomain)
+		change, err := readView(cmd, path, trustDomain, mode.value)
 		if err != nil {
 			return err
 		}
@@ -59,8 +61,8 @@ key and bundle are those of a throw-away CA, good for "envoy --mode validate" an
 }
 
 // readView reads files into the view that the control plane would build from them.
-func readView(cmd *cobra.Command, path, trustDomain string) (meshview.Change, error) {
-	documents, err := readObjects(cmd, path)
+func readView(cmd *cobra.Command, path, trustDomain string, mode mesh.ProbesMode) (meshview.Change, error) {
+	documents, err := readObjects(cmd, path, mode)
 	if err != nil {
 		return meshview.Change{}, err
 	}
@@ -77,16 +79,18 @@ func readView(cmd *cobra.Command, path, trustDomain string) (meshview.Change, er
 // findProxy returns the proxy with the name in args, in one mesh or in all; without args the only one.
 func findProxy(view *meshview.View, meshName string, args []string) (mesh.ID, error) {
 	if meshName != "" && view.Mesh(meshName) == nil {
-		return "", fmt.Errorf("mesh %q not found: there are %s", meshName, firstFew(slices.Sorted(maps.Keys(view.Meshes)), ", "))
+		meshes := slices.Sorted(maps.Keys(view.Meshes))
+		return "", fmt.Errorf("mesh %q not found%s", meshName, nearestOf(meshName, meshes, meshes))
 	}
 	var all, named []mesh.ID
+	var names []string
 	for inMesh, m := range view.Meshes {
 		for name := range m.Proxies.All() {
 			if meshName != "" && meshName != inMesh {
 				continue
 			}
 			id := mesh.MakeID(inMesh, name)
-			all = append(all, id)
+			all, names = append(all, id), append(names, name)
 			if len(args) == 1 && name == args[0] {
 				named = append(named, id)
 			}
@@ -102,12 +106,21 @@ func findProxy(view *meshview.View, meshName string, args []string) (mesh.ID, er
 	case len(args) == 0:
 		return "", fmt.Errorf("there are several Dataplanes, name one: %s", strings.Join(all, ", "))
 	case len(named) == 0:
-		return "", fmt.Errorf("dataplane %q not found: there are %s", args[0], firstFew(all, ", "))
+		slices.Sort(names)
+		return "", fmt.Errorf("dataplane %q not found%s", args[0], nearestOf(args[0], names, all))
 	case len(named) > 1:
 		return "", fmt.Errorf("several meshes have a Dataplane %q, say --mesh: %s", args[0], strings.Join(named, ", "))
 	default:
 		return named[0], nil
 	}
+}
+
+// nearestOf returns the end of a message that a name is not found: the nearest of the known ones, or if none is near the first of all.
+func nearestOf(name string, known, all []string) string {
+	if near, _ := mesh.Nearest(name, known); near != "" {
+		return didYouMean(near)
+	}
+	return ": there are " + firstFew(all, ", ")
 }
 
 // writeResources writes the resources of each kind under its name, in the order of Kinds.

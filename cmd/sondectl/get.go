@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -33,23 +35,36 @@ type collection struct {
 }
 
 func collections() []collection {
-	return []collection{
-		{"mesh", "meshes", meshColumns, false, listMeshes},
-		{"dataplane", "dataplanes", dataplaneColumns, true, listDataplanes},
-		{"service", "services", serviceColumns, true, listServices},
-		{"proxy", "proxies", proxyColumns, true, listProxies},
-	}
+	return []collection{meshes(), dataplanes(), services(), meshServices(), proxies()}
 }
+
+func meshes() collection { return collection{"mesh", "meshes", meshColumns, false, listMeshes} }
+
+func dataplanes() collection {
+	return collection{"dataplane", "dataplanes", dataplaneColumns, true, listDataplanes}
+}
+
+func services() collection {
+	return collection{"service", "services", serviceColumns, true, listServices}
+}
+
+func meshServices() collection {
+	return collection{"meshservice", "meshservices", meshServiceColumns, true, listMeshServices}
+}
+
+func proxies() collection { return collection{"proxy", "proxies", proxyColumns, true, listProxies} }
 
 func (c *cli) get() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get",
-		Short: "Show meshes, dataplanes, services or proxies",
-		Long: `Show what the control plane has: meshes, dataplanes, services, or proxies (the Envoys and their agents).
+		Short: "Show meshes, dataplanes, services, meshservices or proxies",
+		Long: `Show what the control plane has: meshes, dataplanes, services, meshservices, or proxies (the Envoys and their agents).
 
--o yaml writes one document for each, -o json one list. Meshes, dataplanes and services are shown as objects with all
-defaults, and their state under "status". A file of the store may be what -o yaml writes: status is ignored there. Problems
-of the store are written to stderr.`,
+-o yaml writes one document for each, -o json one list. All but proxies are shown as objects with all defaults, and their state under "status".
+A file of the store may be what -o yaml writes: status is ignored there. Problems of the store are written to stderr.
+
+--watch goes on, and writes each object that changes, until a signal; -o json then writes one document after the other. An object that is gone
+is written as it was, with the field "removed": true. Problems of the store are written when they come up, and when they are resolved.`,
 	}
 	for _, r := range collections() {
 		cmd.AddCommand(c.getOne(r))
@@ -65,54 +80,97 @@ func (c *cli) getOne(r collection) *cobra.Command {
 		Short:   "Show " + r.plural,
 		Long:    "Show all " + r.plural + ", or those named NAME.\n\n" + r.columns,
 		Args:    cobra.MaximumNArgs(1),
-		Example: fmt.Sprintf("  sondectl get %s\n  sondectl get %s NAME -o yaml\n  sondectl get %s -o json", r.plural, r.singular, r.plural),
+		Example: fmt.Sprintf("  sondectl get %s\n  sondectl get %s NAME -o yaml\n  sondectl get %s -o json\n  sondectl get %s --watch", r.plural, r.singular, r.plural, r.plural),
 	}
 	output := addFormat(cmd, table, yamlFormat, jsonFormat)
+	watch := false
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and write each object that changes, until a signal")
 	if r.inMeshes {
 		cmd.Flags().StringVar(&filter.Mesh, "mesh", "", "only those of this `MESH`")
 		must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	}
-	cmd.ValidArgsFunction = c.completeNames(r, filter)
+	cmd.ValidArgsFunction = c.completeNames(filter, r)
 	cmd.RunE = c.action(func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 {
-			filter.Name = args[0]
+			if filter.Name = args[0]; filter.Name == "" { // of a script whose variable is empty: it would get all
+				return usagef("NAME: must not be empty")
+			}
 		}
-		var found *listing
-		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-			found, err = r.list(ctx, api, filter)
-			return err
-		})
+		found, err := c.list(cmd.Context(), r, filter)
 		if err != nil {
 			return err
 		}
 		reportTail(cmd, found.tail)
 		if filter.Name != "" && len(found.rows) == 0 {
-			return notFound(r, filter)
+			return notFound(r.singular, filter, found.tail.GetNear())
+		}
+		if watch {
+			return c.watch(cmd, r, filter, output.value, found)
 		}
 		return found.write(&c.out, output.value)
 	})
 	return cmd
 }
 
-func notFound(r collection, filter *adminv1.Filter) error {
-	if filter.Mesh != "" {
-		return fmt.Errorf("%s %q of mesh %q not found", r.singular, filter.Name, filter.Mesh)
+func (c *cli) list(ctx context.Context, r collection, filter *adminv1.Filter) (found *listing, err error) {
+	err = c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
+		found, err = r.list(ctx, api, filter)
+		return err
+	})
+	return found, err
+}
+
+// notFound returns the error for a name that nothing has. near is what may have been meant, "" for nothing.
+func notFound(what string, filter *adminv1.Filter, near string) error {
+	text := fmt.Sprintf("%s %q", what, filter.GetName())
+	if filter.GetMesh() != "" {
+		text += fmt.Sprintf(" of mesh %q", filter.GetMesh())
 	}
-	return fmt.Errorf("%s %q not found", r.singular, filter.Name)
+	return errors.New(text + " not found" + didYouMean(near))
+}
+
+// didYouMean returns the end of a message that something is not found; "" if nothing is near.
+func didYouMean(near string) string {
+	if near == "" {
+		return ""
+	}
+	return fmt.Sprintf(": did you mean %q?", near)
 }
 
 // reportTail writes to stderr how many entries are left out, and the problems of the store.
 func reportTail(cmd *cobra.Command, tail *adminv1.Tail) {
-	if n := tail.GetLeftOut(); n > 0 {
+	reportChanges(cmd, nil, tail)
+}
+
+// reportChanges writes to stderr what differs from the last time.
+func reportChanges(cmd *cobra.Command, before, now *adminv1.Tail) {
+	if n := now.GetLeftOut(); n > 0 && n != before.GetLeftOut() {
 		cmd.PrintErrf("sondectl: %d more are not shown: give a name, or --mesh\n", n)
 	}
+	was, is := problemsOf(before), problemsOf(now)
+	for _, p := range is {
+		if !slices.Contains(was, p) {
+			cmd.PrintErrf("sondectl: store: %s\n", p)
+		}
+	}
+	for _, p := range was {
+		if !slices.Contains(is, p) {
+			cmd.PrintErrf("sondectl: store: resolved: %s\n", p)
+		}
+	}
+}
+
+// problemsOf returns the problems of the store, each as a line.
+func problemsOf(tail *adminv1.Tail) []string {
+	var lines []string
 	for _, p := range tail.GetProblems() {
 		severity := "error"
 		if p.GetWarning() {
 			severity = "warning"
 		}
-		cmd.PrintErrf("sondectl: store: %s: %s\n", severity, oneLine(place(p)+p.GetText()))
+		lines = append(lines, severity+": "+oneLine(place(p)+p.GetText()))
 	}
+	return lines
 }
 
 func place(p *adminv1.Problem) string {
@@ -146,7 +204,7 @@ func (l *listing) write(w *bytes.Buffer, f format) error {
 	}
 }
 
-// object is a Mesh, a Dataplane or a Service with its status, in a form that the store reads.
+// object is a Mesh, a Dataplane, a Service or a MeshService with its status, in a form that the store reads.
 type object struct {
 	Type   mesh.Kind         `json:"type"`
 	Mesh   string            `json:"mesh,omitempty"`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -62,24 +61,26 @@ func listMeshes(ctx context.Context, api adminv1.AdminServiceClient, filter *adm
 	return l, nil
 }
 
-const dataplaneColumns = `SERVICES  service:port/protocol of each inbound
-HEALTH    of the inbounds: ready, not ready, or how many are; draining where the agent says so. A line for each inbound
+const dataplaneColumns = `SERVICES  service:port/protocol of each inbound: the service of its tag, else those of MeshServices and Services, else the inbound's name
+HEALTH    of the inbounds: ready, not ready, or how many are; draining if the proxy ends or should get no new traffic. A line for each inbound
           that is not ready says why`
 
 type dataplaneStatus struct {
 	Draining bool            `json:"draining"`
+	Drain    string          `json:"drain,omitempty"`
 	Inbounds []inboundStatus `json:"inbounds"`
 }
 
 type inboundStatus struct {
-	Health string `json:"health"`
-	Reason string `json:"reason,omitempty"`
+	Health   string   `json:"health"`
+	Reason   string   `json:"reason,omitempty"`
+	Services []string `json:"services,omitempty"`
 }
 
 func newDataplaneStatus(d *adminv1.Dataplane) dataplaneStatus {
-	status := dataplaneStatus{Draining: d.GetDraining(), Inbounds: []inboundStatus{}}
+	status := dataplaneStatus{Draining: d.GetDraining(), Drain: d.GetDrain(), Inbounds: []inboundStatus{}}
 	for _, in := range d.GetInbounds() {
-		status.Inbounds = append(status.Inbounds, inboundStatus{Health: in.GetHealth().String(), Reason: in.GetReason()})
+		status.Inbounds = append(status.Inbounds, inboundStatus{Health: in.GetHealth().String(), Reason: in.GetReason(), Services: in.GetServices()})
 	}
 	return status
 }
@@ -98,10 +99,17 @@ func listDataplanes(ctx context.Context, api adminv1.AdminServiceClient, filter 
 		}
 		var services, notes []string
 		for i, in := range d.Spec.Networking.Inbound {
-			services = append(services, fmt.Sprintf("%s:%d/%s", in.Tags.Service(), in.Port, in.Tags.Protocol()))
-			if i < len(entry.GetInbounds()) && entry.GetInbounds()[i].GetReason() != "" {
-				notes = append(notes, fmt.Sprintf("not ready: %s: %s", services[i], entry.GetInbounds()[i].GetReason()))
+			h := &adminv1.InboundHealth{}
+			if i < len(entry.GetInbounds()) {
+				h = entry.GetInbounds()[i]
 			}
+			services = append(services, fmt.Sprintf("%s:%d/%s", cmp.Or(in.Tags.Service(), firstFew(h.GetServices(), "|"), in.Name), in.Port, in.AppProtocol()))
+			if h.GetReason() != "" {
+				notes = append(notes, fmt.Sprintf("not ready: %s: %s", services[i], h.GetReason()))
+			}
+		}
+		if drain := entry.GetDrain(); drain != "" {
+			notes = append(notes, "drain: "+drain)
 		}
 		l.documents = append(l.documents, o)
 		l.rows = append(l.rows, row{notes: fewNotes(notes), cells: []string{
@@ -133,9 +141,11 @@ func dataplaneHealth(d *adminv1.Dataplane) string {
 	}
 }
 
-const serviceColumns = `ADDRESSES   virtual addresses; none where clients have an outbound of their own
+const serviceColumns = `NAME        the kuma.io/service; of a port of a MeshService NAME_msvc_PORT, and of a port that a backendRef names by labels LABELS_msvc_PORT
+ADDRESSES   virtual addresses; none where clients have an outbound of their own
 ENDPOINTS   ready/all. A line for each that is not ready says why, and a line for each whose agent is lost that it stays: an
-            agent may be dead, or only its connection. Envoys stop sending to an endpoint that does not answer
+            agent may be dead, or only its connection. Envoys stop sending to an endpoint that does not answer. Of a service
+            without endpoints a line says why it has none
 SIDECARS    how many endpoints have a sidecar: these are spoken to by mTLS where the mesh has it
 IDENTITIES  SPIFFE IDs that may answer`
 
@@ -153,7 +163,7 @@ func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *a
 			return nil, err
 		}
 		ready, sidecars := 0, 0
-		var notes []string
+		notes := emptyNotes(entry.GetReasons())
 		for _, e := range entry.GetEndpoints() {
 			if note := endpointNote(e); note != "" {
 				notes = append(notes, note)
@@ -174,10 +184,21 @@ func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *a
 	return l, nil
 }
 
+// emptyNotes are the reasons why a service has no endpoint, if it has none, as notes.
+func emptyNotes(reasons []string) []string {
+	notes := slices.Clone(reasons)
+	if len(notes) > 0 {
+		notes[0] = "no endpoint: " + notes[0]
+	}
+	return notes
+}
+
 // serviceStatus is what a service is made of: its Service, and inbounds of Dataplanes.
 type serviceStatus struct {
 	Endpoints  []json.RawMessage `json:"endpoints"`
 	Identities []string          `json:"identities"`
+	// Reasons say why there is no endpoint, and who calls it.
+	Reasons []string `json:"reasons,omitempty"`
 }
 
 // serviceObject returns the Service that has the same effect as the one in the store, if there is one: its endpoints are
@@ -185,7 +206,7 @@ type serviceStatus struct {
 // Service that says nothing new.
 func serviceObject(s *adminv1.Service) (*object, error) {
 	spec := &mesh.ServiceSpec{Protocol: mesh.Protocol(s.GetProtocol()), Addresses: s.GetAddresses(), Headless: s.GetHeadless()}
-	status := serviceStatus{Endpoints: []json.RawMessage{}, Identities: append([]string{}, s.GetIdentities()...)}
+	status := serviceStatus{Endpoints: []json.RawMessage{}, Identities: append([]string{}, s.GetIdentities()...), Reasons: s.GetReasons()}
 	for _, e := range s.GetEndpoints() {
 		body, err := messageJSON(e)
 		if err != nil {
@@ -246,39 +267,4 @@ func fewNotes(notes []string) []string {
 		return append(slices.Clone(notes[:shownFew]), fmt.Sprintf("%d more: see -o yaml", len(notes)-shownFew))
 	}
 	return notes
-}
-
-// timeUntil returns how long it is until t, "" if t is nil.
-func timeUntil(t *timestamppb.Timestamp) string {
-	if t == nil {
-		return ""
-	}
-	left := time.Until(t.AsTime())
-	if left <= 0 {
-		return "expired"
-	}
-	return shortDuration(left)
-}
-
-// timeSince returns how long ago t was, "" if t is nil.
-func timeSince(t *timestamppb.Timestamp) string {
-	if t == nil {
-		return ""
-	}
-	return shortDuration(max(0, time.Since(t.AsTime())))
-}
-
-// shortDuration formats a duration for a table, rounded down to one unit.
-func shortDuration(d time.Duration) string {
-	const day = 24 * time.Hour
-	switch {
-	case d >= 2*day:
-		return fmt.Sprintf("%dd", d/day)
-	case d >= 2*time.Hour:
-		return fmt.Sprintf("%dh", d/time.Hour)
-	case d >= 2*time.Minute:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	default:
-		return fmt.Sprintf("%ds", d/time.Second)
-	}
 }

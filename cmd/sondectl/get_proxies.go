@@ -25,6 +25,7 @@ ADS           how long Envoy has been connected to this replica of the control p
 VERSION       of the agent
 ENVOY         version of Envoy; a line of its own says it where that is not supported
 SYNCED        types of resources that Envoy has taken all of, and types that it asked for
+DRAINING      yes if it ends or should get no new traffic; a line of its own says why, and whether it serves on
 CERT-EXPIRES  when the certificate of the proxy ends
 NACK          resources that Envoy refuses, each with the reason on a line of its own; it keeps what it had before`
 
@@ -72,6 +73,9 @@ func proxyRow(p *adminv1.Proxy) row {
 	draining := "no"
 	if p.GetDraining() {
 		draining = "yes"
+	}
+	if drain := p.GetDrain(); drain != "" {
+		notes = append(notes, "drain: "+drain)
 	}
 	agent := p.GetAgent()
 	if v := agent.GetEnvoyVersion(); v != "" && !mesh.SupportsEnvoy(v) {

@@ -10,12 +10,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/reach"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
 // injectFlagOf has the flag of each field of webhook.Options that an error may name.
 var injectFlagOf = map[string]string{
 	"Sidecar": "--sidecar", "Image": "--image", "Mesh": "--mesh", "VirtualProbesPort": "--virtual-probes-port",
+	"ProbesMode":   "--virtual-probes-mode",
 	"ControlPlane": "--cp-address", "ControlPlaneCA": "--cp-ca-file",
 }
 
@@ -25,18 +27,29 @@ type injectFlags struct {
 	caFile  string
 	form    choice[webhook.Form]
 	kuma    bool // read Kuma's label
+	mode    choice[mesh.ProbesMode]
 	options webhook.Options
 }
 
-func (f *injectFlags) add(cmd *cobra.Command) {
+// modeFlag is the flag for the mode of probes, as of the control plane.
+const (
+	modeFlag  = "virtual-probes-mode"
+	modeUsage = "who answers the probes of pods that name no mode: the agent, or listeners of Envoy's with a port for each gRPC and TCP probe"
+)
+
+// add adds the flags to cmd. mode is the name of the flag for the mode of probes.
+func (f *injectFlags) add(cmd *cobra.Command, mode, usage string) {
 	fileFlag(cmd, &f.path, "`FILE|-` with the objects, YAML or JSON; - is standard input")
 	f.form = choice[webhook.Form]{value: webhook.Native, among: []webhook.Form{webhook.Native, webhook.Container}}
 	f.form.add(cmd, "sidecar", "", "native, from Kubernetes 1.29 on, or an ordinary container")
 	cmd.Flags().StringVar(&f.options.Image, "image", webhook.DefaultImage, "`IMAGE` of kuma-init and kuma-sidecar")
 	cmd.Flags().StringVar(&f.options.Mesh, "mesh", mesh.DefaultMesh, "`MESH` of pods that name none")
+	f.mode = newModeChoice()
+	f.mode.add(cmd, mode, "", usage)
 	cmd.Flags().Int32Var(&f.options.VirtualProbesPort, "virtual-probes-port", mesh.PortVirtualProbes,
 		fmt.Sprintf("the agent's `PORT` for probes; if the pod uses it, one from %d to %d", mesh.FirstSparePort, mesh.LastSparePort))
-	cmd.Flags().StringVar(&f.options.ControlPlane, "cp-address", webhook.DefaultControlPlane, "`HOST:PORT` of the control plane")
+	f.options.ControlPlane = webhook.DefaultControlPlane
+	cmd.Flags().Var(&reach.AddressFlag{Service: reach.Agents, To: &f.options.ControlPlane}, "cp-address", "`HOST:PORT` of the control plane")
 	cmd.Flags().BoolVar(&f.kuma, "kuma-labels", true, "read kuma.io/sidecar-injection; if false, it belongs to a Kuma in the same cluster, and sonde.dev/sidecar-injection alone counts")
 	cmd.Flags().StringVar(&f.caFile, "cp-ca-file", "",
 		"`FILE` with the control plane's CA certificate (serving-ca.crt); default: the ConfigMap sonde-ca in the pod's namespace")
@@ -47,6 +60,7 @@ func (f *injectFlags) read(cmd *cobra.Command) ([]manifest, webhook.Options, err
 	o := f.options
 	o.Sidecar = f.form.value
 	o.OwnLabelOnly = !f.kuma
+	o.ProbesMode = f.mode.value
 	if f.caFile != "" {
 		pem, err := os.ReadFile(f.caFile)
 		if err != nil {
@@ -57,7 +71,7 @@ func (f *injectFlags) read(cmd *cobra.Command) ([]manifest, webhook.Options, err
 		}
 		o.ControlPlaneCA = string(pem)
 	}
-	for _, flag := range []string{"image", "mesh", "virtual-probes-port", "cp-address"} {
+	for _, flag := range []string{"image", "mesh", "virtual-probes-port"} {
 		if value := cmd.Flags().Lookup(flag).Value.String(); value == "" || value == "0" {
 			return nil, o, usagef("--%s: must not be %q", flag, value)
 		}
@@ -88,7 +102,7 @@ Exit code 0: done, perhaps with warnings; 1: something is wrong, and nothing is 
   kubectl get deployment web -o yaml | sondectl inject -f - | kubectl diff -f -`,
 		Args: noArguments,
 	}
-	flags.add(cmd)
+	flags.add(cmd, modeFlag, modeUsage)
 	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
 		all, o, err := flags.read(cmd)
 		if err != nil {

@@ -3,53 +3,122 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
+	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
+const inspectHelp = `Show what the Envoy of a dataplane has, as Envoy itself says it, or what it should have.
+
+Envoy says, through its agent and without secrets:
+  config-dump  all configuration that it has, JSON
+  stats        all its statistics
+  clusters     its clusters and their endpoints, with health and statistics
+  logging      the levels of its loggers
+
+The control plane says what it should have, whether or not it is connected; "sondectl get proxies" shows whether it has accepted that:
+  listeners, endpoints, routes, bootstrap, and with --desired clusters
+
+NAME may be in any mesh; --mesh is needed if several meshes have it.`
+
+// inspectTimeout is how long an Envoy may take to say what it has.
+const inspectTimeout = 50 * time.Second
+
 func (c *cli) inspect() *cobra.Command {
-	cmd := &cobra.Command{Use: "inspect", Short: "Show what a proxy should have"}
+	cmd := &cobra.Command{Use: "inspect", Short: "Show what a proxy has, or should have"}
 	cmd.AddCommand(c.inspectDataplane())
 	return group(cmd)
 }
 
+// inspection has the flags of inspect dataplane.
+type inspection struct {
+	mesh, name string
+	view       *choice[adminv1.Kind]
+	desired    bool
+	output     *choice[format]
+}
+
 func (c *cli) inspectDataplane() *cobra.Command {
-	request := &adminv1.InspectDataplaneRequest{}
 	cmd := &cobra.Command{
 		Use:   "dataplane NAME --type KIND",
-		Short: "Show the Envoy resources that a proxy should have",
-		Long: `Show the Envoy resources that a proxy should have, whether or not it is connected. "sondectl get proxies" shows whether
-it has accepted them.
-
-NAME may be in any mesh; --mesh is needed if several meshes have it.`,
-		Example: `  sondectl inspect dataplane web-1 --type listeners
-  sondectl inspect dataplane web-1 --type clusters -o json
-  sondectl inspect dataplane web-1 --mesh default --type bootstrap`,
+		Short: "Show what the Envoy of a dataplane has, or should have",
+		Long:  inspectHelp,
+		Example: `  sondectl inspect dataplane web-1 --type config-dump
+  sondectl inspect dataplane web-1 --type listeners
+  sondectl inspect dataplane web-1 --mesh default --type clusters --desired -o json`,
 		Args: cobra.ExactArgs(1),
 	}
-	output := addFormat(cmd, yamlFormat, jsonFormat)
-	kind := &choice[adminv1.Kind]{among: adminv1.Kinds()}
-	kind.add(cmd, "type", "", "what to show")
-	cmd.Flags().StringVar(&request.Mesh, "mesh", "", "`MESH` of the dataplane")
+	i := &inspection{output: addFormat(cmd, yamlFormat, jsonFormat), view: &choice[adminv1.Kind]{among: inspectTypes()}}
+	i.view.add(cmd, "type", "", "what to show")
+	cmd.Flags().StringVar(&i.mesh, "mesh", "", "`MESH` of the dataplane")
+	cmd.Flags().BoolVar(&i.desired, "desired", false, "the clusters that Envoy should have, not those that it has")
 	must(cmd.MarkFlagRequired("type"))
 	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
-	cmd.ValidArgsFunction = c.completeNames(collections()[1], &adminv1.Filter{})
+	cmd.ValidArgsFunction = c.completeNames(&adminv1.Filter{}, dataplanes())
 	cmd.RunE = c.action(func(cmd *cobra.Command, args []string) error {
-		request.Name, request.Kind = args[0], string(kind.value)
-		var response *adminv1.InspectDataplaneResponse
-		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-			response, err = api.InspectDataplane(ctx, request)
-			return err
-		})
-		if err != nil {
-			return err
+		i.name = args[0]
+		own := slices.Contains(mesh.EnvoyViews(), mesh.EnvoyView(i.view.value))
+		switch {
+		case i.desired && !slices.Contains(adminv1.Kinds(), i.view.value):
+			return usagef("--desired: must not be with --type %s: Envoy alone knows it", i.view.value)
+		case !own || i.desired:
+			return c.inspectDesired(cmd.Context(), i)
+		case cmd.Flags().Changed("output"):
+			return usagef("-o: must not be with --type %s: it is Envoy's own text", i.view.value)
 		}
-		return writeKind(&c.out, output.value, kind.value, response.GetResources())
+		return c.inspectEnvoy(cmd.Context(), i)
 	})
 	return cmd
+}
+
+// inspectTypes are the views of Envoy, and the kinds that the control plane has.
+func inspectTypes() []adminv1.Kind {
+	var all []adminv1.Kind
+	for _, v := range mesh.EnvoyViews() {
+		all = append(all, adminv1.Kind(v))
+	}
+	for _, k := range adminv1.Kinds() {
+		if !slices.Contains(all, k) {
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+// inspectDesired writes what the control plane wants the Envoy to have.
+func (c *cli) inspectDesired(ctx context.Context, i *inspection) error {
+	var response *adminv1.InspectDataplaneResponse
+	err := c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
+		response, err = api.InspectDataplane(ctx, &adminv1.InspectDataplaneRequest{Mesh: i.mesh, Name: i.name, Kind: string(i.view.value)})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return writeKind(&c.out, i.output.value, i.view.value, response.GetResources())
+}
+
+// inspectEnvoy writes what the Envoy says.
+func (c *cli) inspectEnvoy(ctx context.Context, i *inspection) error {
+	return c.callWithin(ctx, inspectTimeout, func(ctx context.Context, api adminv1.AdminServiceClient) error {
+		stream, err := api.InspectEnvoy(ctx, &adminv1.InspectEnvoyRequest{Mesh: i.mesh, Name: i.name, View: string(i.view.value)})
+		for err == nil {
+			var part *adminv1.InspectEnvoyPart
+			if part, err = stream.Recv(); err == nil {
+				c.out.Write(part.GetData())
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		return err
+	})
 }
 
 // writeKind writes resources under the name of their kind, in the same form for inspect and for "generate envoy", so that

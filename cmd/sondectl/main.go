@@ -4,25 +4,26 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	// Signals end the program as they end any other: nothing needs to be put in order, and whoever waits sees which signal it was.
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
 // run runs one command line and returns the exit code. The output of a command is held back until it has succeeded, so
 // that a pipe never gets part of an output.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	c := &cli{}
+	if err := dropEmptyVariables(); err != nil {
+		panic(err) // only a name that is none is an error
+	}
+	stdout, stderr = safe(stdout), safe(stderr)
+	c := &cli{stdout: stdout}
 	root := c.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -30,7 +31,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
 	code := c.exitCode(err)
-	if code == exitOK || code == exitUnfinished {
+	if hasOutput(code) {
 		if _, werr := stdout.Write(c.out.Bytes()); werr != nil {
 			err, code = fmt.Errorf("write the output: %w", werr), exitFailed
 		}
@@ -40,7 +41,18 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		if code == exitUsage {
 			err = fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 		}
-		cmd.PrintErrf("%s: %s\n", path, oneLine(err.Error()))
+		cmd.PrintErrf("%s: %s\n", path, oneLine(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	}
 	return code
+}
+
+// dropEmptyVariables makes variables of this program that are empty count as none, as those of a script that has nothing to say.
+func dropEmptyVariables() error {
+	var errs []error
+	for _, entry := range os.Environ() {
+		if name, value, _ := strings.Cut(entry, "="); value == "" && strings.HasPrefix(name, envPrefix) {
+			errs = append(errs, os.Unsetenv(name))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -163,23 +164,36 @@ type row struct {
 	notes []string
 }
 
-// writeTable writes a table with aligned columns. An empty cell is "-", so that each row has as many words as columns.
+// maxWidth is how many characters of a cell widen its column: one name that is longer shifts its own row alone.
+const maxWidth = 64
+
+// writeTable writes a table with aligned columns.
 func writeTable(w io.Writer, header []string, rows []row) error {
-	rows = append([]row{{cells: header}}, rows...)
-	widths := make([]int, len(header))
-	for _, r := range rows {
-		for i := range r.cells {
-			if r.cells[i] = oneLine(r.cells[i]); r.cells[i] == "" {
-				r.cells[i] = "-"
+	return (&columns{}).write(w, append([]row{{cells: header}}, rows...))
+}
+
+// columns are the widths of the columns of a table that is written in parts. They only grow.
+type columns struct{ widths []int }
+
+// write writes rows. An empty cell is "-", so that each row has as many words as columns.
+func (c *columns) write(w io.Writer, rows []row) error {
+	clean := make([][]string, len(rows))
+	for i, r := range rows {
+		for at, cell := range r.cells {
+			clean[i] = append(clean[i], cmp.Or(oneLine(cell), "-"))
+			if at == len(c.widths) {
+				c.widths = append(c.widths, 0)
 			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(r.cells[i]))
+			if n := utf8.RuneCountInString(clean[i][at]); n <= maxWidth {
+				c.widths[at] = max(c.widths[at], n)
+			}
 		}
 	}
 	var out bytes.Buffer
-	for _, r := range rows {
+	for i, r := range rows {
 		var line strings.Builder
-		for i, cell := range r.cells {
-			line.WriteString(cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+3))
+		for at, cell := range clean[i] {
+			line.WriteString(cell + strings.Repeat(" ", max(0, c.widths[at]-utf8.RuneCountInString(cell))+3))
 		}
 		out.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 		for _, note := range r.notes {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/reach"
 )
 
 func TestWriteYAML(t *testing.T) {
@@ -81,16 +83,44 @@ func TestWriteTable(t *testing.T) {
 	}
 }
 
+// TestHostileTable shows that one name that is longer than others shifts its own row alone, and that no text moves others.
+func TestHostileTable(t *testing.T) {
+	long := strings.Repeat("x", 253)
+	rows := []row{
+		{cells: []string{"default", long, "1/2"}},
+		{cells: []string{"default", "web", "1/2"}, notes: []string{"\u202egnp.exe \x9b31m \u2028next\xff"}},
+		{cells: []string{"default", strings.Repeat("y", maxWidth), "0/0"}},
+	}
+	var out bytes.Buffer
+	if err := writeTable(&out, []string{"MESH", "NAME", "ENDPOINTS"}, rows); err != nil {
+		t.Fatal(err)
+	}
+	pad := strings.Repeat(" ", maxWidth)
+	want := "MESH      NAME" + pad[4:] + "   ENDPOINTS\n" +
+		"default   " + long + "   1/2\n" +
+		"default   web" + pad[3:] + "   1/2\n  gnp.exe \ufffd31m  next\ufffd\n" +
+		"default   " + strings.Repeat("y", maxWidth) + "   0/0\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("writeTable() (-want +got):\n%s", diff)
+	}
+}
+
 func TestUntil(t *testing.T) {
 	tests := map[string]struct {
 		left time.Duration
 		want string
 	}{
-		"days":    {90*24*time.Hour + time.Hour, "90d"},
-		"hours":   {47 * time.Hour, "46h"},
-		"minutes": {119 * time.Minute, "118m"},
-		"seconds": {100 * time.Second, "99s"},
-		"past":    {-time.Second, "expired"},
+		"days":               {90*24*time.Hour + time.Hour, "90d"},
+		"nearly two days":    {48 * time.Hour, "2d"},
+		"hours":              {47 * time.Hour, "47h"},
+		"a token of a day":   {24 * time.Hour, "24h"},
+		"a day and a half":   {36*time.Hour + 29*time.Minute, "36h"},
+		"nearly two hours":   {2 * time.Hour, "2h"},
+		"minutes":            {119 * time.Minute, "119m"},
+		"a token of an hour": {time.Hour, "60m"},
+		"seconds":            {100 * time.Second, "100s"},
+		"less than a second": {400 * time.Millisecond, "0s"},
+		"past":               {-time.Second, "expired"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -106,22 +136,25 @@ func TestUntil(t *testing.T) {
 
 func TestExplain(t *testing.T) {
 	tests := map[string]struct {
-		refused, mistrusted, err error
-		code                     int
-		want                     string
+		dial, handshake, err error
+		code                 int
+		want                 string
 	}{
 		"nobody there":      {errors.New("connection refused"), nil, status.Error(codes.Unavailable, "x"), exitUnreachable, "no control plane at HOST:1: connection refused"},
-		"impostor":          {nil, errors.New("unknown authority"), status.Error(codes.Unavailable, "x"), exitFailed, "is not the one that --ca-cert-file names: unknown authority"},
+		"impostor":          {nil, &tls.CertificateVerificationError{Err: errors.New("unknown authority")}, status.Error(codes.Unavailable, "x"), exitFailed, "is not the one that --ca-cert-file names: unknown authority"},
 		"not ready":         {nil, nil, status.Error(codes.Unavailable, "no view yet"), exitUnreachable, "is not available: no view yet"},
-		"hangs":             {nil, nil, status.Error(codes.DeadlineExceeded, "x"), exitUnreachable, "did not answer within 10s"},
+		"hangs":             {nil, nil, status.Error(codes.DeadlineExceeded, "x"), exitUnreachable, "the control plane at HOST:1 did not answer in time"},
 		"refuses":           {nil, nil, status.Error(codes.NotFound, "mesh not found"), exitFailed, "mesh not found"},
 		"an answer is odd":  {nil, nil, errors.New("decode a Mesh"), exitFailed, "decode a Mesh"},
 		"wrong use of flag": {nil, nil, usagef("bad"), exitUsage, "bad"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			c := &cli{address: "HOST:1", working: true}
-			err := c.explainError(tc.err, &watchedTLS{refused: tc.refused, mistrusted: tc.mistrusted})
+			c := &cli{working: true}
+			watch := &reach.Watch{Service: reach.Admin, Address: "HOST:1"}
+			watch.Dialed(tc.dial)
+			watch.Handshaken(tc.handshake)
+			err := explainError(watch, tc.err)
 			if got := c.exitCode(err); got != tc.code || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("explain() = %v (exit code %d), want %q (%d)", err, got, tc.want, tc.code)
 			}

@@ -26,12 +26,13 @@ been injected, the table shows what is in its probe table.
 
 WRITTEN   what the user wrote
 KUBELET   what the kubelet asks, and how long it waits for an answer
-AGENT     what the agent asks the application then, and how long it waits for that; hooks have no limit`,
+AGENT     what the agent asks the application then, and how long it waits for that; hooks have no limit. In the per-port mode
+          Envoy passes gRPC probes on, and the kernel TCP probes`,
 		Example: `  sondectl probes explain -f web.yaml
   kubectl get pod web-1 -o yaml | sondectl probes explain -f -`,
 		Args: noArguments,
 	}
-	flags.add(cmd)
+	flags.add(cmd, modeFlag, modeUsage)
 	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
 		all, o, err := flags.read(cmd)
 		if err != nil {
@@ -96,11 +97,7 @@ func decisionRow(d webhook.Decision, port int32) row {
 	if d.Probe == nil {
 		return row{cells: append(cells, "as written", "nothing"), notes: []string{d.Why}}
 	}
-	kubelet := fmt.Sprintf("GET :%d%s", port, d.Probe.VirtualPath())
-	if !d.Type.IsHook() {
-		kubelet += fmt.Sprintf(", %d s", webhook.KubeletTimeout(*d.Probe))
-	}
-	return row{cells: append(cells, kubelet, agentAction(*d.Probe))}
+	return row{cells: append(cells, d.Asks(port), agentAction(*d.Probe))}
 }
 
 // agentAction returns in one line what the agent asks the application.
@@ -110,6 +107,10 @@ func agentAction(p mesh.Probe) string {
 		limit = ""
 	}
 	switch {
+	case p.VirtualPort != 0 && p.TCPSocket != nil:
+		return fmt.Sprintf("nothing, the kernel redirects to :%d", p.Port())
+	case p.VirtualPort != 0:
+		return fmt.Sprintf("nothing, Envoy passes it on to :%d", p.Port())
 	case p.TCPSocket != nil:
 		return fmt.Sprintf("connect to :%d%s", p.TCPSocket.Port, limit)
 	case p.GRPC != nil:

@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
-	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/buildinfo"
+	"github.com/sonde-mesh/sonde/settings"
 )
 
 const rootHelp = `sondectl shows the state of the control plane of a mesh, and works on files without it.
@@ -15,7 +17,9 @@ const rootHelp = `sondectl shows the state of the control plane of a mesh, and w
 Look at a running mesh:
   sondectl get proxies                              who is connected, what Envoy refused and why
   sondectl get services                             which endpoints are ready, which have a sidecar
-  sondectl inspect dataplane web-1 --type clusters  the configuration that this proxy should have
+  sondectl why backend                              what speaks against each endpoint of a service
+  sondectl inspect dataplane web-1 --type clusters  what the Envoy of this proxy has
+  sondectl health                                   why the control plane is not alive or not ready
 
 Work on files, without any server:
   sondectl validate -f mesh/                        every mistake, with file, line and field
@@ -26,28 +30,50 @@ Bring pods into the mesh, without any server:
   sondectl inject -f web.yaml                       the same objects, with a sidecar in each pod
   sondectl probes explain -f web.yaml               what becomes of each probe and hook, and why
 
+Move pods from Kuma, Istio or another mode of probes, without any server:
+  sondectl migrate plan -f cluster.json             what changes for each probe, what clashes, what is wrong today
+  sondectl migrate status -f cluster.json           which pods are in which mode, which are still to roll
+
 Change something:
   sondectl generate dataplane-token --name web-1 --workload web --valid-for 24h
   sondectl rotate ca --wait
+
+Keep new traffic from pods, with your rights in the cluster:
+  sondectl drain node/worker-3                      until sondectl undrain node/worker-3
 
 Commands that call the control plane need two files of its state directory: serving-ca.crt, with which sondectl verifies the
 control plane, and admin-token, which authorises you:
   sondectl get meshes --ca-cert-file state/serving-ca.crt --token-file state/admin-token
 
-Every get also writes the problems of the control plane's store to stderr. A command that fails writes nothing to stdout.
+Each of these flags may also be a variable (SONDECTL_ADDRESS, SONDECTL_CA_CERT_FILE, SONDECTL_TOKEN_FILE; an empty one counts as none), or be
+kept in a context:
+  sondectl config set-context prod --address cp.example:5681 --ca-cert-file serving-ca.crt --token-file admin-token
+
+Every get, and why, also writes the problems of the control plane's store to stderr. A command that fails writes nothing to stdout. On a
+terminal control characters in names and texts are escaped.
 
 Exit codes:
   0  done
   1  failed: the reason is on stderr
   2  wrong usage
   3  the control plane cannot be reached, or is not ready
-  4  rotate ca: the rotation is in progress`
+  4  rotate ca: the rotation is in progress
+  5  migrate plan: there are findings or clashes; migrate status: pods are still to roll
+  6  health: a check of the control plane fails
+A command that a signal ends says nothing: a shell has 130 for SIGINT, and 143 for SIGTERM.`
+
+// envPrefix is what variables begin with.
+const envPrefix = "SONDECTL_"
 
 // cli is one run of the program.
 type cli struct {
-	address, caFile, tokenFile string
+	address, caFile, tokenFile, contextName, configFile string
+	// flags are those of all commands.
+	flags *pflag.FlagSet
 	// out is the output, which is held back until the command has succeeded.
 	out bytes.Buffer
+	// stdout gets at once what a command writes that does not end by itself.
+	stdout io.Writer
 	// working is set when a command's action begins.
 	working bool
 }
@@ -60,14 +86,19 @@ func (c *cli) root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	flags := root.PersistentFlags()
-	flags.StringVar(&c.address, "address", fmt.Sprintf("127.0.0.1:%d", mesh.PortAdmin), "`HOST:PORT` of the control plane's admin API")
-	flags.StringVar(&c.caFile, "ca-cert-file", "", "`FILE` with the control plane's CA certificate (serving-ca.crt)")
-	flags.StringVar(&c.tokenFile, "token-file", "", "`FILE` with the admin token (admin-token)")
-	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), c.rotate())
+	c.addConnectionFlags(root.PersistentFlags())
+	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), c.migrate(), c.drain(), c.undrain(), c.rotate(), c.health(), c.why(), c.config())
+	buildinfo.Add(root)
 	group(root)
 	// A group is only runnable in order to refuse unknown commands: do not show that as a usage.
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
+	must(root.RegisterFlagCompletionFunc(flagContext, c.completeContexts))
+	settings.Install(root, settings.Options{
+		Prefix: envPrefix, Variables: func(*cobra.Command) *pflag.FlagSet { return root.PersistentFlags() },
+		Unknown: func(cmd *cobra.Command, variables []string) {
+			cmd.PrintErrf("sondectl: warning: unknown variables of the environment are ignored: %s\n", strings.Join(variables, ", "))
+		},
+	})
 	return root
 }
 
@@ -102,9 +133,4 @@ func group(cmd *cobra.Command) *cobra.Command {
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	return cmd
-}
-
-// oneLine replaces control characters by spaces, so that a foreign text is one line and safe for a terminal.
-func oneLine(text string) string {
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 }), " ")
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,7 +14,10 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/sonde-mesh/sonde/admin"
@@ -100,7 +104,7 @@ func options(ctx context.Context, dir string, state *store.State) (admin.Options
 	if err != nil {
 		return admin.Options{}, err
 	}
-	documents, problems, err := store.Read(filepath.Join(dir, "mesh"), nil)
+	documents, problems, err := store.Read(filepath.Join(dir, "mesh"), nil, "")
 	if err != nil {
 		return admin.Options{}, err
 	}
@@ -146,9 +150,19 @@ func options(ctx context.Context, dir string, state *store.State) (admin.Options
 		Bootstrap: func(p *meshview.Proxy) ([]byte, error) {
 			return fmt.Appendf(nil, `{"node":{"id":%q}}`, p.ID()), nil
 		},
+		Query: func(_ context.Context, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error) error {
+			if proxy != "default/web-1" {
+				return status.Errorf(codes.FailedPrecondition, "the agent of %s has no session with this replica of the control plane", proxy)
+			}
+			if view == mesh.ViewLogging {
+				return take([]byte("\x1b[31mred\ttab\u009b1m\xff\u202e\n"))
+			}
+			return errors.Join(take([]byte("the first of ")), take([]byte(view+"\n")))
+		},
 		CAExpires: authority.CAExpires,
 		Token:     tokens.Issue,
 		Rotator:   &steps{},
+		Health:    madeUpHealth,
 		Logger:    slog.New(slog.DiscardHandler),
 	}, nil
 }
@@ -194,6 +208,21 @@ func madeUpStates() map[mesh.ID]*adminv1.AgentState {
 		},
 		"default/web-4": {Phase: adminv1.AgentState_NEVER_JOINED},
 		"shop/web-2":    {Phase: adminv1.AgentState_LOST, Since: since},
+	}
+}
+
+func madeUpHealth(context.Context) []*adminv1.HealthCheck {
+	at, took := timestamppb.New(time.Now().Add(-5500*time.Millisecond)), durationpb.New(12*time.Microsecond)
+	changed, reason := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), "pods: not read yet:\nforbidden"
+	return []*adminv1.HealthCheck{
+		{Group: "livez", Name: "loop-view", Status: adminv1.HealthCheck_OK, At: at, Took: took, Changes: []*adminv1.HealthChange{
+			{At: timestamppb.New(changed), Status: adminv1.HealthCheck_OK},
+		}},
+		{Group: "readyz", Name: "synced", Status: adminv1.HealthCheck_FAILED, Reason: reason, At: at, Took: took, Changes: []*adminv1.HealthChange{
+			{At: timestamppb.New(changed), Status: adminv1.HealthCheck_OK},
+			{At: timestamppb.New(changed.Add(time.Second)), Status: adminv1.HealthCheck_FAILED, Reason: reason},
+		}},
+		{Group: "readyz", Name: "store", Status: adminv1.HealthCheck_WARNING, Reason: "not heard for 5s"},
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
 // annotationRetry is what is touched.
@@ -47,6 +48,8 @@ type Options struct {
 	Webhooks string
 	// Logger. Required.
 	Logger *slog.Logger
+	// Loop watches Run. Default: nobody does.
+	Loop *heartbeat.Loop
 }
 
 // owner is an object that makes pods.
@@ -112,11 +115,14 @@ func (s *search) run(ctx context.Context, follow func()) {
 
 // touchAll touches what waits. What cannot be touched waits on.
 func (s *search) touchAll(ctx context.Context) {
+	s.Loop.Begin()
+	defer s.Loop.End()
 	s.mu.Lock()
 	all := slices.Collect(maps.Keys(s.waiting))
 	clear(s.waiting)
 	s.mu.Unlock()
 	for _, w := range all {
+		s.Loop.Beat() // each of them may wait for the API server
 		log := s.Logger.With("kind", w.kind, "namespace", w.namespace, "name", w.name)
 		err := s.touch(ctx, w)
 		if err == nil {
@@ -146,6 +152,8 @@ func (s *search) ours(message string) bool {
 
 // findReplicaSets finds those that wait by their condition: they may have failed long ago, so that there is no event.
 func (s *search) findReplicaSets(ctx context.Context) error {
+	s.Loop.Begin()
+	defer s.Loop.End()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {

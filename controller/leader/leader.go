@@ -109,13 +109,13 @@ func (t *term) lead(ctx context.Context) {
 	t.tasks.Add(1)
 	t.mu.Unlock()
 	defer t.tasks.Done()
-	t.o.Logger.InfoContext(ctx, "leading", "identity", t.o.Identity)
+	t.o.Logger.InfoContext(ctx, "leading", "replica", t.o.Identity)
 	group, ctx := errgroup.WithContext(ctx)
 	for _, task := range t.o.Tasks {
 		group.Go(func() error { return task(ctx) })
 	}
 	err := group.Wait()
-	t.o.Logger.InfoContext(ctx, "not leading", "identity", t.o.Identity)
+	t.o.Logger.InfoContext(ctx, "not leading", "replica", t.o.Identity)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.failed = err

@@ -23,6 +23,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
 // Builder receives the objects, under the name of the source. Its methods return at once. *meshview.Builder implements it.
@@ -45,8 +46,12 @@ type Options struct {
 	Name string
 	// Secrets of the control plane's namespace keep that the default Mesh was made. Required.
 	Secrets clientv1.SecretInterface
+	// ProbesMode of Dataplanes that name none. Default unified.
+	ProbesMode mesh.ProbesMode
 	// Logger, default none.
 	Logger *slog.Logger
+	// Loop watches RunStatus. Default: nobody does.
+	Loop *heartbeat.Loop
 }
 
 // Objects keeps a Builder in step with the objects of group sonde.dev. One that is not valid keeps its last good content.
@@ -163,6 +168,7 @@ func (s *Objects) resolve(ref reference, r *record) (mesh.Object, error) {
 	case *mesh.Dataplane:
 		d := written.DeepCopy()
 		d.Mesh = cmp.Or(d.Mesh, s.o.MeshOf(ref.Namespace))
+		d.ProbesMode = s.o.ProbesMode
 		d.SetDefaults()
 		return d, d.ValidateIn(ref.Namespace)
 	}
@@ -180,6 +186,9 @@ func (s *Objects) MeshChanged(namespace string) {
 
 // Missing returns which kinds have not been read yet, and why; nil once all have.
 func (s *Objects) Missing() error { return errors.Join(s.meshes.Missing(), s.dataplanes.Missing()) }
+
+// Lost returns since when the API server has not been heard about some kind, zero while it is.
+func (s *Objects) Lost() watch.Loss { return watch.First(s.meshes.Lost(), s.dataplanes.Lost()) }
 
 // Problem is what is wrong with an object.
 type Problem struct {

@@ -35,11 +35,13 @@ func (s *Objects) RunStatus(ctx context.Context) error {
 		case <-s.wake:
 		case <-retry.C:
 		}
+		s.o.Loop.Begin()
 		s.mu.Lock()
 		refs := slices.Collect(maps.Keys(s.unwritten))
 		clear(s.unwritten)
 		s.mu.Unlock()
 		for _, ref := range refs {
+			s.o.Loop.Beat() // each of them may wait for the API server
 			if err := s.writeStatus(ctx, ref); err != nil {
 				s.o.Logger.WarnContext(ctx, "status write failed: it is tried again",
 					"resource", ref.resource, "namespace", ref.Namespace, "name", ref.Name, "err", err)
@@ -48,6 +50,7 @@ func (s *Objects) RunStatus(ctx context.Context) error {
 				s.mu.Unlock()
 			}
 		}
+		s.o.Loop.End()
 	}
 }
 

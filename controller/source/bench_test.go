@@ -5,16 +5,18 @@ import (
 	"runtime"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// The size of the cluster of the benchmarks: 500 Services of 10 pods each.
+// The size of the cluster of the benchmarks: 500 Services of 10 pods each, on 100 nodes.
 const (
 	benchPods     = 5000
 	podsOfService = 10
+	benchNodes    = 100
 )
 
 func benchSlice(service int, first discoveryv1.EndpointConditions) *discoveryv1.EndpointSlice {
@@ -34,11 +36,15 @@ func benchName(i int) string    { return fmt.Sprintf("web-%d-7d9c5b6f4-%05d", i/
 func benchAddress(i int) string { return fmt.Sprintf("10.1.%d.%d", i/250, i%250+1) }
 
 // fill puts the cluster into a new Source and Builder. With pods alone there are no Services.
-func fill(b *testing.B, services bool) (*Source, *meshview.Builder) {
+func fill(b *testing.B, services bool, options ...func(*corev1.Pod)) (*Source, *meshview.Builder) {
 	builder := meshview.NewBuilder(meshview.Options{Sources: []string{"cluster"}})
 	s := newSource(b, builder)
+	for i := range benchNodes {
+		s.add(b, node(fmt.Sprint("node-", i)))
+	}
 	for i := range benchPods {
-		s.add(b, metav1.Object(pod(benchName(i), fmt.Sprintf("%036d", i), benchAddress(i))))
+		on := onNode(fmt.Sprint("node-", i%benchNodes))
+		s.add(b, metav1.Object(pod(benchName(i), fmt.Sprintf("%036d", i), benchAddress(i), append(options, on)...)))
 	}
 	for i := range benchPods / podsOfService {
 		if services {
@@ -80,6 +86,19 @@ func BenchmarkReadinessFlip(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		s.change(b, slices[i%2])
 		if c, ok := builder.Build(); !ok || len(c.Proxies) != 0 || len(c.Endpoints) != 1 {
+			b.Fatalf("change %v", c)
+		}
+	}
+}
+
+// BenchmarkNode measures a node of 50 pods that gets a taint or loses it, from the Node to the next view. Its pods are in 50 Services.
+func BenchmarkNode(b *testing.B) {
+	s, builder := fill(b, true, forLoadBalancers)
+	nodes := []*corev1.Node{node("node-7", "karpenter.sh/disrupted"), node("node-7")}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		s.change(b, nodes[i%2])
+		if c, ok := builder.Build(); !ok || len(c.Proxies) != benchPods/benchNodes || len(c.Endpoints) != benchPods/benchNodes {
 			b.Fatalf("change %v", c)
 		}
 	}

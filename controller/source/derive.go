@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
@@ -11,6 +13,15 @@ import (
 // serviceName is the name in the mesh of one port of a Service, the same as Kuma's.
 func serviceName(key watch.Key, port uint32) string {
 	return fmt.Sprintf("%s_%s_svc_%d", key.Name, key.Namespace, port)
+}
+
+// DataplaneOf returns the Dataplane of a pod that no Service selects, nil for a pod that has none.
+func DataplaneOf(p *corev1.Pod) *mesh.Dataplane {
+	read, ok := readPod(p)
+	if !ok {
+		return nil
+	}
+	return dataplaneOf(watch.Key{Namespace: p.Namespace, Name: p.Name}, &read, nil, nil)
 }
 
 // portUse is a port of a pod that a Service uses, and what that speaks there.
@@ -21,7 +32,7 @@ type portUse struct {
 
 // dataplaneOf returns the Dataplane of a pod, nil for one that has ended or has no address yet. Its inbounds are the declared
 // ports and those that Services use; ports that are not redirected have none.
-func dataplaneOf(key watch.Key, p *Pod, used []portUse) *mesh.Dataplane {
+func dataplaneOf(key watch.Key, p *Pod, used []portUse, drain *mesh.Drain) *mesh.Dataplane {
 	if p.Ended || p.Address == "" {
 		return nil
 	}
@@ -37,10 +48,15 @@ func dataplaneOf(key watch.Key, p *Pod, used []portUse) *mesh.Dataplane {
 			Mesh: p.Mesh, Name: mesh.ObjectDataplane(key.Namespace, key.Name), Labels: map[string]string{mesh.LabelWorkload: p.ServiceAccount},
 		},
 		Identity: mesh.Identity{Path: mesh.ServiceAccountPath(key.Namespace, p.ServiceAccount), Instance: string(p.UID)},
+		Drain:    drain,
 	}
 	d.Spec.Networking = mesh.Networking{
 		Address:             p.Address,
 		TransparentProxying: &mesh.TransparentProxying{ReachableServices: p.Reachable},
+	}
+	if r := p.PerPort; r != nil {
+		d.Labels[mesh.AnnotationVirtualProbesMode] = string(mesh.ProbesPerPort) // by which people see it, too
+		d.Spec.Probes, d.Spec.TCPProbes = r.HTTP, slices.Clone(r.Own)
 	}
 	for port, speaks := range protocols {
 		if !p.redirects(port) {
@@ -76,8 +92,8 @@ func (p *Pod) redirects(port uint32) bool {
 }
 
 // findPod returns a pod that has our sidecar, nil for any other. gone says that it had our sidecar, but has ended for good: its
-// address may be another pod's by now.
-type findPod func(podRef) (p *Pod, gone bool)
+// address may be another pod's by now. drains says that it should get no new traffic.
+type findPod func(podRef) (p *Pod, gone, drains bool)
 
 // servicesOf returns the Services of the mesh that a Service becomes, one for each port.
 func servicesOf(meshName string, key watch.Key, s *service, parts []*slice, find findPod) []*mesh.Service {
@@ -127,9 +143,12 @@ func endpointOf(s *mesh.Service, namespace string, e *sliceEndpoint, port uint32
 	if !e.ready {
 		r.Health = &mesh.EndpointHealth{Ready: new(bool), Serving: new(e.serving)}
 	}
-	p, gone := find(e.ref(namespace))
+	p, gone, drains := find(e.ref(namespace))
 	if gone {
 		return r, false
+	}
+	if e.ready && drains { // as one that terminates: it serves while there is no other
+		r.Health = &mesh.EndpointHealth{Ready: new(bool), Serving: new(true)}
 	}
 	if p != nil && p.Mesh == s.Mesh && p.redirects(port) {
 		r.Dataplane = mesh.ObjectDataplane(namespace, e.podName)

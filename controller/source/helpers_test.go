@@ -64,7 +64,7 @@ func newSource(t testing.TB, b Builder) *Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(Options{Client: client, Builder: b, Name: "cluster"})
+	return New(Options{Client: client, Builder: b, Name: "cluster", Drains: Drains{Taints: []string{"shop.example/going"}, MinServing: 1}})
 }
 
 // newSynced returns a Source whose cluster has these objects.
@@ -80,7 +80,7 @@ func newSynced(t testing.TB, b Builder, objects ...metav1.Object) *Source {
 
 // sync says that all objects of the start are there.
 func (s *Source) sync() {
-	for range 4 { // kinds
+	for range 5 { // kinds
 		s.kindSynced()
 	}
 	s.derive()
@@ -98,6 +98,8 @@ func (s *Source) add(t testing.TB, o metav1.Object) {
 		err = s.slices.Add(o)
 	case *corev1.Namespace:
 		err = s.namespaces.Add(o)
+	case *corev1.Node:
+		err = s.nodes.Add(o)
 	default:
 		t.Fatalf("add a %T", o)
 	}
@@ -118,6 +120,8 @@ func (s *Source) remove(t testing.TB, o metav1.Object) {
 		err = s.slices.Delete(o)
 	case *corev1.Namespace:
 		err = s.namespaces.Delete(o)
+	case *corev1.Node:
+		err = s.nodes.Delete(o)
 	default:
 		t.Fatalf("remove a %T", o)
 	}
@@ -165,6 +169,23 @@ func annotated(key, value string) func(*corev1.Pod) {
 
 func inMesh(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Labels = map[string]string{mesh.LabelMesh: name} }
+}
+
+func onNode(name string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.NodeName = name } }
+
+func terminating(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }
+
+func forLoadBalancers(p *corev1.Pod) {
+	p.Spec.InitContainers[0].Args = []string{"run", mesh.ArgLBHealthPort + "9800"}
+}
+
+// node returns a node with taints.
+func node(name string, taints ...string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for _, key := range taints {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+	}
+	return n
 }
 
 func inPhase(phase corev1.PodPhase) func(*corev1.Pod) {

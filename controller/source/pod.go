@@ -28,6 +28,14 @@ type Pod struct {
 	ServerFirst []uint32
 	// Reachable are the services that the pod may see; all if it is nil.
 	Reachable []string
+	// LBHealthPort is the port of its agent for load balancers, 0 for none.
+	LBHealthPort uint32
+	// Terminating says that it has a deletionTimestamp.
+	Terminating bool
+	// Drain is why an administrator drains it, nil if nobody does.
+	Drain *string
+	// PerPort are its listeners for probes, nil in unified mode.
+	PerPort *PerPort
 	// Created is when the pod was made.
 	Created time.Time
 	// Sidecars are its native sidecars.
@@ -70,6 +78,15 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 			r.Sidecars = append(r.Sidecars, intern(c.Name))
 		}
 	}
+	if r.PerPort = readPerPort(&p.Spec); r.PerPort != nil {
+		r.Excluded = append(r.Excluded, r.PerPort.ports()...)
+	}
+	if c := sidecarOf(&p.Spec); c != nil {
+		if r.LBHealthPort = portOf(c.Args, mesh.ArgLBHealthPort); r.LBHealthPort != 0 {
+			r.Excluded = append(r.Excluded, r.LBHealthPort)
+		}
+	}
+	r.Terminating, r.Drain = p.DeletionTimestamp != nil, drainAnnotation(p)
 	r.Owner = ownerOf(p)
 	for _, statuses := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for i := range statuses {

@@ -24,6 +24,9 @@ type randomCluster struct {
 	// gone has a pod for each UID that was one of a pod with sidecar, and is no more.
 	gone map[string]*corev1.Pod
 	made int // UIDs
+	// minServing and ignoreNodes are as in Drains.
+	minServing  int
+	ignoreNodes bool
 }
 
 func choose[T any](c *randomCluster, of ...T) T { return of[c.rand.IntN(len(of))] }
@@ -37,8 +40,14 @@ func (c *randomCluster) uid() string { return fmt.Sprint("u-", max(0, c.made-c.r
 
 // step makes one random change. There are so few names that objects often refer to each other.
 func (c *randomCluster) step(t *testing.T, s *Source) {
+	if c.rand.IntN(20) == 0 {
+		c.ignoreNodes = !c.ignoreNodes
+		s.IgnoreNodes(c.ignoreNodes)
+	}
 	var o metav1.Object
-	switch c.rand.IntN(10) {
+	switch c.rand.IntN(12) {
+	case 10, 11:
+		o = c.node()
 	case 0, 1, 2:
 		o = c.pod()
 	case 3, 4:
@@ -85,13 +94,30 @@ func (c *randomCluster) pod() *corev1.Pod {
 	options := []func(*corev1.Pod){}
 	for _, o := range []func(*corev1.Pod){
 		inMesh("prod"), inPhase(corev1.PodSucceeded), withoutSidecar, annotated(mesh.AnnotationExcludeInboundPorts, "8080"),
-		annotated(mesh.AnnotationServerFirstPorts, "9090"),
+		annotated(mesh.AnnotationServerFirstPorts, "9090"), c.onSomeNode, c.onSomeNode, c.onSomeNode, terminating, forLoadBalancers, forLoadBalancers,
+		forLoadBalancers, annotated(mesh.AnnotationDrain, "by hand"),
 	} {
 		if c.rand.IntN(6) == 0 {
 			options = append(options, o)
 		}
 	}
 	return pod(name, uid, choose(c, "", c.address(), c.address(), c.address()), options...)
+}
+
+// onSomeNode puts a pod on a node that there is, as the scheduler does.
+func (c *randomCluster) onSomeNode(p *corev1.Pod) {
+	name := fmt.Sprint("n-", c.rand.IntN(2))
+	if c.objects[fmt.Sprintf("%T %s", &corev1.Node{}, name)] != nil {
+		p.Spec.NodeName = name
+	}
+}
+
+func (c *randomCluster) node() *corev1.Node {
+	n := node(fmt.Sprint("n-", c.rand.IntN(2)), choose(c, "", "ToBeDeletedByClusterAutoscaler", "shop.example/going", "other"))
+	if c.rand.IntN(4) == 0 {
+		n.Annotations = map[string]string{mesh.AnnotationDrain: choose(c, "", "kernel update")}
+	}
+	return n
 }
 
 func (c *randomCluster) service() *corev1.Service {
@@ -122,6 +148,8 @@ func (c *randomCluster) slice() *discoveryv1.EndpointSlice {
 func (c *randomCluster) fresh(t *testing.T) map[mesh.Key]mesh.Object {
 	r := newRecorder()
 	s := newSource(t, r)
+	s.o.Drains.MinServing = c.minServing
+	s.IgnoreNodes(c.ignoreNodes)
 	for _, uid := range slices.Sorted(maps.Keys(c.gone)) {
 		s.add(t, c.gone[uid])
 		s.remove(t, c.gone[uid])
@@ -134,10 +162,13 @@ func (c *randomCluster) fresh(t *testing.T) map[mesh.Key]mesh.Object {
 }
 
 func TestIncrementalStateEqualsAFreshOne(t *testing.T) {
-	for seed := range uint64(6) {
-		c := &randomCluster{rand: rand.New(rand.NewPCG(seed, 5)), objects: map[string]metav1.Object{}, gone: map[string]*corev1.Pod{}}
+	for seed := range uint64(8) {
+		c := &randomCluster{
+			rand: rand.New(rand.NewPCG(seed, 5)), objects: map[string]metav1.Object{}, gone: map[string]*corev1.Pod{}, minServing: int(seed % 4),
+		}
 		r := newRecorder()
 		s := newSynced(t, r)
+		s.o.Drains.MinServing = c.minServing
 		for step := range 80 {
 			for range 1 + c.rand.IntN(3) {
 				c.step(t, s)
@@ -163,8 +194,9 @@ func checkForgets(t *testing.T, s *Source, c *randomCluster) {
 		s.remove(t, o)
 	}
 	s.derive()
-	if n := len(s.byUID) + len(s.gone) + len(s.passed) + len(s.proxy) + len(s.index.slices) + len(s.index.of) + len(s.index.naming); n != 0 {
-		t.Errorf("the Source keeps %v, %v, %v, %v, %v", s.byUID, s.gone, s.passed, s.proxy, s.index)
+	if n := len(s.byUID) + len(s.gone) + len(s.passed) + len(s.proxy) + len(s.index.slices) + len(s.index.of) + len(s.index.naming) +
+		len(s.drains) + len(s.guards) + len(s.goneNodes); n != 0 {
+		t.Errorf("the Source keeps %v, %v, %v, %v, %v, %v, %v, %v", s.byUID, s.gone, s.passed, s.proxy, s.index, s.drains, s.guards, s.goneNodes)
 	}
 	r, _ := s.o.Builder.(*recorder)
 	if len(r.objects) != 0 {

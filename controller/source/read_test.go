@@ -31,7 +31,7 @@ func TestReadPod(t *testing.T) {
 		"failed":    {option: inPhase(corev1.PodFailed), change: func(p *Pod) { p.Ended = true }},
 		"pending":   {option: inPhase(corev1.PodPending), change: func(*Pod) {}},
 		"terminating": {
-			option: func(p *corev1.Pod) { p.DeletionTimestamp = &created }, change: func(*Pod) {},
+			option: func(p *corev1.Pod) { p.DeletionTimestamp = &created }, change: func(p *Pod) { p.Terminating = true },
 		},
 		"ports of several containers": {
 			option: func(p *corev1.Pod) {

@@ -14,6 +14,7 @@ import (
 
 // service is what is kept of a Service.
 type service struct {
+	uid types.UID
 	// clusterIPs are its virtual addresses; none for a headless service.
 	clusterIPs []string
 	headless   bool
@@ -34,7 +35,7 @@ func readService(s *corev1.Service) (service, bool) {
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		return service{}, false
 	}
-	r := service{headless: s.Spec.ClusterIP == corev1.ClusterIPNone, family: discoveryv1.AddressTypeIPv4}
+	r := service{uid: s.UID, headless: s.Spec.ClusterIP == corev1.ClusterIPNone, family: discoveryv1.AddressTypeIPv4}
 	if len(s.Spec.IPFamilies) > 0 && s.Spec.IPFamilies[0] == corev1.IPv6Protocol {
 		r.family = discoveryv1.AddressTypeIPv6
 	}

@@ -9,8 +9,10 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
 // Builder receives the objects, under the name of the source. Its methods return at once. *meshview.Builder implements it.
@@ -41,8 +44,17 @@ type Options struct {
 	PodChanged func(key watch.Key, before, now *Pod)
 	// MeshChanged is called after the mesh of a namespace has changed. It must not block. Default none.
 	MeshChanged func(namespace string)
+	// Drains says which nodes go, and how many proxies must serve on.
+	Drains Drains
+	// Guarded is called when proxies of a Service begin to serve on although their nodes or an administrator want them to drain. It must not
+	// block. Default none.
+	Guarded func(service watch.Key, uid types.UID, pods []string)
+	// Registerer for the metrics sonde_drain_*. Default none.
+	Registerer prometheus.Registerer
 	// Logger, default none.
 	Logger *slog.Logger
+	// Loop watches Run. Default: nobody does.
+	Loop *heartbeat.Loop
 }
 
 // Source keeps a Builder in step with the cluster.
@@ -52,6 +64,8 @@ type Source struct {
 	services   *watch.Store[*corev1.Service, service]
 	slices     *watch.Store[*discoveryv1.EndpointSlice, slice]
 	namespaces *watch.Store[*corev1.Namespace, Namespace]
+	nodes      *watch.Store[*corev1.Node, Node]
+	metrics    drainMetrics
 	wake       chan struct{}
 
 	mu      sync.Mutex // guards what watches have changed since the last derive
@@ -60,11 +74,17 @@ type Source struct {
 	byUID   map[types.UID]watch.Key
 	// gone are pods that are no more, while a slice may still name them.
 	gone map[podRef]struct{}
+	// goneNodes are nodes that are no more, while a pod is still on one.
+	goneNodes map[string]struct{}
+	// ignoreNodes says that no node is a reason to drain.
+	ignoreNodes bool
 
 	// What derive has passed on. It is for one goroutine.
 	index  index
 	passed map[watch.Key][]mesh.Key // by Service: its Services of the mesh
 	proxy  map[watch.Key]mesh.Key   // by pod: its Dataplane
+	guards map[watch.Key]guard      // by Service: which of its pods serve on
+	drains map[watch.Key]*mesh.Drain
 	synced bool
 }
 
@@ -73,12 +93,14 @@ type dirty struct {
 	pods, services, slices, namespaces map[watch.Key]struct{}
 	// refs are what the pods are or were.
 	refs map[podRef]struct{}
+	// nodes are by name.
+	nodes map[string]struct{}
 }
 
 func newDirty() dirty {
 	return dirty{
 		pods: map[watch.Key]struct{}{}, services: map[watch.Key]struct{}{}, slices: map[watch.Key]struct{}{},
-		namespaces: map[watch.Key]struct{}{}, refs: map[podRef]struct{}{},
+		namespaces: map[watch.Key]struct{}{}, refs: map[podRef]struct{}{}, nodes: map[string]struct{}{},
 	}
 }
 
@@ -86,6 +108,16 @@ func newDirty() dirty {
 type Namespace struct {
 	// Labels are all its labels: the webhook decides by them.
 	Labels map[string]string
+	// Annotations are those that the webhook reads.
+	Annotations map[string]string
+}
+
+func readNamespace(n *corev1.Namespace) (Namespace, bool) {
+	r := Namespace{Labels: maps.Clone(n.Labels)}
+	if mode, ok := n.Annotations[mesh.AnnotationVirtualProbesMode]; ok {
+		r.Annotations = map[string]string{mesh.AnnotationVirtualProbesMode: strings.Clone(mode)}
+	}
+	return r, true
 }
 
 // Mesh returns the mesh of its Services, and of its pods that name none.
@@ -101,6 +133,9 @@ func New(o Options) *Source {
 	if o.PodChanged == nil {
 		o.PodChanged = func(watch.Key, *Pod, *Pod) {}
 	}
+	if o.Guarded == nil {
+		o.Guarded = func(watch.Key, types.UID, []string) {}
+	}
 	if o.MeshChanged == nil {
 		o.MeshChanged = func(string) {}
 	}
@@ -108,8 +143,10 @@ func New(o Options) *Source {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Source{
-		o: o, wake: make(chan struct{}, 1), missing: 4, dirty: newDirty(), byUID: map[types.UID]watch.Key{},
+		o: o, wake: make(chan struct{}, 1), missing: 5, dirty: newDirty(), byUID: map[types.UID]watch.Key{},
 		gone: map[podRef]struct{}{}, index: newIndex(), passed: map[watch.Key][]mesh.Key{}, proxy: map[watch.Key]mesh.Key{},
+		goneNodes: map[string]struct{}{}, guards: map[watch.Key]guard{}, drains: map[watch.Key]*mesh.Drain{}, metrics: newDrainMetrics(o.Registerer),
+		ignoreNodes: o.Drains.IgnoreNodes,
 	}
 	s.pods = watch.New(watch.Kind[*corev1.Pod, Pod]{
 		Client: o.Client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{},
@@ -127,9 +164,13 @@ func New(o Options) *Source {
 	})
 	s.namespaces = watch.New(watch.Kind[*corev1.Namespace, Namespace]{
 		Client: o.Client.CoreV1().RESTClient(), Resource: "namespaces", New: &corev1.Namespace{},
-		Record:  func(n *corev1.Namespace) (Namespace, bool) { return Namespace{Labels: maps.Clone(n.Labels)}, true },
+		Record:  readNamespace,
 		Synced:  s.kindSynced,
 		Changed: s.namespaceChanged,
+	})
+	s.nodes = watch.New(watch.Kind[*corev1.Node, Node]{
+		Client: o.Client.CoreV1().RESTClient(), Resource: "nodes", New: &corev1.Node{},
+		Record: o.Drains.readNode, Changed: s.nodeChanged, Synced: s.kindSynced,
 	})
 	return s
 }
@@ -141,13 +182,16 @@ func (s *Source) Run(ctx context.Context) error {
 	group.Go(func() error { return s.services.Run(ctx) })
 	group.Go(func() error { return s.slices.Run(ctx) })
 	group.Go(func() error { return s.namespaces.Run(ctx) })
+	group.Go(func() error { return s.nodes.Run(ctx) })
 	group.Go(func() error {
 		for {
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-s.wake:
+				s.o.Loop.Begin()
 				s.derive()
+				s.o.Loop.End()
 			}
 		}
 	})
@@ -177,7 +221,12 @@ func (s *Source) Namespace(name string) *Namespace { return s.namespaces.Get(wat
 
 // Missing returns which kinds have not been read yet, and why; nil once all have.
 func (s *Source) Missing() error {
-	return errors.Join(s.namespaces.Missing(), s.pods.Missing(), s.services.Missing(), s.slices.Missing())
+	return errors.Join(s.namespaces.Missing(), s.nodes.Missing(), s.pods.Missing(), s.services.Missing(), s.slices.Missing())
+}
+
+// Lost returns since when the API server has not been heard about some kind, zero while it is.
+func (s *Source) Lost() watch.Loss {
+	return watch.First(s.namespaces.Lost(), s.pods.Lost(), s.services.Lost(), s.slices.Lost(), s.nodes.Lost())
 }
 
 func (s *Source) podChanged(key watch.Key, before, now *Pod) {
@@ -241,12 +290,17 @@ func (s *Source) derive() {
 	for key := range d.slices {
 		s.index.affected(key, &d)
 	}
+	if !s.synced {
+		s.missNodes()
+	}
+	s.podsOfNodes(&d)
 	for ref := range d.refs {
 		s.index.servicesOfPod(ref, &d)
 	}
 	if len(d.namespaces) > 0 {
 		s.servicesOfNamespaces(&d)
 	}
+	s.guard(&d)
 	var gone []mesh.Key
 	for _, key := range sorted(d.pods) {
 		if old, ended := s.derivePod(key); ended {
@@ -259,7 +313,7 @@ func (s *Source) derive() {
 	for _, key := range gone {
 		s.o.Builder.Delete(s.o.Name, key)
 	}
-	s.forget()
+	s.forget(&d)
 	if !s.synced {
 		s.synced = true
 		s.o.Logger.Info("cluster read", "pods", s.pods.Len(), "services", s.services.Len(), "endpointSlices", s.slices.Len())
@@ -281,7 +335,7 @@ func (s *Source) derivePod(key watch.Key) (mesh.Key, bool) {
 	old, had := s.proxy[key]
 	var d *mesh.Dataplane
 	if p := s.pods.Get(key); p != nil {
-		d = dataplaneOf(key, p, s.index.portsOf(podRef{p.UID, key}))
+		d = dataplaneOf(key, p, s.index.portsOf(podRef{p.UID, key}), s.drains[key])
 	}
 	if d == nil {
 		delete(s.proxy, key)
@@ -293,7 +347,7 @@ func (s *Source) derivePod(key watch.Key) (mesh.Key, bool) {
 }
 
 // forget drops the pods that no slice names any more.
-func (s *Source) forget() {
+func (s *Source) forget(d *dirty) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for ref := range s.gone {
@@ -301,17 +355,18 @@ func (s *Source) forget() {
 			delete(s.gone, ref)
 		}
 	}
+	s.forgetNodes(d)
 }
 
 // podOf finds the pod of an endpoint.
-func (s *Source) podOf(ref podRef) (p *Pod, gone bool) {
+func (s *Source) podOf(ref podRef) (p *Pod, gone, drains bool) {
 	if p = s.pods.Get(ref.key); p != nil && p.UID == ref.uid {
-		return p, p.Ended
+		return p, p.Ended, s.drains[ref.key].Applies()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, gone = s.gone[ref]
-	return nil, gone
+	return nil, gone, false
 }
 
 // deriveService passes on the Services of the mesh that a Service is.

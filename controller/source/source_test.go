@@ -60,7 +60,7 @@ func TestNothingBeforeEveryKindIsThere(t *testing.T) {
 	r := newRecorder()
 	s := newSource(t, r)
 	s.add(t, pod("web", "u-1", "10.0.0.1"))
-	for range 3 {
+	for range 4 {
 		s.kindSynced()
 		s.derive()
 	}
@@ -138,7 +138,7 @@ func TestMissing(t *testing.T) {
 	if err := s.pods.Replace(nil, ""); err != nil {
 		t.Fatal(err)
 	}
-	want := "namespaces: not read yet\nservices: not read yet\nendpointslices: not read yet"
+	want := "namespaces: not read yet\nnodes: not read yet\nservices: not read yet\nendpointslices: not read yet"
 	if err := s.Missing(); err == nil || err.Error() != want {
 		t.Errorf("Missing() = %v, want %s", err, want)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
 // The reason and the action of the events.
@@ -38,6 +39,7 @@ type Warnings struct {
 	events *events.Recorder
 	log    *slog.Logger
 	pods   chan pod
+	loop   *heartbeat.Loop
 	leads  atomic.Bool // Run runs
 }
 
@@ -46,9 +48,9 @@ type pod struct {
 	*source.Pod
 }
 
-// New returns Warnings. The client watching has no timeout.
-func New(client, watching kubernetes.Interface, recorder *events.Recorder, log *slog.Logger) *Warnings {
-	w := &Warnings{client: client, events: recorder, log: log, pods: make(chan pod, maxWaiting)}
+// New returns Warnings. The client watching has no timeout. The loop, which may be nil, watches Run.
+func New(client, watching kubernetes.Interface, recorder *events.Recorder, log *slog.Logger, loop *heartbeat.Loop) *Warnings {
+	w := &Warnings{client: client, events: recorder, log: log, loop: loop, pods: make(chan pod, maxWaiting)}
 	w.others = watch.New(watch.Kind[*corev1.Pod, source.Pod]{
 		Client: watching.CoreV1().RESTClient(), Resource: "pods", Fields: "spec.hostNetwork=true", New: &corev1.Pod{},
 		Record: source.Warned, Changed: w.PodChanged,
@@ -93,7 +95,9 @@ func (w *Warnings) Run(ctx context.Context) error {
 			return nil
 		case p := <-w.pods:
 			if isFresh(p.Pod) {
+				w.loop.Begin()
 				w.record(ctx, p)
+				w.loop.End()
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -54,6 +55,24 @@ type Store[O Object, R any] struct {
 	mu      sync.RWMutex
 	records map[Key]*R
 	missing error // why the objects of the start are not there yet, nil once they are
+	lost    Loss
+}
+
+// Loss says since when the API server has not been heard, and why. It is zero while a watch is open.
+type Loss struct {
+	Since time.Time
+	Err   error
+}
+
+// First returns the loss that began first, zero if there is none.
+func First(losses ...Loss) Loss {
+	var first Loss
+	for _, l := range losses {
+		if l.Err != nil && (first.Err == nil || l.Since.Before(first.Since)) {
+			first = l
+		}
+	}
+	return first
 }
 
 // New returns an empty store. Run fills it.
@@ -84,13 +103,29 @@ func (s *Store[O, R]) Run(ctx context.Context) error {
 	return nil
 }
 
-// note keeps the last error of a request, for as long as the objects of the start are not there.
+// note keeps the last error of a request. A watch that ends is opened again at once, so the first request that fails is when the API
+// server was lost.
 func (s *Store[O, R]) note(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil && s.missing != nil {
+	switch {
+	case err == nil:
+		s.lost = Loss{}
+		return
+	case s.lost.Err == nil:
+		s.lost.Since = time.Now()
+	}
+	s.lost.Err = fmt.Errorf("%s: %w", s.kind.Resource, err)
+	if s.missing != nil {
 		s.missing = fmt.Errorf("not read yet: %w", err)
 	}
+}
+
+// Lost returns since when the API server has not been heard, zero while it is. Records stay as they are meanwhile.
+func (s *Store[O, R]) Lost() Loss {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.lost
 }
 
 // Missing returns why the objects that there were at the start have not been read, nil once they have.

@@ -1,12 +1,14 @@
 package watch
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -158,7 +160,34 @@ func TestMissingSaysWhy(t *testing.T) {
 		}
 		<-time.After(10 * time.Millisecond)
 	}
+	first := s.Lost()
+	if first.Err == nil || !strings.HasPrefix(first.Err.Error(), "configmaps: ") || !strings.Contains(first.Err.Error(), want) || time.Since(first.Since) > time.Minute {
+		t.Errorf("Lost() = %v", first)
+	}
 	if err := s.Replace(nil, ""); err != nil || s.Missing() != nil {
 		t.Errorf("Replace() = %v, Missing() = %v", err, s.Missing())
 	}
+}
+
+// A loss begins with the first request that fails, and ends with one that does not.
+func TestLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pods, nodes := newStore(&journal{}), newStore(&journal{})
+		away, since := errors.New("connection refused"), time.Now()
+		pods.note(away)
+		<-time.After(time.Minute)
+		pods.note(away)
+		nodes.note(away)
+		if got := First(Loss{}, nodes.Lost(), pods.Lost()); !got.Since.Equal(since) || !errors.Is(got.Err, away) {
+			t.Errorf("First() = %v, want since %s", got, since)
+		}
+		pods.note(nil)
+		if got := First(nodes.Lost(), pods.Lost()); !got.Since.Equal(since.Add(time.Minute)) {
+			t.Errorf("First() = %v, want that of the other one", got)
+		}
+		nodes.note(nil)
+		if got := First(nodes.Lost(), pods.Lost()); got.Err != nil || !got.Since.IsZero() {
+			t.Errorf("First() = %v, want none", got)
+		}
+	})
 }

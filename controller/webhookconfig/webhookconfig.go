@@ -15,12 +15,14 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
 const (
@@ -48,6 +50,8 @@ type Options struct {
 	Changed <-chan struct{}
 	// Logger. Required.
 	Logger *slog.Logger
+	// Loop watches Run. Default: nobody does.
+	Loop *heartbeat.Loop
 }
 
 // configuration is what is kept of a webhook configuration.
@@ -101,6 +105,32 @@ func Run(ctx context.Context, o Options) error {
 	return group.Wait()
 }
 
+// Bundles returns the CA bundles with which the API server verifies the webhooks of the configurations of that name: one for each
+// webhook, none if there is no configuration.
+func Bundles(ctx context.Context, client kubernetes.Interface, name string) ([][]byte, error) {
+	// Not get: the right to list one name is there anyway.
+	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
+	api := client.AdmissionregistrationV1()
+	mutating, err := api.MutatingWebhookConfigurations().List(ctx, one)
+	if err != nil {
+		return nil, fmt.Errorf("list mutatingwebhookconfigurations: %w", err)
+	}
+	validating, err := api.ValidatingWebhookConfigurations().List(ctx, one)
+	if err != nil {
+		return nil, fmt.Errorf("list validatingwebhookconfigurations: %w", err)
+	}
+	var bundles [][]byte
+	for i := range mutating.Items {
+		c, _ := readMutating(&mutating.Items[i])
+		bundles = append(bundles, c.bundles...)
+	}
+	for i := range validating.Items {
+		c, _ := readValidating(&validating.Items[i])
+		bundles = append(bundles, c.bundles...)
+	}
+	return bundles, nil
+}
+
 func readMutating(c *admissionv1.MutatingWebhookConfiguration) (configuration, bool) {
 	r := configuration{version: c.ResourceVersion}
 	for i := range c.Webhooks {
@@ -131,13 +161,7 @@ func (o Options) keep(ctx context.Context, client rest.Interface, kinds []*kind,
 		case <-ticker.C:
 			again = true
 		}
-		var problems []string
-		for _, k := range kinds {
-			if err := o.write(ctx, client, k, limit); err != nil {
-				problems = append(problems, k.resource+": "+err.Error())
-			}
-		}
-		problem := strings.Join(problems, "; ")
+		problem := o.writeAll(ctx, client, kinds, limit)
 		if !again && problem != "" {
 			continue // such as one that is not read yet
 		}
@@ -146,6 +170,19 @@ func (o Options) keep(ctx context.Context, client rest.Interface, kinds []*kind,
 		}
 		known = problem
 	}
+}
+
+// writeAll writes the CA into all configurations, and returns what has failed, "" for nothing.
+func (o Options) writeAll(ctx context.Context, client rest.Interface, kinds []*kind, limit *rate.Limiter) string {
+	o.Loop.Begin()
+	defer o.Loop.End()
+	var problems []string
+	for _, k := range kinds {
+		if err := o.write(ctx, client, k, limit); err != nil {
+			problems = append(problems, k.resource+": "+err.Error())
+		}
+	}
+	return strings.Join(problems, "; ")
 }
 
 // write writes the CA into one configuration, if it has another one.

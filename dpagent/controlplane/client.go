@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/reach"
 )
 
 const (
@@ -85,19 +87,38 @@ func (c *Client) Session(ctx context.Context, use func(agentv1.AgentService_Sess
 	return errors.Join(conn.explain(err), conn.Close())
 }
 
+// Answer calls Answer, and closes the call when use returns.
+func (c *Client) Answer(ctx context.Context, use func(agentv1.AgentService_AnswerClient) error) error {
+	conn, err := c.dial(c.Certificate)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := agentv1.NewAgentServiceClient(conn).Answer(ctx)
+	if err == nil {
+		err = use(stream)
+	}
+	if err == nil || errors.Is(err, io.EOF) { // then only the end of the call tells what is wrong
+		_, err = stream.CloseAndRecv()
+	}
+	return errors.Join(conn.explain(err), conn.Close())
+}
+
 // connection is a connection to the control plane. refused is set if it refuses the client certificate.
 type connection struct {
 	*grpc.ClientConn
 	refused *atomic.Bool
+	watch   *reach.Watch
 }
 
-// explain turns err into Unauthenticated if the connection broke because the certificate was refused, which gRPC does not
-// tell.
+// explain returns err in words. It turns it into Unauthenticated if the connection broke because the certificate was refused, which
+// gRPC does not tell.
 func (c connection) explain(err error) error {
 	if err != nil && c.refused.Load() {
-		return status.Errorf(codes.Unauthenticated, "the control plane refuses the certificate: %s", status.Convert(err).Message())
+		err = status.Errorf(codes.Unauthenticated, "the control plane refuses the certificate: %s", reach.Words(errors.New(status.Convert(err).Message())))
 	}
-	return err
+	return c.watch.Explain(err)
 }
 
 func (c *Client) dial(certificate func() *tls.Certificate) (*connection, error) {
@@ -114,7 +135,8 @@ func (c *Client) dial(certificate func() *tls.Certificate) (*connection, error) 
 		Timeout:         callTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
 	}
-	security := newWatchedTLS(&tls.Config{
+	watch := &reach.Watch{Service: reach.Agents, Address: c.Address}
+	security := newWatchedTLS(watch, &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		ServerName: mesh.ServingName,
 		RootCAs:    roots,
@@ -125,7 +147,9 @@ func (c *Client) dial(certificate func() *tls.Certificate) (*connection, error) 
 	conn, err := grpc.NewClient("dns:///"+c.Address,
 		grpc.WithTransportCredentials(security),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "tcp", address)
+			conn, err := dialer.DialContext(ctx, "tcp", address)
+			watch.Dialed(err)
+			return conn, err
 		}),
 		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),
 		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
@@ -134,5 +158,5 @@ func (c *Client) dial(certificate func() *tls.Certificate) (*connection, error) 
 	if err != nil {
 		return nil, fmt.Errorf("connect to the control plane at %s: %w", c.Address, err)
 	}
-	return &connection{ClientConn: conn, refused: security.refused}, nil
+	return &connection{ClientConn: conn, refused: security.refused, watch: watch}, nil
 }

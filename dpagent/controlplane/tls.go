@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+
+	"github.com/sonde-mesh/sonde/reach"
 )
 
 // watchedTLS are TLS credentials that remember whether the control plane has refused the client certificate: gRPC would
@@ -17,16 +19,23 @@ import (
 type watchedTLS struct {
 	credentials.TransportCredentials
 	refused *atomic.Bool
+	watch   *reach.Watch
 }
 
-func newWatchedTLS(c *tls.Config) watchedTLS {
-	return watchedTLS{TransportCredentials: credentials.NewTLS(c), refused: new(atomic.Bool)}
+func newWatchedTLS(watch *reach.Watch, c *tls.Config) watchedTLS {
+	return watchedTLS{TransportCredentials: credentials.NewTLS(c), refused: new(atomic.Bool), watch: watch}
 }
 
 // ClientHandshake implements credentials.TransportCredentials. With TLS 1.3 the handshake ends before the server has
 // checked the client certificate. An HTTP/2 server that accepts it sends first, so this waits for its first byte. If gRPC
 // wrote meanwhile, the kernel might discard the alert that says why the connection was closed.
 func (w watchedTLS) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := w.handshake(ctx, authority, raw)
+	w.watch.Handshaken(err)
+	return conn, info, err
+}
+
+func (w watchedTLS) handshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := w.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if err != nil {
 		w.noteAlert(err)

@@ -7,19 +7,22 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 const (
 	adminTimeout = 2 * time.Second
 	// maxAnswer is more than all the gauges of a drain take, in bytes.
 	maxAnswer = 8 << 20
+	// pathStats has what has been used since Envoy started: of the rest, which is most, nothing can be told.
+	pathStats = "/stats/prometheus?usedonly"
 )
 
 // newClient returns an HTTP client of a Unix socket. It opens a connection for each call, since Envoy may have been
 // restarted since the last one.
 func newClient(to *net.UnixAddr) *http.Client {
 	return &http.Client{
-		Timeout: adminTimeout,
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -47,22 +50,61 @@ func (a *Admin) Get(ctx context.Context, path string) ([]byte, error) {
 	return fetch(ctx, a.client, http.MethodGet, path)
 }
 
-func fetch(ctx context.Context, c *http.Client, method, path string) ([]byte, error) {
+// Stats writes Envoy's statistics to w, in the text format of Prometheus. They may take MiBs, and until ctx ends.
+func (a *Admin) Stats(ctx context.Context, w io.Writer) error {
+	return call(ctx, a.client, http.MethodGet, pathStats, func(body io.Reader) error {
+		_, err := io.Copy(w, body)
+		return err
+	})
+}
+
+// pages of the views. Envoy itself leaves secrets out of its configuration.
+// Source: https://www.envoyproxy.io/docs/envoy/latest/operations/admin
+var pages = map[mesh.EnvoyView]struct{ method, path string }{
+	mesh.ViewConfigDump: {http.MethodGet, "/config_dump?include_eds"},
+	mesh.ViewStats:      {http.MethodGet, "/stats"},
+	mesh.ViewClusters:   {http.MethodGet, "/clusters"},
+	mesh.ViewLogging:    {http.MethodPost, "/logging"}, // without a parameter it changes nothing
+}
+
+// View writes what Envoy says of itself to w. It may take MiBs, and until ctx ends.
+func (a *Admin) View(ctx context.Context, view mesh.EnvoyView, w io.Writer) error {
+	page, ok := pages[view]
+	if !ok {
+		return &mesh.FieldError{Field: "view", Value: string(view), Allowed: fmt.Sprintf("must be one of %v", mesh.EnvoyViews())}
+	}
+	return call(ctx, a.client, page.method, page.path, func(body io.Reader) error {
+		_, err := io.Copy(w, body)
+		return err
+	})
+}
+
+func fetch(ctx context.Context, c *http.Client, method, path string) (body []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	err = call(ctx, c, method, path, func(r io.Reader) error {
+		body, err = io.ReadAll(io.LimitReader(r, maxAnswer))
+		return err
+	})
+	return body, err
+}
+
+// call sends a request, and has read take the body of the answer.
+func call(ctx context.Context, c *http.Client, method, path string, read func(body io.Reader) error) error {
 	request, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, http.NoBody)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	answer, err := c.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("call envoy: %w", err)
+		return fmt.Errorf("call envoy: %w", err)
 	}
 	defer func() { _ = answer.Body.Close() }() // it is read to its end, or given up
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
-	if err != nil {
-		return nil, fmt.Errorf("read envoy's answer to %s: %w", path, err)
-	}
 	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s %s: envoy answers %s", method, path, answer.Status)
+		return fmt.Errorf("%s %s: envoy answers %s", method, path, answer.Status)
 	}
-	return body, nil
+	if err := read(answer.Body); err != nil {
+		return fmt.Errorf("read envoy's answer to %s: %w", path, err)
+	}
+	return nil
 }

@@ -47,6 +47,8 @@ type Options struct {
 	// Keep has Envoy outlive this process, if that is the worker of a guard: the next worker of the same directory can Adopt it. Default: Envoy
 	// is killed when this process dies.
 	Keep bool
+	// HangLimit is how long Envoy may not answer, or not be started again, until Alive fails. Default DefaultHangLimit.
+	HangLimit time.Duration
 }
 
 // Envoy is an Envoy process that Run keeps running.
@@ -59,10 +61,10 @@ type Envoy struct {
 	running prometheus.Gauge
 
 	adopted *process // with which Run begins, nil if there is none
-	log     *forwarder
 
-	mu   sync.Mutex
-	down error // why the process is not running, nil while it is
+	mu    sync.Mutex
+	down  error // why the process is not running, nil while it is
+	alive alive
 }
 
 // WholeSeconds returns what Envoy makes of a drain time: it takes whole seconds, and at least one.
@@ -75,6 +77,9 @@ func New(o Options) *Envoy {
 	}
 	if o.DrainTime <= 0 {
 		o.DrainTime = mesh.DefaultDrainTime
+	}
+	if o.HangLimit <= 0 {
+		o.HangLimit = DefaultHangLimit
 	}
 	e := &Envoy{
 		Admin: NewAdmin(o.Dir.Socket(mesh.SocketAdmin)),
@@ -126,7 +131,7 @@ func (e *Envoy) Run(ctx context.Context, starting func(version string)) error {
 			backoff.Reset()
 		}
 		delay := backoff.Next()
-		e.o.Logger.Error("envoy ended, it will be started again", "err", err, "in", delay.String())
+		e.o.Logger.Error("envoy ended, it will be started again", "err", err, "pause", delay)
 		if retry.Wait(ctx, delay) != nil {
 			return nil //nolint:nilerr // ctx ended while Envoy was down
 		}
@@ -138,7 +143,7 @@ func (e *Envoy) Run(ctx context.Context, starting func(version string)) error {
 
 // runOnce takes the adopted Envoy, or starts one, waits for its end, and returns why it ended.
 func (e *Envoy) runOnce(ctx context.Context, starting func(version string)) error {
-	p, log, err := e.next(ctx, starting)
+	p, err := e.next(ctx, starting)
 	if err != nil {
 		return err
 	}
@@ -150,39 +155,39 @@ func (e *Envoy) runOnce(ctx context.Context, starting func(version string)) erro
 	case <-ctx.Done():
 		p.stop(stopTimeout)
 	}
-	if log.last != "" {
-		return fmt.Errorf("run envoy: %w; its last error: %s", p.err(), log.last)
+	if p.log.last != "" {
+		return fmt.Errorf("run envoy: %w; its last error: %s", p.err(), p.log.last)
 	}
 	return fmt.Errorf("run envoy: %w", p.err())
 }
 
-// next returns the Envoy to run, and its log.
-func (e *Envoy) next(ctx context.Context, starting func(version string)) (*process, *forwarder, error) {
-	version, err := versionOf(ctx, e.o.Path)
-	if err == nil {
-		starting(version)
-	}
+// next returns the Envoy to run.
+func (e *Envoy) next(ctx context.Context, starting func(version string)) (*process, error) {
 	if p := e.adopted; p != nil {
 		e.adopted = nil
-		return p, e.log, nil
+		return p, nil
 	}
+	version, err := versionOf(ctx, e.o.Path)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	log := newForwarder(e.o.Logger)
-	p, err := e.start(log)
+	starting(version)
+	p, err := e.start(newForwarder(e.o.Logger))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	e.starts.Inc()
-	e.o.Logger.Info("envoy started", "pid", p.pid, "version", version)
-	return p, log, nil
+	e.o.Logger.Info("envoy started", "pid", p.pid, "envoyVersion", version)
+	return p, nil
 }
 
 func (e *Envoy) setDown(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.down = err
+	e.down, e.alive = err, alive{}
+	if err != nil {
+		e.alive.ended = time.Now()
+	}
 }
 
 // Running returns why the process is not running, nil if it is.

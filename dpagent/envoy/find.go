@@ -4,17 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // versionTimeout is how long Envoy may take to print its version, also from a cold disk.
 const versionTimeout = 30 * time.Second
 
 var versionLine = regexp.MustCompile(`version: [0-9a-f]+/([0-9][^/\s]*)/`)
+
+// getOne says how to get an Envoy.
+var getOne = "--envoy-path names an Envoy " + mesh.SupportedEnvoys() + `, and in the sources of Sonde "make envoys" downloads them`
 
 // Find returns the absolute path of the Envoy binary, and its version. If path is empty it is the envoy beside this
 // program, else the one on PATH.
@@ -36,6 +42,9 @@ func versionOf(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("there is no such file: %s", getOne)
+	}
 	if err != nil {
 		return "", fmt.Errorf("ask %s for its version: %w", path, err)
 	}
@@ -55,7 +64,7 @@ func search() (string, error) {
 	}
 	path, err := exec.LookPath("envoy")
 	if err != nil {
-		return "", errors.New("envoy not found beside this program or on PATH")
+		return "", errors.New("no envoy beside this program or on PATH: " + getOne)
 	}
 	return path, nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -42,10 +41,14 @@ func (e *Envoy) startKept(log *forwarder) (*process, error) {
 		return nil, fmt.Errorf("start %s: %w", e.o.Path, err)
 	}
 	record, err := wire.RecordOf(pid)
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", e.o.Path, err)
+	if err == nil {
+		var p *process
+		if p, err = e.take(record, log); err == nil {
+			return p, nil
+		}
 	}
-	return e.take(record, log)
+	_ = unix.Kill(pid, unix.SIGKILL) // nobody would follow it
+	return nil, fmt.Errorf("start %s: %w", e.o.Path, err)
 }
 
 // take follows a process that is a child of the guard, if it is the one of the record.
@@ -66,12 +69,15 @@ func (e *Envoy) take(record string, log *forwarder) (*process, error) {
 		_ = out.Close() // as it may be already
 		return nil, errors.Join(fmt.Errorf("follow process %d: %w", pid, err), handle.Close())
 	}
-	p := &process{pid: pid, ended: make(chan struct{})}
+	if err := worker.TellKept(pid); err != nil {
+		e.o.Logger.Warn("guard not told of envoy", "err", err)
+	}
+	p := &process{pid: pid, log: log, ended: make(chan struct{})}
 	p.signal = func(s syscall.Signal) (err error) {
 		return errors.Join(raw.Control(func(fd uintptr) { err = unix.PidfdSendSignal(int(fd), s, nil, 0) }), err)
 	}
 	go func() {
-		p.follow(out, log, func() error {
+		p.follow(out, func() error {
 			return raw.Read(func(fd uintptr) bool { // it is readable when the process has ended
 				n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 				return err == nil && n > 0
@@ -84,7 +90,7 @@ func (e *Envoy) take(record string, log *forwarder) (*process, error) {
 }
 
 // Adopt takes over the Envoy that another worker of this guard has left behind when it died, with its listeners and connections: Run
-// then begins with it. It returns false if there is none. One that runs with other options is ended.
+// then begins with it. It returns false if there is none. One of another binary, or with other options, is ended.
 func (e *Envoy) Adopt() bool {
 	if !e.o.Keep {
 		return false
@@ -96,31 +102,34 @@ func (e *Envoy) Adopt() bool {
 		}
 		return false
 	}
-	log := newForwarder(e.o.Logger)
-	p, err := e.take(string(record), log)
+	p, err := e.take(string(record), newForwarder(e.o.Logger))
 	if err != nil {
 		e.o.Logger.Info("envoy of the agent before has ended", "err", err)
 		return false
 	}
-	if !slices.Equal(commandOf(p.pid), append([]string{e.o.Path}, e.args()...)) {
+	if !e.isOurs(p.pid) {
 		p.stop(stopTimeout)
 		return false
 	}
-	if err := worker.TellKept(p.pid); err != nil {
-		e.o.Logger.Warn("guard not told of envoy", "err", err)
-	}
 	e.o.Logger.Info("envoy goes on, it has outlived an agent", "pid", p.pid)
-	e.adopted, e.log = p, log
+	e.adopted = p
 	e.setDown(nil)
 	return true
 }
 
-func commandOf(pid int) []string {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil {
-		return nil // it has ended
+// isOurs says whether a process is what would be started now: somebody may have replaced the binary, or changed options.
+func (e *Envoy) isOurs(pid int) bool {
+	proc := fmt.Sprintf("/proc/%d/", pid)
+	command, err := os.ReadFile(proc + "cmdline")
+	if err != nil || string(command) != strings.Join(append([]string{e.o.Path}, e.args()...), "\x00")+"\x00" {
+		return false // or it has ended
 	}
-	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
+	runs, err := os.Stat(proc + "exe")
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(e.o.Path)
+	return err == nil && os.SameFile(runs, there)
 }
 
 // start starts Envoy.

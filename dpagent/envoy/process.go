@@ -13,6 +13,7 @@ import (
 // process is an Envoy that runs.
 type process struct {
 	pid    int
+	log    *forwarder
 	signal func(syscall.Signal) error
 	ended  chan struct{} // closed when it has ended and its output is read
 	end    error         // how it ended; valid after ended
@@ -35,7 +36,7 @@ func startChild(path string, args []string, dir string, log *forwarder) (*proces
 		Setpgid:   true,            // Ctrl-C in a terminal is for the agent, which drains first
 		Pdeathsig: syscall.SIGKILL, // no Envoy without its agent, however the agent ended
 	}
-	p := &process{ended: make(chan struct{}), signal: func(s syscall.Signal) error { return cmd.Process.Signal(s) }}
+	p := &process{log: log, ended: make(chan struct{}), signal: func(s syscall.Signal) error { return cmd.Process.Signal(s) }}
 	started := make(chan error)
 	go func() {
 		// The kernel sends Pdeathsig when the thread that forked ends, so this thread must live as long as the child.
@@ -48,7 +49,7 @@ func startChild(path string, args []string, dir string, log *forwarder) (*proces
 		}
 		started <- err
 		if err == nil {
-			p.follow(out, log, cmd.Wait)
+			p.follow(out, cmd.Wait)
 		}
 		_ = out.Close() // read to its end
 	}()
@@ -59,12 +60,12 @@ func startChild(path string, args []string, dir string, log *forwarder) (*proces
 }
 
 // follow returns when the process has ended, as wait says, and its output is forwarded.
-func (p *process) follow(out *os.File, log *forwarder, wait func() error) {
+func (p *process) follow(out *os.File, wait func() error) {
 	defer close(p.ended)
 	forwarded := make(chan struct{})
 	go func() {
 		defer close(forwarded)
-		log.forward(out)
+		p.log.forward(out)
 	}()
 	if p.end = wait(); p.end == nil {
 		p.end = errEnded

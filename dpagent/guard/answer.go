@@ -12,6 +12,10 @@ import (
 // as done.
 const erroredResponse = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nsonde: no answer from the agent"
 
+// failedHookResponse fails a hook behind Envoy, which would answer a closed connection with 503, a success: the kubelet cannot parse
+// where this redirect leads, which is an error of the call (Go: net/http/client.go).
+const failedHookResponse = "HTTP/1.1 302 Found\r\nLocation: :sonde: no answer from the agent\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
 const tooLongResponse = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 // verdictGrace is how late a worker may be with a verdict after the user's timeout. It is half of the additional second of
@@ -167,7 +171,13 @@ func (g *guard) reclaimRequests() (kept, answered int) {
 
 // answerLast answers a request for which there will be no worker. A hook that was not called fails.
 func (g *guard) answerLast(c *conn) {
-	if c.isHook() && !c.begun {
+	switch {
+	case !c.isHook() || c.begun:
+	case wire.IsSocket(g.address):
+		c.state = closing
+		g.write(c, []byte(failedHookResponse))
+		return
+	default:
 		g.close(c)
 		return
 	}

@@ -3,7 +3,6 @@ package guard
 import (
 	"encoding/binary"
 	"errors"
-	"strconv"
 	"syscall"
 
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
@@ -114,7 +113,7 @@ func (g *guard) onMessage(h wire.Header, payload, rights []byte) {
 func (g *guard) onListen(payload, rights []byte) {
 	g.worker.ready = true
 	if g.listener >= 0 || len(payload) < 4 {
-		g.log.write("INFO", "worker answers again", "pid", strconv.Itoa(g.worker.pid), "starts", strconv.Itoa(g.starts))
+		g.log.write("INFO", "worker answers again", "pid", g.worker.pid, "starts", g.starts)
 		return
 	}
 	fd, ok := singleFD(rights)
@@ -128,7 +127,7 @@ func (g *guard) onListen(payload, rights []byte) {
 	g.address = string(payload[4:])
 	_ = syscall.SetNonblock(g.listener, true) // it is already, since Go made it
 	g.acceptAgain()
-	g.log.write("INFO", "guard listens", "address", g.address, "pid", strconv.Itoa(g.worker.pid))
+	g.log.write("INFO", "guard listens", "address", g.address, "pid", g.worker.pid)
 }
 
 func singleFD(rights []byte) (fd int, ok bool) {

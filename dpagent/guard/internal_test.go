@@ -135,21 +135,22 @@ func TestLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Close() }()
-	logger{w}.write("ERROR", "worker ended", "err", "signal: \"killed\"\n\x00\\ é")
+	logger{w}.write("ERROR", "worker ended", "err", "signal: \"killed\"\n\x00\\ é", "pid", 4242)
 	_ = w.Close()
 	var out bytes.Buffer
 	if _, err := out.ReadFrom(r); err != nil {
 		t.Fatal(err)
 	}
-	var line map[string]string
+	var line map[string]any
 	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
 		t.Fatalf("%q: %v", out.String(), err)
 	}
-	if _, err := time.Parse(time.RFC3339Nano, line["time"]); err != nil {
+	at, _ := line["time"].(string)
+	if _, err := time.Parse(time.RFC3339Nano, at); err != nil {
 		t.Error(err)
 	}
 	delete(line, "time")
-	want := map[string]string{"level": "ERROR", "msg": "worker ended", "err": `signal: "killed"??\ ??`}
+	want := map[string]any{"level": "ERROR", "msg": "worker ended", "err": `signal: "killed"??\ ??`, "pid": 4242.0}
 	if diff := cmp.Diff(want, line); diff != "" {
 		t.Errorf("line (-want +got):\n%s", diff)
 	}

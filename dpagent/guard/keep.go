@@ -14,7 +14,7 @@ import (
 // the file for its record, the program, and the program's arguments.
 func becomeKept(guard string) int {
 	fail := func(what string, err error) int {
-		logger{os.Stderr}.write("ERROR", "program cannot start", "what", what, "err", err.Error())
+		logger{os.Stderr}.write("ERROR", "program cannot start", "step", what, "err", err.Error())
 		return 127
 	}
 	const file, program = 1, 2

@@ -9,8 +9,8 @@ import (
 // logger writes lines like those of slog's JSON handler, which would take more memory than the rest of the guard.
 type logger struct{ to *os.File }
 
-// write logs a constant message with pairs of a key and a value.
-func (l logger) write(level, message string, pairs ...string) {
+// write logs a constant message with pairs of a key and a value, a text or an int.
+func (l logger) write(level, message string, pairs ...any) {
 	b := append([]byte(nil), `{"time":"`...)
 	b = time.Now().AppendFormat(b, time.RFC3339Nano)
 	b = append(b, `","level":"`...)
@@ -19,11 +19,19 @@ func (l logger) write(level, message string, pairs ...string) {
 	b = appendString(b, message)
 	for n := 0; n+1 < len(pairs); n += 2 {
 		b = append(b, ',')
-		b = appendString(b, pairs[n])
+		b = appendValue(b, pairs[n])
 		b = append(b, ':')
-		b = appendString(b, pairs[n+1])
+		b = appendValue(b, pairs[n+1])
 	}
 	_, _ = l.to.Write(append(b, "}\n"...)) // there is nobody else to tell
+}
+
+func appendValue(b []byte, v any) []byte {
+	if number, ok := v.(int); ok {
+		return strconv.AppendInt(b, int64(number), 10)
+	}
+	text, _ := v.(string)
+	return appendString(b, text)
 }
 
 // appendString appends s as a JSON string. For printable ASCII that is what strconv does; other bytes become question marks.

@@ -136,7 +136,7 @@ func (g *guard) reap() (others bool) {
 			g.onWorkerEnded(status)
 		case pid == g.kept:
 			g.kept = 0
-			g.log.write("WARN", "envoy ended", "pid", strconv.Itoa(pid), "how", howEnded(status))
+			g.log.write("WARN", "envoy ended", "pid", pid, "err", howEnded(status))
 		}
 	}
 	return false
@@ -167,8 +167,8 @@ func (g *guard) onWorkerEnded(status syscall.WaitStatus) {
 	g.worker.startAt = g.now.Add(delay)
 	g.worker.orphansUntil = g.now.Add(orphanTime)
 	kept, answered := g.reclaimRequests()
-	g.log.write("ERROR", "worker ended, it will be started again", "err", why, "in", delay.String(),
-		"requests", strconv.Itoa(kept), "errored", strconv.Itoa(answered))
+	g.log.write("ERROR", "worker ended, it will be started again", "err", why, "pause", delay.Round(time.Millisecond).String(),
+		"requests", kept, "errored", answered)
 }
 
 func howEnded(status syscall.WaitStatus) string {

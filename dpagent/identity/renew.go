@@ -12,6 +12,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
 // maxTimer is the longest timer of the renewer: timers stand still while the machine sleeps.
@@ -35,6 +36,8 @@ type RenewerOptions struct {
 	Logger *slog.Logger
 	// Registerer of the metrics. Required.
 	Registerer prometheus.Registerer
+	// Loop is told of each attempt. Default: nobody is told.
+	Loop *heartbeat.Loop
 }
 
 // NewRenewer returns a Renewer of i.
@@ -109,7 +112,7 @@ func (r *Renewer) renew(ctx context.Context) error {
 		if err == nil {
 			r.renewals.WithLabelValues("ok").Inc()
 			leaf := r.identity.Leaf()
-			r.o.Logger.Info("certificate renewed", "serial", leaf.SerialNumber.Text(16), "notAfter", leaf.NotAfter)
+			r.o.Logger.Info("certificate renewed", "serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter)
 			r.o.Renewed()
 			return nil
 		}
@@ -125,6 +128,8 @@ func (r *Renewer) renew(ctx context.Context) error {
 }
 
 func (r *Renewer) renewOnce(ctx context.Context) error {
+	r.o.Loop.Begin()
+	defer r.o.Loop.End()
 	request, err := NewRequest()
 	if err != nil {
 		return err

@@ -50,20 +50,25 @@ type clients struct {
 // size of the read buffer, for example, limits chunk extensions and trailers.
 func newClients(podIP netip.Addr, virtualPort int) clients {
 	virtual := netip.AddrPortFrom(podIP, uint16(virtualPort))
+	itself := func(at netip.AddrPort) netip.AddrPort { return at }
 	return clients{
-		probe: &http.Transport{
-			DialContext:         dialPod(newDialer(plainClose), virtual),
-			TLSClientConfig:     unverified(),
-			TLSHandshakeTimeout: 10 * time.Second,
-			DisableKeepAlives:   true,
-			DisableCompression:  true,
-			ForceAttemptHTTP2:   true, // by ALPN
-			HTTP2:               &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
-		},
+		probe: newProbeTransport(dialPod(newDialer(plainClose), virtual, itself)),
 		hook: &http.Transport{ // only HTTP/1.1, and no timeout
-			DialContext:     dialPod(newDialer(plainClose), virtual),
+			DialContext:     dialPod(newDialer(plainClose), virtual, itself),
 			TLSClientConfig: unverified(),
 		},
+	}
+}
+
+func newProbeTransport(dial dialFunc) *http.Transport {
+	return &http.Transport{
+		DialContext:         dial,
+		TLSClientConfig:     unverified(),
+		TLSHandshakeTimeout: 10 * time.Second,
+		DisableKeepAlives:   true,
+		DisableCompression:  true,
+		ForceAttemptHTTP2:   true, // by ALPN
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
 }
 
@@ -71,8 +76,11 @@ func unverified() *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the kubelet does not verify: it asks an address, not a name
 }
 
-// dialPod only dials the pod. A redirect to the virtual port is refused: without the mesh, nothing would listen there.
-func dialPod(dialer *net.Dialer, virtual netip.AddrPort) func(context.Context, string, string) (net.Conn, error) {
+type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// dialPod only dials the pod, where the application is that the kubelet would reach at an address. A redirect to the virtual port is
+// refused: without the mesh, nothing would listen there.
+func dialPod(dialer *net.Dialer, virtual netip.AddrPort, application func(netip.AddrPort) netip.AddrPort) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		target, err := netip.ParseAddrPort(address)
 		refused := &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(virtual)}
@@ -84,7 +92,7 @@ func dialPod(dialer *net.Dialer, virtual netip.AddrPort) func(context.Context, s
 			refused.Err = os.NewSyscallError("connect", syscall.ECONNREFUSED)
 			return nil, refused
 		}
-		return dialer.DialContext(ctx, network, address)
+		return dialer.DialContext(ctx, network, application(target).String())
 	}
 }
 

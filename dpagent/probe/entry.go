@@ -40,9 +40,9 @@ type prober interface {
 	probe(ctx context.Context, userAgent string) result
 }
 
-func newEntry(p mesh.Probe, h *Handler, m *metrics) *entry {
+func newEntry(p mesh.Probe, h *Handler) *entry {
 	e := &entry{
-		probe: p, path: pathKey(p.VirtualPath()), h: h, metrics: m.of(p),
+		probe: p, path: pathKey(p.VirtualPath()), h: h, metrics: h.metrics.of(p),
 		timeout: time.Duration(p.TimeoutSeconds) * time.Second, limiter: rate.NewLimiter(checksPerSecond, checksBurst),
 	}
 	switch {
@@ -123,16 +123,22 @@ func (e *entry) run(ctx context.Context, c *check, userAgent string) {
 	if e.limiter.Wait(ctx) != nil || !e.startRunning(c) {
 		return
 	}
-	began, late := time.Now(), watchLag(e.timeout)
-	c.result = e.prober.probe(ctx, userAgent)
-	took := time.Since(began)
-	c.result = c.result.unlessLate(took, e.timeout, late.stop())
+	var took time.Duration
+	c.result, took = ask(ctx, e.prober, userAgent, e.timeout)
 	if ctx.Err() == nil {
 		e.observe(ctx, c.result, took)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.clearCurrent(c)
+}
+
+// ask makes one check, and returns how long it took.
+func ask(ctx context.Context, p prober, userAgent string, timeout time.Duration) (result, time.Duration) {
+	began, late := time.Now(), watchLag(timeout)
+	r := p.probe(ctx, userAgent)
+	took := time.Since(began)
+	return r.unlessLate(took, timeout, late.stop()), took
 }
 
 // startRunning marks a check as running. It returns false if it has no waiters any more.
@@ -147,8 +153,7 @@ func (e *entry) startRunning(c *check) bool {
 
 // observe counts a check, and logs a verdict that differs from the one before.
 func (e *entry) observe(ctx context.Context, r result, took time.Duration) {
-	e.metrics.count(r.verdict)
-	e.metrics.duration.Observe(took.Seconds())
+	e.count(r, took)
 	if r.verdict != success {
 		e.tell(r)
 	}
@@ -164,6 +169,11 @@ func (e *entry) observe(ctx context.Context, r result, took time.Duration) {
 	} else {
 		e.logger(r.verdict).WarnContext(ctx, "probe verdict", "err", r.reason)
 	}
+}
+
+func (e *entry) count(r result, took time.Duration) {
+	e.metrics.count(r.verdict)
+	e.metrics.duration.Observe(took.Seconds())
 }
 
 // tell passes on that a check did not succeed.
@@ -182,6 +192,8 @@ func (e *entry) logger(v verdict) *slog.Logger {
 const (
 	probeAgent = "kube-probe/"
 	hookAgent  = "kube-lifecycle/"
+	// ownAgent is the user agent where the kubelet does not ask.
+	ownAgent = probeAgent + "sonde"
 )
 
 // userAgent returns the caller's user agent if it is the kubelet's, else one of our own with the kubelet's prefix, since
@@ -202,5 +214,5 @@ func (e *entry) userAgent(r *http.Request) string {
 	case e.probe.Type.IsHook():
 		return hookAgent + "sonde"
 	}
-	return probeAgent + "sonde"
+	return ownAgent
 }

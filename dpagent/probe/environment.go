@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -16,9 +17,13 @@ type Environment struct {
 	Table string
 	// InstanceIP is the value of INSTANCE_IP.
 	InstanceIP string
-	// Port is the virtual port. 0 means that no probes are answered.
+	// Port is the virtual port. 0 means that no probes are answered, or in mesh.ProbesPerPort mode no HTTP probes.
 	Port int
+	// Mode in which the pod was injected. Default mesh.ProbesUnified.
+	Mode mesh.ProbesMode
 }
+
+func (e Environment) perPort() bool { return e.Mode == mesh.ProbesPerPort }
 
 // Options returns the options of a Handler, except Registerer. The error joins all violations. Unknown keys of the table are
 // logged.
@@ -32,16 +37,20 @@ func (e Environment) Options(logger *slog.Logger) (Options, error) {
 	case err != nil || !isPodIP(ip):
 		errs = append(errs, fmt.Errorf("%s: %q: must be the address of the pod, IPv4 or IPv6 without a zone", mesh.EnvInstanceIP, e.InstanceIP))
 	}
-	if e.Port < 1 || e.Port > 65535 {
-		errs = append(errs, &mesh.FieldError{Field: "Port", Value: strconv.Itoa(e.Port), Allowed: mesh.AllowedPort})
+	if e.Port < 0 || e.Port > 65535 || e.Port == 0 && !e.perPort() {
+		errs = append(errs, &mesh.FieldError{Field: "Port", Value: strconv.Itoa(e.Port), Allowed: mesh.AllowedPort + ": the probes of the pod name it"})
 	}
-	return Options{Table: table, PodIP: ip, Port: e.Port, Logger: logger}, errors.Join(errs...)
+	if e.perPort() { // Envoy and the kernel answer the others
+		table = slices.DeleteFunc(table, func(p mesh.Probe) bool { return p.HTTPGet == nil })
+	}
+	return Options{Table: table, PodIP: ip, Port: e.Port, BehindEnvoy: e.perPort(), Logger: logger}, errors.Join(errs...)
 }
 
-// Needed reports whether there are probes to answer. It returns an error if the table is wrong.
+// Needed reports whether there are probes to answer. In mesh.ProbesPerPort mode that is so with any probe: the agent must not die with
+// the Envoy that answers it. It returns an error if the table is wrong.
 func (e Environment) Needed() (bool, error) {
 	table, err := e.table(nil)
-	return len(table) > 0 && e.Port != 0, err
+	return len(table) > 0 && (e.Port != 0 || e.perPort()), err
 }
 
 func (e Environment) table(logger *slog.Logger) (mesh.ProbeTable, error) {

@@ -74,7 +74,7 @@ func (a *grpcProber) connect(ctx context.Context, userAgent string, fault *atomi
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			conn, err := a.dialer.DialContext(ctx, "tcp", address)
 			fault.Store(nil)
-			if isAgentFault(err) {
+			if IsAgentFault(err) {
 				fault.Store(&err)
 			}
 			return conn, err

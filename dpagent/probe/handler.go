@@ -25,8 +25,13 @@ type Options struct {
 	Table mesh.ProbeTable
 	// PodIP is the target of all checks, and the only address to listen on. Required.
 	PodIP netip.Addr
-	// Port is the virtual port, 1 to 65535. No check may have it as its target. Required.
+	// Port is the virtual port, 1 to 65535. No check may have it as its target. Required, unless BehindEnvoy.
 	Port int
+	// BehindEnvoy says that Envoy has the virtual port, if there is one, and passes requests on (mesh.ProbesPerPort).
+	BehindEnvoy bool
+	// Targets says that Envoy adds to each request what it is for (mesh.ProbeTargetHeader), and that there is no Table: somebody has
+	// written the Dataplane.
+	Targets bool
 	// Failed is told of each check that does not succeed, and returns at once. Default: nobody is told.
 	Failed func(Failure)
 	// Logger gets changed verdicts, and each hook. Default: none.
@@ -54,6 +59,10 @@ type Handler struct {
 	clients clients
 	running sync.WaitGroup // checks
 	hooks   hookCount
+	metrics *metrics
+
+	mu      sync.Mutex
+	targets map[string]*entry // by the value of mesh.ProbeTargetHeader
 }
 
 var _ http.Handler = (*Handler)(nil)
@@ -70,15 +79,15 @@ func New(o Options) (*Handler, error) {
 	if o.Failed == nil {
 		o.Failed = func(Failure) {}
 	}
-	h := &Handler{o: o, byID: map[string]*entry{}, byPath: map[string]*entry{}}
+	h := &Handler{o: o, byID: map[string]*entry{}, byPath: map[string]*entry{}, targets: map[string]*entry{}}
 	h.hooks.ended = make(chan struct{}, 1)
 	h.clients = newClients(o.PodIP, o.Port)
-	metrics, err := newMetrics(o.Registerer)
-	if err != nil {
+	var err error
+	if h.metrics, err = newMetrics(o.Registerer); err != nil {
 		return nil, err
 	}
 	for _, p := range o.Table {
-		e := newEntry(p, h, metrics)
+		e := newEntry(p, h)
 		if p.ID != "" {
 			h.byID[p.ID] = e
 		}
@@ -109,7 +118,7 @@ func (o *Options) validate() error {
 	if !isPodIP(o.PodIP) {
 		errs = append(errs, &mesh.FieldError{Field: "PodIP", Value: o.PodIP.String(), Allowed: "must be one IPv4 or IPv6 address"})
 	}
-	if o.Port < 1 || o.Port > 65535 {
+	if o.Port < 0 || o.Port > 65535 || o.Port == 0 && !o.BehindEnvoy {
 		errs = append(errs, &mesh.FieldError{Field: "Port", Value: strconv.Itoa(o.Port), Allowed: mesh.AllowedPort})
 	}
 	for i, p := range o.Table {
@@ -136,6 +145,10 @@ func (h *Handler) Table() mesh.ProbeTable { return h.o.Table }
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		ignoreBody(w)
+	}
+	if h.o.Targets {
+		h.serveTarget(w, r)
+		return
 	}
 	e := h.find(r)
 	switch {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"sync"
 	"time"
 
@@ -36,8 +37,12 @@ func newRequestTemplate(podIP netip.Addr, g *mesh.HTTPGetProbe) *requestTemplate
 	if err != nil {
 		return &requestTemplate{err: err}
 	}
+	return templateOf(u, g.HTTPHeaders)
+}
+
+func templateOf(u *url.URL, headers []mesh.HTTPHeader) *requestTemplate {
 	header := http.Header{}
-	for _, h := range g.HTTPHeaders {
+	for _, h := range headers {
 		header.Add(h.Name, h.Value)
 	}
 	if _, set := header["Accept"]; !set {
@@ -99,14 +104,23 @@ func (a *httpProber) probe(ctx context.Context, userAgent string) result {
 	if a.template.err != nil {
 		return result{verdict: errored, class: Failed, reason: reason(a.template.err)}
 	}
-	res, err := a.client.Do(a.template.request(ctx, userAgent))
+	return judge(&a.client, a.template.request(ctx, userAgent))
+}
+
+// judge sends a request, and judges the answer as the kubelet does.
+func judge(client *http.Client, req *http.Request) result {
+	res, err := client.Do(req)
 	if err != nil {
 		return failureOf(err)
 	}
 	defer func() { _ = res.Body.Close() }() // it was read as far as needed
 	if res.StatusCode == http.StatusSwitchingProtocols {
-		// The client's timeout does not end the connection of a 101: the kubelet's own check would never end.
-		defer time.AfterFunc(a.client.Timeout, func() { _ = res.Body.Close() }).Stop()
+		// Neither timeout nor context ends the connection of a 101: the kubelet's own check would never end.
+		end := func() { _ = res.Body.Close() }
+		defer context.AfterFunc(req.Context(), end)()
+		if client.Timeout > 0 {
+			defer time.AfterFunc(client.Timeout, end).Stop()
+		}
 	}
 	// Read in the same steps as the kubelet: if a body is cut near the limit, they decide whether that is noticed.
 	if _, err := io.ReadAll(io.LimitReader(res.Body, maxBody)); err != nil {

@@ -76,6 +76,7 @@ func listen(t testing.TB, ip string) net.Listener {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = l.Close() }) // also what keeps it: the garbage collector closes what nobody uses any more
 	return l
 }
 

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,7 +14,7 @@ type metrics struct {
 	duration *prometheus.HistogramVec
 }
 
-// newMetrics registers the metrics with r, which may be nil.
+// newMetrics registers the metrics with r, which may be nil. Handlers with the same r share them.
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -27,12 +28,24 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.total, m.duration} {
-		if err := r.Register(c); err != nil {
-			return nil, fmt.Errorf("register metrics of probes: %w", err)
+	var totalErr, durationErr error
+	m.total, totalErr = register(r, m.total)
+	m.duration, durationErr = register(r, m.duration)
+	return m, errors.Join(totalErr, durationErr)
+}
+
+// register registers a collector with r, and returns the one that is registered.
+func register[C prometheus.Collector](r prometheus.Registerer, c C) (C, error) {
+	err := r.Register(c)
+	if earlier, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		if same, ok := earlier.ExistingCollector.(C); ok {
+			return same, nil
 		}
 	}
-	return m, nil
+	if err != nil {
+		return c, fmt.Errorf("register metrics of probes: %w", err)
+	}
+	return c, nil
 }
 
 // entryMetrics are the metrics of one entry, looked up once.

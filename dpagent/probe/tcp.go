@@ -16,6 +16,14 @@ type tcpProber struct {
 	address string
 }
 
+// NewTCPCheck returns a function that asks whether somebody accepts connections at an address, as a TCP probe does. Of an error
+// IsAgentFault says whether it is about the application.
+func NewTCPCheck(address netip.AddrPort, timeout time.Duration) func(context.Context) error {
+	a := &tcpProber{dialer: newDialer(resetClose), address: address.String()}
+	a.dialer.Timeout = timeout
+	return a.connect
+}
+
 func newTCPProber(podIP netip.Addr, t *mesh.TCPSocketProbe, timeout time.Duration) *tcpProber {
 	dialer := newDialer(resetClose)
 	dialer.Timeout = timeout
@@ -23,10 +31,17 @@ func newTCPProber(podIP netip.Addr, t *mesh.TCPSocketProbe, timeout time.Duratio
 }
 
 func (a *tcpProber) probe(ctx context.Context, _ string) result {
-	conn, err := a.dialer.DialContext(ctx, "tcp", a.address)
-	if err != nil {
+	if err := a.connect(ctx); err != nil {
 		return failureOf(err)
 	}
-	_ = conn.Close() // the port is open, which is all that matters
 	return result{verdict: success}
+}
+
+func (a *tcpProber) connect(ctx context.Context) error {
+	conn, err := a.dialer.DialContext(ctx, "tcp", a.address)
+	if err != nil {
+		return err
+	}
+	_ = conn.Close() // the port is open, which is all that matters
+	return nil
 }

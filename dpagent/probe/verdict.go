@@ -71,15 +71,15 @@ const maxReason = 512
 // failureOf returns the result of a check with an error that is a failure for the kubelet. If the agent is at fault, and
 // not the application, it is errored.
 func failureOf(err error) result {
-	if isAgentFault(err) {
+	if IsAgentFault(err) {
 		return result{verdict: errored, class: AgentFault, reason: "the agent cannot check: " + reason(err)}
 	}
 	return result{verdict: failure, class: classOf(err), reason: reason(err)}
 }
 
-// isAgentFault reports whether an error is about the agent, such as a lack of file descriptors, and not about the
+// IsAgentFault reports whether an error is about the agent, such as a lack of file descriptors, and not about the
 // application.
-func isAgentFault(err error) bool {
+func IsAgentFault(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
 	} {

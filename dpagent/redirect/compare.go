@@ -98,14 +98,15 @@ func (c *chain) hasHookOf(got *nftables.Chain) bool {
 	if c.hook == nil {
 		return got.Hooknum == nil
 	}
-	return got.Hooknum != nil && *got.Hooknum == *c.hook && got.Type == nftables.ChainTypeNAT &&
-		got.Priority != nil && *got.Priority == *nftables.ChainPriorityNATDest &&
+	return got.Hooknum != nil && *got.Hooknum == *c.hook && got.Type == c.kind &&
+		got.Priority != nil && *got.Priority == *c.priority() &&
 		got.Policy != nil && *got.Policy == nftables.ChainPolicyAccept
 }
 
 // textOf returns a rule as nft prints it, if it is one that we write with other options, else its bytecode.
 func textOf(exprs []expr.Any) string {
 	code := bytecode(exprs)
+	var probe TCPProbe
 	var o Options
 	for n, e := range exprs {
 		switch e := e.(type) {
@@ -113,14 +114,17 @@ func textOf(exprs []expr.Any) string {
 			if m, ok := exprs[max(n-1, 0)].(*expr.Meta); ok && m.Key == expr.MetaKeySKUID && len(e.Data) == 4 {
 				o.User = int(binaryutil.NativeEndian.Uint32(e.Data))
 			} else if len(e.Data) == 2 {
-				o.ExcludeInboundPorts = []int{int(binaryutil.BigEndian.Uint16(e.Data))}
+				port := int(binaryutil.BigEndian.Uint16(e.Data))
+				o.ExcludeInboundPorts, probe = []int{port}, TCPProbe{Port: port, Target: port}
 			}
 		case *expr.Immediate:
 			if len(e.Data) == 2 {
 				o.InboundPort = int(binaryutil.BigEndian.Uint16(e.Data))
+				probe.Target = o.InboundPort
 			}
 		}
 	}
+	o.TCPProbes = []TCPProbe{probe}
 	for _, o.Families = range []Families{IPv4, IPv6} {
 		for _, c := range newTable(&o) {
 			for _, r := range c.rules {

@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -18,11 +19,7 @@ func Describe(o Options) string {
 		}
 		fmt.Fprintf(&b, "\tchain %s {\n", c.name)
 		if c.hook != nil {
-			priority := decimal(*nftables.ChainPriorityNATDest)
-			if c.name == chainPrerouting {
-				priority = "dstnat" // its name, which nft uses for this hook alone
-			}
-			fmt.Fprintf(&b, "\t\ttype nat hook %s priority %s; policy accept;\n", c.name, priority)
+			fmt.Fprintf(&b, "\t\ttype %s hook %s priority %s; policy accept;\n", c.kind, hookName(c.hook), priorityName(&c))
 		}
 		for _, r := range c.rules {
 			fmt.Fprintf(&b, "\t\t%s\n", r.text)
@@ -31,6 +28,27 @@ func Describe(o Options) string {
 	}
 	b.WriteString("}\n")
 	return b.String()
+}
+
+func hookName(hook *nftables.ChainHook) string {
+	switch *hook {
+	case *nftables.ChainHookPrerouting:
+		return "prerouting"
+	case *nftables.ChainHookInput:
+		return "input"
+	}
+	return "output"
+}
+
+// priorityName returns a priority as nft prints it: by name, which the one of NAT has in a single hook.
+func priorityName(c *chain) string {
+	switch {
+	case c.kind == nftables.ChainTypeFilter:
+		return "filter"
+	case c.name == chainPrerouting:
+		return "dstnat"
+	}
+	return decimal(*c.priority())
 }
 
 // bytecode returns what a rule does, in the form of "nft --debug=netlink". Two rules are the same if theirs is: the kernel
@@ -44,23 +62,28 @@ func bytecode(exprs []expr.Any) string {
 }
 
 func instruction(e expr.Any) string {
+	if text := loading(e); text != "" {
+		return text
+	}
 	switch e := e.(type) {
-	case *expr.Meta:
-		if !e.SourceRegister {
-			return fmt.Sprintf("meta load %s => reg %d", metaKey(e.Key), e.Register)
-		}
-	case *expr.Payload:
-		if e.OperationType == expr.PayloadLoad {
-			return fmt.Sprintf("payload load %db @ %s header + %d => reg %d", e.Len, base(e.Base), e.Offset, e.DestRegister)
-		}
 	case *expr.Cmp:
 		return fmt.Sprintf("cmp %s reg %d 0x%x", operator(e.Op), e.Register, e.Data)
 	case *expr.Immediate:
 		return fmt.Sprintf("immediate reg %d 0x%x", e.Register, e.Data)
+	case *expr.NAT:
+		same := *e
+		same.RegAddrMax, same.RegProtoMax = cmp.Or(e.RegAddrMax, e.RegAddrMin), cmp.Or(e.RegProtoMax, e.RegProtoMin) // as the kernel says
+		return "nat " + strings.Trim(fmt.Sprintf("%+v", same), "{}")
 	case *expr.Redir:
 		return fmt.Sprintf("redir proto_min reg %d flags 0x%x", e.RegisterProtoMin, e.Flags)
+	case *expr.Bitwise:
+		return fmt.Sprintf("bitwise reg %d = ( reg %d & 0x%x ) ^ 0x%x", e.DestRegister, e.SourceRegister, e.Mask, e.Xor)
+	case *expr.Reject:
+		return fmt.Sprintf("reject type %d code %d", e.Type, e.Code)
 	case *expr.Verdict:
 		switch e.Kind {
+		case expr.VerdictDrop:
+			return "drop"
 		case expr.VerdictReturn:
 			return "return"
 		case expr.VerdictJump:
@@ -70,18 +93,51 @@ func instruction(e expr.Any) string {
 	return strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", e), "*expr.")) + " " + strings.TrimPrefix(fmt.Sprintf("%+v", e), "&")
 }
 
+// loading returns an instruction that puts something of the packet or its connection into a register, "" if e is another one.
+func loading(e expr.Any) string {
+	switch e := e.(type) {
+	case *expr.Meta:
+		if !e.SourceRegister {
+			return fmt.Sprintf("meta load %s => reg %d", metaKey(e.Key), e.Register)
+		}
+	case *expr.Payload:
+		if e.OperationType == expr.PayloadLoad {
+			return fmt.Sprintf("payload load %db @ %s header + %d => reg %d", e.Len, base(e.Base), e.Offset, e.DestRegister)
+		}
+	case *expr.Ct:
+		if !e.SourceRegister {
+			return fmt.Sprintf("ct load %s => reg %d", ctKey(e.Key), e.Register)
+		}
+	}
+	return ""
+}
+
 func metaKey(k expr.MetaKey) string {
 	switch k {
 	case expr.MetaKeySKUID:
 		return "skuid"
 	case expr.MetaKeyPRIORITY:
 		return "priority"
+	case expr.MetaKeyIIFNAME:
+		return "iifname"
 	case expr.MetaKeyOIFNAME:
 		return "oifname"
 	case expr.MetaKeyNFPROTO:
 		return "nfproto"
 	case expr.MetaKeyL4PROTO:
 		return "l4proto"
+	}
+	return fmt.Sprintf("key %d", k)
+}
+
+func ctKey(k expr.CtKey) string {
+	switch k {
+	case expr.CtKeySTATE:
+		return "state"
+	case expr.CtKeySTATUS:
+		return "status"
+	case expr.CtKeyDIRECTION:
+		return "direction"
 	}
 	return fmt.Sprintf("key %d", k)
 }

@@ -19,15 +19,22 @@ type requirement struct {
 	try                  func(*nftables.Conn, *nftables.Table)
 }
 
-// requirements returns what our table needs, each with those before it. Matches that are part of nf_tables are not listed.
-func requirements() []requirement {
+// requirements returns what our table needs, each with those before it. Matches that are part of nf_tables are not listed. o is
+// nil for what any table needs.
+func requirements(o *Options) []requirement {
 	base := func(c *nftables.Conn, t *nftables.Table) *nftables.Chain {
 		return c.AddChain(&nftables.Chain{
 			Name: chainOutput, Table: t, Type: nftables.ChainTypeNAT,
 			Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest,
 		})
 	}
-	return []requirement{
+	// alone tries something in a chain without a hook
+	alone := func(parts ...part) func(*nftables.Conn, *nftables.Table) {
+		return func(c *nftables.Conn, t *nftables.Table) {
+			c.AddRule(&nftables.Rule{Table: t, Chain: c.AddChain(&nftables.Chain{Name: chainPayload, Table: t}), Exprs: newRule(parts...).exprs})
+		}
+	}
+	all := []requirement{
 		{"nftables", "CONFIG_NF_TABLES", "nf_tables", nftables.TableFamilyIPv4, func(*nftables.Conn, *nftables.Table) {}},
 		{"nftables of family inet", "CONFIG_NF_TABLES_INET", "nf_tables", nftables.TableFamilyINet, func(*nftables.Conn, *nftables.Table) {}},
 		{
@@ -41,19 +48,32 @@ func requirements() []requirement {
 			},
 		},
 	}
+	if o == nil || len(o.TCPProbes) == 0 {
+		return all
+	}
+	return append(all,
+		requirement{
+			"destination NAT in nftables", "CONFIG_NFT_NAT", "nft_nat", nftables.TableFamilyINet,
+			func(c *nftables.Conn, t *nftables.Table) {
+				c.AddRule(&nftables.Rule{Table: t, Chain: base(c, t), Exprs: newRule(isTCP(), dnatPort4(1)).exprs})
+			},
+		},
+		requirement{"connection tracking in nftables", "CONFIG_NFT_CT", "nft_ct", nftables.TableFamilyINet, alone(isInvalid())},
+		requirement{"resets in nftables of family inet", "CONFIG_NFT_REJECT_INET", "nft_reject_inet", nftables.TableFamilyINet, alone(isTCP(), rejectWithReset())},
+	)
 }
 
-// explain returns err with what is missing and what can be done. It finds out by trying one thing after the other.
-func (k kernel) explain(err error) error {
+// explain returns err with what is missing and what can be done. It finds out by trying one thing after the other that o takes.
+func (k kernel) explain(err error, o *Options) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: this takes the capability NET_ADMIN in the effective set: in a pod, a container with "+
 			"securityContext {runAsUser: 0, capabilities: {add: [NET_ADMIN]}}; elsewhere, root", err)
 	}
 	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EMSGSIZE) {
-		return fmt.Errorf("%w: too many excluded ports for the buffers that a user namespace may have: exclude fewer, "+
+		return fmt.Errorf("%w: too many excluded ports and TCP probes for the buffers that a user namespace may have: ask for fewer, "+
 			"or raise net.core.rmem_max and net.core.wmem_max on the node", err)
 	}
-	for _, r := range requirements() {
+	for _, r := range requirements(o) {
 		trial := k.transaction(func(c *nftables.Conn) {
 			t := &nftables.Table{Name: trialTable, Family: r.family}
 			c.AddTable(t)

@@ -31,7 +31,12 @@ func tables() map[string]Options {
 		"other-numbers": changed(func(o *Options) { o.InboundPort, o.OutboundPort, o.User = 25006, 25001, 100000 }),
 		"ipv4":          changed(func(o *Options) { o.Families = IPv4 }),
 		"ipv6":          changed(func(o *Options) { o.Families = IPv6 }),
-		"outbound-only": changed(func(o *Options) { o.OutboundOnly = true }),
+		"tcp-probes": changed(func(o *Options) {
+			o.TCPProbes = []TCPProbe{{9010, 3306}, {9001, 6853}, {9002, 6853}}
+		}),
+		"tcp-probes-ipv4": changed(func(o *Options) { o.Families, o.TCPProbes = IPv4, []TCPProbe{{9001, 6853}} }),
+		"tcp-probes-ipv6": changed(func(o *Options) { o.Families, o.TCPProbes = IPv6, []TCPProbe{{9001, 6853}} }),
+		"outbound-only":   changed(func(o *Options) { o.OutboundOnly = true }),
 	}
 }
 

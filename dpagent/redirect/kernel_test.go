@@ -204,6 +204,7 @@ func TestConnections(t *testing.T) {
 		"IPv4":          {func(o *Options) { o.Families = IPv4 }, redirected, straight},
 		"IPv6":          {func(o *Options) { o.Families = IPv6 }, straight, redirected},
 		"outbound only": {func(o *Options) { o.OutboundOnly = true }, outboundOnly, outboundOnly},
+		"TCP probes":    {func(o *Options) { o.TCPProbes = []TCPProbe{{9001, 8080}, {9002, 9000}} }, redirected, redirected},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

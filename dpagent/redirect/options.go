@@ -34,6 +34,8 @@ type Options struct {
 	ExcludeInboundPorts []int
 	// ExcludeOutboundPorts are ports of other hosts to which connections are not redirected.
 	ExcludeOutboundPorts []int
+	// TCPProbes are ports that are redirected to the application instead of Envoy, for connections without payload.
+	TCPProbes []TCPProbe
 	// Families are the IP families to redirect. Connections of the other one reach applications without Envoy.
 	Families Families
 }
@@ -46,7 +48,7 @@ func (o *Options) Validate() error {
 	}
 	ports := func(field string, values ...int) {
 		for _, port := range values {
-			if port < 1 || port > math.MaxUint16 {
+			if !isPort(port) {
 				bad(field, port, "must be a port from 1 to 65535")
 			}
 		}
@@ -68,8 +70,37 @@ func (o *Options) Validate() error {
 	if !slices.Contains([]Families{DualStack, IPv4, IPv6}, o.Families) {
 		bad("Families", o.Families, "must be dualstack, ipv4 or ipv6")
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, o.validateTCPProbes()...)...)
 }
+
+// validateTCPProbes returns a *mesh.FieldError for each bad value.
+func (o *Options) validateTCPProbes() (errs []error) {
+	envoys := []int{o.OutboundPort, o.InboundPort, mesh.PortReadiness}
+	for index, p := range o.TCPProbes {
+		bad := func(allowed string, args ...any) {
+			errs = append(errs, &mesh.FieldError{Field: "TCPProbes", Value: p.String(), Allowed: fmt.Sprintf(allowed, args...)})
+		}
+		isSame := func(other TCPProbe) bool { return other.Port == p.Port }
+		isTarget := func(other TCPProbe) bool { return other.Target == p.Port }
+		switch {
+		case o.OutboundOnly:
+			bad("must be left out while incoming connections are not redirected")
+		case !isPort(p.Port) || !isPort(p.Target):
+			bad("must be two ports from 1 to 65535, the probe's and the application's")
+		case slices.Contains(envoys, p.Port) || slices.Contains(envoys, p.Target):
+			bad("must not have a port of Envoy's: %d, %d or %d", o.OutboundPort, o.InboundPort, mesh.PortReadiness)
+		case slices.IndexFunc(o.TCPProbes, isSame) < index:
+			bad("must have a port of its own, and %s has it too", o.TCPProbes[slices.IndexFunc(o.TCPProbes, isSame)])
+		case slices.ContainsFunc(o.TCPProbes, isTarget):
+			bad("must have a port on which no application listens, and one that is probed does")
+		case slices.Contains(o.ExcludeInboundPorts, p.Port):
+			bad("must have a port that is not among the excluded inbound ports")
+		}
+	}
+	return errs
+}
+
+func isPort(n int) bool { return n >= 1 && n <= math.MaxUint16 }
 
 // distinct returns sorted ports without duplicates, so that the table does not depend on how a list is written.
 func distinct(ports []int) []uint16 {

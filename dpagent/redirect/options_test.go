@@ -13,17 +13,46 @@ func TestValidate(t *testing.T) {
 		change func(*Options)
 		want   []string // the beginnings of the errors
 	}{
-		"good":                   {func(*Options) {}, nil},
-		"the largest":            {func(o *Options) { o.User, o.InboundPort, o.ExcludeOutboundPorts = 4294967294, 65535, []int{1, 65535} }, nil},
-		"no ports":               {func(o *Options) { o.InboundPort, o.OutboundPort = 0, -1 }, []string{`OutboundPort: "-1": must be a port`, `InboundPort: "0": must be a port`}},
-		"one port for both":      {func(o *Options) { o.InboundPort = o.OutboundPort }, []string{`InboundPort: "15001": must differ`}},
-		"each bad exclusion":     {func(o *Options) { o.ExcludeInboundPorts = []int{0, 80, 65536} }, []string{`ExcludeInboundPorts: "0": `, `ExcludeInboundPorts: "65536": `}},
-		"bad outbound exclusion": {func(o *Options) { o.ExcludeOutboundPorts = []int{70000} }, []string{`ExcludeOutboundPorts: "70000": `}},
-		"readiness excluded":     {func(o *Options) { o.ExcludeInboundPorts = []int{15022} }, []string{`ExcludeInboundPorts: "15022": must be redirected`}},
-		"readiness outbound":     {func(o *Options) { o.ExcludeOutboundPorts = []int{15022} }, nil},
-		"root":                   {func(o *Options) { o.User = 0 }, []string{`User: "0": must be the id`}},
-		"nobody's id":            {func(o *Options) { o.User = 4294967295 }, []string{`User: "4294967295": must be the id`}},
-		"other families":         {func(o *Options) { o.Families = "ipv5" }, []string{`Families: "ipv5": must be dualstack, ipv4 or ipv6`}},
+		"good":                               {func(*Options) {}, nil},
+		"the largest":                        {func(o *Options) { o.User, o.InboundPort, o.ExcludeOutboundPorts = 4294967294, 65535, []int{1, 65535} }, nil},
+		"no ports":                           {func(o *Options) { o.InboundPort, o.OutboundPort = 0, -1 }, []string{`OutboundPort: "-1": must be a port`, `InboundPort: "0": must be a port`}},
+		"one port for both":                  {func(o *Options) { o.InboundPort = o.OutboundPort }, []string{`InboundPort: "15001": must differ`}},
+		"each bad exclusion":                 {func(o *Options) { o.ExcludeInboundPorts = []int{0, 80, 65536} }, []string{`ExcludeInboundPorts: "0": `, `ExcludeInboundPorts: "65536": `}},
+		"bad outbound exclusion":             {func(o *Options) { o.ExcludeOutboundPorts = []int{70000} }, []string{`ExcludeOutboundPorts: "70000": `}},
+		"readiness excluded":                 {func(o *Options) { o.ExcludeInboundPorts = []int{15022} }, []string{`ExcludeInboundPorts: "15022": must be redirected`}},
+		"readiness outbound":                 {func(o *Options) { o.ExcludeOutboundPorts = []int{15022} }, nil},
+		"root":                               {func(o *Options) { o.User = 0 }, []string{`User: "0": must be the id`}},
+		"nobody's id":                        {func(o *Options) { o.User = 4294967295 }, []string{`User: "4294967295": must be the id`}},
+		"other families":                     {func(o *Options) { o.Families = "ipv5" }, []string{`Families: "ipv5": must be dualstack, ipv4 or ipv6`}},
+		"probes":                             {func(o *Options) { o.TCPProbes = []TCPProbe{{9001, 6853}, {9002, 6853}, {65535, 1}} }, nil},
+		"a probe of an excluded application": {func(o *Options) { o.TCPProbes = []TCPProbe{{9001, 9000}} }, nil},
+		"each bad probe": {func(o *Options) { o.TCPProbes = []TCPProbe{{0, 80}, {9001, 6853}, {9001, 65536}} }, []string{
+			`TCPProbes: "0:80": must be two ports from 1 to 65535`, `TCPProbes: "9001:65536": must be two ports`,
+		}},
+		"a probe's port twice": {func(o *Options) { o.TCPProbes = []TCPProbe{{9001, 80}, {9002, 80}, {9001, 81}} }, []string{
+			`TCPProbes: "9001:81": must have a port of its own, and 9001:80 has it too`,
+		}},
+		"a probe of a probe": {func(o *Options) { o.TCPProbes = []TCPProbe{{9001, 9002}, {9002, 80}} }, []string{
+			`TCPProbes: "9002:80": must have a port on which no application listens`,
+		}},
+		"a probe of itself": {func(o *Options) { o.TCPProbes = []TCPProbe{{9001, 9001}} }, []string{
+			`TCPProbes: "9001:9001": must have a port on which no application listens`,
+		}},
+		"probes on Envoy's ports": {func(o *Options) { o.TCPProbes = []TCPProbe{{15001, 80}, {15006, 80}, {15022, 80}} }, []string{
+			`TCPProbes: "15001:80": must not have a port of Envoy's: 15001, 15006 or 15022`, `TCPProbes: "15006:80": `, `TCPProbes: "15022:80": `,
+		}},
+		"probes of Envoy's ports": {func(o *Options) { o.TCPProbes = []TCPProbe{{9001, 15001}, {9002, 15006}, {9003, 15022}} }, []string{
+			`TCPProbes: "9001:15001": must not have`, `TCPProbes: "9002:15006": must not have`, `TCPProbes: "9003:15022": must not have`,
+		}},
+		"other ports of Envoy's": {func(o *Options) { o.InboundPort, o.TCPProbes = 25006, []TCPProbe{{9001, 25006}} }, []string{
+			`TCPProbes: "9001:25006": must not have a port of Envoy's: 15001, 25006 or 15022`,
+		}},
+		"a probe's port is excluded": {func(o *Options) { o.TCPProbes = []TCPProbe{{9800, 80}} }, []string{
+			`TCPProbes: "9800:80": must have a port that is not among the excluded inbound ports`,
+		}},
+		"a probe without inbound": {func(o *Options) { o.OutboundOnly, o.TCPProbes = true, []TCPProbe{{9001, 80}} }, []string{
+			`TCPProbes: "9001:80": must be left out while incoming connections are not redirected`,
+		}},
 		"everything": {func(o *Options) { *o = Options{} }, []string{
 			`OutboundPort: "0": must be a port`, `InboundPort: "0": must be a port`, `InboundPort: "0": must differ`, `User: "0": `, `Families: must be`,
 		}},

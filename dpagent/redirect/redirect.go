@@ -73,11 +73,11 @@ func (k kernel) install(o Options) error {
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("write table inet %s: %w", TableName, k.explain(err))
+		return fmt.Errorf("write table inet %s: %w", TableName, k.explain(err, &o))
 	}
 	differences, err := k.compare(chains)
 	if err != nil {
-		return fmt.Errorf("read table inet %s back: %w", TableName, k.explain(err))
+		return fmt.Errorf("read table inet %s back: %w", TableName, k.explain(err, &o))
 	}
 	if len(differences) > 0 {
 		return fmt.Errorf("the kernel does not hold what was written to table inet %s: %s", TableName, strings.Join(differences, "; "))
@@ -88,13 +88,13 @@ func (k kernel) install(o Options) error {
 func (k kernel) uninstall() (removed bool, err error) {
 	found, err := k.findTable()
 	if err != nil {
-		return false, fmt.Errorf("look for table inet %s: %w", TableName, k.explain(err))
+		return false, fmt.Errorf("look for table inet %s: %w", TableName, k.explain(err, nil))
 	}
 	if found == nil {
 		return false, nil
 	}
 	if err := k.transaction(func(c *nftables.Conn) { remove(c, table()) }); err != nil {
-		return false, fmt.Errorf("remove table inet %s: %w", TableName, k.explain(err))
+		return false, fmt.Errorf("remove table inet %s: %w", TableName, k.explain(err, nil))
 	}
 	return true, nil
 }
@@ -105,7 +105,7 @@ func (k kernel) check(o Options) ([]string, error) {
 	}
 	differences, err := k.compare(newTable(&o))
 	if err != nil {
-		return nil, fmt.Errorf("read table inet %s: %w", TableName, k.explain(err))
+		return nil, fmt.Errorf("read table inet %s: %w", TableName, k.explain(err, &o))
 	}
 	return differences, nil
 }
@@ -129,7 +129,7 @@ func remove(c *nftables.Conn, t *nftables.Table) {
 func write(c *nftables.Conn, from *chain) {
 	to := &nftables.Chain{Name: from.name, Table: table()}
 	if from.hook != nil {
-		to.Type, to.Hooknum, to.Priority = nftables.ChainTypeNAT, from.hook, nftables.ChainPriorityNATDest
+		to.Type, to.Hooknum, to.Priority = from.kind, from.hook, from.priority()
 	}
 	c.AddChain(to)
 	for _, r := range from.rules {

@@ -2,6 +2,7 @@ package redirect
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -15,14 +16,14 @@ import (
 // TableName is the name of our table, which is of family inet.
 const TableName = "sonde"
 
-// Names of the chains. Two have the name of their hook; the third redirects inbound connections, whichever way they come.
+// Names of the chains that redirect. Two have the name of their hook; the third redirects inbound connections, whichever way they come.
 const (
 	chainPrerouting = "prerouting"
 	chainOutput     = "output"
 	chainInbound    = "inbound"
 )
 
-// register is the one that all expressions use.
+// register is the one that all expressions use, but for the port where there is an address, too.
 const register = unix.NFT_REG_1
 
 // part is a match or a statement of a rule.
@@ -36,11 +37,20 @@ type rule struct {
 	exprs []expr.Any
 }
 
-// chain is a base chain if it has a hook.
+// chain is a base chain if it has a hook, and then it has a kind.
 type chain struct {
 	name  string
+	kind  nftables.ChainType
 	hook  *nftables.ChainHook
 	rules []rule
+}
+
+// priority returns that of a base chain: filters come after NAT.
+func (c *chain) priority() *nftables.ChainPriority {
+	if c.kind == nftables.ChainTypeNAT {
+		return nftables.ChainPriorityNATDest
+	}
+	return nftables.ChainPriorityFilter
 }
 
 // newTable returns the chains of our table, in an order in which they can be written. o is valid.
@@ -64,15 +74,21 @@ func newTable(o *Options) []chain {
 	)
 	output = append(output, exclusions(o.ExcludeOutboundPorts)...)
 	output = append(output, newRule(isTCP(), redirectTo(o.OutboundPort)))
-	outputChain := chain{name: chainOutput, hook: nftables.ChainHookOutput, rules: append(family, output...)}
+	outputChain := chain{name: chainOutput, kind: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, rules: append(family, output...)}
 	if o.OutboundOnly {
 		return []chain{outputChain}
 	}
-	return []chain{
-		{name: chainInbound, rules: append(exclusions(o.ExcludeInboundPorts), newRule(isTCP(), redirectTo(o.InboundPort)))},
-		{name: chainPrerouting, hook: nftables.ChainHookPrerouting, rules: append(otherFamilies(o.Families), newRule(verdict(expr.VerdictJump, chainInbound)))},
+	// Envoy has nothing to do with the ports of TCP probes: its own calls are refused there.
+	inbound := exclusions(slices.Concat(o.ExcludeInboundPorts, probePorts(o.TCPProbes)))
+	prerouting := append(otherFamilies(o.Families), probeRedirections(o)...)
+	return append([]chain{
+		{name: chainInbound, rules: append(inbound, newRule(isTCP(), redirectTo(o.InboundPort)))},
+		{
+			name: chainPrerouting, kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting,
+			rules: append(prerouting, newRule(verdict(expr.VerdictJump, chainInbound))),
+		},
 		outputChain,
-	}
+	}, probeFilters(o)...)
 }
 
 // otherFamilies returns the rule that leaves connections of other families alone, if there are any.
@@ -126,9 +142,14 @@ func priorityIs(n uint32) part {
 }
 
 func outgoing(device string) part {
+	return part{fmt.Sprintf("oifname %q", device), metaIs(expr.MetaKeyOIFNAME, expr.CmpOpEq, deviceName(device))}
+}
+
+// deviceName returns a name as the kernel compares it: as a whole.
+func deviceName(device string) []byte {
 	name := make([]byte, unix.IFNAMSIZ)
 	copy(name, device)
-	return part{fmt.Sprintf("oifname %q", device), metaIs(expr.MetaKeyOIFNAME, expr.CmpOpEq, name)}
+	return name
 }
 
 func familyIsNot(name string, family byte) part {
@@ -139,10 +160,12 @@ func isTCP() part {
 	return part{"meta l4proto tcp", metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{unix.IPPROTO_TCP})}
 }
 
-func portIs(port uint16) part {
-	load := &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
+func portIs(port uint16) part { return tcpPortIs("dport", 2, port) }
+
+func tcpPortIs(name string, offset uint32, port uint16) part {
+	load := &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2}
 	return part{
-		"tcp dport " + decimal(port),
+		"tcp " + name + " " + decimal(port),
 		append(isTCP().exprs, loaded(load, expr.CmpOpEq, binaryutil.BigEndian.PutUint16(port))...),
 	}
 }
@@ -177,9 +200,6 @@ func redirectTo(port int) part {
 
 // verdict ends the chain, or continues in another one.
 func verdict(kind expr.VerdictKind, target string) part {
-	text := "return"
-	if kind == expr.VerdictJump {
-		text = "jump " + target
-	}
-	return part{text, []expr.Any{&expr.Verdict{Kind: kind, Chain: target}}}
+	v := &expr.Verdict{Kind: kind, Chain: target}
+	return part{instruction(v), []expr.Any{v}}
 }

@@ -54,7 +54,7 @@ func TestCheck(t *testing.T) {
 		},
 		"a rule more": {
 			func(c *nftables.Conn) { c.InsertRule(&nftables.Rule{Table: table(), Chain: output, Exprs: drop}) },
-			[]string{"chain output: this rule should not be there: [ counter {Bytes:0 Packets:0} ] [ verdict {Kind:0 Chain:} ]"},
+			[]string{"chain output: this rule should not be there: [ counter {Bytes:0 Packets:0} ] [ drop ]"},
 		},
 		"another order": {
 			func(c *nftables.Conn) {
@@ -82,6 +82,17 @@ func TestCheck(t *testing.T) {
 			},
 			[]string{"chain prerouting has another type, hook, priority or policy"},
 		},
+		"another type": {
+			func(c *nftables.Conn) {
+				filter := &nftables.Chain{
+					Name: chainPrerouting, Table: table(), Type: nftables.ChainTypeFilter,
+					Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest,
+				}
+				c.DelChain(filter)
+				c.AddChain(filter)
+			},
+			[]string{"chain prerouting has another type, hook, priority or policy", "chain prerouting: this rule is missing: jump inbound"},
+		},
 		"a chain less": {
 			func(c *nftables.Conn) {
 				c.DelChain(&nftables.Chain{Name: chainPrerouting, Table: table()})
@@ -102,6 +113,30 @@ func TestCheck(t *testing.T) {
 			must(t, n.Do(func() error { return Install(defaults()) }))
 			if got := differences(t, n, defaults()); len(got) > 0 {
 				t.Errorf("Check() after Install() = %q", got)
+			}
+		})
+	}
+}
+
+// TestCheckEachRule takes each rule of each table out of the kernel: that one is missed, and no other.
+func TestCheckEachRule(t *testing.T) {
+	for name, o := range tables() {
+		t.Run(name, func(t *testing.T) {
+			n := redirecttest.New(t)
+			for _, chain := range newTable(&o) {
+				for index, r := range chain.rules {
+					must(t, n.Do(func() error { return Install(o) }))
+					from := &nftables.Chain{Name: chain.name, Table: table()}
+					change(t, n, func(c *nftables.Conn) {
+						rules, err := c.GetRules(table(), from)
+						must(t, err)
+						must(t, c.DelRule(rules[index]))
+					})
+					want := []string{"chain " + chain.name + ": this rule is missing: " + r.text}
+					if diff := cmp.Diff(want, differences(t, n, o)); diff != "" {
+						t.Errorf("Check(): -want +got:\n%s", diff)
+					}
+				}
 			}
 		})
 	}
@@ -267,14 +302,17 @@ func TestKernelLacks(t *testing.T) {
 		kernel kernel
 		want   []string
 	}{
-		"nf_tables":   {lacking(TableName, none, syscall.EINVAL), []string{"the kernel lacks nftables (CONFIG_NF_TABLES)", "modprobe nf_tables"}},
-		"the family":  {lacking("", unix.NFPROTO_INET, syscall.EOPNOTSUPP), []string{"the kernel lacks nftables of family inet", "CONFIG_NF_TABLES_INET"}},
-		"NAT":         {lacking("nat\x00", none, syscall.ENOENT), []string{"the kernel lacks NAT in nftables of family inet (Linux 5.2)", "modprobe nft_chain_nat"}},
-		"redirection": {lacking("redir\x00", none, syscall.ENOENT), []string{"write table inet sonde", "no such file", "the kernel lacks redirection", "modprobe nft_redir"}},
+		"nf_tables":     {lacking(TableName, none, syscall.EINVAL), []string{"the kernel lacks nftables (CONFIG_NF_TABLES)", "modprobe nf_tables"}},
+		"the family":    {lacking("", unix.NFPROTO_INET, syscall.EOPNOTSUPP), []string{"the kernel lacks nftables of family inet", "CONFIG_NF_TABLES_INET"}},
+		"NAT":           {lacking("nat\x00", none, syscall.ENOENT), []string{"the kernel lacks NAT in nftables of family inet (Linux 5.2)", "modprobe nft_chain_nat"}},
+		"redirection":   {lacking("redir\x00", none, syscall.ENOENT), []string{"write table inet sonde", "no such file", "the kernel lacks redirection", "modprobe nft_redir"}},
+		"NAT of probes": {lacking("\x01\x00nat\x00", none, syscall.ENOENT), []string{"the kernel lacks destination NAT in nftables (CONFIG_NFT_NAT)", "modprobe nft_nat"}},
+		"tracking":      {lacking("ct\x00", none, syscall.ENOENT), []string{"the kernel lacks connection tracking in nftables (CONFIG_NFT_CT)", "modprobe nft_ct"}},
+		"resets":        {lacking("reject\x00", none, syscall.ENOENT), []string{"the kernel lacks resets in nftables of family inet", "modprobe nft_reject_inet"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			err := tc.kernel.install(defaults())
+			err := tc.kernel.install(withProbes(TCPProbe{9001, 6853}))
 			if err == nil {
 				t.Fatal("Install() = nil")
 			}

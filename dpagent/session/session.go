@@ -16,7 +16,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
 // stableAfter is how long a session has to last before the delay of the next one starts again at its minimum.
@@ -24,6 +26,19 @@ const stableAfter = 10 * time.Second
 
 // featureInbounds says that a control plane tells agents about their inbounds.
 const featureInbounds = "inbounds"
+
+// featureDrainState says that a control plane tells agents why their proxies should get no new traffic.
+const featureDrainState = "drain-state"
+
+// featureServiceProbes says that a control plane tells agents how to ask their applications, and takes Readiness; and that an agent does
+// the reverse.
+const featureServiceProbes = "service-probes"
+
+// featureProbes says that a control plane tells agents about the probes of Dataplanes that somebody has written.
+const featureProbes = "per-port-probes"
+
+// features are those of this agent.
+var features = []string{"queries", featureServiceProbes}
 
 // Opener opens a session and closes it when use returns. *controlplane.Client implements it.
 type Opener interface {
@@ -47,6 +62,19 @@ type Options struct {
 	// Inbounds is told what the control plane says of the proxy's inbounds: nil if all are accepted, or the control plane is
 	// too old to know. It must return at once. Required.
 	Inbounds func(error)
+	// Probes is told what the control plane says of the probes of a Dataplane that somebody has written: nothing if it is too old to know.
+	// It must return at once. Required.
+	Probes func(*agentv1.Probes)
+	// ServiceProbes is told how the control plane wants the applications to be asked: nothing if it is too old to know. It must return at
+	// once. Required.
+	ServiceProbes func(*agentv1.ServiceProbes)
+	// Readiness is reported to a control plane that takes it. Required.
+	Readiness *Readiness
+	// Drain is told why the control plane wants the proxy to get no new traffic: no reason if it is too old to know, since it could not take
+	// back what another one has said. It must return at once. Required.
+	Drain func(mesh.Drain)
+	// Query is asked what Envoy says. It must return at once, and has the control plane's API called with the answer. Required.
+	Query func(*agentv1.Query)
 	// Failures are reported to a control plane that takes them. Required.
 	Failures *Failures
 	// Version returns the versions of the agent and of its Envoy. Required.
@@ -55,6 +83,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer of the metrics. Required.
 	Registerer prometheus.Registerer
+	// Loop is told of each message that is handled. Default: nobody is told.
+	Loop *heartbeat.Loop
 }
 
 // Session is the session with the control plane, opened again whenever it breaks. It is safe for concurrent use.
@@ -156,7 +186,7 @@ func (s *Session) Run(ctx context.Context) error {
 
 // runStream runs one stream until it breaks, and returns why.
 func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed func()) error {
-	hello := &agentv1.Hello{Version: s.o.Version(), InUse: s.o.Identity.InUse()}
+	hello := &agentv1.Hello{Version: s.o.Version(), Features: features, InUse: s.o.Identity.InUse()}
 	drain := s.drain
 	select {
 	case <-drain:
@@ -176,10 +206,9 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed 
 			}
 		})
 	}()
-	var failed <-chan struct{} // nil while nothing is to be reported
-	pause := time.NewTimer(reportInterval)
-	pause.Stop() // until there was a report
-	defer pause.Stop()
+	failures, readiness := newPace(s.o.Failures.wake, reportInterval), newPace(s.o.Readiness.wake, readinessInterval)
+	defer failures.end()
+	defer readiness.end()
 	for {
 		var message *agentv1.AgentMessage
 		select {
@@ -190,22 +219,36 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed 
 		case <-s.upgraded:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: s.o.Version()}}
 		case has := <-features:
-			if slices.Contains(has, featureProbeFailures) {
-				failed = s.o.Failures.wake
-			}
+			s.beginReports(has, failures, readiness)
 			continue
-		case <-pause.C:
-			failed = s.o.Failures.wake
-			continue
-		case <-failed:
-			failed = nil
-			pause.Reset(reportInterval)
+		case <-failures.due:
+			failures.reported()
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_ProbeFailures{ProbeFailures: s.o.Failures.take()}}
+		case <-readiness.due:
+			readiness.reported()
+			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: s.o.Readiness.take()}}
+		case <-failures.pause.C:
+			failures.resume()
+			continue
+		case <-readiness.pause.C:
+			readiness.resume()
+			continue
 		case <-drain:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}}
 			drain = nil
 		}
 		_ = stream.Send(message) // if the stream is broken, receive returns why
+	}
+}
+
+// beginReports reports what a control plane with these features takes.
+func (s *Session) beginReports(features []string, failures, readiness *pace) {
+	if slices.Contains(features, featureProbeFailures) {
+		failures.resume()
+	}
+	if slices.Contains(features, featureServiceProbes) {
+		s.o.Readiness.all()
+		readiness.resume()
 	}
 }
 
@@ -231,30 +274,66 @@ func (s *Session) receive(stream agentv1.AgentService_SessionClient, welcomed fu
 		if err != nil {
 			return err
 		}
-		switch m := message.GetMessage().(type) {
-		case *agentv1.ControlMessage_Welcome:
-			s.o.Logger.Info("session open", "version", m.Welcome.GetVersion().GetSonde())
-			if !slices.Contains(m.Welcome.GetFeatures(), featureInbounds) {
-				s.o.Inbounds(nil)
-			}
-			welcomed(m.Welcome.GetFeatures())
-		case *agentv1.ControlMessage_Inbounds:
-			s.o.Inbounds(inboundsError(m.Inbounds))
-		case *agentv1.ControlMessage_Bundle:
-			if err := s.o.Identity.Trust(m.Bundle); err != nil {
-				s.o.Logger.Error("trust bundle update failed, the old bundle stays in use", "err", err)
-				s.o.Renew() // the answer has a certificate and a bundle that match
-				continue
-			}
-			s.o.Logger.Info("bundle put in place", "bundle", m.Bundle.GetId())
-			s.Changed()
-		case *agentv1.ControlMessage_RenewNow:
-			s.o.Logger.Info("renewal asked for")
-			s.o.Renew()
-		case *agentv1.ControlMessage_DrainRecorded:
-			s.setRecorded()
-		default:
-			s.unknown.Inc()
+		s.o.Loop.Begin()
+		s.handle(message, welcomed)
+		s.o.Loop.End()
+	}
+}
+
+// handle handles one message of the control plane.
+func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features []string)) {
+	switch m := message.GetMessage().(type) {
+	case *agentv1.ControlMessage_Welcome:
+		s.o.Logger.Info("session open", "version", m.Welcome.GetVersion().GetSonde())
+		s.forget(m.Welcome.GetFeatures())
+		welcomed(m.Welcome.GetFeatures())
+	case *agentv1.ControlMessage_Inbounds:
+		s.o.Inbounds(inboundsError(m.Inbounds))
+	case *agentv1.ControlMessage_Probes:
+		s.o.Probes(m.Probes)
+	case *agentv1.ControlMessage_ServiceProbes:
+		s.o.ServiceProbes(m.ServiceProbes)
+		s.o.Readiness.all() // the control plane may have forgotten what it was told
+	case *agentv1.ControlMessage_DrainState:
+		s.o.Drain(drainOf(m.DrainState))
+	case *agentv1.ControlMessage_Query:
+		s.o.Query(m.Query)
+	case *agentv1.ControlMessage_Bundle:
+		if err := s.o.Identity.Trust(m.Bundle); err != nil {
+			s.o.Logger.Error("trust bundle update failed, the old bundle stays in use", "err", err)
+			s.o.Renew() // the answer has a certificate and a bundle that match
+			return
 		}
+		s.o.Logger.Info("bundle put in place", "bundle", m.Bundle.GetId())
+		s.Changed()
+	case *agentv1.ControlMessage_RenewNow:
+		s.o.Logger.Info("renewal asked for")
+		s.o.Renew()
+	case *agentv1.ControlMessage_DrainRecorded:
+		s.setRecorded()
+	default:
+		s.unknown.Inc()
+	}
+}
+
+// forget takes back what a control plane has said, if the one that answers now is too old to say it.
+func (s *Session) forget(features []string) {
+	if !slices.Contains(features, featureInbounds) {
+		s.o.Inbounds(nil)
+	}
+	if !slices.Contains(features, featureProbes) {
+		s.o.Probes(nil)
+	}
+	if !slices.Contains(features, featureServiceProbes) {
+		s.o.ServiceProbes(nil)
+	}
+	if !slices.Contains(features, featureDrainState) {
+		s.o.Drain(mesh.Drain{})
+	}
+}
+
+func drainOf(m *agentv1.DrainState) mesh.Drain {
+	return mesh.Drain{
+		Terminating: m.GetTerminating(), Node: m.GetNode(), Administrator: m.GetAdministrator(), ServesOn: m.GetServesOn(),
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
 const (
@@ -27,11 +29,12 @@ type File struct {
 	path   string
 	logger *slog.Logger
 	expiry prometheus.Gauge
+	loop   *heartbeat.Loop
 }
 
-// New returns the file at path. It is not read yet.
-func New(path string, logger *slog.Logger, registerer prometheus.Registerer) *File {
-	f := &File{path: path, logger: logger, expiry: prometheus.NewGauge(prometheus.GaugeOpts{
+// New returns the file at path. It is not read yet. The loop, which may be nil, is told of each look that Watch takes.
+func New(path string, logger *slog.Logger, registerer prometheus.Registerer, loop *heartbeat.Loop) *File {
+	f := &File{path: path, logger: logger, loop: loop, expiry: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "sonde_dpagent_token_not_after_seconds", Help: "Unix time at which the token expires, 0 if it is not known.",
 	})}
 	registerer.MustRegister(f.expiry)
@@ -80,6 +83,7 @@ func (f *File) Watch(ctx context.Context) {
 	ticker := time.NewTicker(checkEvery)
 	defer ticker.Stop()
 	for {
+		f.loop.Begin()
 		l, err := f.validity()
 		f.expiry.Set(0)
 		if err == nil {
@@ -90,6 +94,7 @@ func (f *File) Watch(ctx context.Context) {
 			w.log(ctx, f.logger, f.path)
 			said, at = w, now
 		}
+		f.loop.End()
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():

@@ -68,7 +68,7 @@ func FuzzParse(f *testing.F) {
 
 func TestReadRefusesWhatIsNoToken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
-	f := New(path, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	f := New(path, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil)
 	if _, err := f.Read(); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("Read() of no file: error = %v, want one that names it", err)
 	}
@@ -105,7 +105,7 @@ func TestWatch(t *testing.T) {
 		log := &logs{}
 		path := filepath.Join(t.TempDir(), "token")
 		registry := prometheus.NewRegistry()
-		f := New(path, slog.New(slog.NewTextHandler(log, nil)), registry)
+		f := New(path, slog.New(slog.NewTextHandler(log, nil)), registry, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		var watch sync.WaitGroup
 		watch.Go(func() { f.Watch(ctx) })

@@ -148,6 +148,15 @@ func (d *Dir) Socket(name string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unix", Name: filepath.Join("/proc/self/fd", strconv.Itoa(int(d.handle.Fd())), name)}
 }
 
+// FileEnding is there from when the pod begins to end: its preStop hook writes it, long before a native sidecar is told to end.
+const FileEnding = "ending"
+
+// Has says whether there is a file.
+func (d *Dir) Has(name string) bool {
+	_, err := os.Stat(d.File(name))
+	return err == nil
+}
+
 // maxFile limits what Read reads, in bytes. The agent's own files are much shorter.
 const maxFile = 4 << 20
 

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
 // Names of the files in a directory of Files, as cert-manager and Secrets of type kubernetes.io/tls have them.
@@ -40,6 +42,8 @@ type FilesOptions struct {
 	Logger *slog.Logger
 	// Registerer of the metrics, default none.
 	Registerer prometheus.Registerer
+	// Loop watches Run. Default: nobody does.
+	Loop *heartbeat.Loop
 }
 
 // Files is a serving certificate that somebody else keeps in a directory, and renews there. It may be used from any goroutine.
@@ -85,7 +89,9 @@ func (f *Files) Run(ctx context.Context) error {
 	ticker := time.NewTicker(reread)
 	defer ticker.Stop()
 	for {
+		f.o.Loop.Begin()
 		f.reload(ctx)
+		f.o.Loop.End()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -144,23 +150,35 @@ func (f *Files) read() (*content, error) {
 	return c, nil
 }
 
-// verify checks the certificate as an API server does that has the CA. Without a CA it is that of somebody else.
+// verify checks the certificate as an API server does that has the CA.
 func (c *content) verify(name string) error {
-	leaf, now := c.certificate.Leaf, time.Now()
+	return Verify(c.certificate, Bundle{Name: fileCA, PEM: c.ca}, name, time.Now())
+}
+
+// Bundle is the CAs of somebody who verifies certificates. Name is what errors call it.
+type Bundle struct {
+	Name string
+	PEM  []byte
+}
+
+// Verify checks a certificate, with its Leaf, as a client does that has those CAs and asks for that name. If the bundle is nil, the CA is
+// somebody else's, and only the rest is checked.
+func Verify(certificate *tls.Certificate, cas Bundle, name string, now time.Time) error {
+	leaf := certificate.Leaf
 	if err := leaf.VerifyHostname(name); err != nil {
 		return err //nolint:wrapcheck // it names the certificate
 	}
 	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
 		return expired(leaf)
 	}
-	if c.ca == nil {
+	if cas.PEM == nil {
 		return nil
 	}
-	o := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), DNSName: name}
-	if !o.Roots.AppendCertsFromPEM(c.ca) {
-		return errors.New(fileCA + " has no certificate")
+	o := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), DNSName: name, CurrentTime: now}
+	if !o.Roots.AppendCertsFromPEM(cas.PEM) {
+		return errors.New(cas.Name + " has no certificate")
 	}
-	for _, der := range c.certificate.Certificate[1:] {
+	for _, der := range certificate.Certificate[1:] {
 		between, err := x509.ParseCertificate(der)
 		if err != nil {
 			return fmt.Errorf("certificate between it and the CA: %w", err)
@@ -172,7 +190,7 @@ func (c *content) verify(name string) error {
 		err = expired(invalid.Cert) // without the time now, with which it would be another problem each time
 	}
 	if err != nil {
-		return fmt.Errorf("%s does not verify it: %w", fileCA, err)
+		return fmt.Errorf("%s does not verify it: %w", cas.Name, err)
 	}
 	return nil
 }

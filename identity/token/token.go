@@ -45,11 +45,20 @@ type Options struct {
 	Now func() time.Time
 }
 
-// claims are the private claims of the JWT. The workload is a name: no token can identify a path but /workload/<name>.
+// claims are the private claims of the JWT. The workload is a name: no token can identify a path but /workload/<name>, or without a
+// name that of the Dataplane itself, /dataplane/<name>.
 type claims struct {
 	Mesh      string `json:"mesh"`
 	Dataplane string `json:"dataplane"`
-	Workload  string `json:"workload"`
+	Workload  string `json:"workload,omitempty"`
+}
+
+// path returns the SPIFFE path that the claims name.
+func (c *claims) path() string {
+	if c.Workload == "" {
+		return mesh.DataplanePath(c.Dataplane)
+	}
+	return mesh.WorkloadPath(c.Workload)
 }
 
 // Issuer signs dataplane tokens, and checks them. It may be used from any goroutine.
@@ -91,15 +100,19 @@ func openKey(ctx context.Context, storage secret.Store) (*ecdsa.PrivateKey, erro
 	return ca.DecodeKey(data)
 }
 
-// Issue signs a dataplane token with that validity, from a second to ten years. The path must be that of a workload, without an
-// instance: pods have tokens of their service account.
+// Issue signs a dataplane token with that validity, from a second to ten years. The path must be that of a workload or of the Dataplane
+// itself, without an instance: pods have tokens of their service account.
 func (i *Issuer) Issue(s identity.Subject, validity time.Duration) (signed string, expires time.Time, err error) {
 	if err := s.Validate(); err != nil {
 		return "", time.Time{}, err
 	}
-	workload, ok := mesh.WorkloadOf(s.Path)
-	if !ok || s.Instance != "" {
-		return "", time.Time{}, fmt.Errorf("path %q of the token: must be %s<workload>, without an instance", s.Path, mesh.WorkloadPath(""))
+	private := claims{Mesh: s.Mesh, Dataplane: s.Dataplane}
+	if workload, ok := mesh.WorkloadOf(s.Path); ok {
+		private.Workload = workload
+	}
+	if s.Path != private.path() || s.Instance != "" {
+		return "", time.Time{}, fmt.Errorf("path %q of the token: must be %s<workload> or %s, without an instance",
+			s.Path, mesh.WorkloadPath(""), mesh.DataplanePath(s.Dataplane))
 	}
 	if validity < time.Second || validity > maxValidity {
 		return "", time.Time{}, fmt.Errorf("validity %s of the token: must be from 1s to %s", validity, maxValidity)
@@ -114,7 +127,7 @@ func (i *Issuer) Issue(s identity.Subject, validity time.Duration) (signed strin
 			Expiry:   expiry,
 			ID:       rand.Text(),
 		}).
-		Claims(claims{Mesh: s.Mesh, Dataplane: s.Dataplane, Workload: workload}).
+		Claims(private).
 		Serialize()
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("sign token: %w", err)
@@ -167,7 +180,7 @@ func (i *Issuer) verify(token string) (identity.Subject, error) {
 	if err := i.checkClaims(standard); err != nil {
 		return identity.Subject{}, err
 	}
-	return identity.Subject{Mesh: own.Mesh, Dataplane: own.Dataplane, Path: mesh.WorkloadPath(own.Workload)}, nil
+	return identity.Subject{Mesh: own.Mesh, Dataplane: own.Dataplane, Path: own.path()}, nil
 }
 
 func (i *Issuer) checkClaims(c jwt.Claims) error {

@@ -52,6 +52,23 @@ func open(t testing.TB, storage memory) *Issuer {
 
 var web = identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/web"}
 
+// A token without a workload is for the Dataplane itself, and for no other one.
+func TestTokenOfADataplaneWithoutWorkload(t *testing.T) {
+	a := open(t, memory{})
+	alone := identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/dataplane/web-1"}
+	token, _, err := a.Issue(alone, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := a.Authenticate(t.Context(), token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(alone, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestToken(t *testing.T) {
 	a := open(t, memory{})
 	token, expires, err := a.Issue(web, time.Hour)
@@ -230,6 +247,7 @@ func TestTokenIsNotIssued(t *testing.T) {
 		"of a pod":            {identity.Subject{Mesh: "default", Dataplane: "web-1.shop", Path: "/ns/shop/sa/web"}, time.Hour, "must be /workload/"},
 		"with an instance":    {identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/web", Instance: "1"}, time.Hour, "without an instance"},
 		"two segments":        {identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/a/b"}, time.Hour, "must be /workload/"},
+		"of another one":      {identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/dataplane/web-2"}, time.Hour, "must be /workload/"},
 		"no workload":         {identity.Subject{Mesh: "default", Dataplane: "web-1"}, time.Hour, "workload"},
 	}
 	for name, tc := range tests {

@@ -69,11 +69,11 @@ func newClient(t *testing.T, o webhook.ServerOptions) *rest.RESTClient {
 func TestClientOfTheAPIServerAsksAgain(t *testing.T) {
 	var asked atomic.Int32
 	client := newClient(t, webhook.ServerOptions{
-		Namespace: func(context.Context, string) (map[string]string, error) {
+		Namespace: func(_ context.Context, name string) (webhook.Namespace, error) {
 			if asked.Add(1) == 1 {
-				return nil, errors.New("not found")
+				return webhook.Namespace{}, errors.New("not found")
 			}
-			return map[string]string{ownKey: "enabled"}, nil
+			return webhook.Namespace{Name: name, Labels: map[string]string{ownKey: "enabled"}}, nil
 		},
 		Meshes:    func(context.Context, string) ([]string, error) { return []string{"default"}, nil },
 		InUse:     func(string) (int, error) { return 0, nil },

@@ -56,29 +56,90 @@ func Service(r *rand.Rand, meta mesh.Meta, address func(i int) string) *mesh.Ser
 	return s
 }
 
-// Dataplane draws a Dataplane at an address. It may have the workload as its label. service draws one of those that its
-// inbounds and outbounds name. It has at least one inbound: a known proxy always has something.
+// Labels that Dataplanes and MeshServices have, and by which they are selected, and the names of inbounds.
+const (
+	labelApp  = "app"
+	labelTeam = "team"
+	portName  = "main"
+)
+
+func anyApp(r *rand.Rand) string  { return Pick(r, "web", "api", "job") }
+func anyTeam(r *rand.Rand) string { return Pick(r, "red", "blue") }
+
+// anyPort draws a port of an inbound, which MeshServices have as well.
+func anyPort(r *rand.Rand) uint32 { return uint32(80 + r.IntN(3)) }
+
+// MeshService draws a MeshService that selects Dataplanes by a label, by the tag of a service or by name.
+func MeshService(r *rand.Rand, meta mesh.Meta, dataplane, service func() string) *mesh.MeshService {
+	s := &mesh.MeshService{Meta: meta}
+	s.Labels = map[string]string{labelTeam: anyTeam(r)}
+	switch r.IntN(3) {
+	case 0:
+		s.Spec.Selector.DataplaneLabels = &mesh.LabelSelector{MatchLabels: map[string]string{labelApp: anyApp(r)}}
+	case 1:
+		s.Spec.Selector.DataplaneTags = mesh.Tags{mesh.TagService: service()}
+	default:
+		s.Spec.Selector.DataplaneRef = &mesh.DataplaneRef{Name: dataplane()}
+	}
+	for _, port := range r.Perm(3)[:r.IntN(3)] {
+		s.Spec.Ports = append(s.Spec.Ports, mesh.MeshServicePort{
+			Port:        uint32(80 + port),
+			TargetPort:  mesh.TargetPort(Pick(r, "", "", portName, "81")),
+			AppProtocol: Pick(r, "", mesh.ProtocolHTTP, mesh.ProtocolGRPC),
+		})
+	}
+	return s
+}
+
+// outbound draws an outbound in either of Kuma's forms. What it names need not be there.
+func outbound(r *rand.Rand, port uint32, service func() string) mesh.Outbound {
+	o := mesh.Outbound{Port: port}
+	switch r.IntN(4) {
+	case 0:
+		o.BackendRef = &mesh.BackendRef{Kind: string(mesh.KindMeshService), Name: service(), Port: anyPort(r)}
+	case 1:
+		o.BackendRef = &mesh.BackendRef{Kind: string(mesh.KindMeshService), Labels: map[string]string{labelTeam: anyTeam(r)}, Port: anyPort(r)}
+	default:
+		o.Tags = mesh.Tags{mesh.TagService: service()}
+	}
+	return o
+}
+
+// inbound draws an inbound in either of Kuma's forms.
+func inbound(r *rand.Rand, port uint32, service func() string) mesh.Inbound {
+	in := mesh.Inbound{Port: port, ServerFirst: r.IntN(8) == 0}
+	protocol := Pick(r, mesh.ProtocolTCP, mesh.ProtocolHTTP)
+	if r.IntN(3) == 0 {
+		in.Name, in.Protocol = Pick(r, "", portName), protocol
+		in.State = Pick(r, "", mesh.InboundReady, mesh.InboundNotReady)
+	} else {
+		in.Tags = mesh.Tags{mesh.TagService: service(), mesh.TagProtocol: string(protocol)}
+	}
+	if r.IntN(4) == 0 {
+		in.Health = &mesh.Health{Ready: new(bool)}
+	}
+	return in
+}
+
+// Dataplane draws a Dataplane at an address, in either of Kuma's forms or both. It may have the workload as its label. service draws one of
+// those that its inbounds and outbounds name, which are names of MeshServices, too. It has at least one inbound: a known proxy always has
+// something.
 func Dataplane(r *rand.Rand, meta mesh.Meta, address, workload string, service func() string) *mesh.Dataplane {
 	d := &mesh.Dataplane{Meta: meta}
 	n := &d.Spec.Networking
 	n.Address = address
 	for _, port := range r.Perm(3)[:1+r.IntN(3)] {
-		n.Inbound = append(n.Inbound, mesh.Inbound{
-			Port: uint32(80 + port), ServerFirst: r.IntN(8) == 0,
-			Tags: mesh.Tags{mesh.TagService: service(), mesh.TagProtocol: string(Pick(r, mesh.ProtocolTCP, mesh.ProtocolHTTP))},
-		})
-		if r.IntN(4) == 0 {
-			n.Inbound[len(n.Inbound)-1].Health = &mesh.Health{Ready: new(bool)}
-		}
+		n.Inbound = append(n.Inbound, inbound(r, uint32(80+port), service))
 	}
 	for i := range r.IntN(4) {
-		n.Outbound = append(n.Outbound, mesh.Outbound{Port: uint32(10001 + i), Tags: mesh.Tags{mesh.TagService: service()}})
+		n.Outbound = append(n.Outbound, outbound(r, uint32(10001+i), service))
 	}
 	if r.IntN(2) == 0 {
 		n.TransparentProxying = &mesh.TransparentProxying{}
 	}
+	d.Labels = map[string]string{labelApp: anyApp(r)}
 	if r.IntN(3) > 0 {
-		d.Labels = map[string]string{mesh.LabelWorkload: workload}
+		d.Labels[mesh.LabelWorkload] = workload
 	}
 	return d
 }

@@ -86,6 +86,27 @@ func TestDeploymentIsRestricted(t *testing.T) {
 	}
 }
 
+// The kubelet asks the endpoints that are meant for it, as often as they are made for.
+func TestProbes(t *testing.T) {
+	var d appsv1.Deployment
+	only(t, "Deployment", &d)
+	c := d.Spec.Template.Spec.Containers[0]
+	tests := map[string]struct {
+		probe             *corev1.Probe
+		path              string
+		period, threshold int32
+	}{
+		"startup":   {c.StartupProbe, "/livez", 1, 120},
+		"liveness":  {c.LivenessProbe, "/livez", 5, 3},
+		"readiness": {c.ReadinessProbe, "/readyz", 1, 3},
+	}
+	for name, tc := range tests {
+		if p := tc.probe; p.HTTPGet.Path != tc.path || p.HTTPGet.Port.StrVal != "health" || p.PeriodSeconds != tc.period || p.FailureThreshold != tc.threshold {
+			t.Errorf("%s: %+v, want %+v", name, p, tc)
+		}
+	}
+}
+
 func TestNetworkPolicy(t *testing.T) {
 	if only(t, "NetworkPolicy", &networkingv1.NetworkPolicy{}) {
 		t.Error("there is one by default")

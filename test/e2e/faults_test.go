@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,16 +33,17 @@ type watched struct {
 	failed map[string]int
 }
 
-// newWatched has a client in the mesh and one outside of it call two pods with short liveness probes.
-func newWatched(t *testing.T) *watched {
+// newWatched has a client in the mesh and one outside of it call two pods with short liveness probes. They restart nothing for
+// half a minute, which a new sidecar may take on a busy machine; a readiness probe, with which a pod fails after 3 s, sees the rest.
+func newWatched(t *testing.T, labels map[string]string) *watched {
 	t.Helper()
-	n := newNamespace(t, injected)
+	n := newNamespace(t, labels)
 	stranger := newPod("stranger", "node1")
 	stranger.Labels[join] = "disabled"
 	d := newDeployment("web", 2, nil)
 	d.Spec.Template.Spec.Containers[0].LivenessProbe = &corev1.Probe{
-		ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(portTCP)}},
-		PeriodSeconds: 1,
+		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(portHTTP)}},
+		PeriodSeconds: 1, FailureThreshold: 30,
 	}
 	n.create(d, newService("web"), newPod("client", "node1"), stranger)
 	n.waitReady("client", "stranger")
@@ -104,14 +106,20 @@ func (w *watched) accept(when string) {
 // checkUntouched looks whether containers were restarted, or pods are not ready.
 func (w *watched) checkUntouched(when string) {
 	w.t.Helper()
-	for _, name := range w.pods {
-		p := w.pod(name)
+	w.checkPodsUntouched(when, w.pods...)
+}
+
+// checkPodsUntouched is checkUntouched for pods outside of the mesh.
+func (n *namespace) checkPodsUntouched(when string, pods ...string) {
+	n.t.Helper()
+	for _, name := range pods {
+		p := n.pod(name)
 		if err := isReady(p); err != nil {
-			w.t.Errorf("%s: pod %s: %v", when, name, err)
+			n.t.Errorf("%s: pod %s: %v", when, name, err)
 		}
 		for _, s := range statuses(p) {
 			if s.RestartCount > 0 {
-				w.t.Errorf("%s: pod %s: container %s was restarted: %s", when, name, s.Name, stateOf(s.LastTerminationState))
+				n.t.Errorf("%s: pod %s: container %s was restarted: %s", when, name, s.Name, stateOf(s.LastTerminationState))
 			}
 		}
 	}
@@ -122,7 +130,16 @@ func (w *watched) checkUntouched(when string) {
 // anything of it.
 func TestAgentKilled(t *testing.T) {
 	t.Parallel()
-	w := newWatched(t)
+	for _, s := range []side{inMesh, inPerPort} {
+		t.Run(string(s), func(t *testing.T) {
+			t.Parallel()
+			killAgent(t, newWatched(t, labelsOf[s]))
+		})
+	}
+}
+
+func killAgent(t *testing.T, w *watched) {
+	t.Helper()
 	victim := w.pod(w.pods[0])
 	stop := w.watchHistory(victim.Name, mesh.ContainerSidecar)
 	for range 3 {
@@ -201,7 +218,7 @@ func TestRedirectionFlushed(t *testing.T) {
 
 // TestAloneControlPlane kills the control plane, and has it away for a while. It runs alone.
 func TestAloneControlPlane(t *testing.T) {
-	w := newWatched(t)
+	w := newWatched(t, injected)
 	cp := &namespace{t: t, name: systemNamespace}
 	for _, name := range cp.selected(controlPlaneLabel) {
 		for _, p := range cp.processes(cp.pod(name)) {
@@ -225,9 +242,12 @@ func TestAloneControlPlane(t *testing.T) {
 	w.checkCaughtUp("the control plane was away")
 }
 
-// TestAloneAPIServer has the API server away for a while. It runs alone.
+// TestAloneAPIServer has the API server away for a while, in which the control plane is alive and ready. It runs alone.
 func TestAloneAPIServer(t *testing.T) {
-	w := newWatched(t)
+	w := newWatched(t, injected)
+	cp := &namespace{t: t, name: systemNamespace}
+	replicas := cp.selected(controlPlaneLabel)
+	stop := cp.watchHealth(replicas)
 	testbed(t, "stop", "apiserver")
 	pass(t, away)
 	testbed(t, "start", "apiserver") // first: without it the test could not clean up
@@ -238,10 +258,21 @@ func TestAloneAPIServer(t *testing.T) {
 	})
 	// Kubernetes marks pods of nodes that it could not hear of, those without a mesh too, until their kubelets have reported.
 	w.waitReady(w.pods...)
+	cp.waitReady(replicas...)
+	if w.loads["stranger http-new"].report().Failed > 0 { // CoreDNS was marked, so nobody found names
+		w.waitStable("nodes were taken for lost")
+	}
 	w.checkUntouched("the API server was away")
 	w.scale("web", 3)
 	w.waitRolledOut("web")
 	w.checkCaughtUp("the API server was away")
+	cp.checkPodsUntouched("the API server was away", replicas...)
+	for answer, times := range stop() {
+		t.Logf("%d times %s", times, answer)
+		if !strings.HasSuffix(answer, " 200 ok") {
+			t.Errorf("the control plane said %q while the API server was away", answer)
+		}
+	}
 }
 
 // checkCaughtUp looks whether clients reach all pods of web, new ones too, and whether nothing has failed till now.

@@ -29,6 +29,8 @@ type namespace struct {
 	name string
 	// injected says that its pods get a sidecar.
 	injected bool
+	// perPort says that their probes are in the per-port mode.
+	perPort bool
 	// ends are called when the namespace has been deleted.
 	ends []func(ctx context.Context)
 }
@@ -36,6 +38,7 @@ type namespace struct {
 // Labels of namespaces.
 var (
 	injected = map[string]string{"kuma.io/sidecar-injection": "enabled"}
+	perPort  = map[string]string{"kuma.io/sidecar-injection": "enabled", "sonde.dev/virtual-probes-mode": "per-port"}
 	outside  = map[string]string{}
 )
 
@@ -62,7 +65,10 @@ func newName(t *testing.T) string {
 // the pods.
 func newNamespace(t *testing.T, labels map[string]string) *namespace {
 	t.Helper()
-	n := &namespace{t: t, name: newName(t), injected: labels["kuma.io/sidecar-injection"] == "enabled"}
+	n := &namespace{
+		t: t, name: newName(t), injected: labels["kuma.io/sidecar-injection"] == "enabled",
+		perPort: labels["sonde.dev/virtual-probes-mode"] == "per-port",
+	}
 	_, err := cluster.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: replaced(labels, n.name)},
 	}, metav1.CreateOptions{})

@@ -27,12 +27,15 @@ const (
 	preStop   = 1
 )
 
-// probeCases are cases of the fidelity test, so many that each kind and each verdict is among them. What an application answers only
-// once is not: here it is asked each second.
-var probeCases = []struct {
+// probeCase is a case of the fidelity test, and the kind of probe or hook that it is of.
+type probeCase struct {
 	name string
 	kind int
-}{
+}
+
+// probeCases are cases of the fidelity test, so many that each kind and each verdict is among them. What an application answers only
+// once is not: here it is asked each second.
+var probeCases = []probeCase{
 	{"status 204", readiness},
 	{"status 302", liveness},
 	{"status 404", startup},
@@ -90,45 +93,81 @@ const (
 
 // fate is what became of a container.
 type fate struct {
-	// Started and Ready are its history; if it was restarted, whether it was Started at first, and whether it was ever Ready.
+	// Started and Ready are its history; if it was restarted, whether it was Started at first, and whether it was ever Ready. Whether a
+	// kubelet reports that it runs before it has Started depends on how busy the machine is, so that is left out.
 	Started, Ready []bool
 	Restarted      bool
 	// Events are the kubelet's that tell of probes and hooks, without what follows the first colon.
 	Events []string
 }
 
-// TestProbes has the real kubelet probe cases of the fidelity test, in a mesh and without one.
+// attempts is how often a case is tried whose fate differs: on a machine that stands still for seconds a kubelet's probes fail anywhere,
+// without a mesh too.
+const attempts = 3
+
+// TestProbes has the real kubelet probe cases of the fidelity test, without a mesh, and in one in both modes of probes.
 func TestProbes(t *testing.T) {
 	t.Parallel()
-	mesh, plain := same(t, func(n *namespace) map[string]fate {
-		fates := map[string]fate{}
-		pods := slices.Collect(slices.Chunk(probeCases, casesPerPod))
-		for first := range slices.Chunk(pods, podsAtOnce) {
-			var running []*probedPod
-			for _, list := range first {
-				p := &probedPod{n: n, name: fmt.Sprintf("p%d", len(fates))}
-				for _, c := range list {
-					p.add(c.name, c.kind)
+	list := probeCases
+	for attempt := 1; len(list) > 0; attempt++ {
+		results := onSides(t, func(n *namespace) map[string]fate { return n.probe(list) }, plain, inMesh, inPerPort)
+		var differing []string
+		for s, fates := range results {
+			if d := cmp.Diff(results[plain], fates); d != "" {
+				t.Logf("attempt %d: what happened without a mesh (-) and in %s (+):\n%s", attempt, s, d)
+			}
+			for name, f := range fates {
+				if !cmp.Equal(results[plain][name], f) {
+					differing = append(differing, name)
 				}
-				p.start(fates)
-				running = append(running, p)
-			}
-			for _, p := range running {
-				p.await()
-			}
-			pass(n.t, 3*time.Second) // for some more probes
-			for _, p := range running {
-				p.end(fates)
 			}
 		}
-		return fates
-	})
-	if d := cmp.Diff(plain, mesh); d != "" {
-		t.Errorf("what happened without a mesh (-) and in it (+):\n%s", d)
+		for _, name := range slices.Sorted(maps.Keys(results[plain])) {
+			t.Logf("%s: %+v", name, results[plain][name])
+		}
+		if attempt == attempts && len(differing) > 0 {
+			t.Errorf("%d times the same cases had another fate in the mesh: %q", attempts, differing)
+			break
+		}
+		list = casesOf(differing)
 	}
-	for _, name := range slices.Sorted(maps.Keys(plain)) {
-		t.Logf("%s: %+v", name, plain[name])
+}
+
+// casesOf returns the cases with containers of these titles.
+func casesOf(titles []string) []probeCase {
+	var list []probeCase
+	for _, c := range probeCases {
+		if slices.ContainsFunc(titles, func(title string) bool { return title == c.name || strings.HasPrefix(title, c.name+" (") }) {
+			list = append(list, c)
+		}
 	}
+	return list
+}
+
+// probe has a kubelet probe cases, and returns what became of each container.
+func (n *namespace) probe(list []probeCase) map[string]fate {
+	n.t.Helper()
+	fates := map[string]fate{}
+	pods := slices.Collect(slices.Chunk(list, casesPerPod))
+	for first := range slices.Chunk(pods, podsAtOnce) {
+		var running []*probedPod
+		for _, part := range first {
+			p := &probedPod{n: n, name: fmt.Sprintf("p%d", len(fates))}
+			for _, c := range part {
+				p.add(c.name, c.kind)
+			}
+			p.start(fates)
+			running = append(running, p)
+		}
+		for _, p := range running {
+			p.await()
+		}
+		pass(n.t, 3*time.Second) // for some more probes
+		for _, p := range running {
+			p.end(fates)
+		}
+	}
+	return fates
 }
 
 // probedPod is a pod with the containers of some cases.
@@ -173,6 +212,7 @@ func (p *probedPod) add(name string, number int) {
 		for _, kind := range cases.Kinds {
 			if probe := cases.ProbeOf(&own.Container, kind); probe != nil {
 				probe.InitialDelaySeconds, probe.PeriodSeconds, probe.FailureThreshold = 5, 1, 3
+				probe.TimeoutSeconds = max(probe.TimeoutSeconds, 3) // on a busy machine, headers may take a second
 			} else if cases.HookOf(&own.Container, kind) == nil {
 				continue
 			}
@@ -201,12 +241,16 @@ func (p *probedPod) start(fates map[string]fate) {
 func (p *probedPod) await() {
 	p.n.t.Helper()
 	p.n.waitPod(p.name, readyLimit, "all probes have done what they do", func(pod *corev1.Pod) error {
+		events, err := p.n.events(p.n.t.Context())
+		if err != nil {
+			return err
+		}
 		var missing []error
 		for i := range p.containers {
 			missing = append(missing, p.containers[i].lacks(status(pod, p.containers[i].Name)))
 			for kind := range p.containers[i].want {
 				if kind != cases.Kinds[len(cases.Kinds)-1] { // preStop is for later
-					missing = append(missing, p.lacksEvents(&p.containers[i], kind))
+					missing = append(missing, p.lacksEvents(&p.containers[i], kind, events))
 				}
 			}
 		}
@@ -257,18 +301,14 @@ func kubeletEvent(kind string, verdict cases.Verdict) (reason, begins string) {
 }
 
 // lacksEvents says which events of a probe or hook are not there: the kubelet's, and in the mesh ours, which has the reason.
-func (p *probedPod) lacksEvents(c *probedContainer, kind string) error {
+func (p *probedPod) lacksEvents(c *probedContainer, kind string, events []corev1.Event) error {
 	reason, begins := kubeletEvent(kind, c.want[kind])
 	if reason == "" {
 		return nil
 	}
 	wanted := map[string]string{reason: begins}
-	if p.n.injected && !c.asked && cases.ProbeOf(&c.Container, kind) != nil {
+	if probe := cases.ProbeOf(&c.Container, kind); probe != nil && !c.asked && p.n.agentAnswers(probe) {
 		wanted["ProbeFailed"] = begins
-	}
-	events, err := p.n.events(p.n.t.Context())
-	if err != nil {
-		return err
 	}
 	for _, e := range events {
 		if about(&e, p.name, c.Name) && strings.HasPrefix(e.Message, wanted[e.Reason]) {
@@ -279,6 +319,11 @@ func (p *probedPod) lacksEvents(c *probedContainer, kind string) error {
 		return fmt.Errorf("%s: there is no event %v", c.title, wanted)
 	}
 	return nil
+}
+
+// agentAnswers says whether the agent answers a probe, and so knows why it fails.
+func (n *namespace) agentAnswers(p *corev1.Probe) bool {
+	return n.injected && (!n.perPort || p.HTTPGet != nil)
 }
 
 // about says whether an event is about a container.
@@ -295,13 +340,21 @@ func (p *probedPod) end(fates map[string]fate) {
 		f := fate{Started: h.Started, Ready: h.Ready, Restarted: len(h.Restarts) > 1, Events: p.eventsOf(c)}
 		if f.Restarted { // again and again, and the test ends at some time
 			f.Started, f.Ready = f.Started[:1], []bool{slices.Contains(f.Ready, true)}
+		} else if len(f.Started) > 1 && !f.Started[0] {
+			f.Started = f.Started[1:]
 		}
 		fates[c.title] = f
 	}
 	p.n.deletePod(p.name)
 	for i := range p.containers {
 		if c := &p.containers[i]; c.want["preStop"] != "" {
-			p.n.wait(readyLimit, "the event of a hook", func() error { return p.lacksEvents(c, "preStop") })
+			p.n.wait(readyLimit, "the event of a hook", func() error {
+				events, err := p.n.events(p.n.t.Context())
+				if err != nil {
+					return err
+				}
+				return p.lacksEvents(c, "preStop", events)
+			})
 		}
 	}
 }

@@ -9,37 +9,54 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// sides are the two kinds of namespaces whose pods must fare the same.
-var sides = map[string]map[string]string{"mesh": injected, "plain": outside}
+// side is a kind of namespace whose pods must fare as those without a mesh do.
+type side string
 
-// same runs a test in a mesh and without one, at the same time, and returns both results.
-func same[T any](t *testing.T, run func(n *namespace) T) (mesh, plain T) {
+const (
+	plain     side = "plain"
+	inMesh    side = "mesh"
+	inPerPort side = "per-port" // in the mesh, with the per-port mode of probes
+)
+
+var labelsOf = map[side]map[string]string{plain: outside, inMesh: injected, inPerPort: perPort}
+
+// onSides runs a test in each kind of namespace, at the same time, and returns the results.
+func onSides[T any](t *testing.T, run func(n *namespace) T, sides ...side) map[side]T {
 	t.Helper()
 	var mu sync.Mutex
-	results := map[string]T{}
-	passed := t.Run("both", func(t *testing.T) {
-		for name, labels := range sides {
-			t.Run(name, func(t *testing.T) {
+	results := map[side]T{}
+	passed := t.Run("all", func(t *testing.T) {
+		for _, s := range sides {
+			t.Run(string(s), func(t *testing.T) {
 				t.Parallel()
-				result := run(newNamespace(t, labels))
+				result := run(newNamespace(t, labelsOf[s]))
 				mu.Lock()
 				defer mu.Unlock()
-				results[name] = result
+				results[s] = result
 			})
 		}
 	})
 	if !passed {
 		t.FailNow()
 	}
-	return results["mesh"], results["plain"]
+	return results
 }
 
-// sameLife runs a test in a mesh and without one, and compares what happened to the containers.
-func sameLife(t *testing.T, run func(n *namespace) history) {
+// same runs a test in a mesh and without one, and returns both results.
+func same[T any](t *testing.T, run func(n *namespace) T) (mesh, without T) {
 	t.Helper()
-	mesh, plain := same(t, run)
-	if d := cmp.Diff(plain, mesh); d != "" {
-		t.Errorf("what happened without a mesh (-) and in it (+):\n%s", d)
+	results := onSides(t, run, plain, inMesh)
+	return results[inMesh], results[plain]
+}
+
+// sameLife runs a test without a mesh, in it, and on other sides, and compares what happened to the containers.
+func sameLife(t *testing.T, run func(n *namespace) history, more ...side) {
+	t.Helper()
+	results := onSides(t, run, append(more, plain, inMesh)...)
+	for s, life := range results {
+		if d := cmp.Diff(results[plain], life); d != "" {
+			t.Errorf("what happened without a mesh (-) and in %s (+):\n%s", s, d)
+		}
 	}
-	t.Logf("%+v", plain)
+	t.Logf("%+v", results[plain])
 }

@@ -154,10 +154,10 @@ func checkSeedProbes(t *testing.T, sidecar, user *corev1.Container) {
 	}
 }
 
-// TestSeedLives breaks the seed's pod, and the same one without a mesh, and both must fare the same.
+// TestSeedLives breaks the seed's pod, in both modes of probes, and the same one without a mesh, and all must fare the same.
 func TestSeedLives(t *testing.T) {
 	t.Parallel()
-	sameLife(t, (*namespace).breakSeed)
+	sameLife(t, (*namespace).breakSeed, inPerPort)
 }
 
 // breakSeed returns the history of the seed's pod.

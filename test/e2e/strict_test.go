@@ -90,6 +90,26 @@ func TestStrict(t *testing.T) {
 			}
 		}
 	})
+	t.Run("ports of the per-port mode pass probes alone", func(t *testing.T) {
+		n.create(strings.Replace(fmt.Sprintf(seedPod, tcpOpen), "name: busybox\n  labels: {run: busybox, app: busybox}",
+			"name: ported\n  labels: {app: ported, sonde.dev/virtual-probes-mode: per-port}", 1))
+		n.waitReady("ported")
+		at := n.host("ported")
+		for path, want := range map[string]int{
+			"/6851/healthz": http.StatusOK, "/6851/healthz/": http.StatusNotFound, "/6851/": http.StatusNotFound, "/healthz": http.StatusNotFound,
+			"/grpc/6852/liveness": http.StatusNotFound, "/tcp/6853": http.StatusNotFound,
+		} {
+			if c := stranger.call("http://%s:9000%s", at, path); c.Status != want {
+				t.Errorf("%s: %+v, want status %d", path, c, want)
+			}
+		}
+		for _, port := range []int{9001, 9002, 6851, 6852, 6853} { // of the TCP and the gRPC probe, and the application's
+			c := stranger.call("http://%s:%d/", at, port)
+			if echoed := strings.Contains(c.Error, "malformed"); c.Error == "" || echoed {
+				t.Errorf("port %d answered a stranger: %+v", port, c)
+			}
+		}
+	})
 	t.Run("a client of the mesh is served", func(t *testing.T) {
 		a := client.waitCall("http://busybox.%s:6851/", n.name)
 		peer := a.Headers.Get("X-Forwarded-Client-Cert")

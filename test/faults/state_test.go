@@ -59,6 +59,8 @@ func TestStateDirectoryRemoved(t *testing.T) {
 	}
 	must(t, os.Remove(m.StateDir()))
 	must(t, os.Rename(m.StateDir()+".away", m.StateDir()))
-	_, err := m.Get(t.Context(), "http://"+m.Health+"/readyz")
-	must(t, err)
+	poll(t, "the control plane to be ready", func(ctx context.Context) error { // a result is kept for a second
+		_, err := m.Get(ctx, "http://"+m.Health+"/readyz")
+		return err
+	})
 }

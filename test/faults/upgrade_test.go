@@ -62,8 +62,11 @@ func runsVersion(t *testing.T, p *harness.Proxy, version string) {
 // versionOf returns the version of a proxy's Envoy, such as 1.40.0.
 func versionOf(t *testing.T, p *harness.Proxy) string {
 	t.Helper()
-	body, err := p.EnvoyGet(t.Context(), "/server_info")
-	must(t, err)
+	var body string
+	poll(t, "the Envoy of "+p.Name+" to answer", func(ctx context.Context) (err error) { // that the agent is ready is known for a second
+		body, err = p.EnvoyGet(ctx, "/server_info")
+		return err
+	})
 	var info struct {
 		Version string `json:"version"`
 	}

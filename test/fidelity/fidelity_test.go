@@ -1,5 +1,5 @@
-// Package fidelity_test runs the kubelet's own probe code twice over many applications: against the application itself, and
-// against what the injector makes of the pod. The verdict must be the same, and what the application sees.
+// Package fidelity_test runs the kubelet's own probe code three times over many applications: against the application itself, and
+// against what the injector makes of the pod in either mode. The verdict must be the same, and what the application sees.
 package fidelity_test
 
 import (
@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
 	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
@@ -27,11 +28,21 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(socketVariable) != "" {
+		if err := runAgent(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }
 
 // atOnce is how many cases run at a time: most of them wait.
 const atOnce = 24
+
+// envoysAtOnce is how many Envoys answer for pods.
+const envoysAtOnce = 8
 
 // tries of a case whose verdict depends on time: the machine may be busy. Each waits twice as long as the one before for it to be less so,
 // since an agent that is late itself says so, and is asked again.
@@ -42,8 +53,9 @@ const (
 
 // result of a case.
 type result struct {
-	direct, through *outcome
-	err             error
+	direct, through, perPort *outcome
+
+	err error
 	// wrong says how it differs from what was expected.
 	wrong []string
 }
@@ -56,6 +68,10 @@ func TestGoldenFidelity(t *testing.T) {
 		t.Fatal(err)
 	}
 	pool := newAddressPool(0)
+	m := &perPort{handlers: h, pool: pool, envoys: startEnvoys(t, envoysAtOnce)}
+	if os.Geteuid() == 0 {
+		m.kernel = newKernel(t)
+	}
 	groups := cases.Groups()
 	results := map[*cases.Case]*result{}
 	var running errgroup.Group
@@ -69,7 +85,7 @@ func TestGoldenFidelity(t *testing.T) {
 			r := &result{}
 			results[c] = r
 			running.Go(func() error {
-				r.run(t.Context(), c, pool, h)
+				r.run(t.Context(), c, m)
 				return nil
 			})
 		}
@@ -79,16 +95,16 @@ func TestGoldenFidelity(t *testing.T) {
 }
 
 // run tries a case. Its problems are in r.
-func (r *result) run(ctx context.Context, c *cases.Case, pool *addressPool, h *handlers) {
+func (r *result) run(ctx context.Context, c *cases.Case, m *perPort) {
 	for i := range tries {
 		if i > 0 {
 			<-time.After(firstPause << (i - 1))
 		}
 		var p cases.PodAddress
-		if p, r.err = pool.take(c.At); r.err != nil {
+		if p, r.err = m.pool.take(c.At); r.err != nil {
 			return
 		}
-		r.once(ctx, c, p, h)
+		r.once(ctx, c, p, m)
 		switch {
 		case cases.InUse(r.err): // somebody else listens on all addresses
 		case r.err == nil && len(r.wrong) == 0 || !c.Timed():
@@ -97,12 +113,15 @@ func (r *result) run(ctx context.Context, c *cases.Case, pool *addressPool, h *h
 	}
 }
 
-func (r *result) once(ctx context.Context, c *cases.Case, p cases.PodAddress, h *handlers) {
+func (r *result) once(ctx context.Context, c *cases.Case, p cases.PodAddress, m *perPort) {
 	*r = result{}
 	if r.direct, r.err = direct(ctx, c, p); r.err != nil {
 		return
 	}
-	if r.through, r.err = through(ctx, c, p, h); r.err != nil {
+	if r.through, r.err = through(ctx, c, p, m.handlers); r.err != nil {
+		return
+	}
+	if r.perPort, r.err = m.ask(ctx, c, p); r.err != nil {
 		return
 	}
 	if want := c.Wants(len(r.direct.verdicts)); !slices.Equal(r.direct.verdicts, want) {
@@ -117,6 +136,31 @@ func (r *result) once(ctx context.Context, c *cases.Case, p cases.PodAddress, h 
 	}
 	if unchanged := len(r.through.warnings) > 0; unchanged != c.Unchanged {
 		r.wrong = append(r.wrong, fmt.Sprintf("not rewritten: %v, want %v: %q", unchanged, c.Unchanged, r.through.warnings))
+	}
+	r.judgePerPort(c)
+}
+
+// judgePerPort holds the per-port mode against what the kubelet finds without a mesh.
+func (r *result) judgePerPort(c *cases.Case) {
+	want, sameVerdicts := r.direct.verdicts, slices.Equal(r.direct.verdicts, r.perPort.verdicts)
+	diff := cmp.Diff(requests(c, r.direct), requests(c, r.perPort))
+	if c.PerPort != nil {
+		if c.PerPort.Want != nil {
+			want = c.PerPort.Want
+		}
+		if sameVerdicts && diff == "" {
+			r.wrong = append(r.wrong, "in per-port mode, it is the same as without a mesh, and should differ: "+c.PerPort.Why)
+		}
+		diff = ""
+	}
+	if !slices.Equal(r.perPort.verdicts, want) {
+		r.wrong = append(r.wrong, fmt.Sprintf("verdicts in per-port mode: %v, want %v\n%s", r.perPort.verdicts, want, strings.Join(r.perPort.messages, "\n")))
+	}
+	if diff != "" {
+		r.wrong = append(r.wrong, "what the application saw (- without a mesh, + in per-port mode):\n"+diff)
+	}
+	if unchanged := len(r.perPort.warnings) > 0; unchanged != c.Unchanged {
+		r.wrong = append(r.wrong, fmt.Sprintf("not rewritten in per-port mode: %v, want %v: %q", unchanged, c.Unchanged, r.perPort.warnings))
 	}
 }
 
@@ -145,6 +189,9 @@ func report(t *testing.T, groups []cases.Group, results map[*cases.Case]*result)
 	t.Log("\n" + table.String())
 	if t.Failed() || *only != "" {
 		return
+	}
+	if os.Geteuid() != 0 {
+		redirecttest.NotHere(t, "this needs root, to make network namespaces: TCP probes were not tried in per-port mode, and docs/fidelity.md is not compared")
 	}
 	root, err := harness.Root()
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -63,6 +64,9 @@ func (h *handlers) inject(ctx context.Context, pod *corev1.Pod, o webhook.Option
 	}
 	command := exec.CommandContext(ctx, filepath.Join(h.directory, "sondectl"),
 		"inject", "-f", "-", "--virtual-probes-port", strconv.Itoa(int(o.VirtualProbesPort)))
+	if o.ProbesMode != "" {
+		command.Args = append(command.Args, "--virtual-probes-mode", string(o.ProbesMode))
+	}
 	if o.Sidecar != "" {
 		command.Args = append(command.Args, "--sidecar", string(o.Sidecar))
 	}
@@ -121,13 +125,18 @@ func (handlers) here(ctx context.Context, pod *corev1.Pod, _ cases.PodAddress) (
 	if err != nil {
 		return nil, err
 	}
+	return serve(ctx, h, l), nil
+}
+
+// serve runs a handler until stop is called.
+func serve(ctx context.Context, h *probe.Handler, l net.Listener) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- h.Serve(ctx, l) }()
 	return func() error {
 		cancel()
 		return <-ended
-	}, nil
+	}
 }
 
 // process runs sonde-dp probes.

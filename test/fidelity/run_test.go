@@ -27,12 +27,14 @@ type outcome struct {
 	seen []string
 	// warnings are the injector's.
 	warnings []string
+	// direct says that TCP probes went to the application, though in per-port mode the kernel's rules would lead them there.
+	direct bool
 }
 
 // direct asks the application without a mesh.
 func direct(ctx context.Context, c *cases.Case, p cases.PodAddress) (*outcome, error) {
 	pod := c.Pod(p)
-	return run(ctx, c, p, pod, pod)
+	return run(ctx, c, p, pod, pod, anywhere)
 }
 
 // through asks it as the kubelet does once the pod has been injected.
@@ -51,15 +53,25 @@ func through(ctx context.Context, c *cases.Case, p cases.PodAddress, handlers *h
 		return nil, fmt.Errorf("start the handler: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	if o, err = run(ctx, c, p, pod, injected); err == nil {
+	if o, err = run(ctx, c, p, pod, injected, anywhere); err == nil {
 		o.warnings = warnings
 	}
 	return o, err
 }
 
+// places are where the pod is, and where its kubelet: each calls a function there.
+type places struct{ pod, node func(func() error) error }
+
+// anywhere is where the test runs.
+var anywhere = places{pod: func(f func() error) error { return f() }, node: func(f func() error) error { return f() }}
+
 // run asks what written has, as asked says it.
-func run(ctx context.Context, c *cases.Case, p cases.PodAddress, written, asked *corev1.Pod) (*outcome, error) {
-	app, err := c.Start(p)
+func run(ctx context.Context, c *cases.Case, p cases.PodAddress, written, asked *corev1.Pod, at places) (*outcome, error) {
+	var app *cases.Application
+	err := at.pod(func() (err error) {
+		app, err = c.Start(p)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("start the application: %w", err)
 	}
@@ -77,14 +89,20 @@ func run(ctx context.Context, c *cases.Case, p cases.PodAddress, written, asked 
 				if err != nil {
 					return nil, err
 				}
-				for range max(c.Times, 1) {
-					o.ask(ctx, k, asked, container, kind)
+				err = at.node(func() error {
+					for range max(c.Times, 1) {
+						o.ask(ctx, k, asked, container, kind)
+					}
+					return nil
+				})
+				if err != nil {
+					return nil, err
 				}
 			}
 		}
 	}
 	k.Close()
-	if err := app.Settle(); err != nil {
+	if err := at.pod(app.Settle); err != nil {
 		return nil, err
 	}
 	o.seen = app.Log()
@@ -165,6 +183,13 @@ func (ps *addressPool) take(at string) (cases.PodAddress, error) {
 	}
 	p.App, p.Closed, p.More, p.Virtual = ports[0], ports[1], [2]int{ports[2], ports[3]}, ports[4]
 	return p, nil
+}
+
+// more returns n more free ports of an address.
+func (ps *addressPool) more(ip string, n int) ([]int, error) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return ps.ports(ip, n)
 }
 
 // ports finds free ones below those that the kernel hands out by itself.

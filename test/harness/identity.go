@@ -58,6 +58,15 @@ func (p *Proxy) Identity() (tls.Certificate, error) {
 	return tls.X509KeyPair([]byte(c.Chain.PEM), []byte(c.Key.PEM))
 }
 
+// KeyPEM returns the private key that the proxy has now.
+func (p *Proxy) KeyPEM() (string, error) {
+	f, err := readSDS(p.IdentityFile())
+	if err != nil {
+		return "", err
+	}
+	return f.Resources[0].Certificate.Key.PEM, nil
+}
+
 // Trusted returns the CA certificates that the proxy trusts now.
 func (p *Proxy) Trusted() ([]*x509.Certificate, error) {
 	f, err := readSDS(p.CAFile())

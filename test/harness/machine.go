@@ -273,10 +273,15 @@ func (m *Machine) CtlBoth(ctx context.Context, args ...string) (stdout, stderr s
 // StartApp starts the application of test/app without a sidecar, and waits until it listens. Its protocol is http (and
 // http2), grpc, tcp or banner.
 func (m *Machine) StartApp(ctx context.Context, name, protocol, at string) (*Process, error) {
+	return m.StartAppWith(ctx, name, protocol, at)
+}
+
+// StartAppWith is StartApp with more arguments for the application.
+func (m *Machine) StartAppWith(ctx context.Context, name, protocol, at string, args ...string) (*Process, error) {
 	if protocol == "http2" {
 		protocol = "http"
 	}
-	p, err := m.run(name+" app", nil, m.options.Programs.App, "--name="+name, "--"+protocol+"="+at)
+	p, err := m.run(name+" app", nil, m.options.Programs.App, append([]string{"--name=" + name, "--" + protocol + "=" + at}, args...)...)
 	if err != nil {
 		return nil, err
 	}

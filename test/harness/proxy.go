@@ -23,6 +23,8 @@ type ProxyOptions struct {
 	Banner bool
 	// ServerFirst marks the inbound as server-first.
 	ServerFirst bool
+	// ServiceProbe of its inbound, as in the Dataplane. Default: none.
+	ServiceProbe map[string]any
 	// Outbound lists the services that it calls.
 	Outbound []string
 	// Labels of the Dataplane.
@@ -145,6 +147,9 @@ func (p *Proxy) YAML() string {
 	}
 	if p.ServerFirst {
 		inbound["serverFirst"] = true
+	}
+	if p.ServiceProbe != nil {
+		inbound["serviceProbe"] = p.ServiceProbe
 	}
 	if !p.Ready {
 		inbound["health"] = object{"ready": false}

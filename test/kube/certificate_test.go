@@ -21,17 +21,17 @@ import (
 
 var loopback = []net.IP{net.IPv4(127, 0, 0, 1)}
 
-// writeCertificate writes a certificate of the webhook, and its new CA, which it returns.
-func writeCertificate(t *testing.T, directory string) []byte {
+// writeCertificate writes a certificate of the webhook that is valid for an hour, and its new CA, which it returns.
+func writeCertificate(t *testing.T, directory string, from time.Time) []byte {
 	t.Helper()
-	authority, err := ca.New(&x509.Certificate{Subject: ca.Subject("test")}, time.Now(), time.Hour)
+	authority, err := ca.New(&x509.Certificate{Subject: ca.Subject("test")}, from, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	key := ca.NewKey()
 	leaf, err := authority.Sign(&x509.Certificate{
 		DNSNames: []string{"sonde-cp.sonde-system.svc"}, IPAddresses: loopback, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}, key.Public(), time.Now(), time.Hour)
+	}, key.Public(), from, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestWebhookCertificateOfSomebodyElse(t *testing.T) {
 	client := newClient(t)
 	namespace(t, client, "certificate", map[string]string{mesh.LabelInjection: "enabled"})
 	directory := t.TempDir()
-	bundle := writeCertificate(t, directory)
+	bundle := writeCertificate(t, directory, time.Now())
 	p := startPlane(t, "a", func(o *controlplane.Options) {
 		o.Kubernetes.WebhookConfiguration, o.Kubernetes.WebhookCertDir = configurationName, directory
 	})
@@ -73,6 +73,6 @@ func TestWebhookCertificateOfSomebodyElse(t *testing.T) {
 			}
 			return err
 		})
-		bundle = writeCertificate(t, directory)
+		bundle = writeCertificate(t, directory, time.Now())
 	}
 }

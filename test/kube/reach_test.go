@@ -13,16 +13,29 @@ import (
 	"github.com/sonde-mesh/sonde/controlplane"
 )
 
-// forward passes connections to an address on to the API server until the test ends.
-func forward(t *testing.T, address string) {
+// forward passes connections to an address on to the API server until the test ends, or stop is called, which breaks them.
+func forward(t *testing.T, address string) (stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = l.Close() })
+	broken := make(chan struct{})
+	stop = sync.OnceFunc(func() {
+		_ = l.Close()
+		close(broken)
+	})
+	t.Cleanup(stop)
 	pass := func(in net.Conn) {
-		defer func() { _ = in.Close() }()
+		ended := make(chan struct{})
+		defer close(ended)
+		go func() {
+			select {
+			case <-broken:
+			case <-ended:
+			}
+			_ = in.Close()
+		}()
 		out, err := net.Dial("tcp", strings.TrimPrefix(cluster.Config.Host, "https://"))
 		if err != nil {
 			return
@@ -45,6 +58,7 @@ func forward(t *testing.T, address string) {
 			go pass(in)
 		}
 	}()
+	return stop
 }
 
 // A control plane that starts before its API server is alive, says what it waits for, and then becomes ready.

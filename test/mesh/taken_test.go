@@ -31,7 +31,7 @@ func TestPortOfTheApplication(t *testing.T) {
 	endpoints(t, client, "web")
 	table, err := m.Ctl(t.Context(), "get", "services")
 	must(t, err)
-	if !strings.Contains(table, "0/1") || !strings.Contains(table, "refuses the listener") {
+	if !strings.Contains(table, "0/1") || !strings.Contains(table, "refuses the listener: ") || !strings.Contains(table, cannotBind) {
 		t.Errorf("sondectl get services prints:\n%s", table)
 	}
 

@@ -31,12 +31,14 @@ var application = redirecttest.Caller{User: 1000}
 var install = []string{
 	"install", "transparent-proxy", "--redirect-outbound-port", "15001", "--redirect-inbound=true", "--redirect-inbound-port", "15006",
 	"--kuma-dp-uid", "5678", "--exclude-inbound-ports", "9000,9800", "--exclude-outbound-ports", "", "--verbose", "--ip-family-mode", "dualstack",
+	"--redirect-tcp-probes", "9001:8080",
 }
 
 // pair is the pod, with its mesh, and the host.
 type pair struct {
 	programs  harness.Programs
 	pod, host *redirecttest.Namespace
+	machine   *harness.Machine
 	proxy     *harness.Proxy
 	calls     int64
 }
@@ -62,7 +64,7 @@ func newPair(t *testing.T, programs harness.Programs, own *redirecttest.Namespac
 	m := harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML(mode)})
 	p, err := m.Prepare(harness.ProxyOptions{Name: "web-1", Service: "web"})
 	must(t, err)
-	w.proxy, p.AppAddress = p, "[::]:8080"
+	w.machine, w.proxy, p.AppAddress = m, p, "[::]:8080"
 	// One endpoint each: Envoy must not be able to go to the one of the other family.
 	for name, at := range map[string]string{"web": destinations["the pod's service"][0], "web6": destinations["the pod's service"][1]} {
 		must(t, m.Put(name+".yaml", "type: Service\nmesh: default\nname: "+name+"\nprotocol: http\naddresses: ['"+at+"']\n"))
@@ -135,6 +137,7 @@ var destinations = map[string][2]string{
 	"the pod's application": {pod4 + ":8080", "[" + pod6 + "]:8080"},
 	"an excluded port":      {pod4 + ":9000", "[" + pod6 + "]:9000"},
 	"the pod's service":     {"198.51.100.7:80", "[2001:db8:7::7]:80"},
+	"a TCP probe's port":    {pod4 + ":9001", "[" + pod6 + "]:9001"},
 	"the pod's readiness":   {pod4 + ":15022", "[" + pod6 + "]:15022"},
 	"the inbound capture":   {pod4 + ":15006", "[" + pod6 + "]:15006"},
 	"the outbound capture":  {pod4 + ":15001", "[" + pod6 + "]:15001"},
@@ -151,16 +154,18 @@ func tryInPod(t *testing.T, programs harness.Programs, mode, plain string) {
 	must(t, own.Do(redirecttest.LoopbackUp))
 	w := newPair(t, programs, own, mode)
 	w.try(t, "the host", w.host, map[string]string{
-		"the pod's application": plain, "an excluded port": "excluded", "the pod's readiness": "the agent",
+		"the pod's application": plain, "an excluded port": "excluded", "the pod's readiness": "the agent", "a TCP probe's port": "nobody",
 		"the inbound capture": "nobody", "the outbound capture": "nobody",
 	})
 	w.try(t, "the application", w.pod, map[string]string{
 		"the pod's application": "web-1", "an excluded port": "excluded", "the pod's service": "web-1 over mTLS",
-		"the pod's readiness": "nobody", "the inbound capture": "nobody", "the outbound capture": "nobody",
+		"the pod's readiness": "nobody", "the inbound capture": "nobody", "the outbound capture": "nobody", "a TCP probe's port": "nobody",
 		"loopback": "web-1", "capture on loopback": "nobody", "the host": "the host", "a capture of the host": "nobody",
 	})
+	w.probe(t)
 	w.noLoop(t)
-	must(t, w.sondeDP(t, "check", "transparent-proxy", "--exclude-inbound-ports=9000,9800"))
+	w.nothingOutside(t, mode)
+	must(t, w.sondeDP(t, "check", "transparent-proxy", "--exclude-inbound-ports=9000,9800", "--redirect-tcp-probes=9001:8080"))
 	must(t, w.sondeDP(t, "uninstall", "transparent-proxy"))
 	w.try(t, "the host, without redirection,", w.host, map[string]string{
 		"the pod's application": "web-1", "an excluded port": "excluded", "the pod's readiness": "nobody",
@@ -179,6 +184,32 @@ func (w *pair) try(t *testing.T, who string, from *redirecttest.Namespace, want 
 				t.Errorf("%s calls %s, %s: %s answers, want %s", who, name, at, got, answer)
 			}
 		}
+	}
+}
+
+// nothingOutside has the mesh let nothing out: the application then reaches its services and nothing else.
+func (w *pair) nothingOutside(t *testing.T, mode string) {
+	t.Helper()
+	must(t, w.machine.Put("mesh.yaml", harness.MeshYAML(mode)+"networking: {outbound: {passthrough: false}}\n"))
+	must(t, harness.Poll(t.Context(), harness.StartLimit, "the host to be out of reach", func(context.Context) error {
+		if got := w.ask(w.pod, application, destinations["the host"][0]); got != "nobody" {
+			return fmt.Errorf("%s answers", got)
+		}
+		return nil
+	}))
+	w.try(t, "the application, with nothing outside,", w.pod, map[string]string{"the host": "nobody", "the pod's service": "web-1 over mTLS"})
+}
+
+// probe connects to the port of the TCP probe, which is open in each mode of the mesh.
+func (w *pair) probe(t *testing.T) {
+	t.Helper()
+	for _, at := range destinations["a TCP probe's port"] {
+		conn, err := w.host.Dial(application, netip.MustParseAddrPort(at))
+		if err != nil {
+			t.Errorf("the host probes %s: %v", at, err)
+			continue
+		}
+		must(t, conn.Close())
 	}
 }
 

@@ -13,13 +13,13 @@ import (
 	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 
-// fileOf returns the file of an object. A Mesh has its own file, the Services of a mesh share one, and half of all others
+// fileOf returns the file of an object. A Mesh has its own file, the Services and MeshServices of a mesh share one, and half of all others
 // have no file.
 func (s *simulation) fileOf(k mesh.Key) string {
 	switch k.Kind {
 	case mesh.KindMesh:
 		return "mesh-" + k.Name + ".yaml"
-	case mesh.KindService:
+	case mesh.KindService, mesh.KindMeshService:
 		if k.Name < string(firstService+rune(services/2)) {
 			return "services-" + k.Mesh + ".yaml"
 		}

@@ -23,6 +23,10 @@ func (s *simulation) service(meshName, name string) *mesh.Service {
 	})
 }
 
+func (s *simulation) meshService(meshName, name string) *mesh.MeshService {
+	return anymesh.MeshService(s.random, mesh.Meta{Mesh: meshName, Name: name}, s.anyProxy, s.anyService)
+}
+
 func (s *simulation) dataplane(meshName, name string) *mesh.Dataplane {
 	return anymesh.Dataplane(s.random, mesh.Meta{Mesh: meshName, Name: name}, fmt.Sprint("10.0.0.", 1+s.random.IntN(5)), s.anyService(), s.anyService)
 }

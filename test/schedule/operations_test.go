@@ -104,8 +104,10 @@ func (s *simulation) change(meshName string) {
 	switch n := r.IntN(10); {
 	case n == 0:
 		o = anymesh.Mesh(r, meshName)
-	case n < 4:
+	case n < 3:
 		o = s.service(meshName, s.anyService())
+	case n < 5:
+		o = s.meshService(meshName, s.anyService())
 	default:
 		o = s.dataplane(meshName, s.anyProxy())
 	}

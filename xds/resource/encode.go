@@ -113,7 +113,7 @@ func endpointsOf(m proto.Message) string {
 
 func inboundOf(m proto.Message) netip.AddrPort {
 	l, ok := m.(*listenerv3.Listener)
-	if !ok || l.GetTrafficDirection() != corev3.TrafficDirection_INBOUND {
+	if !ok || l.GetTrafficDirection() == corev3.TrafficDirection_OUTBOUND {
 		return netip.AddrPort{}
 	}
 	at := l.GetAddress().GetSocketAddress()

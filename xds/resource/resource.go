@@ -66,7 +66,7 @@ type Resource struct {
 	Endpoints string
 	// Peers are the identities that a Cluster accepts from its endpoints, sorted; they are in Body, too. See WithPeers.
 	Peers []string
-	// Inbound is the address of a Listener for inbound traffic; the zero AddrPort for any other resource.
+	// Inbound is the address of a Listener for others than the application; the zero AddrPort for any other resource.
 	Inbound netip.AddrPort
 }
 

@@ -75,7 +75,7 @@ func (x Endpoint_Health) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Endpoint_Health.Descriptor instead.
 func (Endpoint_Health) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{13, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{17, 0}
 }
 
 type AgentState_Phase int32
@@ -142,7 +142,7 @@ func (x AgentState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AgentState_Phase.Descriptor instead.
 func (AgentState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{17, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21, 0}
 }
 
 type Rotation_Step int32
@@ -201,7 +201,61 @@ func (x Rotation_Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Rotation_Step.Descriptor instead.
 func (Rotation_Step) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34, 0}
+}
+
+type HealthCheck_Status int32
+
+const (
+	HealthCheck_STATUS_UNSPECIFIED HealthCheck_Status = 0
+	HealthCheck_OK                 HealthCheck_Status = 1
+	// The group fails, too.
+	HealthCheck_FAILED HealthCheck_Status = 2
+	// It informs: the group does not fail for it.
+	HealthCheck_WARNING HealthCheck_Status = 3
+)
+
+// Enum value maps for HealthCheck_Status.
+var (
+	HealthCheck_Status_name = map[int32]string{
+		0: "STATUS_UNSPECIFIED",
+		1: "OK",
+		2: "FAILED",
+		3: "WARNING",
+	}
+	HealthCheck_Status_value = map[string]int32{
+		"STATUS_UNSPECIFIED": 0,
+		"OK":                 1,
+		"FAILED":             2,
+		"WARNING":            3,
+	}
+)
+
+func (x HealthCheck_Status) Enum() *HealthCheck_Status {
+	p := new(HealthCheck_Status)
+	*p = x
+	return p
+}
+
+func (x HealthCheck_Status) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (HealthCheck_Status) Descriptor() protoreflect.EnumDescriptor {
+	return file_admin_v1_admin_proto_enumTypes[3].Descriptor()
+}
+
+func (HealthCheck_Status) Type() protoreflect.EnumType {
+	return &file_admin_v1_admin_proto_enumTypes[3]
+}
+
+func (x HealthCheck_Status) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use HealthCheck_Status.Descriptor instead.
+func (HealthCheck_Status) EnumDescriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38, 0}
 }
 
 // Filter narrows a list. Empty fields narrow nothing.
@@ -263,7 +317,9 @@ type Tail struct {
 	// How many more there are than the server sends in one answer.
 	LeftOut uint32 `protobuf:"varint,1,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	// What the store cannot read or use, whatever the filter.
-	Problems      []*Problem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []*Problem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
+	// Where the filter's name matches nothing: a name that somebody may have meant.
+	Near          string `protobuf:"bytes,3,opt,name=near,proto3" json:"near,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -310,6 +366,13 @@ func (x *Tail) GetProblems() []*Problem {
 		return x.Problems
 	}
 	return nil
+}
+
+func (x *Tail) GetNear() string {
+	if x != nil {
+		return x.Near
+	}
+	return ""
 }
 
 // Problem of the store.
@@ -667,10 +730,12 @@ type Dataplane struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// JSON of the object with defaults set: mesh, name, labels, spec.
 	Object []byte `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	// The agent says that it will end.
+	// The agent says that it will end, or the proxy should get no new traffic.
 	Draining bool `protobuf:"varint,2,opt,name=draining,proto3" json:"draining,omitempty"`
 	// Health of each inbound, in order.
-	Inbounds      []*InboundHealth `protobuf:"bytes,3,rep,name=inbounds,proto3" json:"inbounds,omitempty"`
+	Inbounds []*InboundHealth `protobuf:"bytes,3,rep,name=inbounds,proto3" json:"inbounds,omitempty"`
+	// Why it should get no new traffic, and why it serves on if it does; empty if it may.
+	Drain         string `protobuf:"bytes,4,opt,name=drain,proto3" json:"drain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -726,11 +791,20 @@ func (x *Dataplane) GetInbounds() []*InboundHealth {
 	return nil
 }
 
+func (x *Dataplane) GetDrain() string {
+	if x != nil {
+		return x.Drain
+	}
+	return ""
+}
+
 type InboundHealth struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Health Endpoint_Health        `protobuf:"varint,1,opt,name=health,proto3,enum=sonde.admin.v1.Endpoint_Health" json:"health,omitempty"`
 	// Why it is NOT_READY.
-	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Names of the services that it is an endpoint of: by its tag, by MeshServices, by Services. Sorted.
+	Services      []string `protobuf:"bytes,3,rep,name=services,proto3" json:"services,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -779,9 +853,18 @@ func (x *InboundHealth) GetReason() string {
 	return ""
 }
 
+func (x *InboundHealth) GetServices() []string {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
 type ListServicesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Filter        *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Filter *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	// The name of the filter is that of a MeshService, too, whose ports match; it need not exist, if an outbound names it.
+	Ports         bool `protobuf:"varint,2,opt,name=ports,proto3" json:"ports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -821,6 +904,13 @@ func (x *ListServicesRequest) GetFilter() *Filter {
 		return x.Filter
 	}
 	return nil
+}
+
+func (x *ListServicesRequest) GetPorts() bool {
+	if x != nil {
+		return x.Ports
+	}
+	return false
 }
 
 type ListServicesResponse struct {
@@ -887,7 +977,9 @@ type Service struct {
 	// SPIFFE IDs that may answer.
 	Identities []string `protobuf:"bytes,6,rep,name=identities,proto3" json:"identities,omitempty"`
 	// Clients reach each endpoint at its own address.
-	Headless      bool `protobuf:"varint,7,opt,name=headless,proto3" json:"headless,omitempty"`
+	Headless bool `protobuf:"varint,7,opt,name=headless,proto3" json:"headless,omitempty"`
+	// Of a service without endpoints: why it has none, and who calls it nevertheless.
+	Reasons       []string `protobuf:"bytes,8,rep,name=reasons,proto3" json:"reasons,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -971,6 +1063,252 @@ func (x *Service) GetHeadless() bool {
 	return false
 }
 
+func (x *Service) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+type ListMeshServicesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Filter        *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListMeshServicesRequest) Reset() {
+	*x = ListMeshServicesRequest{}
+	mi := &file_admin_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListMeshServicesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListMeshServicesRequest) ProtoMessage() {}
+
+func (x *ListMeshServicesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListMeshServicesRequest.ProtoReflect.Descriptor instead.
+func (*ListMeshServicesRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListMeshServicesRequest) GetFilter() *Filter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+type ListMeshServicesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MeshServices  []*MeshService         `protobuf:"bytes,1,rep,name=mesh_services,json=meshServices,proto3" json:"mesh_services,omitempty"`
+	Tail          *Tail                  `protobuf:"bytes,2,opt,name=tail,proto3" json:"tail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListMeshServicesResponse) Reset() {
+	*x = ListMeshServicesResponse{}
+	mi := &file_admin_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListMeshServicesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListMeshServicesResponse) ProtoMessage() {}
+
+func (x *ListMeshServicesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListMeshServicesResponse.ProtoReflect.Descriptor instead.
+func (*ListMeshServicesResponse) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListMeshServicesResponse) GetMeshServices() []*MeshService {
+	if x != nil {
+		return x.MeshServices
+	}
+	return nil
+}
+
+func (x *ListMeshServicesResponse) GetTail() *Tail {
+	if x != nil {
+		return x.Tail
+	}
+	return nil
+}
+
+type MeshService struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// JSON of the object with defaults set: mesh, name, labels, spec.
+	Object []byte `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// Its selector, for people.
+	Selector string `protobuf:"bytes,2,opt,name=selector,proto3" json:"selector,omitempty"`
+	// Names of the Dataplanes that it selects, sorted.
+	Dataplanes []string `protobuf:"bytes,3,rep,name=dataplanes,proto3" json:"dataplanes,omitempty"`
+	// In the order of its ports.
+	Ports         []*MeshServicePort `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MeshService) Reset() {
+	*x = MeshService{}
+	mi := &file_admin_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MeshService) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MeshService) ProtoMessage() {}
+
+func (x *MeshService) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MeshService.ProtoReflect.Descriptor instead.
+func (*MeshService) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *MeshService) GetObject() []byte {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *MeshService) GetSelector() string {
+	if x != nil {
+		return x.Selector
+	}
+	return ""
+}
+
+func (x *MeshService) GetDataplanes() []string {
+	if x != nil {
+		return x.Dataplanes
+	}
+	return nil
+}
+
+func (x *MeshService) GetPorts() []*MeshServicePort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+type MeshServicePort struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the service that it is.
+	Service string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// How many there are, and how many of them are READY.
+	Endpoints uint32 `protobuf:"varint,2,opt,name=endpoints,proto3" json:"endpoints,omitempty"`
+	Ready     uint32 `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
+	// As Service.reasons.
+	Reasons       []string `protobuf:"bytes,4,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MeshServicePort) Reset() {
+	*x = MeshServicePort{}
+	mi := &file_admin_v1_admin_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MeshServicePort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MeshServicePort) ProtoMessage() {}
+
+func (x *MeshServicePort) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MeshServicePort.ProtoReflect.Descriptor instead.
+func (*MeshServicePort) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *MeshServicePort) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *MeshServicePort) GetEndpoints() uint32 {
+	if x != nil {
+		return x.Endpoints
+	}
+	return 0
+}
+
+func (x *MeshServicePort) GetReady() uint32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *MeshServicePort) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
 type Endpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// ip:port
@@ -991,7 +1329,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1341,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1354,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Endpoint) GetAddress() string {
@@ -1077,7 +1415,7 @@ type ListProxiesRequest struct {
 
 func (x *ListProxiesRequest) Reset() {
 	*x = ListProxiesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1427,7 @@ func (x *ListProxiesRequest) String() string {
 func (*ListProxiesRequest) ProtoMessage() {}
 
 func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,7 +1440,7 @@ func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesRequest.ProtoReflect.Descriptor instead.
 func (*ListProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListProxiesRequest) GetFilter() *Filter {
@@ -1122,7 +1460,7 @@ type ListProxiesResponse struct {
 
 func (x *ListProxiesResponse) Reset() {
 	*x = ListProxiesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1472,7 @@ func (x *ListProxiesResponse) String() string {
 func (*ListProxiesResponse) ProtoMessage() {}
 
 func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1485,7 @@ func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ListProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListProxiesResponse) GetProxies() []*Proxy {
@@ -1173,18 +1511,21 @@ type Proxy struct {
 	// Absent where no agent has a session with this replica of the control plane.
 	Agent *Agent `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
 	// Envoy's ADS streams; empty where Envoy is not connected to this replica of the control plane.
-	Streams    []*Stream   `protobuf:"bytes,5,rep,name=streams,proto3" json:"streams,omitempty"`
+	Streams []*Stream `protobuf:"bytes,5,rep,name=streams,proto3" json:"streams,omitempty"`
+	// As Dataplane.draining.
 	Draining   bool        `protobuf:"varint,6,opt,name=draining,proto3" json:"draining,omitempty"`
 	AgentState *AgentState `protobuf:"bytes,7,opt,name=agent_state,json=agentState,proto3" json:"agent_state,omitempty"`
 	// Set where the certificate in use is for another workload than that of the Dataplane: says how they differ.
 	OtherWorkload string `protobuf:"bytes,8,opt,name=other_workload,json=otherWorkload,proto3" json:"other_workload,omitempty"`
+	// As Dataplane.drain.
+	Drain         string `protobuf:"bytes,9,opt,name=drain,proto3" json:"drain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Proxy) Reset() {
 	*x = Proxy{}
-	mi := &file_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1537,7 @@ func (x *Proxy) String() string {
 func (*Proxy) ProtoMessage() {}
 
 func (x *Proxy) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1550,7 @@ func (x *Proxy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proxy.ProtoReflect.Descriptor instead.
 func (*Proxy) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Proxy) GetMesh() string {
@@ -1268,6 +1609,13 @@ func (x *Proxy) GetOtherWorkload() string {
 	return ""
 }
 
+func (x *Proxy) GetDrain() string {
+	if x != nil {
+		return x.Drain
+	}
+	return ""
+}
+
 // AgentState is what this replica of the control plane knows about the agent of a proxy.
 type AgentState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1282,7 +1630,7 @@ type AgentState struct {
 
 func (x *AgentState) Reset() {
 	*x = AgentState{}
-	mi := &file_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1294,7 +1642,7 @@ func (x *AgentState) String() string {
 func (*AgentState) ProtoMessage() {}
 
 func (x *AgentState) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1307,7 +1655,7 @@ func (x *AgentState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentState.ProtoReflect.Descriptor instead.
 func (*AgentState) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AgentState) GetPhase() AgentState_Phase {
@@ -1349,7 +1697,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1361,7 +1709,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1374,7 +1722,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Agent) GetVersion() string {
@@ -1440,7 +1788,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1800,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1813,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Stream) GetConnectedSince() *timestamppb.Timestamp {
@@ -1502,7 +1850,7 @@ type TypeStatus struct {
 
 func (x *TypeStatus) Reset() {
 	*x = TypeStatus{}
-	mi := &file_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1862,7 @@ func (x *TypeStatus) String() string {
 func (*TypeStatus) ProtoMessage() {}
 
 func (x *TypeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1875,7 @@ func (x *TypeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeStatus.ProtoReflect.Descriptor instead.
 func (*TypeStatus) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TypeStatus) GetKind() string {
@@ -1565,7 +1913,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +1925,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +1938,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Nack) GetResource() string {
@@ -1634,7 +1982,7 @@ type InspectDataplaneRequest struct {
 
 func (x *InspectDataplaneRequest) Reset() {
 	*x = InspectDataplaneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1994,7 @@ func (x *InspectDataplaneRequest) String() string {
 func (*InspectDataplaneRequest) ProtoMessage() {}
 
 func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +2007,7 @@ func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneRequest.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *InspectDataplaneRequest) GetMesh() string {
@@ -1693,7 +2041,7 @@ type InspectDataplaneResponse struct {
 
 func (x *InspectDataplaneResponse) Reset() {
 	*x = InspectDataplaneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1705,7 +2053,7 @@ func (x *InspectDataplaneResponse) String() string {
 func (*InspectDataplaneResponse) ProtoMessage() {}
 
 func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1718,12 +2066,119 @@ func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneResponse.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *InspectDataplaneResponse) GetResources() [][]byte {
 	if x != nil {
 		return x.Resources
+	}
+	return nil
+}
+
+type InspectEnvoyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// May be empty where one mesh alone has a dataplane of this name.
+	Mesh string `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// config-dump, stats, clusters or logging.
+	View          string `protobuf:"bytes,3,opt,name=view,proto3" json:"view,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InspectEnvoyRequest) Reset() {
+	*x = InspectEnvoyRequest{}
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InspectEnvoyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InspectEnvoyRequest) ProtoMessage() {}
+
+func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InspectEnvoyRequest.ProtoReflect.Descriptor instead.
+func (*InspectEnvoyRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *InspectEnvoyRequest) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+func (x *InspectEnvoyRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *InspectEnvoyRequest) GetView() string {
+	if x != nil {
+		return x.View
+	}
+	return ""
+}
+
+// InspectEnvoyPart is the next part of what Envoy says: its own text, without secrets.
+type InspectEnvoyPart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InspectEnvoyPart) Reset() {
+	*x = InspectEnvoyPart{}
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InspectEnvoyPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InspectEnvoyPart) ProtoMessage() {}
+
+func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InspectEnvoyPart.ProtoReflect.Descriptor instead.
+func (*InspectEnvoyPart) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *InspectEnvoyPart) GetData() []byte {
+	if x != nil {
+		return x.Data
 	}
 	return nil
 }
@@ -1741,7 +2196,7 @@ type GenerateDataplaneTokenRequest struct {
 
 func (x *GenerateDataplaneTokenRequest) Reset() {
 	*x = GenerateDataplaneTokenRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1753,7 +2208,7 @@ func (x *GenerateDataplaneTokenRequest) String() string {
 func (*GenerateDataplaneTokenRequest) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1766,7 +2221,7 @@ func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GenerateDataplaneTokenRequest) GetMesh() string {
@@ -1807,7 +2262,7 @@ type GenerateDataplaneTokenResponse struct {
 
 func (x *GenerateDataplaneTokenResponse) Reset() {
 	*x = GenerateDataplaneTokenResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +2274,7 @@ func (x *GenerateDataplaneTokenResponse) String() string {
 func (*GenerateDataplaneTokenResponse) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,7 +2287,7 @@ func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GenerateDataplaneTokenResponse) GetToken() string {
@@ -1860,7 +2315,7 @@ type RotateCARequest struct {
 
 func (x *RotateCARequest) Reset() {
 	*x = RotateCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1872,7 +2327,7 @@ func (x *RotateCARequest) String() string {
 func (*RotateCARequest) ProtoMessage() {}
 
 func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1885,7 +2340,7 @@ func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateCARequest.ProtoReflect.Descriptor instead.
 func (*RotateCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RotateCARequest) GetMesh() string {
@@ -1911,7 +2366,7 @@ type GetRotationRequest struct {
 
 func (x *GetRotationRequest) Reset() {
 	*x = GetRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1923,7 +2378,7 @@ func (x *GetRotationRequest) String() string {
 func (*GetRotationRequest) ProtoMessage() {}
 
 func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1936,7 +2391,7 @@ func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetRotationRequest) GetMesh() string {
@@ -1957,7 +2412,7 @@ type Rotation struct {
 
 func (x *Rotation) Reset() {
 	*x = Rotation{}
-	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1969,7 +2424,7 @@ func (x *Rotation) String() string {
 func (*Rotation) ProtoMessage() {}
 
 func (x *Rotation) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1982,7 +2437,7 @@ func (x *Rotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rotation.ProtoReflect.Descriptor instead.
 func (*Rotation) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Rotation) GetStep() Rotation_Step {
@@ -2013,7 +2468,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2025,7 +2480,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2038,7 +2493,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Waiting) GetName() string {
@@ -2062,6 +2517,244 @@ func (x *Waiting) GetCertificateExpires() *timestamppb.Timestamp {
 	return nil
 }
 
+type GetHealthRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetHealthRequest) Reset() {
+	*x = GetHealthRequest{}
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetHealthRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetHealthRequest) ProtoMessage() {}
+
+func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
+func (*GetHealthRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+}
+
+type Health struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the pages.
+	Checks        []*HealthCheck `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Health) Reset() {
+	*x = Health{}
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Health) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Health) ProtoMessage() {}
+
+func (x *Health) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Health.ProtoReflect.Descriptor instead.
+func (*Health) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Health) GetChecks() []*HealthCheck {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
+type HealthCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// livez or readyz.
+	Group  string             `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Name   string             `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Status HealthCheck_Status `protobuf:"varint,3,opt,name=status,proto3,enum=sonde.admin.v1.HealthCheck_Status" json:"status,omitempty"`
+	// Why it is not OK.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When it was run, and how long that took. Absent of one that has not been run to its end yet.
+	At   *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
+	Took *durationpb.Duration   `protobuf:"bytes,6,opt,name=took,proto3" json:"took,omitempty"`
+	// The first result and the last changes of it, oldest first.
+	Changes       []*HealthChange `protobuf:"bytes,7,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthCheck) Reset() {
+	*x = HealthCheck{}
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthCheck) ProtoMessage() {}
+
+func (x *HealthCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
+func (*HealthCheck) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *HealthCheck) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *HealthCheck) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *HealthCheck) GetStatus() HealthCheck_Status {
+	if x != nil {
+		return x.Status
+	}
+	return HealthCheck_STATUS_UNSPECIFIED
+}
+
+func (x *HealthCheck) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *HealthCheck) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *HealthCheck) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
+func (x *HealthCheck) GetChanges() []*HealthChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+// HealthChange says that a check has begun to fail, or to pass.
+type HealthChange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	Status        HealthCheck_Status     `protobuf:"varint,2,opt,name=status,proto3,enum=sonde.admin.v1.HealthCheck_Status" json:"status,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthChange) Reset() {
+	*x = HealthChange{}
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthChange) ProtoMessage() {}
+
+func (x *HealthChange) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
+func (*HealthChange) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *HealthChange) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *HealthChange) GetStatus() HealthCheck_Status {
+	if x != nil {
+		return x.Status
+	}
+	return HealthCheck_STATUS_UNSPECIFIED
+}
+
+func (x *HealthChange) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_admin_v1_admin_proto_rawDesc = "" +
@@ -2069,10 +2762,11 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x14admin/v1/admin.proto\x12\x0esonde.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"0\n" +
 	"\x06Filter\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"V\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"j\n" +
 	"\x04Tail\x12\x19\n" +
 	"\bleft_out\x18\x01 \x01(\rR\aleftOut\x123\n" +
-	"\bproblems\x18\x02 \x03(\v2\x17.sonde.admin.v1.ProblemR\bproblems\"{\n" +
+	"\bproblems\x18\x02 \x03(\v2\x17.sonde.admin.v1.ProblemR\bproblems\x12\x12\n" +
+	"\x04near\x18\x03 \x01(\tR\x04near\"{\n" +
 	"\aProblem\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x1a\n" +
 	"\bdocument\x18\x02 \x01(\rR\bdocument\x12\x12\n" +
@@ -2097,19 +2791,22 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"dataplanes\x18\x01 \x03(\v2\x19.sonde.admin.v1.DataplaneR\n" +
 	"dataplanes\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"z\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\x90\x01\n" +
 	"\tDataplane\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\fR\x06object\x12\x1a\n" +
 	"\bdraining\x18\x02 \x01(\bR\bdraining\x129\n" +
-	"\binbounds\x18\x03 \x03(\v2\x1d.sonde.admin.v1.InboundHealthR\binbounds\"`\n" +
+	"\binbounds\x18\x03 \x03(\v2\x1d.sonde.admin.v1.InboundHealthR\binbounds\x12\x14\n" +
+	"\x05drain\x18\x04 \x01(\tR\x05drain\"|\n" +
 	"\rInboundHealth\x127\n" +
 	"\x06health\x18\x01 \x01(\x0e2\x1f.sonde.admin.v1.Endpoint.HealthR\x06health\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"E\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bservices\x18\x03 \x03(\tR\bservices\"[\n" +
 	"\x13ListServicesRequest\x12.\n" +
-	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"u\n" +
+	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\x12\x14\n" +
+	"\x05ports\x18\x02 \x01(\bR\x05ports\"u\n" +
 	"\x14ListServicesResponse\x123\n" +
 	"\bservices\x18\x01 \x03(\v2\x17.sonde.admin.v1.ServiceR\bservices\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xdf\x01\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xf9\x01\n" +
 	"\aService\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
@@ -2119,7 +2816,25 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"identities\x18\x06 \x03(\tR\n" +
 	"identities\x12\x1a\n" +
-	"\bheadless\x18\a \x01(\bR\bheadless\"\xd9\x02\n" +
+	"\bheadless\x18\a \x01(\bR\bheadless\x12\x18\n" +
+	"\areasons\x18\b \x03(\tR\areasons\"I\n" +
+	"\x17ListMeshServicesRequest\x12.\n" +
+	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"\x86\x01\n" +
+	"\x18ListMeshServicesResponse\x12@\n" +
+	"\rmesh_services\x18\x01 \x03(\v2\x1b.sonde.admin.v1.MeshServiceR\fmeshServices\x12(\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\x98\x01\n" +
+	"\vMeshService\x12\x16\n" +
+	"\x06object\x18\x01 \x01(\fR\x06object\x12\x1a\n" +
+	"\bselector\x18\x02 \x01(\tR\bselector\x12\x1e\n" +
+	"\n" +
+	"dataplanes\x18\x03 \x03(\tR\n" +
+	"dataplanes\x125\n" +
+	"\x05ports\x18\x04 \x03(\v2\x1f.sonde.admin.v1.MeshServicePortR\x05ports\"y\n" +
+	"\x0fMeshServicePort\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x1c\n" +
+	"\tendpoints\x18\x02 \x01(\rR\tendpoints\x12\x14\n" +
+	"\x05ready\x18\x03 \x01(\rR\x05ready\x12\x18\n" +
+	"\areasons\x18\x04 \x03(\tR\areasons\"\xd9\x02\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x127\n" +
 	"\x06health\x18\x02 \x01(\x0e2\x1f.sonde.admin.v1.Endpoint.HealthR\x06health\x12\x18\n" +
@@ -2137,7 +2852,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"p\n" +
 	"\x13ListProxiesResponse\x12/\n" +
 	"\aproxies\x18\x01 \x03(\v2\x15.sonde.admin.v1.ProxyR\aproxies\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xa4\x02\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xba\x02\n" +
 	"\x05Proxy\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -2147,7 +2862,8 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\bdraining\x18\x06 \x01(\bR\bdraining\x12;\n" +
 	"\vagent_state\x18\a \x01(\v2\x1a.sonde.admin.v1.AgentStateR\n" +
 	"agentState\x12%\n" +
-	"\x0eother_workload\x18\b \x01(\tR\rotherWorkload\"\x87\x02\n" +
+	"\x0eother_workload\x18\b \x01(\tR\rotherWorkload\x12\x14\n" +
+	"\x05drain\x18\t \x01(\tR\x05drain\"\x87\x02\n" +
 	"\n" +
 	"AgentState\x126\n" +
 	"\x05phase\x18\x01 \x01(\x0e2 .sonde.admin.v1.AgentState.PhaseR\x05phase\x120\n" +
@@ -2189,7 +2905,13 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\"8\n" +
 	"\x18InspectDataplaneResponse\x12\x1c\n" +
-	"\tresources\x18\x01 \x03(\fR\tresources\"\x9b\x01\n" +
+	"\tresources\x18\x01 \x03(\fR\tresources\"Q\n" +
+	"\x13InspectEnvoyRequest\x12\x12\n" +
+	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04view\x18\x03 \x01(\tR\x04view\"&\n" +
+	"\x10InspectEnvoyPart\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\x9b\x01\n" +
 	"\x1dGenerateDataplaneTokenRequest\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
@@ -2216,17 +2938,41 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\aWaiting\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06silent\x18\x02 \x01(\bR\x06silent\x12K\n" +
-	"\x13certificate_expires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x12certificateExpires2\xeb\x05\n" +
+	"\x13certificate_expires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x12certificateExpires\"\x12\n" +
+	"\x10GetHealthRequest\"=\n" +
+	"\x06Health\x123\n" +
+	"\x06checks\x18\x01 \x03(\v2\x1b.sonde.admin.v1.HealthCheckR\x06checks\"\xe1\x02\n" +
+	"\vHealthCheck\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12:\n" +
+	"\x06status\x18\x03 \x01(\x0e2\".sonde.admin.v1.HealthCheck.StatusR\x06status\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12*\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12-\n" +
+	"\x04took\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x04took\x126\n" +
+	"\achanges\x18\a \x03(\v2\x1c.sonde.admin.v1.HealthChangeR\achanges\"A\n" +
+	"\x06Status\x12\x16\n" +
+	"\x12STATUS_UNSPECIFIED\x10\x00\x12\x06\n" +
+	"\x02OK\x10\x01\x12\n" +
+	"\n" +
+	"\x06FAILED\x10\x02\x12\v\n" +
+	"\aWARNING\x10\x03\"\x8e\x01\n" +
+	"\fHealthChange\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12:\n" +
+	"\x06status\x18\x02 \x01(\x0e2\".sonde.admin.v1.HealthCheck.StatusR\x06status\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason2\xf2\a\n" +
 	"\fAdminService\x12S\n" +
 	"\n" +
 	"ListMeshes\x12!.sonde.admin.v1.ListMeshesRequest\x1a\".sonde.admin.v1.ListMeshesResponse\x12_\n" +
 	"\x0eListDataplanes\x12%.sonde.admin.v1.ListDataplanesRequest\x1a&.sonde.admin.v1.ListDataplanesResponse\x12Y\n" +
-	"\fListServices\x12#.sonde.admin.v1.ListServicesRequest\x1a$.sonde.admin.v1.ListServicesResponse\x12V\n" +
+	"\fListServices\x12#.sonde.admin.v1.ListServicesRequest\x1a$.sonde.admin.v1.ListServicesResponse\x12e\n" +
+	"\x10ListMeshServices\x12'.sonde.admin.v1.ListMeshServicesRequest\x1a(.sonde.admin.v1.ListMeshServicesResponse\x12V\n" +
 	"\vListProxies\x12\".sonde.admin.v1.ListProxiesRequest\x1a#.sonde.admin.v1.ListProxiesResponse\x12e\n" +
-	"\x10InspectDataplane\x12'.sonde.admin.v1.InspectDataplaneRequest\x1a(.sonde.admin.v1.InspectDataplaneResponse\x12w\n" +
+	"\x10InspectDataplane\x12'.sonde.admin.v1.InspectDataplaneRequest\x1a(.sonde.admin.v1.InspectDataplaneResponse\x12W\n" +
+	"\fInspectEnvoy\x12#.sonde.admin.v1.InspectEnvoyRequest\x1a .sonde.admin.v1.InspectEnvoyPart0\x01\x12w\n" +
 	"\x16GenerateDataplaneToken\x12-.sonde.admin.v1.GenerateDataplaneTokenRequest\x1a..sonde.admin.v1.GenerateDataplaneTokenResponse\x12E\n" +
 	"\bRotateCA\x12\x1f.sonde.admin.v1.RotateCARequest\x1a\x18.sonde.admin.v1.Rotation\x12K\n" +
-	"\vGetRotation\x12\".sonde.admin.v1.GetRotationRequest\x1a\x18.sonde.admin.v1.RotationB2Z0github.com/sonde-mesh/sonde/api/admin/v1;adminv1b\x06proto3"
+	"\vGetRotation\x12\".sonde.admin.v1.GetRotationRequest\x1a\x18.sonde.admin.v1.Rotation\x12E\n" +
+	"\tGetHealth\x12 .sonde.admin.v1.GetHealthRequest\x1a\x16.sonde.admin.v1.HealthB2Z0github.com/sonde-mesh/sonde/api/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -2240,102 +2986,130 @@ func file_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_admin_v1_admin_proto_rawDescData
 }
 
-var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_admin_v1_admin_proto_goTypes = []any{
 	(Endpoint_Health)(0),                   // 0: sonde.admin.v1.Endpoint.Health
 	(AgentState_Phase)(0),                  // 1: sonde.admin.v1.AgentState.Phase
 	(Rotation_Step)(0),                     // 2: sonde.admin.v1.Rotation.Step
-	(*Filter)(nil),                         // 3: sonde.admin.v1.Filter
-	(*Tail)(nil),                           // 4: sonde.admin.v1.Tail
-	(*Problem)(nil),                        // 5: sonde.admin.v1.Problem
-	(*ListMeshesRequest)(nil),              // 6: sonde.admin.v1.ListMeshesRequest
-	(*ListMeshesResponse)(nil),             // 7: sonde.admin.v1.ListMeshesResponse
-	(*Mesh)(nil),                           // 8: sonde.admin.v1.Mesh
-	(*ListDataplanesRequest)(nil),          // 9: sonde.admin.v1.ListDataplanesRequest
-	(*ListDataplanesResponse)(nil),         // 10: sonde.admin.v1.ListDataplanesResponse
-	(*Dataplane)(nil),                      // 11: sonde.admin.v1.Dataplane
-	(*InboundHealth)(nil),                  // 12: sonde.admin.v1.InboundHealth
-	(*ListServicesRequest)(nil),            // 13: sonde.admin.v1.ListServicesRequest
-	(*ListServicesResponse)(nil),           // 14: sonde.admin.v1.ListServicesResponse
-	(*Service)(nil),                        // 15: sonde.admin.v1.Service
-	(*Endpoint)(nil),                       // 16: sonde.admin.v1.Endpoint
-	(*ListProxiesRequest)(nil),             // 17: sonde.admin.v1.ListProxiesRequest
-	(*ListProxiesResponse)(nil),            // 18: sonde.admin.v1.ListProxiesResponse
-	(*Proxy)(nil),                          // 19: sonde.admin.v1.Proxy
-	(*AgentState)(nil),                     // 20: sonde.admin.v1.AgentState
-	(*Agent)(nil),                          // 21: sonde.admin.v1.Agent
-	(*Stream)(nil),                         // 22: sonde.admin.v1.Stream
-	(*TypeStatus)(nil),                     // 23: sonde.admin.v1.TypeStatus
-	(*Nack)(nil),                           // 24: sonde.admin.v1.Nack
-	(*InspectDataplaneRequest)(nil),        // 25: sonde.admin.v1.InspectDataplaneRequest
-	(*InspectDataplaneResponse)(nil),       // 26: sonde.admin.v1.InspectDataplaneResponse
-	(*GenerateDataplaneTokenRequest)(nil),  // 27: sonde.admin.v1.GenerateDataplaneTokenRequest
-	(*GenerateDataplaneTokenResponse)(nil), // 28: sonde.admin.v1.GenerateDataplaneTokenResponse
-	(*RotateCARequest)(nil),                // 29: sonde.admin.v1.RotateCARequest
-	(*GetRotationRequest)(nil),             // 30: sonde.admin.v1.GetRotationRequest
-	(*Rotation)(nil),                       // 31: sonde.admin.v1.Rotation
-	(*Waiting)(nil),                        // 32: sonde.admin.v1.Waiting
-	(*timestamppb.Timestamp)(nil),          // 33: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 34: google.protobuf.Duration
+	(HealthCheck_Status)(0),                // 3: sonde.admin.v1.HealthCheck.Status
+	(*Filter)(nil),                         // 4: sonde.admin.v1.Filter
+	(*Tail)(nil),                           // 5: sonde.admin.v1.Tail
+	(*Problem)(nil),                        // 6: sonde.admin.v1.Problem
+	(*ListMeshesRequest)(nil),              // 7: sonde.admin.v1.ListMeshesRequest
+	(*ListMeshesResponse)(nil),             // 8: sonde.admin.v1.ListMeshesResponse
+	(*Mesh)(nil),                           // 9: sonde.admin.v1.Mesh
+	(*ListDataplanesRequest)(nil),          // 10: sonde.admin.v1.ListDataplanesRequest
+	(*ListDataplanesResponse)(nil),         // 11: sonde.admin.v1.ListDataplanesResponse
+	(*Dataplane)(nil),                      // 12: sonde.admin.v1.Dataplane
+	(*InboundHealth)(nil),                  // 13: sonde.admin.v1.InboundHealth
+	(*ListServicesRequest)(nil),            // 14: sonde.admin.v1.ListServicesRequest
+	(*ListServicesResponse)(nil),           // 15: sonde.admin.v1.ListServicesResponse
+	(*Service)(nil),                        // 16: sonde.admin.v1.Service
+	(*ListMeshServicesRequest)(nil),        // 17: sonde.admin.v1.ListMeshServicesRequest
+	(*ListMeshServicesResponse)(nil),       // 18: sonde.admin.v1.ListMeshServicesResponse
+	(*MeshService)(nil),                    // 19: sonde.admin.v1.MeshService
+	(*MeshServicePort)(nil),                // 20: sonde.admin.v1.MeshServicePort
+	(*Endpoint)(nil),                       // 21: sonde.admin.v1.Endpoint
+	(*ListProxiesRequest)(nil),             // 22: sonde.admin.v1.ListProxiesRequest
+	(*ListProxiesResponse)(nil),            // 23: sonde.admin.v1.ListProxiesResponse
+	(*Proxy)(nil),                          // 24: sonde.admin.v1.Proxy
+	(*AgentState)(nil),                     // 25: sonde.admin.v1.AgentState
+	(*Agent)(nil),                          // 26: sonde.admin.v1.Agent
+	(*Stream)(nil),                         // 27: sonde.admin.v1.Stream
+	(*TypeStatus)(nil),                     // 28: sonde.admin.v1.TypeStatus
+	(*Nack)(nil),                           // 29: sonde.admin.v1.Nack
+	(*InspectDataplaneRequest)(nil),        // 30: sonde.admin.v1.InspectDataplaneRequest
+	(*InspectDataplaneResponse)(nil),       // 31: sonde.admin.v1.InspectDataplaneResponse
+	(*InspectEnvoyRequest)(nil),            // 32: sonde.admin.v1.InspectEnvoyRequest
+	(*InspectEnvoyPart)(nil),               // 33: sonde.admin.v1.InspectEnvoyPart
+	(*GenerateDataplaneTokenRequest)(nil),  // 34: sonde.admin.v1.GenerateDataplaneTokenRequest
+	(*GenerateDataplaneTokenResponse)(nil), // 35: sonde.admin.v1.GenerateDataplaneTokenResponse
+	(*RotateCARequest)(nil),                // 36: sonde.admin.v1.RotateCARequest
+	(*GetRotationRequest)(nil),             // 37: sonde.admin.v1.GetRotationRequest
+	(*Rotation)(nil),                       // 38: sonde.admin.v1.Rotation
+	(*Waiting)(nil),                        // 39: sonde.admin.v1.Waiting
+	(*GetHealthRequest)(nil),               // 40: sonde.admin.v1.GetHealthRequest
+	(*Health)(nil),                         // 41: sonde.admin.v1.Health
+	(*HealthCheck)(nil),                    // 42: sonde.admin.v1.HealthCheck
+	(*HealthChange)(nil),                   // 43: sonde.admin.v1.HealthChange
+	(*timestamppb.Timestamp)(nil),          // 44: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 45: google.protobuf.Duration
 }
 var file_admin_v1_admin_proto_depIdxs = []int32{
-	5,  // 0: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
-	3,  // 1: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
-	8,  // 2: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
-	4,  // 3: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
-	33, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
-	3,  // 5: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
-	11, // 6: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
-	4,  // 7: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
-	12, // 8: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
+	6,  // 0: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
+	4,  // 1: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
+	9,  // 2: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
+	5,  // 3: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
+	44, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
+	4,  // 5: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
+	12, // 6: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
+	5,  // 7: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
+	13, // 8: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
 	0,  // 9: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
-	3,  // 10: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	15, // 11: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
-	4,  // 12: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	16, // 13: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
-	0,  // 14: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
-	33, // 15: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
-	3,  // 16: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
-	19, // 17: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
-	4,  // 18: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
-	21, // 19: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
-	22, // 20: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
-	20, // 21: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
-	1,  // 22: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
-	33, // 23: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
-	33, // 24: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
-	33, // 25: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
-	33, // 26: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
-	23, // 27: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
-	24, // 28: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
-	33, // 29: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
-	34, // 30: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	33, // 31: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	2,  // 32: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
-	32, // 33: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
-	33, // 34: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
-	6,  // 35: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	9,  // 36: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	13, // 37: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	17, // 38: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	25, // 39: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	27, // 40: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	29, // 41: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	30, // 42: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	7,  // 43: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	10, // 44: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	14, // 45: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	18, // 46: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	26, // 47: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	28, // 48: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	31, // 49: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	31, // 50: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	43, // [43:51] is the sub-list for method output_type
-	35, // [35:43] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	4,  // 10: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	16, // 11: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
+	5,  // 12: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	21, // 13: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
+	4,  // 14: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	19, // 15: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
+	5,  // 16: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	20, // 17: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
+	0,  // 18: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
+	44, // 19: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
+	4,  // 20: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
+	24, // 21: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
+	5,  // 22: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
+	26, // 23: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
+	27, // 24: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
+	25, // 25: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
+	1,  // 26: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
+	44, // 27: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
+	44, // 28: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
+	44, // 29: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
+	44, // 30: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
+	28, // 31: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
+	29, // 32: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
+	44, // 33: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
+	45, // 34: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
+	44, // 35: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	2,  // 36: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
+	39, // 37: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
+	44, // 38: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	42, // 39: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
+	3,  // 40: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	44, // 41: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
+	45, // 42: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
+	43, // 43: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
+	44, // 44: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
+	3,  // 45: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	7,  // 46: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	10, // 47: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	14, // 48: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	17, // 49: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
+	22, // 50: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	30, // 51: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	32, // 52: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
+	34, // 53: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	36, // 54: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	37, // 55: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	40, // 56: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
+	8,  // 57: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	11, // 58: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	15, // 59: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	18, // 60: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
+	23, // 61: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	31, // 62: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	33, // 63: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
+	35, // 64: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	38, // 65: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	38, // 66: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	41, // 67: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
+	57, // [57:68] is the sub-list for method output_type
+	46, // [46:57] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_proto_init() }
@@ -2348,8 +3122,8 @@ func file_admin_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_proto_rawDesc), len(file_admin_v1_admin_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   30,
+			NumEnums:      4,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,11 +24,14 @@ const (
 	AdminService_ListMeshes_FullMethodName             = "/sonde.admin.v1.AdminService/ListMeshes"
 	AdminService_ListDataplanes_FullMethodName         = "/sonde.admin.v1.AdminService/ListDataplanes"
 	AdminService_ListServices_FullMethodName           = "/sonde.admin.v1.AdminService/ListServices"
+	AdminService_ListMeshServices_FullMethodName       = "/sonde.admin.v1.AdminService/ListMeshServices"
 	AdminService_ListProxies_FullMethodName            = "/sonde.admin.v1.AdminService/ListProxies"
 	AdminService_InspectDataplane_FullMethodName       = "/sonde.admin.v1.AdminService/InspectDataplane"
+	AdminService_InspectEnvoy_FullMethodName           = "/sonde.admin.v1.AdminService/InspectEnvoy"
 	AdminService_GenerateDataplaneToken_FullMethodName = "/sonde.admin.v1.AdminService/GenerateDataplaneToken"
 	AdminService_RotateCA_FullMethodName               = "/sonde.admin.v1.AdminService/RotateCA"
 	AdminService_GetRotation_FullMethodName            = "/sonde.admin.v1.AdminService/GetRotation"
+	AdminService_GetHealth_FullMethodName              = "/sonde.admin.v1.AdminService/GetHealth"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -41,12 +44,16 @@ type AdminServiceClient interface {
 	ListMeshes(ctx context.Context, in *ListMeshesRequest, opts ...grpc.CallOption) (*ListMeshesResponse, error)
 	ListDataplanes(ctx context.Context, in *ListDataplanesRequest, opts ...grpc.CallOption) (*ListDataplanesResponse, error)
 	ListServices(ctx context.Context, in *ListServicesRequest, opts ...grpc.CallOption) (*ListServicesResponse, error)
+	ListMeshServices(ctx context.Context, in *ListMeshServicesRequest, opts ...grpc.CallOption) (*ListMeshServicesResponse, error)
 	// ListProxies tells of each Dataplane's proxy, connected or not, and of proxies without a Dataplane that are connected or
 	// ask to join.
 	ListProxies(ctx context.Context, in *ListProxiesRequest, opts ...grpc.CallOption) (*ListProxiesResponse, error)
 	// InspectDataplane shows what a proxy should have, whether it is connected or not. INVALID_ARGUMENT: an unknown kind, or
 	// no mesh named where several have a dataplane of this name.
 	InspectDataplane(ctx context.Context, in *InspectDataplaneRequest, opts ...grpc.CallOption) (*InspectDataplaneResponse, error)
+	// InspectEnvoy asks a proxy's Envoy, through its agent, what it has. INVALID_ARGUMENT: as InspectDataplane. FAILED_PRECONDITION: no
+	// agent of the proxy is connected to this replica of the control plane, or it does not answer. RESOURCE_EXHAUSTED: too many ask at once.
+	InspectEnvoy(ctx context.Context, in *InspectEnvoyRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[InspectEnvoyPart], error)
 	// GenerateDataplaneToken signs a token with which an agent may Join. INVALID_ARGUMENT: bad names or life.
 	// FAILED_PRECONDITION: the Dataplane has another workload, so Join would refuse the token.
 	GenerateDataplaneToken(ctx context.Context, in *GenerateDataplaneTokenRequest, opts ...grpc.CallOption) (*GenerateDataplaneTokenResponse, error)
@@ -54,6 +61,9 @@ type AdminServiceClient interface {
 	RotateCA(ctx context.Context, in *RotateCARequest, opts ...grpc.CallOption) (*Rotation, error)
 	// GetRotation says how far the rotation is. It changes nothing.
 	GetRotation(ctx context.Context, in *GetRotationRequest, opts ...grpc.CallOption) (*Rotation, error)
+	// GetHealth says what /livez and /readyz of this replica of the control plane say, with reasons. It answers before the store is read,
+	// too.
+	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*Health, error)
 }
 
 type adminServiceClient struct {
@@ -94,6 +104,16 @@ func (c *adminServiceClient) ListServices(ctx context.Context, in *ListServicesR
 	return out, nil
 }
 
+func (c *adminServiceClient) ListMeshServices(ctx context.Context, in *ListMeshServicesRequest, opts ...grpc.CallOption) (*ListMeshServicesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListMeshServicesResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListMeshServices_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) ListProxies(ctx context.Context, in *ListProxiesRequest, opts ...grpc.CallOption) (*ListProxiesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListProxiesResponse)
@@ -113,6 +133,25 @@ func (c *adminServiceClient) InspectDataplane(ctx context.Context, in *InspectDa
 	}
 	return out, nil
 }
+
+func (c *adminServiceClient) InspectEnvoy(ctx context.Context, in *InspectEnvoyRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[InspectEnvoyPart], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[0], AdminService_InspectEnvoy_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[InspectEnvoyRequest, InspectEnvoyPart]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_InspectEnvoyClient = grpc.ServerStreamingClient[InspectEnvoyPart]
 
 func (c *adminServiceClient) GenerateDataplaneToken(ctx context.Context, in *GenerateDataplaneTokenRequest, opts ...grpc.CallOption) (*GenerateDataplaneTokenResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -144,6 +183,16 @@ func (c *adminServiceClient) GetRotation(ctx context.Context, in *GetRotationReq
 	return out, nil
 }
 
+func (c *adminServiceClient) GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*Health, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Health)
+	err := c.cc.Invoke(ctx, AdminService_GetHealth_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -154,12 +203,16 @@ type AdminServiceServer interface {
 	ListMeshes(context.Context, *ListMeshesRequest) (*ListMeshesResponse, error)
 	ListDataplanes(context.Context, *ListDataplanesRequest) (*ListDataplanesResponse, error)
 	ListServices(context.Context, *ListServicesRequest) (*ListServicesResponse, error)
+	ListMeshServices(context.Context, *ListMeshServicesRequest) (*ListMeshServicesResponse, error)
 	// ListProxies tells of each Dataplane's proxy, connected or not, and of proxies without a Dataplane that are connected or
 	// ask to join.
 	ListProxies(context.Context, *ListProxiesRequest) (*ListProxiesResponse, error)
 	// InspectDataplane shows what a proxy should have, whether it is connected or not. INVALID_ARGUMENT: an unknown kind, or
 	// no mesh named where several have a dataplane of this name.
 	InspectDataplane(context.Context, *InspectDataplaneRequest) (*InspectDataplaneResponse, error)
+	// InspectEnvoy asks a proxy's Envoy, through its agent, what it has. INVALID_ARGUMENT: as InspectDataplane. FAILED_PRECONDITION: no
+	// agent of the proxy is connected to this replica of the control plane, or it does not answer. RESOURCE_EXHAUSTED: too many ask at once.
+	InspectEnvoy(*InspectEnvoyRequest, grpc.ServerStreamingServer[InspectEnvoyPart]) error
 	// GenerateDataplaneToken signs a token with which an agent may Join. INVALID_ARGUMENT: bad names or life.
 	// FAILED_PRECONDITION: the Dataplane has another workload, so Join would refuse the token.
 	GenerateDataplaneToken(context.Context, *GenerateDataplaneTokenRequest) (*GenerateDataplaneTokenResponse, error)
@@ -167,6 +220,9 @@ type AdminServiceServer interface {
 	RotateCA(context.Context, *RotateCARequest) (*Rotation, error)
 	// GetRotation says how far the rotation is. It changes nothing.
 	GetRotation(context.Context, *GetRotationRequest) (*Rotation, error)
+	// GetHealth says what /livez and /readyz of this replica of the control plane say, with reasons. It answers before the store is read,
+	// too.
+	GetHealth(context.Context, *GetHealthRequest) (*Health, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -186,11 +242,17 @@ func (UnimplementedAdminServiceServer) ListDataplanes(context.Context, *ListData
 func (UnimplementedAdminServiceServer) ListServices(context.Context, *ListServicesRequest) (*ListServicesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListServices not implemented")
 }
+func (UnimplementedAdminServiceServer) ListMeshServices(context.Context, *ListMeshServicesRequest) (*ListMeshServicesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListMeshServices not implemented")
+}
 func (UnimplementedAdminServiceServer) ListProxies(context.Context, *ListProxiesRequest) (*ListProxiesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListProxies not implemented")
 }
 func (UnimplementedAdminServiceServer) InspectDataplane(context.Context, *InspectDataplaneRequest) (*InspectDataplaneResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method InspectDataplane not implemented")
+}
+func (UnimplementedAdminServiceServer) InspectEnvoy(*InspectEnvoyRequest, grpc.ServerStreamingServer[InspectEnvoyPart]) error {
+	return status.Error(codes.Unimplemented, "method InspectEnvoy not implemented")
 }
 func (UnimplementedAdminServiceServer) GenerateDataplaneToken(context.Context, *GenerateDataplaneTokenRequest) (*GenerateDataplaneTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GenerateDataplaneToken not implemented")
@@ -200,6 +262,9 @@ func (UnimplementedAdminServiceServer) RotateCA(context.Context, *RotateCAReques
 }
 func (UnimplementedAdminServiceServer) GetRotation(context.Context, *GetRotationRequest) (*Rotation, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetRotation not implemented")
+}
+func (UnimplementedAdminServiceServer) GetHealth(context.Context, *GetHealthRequest) (*Health, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetHealth not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -276,6 +341,24 @@ func _AdminService_ListServices_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ListMeshServices_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListMeshServicesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListMeshServices(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListMeshServices_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListMeshServices(ctx, req.(*ListMeshServicesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_ListProxies_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListProxiesRequest)
 	if err := dec(in); err != nil {
@@ -311,6 +394,17 @@ func _AdminService_InspectDataplane_Handler(srv interface{}, ctx context.Context
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _AdminService_InspectEnvoy_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(InspectEnvoyRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).InspectEnvoy(m, &grpc.GenericServerStream[InspectEnvoyRequest, InspectEnvoyPart]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_InspectEnvoyServer = grpc.ServerStreamingServer[InspectEnvoyPart]
 
 func _AdminService_GenerateDataplaneToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GenerateDataplaneTokenRequest)
@@ -366,6 +460,24 @@ func _AdminService_GetRotation_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_GetHealth_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetHealthRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).GetHealth(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_GetHealth_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).GetHealth(ctx, req.(*GetHealthRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -384,6 +496,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListServices",
 			Handler:    _AdminService_ListServices_Handler,
+		},
+		{
+			MethodName: "ListMeshServices",
+			Handler:    _AdminService_ListMeshServices_Handler,
 		},
 		{
 			MethodName: "ListProxies",
@@ -405,7 +521,17 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "GetRotation",
 			Handler:    _AdminService_GetRotation_Handler,
 		},
+		{
+			MethodName: "GetHealth",
+			Handler:    _AdminService_GetHealth_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "InspectEnvoy",
+			Handler:       _AdminService_InspectEnvoy_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "admin/v1/admin.proto",
 }

@@ -487,6 +487,7 @@ type AgentMessage struct {
 	//	*AgentMessage_InUse
 	//	*AgentMessage_Version
 	//	*AgentMessage_ProbeFailures
+	//	*AgentMessage_Readiness
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -574,6 +575,15 @@ func (x *AgentMessage) GetProbeFailures() *ProbeFailures {
 	return nil
 }
 
+func (x *AgentMessage) GetReadiness() *Readiness {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_Readiness); ok {
+			return x.Readiness
+		}
+	}
+	return nil
+}
+
 type isAgentMessage_Message interface {
 	isAgentMessage_Message()
 }
@@ -598,7 +608,13 @@ type AgentMessage_Version struct {
 
 type AgentMessage_ProbeFailures struct {
 	// Probes of the pod that have failed, to a control plane with the feature "probe-failures": at most one in five seconds.
-	ProbeFailures *ProbeFailures `protobuf:"bytes,5,opt,name=probe_failures,json=probeFailures,proto3,oneof"` // Kept: 6 for readiness, 7 for liveness requests, 8 for counts of plain text connections.
+	ProbeFailures *ProbeFailures `protobuf:"bytes,5,opt,name=probe_failures,json=probeFailures,proto3,oneof"`
+}
+
+type AgentMessage_Readiness struct {
+	// Whether applications can take traffic, to a control plane with the feature "service-probes": all that is known when a session
+	// begins and after ServiceProbes, then what changes.
+	Readiness *Readiness `protobuf:"bytes,6,opt,name=readiness,proto3,oneof"` // Kept: 7 for liveness requests, 8 for counts of plain text connections.
 }
 
 func (*AgentMessage_Hello) isAgentMessage_Message() {}
@@ -611,6 +627,117 @@ func (*AgentMessage_Version) isAgentMessage_Message() {}
 
 func (*AgentMessage_ProbeFailures) isAgentMessage_Message() {}
 
+func (*AgentMessage_Readiness) isAgentMessage_Message() {}
+
+// Readiness says which inbounds have an application that can take traffic, as their probes have found: at most 20. Of inbounds that are
+// not in it, what was said before holds.
+type Readiness struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Inbounds      []*InboundReadiness    `protobuf:"bytes,1,rep,name=inbounds,proto3" json:"inbounds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Readiness) Reset() {
+	*x = Readiness{}
+	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Readiness) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Readiness) ProtoMessage() {}
+
+func (x *Readiness) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Readiness.ProtoReflect.Descriptor instead.
+func (*Readiness) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Readiness) GetInbounds() []*InboundReadiness {
+	if x != nil {
+		return x.Inbounds
+	}
+	return nil
+}
+
+// InboundReadiness is about one inbound.
+type InboundReadiness struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ip:port, as in ServiceProbe.
+	Inbound string `protobuf:"bytes,1,opt,name=inbound,proto3" json:"inbound,omitempty"`
+	Ready   bool   `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
+	// Why not, as the kubelet would have said it, without text of the application. At most 512 bytes.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InboundReadiness) Reset() {
+	*x = InboundReadiness{}
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InboundReadiness) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InboundReadiness) ProtoMessage() {}
+
+func (x *InboundReadiness) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InboundReadiness.ProtoReflect.Descriptor instead.
+func (*InboundReadiness) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *InboundReadiness) GetInbound() string {
+	if x != nil {
+		return x.Inbound
+	}
+	return ""
+}
+
+func (x *InboundReadiness) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *InboundReadiness) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // ProbeFailures are the checks that did not succeed since the last message, at most 20.
 type ProbeFailures struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -621,7 +748,7 @@ type ProbeFailures struct {
 
 func (x *ProbeFailures) Reset() {
 	*x = ProbeFailures{}
-	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -633,7 +760,7 @@ func (x *ProbeFailures) String() string {
 func (*ProbeFailures) ProtoMessage() {}
 
 func (x *ProbeFailures) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -646,7 +773,7 @@ func (x *ProbeFailures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeFailures.ProtoReflect.Descriptor instead.
 func (*ProbeFailures) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ProbeFailures) GetFailures() []*ProbeFailure {
@@ -677,7 +804,7 @@ type ProbeFailure struct {
 
 func (x *ProbeFailure) Reset() {
 	*x = ProbeFailure{}
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +816,7 @@ func (x *ProbeFailure) String() string {
 func (*ProbeFailure) ProtoMessage() {}
 
 func (x *ProbeFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +829,7 @@ func (x *ProbeFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeFailure.ProtoReflect.Descriptor instead.
 func (*ProbeFailure) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ProbeFailure) GetContainer() string {
@@ -761,7 +888,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +900,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +913,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Hello) GetVersion() *Version {
@@ -826,7 +953,7 @@ type Draining struct {
 
 func (x *Draining) Reset() {
 	*x = Draining{}
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +965,7 @@ func (x *Draining) String() string {
 func (*Draining) ProtoMessage() {}
 
 func (x *Draining) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +978,7 @@ func (x *Draining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Draining.ProtoReflect.Descriptor instead.
 func (*Draining) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 type ControlMessage struct {
@@ -863,6 +990,10 @@ type ControlMessage struct {
 	//	*ControlMessage_RenewNow
 	//	*ControlMessage_DrainRecorded
 	//	*ControlMessage_Inbounds
+	//	*ControlMessage_DrainState
+	//	*ControlMessage_Query
+	//	*ControlMessage_Probes
+	//	*ControlMessage_ServiceProbes
 	Message       isControlMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -870,7 +1001,7 @@ type ControlMessage struct {
 
 func (x *ControlMessage) Reset() {
 	*x = ControlMessage{}
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +1013,7 @@ func (x *ControlMessage) String() string {
 func (*ControlMessage) ProtoMessage() {}
 
 func (x *ControlMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1026,7 @@ func (x *ControlMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlMessage.ProtoReflect.Descriptor instead.
 func (*ControlMessage) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ControlMessage) GetMessage() isControlMessage_Message {
@@ -950,6 +1081,42 @@ func (x *ControlMessage) GetInbounds() *Inbounds {
 	return nil
 }
 
+func (x *ControlMessage) GetDrainState() *DrainState {
+	if x != nil {
+		if x, ok := x.Message.(*ControlMessage_DrainState); ok {
+			return x.DrainState
+		}
+	}
+	return nil
+}
+
+func (x *ControlMessage) GetQuery() *Query {
+	if x != nil {
+		if x, ok := x.Message.(*ControlMessage_Query); ok {
+			return x.Query
+		}
+	}
+	return nil
+}
+
+func (x *ControlMessage) GetProbes() *Probes {
+	if x != nil {
+		if x, ok := x.Message.(*ControlMessage_Probes); ok {
+			return x.Probes
+		}
+	}
+	return nil
+}
+
+func (x *ControlMessage) GetServiceProbes() *ServiceProbes {
+	if x != nil {
+		if x, ok := x.Message.(*ControlMessage_ServiceProbes); ok {
+			return x.ServiceProbes
+		}
+	}
+	return nil
+}
+
 type isControlMessage_Message interface {
 	isControlMessage_Message()
 }
@@ -975,7 +1142,30 @@ type ControlMessage_DrainRecorded struct {
 
 type ControlMessage_Inbounds struct {
 	// Sent when it changes, by a control plane with the feature "inbounds".
-	Inbounds *Inbounds `protobuf:"bytes,5,opt,name=inbounds,proto3,oneof"` // Kept: 6 for the state of nodes, 7 for drain, 8 for undrain, 9 for restart grants, 10 for queries.
+	Inbounds *Inbounds `protobuf:"bytes,5,opt,name=inbounds,proto3,oneof"`
+}
+
+type ControlMessage_DrainState struct {
+	// Sent when a session begins and when it changes, by a control plane with the feature "drain-state". It holds until the next one.
+	DrainState *DrainState `protobuf:"bytes,6,opt,name=drain_state,json=drainState,proto3,oneof"`
+}
+
+type ControlMessage_Query struct {
+	// Kept: 9 for restart grants.
+	// Sent to agents with the feature "queries": answer by calling Answer.
+	Query *Query `protobuf:"bytes,10,opt,name=query,proto3,oneof"`
+}
+
+type ControlMessage_Probes struct {
+	// Sent when a session begins and when it changes, by a control plane with the feature "per-port-probes", to the agents of
+	// Dataplanes that somebody has written: those of pods have a probe table.
+	Probes *Probes `protobuf:"bytes,11,opt,name=probes,proto3,oneof"`
+}
+
+type ControlMessage_ServiceProbes struct {
+	// Sent when a session begins and when it changes, by a control plane with the feature "service-probes" to agents with that feature,
+	// but for those of pods: there the kubelet asks. It holds until the next one. The agent answers with all that is known.
+	ServiceProbes *ServiceProbes `protobuf:"bytes,12,opt,name=service_probes,json=serviceProbes,proto3,oneof"`
 }
 
 func (*ControlMessage_Welcome) isControlMessage_Message() {}
@@ -988,6 +1178,210 @@ func (*ControlMessage_DrainRecorded) isControlMessage_Message() {}
 
 func (*ControlMessage_Inbounds) isControlMessage_Message() {}
 
+func (*ControlMessage_DrainState) isControlMessage_Message() {}
+
+func (*ControlMessage_Query) isControlMessage_Message() {}
+
+func (*ControlMessage_Probes) isControlMessage_Message() {}
+
+func (*ControlMessage_ServiceProbes) isControlMessage_Message() {}
+
+// ServiceProbes are all checks that the agent makes of its applications.
+type ServiceProbes struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Probes        []*ServiceProbe        `protobuf:"bytes,1,rep,name=probes,proto3" json:"probes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServiceProbes) Reset() {
+	*x = ServiceProbes{}
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceProbes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceProbes) ProtoMessage() {}
+
+func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceProbes.ProtoReflect.Descriptor instead.
+func (*ServiceProbes) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ServiceProbes) GetProbes() []*ServiceProbe {
+	if x != nil {
+		return x.Probes
+	}
+	return nil
+}
+
+// ServiceProbe is the check of the application behind one inbound.
+type ServiceProbe struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ip:port under which the mesh reaches the inbound.
+	Inbound string `protobuf:"bytes,1,opt,name=inbound,proto3" json:"inbound,omitempty"`
+	// ip:port that is asked.
+	Application string `protobuf:"bytes,2,opt,name=application,proto3" json:"application,omitempty"`
+	// Types that are valid to be assigned to Handler:
+	//
+	//	*ServiceProbe_HttpGet
+	//	*ServiceProbe_TcpSocket
+	//	*ServiceProbe_Grpc
+	Handler isServiceProbe_Handler `protobuf_oneof:"handler"`
+	Period  *durationpb.Duration   `protobuf:"bytes,6,opt,name=period,proto3" json:"period,omitempty"`
+	// Of one check.
+	Timeout *durationpb.Duration `protobuf:"bytes,7,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// How many checks in a row change the state.
+	FailureThreshold uint32 `protobuf:"varint,8,opt,name=failure_threshold,json=failureThreshold,proto3" json:"failure_threshold,omitempty"`
+	SuccessThreshold uint32 `protobuf:"varint,9,opt,name=success_threshold,json=successThreshold,proto3" json:"success_threshold,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ServiceProbe) Reset() {
+	*x = ServiceProbe{}
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceProbe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceProbe) ProtoMessage() {}
+
+func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceProbe.ProtoReflect.Descriptor instead.
+func (*ServiceProbe) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ServiceProbe) GetInbound() string {
+	if x != nil {
+		return x.Inbound
+	}
+	return ""
+}
+
+func (x *ServiceProbe) GetApplication() string {
+	if x != nil {
+		return x.Application
+	}
+	return ""
+}
+
+func (x *ServiceProbe) GetHandler() isServiceProbe_Handler {
+	if x != nil {
+		return x.Handler
+	}
+	return nil
+}
+
+func (x *ServiceProbe) GetHttpGet() *ServiceProbe_HTTPGet {
+	if x != nil {
+		if x, ok := x.Handler.(*ServiceProbe_HttpGet); ok {
+			return x.HttpGet
+		}
+	}
+	return nil
+}
+
+func (x *ServiceProbe) GetTcpSocket() *ServiceProbe_TCPSocket {
+	if x != nil {
+		if x, ok := x.Handler.(*ServiceProbe_TcpSocket); ok {
+			return x.TcpSocket
+		}
+	}
+	return nil
+}
+
+func (x *ServiceProbe) GetGrpc() *ServiceProbe_GRPC {
+	if x != nil {
+		if x, ok := x.Handler.(*ServiceProbe_Grpc); ok {
+			return x.Grpc
+		}
+	}
+	return nil
+}
+
+func (x *ServiceProbe) GetPeriod() *durationpb.Duration {
+	if x != nil {
+		return x.Period
+	}
+	return nil
+}
+
+func (x *ServiceProbe) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+func (x *ServiceProbe) GetFailureThreshold() uint32 {
+	if x != nil {
+		return x.FailureThreshold
+	}
+	return 0
+}
+
+func (x *ServiceProbe) GetSuccessThreshold() uint32 {
+	if x != nil {
+		return x.SuccessThreshold
+	}
+	return 0
+}
+
+type isServiceProbe_Handler interface {
+	isServiceProbe_Handler()
+}
+
+type ServiceProbe_HttpGet struct {
+	HttpGet *ServiceProbe_HTTPGet `protobuf:"bytes,3,opt,name=http_get,json=httpGet,proto3,oneof"`
+}
+
+type ServiceProbe_TcpSocket struct {
+	TcpSocket *ServiceProbe_TCPSocket `protobuf:"bytes,4,opt,name=tcp_socket,json=tcpSocket,proto3,oneof"`
+}
+
+type ServiceProbe_Grpc struct {
+	Grpc *ServiceProbe_GRPC `protobuf:"bytes,5,opt,name=grpc,proto3,oneof"`
+}
+
+func (*ServiceProbe_HttpGet) isServiceProbe_Handler() {}
+
+func (*ServiceProbe_TcpSocket) isServiceProbe_Handler() {}
+
+func (*ServiceProbe_Grpc) isServiceProbe_Handler() {}
+
 type Welcome struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       *Version               `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -998,7 +1392,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1010,7 +1404,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1023,7 +1417,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Welcome) GetVersion() *Version {
@@ -1048,7 +1442,7 @@ type RenewNow struct {
 
 func (x *RenewNow) Reset() {
 	*x = RenewNow{}
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1454,7 @@ func (x *RenewNow) String() string {
 func (*RenewNow) ProtoMessage() {}
 
 func (x *RenewNow) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1467,7 @@ func (x *RenewNow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewNow.ProtoReflect.Descriptor instead.
 func (*RenewNow) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 type DrainRecorded struct {
@@ -1084,7 +1478,7 @@ type DrainRecorded struct {
 
 func (x *DrainRecorded) Reset() {
 	*x = DrainRecorded{}
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1096,7 +1490,7 @@ func (x *DrainRecorded) String() string {
 func (*DrainRecorded) ProtoMessage() {}
 
 func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +1503,7 @@ func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRecorded.ProtoReflect.Descriptor instead.
 func (*DrainRecorded) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 // Inbounds says whether all inbounds of the Dataplane can get traffic: Envoy has accepted their listeners, and the certificate
@@ -1125,7 +1519,7 @@ type Inbounds struct {
 
 func (x *Inbounds) Reset() {
 	*x = Inbounds{}
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1531,7 @@ func (x *Inbounds) String() string {
 func (*Inbounds) ProtoMessage() {}
 
 func (x *Inbounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1544,7 @@ func (x *Inbounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inbounds.ProtoReflect.Descriptor instead.
 func (*Inbounds) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Inbounds) GetAccepted() bool {
@@ -1163,6 +1557,550 @@ func (x *Inbounds) GetAccepted() bool {
 func (x *Inbounds) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+// DrainState says why this proxy should get no new traffic, as far as the control plane knows. All empty: it may get traffic.
+type DrainState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pod has a deletionTimestamp.
+	Terminating bool `protobuf:"varint,1,opt,name=terminating,proto3" json:"terminating,omitempty"`
+	// Why the node goes, for people.
+	Node string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	// Why an administrator drains the pod or its node, for people.
+	Administrator string `protobuf:"bytes,3,opt,name=administrator,proto3" json:"administrator,omitempty"`
+	// Why the proxy takes traffic nevertheless while only its node or an administrator says otherwise, for people: without it a service
+	// would have too few proxies.
+	ServesOn      string `protobuf:"bytes,4,opt,name=serves_on,json=servesOn,proto3" json:"serves_on,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainState) Reset() {
+	*x = DrainState{}
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainState) ProtoMessage() {}
+
+func (x *DrainState) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainState.ProtoReflect.Descriptor instead.
+func (*DrainState) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *DrainState) GetTerminating() bool {
+	if x != nil {
+		return x.Terminating
+	}
+	return false
+}
+
+func (x *DrainState) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *DrainState) GetAdministrator() string {
+	if x != nil {
+		return x.Administrator
+	}
+	return ""
+}
+
+func (x *DrainState) GetServesOn() string {
+	if x != nil {
+		return x.ServesOn
+	}
+	return ""
+}
+
+// Probes are the probes that the agent has a part in, in the mode per-port; empty in any other mode.
+type Probes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ip:port of Envoy's listener for HTTP probes, which passes them on to the socket probes.sock. Empty if there is none.
+	Http string `protobuf:"bytes,1,opt,name=http,proto3" json:"http,omitempty"`
+	// The ports for TCP probes, which the agent has.
+	Ports         []*ProbePort `protobuf:"bytes,2,rep,name=ports,proto3" json:"ports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Probes) Reset() {
+	*x = Probes{}
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Probes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Probes) ProtoMessage() {}
+
+func (x *Probes) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Probes.ProtoReflect.Descriptor instead.
+func (*Probes) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Probes) GetHttp() string {
+	if x != nil {
+		return x.Http
+	}
+	return ""
+}
+
+func (x *Probes) GetPorts() []*ProbePort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+// ProbePort is a port that is open while the application accepts connections.
+type ProbePort struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ip:port that the agent listens on.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// ip:port of the application.
+	Application string `protobuf:"bytes,2,opt,name=application,proto3" json:"application,omitempty"`
+	// Where a client speaks, it is passed on to Envoy's listener for gRPC probes, on the socket probe-<port>.sock. Else its
+	// connection is closed.
+	Grpc          bool `protobuf:"varint,3,opt,name=grpc,proto3" json:"grpc,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbePort) Reset() {
+	*x = ProbePort{}
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbePort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbePort) ProtoMessage() {}
+
+func (x *ProbePort) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbePort.ProtoReflect.Descriptor instead.
+func (*ProbePort) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ProbePort) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ProbePort) GetApplication() string {
+	if x != nil {
+		return x.Application
+	}
+	return ""
+}
+
+func (x *ProbePort) GetGrpc() bool {
+	if x != nil {
+		return x.Grpc
+	}
+	return false
+}
+
+// Query asks for what Envoy's admin interface says, without secrets.
+type Query struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// config-dump, stats, clusters or logging. Of another, the answer is an error.
+	View          string `protobuf:"bytes,2,opt,name=view,proto3" json:"view,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Query) Reset() {
+	*x = Query{}
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Query) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Query) ProtoMessage() {}
+
+func (x *Query) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Query.ProtoReflect.Descriptor instead.
+func (*Query) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Query) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Query) GetView() string {
+	if x != nil {
+		return x.View
+	}
+	return ""
+}
+
+// AnswerPart is the next part of what Envoy says.
+type AnswerPart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The ID of the Query, in the first part.
+	Query string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
+	Data  []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	// Why there is no answer, or no more of it. It is the last part then.
+	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnswerPart) Reset() {
+	*x = AnswerPart{}
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnswerPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnswerPart) ProtoMessage() {}
+
+func (x *AnswerPart) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnswerPart.ProtoReflect.Descriptor instead.
+func (*AnswerPart) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *AnswerPart) GetQuery() string {
+	if x != nil {
+		return x.Query
+	}
+	return ""
+}
+
+func (x *AnswerPart) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *AnswerPart) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+type AnswerReceipt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnswerReceipt) Reset() {
+	*x = AnswerReceipt{}
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnswerReceipt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnswerReceipt) ProtoMessage() {}
+
+func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnswerReceipt.ProtoReflect.Descriptor instead.
+func (*AnswerReceipt) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+}
+
+// HTTPGet sends a GET request.
+type ServiceProbe_HTTPGet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// Without verification of its certificate.
+	Https         bool                   `protobuf:"varint,2,opt,name=https,proto3" json:"https,omitempty"`
+	Headers       []*ServiceProbe_Header `protobuf:"bytes,3,rep,name=headers,proto3" json:"headers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServiceProbe_HTTPGet) Reset() {
+	*x = ServiceProbe_HTTPGet{}
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceProbe_HTTPGet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceProbe_HTTPGet) ProtoMessage() {}
+
+func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceProbe_HTTPGet.ProtoReflect.Descriptor instead.
+func (*ServiceProbe_HTTPGet) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17, 0}
+}
+
+func (x *ServiceProbe_HTTPGet) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ServiceProbe_HTTPGet) GetHttps() bool {
+	if x != nil {
+		return x.Https
+	}
+	return false
+}
+
+func (x *ServiceProbe_HTTPGet) GetHeaders() []*ServiceProbe_Header {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+// Header of a request; names may repeat.
+type ServiceProbe_Header struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServiceProbe_Header) Reset() {
+	*x = ServiceProbe_Header{}
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceProbe_Header) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceProbe_Header) ProtoMessage() {}
+
+func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceProbe_Header.ProtoReflect.Descriptor instead.
+func (*ServiceProbe_Header) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17, 1}
+}
+
+func (x *ServiceProbe_Header) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ServiceProbe_Header) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+// TCPSocket connects.
+type ServiceProbe_TCPSocket struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServiceProbe_TCPSocket) Reset() {
+	*x = ServiceProbe_TCPSocket{}
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceProbe_TCPSocket) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceProbe_TCPSocket) ProtoMessage() {}
+
+func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceProbe_TCPSocket.ProtoReflect.Descriptor instead.
+func (*ServiceProbe_TCPSocket) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17, 2}
+}
+
+// GRPC calls grpc.health.v1.Health.
+type ServiceProbe_GRPC struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Service       string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServiceProbe_GRPC) Reset() {
+	*x = ServiceProbe_GRPC{}
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceProbe_GRPC) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceProbe_GRPC) ProtoMessage() {}
+
+func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceProbe_GRPC.ProtoReflect.Descriptor instead.
+func (*ServiceProbe_GRPC) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17, 3}
+}
+
+func (x *ServiceProbe_GRPC) GetService() string {
+	if x != nil {
+		return x.Service
 	}
 	return ""
 }
@@ -1200,14 +2138,21 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x05InUse\x12\x1b\n" +
 	"\tbundle_id\x18\x01 \x01(\tR\bbundleId\x12\x1f\n" +
 	"\vleaf_serial\x18\x02 \x01(\tR\n" +
-	"leafSerial\"\xad\x02\n" +
+	"leafSerial\"\xe8\x02\n" +
 	"\fAgentMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.sonde.agent.v1.HelloH\x00R\x05hello\x126\n" +
 	"\bdraining\x18\x02 \x01(\v2\x18.sonde.agent.v1.DrainingH\x00R\bdraining\x12.\n" +
 	"\x06in_use\x18\x03 \x01(\v2\x15.sonde.agent.v1.InUseH\x00R\x05inUse\x123\n" +
 	"\aversion\x18\x04 \x01(\v2\x17.sonde.agent.v1.VersionH\x00R\aversion\x12F\n" +
-	"\x0eprobe_failures\x18\x05 \x01(\v2\x1d.sonde.agent.v1.ProbeFailuresH\x00R\rprobeFailuresB\t\n" +
+	"\x0eprobe_failures\x18\x05 \x01(\v2\x1d.sonde.agent.v1.ProbeFailuresH\x00R\rprobeFailures\x129\n" +
+	"\treadiness\x18\x06 \x01(\v2\x19.sonde.agent.v1.ReadinessH\x00R\treadinessB\t\n" +
 	"\amessage\"I\n" +
+	"\tReadiness\x12<\n" +
+	"\binbounds\x18\x01 \x03(\v2 .sonde.agent.v1.InboundReadinessR\binbounds\"Z\n" +
+	"\x10InboundReadiness\x12\x18\n" +
+	"\ainbound\x18\x01 \x01(\tR\ainbound\x12\x14\n" +
+	"\x05ready\x18\x02 \x01(\bR\x05ready\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"I\n" +
 	"\rProbeFailures\x128\n" +
 	"\bfailures\x18\x01 \x03(\v2\x1c.sonde.agent.v1.ProbeFailureR\bfailures\"\xa0\x01\n" +
 	"\fProbeFailure\x12\x1c\n" +
@@ -1223,14 +2168,44 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06in_use\x18\x03 \x01(\v2\x15.sonde.agent.v1.InUseR\x05inUse\x12\x1a\n" +
 	"\bdraining\x18\x04 \x01(\bR\bdraining\"\n" +
 	"\n" +
-	"\bDraining\"\xbb\x02\n" +
+	"\bDraining\"\xa3\x04\n" +
 	"\x0eControlMessage\x123\n" +
 	"\awelcome\x18\x01 \x01(\v2\x17.sonde.agent.v1.WelcomeH\x00R\awelcome\x120\n" +
 	"\x06bundle\x18\x02 \x01(\v2\x16.sonde.agent.v1.BundleH\x00R\x06bundle\x127\n" +
 	"\trenew_now\x18\x03 \x01(\v2\x18.sonde.agent.v1.RenewNowH\x00R\brenewNow\x12F\n" +
 	"\x0edrain_recorded\x18\x04 \x01(\v2\x1d.sonde.agent.v1.DrainRecordedH\x00R\rdrainRecorded\x126\n" +
-	"\binbounds\x18\x05 \x01(\v2\x18.sonde.agent.v1.InboundsH\x00R\binboundsB\t\n" +
-	"\amessage\"X\n" +
+	"\binbounds\x18\x05 \x01(\v2\x18.sonde.agent.v1.InboundsH\x00R\binbounds\x12=\n" +
+	"\vdrain_state\x18\x06 \x01(\v2\x1a.sonde.agent.v1.DrainStateH\x00R\n" +
+	"drainState\x12-\n" +
+	"\x05query\x18\n" +
+	" \x01(\v2\x15.sonde.agent.v1.QueryH\x00R\x05query\x120\n" +
+	"\x06probes\x18\v \x01(\v2\x16.sonde.agent.v1.ProbesH\x00R\x06probes\x12F\n" +
+	"\x0eservice_probes\x18\f \x01(\v2\x1d.sonde.agent.v1.ServiceProbesH\x00R\rserviceProbesB\t\n" +
+	"\amessage\"E\n" +
+	"\rServiceProbes\x124\n" +
+	"\x06probes\x18\x01 \x03(\v2\x1c.sonde.agent.v1.ServiceProbeR\x06probes\"\xb3\x05\n" +
+	"\fServiceProbe\x12\x18\n" +
+	"\ainbound\x18\x01 \x01(\tR\ainbound\x12 \n" +
+	"\vapplication\x18\x02 \x01(\tR\vapplication\x12A\n" +
+	"\bhttp_get\x18\x03 \x01(\v2$.sonde.agent.v1.ServiceProbe.HTTPGetH\x00R\ahttpGet\x12G\n" +
+	"\n" +
+	"tcp_socket\x18\x04 \x01(\v2&.sonde.agent.v1.ServiceProbe.TCPSocketH\x00R\ttcpSocket\x127\n" +
+	"\x04grpc\x18\x05 \x01(\v2!.sonde.agent.v1.ServiceProbe.GRPCH\x00R\x04grpc\x121\n" +
+	"\x06period\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06period\x123\n" +
+	"\atimeout\x18\a \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12+\n" +
+	"\x11failure_threshold\x18\b \x01(\rR\x10failureThreshold\x12+\n" +
+	"\x11success_threshold\x18\t \x01(\rR\x10successThreshold\x1ar\n" +
+	"\aHTTPGet\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
+	"\x05https\x18\x02 \x01(\bR\x05https\x12=\n" +
+	"\aheaders\x18\x03 \x03(\v2#.sonde.agent.v1.ServiceProbe.HeaderR\aheaders\x1a2\n" +
+	"\x06Header\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x1a\v\n" +
+	"\tTCPSocket\x1a \n" +
+	"\x04GRPC\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aserviceB\t\n" +
+	"\ahandler\"X\n" +
 	"\aWelcome\x121\n" +
 	"\aversion\x18\x01 \x01(\v2\x17.sonde.agent.v1.VersionR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x03(\tR\bfeatures\"\n" +
@@ -1239,11 +2214,34 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\rDrainRecorded\">\n" +
 	"\bInbounds\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason2\xe4\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x85\x01\n" +
+	"\n" +
+	"DrainState\x12 \n" +
+	"\vterminating\x18\x01 \x01(\bR\vterminating\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12$\n" +
+	"\radministrator\x18\x03 \x01(\tR\radministrator\x12\x1b\n" +
+	"\tserves_on\x18\x04 \x01(\tR\bservesOn\"M\n" +
+	"\x06Probes\x12\x12\n" +
+	"\x04http\x18\x01 \x01(\tR\x04http\x12/\n" +
+	"\x05ports\x18\x02 \x03(\v2\x19.sonde.agent.v1.ProbePortR\x05ports\"[\n" +
+	"\tProbePort\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12 \n" +
+	"\vapplication\x18\x02 \x01(\tR\vapplication\x12\x12\n" +
+	"\x04grpc\x18\x03 \x01(\bR\x04grpc\"+\n" +
+	"\x05Query\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04view\x18\x02 \x01(\tR\x04view\"L\n" +
+	"\n" +
+	"AnswerPart\x12\x14\n" +
+	"\x05query\x18\x01 \x01(\tR\x05query\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"\x0f\n" +
+	"\rAnswerReceipt2\xab\x02\n" +
 	"\fAgentService\x12A\n" +
 	"\x04Join\x12\x1b.sonde.agent.v1.JoinRequest\x1a\x1c.sonde.agent.v1.JoinResponse\x12D\n" +
 	"\x05Renew\x12\x1c.sonde.agent.v1.RenewRequest\x1a\x1d.sonde.agent.v1.RenewResponse\x12K\n" +
-	"\aSession\x12\x1c.sonde.agent.v1.AgentMessage\x1a\x1e.sonde.agent.v1.ControlMessage(\x010\x01B2Z0github.com/sonde-mesh/sonde/api/agent/v1;agentv1b\x06proto3"
+	"\aSession\x12\x1c.sonde.agent.v1.AgentMessage\x1a\x1e.sonde.agent.v1.ControlMessage(\x010\x01\x12E\n" +
+	"\x06Answer\x12\x1a.sonde.agent.v1.AnswerPart\x1a\x1d.sonde.agent.v1.AnswerReceipt(\x01B2Z0github.com/sonde-mesh/sonde/api/agent/v1;agentv1b\x06proto3"
 
 var (
 	file_agent_v1_agent_proto_rawDescOnce sync.Once
@@ -1257,59 +2255,89 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_v1_agent_proto_rawDescData
 }
 
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_agent_v1_agent_proto_goTypes = []any{
-	(*Version)(nil),             // 0: sonde.agent.v1.Version
-	(*JoinRequest)(nil),         // 1: sonde.agent.v1.JoinRequest
-	(*JoinResponse)(nil),        // 2: sonde.agent.v1.JoinResponse
-	(*RenewRequest)(nil),        // 3: sonde.agent.v1.RenewRequest
-	(*RenewResponse)(nil),       // 4: sonde.agent.v1.RenewResponse
-	(*Identity)(nil),            // 5: sonde.agent.v1.Identity
-	(*Bundle)(nil),              // 6: sonde.agent.v1.Bundle
-	(*InUse)(nil),               // 7: sonde.agent.v1.InUse
-	(*AgentMessage)(nil),        // 8: sonde.agent.v1.AgentMessage
-	(*ProbeFailures)(nil),       // 9: sonde.agent.v1.ProbeFailures
-	(*ProbeFailure)(nil),        // 10: sonde.agent.v1.ProbeFailure
-	(*Hello)(nil),               // 11: sonde.agent.v1.Hello
-	(*Draining)(nil),            // 12: sonde.agent.v1.Draining
-	(*ControlMessage)(nil),      // 13: sonde.agent.v1.ControlMessage
-	(*Welcome)(nil),             // 14: sonde.agent.v1.Welcome
-	(*RenewNow)(nil),            // 15: sonde.agent.v1.RenewNow
-	(*DrainRecorded)(nil),       // 16: sonde.agent.v1.DrainRecorded
-	(*Inbounds)(nil),            // 17: sonde.agent.v1.Inbounds
-	(*durationpb.Duration)(nil), // 18: google.protobuf.Duration
+	(*Version)(nil),                // 0: sonde.agent.v1.Version
+	(*JoinRequest)(nil),            // 1: sonde.agent.v1.JoinRequest
+	(*JoinResponse)(nil),           // 2: sonde.agent.v1.JoinResponse
+	(*RenewRequest)(nil),           // 3: sonde.agent.v1.RenewRequest
+	(*RenewResponse)(nil),          // 4: sonde.agent.v1.RenewResponse
+	(*Identity)(nil),               // 5: sonde.agent.v1.Identity
+	(*Bundle)(nil),                 // 6: sonde.agent.v1.Bundle
+	(*InUse)(nil),                  // 7: sonde.agent.v1.InUse
+	(*AgentMessage)(nil),           // 8: sonde.agent.v1.AgentMessage
+	(*Readiness)(nil),              // 9: sonde.agent.v1.Readiness
+	(*InboundReadiness)(nil),       // 10: sonde.agent.v1.InboundReadiness
+	(*ProbeFailures)(nil),          // 11: sonde.agent.v1.ProbeFailures
+	(*ProbeFailure)(nil),           // 12: sonde.agent.v1.ProbeFailure
+	(*Hello)(nil),                  // 13: sonde.agent.v1.Hello
+	(*Draining)(nil),               // 14: sonde.agent.v1.Draining
+	(*ControlMessage)(nil),         // 15: sonde.agent.v1.ControlMessage
+	(*ServiceProbes)(nil),          // 16: sonde.agent.v1.ServiceProbes
+	(*ServiceProbe)(nil),           // 17: sonde.agent.v1.ServiceProbe
+	(*Welcome)(nil),                // 18: sonde.agent.v1.Welcome
+	(*RenewNow)(nil),               // 19: sonde.agent.v1.RenewNow
+	(*DrainRecorded)(nil),          // 20: sonde.agent.v1.DrainRecorded
+	(*Inbounds)(nil),               // 21: sonde.agent.v1.Inbounds
+	(*DrainState)(nil),             // 22: sonde.agent.v1.DrainState
+	(*Probes)(nil),                 // 23: sonde.agent.v1.Probes
+	(*ProbePort)(nil),              // 24: sonde.agent.v1.ProbePort
+	(*Query)(nil),                  // 25: sonde.agent.v1.Query
+	(*AnswerPart)(nil),             // 26: sonde.agent.v1.AnswerPart
+	(*AnswerReceipt)(nil),          // 27: sonde.agent.v1.AnswerReceipt
+	(*ServiceProbe_HTTPGet)(nil),   // 28: sonde.agent.v1.ServiceProbe.HTTPGet
+	(*ServiceProbe_Header)(nil),    // 29: sonde.agent.v1.ServiceProbe.Header
+	(*ServiceProbe_TCPSocket)(nil), // 30: sonde.agent.v1.ServiceProbe.TCPSocket
+	(*ServiceProbe_GRPC)(nil),      // 31: sonde.agent.v1.ServiceProbe.GRPC
+	(*durationpb.Duration)(nil),    // 32: google.protobuf.Duration
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	0,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
-	18, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
+	32, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
 	5,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
 	5,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
 	6,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
-	11, // 5: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
-	12, // 6: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
+	13, // 5: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
+	14, // 6: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
 	7,  // 7: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
 	0,  // 8: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
-	9,  // 9: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
-	10, // 10: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
-	0,  // 11: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
-	7,  // 12: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
-	14, // 13: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
-	6,  // 14: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
-	15, // 15: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
-	16, // 16: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
-	17, // 17: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
-	0,  // 18: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	1,  // 19: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	3,  // 20: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	8,  // 21: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	2,  // 22: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	4,  // 23: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	13, // 24: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	22, // [22:25] is the sub-list for method output_type
-	19, // [19:22] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	11, // 9: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
+	9,  // 10: sonde.agent.v1.AgentMessage.readiness:type_name -> sonde.agent.v1.Readiness
+	10, // 11: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
+	12, // 12: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
+	0,  // 13: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
+	7,  // 14: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
+	18, // 15: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
+	6,  // 16: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
+	19, // 17: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
+	20, // 18: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
+	21, // 19: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
+	22, // 20: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
+	25, // 21: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
+	23, // 22: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
+	16, // 23: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
+	17, // 24: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
+	28, // 25: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
+	30, // 26: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
+	31, // 27: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
+	32, // 28: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
+	32, // 29: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
+	0,  // 30: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	24, // 31: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
+	29, // 32: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
+	1,  // 33: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	3,  // 34: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	8,  // 35: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	26, // 36: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
+	2,  // 37: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	4,  // 38: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	15, // 39: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	27, // 40: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
+	37, // [37:41] is the sub-list for method output_type
+	33, // [33:37] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -1323,13 +2351,23 @@ func file_agent_v1_agent_proto_init() {
 		(*AgentMessage_InUse)(nil),
 		(*AgentMessage_Version)(nil),
 		(*AgentMessage_ProbeFailures)(nil),
+		(*AgentMessage_Readiness)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[13].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[15].OneofWrappers = []any{
 		(*ControlMessage_Welcome)(nil),
 		(*ControlMessage_Bundle)(nil),
 		(*ControlMessage_RenewNow)(nil),
 		(*ControlMessage_DrainRecorded)(nil),
 		(*ControlMessage_Inbounds)(nil),
+		(*ControlMessage_DrainState)(nil),
+		(*ControlMessage_Query)(nil),
+		(*ControlMessage_Probes)(nil),
+		(*ControlMessage_ServiceProbes)(nil),
+	}
+	file_agent_v1_agent_proto_msgTypes[17].OneofWrappers = []any{
+		(*ServiceProbe_HttpGet)(nil),
+		(*ServiceProbe_TcpSocket)(nil),
+		(*ServiceProbe_Grpc)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1337,7 +2375,7 @@ func file_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

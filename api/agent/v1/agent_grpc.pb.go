@@ -24,6 +24,7 @@ const (
 	AgentService_Join_FullMethodName    = "/sonde.agent.v1.AgentService/Join"
 	AgentService_Renew_FullMethodName   = "/sonde.agent.v1.AgentService/Renew"
 	AgentService_Session_FullMethodName = "/sonde.agent.v1.AgentService/Session"
+	AgentService_Answer_FullMethodName  = "/sonde.agent.v1.AgentService/Answer"
 )
 
 // AgentServiceClient is the client API for AgentService service.
@@ -42,6 +43,9 @@ type AgentServiceClient interface {
 	// Session lasts as long as the agent. The agent's first message is Hello. Unknown messages are ignored and counted by
 	// both sides.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AgentMessage, ControlMessage], error)
+	// Answer brings what Envoy says to a Query of the session. It needs a deadline. Errors: NOT_FOUND (nobody waits for it any more),
+	// INVALID_ARGUMENT (no deadline within two minutes), RESOURCE_EXHAUSTED (more than 64 MiB).
+	Answer(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[AnswerPart, AnswerReceipt], error)
 }
 
 type agentServiceClient struct {
@@ -85,6 +89,19 @@ func (c *agentServiceClient) Session(ctx context.Context, opts ...grpc.CallOptio
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AgentService_SessionClient = grpc.BidiStreamingClient[AgentMessage, ControlMessage]
 
+func (c *agentServiceClient) Answer(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[AnswerPart, AnswerReceipt], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AgentService_ServiceDesc.Streams[1], AgentService_Answer_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[AnswerPart, AnswerReceipt]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AgentService_AnswerClient = grpc.ClientStreamingClient[AnswerPart, AnswerReceipt]
+
 // AgentServiceServer is the server API for AgentService service.
 // All implementations must embed UnimplementedAgentServiceServer
 // for forward compatibility.
@@ -101,6 +118,9 @@ type AgentServiceServer interface {
 	// Session lasts as long as the agent. The agent's first message is Hello. Unknown messages are ignored and counted by
 	// both sides.
 	Session(grpc.BidiStreamingServer[AgentMessage, ControlMessage]) error
+	// Answer brings what Envoy says to a Query of the session. It needs a deadline. Errors: NOT_FOUND (nobody waits for it any more),
+	// INVALID_ARGUMENT (no deadline within two minutes), RESOURCE_EXHAUSTED (more than 64 MiB).
+	Answer(grpc.ClientStreamingServer[AnswerPart, AnswerReceipt]) error
 	mustEmbedUnimplementedAgentServiceServer()
 }
 
@@ -119,6 +139,9 @@ func (UnimplementedAgentServiceServer) Renew(context.Context, *RenewRequest) (*R
 }
 func (UnimplementedAgentServiceServer) Session(grpc.BidiStreamingServer[AgentMessage, ControlMessage]) error {
 	return status.Error(codes.Unimplemented, "method Session not implemented")
+}
+func (UnimplementedAgentServiceServer) Answer(grpc.ClientStreamingServer[AnswerPart, AnswerReceipt]) error {
+	return status.Error(codes.Unimplemented, "method Answer not implemented")
 }
 func (UnimplementedAgentServiceServer) mustEmbedUnimplementedAgentServiceServer() {}
 func (UnimplementedAgentServiceServer) testEmbeddedByValue()                      {}
@@ -184,6 +207,13 @@ func _AgentService_Session_Handler(srv interface{}, stream grpc.ServerStream) er
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AgentService_SessionServer = grpc.BidiStreamingServer[AgentMessage, ControlMessage]
 
+func _AgentService_Answer_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AgentServiceServer).Answer(&grpc.GenericServerStream[AnswerPart, AnswerReceipt]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AgentService_AnswerServer = grpc.ClientStreamingServer[AnswerPart, AnswerReceipt]
+
 // AgentService_ServiceDesc is the grpc.ServiceDesc for AgentService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -205,6 +235,11 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Session",
 			Handler:       _AgentService_Session_Handler,
 			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Answer",
+			Handler:       _AgentService_Answer_Handler,
 			ClientStreams: true,
 		},
 	},

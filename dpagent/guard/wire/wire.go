@@ -124,6 +124,9 @@ type Role struct {
 	Address string
 }
 
+// IsSocket reports whether an address is the path of a Unix socket, to which Envoy connects, and not host:port for the kubelet.
+func IsSocket(address string) bool { return strings.HasPrefix(address, "/") }
+
 const workerRole = "worker"
 
 // String returns the value of the variable.

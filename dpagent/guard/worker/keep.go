@@ -27,8 +27,8 @@ type Kept struct {
 	Output int
 }
 
-// StartKept starts a program as a child of the guard: it goes on when this worker dies, and is killed when the guard ends. Call it after
-// Listen, in a worker.
+// StartKept starts a program as a child of the guard: it goes on when this worker dies, and is killed when the guard ends. The guard has to
+// be told with TellKept.
 func StartKept(k Kept) (pid int, err error) {
 	if !role().Worker {
 		return 0, errors.New("start a program that outlives the agent: there is no guard")
@@ -51,10 +51,10 @@ func StartKept(k Kept) (pid int, err error) {
 	if err != nil {
 		return 0, os.NewSyscallError("fork/exec", err)
 	}
-	return pid, TellKept(pid)
+	return pid, nil
 }
 
-// TellKept tells the guard that a process of an earlier worker is still kept.
+// TellKept tells the guard which of its children StartKept has started, in this worker or an earlier one. Call it after Listen.
 func TellKept(pid int) error {
 	send := channelToGuard.Load()
 	if send == nil {

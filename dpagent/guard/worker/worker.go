@@ -16,7 +16,7 @@ import (
 
 // Options of a listener.
 type Options struct {
-	// Address to listen on, host:port.
+	// Address to listen on: host:port, or the absolute path of a Unix socket, to which Envoy connects.
 	Address string
 	// Probes are the entries of the probe table.
 	Probes []wire.Limit
@@ -40,9 +40,9 @@ var role = sync.OnceValue(func() wire.Role {
 // one. It must be called before this process starts others.
 func Guarded() (starts int, ok bool) { return role().Starts, role().Worker }
 
-// Listen opens the virtual port; the caller must be ready to answer. In a worker, connections come from the guard, which
+// Listen opens the virtual port or socket; the caller must be ready to answer. In a worker, connections come from the guard, which
 // owns them: it has read the request, forwards the answer, and then closes the connection. Without a guard it returns a
-// plain TCP listener. Call it once.
+// plain listener. Call it once.
 func Listen(ctx context.Context, o Options) (net.Listener, error) {
 	if !role().Worker {
 		return listen(ctx, o.Address)
@@ -66,9 +66,30 @@ func Listen(ctx context.Context, o Options) (net.Listener, error) {
 	return l, nil
 }
 
-func listen(ctx context.Context, address string) (net.Listener, error) {
+// fileListener is a listener whose socket can be given to the guard.
+type fileListener interface {
+	net.Listener
+	File() (*os.File, error)
+}
+
+// listen opens a port, or a socket, of which an earlier guard may have left a file behind.
+func listen(ctx context.Context, address string) (fileListener, error) {
 	var config net.ListenConfig
-	return config.Listen(ctx, "tcp", address)
+	if !wire.IsSocket(address) {
+		l, err := config.Listen(ctx, "tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		return l.(*net.TCPListener), nil
+	}
+	if err := os.Remove(address); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := config.Listen(ctx, "unix", address)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.UnixListener), nil
 }
 
 // register sends the table to the guard, and the listening socket if the guard has none yet.
@@ -84,7 +105,10 @@ func register(ctx context.Context, channel *net.UnixConn, o Options) (*listener,
 			return nil, err
 		}
 		defer func() { _ = opened.Close() }() // the guard has a duplicate, or registering has failed
-		file, err := opened.(*net.TCPListener).File()
+		if socket, ok := opened.(*net.UnixListener); ok {
+			socket.SetUnlinkOnClose(false) // it is the guard's
+		}
+		file, err := opened.File()
 		if err != nil {
 			return nil, fmt.Errorf("give the port to the guard: %w", err)
 		}
@@ -92,7 +116,7 @@ func register(ctx context.Context, channel *net.UnixConn, o Options) (*listener,
 		bound = opened.Addr().String()
 		rights = syscall.UnixRights(int(file.Fd()))
 	}
-	address, err := net.ResolveTCPAddr("tcp", bound)
+	address, err := resolve(bound)
 	if err != nil {
 		return nil, err
 	}
@@ -107,6 +131,13 @@ func register(ctx context.Context, channel *net.UnixConn, o Options) (*listener,
 	}
 	channelToGuard.Store(&send)
 	return newListener(channel, address), nil
+}
+
+func resolve(address string) (net.Addr, error) {
+	if wire.IsSocket(address) {
+		return net.ResolveUnixAddr("unix", address)
+	}
+	return net.ResolveTCPAddr("tcp", address)
 }
 
 func sendTable(channel *net.UnixConn, probes []wire.Limit) error {

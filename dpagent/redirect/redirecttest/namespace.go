@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
-	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -205,32 +204,46 @@ func (n *Namespace) Dial(c Caller, to netip.AddrPort) (conn net.Conn, err error)
 // Serve handles connections to a port of the namespace, each family with a socket of its own if it has it, until the test ends.
 func (n *Namespace) Serve(t *testing.T, port int, handle func(net.Conn)) {
 	t.Helper()
-	for _, network := range []string{"tcp4", "tcp6"} {
-		var l net.Listener
-		err := n.Do(func() (err error) {
-			l, err = (&net.ListenConfig{}).Listen(context.Background(), network, ":"+strconv.Itoa(port))
-			return err
-		})
-		must(t, err)
-		var handlers sync.WaitGroup
-		handlers.Go(func() {
-			for {
-				conn, err := l.Accept()
-				if err != nil {
-					return
-				}
-				handlers.Go(func() {
-					defer func() { _ = conn.Close() }()
-					_ = conn.SetDeadline(time.Now().Add(connectLimit))
-					handle(conn)
-				})
-			}
-		})
-		t.Cleanup(func() {
-			_ = l.Close()
-			handlers.Wait()
-		})
+	for _, at := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		n.ServeAt(t, netip.AddrPortFrom(at, uint16(port)), handle)
 	}
+}
+
+// ServeAt handles connections to an address of the namespace until the test ends or calls stop, which closes them.
+func (n *Namespace) ServeAt(t *testing.T, at netip.AddrPort, handle func(net.Conn)) (stop func()) {
+	t.Helper()
+	network := "tcp4"
+	if at.Addr().Is6() {
+		network = "tcp6"
+	}
+	var l net.Listener
+	must(t, n.Do(func() (err error) {
+		l, err = (&net.ListenConfig{}).Listen(context.Background(), network, at.String())
+		return err
+	}))
+	ctx, cancel := context.WithCancel(context.Background())
+	var handlers sync.WaitGroup
+	handlers.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			handlers.Go(func() {
+				defer func() { _ = conn.Close() }()
+				defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+				_ = conn.SetDeadline(time.Now().Add(connectLimit))
+				handle(conn)
+			})
+		}
+	})
+	stop = func() {
+		_ = l.Close()
+		cancel()
+		handlers.Wait()
+	}
+	t.Cleanup(stop)
+	return stop
 }
 
 // OriginalDestination returns where a connection went before it was redirected, as Envoy finds out: the local address if the

@@ -51,6 +51,11 @@ func anyService(r *rand.Rand, i int) *mesh.Service {
 	})
 }
 
+func anyMeshService(r *rand.Rand, services, proxies, i int) *mesh.MeshService {
+	return anymesh.MeshService(r, mesh.Meta{Mesh: meshOf(i), Name: serviceName(i)},
+		func() string { return proxyName(r.IntN(proxies)) }, func() string { return anyOf(r, services, i) })
+}
+
 func anyDataplane(r *rand.Rand, services, i int) *mesh.Dataplane {
 	return anymesh.Dataplane(r, mesh.Meta{Mesh: meshOf(i), Name: proxyName(i)}, anyAddress(r, i), workload(i), func() string {
 		return anyOf(r, services, i)

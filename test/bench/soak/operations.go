@@ -22,6 +22,7 @@ var operations = []operation{
 	{30, "endpoint changed", func(s *soak, _ context.Context) { s.turn() }},
 	{8, "Dataplane changed", func(s *soak, _ context.Context) { s.change(s.anyDataplane()) }},
 	{6, "Service changed", func(s *soak, _ context.Context) { s.change(anyService(s.random, s.random.IntN(s.o.services))) }},
+	{4, "MeshService changed", func(s *soak, _ context.Context) { s.change(s.anyMeshService(s.random.IntN(s.o.services))) }},
 	{1, "Mesh changed", func(s *soak, _ context.Context) { s.change(anymesh.Mesh(s.random, anymesh.Pick(s.random, meshes...))) }},
 	{3, "object deleted", func(s *soak, _ context.Context) { s.remove() }},
 	{2, "file renamed", func(s *soak, _ context.Context) { s.rename() }},
@@ -46,6 +47,10 @@ func (s *soak) operation(ctx context.Context) {
 func (s *soak) wayToWrite() int { return anymesh.Pick(s.random, atOnce, atOnce, inPlace, inHalves) }
 
 func (s *soak) write(file string) { s.writer.write(file, s.wayToWrite()) }
+
+func (s *soak) anyMeshService(i int) *mesh.MeshService {
+	return anyMeshService(s.random, s.o.services, s.o.proxies, i)
+}
 
 func (s *soak) anyDataplane() *mesh.Dataplane {
 	return anyDataplane(s.random, s.o.services, s.random.IntN(s.o.proxies))

@@ -37,6 +37,7 @@ func newWriter(s *soak, directory string) (*writer, error) {
 	}
 	for i := range s.o.services {
 		w.set(anyService(s.random, i), fmt.Sprintf("services-%03d.yaml", i/10))
+		w.set(s.anyMeshService(i), fmt.Sprintf("services-%03d.yaml", i/10))
 	}
 	for i := range s.o.proxies {
 		file := proxyName(i) + ".yaml"

@@ -4,6 +4,7 @@ package cases
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,6 +47,8 @@ type Case struct {
 	LastRequest bool
 	// Differs says why a request cannot be the same. The verdict must be.
 	Differs string
+	// PerPort is what cannot be the same in the per-port mode, nil if all is.
+	PerPort *PerPort
 	// Process has the pod injected and the handler run by the real programs, as every tenth case is unless it is noYAML: its pod
 	// has a character that YAML, which sondectl reads and writes, takes for the end of a line.
 	Process, noYAML bool
@@ -65,6 +68,11 @@ const patience = 30
 
 // Timed says whether the verdict depends on time.
 func (c *Case) Timed() bool { return c.timing || c.timeout > 0 }
+
+// HasHooks says whether the case's pod has hooks that are called.
+func (c *Case) HasHooks() bool {
+	return slices.ContainsFunc(c.Pod(PodAddress{}).Spec.Containers, func(a corev1.Container) bool { return a.Lifecycle != nil })
+}
 
 // one returns the pod's container if it has only one, with one probe or hook.
 func (c *Case) one(p PodAddress) corev1.Container {

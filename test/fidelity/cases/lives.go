@@ -46,3 +46,10 @@ func Held(kind string, released <-chan struct{}) Case {
 		},
 	}
 }
+
+// Hanging is a pod with a quick readiness probe, and a liveness probe of /slow, which is never answered.
+func Hanging() Case {
+	c := Held("liveness", nil)
+	c.servers = http1(byTarget(map[string]func(*exchange){"/slow": hangs, "": ok}))
+	return c
+}

@@ -1,0 +1,37 @@
+package admin
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// inspectTimeout is how long an Envoy may take to say what it has. Its agent gives up before that, and sondectl after it, so that who says that it
+// took too long is who waited for it.
+const inspectTimeout = 40 * time.Second
+
+// InspectEnvoy implements adminv1.AdminServiceServer.
+func (s *service) InspectEnvoy(r *adminv1.InspectEnvoyRequest, stream adminv1.AdminService_InspectEnvoyServer) error {
+	view := mesh.EnvoyView(r.GetView())
+	if !slices.Contains(mesh.EnvoyViews(), view) {
+		return status.Errorf(codes.InvalidArgument, "view %q: must be one of %v", view, mesh.EnvoyViews())
+	}
+	v, err := s.view(stream.Context())
+	if err != nil {
+		return err
+	}
+	p, err := find(v, r.GetMesh(), r.GetName())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(stream.Context(), inspectTimeout)
+	defer cancel()
+	s.o.Logger.InfoContext(ctx, "envoy inspected", "mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "view", view)
+	return s.o.Query(ctx, p.ID(), view, func(part []byte) error { return stream.Send(&adminv1.InspectEnvoyPart{Data: part}) })
+}

@@ -1,0 +1,140 @@
+package admin
+
+import (
+	"context"
+	"iter"
+	"net/netip"
+	"slices"
+	"strings"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+func services(m *meshview.Mesh) iter.Seq2[string, *meshview.Service] { return m.Services.All() }
+
+// ListServices implements adminv1.AdminServiceServer.
+func (s *service) ListServices(ctx context.Context, r *adminv1.ListServicesRequest) (*adminv1.ListServicesResponse, error) {
+	v, err := s.filtered(ctx, r.GetFilter())
+	if err != nil {
+		return nil, err
+	}
+	matches := by(r.GetFilter())
+	if r.GetPorts() {
+		matches = byPorts(r.GetFilter())
+	}
+	all, callers, agents := ids(v, services), callersOfEmpty(v, matches), s.o.AgentStates()
+	entries, total, err := collect(matches, all, func(meshName, name string) (*adminv1.Service, error) {
+		m := v.Mesh(meshName)
+		svc := m.Services.Get(name)
+		return s.serviceEntry(m, svc, agents, callers[svc.ID()]), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &adminv1.ListServicesResponse{Services: entries, Tail: s.tail(r.GetFilter(), total, all)}, nil
+}
+
+// byPorts is by for services whose name is that of the filter, or of a port of the MeshService of that name.
+func byPorts(f *adminv1.Filter) func(meshName, name string) bool {
+	matches := by(f)
+	return func(meshName, name string) bool {
+		return matches(meshName, name) || matches(meshName, name[:max(0, strings.LastIndex(name, mesh.MeshServiceInfix))])
+	}
+}
+
+func (s *service) serviceEntry(m *meshview.Mesh, svc *meshview.Service, agents map[mesh.ID]*adminv1.AgentState, callers meshview.Clients) *adminv1.Service {
+	entry := &adminv1.Service{
+		Mesh: svc.Mesh, Name: svc.Name, Protocol: string(svc.Protocol), Identities: svc.Identities,
+		Headless: svc.Headless, Reasons: emptyReasons(m, svc, callers),
+	}
+	for _, address := range svc.Addresses {
+		entry.Addresses = append(entry.Addresses, address.String())
+	}
+	for _, e := range svc.Endpoints {
+		entry.Endpoints = append(entry.Endpoints, s.endpointOf(m, e, agents))
+	}
+	return entry
+}
+
+// callersOfEmpty returns the clients of the services without endpoints that match.
+func callersOfEmpty(v *meshview.View, matches func(meshName, name string) bool) map[mesh.ID]meshview.Clients {
+	var empty []mesh.ID
+	for meshName, m := range v.Meshes {
+		for name, svc := range m.Services.All() {
+			if len(svc.Endpoints) == 0 && matches(meshName, name) {
+				empty = append(empty, svc.ID())
+			}
+		}
+	}
+	return v.ClientsOf(empty)
+}
+
+// emptyReasons returns why a service has no endpoint, and who calls it nevertheless; none if it has one.
+func emptyReasons(m *meshview.Mesh, svc *meshview.Service, callers meshview.Clients) []string {
+	if len(svc.Endpoints) > 0 {
+		return nil
+	}
+	reasons := []string{m.NoEndpoints(svc, callers.Ref)}
+	if len(callers.Names) > 0 {
+		reasons = append(reasons, "calls fail: named by an outbound of "+mesh.Few(callers.Names))
+	}
+	return reasons
+}
+
+// ListMeshServices implements adminv1.AdminServiceServer.
+func (s *service) ListMeshServices(ctx context.Context, r *adminv1.ListMeshServicesRequest) (*adminv1.ListMeshServicesResponse, error) {
+	v, err := s.filtered(ctx, r.GetFilter())
+	if err != nil {
+		return nil, err
+	}
+	all := ids(v, func(m *meshview.Mesh) iter.Seq2[string, *meshview.MeshService] { return m.MeshServices.All() })
+	callers := callersOfEmpty(v, byPorts(r.GetFilter()))
+	entries, total, err := collect(by(r.GetFilter()), all, func(meshName, name string) (*adminv1.MeshService, error) {
+		m := v.Mesh(meshName)
+		of := m.MeshServices.Get(name)
+		body, err := object(of.Object)
+		entry := &adminv1.MeshService{Object: body, Selector: of.Object.Spec.Selector.String(), Dataplanes: of.Dataplanes}
+		for _, port := range of.Object.Spec.Ports {
+			svc := m.Services.Get(mesh.MeshServiceName(name, port.Port))
+			p := &adminv1.MeshServicePort{Service: svc.Name, Endpoints: uint32(len(svc.Endpoints)), Reasons: emptyReasons(m, svc, callers[svc.ID()])}
+			for _, e := range svc.Endpoints {
+				if e.Health == meshview.Ready {
+					p.Ready++
+				}
+			}
+			entry.Ports = append(entry.Ports, p)
+		}
+		return entry, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &adminv1.ListMeshServicesResponse{MeshServices: entries, Tail: s.tail(r.GetFilter(), total, all)}, nil
+}
+
+// inbound is the address of an inbound of a proxy.
+type inbound struct {
+	proxy mesh.ID
+	at    netip.AddrPort
+}
+
+// servicesOfInbounds returns the names of the services that the inbounds of the proxies that match are endpoints of, sorted.
+func servicesOfInbounds(v *meshview.View, matches func(meshName, name string) bool) map[inbound][]string {
+	all := map[inbound][]string{}
+	for meshName, m := range v.Meshes {
+		for name, svc := range m.Services.All() {
+			for _, e := range svc.Endpoints {
+				if e.Proxy != "" && matches(meshName, e.Proxy) {
+					key := inbound{mesh.MakeID(meshName, e.Proxy), e.Address}
+					all[key] = append(all[key], name)
+				}
+			}
+		}
+	}
+	for _, names := range all {
+		slices.Sort(names)
+	}
+	return all
+}

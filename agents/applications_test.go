@@ -1,0 +1,141 @@
+package agents_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// fullDisk takes no state of applications, once it is full.
+type fullDisk struct {
+	agents.Storage
+	full *bool
+}
+
+func (f fullDisk) Write(name string, data []byte) error {
+	if *f.full && strings.HasPrefix(name, "applications/") {
+		return errors.New("no space left on device")
+	}
+	return f.Storage.Write(name, data)
+}
+
+func TestFullDiskKeepsNoDeadEndpoint(t *testing.T) {
+	full := false
+	h, a := joinedWithProbe(t, func(o *agents.Options) { o.Storage = fullDisk{o.Storage, &full} })
+	a.connect(false)
+	a.says(web)
+	h.becomes("web", meshview.Ready, meshview.NoReason)
+	full = true
+	a.says(web + " refused")
+	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+	a.says(web)
+	h.becomes("web", meshview.Ready, meshview.NoReason)
+	if lines := h.log.lines("state of applications not stored", "no space left on device"); len(lines) != 1 {
+		t.Errorf("logged is %q", lines)
+	}
+}
+
+// hungDisk does not come back from writing the state of applications of web-1, once it hangs, until it goes on.
+type hungDisk struct {
+	agents.Storage
+	hangs   *atomic.Bool
+	waiting chan<- struct{}
+	goOn    <-chan struct{}
+}
+
+func (d hungDisk) Write(name string, data []byte) error {
+	if d.hangs.Load() && name == "applications/default/web-1" {
+		d.waiting <- struct{}{}
+		<-d.goOn
+	}
+	return d.Storage.Write(name, data)
+}
+
+// TestHungDiskKeepsNoDeadEndpoint has web-2 fail while the record of web-1 is being written.
+func TestHungDiskKeepsNoDeadEndpoint(t *testing.T) {
+	var hangs atomic.Bool
+	waiting, goOn := make(chan struct{}, 1), make(chan struct{})
+	h, a := joinedWithProbe(t, func(o *agents.Options) { o.Storage = hungDisk{o.Storage, &hangs, waiting, goOn} })
+	h.put(withProbe(func(d *mesh.Dataplane) { d.Name, d.Spec.Networking.Address = "web-2", "10.0.0.2" }))
+	h.eventually("the view has web-2", func() bool { return h.endpoint("web", "web-2") != nil })
+	b := h.agent("web-2")
+	b.envoy.Accepted = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:8080")}
+	if err := b.join(); err != nil {
+		t.Fatal(err)
+	}
+	is := func(name string, health meshview.Health, reason meshview.Reason) {
+		t.Helper()
+		h.eventually("the endpoint of "+name+" has its health", func() bool {
+			e := h.endpoint("web", name)
+			return e.Health == health && e.Reason == reason
+		})
+	}
+	a.connect(false)
+	b.connect(false)
+	a.says(web)
+	b.says("10.0.0.2:8080")
+	is("web-1", meshview.Ready, meshview.NoReason)
+	is("web-2", meshview.Ready, meshview.NoReason)
+
+	hangs.Store(true)
+	goOnce := sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(goOnce)
+	a.says(web + " refused")
+	select {
+	case <-waiting:
+	case <-time.After(patience):
+		t.Fatal("nothing is written")
+	}
+	is("web-1", meshview.NotReady, meshview.ApplicationNotReady)
+	b.says("10.0.0.2:8080 refused")
+	is("web-2", meshview.NotReady, meshview.ApplicationNotReady)
+	goOnce()
+	b.heard()
+	if data, err := h.state.Read("applications/default/web-2"); err != nil || !strings.Contains(string(data), "refused") {
+		t.Errorf("the record of web-2 is %q, %v", data, err)
+	}
+}
+
+// TestBrokenRecordIsForgotten restarts a control plane with a record that nobody can read.
+func TestBrokenRecordIsForgotten(t *testing.T) {
+	h, _ := joinedWithProbe(t, nil)
+	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+	h.stop()
+	if err := h.state.Write("applications/default/web-1", []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	h.start()
+	h.put(withProbe(same))
+	h.builder.Synced("test")
+	h.becomes("web", meshview.Ready, meshview.NoReason)
+	if lines := h.log.lines("record of applications not read", "mesh=default proxy=web-1"); len(lines) != 1 {
+		t.Errorf("logged is %q", lines)
+	}
+}
+
+// TestRecordsOfProxiesThatAreGone removes a Dataplane: what is known holds while its certificate is valid.
+func TestRecordsOfProxiesThatAreGone(t *testing.T) {
+	h, _ := joinedWithProbe(t, nil)
+	h.builder.Delete("test", withProbe(same).Key())
+	h.eventually("the dataplane is gone", func() bool {
+		_, p := h.builder.View().Proxy("default/web-1")
+		return p == nil
+	})
+	h.why(map[string]string{web: notReported})
+	h.ahead.Store(int64(25 * time.Hour))
+	h.why(map[string]string{})
+	if names, err := h.state.List("applications/default"); err != nil || len(names) != 0 {
+		t.Errorf("records %v, error %v", names, err)
+	}
+	if at := netip.MustParseAddrPort(web); h.server.NotServing("default/web-1")[at] != "" {
+		t.Error("it is still known")
+	}
+}

@@ -1,0 +1,49 @@
+package agents
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// featurePerPortProbes says that this control plane sends Probes.
+const featurePerPortProbes = "per-port-probes"
+
+// perPortProbes returns the probes of a Dataplane that somebody has written, for its agent; nil if there is no such Dataplane. The agent
+// of a pod has a probe table.
+func (s *Server) perPortProbes(id mesh.ID) *agentv1.Probes {
+	_, p := s.o.View().Proxy(id)
+	if p == nil || p.Dataplane.IsPod() {
+		return nil
+	}
+	d, all := p.Dataplane, &agentv1.Probes{}
+	if d.ProbesMode != mesh.ProbesPerPort {
+		return all
+	}
+	address := d.Spec.Networking.Address
+	if h := d.Spec.Probes; h != nil && len(h.Endpoints) > 0 {
+		all.Http = mesh.AddrPort(address, h.Port).String()
+	}
+	for _, t := range d.Spec.TCPProbes {
+		if t.Protocol == mesh.ProtocolGRPC { // Envoy has the port
+			continue
+		}
+		all.Ports = append(all.Ports, &agentv1.ProbePort{
+			Address:     mesh.AddrPort(address, t.Port).String(),
+			Application: d.Application(t.InboundPort).String(),
+			Grpc:        t.Protocol == "",
+		})
+	}
+	return all
+}
+
+// pushProbes sends the probes that the agent of a written Dataplane has a part in, if it has not been sent.
+func (s *Server) pushProbes(sess *session) error {
+	now := s.perPortProbes(sess.peer.ID())
+	if now == nil || sess.pushedProbes != nil && proto.Equal(now, sess.pushedProbes) {
+		return nil
+	}
+	sess.pushedProbes = now
+	return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Probes{Probes: now}})
+}

@@ -1,0 +1,144 @@
+package agents_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// askedFor waits until the agent is told the probes that it has a part in, and checks them.
+func (a *agent) askedFor(want *agentv1.Probes) {
+	a.h.t.Helper()
+	select {
+	case got := <-a.probes:
+		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+			a.h.t.Fatalf("probes (-want +got):\n%s", diff)
+		}
+	case <-time.After(patience):
+		a.h.t.Fatalf("told nothing of its probes, want %v", want)
+	}
+}
+
+// probed is a Dataplane with every kind of probe, changed by change.
+func probed(change func(*mesh.Dataplane)) *mesh.Dataplane {
+	d := dataplane("default", "web-1", "web")
+	d.Spec.Networking.Inbound[0].ServicePort = 18080
+	d.Labels = map[string]string{mesh.AnnotationVirtualProbesMode: string(mesh.ProbesPerPort)}
+	d.Spec.Probes = &mesh.Probes{Port: 19000, Endpoints: []mesh.ProbeEndpoint{{InboundPort: 8080, InboundPath: "/metrics", Path: "/8080/metrics"}}}
+	d.Spec.TCPProbes = []mesh.TCPProbe{
+		{Port: 2379},
+		{Port: 3476, InboundPort: 8080, Protocol: mesh.ProtocolTCP},
+		{Port: 4000, Protocol: mesh.ProtocolGRPC},
+	}
+	change(d)
+	return d
+}
+
+func same(*mesh.Dataplane) {}
+
+var allProbes = &agentv1.Probes{
+	Http: "10.0.0.1:19000",
+	Ports: []*agentv1.ProbePort{
+		{Address: "10.0.0.1:2379", Application: "127.0.0.1:2379", Grpc: true},
+		{Address: "10.0.0.1:3476", Application: "127.0.0.1:18080"},
+	},
+}
+
+func TestProbesOfAWrittenDataplane(t *testing.T) {
+	tests := map[string]struct {
+		change func(*mesh.Dataplane)
+		want   *agentv1.Probes
+	}{
+		"per-port by the label": {same, allProbes},
+		"per-port by the flag": {func(d *mesh.Dataplane) {
+			d.Labels, d.ProbesMode = nil, mesh.ProbesPerPort
+		}, allProbes},
+		"unified": {func(d *mesh.Dataplane) { d.Labels = nil }, &agentv1.Probes{}},
+		"unified by the label": {func(d *mesh.Dataplane) {
+			d.Labels[mesh.AnnotationVirtualProbesMode], d.ProbesMode = string(mesh.ProbesUnified), mesh.ProbesPerPort
+		}, &agentv1.Probes{}},
+		"no fields":    {func(d *mesh.Dataplane) { d.Spec.Probes, d.Spec.TCPProbes = nil, nil }, &agentv1.Probes{}},
+		"no endpoints": {func(d *mesh.Dataplane) { d.Spec.Probes.Endpoints, d.Spec.TCPProbes = nil, nil }, &agentv1.Probes{}},
+		"IPv6 and redirection": {func(d *mesh.Dataplane) {
+			d.Spec.Networking.Address, d.Spec.Networking.Inbound[0].ServicePort = "fd00::1", 0
+			d.Spec.Networking.TransparentProxying = &mesh.TransparentProxying{RedirectPortInbound: 15006, RedirectPortOutbound: 15001}
+			d.Spec.TCPProbes = []mesh.TCPProbe{{Port: 3476, InboundPort: 8080}}
+		}, &agentv1.Probes{
+			Http:  "[fd00::1]:19000",
+			Ports: []*agentv1.ProbePort{{Address: "[fd00::1]:3476", Application: "[fd00::1]:8080", Grpc: true}},
+		}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, nil)
+			h.put(probed(tc.change))
+			h.builder.Synced("test")
+			h.eventually("the view has the dataplane", func() bool {
+				_, p := h.builder.View().Proxy("default/web-1")
+				return p != nil
+			})
+			a := h.agent("web-1")
+			if err := a.join(); err != nil {
+				t.Fatal(err)
+			}
+			a.connect(false)
+			a.askedFor(tc.want)
+		})
+	}
+}
+
+func TestProbesFollowTheDataplane(t *testing.T) {
+	h, a := joined(t, nil)
+	a.connect(false)
+	a.askedFor(&agentv1.Probes{})
+	h.put(probed(same))
+	a.askedFor(allProbes)
+	h.put(probed(func(d *mesh.Dataplane) { d.Spec.Networking.Inbound[0].ServicePort = 28080 }))
+	a.askedFor(&agentv1.Probes{Http: allProbes.GetHttp(), Ports: []*agentv1.ProbePort{
+		allProbes.GetPorts()[0], {Address: "10.0.0.1:3476", Application: "127.0.0.1:28080"},
+	}})
+	h.put(probed(func(d *mesh.Dataplane) { d.Labels = nil }))
+	a.askedFor(&agentv1.Probes{})
+	h.put(probed(same))
+	a.askedFor(allProbes)
+	h.put(dataplane("default", "web-1", "web"))
+	a.askedFor(&agentv1.Probes{})
+
+	a.leave()
+	a.connect(true) // what an agent knew before may be wrong
+	a.askedFor(&agentv1.Probes{})
+	if m := a.receive(); m.GetDrainRecorded() == nil {
+		t.Fatalf("got %v, want DrainRecorded", m)
+	}
+	if len(a.probes) > 0 {
+		t.Errorf("told twice: %v", <-a.probes)
+	}
+}
+
+func TestProbesOfAPodAreInItsTable(t *testing.T) {
+	h := newPodHarness(t, podTokens{"1": db0("1")})
+	d := probed(same)
+	d.Name, d.Identity = "db-0.shop", mesh.Identity{Path: "/ns/shop/sa/db", Instance: "1"}
+	h.put(d)
+	h.eventually("the view has the pod", func() bool {
+		_, p := h.builder.View().Proxy("default/db-0.shop")
+		return p != nil
+	})
+	a := h.pod("1")
+	if err := a.join(); err != nil {
+		t.Fatal(err)
+	}
+	a.connect(true)
+	if m := a.receive(); m.GetDrainRecorded() == nil {
+		t.Fatalf("got %v, want DrainRecorded", m)
+	}
+	a.report()
+	if len(a.probes) > 0 {
+		t.Errorf("told %v", <-a.probes)
+	}
+}

@@ -1,0 +1,176 @@
+package agents
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/mtls"
+)
+
+// featureQueries says that an agent answers queries.
+const featureQueries = "queries"
+
+// Limits of queries.
+const (
+	maxQueries = 8 // at once, of all proxies
+	// maxAnswer is more than the configuration of the largest proxies, in bytes.
+	maxAnswer     = 64 << 20
+	maxAnswerTime = 2 * time.Minute
+)
+
+var errSessionEnded = status.Error(codes.FailedPrecondition, "the session with the agent has ended")
+
+// query is a question to the Envoy of a proxy that somebody waits for.
+type query struct {
+	id    string
+	proxy mesh.ID
+	parts chan []byte
+	ended chan error    // gets one error, nil if the answer is complete
+	gone  chan struct{} // closed when nobody waits any more
+	begun bool          // guarded by Server.mu
+}
+
+// Query asks the Envoy of a proxy for a view, and passes the parts of the answer to take, in order, until it is complete or ctx ends.
+// Errors are gRPC statuses for people.
+func (s *Server) Query(ctx context.Context, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error) error {
+	q := &query{id: rand.Text(), proxy: proxy, parts: make(chan []byte), ended: make(chan error, 1), gone: make(chan struct{})}
+	if err := s.ask(q, view); err != nil {
+		return err
+	}
+	defer s.forgetQuery(q)
+	for {
+		select {
+		case part := <-q.parts:
+			if err := take(part); err != nil {
+				return err
+			}
+		case err := <-q.ended:
+			return err
+		case <-s.stopping:
+			return errStopping
+		case <-ctx.Done():
+			return status.Errorf(codes.FailedPrecondition, "the agent of %s has not answered in time", proxy)
+		}
+	}
+}
+
+// ask passes the query to the session of its proxy.
+func (s *Server) ask(q *query, view mesh.EnvoyView) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sess := s.sessions[q.proxy]
+	switch {
+	case sess == nil:
+		return status.Errorf(codes.FailedPrecondition, "the agent of %s has no session with this replica of the control plane", q.proxy)
+	case !slices.Contains(sess.features, featureQueries):
+		return status.Errorf(codes.FailedPrecondition, "the agent of %s has version %q, which cannot show what its Envoy says", q.proxy, sess.version.GetSonde())
+	case len(s.queries) >= maxQueries:
+		return status.Errorf(codes.ResourceExhausted, "%d Envoys are being asked, which is the limit: try again", len(s.queries))
+	}
+	for _, open := range s.queries {
+		if open.proxy == q.proxy { // an agent answers one at a time
+			return status.Errorf(codes.ResourceExhausted, "the Envoy of %s is being asked already: try again", q.proxy)
+		}
+	}
+	select {
+	case sess.asked <- &agentv1.Query{Id: q.id, View: string(view)}:
+	default: // one that nobody waits for any more has not been sent yet
+		return status.Errorf(codes.ResourceExhausted, "the Envoy of %s is being asked already: try again", q.proxy)
+	}
+	s.queries[q.id] = q
+	return nil
+}
+
+// endQueries ends the queries to a proxy whose session has ended. mu is held.
+func (s *Server) endQueries(proxy mesh.ID) {
+	for _, q := range s.queries {
+		if q.proxy == proxy {
+			q.end(errSessionEnded)
+		}
+	}
+}
+
+// end ends a query, unless it has ended.
+func (q *query) end(err error) {
+	select {
+	case q.ended <- err:
+	default:
+	}
+}
+
+func (s *Server) forgetQuery(q *query) {
+	s.mu.Lock()
+	delete(s.queries, q.id)
+	s.mu.Unlock()
+	close(q.gone)
+}
+
+// begin returns the query that a proxy begins to answer, nil if nobody waits for it, or the answer has begun already.
+func (s *Server) begin(id string, proxy mesh.ID) *query {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queries[id]
+	if q == nil || q.proxy != proxy || q.begun {
+		return nil
+	}
+	q.begun = true
+	return q
+}
+
+// Answer implements agentv1.AgentServiceServer.
+func (s *Server) Answer(stream agentv1.AgentService_AnswerServer) error {
+	caller, err := mtls.PeerFromContext(stream.Context())
+	if err != nil {
+		return status.Error(codes.Unauthenticated, err.Error())
+	}
+	if err := s.checkInstance(caller.Subject); err != nil {
+		return err
+	}
+	if deadline, ok := stream.Context().Deadline(); !ok || time.Until(deadline) > maxAnswerTime {
+		return status.Errorf(codes.InvalidArgument, "an answer needs a deadline within %s", maxAnswerTime)
+	}
+	part, err := stream.Recv()
+	if err != nil {
+		return ended(err)
+	}
+	q := s.begin(part.GetQuery(), caller.ID())
+	if q == nil {
+		return status.Error(codes.NotFound, "nobody waits for the answer to this query")
+	}
+	err = q.pass(stream, part)
+	q.end(err)
+	if err != nil {
+		return err
+	}
+	return stream.SendAndClose(&agentv1.AnswerReceipt{})
+}
+
+// pass passes the parts of an answer on, from the first to the last.
+func (q *query) pass(stream agentv1.AgentService_AnswerServer, part *agentv1.AnswerPart) (err error) {
+	for size := 0; !errors.Is(err, io.EOF); part, err = stream.Recv() {
+		if err != nil {
+			return status.Errorf(codes.FailedPrecondition, "the agent of %s has broken off: %s", q.proxy, status.Convert(err).Message())
+		}
+		if text := part.GetError(); text != "" {
+			return status.Errorf(codes.FailedPrecondition, "the agent of %s: %s", q.proxy, shorten(text))
+		}
+		if size += len(part.GetData()); size > maxAnswer {
+			return status.Errorf(codes.ResourceExhausted, "the Envoy of %s says more than %d MiB", q.proxy, maxAnswer>>20)
+		}
+		select {
+		case q.parts <- part.GetData():
+		case <-q.gone:
+			return status.Error(codes.NotFound, "nobody waits for the answer to this query any more")
+		}
+	}
+	return nil
+}

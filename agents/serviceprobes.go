@@ -1,0 +1,161 @@
+package agents
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// featureServiceProbes says that this control plane sends ServiceProbes and reads Readiness, and that an agent does the reverse.
+const featureServiceProbes = "service-probes"
+
+// maxReadiness is how many inbounds one Readiness may have.
+const maxReadiness = 20
+
+// serviceProbes returns the checks that the agent of d has to make, in the order of the inbounds.
+func serviceProbes(d *mesh.Dataplane) *agentv1.ServiceProbes {
+	all := &agentv1.ServiceProbes{}
+	for i := range d.Spec.Networking.Inbound {
+		in := &d.Spec.Networking.Inbound[i]
+		if at := d.InboundAddress(in); d.Probed(in) && at.IsValid() {
+			all.Probes = append(all.Probes, serviceProbe(at, in))
+		}
+	}
+	return all
+}
+
+func serviceProbe(at netip.AddrPort, in *mesh.Inbound) *agentv1.ServiceProbe {
+	timing := in.ServiceProbe.Timing()
+	check, application := in.ServiceCheck()
+	p := &agentv1.ServiceProbe{
+		Inbound: at.String(), Application: application.String(),
+		Period: durationpb.New(timing.Period), Timeout: durationpb.New(timing.Timeout),
+		FailureThreshold: timing.FailureThreshold, SuccessThreshold: timing.SuccessThreshold,
+	}
+	switch {
+	case check.HTTPGet != nil:
+		get := &agentv1.ServiceProbe_HTTPGet{Path: check.HTTPGet.Path, Https: check.HTTPGet.Scheme == mesh.SchemeHTTPS}
+		for _, h := range check.HTTPGet.HTTPHeaders {
+			get.Headers = append(get.Headers, &agentv1.ServiceProbe_Header{Name: h.Name, Value: h.Value})
+		}
+		p.Handler = &agentv1.ServiceProbe_HttpGet{HttpGet: get}
+	case check.GRPC != nil:
+		p.Handler = &agentv1.ServiceProbe_Grpc{Grpc: &agentv1.ServiceProbe_GRPC{Service: check.GRPC.Service}}
+	default:
+		p.Handler = &agentv1.ServiceProbe_TcpSocket{TcpSocket: &agentv1.ServiceProbe_TCPSocket{}}
+	}
+	return p
+}
+
+// reports says whether the agent of a session reports its applications. Features do not change.
+func (sess *session) reports() bool { return slices.Contains(sess.features, featureServiceProbes) }
+
+// mayReport reports whether the agent of a proxy reports its applications, as far as that is known.
+func (s *Server) mayReport(id mesh.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sess := s.sessions[id]
+	return sess == nil || sess.reports()
+}
+
+// pushServiceProbes sends the checks that the agent has to make, if they have not been sent. An agent that is too old for them would
+// never report: then health.ready alone decides.
+func (s *Server) pushServiceProbes(sess *session) error {
+	id := sess.peer.ID()
+	_, p := s.o.View().Proxy(id)
+	if p == nil || p.Dataplane.IsPod() {
+		return nil
+	}
+	now := serviceProbes(p.Dataplane)
+	if !sess.reports() {
+		return s.leaveToOldAgent(sess, len(now.GetProbes()))
+	}
+	s.mu.Lock()
+	again := sess.askAgain
+	sess.askAgain = false
+	s.mu.Unlock()
+	if !again && sess.pushedServiceProbes != nil && proto.Equal(now, sess.pushedServiceProbes) {
+		return nil
+	}
+	sess.pushedServiceProbes = now
+	return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_ServiceProbes{ServiceProbes: now}})
+}
+
+// leaveToOldAgent forgets what is known of the applications of a proxy whose agent does not report them, and says so once.
+func (s *Server) leaveToOldAgent(sess *session, probes int) error {
+	ctx := sess.stream.Context()
+	if probes > 0 && !sess.toldOld {
+		sess.toldOld = true
+		s.o.Logger.WarnContext(ctx, "agent is too old for serviceProbe: health.ready alone decides about the inbounds until it is upgraded",
+			"mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane, "version", sess.version.GetSonde(), "serviceProbes", probes)
+	}
+	return s.inTurn(sess, func() error {
+		s.logUnkept(ctx, sess.peer.ID(), s.forgetApplicationsOf(sess.peer.ID()))
+		return nil
+	})
+}
+
+// logUnkept logs that the state of applications is in memory alone. It holds nevertheless: a full disk keeps no endpoint that is dead.
+func (s *Server) logUnkept(ctx context.Context, id mesh.ID, err error) {
+	if err != nil {
+		meshName, name := mesh.SplitID(id)
+		s.o.Logger.ErrorContext(ctx, "state of applications not stored, it is lost with a restart of the control plane", "mesh", meshName, "proxy", name, "err", err)
+	}
+}
+
+// readinessChanged records what an agent reports of its applications. What its Dataplane has no probe for is ignored: the agent may not
+// know of the last change yet.
+func (s *Server) readinessChanged(sess *session, m *agentv1.Readiness) error {
+	if n := len(m.GetInbounds()); n > maxReadiness {
+		return status.Errorf(codes.InvalidArgument, "readiness: %d inbounds, must be at most %d", n, maxReadiness)
+	}
+	id, ctx := sess.peer.ID(), sess.stream.Context()
+	reported := map[netip.AddrPort]*agentv1.InboundReadiness{}
+	for _, in := range m.GetInbounds() {
+		at, err := netip.ParseAddrPort(in.GetInbound())
+		if err != nil {
+			return status.Errorf(codes.InvalidArgument, "readiness: inbound: %q: must be ip:port", shorten(in.GetInbound()))
+		}
+		reported[at] = in
+	}
+	return s.inTurn(sess, func() error {
+		before := s.applications.of(id)
+		err := s.applications.update(id, func(reasons map[netip.AddrPort]string) {
+			probed := probedInbounds(dataplaneOf(s.o.View(), id)) // here, so that a later view finds what this one let in
+			maps.DeleteFunc(reported, func(at netip.AddrPort, _ *agentv1.InboundReadiness) bool { return probed[at] == nil })
+			for at, in := range reported {
+				if in.GetReady() {
+					delete(reasons, at)
+				} else {
+					reasons[at] = "application probe failed: " + cut(in.GetReason(), maxProbeReason)
+				}
+			}
+		})
+		s.logUnkept(ctx, id, err)
+		s.logReadiness(ctx, sess, before, reported)
+		return nil
+	})
+}
+
+// logReadiness logs what has changed.
+func (s *Server) logReadiness(ctx context.Context, sess *session, before map[netip.AddrPort]string, reported map[netip.AddrPort]*agentv1.InboundReadiness) {
+	log := s.o.Logger.With("mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane)
+	for _, at := range slices.SortedFunc(maps.Keys(reported), netip.AddrPort.Compare) {
+		_, was := before[at]
+		switch in := reported[at]; {
+		case in.GetReady() && was:
+			log.InfoContext(ctx, "application ready", "inbound", at)
+		case !in.GetReady() && (!was || before[at] == notReported):
+			log.WarnContext(ctx, "application not ready", "inbound", at, "reason", cut(in.GetReason(), maxProbeReason))
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package mesh
+
+import "strings"
+
+// Drain says why a proxy should get no new traffic. Nil and the zero value say that it may.
+type Drain struct {
+	// Terminating says that the pod is being deleted.
+	Terminating bool
+	// Node says why its node goes, such as "taint ToBeDeletedByClusterAutoscaler of node a".
+	Node string
+	// Administrator says what an administrator has written, such as "node a: kernel update".
+	Administrator string
+	// ServesOn says why the proxy takes traffic nevertheless, unless it is Terminating: a service would have too few others.
+	ServesOn string
+}
+
+// Applies says whether the proxy is to get no new traffic.
+func (d *Drain) Applies() bool {
+	return d != nil && (d.Terminating || d.Wanted() && d.ServesOn == "")
+}
+
+// Wanted says whether the node or an administrator want it so.
+func (d *Drain) Wanted() bool { return d != nil && (d.Node != "" || d.Administrator != "") }
+
+// String is for people: all reasons, empty if there is none.
+func (d *Drain) String() string {
+	if d == nil {
+		return ""
+	}
+	var words []string
+	if d.Terminating {
+		words = append(words, "the pod is being deleted")
+	}
+	for _, reason := range []string{d.Node, d.Administrator} {
+		if reason != "" {
+			words = append(words, reason)
+		}
+	}
+	if len(words) > 0 && d.ServesOn != "" && !d.Terminating {
+		words = append(words, "serves on: "+d.ServesOn)
+	}
+	return strings.Join(words, "; ")
+}

@@ -1,0 +1,75 @@
+package mesh
+
+import (
+	"cmp"
+	"iter"
+)
+
+// Inbound is one port at which the mesh reaches the application.
+type Inbound struct {
+	// Port that the proxy listens on, or with TransparentProxying the port that is redirected to it.
+	Port uint32 `json:"port"`
+	// Name by which the targetPort of a MeshService may select the inbound.
+	Name string `json:"name,omitempty"`
+	// ServicePort is the application's port. Default Port.
+	ServicePort uint32 `json:"servicePort,omitempty"`
+	// ServiceAddress is the application's IP address. Default 127.0.0.1, with TransparentProxying Address.
+	ServiceAddress string `json:"serviceAddress,omitempty"`
+	// Address overrides Networking.Address for this inbound.
+	Address string `json:"address,omitempty"`
+	// Tags name the service of the inbound, kuma.io/service. One without it is reached by a MeshService.
+	Tags Tags `json:"tags,omitempty"`
+	// Protocol of the application: tcp, http, http2 or grpc. Default the tag kuma.io/protocol, else tcp.
+	Protocol Protocol `json:"protocol,omitempty"`
+	// State is Ready (default), NotReady or Ignored.
+	State  InboundState `json:"state,omitempty"`
+	Health *Health      `json:"health,omitempty"`
+	// ServerFirst says that in the protocol the server sends first (MySQL, SMTP). In PERMISSIVE mode the port then has no
+	// TLS inspector and accepts only plain text; in STRICT mode it has no effect.
+	ServerFirst bool `json:"serverFirst,omitempty"`
+	// ServiceProbe has the agent ask the application, and makes what it answers part of the inbound's health.
+	ServiceProbe *ServiceProbe `json:"serviceProbe,omitempty"`
+}
+
+// InboundState says what becomes of an inbound.
+type InboundState string
+
+// The states. A NotReady inbound gets no new traffic, as one whose health.ready is false. An Ignored one has no listener and is no
+// endpoint; it only counts for the identity of the proxy.
+const (
+	InboundReady    InboundState = "Ready"
+	InboundNotReady InboundState = "NotReady"
+	InboundIgnored  InboundState = "Ignored"
+)
+
+// InboundStates lists the states.
+func InboundStates() []InboundState {
+	return []InboundState{InboundReady, InboundNotReady, InboundIgnored}
+}
+
+// AppProtocol returns what the application speaks: Protocol, else the tag kuma.io/protocol, else tcp.
+func (in *Inbound) AppProtocol() Protocol {
+	return cmp.Or(in.Protocol, Protocol(in.Tags[TagProtocol]), ProtocolTCP)
+}
+
+// ActiveInbounds returns the inbounds that are not Ignored: those that the proxy listens for.
+func (n *Networking) ActiveInbounds() iter.Seq[*Inbound] {
+	return func(yield func(*Inbound) bool) {
+		for i := range n.Inbound {
+			if in := &n.Inbound[i]; in.State != InboundIgnored && !yield(in) {
+				return
+			}
+		}
+	}
+}
+
+// Gateway describes the application of a Dataplane that takes traffic from outside the mesh.
+type Gateway struct {
+	// Type is DELEGATED (default): the application is a gateway of its own, which reaches the mesh through the outbounds.
+	Type string `json:"type,omitempty"`
+	// Tags name what the gateway is: kuma.io/service is its identity where no label kuma.io/workload is.
+	Tags Tags `json:"tags,omitempty"`
+}
+
+// GatewayDelegated is the only type of a Gateway.
+const GatewayDelegated = "DELEGATED"

@@ -1,0 +1,118 @@
+package mesh
+
+import (
+	"cmp"
+	"strconv"
+)
+
+// MeshService makes services of the inbounds of the Dataplanes that it selects: one for each of its ports, which outbounds reach by
+// backendRef.
+type MeshService struct { //nolint:revive // Kuma's name of the kind; Service is another one
+	Meta
+	Spec MeshServiceSpec `json:"spec"`
+}
+
+// MeshServiceSpec is the spec of a MeshService.
+type MeshServiceSpec struct { //nolint:revive // as DataplaneSpec and ServiceSpec
+	// Selector says which Dataplanes of the mesh have the endpoints.
+	Selector DataplaneSelector `json:"selector"`
+	// Ports, each of which is a service.
+	Ports []MeshServicePort `json:"ports,omitempty"`
+}
+
+// DataplaneSelector selects Dataplanes in exactly one way.
+type DataplaneSelector struct {
+	// DataplaneLabels selects those with all of these labels.
+	DataplaneLabels *LabelSelector `json:"dataplaneLabels,omitempty"`
+	// DataplaneTags selects those with an inbound that has all of these tags.
+	DataplaneTags Tags `json:"dataplaneTags,omitempty"`
+	// DataplaneRef selects the one of that name.
+	DataplaneRef *DataplaneRef `json:"dataplaneRef,omitempty"`
+}
+
+// String returns the selector for people.
+func (s DataplaneSelector) String() string {
+	switch {
+	case s.DataplaneRef != nil:
+		return "dataplaneRef " + s.DataplaneRef.Name
+	case s.DataplaneLabels != nil:
+		return "dataplaneLabels " + Pairs(s.DataplaneLabels.MatchLabels)
+	}
+	return "dataplaneTags " + Pairs(s.DataplaneTags)
+}
+
+// LabelSelector selects objects by their labels. kuma.io/display-name is the name of an object.
+type LabelSelector struct {
+	// MatchLabels must be labels of the object, all of them.
+	MatchLabels map[string]string `json:"matchLabels,omitempty"`
+}
+
+// DataplaneRef names a Dataplane.
+type DataplaneRef struct {
+	// Name of the Dataplane.
+	Name string `json:"name,omitempty"`
+}
+
+// MeshServicePort is one port of a MeshService.
+type MeshServicePort struct { //nolint:revive // of a MeshService
+	// Name is for people.
+	Name string `json:"name,omitempty"`
+	// Port that a backendRef of an outbound names.
+	Port uint32 `json:"port"`
+	// TargetPort is the port or the name of the inbounds that answer. Default Port.
+	TargetPort TargetPort `json:"targetPort,omitempty"`
+	// AppProtocol is what clients speak: tcp (default), http, http2 or grpc.
+	AppProtocol Protocol `json:"appProtocol,omitempty"`
+}
+
+// TargetPort is the number or the name of a port, as Kubernetes has them.
+type TargetPort string
+
+// Selects reports whether an inbound is one that answers at the port.
+// Source: Kuma's MatchInboundWithMeshServicePort; the default is that of Kubernetes.
+func (p *MeshServicePort) Selects(in *Inbound) bool {
+	number := strconv.FormatUint(uint64(in.Port), 10)
+	switch p.TargetPort {
+	case "":
+		return in.Port == p.Port
+	case TargetPort(number):
+		return true
+	}
+	return TargetPort(in.Name) == p.TargetPort
+}
+
+// Selects reports whether a Dataplane of the mesh is one of those with the endpoints.
+func (s *DataplaneSelector) Selects(d *Dataplane) bool {
+	switch {
+	case s.DataplaneRef != nil:
+		return d.Name == s.DataplaneRef.Name
+	case s.DataplaneLabels != nil:
+		return d.hasLabels(s.DataplaneLabels.MatchLabels)
+	}
+	for i := range d.Spec.Networking.Inbound {
+		if d.Spec.Networking.Inbound[i].Tags.contain(s.DataplaneTags) {
+			return true
+		}
+	}
+	return false
+}
+
+func (t Tags) contain(want Tags) bool {
+	for key, value := range want {
+		if has, ok := t[key]; !ok || has != value {
+			return false
+		}
+	}
+	return true
+}
+
+// Key implements Object.
+func (s *MeshService) Key() Key { return Key{Kind: KindMeshService, Mesh: s.Mesh, Name: s.Name} }
+
+// SetDefaults implements Object.
+func (s *MeshService) SetDefaults() {
+	s.Mesh = cmp.Or(s.Mesh, DefaultMesh)
+	for i := range s.Spec.Ports {
+		s.Spec.Ports[i].AppProtocol = cmp.Or(s.Spec.Ports[i].AppProtocol, ProtocolTCP)
+	}
+}

@@ -1,0 +1,68 @@
+package mesh
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// allowedProbePath is what Envoy compares: a path without a query, which is passed on, and without a fragment, which nobody sends.
+const allowedProbePath = "must be a path of visible ASCII characters that begins with '/', without '?' and '#'"
+
+// validateProbes checks the probes. Whether their listeners clash with others only matters if there are any.
+func (d *Dataplane) validateProbes(v *violations, taken *listeners) {
+	if p := d.Spec.Probes; p != nil {
+		d.validateProbePort(v, "probes", p.Port, taken)
+		p.validate(v)
+		for i, e := range p.Endpoints {
+			d.validateProbed(v, fmt.Sprintf("probes.endpoints[%d].inboundPort", i), e.InboundPort, p.Port)
+		}
+	}
+	for i, p := range d.Spec.TCPProbes {
+		path := fmt.Sprintf("tcpProbes[%d]", i)
+		d.validateProbePort(v, path, p.Port, taken)
+		if p.InboundPort != p.Port {
+			v.port(path+".inboundPort", p.InboundPort)
+		}
+		d.validateProbed(v, path+".inboundPort", p.InboundPort, p.Port)
+		if p.Protocol != "" && p.Protocol != ProtocolTCP && p.Protocol != ProtocolGRPC {
+			v.add(path+".protocol", string(p.Protocol), "must be tcp or grpc, or absent for either")
+		}
+	}
+}
+
+func (d *Dataplane) validateProbePort(v *violations, path string, port uint32, taken *listeners) {
+	v.port(path+".port", port)
+	address, err := netip.ParseAddr(d.Spec.Networking.Address)
+	if err == nil && d.ProbesMode == ProbesPerPort { // a wrong address is reported already
+		taken.add(v, path, address.Unmap(), port)
+	}
+}
+
+// validateProbed refuses a port for probes that would ask itself.
+func (d *Dataplane) validateProbed(v *violations, path string, inboundPort, port uint32) {
+	at := AddrPort(d.Spec.Networking.Address, port)
+	if d.ProbesMode == ProbesPerPort && at.IsValid() && d.Application(inboundPort) == at {
+		v.add(path, strconv.FormatUint(uint64(inboundPort), 10), "must name the application: this is the port for probes itself")
+	}
+}
+
+func (p *Probes) validate(v *violations) {
+	first := map[string]int{}
+	for i, e := range p.Endpoints {
+		path := fmt.Sprintf("probes.endpoints[%d]", i)
+		v.port(path+".inboundPort", e.InboundPort)
+		v.check(isProbePath(e.InboundPath), path+".inboundPath", e.InboundPath, allowedProbePath)
+		v.check(isProbePath(e.Path), path+".path", e.Path, allowedProbePath)
+		if other, used := first[e.Path]; used {
+			v.add(path+".path", e.Path, fmt.Sprintf("must be unique: probes.endpoints[%d] has it too", other))
+		} else {
+			first[e.Path] = i
+		}
+	}
+}
+
+func isProbePath(path string) bool {
+	return strings.HasPrefix(path, "/") && !strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r > '~' || r == '?' || r == '#' })
+}

@@ -1,0 +1,174 @@
+package mesh
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Limits of a ServiceProbe. A document that could write larger ones would make the agent's memory, or its session, grow with it.
+const (
+	minProbeInterval    = 100 * time.Millisecond
+	maxProbeInterval    = time.Hour
+	maxProbeSeconds     = int32(maxProbeInterval / time.Second)
+	maxProbeThreshold   = 1000
+	maxProbePath        = 2048 // bytes
+	maxProbeService     = 256  // bytes
+	maxProbeHeaders     = 32
+	maxProbeHeaderBytes = 4096
+	maxPort             = 65535
+	maxServiceProbes    = 256 // of one Dataplane
+)
+
+// AllowedNumber is FieldError.Allowed of a number that cannot be read.
+const AllowedNumber = "must be a whole number of at least 1, without quotes"
+
+const allowedHandler = "must have exactly one of tcp, httpGet, tcpSocket and grpc"
+
+// formField is a field of one form of a ServiceProbe.
+type formField struct {
+	name  string
+	value int64
+	text  string // of the value
+	same  string // the field of the other form that means the same
+}
+
+func (p *ServiceProbe) kumaFields() []formField {
+	return []formField{
+		{"interval", int64(p.Interval), p.Interval.String(), "periodSeconds"},
+		{"timeout", int64(p.Timeout), p.Timeout.String(), "timeoutSeconds"},
+		numberField("unhealthyThreshold", p.UnhealthyThreshold, "failureThreshold"),
+		numberField("healthyThreshold", p.HealthyThreshold, "successThreshold"),
+	}
+}
+
+func (p *ServiceProbe) kubernetesFields() []formField {
+	return []formField{
+		numberField("periodSeconds", p.PeriodSeconds, "interval"),
+		numberField("timeoutSeconds", p.TimeoutSeconds, "timeout"),
+		numberField("failureThreshold", p.FailureThreshold, "unhealthyThreshold"),
+		numberField("successThreshold", p.SuccessThreshold, "healthyThreshold"),
+	}
+}
+
+func numberField(name string, n int32, same string) formField {
+	return formField{name, int64(n), strconv.Itoa(int(n)), same}
+}
+
+// countServiceProbes checks that the agent need not ask too many applications at a time, and returns whether that is so.
+func (n *Networking) countServiceProbes(v *violations) bool {
+	probes := 0
+	for i := range n.Inbound {
+		if n.Inbound[i].ServiceProbe != nil {
+			probes++
+		}
+	}
+	v.check(probes <= maxServiceProbes, "networking.inbound", fmt.Sprintf("%d with a serviceProbe", probes),
+		fmt.Sprintf("must be at most %d with a serviceProbe: one agent asks them all. Leave it out where the application is the same", maxServiceProbes))
+	return probes <= maxServiceProbes
+}
+
+// validate checks the ServiceProbe of in. n are the addresses of its proxy.
+func (p *ServiceProbe) validate(v *violations, path string, in *Inbound, n *Networking) {
+	handlers := p.handlers()
+	if len(handlers) != 1 {
+		v.add(path, strings.Join(handlers, ", "), allowedHandler)
+		return
+	}
+	own, other := p.kubernetesFields(), p.kumaFields()
+	if p.TCP != nil {
+		own, other = other, own
+	}
+	for _, f := range other {
+		v.check(f.value == 0, path+"."+f.name, f.text, fmt.Sprintf("must not be there with %s: its form has %s", handlers[0], f.same))
+	}
+	for _, f := range own {
+		f.validate(v, path)
+	}
+	before := len(*v)
+	switch {
+	case p.HTTPGet != nil:
+		p.HTTPGet.validateService(v, path+".httpGet")
+	case p.GRPC != nil:
+		service := p.GRPC.Service
+		v.check(len(service) <= maxProbeService && isPrintable(service), path+".grpc.service", cutValue(service),
+			fmt.Sprintf("must have at most %d visible ASCII characters", maxProbeService))
+	}
+	for _, port := range p.ports() {
+		v.check(*port >= 1 && *port <= maxPort, path+"."+handlers[0]+".port", strconv.Itoa(int(*port)), AllowedPort)
+	}
+	if len(*v) == before {
+		in.validateProbed(v, path, n)
+	}
+}
+
+// validate checks the value of a field of the form that is in use.
+func (f *formField) validate(v *violations, path string) {
+	field := path + "." + f.name
+	switch f.name {
+	case "interval":
+		v.check(f.value >= int64(minProbeInterval) && f.value <= int64(maxProbeInterval), field, f.text,
+			fmt.Sprintf("must be from %s to %s", Duration(minProbeInterval), Duration(maxProbeInterval)))
+	case "timeout":
+		v.check(f.value >= int64(time.Millisecond) && f.value <= int64(maxProbeInterval), field, f.text,
+			fmt.Sprintf("must be from %s to %s", Duration(time.Millisecond), Duration(maxProbeInterval)))
+	case "periodSeconds", "timeoutSeconds":
+		v.check(f.value >= 1 && f.value <= int64(maxProbeSeconds), field, f.text, fmt.Sprintf("must be from 1 to %d", maxProbeSeconds))
+	default:
+		v.check(f.value >= 1 && f.value <= maxProbeThreshold, field, f.text, fmt.Sprintf("must be from 1 to %d", maxProbeThreshold))
+	}
+}
+
+// validateProbed refuses a probe that would ask Envoy instead of the application.
+func (in *Inbound) validateProbed(v *violations, path string, n *Networking) {
+	_, at := in.ServiceCheck()
+	if n.TransparentProxying != nil || !at.IsValid() {
+		return
+	}
+	for i := range n.Inbound {
+		if other := &n.Inbound[i]; AddrPort(other.Address, other.Port) == at {
+			v.add(path, at.String(), fmt.Sprintf("must name the application: the proxy itself listens there, for networking.inbound[%d]", i))
+			return
+		}
+	}
+}
+
+// validateService checks an httpGet. Values of headers are left out of errors, since they may be secrets.
+func (g *HTTPGetProbe) validateService(v *violations, path string) {
+	v.check(len(g.Path) <= maxProbePath && isPrintable(g.Path), path+".path", cutValue(g.Path),
+		fmt.Sprintf("must have at most %d visible ASCII characters", maxProbePath))
+	target := Probe{HTTPGet: g}
+	v.check(target.Target() != "", path+".path", cutValue(g.Path), "must be a path: no request can be made of this")
+	v.check(g.Scheme == SchemeHTTP || g.Scheme == SchemeHTTPS, path+".scheme", cutValue(g.Scheme), "must be HTTP or HTTPS")
+	size := 0
+	for i, h := range g.HTTPHeaders {
+		field := fmt.Sprintf("%s.httpHeaders[%d]", path, i)
+		v.check(isHeaderName(h.Name), field+".name", cutValue(h.Name), "must be the name of an HTTP header")
+		if strings.ContainsFunc(h.Value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+			*v = append(*v, &FieldError{Field: field + ".value", Allowed: "must have no control characters"})
+		}
+		size += len(h.Name) + len(h.Value)
+	}
+	if n := len(g.HTTPHeaders); n > maxProbeHeaders || size > maxProbeHeaderBytes {
+		v.add(path+".httpHeaders", fmt.Sprintf("%d headers, %d bytes", n, size),
+			fmt.Sprintf("must be at most %d headers with %d bytes in all", maxProbeHeaders, maxProbeHeaderBytes))
+	}
+}
+
+// isPrintable reports whether a text has visible ASCII characters alone; none at all will do.
+func isPrintable(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// isHeaderName reports whether name is a token of HTTP (RFC 9110, 5.6.2).
+func isHeaderName(name string) bool { return isOf(name, "!#$%&'*+-.^_`|~") }
+
+// cutValue returns as much of a value as errors show.
+func cutValue(text string) string {
+	const longest = 100
+	if len(text) > longest {
+		return text[:longest] + "..."
+	}
+	return text
+}

@@ -1,0 +1,103 @@
+package mesh
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Warner is an Object that may be accepted although something in it is deprecated or without effect.
+//
+// +kubebuilder:object:generate=false
+type Warner interface {
+	// Warnings returns what that is. Paths are those of Validate.
+	Warnings() []*FieldError
+}
+
+var _, _ Warner = (*Dataplane)(nil), (*MeshService)(nil)
+
+type warnings []*FieldError
+
+func (w *warnings) note(path, value, text string) {
+	*w = append(*w, &FieldError{Field: path, Value: value, Allowed: text})
+}
+
+// Warnings implements Warner.
+func (d *Dataplane) Warnings() []*FieldError {
+	var w warnings
+	for _, f := range []struct {
+		name  string
+		given bool
+	}{{"probes", d.Spec.Probes != nil}, {"tcpProbes", d.Spec.TCPProbes != nil}} {
+		if f.given {
+			w.note(f.name, "", "is deprecated and will be removed in Sonde 2.0: it has an effect in the per-port mode alone ("+AnnotationVirtualProbesMode+")")
+		}
+	}
+	for i := range d.Spec.Networking.Inbound {
+		d.warnInbound(&w, fmt.Sprintf("networking.inbound[%d]", i), &d.Spec.Networking.Inbound[i])
+	}
+	if tp := d.Spec.Networking.TransparentProxying; tp != nil && tp.ReachableServices != nil && len(tp.ReachableServices) == 0 && !d.IsPod() {
+		w.note("networking.transparentProxying.reachableServices", "", "is empty: the proxy knows no service at a virtual address. In Kuma it knows all: leave the field out for that")
+	}
+	if d.Identity.Path == "" && d.Workload() == "" {
+		w.note(tagField("labels", LabelWorkload), "", "is missing, and no tag "+TagService+" stands for it: the certificate names this Dataplane alone, as "+
+			DataplanePath(d.Name)+", so that clients have to be told of each replica. Write the label with the same value for all replicas")
+	}
+	for i, out := range d.Spec.Networking.Outbound {
+		for _, key := range slices.Sorted(maps.Keys(out.Tags)) {
+			if key != TagService {
+				w.note(tagField(fmt.Sprintf("networking.outbound[%d].tags", i), key), out.Tags[key], "has no effect: an outbound goes by "+TagService+" alone")
+			}
+		}
+		if out.BackendRef != nil {
+			w.givenLabels(fmt.Sprintf("networking.outbound[%d].backendRef.labels", i), "MeshService", out.BackendRef.Labels)
+		}
+	}
+	return w
+}
+
+// inboundTags are the tags of an inbound that have an effect, without Prefix.
+var inboundTags = []string{strings.TrimPrefix(TagService, Prefix), strings.TrimPrefix(TagProtocol, Prefix), strings.TrimPrefix(LabelWorkload, Prefix)}
+
+// kumaLabels are those that Kuma's control plane gives objects, besides those of AllLabels.
+var kumaLabels = []string{Prefix + "env", Prefix + "origin", Prefix + "proxy-type", Prefix + "zone"}
+
+// givenLabels notes labels of a selector that nobody may have written on what it is to select.
+func (w *warnings) givenLabels(path, kind string, labels map[string]string) {
+	for _, key := range kumaLabels {
+		if value, ok := labels[key]; ok {
+			w.note(tagField(path, key), value, "is a label that Kuma gives, and Sonde does not: a "+kind+" is selected only if the label is written on it")
+		}
+	}
+}
+
+func (d *Dataplane) warnInbound(w *warnings, path string, in *Inbound) {
+	if len(in.Tags) > 0 && in.Tags.Service() == "" {
+		w.note(tagField(path+".tags", TagService), "", "is missing: others reach this inbound only by a MeshService that selects it")
+	}
+	for _, key := range slices.Sorted(maps.Keys(in.Tags)) {
+		name, ours := strings.CutPrefix(key, Prefix)
+		if near, _ := Nearest(name, inboundTags); ours && near != "" && near != name {
+			w.note(tagField(path+".tags", key), in.Tags[key], "has no effect: did you mean "+Prefix+near+"?")
+		}
+	}
+	if in.Health != nil && in.Health.Ready == nil {
+		w.note(path+".health", "", "is empty: the inbound is ready. In Kuma it is not, and its tools leave ready: false out: write what you mean")
+	}
+	if tag, label := in.Tags[LabelWorkload], d.Labels[LabelWorkload]; tag != "" && label != "" && tag != label {
+		w.note(tagField(path+".tags", LabelWorkload), tag, fmt.Sprintf("has no effect: the label %s names the workload, %q", LabelWorkload, label))
+	}
+}
+
+// Warnings implements Warner.
+func (s *MeshService) Warnings() []*FieldError {
+	var w warnings
+	if l := s.Spec.Selector.DataplaneLabels; l != nil {
+		w.givenLabels("selector.dataplaneLabels.matchLabels", "Dataplane", l.MatchLabels)
+	}
+	if len(s.Spec.Ports) == 0 {
+		w.note("ports", "", "is missing: without a port the MeshService is no service, and nobody can reach it")
+	}
+	return w
+}

@@ -1,0 +1,62 @@
+package mesh
+
+import "strings"
+
+// Workload returns what the proxy's certificate identifies outside Kubernetes: the label kuma.io/workload, else the tag of that name,
+// else the kuma.io/service, of the gateway or the first inbound that has it; "" if there is none. It is never the name of the replica.
+func (d *Dataplane) Workload() string {
+	if w := d.Labels[LabelWorkload]; w != "" {
+		return w
+	}
+	for _, tag := range []string{LabelWorkload, TagService} {
+		if g := d.Spec.Networking.Gateway; g != nil && g.Tags[tag] != "" {
+			return g.Tags[tag]
+		}
+		for _, in := range d.Spec.Networking.Inbound {
+			if in.Tags[tag] != "" {
+				return in.Tags[tag]
+			}
+		}
+	}
+	return ""
+}
+
+// SPIFFEPath returns the path of the URI SAN of the proxy's certificate: that of its Identity, else of its workload. One without
+// either has a path of its own, DataplanePath: as a workload, its name might be that of another one.
+func (d *Dataplane) SPIFFEPath() string {
+	if d.Identity.Path != "" {
+		return d.Identity.Path
+	}
+	if w := d.Workload(); w != "" {
+		return WorkloadPath(w)
+	}
+	return DataplanePath(d.Name)
+}
+
+// workloadPrefix begins the SPIFFE path of a workload outside Kubernetes.
+const workloadPrefix = "/workload/"
+
+// WorkloadPath returns the SPIFFE path of a workload outside Kubernetes.
+func WorkloadPath(workload string) string { return workloadPrefix + workload }
+
+// DataplanePath returns the SPIFFE path of a Dataplane that is no replica of a workload.
+func DataplanePath(name string) string { return "/dataplane/" + name }
+
+// WorkloadText returns for people what a SPIFFE path names: the name of a workload, and any other path whole.
+func WorkloadText(path string) string {
+	if workload, ok := WorkloadOf(path); ok {
+		return workload
+	}
+	return path
+}
+
+// WorkloadOf is the reverse of WorkloadPath. It returns false for any other path.
+func WorkloadOf(path string) (string, bool) {
+	workload, ok := strings.CutPrefix(path, workloadPrefix)
+	return workload, ok && workload != "" && !strings.Contains(workload, "/")
+}
+
+// SPIFFEID returns the URI SAN of the proxy's certificate.
+func (d *Dataplane) SPIFFEID(trustDomainSuffix string) string {
+	return "spiffe://" + TrustDomain(d.Mesh, trustDomainSuffix) + d.SPIFFEPath()
+}

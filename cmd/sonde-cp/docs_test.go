@@ -1,0 +1,12 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/sonde-mesh/sonde/settings/reference"
+)
+
+// TestDocs parses each command line of sonde-cp in the README and in docs.
+func TestDocs(t *testing.T) {
+	reference.CommandLines(t, "../..", newCommand)
+}

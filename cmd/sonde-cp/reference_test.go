@@ -1,0 +1,31 @@
+package main
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/settings/reference"
+)
+
+var update = flag.Bool("update", false, "write docs/reference/sonde-cp.md")
+
+// TestReferenceGolden compares docs/reference/sonde-cp.md with the flags.
+func TestReferenceGolden(t *testing.T) {
+	page := reference.Page(newCommand(), reference.Options{
+		About: "Each flag is also a variable, and a key of the YAML file of `--config`. A flag takes precedence over its variable, and that over its key.",
+		Variable: func(_ *cobra.Command, f *pflag.Flag) string {
+			return settings.Variable(envPrefix, f)
+		},
+		Key: func(_ *cobra.Command, f *pflag.Flag) string {
+			if f.Name == "config" {
+				return ""
+			}
+			return nested[f.Name] + settings.Key(f.Name)
+		},
+	})
+	reference.Golden(t, *update, "../../docs/reference/sonde-cp.md", page)
+}

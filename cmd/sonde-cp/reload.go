@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/settings"
+)
+
+// rereadPeriod is how often the file is looked at. A kubelet takes up to a minute to write a ConfigMap.
+const rereadPeriod = 2 * time.Second
+
+// configFile is the --config file, followed while the control plane runs.
+type configFile struct {
+	path  string
+	flags *pflag.FlagSet // of the command line, and what the file said at the start
+	log   *slog.Logger
+
+	seen    []byte // by the last look
+	data    []byte // what was read, valid or not
+	options *options
+	err     error // why it could not be read last
+}
+
+// follow passes on --drain-aware-healthz when it changes in the file, until ctx ends. A file that is not valid changes nothing.
+func (c *configFile) follow(ctx context.Context, changed chan<- bool) {
+	look := time.NewTicker(rereadPeriod)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+		before := c.options.drainAware
+		if !c.read() || c.options.drainAware == before {
+			continue
+		}
+		c.log.InfoContext(ctx, "configuration has changed", "key", settings.Key(keyDrainAware), "value", c.options.drainAware)
+		select {
+		case changed <- !c.options.drainAware:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// read reads the file again, and returns whether it is another one, and valid. It counts once two looks have seen the same: who writes in place
+// leaves it empty for a moment, which would be a file of defaults.
+func (c *configFile) read() bool {
+	data, err := os.ReadFile(c.path)
+	if err == nil {
+		again := bytes.Equal(data, c.seen)
+		if c.seen = data; !again || bytes.Equal(data, c.data) {
+			return false
+		}
+	}
+	var now options
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	now.addFlags(flags)
+	if err == nil {
+		c.data = data
+		err = c.parse(&now, flags)
+	}
+	if err != nil {
+		if c.err == nil || c.err.Error() != err.Error() {
+			c.log.Error("configuration not read again, the one before holds", "err", err)
+		}
+		c.err = err
+		return false
+	}
+	if keys := differing(c.flags, flags); len(keys) > 0 {
+		c.log.Warn("configuration has changed in what takes a restart", "keys", keys)
+	}
+	c.options, c.flags, c.err = &now, flags, nil
+	return true
+}
+
+// parse reads the file into flags that begin as the command line has set them.
+func (c *configFile) parse(o *options, flags *pflag.FlagSet) (err error) {
+	c.flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			err = errors.Join(err, copyFlag(flags.Lookup(f.Name), f))
+		}
+	})
+	if err == nil {
+		var names map[string]string
+		if names, err = settings.ReadFile(c.path, flags, nested); err == nil {
+			err = mesh.RenameFields(o.validate(flags), names)
+		}
+	}
+	return err
+}
+
+// copyFlag gives a flag the value of another one that the command line has set. What a list prints is not what it takes.
+func copyFlag(to, from *pflag.Flag) error {
+	if to == nil {
+		return nil // of cobra, such as --help
+	}
+	to.Changed = true
+	target, isList := to.Value.(pflag.SliceValue)
+	if source, ok := from.Value.(pflag.SliceValue); ok && isList {
+		return target.Replace(source.GetSlice()) //nolint:wrapcheck // it was the value of the same flag
+	}
+	return to.Value.Set(from.Value.String()) //nolint:wrapcheck // the same
+}
+
+// differing returns the keys of flags that differ, but for those that are read again.
+func differing(before, now *pflag.FlagSet) []string {
+	var keys []string
+	now.VisitAll(func(f *pflag.Flag) {
+		if old := before.Lookup(f.Name); f.Name != keyDrainAware && old != nil && old.Value.String() != f.Value.String() {
+			keys = append(keys, nested[f.Name]+settings.Key(f.Name))
+		}
+	})
+	return keys
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sonde-mesh/sonde/settings"
+)
+
+// replace replaces a file as a whole, like a kubelet; without text it removes it.
+func replace(t *testing.T, path, text string) {
+	t.Helper()
+	var err error
+	if text == "" {
+		err = os.Remove(path)
+	} else {
+		err = errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// noticed is longer than it takes to notice a change.
+const noticed = 3*rereadPeriod + time.Second
+
+// followed follows a file through its contents, each of which is there for a time. It returns what was passed on and logged.
+func followed(t *testing.T, each time.Duration, args, contents []string) (passed []bool, log string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	replace(t, path, contents[0])
+	var o options
+	flags := pflag.NewFlagSet("sonde-cp", pflag.ContinueOnError)
+	o.addFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := settings.ReadFile(path, flags, nested); err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	file := &configFile{path: path, flags: flags, log: slog.New(slog.NewTextHandler(&text, nil)), options: &o}
+	ctx, cancel := context.WithCancel(t.Context())
+	changed := make(chan bool, 10)
+	go func() { defer close(changed); file.follow(ctx, changed) }()
+	for _, content := range contents[1:] {
+		<-time.After(each)
+		replace(t, path, content)
+	}
+	<-time.After(each)
+	cancel()
+	for ignore := range changed {
+		passed = append(passed, ignore)
+	}
+	return passed, text.String()
+}
+
+func TestFollow(t *testing.T) {
+	const base = "store: kubernetes\ndrainTaints: [shop.example/going]\n"
+	tests := map[string]struct {
+		args  []string
+		steps []string
+		want  []bool // whether nodes are ignored, as passed on
+		log   []string
+	}{
+		"nothing changes":         {steps: []string{base}},
+		"off and on":              {steps: []string{base + "drainAwareHealthz: false\n", base + "drainAwareHealthz: true\n"}, want: []bool{true, false}},
+		"off, and the key goes":   {steps: []string{base + "drainAwareHealthz: false\n", base}, want: []bool{true, false}},
+		"the flag wins":           {args: []string{"--drain-aware-healthz=true"}, steps: []string{base + "drainAwareHealthz: false\n"}},
+		"not valid":               {steps: []string{base + "drainAwareHealthz: no way\n", base + "drainAwareHealthz: false\n"}, want: []bool{true}, log: []string{"must be true or false"}},
+		"not valid, another key":  {steps: []string{base + "drainAwareHealthz: false\nx: y\n"}, log: []string{"x: is an unknown field"}},
+		"no YAML":                 {steps: []string{"{", base + "drainAwareHealthz: false\n"}, want: []bool{true}, log: []string{"not read again"}},
+		"what takes a restart":    {steps: []string{base + "minServing: 3\ndrainAwareHealthz: false\n"}, want: []bool{true}, log: []string{"takes a restart", "minServing"}},
+		"a list that takes one":   {steps: []string{"store: kubernetes\ndrainTaints: [a, b]\n"}, log: []string{"takes a restart", "drainTaints"}},
+		"a list as flag stays":    {args: []string{"--drain-taints=a,b", "--drain-taints=c"}, steps: []string{base + "minServing: 1\n"}},
+		"the file goes, is back":  {steps: []string{"", base + "drainAwareHealthz: false\n"}, want: []bool{true}, log: []string{"no such file"}},
+		"bad taint, by a restart": {steps: []string{"store: kubernetes\ndrainTaints: [a b]\n"}, log: []string{"drainTaints: ", "a b"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				got, log := followed(t, noticed, test.args, append([]string{base}, test.steps...))
+				if !slices.Equal(got, test.want) {
+					t.Errorf("passed on %v, want %v", got, test.want)
+				}
+				for _, text := range test.log {
+					if strings.Count(log, text) != 1 {
+						t.Errorf("the log does not have %q once", text)
+					}
+				}
+				if warned := strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR"); warned != (len(test.log) > 0) {
+					t.Error("warned:", warned)
+				}
+				if t.Failed() {
+					t.Log(log)
+				}
+			})
+		})
+	}
+}
+
+// TestFollowHalfWrittenFile sees a file while somebody writes it in place.
+func TestFollowHalfWrittenFile(t *testing.T) {
+	const off = "drainAwareHealthz: false\n"
+	synctest.Test(t, func(t *testing.T) {
+		got, log := followed(t, rereadPeriod*11/10, []string{"--store=kubernetes"}, []string{off, "\n", off})
+		if len(got) > 0 || log != "" {
+			t.Errorf("passed on %v, want nothing; the log:\n%s", got, log)
+		}
+	})
+}

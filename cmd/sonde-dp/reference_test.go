@@ -1,0 +1,31 @@
+package main
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/settings/reference"
+)
+
+var update = flag.Bool("update", false, "write docs/reference/sonde-dp.md")
+
+// TestReferenceGolden compares docs/reference/sonde-dp.md with the flags.
+func TestReferenceGolden(t *testing.T) {
+	page := reference.Page(newCommand(nil), reference.Options{
+		About: "Each flag is also a variable; those of `sonde-dp run` are also keys of the YAML file of `--config`. A flag takes precedence over its variable, and that over its key.",
+		Variable: func(_ *cobra.Command, f *pflag.Flag) string {
+			return settings.Variable(envPrefix, f)
+		},
+		Key: func(cmd *cobra.Command, f *pflag.Flag) string {
+			if f.Name == "config" || cmd.Flags().Lookup("config") == nil {
+				return ""
+			}
+			return settings.Key(f.Name)
+		},
+	})
+	reference.Golden(t, *update, "../../docs/reference/sonde-dp.md", page)
+}

@@ -1,0 +1,14 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sonde-mesh/sonde/settings/reference"
+)
+
+// TestDocs parses each command line of sondectl in the README and in docs.
+func TestDocs(t *testing.T) {
+	reference.CommandLines(t, "../..", func() *cobra.Command { return (&cli{}).root() })
+}

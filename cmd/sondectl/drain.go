@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// kubernetesTimeout limits a request to the API server.
+const kubernetesTimeout = 30 * time.Second
+
+const drainHelp = `A proxy that drains goes on with what it has, and gets no new traffic: the mesh prefers others, and /healthz of its port for load
+balancers (sonde.dev/lb-health-port) fails. Nothing is restarted and nothing ends. Where a Service would have too few proxies left
+(--min-serving of the control plane), they serve on, and an event of the Service says so.
+
+The command writes the annotation ` + mesh.AnnotationDrain + ` on the Node or Pod, with your rights in the cluster, and needs no
+control plane.`
+
+// drainTarget is what a drain is about, and how to reach the API server.
+type drainTarget struct {
+	kubeconfig, context, namespace string
+}
+
+func (d *drainTarget) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&d.kubeconfig, "kubeconfig", "", "`FILE` with the address of the API server; default as kubectl")
+	flags.StringVar(&d.context, "context", "", "`NAME` of a context of the kubeconfig; default its current one")
+	flags.StringVarP(&d.namespace, "namespace", "n", "", "`NAMESPACE` of a pod; default that of the context")
+	cmd.ValidArgsFunction = d.completeTargets
+}
+
+func (c *cli) drain() *cobra.Command {
+	var target drainTarget
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "drain node/NAME|pod/NAME|NAME",
+		Short: "Keep new traffic from a pod, or from all pods of a node",
+		Long:  "Keep new traffic from a pod, or from all pods of a node, until sondectl undrain.\n\n" + drainHelp,
+		Example: `  sondectl drain node/worker-3 --reason "kernel update"
+  sondectl drain pod/gateway-0 -n edge`,
+		Args: oneTarget,
+		RunE: c.action(func(cmd *cobra.Command, args []string) error {
+			return target.annotate(cmd, &c.out, args[0], &reason)
+		}),
+	}
+	target.add(cmd)
+	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT` for people; the first 256 bytes are passed on")
+	return cmd
+}
+
+func (c *cli) undrain() *cobra.Command {
+	var target drainTarget
+	cmd := &cobra.Command{
+		Use:   "undrain node/NAME|pod/NAME|NAME",
+		Short: "Let a pod, or all pods of a node, have new traffic again",
+		Long: `Take back sondectl drain. A pod goes on draining while its node is drained or goes, or while it is being deleted.
+
+` + drainHelp,
+		Example: "  sondectl undrain node/worker-3",
+		Args:    oneTarget,
+		RunE: c.action(func(cmd *cobra.Command, args []string) error {
+			return target.annotate(cmd, &c.out, args[0], nil)
+		}),
+	}
+	target.add(cmd)
+	return cmd
+}
+
+// oneTarget checks the argument.
+func oneTarget(_ *cobra.Command, args []string) error {
+	if len(args) != 1 || args[0] == "" {
+		return usagef("want one node or pod, as node/NAME, pod/NAME or NAME")
+	}
+	if kind, name, named := strings.Cut(args[0], "/"); named && (resourceOf(kind) == nil || name == "" || strings.Contains(name, "/")) {
+		return usagef("%q: must be node/NAME, pod/NAME or NAME", args[0])
+	}
+	return nil
+}
+
+// resourceOf returns the resource of a word as kubectl takes it, nil if it is neither a node nor a pod.
+func resourceOf(kind string) *schema.GroupVersionResource {
+	switch kind {
+	case "node", "nodes", "no":
+		return &schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+	case "pod", "pods", "po":
+		return &schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	}
+	return nil
+}
+
+// client returns a client of the API server, and the namespace of pods.
+func (d *drainTarget) client() (metadata.Interface, string, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = d.kubeconfig
+	loading := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: d.context})
+	config, err := loading.ClientConfig()
+	if err != nil {
+		return nil, "", fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	config.Timeout, config.UserAgent = kubernetesTimeout, "sondectl"
+	namespace := d.namespace
+	if namespace == "" {
+		if namespace, _, err = loading.Namespace(); err != nil {
+			return nil, "", fmt.Errorf("read the kubeconfig: %w", err)
+		}
+	}
+	client, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, "", fmt.Errorf("make client of the API server: %w", err)
+	}
+	return client, namespace, nil
+}
+
+// annotate writes the annotation, or removes it without a reason.
+func (d *drainTarget) annotate(cmd *cobra.Command, out *bytes.Buffer, target string, reason *string) error {
+	client, namespace, err := d.client()
+	if err != nil {
+		return err
+	}
+	resource, name, err := find(cmd.Context(), client, namespace, target)
+	if err != nil {
+		return err
+	}
+	objects := objectsOf(client, resource, namespace)
+	before, err := objects.Get(cmd.Context(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("read %s %q: %w%s", singular(resource), name, err, nearTarget(cmd.Context(), client, namespace, name, resource))
+	}
+	if err != nil {
+		return fmt.Errorf("read %s %q: %w", singular(resource), name, err)
+	}
+	was, drained := before.Annotations[mesh.AnnotationDrain]
+	title := singular(resource) + " " + name
+	if reason == nil && !drained {
+		fmt.Fprintf(out, "%s was not drained\n", title)
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": before.UID, "annotations": map[string]*string{mesh.AnnotationDrain: reason}, // not another one of that name
+	}})
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	if _, err := objects.Patch(cmd.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "sondectl"}); err != nil {
+		return fmt.Errorf("annotate %s: %w", title, err)
+	}
+	switch {
+	case reason == nil:
+		fmt.Fprintf(out, "%s drains no more\n", title)
+	case drained:
+		fmt.Fprintf(out, "%s drains; it was drained before, for the reason %q\n", title, was)
+	default:
+		fmt.Fprintf(out, "%s drains\n", title)
+	}
+	if resource.Resource == "pods" && before.Labels[mesh.LabelMesh] == "" {
+		cmd.PrintErrf("note: %s has no label %s: a pod without a sidecar gets its traffic as before\n", title, mesh.LabelMesh)
+	}
+	return nil
+}
+
+// find returns which node or pod is meant. A name alone must be that of one of the two.
+func find(ctx context.Context, client metadata.Interface, namespace, target string) (schema.GroupVersionResource, string, error) {
+	if kind, name, named := strings.Cut(target, "/"); named {
+		return *resourceOf(kind), name, nil
+	}
+	node, pod := *resourceOf("node"), *resourceOf("pod")
+	var found []schema.GroupVersionResource
+	for _, r := range []schema.GroupVersionResource{node, pod} {
+		_, err := objectsOf(client, r, namespace).Get(ctx, target, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			found = append(found, r)
+		case !apierrors.IsNotFound(err):
+			return node, "", fmt.Errorf("read %s %q: %w (node/NAME or pod/NAME asks for one of the two alone)", singular(r), target, err)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return node, "", fmt.Errorf("%q: there is no such node, and no such pod in namespace %s%s", target, namespace, nearTarget(ctx, client, namespace, target, node, pod))
+	case 1:
+		return found[0], target, nil
+	}
+	return node, "", errors.New(target + ": there is a node and a pod of this name: say node/" + target + " or pod/" + target)
+}
+
+// nearTarget returns the end of a message that a node or pod is not found: the one that may have been meant.
+func nearTarget(ctx context.Context, client metadata.Interface, namespace, name string, of ...schema.GroupVersionResource) string {
+	var known []string
+	for _, r := range of {
+		known = append(known, targetNames(ctx, client, r, namespace)...)
+	}
+	near, _ := mesh.Nearest(name, known)
+	return didYouMean(near)
+}
+
+func objectsOf(client metadata.Interface, r schema.GroupVersionResource, namespace string) metadata.ResourceInterface {
+	if r.Resource == "pods" {
+		return client.Resource(r).Namespace(namespace)
+	}
+	return client.Resource(r)
+}
+
+func singular(r schema.GroupVersionResource) string { return strings.TrimSuffix(r.Resource, "s") }

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+)
+
+const healthHelp = `Show what /livez and /readyz of this replica of the control plane say, with the reasons, which those pages tell only on
+its own host.
+
+GROUP   livez: may the control plane go on; readyz: may it get traffic
+NAME    of the check; the guide docs/guides/health.md explains each
+STATUS  ok, failed, or warning, for which the group does not fail. The reason is on a line of its own, and so is each change of a check
+        that is not what it was at the start
+AGE     of the result: each is kept for a while
+TOOK    how long the check took
+
+Exit code 0: all pass; 6: one has failed.`
+
+func (c *cli) health() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "health",
+		Short:   "Show the health checks of the control plane",
+		Long:    healthHelp,
+		Example: "  sondectl health\n  sondectl health -o json",
+		Args:    cobra.NoArgs,
+	}
+	output := addFormat(cmd, table, yamlFormat, jsonFormat)
+	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
+		var health *adminv1.Health
+		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
+			health, err = api.GetHealth(ctx, &adminv1.GetHealthRequest{})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		found, err := healthListing(health)
+		if err == nil {
+			err = found.write(&c.out, output.value)
+		}
+		if err != nil {
+			return err
+		}
+		return unhealthy(health)
+	})
+	return cmd
+}
+
+func healthListing(health *adminv1.Health) (*listing, error) {
+	l := &listing{header: []string{"GROUP", "NAME", "STATUS", "AGE", "TOOK"}}
+	for _, check := range health.GetChecks() {
+		document, err := messageJSON(check)
+		if err != nil {
+			return nil, err
+		}
+		l.documents = append(l.documents, document)
+		l.rows = append(l.rows, healthRow(check))
+	}
+	return l, nil
+}
+
+func healthRow(c *adminv1.HealthCheck) row {
+	took := ""
+	if c.GetTook() != nil {
+		took = c.GetTook().AsDuration().Round(time.Microsecond).String()
+	}
+	r := row{cells: []string{c.GetGroup(), c.GetName(), healthWord(c.GetStatus()), timeSince(c.GetAt()), took}}
+	if c.GetReason() != "" {
+		r.notes = append(r.notes, c.GetReason())
+	}
+	if changes := c.GetChanges(); len(changes) > 1 {
+		for _, change := range changes {
+			note := change.GetAt().AsTime().Format(time.RFC3339) + " " + healthWord(change.GetStatus())
+			if change.GetReason() != "" {
+				note += ": " + change.GetReason()
+			}
+			r.notes = append(r.notes, note)
+		}
+	}
+	return r
+}
+
+// healthWord returns a status as one word in lower case, "" if the control plane does not say it.
+func healthWord(s adminv1.HealthCheck_Status) string {
+	if s == adminv1.HealthCheck_STATUS_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(s.String())
+}
+
+// unhealthy returns which checks have failed.
+func unhealthy(health *adminv1.Health) error {
+	var failed []string
+	for _, c := range health.GetChecks() {
+		if c.GetStatus() == adminv1.HealthCheck_FAILED {
+			failed = append(failed, c.GetGroup()+"/"+c.GetName())
+		}
+	}
+	switch {
+	case len(health.GetChecks()) == 0:
+		return errors.New("the control plane has no health checks")
+	case len(failed) > 0:
+		return &exitError{exitUnhealthy, fmt.Errorf("failed: %s", strings.Join(failed, ", "))}
+	default:
+		return nil
+	}
+}

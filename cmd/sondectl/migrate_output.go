@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sonde-mesh/sonde/cmd/sondectl/migration"
+)
+
+// writePlan writes a table for each workload.
+func writePlan(w *bytes.Buffer, p *migration.Plan) error {
+	for _, workload := range p.Workloads {
+		if err := writeWorkload(w, &workload); err != nil {
+			return err
+		}
+		w.WriteByte('\n')
+	}
+	for _, d := range p.Dataplanes {
+		fmt.Fprintf(w, "Dataplane %s\n  %s\n\n", oneLine(qualified(d.Namespace, d.Name)), oneLine(d.Text))
+	}
+	_, err := fmt.Fprintln(w, planSummary(p))
+	return err
+}
+
+func planSummary(p *migration.Plan) string {
+	return fmt.Sprintf("%s, %s, %s", plural(len(p.Workloads), "workload"), plural(p.Findings, "finding"), pluralClashes(p.Clashes))
+}
+
+func pluralClashes(n int) string {
+	if n == 1 {
+		return "1 clash"
+	}
+	return fmt.Sprintf("%d clashes", n)
+}
+
+func qualified(namespace, name string) string {
+	if namespace == "" {
+		return name
+	}
+	return namespace + "/" + name
+}
+
+func writeWorkload(w *bytes.Buffer, p *migration.WorkloadPlan) error {
+	fmt.Fprintln(w, oneLine(heading(p)))
+	onRow := map[string][]string{}
+	var rest []string
+	for _, f := range p.Findings {
+		switch {
+		case slices.ContainsFunc(p.Probes, func(probe migration.ProbePlan) bool { return probe.Field == f.Field }):
+			onRow[f.Field] = append(onRow[f.Field], fmt.Sprintf("%s: %s", f.Code, f.Text))
+		case f.Field != "":
+			rest = append(rest, fmt.Sprintf("%s: %s: %s", f.Code, f.Field, f.Text))
+		default:
+			rest = append(rest, fmt.Sprintf("%s: %s", f.Code, f.Text))
+		}
+	}
+	var rows []row
+	for _, probe := range p.Probes {
+		then := probe.Then
+		if then == "" {
+			then = "refused"
+		}
+		r := row{cells: []string{probe.Container, string(probe.Type), probe.Written, strings.Join(probe.Now, " or "), then}}
+		if probe.Note != "" {
+			r.notes = append(r.notes, "then: "+probe.Note)
+		}
+		r.notes = append(r.notes, onRow[probe.Field]...)
+		rows = append(rows, r)
+	}
+	if len(rows) == 0 {
+		w.WriteString("no probes and no hooks\n")
+	} else if err := writeTable(w, []string{"CONTAINER", "PROBE", "WRITTEN", "NOW", "THEN"}, rows); err != nil {
+		return err
+	}
+	for _, clash := range p.Clashes {
+		rest = append(rest, "clash: "+clash)
+	}
+	for _, warning := range p.Warnings {
+		rest = append(rest, "warning: "+warning)
+	}
+	for _, line := range rest {
+		fmt.Fprintln(w, "- "+oneLine(line))
+	}
+	return nil
+}
+
+// heading returns the first line about a workload.
+func heading(p *migration.WorkloadPlan) string {
+	to := string(p.To)
+	if p.ToBy != "" {
+		to += " (by " + p.ToBy + ")"
+	}
+	if p.VirtualPort != 0 {
+		to += ", virtual port " + strconv.Itoa(int(p.VirtualPort))
+	}
+	switch {
+	case to == "" && p.NotInjected == "":
+		to = "refused"
+	case to == "":
+		to = "not injected: " + p.NotInjected
+	case p.NotInjected != "":
+		to += "; not injected: " + p.NotInjected
+	}
+	from := ""
+	if p.FromPod != "" && p.Kind != "Pod" {
+		from = ", as in pod " + p.FromPod
+	}
+	return fmt.Sprintf("%s %s%s: %s -> %s", p.Kind, qualified(p.Namespace, p.Name), from, writtenModes(p.Modes), to)
+}
+
+// writtenModes returns how many pods are in which mode: "sonde-unified 3, none 1".
+func writtenModes(modes map[migration.Mode]int) string {
+	var words []string
+	for _, mode := range migration.Modes() {
+		if n := modes[mode]; n > 0 {
+			words = append(words, fmt.Sprintf("%s %d", mode, n))
+		}
+	}
+	return cmp.Or(strings.Join(words, ", "), "no pods")
+}
+
+// writeStatus writes a table with a row for each workload.
+func writeStatus(w *bytes.Buffer, s *migration.Status) error {
+	var rows []row
+	for _, one := range s.Workloads {
+		r := row{cells: append([]string{one.Namespace, one.Kind + "/" + one.Name, string(one.To)}, countCells(&one.Count)...)}
+		if one.Problem != "" {
+			r.notes = append(r.notes, "refused: "+one.Problem)
+		}
+		if len(one.Roll) > 0 {
+			r.notes = append(r.notes, "to roll: "+firstFew(one.Roll, ", "))
+		}
+		rows = append(rows, r)
+	}
+	rows = append(rows, row{cells: append([]string{"", "all", ""}, countCells(&s.Total)...)})
+	return writeTable(w, []string{"NAMESPACE", "WORKLOAD", "TO", "MODES", "READY", "RESTARTS", "TO-ROLL"}, rows)
+}
+
+func countCells(c *migration.Count) []string {
+	return []string{writtenModes(c.Modes), fmt.Sprintf("%d/%d", c.Ready, c.Pods), strconv.Itoa(c.Restarts), strconv.Itoa(c.ToRoll)}
+}
+
+func statusSummary(s *migration.Status) string {
+	text := fmt.Sprintf("%d of %s still to roll", s.Total.ToRoll, plural(s.Total.Pods, "pod"))
+	if s.Total.Refused > 0 {
+		text += fmt.Sprintf(", %s whose new pods are refused", plural(s.Total.Refused, "workload"))
+	}
+	return text
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/settings/reference"
+)
+
+var update = flag.Bool("update", false, "write docs/reference/sondectl.md")
+
+// TestReferenceGolden compares docs/reference/sondectl.md with the flags.
+func TestReferenceGolden(t *testing.T) {
+	page := reference.Page((&cli{}).root(), reference.Options{
+		About: "The flags of sondectl itself, which every command has, are also variables, and parts of a context (`sondectl config`). A flag takes precedence over its variable, and that over the context.",
+		Variable: func(cmd *cobra.Command, f *pflag.Flag) string {
+			if cmd.HasParent() {
+				return ""
+			}
+			return settings.Variable(envPrefix, f)
+		},
+		Key: func(*cobra.Command, *pflag.Flag) string {
+			return ""
+		},
+	})
+	reference.Golden(t, *update, "../../docs/reference/sondectl.md", page)
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+)
+
+// watchEvery is how often --watch asks the control plane.
+const watchEvery = 2 * time.Second
+
+// watch writes what was found, and then each object that changes, until a signal. It asks again and again: the control plane may be
+// restarted meanwhile. What depends on the time alone, such as an age, is no change.
+func (c *cli) watch(cmd *cobra.Command, r collection, filter *adminv1.Filter, f format, now *listing) error {
+	ctx := cmd.Context()
+	again := time.NewTicker(watchEvery)
+	defer again.Stop()
+	w := &watcher{out: c.stdout, of: r, format: f}
+	lost := false
+	for {
+		if err := w.show(now); err != nil {
+			return err
+		}
+		tail := now.tail
+		for now = nil; now == nil; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-again.C:
+			}
+			found, err := c.list(ctx, r, filter)
+			var exit *exitError
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case err == nil:
+				if now = found; lost {
+					cmd.PrintErrln("sondectl: the control plane answers again")
+				}
+				lost = false
+				reportChanges(cmd, tail, now.tail)
+			case !errors.As(err, &exit) || exit.code != exitUnreachable:
+				return err
+			case !lost:
+				cmd.PrintErrf("sondectl: %s; asking again every %s\n", oneLine(err.Error()), watchEvery)
+				lost = true
+			}
+		}
+	}
+}
+
+// watcher writes what changes from one listing to the next.
+type watcher struct {
+	out     io.Writer
+	of      collection
+	format  format
+	columns columns
+	shown   []entry // nil before the first
+}
+
+// show writes at once what differs from what was shown, at first everything. An object that is gone is written as it was, and said to
+// be removed.
+func (w *watcher) show(now *listing) error {
+	after := w.entries(now)
+	changed := &listing{}
+	if w.shown == nil {
+		changed.rows = []row{{cells: now.header}}
+	}
+	before, is := byName(w.shown), byName(after)
+	for _, e := range after {
+		if was, there := before[e.name]; !there || !bytes.Equal(was.body, e.body) {
+			changed.rows, changed.documents = append(changed.rows, e.row), append(changed.documents, e.body)
+		}
+	}
+	for _, e := range w.shown {
+		if _, there := is[e.name]; there {
+			continue
+		}
+		if now.tail.GetLeftOut() > 0 { // what is not listed may still be there
+			after = append(after, e)
+			continue
+		}
+		e.row.notes = []string{"removed"}
+		changed.rows = append(changed.rows, e.row)
+		changed.documents = append(changed.documents, append(json.RawMessage(`{"removed":true,`), e.body[1:]...))
+	}
+	w.shown = after
+	var out bytes.Buffer
+	if err := w.write(&out, changed); err != nil {
+		return err
+	}
+	if _, err := w.out.Write(out.Bytes()); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+// write writes documents one after the other, since there is no end of which a list could be.
+func (w *watcher) write(out *bytes.Buffer, l *listing) error {
+	if w.format == table {
+		return w.columns.write(out, l.rows)
+	}
+	for _, document := range l.documents {
+		if w.format == jsonFormat {
+			if err := writeJSON(out, document); err != nil {
+				return err
+			}
+			continue
+		}
+		out.WriteString("---\n")
+		if err := writeYAML(out, document); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// entry is an object of a listing.
+type entry struct {
+	name string          // mesh/name, or that of a mesh
+	body json.RawMessage // what makes a difference: its document
+	row  row
+}
+
+func byName(entries []entry) map[string]entry {
+	all := make(map[string]entry, len(entries))
+	for _, e := range entries {
+		all[e.name] = e
+	}
+	return all
+}
+
+func (w *watcher) entries(l *listing) []entry {
+	entries := make([]entry, len(l.rows))
+	for i := range l.rows {
+		var body bytes.Buffer
+		encoder := json.NewEncoder(&body)
+		encoder.SetEscapeHTML(false)
+		_ = encoder.Encode(l.documents[i]) // it has been JSON
+		name := l.rows[i].cells[0]
+		if w.of.inMeshes {
+			name += "/" + l.rows[i].cells[1]
+		}
+		entries[i] = entry{name: name, body: body.Bytes(), row: l.rows[i]}
+	}
+	return entries
+}

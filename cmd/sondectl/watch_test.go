@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/admin"
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/store"
+)
+
+func TestWatcher(t *testing.T) {
+	listed := func(rows ...[3]string) *listing {
+		l := &listing{header: []string{"MESH", "NAME", "AGE"}}
+		for _, r := range rows {
+			l.rows = append(l.rows, row{cells: []string{"default", r[0], r[1]}})
+			l.documents = append(l.documents, map[string]string{"mesh": "default", "name": r[0], "health": r[2]})
+		}
+		return l
+	}
+	before := listed([3]string{"a", "1s", "ready"}, [3]string{"b", "1s", "ready"}, [3]string{"c", "1s", "<-"})
+	after := listed([3]string{"a", "2s", "ready"}, [3]string{"b", "2s", "draining"}, [3]string{"new", "0s", "ready"})
+	cut := listed([3]string{"b", "1s", "ready"})
+	cut.tail = &adminv1.Tail{LeftOut: 2}
+	head := "MESH      NAME   AGE\ndefault   a      1s\ndefault   b      1s\ndefault   c      1s\n"
+	tests := map[string]struct {
+		format format
+		shown  []*listing
+		want   string
+	}{
+		"all at first":        {table, []*listing{before}, head},
+		"none at first":       {table, []*listing{listed(), listed([3]string{"a", "1s", "ready"})}, "MESH   NAME   AGE\ndefault   a      1s\n"},
+		"changes alone":       {table, []*listing{before, after}, head + "default   b      2s\ndefault   new    0s\ndefault   c      1s\n  removed\n"},
+		"an age alone":        {table, []*listing{before, listed([3]string{"a", "9s", "ready"}, [3]string{"b", "9s", "ready"}, [3]string{"c", "9s", "<-"})}, head},
+		"columns stay wide":   {table, []*listing{before, listed([3]string{"longest", "1s", "ready"}), listed([3]string{"d", "1s", "ready"})}, head + "default   longest   1s\ndefault   a         1s\n  removed\ndefault   b         1s\n  removed\ndefault   c         1s\n  removed\ndefault   d         1s\ndefault   longest   1s\n  removed\n"},
+		"what is not listed":  {table, []*listing{before, cut, before}, head},
+		"comes back":          {jsonFormat, []*listing{cut, listed(), cut}, "{\n  \"health\": \"ready\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n{\n  \"removed\": true,\n  \"health\": \"ready\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n{\n  \"health\": \"ready\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n"},
+		"YAML":                {yamlFormat, []*listing{cut, listed([3]string{"b", "1s", "<-"}), listed()}, "---\nhealth: ready\nmesh: default\nname: b\n---\nhealth: <-\nmesh: default\nname: b\n---\nremoved: true\nhealth: <-\nmesh: default\nname: b\n"},
+		"JSON is not escaped": {jsonFormat, []*listing{listed([3]string{"b", "1s", "<-"}), listed([3]string{"b", "1s", "<-"})}, "{\n  \"health\": \"<-\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			w := &watcher{out: &out, of: collection{inMeshes: true}, format: tc.format}
+			for _, l := range tc.shown {
+				if err := w.show(l); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(tc.want, out.String()); diff != "" {
+				t.Errorf("output (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// output is what a command writes while it runs.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+// await waits until a text has been written.
+func (o *output) await(t *testing.T, text string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; <-time.After(10 * time.Millisecond) {
+		o.mu.Lock()
+		got := o.text.String()
+		o.mu.Unlock()
+		if strings.Contains(got, text) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("there is no %q in\n%s", text, got)
+		}
+	}
+}
+
+// TestWatch watches over a change and a restart of the control plane, until its context ends, as by a signal.
+func TestWatch(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("testdata/watch")); err != nil {
+		t.Fatal(err)
+	}
+	state, err := store.OpenState(filepath.Join(dir, "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = state.Close() })
+	o, err := options(t.Context(), dir, state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	phase := adminv1.AgentState_CONNECTED
+	problems := []*adminv1.Problem{{File: "old.yaml", Text: "broken"}}
+	o.Problems = func() []*adminv1.Problem {
+		mu.Lock()
+		defer mu.Unlock()
+		return problems
+	}
+	o.AgentStates = func() map[mesh.ID]*adminv1.AgentState {
+		mu.Lock()
+		defer mu.Unlock()
+		return map[mesh.ID]*adminv1.AgentState{"default/web-1": {Phase: phase}}
+	}
+	stop, address := serveAdmin(t, o, "127.0.0.1:0")
+
+	ctx, signal := context.WithCancel(t.Context())
+	var stdout, stderr output
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, []string{
+			"get", "proxies", "web-1", "--mesh=default", "-w", "--address=" + address,
+			"--ca-cert-file=" + filepath.Join(dir, "state", "serving-ca.crt"), "--token-file=" + filepath.Join(dir, "state", "admin-token"),
+		}, strings.NewReader(""), &stdout, &stderr)
+	}()
+	stdout.await(t, "connected")
+	stderr.await(t, "sondectl: store: error: old.yaml: broken\n")
+	mu.Lock()
+	phase, problems = adminv1.AgentState_STOPPED, []*adminv1.Problem{{File: "new.yaml", Document: 2, Line: 3, Warning: true, Text: "odd"}}
+	mu.Unlock()
+	stdout.await(t, "stopped")
+	stderr.await(t, "sondectl: store: warning: new.yaml, document 2, line 3: odd\nsondectl: store: resolved: error: old.yaml: broken\n")
+	stop()
+	stderr.await(t, "asking again every 2s\n")
+	mu.Lock()
+	phase = adminv1.AgentState_LOST
+	mu.Unlock()
+	stop, _ = serveAdmin(t, o, address)
+	stdout.await(t, "lost")
+	stderr.await(t, "sondectl: the control plane answers again\n")
+	signal()
+	if code := <-ended; code != exitOK {
+		t.Errorf("exit code = %d, want %d", code, exitOK)
+	}
+	stop()
+	if n := strings.Count(stderr.text.String(), "odd"); n != 1 {
+		t.Errorf("the warning is there %d times, want once:\n%s", n, stderr.text.String())
+	}
+	if lines := strings.Count(stdout.text.String(), "\n"); strings.Count(stdout.text.String(), "NAME") != 1 || !strings.HasSuffix(stdout.text.String(), "\n") || lines < 4 {
+		t.Errorf("output is\n%s\nwant one header and three states", stdout.text.String())
+	}
+}
+
+// serveAdmin serves the admin API until stop is called.
+func serveAdmin(t *testing.T, o admin.Options, address string) (stop func(), at string) {
+	t.Helper()
+	server, err := admin.NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, l) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop, l.Addr().String()
+}

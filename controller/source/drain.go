@@ -1,0 +1,329 @@
+package source
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/watch"
+)
+
+// Drains has the options of drains.
+type Drains struct {
+	// Taints are keys of taints, of any effect, that say that a node goes, beside DefaultTaints.
+	Taints []string
+	// MinServing is how many proxies of a Service with a port for load balancers must be left that may get traffic; else all serve on whose
+	// pod and node are still there.
+	MinServing int
+	// IgnoreNodes says at the start that nodes that go are no reason to drain; Source.IgnoreNodes changes it.
+	IgnoreNodes bool
+}
+
+// DefaultTaints are the keys of the autoscalers: https://kubernetes.io/docs/reference/labels-annotations-taints/ and Karpenter's.
+func DefaultTaints() []string {
+	return []string{"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"}
+}
+
+// Node is what is kept of a node. That it is unschedulable is no reason to drain: whole clusters are cordoned before an upgrade.
+type Node struct {
+	// Goes says why it goes, empty if it stays.
+	Goes string
+	// Drain is why an administrator drains it, nil if nobody does.
+	Drain *string
+}
+
+func (o Drains) readNode(n *corev1.Node) (Node, bool) {
+	r := Node{Drain: annotation(n.Annotations, mesh.AnnotationDrain)}
+	switch {
+	case n.DeletionTimestamp != nil:
+		r.Goes = "it is being deleted"
+	default:
+		for i := range n.Spec.Taints {
+			if key := n.Spec.Taints[i].Key; slices.Contains(DefaultTaints(), key) || slices.Contains(o.Taints, key) {
+				r.Goes = "taint " + key
+				break
+			}
+		}
+	}
+	return r, true
+}
+
+func drainAnnotation(p *corev1.Pod) *string { return annotation(p.Annotations, mesh.AnnotationDrain) }
+
+// maxDrainReason is how much of an administrator's reason is passed on, in bytes.
+const maxDrainReason = 256
+
+// annotation returns the value of an annotation, nil if there is none.
+func annotation(all map[string]string, name string) *string {
+	value, there := all[name]
+	if !there {
+		return nil
+	}
+	value = strings.ToValidUTF8(value[:min(len(value), maxDrainReason)], "")
+	return &value
+}
+
+func (s *Source) nodeChanged(key watch.Key, before, now *Node) {
+	s.mark(func(d *dirty) {
+		_, wasGone := s.goneNodes[key.Name]
+		if now == nil {
+			s.goneNodes[key.Name] = struct{}{}
+		} else {
+			delete(s.goneNodes, key.Name)
+		}
+		if before != nil || wasGone || *now != (Node{}) { // a new node has no pods that it could drain
+			d.nodes[key.Name] = struct{}{}
+		}
+	})
+}
+
+// IgnoreNodes says whether nodes that go are no reason to drain. An administrator's drain always is one.
+func (s *Source) IgnoreNodes(ignore bool) {
+	s.mark(func(d *dirty) {
+		s.ignoreNodes = ignore
+		for _, key := range s.nodes.Keys() {
+			d.nodes[key.Name] = struct{}{}
+		}
+		for name := range s.goneNodes {
+			d.nodes[name] = struct{}{}
+		}
+	})
+}
+
+// missNodes records the nodes of pods that were gone before the start: a control plane that is restarted says what it said before.
+func (s *Source) missNodes() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range s.pods.Keys() {
+		if p := s.pods.Get(key); p != nil && p.Node != "" && s.nodes.Get(watch.Key{Name: p.Node}) == nil {
+			s.goneNodes[p.Node] = struct{}{}
+		}
+	}
+}
+
+// podsOfNodes adds to d the pods of its nodes. It looks at all pods, since nodes seldom go.
+func (s *Source) podsOfNodes(d *dirty) {
+	if len(d.nodes) > 0 {
+		for _, key := range s.pods.Keys() {
+			p := s.pods.Get(key)
+			if p == nil {
+				continue
+			}
+			if _, changed := d.nodes[p.Node]; changed {
+				d.pods[key], d.refs[podRef{p.UID, key}] = struct{}{}, struct{}{}
+			}
+		}
+	}
+	for key := range d.pods {
+		if drain := s.drainOf(s.pods.Get(key)); drain != nil {
+			s.drains[key] = drain
+		} else {
+			delete(s.drains, key)
+		}
+	}
+}
+
+// drainOf returns why a pod should get no new traffic, nil for nothing, and for one that has ended: it has no proxy any more.
+func (s *Source) drainOf(p *Pod) *mesh.Drain {
+	if p == nil || p.Ended {
+		return nil
+	}
+	d := mesh.Drain{Terminating: p.Terminating}
+	s.mu.Lock()
+	_, gone := s.goneNodes[p.Node]
+	ignored := s.ignoreNodes
+	s.mu.Unlock()
+	n := s.nodes.Get(watch.Key{Name: p.Node})
+	switch {
+	case ignored:
+	case gone:
+		d.Node = "node " + p.Node + " is no more"
+	case n != nil && n.Goes != "":
+		d.Node = "node " + p.Node + ": " + n.Goes
+	}
+	switch {
+	case p.Drain != nil:
+		d.Administrator = drainText("pod", *p.Drain)
+	case n != nil && n.Drain != nil:
+		d.Administrator = drainText("node "+p.Node, *n.Drain)
+	}
+	if d == (mesh.Drain{}) {
+		return nil
+	}
+	return &d
+}
+
+func drainText(what, reason string) string {
+	if reason == "" {
+		return what + " is drained"
+	}
+	return what + " is drained: " + reason
+}
+
+// guard is which pods of a Service serve on.
+type guard map[watch.Key]struct{}
+
+// guard decides for the Services of d which of their pods serve on, and adds to d what that changes.
+func (s *Source) guard(d *dirty) {
+	affected := map[watch.Key]struct{}{}
+	for _, key := range sorted(d.services) {
+		before, now := s.guards[key], s.guardOf(key)
+		if maps.Equal(before, now) {
+			continue
+		}
+		if now == nil {
+			delete(s.guards, key)
+		} else {
+			s.guards[key] = now
+		}
+		for _, pods := range []guard{before, now} {
+			for pod := range pods {
+				affected[pod] = struct{}{}
+			}
+		}
+		s.tellGuard(key, before, now)
+	}
+	for pod := range affected {
+		d.pods[pod] = struct{}{}
+		if p := s.pods.Get(pod); p != nil {
+			s.index.servicesOfPod(podRef{p.UID, pod}, d)
+		}
+	}
+	for pod := range d.pods {
+		if drain := s.drains[pod]; drain.Wanted() {
+			with := *drain // the view may have the old one
+			with.ServesOn = s.servesOn(pod)
+			s.drains[pod] = &with
+		}
+	}
+	if len(d.pods) > 0 { // else none of them has another drain
+		s.metrics.set(s.drains)
+	}
+}
+
+// guardOf returns which pods of a Service serve on: if too few would be left, all that are ready and are still there.
+func (s *Source) guardOf(service watch.Key) guard {
+	left, drained := guard{}, guard(nil) // a pod of two families is in two slices
+	for _, name := range s.index.slicesOf(service) {
+		part := s.slices.Get(name)
+		if part == nil {
+			continue
+		}
+		for i := range part.endpoints {
+			e := &part.endpoints[i]
+			p := s.pods.Get(e.ref(service.Namespace).key)
+			if p == nil || p.UID != e.pod || p.Ended || p.LBHealthPort == 0 || !e.ready || p.Terminating || s.nodeIsGone(p) {
+				continue
+			}
+			key := e.ref(service.Namespace).key
+			switch {
+			case !s.drains[key].Wanted():
+				left[key] = struct{}{}
+			case drained == nil:
+				drained = guard{key: {}}
+			default:
+				drained[key] = struct{}{}
+			}
+		}
+	}
+	if len(left) >= s.o.Drains.MinServing {
+		return nil
+	}
+	return drained
+}
+
+func (s *Source) nodeIsGone(p *Pod) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, gone := s.goneNodes[p.Node]
+	return gone
+}
+
+// tellGuard tells of pods that serve on from now on.
+func (s *Source) tellGuard(service watch.Key, before, now guard) {
+	var began []string
+	for _, pod := range sorted(now) {
+		if _, did := before[pod]; !did {
+			began = append(began, pod.Name)
+		}
+	}
+	record := s.services.Get(service)
+	if len(began) == 0 || record == nil {
+		return
+	}
+	s.o.Logger.Warn("proxies serve on that should drain: a service would have too few others", "namespace", service.Namespace, "service", service.Name,
+		"pods", began, "minServing", s.o.Drains.MinServing)
+	s.o.Guarded(service, record.uid, began)
+}
+
+// servesOn says why a pod serves on, empty if it does not.
+func (s *Source) servesOn(pod watch.Key) string {
+	p := s.pods.Get(pod)
+	if p == nil {
+		return ""
+	}
+	services := map[watch.Key]struct{}{}
+	d := dirty{services: services}
+	s.index.servicesOfPod(podRef{p.UID, pod}, &d)
+	for _, service := range sorted(services) {
+		if _, guarded := s.guards[service][pod]; guarded {
+			return fmt.Sprintf("Service %s would have fewer than %d proxies for load balancers", service, s.o.Drains.MinServing)
+		}
+	}
+	return ""
+}
+
+// forgetNodes drops the nodes that are no more and have no pods. It looks at all pods, and only if some have changed. It needs mu.
+func (s *Source) forgetNodes(d *dirty) {
+	if len(s.goneNodes) == 0 || len(d.pods) == 0 && len(d.nodes) == 0 {
+		return
+	}
+	used := map[string]struct{}{}
+	for _, key := range s.pods.Keys() {
+		if p := s.pods.Get(key); p != nil {
+			used[p.Node] = struct{}{}
+		}
+	}
+	maps.DeleteFunc(s.goneNodes, func(name string, _ struct{}) bool {
+		_, has := used[name]
+		return !has
+	})
+}
+
+// drainMetrics counts the proxies that drain.
+type drainMetrics struct{ proxies *prometheus.GaugeVec }
+
+func newDrainMetrics(r prometheus.Registerer) drainMetrics {
+	m := drainMetrics{prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "sonde_drain_proxies",
+		Help: "Proxies that should get no new traffic, by reason: terminating, node or administrator; and those of the last two that serve on, as served_on.",
+	}, []string{"reason"})}
+	m.set(nil)
+	if r != nil {
+		r.MustRegister(m.proxies)
+	}
+	return m
+}
+
+func (m drainMetrics) set(drains map[watch.Key]*mesh.Drain) {
+	var terminating, node, administrator, servedOn int
+	count := func(n *int, applies bool) {
+		if applies {
+			*n++
+		}
+	}
+	for _, d := range drains {
+		count(&terminating, d.Terminating)
+		count(&node, d.Node != "")
+		count(&administrator, d.Administrator != "")
+		count(&servedOn, d.Wanted() && !d.Applies())
+	}
+	for reason, n := range map[string]int{"terminating": terminating, "node": node, "administrator": administrator, "served_on": servedOn} {
+		m.proxies.WithLabelValues(reason).Set(float64(n))
+	}
+}

@@ -1,0 +1,97 @@
+package source
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// PerPort are the listeners for probes of a pod in mesh.ProbesPerPort mode.
+type PerPort struct {
+	HTTP *mesh.Probes // nil if there are none
+	Own  []mesh.TCPProbe
+}
+
+// readPerPort reads them from the sidecar, whose arguments and variables cannot change, unlike the pod's annotations. It returns nil for
+// a pod in unified mode, and for one whose probe table its own agent refuses.
+func readPerPort(spec *corev1.PodSpec) *PerPort {
+	c := sidecarOf(spec)
+	if c == nil || !slices.Contains(c.Args, mesh.ArgProbesMode+string(mesh.ProbesPerPort)) {
+		return nil
+	}
+	at := slices.IndexFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == mesh.EnvProbeTable })
+	if at < 0 {
+		return nil
+	}
+	table, _, err := mesh.ParseProbeTable(c.Env[at].Value)
+	if err != nil {
+		return nil
+	}
+	return newPerPort(table, portOf(c.Args, mesh.ArgVirtualPort))
+}
+
+// portOf returns the port of an argument of the sidecar, such as mesh.ArgVirtualPort, 0 if there is none.
+func portOf(args []string, argument string) uint32 {
+	for _, arg := range args {
+		if value, ok := strings.CutPrefix(arg, argument); ok {
+			port, _ := strconv.ParseUint(value, 10, 16) // 0 if the agent refuses it
+			return uint32(port)
+		}
+	}
+	return 0
+}
+
+func newPerPort(table mesh.ProbeTable, port uint32) *PerPort {
+	r := &PerPort{}
+	paths := map[string]bool{}
+	for _, p := range table {
+		switch {
+		case p.HTTPGet != nil && port != 0:
+			path, _, _ := strings.Cut(p.VirtualPath(), "?") // the agent looks at the query
+			if paths[path] {
+				continue
+			}
+			paths[path] = true
+			if r.HTTP == nil {
+				r.HTTP = &mesh.Probes{Port: port}
+			}
+			number := strconv.Itoa(int(p.HTTPGet.Port))
+			r.HTTP.Endpoints = append(r.HTTP.Endpoints, mesh.ProbeEndpoint{
+				InboundPort: uint32(p.HTTPGet.Port), InboundPath: strings.TrimPrefix(path, "/"+number), Path: path,
+			})
+		case p.VirtualPort != 0:
+			own := mesh.TCPProbe{Port: uint32(p.VirtualPort), InboundPort: uint32(p.Port()), Protocol: mesh.ProtocolTCP}
+			if p.GRPC != nil {
+				own.Protocol = mesh.ProtocolGRPC
+			}
+			r.Own = append(r.Own, own)
+		}
+	}
+	return r
+}
+
+// ports returns the ports that are not redirected to Envoy's inbound listener.
+func (r *PerPort) ports() (all []uint32) {
+	if r.HTTP != nil {
+		all = append(all, r.HTTP.Port)
+	}
+	for _, p := range r.Own {
+		all = append(all, p.Port)
+	}
+	return all
+}
+
+func sidecarOf(spec *corev1.PodSpec) *corev1.Container {
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			if containers[i].Name == mesh.ContainerSidecar {
+				return &containers[i]
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+package controlplane
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/health"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
+)
+
+// Limits of a turn of a loop. A restart costs every proxy its stream, so they are far beyond what a large mesh or a slow disk takes: a
+// slow loop is not a dead one. A restart mends no API server either: a new mesh in the fan-out takes up to half a minute without it, and
+// loops that send several requests between two beats have more time than these.
+const (
+	defaultLoopLimit = time.Minute
+	requestsLimit    = 5 // times as long
+)
+
+// How long results of checks are good that ask somebody, or compute.
+const (
+	keepDraining = 100 * time.Millisecond // who sends traffic here is to hear of the end at once
+	keepXDS      = 5 * time.Second
+	keepWebhook  = 15 * time.Second
+	keepServed   = 10 * time.Second
+)
+
+// askTimeout is how long checks wait that ask somebody.
+const askTimeout = 3 * time.Second
+
+// healthPath is what old manifests ask instead of /readyz.
+const healthPath = "/healthz"
+
+// loops watch the stages that all control planes have.
+type loops struct {
+	view, agents, authority *heartbeat.Loop
+}
+
+// loop adds a loop to livez that asks nobody.
+func (cp *ControlPlane) loop(name string) *heartbeat.Loop {
+	return cp.checks.Loop(name, cp.o.loopLimit)
+}
+
+// requestingLoop adds a loop to livez that asks the API server.
+func (cp *ControlPlane) requestingLoop(name string) *heartbeat.Loop {
+	return cp.checks.Loop(name, requestsLimit*cp.o.loopLimit)
+}
+
+// errStarting says that the stages are being made.
+var errStarting = errors.New("the control plane starts")
+
+// starting returns why the stages are not there, nil if they are.
+func (cp *ControlPlane) starting() error {
+	select {
+	case <-cp.joined:
+		return nil
+	default:
+	}
+	if why := cp.waiting.Load(); why != nil {
+		return *why
+	}
+	return errStarting
+}
+
+// ready adds a check to readyz that needs the stages.
+func (cp *ControlPlane) ready(c health.Check) {
+	run := c.Run
+	c.Run = func(ctx context.Context) error {
+		if err := cp.starting(); err != nil {
+			return err
+		}
+		return run(ctx)
+	}
+	cp.checks.Add(health.Readyz, c)
+}
+
+// addChecks adds what decides about readiness, besides what the platform adds. docs/guides/health.md explains each check.
+func (cp *ControlPlane) addChecks() {
+	cp.checks.Add(health.Readyz, health.Check{Name: "draining", Keep: keepDraining, Run: func(context.Context) error {
+		select {
+		case <-cp.draining:
+			return errors.New("the control plane was asked to end")
+		default:
+			return nil
+		}
+	}})
+	cp.ready(health.Check{Name: "synced", Run: func(context.Context) error { return cp.platform.missing() }})
+	cp.ready(health.Check{Name: "view", Run: func(context.Context) error {
+		if cp.pipeline.Builder.View() == nil {
+			return errors.New("no view is built yet")
+		}
+		return nil
+	}})
+	cp.ready(health.Check{Name: "xds", Keep: keepXDS, Timeout: askTimeout, Run: cp.shakeHands})
+	cp.ready(health.Check{Name: "ca", Run: cp.checkCAs})
+	served := &servedState{}
+	cp.ready(health.Check{Name: "served-state", Keep: keepServed, Run: func(ctx context.Context) error { return served.check(ctx, cp.pipeline) }})
+	cp.ready(health.Check{Name: "store", Informational: true, Run: func(context.Context) error {
+		since, err := cp.platform.lost()
+		if err == nil {
+			return nil
+		}
+		return fmt.Errorf("not heard for %s, what was read before is served: %w", cp.o.now().Sub(since).Round(time.Second), err)
+	}})
+	cp.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "sonde_store_staleness_seconds",
+		Help: "Seconds since the API server was last heard, or the directory of the store last read; 0 while it is.",
+	}, cp.staleness))
+}
+
+// staleness returns for how many seconds the store has not been heard.
+func (cp *ControlPlane) staleness() float64 {
+	since := cp.started
+	switch err := cp.starting(); {
+	case errors.Is(err, errStarting):
+		return 0
+	case err == nil:
+		if since, err = cp.platform.lost(); err == nil {
+			return 0
+		}
+	}
+	return cp.o.now().Sub(since).Seconds()
+}
+
+// shakeHands opens a connection to the port for agents, as an agent does that has no certificate yet.
+func (cp *ControlPlane) shakeHands(ctx context.Context) error {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(cp.serving.CA())
+	dialer := tls.Dialer{Config: &tls.Config{
+		RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}, Time: cp.o.now,
+	}}
+	conn, err := dialer.DialContext(ctx, "tcp", cp.listeners.agents.Addr().String()) // no address stands for this host
+	if err != nil {
+		return fmt.Errorf("connect as an agent: %w", err)
+	}
+	_ = conn.Close() // the handshake is all that was wanted
+	return nil
+}
+
+// checkCAs returns which meshes cannot issue certificates.
+func (cp *ControlPlane) checkCAs(context.Context) error {
+	view := cp.pipeline.Builder.View()
+	if view == nil {
+		return nil // no mesh is served yet
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(view.Meshes)) {
+		switch expires := cp.authority.CAExpires(name); {
+		case expires.IsZero():
+			errs = append(errs, fmt.Errorf("mesh %q has no CA", name))
+		case !cp.o.now().Before(expires):
+			errs = append(errs, fmt.Errorf("the CA of mesh %q has expired at %s: rotate it", name, expires.UTC().Format(time.RFC3339)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// serveHealth serves health and metrics.
+func (cp *ControlPlane) serveHealth(ctx context.Context) error {
+	pages := health.Handler(cp.checks, health.Metrics(cp.registry))
+	pages.Handle(healthPath, health.Page(cp.checks, health.Readyz))
+	return health.Serve(ctx, cp.listeners.health, pages)
+}
+
+// healthChecks returns all checks for the admin API.
+func (cp *ControlPlane) healthChecks(ctx context.Context) []*adminv1.HealthCheck {
+	var all []*adminv1.HealthCheck
+	for _, group := range []health.Group{health.Livez, health.Readyz} {
+		for _, r := range cp.checks.Results(ctx, group) {
+			all = append(all, healthCheck(&r))
+		}
+	}
+	return all
+}

@@ -1,0 +1,121 @@
+package dpagent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
+	"github.com/sonde-mesh/sonde/dpagent/lb"
+	"github.com/sonde-mesh/sonde/dpagent/workdir"
+	"github.com/sonde-mesh/sonde/health"
+)
+
+// fileDrain has the drain state, for an agent that goes on where this one has died.
+const fileDrain = "drain.json"
+
+// newLB returns what answers load balancers, nil if nobody asks.
+func (a *Agent) newLB() *lb.Server {
+	if a.o.LBHealthPort == 0 {
+		return nil
+	}
+	return lb.New(lb.Options{
+		Ready: a.servable, Begun: func() bool { return a.dir.Has(workdir.FileEnding) }, Limit: a.limits.apply, Registerer: a.metrics, Loop: a.checks.Loop("load-balancers", loopLimit),
+	})
+}
+
+// servable returns why the proxy is not ready, nil if it is. That it drains is a reason of its own.
+func (a *Agent) servable(ctx context.Context) error {
+	var errs []error
+	for _, r := range a.checks.Results(ctx, health.Readyz) {
+		if r.Err != nil && r.Name != checkDrain {
+			errs = append(errs, fmt.Errorf("%s: %w", r.Name, r.Err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// serveLB opens the port for load balancers and serves it in group until ctx ends.
+func (a *Agent) serveLB(ctx context.Context, group *errgroup.Group, envoy lb.Admin) error {
+	if a.lb == nil {
+		return nil
+	}
+	a.resumeDrain()
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(a.o.LBHealthPort)))
+	if err != nil {
+		return &mesh.FieldError{Field: "LBHealthPort", Value: strconv.Itoa(a.o.LBHealthPort), Err: err}
+	}
+	a.logger.Info("health for load balancers", "address", l.Addr().String())
+	group.Go(func() error { return health.Serve(ctx, l, a.lb) })
+	group.Go(func() error {
+		a.lb.Follow(ctx, envoy)
+		return nil
+	})
+	return nil
+}
+
+// setDrain records why the control plane wants the proxy to get no new traffic. It holds while there is no session, and for the next agent if
+// this one dies.
+func (a *Agent) setDrain(d mesh.Drain) {
+	if a.lb == nil || !a.lb.Set(d) {
+		return
+	}
+	if err := a.storeDrain(); err != nil {
+		a.logger.Warn("drain state not stored", "err", err)
+	}
+	a.logger.Info("drain state", "draining", d.Applies(), "reason", d.String())
+}
+
+func (a *Agent) storeDrain() error {
+	if !a.keepsEnvoy() {
+		return nil
+	}
+	text, err := json.Marshal(a.lb.State())
+	if err != nil {
+		return err
+	}
+	return a.dir.Write(fileDrain, text)
+}
+
+// resumeDrain takes what was said to an agent of this process' guard that has died.
+func (a *Agent) resumeDrain() {
+	if starts, _ := worker.Guarded(); starts <= 1 {
+		if err := a.dir.Remove(fileDrain, workdir.FileEnding); err != nil { // it was said of a process long gone
+			a.logger.Warn("drain state of the agent before not removed", "err", err)
+		}
+		return
+	}
+	text, err := a.dir.Read(fileDrain)
+	if errors.Is(err, fs.ErrNotExist) {
+		return // it was told nothing
+	}
+	var state lb.State
+	if err == nil {
+		err = json.Unmarshal(text, &state)
+	}
+	if err != nil {
+		a.logger.Warn("drain state of the agent before not used", "err", err)
+		return
+	}
+	a.lb.Resume(state)
+}
+
+// servesUntil returns until when the proxy serves on, for load balancers that have to notice that it ends: now if nobody waits for that.
+func (a *Agent) servesUntil(now time.Time) time.Time {
+	if a.lb == nil || a.o.LastToEnd {
+		return now
+	}
+	if until := a.lb.Ending().Add(a.o.LBDrainTime); until.After(now) {
+		return until
+	}
+	return now
+}

@@ -1,0 +1,4 @@
+package perport
+
+// MaxVisitors is how many connections a port may have at once.
+const MaxVisitors = maxVisitors

@@ -1,0 +1,222 @@
+package perport_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/sonde-mesh/sonde/dpagent/perport"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is far longer than anything takes on a machine that is not busy.
+const patience = 10 * time.Second
+
+// logs collects what a server logs.
+type logs struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logs) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), text)
+}
+
+// server is a Server that runs.
+type server struct {
+	*perport.Server
+	t    testing.TB
+	dir  string
+	logs *logs
+	end  func()
+}
+
+func start(t testing.TB) *server {
+	t.Helper()
+	s := &server{t: t, dir: t.TempDir(), logs: &logs{}}
+	s.Server = perport.New(perport.Options{
+		Socket: func(name string) *net.UnixAddr { return &net.UnixAddr{Net: "unix", Name: s.socket(name)} },
+		Logger: slog.New(slog.NewTextHandler(s.logs, nil)), Registerer: prometheus.NewRegistry(),
+	})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	s.end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run() error = %v", err)
+		}
+	})
+	t.Cleanup(s.end)
+	return s
+}
+
+func (s *server) socket(name string) string { return filepath.Join(s.dir, name) }
+
+// eventually polls until check returns nil.
+func eventually(t testing.TB, limit time.Duration, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %v", limit, err)
+		}
+		<-tick.C
+	}
+}
+
+// freeAddress returns an address on which nobody listens, and from which no connection comes.
+func freeAddress(t testing.TB) netip.AddrPort {
+	t.Helper()
+	l := listen(t, netip.MustParseAddrPort("127.0.0.9:0"))
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+func listen(t testing.TB, at netip.AddrPort) *net.TCPListener {
+	t.Helper()
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// application accepts connections, and counts them and the bytes that come.
+type application struct {
+	at netip.AddrPort
+	t  testing.TB
+
+	mu                 sync.Mutex
+	connections, bytes int
+	stop               func()
+}
+
+func apply(t testing.TB, at netip.AddrPort) *application {
+	t.Helper()
+	a := &application{at: at, t: t}
+	a.open()
+	t.Cleanup(func() { a.stop() })
+	return a
+}
+
+func (a *application) open() {
+	a.t.Helper()
+	l := listen(a.t, a.at)
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			a.mu.Lock()
+			a.connections++
+			a.mu.Unlock()
+			running.Go(func() {
+				defer func() { _ = c.Close() }()
+				n, _ := io.Copy(io.Discard, c)
+				a.mu.Lock()
+				a.bytes += int(n)
+				a.mu.Unlock()
+			})
+		}
+	})
+	a.stop = sync.OnceFunc(func() {
+		_ = l.Close()
+		running.Wait()
+	})
+}
+
+func (a *application) seen() (connections, bytes int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.connections, a.bytes
+}
+
+func dial(ctx context.Context, at netip.AddrPort) (*net.TCPConn, error) {
+	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", at.String())
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
+}
+
+// isOpen returns an error unless a port accepts connections.
+func isOpen(ctx context.Context, at netip.AddrPort) error {
+	c, err := dial(ctx, at)
+	if err == nil {
+		_ = c.Close()
+	}
+	return err
+}
+
+// isClosed returns an error unless a port refuses connections.
+func isClosed(ctx context.Context, at netip.AddrPort) error {
+	if err := isOpen(ctx, at); !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("%s: want a refusal, not: %w", at, err)
+	}
+	return nil
+}
+
+// ended returns an error unless the other side closes the connection without sending anything.
+func ended(c net.Conn) error {
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	n, err := c.Read(make([]byte, 1))
+	if n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("want the end, not %d bytes: %w", n, err)
+	}
+	return nil
+}
+
+// ask sends a request to the socket of HTTP probes, and returns the answer and its body.
+func (s *server) ask(request string) (*http.Response, string, error) {
+	c, err := net.Dial("unix", s.socket("probes.sock"))
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(c, request); err != nil {
+		return nil, "", err
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	return answer, string(body), err
+}

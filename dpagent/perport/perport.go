@@ -1,0 +1,180 @@
+// Package perport has the agent's part in the per-port mode of probes, for a Dataplane that somebody has written: the handler of HTTP
+// probes, which Envoy passes on, and the ports for TCP probes, which are open while those of the application are.
+package perport
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sonde-mesh/sonde/health/heartbeat"
+)
+
+// period is how often an application is asked, and how long after a failure a port or socket is opened again.
+const period = time.Second
+
+// Config is what there is to answer.
+type Config struct {
+	// HTTP is where Envoy listens for HTTP probes; not valid if there are none.
+	HTTP netip.AddrPort
+	// Ports for TCP probes, each with another Address.
+	Ports []Port
+}
+
+// Port is a port that is open while the application accepts connections.
+type Port struct {
+	// Address to listen on.
+	Address netip.AddrPort
+	// Application is where it listens.
+	Application netip.AddrPort
+	// GRPC says that a client that sends something is passed on to Envoy's listener for gRPC probes, mesh.SocketGRPCProbe. Else its
+	// connection is reset.
+	GRPC bool
+}
+
+// Options of a Server. All are required but Loop.
+type Options struct {
+	// Socket returns the address of a socket in the work directory.
+	Socket func(name string) *net.UnixAddr
+	// Logger gets changed verdicts, and what cannot be opened.
+	Logger *slog.Logger
+	// Registerer of the metrics of HTTP probes.
+	Registerer prometheus.Registerer
+	// Loop is told of each Config that is put in place. Default: nobody is told.
+	Loop *heartbeat.Loop
+}
+
+// Server answers probes as its last Config says, none before the first. It is safe for concurrent use.
+type Server struct {
+	o       Options
+	changed chan struct{} // config may be another one
+
+	mu     sync.Mutex
+	config Config
+	faults map[task]error // what tasks cannot do
+}
+
+// New returns a server. Run has to be called.
+func New(o Options) *Server {
+	return &Server{o: o, changed: make(chan struct{}, 1), faults: map[task]error{}}
+}
+
+// Set replaces the Config, and returns at once. What is equal in both goes on undisturbed.
+func (s *Server) Set(c Config) {
+	s.mu.Lock()
+	s.config = c
+	s.mu.Unlock()
+	select {
+	case s.changed <- struct{}{}:
+	default: // Run has not seen the last change yet
+	}
+}
+
+// task is something to do until ctx ends. Its types are comparable, and equal ones are the same.
+type task interface {
+	run(ctx context.Context, s *Server)
+	String() string
+}
+
+// running is a task that runs.
+type running struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// Run answers probes until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	all := map[task]running{}
+	for ctx.Err() == nil {
+		s.o.Loop.Begin()
+		wanted := s.tasks()
+		stop(all, func(t task) bool { return !wanted[t] }) // first, since they may have the ports of others
+		for t := range wanted {
+			if _, runs := all[t]; !runs {
+				all[t] = s.start(ctx, t)
+			}
+		}
+		s.o.Loop.End()
+		select {
+		case <-s.changed:
+		case <-ctx.Done():
+		}
+	}
+	stop(all, func(task) bool { return true })
+	return nil
+}
+
+func (s *Server) start(ctx context.Context, t task) running {
+	ctx, cancel := context.WithCancel(ctx)
+	r := running{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(r.done)
+		defer s.report(t, nil)
+		t.run(ctx, s)
+	}()
+	return r
+}
+
+// stop ends tasks, waits for them, and removes them.
+func stop(all map[task]running, which func(task) bool) {
+	for t, r := range all {
+		if which(t) {
+			r.cancel()
+		}
+	}
+	for t, r := range all {
+		if which(t) {
+			<-r.done
+			delete(all, t)
+		}
+	}
+}
+
+func (s *Server) tasks() map[task]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[task]bool{}
+	if s.config.HTTP.IsValid() {
+		all[socket{s.config.HTTP}] = true
+	}
+	for _, p := range s.config.Ports {
+		all[p] = true
+	}
+	return all
+}
+
+// report records what a task cannot do, nil if there is nothing, and logs it when it changes.
+func (s *Server) report(t task, err error) {
+	s.mu.Lock()
+	before := s.faults[t]
+	if err == nil {
+		delete(s.faults, t)
+	} else {
+		s.faults[t] = err
+	}
+	s.mu.Unlock()
+	if err != nil && (before == nil || before.Error() != err.Error()) {
+		s.o.Logger.Warn("probes cannot be answered, the agent keeps trying", "probes", t.String(), "err", err)
+	}
+}
+
+// Ready returns why probes cannot be answered, nil if they can. What applications do is no reason.
+func (s *Server) Ready(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, t := range slices.SortedFunc(maps.Keys(s.faults), func(a, b task) int { return cmp.Compare(a.String(), b.String()) }) {
+		errs = append(errs, fmt.Errorf("%s: %w", t, s.faults[t]))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,231 @@
+package perport_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/dpagent/perport"
+	"github.com/sonde-mesh/sonde/dpagent/probe"
+)
+
+func only(p perport.Port) perport.Config { return perport.Config{Ports: []perport.Port{p}} }
+
+func TestPortIsOpenWhileTheApplicationIs(t *testing.T) {
+	t.Parallel()
+	s, at, app := start(t), freeAddress(t), apply(t, freeAddress(t))
+	s.Set(only(perport.Port{Address: at, Application: app.at}))
+	for range 2 {
+		eventually(t, patience, func() error { return isOpen(t.Context(), at) })
+		app.stop()
+		stopped := time.Now()
+		eventually(t, patience, func() error { return isClosed(t.Context(), at) })
+		if after := time.Since(stopped); after > 2*time.Second {
+			t.Errorf("the port is closed %s after that of the application", after)
+		}
+		if err := s.Ready(t.Context()); err != nil {
+			t.Errorf("Ready() = %v: an application that is closed is no fault of the agent", err)
+		}
+		app.open()
+	}
+	eventually(t, patience, func() error { return isOpen(t.Context(), at) })
+	if _, bytes := app.seen(); bytes > 0 {
+		t.Errorf("the application got %d bytes", bytes)
+	}
+	s.end()
+	if err := isClosed(t.Context(), at); err != nil {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func TestApplicationIsAskedOnceASecond(t *testing.T) {
+	t.Parallel()
+	s, at, app := start(t), freeAddress(t), apply(t, freeAddress(t))
+	s.Set(only(perport.Port{Address: at, Application: app.at}))
+	eventually(t, patience, func() error { return isOpen(t.Context(), at) })
+	before, _ := app.seen()
+	for range 20 { // callers make no difference
+		if err := isOpen(t.Context(), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-time.After(1500 * time.Millisecond)
+	if after, _ := app.seen(); after-before > 2 || after == before {
+		t.Errorf("%d connections in 1.5 s, want 1 or 2", after-before)
+	}
+}
+
+func TestClientThatSpeaksIsReset(t *testing.T) {
+	t.Parallel()
+	for _, grpc := range []bool{false, true} { // there is no Envoy
+		t.Run(fmt.Sprintf("gRPC %t", grpc), func(t *testing.T) {
+			s, at, app := start(t), freeAddress(t), apply(t, freeAddress(t))
+			s.Set(only(perport.Port{Address: at, Application: app.at, GRPC: grpc}))
+			eventually(t, patience, func() error { return isOpen(t.Context(), at) })
+			c, err := dial(t.Context(), at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.Close() }()
+			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			if err := ended(c); err != nil {
+				t.Error(err)
+			}
+			s.end()
+			if _, bytes := app.seen(); bytes > 0 {
+				t.Errorf("the application got %d bytes", bytes)
+			}
+		})
+	}
+}
+
+func TestClientThatSpeaksIsPassedToEnvoy(t *testing.T) {
+	t.Parallel()
+	s, at, app := start(t), freeAddress(t), apply(t, freeAddress(t))
+	envoy, err := net.Listen("unix", s.socket(fmt.Sprintf("probe-%d.sock", at.Port())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = envoy.Close() }()
+	s.Set(only(perport.Port{Address: at, Application: app.at, GRPC: true}))
+	eventually(t, patience, func() error { return isOpen(t.Context(), at) })
+	tests := map[string]func(client, envoy net.Conn) (other net.Conn){
+		"until the client ends": func(client, envoy net.Conn) net.Conn { _ = client.Close(); return envoy },
+		"until Envoy ends":      func(client, envoy net.Conn) net.Conn { _ = envoy.Close(); return client },
+		"until the agent ends":  func(client, _ net.Conn) net.Conn { s.end(); return client },
+	}
+	for _, name := range []string{"until the client ends", "until Envoy ends", "until the agent ends"} {
+		t.Run(name, func(t *testing.T) {
+			client, err := dial(t.Context(), at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = client.Close() }()
+			const question, answer = "PRI * HTTP/2.0", "SETTINGS"
+			if _, err := io.WriteString(client, question); err != nil {
+				t.Fatal(err)
+			}
+			c, err := envoy.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.Close() }()
+			reads(t, c, question)
+			if _, err := io.WriteString(c, answer); err != nil {
+				t.Fatal(err)
+			}
+			reads(t, client, answer)
+			if err := ended(tests[name](client, c)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func reads(t testing.TB, c net.Conn, want string) {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
+		t.Fatalf("read %q, %v, want %q", got, err, want)
+	}
+}
+
+// TestSilentClientsMakeRoom has more clients than may be there at once.
+func TestSilentClientsMakeRoom(t *testing.T) {
+	t.Parallel()
+	s, at, app := start(t), freeAddress(t), apply(t, freeAddress(t))
+	s.Set(only(perport.Port{Address: at, Application: app.at}))
+	eventually(t, patience, func() error { return isOpen(t.Context(), at) })
+	var silent []net.Conn
+	for range perport.MaxVisitors + 1 {
+		c, err := dial(t.Context(), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }() //nolint:gocritic // all stay open until the end
+		silent = append(silent, c)
+	}
+	if err := ended(silent[0]); err != nil {
+		t.Errorf("the first: %v", err)
+	}
+	last := silent[perport.MaxVisitors]
+	_ = last.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err := last.Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "timeout") {
+		t.Errorf("the last: %v, want a connection that is open", err)
+	}
+}
+
+func TestPortOfAnother(t *testing.T) {
+	t.Parallel()
+	s, app := start(t), apply(t, freeAddress(t))
+	other := listen(t, netip.MustParseAddrPort("127.0.0.1:0"))
+	at := other.Addr().(*net.TCPAddr).AddrPort()
+	s.Set(only(perport.Port{Address: at, Application: app.at}))
+	eventually(t, patience, func() error {
+		if err := s.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "address already in use") {
+			return fmt.Errorf("want why the port cannot be opened, not: %w", err)
+		}
+		return nil
+	})
+	<-time.After(1100 * time.Millisecond) // it is tried again, and not logged again
+	if n := s.logs.count("address already in use"); n != 1 {
+		t.Errorf("logged %d times, want once", n)
+	}
+	_ = other.Close()
+	eventually(t, patience, func() error { return isOpen(t.Context(), at) })
+	eventually(t, patience, func() error { return s.Ready(t.Context()) })
+}
+
+func TestConfigsThatFollowEachOther(t *testing.T) {
+	t.Parallel()
+	s, first, second, app := start(t), freeAddress(t), freeAddress(t), apply(t, freeAddress(t))
+	s.Set(perport.Config{Ports: []perport.Port{{Address: first, Application: app.at}, {Address: second, Application: app.at}}})
+	for _, at := range []netip.AddrPort{first, second} {
+		eventually(t, patience, func() error { return isOpen(t.Context(), at) })
+	}
+	c, err := dial(t.Context(), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+
+	moved := apply(t, freeAddress(t))
+	s.Set(perport.Config{Ports: []perport.Port{{Address: first, Application: app.at}, {Address: second, Application: moved.at}}})
+	eventually(t, patience, func() error {
+		if n, _ := moved.seen(); n == 0 {
+			return errors.New("the new application has not been asked")
+		}
+		return isOpen(t.Context(), second)
+	})
+	_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err := c.Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "timeout") {
+		t.Errorf("a connection to the port that stays: %v, want it to be open", err)
+	}
+
+	s.Set(perport.Config{})
+	for _, at := range []netip.AddrPort{first, second} {
+		eventually(t, patience, func() error { return isClosed(t.Context(), at) })
+	}
+	if err := ended(c); err != nil {
+		t.Errorf("a connection to a port that is gone: %v", err)
+	}
+}
+
+// BenchmarkCheck is what an open port costs each second.
+func BenchmarkCheck(b *testing.B) {
+	check := probe.NewTCPCheck(apply(b, freeAddress(b)).at, time.Second)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := check(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+)
+
+// pathNothing is no VirtualPath of any probe.
+const pathNothing = "/sonde"
+
+// Answers asks where the handler is served for a probe that there is not, as the kubelet would ask, and returns why the handler has not
+// answered, nil if it has.
+func Answers(ctx context.Context, at net.Addr) error {
+	dialer := newDialer(plainClose)
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, at.Network(), at.String())
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sonde"+pathNothing, http.NoBody)
+	if err != nil {
+		return err
+	}
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		return fmt.Errorf("ask the probe handler: %w", err)
+	}
+	_ = answer.Body.Close() // its status says enough
+	if answer.StatusCode != http.StatusNotFound {
+		return fmt.Errorf("ask the probe handler for nothing: it answers %s, want %d", answer.Status, http.StatusNotFound)
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package probe
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// maxErrored is how often in a row a check is made that comes to no verdict.
+// Source: kubernetes pkg/kubelet/prober/prober.go, maxProbeRetries.
+const maxErrored = 3
+
+// Check asks an application as the kubelet would, where no kubelet asks.
+type Check struct {
+	prober  prober
+	timeout time.Duration
+}
+
+// NewCheck returns the check of a probe. address takes the place of the pod's. p must be valid, but for its TimeoutSeconds: the timeout of
+// a check is timeout.
+func NewCheck(p mesh.Probe, address netip.Addr, timeout time.Duration) *Check {
+	c := &Check{timeout: timeout}
+	switch {
+	case p.TCPSocket != nil:
+		c.prober = newTCPProber(address, p.TCPSocket, timeout)
+	case p.GRPC != nil:
+		c.prober = newGRPCProber(address, p.GRPC, timeout)
+	default:
+		itself := func(at netip.AddrPort) netip.AddrPort { return at }
+		// No redirect leads to port 0, as it would to a virtual port.
+		dial := dialPod(newDialer(plainClose), netip.AddrPortFrom(address, 0), itself)
+		c.prober = newHTTPProber(newProbeTransport(dial), address, p.HTTPGet, timeout)
+	}
+	return c
+}
+
+// Outcome is what one check has found.
+type Outcome struct {
+	// Verdict is success, warning, failure or errored.
+	Verdict string
+	// Passed says that the application can take traffic, Discarded that the check says nothing about it.
+	Passed, Discarded bool
+	// Class of the reason, for any verdict but success.
+	Class Class
+	// Reason is for people, at most 512 bytes. It never contains text from the application.
+	Reason string
+	Took   time.Duration
+}
+
+// Ask makes one check, and as the kubelet two more while there is no verdict. It ends with ctx, and is then Discarded.
+func (c *Check) Ask(ctx context.Context) Outcome {
+	var r result
+	var took time.Duration
+	for range maxErrored {
+		if r, took = ask(ctx, c.prober, ownAgent, c.timeout); r.verdict != errored || ctx.Err() != nil {
+			break
+		}
+	}
+	return Outcome{
+		Verdict: r.verdict.String(), Passed: r.verdict == success || r.verdict == warning, Discarded: r.verdict == errored || ctx.Err() != nil,
+		Class: r.class, Reason: inWords(r.reason), Took: took,
+	}
+}
+
+// inWords returns a reason without the form of gRPC's errors, which the kubelet's has.
+func inWords(reason string) string {
+	before, code, ok := strings.Cut(reason, "rpc error: code = ")
+	switch {
+	case !ok:
+		return reason
+	case code == codes.NotFound.String():
+		code += ", it does not know the service that the probe asks for"
+	}
+	return before + "the application answers " + code
+}
+
+// End closes what checks have left open.
+func (c *Check) End() {
+	if h, ok := c.prober.(*httpProber); ok {
+		h.client.Transport.(*http.Transport).CloseIdleConnections()
+	}
+}

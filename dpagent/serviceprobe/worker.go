@@ -1,0 +1,179 @@
+package serviceprobe
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
+)
+
+// stuckAfter is how long a check may take beyond its timeouts.
+const stuckAfter = 30 * time.Second
+
+// check asks an application. *probe.Check implements it.
+type check interface {
+	Ask(ctx context.Context) probe.Outcome
+	End()
+}
+
+// worker runs the probe of one inbound.
+// Source: kubernetes pkg/kubelet/prober/worker.go.
+type worker struct {
+	probe   Probe
+	check   check
+	server  *Server
+	metrics *workerMetrics
+	logger  *slog.Logger
+	loop    *heartbeat.Loop
+
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	// The goroutine of the worker has these, until done is closed.
+	state    *State // nil before the first verdict
+	class    probe.Class
+	since    time.Time // of state
+	passed   bool      // the last check
+	inARow   uint32    // checks that ended as the last one
+	discards bool      // the last check was discarded
+}
+
+// newWorker returns a worker that begins with the state of an earlier one for its inbound, which has stopped; nil if there is none.
+func newWorker(p Probe, s *Server, earlier *worker) *worker {
+	w := &worker{
+		probe: p, check: s.newCheck(p), server: s, metrics: s.metrics.of(p.Inbound),
+		logger: s.o.Logger.With("inbound", p.Inbound.String(), "application", p.Application.String(), "probe", handlerName(p)),
+		loop:   heartbeat.New("service-probe "+p.Inbound.String(), maxAsked*p.Timeout+stuckAfter),
+		done:   make(chan struct{}), since: time.Now(),
+	}
+	if earlier != nil {
+		w.state, w.class, w.since = earlier.state, earlier.class, earlier.since
+	}
+	return w
+}
+
+// maxAsked is how many timeouts one turn may take: a check that comes to no verdict is made again.
+const maxAsked = 3
+
+// handlerName returns the handler of a probe as documents have it.
+func handlerName(p Probe) string {
+	switch {
+	case p.Check.HTTPGet != nil:
+		return "httpGet"
+	case p.Check.GRPC != nil:
+		return "grpc"
+	}
+	return "tcpSocket"
+}
+
+func (w *worker) start(ctx context.Context) {
+	ctx, w.cancel = context.WithCancel(ctx)
+	go func() {
+		defer close(w.done)
+		w.run(ctx)
+	}()
+}
+
+// stop ends the worker and waits for it.
+func (w *worker) stop() {
+	w.cancel()
+	<-w.done
+	w.check.End()
+}
+
+// run checks at once, since the inbound may wait for it, and then once in each period. The second check comes after a random part of the
+// period, so that probes that have begun together do not stay so.
+func (w *worker) run(ctx context.Context) {
+	w.turn(ctx)
+	next := time.NewTimer(rand.N(w.probe.Period)) //nolint:gosec // it guards nothing
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-next.C:
+		}
+		next.Reset(w.probe.Period)
+		w.turn(ctx)
+	}
+}
+
+func (w *worker) turn(ctx context.Context) {
+	w.loop.Begin()
+	defer w.loop.End()
+	found := w.check.Ask(ctx)
+	if ctx.Err() == nil {
+		w.judge(found)
+	}
+}
+
+// judge counts a check, and changes the state when enough of them agree.
+func (w *worker) judge(found probe.Outcome) {
+	w.metrics.count(found.Verdict)
+	w.noteDiscard(found)
+	if found.Discarded {
+		return
+	}
+	if w.inARow == 0 || w.passed != found.Passed {
+		w.passed, w.inARow = found.Passed, 0
+	}
+	w.inARow++
+	if w.inARow < w.threshold(found) {
+		return
+	}
+	// A reason of another class is news for people, one of other words is not.
+	if w.state != nil && w.state.Ready == found.Passed && (found.Passed || w.class == found.Class) {
+		return
+	}
+	w.change(found)
+}
+
+// threshold returns how many checks in a row must have found this. One failure is enough where nothing is known: no application is ready
+// before its first success, and what this agent's predecessor has reported may be of an application that has ended with it.
+func (w *worker) threshold(found probe.Outcome) uint32 {
+	switch {
+	case found.Passed:
+		return w.probe.SuccessThreshold
+	case w.state == nil:
+		return 1
+	default:
+		return w.probe.FailureThreshold
+	}
+}
+
+// change replaces the state.
+func (w *worker) change(found probe.Outcome) {
+	turned := w.state == nil || w.state.Ready != found.Passed
+	lasted := time.Since(w.since).Round(time.Millisecond)
+	first := w.state == nil
+	w.state, w.class = &State{Ready: found.Passed}, found.Class
+	if !found.Passed {
+		w.state.Reason = found.Reason
+	}
+	w.metrics.ready(found.Passed)
+	w.server.o.Reporter.Set(w.probe.Inbound, *w.state)
+	if !turned {
+		return
+	}
+	w.since = time.Now()
+	log := w.logger.With("checks", w.inARow, "took", found.Took.Round(time.Microsecond).String())
+	if !first {
+		log = log.With("after", lasted.String())
+	}
+	if found.Passed {
+		log.Info("application ready")
+	} else {
+		log.Warn("application not ready", "err", found.Reason)
+	}
+}
+
+// noteDiscard logs once that checks come to no verdict: what was found before then holds.
+func (w *worker) noteDiscard(found probe.Outcome) {
+	if found.Discarded && !w.discards {
+		w.logger.Warn("application probe without a verdict, the state stays as it is", "err", found.Reason)
+	}
+	w.discards = found.Discarded
+}

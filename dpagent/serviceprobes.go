@@ -1,0 +1,94 @@
+package dpagent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/serviceprobe"
+)
+
+// setServiceProbes takes how the control plane wants the applications to be asked. It holds while there is no session.
+func (a *Agent) setServiceProbes(m *agentv1.ServiceProbes) {
+	probes, err := serviceProbes(m)
+	if err != nil {
+		a.logger.Error("service probes that the control plane names are ignored, those before stay", "err", err)
+		return
+	}
+	a.serviceProbes.Set(probes)
+}
+
+func serviceProbes(m *agentv1.ServiceProbes) ([]serviceprobe.Probe, error) {
+	var probes []serviceprobe.Probe
+	var errs []error
+	for i, p := range m.GetProbes() {
+		one, err := serviceProbe(fmt.Sprintf("probes[%d].", i), p)
+		probes, errs = append(probes, one), append(errs, err)
+	}
+	return probes, errors.Join(errs...)
+}
+
+func serviceProbe(path string, m *agentv1.ServiceProbe) (serviceprobe.Probe, error) {
+	var errs []error
+	wrong := func(field, value, allowed string) {
+		errs = append(errs, &mesh.FieldError{Field: path + field, Value: value, Allowed: allowed})
+	}
+	address := func(field, text string) netip.AddrPort {
+		at, err := netip.ParseAddrPort(text)
+		if err != nil {
+			wrong(field, text, "must be ip:port")
+		}
+		return at
+	}
+	duration := func(field string, d *durationpb.Duration) time.Duration {
+		if d.CheckValid() != nil || d.AsDuration() <= 0 {
+			wrong(field, d.AsDuration().String(), "must be longer than 0")
+		}
+		return d.AsDuration()
+	}
+	threshold := func(field string, n uint32) uint32 {
+		if n == 0 {
+			wrong(field, strconv.Itoa(int(n)), "must be at least 1")
+		}
+		return n
+	}
+	p := serviceprobe.Probe{
+		Inbound: address("inbound", m.GetInbound()), Application: address("application", m.GetApplication()),
+		Period: duration("period", m.GetPeriod()), Timeout: duration("timeout", m.GetTimeout()),
+		FailureThreshold: threshold("failure_threshold", m.GetFailureThreshold()),
+		SuccessThreshold: threshold("success_threshold", m.GetSuccessThreshold()),
+	}
+	var known bool
+	if p.Check, known = checkOf(m, int32(p.Application.Port())); !known {
+		wrong("handler", "", "must be one that this agent knows")
+	}
+	return p, errors.Join(errs...)
+}
+
+// checkOf returns what a probe asks of that port, and false for a handler of a later version.
+func checkOf(m *agentv1.ServiceProbe, port int32) (mesh.Probe, bool) {
+	p := mesh.Probe{Type: mesh.ProbeReadiness}
+	switch h := m.GetHandler().(type) {
+	case *agentv1.ServiceProbe_HttpGet:
+		p.HTTPGet = &mesh.HTTPGetProbe{Path: h.HttpGet.GetPath(), Port: port, Scheme: mesh.SchemeHTTP}
+		if h.HttpGet.GetHttps() {
+			p.HTTPGet.Scheme = mesh.SchemeHTTPS
+		}
+		for _, header := range h.HttpGet.GetHeaders() {
+			p.HTTPGet.HTTPHeaders = append(p.HTTPGet.HTTPHeaders, mesh.HTTPHeader{Name: header.GetName(), Value: header.GetValue()})
+		}
+	case *agentv1.ServiceProbe_TcpSocket:
+		p.TCPSocket = &mesh.TCPSocketProbe{Port: port}
+	case *agentv1.ServiceProbe_Grpc:
+		p.GRPC = &mesh.GRPCProbe{Port: port, Service: h.Grpc.GetService()}
+	default:
+		return p, false
+	}
+	return p, true
+}

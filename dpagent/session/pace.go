@@ -1,0 +1,29 @@
+package session
+
+import "time"
+
+// pace says when the next report of one kind is due: there is something to report, the control plane takes it, and the last report is
+// long enough ago.
+type pace struct {
+	wake     <-chan struct{} // there is something to report
+	interval time.Duration
+	due      <-chan struct{} // wake, or nil while nothing may be reported
+	pause    *time.Timer     // after a report
+}
+
+func newPace(wake <-chan struct{}, interval time.Duration) *pace {
+	p := &pace{wake: wake, interval: interval, pause: time.NewTimer(interval)}
+	p.pause.Stop() // until there was a report
+	return p
+}
+
+// resume lets the next report be due.
+func (p *pace) resume() { p.due = p.wake }
+
+// reported begins the pause after a report.
+func (p *pace) reported() {
+	p.due = nil
+	p.pause.Reset(p.interval)
+}
+
+func (p *pace) end() { p.pause.Stop() }

@@ -1,0 +1,76 @@
+package session
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/dpagent/serviceprobe"
+)
+
+// readinessInterval is the least time between two reports of readiness: the first change goes out at once.
+const readinessInterval = 500 * time.Millisecond
+
+// Readiness has what the probes of applications have found, until it is reported. Of an inbound that changes often, only the last state
+// is reported. It is safe for concurrent use.
+type Readiness struct {
+	wake chan struct{} // there is something to report
+
+	mu      sync.Mutex
+	known   map[netip.AddrPort]serviceprobe.State
+	pending map[netip.AddrPort]struct{} // those of known that this session has not reported
+}
+
+var _ serviceprobe.Reporter = (*Readiness)(nil)
+
+// NewReadiness returns a Readiness without any inbound.
+func NewReadiness() *Readiness {
+	return &Readiness{
+		wake: make(chan struct{}, 1), known: map[netip.AddrPort]serviceprobe.State{}, pending: map[netip.AddrPort]struct{}{},
+	}
+}
+
+// Set implements serviceprobe.Reporter.
+func (r *Readiness) Set(inbound netip.AddrPort, s serviceprobe.State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.known[inbound] = s
+	r.pending[inbound] = struct{}{}
+	wake(r.wake)
+}
+
+// Forget implements serviceprobe.Reporter.
+func (r *Readiness) Forget(inbound netip.AddrPort) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.known, inbound)
+	delete(r.pending, inbound)
+}
+
+// all makes everything that is known be reported: the control plane may be another one than before.
+func (r *Readiness) all() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for inbound := range r.known {
+		r.pending[inbound] = struct{}{}
+		wake(r.wake)
+	}
+}
+
+// take returns what is to be reported next.
+func (r *Readiness) take() *agentv1.Readiness {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	report := &agentv1.Readiness{}
+	for inbound := range r.pending {
+		if len(report.GetInbounds()) == maxReported {
+			wake(r.wake)
+			break
+		}
+		state := r.known[inbound]
+		report.Inbounds = append(report.Inbounds, &agentv1.InboundReadiness{Inbound: inbound.String(), Ready: state.Ready, Reason: state.Reason})
+		delete(r.pending, inbound)
+	}
+	return report
+}

@@ -1,0 +1,103 @@
+package session
+
+import (
+	"io"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
+)
+
+// stream has messages of a control plane, and then ends.
+type stream struct {
+	agentv1.AgentService_SessionClient
+	messages []*agentv1.ControlMessage
+}
+
+func (s *stream) Recv() (*agentv1.ControlMessage, error) {
+	if len(s.messages) == 0 {
+		return nil, io.EOF
+	}
+	m := s.messages[0]
+	s.messages = s.messages[1:]
+	return m, nil
+}
+
+func welcome(features ...string) *agentv1.ControlMessage {
+	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: &agentv1.Welcome{Features: features}}}
+}
+
+func drainState(d *agentv1.DrainState) *agentv1.ControlMessage {
+	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_DrainState{DrainState: d}}
+}
+
+// newSession returns a session of which only the drain matters.
+func newSession(drain func(mesh.Drain), loop *heartbeat.Loop) *Session {
+	return New(Options{
+		Inbounds: func(error) {}, Probes: func(*agentv1.Probes) {}, ServiceProbes: func(*agentv1.ServiceProbes) {}, Drain: drain, Loop: loop,
+		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	})
+}
+
+func TestDrainStates(t *testing.T) {
+	all := &agentv1.DrainState{Terminating: true, Node: "a", Administrator: "b", ServesOn: "c"}
+	tests := map[string]struct {
+		messages []*agentv1.ControlMessage
+		want     []mesh.Drain
+	}{
+		"nothing is said, and the last state holds": {[]*agentv1.ControlMessage{welcome(featureDrainState)}, nil},
+		"a state": {
+			[]*agentv1.ControlMessage{welcome(featureDrainState), drainState(all)},
+			[]mesh.Drain{{Terminating: true, Node: "a", Administrator: "b", ServesOn: "c"}},
+		},
+		"a state, and its reversal": {
+			[]*agentv1.ControlMessage{welcome("other", featureDrainState), drainState(&agentv1.DrainState{Node: "a"}), drainState(&agentv1.DrainState{})},
+			[]mesh.Drain{{Node: "a"}, {}},
+		},
+		"a message of nothing":          {[]*agentv1.ControlMessage{welcome(featureDrainState), drainState(nil)}, []mesh.Drain{{}}},
+		"one that could take back none": {[]*agentv1.ControlMessage{welcome("inbounds")}, []mesh.Drain{{}}},
+		"a message that is not known":   {[]*agentv1.ControlMessage{welcome(featureDrainState), {}}, nil},
+		"a state before the welcome":    {[]*agentv1.ControlMessage{drainState(all)}, []mesh.Drain{{Terminating: true, Node: "a", Administrator: "b", ServesOn: "c"}}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var got []mesh.Drain
+			s := newSession(func(d mesh.Drain) { got = append(got, d) }, nil)
+			_ = s.receive(&stream{messages: tc.messages}, func([]string) {}) // it says that the stream has ended
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("told (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestStuckMessage has a message handled for too long, which is what the loop is watched for: a session that waits is fine.
+func TestStuckMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 30 * time.Second
+		loop := heartbeat.New("session", limit)
+		release, done := make(chan struct{}), make(chan struct{})
+		s := newSession(func(mesh.Drain) { <-release }, loop)
+		go func() {
+			defer close(done)
+			_ = s.receive(&stream{messages: []*agentv1.ControlMessage{drainState(nil)}}, func([]string) {}) // as above
+		}()
+		<-time.After(limit + time.Second)
+		if err := loop.Check(); err == nil {
+			t.Error("nobody sees that the session is stuck")
+		}
+		close(release)
+		<-done
+		<-time.After(time.Hour)
+		if err := loop.Check(); err != nil {
+			t.Errorf("a session that waits: %v", err)
+		}
+	})
+}

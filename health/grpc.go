@@ -1,0 +1,129 @@
+package health
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+)
+
+// Limits of gRPC, whose calls get no larger than the name of a check.
+const (
+	maxGRPCMessage = 4 << 10
+	maxWatches     = 64
+	watchPeriod    = time.Second
+)
+
+// grpcService answers as grpc.health.v1. A service is "livez", "readyz", or a check of these, as "readyz/view"; "" is "readyz".
+type grpcService struct {
+	grpc_health_v1.UnimplementedHealthServer
+	registry *Registry
+	watches  chan struct{} // holds one for each that is open
+}
+
+// grpcPath is where its calls come.
+const grpcPath = "POST /grpc.health.v1.Health/"
+
+// newGRPC returns a handler for gRPC over an HTTP server that speaks HTTP/2 without TLS.
+func newGRPC(r *Registry) http.Handler {
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxGRPCMessage))
+	grpc_health_v1.RegisterHealthServer(server, &grpcService{registry: r, watches: make(chan struct{}, maxWatches)})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A watch lasts longer than the server lets an answer take; its request does not, nor does that of another call.
+		if r.ProtoMajor < 2 || http.NewResponseController(w).SetWriteDeadline(time.Time{}) != nil {
+			http.Error(w, "gRPC needs HTTP/2", http.StatusHTTPVersionNotSupported)
+			return
+		}
+		server.ServeHTTP(w, r)
+	})
+}
+
+// find returns the checks of a service, and false if there is no such service.
+func (s *grpcService) find(service string) ([]*check, bool) {
+	group, name, single := strings.Cut(service, "/")
+	if service == "" {
+		group = string(Readyz)
+	}
+	for _, g := range groups {
+		if string(g) != group {
+			continue
+		}
+		checks := s.registry.of(g)
+		if !single {
+			return checks, true
+		}
+		for _, c := range checks {
+			if c.Name == name {
+				return []*check{c}, true
+			}
+		}
+	}
+	return nil, false
+}
+
+func statusOf(ctx context.Context, checks []*check) grpc_health_v1.HealthCheckResponse_ServingStatus {
+	for _, r := range resultsOf(ctx, checks) {
+		if r.Failed() {
+			return grpc_health_v1.HealthCheckResponse_NOT_SERVING
+		}
+	}
+	return grpc_health_v1.HealthCheckResponse_SERVING
+}
+
+// Check implements grpc_health_v1.HealthServer.
+func (s *grpcService) Check(ctx context.Context, r *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	checks, known := s.find(r.GetService())
+	if !known {
+		return nil, status.Errorf(codes.NotFound, "there is no service %q", r.GetService())
+	}
+	return &grpc_health_v1.HealthCheckResponse{Status: statusOf(ctx, checks)}, nil
+}
+
+// List implements grpc_health_v1.HealthServer.
+func (s *grpcService) List(ctx context.Context, _ *grpc_health_v1.HealthListRequest) (*grpc_health_v1.HealthListResponse, error) {
+	all := map[string]*grpc_health_v1.HealthCheckResponse{}
+	for _, group := range groups {
+		checks := s.registry.of(group)
+		all[string(group)] = &grpc_health_v1.HealthCheckResponse{Status: statusOf(ctx, checks)}
+		for _, c := range checks {
+			all[string(group)+"/"+c.Name] = &grpc_health_v1.HealthCheckResponse{Status: statusOf(ctx, []*check{c})}
+		}
+	}
+	return &grpc_health_v1.HealthListResponse{Statuses: all}, nil
+}
+
+// Watch implements grpc_health_v1.HealthServer.
+func (s *grpcService) Watch(r *grpc_health_v1.HealthCheckRequest, stream grpc_health_v1.Health_WatchServer) error {
+	select {
+	case s.watches <- struct{}{}:
+		defer func() { <-s.watches }()
+	default:
+		return status.Errorf(codes.ResourceExhausted, "%d watches are open", maxWatches)
+	}
+	ctx := stream.Context()
+	ticker := time.NewTicker(watchPeriod)
+	defer ticker.Stop()
+	last := grpc_health_v1.HealthCheckResponse_UNKNOWN
+	for {
+		now := grpc_health_v1.HealthCheckResponse_SERVICE_UNKNOWN
+		if checks, known := s.find(r.GetService()); known {
+			now = statusOf(ctx, checks)
+		}
+		if now != last && ctx.Err() == nil {
+			if err := stream.Send(&grpc_health_v1.HealthCheckResponse{Status: now}); err != nil {
+				return err
+			}
+			last = now
+		}
+		select {
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package heartbeat_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sonde-mesh/sonde/health/heartbeat"
+)
+
+func TestLoop(t *testing.T) {
+	t.Parallel()
+	const limit = 10 * time.Second
+	tests := []struct {
+		name  string
+		turn  func(l *heartbeat.Loop)
+		stuck bool
+	}{
+		{"never begun", func(*heartbeat.Loop) { <-time.After(time.Hour) }, false},
+		{"waits", func(l *heartbeat.Loop) { l.Begin(); l.End(); <-time.After(time.Hour) }, false},
+		{"works", func(l *heartbeat.Loop) { l.Begin(); <-time.After(limit) }, false},
+		{"works for too long", func(l *heartbeat.Loop) { l.Begin(); <-time.After(limit + 1) }, true},
+		{"works and beats", func(l *heartbeat.Loop) { l.Begin(); <-time.After(limit); l.Beat(); <-time.After(limit) }, false},
+		{"beats no more", func(l *heartbeat.Loop) { l.Begin(); l.Beat(); <-time.After(limit + 1) }, true},
+		{"next turn", func(l *heartbeat.Loop) { l.Begin(); <-time.After(limit); l.Begin(); <-time.After(limit) }, false},
+		{"a beat while it waits is no turn", func(l *heartbeat.Loop) { l.Beat(); <-time.After(time.Hour) }, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l := heartbeat.New("reconcile", limit)
+				test.turn(l)
+				var stuck *heartbeat.StuckError
+				if err := l.Check(); errors.As(err, &stuck) != test.stuck {
+					t.Errorf("got %v, want stuck %t", err, test.stuck)
+				}
+			})
+		})
+	}
+}
+
+// deadlock is a name to look for in a stack.
+func deadlock(l *heartbeat.Loop, mu *sync.Mutex) {
+	l.Begin()
+	mu.Lock()
+	defer mu.Unlock()
+	l.End()
+}
+
+func TestStackOfTheLoop(t *testing.T) {
+	t.Parallel()
+	l := heartbeat.New("fan-out", time.Millisecond)
+	var mu sync.Mutex
+	mu.Lock()
+	var done sync.WaitGroup
+	done.Go(func() { deadlock(l, &mu) })
+	deadline := time.Now().Add(10 * time.Second)
+	var stuck *heartbeat.StuckError
+	for !errors.As(l.Check(), &stuck) && time.Now().Before(deadline) {
+		<-time.After(time.Millisecond)
+	}
+	mu.Unlock()
+	done.Wait()
+	if stuck == nil {
+		t.Fatal("a loop that waits for a lock is not stuck")
+	}
+	if !strings.Contains(stuck.Stack, "heartbeat_test.deadlock") {
+		t.Errorf("the stack is not that of the loop:\n%s", stuck.Stack)
+	}
+	if text := stuck.Error(); !strings.Contains(text, `"fan-out"`) || strings.Contains(text, "goroutine") {
+		t.Errorf("got %q", text)
+	}
+	if err := l.Check(); err != nil {
+		t.Errorf("the loop turns again: %v", err)
+	}
+}
+
+func TestNilLoop(t *testing.T) {
+	t.Parallel()
+	var l *heartbeat.Loop
+	l.Begin()
+	l.Beat()
+	l.End()
+}
+
+func BenchmarkTurn(b *testing.B) {
+	l := heartbeat.New("reconcile", time.Second)
+	for b.Loop() {
+		l.Begin()
+		l.End()
+	}
+}

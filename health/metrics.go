@@ -1,0 +1,39 @@
+package health
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics of all checks.
+type metrics struct {
+	healthy  *prometheus.GaugeVec
+	runs     *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	m := &metrics{
+		healthy: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sonde_healthcheck", Help: "Whether the last run of a health check has passed (1) or failed (0).",
+		}, []string{"group", "name"}),
+		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sonde_healthchecks_total", Help: "Runs of health checks, by status: success or error.",
+		}, []string{"group", "name", "status"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "sonde_healthcheck_duration_seconds", Help: "How long runs of health checks take.",
+			Buckets: []float64{0.001, 0.01, 0.1, 1},
+		}, []string{"group", "name"}),
+	}
+	if r != nil {
+		r.MustRegister(m.healthy, m.runs, m.duration)
+	}
+	return m
+}
+
+func (m *metrics) record(r *Result) {
+	healthy, status := 1.0, "success"
+	if r.Err != nil {
+		healthy, status = 0, "error"
+	}
+	m.healthy.WithLabelValues(string(r.Group), r.Name).Set(healthy)
+	m.runs.WithLabelValues(string(r.Group), r.Name, status).Inc()
+	m.duration.WithLabelValues(string(r.Group), r.Name).Observe(r.Took.Seconds())
+}

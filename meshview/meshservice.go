@@ -1,0 +1,208 @@
+package meshview
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// meshServices are the MeshServices of a mesh, joined with the Dataplanes that they select. Both are indexed, so that a Dataplane that
+// changes is compared with few MeshServices, and a MeshService that changes with all Dataplanes of the mesh, once.
+type meshServices struct {
+	byName map[string]*meshServiceInput
+	// byCriterion has the MeshServices that select by a criterion, by name.
+	byCriterion map[criterion]map[string]*meshServiceInput
+	// selecting has the MeshServices that select a Dataplane, by the names of both.
+	selecting map[string]map[string]*meshServiceInput
+	// references has the BackendRefs by labels of outbounds, by the name of their service.
+	references map[string]*mesh.BackendRef
+	// dirtyMeshServices have to be built again.
+	dirtyMeshServices map[string]struct{}
+}
+
+// meshServiceInput is a MeshService and the Dataplanes that it selects, by name.
+type meshServiceInput struct {
+	object     *mesh.MeshService
+	dataplanes map[string]*mesh.Dataplane
+}
+
+// portInput is one port of a MeshService.
+type portInput struct {
+	of *meshServiceInput
+	*mesh.MeshServicePort
+}
+
+// criterion is one thing that a Dataplane must have to be selected. A selector of several labels has that of the first.
+type criterion struct {
+	by         string // "name", "label" or "tag"
+	key, value string
+}
+
+func newMeshServices() meshServices {
+	return meshServices{
+		byName:            map[string]*meshServiceInput{},
+		byCriterion:       map[criterion]map[string]*meshServiceInput{},
+		selecting:         map[string]map[string]*meshServiceInput{},
+		references:        map[string]*mesh.BackendRef{},
+		dirtyMeshServices: map[string]struct{}{},
+	}
+}
+
+func criterionOf(s *mesh.DataplaneSelector) criterion {
+	by, of := "tag", map[string]string(s.DataplaneTags)
+	switch {
+	case s.DataplaneRef != nil:
+		return criterion{by: "name", value: s.DataplaneRef.Name}
+	case s.DataplaneLabels != nil:
+		by, of = "label", s.DataplaneLabels.MatchLabels
+	}
+	for _, key := range slices.Sorted(maps.Keys(of)) {
+		return criterion{by, key, of[key]}
+	}
+	return criterion{by: by} // Validate refuses a selector that asks for nothing
+}
+
+// criteriaOf returns all that a Dataplane may be selected by.
+func criteriaOf(d *mesh.Dataplane) []criterion {
+	all := []criterion{{by: "name", value: d.Name}}
+	for key, value := range d.AllLabels() {
+		all = append(all, criterion{"label", key, value})
+	}
+	for _, in := range d.Spec.Networking.Inbound {
+		for key, value := range in.Tags {
+			all = append(all, criterion{"tag", key, value})
+		}
+	}
+	return all
+}
+
+// setMeshService replaces a MeshService; nil removes it.
+func (m *meshInput) setMeshService(name string, now *mesh.MeshService) {
+	m.dirtyMeshServices[name] = struct{}{}
+	if was := m.byName[name]; was != nil {
+		m.touchMeshService(was)
+		m.setPorts(was, nil)
+		for dataplane := range was.dataplanes {
+			remove(m.selecting, dataplane, name)
+		}
+		remove(m.byCriterion, criterionOf(&was.object.Spec.Selector), name)
+		delete(m.byName, name)
+	}
+	if now == nil {
+		return
+	}
+	in := &meshServiceInput{object: now, dataplanes: map[string]*mesh.Dataplane{}}
+	m.byName[name] = in
+	add(m.byCriterion, criterionOf(&now.Spec.Selector), name, in)
+	for dataplane, p := range m.proxies {
+		if p.dataplane != nil && now.Spec.Selector.Selects(p.dataplane) {
+			in.dataplanes[dataplane] = p.dataplane
+			add(m.selecting, dataplane, name, in)
+		}
+	}
+	m.setPorts(in, in)
+	m.touchMeshService(in)
+}
+
+// setPorts makes the ports of a MeshService services, or with nil forgets them.
+func (m *meshInput) setPorts(of, to *meshServiceInput) {
+	for i := range of.object.Spec.Ports {
+		p := &of.object.Spec.Ports[i]
+		service := m.service(mesh.MeshServiceName(of.object.Name, p.Port))
+		service.port = nil
+		if to != nil {
+			service.port = &portInput{to, p}
+		}
+	}
+}
+
+// selectDataplane joins a Dataplane with the MeshServices that select it; nil is one that has gone.
+func (m *meshInput) selectDataplane(name string, now *mesh.Dataplane) {
+	for service, in := range m.selecting[name] {
+		delete(in.dataplanes, name)
+		remove(m.selecting, name, service)
+		m.dirtyMeshServices[service] = struct{}{}
+		m.touchMeshService(in)
+	}
+	if now == nil || len(m.byCriterion) == 0 {
+		return
+	}
+	for _, c := range criteriaOf(now) {
+		for service, in := range m.byCriterion[c] {
+			if in.object.Spec.Selector.Selects(now) {
+				in.dataplanes[name] = now
+				add(m.selecting, name, service, in)
+				m.dirtyMeshServices[service] = struct{}{}
+				m.touchMeshService(in)
+			}
+		}
+	}
+}
+
+// touchSelecting marks the services dirty that an inbound is an endpoint of by a MeshService.
+func (m *meshInput) touchSelecting(dataplane string, inbound *mesh.Inbound) {
+	for _, in := range m.selecting[dataplane] {
+		if slices.ContainsFunc(in.object.Spec.Ports, func(p mesh.MeshServicePort) bool { return p.Selects(inbound) }) {
+			m.touchMeshService(in)
+		}
+	}
+}
+
+// touchMeshService marks the services of a MeshService dirty, and those of the references that may mean it.
+func (m *meshInput) touchMeshService(in *meshServiceInput) {
+	for _, p := range in.object.Spec.Ports {
+		m.service(mesh.MeshServiceName(in.object.Name, p.Port))
+	}
+	for service, ref := range m.references {
+		if ref.Selects(in.object) {
+			m.service(service)
+		}
+	}
+}
+
+// addReferences records the BackendRefs by labels of a Dataplane. They are forgotten with the last client of their service.
+func (m *meshInput) addReferences(d *mesh.Dataplane) {
+	for i := range d.Spec.Networking.Outbound {
+		if ref := d.Spec.Networking.Outbound[i].BackendRef; ref != nil && len(ref.Labels) > 0 {
+			m.references[ref.Service()] = ref
+		}
+	}
+}
+
+// referenced returns the port that a BackendRef by labels means, by the name of its service; nil if there is none. Of several
+// MeshServices it is the first by name: which is the oldest, files do not say.
+func (m *meshInput) referenced(service string) *portInput {
+	ref := m.references[service]
+	if ref == nil {
+		return nil
+	}
+	var found *meshServiceInput
+	for _, in := range m.byName {
+		if ref.Selects(in.object) && (found == nil || in.object.Name < found.object.Name) {
+			found = in
+		}
+	}
+	if found == nil {
+		return nil
+	}
+	if at := m.services[mesh.MeshServiceName(found.object.Name, ref.Port)]; at != nil {
+		return at.port
+	}
+	return nil
+}
+
+// add puts a MeshService into an index, remove takes it out.
+func add[K comparable](index map[K]map[string]*meshServiceInput, key K, name string, in *meshServiceInput) {
+	if index[key] == nil {
+		index[key] = map[string]*meshServiceInput{}
+	}
+	index[key][name] = in
+}
+
+func remove[K comparable](index map[K]map[string]*meshServiceInput, key K, name string) {
+	delete(index[key], name)
+	if len(index[key]) == 0 {
+		delete(index, key)
+	}
+}

@@ -1,0 +1,109 @@
+package meshview
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// UnknownService is a service that only outbounds name.
+type UnknownService struct {
+	*Service
+	Clients Clients
+	in      *Mesh
+}
+
+// String returns what is wrong, for people.
+func (s UnknownService) String() string {
+	text := fmt.Sprintf("mesh %q: an outbound of %s names service %q, which nobody has: calls of it fail", s.Mesh, mesh.Few(s.Clients.Names), s.Name)
+	if hint := s.Hint(); hint != "" {
+		text += ": " + hint
+	}
+	return text
+}
+
+// Hint returns what may be wrong with the name, "" if nothing is known.
+func (s UnknownService) Hint() string {
+	if s.Clients.Ref != nil {
+		return s.in.NoEndpoints(s.Service, s.Clients.Ref)
+	}
+	return strings.TrimPrefix(mesh.DidYouMean(s.Name, s.in.knownServices()), ": ")
+}
+
+// Clients are the Dataplanes with an outbound to a service.
+type Clients struct {
+	// Names of the Dataplanes, sorted.
+	Names []string
+	// Ref is how an outbound names the service; nil if all do by tags.
+	Ref *mesh.BackendRef
+}
+
+func isUnknown(s *Service) bool { return s != nil && s.Unknown }
+
+// UnknownServices returns all services that only outbounds name, sorted by mesh and name.
+func (v *View) UnknownServices() []UnknownService {
+	if v == nil {
+		return nil
+	}
+	var ids []mesh.ID
+	for _, m := range v.Meshes {
+		for _, s := range m.Services.All() {
+			if s.Unknown {
+				ids = append(ids, s.ID())
+			}
+		}
+	}
+	return v.UnknownOf(ids)
+}
+
+// UnknownOf returns those of the services that only outbounds name, sorted by mesh and name. It looks at each outbound of the meshes if
+// there is any.
+func (v *View) UnknownOf(services []mesh.ID) []UnknownService {
+	services = slices.DeleteFunc(slices.Clone(services), func(id mesh.ID) bool {
+		_, s := v.Service(id)
+		return !isUnknown(s)
+	})
+	clients := v.ClientsOf(services)
+	unknown := make([]UnknownService, 0, len(services))
+	for _, id := range services {
+		m, s := v.Service(id)
+		unknown = append(unknown, UnknownService{s, clients[id], m})
+	}
+	slices.SortFunc(unknown, func(a, b UnknownService) int {
+		return cmp.Or(cmp.Compare(a.Mesh, b.Mesh), cmp.Compare(a.Name, b.Name))
+	})
+	return unknown
+}
+
+// ClientsOf returns the clients of these services. It looks at each outbound of the meshes if there are any.
+func (v *View) ClientsOf(services []mesh.ID) map[mesh.ID]Clients {
+	all := make(map[mesh.ID]Clients, len(services))
+	for _, id := range services {
+		all[id] = Clients{}
+	}
+	if len(all) == 0 {
+		return all
+	}
+	for meshName, m := range v.Meshes {
+		for name, p := range m.Proxies.All() {
+			for i := range p.Dataplane.Spec.Networking.Outbound {
+				o := &p.Dataplane.Spec.Networking.Outbound[i]
+				id := mesh.MakeID(meshName, o.Service())
+				if c, wanted := all[id]; wanted {
+					c.Names = append(c.Names, name)
+					c.Ref = cmp.Or(o.BackendRef, c.Ref)
+					all[id] = c
+				}
+			}
+		}
+	}
+	for id, c := range all {
+		slices.Sort(c.Names)
+		c.Names = slices.Compact(c.Names)
+		all[id] = c
+	}
+	return all
+}

@@ -1,0 +1,181 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// maxFile is the size of a configuration file, in bytes.
+const maxFile = 1 << 20
+
+// ReadFile sets from a YAML file all flags that are not set yet, and returns where the value of each of them stands. An unknown key, one
+// that occurs twice, or a value that its flag does not accept is an error that names the line. keys are Options.Keys.
+func ReadFile(path string, flags *pflag.FlagSet, keys map[string]string) (map[string]string, error) {
+	document, err := readYAML(path)
+	if err != nil || document == nil {
+		return nil, err
+	}
+	f := &file{path: path, flags: map[string]*pflag.Flag{}, names: map[string]string{}, lines: map[string]int{}}
+	flags.VisitAll(func(flag *pflag.Flag) {
+		if flag.Name != flagConfig && flag.Name != "help" && flag.Name != "version" {
+			f.flags[keys[flag.Name]+Key(flag.Name)] = flag
+		}
+	})
+	f.readMapping(document, "")
+	return f.names, errors.Join(f.errs...)
+}
+
+// readYAML returns the one document of a file, nil if there is none.
+func readYAML(path string) (*yaml.Node, error) {
+	r, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read --config: %w", err)
+	}
+	defer r.Close() //nolint:errcheck // it was only read
+	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read --config: %w", err)
+	}
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("read --config %s: must be at most %d bytes", path, maxFile)
+	}
+	decoder := yaml.NewDecoder(strings.NewReader(string(data)))
+	var first, second yaml.Node
+	if err := decoder.Decode(&first); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, nil //nolint:nilnil // a file without content is one without settings
+		}
+		return nil, fmt.Errorf("read --config %s: %w", path, err)
+	}
+	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read --config %s: must be one YAML document", path)
+	}
+	return first.Content[0], nil
+}
+
+// noMapping is FieldError.Allowed of what should be a mapping.
+const noMapping = "must be keys with values"
+
+// file is a file that is being read.
+type file struct {
+	path  string
+	flags map[string]*pflag.Flag // by key
+	names map[string]string
+	lines map[string]int // of the keys so far
+	errs  []error
+}
+
+func (f *file) place(at *yaml.Node, key string) string {
+	place := f.path + ", line " + strconv.Itoa(at.Line)
+	if key != "" {
+		place += ": " + key
+	}
+	return place
+}
+
+func (f *file) refuse(at *yaml.Node, key, allowed string) {
+	f.errs = append(f.errs, &mesh.FieldError{Field: f.place(at, key), Allowed: allowed})
+}
+
+// readMapping reads keys and values, such as those behind "runtime.kubernetes.". Who refers to another mapping by an alias could refer to
+// the one that it is in.
+func (f *file) readMapping(node *yaml.Node, prefix string) {
+	if node.Kind != yaml.MappingNode {
+		f.refuse(node, strings.TrimSuffix(prefix, "."), noMapping)
+		return
+	}
+	for pair := range slices.Chunk(node.Content, 2) {
+		name, value := pair[0], pair[1]
+		key := prefix + name.Value
+		if line, twice := f.lines[key]; twice {
+			f.refuse(name, key, "is on line "+strconv.Itoa(line)+" already")
+			continue
+		}
+		f.lines[key] = name.Line
+		if value.Kind == yaml.MappingNode && f.isPrefix(key+".") {
+			f.readMapping(value, key+".")
+			continue
+		}
+		flag := f.flags[key]
+		switch {
+		case flag == nil && f.isPrefix(key+"."):
+			f.refuse(name, key, noMapping)
+		case flag == nil:
+			f.refuse(name, key, mesh.UnknownField(name.Value, f.known(prefix)))
+		case !flag.Changed:
+			f.names["--"+flag.Name] = f.place(name, key)
+			f.set(flag, name, key, value)
+		}
+	}
+}
+
+func (f *file) isPrefix(prefix string) bool { return len(f.known(prefix)) > 0 }
+
+// known returns the names that may stand in the mapping behind prefix, sorted.
+func (f *file) known(prefix string) []string {
+	var names []string
+	for key := range f.flags {
+		if rest, ok := strings.CutPrefix(key, prefix); ok {
+			name, _, _ := strings.Cut(rest, ".")
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// set sets a flag to the value at a key.
+func (f *file) set(flag *pflag.Flag, at *yaml.Node, key string, value *yaml.Node) {
+	if value.Kind == yaml.AliasNode {
+		value = value.Alias
+	}
+	target := original(flag.Value)
+	must := "must be one value, as --" + flag.Name
+	list, isList := target.(pflag.SliceValue)
+	if isList {
+		must += ", or a list of texts"
+	}
+	if isList && value.Kind == yaml.SequenceNode && !slices.ContainsFunc(value.Content, notText) {
+		texts := make([]string, len(value.Content))
+		for i, item := range value.Content {
+			texts[i] = item.Value
+		}
+		if err := list.Replace(texts); err != nil {
+			f.refuse(at, key, err.Error())
+		}
+		return
+	}
+	if value.Kind != yaml.ScalarNode || value.Tag == "!!null" {
+		f.refuse(at, key, must)
+		return
+	}
+	text := value.Value
+	if is := false; target.Type() == "bool" && value.Style == 0 && value.Decode(&is) == nil { // YAML has more words for it
+		text = strconv.FormatBool(is)
+	}
+	if err := target.Set(text); err != nil {
+		f.errs = append(f.errs, fieldError(f.place(at, key), target, text, err))
+	}
+}
+
+func notText(n *yaml.Node) bool { return n.Kind != yaml.ScalarNode || n.Tag != "!!str" }
+
+// Key returns the last part of the key of a flag: stateDir for state-dir.
+func Key(flag string) string {
+	parts := strings.Split(flag, "-")
+	for i, part := range parts[1:] {
+		parts[i+1] = string(unicode.ToUpper(rune(part[0]))) + part[1:]
+	}
+	return strings.Join(parts, "")
+}

@@ -1,0 +1,121 @@
+// Package reference has tests compare the pages of docs/reference with what they are about, and writes those about commands and flags.
+package reference
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Golden fails the test if a file does not have a text, or with update writes it.
+func Golden(t testing.TB, update bool, file, want string) {
+	t.Helper()
+	if update {
+		if err := os.WriteFile(file, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("%s is not what the source says, make golden writes it (-want +got):\n%s", file, diff)
+	}
+}
+
+// Options of Page.
+type Options struct {
+	// About is a paragraph about the program.
+	About string
+	// Variable returns the variable that sets a flag of a command, "" if none does.
+	Variable func(*cobra.Command, *pflag.Flag) string
+	// Key returns the key of a flag of a command in the configuration file, "" if there is none.
+	Key func(*cobra.Command, *pflag.Flag) string
+}
+
+// Page returns the page of a program, as Markdown.
+func Page(root *cobra.Command, o Options) string {
+	p := &page{o: o}
+	p.print("# %s\n\n<!-- Written by make golden from the program's flags. -->\n\n%s. %s\n", root.Name(), root.Short, o.About)
+	p.command(root)
+	return p.text.String()
+}
+
+type page struct {
+	o    Options
+	text strings.Builder
+}
+
+func (p *page) print(format string, args ...any) {
+	_, _ = fmt.Fprintf(&p.text, format, args...) // never fails
+}
+
+// command writes a command, and those below it.
+func (p *page) command(cmd *cobra.Command) {
+	flags := flagsOf(cmd)
+	if len(flags) > 0 || !cmd.HasSubCommands() {
+		p.print("\n## %s\n\n", cmd.CommandPath())
+		if cmd.HasParent() {
+			p.print("%s.\n\n", cmd.Short)
+		}
+		p.print("```\n%s\n```\n", cmd.UseLine())
+	}
+	p.flags(cmd, flags)
+	for _, below := range cmd.Commands() {
+		if !below.Hidden {
+			p.command(below)
+		}
+	}
+}
+
+// flagsOf returns the flags that the command itself has.
+func flagsOf(cmd *cobra.Command) []*pflag.Flag {
+	var all []*pflag.Flag
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden && f.Name != "help" && f.Name != "version" {
+			all = append(all, f)
+		}
+	})
+	return all
+}
+
+func (p *page) flags(cmd *cobra.Command, flags []*pflag.Flag) {
+	if len(flags) > 0 {
+		p.print("\n| flag | variable | key | default | meaning |\n|---|---|---|---|---|\n")
+	}
+	for _, f := range flags {
+		value, usage := pflag.UnquoteUsage(f)
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		if value != "" {
+			name += " " + value
+		}
+		p.print("| `%s` | %s | %s | %s | %s |\n", cell(name), code(p.o.Variable(cmd, f)), code(p.o.Key(cmd, f)), code(defaultOf(f)), cell(usage))
+	}
+}
+
+// defaultOf returns the default of a flag, "" where it is nothing.
+func defaultOf(f *pflag.Flag) string {
+	switch f.DefValue {
+	case "false", "[]", "0s", "0":
+		return ""
+	}
+	return f.DefValue
+}
+
+func code(text string) string {
+	if text == "" {
+		return ""
+	}
+	return "`" + cell(text) + "`"
+}
+
+func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }

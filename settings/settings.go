@@ -1,0 +1,160 @@
+// Package settings lets the flags of a program be set by environment variables and by a configuration file, too, and reports all values
+// that do not parse at once, with where each of them stands.
+package settings
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// flagConfig is the flag that names the file, where a program has one.
+const flagConfig = "config"
+
+// Options of Install.
+type Options struct {
+	// Prefix of the variables, such as SONDE_CP_: --state-dir is then SONDE_CP_STATE_DIR. Required.
+	Prefix string
+	// Variables returns the flags of a command that variables set. Default all.
+	Variables func(*cobra.Command) *pflag.FlagSet
+	// File says that the flag --config of a command is the name of a file with its flags as keys.
+	File bool
+	// Keys has what stands before the keys of flags that are not at the top of the file, such as "runtime.kubernetes.".
+	Keys map[string]string
+	// Unknown is told of variables with the prefix that are none of the program's. Required.
+	Unknown func(cmd *cobra.Command, variables []string)
+}
+
+// settings is where the values of a program's flags come from.
+type settings struct {
+	o     Options
+	errs  []error
+	known map[string]bool   // the variables
+	names map[string]string // by flag, where its value stands if that is not the command line
+}
+
+// Install makes a program, to which all commands and flags have been added, read its settings before it runs a command. A flag takes
+// precedence over its variable, and that over the file. A FieldError of a command that names a flag, with its two dashes, then names the
+// place of its value if that is not the command line.
+func Install(root *cobra.Command, o Options) {
+	if o.Variables == nil {
+		o.Variables = (*cobra.Command).Flags
+	}
+	s := &settings{o: o, known: map[string]bool{}, names: map[string]string{}}
+	s.add(root)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if missing, ok := errors.AsType[*pflag.NotExistError](err); ok && missing.GetSpecifiedShortnames() == "" {
+			err = unknownFlag(missing.GetSpecifiedName(), cmd.Flags())
+		}
+		if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok { // of a flag of cobra's
+			f := invalid.GetFlag()
+			err = fieldError("--"+f.Name, f.Value, invalid.GetValue(), invalid.Unwrap())
+		}
+		return errors.Join(append(s.errs, err)...)
+	})
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		s.readVariables(o.Variables(cmd))
+		if cmd.Name() == cobra.ShellCompRequestCmd || cmd.Name() == cobra.ShellCompNoDescRequestCmd {
+			return nil // a shell asks, for whom mistakes are no answer
+		}
+		if f := cmd.Flags().Lookup(flagConfig); o.File && f != nil && f.Value.String() != "" {
+			names, err := ReadFile(f.Value.String(), cmd.Flags(), o.Keys)
+			maps.Copy(s.names, names)
+			s.errs = append(s.errs, err)
+		}
+		if unknown := s.unknown(); unknown != nil {
+			o.Unknown(cmd, unknown)
+		}
+		return errors.Join(s.errs...)
+	}
+}
+
+// unknownFlag says which of the known flags somebody may have meant.
+func unknownFlag(name string, known *pflag.FlagSet) error {
+	var names []string
+	known.VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	is := "is an unknown flag"
+	if near, _ := mesh.Nearest(name, names); near != "" {
+		is += ": did you mean --" + near + "?"
+	}
+	return &mesh.FieldError{Field: "--" + name, Allowed: is}
+}
+
+// add has the values of all flags of a command, and of those below it, checked later.
+func (s *settings) add(cmd *cobra.Command) {
+	for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
+		flags.VisitAll(func(f *pflag.Flag) {
+			if !isLate(f.Value) {
+				f.Value = late(f, &s.errs)
+			}
+		})
+	}
+	s.o.Variables(cmd).VisitAll(func(f *pflag.Flag) { s.known[s.variable(f)] = true })
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error { return mesh.RenameFields(run(cmd, args), s.names) }
+	}
+	for _, sub := range cmd.Commands() {
+		s.add(sub)
+	}
+}
+
+// Variable returns the variable of a flag.
+func Variable(prefix string, f *pflag.Flag) string {
+	return prefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+}
+
+func (s *settings) variable(f *pflag.Flag) string { return Variable(s.o.Prefix, f) }
+
+// readVariables sets the flags that the command line has not set. An empty variable counts, as an empty flag does.
+func (s *settings) readVariables(flags *pflag.FlagSet) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		variable := s.variable(f)
+		text, set := os.LookupEnv(variable)
+		if !set || f.Changed || !s.known[variable] || ofKubernetes(strings.TrimPrefix(variable, s.o.Prefix), text) {
+			return
+		}
+		s.names["--"+f.Name] = variable
+		f.Changed = true
+		if err := original(f.Value).Set(text); err != nil {
+			s.errs = append(s.errs, fieldError(variable, f.Value, text, err))
+		}
+	})
+}
+
+// serviceVariable and servicePort match what Kubernetes sets in all pods of a namespace with a Service whose name begins like the program's:
+// for the Service sonde-cp-webhook, SONDE_CP_WEBHOOK_PORT is tcp://10.96.0.7:443.
+var (
+	serviceVariable = regexp.MustCompile(`^(.*_)?(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)$`)
+	servicePort     = regexp.MustCompile(`^(tcp|udp|sctp)://`)
+)
+
+// ofKubernetes says whether a variable, here without the prefix, is one of a Service, although there is a flag of its name.
+func ofKubernetes(name, value string) bool {
+	return serviceVariable.MatchString(name) && servicePort.MatchString(value)
+}
+
+// unknown returns the variables with the prefix that are none of the program's.
+func (s *settings) unknown() []string {
+	var unknown []string
+	for _, entry := range os.Environ() {
+		variable, _, _ := strings.Cut(entry, "=")
+		rest, ours := strings.CutPrefix(variable, s.o.Prefix)
+		if ours && !s.known[variable] && !serviceVariable.MatchString(rest) {
+			unknown = append(unknown, variable)
+		}
+	}
+	slices.Sort(unknown)
+	return unknown
+}

@@ -1,0 +1,189 @@
+package store
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// What it means that Sonde does not have a kind of Kuma's.
+const (
+	noPermissions = "every workload of the mesh may call every other, whatever it allows or denies"
+	noIdentities  = "identities and mTLS are set by mtls of the Mesh, with the backend builtin, and a certificate names the workload of its Dataplane"
+	noRoutes      = "each request and connection goes to the service that the outbound names"
+	noRetries     = "a proxy retries what no application has seen, and nothing else"
+	noTimeouts    = "a proxy limits connecting to 5s, and leaves requests and connections to the applications"
+	noChecks      = "an endpoint is left out by its health, its agent and its probes, and while it answers nothing"
+	noBreakers    = "endpoints that are dead are left out for some seconds, and nothing else is limited"
+	noLimits      = "requests are not limited"
+	noFaults      = "no faults are injected"
+	noLogs        = "proxies write no access logs"
+	noTraces      = "proxies record no traces"
+	noMetrics     = "each sonde-dp serves metrics on a port of its own, 9902"
+	noBalancing   = "requests go to all ready endpoints alike, wherever they are"
+	noPatches     = "Envoy's configuration is what Sonde makes"
+	noGateways    = "write a Dataplane with networking.gateway, type DELEGATED, for a gateway of your own such as nginx or Kong"
+	noZones       = "there is one control plane for all Dataplanes, and no zones"
+	noOutside     = "write a Service with the IP address as an endpoint, which a Dataplane's outbound names by the tag kuma.io/service"
+	noHostnames   = "a service is reached by an outbound, or at an address of its Service (type: Service); there are no host names"
+	noSecrets     = "the control plane keeps its keys in its state directory"
+	noInput       = "it is what a control plane of Kuma's says, and no input"
+	noPassthrough = "all destinations outside the mesh can be reached, or with networking.outbound.passthrough of the Mesh none"
+)
+
+// kumaKinds are the kinds of Kuma 2 and 3 that Sonde does not have, with what that means.
+// Source: the resources of Kuma 2.9 and of its master: api/mesh, api/system, pkg/core/resources/apis, pkg/plugins/policies; and of the
+// products that are built on it those that people take for its own.
+var kumaKinds = map[string]string{
+	"TrafficPermission":         noPermissions,
+	"OPAPolicy":                 noPermissions,
+	"MeshOPA":                   noPermissions,
+	"MeshTrafficPermission":     noPermissions,
+	"MeshIdentity":              noIdentities,
+	"MeshTrust":                 noIdentities,
+	"MeshTLS":                   noIdentities,
+	"TrafficRoute":              noRoutes,
+	"MeshHTTPRoute":             noRoutes,
+	"MeshTCPRoute":              noRoutes,
+	"VirtualOutbound":           noHostnames,
+	"HostnameGenerator":         noHostnames,
+	"Retry":                     noRetries,
+	"MeshRetry":                 noRetries,
+	"Timeout":                   noTimeouts,
+	"MeshTimeout":               noTimeouts,
+	"HealthCheck":               noChecks,
+	"MeshHealthCheck":           noChecks,
+	"CircuitBreaker":            noBreakers,
+	"MeshCircuitBreaker":        noBreakers,
+	"RateLimit":                 noLimits,
+	"MeshRateLimit":             noLimits,
+	"MeshGlobalRateLimit":       noLimits,
+	"FaultInjection":            noFaults,
+	"MeshFaultInjection":        noFaults,
+	"TrafficLog":                noLogs,
+	"MeshAccessLog":             noLogs,
+	"TrafficTrace":              noTraces,
+	"MeshTrace":                 noTraces,
+	"MeshMetric":                noMetrics,
+	"MeshOpenTelemetryBackend":  noTraces,
+	"MeshLoadBalancingStrategy": noBalancing,
+	"ProxyTemplate":             noPatches,
+	"MeshProxyPatch":            noPatches,
+	"ContainerPatch":            noPatches,
+	"MeshGateway":               noGateways,
+	"MeshGatewayRoute":          noGateways,
+	"MeshGatewayInstance":       noGateways,
+	"MeshGatewayConfig":         noGateways,
+	"Zone":                      noZones,
+	"ZoneIngress":               noZones,
+	"ZoneEgress":                noZones,
+	"MeshZoneAddress":           noZones,
+	"MeshMultiZoneService":      noZones + "; a MeshService selects all its Dataplanes",
+	"ExternalService":           noOutside,
+	"MeshExternalService":       noOutside,
+	"MeshPassthrough":           noPassthrough,
+	"Secret":                    noSecrets,
+	"GlobalSecret":              noSecrets,
+	"Config":                    "the control plane is configured by its flags and its configuration file",
+	"Workload":                  "a workload is what the Dataplanes with the same label kuma.io/workload are",
+	"DataplaneInsight":          noInput,
+	"DataplaneOverview":         noInput,
+	"MeshInsight":               noInput,
+	"ServiceInsight":            noInput,
+	"ServiceOverview":           noInput,
+	"ZoneInsight":               noInput,
+	"ZoneOverview":              noInput,
+	"ZoneIngressInsight":        noInput,
+	"ZoneIngressOverview":       noInput,
+	"ZoneEgressInsight":         noInput,
+	"ZoneEgressOverview":        noInput,
+}
+
+func (d *decoder) readKind(top *yaml.Node, fields []pair) bool {
+	known := make([]string, 0, len(mesh.Kinds()))
+	for _, k := range mesh.Kinds() {
+		known = append(known, string(k))
+	}
+	allowed := "must be one of " + strings.Join(known, ", ")
+	f, ok := find(fields, "type")
+	version, versioned := find(fields, "apiVersion")
+	kind, hasKind := find(fields, "kind")
+	items, isList := find(fields, "items")
+	switch {
+	case !ok && isList:
+		d.fail(items.key, "items", "", "is a list of objects: "+noList+". What has apiVersion and kind is written with type instead")
+	case !ok && versioned:
+		d.fail(version.value, "apiVersion", valueText(version.value), kubernetesForm(version.value.Value, kind))
+	case !ok && hasKind:
+		d.fail(kind.value, "kind", valueText(kind.value), "is a field of the Kubernetes form: write type instead")
+	case !ok:
+		d.fail(top, "type", "", "is missing: "+allowed+misspeltType(fields))
+	case !isString(f.value) || !slices.Contains(known, f.value.Value):
+		d.fail(f.value, "type", valueText(f.value), unknownKind(f.value.Value, known, allowed))
+	default:
+		d.kind = mesh.Kind(f.value.Value)
+		return true
+	}
+	return false
+}
+
+// noList says what to write instead of a list.
+const noList = "write each as a document of its own, with --- on a line between them"
+
+// misspeltType says which field has been written for type.
+func misspeltType(fields []pair) string {
+	for _, f := range fields {
+		if _, same := mesh.Nearest(f.name(), []string{"type"}); same {
+			return ". Write type instead of " + f.name()
+		}
+	}
+	return ""
+}
+
+// unknownKind says what an unknown kind is or might be.
+func unknownKind(kind string, known []string, allowed string) string {
+	if means, ok := kumaKinds[kind]; ok {
+		return "is a kind of Kuma's that Sonde does not have: " + means + ". Remove this document"
+	}
+	if isTemplate.MatchString(kind) {
+		return templateText
+	}
+	switch near, same := mesh.Nearest(kind, known); {
+	case same:
+		return allowed + ": write " + near
+	case near != "":
+		return allowed + ": did you mean " + near + "?"
+	}
+	if near, _ := mesh.Nearest(kind, slices.Sorted(maps.Keys(kumaKinds))); near != "" {
+		return allowed + ": did you mean " + near + "? It is a kind of Kuma's that Sonde does not have"
+	}
+	return allowed
+}
+
+// kubernetesForm says what to write instead of a document as Kubernetes has them.
+func kubernetesForm(version string, kind pair) string {
+	group, _, _ := strings.Cut(version, "/")
+	name := "<kind>"
+	if kind.value != nil {
+		name = valueText(kind.value)
+	}
+	instead := "write type: " + name + ", name and mesh at the top level instead of apiVersion and kind; metadata and spec may stay"
+	if name == string(mesh.KindMesh) {
+		instead = "write type: " + name + " and name at the top level instead of apiVersion and kind; metadata and spec may stay"
+	}
+	means, lacking := kumaKinds[name]
+	isOurs := slices.Contains(mesh.Kinds(), mesh.Kind(name))
+	switch {
+	case group == "kuma.io" && lacking:
+		return "is the Kubernetes form of a kind of Kuma's that Sonde does not have: " + means + ". Remove this document"
+	case group == "kuma.io" && isOurs:
+		return "is the Kubernetes form of a document of Kuma's, which files do not have: " + instead + ". On Kubernetes Sonde's group is sonde.dev/v1alpha1"
+	case group == "sonde.dev" && isOurs:
+		return "is the form of an object of Kubernetes: apply it there, or in a file " + instead
+	}
+	return "is the form of an object of Kubernetes, and this is none of Sonde's: a document has a type, one of Mesh, Dataplane, Service, MeshService"
+}

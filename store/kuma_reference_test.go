@@ -1,0 +1,44 @@
+package store
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/settings/reference"
+)
+
+var update = flag.Bool("update", false, "write docs/reference/kuma.md")
+
+// TestKumaReferenceGolden compares docs/reference/kuma.md with the kinds and fields of Kuma's that Sonde does not have.
+func TestKumaReferenceGolden(t *testing.T) {
+	var page strings.Builder
+	write := func(format string, args ...any) { _, _ = fmt.Fprintf(&page, format, args...) } // never fails
+	write("# What Kuma has and Sonde has not\n\n<!-- Written by make golden from store/kuma_kinds.go and kuma_fields.go. -->\n\n" +
+		"`sondectl validate -f DIRECTORY` says the same of each document.\n\n## Kinds\n\nA document of one of these kinds is refused; the others of its file are used.\n\n" +
+		"| kind | what that means |\n|---|---|\n")
+	for _, kind := range slices.Sorted(maps.Keys(kumaKinds)) {
+		write("| `%s` | %s |\n", kind, kumaKinds[kind])
+	}
+	write("\n## Fields\n\nThese are ignored, with a warning.\n\n| kind | field | what that means |\n|---|---|---|\n")
+	for _, kind := range mesh.Kinds() {
+		for _, field := range slices.Sorted(maps.Keys(kumaFields[kind])) {
+			means := strings.TrimPrefix(kumaFields[kind][field], ": ")
+			if means == bookkeeping {
+				means = "nothing: Kuma's control plane writes it"
+			}
+			write("| %s | `%s` | %s |\n", kind, field, means)
+		}
+	}
+	write("\nThese are of earlier releases, and refused.\n\n| kind | field | what to do |\n|---|---|---|\n")
+	for _, kind := range mesh.Kinds() {
+		for _, field := range slices.Sorted(maps.Keys(formerFields[kind])) {
+			write("| %s | `%s` | %s |\n", kind, field, formerFields[kind][field].instead)
+		}
+	}
+	reference.Golden(t, *update, "../docs/reference/kuma.md", page.String())
+}

@@ -1,0 +1,260 @@
+package fidelity_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/source"
+	"github.com/sonde-mesh/sonde/test/fidelity/cases"
+	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
+	"github.com/sonde-mesh/sonde/test/sondedp"
+)
+
+// perPortPod is a pod in per-port mode with its application, agent and Envoy.
+type perPortPod struct {
+	app      *cases.Application
+	agent    *sondedp.Agent
+	envoy    *envoy
+	injected *corev1.Pod
+	http     netip.AddrPort
+	grpc     netip.AddrPort
+}
+
+// newPerPortPod starts the containers of a case but those with TCP probes, by the number of the test.
+func newPerPortPod(t *testing.T, test int, c cases.Case) *perPortPod {
+	t.Helper()
+	m := &perPort{pool: newAddressPool(test), envoys: startEnvoys(t, 1)}
+	p, err := m.pool.take("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &perPortPod{envoy: <-m.envoys}
+	if w.app, err = c.Start(p); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.app.End)
+	pod, injected, _, err := m.inject(t.Context(), &c, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := askDirectly(pod, injected); err != nil {
+		t.Fatal(err)
+	}
+	w.injected = probesOf(injected)
+	env, port, err := sidecar(injected)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.agent, err = startBehind(env, port, filepath.Join(w.envoy.directory, mesh.SocketProbes)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.agent.Kill)
+	d := source.DataplaneOf(injected)
+	if err := w.envoy.configure(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	at := d.ProbeAddresses()
+	w.http, w.grpc = at[0], at[len(at)-1]
+	return w
+}
+
+// TestPerPortRefuses sends what no kubelet sends. Nothing of it reaches the application, and a probe that comes then is answered.
+func TestPerPortRefuses(t *testing.T) {
+	t.Parallel()
+	w := newPerPortPod(t, 3, cases.Unforgiving())
+	path := ""
+	for _, probe := range probesIn(w.injected) {
+		if probe.HTTPGet != nil {
+			path = probe.HTTPGet.Path
+		}
+	}
+	const rest = " HTTP/1.1\r\nHost: a\r\n\r\n"
+	const http2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	tests := map[string]struct {
+		to   netip.AddrPort
+		text string
+		want string // how the answer begins
+	}{
+		"another method":           {w.http, "POST " + path + rest, "HTTP/1.1 404 "},
+		"HEAD":                     {w.http, "HEAD " + path + rest, "HTTP/1.1 404 "},
+		"another path":             {w.http, "GET /" + rest, "HTTP/1.1 404 "},
+		"the path and more":        {w.http, "GET " + path + "/x" + rest, "HTTP/1.1 404 "},
+		"a path that leads there":  {w.http, "GET /x/.." + path + rest, "HTTP/1.1 404 "},
+		"another query":            {w.http, "GET " + path + "?x" + rest, "HTTP/1.1 404 "},
+		"a header of no probe":     {w.http, "GET " + path + " HTTP/1.1\r\nHost: a\r\nSonde-Probe: 99\r\n\r\n", "HTTP/1.1 404 "},
+		"CONNECT":                  {w.http, "CONNECT a:80" + rest, "HTTP/1.1 404 "},
+		"HTTP/1.0":                 {w.http, "GET " + path + " HTTP/1.0\r\n\r\n", "HTTP/1.1 426 "},
+		"garbage":                  {w.http, "garbage\r\n\r\n", "HTTP/1.1 400 "},
+		"TLS":                      {w.http, "\x16\x03\x01\x00\x05hello\r\n\r\n", "HTTP/1.1 400 "},
+		"HTTP/2 to the HTTP port":  {w.http, http2, "HTTP/1.1 400 "},
+		"HTTP/1 to the gRPC port":  {w.grpc, "GET /grpc.health.v1.Health/Check" + rest, ""},
+		"garbage to the gRPC port": {w.grpc, "garbage\r\n\r\n", ""},
+	}
+	for name, tc := range tests {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", tc.to.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(limit))
+		if _, err := io.WriteString(conn, tc.text); err != nil {
+			t.Fatal(err)
+		}
+		answer, _ := bufio.NewReader(conn).ReadString('\n') // the connection may be reset
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		if !strings.HasPrefix(answer, tc.want) || tc.want == "" && strings.HasPrefix(answer, "HTTP/") {
+			t.Errorf("%s: the answer begins with %q, want %q", name, answer, tc.want)
+		}
+	}
+	w.refusesCalls(t)
+	if seen := w.app.Log(); len(seen) > 0 {
+		t.Errorf("the application sees %q", seen)
+	}
+	if verdict, message := w.ask("web", "liveness"); verdict != cases.Success {
+		t.Errorf("a probe after all that: %s: %s", verdict, message)
+	}
+}
+
+// refusesCalls makes calls of gRPC other than health checks.
+func (w *perPortPod) refusesCalls(t *testing.T) {
+	client := &http.Client{Transport: &http.Transport{Protocols: unencryptedHTTP2()}}
+	defer client.CloseIdleConnections()
+	for _, path := range []string{"/", "/grpc.health.v1.Healthy/Check", "/echo.Echo/Say", "/x/../grpc.health.v1.Health/Check"} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+w.grpc.String()+path, strings.NewReader("\x00\x00\x00\x00\x00"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/grpc")
+		answer, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const unimplemented = "12"
+		if code := answer.Header.Get("Grpc-Status"); code != unimplemented {
+			t.Errorf("%s: the code is %q, want %s", path, code, unimplemented)
+		}
+		if err := answer.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func unencryptedHTTP2() *http.Protocols {
+	p := &http.Protocols{}
+	p.SetUnencryptedHTTP2(true)
+	return p
+}
+
+// ask asks one probe.
+func (w *perPortPod) ask(container, kind string) (cases.Verdict, string) {
+	k := kubelet.New()
+	defer k.Close()
+	c, err := find(w.injected, container)
+	if err != nil {
+		return "", err.Error()
+	}
+	return k.Probe(context.Background(), w.injected, *c, kind)
+}
+
+// TestPerPortDeathOfTheWorker kills the agent's worker again and again: the kubelet finds no probe failed, at thresholds of one failure.
+func TestPerPortDeathOfTheWorker(t *testing.T) {
+	t.Parallel()
+	w := newPerPortPod(t, 4, cases.Unforgiving())
+	seen := &changes{passed: map[kubelet.Change]bool{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var owned sync.WaitGroup
+	defer owned.Wait()
+	defer cancel()
+	owned.Go(func() { kubelet.Watch(ctx, w.injected, seen.add) })
+	const probes, kills = 6, 5
+	eventually(t, "all probes pass", func() bool { passed, _ := seen.count(); return passed == probes })
+	var killed int
+	for range kills {
+		var worker int
+		eventually(t, "there is a worker", func() bool {
+			var err error
+			worker, err = w.agent.Worker()
+			return err == nil && worker != killed
+		})
+		if err := syscall.Kill(worker, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		killed = worker
+		<-time.After(700 * time.Millisecond)
+	}
+	eventually(t, "a probe passes after the last death", func() bool {
+		verdict, _ := w.ask("web", "liveness")
+		return verdict == cases.Success
+	})
+	if _, failed := seen.count(); failed > 0 {
+		t.Errorf("the kubelet found %v after %d deaths of the worker:\n%s", seen.failed, kills, w.agent.Log())
+	}
+	// This test sees what it looks for: with an Envoy that has lost its agent, the same probes fail.
+	w.agent.Kill()
+	if err := os.Remove(filepath.Join(w.envoy.directory, mesh.SocketProbes)); err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	if verdict, message := w.ask("web", "liveness"); verdict != cases.Failure {
+		t.Errorf("without an agent: %s: %s", verdict, message)
+	}
+}
+
+// TestPerPortCallerLeaves has callers that end before their answer, and many that come at once: the application's connections end, too.
+func TestPerPortCallerLeaves(t *testing.T) {
+	t.Parallel()
+	w := newPerPortPod(t, 5, cases.Hanging())
+	const callers = 50
+	text := ""
+	for _, probe := range probesIn(w.injected) {
+		if get := probe.HTTPGet; strings.HasSuffix(get.Path, "/slow") {
+			text = fmt.Sprintf("GET %s HTTP/1.1\r\nHost: a\r\n%s: %s\r\n\r\n", get.Path, get.HTTPHeaders[0].Name, get.HTTPHeaders[0].Value)
+		}
+	}
+	var all []net.Conn
+	for range callers {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", w.http.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, text); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, conn)
+	}
+	eventually(t, "the application is asked", func() bool { return strings.Contains(strings.Join(w.app.Log(), ""), "GET /slow") })
+	if verdict, message := w.ask("app", "readiness"); verdict != cases.Success {
+		t.Errorf("another probe, meanwhile: %s: %s", verdict, message)
+	}
+	for _, conn := range all {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	// The agent would wait for half a minute more.
+	settled := make(chan error, 1)
+	go func() { settled <- w.app.Settle() }()
+	select {
+	case err := <-settled:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Errorf("the application's connection is open, and nobody waits for its answer: %v", <-settled)
+	}
+}

@@ -1,0 +1,182 @@
+package fidelity_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/source"
+	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
+	"github.com/sonde-mesh/sonde/test/fidelity/cases"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// perPort asks through what the injector makes of pods in mesh.ProbesPerPort mode.
+type perPort struct {
+	handlers *handlers
+	pool     *addressPool
+	envoys   chan *envoy
+	kernel   *kernel
+}
+
+// ask runs a case. Where all its probes are by TCP, the pod is a network namespace with the rules of kuma-init. In other pods a TCP probe
+// asks the application's port, to which the rules would lead it.
+func (m *perPort) ask(ctx context.Context, c *cases.Case, p cases.PodAddress) (*outcome, error) {
+	if m.isForKernel(c, c.Pod(p)) {
+		return m.kernel.ask(ctx, c, p, m)
+	}
+	pod, injected, warnings, err := m.inject(ctx, c, p)
+	if err != nil {
+		return nil, err
+	}
+	direct, err := askDirectly(pod, injected)
+	if err != nil {
+		return nil, err
+	}
+	o, err := m.behindEnvoy(ctx, c, p, pod, injected)
+	if err == nil {
+		o.warnings, o.direct = warnings, direct
+	}
+	return o, err
+}
+
+// behindEnvoy asks a pod whose listeners an Envoy has.
+func (m *perPort) behindEnvoy(ctx context.Context, c *cases.Case, p cases.PodAddress, pod, injected *corev1.Pod) (o *outcome, err error) {
+	e := <-m.envoys
+	defer func() { m.envoys <- e }()
+	stop, err := serveBehind(ctx, injected, e.directory, c.Process)
+	if err != nil {
+		return nil, fmt.Errorf("start the agent: %w", err)
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	if err := e.configure(ctx, source.DataplaneOf(injected)); err != nil {
+		return nil, err
+	}
+	return run(ctx, c, p, pod, injected, anywhere)
+}
+
+// inject returns the case's pod, and what becomes of it.
+func (m *perPort) inject(ctx context.Context, c *cases.Case, p cases.PodAddress) (pod, injected *corev1.Pod, warnings []string, err error) {
+	pod = c.Pod(p)
+	ports, err := m.pool.more(p.IP, ownPorts(pod))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	pod.Annotations = map[string]string{
+		mesh.AnnotationVirtualProbesPort:      strconv.Itoa(p.Virtual),
+		mesh.AnnotationVirtualProbesPortRange: fmt.Sprintf("%d-%d", ports[0], ports[len(ports)-1]),
+	}
+	inject := injectHere
+	if c.Process {
+		inject = m.handlers.inject
+	}
+	injected, warnings, err = inject(ctx, pod, webhook.Options{VirtualProbesPort: int32(p.Virtual), Sidecar: c.Form, ProbesMode: mesh.ProbesPerPort})
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("inject in per-port mode: %w", err)
+	}
+	return pod, injected, warnings, nil
+}
+
+// ownPorts returns how many ports of its own a pod may need, at least 1.
+func ownPorts(pod *corev1.Pod) int {
+	n := 1
+	for range probesIn(pod) {
+		n++
+	}
+	return n
+}
+
+// probesIn returns the probes of a pod, without hooks.
+func probesIn(pod *corev1.Pod) (all []*corev1.Probe) {
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			for _, kind := range cases.Kinds {
+				if probe := cases.ProbeOf(&list[i], kind); probe != nil && list[i].Name != mesh.ContainerSidecar {
+					all = append(all, probe)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// isForKernel reports whether a case has TCP probes and nothing else, and there are namespaces. The injector leaves those of Unchanged alone.
+func (m *perPort) isForKernel(c *cases.Case, pod *corev1.Pod) bool {
+	probes := probesIn(pod)
+	return m.kernel != nil && !c.Unchanged && len(probes) > 0 && !c.HasHooks() &&
+		!slices.ContainsFunc(probes, func(p *corev1.Probe) bool { return p.TCPSocket == nil })
+}
+
+// askDirectly has the TCP probes of a rewritten pod ask the application again, and reports whether there are any.
+func askDirectly(pod, injected *corev1.Pod) (any bool, err error) {
+	before, after := probesIn(pod), probesIn(injected)
+	if len(before) != len(after) {
+		return false, fmt.Errorf("the pod has %d probes, and %d once it is injected", len(before), len(after))
+	}
+	for i, probe := range after {
+		if probe.TCPSocket != nil && probe.TCPSocket.Port != before[i].TCPSocket.Port {
+			probe.TCPSocket.Port, any = before[i].TCPSocket.Port, true
+		}
+	}
+	return any, nil
+}
+
+// kernel is a node and a pod with network namespaces of their own, for one case at a time.
+type kernel struct {
+	mu        sync.Mutex
+	pod, node *redirecttest.Namespace
+}
+
+// addresses of the pod, by whether a case needs IPv6.
+var podIPs = map[bool]string{false: "192.0.2.2", true: "2001:db8::2"}
+
+func newKernel(t *testing.T) *kernel {
+	t.Helper()
+	k := &kernel{pod: redirecttest.New(t), node: redirecttest.New(t)}
+	redirecttest.Join(t, k.pod, k.node, [2][]string{{podIPs[false] + "/24", podIPs[true] + "/64"}, {"192.0.2.1/24", "2001:db8::1/64"}})
+	return k
+}
+
+// ask runs a case whose probes are by TCP.
+func (k *kernel) ask(ctx context.Context, c *cases.Case, p cases.PodAddress, m *perPort) (*outcome, error) {
+	at := p
+	at.IP = podIPs[p.IP == "::1"]
+	pod, injected, warnings, err := m.inject(ctx, c, p)
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range []*corev1.Pod{pod, injected} {
+		pod.Status.PodIP, pod.Status.PodIPs = at.IP, []corev1.PodIP{{IP: at.IP}}
+	}
+	setup, err := find(injected, mesh.ContainerInit)
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	err = k.pod.Do(func() error {
+		args := append(slices.Clone(setup.Command[1:]), setup.Args...)
+		out, err := exec.CommandContext(ctx, filepath.Join(m.handlers.directory, "sonde-dp"), args...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("sonde-dp %q: %w\n%s", args, err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	o, err := run(ctx, c, at, pod, injected, places{pod: k.pod.Do, node: k.node.Do})
+	if err == nil {
+		o.warnings = warnings
+	}
+	return o, err
+}

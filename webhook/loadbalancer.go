@@ -1,0 +1,78 @@
+package webhook
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// parseLBDrainTime accepts what the agent accepts.
+func parseLBDrainTime(value string) (time.Duration, error) {
+	d, err := time.ParseDuration(value)
+	if err != nil || d < 0 || d > mesh.MaxDrainTime {
+		return 0, errLBDrainTime
+	}
+	return d, nil
+}
+
+// reserveLBPort takes the port for load balancers, before the agent gets its others. A pod that has a sidecar keeps its port.
+func (in *injection) reserveLBPort() error {
+	port, field := in.settings.lbHealthPort, annotationField(mesh.AnnotationLBHealthPort)
+	if in.earlier != nil && port != in.earlier.lbHealthPort {
+		return fmt.Errorf("%s: %q: %s has %s%d already", field, in.pod.Annotations[mesh.AnnotationLBHealthPort], mesh.ContainerSidecar,
+			mesh.ArgLBHealthPort, in.earlier.lbHealthPort)
+	}
+	if port == 0 {
+		return nil
+	}
+	if err := in.checkFree(port); err != nil {
+		return &mesh.FieldError{Field: field, Value: number(port), Err: err}
+	}
+	in.used[port] = field
+	return nil
+}
+
+// forLoadBalancers says whether a port is that of the agent for load balancers. The kubelet may ask there, too.
+func (in *injection) forLoadBalancers(port int32) bool {
+	return port != 0 && port == in.settings.lbHealthPort
+}
+
+// asksForLoadBalancers returns why a probe of the port for load balancers is left alone, and whether that is worth a warning.
+func (h handler) asksForLoadBalancers() (why string, warn bool) {
+	if h.kind == mesh.ProbeLiveness && h.probe.HTTPGet != nil && strings.HasPrefix(h.probe.HTTPGet.Path, "/healthz") {
+		return "it fails when the proxy drains, and the kubelet then restarts the container: /livez does not", true
+	}
+	return "the agent answers there: left as it is", false
+}
+
+// loadBalancerArgs returns the arguments of the sidecar for load balancers, and warns where the pod ends too early for them.
+func (in *injection) loadBalancerArgs() []string {
+	s := in.settings
+	if s.lbHealthPort == 0 {
+		if _, asked := in.pod.Annotations[mesh.AnnotationLBDrainTime]; asked {
+			in.warn("%s: it has no effect without %s", annotationField(mesh.AnnotationLBDrainTime), mesh.AnnotationLBHealthPort)
+		}
+		return nil
+	}
+	if left := in.grace() - graceReserve; s.lbDrainTime > left {
+		in.warn("%s: load balancers have %s to notice that the pod goes, and terminationGracePeriodSeconds leaves %s", annotationField(mesh.AnnotationLBHealthPort),
+			s.lbDrainTime, left)
+	}
+	return []string{mesh.ArgLBHealthPort + number(s.lbHealthPort), mesh.ArgLBDrainTime + s.lbDrainTime.String()}
+}
+
+// lbHealthPortOf returns the port for load balancers that a sidecar has, 0 for none.
+func lbHealthPortOf(sidecar *corev1.Container) int32 {
+	for _, arg := range sidecar.Args {
+		if value, ok := strings.CutPrefix(arg, mesh.ArgLBHealthPort); ok {
+			if port, err := parsePort(value); err == nil {
+				return port
+			}
+		}
+	}
+	return 0
+}
