@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -269,17 +270,24 @@ func podOf(key watch.Key, p *source.Pod) (tokenreview.Pod, bool) {
 	}, true
 }
 
-// meshTimeout is less than timeoutSeconds of the webhook.
-const meshTimeout = time.Second
+// readTimeout of what the webhook reads anew is less than timeoutSeconds of the webhook.
+const readTimeout = time.Second
 
 // errNotRead says that the cluster is not read yet.
 var errNotRead = errors.New("the control plane has not read the cluster yet")
 
-// namespace returns a namespace. One that is new may not have come yet.
-func (c *cluster) namespace(_ context.Context, name string) (webhook.Namespace, error) {
+// namespace returns a namespace, read anew if it is not known or may have changed unseen: after an outage the API server may ask before
+// the watches are open again. One that cannot be read anew is as it was.
+func (c *cluster) namespace(ctx context.Context, name string) (webhook.Namespace, error) {
 	n := c.controller.Cluster.Namespace(name)
-	if n == nil {
-		return webhook.Namespace{}, fmt.Errorf("namespace %q is not known yet", name)
+	if n == nil || c.controller.Cluster.Lost().Err != nil {
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+		now, err := c.controller.Cluster.ReadNamespace(ctx, name)
+		if err != nil && n == nil {
+			return webhook.Namespace{}, err
+		}
+		n = cmp.Or(now, n)
 	}
 	return webhook.Namespace{Name: name, Labels: n.Labels, Annotations: n.Annotations}, nil
 }
@@ -293,7 +301,7 @@ func (c *cluster) meshes(ctx context.Context, wanted string) ([]string, error) {
 	if slices.Contains(names, wanted) {
 		return names, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, meshTimeout)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	names, err := c.controller.Objects.ReadMeshes(ctx)
 	if err == nil && len(names) == 0 {

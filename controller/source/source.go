@@ -7,9 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -104,30 +102,6 @@ func newDirty() dirty {
 	}
 }
 
-// Namespace is what is kept of a namespace.
-type Namespace struct {
-	// Labels are all its labels: the webhook decides by them.
-	Labels map[string]string
-	// Annotations are those that the webhook reads.
-	Annotations map[string]string
-}
-
-func readNamespace(n *corev1.Namespace) (Namespace, bool) {
-	r := Namespace{Labels: maps.Clone(n.Labels)}
-	if mode, ok := n.Annotations[mesh.AnnotationVirtualProbesMode]; ok {
-		r.Annotations = map[string]string{mesh.AnnotationVirtualProbesMode: strings.Clone(mode)}
-	}
-	return r, true
-}
-
-// Mesh returns the mesh of its Services, and of its pods that name none.
-func (n *Namespace) Mesh() string {
-	if n != nil && n.Labels[mesh.LabelMesh] != "" {
-		return n.Labels[mesh.LabelMesh]
-	}
-	return mesh.DefaultMesh
-}
-
 // New returns a Source. Nothing is read before Run.
 func New(o Options) *Source {
 	if o.PodChanged == nil {
@@ -216,9 +190,6 @@ func (s *Source) Pod(uid types.UID) (watch.Key, *Pod) {
 // PodNamed returns the pod of that name that has our sidecar, nil if there is none.
 func (s *Source) PodNamed(key watch.Key) *Pod { return s.pods.Get(key) }
 
-// Namespace returns a namespace, nil if it is not known.
-func (s *Source) Namespace(name string) *Namespace { return s.namespaces.Get(watch.Key{Name: name}) }
-
 // Missing returns which kinds have not been read yet, and why; nil once all have.
 func (s *Source) Missing() error {
 	return errors.Join(s.namespaces.Missing(), s.nodes.Missing(), s.pods.Missing(), s.services.Missing(), s.slices.Missing())
@@ -244,13 +215,6 @@ func (s *Source) podChanged(key watch.Key, before, now *Pod) {
 		}
 	})
 	s.o.PodChanged(key, before, now)
-}
-
-func (s *Source) namespaceChanged(key watch.Key, before, now *Namespace) {
-	if before.Mesh() != now.Mesh() {
-		s.mark(func(d *dirty) { d.namespaces[key] = struct{}{} })
-		s.o.MeshChanged(key.Name)
-	}
 }
 
 func (s *Source) kindSynced() {

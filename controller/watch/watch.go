@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -80,6 +81,13 @@ func New[O Object, R any](k Kind[O, R]) *Store[O, R] {
 	return &Store[O, R]{kind: k, records: map[Key]*R{}, missing: errors.New("not read yet")}
 }
 
+// Back-off of a lost watch. client-go's own ends at 30 to 60 s, for the sake of API servers with thousands of kubelets: after an outage
+// we would serve old endpoints for as long. Of us there are a few replicas, with a handful of watches each.
+const (
+	backoffFirst = 500 * time.Millisecond
+	backoffLast  = 2 * time.Second
+)
+
 // Run follows the API server until ctx ends, and then returns nil. What it cannot reach it tries again, with back-off; records stay
 // as they are meanwhile.
 func (s *Store[O, R]) Run(ctx context.Context) error {
@@ -98,7 +106,10 @@ func (s *Store[O, R]) Run(ctx context.Context) error {
 		},
 	}
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(noting, s.kind.Client), s.kind.New, s,
-		cache.ReflectorOptions{Name: s.kind.Resource})
+		cache.ReflectorOptions{
+			Name:    s.kind.Resource,
+			Backoff: &wait.Backoff{Duration: backoffFirst, Cap: backoffLast, Steps: 3, Factor: 2, Jitter: 1},
+		})
 	r.RunWithContext(ctx)
 	return nil
 }

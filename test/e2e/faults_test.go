@@ -263,6 +263,9 @@ func TestAloneAPIServer(t *testing.T) {
 		w.waitStable("nodes were taken for lost")
 	}
 	w.checkUntouched("the API server was away")
+	late := newNamespace(t, injected) // the control plane may not have heard of it
+	late.create(newPod("late", "node2"))
+	late.waitReady("late")
 	w.scale("web", 3)
 	w.waitRolledOut("web")
 	w.checkCaughtUp("the API server was away")

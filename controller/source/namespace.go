@@ -1,0 +1,65 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/watch"
+)
+
+// Namespace is what is kept of a namespace.
+type Namespace struct {
+	// Labels are all its labels: the webhook decides by them.
+	Labels map[string]string
+	// Annotations are those that the webhook reads.
+	Annotations map[string]string
+}
+
+func readNamespace(n *corev1.Namespace) (Namespace, bool) {
+	r := Namespace{Labels: maps.Clone(n.Labels)}
+	if mode, ok := n.Annotations[mesh.AnnotationVirtualProbesMode]; ok {
+		r.Annotations = map[string]string{mesh.AnnotationVirtualProbesMode: strings.Clone(mode)}
+	}
+	return r, true
+}
+
+// Mesh returns the mesh of its Services, and of its pods that name none.
+func (n *Namespace) Mesh() string {
+	if n != nil && n.Labels[mesh.LabelMesh] != "" {
+		return n.Labels[mesh.LabelMesh]
+	}
+	return mesh.DefaultMesh
+}
+
+// Namespace returns a namespace, nil if it is not known.
+func (s *Source) Namespace(name string) *Namespace { return s.namespaces.Get(watch.Key{Name: name}) }
+
+// ReadNamespace returns a namespace as the API server has it now.
+func (s *Source) ReadNamespace(ctx context.Context, name string) (*Namespace, error) {
+	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()} // the right to list is there
+	list, err := s.o.Client.CoreV1().Namespaces().List(ctx, one)
+	if err != nil {
+		return nil, fmt.Errorf("list namespaces: %w", err)
+	}
+	for i := range list.Items {
+		if n, ok := readNamespace(&list.Items[i]); ok {
+			return &n, nil
+		}
+	}
+	return nil, errors.New("there is none of that name")
+}
+
+func (s *Source) namespaceChanged(key watch.Key, before, now *Namespace) {
+	if before.Mesh() != now.Mesh() {
+		s.mark(func(d *dirty) { d.namespaces[key] = struct{}{} })
+		s.o.MeshChanged(key.Name)
+	}
+}
