@@ -34,29 +34,42 @@ func dataplaneOf(v *meshview.View, id mesh.ID) *mesh.Dataplane {
 }
 
 // checkWorkload compares the workload of the certificate in use with that of the Dataplane. It logs a new difference.
-func (s *Server) checkWorkload(ctx context.Context, id mesh.ID) (mismatch, bool) {
-	_, p := s.o.View().Proxy(id)
+func (s *Server) checkWorkload(ctx context.Context, id mesh.ID) (m mismatch, differs bool) {
+	s.mu.Lock()
+	_, p := s.o.View().Proxy(id) // with the lock: of two calls at once, the later one must not have an earlier view
 	o := s.observed.of(id)
 	if p == nil || meshview.WorkloadMatches(p.Dataplane, o) {
-		s.mu.Lock()
 		delete(s.mismatches, id)
 		s.mu.Unlock()
 		return mismatch{}, false
 	}
-	m := mismatch{certificate: o.Path, dataplane: p.Dataplane.SPIFFEPath()}
-	s.noteMismatch(ctx, id, m)
+	m = mismatch{certificate: o.Path, dataplane: p.Dataplane.SPIFFEPath()}
+	known := s.remember(id, m)
+	s.mu.Unlock()
+	if !known {
+		s.logMismatch(ctx, id, m)
+	}
 	return m, true
 }
 
 // noteMismatch logs a difference once, since the agent tries again and again.
 func (s *Server) noteMismatch(ctx context.Context, id mesh.ID, m mismatch) {
 	s.mu.Lock()
-	known := s.mismatches[id] == m
-	s.mismatches[id] = m
+	known := s.remember(id, m)
 	s.mu.Unlock()
-	if known {
-		return
+	if !known {
+		s.logMismatch(ctx, id, m)
 	}
+}
+
+// remember reports whether a difference was known. The caller holds s.mu.
+func (s *Server) remember(id mesh.ID, m mismatch) (known bool) {
+	known = s.mismatches[id] == m
+	s.mismatches[id] = m
+	return known
+}
+
+func (s *Server) logMismatch(ctx context.Context, id mesh.ID, m mismatch) {
 	meshName, name := mesh.SplitID(id)
 	s.o.Logger.WarnContext(ctx, "certificate is for another workload than the Dataplane: its endpoints are not ready until the agent "+
 		"joins with a token for the new workload (sondectl generate dataplane-token)",
