@@ -202,7 +202,7 @@ func freePort(t testing.TB) int {
 	t.Helper()
 	for range 1000 {
 		port := 4000 + rand.IntN(6000)
-		if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+		if l, err := net.Listen("tcp", ":"+strconv.Itoa(port)); err == nil {
 			_ = l.Close() // it was a look whether the port is free
 			return port
 		}

@@ -56,6 +56,7 @@ func TestReboot(t *testing.T) {
 	must(t, b.KillAll(t.Context()))
 	b.Labels = map[string]string{"kuma.io/workload": "another"}
 	must(t, b.Declare())
+	logged(t, m.ControlPlane, `"name":"b-1","change":"changed"`)
 	must(t, b.StartApp(t.Context()))
 	must(t, b.RunAgent())
 	logged(t, b.Agent, "control plane refuses this proxy")
