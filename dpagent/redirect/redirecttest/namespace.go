@@ -23,7 +23,7 @@ type Namespace struct {
 	tasks chan func()
 }
 
-// required is set where namespaces and nft are known to be there, as by .ci/run: then no test is left out.
+// required is set where namespaces, cgroups and nft must be there, as by .ci/run: then no test is left out.
 const required = "SONDE_TEST_REDIRECTION"
 
 // NotHere ends a test that this machine cannot run: it is skipped, or it fails if $SONDE_TEST_REDIRECTION is "required".
