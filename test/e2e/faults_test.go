@@ -263,6 +263,9 @@ func TestAloneAPIServer(t *testing.T) {
 		w.waitStable("nodes were taken for lost")
 	}
 	w.checkUntouched("the API server was away")
+	if err := awaitAdmission(); err != nil { // kube-proxy hears after all others that the control plane is ready
+		t.Fatal(err)
+	}
 	late := newNamespace(t, injected) // the control plane may not have heard of it
 	late.create(newPod("late", "node2"))
 	late.waitReady("late")

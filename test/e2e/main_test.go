@@ -66,8 +66,8 @@ func connect() (err error) {
 	return nil
 }
 
-// awaitAdmission waits until a pod would be injected. After an installation kube-proxy takes a while to know where the webhook is, and
-// the control plane to make the Mesh named default.
+// awaitAdmission waits until a pod would be injected. After an installation, or when nodes were taken for lost, kube-proxy takes a while to
+// know where the webhook is, and the control plane to make the Mesh named default.
 func awaitAdmission() error {
 	p := newPod("first", cluster.nodes[0])
 	p.Labels[join] = "enabled"
