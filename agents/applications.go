@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -16,6 +17,12 @@ import (
 
 // notReported is why an inbound is not ready whose agent has said nothing of its application yet.
 const notReported = "the agent has not reported its application yet"
+
+// noVerdict begins why an inbound is not ready whose agent says that it cannot tell.
+const noVerdict = "application probe without a verdict: "
+
+// waits reports whether an inbound with that reason waits for the first verdict.
+func waits(reason string) bool { return reason == notReported || strings.HasPrefix(reason, noVerdict) }
 
 // applications are the inbounds whose application cannot take traffic, with the reason, by proxy. All others count as those that can. It
 // is kept in the storage, since agents only say what changes.
@@ -165,14 +172,16 @@ func probedInbounds(d *mesh.Dataplane) map[netip.AddrPort]*mesh.Inbound {
 }
 
 // followDataplane adapts what is known of the applications of a proxy to its Dataplane, before and after a change. What has no probe any
-// more is forgotten. A new inbound with a probe waits for its first report; one that was there and has got a probe serves on until the
-// probe says otherwise: else a probe that is added to all replicas of a service would take out all of them at once.
+// more is forgotten. A new inbound with a probe waits for its first report; one that was meant to serve and has got a probe serves on until
+// the probe says otherwise: else a probe that is added to all replicas of a service would take out all of them at once.
 func (s *Server) followDataplane(before, after *mesh.Dataplane) {
 	probed := probedInbounds(after)
 	known := map[netip.AddrPort]bool{}
 	if before != nil {
-		for i := range before.Spec.Networking.Inbound {
-			known[before.InboundAddress(&before.Spec.Networking.Inbound[i])] = true
+		for in := range before.Spec.Networking.ActiveInbounds() {
+			if before.Probed(in) || in.State != mesh.InboundNotReady && in.Health.IsReady() {
+				known[before.InboundAddress(in)] = true
+			}
 		}
 	}
 	id, forgotten := after.ID(), false

@@ -133,10 +133,13 @@ func (s *Server) readinessChanged(sess *session, m *agentv1.Readiness) error {
 			probed := probedInbounds(dataplaneOf(s.o.View(), id)) // here, so that a later view finds what this one let in
 			maps.DeleteFunc(reported, func(at netip.AddrPort, _ *agentv1.InboundReadiness) bool { return probed[at] == nil })
 			for at, in := range reported {
-				if in.GetReady() {
+				switch reason := cut(in.GetReason(), maxProbeReason); {
+				case !in.GetNoVerdict() && in.GetReady():
 					delete(reasons, at)
-				} else {
-					reasons[at] = "application probe failed: " + cut(in.GetReason(), maxProbeReason)
+				case !in.GetNoVerdict():
+					reasons[at] = "application probe failed: " + reason
+				case waits(reasons[at]): // else the last verdict holds
+					reasons[at] = noVerdict + reason
 				}
 			}
 		})
@@ -152,9 +155,10 @@ func (s *Server) logReadiness(ctx context.Context, sess *session, before map[net
 	for _, at := range slices.SortedFunc(maps.Keys(reported), netip.AddrPort.Compare) {
 		_, was := before[at]
 		switch in := reported[at]; {
+		case in.GetNoVerdict(): // the agent logs it
 		case in.GetReady() && was:
 			log.InfoContext(ctx, "application ready", "inbound", at)
-		case !in.GetReady() && (!was || before[at] == notReported):
+		case !in.GetReady() && (!was || waits(before[at])):
 			log.WarnContext(ctx, "application not ready", "inbound", at, "reason", cut(in.GetReason(), maxProbeReason))
 		}
 	}

@@ -110,6 +110,14 @@ func TestServiceProbesOfADataplane(t *testing.T) {
 			Inbound: web, Application: "127.0.0.1:18080", Handler: &agentv1.ServiceProbe_TcpSocket{TcpSocket: &agentv1.ServiceProbe_TCPSocket{}},
 			Period: second, Timeout: timeout, FailureThreshold: 1, SuccessThreshold: 1,
 		}}},
+		"an ignored inbound at the same port": {func(d *mesh.Dataplane) {
+			in := &d.Spec.Networking.Inbound[0]
+			ignored := mesh.Inbound{Port: in.Port, ServicePort: 9, State: mesh.InboundIgnored, ServiceProbe: &mesh.ServiceProbe{}, Tags: in.Tags}
+			d.Spec.Networking.Inbound = append(d.Spec.Networking.Inbound, ignored)
+		}, []*agentv1.ServiceProbe{{
+			Inbound: web, Application: "127.0.0.1:18080", Handler: &agentv1.ServiceProbe_TcpSocket{TcpSocket: &agentv1.ServiceProbe_TCPSocket{}},
+			Period: second, Timeout: timeout, FailureThreshold: 1, SuccessThreshold: 1,
+		}}},
 		"httpGet": {func(d *mesh.Dataplane) {
 			d.Spec.Networking.Inbound[0].ServiceProbe = &mesh.ServiceProbe{
 				HTTPGet:       &mesh.HTTPGetProbe{Path: "/healthz", Port: 9, Scheme: mesh.SchemeHTTPS, HTTPHeaders: []mesh.HTTPHeader{{Name: "A", Value: "b"}}},
@@ -275,6 +283,66 @@ func TestProbeOfAnInboundThatServes(t *testing.T) {
 	h.becomes("web", meshview.Ready, meshview.NoReason)
 	h.why(map[string]string{})
 	h.put(withProbe(same))
+	h.becomes("web", meshview.Ready, meshview.NoReason)
+}
+
+// TestInboundThatDidNotServe gets a probe in the change with which it is to serve: it waits for its first report, as a new one does.
+func TestInboundThatDidNotServe(t *testing.T) {
+	for name, change := range map[string]func(*mesh.Inbound){
+		"ignored":            func(in *mesh.Inbound) { in.State = mesh.InboundIgnored },
+		"ignored, probed":    func(in *mesh.Inbound) { in.State, in.ServiceProbe = mesh.InboundIgnored, &mesh.ServiceProbe{} },
+		"not ready":          func(in *mesh.Inbound) { in.State = mesh.InboundNotReady },
+		"declared not ready": func(in *mesh.Inbound) { in.Health = &mesh.Health{Ready: new(false)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, a := joined(t, nil)
+			a.connect(false)
+			h.becomes("web", meshview.Ready, meshview.NoReason)
+			before := dataplane("default", "web-1", "web")
+			in := &before.Spec.Networking.Inbound[0]
+			change(in)
+			h.put(before)
+			h.eventually("the view has the change", func() bool {
+				_, p := h.builder.View().Proxy("default/web-1")
+				now := p.Dataplane.Spec.Networking.Inbound[0]
+				return now.State == in.State && now.Health.IsReady() == in.Health.IsReady()
+			})
+			h.put(withProbe(same))
+			h.why(map[string]string{web: notReported})
+			h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+			a.says(web)
+			h.becomes("web", meshview.Ready, meshview.NoReason)
+		})
+	}
+}
+
+// TestProbeWithoutAVerdict is a reason for people, and changes nothing else.
+func TestProbeWithoutAVerdict(t *testing.T) {
+	h, a := joinedWithProbe(t, nil)
+	a.connect(false)
+	none := func(reason string) {
+		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: &agentv1.Readiness{
+			Inbounds: []*agentv1.InboundReadiness{{Inbound: web, NoVerdict: true, Reason: reason}},
+		}}})
+	}
+	none("unexpected EOF")
+	h.why(map[string]string{web: "application probe without a verdict: unexpected EOF"})
+	none("too many open files")
+	h.why(map[string]string{web: "application probe without a verdict: too many open files"})
+	a.says(web + " refused")
+	a.heard()
+	h.why(map[string]string{web: failed + "refused"})
+	if lines := h.log.lines("level=WARN", "application not ready", "reason=refused"); len(lines) != 1 {
+		t.Errorf("logged is %q", lines)
+	}
+	none("unexpected EOF")
+	a.heard()
+	h.why(map[string]string{web: failed + "refused"})
+	a.says(web)
+	h.becomes("web", meshview.Ready, meshview.NoReason)
+	none("unexpected EOF")
+	a.heard()
+	h.why(map[string]string{})
 	h.becomes("web", meshview.Ready, meshview.NoReason)
 }
 

@@ -100,8 +100,8 @@ func (s *state) objectEndpoint(meshName string, o *mesh.ServiceEndpoint) (e Endp
 		return e, ""
 	}
 	e.Sidecar = true
-	for i := range p.dataplane.Spec.Networking.Inbound {
-		if in := &p.dataplane.Spec.Networking.Inbound[i]; in.Port == o.Port {
+	for in := range p.dataplane.Spec.Networking.ActiveInbounds() {
+		if in.Port == o.Port {
 			e.ServerFirst = e.ServerFirst || in.ServerFirst
 		}
 	}

@@ -21,6 +21,12 @@ func TestApplication(t *testing.T) {
 		"an inbound at another address is another's": {
 			mesh.Networking{Address: "10.0.0.1", Inbound: []mesh.Inbound{{Address: "10.0.0.2", Port: 80, ServicePort: 8080}}}, 80, "127.0.0.1:80",
 		},
+		"an ignored inbound comes last": {
+			mesh.Networking{Address: "10.0.0.1", Inbound: []mesh.Inbound{{Port: 80, ServicePort: 9, State: mesh.InboundIgnored}, {Port: 80, ServicePort: 8080}}}, 80, "127.0.0.1:8080",
+		},
+		"an ignored inbound alone": {
+			mesh.Networking{Address: "10.0.0.1", Inbound: []mesh.Inbound{{Port: 80, ServicePort: 8080, State: mesh.InboundIgnored}}}, 80, "127.0.0.1:8080",
+		},
 		"no inbound": {mesh.Networking{Address: "fd00::1"}, 2379, "127.0.0.1:2379"},
 		"redirected": {
 			mesh.Networking{Address: "fd00::1", TransparentProxying: &mesh.TransparentProxying{}}, 2379, "[fd00::1]:2379",

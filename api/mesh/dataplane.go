@@ -82,14 +82,19 @@ type TCPProbe struct {
 	Protocol Protocol `json:"protocol,omitempty"`
 }
 
-// Application returns where the application listens that a probe of that port means: behind the inbound of the port, else on the
-// port itself.
+// Application returns where the application listens that a probe of that port means: behind the inbound of the port, an Ignored one only
+// if there is no other, else on the port itself.
 func (d *Dataplane) Application(port uint32) netip.AddrPort {
 	net := &d.Spec.Networking
+	var behind *Inbound
 	for i := range net.Inbound {
-		if in := &net.Inbound[i]; in.Port == port && in.Address == net.Address {
-			return AddrPort(in.ServiceAddress, in.ServicePort)
+		in := &net.Inbound[i]
+		if in.Port == port && in.Address == net.Address && (behind == nil || behind.State == InboundIgnored) {
+			behind = in
 		}
+	}
+	if behind != nil {
+		return AddrPort(behind.ServiceAddress, behind.ServicePort)
 	}
 	if net.TransparentProxying == nil {
 		return AddrPort(loopback, port)

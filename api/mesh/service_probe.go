@@ -84,8 +84,11 @@ func (in *Inbound) ServiceCheck() (Probe, netip.AddrPort) {
 	return check, AddrPort(in.ServiceAddress, uint32(check.Port()))
 }
 
-// Probed reports whether the agent asks the application behind an inbound of d. In a pod the kubelet does.
-func (d *Dataplane) Probed(in *Inbound) bool { return in.ServiceProbe != nil && !d.IsPod() }
+// Probed reports whether the agent asks the application behind an inbound of d. In a pod the kubelet does, and of an Ignored inbound
+// nobody wants to know.
+func (d *Dataplane) Probed(in *Inbound) bool {
+	return in.ServiceProbe != nil && in.State != InboundIgnored && !d.IsPod()
+}
 
 // handlers returns the names of the handlers that are there.
 func (p *ServiceProbe) handlers() []string {

@@ -128,6 +128,16 @@ func TestServiceProbeViolations(t *testing.T) {
 	}
 }
 
+// TestProbeOfTheAddressOfAnIgnoredInbound is of an application: the proxy does not listen for that inbound.
+func TestProbeOfTheAddressOfAnIgnoredInbound(t *testing.T) {
+	d := probedBy(ServiceProbe{TCPSocket: &TCPSocketProbe{Port: 9090}})
+	d.Spec.Networking.Inbound[1].State = InboundIgnored
+	d.SetDefaults()
+	if err := d.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestServiceProbesAreLimited checks that the agent of one Dataplane need not ask any number of applications.
 func TestServiceProbesAreLimited(t *testing.T) {
 	for n, want := range map[int]string{

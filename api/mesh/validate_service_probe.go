@@ -127,7 +127,7 @@ func (in *Inbound) validateProbed(v *violations, path string, n *Networking) {
 		return
 	}
 	for i := range n.Inbound {
-		if other := &n.Inbound[i]; AddrPort(other.Address, other.Port) == at {
+		if other := &n.Inbound[i]; other.State != InboundIgnored && AddrPort(other.Address, other.Port) == at {
 			v.add(path, at.String(), fmt.Sprintf("must name the application: the proxy itself listens there, for networking.inbound[%d]", i))
 			return
 		}

@@ -33,6 +33,8 @@ type Probe struct {
 // State is what the probe of an inbound has found.
 type State struct {
 	Ready bool
+	// NoVerdict says that no check has come to a verdict, for that Reason: Ready says nothing then.
+	NoVerdict bool
 	// Reason why not, for people, at most 512 bytes and without text of the application.
 	Reason string
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"regexp"
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/probe"
@@ -33,12 +34,11 @@ type worker struct {
 	done   chan struct{}
 
 	// The goroutine of the worker has these, until done is closed.
-	state    *State // nil before the first verdict
-	class    probe.Class
+	state    *State    // nil before the first verdict
 	since    time.Time // of state
 	passed   bool      // the last check
 	inARow   uint32    // checks that ended as the last one
-	discards bool      // the last check was discarded
+	discards string    // why the last check was discarded, "" if it was not
 }
 
 // newWorker returns a worker that begins with the state of an earlier one for its inbound, which has stopped; nil if there is none.
@@ -50,7 +50,7 @@ func newWorker(p Probe, s *Server, earlier *worker) *worker {
 		done:   make(chan struct{}), since: time.Now(),
 	}
 	if earlier != nil {
-		w.state, w.class, w.since = earlier.state, earlier.class, earlier.since
+		w.state, w.since = earlier.state, earlier.since
 	}
 	return w
 }
@@ -124,11 +124,13 @@ func (w *worker) judge(found probe.Outcome) {
 	if w.inARow < w.threshold(found) {
 		return
 	}
-	// A reason of another class is news for people, one of other words is not.
-	if w.state != nil && w.state.Ready == found.Passed && (found.Passed || w.class == found.Class) {
-		return
+	now := State{Ready: found.Passed}
+	if !found.Passed {
+		now.Reason = lasting(found.Reason)
 	}
-	w.change(found)
+	if w.state == nil || *w.state != now { // another reason is news, too
+		w.change(now, found.Took)
+	}
 }
 
 // threshold returns how many checks in a row must have found this. One failure is enough where nothing is known: no application is ready
@@ -144,36 +146,47 @@ func (w *worker) threshold(found probe.Outcome) uint32 {
 	}
 }
 
-// change replaces the state.
-func (w *worker) change(found probe.Outcome) {
-	turned := w.state == nil || w.state.Ready != found.Passed
+// sourcePort is what differs in reasons that are the same: 127.0.0.1:40312 of "read tcp 127.0.0.1:40312->127.0.0.1:80".
+var sourcePort = regexp.MustCompile(`\S+:\d+->`)
+
+// lasting returns a reason without what is of one connection alone.
+func lasting(reason string) string { return sourcePort.ReplaceAllString(reason, "") }
+
+// change replaces the state. took is how long the check took that made it.
+func (w *worker) change(now State, took time.Duration) {
+	turned := w.state == nil || w.state.Ready != now.Ready
 	lasted := time.Since(w.since).Round(time.Millisecond)
 	first := w.state == nil
-	w.state, w.class = &State{Ready: found.Passed}, found.Class
-	if !found.Passed {
-		w.state.Reason = found.Reason
-	}
-	w.metrics.ready(found.Passed)
-	w.server.o.Reporter.Set(w.probe.Inbound, *w.state)
+	w.state = &now
+	w.metrics.ready(now.Ready)
+	w.server.o.Reporter.Set(w.probe.Inbound, now)
 	if !turned {
 		return
 	}
 	w.since = time.Now()
-	log := w.logger.With("checks", w.inARow, "took", found.Took.Round(time.Microsecond).String())
+	log := w.logger.With("checks", w.inARow, "took", took.Round(time.Microsecond).String())
 	if !first {
 		log = log.With("after", lasted.String())
 	}
-	if found.Passed {
+	if now.Ready {
 		log.Info("application ready")
 	} else {
-		log.Warn("application not ready", "err", found.Reason)
+		log.Warn("application not ready", "err", now.Reason)
 	}
 }
 
-// noteDiscard logs once that checks come to no verdict: what was found before then holds.
+// noteDiscard logs once that checks come to no verdict: what was found before then holds. If that is nothing, people want to know why.
 func (w *worker) noteDiscard(found probe.Outcome) {
-	if found.Discarded && !w.discards {
+	if !found.Discarded {
+		w.discards = ""
+		return
+	}
+	before := w.discards
+	w.discards = lasting(found.Reason)
+	if before == "" {
 		w.logger.Warn("application probe without a verdict, the state stays as it is", "err", found.Reason)
 	}
-	w.discards = found.Discarded
+	if w.state == nil && w.discards != before {
+		w.server.o.Reporter.Set(w.probe.Inbound, State{NoVerdict: true, Reason: w.discards})
+	}
 }

@@ -38,6 +38,9 @@ var (
 	refused  = probe.Outcome{Verdict: "failure", Class: probe.ConnectionRefused, Reason: "connection refused"}
 	timedOut = probe.Outcome{Verdict: "failure", Class: probe.Timeout, Reason: "timeout"}
 	warned   = probe.Outcome{Verdict: "warning", Passed: true, Class: probe.Redirect, Reason: "302"}
+	reset    = probe.Outcome{Verdict: "failure", Class: probe.Failed, Reason: "read tcp 127.0.0.1:40312->127.0.0.1:80: connection reset by peer"}
+	reset2   = probe.Outcome{Verdict: "failure", Class: probe.Failed, Reason: "read tcp 127.0.0.1:40313->127.0.0.1:80: connection reset by peer"}
+	eof      = probe.Outcome{Verdict: "failure", Class: probe.Failed, Reason: "EOF"}
 	unknown  = probe.Outcome{Verdict: "errored", Discarded: true, Class: probe.AgentFault, Reason: "too many open files"}
 )
 
@@ -48,7 +51,11 @@ type reports struct {
 }
 
 func (r *reports) Set(at netip.AddrPort, s State) {
-	r.tell(strings.TrimSpace(fmt.Sprint(at.Port(), " ", s.Ready, " ", s.Reason)))
+	found := fmt.Sprint(s.Ready)
+	if s.NoVerdict {
+		found = "unknown"
+	}
+	r.tell(strings.TrimSpace(fmt.Sprint(at.Port(), " ", found, " ", s.Reason)))
 }
 func (r *reports) Forget(at netip.AddrPort) { r.tell(fmt.Sprint(at.Port(), " forgotten")) }
 
@@ -146,8 +153,11 @@ func TestThresholds(t *testing.T) {
 		"never ready":                      {9, 1, []probe.Outcome{refused}, []string{"80 false connection refused"}},
 		"the first failure is enough":      {9, 1, []probe.Outcome{refused, refused, refused, good}, []string{"80 false connection refused", "80 true"}},
 		"another class of reason":          {1, 1, []probe.Outcome{refused, timedOut, timedOut, refused}, []string{"80 false connection refused", "80 false timeout", "80 false connection refused"}},
-		"what is discarded does not count": {2, 2, []probe.Outcome{good, unknown, good, refused, unknown, refused}, []string{"80 true", "80 false connection refused"}},
-		"nothing but discarded":            {1, 1, []probe.Outcome{unknown}, nil},
+		"another reason of a class":        {1, 1, []probe.Outcome{reset, eof, eof}, []string{"80 false read tcp 127.0.0.1:80: connection reset by peer", "80 false EOF"}},
+		"the same on another connection":   {1, 1, []probe.Outcome{reset, reset2}, []string{"80 false read tcp 127.0.0.1:80: connection reset by peer"}},
+		"what is discarded does not count": {2, 2, []probe.Outcome{good, good, refused, unknown, refused}, []string{"80 true", "80 false connection refused"}},
+		"discarded before a verdict":       {2, 2, []probe.Outcome{good, unknown, good, unknown}, []string{"80 unknown too many open files", "80 true"}},
+		"nothing but discarded":            {1, 1, []probe.Outcome{unknown}, []string{"80 unknown too many open files"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

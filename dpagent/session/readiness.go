@@ -69,7 +69,9 @@ func (r *Readiness) take() *agentv1.Readiness {
 			break
 		}
 		state := r.known[inbound]
-		report.Inbounds = append(report.Inbounds, &agentv1.InboundReadiness{Inbound: inbound.String(), Ready: state.Ready, Reason: state.Reason})
+		report.Inbounds = append(report.Inbounds, &agentv1.InboundReadiness{
+			Inbound: inbound.String(), Ready: state.Ready, NoVerdict: state.NoVerdict, Reason: state.Reason,
+		})
 		delete(r.pending, inbound)
 	}
 	return report

@@ -682,7 +682,9 @@ type InboundReadiness struct {
 	Inbound string `protobuf:"bytes,1,opt,name=inbound,proto3" json:"inbound,omitempty"`
 	Ready   bool   `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
 	// Why not, as the kubelet would have said it, without text of the application. At most 512 bytes.
-	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// No check has come to a verdict, for this reason: ready says nothing.
+	NoVerdict     bool `protobuf:"varint,4,opt,name=no_verdict,json=noVerdict,proto3" json:"no_verdict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -736,6 +738,13 @@ func (x *InboundReadiness) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *InboundReadiness) GetNoVerdict() bool {
+	if x != nil {
+		return x.NoVerdict
+	}
+	return false
 }
 
 // ProbeFailures are the checks that did not succeed since the last message, at most 20.
@@ -2148,11 +2157,13 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\treadiness\x18\x06 \x01(\v2\x19.sonde.agent.v1.ReadinessH\x00R\treadinessB\t\n" +
 	"\amessage\"I\n" +
 	"\tReadiness\x12<\n" +
-	"\binbounds\x18\x01 \x03(\v2 .sonde.agent.v1.InboundReadinessR\binbounds\"Z\n" +
+	"\binbounds\x18\x01 \x03(\v2 .sonde.agent.v1.InboundReadinessR\binbounds\"y\n" +
 	"\x10InboundReadiness\x12\x18\n" +
 	"\ainbound\x18\x01 \x01(\tR\ainbound\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\bR\x05ready\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"I\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"no_verdict\x18\x04 \x01(\bR\tnoVerdict\"I\n" +
 	"\rProbeFailures\x128\n" +
 	"\bfailures\x18\x01 \x03(\v2\x1c.sonde.agent.v1.ProbeFailureR\bfailures\"\xa0\x01\n" +
 	"\fProbeFailure\x12\x1c\n" +
