@@ -2,6 +2,7 @@ package dpagent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -12,7 +13,8 @@ import (
 
 // Limits of the answer to a query.
 const (
-	answerTimeout = 30 * time.Second // less than the control plane's
+	viewTimeout   = 30 * time.Second // of Envoy
+	answerTimeout = 35 * time.Second // more, so that the control plane is told who took too long, and less than the control plane's
 	maxAnswerPart = 32 << 10         // bytes
 )
 
@@ -50,7 +52,7 @@ func (a *Agent) answer(ctx context.Context, q *agentv1.Query, envoy viewer) erro
 	defer cancel()
 	return a.client.Answer(ctx, func(stream agentv1.AgentService_AnswerClient) error {
 		parts := &answerParts{stream: stream, query: q.GetId()}
-		if err := envoy.View(ctx, mesh.EnvoyView(q.GetView()), parts); err != nil && !parts.broken {
+		if err := viewOf(ctx, envoy, mesh.EnvoyView(q.GetView()), parts); err != nil && !parts.broken {
 			return parts.send(&agentv1.AnswerPart{Error: err.Error()})
 		}
 		if !parts.begun && !parts.broken {
@@ -58,6 +60,16 @@ func (a *Agent) answer(ctx context.Context, q *agentv1.Query, envoy viewer) erro
 		}
 		return nil
 	})
+}
+
+func viewOf(ctx context.Context, envoy viewer, view mesh.EnvoyView, w io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
+	defer cancel()
+	err := envoy.View(ctx, view, w)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
+		return fmt.Errorf("envoy has not answered within %s", viewTimeout)
+	}
+	return err
 }
 
 // answerParts sends what is written to it.

@@ -155,8 +155,8 @@ func (e *Envoy) runOnce(ctx context.Context, starting func(version string)) erro
 	case <-ctx.Done():
 		p.stop(stopTimeout)
 	}
-	if p.log.last != "" {
-		return fmt.Errorf("run envoy: %w; its last error: %s", p.err(), p.log.last)
+	if last := p.log.lastError(); last != "" {
+		return fmt.Errorf("run envoy: %w; its last error: %s", p.err(), last)
 	}
 	return fmt.Errorf("run envoy: %w", p.err())
 }

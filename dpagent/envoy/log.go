@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"time"
 )
 
 const (
@@ -14,6 +15,8 @@ const (
 	maxLine = 4 << 10
 	// maxReason is the longest part of Envoy's last error that is kept as the reason of its end, in bytes.
 	maxReason = 512
+	// lastWords is how long before its end an error of Envoy may be the reason of it.
+	lastWords = 10 * time.Second
 )
 
 var levels = map[string]slog.Level{
@@ -24,10 +27,20 @@ var levels = map[string]slog.Level{
 // forwarder turns lines of Envoy's log into records of the agent's log.
 type forwarder struct {
 	logger *slog.Logger
-	last   string // the last error; to be read after forward has returned
+	// The last error, and when it came; to be read after forward has returned.
+	last   string
+	lastAt time.Time
 }
 
 func newForwarder(l *slog.Logger) *forwarder { return &forwarder{logger: l} }
+
+// lastError returns the last error of an Envoy that has just ended, "" if it has none, or it ran on for long after it.
+func (f *forwarder) lastError() string {
+	if time.Since(f.lastAt) > lastWords {
+		return ""
+	}
+	return f.last
+}
 
 // forward reads r to its end. A line longer than maxLine is cut.
 func (f *forwarder) forward(r io.Reader) {
@@ -54,7 +67,7 @@ func (f *forwarder) line(text string, cut bool) {
 	}
 	text = redact(text)
 	if level >= slog.LevelError {
-		f.last = text[:min(len(text), maxReason)]
+		f.last, f.lastAt = text[:min(len(text), maxReason)], time.Now()
 	}
 	attrs := []slog.Attr{slog.String("logger", logger), slog.String("text", text)}
 	if cut {

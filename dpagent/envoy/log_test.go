@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestForward(t *testing.T) {
@@ -46,8 +47,12 @@ func TestForward(t *testing.T) {
 			if strings.Contains(out.String(), key) {
 				t.Error("forward() logs the key")
 			}
-			if f.last != tc.last {
-				t.Errorf("last error = %q, want %q", f.last, tc.last)
+			if last := f.lastError(); last != tc.last {
+				t.Errorf("last error = %q, want %q", last, tc.last)
+			}
+			f.lastAt = f.lastAt.Add(-time.Minute)
+			if last := f.lastError(); last != "" {
+				t.Errorf("a minute later the last error = %q", last)
 			}
 		})
 	}
