@@ -132,10 +132,11 @@ func askFor(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1
 	return s, nil
 }
 
-// near returns what may have been meant by a name that nothing has.
+// near returns what may have been meant by a name that nothing has. Of two as near a Dataplane comes first: it is there, while a service may
+// be one that outbounds name alone.
 func (s *subject) near(name string) string {
 	var known []string
-	for _, t := range []*adminv1.Tail{s.services.GetTail(), s.meshServices.GetTail(), s.dataplanes.GetTail()} {
+	for _, t := range []*adminv1.Tail{s.dataplanes.GetTail(), s.meshServices.GetTail(), s.services.GetTail()} {
 		if t.GetNear() != "" {
 			known = append(known, t.GetNear())
 		}
