@@ -2,8 +2,11 @@ package health
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,8 +26,16 @@ const (
 type grpcService struct {
 	grpc_health_v1.UnimplementedHealthServer
 	registry *Registry
-	watches  chan struct{} // holds one for each that is open
+
+	mu      sync.Mutex
+	watches []*watch // that are open, the oldest first
 }
+
+// watch is one call of Watch.
+type watch struct{ end context.CancelCauseFunc }
+
+// errMadeRoom ends the oldest of too many watches, so that nobody keeps others out: a client opens one that has ended again.
+var errMadeRoom = status.Errorf(codes.ResourceExhausted, "%d newer watches are open", maxWatches)
 
 // grpcPath is where its calls come.
 const grpcPath = "POST /grpc.health.v1.Health/"
@@ -32,7 +43,7 @@ const grpcPath = "POST /grpc.health.v1.Health/"
 // newGRPC returns a handler for gRPC over an HTTP server that speaks HTTP/2 without TLS.
 func newGRPC(r *Registry) http.Handler {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxGRPCMessage))
-	grpc_health_v1.RegisterHealthServer(server, &grpcService{registry: r, watches: make(chan struct{}, maxWatches)})
+	grpc_health_v1.RegisterHealthServer(server, &grpcService{registry: r})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// A watch lasts longer than the server lets an answer take; its request does not, nor does that of another call.
 		if r.ProtoMajor < 2 || http.NewResponseController(w).SetWriteDeadline(time.Time{}) != nil {
@@ -99,13 +110,10 @@ func (s *grpcService) List(ctx context.Context, _ *grpc_health_v1.HealthListRequ
 
 // Watch implements grpc_health_v1.HealthServer.
 func (s *grpcService) Watch(r *grpc_health_v1.HealthCheckRequest, stream grpc_health_v1.Health_WatchServer) error {
-	select {
-	case s.watches <- struct{}{}:
-		defer func() { <-s.watches }()
-	default:
-		return status.Errorf(codes.ResourceExhausted, "%d watches are open", maxWatches)
-	}
-	ctx := stream.Context()
+	ctx, end := context.WithCancelCause(stream.Context())
+	w := &watch{end}
+	s.open(w)
+	defer s.close(w)
 	ticker := time.NewTicker(watchPeriod)
 	defer ticker.Stop()
 	last := grpc_health_v1.HealthCheckResponse_UNKNOWN
@@ -122,8 +130,30 @@ func (s *grpcService) Watch(r *grpc_health_v1.HealthCheckRequest, stream grpc_he
 		}
 		select {
 		case <-ctx.Done():
+			if cause := context.Cause(ctx); errors.Is(cause, errMadeRoom) {
+				return cause
+			}
 			return status.FromContextError(ctx.Err()).Err()
 		case <-ticker.C:
 		}
 	}
+}
+
+// open adds a watch, and ends the oldest if there are too many.
+func (s *grpcService) open(w *watch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watches = append(s.watches, w)
+	if len(s.watches) > maxWatches {
+		s.watches[0].end(errMadeRoom)
+		s.watches = s.watches[1:]
+	}
+}
+
+// close removes a watch.
+func (s *grpcService) close(w *watch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.end(nil)
+	s.watches = slices.DeleteFunc(s.watches, func(other *watch) bool { return other == w })
 }

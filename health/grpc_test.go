@@ -97,9 +97,10 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// TestWatchesAreLimited opens more than may be open: each is answered, and the oldest end.
 func TestWatchesAreLimited(t *testing.T) {
 	address := serve(t, health.New(health.Options{}))
-	refused := 0
+	var watches []grpc_health_v1.Health_WatchClient
 	for range 5 { // connections, each of which has a limit, too
 		client := dial(t, address)
 		for range 16 {
@@ -107,12 +108,25 @@ func TestWatchesAreLimited(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := watch.Recv(); status.Code(err) == codes.ResourceExhausted {
-				refused++
+			if _, err := watch.Recv(); err != nil {
+				t.Fatalf("watch %d: %v", len(watches), err)
 			}
+			watches = append(watches, watch)
 		}
 	}
-	if refused != 16 {
-		t.Errorf("%d of 80 watches were refused, want 16", refused)
+	for i, watch := range watches[:16] {
+		if _, err := watch.Recv(); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("watch %d of 80: %v, want it to have made room", i, err)
+		}
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := watches[16].Recv() // until its connection is closed
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		t.Errorf("watch 16 of 80: %v, want it to go on", err)
+	case <-time.After(100 * time.Millisecond):
 	}
 }

@@ -133,6 +133,8 @@ func TestReasons(t *testing.T) {
 		{"a Unix socket", "@", nil, false},
 		{"a name", "localhost:9", nil, false},
 		{"a proxy on this host", fromHere, []string{"X-Forwarded-For", "192.0.2.7"}, false},
+		{"one that tells the scheme alone", fromHere, []string{"x-forwarded-proto", "https"}, false},
+		{"one of another kind", fromHere, []string{"X-Real-IP", "192.0.2.7"}, false},
 		{"another kind of proxy", fromHere, []string{"Forwarded", "for=127.0.0.1"}, false},
 		{"a proxy that hides its client", fromHere, []string{"Via", "1.1 proxy"}, false},
 	}
@@ -359,6 +361,7 @@ func TestInformational(t *testing.T) {
 		"left out":                  {nil, "/readyz?exclude=store", 200, "ok\n"},
 		"what counts is left out":   {nil, "/readyz?exclude=view&exclude=view2", 400, "exclude: no check would be left of [view view2 store]\n"},
 		"alone, and that left out":  {nil, "/readyz/view?exclude=view", 400, "exclude: no check would be left of [view]\n"},
+		"a warning alone, left out": {nil, "/readyz/store?exclude=store", 400, "exclude: no check would be left of [store]\n"},
 		"what fails is left out":    {errors.New("none"), "/readyz?exclude=view", 200, "ok\n"},
 		"alone, another one fails":  {errors.New("none"), "/readyz/store", 200, "ok\n"},
 		"another group has nothing": {nil, "/livez", 200, "ok\n"},

@@ -46,7 +46,7 @@ func (p page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		checks = checks[found : found+1]
 	}
 	selected := selectChecks(checks, query["exclude"])
-	if slices.ContainsFunc(checks, counts) && !slices.ContainsFunc(selected.run, counts) {
+	if len(checks) > 0 && len(selected.run) == 0 || slices.ContainsFunc(checks, counts) && !slices.ContainsFunc(selected.run, counts) {
 		http.Error(w, "exclude: no check would be left of "+listed(checks), http.StatusBadRequest)
 		return
 	}
@@ -96,10 +96,13 @@ func selectChecks(checks []*check, exclude []string) selection {
 	return s
 }
 
+// ofProxies are headers that proxies add, in canonical form, besides X-Forwarded-*.
+var ofProxies = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Envoy-External-Address"}
+
 // FromThisHost says whether a caller may read reasons, which may have addresses and names. One that a proxy speaks for is not from here.
 func FromThisHost(r *http.Request) bool {
-	for _, header := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "Via"} {
-		if len(r.Header.Values(header)) > 0 {
+	for header := range r.Header {
+		if slices.Contains(ofProxies, header) || strings.HasPrefix(header, "X-Forwarded-") {
 			return false
 		}
 	}
