@@ -8,8 +8,11 @@ import (
 	"time"
 )
 
-// period is how often Envoy is looked at.
-const period = 5 * time.Second
+// period is how often Envoy is looked at, and firstPeriod how often until it answers.
+const (
+	period      = 5 * time.Second
+	firstPeriod = 250 * time.Millisecond
+)
 
 // change is what Envoy has received for a listener or a cluster, and not applied. If more came for it meanwhile, it is the oldest.
 type change struct {
@@ -35,12 +38,16 @@ type changes struct {
 
 // Follow looks at Envoy until ctx ends.
 func (s *Server) Follow(ctx context.Context, admin Admin) {
-	tick := time.NewTicker(period)
+	tick := time.NewTicker(firstPeriod)
 	defer tick.Stop()
-	for {
+	for first := true; ; {
 		s.o.Loop.Begin()
-		s.changes.look(ctx, admin)
+		answered := s.changes.look(ctx, admin)
 		s.o.Loop.End()
+		if first && answered {
+			first = false
+			tick.Reset(period)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -49,18 +56,18 @@ func (s *Server) Follow(ctx context.Context, admin Admin) {
 	}
 }
 
-// look asks Envoy once.
-func (c *changes) look(ctx context.Context, admin Admin) {
+// look asks Envoy once, and reports whether it has answered.
+func (c *changes) look(ctx context.Context, admin Admin) bool {
 	began := time.Now()
 	found, err := unapplied(ctx, admin)
 	if ctx.Err() != nil {
-		return // it says nothing of Envoy
+		return false // it says nothing of Envoy
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
 		c.fail(began, err)
-		return
+		return false
 	}
 	c.pending = c.next(found, began)
 	c.answered, c.silent, c.why = began, time.Time{}, nil
@@ -72,6 +79,7 @@ func (c *changes) look(ctx context.Context, admin Admin) {
 			c.applied[f] = began
 		}
 	}
+	return true
 }
 
 // fail records a look without an answer. Envoy applies nothing since its last answer; but a process that has itself stood still since then

@@ -192,6 +192,20 @@ func TestNoEnvoyYet(t *testing.T) {
 	})
 }
 
+// TestEnvoyIsSeenSoon has an Envoy that answers for the first time just after it was asked in vain.
+func TestEnvoyIsSeenSoon(t *testing.T) {
+	late := newFakeEnvoy()
+	late.broken = errors.New("no such file")
+	inBubbleWith(t, late, func(s *server) {
+		s.wait(10 * time.Second)
+		late.set(func() { late.broken = nil })
+		s.wait(time.Second)
+		if b := s.expect("a second after Envoy came", "/healthz", http.StatusOK); b.LastUpdated.IsZero() {
+			t.Error("lastUpdated is not known")
+		}
+	})
+}
+
 // TestDumpsAreRare shows that Envoy is asked for a dump only while something warms: a dump may be long.
 func TestDumpsAreRare(t *testing.T) {
 	inBubble(t, func(s *server) {
