@@ -144,9 +144,7 @@ func (o *Options) Validate() error {
 	if o.StateDir == "" && !o.onKubernetes() {
 		refuse("StateDir", o.StateDir, "must be a directory")
 	}
-	if o.onKubernetes() {
-		errs = append(errs, o.Kubernetes.validate())
-	}
+	errs = append(errs, o.Kubernetes.validate()) // with another store, too: what is wrong in a configuration should not wait
 	if _, err := mesh.ParseProbesMode(string(o.ProbesMode)); o.ProbesMode != "" && err != nil {
 		refuse("ProbesMode", string(o.ProbesMode), err.Error())
 	}

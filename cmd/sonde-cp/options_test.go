@@ -56,6 +56,7 @@ func TestBadOptionsAreNamed(t *testing.T) {
 		"no YAML":             {config: "store: [\n", want: []string{"read --config"}},
 		"no store":            {want: []string{"--store: must be dir:PATH"}},
 		"bad taint":           {args: []string{"--store=kubernetes", "--drain-taints=shop.example/going,a b"}, want: []string{"--drain-taints", `"a b"`, "must be keys of taints"}},
+		"bad taint, files":    {args: []string{"--store=dir:/x", "--state-dir=/y", "--drain-taints=a b"}, want: []string{"--drain-taints", `"a b"`, "must be keys of taints"}},
 		"taints no list":      {config: "store: kubernetes\ndrainTaints: {a: b}\n", want: []string{"line 2: drainTaints", "list of texts"}},
 		"taints not texts":    {config: "store: kubernetes\ndrainTaints: [1]\n", want: []string{"drainTaints", "one value", "list of texts"}},
 		"negative guard":      {config: "store: kubernetes\nminServing: -1\n", want: []string{"line 2: minServing", `"-1"`, "0, for no guard, or more"}},
