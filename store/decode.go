@@ -129,8 +129,11 @@ func cut(text string, most int) string {
 
 func (d *decoder) line(n *yaml.Node) int { return n.Line + d.offset }
 
-// fail reports a field whose value is not allowed.
+// fail reports a field whose value is not allowed, without a value that may be a secret.
 func (d *decoder) fail(n *yaml.Node, path, value, allowed string) {
+	if !isShown(path) {
+		value = ""
+	}
 	d.report(d.line(n), Error, &mesh.FieldError{Field: path, Value: value, Allowed: allowed})
 }
 
@@ -206,6 +209,9 @@ func (d *decoder) syntax(text []byte, err error) (int, error) {
 		line = n
 	}
 	message = strings.TrimPrefix(message, match[0])
+	if strings.HasPrefix(message, "unknown anchor") { // it quotes the text, which may be a password that begins with *
+		message = "unknown anchor: put a value that begins with * in quotes"
+	}
 	badStart := strings.Contains(message, "cannot start any token")
 	switch at := tabAfter(text, line); {
 	case at > 0 && (strings.Contains(message, "tab") || badStart):

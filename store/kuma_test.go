@@ -107,6 +107,7 @@ func TestKumaDocuments(t *testing.T) {
 		"template in a label":   {"type: Mesh\nname: default\nlabels: {team: \"{{ team }}\"}\n", []string{`error: labels["team"]: "{{ team }}"` + template}},
 		"workload in metadata":  {"type: Dataplane\nmetadata: {name: web-1, labels: {kuma.io/workload: a/b}}\nspec: {networking: {address: 10.0.0.1}}\n", []string{`error: metadata.labels["kuma.io/workload"]: "a/b": must be 1 to 253 letters, digits, '.', '_' and '-', but not '.' or '..': it is part of a SPIFFE ID`}},
 		"no workload in a spec": {"type: Dataplane\nname: web-1\nspec: {networking: {address: 10.0.0.1}}\n", []string{`warning: labels["kuma.io/workload"]: is missing, and no tag kuma.io/service stands for it: the certificate names this Dataplane alone, as /dataplane/web-1, so that clients have to be told of each replica. Write the label with the same value for all replicas`}},
+		"template in a key":     {"type: Mesh\nname: default\nmtls: {backends: [{name: ca, type: builtin, conf: {key: {file: \"${KEY}\"}}}]}\n", []string{"warning: mtls.backends[0].conf.key:" + lacks + ": the control plane makes the certificate authority itself"}},
 		"template for others":   {"type: Mesh\nname: default\n# {{ not ours }}\nmetadata: {annotations: {a: \"{{ b }}\"}}\nlogging: {backends: [{name: l, format: \"{%START_TIME%}\"}]}\nstatus: {a: \"{{ b }}\"}\n", []string{"warning: logging:" + lacks + ": proxies write no access logs"}},
 	}
 	for name, tc := range tests {

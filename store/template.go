@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // isTemplate is what templates of Kuma and of others look like that are not filled in: {{ name }}, {% if %}, ${NAME}, $(NAME).
@@ -15,10 +17,11 @@ var isTemplate = regexp.MustCompile(`\{\{|\{%|\$\{\w|\$\(\w`)
 
 const templateText = "is a template, and files are read as they are: write the value, or fill the template in before the file is put here, for instance with envsubst"
 
-// templates reports the values of a document that are templates, except where nobody reads them.
+// templates reports the values of a document that are templates, except where nobody reads them, and in headers: these may hold
+// any text, such as a password.
 func (d *decoder) templates(n *yaml.Node, path string) {
-	_, ignored := kumaFields[d.kind][strings.TrimPrefix(path, "spec.")]
-	if ignored || path == "status" || path == "metadata.annotations" {
+	_, ignored := lookUp(kumaFields[d.kind], indexPattern.ReplaceAllString(strings.TrimPrefix(path, "spec."), "[]"))
+	if ignored || path == "status" || path == "metadata.annotations" || mesh.MayBeSecret(path) {
 		return
 	}
 	switch n.Kind {

@@ -25,6 +25,9 @@ func (r *specReader) read(spec, to any) { r.value(spec, "spec", reflect.ValueOf(
 
 func (r *specReader) fail(path string, value any, allowed string) {
 	r.unread = append(r.unread, path)
+	if mesh.MayBeSecret(path) {
+		value = nil
+	}
 	r.errs = append(r.errs, &mesh.FieldError{Field: path, Value: textOf(value), Allowed: allowed})
 }
 

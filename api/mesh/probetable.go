@@ -156,10 +156,10 @@ func withoutIndex(path string) string {
 	return path
 }
 
-// wrong records a value that cannot be read. Values of headers are left out, since they may be secrets.
+// wrong records a value that cannot be read.
 func (d *probeDecoder) wrong(field string, value json.RawMessage, allowed string) {
 	const longest = 100
-	if strings.HasPrefix(field, "httpGet.httpHeaders") {
+	if MayBeSecret(field) {
 		value = nil
 	}
 	text := string(value)

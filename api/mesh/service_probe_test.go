@@ -108,6 +108,7 @@ func TestServiceProbeViolations(t *testing.T) {
 		"no path":              {ServiceProbe{HTTPGet: &HTTPGetProbe{Path: "a:b"}}, path + `.httpGet.path: "a:b": must be a path`},
 		"path too long":        {ServiceProbe{HTTPGet: &HTTPGetProbe{Path: strings.Repeat("/", 2049)}}, path + ".httpGet.path"},
 		"header's name":        {ServiceProbe{HTTPGet: &HTTPGetProbe{HTTPHeaders: []HTTPHeader{{"a b", ""}}}}, path + `.httpGet.httpHeaders[0].name: "a b"`},
+		"header in one":        {ServiceProbe{HTTPGet: &HTTPGetProbe{HTTPHeaders: []HTTPHeader{{"Authorization: secret", ""}}}}, path + `.httpGet.httpHeaders[0].name: "Authorization:"`},
 		"header without name":  {ServiceProbe{HTTPGet: &HTTPGetProbe{HTTPHeaders: []HTTPHeader{{"", "x"}}}}, path + `.httpGet.httpHeaders[0].name: is missing`},
 		"header's value":       {ServiceProbe{HTTPGet: &HTTPGetProbe{HTTPHeaders: []HTTPHeader{{"a", "secret\r\nb: c"}}}}, path + ".httpGet.httpHeaders[0].value: must have no control characters"},
 		"many headers":         {ServiceProbe{HTTPGet: &HTTPGetProbe{HTTPHeaders: make([]HTTPHeader, 33)}}, path + `.httpGet.httpHeaders: "33 headers, 0 bytes"`},
