@@ -166,7 +166,7 @@ func (d *decoder) document(text []byte) *entry {
 // parse returns the mapping at the top of a document, nil if the document is empty or has an Error.
 func (d *decoder) parse(text []byte) *yaml.Node {
 	var document, second yaml.Node
-	decoder := yaml.NewDecoder(bytes.NewReader(withoutMark(text)))
+	decoder := yaml.NewDecoder(bytes.NewReader(fromJSON(withoutMark(text))))
 	err := decoder.Decode(&document)
 	if err == nil && !errors.Is(decoder.Decode(&second), io.EOF) {
 		err = errors.New("a second document must begin with --- on a line of its own")
