@@ -80,7 +80,7 @@ func TestDirFollowsDirectory(t *testing.T) {
 	f.expect("file removed", f.settled(), "delete Service default b")
 	f.write("c.json", "# nothing for now\n")
 	f.expect("file of comments", f.settled(), "delete Service default c")
-	f.expectProblems("end")
+	f.expectProblems("end", "directory.yaml: is not read: it is a directory")
 }
 
 func TestDirSyncedWithoutFiles(t *testing.T) {

@@ -23,6 +23,7 @@ type directory struct {
 	settle    time.Duration
 	files     map[string]*file
 	listErr   error     // why the directory cannot be listed
+	skipped   []Problem // with what is not read
 	conflicts []Problem // between files
 }
 
@@ -53,11 +54,12 @@ func newDirectory(path string, settle time.Duration) *directory {
 // scan looks for changes and reads the files that have settled. It returns whether any content changed, and when to scan
 // again, zero if only after another change.
 func (f *directory) scan(now time.Time) (changed bool, next time.Time) {
-	listed, err := listDirectory(f.path)
+	listed, skipped, err := listDirectory(f.path)
 	f.listErr = err
 	if err != nil {
 		return false, time.Time{}
 	}
+	f.skipped = skipped
 	gone := maps.Clone(f.files)
 	for name, info := range listed {
 		delete(gone, name)
@@ -123,7 +125,7 @@ func (f *directory) complete() bool {
 
 // problems returns the current problems, sorted by place.
 func (f *directory) problems() []Problem {
-	all := slices.Clone(f.conflicts)
+	all := slices.Concat(f.conflicts, f.skipped)
 	if f.listErr != nil {
 		all = append(all, Problem{Place: Place{File: f.path}, Severity: Error, Err: f.listErr})
 	}
@@ -174,8 +176,8 @@ func (f *file) problem(severity Severity, err error) Problem {
 
 // read reads the file, and returns false if it changed meanwhile.
 func (f *file) read() bool {
-	data, err := readFile(f.name)
-	if info, statErr := os.Stat(f.name); statErr != nil || !same(info, f.info) {
+	data, err := readEntry(f.name)
+	if info, statErr := stat(f.name); statErr != nil || !same(info, f.info) {
 		return false // the next scan sees what it has become
 	}
 	f.unread, f.pending, f.busy = time.Time{}, nil, false

@@ -2,13 +2,13 @@ package store
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
+	"syscall"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -17,12 +17,11 @@ import (
 // objects that occur twice and names of unknown meshes, and, where a directory has no error, services that outbounds name and
 // nobody has. mode is that of the probes of Dataplanes that name none. It returns an error if something cannot be read at all.
 func Read(path string, stdin io.Reader, mode mesh.ProbesMode) ([]Document, []Problem, error) {
-	files, err := readAll(path, stdin)
+	files, problems, err := readAll(path, stdin)
 	if err != nil {
 		return nil, nil, err
 	}
 	var entries []entry
-	var problems []Problem
 	for _, f := range files {
 		good, found := decodeFile(f.name, f.data, mode)
 		entries = append(entries, good...)
@@ -63,35 +62,50 @@ type fileText struct {
 	data []byte
 }
 
-func readAll(path string, stdin io.Reader) ([]fileText, error) {
+// readAll returns the texts of the files, and warnings about what is in the directory and not read.
+func readAll(path string, stdin io.Reader) (files []fileText, skipped []Problem, err error) {
 	if path == "-" {
 		data, err := limited(stdin)
 		if err != nil {
-			return nil, fmt.Errorf("read standard input: %w", err)
+			return nil, nil, fmt.Errorf("read standard input: %w", err)
 		}
-		return []fileText{{"-", data}}, nil
+		return []fileText{{"-", data}}, nil, nil
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("read objects: %w", err)
+		return nil, nil, fmt.Errorf("read objects: %w", err)
 	}
-	names := []string{path}
-	if info.IsDir() {
-		listed, err := listDirectory(path)
-		if err != nil {
-			return nil, err
-		}
-		names = slices.Sorted(maps.Keys(listed))
+	if !info.IsDir() { // a named pipe, too: a shell's <(...) is one
+		data, err := readFile(path)
+		return []fileText{{path, data}}, nil, err
 	}
-	files := make([]fileText, 0, len(names))
-	for _, name := range names {
-		data, err := readFile(name)
+	listed, skipped, err := listDirectory(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(listed)) {
+		data, err := readEntry(name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		files = append(files, fileText{name, data})
 	}
-	return files, nil
+	return files, skipped, nil
+}
+
+// readEntry reads a file of a directory. It does not wait for the writer of a named pipe that has taken the file's place.
+func readEntry(name string) ([]byte, error) {
+	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if target, linkErr := os.Readlink(name); err != nil && linkErr == nil {
+		return nil, fmt.Errorf("read objects: a link to %s: %w", target, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read objects: %w", err)
+	}
+	if info, err := file.Stat(); err == nil && !info.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("read objects: %s is no regular file any more", name), file.Close())
+	}
+	return contentOf(file)
 }
 
 func readFile(name string) ([]byte, error) {
@@ -99,6 +113,11 @@ func readFile(name string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read objects: %w", err)
 	}
+	return contentOf(file)
+}
+
+// contentOf reads a file and closes it.
+func contentOf(file *os.File) ([]byte, error) {
 	defer func() { _ = file.Close() }() // it was only read
 	data, err := limited(file)
 	if err != nil {
@@ -109,32 +128,3 @@ func readFile(name string) ([]byte, error) {
 
 // limited reads up to one byte more than a file may have, so that Decode can tell that it is too long.
 func limited(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, maxFile+1)) }
-
-// listDirectory lists the files of a directory that hold objects: *.yaml, *.yml and *.json that are not hidden. It follows links
-// and does not descend into directories.
-func listDirectory(path string) (map[string]os.FileInfo, error) {
-	all, err := os.ReadDir(path)
-	if err != nil {
-		return nil, fmt.Errorf("list directory of objects: %w", err)
-	}
-	listed := map[string]os.FileInfo{}
-	for _, item := range all {
-		if !isObjectFile(item.Name()) {
-			continue
-		}
-		name := filepath.Join(path, item.Name())
-		// A dangling link, or a file that has just gone, counts as not there.
-		if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
-			listed[name] = info
-		}
-	}
-	return listed, nil
-}
-
-func isObjectFile(name string) bool {
-	switch filepath.Ext(name) {
-	case ".yaml", ".yml", ".json":
-		return !strings.HasPrefix(name, ".")
-	}
-	return false
-}

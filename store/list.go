@@ -1,0 +1,68 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// endings are those of files that hold objects.
+var endings = []string{".yaml", ".yml", ".json"}
+
+// listDirectory lists the files of a directory that hold objects: *.yaml, *.yml and *.json that are not hidden. It follows links
+// and does not descend into directories. Anything else with such a name is skipped, with a Warning, since somebody may wait for its objects.
+func listDirectory(path string) (files map[string]os.FileInfo, skipped []Problem, err error) {
+	all, err := os.ReadDir(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list directory of objects: %w", err)
+	}
+	files = map[string]os.FileInfo{}
+	for _, item := range all {
+		ending := filepath.Ext(item.Name())
+		if strings.HasPrefix(item.Name(), ".") || !slices.Contains(endings, strings.ToLower(ending)) {
+			continue
+		}
+		name := filepath.Join(path, item.Name())
+		info, err := stat(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has just gone
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("list directory of objects: %w", err)
+		}
+		if why := whySkipped(info.Mode(), ending); why != nil {
+			skipped = append(skipped, Problem{Place: Place{File: name}, Severity: Warning, Err: why})
+		} else {
+			files[name] = info
+		}
+	}
+	return files, skipped, nil
+}
+
+// whySkipped returns why something of that mode, with that ending of its name, is not read. A link is: reading it says why it could
+// not be followed.
+func whySkipped(mode os.FileMode, ending string) error {
+	switch {
+	case mode.IsDir():
+		return errors.New("is not read: it is a directory, and only the files beside it are")
+	case !mode.IsRegular() && mode.Type() != os.ModeSymlink:
+		return errors.New("is not read: it is a named pipe, a socket or a device, and no regular file")
+	case !slices.Contains(endings, ending):
+		return errors.New("is not read: its name must end in .yaml, .yml or .json, in lower case")
+	}
+	return nil
+}
+
+// stat follows links. Of a link that cannot be followed it returns what the link itself is: a file that cannot be read, whose last
+// content stays.
+func stat(name string) (os.FileInfo, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return os.Lstat(name)
+	}
+	return info, nil
+}
