@@ -275,7 +275,12 @@ func (cp *controlPlane) Session(stream agentv1.AgentService_SessionServer) error
 			if m.GetDraining() != nil {
 				cp.send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_DrainRecorded{DrainRecorded: &agentv1.DrainRecorded{}}}
 			}
-			cp.got <- m
+			select {
+			case cp.got <- m:
+			case <-stream.Context().Done(): // nobody expects more
+				received <- stream.Context().Err()
+				return
+			}
 		}
 	}()
 	cp.mu.Lock()
