@@ -50,6 +50,7 @@ func (d *Dataplane) violations() violations {
 	}
 	taken := d.Spec.Networking.validate(&v)
 	d.validateProbes(&v, taken)
+	d.validateAsked(&v)
 	return v
 }
 
@@ -67,8 +68,8 @@ func (n *Networking) validate(v *violations) *listeners {
 	for i := range n.Inbound {
 		in, path := &n.Inbound[i], fmt.Sprintf("networking.inbound[%d]", i)
 		in.validate(v, path, n, taken)
-		if probed && in.ServiceProbe != nil { // each is compared with each inbound
-			in.ServiceProbe.validate(v, path+".serviceProbe", in, n)
+		if probed && in.ServiceProbe != nil {
+			in.ServiceProbe.validate(v, path+".serviceProbe")
 		}
 	}
 	n.validateWorkloads(v)

@@ -3,7 +3,6 @@ package mesh
 import (
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 )
 
@@ -15,17 +14,13 @@ func (d *Dataplane) validateProbes(v *violations, taken *listeners) {
 	if p := d.Spec.Probes; p != nil {
 		d.validateProbePort(v, "probes", p.Port, taken)
 		p.validate(v)
-		for i, e := range p.Endpoints {
-			d.validateProbed(v, fmt.Sprintf("probes.endpoints[%d].inboundPort", i), e.InboundPort, p.Port)
-		}
 	}
 	for i, p := range d.Spec.TCPProbes {
-		path := fmt.Sprintf("tcpProbes[%d]", i)
+		path := tcpProbeField(i)
 		d.validateProbePort(v, path, p.Port, taken)
 		if p.InboundPort != p.Port {
 			v.port(path+".inboundPort", p.InboundPort)
 		}
-		d.validateProbed(v, path+".inboundPort", p.InboundPort, p.Port)
 		if p.Protocol != "" && p.Protocol != ProtocolTCP && p.Protocol != ProtocolGRPC {
 			v.add(path+".protocol", string(p.Protocol), "must be tcp or grpc, or absent for either")
 		}
@@ -37,14 +32,6 @@ func (d *Dataplane) validateProbePort(v *violations, path string, port uint32, t
 	address, err := netip.ParseAddr(d.Spec.Networking.Address)
 	if err == nil && d.ProbesMode == ProbesPerPort { // a wrong address is reported already
 		taken.add(v, path, address.Unmap(), port)
-	}
-}
-
-// validateProbed refuses a port for probes that would ask itself.
-func (d *Dataplane) validateProbed(v *violations, path string, inboundPort, port uint32) {
-	at := AddrPort(d.Spec.Networking.Address, port)
-	if d.ProbesMode == ProbesPerPort && at.IsValid() && d.Application(inboundPort) == at {
-		v.add(path, strconv.FormatUint(uint64(inboundPort), 10), "must name the application: this is the port for probes itself")
 	}
 }
 

@@ -69,8 +69,8 @@ func (n *Networking) countServiceProbes(v *violations) bool {
 	return probes <= maxServiceProbes
 }
 
-// validate checks the ServiceProbe of in. n are the addresses of its proxy.
-func (p *ServiceProbe) validate(v *violations, path string, in *Inbound, n *Networking) {
+// validate checks the ServiceProbe, but for where it asks.
+func (p *ServiceProbe) validate(v *violations, path string) {
 	handlers := p.handlers()
 	if len(handlers) != 1 {
 		v.add(path, strings.Join(handlers, ", "), allowedHandler)
@@ -86,7 +86,6 @@ func (p *ServiceProbe) validate(v *violations, path string, in *Inbound, n *Netw
 	for _, f := range own {
 		f.validate(v, path)
 	}
-	before := len(*v)
 	switch {
 	case p.HTTPGet != nil:
 		p.HTTPGet.validateService(v, path+".httpGet")
@@ -97,9 +96,6 @@ func (p *ServiceProbe) validate(v *violations, path string, in *Inbound, n *Netw
 	}
 	for _, port := range p.ports() {
 		v.check(*port >= 1 && *port <= maxPort, path+"."+handlers[0]+".port", strconv.Itoa(int(*port)), AllowedPort)
-	}
-	if len(*v) == before {
-		in.validateProbed(v, path, n)
 	}
 }
 
@@ -117,20 +113,6 @@ func (f *formField) validate(v *violations, path string) {
 		v.check(f.value >= 1 && f.value <= int64(maxProbeSeconds), field, f.text, fmt.Sprintf("must be from 1 to %d", maxProbeSeconds))
 	default:
 		v.check(f.value >= 1 && f.value <= maxProbeThreshold, field, f.text, fmt.Sprintf("must be from 1 to %d", maxProbeThreshold))
-	}
-}
-
-// validateProbed refuses a probe that would ask Envoy instead of the application.
-func (in *Inbound) validateProbed(v *violations, path string, n *Networking) {
-	_, at := in.ServiceCheck()
-	if n.TransparentProxying != nil || !at.IsValid() {
-		return
-	}
-	for i := range n.Inbound {
-		if other := &n.Inbound[i]; other.State != InboundIgnored && AddrPort(other.Address, other.Port) == at {
-			v.add(path, at.String(), fmt.Sprintf("must name the application: the proxy itself listens there, for networking.inbound[%d]", i))
-			return
-		}
 	}
 }
 

@@ -1,0 +1,99 @@
+package mesh
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+)
+
+// held are the addresses where the proxy or its agent listens, with the field that says so. Whoever asks there learns nothing of the
+// application. An unspecified address stands for all of its family: Envoy takes [::] for IPv6 alone.
+type held map[netip.AddrPort]string
+
+// held returns what d has the proxy and its agent listen on. With TransparentProxying the agent's connections are not redirected, and
+// nothing listens for inbounds and outbounds but the ports for redirected connections.
+func (d *Dataplane) held() held {
+	all, n := held{}, &d.Spec.Networking
+	if tp := n.TransparentProxying; tp != nil {
+		for _, anywhere := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+			all.add(AddrPort(anywhere.String(), tp.RedirectPortInbound), "networking.transparentProxying.redirectPortInbound")
+			all.add(AddrPort(anywhere.String(), tp.RedirectPortOutbound), "networking.transparentProxying.redirectPortOutbound")
+		}
+	} else {
+		for i := range n.Inbound {
+			if in := &n.Inbound[i]; in.State != InboundIgnored {
+				all.add(d.InboundAddress(in), fmt.Sprintf("networking.inbound[%d]", i))
+			}
+		}
+		for i, o := range n.Outbound {
+			all.add(AddrPort(o.Address, o.Port), fmt.Sprintf("networking.outbound[%d]", i))
+		}
+	}
+	if d.ProbesMode != ProbesPerPort {
+		return all
+	}
+	if p := d.Spec.Probes; p != nil && len(p.Endpoints) > 0 {
+		all.add(AddrPort(n.Address, p.Port), "probes")
+	}
+	for i, p := range d.Spec.TCPProbes {
+		all.add(AddrPort(n.Address, p.Port), tcpProbeField(i))
+	}
+	return all
+}
+
+func tcpProbeField(i int) string { return fmt.Sprintf("tcpProbes[%d]", i) }
+
+// add records who listens at an address. A second one is a violation of its own.
+func (h held) add(at netip.AddrPort, who string) {
+	if _, has := h[at]; !has && at.IsValid() {
+		h[at] = who
+	}
+}
+
+// by returns the field that has an address held, "" if there is none.
+func (h held) by(at netip.AddrPort) string {
+	if who := h[at]; who != "" || !at.IsValid() {
+		return who
+	}
+	anywhere := netip.IPv6Unspecified()
+	if at.Addr().Is4() {
+		anywhere = netip.IPv4Unspecified()
+	}
+	return h[netip.AddrPortFrom(anywhere, at.Port())]
+}
+
+// validateAsked refuses probes that would ask the proxy or its agent instead of the application: most of them could never fail.
+func (d *Dataplane) validateAsked(v *violations) {
+	all := d.held()
+	for i := range d.Spec.Networking.Inbound {
+		in := &d.Spec.Networking.Inbound[i]
+		if in.ServiceProbe == nil || len(in.ServiceProbe.handlers()) != 1 {
+			continue
+		}
+		_, at := in.ServiceCheck()
+		if who := all.by(at); who != "" {
+			v.add(fmt.Sprintf("networking.inbound[%d].serviceProbe", i), at.String(), "must name the application: the proxy itself listens there, for "+who)
+		}
+	}
+	if d.ProbesMode != ProbesPerPort {
+		return
+	}
+	asked := func(own, field string, port uint32) {
+		at := d.Application(port)
+		switch who := all.by(at); who {
+		case "":
+		case own:
+			v.add(field, strconv.FormatUint(uint64(port), 10), "must name the application: this is the port for probes itself")
+		default:
+			v.add(field, strconv.FormatUint(uint64(port), 10), fmt.Sprintf("must name the application: the proxy itself listens on %s, for %s", at, who))
+		}
+	}
+	if p := d.Spec.Probes; p != nil {
+		for i, e := range p.Endpoints {
+			asked("probes", fmt.Sprintf("probes.endpoints[%d].inboundPort", i), e.InboundPort)
+		}
+	}
+	for i, p := range d.Spec.TCPProbes {
+		asked(tcpProbeField(i), tcpProbeField(i)+".inboundPort", p.InboundPort)
+	}
+}
