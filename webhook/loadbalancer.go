@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
@@ -41,12 +42,50 @@ func (in *injection) forLoadBalancers(port int32) bool {
 	return port != 0 && port == in.settings.lbHealthPort
 }
 
-// asksForLoadBalancers returns why a probe of the port for load balancers is left alone, and whether that is worth a warning.
+// asksForLoadBalancers returns why a probe of the port for load balancers is left alone, and whether that is worth a warning. What the port
+// answers is in dpagent/lb.
 func (h handler) asksForLoadBalancers() (why string, warn bool) {
-	if h.kind == mesh.ProbeLiveness && h.probe.HTTPGet != nil && strings.HasPrefix(h.probe.HTTPGet.Path, "/healthz") {
+	const leftAlone = "the agent answers there: left as it is"
+	if h.hook != nil { // the kubelet takes any answer
+		return leftAlone, false
+	}
+	restarts := h.kind != mesh.ProbeReadiness
+	fails := ", so that it always fails and the pod never becomes ready: "
+	if restarts {
+		fails = ", so that it always fails and the kubelet restarts the container again and again: "
+	}
+	a := h.actions()
+	if a.http == nil {
+		port, _ := h.port()
+		write := "write httpGet: {path: /livez, port: " + number(port) + "}, or ask a port of the application"
+		if a.tcp != nil {
+			return "the agent accepts connections there whatever becomes of application and proxy, so that it cannot fail: " + write, true
+		}
+		return "the agent answers gRPC there with Unimplemented" + fails + write, true
+	}
+	drains, known := lbPath(a.http)
+	const path = "write path: /livez"
+	switch {
+	case a.http.Scheme == corev1.URISchemeHTTPS && (!known || drains && restarts):
+		return "that port has no TLS" + fails + path + " and scheme: HTTP", true
+	case a.http.Scheme == corev1.URISchemeHTTPS:
+		return "that port has no TLS" + fails + "write scheme: HTTP", true
+	case !known:
+		return "the agent answers /healthz and /livez there, and 404 to anything else" + fails + path, true
+	case drains && restarts:
 		return "it fails when the proxy drains, and the kubelet then restarts the container: /livez does not", true
 	}
-	return "the agent answers there: left as it is", false
+	return leftAlone, false
+}
+
+// lbPath returns whether a probe asks /healthz, which fails in a drain, and whether the agent knows its path at all. The query does not count.
+func lbPath(get *corev1.HTTPGetAction) (drains, known bool) {
+	u, err := url.ParseRequestURI(mesh.Probe{HTTPGet: &mesh.HTTPGetProbe{Path: get.Path}}.Target())
+	if err != nil {
+		return false, false
+	}
+	drains = u.Path == "/healthz"
+	return drains, drains || u.Path == "/livez"
 }
 
 // loadBalancerArgs returns the arguments of the sidecar for load balancers, and warns where the pod ends too early for them.

@@ -28,7 +28,7 @@ func TestLoadBalancers(t *testing.T) {
 		"liveness that fails in a drain": {port, "livenessProbe: {httpGet: {port: 9100, path: /healthz}}", "20s", "5s", []string{
 			"containers[app].livenessProbe: it fails when the proxy drains, and the kubelet then restarts the container: /livez does not",
 		}},
-		"without probes": {port + ", kuma.io/virtual-probes: disabled", "livenessProbe: {httpGet: {port: 9100}}", "20s", "5s", nil},
+		"without probes": {port + ", kuma.io/virtual-probes: disabled", "livenessProbe: {httpGet: {port: 9100, path: /livez}}", "20s", "5s", nil},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -48,6 +48,62 @@ func TestLoadBalancers(t *testing.T) {
 			}
 			if got := argument(t, sidecarOf(t, native), "--lb-health-port"); got != "9100" {
 				t.Errorf("--lb-health-port=%s", got)
+			}
+		})
+	}
+}
+
+// TestProbesOfTheLoadBalancersPort asks the agent in ways that it does not answer as their writers may think.
+func TestProbesOfTheLoadBalancersPort(t *testing.T) {
+	const (
+		restarts = ", so that it always fails and the kubelet restarts the container again and again: "
+		unready  = ", so that it always fails and the pod never becomes ready: "
+		instead  = "write httpGet: {path: /livez, port: 9100}, or ask a port of the application"
+		noGRPC   = "the agent answers gRPC there with Unimplemented"
+		noTLS    = "that port has no TLS"
+		noPath   = "the agent answers /healthz and /livez there, and 404 to anything else"
+		tcp      = "the agent accepts connections there whatever becomes of application and proxy, so that it cannot fail: "
+		drains   = "it fails when the proxy drains, and the kubelet then restarts the container: /livez does not"
+	)
+	tests := map[string]struct{ kind, probe, want string }{
+		"livez":                                {"livenessProbe", "httpGet: {port: 9100, path: /livez}", ""},
+		"livez with a query":                   {"livenessProbe", "httpGet: {port: 9100, path: '/livez?verbose'}", ""},
+		"livez, escaped":                       {"livenessProbe", "httpGet: {port: 9100, path: /%6civez}", ""},
+		"livez without a slash":                {"livenessProbe", "httpGet: {port: 9100, path: livez}", ""},
+		"healthz for readiness":                {"readinessProbe", "httpGet: {port: 9100, path: /healthz, scheme: HTTP}", ""},
+		"healthz":                              {"livenessProbe", "httpGet: {port: 9100, path: /healthz}", drains},
+		"healthz with a query":                 {"livenessProbe", "httpGet: {port: 9100, path: '/healthz?verbose'}", drains},
+		"healthz at the start":                 {"startupProbe", "httpGet: {port: 9100, path: /healthz}", drains},
+		"gRPC":                                 {"livenessProbe", "grpc: {port: 9100}", noGRPC + restarts + instead},
+		"gRPC for readiness":                   {"readinessProbe", "grpc: {port: 9100}", noGRPC + unready + instead},
+		"TCP":                                  {"livenessProbe", "tcpSocket: {port: 9100}", tcp + instead},
+		"TCP for readiness":                    {"readinessProbe", "tcpSocket: {port: 9100}", tcp + instead},
+		"no path":                              {"livenessProbe", "httpGet: {port: 9100}", noPath + restarts + "write path: /livez"},
+		"another path":                         {"readinessProbe", "httpGet: {port: 9100, path: /readyz}", noPath + unready + "write path: /livez"},
+		"a path below":                         {"startupProbe", "httpGet: {port: 9100, path: /healthz/}", noPath + restarts + "write path: /livez"},
+		"a path that begins so":                {"livenessProbe", "httpGet: {port: 9100, path: /healthzz}", noPath + restarts + "write path: /livez"},
+		"a path that is none":                  {"livenessProbe", "httpGet: {port: 9100, path: 'a:b'}", noPath + restarts + "write path: /livez"},
+		"HTTPS":                                {"livenessProbe", "httpGet: {port: 9100, path: /livez, scheme: HTTPS}", noTLS + restarts + "write scheme: HTTP"},
+		"HTTPS for readiness":                  {"readinessProbe", "httpGet: {port: 9100, path: /healthz, scheme: HTTPS}", noTLS + unready + "write scheme: HTTP"},
+		"HTTPS, and a path that fails":         {"livenessProbe", "httpGet: {port: 9100, path: /healthz, scheme: HTTPS}", noTLS + restarts + "write path: /livez and scheme: HTTP"},
+		"HTTPS, and another path":              {"readinessProbe", "httpGet: {port: 9100, path: /, scheme: HTTPS}", noTLS + unready + "write path: /livez and scheme: HTTP"},
+		"another port":                         {"livenessProbe", "grpc: {port: 9101}", ""},
+		"a hook, whose answer nobody looks at": {"lifecycle", "preStop: {httpGet: {port: 9100, path: /bye, scheme: HTTPS}}", ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var want []string
+			if tc.want != "" {
+				want = []string{"containers[app]." + tc.kind + ": " + tc.want}
+			}
+			for _, annotations := range []string{`sonde.dev/lb-health-port: "9100"`, `sonde.dev/lb-health-port: "9100", sonde.dev/virtual-probes-mode: per-port`} {
+				injected, warnings := inject(t, podWith(annotations, tc.kind+": {"+tc.probe+"}"), webhook.Options{Sidecar: webhook.Native})
+				if diff := cmp.Diff(want, warnings); diff != "" {
+					t.Errorf("warnings (-want +got):\n%s", diff)
+				}
+				if _, again := inject(t, injected, webhook.Options{Sidecar: webhook.Native}); !cmp.Equal(want, again) {
+					t.Errorf("warnings when it is injected again: %q, want %q", again, want)
+				}
 			}
 		})
 	}
