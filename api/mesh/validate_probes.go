@@ -3,6 +3,7 @@ package mesh
 import (
 	"fmt"
 	"net/netip"
+	"net/url"
 	"strings"
 )
 
@@ -40,14 +41,26 @@ func (p *Probes) validate(v *violations) {
 	for i, e := range p.Endpoints {
 		path := fmt.Sprintf("probes.endpoints[%d]", i)
 		v.port(path+".inboundPort", e.InboundPort)
-		v.check(isProbePath(e.InboundPath), path+".inboundPath", e.InboundPath, allowedProbePath)
-		v.check(isProbePath(e.Path), path+".path", e.Path, allowedProbePath)
+		v.probePath(path+".inboundPath", e.InboundPath)
+		if v.probePath(path+".path", e.Path) { // that of the application is asked as the kubelet asks a path with a wrong escape
+			_, err := url.ParseRequestURI(e.Path)
+			v.check(err == nil, path+".path", cutValue(e.Path), "must have two hexadecimal digits after each '%', which is %25 itself: the agent answers 400 to anything else")
+		}
 		if other, used := first[e.Path]; used {
-			v.add(path+".path", e.Path, fmt.Sprintf("must be unique: probes.endpoints[%d] has it too", other))
+			v.add(path+".path", cutValue(e.Path), fmt.Sprintf("must be unique: probes.endpoints[%d] has it too", other))
 		} else {
 			first[e.Path] = i
 		}
 	}
+}
+
+// probePath reports whether a path is one of an endpoint, but for its escapes. One request has both paths, and the agent's server takes no
+// long ones (dpagent/probe/serve.go).
+func (v *violations) probePath(field, path string) bool {
+	before := len(*v)
+	v.check(isProbePath(path), field, cutValue(path), allowedProbePath)
+	v.check(len(path) <= maxProbePath, field, cutValue(path), fmt.Sprintf("must have at most %d characters", maxProbePath))
+	return len(*v) == before
 }
 
 func isProbePath(path string) bool {

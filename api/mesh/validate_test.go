@@ -18,6 +18,7 @@ const (
 	label       = "must be a DNS label: at most 63 lower-case letters, digits and '-', with a letter or digit at both ends"
 	subdomain   = "must be a DNS subdomain: at most 253 lower-case letters, digits, '-' and '.', with a letter or digit at both ends of each part"
 	probePath   = "must be a path of visible ASCII characters that begins with '/', without '?' and '#'"
+	probeEscape = "must have two hexadecimal digits after each '%', which is %25 itself: the agent answers 400 to anything else"
 	endpoint    = "must be an IP address that others can connect to: not unspecified, not multicast"
 	workload    = "must be an IP address that the proxy can connect to: not unspecified, not multicast"
 	// unresolved follows where a name was written.
@@ -161,6 +162,23 @@ func TestValidateDataplane(t *testing.T) {
 			{"probes.endpoints[0].path", "/a#b", probePath},
 			{"probes.endpoints[1].inboundPath", "/a b", probePath},
 			{"probes.endpoints[1].path", "/\u00e4", probePath},
+		}},
+		"probes with a wrong escape": {func(d *mesh.Dataplane) {
+			d.Spec.Probes = &mesh.Probes{Port: 9000, Endpoints: []mesh.ProbeEndpoint{{80, "/a", "/a%zz"}, {80, "/a", "/b%"}, {80, "/a", "/c%4"}}}
+		}, violations{
+			{"probes.endpoints[0].path", "/a%zz", probeEscape}, {"probes.endpoints[1].path", "/b%", probeEscape}, {"probes.endpoints[2].path", "/c%4", probeEscape},
+		}},
+		"probes with escapes": {func(d *mesh.Dataplane) {
+			d.Spec.Probes = &mesh.Probes{Port: 9000, Endpoints: []mesh.ProbeEndpoint{{80, "/a%2Fb//%41", "//%25/%2f"}, {80, "/a%zz", "/a%20"}}}
+		}, nil},
+		"probes with the longest paths": {func(d *mesh.Dataplane) {
+			d.Spec.Probes = &mesh.Probes{Port: 9000, Endpoints: []mesh.ProbeEndpoint{{80, "/" + strings.Repeat("a", 2047), "/" + strings.Repeat("b", 2047)}}}
+		}, nil},
+		"probes with paths that are too long": {func(d *mesh.Dataplane) {
+			d.Spec.Probes = &mesh.Probes{Port: 9000, Endpoints: []mesh.ProbeEndpoint{{80, "/" + strings.Repeat("a", 2048), "/" + strings.Repeat("b", 9000)}}}
+		}, violations{
+			{"probes.endpoints[0].inboundPath", "/" + strings.Repeat("a", 99) + "...", "must have at most 2048 characters"},
+			{"probes.endpoints[0].path", "/" + strings.Repeat("b", 99) + "...", "must have at most 2048 characters"},
 		}},
 		"two probes with one path": {func(d *mesh.Dataplane) {
 			d.Spec.Probes = &mesh.Probes{Port: 9000, Endpoints: []mesh.ProbeEndpoint{{80, "/a", "/live"}, {81, "/b", "/live"}}}

@@ -46,6 +46,7 @@ func asEnvoy(t testing.TB, podIP string) func(request string) (status int, body 
 }
 
 func TestTargets(t *testing.T) {
+	longest := "/" + strings.Repeat("a", 2047) // of an endpoint of a Dataplane
 	tests := map[string]struct {
 		ip      string
 		path    string // of the target
@@ -60,6 +61,7 @@ func TestTargets(t *testing.T) {
 		"only a slash":        {"127.0.0.1", "/", "/x", "/"},
 		"a wrong escape":      {"127.0.0.1", "/%zz", "/x", "/%25zz"},
 		"a user in the path":  {"127.0.0.1", "/u@127.0.0.2:1/", "/x", "/u@127.0.0.2:1/"},
+		"the longest paths":   {"127.0.0.1", longest, longest, longest},
 		"a query with a path": {"127.0.0.1", "/m", "/x?/..//@h", "/m?/..//@h"},
 	}
 	for name, tc := range tests {
