@@ -57,7 +57,7 @@ Codes of findings:
   port-round-mtls                   a port of the pod at which something answers without mTLS
   ambiguous-annotations             Kuma and Sonde read these annotations differently
   annotation-not-read               an annotation or label of Kuma's or Istio's that Sonde does not read, and what takes its place
-  two-meshes                        two meshes would inject the workload
+  two-meshes                        two meshes would inject the workload, or have injected a pod of it
   probes-not-known                  the sidecar of a pod does not say which probes were rewritten
 
 Labels and annotations of pods and namespaces win over --to, as they do over --virtual-probes-mode of the control plane. A workload that

@@ -33,7 +33,7 @@ const (
 	AnnotationNotRead Code = "annotation-not-read"
 	// ProbesNotKnown is a pod whose sidecar has no readable record of the probes that were rewritten.
 	ProbesNotKnown Code = "probes-not-known"
-	// TwoMeshes is a workload into which two meshes put a sidecar.
+	// TwoMeshes is a workload into which two meshes put a sidecar, or have put one.
 	TwoMeshes Code = "two-meshes"
 )
 
@@ -50,9 +50,13 @@ func findingsOf(pod *corev1.Pod, s *sidecar) (all []Finding) {
 	if s.mode == None {
 		return nil
 	}
+	if len(s.meshes) > 1 {
+		all = append(all, Finding{Code: TwoMeshes, Text: fmt.Sprintf(
+			"pod %s: %s each have a sidecar in it: let one mesh inject it, and make it anew", pod.Name, strings.Join(s.meshes, " and "))})
+	}
 	original, rewritten, err := restore(pod, s)
 	if err != nil {
-		return []Finding{{Code: ProbesNotKnown, Text: fmt.Sprintf("pod %s: it cannot be read which probes were rewritten: %v", pod.Name, err)}}
+		return append(all, Finding{Code: ProbesNotKnown, Text: fmt.Sprintf("pod %s: it cannot be read which probes were rewritten: %v", pod.Name, err)})
 	}
 	asked := pod.DeepCopy()
 	for _, r := range withoutMesh(asked, s.mode) {
@@ -206,7 +210,7 @@ func (c *Cluster) twoMeshes(w *workload, modes map[Mode]int) []Finding {
 		istio = "enabled"
 	}
 	var all []Finding
-	if mode := sidecarOf(w.template).mode; mode.ofKuma() || mode.ofIstio() {
+	if slices.ContainsFunc(meshesOf(w.template), func(m string) bool { return m != meshSonde }) {
 		all = append(all, Finding{Code: TwoMeshes, Text: "the pod template itself has a sidecar of another mesh: write it without, as it was before it was injected by hand"})
 	}
 	if enabled(istio) {

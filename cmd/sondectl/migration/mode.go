@@ -41,9 +41,6 @@ func (m Mode) ofSonde() bool { return m == Unified || m == PerPort || m == Unrew
 // ofKuma reports whether Kuma has injected a pod in this mode.
 func (m Mode) ofKuma() bool { return m == KumaVirtual || m == KumaProxy || m == KumaUnrewritten }
 
-// ofIstio reports whether Istio has injected a pod in this mode.
-func (m Mode) ofIstio() bool { return m == Istio || m == IstioUnrewritten }
-
 // Names of other meshes, as their injectors write them.
 // Source: kuma pkg/plugins/runtime/k8s/metadata/annotations.go (2.7, 2.9); istio pkg/kube/inject, istio.io/api annotation.
 const (
@@ -64,6 +61,8 @@ const (
 // sidecar is what a pod says about the mesh that it is in.
 type sidecar struct {
 	mode Mode
+	// meshes are those that have a sidecar in the pod. mode, and all that follows, is of the first one.
+	meshes []string
 	// port that the mesh answers rewritten probes at, 0 for none.
 	port int32
 	// redirected says that the sidecar gets incoming connections, but for excluded ports.
@@ -90,16 +89,47 @@ func (s *sidecar) exclude(list, by string) {
 // sidecarOf returns what a pod says about the mesh that it is in. Kuma's containers have the names of Sonde's: the volume tells.
 func sidecarOf(pod *corev1.Pod) *sidecar {
 	s := &sidecar{mode: None, excluded: map[int32]string{}}
-	ours := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == mesh.VolumeIdentity })
-	switch {
-	case ours:
+	s.meshes = meshesOf(pod)
+	if len(s.meshes) == 0 {
+		return s
+	}
+	switch s.meshes[0] {
+	case meshSonde:
 		s.readSonde(pod)
-	case containerOf(pod, mesh.ContainerSidecar) != nil:
+	case meshKuma:
 		s.readKuma(pod)
-	case containerOf(pod, istioSidecar) != nil:
+	case meshIstio:
 		s.readIstio(pod)
 	}
 	return s
+}
+
+// Names of meshes.
+const (
+	meshSonde = "Sonde"
+	meshKuma  = "Kuma"
+	meshIstio = "Istio"
+)
+
+// meshesOf returns the meshes that have a sidecar in a pod, Sonde first.
+func meshesOf(pod *corev1.Pod) (all []string) {
+	kumas := 0 // those with the name of Kuma's sidecar that are not Sonde's
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if c.Name == mesh.ContainerSidecar {
+			kumas++
+		}
+	}
+	if slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == mesh.VolumeIdentity }) {
+		all = append(all, meshSonde)
+		kumas--
+	}
+	if kumas > 0 {
+		all = append(all, meshKuma)
+	}
+	if containerOf(pod, istioSidecar) != nil {
+		all = append(all, meshIstio)
+	}
+	return all
 }
 
 func (s *sidecar) readSonde(pod *corev1.Pod) {

@@ -1,8 +1,10 @@
 package migration
 
 import (
+	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -79,6 +81,35 @@ func TestSidecar(t *testing.T) {
 				if got := s.captures(port); got != want {
 					t.Errorf("captures(%d) = %v, want %v", port, got, want)
 				}
+			}
+		})
+	}
+}
+
+func TestMeshes(t *testing.T) {
+	const sonde = "volumes: [{name: sonde-identity}], "
+	tests := map[string]struct {
+		pod  string
+		want []string
+	}{
+		"none":             {"spec: {containers: [{name: app}]}", nil},
+		"sonde":            {"spec: {" + sonde + "initContainers: [{name: kuma-sidecar}]}", []string{"Sonde"}},
+		"sonde and istio":  {"spec: {" + sonde + "initContainers: [{name: kuma-sidecar}], containers: [{name: istio-proxy}]}", []string{"Sonde", "Istio"}},
+		"sonde and kuma":   {"spec: {" + sonde + "initContainers: [{name: kuma-sidecar}], containers: [{name: kuma-sidecar}]}", []string{"Sonde", "Kuma"}},
+		"kuma and istio":   {"spec: {initContainers: [{name: istio-proxy}], containers: [{name: kuma-sidecar}]}", []string{"Kuma", "Istio"}},
+		"all":              {"spec: {" + sonde + "containers: [{name: kuma-sidecar}, {name: istio-proxy}, {name: kuma-sidecar}]}", []string{"Sonde", "Kuma", "Istio"}},
+		"istio":            {"spec: {containers: [{name: istio-proxy}]}", []string{"Istio"}},
+		"left from others": {"spec: {" + sonde + "initContainers: [{name: istio-validation}]}", []string{"Sonde"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := podOf(t, tc.pod)
+			if diff := cmp.Diff(tc.want, meshesOf(pod)); diff != "" {
+				t.Errorf("meshesOf() (-want +got):\n%s", diff)
+			}
+			found := slices.ContainsFunc(findingsOf(pod, sidecarOf(pod)), func(f Finding) bool { return f.Code == TwoMeshes })
+			if want := len(tc.want) > 1; found != want {
+				t.Errorf("%s is found: %v, want %v", TwoMeshes, found, want)
 			}
 		})
 	}

@@ -174,13 +174,18 @@ func (p *WorkloadPlan) leave(why string) {
 	}
 }
 
-// readToday reads modes, requests and findings from the pods. Pods of one workload in the same mode are alike: the first one counts.
+// readToday reads modes, requests and findings from the pods. Pods of one workload in the same mode and meshes are alike: the first one
+// counts.
 func (p *WorkloadPlan) readToday(w *workload) {
+	seen := map[string]bool{}
 	for _, pod := range w.pods {
 		s := sidecarOf(pod)
-		if p.Modes[s.mode]++; p.Modes[s.mode] > 1 {
+		p.Modes[s.mode]++
+		alike := fmt.Sprint(s.mode, s.meshes)
+		if seen[alike] {
 			continue
 		}
+		seen[alike] = true
 		p.find(findingsOf(pod, s)...)
 		asked := pod.DeepCopy()
 		for _, r := range withoutMesh(asked, s.mode) {
@@ -210,8 +215,12 @@ func (p *WorkloadPlan) decide(template *corev1.Pod, o webhook.Options) {
 	}
 	p.VirtualPort = port
 	ofProbes := map[string]bool{}
-	for i, d := range decisions {
+	for i := range p.Probes {
 		probe := &p.Probes[i]
+		d, ok := decisionFor(probe.Container, probe.Type, decisions)
+		if !ok {
+			continue
+		}
 		if probe.Note = d.Why; d.Probe == nil {
 			probe.Then = d.Written
 		} else {

@@ -99,16 +99,27 @@ func sondeTable(pod *corev1.Pod, requests []webhook.Request) (map[string]corev1.
 		return nil, err
 	}
 	table := map[string]corev1.ProbeHandler{}
-	for i, d := range decisions {
-		if d.Probe == nil || !asks(requests[i], *d.Probe) {
+	for _, r := range requests {
+		d, ok := decisionFor(r.Container, r.Type, decisions)
+		if !ok || d.Probe == nil || !asks(r, *d.Probe) {
 			continue
 		}
-		table[requests[i].Field] = handlerOf(*d.Probe)
-		if p := requests[i].Probe; p != nil {
-			p.TimeoutSeconds = d.Probe.TimeoutSeconds
+		table[r.Field] = handlerOf(*d.Probe)
+		if r.Probe != nil {
+			r.Probe.TimeoutSeconds = d.Probe.TimeoutSeconds
 		}
 	}
 	return table, nil
+}
+
+// decisionFor returns the decision about a probe or hook. Those of other meshes' containers may be among decisions: to Sonde these are
+// applications.
+func decisionFor(container string, kind mesh.ProbeType, decisions []webhook.Decision) (webhook.Decision, bool) {
+	i := slices.IndexFunc(decisions, func(d webhook.Decision) bool { return d.Container == container && d.Type == kind })
+	if i < 0 {
+		return webhook.Decision{}, false
+	}
+	return decisions[i], true
 }
 
 // asks reports whether a request has been rewritten for an entry of the probe table.

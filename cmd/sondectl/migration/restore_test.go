@@ -62,6 +62,31 @@ func TestRestoreSonde(t *testing.T) {
 	}
 }
 
+// TestRestoreBesideOthers checks that containers that another mesh has put beside Sonde's change nothing for the others.
+func TestRestoreBesideOthers(t *testing.T) {
+	for _, name := range []string{istioSidecar, istioInit, "istio-validation", "kuma-validation"} {
+		t.Run(name, func(t *testing.T) {
+			const app = "spec: {containers: [{name: a, livenessProbe: {timeoutSeconds: 1, tcpSocket: {port: 80}}}"
+			const last = "{name: z, readinessProbe: {timeoutSeconds: 3, tcpSocket: {port: 81}}}]}"
+			pod := podOf(t, app+", {name: "+name+", readinessProbe: {httpGet: {port: 15021, path: /healthz/ready}}}, "+last)
+			want := podOf(t, app+", "+last)
+			for _, mode := range []mesh.ProbesMode{mesh.ProbesUnified, mesh.ProbesPerPort} {
+				injected, _, err := webhook.Inject(pod, webhook.Options{ProbesMode: mode})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, _, err := restore(injected, sidecarOf(injected))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(want.Spec.Containers, got.Spec.Containers); diff != "" {
+					t.Errorf("%s: restored (-want +got):\n%s", mode, diff)
+				}
+			}
+		})
+	}
+}
+
 func TestRestore(t *testing.T) {
 	const (
 		virtual = `metadata: {annotations: {kuma.io/virtual-probes: enabled, kuma.io/virtual-probes-port: "9000", kuma.io/sidecar-injected: "true", mine: "1"}}
