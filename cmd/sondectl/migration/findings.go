@@ -79,7 +79,7 @@ func requestFinding(r webhook.Request, s *sidecar, rewritten bool) (Finding, boo
 		https := s.mode == KumaVirtual && get != nil && get.Scheme == corev1.URISchemeHTTPS
 		return Finding{HTTPSAlwaysFails, r.Field, "Kuma leaves the scheme HTTPS, and its listener for virtual probes speaks plaintext"}, https
 	}
-	if r.Port == 0 || r.Host != "" || !s.captures(r.Port) {
+	if r.Port == 0 || r.Port == s.lbPort || r.Host != "" || !s.captures(r.Port) {
 		return Finding{}, false
 	}
 	strict := fmt.Sprintf("not rewritten: where mTLS is STRICT, which a pod does not say, the sidecar refuses the kubelet at port %d", r.Port)

@@ -65,6 +65,8 @@ type sidecar struct {
 	meshes []string
 	// port that the mesh answers rewritten probes at, 0 for none.
 	port int32
+	// lbPort is where Sonde's agent answers load balancers, and the kubelet if asked, as plaintext, 0 for none.
+	lbPort int32
 	// redirected says that the sidecar gets incoming connections, but for excluded ports.
 	redirected bool
 	// included are the only ports that it gets, nil for all.
@@ -150,6 +152,7 @@ func (s *sidecar) readSonde(pod *corev1.Pod) {
 		}
 	}
 	s.exclude(pod.Annotations[mesh.AnnotationExcludeInboundPorts], mesh.AnnotationExcludeInboundPorts)
+	s.lbPort = portOf(pod.Annotations[mesh.AnnotationLBHealthPort])
 }
 
 // readKuma decides as kuma-dp and the injector of 2.9 do: the probe proxy comes before the listener of virtual probes.
