@@ -43,9 +43,21 @@ type Finding struct {
 	// Field of the pod that it is about, such as containers[web].livenessProbe; "" for the whole pod.
 	Field string `json:"field,omitempty"`
 	Text  string `json:"text"`
+	// When says which pods have it, "" if it is not about one.
+	When When `json:"when,omitempty"`
 }
 
-// findingsOf returns what is wrong with the probes and ports of a pod that runs.
+// When says which pods have a finding.
+type When string
+
+// Pods that have a finding: those that run, new ones, or both.
+const (
+	Now        When = "now"
+	Then       When = "then"
+	NowAndThen When = "now-and-then"
+)
+
+// findingsOf returns what is wrong with the probes and ports of a pod that runs, or will.
 func findingsOf(pod *corev1.Pod, s *sidecar) (all []Finding) {
 	if s.mode == None {
 		return nil
@@ -77,7 +89,9 @@ func requestFinding(r webhook.Request, s *sidecar, rewritten bool) (Finding, boo
 	get := httpGetOf(r)
 	if rewritten {
 		https := s.mode == KumaVirtual && get != nil && get.Scheme == corev1.URISchemeHTTPS
-		return Finding{HTTPSAlwaysFails, r.Field, "Kuma leaves the scheme HTTPS, and its listener for virtual probes speaks plaintext"}, https
+		return Finding{
+			Code: HTTPSAlwaysFails, Field: r.Field, Text: "Kuma leaves the scheme HTTPS, and its listener for virtual probes speaks plaintext",
+		}, https
 	}
 	if r.Port == 0 || r.Port == s.lbPort || r.Host != "" || !s.captures(r.Port) {
 		return Finding{}, false
@@ -85,14 +99,14 @@ func requestFinding(r webhook.Request, s *sidecar, rewritten bool) (Finding, boo
 	strict := fmt.Sprintf("not rewritten: where mTLS is STRICT, which a pod does not say, the sidecar refuses the kubelet at port %d", r.Port)
 	switch {
 	case r.Hook != nil && get != nil:
-		return Finding{HookNotRewritten, r.Field, strict}, true
+		return Finding{Code: HookNotRewritten, Field: r.Field, Text: strict}, true
 	case r.Hook != nil:
 		return Finding{}, false // the kubelet does not run tcpSocket hooks
 	case r.Probe.TCPSocket != nil:
-		return Finding{ProbeCannotFail, r.Field, fmt.Sprintf(
+		return Finding{Code: ProbeCannotFail, Field: r.Field, Text: fmt.Sprintf(
 			"not rewritten: the sidecar accepts each connection to port %d in the application's place, so it succeeds even if nothing listens", r.Port)}, true
 	}
-	return Finding{ProbeRefusedByMTLS, r.Field, strict}, true
+	return Finding{Code: ProbeRefusedByMTLS, Field: r.Field, Text: strict}, true
 }
 
 // portFindings returns the ports that containers declare, or that probes and hooks ask, and that the sidecar does not get.
@@ -110,7 +124,8 @@ func portFindings(original *corev1.Pod, s *sidecar) (all []Finding) {
 		if by := s.excluded[port]; by != "" {
 			why = "is excluded by " + by
 		}
-		all = append(all, Finding{PortRoundMTLS, field, fmt.Sprintf("port %d %s: whoever connects to it reaches the application without mTLS", port, why)})
+		all = append(all, Finding{Code: PortRoundMTLS, Field: field, Text: fmt.Sprintf(
+			"port %d %s: whoever connects to it reaches the application without mTLS", port, why)})
 	}
 	for _, containers := range [][]corev1.Container{original.Spec.InitContainers, original.Spec.Containers} {
 		for _, c := range containers {

@@ -133,11 +133,6 @@ func (c *Cluster) planWorkload(w *workload, o webhook.Options) WorkloadPlan {
 	default:
 		p.find(c.twoMeshes(w, p.Modes)...)
 	}
-	if p.Mode == Unknown {
-		s := &sidecar{mode: Unknown, redirected: true, excluded: map[int32]string{}}
-		s.exclude(template.Annotations[mesh.AnnotationExcludeInboundPorts], mesh.AnnotationExcludeInboundPorts)
-		p.find(portFindings(template, s)...)
-	}
 	p.find(annotationFindings(template, p.Modes)...)
 	p.find(c.namespaceFindings(w)...)
 	if p.To, p.ToBy, err = c.asked(w, o.ProbesMode); err != nil {
@@ -166,6 +161,28 @@ func (p *WorkloadPlan) find(findings ...Finding) {
 	}
 }
 
+// findNow adds what is wrong with a pod that runs.
+func (p *WorkloadPlan) findNow(findings []Finding) {
+	for _, f := range findings {
+		f.When = Now
+		p.find(f)
+	}
+}
+
+// findThen adds what will be wrong with new pods, and marks what is wrong today, too.
+func (p *WorkloadPlan) findThen(findings []Finding) {
+	for _, f := range findings {
+		f.When = Now
+		if i := slices.Index(p.Findings, f); i >= 0 {
+			p.Findings[i].When = NowAndThen
+			p.Findings[i].Text += "; will be so in new pods, too"
+			continue
+		}
+		f.When, f.Text = Then, "will be so in new pods: "+f.Text
+		p.find(f)
+	}
+}
+
 // leave says that the workload is left alone, and why.
 func (p *WorkloadPlan) leave(why string) {
 	p.NotInjected = why
@@ -186,7 +203,7 @@ func (p *WorkloadPlan) readToday(w *workload) {
 			continue
 		}
 		seen[alike] = true
-		p.find(findingsOf(pod, s)...)
+		p.findNow(findingsOf(pod, s))
 		asked := pod.DeepCopy()
 		for _, r := range withoutMesh(asked, s.mode) {
 			i := slices.IndexFunc(p.Probes, func(probe ProbePlan) bool { return probe.Field == r.Field })
@@ -228,9 +245,11 @@ func (p *WorkloadPlan) decide(template *corev1.Pod, o webhook.Options) {
 		}
 		ofProbes[probe.Field+": "+d.Why] = true
 	}
-	_, warnings, err := webhook.Inject(template, o)
+	pod, warnings, err := webhook.Inject(template, o)
 	if err != nil {
 		p.clash(err)
+	} else {
+		p.findThen(findingsOf(pod, sidecarOf(pod)))
 	}
 	for _, warning := range warnings {
 		unread := slices.ContainsFunc(webhook.UnknownAnnotations(&template.ObjectMeta), func(key string) bool { return strings.Contains(warning, `"`+key+`"`) })
