@@ -196,7 +196,8 @@ type Dataplane struct {
 	Text      string   `json:"text"`
 	Effective bool     `json:"effective"` // in the mode that the plan is for
 
-	mode string // that its label asks for
+	mode      string // that its label asks for
+	modeField string // the label, "" if there is none
 }
 
 // addDataplane keeps a Dataplane with deprecated fields, unless a pod owns it: then it is Kuma's work.
@@ -216,7 +217,14 @@ func (c *Cluster) addDataplane(o Object) error {
 		return fmt.Errorf("decode Dataplane: %w", err)
 	}
 	d := Dataplane{Namespace: document.Metadata.Namespace, Name: cmp.Or(document.Metadata.Name, document.Name)}
-	d.mode = cmp.Or(document.Metadata.Labels[mesh.AnnotationVirtualProbesMode], document.Labels[mesh.AnnotationVirtualProbesMode])
+	for _, labels := range []struct {
+		field  string
+		values map[string]string
+	}{{"labels", document.Labels}, {"metadata.labels", document.Metadata.Labels}} {
+		if value, ok := labels.values[mesh.AnnotationVirtualProbesMode]; ok {
+			d.mode, d.modeField = value, fmt.Sprintf("%s[%q]", labels.field, mesh.AnnotationVirtualProbesMode)
+		}
+	}
 	d.Group, _, _ = strings.Cut(o.APIVersion, "/")
 	for _, f := range []struct {
 		name string

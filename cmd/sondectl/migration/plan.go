@@ -91,8 +91,12 @@ func (d *Dataplane) judge(to mesh.ProbesMode) {
 		return
 	}
 	mode := to
-	if asked, err := mesh.ParseProbesMode(d.mode); err == nil {
-		mode = asked
+	if d.modeField != "" {
+		var err error
+		if mode, err = mesh.ParseProbesMode(d.mode); err != nil {
+			d.Text = fmt.Sprintf("%s: Sonde refuses this object: %v", fields, &mesh.FieldError{Field: d.modeField, Value: d.mode, Err: err})
+			return
+		}
 	}
 	d.Effective = mode == mesh.ProbesPerPort
 	if d.Effective {
