@@ -106,7 +106,9 @@ since they were injected, and how many are still to roll.
 A pod is still to roll if Sonde injected it in another mode than its pod template, its namespace or --default-mode asks for, or if
 namespace or pod ask Sonde for a sidecar and it has none of Sonde's.
 
-Exit code 0: no pod is to roll; 5: some are, and the status is on stdout; 1: failed.`,
+Where the webhook would refuse new pods, the reason stands below the workload, as a clash does in a plan.
+
+Exit code 0: no pod is to roll, and none would be refused; 5: otherwise, and the status is on stdout; 1: failed.`,
 		Example: `  kubectl get namespaces,deployments,statefulsets,daemonsets,jobs,cronjobs,pods -A -o json | sondectl migrate status -f -
   sondectl migrate status -f cluster.json --default-mode per-port -o json`,
 		Args: noArguments,

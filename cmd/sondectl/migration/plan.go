@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/webhook"
 )
@@ -110,25 +108,20 @@ func (d *Dataplane) judge(to mesh.ProbesMode) {
 func (c *Cluster) planWorkload(w *workload, o webhook.Options) WorkloadPlan {
 	p := WorkloadPlan{
 		Namespace: w.namespace, Kind: w.kind, Name: w.name, FromPod: w.fromPod, Pods: len(w.pods), Modes: map[Mode]int{},
-		Probes: []ProbePlan{}, Clashes: []string{}, Warnings: []string{}, Findings: []Finding{},
+		Probes: []ProbePlan{}, Warnings: []string{}, Findings: []Finding{},
 	}
-	// A template that was injected by hand is planned for as if it had not been.
-	template, _, err := restore(w.template, sidecarOf(w.template))
-	if err != nil {
-		p.clash(err)
-	}
-	for _, r := range webhook.Requests(template) {
+	a := c.admit(w, o)
+	for _, r := range webhook.Requests(a.template) {
 		p.Probes = append(p.Probes, ProbePlan{Container: r.Container, Type: r.Type, Field: r.Field, Written: r.Written, Now: []string{}})
 	}
 	p.readToday(w)
-	selection, known, err := c.selected(w, o)
+	p.Clashes = linesOf(a.unreadable)
 	switch {
-	case err != nil:
-		p.clash(err)
-	case known && !selection.Injected && selection.Why != "":
-		p.leave(selection.Why)
+	case a.misselected != nil:
+	case a.unselected() && a.selection.Why != "":
+		p.leave(a.selection.Why)
 		return p
-	case known && !selection.Injected:
+	case a.unselected():
 		p.NotInjected = "neither its namespace nor its pods have " + strings.Join(o.InjectionKeys(), " or ")
 		if len(p.Modes) == 0 || p.Mode == None { // it is in no mesh, and nobody wants it in this one
 			p.leave(p.NotInjected)
@@ -137,23 +130,10 @@ func (c *Cluster) planWorkload(w *workload, o webhook.Options) WorkloadPlan {
 	default:
 		p.find(c.twoMeshes(w, p.Modes)...)
 	}
-	p.find(annotationFindings(template, p.Modes)...)
+	p.find(annotationFindings(a.template, p.Modes)...)
 	p.find(c.namespaceFindings(w)...)
-	if p.To, p.ToBy, err = c.asked(w, o.ProbesMode); err != nil {
-		p.clash(err)
-		return p
-	}
-	p.decide(template, o)
+	p.readAdmission(a)
 	return p
-}
-
-// clash adds why new pods are refused, one entry for each line.
-func (p *WorkloadPlan) clash(err error) {
-	for line := range strings.Lines(err.Error()) {
-		if line = strings.TrimSpace(line); !slices.Contains(p.Clashes, line) {
-			p.Clashes = append(p.Clashes, line)
-		}
-	}
 }
 
 // find adds findings that are not there.
@@ -226,40 +206,31 @@ func (p *WorkloadPlan) readToday(w *workload) {
 	}
 }
 
-// decide asks the webhook what becomes of the template.
-func (p *WorkloadPlan) decide(template *corev1.Pod, o webhook.Options) {
-	o.ProbesMode = p.To
-	decisions, port, err := webhook.Explain(template, o)
-	if err != nil {
-		p.clash(err)
-		return
-	}
-	p.VirtualPort = port
+// readAdmission reads what becomes of new pods.
+func (p *WorkloadPlan) readAdmission(a *admission) {
+	p.To, p.ToBy, p.VirtualPort, p.Clashes = a.to, a.toBy, a.port, a.clashes()
 	ofProbes := map[string]bool{}
 	for i := range p.Probes {
 		probe := &p.Probes[i]
-		d, ok := decisionFor(probe.Container, probe.Type, decisions)
+		d, ok := decisionFor(probe.Container, probe.Type, a.decisions)
 		if !ok {
 			continue
 		}
 		if probe.Note = d.Why; d.Probe == nil {
 			probe.Then = d.Written
 		} else {
-			probe.Then = d.Asks(port)
+			probe.Then = d.Asks(a.port)
 		}
 		ofProbes[probe.Field+": "+d.Why] = true
 	}
-	pod, warnings, err := webhook.Inject(template, o)
-	if err != nil {
-		p.clash(err)
-	} else {
-		p.findThen(findingsOf(pod, sidecarOf(pod)))
-	}
-	for _, warning := range warnings {
-		unread := slices.ContainsFunc(webhook.UnknownAnnotations(&template.ObjectMeta), func(key string) bool { return strings.Contains(warning, `"`+key+`"`) })
+	for _, warning := range a.warnings {
+		unread := slices.ContainsFunc(webhook.UnknownAnnotations(&a.template.ObjectMeta), func(key string) bool { return strings.Contains(warning, `"`+key+`"`) })
 		if !ofProbes[warning] && !unread {
 			p.Warnings = append(p.Warnings, warning)
 		}
+	}
+	if a.pod != nil {
+		p.findThen(findingsOf(a.pod, sidecarOf(a.pod)))
 	}
 }
 

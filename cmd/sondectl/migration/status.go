@@ -1,6 +1,8 @@
 package migration
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -65,14 +67,9 @@ func (c *Cluster) Status(o webhook.Options) *Status {
 
 func (c *Cluster) statusOf(w *workload, o webhook.Options) WorkloadStatus {
 	s := WorkloadStatus{Namespace: w.namespace, Kind: w.kind, Name: w.name, Count: Count{Modes: map[Mode]int{}}, Roll: []string{}}
-	var err error
-	if s.To, s.ToBy, err = c.asked(w, o.ProbesMode); err != nil {
-		s.Problem = err.Error()
-	}
-	selection, known, err := c.selected(w, o)
-	if err != nil {
-		s.Problem = err.Error()
-	}
+	a := c.admit(w, o)
+	s.To, s.ToBy = a.to, a.toBy
+	s.Problem = a.problem(slices.ContainsFunc(w.pods, func(pod *corev1.Pod) bool { return sidecarOf(pod).mode.ofSonde() }))
 	if s.Problem != "" {
 		s.Refused = 1
 	}
@@ -84,8 +81,8 @@ func (c *Cluster) statusOf(w *workload, o webhook.Options) WorkloadStatus {
 		if ready(pod) {
 			s.Ready++
 		}
-		wanted := mode.ofSonde() || known && selection.Injected
-		if s.Problem == "" && wanted && mode != modeOf(w.template, s.To) {
+		wanted := mode.ofSonde() || a.known && a.selection.Injected
+		if s.To != "" && wanted && mode != modeOf(w.template, s.To) {
 			s.ToRoll++
 			s.Roll = append(s.Roll, pod.Name)
 		}
