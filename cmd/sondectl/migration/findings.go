@@ -93,8 +93,12 @@ func requestFinding(r webhook.Request, s *sidecar, rewritten bool) (Finding, boo
 			Code: HTTPSAlwaysFails, Field: r.Field, Text: "Kuma leaves the scheme HTTPS, and its listener for virtual probes speaks plaintext",
 		}, https
 	}
-	if r.Port == 0 || r.Port == s.lbPort || r.Host != "" || !s.captures(r.Port) {
+	if r.Port == 0 || r.Host != "" || !s.captures(r.Port) {
 		return Finding{}, false
+	}
+	if r.Port == s.lbPort {
+		return Finding{Code: ProbeCannotFail, Field: r.Field, Text: fmt.Sprintf(
+			"the agent accepts each connection to port %d, that for load balancers, so it succeeds even if nothing else listens", r.Port)}, r.Probe != nil && r.Probe.TCPSocket != nil
 	}
 	strict := fmt.Sprintf("not rewritten: where mTLS is STRICT, which a pod does not say, the sidecar refuses the kubelet at port %d", r.Port)
 	switch {
