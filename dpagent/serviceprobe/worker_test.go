@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -51,7 +52,7 @@ type reports struct {
 }
 
 func (r *reports) Set(at netip.AddrPort, s State) {
-	found := fmt.Sprint(s.Ready)
+	found := strconv.FormatBool(s.Ready)
 	if s.NoVerdict {
 		found = "unknown"
 	}
