@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/agents"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/meshview"
 )
@@ -138,4 +139,64 @@ func TestRecordsOfProxiesThatAreGone(t *testing.T) {
 	if at := netip.MustParseAddrPort(web); h.server.NotServing("default/web-1")[at] != "" {
 		t.Error("it is still known")
 	}
+}
+
+// TestInboundThatDidNotServe gets a probe in the change with which it is to serve: it waits for its first report, as a new one does.
+func TestInboundThatDidNotServe(t *testing.T) {
+	for name, change := range map[string]func(*mesh.Inbound){
+		"ignored":            func(in *mesh.Inbound) { in.State = mesh.InboundIgnored },
+		"ignored, probed":    func(in *mesh.Inbound) { in.State, in.ServiceProbe = mesh.InboundIgnored, &mesh.ServiceProbe{} },
+		"not ready":          func(in *mesh.Inbound) { in.State = mesh.InboundNotReady },
+		"declared not ready": func(in *mesh.Inbound) { in.Health = &mesh.Health{Ready: new(false)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, a := joined(t, nil)
+			a.connect(false)
+			h.becomes("web", meshview.Ready, meshview.NoReason)
+			before := dataplane("default", "web-1", "web")
+			in := &before.Spec.Networking.Inbound[0]
+			change(in)
+			h.put(before)
+			h.eventually("the view has the change", func() bool {
+				_, p := h.builder.View().Proxy("default/web-1")
+				now := p.Dataplane.Spec.Networking.Inbound[0]
+				return now.State == in.State && now.Health.IsReady() == in.Health.IsReady()
+			})
+			h.put(withProbe(same))
+			h.why(map[string]string{web: notReported})
+			h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+			a.says(web)
+			h.becomes("web", meshview.Ready, meshview.NoReason)
+		})
+	}
+}
+
+// TestProbeWithoutAVerdict is a reason for people, and changes nothing else.
+func TestProbeWithoutAVerdict(t *testing.T) {
+	h, a := joinedWithProbe(t, nil)
+	a.connect(false)
+	none := func(reason string) {
+		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: &agentv1.Readiness{
+			Inbounds: []*agentv1.InboundReadiness{{Inbound: web, NoVerdict: true, Reason: reason}},
+		}}})
+	}
+	none("unexpected EOF")
+	h.why(map[string]string{web: "application probe without a verdict: unexpected EOF"})
+	none("too many open files")
+	h.why(map[string]string{web: "application probe without a verdict: too many open files"})
+	a.says(web + " refused")
+	a.heard()
+	h.why(map[string]string{web: failed + "refused"})
+	if lines := h.log.lines("level=WARN", "application not ready", "reason=refused"); len(lines) != 1 {
+		t.Errorf("logged is %q", lines)
+	}
+	none("unexpected EOF")
+	a.heard()
+	h.why(map[string]string{web: failed + "refused"})
+	a.says(web)
+	h.becomes("web", meshview.Ready, meshview.NoReason)
+	none("unexpected EOF")
+	a.heard()
+	h.why(map[string]string{})
+	h.becomes("web", meshview.Ready, meshview.NoReason)
 }
