@@ -130,7 +130,6 @@ func httpProbes(d *mesh.Dataplane) *hcmv3.HttpConnectionManager {
 		routes = append(routes, r)
 	}
 	h := probeProxy(hcmv3.HttpConnectionManager_HTTP1, routes)
-	h.HttpProtocolOptions = http1Server(mesh.JoinHostPort(d.Spec.Networking.Address, d.Spec.Probes.Port)) // checkers of old speak HTTP/1.0
 	// The kubelet keeps connections of hooks, and must not send one on a connection that is just being closed.
 	h.CommonHttpProtocolOptions.MaxRequestsPerConnection = wrapperspb.UInt32(1)
 	return h

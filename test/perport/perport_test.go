@@ -1,7 +1,6 @@
 package perport
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -83,20 +82,6 @@ func TestHTTPProbes(t *testing.T) {
 		must(t, s.asksHTTP(inbound+"?after=1m", 200*time.Millisecond, probe.Failure)(t.Context()))
 		received(t, application.requests)
 		received(t, application.left) // nobody waits for the answer any more
-	})
-	t.Run("HTTP/1.0 without a host", func(t *testing.T) {
-		conn := s.connect(t, s.http)
-		_, err := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", inbound)
-		must(t, err)
-		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		must(t, err)
-		must(t, answer.Body.Close())
-		if answer.StatusCode != http.StatusOK {
-			t.Errorf("status %s, want 200", answer.Status)
-		}
-		if got := received(t, application.requests); got.Host != host(s.inbound) {
-			t.Errorf("the application got %+v, want host %s", got, host(s.inbound))
-		}
 	})
 	for _, r := range []string{"POST " + inbound, "HEAD " + inbound, "GET /metrics", "GET /", "GET " + inbound + "/x", "GET /" + itoa(s.inbound)} {
 		t.Run(r, func(t *testing.T) {
