@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"sync"
 )
 
 // held are the addresses where the proxy or its agent listens, with the field that says so. Whoever asks there learns nothing of the
@@ -64,14 +65,14 @@ func (h held) by(at netip.AddrPort) string {
 
 // validateAsked refuses probes that would ask the proxy or its agent instead of the application: most of them could never fail.
 func (d *Dataplane) validateAsked(v *violations) {
-	all := d.held()
+	all := sync.OnceValue(d.held) // most Dataplanes have no such probe
 	for i := range d.Spec.Networking.Inbound {
 		in := &d.Spec.Networking.Inbound[i]
 		if in.ServiceProbe == nil || len(in.ServiceProbe.handlers()) != 1 {
 			continue
 		}
 		_, at := in.ServiceCheck()
-		if who := all.by(at); who != "" {
+		if who := all().by(at); who != "" {
 			v.add(fmt.Sprintf("networking.inbound[%d].serviceProbe", i), at.String(), "must name the application: the proxy itself listens there, for "+who)
 		}
 	}
@@ -80,7 +81,7 @@ func (d *Dataplane) validateAsked(v *violations) {
 	}
 	asked := func(own, field string, port uint32) {
 		at := d.Application(port)
-		switch who := all.by(at); who {
+		switch who := all().by(at); who {
 		case "":
 		case own:
 			v.add(field, strconv.FormatUint(uint64(port), 10), "must name the application: this is the port for probes itself")
