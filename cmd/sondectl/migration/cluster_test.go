@@ -2,7 +2,6 @@ package migration
 
 import (
 	"encoding/json"
-	"maps"
 	"testing"
 
 	kjson "k8s.io/apimachinery/pkg/util/json"
@@ -27,29 +26,16 @@ func FuzzPodSpec(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
+		if _, err := clusterWith(body); err != nil {
+			f.Fatalf("%s: %v", seed, err)
+		}
 		f.Add(body)
 	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		var c Cluster
-		var object map[string]any
-		if kjson.Unmarshal(body, &object) != nil || object == nil {
-			t.Skip()
+	f.Fuzz(func(_ *testing.T, body []byte) {
+		c, err := clusterWith(body)
+		if err != nil {
+			return // it is no pod
 		}
-		meta, _ := object["metadata"].(map[string]any)
-		add := func(kind, name string) {
-			named := maps.Clone(object)
-			named["metadata"] = map[string]any{"name": name, "labels": meta["labels"], "annotations": meta["annotations"]}
-			pod, err := json.Marshal(named)
-			if err != nil {
-				t.Fatal(err)
-			}
-			o := Object{APIVersion: "v1", Kind: kind, JSON: []byte(`{"metadata": {"name": "` + name + `"}}`), Pod: pod}
-			if c.Add(o) != nil {
-				t.Skip()
-			}
-		}
-		add("Pod", "bare")
-		add("Deployment", "web")
 		modes := []mesh.ProbesMode{mesh.ProbesUnified, mesh.ProbesPerPort}
 		for _, mode := range modes {
 			if injected, _, err := webhook.Inject(c.pods[0], webhook.Options{ProbesMode: mode}); err == nil {
@@ -62,4 +48,28 @@ func FuzzPodSpec(f *testing.F) {
 			c.Status(webhook.Options{ProbesMode: mode})
 		}
 	})
+}
+
+// clusterWith returns a cluster that has a pod and a Deployment with what a document says of a pod.
+func clusterWith(body []byte) (*Cluster, error) {
+	var object map[string]any
+	if err := kjson.Unmarshal(body, &object); err != nil {
+		return nil, err
+	}
+	if object == nil {
+		object = map[string]any{}
+	}
+	meta, _ := object["metadata"].(map[string]any)
+	c := &Cluster{}
+	for kind, name := range map[string]string{"Pod": "bare", "Deployment": "web"} {
+		object["metadata"] = map[string]any{"name": name, "labels": meta["labels"], "annotations": meta["annotations"]}
+		pod, err := json.Marshal(object)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.Add(Object{APIVersion: "v1", Kind: kind, JSON: []byte(`{"metadata": {"name": "` + name + `"}}`), Pod: pod}); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
 }
