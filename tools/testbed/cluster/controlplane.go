@@ -28,7 +28,10 @@ func (c *Cluster) controlPlane(binaries string, families []family) []process {
 		on1("controller-manager", "kube-controller-manager", "--kubeconfig="+c.kubeconfig("controller-manager"),
 			"--service-account-private-key-file="+c.keyFile("service-accounts"), "--root-ca-file="+c.certificateFile("ca"),
 			"--cluster-signing-cert-file="+c.certificateFile("ca"), "--cluster-signing-key-file="+c.keyFile("ca"),
-			"--use-service-account-credentials", "--leader-elect=false"),
+			"--use-service-account-credentials", "--leader-elect=false",
+			// By default an API server that is away for a minute can leave all nodes lost, until their kubelets have reported once more:
+			// then no Service has an endpoint, those of DNS and of webhooks neither, whatever mesh there is.
+			"--node-monitor-grace-period=10m"),
 		on1("scheduler", "kube-scheduler", "--kubeconfig="+c.kubeconfig("scheduler"), "--leader-elect=false"),
 	}
 }
