@@ -87,7 +87,7 @@ func newNamespace(t *testing.T, labels map[string]string) *namespace {
 			end(ctx)
 		}
 	})
-	n.wait(time.Minute, "its service account", func() error {
+	n.wait(catchUp, "its service account", func() error {
 		_, err := cluster.client.CoreV1().ServiceAccounts(n.name).Get(t.Context(), "default", metav1.GetOptions{})
 		return err
 	})
