@@ -68,7 +68,7 @@ func (r *readinessRequests) look(ctx context.Context, envoyReady func(context.Co
 		r.lost = true
 		tell(probe.Failure{
 			Container: mesh.ContainerSidecar, Probe: string(mesh.ProbeReadiness), Verdict: "failure", Class: redirectionLost,
-			Reason: "Envoy is ready, and the kubelet's requests do not reach it any more: the redirection of the pod's connections is gone",
+			Reason: "Envoy is ready, and the kubelet has not asked it for 5 s: the kubelet is away, or the redirection of the pod's connections is gone",
 		})
 	}
 }
