@@ -183,7 +183,9 @@ func (n *namespace) deletePod(name string) {
 
 // history is what was seen of a container. A kubelet may report two changes at once, so each aspect has a sequence of its own.
 type history struct {
-	// Started and Ready of the running container, Restarts, and how it ended each time, as "Error 137".
+	// Started of the container's first run, Ready, Restarts, and how it ended each time, as "Error 137". A kubelet that is busy takes Started
+	// back for a moment, when it writes what it worked out before, and says it of a new container of which the last one's was true
+	// (prober_manager.go, isContainerStarted): what was true stays so, and later runs are left out.
 	Started, Ready []bool
 	Restarts       []int32
 	Ends           []string
@@ -219,8 +221,8 @@ func (n *namespace) watchHistory(pod, container string) (stop func() history) {
 
 func (h *history) add(p *corev1.Pod, container string) {
 	s := status(p, container)
-	if s.State.Running != nil || s.RestartCount > 0 {
-		change(&h.Started, s.Started != nil && *s.Started)
+	if s.RestartCount == 0 && s.State.Running != nil || s.RestartCount > 0 && len(h.Started) == 0 {
+		change(&h.Started, slices.Contains(h.Started, true) || s.Started != nil && *s.Started)
 	}
 	change(&h.Ready, s.Ready)
 	change(&h.Restarts, s.RestartCount)

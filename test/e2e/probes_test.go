@@ -101,10 +101,6 @@ type fate struct {
 	Events []string
 }
 
-// attempts is how often a case is tried whose fate differs: on a machine that stands still for seconds a kubelet's probes fail anywhere,
-// without a mesh too.
-const attempts = 3
-
 // TestProbes has the real kubelet probe cases of the fidelity test, without a mesh, and in one in both modes of probes.
 func TestProbes(t *testing.T) {
 	t.Parallel()
