@@ -208,8 +208,8 @@ func agentProbesCluster() *clusterv3.Cluster {
 func probeCluster(d *mesh.Dataplane, port uint32) *clusterv3.Cluster {
 	name := probeClusterName(port)
 	o := explicitHTTP2()
-	// The kubelet makes a connection for each probe: an older one may have come to its end.
-	o.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{MaxRequestsPerConnection: wrapperspb.UInt32(1)}
+	// The kubelet makes a connection for each probe: an older one may have come to its end. One that a call did not wait for has no request.
+	o.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{MaxRequestsPerConnection: wrapperspb.UInt32(1), IdleTimeout: durationpb.New(probeIdle)}
 	c := &clusterv3.Cluster{
 		Name:                 name,
 		AltStatName:          probeStat(port),
