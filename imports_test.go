@@ -90,7 +90,7 @@ var rules = map[string]rule{
 	"health":                 {own: []string{"health/heartbeat", "connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"connlimit":              {std: true},
 	"reach":                  {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},
-	"jsonlog":                {own: []string{"api/mesh", "reach"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"jsonlog":                {own: []string{"api/mesh", "reach", "connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"settings":               {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"buildinfo":              {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"filelock":               {std: true},

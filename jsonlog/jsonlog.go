@@ -11,8 +11,9 @@ import (
 )
 
 // New returns a logger that writes to w from that level on. Durations are texts such as 1m30s, and errors have no forms of gRPC.
+// Lines that callers and proxies can cause are limited, so that none of them can fill the log.
 func New(w io.Writer, level slog.Level) *slog.Logger {
-	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: replace}))
+	return slog.New(limit(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: replace})))
 }
 
 func replace(_ []string, a slog.Attr) slog.Attr {

@@ -1,0 +1,256 @@
+package connlimit
+
+import (
+	"container/heap"
+	"container/list"
+	"context"
+	"sync"
+	"time"
+)
+
+// Options of Places. The zero value has no limits.
+type Options struct {
+	// Total is how many places there are for all sources. Default: no limit.
+	Total int
+	// Each is how many places one source may have. Default: no limit but Total.
+	Each int
+	// Patience is how long the peer of a connection is waited for while another connection waits for a place in Await. Default 0.
+	Patience time.Duration
+}
+
+// Places are shared by connections of sources, such as addresses or identities. A place is idle while the server waits for the peer,
+// and busy while the peer waits for the server. Its methods may be called concurrently.
+type Places[S comparable] struct {
+	o Options
+
+	mu      sync.Mutex
+	taken   int
+	sources map[S]*share[S]
+	ranking ranking[S]
+	waiting *list.List // of *wait[S], the newest first
+	ripens  *time.Timer
+}
+
+// NewPlaces returns places that are all free.
+func NewPlaces[S comparable](o Options) *Places[S] {
+	return &Places[S]{o: o, sources: map[S]*share[S]{}, waiting: list.New()}
+}
+
+// Place is one place that is taken. Its methods may be called concurrently, and do nothing once it is lost.
+type Place[S comparable] struct {
+	owner *Places[S]
+	lost  func()
+
+	share   *share[S]     // nil once it is lost or left
+	element *list.Element // in one of the lists of share
+	busy    bool
+	since   time.Time
+}
+
+// Take takes a place at once. Where none is free, another connection loses its place: of the source with the most places an idle one,
+// else a busy one; of these the one that is so for longest. lost is called if that happens to this one, once and from any goroutine: it
+// has to end the connection, and must not wait.
+func (p *Places[S]) Take(source S, lost func()) *Place[S] {
+	p.mu.Lock()
+	var victims []*Place[S]
+	if s := p.sources[source]; s != nil && p.o.Each > 0 && s.taken() >= p.o.Each {
+		victims = append(victims, p.remove(s.leastUseful()))
+	}
+	if p.full() {
+		victims = append(victims, p.remove(p.ranking[0].leastUseful()))
+	}
+	place := p.add(source, lost)
+	p.mu.Unlock()
+	end(victims)
+	return place
+}
+
+// Await takes a place as soon as one is free, or another connection has been idle for longer than Options.Patience and loses its own. Of
+// those who wait, that of the source with the fewest places comes first, and then the newest: under a flood it is the one whose peer is
+// still there. The error is that of ctx. Each is no limit here.
+func (p *Places[S]) Await(ctx context.Context, source S, lost func()) (*Place[S], error) {
+	p.mu.Lock()
+	w := &wait[S]{source: source, lost: lost, granted: make(chan *Place[S], 1)}
+	element := p.waiting.PushFront(w)
+	victims := p.grant()
+	p.mu.Unlock()
+	end(victims)
+	select {
+	case place := <-w.granted:
+		return place, nil
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	p.waiting.Remove(element)
+	p.mu.Unlock()
+	select {
+	case place := <-w.granted: // meanwhile
+		return place, nil
+	default:
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Busy says that the peer waits for the server.
+func (p *Place[S]) Busy() { p.set(true) }
+
+// Idle says that the server waits for the peer, from now on.
+func (p *Place[S]) Idle() { p.set(false) }
+
+func (p *Place[S]) set(busy bool) {
+	o := p.owner
+	o.mu.Lock()
+	s := p.share
+	if s == nil {
+		o.mu.Unlock()
+		return
+	}
+	s.list(p.busy).Remove(p.element)
+	s.push(p, busy)
+	heap.Fix(&o.ranking, s.at)
+	var victims []*Place[S]
+	if !busy {
+		victims = o.grant() // who waits has to be woken when this one is ripe
+	}
+	o.mu.Unlock()
+	end(victims)
+}
+
+// Leave frees the place. It may be called more than once.
+func (p *Place[S]) Leave() {
+	o := p.owner
+	o.mu.Lock()
+	if p.share != nil {
+		o.remove(p)
+	}
+	victims := o.grant()
+	o.mu.Unlock()
+	end(victims)
+}
+
+// wait is a connection that waits for a place.
+type wait[S comparable] struct {
+	source  S
+	lost    func()
+	granted chan *Place[S]
+}
+
+func (p *Places[S]) full() bool { return p.o.Total > 0 && p.taken >= p.o.Total }
+
+// grant gives places to those who wait, and returns those who lose theirs for it. It needs mu.
+func (p *Places[S]) grant() (victims []*Place[S]) {
+	for p.waiting.Len() > 0 {
+		if p.full() {
+			victim, ripe := p.ripest()
+			if !ripe {
+				p.wakeFor(victim)
+				return victims
+			}
+			victims = append(victims, p.remove(victim))
+		}
+		next := p.nextWaiting()
+		w := p.waiting.Remove(next).(*wait[S])
+		w.granted <- p.add(w.source, w.lost)
+	}
+	return victims
+}
+
+// ripest returns who loses its place to one that waits: of those that have been idle for longer than Patience one of the source with the
+// most, the longest. If there is none, it returns the one that will be so first, nil if all are busy. It needs mu.
+func (p *Places[S]) ripest() (victim *Place[S], ripe bool) {
+	limit := time.Now().Add(-p.o.Patience)
+	for _, s := range p.ranking {
+		front := s.idle.Front()
+		if front == nil {
+			continue
+		}
+		candidate := front.Value.(*Place[S])
+		isRipe := !candidate.since.After(limit)
+		switch {
+		case victim == nil, isRipe && !ripe:
+		case isRipe != ripe:
+			continue
+		case ripe && s.taken() != victim.share.taken():
+			if s.taken() < victim.share.taken() {
+				continue
+			}
+		case !candidate.since.Before(victim.since):
+			continue
+		}
+		victim, ripe = candidate, isRipe
+	}
+	return victim, ripe
+}
+
+// wakeFor calls grant once a place is ripe. It needs mu.
+func (p *Places[S]) wakeFor(next *Place[S]) {
+	if next == nil {
+		return // one that becomes idle or leaves calls grant
+	}
+	d := max(time.Until(next.since.Add(p.o.Patience)), time.Millisecond)
+	if p.ripens != nil {
+		p.ripens.Reset(d)
+		return
+	}
+	p.ripens = time.AfterFunc(d, func() {
+		p.mu.Lock()
+		victims := p.grant()
+		p.mu.Unlock()
+		end(victims)
+	})
+}
+
+// nextWaiting returns who comes next. It needs mu.
+func (p *Places[S]) nextWaiting() *list.Element {
+	taken := func(e *list.Element) int {
+		if s := p.sources[e.Value.(*wait[S]).source]; s != nil {
+			return s.taken()
+		}
+		return 0
+	}
+	best := p.waiting.Front()
+	least := taken(best)
+	for e := best.Next(); e != nil && least > 0; e = e.Next() {
+		if n := taken(e); n < least {
+			best, least = e, n
+		}
+	}
+	return best
+}
+
+// add adds a place, which is idle. It needs mu.
+func (p *Places[S]) add(source S, lost func()) *Place[S] {
+	s := p.sources[source]
+	if s == nil {
+		s = &share[S]{source: source}
+		p.sources[source] = s
+		heap.Push(&p.ranking, s)
+	}
+	place := &Place[S]{owner: p, lost: lost, share: s}
+	s.push(place, false)
+	heap.Fix(&p.ranking, s.at)
+	p.taken++
+	return place
+}
+
+// remove frees a place, and returns it. It needs mu.
+func (p *Places[S]) remove(place *Place[S]) *Place[S] {
+	s := place.share
+	s.list(place.busy).Remove(place.element)
+	place.share = nil
+	p.taken--
+	if s.taken() == 0 {
+		heap.Remove(&p.ranking, s.at)
+		delete(p.sources, s.source)
+	} else {
+		heap.Fix(&p.ranking, s.at)
+	}
+	return place
+}
+
+// end ends connections that have lost their places. It needs no mu, which they take.
+func end[S comparable](victims []*Place[S]) {
+	for _, v := range victims {
+		v.lost()
+	}
+}

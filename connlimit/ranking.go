@@ -1,0 +1,73 @@
+package connlimit
+
+import (
+	"container/list"
+	"time"
+)
+
+// share is what one source has of the places.
+type share[S comparable] struct {
+	source        S
+	idle, working list.List // of *Place, those that are so for longest first
+	at            int       // in the ranking
+}
+
+func (s *share[S]) taken() int { return s.idle.Len() + s.working.Len() }
+
+func (s *share[S]) list(busy bool) *list.List {
+	if busy {
+		return &s.working
+	}
+	return &s.idle
+}
+
+func (s *share[S]) push(p *Place[S], busy bool) {
+	p.busy, p.since = busy, time.Now()
+	p.element = s.list(busy).PushBack(p)
+}
+
+// leastUseful returns an idle place, else a busy one, of these the one that is so for longest.
+func (s *share[S]) leastUseful() *Place[S] {
+	front := s.idle.Front()
+	if front == nil {
+		front = s.working.Front()
+	}
+	return front.Value.(*Place[S])
+}
+
+// ranking is a heap of sources: first the one with the most places, and of those with as many the one whose place is the least useful.
+type ranking[S comparable] []*share[S]
+
+func (r ranking[S]) Len() int { return len(r) }
+
+func (r ranking[S]) Less(i, j int) bool {
+	if a, b := r[i].taken(), r[j].taken(); a != b || a == 0 {
+		return a > b
+	}
+	a, b := r[i].leastUseful(), r[j].leastUseful()
+	if a.busy != b.busy {
+		return !a.busy
+	}
+	return a.since.Before(b.since)
+}
+
+func (r ranking[S]) Swap(i, j int) {
+	r[i], r[j] = r[j], r[i]
+	r[i].at, r[j].at = i, j
+}
+
+// Push implements heap.Interface.
+func (r *ranking[S]) Push(s any) {
+	added := s.(*share[S])
+	added.at = len(*r)
+	*r = append(*r, added)
+}
+
+// Pop implements heap.Interface.
+func (r *ranking[S]) Pop() any {
+	last := len(*r) - 1
+	s := (*r)[last]
+	(*r)[last] = nil
+	*r = (*r)[:last]
+	return s
+}
