@@ -66,9 +66,9 @@ var rules = map[string]rule{
 	"xds/resource":    {forbidden: [][]string{kubernetes, grpc}},
 	"identity":        {own: []string{"api/mesh", "identity/secret", "health/heartbeat"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"identity/secret": {std: true},
-	"mtls":            {own: []string{"identity"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"mtls":            {own: []string{"api/mesh", "identity", "connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"agents": {
-		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "mtls", "health/heartbeat"},
+		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "mtls", "health/heartbeat", "connlimit"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"admin": {

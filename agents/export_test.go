@@ -9,15 +9,16 @@ import (
 
 // Limits are those of Options that only tests change.
 type Limits struct {
-	JoinRate                           rate.Limit
-	JoinBurst, MaxSessions             int
-	HelloTimeout, SilentAfter, Recheck time.Duration
+	JoinRate                                         rate.Limit
+	JoinBurst, MaxSessions, TokenChecks              int
+	HelloTimeout, SilentAfter, Recheck, TokenTimeout time.Duration
 }
 
 // SetLimits sets the limits of o that l has.
 func (o *Options) SetLimits(l Limits) {
 	o.joinRate, o.joinBurst = cmp.Or(l.JoinRate, o.joinRate), cmp.Or(l.JoinBurst, o.joinBurst)
 	o.maxSessions, o.helloTimeout = cmp.Or(l.MaxSessions, o.maxSessions), cmp.Or(l.HelloTimeout, o.helloTimeout)
+	o.tokenChecks, o.tokenTimeout = cmp.Or(l.TokenChecks, o.tokenChecks), cmp.Or(l.TokenTimeout, o.tokenTimeout)
 	o.silentAfter, o.recheck = cmp.Or(l.SilentAfter, o.silentAfter), cmp.Or(l.Recheck, o.recheck)
 }
 

@@ -136,7 +136,7 @@ func (h *harness) start() {
 		h.t.Fatal(err)
 	}
 	h.address = listener.Addr().String()
-	c, err := mtls.New(mtls.Options{TLS: h.serving.TLS(), Verifier: h.authority, Now: h.now, Registerer: h.registry})
+	c, err := mtls.New(mtls.Options{TLS: h.serving.TLS(), Verifier: h.authority, Joins: agents.Joins, Now: h.now, Registerer: h.registry})
 	if err != nil {
 		h.t.Fatal(err)
 	}

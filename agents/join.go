@@ -3,8 +3,12 @@ package agents
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +18,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/connlimit"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/mtls"
@@ -52,24 +57,34 @@ type credential struct {
 // authenticate finds out who calls Join: by its token, or without one by the certificate of the connection. The error is a
 // gRPC status; the credential is that of the caller nevertheless, if it has a valid one.
 func (s *Server) authenticate(ctx context.Context, r *agentv1.JoinRequest, address string) (credential, error) {
-	if !s.joins.allow(address) {
-		return credential{}, status.Error(codes.ResourceExhausted, "too many joins from this address: try again later")
-	}
 	c := credential{by: "token"}
 	caller, err := mtls.PeerFromContext(ctx)
 	if err == nil && r.GetToken() == "" {
 		c = credential{caller.Subject, "certificate"}
-	} else if c.Subject, err = s.o.Tokens.Authenticate(ctx, r.GetToken()); err != nil {
+	} else if c.Subject, err = s.checkToken(ctx, r.GetToken()); err != nil {
 		return credential{}, tokenStatus(err)
 	}
 	if c.Mesh != r.GetMesh() || c.Dataplane != r.GetName() {
 		return c, status.Errorf(codes.PermissionDenied, "the %s is for dataplane %q of mesh %q, not %q of %q",
 			c.by, c.Dataplane, c.Mesh, shorten(r.GetName()), shorten(r.GetMesh()))
 	}
-	if c.by == "certificate" && !s.renews.allow(c.ID()) {
-		return c, status.Error(codes.ResourceExhausted, "too many renewals of this proxy: try again later")
+	if !s.issues.allow(c.ID()) {
+		return c, errTooManyIssued
 	}
 	return c, nil
+}
+
+var errTooManyIssued = status.Error(codes.ResourceExhausted, "too many certificates for this proxy: try again later")
+
+// checkToken finds out whom a token identifies. Nothing is counted against the caller's address but the turn: bad tokens must not use up what
+// good ones from there need.
+func (s *Server) checkToken(ctx context.Context, token string) (identity.Subject, error) {
+	turn, ok := s.tokens.Await(s.o.tokenTimeout, peerSource(ctx), func() {})
+	if !ok {
+		return identity.Subject{}, fmt.Errorf("%w: %d other tokens are being checked: try again", identity.ErrUnavailable, s.o.tokenChecks)
+	}
+	defer turn.Leave()
+	return s.o.Tokens.Authenticate(ctx, token) //nolint:wrapcheck // the caller makes it a status
 }
 
 // tokenStatus returns the gRPC status of an error of the Authenticator.
@@ -95,8 +110,8 @@ func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest)
 		return nil, err
 	}
 	controlPlane := r.GetControlPlaneAddress()
-	if _, _, err := net.SplitHostPort(controlPlane); err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "control_plane_address: %q: must be host:port", shorten(controlPlane))
+	if !isAddress(controlPlane) {
+		return nil, status.Errorf(codes.InvalidArgument, "control_plane_address: %q: must be host:port, the port from 1 to 65535", shorten(controlPlane))
 	}
 	drainTime, err := drainTimeOf(r)
 	if err != nil {
@@ -201,6 +216,33 @@ func identityOf(c identity.Certificate) *agentv1.Identity {
 
 func bundleOf(b identity.Bundle) *agentv1.Bundle {
 	return &agentv1.Bundle{Id: b.ID, Roots: b.Roots}
+}
+
+// isAddress reports whether an address is one that Envoy can connect to: host:port.
+func isAddress(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	number, portErr := strconv.ParseUint(port, 10, 16)
+	if err != nil || portErr != nil || number == 0 || net.JoinHostPort(host, port) != address {
+		return false
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return ip.Zone() == ""
+	}
+	return len(host) <= maxHost && hostName.MatchString(host)
+}
+
+// maxHost is the most bytes of a DNS name (RFC 1035 §2.3.4).
+const maxHost = 253
+
+// hostName matches a name that DNS may have, and no IPv6 address.
+var hostName = regexp.MustCompile(`^[a-zA-Z0-9_]([-a-zA-Z0-9_.]*[a-zA-Z0-9_.])?$`)
+
+// peerSource returns for whom the caller counts.
+func peerSource(ctx context.Context) netip.Prefix {
+	if p, ok := peer.FromContext(ctx); ok {
+		return connlimit.SourceOf(p.Addr)
+	}
+	return netip.Prefix{}
 }
 
 // peerAddress returns the caller's IP address.

@@ -223,5 +223,77 @@ func TestJoinsAreLimited(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantStatus(t, a.join(), codes.ResourceExhausted, "too many joins")
+	wantStatus(t, a.join(), codes.ResourceExhausted, "too many certificates")
+}
+
+// TestBadTokensCostGoodOnesNothing has many agents behind one address, of which one has no good token.
+func TestBadTokensCostGoodOnesNothing(t *testing.T) {
+	h := newHarness(t, nil)
+	h.fill("web-1", "web-2")
+	stranger := h.agent("web-1")
+	stranger.token += "A"
+	for range 500 {
+		wantStatus(t, stranger.join(), codes.Unauthenticated, "invalid token")
+	}
+	if err := h.agent("web-2").join(); err != nil {
+		t.Error(err)
+	}
+}
+
+// slowTokens checks a token when it is told to.
+type slowTokens struct {
+	agents.Authenticator
+	asked, answer chan struct{}
+}
+
+func (s *slowTokens) Authenticate(ctx context.Context, token string) (identity.Subject, error) {
+	s.asked <- struct{}{}
+	<-s.answer
+	return s.Authenticator.Authenticate(ctx, token)
+}
+
+func TestTokensAreCheckedInTurn(t *testing.T) {
+	slow := &slowTokens{asked: make(chan struct{}, 2), answer: make(chan struct{})}
+	h := newHarness(t, func(o *agents.Options) {
+		o.SetLimits(agents.Limits{TokenChecks: 1, TokenTimeout: 50 * time.Millisecond})
+		slow.Authenticator, o.Tokens = o.Tokens, slow
+	})
+	h.fill("web-1", "web-2")
+	first := make(chan error, 1)
+	web1, web2 := h.agent("web-1"), h.agent("web-2")
+	go func() { first <- web1.join() }()
+	<-slow.asked
+	wantStatus(t, web2.join(), codes.Unavailable, "1 other tokens are being checked")
+	close(slow.answer)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if err := web2.join(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestControlPlaneAddresses(t *testing.T) {
+	h := newHarness(t, func(o *agents.Options) { o.SetLimits(agents.Limits{JoinBurst: 1000}) })
+	h.fill("web-1")
+	token := h.agent("web-1").token
+	_, request := csr(t)
+	conn := (&agent{h: h}).dial()
+	defer func() { _ = conn.Close() }()
+	for address, good := range map[string]bool{
+		"cp:5678": true, "sonde-cp.sonde-system.svc:1": true, "10.0.0.1:65535": true, "[2001:db8::1]:5678": true, "under_score:5678": true,
+		"cp": false, ":5678": false, "cp:": false, "cp:0": false, "cp:65536": false, "cp:-1": false, "cp:x": false, "a,b:1": false, "a b:1": false, "a/b:1": false,
+		"[cp]:5678": false, "2001:db8::1:5678": false, "[2001:db8::1%eth0]:5678": false, "-cp:5678": false, "c\np:5678": false, "\u00fc:5678": false,
+		strings.Repeat("a", 254) + ":5678": false,
+	} {
+		_, err := agentv1.NewAgentServiceClient(conn).Join(t.Context(), &agentv1.JoinRequest{
+			Mesh: "default", Name: "web-1", Token: token, Csr: request, ControlPlaneAddress: address,
+		})
+		if good && err != nil {
+			t.Errorf("%q: %v", address, err)
+		}
+		if !good {
+			wantStatus(t, err, codes.InvalidArgument, "control_plane_address")
+		}
+	}
 }

@@ -27,9 +27,6 @@ type Refusal struct {
 
 // refuse logs a caller of Join that is not whom it says, and tells of it.
 func (s *Server) refuse(ctx context.Context, c credential, r *agentv1.JoinRequest, peer string, err error) {
-	if !s.refusals.allow(peer) {
-		return
-	}
 	refusal := Refusal{
 		Mesh: shorten(r.GetMesh()), Dataplane: shorten(r.GetName()), Peer: peer, Reason: status.Convert(err).Message(),
 	}
@@ -37,7 +34,9 @@ func (s *Server) refuse(ctx context.Context, c credential, r *agentv1.JoinReques
 	if c.Mesh != "" {
 		refusal.Mesh, refusal.Dataplane, refusal.Instance, refusal.Authenticated = c.Mesh, c.Dataplane, c.Instance, true
 	}
-	s.tell(refusal, status.Code(err))
+	if s.refusals.allow(peerSource(ctx).String()) {
+		s.tell(refusal, status.Code(err))
+	}
 }
 
 // tell passes a refusal on, unless it says more about the control plane than about the caller.
@@ -58,7 +57,7 @@ func (s *Server) waits(ctx context.Context, c credential, peer string, err error
 		return
 	}
 	news, recorded := s.waiting.add(c.ID(), reason, s.o.Now())
-	if !news || !recorded && !s.refusals.allow(peer) {
+	if !news || !recorded && !s.refusals.allow(peerSource(ctx).String()) {
 		return
 	}
 	log := s.o.Logger.With("mesh", c.Mesh, "proxy", c.Dataplane, "peer", peer, "reason", reason)

@@ -22,8 +22,8 @@ func (s *Server) renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.R
 	if err != nil {
 		return nil, status.Error(codes.Unauthenticated, err.Error())
 	}
-	if !s.renews.allow(caller.ID()) {
-		return nil, status.Error(codes.ResourceExhausted, "too many renewals of this proxy: try again later")
+	if !s.issues.allow(caller.ID()) {
+		return nil, errTooManyIssued
 	}
 	m, p, err := s.proxy(caller.Mesh, caller.Dataplane)
 	if err != nil {

@@ -36,8 +36,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // recheck forgets what has expired, and advances rotations that waited for it.
 func (s *Server) recheck(ctx context.Context) {
-	s.joins.sweep()
-	s.renews.sweep()
+	s.issues.sweep()
 	s.refusals.sweep()
 	s.waiting.forget(s.o.Now())
 	s.forgetEnded()

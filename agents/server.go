@@ -17,6 +17,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/connlimit"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
@@ -58,15 +59,17 @@ type Options struct {
 	Observe func(proxy mesh.ID, o mesh.Observation)
 	// ProbeFailed is told of probes that fail. It must return at once. Default: nobody is told.
 	ProbeFailed func(ProbeFailure)
-	// Refused is told of joins that are refused, as seldom as they are logged. It must return at once. Default: nobody is told.
+	// Refused is told of joins that are refused, seldom for one address. It must return at once. Default: nobody is told.
 	Refused func(Refusal)
 	// Version of the control plane, to tell agents.
 	Version string
 
-	// joinRate is how many joins one address may make per second, joinBurst how many at once. Defaults 50 and 200: many
-	// agents may share one address.
+	// joinRate is how many certificates one proxy may get by joining per second, joinBurst how many at once. Defaults 1 and 20.
 	joinRate  rate.Limit
 	joinBurst int
+	// tokenChecks is how many tokens are checked at once, tokenTimeout how long a call waits for that. Defaults 32 and 5s.
+	tokenChecks  int
+	tokenTimeout time.Duration
 	// maxSessions is how many sessions may be open at once. Default 10000.
 	maxSessions int
 	// helloTimeout is how long a session may take for its first message. Default 10s.
@@ -92,8 +95,10 @@ func (o *Options) setDefaults() error {
 	if o.Authority == nil || o.Tokens == nil || o.View == nil || o.Bootstrap == nil || o.Observe == nil {
 		return errors.New("agents: Authority, Tokens, View, Bootstrap and Observe are required")
 	}
-	o.joinRate = cmp.Or(o.joinRate, 50)
-	o.joinBurst = cmp.Or(o.joinBurst, 200)
+	o.joinRate = cmp.Or(o.joinRate, 1)
+	o.joinBurst = cmp.Or(o.joinBurst, 20)
+	o.tokenChecks = cmp.Or(o.tokenChecks, 32)
+	o.tokenTimeout = cmp.Or(o.tokenTimeout, 5*time.Second)
 	o.maxSessions = cmp.Or(o.maxSessions, 10_000)
 	o.helloTimeout = cmp.Or(o.helloTimeout, 10*time.Second)
 	o.silentAfter = cmp.Or(o.silentAfter, 30*time.Second)
@@ -113,15 +118,20 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
+// Joins are the methods for which an agent needs no certificate.
+var Joins = []string{agentv1.AgentService_Join_FullMethodName}
+
 // Server serves agentv1.AgentService.
 type Server struct {
 	agentv1.UnimplementedAgentServiceServer
 	o       Options
 	started time.Time
 	metrics *metrics
-	joins   *limiter
-	renews  *limiter
-	// refusals limits, by address, log messages that agents without a valid token can cause.
+	// issues limits, by proxy, the certificates that are issued.
+	issues *limiter
+	// tokens has the calls whose token is checked, which addresses share.
+	tokens *connlimit.Places[netip.Prefix]
+	// refusals limits, by address, how often Options.Refused is told of agents without a valid token.
 	refusals *limiter
 	observed *observations
 	// identities is locked while what was issued to a proxy is passed to observed.
@@ -158,8 +168,8 @@ func New(o Options) (*Server, error) {
 	s := &Server{
 		o:                 o,
 		started:           o.Now(),
-		joins:             newLimiter(o.joinRate, o.joinBurst),
-		renews:            newLimiter(1, 20),
+		issues:            newLimiter(o.joinRate, o.joinBurst),
+		tokens:            connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: o.tokenChecks}),
 		refusals:          newLimiter(1, 10),
 		observed:          newObservations(o.Observe),
 		waiting:           &waiting{proxies: map[mesh.ID]wait{}},

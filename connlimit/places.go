@@ -3,7 +3,6 @@ package connlimit
 import (
 	"container/heap"
 	"container/list"
-	"context"
 	"sync"
 	"time"
 )
@@ -29,6 +28,7 @@ type Places[S comparable] struct {
 	ranking ranking[S]
 	waiting *list.List // of *wait[S], the newest first
 	ripens  *time.Timer
+	closed  bool
 }
 
 // NewPlaces returns places that are all free.
@@ -47,7 +47,7 @@ type Place[S comparable] struct {
 	since   time.Time
 }
 
-// Take takes a place at once. Where none is free, another connection loses its place: of the source with the most places an idle one,
+// Take takes a place at once, which is idle. Where none is free, another connection loses its place: of the source with the most places an idle one,
 // else a busy one; of these the one that is so for longest. lost is called if that happens to this one, once and from any goroutine: it
 // has to end the connection, and must not wait.
 func (p *Places[S]) Take(source S, lost func()) *Place[S] {
@@ -59,36 +59,54 @@ func (p *Places[S]) Take(source S, lost func()) *Place[S] {
 	if p.full() {
 		victims = append(victims, p.remove(p.ranking[0].leastUseful()))
 	}
-	place := p.add(source, lost)
+	place := p.add(source, lost, false)
+	if p.closed {
+		victims = append(victims, p.remove(place))
+	}
 	p.mu.Unlock()
 	end(victims)
 	return place
 }
 
-// Await takes a place as soon as one is free, or another connection has been idle for longer than Options.Patience and loses its own. Of
+// Await takes a place, which is busy, as soon as one is free, or another connection has been idle for longer than Options.Patience and loses its own. Of
 // those who wait, that of the source with the fewest places comes first, and then the newest: under a flood it is the one whose peer is
-// still there. The error is that of ctx. Each is no limit here.
-func (p *Places[S]) Await(ctx context.Context, source S, lost func()) (*Place[S], error) {
+// still there. It returns false after timeout, and once the places are closed. Each is no limit here.
+func (p *Places[S]) Await(timeout time.Duration, source S, lost func()) (*Place[S], bool) {
 	p.mu.Lock()
 	w := &wait[S]{source: source, lost: lost, granted: make(chan *Place[S], 1)}
 	element := p.waiting.PushFront(w)
 	victims := p.grant()
 	p.mu.Unlock()
 	end(victims)
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
 	select {
 	case place := <-w.granted:
-		return place, nil
-	case <-ctx.Done():
+		return place, place != nil
+	case <-timer.C:
 	}
 	p.mu.Lock()
 	p.waiting.Remove(element)
 	p.mu.Unlock()
 	select {
 	case place := <-w.granted: // meanwhile
-		return place, nil
+		return place, place != nil
 	default:
-		return nil, context.Cause(ctx)
+		return nil, false
 	}
+}
+
+// Close has all places lost, also those that are taken from now on, and ends each Await.
+func (p *Places[S]) Close() {
+	p.mu.Lock()
+	p.closed = true
+	var victims []*Place[S]
+	for p.taken > 0 {
+		victims = append(victims, p.remove(p.ranking[0].leastUseful()))
+	}
+	p.grant()
+	p.mu.Unlock()
+	end(victims)
 }
 
 // Busy says that the peer waits for the server.
@@ -140,6 +158,10 @@ func (p *Places[S]) full() bool { return p.o.Total > 0 && p.taken >= p.o.Total }
 // grant gives places to those who wait, and returns those who lose theirs for it. It needs mu.
 func (p *Places[S]) grant() (victims []*Place[S]) {
 	for p.waiting.Len() > 0 {
+		if p.closed {
+			p.waiting.Remove(p.waiting.Front()).(*wait[S]).granted <- nil
+			continue
+		}
 		if p.full() {
 			victim, ripe := p.ripest()
 			if !ripe {
@@ -150,7 +172,7 @@ func (p *Places[S]) grant() (victims []*Place[S]) {
 		}
 		next := p.nextWaiting()
 		w := p.waiting.Remove(next).(*wait[S])
-		w.granted <- p.add(w.source, w.lost)
+		w.granted <- p.add(w.source, w.lost, true)
 	}
 	return victims
 }
@@ -218,8 +240,8 @@ func (p *Places[S]) nextWaiting() *list.Element {
 	return best
 }
 
-// add adds a place, which is idle. It needs mu.
-func (p *Places[S]) add(source S, lost func()) *Place[S] {
+// add adds a place. It needs mu.
+func (p *Places[S]) add(source S, lost func(), busy bool) *Place[S] {
 	s := p.sources[source]
 	if s == nil {
 		s = &share[S]{source: source}
@@ -227,7 +249,7 @@ func (p *Places[S]) add(source S, lost func()) *Place[S] {
 		heap.Push(&p.ranking, s)
 	}
 	place := &Place[S]{owner: p, lost: lost, share: s}
-	s.push(place, false)
+	s.push(place, busy)
 	heap.Fix(&p.ranking, s.at)
 	p.taken++
 	return place

@@ -133,7 +133,7 @@ func (cp *ControlPlane) openIdentity(ctx context.Context) (err error) {
 		return err
 	}
 	cp.credentials, err = mtls.New(mtls.Options{
-		TLS: cp.serving.TLS(), Verifier: cp.authority, Logger: cp.o.Logger, Registerer: cp.registry, Now: cp.o.now,
+		TLS: cp.serving.TLS(), Verifier: cp.authority, Joins: agents.Joins, Logger: cp.o.Logger, Registerer: cp.registry, Now: cp.o.now,
 	})
 	return err
 }

@@ -6,11 +6,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/http2"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -131,7 +133,8 @@ func (cp *ControlPlane) staleness() float64 {
 	return cp.o.now().Sub(since).Seconds()
 }
 
-// shakeHands opens a connection to the port for agents, as an agent does that has no certificate yet.
+// shakeHands opens a connection to the port for agents, as an agent does that has no certificate yet, and waits for what the server sends
+// once it serves it.
 func (cp *ControlPlane) shakeHands(ctx context.Context) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(cp.serving.CA())
@@ -142,7 +145,19 @@ func (cp *ControlPlane) shakeHands(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("connect as an agent: %w", err)
 	}
-	_ = conn.Close() // the handshake is all that was wanted
+	defer func() { _ = conn.Close() }()
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(deadline); err != nil {
+			return fmt.Errorf("connect as an agent: %w", err)
+		}
+	}
+	frame, err := http2.NewFramer(io.Discard, conn).ReadFrame()
+	if err != nil {
+		return fmt.Errorf("wait for the first frame of HTTP/2 as an agent: %w", err)
+	}
+	if _, ok := frame.(*http2.SettingsFrame); !ok {
+		return fmt.Errorf("the first frame of HTTP/2 is %s, must be SETTINGS", frame.Header())
+	}
 	return nil
 }
 

@@ -255,9 +255,6 @@ func (p pods) Pod(uid string) (tokenreview.Pod, bool) {
 	return podOf(key, record)
 }
 
-// PodNamed implements tokenreview.Pods.
-func (p pods) PodNamed(namespace, name string) (tokenreview.Pod, bool) {
-	key := watch.Key{Namespace: namespace, Name: name}
 	return podOf(key, p.cluster.PodNamed(key))
 }
 

@@ -16,8 +16,14 @@ import (
 )
 
 const (
-	// streamsPerConnection is enough for one agent or one Envoy: an ADS stream or a session, and a few calls.
-	streamsPerConnection = 16
+	// streamsPerConnection is enough for one agent or one Envoy: an ADS stream or a session, and a call. More calls wait in the client.
+	// Each may have most of a message, for which the server waits.
+	streamsPerConnection = 4
+	// maxHeaderBytes of a call, decoded: a few bytes can refer to kilobytes again and again (RFC 7541 §7.3).
+	maxHeaderBytes = 16 << 10
+	// What a client may send that is not read yet: a message that is waited for may be larger.
+	streamWindow     = 64 << 10
+	connectionWindow = 256 << 10
 	// leastPingInterval is how often clients may ping; Envoy does so every 30 s.
 	leastPingInterval = 10 * time.Second
 	// A client that has vanished is detected after the sum of the two.
@@ -31,6 +37,9 @@ const (
 func NewServer(c *mtls.Credentials, more ...grpc.ServerOption) *grpc.Server {
 	return grpc.NewServer(append(append(c.ServerOptions(),
 		grpc.MaxConcurrentStreams(streamsPerConnection),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connectionWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
 	), more...)...)
@@ -60,6 +69,7 @@ func (cp *ControlPlane) serveAgents(ctx context.Context) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
+		cp.credentials.Close()
 		timer := time.AfterFunc(endTimeout, server.Stop)
 		defer timer.Stop()
 		server.GracefulStop()

@@ -1,23 +1,23 @@
-// Package mtls has the credentials of the gRPC server for agents and ADS. It says which proxy calls, limits connections without
-// a client certificate, and ends each connection before the certificate of its client does.
+// Package mtls has the credentials of the gRPC server for agents and ADS. It says which proxy calls, shares the server among those who
+// connect, and ends each connection before the certificate of its client does.
 package mtls
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"log/slog"
-	"math"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/connlimit"
 	"github.com/sonde-mesh/sonde/identity"
 )
 
@@ -33,6 +33,8 @@ type Options struct {
 	TLS *tls.Config
 	// Verifier of client certificates. Required.
 	Verifier Verifier
+	// Joins has the full names of the methods that a client may call without a certificate. Default: none.
+	Joins []string
 	// Logger, default none.
 	Logger *slog.Logger
 	// Registerer of the metrics, default none.
@@ -41,17 +43,20 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Credentials are TLS credentials that limit unauthenticated connections and end connections in time. A client without a
-// certificate is accepted, since it may join.
+// Credentials are TLS credentials. A connection goes through up to three rooms, each with places of its own, which its sources share
+// (package connlimit): arrivals until it has sent its ClientHello and it is its turn, handshakes during the rest of the handshake, and
+// then either unauthenticated, without a certificate, until it has joined, or identified, among those of the same proxy.
 type Credentials struct {
 	credentials.TransportCredentials
 	o       Options
 	limits  limits
 	metrics *metrics
-	// refusals limits log messages that unauthenticated clients can cause: one that is refused reconnects at once.
-	refusals *rate.Limiter
-	// Semaphores: each element is one connection.
-	handshakes, waiting, unauthenticated chan struct{}
+
+	arrivals        *connlimit.Places[netip.Prefix]
+	handshakes      *connlimit.Places[netip.Prefix]
+	unauthenticated *connlimit.Places[netip.Prefix]
+	identified      *connlimit.Places[mesh.ID]
+	paces           *paces
 }
 
 // New returns credentials. The limits are shared by all servers that use them.
@@ -81,104 +86,149 @@ func newCredentials(o Options, l limits) (*Credentials, error) {
 		o:                    o,
 		limits:               l,
 		metrics:              m,
-		refusals:             rate.NewLimiter(1, 10),
-		handshakes:           make(chan struct{}, l.handshakes),
-		waiting:              make(chan struct{}, l.waiting),
-		unauthenticated:      make(chan struct{}, l.unauthenticated),
+		arrivals:             connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: l.arrivals}),
+		handshakes:           connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: l.handshakes, Patience: l.patience}),
+		unauthenticated:      connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: l.unauthenticated, Patience: l.patience}),
+		identified:           connlimit.NewPlaces[mesh.ID](connlimit.Options{Each: l.identified}),
+		paces:                &paces{l: l, of: map[mesh.ID]*pace{}},
 	}, nil
 }
 
 // ServerOptions returns the options of a gRPC server with these credentials. There PeerFromContext returns the caller.
 func (c *Credentials) ServerOptions() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.Creds(c), grpc.ConnectionTimeout(c.limits.waitTimeout + c.limits.handshakeTimeout)}
+	return []grpc.ServerOption{
+		grpc.Creds(c), grpc.ConnectionTimeout(c.limits.total()),
+		grpc.ChainUnaryInterceptor(c.unary), grpc.ChainStreamInterceptor(c.stream),
+	}
+}
+
+// Close ends all connections without a certificate, and those in their handshake: a gRPC server that stops would wait for them.
+func (c *Credentials) Close() {
+	c.arrivals.Close()
+	c.handshakes.Close()
+	c.unauthenticated.Close()
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (c *Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	if !c.awaitHandshake() {
-		c.metrics.closed.WithLabelValues(closedLimit).Inc()
-		return nil, nil, errTooMany
-	}
-	defer func() { <-c.handshakes }()
-	if err := raw.SetDeadline(time.Now().Add(c.limits.handshakeTimeout)); err != nil { // gRPC clears the deadline
-		return nil, nil, err
-	}
 	c.metrics.unauthenticated.Inc()
 	defer c.metrics.unauthenticated.Dec()
-	g := &guardedConn{Conn: raw}
-	g.budget.Store(c.limits.unauthenticatedBytes)
-	conn, auth, err := c.handshake(g)
+	e := entrant{c: c, raw: raw, source: connlimit.SourceOf(raw.RemoteAddr())}
+	conn, auth, err := e.enter()
 	if err != nil {
-		c.metrics.closed.WithLabelValues(closedHandshake).Inc()
+		c.metrics.closed.WithLabelValues(e.reason(err)).Inc()
 		return nil, nil, err
 	}
-	if auth.peer == nil {
-		if err := c.admitUnauthenticated(g); err != nil {
-			return nil, nil, err
-		}
-		return conn, auth, nil
-	}
-	g.budget.Store(math.MaxInt64)
-	g.closeAfter(connLife(auth.peer.NotAfter.Sub(c.o.Now())), c.metrics.closed.WithLabelValues(closedExpiring).Inc, nil)
 	return conn, auth, nil
 }
 
+// entrant is a connection that is not authenticated yet.
+type entrant struct {
+	c      *Credentials
+	raw    net.Conn
+	source netip.Prefix
+}
+
+// drop ends the connection, which has lost its place.
+func (e *entrant) drop() { _ = e.raw.Close() }
+
+// reason returns why a connection was closed, as a label of the metric. A closed one has lost its place.
+func (e *entrant) reason(err error) string {
+	if errors.Is(err, errTooMany) || errors.Is(err, net.ErrClosed) {
+		return closedLimit
+	}
+	return closedHandshake
+}
+
+// enter goes through the rooms. A connection that waits for its turn keeps its place among the arrivals.
+func (e *entrant) enter() (net.Conn, credentials.AuthInfo, error) {
+	arrival := e.c.arrivals.Take(e.source, e.drop)
+	defer arrival.Leave()
+	if err := e.raw.SetDeadline(time.Now().Add(e.c.limits.helloTimeout)); err != nil {
+		return nil, nil, err //nolint:wrapcheck // gRPC names the client
+	}
+	hello, err := readHello(e.raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	arrival.Busy()
+	turn, ok := e.c.handshakes.Await(e.c.limits.waitTimeout, e.source, e.drop)
+	if !ok {
+		return nil, nil, errTooMany
+	}
+	defer turn.Leave()
+	if err := e.raw.SetDeadline(time.Now().Add(e.c.limits.handshakeTimeout)); err != nil { // gRPC clears it
+		return nil, nil, err //nolint:wrapcheck // gRPC names the client
+	}
+	g := &guardedConn{Conn: e.raw, hello: hello, turn: turn}
+	g.budget.Store(e.c.limits.handshakeBytes)
+	conn, auth, err := e.handshake(g)
+	g.turn = nil
+	if err != nil {
+		return nil, nil, err
+	}
+	if auth.peer != nil {
+		e.identified(g, auth.peer)
+		return conn, auth, nil
+	}
+	turn.Leave()
+	return conn, auth, e.joins(g)
+}
+
 // handshake makes the TLS handshake. The client is verified in it, so that the client learns that it is refused.
-func (c *Credentials) handshake(raw net.Conn) (net.Conn, authInfo, error) {
-	var auth authInfo
-	config := c.o.TLS.Clone() // each connection has its own peer
+func (e *entrant) handshake(g *guardedConn) (net.Conn, authInfo, error) {
+	auth := authInfo{conn: g}
+	config := e.c.o.TLS.Clone() // each connection has its own peer
 	config.VerifyConnection = func(s tls.ConnectionState) error {
 		if len(s.PeerCertificates) == 0 {
 			return nil
 		}
-		p, err := c.o.Verifier.Verify(s.PeerCertificates)
+		p, err := e.c.o.Verifier.Verify(s.PeerCertificates)
 		if err != nil {
-			if c.refusals.Allow() {
-				c.o.Logger.Warn("client certificate refused", "err", err)
-			}
+			e.c.o.Logger.Warn("client certificate refused", "peer", e.raw.RemoteAddr().String(), "err", err)
 			return err
 		}
 		auth.peer = &p
 		return nil
 	}
-	conn, info, err := credentials.NewTLS(config).ServerHandshake(raw)
+	conn, info, err := credentials.NewTLS(config).ServerHandshake(g)
 	if err != nil {
-		return nil, authInfo{}, err
+		return nil, authInfo{}, fmt.Errorf("handshake: %w", err)
 	}
 	auth.TLSInfo = info.(credentials.TLSInfo)
 	return conn, auth, nil
 }
 
-// awaitHandshake waits until the connection may begin its handshake, in order of arrival. It returns false if too many
-// connections wait, or if it has waited too long.
-func (c *Credentials) awaitHandshake() bool {
-	if tryAcquire(c.handshakes) {
-		return true
-	}
-	if !tryAcquire(c.waiting) {
-		return false
-	}
-	defer func() { <-c.waiting }()
-	timer := time.NewTimer(c.limits.waitTimeout)
-	defer timer.Stop()
-	select {
-	case c.handshakes <- struct{}{}:
-		return true
-	case <-timer.C:
-		return false
-	}
+// identified takes a place among the connections of a proxy.
+func (e *entrant) identified(g *guardedConn, p *identity.Peer) {
+	counter := e.c.metrics.closed
+	place := e.c.identified.Take(p.ID(), func() {
+		counter.WithLabelValues(closedIdentity).Inc()
+		_ = g.Close()
+	})
+	pace := e.c.paces.take(p.ID())
+	g.settle(place, pace.limiter, func() { e.c.paces.leave(p.ID()) })
+	g.closeAfter(connLife(p.NotAfter.Sub(e.c.o.Now())), counter.WithLabelValues(closedExpiring).Inc)
 }
 
-func (c *Credentials) admitUnauthenticated(g *guardedConn) error {
-	if !tryAcquire(c.unauthenticated) {
-		c.metrics.closed.WithLabelValues(closedLimit).Inc()
+// joins awaits a place among the connections without a certificate.
+func (e *entrant) joins(g *guardedConn) error {
+	place, ok := e.c.unauthenticated.Await(e.c.limits.waitTimeout, e.source, func() {
+		e.c.metrics.closed.WithLabelValues(closedLimit).Inc()
+		_ = g.Close()
+	})
+	if !ok {
 		return errTooMany
 	}
-	c.metrics.unauthenticated.Inc()
-	g.closeAfter(c.limits.unauthenticatedLife, c.metrics.closed.WithLabelValues(closedUnauthenticated).Inc, func() {
-		<-c.unauthenticated
-		c.metrics.unauthenticated.Dec()
-	})
+	if err := e.raw.SetDeadline(time.Now().Add(e.c.limits.handshakeTimeout)); err != nil { // of the first bytes of HTTP/2
+		place.Leave()
+		return err //nolint:wrapcheck // gRPC names the client
+	}
+	g.budget.Store(e.c.limits.unauthenticatedBytes)
+	place.Idle()
+	e.c.metrics.unauthenticated.Inc()
+	g.settle(place, nil, e.c.metrics.unauthenticated.Dec)
+	g.closeAfter(e.c.limits.unauthenticatedLife, e.c.metrics.closed.WithLabelValues(closedUnauthenticated).Inc)
 	return nil
 }
 
@@ -187,37 +237,6 @@ func (c *Credentials) Clone() credentials.TransportCredentials {
 	clone := *c
 	clone.TransportCredentials = c.TransportCredentials.Clone()
 	return &clone
-}
-
-func tryAcquire(places chan struct{}) bool {
-	select {
-	case places <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-// authInfo is the result of the handshake.
-type authInfo struct {
-	credentials.TLSInfo
-	peer *identity.Peer // nil without a client certificate
-}
-
-var errUnauthenticated = errors.New("the caller has no client certificate")
-
-// PeerFromContext returns the proxy that makes a call, on a server with these ServerOptions. It returns an error if the caller
-// has no client certificate.
-func PeerFromContext(ctx context.Context) (identity.Peer, error) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return identity.Peer{}, errUnauthenticated
-	}
-	info, ok := p.AuthInfo.(authInfo)
-	if !ok || info.peer == nil {
-		return identity.Peer{}, errUnauthenticated
-	}
-	return *info.peer, nil
 }
 
 var _ credentials.TransportCredentials = (*Credentials)(nil)

@@ -34,12 +34,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // served is a gRPC server with credentials. A Watch lasts as long as its connection.
 type served struct {
-	t         *testing.T
-	serving   *serving.Certificate
-	authority *identity.Authority
-	address   string
-	registry  *prometheus.Registry
-	callers   chan identity.Peer // of each stream
+	t           *testing.T
+	serving     *serving.Certificate
+	authority   *identity.Authority
+	address     string
+	registry    *prometheus.Registry
+	credentials *Credentials
+	callers     chan identity.Peer // of each stream
 }
 
 func newAuthority(t *testing.T) (*store.State, *identity.Authority) {
@@ -65,10 +66,12 @@ func serve(t *testing.T, l limits) *served {
 	if s.serving, err = serving.Open(t.Context(), serving.Options{Storage: state.Secrets()}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := newCredentials(Options{TLS: s.serving.TLS(), Verifier: authority, Registerer: s.registry}, l)
+	c, err := newCredentials(Options{TLS: s.serving.TLS(), Verifier: authority, Registerer: s.registry,
+		Joins: []string{healthv1.Health_Watch_FullMethodName, healthv1.Health_Check_FullMethodName}}, l)
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.credentials = c
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +222,7 @@ func TestConnectionEndsBeforeItsCertificate(t *testing.T) {
 }
 
 func TestUnauthenticatedConnectionsAreFewAndShort(t *testing.T) {
-	s := serve(t, limits{unauthenticated: 2, unauthenticatedLife: 2 * time.Second})
+	s := serve(t, limits{unauthenticated: 2, unauthenticatedLife: 2 * time.Second, waitTimeout: 100 * time.Millisecond})
 	pair, _ := s.certificate(time.Hour)
 	first, second := s.watch(s.tls()), s.watch(s.tls())
 	for range 2 {
@@ -301,34 +304,6 @@ func (s *served) dialRaw() error {
 	return err
 }
 
-func TestHandshakesAreLimited(t *testing.T) {
-	s := serve(t, limits{handshakes: 1, handshakeTimeout: 500 * time.Millisecond, waiting: 1})
-	var silent net.Conn
-	for range 2 {
-		var err error
-		if silent, err = net.Dial("tcp", s.address); err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = silent.Close() }()
-	}
-	// While one connection is silent and one waits, there is no room for a third.
-	deadline := time.Now().Add(patience)
-	for s.closed(closedLimit) == 0 {
-		if time.Now().After(deadline) {
-			t.Fatal("a third handshake is never refused")
-		}
-		_ = s.dialRaw()
-	}
-	if err := silent.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := silent.Read(make([]byte, 1)); err == nil {
-		t.Error("a client that says nothing is answered")
-	}
-	s.watch(s.tls(), grpc.WaitForReady(true))
-	s.caller()
-}
-
 // TestHandshakesWait connects more proxies than may handshake at the same time. All of them are served in turn.
 func TestHandshakesWait(t *testing.T) {
 	s := serve(t, limits{handshakes: 1})
@@ -342,19 +317,6 @@ func TestHandshakesWait(t *testing.T) {
 	if n := s.closed(closedLimit); n != 0 {
 		t.Errorf("%v connections were refused", n)
 	}
-}
-
-// TestWaitingForAHandshakeEnds has a silent client occupy the only place.
-func TestWaitingForAHandshakeEnds(t *testing.T) {
-	s := serve(t, limits{handshakes: 1, handshakeTimeout: time.Minute, waitTimeout: 50 * time.Millisecond})
-	for range 2 {
-		silent, err := net.Dial("tcp", s.address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = silent.Close() }()
-	}
-	s.counts(closedLimit, 1)
 }
 
 func TestClientCertificatesAreVerifiedInTheHandshake(t *testing.T) {

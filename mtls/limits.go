@@ -2,102 +2,60 @@ package mtls
 
 import (
 	"cmp"
-	"errors"
-	"math/rand/v2"
-	"net"
-	"sync"
-	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
-// limits are the limits of connections that are not authenticated, or not yet. The zero value has the defaults.
+// limits of connections. The zero value has the defaults.
 type limits struct {
-	// handshakes that may be in progress at once. Default 1024.
+	// arrivals is how many connections may be between their acceptance and the end of their handshake, those that wait for it included:
+	// all clients reconnect at once after a restart. Default 8192.
+	arrivals int
+	// helloTimeout is how long a connection may take to send its first record. Default 5s.
+	helloTimeout time.Duration
+	// handshakes that may be in progress at once, each of which takes some 50 KiB. Default 512.
 	handshakes int
-	// handshakeTimeout of TLS and the first bytes of HTTP/2. Default 5s.
+	// handshakeTimeout of the rest of the handshake, and then of the first bytes of HTTP/2. Default 5s.
 	handshakeTimeout time.Duration
-	// waiting connections may wait for one of these handshakes: all clients reconnect at once after a restart. Default 8192.
-	waiting int
-	// waitTimeout is how long each of them may wait. Default 20s.
+	// handshakeBytes is how much is read in a handshake. A client's flight is 2 to 4 KiB. Default 32 KiB.
+	handshakeBytes int64
+	// patience is how long a client in its handshake, or without a certificate and without a call, is waited for while others wait for
+	// its place. Default 1s.
+	patience time.Duration
+	// waitTimeout is how long a connection may wait for a place. Default 20s.
 	waitTimeout time.Duration
-	// unauthenticated connections that may be open at once, of agents that join. Default 256.
+	// unauthenticated connections that may be open at once, of agents that join. Default 512.
 	unauthenticated int
 	// unauthenticatedLife is how long each of them may last. Default 30s.
 	unauthenticatedLife time.Duration
-	// unauthenticatedBytes is how much is read from each of them, including the handshake. Default 256 KiB: a request to
-	// join is a token and a CSR, while messages of an authenticated proxy may be much larger.
+	// unauthenticatedBytes is how much is read from each of them after its handshake: a request to join is a token and a CSR. Default 64 KiB.
 	unauthenticatedBytes int64
+	// identified connections that one proxy may have at once, its Envoy's and its agent's: one more takes the place of one. Default 4.
+	identified int
+	// identifiedRate and identifiedBurst are at which pace all of them together are read, in bytes per second and bytes. Defaults 2 and 16 MiB.
+	identifiedRate  rate.Limit
+	identifiedBurst int
 }
 
 func (l limits) withDefaults() limits {
-	l.handshakes = cmp.Or(l.handshakes, 1024)
+	l.arrivals = cmp.Or(l.arrivals, 8192)
+	l.helloTimeout = cmp.Or(l.helloTimeout, 5*time.Second)
+	l.handshakes = cmp.Or(l.handshakes, 512)
 	l.handshakeTimeout = cmp.Or(l.handshakeTimeout, 5*time.Second)
-	l.waiting = cmp.Or(l.waiting, 8192)
+	l.handshakeBytes = cmp.Or(l.handshakeBytes, 32<<10)
+	l.patience = cmp.Or(l.patience, time.Second)
 	l.waitTimeout = cmp.Or(l.waitTimeout, 20*time.Second)
-	l.unauthenticated = cmp.Or(l.unauthenticated, 256)
+	l.unauthenticated = cmp.Or(l.unauthenticated, 512)
 	l.unauthenticatedLife = cmp.Or(l.unauthenticatedLife, 30*time.Second)
-	l.unauthenticatedBytes = cmp.Or(l.unauthenticatedBytes, 256<<10)
+	l.unauthenticatedBytes = cmp.Or(l.unauthenticatedBytes, 64<<10)
+	l.identified = cmp.Or(l.identified, 4)
+	l.identifiedRate = cmp.Or(l.identifiedRate, 2<<20)
+	l.identifiedBurst = cmp.Or(l.identifiedBurst, 16<<20)
 	return l
 }
 
-// connLife returns how long a connection may last whose certificate is valid for left: 80 to 90 % of that, at random, so
-// that proxies whose certificates were issued together do not reconnect together. By then they have a new certificate,
-// which they get after two thirds of the validity of the old one.
-func connLife(left time.Duration) time.Duration {
-	return time.Duration(float64(left) * (0.8 + 0.1*rand.Float64())) //nolint:gosec // it spreads load and guards nothing
-}
-
-// guardedConn is a connection with a limit on its life and on the bytes read.
-type guardedConn struct {
-	net.Conn
-	closed atomic.Bool
-	budget atomic.Int64 // bytes that may still be read
-
-	mu      sync.Mutex
-	timer   *time.Timer
-	cleanup func()
-}
-
-var (
-	errTooMany = errors.New("too many connections without a client certificate")
-	errTooLong = errors.New("too many bytes on a connection without a client certificate")
-)
-
-// Read implements net.Conn.
-func (g *guardedConn) Read(b []byte) (int, error) {
-	n, err := g.Conn.Read(b)
-	if g.budget.Add(int64(-n)) < 0 {
-		return 0, errTooLong
-	}
-	return n, err
-}
-
-// closeAfter closes the connection after d, and calls expired if it is still open then. cleanup, if not nil, is called when
-// it is closed, whoever does that. closeAfter is called at most once.
-func (g *guardedConn) closeAfter(d time.Duration, expired, cleanup func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.cleanup = cleanup
-	g.timer = time.AfterFunc(d, func() {
-		if !g.closed.Load() {
-			expired()
-		}
-		_ = g.Close() // the reader gets the error
-	})
-}
-
-// Close implements net.Conn.
-func (g *guardedConn) Close() error {
-	if g.closed.CompareAndSwap(false, true) {
-		g.mu.Lock()
-		timer, cleanup := g.timer, g.cleanup
-		g.mu.Unlock()
-		if timer != nil {
-			timer.Stop()
-		}
-		if cleanup != nil {
-			cleanup()
-		}
-	}
-	return g.Conn.Close()
+// total is the longest that a connection may take until its first bytes of HTTP/2.
+func (l limits) total() time.Duration {
+	return l.helloTimeout + 2*l.waitTimeout + 2*l.handshakeTimeout
 }

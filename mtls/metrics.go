@@ -12,6 +12,7 @@ const (
 	closedHandshake       = "handshake"
 	closedUnauthenticated = "unauthenticated"
 	closedExpiring        = "expiring"
+	closedIdentity        = "identity"
 )
 
 type metrics struct {
@@ -29,8 +30,9 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}),
 		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonde_identity_connections_closed_total",
-			Help: "Connections of agents and proxies closed by the control plane, by reason: limit (too many without a certificate), " +
-				"handshake, unauthenticated (over their time without a certificate), expiring (their certificate ends soon).",
+			Help: "Connections of agents and proxies closed by the control plane, by reason: limit (others needed the place: no " +
+				"certificate, or not yet), handshake, unauthenticated (over their time without a certificate), expiring (their certificate " +
+				"ends soon), identity (more of one proxy than it may have).",
 		}, []string{"reason"}),
 	}
 	if registerer == nil {

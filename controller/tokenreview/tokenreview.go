@@ -1,5 +1,6 @@
 // Package tokenreview finds out which pod a projected service-account token identifies. The API server checks the token, and the
-// cache of pods decides: a token still passes for about ten seconds after its pod was deleted.
+// cache of pods decides: a token still passes for about ten seconds after its pod was deleted, and one that names no pod of the cache is not
+// sent.
 package tokenreview
 
 import (
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -46,8 +49,6 @@ type Pod struct {
 type Pods interface {
 	// Pod returns the pod with that UID.
 	Pod(uid string) (Pod, bool)
-	// PodNamed returns the pod that has the name now.
-	PodNamed(namespace, name string) (Pod, bool)
 }
 
 // Reviews is the API of TokenReviews. authenticationv1.TokenReviewInterface of client-go implements it.
@@ -60,16 +61,13 @@ type Options struct {
 	// Reviews and Pods are required.
 	Reviews Reviews
 	Pods    Pods
-	// Timeout of one check, the wait for its turn included. Default 5s.
+	// Timeout of one check. Default 5s.
 	Timeout time.Duration
-	// Concurrent is how many checks may be at the API server at once. Default 32.
-	Concurrent int
 }
 
 // Authenticator checks tokens. It may be used from any goroutine.
 type Authenticator struct {
-	o     Options
-	turns chan struct{} // a semaphore: each element is one check
+	o Options
 }
 
 // New returns an Authenticator.
@@ -78,8 +76,7 @@ func New(o Options) (*Authenticator, error) {
 		return nil, errors.New("tokenreview: Options.Reviews and Options.Pods are required")
 	}
 	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
-	o.Concurrent = cmp.Or(o.Concurrent, 32)
-	return &Authenticator{o: o, turns: make(chan struct{}, o.Concurrent)}, nil
+	return &Authenticator{o: o}, nil
 }
 
 // Authenticate implements agents.Authenticator: it returns the pod that a token identifies. The error wraps identity.ErrUnavailable if
@@ -90,6 +87,13 @@ func (a *Authenticator) Authenticate(ctx context.Context, token string) (identit
 	}
 	if len(token) > maxToken {
 		return identity.Subject{}, fmt.Errorf("%w: it has %d bytes, at most %d are read", errInvalid, len(token), maxToken)
+	}
+	said, err := claimed(token)
+	if err != nil {
+		return identity.Subject{}, fmt.Errorf("%w: %w", errInvalid, err)
+	}
+	if _, ok := a.o.Pods.Pod(said.uid); !ok {
+		return identity.Subject{}, notSeen(said)
 	}
 	review, err := a.review(ctx, token)
 	if err != nil {
@@ -102,16 +106,10 @@ func (a *Authenticator) Authenticate(ctx context.Context, token string) (identit
 	return a.find(c)
 }
 
-// review asks the API server, in turn.
+// review asks the API server.
 func (a *Authenticator) review(ctx context.Context, token string) (*authenticationv1.TokenReview, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.o.Timeout)
 	defer cancel()
-	select {
-	case a.turns <- struct{}{}:
-		defer func() { <-a.turns }()
-	case <-ctx.Done():
-		return nil, fmt.Errorf("%d other tokens are being checked: %w", a.o.Concurrent, ctx.Err())
-	}
 	request := &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{mesh.TokenAudience}},
 	}
@@ -122,8 +120,47 @@ func (a *Authenticator) review(ctx context.Context, token string) (*authenticati
 	return review, nil
 }
 
-// claims is what the API server says of a token.
+// claims is what a token says, or the API server says of it.
 type claims struct{ namespace, serviceAccount, pod, uid string }
+
+// private are the claims of a projected token. Source: kubernetes pkg/serviceaccount/claims.go.
+type private struct {
+	Kubernetes struct {
+		Namespace      string `json:"namespace"`
+		Pod            object `json:"pod"`
+		ServiceAccount object `json:"serviceaccount"`
+	} `json:"kubernetes.io"`
+}
+
+type object struct {
+	Name string `json:"name"`
+	UID  string `json:"uid"`
+}
+
+// algorithms are those that API servers sign with. Source: kubernetes pkg/serviceaccount/jwt.go, and external signers.
+var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512}
+
+// claimed returns what a token says of itself, which only the API server can check. A token that cannot be of a pod that joins is no reason to
+// ask it: whoever can connect could send any number of these. The error does not contain the token.
+func claimed(token string) (claims, error) {
+	parsed, err := jwt.ParseSigned(token, algorithms)
+	if err != nil {
+		return claims{}, errors.New("it is no signed JWT")
+	}
+	var standard jwt.Claims
+	var own private
+	if err := parsed.UnsafeClaimsWithoutVerification(&standard, &own); err != nil {
+		return claims{}, errors.New("its claims are not those of a projected token")
+	}
+	if !slices.Contains(standard.Audience, mesh.TokenAudience) {
+		return claims{}, fmt.Errorf("aud: must hold %q", mesh.TokenAudience)
+	}
+	k := own.Kubernetes
+	if k.Namespace == "" || k.ServiceAccount.Name == "" || k.Pod.Name == "" || k.Pod.UID == "" {
+		return claims{}, errors.New("kubernetes.io: the token is bound to no pod, it must be a projected one of a pod")
+	}
+	return claims{namespace: k.Namespace, serviceAccount: k.ServiceAccount.Name, pod: k.Pod.Name, uid: k.Pod.UID}, nil
+}
 
 // read returns what a review says, and as an error why the token is refused.
 func read(s authenticationv1.TokenReviewStatus) (claims, error) {
@@ -154,12 +191,7 @@ func read(s authenticationv1.TokenReviewStatus) (claims, error) {
 func (a *Authenticator) find(c claims) (identity.Subject, error) {
 	p, ok := a.o.Pods.Pod(c.uid)
 	if !ok {
-		if now, ok := a.o.Pods.PodNamed(c.namespace, c.pod); ok {
-			// The cache may be behind: then the agent's next try succeeds.
-			return identity.Subject{}, fmt.Errorf("%w: the token is for pod %s/%s with UID %s, the pod of that name has UID %s",
-				identity.ErrNotKnown, c.namespace, c.pod, c.uid, now.UID)
-		}
-		return identity.Subject{}, fmt.Errorf("%w: pod %s/%s with UID %s is deleted, or not seen yet", identity.ErrNotKnown, c.namespace, c.pod, c.uid)
+		return identity.Subject{}, notSeen(c)
 	}
 	if p.Namespace != c.namespace || p.Name != c.pod || p.ServiceAccount != c.serviceAccount {
 		return identity.Subject{}, fmt.Errorf("%w: it is for pod %s/%s with service account %q, the pod with its UID is %s/%s with service account %q",
@@ -171,6 +203,12 @@ func (a *Authenticator) find(c claims) (identity.Subject, error) {
 	return identity.Subject{
 		Mesh: p.Mesh, Dataplane: mesh.ObjectDataplane(p.Namespace, p.Name), Path: mesh.ServiceAccountPath(p.Namespace, p.ServiceAccount), Instance: p.UID,
 	}, nil
+}
+
+// notSeen says nothing but what the token says: the caller may not be its pod. The cache may be behind: then the agent's next try succeeds.
+func notSeen(c claims) error {
+	text := fmt.Sprintf("pod %s/%s with UID %s is deleted, or not seen yet", c.namespace, c.pod, c.uid)
+	return fmt.Errorf("%w: %s", identity.ErrNotKnown, strings.ToValidUTF8(text[:min(len(text), maxReason)], ""))
 }
 
 // clean returns a text of the API server without the token, cut.

@@ -1,7 +1,7 @@
 package tokenreview_test
 
 import (
-	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -27,7 +27,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var _ agents.Authenticator = (*tokenreview.Authenticator)(nil)
 
-const secretToken = "header.payload-of-the-token.signature"
+// secretToken is that of pod shop/web-1, as the API server issues it, but for the signature.
+var secretToken = token(`{"aud":["sonde-cp"],"sub":"system:serviceaccount:shop:web",
+	"kubernetes.io":{"namespace":"shop","pod":{"name":"web-1","uid":"uid-1"},"serviceaccount":{"name":"web","uid":"uid-of-the-account"}}}`)
+
+// token returns a JWT with these claims and a signature that nobody has made.
+func token(claims string) string {
+	encode := base64.RawURLEncoding.EncodeToString
+	return encode([]byte(`{"alg":"RS256","kid":"a"}`)) + "." + encode([]byte(claims)) + "." + encode([]byte("signature"))
+}
 
 // pods is a cache of pods.
 type pods []tokenreview.Pod
@@ -35,15 +43,6 @@ type pods []tokenreview.Pod
 func (all pods) Pod(uid string) (tokenreview.Pod, bool) {
 	for _, p := range all {
 		if p.UID == uid {
-			return p, true
-		}
-	}
-	return tokenreview.Pod{}, false
-}
-
-func (all pods) PodNamed(namespace, name string) (tokenreview.Pod, bool) {
-	for _, p := range all {
-		if p.Namespace == namespace && p.Name == name {
 			return p, true
 		}
 	}
@@ -140,7 +139,7 @@ func TestAuthenticate(t *testing.T) {
 			delete(s.User.Extra, "authentication.kubernetes.io/pod-uid")
 		}, pods: pods{web1}, err: refused, want: "pod-uid"},
 		"of a deleted pod":    {err: identity.ErrNotKnown, want: "pod shop/web-1 with UID uid-1 is deleted, or not seen yet"},
-		"of an earlier pod":   {pods: with(func(p *tokenreview.Pod) { p.UID = "uid-2" }), err: identity.ErrNotKnown, want: "the pod of that name has UID uid-2"},
+		"of an earlier pod":   {pods: with(func(p *tokenreview.Pod) { p.UID = "uid-2" }), err: identity.ErrNotKnown, want: "pod shop/web-1 with UID uid-1 is deleted, or not seen yet"},
 		"UID of another pod":  {pods: with(func(p *tokenreview.Pod) { p.Name = "web-2" }), err: refused, want: "is shop/web-2"},
 		"UID elsewhere":       {pods: with(func(p *tokenreview.Pod) { p.Namespace = "bank" }), err: refused, want: "is bank/web-1"},
 		"another account":     {pods: with(func(p *tokenreview.Pod) { p.ServiceAccount = "db" }), err: refused, want: `service account "db"`},
@@ -174,16 +173,37 @@ func TestAuthenticate(t *testing.T) {
 	}
 }
 
+// TestTokenThatIsNotSent sends what can be the token of no pod that joins, as whoever can connect may do.
 func TestTokenThatIsNotSent(t *testing.T) {
+	const pod = `"pod":{"name":"web-1","uid":"uid-1"}`
+	claims := func(audience, pod string) string {
+		return `{"aud":[` + audience + `],"kubernetes.io":{"namespace":"shop",` + pod + `,"serviceaccount":{"name":"web"}}}`
+	}
 	var asked atomic.Int32
-	a, err := tokenreview.New(tokenreview.Options{Reviews: apiServer(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) }), Pods: pods{}})
+	a, err := tokenreview.New(tokenreview.Options{Reviews: apiServer(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) }), Pods: pods{web1}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for token, want := range map[string]string{"": "empty", strings.Repeat("a", 16<<10+1): "at most 16384"} {
-		if _, err := a.Authenticate(t.Context(), token); err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 200 {
-			t.Errorf("error = %v, want one that says %q", err, want)
-		}
+	for name, tc := range map[string]struct{ token, want string }{
+		"empty":             {"", "empty"},
+		"too long":          {strings.Repeat("a", 16<<10+1), "at most 16384"},
+		"no JWT":            {"nonsense", "no signed JWT"},
+		"no signature":      {strings.TrimSuffix(secretToken, ".c2lnbmF0dXJl"), "no signed JWT"},
+		"no JSON":           {token("{"), "not those of a projected token"},
+		"other JSON":        {token(`{"kubernetes.io":[]}`), "not those of a projected token"},
+		"of the API server": {token(claims(`"https://kubernetes.default.svc"`, pod)), `must hold "sonde-cp"`},
+		"no audience":       {token(claims(``, pod)), `must hold "sonde-cp"`},
+		"of no pod":         {token(claims(`"sonde-cp"`, `"node":{"name":"node-1"}`)), "bound to no pod"},
+		"no UID":            {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1"}`)), "bound to no pod"},
+		"of another pod":    {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1","uid":"uid-2"}`)), "with UID uid-2 is deleted, or not seen yet"},
+		"of a long name":    {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1","uid":"` + strings.Repeat("u", 9000) + `"}`)), "with UID uuu"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := a.Authenticate(t.Context(), tc.token)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 400 || len(tc.token) > 100 && strings.Contains(err.Error(), tc.token) {
+				t.Errorf("error = %v, want one that says %q", err, tc.want)
+			}
+		})
 	}
 	if n := asked.Load(); n > 0 {
 		t.Errorf("the API server is asked %d times", n)
@@ -212,35 +232,5 @@ func TestUnavailable(t *testing.T) {
 				t.Errorf("error = %v, want ErrUnavailable without the token", err)
 			}
 		})
-	}
-}
-
-// So many checks are at the API server at once, and no more.
-func TestConcurrencyIsBounded(t *testing.T) {
-	arrived, held := make(chan struct{}), make(chan struct{})
-	answer := status(t, good())
-	reviews := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
-		arrived <- struct{}{}
-		<-held
-		answer(w, r)
-	})
-	a, err := tokenreview.New(tokenreview.Options{Reviews: reviews, Pods: pods{web1}, Concurrent: 1, Timeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	first := make(chan error)
-	go func() {
-		_, err := a.Authenticate(context.Background(), secretToken)
-		first <- err
-	}()
-	<-arrived
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := a.Authenticate(ctx, secretToken); !errors.Is(err, identity.ErrUnavailable) || !strings.Contains(err.Error(), "1 other tokens") {
-		t.Errorf("error = %v of a second check, want ErrUnavailable", err)
-	}
-	close(held)
-	if err := <-first; err != nil {
-		t.Error(err)
 	}
 }

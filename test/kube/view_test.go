@@ -19,7 +19,6 @@ import (
 	"github.com/sonde-mesh/sonde/controller"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/tokenreview"
-	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
 )
@@ -140,14 +139,6 @@ func (c cache) Pod(uid string) (tokenreview.Pod, bool) {
 		return tokenreview.Pod{}, false
 	}
 	return tokenreview.Pod{Namespace: key.Namespace, Name: key.Name, UID: uid, ServiceAccount: p.ServiceAccount, Mesh: p.Mesh}, true
-}
-
-func (c cache) PodNamed(namespace, name string) (tokenreview.Pod, bool) {
-	p := c.Source.PodNamed(watch.Key{Namespace: namespace, Name: name})
-	if p == nil {
-		return tokenreview.Pod{}, false
-	}
-	return c.Pod(string(p.UID))
 }
 
 func TestTokens(t *testing.T) {

@@ -1,0 +1,245 @@
+package connlimit_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sonde-mesh/sonde/connlimit"
+)
+
+// room is Places whose connections have names. Its fields are of the test's goroutine, but for what lost and granted get.
+type room struct {
+	places *connlimit.Places[string]
+	taken  map[string]*connlimit.Place[string]
+	events chan string
+}
+
+func newRoom(o connlimit.Options) *room {
+	return &room{connlimit.NewPlaces[string](o), map[string]*connlimit.Place[string]{}, make(chan string, 100)}
+}
+
+// take takes a place for a connection such as "a1", of source "a", a second after the one before.
+func (r *room) take(names ...string) {
+	for _, name := range names {
+		time.Sleep(time.Second)
+		r.taken[name] = r.places.Take(name[:1], func() { r.events <- name + " lost" })
+	}
+}
+
+// await awaits a place.
+func (r *room) await(timeout time.Duration, names ...string) {
+	for _, name := range names {
+		go func() {
+			_, ok := r.places.Await(timeout, name[:1], func() { r.events <- name + " lost" })
+			r.events <- fmt.Sprint(name, " ", ok)
+		}()
+		synctest.Wait()
+	}
+}
+
+func (r *room) busy(names ...string) {
+	for _, name := range names {
+		time.Sleep(time.Second)
+		r.taken[name].Busy()
+	}
+}
+
+func (r *room) idle(names ...string) {
+	for _, name := range names {
+		time.Sleep(time.Second)
+		r.taken[name].Idle()
+	}
+}
+
+// happened returns the events so far, sorted.
+func (r *room) happened() []string {
+	synctest.Wait()
+	all := []string{}
+	for len(r.events) > 0 {
+		all = append(all, <-r.events)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestPlaces(t *testing.T) {
+	for name, tc := range map[string]struct {
+		options connlimit.Options
+		run     func(r *room)
+		want    []string
+	}{
+		"many sources, the one idle since longest": {
+			connlimit.Options{Total: 3}, func(r *room) { r.take("a1", "b1", "c1", "d1") }, []string{"a1 lost"},
+		},
+		"many sources, the busy stay": {
+			connlimit.Options{Total: 3}, func(r *room) {
+				r.take("a1", "b1", "c1")
+				r.busy("a1", "c1")
+				r.take("d1")
+			}, []string{"b1 lost"},
+		},
+		"many sources, all busy": {
+			connlimit.Options{Total: 2}, func(r *room) {
+				r.take("a1", "b1")
+				r.busy("b1", "a1")
+				r.take("c1")
+			}, []string{"b1 lost"},
+		},
+		"idle again since later": {
+			connlimit.Options{Total: 2}, func(r *room) {
+				r.take("a1", "b1")
+				r.busy("a1")
+				r.idle("a1")
+				r.take("c1")
+			}, []string{"b1 lost"},
+		},
+		"one source has its own limit": {
+			connlimit.Options{Each: 2}, func(r *room) { r.take("a1", "b1", "b2", "c1", "b3") }, []string{"b1 lost"},
+		},
+		"and a limit of one": {
+			connlimit.Options{Each: 1, Total: 2}, func(r *room) { r.take("a1", "a2", "b1", "a3") }, []string{"a1 lost", "a2 lost"},
+		},
+		"one that has left makes room": {
+			connlimit.Options{Total: 1}, func(r *room) {
+				r.take("a1")
+				r.taken["a1"].Leave()
+				r.taken["a1"].Leave()
+				r.take("b1")
+			}, []string{},
+		},
+		"one that is lost changes nothing": {
+			connlimit.Options{Total: 1}, func(r *room) {
+				r.take("a1", "b1")
+				r.busy("a1")
+				r.idle("a1")
+				r.taken["a1"].Leave()
+				r.take("c1")
+			}, []string{"a1 lost", "b1 lost"},
+		},
+		"a free place is no wait": {
+			connlimit.Options{Total: 1}, func(r *room) { r.await(0, "a1") }, []string{"a1 true"},
+		},
+		"busy ones lose nothing to those who wait": {
+			connlimit.Options{Total: 1, Patience: time.Second}, func(r *room) {
+				r.take("a1")
+				r.busy("a1")
+				r.await(time.Minute, "b1")
+				time.Sleep(time.Minute)
+			}, []string{"b1 false"},
+		},
+		"idle ones do when patience ends": {
+			connlimit.Options{Total: 2, Patience: 10 * time.Second}, func(r *room) {
+				r.take("a1", "b1")
+				r.busy("b1")
+				r.await(time.Minute, "c1")
+				time.Sleep(10 * time.Second)
+			}, []string{"a1 lost", "c1 true"},
+		},
+		"not before": {
+			connlimit.Options{Total: 1, Patience: 10 * time.Second}, func(r *room) {
+				r.take("a1")
+				r.await(time.Minute, "c1")
+				time.Sleep(9 * time.Second)
+			}, []string{},
+		},
+		"nor if they are busy meanwhile": {
+			connlimit.Options{Total: 1, Patience: 10 * time.Second}, func(r *room) {
+				r.take("a1")
+				r.await(time.Minute, "b1")
+				time.Sleep(5 * time.Second)
+				r.busy("a1")
+				r.idle("a1")
+				time.Sleep(9 * time.Second)
+			}, []string{},
+		},
+		"first those of the source with the most": {
+			connlimit.Options{Total: 4, Patience: 2 * time.Second}, func(r *room) {
+				r.take("b1", "a1", "a2", "a3")
+				time.Sleep(time.Minute)
+				r.await(time.Minute, "c1")
+			}, []string{"a1 lost", "c1 true"},
+		},
+		"but only the ripe": {
+			connlimit.Options{Total: 3, Patience: 10 * time.Second}, func(r *room) {
+				r.take("b1")
+				time.Sleep(9 * time.Second)
+				r.take("a1", "a2")
+				r.await(time.Minute, "c1")
+			}, []string{"b1 lost", "c1 true"},
+		},
+		"the newest comes first": {
+			connlimit.Options{Total: 1}, func(r *room) {
+				r.take("a1")
+				r.busy("a1")
+				r.await(time.Minute, "b1", "c1", "d1")
+				r.taken["a1"].Leave()
+			}, []string{"d1 true"},
+		},
+		"of the source with the fewest": {
+			connlimit.Options{Total: 2}, func(r *room) {
+				r.take("a1", "b1")
+				r.busy("a1", "b1")
+				r.await(time.Minute, "a2", "c1", "b2", "a3")
+				r.taken["a1"].Leave()
+			}, []string{"a3 true"},
+		},
+		"of a source that has none": {
+			connlimit.Options{Total: 3}, func(r *room) {
+				r.take("a1", "a2", "b1")
+				r.busy("a1", "a2", "b1")
+				r.await(time.Minute, "c1", "b2", "a3")
+				r.taken["a1"].Leave()
+			}, []string{"c1 true"},
+		},
+		"who has given up gets none": {
+			connlimit.Options{Total: 1}, func(r *room) {
+				r.take("a1")
+				r.busy("a1")
+				r.await(time.Second, "b1")
+				time.Sleep(2 * time.Second)
+				r.taken["a1"].Leave()
+				r.take("c1")
+			}, []string{"b1 false"},
+		},
+		"closed": {
+			connlimit.Options{Total: 2}, func(r *room) {
+				r.take("a1", "a2")
+				r.busy("a1", "a2")
+				r.await(time.Minute, "b1")
+				r.places.Close()
+				r.await(time.Minute, "c1")
+				r.take("d1")
+			}, []string{"a1 lost", "a2 lost", "b1 false", "c1 false", "d1 lost"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRoom(tc.options)
+				tc.run(r)
+				if diff := cmp.Diff(tc.want, r.happened()); diff != "" {
+					t.Errorf("what happened (-want +got):\n%s", diff)
+				}
+				r.places.Close() // nobody waits any more
+			})
+		})
+	}
+}
+
+// BenchmarkFlood has as many sources as connections at the limit.
+func BenchmarkFlood(b *testing.B) {
+	for _, sources := range []int{1, 8192} {
+		b.Run(fmt.Sprint(sources, " sources"), func(b *testing.B) {
+			places := connlimit.NewPlaces[int](connlimit.Options{Total: 8192})
+			n := 0
+			for b.Loop() {
+				places.Take(n%sources, func() {}).Busy()
+				n++
+			}
+		})
+	}
+}

@@ -1,0 +1,77 @@
+package mtls
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/sonde-mesh/sonde/identity"
+)
+
+// authInfo is the result of the handshake.
+type authInfo struct {
+	credentials.TLSInfo
+	peer *identity.Peer // nil without a client certificate
+	conn *guardedConn
+}
+
+var errUnauthenticated = errors.New("the caller has no client certificate")
+
+// PeerFromContext returns the proxy that makes a call, on a server with these ServerOptions. It returns an error if the caller
+// has no client certificate.
+func PeerFromContext(ctx context.Context) (identity.Peer, error) {
+	info, ok := infoFromContext(ctx)
+	if !ok || info.peer == nil {
+		return identity.Peer{}, errUnauthenticated
+	}
+	return *info.peer, nil
+}
+
+func infoFromContext(ctx context.Context) (authInfo, bool) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return authInfo{}, false
+	}
+	info, ok := p.AuthInfo.(authInfo)
+	return info, ok
+}
+
+// unary and stream have the connection of a call count as busy, and refuse calls for which a certificate is needed: a stream that waits
+// for its first message would else keep the place of somebody who joins.
+func (c *Credentials) unary(ctx context.Context, request any, call *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	end, err := c.begin(ctx, call.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return next(ctx, request)
+}
+
+func (c *Credentials) stream(srv any, stream grpc.ServerStream, call *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	end, err := c.begin(stream.Context(), call.FullMethod)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return next(srv, stream)
+}
+
+// begin begins a call. The error is a gRPC status.
+func (c *Credentials) begin(ctx context.Context, method string) (end func(), err error) {
+	info, ok := infoFromContext(ctx)
+	if !ok {
+		return nil, status.Error(codes.Internal, "a call without a handshake")
+	}
+	if info.peer == nil && !slices.Contains(c.o.Joins, method) {
+		c.o.Logger.WarnContext(ctx, "call without a certificate refused", "peer", info.conn.RemoteAddr().String(), "method", method)
+		return nil, status.Error(codes.Unauthenticated, errUnauthenticated.Error())
+	}
+	info.conn.beginCall()
+	return info.conn.endCall, nil
+}

@@ -1,0 +1,180 @@
+package mtls
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// connLife returns how long a connection may last whose certificate is valid for left: 80 to 90 % of that, at random, so
+// that proxies whose certificates were issued together do not reconnect together. By then they have a new certificate,
+// which they get after two thirds of the validity of the old one.
+func connLife(left time.Duration) time.Duration {
+	return time.Duration(float64(left) * (0.8 + 0.1*rand.Float64())) //nolint:gosec // it spreads load and guards nothing
+}
+
+// place is a *connlimit.Place of any source.
+type place interface {
+	Busy()
+	Idle()
+	Leave()
+}
+
+// guardedConn is a connection with limits: on its life, on the bytes read or on how fast they are, and with a place that it may lose.
+type guardedConn struct {
+	net.Conn
+	hello  []byte       // read already; for the goroutine that reads
+	turn   place        // during the handshake, idle while a read waits for the client; for the goroutine that reads
+	budget atomic.Int64 // bytes that may still be read, unless there is a pace
+	pace   *rate.Limiter
+
+	mu      sync.Mutex
+	closed  bool
+	place   place // after the handshake
+	timer   *time.Timer
+	cleanup func()
+
+	callsMu sync.Mutex // held while the place becomes busy or idle: Close does not take it
+	calls   int
+}
+
+var (
+	errTooMany = errors.New("too many connections, and this one has waited for too long")
+	errTooLong = errors.New("too many bytes on a connection without a client certificate")
+)
+
+// Read implements net.Conn.
+func (g *guardedConn) Read(b []byte) (int, error) {
+	n, err := g.read(b)
+	if g.pace != nil {
+		time.Sleep(g.pace.ReserveN(time.Now(), n).Delay())
+		return n, err
+	}
+	if g.budget.Add(int64(-n)) < 0 {
+		return 0, errTooLong
+	}
+	return n, err
+}
+
+func (g *guardedConn) read(b []byte) (int, error) {
+	if len(g.hello) > 0 {
+		n := copy(b, g.hello)
+		g.hello = g.hello[n:]
+		return n, nil
+	}
+	if g.turn != nil {
+		g.turn.Idle()
+		defer g.turn.Busy()
+	}
+	return g.Conn.Read(b)
+}
+
+// settle ends the handshake: the connection has this place from now on, and with a pace reads at that instead of having a budget. cleanup
+// is called when it is closed, whoever does that. settle is called at most once.
+func (g *guardedConn) settle(p place, pace *rate.Limiter, cleanup func()) {
+	g.mu.Lock()
+	g.pace, g.place, g.cleanup = pace, p, cleanup
+	closed := g.closed
+	g.mu.Unlock()
+	if closed { // it has lost its place at once
+		g.leave()
+	}
+}
+
+// closeAfter closes the connection after d, and calls expired if it is still open then. It is called at most once.
+func (g *guardedConn) closeAfter(d time.Duration, expired func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return
+	}
+	g.timer = time.AfterFunc(d, func() {
+		g.mu.Lock()
+		open := !g.closed
+		g.mu.Unlock()
+		if open {
+			expired()
+		}
+		_ = g.Close() // the reader gets the error
+	})
+}
+
+// beginCall and endCall have the connection be busy while there are calls.
+func (g *guardedConn) beginCall() {
+	g.callsMu.Lock()
+	defer g.callsMu.Unlock()
+	if g.calls++; g.calls == 1 {
+		g.place.Busy()
+	}
+}
+
+func (g *guardedConn) endCall() {
+	g.callsMu.Lock()
+	defer g.callsMu.Unlock()
+	if g.calls--; g.calls == 0 {
+		g.place.Idle()
+	}
+}
+
+// Close implements net.Conn.
+func (g *guardedConn) Close() error {
+	g.mu.Lock()
+	first := !g.closed
+	g.closed = true
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+	settled := g.place != nil
+	g.mu.Unlock()
+	if first && settled {
+		g.leave()
+	}
+	return g.Conn.Close()
+}
+
+// leave frees the place of a connection that is closed.
+func (g *guardedConn) leave() {
+	g.place.Leave()
+	g.cleanup()
+}
+
+// paces has the pace at which the connections of each proxy are read.
+type paces struct {
+	l limits
+
+	mu sync.Mutex
+	of map[mesh.ID]*pace
+}
+
+type pace struct {
+	limiter *rate.Limiter
+	conns   int
+}
+
+func (p *paces) take(id mesh.ID) *pace {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one := p.of[id]
+	if one == nil {
+		one = &pace{limiter: rate.NewLimiter(p.l.identifiedRate, p.l.identifiedBurst)}
+		p.of[id] = one
+	}
+	one.conns++
+	return one
+}
+
+func (p *paces) leave(id mesh.ID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one := p.of[id]
+	if one.conns--; one.conns == 0 {
+		delete(p.of, id)
+	}
+}
