@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	authenticationv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -36,10 +37,13 @@ import (
 // injectingWebhooks ends the names of the webhooks of the chart that inject pods.
 const injectingWebhooks = ".inject.sonde.dev"
 
-// requests is how many requests per second the control plane may send to the API server, and how many at once.
+// requests is how many requests per second the control plane may send to the API server, and how many at once. Those about tokens are
+// counted apart: others cause them.
 const (
 	requestsPerSecond = 50
 	requestsBurst     = 100
+	reviewsPerSecond  = 200
+	reviewsBurst      = 400
 )
 
 // cluster is a mesh on Kubernetes.
@@ -156,9 +160,13 @@ func (c *cluster) connect() error {
 		Name: "sonde_store_problems", Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that outbounds name and nobody has are not counted.",
 		ConstLabels: prometheus.Labels{"severity": "error"},
 	}, func() float64 { return float64(len(c.problems())) }))
-	ofPods, err := tokenreview.New(tokenreview.Options{
-		Reviews: c.client.AuthenticationV1().TokenReviews(), Pods: pods{c.controller.Cluster},
-	})
+	reviewing := rest.CopyConfig(c.config)
+	reviewing.QPS, reviewing.Burst = reviewsPerSecond, reviewsBurst
+	reviews, err := authenticationv1.NewForConfig(reviewing)
+	if err != nil {
+		return fmt.Errorf("make client for TokenReviews: %w", err)
+	}
+	ofPods, err := tokenreview.New(tokenreview.Options{Reviews: reviews.TokenReviews(), Pods: pods{c.controller.Cluster}})
 	if err != nil {
 		return err
 	}
@@ -253,9 +261,6 @@ type pods struct{ cluster *source.Source }
 func (p pods) Pod(uid string) (tokenreview.Pod, bool) {
 	key, record := p.cluster.Pod(types.UID(uid))
 	return podOf(key, record)
-}
-
-	return podOf(key, p.cluster.PodNamed(key))
 }
 
 func podOf(key watch.Key, p *source.Pod) (tokenreview.Pod, bool) {
