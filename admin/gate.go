@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"github.com/sonde-mesh/sonde/connlimit"
 )
 
 const (
@@ -47,6 +49,7 @@ func (g *gate) unary(ctx context.Context, request any, info *grpc.UnaryServerInf
 	if err := g.check(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
+	defer beginCall(ctx)()
 	return next(ctx, request)
 }
 
@@ -54,6 +57,7 @@ func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 	if err := g.check(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}
+	defer beginCall(stream.Context())()
 	return next(srv, stream)
 }
 
@@ -70,16 +74,13 @@ func (g *gate) check(ctx context.Context, method string) error {
 	return status.Error(codes.Unauthenticated, "the admin token is missing or wrong")
 }
 
-// limiter returns the limiter of the caller's address; of an IPv6 address, that of its /64, which one host may own.
+// limiter returns the limiter of the caller's address.
 func (g *gate) limiter(ctx context.Context) *rate.Limiter {
-	var host netip.Addr
-	if at, err := netip.ParseAddrPort(peerAddress(ctx)); err == nil {
-		host = at.Addr().Unmap()
-		if prefix, err := host.Prefix(64); err == nil && host.Is6() {
-			host = prefix.Addr()
-		}
+	var source netip.Prefix
+	if p, ok := peer.FromContext(ctx); ok {
+		source = connlimit.SourceOf(p.Addr)
 	}
-	return g.wrong[maphash.Comparable(g.seed, host)%limiters]
+	return g.wrong[maphash.Comparable(g.seed, source)%limiters]
 }
 
 // bearer returns the bearer token of the call, "" if there is none.

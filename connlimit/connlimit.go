@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 )
 
 // Source returns for whom a caller counts: its IPv4 address, or the /64 of its IPv6 address, all of which one host may own.
@@ -43,6 +44,7 @@ func New(limit int) *Limiter {
 type conn struct {
 	net.Conn
 	place *Place[netip.Prefix]
+	calls atomic.Int32
 }
 
 // Close may be called more than once.
@@ -70,6 +72,21 @@ func (l *Limiter) ConnState(nc net.Conn, state http.ConnState) {
 	}
 }
 
+// Begin has a connection that a Listener has accepted count as active until end is called, for servers without such a hook.
+func Begin(nc net.Conn) (end func()) {
+	c, ok := nc.(*conn)
+	if !ok {
+		return func() {}
+	}
+	c.calls.Add(1)
+	c.place.Busy()
+	return func() {
+		if c.calls.Add(-1) == 0 {
+			c.place.Idle()
+		}
+	}
+}
+
 // Listener returns a listener that counts the connections which l accepts.
 func (l *Limiter) Listener(inner net.Listener) net.Listener { return limited{inner, l} }
 
@@ -85,5 +102,5 @@ func (l limited) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	place := l.owner.places.Take(SourceOf(nc.RemoteAddr()), func() { _ = nc.Close() }) // the server notices, and calls Close
-	return &conn{nc, place}, nil
+	return &conn{Conn: nc, place: place}, nil
 }

@@ -119,3 +119,29 @@ func TestCloseMakesRoom(t *testing.T) {
 		t.Errorf("closed (-want +got):\n%s", diff)
 	}
 }
+
+// TestBegin has connections count as active by their calls, several at once.
+func TestBegin(t *testing.T) {
+	source := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}
+	backlog := []*caller{{source: source}, {source: source}, {source: source}, {source: source}}
+	l := connlimit.New(2).Listener(&callers{backlog: backlog})
+	accept := func() net.Conn {
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	first := accept()
+	ends := []func(){connlimit.Begin(first), connlimit.Begin(first)}
+	ends[0]()
+	accept() // and is closed for the next
+	accept()
+	ends[1]()
+	connlimit.Begin(backlog[0])() // no connection of the listener
+	accept()
+	got := []int{backlog[0].closed, backlog[1].closed, backlog[2].closed, backlog[3].closed}
+	if diff := cmp.Diff([]int{0, 1, 1, 0}, got); diff != "" {
+		t.Errorf("closed (-want +got):\n%s", diff)
+	}
+}

@@ -21,8 +21,8 @@ import (
 const (
 	requestTimeout  = 10 * time.Second
 	maxHeaderBytes  = 8 << 10
-	maxConnections  = 64
-	maxStreams      = 16 // per connection of HTTP/2
+	maxConnections  = 512 // at the limit those that ask nothing make room
+	maxStreams      = 16  // per connection of HTTP/2
 	maxScrapes      = 4
 	shutdownTimeout = time.Second
 )

@@ -1,0 +1,323 @@
+package hostile
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+)
+
+// An attack runs until its context ends.
+type attack struct {
+	name, short string
+	flood       bool // with which real agents are started
+	run         func(ctx context.Context, x *target)
+}
+
+func controlPlaneAttacks() []attack {
+	agents := func(x *target) string { return x.Agents }
+	return []attack{
+		{"silent connections", "silent", true, flood(agents, 2600, 400, nil)},
+		{"silent connections from many addresses", "many", true, flood(agents, 6000, 1000, fromAnywhere)},
+		{"half a handshake", "half", true, floodWith(agents, 1000, 300, sendHello)},
+		{"one byte", "byte", false, floodWith(agents, 1000, 300, sendByte)},
+		{"a handshake without a certificate", "no-certificate", true, floodTLS(600, 150, holdTLS)},
+		{"half-closed TLS", "half-closed", false, floodTLS(300, 100, halfClose)},
+		{"headers that refer to others", "hpack", false, floodTLS(60, 10, http2Attack(bombHeaders))},
+		{"headers that never end", "continuation", false, floodTLS(60, 10, http2Attack(endlessHeaders))},
+		{"frames that ask nothing", "frames", false, floodTLS(60, 10, http2Attack(idleFrames))},
+		{"streams that are reset", "reset", false, floodTLS(60, 10, http2Attack(rapidReset))},
+		{"calls without a certificate", "calls", false, calls(8, adsWithoutCertificate)},
+		{"joins with bad tokens", "tokens", true, calls(8, badTokens)},
+		{"half a request to join", "half-join", false, floodTLS(300, 100, http2Attack(halfJoin))},
+		{"silent connections to the admin API", "admin", false, flood(func(x *target) string { return x.Admin }, 1000, 300, nil)},
+		{"silent connections to health", "health", false, flood(func(x *target) string { return x.Health }, 1000, 300, nil)},
+		{"half requests to health from many addresses", "half-health", false, floodFrom(func(x *target) string { return x.Health }, 1000, 300, fromAnywhere, sendRequestLine)},
+	}
+}
+
+// pool holds connections until it is closed.
+type pool struct {
+	mu     sync.Mutex
+	conns  []net.Conn
+	closed bool
+}
+
+func (p *pool) add(c net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		_ = c.Close()
+		return
+	}
+	p.conns = append(p.conns, c)
+}
+
+func (p *pool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+// fromAnywhere returns one of many addresses of this host.
+func fromAnywhere(n int) net.Addr {
+	return &net.TCPAddr{IP: net.IPv4(127, byte(1+n>>16), byte(n>>8), byte(n))}
+}
+
+// flood opens connections at once, and then so many more each second. All are held.
+func flood(at func(*target) string, atOnce, perSecond int, from func(n int) net.Addr) func(context.Context, *target) {
+	return floodFrom(at, atOnce, perSecond, from, func(net.Conn) {})
+}
+
+func floodWith(at func(*target) string, atOnce, perSecond int, say func(net.Conn)) func(context.Context, *target) {
+	return floodFrom(at, atOnce, perSecond, nil, say)
+}
+
+func floodFrom(at func(*target) string, atOnce, perSecond int, from func(n int) net.Addr, say func(net.Conn)) func(context.Context, *target) {
+	return func(ctx context.Context, x *target) {
+		var held pool
+		defer held.close()
+		repeat(ctx, atOnce, perSecond, 16, func(n int) {
+			dialer := net.Dialer{Timeout: time.Second}
+			if from != nil {
+				dialer.LocalAddr = from(n)
+			}
+			c, err := dialer.DialContext(ctx, "tcp", at(x))
+			if err != nil {
+				return // the queue is full, or the end
+			}
+			held.add(c)
+			say(c)
+		})
+	}
+}
+
+// floodTLS does something on connections without a certificate, after the handshake. These are held.
+func floodTLS(atOnce, perSecond int, do func(context.Context, *tls.Conn)) func(context.Context, *target) {
+	return func(ctx context.Context, x *target) {
+		var held pool
+		defer held.close()
+		var running sync.WaitGroup
+		defer running.Wait()
+		repeat(ctx, atOnce, perSecond, 16, func(int) {
+			dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 2 * time.Second}, Config: x.tls()}
+			dialing, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			c, err := dialer.DialContext(dialing, "tcp", x.Agents)
+			if err != nil {
+				return
+			}
+			held.add(c)
+			running.Go(func() { do(ctx, c.(*tls.Conn)) })
+		})
+		held.close() // what is done on them ends
+	}
+}
+
+// repeat calls f in workers until ctx ends: some times at once, and then so many each second.
+func repeat(ctx context.Context, atOnce, perSecond, workers int, f func(n int)) {
+	numbers := make(chan int)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer close(numbers)
+	for range workers {
+		running.Go(func() {
+			for n := range numbers {
+				f(n)
+			}
+		})
+	}
+	tick := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		if n >= atOnce {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		select {
+		case numbers <- n:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sendHello sends what a client sends first.
+func sendHello(c net.Conn) {
+	client, server := net.Pipe()
+	go func() {
+		_ = tls.Client(client, &tls.Config{ServerName: "sonde-cp.sonde.internal", NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13}).
+			HandshakeContext(context.Background())
+		_ = client.Close()
+	}()
+	hello := make([]byte, 16<<10)
+	n, _ := server.Read(hello) // a client writes it at once
+	_ = server.Close()
+	_, _ = c.Write(hello[:n])
+}
+
+func sendByte(c net.Conn) { _, _ = c.Write([]byte{22}) }
+
+func sendRequestLine(c net.Conn) { _, _ = io.WriteString(c, "GET /readyz HTTP/1.1\r\nHost: a\r\n") }
+
+func holdTLS(context.Context, *tls.Conn) {}
+
+func halfClose(_ context.Context, c *tls.Conn) { _ = c.CloseWrite() }
+
+// http2Attack speaks HTTP/2 on a connection, and drops what it receives.
+func http2Attack(do func(context.Context, *http2.Framer) error) func(context.Context, *tls.Conn) {
+	return func(ctx context.Context, c *tls.Conn) {
+		if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
+			return
+		}
+		f := http2.NewFramer(c, c)
+		if err := f.WriteSettings(); err != nil {
+			return
+		}
+		read := make(chan struct{})
+		go func() {
+			defer close(read)
+			_, _ = io.Copy(io.Discard, c)
+		}()
+		_ = do(ctx, f) // until the server closes the connection
+		<-read
+	}
+}
+
+// requestHeaders encodes the headers of a gRPC call, and more.
+func requestHeaders(method string, more ...hpack.HeaderField) []byte {
+	var block bytes.Buffer
+	e := hpack.NewEncoder(&block)
+	for _, h := range append([]hpack.HeaderField{
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "cp"}, {Name: ":path", Value: method},
+		{Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
+	}, more...) {
+		_ = e.WriteField(h) // to a buffer
+	}
+	return block.Bytes()
+}
+
+// bombHeaders has one header of 4 KB in the table of the connection, and refers to it with one byte, 250,000 times.
+func bombHeaders(_ context.Context, f *http2.Framer) error {
+	first := requestHeaders(agentv1.AgentService_Join_FullMethodName, hpack.HeaderField{Name: "a", Value: strings.Repeat("b", 4000)})
+	block := append(first, bytes.Repeat([]byte{0x80 | 62}, 250_000)...)
+	for id, rest := uint32(1), block; ; rest = nil {
+		size := min(len(rest), 16<<10)
+		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: rest[:size], EndHeaders: size == len(rest)}); err != nil {
+			return err
+		}
+		for rest = rest[size:]; len(rest) > 0; rest = rest[size:] {
+			size = min(len(rest), 16<<10)
+			if err := f.WriteContinuation(id, size == len(rest), rest[:size]); err != nil {
+				return err
+			}
+		}
+		if id += 2; id > 31 {
+			return nil
+		}
+		rest = block
+	}
+}
+
+func endlessHeaders(ctx context.Context, f *http2.Framer) error {
+	first := requestHeaders(agentv1.AgentService_Join_FullMethodName)
+	if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: first}); err != nil {
+		return err
+	}
+	var block bytes.Buffer
+	e := hpack.NewEncoder(&block)
+	for n := 0; ctx.Err() == nil; n++ {
+		block.Reset()
+		_ = e.WriteField(hpack.HeaderField{Name: fmt.Sprint("x-", n), Value: strings.Repeat("v", 1000), Sensitive: true}) // to a buffer
+		if err := f.WriteContinuation(1, false, block.Bytes()); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func idleFrames(ctx context.Context, f *http2.Framer) error {
+	for n := uint32(0); ctx.Err() == nil; n++ {
+		for _, err := range []error{
+			f.WritePriority(1+2*(n%1000), http2.PriorityParam{Weight: 1}), f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 65535 + n%1000}),
+			f.WriteWindowUpdate(0, 1), f.WritePing(false, [8]byte{}), f.WriteRawFrame(0xfa, 0, 0, make([]byte, 100)),
+		} {
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+func rapidReset(ctx context.Context, f *http2.Framer) error {
+	headers := requestHeaders(agentv1.AgentService_Join_FullMethodName)
+	for id := uint32(1); ctx.Err() == nil; id += 2 {
+		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headers, EndHeaders: true}); err != nil {
+			return err
+		}
+		if err := f.WriteRSTStream(id, http2.ErrCodeCancel); err != nil {
+			return err
+		}
+		headers = []byte{0x83, 0x87, 0xbe | 0, 0xbf, 0xc0, 0xc1} // as good as any: what counts is the stream
+	}
+	return ctx.Err()
+}
+
+// halfJoin announces a message, and sends some of it on each stream.
+func halfJoin(_ context.Context, f *http2.Framer) error {
+	for id := uint32(1); id < 9; id += 2 {
+		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: requestHeaders(agentv1.AgentService_Join_FullMethodName), EndHeaders: true}); err != nil {
+			return err
+		}
+		if err := f.WriteData(id, false, append([]byte{0, 0, 0x3f, 0xff, 0xff}, make([]byte, 8<<10)...)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// calls makes calls on connections of its own, as fast as it can.
+func calls(connections int, call func(context.Context, *target)) func(context.Context, *target) {
+	return func(ctx context.Context, x *target) {
+		var running sync.WaitGroup
+		for range connections {
+			running.Go(func() { call(ctx, x) })
+		}
+		running.Wait()
+	}
+}
+
+func adsWithoutCertificate(ctx context.Context, x *target) {
+	conn := x.dial()
+	defer func() { _ = conn.Close() }()
+	for ctx.Err() == nil {
+		_ = askADS(ctx, conn, "default/"+strings.Repeat("n", 900)) // it is refused
+	}
+}
+
+func badTokens(ctx context.Context, x *target) {
+	conn := x.dial()
+	defer func() { _ = conn.Close() }()
+	for n := 0; ctx.Err() == nil; n++ {
+		_, _ = agentv1.NewAgentServiceClient(conn).Join(ctx, &agentv1.JoinRequest{
+			Mesh: "default", Name: fmt.Sprint("web-", n), Token: strings.Repeat("t", 8000), ControlPlaneAddress: x.Agents,
+		})
+	}
+}
