@@ -21,7 +21,7 @@ type limits struct {
 	// handshakeBytes is how much is read in a handshake. A client's flight is 2 to 4 KiB. Default 32 KiB.
 	handshakeBytes int64
 	// patience is how long a client in its handshake, or without a certificate and without a call, is waited for while others wait for
-	// its place. Default 1s.
+	// its place. Default 500ms.
 	patience time.Duration
 	// waitTimeout is how long a connection may wait for a place. Default 20s.
 	waitTimeout time.Duration
@@ -44,7 +44,7 @@ func (l limits) withDefaults() limits {
 	l.handshakes = cmp.Or(l.handshakes, 512)
 	l.handshakeTimeout = cmp.Or(l.handshakeTimeout, 5*time.Second)
 	l.handshakeBytes = cmp.Or(l.handshakeBytes, 32<<10)
-	l.patience = cmp.Or(l.patience, time.Second)
+	l.patience = cmp.Or(l.patience, 500*time.Millisecond)
 	l.waitTimeout = cmp.Or(l.waitTimeout, 20*time.Second)
 	l.unauthenticated = cmp.Or(l.unauthenticated, 512)
 	l.unauthenticatedLife = cmp.Or(l.unauthenticatedLife, 30*time.Second)

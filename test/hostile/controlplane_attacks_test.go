@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
@@ -31,15 +32,22 @@ func controlPlaneAttacks() []attack {
 		{"silent connections from many addresses", "many", true, flood(agents, 6000, 1000, fromAnywhere)},
 		{"half a handshake", "half", true, floodWith(agents, 1000, 300, sendHello)},
 		{"one byte", "byte", false, floodWith(agents, 1000, 300, sendByte)},
-		{"a handshake without a certificate", "no-certificate", true, floodTLS(600, 150, holdTLS)},
-		{"half-closed TLS", "half-closed", false, floodTLS(300, 100, halfClose)},
-		{"headers that refer to others", "hpack", false, floodTLS(60, 10, http2Attack(bombHeaders))},
-		{"headers that never end", "continuation", false, floodTLS(60, 10, http2Attack(endlessHeaders))},
-		{"frames that ask nothing", "frames", false, floodTLS(60, 10, http2Attack(idleFrames))},
-		{"streams that are reset", "reset", false, floodTLS(60, 10, http2Attack(rapidReset))},
+		{"a handshake without a certificate", "no-certificate", true, floodTLS(600, 150, asStranger, holdTLS)},
+		{"half-closed TLS", "half-closed", false, floodTLS(300, 100, asStranger, halfClose)},
+		{"headers that refer to others", "hpack", false, floodTLS(60, 10, asStranger, http2Attack(bombHeaders))},
+		{"headers that never end", "continuation", false, floodTLS(60, 10, asStranger, http2Attack(endlessHeaders))},
+		{"frames that ask nothing", "frames", false, floodTLS(60, 10, asStranger, http2Attack(idleFrames))},
+		{"streams that are reset", "reset", false, floodTLS(60, 10, asStranger, http2Attack(rapidReset))},
 		{"calls without a certificate", "calls", false, calls(8, adsWithoutCertificate)},
 		{"joins with bad tokens", "tokens", true, calls(8, badTokens)},
-		{"half a request to join", "half-join", false, floodTLS(300, 100, http2Attack(halfJoin))},
+		{"half a request to join", "half-join", false, floodTLS(300, 100, asStranger, http2Attack(halfJoin))},
+		{"members that hold connections", "member-hold", false, floodTLS(400, 100, asMember, holdTLS)},
+		{"members with headers that refer to others", "member-hpack", false, floodTLS(60, 10, asMember, http2Attack(bombHeaders))},
+		{"members with frames that ask nothing", "member-frames", false, floodTLS(60, 10, asMember, http2Attack(idleFrames))},
+		{"members with streams that are reset", "member-reset", false, floodTLS(60, 10, asMember, http2Attack(rapidReset))},
+		{"members with half a message on each stream", "member-half", false, floodTLS(60, 10, asMember, http2Attack(halfMessages))},
+		{"members that open sessions again and again", "member-sessions", false, calls(8, reopenSessions)},
+		{"members that join again and again", "member-joins", false, calls(8, joinAgain)},
 		{"silent connections to the admin API", "admin", false, flood(func(x *target) string { return x.Admin }, 1000, 300, nil)},
 		{"silent connections to health", "health", false, flood(func(x *target) string { return x.Health }, 1000, 300, nil)},
 		{"half requests to health from many addresses", "half-health", false, floodFrom(func(x *target) string { return x.Health }, 1000, 300, fromAnywhere, sendRequestLine)},
@@ -105,15 +113,19 @@ func floodFrom(at func(*target) string, atOnce, perSecond int, from func(n int) 
 	}
 }
 
-// floodTLS does something on connections without a certificate, after the handshake. These are held.
-func floodTLS(atOnce, perSecond int, do func(context.Context, *tls.Conn)) func(context.Context, *target) {
+func asStranger(x *target, _ int) *tls.Config { return x.tls() }
+
+func asMember(x *target, n int) *tls.Config { return x.tls(x.hostile[n%len(x.hostile)]) }
+
+// floodTLS does something on connections after the handshake. These are held.
+func floodTLS(atOnce, perSecond int, as func(*target, int) *tls.Config, do func(context.Context, *tls.Conn)) func(context.Context, *target) {
 	return func(ctx context.Context, x *target) {
 		var held pool
 		defer held.close()
 		var running sync.WaitGroup
 		defer running.Wait()
-		repeat(ctx, atOnce, perSecond, 16, func(int) {
-			dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 2 * time.Second}, Config: x.tls()}
+		repeat(ctx, atOnce, perSecond, 16, func(n int) {
+			dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 2 * time.Second}, Config: as(x, n)}
 			dialing, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
 			c, err := dialer.DialContext(dialing, "tcp", x.Agents)
@@ -213,26 +225,18 @@ func requestHeaders(method string, more ...hpack.HeaderField) []byte {
 	return block.Bytes()
 }
 
-// bombHeaders has one header of 4 KB in the table of the connection, and refers to it with one byte, 250,000 times.
+// bombHeaders has a short header in the table of the connection, and refers to it with one byte, 240,000 times: each makes a field of 48
+// bytes, and then one in the metadata of the call.
 func bombHeaders(_ context.Context, f *http2.Framer) error {
-	first := requestHeaders(agentv1.AgentService_Join_FullMethodName, hpack.HeaderField{Name: "a", Value: strings.Repeat("b", 4000)})
-	block := append(first, bytes.Repeat([]byte{0x80 | 62}, 250_000)...)
-	for id, rest := uint32(1), block; ; rest = nil {
-		size := min(len(rest), 16<<10)
-		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: rest[:size], EndHeaders: size == len(rest)}); err != nil {
-			return err
-		}
-		for rest = rest[size:]; len(rest) > 0; rest = rest[size:] {
-			size = min(len(rest), 16<<10)
-			if err := f.WriteContinuation(id, size == len(rest), rest[:size]); err != nil {
-				return err
-			}
-		}
-		if id += 2; id > 31 {
-			return nil
-		}
-		rest = block
+	first := requestHeaders(agentv1.AgentService_Join_FullMethodName, hpack.HeaderField{Name: "a", Value: "b"})
+	rest := append(first, bytes.Repeat([]byte{0x80 | 62}, 240_000)...)
+	size := 16 << 10
+	err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: rest[:size]})
+	for rest = rest[size:]; err == nil && len(rest) > 0; rest = rest[size:] {
+		size = min(len(rest), 16<<10)
+		err = f.WriteContinuation(1, size == len(rest), rest[:size])
 	}
+	return err
 }
 
 func endlessHeaders(ctx context.Context, f *http2.Framer) error {
@@ -293,18 +297,39 @@ func halfJoin(_ context.Context, f *http2.Framer) error {
 	return nil
 }
 
+// halfMessages sends most of a large message on each stream that a connection may have.
+func halfMessages(_ context.Context, f *http2.Framer) error {
+	const size = 3 << 20
+	for id := uint32(1); id < 33; id += 2 {
+		method := discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName
+		if id%4 == 1 {
+			method = agentv1.AgentService_Renew_FullMethodName
+		}
+		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: requestHeaders(method), EndHeaders: true}); err != nil {
+			return err
+		}
+		data := append([]byte{0, size >> 24, size >> 16 & 0xff, size >> 8 & 0xff, size & 0xff}, make([]byte, size-1)...)
+		for ; len(data) > 0; data = data[min(len(data), 16<<10):] { // whatever the window is
+			if err := f.WriteData(id, false, data[:min(len(data), 16<<10)]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // calls makes calls on connections of its own, as fast as it can.
-func calls(connections int, call func(context.Context, *target)) func(context.Context, *target) {
+func calls(connections int, call func(context.Context, *target, int)) func(context.Context, *target) {
 	return func(ctx context.Context, x *target) {
 		var running sync.WaitGroup
-		for range connections {
-			running.Go(func() { call(ctx, x) })
+		for n := range connections {
+			running.Go(func() { call(ctx, x, n) })
 		}
 		running.Wait()
 	}
 }
 
-func adsWithoutCertificate(ctx context.Context, x *target) {
+func adsWithoutCertificate(ctx context.Context, x *target, _ int) {
 	conn := x.dial()
 	defer func() { _ = conn.Close() }()
 	for ctx.Err() == nil {
@@ -312,12 +337,36 @@ func adsWithoutCertificate(ctx context.Context, x *target) {
 	}
 }
 
-func badTokens(ctx context.Context, x *target) {
+func badTokens(ctx context.Context, x *target, _ int) {
 	conn := x.dial()
 	defer func() { _ = conn.Close() }()
 	for n := 0; ctx.Err() == nil; n++ {
 		_, _ = agentv1.NewAgentServiceClient(conn).Join(ctx, &agentv1.JoinRequest{
 			Mesh: "default", Name: fmt.Sprint("web-", n), Token: strings.Repeat("t", 8000), ControlPlaneAddress: x.Agents,
+		})
+	}
+}
+
+func reopenSessions(ctx context.Context, x *target, n int) {
+	conn := x.dial(x.hostile[n%len(x.hostile)])
+	defer func() { _ = conn.Close() }()
+	for ctx.Err() == nil {
+		session, err := agentv1.NewAgentServiceClient(conn).Session(ctx)
+		if err != nil {
+			continue
+		}
+		_ = session.Send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{}}})
+		_, _ = session.Recv()
+		_ = session.CloseSend()
+	}
+}
+
+func joinAgain(ctx context.Context, x *target, n int) {
+	conn := x.dial(x.hostile[n%len(x.hostile)])
+	defer func() { _ = conn.Close() }()
+	for ctx.Err() == nil {
+		_, _ = agentv1.NewAgentServiceClient(conn).Join(ctx, &agentv1.JoinRequest{
+			Mesh: "default", Name: fmt.Sprint("hostile-", n%len(x.hostile)), ControlPlaneAddress: "nowhere",
 		})
 	}
 }

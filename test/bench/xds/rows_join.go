@@ -19,10 +19,10 @@ import (
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
 
-// joinsAtOnce is below the number of connections without a certificate that the control plane accepts.
-const joinsAtOnce = 64
+// agentsPerNode is how many agents have one address.
+const agentsPerNode = 250
 
-// join is row j: each agent joins with a token. The other rows get certificates from the same CA in memory, because each
+// join is row j: all agents join at once, each with a token, those of a node from one address. The other rows get certificates from the same CA in memory, because each
 // join writes to disk.
 func (s *session) join(ctx context.Context, row string) error {
 	var l landing
@@ -49,7 +49,6 @@ func (f *fleet) join(ctx context.Context, o order) (landing, error) {
 	var m meeting
 	m.begin(o.Proxies)
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(joinsAtOnce)
 	for i, token := range tokens {
 		group.Go(func() error {
 			if err := f.joinOne(ctx, i, token, o.Address); err != nil {
@@ -74,8 +73,7 @@ func (f *fleet) joinOne(ctx context.Context, i int, token, address string) error
 	if err != nil {
 		return err
 	}
-	// Joins are limited per address, so each agent has its own.
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(i/250), byte(1+i%250))}}
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, 0, byte(1+i/agentsPerNode))}}
 	config, err := sondecp.TrustOnly(f.identity.Serving)
 	if err != nil {
 		return err
