@@ -3,6 +3,7 @@ package connlimit
 import (
 	"container/heap"
 	"container/list"
+	"math"
 	"sync"
 	"time"
 )
@@ -13,8 +14,10 @@ type Options struct {
 	Total int
 	// Each is how many places one source may have. Default: no limit but Total.
 	Each int
-	// Patience is how long the peer of a connection is waited for while another connection waits for a place in Await. Default 0.
-	Patience time.Duration
+	// Patience is how long the peer of a connection is waited for while another connection waits for a place in Await: four times as long
+	// as good peers have taken lately, see Took, but at least Patience and at most MaxPatience, which it is at the start. Peers that are
+	// slow since all come at once are no attackers. Defaults 0, and Patience.
+	Patience, MaxPatience time.Duration
 }
 
 // Places are shared by connections of sources, such as addresses or identities. A place is idle while the server waits for the peer,
@@ -26,14 +29,18 @@ type Places[S comparable] struct {
 	taken   int
 	sources map[S]*share[S]
 	ranking ranking[S]
+	slowest time.Duration // of the good peers lately, at the time slowAt
+	slowAt  time.Time
 	waiting *list.List // of *wait[S], the newest first
+	oldest  bool       // whether the oldest comes next
 	ripens  *time.Timer
 	closed  bool
 }
 
 // NewPlaces returns places that are all free.
 func NewPlaces[S comparable](o Options) *Places[S] {
-	return &Places[S]{o: o, sources: map[S]*share[S]{}, waiting: list.New()}
+	o.MaxPatience = max(o.MaxPatience, o.Patience)
+	return &Places[S]{o: o, slowest: o.MaxPatience, slowAt: time.Now(), sources: map[S]*share[S]{}, waiting: list.New()}
 }
 
 // Place is one place that is taken. Its methods may be called concurrently, and do nothing once it is lost.
@@ -68,9 +75,9 @@ func (p *Places[S]) Take(source S, lost func()) *Place[S] {
 	return place
 }
 
-// Await takes a place, which is busy, as soon as one is free, or another connection has been idle for longer than Options.Patience and loses its own. Of
-// those who wait, that of the source with the fewest places comes first, and then the newest: under a flood it is the one whose peer is
-// still there. It returns false after timeout, and once the places are closed. Each is no limit here.
+// Await takes a place, which is busy, as soon as one is free, or another connection has been idle for too long, see Options.Patience, and loses its own. Of
+// those who wait, those of the source with the fewest places come first, and of these in turn the newest, whose peer is still there in a
+// flood, and the oldest. It returns false after timeout, and once the places are closed. Each is no limit here.
 func (p *Places[S]) Await(timeout time.Duration, source S, lost func()) (*Place[S], bool) {
 	p.mu.Lock()
 	w := &wait[S]{source: source, lost: lost, granted: make(chan *Place[S], 1)}
@@ -94,6 +101,28 @@ func (p *Places[S]) Await(timeout time.Duration, source S, lost func()) (*Place[
 	default:
 		return nil, false
 	}
+}
+
+// Took says how long a peer was waited for that has turned out to be good.
+func (p *Places[S]) Took(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if d >= p.recent() {
+		p.slowest, p.slowAt = d, time.Now()
+	}
+}
+
+// halfLife is how soon half of what slow peers have taken is forgotten.
+const halfLife = 2 * time.Second
+
+// recent returns how slow good peers have been lately. It needs mu.
+func (p *Places[S]) recent() time.Duration {
+	return time.Duration(float64(p.slowest) * math.Exp2(-float64(time.Since(p.slowAt))/float64(halfLife)))
+}
+
+// patience needs mu.
+func (p *Places[S]) patience() time.Duration {
+	return min(max(4*p.recent(), p.o.Patience), p.o.MaxPatience)
 }
 
 // Close has all places lost, also those that are taken from now on, and ends each Await.
@@ -177,10 +206,10 @@ func (p *Places[S]) grant() (victims []*Place[S]) {
 	return victims
 }
 
-// ripest returns who loses its place to one that waits: of those that have been idle for longer than Patience one of the source with the
+// ripest returns who loses its place to one that waits: of those that have been idle for longer than patience one of the source with the
 // most, the longest. If there is none, it returns the one that will be so first, nil if all are busy. It needs mu.
 func (p *Places[S]) ripest() (victim *Place[S], ripe bool) {
-	limit := time.Now().Add(-p.o.Patience)
+	limit := time.Now().Add(-p.patience())
 	for _, s := range p.ranking {
 		front := s.idle.Front()
 		if front == nil {
@@ -209,7 +238,7 @@ func (p *Places[S]) wakeFor(next *Place[S]) {
 	if next == nil {
 		return // one that becomes idle or leaves calls grant
 	}
-	d := max(time.Until(next.since.Add(p.o.Patience)), time.Millisecond)
+	d := max(time.Until(next.since.Add(p.patience())), time.Millisecond)
 	if p.ripens != nil {
 		p.ripens.Reset(d)
 		return
@@ -230,9 +259,13 @@ func (p *Places[S]) nextWaiting() *list.Element {
 		}
 		return 0
 	}
-	best := p.waiting.Front()
+	best, next := p.waiting.Front(), (*list.Element).Next
+	if p.oldest {
+		best, next = p.waiting.Back(), (*list.Element).Prev
+	}
+	p.oldest = !p.oldest
 	least := taken(best)
-	for e := best.Next(); e != nil && least > 0; e = e.Next() {
+	for e := next(best); e != nil && least > 0; e = next(e) {
 		if n := taken(e); n < least {
 			best, least = e, n
 		}

@@ -180,6 +180,41 @@ func TestPlaces(t *testing.T) {
 				r.taken["a1"].Leave()
 			}, []string{"d1 true"},
 		},
+		"then the oldest": {
+			connlimit.Options{Total: 2}, func(r *room) {
+				r.take("a1", "a2")
+				r.busy("a1", "a2")
+				r.await(time.Minute, "b1", "c1", "d1")
+				r.taken["a1"].Leave()
+				r.taken["a2"].Leave()
+			}, []string{"b1 true", "d1 true"},
+		},
+		"slow good peers make it patient": {
+			connlimit.Options{Total: 1, Patience: time.Second, MaxPatience: 10 * time.Second}, func(r *room) {
+				time.Sleep(time.Minute) // the start is forgotten
+				r.take("a1")
+				r.places.Took(4 * time.Second)
+				r.await(time.Minute, "b1")
+				time.Sleep(2 * time.Second)
+			}, []string{},
+		},
+		"until it is forgotten": {
+			connlimit.Options{Total: 1, Patience: time.Second, MaxPatience: 10 * time.Second}, func(r *room) {
+				r.places.Took(4 * time.Second)
+				time.Sleep(time.Minute)
+				r.places.Took(time.Millisecond)
+				r.take("a1")
+				r.await(time.Minute, "b1")
+				time.Sleep(2 * time.Second)
+			}, []string{"a1 lost", "b1 true"},
+		},
+		"at the start it is patient": {
+			connlimit.Options{Total: 1, Patience: time.Second, MaxPatience: 10 * time.Second}, func(r *room) {
+				r.take("a1")
+				r.await(time.Minute, "b1")
+				time.Sleep(2 * time.Second)
+			}, []string{},
+		},
 		"of the source with the fewest": {
 			connlimit.Options{Total: 2}, func(r *room) {
 				r.take("a1", "b1")

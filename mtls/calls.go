@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -45,33 +46,38 @@ func infoFromContext(ctx context.Context) (authInfo, bool) {
 // unary and stream have the connection of a call count as busy, and refuse calls for which a certificate is needed: a stream that waits
 // for its first message would else keep the place of somebody who joins.
 func (c *Credentials) unary(ctx context.Context, request any, call *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	end, err := c.begin(ctx, call.FullMethod)
+	begin := time.Now()
+	info, err := c.begin(ctx, call.FullMethod)
 	if err != nil {
 		return nil, err
 	}
-	defer end()
-	return next(ctx, request)
+	defer info.conn.endCall()
+	response, err := next(ctx, request)
+	if err == nil && info.peer == nil { // it has joined
+		c.unauthenticated.Took(begin.Sub(info.conn.settled))
+	}
+	return response, err
 }
 
 func (c *Credentials) stream(srv any, stream grpc.ServerStream, call *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	end, err := c.begin(stream.Context(), call.FullMethod)
+	info, err := c.begin(stream.Context(), call.FullMethod)
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer info.conn.endCall()
 	return next(srv, stream)
 }
 
-// begin begins a call. The error is a gRPC status.
-func (c *Credentials) begin(ctx context.Context, method string) (end func(), err error) {
+// begin begins a call, which endCall ends. The error is a gRPC status.
+func (c *Credentials) begin(ctx context.Context, method string) (authInfo, error) {
 	info, ok := infoFromContext(ctx)
 	if !ok {
-		return nil, status.Error(codes.Internal, "a call without a handshake")
+		return authInfo{}, status.Error(codes.Internal, "a call without a handshake")
 	}
 	if info.peer == nil && !slices.Contains(c.o.Joins, method) {
 		c.o.Logger.WarnContext(ctx, "call without a certificate refused", "peer", info.conn.RemoteAddr().String(), "method", method)
-		return nil, status.Error(codes.Unauthenticated, errUnauthenticated.Error())
+		return authInfo{}, status.Error(codes.Unauthenticated, errUnauthenticated.Error())
 	}
 	info.conn.beginCall()
-	return info.conn.endCall, nil
+	return info, nil
 }

@@ -30,10 +30,11 @@ type place interface {
 // guardedConn is a connection with limits: on its life, on the bytes read or on how fast they are, and with a place that it may lose.
 type guardedConn struct {
 	net.Conn
-	hello  []byte       // read already; for the goroutine that reads
-	turn   place        // during the handshake, idle while a read waits for the client; for the goroutine that reads
-	budget atomic.Int64 // bytes that may still be read, unless there is a pace
-	pace   *rate.Limiter
+	hello   []byte        // read already; for the goroutine that reads
+	turn    place         // during the handshake, idle while a read waits for the client; for the goroutine that reads
+	longest time.Duration // that a read has waited in the handshake; for the goroutine that reads
+	budget  atomic.Int64  // bytes that may still be read, unless there is a pace
+	pace    *rate.Limiter
 
 	mu      sync.Mutex
 	closed  bool
@@ -41,6 +42,7 @@ type guardedConn struct {
 	timer   *time.Timer
 	cleanup func()
 
+	settled time.Time  // when the handshake ended
 	callsMu sync.Mutex // held while the place becomes busy or idle: Close does not take it
 	calls   int
 }
@@ -69,18 +71,22 @@ func (g *guardedConn) read(b []byte) (int, error) {
 		g.hello = g.hello[n:]
 		return n, nil
 	}
-	if g.turn != nil {
-		g.turn.Idle()
-		defer g.turn.Busy()
+	if g.turn == nil {
+		return g.Conn.Read(b)
 	}
-	return g.Conn.Read(b)
+	g.turn.Idle()
+	begin := time.Now()
+	n, err := g.Conn.Read(b)
+	g.longest = max(g.longest, time.Since(begin))
+	g.turn.Busy()
+	return n, err
 }
 
 // settle ends the handshake: the connection has this place from now on, and with a pace reads at that instead of having a budget. cleanup
 // is called when it is closed, whoever does that. settle is called at most once.
 func (g *guardedConn) settle(p place, pace *rate.Limiter, cleanup func()) {
 	g.mu.Lock()
-	g.pace, g.place, g.cleanup = pace, p, cleanup
+	g.pace, g.place, g.cleanup, g.settled = pace, p, cleanup, time.Now()
 	closed := g.closed
 	g.mu.Unlock()
 	if closed { // it has lost its place at once
@@ -131,9 +137,9 @@ func (g *guardedConn) Close() error {
 	if g.timer != nil {
 		g.timer.Stop()
 	}
-	settled := g.place != nil
+	hasPlace := g.place != nil
 	g.mu.Unlock()
-	if first && settled {
+	if first && hasPlace {
 		g.leave()
 	}
 	return g.Conn.Close()

@@ -87,10 +87,12 @@ func newCredentials(o Options, l limits) (*Credentials, error) {
 		limits:               l,
 		metrics:              m,
 		arrivals:             connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: l.arrivals}),
-		handshakes:           connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: l.handshakes, Patience: l.patience}),
-		unauthenticated:      connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: l.unauthenticated, Patience: l.patience}),
-		identified:           connlimit.NewPlaces[mesh.ID](connlimit.Options{Each: l.identified}),
-		paces:                &paces{l: l, of: map[mesh.ID]*pace{}},
+		handshakes:           connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: l.handshakes, Patience: l.patience, MaxPatience: l.maxPatience}),
+		unauthenticated: connlimit.NewPlaces[netip.Prefix](connlimit.Options{
+			Total: l.unauthenticated, Patience: l.patience, MaxPatience: l.maxPatience,
+		}),
+		identified: connlimit.NewPlaces[mesh.ID](connlimit.Options{Each: l.identified}),
+		paces:      &paces{l: l, of: map[mesh.ID]*pace{}},
 	}, nil
 }
 
@@ -157,7 +159,7 @@ func (e *entrant) enter() (net.Conn, credentials.AuthInfo, error) {
 		return nil, nil, errTooMany
 	}
 	defer turn.Leave()
-	if err := e.raw.SetDeadline(time.Now().Add(e.c.limits.handshakeTimeout)); err != nil { // gRPC clears it
+	if err := e.raw.SetDeadline(time.Now().Add(e.c.limits.handshakeTimeout)); err != nil {
 		return nil, nil, err //nolint:wrapcheck // gRPC names the client
 	}
 	g := &guardedConn{Conn: e.raw, hello: hello, turn: turn}
@@ -167,12 +169,17 @@ func (e *entrant) enter() (net.Conn, credentials.AuthInfo, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if auth.peer != nil {
-		e.identified(g, auth.peer)
-		return conn, auth, nil
-	}
 	turn.Leave()
-	return conn, auth, e.joins(g)
+	if auth.peer != nil {
+		e.c.handshakes.Took(g.longest)
+		e.identified(g, auth.peer)
+	} else if err := e.joins(g); err != nil {
+		return nil, nil, err
+	}
+	if err := e.raw.SetDeadline(time.Now().Add(e.c.limits.handshakeTimeout)); err != nil { // of the first bytes of HTTP/2; gRPC clears it
+		return nil, nil, errors.Join(err, g.Close())
+	}
+	return conn, auth, nil
 }
 
 // handshake makes the TLS handshake. The client is verified in it, so that the client learns that it is refused.
@@ -219,10 +226,6 @@ func (e *entrant) joins(g *guardedConn) error {
 	})
 	if !ok {
 		return errTooMany
-	}
-	if err := e.raw.SetDeadline(time.Now().Add(e.c.limits.handshakeTimeout)); err != nil { // of the first bytes of HTTP/2
-		place.Leave()
-		return err //nolint:wrapcheck // gRPC names the client
 	}
 	g.budget.Store(e.c.limits.unauthenticatedBytes)
 	place.Idle()

@@ -62,7 +62,7 @@ func (s *served) holdTLS(n int) {
 // TestHeldConnectionsKeepNobodyOut holds more connections of each kind than there are places, at the address of those who have a question.
 func TestHeldConnectionsKeepNobodyOut(t *testing.T) {
 	l := limits{
-		arrivals: 8, handshakes: 4, unauthenticated: 4, patience: 100 * time.Millisecond,
+		arrivals: 8, handshakes: 4, unauthenticated: 4, patience: 100 * time.Millisecond, maxPatience: 200 * time.Millisecond,
 		helloTimeout: time.Minute, handshakeTimeout: time.Minute, unauthenticatedLife: time.Minute,
 	}
 	started := hello(t)
@@ -102,7 +102,7 @@ func TestWaitingEnds(t *testing.T) {
 		"unauthenticated": func(s *served) { s.holdTLS(2) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, limits{handshakes: 1, unauthenticated: 1, patience: time.Minute, waitTimeout: 50 * time.Millisecond})
+			s := serve(t, limits{handshakes: 1, unauthenticated: 1, patience: time.Minute, maxPatience: time.Minute, waitTimeout: 50 * time.Millisecond})
 			hold(s)
 			s.counts(closedLimit, 1)
 		})
@@ -165,7 +165,7 @@ func TestConnectionsOfOneProxy(t *testing.T) {
 }
 
 func TestCloseEndsWhatIsNotIdentified(t *testing.T) {
-	s := serve(t, limits{handshakes: 1, patience: time.Minute, helloTimeout: time.Minute, handshakeTimeout: time.Minute})
+	s := serve(t, limits{handshakes: 1, patience: time.Minute, maxPatience: time.Minute, helloTimeout: time.Minute, handshakeTimeout: time.Minute})
 	pair, _ := s.certificate(time.Hour)
 	stays := s.watch(s.tls(pair))
 	s.caller()

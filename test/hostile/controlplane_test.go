@@ -167,8 +167,8 @@ func (x *target) users() []user {
 	identity := envoy.joined()
 	return []user{
 		{"an Envoy with a certificate", 100 * time.Millisecond, func(ctx context.Context) error { return x.asksADS(ctx, "default/envoy", identity) }},
-		// A proxy may have a certificate each second.
-		{"an agent that joins with a token", 1100 * time.Millisecond, func(ctx context.Context) error {
+		// A proxy may have a certificate each second, and each attack begins with a question.
+		{"an agent that joins with a token", 1700 * time.Millisecond, func(ctx context.Context) error {
 			_, err := joining.join(ctx)
 			return err
 		}},
