@@ -34,7 +34,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // served is a gRPC server with credentials. A Watch lasts as long as its connection.
 type served struct {
-	t           *testing.T
+	t           testing.TB
 	serving     *serving.Certificate
 	authority   *identity.Authority
 	address     string
@@ -43,7 +43,7 @@ type served struct {
 	callers     chan identity.Peer // of each stream
 }
 
-func newAuthority(t *testing.T) (*store.State, *identity.Authority) {
+func newAuthority(t testing.TB) (*store.State, *identity.Authority) {
 	t.Helper()
 	state, err := store.OpenState(filepath.Join(t.TempDir(), "state"))
 	if err != nil {
@@ -57,7 +57,7 @@ func newAuthority(t *testing.T) (*store.State, *identity.Authority) {
 	return state, a
 }
 
-func serve(t *testing.T, l limits) *served {
+func serve(t testing.TB, l limits) *served {
 	t.Helper()
 	s := &served{t: t, registry: prometheus.NewRegistry(), callers: make(chan identity.Peer, 100)}
 	state, authority := newAuthority(t)
@@ -178,7 +178,7 @@ func (s *served) certificate(validity time.Duration) (tls.Certificate, identity.
 }
 
 // issue makes the certificate of web-1 in a mesh.
-func issue(t *testing.T, a *identity.Authority, meshName string, validity time.Duration) (tls.Certificate, identity.Certificate) {
+func issue(t testing.TB, a *identity.Authority, meshName string, validity time.Duration) (tls.Certificate, identity.Certificate) {
 	t.Helper()
 	if err := a.Ensure(t.Context(), meshName, 0); err != nil {
 		t.Fatal(err)

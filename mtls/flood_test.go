@@ -17,7 +17,7 @@ import (
 )
 
 // hello returns what a client sends first.
-func hello(t *testing.T) []byte {
+func hello(t testing.TB) []byte {
 	t.Helper()
 	client, server := net.Pipe()
 	done := make(chan struct{})
