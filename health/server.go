@@ -11,9 +11,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/sonde-mesh/sonde/connlimit"
 )
 
@@ -23,7 +20,6 @@ const (
 	maxHeaderBytes  = 8 << 10
 	maxConnections  = 512 // at the limit those that ask nothing make room
 	maxStreams      = 16  // per connection of HTTP/2
-	maxScrapes      = 4
 	shutdownTimeout = time.Second
 )
 
@@ -41,14 +37,6 @@ func Handler(r *Registry, metrics http.Handler) *http.ServeMux {
 		http.Error(w, "not found: this is a port for health and metrics, with /livez, /readyz and /metrics", http.StatusNotFound)
 	})
 	return mux
-}
-
-// Metrics serves the metrics that are gathered.
-func Metrics(from prometheus.Gatherer) http.Handler {
-	return promhttp.HandlerFor(from, promhttp.HandlerOpts{
-		MaxRequestsInFlight: maxScrapes, Timeout: requestTimeout,
-		DisableCompression: true, // its buffers would be a third of an agent's memory
-	})
 }
 
 // panics passes on what an HTTP server says of panics. With all that it says of callers these could fill the log.
