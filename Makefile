@@ -134,6 +134,10 @@ bench: ## run the benchmarks
 		(cd $$program && go run .); \
 	done
 
+.PHONY: bench-hostile
+bench-hostile: ## attack a control plane for ten minutes, beside proxies that get changes, and look whether all is as before (DURATION=2m)
+	cd test && go test ./hostile -run TestSoak -count=1 -v -soak=$(or $(DURATION),10m) -timeout 1h
+
 .PHONY: bench-soak
 bench-soak: ## change and break a mesh for ten minutes, and look whether all ends well (DURATION=2m SEED=7)
 	@cd test && go build -trimpath -o ../bin/bench-soak ./bench/soak && \

@@ -49,10 +49,16 @@ type target struct {
 // newTarget starts a control plane.
 func newTarget(t *testing.T) *target {
 	t.Helper()
+	return newTargetWith(t, harness.Options{})
+}
+
+// newTargetWith is newTarget with options, but for the programs.
+func newTargetWith(t *testing.T, o harness.Options) *target {
+	t.Helper()
 	g := newCgroup(t, controlPlaneMemory)
-	confined := programs
-	confined.ControlPlane = g.wrap(t, programs.ControlPlane)
-	x := &target{Machine: harness.New(t, harness.Options{Programs: confined}), t: t, memory: g, roots: x509.NewCertPool()}
+	o.Programs = programs
+	o.Programs.ControlPlane = g.wrap(t, programs.ControlPlane)
+	x := &target{Machine: harness.New(t, o), t: t, memory: g, roots: x509.NewCertPool()}
 	ca, err := os.ReadFile(filepath.Join(x.StateDir(), "serving-ca.crt"))
 	must(t, err)
 	if !x.roots.AppendCertsFromPEM(ca) {
@@ -75,9 +81,10 @@ func (x *target) tls(certificates ...tls.Certificate) *tls.Config {
 }
 
 func (x *target) dial(certificates ...tls.Certificate) *grpc.ClientConn {
-	x.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+x.Agents, grpc.WithTransportCredentials(credentials.NewTLS(x.tls(certificates...))))
-	must(x.t, err)
+	if err != nil {
+		panic(err) // wrong options
+	}
 	return conn
 }
 

@@ -20,6 +20,13 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if text, ok := os.LookupEnv(attackersVariable); ok {
+		if err := attackers(text); err != nil {
+			fmt.Fprintln(os.Stderr, "attack:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	var err error
 	if programs, err = harness.Build(context.Background(), false); err != nil {
 		fmt.Fprintln(os.Stderr, "build the programs of the tests:", err)

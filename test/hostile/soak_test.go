@@ -1,0 +1,300 @@
+package hostile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/test/adsclient"
+	"github.com/sonde-mesh/sonde/test/bench/sondecp"
+	"github.com/sonde-mesh/sonde/test/harness"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+var soakTime = flag.Duration("soak", 10*time.Second, "how long TestSoak attacks, and before that looks how fast changes are")
+
+const (
+	// soakProxies hold ADS streams.
+	soakProxies = 100
+	// soakPause is between two changes.
+	soakPause = 200 * time.Millisecond
+	// changeLimit is when the last ACK of a change is given up.
+	changeLimit = 10 * time.Second
+	// attackersNice has attackers yield to all others on the processors that they share here: what counts is the work that they make for the
+	// control plane, not their own.
+	attackersNice = 19
+	// attackersVariable has the aims of the process of the attackers.
+	attackersVariable = "SONDE_TEST_ATTACKERS"
+)
+
+// aims are what attackers know.
+type aims struct{ Agents, Admin, Health, StateDir string }
+
+// fleet is all proxies.
+type fleet struct {
+	proxies []*soakProxy
+	arrived chan struct{}
+	running sync.WaitGroup
+}
+
+// soakProxy is one proxy, and the Observer of its stream.
+type soakProxy struct {
+	fleet   *fleet
+	options adsclient.Options
+	version atomic.Value // string, of the assignment of the service that changes
+	news    bool         // in the response that is being read; for the goroutine of the stream
+	streams atomic.Int32
+}
+
+func soakName(n int) string { return fmt.Sprint("proxy-", n) }
+
+func hostileName(n int) string { return fmt.Sprint("hostile-", n) }
+
+func subject(name string) identity.Subject {
+	return identity.Subject{Mesh: mesh.DefaultMesh, Dataplane: name, Path: mesh.WorkloadPath("web")}
+}
+
+// Connected implements adsclient.Observer.
+func (p *soakProxy) Connected() { p.streams.Add(1) }
+
+// Resource implements adsclient.Observer.
+func (p *soakProxy) Resource(t resource.Type, name, version []byte) {
+	if t == resource.Endpoint && strings.Contains(string(name), "backend") {
+		p.news = p.version.Swap(string(version)) != string(version)
+	}
+}
+
+// Acked implements adsclient.Observer.
+func (p *soakProxy) Acked() {
+	if p.news {
+		p.news = false
+		p.fleet.arrived <- struct{}{}
+	}
+}
+
+func (p *soakProxy) live(ctx context.Context) {
+	for ctx.Err() == nil {
+		_ = adsclient.Run(ctx, p.options) // streams are counted
+	}
+}
+
+// prepareSoak writes the state and the Dataplanes of proxies and attackers.
+func prepareSoak(m *harness.Machine) error {
+	joined := map[mesh.ID]string{}
+	for n := range soakProxies {
+		joined[mesh.MakeID(mesh.DefaultMesh, soakName(n))] = "web"
+	}
+	for n := range hostileMembers {
+		joined[mesh.MakeID(mesh.DefaultMesh, hostileName(n))] = "web"
+	}
+	if err := errors.Join(sondecp.MakeState(m.StateDir(), mesh.DefaultMesh), sondecp.Join(m.StateDir(), joined), putBackend(m, 0)); err != nil {
+		return err
+	}
+	var all strings.Builder
+	for id := range joined {
+		_, name := mesh.SplitID(id)
+		fmt.Fprintf(&all, `---
+type: Dataplane
+mesh: default
+name: %s
+labels: {kuma.io/workload: web}
+networking:
+  address: 192.168.0.1
+  inbound: [{port: 8080, tags: {kuma.io/service: web, kuma.io/protocol: http}}]
+  outbound: [{port: 5432, tags: {kuma.io/service: backend}}]
+`, name)
+	}
+	return m.Put("proxies.yaml", all.String())
+}
+
+// putBackend changes the service that all proxies call.
+func putBackend(m *harness.Machine, n int) error {
+	return m.Put("backend.yaml", fmt.Sprintf("type: Service\nmesh: default\nname: backend\nprotocol: tcp\nendpoints: [{address: 192.168.1.%d, port: 80}]\n", 1+n%200))
+}
+
+// newFleet connects all proxies, and waits until they have the service.
+func newFleet(t *testing.T, x *target, id *sondecp.Identity) *fleet {
+	t.Helper()
+	f := &fleet{arrived: make(chan struct{}, 10*soakProxies)}
+	catalog := adsclient.NewCatalog()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(func() {
+		cancel()
+		f.running.Wait()
+	})
+	for n := range soakProxies {
+		config, err := id.ClientTLS(subject(soakName(n)))
+		must(t, err)
+		p := &soakProxy{fleet: f}
+		p.version.Store("")
+		p.options = adsclient.Options{Address: x.Agents, TLS: config, Node: "default/" + soakName(n), State: adsclient.NewState(catalog), Observer: p}
+		f.proxies = append(f.proxies, p)
+		f.running.Go(func() { p.live(ctx) })
+	}
+	if _, err := f.lastACK(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// lastACK waits for a change, and returns how long it took.
+func (f *fleet) lastACK(begin time.Time) (time.Duration, error) {
+	limit := time.NewTimer(changeLimit)
+	defer limit.Stop()
+	for n := range f.proxies {
+		select {
+		case <-f.arrived:
+		case <-limit.C:
+			return 0, fmt.Errorf("%d of %d proxies have sent their ACK after %s", n, len(f.proxies), changeLimit)
+		}
+	}
+	return time.Since(begin), nil
+}
+
+func (f *fleet) streams() (n int) {
+	for _, p := range f.proxies {
+		n += int(p.streams.Load())
+	}
+	return n
+}
+
+// change changes the service again and again. It returns how long each change took.
+func (f *fleet) change(t *testing.T, m *harness.Machine, from int) (took []time.Duration) {
+	t.Helper()
+	for end := time.Now().Add(*soakTime); time.Now().Before(end); time.Sleep(soakPause) {
+		begin := time.Now()
+		must(t, putBackend(m, from+len(took)))
+		d, err := f.lastACK(begin)
+		must(t, err)
+		took = append(took, d)
+	}
+	slices.Sort(took)
+	return took
+}
+
+// startAttackers starts a process that makes all attacks at once, until stop is called.
+func startAttackers(t *testing.T, a aims) (stop func()) {
+	t.Helper()
+	text, err := json.Marshal(a)
+	must(t, err)
+	self, err := os.Executable()
+	must(t, err)
+	command := exec.CommandContext(t.Context(), self)
+	command.Env = append(os.Environ(), attackersVariable+"="+string(text))
+	command.Stdout, command.Stderr = os.Stderr, os.Stderr
+	stdin, err := command.StdinPipe()
+	must(t, err)
+	must(t, command.Start())
+	return func() {
+		must(t, stdin.Close())
+		must(t, command.Wait())
+	}
+}
+
+// attackers is the process of the attackers. It ends with its standard input.
+func attackers(text string) error {
+	var a aims
+	if err := json.Unmarshal([]byte(text), &a); err != nil {
+		return err
+	}
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, attackersNice); err != nil {
+		return err
+	}
+	id, err := sondecp.OpenIdentity(a.StateDir)
+	if err != nil {
+		return err
+	}
+	trust, err := sondecp.TrustOnly(id.Serving)
+	if err != nil {
+		return err
+	}
+	x := &target{Machine: &harness.Machine{Agents: a.Agents, Admin: a.Admin, Health: a.Health}, roots: trust.RootCAs}
+	for n := range hostileMembers {
+		certificate, err := sondecp.Issue(id.Authority, subject(hostileName(n)))
+		if err != nil {
+			return err
+		}
+		x.hostile = append(x.hostile, certificate)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	for _, attack := range controlPlaneAttacks() {
+		running.Go(func() { attack.run(ctx, x) })
+	}
+	_, err = io.Copy(io.Discard, os.Stdin)
+	cancel()
+	running.Wait()
+	return err
+}
+
+// TestSoak makes all attacks at once beside proxies that get changes.
+func TestSoak(t *testing.T) {
+	x := newTargetWith(t, harness.Options{Prepare: prepareSoak})
+	id, err := sondecp.OpenIdentity(x.StateDir())
+	must(t, err)
+	f := newFleet(t, x, id)
+	quiet := f.change(t, x.Machine, 1)
+	before := x.resources(t)
+
+	stop := startAttackers(t, aims{x.Agents, x.Admin, x.Health, x.StateDir()})
+	attacked := f.change(t, x.Machine, 1+len(quiet))
+	stop()
+	t.Logf("last ACK of a change: median %s of %d, %s of %d while attacked; longest %s and %s", median(quiet), len(quiet), median(attacked), len(attacked),
+		quiet[len(quiet)-1], attacked[len(attacked)-1])
+	closed := x.closed(t)
+	t.Logf("the most memory was %d MiB, and of connections of attackers %v were closed", x.memory.peak(t)>>20, closed)
+	if closed == 0 {
+		t.Error("the attackers have attacked nobody")
+	}
+	if n := x.memory.killed(t); n > 0 || !x.ControlPlane.Running() {
+		t.Errorf("the control plane has ended, %d processes were killed for lack of memory", n)
+	}
+	if n := f.streams(); n != soakProxies {
+		t.Errorf("%d proxies have opened %d streams, want one each", soakProxies, n)
+	}
+	must(t, harness.Poll(t.Context(), time.Minute, "what attackers have left to be gone", func(context.Context) error {
+		if now := x.resources(t); now.files > before.files+10 || now.goroutines > before.goroutines+20 || now.memory > before.memory+before.memory/2 {
+			return fmt.Errorf("%+v, and before the attack %+v", now, before)
+		}
+		return nil
+	}))
+}
+
+func median(sorted []time.Duration) time.Duration { return sorted[len(sorted)/2] }
+
+// resources are what the control plane uses.
+type resources struct{ files, goroutines, memory float64 }
+
+func (x *target) resources(t *testing.T) resources {
+	t.Helper()
+	m, err := x.Metrics(t.Context())
+	must(t, err)
+	return resources{m["process_open_fds"], m["go_goroutines"], m["go_memstats_heap_inuse_bytes"] + m["go_memstats_stack_inuse_bytes"]}
+}
+
+// closed returns how many connections the control plane has closed on its port for agents.
+func (x *target) closed(t *testing.T) (n float64) {
+	t.Helper()
+	m, err := x.Metrics(t.Context())
+	must(t, err)
+	for name, value := range m {
+		if strings.HasPrefix(name, "sonde_identity_connections_closed_total{") {
+			n += value
+		}
+	}
+	return n
+}
