@@ -20,7 +20,8 @@ const (
 	maxRequestBytes   = 64 << 10
 	maxHeaderBytes    = 16 << 10
 	maxStreamsPerConn = 32
-	maxConnections    = 512 // at the limit those of strangers make room, who have no token
+	maxConnections    = 512     // at the limit those of strangers make room, who have no token
+	maxBytesPerSecond = 1 << 20 // that are read of all connections together
 	handshakeTimeout  = 5 * time.Second
 	// maxIdle is how long a connection may have no call: it counts against maxConnections.
 	maxIdle = time.Minute
@@ -68,7 +69,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		defer timer.Stop()
 		s.grpc.GracefulStop()
 	}()
-	err := s.grpc.Serve(connlimit.New(maxConnections).Listener(lis))
+	err := s.grpc.Serve(connlimit.New(maxConnections).Pace(maxBytesPerSecond).Listener(lis))
 	cancel()
 	<-stopped
 	if ctx.Err() == nil && err != nil {

@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Source returns for whom a caller counts: its IPv4 address, or the /64 of its IPv6 address, all of which one host may own.
@@ -33,23 +35,57 @@ func SourceOf(address net.Addr) netip.Prefix {
 // Limiter limits the connections of one server. Its methods may be called concurrently.
 type Limiter struct {
 	places *Places[netip.Prefix]
+	pace   *pace
 }
 
 // New returns a Limiter for up to limit connections.
 func New(limit int) *Limiter {
-	return &Limiter{NewPlaces[netip.Prefix](Options{Total: limit})}
+	return &Limiter{places: NewPlaces[netip.Prefix](Options{Total: limit})}
+}
+
+// Pace limits how fast connections are read, for servers for which reading is work, as with HTTP/2: who sends frames that ask nothing would
+// else take a processor. All sources that send share these bytes a second equally. The first few KiB of a connection are free, so that a
+// question does not wait for others of the same source. It must be called before Listener.
+func (l *Limiter) Pace(bytesPerSecond int) *Limiter {
+	l.pace = newPace(bytesPerSecond)
+	return l
 }
 
 // conn is one connection of a caller.
 type conn struct {
 	net.Conn
-	place *Place[netip.Prefix]
-	calls atomic.Int32
+	place  *Place[netip.Prefix]
+	pace   *pace // nil if there is no limit
+	source netip.Prefix
+	free   int // bytes that are not charged; for the goroutine that reads
+	closed chan struct{}
+	once   sync.Once
+	calls  atomic.Int32
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	charged := max(0, n-c.free)
+	c.free -= n - charged
+	if c.pace == nil || charged == 0 {
+		return n, err
+	}
+	if d := c.pace.charge(c.source, charged); d > 0 {
+		pause := time.NewTimer(d)
+		defer pause.Stop()
+		select {
+		case <-pause.C:
+		case <-c.closed:
+		}
+	}
+	return n, err
 }
 
 // Close may be called more than once.
 func (c *conn) Close() error {
 	c.place.Leave()
+	c.once.Do(func() { close(c.closed) })
 	return c.Conn.Close()
 }
 
@@ -101,6 +137,7 @@ func (l limited) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	place := l.owner.places.Take(SourceOf(nc.RemoteAddr()), func() { _ = nc.Close() }) // the server notices, and calls Close
-	return &conn{Conn: nc, place: place}, nil
+	source := SourceOf(nc.RemoteAddr())
+	place := l.owner.places.Take(source, func() { _ = nc.Close() }) // the server notices, and calls Close
+	return &conn{Conn: nc, place: place, pace: l.owner.pace, source: source, free: freeBytes, closed: make(chan struct{})}, nil
 }

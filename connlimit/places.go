@@ -40,7 +40,7 @@ type Places[S comparable] struct {
 // NewPlaces returns places that are all free.
 func NewPlaces[S comparable](o Options) *Places[S] {
 	o.MaxPatience = max(o.MaxPatience, o.Patience)
-	return &Places[S]{o: o, slowest: o.MaxPatience, slowAt: time.Now(), sources: map[S]*share[S]{}, waiting: list.New()}
+	return &Places[S]{o: o, slowest: o.MaxPatience / patienceFactor, slowAt: time.Now(), sources: map[S]*share[S]{}, waiting: list.New()}
 }
 
 // Place is one place that is taken. Its methods may be called concurrently, and do nothing once it is lost.
@@ -112,8 +112,12 @@ func (p *Places[S]) Took(d time.Duration) {
 	}
 }
 
-// halfLife is how soon half of what slow peers have taken is forgotten.
-const halfLife = 2 * time.Second
+const (
+	// patienceFactor is how many times as long as good peers have taken others may take.
+	patienceFactor = 4
+	// halfLife is how soon half of what slow peers have taken is forgotten.
+	halfLife = 2 * time.Second
+)
 
 // recent returns how slow good peers have been lately. It needs mu.
 func (p *Places[S]) recent() time.Duration {
@@ -122,7 +126,7 @@ func (p *Places[S]) recent() time.Duration {
 
 // patience needs mu.
 func (p *Places[S]) patience() time.Duration {
-	return min(max(4*p.recent(), p.o.Patience), p.o.MaxPatience)
+	return min(max(patienceFactor*p.recent(), p.o.Patience), p.o.MaxPatience)
 }
 
 // Close has all places lost, also those that are taken from now on, and ends each Await.

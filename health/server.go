@@ -16,11 +16,12 @@ import (
 
 // Limits of the server, which gets a few small requests per second from kubelets and Prometheus.
 const (
-	requestTimeout  = 10 * time.Second
-	maxHeaderBytes  = 8 << 10
-	maxConnections  = 512 // at the limit those that ask nothing make room
-	maxStreams      = 16  // per connection of HTTP/2
-	shutdownTimeout = time.Second
+	requestTimeout    = 10 * time.Second
+	maxHeaderBytes    = 8 << 10
+	maxConnections    = 512       // at the limit those that ask nothing make room
+	maxBytesPerSecond = 256 << 10 // that are read of all connections together
+	maxStreams        = 16        // per connection of HTTP/2
+	shutdownTimeout   = time.Second
 )
 
 // Handler serves /livez, /readyz, the same by grpc.health.v1, and with metrics /metrics, and nothing else but what it is at /.
@@ -53,7 +54,7 @@ func (p panics) Write(line []byte) (int, error) {
 // Serve serves h on l until ctx ends, and closes l. The size and duration of requests and the number of connections are
 // limited: at the limit, a new connection takes the place of another.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	connections := connlimit.New(maxConnections)
+	connections := connlimit.New(maxConnections).Pace(maxBytesPerSecond)
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true) // gRPC

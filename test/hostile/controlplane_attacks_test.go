@@ -27,7 +27,7 @@ type attack struct {
 
 func controlPlaneAttacks() []attack {
 	agents := func(x *target) string { return x.Agents }
-	return []attack{
+	return append(healthAttacks(), []attack{
 		{"silent connections", "silent", true, flood(agents, 2600, 400, nil)},
 		{"silent connections from many addresses", "many", true, flood(agents, 6000, 1000, fromAnywhere)},
 		{"half a handshake", "half", true, floodWith(agents, 1000, 300, sendHello)},
@@ -48,10 +48,7 @@ func controlPlaneAttacks() []attack {
 		{"members with half a message on each stream", "member-half", false, floodTLS(60, 10, asMember, http2Attack(halfMessages))},
 		{"members that open sessions again and again", "member-sessions", false, calls(8, reopenSessions)},
 		{"members that join again and again", "member-joins", false, calls(8, joinAgain)},
-		{"silent connections to the admin API", "admin", false, flood(func(x *target) string { return x.Admin }, 1000, 300, nil)},
-		{"silent connections to health", "health", false, flood(func(x *target) string { return x.Health }, 1000, 300, nil)},
-		{"half requests to health from many addresses", "half-health", false, floodFrom(func(x *target) string { return x.Health }, 1000, 300, fromAnywhere, sendRequestLine)},
-	}
+	}...)
 }
 
 // pool holds connections until it is closed.
@@ -186,15 +183,18 @@ func sendHello(c net.Conn) {
 
 func sendByte(c net.Conn) { _, _ = c.Write([]byte{22}) }
 
-func sendRequestLine(c net.Conn) { _, _ = io.WriteString(c, "GET /readyz HTTP/1.1\r\nHost: a\r\n") }
-
 func holdTLS(context.Context, *tls.Conn) {}
 
 func halfClose(_ context.Context, c *tls.Conn) { _ = c.CloseWrite() }
 
-// http2Attack speaks HTTP/2 on a connection, and drops what it receives.
+// http2Attack is http2On with TLS.
 func http2Attack(do func(context.Context, *http2.Framer) error) func(context.Context, *tls.Conn) {
-	return func(ctx context.Context, c *tls.Conn) {
+	return func(ctx context.Context, c *tls.Conn) { http2On(do)(ctx, c) }
+}
+
+// http2On speaks HTTP/2 on a connection, and drops what it receives.
+func http2On(do func(context.Context, *http2.Framer) error) func(context.Context, net.Conn) {
+	return func(ctx context.Context, c net.Conn) {
 		if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
 			return
 		}

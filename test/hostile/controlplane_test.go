@@ -46,14 +46,8 @@ type target struct {
 	hostile []tls.Certificate
 }
 
-// newTarget starts a control plane.
-func newTarget(t *testing.T) *target {
-	t.Helper()
-	return newTargetWith(t, harness.Options{})
-}
-
-// newTargetWith is newTarget with options, but for the programs.
-func newTargetWith(t *testing.T, o harness.Options) *target {
+// newTarget starts a control plane with these options, but for the programs.
+func newTarget(t *testing.T, o harness.Options) *target {
 	t.Helper()
 	g := newCgroup(t, controlPlaneMemory)
 	o.Programs = programs
@@ -81,7 +75,11 @@ func (x *target) tls(certificates ...tls.Certificate) *tls.Config {
 }
 
 func (x *target) dial(certificates ...tls.Certificate) *grpc.ClientConn {
-	conn, err := grpc.NewClient("passthrough:///"+x.Agents, grpc.WithTransportCredentials(credentials.NewTLS(x.tls(certificates...))))
+	return x.dialAt(x.Agents, certificates...)
+}
+
+func (x *target) dialAt(address string, certificates ...tls.Certificate) *grpc.ClientConn {
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(x.tls(certificates...))))
 	if err != nil {
 		panic(err) // wrong options
 	}
@@ -183,6 +181,10 @@ func (x *target) users() []user {
 			_, err := x.Get(ctx, "http://"+x.Health+"/readyz")
 			return err
 		}},
+		{"Prometheus", 500 * time.Millisecond, func(ctx context.Context) error {
+			_, err := x.Get(ctx, "http://"+x.Health+"/metrics")
+			return err
+		}},
 		{"an operator", 500 * time.Millisecond, func(ctx context.Context) error {
 			_, err := x.Ctl(ctx, "get", "proxies")
 			return err
@@ -218,14 +220,13 @@ func (u user) run(ctx context.Context) (r result) {
 
 // attack runs one attack with users beside it. It fails the test if a user is refused or late, or if the control plane ends or fills
 // its log.
-func (x *target) attack(t *testing.T, users []user, attack func(ctx context.Context, x *target)) {
+func (x *target) attack(t *testing.T, users []user, attack string) {
 	t.Helper()
 	before := x.logSize(t)
+	stop := startAttackers(t, x.aims(attack))
+	defer stop()
 	ctx, cancel := context.WithTimeout(t.Context(), attackTime)
 	defer cancel()
-	var running sync.WaitGroup
-	defer running.Wait()
-	running.Go(func() { attack(ctx, x) })
 	results := make([]result, len(users))
 	var asking sync.WaitGroup
 	for i, u := range users {
@@ -256,13 +257,10 @@ func (x *target) logSize(t *testing.T) int64 {
 
 // TestControlPlane attacks the ports of the control plane, one attack after the other. Attackers and users have the same address.
 func TestControlPlane(t *testing.T) {
-	x := newTarget(t)
+	x := newTarget(t, harness.Options{Prepare: prepareMesh})
 	users := x.users()
-	for n := range hostileMembers {
-		x.hostile = append(x.hostile, x.newMember(fmt.Sprint("hostile-", n)).joined())
-	}
 	for _, a := range controlPlaneAttacks() {
-		t.Run(a.name, func(t *testing.T) { x.attack(t, users, a.run) })
+		t.Run(a.name, func(t *testing.T) { x.attack(t, users, a.short) })
 	}
 	x.rest(t)
 }
@@ -284,18 +282,13 @@ func (x *target) rest(t *testing.T) {
 
 // TestRealAgent starts real agents with their Envoys during the floods that kept them out.
 func TestRealAgent(t *testing.T) {
-	x := newTarget(t)
+	x := newTarget(t, harness.Options{})
 	for _, a := range controlPlaneAttacks() {
 		if !a.flood {
 			continue
 		}
 		t.Run(a.name, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			var running sync.WaitGroup
-			defer running.Wait()
-			running.Go(func() { a.run(ctx, x) })
-			defer cancel()
+			defer startAttackers(t, x.aims(a.short))()
 			started, err := x.Add(t.Context(), harness.ProxyOptions{Name: "real-" + a.short, Service: "web"})
 			must(t, err)
 			for _, p := range started {

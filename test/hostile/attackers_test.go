@@ -1,0 +1,140 @@
+package hostile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/test/bench/sondecp"
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+const (
+	// attackersNice has attackers yield to all others on the processors that they share here: what counts is the work that they make for the
+	// control plane, not their own.
+	attackersNice = 19
+	// attackersVariable has the aims of the process of the attackers.
+	attackersVariable = "SONDE_TEST_ATTACKERS"
+)
+
+// aims are what attackers know.
+type aims struct {
+	Agents, Admin, Health, StateDir string
+	// Attacks are the short names of what they do. Default: all.
+	Attacks []string
+}
+
+func (x *target) aims(attacks ...string) aims {
+	return aims{x.Agents, x.Admin, x.Health, x.StateDir(), attacks}
+}
+
+func soakName(n int) string { return fmt.Sprint("proxy-", n) }
+
+func hostileName(n int) string { return fmt.Sprint("hostile-", n) }
+
+func subject(name string) identity.Subject {
+	return identity.Subject{Mesh: mesh.DefaultMesh, Dataplane: name, Path: mesh.WorkloadPath("web")}
+}
+
+// prepareMesh writes the state and the Dataplanes of proxies and attackers.
+func prepareMesh(m *harness.Machine) error {
+	joined := map[mesh.ID]string{}
+	for n := range soakProxies {
+		joined[mesh.MakeID(mesh.DefaultMesh, soakName(n))] = "web"
+	}
+	for n := range hostileMembers {
+		joined[mesh.MakeID(mesh.DefaultMesh, hostileName(n))] = "web"
+	}
+	if err := errors.Join(sondecp.MakeState(m.StateDir(), mesh.DefaultMesh), sondecp.Join(m.StateDir(), joined), putBackend(m, 0)); err != nil {
+		return err
+	}
+	var all strings.Builder
+	for id := range joined {
+		_, name := mesh.SplitID(id)
+		fmt.Fprintf(&all, `---
+type: Dataplane
+mesh: default
+name: %s
+labels: {kuma.io/workload: web}
+networking:
+  address: 192.168.0.1
+  inbound: [{port: 8080, tags: {kuma.io/service: web, kuma.io/protocol: http}}]
+  outbound: [{port: 5432, tags: {kuma.io/service: backend}}]
+`, name)
+	}
+	return m.Put("proxies.yaml", all.String())
+}
+
+// putBackend changes the service that all proxies call.
+func putBackend(m *harness.Machine, n int) error {
+	return m.Put("backend.yaml", fmt.Sprintf("type: Service\nmesh: default\nname: backend\nprotocol: tcp\nendpoints: [{address: 192.168.1.%d, port: 80}]\n", 1+n%200))
+}
+
+// startAttackers starts a process that makes attacks at once, until stop is called.
+func startAttackers(t *testing.T, a aims) (stop func()) {
+	t.Helper()
+	text, err := json.Marshal(a)
+	must(t, err)
+	self, err := os.Executable()
+	must(t, err)
+	command := exec.CommandContext(t.Context(), self)
+	command.Env = append(os.Environ(), attackersVariable+"="+string(text))
+	command.Stdout, command.Stderr = os.Stderr, os.Stderr
+	stdin, err := command.StdinPipe()
+	must(t, err)
+	must(t, command.Start())
+	return func() {
+		must(t, stdin.Close())
+		must(t, command.Wait())
+	}
+}
+
+// attackers is the process of the attackers. It ends with its standard input.
+func attackers(text string) error {
+	var a aims
+	if err := json.Unmarshal([]byte(text), &a); err != nil {
+		return err
+	}
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, attackersNice); err != nil {
+		return err
+	}
+	id, err := sondecp.OpenIdentity(a.StateDir)
+	if err != nil {
+		return err
+	}
+	trust, err := sondecp.TrustOnly(id.Serving)
+	if err != nil {
+		return err
+	}
+	x := &target{Machine: &harness.Machine{Agents: a.Agents, Admin: a.Admin, Health: a.Health}, roots: trust.RootCAs}
+	for n := range hostileMembers {
+		certificate, err := sondecp.Issue(id.Authority, subject(hostileName(n)))
+		if err != nil {
+			return err
+		}
+		x.hostile = append(x.hostile, certificate)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	for _, attack := range controlPlaneAttacks() {
+		if len(a.Attacks) > 0 && !slices.Contains(a.Attacks, attack.short) {
+			continue
+		}
+		running.Go(func() { attack.run(ctx, x) })
+	}
+	_, err = io.Copy(io.Discard, os.Stdin)
+	cancel()
+	running.Wait()
+	return err
+}

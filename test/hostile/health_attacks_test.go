@@ -1,0 +1,89 @@
+package hostile
+
+import (
+	"context"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+)
+
+// healthAttacks are on the ports for health and for sondectl.
+func healthAttacks() []attack {
+	health := func(x *target) string { return x.Health }
+	admin := func(x *target) string { return x.Admin }
+	return []attack{
+		{"silent connections to the admin API", "admin", false, flood(admin, 1000, 300, nil)},
+		{"half a handshake with the admin API", "admin-half", false, floodWith(admin, 1000, 300, sendHello)},
+		{"calls to the admin API without the token", "admin-calls", false, calls(8, adminWithoutToken)},
+		{"silent connections to health", "health", false, flood(health, 1000, 300, nil)},
+		{"half requests to health from many addresses", "half-health", false, floodFrom(health, 1000, 300, fromAnywhere, sendRequestLine)},
+		{"slow readers of metrics", "metrics", false, floodWith(health, 200, 50, sendScrapes)},
+		{"questions to health, as fast as can be", "questions", false, floodWith(health, 8, 1, askHealth)},
+		{"watches of health from many addresses", "watches", false, floodFrom(health, 300, 50, fromAnywhere, http2Plain(watchHealth))},
+		{"health with headers that refer to others", "health-hpack", false, floodWith(health, 60, 10, http2Plain(bombHeaders))},
+		{"health with frames that ask nothing", "health-frames", false, floodWith(health, 60, 10, http2Plain(idleFrames))},
+		{"health with streams that are reset", "health-reset", false, floodWith(health, 60, 10, http2Plain(rapidReset))},
+	}
+}
+
+func sendRequestLine(c net.Conn) { _, _ = io.WriteString(c, "GET /readyz HTTP/1.1\r\nHost: a\r\n") }
+
+// sendScrapes asks for the metrics many times, and reads nothing.
+func sendScrapes(c net.Conn) {
+	_, _ = io.WriteString(c, strings.Repeat("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", 100))
+}
+
+// askHealth asks until the connection is closed, and drops the answers.
+func askHealth(c net.Conn) {
+	go func() { _, _ = io.Copy(io.Discard, c) }()
+	go func() {
+		for err := error(nil); err == nil; {
+			_, err = io.WriteString(c, "GET /readyz?verbose HTTP/1.1\r\nHost: a\r\n\r\nGET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+		}
+	}()
+}
+
+// http2Plain is http2Attack on a connection without TLS.
+func http2Plain(do func(context.Context, *http2.Framer) error) func(net.Conn) {
+	return func(c net.Conn) {
+		ctx, cancel := context.WithTimeout(context.Background(), attackTime)
+		go func() {
+			defer cancel()
+			http2On(do)(ctx, c)
+		}()
+	}
+}
+
+// watchHealth opens all streams that a connection may have.
+func watchHealth(ctx context.Context, f *http2.Framer) error {
+	for id := uint32(1); id < 33; id += 2 {
+		headers := requestHeaders(healthv1.Health_Watch_FullMethodName, hpack.HeaderField{Name: "grpc-timeout", Value: "1H"})
+		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headers, EndHeaders: true}); err != nil {
+			return err
+		}
+		if err := f.WriteData(id, true, make([]byte, 5)); err != nil {
+			return err
+		}
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func adminWithoutToken(ctx context.Context, x *target, _ int) {
+	conn := x.dialAt(x.Admin)
+	defer func() { _ = conn.Close() }()
+	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+strings.Repeat("t", 4000))
+	for ctx.Err() == nil {
+		asking, cancel := context.WithTimeout(ctx, time.Second)
+		_, _ = adminv1.NewAdminServiceClient(conn).ListProxies(asking, &adminv1.ListProxiesRequest{}) // it is refused
+		cancel()
+	}
+}
