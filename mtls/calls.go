@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/sonde-mesh/sonde/identity"
 )
@@ -41,6 +42,14 @@ func infoFromContext(ctx context.Context) (authInfo, bool) {
 	}
 	info, ok := p.AuthInfo.(authInfo)
 	return info, ok
+}
+
+// arrive charges each call to its connection, also those that are reset at once. It is called by the goroutine that reads, which then waits.
+func arrive(ctx context.Context, _ *tap.Info) (context.Context, error) {
+	if info, ok := infoFromContext(ctx); ok {
+		info.conn.charge(callCost)
+	}
+	return ctx, nil
 }
 
 // unary and stream have the connection of a call count as busy, and refuse calls for which a certificate is needed: a stream that waits

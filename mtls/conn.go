@@ -36,6 +36,8 @@ type guardedConn struct {
 	budget  atomic.Int64  // bytes that may still be read, unless there is a pace
 	pace    *rate.Limiter
 
+	ended chan struct{} // closed with the connection
+
 	mu      sync.Mutex
 	closed  bool
 	place   place // after the handshake
@@ -47,6 +49,10 @@ type guardedConn struct {
 	calls   int
 }
 
+func newGuardedConn(raw net.Conn) *guardedConn {
+	return &guardedConn{Conn: raw, ended: make(chan struct{})}
+}
+
 var (
 	errTooMany = errors.New("too many connections, and this one has waited for too long")
 	errTooLong = errors.New("too many bytes on a connection without a client certificate")
@@ -55,14 +61,27 @@ var (
 // Read implements net.Conn.
 func (g *guardedConn) Read(b []byte) (int, error) {
 	n, err := g.read(b)
-	if g.pace != nil {
-		time.Sleep(g.pace.ReserveN(time.Now(), n).Delay())
-		return n, err
+	if d := g.charge(n); d > 0 {
+		pause := time.NewTimer(d)
+		defer pause.Stop()
+		select {
+		case <-pause.C:
+		case <-g.ended:
+		}
 	}
-	if g.budget.Add(int64(-n)) < 0 {
+	if g.pace == nil && g.budget.Load() < 0 {
 		return 0, errTooLong
 	}
 	return n, err
+}
+
+// charge returns how long the next bytes are not read.
+func (g *guardedConn) charge(n int) time.Duration {
+	if g.pace != nil {
+		return g.pace.ReserveN(time.Now(), n).Delay()
+	}
+	g.budget.Add(int64(-n))
+	return 0
 }
 
 func (g *guardedConn) read(b []byte) (int, error) {
@@ -139,6 +158,9 @@ func (g *guardedConn) Close() error {
 	}
 	hasPlace := g.place != nil
 	g.mu.Unlock()
+	if first {
+		close(g.ended)
+	}
 	if first && hasPlace {
 		g.leave()
 	}
@@ -181,6 +203,22 @@ func (p *paces) leave(id mesh.ID) {
 	defer p.mu.Unlock()
 	one := p.of[id]
 	if one.conns--; one.conns == 0 {
-		delete(p.of, id)
+		p.forgetLater(id, one)
 	}
+}
+
+// forgetLater keeps a pace until it has the whole burst again: who connects anew has no other.
+func (p *paces) forgetLater(id mesh.ID, one *pace) {
+	refill := float64(p.l.identifiedBurst) / float64(p.l.identifiedRate)
+	time.AfterFunc(time.Duration(refill*float64(time.Second)), func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		switch {
+		case one.conns > 0 || p.of[id] != one:
+		case one.limiter.Tokens() < float64(p.l.identifiedBurst):
+			p.forgetLater(id, one)
+		default:
+			delete(p.of, id)
+		}
+	})
 }

@@ -99,7 +99,7 @@ func newCredentials(o Options, l limits) (*Credentials, error) {
 // ServerOptions returns the options of a gRPC server with these credentials. There PeerFromContext returns the caller.
 func (c *Credentials) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.Creds(c), grpc.ConnectionTimeout(c.limits.total()),
+		grpc.Creds(c), grpc.ConnectionTimeout(c.limits.total()), grpc.InTapHandle(arrive),
 		grpc.ChainUnaryInterceptor(c.unary), grpc.ChainStreamInterceptor(c.stream),
 	}
 }
@@ -162,7 +162,8 @@ func (e *entrant) enter() (net.Conn, credentials.AuthInfo, error) {
 	if err := e.raw.SetDeadline(time.Now().Add(e.c.limits.handshakeTimeout)); err != nil {
 		return nil, nil, err //nolint:wrapcheck // gRPC names the client
 	}
-	g := &guardedConn{Conn: e.raw, hello: hello, turn: turn}
+	g := newGuardedConn(e.raw)
+	g.hello, g.turn = hello, turn
 	g.budget.Store(e.c.limits.handshakeBytes)
 	conn, auth, err := e.handshake(g)
 	g.turn = nil

@@ -201,7 +201,7 @@ func TestPaceOfOneProxy(t *testing.T) {
 		done := make(chan struct{}, 2)
 		for range 2 {
 			client, server := net.Pipe()
-			g := &guardedConn{Conn: server}
+			g := newGuardedConn(server)
 			g.settle(places.Take("default/web-1", func() {}), p.take("default/web-1").limiter, func() { p.leave("default/web-1") })
 			go func() {
 				_, _ = client.Write(make([]byte, 6000))
@@ -220,8 +220,46 @@ func TestPaceOfOneProxy(t *testing.T) {
 		if took := time.Since(start).Round(time.Second); took != 4*time.Second {
 			t.Errorf("12000 bytes took %s, want 4s at 1000 a second after a burst of 8000", took)
 		}
-		if len(p.of) != 0 {
-			t.Errorf("%d paces are kept", len(p.of))
+		kept := func() int {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return len(p.of)
+		}
+		if n := kept(); n != 1 {
+			t.Errorf("%d paces are kept for who connects again, want 1", n)
+		}
+		time.Sleep(9 * time.Second)
+		if n := kept(); n != 0 {
+			t.Errorf("%d paces are kept for ever", n)
 		}
 	})
+}
+
+// TestCallsOfOneProxy makes more calls than a proxy may: it waits, and no other does.
+func TestCallsOfOneProxy(t *testing.T) {
+	const calls = 10
+	s := serve(t, limits{identifiedRate: 1, identifiedBurst: calls * callCost})
+	pair, _ := s.certificate(time.Hour)
+	other, _ := issue(t, s.authority, "other", time.Hour)
+	check := func(pair tls.Certificate, deadline time.Duration) error {
+		conn, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(s.tls(pair))))
+		if err != nil {
+			return err
+		}
+		defer conn.Close() //nolint:errcheck // nothing more is sent
+		ctx, cancel := context.WithTimeout(t.Context(), deadline)
+		defer cancel()
+		_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
+		return err
+	}
+	made := 0
+	for check(pair, time.Second) == nil {
+		made++
+	}
+	if made == 0 || made > calls {
+		t.Errorf("%d calls were answered at once, want some but at most %d", made, calls)
+	}
+	if err := check(other, patience); err != nil {
+		t.Errorf("a call of another proxy: %v", err)
+	}
 }

@@ -34,10 +34,13 @@ type limits struct {
 	unauthenticatedBytes int64
 	// identified connections that one proxy may have at once, its Envoy's and its agent's: one more takes the place of one. Default 4.
 	identified int
-	// identifiedRate and identifiedBurst are at which pace all of them together are read, in bytes per second and bytes. Defaults 2 and 16 MiB.
+	// identifiedRate and identifiedBurst are at which pace all of them together are read, in bytes per second and bytes. Defaults 1 and 8 MiB.
 	identifiedRate  rate.Limit
 	identifiedBurst int
 }
+
+// callCost is how many bytes a call costs besides its own, since it takes a goroutine, and its few bytes may be reset at once.
+const callCost = 4 << 10
 
 func (l limits) withDefaults() limits {
 	l.arrivals = cmp.Or(l.arrivals, 8192)
@@ -52,8 +55,8 @@ func (l limits) withDefaults() limits {
 	l.unauthenticatedLife = cmp.Or(l.unauthenticatedLife, 30*time.Second)
 	l.unauthenticatedBytes = cmp.Or(l.unauthenticatedBytes, 64<<10)
 	l.identified = cmp.Or(l.identified, 4)
-	l.identifiedRate = cmp.Or(l.identifiedRate, 2<<20)
-	l.identifiedBurst = cmp.Or(l.identifiedBurst, 16<<20)
+	l.identifiedRate = cmp.Or(l.identifiedRate, 1<<20)
+	l.identifiedBurst = cmp.Or(l.identifiedBurst, 8<<20)
 	return l
 }
 
