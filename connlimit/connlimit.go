@@ -32,6 +32,10 @@ func SourceOf(address net.Addr) netip.Prefix {
 	return netip.Prefix{}
 }
 
+// acceptPatience is how long a caller may take to ask before it makes room: a flood from many addresses would else close a connection in which the question has
+// just arrived.
+const acceptPatience = 20 * time.Millisecond
+
 // Limiter limits the connections of one server. Its methods may be called concurrently.
 type Limiter struct {
 	places *Places[netip.Prefix]
@@ -40,7 +44,7 @@ type Limiter struct {
 
 // New returns a Limiter for up to limit connections.
 func New(limit int) *Limiter {
-	return &Limiter{places: NewPlaces[netip.Prefix](Options{Total: limit})}
+	return &Limiter{places: NewPlaces[netip.Prefix](Options{Total: limit, Patience: acceptPatience})}
 }
 
 // Pace limits how fast connections are read, for servers for which reading is work, as with HTTP/2: who sends frames that ask nothing would
@@ -138,6 +142,7 @@ func (l limited) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	source := SourceOf(nc.RemoteAddr())
+	time.Sleep(l.owner.places.Ripens())
 	place := l.owner.places.Take(source, func() { _ = nc.Close() }) // the server notices, and calls Close
 	return &conn{Conn: nc, place: place, pace: l.owner.pace, source: source, free: freeBytes, closed: make(chan struct{})}, nil
 }

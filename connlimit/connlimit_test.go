@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -143,5 +145,45 @@ func TestBegin(t *testing.T) {
 	got := []int{backlog[0].closed, backlog[1].closed, backlog[2].closed, backlog[3].closed}
 	if diff := cmp.Diff([]int{0, 1, 1, 0}, got); diff != "" {
 		t.Errorf("closed (-want +got):\n%s", diff)
+	}
+}
+
+// TestWhoHasJustComeMayAsk fills a server with those that have just come: the next one waits until the oldest has had the time to ask.
+func TestWhoHasJustComeMayAsk(t *testing.T) {
+	for name, tc := range map[string]struct {
+		active bool
+		since  time.Duration
+		want   time.Duration
+	}{
+		"just come":      {false, 0, 20 * time.Millisecond},
+		"some time ago":  {false, 15 * time.Millisecond, 5 * time.Millisecond},
+		"long ago":       {false, time.Second, 0},
+		"and it answers": {true, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				limiter := connlimit.New(1)
+				backlog := []*caller{{source: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}}, {source: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2)}}}
+				l := limiter.Listener(&callers{backlog: backlog})
+				first, err := l.Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if tc.active {
+					limiter.ConnState(first, http.StateActive)
+				}
+				time.Sleep(tc.since)
+				begin := time.Now()
+				if _, err := l.Accept(); err != nil {
+					t.Fatal(err)
+				}
+				if got := time.Since(begin); got != tc.want {
+					t.Errorf("the next one waits %s, want %s", got, tc.want)
+				}
+				if backlog[0].closed != 1 {
+					t.Errorf("the first was closed %d times, want once", backlog[0].closed)
+				}
+			})
+		})
 	}
 }

@@ -75,6 +75,19 @@ func (p *Places[S]) Take(source S, lost func()) *Place[S] {
 	return place
 }
 
+// Ripens returns how long to wait before Take, so that who makes room has been idle for Options.Patience.
+func (p *Places[S]) Ripens() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.full() {
+		return 0
+	}
+	if next := p.ranking[0].leastUseful(); !next.busy {
+		return max(0, time.Until(next.since.Add(p.patience())))
+	}
+	return 0
+}
+
 // Await takes a place, which is busy, as soon as one is free, or another connection has been idle for too long, see Options.Patience, and loses its own. Of
 // those who wait, those of the source with the fewest places come first, and of these in turn the newest, whose peer is still there in a
 // flood, and the oldest. It returns false after timeout, and once the places are closed. Each is no limit here.

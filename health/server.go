@@ -18,7 +18,7 @@ import (
 const (
 	requestTimeout    = 10 * time.Second
 	maxHeaderBytes    = 8 << 10
-	maxConnections    = 512       // at the limit those that ask nothing make room
+	maxConnections    = 1024      // at the limit those that ask nothing make room
 	maxBytesPerSecond = 256 << 10 // that are read of all connections together
 	maxStreams        = 16        // per connection of HTTP/2
 	shutdownTimeout   = time.Second
