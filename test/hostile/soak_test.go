@@ -17,11 +17,13 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-var soakTime = flag.Duration("soak", 10*time.Second, "how long TestSoak attacks, and before that looks how fast changes are")
+var soakTime = flag.Duration("soak", 10*time.Second, "how long TestSoak attacks")
 
 const (
 	// soakProxies hold ADS streams.
 	soakProxies = 100
+	// quietTime is how long changes are made before the attack, at most.
+	quietTime = time.Minute
 	// soakPause is between two changes.
 	soakPause = 200 * time.Millisecond
 	// changeLimit is when the last ACK of a change is given up.
@@ -115,9 +117,9 @@ func (f *fleet) streams() (n int) {
 }
 
 // change changes the service again and again. It returns how long each change took.
-func (f *fleet) change(t *testing.T, m *harness.Machine, from int) (took []time.Duration) {
+func (f *fleet) change(t *testing.T, m *harness.Machine, from int, during time.Duration) (took []time.Duration) {
 	t.Helper()
-	for end := time.Now().Add(*soakTime); time.Now().Before(end); time.Sleep(soakPause) {
+	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(soakPause) {
 		begin := time.Now()
 		must(t, putBackend(m, from+len(took)))
 		d, err := f.lastACK(begin)
@@ -134,11 +136,11 @@ func TestSoak(t *testing.T) {
 	id, err := sondecp.OpenIdentity(x.StateDir())
 	must(t, err)
 	f := newFleet(t, x, id)
-	quiet := f.change(t, x.Machine, 1)
+	quiet := f.change(t, x.Machine, 1, min(*soakTime, quietTime))
 	before := x.resources(t)
 
 	stop := startAttackers(t, x.aims())
-	attacked := f.change(t, x.Machine, 1+len(quiet))
+	attacked := f.change(t, x.Machine, 1+len(quiet), *soakTime)
 	stop()
 	t.Logf("last ACK of a change: median %s of %d, %s of %d while attacked; longest %s and %s", median(quiet), len(quiet), median(attacked), len(attacked),
 		quiet[len(quiet)-1], attacked[len(attacked)-1])
