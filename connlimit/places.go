@@ -15,8 +15,8 @@ type Options struct {
 	// Each is how many places one source may have. Default: no limit but Total.
 	Each int
 	// Patience is how long the peer of a connection is waited for while another connection waits for a place in Await: four times as long
-	// as good peers have taken lately, see Took, but at least Patience and at most MaxPatience, which it is at the start. Peers that are
-	// slow since all come at once are no attackers. Defaults 0, and Patience.
+	// as good peers have taken lately, see Took, but at least Patience and at most MaxPatience. Peers that are slow since all
+	// come at once are no attackers. Defaults 0, and Patience.
 	Patience, MaxPatience time.Duration
 }
 
@@ -40,7 +40,7 @@ type Places[S comparable] struct {
 // NewPlaces returns places that are all free.
 func NewPlaces[S comparable](o Options) *Places[S] {
 	o.MaxPatience = max(o.MaxPatience, o.Patience)
-	return &Places[S]{o: o, slowest: o.MaxPatience / patienceFactor, slowAt: time.Now(), sources: map[S]*share[S]{}, waiting: list.New()}
+	return &Places[S]{o: o, slowest: o.Patience, slowAt: time.Now(), sources: map[S]*share[S]{}, waiting: list.New()}
 }
 
 // Place is one place that is taken. Its methods may be called concurrently, and do nothing once it is lost.

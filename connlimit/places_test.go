@@ -212,7 +212,7 @@ func TestPlaces(t *testing.T) {
 			connlimit.Options{Total: 1, Patience: time.Second, MaxPatience: 10 * time.Second}, func(r *room) {
 				r.take("a1")
 				r.await(time.Minute, "b1")
-				time.Sleep(2 * time.Second)
+				time.Sleep(1500 * time.Millisecond)
 			}, []string{},
 		},
 		"of the source with the fewest": {

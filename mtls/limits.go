@@ -12,17 +12,17 @@ type limits struct {
 	// arrivals is how many connections may be between their acceptance and the end of their handshake, those that wait for it included:
 	// all clients reconnect at once after a restart. Default 8192.
 	arrivals int
-	// helloTimeout is how long a connection may take to send its first record. Default 5s.
+	// helloTimeout is how long a connection may take to send its first record, while nobody else needs its place. Default 20s.
 	helloTimeout time.Duration
 	// handshakes that may be in progress at once, each of which takes some 40 KiB. With fewer each is done sooner, where the processors are busy.
 	// Default 256.
 	handshakes int
-	// handshakeTimeout of the rest of the handshake, and then of the first bytes of HTTP/2. Default 5s.
+	// handshakeTimeout of the rest of the handshake, and then of the first bytes of HTTP/2, while nobody else needs its place. Default 20s.
 	handshakeTimeout time.Duration
 	// handshakeBytes is how much is read in a handshake. A client's flight is 2 to 4 KiB. Default 32 KiB.
 	handshakeBytes int64
 	// patience is how long at least a client in its handshake, or without a certificate and without a call, is waited for while others wait
-	// for its place. At first, and where good clients are slow too, it is up to maxPatience. Defaults 250ms and 5s.
+	// for its place. Where good clients are slow too, it is up to maxPatience. Defaults 250ms and 10s.
 	patience, maxPatience time.Duration
 	// waitTimeout is how long a connection may wait for a place. Default 20s.
 	waitTimeout time.Duration
@@ -44,12 +44,12 @@ const callCost = 4 << 10
 
 func (l limits) withDefaults() limits {
 	l.arrivals = cmp.Or(l.arrivals, 8192)
-	l.helloTimeout = cmp.Or(l.helloTimeout, 5*time.Second)
+	l.helloTimeout = cmp.Or(l.helloTimeout, 20*time.Second)
 	l.handshakes = cmp.Or(l.handshakes, 256)
-	l.handshakeTimeout = cmp.Or(l.handshakeTimeout, 5*time.Second)
+	l.handshakeTimeout = cmp.Or(l.handshakeTimeout, 20*time.Second)
 	l.handshakeBytes = cmp.Or(l.handshakeBytes, 32<<10)
 	l.patience = cmp.Or(l.patience, 250*time.Millisecond)
-	l.maxPatience = cmp.Or(l.maxPatience, 5*time.Second)
+	l.maxPatience = cmp.Or(l.maxPatience, 10*time.Second)
 	l.waitTimeout = cmp.Or(l.waitTimeout, 20*time.Second)
 	l.unauthenticated = cmp.Or(l.unauthenticated, 256)
 	l.unauthenticatedLife = cmp.Or(l.unauthenticatedLife, 30*time.Second)
