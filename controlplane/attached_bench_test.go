@@ -145,14 +145,23 @@ func newBenchStream(ctx context.Context, node string, synced func()) *benchStrea
 func (s *benchStream) Context() context.Context { return s.ctx }
 
 func (s *benchStream) Recv() (*discoveryv3.DeltaDiscoveryRequest, error) {
+	r := &discoveryv3.DeltaDiscoveryRequest{}
+	return r, s.RecvMsg(r)
+}
+
+func (s *benchStream) RecvMsg(m any) error {
 	if len(s.requests) == 0 && s.lacks.CompareAndSwap(0, -1) {
 		s.synced()
 	}
 	select {
 	case r := <-s.requests:
-		return r, nil
+		data, err := xds.Codec().Marshal(r)
+		if err != nil {
+			return err
+		}
+		return xds.Codec().Unmarshal(data, m)
 	case <-s.ctx.Done():
-		return nil, io.EOF
+		return io.EOF
 	}
 }
 

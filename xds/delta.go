@@ -11,7 +11,7 @@ import (
 // receiveDelta handles one request of the delta protocol. It returns the resources that the proxy refuses with it.
 func (p *proxy) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, error) {
 	subscribe, unsubscribe, versions := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe(), r.GetInitialResourceVersions()
-	s, err := p.check(r.GetTypeUrl(), versions, subscribe, unsubscribe)
+	s, err := p.check(r.GetTypeUrl())
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +73,7 @@ func (p *proxy) subscribe(s *subscription, list []string, versions map[string]st
 		s.setPending(name, u, now)
 		added = append(added, name)
 	}
+	p.asked += len(list) + len(versions)
 	s.names = s.names.add(added...)
 	if slices.Contains(list, wildcard) {
 		p.subscribeAll(s, versions)
@@ -83,7 +84,11 @@ func (p *proxy) subscribe(s *subscription, list []string, versions map[string]st
 func (p *proxy) subscribeAll(s *subscription, versions map[string]string) {
 	for name, v := range versions {
 		if !s.names.has(name) {
-			s.setPending(name, updateFromVersion(v), p.get(s, name))
+			now := p.get(s, name)
+			s.setPending(name, updateFromVersion(v), now)
+			if now == nil {
+				p.statedBytes += len(name) + nameOverhead
+			}
 		}
 	}
 	all := p.all(s)
@@ -96,6 +101,7 @@ func (p *proxy) subscribeAll(s *subscription, versions map[string]string) {
 		case s.wildcard:
 			p.requireMention(s, r.Name)
 		case !has && !s.names.has(r.Name):
+			p.asked++
 			s.setPending(r.Name, update{}, r)
 		}
 	}
@@ -104,11 +110,21 @@ func (p *proxy) subscribeAll(s *subscription, versions map[string]string) {
 	s.wildcard = true
 }
 
-// updateFromVersion returns the update of a name of which the proxy has version v, as it says itself.
-func updateFromVersion(v string) update { return update{version: v, uncertain: v == ""} }
+// maxVersion is more than a version of this server has in bytes.
+const maxVersion = 64
+
+// updateFromVersion returns the update of a name of which the proxy has version v, as it says itself. One that is too long to be of this
+// server is not kept.
+func updateFromVersion(v string) update {
+	if v == "" || len(v) > maxVersion {
+		return update{uncertain: true}
+	}
+	return update{version: v}
+}
 
 // unsubscribe removes names from the subscription.
 func (p *proxy) unsubscribe(s *subscription, list []string) {
+	p.asked += len(list)
 	dropped := (*names)(nil).add(list...)
 	if dropped.has(wildcard) {
 		s.wildcard = false

@@ -359,15 +359,6 @@ func TestDelta(t *testing.T) {
 func TestDeltaErrors(t *testing.T) {
 	t.Parallel()
 	tests := map[string]string{
-		"long name": `
-			> EDS +` + strings.Repeat("x", 2000) + `
-			error has 2000 bytes: at most 1024 are allowed`,
-		"long name among the initial versions": `
-			> EDS init:` + strings.Repeat("x", 2000) + `@1
-			error has 2000 bytes: at most 1024 are allowed`,
-		"long type": `
-			> ` + strings.Repeat("x", 2000) + `
-			error has 2000 bytes: at most 1024 are allowed`,
 		"too many types that are not served": unservedTypes(maxUnserved) + `
 			> one-more
 			error is one of more than 16 types that are not served; served are type.googleapis.com/envoy.config.cluster.v3.Cluster`,

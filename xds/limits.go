@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -16,41 +15,23 @@ const (
 	// sends all their names and versions when it reconnects.
 	maxMessageSize = 4 << 20
 
-	maxNames      = 20_000 // per type
-	maxNameLength = 1024   // in bytes, of a resource, a node or a type
+	maxNames      = 20_000 // per list of a request, and per type
+	maxNameLength = 1024   // in bytes, of a resource, a node, a type or a nonce
+	// maxVersionEntry is the limit of a name with its version in bytes. Versions are those of the server.
+	maxVersionEntry = maxNameLength + 128
+
+	// maxNodeSize is the limit of the description of the node in bytes. Envoy lists all its extensions, about 100 KiB.
+	maxNodeSize = 512 << 10
+	// maxErrorDetail is the limit of a NACK's reason in bytes. Envoy cuts it to 4 KiB.
+	maxErrorDetail = 256 << 10
 )
 
 // check returns the subscription of a request, or a gRPC status that says what is wrong with the request.
-func (p *proxy) check(typeURL string, versions map[string]string, lists ...[]string) (*subscription, error) {
-	s := p.subscription(resource.Type(typeURL))
-	if s == nil {
-		var err error
-		if s, err = p.addUnserved(typeURL); err != nil {
-			return nil, err
-		}
+func (p *proxy) check(typeURL string) (*subscription, error) {
+	if s := p.subscription(resource.Type(typeURL)); s != nil {
+		return s, nil
 	}
-	if len(versions) > maxNames {
-		return nil, status.Errorf(codes.ResourceExhausted, "%d initial_resource_versions of type %s: more than %d", len(versions), s.kind.Short(), maxNames)
-	}
-	for name := range versions {
-		if len(name) > maxNameLength {
-			return nil, longName(s, name)
-		}
-	}
-	for _, list := range lists {
-		if len(list) > maxNames {
-			return nil, status.Errorf(codes.ResourceExhausted, "%d names of type %s: more than %d", len(list), s.kind.Short(), maxNames)
-		}
-		i := slices.IndexFunc(list, func(name string) bool { return len(name) > maxNameLength })
-		if i >= 0 {
-			return nil, longName(s, list[i])
-		}
-	}
-	return s, nil
-}
-
-func longName(s *subscription, name string) error {
-	return status.Errorf(codes.InvalidArgument, "name %.80q of type %s has %d bytes: at most %d are allowed", name, s.kind.Short(), len(name), maxNameLength)
+	return p.addUnserved(typeURL)
 }
 
 // checkNames returns an error if all requests of the stream together subscribe to too many names of a type.

@@ -39,6 +39,10 @@ func (p *proxy) handleAck(s *subscription, nonce string, detail *statuspb.Status
 			continue
 		}
 		p.hasAnswered, s.hasAnswered = true, true
+		p.acked = detail == nil
+		for _, answered := range s.inFlight[:i+1] {
+			p.inFlightBytes -= answered.size
+		}
 		s.inFlight = slices.Delete(s.inFlight, 0, i+1)
 		if len(s.inFlight) == 0 {
 			s.inFlight = nil
@@ -63,6 +67,7 @@ func (p *proxy) handleAck(s *subscription, nonce string, detail *statuspb.Status
 // response repeats all resources of a type, as in the state of the world.
 func (p *proxy) refuse(r *response, reason string) []NACK {
 	s, now := r.subscription, p.now()
+	p.asked += len(r.resources) + nackWork*namesPerWork
 	if len(r.resources) == 0 {
 		p.retryRemovals(r)
 		return []NACK{{Type: s.kind, Reason: shorten(reason), At: now, Attempts: 1}} // no resource can be left out

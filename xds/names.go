@@ -13,6 +13,7 @@ import (
 type names struct {
 	sorted []string
 	hash   uint64 // of the names, independent of their order
+	bytes  int    // of the names
 }
 
 func (n *names) all() []string {
@@ -23,6 +24,14 @@ func (n *names) all() []string {
 }
 
 func (n *names) len() int { return len(n.all()) }
+
+// size returns what the names count, see maxNameBytes.
+func (n *names) size() int {
+	if n == nil {
+		return 0
+	}
+	return n.bytes + nameOverhead*len(n.sorted)
+}
 
 func (n *names) has(name string) bool {
 	_, ok := slices.BinarySearch(n.all(), name)
@@ -92,6 +101,14 @@ type nameTable struct {
 	sets map[uint64]weak.Pointer[names]
 }
 
+func bytesOf(list []string) int {
+	size := 0
+	for _, name := range list {
+		size += len(name)
+	}
+	return size
+}
+
 // intern returns the one set with these sorted names.
 func (s *nameTable) intern(sorted []string, hash uint64) *names {
 	if len(sorted) == 0 {
@@ -102,7 +119,7 @@ func (s *nameTable) intern(sorted []string, hash uint64) *names {
 	if n := s.sets[hash].Value(); n != nil && slices.Equal(n.sorted, sorted) {
 		return n
 	}
-	n := &names{sorted: sorted, hash: hash}
+	n := &names{sorted: sorted, hash: hash, bytes: bytesOf(sorted)}
 	s.sets[hash] = weak.Make(n)
 	runtime.AddCleanup(n, s.forget, hash)
 	return n

@@ -36,6 +36,10 @@ type proxy struct {
 	drainTime     time.Duration    // how long a listener that is replaced or removed still serves its connections
 	nextDue       time.Time        // when a removal or a retry that waits is due; zero if none is
 	now           func() time.Time // the clock
+	inFlightBytes int              // of all responses that are neither ACKed nor NACKed
+	statedBytes   int              // of names that the proxy has said it has, and that do not exist
+	asked         int              // names in the last request, and resources that are sent again because of it
+	acked         bool             // the last request was the ACK of a response in flight
 	// hasAnswered says that the proxy has ACKed or NACKed a response of this stream. By then its first request of each type has
 	// arrived, since Envoy sends them all at once when it reconnects.
 	hasAnswered bool
@@ -130,6 +134,7 @@ func (p *proxy) changed(n resource.Name, before, now *resource.Resource) {
 
 // requireMention makes sure that a response mentions a name that the proxy subscribes to, even if nothing differs.
 func (p *proxy) requireMention(s *subscription, name string) {
+	p.asked++
 	u, ok := s.update(name)
 	if !ok {
 		u = updateFrom(p.get(s, name))
@@ -262,7 +267,7 @@ const (
 
 // respond makes the next response of one type, or returns nil if there is nothing to send or the window is full.
 func (p *proxy) respond(s *subscription, of scope) *response {
-	if !s.requested || len(s.inFlight) >= p.window(s) || len(s.pending) == 0 && !s.responseDue {
+	if !s.requested || p.inFlightIsFull(s) || len(s.pending) == 0 && !s.responseDue {
 		return nil
 	}
 	r := &response{subscription: s}
@@ -284,6 +289,8 @@ func (p *proxy) respond(s *subscription, of scope) *response {
 	r.nonce, r.sent = strconv.Itoa(p.nonces), p.now()
 	s.responseDue, s.lastNonce = false, r.nonce
 	s.inFlight = append(s.inFlight, r)
+	r.size = r.keptBytes()
+	p.inFlightBytes += r.size
 	if s.kind == resource.Cluster {
 		p.resendEndpoints(r)
 	}

@@ -16,7 +16,8 @@ type response struct {
 	sent         time.Time
 	resources    []mention            // what the proxy lacks, sorted by name
 	removed      []mention            // what it has and should not, and what does not exist, sorted by name
-	full         []*resource.Resource // SotW: all resources of the response
+	full         []*resource.Resource // SotW: all resources of the response, until it has been sent
+	size         int                  // keptBytes when it was made
 }
 
 // mention is what a response says about one name.

@@ -132,13 +132,13 @@ func TestStreamErrors(t *testing.T) {
 	}{
 		"no request":         {nil, codes.DeadlineExceeded, "no request within"},
 		"no node":            {[]*discoveryv3.DeltaDiscoveryRequest{ask("", "CDS")}, codes.InvalidArgument, "must have node.id"},
-		"a long node":        {[]*discoveryv3.DeltaDiscoveryRequest{ask(strings.Repeat("x", 2000), "CDS")}, codes.InvalidArgument, "2000 bytes"},
+		"a long node":        {[]*discoveryv3.DeltaDiscoveryRequest{ask(strings.Repeat("x", 2000), "CDS")}, codes.ResourceExhausted, "node.id: 2000 bytes: at most 1024"},
 		"another's node":     {[]*discoveryv3.DeltaDiscoveryRequest{ask("stranger", "CDS")}, codes.PermissionDenied, "certificate is of another"},
 		"status of the peer": {[]*discoveryv3.DeltaDiscoveryRequest{ask("expired", "CDS")}, codes.Unauthenticated, "has expired"},
 		"node changes":       {[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "CDS"), ask("m/b", "EDS")}, codes.PermissionDenied, `cannot become node "m/b"`},
 		"no type":            {[]*discoveryv3.DeltaDiscoveryRequest{{Node: nodeOf("m/a")}}, codes.InvalidArgument, "type_url is missing; served are"},
-		"long name":          {[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "EDS", strings.Repeat("x", 2000))}, codes.InvalidArgument, "at most 1024 are allowed"},
-		"many names":         {[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "EDS", manyNames...)}, codes.ResourceExhausted, "20001 names"},
+		"long name":          {[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "EDS", strings.Repeat("x", 2000))}, codes.ResourceExhausted, "resource_names_subscribe: 2000 bytes: at most 1024 are allowed"},
+		"many names":         {[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "EDS", manyNames...)}, codes.ResourceExhausted, "resource_names_subscribe: more than 20000 names"},
 		"many names in two": {
 			[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "EDS", manyNames[:maxNames]...), ask("m/a", "EDS", manyNames[maxNames:]...)},
 			codes.ResourceExhausted, "subscribed to 20001 names",

@@ -13,14 +13,20 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
+// sameNames is how many names that a request repeats are the work of one new one.
+const sameNames = 10
+
 // receiveSotw handles one request of the state-of-the-world protocol. It returns the resources that the proxy refuses
 // with it.
 func (p *proxy) receiveSotw(r *discoveryv3.DiscoveryRequest) ([]NACK, error) {
-	s, err := p.check(r.GetTypeUrl(), nil, r.GetResourceNames())
+	s, err := p.check(r.GetTypeUrl())
 	if err != nil {
 		return nil, err
 	}
 	nacks := p.handleAck(s, r.GetResponseNonce(), r.GetErrorDetail())
+	if !p.acked {
+		p.asked += len(r.GetResourceNames()) / sameNames
+	}
 	// Whatever its nonce, a request has all names that the proxy subscribes to, and it is newer than the request before. If
 	// the names of one with an old nonce were ignored, a proxy that needs longer for its ACK than the next response takes
 	// to come would never get a new name (envoyproxy/envoy#10363).
@@ -72,15 +78,18 @@ func (p *proxy) resubscribe(s *subscription, list *names, all bool) {
 		return
 	}
 	s.names, s.wildcard = list, all
+	p.asked += list.len() / sameNames
 	s.dropUnless(s.subscribes)
 	for _, name := range list.all() {
 		if !beforeAll && !before.has(name) {
+			p.asked++
 			s.setPending(name, update{mustMention: true}, p.get(s, name))
 		}
 	}
 	if all && !beforeAll {
 		for _, r := range p.all(s) {
 			if !before.has(r.Name) && !list.has(r.Name) {
+				p.asked++
 				s.setPending(r.Name, update{}, r)
 			}
 		}

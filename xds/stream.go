@@ -11,8 +11,10 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/xds/resource"
@@ -27,6 +29,8 @@ type stream struct {
 	desired   atomic.Pointer[resource.Desired] // the newest state that the proxy should have; nil until Attach returns
 	ended     chan error                       // buffers one error: why the stream ends
 	authorize func() error                     // whether the peer may still use the node id
+	pace      *rate.Limiter                    // of the work of its node
+	held      atomic.Int64                     // what its names count, see maxNameBytes
 
 	mu      sync.Mutex // never held while something is sent
 	proxy   *proxy
@@ -102,7 +106,11 @@ type protocol[Req request] struct {
 // DeltaAggregatedResources serves the delta protocol.
 func (s *Server) DeltaAggregatedResources(g grpc.BidiStreamingServer[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]) error {
 	return serve(g.Context(), s, protocol[*discoveryv3.DeltaDiscoveryRequest]{
-		recv: g.Recv, receive: (*proxy).receiveDelta,
+		recv: func() (*discoveryv3.DeltaDiscoveryRequest, error) {
+			r := &discoveryv3.DeltaDiscoveryRequest{}
+			return r, receiveRequest(g, deltaFields, r)
+		},
+		receive: (*proxy).receiveDelta,
 		send: func(r *response) error {
 			m, err := r.delta()
 			if err != nil {
@@ -116,8 +124,13 @@ func (s *Server) DeltaAggregatedResources(g grpc.BidiStreamingServer[discoveryv3
 // StreamAggregatedResources serves the state-of-the-world protocol.
 func (s *Server) StreamAggregatedResources(g grpc.BidiStreamingServer[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]) error {
 	return serve(g.Context(), s, protocol[*discoveryv3.DiscoveryRequest]{
-		sotw: true, recv: g.Recv, receive: (*proxy).receiveSotw,
-		send: func(r *response) error { return g.Send(r.state()) },
+		sotw: true,
+		recv: func() (*discoveryv3.DiscoveryRequest, error) {
+			r := &discoveryv3.DiscoveryRequest{}
+			return r, receiveRequest(g, sotwFields, r)
+		},
+		receive: (*proxy).receiveSotw,
+		send:    func(r *response) error { return g.Send(r.state()) },
 	})
 }
 
@@ -130,14 +143,15 @@ func serve[Req request](ctx context.Context, s *Server, p protocol[Req]) error {
 		return ignoreEOF(err)
 	}
 	id := first.GetNode().GetId()
-	if err := s.admit(ctx, id); err != nil {
+	pace, err := s.admitAtPace(ctx, id)
+	if err != nil {
 		s.metrics.rejected.Inc()
-		s.o.Logger.WarnContext(ctx, "stream refused", append(s.o.Describe(shorten(id)), "err", err)...)
+		s.o.Logger.WarnContext(ctx, "stream refused", append(s.o.Describe(shorten(id)), "peer", peerAddress(ctx), "err", err)...)
 		return err
 	}
 
 	st := newStream(s, first.GetNode(), p.sotw, p.send)
-	st.authorize = func() error { return s.admit(ctx, id) }
+	st.authorize, st.pace = func() error { return s.admit(ctx, id) }, pace
 	log := s.o.Logger.With(s.o.Describe(id)...)
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
@@ -156,6 +170,14 @@ func serve[Req request](ctx context.Context, s *Server, p protocol[Req]) error {
 	}
 	log.InfoContext(ctx, "proxy disconnected", "err", err)
 	return ignoreEOF(err)
+}
+
+// peerAddress returns the address of the caller, "" in memory.
+func peerAddress(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		return p.Addr.String()
+	}
+	return ""
 }
 
 // ignoreEOF returns nil for io.EOF, since a peer that ended the stream itself needs no error, and else err.
@@ -192,11 +214,8 @@ func receiveFirst[Req any](ctx context.Context, s *Server, recv func() (Req, err
 
 // admit checks the node id in the first request: it must be valid, and the peer must be authorised to use it.
 func (s *Server) admit(ctx context.Context, id string) error {
-	switch {
-	case id == "":
+	if id == "" {
 		return status.Error(codes.InvalidArgument, "the first request of a stream must have node.id")
-	case len(id) > maxNameLength:
-		return status.Errorf(codes.InvalidArgument, "node.id has %d bytes, more than %d", len(id), maxNameLength)
 	}
 	err := s.authorize(ctx, id)
 	if err == nil {
@@ -214,7 +233,10 @@ func receive[Req request](ctx context.Context, st *stream, p protocol[Req], r Re
 		if id := r.GetNode().GetId(); id != "" && id != st.node {
 			return status.Errorf(codes.PermissionDenied, "the stream is of node %q and cannot become node %.200q", st.node, id)
 		}
-		nacks, err := st.handleRequest(func(c *proxy) ([]NACK, error) { return p.receive(c, r) })
+		nacks, cost, err := st.handleRequest(func(c *proxy) ([]NACK, error) { return p.receive(c, r) })
+		if err == nil {
+			err = st.server.reserve(st, cost.held)
+		}
 		if err != nil {
 			return err
 		}
@@ -226,6 +248,7 @@ func receive[Req request](ctx context.Context, st *stream, p protocol[Req], r Re
 			st.server.metrics.nacks.WithLabelValues(typeLabel(n.Type)).Inc()
 			logNACK(ctx, log, n)
 		}
+		st.charge(ctx, cost.work)
 		if r, err = p.recv(); err != nil {
 			return err
 		}
@@ -242,18 +265,22 @@ func logNACK(ctx context.Context, log *slog.Logger, n NACK) {
 		"attempts", n.Attempts, "retryAt", n.RetryAt)
 }
 
+// cost is what a request has cost, and what it has the server keep.
+type cost struct{ work, held int }
+
 // handleRequest passes one request to the proxy, and starts sending if there is a response to it.
-func (st *stream) handleRequest(receive func(*proxy) ([]NACK, error)) ([]NACK, error) {
+func (st *stream) handleRequest(receive func(*proxy) ([]NACK, error)) ([]NACK, cost, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	nacks, err := receive(st.proxy)
+	c := cost{st.proxy.takeWork(), st.proxy.held()}
 	if err != nil || st.sending {
-		return nacks, err
+		return nacks, c, err
 	}
 	if r := st.next(); r != nil {
 		st.startSending(r)
 	}
-	return nacks, nil
+	return nacks, c, nil
 }
 
 // loadDesired tells the proxy what the proxy should have. It sends nothing, since no request has been handled yet.
@@ -291,8 +318,16 @@ func (st *stream) startSending(r *response) {
 				st.end(err)
 				return // sending stays true: nothing can be sent any more
 			}
+			st.sent(r)
 		}
 	})
+}
+
+// sent forgets what of a response was needed to send it.
+func (st *stream) sent(r *response) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	r.full = nil
 }
 
 // nextOrStop returns the next response. If there is none, it returns nil and records that nobody is sending.

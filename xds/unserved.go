@@ -16,8 +16,6 @@ func (p *proxy) addUnserved(typeURL string) (*subscription, error) {
 	switch {
 	case typeURL == "":
 		return nil, status.Errorf(codes.InvalidArgument, "type_url is missing; served are %s", servedTypes())
-	case len(typeURL) > maxNameLength:
-		return nil, status.Errorf(codes.InvalidArgument, "type_url %.80q has %d bytes: at most %d are allowed", typeURL, len(typeURL), maxNameLength)
 	case len(p.unserved) >= maxUnserved:
 		return nil, status.Errorf(codes.ResourceExhausted, "type_url %.200q is one of more than %d types that are not served; served are %s",
 			typeURL, maxUnserved, servedTypes())
@@ -32,6 +30,7 @@ func (p *proxy) addUnserved(typeURL string) (*subscription, error) {
 func (p *proxy) requestUnserved(s *subscription, names []string, first bool) error {
 	s.requested = true
 	s.responseDue = s.responseDue || first
+	p.asked += len(names)
 	for _, name := range names {
 		if name != wildcard {
 			s.setPending(name, update{mustMention: true}, nil)

@@ -28,9 +28,9 @@ func ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// Codec returns the codec of ServerOptions. It sends resources in the bytes that were encoded once for all streams, and
-// leaves all other messages to gRPC's own codec. It is exported for streams in memory: no other codec knows the messages
-// that a delta stream sends.
+// Codec returns the codec of ServerOptions. It sends resources in the bytes that were encoded once for all streams, receives
+// requests as they are, and leaves all other messages to gRPC's own codec. It is exported for streams in memory: no other
+// codec knows the messages that streams send and receive (SendMsg, RecvMsg).
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2(grpcproto.Name)} }
 
 // rawMessage is a message that is already encoded.
@@ -44,6 +44,15 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		return m.bytes, nil
 	}
 	return c.CodecV2.Marshal(v)
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if r, ok := v.(*rawRequest); ok {
+		r.buffer = data.MaterializeToBuffer(mem.DefaultBufferPool())
+		return nil
+	}
+	return c.CodecV2.Unmarshal(data, v)
 }
 
 // delta returns the encoded delta response: entries that all streams share, and a few bytes of this stream.

@@ -95,12 +95,18 @@ var (
 func (e deltaEnd) Context() context.Context { return e.ctx }
 func (e sotwEnd) Context() context.Context  { return e.ctx }
 
-func (e deltaEnd) Recv() (*discoveryv3.DeltaDiscoveryRequest, error) {
+// RecvMsg encodes what the proxy has sent for the server's codec.
+func (e deltaEnd) RecvMsg(m any) error {
 	r, err := e.receive()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return r.Delta(), nil
+	return receiveAs(r.Delta(), m)
+}
+
+func (e deltaEnd) Recv() (*discoveryv3.DeltaDiscoveryRequest, error) {
+	r := &discoveryv3.DeltaDiscoveryRequest{}
+	return r, e.RecvMsg(r)
 }
 
 // SendMsg decodes what the server has encoded for its codec.
@@ -120,12 +126,27 @@ func (e deltaEnd) Send(r *discoveryv3.DeltaDiscoveryResponse) error {
 	return e.deliver(e.decoder.Delta(r))
 }
 
-func (e sotwEnd) Recv() (*discoveryv3.DiscoveryRequest, error) {
+// RecvMsg encodes what the proxy has sent for the server's codec.
+func (e sotwEnd) RecvMsg(m any) error {
 	r, err := e.receive()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return r.SotW(), nil
+	return receiveAs(r.SotW(), m)
+}
+
+func (e sotwEnd) Recv() (*discoveryv3.DiscoveryRequest, error) {
+	r := &discoveryv3.DiscoveryRequest{}
+	return r, e.RecvMsg(r)
+}
+
+// receiveAs passes a request through the server's codec.
+func receiveAs(request proto.Message, m any) error {
+	data, err := xds.Codec().Marshal(request)
+	if err != nil {
+		return err
+	}
+	return xds.Codec().Unmarshal(data, m)
 }
 
 func (e sotwEnd) Send(r *discoveryv3.DiscoveryResponse) error { return e.deliver(e.decoder.SotW(r)) }
