@@ -6,10 +6,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/status"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/mtls"
 	"github.com/sonde-mesh/sonde/xds"
@@ -45,18 +44,28 @@ func NewServer(c *mtls.Credentials, more ...grpc.ServerOption) *grpc.Server {
 	), more...)...)
 }
 
-// Authorize allows an ADS stream if the node ID is that of the client certificate, and the proxy is the same instance. It is for a
-// server made by NewServer.
+// Authorize allows an ADS stream if the node ID is that of the client certificate, and the proxy is the same instance and has the workload that
+// the certificate names. It is for a server made by NewServer.
 func Authorize(ctx context.Context, nodeID string, p *meshview.Proxy) error {
 	caller, err := mtls.PeerFromContext(ctx)
 	if err != nil {
-		return status.Error(codes.Unauthenticated, err.Error())
+		return err //nolint:wrapcheck // calls without a certificate do not come here
 	}
 	if caller.ID() != nodeID {
 		return fmt.Errorf("the certificate is for proxy %q, the node id is %q", caller.ID(), nodeID)
 	}
-	if p != nil && p.Dataplane.Identity.Instance != caller.Instance {
+	if caller.Path == "" {
+		return fmt.Errorf("the certificate for proxy %q names no workload: its SPIFFE ID %s has no path", nodeID, caller.SPIFFEID)
+	}
+	if p == nil {
+		return nil // it gets nothing before the view has it, and then it is authorised again
+	}
+	if p.Dataplane.Identity.Instance != caller.Instance {
 		return fmt.Errorf("the certificate is for proxy %q with UID %q, the current one has UID %q", nodeID, caller.Instance, p.Dataplane.Identity.Instance)
+	}
+	if want := p.Dataplane.SPIFFEPath(); caller.Path != want && caller.Path != p.Observed.Path {
+		return fmt.Errorf("the certificate is for proxy %q of workload %q, the Dataplane has workload %q", nodeID,
+			mesh.WorkloadText(caller.Path), mesh.WorkloadText(want))
 	}
 	return nil
 }

@@ -251,6 +251,7 @@ func TestVerifyRefuses(t *testing.T) {
 		"another trust domain":           {leaf: forge("spiffe://default.example.org/workload/web", dns, nil), want: "not that of a mesh"},
 		"two DNS names":                  {leaf: forge(id, dns, func(c *x509.Certificate) { c.DNSNames = append(c.DNSNames, "web-2.default.proxy.sonde.internal") }), want: "2 DNS names"},
 		"no URI":                         {leaf: forge(id, dns, func(c *x509.Certificate) { c.URIs = nil }), want: "no URI SAN"},
+		"two URIs":                       {leaf: forge(id, dns, func(c *x509.Certificate) { c.URIs = append(c.URIs, c.URIs[0]) }), want: "more than one URI SAN"},
 		"for servers alone":              {leaf: forge(id, dns, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), want: "not for clients"},
 		"a CA":                           {leaf: forge(id, dns, func(c *x509.Certificate) { c.IsCA = true; c.KeyUsage |= x509.KeyUsageCertSign }), want: "CA flag"},
 		"DNS name that is only the mesh": {leaf: forge(id, "default.proxy.sonde.internal", nil), want: "no proxy of mesh"},

@@ -25,7 +25,7 @@ func TestAuthorisation(t *testing.T) {
 		"the same name, other way":     {"default/web-1", "other/web-1", codes.PermissionDenied},
 		"no certificate":               {"", "default/web-1", codes.Unauthenticated},
 		"no node":                      {"default/web-1", "", codes.InvalidArgument},
-		"no certificate and no node":   {"", "", codes.InvalidArgument},
+		"no certificate and no node":   {"", "", codes.Unauthenticated},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -39,6 +39,42 @@ func TestAuthorisation(t *testing.T) {
 				}
 				if err == nil && !slices.Equal(r.Names(), []string{"api", "db", "inbound:8080"}) {
 					t.Errorf("the first response has %q", r.Names())
+				}
+			})
+		})
+	}
+}
+
+// A certificate that the CA's key has signed, with the name of a proxy, is not enough: it must be one that the control plane would issue.
+func TestForgedCertificates(t *testing.T) {
+	const own = "spiffe://default.sonde.internal/workload/web"
+	tests := map[string]struct {
+		spiffeIDs []string
+		want      codes.Code
+	}{
+		"its own workload":        {[]string{own}, codes.OK},
+		"another workload":        {[]string{apiIdentity}, codes.PermissionDenied},
+		"a workload of no proxy":  {[]string{own + "/more"}, codes.PermissionDenied},
+		"no workload":             {[]string{"spiffe://default.sonde.internal"}, codes.PermissionDenied},
+		"no SPIFFE ID":            {nil, codes.Unavailable}, // the handshake fails
+		"two SPIFFE IDs":          {[]string{own, apiIdentity}, codes.Unavailable},
+		"its workload, elsewhere": {[]string{"spiffe://other.sonde.internal/workload/web"}, codes.Unavailable},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, p envoysim.Protocol) {
+				f := featuretest.Start(t, "two-services")
+				config, err := f.Forge("web-1", tc.spiffeIDs...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				stream, err := f.OpenAs(config, p)
+				if err == nil {
+					send(t, stream, &envoysim.Request{Node: "default/web-1", Type: resource.Cluster})
+					_, err = stream.Recv()
+				}
+				if status.Code(err) != tc.want {
+					t.Errorf("error = %v, want %s", err, tc.want)
 				}
 			})
 		})

@@ -27,8 +27,7 @@ func (f *Feature) TLS(owner mesh.ID) (*tls.Config, error) {
 		return nil, err
 	}
 	if owner != "" {
-		meshName, dataplane := mesh.SplitID(owner)
-		certificate, err := sondecp.Issue(f.plane.authority, identity.Subject{Mesh: meshName, Dataplane: dataplane, Path: "/workload/web"})
+		certificate, err := sondecp.Issue(f.plane.authority, f.subject(owner))
 		if err != nil {
 			return nil, fmt.Errorf("certificate of %s: %w", owner, err)
 		}
@@ -37,12 +36,25 @@ func (f *Feature) TLS(owner mesh.ID) (*tls.Config, error) {
 	return config, nil
 }
 
+// subject is whom the certificate of a proxy has to identify.
+func (f *Feature) subject(owner mesh.ID) identity.Subject {
+	if _, p := f.plane.Builder.View().Proxy(owner); p != nil {
+		return identity.SubjectOf(p.Dataplane)
+	}
+	meshName, dataplane := mesh.SplitID(owner)
+	return identity.Subject{Mesh: meshName, Dataplane: dataplane, Path: mesh.WorkloadPath("web")}
+}
+
 // dial connects with the certificate of owner, or without one if owner is "".
 func (f *Feature) dial(owner mesh.ID) (*grpc.ClientConn, error) {
 	config, err := f.TLS(owner)
 	if err != nil {
 		return nil, err
 	}
+	return f.dialAs(config)
+}
+
+func (f *Feature) dialAs(config *tls.Config) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+f.plane.address, grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window), grpc.WithNoProxy())
 }
@@ -51,7 +63,21 @@ func (f *Feature) dial(owner mesh.ID) (*grpc.ClientConn, error) {
 // ends when no test would wait longer.
 func (f *Feature) Open(owner mesh.ID, p envoysim.Protocol) envoysim.Wire {
 	f.t.Helper()
-	conn, err := f.dial(owner)
+	config, err := f.TLS(owner)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	w, err := f.OpenAs(config, p)
+	if err != nil {
+		f.t.Fatalf("open stream with the certificate of %q: %v", owner, err)
+	}
+	return w
+}
+
+// OpenAs is Open with another configuration of TLS. The error is that of a connection that is refused, or of no stream.
+func (f *Feature) OpenAs(config *tls.Config, p envoysim.Protocol) (envoysim.Wire, error) {
+	f.t.Helper()
+	conn, err := f.dialAs(config)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -60,9 +86,5 @@ func (f *Feature) Open(owner mesh.ID, p envoysim.Protocol) envoysim.Wire {
 		cancel()
 		_ = conn.Close() // the test is over
 	})
-	w, err := envoysim.OpenWire(ctx, p, conn)
-	if err != nil {
-		f.t.Fatalf("open stream with the certificate of %q: %v", owner, err)
-	}
-	return w
+	return envoysim.OpenWire(ctx, p, conn)
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,7 +54,7 @@ type adsStream struct {
 	protocol envoysim.Protocol
 	node     string
 	number   int
-	ended    chan struct{} // closed when what is read ends
+	ended    chan error // gets why the stream has ended, once
 }
 
 // rawCodec sends bytes as they are, and drops what it receives.
@@ -114,20 +114,20 @@ func (s *adsStream) open(ctx context.Context, conn *grpc.ClientConn, do func(con
 
 // read reads what comes until the stream ends.
 func (s *adsStream) read() {
-	s.ended = make(chan struct{})
+	s.ended = make(chan error, 1)
 	go func() {
-		defer close(s.ended)
 		var dropped []byte
-		for s.RecvMsg(&dropped) == nil {
+		for {
+			if err := s.RecvMsg(&dropped); err != nil {
+				s.ended <- err
+				return
+			}
 		}
 	}()
 }
 
 // hold waits until the stream ends.
-func (s *adsStream) hold() error {
-	<-s.ended
-	return io.EOF
-}
+func (s *adsStream) hold() error { return <-s.ended }
 
 // ask sends a request with more fields, which are encoded.
 func (s *adsStream) ask(r envoysim.Request, more ...byte) error {
@@ -157,15 +157,10 @@ func longNames(n, length, number int) []string {
 func subscribeTo(count, length int) func(context.Context, *adsStream) error {
 	return func(_ context.Context, s *adsStream) error {
 		s.read()
-		var names []string
-		for _, t := range resource.Types() {
-			all := longNames(count, length, s.number)
-			for chunk := 3 << 20 / (length + 10); len(all) > 0; all = all[min(len(all), chunk):] {
-				part := all[:min(len(all), chunk)]
-				if names = part; s.protocol == envoysim.SotW && len(part) < count {
-					names = part // a later request replaces the names
-				}
-				if err := s.ask(envoysim.Request{Type: t, Names: names}); err != nil {
+		all := longNames(count, length, s.number)
+		for part := range slices.Chunk(all, 3<<20/(length+10)) { // in the state of the world each replaces the one before
+			for _, t := range resource.Types() {
+				if err := s.ask(envoysim.Request{Type: t, Names: part}); err != nil {
 					return err
 				}
 			}
