@@ -4,14 +4,19 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// maxReason is how many bytes of a proxy's error message are kept.
-const maxReason = 2048
+// maxReason is how many bytes of a proxy's error message are kept, maxLogged how many of them are in the log.
+const (
+	maxReason = 2048
+	maxLogged = 512
+)
 
 // NACK is a resource that a proxy refused. The proxy keeps the last version that it accepted. The refused version is not sent
 // again on the same stream, unless the reason is the proxy's environment.
@@ -129,8 +134,12 @@ func (p *proxy) restore(s *subscription, name string, u update) {
 // resource in protobuf text form, or names none. If it names none and the response had one resource, it is that one; else the
 // result is empty.
 func refusedBy(sent []mention, reason string) map[string]string {
+	names := make(map[string]bool, len(sent))
+	for i := range sent {
+		names[sent[i].name] = true
+	}
 	if _, list, ok := strings.Cut(reason, "(s) "); ok && strings.HasPrefix(reason, "Error adding/updating ") {
-		if reasons := listed(sent, list); len(reasons) > 0 {
+		if reasons := listed(names, list); len(reasons) > 0 {
 			return reasons
 		}
 	}
@@ -138,7 +147,7 @@ func refusedBy(sent []mention, reason string) map[string]string {
 		return map[string]string{sent[0].name: reason}
 	}
 	if strings.Contains(reason, "validation failed") {
-		if name := firstNamed(sent, reason); name != "" {
+		if name := firstNamed(names, reason); name != "" {
 			return map[string]string{name: reason}
 		}
 	}
@@ -146,26 +155,19 @@ func refusedBy(sent []mention, reason string) map[string]string {
 }
 
 // listed splits Envoy's list of refused resources, "a: why, b: why" or "a: why\nb: why", by the names of those that were sent.
-func listed(sent []mention, list string) map[string]string {
+func listed(sent map[string]bool, list string) map[string]string {
 	type entry struct {
 		name string
 		at   int // where the name begins
 	}
 	var entries []entry
-	for _, m := range sent {
-		said := m.name + ": "
-		if strings.HasPrefix(list, said) {
-			entries = append(entries, entry{m.name, 0})
-			continue
-		}
-		for _, separator := range []string{", ", "\n"} {
-			if i := strings.Index(list, separator+said); i >= 0 {
-				entries = append(entries, entry{m.name, i + len(separator)})
-				break
-			}
+	found := map[string]bool{}
+	for at := 0; at < len(list); at = nextEntry(list, at) {
+		name, _, ok := strings.Cut(list[at:min(len(list), at+maxNameLength+2)], ": ")
+		if ok && sent[name] && !found[name] {
+			entries, found[name] = append(entries, entry{name, at}), true
 		}
 	}
-	slices.SortFunc(entries, func(a, b entry) int { return a.at - b.at })
 	reasons := map[string]string{}
 	for i, e := range entries {
 		end := len(list)
@@ -177,41 +179,54 @@ func listed(sent []mention, list string) map[string]string {
 	return reasons
 }
 
-// firstNamed returns the name that comes first in reason in the form name: "x" or cluster_name: "x", or "" if there is none.
-func firstNamed(sent []mention, reason string) string {
-	first, at := "", len(reason)
-	for _, m := range sent {
-		for _, field := range []string{"name:", "cluster_name:"} {
-			i := indexField(reason, field, m.name)
-			if i >= 0 && i < at {
-				first, at = m.name, i
-			}
+// nextEntry returns where the next name may begin in a list after at, its length if none does.
+func nextEntry(list string, at int) int {
+	for ; at < len(list); at++ {
+		switch {
+		case list[at] == '\n':
+			return at + 1
+		case strings.HasPrefix(list[at:], ", "):
+			return at + 2
 		}
 	}
-	return first
+	return at
 }
 
-// indexField returns the index of a field with that value in protobuf text form, or -1 if there is none. The text form may
-// have one or more spaces after the colon.
-func indexField(text, field, value string) int {
+// firstNamed returns the name that comes first in reason in the form name: "x" or cluster_name: "x", or "" if there is none. The text form
+// of protobuf may have one or more spaces after the colon.
+func firstNamed(sent map[string]bool, reason string) string {
+	const field, longer = "name:", "cluster_"
 	for from := 0; ; {
-		i := strings.Index(text[from:], field)
+		i := strings.Index(reason[from:], field)
 		if i < 0 {
-			return -1
+			return ""
 		}
 		i += from
 		from = i + len(field)
-		begins := i == 0 || strings.ContainsRune(" {\n", rune(text[i-1]))
-		if begins && strings.HasPrefix(strings.TrimLeft(text[from:], " "), `"`+value+`"`) {
-			return i
+		before := strings.TrimSuffix(reason[:i], longer)
+		if before != "" && !strings.ContainsRune(" {\n", rune(before[len(before)-1])) {
+			continue
+		}
+		value, quoted := strings.CutPrefix(strings.TrimLeft(reason[from:], " "), `"`)
+		name, _, ok := strings.Cut(value[:min(len(value), maxNameLength+1)], `"`)
+		if quoted && ok && sent[name] {
+			return name
 		}
 	}
 }
 
 // shorten keeps only the beginning and the end of a long text: Envoy may print a whole resource before the reason.
-func shorten(reason string) string {
-	if len(reason) <= maxReason {
-		return strings.ToValidUTF8(reason, "?")
+func shorten(reason string) string { return cut(reason, maxReason) }
+
+// cut returns a copy of a text of which it keeps at most about most bytes. Characters that no text has are replaced.
+func cut(text string, most int) string {
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most/2], "") + " … " + strings.ToValidUTF8(text[len(text)-most/2:], "")
 	}
-	return strings.ToValidUTF8(reason[:maxReason/2], "") + " … " + strings.ToValidUTF8(reason[len(reason)-maxReason/2:], "")
+	return strings.Clone(strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && unicode.IsControl(r) || r == utf8.RuneError {
+			return '?'
+		}
+		return r
+	}, text))
 }

@@ -261,7 +261,7 @@ func logNACK(ctx context.Context, log *slog.Logger, n NACK) {
 	if n.Attempts > 1 {
 		level = slog.LevelDebug
 	}
-	log.Log(ctx, level, "proxy refused a resource", "type", n.Type.Short(), "resource", n.Name, "resourceVersion", n.Version, "err", n.Reason,
+	log.Log(ctx, level, "proxy refused a resource", "type", n.Type.Short(), "resource", n.Name, "resourceVersion", n.Version, "err", cut(n.Reason, maxLogged),
 		"attempts", n.Attempts, "retryAt", n.RetryAt)
 }
 
