@@ -1,10 +1,14 @@
 package xds
 
 import (
+	"slices"
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -37,6 +41,7 @@ func fuzzProxy(t *testing.T, sotw bool, data []byte, receive func(*proxy, []byte
 			return // which ends the stream
 		}
 		p.status()
+		before := p.held()
 		for range 10_000 {
 			r := p.next()
 			if r == nil {
@@ -56,6 +61,26 @@ func fuzzProxy(t *testing.T, sotw bool, data []byte, receive func(*proxy, []byte
 		if p.next() != nil {
 			t.Fatal("responses without end")
 		}
+		checkCounts(t, p, before)
+	}
+}
+
+// checkCounts compares what is counted with what there is. To answer needs no more names.
+func checkCounts(t *testing.T, p *proxy, before int) {
+	inFlight := 0
+	for _, s := range slices.Concat(p.subscriptions[:], p.unserved) {
+		for _, r := range s.inFlight {
+			inFlight += r.keptBytes()
+		}
+		for _, name := range s.names.all() {
+			before -= len(name) + nameOverhead
+		}
+	}
+	if inFlight != p.inFlightBytes {
+		t.Fatalf("%d bytes in flight are counted as %d", inFlight, p.inFlightBytes)
+	}
+	if before < 0 {
+		t.Fatalf("%d bytes of names are not counted", -before)
 	}
 }
 
@@ -93,7 +118,7 @@ func FuzzDeltaRequests(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		fuzzProxy(t, false, data, func(p *proxy, body []byte) error {
 			r := &discoveryv3.DeltaDiscoveryRequest{}
-			if err := proto.Unmarshal(body, r); err != nil {
+			if err := deltaFields.decode(body, r); err != nil {
 				return err
 			}
 			_, err := p.receiveDelta(r)
@@ -116,11 +141,69 @@ func FuzzSotwRequests(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		fuzzProxy(t, true, data, func(p *proxy, body []byte) error {
 			r := &discoveryv3.DiscoveryRequest{}
-			if err := proto.Unmarshal(body, r); err != nil {
+			if err := sotwFields.decode(body, r); err != nil {
 				return err
 			}
 			_, err := p.receiveSotw(r)
 			return err
 		})
 	})
+}
+
+// FuzzDecode decodes a request in both protocols. What is read of it is what protobuf makes of the whole, or it is refused for its size; and
+// decoding takes no more memory than it may.
+func FuzzDecode(f *testing.F) {
+	for _, of := range []fields{deltaFields, sotwFields} {
+		f.Add(element(of.node, append(element(1, []byte("m/a")), element(3, element(1, append(element(1, []byte(resource.NodeDrainTime)), element(2, element(3, []byte("1s")))...)))...)))
+		f.Add(slices.Concat(element(of.typeURL, []byte("t")), element(3, []byte("a")), element(3, nil), element(of.nonce, []byte("1")), element(of.errorDetail, element(2, []byte("why")))))
+		f.Add(slices.Concat(element(of.node, nil), element(5, append(element(1, []byte("a")), element(2, []byte("1"))...)), element(4, []byte("b"))))
+		for _, bomb := range decodeBombs(of, 100) {
+			f.Add(bomb)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, of := range []fields{deltaFields, sotwFields} {
+			got, whole := messageOf(of), messageOf(of)
+			var err error
+			if used := allocated(func() { err = of.decode(data, got) }); used > decodeLimit(data) {
+				t.Fatalf("%d bytes are decoded into %d", len(data), used)
+			}
+			wholeErr := proto.Unmarshal(data, whole)
+			if err != nil {
+				if wholeErr == nil && status.Code(err) != codes.ResourceExhausted {
+					t.Fatalf("decode() = %v, for what protobuf decodes", err)
+				}
+				continue
+			}
+			if diff := cmp.Diff(read(whole), read(got)); wholeErr == nil && diff != "" {
+				t.Fatalf("decoded (-want +got):\n%s", diff)
+			}
+		}
+	})
+}
+
+// read returns what the server reads of a request.
+func read(m proto.Message) []any {
+	type common interface {
+		request
+		GetResponseNonce() string
+		GetErrorDetail() *statuspb.Status
+	}
+	c := m.(common)
+	node := c.GetNode()
+	all := []any{c.GetTypeUrl(), c.GetResponseNonce(), c.GetErrorDetail() != nil, c.GetErrorDetail().GetMessage(), node.GetId()}
+	drainTime, has := node.GetMetadata().GetFields()[resource.NodeDrainTime]
+	all = append(all, has, drainTime.GetStringValue())
+	switch r := m.(type) {
+	case *discoveryv3.DeltaDiscoveryRequest:
+		all = append(all, len(r.GetResourceNamesSubscribe()), len(r.GetResourceNamesUnsubscribe()), r.GetInitialResourceVersions())
+		for _, name := range slices.Concat(r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe()) {
+			all = append(all, name)
+		}
+	case *discoveryv3.DiscoveryRequest:
+		for _, name := range r.GetResourceNames() {
+			all = append(all, name)
+		}
+	}
+	return all
 }
