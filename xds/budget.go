@@ -24,7 +24,7 @@ const (
 
 	// Work is counted in units of about 50 µs: the work of one proxy per second, and at once. ACKs and what the mesh changes do not count.
 	workRate  = 400
-	workBurst = 4000
+	workBurst = 2000
 	// A stream that begins, a request that is no ACK, a NACK, and so many names in it or resources to be sent again because of it.
 	streamWork   = 10
 	requestWork  = 1
