@@ -366,3 +366,31 @@ func TestManyProxiesFollowOneChange(t *testing.T) {
 		expect(t, said(p.next()), "CDS x@2")
 	}
 }
+
+// TestRefusedStreamsAreLoggedWithTheirPeer: whoever calls may name any node, but has only its own addresses.
+func TestRefusedStreamsAreLoggedWithTheirPeer(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Options{})
+	p := f.delta().listen()
+	p.send(ask("stranger", "CDS"))
+	p.endsWith(codes.PermissionDenied, "certificate is of another")
+	if log := f.log.String(); !strings.Contains(log, `msg="stream refused" node=stranger peer=bufconn`) {
+		t.Errorf("log = %s", log)
+	}
+}
+
+func TestWhatWasSentIsNotKept(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Options{})
+	f.want("m/a", "CDS x@1 y@1")
+	p := f.sotw().listen()
+	p.send(&discoveryv3.DiscoveryRequest{Node: nodeOf("m/a"), TypeUrl: string(resource.Cluster)})
+	expect(t, saidSotw(p.next()), "CDS x@1 y@1")
+	f.until("the list is dropped, and the response waits for its ACK", func() bool {
+		st := f.server.all()[0]
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		inFlight := st.proxy.subscription(resource.Cluster).inFlight
+		return len(inFlight) == 1 && inFlight[0].full == nil
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/test/featuretest"
 	"github.com/sonde-mesh/sonde/xds/resource"
@@ -75,6 +76,49 @@ func TestForgedCertificates(t *testing.T) {
 				}
 				if status.Code(err) != tc.want {
 					t.Errorf("error = %v, want %s", err, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// The workload of a running proxy changes. Until its agent has a certificate for the new one, ADS goes on with the old one, if it was issued
+// to this proxy.
+func TestWorkloadOfAProxyChanges(t *testing.T) {
+	tests := map[string]struct {
+		issued string
+		want   codes.Code
+	}{
+		"a certificate that was issued to the proxy": {"/workload/web", codes.OK},
+		"one that was not":                           {"/workload/db", codes.PermissionDenied},
+		"nothing is known of it":                     {"", codes.PermissionDenied},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, p envoysim.Protocol) {
+				f := featuretest.Start(t, "two-services")
+				old, err := f.TLS("default/web-1")
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.PutYAML(`
+type: Dataplane
+mesh: default
+name: web-1
+labels: {kuma.io/workload: another}
+networking:
+  address: 10.0.0.1
+  inbound:
+  - {port: 8080, tags: {kuma.io/service: web}}
+`)
+				f.Observe("web-1", mesh.Observation{Path: tc.issued})
+				stream, err := f.OpenAs(old, p)
+				if err != nil {
+					t.Fatal(err)
+				}
+				send(t, stream, &envoysim.Request{Node: "default/web-1", Type: resource.Cluster})
+				if _, err := stream.Recv(); status.Code(err) != tc.want {
+					t.Errorf("Recv() error = %v, want %s", err, tc.want)
 				}
 			})
 		})
