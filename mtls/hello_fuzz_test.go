@@ -14,7 +14,7 @@ import (
 func FuzzReadHello(f *testing.F) {
 	client, server := net.Pipe()
 	go func() {
-		_ = tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(context.Background()) //nolint:gosec // it has no server
+		_ = tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(context.Background()) // it has no server
 	}()
 	hello, err := readHello(server)
 	if err != nil {

@@ -125,7 +125,7 @@ func TestUnansweredResponsesHaveABudget(t *testing.T) {
 					if err := request(p, kind, ""); err != nil {
 						t.Fatal(err)
 					}
-					for p.next() != nil { //nolint:revive // it is sent
+					for p.next() != nil {
 					}
 				}
 			}
@@ -139,7 +139,7 @@ func TestUnansweredResponsesHaveABudget(t *testing.T) {
 						answered = true
 						p.handleAck(s, s.inFlight[len(s.inFlight)-1].nonce, nil)
 					}
-					for p.next() != nil { //nolint:revive // it is sent
+					for p.next() != nil {
 					}
 				}
 			}
@@ -224,7 +224,7 @@ func TestPace(t *testing.T) {
 		if _, err := s.admitAtPace(t.Context(), "m/b"); err != nil {
 			t.Errorf("a stream of another node: %v", err)
 		}
-		time.Sleep(2 * time.Second)
+		wait(t.Context(), 2*time.Second)
 		if _, err := s.admitAtPace(t.Context(), "m/a"); err != nil {
 			t.Errorf("a stream when the work is done: %v", err)
 		}

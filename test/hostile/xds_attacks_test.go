@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -288,7 +289,7 @@ func longNACKs(ctx context.Context, s *adsStream) error {
 		details[i] = &anypb.Any{}
 	}
 	for n := 0; ctx.Err() == nil; n++ {
-		r := envoysim.Request{Type: resource.Types()[n%2*2], Nonce: fmt.Sprint(n/2 + 1), Refusal: reason, Names: []string{"*"}}
+		r := envoysim.Request{Type: resource.Types()[n%2*2], Nonce: strconv.Itoa(n/2 + 1), Refusal: reason, Names: []string{"*"}}
 		number := protowire.Number(7)
 		if s.protocol == envoysim.SotW {
 			number = 6
@@ -320,7 +321,7 @@ func askForEverything(ctx context.Context, s *adsStream) error {
 	for n := 0; ctx.Err() == nil; n++ {
 		r := envoysim.Request{Type: resource.Types()[n%2*2], Names: []string{"*"}}
 		if n%4 < 2 {
-			r.Nonce = fmt.Sprint(n / 4)
+			r.Nonce = strconv.Itoa(n / 4)
 		}
 		if err := s.ask(r); err != nil {
 			return err
