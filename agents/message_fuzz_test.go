@@ -210,7 +210,7 @@ func sendFuzzed(ctx context.Context, data []byte, to chan<- received) {
 func (s *Server) converseFuzzed(ctx context.Context, messages <-chan received) error {
 	hello, err := s.awaitHello(ctx, messages)
 	if err != nil {
-		return err
+		return ended(err)
 	}
 	sess := &session{
 		peer: identity.Peer{Subject: fuzzSubject, NotAfter: s.o.Now().Add(time.Hour)}, since: s.o.Now(), wake: make(chan struct{}, 1),

@@ -97,7 +97,7 @@ func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
 	messages := s.receive(stream)
 	hello, err := s.awaitHello(stream.Context(), messages)
 	if err != nil {
-		return err
+		return ended(err)
 	}
 	sess := &session{
 		peer:     caller,
@@ -155,7 +155,7 @@ func (s *Server) receive(stream agentv1.AgentService_SessionServer) <-chan recei
 	return messages
 }
 
-// awaitHello waits for the first message. Unknown messages are ignored, as later in the session.
+// awaitHello waits for the first message. The error is io.EOF if the agent ends the session before. Unknown messages are ignored, as later in the session.
 func (s *Server) awaitHello(ctx context.Context, messages <-chan received) (*agentv1.Hello, error) {
 	late := time.NewTimer(s.o.helloTimeout)
 	defer late.Stop()
@@ -169,7 +169,7 @@ func (s *Server) awaitHello(ctx context.Context, messages <-chan received) (*age
 			return nil, status.Errorf(codes.DeadlineExceeded, "no Hello within %s", s.o.helloTimeout)
 		case r := <-messages:
 			if r.err != nil {
-				return nil, ended(r.err)
+				return nil, r.err
 			}
 			switch m := r.message.GetMessage().(type) {
 			case nil:

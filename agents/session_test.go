@@ -1,6 +1,8 @@
 package agents_test
 
 import (
+	"errors"
+	"io"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -105,6 +107,17 @@ func TestSessionRefuses(t *testing.T) {
 			}
 			wantStatus(t, a.ending(), tc.code, tc.text)
 		})
+	}
+}
+
+func TestSessionEndsBeforeHello(t *testing.T) {
+	_, a := joined(t, nil)
+	a.open()
+	if err := a.stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.ending(); !errors.Is(err, io.EOF) {
+		t.Errorf("the session ends with %v, want io.EOF", err)
 	}
 }
 
