@@ -30,6 +30,8 @@ const (
 	requestWork  = 1
 	nackWork     = 10
 	namesPerWork = 20
+	// manyNames is how many names make a request one of those of which the server handles one at a time for each proxy.
+	manyNames = 1000
 	// maxStreamDelay is how long a stream waits at most until it begins: its first request is kept meanwhile.
 	maxStreamDelay = time.Second
 )
@@ -94,34 +96,53 @@ func (s *Server) reserve(st *stream, size int) error {
 	return nil
 }
 
+// pace is how much work a node may still cause. It outlives the streams of the node, until it is like a new one.
+type pace struct {
+	*rate.Limiter
+	turn chan struct{} // has an element while a request with many names is handled, and its work is waited for
+}
+
 // admitAtPace admits a stream of a node, at the pace of the node: reopening streams is work, too.
-func (s *Server) admitAtPace(ctx context.Context, id string) (*rate.Limiter, error) {
+func (s *Server) admitAtPace(ctx context.Context, id string) (*pace, error) {
 	if err := s.admit(ctx, id); err != nil {
 		return nil, err
 	}
-	pace := s.paceOf(id)
-	r := pace.ReserveN(time.Now(), streamWork)
+	p := s.paceOf(id)
+	r := p.ReserveN(time.Now(), streamWork)
 	if d := r.Delay(); d > maxStreamDelay {
 		r.Cancel()
 		return nil, status.Errorf(codes.ResourceExhausted, "requests and streams of node %q: the next stream may begin in %s", id, d.Round(time.Millisecond))
 	}
 	wait(ctx, r.Delay())
-	return pace, nil
+	return p, nil
 }
 
-// paceOf returns how much work a node may still cause. That outlives its streams, until it is like a new one.
-func (s *Server) paceOf(id string) *rate.Limiter {
+// paceOf returns the pace of a node.
+func (s *Server) paceOf(id string) *pace {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := s.paces[id]; l != nil {
-		return l
+	if p := s.paces[id]; p != nil {
+		return p
 	}
 	if len(s.paces) > 2*len(s.nodes)+100 {
-		maps.DeleteFunc(s.paces, func(other string, l *rate.Limiter) bool { return s.nodes[other] == nil && l.Tokens() >= workBurst })
+		maps.DeleteFunc(s.paces, func(other string, p *pace) bool { return s.nodes[other] == nil && p.Tokens() >= workBurst })
 	}
-	l := rate.NewLimiter(workRate, workBurst)
-	s.paces[id] = l
-	return l
+	p := &pace{rate.NewLimiter(workRate, workBurst), make(chan struct{}, 1)}
+	s.paces[id] = p
+	return p
+}
+
+// takeTurn waits for the turn of a request with so many names, or until ctx ends, and returns how the turn ends.
+func (p *pace) takeTurn(ctx context.Context, names int) (end func()) {
+	if names < manyNames {
+		return func() {}
+	}
+	select {
+	case p.turn <- struct{}{}:
+		return func() { <-p.turn }
+	case <-ctx.Done():
+		return func() {}
+	}
 }
 
 // charge charges work to the node of a stream, and waits as long as that takes at its pace, or until ctx ends.

@@ -13,7 +13,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -116,7 +115,7 @@ type Server struct {
 
 	mu    sync.Mutex
 	nodes map[string]*node
-	paces map[string]*rate.Limiter // by node
+	paces map[string]*pace // by node
 }
 
 var _ discoveryv3.AggregatedDiscoveryServiceServer = (*Server)(nil)
@@ -132,7 +131,7 @@ type node struct {
 
 // NewServer returns a server that gets from src what proxies should have, and lets authorize check who they are.
 func NewServer(o Options, src Source, authorize Authorizer) *Server {
-	s := &Server{o: o.withDefaults(), source: src, authorize: authorize, nodes: map[string]*node{}, paces: map[string]*rate.Limiter{}}
+	s := &Server{o: o.withDefaults(), source: src, authorize: authorize, nodes: map[string]*node{}, paces: map[string]*pace{}}
 	s.metrics = newMetrics(o.Registerer, s.late, s.refused)
 	return s
 }

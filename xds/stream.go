@@ -11,7 +11,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
@@ -29,7 +28,7 @@ type stream struct {
 	desired   atomic.Pointer[resource.Desired] // the newest state that the proxy should have; nil until Attach returns
 	ended     chan error                       // buffers one error: why the stream ends
 	authorize func() error                     // whether the peer may still use the node id
-	pace      *rate.Limiter                    // of the work of its node
+	pace      *pace                            // of the work of its node
 	held      atomic.Int64                     // what its names count, see maxNameBytes
 
 	mu      sync.Mutex // never held while something is sent
@@ -101,6 +100,7 @@ type protocol[Req request] struct {
 	recv    func() (Req, error)
 	send    func(*response) error
 	receive func(*proxy, Req) ([]NACK, error)
+	names   func(Req) int // how many names are in a request
 }
 
 // DeltaAggregatedResources serves the delta protocol.
@@ -111,6 +111,9 @@ func (s *Server) DeltaAggregatedResources(g grpc.BidiStreamingServer[discoveryv3
 			return r, receiveRequest(g, deltaFields, r)
 		},
 		receive: (*proxy).receiveDelta,
+		names: func(r *discoveryv3.DeltaDiscoveryRequest) int {
+			return len(r.GetResourceNamesSubscribe()) + len(r.GetResourceNamesUnsubscribe()) + len(r.GetInitialResourceVersions())
+		},
 		send: func(r *response) error {
 			m, err := r.delta()
 			if err != nil {
@@ -130,6 +133,7 @@ func (s *Server) StreamAggregatedResources(g grpc.BidiStreamingServer[discoveryv
 			return r, receiveRequest(g, sotwFields, r)
 		},
 		receive: (*proxy).receiveSotw,
+		names:   func(r *discoveryv3.DiscoveryRequest) int { return len(r.GetResourceNames()) },
 		send:    func(r *response) error { return g.Send(r.state()) },
 	})
 }
@@ -230,29 +234,39 @@ func (s *Server) admit(ctx context.Context, id string) error {
 // receive handles the first request r and those after it, until the stream ends or a request is invalid.
 func receive[Req request](ctx context.Context, st *stream, p protocol[Req], r Req, log *slog.Logger) error {
 	for {
-		if id := r.GetNode().GetId(); id != "" && id != st.node {
-			return status.Errorf(codes.PermissionDenied, "the stream is of node %q and cannot become node %.200q", st.node, id)
-		}
-		nacks, cost, err := st.handleRequest(func(c *proxy) ([]NACK, error) { return p.receive(c, r) })
-		if err == nil {
-			err = st.server.reserve(st, cost.held)
-		}
-		if err != nil {
+		if err := receiveOne(ctx, st, p, r, log); err != nil {
 			return err
 		}
-		if resource.Type(r.GetTypeUrl()) == resource.Listener {
-			st.server.reportInbound(st.node)
-		}
-		st.server.metrics.requests.WithLabelValues(typeLabel(resource.Type(r.GetTypeUrl()))).Inc()
-		for _, n := range nacks {
-			st.server.metrics.nacks.WithLabelValues(typeLabel(n.Type)).Inc()
-			logNACK(ctx, log, n)
-		}
-		st.charge(ctx, cost.work)
+		var err error
 		if r, err = p.recv(); err != nil {
 			return err
 		}
 	}
+}
+
+// receiveOne handles one request, at the pace of the node.
+func receiveOne[Req request](ctx context.Context, st *stream, p protocol[Req], r Req, log *slog.Logger) error {
+	if id := r.GetNode().GetId(); id != "" && id != st.node {
+		return status.Errorf(codes.PermissionDenied, "the stream is of node %q and cannot become node %.200q", st.node, id)
+	}
+	defer st.pace.takeTurn(ctx, p.names(r))()
+	nacks, cost, err := st.handleRequest(func(c *proxy) ([]NACK, error) { return p.receive(c, r) })
+	if err == nil {
+		err = st.server.reserve(st, cost.held)
+	}
+	if err != nil {
+		return err
+	}
+	if resource.Type(r.GetTypeUrl()) == resource.Listener {
+		st.server.reportInbound(st.node)
+	}
+	st.server.metrics.requests.WithLabelValues(typeLabel(resource.Type(r.GetTypeUrl()))).Inc()
+	for _, n := range nacks {
+		st.server.metrics.nacks.WithLabelValues(typeLabel(n.Type)).Inc()
+		logNACK(ctx, log, n)
+	}
+	st.charge(ctx, cost.work)
+	return nil
 }
 
 // logNACK logs a refused resource, but at level Debug if it is refused again for a reason that does not go away.
