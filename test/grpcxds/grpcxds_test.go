@@ -56,7 +56,7 @@ func TestResolveAndCall(t *testing.T) {
 		}
 		return nil
 	})
-	address := serve(t, func(g *grpc.Server) { ads.Register(g) })
+	address := serve(t, func(g *grpc.Server) { ads.Register(g) }, sondexds.ServerOptions()...)
 	t.Cleanup(ads.Wait)
 	conn := dial(t, address, "xds:///api")
 
@@ -90,7 +90,7 @@ func TestNACK(t *testing.T) {
 	first, second := backend(t, "first"), backend(t, "second")
 	set := resource.NewSet(service(t, "api", first)...)
 	ads := sondexds.NewServer(sondexds.Options{}, &source{desired: resource.Desired{Shared: set}}, func(context.Context, string) error { return nil })
-	address := serve(t, func(g *grpc.Server) { ads.Register(g) })
+	address := serve(t, func(g *grpc.Server) { ads.Register(g) }, sondexds.ServerOptions()...)
 	t.Cleanup(ads.Wait)
 	conn := dial(t, address, "xds:///api")
 	until(t, "the backend answers", func() bool { return call(t, conn) == "first" })
