@@ -1,9 +1,11 @@
 package hostile
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,11 +147,17 @@ func (s *adsStream) encode(r envoysim.Request) []byte {
 	return encoded(r.Delta())
 }
 
+// longNames returns names that nobody else has, of that many bytes, or a few more. They are made fast: the attack is what the test is about.
 func longNames(n, length, number int) []string {
-	names := make([]string, n)
-	for i := range names {
-		name := fmt.Sprintf("%d-%d-%d", number, i, time.Now().UnixNano()%1000)
-		names[i] = name + strings.Repeat("n", max(0, length-len(name)))
+	prefix := fmt.Sprintf("%d-%08x-", number, rand.Uint32()) //nolint:gosec // it need not be a secret
+	length = max(length, len(prefix)+5)
+	all := bytes.Repeat([]byte("n"), n*length)
+	for i := range n {
+		copy(all[i*length:], prefix+strconv.Itoa(100_000 + i)[1:])
+	}
+	text, names := string(all), make([]string, n)
+	for i := range n {
+		names[i] = text[i*length : (i+1)*length]
 	}
 	return names
 }
