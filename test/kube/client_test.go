@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -36,6 +38,21 @@ func secret(t *testing.T, client kubernetes.Interface, name string) []byte {
 		return data
 	}
 	return nil
+}
+
+// podToken returns a projected token of a pod with the service account named default.
+func podToken(t *testing.T, client kubernetes.Interface, pod *corev1.Pod, audience string) string {
+	t.Helper()
+	r, err := client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{
+			Audiences:      []string{audience},
+			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Status.Token
 }
 
 // dial connects to a port of the control plane.

@@ -259,10 +259,21 @@ func makeWarned(t *testing.T, client kubernetes.Interface, namespace string, nam
 // callPlane calls the control plane as an agent whose token is wrong, and as somebody who rotates a CA.
 func callPlane(t *testing.T, client kubernetes.Interface, p *plane) {
 	t.Helper()
-	_, err := agentv1.NewAgentServiceClient(p.dial(t, client, p.agents)).Join(t.Context(), &agentv1.JoinRequest{Mesh: "default", Name: "one.rights", Token: "wrong"})
-	if status.Code(err) != codes.Unauthenticated {
-		t.Errorf("Join() with a wrong token: %v", err)
+	pod, err := client.CoreV1().Pods("rights").Get(t.Context(), "one", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
+	// The API server is only asked about what could be the token of a pod that was read.
+	forged := podToken(t, client, pod, mesh.TokenAudience)
+	forged = forged[:strings.LastIndexByte(forged, '.')+1] + "c2lnbmF0dXJl"
+	agent := agentv1.NewAgentServiceClient(p.dial(t, client, p.agents))
+	poll(t, "the API server to refuse a token", func(ctx context.Context) error {
+		_, err := agent.Join(ctx, &agentv1.JoinRequest{Mesh: "default", Name: "one.rights", Token: forged})
+		if status.Code(err) != codes.Unauthenticated {
+			return fmt.Errorf("Join() = %w", err)
+		}
+		return nil
+	})
 	admin, ctx := p.adminClient(t, client)
 	poll(t, "a rotation to start", func(context.Context) error {
 		_, err := admin.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "default"})

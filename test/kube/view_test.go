@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -151,20 +150,7 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	web := injected(t, client, "tokens", "web", "10.1.0.2")
-	token := func(audience string) string {
-		t.Helper()
-		r, err := client.CoreV1().ServiceAccounts("tokens").CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{
-			Spec: authenticationv1.TokenRequestSpec{
-				Audiences:      []string{audience},
-				BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: web.Name, UID: web.UID},
-			},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r.Status.Token
-	}
-	good := token(mesh.TokenAudience)
+	good := podToken(t, client, web, mesh.TokenAudience)
 	var subject identity.Subject
 	poll(t, "the pod of a token", func(ctx context.Context) error {
 		subject, err = a.Authenticate(ctx, good)
@@ -173,7 +159,7 @@ func TestTokens(t *testing.T) {
 	if subject.Dataplane != "web.tokens" || subject.Instance != string(web.UID) || subject.Path != "/ns/tokens/sa/default" {
 		t.Errorf("subject %+v", subject)
 	}
-	if _, err := a.Authenticate(t.Context(), token("other")); err == nil || errors.Is(err, identity.ErrUnavailable) {
+	if _, err := a.Authenticate(t.Context(), podToken(t, client, web, "other")); err == nil || errors.Is(err, identity.ErrUnavailable) {
 		t.Errorf("a token of another audience: %v", err)
 	}
 	remove(t, client, web)
