@@ -12,7 +12,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	admissionregistration "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -83,47 +82,16 @@ func installRights(t *testing.T, client kubernetes.Interface, manifests []chart.
 }
 
 // installWebhooks creates the webhooks of the chart, which call the control plane by its address.
-func installWebhooks(t *testing.T, client kubernetes.Interface, manifests []chart.Manifest, p *plane) {
+func installWebhooks(t *testing.T, manifests []chart.Manifest, p *plane) {
 	t.Helper()
-	api := client.AdmissionregistrationV1()
-	local := func(c *admissionregistration.WebhookClientConfig) {
-		c.URL, c.Service = new("https://"+p.webhook+*c.Service.Path), nil
-	}
-	for _, m := range manifests {
-		var err error
-		var remove func(context.Context, string, metav1.DeleteOptions) error
-		switch m.Kind {
-		case "MutatingWebhookConfiguration":
-			var o admissionregistration.MutatingWebhookConfiguration
-			if err := m.Decode(&o); err != nil {
-				t.Fatal(err)
-			}
-			for i := range o.Webhooks {
-				local(&o.Webhooks[i].ClientConfig)
-			}
-			remove = api.MutatingWebhookConfigurations().Delete
-			_, err = api.MutatingWebhookConfigurations().Create(t.Context(), &o, metav1.CreateOptions{})
-		case "ValidatingWebhookConfiguration":
-			var o admissionregistration.ValidatingWebhookConfiguration
-			if err := m.Decode(&o); err != nil {
-				t.Fatal(err)
-			}
-			for i := range o.Webhooks {
-				local(&o.Webhooks[i].ClientConfig)
-			}
-			remove = api.ValidatingWebhookConfigurations().Delete
-			_, err = api.ValidatingWebhookConfigurations().Create(t.Context(), &o, metav1.CreateOptions{})
-		default:
-			continue
+	remove, err := cluster.InstallWebhooks(t.Context(), manifests, p.webhook)
+	t.Cleanup(func() {
+		if err := remove(context.Background()); err != nil {
+			t.Error(err)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := remove(context.Background(), m.Name, metav1.DeleteOptions{}); err != nil {
-				t.Error(err)
-			}
-		})
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -159,7 +127,7 @@ func TestRightsOfTheChart(t *testing.T) {
 	p := startPlane(t, "rights", func(o *controlplane.Options) {
 		o.Kubernetes.Kubeconfig, o.Kubernetes.WebhookConfiguration = kubeconfig, "sonde"
 	})
-	installWebhooks(t, client, manifests, p)
+	installWebhooks(t, manifests, p)
 	makeWarned(t, client, "rights", "one", "two")
 	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
 	callPlane(t, client, p)
