@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	authenticationv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
@@ -44,6 +45,8 @@ const (
 	requestsBurst     = 100
 	reviewsPerSecond  = 200
 	reviewsBurst      = 400
+	// What an admission names and is not known is read anew. Whoever reaches the webhook may name what there is not.
+	anewPerSecond = 20
 )
 
 // cluster is a mesh on Kubernetes.
@@ -56,6 +59,7 @@ type cluster struct {
 	// webhookFiles watches the files of the webhook's certificate.
 	webhookFiles *heartbeat.Loop
 	webhook      webhookCheck
+	anew         *rate.Limiter // of what the webhook reads anew
 }
 
 // useKubernetes makes a cluster the platform of the control plane.
@@ -70,7 +74,7 @@ func (cp *ControlPlane) useKubernetes() error {
 	if err != nil {
 		return fmt.Errorf("make client of the API server: %w", err)
 	}
-	c := &cluster{cp: cp, config: config, client: client}
+	c := &cluster{cp: cp, config: config, client: client, anew: rate.NewLimiter(anewPerSecond, anewPerSecond)}
 	c.addChecks()
 	namespace := cp.o.Kubernetes.Namespace
 	cp.platform = platform{
@@ -275,6 +279,17 @@ func podOf(key watch.Key, p *source.Pod) (tokenreview.Pod, bool) {
 // readTimeout of what the webhook reads anew is less than timeoutSeconds of the webhook.
 const readTimeout = time.Second
 
+// readAnew reads from the API server for the webhook.
+func readAnew[T any](ctx context.Context, c *cluster, read func(context.Context) (T, error)) (T, error) {
+	if !c.anew.Allow() {
+		var none T
+		return none, fmt.Errorf("more than %d times per second something is asked for that is not known", anewPerSecond)
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return read(ctx)
+}
+
 // errNotRead says that the cluster is not read yet.
 var errNotRead = errors.New("the control plane has not read the cluster yet")
 
@@ -283,9 +298,9 @@ var errNotRead = errors.New("the control plane has not read the cluster yet")
 func (c *cluster) namespace(ctx context.Context, name string) (webhook.Namespace, error) {
 	n := c.controller.Cluster.Namespace(name)
 	if n == nil || c.controller.Cluster.Lost().Err != nil {
-		ctx, cancel := context.WithTimeout(ctx, readTimeout)
-		defer cancel()
-		now, err := c.controller.Cluster.ReadNamespace(ctx, name)
+		now, err := readAnew(ctx, c, func(ctx context.Context) (*source.Namespace, error) {
+			return c.controller.Cluster.ReadNamespace(ctx, name)
+		})
 		if err != nil && n == nil {
 			return webhook.Namespace{}, err
 		}
@@ -303,9 +318,7 @@ func (c *cluster) meshes(ctx context.Context, wanted string) ([]string, error) {
 	if slices.Contains(names, wanted) {
 		return names, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	names, err := c.controller.Objects.ReadMeshes(ctx)
+	names, err := readAnew(ctx, c, c.controller.Objects.ReadMeshes)
 	if err == nil && len(names) == 0 {
 		err = errors.New("there is no Mesh yet") // the first one is made after the start
 	}

@@ -10,6 +10,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -59,6 +60,9 @@ func (s *Server) admitPod(ctx context.Context, body []byte) (*admissionv1.Admiss
 }
 
 func (s *Server) namespace(ctx context.Context, name string) (*Namespace, error) {
+	if len(validation.IsDNS1123Label(name)) > 0 {
+		return nil, malformed("request.namespace: %q: must be the name of a namespace", cut(name, 100))
+	}
 	ns, err := s.options.Namespace(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("%w: read namespace %q: %w", errUnavailable, name, err)

@@ -113,6 +113,7 @@ func (d *podDocument) pod() (*corev1.Pod, error) {
 		pod.Labels, pod.Annotations = d.Metadata.Labels, d.Metadata.Annotations
 	}
 	s := &d.Spec
+	pod.Spec.Volumes = make([]corev1.Volume, 0, len(s.Volumes))
 	for _, v := range s.Volumes {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: v.Name})
 	}
@@ -131,6 +132,7 @@ func (d *podDocument) pod() (*corev1.Pod, error) {
 }
 
 func containersOf(documents []containerDocument) (containers []corev1.Container, err error) {
+	containers = make([]corev1.Container, 0, len(documents))
 	for i := range documents {
 		d := &documents[i]
 		c := corev1.Container{

@@ -216,17 +216,17 @@ func (in *injection) recordedWarnings() string {
 
 // checkNames returns an error if containers have no names or the same name. The API server would refuse such a pod, too.
 func checkNames(pod *corev1.Pod) error {
-	var names []string
+	names := map[string]bool{}
 	var errs []error
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for _, c := range containers {
 			switch {
 			case c.Name == "":
 				errs = append(errs, errors.New("spec.containers: there is one without a name"))
-			case slices.Contains(names, c.Name):
+			case names[c.Name]:
 				errs = append(errs, fmt.Errorf("containers[%s]: two containers have this name", c.Name))
 			}
-			names = append(names, c.Name)
+			names[c.Name] = true
 		}
 	}
 	if len(pod.Spec.Containers) == 0 {

@@ -1,10 +1,13 @@
 package webhook_test
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,34 +15,150 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// While too many requests are answered, others wait for two seconds, less than the API server does.
+// most is how many requests are answered at a time, and places how many bytes of all of them may have arrived.
+const (
+	most   = 1024
+	places = 32 << 20
+)
+
+// peer is a client whose body stops, until the server gives up.
+type peer struct {
+	*httptest.ResponseRecorder
+	sent     io.Reader
+	once     sync.Once
+	end      chan struct{}
+	answered chan struct{}
+}
+
+// SetReadDeadline implements what http.ResponseController asks for.
+func (p *peer) SetReadDeadline(time.Time) error {
+	p.once.Do(func() { close(p.end) })
+	return nil
+}
+
+func (p *peer) Read(into []byte) (int, error) {
+	if n, err := p.sent.Read(into); err == nil {
+		return n, nil
+	}
+	<-p.end
+	return 0, context.DeadlineExceeded
+}
+
+func (p *peer) Close() error { return nil }
+
+// stall sends a part of a body of 8 MiB.
+func stall(t *testing.T, s *webhook.Server, from string, sent int) *peer {
+	t.Helper()
+	p := &peer{
+		ResponseRecorder: httptest.NewRecorder(), sent: strings.NewReader(strings.Repeat(" ", sent)),
+		end: make(chan struct{}), answered: make(chan struct{}),
+	}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, webhook.PathInject, nil)
+	r.Header.Set("Content-Type", "application/json")
+	r.RemoteAddr, r.Body, r.ContentLength = from, p, 8<<20
+	go func() {
+		defer close(p.answered)
+		s.Handler().ServeHTTP(p, r)
+	}()
+	synctest.Wait()
+	return p
+}
+
+// lost reports whether the server has given up.
+func (p *peer) lost() bool {
+	select {
+	case <-p.answered:
+		return true
+	default:
+		return false
+	}
+}
+
+// postFrom is post from an address.
+func postFrom(t *testing.T, s *webhook.Server, from string, body []byte) int {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, webhook.PathInject, bytes.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	r.RemoteAddr = from
+	w := httptest.NewRecorder()
+	s.Handler().ServeHTTP(w, r)
+	return w.Code
+}
+
+// What is announced takes no place, and of what has arrived the source with the most makes room.
+func TestBodiesThatStop(t *testing.T) {
+	const hostile, other, caller = "10.0.0.1:1000", "10.0.0.2:1000", "10.0.0.3:1000"
+	body := podReview("shop", []byte(`{"spec":{"containers":[{"name":"app"}]}}`))
+	tests := map[string]struct {
+		from string
+		sent int
+		n    int
+		lost int // of those that have stopped
+	}{
+		"announced alone":             {from: caller, sent: 0, n: most - 2, lost: 0},
+		"as many as there may be":     {from: caller, sent: 1, n: most - 1, lost: 1},
+		"of the same address":         {from: hostile, sent: 1, n: most - 1, lost: 1},
+		"all that may arrive":         {from: caller, sent: 8<<20 - 1, n: places/(8<<20) - 2, lost: 0},
+		"all that may arrive, filled": {from: caller, sent: 8<<20 - 1, n: places/(8<<20) - 1, lost: 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t, enabled().options())
+				few := stall(t, s, other, tc.sent)
+				all := []*peer{few}
+				for range tc.n {
+					all = append(all, stall(t, s, hostile, tc.sent))
+				}
+				if status := postFrom(t, s, tc.from, body); status != http.StatusOK {
+					t.Errorf("status %d, want 200", status)
+				}
+				synctest.Wait()
+				lost := 0
+				for _, p := range all {
+					if p.lost() {
+						lost++
+						if p.Code != http.StatusServiceUnavailable || p.Header().Get("Retry-After") != "1" {
+							t.Errorf("a body that is given up: %d, want 503 with Retry-After", p.Code)
+						}
+					}
+				}
+				if lost != tc.lost || few.lost() {
+					t.Errorf("%d of %d bodies that have stopped are given up, want %d, and none of a source with few", lost, tc.n, tc.lost)
+				}
+				for _, p := range all {
+					_ = p.SetReadDeadline(time.Now())
+					<-p.answered
+				}
+			})
+		})
+	}
+}
+
+// At the limit of requests that wait for others, the one that has waited for longest is answered that it may come again.
 func TestTooManyRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const most = 256
 		o := enabled().options()
 		proceed := make(chan struct{})
-		o.Namespace = func(context.Context, string) (webhook.Namespace, error) {
-			<-proceed
-			return webhook.Namespace{}, nil
+		o.Namespace = func(ctx context.Context, _ string) (webhook.Namespace, error) {
+			select {
+			case <-proceed:
+			case <-ctx.Done():
+			}
+			return webhook.Namespace{}, ctx.Err()
 		}
 		s := newServer(t, o)
 		body := podReview("shop", []byte(`{"spec":{"containers":[{"name":"app"}]}}`))
 		statuses := make(chan int, most+1)
-		start := func() {
+		for range most + 1 {
 			go func() { statuses <- post(t, s, webhook.PathInject, body).Code }()
 			synctest.Wait()
 		}
-		for range most {
-			start()
+		if status := <-statuses; status != http.StatusServiceUnavailable {
+			t.Errorf("one request too many: %d, want 503", status)
 		}
-		began := time.Now()
-		start()
-		if status := <-statuses; status != http.StatusServiceUnavailable || time.Since(began) != 2*time.Second {
-			t.Errorf("one request too many: %d after %s, want 503 after 2s", status, time.Since(began))
-		}
-		start() // this one waits for less than that
 		close(proceed)
-		for range most + 1 {
+		for range most {
 			if status := <-statuses; status != http.StatusOK {
 				t.Errorf("status %d, want 200", status)
 			}
@@ -47,45 +166,41 @@ func TestTooManyRequests(t *testing.T) {
 	})
 }
 
-// Large bodies count as what they are: of the largest, eight are read at a time.
-func TestTooManyBytes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, enabled().options())
-		begun := make(chan *stalled, 16)
-		statuses := make(chan int, 16)
-		for range 9 {
-			go func() {
-				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, webhook.PathInject, nil)
-				r.Header.Set("Content-Type", "application/json")
-				body := &stalled{begun: begun, end: make(chan struct{})}
-				r.Body, r.ContentLength = body, 8<<20
-				w := httptest.NewRecorder()
-				s.Handler().ServeHTTP(w, r)
-				statuses <- w.Code
-			}()
-		}
-		if status := <-statuses; status != http.StatusServiceUnavailable || len(begun) != 8 {
-			t.Errorf("the ninth: %d, while %d are read, want 503 and 8", status, len(begun))
-		}
-		for range 8 {
-			close((<-begun).end)
-			if status := <-statuses; status != http.StatusBadRequest {
-				t.Errorf("a body that ends early: %d, want 400", status)
+// Reviews that would take much memory are refused before they are decoded, however small they are, and those that take time to check are
+// not checked further than the answer goes.
+func TestBombs(t *testing.T) {
+	list := func(element string, n int) string {
+		return "[" + strings.TrimSuffix(strings.Repeat(element+",", n), ",") + "]"
+	}
+	dataplane := func(spec string) []byte {
+		return objectReview("Dataplane", "CREATE", `{"metadata":{"name":"vm"},"spec":`+spec+`}`, "null")
+	}
+	pod := func(pod string) []byte { return podReview("shop", []byte(pod)) }
+	const many = 1 << 20
+	tests := map[string]struct {
+		path string
+		body []byte
+		want int
+		text string
+	}{
+		"containers":        {webhook.PathInject, pod(`{"spec":{"containers":` + list("{}", many) + `}}`), http.StatusBadRequest, "too many objects and values"},
+		"null":              {webhook.PathInject, pod(`{"spec":{"containers":` + list("null", many) + `}}`), http.StatusBadRequest, "too many objects and values"},
+		"volumes":           {webhook.PathInject, pod(`{"spec":{"volumes":` + list("{}", many) + `}}`), http.StatusBadRequest, "too many objects and values"},
+		"no list":           {webhook.PathInject, pod(`{"spec":` + strings.Repeat("[", many) + `}`), http.StatusBadRequest, "nested deeper than 1000"},
+		"a text of these":   {webhook.PathInject, pod(`{"metadata":{"annotations":{"a":"\"` + strings.Repeat("[{,", many) + `"}},"spec":{"containers":[{"name":"app"}]}}`), http.StatusOK, "patch"},
+		"objects":           {webhook.PathValidate, dataplane(list(`{"":0}`, many)), http.StatusBadRequest, "too many objects and values"},
+		"inbounds":          {webhook.PathValidate, dataplane(`{"networking":{"inbound":` + list("{}", 20_000) + `}}`), http.StatusOK, "must have at most 10000 items"},
+		"wrong inbounds":    {webhook.PathValidate, dataplane(`{"networking":{"inbound":` + list(`{"a":0}`, 9000) + `}}`), http.StatusOK, "spec.networking.inbound[0].a"},
+		"a long number":     {webhook.PathInject, pod(`{"spec":{"containers":[{"name":` + strings.Repeat("1", many) + `}]}}`), http.StatusBadRequest, "containers.name"},
+		"a long namespace":  {webhook.PathInject, podReview(strings.Repeat("n", many), []byte(`{}`)), http.StatusBadRequest, "request.namespace"},
+		"containers' names": {webhook.PathInject, pod(`{"spec":{"containers":` + list(`{"name":"a"}`, 50_000) + `}}`), http.StatusOK, "two containers have this name"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := post(t, newServer(t, enabled().options()), tc.path, tc.body)
+			if text := w.Body.String(); w.Code != tc.want || !strings.Contains(text, tc.text) || len(text) > 16<<10 {
+				t.Errorf("%d: %d bytes, want %d with %q:\n%.1000s", w.Code, len(text), tc.want, tc.text, text)
 			}
-		}
-	})
+		})
+	}
 }
-
-// stalled is a body of which nothing comes until it ends.
-type stalled struct {
-	begun chan *stalled
-	end   chan struct{}
-}
-
-func (b *stalled) Read([]byte) (int, error) {
-	b.begun <- b
-	<-b.end
-	return 0, io.EOF
-}
-
-func (b *stalled) Close() error { return nil }

@@ -22,6 +22,8 @@ const (
 	maxWarning  = 256
 	maxWarnings = 4096
 	maxMessage  = 4096
+	// maxReason is how much is said of why there is no answer.
+	maxReason = 1024
 )
 
 // review is an AdmissionReview with a request, of which T is what is read of the object.

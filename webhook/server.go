@@ -6,15 +6,15 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"mime"
 	"net"
 	"net/http"
+	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	admissionv1 "k8s.io/api/admission/v1"
 
@@ -33,13 +33,14 @@ const (
 	// maxBody is the size of an AdmissionReview. The API server takes requests of at most 3 MiB and stores objects of at most
 	// 1.5 MiB. An update has both, and JSON may be longer than the protobuf that the client has sent.
 	maxBody = 8 << 20
-	// maxBodies limits the bodies that are read and answered at the same time, each of which counts at least minWeight.
-	maxBodies = 64 << 20
-	minWeight = 256 << 10
 
 	maxHeaderBytes = 16 << 10
-	maxConnections = 256
-	maxStreams     = 250
+	maxConnections = 512
+	// A stream takes some KiB before its turn comes. An API server that needs more of them opens another connection.
+	maxStreams = 32
+	// Of what comes before it is read, a connection may have one window. A frame has memory as soon as its header is there.
+	window   = 128 << 10
+	maxFrame = 16 << 10
 
 	// queueTimeout is how long a request waits for its turn: API servers give up after timeoutSeconds of the webhook, 3 s.
 	queueTimeout    = 2 * time.Second
@@ -74,7 +75,8 @@ type Server struct {
 	options   ServerOptions
 	injection Options
 	metrics   *metrics
-	bodies    *semaphore.Weighted
+	turns     *connlimit.Places[netip.Prefix]
+	decoders  decoders
 	warned    rate.Sometimes
 }
 
@@ -82,7 +84,8 @@ type Server struct {
 func NewServer(o ServerOptions) (*Server, error) {
 	s := &Server{
 		options: o, injection: o.Injection, metrics: newMetrics(),
-		bodies: semaphore.NewWeighted(maxBodies), warned: rate.Sometimes{Interval: time.Second},
+		turns: connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: maxPlaces}), decoders: newDecoders(),
+		warned: rate.Sometimes{Interval: time.Second},
 	}
 	s.options.Log = cmp.Or(o.Log, slog.Default())
 	err := s.injection.complete()
@@ -115,9 +118,12 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		WriteTimeout:      2 * requestTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-		ConnState:         connections.ConnState,
-		ErrorLog:          slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug), // handshakes that fail: anybody can have them fail
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame, WriteByteTimeout: requestTimeout,
+			MaxReceiveBufferPerConnection: window, MaxReceiveBufferPerStream: window,
+		},
+		ConnContext: withCaller,
+		ErrorLog:    slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug), // handshakes that fail: anybody can have them fail
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
@@ -129,7 +135,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		}
 		stopped <- err
 	})
-	err := server.ServeTLS(connections.Listener(l), "", "")
+	err := server.ServeTLS(guardedListener{connections.Listener(l)}, "", "")
 	if stop() { // ctx has not ended: the listener broke
 		return fmt.Errorf("serve webhook on %s: %w", l.Addr(), err)
 	}
@@ -138,41 +144,42 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 
 // Handler returns the handler of the server's paths, without TLS and its limits for connections.
 func (s *Server) Handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("POST "+PathInject, s.handle("inject", s.admitPod))
-	mux.Handle("POST "+PathValidate, s.handle("validate", s.validateObject))
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t, ctx := s.takeTurn(w, r)
+		defer t.end()
+		switch r = r.WithContext(ctx); r.URL.Path {
+		case PathInject:
+			s.handle(w, r, t, "inject", s.admitPod)
+		case PathValidate:
+			s.handle(w, r, t, "validate", s.validateObject)
+		default:
+			http.NotFound(w, r)
+		}
+	})
 }
 
 // endpoint answers an AdmissionReview. Its error is an errMalformed, an errUnavailable, or an error of the server's own.
 type endpoint func(ctx context.Context, body []byte) (*admissionv1.AdmissionResponse, error)
 
-func (s *Server) handle(webhook string, e endpoint) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		start := time.Now()
-		result := s.serve(w, r, e)
-		s.metrics.observe(webhook, result, time.Since(start))
-	})
+func (s *Server) handle(w http.ResponseWriter, r *http.Request, t *turn, webhook string, e endpoint) {
+	start := time.Now()
+	result := s.serve(w, r, t, e)
+	s.metrics.observe(webhook, result, time.Since(start))
 }
 
 // serve answers a request, and returns the result for the metrics.
-func (s *Server) serve(w http.ResponseWriter, r *http.Request, e endpoint) (result string) {
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, t *turn, e endpoint) (result string) {
 	if status, why := checkRequest(r); status != http.StatusOK {
 		http.Error(w, why, status)
 		return resultMalformed
 	}
-	weight := max(r.ContentLength, minWeight)
-	queue, cancel := context.WithTimeout(r.Context(), queueTimeout)
-	defer cancel()
-	if err := s.bodies.Acquire(queue, weight); err != nil {
-		return s.fail(w, r, fmt.Errorf("%w: too many requests at once", errUnavailable))
+	body, err := t.read(r.Body, int(r.ContentLength))
+	if err != nil {
+		return s.fail(w, r, err)
 	}
-	defer s.bodies.Release(weight)
-	body := make([]byte, r.ContentLength)
-	if _, err := io.ReadFull(r.Body, body); err != nil {
-		return s.fail(w, r, fmt.Errorf("%w: read it: %w", errMalformed, err))
-	}
-	response, err := e(r.Context(), body)
+	defer t.peer.asked()()
+	t.work()
+	response, err := s.answer(r.Context(), t, body, e)
 	if err != nil {
 		return s.fail(w, r, err)
 	}
@@ -180,7 +187,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, e endpoint) (resu
 	if err != nil {
 		return s.fail(w, r, err)
 	}
+	t.peer.answered()
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	t.send()
 	_, _ = w.Write(text) // an API server that has gone asks again
 	switch {
 	case !response.Allowed:
@@ -192,10 +202,22 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, e endpoint) (resu
 	}
 }
 
+// answer decodes a review and answers it, once there is memory for it.
+func (s *Server) answer(ctx context.Context, t *turn, body []byte, e endpoint) (*admissionv1.AdmissionResponse, error) {
+	done, err := s.decoders.begin(ctx, t.source, body)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return e(ctx, body)
+}
+
 // checkRequest returns why a request cannot be an API server's.
 func checkRequest(r *http.Request) (status int, why string) {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch {
+	case r.Method != http.MethodPost:
+		return http.StatusMethodNotAllowed, "method: must be POST"
 	case err != nil || kind != "application/json":
 		return http.StatusUnsupportedMediaType, "Content-Type: must be application/json"
 	case r.ContentLength < 0:
@@ -208,20 +230,21 @@ func checkRequest(r *http.Request) (status int, why string) {
 
 // fail answers a request that has no answer.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) (result string) {
+	why := cut(inOneLine(err), maxReason) // it may have parts of the request
 	switch {
 	case errors.Is(err, errMalformed):
-		http.Error(w, inOneLine(err), http.StatusBadRequest)
+		http.Error(w, why, http.StatusBadRequest)
 		return resultMalformed
 	case errors.Is(err, errUnavailable):
 		// The API server tries again until timeoutSeconds have passed. A refusal would be final: controllers that make pods wait
 		// longer after each, up to a quarter of an hour.
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, inOneLine(err), http.StatusServiceUnavailable)
+		http.Error(w, why, http.StatusServiceUnavailable)
 		result = resultUnavailable
 	default:
-		http.Error(w, inOneLine(err), http.StatusInternalServerError)
+		http.Error(w, why, http.StatusInternalServerError)
 		result = resultFailed
 	}
-	s.warned.Do(func() { s.options.Log.Warn("admission failed", "path", r.URL.Path, "err", err) })
+	s.warned.Do(func() { s.options.Log.Warn("admission failed", "path", r.URL.Path, "err", why) })
 	return result
 }

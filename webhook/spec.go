@@ -13,6 +13,12 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
+// Limits of a spec, so that one that is all wrong takes no more than one that is right.
+const (
+	maxItems  = 10_000 // of a list
+	maxErrors = 100
+)
+
 // specReader reads a spec, as decoded JSON, into a type of the model. Unlike a decoder it goes on after a mistake, and names the path
 // of each.
 type specReader struct {
@@ -24,6 +30,9 @@ type specReader struct {
 func (r *specReader) read(spec, to any) { r.value(spec, "spec", reflect.ValueOf(to).Elem()) }
 
 func (r *specReader) fail(path string, value any, allowed string) {
+	if r.full() {
+		return
+	}
 	r.unread = append(r.unread, path)
 	if mesh.MayBeSecret(path) {
 		value = nil
@@ -31,8 +40,19 @@ func (r *specReader) fail(path string, value any, allowed string) {
 	r.errs = append(r.errs, &mesh.FieldError{Field: path, Value: textOf(value), Allowed: allowed})
 }
 
+// full says that there are as many errors as are reported, and has the last one say so.
+func (r *specReader) full() bool {
+	if len(r.errs) == maxErrors {
+		r.errs = append(r.errs, errors.New("spec: there are more errors"))
+	}
+	return len(r.errs) > maxErrors
+}
+
 // add adds a violation that Validate has found, under the path of the spec, unless the field could not be read.
 func (r *specReader) add(err error) {
+	if r.full() {
+		return
+	}
 	if f, ok := errors.AsType[*mesh.FieldError](err); ok {
 		f.Field = fieldOf(f.Field)
 		if slices.ContainsFunc(r.unread, func(path string) bool { return within(path, f.Field) || within(f.Field, path) }) {
@@ -151,6 +171,10 @@ func (r *specReader) list(v any, path string, to reflect.Value) {
 	items, ok := v.([]any)
 	if !ok {
 		r.fail(path, v, "must be a list")
+		return
+	}
+	if len(items) > maxItems {
+		r.fail(path, v, "must have at most "+strconv.Itoa(maxItems)+" items")
 		return
 	}
 	to.Set(reflect.MakeSlice(to.Type(), len(items), len(items)))

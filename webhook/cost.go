@@ -1,0 +1,102 @@
+package webhook
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/sonde-mesh/sonde/connlimit"
+)
+
+// What a review takes once it is decoded is estimated from its text, and limited: an empty object in a list, of three bytes, may become a
+// container of more than a thousand.
+const (
+	// The element of a list, copies of the list included; an object beside that; a field of an object.
+	costOfElement, costOfObject, costOfField = 1 << 10, 512, 64
+	// maxCost is that of the largest review that is decoded. A pod of the largest size that is stored, all of it variables, costs less.
+	maxCost = 128 << 20
+	// maxDepth is how deep objects and lists may be nested.
+	maxDepth = 1000
+	// Reviews up to smallCost are decoded beside each other, up to maxSmall in all; of others one at a time.
+	smallCost = 1 << 20
+	maxSmall  = 32 << 20
+	maxLarge  = 1
+)
+
+// costOf estimates what it takes to decode a JSON text, in bytes. The error says that it is more than is decoded.
+func costOf(body []byte) (int, error) {
+	cost, quoted := len(body), false
+	var within []byte // the brackets that are open
+	for i := 0; i < len(body); i++ {
+		c := body[i]
+		switch {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			within = append(within, c)
+			cost += costOfOpening(c)
+		case (c == '}' || c == ']') && len(within) > 0:
+			within = within[:len(within)-1]
+		case c == ',' && len(within) > 0 && within[len(within)-1] == '[':
+			cost += costOfElement
+		case c == ',':
+			cost += costOfField
+		}
+		if cost > maxCost {
+			return 0, malformed("it has %d bytes, and too many objects and values: to decode it would take more than %d MiB", len(body), maxCost>>20)
+		}
+		if len(within) > maxDepth {
+			return 0, malformed("objects and lists are nested deeper than %d", maxDepth)
+		}
+	}
+	return cost, nil
+}
+
+func costOfOpening(bracket byte) int {
+	if bracket == '{' {
+		return costOfObject
+	}
+	return costOfElement
+}
+
+// decoders limit what is decoded at a time.
+type decoders struct {
+	small *semaphore.Weighted
+	large *connlimit.Places[netip.Prefix]
+}
+
+func newDecoders() decoders {
+	return decoders{small: semaphore.NewWeighted(maxSmall), large: connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: maxLarge})}
+}
+
+// begin waits until a review may be decoded, for at most queueTimeout. done has to be called once nothing is kept of it.
+func (d decoders) begin(ctx context.Context, source netip.Prefix, body []byte) (done func(), err error) {
+	cost, err := costOf(body)
+	if err != nil {
+		return nil, err
+	}
+	if cost <= smallCost {
+		ctx, cancel := context.WithTimeout(ctx, queueTimeout)
+		defer cancel()
+		if d.small.Acquire(ctx, int64(cost)) != nil {
+			return nil, errCrowded
+		}
+		return func() { d.small.Release(int64(cost)) }, nil
+	}
+	place, ok := d.large.Await(queueTimeout, source, func() {})
+	if !ok {
+		return nil, errCrowded
+	}
+	if ctx.Err() != nil {
+		place.Leave()
+		return nil, errCrowded
+	}
+	return place.Leave, nil
+}
+
+var errCrowded = fmt.Errorf("%w: too many requests at once", errUnavailable)
