@@ -16,7 +16,7 @@ const (
 	trusted = 30 * time.Second
 	// maxAhead is how many bytes a connection may send beside the bodies that are answered. Of these the window of a connection may be
 	// on its way, and the rest are frames that ask nothing: these take the processor and nothing else.
-	maxAhead = window + 64<<10
+	maxAhead = window + 128<<10
 	// perReview is what is taken off again for each review, which has a header, and its frames.
 	perReview = 4 << 10
 )

@@ -125,7 +125,7 @@ func (t *turn) read(body io.Reader, length int) ([]byte, error) {
 			copy(larger, buffer)
 			buffer = larger
 		}
-		n, err := body.Read(buffer[len(buffer):cap(buffer)])
+		n, err := body.Read(buffer[len(buffer):min(cap(buffer), len(buffer)+placeSize)])
 		buffer = buffer[:len(buffer)+n]
 		t.peer.received(n)
 		t.hold(len(buffer))

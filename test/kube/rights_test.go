@@ -38,7 +38,44 @@ type rights struct {
 	rules []rbacv1.PolicyRule
 }
 
-// installRights creates the service account and the roles of the chart, and returns these.
+// installAccount creates the service account of the chart.
+func installAccount(t *testing.T, client kubernetes.Interface, manifests []chart.Manifest) {
+	t.Helper()
+	for _, m := range manifests {
+		if m.Kind != "ServiceAccount" {
+			continue
+		}
+		var o corev1.ServiceAccount
+		if err := m.Decode(&o); err != nil {
+			t.Fatal(err)
+		}
+		_, err := client.CoreV1().ServiceAccounts(o.Namespace).Create(t.Context(), &o, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// installPolicy creates what limits the rights of the chart.
+func installPolicy(t *testing.T, manifests []chart.Manifest) {
+	t.Helper()
+	remove, err := cluster.InstallPolicies(t.Context(), manifests)
+	removeAtEnd(t, remove)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func removeAtEnd(t *testing.T, remove func(context.Context) error) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := remove(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// installRights creates the roles of the chart, and returns these.
 func installRights(t *testing.T, client kubernetes.Interface, manifests []chart.Manifest) []rights {
 	t.Helper()
 	roles := client.RbacV1()
@@ -51,10 +88,6 @@ func installRights(t *testing.T, client kubernetes.Interface, manifests []chart.
 			}
 		}
 		switch m.Kind {
-		case "ServiceAccount":
-			var o corev1.ServiceAccount
-			decode(&o)
-			_, err = client.CoreV1().ServiceAccounts(o.Namespace).Create(t.Context(), &o, metav1.CreateOptions{})
 		case "ClusterRole":
 			var o rbacv1.ClusterRole
 			decode(&o)
@@ -85,11 +118,7 @@ func installRights(t *testing.T, client kubernetes.Interface, manifests []chart.
 func installWebhooks(t *testing.T, manifests []chart.Manifest, p *plane) {
 	t.Helper()
 	remove, err := cluster.InstallWebhooks(t.Context(), manifests, p.webhook)
-	t.Cleanup(func() {
-		if err := remove(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	removeAtEnd(t, remove)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +135,9 @@ func TestRightsOfTheChart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	installAccount(t, client, manifests)
 	granted := installRights(t, client, manifests)
+	installPolicy(t, manifests)
 	if err := errors.Join(
 		client.CoreV1().Secrets(systemNamespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}),
 		client.CoordinationV1().Leases(systemNamespace).Delete(t.Context(), leader.LeaseName, metav1.DeleteOptions{}),
@@ -132,6 +163,13 @@ func TestRightsOfTheChart(t *testing.T) {
 	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
 	callPlane(t, client, p)
 
+	poll(t, "the retry of what the webhook was away for", func(ctx context.Context) error {
+		set, err := client.AppsV1().ReplicaSets("rights").Get(ctx, "blocked", metav1.GetOptions{})
+		if err == nil && set.Annotations["sonde.dev/retry"] == "" {
+			err = fmt.Errorf("annotations %q", set.Annotations)
+		}
+		return err
+	})
 	poll(t, "each right to be used", func(context.Context) error { return unused(granted) })
 }
 

@@ -29,6 +29,13 @@ func (c *Cluster) InstallWebhooks(ctx context.Context, manifests []chart.Manifes
 	})
 }
 
+// InstallPolicies creates the policies of admission among the manifests of the chart. remove deletes them.
+func (c *Cluster) InstallPolicies(ctx context.Context, manifests []chart.Manifest) (remove func(context.Context) error, err error) {
+	return c.register(ctx, manifests, map[string]string{
+		"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+	}, func(map[string]any) {})
+}
+
 // register creates manifests of these kinds, each after a change. remove deletes them.
 func (c *Cluster) register(ctx context.Context, manifests []chart.Manifest, resources map[string]string, change func(map[string]any)) (remove func(context.Context) error, err error) {
 	var made []string

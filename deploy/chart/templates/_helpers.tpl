@@ -92,3 +92,8 @@ rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [p
     maps.exists(m, 'sonde.dev/sidecar-injection' in m && !(m['sonde.dev/sidecar-injection'] in ['disabled', 'false'])))
     {{- end }}
 {{- end }}
+
+{{- /* "yes" if the control plane touches what makes pods. Where the API server has no policy to hold it to that (before Kubernetes 1.30), it may not. */ -}}
+{{- define "sonde.retries" -}}
+{{- if and .Values.retryAfterOutage (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) }}yes{{ end }}
+{{- end }}
