@@ -261,18 +261,19 @@ func (c *cluster) proxies(meshName string) (iter.Seq2[string, string], bool) {
 // pods is the cache of pods for TokenReviews.
 type pods struct{ cluster *source.Source }
 
-// Pod implements tokenreview.Pods.
+// Pod implements tokenreview.Pods. A pod whose namespace is not read yet is not known either.
 func (p pods) Pod(uid string) (tokenreview.Pod, bool) {
 	key, record := p.cluster.Pod(types.UID(uid))
-	return podOf(key, record)
-}
-
-func podOf(key watch.Key, p *source.Pod) (tokenreview.Pod, bool) {
-	if p == nil {
+	if record == nil {
+		return tokenreview.Pod{}, false
+	}
+	namespace := p.cluster.Namespace(key.Namespace)
+	if namespace == nil {
 		return tokenreview.Pod{}, false
 	}
 	return tokenreview.Pod{
-		Namespace: key.Namespace, Name: key.Name, UID: string(p.UID), ServiceAccount: p.ServiceAccount, Mesh: p.Mesh,
+		Namespace: key.Namespace, Name: key.Name, UID: uid, ServiceAccount: record.ServiceAccount, Mesh: record.Mesh,
+		Refused: mesh.CheckMeshOf(key.Namespace, namespace.Annotations, record.Mesh),
 	}, true
 }
 

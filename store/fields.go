@@ -277,6 +277,10 @@ var indexPattern = regexp.MustCompile(`\[\d+\]`)
 // unknown reports a field that the model lacks: a field of Kuma's is ignored with a warning, any other is an error.
 func (d *decoder) unknown(p pair, path, modelPath string, known []string) {
 	modelPath = indexPattern.ReplaceAllString(modelPath, "[]")
+	if instead, ok := lookUp(refusingFields[d.kind], modelPath); ok && hasItems(p.value) {
+		d.report(d.line(p.key), Error, &mesh.FieldError{Field: path, Allowed: "is a field by which Kuma refuses Dataplanes, and Sonde does not: " + instead})
+		return
+	}
 	if note, ok := lookUp(kumaFields[d.kind], modelPath); ok {
 		if isNull(p.value) {
 			return // it is left out
@@ -304,6 +308,11 @@ func (d *decoder) unknown(p pair, path, modelPath string, known []string) {
 		allowed = "is a label: write it below labels"
 	}
 	d.report(d.line(p.key), Error, &mesh.FieldError{Field: path, Allowed: allowed})
+}
+
+// hasItems reports whether there is a list with an item in a value.
+func hasItems(n *yaml.Node) bool {
+	return n.Kind == yaml.SequenceNode && len(n.Content) > 0 || slices.ContainsFunc(n.Content, hasItems)
 }
 
 // lookUp finds a field of Kuma's by its path, of which the last name may be in the form of protobuf: service_probe.

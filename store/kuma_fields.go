@@ -24,7 +24,7 @@ var kumaFields = map[mesh.Kind]map[string]string{
 		"logging":                               ": proxies write no access logs",
 		"metrics":                               ": each sonde-dp serves metrics on a port of its own, 9902",
 		"routing":                               ": requests go to all ready endpoints alike, wherever they are, and connections to destinations outside the mesh directly",
-		"constraints":                           ": any Dataplane may join",
+		"constraints":                           ": it is empty, and any Dataplane may join",
 		"skipCreatingInitialPolicies":           ": there are no policies that would be created",
 		"meshServices":                          ": no MeshService is generated; those that are written are used beside the tag kuma.io/service",
 	},
@@ -48,6 +48,15 @@ var kumaFields = map[mesh.Kind]map[string]string{
 		"snis":             bookkeeping,
 		"state":            ": the state of its endpoints says whether it can be reached",
 		"identities":       ": clients accept the identities of the Dataplanes that it selects",
+	},
+}
+
+// refusingFields are fields of Kuma's by which it refuses what Sonde would take, by kind and path, with what to do. They are ignored while
+// they are empty.
+var refusingFields = map[mesh.Kind]map[string]string{
+	mesh.KindMesh: {
+		"constraints": "whoever has a token of the mesh may join: remove it, and give tokens to those who may. On Kubernetes the annotation " +
+			mesh.AnnotationMeshes + " of a namespace says which meshes its pods may join",
 	},
 }
 

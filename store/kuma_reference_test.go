@@ -34,6 +34,12 @@ func TestKumaReferenceGolden(t *testing.T) {
 			write("| %s | `%s` | %s |\n", kind, field, means)
 		}
 	}
+	write("\nThese are refused unless they are empty.\n\n| kind | field | what to do |\n|---|---|---|\n")
+	for _, kind := range mesh.Kinds() {
+		for _, field := range slices.Sorted(maps.Keys(refusingFields[kind])) {
+			write("| %s | `%s` | %s |\n", kind, field, refusingFields[kind][field])
+		}
+	}
 	write("\nThese are of earlier releases, and refused.\n\n| kind | field | what to do |\n|---|---|---|\n")
 	for _, kind := range mesh.Kinds() {
 		for _, field := range slices.Sorted(maps.Keys(formerFields[kind])) {

@@ -148,3 +148,33 @@ func TestKumaFieldsSayWhatFollows(t *testing.T) {
 		}
 	}
 }
+
+// What would have kept Dataplanes out of a mesh of Kuma's is no warning that somebody may miss.
+func TestConstraintsAreRefused(t *testing.T) {
+	tests := map[string]struct {
+		constraints string
+		want        Severity
+	}{
+		"requirements": {"dataplaneProxy: {requirements: [{tags: {team: a}}]}", Error},
+		"restrictions": {"dataplaneProxy: {restrictions: [{tags: {team: b}}]}", Error},
+		"empty":        {"{}", Warning},
+		"empty lists":  {"dataplaneProxy: {requirements: [], restrictions: []}", Warning},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			value := tc.constraints
+			if value[0] != '{' {
+				value = "{" + value + "}"
+			}
+			for _, form := range []string{"type: Mesh\nname: blue\nconstraints: %s", "type: Mesh\nname: blue\nspec: {constraints: %s}"} {
+				documents, problems := Decode("f.yaml", fmt.Appendf(nil, form, value))
+				if len(problems) != 1 || problems[0].Severity != tc.want || !strings.Contains(problems[0].Error(), "constraints: is a field") {
+					t.Errorf("problems %v, want one of severity %v", problems, tc.want)
+				}
+				if taken := len(documents) == 1; taken != (tc.want == Warning) {
+					t.Errorf("documents %v", documents)
+				}
+			}
+		})
+	}
+}

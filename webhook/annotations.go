@@ -186,12 +186,14 @@ func parsePorts(value string) (ports []int32, err error) {
 	if strings.TrimSpace(value) == "" {
 		return nil, nil
 	}
+	listed := map[int32]bool{}
 	for word := range strings.SplitSeq(value, ",") {
 		port, err := parsePort(strings.TrimSpace(word))
 		if err != nil {
 			return nil, errPorts
 		}
-		if !slices.Contains(ports, port) {
+		if !listed[port] {
+			listed[port] = true
 			ports = append(ports, port)
 		}
 	}

@@ -179,6 +179,9 @@ func (in *injection) chooseMesh() (err error) {
 		in.mesh, err = in.namespace.mesh()
 	}
 	in.mesh = cmp.Or(in.mesh, in.options.Mesh)
+	if err == nil && in.namespace != nil {
+		err = mesh.CheckMeshOf(in.namespace.Name, in.namespace.Annotations, in.mesh)
+	}
 	return err
 }
 

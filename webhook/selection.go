@@ -15,7 +15,7 @@ import (
 type Namespace struct {
 	Name   string
 	Labels map[string]string
-	// Annotations of which only sonde.dev/virtual-probes-mode is read.
+	// Annotations, of which sonde.dev/virtual-probes-mode and sonde.dev/meshes are read.
 	Annotations map[string]string
 }
 

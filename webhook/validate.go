@@ -107,7 +107,7 @@ func (s *Server) checkDataplane(ctx context.Context, namespace string, d *object
 		Name: mesh.ObjectDataplane(namespace, d.Metadata.Name), Labels: d.Metadata.Labels,
 		Mesh: cmp.Or(d.Metadata.Labels[mesh.LabelMesh], meshOfNamespace),
 	}, ProbesMode: s.injection.ProbesMode}
-	refused = errors.Join(refused, d.check(o, &o.Spec, func() error { return o.ValidateIn(namespace) }))
+	refused = errors.Join(refused, d.check(o, &o.Spec, func() error { return o.ValidateIn(namespace) }), mesh.CheckMeshOf(namespace, ns.Annotations, o.Mesh))
 	taken, err := s.options.PodExists(namespace, d.Metadata.Name)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: look for pod %q in namespace %q: %w", errUnavailable, d.Metadata.Name, namespace, err)

@@ -19,14 +19,19 @@ import (
 type Namespace struct {
 	// Labels are all its labels: the webhook decides by them.
 	Labels map[string]string
-	// Annotations are those that the webhook reads.
+	// Annotations are those that are read.
 	Annotations map[string]string
 }
 
 func readNamespace(n *corev1.Namespace) (Namespace, bool) {
 	r := Namespace{Labels: maps.Clone(n.Labels)}
-	if mode, ok := n.Annotations[mesh.AnnotationVirtualProbesMode]; ok {
-		r.Annotations = map[string]string{mesh.AnnotationVirtualProbesMode: strings.Clone(mode)}
+	for _, key := range []string{mesh.AnnotationVirtualProbesMode, mesh.AnnotationMeshes} {
+		if value, ok := n.Annotations[key]; ok {
+			if r.Annotations == nil {
+				r.Annotations = map[string]string{}
+			}
+			r.Annotations[key] = strings.Clone(value)
+		}
 	}
 	return r, true
 }

@@ -43,6 +43,8 @@ type Pod struct {
 	Namespace, Name, UID, ServiceAccount string
 	// Mesh of the pod, "" if it is in none.
 	Mesh string
+	// Refused is why a pod of its namespace must not join that mesh, nil if it may.
+	Refused error
 }
 
 // Pods is the cache of pods. Its methods return at once. A pod is in it until its object is gone.
@@ -199,6 +201,9 @@ func (a *Authenticator) find(c claims) (identity.Subject, error) {
 	}
 	if p.Mesh == "" {
 		return identity.Subject{}, fmt.Errorf("%w: pod %s/%s is in no mesh", errInvalid, p.Namespace, p.Name)
+	}
+	if p.Refused != nil { // the webhook has not seen the pod, or its label was changed since
+		return identity.Subject{}, fmt.Errorf("%w: pod %s/%s: %w", errInvalid, p.Namespace, p.Name, p.Refused)
 	}
 	return identity.Subject{
 		Mesh: p.Mesh, Dataplane: mesh.ObjectDataplane(p.Namespace, p.Name), Path: mesh.ServiceAccountPath(p.Namespace, p.ServiceAccount), Instance: p.UID,

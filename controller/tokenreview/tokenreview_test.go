@@ -143,6 +143,7 @@ func TestAuthenticate(t *testing.T) {
 		"UID of another pod":  {pods: with(func(p *tokenreview.Pod) { p.Name = "web-2" }), err: refused, want: "is shop/web-2"},
 		"UID elsewhere":       {pods: with(func(p *tokenreview.Pod) { p.Namespace = "bank" }), err: refused, want: "is bank/web-1"},
 		"another account":     {pods: with(func(p *tokenreview.Pod) { p.ServiceAccount = "db" }), err: refused, want: `service account "db"`},
+		"mesh of others":      {pods: with(func(p *tokenreview.Pod) { p.Refused = errors.New("must be blue") }), err: refused, want: "pod shop/web-1: must be blue"},
 		"pod that is no mesh": {pods: with(func(p *tokenreview.Pod) { p.Mesh = "" }), err: refused, want: "in no mesh"},
 	}
 	for name, tc := range tests {
@@ -196,7 +197,7 @@ func TestTokenThatIsNotSent(t *testing.T) {
 		"of no pod":         {token(claims(`"sonde-cp"`, `"node":{"name":"node-1"}`)), "bound to no pod"},
 		"no UID":            {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1"}`)), "bound to no pod"},
 		"of another pod":    {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1","uid":"uid-2"}`)), "with UID uid-2 is deleted, or not seen yet"},
-		"of a long name":    {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1","uid":"` + strings.Repeat("u", 9000) + `"}`)), "with UID uuu"},
+		"of a long name":    {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1","uid":"`+strings.Repeat("u", 9000)+`"}`)), "with UID uuu"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := a.Authenticate(t.Context(), tc.token)
