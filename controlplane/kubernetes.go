@@ -178,7 +178,7 @@ func (c *cluster) connect() error {
 	injection := o.Kubernetes.Injection
 	injection.ControlPlaneCA, injection.ControlPlaneNamespace = string(c.cp.serving.CA()), o.Kubernetes.Namespace
 	server, err := webhook.NewServer(webhook.ServerOptions{
-		Injection: injection, TLS: certificate.tls, Namespace: c.namespace, Meshes: c.meshes, InUse: c.inUse, PodExists: c.podExists,
+		Injection: injection, TLS: certificate.tls, Namespace: c.namespace, Meshes: c.meshes, Strict: c.strict, InUse: c.inUse, PodExists: c.podExists,
 		Log: o.Logger, Registerer: c.cp.registry,
 	})
 	if err != nil {
@@ -324,6 +324,16 @@ func (c *cluster) meshes(ctx context.Context, wanted string) ([]string, error) {
 		err = errors.New("there is no Mesh yet") // the first one is made after the start
 	}
 	return names, err
+}
+
+// strict reports whether a mesh accepts mTLS alone.
+func (c *cluster) strict(meshName string) bool {
+	v := c.cp.pipeline.Builder.View()
+	if v == nil {
+		return false
+	}
+	m := v.Mesh(meshName)
+	return m != nil && m.Spec.Mode() == mesh.ModeStrict
 }
 
 // inUse returns how many pods and written Dataplanes belong to a mesh.

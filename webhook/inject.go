@@ -122,6 +122,7 @@ func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
 		in.orderContainers()
 	}
 	in.warnSharedUser()
+	in.warnPlaintext()
 	if ns != nil {
 		if why := ns.podSecurity(); why != "" {
 			in.warn("%s", why)
@@ -183,6 +184,14 @@ func (in *injection) chooseMesh() (err error) {
 		err = mesh.CheckMeshOf(in.namespace.Name, in.namespace.Annotations, in.mesh)
 	}
 	return err
+}
+
+// warnPlaintext warns of ports that the mesh does not protect although it seems to.
+func (in *injection) warnPlaintext() {
+	if ports := in.settings.excludeInbound; len(ports) > 0 && in.options.strict != nil && in.options.strict(in.mesh) {
+		in.warn("%s: %q: connections to these ports are not redirected, so that anybody may make them in plaintext, although mesh %q is STRICT",
+			annotationField(mesh.AnnotationExcludeInboundPorts), joinPorts(ports), in.mesh)
+	}
 }
 
 // warn adds a warning. It is one line, whatever strings of the pod are in it.

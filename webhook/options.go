@@ -53,7 +53,8 @@ type Options struct {
 	// ControlPlaneNamespace is where the control plane runs: no pod there is injected. Default "sonde-system".
 	ControlPlaneNamespace string
 
-	random io.Reader // the source of the IDs of hooks; default crypto/rand
+	random io.Reader              // the source of the IDs of hooks; default crypto/rand
+	strict func(mesh string) bool // whether a mesh accepts mTLS alone; nil where that is not known
 }
 
 // Defaults that flags show.

@@ -60,6 +60,8 @@ type ServerOptions struct {
 	// Meshes returns the names of all meshes. If wanted is not among those that it has read, it reads them again: a pod may come right
 	// after its Mesh. After an error, such as before they are known, the API server asks again.
 	Meshes func(ctx context.Context, wanted string) ([]string, error)
+	// Strict reports whether a mesh accepts mTLS alone, false for one that is not known.
+	Strict func(mesh string) bool
 	// InUse returns how many pods and Dataplanes belong to a mesh, an error as Meshes.
 	InUse func(mesh string) (int, error)
 	// PodExists reports whether there is a pod of that name, an error as Meshes.
@@ -88,9 +90,10 @@ func NewServer(o ServerOptions) (*Server, error) {
 		warned: rate.Sometimes{Interval: time.Second},
 	}
 	s.options.Log = cmp.Or(o.Log, slog.Default())
+	s.injection.strict = o.Strict
 	err := s.injection.complete()
 	for name, missing := range map[string]bool{
-		"TLS": o.TLS == nil, "Namespace": o.Namespace == nil, "Meshes": o.Meshes == nil, "InUse": o.InUse == nil, "PodExists": o.PodExists == nil,
+		"TLS": o.TLS == nil, "Namespace": o.Namespace == nil, "Meshes": o.Meshes == nil, "Strict": o.Strict == nil, "InUse": o.InUse == nil, "PodExists": o.PodExists == nil,
 	} {
 		if missing {
 			err = errors.Join(err, fmt.Errorf("%s: is missing", name))

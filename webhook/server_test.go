@@ -24,11 +24,13 @@ import (
 
 // cluster is what the server asks of Kubernetes.
 type cluster struct {
-	namespaces map[string]map[string]string
-	meshes     []string
-	inUse      map[string]int
-	pods       []string // namespace/name
-	err        error    // of all questions
+	namespaces  map[string]map[string]string // their labels
+	annotations map[string]string            // of all namespaces
+	meshes      []string
+	strict      string
+	inUse       map[string]int
+	pods        []string // namespace/name
+	err         error    // of all questions
 }
 
 func (c *cluster) options() webhook.ServerOptions {
@@ -40,9 +42,10 @@ func (c *cluster) options() webhook.ServerOptions {
 			if !ok && c.err == nil {
 				return webhook.Namespace{}, errors.New("not found")
 			}
-			return webhook.Namespace{Name: name, Labels: labels}, c.err
+			return webhook.Namespace{Name: name, Labels: labels, Annotations: c.annotations}, c.err
 		},
 		Meshes: func(context.Context, string) ([]string, error) { return c.meshes, c.err },
+		Strict: func(mesh string) bool { return mesh == c.strict },
 		InUse:  func(mesh string) (int, error) { return c.inUse[mesh], c.err },
 		PodExists: func(namespace, name string) (bool, error) {
 			return slices.Contains(c.pods, namespace+"/"+name), c.err
@@ -259,7 +262,7 @@ func TestServerMetrics(t *testing.T) {
 
 func TestBadServerOptions(t *testing.T) {
 	_, err := webhook.NewServer(webhook.ServerOptions{Injection: webhook.Options{Image: "a b", ControlPlaneNamespace: "A"}})
-	for _, want := range []string{"Image", "ControlPlaneNamespace", "TLS: is missing", "Namespace: is missing", "Meshes: is missing", "InUse: is missing", "PodExists: is missing"} {
+	for _, want := range []string{"Image", "ControlPlaneNamespace", "TLS: is missing", "Namespace: is missing", "Meshes: is missing", "Strict: is missing", "InUse: is missing", "PodExists: is missing"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("NewServer() = %v, want %q", err, want)
 		}

@@ -47,13 +47,13 @@ func webhookAttacks(x *admissionTarget) []webhookAttack {
 		})},
 		{"headers that refer to others", on(60, 10, "h2", http2Attack(bombHeaders))},
 		{"headers that never end", on(60, 10, "h2", http2Attack(endlessHeaders))},
-		{"frames that ask nothing", on(60, 10, "h2", http2Attack(idleFrames))},
+		{"frames that ask nothing", on(20, 5, "h2", http2Attack(idleFrames))},
 		{"frames that are announced", on(480, 50, "h2", announceFrame)},
-		{"streams that are reset", on(60, 10, "h2", http2Attack(resetReviews))},
-		{"answers that are not read", on(60, 10, "h2", http2Attack(readNothing))},
-		{"reviews that are larger when they are read", x.posts(8, bombs())},
-		{"many small reviews", x.posts(32, [][]byte{reviewOf(`{"spec":{"containers":[{"name":"app"}]}}`)})},
-		{"reviews that are none", x.posts(16, [][]byte{[]byte(`{`), []byte(`[]`), bytes.Repeat([]byte(`[`), 1<<20)})},
+		{"streams that are reset", on(20, 5, "h2", http2Attack(resetReviews))},
+		{"answers that are not read", on(30, 5, "h2", http2Attack(readNothing))},
+		{"reviews that are larger when they are read", x.posts(4, bombs())},
+		{"many small reviews", x.posts(8, [][]byte{reviewOf(`{"spec":{"containers":[{"name":"app"}]}}`)})},
+		{"reviews that are none", x.posts(8, [][]byte{[]byte(`{`), []byte(`[]`), bytes.Repeat([]byte(`[`), 1<<20)})},
 	}
 }
 
