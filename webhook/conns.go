@@ -19,6 +19,8 @@ const (
 	maxAhead = window + 128<<10
 	// perReview is what is taken off again for each review, which has a header, and its frames.
 	perReview = 4 << 10
+	// perWaste is what is added for a request that its peer gives up, which takes the server more than its bytes.
+	perWaste = 2 << 10
 )
 
 // guarded is a connection that ends if it sends much that asks nothing.
@@ -42,7 +44,7 @@ func (g *guarded) Read(into []byte) (int, error) {
 	return n, err //nolint:wrapcheck // it is that connection's
 }
 
-// arrived takes bytes off that were of use.
+// arrived takes bytes off that were of use; a negative number adds some.
 func (g *guarded) arrived(n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,6 +94,13 @@ func callerOf(ctx context.Context) *caller {
 func (c *caller) received(n int) {
 	if c.guard != nil {
 		c.guard.arrived(n)
+	}
+}
+
+// wasted says that a request did not arrive.
+func (c *caller) wasted() {
+	if c.guard != nil {
+		c.guard.arrived(-perWaste)
 	}
 }
 

@@ -25,43 +25,54 @@ const (
 	maxLarge  = 1
 )
 
+// estimate is the cost of a JSON text up to some byte of it.
+type estimate struct {
+	cost   int
+	quoted bool
+	within []byte // the brackets that are open
+}
+
 // costOf estimates what it takes to decode a JSON text, in bytes. The error says that it is more than is decoded.
 func costOf(body []byte) (int, error) {
-	cost, quoted := len(body), false
-	var within []byte // the brackets that are open
+	e := estimate{cost: len(body)}
 	for i := 0; i < len(body); i++ {
-		c := body[i]
-		switch {
-		case quoted && c == '\\':
+		switch c := body[i]; {
+		case e.quoted && c == '\\':
 			i++
 		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			within = append(within, c)
-			cost += costOfOpening(c)
-		case (c == '}' || c == ']') && len(within) > 0:
-			within = within[:len(within)-1]
-		case c == ',' && len(within) > 0 && within[len(within)-1] == '[':
-			cost += costOfElement
-		case c == ',':
-			cost += costOfField
+			e.quoted = !e.quoted
+		case !e.quoted:
+			e.add(c)
 		}
-		if cost > maxCost {
+		if e.cost > maxCost {
 			return 0, malformed("it has %d bytes, and too many objects and values: to decode it would take more than %d MiB", len(body), maxCost>>20)
 		}
-		if len(within) > maxDepth {
+		if len(e.within) > maxDepth {
 			return 0, malformed("objects and lists are nested deeper than %d", maxDepth)
 		}
 	}
-	return cost, nil
+	return e.cost, nil
 }
 
-func costOfOpening(bracket byte) int {
-	if bracket == '{' {
-		return costOfObject
+// add adds a byte outside of texts.
+func (e *estimate) add(c byte) {
+	last := len(e.within) - 1
+	switch c {
+	case '{':
+		e.within = append(e.within, c)
+		e.cost += costOfObject
+	case '[':
+		e.within = append(e.within, c)
+		e.cost += costOfElement
+	case '}', ']':
+		e.within = e.within[:max(last, 0)]
+	case ',':
+		if last >= 0 && e.within[last] == '[' {
+			e.cost += costOfElement
+		} else {
+			e.cost += costOfField
+		}
 	}
-	return costOfElement
 }
 
 // decoders limit what is decoded at a time.

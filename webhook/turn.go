@@ -50,12 +50,14 @@ func (s *Server) takeTurn(w http.ResponseWriter, r *http.Request) (*turn, contex
 	return t, ctx
 }
 
-// hold has the turn hold places for so many bytes. With each more the peer was waited for no longer: a body that comes makes no room for
-// one that does not.
+// hold has the turn hold places for so many bytes. Each time that these are twice as many, the peer is waited for from then on: a body that
+// comes makes no room for one that does not.
 func (t *turn) hold(bytes int) {
 	for len(t.places)*placeSize < bytes {
-		for _, p := range t.places {
-			p.Idle()
+		if n := len(t.places); n&(n-1) == 0 {
+			for _, p := range t.places {
+				p.Idle()
+			}
 		}
 		t.places = append(t.places, t.owner.Take(t.source, t.lose))
 	}
@@ -133,9 +135,8 @@ func (t *turn) read(body io.Reader, length int) ([]byte, error) {
 		case t.lost():
 			t.peer.received(min(length-len(buffer), window)) // what is on its way
 			return nil, errCrowded
-		case err == io.EOF && len(buffer) < length:
-			return nil, fmt.Errorf("%w: read it: %w", errMalformed, io.ErrUnexpectedEOF)
-		case err != nil && err != io.EOF:
+		case err != nil && len(buffer) < length:
+			t.peer.wasted()
 			return nil, fmt.Errorf("%w: read it: %w", errMalformed, err)
 		}
 	}
