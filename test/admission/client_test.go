@@ -76,7 +76,7 @@ func TestClientOfTheAPIServerAsksAgain(t *testing.T) {
 			return webhook.Namespace{Name: name, Labels: map[string]string{ownKey: "enabled"}}, nil
 		},
 		Meshes:    func(context.Context, string) ([]string, error) { return []string{"default"}, nil },
-		Strict: func(string) bool { return false },
+		Strict:    func(string) bool { return false },
 		InUse:     func(string) (int, error) { return 0, nil },
 		PodExists: func(string, string) (bool, error) { return false, nil },
 	})

@@ -89,14 +89,14 @@ func newAdmissionTarget(t *testing.T) *admissionTarget {
 // freeAddress returns an address on which nobody listens now.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed at once
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	must(t, l.Close())
 	return l.Addr().String()
 }
 
 func (x *admissionTarget) tls(protocols ...string) *tls.Config {
-	return &tls.Config{InsecureSkipVerify: true, NextProtos: protocols} //nolint:gosec // a stranger does not care
+	return &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}
 }
 
 // admit asks the API server for a pod that is not kept.
