@@ -19,10 +19,13 @@ const (
 	maxCost = 128 << 20
 	// maxDepth is how deep objects and lists may be nested.
 	maxDepth = 1000
-	// Reviews up to smallCost are decoded beside each other, up to maxSmall in all; of others one at a time.
-	smallCost = 1 << 20
-	maxSmall  = 32 << 20
-	maxLarge  = 1
+	// Reviews up to smallCost are decoded beside each other, up to maxSmall in all; of those up to mediumCost, such as the largest pods that
+	// are used, maxMedium at a time, and of others maxLarge.
+	smallCost  = 1 << 20
+	maxSmall   = 32 << 20
+	mediumCost = 16 << 20
+	maxMedium  = 4
+	maxLarge   = 1
 )
 
 // estimate is the cost of a JSON text up to some byte of it.
@@ -77,12 +80,16 @@ func (e *estimate) add(c byte) {
 
 // decoders limit what is decoded at a time.
 type decoders struct {
-	small *semaphore.Weighted
-	large *connlimit.Places[netip.Prefix]
+	small         *semaphore.Weighted
+	medium, large *connlimit.Places[netip.Prefix]
 }
 
 func newDecoders() decoders {
-	return decoders{small: semaphore.NewWeighted(maxSmall), large: connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: maxLarge})}
+	return decoders{
+		small:  semaphore.NewWeighted(maxSmall),
+		medium: connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: maxMedium}),
+		large:  connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: maxLarge}),
+	}
 }
 
 // begin waits until a review may be decoded, for at most queueTimeout. done has to be called once nothing is kept of it.
@@ -99,7 +106,11 @@ func (d decoders) begin(ctx context.Context, source netip.Prefix, body []byte) (
 		}
 		return func() { d.small.Release(int64(cost)) }, nil
 	}
-	place, ok := d.large.Await(queueTimeout, source, func() {})
+	places := d.large
+	if cost <= mediumCost {
+		places = d.medium
+	}
+	place, ok := places.Await(queueTimeout, source, func() {})
 	if !ok {
 		return nil, errCrowded
 	}

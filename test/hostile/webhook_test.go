@@ -119,11 +119,11 @@ func podWith(variables int) string {
 }
 
 func (x *admissionTarget) users() []user {
-	small, large := podWith(3), podWith(3000)
+	small, large := podWith(3), podWith(1500)
 	const dataplane = `{"apiVersion":"sonde.dev/v1alpha1","kind":"Dataplane","metadata":{"name":"vm"},"spec":{"networking":{"address":"10.0.0.1","inbound":[{"port":80,"servicePort":8080,"tags":{"kuma.io/service":"web"}}]}}}`
 	return []user{
 		{"a pod", 100 * time.Millisecond, func(ctx context.Context) error { return x.admit(ctx, small) }},
-		{"a pod of 700 KiB", 500 * time.Millisecond, func(ctx context.Context) error { return x.admit(ctx, large) }},
+		{"a pod of 350 KiB", time.Second, func(ctx context.Context) error { return x.admit(ctx, large) }},
 		{"a Dataplane", 200 * time.Millisecond, func(ctx context.Context) error {
 			_, err := x.api.Do(ctx, http.MethodPost, "/apis/sonde.dev/v1alpha1/namespaces/shop/dataplanes?dryRun=All", "application/json", dataplane)
 			return err
