@@ -20,6 +20,8 @@ const (
 	maxPlaces = 1024 // of all requests together: 32 MiB
 	firstRead = 4 << 10
 
+	// sendTime is how long an answer may take before its peer counts as one that is waited for.
+	sendTime = 500 * time.Millisecond
 	// lastWords is how long the answer to a request may take that was lost.
 	lastWords = 200 * time.Millisecond
 )
@@ -35,7 +37,7 @@ type turn struct {
 
 	mu      sync.Mutex
 	gone    bool // it was lost
-	sending bool
+	sending *time.Timer // ends when the peer is waited for; nil before there is an answer
 	ended   bool
 }
 
@@ -74,7 +76,7 @@ func (t *turn) lose() {
 	t.cancel()
 	past := time.Unix(1, 0)
 	_ = t.control.SetReadDeadline(past) // not supported without a network, as all of these
-	if t.sending {
+	if t.sending != nil {
 		_ = t.control.SetWriteDeadline(past)
 	}
 }
@@ -92,16 +94,21 @@ func (t *turn) work() {
 	}
 }
 
-// send says that the server waits for the peer, which has to take the answer.
+// send says that the answer is there. If the peer does not take it soon, it is waited for.
 func (t *turn) send() {
 	t.mu.Lock()
-	t.sending = true
+	defer t.mu.Unlock()
+	if t.sending != nil {
+		return
+	}
+	t.work()
+	t.sending = time.AfterFunc(sendTime, func() {
+		for _, p := range t.places {
+			p.Idle()
+		}
+	})
 	if t.gone { // it has no places any more, so that it must not take long
 		_ = t.control.SetWriteDeadline(time.Now().Add(lastWords))
-	}
-	t.mu.Unlock()
-	for _, p := range t.places {
-		p.Idle()
 	}
 }
 
@@ -109,6 +116,7 @@ func (t *turn) send() {
 func (t *turn) end() {
 	t.send()
 	_ = t.control.Flush() // a peer that has gone asks again
+	t.sending.Stop()
 	t.mu.Lock()
 	t.ended = true
 	t.mu.Unlock()
