@@ -114,8 +114,8 @@ func (h *harness) start() {
 	o := agents.Options{
 		Authority: h.authority, Tokens: h.tokens, Storage: h.state, View: h.builder.View, Now: h.now, Version: "1.2.3", Registerer: h.registry,
 		Logger: slog.New(slog.NewTextHandler(h.log, nil)),
-		Bootstrap: func(p *meshview.Proxy, controlPlane string, _ time.Duration) ([]byte, error) {
-			return []byte(p.ID() + " by " + controlPlane), nil
+		Bootstrap: func(p *meshview.Proxy, s agents.Sidecar) ([]byte, error) {
+			return []byte(p.ID() + " by " + s.ControlPlane), nil
 		},
 		Observe: func(id mesh.ID, o mesh.Observation) {
 			h.mu.Lock()

@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,15 +110,11 @@ func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest)
 	if err := c.fits(p.Dataplane); err != nil {
 		return nil, err
 	}
-	controlPlane := r.GetControlPlaneAddress()
-	if !isAddress(controlPlane) {
-		return nil, status.Errorf(codes.InvalidArgument, "control_plane_address: %q: must be host:port, the port from 1 to 65535", shorten(controlPlane))
-	}
-	drainTime, err := drainTimeOf(r)
+	sidecar, err := sidecarOf(r)
 	if err != nil {
 		return nil, err
 	}
-	bootstrap, err := s.o.Bootstrap(p, controlPlane, drainTime)
+	bootstrap, err := s.o.Bootstrap(p, sidecar)
 	if err != nil {
 		return nil, internal(ctx, log, "make bootstrap", err)
 	}
@@ -155,6 +152,29 @@ func (c credential) fits(d *mesh.Dataplane) error {
 	}
 	return status.Errorf(codes.PermissionDenied, "the %s is for workload %q, the Dataplane has workload %q: %s", c.by,
 		mesh.WorkloadText(c.Path), mesh.WorkloadText(want), help)
+}
+
+// Limits of the memory of agent and Envoy: anything else is a mistake.
+const (
+	minMemory = 16 << 20
+	maxMemory = 1 << 50
+)
+
+// sidecarOf returns what a request says of the sidecar, with defaults. The error is a gRPC status.
+func sidecarOf(r *agentv1.JoinRequest) (Sidecar, error) {
+	if at := r.GetControlPlaneAddress(); !isAddress(at) {
+		return Sidecar{}, status.Errorf(codes.InvalidArgument, "control_plane_address: %q: must be host:port, the port from 1 to 65535", shorten(at))
+	}
+	drainTime, err := drainTimeOf(r)
+	if err != nil {
+		return Sidecar{}, err
+	}
+	memory := cmp.Or(r.GetMemoryBytes(), uint64(mesh.DefaultSidecarMemory))
+	if memory < minMemory || memory > maxMemory {
+		return Sidecar{}, status.Errorf(codes.InvalidArgument, "memory_bytes: %d: must be from %d to %d, or 0 for %d",
+			memory, minMemory, uint64(maxMemory), uint64(mesh.DefaultSidecarMemory))
+	}
+	return Sidecar{ControlPlane: r.GetControlPlaneAddress(), DrainTime: drainTime, Memory: memory}, nil
 }
 
 // drainTimeOf returns the drain time of a request, or its default. The error is a gRPC status.

@@ -51,9 +51,8 @@ type Options struct {
 	Storage Storage
 	// View returns the current view, nil before the first. Required.
 	View func() *meshview.View
-	// Bootstrap returns the JSON of Envoy's bootstrap, for a proxy that reaches the control plane at controlPlane,
-	// host:port, and whose Envoy has that drain time. Required.
-	Bootstrap func(p *meshview.Proxy, controlPlane string, drainTime time.Duration) ([]byte, error)
+	// Bootstrap returns the JSON of Envoy's bootstrap. Required.
+	Bootstrap func(p *meshview.Proxy, s Sidecar) ([]byte, error)
 	// Observe passes the whole Observation of a proxy to the view's builder, and returns at once. It must not call the
 	// server. Required.
 	Observe func(proxy mesh.ID, o mesh.Observation)
@@ -89,6 +88,16 @@ type Options struct {
 	Loop *heartbeat.Loop
 	// Now is the clock for silentAfter and for times that are shown to people. Default time.Now.
 	Now func() time.Time
+}
+
+// Sidecar is what an agent says of itself and of its Envoy.
+type Sidecar struct {
+	// ControlPlane is where it reaches the control plane, host:port.
+	ControlPlane string
+	// DrainTime is Envoy's.
+	DrainTime time.Duration
+	// Memory is how many bytes both may use together.
+	Memory uint64
 }
 
 func (o *Options) setDefaults() error {

@@ -2,7 +2,6 @@ package controlplane
 
 import (
 	"fmt"
-	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -10,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/sonde-mesh/sonde/admin"
+	"github.com/sonde-mesh/sonde/agents"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
@@ -32,7 +32,9 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 		RefusedListeners: cp.agents.RefusedListeners,
 		Resources:        cp.resources,
 		Bootstrap: func(p *meshview.Proxy) ([]byte, error) {
-			return cp.bootstrap(p, cp.listeners.agents.Addr().String(), mesh.DefaultDrainTime)
+			return cp.bootstrap(p, agents.Sidecar{
+				ControlPlane: cp.listeners.agents.Addr().String(), DrainTime: mesh.DefaultDrainTime, Memory: mesh.DefaultSidecarMemory,
+			})
 		},
 		Query:     cp.agents.Query,
 		CAExpires: cp.authority.CAExpires,
@@ -43,15 +45,16 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 	}
 }
 
-// bootstrap returns the bootstrap of a proxy that reaches the control plane at controlPlane, host:port.
-func (cp *ControlPlane) bootstrap(p *meshview.Proxy, controlPlane string, drainTime time.Duration) ([]byte, error) {
+// bootstrap returns the bootstrap of a proxy.
+func (cp *ControlPlane) bootstrap(p *meshview.Proxy, s agents.Sidecar) ([]byte, error) {
 	b, err := generator.Bootstrap(generator.BootstrapOptions{
 		Node:         p.ID(),
 		Cluster:      mesh.WorkloadText(p.Dataplane.SPIFFEPath()),
-		ControlPlane: controlPlane,
+		ControlPlane: s.ControlPlane,
 		ServingCA:    cp.serving.CA(),
 		ServingName:  mesh.ServingName,
-		DrainTime:    drainTime,
+		DrainTime:    s.DrainTime,
+		Memory:       s.Memory,
 	})
 	if err != nil {
 		return nil, err

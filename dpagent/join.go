@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/cgroup"
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
 	"github.com/sonde-mesh/sonde/dpagent/identity"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
@@ -154,12 +155,21 @@ func (a *Agent) joinWithToken(ctx context.Context, csr []byte) (*agentv1.JoinRes
 func (a *Agent) callJoin(ctx context.Context, csr []byte, certificate *tls.Certificate, token string) (*agentv1.JoinResponse, error) {
 	answer, err := a.client.Join(ctx, certificate, &agentv1.JoinRequest{
 		Mesh: a.o.Mesh, Name: a.o.Name, Token: token, Csr: csr, Version: a.version.Load(), ControlPlaneAddress: a.o.ControlPlane,
-		DrainTime: durationpb.New(envoy.WholeSeconds(a.o.DrainTime)),
+		DrainTime: durationpb.New(envoy.WholeSeconds(a.o.DrainTime)), MemoryBytes: a.memory(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("join: %w", err)
 	}
 	return answer, nil
+}
+
+// memory returns how many bytes the agent and Envoy may use. If that cannot be known the control plane has a default.
+func (a *Agent) memory() uint64 {
+	n, err := cgroup.Memory()
+	if err != nil {
+		a.logger.Warn("memory limit not known, envoy gets that of an injected sidecar", "err", err)
+	}
+	return n
 }
 
 // renew gets a new certificate: with the current one, or with the token if that is expired or refused.

@@ -11,9 +11,7 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
 	getaddrinfov3 "github.com/envoyproxy/go-control-plane/envoy/extensions/network/dns_resolver/getaddrinfo/v3"
-	downstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -25,8 +23,6 @@ import (
 )
 
 const (
-	// maxConnections is the limit of downstream connections of all listeners together.
-	maxConnections = 50000
 	// memoryToRelease is how many bytes of freed memory Envoy returns to the system each second.
 	memoryToRelease = 1 << 20
 	// A stream to a control plane that has vanished ends after the sum of the two. The server must allow pings that often.
@@ -39,7 +35,7 @@ const (
 	adsRetryMax   = 4 * time.Second
 )
 
-// BootstrapOptions describe how a proxy reaches its control plane. All fields are required.
+// BootstrapOptions describe how a proxy reaches its control plane, and what it may use. Fields without a default are required.
 type BootstrapOptions struct {
 	// Node is the proxy's mesh.ID.
 	Node string
@@ -53,6 +49,8 @@ type BootstrapOptions struct {
 	ServingName string
 	// DrainTime is Envoy's --drain-time-s. Default mesh.DefaultDrainTime.
 	DrainTime time.Duration
+	// Memory is how many bytes Envoy and its agent may use together. Default mesh.DefaultSidecarMemory.
+	Memory uint64
 }
 
 // Bootstrap returns the configuration with which Envoy starts: it holds no secrets, and gets everything else over ADS. It
@@ -62,7 +60,7 @@ func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := baseBootstrap(o.Node, o.Cluster)
+	b := baseBootstrap(o.Node, o.Cluster, cmp.Or(o.Memory, mesh.DefaultSidecarMemory))
 	b.Node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{
 		resource.NodeDrainTime: structpb.NewStringValue(cmp.Or(o.DrainTime, mesh.DefaultDrainTime).String()),
 	}}
@@ -90,22 +88,13 @@ func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
 	return b, nil
 }
 
-// baseBootstrap is common to all Envoys of the mesh, with dynamic and static configuration (Envoy:
-// configuration/operations/overload_manager/overload_manager, global downstream connections).
-func baseBootstrap(node, cluster string) *bootstrapv3.Bootstrap {
+// baseBootstrap is common to all Envoys of the mesh, with dynamic and static configuration. memory is in bytes, see BootstrapOptions.
+func baseBootstrap(node, cluster string, memory uint64) *bootstrapv3.Bootstrap {
 	return &bootstrapv3.Bootstrap{
-		Node:  &corev3.Node{Id: node, Cluster: cluster},
-		Admin: &bootstrapv3.Admin{Address: pipeAddress(mesh.SocketAdmin, pipeModePrivate)},
-		OverloadManager: &overloadv3.OverloadManager{
-			ResourceMonitors: []*overloadv3.ResourceMonitor{{
-				Name: "envoy.resource_monitors.global_downstream_max_connections",
-				ConfigType: &overloadv3.ResourceMonitor_TypedConfig{
-					TypedConfig: resource.Any(&downstreamv3.DownstreamConnectionsConfig{
-						MaxActiveDownstreamConnections: maxConnections,
-					}),
-				},
-			}},
-		},
+		Node: &corev3.Node{Id: node, Cluster: cluster},
+		// The agent asks it how Envoy is, and how to drain, whatever others do.
+		Admin:           &bootstrapv3.Admin{Address: pipeAddress(mesh.SocketAdmin, pipeModePrivate), IgnoreGlobalConnLimit: true},
+		OverloadManager: overloadManager(memory),
 		MemoryAllocatorManager: &bootstrapv3.MemoryAllocatorManager{
 			BytesToRelease:        memoryToRelease,
 			MemoryReleaseInterval: durationpb.New(time.Second),
@@ -131,7 +120,7 @@ func controlPlane(o BootstrapOptions) (*clusterv3.Cluster, error) {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
 		c.TypedDnsResolverConfig = systemResolver()
 	}
-	http := explicitHTTP2()
+	http := explicitHTTP2(outbound())
 	http.GetExplicitHttpConfig().GetHttp2ProtocolOptions().ConnectionKeepalive = &corev3.KeepaliveSettings{
 		Interval: durationpb.New(adsPingInterval),
 		Timeout:  durationpb.New(adsPingTimeout),

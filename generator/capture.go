@@ -107,7 +107,7 @@ func readinessChain() *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{
 		Name:             nameReadiness,
 		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(mesh.PortReadiness)},
-		Filters: []*listenerv3.Filter{withRoutes(httpProxy(mesh.InboundStats+"readiness", ""),
+		Filters: []*listenerv3.Filter{withRoutes(httpProxy(mesh.InboundStats+"readiness", "", fromClients()),
 			routeConfiguration(nameReadiness, path, &routev3.RouteAction{
 				ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameAgentReadiness},
 				Timeout:          durationpb.New(readinessTimeout),
@@ -147,12 +147,14 @@ func outboundCaptureListeners(m *meshview.Mesh, p *meshview.Proxy) []*listenerv3
 	var listeners []*listenerv3.Listener
 	for _, f := range families() {
 		listeners = append(listeners, &listenerv3.Listener{
-			Name:             nameOutboundCapture + f.suffix,
-			Address:          tcpAddress(f.any.String(), tp.RedirectPortOutbound),
-			StatPrefix:       "outbound_capture" + f.suffix,
-			TrafficDirection: corev3.TrafficDirection_OUTBOUND,
-			UseOriginalDst:   wrapperspb.Bool(true),
-			FilterChains:     loopChains(tp),
+			Name:       nameOutboundCapture + f.suffix,
+			Address:    tcpAddress(f.any.String(), tp.RedirectPortOutbound),
+			StatPrefix: "outbound_capture" + f.suffix,
+
+			IgnoreGlobalConnLimit: true, // as outboundListener
+			TrafficDirection:      corev3.TrafficDirection_OUTBOUND,
+			UseOriginalDst:        wrapperspb.Bool(true),
+			FilterChains:          loopChains(tp),
 
 			DefaultFilterChain: rest,
 		})

@@ -132,7 +132,11 @@ func InboundClusters(m *meshview.Mesh, p *meshview.Proxy) []*clusterv3.Cluster {
 			clusters = append(clusters, c)
 		}
 	}
-	return append(clusters, probeClusters(p.Dataplane)...)
+	clusters = append(clusters, probeClusters(p.Dataplane)...)
+	for _, c := range clusters {
+		c.PerConnectionBufferLimitBytes = wrapperspb.UInt32(inboundBuffer)
+	}
+	return clusters
 }
 
 func inboundCluster(d *mesh.Dataplane, in *mesh.Inbound) *clusterv3.Cluster {

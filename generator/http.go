@@ -22,7 +22,7 @@ import (
 // Limits of the headers of one message: generous, since applications have limits of their own.
 const (
 	maxHeaders   = 1000
-	maxHeadersKB = 256
+	maxHeadersKB = 96
 )
 
 const (
@@ -41,7 +41,7 @@ const (
 // intro/arch_overview/http/upgrades).
 //
 // defaultHost is the host of a request of HTTP/1.0 that names none; such requests are refused if it is empty.
-func httpProxy(stat, defaultHost string) *hcmv3.HttpConnectionManager {
+func httpProxy(stat, defaultHost string, f flow) *hcmv3.HttpConnectionManager {
 	return &hcmv3.HttpConnectionManager{
 		StatPrefix: stat,
 		CodecType:  hcmv3.HttpConnectionManager_AUTO,
@@ -50,7 +50,7 @@ func httpProxy(stat, defaultHost string) *hcmv3.HttpConnectionManager {
 		},
 		MaxRequestHeadersKb:        wrapperspb.UInt32(maxHeadersKB),
 		HttpProtocolOptions:        http1Server(defaultHost),
-		Http2ProtocolOptions:       http2(),
+		Http2ProtocolOptions:       http2(f),
 		RequestHeadersTimeout:      durationpb.New(headersTimeout),
 		StreamIdleTimeout:          durationpb.New(0),
 		ServerHeaderTransformation: hcmv3.HttpConnectionManager_PASS_THROUGH,
@@ -105,19 +105,13 @@ func http1() *corev3.Http1ProtocolOptions {
 	}
 }
 
-// http2 makes an invalid message end its own stream, not the whole connection (Envoy: api-v3/config/core/v3/protocol.proto,
-// override_stream_error_on_invalid_http_message).
-func http2() *corev3.Http2ProtocolOptions {
-	return &corev3.Http2ProtocolOptions{OverrideStreamErrorOnInvalidHttpMessage: wrapperspb.Bool(true)}
-}
-
 // outboundHTTP returns the options of connections to the endpoints of a service, in its protocol; nil for TCP.
 func outboundHTTP(p mesh.Protocol) map[string]*anypb.Any {
 	switch p {
 	case mesh.ProtocolHTTP:
 		return protocolOptions(idleOutbound, explicitHTTP1())
 	case mesh.ProtocolHTTP2, mesh.ProtocolGRPC:
-		return protocolOptions(idleOutbound, explicitHTTP2())
+		return protocolOptions(idleOutbound, explicitHTTP2(outbound()))
 	default:
 		return nil
 	}
@@ -133,12 +127,12 @@ func inboundHTTP(p mesh.Protocol) map[string]*anypb.Any {
 			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
 				UseDownstreamProtocolConfig: &httpv3.HttpProtocolOptions_UseDownstreamHttpConfig{
 					HttpProtocolOptions:  http1(),
-					Http2ProtocolOptions: http2(),
+					Http2ProtocolOptions: http2(toApplication()),
 				},
 			},
 		})
 	case mesh.ProtocolHTTP2, mesh.ProtocolGRPC:
-		return protocolOptions(idleInbound, explicitHTTP2())
+		return protocolOptions(idleInbound, explicitHTTP2(toApplication()))
 	default:
 		return nil
 	}
@@ -169,12 +163,12 @@ func explicitHTTP1() *httpv3.HttpProtocolOptions {
 	}
 }
 
-func explicitHTTP2() *httpv3.HttpProtocolOptions {
+func explicitHTTP2(f flow) *httpv3.HttpProtocolOptions {
 	return &httpv3.HttpProtocolOptions{
 		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
 				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
-					Http2ProtocolOptions: http2(),
+					Http2ProtocolOptions: http2(f),
 				},
 			},
 		},

@@ -47,14 +47,19 @@ func newInbound(src source, m *meshview.Mesh, p *meshview.Proxy, trustDomain str
 
 func (b *inbound) listeners() []*listenerv3.Listener {
 	net := &b.dataplane.Spec.Networking
-	if net.TransparentProxying != nil {
-		return append(b.captureListeners(net.TransparentProxying), b.otherListeners()...)
-	}
 	var listeners []*listenerv3.Listener
-	for in := range net.ActiveInbounds() {
-		listeners = append(listeners, b.listener(in))
+	if net.TransparentProxying != nil {
+		listeners = b.captureListeners(net.TransparentProxying)
+	} else {
+		for in := range net.ActiveInbounds() {
+			listeners = append(listeners, b.listener(in))
+		}
 	}
-	return append(listeners, b.otherListeners()...)
+	listeners = append(listeners, b.otherListeners()...)
+	for _, l := range listeners {
+		l.PerConnectionBufferLimitBytes = wrapperspb.UInt32(inboundBuffer)
+	}
+	return listeners
 }
 
 // otherListeners are those that do not serve the mesh.
@@ -134,7 +139,8 @@ func (b *inbound) filter(in *mesh.Inbound, tls bool) *listenerv3.Filter {
 		}
 		return tcpFilter(p)
 	}
-	h := httpProxy(inboundStat(in), noHost)
+	h := httpProxy(inboundStat(in), noHost, fromClients())
+	h.StreamIdleTimeout = durationpb.New(maxIdleStream)
 	h.LocalReplyConfig = markUnsent()
 	if tls {
 		// The application gets the client's SPIFFE ID in x-forwarded-client-cert, which clients cannot set themselves

@@ -49,6 +49,8 @@ func outboundListener(src source, s *meshview.Service, at netip.AddrPort, bound 
 		Address:          socketAddress(at),
 		StatPrefix:       outboundStat(s.Name),
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		// Connections that others make take no place of the application's own.
+		IgnoreGlobalConnLimit: true,
 		FilterChains: []*listenerv3.FilterChain{{
 			Name:    s.Name,
 			Filters: []*listenerv3.Filter{outboundFilter(src, s)},
@@ -66,7 +68,7 @@ func outboundFilter(src source, s *meshview.Service) *listenerv3.Filter {
 	if !s.Protocol.IsHTTP() {
 		return tcpFilter(tcpProxy(outboundStat(s.Name), s.Name, connectAttempts))
 	}
-	h := httpProxy(outboundStat(s.Name), s.Name)
+	h := httpProxy(outboundStat(s.Name), s.Name, outbound())
 	if src == static {
 		return withRoutes(h, OutboundRoute(s))
 	}
@@ -80,7 +82,7 @@ func endpointFilter(s *meshview.Service, at netip.AddrPort) *listenerv3.Filter {
 		p.MetadataMatch = selectEndpoint(at)
 		return tcpFilter(p)
 	}
-	return withRoutes(httpProxy(outboundStat(s.Name), s.Name), hideUnsent(routeConfiguration(s.Name, anyPath(), &routev3.RouteAction{
+	return withRoutes(httpProxy(outboundStat(s.Name), s.Name, outbound()), hideUnsent(routeConfiguration(s.Name, anyPath(), &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: s.Name},
 		MetadataMatch:    selectEndpoint(at),
 		Timeout:          durationpb.New(0),

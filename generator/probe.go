@@ -68,7 +68,7 @@ func probeListeners(d *mesh.Dataplane) []*listenerv3.Listener {
 func probeListener(at netip.AddrPort, h *hcmv3.HttpConnectionManager) *listenerv3.Listener {
 	name := probeListenerName(at)
 	h.StatPrefix = probeStat(uint32(at.Port()))
-	return &listenerv3.Listener{
+	return answersAlways(&listenerv3.Listener{
 		Name:            name,
 		Address:         socketAddress(at),
 		StatPrefix:      h.GetStatPrefix(),
@@ -84,12 +84,12 @@ func probeListener(at netip.AddrPort, h *hcmv3.HttpConnectionManager) *listenerv
 				filter("envoy.filters.network.http_connection_manager", h),
 			},
 		}},
-	}
+	})
 }
 
 // probeProxy returns a connection manager that accepts one version of HTTP.
 func probeProxy(codec hcmv3.HttpConnectionManager_CodecType, routes []*routev3.Route) *hcmv3.HttpConnectionManager {
-	h := httpProxy("", "")
+	h := httpProxy("", "", fromClients())
 	h.CodecType, h.UpgradeConfigs = codec, nil
 	h.CommonHttpProtocolOptions.IdleTimeout = durationpb.New(probeIdle)
 	h.RequestHeadersTimeout = durationpb.New(probeHeadersTimeout)
@@ -207,7 +207,7 @@ func agentProbesCluster() *clusterv3.Cluster {
 
 func probeCluster(d *mesh.Dataplane, port uint32) *clusterv3.Cluster {
 	name := probeClusterName(port)
-	o := explicitHTTP2()
+	o := explicitHTTP2(toApplication())
 	// The kubelet makes a connection for each probe: an older one may have come to its end. One that a call did not wait for has no request.
 	o.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{MaxRequestsPerConnection: wrapperspb.UInt32(1), IdleTimeout: durationpb.New(probeIdle)}
 	c := &clusterv3.Cluster{

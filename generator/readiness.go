@@ -11,13 +11,13 @@ import (
 // It has no traffic direction, so that draining the inbound listeners leaves it alone.
 func readinessListener() *listenerv3.Listener {
 	const ok = 200
-	return &listenerv3.Listener{
+	return answersAlways(&listenerv3.Listener{
 		Name:       nameReadiness,
 		Address:    pipeAddress(mesh.SocketReady, pipeModePrivate),
 		StatPrefix: nameReadiness,
 		FilterChains: []*listenerv3.FilterChain{{
 			Name: nameReadiness,
-			Filters: []*listenerv3.Filter{withRoutes(httpProxy(nameReadiness, ""), &routev3.RouteConfiguration{
+			Filters: []*listenerv3.Filter{withRoutes(httpProxy(nameReadiness, "", fromClients()), &routev3.RouteConfiguration{
 				Name: nameReadiness,
 				VirtualHosts: []*routev3.VirtualHost{{
 					Name:    nameReadiness,
@@ -29,5 +29,5 @@ func readinessListener() *listenerv3.Listener {
 				}},
 			})},
 		}},
-	}
+	})
 }

@@ -1,6 +1,7 @@
 package generator
 
 import (
+	"cmp"
 	"slices"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -16,6 +17,8 @@ import (
 type StaticOptions struct {
 	Mesh  *meshview.Mesh
 	Proxy *meshview.Proxy
+	// Memory as in BootstrapOptions.
+	Memory uint64
 	// TrustDomain is the suffix of all trust domains.
 	TrustDomain string
 	// Certificate (the chain, leaf first), Key and CA are PEM. They are not needed where mTLS is off.
@@ -25,7 +28,7 @@ type StaticOptions struct {
 // Static returns the whole configuration of one proxy as one bootstrap, including endpoints, routes and secrets. It needs
 // neither a control plane nor files.
 func Static(o StaticOptions) *bootstrapv3.Bootstrap {
-	b := baseBootstrap(o.Proxy.ID(), mesh.WorkloadText(o.Proxy.Dataplane.SPIFFEPath()))
+	b := baseBootstrap(o.Proxy.ID(), mesh.WorkloadText(o.Proxy.Dataplane.SPIFFEPath()), cmp.Or(o.Memory, mesh.DefaultSidecarMemory))
 	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{
 		Listeners: staticListeners(o),
 		Clusters:  staticClusters(o),

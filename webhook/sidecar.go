@@ -219,7 +219,7 @@ func securityContext(user int64, capabilities *corev1.Capabilities) *corev1.Secu
 // Quantities are parsed once.
 var (
 	initResources    = resources("20m", "20Mi", "100m", "50Mi")
-	sidecarResources = resources("50m", "64Mi", "1", "512Mi")
+	sidecarResources = resources("50m", "64Mi", "1", fmt.Sprintf("%dMi", mesh.DefaultSidecarMemory>>20))
 	workSize         = resource.MustParse("16Mi")
 )
 

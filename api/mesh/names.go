@@ -35,6 +35,9 @@ const (
 	AllowedDrainTime = "must be a duration from 1s to 1h, such as 30s"
 )
 
+// DefaultSidecarMemory is the memory limit of an injected sidecar, in bytes, and what an agent is taken to have that says nothing.
+const DefaultSidecarMemory = 512 << 20
+
 // DefaultLBDrainTime is how long a proxy serves on after it has told load balancers to go: two of their questions, ten seconds apart.
 const (
 	DefaultLBDrainTime = 20 * time.Second

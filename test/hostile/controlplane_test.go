@@ -218,15 +218,9 @@ func (u user) run(ctx context.Context) (r result) {
 	}
 }
 
-// attack runs one attack with users beside it. It fails the test if a user is refused or late, or if the control plane ends or fills
-// its log.
-func (x *target) attack(t *testing.T, users []user, attack string) {
+// askAll has users ask until ctx ends. It fails the test if one of them is refused or late.
+func askAll(ctx context.Context, t *testing.T, users []user) {
 	t.Helper()
-	before := x.logSize(t)
-	stop := startAttackers(t, x.aims(attack))
-	defer stop()
-	ctx, cancel := context.WithTimeout(t.Context(), attackTime)
-	defer cancel()
 	results := make([]result, len(users))
 	var asking sync.WaitGroup
 	for i, u := range users {
@@ -239,6 +233,18 @@ func (x *target) attack(t *testing.T, users []user, attack string) {
 			t.Errorf("%s: %d of %d questions were not answered, the first: %v", users[i].name, len(r.errs), r.asked, r.errs[0])
 		}
 	}
+}
+
+// attack runs one attack with users beside it. It fails the test if a user is refused or late, or if the control plane ends or fills
+// its log.
+func (x *target) attack(t *testing.T, users []user, attack string) {
+	t.Helper()
+	before := x.logSize(t)
+	stop := startAttackers(t, x.aims(attack))
+	defer stop()
+	ctx, cancel := context.WithTimeout(t.Context(), attackTime)
+	defer cancel()
+	askAll(ctx, t, users)
 	if n := x.memory.killed(t); n > 0 || !x.ControlPlane.Running() {
 		t.Fatalf("the control plane has ended, %d processes were killed for lack of memory", n)
 	}

@@ -90,7 +90,10 @@ type JoinRequest struct {
 	// host:port at which the agent reaches the control plane: Envoy will use the same.
 	ControlPlaneAddress string `protobuf:"bytes,6,opt,name=control_plane_address,json=controlPlaneAddress,proto3" json:"control_plane_address,omitempty"`
 	// Envoy's --drain-time-s, from 0s to 1h; 25s if it is not set. Envoy does not tell the control plane.
-	DrainTime     *durationpb.Duration `protobuf:"bytes,7,opt,name=drain_time,json=drainTime,proto3" json:"drain_time,omitempty"`
+	DrainTime *durationpb.Duration `protobuf:"bytes,7,opt,name=drain_time,json=drainTime,proto3" json:"drain_time,omitempty"`
+	// How many bytes of memory agent and Envoy may use together, from 16 MiB to 1 PiB: Envoy gets what the agent leaves of it. 512 MiB, the
+	// limit of an injected sidecar, if it is 0.
+	MemoryBytes   uint64 `protobuf:"varint,8,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -172,6 +175,13 @@ func (x *JoinRequest) GetDrainTime() *durationpb.Duration {
 		return x.DrainTime
 	}
 	return nil
+}
+
+func (x *JoinRequest) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
 }
 
 type JoinResponse struct {
@@ -2121,7 +2131,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x14agent/v1/agent.proto\x12\x0esonde.agent.v1\x1a\x1egoogle/protobuf/duration.proto\"5\n" +
 	"\aVersion\x12\x14\n" +
 	"\x05sonde\x18\x01 \x01(\tR\x05sonde\x12\x14\n" +
-	"\x05envoy\x18\x02 \x01(\tR\x05envoy\"\xfe\x01\n" +
+	"\x05envoy\x18\x02 \x01(\tR\x05envoy\"\xa1\x02\n" +
 	"\vJoinRequest\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -2130,7 +2140,8 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\aversion\x18\x05 \x01(\v2\x17.sonde.agent.v1.VersionR\aversion\x122\n" +
 	"\x15control_plane_address\x18\x06 \x01(\tR\x13controlPlaneAddress\x128\n" +
 	"\n" +
-	"drain_time\x18\a \x01(\v2\x19.google.protobuf.DurationR\tdrainTime\"b\n" +
+	"drain_time\x18\a \x01(\v2\x19.google.protobuf.DurationR\tdrainTime\x12!\n" +
+	"\fmemory_bytes\x18\b \x01(\x04R\vmemoryBytes\"b\n" +
 	"\fJoinResponse\x124\n" +
 	"\bidentity\x18\x01 \x01(\v2\x18.sonde.agent.v1.IdentityR\bidentity\x12\x1c\n" +
 	"\tbootstrap\x18\x02 \x01(\fR\tbootstrap\" \n" +
