@@ -41,7 +41,9 @@ func Find(ctx context.Context, path string) (found, version string, err error) {
 func versionOf(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	ask := exec.CommandContext(ctx, path, "--version")
+	ask.Env = environment()
+	out, err := ask.Output()
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("there is no such file: %s", getOne)
 	}

@@ -36,7 +36,7 @@ func (e *Envoy) startKept(log *forwarder) (*process, error) {
 		return nil, fmt.Errorf("start %s: open %s: %w", e.o.Path, path, err)
 	}
 	defer func() { _ = unix.Close(output) }() // Envoy has its own
-	pid, err := worker.StartKept(worker.Kept{Path: e.o.Path, Args: e.args(), Dir: e.o.Dir.Path, Record: fileRecord, Output: output})
+	pid, err := worker.StartKept(worker.Kept{Path: e.o.Path, Args: e.args(), Env: environment(), Dir: e.o.Dir.Path, Record: fileRecord, Output: output})
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", e.o.Path, err)
 	}

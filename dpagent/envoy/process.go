@@ -31,7 +31,7 @@ func startChild(path string, args []string, dir string, log *forwarder) (*proces
 		return nil, fmt.Errorf("start %s: %w", path, err)
 	}
 	cmd := exec.Command(path, args...) //nolint:gosec,noctx // the operator names the program; stop ends it
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, in, in
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, environment(), in, in
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:   true,            // Ctrl-C in a terminal is for the agent, which drains first
 		Pdeathsig: syscall.SIGKILL, // no Envoy without its agent, however the agent ended

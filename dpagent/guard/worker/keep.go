@@ -19,6 +19,8 @@ type Kept struct {
 	// Path of the program, and its arguments without the path.
 	Path string
 	Args []string
+	// Env is its environment.
+	Env []string
 	// Dir is its working directory.
 	Dir string
 	// Record is a file in Dir, to which its PID is written, as wire.RecordOf makes it, before the program runs.
@@ -41,7 +43,7 @@ func StartKept(k Kept) (pid int, err error) {
 	program := wire.Program()
 	pid, err = syscall.ForkExec(program, append([]string{program, k.Record, k.Path}, k.Args...), &syscall.ProcAttr{ //nolint:gosec // it is this program
 		Dir:   k.Dir,
-		Env:   wire.WithRole(os.Environ(), wire.Keep+strconv.Itoa(os.Getppid())),
+		Env:   wire.WithRole(k.Env, wire.Keep+strconv.Itoa(os.Getppid())),
 		Files: []uintptr{uintptr(null), uintptr(k.Output), uintptr(k.Output)},
 		Sys: &syscall.SysProcAttr{
 			Setpgid:    true, // Ctrl-C in a terminal is for the guard
