@@ -107,7 +107,7 @@ func readinessChain() *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{
 		Name:             nameReadiness,
 		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(mesh.PortReadiness)},
-		Filters: []*listenerv3.Filter{withRoutes(httpProxy(mesh.InboundStats+"readiness", "", fromClients()),
+		Filters: []*listenerv3.Filter{withRoutes(serverProxy(mesh.InboundStats+"readiness", ""),
 			routeConfiguration(nameReadiness, path, &routev3.RouteAction{
 				ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameAgentReadiness},
 				Timeout:          durationpb.New(readinessTimeout),

@@ -139,7 +139,7 @@ func (b *inbound) filter(in *mesh.Inbound, tls bool) *listenerv3.Filter {
 		}
 		return tcpFilter(p)
 	}
-	h := httpProxy(inboundStat(in), noHost, fromClients())
+	h := serverProxy(inboundStat(in), noHost)
 	h.StreamIdleTimeout = durationpb.New(maxIdleStream)
 	h.LocalReplyConfig = markUnsent()
 	if tls {

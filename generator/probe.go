@@ -89,7 +89,7 @@ func probeListener(at netip.AddrPort, h *hcmv3.HttpConnectionManager) *listenerv
 
 // probeProxy returns a connection manager that accepts one version of HTTP.
 func probeProxy(codec hcmv3.HttpConnectionManager_CodecType, routes []*routev3.Route) *hcmv3.HttpConnectionManager {
-	h := httpProxy("", "", fromClients())
+	h := serverProxy("", "")
 	h.CodecType, h.UpgradeConfigs = codec, nil
 	h.CommonHttpProtocolOptions.IdleTimeout = durationpb.New(probeIdle)
 	h.RequestHeadersTimeout = durationpb.New(probeHeadersTimeout)

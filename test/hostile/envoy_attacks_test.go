@@ -32,7 +32,7 @@ func envoyAttacks() []envoyAttack {
 		{"answers that are not read", asMemberOf(h2, 20, "h2", unread(hugeAnswers(largestWindow)))},
 		{"more answers that are not read", asMemberOf(h2, 60, "h2", unread(hugeAnswers(largestWindow)))},
 		{"answers without a window", asMemberOf(h2, 40, "h2", frames(hugeAnswers(0)))},
-		{"large headers of requests that wait", asMemberOf(h2, 40, "h2", frames(largeHeaders))},
+		{"large headers of requests that wait", asMemberOf(h2, 20, "h2", frames(largeHeaders))},
 		{"headers that never end", asMemberOf(h2, 40, "h2", frames(settings(endlessHeaders)))},
 		{"frames that ask nothing", asMemberOf(h2, 40, "h2", frames(settings(idleFrames)))},
 		{"streams that are reset", asMemberOf(h2, 40, "h2", frames(settings(rapidReset)))},
@@ -50,52 +50,63 @@ func envoyAttacks() []envoyAttack {
 // hostileRate is how many connections an attacker opens each second after the first ones.
 const hostileRate = 50
 
-// asMemberOf makes connections with the certificate of a member of the mesh, and holds them.
-func asMemberOf(at func(*victim) string, connections int, alpn string, do func(context.Context, net.Conn)) func(context.Context, *victim) {
-	return connect(connections, func(ctx context.Context, v *victim) (net.Conn, error) {
-		d := tls.Dialer{Config: v.tls(alpn)}
-		if alpn == "" {
-			d.Config = v.tls()
+// dialer makes a connection to a victim.
+type dialer func(ctx context.Context, v *victim) (net.Conn, error)
+
+// memberWith connects with the certificate of a member of the mesh, and offers that protocol, too, if it is not "".
+func memberWith(alpn, at string) dialer {
+	return func(ctx context.Context, v *victim) (net.Conn, error) {
+		d := tls.Dialer{Config: v.tls()}
+		if alpn != "" {
+			d.Config = v.tls(alpn)
 		}
-		return d.DialContext(ctx, "tcp", at(v))
-	}, do)
-}
-
-// asStrangerTo is asMemberOf for connections without mTLS.
-func asStrangerTo(at func(*victim) string, connections int, do func(context.Context, net.Conn)) func(context.Context, *victim) {
-	return connect(connections, func(ctx context.Context, v *victim) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "tcp", at(v))
-	}, do)
-}
-
-func connect(connections int, dial func(context.Context, *victim) (net.Conn, error), do func(context.Context, net.Conn)) func(context.Context, *victim) {
-	return func(ctx context.Context, v *victim) {
-		var held pool
-		defer held.close()
-		var running sync.WaitGroup
-		defer running.Wait()
-		bounded := make(chan struct{}, connections)
-		repeat(ctx, connections, hostileRate, 8, func(int) {
-			select {
-			case bounded <- struct{}{}:
-			default:
-				return // all are there
-			}
-			dialing, cancel := context.WithTimeout(ctx, 5*time.Second)
-			defer cancel()
-			c, err := dial(dialing, v)
-			if err != nil {
-				<-bounded
-				return
-			}
-			held.add(c)
-			running.Go(func() {
-				defer func() { _ = c.Close(); <-bounded }()
-				do(ctx, c)
-			})
-		})
-		held.close()
+		return d.DialContext(ctx, "tcp", at)
 	}
+}
+
+// stranger connects without mTLS.
+func stranger(at string) dialer {
+	return func(ctx context.Context, _ *victim) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", at)
+	}
+}
+
+// asMemberOf makes so many connections as a member of the mesh, and holds them.
+func asMemberOf(at func(*victim) string, connections int, alpn string, do func(context.Context, net.Conn)) func(context.Context, *victim) {
+	return func(ctx context.Context, v *victim) { connect(ctx, v, connections, memberWith(alpn, at(v)), do) }
+}
+
+func asStrangerTo(at func(*victim) string, connections int, do func(context.Context, net.Conn)) func(context.Context, *victim) {
+	return func(ctx context.Context, v *victim) { connect(ctx, v, connections, stranger(at(v)), do) }
+}
+
+// connect keeps so many connections open, and does something on each.
+func connect(ctx context.Context, v *victim, connections int, dial dialer, do func(context.Context, net.Conn)) {
+	var held pool
+	defer held.close()
+	var running sync.WaitGroup
+	defer running.Wait()
+	places := make(chan struct{}, connections)
+	repeat(ctx, connections, hostileRate, 8, func(int) {
+		select {
+		case places <- struct{}{}:
+		default:
+			return // all are there
+		}
+		dialing, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		c, err := dial(dialing, v)
+		if err != nil {
+			<-places
+			return
+		}
+		held.add(c)
+		running.Go(func() {
+			defer func() { _ = c.Close(); <-places }()
+			do(ctx, c)
+		})
+	})
+	held.close()
 }
 
 func hold(ctx context.Context, _ net.Conn) { <-ctx.Done() }

@@ -122,6 +122,8 @@ func (v *victim) users() []user {
 	}
 }
 
+var errAnswered = errors.New("it was answered")
+
 // echo sends a byte over a new connection, and wants it back.
 func echo(ctx context.Context, at string) error {
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at)
