@@ -17,13 +17,14 @@ type flow struct {
 	stream, connection uint32
 }
 
-// fromClients is for connections to an inbound, which others make: as many streams as RFC 9113 (6.5.2) wants at least, with the window that HTTP/2 has by default.
-func fromClients() flow { return flow{streams: 100, stream: 64 << 10, connection: 1 << 20} }
+// fromClients is for connections to an inbound, which others make. They have as many streams as RFC 9113 (6.5.2) wants at least, and a stream has
+// a window for 2 Gbit/s over 1 ms.
+func fromClients() flow { return flow{streams: 100, stream: 256 << 10, connection: 2 << 20} }
 
-// toApplication is for connections to the application, which are local: a small window is enough. All clients share them, so that the window
+// toApplication is for connections to the application, which are local: a smaller window is enough. All clients share them, so that the window
 // of a connection has room for all its streams: one that is not read stops no other.
 func toApplication() flow {
-	f := flow{streams: 100, stream: 64 << 10}
+	f := flow{streams: 100, stream: 128 << 10}
 	f.connection = f.streams * f.stream
 	return f
 }

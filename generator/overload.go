@@ -17,8 +17,9 @@ const (
 	agentMemory = 64 << 20
 	// kernelShare is the part of the memory that is left to the kernel: buffers of sockets, and pages of the programs.
 	kernelShare = 8
-	// connectionMemory is what a connection that does something costs Envoy's heap on average, both sides of it together.
-	connectionMemory = 64 << 10
+	// connectionMemory is more than a connection costs Envoy's heap at most that is not of HTTP/2: 150 KB, when a side does not read. Nothing
+	// else limits those of TCP: no action of the overload manager resets them.
+	connectionMemory = 3 * inboundBuffer
 	// maxConnections is the most downstream connections of all listeners together, however much memory there is.
 	maxConnections = 50000
 	// overloadIdle is how long a stream or connection of HTTP may be idle while the heap is almost full.

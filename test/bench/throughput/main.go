@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
 	"syscall"
 	"time"
 )
@@ -15,6 +16,7 @@ import (
 // options of a run.
 type options struct {
 	before string
+	only   *regexp.Regexp
 	rounds int
 	time   time.Duration
 }
@@ -24,10 +26,15 @@ func main() {
 	flag.StringVar(&o.before, "before", "", "`path` of the other sonde-cp, such as that of the commit before; \"\" measures this one against itself")
 	flag.IntVar(&o.rounds, "rounds", 9, "how often each workload is measured with each")
 	flag.DurationVar(&o.time, "time", time.Second, "how long a measurement takes")
+	only := flag.String("only", "", "regular `expression` for the names of workloads to measure")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := measure(ctx, o); err != nil {
+	var err error
+	if o.only, err = regexp.Compile(*only); err == nil {
+		err = measure(ctx, o)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench/throughput:", err)
 		os.Exit(1)
 	}

@@ -47,6 +47,9 @@ func measure(ctx context.Context, o options) (err error) {
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(table, "workload\tbefore\tafter\t\tmedian of the ratios\tlowest\thighest")
 	for _, w := range workloads {
+		if !o.only.MatchString(w.name) {
+			continue
+		}
 		if err := compare(ctx, table, o, w, sides); err != nil {
 			return err
 		}
