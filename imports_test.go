@@ -76,7 +76,7 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent": {
-		own:       []string{"api/mesh", "api/agent/v1", "health", "health/heartbeat", "filelock", "shutdown", "reach", "buildinfo"},
+		own:       []string{"api/mesh", "api/agent/v1", "health", "health/heartbeat", "filelock", "shutdown", "reach", "buildinfo", "cgroup"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent/redirect":       {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
@@ -89,6 +89,7 @@ var rules = map[string]rule{
 	"health/heartbeat":       {std: true},
 	"health":                 {own: []string{"health/heartbeat", "connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"connlimit":              {std: true},
+	"cgroup":                 {std: true},
 	"reach":                  {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"jsonlog":                {own: []string{"api/mesh", "reach", "connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"settings":               {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},

@@ -3,6 +3,7 @@ package agents_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"iter"
 	"log/slog"
 	"net"
@@ -115,7 +116,7 @@ func (h *harness) start() {
 		Authority: h.authority, Tokens: h.tokens, Storage: h.state, View: h.builder.View, Now: h.now, Version: "1.2.3", Registerer: h.registry,
 		Logger: slog.New(slog.NewTextHandler(h.log, nil)),
 		Bootstrap: func(p *meshview.Proxy, s agents.Sidecar) ([]byte, error) {
-			return []byte(p.ID() + " by " + s.ControlPlane), nil
+			return fmt.Appendf(nil, "%s by %s with %d MiB", p.ID(), s.ControlPlane, s.Memory>>20), nil
 		},
 		Observe: func(id mesh.ID, o mesh.Observation) {
 			h.mu.Lock()

@@ -45,6 +45,8 @@ func TestJoinRefuses(t *testing.T) {
 		"token of another mesh":    {&agentv1.JoinRequest{Mesh: "other", Name: "web-1", Token: fresh, Csr: request}, codes.PermissionDenied, `for dataplane "web-1" of mesh "default", not "web-1" of "other"`},
 		"bent certificate signed":  {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh, Csr: tampered, ControlPlaneAddress: "cp:5678"}, codes.InvalidArgument, "signature"},
 		"no control plane address": {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh, Csr: request, ControlPlaneAddress: "cp"}, codes.InvalidArgument, `control_plane_address: "cp": must be host:port`},
+		"too little memory":        {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh, Csr: request, MemoryBytes: 1 << 20}, codes.InvalidArgument, "memory_bytes: 1048576: must be from 16777216 to 1125899906842624, or 0 for 536870912"},
+		"too much memory":          {&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: fresh, Csr: request, MemoryBytes: 1<<50 + 1}, codes.InvalidArgument, "memory_bytes: 1125899906842625"},
 		"token of another workload": {
 			&agentv1.JoinRequest{Mesh: "default", Name: "web-1", Token: h.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/api"}, time.Hour), Csr: request},
 			codes.PermissionDenied, `for workload "api", the Dataplane has workload "web"`,
@@ -94,7 +96,7 @@ func TestJoinAgainAfterRestart(t *testing.T) {
 	if err := a.join(); err != nil {
 		t.Fatal(err)
 	}
-	if want := "default/web-1 by cp:5678"; a.bootstrap != want {
+	if want := "default/web-1 by cp:5678 with 512 MiB"; a.bootstrap != want {
 		t.Errorf("bootstrap = %q, want %q", a.bootstrap, want)
 	}
 	first := a.leaf
@@ -137,7 +139,7 @@ func TestJoinWithCertificate(t *testing.T) {
 	if leaf.SerialNumber.Cmp(first.SerialNumber) == 0 || leaf.URIs[0].String() != first.URIs[0].String() {
 		t.Errorf("it got %s of %s, want another one of %s", leaf.SerialNumber, leaf.URIs[0], first.URIs[0])
 	}
-	if want := "default/web-1 by cp:5678"; string(response.GetBootstrap()) != want {
+	if want := "default/web-1 by cp:5678 with 512 MiB"; string(response.GetBootstrap()) != want {
 		t.Errorf("bootstrap = %q, want %q", response.GetBootstrap(), want)
 	}
 	_, err = ask("default", "web-2")

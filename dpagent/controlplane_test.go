@@ -219,6 +219,9 @@ func (cp *controlPlane) Join(ctx context.Context, r *agentv1.JoinRequest) (*agen
 	if r.GetToken() != "" && r.GetToken() != cp.token {
 		return nil, status.Error(codes.Unauthenticated, "bad token")
 	}
+	if n := r.GetMemoryBytes(); n < 16<<20 {
+		return nil, status.Errorf(codes.InvalidArgument, "memory_bytes: %d: the agent must say what it has", n)
+	}
 	id, err := cp.issue(r.GetCsr(), r.GetName(), r.GetMesh())
 	if err != nil {
 		return nil, err

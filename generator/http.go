@@ -22,7 +22,9 @@ import (
 // Limits of the headers of one message: generous, since applications have limits of their own.
 const (
 	maxHeaders   = 1000
-	maxHeadersKB = 96
+	maxHeadersKB = 256
+	// maxRequestHeadersKB is less, since clients decide how many requests wait: Envoy holds their headers until they are answered.
+	maxRequestHeadersKB = 96
 )
 
 const (
@@ -48,7 +50,7 @@ func httpProxy(stat, defaultHost string, f flow) *hcmv3.HttpConnectionManager {
 		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{
 			MaxHeadersCount: wrapperspb.UInt32(maxHeaders),
 		},
-		MaxRequestHeadersKb:        wrapperspb.UInt32(maxHeadersKB),
+		MaxRequestHeadersKb:        wrapperspb.UInt32(maxRequestHeadersKB),
 		HttpProtocolOptions:        http1Server(defaultHost),
 		Http2ProtocolOptions:       http2(f),
 		RequestHeadersTimeout:      durationpb.New(headersTimeout),

@@ -36,10 +36,11 @@ const (
 )
 
 // Shares of the heap at which Envoy does something. What frees memory comes first, and takes what is largest or idle; what refuses comes
-// last. Only then the heap is full.
+// last. The largest streams are reset from shareFree on, and smaller ones the nearer the heap is to shareFreeAll. That is the whole heap:
+// Envoy resets some only when the share changes, which it does not any more above it.
 const (
 	shareRelease  = 0.5
-	shareFree     = 0.5
+	shareFree     = 0.6
 	shareIdle     = 0.8
 	shareFreeAll  = 1
 	shareRequests = 0.95
@@ -55,6 +56,9 @@ func heapOf(memory uint64) uint64 {
 	return memory - others
 }
 
+// connectionsOf returns how many downstream connections a heap of that many bytes has room for.
+func connectionsOf(heap uint64) uint64 { return max(1, min(heap/connectionMemory, maxConnections)) }
+
 // overloadManager keeps Envoy within its memory (Envoy: configuration/operations/overload_manager/overload_manager).
 func overloadManager(memory uint64) *overloadv3.OverloadManager {
 	heap := heapOf(memory)
@@ -63,7 +67,7 @@ func overloadManager(memory uint64) *overloadv3.OverloadManager {
 		ResourceMonitors: []*overloadv3.ResourceMonitor{
 			monitor(monitorHeap, &fixedheapv3.FixedHeapConfig{MaxHeapSizeBytes: heap}),
 			monitor(monitorConnections, &downstreamv3.DownstreamConnectionsConfig{
-				MaxActiveDownstreamConnections: int64(min(heap/connectionMemory, maxConnections)), //nolint:gosec // it is small
+				MaxActiveDownstreamConnections: int64(connectionsOf(heap)), //nolint:gosec // it is small
 			}),
 		},
 		BufferFactoryConfig: &overloadv3.BufferFactoryConfig{MinimumAccountToTrackPowerOfTwo: trackedStreams},

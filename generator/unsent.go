@@ -16,7 +16,7 @@ const headerUnsent = "x-sonde-unsent"
 func markUnsent() *hcmv3.LocalReplyConfig {
 	return &hcmv3.LocalReplyConfig{Mappers: []*hcmv3.ResponseMapper{{
 		Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
-			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"UF", "OM"}},
+			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"UF"}},
 		}},
 		HeadersToAdd: []*corev3.HeaderValueOption{{
 			Header:       &corev3.HeaderValue{Key: headerUnsent, Value: "true"},
