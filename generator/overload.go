@@ -67,7 +67,7 @@ func overloadManager(memory uint64) *overloadv3.OverloadManager {
 		ResourceMonitors: []*overloadv3.ResourceMonitor{
 			monitor(monitorHeap, &fixedheapv3.FixedHeapConfig{MaxHeapSizeBytes: heap}),
 			monitor(monitorConnections, &downstreamv3.DownstreamConnectionsConfig{
-				MaxActiveDownstreamConnections: int64(connectionsOf(heap)), //nolint:gosec // it is small
+				MaxActiveDownstreamConnections: int64(connectionsOf(heap)),
 			}),
 		},
 		BufferFactoryConfig: &overloadv3.BufferFactoryConfig{MinimumAccountToTrackPowerOfTwo: trackedStreams},

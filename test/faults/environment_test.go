@@ -34,7 +34,7 @@ func TestEnvironmentOfEnvoy(t *testing.T) {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 		must(t, err)
 		has := map[string]bool{}
-		for _, v := range strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00") {
+		for v := range strings.SplitSeq(strings.TrimSuffix(string(text), "\x00"), "\x00") {
 			name, _, _ := strings.Cut(v, "=")
 			has[name] = true
 		}

@@ -80,7 +80,7 @@ func (g *cgroup) agent(t *testing.T, agent, proxy string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "agent")
 	script := fmt.Sprintf("#!/bin/sh\ncase \" $* \" in *\" --name=%s \"*) echo $$ >%s/cgroup.procs;; esac\nexec %s \"$@\"\n", proxy, g.dir, agent)
-	must(t, os.WriteFile(path, []byte(script), 0o755)) //nolint:gosec // it is run
+	must(t, os.WriteFile(path, []byte(script), 0o755))
 	return path
 }
 

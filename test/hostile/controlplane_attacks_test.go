@@ -279,7 +279,7 @@ func rapidReset(ctx context.Context, f *http2.Framer) error {
 		if err := f.WriteRSTStream(id, http2.ErrCodeCancel); err != nil {
 			return err
 		}
-		headers = []byte{0x83, 0x87, 0xbe | 0, 0xbf, 0xc0, 0xc1} // as good as any: what counts is the stream
+		headers = []byte{0x83, 0x87, 0xbe, 0xbf, 0xc0, 0xc1} // as good as any: what counts is the stream
 	}
 	return ctx.Err()
 }

@@ -119,10 +119,17 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
+// clientConn speaks HTTP/2 on a connection as a good client does.
+func clientConn(ctx context.Context, c net.Conn) (*http.ClientConn, error) {
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true) // TLS is done
+	t := &http.Transport{Protocols: &protocols, DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }}
+	return t.NewClientConn(ctx, "http", "victim:80")
+}
+
 // uploads sends as much as it may on each stream.
 func uploads(ctx context.Context, c net.Conn) {
-	t := &http2.Transport{AllowHTTP: true}
-	conn, err := t.NewClientConn(c)
+	conn, err := clientConn(ctx, c)
 	if err != nil {
 		return
 	}

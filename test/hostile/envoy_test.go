@@ -92,7 +92,7 @@ func portOf(t *testing.T, address string) json.Number {
 func (v *victim) tls(alpn ...string) *tls.Config {
 	return &tls.Config{
 		Certificates: []tls.Certificate{v.hostile}, NextProtos: append([]string{"sonde"}, alpn...),
-		InsecureSkipVerify: true, //nolint:gosec // whom it attacks does not matter
+		InsecureSkipVerify: true, // whom it attacks does not matter
 	}
 }
 

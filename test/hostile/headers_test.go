@@ -3,7 +3,6 @@ package hostile
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"io"
 	"maps"
@@ -13,8 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"golang.org/x/net/http2"
 
 	"github.com/sonde-mesh/sonde/test/harness"
 )
@@ -126,7 +123,7 @@ func (v *victim) headers2(ctx context.Context, at string, h http.Header) (http.H
 		return nil, err
 	}
 	defer func() { _ = c.Close() }()
-	conn, err := (&http2.Transport{}).NewClientConn(c.(*tls.Conn))
+	conn, err := clientConn(ctx, c)
 	if err != nil {
 		return nil, err
 	}

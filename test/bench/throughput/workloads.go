@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -11,8 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/net/http2"
 )
 
 // workload is made of requests that are repeated. Its figure is their number per second, or that of MB if they are large.
@@ -133,13 +130,10 @@ type zeros struct{}
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
 func newClient(http2Only bool) (client *http.Client, end func()) {
-	if http2Only {
-		t := &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, network, at string, _ *tls.Config) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, network, at)
-		}}
-		return &http.Client{Transport: t}, t.CloseIdleConnections
-	}
-	t := &http.Transport{MaxIdleConnsPerHost: 1000}
+	var protocols http.Protocols
+	protocols.SetHTTP1(!http2Only)
+	protocols.SetUnencryptedHTTP2(http2Only)
+	t := &http.Transport{MaxIdleConnsPerHost: 1000, Protocols: &protocols}
 	return &http.Client{Transport: t}, t.CloseIdleConnections
 }
 
