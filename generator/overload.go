@@ -40,7 +40,7 @@ const (
 // Envoy resets some only when the share changes, which it does not any more above it.
 const (
 	shareRelease  = 0.5
-	shareFree     = 0.6
+	shareFree     = 0.5
 	shareIdle     = 0.8
 	shareFreeAll  = 1
 	shareRequests = 0.95
