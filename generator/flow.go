@@ -18,12 +18,12 @@ type flow struct {
 }
 
 // fromClients is for connections to an inbound, which others make. They have as many streams as RFC 9113 (6.5.2) wants at least, and a stream has
-// a window for 1 Gbit/s over 1 ms.
-func fromClients() flow { return flow{streams: 100, stream: 128 << 10, connection: 1 << 20} }
+// a window for 2 Gbit/s over 1 ms.
+func fromClients() flow { return flow{streams: 100, stream: 256 << 10, connection: 2 << 20} }
 
 // toApplication is for connections to the application, which are local: a smaller window is enough. All clients share them, so that the window
 // of a connection is there for none: a stream that is not read stops no other.
-func toApplication() flow { return flow{streams: 100, stream: 64 << 10, connection: 1 << 30} }
+func toApplication() flow { return flow{streams: 100, stream: 128 << 10, connection: 1 << 30} }
 
 // outbound is for the application's own requests: its connections to Envoy, and Envoy's to services. A body that fits in the window of a stream can be sent
 // again to another endpoint.
