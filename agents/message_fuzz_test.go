@@ -83,7 +83,7 @@ func fuzzServer(f *testing.F) *Server {
 	}
 	s, err := New(Options{
 		Authority: authority, Tokens: fuzzTokens{}, Storage: state, View: builder.View, Observe: builder.Observe, joinRate: 1e9, joinBurst: 1e9,
-		Bootstrap: func(*meshview.Proxy, string, time.Duration) ([]byte, error) { return []byte("{}"), nil },
+		Bootstrap: func(*meshview.Proxy, Sidecar) ([]byte, error) { return []byte("{}"), nil },
 	})
 	if err != nil {
 		f.Fatal(err)

@@ -30,13 +30,25 @@ const (
 
 // aims are what attackers know.
 type aims struct {
-	Agents, Admin, Health, StateDir string
-	// Attacks are the short names of what they do. Default: all.
+	Agents, Admin, Health string
+	// StateDir is the state directory, if there are members of the mesh among them.
+	StateDir string
+	// Webhook is the address of the webhook. If there is one, that is what they attack, and nothing else.
+	Webhook string
+	// Attacks are the names of what they do. Default: all.
 	Attacks []string
 }
 
+// attacks returns all that may be done.
+func (a aims) attacks() []attack {
+	if a.Webhook != "" {
+		return webhookAttacks(a.Webhook)
+	}
+	return slices.Concat(controlPlaneAttacks(), healthAttacks(), adsAttacks())
+}
+
 func (x *target) aims(attacks ...string) aims {
-	return aims{x.Agents, x.Admin, x.Health, x.StateDir(), attacks}
+	return aims{Agents: x.Agents, Admin: x.Admin, Health: x.Health, StateDir: x.StateDir(), Attacks: attacks}
 }
 
 func soakName(n int) string { return fmt.Sprint("proxy-", n) }
@@ -109,7 +121,29 @@ func attackers(text string) error {
 	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, attackersNice); err != nil {
 		return err
 	}
-	id, err := sondecp.OpenIdentity(a.StateDir)
+	x := &target{Machine: &harness.Machine{Agents: a.Agents, Admin: a.Admin, Health: a.Health}}
+	if a.StateDir != "" {
+		if err := x.identify(a.StateDir); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	for _, attack := range a.attacks() {
+		if len(a.Attacks) > 0 && !slices.Contains(a.Attacks, attack.name) {
+			continue
+		}
+		running.Go(func() { attack.run(ctx, x) })
+	}
+	_, err := io.Copy(io.Discard, os.Stdin)
+	cancel()
+	running.Wait()
+	return err
+}
+
+// identify makes the identities of members that attack, from the state of the control plane.
+func (x *target) identify(stateDir string) error {
+	id, err := sondecp.OpenIdentity(stateDir)
 	if err != nil {
 		return err
 	}
@@ -117,7 +151,7 @@ func attackers(text string) error {
 	if err != nil {
 		return err
 	}
-	x := &target{Machine: &harness.Machine{Agents: a.Agents, Admin: a.Admin, Health: a.Health}, roots: trust.RootCAs}
+	x.roots = trust.RootCAs
 	for n := range hostileMembers {
 		certificate, err := sondecp.Issue(id.Authority, subject(hostileName(n)))
 		if err != nil {
@@ -125,16 +159,5 @@ func attackers(text string) error {
 		}
 		x.hostile = append(x.hostile, certificate)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	for _, attack := range controlPlaneAttacks() {
-		if len(a.Attacks) > 0 && !slices.Contains(a.Attacks, attack.short) {
-			continue
-		}
-		running.Go(func() { attack.run(ctx, x) })
-	}
-	_, err = io.Copy(io.Discard, os.Stdin)
-	cancel()
-	running.Wait()
-	return err
+	return nil
 }

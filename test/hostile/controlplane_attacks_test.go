@@ -27,7 +27,7 @@ type attack struct {
 
 func controlPlaneAttacks() []attack {
 	agents := func(x *target) string { return x.Agents }
-	return append(healthAttacks(), []attack{
+	return []attack{
 		{"silent connections", "silent", true, flood(agents, 2600, 400, nil)},
 		{"silent connections from many addresses", "many", true, flood(agents, 6000, 1000, fromAnywhere)},
 		{"half a handshake", "half", true, floodWith(agents, 1000, 300, sendHello)},
@@ -48,7 +48,7 @@ func controlPlaneAttacks() []attack {
 		{"members with half a message on each stream", "member-half", false, floodTLS(60, 10, asMember, http2Attack(halfMessages))},
 		{"members that open sessions again and again", "member-sessions", false, calls(8, reopenSessions)},
 		{"members that join again and again", "member-joins", false, calls(8, joinAgain)},
-	}...)
+	}
 }
 
 // pool holds connections until it is closed.

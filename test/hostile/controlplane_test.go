@@ -237,11 +237,10 @@ func askAll(ctx context.Context, t *testing.T, users []user) {
 
 // attack runs one attack with users beside it. It fails the test if a user is refused or late, or if the control plane ends or fills
 // its log.
-func (x *target) attack(t *testing.T, users []user, attack string) {
+func (x *target) attack(t *testing.T, users []user, a aims) {
 	t.Helper()
 	before := x.logSize(t)
-	stop := startAttackers(t, x.aims(attack))
-	defer stop()
+	defer startAttackers(t, a)()
 	ctx, cancel := context.WithTimeout(t.Context(), attackTime)
 	defer cancel()
 	askAll(ctx, t, users)
@@ -265,8 +264,8 @@ func (x *target) logSize(t *testing.T) int64 {
 func TestControlPlane(t *testing.T) {
 	x := newTarget(t, harness.Options{Prepare: prepareMesh})
 	users := x.users()
-	for _, a := range controlPlaneAttacks() {
-		t.Run(a.name, func(t *testing.T) { x.attack(t, users, a.short) })
+	for _, a := range x.aims().attacks() {
+		t.Run(a.name, func(t *testing.T) { x.attack(t, users, x.aims(a.name)) })
 	}
 	x.rest(t)
 }
@@ -294,7 +293,7 @@ func TestRealAgent(t *testing.T) {
 			continue
 		}
 		t.Run(a.name, func(t *testing.T) {
-			defer startAttackers(t, x.aims(a.short))()
+			defer startAttackers(t, x.aims(a.name))()
 			started, err := x.Add(t.Context(), harness.ProxyOptions{Name: "real-" + a.short, Service: "web"})
 			must(t, err)
 			for _, p := range started {

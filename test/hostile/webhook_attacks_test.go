@@ -20,46 +20,45 @@ import (
 // largest is the largest body that the webhook takes.
 const largest = 8 << 20
 
-type webhookAttack struct {
-	name string
-	run  func(ctx context.Context)
-}
+// webhookAddress is where the webhook is.
+type webhookAddress string
 
-func webhookAttacks(x *admissionTarget) []webhookAttack {
-	on := func(atOnce, perSecond int, protocol string, do func(context.Context, *tls.Conn)) func(context.Context) {
+func webhookAttacks(address string) []attack {
+	x := webhookAddress(address)
+	on := func(atOnce, perSecond int, protocol string, do func(context.Context, *tls.Conn)) func(context.Context, *target) {
 		return x.flood(atOnce, perSecond, nil, protocol, do)
 	}
-	return []webhookAttack{
-		{"bodies that are announced", on(64, 16, "http/1.1", announce)},
-		{"bodies that are announced on each stream", on(32, 8, "h2", http2Attack(announceStreams))},
-		{"bodies that stop before their end", on(40, 10, "http/1.1", most)},
-		{"bodies that stop before their end on each stream", on(40, 10, "h2", http2Attack(mostOnStreams))},
-		{"bodies that come byte by byte", on(300, 100, "http/1.1", drip)},
-		{"bodies from many addresses", x.flood(600, 200, fromAnywhere, "http/1.1", announce)},
-		{"large bodies from many addresses", x.flood(40, 10, fromAnywhere, "http/1.1", most)},
-		{"silent connections", x.floodTCP(1500, 300, nil, func(net.Conn) {})},
-		{"silent connections from many addresses", x.floodTCP(1500, 300, fromAnywhere, func(net.Conn) {})},
-		{"half a handshake", x.floodTCP(600, 200, nil, sendHello)},
-		{"a handshake and nothing else", on(600, 150, "h2", holdTLS)},
-		{"half-closed TLS", on(300, 100, "http/1.1", halfClose)},
-		{"half a header", on(600, 150, "http/1.1", func(_ context.Context, c *tls.Conn) {
+	return []attack{
+		{name: "bodies that are announced", run: on(64, 16, "http/1.1", announce)},
+		{name: "bodies that are announced on each stream", run: on(32, 8, "h2", http2Attack(announceStreams))},
+		{name: "bodies that stop before their end", run: on(40, 10, "http/1.1", most)},
+		{name: "bodies that stop before their end on each stream", run: on(40, 10, "h2", http2Attack(mostOnStreams))},
+		{name: "bodies that come byte by byte", run: on(300, 100, "http/1.1", drip)},
+		{name: "bodies from many addresses", run: x.flood(600, 200, fromAnywhere, "http/1.1", announce)},
+		{name: "large bodies from many addresses", run: x.flood(40, 10, fromAnywhere, "http/1.1", most)},
+		{name: "silent connections", run: x.floodTCP(1500, 300, nil, func(net.Conn) {})},
+		{name: "silent connections from many addresses", run: x.floodTCP(1500, 300, fromAnywhere, func(net.Conn) {})},
+		{name: "half a handshake", run: x.floodTCP(600, 200, nil, sendHello)},
+		{name: "a handshake and nothing else", run: on(600, 150, "h2", holdTLS)},
+		{name: "half-closed TLS", run: on(300, 100, "http/1.1", halfClose)},
+		{name: "half a header", run: on(600, 150, "http/1.1", func(_ context.Context, c *tls.Conn) {
 			_, _ = io.WriteString(c, "POST /inject HTTP/1.1\r\nHost: a\r\n")
 		})},
-		{"headers that refer to others", on(60, 10, "h2", http2Attack(bombHeaders))},
-		{"headers that never end", on(60, 10, "h2", http2Attack(endlessHeaders))},
-		{"frames that ask nothing", on(20, 5, "h2", http2Attack(idleFrames))},
-		{"frames that are announced", on(480, 50, "h2", announceFrame)},
-		{"streams that are reset", on(20, 5, "h2", http2Attack(resetReviews))},
-		{"answers that are not read", on(30, 5, "h2", http2Attack(readNothing))},
-		{"reviews that are larger when they are read", x.posts(4, bombs())},
-		{"many small reviews", x.posts(8, [][]byte{reviewOf(`{"spec":{"containers":[{"name":"app"}]}}`)})},
-		{"reviews that are none", x.posts(8, [][]byte{[]byte(`{`), []byte(`[]`), bytes.Repeat([]byte(`[`), 1<<20)})},
+		{name: "headers that refer to others", run: on(60, 10, "h2", http2Attack(bombHeaders))},
+		{name: "headers that never end", run: on(60, 10, "h2", http2Attack(endlessHeaders))},
+		{name: "frames that ask nothing", run: on(20, 5, "h2", http2Attack(idleFrames))},
+		{name: "frames that are announced", run: on(480, 50, "h2", announceFrame)},
+		{name: "streams that are reset", run: on(20, 5, "h2", http2Attack(resetReviews))},
+		{name: "answers that are not read", run: on(30, 5, "h2", http2Attack(readNothing))},
+		{name: "reviews that are larger when they are read", run: x.posts(4, bombs())},
+		{name: "many small reviews", run: x.posts(8, [][]byte{reviewOf(`{"spec":{"containers":[{"name":"app"}]}}`)})},
+		{name: "reviews that are none", run: x.posts(8, [][]byte{[]byte(`{`), []byte(`[]`), bytes.Repeat([]byte(`[`), 1<<20)})},
 	}
 }
 
 // flood does something on connections after the handshake, some at once, and then so many each second. All are held.
-func (x *admissionTarget) flood(atOnce, perSecond int, from func(n int) net.Addr, protocol string, do func(context.Context, *tls.Conn)) func(context.Context) {
-	return func(ctx context.Context) {
+func (x webhookAddress) flood(atOnce, perSecond int, from func(n int) net.Addr, protocol string, do func(context.Context, *tls.Conn)) func(context.Context, *target) {
+	return func(ctx context.Context, _ *target) {
 		var held pool
 		var running sync.WaitGroup
 		defer running.Wait()
@@ -71,7 +70,7 @@ func (x *admissionTarget) flood(atOnce, perSecond int, from func(n int) net.Addr
 			}
 			dialing, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
-			c, err := (&tls.Dialer{NetDialer: &dialer, Config: x.tls(protocol)}).DialContext(dialing, "tcp", x.webhook)
+			c, err := (&tls.Dialer{NetDialer: &dialer, Config: webhookTLS(protocol)}).DialContext(dialing, "tcp", string(x))
 			if err != nil {
 				return
 			}
@@ -81,15 +80,14 @@ func (x *admissionTarget) flood(atOnce, perSecond int, from func(n int) net.Addr
 	}
 }
 
-func (x *admissionTarget) floodTCP(atOnce, perSecond int, from func(n int) net.Addr, say func(net.Conn)) func(context.Context) {
-	run := floodFrom(func(*target) string { return x.webhook }, atOnce, perSecond, from, say)
-	return func(ctx context.Context) { run(ctx, x.target) }
+func (x webhookAddress) floodTCP(atOnce, perSecond int, from func(n int) net.Addr, say func(net.Conn)) func(context.Context, *target) {
+	return floodFrom(func(*target) string { return string(x) }, atOnce, perSecond, from, say)
 }
 
 // posts sends bodies, again and again, as fast as it can.
-func (x *admissionTarget) posts(workers int, bodies [][]byte) func(context.Context) {
-	return func(ctx context.Context) {
-		transport := &http.Transport{TLSClientConfig: x.tls("http/1.1"), MaxIdleConnsPerHost: workers}
+func (x webhookAddress) posts(workers int, bodies [][]byte) func(context.Context, *target) {
+	return func(ctx context.Context, _ *target) {
+		transport := &http.Transport{TLSClientConfig: webhookTLS("http/1.1"), MaxIdleConnsPerHost: workers}
 		defer transport.CloseIdleConnections()
 		var running sync.WaitGroup
 		defer running.Wait()
@@ -103,12 +101,12 @@ func (x *admissionTarget) posts(workers int, bodies [][]byte) func(context.Conte
 	}
 }
 
-func (x *admissionTarget) post(ctx context.Context, transport *http.Transport, body []byte) {
+func (x webhookAddress) post(ctx context.Context, transport *http.Transport, body []byte) {
 	path := "/inject"
 	if bytes.Contains(body, []byte(`"Dataplane"`)) {
 		path = "/validate"
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+x.webhook+path, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+string(x)+path, bytes.NewReader(body))
 	if err != nil {
 		return
 	}
@@ -197,8 +195,6 @@ func reviewHeaders(length int) []byte {
 	}
 	return block.Bytes()
 }
-
-const streams = 250
 
 func announceStreams(_ context.Context, f *http2.Framer) error {
 	return eachStream(f, largest, nil)

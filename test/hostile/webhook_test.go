@@ -95,7 +95,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func (x *admissionTarget) tls(protocols ...string) *tls.Config {
+func webhookTLS(protocols ...string) *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}
 }
 
@@ -141,8 +141,8 @@ func TestWebhook(t *testing.T) {
 	x := newAdmissionTarget(t)
 	users := x.users()
 	must(t, harness.Poll(t.Context(), limitOfWait, "the first pod", func(ctx context.Context) error { return users[0].ask(ctx) }))
-	for _, a := range webhookAttacks(x) {
-		t.Run(a.name, func(t *testing.T) { x.attack(t, users, func(ctx context.Context, _ *target) { a.run(ctx) }) })
+	for _, a := range webhookAttacks(x.webhook) {
+		t.Run(a.name, func(t *testing.T) { x.attack(t, users, aims{Webhook: x.webhook, Attacks: []string{a.name}}) })
 	}
 	x.rest(t)
 }
