@@ -134,6 +134,7 @@ func (cp *ControlPlane) openIdentity(ctx context.Context) (err error) {
 	}
 	cp.credentials, err = mtls.New(mtls.Options{
 		TLS: cp.serving.TLS(), Verifier: cp.authority, Joins: agents.Joins, Logger: cp.o.Logger, Registerer: cp.registry, Now: cp.o.now,
+		Memory: cp.o.Memory,
 	})
 	return err
 }

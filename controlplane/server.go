@@ -23,6 +23,8 @@ const (
 	// What a client may send that is not read yet: a message that is waited for may be larger.
 	streamWindow     = 64 << 10
 	connectionWindow = 256 << 10
+	// readBuffer of a connection. gRPC's default is 32 KiB, and as much to write, which connections share here.
+	readBuffer = 8 << 10
 	// leastPingInterval is how often clients may ping; Envoy does so every 30 s.
 	leastPingInterval = 10 * time.Second
 	// A client that has vanished is detected after the sum of the two.
@@ -39,6 +41,8 @@ func NewServer(c *mtls.Credentials, more ...grpc.ServerOption) *grpc.Server {
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connectionWindow),
+		grpc.ReadBufferSize(readBuffer),
+		grpc.SharedWriteBuffer(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
 	), more...)...)

@@ -72,16 +72,18 @@ func BenchmarkHandshake(b *testing.B) {
 func BenchmarkHeld(b *testing.B) {
 	const conns = 1000
 	for _, row := range []struct {
-		name  string
-		first []byte
+		name       string
+		first      []byte
+		handshakes int
 	}{
-		{"silent", nil},
-		{"hello", hello(b)},
+		{"silent", nil, 0},
+		{"hello", hello(b), conns},
+		{"hello, and it waits", hello(b), 1},
 	} {
 		b.Run(row.name, func(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
-				s := serve(b, limits{helloTimeout: time.Minute, handshakeTimeout: time.Minute, waitTimeout: time.Minute, patience: time.Minute})
+				s := serve(b, limits{handshakes: row.handshakes, helloTimeout: time.Minute, handshakeTimeout: time.Minute, waitTimeout: time.Minute, patience: time.Minute})
 				before := memory()
 				held := s.hold(conns, row.first)
 				for deadline := time.Now().Add(patience); testutil.ToFloat64(s.credentials.metrics.unauthenticated) < conns; time.Sleep(time.Millisecond) {

@@ -62,7 +62,7 @@ var (
 func (g *guardedConn) Read(b []byte) (int, error) {
 	n, err := g.read(b)
 	if d := g.charge(n); d > 0 {
-		pause := time.NewTimer(d)
+		pause := time.NewTimer(min(d, longestPause))
 		defer pause.Stop()
 		select {
 		case <-pause.C:
@@ -74,6 +74,9 @@ func (g *guardedConn) Read(b []byte) (int, error) {
 	}
 	return n, err
 }
+
+// longestPause is how long a connection is not read at most: meanwhile it does not notice that its time is over.
+const longestPause = time.Second
 
 // charge returns how long the next bytes are not read.
 func (g *guardedConn) charge(n int) time.Duration {

@@ -39,6 +39,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer of the metrics, default none.
 	Registerer prometheus.Registerer
+	// Memory is how many bytes the process may use, which limits how many connections there may be without a certificate. Default 512 MiB.
+	Memory uint64
 	// Now is the clock of certificates. Default time.Now.
 	Now func() time.Time
 }
@@ -80,7 +82,7 @@ func newCredentials(o Options, l limits) (*Credentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	l = l.withDefaults()
+	l = l.withDefaults(o.Memory)
 	return &Credentials{
 		TransportCredentials: credentials.NewTLS(o.TLS),
 		o:                    o,

@@ -195,7 +195,7 @@ func isTimeout(err error) bool {
 // TestPaceOfOneProxy has a client send as fast as it can, over two connections.
 func TestPaceOfOneProxy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &paces{l: limits{identifiedRate: 1000, identifiedBurst: 8000}, of: map[string]*pace{}}
+		p := &paces{l: limits{identifiedRate: 10_000, identifiedBurst: 8000}, of: map[string]*pace{}}
 		places := connlimit.NewPlaces[string](connlimit.Options{})
 		start := time.Now()
 		done := make(chan struct{}, 2)
@@ -217,8 +217,8 @@ func TestPaceOfOneProxy(t *testing.T) {
 		}
 		<-done
 		<-done
-		if took := time.Since(start).Round(time.Second); took != 4*time.Second {
-			t.Errorf("12000 bytes took %s, want 4s at 1000 a second after a burst of 8000", took)
+		if took := time.Since(start).Round(10 * time.Millisecond); took != 400*time.Millisecond {
+			t.Errorf("12000 bytes took %s, want 400ms at 10000 a second after a burst of 8000", took)
 		}
 		kept := func() int {
 			p.mu.Lock()

@@ -14,19 +14,19 @@ type limits struct {
 	arrivals int
 	// helloTimeout is how long a connection may take to send its first record, while nobody else needs its place. Default 20s.
 	helloTimeout time.Duration
-	// handshakes that may be in progress at once, each of which takes some 40 KiB. With fewer each is done sooner, where the processors are busy.
-	// Default 256.
+	// handshakes that may be in progress at once. Default: a quarter of the memory, but at least 256 and at most 8192.
 	handshakes int
 	// handshakeTimeout of the rest of the handshake, and then of the first bytes of HTTP/2, while nobody else needs its place. Default 20s.
 	handshakeTimeout time.Duration
 	// handshakeBytes is how much is read in a handshake. A client's flight is 2 to 4 KiB. Default 32 KiB.
 	handshakeBytes int64
 	// patience is how long at least a client in its handshake, or without a certificate and without a call, is waited for while others wait
-	// for its place. Where good clients are slow too, it is up to maxPatience. Defaults 250ms and 10s.
+	// for its place. Where good clients are slow too, it is up to maxPatience. Defaults 500ms and 10s.
 	patience, maxPatience time.Duration
 	// waitTimeout is how long a connection may wait for a place. Default 20s.
 	waitTimeout time.Duration
-	// unauthenticated connections that may be open at once, of agents that join. Default 256.
+	// unauthenticated connections that may be open at once, of agents that join. Default: an eighth of the memory, but at least 256 and at
+	// most 8192.
 	unauthenticated int
 	// unauthenticatedLife is how long each of them may last. Default 30s.
 	unauthenticatedLife time.Duration
@@ -39,19 +39,35 @@ type limits struct {
 	identifiedBurst int
 }
 
+const (
+	// defaultMemory of the control plane is that of the chart.
+	defaultMemory = 512 << 20
+	// A handshake, and a connection without a certificate with the messages of a join, take so many bytes (BenchmarkHeld).
+	handshakeMemory       = 40 << 10
+	unauthenticatedMemory = 64 << 10
+	// leastPlaces and mostPlaces of both, whatever the memory.
+	leastPlaces, mostPlaces = 256, 8192
+)
+
+// places returns how many connections of a size take a part of the memory.
+func places(memory uint64, size uint64) int {
+	return int(min(max(memory/size, leastPlaces), mostPlaces)) //nolint:gosec // at most mostPlaces
+}
+
 // callCost is how many bytes a call costs besides its own, since it takes a goroutine, and its few bytes may be reset at once.
 const callCost = 4 << 10
 
-func (l limits) withDefaults() limits {
+func (l limits) withDefaults(memory uint64) limits {
+	memory = cmp.Or(memory, defaultMemory)
 	l.arrivals = cmp.Or(l.arrivals, 8192)
 	l.helloTimeout = cmp.Or(l.helloTimeout, 20*time.Second)
-	l.handshakes = cmp.Or(l.handshakes, 256)
+	l.handshakes = cmp.Or(l.handshakes, places(memory/4, handshakeMemory))
 	l.handshakeTimeout = cmp.Or(l.handshakeTimeout, 20*time.Second)
 	l.handshakeBytes = cmp.Or(l.handshakeBytes, 32<<10)
-	l.patience = cmp.Or(l.patience, 250*time.Millisecond)
+	l.patience = cmp.Or(l.patience, 500*time.Millisecond)
 	l.maxPatience = cmp.Or(l.maxPatience, 10*time.Second)
 	l.waitTimeout = cmp.Or(l.waitTimeout, 20*time.Second)
-	l.unauthenticated = cmp.Or(l.unauthenticated, 256)
+	l.unauthenticated = cmp.Or(l.unauthenticated, places(memory/8, unauthenticatedMemory))
 	l.unauthenticatedLife = cmp.Or(l.unauthenticatedLife, 30*time.Second)
 	l.unauthenticatedBytes = cmp.Or(l.unauthenticatedBytes, 64<<10)
 	l.identified = cmp.Or(l.identified, 4)

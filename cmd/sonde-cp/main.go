@@ -7,12 +7,14 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/buildinfo"
+	"github.com/sonde-mesh/sonde/cgroup"
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/jsonlog"
 	"github.com/sonde-mesh/sonde/settings"
@@ -49,6 +51,7 @@ func newCommand() *cobra.Command {
 			}
 			o.Logger, o.Version = newLogger(o.logLevel), buildinfo.Of(cmd.Name()).Version
 			klog.SetSlogLogger(o.Logger) // what Kubernetes' libraries say
+			o.Memory = limitMemory(o.Logger)
 			if o.config != "" && o.Store == storeKubernetes {
 				changed := make(chan bool)
 				o.Kubernetes.Drain.IgnoreNodesChanged = changed
@@ -65,6 +68,20 @@ func newCommand() *cobra.Command {
 		newLogger(o.logLevel).Warn("unknown variables of the environment are ignored", "variables", variables)
 	}})
 	return cmd
+}
+
+// limitMemory has garbage be collected before the memory of the process runs out, unless GOMEMLIMIT says when. It returns how many bytes there
+// are, 0 if that cannot be known.
+func limitMemory(log *slog.Logger) uint64 {
+	memory, err := cgroup.Memory()
+	if err != nil {
+		log.Warn("memory limit not known", "err", err)
+		return 0
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(memory / 10 * 9)) //nolint:gosec // no machine has that much
+	}
+	return memory
 }
 
 func run(ctx context.Context, o controlplane.Options) error {
