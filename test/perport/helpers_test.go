@@ -47,8 +47,8 @@ type seed struct {
 	t testing.TB
 	m *harness.Machine
 	p *harness.Proxy
-	// http, tcp, grpc and only are the ports for probes: 19000, 3476, 2379, and one more with the protocol tcp.
-	http, tcp, grpc, only int
+	// http, tcp, grpc, only and rpc are the ports for probes: 19000, 3476, 2379, and one more with the protocol tcp, and one with grpc.
+	http, tcp, grpc, only, rpc int
 	// inbound and other are the ports of the HTTP probes, inboundApp where the application behind the inbound listens.
 	inbound, other, inboundApp int
 	yaml                       string
@@ -60,7 +60,7 @@ func newSeed(t testing.TB, mode string, o harness.Options, p harness.ProxyOption
 	o.Programs = programs
 	m := harness.New(t, o)
 	s := &seed{t: t, m: m}
-	for _, port := range []*int{&s.http, &s.tcp, &s.grpc, &s.only, &s.inbound, &s.other, &s.inboundApp} {
+	for _, port := range []*int{&s.http, &s.tcp, &s.grpc, &s.only, &s.rpc, &s.inbound, &s.other, &s.inboundApp} {
 		at, err := m.FreeAddress()
 		must(t, err)
 		*port = portOf(t, at)
@@ -73,7 +73,7 @@ func newSeed(t testing.TB, mode string, o harness.Options, p harness.ProxyOption
 	s.yaml = strings.NewReplacer(
 		"192.168.0.2", address, "19000", itoa(s.http), "18080", itoa(s.inboundApp), "8080", itoa(s.inbound), "3001", itoa(s.other),
 		"2379", itoa(s.grpc), "3476", itoa(s.tcp),
-	).Replace(dataplane) + fmt.Sprintf("  - {port: %d, protocol: tcp}\n", s.only)
+	).Replace(dataplane) + fmt.Sprintf("  - {port: %d, protocol: tcp}\n  - {port: %d, protocol: grpc}\n", s.only, s.rpc)
 	p.Name, p.Service = "busybox-1", "busybox"
 	s.p, err = m.Prepare(p)
 	must(t, err)
@@ -137,6 +137,10 @@ func asksTCP(port int, want probe.Result) func(context.Context) error {
 
 // asksGRPC asks for a service by gRPC, as the kubelet does.
 func asksGRPC(port int, service string, want probe.Result) func(context.Context) error {
+	return asksGRPCWithin(port, service, timeout, want)
+}
+
+func asksGRPCWithin(port int, service string, timeout time.Duration, want probe.Result) func(context.Context) error {
 	return func(context.Context) error {
 		got, output, err := grpcprobe.New().Probe(address, service, port, timeout)
 		return verdict(want, got, output, err)

@@ -1,0 +1,99 @@
+package perport
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"k8s.io/kubernetes/pkg/probe"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+	"github.com/sonde-mesh/sonde/test/strangers"
+)
+
+const (
+	// floodConnections at each port for probes. A listener of Envoy's had 1,024.
+	floodConnections = 1200
+	floodTime        = 8 * time.Second
+	// floodTimeout is that of probes in a flood, and the latest that any may be.
+	floodTimeout = 2 * time.Second
+)
+
+// TestFloods has strangers at all ports for probes, and asks as the kubelet does: each probe has the verdict of its application.
+func TestFloods(t *testing.T) {
+	type attack func(t *testing.T, s *seed) (opened *atomic.Int64, stop func())
+	at := func(port func(*seed) int, addresses int, shapes func(*seed) []strangers.Shape) attack {
+		return func(t *testing.T, s *seed) (*atomic.Int64, func()) {
+			return strangers.Attack(t.Context(), fmt.Sprint(address, ":", port(s)), floodConnections, addresses, shapes(s))
+		}
+	}
+	idle := func(*seed) []strangers.Shape { return []strangers.Shape{strangers.Idle()} }
+	http := func(s *seed) []strangers.Shape { return strangers.HTTP(fmt.Sprintf("/%d/metrics", s.inbound)) }
+	http2 := func(*seed) []strangers.Shape { return strangers.HTTP2() }
+	toHTTP, toGRPC, toEither := func(s *seed) int { return s.http }, func(s *seed) int { return s.rpc }, func(s *seed) int { return s.grpc }
+	for name, begin := range map[string]attack{
+		"HTTP, idle, one address": at(toHTTP, 1, idle), "HTTP, idle, many addresses": at(toHTTP, 600, idle),
+		"HTTP, all shapes":        at(toHTTP, 100, http),
+		"gRPC, idle, one address": at(toGRPC, 1, idle), "gRPC, idle, many addresses": at(toGRPC, 600, idle),
+		"gRPC, all shapes": at(toGRPC, 100, http2), "gRPC or TCP, all shapes": at(toEither, 100, http2),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSeed(t, perPort, harness.Options{MeshYAML: harness.MeshYAML("PERMISSIVE")}, harness.ProxyOptions{})
+			drained(t, newWeb(t, app(s.inboundApp), app(s.other)))
+			newSilent(t, app(s.tcp))
+			status := health.NewServer()
+			status.SetServingStatus("sick", healthpb.HealthCheckResponse_NOT_SERVING)
+			newGRPC(t, app(s.grpc), status)
+			newGRPC(t, app(s.rpc), status)
+			inbound := fmt.Sprintf("/%d/metrics", s.inbound)
+			checks := map[string]func(context.Context) error{
+				"HTTP": s.asksHTTP(inbound, floodTimeout, probe.Success), "HTTP, sick": s.asksHTTP(inbound+"?status=500", floodTimeout, probe.Failure),
+				"gRPC": asksGRPCWithin(s.rpc, "", floodTimeout, probe.Success), "gRPC, sick": asksGRPCWithin(s.rpc, "sick", floodTimeout, probe.Failure),
+				"gRPC or TCP, by gRPC": asksGRPCWithin(s.grpc, "", floodTimeout, probe.Success), "gRPC or TCP, by TCP": asksTCP(s.grpc, probe.Success),
+				"TCP": asksTCP(s.tcp, probe.Success),
+			}
+			for what, check := range checks {
+				s.poll(what+" before the flood", limit, check)
+			}
+			opened, stop := begin(t, s)
+			defer stop()
+			s.poll("the flood to be there", limit, func(context.Context) error {
+				if n := opened.Load(); n < floodConnections {
+					return fmt.Errorf("%d connections", n)
+				}
+				return nil
+			})
+			asked := 0
+			second := time.NewTicker(time.Second)
+			defer second.Stop()
+			for end := time.Now().Add(floodTime); time.Now().Before(end); <-second.C {
+				for what, check := range checks {
+					asked++
+					if err := check(t.Context()); err != nil {
+						t.Errorf("%s: %v", what, err)
+					}
+				}
+			}
+			t.Logf("%d connections in all, %d probes", opened.Load(), asked)
+		})
+	}
+}
+
+// drained takes what an application has seen.
+func drained(t testing.TB, w *web) {
+	t.Helper()
+	go func() {
+		for {
+			select {
+			case <-w.requests:
+			case <-w.left:
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+}
