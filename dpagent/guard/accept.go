@@ -28,8 +28,14 @@ type remote struct {
 	port [2]byte
 }
 
+// Sizes of IP addresses, in bytes.
+const (
+	net4 = 4
+	net6 = 16
+)
+
 // maxAddress is the most bytes that append adds.
-const maxAddress = 1 + 16 + 2
+const maxAddress = 1 + net6 + 2
 
 func (r remote) append(b []byte) []byte {
 	return append(append(append(b, r.size), r.ip[:r.size]...), r.port[:]...)
@@ -37,7 +43,7 @@ func (r remote) append(b []byte) []byte {
 
 // remote returns the client's address.
 func (a *accepted) remote() remote {
-	r := remote{size: 4}
+	r := remote{size: net4}
 	switch a.from.Addr.Family {
 	case syscall.AF_INET:
 		from := (*syscall.RawSockaddrInet4)(unsafe.Pointer(&a.from)) //nolint:gosec // its family says so
@@ -45,7 +51,7 @@ func (a *accepted) remote() remote {
 		r.port = *(*[2]byte)(unsafe.Pointer(&from.Port)) //nolint:gosec // as it came from the network
 	case syscall.AF_INET6:
 		from := (*syscall.RawSockaddrInet6)(unsafe.Pointer(&a.from)) //nolint:gosec // as above
-		r.size, r.ip = 16, from.Addr
+		r.size, r.ip = net6, from.Addr
 		r.port = *(*[2]byte)(unsafe.Pointer(&from.Port)) //nolint:gosec // as above
 	}
 	return r

@@ -12,10 +12,6 @@ import (
 // as done.
 const erroredResponse = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nsonde: no answer from the agent"
 
-// failedHookResponse fails a hook behind Envoy, which would answer a closed connection with 503, a success: the kubelet cannot parse
-// where this redirect leads, which is an error of the call (Go: net/http/client.go).
-const failedHookResponse = "HTTP/1.1 302 Found\r\nLocation: :sonde: no answer from the agent\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-
 const tooLongResponse = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 // verdictGrace is how late a worker may be with a verdict after the user's timeout. It is half of the additional second of
@@ -29,7 +25,6 @@ const defaultTimeout = time.Second
 type table struct {
 	limits            map[string]*wire.Limit
 	shortest, longest time.Duration
-	maxHead           int
 }
 
 func (t *table) add(l wire.Limit) {
@@ -65,12 +60,13 @@ func (t *table) timeLimit(l *wire.Limit, hasWorker bool) (limit time.Duration, o
 	return limit, true
 }
 
-// answerErrored answers Errored. If an answer has begun, it closes the connection, which means the same.
+// answerErrored answers Errored. If an answer has begun, it closes the connection, which means the same. It also does for gRPC, where there
+// is no such answer.
 func (g *guard) answerErrored(c *conn) {
 	if c.state == assigned {
 		g.send(wire.Header{Kind: wire.Gone, ID: c.id}, nil)
 	}
-	if c.answered || len(c.out) > 0 {
+	if c.answered || len(c.out) > 0 || c.port.GRPC {
 		g.close(c)
 		return
 	}
@@ -78,7 +74,12 @@ func (g *guard) answerErrored(c *conn) {
 	g.write(c, []byte(erroredResponse))
 }
 
-func (g *guard) answerTooLong(c *conn) {
+// refuse answers a request that is too long, or nothing that the port is for.
+func (g *guard) refuse(c *conn) {
+	if c.port.GRPC {
+		g.close(c)
+		return
+	}
 	c.state = closing
 	g.write(c, []byte(tooLongResponse))
 }
@@ -91,7 +92,7 @@ func (g *guard) expireConns() {
 		case c.deadline.IsZero():
 		case g.now.Before(c.deadline):
 			g.nextDeadline = earlier(g.nextDeadline, c.deadline)
-		case c.state == closing:
+		case c.state >= closing:
 			g.close(c)
 		default:
 			g.answerErrored(c)
@@ -105,38 +106,58 @@ type source struct {
 	ip    [16]byte
 }
 
-func sourceOf(c *conn) source { return source{limit: c.limit, ip: c.remote.ip} }
-
-// shed makes room during a flood: it answers the oldest connection of the source that has the most, except hooks. It returns
-// false if there is none.
-func (g *guard) shed() bool {
-	type share struct {
-		n      int
-		oldest *conn
+// sourceOf has a network of IPv6 as one source: a host may have all of its addresses.
+func sourceOf(c *conn) source {
+	s := source{limit: c.limit, ip: c.remote.ip}
+	if c.remote.size == net6 {
+		clear(s.ip[net6/2:])
 	}
-	shares := map[source]share{}
-	var most share
+	return s
+}
+
+// share is what a source has of the connections.
+type share struct {
+	n     int
+	least *conn // the one to lose first
+}
+
+// before reports whether c is to lose its place before other, of the same source or of one with as many: what has asked nothing yet,
+// then the oldest.
+func (c *conn) before(other *conn) bool {
+	if other == nil || (c.state == reading) != (other.state == reading) {
+		return other == nil || c.state == reading
+	}
+	return c.asked.Before(other.asked)
+}
+
+// shed makes room during a flood: it answers a connection of the source that has the most, except hooks. It returns false if there is none.
+func (g *guard) shed() bool {
+	shares := g.shares
+	clear(shares)
 	for _, c := range g.all {
 		if c.isHook() {
 			continue
 		}
 		s := shares[sourceOf(c)]
 		s.n++
-		if s.oldest == nil || c.asked.Before(s.oldest.asked) {
-			s.oldest = c
+		if c.before(s.least) {
+			s.least = c
 		}
 		shares[sourceOf(c)] = s
-		if s.n > most.n {
+	}
+	var most share
+	for _, s := range shares {
+		if s.n > most.n || s.n == most.n && s.least.before(most.least) {
 			most = s
 		}
 	}
 	switch {
-	case most.oldest == nil:
+	case most.least == nil:
 		return false
-	case most.oldest.state == closing:
-		g.close(most.oldest)
+	case most.least.state >= closing:
+		g.close(most.least)
 	default:
-		g.answerErrored(most.oldest)
+		g.answerErrored(most.least)
 	}
 	return true
 }
@@ -171,13 +192,7 @@ func (g *guard) reclaimRequests() (kept, answered int) {
 
 // answerLast answers a request for which there will be no worker. A hook that was not called fails.
 func (g *guard) answerLast(c *conn) {
-	switch {
-	case !c.isHook() || c.begun:
-	case wire.IsSocket(g.address):
-		c.state = closing
-		g.write(c, []byte(failedHookResponse))
-		return
-	default:
+	if c.isHook() && !c.begun {
 		g.close(c)
 		return
 	}

@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"encoding/binary"
 	"errors"
 	"syscall"
 
@@ -53,10 +52,10 @@ func (g *guard) readChannel() {
 	}
 }
 
-// receive reads one message into the buffer. Only a message of the first worker comes with a socket; reading the others
+// receive reads one message into the buffer. Only messages of the first worker come with a socket; reading the others
 // allocates nothing.
 func (g *guard) receive() (n int, rights []byte, err syscall.Errno) {
-	if g.listener >= 0 {
+	if g.serves {
 		n, err = read(g.worker.channel, g.buffer)
 		return n, nil, err
 	}
@@ -78,7 +77,7 @@ func (g *guard) drainChannel() {
 func (g *guard) onMessage(h wire.Header, payload, rights []byte) {
 	switch h.Kind {
 	case wire.Table:
-		for g.listener < 0 && len(payload) > 0 { // later workers have the same table
+		for !g.serves && len(payload) > 0 { // later workers have the same table
 			limit, rest, err := wire.ParseLimit(payload)
 			if err != nil {
 				g.log.write("ERROR", "worker sent a bad table", "err", err.Error())
@@ -89,7 +88,10 @@ func (g *guard) onMessage(h wire.Header, payload, rights []byte) {
 		}
 		return
 	case wire.Listen:
-		g.onListen(payload, rights)
+		g.onListen(h, payload, rights)
+		return
+	case wire.Ready:
+		g.onReady()
 		return
 	case wire.Kept:
 		g.kept = int(h.ID)
@@ -109,25 +111,29 @@ func (g *guard) onMessage(h wire.Header, payload, rights []byte) {
 	}
 }
 
-// onListen starts to accept connections; after a restart of the worker, it starts to give the new worker requests.
-func (g *guard) onListen(payload, rights []byte) {
-	g.worker.ready = true
-	if g.listener >= 0 || len(payload) < 4 {
-		g.log.write("INFO", "worker answers again", "pid", g.worker.pid, "starts", g.starts)
-		return
-	}
+// onListen takes a port, which the first worker has opened.
+func (g *guard) onListen(h wire.Header, payload, rights []byte) {
+	p, err := wire.ParsePort(h, payload)
 	fd, ok := singleFD(rights)
-	if !ok { // too many open files in this process; the worker does not know
-		g.log.write("ERROR", "guard has not got the socket of the port")
+	if err != nil || !ok { // too many open files in this process; the worker does not know
+		g.log.write("ERROR", "guard has not got the socket of a port")
 		g.signalWorker(syscall.SIGKILL)
 		return
 	}
-	g.listener = fd
-	g.maxHead = int(binary.LittleEndian.Uint32(payload))
-	g.address = string(payload[4:])
-	_ = syscall.SetNonblock(g.listener, true) // it is already, since Go made it
+	_ = syscall.SetNonblock(fd, true) // it is already, since Go made it
+	g.ports = append(g.ports, newPort(len(g.ports), fd, p))
+}
+
+// onReady starts to accept connections; after a restart of the worker, it starts to give the new worker requests.
+func (g *guard) onReady() {
+	g.worker.ready = true
+	if g.serves {
+		g.log.write("INFO", "worker answers again", "pid", g.worker.pid, "starts", g.starts)
+		return
+	}
+	g.serves = true
 	g.acceptAgain()
-	g.log.write("INFO", "guard listens", "address", g.address, "pid", g.worker.pid)
+	g.log.write("INFO", "guard listens", "address", g.listening(), "pid", g.worker.pid)
 }
 
 func singleFD(rights []byte) (fd int, ok bool) {
@@ -164,7 +170,7 @@ func (g *guard) send(h wire.Header, payload []byte) bool {
 // sendRequest sends a request to the worker. It returns false if the socket has no room for all of it: the rest is sent
 // later.
 func (g *guard) sendRequest(c *conn) bool {
-	h := wire.Header{Kind: wire.Request, ID: c.id}
+	h := wire.Header{Kind: wire.Request, Port: uint16(c.port.id - portID), ID: c.id}
 	if c.isHook() {
 		h.Flags = wire.Hook
 	}

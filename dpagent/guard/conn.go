@@ -12,7 +12,7 @@ const (
 	// maxConns is more than a worker accepts: the worker knows better which connections to evict.
 	maxConns = 1 << 11
 	// maxHeld limits the size of all requests together, in bytes.
-	maxHeld = 4 << 20
+	maxHeld = 2 << 20
 	// maxOut limits the part of an answer that the client has not read yet, in bytes.
 	maxOut = 64 << 10
 	// maxAttempts is how many workers may get a request: it may be what kills them.
@@ -25,16 +25,18 @@ const (
 type state byte
 
 const (
-	reading  state = iota // the head of its request is not complete yet
-	queued                // its request waits for a worker
-	assigned              // the worker has its request
-	closing               // the rest of the answer is being sent
+	reading   state = iota // the head of its request is not complete yet
+	queued                 // its request waits for a worker
+	assigned               // the worker has its request
+	closing                // the rest of the answer is being sent
+	lingering              // all is sent, and the client is to close
 )
 
 // conn is one connection, with one request and one answer.
 type conn struct {
 	id       uint32
 	fd       int
+	port     *port
 	state    state
 	remote   remote
 	asked    time.Time   // when the request arrived, which may be before accept; before that, when it was accepted
@@ -44,6 +46,7 @@ type conn struct {
 	answered bool        // a part of the answer was sent
 	limit    *wire.Limit // nil if it is not known
 	in       []byte      // the request
+	frames   wire.Frames // in the request, for gRPC
 	sent     int         // bytes of the request that were sent to the worker
 	out      []byte      // the part of the answer that is not sent yet
 	blocked  bool        // EPOLLOUT is watched
@@ -55,13 +58,14 @@ func (c *conn) isHook() bool { return c.limit != nil && c.limit.Hook }
 // conns are all connections.
 type conns struct {
 	all          map[uint32]*conn
-	from         accepted  // client of the last connection that was accepted
-	queue        []*conn   // connections that wait for a worker, in order; some may be closed already
-	lastID       uint32    // the last ID that was used
-	heldBytes    int       // size of all requests
-	nextDeadline time.Time // no later than the earliest deadline
-	maxOpen      int       // limit of open connections
-	free         []*conn   // closed connections for reuse: garbage would be most of the guard's memory
+	from         accepted         // client of the last connection that was accepted
+	queue        []*conn          // connections that wait for a worker, in order; some may be closed already
+	lastID       uint32           // the last ID that was used
+	heldBytes    int              // size of all requests
+	nextDeadline time.Time        // no later than the earliest deadline
+	maxOpen      int              // limit of open connections
+	shares       map[source]share // of shed, kept for reuse as well
+	free         []*conn          // closed connections for reuse: garbage would be most of the guard's memory
 }
 
 const (
@@ -90,7 +94,7 @@ func (cs *conns) recycle(c *conn) {
 }
 
 func (cs *conns) initConns() {
-	cs.all = map[uint32]*conn{}
+	cs.all, cs.shares = map[uint32]*conn{}, map[source]share{}
 	cs.maxOpen = maxConns
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) == nil && limit.Cur < maxConns+reserve {
@@ -111,37 +115,12 @@ func (cs *conns) newID() uint32 {
 	}
 }
 
-// acceptAtOnce is how many connections are accepted before other events are handled.
-const acceptAtOnce = 16
-
-// acceptRetry is the pause after an error of accept that leaves the connection in the queue: no memory, or no file
-// descriptor.
-const acceptRetry = 50 * time.Millisecond
-
-// accept accepts several connections at once: during a flood, that of the kubelet may be behind others.
-func (g *guard) accept() {
-	for range acceptAtOnce {
-		fd, err := g.from.accept(g.listener)
-		switch err {
-		case 0:
-			g.admit(fd)
-		case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS:
-			g.shed()
-			g.acceptAgainAt = g.now.Add(acceptRetry)
-			_ = epollControl(g.epoll, syscall.EPOLL_CTL_DEL, g.listener, 0, 0) // cannot fail: it is watched
-			return
-		default: // there is none, or it was closed again
-			return
-		}
-	}
-}
-
-func (g *guard) admit(fd int) {
+func (g *guard) admit(p *port, fd int) {
 	if len(g.all) >= g.maxOpen {
 		g.shed()
 	}
 	c := g.newConn()
-	c.id, c.fd, c.remote, c.asked = g.newID(), fd, g.from.remote(), g.now
+	c.id, c.fd, c.port, c.remote, c.asked = g.newID(), fd, p, g.from.remote(), g.now
 	if g.watch(fd, int(c.id), connEvents) != nil {
 		closeSocket(fd) // no memory
 		return
@@ -154,12 +133,6 @@ const connEvents = syscall.EPOLLIN | syscall.EPOLLRDHUP | epollET
 
 // epollET is syscall.EPOLLET, which is a negative constant.
 const epollET = 1 << 31
-
-func (g *guard) acceptAgain() {
-	if err := g.watch(g.listener, listenerID, syscall.EPOLLIN); err != nil {
-		g.acceptAgainAt = g.now.Add(acceptRetry)
-	}
-}
 
 // setDeadline sets the deadline after a change of the state.
 func (g *guard) setDeadline(c *conn) {
@@ -183,13 +156,13 @@ func (g *guard) onConnEvent(id uint32, events uint32) {
 		g.read(c)
 	}
 	// A client that closes only its direction counts as gone. The kubelet never does that.
-	if events&(syscall.EPOLLRDHUP|syscall.EPOLLHUP|syscall.EPOLLERR) != 0 && g.all[id] != nil && c.state != closing {
+	if events&(syscall.EPOLLRDHUP|syscall.EPOLLHUP|syscall.EPOLLERR) != 0 && g.all[id] != nil && c.state != closing { // or is lingering
 		g.onClientGone(c)
 	}
 }
 
-// read reads until the head of the request is complete. A body is not read: the worker gets the part that came with the
-// head.
+// read reads until the head of the request is complete, or all of one of gRPC. A body is not read: the worker gets the part that came
+// with the head.
 func (g *guard) read(c *conn) {
 	for {
 		n, err := read(c.fd, g.buffer)
@@ -210,13 +183,14 @@ func (g *guard) read(c *conn) {
 		switch {
 		case g.all[c.id] == nil: // shed has closed this connection
 			return
-		case headEnds(c.in, seen):
-			c.limit = g.limits[string(probeID(c.in))]
+		case c.port.isFor(c.in) && g.requestEnds(c, seen):
 			c.asked = g.now.Add(-timeSinceData(c.fd))
 			g.enqueue(c)
 			return
-		case len(c.in) > g.maxHead:
-			g.answerTooLong(c)
+		case g.all[c.id] == nil:
+			return
+		case len(c.in) > c.port.MaxHead || !c.port.isFor(c.in):
+			g.refuse(c)
 			return
 		case n < len(g.buffer): // edge-triggered: there will be an event for more
 			return
@@ -293,8 +267,20 @@ func (g *guard) write(c *conn, b []byte) {
 	}
 	g.watchWritable(c)
 	if len(c.out) == 0 && c.state == closing {
-		g.close(c)
+		g.end(c)
 	}
+}
+
+// end ends a connection after its answer. A client of gRPC still sends what belongs to HTTP/2: a reset for that could cost it the answer,
+// so it closes first.
+func (g *guard) end(c *conn) {
+	if !c.port.GRPC {
+		g.close(c)
+		return
+	}
+	_ = syscall.Shutdown(c.fd, syscall.SHUT_WR) // it may be closed already
+	c.state, c.deadline = lingering, g.now.Add(verdictGrace)
+	g.nextDeadline = earlier(g.nextDeadline, c.deadline)
 }
 
 // watchWritable watches EPOLLOUT while a part of the answer is not sent.

@@ -1,4 +1,4 @@
-// Package guard is the guard: the small process as which sonde-dp answers probes. It owns the virtual port, and its child,
+// Package guard is the guard: the small process as which sonde-dp answers probes. It owns the ports, and its child,
 // the worker, is the agent; package worker is its side. So an agent that has died, hangs or is being restarted does not look like a failing application:
 // requests that it has not answered wait for the next worker, and are answered Errored when their time is up.
 //
@@ -17,12 +17,12 @@ import (
 	"github.com/sonde-mesh/sonde/shutdown"
 )
 
-// IDs of epoll events; connections have IDs from firstID on.
+// IDs of epoll events; ports have IDs from portID on, and connections from firstID on.
 const (
-	listenerID = iota
-	channelID
+	channelID = iota
 	wakeID
-	firstID
+	portID  // of the first port
+	firstID = portID + wire.MaxPorts
 )
 
 const (
@@ -42,8 +42,8 @@ type guard struct {
 	epoll         int
 	poll          syscall.RawConn // epoll itself, which Go's own poller watches
 	pollFile      *os.File
-	listener      int // -1 until the first worker can answer
-	address       string
+	ports         []*port
+	serves        bool      // the first worker can answer
 	acceptAgainAt time.Time // end of the pause after an error of accept, else zero
 
 	worker  worker
@@ -79,7 +79,7 @@ type guard struct {
 func run() int {
 	runtime.LockOSThread()
 	g := &guard{
-		log: logger{os.Stderr}, listener: -1, now: time.Now(), signals: make(chan os.Signal, 16),
+		log: logger{os.Stderr}, now: time.Now(), signals: make(chan os.Signal, 16),
 		forks: make(chan fork, 1), forked: make(chan forked, 1),
 		table: table{limits: map[string]*wire.Limit{}}, buffer: make([]byte, wire.MaxMessage+maxAddress),
 	}
@@ -173,13 +173,13 @@ func (g *guard) runOnce() {
 	}
 	g.now = time.Now()
 	for _, e := range g.epollEvents[:max(g.eventCount, 0)] {
-		switch e.Fd {
-		case listenerID:
-			g.accept()
-		case channelID:
+		switch {
+		case e.Fd == channelID:
 			g.onChannelEvent(e.Events)
-		case wakeID:
+		case e.Fd == wakeID:
 			g.onWake()
+		case e.Fd < firstID:
+			g.accept(g.ports[e.Fd-portID])
 		default:
 			g.onConnEvent(uint32(e.Fd), e.Events)
 		}

@@ -117,7 +117,7 @@ func TestBackoff(t *testing.T) {
 }
 
 func TestWithRole(t *testing.T) {
-	role := wire.Role{Starts: 2, Address: "127.0.0.1:9000"}.String()
+	role := wire.Role{Starts: 2, Addresses: []string{"127.0.0.1:9000"}}.String()
 	env := []string{"A=b", "GOGC=50", wire.Env + "=guard", "GOMAXPROCS=3"}
 	before := slices.Clone(env)
 	want := []string{"A=b", "GOGC=50", "GOMAXPROCS=3", wire.Env + "=" + role}

@@ -55,8 +55,8 @@ func work(role string) int {
 	case role == "slow again" && starts > 1:
 		<-time.After(700 * time.Millisecond)
 	}
-	l, err := worker.Listen(context.Background(), worker.Options{
-		Address: os.Getenv(addressEnv), MaxHead: 100 << 10,
+	all, err := worker.Listen(context.Background(), worker.Options{
+		Ports: []wire.Port{{Address: os.Getenv(addressEnv), MaxHead: 100 << 10}},
 		Probes: []wire.Limit{
 			{ID: "one", Timeout: time.Second},
 			{ID: "three", Timeout: 3 * time.Second},
@@ -70,8 +70,8 @@ func work(role string) int {
 	server := &http.Server{Handler: mux(), ReadHeaderTimeout: time.Second}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, shutdown.Signals()...)
-	go func() { _ = server.Serve(l) }()
-	fmt.Fprintln(os.Stderr, "worker listens on", l.Addr())
+	go func() { _ = server.Serve(all[0]) }()
+	fmt.Fprintln(os.Stderr, "worker listens on", all[0].Addr())
 	<-signals
 	fmt.Fprintln(os.Stderr, "worker drains")
 	if role == "drains for ever" {

@@ -55,7 +55,7 @@ func (g *guard) startWorker() error {
 		return os.NewSyscallError("socketpair", err)
 	}
 	g.starts++
-	role := wire.Role{Starts: g.starts, Address: g.address}
+	role := wire.Role{Starts: g.starts, Addresses: g.addresses()}
 	if err := g.watch(pair[0], channelID, channelEvents); err != nil {
 		closeSocket(pair[0])
 		closeSocket(pair[1])
@@ -83,7 +83,7 @@ func (g *guard) onStartFailed(err error) {
 		closeSocket(g.worker.channel)
 	}
 	g.worker = worker{channel: -1}
-	if g.listener < 0 {
+	if !g.serves {
 		g.exit(1)
 		return
 	}
@@ -153,7 +153,7 @@ func (g *guard) onWorkerEnded(status syscall.WaitStatus) {
 	g.worker = worker{channel: -1}
 	g.killAt = time.Time{}
 	switch {
-	case g.stopSignals > 0 || g.listener < 0 || code == 0:
+	case g.stopSignals > 0 || !g.serves || code == 0:
 		// A signal has ended it, or it has ended by itself, or it has never listened: a bad option would be bad again.
 		if status.Signaled() {
 			g.log.write("ERROR", "worker ended", "err", why)

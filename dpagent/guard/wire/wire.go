@@ -29,6 +29,8 @@ const (
 	MaxMessage = HeaderSize + MaxPayload
 	// MaxID is the longest ID of a probe, in bytes.
 	MaxID = 1 << 10
+	// MaxPorts is the most ports that a guard may have.
+	MaxPorts = 1 << 12
 )
 
 // Kind of a message.
@@ -39,30 +41,35 @@ const (
 	Request Kind = iota + 1 // guard: bytes of a request; More is set if others follow
 	Gone                    // guard: the client has gone, or has its answer already
 	Table                   // worker: probes of the table
-	Listen                  // worker: it is ready to answer; with the listening socket, if this worker has opened it
+	Listen                  // the first worker: the next port, with its listening socket
+	Ready                   // worker: it is ready to answer
 	Begun                   // worker: it is about to call the hook
 	Answer                  // worker: bytes of the answer
 	End                     // worker: the last bytes of the answer, if any
 	Kept                    // worker: the process with this ID is the guard's child now and outlives the worker
 )
 
-// Flags of a Request.
+// Flags of a Request, and of Listen.
 const (
 	More byte = 1 << iota // more bytes of the request follow
 	Hook                  // it is a lifecycle hook: the worker sends Begun before it calls the hook
+	GRPC                  // the port is for a gRPC probe
 )
 
 // Header is the beginning of each message.
 type Header struct {
 	Kind  Kind
 	Flags byte
+	// Port of the connection, the first is 0. For a Request.
+	Port uint16
 	// ID of the connection that the message is about.
 	ID uint32
 }
 
 // Append appends the header to b.
 func (h Header) Append(b []byte) []byte {
-	b = append(b, byte(h.Kind), h.Flags, 0, 0)
+	b = append(b, byte(h.Kind), h.Flags)
+	b = binary.LittleEndian.AppendUint16(b, h.Port)
 	return binary.LittleEndian.AppendUint32(b, h.ID)
 }
 
@@ -71,7 +78,7 @@ func Parse(message []byte) (h Header, payload []byte, ok bool) {
 	if len(message) < HeaderSize {
 		return Header{}, nil, false
 	}
-	h = Header{Kind: Kind(message[0]), Flags: message[1], ID: binary.LittleEndian.Uint32(message[4:])}
+	h = Header{Kind: Kind(message[0]), Flags: message[1], Port: binary.LittleEndian.Uint16(message[2:]), ID: binary.LittleEndian.Uint32(message[4:])}
 	return h, message[HeaderSize:], true
 }
 
@@ -85,6 +92,43 @@ type Limit struct {
 	Hook bool
 }
 
+// Port is one that the guard listens on.
+type Port struct {
+	// Address, host:port.
+	Address string
+	// MaxHead is the longest request without a body that the worker accepts, in bytes.
+	MaxHead int
+	// GRPC says that it is for one gRPC probe, whose timeout is Timeout, in whole milliseconds.
+	GRPC    bool
+	Timeout time.Duration
+}
+
+const portSize = 8
+
+// AppendPort appends a message that makes the guard listen.
+func AppendPort(b []byte, p Port) []byte {
+	h := Header{Kind: Listen}
+	if p.GRPC {
+		h.Flags = GRPC
+	}
+	b = binary.LittleEndian.AppendUint32(h.Append(b), uint32(p.MaxHead))
+	b = binary.LittleEndian.AppendUint32(b, milliseconds(p.Timeout))
+	return append(b, p.Address...)
+}
+
+// ParsePort parses the payload of Listen.
+func ParsePort(h Header, b []byte) (Port, error) {
+	if len(b) < portSize {
+		return Port{}, errors.New("parse port: it is cut")
+	}
+	return Port{
+		MaxHead: int(binary.LittleEndian.Uint32(b)), Timeout: time.Duration(binary.LittleEndian.Uint32(b[4:])) * time.Millisecond,
+		GRPC: h.Flags&GRPC != 0, Address: string(b[portSize:]),
+	}, nil
+}
+
+func milliseconds(d time.Duration) uint32 { return uint32(min(d.Milliseconds(), 1<<32-1)) }
+
 const limitSize = 7
 
 // AppendLimit appends l to the payload of a Table.
@@ -94,7 +138,7 @@ func AppendLimit(b []byte, l Limit) []byte {
 		hook = 1
 	}
 	b = append(b, hook)
-	b = binary.LittleEndian.AppendUint32(b, uint32(min(l.Timeout.Milliseconds(), 1<<32-1)))
+	b = binary.LittleEndian.AppendUint32(b, milliseconds(l.Timeout))
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(l.ID)))
 	return append(b, l.ID...)
 }
@@ -120,27 +164,24 @@ type Role struct {
 	Worker bool
 	// Starts is the number of workers that were started, including this one.
 	Starts int
-	// Address on which the guard listens, "" if it does not yet.
-	Address string
+	// Addresses on which the guard listens, none if it does not yet.
+	Addresses []string
 }
-
-// IsSocket reports whether an address is the path of a Unix socket, to which Envoy connects, and not host:port for the kubelet.
-func IsSocket(address string) bool { return strings.HasPrefix(address, "/") }
 
 const workerRole = "worker"
 
 // String returns the value of the variable.
 func (r Role) String() string {
-	return workerRole + " " + strconv.Itoa(r.Starts) + " " + r.Address
+	return strings.Join(append([]string{workerRole, strconv.Itoa(r.Starts)}, r.Addresses...), " ")
 }
 
 // ParseRole parses the value of the variable.
 func ParseRole(value string) Role {
-	rest, ok := strings.CutPrefix(value, workerRole+" ")
-	if !ok {
+	words := strings.Fields(value)
+	const first = 2 // behind the role and the number
+	if len(words) < first || words[0] != workerRole {
 		return Role{}
 	}
-	starts, address, _ := strings.Cut(rest, " ")
-	n, err := strconv.Atoi(starts)
-	return Role{Worker: err == nil, Starts: n, Address: address}
+	n, err := strconv.Atoi(words[1])
+	return Role{Worker: err == nil, Starts: n, Addresses: words[first:]}
 }

@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
 func TestHeader(t *testing.T) {
-	want := wire.Header{Kind: wire.Request, Flags: wire.More | wire.Hook, ID: 1<<31 - 1}
+	want := wire.Header{Kind: wire.Request, Flags: wire.More | wire.Hook, Port: 258, ID: 1<<31 - 1}
 	got, payload, ok := wire.Parse(append(want.Append(nil), "rest"...))
 	if !ok || got != want || string(payload) != "rest" {
 		t.Errorf("Parse() = %v %q %v, want %v", got, payload, ok, want)
@@ -61,12 +62,12 @@ func TestRole(t *testing.T) {
 		"a guard":        {wire.Guard, wire.Role{}},
 		"nonsense":       {"worker x", wire.Role{}},
 		"first worker":   {wire.Role{Starts: 1}.String(), wire.Role{Worker: true, Starts: 1}},
-		"another worker": {wire.Role{Starts: 7, Address: "[::1]:9000"}.String(), wire.Role{Worker: true, Starts: 7, Address: "[::1]:9000"}},
+		"another worker": {wire.Role{Starts: 7, Addresses: []string{"[::1]:9000", "[::1]:9001"}}.String(), wire.Role{Worker: true, Starts: 7, Addresses: []string{"[::1]:9000", "[::1]:9001"}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			got := wire.ParseRole(tc.value)
-			if tc.want.Worker != got.Worker || tc.want.Worker && got != tc.want {
+			if tc.want.Worker != got.Worker || tc.want.Worker && !cmp.Equal(tc.want, got, cmpopts.EquateEmpty()) {
 				t.Errorf("ParseRole(%q) = %v, want %v", tc.value, got, tc.want)
 			}
 		})

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"cmp"
-	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -27,7 +26,8 @@ type conn struct {
 	gone     bool   // the client no longer waits for an answer
 	out      []byte // a message with the part of the answer that is not sent yet; nil before the first Write
 	closed   bool
-	deadline time.Time // of Read
+	frames   wire.Frames // of the answer, for gRPC
+	deadline time.Time   // of Read
 }
 
 func newConn(l *listener, id uint32, remote netip.AddrPort, hook bool) *conn {
@@ -107,7 +107,7 @@ func (c *conn) readState() (deadline time.Time, err error) {
 		return time.Time{}, os.ErrDeadlineExceeded
 	case c.gone:
 		return time.Time{}, io.EOF
-	case c.out != nil: // the request was answered, and there is no second one
+	case c.out != nil && !c.l.grpc: // the request was answered, and there is no second one
 		return time.Time{}, cmp.Or(c.flush(), io.EOF)
 	}
 	return c.deadline, nil
@@ -116,7 +116,7 @@ func (c *conn) readState() (deadline time.Time, err error) {
 func (c *conn) send(kind wire.Kind, payload []byte) error {
 	message := make([]byte, 0, wire.HeaderSize+len(payload))
 	message = append(wire.Header{Kind: kind, ID: c.id}.Append(message), payload...)
-	_, err := c.l.channel.Write(message)
+	_, err := c.l.channel.unix.Write(message)
 	return err
 }
 
@@ -135,12 +135,16 @@ func (c *conn) Write(b []byte) (int, error) {
 		piece := b[n:min(len(b), n+wire.MaxMessage-len(c.out))]
 		c.out = append(c.out, piece...)
 		if n += len(piece); n == len(b) {
-			return n, nil
+			break
 		}
 		if err := c.flush(); err != nil {
 			return n, err
 		}
 	}
+	if c.l.grpc && c.frames.Next(b) { // another worker could answer until now
+		return len(b), c.finish()
+	}
+	return len(b), nil
 }
 
 // answerCap is the initial capacity of an answer: more than a verdict takes.
@@ -151,29 +155,30 @@ func (c *conn) flush() error {
 	if len(c.out) <= wire.HeaderSize {
 		return nil
 	}
-	_, err := c.l.channel.Write(c.out)
+	_, err := c.l.channel.unix.Write(c.out)
 	c.out = c.out[:wire.HeaderSize]
 	return err
 }
 
 // Close ends the answer, and with it the connection.
 func (c *conn) Close() error {
-	err := c.finish()
-	c.l.mu.Lock()
-	defer c.l.mu.Unlock()
-	if !errors.Is(err, net.ErrClosed) {
-		c.l.forget(c)
+	c.mu.Lock()
+	closed := c.closed
+	c.closed = true
+	var err error
+	if !closed {
+		err = c.finish()
 	}
+	c.mu.Unlock()
+	if closed {
+		return net.ErrClosed
+	}
+	c.l.channel.forget(c)
 	return err
 }
 
+// finish sends the end of the answer. mu is held.
 func (c *conn) finish() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return net.ErrClosed
-	}
-	c.closed = true
 	c.notify()
 	switch {
 	case c.gone:
@@ -181,12 +186,13 @@ func (c *conn) finish() error {
 	case c.out == nil:
 		return c.send(wire.End, nil)
 	}
+	c.gone = true // it has its answer
 	c.out[0] = byte(wire.End)
-	_, err := c.l.channel.Write(c.out)
+	_, err := c.l.channel.unix.Write(c.out)
 	return err
 }
 
-// LocalAddr returns the address of the virtual port.
+// LocalAddr returns the address of the port.
 func (c *conn) LocalAddr() net.Addr { return c.l.address }
 
 // RemoteAddr returns the address of the client.

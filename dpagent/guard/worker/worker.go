@@ -1,9 +1,8 @@
-// Package worker is the worker's side of the guard: its listener, whose connections are messages of the guard.
+// Package worker is the worker's side of the guard: its listeners, whose connections are messages of the guard.
 package worker
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -14,17 +13,13 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// Options of a listener.
+// Options of listeners.
 type Options struct {
-	// Address to listen on: host:port, or the absolute path of a Unix socket, to which Envoy connects.
-	Address string
+	// Ports to listen on, at most wire.MaxPorts.
+	Ports []wire.Port
 	// Probes are the entries of the probe table.
 	Probes []wire.Limit
-	// MaxHead is the longest request without a body that the server accepts, in bytes. Default 8192.
-	MaxHead int
 }
-
-const defaultMaxHead = 8 << 10
 
 // role is what the guard says about this process. Programs that the worker starts inherit nothing of it.
 var role = sync.OnceValue(func() wire.Role {
@@ -40,110 +35,122 @@ var role = sync.OnceValue(func() wire.Role {
 // one. It must be called before this process starts others.
 func Guarded() (starts int, ok bool) { return role().Starts, role().Worker }
 
-// Listen opens the virtual port or socket; the caller must be ready to answer. In a worker, connections come from the guard, which
-// owns them: it has read the request, forwards the answer, and then closes the connection. Without a guard it returns a
-// plain listener. Call it once.
-func Listen(ctx context.Context, o Options) (net.Listener, error) {
-	if !role().Worker {
-		return listen(ctx, o.Address)
+// Listen opens the ports, and returns their listeners in the same order; the caller must be ready to answer. In a worker, connections
+// come from the guard, which owns them: it has read the request, forwards the answer, and then closes the connection. Without a guard it
+// returns plain listeners. Call it once.
+func Listen(ctx context.Context, o Options) ([]net.Listener, error) {
+	if len(o.Ports) > wire.MaxPorts {
+		return nil, fmt.Errorf("%d ports: at most %d are allowed", len(o.Ports), wire.MaxPorts)
 	}
-	if o.MaxHead == 0 {
-		o.MaxHead = defaultMaxHead
+	if !role().Worker {
+		opened, err := listen(ctx, o.Ports)
+		all := make([]net.Listener, len(opened))
+		for i, l := range opened {
+			all[i] = l
+		}
+		return all, err
 	}
 	file := os.NewFile(wire.FD, "guard")
-	channel, err := net.FileConn(file)
+	connected, err := net.FileConn(file)
 	if err = errors.Join(err, file.Close()); err != nil {
 		return nil, fmt.Errorf("open the guard's socket: %w", err)
 	}
-	unix, ok := channel.(*net.UnixConn)
+	unix, ok := connected.(*net.UnixConn)
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("file %d is not the guard's socket", wire.FD), channel.Close())
+		return nil, errors.Join(fmt.Errorf("file %d is not the guard's socket", wire.FD), connected.Close())
 	}
-	l, err := register(ctx, unix, o)
+	all, err := register(ctx, unix, o)
 	if err != nil {
 		return nil, errors.Join(err, unix.Close())
 	}
-	return l, nil
+	return all, nil
 }
 
-// fileListener is a listener whose socket can be given to the guard.
-type fileListener interface {
-	net.Listener
-	File() (*os.File, error)
-}
-
-// listen opens a port, or a socket, of which an earlier guard may have left a file behind.
-func listen(ctx context.Context, address string) (fileListener, error) {
+// listen opens ports, all or none.
+func listen(ctx context.Context, ports []wire.Port) (all []*net.TCPListener, err error) {
 	var config net.ListenConfig
-	if !wire.IsSocket(address) {
-		l, err := config.Listen(ctx, "tcp", address)
+	for _, p := range ports {
+		l, err := config.Listen(ctx, "tcp", p.Address)
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, closeAll(all))
 		}
-		return l.(*net.TCPListener), nil
+		all = append(all, l.(*net.TCPListener))
 	}
-	if err := os.Remove(address); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	l, err := config.Listen(ctx, "unix", address)
-	if err != nil {
-		return nil, err
-	}
-	return l.(*net.UnixListener), nil
+	return all, nil
 }
 
-// register sends the table to the guard, and the listening socket if the guard has none yet.
-func register(ctx context.Context, channel *net.UnixConn, o Options) (*listener, error) {
-	if err := sendTable(channel, o.Probes); err != nil {
+func closeAll(all []*net.TCPListener) error {
+	var errs []error
+	for _, l := range all {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// register sends the table to the guard, and the listening sockets if the guard has none yet.
+func register(ctx context.Context, unix *net.UnixConn, o Options) ([]net.Listener, error) {
+	if err := sendTable(unix, o.Probes); err != nil {
 		return nil, err
 	}
-	bound := role().Address
-	var rights []byte
-	if bound == "" {
-		opened, err := listen(ctx, o.Address)
+	addresses := role().Addresses
+	if len(addresses) == 0 {
+		var err error
+		if addresses, err = hand(ctx, unix, o.Ports); err != nil {
+			return nil, err
+		}
+	}
+	c := newChannel(unix)
+	all := make([]net.Listener, len(addresses))
+	for i, bound := range addresses {
+		address, err := net.ResolveTCPAddr("tcp", bound)
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = opened.Close() }() // the guard has a duplicate, or registering has failed
-		if socket, ok := opened.(*net.UnixListener); ok {
-			socket.SetUnlinkOnClose(false) // it is the guard's
-		}
-		file, err := opened.File()
-		if err != nil {
-			return nil, fmt.Errorf("give the port to the guard: %w", err)
-		}
-		defer func() { _ = file.Close() }() // as above
-		bound = opened.Addr().String()
-		rights = syscall.UnixRights(int(file.Fd()))
-	}
-	address, err := resolve(bound)
-	if err != nil {
-		return nil, err
-	}
-	message := binary.LittleEndian.AppendUint32(wire.Header{Kind: wire.Listen}.Append(nil), uint32(o.MaxHead))
-	message = append(message, bound...)
-	if _, _, err := channel.WriteMsgUnix(message, rights, nil); err != nil {
-		return nil, fmt.Errorf("tell the guard to listen: %w", err)
+		all[i] = c.add(address, o.Ports[i].GRPC)
 	}
 	send := func(message []byte) error {
-		_, err := channel.Write(message)
+		_, err := unix.Write(message)
 		return err
 	}
-	channelToGuard.Store(&send)
-	return newListener(channel, address), nil
-}
-
-func resolve(address string) (net.Addr, error) {
-	if wire.IsSocket(address) {
-		return net.ResolveUnixAddr("unix", address)
+	if err := send(wire.Header{Kind: wire.Ready}.Append(nil)); err != nil {
+		return nil, fmt.Errorf("tell the guard to listen: %w", err)
 	}
-	return net.ResolveTCPAddr("tcp", address)
+	channelToGuard.Store(&send)
+	c.start()
+	return all, nil
 }
 
-func sendTable(channel *net.UnixConn, probes []wire.Limit) error {
+// hand opens the ports and gives them to the guard. It returns their addresses.
+func hand(ctx context.Context, unix *net.UnixConn, ports []wire.Port) (addresses []string, err error) {
+	opened, err := listen(ctx, ports)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = closeAll(opened) }() // the guard has duplicates, or this has failed
+	for i, p := range ports {
+		p.Address = opened[i].Addr().String()
+		if err := handOne(unix, opened[i], p); err != nil {
+			return nil, fmt.Errorf("give the port %s to the guard: %w", p.Address, err)
+		}
+		addresses = append(addresses, p.Address)
+	}
+	return addresses, nil
+}
+
+func handOne(unix *net.UnixConn, l *net.TCPListener, p wire.Port) error {
+	file, err := l.File()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }() // the guard gets a duplicate
+	_, _, err = unix.WriteMsgUnix(wire.AppendPort(nil, p), syscall.UnixRights(int(file.Fd())), nil)
+	return err
+}
+
+func sendTable(unix *net.UnixConn, probes []wire.Limit) error {
 	message := wire.Header{Kind: wire.Table}.Append(nil)
 	flush := func() error {
-		if _, err := channel.Write(message); err != nil {
+		if _, err := unix.Write(message); err != nil {
 			return fmt.Errorf("tell the guard the probes: %w", err)
 		}
 		message = message[:wire.HeaderSize]

@@ -1,0 +1,108 @@
+package guard
+
+import (
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+)
+
+// port is one on which the guard listens.
+type port struct {
+	wire.Port
+	id      int // of its epoll events
+	fd      int
+	watched bool        // for connections
+	limit   *wire.Limit // of the gRPC probe
+}
+
+func newPort(n, fd int, p wire.Port) *port {
+	return &port{Port: p, id: portID + n, fd: fd, limit: &wire.Limit{Timeout: p.Timeout}}
+}
+
+// acceptAtOnce is how many connections are accepted before other events are handled.
+const acceptAtOnce = 16
+
+// acceptRetry is the pause after an error of accept that leaves the connection in the queue: no memory, or no file
+// descriptor.
+const acceptRetry = 50 * time.Millisecond
+
+// accept accepts several connections at once: during a flood, that of the kubelet may be behind others.
+func (g *guard) accept(p *port) {
+	for range acceptAtOnce {
+		fd, err := g.from.accept(p.fd)
+		switch err {
+		case 0:
+			g.admit(p, fd)
+		case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS:
+			g.shed()
+			g.acceptAgainAt = g.now.Add(acceptRetry)
+			_ = epollControl(g.epoll, syscall.EPOLL_CTL_DEL, p.fd, 0, 0) // cannot fail: it is watched
+			p.watched = false
+			return
+		default: // there is none, or it was closed again
+			return
+		}
+	}
+}
+
+// acceptAgain watches all ports.
+func (g *guard) acceptAgain() {
+	for _, p := range g.ports {
+		if p.watched {
+			continue
+		}
+		if err := g.watch(p.fd, p.id, syscall.EPOLLIN); err != nil {
+			g.acceptAgainAt = g.now.Add(acceptRetry)
+			return
+		}
+		p.watched = true
+	}
+}
+
+// isFor reports whether a request may go on like that. What a port for HTTP is for, the worker knows.
+func (p *port) isFor(request []byte) bool {
+	if !p.GRPC {
+		return true
+	}
+	n := min(len(request), len(wire.Preface))
+	return string(request[:n]) == wire.Preface[:n]
+}
+
+// requestEnds reports whether the request of a connection is complete, and then sets its limit. The first seen bytes were checked before.
+//
+// A client of gRPC first waits for the server's SETTINGS. They come from the guard, so that the worker gets the whole request at once, as
+// with HTTP/1, and another one can if it dies.
+func (g *guard) requestEnds(c *conn, seen int) bool {
+	if !c.port.GRPC {
+		if !headEnds(c.in, seen) {
+			return false
+		}
+		c.limit = g.limits[string(probeID(c.in))]
+		return true
+	}
+	if len(c.in) < len(wire.Preface) {
+		return false
+	}
+	if seen < len(wire.Preface) {
+		if _, err := write(c.fd, settings); err != 0 {
+			g.onClientGone(c)
+			return false
+		}
+	}
+	c.limit = c.port.limit
+	return c.frames.Next(c.in[max(seen, len(wire.Preface)):])
+}
+
+var settings = []byte(wire.Settings)
+
+// addresses are those of all ports.
+func (g *guard) addresses() (all []string) {
+	for _, p := range g.ports {
+		all = append(all, p.Address)
+	}
+	return all
+}
+
+func (g *guard) listening() string { return strings.Join(g.addresses(), " ") }

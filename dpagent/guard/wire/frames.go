@@ -1,0 +1,63 @@
+package wire
+
+import "encoding/binary"
+
+// Preface is how a client of HTTP/2 begins (RFC 9113, 3.4).
+const Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// Settings is a SETTINGS frame without any setting, with which a server of HTTP/2 may begin.
+const Settings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+// Frames finds in what one side of an HTTP/2 connection sends, behind the preface, the end of its only stream. It looks at the headers of
+// frames alone.
+type Frames struct {
+	header  [9]byte
+	have    int // bytes of header
+	left    int // bytes of the frame that follow
+	ends    bool
+	decoded bool // the last block of headers is complete
+}
+
+// Types and flags of frames (RFC 9113, 6).
+const (
+	frameData, frameHeaders, frameContinuation = 0, 1, 9
+
+	flagEndStream, flagEndHeaders = 1, 4
+)
+
+// Next takes the next bytes. It returns true once the frame has come that ends the stream.
+func (f *Frames) Next(b []byte) (ended bool) {
+	for {
+		n := copy(f.header[f.have:], b)
+		b, f.have = b[n:], f.have+n
+		if f.have < len(f.header) {
+			return false
+		}
+		if n > 0 {
+			f.begin()
+		}
+		n = min(f.left, len(b))
+		b, f.left = b[n:], f.left-n
+		if f.left > 0 {
+			return false
+		}
+		f.have = 0
+		if f.ends && f.decoded {
+			return true
+		}
+	}
+}
+
+func (f *Frames) begin() {
+	f.left = int(binary.BigEndian.Uint32(f.header[:]) >> 8)
+	kind, flags := f.header[3], f.header[4]
+	switch kind {
+	case frameHeaders:
+		f.decoded = flags&flagEndHeaders != 0
+		f.ends = f.ends || flags&flagEndStream != 0
+	case frameContinuation:
+		f.decoded = flags&flagEndHeaders != 0
+	case frameData:
+		f.ends = f.ends || flags&flagEndStream != 0
+	}
+}
