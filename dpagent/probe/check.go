@@ -58,7 +58,7 @@ func (c *Check) Ask(ctx context.Context) Outcome {
 	var r result
 	var took time.Duration
 	for range maxErrored {
-		if r, took = ask(ctx, c.prober, ownAgent, c.timeout); r.verdict != errored || ctx.Err() != nil {
+		if r, took = checkOnce(ctx, c.prober, ownAgent, c.timeout); r.verdict != errored || ctx.Err() != nil {
 			break
 		}
 	}

@@ -3,6 +3,7 @@ package probe
 import (
 	"container/list"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -52,10 +53,29 @@ type conn struct {
 	source  netip.Addr
 	evicted chan struct{}
 
+	limited bool
+	left    int // bytes that may still be read, if limited; of Read
+
 	// guarded by owner.mu
 	list   *list.List // nil if it cannot be evicted
 	place  *list.Element
 	closed bool
+}
+
+// errBudget ends a connection on which more comes than any probe needs.
+var errBudget = errors.New("the caller has sent too much")
+
+// Read limits how much may come.
+func (c *conn) Read(p []byte) (int, error) {
+	if !c.limited {
+		return c.Conn.Read(p)
+	}
+	if c.left == 0 {
+		return 0, errBudget
+	}
+	n, err := c.Conn.Read(p[:min(len(p), c.left)])
+	c.left -= n
+	return n, err
 }
 
 // Write limits the time for which a caller may not read.
@@ -182,12 +202,13 @@ func pinConnection(ctx context.Context) {
 	}
 }
 
-// listener returns a listener that adds the connections that l accepts.
-func (a *connections) listener(l net.Listener) net.Listener { return limited{l, a} }
+// listener returns a listener that adds the connections that l accepts. Each may send as many bytes as budget, 0 for any number.
+func (a *connections) listener(l net.Listener, budget int) net.Listener { return limited{l, a, budget} }
 
 type limited struct {
 	net.Listener
-	owner *connections
+	owner  *connections
+	budget int
 }
 
 // Accept implements net.Listener.
@@ -196,5 +217,8 @@ func (l limited) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.owner.add(c), nil
+	added := l.owner.add(c)
+	added.limited, added.left = l.budget > 0, l.budget
+	_ = added.SetReadDeadline(time.Now().Add(headerTimeout)) // until the server sets its own; an error will be that of Read, too
+	return added, nil
 }

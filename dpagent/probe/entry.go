@@ -67,21 +67,27 @@ type check struct {
 	result  result // valid after done
 }
 
-// serveProbe answers r with the verdict of a check that ends after r has arrived.
-func (e *entry) serveProbe(w http.ResponseWriter, r *http.Request) {
+// ask returns the verdict of a check that ends after r has arrived.
+func (e *entry) ask(r *http.Request) result {
 	c := e.joinCheck(r)
 	select {
 	case <-c.done:
-		c.result.write(w)
+		return c.result
 	case <-r.Context().Done(): // the caller has gone, or the agent ends
 		e.leaveCheck(c)
-		result{reason: "the agent ends"}.write(w)
+		return ending
 	case <-evicted(r.Context()):
 		e.leaveCheck(c)
 		e.metrics.count(errored)
-		result{reason: "the agent is overloaded"}.write(w)
+		return overloaded
 	}
 }
+
+// Results where the caller does not get the one of its check.
+var (
+	ending     = result{reason: "the agent ends"}
+	overloaded = result{reason: "the agent is overloaded"}
+)
 
 // joinCheck adds a waiter to the current check, or starts one.
 func (e *entry) joinCheck(r *http.Request) *check {
@@ -124,7 +130,7 @@ func (e *entry) run(ctx context.Context, c *check, userAgent string) {
 		return
 	}
 	var took time.Duration
-	c.result, took = ask(ctx, e.prober, userAgent, e.timeout)
+	c.result, took = checkOnce(ctx, e.prober, userAgent, e.timeout)
 	if ctx.Err() == nil {
 		e.observe(ctx, c.result, took)
 	}
@@ -133,8 +139,8 @@ func (e *entry) run(ctx context.Context, c *check, userAgent string) {
 	e.clearCurrent(c)
 }
 
-// ask makes one check, and returns how long it took.
-func ask(ctx context.Context, p prober, userAgent string, timeout time.Duration) (result, time.Duration) {
+// checkOnce makes one check, and returns how long it took.
+func checkOnce(ctx context.Context, p prober, userAgent string, timeout time.Duration) (result, time.Duration) {
 	began, late := time.Now(), watchLag(timeout)
 	r := p.probe(ctx, userAgent)
 	took := time.Since(began)
@@ -196,11 +202,22 @@ const (
 	ownAgent = probeAgent + "sonde"
 )
 
-// userAgent returns the caller's user agent if it is the kubelet's, else one of our own with the kubelet's prefix, since
-// applications may check that.
+// userAgent returns that of a request to the application.
 func (e *entry) userAgent(r *http.Request) string {
+	if e.probe.Type.IsHook() {
+		return kubeletAgent(r, hookAgent+"sonde")
+	}
+	return kubeletAgent(r, ownAgent)
+}
+
+// kubeletAgent returns the caller's user agent if it is the kubelet's, else another with the kubelet's prefix, since applications may check
+// that.
+func kubeletAgent(r *http.Request, otherwise string) string {
 	const longest = 64
 	agent := r.UserAgent()
+	if r.ProtoMajor == 2 { // the kubelet's gRPC library appends its own
+		agent, _, _ = strings.Cut(agent, " ")
+	}
 	version, known := strings.CutPrefix(agent, probeAgent)
 	if !known {
 		version, known = strings.CutPrefix(agent, hookAgent)
@@ -208,11 +225,8 @@ func (e *entry) userAgent(r *http.Request) string {
 	odd := func(c rune) bool {
 		return (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && !strings.ContainsRune(".+-_~", c)
 	}
-	switch {
-	case known && len(version) <= longest && !strings.ContainsFunc(version, odd):
+	if known && len(version) <= longest && !strings.ContainsFunc(version, odd) {
 		return agent
-	case e.probe.Type.IsHook():
-		return hookAgent + "sonde"
 	}
-	return ownAgent
+	return otherwise
 }

@@ -40,10 +40,10 @@ func (e Environment) Options(logger *slog.Logger) (Options, error) {
 	if e.Port < 0 || e.Port > 65535 || e.Port == 0 && !e.perPort() {
 		errs = append(errs, &mesh.FieldError{Field: "Port", Value: strconv.Itoa(e.Port), Allowed: mesh.AllowedPort + ": the probes of the pod name it"})
 	}
-	if e.perPort() { // Envoy and the kernel answer the others
-		table = slices.DeleteFunc(table, func(p mesh.Probe) bool { return p.HTTPGet == nil })
+	if e.perPort() { // the kernel answers those by TCP
+		table = slices.DeleteFunc(table, func(p mesh.Probe) bool { return p.TCPSocket != nil })
 	}
-	return Options{Table: table, PodIP: ip, Port: e.Port, BehindEnvoy: e.perPort(), Logger: logger}, errors.Join(errs...)
+	return Options{Table: table, PodIP: ip, Port: e.Port, PerPort: e.perPort(), Logger: logger}, errors.Join(errs...)
 }
 
 // Needed reports whether there are probes to answer. In mesh.ProbesPerPort mode that is so with any probe: the agent must not die with

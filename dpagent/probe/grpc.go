@@ -26,7 +26,7 @@ const grpcBuffer = 4 << 10
 // server that starts to listen in time passes.
 // Source: kubernetes pkg/probe/grpc/grpc.go.
 type grpcProber struct {
-	dialer  *net.Dialer
+	dial    dialFunc
 	address string
 	service string
 	timeout time.Duration
@@ -34,7 +34,7 @@ type grpcProber struct {
 
 func newGRPCProber(podIP netip.Addr, g *mesh.GRPCProbe, timeout time.Duration) *grpcProber {
 	return &grpcProber{
-		dialer:  newDialer(plainClose),
+		dial:    newDialer(plainClose).DialContext,
 		address: hostPort(podIP, g.Port), service: g.Service, timeout: timeout,
 	}
 }
@@ -58,7 +58,7 @@ func (a *grpcProber) probe(ctx context.Context, userAgent string) result {
 		metadata.NewOutgoingContext(ctx, metadata.MD{}), &healthpb.HealthCheckRequest{Service: a.service})
 	switch {
 	case err != nil:
-		return result{verdict: failure, class: rpcClass(err), reason: a.rpcReason(err)}
+		return result{verdict: failure, class: rpcClass(err), reason: a.rpcReason(err), code: status.Code(err)}
 	case answer.GetStatus() != healthpb.HealthCheckResponse_SERVING:
 		return result{verdict: failure, class: NotServing, reason: fmt.Sprintf("service unhealthy (responded with %s)", answer.GetStatus())}
 	}
@@ -72,7 +72,7 @@ func (a *grpcProber) connect(ctx context.Context, userAgent string, fault *atomi
 		grpc.WithBlock(), //nolint:staticcheck // as above
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			conn, err := a.dialer.DialContext(ctx, "tcp", address)
+			conn, err := a.dial(ctx, "tcp", address)
 			fault.Store(nil)
 			if IsAgentFault(err) {
 				fault.Store(&err)

@@ -25,13 +25,14 @@ type Options struct {
 	Table mesh.ProbeTable
 	// PodIP is the target of all checks, and the only address to listen on. Required.
 	PodIP netip.Addr
-	// Port is the virtual port, 1 to 65535. No check may have it as its target. Required, unless BehindEnvoy.
+	// Port is the virtual port, 1 to 65535. No check may have it as its target. Required, unless PerPort.
 	Port int
-	// BehindEnvoy says that Envoy has the virtual port, if there is one, and passes requests on (mesh.ProbesPerPort).
-	BehindEnvoy bool
-	// Targets says that Envoy adds to each request what it is for (mesh.ProbeTargetHeader), and that there is no Table: somebody has
-	// written the Dataplane.
-	Targets bool
+	// PerPort says that gRPC probes of the Table with a VirtualPort are asked there, by gRPC (mesh.ProbesPerPort), and that Port is 0 if
+	// there are no others.
+	PerPort bool
+	// Target returns what a GET of a path is for, and false if it is for nothing, where there is no Table since somebody has written the
+	// Dataplane. Default: the Table decides.
+	Target func(path string) (Target, bool)
 	// Failed is told of each check that does not succeed, and returns at once. Default: nobody is told.
 	Failed func(Failure)
 	// Logger gets changed verdicts, and each hook. Default: none.
@@ -56,13 +57,14 @@ type Handler struct {
 	o       Options
 	byID    map[string]*entry
 	byPath  map[string]*entry // nil if several entries have the path
+	byPort  map[int]*entry    // gRPC probes with a port of their own
 	clients clients
 	running sync.WaitGroup // checks
 	hooks   hookCount
 	metrics *metrics
 
 	mu      sync.Mutex
-	targets map[string]*entry // by the value of mesh.ProbeTargetHeader
+	targets map[Target]*entry
 }
 
 var _ http.Handler = (*Handler)(nil)
@@ -79,7 +81,7 @@ func New(o Options) (*Handler, error) {
 	if o.Failed == nil {
 		o.Failed = func(Failure) {}
 	}
-	h := &Handler{o: o, byID: map[string]*entry{}, byPath: map[string]*entry{}, targets: map[string]*entry{}}
+	h := &Handler{o: o, byID: map[string]*entry{}, byPath: map[string]*entry{}, byPort: map[int]*entry{}, targets: map[Target]*entry{}}
 	h.hooks.ended = make(chan struct{}, 1)
 	h.clients = newClients(o.PodIP, o.Port)
 	var err error
@@ -88,6 +90,10 @@ func New(o Options) (*Handler, error) {
 	}
 	for _, p := range o.Table {
 		e := newEntry(p, h)
+		if o.hasOwnPort(p) {
+			h.byPort[int(p.VirtualPort)] = e
+			continue
+		}
 		if p.ID != "" {
 			h.byID[p.ID] = e
 		}
@@ -101,6 +107,10 @@ func New(o Options) (*Handler, error) {
 		h.byPath[path] = e
 	}
 	return h, nil
+}
+
+func (o *Options) hasOwnPort(p mesh.Probe) bool {
+	return o.PerPort && p.GRPC != nil && p.VirtualPort != 0
 }
 
 // sameCheck reports whether two probes without IDs are equal, so that one entry can answer both: liveness and readiness
@@ -118,13 +128,16 @@ func (o *Options) validate() error {
 	if !isPodIP(o.PodIP) {
 		errs = append(errs, &mesh.FieldError{Field: "PodIP", Value: o.PodIP.String(), Allowed: "must be one IPv4 or IPv6 address"})
 	}
-	if o.Port < 0 || o.Port > 65535 || o.Port == 0 && !o.BehindEnvoy {
+	if o.Port < 0 || o.Port > 65535 || o.Port == 0 && !o.PerPort {
 		errs = append(errs, &mesh.FieldError{Field: "Port", Value: strconv.Itoa(o.Port), Allowed: mesh.AllowedPort})
 	}
 	for i, p := range o.Table {
+		const wrong = "probes[%d] (id %q, container %q, type %q): %s: %d: must not be the virtual port"
 		if int(p.Port()) == o.Port {
-			errs = append(errs, fmt.Errorf("probes[%d] (id %q, container %q, type %q): port: %d: must not be the virtual port",
-				i, p.ID, p.Container, p.Type, o.Port))
+			errs = append(errs, fmt.Errorf(wrong, i, p.ID, p.Container, p.Type, "port", o.Port))
+		}
+		if o.hasOwnPort(p) && int(p.VirtualPort) == o.Port {
+			errs = append(errs, fmt.Errorf(wrong, i, p.ID, p.Container, p.Type, "virtualPort", o.Port))
 		}
 	}
 	return errors.Join(errs...)
@@ -135,18 +148,20 @@ func isPodIP(ip netip.Addr) bool {
 	return ip.IsValid() && !ip.IsUnspecified() && !ip.IsMulticast() && ip.Zone() == ""
 }
 
-// Address returns the address to listen on.
-func (h *Handler) Address() netip.AddrPort { return netip.AddrPortFrom(h.o.PodIP, uint16(h.o.Port)) }
+// Address returns the address of the virtual port. Its port is 0 if there is none.
+func (h *Handler) Address() netip.AddrPort { return h.at(h.o.Port) }
 
 // Table returns the probe table. It must not be modified.
 func (h *Handler) Table() mesh.ProbeTable { return h.o.Table }
+
+func (h *Handler) at(port int) netip.AddrPort { return netip.AddrPortFrom(h.o.PodIP, uint16(port)) }
 
 // ServeHTTP answers one probe or hook.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		ignoreBody(w)
 	}
-	if h.o.Targets {
+	if h.o.Target != nil {
 		h.serveTarget(w, r)
 		return
 	}
@@ -157,7 +172,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case e.probe.Type.IsHook():
 		e.serveHook(w, r)
 	default:
-		e.serveProbe(w, r)
+		e.ask(r).write(w)
 	}
 }
 

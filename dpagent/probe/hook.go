@@ -76,14 +76,9 @@ func (h *hookCount) end() {
 	}
 }
 
-// failedHookLocation is where a hook that failed leads behind Envoy. It does not parse. The kubelet's error has its text, so the reason is
-// not in it: of a server that speaks HTTP instead of HTTPS, the kubelet would call the hook again, without TLS.
-const failedHookLocation = ":sonde: the hook failed"
-
 // serveHook calls the hook, and answers only if the call succeeds: the kubelet ignores the status, and treats an aborted
 // connection as a failed call. Each answer ends its connection: on a connection that the kubelet reuses, it would retry an
-// aborted call. Envoy would answer an aborted connection with 503, so behind it a failed call is a redirect that the kubelet cannot
-// parse, which is an error of the call, too (Go: net/http/client.go).
+// aborted call.
 func (e *entry) serveHook(w http.ResponseWriter, r *http.Request) {
 	e.h.hooks.n.Add(1)
 	defer e.h.hooks.end()
@@ -97,12 +92,7 @@ func (e *entry) serveHook(w http.ResponseWriter, r *http.Request) {
 	if result.verdict != success {
 		logger.Warn("hook failed", "err", result.reason)
 		e.tell(result)
-		if !e.h.o.BehindEnvoy {
-			panic(http.ErrAbortHandler)
-		}
-		w.Header().Set("Location", failedHookLocation)
-		w.WriteHeader(http.StatusFound)
-		return
+		panic(http.ErrAbortHandler)
 	}
 	logger.Info("hook called", "took", time.Since(begin))
 	result.write(w)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -92,38 +91,6 @@ func TestHookRefused(t *testing.T) {
 	p := hook(closedPort(t), "/")
 	if response, err := call(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p); !errors.Is(err, io.EOF) {
 		t.Errorf("hook = %+v, %v, want a connection that ends without an answer", response, err)
-	}
-}
-
-// Behind Envoy a hook that failed is a redirect that does not parse, whatever the reason: the kubelet finds in the error's text whether it
-// should call again without TLS, which the agent has done.
-func TestHookFailsBehindEnvoy(t *testing.T) {
-	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "https://"+r.Host+"/", http.StatusFound)
-	}))
-	t.Cleanup(plain.Close)
-	port := int32(plain.Listener.Addr().(*net.TCPAddr).Port)
-	tests := map[string]struct {
-		hook mesh.Probe
-		fail bool
-	}{
-		"nobody listens":                   {hook(closedPort(t), "/"), true},
-		"it succeeds":                      {hook(answer(t, ok).port, "/"), false},
-		"redirected to HTTPS that is HTTP": {hook(port, "/"), true},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			address := serve(t, probe.Options{Table: mesh.ProbeTable{tc.hook}, BehindEnvoy: true})
-			response, err := call(t, address, tc.hook)
-			if err != nil {
-				t.Fatal(err)
-			}
-			location, err := response.Location()
-			failed := response.StatusCode == http.StatusFound && err != nil
-			if failed != tc.fail || failed && strings.Contains(err.Error(), "HTTP response to HTTPS client") {
-				t.Errorf("hook = %d to %v (%v), want it to fail: %t", response.StatusCode, location, err, tc.fail)
-			}
-		})
 	}
 }
 

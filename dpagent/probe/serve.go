@@ -3,11 +3,10 @@ package probe
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"log"
 	"net"
 	"net/http"
+	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -20,50 +19,61 @@ const (
 	headerBytes = 4 << 10
 	// serverSlop is what net/http allows beyond MaxHeaderBytes.
 	serverSlop = 4 << 10
+	// grpcSlop is how much of a request by gRPC, in bytes, belongs to HTTP/2.
+	grpcSlop = 4 << 10
 	// shutdownTimeout is how long checks may still take when the agent ends.
 	shutdownTimeout = time.Second
 )
 
-// Serve serves l until ctx ends and no hook is being called, and closes l. Probes that wait then are answered Errored.
-func (h *Handler) Serve(ctx context.Context, l net.Listener) error {
+// Ports returns what to listen on, in any order. Longer requests than they say are not accepted.
+func (h *Handler) Ports() (all []Port) {
+	if h.o.Port != 0 {
+		all = append(all, Port{Address: h.Address(), MaxHead: serverSlop + headerBytes + h.longestPath()})
+	}
+	for port, e := range h.byPort {
+		all = append(all, Port{Address: h.at(port), MaxHead: grpcSlop + grpcHead + maxMessage, GRPC: true, Timeout: e.timeout})
+	}
+	slices.SortFunc(all, func(a, b Port) int { return a.Address.Compare(b.Address) })
+	return all
+}
+
+// Port is one that a Handler is served on.
+type Port struct {
+	Address netip.AddrPort
+	// MaxHead is the length of the longest request without a body that is accepted, or more, in bytes; for GRPC that of the longest request.
+	MaxHead int
+	// GRPC says that it is for one gRPC probe, with that Timeout.
+	GRPC    bool
+	Timeout time.Duration
+}
+
+// Serve serves the listeners of all Ports until ctx ends and no hook is being called, and closes them. Probes that wait then are answered
+// Errored.
+func (h *Handler) Serve(ctx context.Context, listeners ...net.Listener) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	connections := newConnections(maxConnections)
-	server := &http.Server{
-		Handler:                      h,
-		DisableGeneralOptionsHandler: true,
-		ReadHeaderTimeout:            headerTimeout,
-		IdleTimeout:                  idleTimeout,
-		MaxHeaderBytes:               headerBytes + h.longestPath(),
-		BaseContext:                  func(net.Listener) context.Context { return working },
-		ConnContext:                  connections.withConn,
-		ConnState:                    connections.track,
-		ErrorLog:                     log.New(io.Discard, "", 0), // callers could fill the log
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(connections.listener(l)) }()
-	if err := h.waitForEnd(ctx, ended); err != nil { // the listener failed
+	s := newServers(working, h, headerBytes+h.longestPath(), h.askService)
+	s.serve(listeners, func(l net.Listener) bool { return h.byPort[portOf(l.Addr())] != nil })
+	if err := h.waitForEnd(ctx, s.ended); err != nil { // a listener failed
 		stop()
-		err = errors.Join(err, server.Close())
+		err = errors.Join(err, s.close(), s.wait(s.n-1))
 		h.running.Wait()
-		return fmt.Errorf("serve probes on %s: %w", l.Addr(), err)
+		return err
 	}
 	shutdown := func() error {
 		timeout, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
-		return server.Shutdown(timeout)
+		return s.shutdown(timeout)
 	}
 	if shutdown() != nil { // checks are still running
 		stop()
 		if shutdown() != nil { // callers do not read
-			_ = server.Close() // nothing else can be done
+			_ = s.close() // nothing else can be done
 		}
 	}
-	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve probes on %s: %w", l.Addr(), err)
-	}
+	err := s.wait(s.n)
 	h.running.Wait()
-	return nil
+	return err
 }
 
 // waitForEnd returns nil when ctx has ended and no hook is being called, or the error of failed. Hooks have no timeout: the
@@ -86,9 +96,6 @@ func (h *Handler) waitForEnd(ctx context.Context, failed <-chan error) error {
 	}
 	return nil
 }
-
-// MaxRequest returns the length of the longest request without a body that Serve accepts, or more, in bytes.
-func (h *Handler) MaxRequest() int { return serverSlop + headerBytes + h.longestPath() }
 
 func (h *Handler) longestPath() int {
 	longest := 0

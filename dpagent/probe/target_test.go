@@ -2,12 +2,10 @@ package probe_test
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,10 +15,10 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// asEnvoy serves a handler of targets, and returns a function that sends it a request as Envoy does.
-func asEnvoy(t testing.TB, podIP string) func(request string) (status int, body string) {
+// serveTarget serves one target at a path, and returns a function that sends a request.
+func serveTarget(t testing.TB, podIP, path string, target probe.Target) func(request string) (status int, body string) {
 	t.Helper()
-	address := serve(t, probe.Options{PodIP: netip.MustParseAddr(podIP), BehindEnvoy: true, Targets: true})
+	address := serve(t, probe.Options{PodIP: netip.MustParseAddr(podIP), Target: only(path, target)})
 	return func(request string) (int, string) {
 		t.Helper()
 		c, err := net.Dial("tcp", address)
@@ -45,6 +43,15 @@ func asEnvoy(t testing.TB, podIP string) func(request string) (status int, body 
 	}
 }
 
+// only is Options.Target with one path.
+func only(path string, target probe.Target) func(string) (probe.Target, bool) {
+	return func(asked string) (probe.Target, bool) { return target, asked == path }
+}
+
+func at(ip string, port int32) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr(ip), uint16(port))
+}
+
 func TestTargets(t *testing.T) {
 	longest := "/" + strings.Repeat("a", 2047) // of an endpoint of a Dataplane
 	tests := map[string]struct {
@@ -66,11 +73,12 @@ func TestTargets(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			ask := asEnvoy(t, tc.ip)
 			app := apply(t, tc.ip, func(c net.Conn) { _, _ = io.WriteString(c, ok) })
 			host := net.JoinHostPort(tc.ip, "8080")
-			status, body := ask("GET " + tc.request + " HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: kube-probe/1.36\r\nCookie: a=b\r\n" +
-				"Sonde-Probe-Target: " + net.JoinHostPort(tc.ip, strconv.Itoa(int(app.port))) + tc.path + "\r\n\r\n")
+			path, _, _ := strings.Cut(tc.request, "?")
+			ask := serveTarget(t, tc.ip, path, probe.Target{Asked: at(tc.ip, 8080), Application: at(tc.ip, app.port), Path: tc.path})
+			status, body := ask("GET " + tc.request + " HTTP/1.1\r\nHost: elsewhere\r\nUser-Agent: kube-probe/1.36\r\nCookie: a=b\r\n" +
+				"X-Original-URL: /admin\r\n\r\n")
 			if status != http.StatusOK || body != "success\n" {
 				t.Fatalf("answer %d %q, want success", status, body)
 			}
@@ -84,28 +92,14 @@ func TestTargets(t *testing.T) {
 }
 
 func TestRequestsWithoutATarget(t *testing.T) {
-	ask := asEnvoy(t, "127.0.0.1")
 	app := apply(t, "127.0.0.1", func(c net.Conn) { _, _ = io.WriteString(c, ok) })
-	at := fmt.Sprintf("127.0.0.1:%d", app.port)
-	target := func(text string) string { return "Sonde-Probe-Target: " + text + "\r\n" }
-	const host = "Host: 127.0.0.1:8080\r\n"
-	tests := map[string]string{
-		"no header":        "GET / HTTP/1.1\r\n" + host,
-		"an empty one":     "GET / HTTP/1.1\r\n" + host + target(""),
-		"two":              "GET / HTTP/1.1\r\n" + host + target(at+"/") + target(at+"/"),
-		"no path":          "GET / HTTP/1.1\r\n" + host + target(at),
-		"no port":          "GET / HTTP/1.1\r\n" + host + target("127.0.0.1/"),
-		"a name":           "GET / HTTP/1.1\r\n" + host + target("localhost:80/"),
-		"only a path":      "GET / HTTP/1.1\r\n" + host + target("/"),
-		"another host":     "GET / HTTP/1.1\r\nHost: 127.0.0.2:8080\r\n" + target(at+"/"),
-		"a host, no port":  "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + target(at+"/"),
-		"POST":             "POST / HTTP/1.1\r\nContent-Length: 0\r\n" + host + target(at+"/"),
-		"HEAD":             "HEAD / HTTP/1.1\r\n" + host + target(at+"/"),
-		"a probe's header": "GET / HTTP/1.1\r\n" + host + "Sonde-Probe: a\r\n",
-	}
-	for name, request := range tests {
-		t.Run(name, func(t *testing.T) {
-			if status, body := ask(request + "Connection: close\r\n\r\n"); status != http.StatusNotFound {
+	ask := serveTarget(t, "127.0.0.1", "/8080/metrics", probe.Target{Asked: at("127.0.0.1", 8080), Application: at("127.0.0.1", app.port), Path: "/metrics"})
+	for _, line := range []string{
+		"POST /8080/metrics", "HEAD /8080/metrics", "GET /", "GET /metrics", "GET /8080/metrics/", "GET /8080/metricsx", "GET /x/../8080/metrics",
+		"GET //8080/metrics", "GET /8080/metric%73", "GET /8080/metrics;x", "GET http://a/8080/metrics", "OPTIONS *",
+	} {
+		t.Run(line, func(t *testing.T) {
+			if status, body := ask(line + " HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"); status != http.StatusNotFound {
 				t.Errorf("answer %d %q, want 404", status, body)
 			}
 		})
@@ -124,7 +118,6 @@ func TestTargetThatAnswersLate(t *testing.T) {
 	}
 	for name, answer := range tests {
 		t.Run(name, func(t *testing.T) {
-			address := serve(t, probe.Options{BehindEnvoy: true, Targets: true})
 			left := make(chan error, 1)
 			app := apply(t, "127.0.0.1", func(c net.Conn) {
 				_, _ = io.WriteString(c, answer)
@@ -132,12 +125,12 @@ func TestTargetThatAnswersLate(t *testing.T) {
 				_, err := c.Read(make([]byte, 1))
 				left <- err
 			})
+			address := serve(t, probe.Options{Target: only("/", probe.Target{Asked: at("127.0.0.1", 8080), Application: at("127.0.0.1", app.port), Path: "/"})})
 			c, err := net.Dial("tcp", address)
 			if err != nil {
 				t.Fatal(err)
 			}
-			request := fmt.Sprintf("GET / HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nSonde-Probe-Target: 127.0.0.1:%d/\r\n\r\n", app.port)
-			if _, err := io.WriteString(c, request); err != nil {
+			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 				t.Fatal(err)
 			}
 			_ = c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))

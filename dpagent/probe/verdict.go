@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"google.golang.org/grpc/codes"
 )
 
 // verdict is the kubelet's verdict of a check.
@@ -36,6 +38,8 @@ type result struct {
 	class Class
 	// reason for people. It never contains text from the application.
 	reason string
+	// code with which a call of gRPC failed.
+	code codes.Code
 }
 
 // Class is the class of a reason: one of few words, by which failures are counted together.

@@ -1,0 +1,135 @@
+package probe
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	// maxMessage is how long the message of a call may be, in bytes. It has the name of a service.
+	maxMessage = 4 << 10
+	// messageTimeout is how long one may take to come.
+	messageTimeout = 5 * time.Second
+	// messagePrefix is the length of what comes before a message.
+	messagePrefix = 5
+	contentGRPC   = "application/grpc"
+)
+
+// answerer returns the verdict for a call that asks for a service.
+type answerer func(r *http.Request, service string) result
+
+// serveGRPC answers a call of gRPC health checking. Anything else is not implemented, and asks no application.
+func (answer answerer) serveGRPC(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Connection", "close") // the kubelet makes a connection for each probe
+	switch kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), "+"); {
+	case r.Method != http.MethodPost || kind != contentGRPC:
+		w.WriteHeader(http.StatusUnsupportedMediaType)
+		return
+	case r.URL.EscapedPath() != healthpb.Health_Check_FullMethodName:
+		refuse(w, codes.Unimplemented, "only "+healthpb.Health_Check_FullMethodName+" is answered")
+		return
+	}
+	service, err := readService(w, r)
+	if err != nil {
+		refuse(w, codes.InvalidArgument, err.Error())
+		return
+	}
+	answer(r, service).writeGRPC(w)
+}
+
+// readService returns the service that a call is for.
+func readService(w http.ResponseWriter, r *http.Request) (string, error) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(messageTimeout)) // only a recorder in tests does not support it
+	text, err := io.ReadAll(io.LimitReader(r.Body, messagePrefix+maxMessage+1))
+	switch {
+	case err != nil:
+		return "", errors.New("the message has not come")
+	case len(text) > messagePrefix+maxMessage:
+		return "", errors.New("the message must have at most " + strconv.Itoa(maxMessage) + " bytes")
+	case len(text) < messagePrefix || text[0] != 0 || binary.BigEndian.Uint32(text[1:]) != uint32(len(text)-messagePrefix):
+		return "", errors.New("must be one message, which is not compressed")
+	}
+	var request healthpb.HealthCheckRequest
+	if err := proto.Unmarshal(text[messagePrefix:], &request); err != nil {
+		return "", errors.New("must be a grpc.health.v1.HealthCheckRequest")
+	}
+	return request.GetService(), nil
+}
+
+// writeGRPC answers so that a caller by gRPC comes to the same verdict. For an error of the agent there is none that a kubelet would
+// discard.
+func (r result) writeGRPC(w http.ResponseWriter) {
+	switch {
+	case r.verdict == success:
+		writeStatus(w, healthpb.HealthCheckResponse_SERVING)
+	case r.class == NotServing:
+		writeStatus(w, healthpb.HealthCheckResponse_NOT_SERVING)
+	case r.code != codes.OK:
+		refuse(w, r.code, r.reason)
+	case r.class == Timeout:
+		refuse(w, codes.DeadlineExceeded, r.reason)
+	default:
+		refuse(w, codes.Unavailable, r.reason)
+	}
+}
+
+func writeStatus(w http.ResponseWriter, status healthpb.HealthCheckResponse_ServingStatus) {
+	message, err := proto.Marshal(&healthpb.HealthCheckResponse{Status: status})
+	if err != nil {
+		refuse(w, codes.Internal, err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", contentGRPC)
+	w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
+	_, _ = w.Write(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)) // the caller is gone: nobody to tell
+}
+
+// refuse answers with an error, and no message.
+func refuse(w http.ResponseWriter, code codes.Code, text string) {
+	header := w.Header()
+	header.Set("Content-Type", contentGRPC)
+	header.Set("Grpc-Status", strconv.Itoa(int(code)))
+	header.Set("Grpc-Message", percentEncode(text))
+	w.WriteHeader(http.StatusOK)
+}
+
+// percentEncode encodes the text of an error (gRPC: PROTOCOL-HTTP2.md, Status-Message).
+func percentEncode(text string) string {
+	var b strings.Builder
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' || c == '%' {
+			b.WriteString("%" + strings.ToUpper(strconv.FormatUint(0x100+uint64(c), 16)[1:]))
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// askService returns the verdict of the gRPC probe that has the port of r.
+func (h *Handler) askService(r *http.Request, service string) result {
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	e := h.byPort[portOf(local)]
+	if e == nil || service != e.probe.GRPC.Service {
+		return result{verdict: failure, class: Failed, reason: "the probe of this port is for another service", code: codes.NotFound}
+	}
+	return e.ask(r)
+}
+
+// portOf returns the TCP port of an address, 0 if it has none.
+func portOf(at net.Addr) int {
+	if tcp, ok := at.(*net.TCPAddr); ok {
+		return tcp.Port
+	}
+	return 0
+}

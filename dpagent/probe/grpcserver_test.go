@@ -1,0 +1,204 @@
+package probe_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/probe"
+)
+
+// callHealth calls grpc.health.v1.Health/Check as the kubelet does.
+func callHealth(t testing.TB, address, service string) (healthpb.HealthCheckResponse_ServingStatus, error) {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent("kube-probe/1.36"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	answer, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{Service: service})
+	return answer.GetStatus(), err
+}
+
+// servePorts serves a handler in per-port mode with one gRPC probe, and returns where.
+func servePorts(t testing.TB, p mesh.Probe) string {
+	t.Helper()
+	l := listen(t, "127.0.0.1")
+	p.VirtualPort = int32(port(l))
+	h, err := probe.New(probe.Options{Table: mesh.ProbeTable{p}, PodIP: netip.MustParseAddr("127.0.0.1"), PerPort: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ports := h.Ports(); len(ports) != 1 || !ports[0].GRPC || ports[0].Address.String() != l.Addr().String() || ports[0].Timeout != time.Second {
+		t.Errorf("Ports() = %v, want that of the gRPC probe", ports)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- h.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Serve() error = %v", err)
+		}
+	})
+	return l.Addr().String()
+}
+
+func TestGRPCOnItsOwnPort(t *testing.T) {
+	const serving, notServing = healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING
+	tests := map[string]struct {
+		register func(*grpc.Server) // nil if nobody listens
+		service  string             // that is asked for
+		want     healthpb.HealthCheckResponse_ServingStatus
+		code     codes.Code
+		reason   string
+	}{
+		"serving":         {register: says(serving, nil), service: "shop", want: serving},
+		"not serving":     {register: says(notServing, nil), service: "shop", want: notServing},
+		"unknown":         {register: says(healthpb.HealthCheckResponse_UNKNOWN, nil), service: "shop", want: notServing},
+		"an error":        {register: says(0, status.Error(codes.PermissionDenied, "SECRET")), service: "shop", code: codes.PermissionDenied, reason: "PermissionDenied"},
+		"no health":       {register: func(*grpc.Server) {}, service: "shop", code: codes.Unimplemented, reason: "does not implement"},
+		"nobody":          {service: "shop", code: codes.DeadlineExceeded, reason: "failed to connect"},
+		"another service": {register: says(serving, nil), service: "other", code: codes.NotFound, reason: "for another service"},
+		"no service":      {register: says(serving, nil), code: codes.NotFound, reason: "for another service"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: closedPort(t), Service: "shop"}}
+			if tc.register != nil {
+				l := listen(t, "127.0.0.1")
+				serveGRPC(t, l, tc.register)
+				p.GRPC.Port = int32(port(l))
+			}
+			got, err := callHealth(t, servePorts(t, p), tc.service)
+			if s := status.Convert(err); s.Code() != tc.code || !strings.Contains(s.Message(), tc.reason) || got != tc.want {
+				t.Errorf("answer %s, %v, want %s, %s %q", got, err, tc.want, tc.code, tc.reason)
+			}
+			if strings.Contains(status.Convert(err).Message(), "SECRET") {
+				t.Error("the error has text of the application")
+			}
+		})
+	}
+}
+
+// TestGRPCPortRefuses sends what is no health check: no application is asked.
+func TestGRPCPortRefuses(t *testing.T) {
+	app := apply(t, "127.0.0.1", func(net.Conn) {})
+	address := servePorts(t, mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: app.port}})
+	protocols := &http.Protocols{}
+	protocols.SetUnencryptedHTTP2(true)
+	client := &http.Client{Transport: &http.Transport{Protocols: protocols}}
+	defer client.CloseIdleConnections()
+	const check, grpcType, empty = "/grpc.health.v1.Health/Check", "application/grpc", "\x00\x00\x00\x00\x00"
+	tests := map[string]struct {
+		method, path, kind, body string
+		status                   int
+		code                     string
+	}{
+		"Watch":          {"POST", "/grpc.health.v1.Health/Watch", grpcType, empty, 200, "12"},
+		"another method": {"POST", "/echo.Echo/Say", grpcType, empty, 200, "12"},
+		"a way to it":    {"POST", "/x/../grpc.health.v1.Health/Check", grpcType, empty, 200, "12"},
+		"an escaped way": {"POST", "/grpc.health.v1.Health%2FCheck", grpcType, empty, 200, "12"},
+		"GET":            {"GET", check, grpcType, "", 415, ""},
+		"no gRPC":        {"POST", check, "text/plain", empty, 415, ""},
+		"no message":     {"POST", check, grpcType, "", 200, "3"},
+		"half of one":    {"POST", check, grpcType, "\x00\x00\x00\x00\x05ab", 200, "3"},
+		"two":            {"POST", check, grpcType, empty + empty, 200, "3"},
+		"compressed":     {"POST", check, grpcType, "\x01\x00\x00\x00\x00", 200, "3"},
+		"nonsense":       {"POST", check, grpcType, "\x00\x00\x00\x00\x02\xff\xff", 200, "3"},
+		"a long one":     {"POST", check, grpcType, "\x00\x00\x00\x20\x00" + strings.Repeat("x", 8<<10), 200, "3"},
+	}
+	for name, tc := range tests {
+		r, err := http.NewRequestWithContext(t.Context(), tc.method, "http://"+address+tc.path, strings.NewReader(tc.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", tc.kind)
+		answer, err := client.Do(r)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != tc.status || answer.Header.Get("Grpc-Status") != tc.code {
+			t.Errorf("%s: status %d, code %q, want %d and %q", name, answer.StatusCode, answer.Header.Get("Grpc-Status"), tc.status, tc.code)
+		}
+	}
+	for name, text := range map[string]string{"HTTP/1": "GET " + check + " HTTP/1.1\r\nHost: a\r\n\r\n", "TLS": "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"} {
+		if answer := send(t, address, text); strings.HasPrefix(answer, "HTTP/") {
+			t.Errorf("%s: answer %q", name, answer)
+		}
+	}
+	if _, n := app.requests(); n > 0 {
+		t.Errorf("the application got %d connections", n)
+	}
+}
+
+// send sends a text and returns what comes until the end.
+func send(t testing.TB, address, text string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := c.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, 1<<10)
+	n, err := c.Read(answer)
+	if n == 0 && err != nil && strings.Contains(err.Error(), "timeout") {
+		t.Error("the connection stays open")
+	}
+	return string(answer[:n])
+}
+
+// TestTargetServer asks for a port of a Dataplane that somebody has written.
+func TestTargetServer(t *testing.T) {
+	asked := netip.MustParseAddrPort("192.0.2.1:9090")
+	seen := make(chan string, 10)
+	l := listen(t, "127.0.0.1")
+	serveGRPC(t, l, func(s *grpc.Server) {
+		healthpb.RegisterHealthServer(s, healthServer{check: func(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+			headers, _ := metadata.FromIncomingContext(ctx)
+			seen <- strings.Join(headers[":authority"], ",") + " " + r.GetService()
+			return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
+		}})
+	})
+	s, err := probe.NewTargetServer(probe.Target{Asked: asked, Application: l.Addr().(*net.TCPAddr).AddrPort()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // it is closed and opened again with the application
+		front := listen(t, "127.0.0.1")
+		ended := make(chan error, 1)
+		go func() { ended <- s.Serve(front) }()
+		if got, err := callHealth(t, front.Addr().String(), "any"); err != nil || got != healthpb.HealthCheckResponse_SERVING {
+			t.Errorf("answer %s, %v", got, err)
+		}
+		if got, want := <-seen, asked.String()+" any"; got != want {
+			t.Errorf("the application is asked by %q, want %q", got, want)
+		}
+		_ = front.Close()
+		if err := <-ended; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Serve() error = %v, want the end of the listener", err)
+		}
+	}
+	s.Close()
+}

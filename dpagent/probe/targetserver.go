@@ -1,0 +1,73 @@
+package probe
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// longestCall limits a call whose caller does not give up. Those that wait for a probe do within minutes.
+const longestCall = time.Hour
+
+// TargetServer answers calls of gRPC health checking for one port of a Dataplane that somebody has written. It asks the application for as
+// long as a caller waits.
+type TargetServer struct {
+	target  Target
+	metrics entryMetrics
+	servers *servers
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// NewTargetServer returns a server. Close has to be called.
+func NewTargetServer(t Target, r prometheus.Registerer) (*TargetServer, error) {
+	all, err := newMetrics(r)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background()) //nolint:gosec // Close calls stop
+	s := &TargetServer{target: t, metrics: all.of(mesh.Probe{GRPC: &mesh.GRPCProbe{}}), stop: stop}
+	s.servers = newServers(ctx, http.NotFoundHandler(), 0, s.answer)
+	return s, nil
+}
+
+// Serve serves l until it is closed. It may be called again, with another listener.
+func (s *TargetServer) Serve(l net.Listener) error { return s.servers.serveGRPC(l) }
+
+// Close ends all connections and waits for calls.
+func (s *TargetServer) Close() {
+	s.stop()
+	_ = s.servers.close() // nothing else can be done
+	s.running.Wait()
+}
+
+// answer asks the application.
+func (s *TargetServer) answer(r *http.Request, service string) result {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	dialer := newDialer(plainClose)
+	a := &grpcProber{address: s.target.Asked.String(), service: service, timeout: longestCall, dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, network, s.target.Application.String())
+	}}
+	began := time.Now()
+	asked := make(chan result, 1)
+	s.running.Go(func() { asked <- a.probe(ctx, kubeletAgent(r, ownAgent)) })
+	select {
+	case res := <-asked:
+		if ctx.Err() != nil { // this is no verdict
+			return ending
+		}
+		s.metrics.count(res.verdict)
+		s.metrics.duration.Observe(time.Since(began).Seconds())
+		return res
+	case <-evicted(ctx):
+		s.metrics.count(errored)
+		return overloaded
+	}
+}
