@@ -129,7 +129,7 @@ func (s *Server) inbounds(id mesh.ID) *agentv1.Inbounds {
 
 // listenersOf returns where others than the application reach a proxy.
 func listenersOf(d *mesh.Dataplane) []netip.AddrPort {
-	all := d.ProbeAddresses()
+	var all []netip.AddrPort
 	for in := range d.Spec.Networking.ActiveInbounds() {
 		all = append(all, d.ListenerAddress(in))
 	}

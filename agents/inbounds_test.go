@@ -59,28 +59,6 @@ func TestInboundsFollowWhatEnvoyAccepts(t *testing.T) {
 	a.told("")
 }
 
-// A listener for probes counts as well: without it the kubelet would restart the application. Its endpoint does not depend on it.
-func TestInboundsWithListenersForProbes(t *testing.T) {
-	const id = "default/web-1"
-	h, a := joined(t, nil)
-	probed := dataplane("default", "web-1", "web")
-	probed.ProbesMode = mesh.ProbesPerPort
-	probed.Spec.Probes = &mesh.Probes{Port: 9000, Endpoints: []mesh.ProbeEndpoint{{InboundPort: 80, InboundPath: "/", Path: "/80/"}}}
-	probed.Spec.TCPProbes = []mesh.TCPProbe{{Port: 9001, Protocol: mesh.ProtocolGRPC}, {Port: 9002, Protocol: mesh.ProtocolTCP}, {Port: 9003}}
-	h.put(probed)
-	h.server.ObserveListeners(id, accepted("10.0.0.1:8080", "10.0.0.1:9001"))
-	a.connect(false)
-	a.told("has not accepted the listener at 10.0.0.1:9000 yet")
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-
-	refused := accepted("10.0.0.1:8080", "10.0.0.1:9000")
-	refused.Refused = map[netip.AddrPort]string{netip.MustParseAddrPort("10.0.0.1:9001"): "cannot bind"}
-	h.server.ObserveListeners(id, refused)
-	a.told("envoy refuses the listener at 10.0.0.1:9001: cannot bind")
-	h.server.ObserveListeners(id, accepted("10.0.0.1:8080", "10.0.0.1:9000", "10.0.0.1:9001"))
-	a.told("")
-}
-
 func TestInboundsOfAProxyThatHasNeverJoined(t *testing.T) {
 	h := newHarness(t, nil)
 	h.fill("web-1")

@@ -22,23 +22,28 @@ func (s *Server) perPortProbes(id mesh.ID) *agentv1.Probes {
 		return all
 	}
 	address := d.Spec.Networking.Address
+	asked := func(port uint32) string { return mesh.AddrPort(address, port).String() }
 	if h := d.Spec.Probes; h != nil && len(h.Endpoints) > 0 {
-		all.Http = mesh.AddrPort(address, h.Port).String()
+		all.Http = asked(h.Port)
+		for _, e := range h.Endpoints {
+			all.Paths = append(all.Paths, &agentv1.ProbePath{
+				Path: e.Path, Asked: asked(e.InboundPort), Application: d.Application(e.InboundPort).String(), ApplicationPath: e.InboundPath,
+			})
+		}
 	}
 	for _, t := range d.Spec.TCPProbes {
-		if t.Protocol == mesh.ProtocolGRPC { // Envoy has the port
-			continue
+		p := &agentv1.ProbePort{
+			Address: asked(t.Port), Application: d.Application(t.InboundPort).String(), Grpc: t.Protocol != mesh.ProtocolTCP, AlwaysOpen: t.Protocol == mesh.ProtocolGRPC,
 		}
-		all.Ports = append(all.Ports, &agentv1.ProbePort{
-			Address:     mesh.AddrPort(address, t.Port).String(),
-			Application: d.Application(t.InboundPort).String(),
-			Grpc:        t.Protocol == "",
-		})
+		if p.GetGrpc() {
+			p.Asked = asked(t.InboundPort)
+		}
+		all.Ports = append(all.Ports, p)
 	}
 	return all
 }
 
-// pushProbes sends the probes that the agent of a written Dataplane has a part in, if it has not been sent.
+// pushProbes sends the probes that the agent of a written Dataplane answers, if it has not been sent.
 func (s *Server) pushProbes(sess *session) error {
 	now := s.perPortProbes(sess.peer.ID())
 	if now == nil || sess.pushedProbes != nil && proto.Equal(now, sess.pushedProbes) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
@@ -42,10 +43,12 @@ func probed(change func(*mesh.Dataplane)) *mesh.Dataplane {
 func same(*mesh.Dataplane) {}
 
 var allProbes = &agentv1.Probes{
-	Http: "10.0.0.1:19000",
+	Http:  "10.0.0.1:19000",
+	Paths: []*agentv1.ProbePath{{Path: "/8080/metrics", Asked: "10.0.0.1:8080", Application: "127.0.0.1:18080", ApplicationPath: "/metrics"}},
 	Ports: []*agentv1.ProbePort{
-		{Address: "10.0.0.1:2379", Application: "127.0.0.1:2379", Grpc: true},
+		{Address: "10.0.0.1:2379", Application: "127.0.0.1:2379", Grpc: true, Asked: "10.0.0.1:2379"},
 		{Address: "10.0.0.1:3476", Application: "127.0.0.1:18080"},
+		{Address: "10.0.0.1:4000", Application: "127.0.0.1:4000", Grpc: true, AlwaysOpen: true, Asked: "10.0.0.1:4000"},
 	},
 }
 
@@ -70,7 +73,8 @@ func TestProbesOfAWrittenDataplane(t *testing.T) {
 			d.Spec.TCPProbes = []mesh.TCPProbe{{Port: 3476, InboundPort: 8080}}
 		}, &agentv1.Probes{
 			Http:  "[fd00::1]:19000",
-			Ports: []*agentv1.ProbePort{{Address: "[fd00::1]:3476", Application: "[fd00::1]:8080", Grpc: true}},
+			Paths: []*agentv1.ProbePath{{Path: "/8080/metrics", Asked: "[fd00::1]:8080", Application: "[fd00::1]:8080", ApplicationPath: "/metrics"}},
+			Ports: []*agentv1.ProbePort{{Address: "[fd00::1]:3476", Application: "[fd00::1]:8080", Grpc: true, Asked: "[fd00::1]:8080"}},
 		}},
 	}
 	for name, tc := range tests {
@@ -99,9 +103,9 @@ func TestProbesFollowTheDataplane(t *testing.T) {
 	h.put(probed(same))
 	a.askedFor(allProbes)
 	h.put(probed(func(d *mesh.Dataplane) { d.Spec.Networking.Inbound[0].ServicePort = 28080 }))
-	a.askedFor(&agentv1.Probes{Http: allProbes.GetHttp(), Ports: []*agentv1.ProbePort{
-		allProbes.GetPorts()[0], {Address: "10.0.0.1:3476", Application: "127.0.0.1:28080"},
-	}})
+	moved := proto.CloneOf(allProbes)
+	moved.Paths[0].Application, moved.Ports[1].Application = "127.0.0.1:28080", "127.0.0.1:28080"
+	a.askedFor(moved)
 	h.put(probed(func(d *mesh.Dataplane) { d.Labels = nil }))
 	a.askedFor(&agentv1.Probes{})
 	h.put(probed(same))

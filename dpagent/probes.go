@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,11 +60,23 @@ func perPortConfig(m *agentv1.Probes) (perport.Config, error) {
 	if m.GetHttp() != "" {
 		c.HTTP = parse("http", m.GetHttp())
 	}
+	c.Paths = make(map[string]probe.Target, len(m.GetPaths()))
+	for i, p := range m.GetPaths() {
+		field := fmt.Sprintf("paths[%d].", i)
+		c.Paths[p.GetPath()] = probe.Target{
+			Asked: parse(field+"asked", p.GetAsked()), Application: parse(field+"application", p.GetApplication()), Path: p.GetApplicationPath(),
+		}
+	}
 	for i, p := range m.GetPorts() {
 		field := fmt.Sprintf("ports[%d].", i)
-		c.Ports = append(c.Ports, perport.Port{
-			Address: parse(field+"address", p.GetAddress()), Application: parse(field+"application", p.GetApplication()), GRPC: p.GetGrpc(),
-		})
+		port := perport.Port{
+			Address: parse(field+"address", p.GetAddress()), Application: parse(field+"application", p.GetApplication()),
+			GRPC: p.GetGrpc(), AlwaysOpen: p.GetAlwaysOpen(),
+		}
+		if port.GRPC {
+			port.Asked = parse(field+"asked", p.GetAsked())
+		}
+		c.Ports = append(c.Ports, port)
 	}
 	return c, errors.Join(errs...)
 }
@@ -82,39 +95,43 @@ func (a *Agent) countStarts() {
 	a.metrics.MustRegister(counter)
 }
 
-// serveProbes opens the virtual port and serves it in group until ctx ends. So probes are answered from the start of the
+// serveProbes opens the ports for probes and serves them in group until ctx ends. So probes are answered from the start of the
 // agent to its end, also while it joins and while it drains.
 func (a *Agent) serveProbes(ctx context.Context, group *errgroup.Group) error {
 	if a.probes == nil {
 		return nil
 	}
-	var at net.Addr = net.TCPAddrFromAddrPort(a.probes.Address())
-	if a.o.Probes.Mode == mesh.ProbesPerPort {
-		at = a.dir.Socket(mesh.SocketProbes)
-	}
-	l, err := ListenProbes(ctx, a.probes, at.String())
+	all, err := ListenProbes(ctx, a.probes)
 	if err != nil {
 		return err
 	}
-	a.logger.Info("probes", "address", l.Addr().String())
-	a.checks.Add(health.Livez, health.Check{Name: "probe-handler", Run: func(ctx context.Context) error { return probe.Answers(ctx, at) }})
-	group.Go(func() error { return a.probes.Serve(ctx, l) })
+	for _, l := range all {
+		a.logger.Info("probes", "address", l.Addr().String())
+	}
+	if at := a.probes.Address(); at.Port() != 0 {
+		address := net.TCPAddrFromAddrPort(at)
+		a.checks.Add(health.Livez, health.Check{Name: "probe-handler", Run: func(ctx context.Context) error { return probe.Answers(ctx, address) }})
+	}
+	group.Go(func() error { return a.probes.Serve(ctx, all...) })
 	return nil
 }
 
-// ListenProbes opens the virtual port of h, host:port, or the path of the Unix socket for Envoy, through the guard if there is one.
-func ListenProbes(ctx context.Context, h *probe.Handler, address string) (net.Listener, error) {
-	o := worker.Options{Address: address, MaxHead: h.MaxRequest()}
+// ListenProbes opens the ports of h, through the guard if there is one.
+func ListenProbes(ctx context.Context, h *probe.Handler) ([]net.Listener, error) {
+	var o worker.Options
+	for _, p := range h.Ports() {
+		o.Ports = append(o.Ports, wire.Port{Address: p.Address.String(), MaxHead: p.MaxHead, GRPC: p.GRPC, Timeout: p.Timeout})
+	}
 	for _, p := range h.Table() {
 		o.Probes = append(o.Probes, wire.Limit{
 			ID: p.ID, Timeout: time.Duration(p.TimeoutSeconds) * time.Second, Hook: p.Type.IsHook(),
 		})
 	}
-	l, err := worker.Listen(ctx, o)
+	all, err := worker.Listen(ctx, o)
 	if err != nil {
 		return nil, &mesh.FieldError{
-			Field: "Port", Value: address, Err: fmt.Errorf("open it at $%s: %w", mesh.EnvInstanceIP, err),
+			Field: "Port", Value: strconv.Itoa(int(h.Address().Port())), Err: fmt.Errorf("open the ports for probes at $%s: %w", mesh.EnvInstanceIP, err),
 		}
 	}
-	return l, nil
+	return all, nil
 }

@@ -132,7 +132,6 @@ func InboundClusters(m *meshview.Mesh, p *meshview.Proxy) []*clusterv3.Cluster {
 			clusters = append(clusters, c)
 		}
 	}
-	clusters = append(clusters, probeClusters(p.Dataplane)...)
 	for _, c := range clusters {
 		c.PerConnectionBufferLimitBytes = wrapperspb.UInt32(inboundBuffer)
 	}

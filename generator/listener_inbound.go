@@ -23,7 +23,7 @@ const (
 )
 
 // InboundListeners returns the listeners through which others reach the application of p: one for each inbound, or with
-// transparentProxying the capture listeners; those for probes; and the readiness listener. trustDomain is the suffix of all trust domains.
+// transparentProxying the capture listeners; and the readiness listener. trustDomain is the suffix of all trust domains.
 func InboundListeners(m *meshview.Mesh, p *meshview.Proxy, trustDomain string) []*listenerv3.Listener {
 	return newInbound(dynamic, m, p, trustDomain).listeners()
 }
@@ -55,16 +55,11 @@ func (b *inbound) listeners() []*listenerv3.Listener {
 			listeners = append(listeners, b.listener(in))
 		}
 	}
-	listeners = append(listeners, b.otherListeners()...)
+	listeners = append(listeners, readinessListener())
 	for _, l := range listeners {
 		l.PerConnectionBufferLimitBytes = wrapperspb.UInt32(inboundBuffer)
 	}
 	return listeners
-}
-
-// otherListeners are those that do not serve the mesh.
-func (b *inbound) otherListeners() []*listenerv3.Listener {
-	return append(probeListeners(b.dataplane), readinessListener())
 }
 
 // listener returns the listener of one inbound, on its own address and port.

@@ -23,9 +23,6 @@ const (
 	nameAgentReadiness = "agent:readiness"
 	// The virtual host of an inbound for requests that name no host. It is the same for all replicas, so that they share the listener.
 	noHost = "no-host.invalid"
-	// The cluster of the agent's handler of HTTP probes, and the routes of listeners for probes.
-	nameAgentProbes = "agent:probes"
-	nameProbes      = "probes"
 	// The cluster of the control plane, for ADS.
 	nameControlPlane = "sonde:control-plane"
 )
@@ -52,16 +49,5 @@ func inboundClusterName(d *mesh.Dataplane, in *mesh.Inbound) string {
 func inboundStat(in *mesh.Inbound) string {
 	return mesh.InboundStats + strconv.FormatUint(uint64(in.Port), 10)
 }
-
-// probeListenerName is the name of a listener for probes, probeSocketName that of one on a socket, probeClusterName that of the
-// application behind one for gRPC.
-func probeListenerName(at netip.AddrPort) string { return "probes:" + at.String() }
-
-func probeSocketName(socket string) string { return "probes:" + socket }
-
-func probeClusterName(port uint32) string { return "probes:" + strconv.FormatUint(uint64(port), 10) }
-
-// probeStat is the name in statistics of a listener for probes, by its port, and of the application behind it, by its own.
-func probeStat(port uint32) string { return "probes_" + strconv.FormatUint(uint64(port), 10) }
 
 func outboundStat(service string) string { return "outbound_" + service }

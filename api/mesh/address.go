@@ -19,23 +19,6 @@ func (d *Dataplane) InboundAddress(in *Inbound) netip.AddrPort {
 	return AddrPort(d.Spec.Networking.Address, in.Port)
 }
 
-// ProbeAddresses returns where Envoy listens for probes of d.
-func (d *Dataplane) ProbeAddresses() []netip.AddrPort {
-	if d.ProbesMode != ProbesPerPort {
-		return nil
-	}
-	var all []netip.AddrPort
-	if p := d.Spec.Probes; p != nil && len(p.Endpoints) > 0 {
-		all = append(all, AddrPort(d.Spec.Networking.Address, p.Port))
-	}
-	for _, p := range d.Spec.TCPProbes {
-		if p.Protocol == ProtocolGRPC {
-			all = append(all, AddrPort(d.Spec.Networking.Address, p.Port))
-		}
-	}
-	return all
-}
-
 // ListenerAddress returns where Envoy listens for an inbound of d; with transparentProxying that is its capture port.
 func (d *Dataplane) ListenerAddress(in *Inbound) netip.AddrPort {
 	at, tp := d.InboundAddress(in), d.Spec.Networking.TransparentProxying

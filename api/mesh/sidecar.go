@@ -1,7 +1,5 @@
 package mesh
 
-import "strconv"
-
 // The contract of a sidecar's parts: what the injector writes into a pod, the agent reads and offers, and Envoy's configuration
 // refers to.
 const (
@@ -40,9 +38,6 @@ const (
 	DefaultConcurrency = 2
 	// ProbeHeader is the header with the ID of the probe or hook. It is the only header of a rewritten probe.
 	ProbeHeader = "Sonde-Probe"
-	// ProbeTargetHeader says on SocketProbes what a request is for, <address>:<port><path> of the application, where the agent has no probe
-	// table. The Host is the one to ask it by.
-	ProbeTargetHeader = "Sonde-Probe-Target"
 	// FirstSparePort and LastSparePort are tried in turn if a pod uses PortVirtualProbes itself. LastSparePort also ends the default
 	// range of ProbesPerPort mode, which begins with PortVirtualProbes.
 	FirstSparePort = 9001
@@ -63,16 +58,10 @@ const (
 const (
 	FileIdentity = "sds/identity.json"
 	FileCA       = "sds/ca.json"
-	SocketAdmin  = "admin.sock"  // Envoy's admin interface
-	SocketReady  = "ready.sock"  // Envoy's readiness listener, which comes with LDS
-	SocketAgent  = "agent.sock"  // the agent's readiness, for Envoy
-	SocketProbes = "probes.sock" // the agent's handler of HTTP probes, for Envoy, in ProbesPerPort mode
+	SocketAdmin  = "admin.sock" // Envoy's admin interface
+	SocketReady  = "ready.sock" // Envoy's readiness listener, which comes with LDS
+	SocketAgent  = "agent.sock" // the agent's readiness, for Envoy
 
 	SecretIdentity = "identity" // the proxy's certificate and key
 	SecretCA       = "ca"       // the roots that it trusts
 )
-
-// SocketGRPCProbe is the socket of Envoy's listener for gRPC probes of a port that the agent has, see TCPProbe.
-func SocketGRPCProbe(port uint32) string {
-	return "probe-" + strconv.FormatUint(uint64(port), 10) + ".sock"
-}

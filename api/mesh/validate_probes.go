@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// allowedProbePath is what Envoy compares: a path without a query, which is passed on, and without a fragment, which nobody sends.
+// allowedProbePath is what the agent compares: a path without a query, which is passed on, and without a fragment, which nobody sends.
 const allowedProbePath = "must be a path of visible ASCII characters that begins with '/', without '?' and '#'"
 
 // validateProbes checks the probes. Whether their listeners clash with others only matters if there are any.
@@ -54,8 +54,7 @@ func (p *Probes) validate(v *violations) {
 	}
 }
 
-// probePath reports whether a path is one of an endpoint, but for its escapes. One request has both paths, and the agent's server takes no
-// long ones (dpagent/probe/serve.go).
+// probePath reports whether a path is one of an endpoint, but for its escapes. The agent's server takes no long ones (dpagent/probe/serve.go).
 func (v *violations) probePath(field, path string) bool {
 	before := len(*v)
 	v.check(isProbePath(path), field, cutValue(path), allowedProbePath)

@@ -78,10 +78,10 @@ func runProbes(ctx context.Context, env probe.Environment, logger *slog.Logger, 
 	if err != nil {
 		return err
 	}
-	l, err := dpagent.ListenProbes(ctx, handler, handler.Address().String())
+	all, err := dpagent.ListenProbes(ctx, handler)
 	if err != nil {
 		return err
 	}
-	logger.Info("probes", "address", l.Addr().String())
-	return handler.Serve(ctx, l)
+	logger.Info("probes", "address", all[0].Addr().String())
+	return handler.Serve(ctx, all...)
 }

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -52,16 +51,14 @@ func (l *logs) count(text string) int {
 type server struct {
 	*perport.Server
 	t    testing.TB
-	dir  string
 	logs *logs
 	end  func()
 }
 
 func start(t testing.TB) *server {
 	t.Helper()
-	s := &server{t: t, dir: t.TempDir(), logs: &logs{}}
+	s := &server{t: t, logs: &logs{}}
 	s.Server = perport.New(perport.Options{
-		Socket: func(name string) *net.UnixAddr { return &net.UnixAddr{Net: "unix", Name: s.socket(name)} },
 		Logger: slog.New(slog.NewTextHandler(s.logs, nil)), Registerer: prometheus.NewRegistry(),
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -76,8 +73,6 @@ func start(t testing.TB) *server {
 	t.Cleanup(s.end)
 	return s
 }
-
-func (s *server) socket(name string) string { return filepath.Join(s.dir, name) }
 
 // eventually polls until check returns nil.
 func eventually(t testing.TB, limit time.Duration, check func() error) {
@@ -201,9 +196,9 @@ func ended(c net.Conn) error {
 	return nil
 }
 
-// ask sends a request to the socket of HTTP probes, and returns the answer and its body.
-func (s *server) ask(request string) (*http.Response, string, error) {
-	c, err := net.Dial("unix", s.socket("probes.sock"))
+// ask sends a request, and returns the answer and its body.
+func ask(at netip.AddrPort, request string) (*http.Response, string, error) {
+	c, err := net.Dial("tcp", at.String())
 	if err != nil {
 		return nil, "", err
 	}

@@ -1,5 +1,5 @@
-// Package perport has the agent's part in the per-port mode of probes, for a Dataplane that somebody has written: the handler of HTTP
-// probes, which Envoy passes on, and the ports for TCP probes, which are open while those of the application are.
+// Package perport answers the probes of a Dataplane that somebody has written, in the per-port mode: HTTP probes on one port, and others on
+// ports of their own. Those for TCP are open while those of the application are.
 package perport
 
 import (
@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sonde-mesh/sonde/dpagent/probe"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
@@ -25,9 +25,11 @@ const period = time.Second
 
 // Config is what there is to answer.
 type Config struct {
-	// HTTP is where Envoy listens for HTTP probes; not valid if there are none.
+	// HTTP is where HTTP probes are answered; not valid if there are none.
 	HTTP netip.AddrPort
-	// Ports for TCP probes, each with another Address.
+	// Paths are what a GET of each path is for. It must not be modified.
+	Paths map[string]probe.Target
+	// Ports for TCP and gRPC probes, each with another Address.
 	Ports []Port
 }
 
@@ -37,18 +39,19 @@ type Port struct {
 	Address netip.AddrPort
 	// Application is where it listens.
 	Application netip.AddrPort
-	// GRPC says that a client that sends something is passed on to Envoy's listener for gRPC probes, mesh.SocketGRPCProbe. Else its
-	// connection is reset.
+	// GRPC says that calls of gRPC health checking are answered. Else the connection of a client that sends something is reset.
 	GRPC bool
+	// Asked is the address by which such a call reaches the application.
+	Asked netip.AddrPort
+	// AlwaysOpen says that the port is open whatever the application does.
+	AlwaysOpen bool
 }
 
 // Options of a Server. All are required but Loop.
 type Options struct {
-	// Socket returns the address of a socket in the work directory.
-	Socket func(name string) *net.UnixAddr
 	// Logger gets changed verdicts, and what cannot be opened.
 	Logger *slog.Logger
-	// Registerer of the metrics of HTTP probes.
+	// Registerer of the metrics of HTTP and gRPC probes.
 	Registerer prometheus.Registerer
 	// Loop is told of each Config that is put in place. Default: nobody is told.
 	Loop *heartbeat.Loop
@@ -145,7 +148,7 @@ func (s *Server) tasks() map[task]bool {
 	defer s.mu.Unlock()
 	all := map[task]bool{}
 	if s.config.HTTP.IsValid() {
-		all[socket{s.config.HTTP}] = true
+		all[web{s.config.HTTP}] = true
 	}
 	for _, p := range s.config.Ports {
 		all[p] = true

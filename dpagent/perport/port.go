@@ -2,7 +2,6 @@ package perport
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -12,20 +11,36 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// acceptPause is how long no connection is accepted after accepting one has failed, for instance since there are no file descriptors.
-const acceptPause = 100 * time.Millisecond
-
 // String says for people what it answers.
-func (p Port) String() string { return fmt.Sprintf("TCP probes on %s", p.Address) }
+func (p Port) String() string {
+	if p.AlwaysOpen {
+		return fmt.Sprintf("gRPC probes on %s", p.Address)
+	}
+	return fmt.Sprintf("TCP probes on %s", p.Address)
+}
 
 // run asks the application once in each period, and has the port open while it accepts connections.
 func (p Port) run(ctx context.Context, s *Server) {
 	h := &holder{
-		port: p, server: s, visitors: newVisitors(maxVisitors),
+		port: p, server: s, serve: (&visitors{max: maxVisitors}).serve,
 		logger: s.o.Logger.With("address", p.Address.String(), "application", p.Application.String()),
+	}
+	if p.GRPC {
+		grpc, err := probe.NewTargetServer(probe.Target{Asked: p.Asked, Application: p.Application}, s.o.Registerer)
+		if err != nil {
+			s.report(p, err)
+			<-ctx.Done()
+			return
+		}
+		h.serve = func(_ context.Context, l net.Listener) { _ = grpc.Serve(l) } // until it is closed
+		defer h.running.Wait()
+		defer grpc.Close()
 	}
 	defer h.end()
 	check := probe.NewTCPCheck(p.Application, period)
+	if p.AlwaysOpen {
+		check = func(context.Context) error { return nil }
+	}
 	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for {
@@ -40,10 +55,10 @@ func (p Port) run(ctx context.Context, s *Server) {
 
 // holder holds one port.
 type holder struct {
-	port     Port
-	server   *Server
-	logger   *slog.Logger
-	visitors *visitors
+	port   Port
+	server *Server
+	logger *slog.Logger
+	serve  func(context.Context, net.Listener)
 
 	listener net.Listener // nil while the port is closed
 	asked    bool         // the application has been asked
@@ -69,7 +84,7 @@ func (h *holder) follow(ctx context.Context, err error) {
 
 // note logs a verdict that has changed.
 func (h *holder) note(open bool, err error) {
-	if h.asked && h.open == open {
+	if h.port.AlwaysOpen || h.asked && h.open == open {
 		return
 	}
 	h.asked, h.open = true, open
@@ -91,11 +106,11 @@ func (h *holder) listen(ctx context.Context) error {
 		return err
 	}
 	h.listener = l
-	h.running.Go(func() { h.accept(ctx, l) })
+	h.running.Go(func() { h.serve(ctx, l) })
 	return nil
 }
 
-// close closes the port. Connections that are open stay so: what they ask is for Envoy to answer.
+// close closes the port. Connections that are open stay so: a call by gRPC is answered for itself.
 func (h *holder) close() {
 	if h.listener != nil {
 		_ = h.listener.Close() // the port is closed in any case
@@ -103,27 +118,10 @@ func (h *holder) close() {
 	}
 }
 
-// end closes the port and waits for its connections, which end with the context of run.
+// end closes the port.
 func (h *holder) end() {
 	h.close()
-	h.running.Wait()
-}
-
-func (h *holder) accept(ctx context.Context, l net.Listener) {
-	for {
-		c, err := l.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(acceptPause):
-			}
-			continue
-		}
-		if v := h.visitors.add(c.(*net.TCPConn)); v != nil {
-			h.running.Go(func() { h.serve(ctx, v) })
-		}
+	if !h.port.GRPC {
+		h.running.Wait() // connections end with the context of run
 	}
 }

@@ -1,6 +1,7 @@
 package perport_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/sonde-mesh/sonde/dpagent/perport"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
@@ -62,80 +68,78 @@ func TestApplicationIsAskedOnceASecond(t *testing.T) {
 
 func TestClientThatSpeaksIsReset(t *testing.T) {
 	t.Parallel()
-	for _, grpc := range []bool{false, true} { // there is no Envoy
-		t.Run(fmt.Sprintf("gRPC %t", grpc), func(t *testing.T) {
-			s, at, app := start(t), freeAddress(t), apply(t, freeAddress(t))
-			s.Set(only(perport.Port{Address: at, Application: app.at, GRPC: grpc}))
-			eventually(t, patience, func() error { return isOpen(t.Context(), at) })
-			c, err := dial(t.Context(), at)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = c.Close() }()
-			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\n\r\n"); err != nil {
-				t.Fatal(err)
-			}
-			if err := ended(c); err != nil {
-				t.Error(err)
-			}
-			s.end()
-			if _, bytes := app.seen(); bytes > 0 {
-				t.Errorf("the application got %d bytes", bytes)
-			}
-		})
-	}
-}
-
-func TestClientThatSpeaksIsPassedToEnvoy(t *testing.T) {
-	t.Parallel()
 	s, at, app := start(t), freeAddress(t), apply(t, freeAddress(t))
-	envoy, err := net.Listen("unix", s.socket(fmt.Sprintf("probe-%d.sock", at.Port())))
+	s.Set(only(perport.Port{Address: at, Application: app.at}))
+	eventually(t, patience, func() error { return isOpen(t.Context(), at) })
+	c, err := dial(t.Context(), at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = envoy.Close() }()
-	s.Set(only(perport.Port{Address: at, Application: app.at, GRPC: true}))
-	eventually(t, patience, func() error { return isOpen(t.Context(), at) })
-	tests := map[string]func(client, envoy net.Conn) (other net.Conn){
-		"until the client ends": func(client, envoy net.Conn) net.Conn { _ = client.Close(); return envoy },
-		"until Envoy ends":      func(client, envoy net.Conn) net.Conn { _ = envoy.Close(); return client },
-		"until the agent ends":  func(client, _ net.Conn) net.Conn { s.end(); return client },
+	defer func() { _ = c.Close() }()
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\n\r\n"); err != nil {
+		t.Fatal(err)
 	}
-	for _, name := range []string{"until the client ends", "until Envoy ends", "until the agent ends"} {
-		t.Run(name, func(t *testing.T) {
-			client, err := dial(t.Context(), at)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = client.Close() }()
-			const question, answer = "PRI * HTTP/2.0", "SETTINGS"
-			if _, err := io.WriteString(client, question); err != nil {
-				t.Fatal(err)
-			}
-			c, err := envoy.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = c.Close() }()
-			reads(t, c, question)
-			if _, err := io.WriteString(c, answer); err != nil {
-				t.Fatal(err)
-			}
-			reads(t, client, answer)
-			if err := ended(tests[name](client, c)); err != nil {
-				t.Error(err)
-			}
-		})
+	if err := ended(c); err != nil {
+		t.Error(err)
+	}
+	s.end()
+	if _, bytes := app.seen(); bytes > 0 {
+		t.Errorf("the application got %d bytes", bytes)
 	}
 }
 
-func reads(t testing.TB, c net.Conn, want string) {
-	t.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(patience))
-	got := make([]byte, len(want))
-	if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
-		t.Fatalf("read %q, %v, want %q", got, err, want)
+// TestGRPC has a port for either protocol, which follows the application, and one for gRPC alone, which does not.
+func TestGRPC(t *testing.T) {
+	t.Parallel()
+	s, either, alone := start(t), freeAddress(t), freeAddress(t)
+	applicationAt := freeAddress(t)
+	s.Set(perport.Config{Ports: []perport.Port{
+		{Address: either, Application: applicationAt, GRPC: true, Asked: applicationAt},
+		{Address: alone, Application: applicationAt, GRPC: true, Asked: applicationAt, AlwaysOpen: true},
+	}})
+	eventually(t, patience, func() error { return isOpen(t.Context(), alone) })
+	if err := isClosed(t.Context(), either); err != nil {
+		t.Error(err)
 	}
+	app := grpc.NewServer()
+	healthpb.RegisterHealthServer(app, health.NewServer())
+	l := listen(t, applicationAt)
+	served := make(chan error, 1)
+	go func() { served <- app.Serve(l) }()
+	for _, at := range []netip.AddrPort{either, alone} {
+		eventually(t, patience, func() error { return check(t.Context(), at) })
+	}
+	app.Stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	eventually(t, patience, func() error { return isClosed(t.Context(), either) })
+	if err := isOpen(t.Context(), alone); err != nil {
+		t.Error(err)
+	}
+	if err := check(t.Context(), alone); err == nil {
+		t.Error("a call succeeds, and there is no application")
+	}
+	s.end()
+	if err := isClosed(t.Context(), alone); err != nil {
+		t.Error(err)
+	}
+}
+
+// check calls grpc.health.v1.Health/Check.
+func check(ctx context.Context, at netip.AddrPort) error {
+	conn, err := grpc.NewClient(at.String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	answer, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
+	if err == nil && answer.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		err = errors.New(answer.GetStatus().String())
+	}
+	return err
 }
 
 // TestSilentClientsMakeRoom has more clients than may be there at once.

@@ -1654,13 +1654,15 @@ func (x *DrainState) GetServesOn() string {
 	return ""
 }
 
-// Probes are the probes that the agent has a part in, in the mode per-port; empty in any other mode.
+// Probes are the probes that the agent answers, in the mode per-port; empty in any other mode.
 type Probes struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ip:port of Envoy's listener for HTTP probes, which passes them on to the socket probes.sock. Empty if there is none.
+	// ip:port on which the agent answers HTTP probes. Empty if there are none.
 	Http string `protobuf:"bytes,1,opt,name=http,proto3" json:"http,omitempty"`
-	// The ports for TCP probes, which the agent has.
-	Ports         []*ProbePort `protobuf:"bytes,2,rep,name=ports,proto3" json:"ports,omitempty"`
+	// The ports for TCP and gRPC probes.
+	Ports []*ProbePort `protobuf:"bytes,2,rep,name=ports,proto3" json:"ports,omitempty"`
+	// What a GET of a path is for. All else is not found.
+	Paths         []*ProbePath `protobuf:"bytes,3,rep,name=paths,proto3" json:"paths,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1709,23 +1711,105 @@ func (x *Probes) GetPorts() []*ProbePort {
 	return nil
 }
 
-// ProbePort is a port that is open while the application accepts connections.
+func (x *Probes) GetPaths() []*ProbePath {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+// ProbePath is what an HTTP probe is for.
+type ProbePath struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it is in the request, without the query.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// ip:port that would be asked without the mesh, by which the application is called.
+	Asked string `protobuf:"bytes,2,opt,name=asked,proto3" json:"asked,omitempty"`
+	// ip:port of the application, and the path that it is asked for.
+	Application     string `protobuf:"bytes,3,opt,name=application,proto3" json:"application,omitempty"`
+	ApplicationPath string `protobuf:"bytes,4,opt,name=application_path,json=applicationPath,proto3" json:"application_path,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ProbePath) Reset() {
+	*x = ProbePath{}
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbePath) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbePath) ProtoMessage() {}
+
+func (x *ProbePath) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbePath.ProtoReflect.Descriptor instead.
+func (*ProbePath) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ProbePath) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ProbePath) GetAsked() string {
+	if x != nil {
+		return x.Asked
+	}
+	return ""
+}
+
+func (x *ProbePath) GetApplication() string {
+	if x != nil {
+		return x.Application
+	}
+	return ""
+}
+
+func (x *ProbePath) GetApplicationPath() string {
+	if x != nil {
+		return x.ApplicationPath
+	}
+	return ""
+}
+
+// ProbePort is a port for TCP probes, which is open while the application accepts connections, or for gRPC probes, or for both.
 type ProbePort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// ip:port that the agent listens on.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	// ip:port of the application.
 	Application string `protobuf:"bytes,2,opt,name=application,proto3" json:"application,omitempty"`
-	// Where a client speaks, it is passed on to Envoy's listener for gRPC probes, on the socket probe-<port>.sock. Else its
-	// connection is closed.
-	Grpc          bool `protobuf:"varint,3,opt,name=grpc,proto3" json:"grpc,omitempty"`
+	// Calls of grpc.health.v1.Health/Check are answered. Where it is false, a connection is closed on which a client speaks.
+	Grpc bool `protobuf:"varint,3,opt,name=grpc,proto3" json:"grpc,omitempty"`
+	// The port is open whatever the application does: it is for gRPC probes alone.
+	AlwaysOpen bool `protobuf:"varint,4,opt,name=always_open,json=alwaysOpen,proto3" json:"always_open,omitempty"`
+	// ip:port that would be asked without the mesh, by which the application is called. For gRPC.
+	Asked         string `protobuf:"bytes,5,opt,name=asked,proto3" json:"asked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProbePort) Reset() {
 	*x = ProbePort{}
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1737,7 +1821,7 @@ func (x *ProbePort) String() string {
 func (*ProbePort) ProtoMessage() {}
 
 func (x *ProbePort) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1750,7 +1834,7 @@ func (x *ProbePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePort.ProtoReflect.Descriptor instead.
 func (*ProbePort) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ProbePort) GetAddress() string {
@@ -1774,6 +1858,20 @@ func (x *ProbePort) GetGrpc() bool {
 	return false
 }
 
+func (x *ProbePort) GetAlwaysOpen() bool {
+	if x != nil {
+		return x.AlwaysOpen
+	}
+	return false
+}
+
+func (x *ProbePort) GetAsked() string {
+	if x != nil {
+		return x.Asked
+	}
+	return ""
+}
+
 // Query asks for what Envoy's admin interface says, without secrets.
 type Query struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1786,7 +1884,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1896,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +1909,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Query) GetId() string {
@@ -1842,7 +1940,7 @@ type AnswerPart struct {
 
 func (x *AnswerPart) Reset() {
 	*x = AnswerPart{}
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1854,7 +1952,7 @@ func (x *AnswerPart) String() string {
 func (*AnswerPart) ProtoMessage() {}
 
 func (x *AnswerPart) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1867,7 +1965,7 @@ func (x *AnswerPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerPart.ProtoReflect.Descriptor instead.
 func (*AnswerPart) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AnswerPart) GetQuery() string {
@@ -1899,7 +1997,7 @@ type AnswerReceipt struct {
 
 func (x *AnswerReceipt) Reset() {
 	*x = AnswerReceipt{}
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1911,7 +2009,7 @@ func (x *AnswerReceipt) String() string {
 func (*AnswerReceipt) ProtoMessage() {}
 
 func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1924,7 +2022,7 @@ func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerReceipt.ProtoReflect.Descriptor instead.
 func (*AnswerReceipt) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 // HTTPGet sends a GET request.
@@ -1940,7 +2038,7 @@ type ServiceProbe_HTTPGet struct {
 
 func (x *ServiceProbe_HTTPGet) Reset() {
 	*x = ServiceProbe_HTTPGet{}
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2050,7 @@ func (x *ServiceProbe_HTTPGet) String() string {
 func (*ServiceProbe_HTTPGet) ProtoMessage() {}
 
 func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2000,7 +2098,7 @@ type ServiceProbe_Header struct {
 
 func (x *ServiceProbe_Header) Reset() {
 	*x = ServiceProbe_Header{}
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2012,7 +2110,7 @@ func (x *ServiceProbe_Header) String() string {
 func (*ServiceProbe_Header) ProtoMessage() {}
 
 func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,7 +2149,7 @@ type ServiceProbe_TCPSocket struct {
 
 func (x *ServiceProbe_TCPSocket) Reset() {
 	*x = ServiceProbe_TCPSocket{}
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2063,7 +2161,7 @@ func (x *ServiceProbe_TCPSocket) String() string {
 func (*ServiceProbe_TCPSocket) ProtoMessage() {}
 
 func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2187,7 @@ type ServiceProbe_GRPC struct {
 
 func (x *ServiceProbe_GRPC) Reset() {
 	*x = ServiceProbe_GRPC{}
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2101,7 +2199,7 @@ func (x *ServiceProbe_GRPC) String() string {
 func (*ServiceProbe_GRPC) ProtoMessage() {}
 
 func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2242,14 +2340,23 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\vterminating\x18\x01 \x01(\bR\vterminating\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12$\n" +
 	"\radministrator\x18\x03 \x01(\tR\radministrator\x12\x1b\n" +
-	"\tserves_on\x18\x04 \x01(\tR\bservesOn\"M\n" +
+	"\tserves_on\x18\x04 \x01(\tR\bservesOn\"~\n" +
 	"\x06Probes\x12\x12\n" +
 	"\x04http\x18\x01 \x01(\tR\x04http\x12/\n" +
-	"\x05ports\x18\x02 \x03(\v2\x19.sonde.agent.v1.ProbePortR\x05ports\"[\n" +
+	"\x05ports\x18\x02 \x03(\v2\x19.sonde.agent.v1.ProbePortR\x05ports\x12/\n" +
+	"\x05paths\x18\x03 \x03(\v2\x19.sonde.agent.v1.ProbePathR\x05paths\"\x82\x01\n" +
+	"\tProbePath\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
+	"\x05asked\x18\x02 \x01(\tR\x05asked\x12 \n" +
+	"\vapplication\x18\x03 \x01(\tR\vapplication\x12)\n" +
+	"\x10application_path\x18\x04 \x01(\tR\x0fapplicationPath\"\x92\x01\n" +
 	"\tProbePort\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12 \n" +
 	"\vapplication\x18\x02 \x01(\tR\vapplication\x12\x12\n" +
-	"\x04grpc\x18\x03 \x01(\bR\x04grpc\"+\n" +
+	"\x04grpc\x18\x03 \x01(\bR\x04grpc\x12\x1f\n" +
+	"\valways_open\x18\x04 \x01(\bR\n" +
+	"alwaysOpen\x12\x14\n" +
+	"\x05asked\x18\x05 \x01(\tR\x05asked\"+\n" +
 	"\x05Query\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04view\x18\x02 \x01(\tR\x04view\"L\n" +
@@ -2277,7 +2384,7 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_v1_agent_proto_rawDescData
 }
 
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_agent_v1_agent_proto_goTypes = []any{
 	(*Version)(nil),                // 0: sonde.agent.v1.Version
 	(*JoinRequest)(nil),            // 1: sonde.agent.v1.JoinRequest
@@ -2303,19 +2410,20 @@ var file_agent_v1_agent_proto_goTypes = []any{
 	(*Inbounds)(nil),               // 21: sonde.agent.v1.Inbounds
 	(*DrainState)(nil),             // 22: sonde.agent.v1.DrainState
 	(*Probes)(nil),                 // 23: sonde.agent.v1.Probes
-	(*ProbePort)(nil),              // 24: sonde.agent.v1.ProbePort
-	(*Query)(nil),                  // 25: sonde.agent.v1.Query
-	(*AnswerPart)(nil),             // 26: sonde.agent.v1.AnswerPart
-	(*AnswerReceipt)(nil),          // 27: sonde.agent.v1.AnswerReceipt
-	(*ServiceProbe_HTTPGet)(nil),   // 28: sonde.agent.v1.ServiceProbe.HTTPGet
-	(*ServiceProbe_Header)(nil),    // 29: sonde.agent.v1.ServiceProbe.Header
-	(*ServiceProbe_TCPSocket)(nil), // 30: sonde.agent.v1.ServiceProbe.TCPSocket
-	(*ServiceProbe_GRPC)(nil),      // 31: sonde.agent.v1.ServiceProbe.GRPC
-	(*durationpb.Duration)(nil),    // 32: google.protobuf.Duration
+	(*ProbePath)(nil),              // 24: sonde.agent.v1.ProbePath
+	(*ProbePort)(nil),              // 25: sonde.agent.v1.ProbePort
+	(*Query)(nil),                  // 26: sonde.agent.v1.Query
+	(*AnswerPart)(nil),             // 27: sonde.agent.v1.AnswerPart
+	(*AnswerReceipt)(nil),          // 28: sonde.agent.v1.AnswerReceipt
+	(*ServiceProbe_HTTPGet)(nil),   // 29: sonde.agent.v1.ServiceProbe.HTTPGet
+	(*ServiceProbe_Header)(nil),    // 30: sonde.agent.v1.ServiceProbe.Header
+	(*ServiceProbe_TCPSocket)(nil), // 31: sonde.agent.v1.ServiceProbe.TCPSocket
+	(*ServiceProbe_GRPC)(nil),      // 32: sonde.agent.v1.ServiceProbe.GRPC
+	(*durationpb.Duration)(nil),    // 33: google.protobuf.Duration
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	0,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
-	32, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
+	33, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
 	5,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
 	5,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
 	6,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
@@ -2335,31 +2443,32 @@ var file_agent_v1_agent_proto_depIdxs = []int32{
 	20, // 18: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
 	21, // 19: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
 	22, // 20: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
-	25, // 21: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
+	26, // 21: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
 	23, // 22: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
 	16, // 23: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
 	17, // 24: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
-	28, // 25: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
-	30, // 26: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
-	31, // 27: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
-	32, // 28: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
-	32, // 29: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
+	29, // 25: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
+	31, // 26: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
+	32, // 27: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
+	33, // 28: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
+	33, // 29: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
 	0,  // 30: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	24, // 31: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
-	29, // 32: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
-	1,  // 33: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	3,  // 34: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	8,  // 35: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	26, // 36: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
-	2,  // 37: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	4,  // 38: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	15, // 39: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	27, // 40: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
-	37, // [37:41] is the sub-list for method output_type
-	33, // [33:37] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	25, // 31: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
+	24, // 32: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
+	30, // 33: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
+	1,  // 34: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	3,  // 35: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	8,  // 36: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	27, // 37: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
+	2,  // 38: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	4,  // 39: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	15, // 40: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	28, // 41: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
+	38, // [38:42] is the sub-list for method output_type
+	34, // [34:38] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -2397,7 +2506,7 @@ func file_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

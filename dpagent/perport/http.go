@@ -1,0 +1,48 @@
+package perport
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/sonde-mesh/sonde/dpagent/probe"
+)
+
+// web answers HTTP probes, those of Config.Paths.
+type web struct{ at netip.AddrPort }
+
+// String says for people what it answers.
+func (t web) String() string { return fmt.Sprintf("HTTP probes on %s", t.at) }
+
+func (t web) run(ctx context.Context, s *Server) {
+	for ctx.Err() == nil {
+		s.report(t, t.serve(ctx, s))
+		select {
+		case <-ctx.Done():
+		case <-time.After(period):
+		}
+	}
+}
+
+func (t web) serve(ctx context.Context, s *Server) error {
+	h, err := probe.New(probe.Options{PodIP: t.at.Addr(), Port: int(t.at.Port()), Target: s.target, Logger: s.o.Logger, Registerer: s.o.Registerer})
+	if err != nil {
+		return err
+	}
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", t.at.String())
+	if err != nil {
+		return err
+	}
+	s.report(t, nil)
+	return h.Serve(ctx, l)
+}
+
+func (s *Server) target(path string) (probe.Target, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, ok := s.config.Paths[path]
+	return t, ok
+}
