@@ -74,7 +74,7 @@ func (g *guard) answerErrored(c *conn) {
 	g.write(c, []byte(erroredResponse))
 }
 
-// refuse answers a request that is too long, or nothing that the port is for.
+// refuse answers a request that is too long.
 func (g *guard) refuse(c *conn) {
 	if c.port.GRPC {
 		g.close(c)

@@ -46,7 +46,7 @@ type conn struct {
 	answered bool        // a part of the answer was sent
 	limit    *wire.Limit // nil if it is not known
 	in       []byte      // the request
-	frames   wire.Frames // in the request, for gRPC
+	call     wire.Call   // the request, for gRPC
 	sent     int         // bytes of the request that were sent to the worker
 	out      []byte      // the part of the answer that is not sent yet
 	blocked  bool        // EPOLLOUT is watched
@@ -183,13 +183,13 @@ func (g *guard) read(c *conn) {
 		switch {
 		case g.all[c.id] == nil: // shed has closed this connection
 			return
-		case c.port.isFor(c.in) && g.requestEnds(c, seen):
+		case g.requestEnds(c, seen):
 			c.asked = g.now.Add(-timeSinceData(c.fd))
 			g.enqueue(c)
 			return
 		case g.all[c.id] == nil:
 			return
-		case len(c.in) > c.port.MaxHead || !c.port.isFor(c.in):
+		case len(c.in) > c.port.MaxHead:
 			g.refuse(c)
 			return
 		case n < len(g.buffer): // edge-triggered: there will be an event for more

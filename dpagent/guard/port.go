@@ -61,16 +61,8 @@ func (g *guard) acceptAgain() {
 	}
 }
 
-// isFor reports whether a request may go on like that. What a port for HTTP is for, the worker knows.
-func (p *port) isFor(request []byte) bool {
-	if !p.GRPC {
-		return true
-	}
-	n := min(len(request), len(wire.Preface))
-	return string(request[:n]) == wire.Preface[:n]
-}
-
 // requestEnds reports whether the request of a connection is complete, and then sets its limit. The first seen bytes were checked before.
+// It closes the connection if they are nothing that the port is for.
 //
 // A client of gRPC first waits for the server's SETTINGS. They come from the guard, so that the worker gets the whole request at once, as
 // with HTTP/1, and another one can if it dies.
@@ -82,17 +74,17 @@ func (g *guard) requestEnds(c *conn, seen int) bool {
 		c.limit = g.limits[string(probeID(c.in))]
 		return true
 	}
-	if len(c.in) < len(wire.Preface) {
+	p := c.call.Next(c.in[seen:])
+	if p.Greet {
+		_, err := write(c.fd, settings)
+		p.Wrong = err != 0
+	}
+	if p.Wrong {
+		g.close(c)
 		return false
 	}
-	if seen < len(wire.Preface) {
-		if _, err := write(c.fd, settings); err != 0 {
-			g.onClientGone(c)
-			return false
-		}
-	}
 	c.limit = c.port.limit
-	return c.frames.Next(c.in[max(seen, len(wire.Preface)):])
+	return p.Ended
 }
 
 var settings = []byte(wire.Settings)

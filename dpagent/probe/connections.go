@@ -3,7 +3,6 @@ package probe
 import (
 	"container/list"
 	"context"
-	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -53,8 +52,7 @@ type conn struct {
 	source  netip.Addr
 	evicted chan struct{}
 
-	limited bool
-	left    int // bytes that may still be read, if limited; of Read
+	call *collected // nil for HTTP; of Read
 
 	// guarded by owner.mu
 	list   *list.List // nil if it cannot be evicted
@@ -62,20 +60,12 @@ type conn struct {
 	closed bool
 }
 
-// errBudget ends a connection on which more comes than any probe needs.
-var errBudget = errors.New("the caller has sent too much")
-
-// Read limits how much may come.
+// Read first returns a call that has been collected.
 func (c *conn) Read(p []byte) (int, error) {
-	if !c.limited {
+	if c.call == nil {
 		return c.Conn.Read(p)
 	}
-	if c.left == 0 {
-		return 0, errBudget
-	}
-	n, err := c.Conn.Read(p[:min(len(p), c.left)])
-	c.left -= n
-	return n, err
+	return c.call.read(p, c.Conn)
 }
 
 // Write limits the time for which a caller may not read.
@@ -202,13 +192,12 @@ func pinConnection(ctx context.Context) {
 	}
 }
 
-// listener returns a listener that adds the connections that l accepts. Each may send as many bytes as budget, 0 for any number.
-func (a *connections) listener(l net.Listener, budget int) net.Listener { return limited{l, a, budget} }
+// listener returns a listener that adds the connections that l accepts.
+func (a *connections) listener(l net.Listener) net.Listener { return limited{l, a} }
 
 type limited struct {
 	net.Listener
-	owner  *connections
-	budget int
+	owner *connections
 }
 
 // Accept implements net.Listener.
@@ -217,8 +206,5 @@ func (l limited) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	added := l.owner.add(c)
-	added.limited, added.left = l.budget > 0, l.budget
-	_ = added.SetReadDeadline(time.Now().Add(headerTimeout)) // until the server sets its own; an error will be that of Read, too
-	return added, nil
+	return l.owner.add(c), nil
 }

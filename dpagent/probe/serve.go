@@ -19,8 +19,6 @@ const (
 	headerBytes = 4 << 10
 	// serverSlop is what net/http allows beyond MaxHeaderBytes.
 	serverSlop = 4 << 10
-	// grpcSlop is how much of a request by gRPC, in bytes, belongs to HTTP/2.
-	grpcSlop = 4 << 10
 	// shutdownTimeout is how long checks may still take when the agent ends.
 	shutdownTimeout = time.Second
 )
@@ -31,7 +29,7 @@ func (h *Handler) Ports() (all []Port) {
 		all = append(all, Port{Address: h.Address(), MaxHead: serverSlop + headerBytes + h.longestPath()})
 	}
 	for port, e := range h.byPort {
-		all = append(all, Port{Address: h.at(port), MaxHead: grpcSlop + grpcHead + maxMessage, GRPC: true, Timeout: e.timeout})
+		all = append(all, Port{Address: h.at(port), MaxHead: maxCall, GRPC: true, Timeout: e.timeout})
 	}
 	slices.SortFunc(all, func(a, b Port) int { return a.Address.Compare(b.Address) })
 	return all

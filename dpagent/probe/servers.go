@@ -12,9 +12,11 @@ import (
 
 const (
 	// grpcHead is how long the headers of a call of gRPC may be, in bytes.
-	grpcHead = 8 << 10
-	// grpcBudget is how many bytes may come on a connection by gRPC, which has one call: a flood of frames ends there.
-	grpcBudget = 2 * (grpcSlop + grpcHead + maxMessage)
+	grpcHead = 4 << 10
+	// grpcSlop is how much of a request by gRPC, in bytes, belongs to HTTP/2.
+	grpcSlop = 2 << 10
+	// maxCall is how long a request by gRPC may be, in bytes. A flood of frames ends there.
+	maxCall = grpcSlop + grpcHead + maxMessage
 )
 
 // servers serve several listeners, with one limit on connections. Contexts of requests have the one of base.
@@ -58,14 +60,14 @@ func (s *servers) serve(all []net.Listener, isGRPC func(net.Listener) bool) {
 			if isGRPC(l) {
 				s.ended <- s.serveGRPC(l)
 			} else {
-				s.ended <- named(s.http.Serve(s.connections.listener(l, 0)), l)
+				s.ended <- named(s.http.Serve(s.connections.listener(l)), l)
 			}
 		}()
 	}
 }
 
 func (s *servers) serveGRPC(l net.Listener) error {
-	return named(s.grpc.Serve(s.connections.listener(l, grpcBudget)), l)
+	return named(s.grpc.Serve(newGate(s.connections, l)), l)
 }
 
 func named(err error, l net.Listener) error {

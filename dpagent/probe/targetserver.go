@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -47,12 +48,28 @@ func (s *TargetServer) Close() {
 	s.running.Wait()
 }
 
+// callTimeout returns for how long the caller of r waits (gRPC: PROTOCOL-HTTP2.md, Timeout), or longestCall.
+func callTimeout(r *http.Request) time.Duration {
+	text := r.Header.Get("Grpc-Timeout")
+	if text == "" {
+		return longestCall
+	}
+	unit := map[byte]time.Duration{
+		'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
+	}[text[len(text)-1]]
+	n, err := strconv.ParseUint(text[:len(text)-1], 10, 32)
+	if err != nil || unit == 0 || time.Duration(n) >= longestCall/unit {
+		return longestCall
+	}
+	return time.Duration(n) * unit
+}
+
 // answer asks the application.
 func (s *TargetServer) answer(r *http.Request, service string) result {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	dialer := newDialer(plainClose)
-	a := &grpcProber{address: s.target.Asked.String(), service: service, timeout: longestCall, dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+	a := &grpcProber{address: s.target.Asked.String(), service: service, timeout: callTimeout(r), dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return dialer.DialContext(ctx, network, s.target.Application.String())
 	}}
 	began := time.Now()

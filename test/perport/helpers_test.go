@@ -19,7 +19,6 @@ import (
 	httpprobe "k8s.io/kubernetes/pkg/probe/http"
 	tcpprobe "k8s.io/kubernetes/pkg/probe/tcp"
 
-	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -156,7 +155,6 @@ func (s *seed) asksHTTP(path string, timeout time.Duration, want probe.Result) f
 		}
 		r.Header.Set("User-Agent", "kube-probe/1.36")
 		r.Header.Set("X-Original-Url", "/admin") // nothing of the caller's gets to the application
-		r.Header.Set(mesh.ProbeTargetHeader, "127.0.0.1:1/admin")
 		r.Host = "elsewhere.example"
 		got, output, err := httpprobe.New(false).Probe(r, timeout)
 		if strings.Contains(output, "SECRET") {

@@ -109,7 +109,7 @@ func received[T any](t testing.TB, from <-chan T) (got T) {
 func (s *seed) status(t testing.TB, method, path string) int {
 	t.Helper()
 	conn := s.connect(t, s.http)
-	_, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nSonde-Probe-Target: %s/metrics\r\n\r\n", method, path, app(s.inboundApp))
+	_, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", method, path)
 	must(t, err)
 	var version string
 	var status int
@@ -268,8 +268,8 @@ func TestBesideATable(t *testing.T) {
 	answered()
 }
 
-// TestPortChangesHands has a port that the agent has for either protocol, and Envoy for gRPC alone.
-func TestPortChangesHands(t *testing.T) {
+// TestPortChangesProtocol has a port for either protocol, and then for gRPC alone.
+func TestPortChangesProtocol(t *testing.T) {
 	t.Parallel()
 	s := newSeed(t, perPort, harness.Options{}, harness.ProxyOptions{})
 	grpcApp := newGRPC(t, app(s.grpc), health.NewServer())
@@ -281,9 +281,9 @@ func TestPortChangesHands(t *testing.T) {
 		s.poll("gRPC probes to succeed", limit, asksGRPC(s.grpc, "", probe.Success))
 		grpcApp.close()
 		if yaml == either {
-			s.poll("the agent to close the port", limit, refused(s.grpc))
+			s.poll("the port to be closed", limit, refused(s.grpc))
 		} else {
-			s.poll("Envoy to have the port", limit, asksTCP(s.grpc, probe.Success))
+			s.poll("the port to stay open", limit, asksTCP(s.grpc, probe.Success))
 		}
 		grpcApp.open()
 	}

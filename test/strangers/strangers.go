@@ -4,7 +4,6 @@ package strangers
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -54,28 +53,33 @@ func says(name, text string) Shape {
 	return Shape{name, func(_ context.Context, c net.Conn) { _, _ = io.WriteString(c, text) }} // it may be closed
 }
 
-// repeats sends first, and then the same again and again, as fast as it is read.
+// repeats sends first, and then the same again and again, 4 KiB in each 10 ms: others need the processors, too.
 func repeats(name, first, again string) Shape {
 	block := strings.Repeat(again, 1+4<<10/len(again))
 	return Shape{name, func(ctx context.Context, c net.Conn) {
 		_, err := io.WriteString(c, first)
-		for err == nil && ctx.Err() == nil {
+		for err == nil && wait(ctx, 10*time.Millisecond) {
 			_, err = io.WriteString(c, block)
 		}
 	}}
 }
 
+// wait returns false if ctx ends before.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // slowly sends a byte in each 100 ms.
 func slowly(name, text string) Shape {
 	return Shape{name, func(ctx context.Context, c net.Conn) {
-		tick := time.NewTicker(100 * time.Millisecond)
-		defer tick.Stop()
-		for i := range len(text) {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return
-			}
+		for i := 0; i < len(text) && wait(ctx, 100*time.Millisecond); i++ {
 			if _, err := io.WriteString(c, text[i:i+1]); err != nil {
 				return
 			}
@@ -118,12 +122,15 @@ func HTTP2() []Shape {
 		repeats("empty DATA", open, frame(data, 0, 1, "")), repeats("WINDOW_UPDATE", open, frame(windowUpdate, 0, 0, "\x00\x00\x00\x01")),
 		{"rapid reset", func(ctx context.Context, c net.Conn) {
 			_, err := io.WriteString(c, Preface)
-			for stream := uint32(1); err == nil && ctx.Err() == nil && stream < 1<<31-1; stream += 2 {
+			for stream := uint32(1); err == nil && wait(ctx, time.Millisecond); stream += 2 {
 				_, err = io.WriteString(c, frame(headers, endHeaders, stream, check)+frame(rstStream, 0, stream, "\x00\x00\x00\x08"))
 			}
 		}},
 	}
 }
+
+// pause is how long after the end of a connection its stranger makes another.
+const pause = 400 * time.Millisecond
 
 // Attack has connections open to a port, each with one of the shapes in turn, and makes another where one is closed, until stop is called. They
 // come from as many addresses.
@@ -135,16 +142,10 @@ func Attack(ctx context.Context, target string, connections, addresses int, shap
 		dialer := &net.Dialer{Timeout: time.Second, KeepAlive: -1, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 66, byte(n%addresses/250), byte(1+n%addresses%250))}}
 		shape := shapes[n%len(shapes)]
 		group.Go(func() {
-			again := time.NewTicker(200 * time.Millisecond)
-			defer again.Stop()
-			for ctx.Err() == nil {
+			for wait(ctx, pause) {
 				if c, err := dialer.DialContext(ctx, "tcp", target); err == nil {
 					opened.Add(1)
 					hold(ctx, c, shape)
-				}
-				select {
-				case <-again.C:
-				case <-ctx.Done():
 				}
 			}
 		})
@@ -171,8 +172,3 @@ func hold(ctx context.Context, c net.Conn, s Shape) {
 	_ = c.Close() // ends Write
 	<-ended
 }
-
-// String returns the name.
-func (s Shape) String() string { return s.Name }
-
-var _ fmt.Stringer = Shape{}

@@ -61,3 +61,34 @@ func (f *Frames) begin() {
 		f.ends = f.ends || flags&flagEndStream != 0
 	}
 }
+
+// Call follows what a client of gRPC sends on a connection: the preface, and frames until the end of its first call.
+type Call struct {
+	have   int // bytes of the preface
+	frames Frames
+}
+
+// Progress is what the next bytes of a Call mean.
+type Progress struct {
+	// Wrong is no preface. Nothing else is set then.
+	Wrong bool
+	// Greet means that the preface is complete: the client waits for Settings.
+	Greet bool
+	// Ended means that the call is complete.
+	Ended bool
+}
+
+// Next takes the next bytes.
+func (c *Call) Next(b []byte) (p Progress) {
+	if c.have < len(Preface) {
+		n := min(len(b), len(Preface)-c.have)
+		if string(b[:n]) != Preface[c.have:c.have+n] {
+			return Progress{Wrong: true}
+		}
+		c.have += n
+		b = b[n:]
+		p.Greet = c.have == len(Preface)
+	}
+	p.Ended = c.have == len(Preface) && c.frames.Next(b)
+	return p
+}

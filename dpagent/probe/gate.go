@@ -1,0 +1,143 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+)
+
+// gate is a listener for gRPC whose connections have a whole call to answer: what sends frames without end, or nothing, does not reach the
+// server. A guard does that itself.
+type gate struct {
+	net.Listener
+	connections *connections
+	accepted    chan acceptance
+	ctx         context.Context //nolint:containedctx // it lasts as long as the listener is open
+	stop        context.CancelFunc
+	running     sync.WaitGroup
+}
+
+type acceptance struct {
+	conn *conn
+	err  error
+}
+
+func newGate(c *connections, l net.Listener) *gate {
+	g := &gate{Listener: l, connections: c, accepted: make(chan acceptance)}
+	g.ctx, g.stop = context.WithCancel(context.Background())
+	g.running.Go(g.run)
+	return g
+}
+
+// Accept implements net.Listener.
+func (g *gate) Accept() (net.Conn, error) {
+	select {
+	case a := <-g.accepted:
+		return a.conn, a.err
+	case <-g.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// Close also closes the connections that the server has not got.
+func (g *gate) Close() error {
+	err := g.Listener.Close()
+	g.stop()
+	g.running.Wait()
+	return err
+}
+
+func (g *gate) run() {
+	for {
+		nc, err := g.Listener.Accept()
+		if err != nil {
+			if !g.pass(acceptance{err: err}) || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			continue // the server waits a moment, or ends
+		}
+		c := g.connections.add(nc)
+		if r, ok := nc.(requester); ok && r.HasRequest() {
+			g.passOrClose(c)
+			continue
+		}
+		g.running.Go(func() {
+			defer context.AfterFunc(g.ctx, func() { _ = c.Conn.Close() })() // Read ends
+			if c.collect() {
+				g.passOrClose(c)
+			} else {
+				_ = c.Close() // nobody has it
+			}
+		})
+	}
+}
+
+func (g *gate) pass(a acceptance) bool {
+	select {
+	case g.accepted <- a:
+		return true
+	case <-g.ctx.Done():
+		return false
+	}
+}
+
+func (g *gate) passOrClose(c *conn) {
+	if !g.pass(acceptance{conn: c}) {
+		_ = c.Close() // nobody has it
+	}
+}
+
+// collected is a call that has come. What else comes on its connection is not for the server, which does not know that it has been
+// answered already: the acknowledgement of Settings.
+type collected struct {
+	text []byte
+	left int // how much may still come, in bytes
+}
+
+// collect reads until a call is complete. It returns false if none comes.
+func (c *conn) collect() bool {
+	_ = c.SetReadDeadline(time.Now().Add(headerTimeout)) // an error will be that of Read, too
+	const first = 1 << 10                                // more than the kubelet sends
+	var call wire.Call
+	for text := make([]byte, 0, first); ; {
+		n, err := c.Conn.Read(text[len(text):cap(text)])
+		next := text[len(text) : len(text)+n]
+		text = text[:len(text)+n]
+		p := call.Next(next)
+		if p.Greet {
+			_, err = c.Write([]byte(wire.Settings))
+		}
+		switch {
+		case p.Ended:
+			c.call = &collected{text, maxCall}
+			return true
+		case p.Wrong || err != nil || len(text) >= maxCall:
+			return false
+		case len(text) == cap(text):
+			text = append(make([]byte, 0, maxCall), text...)
+		}
+	}
+}
+
+// errTooMuch ends a connection on which more comes than any probe needs.
+var errTooMuch = errors.New("the caller has sent too much")
+
+func (a *collected) read(p []byte, from net.Conn) (n int, err error) {
+	if len(a.text) > 0 {
+		n = copy(p, a.text)
+		a.text = a.text[n:]
+		return n, nil
+	}
+	for a.left > 0 {
+		n, err = from.Read(p[:min(len(p), a.left)])
+		if err != nil {
+			return 0, err
+		}
+		a.left -= n
+	}
+	return 0, errTooMuch
+}
