@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"strconv"
 	"syscall"
 
@@ -19,17 +18,15 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard"
 	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/sondedp"
 )
 
-// Variables of this program as an agent behind Envoy, which "sonde-dp run" would be, with a control plane.
-const (
-	socketVariable = "SONDE_TEST_SOCKET"
-	portVariable   = "SONDE_TEST_PORT"
-)
+// portVariable has the virtual port of this program as an agent in per-port mode, which "sonde-dp run" would be, with a control plane.
+const portVariable = "SONDE_TEST_PORT"
 
-// behindEnvoy is what the sidecar of a pod in per-port mode answers HTTP probes from.
-func behindEnvoy(table, ip string, port int) (*probe.Handler, error) {
+// perPortHandler is what the sidecar of a pod in per-port mode answers probes from.
+func perPortHandler(table, ip string, port int) (*probe.Handler, error) {
 	o, err := probe.Environment{Table: table, InstanceIP: ip, Port: port, Mode: mesh.ProbesPerPort}.Options(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
@@ -37,7 +34,7 @@ func behindEnvoy(table, ip string, port int) (*probe.Handler, error) {
 	return probe.New(o)
 }
 
-// runAgent is the program with socketVariable set: a guard, and its worker.
+// runAgent is the program with portVariable set: a guard, and its worker.
 func runAgent() error {
 	if _, ok := worker.Guarded(); !ok {
 		return guard.Exec(os.Args, os.Environ())
@@ -46,54 +43,56 @@ func runAgent() error {
 	if err != nil {
 		return err
 	}
-	h, err := behindEnvoy(os.Getenv(mesh.EnvProbeTable), os.Getenv(mesh.EnvInstanceIP), port)
+	h, err := perPortHandler(os.Getenv(mesh.EnvProbeTable), os.Getenv(mesh.EnvInstanceIP), port)
 	if err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	l, err := dpagent.ListenProbes(ctx, h, os.Getenv(socketVariable))
+	all, err := dpagent.ListenProbes(ctx, h)
 	if err != nil {
 		return err
 	}
-	return h.Serve(ctx, l)
+	return h.Serve(ctx, all...)
 }
 
-// serveBehind starts the agent of a pod at its socket in the directory of an Envoy: this program for a Case.Process, else a handler of
-// this process.
-func serveBehind(ctx context.Context, pod *corev1.Pod, directory string, process bool) (stop func() error, err error) {
-	socket := filepath.Join(directory, mesh.SocketProbes)
-	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
+// servePerPort starts the agent of a pod in per-port mode: this program for a Case.Process, else a handler of this process.
+func servePerPort(ctx context.Context, pod *corev1.Pod, process bool) (stop func() error, err error) {
 	env, port, err := sidecar(pod)
 	if err != nil {
 		return nil, err
 	}
-	if process {
-		agent, err := startBehind(env, port, socket)
+	h, err := perPortHandler(env[mesh.EnvProbeTable], env[mesh.EnvInstanceIP], port)
+	if err != nil {
+		return nil, err
+	}
+	if process && len(h.Ports()) > 0 {
+		agent, err := startPerPort(env, port, h)
 		if err != nil {
 			return nil, err
 		}
 		return agent.Stop, nil
 	}
-	h, err := behindEnvoy(env[mesh.EnvProbeTable], env[mesh.EnvInstanceIP], port)
-	if err != nil {
-		return nil, err
+	var all []net.Listener
+	for _, p := range h.Ports() {
+		l, err := cases.ListenSoon(p.Address.String())
+		if err != nil {
+			for _, l := range all {
+				err = errors.Join(err, l.Close())
+			}
+			return nil, err
+		}
+		all = append(all, l)
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "unix", socket)
-	if err != nil {
-		return nil, err
-	}
-	return serve(ctx, h, l), nil
+	return serve(ctx, h, all...), nil
 }
 
-// startBehind starts this program as an agent behind Envoy.
-func startBehind(env map[string]string, port int, socket string) (*sondedp.Agent, error) {
+// startPerPort starts this program as an agent with the probes of h, which has Ports.
+func startPerPort(env map[string]string, port int, h *probe.Handler) (*sondedp.Agent, error) {
 	cmd := exec.CommandContext(context.Background(), os.Args[0]) // it ends by Stop or Kill
 	cmd.Env = []string{
-		socketVariable + "=" + socket, portVariable + "=" + strconv.Itoa(port),
+		portVariable + "=" + strconv.Itoa(port),
 		mesh.EnvProbeTable + "=" + env[mesh.EnvProbeTable], mesh.EnvInstanceIP + "=" + env[mesh.EnvInstanceIP],
 	}
-	return sondedp.Run(cmd, "unix", socket)
+	return sondedp.Run(cmd, h.Ports()[0].Address.String())
 }

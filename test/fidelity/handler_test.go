@@ -129,10 +129,10 @@ func (handlers) here(ctx context.Context, pod *corev1.Pod, _ cases.PodAddress) (
 }
 
 // serve runs a handler until stop is called.
-func serve(ctx context.Context, h *probe.Handler, l net.Listener) (stop func() error) {
+func serve(ctx context.Context, h *probe.Handler, all ...net.Listener) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- h.Serve(ctx, l) }()
+	go func() { ended <- h.Serve(ctx, all...) }()
 	return func() error {
 		cancel()
 		return <-ended

@@ -8,8 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,31 +17,32 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 	"github.com/sonde-mesh/sonde/test/sondedp"
 )
 
-// perPortPod is a pod in per-port mode with its application, agent and Envoy.
+// perPortPod is a pod in per-port mode with its application and agent.
 type perPortPod struct {
 	app      *cases.Application
 	agent    *sondedp.Agent
-	envoy    *envoy
 	injected *corev1.Pod
 	http     netip.AddrPort
 	grpc     netip.AddrPort
 }
 
+// limit bounds each wait for the agent. It is far longer than needed on a machine that is not busy.
+const limit = 30 * time.Second
+
 // newPerPortPod starts the containers of a case but those with TCP probes, by the number of the test.
 func newPerPortPod(t *testing.T, test int, c cases.Case) *perPortPod {
 	t.Helper()
-	m := &perPort{pool: newAddressPool(test), envoys: startEnvoys(t, 1)}
+	m := &perPort{pool: newAddressPool(test)}
 	p, err := m.pool.take("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &perPortPod{envoy: <-m.envoys}
+	w := &perPortPod{}
 	if w.app, err = c.Start(p); err != nil {
 		t.Fatal(err)
 	}
@@ -60,16 +59,21 @@ func newPerPortPod(t *testing.T, test int, c cases.Case) *perPortPod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.agent, err = startBehind(env, port, filepath.Join(w.envoy.directory, mesh.SocketProbes)); err != nil {
+	h, err := perPortHandler(env[mesh.EnvProbeTable], env[mesh.EnvInstanceIP], port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.agent, err = startPerPort(env, port, h); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.agent.Kill)
-	d := source.DataplaneOf(injected)
-	if err := w.envoy.configure(t.Context(), d); err != nil {
-		t.Fatal(err)
+	for _, p := range h.Ports() {
+		if p.GRPC {
+			w.grpc = p.Address
+		} else {
+			w.http = p.Address
+		}
 	}
-	at := d.ProbeAddresses()
-	w.http, w.grpc = at[0], at[len(at)-1]
 	return w
 }
 
@@ -98,10 +102,9 @@ func TestPerPortRefuses(t *testing.T) {
 		"another query":            {w.http, "GET " + path + "?x" + rest, "HTTP/1.1 404 "},
 		"a header of no probe":     {w.http, "GET " + path + " HTTP/1.1\r\nHost: a\r\nSonde-Probe: 99\r\n\r\n", "HTTP/1.1 404 "},
 		"CONNECT":                  {w.http, "CONNECT a:80" + rest, "HTTP/1.1 404 "},
-		"HTTP/1.0":                 {w.http, "GET " + path + " HTTP/1.0\r\n\r\n", "HTTP/1.1 426 "},
 		"garbage":                  {w.http, "garbage\r\n\r\n", "HTTP/1.1 400 "},
 		"TLS":                      {w.http, "\x16\x03\x01\x00\x05hello\r\n\r\n", "HTTP/1.1 400 "},
-		"HTTP/2 to the HTTP port":  {w.http, http2, "HTTP/1.1 400 "},
+		"HTTP/2 to the HTTP port":  {w.http, http2, "HTTP/1.1 404 "},
 		"HTTP/1 to the gRPC port":  {w.grpc, "GET /grpc.health.v1.Health/Check" + rest, ""},
 		"garbage to the gRPC port": {w.grpc, "garbage\r\n\r\n", ""},
 	}
@@ -205,11 +208,8 @@ func TestPerPortDeathOfTheWorker(t *testing.T) {
 	if _, failed := seen.count(); failed > 0 {
 		t.Errorf("the kubelet found %v after %d deaths of the worker:\n%s", seen.failed, kills, w.agent.Log())
 	}
-	// This test sees what it looks for: with an Envoy that has lost its agent, the same probes fail.
+	// This test sees what it looks for: without an agent, the same probes fail.
 	w.agent.Kill()
-	if err := os.Remove(filepath.Join(w.envoy.directory, mesh.SocketProbes)); err != nil && !os.IsNotExist(err) {
-		t.Fatal(err)
-	}
 	if verdict, message := w.ask("web", "liveness"); verdict != cases.Failure {
 		t.Errorf("without an agent: %s: %s", verdict, message)
 	}

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
 	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/webhook"
@@ -24,13 +23,12 @@ import (
 type perPort struct {
 	handlers *handlers
 	pool     *addressPool
-	envoys   chan *envoy
 	kernel   *kernel
 }
 
 // ask runs a case. Where all its probes are by TCP, the pod is a network namespace with the rules of kuma-init. In other pods a TCP probe
 // asks the application's port, to which the rules would lead it.
-func (m *perPort) ask(ctx context.Context, c *cases.Case, p cases.PodAddress) (*outcome, error) {
+func (m *perPort) ask(ctx context.Context, c *cases.Case, p cases.PodAddress) (o *outcome, err error) {
 	if m.isForKernel(c, c.Pod(p)) {
 		return m.kernel.ask(ctx, c, p, m)
 	}
@@ -42,26 +40,15 @@ func (m *perPort) ask(ctx context.Context, c *cases.Case, p cases.PodAddress) (*
 	if err != nil {
 		return nil, err
 	}
-	o, err := m.behindEnvoy(ctx, c, p, pod, injected)
-	if err == nil {
-		o.warnings, o.direct = warnings, direct
-	}
-	return o, err
-}
-
-// behindEnvoy asks a pod whose listeners an Envoy has.
-func (m *perPort) behindEnvoy(ctx context.Context, c *cases.Case, p cases.PodAddress, pod, injected *corev1.Pod) (o *outcome, err error) {
-	e := <-m.envoys
-	defer func() { m.envoys <- e }()
-	stop, err := serveBehind(ctx, injected, e.directory, c.Process)
+	stop, err := servePerPort(ctx, injected, c.Process)
 	if err != nil {
 		return nil, fmt.Errorf("start the agent: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	if err := e.configure(ctx, source.DataplaneOf(injected)); err != nil {
-		return nil, err
+	if o, err = run(ctx, c, p, pod, injected, anywhere); err == nil {
+		o.warnings, o.direct = warnings, direct
 	}
-	return run(ctx, c, p, pod, injected, anywhere)
+	return o, err
 }
 
 // inject returns the case's pod, and what becomes of it.

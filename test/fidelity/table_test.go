@@ -2,7 +2,6 @@ package fidelity_test
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -16,13 +15,10 @@ type table struct {
 	all, same, unchanged, differ, process int
 	verdicts                              map[cases.Verdict]int
 	reasons                               []string
-	// perPort is what the mode cannot do: cases by reason, of which otherVerdict differ in the verdict.
-	perPort      map[string][]string
-	otherVerdict int
 }
 
 func newTable() *table {
-	return &table{verdicts: map[cases.Verdict]int{}, perPort: map[string][]string{}}
+	return &table{verdicts: map[cases.Verdict]int{}}
 }
 
 func (t *table) group(title string) {
@@ -50,35 +46,19 @@ func (t *table) row(c *cases.Case, r *result) {
 	for _, v := range r.direct.verdicts {
 		t.verdicts[v]++
 	}
-	fmt.Fprintf(&t.body, "| %s | %s | %s | %s | %s |\n", cell(c.Name), verdictsOf(r.direct), verdictsOf(r.through), requests, t.perPortCell(c, r))
+	fmt.Fprintf(&t.body, "| %s | %s | %s | %s | %s |\n", cell(c.Name), verdictsOf(r.direct), verdictsOf(r.through), requests, perPortCell(c, r))
 }
 
 // perPortCell is what came of a case in the per-port mode.
-func (t *table) perPortCell(c *cases.Case, r *result) string {
+func perPortCell(c *cases.Case, r *result) string {
 	verdicts := verdictsOf(r.perPort)
 	switch {
-	case c.PerPort != nil:
-		t.perPort[c.PerPort.Why] = append(t.perPort[c.PerPort.Why], c.Name)
-		if slices.Equal(r.perPort.verdicts, r.direct.verdicts) {
-			return verdicts + ", another request"
-		}
-		t.otherVerdict++
-		return "**" + verdicts + "**"
 	case c.Differs != "", c.Unchanged:
 		return verdicts + ", as before"
 	case r.perPort.direct:
 		return verdicts + ", the same; TCP without the rules"
 	}
 	return verdicts + ", the same"
-}
-
-// perPortReasons are the lines of what the per-port mode cannot do.
-func (t *table) perPortReasons() string {
-	var lines []string
-	for _, why := range slices.Sorted(maps.Keys(t.perPort)) {
-		lines = append(lines, fmt.Sprintf("- %s: %s", why, cell(strings.Join(t.perPort[why], "; "))))
-	}
-	return strings.Join(append(lines, elsewherePerPort...), "\n")
 }
 
 // verdictsOf returns the verdicts, equal ones once.
@@ -91,14 +71,8 @@ func verdictsOf(o *outcome) string {
 }
 
 func (t *table) summary() string {
-	differs := 0
-	for _, names := range t.perPort {
-		differs += len(names)
-	}
-	return fmt.Sprintf(`%d cases, %d of them by sondectl inject and sonde-dp probes: %d the same in verdict and request, %d not rewritten, with a warning, %d the same in verdict alone; %d Success, %d Warning, %d Failure, %d Errored.
-In the per-port mode: %d the same in verdict and request, %d not rewritten, with a warning, %d the same in verdict alone, %d with another verdict`,
-		t.all, t.process, t.same, t.unchanged, t.differ, t.verdicts[cases.Success], t.verdicts[cases.Warning], t.verdicts[cases.Failure], t.verdicts[cases.Errored],
-		t.same-differs, t.unchanged, t.differ+differs-t.otherVerdict, t.otherVerdict)
+	return fmt.Sprintf(`%d cases, %d of them by sondectl inject and sonde-dp probes: %d the same in verdict and request, %d not rewritten, with a warning, %d the same in verdict alone; %d Success, %d Warning, %d Failure, %d Errored. It is the same in the per-port mode`,
+		t.all, t.process, t.same, t.unchanged, t.differ, t.verdicts[cases.Success], t.verdicts[cases.Warning], t.verdicts[cases.Failure], t.verdicts[cases.Errored])
 }
 
 // String returns the file.
@@ -107,7 +81,7 @@ func (t *table) String() string {
 
 Written by the test in ` + "`test/fidelity`" + `, with the kubelet's own code (Kubernetes 1.36.3: pkg/kubelet/prober, pkg/kubelet/lifecycle, pkg/probe).
 Each case runs three times: the kubelet asks the application itself, then what the injector made of the pod, with the handler
-in between, and then what the injector makes of it in the [per-port mode](decisions/028-per-port-mode.md), with Envoy and the handler in between, or for TCP the
+in between, and then what the injector makes of it in the [per-port mode](decisions/028-per-port-mode.md), with the handler in between, or for TCP the
 kernel's rules, between two network namespaces. The verdict must be the same, and so must be what the application sees: connections, the ClientHello, the
 request line, Host, all headers in their order, and the body. A hook's verdict is Success or Failure.
 
@@ -124,7 +98,7 @@ What cannot be the same:
 
 Beyond what is above. "TCP without the rules" are pods with TCP probes and others: there the kubelet asks the application's port, to which the rules lead.
 
-` + t.perPortReasons() + "\n" + t.body.String()
+` + strings.Join(elsewherePerPort, "\n") + "\n" + t.body.String()
 }
 
 // elsewhereDiffers is what the table does not show.
@@ -140,12 +114,9 @@ var elsewhereDiffers = []string{
 
 // elsewherePerPort is what the table does not show of the per-port mode.
 var elsewherePerPort = []string{
-	"- a gRPC probe finds a connection where the application has none, since Envoy accepts it: the verdict is that of the call, and the kubelet's event names the call's " +
+	"- a gRPC probe finds a connection where the application has none, since the agent accepts it: the verdict is that of the call, and the kubelet's event names the call's " +
 		"error, where it would say that it could not connect",
-	"- Envoy without an agent, which ends with it: it answers 503, which is a Failure. While the agent alone is restarted, the guard answers Errored",
-	"- while Envoy is restarted, connections are refused, which is a Failure, as the kubelet asks nobody else; in the unified mode Envoy does not matter",
-	"- methods other than GET, other paths, and requests that Envoy does not take for HTTP/1.1, which no kubelet sends: Envoy answers 404 or 400, and the agent sees nothing of them",
-	"- a hook that failed: the kubelet's event says that it cannot read where a redirect leads; the reason is in the agent's log",
+	"- a gRPC probe whose agent cannot tell is a Failure, since gRPC has nothing that the kubelet discards. While the agent is restarted, the guard holds the call",
 	"- TCP probes from the pod itself, or to its loopback address, are refused: the rules are for who comes from outside",
 }
 

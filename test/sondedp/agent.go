@@ -48,12 +48,11 @@ func Command(ctx context.Context, program string, at netip.AddrPort, level slog.
 
 // Start runs it, and returns when it listens. The caller must stop it.
 func Start(program string, at netip.AddrPort, level slog.Level, table string, env ...string) (*Agent, error) {
-	return Run(Command(context.Background(), program, at, level, table, env...), "tcp", at.String()) // it ends by Stop, Kill or a test's own signal
+	return Run(Command(context.Background(), program, at, level, table, env...), at.String()) // it ends by Stop, Kill or a test's own signal
 }
 
-// Run runs a program that answers probes as `sonde-dp probes` does, and returns when it listens on an address of a network. The caller
-// must stop it.
-func Run(cmd *exec.Cmd, network, address string) (*Agent, error) {
+// Run runs a program that answers probes as `sonde-dp probes` does, and returns when it listens on an address. The caller must stop it.
+func Run(cmd *exec.Cmd, address string) (*Agent, error) {
 	a := &Agent{Address: address, Ended: make(chan struct{}), cmd: cmd}
 	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
 	if err := a.cmd.Start(); err != nil {
@@ -73,7 +72,7 @@ func Run(cmd *exec.Cmd, network, address string) (*Agent, error) {
 		}
 	}()
 	err := harness.Poll(ctx, limit, "sonde-dp probes to listen", func(ctx context.Context) error {
-		conn, err := (&net.Dialer{}).DialContext(ctx, network, a.Address)
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", a.Address)
 		if err != nil {
 			return err
 		}

@@ -47,8 +47,6 @@ type Case struct {
 	LastRequest bool
 	// Differs says why a request cannot be the same. The verdict must be.
 	Differs string
-	// PerPort is what cannot be the same in the per-port mode, nil if all is.
-	PerPort *PerPort
 	// Process has the pod injected and the handler run by the real programs, as every tenth case is unless it is noYAML: its pod
 	// has a character that YAML, which sondectl reads and writes, takes for the end of a line.
 	Process, noYAML bool

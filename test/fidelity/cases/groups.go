@@ -43,9 +43,6 @@ func Groups() []Group {
 			c := &g.Cases[i]
 			c.Number = i
 			c.Process = c.Process || i%10 == 0 && !c.noYAML
-			if differs, ok := perPorts[c.Name]; ok {
-				c.PerPort = &differs
-			}
 		}
 		all = append(all, g)
 	}
