@@ -15,6 +15,7 @@ import (
 type gate struct {
 	net.Listener
 	connections *connections
+	maxCall     int // bytes
 	accepted    chan acceptance
 	ctx         context.Context //nolint:containedctx // it lasts as long as the listener is open
 	stop        context.CancelFunc
@@ -26,8 +27,8 @@ type acceptance struct {
 	err  error
 }
 
-func newGate(c *connections, l net.Listener) *gate {
-	g := &gate{Listener: l, connections: c, accepted: make(chan acceptance)}
+func newGate(c *connections, l net.Listener, maxCall int) *gate {
+	g := &gate{Listener: l, connections: c, maxCall: maxCall, accepted: make(chan acceptance)}
 	g.ctx, g.stop = context.WithCancel(context.Background())
 	g.running.Go(g.run)
 	return g
@@ -67,7 +68,7 @@ func (g *gate) run() {
 		}
 		g.running.Go(func() {
 			defer context.AfterFunc(g.ctx, func() { _ = c.Conn.Close() })() // Read ends
-			if c.collect() {
+			if c.collect(g.maxCall) {
 				g.passOrClose(c)
 			} else {
 				_ = c.Close() // nobody has it
@@ -98,8 +99,8 @@ type collected struct {
 	left int // how much may still come, in bytes
 }
 
-// collect reads until a call is complete. It returns false if none comes.
-func (c *conn) collect() bool {
+// collect reads until a call is complete. It returns false if none comes within so many bytes.
+func (c *conn) collect(most int) bool {
 	_ = c.SetReadDeadline(time.Now().Add(headerTimeout)) // an error will be that of Read, too
 	const first = 1 << 10                                // more than the kubelet sends
 	var call wire.Call
@@ -113,12 +114,12 @@ func (c *conn) collect() bool {
 		}
 		switch {
 		case p.Ended:
-			c.call = &collected{text, maxCall}
+			c.call = &collected{text, most}
 			return true
-		case p.Wrong || err != nil || len(text) >= maxCall:
+		case p.Wrong || err != nil || len(text) >= most:
 			return false
 		case len(text) == cap(text):
-			text = append(make([]byte, 0, maxCall), text...)
+			text = append(make([]byte, 0, most), text...)
 		}
 	}
 }

@@ -16,9 +16,7 @@ import (
 )
 
 const (
-	// maxMessage is how long the message of a call may be, in bytes. It has the name of a service.
-	maxMessage = 4 << 10
-	// messageTimeout is how long one may take to come.
+	// messageTimeout is how long the message of a call may take to come.
 	messageTimeout = 5 * time.Second
 	// messagePrefix is the length of what comes before a message.
 	messagePrefix = 5
@@ -50,12 +48,10 @@ func (answer answerer) serveGRPC(w http.ResponseWriter, r *http.Request) {
 // readService returns the service that a call is for.
 func readService(w http.ResponseWriter, r *http.Request) (string, error) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(messageTimeout)) // only a recorder in tests does not support it
-	text, err := io.ReadAll(io.LimitReader(r.Body, messagePrefix+maxMessage+1))
+	text, err := io.ReadAll(r.Body)                                                   // maxCall limits it
 	switch {
 	case err != nil:
 		return "", errors.New("the message has not come")
-	case len(text) > messagePrefix+maxMessage:
-		return "", errors.New("the message must have at most " + strconv.Itoa(maxMessage) + " bytes")
 	case len(text) < messagePrefix || text[0] != 0 || binary.BigEndian.Uint32(text[1:]) != uint32(len(text)-messagePrefix):
 		return "", errors.New("must be one message, which is not compressed")
 	}

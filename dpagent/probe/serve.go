@@ -29,7 +29,7 @@ func (h *Handler) Ports() (all []Port) {
 		all = append(all, Port{Address: h.Address(), MaxHead: serverSlop + headerBytes + h.longestPath()})
 	}
 	for port, e := range h.byPort {
-		all = append(all, Port{Address: h.at(port), MaxHead: maxCall, GRPC: true, Timeout: e.timeout})
+		all = append(all, Port{Address: h.at(port), MaxHead: maxCall(len(e.probe.GRPC.Service)), GRPC: true, Timeout: e.timeout})
 	}
 	slices.SortFunc(all, func(a, b Port) int { return a.Address.Compare(b.Address) })
 	return all
@@ -51,7 +51,7 @@ func (h *Handler) Serve(ctx context.Context, listeners ...net.Listener) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	s := newServers(working, h, headerBytes+h.longestPath(), h.askService)
-	s.serve(listeners, func(l net.Listener) bool { return h.byPort[portOf(l.Addr())] != nil })
+	s.serve(listeners, func(l net.Listener) *entry { return h.byPort[portOf(l.Addr())] })
 	if err := h.waitForEnd(ctx, s.ended); err != nil { // a listener failed
 		stop()
 		err = errors.Join(err, s.close(), s.wait(s.n-1))

@@ -13,11 +13,14 @@ import (
 const (
 	// grpcHead is how long the headers of a call of gRPC may be, in bytes.
 	grpcHead = 4 << 10
-	// grpcSlop is how much of a request by gRPC, in bytes, belongs to HTTP/2.
-	grpcSlop = 2 << 10
-	// maxCall is how long a request by gRPC may be, in bytes. A flood of frames ends there.
-	maxCall = grpcSlop + grpcHead + maxMessage
+	// grpcSlop is how much of a request by gRPC, in bytes, is neither headers nor the name of a service.
+	grpcSlop = 4 << 10
+	// anyService is how long the name of a service may be where callers may ask for any, in bytes.
+	anyService = 4 << 10
 )
+
+// maxCall returns how long a request by gRPC may be, in bytes. A flood of frames ends there.
+func maxCall(service int) int { return grpcSlop + grpcHead + service }
 
 // servers serve several listeners, with one limit on connections. Contexts of requests have the one of base.
 type servers struct {
@@ -33,8 +36,7 @@ func newServers(base context.Context, handler http.Handler, maxHead int, answer 
 	s.grpc = s.server(base, http.HandlerFunc(answer.serveGRPC), grpcHead)
 	s.grpc.Protocols = new(http.Protocols)
 	s.grpc.Protocols.SetUnencryptedHTTP2(true)
-	// A caller has one call for each connection. Small windows and tables are enough for that.
-	s.grpc.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1, MaxReceiveBufferPerConnection: 64 << 10, MaxReceiveBufferPerStream: 16 << 10}
+	s.grpc.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1} // a caller has one call for each connection
 	return s
 }
 
@@ -52,13 +54,13 @@ func (s *servers) server(base context.Context, handler http.Handler, maxHead int
 	}
 }
 
-// serve serves all listeners until they end, those for gRPC as isGRPC says.
-func (s *servers) serve(all []net.Listener, isGRPC func(net.Listener) bool) {
+// serve serves all listeners until they end. Those for gRPC have an entry.
+func (s *servers) serve(all []net.Listener, grpc func(net.Listener) *entry) {
 	s.n, s.ended = len(all), make(chan error, len(all))
 	for _, l := range all {
 		go func() {
-			if isGRPC(l) {
-				s.ended <- s.serveGRPC(l)
+			if e := grpc(l); e != nil {
+				s.ended <- s.serveGRPC(l, len(e.probe.GRPC.Service))
 			} else {
 				s.ended <- named(s.http.Serve(s.connections.listener(l)), l)
 			}
@@ -66,8 +68,9 @@ func (s *servers) serve(all []net.Listener, isGRPC func(net.Listener) bool) {
 	}
 }
 
-func (s *servers) serveGRPC(l net.Listener) error {
-	return named(s.grpc.Serve(newGate(s.connections, l)), l)
+// serveGRPC serves calls that ask for a service with a name of that length at most.
+func (s *servers) serveGRPC(l net.Listener, service int) error {
+	return named(s.grpc.Serve(newGate(s.connections, l, maxCall(service))), l)
 }
 
 func named(err error, l net.Listener) error {

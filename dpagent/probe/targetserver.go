@@ -39,7 +39,7 @@ func NewTargetServer(t Target, r prometheus.Registerer) (*TargetServer, error) {
 }
 
 // Serve serves l until it is closed. It may be called again, with another listener.
-func (s *TargetServer) Serve(l net.Listener) error { return s.servers.serveGRPC(l) }
+func (s *TargetServer) Serve(l net.Listener) error { return s.servers.serveGRPC(l, anyService) }
 
 // Close ends all connections and waits for calls.
 func (s *TargetServer) Close() {

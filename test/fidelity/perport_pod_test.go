@@ -25,6 +25,7 @@ import (
 // perPortPod is a pod in per-port mode with its application and agent.
 type perPortPod struct {
 	app      *cases.Application
+	end      func() // of app
 	agent    *sondedp.Agent
 	injected *corev1.Pod
 	http     netip.AddrPort
@@ -46,7 +47,8 @@ func newPerPortPod(t *testing.T, test int, c cases.Case) *perPortPod {
 	if w.app, err = c.Start(p); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.app.End)
+	w.end = sync.OnceFunc(w.app.End)
+	t.Cleanup(w.end)
 	pod, injected, _, err := m.inject(t.Context(), &c, p)
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 
 const (
 	// floodConnections at each port for probes. A listener of Envoy's had 1,024.
-	floodConnections = 1200
+	floodConnections = 2000
 	floodTime        = 8 * time.Second
 	// floodTimeout is that of probes in a flood, and the latest that any may be.
 	floodTimeout = 2 * time.Second

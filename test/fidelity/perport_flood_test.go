@@ -1,0 +1,81 @@
+package fidelity_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/test/fidelity/cases"
+	"github.com/sonde-mesh/sonde/test/strangers"
+)
+
+// TestPerPortFloods has strangers at the ports of a pod: the kubelet finds each probe as it is.
+func TestPerPortFloods(t *testing.T) {
+	const connections, rounds, latest = 1600, 6, 2 * time.Second
+	toHTTP := func(w *perPortPod) netip.AddrPort { return w.http }
+	toGRPC := func(w *perPortPod) netip.AddrPort { return w.grpc }
+	idle := []strangers.Shape{strangers.Idle()}
+	for test, tc := range []struct {
+		name      string
+		at        func(*perPortPod) netip.AddrPort
+		addresses int
+		shapes    []strangers.Shape
+	}{
+		{"HTTP, idle, one address", toHTTP, 1, idle},
+		{"HTTP, idle, many addresses", toHTTP, connections, idle},
+		{"HTTP, all shapes", toHTTP, 100, strangers.HTTP("/x")},
+		{"gRPC, idle, one address", toGRPC, 1, idle},
+		{"gRPC, idle, many addresses", toGRPC, connections, idle},
+		{"gRPC, all shapes", toGRPC, 100, strangers.HTTP2()},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newPerPortPod(t, 10+test, cases.Unforgiving())
+			askAll := func() (asked int) {
+				t.Helper()
+				w.each(func(container, kind string) {
+					begin := time.Now()
+					verdict, message := w.ask(container, kind)
+					if took := time.Since(begin); verdict != cases.Success || took > latest {
+						t.Errorf("%s of %s: %s after %s: %s, want %s within %s", kind, container, verdict, took, message, cases.Success, latest)
+					}
+					asked++
+				})
+				return asked
+			}
+			askAll()
+			opened, stop := strangers.Attack(t.Context(), tc.at(w).String(), connections, tc.addresses, tc.shapes)
+			defer stop()
+			eventually(t, fmt.Sprintf("%d connections", connections), func() bool { return opened.Load() >= connections })
+			asked := 0
+			second := time.NewTicker(time.Second)
+			defer second.Stop()
+			for range rounds {
+				asked += askAll()
+				<-second.C
+			}
+			w.end()
+			for _, container := range []string{"web", "grpc"} {
+				if verdict, message := w.ask(container, "liveness"); verdict != cases.Failure {
+					t.Errorf("%s without its application: %s: %s", container, verdict, message)
+				}
+			}
+			t.Logf("%d connections in all, %d probes", opened.Load(), asked)
+		})
+	}
+}
+
+// each calls do for each probe that the agent answers.
+func (w *perPortPod) each(do func(container, kind string)) {
+	for _, list := range [][]corev1.Container{w.injected.Spec.InitContainers, w.injected.Spec.Containers} {
+		for i := range list {
+			for _, kind := range cases.Kinds {
+				if probe := cases.ProbeOf(&list[i], kind); probe != nil && probe.TCPSocket == nil {
+					do(list[i].Name, kind)
+				}
+			}
+		}
+	}
+}
