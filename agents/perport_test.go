@@ -124,6 +124,27 @@ func TestProbesFollowTheDataplane(t *testing.T) {
 	}
 }
 
+// TestAgentTooOldForPerPortProbes waits for listeners of Envoy's.
+func TestAgentTooOldForPerPortProbes(t *testing.T) {
+	const warning = "agent is too old for per-port probes"
+	for _, old := range []bool{true, false} {
+		h, a := joined(t, nil)
+		if !old {
+			a.features = append(a.features, "probe-ports")
+		}
+		a.connect(false)
+		a.askedFor(&agentv1.Probes{})
+		h.put(probed(same))
+		a.askedFor(allProbes)
+		h.put(probed(func(d *mesh.Dataplane) { d.Spec.TCPProbes = nil }))
+		a.askedFor(&agentv1.Probes{Http: allProbes.GetHttp(), Paths: allProbes.GetPaths()})
+		lines := h.log.lines("level=WARN", warning)
+		if old && len(lines) != 1 || !old && len(lines) > 0 {
+			t.Errorf("an old agent: %t, logged %q", old, lines)
+		}
+	}
+}
+
 func TestProbesOfAPodAreInItsTable(t *testing.T) {
 	h := newPodHarness(t, podTokens{"1": db0("1")})
 	d := probed(same)

@@ -57,8 +57,9 @@ type session struct {
 	pushedProbes                *agentv1.Probes
 	pushedDrain                 *agentv1.DrainState
 	pushedServiceProbes         *agentv1.ServiceProbes
-	// toldOld says that it was logged that the agent is too old for serviceProbe.
-	toldOld bool
+	// toldProbes says that it was logged that the agent is too old for per-port probes, toldOld that it is for serviceProbe.
+	toldProbes bool
+	toldOld    bool
 	// drainPoll ticks while a recorded drain is not in the view yet, else nil.
 	drainPoll *time.Ticker
 

@@ -133,8 +133,8 @@ func (in *injection) rewritePort(h handler, p mesh.Probe) {
 	in.patch.add(h.path()+"/grpc/port", p.VirtualPort)
 }
 
-// envoyPorts returns the ports that must reach the agent or Envoy as they are: those for HTTP and gRPC probes.
-func (in *injection) envoyPorts() (ports []int32) {
+// agentPorts returns the ports that must reach the agent as they are: those for HTTP and gRPC probes.
+func (in *injection) agentPorts() (ports []int32) {
 	if in.port != 0 {
 		ports = append(ports, in.port)
 	}

@@ -63,7 +63,7 @@ func (in *injection) initContainer() corev1.Container {
 
 // excludedInbound returns the ports that are not redirected: those of probes and load balancers, and then the user's.
 func (in *injection) excludedInbound() []int32 {
-	ports := in.envoyPorts()
+	ports := in.agentPorts()
 	if lb := in.settings.lbHealthPort; lb != 0 {
 		ports = append(ports, lb)
 	}

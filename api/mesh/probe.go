@@ -27,14 +27,14 @@ var probeTypes = []ProbeType{"", ProbeStartup, ProbeLiveness, ProbeReadiness, Pr
 // client.
 func (t ProbeType) IsHook() bool { return t == ProbePostStart || t == ProbePreStop }
 
-// ProbesMode is who answers the kubelet in the place of a pod's applications (docs/decisions/028-per-port-mode.md).
+// ProbesMode is where the kubelet asks in the place of a pod's applications (docs/decisions/028-per-port-mode.md).
 type ProbesMode string
 
 // Modes of probes.
 const (
 	// ProbesUnified: the agent answers all probes and hooks, on the virtual port.
 	ProbesUnified ProbesMode = "unified"
-	// ProbesPerPort: Envoy listens for HTTP probes and hooks on the virtual port, and each gRPC or TCP probe has a port of its own.
+	// ProbesPerPort: the agent answers HTTP probes and hooks on the virtual port, and each gRPC or TCP probe has a port of its own.
 	ProbesPerPort ProbesMode = "per-port"
 )
 

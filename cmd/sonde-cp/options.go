@@ -71,7 +71,7 @@ func (o *options) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.ShutdownDelay, "shutdown-delay", 0, "`DURATION` for which the control plane still serves, not ready any more, once it is asked to end")
 	o.addKubernetesFlags(flags)
 	flags.StringVar(&o.probesMode, "virtual-probes-mode", string(mesh.ProbesUnified),
-		"`MODE` of probes where a pod, its namespace or a Dataplane names none: unified, the agent answers, or per-port, Envoy's listeners do; a pod keeps the mode that it was injected with")
+		"`MODE` of probes where a pod, its namespace or a Dataplane names none: unified, the agent answers on one port, or per-port, with a port for each gRPC and TCP probe; a pod keeps the mode that it was injected with")
 	settings.LevelVar(flags, &o.logLevel, "")
 }
 

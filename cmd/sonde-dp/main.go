@@ -120,7 +120,7 @@ terminal sends, drains, too, and nothing more; under nohup it is ignored.`,
 	f.StringVar(&o.WorkDir, "work-dir", "", "`directory` for Envoy's bootstrap, secrets and sockets; with the certificate in it the agent joins again (default: a new one under $TMPDIR, removed at the end)")
 	f.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "Envoy's worker threads")
 	f.IntVar(&o.Probes.Port, "virtual-probes-port", mesh.PortVirtualProbes, "`port` on $INSTANCE_IP for the probes of $KUMA_DATAPLANE_PROBES; 0, or no probes: none")
-	f.Var((*probesModeFlag)(&o.Probes.Mode), "virtual-probes-mode", "who answers the probes: unified, this program, or per-port, Envoy, which asks this program for HTTP")
+	f.Var((*probesModeFlag)(&o.Probes.Mode), "virtual-probes-mode", "where probes are asked: unified, all on one port, or per-port, those by gRPC on ports of their own")
 	settings.LevelVar(f, &o.Level, "`LEVEL`: debug, info, warn or error; Envoy's level is info at debug, and warning at info")
 	return cmd
 }

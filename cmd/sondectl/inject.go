@@ -34,7 +34,7 @@ type injectFlags struct {
 // modeFlag is the flag for the mode of probes, as of the control plane.
 const (
 	modeFlag  = "virtual-probes-mode"
-	modeUsage = "who answers the probes of pods that name no mode: the agent, or listeners of Envoy's with a port for each gRPC and TCP probe"
+	modeUsage = "where the probes of pods that name no mode are asked: all on one port, or with a port for each gRPC and TCP probe"
 )
 
 // add adds the flags to cmd. mode is the name of the flag for the mode of probes.

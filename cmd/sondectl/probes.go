@@ -27,7 +27,7 @@ been injected, the table shows what is in its probe table.
 WRITTEN   what the user wrote
 KUBELET   what the kubelet asks, and how long it waits for an answer
 AGENT     what the agent asks the application then, and how long it waits for that; hooks have no limit. In the per-port mode
-          Envoy passes gRPC probes on, and the kernel TCP probes`,
+          the kernel passes TCP probes on`,
 		Example: `  sondectl probes explain -f web.yaml
   kubectl get pod web-1 -o yaml | sondectl probes explain -f -`,
 		Args: noArguments,
@@ -109,8 +109,6 @@ func agentAction(p mesh.Probe) string {
 	switch {
 	case p.VirtualPort != 0 && p.TCPSocket != nil:
 		return fmt.Sprintf("nothing, the kernel redirects to :%d", p.Port())
-	case p.VirtualPort != 0:
-		return fmt.Sprintf("nothing, Envoy passes it on to :%d", p.Port())
 	case p.TCPSocket != nil:
 		return fmt.Sprintf("connect to :%d%s", p.TCPSocket.Port, limit)
 	case p.GRPC != nil:

@@ -32,7 +32,7 @@ func NewTargetServer(t Target, r prometheus.Registerer) (*TargetServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithCancel(context.Background()) //nolint:gosec // Close calls stop
+	ctx, stop := context.WithCancel(context.Background())
 	s := &TargetServer{target: t, metrics: all.of(mesh.Probe{GRPC: &mesh.GRPCProbe{}}), stop: stop}
 	s.servers = newServers(ctx, http.NotFoundHandler(), 0, s.answer)
 	return s, nil

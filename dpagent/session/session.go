@@ -37,8 +37,11 @@ const featureServiceProbes = "service-probes"
 // featureProbes says that a control plane tells agents about the probes of Dataplanes that somebody has written.
 const featureProbes = "per-port-probes"
 
+// featureProbePorts says that an agent holds the ports for probes of the per-port mode itself.
+const featureProbePorts = "probe-ports"
+
 // features are those of this agent.
-var features = []string{"queries", featureServiceProbes}
+var features = []string{"queries", featureServiceProbes, featureProbePorts}
 
 // Opener opens a session and closes it when use returns. *controlplane.Client implements it.
 type Opener interface {
