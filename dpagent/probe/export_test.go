@@ -1,0 +1,11 @@
+package probe
+
+import "net/http"
+
+// ServeGRPC answers a call, of which asked is told the service.
+func ServeGRPC(w http.ResponseWriter, r *http.Request, asked func(service string)) {
+	answerer(func(_ *http.Request, service string) result {
+		asked(service)
+		return result{verdict: success}
+	}).serveGRPC(w, r)
+}
