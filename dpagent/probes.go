@@ -109,8 +109,7 @@ func (a *Agent) serveProbes(ctx context.Context, group *errgroup.Group) error {
 		a.logger.Info("probes", "address", l.Addr().String())
 	}
 	if at := a.probes.Address(); at.Port() != 0 {
-		address := net.TCPAddrFromAddrPort(at)
-		a.checks.Add(health.Livez, health.Check{Name: "probe-handler", Run: func(ctx context.Context) error { return probe.Answers(ctx, address) }})
+		a.checks.Add(health.Livez, health.Check{Name: "probe-handler", Run: func(ctx context.Context) error { return probe.Answers(ctx, at) }})
 	}
 	group.Go(func() error { return a.probes.Serve(ctx, all...) })
 	return nil

@@ -49,6 +49,7 @@ type guarded struct {
 	ended   chan struct{} // closed when the guard has
 	logs    *logs
 	address string
+	grpc    string // address for gRPC probes
 	hooks   string
 }
 
@@ -59,9 +60,9 @@ func startGuard(t testing.TB, role string) *guarded {
 
 func startAt(t testing.TB, role, address string) *guarded {
 	t.Helper()
-	g := &guarded{t: t, ended: make(chan struct{}), logs: &logs{}, address: address, hooks: filepath.Join(t.TempDir(), "hooks")}
+	g := &guarded{t: t, ended: make(chan struct{}), logs: &logs{}, address: address, grpc: freeAddress(t), hooks: filepath.Join(t.TempDir(), "hooks")}
 	g.cmd = exec.Command("sh", "-c", fmt.Sprintf("ulimit -n %d && exec %s", files, os.Args[0]))
-	g.cmd.Env = append(os.Environ(), roleEnv+"="+role, addressEnv+"="+g.address, hooksEnv+"="+g.hooks)
+	g.cmd.Env = append(os.Environ(), roleEnv+"="+role, addressEnv+"="+g.address, grpcEnv+"="+g.grpc, hooksEnv+"="+g.hooks)
 	g.cmd.Stderr = g.logs
 	g.start()
 	return g

@@ -25,6 +25,7 @@ import (
 const (
 	roleEnv    = "SONDE_TEST_ROLE"    // what a worker does; set in guards
 	addressEnv = "SONDE_TEST_ADDRESS" // that it listens on
+	grpcEnv    = "SONDE_TEST_GRPC"    // that it listens on for a gRPC probe
 	hooksEnv   = "SONDE_TEST_HOOKS"   // file that takes a line for each call of a hook
 )
 
@@ -56,7 +57,10 @@ func work(role string) int {
 		<-time.After(700 * time.Millisecond)
 	}
 	all, err := worker.Listen(context.Background(), worker.Options{
-		Ports: []wire.Port{{Address: os.Getenv(addressEnv), MaxHead: 100 << 10}},
+		Ports: []wire.Port{
+			{Address: os.Getenv(addressEnv), MaxHead: 100 << 10},
+			{Address: os.Getenv(grpcEnv), MaxHead: 4 << 10, GRPC: true, Timeout: 2 * time.Second},
+		},
 		Probes: []wire.Limit{
 			{ID: "one", Timeout: time.Second},
 			{ID: "three", Timeout: 3 * time.Second},
@@ -71,6 +75,8 @@ func work(role string) int {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, shutdown.Signals()...)
 	go func() { _ = server.Serve(all[0]) }()
+	grpc := &http.Server{Handler: mux(), ReadHeaderTimeout: time.Second, Protocols: http2()}
+	go func() { _ = grpc.Serve(all[1]) }()
 	fmt.Fprintln(os.Stderr, "worker listens on", all[0].Addr())
 	<-signals
 	fmt.Fprintln(os.Stderr, "worker drains")
@@ -84,6 +90,12 @@ func work(role string) int {
 	case <-time.After(400 * time.Millisecond): // a drain
 		return 0
 	}
+}
+
+func http2() *http.Protocols {
+	p := &http.Protocols{}
+	p.SetUnencryptedHTTP2(true)
+	return p
 }
 
 func mux() http.Handler {

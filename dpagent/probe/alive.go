@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 )
 
 // pathNothing is no VirtualPath of any probe.
@@ -12,10 +13,10 @@ const pathNothing = "/sonde"
 
 // Answers asks where the handler is served for a probe that there is not, as the kubelet would ask, and returns why the handler has not
 // answered, nil if it has.
-func Answers(ctx context.Context, at net.Addr) error {
+func Answers(ctx context.Context, at netip.AddrPort) error {
 	dialer := newDialer(plainClose)
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return dialer.DialContext(ctx, at.Network(), at.String())
+		return dialer.DialContext(ctx, "tcp", at.String())
 	}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sonde"+pathNothing, http.NoBody)
 	if err != nil {

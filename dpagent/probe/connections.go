@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/sonde-mesh/sonde/connlimit"
 )
 
 const (
@@ -28,7 +30,7 @@ type connections struct {
 	mu     sync.Mutex
 	closed *sync.Cond // a connection has been closed
 	open   int
-	source map[netip.Addr]int
+	source map[netip.Prefix]int
 	lists  [3]list.List // by activity, the oldest first
 }
 
@@ -40,7 +42,7 @@ const (
 )
 
 func newConnections(limit int) *connections {
-	c := &connections{max: limit, source: map[netip.Addr]int{}}
+	c := &connections{max: limit, source: map[netip.Prefix]int{}}
 	c.closed = sync.NewCond(&c.mu)
 	return c
 }
@@ -49,7 +51,7 @@ func newConnections(limit int) *connections {
 type conn struct {
 	net.Conn
 	owner   *connections
-	source  netip.Addr
+	source  netip.Prefix
 	evicted chan struct{}
 
 	call *collected // nil for HTTP; of Read
@@ -107,10 +109,7 @@ func (c *conn) move(to *list.List) {
 
 // add adds a new connection, and may evict another for it.
 func (a *connections) add(nc net.Conn) *conn {
-	c := &conn{Conn: nc, owner: a, evicted: make(chan struct{})}
-	if address, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
-		c.source = address.AddrPort().Addr()
-	}
+	c := &conn{Conn: nc, owner: a, source: connlimit.SourceOf(nc.RemoteAddr()), evicted: make(chan struct{})}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for a.open >= a.max+maxClosing {

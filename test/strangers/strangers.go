@@ -107,7 +107,7 @@ func HTTP(path string) []Shape {
 		Idle(), says("half a request", head), slowly("slow headers", head+"X: "+strings.Repeat("x", 1000)),
 		repeats("headers without end", head, "X-A: b\r\n"), halfClosed("half closed", head+"\r\n"), says("a body that does not come",
 			"GET "+path+" HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"),
-		says("TLS", "\x16\x03\x01\x02\x00\x01\x00"), says("HTTP/2", Preface),
+		says("TLS", "\x16\x03\x01\x02\x00\x01\x00"), says("HTTP/2", Preface), says("a probe", head+"\r\n"),
 	}
 }
 
@@ -115,7 +115,7 @@ func HTTP(path string) []Shape {
 func HTTP2() []Shape {
 	open := Preface + frame(headers, endHeaders, 1, check)
 	return []Shape{
-		Idle(), says("preface", Preface), slowly("slow preface", Preface+strings.Repeat("\x00", 1000)), halfClosed("half closed", open),
+		Idle(), says("a call", open+frame(data, endStream, 1, "\x00\x00\x00\x00\x00")), says("preface", Preface), slowly("slow preface", Preface+strings.Repeat("\x00", 1000)), halfClosed("half closed", open),
 		says("a call without a message", open), repeats("SETTINGS", Preface, frame(settings, 0, 0, "\x00\x04\x00\x00\xff\xff")),
 		repeats("PING", Preface, frame(ping, 0, 0, "12345678")), repeats("PRIORITY", open, frame(priority, 0, 3, "\x00\x00\x00\x00\x01")),
 		repeats("CONTINUATION", Preface+frame(headers, endStream, 1, check), frame(continuation, 0, 1, "\x00\x01x\x01y")),
