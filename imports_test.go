@@ -76,7 +76,7 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent": {
-		own:       []string{"api/mesh", "api/agent/v1", "health", "health/heartbeat", "filelock", "shutdown", "reach", "buildinfo", "cgroup"},
+		own:       []string{"api/mesh", "api/agent/v1", "health", "health/heartbeat", "connlimit", "filelock", "shutdown", "reach", "buildinfo", "cgroup"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent/redirect":       {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
