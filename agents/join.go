@@ -35,7 +35,7 @@ func (s *Server) Join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.Joi
 // tryJoin records and logs a refusal.
 func (s *Server) tryJoin(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
 	address := peerAddress(ctx)
-	c, err := s.authenticate(ctx, r, address)
+	c, err := s.authenticate(ctx, r)
 	if err != nil {
 		s.refuse(ctx, c, r, address, err)
 		return nil, err
@@ -57,7 +57,7 @@ type credential struct {
 
 // authenticate finds out who calls Join: by its token, or without one by the certificate of the connection. The error is a
 // gRPC status; the credential is that of the caller nevertheless, if it has a valid one.
-func (s *Server) authenticate(ctx context.Context, r *agentv1.JoinRequest, address string) (credential, error) {
+func (s *Server) authenticate(ctx context.Context, r *agentv1.JoinRequest) (credential, error) {
 	c := credential{by: "token"}
 	caller, err := mtls.PeerFromContext(ctx)
 	if err == nil && r.GetToken() == "" {

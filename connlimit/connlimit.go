@@ -142,7 +142,7 @@ func (l limited) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	source := SourceOf(nc.RemoteAddr())
-	time.Sleep(l.owner.places.Ripens())
+	time.Sleep(l.owner.places.Ripens())                             //nolint:forbidigo // for a moment, whatever happens
 	place := l.owner.places.Take(source, func() { _ = nc.Close() }) // the server notices, and calls Close
 	return &conn{Conn: nc, place: place, pace: l.owner.pace, source: source, free: freeBytes, closed: make(chan struct{})}, nil
 }

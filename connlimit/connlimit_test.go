@@ -172,7 +172,7 @@ func TestWhoHasJustComeMayAsk(t *testing.T) {
 				if tc.active {
 					limiter.ConnState(first, http.StateActive)
 				}
-				time.Sleep(tc.since)
+				<-time.After(tc.since)
 				begin := time.Now()
 				if _, err := l.Accept(); err != nil {
 					t.Fatal(err)

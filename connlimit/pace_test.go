@@ -50,18 +50,18 @@ func TestPace(t *testing.T) {
 			for n := range 1000 {
 				p.charge(prefix(n), 100)
 			}
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			p.charge(prefix(1000), perSecond/4)
 			return p.charge(prefix(1000), perSecond/16)
 		}, time.Second / 16},
 		"a debt is forgotten": {func(p *pace) time.Duration {
 			p.charge(prefix(1), 100*perSecond)
-			time.Sleep(debtTime)
+			<-time.After(debtTime)
 			return p.charge(prefix(1), leastBurst)
 		}, 0},
 		"but not at once": {func(p *pace) time.Duration {
 			p.charge(prefix(1), 100*perSecond)
-			time.Sleep(2 * time.Second)
+			<-time.After(2 * time.Second)
 			return p.charge(prefix(1), leastBurst)
 		}, longestPause},
 	} {

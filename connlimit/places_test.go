@@ -26,7 +26,7 @@ func newRoom(o connlimit.Options) *room {
 // take takes a place for a connection such as "a1", of source "a", a second after the one before.
 func (r *room) take(names ...string) {
 	for _, name := range names {
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		r.taken[name] = r.places.Take(name[:1], func() { r.events <- name + " lost" })
 	}
 }
@@ -44,14 +44,14 @@ func (r *room) await(timeout time.Duration, names ...string) {
 
 func (r *room) busy(names ...string) {
 	for _, name := range names {
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		r.taken[name].Busy()
 	}
 }
 
 func (r *room) idle(names ...string) {
 	for _, name := range names {
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		r.taken[name].Idle()
 	}
 }
@@ -129,7 +129,7 @@ func TestPlaces(t *testing.T) {
 				r.take("a1")
 				r.busy("a1")
 				r.await(time.Minute, "b1")
-				time.Sleep(time.Minute)
+				<-time.After(time.Minute)
 			}, []string{"b1 false"},
 		},
 		"idle ones do when patience ends": {
@@ -137,37 +137,37 @@ func TestPlaces(t *testing.T) {
 				r.take("a1", "b1")
 				r.busy("b1")
 				r.await(time.Minute, "c1")
-				time.Sleep(10 * time.Second)
+				<-time.After(10 * time.Second)
 			}, []string{"a1 lost", "c1 true"},
 		},
 		"not before": {
 			connlimit.Options{Total: 1, Patience: 10 * time.Second}, func(r *room) {
 				r.take("a1")
 				r.await(time.Minute, "c1")
-				time.Sleep(9 * time.Second)
+				<-time.After(9 * time.Second)
 			}, []string{},
 		},
 		"nor if they are busy meanwhile": {
 			connlimit.Options{Total: 1, Patience: 10 * time.Second}, func(r *room) {
 				r.take("a1")
 				r.await(time.Minute, "b1")
-				time.Sleep(5 * time.Second)
+				<-time.After(5 * time.Second)
 				r.busy("a1")
 				r.idle("a1")
-				time.Sleep(9 * time.Second)
+				<-time.After(9 * time.Second)
 			}, []string{},
 		},
 		"first those of the source with the most": {
 			connlimit.Options{Total: 4, Patience: 2 * time.Second}, func(r *room) {
 				r.take("b1", "a1", "a2", "a3")
-				time.Sleep(time.Minute)
+				<-time.After(time.Minute)
 				r.await(time.Minute, "c1")
 			}, []string{"a1 lost", "c1 true"},
 		},
 		"but only the ripe": {
 			connlimit.Options{Total: 3, Patience: 10 * time.Second}, func(r *room) {
 				r.take("b1")
-				time.Sleep(9 * time.Second)
+				<-time.After(9 * time.Second)
 				r.take("a1", "a2")
 				r.await(time.Minute, "c1")
 			}, []string{"b1 lost", "c1 true"},
@@ -191,28 +191,28 @@ func TestPlaces(t *testing.T) {
 		},
 		"slow good peers make it patient": {
 			connlimit.Options{Total: 1, Patience: time.Second, MaxPatience: 10 * time.Second}, func(r *room) {
-				time.Sleep(time.Minute) // the start is forgotten
+				<-time.After(time.Minute) // the start is forgotten
 				r.take("a1")
 				r.places.Took(4 * time.Second)
 				r.await(time.Minute, "b1")
-				time.Sleep(2 * time.Second)
+				<-time.After(2 * time.Second)
 			}, []string{},
 		},
 		"until it is forgotten": {
 			connlimit.Options{Total: 1, Patience: time.Second, MaxPatience: 10 * time.Second}, func(r *room) {
 				r.places.Took(4 * time.Second)
-				time.Sleep(time.Minute)
+				<-time.After(time.Minute)
 				r.places.Took(time.Millisecond)
 				r.take("a1")
 				r.await(time.Minute, "b1")
-				time.Sleep(2 * time.Second)
+				<-time.After(2 * time.Second)
 			}, []string{"a1 lost", "b1 true"},
 		},
 		"at the start it is patient": {
 			connlimit.Options{Total: 1, Patience: time.Second, MaxPatience: 10 * time.Second}, func(r *room) {
 				r.take("a1")
 				r.await(time.Minute, "b1")
-				time.Sleep(1500 * time.Millisecond)
+				<-time.After(1500 * time.Millisecond)
 			}, []string{},
 		},
 		"of the source with the fewest": {
@@ -236,7 +236,7 @@ func TestPlaces(t *testing.T) {
 				r.take("a1")
 				r.busy("a1")
 				r.await(time.Second, "b1")
-				time.Sleep(2 * time.Second)
+				<-time.After(2 * time.Second)
 				r.taken["a1"].Leave()
 				r.take("c1")
 			}, []string{"b1 false"},

@@ -23,7 +23,7 @@ const (
 	// What a client may send that is not read yet: a message that is waited for may be larger.
 	streamWindow     = 64 << 10
 	connectionWindow = 256 << 10
-	// readBuffer of a connection. gRPC's default is 32 KiB, and as much to write, which connections share here.
+	// readBuffer of a connection. gRPC's default is 32 KiB.
 	readBuffer = 8 << 10
 	// leastPingInterval is how often clients may ping; Envoy does so every 30 s.
 	leastPingInterval = 10 * time.Second
@@ -42,7 +42,6 @@ func NewServer(c *mtls.Credentials, more ...grpc.ServerOption) *grpc.Server {
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connectionWindow),
 		grpc.ReadBufferSize(readBuffer),
-		grpc.SharedWriteBuffer(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
 	), more...)...)

@@ -31,7 +31,7 @@ func newGatherings(takes time.Duration) *gatherings {
 
 func (g *gatherings) Gather() ([]*dto.MetricFamily, error) {
 	g.count.Inc()
-	time.Sleep(g.takes)
+	<-time.After(g.takes)
 	return g.Registry.Gather()
 }
 

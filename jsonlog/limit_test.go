@@ -108,7 +108,7 @@ func TestOutsidersCannotFillTheLog(t *testing.T) {
 			func(log *slog.Logger) {
 				for range 60 {
 					log.Warn("refused", "peer", "10.0.0.1")
-					time.Sleep(time.Second)
+					<-time.After(time.Second)
 				}
 			},
 			map[entry]int{refused: 60},
@@ -119,7 +119,7 @@ func TestOutsidersCannotFillTheLog(t *testing.T) {
 					for range 100 {
 						log.Warn("refused", "peer", "10.0.0.1")
 					}
-					time.Sleep(time.Minute)
+					<-time.After(time.Minute)
 				}
 			},
 			map[entry]int{refused: 40, leftOut(80): 2},
@@ -145,7 +145,7 @@ func TestOutsidersCannotFillTheLog(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
 				tc.write(jsonlog.New(&log, slog.LevelDebug))
-				time.Sleep(time.Minute) // no longer than the count of what was left out may take
+				<-time.After(time.Minute) // no longer than the count of what was left out may take
 				synctest.Wait()
 				if diff := cmp.Diff(tc.want, entries(t, &log)); diff != "" {
 					t.Errorf("lines (-want +got):\n%s", diff)

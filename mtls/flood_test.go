@@ -23,7 +23,7 @@ func hello(t testing.TB) []byte {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(context.Background()) //nolint:gosec // it has no server
+		_ = tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(context.Background())
 	}()
 	first, err := readHello(server)
 	if err != nil {
@@ -228,7 +228,7 @@ func TestPaceOfOneProxy(t *testing.T) {
 		if n := kept(); n != 1 {
 			t.Errorf("%d paces are kept for who connects again, want 1", n)
 		}
-		time.Sleep(9 * time.Second)
+		<-time.After(9 * time.Second)
 		if n := kept(); n != 0 {
 			t.Errorf("%d paces are kept for ever", n)
 		}

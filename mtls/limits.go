@@ -51,7 +51,7 @@ const (
 
 // places returns how many connections of a size take a part of the memory.
 func places(memory uint64, size uint64) int {
-	return int(min(max(memory/size, leastPlaces), mostPlaces)) //nolint:gosec // at most mostPlaces
+	return int(min(max(memory/size, leastPlaces), mostPlaces))
 }
 
 // callCost is how many bytes a call costs besides its own, since it takes a goroutine, and its few bytes may be reset at once.

@@ -36,7 +36,7 @@ type turn struct {
 	places  []*connlimit.Place[netip.Prefix]
 
 	mu      sync.Mutex
-	gone    bool // it was lost
+	gone    bool        // it was lost
 	sending *time.Timer // ends when the peer is waited for; nil before there is an answer
 	ended   bool
 }

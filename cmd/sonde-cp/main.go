@@ -79,7 +79,7 @@ func limitMemory(log *slog.Logger) uint64 {
 		return 0
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(int64(memory / 10 * 9)) //nolint:gosec // no machine has that much
+		debug.SetMemoryLimit(int64(memory / 10 * 9))
 	}
 	return memory
 }

@@ -2,6 +2,7 @@ package guard_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -89,7 +90,7 @@ func TestNoCalls(t *testing.T) {
 			if want := map[bool]string{true: wire.Settings}[tc.greeted]; string(answer) != want && (err == nil || len(answer) > 0) {
 				t.Errorf("answer %q, %v, want %q", answer, err, want)
 			}
-			if e, ok := err.(net.Error); ok && e.Timeout() {
+			if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
 				t.Error("the connection stays open")
 			}
 			if text, err := g.call("/ok", ""); err != nil {

@@ -146,7 +146,7 @@ func (s *adsStream) encode(r envoysim.Request) []byte {
 
 // longNames returns names that nobody else has, of that many bytes, or a few more. They are made fast: the attack is what the test is about.
 func longNames(n, length, number int) []string {
-	prefix := fmt.Sprintf("%d-%08x-", number, rand.Uint32()) //nolint:gosec // it need not be a secret
+	prefix := fmt.Sprintf("%d-%08x-", number, rand.Uint32())
 	length = max(length, len(prefix)+5)
 	all := bytes.Repeat([]byte("n"), n*length)
 	for i := range n {
