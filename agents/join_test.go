@@ -280,17 +280,17 @@ func TestControlPlaneAddresses(t *testing.T) {
 	h.fill("web-1")
 	token := h.agent("web-1").token
 	_, request := csr(t)
-	conn := (&agent{h: h}).dial()
-	defer func() { _ = conn.Close() }()
 	for address, good := range map[string]bool{
 		"cp:5678": true, "sonde-cp.sonde-system.svc:1": true, "10.0.0.1:65535": true, "[2001:db8::1]:5678": true, "under_score:5678": true,
 		"cp": false, ":5678": false, "cp:": false, "cp:0": false, "cp:65536": false, "cp:-1": false, "cp:x": false, "a,b:1": false, "a b:1": false, "a/b:1": false,
 		"[cp]:5678": false, "2001:db8::1:5678": false, "[2001:db8::1%eth0]:5678": false, "-cp:5678": false, "c\np:5678": false, "\u00fc:5678": false,
 		strings.Repeat("a", 254) + ":5678": false,
 	} {
+		conn := (&agent{h: h}).dial() // one makes few calls without a certificate
 		_, err := agentv1.NewAgentServiceClient(conn).Join(t.Context(), &agentv1.JoinRequest{
 			Mesh: "default", Name: "web-1", Token: token, Csr: request, ControlPlaneAddress: address,
 		})
+		_ = conn.Close()
 		if good && err != nil {
 			t.Errorf("%q: %v", address, err)
 		}
