@@ -83,14 +83,19 @@ envoys: ## get an Envoy of each supported version into the cache
 api-server: ## build kube-apiserver and etcd, which tests run, into the cache
 	cd tools && go run ./testbed binaries --only=kube-apiserver,etcd
 
-# Tests in test/ run programs that `go test` does not see change: their results are not taken from its cache.
+# Tests in test/ run programs that `go test` does not see change: their results are not taken from its cache. Those that attack take all processors,
+# and come one after the other.
+ATTACKS := ./hostile ./perport
 .PHONY: test
 test: envoys api-server $(HELM) ## run every test of every module, with the race detector if there is a C compiler
 	@failed=; race=-race; compiler=$$(go env CC); \
 	command -v $${compiler%% *} >/dev/null || { race=; echo "no C compiler ($$compiler): the tests run without the race detector" >&2; }; \
 	for module in $(MODULES); do \
 		echo "== tests of $$module"; \
-		(cd $$module && go test $$race $$([ $$module = test ] && echo -count=1) ./...) || failed=1; \
+		if [ $$module = test ]; then \
+			(cd test && go test $$race -count=1 $$(go list ./... | grep --invert-match --extended-regexp '/test/(hostile|perport)$$')) || failed=1; \
+			(cd test && go test $$race -count=1 -p 1 -timeout 20m $(ATTACKS)) || failed=1; \
+		else (cd $$module && go test $$race ./...) || failed=1; fi; \
 	done; [ -z "$$failed" ]
 
 # A cluster of the target's own, or that of STATE, with the image, programs of test/ as images and the chart. It ends with the target,

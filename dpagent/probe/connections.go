@@ -17,6 +17,9 @@ const (
 	maxConnections = 1024
 	// maxClosing is how many more may be open while evicted ones are closing.
 	maxClosing = 128
+	// askPatience is how long a caller may take to ask before it makes room: a flood from many addresses would else end a connection whose
+	// request has just arrived.
+	askPatience = 100 * time.Millisecond
 	// fairShare is the number of connections up to which a source loses none while others have more. A kubelet never has
 	// that many.
 	fairShare = 32
@@ -55,6 +58,8 @@ type conn struct {
 	evicted chan struct{}
 
 	call *collected // nil for HTTP; of Read
+
+	opened time.Time
 
 	// guarded by owner.mu
 	list   *list.List // nil if it cannot be evicted
@@ -109,14 +114,14 @@ func (c *conn) move(to *list.List) {
 
 // add adds a new connection, and may evict another for it.
 func (a *connections) add(nc net.Conn) *conn {
-	c := &conn{Conn: nc, owner: a, source: connlimit.SourceOf(nc.RemoteAddr()), evicted: make(chan struct{})}
+	c := &conn{Conn: nc, owner: a, source: connlimit.SourceOf(nc.RemoteAddr()), evicted: make(chan struct{}), opened: time.Now()}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for a.open >= a.max+maxClosing {
 		a.closed.Wait()
 	}
 	if a.open >= a.max {
-		a.evict()
+		a.makeRoom()
 	}
 	a.open++
 	a.source[c.source]++
@@ -128,23 +133,48 @@ func (a *connections) add(nc net.Conn) *conn {
 	return c
 }
 
-// evict evicts one connection. mu is held.
-func (a *connections) evict() {
+// makeRoom evicts one connection, once it has had the time to ask. mu is held, but not while it waits.
+func (a *connections) makeRoom() {
+	victim := a.victim()
+	for victim != nil && victim.list == &a.lists[asking] {
+		d := time.Until(victim.opened.Add(askPatience))
+		if d <= 0 {
+			break
+		}
+		a.mu.Unlock()
+		time.Sleep(d) //nolint:forbidigo // for a moment, whatever happens
+		a.mu.Lock()
+		if a.open < a.max {
+			return
+		}
+		victim = a.victim()
+	}
+	if victim != nil {
+		a.evict(victim)
+	}
+}
+
+// victim returns whose turn it is to be evicted, nil if all are protected. mu is held.
+func (a *connections) victim() *conn {
 	for _, least := range []int{fairShare, 0} {
 		for what := range a.lists {
 			for place := a.lists[what].Front(); place != nil; place = place.Next() {
-				c := place.Value.(*conn)
-				if a.source[c.source] <= least {
-					continue
+				if c := place.Value.(*conn); a.source[c.source] > least {
+					return c
 				}
-				c.move(nil)
-				close(c.evicted) // a waiting request is answered Errored
-				if what != waiting {
-					_ = c.Conn.Close() // the server notices, and calls Close
-				}
-				return
 			}
 		}
+	}
+	return nil
+}
+
+// evict evicts a connection. mu is held.
+func (a *connections) evict(c *conn) {
+	waits := c.list == &a.lists[waiting]
+	c.move(nil)
+	close(c.evicted) // a waiting request is answered Errored
+	if !waits {
+		_ = c.Conn.Close() // the server notices, and calls Close
 	}
 }
 

@@ -27,9 +27,9 @@ const (
 	// controlPlaneMemory is the memory limit of the chart.
 	controlPlaneMemory = 512 << 20
 	// late is when a question is given up: the goal is two seconds, and the machine has the attackers to run as well.
-	late = 3 * time.Second
+	late = 5 * time.Second
 	// attackTime is how long each attack goes on.
-	attackTime = 3 * time.Second
+	attackTime = 2 * time.Second
 	// hostileMembers is how many members of the mesh attack.
 	hostileMembers = 4
 	// logLimit is how many bytes one attack may add to the log.
