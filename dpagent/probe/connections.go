@@ -99,6 +99,15 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
+// progress has the connection be the last of those that have not asked yet: its caller was waited for, and has sent something of use.
+func (c *conn) progress() {
+	c.owner.mu.Lock()
+	defer c.owner.mu.Unlock()
+	if c.list != nil {
+		c.move(&c.owner.lists[asking])
+	}
+}
+
 // requester is a connection that arrives together with its request, as those of the guard do.
 type requester interface{ HasRequest() bool }
 
@@ -156,7 +165,7 @@ func (a *connections) makeRoom() {
 
 // victim returns whose turn it is to be evicted, nil if all are protected. mu is held.
 func (a *connections) victim() *conn {
-	for _, least := range []int{fairShare, 0} {
+	for _, least := range []int{fairShare, 1, 0} { // a kubelet has one connection for each probe
 		for what := range a.lists {
 			for place := a.lists[what].Front(); place != nil; place = place.Next() {
 				if c := place.Value.(*conn); a.source[c.source] > least {

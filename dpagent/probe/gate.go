@@ -110,6 +110,7 @@ func (c *conn) collect(most int) bool {
 		text = text[:len(text)+n]
 		p := call.Next(next)
 		if p.Greet {
+			c.progress()
 			_, err = c.Write([]byte(wire.Settings))
 		}
 		switch {
