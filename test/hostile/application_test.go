@@ -39,7 +39,10 @@ func serveHTTP(ctx context.Context, t *testing.T, running *sync.WaitGroup, at st
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
-	s := &http.Server{Handler: mux, Protocols: &protocols, MaxHeaderBytes: 1 << 20, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1 << 20}}
+	s := &http.Server{
+		Handler: mux, Protocols: &protocols, BaseContext: func(net.Listener) context.Context { return ctx }, // handlers end with it
+		MaxHeaderBytes: 1 << 20, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1 << 20},
+	}
 	running.Go(func() {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			t.Error(err)
