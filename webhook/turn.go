@@ -22,6 +22,8 @@ const (
 
 	// sendTime is how long an answer may take before its peer counts as one that is waited for.
 	sendTime = 500 * time.Millisecond
+	// arriveTime is how long a body may take to come before its peer is waited for.
+	arriveTime = 20 * time.Millisecond
 	// lastWords is how long the answer to a request may take that was lost.
 	lastWords = 200 * time.Millisecond
 )
@@ -35,7 +37,10 @@ type turn struct {
 	cancel  context.CancelFunc
 	places  []*connlimit.Place[netip.Prefix]
 
+	arriving *time.Timer // ends when the peer is waited for
+
 	mu      sync.Mutex
+	arrived bool        // all of the body
 	gone    bool        // it was lost
 	sending *time.Timer // ends when the peer is waited for; nil before there is an answer
 	ended   bool
@@ -49,6 +54,15 @@ func (s *Server) takeTurn(w http.ResponseWriter, r *http.Request) (*turn, contex
 		owner: s.turns, source: connlimit.Source(from.Addr()), peer: callerOf(ctx), control: http.NewResponseController(w), cancel: cancel,
 	}
 	t.hold(1)
+	first := t.places[0]
+	first.Busy() // a body that comes at once makes no room for others
+	t.arriving = time.AfterFunc(arriveTime, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if !t.arrived {
+			first.Idle()
+		}
+	})
 	return t, ctx
 }
 
@@ -87,8 +101,15 @@ func (t *turn) lost() bool {
 	return t.gone
 }
 
-// work says that the peer waits for the server.
+// work says that the body is there, and the peer waits for the server.
 func (t *turn) work() {
+	t.mu.Lock()
+	t.arrived = true
+	t.mu.Unlock()
+	t.busy()
+}
+
+func (t *turn) busy() {
 	for _, p := range t.places {
 		p.Busy()
 	}
@@ -101,7 +122,8 @@ func (t *turn) send() {
 	if t.sending != nil {
 		return
 	}
-	t.work()
+	t.arrived = true
+	t.busy()
 	t.sending = time.AfterFunc(sendTime, func() {
 		for _, p := range t.places {
 			p.Idle()
@@ -117,6 +139,7 @@ func (t *turn) end() {
 	t.send()
 	_ = t.control.Flush() // a peer that has gone asks again
 	t.sending.Stop()
+	t.arriving.Stop()
 	t.mu.Lock()
 	t.ended = true
 	t.mu.Unlock()
