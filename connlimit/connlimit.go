@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -64,7 +63,6 @@ type conn struct {
 	free   int // bytes that are not charged; for the goroutine that reads
 	closed chan struct{}
 	once   sync.Once
-	calls  atomic.Int32
 }
 
 // Read implements net.Conn.
@@ -118,13 +116,7 @@ func Begin(nc net.Conn) (end func()) {
 	if !ok {
 		return func() {}
 	}
-	c.calls.Add(1)
-	c.place.Busy()
-	return func() {
-		if c.calls.Add(-1) == 0 {
-			c.place.Idle()
-		}
-	}
+	return c.place.Begin()
 }
 
 // Listener returns a listener that counts the connections which l accepts.

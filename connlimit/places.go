@@ -52,6 +52,7 @@ type Place[S comparable] struct {
 	element *list.Element // in one of the lists of share
 	busy    bool
 	since   time.Time
+	calls   int // see Begin
 }
 
 // Take takes a place at once, which is idle. Where none is free, another connection loses its place: of the source with the most places an idle one,
@@ -156,15 +157,28 @@ func (p *Places[S]) Close() {
 }
 
 // Busy says that the peer waits for the server.
-func (p *Place[S]) Busy() { p.set(true) }
+func (p *Place[S]) Busy() { p.change(func() bool { return true }) }
 
 // Idle says that the server waits for the peer, from now on.
-func (p *Place[S]) Idle() { p.set(false) }
+func (p *Place[S]) Idle() { p.change(func() bool { return false }) }
 
-func (p *Place[S]) set(busy bool) {
+// Begin begins a call. The place is busy until end is called, and idle again once no call goes on. end must be called once.
+func (p *Place[S]) Begin() (end func()) {
+	count := func(n int) func() bool {
+		return func() bool {
+			p.calls += n
+			return p.calls > 0
+		}
+	}
+	p.change(count(1))
+	return func() { p.change(count(-1)) }
+}
+
+// change makes the place busy or idle, as next says, which is called with the owner's mu.
+func (p *Place[S]) change(next func() (busy bool)) {
 	o := p.owner
 	o.mu.Lock()
-	s := p.share
+	busy, s := next(), p.share
 	if s == nil {
 		o.mu.Unlock()
 		return

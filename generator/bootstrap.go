@@ -60,7 +60,7 @@ func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := baseBootstrap(o.Node, o.Cluster, cmp.Or(o.Memory, mesh.DefaultSidecarMemory))
+	b := baseBootstrap(o.Node, o.Cluster, o.Memory)
 	b.Node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{
 		resource.NodeDrainTime: structpb.NewStringValue(cmp.Or(o.DrainTime, mesh.DefaultDrainTime).String()),
 	}}
@@ -94,7 +94,7 @@ func baseBootstrap(node, cluster string, memory uint64) *bootstrapv3.Bootstrap {
 		Node: &corev3.Node{Id: node, Cluster: cluster},
 		// The agent asks it how Envoy is, and how to drain, whatever others do.
 		Admin:           &bootstrapv3.Admin{Address: pipeAddress(mesh.SocketAdmin, pipeModePrivate), IgnoreGlobalConnLimit: true},
-		OverloadManager: overloadManager(memory),
+		OverloadManager: overloadManager(cmp.Or(memory, mesh.DefaultSidecarMemory)),
 		MemoryAllocatorManager: &bootstrapv3.MemoryAllocatorManager{
 			BytesToRelease:        memoryToRelease,
 			MemoryReleaseInterval: durationpb.New(time.Second),

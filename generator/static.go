@@ -1,7 +1,6 @@
 package generator
 
 import (
-	"cmp"
 	"slices"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -28,7 +27,7 @@ type StaticOptions struct {
 // Static returns the whole configuration of one proxy as one bootstrap, including endpoints, routes and secrets. It needs
 // neither a control plane nor files.
 func Static(o StaticOptions) *bootstrapv3.Bootstrap {
-	b := baseBootstrap(o.Proxy.ID(), mesh.WorkloadText(o.Proxy.Dataplane.SPIFFEPath()), cmp.Or(o.Memory, mesh.DefaultSidecarMemory))
+	b := baseBootstrap(o.Proxy.ID(), mesh.WorkloadText(o.Proxy.Dataplane.SPIFFEPath()), o.Memory)
 	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{
 		Listeners: staticListeners(o),
 		Clusters:  staticClusters(o),

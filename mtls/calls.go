@@ -56,11 +56,11 @@ func arrive(ctx context.Context, _ *tap.Info) (context.Context, error) {
 // for its first message would else keep the place of somebody who joins.
 func (c *Credentials) unary(ctx context.Context, request any, call *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	begin := time.Now()
-	info, err := c.begin(ctx, call.FullMethod)
+	info, end, err := c.begin(ctx, call.FullMethod)
 	if err != nil {
 		return nil, err
 	}
-	defer info.conn.endCall()
+	defer end()
 	response, err := next(ctx, request)
 	if err == nil && info.peer == nil { // it has joined
 		c.unauthenticated.Took(begin.Sub(info.conn.settled))
@@ -69,24 +69,23 @@ func (c *Credentials) unary(ctx context.Context, request any, call *grpc.UnarySe
 }
 
 func (c *Credentials) stream(srv any, stream grpc.ServerStream, call *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	info, err := c.begin(stream.Context(), call.FullMethod)
+	_, end, err := c.begin(stream.Context(), call.FullMethod)
 	if err != nil {
 		return err
 	}
-	defer info.conn.endCall()
+	defer end()
 	return next(srv, stream)
 }
 
-// begin begins a call, which endCall ends. The error is a gRPC status.
-func (c *Credentials) begin(ctx context.Context, method string) (authInfo, error) {
+// begin begins a call, until end is called. The error is a gRPC status.
+func (c *Credentials) begin(ctx context.Context, method string) (info authInfo, end func(), err error) {
 	info, ok := infoFromContext(ctx)
 	if !ok {
-		return authInfo{}, status.Error(codes.Internal, "a call without a handshake")
+		return authInfo{}, nil, status.Error(codes.Internal, "a call without a handshake")
 	}
 	if info.peer == nil && !slices.Contains(c.o.Joins, method) {
 		c.o.Logger.WarnContext(ctx, "call without a certificate refused", "peer", info.conn.RemoteAddr().String(), "method", method)
-		return authInfo{}, status.Error(codes.Unauthenticated, errUnauthenticated.Error())
+		return authInfo{}, nil, status.Error(codes.Unauthenticated, errUnauthenticated.Error())
 	}
-	info.conn.beginCall()
-	return info, nil
+	return info, info.conn.place.Begin(), nil
 }

@@ -24,6 +24,7 @@ func connLife(left time.Duration) time.Duration {
 type place interface {
 	Busy()
 	Idle()
+	Begin() (end func())
 	Leave()
 }
 
@@ -44,9 +45,7 @@ type guardedConn struct {
 	timer   *time.Timer
 	cleanup func()
 
-	settled time.Time  // when the handshake ended
-	callsMu sync.Mutex // held while the place becomes busy or idle: Close does not take it
-	calls   int
+	settled time.Time // when the handshake ended
 }
 
 func newGuardedConn(raw net.Conn) *guardedConn {
@@ -132,23 +131,6 @@ func (g *guardedConn) closeAfter(d time.Duration, expired func()) {
 		}
 		_ = g.Close() // the reader gets the error
 	})
-}
-
-// beginCall and endCall have the connection be busy while there are calls.
-func (g *guardedConn) beginCall() {
-	g.callsMu.Lock()
-	defer g.callsMu.Unlock()
-	if g.calls++; g.calls == 1 {
-		g.place.Busy()
-	}
-}
-
-func (g *guardedConn) endCall() {
-	g.callsMu.Lock()
-	defer g.callsMu.Unlock()
-	if g.calls--; g.calls == 0 {
-		g.place.Idle()
-	}
 }
 
 // Close implements net.Conn.
