@@ -58,7 +58,12 @@ type Place[S comparable] struct {
 // Take takes a place at once, which is idle. Where none is free, another connection loses its place: of the source with the most places an idle one,
 // else a busy one; of these the one that is so for longest. lost is called if that happens to this one, once and from any goroutine: it
 // has to end the connection, and must not wait.
-func (p *Places[S]) Take(source S, lost func()) *Place[S] {
+func (p *Places[S]) Take(source S, lost func()) *Place[S] { return p.take(source, lost, false) }
+
+// TakeBusy is Take of a place that is busy from the first moment on.
+func (p *Places[S]) TakeBusy(source S, lost func()) *Place[S] { return p.take(source, lost, true) }
+
+func (p *Places[S]) take(source S, lost func(), busy bool) *Place[S] {
 	p.mu.Lock()
 	var victims []*Place[S]
 	if s := p.sources[source]; s != nil && p.o.Each > 0 && s.taken() >= p.o.Each {
@@ -67,7 +72,7 @@ func (p *Places[S]) Take(source S, lost func()) *Place[S] {
 	if p.full() {
 		victims = append(victims, p.remove(p.ranking[0].leastUseful()))
 	}
-	place := p.add(source, lost, false)
+	place := p.add(source, lost, busy)
 	if p.closed {
 		victims = append(victims, p.remove(place))
 	}

@@ -83,6 +83,15 @@ func TestPlaces(t *testing.T) {
 				r.take("d1")
 			}, []string{"b1 lost"},
 		},
+		"busy from the first moment": {
+			connlimit.Options{Total: 2}, func(r *room) {
+				r.take("a1")
+				r.places.TakeBusy("b", func() { r.events <- "b1 lost" })
+				r.busy("a1")
+				r.idle("a1")
+				r.take("c1")
+			}, []string{"a1 lost"},
+		},
 		"many sources, all busy": {
 			connlimit.Options{Total: 2}, func(r *room) {
 				r.take("a1", "b1")

@@ -53,9 +53,8 @@ func (s *Server) takeTurn(w http.ResponseWriter, r *http.Request) (*turn, contex
 	t := &turn{
 		owner: s.turns, source: connlimit.Source(from.Addr()), peer: callerOf(ctx), control: http.NewResponseController(w), cancel: cancel,
 	}
-	t.hold(1)
-	first := t.places[0]
-	first.Busy() // a body that comes at once makes no room for others
+	first := s.turns.TakeBusy(t.source, t.lose) // a body that comes at once makes no room for others
+	t.places = append(t.places, first)
 	t.arriving = time.AfterFunc(arriveTime, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
