@@ -20,34 +20,34 @@ import (
 
 // An attack runs until its context ends.
 type attack struct {
-	name, short string
-	flood       bool // with which real agents are started
-	run         func(ctx context.Context, x *target)
+	name  string
+	agent string // part of the name of a real agent that is started beside it, if any
+	run   func(ctx context.Context, x *target)
 }
 
 func controlPlaneAttacks() []attack {
 	agents := func(x *target) string { return x.Agents }
 	return []attack{
-		{"silent connections", "silent", true, flood(agents, 2600, 400, nil)},
-		{"silent connections from many addresses", "many", true, flood(agents, 6000, 1000, fromAnywhere)},
-		{"half a handshake", "half", true, floodWith(agents, 1000, 300, sendHello)},
-		{"one byte", "byte", false, floodWith(agents, 1000, 300, sendByte)},
-		{"a handshake without a certificate", "no-certificate", true, floodTLS(600, 150, asStranger, holdTLS)},
-		{"half-closed TLS", "half-closed", false, floodTLS(300, 100, asStranger, halfClose)},
-		{"headers that refer to others", "hpack", false, floodTLS(60, 10, asStranger, http2Attack(bombHeaders))},
-		{"headers that never end", "continuation", false, floodTLS(60, 10, asStranger, http2Attack(endlessHeaders))},
-		{"frames that ask nothing", "frames", false, floodTLS(60, 10, asStranger, http2Attack(idleFrames))},
-		{"streams that are reset", "reset", false, floodTLS(60, 10, asStranger, http2Attack(rapidReset))},
-		{"calls without a certificate", "calls", false, calls(8, adsWithoutCertificate)},
-		{"joins with bad tokens", "tokens", true, calls(8, badTokens)},
-		{"half a request to join", "half-join", false, floodTLS(300, 100, asStranger, http2Attack(halfJoin))},
-		{"members that hold connections", "member-hold", false, floodTLS(400, 100, asMember, holdTLS)},
-		{"members with headers that refer to others", "member-hpack", false, floodTLS(60, 10, asMember, http2Attack(bombHeaders))},
-		{"members with frames that ask nothing", "member-frames", false, floodTLS(60, 10, asMember, http2Attack(idleFrames))},
-		{"members with streams that are reset", "member-reset", false, floodTLS(60, 10, asMember, http2Attack(rapidReset))},
-		{"members with half a message on each stream", "member-half", false, floodTLS(60, 10, asMember, http2Attack(halfMessages))},
-		{"members that open sessions again and again", "member-sessions", false, calls(8, reopenSessions)},
-		{"members that join again and again", "member-joins", false, calls(8, joinAgain)},
+		{name: "silent connections", agent: "silent", run: flood(agents, 2600, 400, nil)},
+		{name: "silent connections from many addresses", agent: "many", run: flood(agents, 6000, 1000, fromAnywhere)},
+		{name: "half a handshake", agent: "half", run: floodWith(agents, 1000, 300, sendHello)},
+		{name: "one byte", run: floodWith(agents, 1000, 300, sendByte)},
+		{name: "a handshake without a certificate", agent: "no-certificate", run: floodTLS(600, 150, asStranger, holdTLS)},
+		{name: "half-closed TLS", run: floodTLS(300, 100, asStranger, halfClose)},
+		{name: "headers that refer to others", run: floodTLS(60, 10, asStranger, http2Attack(bombHeaders))},
+		{name: "headers that never end", run: floodTLS(60, 10, asStranger, http2Attack(endlessHeaders))},
+		{name: "frames that ask nothing", run: floodTLS(60, 10, asStranger, http2Attack(idleFrames))},
+		{name: "streams that are reset", run: floodTLS(60, 10, asStranger, http2Attack(rapidReset))},
+		{name: "calls without a certificate", run: calls(8, adsWithoutCertificate)},
+		{name: "joins with bad tokens", agent: "tokens", run: calls(8, badTokens)},
+		{name: "half a request to join", run: floodTLS(300, 100, asStranger, http2Attack(halfJoin))},
+		{name: "members that hold connections", run: floodTLS(400, 100, asMember, holdTLS)},
+		{name: "members with headers that refer to others", run: floodTLS(60, 10, asMember, http2Attack(bombHeaders))},
+		{name: "members with frames that ask nothing", run: floodTLS(60, 10, asMember, http2Attack(idleFrames))},
+		{name: "members with streams that are reset", run: floodTLS(60, 10, asMember, http2Attack(rapidReset))},
+		{name: "members with half a message on each stream", run: floodTLS(60, 10, asMember, http2Attack(halfMessages))},
+		{name: "members that open sessions again and again", run: calls(8, reopenSessions)},
+		{name: "members that join again and again", run: calls(8, joinAgain)},
 	}
 }
 

@@ -289,12 +289,12 @@ func (x *target) rest(t *testing.T) {
 func TestRealAgent(t *testing.T) {
 	x := newTarget(t, harness.Options{})
 	for _, a := range controlPlaneAttacks() {
-		if !a.flood {
+		if a.agent == "" {
 			continue
 		}
 		t.Run(a.name, func(t *testing.T) {
 			defer startAttackers(t, x.aims(a.name))()
-			started, err := x.Add(t.Context(), harness.ProxyOptions{Name: "real-" + a.short, Service: "web"})
+			started, err := x.Add(t.Context(), harness.ProxyOptions{Name: "real-" + a.agent, Service: "web"})
 			must(t, err)
 			for _, p := range started {
 				must(t, harness.Poll(t.Context(), limitOfWait, "the agent to have everything", p.Synced))

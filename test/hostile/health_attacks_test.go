@@ -20,17 +20,17 @@ func healthAttacks() []attack {
 	health := func(x *target) string { return x.Health }
 	admin := func(x *target) string { return x.Admin }
 	return []attack{
-		{"silent connections to the admin API", "admin", false, flood(admin, 1000, 300, nil)},
-		{"half a handshake with the admin API", "admin-half", false, floodWith(admin, 1000, 300, sendHello)},
-		{"calls to the admin API without the token", "admin-calls", false, calls(8, adminWithoutToken)},
-		{"silent connections to health", "health", false, flood(health, 1000, 300, nil)},
-		{"half requests to health from many addresses", "half-health", false, floodFrom(health, 1000, 300, fromAnywhere, sendRequestLine)},
-		{"slow readers of metrics", "metrics", false, floodWith(health, 200, 50, sendScrapes)},
-		{"questions to health, as fast as can be", "questions", false, floodWith(health, 8, 1, askHealth)},
-		{"watches of health from many addresses", "watches", false, floodFrom(health, 300, 50, fromAnywhere, http2Plain(watchHealth))},
-		{"health with headers that refer to others", "health-hpack", false, floodWith(health, 60, 10, http2Plain(bombHeaders))},
-		{"health with frames that ask nothing", "health-frames", false, floodWith(health, 60, 10, http2Plain(idleFrames))},
-		{"health with streams that are reset", "health-reset", false, floodWith(health, 60, 10, http2Plain(rapidReset))},
+		{name: "silent connections to the admin API", run: flood(admin, 1000, 300, nil)},
+		{name: "half a handshake with the admin API", run: floodWith(admin, 1000, 300, sendHello)},
+		{name: "calls to the admin API without the token", run: calls(8, adminWithoutToken)},
+		{name: "silent connections to health", run: flood(health, 1000, 300, nil)},
+		{name: "half requests to health from many addresses", run: floodFrom(health, 1000, 300, fromAnywhere, sendRequestLine)},
+		{name: "slow readers of metrics", run: floodWith(health, 200, 50, sendScrapes)},
+		{name: "questions to health, as fast as can be", run: floodWith(health, 8, 1, askHealth)},
+		{name: "watches of health from many addresses", run: floodFrom(health, 300, 50, fromAnywhere, http2Plain(watchHealth))},
+		{name: "health with headers that refer to others", run: floodWith(health, 60, 10, http2Plain(bombHeaders))},
+		{name: "health with frames that ask nothing", run: floodWith(health, 60, 10, http2Plain(idleFrames))},
+		{name: "health with streams that are reset", run: floodWith(health, 60, 10, http2Plain(rapidReset))},
 	}
 }
 
