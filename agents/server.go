@@ -30,8 +30,9 @@ type Authenticator interface {
 	Authenticate(ctx context.Context, token string) (identity.Subject, error)
 }
 
-// Storage keeps sets of proxies, and what is known of them. Names are slash-separated paths. Write is atomic and durable. List returns the
-// names in a directory; one that does not exist is empty. *store.State implements it.
+// Storage keeps sets of proxies, and what is known of them. Names are slash-separated paths. Write is atomic, and durable as soon as the disk
+// takes it, for which it does not wait long. List returns the names in a directory; one that does not exist is empty. *store.Records
+// implements it.
 type Storage interface {
 	Read(name string) ([]byte, error)
 	Write(name string, data []byte) error

@@ -170,6 +170,7 @@ func TestApplicationOfAProxyThatHasJustJoined(t *testing.T) {
 	a.says(web)
 	h.becomes("web", meshview.Ready, meshview.NoReason)
 	h.why(map[string]string{})
+	h.eventually("the line of the log", func() bool { return len(h.log.lines("application ready", "inbound="+web)) > 0 }) // after the change
 	if lines := h.log.lines("application ready", "inbound="+web); len(lines) != 1 {
 		t.Errorf("logged is %q", lines)
 	}

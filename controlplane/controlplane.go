@@ -161,7 +161,11 @@ func (cp *ControlPlane) observeListeners(node string, s xds.InboundStatus) {
 // names a field of Options. An API server that does not answer is waited for: the control plane is alive meanwhile, and not ready. Run
 // can be called once.
 func (cp *ControlPlane) Run(ctx context.Context) error {
-	defer cp.platform.close() //nolint:errcheck // every write was synced
+	defer func() {
+		if err := cp.platform.close(); err != nil {
+			cp.o.Logger.ErrorContext(ctx, "state not kept", "err", err)
+		}
+	}()
 	if err := cp.listen(ctx); err != nil {
 		return err
 	}

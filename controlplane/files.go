@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
@@ -15,7 +16,6 @@ const sourceStore = "store"
 
 // files is a mesh from a directory of files, with a directory for keys and records.
 type files struct {
-	state *store.State
 	store *store.Dir
 }
 
@@ -25,13 +25,17 @@ func (cp *ControlPlane) useFiles() error {
 	if err != nil {
 		return err
 	}
-	f := &files{state: state}
+	records, err := store.NewRecords(state, cp.o.Logger, cp.registry)
+	if err != nil {
+		return errors.Join(err, state.Close())
+	}
+	f := &files{}
 	loop := cp.loop("store")
-	cp.ready(health.Check{Name: "state", Run: func(context.Context) error { return state.Check() }})
+	cp.ready(health.Check{Name: "state", Run: func(context.Context) error { return records.Check() }})
 	cp.platform = platform{
 		sources:  []string{sourceStore},
-		identity: identity.Options{Secrets: state.Secrets(), Records: state},
-		storage:  state,
+		identity: identity.Options{Secrets: state.Secrets(), Records: records},
+		storage:  records,
 		reach:    func(context.Context) error { return nil },
 		connect: func() error {
 			f.store = store.NewDir(store.DirOptions{
@@ -44,8 +48,8 @@ func (cp *ControlPlane) useFiles() error {
 		problems: f.problems,
 		missing:  func() error { return f.store.Missing() },
 		lost:     func() (time.Time, error) { return f.store.Lost() },
-		listened: func(addresses []byte) error { return state.Write(addressesFile, addresses) },
-		close:    state.Close,
+		listened: func(addresses []byte) error { return records.Write(addressesFile, addresses) },
+		close:    func() error { return errors.Join(records.Close(), state.Close()) },
 	}
 	return nil
 }

@@ -143,7 +143,7 @@ func (a *Authority) create(ctx context.Context, meshName string, validity time.D
 
 // use puts an authority that is in the storage into memory.
 func (a *Authority) use(meshName string, s *state) error {
-	records, err := loadRecords(a.o.Records, path.Join(meshesDirectory, meshName, "proxies"))
+	records, err := loadRecords(a.o.Records, path.Join(meshesDirectory, meshName, "proxies"), s.signing.Cert.NotAfter, a.o.Logger)
 	if err != nil {
 		return err
 	}

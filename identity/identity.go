@@ -34,7 +34,7 @@ type Secrets interface {
 }
 
 // Records keeps which certificates each proxy has, without keys. Names are slash-separated paths. Read of a missing name returns
-// an error that wraps fs.ErrNotExist, Write is atomic and durable, List returns the names in a directory. *store.State implements it.
+// an error that wraps fs.ErrNotExist, Write is atomic, and durable as soon as the disk takes it, List returns the names in a directory. *store.Records implements it.
 type Records interface {
 	Read(name string) ([]byte, error)
 	Write(name string, data []byte) error

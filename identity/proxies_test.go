@@ -70,6 +70,34 @@ func TestRecordOfAnEarlierRelease(t *testing.T) {
 	}
 }
 
+// A record that is bad ends no start. Its proxy has joined, and a rotation waits for it until it has a certificate that is known.
+func TestBadRecord(t *testing.T) {
+	clock, storage := newClock(), newMemory()
+	issue(t, open(t, storage, clock.Now), "default", "web-1", time.Hour)
+	for _, bad := range []string{"", "{", "[]", `{"issued": 1}`} {
+		if err := storage.Write("meshes/default/proxies/web-1.json", []byte(bad)); err != nil {
+			t.Fatal(err)
+		}
+		a := open(t, storage, clock.Now)
+		wantPath(t, a, "default/web-1", "", true)
+		if !a.HasCertificate("default/web-1") {
+			t.Errorf("%q: the proxy counts as one without a certificate", bad)
+		}
+	}
+	a := open(t, storage, clock.Now)
+	if err := a.StartRotation(t.Context(), "default", 0); err != nil {
+		t.Fatal(err)
+	}
+	if moved, err := a.AdvanceRotation(t.Context(), "default", nil); err != nil || moved {
+		t.Errorf("AdvanceRotation() = %v, %v before the proxy has been heard", moved, err)
+	}
+	c, _ := issue(t, a, "default", "web-1", time.Hour)
+	reportAll(t, a, Peer{Subject: web}, c.Serial)
+	if moved, err := a.AdvanceRotation(t.Context(), "default", nil); err != nil || !moved {
+		t.Errorf("AdvanceRotation() = %v, %v after the proxy has both CAs", moved, err)
+	}
+}
+
 func TestSweepKeepsRecords(t *testing.T) {
 	clock, storage := newClock(), newMemory()
 	a := open(t, storage, clock.Now)

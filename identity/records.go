@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"path"
 	"slices"
@@ -21,6 +22,9 @@ import (
 const maxIssued = 8
 
 const recordSuffix = ".json"
+
+// unknownSerial stands for all certificates of a proxy whose record is bad.
+const unknownSerial = "unknown"
 
 // history is what is known about the certificates of one instance of a proxy. It is immutable.
 type history struct {
@@ -110,7 +114,8 @@ type records struct {
 	proxies map[string]history
 }
 
-func loadRecords(storage Records, directory string) (*records, error) {
+// loadRecords reads the records of a mesh. A proxy whose record is bad has joined, and may have a certificate that is valid until latest.
+func loadRecords(storage Records, directory string, latest time.Time, log *slog.Logger) (*records, error) {
 	rs := &records{storage: storage, directory: directory, seed: maphash.MakeSeed(), proxies: map[string]history{}}
 	if storage == nil {
 		return rs, nil
@@ -124,13 +129,14 @@ func loadRecords(storage Records, directory string) (*records, error) {
 		if !ok {
 			continue
 		}
-		var h history
 		data, err := storage.Read(rs.path(dataplane))
-		if err == nil {
-			err = json.Unmarshal(data, &h)
-		}
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", rs.path(dataplane), err)
+			return nil, err
+		}
+		var h history
+		if err := json.Unmarshal(data, &h); err != nil {
+			log.Error("bad record of a proxy: a rotation waits until it renews its certificate", "file", rs.path(dataplane), "proxy", dataplane, "err", err)
+			h = history{Issued: []issuedCertificate{{Serial: unknownSerial, NotAfter: latest}}}
 		}
 		rs.proxies[dataplane] = h.upgraded()
 	}

@@ -24,7 +24,7 @@ type State struct {
 	path string // absolute
 	root *os.Root
 	lock *os.File
-	mu   sync.Mutex // one writer: each temporary file has a fixed name
+	disk disk // one writer: each temporary file has a fixed name
 	// secrets is held by Secrets while a file is compared and written.
 	secrets sync.Mutex
 }
@@ -44,7 +44,7 @@ func OpenState(directory string) (*State, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open state directory: %w", err)
 	}
-	s := &State{path: directory, root: root}
+	s := &State{path: directory, root: root, disk: newDisk()}
 	info, err := root.Stat(".")
 	if err == nil && info.Mode().Perm()&0o077 != 0 {
 		err = fmt.Errorf("state directory %s has mode %04o: it must not be open to group or others, make it a directory of its own with mode 0700",
@@ -61,7 +61,11 @@ func OpenState(directory string) (*State, error) {
 
 // claim locks the directory for this process.
 func (s *State) claim() (err error) {
-	if s.lock, err = s.root.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, 0o600); err == nil {
+	s.lock, err = s.root.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, 0o600)
+	if errors.Is(err, unix.EROFS) { // what is there can be served
+		s.lock, err = s.root.Open(lockFile)
+	}
+	if err == nil {
 		err = filelock.Lock(s.lock)
 	}
 	switch {
@@ -87,7 +91,7 @@ func (s *State) Close() error {
 	return nil
 }
 
-// Check returns why nothing can be kept in the directory any more, nil if it can. It writes nothing.
+// Check returns why nothing can be kept in the directory any more, nil if it can. It writes nothing, see Records.Check.
 func (s *State) Check() error {
 	there, err := os.Stat(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -114,9 +118,9 @@ func (s *State) Read(name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	data, err := s.root.ReadFile(name)
+	data, err := ask(s.disk, func() ([]byte, error) { return s.root.ReadFile(name) })
 	if err != nil {
-		return nil, fmt.Errorf("read state: %w", err)
+		return nil, fmt.Errorf("read state %s: %w", name, err)
 	}
 	return data, nil
 }
@@ -127,8 +131,13 @@ func (s *State) Write(name string, data []byte) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if err := s.disk.do(func() error { return s.write(name, data) }); err != nil {
+		return fmt.Errorf("write state %s: %w", name, err)
+	}
+	return nil
+}
+
+func (s *State) write(name string, data []byte) error {
 	directory, base := path.Split(name)
 	directory = path.Clean(directory)
 	temporary := path.Join(directory, "."+base+".tmp")
@@ -145,10 +154,7 @@ func (s *State) Write(name string, data []byte) error {
 			break
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("write state %s: %w", name, err)
-	}
-	return nil
+	return err
 }
 
 func (s *State) writeSynced(name string, data []byte) error {
@@ -180,16 +186,14 @@ func (s *State) Remove(name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	err := s.root.Remove(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		err = s.syncDirectory(path.Dir(name))
-	}
-	if err != nil {
+	err := s.disk.do(func() error {
+		err := s.root.Remove(name)
+		if err == nil {
+			err = s.syncDirectory(path.Dir(name))
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove state %s: %w", name, err)
 	}
 	return nil
@@ -203,7 +207,7 @@ func (s *State) List(directory string) ([]string, error) {
 			return nil, err
 		}
 	}
-	items, err := fs.ReadDir(s.root.FS(), directory)
+	items, err := ask(s.disk, func() ([]fs.DirEntry, error) { return fs.ReadDir(s.root.FS(), directory) })
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list state: %w", err)
 	}

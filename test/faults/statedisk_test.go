@@ -1,0 +1,217 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// stateDisk is an ext4 file system with the state directory of a control plane.
+type stateDisk struct {
+	t      *testing.T
+	device string // such as loop0
+	path   string
+}
+
+// mountStateDisk makes the disk, and mounts it. The test is skipped where that is not possible.
+func mountStateDisk(t *testing.T, m *harness.Machine) *stateDisk {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		redirecttest.NotHere(t, "only root can mount a disk")
+	}
+	dir := t.TempDir() // not that of the machine, which is removed before the disk is unmounted
+	image, path := filepath.Join(dir, "disk.img"), filepath.Join(dir, "state")
+	must(t, errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 16<<20), os.Mkdir(path, 0o700), os.Symlink(path, m.StateDir())))
+	run := func(program string, args ...string) string {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
+		if err != nil {
+			redirecttest.NotHere(t, fmt.Sprintf("%s: %v: %s", program, err, out))
+		}
+		return strings.TrimSpace(string(out))
+	}
+	run("mkfs.ext4", "-q", "-m", "0", image)
+	d := &stateDisk{t: t, device: run("losetup", "--find", "--show", image), path: path}
+	t.Cleanup(func() { _ = exec.Command("losetup", "--detach", d.device).Run() })
+	must(t, unix.Mount(d.device, d.path, "ext4", 0, "errors=remount-ro"))
+	t.Cleanup(func() { _ = unix.Unmount(d.path, unix.MNT_DETACH) })
+	must(t, os.Chmod(d.path, 0o700))
+	return d
+}
+
+// freeze has each write wait until the result is called.
+func (d *stateDisk) freeze() (mend func()) {
+	d.t.Helper()
+	freeze := func(command uint) error {
+		directory, err := os.Open(d.path)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = directory.Close() }()
+		_, err = unix.IoctlRetInt(int(directory.Fd()), command)
+		return err
+	}
+	const fiFreeze, fiThaw = 0xc0045877, 0xc0045878 // linux/fs.h
+	must(d.t, freeze(fiFreeze))
+	thaw := func() { _ = freeze(fiThaw) }
+	d.t.Cleanup(thaw) // or nothing can end that has written
+	return thaw
+}
+
+// fill leaves no room for a file.
+func (d *stateDisk) fill() (mend func()) {
+	d.t.Helper()
+	filler := filepath.Join(d.path, "filler")
+	must(d.t, os.Mkdir(filler, 0o700))
+	for n, size := 0, 1<<20; size > 0; n++ { // a file of no byte takes room, too
+		if err := os.WriteFile(filepath.Join(filler, strconv.Itoa(n)), make([]byte, size), 0o600); errors.Is(err, syscall.ENOSPC) {
+			size /= 2
+		} else {
+			must(d.t, err)
+		}
+	}
+	return func() { must(d.t, os.RemoveAll(filler)) }
+}
+
+// breakDown has the kernel find an error of the file system, for which it makes it read-only.
+func (d *stateDisk) breakDown() (mend func()) {
+	d.t.Helper()
+	must(d.t, os.WriteFile("/sys/fs/ext4/"+filepath.Base(d.device)+"/trigger_fs_error", []byte("1"), 0))
+	poll(d.t, "the disk to be read-only", func(context.Context) error {
+		if err := os.WriteFile(filepath.Join(d.path, "probe"), nil, 0o600); !errors.Is(err, syscall.EROFS) {
+			return fmt.Errorf("a write does not end with EROFS: %w", err)
+		}
+		return nil
+	})
+	return nil
+}
+
+// TestStateDisk harms the disk of the state directory. What needs no disk goes on, and a check says what is wrong. Once the disk is well again, it
+// gets what it has missed.
+func TestStateDisk(t *testing.T) {
+	for name, tc := range map[string]struct {
+		harm func(*stateDisk) (mend func())
+		says string
+	}{
+		"stuck":     {(*stateDisk).freeze, "the disk has not answered for 5s"},
+		"full":      {(*stateDisk).fill, "no space left on device"},
+		"read-only": {(*stateDisk).breakDown, "read-only file system"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var disk *stateDisk
+			m := harness.New(t, harness.Options{
+				Programs: programs, MeshYAML: harness.MeshYAML("STRICT") + fmt.Sprintf("      dpCert: {rotation: {expiration: %s}}\n", shortLife),
+				Prepare: func(m *harness.Machine) error { disk = mountStateDisk(t, m); return nil },
+			})
+			proxies := add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}},
+				harness.ProxyOptions{Name: "b-1", Service: "b", ServiceProbe: probed}, harness.ProxyOptions{Name: "b-2", Service: "b"})
+			a, b1, b2 := proxies[0], proxies[1], proxies[2]
+			synced(t, proxies...)
+			endpoints(t, a, "b", b1, b2)
+
+			mend := tc.harm(disk)
+			b1.App.Kill()
+			endpoints(t, a, "b", b2)
+			must(t, b1.StartApp(t.Context()))
+			endpoints(t, a, "b", b1, b2)
+			b3 := add(t, m, harness.ProxyOptions{Name: "b-3", Service: "b"})[0]
+			endpoints(t, a, "b", b1, b2, b3)
+			must(t, terminate(b2.Agent))
+			endpoints(t, a, "b", b1, b3)
+			renewed(t, a)
+			readiness(t, m, "[-]state failed", tc.says)
+			_, err := m.Get(t.Context(), "http://"+m.Health+"/livez")
+			must(t, err)
+			logged(t, m.ControlPlane, "state is not on disk", tc.says)
+			calls(t, a, "b")
+			if mend == nil {
+				return
+			}
+			mend()
+			must(t, m.ControlPlaneReady(t.Context()))
+			logged(t, m.ControlPlane, "takes files again")
+			m.ControlPlane.Kill()
+			must(t, m.StartControlPlane(t.Context()))
+			endpoints(t, a, "b", b1, b3) // b-2 drains, and b-3 has joined
+		})
+	}
+}
+
+// probed is an application's probe that notices soon that it is gone.
+var probed = map[string]any{"interval": "1s", "tcp": map[string]any{}}
+
+// renewed waits until the proxy has a certificate that it does not have now.
+func renewed(t *testing.T, p *harness.Proxy) {
+	t.Helper()
+	serial := func() string {
+		identity, err := p.Identity()
+		must(t, err)
+		return identity.Leaf.SerialNumber.Text(16)
+	}
+	before := serial()
+	poll(t, p.Name+" to have another certificate", func(context.Context) error {
+		if now := serial(); now == before {
+			return fmt.Errorf("it has %s", now)
+		}
+		return nil
+	})
+}
+
+// readiness waits until the control plane is not ready, for a reason with these texts.
+func readiness(t *testing.T, m *harness.Machine, texts ...string) {
+	t.Helper()
+	poll(t, "the control plane to be unready", func(ctx context.Context) error {
+		_, err := m.Get(ctx, "http://"+m.Health+"/readyz")
+		s := statusOf(err)
+		for _, text := range texts {
+			if s.Code != 503 || !strings.Contains(s.Body, text) {
+				return fmt.Errorf("its readiness is %d %s, want 503 and %q", s.Code, s.Body, text)
+			}
+		}
+		return nil
+	})
+}
+
+// TestStartOnABadDisk starts a control plane whose state directory takes nothing: it serves what it has read, and says so.
+func TestStartOnABadDisk(t *testing.T) {
+	for name, tc := range map[string]struct {
+		harm func(*stateDisk) (mend func())
+		says string
+	}{
+		"full":      {(*stateDisk).fill, "no space left on device"},
+		"read-only": {(*stateDisk).breakDown, "read-only file system"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var disk *stateDisk
+			m := harness.New(t, harness.Options{
+				Programs: programs,
+				Prepare:  func(m *harness.Machine) error { disk = mountStateDisk(t, m); return nil },
+			})
+			proxies := add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}},
+				harness.ProxyOptions{Name: "b-1", Service: "b"})
+			synced(t, proxies...)
+			m.ControlPlane.Kill()
+			tc.harm(disk)
+			must(t, m.LaunchControlPlane())
+			readiness(t, m, "[-]state failed", tc.says)
+			logged(t, m.ControlPlane, "state is not on disk", tc.says)
+			b2 := add(t, m, harness.ProxyOptions{Name: "b-2", Service: "b"})[0]
+			endpoints(t, proxies[0], "b", proxies[1], b2)
+			calls(t, proxies[0], "b")
+		})
+	}
+}
