@@ -33,6 +33,9 @@ const (
 	// proxy that had reconnected a few times would be late after a restart of the control plane.
 	adsRetryFirst = 500 * time.Millisecond
 	adsRetryMax   = 4 * time.Second
+	// workerHangLimit is when Envoy ends itself since a worker has stopped to turn, so that its agent starts it again. The agent watches the
+	// main thread.
+	workerHangLimit = 20 * time.Second
 )
 
 // BootstrapOptions describe how a proxy reaches its control plane, and what it may use. Fields without a default are required.
@@ -100,6 +103,7 @@ func baseBootstrap(node, cluster string, memory uint64) *bootstrapv3.Bootstrap {
 			MemoryReleaseInterval: durationpb.New(time.Second),
 		},
 		StatsConfig: statsConfig(),
+		Watchdogs:   &bootstrapv3.Watchdogs{WorkerWatchdog: &bootstrapv3.Watchdog{KillTimeout: durationpb.New(workerHangLimit)}},
 	}
 }
 

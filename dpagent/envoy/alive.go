@@ -1,18 +1,25 @@
 package envoy
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"time"
 )
 
 const (
-	// DefaultHangLimit is how long Envoy's main thread may be busy: a large update is slow, and a restart would cut all connections.
+	// DefaultHangLimit is how long Envoy's main thread may be busy: a large update is slow, and a restart cuts all connections.
 	DefaultHangLimit = time.Minute
+	// stillLimit is how long it may not run at all while a question waits for it. An Envoy that is well wakes several times a second.
+	stillLimit = 3 * time.Second
 	// pathAlive is the cheapest answer of the admin interface, before Envoy is ready too.
 	pathAlive = "/hot_restart_version"
-	askAlive  = time.Second
+	askEvery  = 500 * time.Millisecond
+	askAlive  = 500 * time.Millisecond
+	// killTime is how long a process that was killed may take to end.
+	killTime = 5 * time.Second
 )
 
 // alive is what is known of an Envoy that does not do what it should.
@@ -22,34 +29,93 @@ type alive struct {
 	asked  time.Time // the last question
 }
 
-// Alive returns an error if nothing but a new process would help: Envoy runs, and has not answered for the limit, or it has ended, and is not
-// started again. It is no error that Envoy was not started yet, nor that it ends again and again. It has to be asked more often than once in
-// the limit: of a longer time nothing is known.
-func (e *Envoy) Alive(ctx context.Context) error {
-	now := time.Now()
-	e.mu.Lock()
-	down, ended := e.down, e.alive.ended
-	e.mu.Unlock()
-	if down != nil {
-		if !ended.IsZero() && now.Sub(ended) > e.o.HangLimit {
-			return fmt.Errorf("envoy ended %s ago, and was not started again: %w", now.Sub(ended).Round(time.Second), down)
-		}
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, askAlive)
-	defer cancel()
-	_, err := fetch(ctx, e.client, http.MethodGet, pathAlive)
+// Alive returns an error if nothing that this process does helps: an Envoy that hangs was killed and has not ended, or it has ended and is not started
+// again. It is no error that Envoy was not started yet, nor that it ends again and again.
+func (e *Envoy) Alive(context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	unwatched := now.Sub(e.alive.asked) > e.o.HangLimit
+	switch {
+	case e.down != nil && !e.alive.ended.IsZero() && time.Since(e.alive.ended) > e.o.HangLimit:
+		return fmt.Errorf("envoy ended %s ago, and was not started again: %w", time.Since(e.alive.ended).Round(time.Second), e.down)
+	case e.down == nil && !e.alive.silent.IsZero() && time.Since(e.alive.silent) > e.o.HangLimit+killTime:
+		return fmt.Errorf("envoy has not answered for %s, and does not end", time.Since(e.alive.silent).Round(time.Second))
+	}
+	return nil
+}
+
+// watch asks Envoy again and again, and returns why it has to be killed, or nil once ctx ends.
+func (e *Envoy) watch(ctx context.Context, pid int) (why error) {
+	tick := time.NewTicker(askEvery)
+	defer tick.Stop()
+	var last activity // of the main thread
+	var still time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		silent, err := e.ask(ctx)
+		if err == nil || ctx.Err() != nil {
+			still = time.Time{}
+			continue
+		}
+		now, known := activityOf(pid)
+		if !known || now.busy || now != last || still.IsZero() {
+			last, still = now, time.Now()
+		}
+		switch {
+		case time.Since(still) > stillLimit:
+			return fmt.Errorf("it has not run for %s: %w", time.Since(still).Round(time.Second), err)
+		case silent > e.o.HangLimit:
+			return fmt.Errorf("it has not answered for %s: %w", silent.Round(time.Second), err)
+		}
+	}
+}
+
+// ask asks Envoy once, and returns for how long it has not answered.
+func (e *Envoy) ask(ctx context.Context) (silent time.Duration, err error) {
+	now := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, askAlive)
+	defer cancel()
+	_, err = fetch(ctx, e.client, http.MethodGet, pathAlive)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	unwatched := now.Sub(e.alive.asked) > stillLimit // this process did not run: nothing is known of that time
 	e.alive.asked = now
 	switch {
-	case err == nil || e.down != nil:
+	case err == nil:
 		e.alive.silent = time.Time{}
 	case e.alive.silent.IsZero() || unwatched:
 		e.alive.silent = now
-	case now.Sub(e.alive.silent) > e.o.HangLimit:
-		return fmt.Errorf("envoy has not answered for %s: %w", now.Sub(e.alive.silent).Round(time.Second), err)
+	default:
+		silent = now.Sub(e.alive.silent)
 	}
-	return nil
+	return silent, err
+}
+
+// activity is what the kernel tells of a thread.
+type activity struct {
+	busy     bool   // it runs or wants to, waits for a disk, which no signal ends, or a debugger holds it
+	switches string // how often it was given a processor
+}
+
+// activityOf returns the activity of the main thread of a process: proc(5), /proc/PID/task/TID/status.
+func activityOf(pid int) (now activity, known bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", pid, pid))
+	if err != nil {
+		return activity{}, false
+	}
+	for line := range bytes.Lines(text) {
+		name, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(":"))
+		value = bytes.TrimSpace(value)
+		switch string(name) {
+		case "State":
+			known = len(value) > 0
+			now.busy = known && bytes.IndexByte([]byte("RDt"), value[0]) >= 0
+		case "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches":
+			now.switches += string(value) + " "
+		}
+	}
+	return now, known && now.switches != ""
 }

@@ -1,10 +1,12 @@
 package envoy
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -40,40 +42,73 @@ func serveAdmin(t *testing.T, hangs chan struct{}) *net.UnixAddr {
 
 func TestAlive(t *testing.T) {
 	const limit = 30 * time.Second
-	open := make(chan struct{})
-	close(open)
-	answers, hangs := serveAdmin(t, open), serveAdmin(t, make(chan struct{}))
-	nobody := &net.UnixAddr{Net: "unix", Name: filepath.Join(t.TempDir(), "none.sock")}
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 	tests := map[string]struct {
-		at    *net.UnixAddr
 		down  error
 		alive alive
 		want  string // in the error, "" for none
 	}{
-		"answers":                            {at: answers},
-		"answers again":                      {at: answers, alive: alive{silent: ago(time.Hour)}},
-		"does not answer yet":                {at: nobody},
-		"does not answer within the limit":   {at: hangs, alive: alive{silent: ago(limit / 2)}},
-		"does not answer":                    {at: nobody, alive: alive{silent: ago(2 * limit), asked: ago(limit / 2)}, want: "envoy has not answered for"},
-		"hangs":                              {at: hangs, alive: alive{silent: ago(2 * limit), asked: ago(limit / 2)}, want: "envoy has not answered for"},
-		"not started yet":                    {at: nobody, down: errors.New("it was not started yet")},
-		"was not asked for long":             {at: nobody, alive: alive{silent: ago(2 * limit), asked: ago(limit + time.Second)}},
-		"in back-off":                        {at: nobody, down: errors.New("killed"), alive: alive{ended: ago(limit / 2)}},
-		"in back-off, and hung before":       {at: nobody, down: errors.New("killed"), alive: alive{ended: ago(limit / 2), silent: ago(time.Hour)}},
-		"ended, and nobody starts it again":  {at: nobody, down: errors.New("killed"), alive: alive{ended: ago(2 * limit)}, want: "was not started again: killed"},
-		"started again, after it has hung":   {at: nobody, alive: alive{}},
-		"answers, whatever was known before": {at: answers, alive: alive{ended: ago(time.Hour), silent: ago(time.Hour)}},
+		"answers":                           {},
+		"does not answer within the limit":  {alive: alive{silent: ago(limit / 2)}},
+		"is being killed":                   {alive: alive{silent: ago(limit + time.Second)}},
+		"does not end":                      {alive: alive{silent: ago(2 * limit)}, want: "envoy has not answered for 1m0s, and does not end"},
+		"not started yet":                   {down: errors.New("it was not started yet")},
+		"in back-off":                       {down: errors.New("killed"), alive: alive{ended: ago(limit / 2)}},
+		"in back-off, and hung before":      {down: errors.New("killed"), alive: alive{ended: ago(limit / 2), silent: ago(time.Hour)}},
+		"ended, and nobody starts it again": {down: errors.New("killed"), alive: alive{ended: ago(2 * limit)}, want: "was not started again: killed"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			e := &Envoy{Admin: NewAdmin(tc.at), o: Options{HangLimit: limit}, down: tc.down, alive: tc.alive}
-			err := e.Alive(t.Context())
-			if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			e := &Envoy{o: Options{HangLimit: limit}, down: tc.down, alive: tc.alive}
+			if err := e.Alive(t.Context()); (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("Alive() = %v, want %q", err, tc.want)
 			}
-			if err := e.Alive(t.Context()); (err != nil) != (tc.want != "") {
-				t.Errorf("Alive() once more = %v, want %q", err, tc.want)
+		})
+	}
+}
+
+// TestWatch watches real processes in the place of Envoy.
+func TestWatch(t *testing.T) {
+	open := make(chan struct{})
+	close(open)
+	answers, hangs := serveAdmin(t, open), serveAdmin(t, make(chan struct{}))
+	nobody := &net.UnixAddr{Net: "unix", Name: filepath.Join(t.TempDir(), "none.sock")}
+	tests := map[string]struct {
+		at     *net.UnixAddr
+		script string
+		limit  time.Duration
+		want   string // in the error, "" for none within a second more than stillLimit
+	}{
+		"it answers, and does not run":        {answers, "exec sleep 100", time.Minute, ""},
+		"it does not run":                     {hangs, "exec sleep 100", time.Minute, "it has not run for"},
+		"it has stopped":                      {hangs, "kill -STOP $$", time.Minute, "it has not run for"},
+		"it has stopped, and refuses":         {nobody, "kill -STOP $$", time.Minute, "it has not run for"},
+		"it is busy":                          {hangs, "while :; do :; done", time.Minute, ""},
+		"it is busy for longer than it may":   {hangs, "while :; do :; done", time.Second, "it has not answered for"},
+		"it starts, and answers nobody yet":   {nobody, "while sleep 0.2; do :; done", time.Minute, ""},
+		"it wakes, and never answers anybody": {hangs, "while sleep 0.2; do :; done", 2 * time.Second, "it has not answered for"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			process := exec.CommandContext(t.Context(), "sh", "-c", tc.script)
+			if err := process.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				_ = process.Process.Kill()
+				_ = process.Wait() // it was killed
+			}()
+			e := &Envoy{Admin: NewAdmin(tc.at), o: Options{HangLimit: tc.limit}}
+			limit := stillLimit + time.Second
+			if tc.want != "" {
+				limit = time.Minute
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			err := e.watch(ctx, process.Process.Pid)
+			if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("watch() = %v, want %q", err, tc.want)
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,7 +48,8 @@ type Options struct {
 	// Keep has Envoy outlive this process, if that is the worker of a guard: the next worker of the same directory can Adopt it. Default: Envoy
 	// is killed when this process dies.
 	Keep bool
-	// HangLimit is how long Envoy may not answer, or not be started again, until Alive fails. Default DefaultHangLimit.
+	// HangLimit is how long Envoy may not answer although it runs until it is killed, or not be started again until Alive fails. Default
+	// DefaultHangLimit.
 	HangLimit time.Duration
 }
 
@@ -57,8 +59,8 @@ type Envoy struct {
 	o     Options
 	ready *http.Client
 
-	starts  prometheus.Counter
-	running prometheus.Gauge
+	starts, hangs prometheus.Counter
+	running       prometheus.Gauge
 
 	adopted *process // with which Run begins, nil if there is none
 
@@ -88,12 +90,15 @@ func New(o Options) *Envoy {
 		starts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonde_dpagent_envoy_starts_total", Help: "How often Envoy was started.",
 		}),
+		hangs: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sonde_dpagent_envoy_hangs_total", Help: "How often Envoy was killed since it did not answer.",
+		}),
 		running: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sonde_dpagent_envoy_running", Help: "1 while the Envoy process runs.",
 		}),
 		down: errors.New("it was not started yet"),
 	}
-	o.Registerer.MustRegister(e.starts, e.running)
+	o.Registerer.MustRegister(e.starts, e.hangs, e.running)
 	return e
 }
 
@@ -150,15 +155,39 @@ func (e *Envoy) runOnce(ctx context.Context, starting func(version string)) erro
 	e.running.Set(1)
 	defer e.running.Set(0)
 	e.setDown(nil)
-	select {
-	case <-p.ended:
-	case <-ctx.Done():
-		p.stop(stopTimeout)
+	if why := e.supervise(ctx, p); why != nil {
+		return fmt.Errorf("envoy hung, and was killed: %w", why)
 	}
 	if last := p.log.lastError(); last != "" {
 		return fmt.Errorf("run envoy: %w; its last error: %s", p.err(), last)
 	}
 	return fmt.Errorf("run envoy: %w", p.err())
+}
+
+// supervise waits for the end of a process, which it kills if it hangs, and stops if ctx ends. It returns why it has hung.
+func (e *Envoy) supervise(ctx context.Context, p *process) (hung error) {
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	watched := make(chan error, 1)
+	go func() { watched <- e.watch(watching, p.pid) }()
+	select {
+	case <-p.ended:
+	case <-ctx.Done():
+		p.stop(stopTimeout)
+	case hung = <-watched:
+		if ctx.Err() != nil {
+			p.stop(stopTimeout)
+			return nil
+		}
+		e.hangs.Inc()
+		e.o.Logger.Error("envoy hangs, it is killed", "pid", p.pid, "err", hung)
+		_ = p.signal(syscall.SIGKILL) // it may have ended just now
+		<-p.ended
+		return hung
+	}
+	stop()
+	<-watched
+	return nil
 }
 
 // next returns the Envoy to run.

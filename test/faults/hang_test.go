@@ -1,0 +1,93 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// TestEnvoyHangs has the Envoy of one of two replicas hang under load. Its agent starts it again, and no call waits for longer than it takes
+// to see that.
+func TestEnvoyHangs(t *testing.T) {
+	tests := map[string]struct {
+		hang func(t *testing.T, pid int)
+		says string
+	}{
+		"all of it":  {func(t *testing.T, pid int) { must(t, syscall.Kill(pid, syscall.SIGSTOP)) }, "it has not run for"},
+		"one worker": {hangWorker, "signal: aborted"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMesh(t, 0)
+			proxies := add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}},
+				harness.ProxyOptions{Name: "b-1", Service: "b"}, harness.ProxyOptions{Name: "b-2", Service: "b"})
+			a, b1, b2 := proxies[0], proxies[1], proxies[2]
+			endpoints(t, a, "b", b1, b2)
+			const callers = 2
+			load := startLoad(t, httpCallers(a, "b")...)
+			reaches(t, load, b1.Name)
+			reaches(t, load, b2.Name)
+
+			pid, err := b1.EnvoyPID()
+			must(t, err)
+			began := time.Now()
+			tc.hang(t, pid)
+			logged(t, b1.Agent, "envoy ended, it will be started again", tc.says)
+			took := time.Since(began)
+			must(t, b1.WaitReady(t.Context()))
+			t.Logf("it was ended after %s, and ready after %s", took, time.Since(began))
+			reaches(t, load, b1.Name)
+			// What hung with a call of each caller is lost with it; no other call is.
+			r := load.Stop()
+			t.Logf("load: %s", r)
+			if r.Failed > callers {
+				t.Errorf("%d calls failed, want at most one of each caller: %s", r.Failed, r)
+			}
+		})
+	}
+}
+
+// hangWorker stops one worker thread of an Envoy, until the test ends.
+func hangWorker(t *testing.T, pid int) {
+	t.Helper()
+	comms, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))
+	must(t, err)
+	for _, path := range comms {
+		if comm, err := os.ReadFile(path); err != nil || !strings.HasPrefix(string(comm), "wrk:worker_0") {
+			continue
+		}
+		thread, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		must(t, err)
+		traced, gone := make(chan error), make(chan struct{})
+		go func() {
+			defer close(gone)
+			runtime.LockOSThread() // the thread that traces
+			defer runtime.UnlockOSThread()
+			traced <- syscall.PtraceAttach(thread)
+			for { // it stops, and then ends with its process
+				var status syscall.WaitStatus
+				if _, err := syscall.Wait4(thread, &status, unix.WALL, nil); err != nil || !status.Stopped() {
+					return
+				}
+			}
+		}()
+		t.Cleanup(func() {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // if it still runs
+			<-gone
+		})
+		must(t, <-traced)
+		return
+	}
+	t.Fatalf("Envoy %d has no worker among %q", pid, comms)
+}
