@@ -40,7 +40,7 @@ func (cp *ControlPlane) useFiles() error {
 		connect: func() error {
 			f.store = store.NewDir(store.DirOptions{
 				Path: cp.o.storeDirectory(), Builder: cp.pipeline.Builder, Source: sourceStore, ProbesMode: cp.o.ProbesMode,
-				Logger: cp.o.Logger, Registerer: cp.registry, Loop: loop,
+				Logger: cp.o.Logger, Registerer: cp.registry, LastGood: records, Loop: loop,
 			})
 			return nil
 		},

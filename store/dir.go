@@ -46,6 +46,8 @@ type DirOptions struct {
 	Logger *slog.Logger
 	// Registerer of the metric sonde_store_problems. Default: none.
 	Registerer prometheus.Registerer
+	// LastGood keeps the content of files that is in use, for the next process: a file may be bad then. Default: none is kept.
+	LastGood *Records
 	// Loop watches Run. Default: nobody does.
 	Loop *heartbeat.Loop
 }
@@ -122,6 +124,9 @@ func (d *Dir) Run(ctx context.Context) error {
 	}
 	d.directory = newDirectory(d.o.Path, d.settle)
 	d.directory.mode = d.o.ProbesMode
+	if d.o.LastGood != nil {
+		d.directory.lastGood = &lastGood{d.o.LastGood, d.o.Logger}
+	}
 	due := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -168,6 +173,7 @@ func (d *Dir) poll(now time.Time) time.Time {
 	d.note(now)
 	if !d.synced && d.directory.complete() {
 		d.synced = true
+		d.directory.lastGood.retain(d.directory.files)
 		d.o.Logger.Info("store read", "directory", d.o.Path, "files", len(d.directory.files), "objects", len(d.applied))
 		d.o.Builder.Synced(d.o.Source)
 	}

@@ -21,6 +21,7 @@ type directory struct {
 	path      string
 	mode      mesh.ProbesMode // of Dataplanes that name none
 	settle    time.Duration
+	lastGood  *lastGood // nil: none is kept
 	files     map[string]*file
 	listErr   error     // why the directory cannot be listed
 	skipped   []Problem // with what is not read
@@ -29,8 +30,9 @@ type directory struct {
 
 // file is one file of a directory.
 type file struct {
-	name string
-	mode mesh.ProbesMode // that of the directory
+	name     string
+	mode     mesh.ProbesMode // that of the directory
+	lastGood *lastGood       // that of the directory
 	// info is the file as last seen, nil if it is gone, and stableSince when it was first seen like that. unread is when
 	// the first change was seen that has not been read yet, zero if there is none.
 	info                os.FileInfo
@@ -42,8 +44,9 @@ type file struct {
 	// documents of it are used, since some are better than none.
 	entries []entry
 	whole   bool
-	// pending is new valid content that is not in use yet. nil if there is none.
+	// pending is new valid content that is not in use yet, nil if there is none, and text what it was decoded from.
 	pending  *[]entry
+	text     []byte
 	problems []Problem
 }
 
@@ -64,7 +67,7 @@ func (f *directory) scan(now time.Time) (changed bool, next time.Time) {
 	for name, info := range listed {
 		delete(gone, name)
 		if f.files[name] == nil {
-			f.files[name] = &file{name: name, mode: f.mode}
+			f.files[name] = &file{name: name, mode: f.mode, lastGood: f.lastGood}
 		}
 		f.files[name].update(info, now)
 	}
@@ -93,6 +96,7 @@ func (f *directory) remove(now time.Time, waiting bool) bool {
 	for name, file := range f.files {
 		if file.info == nil && f.hasSettled(file, now) && !waiting {
 			delete(f.files, name)
+			f.lastGood.forget(name)
 			removed = true
 		}
 	}
@@ -193,7 +197,21 @@ func (f *file) read() bool {
 	default:
 		f.decode(data)
 	}
+	if f.pending == nil && !f.whole {
+		f.restore()
+	}
 	return true
+}
+
+// restore takes the content that an earlier process has used, since what the file has now is bad.
+func (f *file) restore() {
+	text := f.lastGood.of(f.name)
+	entries, found := decodeFile(f.name, text, f.mode)
+	if len(entries) == 0 || slices.ContainsFunc(found, isError) {
+		return
+	}
+	f.pending, f.text = &entries, text
+	f.problems = append(f.problems, f.problem(Warning, errors.New("is bad, and has been since before the start: its last good content is used")))
 }
 
 func (f *file) decode(data []byte) {
@@ -201,7 +219,7 @@ func (f *file) decode(data []byte) {
 	f.problems = found
 	switch {
 	case !slices.ContainsFunc(found, isError):
-		f.pending = &entries
+		f.pending, f.text = &entries, data
 	case !f.whole:
 		f.entries = entries
 	}

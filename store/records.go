@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"container/list"
 	"fmt"
 	"io/fs"
@@ -84,6 +85,21 @@ func (r *Records) Write(name string, data []byte) error {
 // Remove removes a file, as Write writes it.
 func (r *Records) Remove(name string) error {
 	return r.keep(name, func() error { return r.state.Remove(name) })
+}
+
+// later is Write for a name that is known to be good, and does not wait. A file that has the content already is not written.
+func (r *Records) later(name string, data []byte) {
+	_, _, _ = r.add(name, func() error { // after Close it is not kept
+		if now, err := r.state.Read(name); err == nil && bytes.Equal(now, data) {
+			return nil
+		}
+		return r.state.Write(name, data)
+	})
+}
+
+// removeLater is Remove as later is Write.
+func (r *Records) removeLater(name string) {
+	_, _, _ = r.add(name, func() error { return r.state.Remove(name) }) // as above
 }
 
 func (r *Records) keep(name string, write func() error) error {

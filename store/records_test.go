@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"path/filepath"
@@ -64,11 +65,16 @@ func newRecords(t *testing.T) (*Records, *strings.Builder) {
 	}
 	t.Cleanup(func() { _ = state.Close() })
 	var log strings.Builder
-	r, err := NewRecords(state, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry())
+	return newRecordsOf(t, state, &log), &log
+}
+
+func newRecordsOf(t *testing.T, state *State, log io.Writer) *Records {
+	t.Helper()
+	r, err := NewRecords(state, slog.New(slog.NewTextHandler(log, nil)), prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r, &log
+	return r
 }
 
 // keep writes, and returns how long it took.

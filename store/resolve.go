@@ -112,7 +112,10 @@ func (f *directory) useOnePending(refused []string, chosen claims) (problems []P
 }
 
 // use puts the pending content into use.
-func (f *file) use() { f.entries, f.pending, f.whole = *f.pending, nil, true }
+func (f *file) use() {
+	f.lastGood.keep(f.name, f.text)
+	f.entries, f.pending, f.text, f.whole = *f.pending, nil, nil, true
+}
 
 // conflicts returns the problems of the pending content with the chosen documents and the Meshes in use.
 func (f *file) conflicts(chosen claims, meshes []entry) []Problem {

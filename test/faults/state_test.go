@@ -64,3 +64,32 @@ func TestStateDirectoryRemoved(t *testing.T) {
 		return err
 	})
 }
+
+// TestBadFileAcrossARestart breaks the file of a Dataplane, while the control plane runs and while it does not: the proxy keeps its endpoint.
+func TestBadFileAcrossARestart(t *testing.T) {
+	for name, before := range map[string]bool{"broken before it ends": true, "broken after it has ended": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMesh(t, 0)
+			proxies := add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}}, harness.ProxyOptions{Name: "b-1", Service: "b"})
+			a, b := proxies[0], proxies[1]
+			endpoints(t, a, "b", b)
+			spoil := func() { must(t, m.Put("b-1.yaml", strings.Replace(b.YAML(), `"networking"`, `"networkin"`, 1))) }
+			if before {
+				spoil()
+				logged(t, m.ControlPlane, "object file has a problem", "networkin")
+			}
+			m.ControlPlane.Kill()
+			if !before {
+				spoil()
+			}
+			must(t, m.StartControlPlane(t.Context()))
+			logged(t, m.ControlPlane, "its last good content is used")
+			synced(t, a)
+			endpoints(t, a, "b", b)
+			calls(t, a, "b")
+			b2 := add(t, m, harness.ProxyOptions{Name: "b-2", Service: "b"})[0] // changes still arrive
+			endpoints(t, a, "b", b, b2)
+		})
+	}
+}
