@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -133,15 +135,59 @@ func (cp *ControlPlane) staleness() float64 {
 	return cp.o.now().Sub(since).Seconds()
 }
 
-// shakeHands opens a connection to the port for agents, as an agent does that has no certificate yet, and waits for what the server sends
-// once it serves it.
+// shakeHands shakes hands with the port for agents, over each family of addresses by which agents come.
 func (cp *ControlPlane) shakeHands(ctx context.Context) error {
+	at, err := reachedAt(cp.listeners.agents.Addr())
+	if err != nil {
+		return err
+	}
+	for _, address := range at {
+		if err := cp.shakeHandsAt(ctx, address); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reachedAt returns addresses of this host that stand for that of a listener: one of each family in which the host has an address that
+// others can reach, or the listener's own.
+func reachedAt(listener net.Addr) ([]string, error) {
+	at, ok := listener.(*net.TCPAddr)
+	if !ok || !at.IP.IsUnspecified() || at.IP.To4() != nil {
+		return []string{listener.String()}, nil
+	}
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("look for the addresses of this host: %w", err)
+	}
+	var four, six bool
+	for _, a := range addresses {
+		if prefix, ok := a.(*net.IPNet); ok && prefix.IP.IsGlobalUnicast() {
+			four, six = four || prefix.IP.To4() != nil, six || prefix.IP.To4() == nil
+		}
+	}
+	var all []string
+	port := strconv.Itoa(at.Port)
+	if four {
+		all = append(all, net.JoinHostPort("127.0.0.1", port))
+	}
+	if six {
+		all = append(all, net.JoinHostPort("::1", port))
+	}
+	if len(all) == 0 {
+		all = []string{listener.String()}
+	}
+	return all, nil
+}
+
+// shakeHandsAt opens a connection as an agent does that has no certificate yet, and waits for what the server sends once it serves it.
+func (cp *ControlPlane) shakeHandsAt(ctx context.Context, address string) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(cp.serving.CA())
 	dialer := tls.Dialer{Config: &tls.Config{
 		RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}, Time: cp.o.now,
 	}}
-	conn, err := dialer.DialContext(ctx, "tcp", cp.listeners.agents.Addr().String()) // no address stands for this host
+	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("connect as an agent: %w", err)
 	}
