@@ -194,6 +194,10 @@ func (cp *ControlPlane) serve(ctx context.Context) error {
 	defer endHealth()
 	group.Go(func() error { return cp.serveHealth(asked) })
 	group.Go(func() error {
+		cp.checks.Watch(stages, cp.joined)
+		return nil
+	})
+	group.Go(func() error {
 		defer endHealth()
 		return cp.serveStages(stages)
 	})

@@ -290,6 +290,12 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group, proxy *envoy.E
 		return errors.Join(err, admin.Close(), own.Close())
 	}
 	a.logger.Info("metrics and health", "address", admin.Addr().String())
+	serves := make(chan struct{})
+	close(serves)
+	group.Go(func() error {
+		a.checks.Watch(ctx, serves)
+		return nil
+	})
 	handler := health.Handler(a.checks, newScraper(a.metrics, proxy))
 	group.Go(func() error { return health.Serve(ctx, admin, handler) })
 	asked := readinessRequests{loop: a.loops.redirection}

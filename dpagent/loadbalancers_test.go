@@ -47,12 +47,6 @@ func (b balancer) ask(path string) (code int, reasons []string) {
 	return code, a.Reasons
 }
 
-// updated is when Envoy was last seen to have applied all.
-func (b balancer) updated() time.Time {
-	_, a, _ := b.get("/livez") // zero if there is no answer
-	return a.LastUpdated
-}
-
 func (b balancer) get(path string) (int, answer, error) {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	var a answer
@@ -209,44 +203,28 @@ func TestLoadBalancerSeesTheSameAfterACrash(t *testing.T) {
 	lb.becomes("/healthz", 10*time.Second, http.StatusOK)
 }
 
+// TestEnvoyHangs stops an Envoy: its agent starts another one, and is alive meanwhile.
 func TestEnvoyHangs(t *testing.T) {
-	const limit = 3 * time.Second
 	cp, o, lb := newBalanced(t, ports{})
 	cp.start()
-	r := startAgentOf(t, o, dpagent.Impatient(limit))
+	r := startAgent(t, o)
 	r.waitReady()
 	lb.becomes("/livez", moment, http.StatusOK)
-	eventually(t, 10*time.Second, func() string {
-		if lb.updated().IsZero() {
-			return "Envoy has not been looked at"
+	hung := r.envoyPIDs()[0]
+	if err := syscall.Kill(hung, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 15*time.Second, func() string {
+		if code, body := r.get("/livez"); code != http.StatusOK {
+			t.Fatalf("/livez = %d %s", code, body)
+		}
+		if all := r.envoyPIDs(); len(all) < 2 {
+			return fmt.Sprintf("there is still Envoy %v", all)
 		}
 		return ""
 	})
-	signal := func(s syscall.Signal) {
-		t.Helper()
-		if err := syscall.Kill(r.envoyPIDs()[0], s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	signal(syscall.SIGSTOP)
-	if code, body := r.get("/livez/envoy"); code != http.StatusOK {
-		t.Errorf("/livez/envoy at once = %d %s", code, body)
-	}
-	eventually(t, 15*time.Second, func() string {
-		code, body := r.get("/livez")
-		if code == http.StatusServiceUnavailable && strings.Contains(body, "[-]envoy failed: envoy has not answered for") {
-			return ""
-		}
-		return body
-	})
-	lb.becomes("/livez", 15*time.Second, http.StatusServiceUnavailable, "stale")
-	lb.becomes("/healthz", moment, http.StatusServiceUnavailable, "stale")
-	signal(syscall.SIGCONT)
 	lb.becomes("/livez", 10*time.Second, http.StatusOK)
 	lb.becomes("/healthz", 10*time.Second, http.StatusOK)
-	if code, body := r.get("/livez"); code != http.StatusOK {
-		t.Errorf("/livez after it goes on = %d %s", code, body)
-	}
 }
 
 // TestEnvoyThatIsStartedAgain has an Envoy in back-off, which another agent would not mend.

@@ -294,9 +294,9 @@ func TestChangesAndMetrics(t *testing.T) {
 			t.Errorf("changes %v", changes)
 		}
 		want := `
-# HELP sonde_healthcheck Whether the last run of a health check has passed (1) or failed (0).
+# HELP sonde_healthcheck Whether the last run of a health check has passed (1) or failed (0). All run every 10 s. One of severity warning does not fail its group.
 # TYPE sonde_healthcheck gauge
-sonde_healthcheck{group="readyz",name="view"} 1
+sonde_healthcheck{group="readyz",name="view",severity="error"} 1
 # HELP sonde_healthchecks_total Runs of health checks, by status: success or error.
 # TYPE sonde_healthchecks_total counter
 sonde_healthchecks_total{group="readyz",name="view",status="error"} 4

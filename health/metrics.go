@@ -12,8 +12,8 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		healthy: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "sonde_healthcheck", Help: "Whether the last run of a health check has passed (1) or failed (0).",
-		}, []string{"group", "name"}),
+			Name: "sonde_healthcheck", Help: "Whether the last run of a health check has passed (1) or failed (0). All run every 10 s. One of severity warning does not fail its group.",
+		}, []string{"group", "name", "severity"}),
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonde_healthchecks_total", Help: "Runs of health checks, by status: success or error.",
 		}, []string{"group", "name", "status"}),
@@ -29,11 +29,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 }
 
 func (m *metrics) record(r *Result) {
-	healthy, status := 1.0, "success"
+	healthy, status, severity := 1.0, "success", "error"
 	if r.Err != nil {
 		healthy, status = 0, "error"
 	}
-	m.healthy.WithLabelValues(string(r.Group), r.Name).Set(healthy)
+	if r.Informational {
+		severity = "warning"
+	}
+	m.healthy.WithLabelValues(string(r.Group), r.Name, severity).Set(healthy)
 	m.runs.WithLabelValues(string(r.Group), r.Name, status).Inc()
 	m.duration.WithLabelValues(string(r.Group), r.Name).Observe(r.Took.Seconds())
 }

@@ -167,27 +167,29 @@ func (e *Envoy) runOnce(ctx context.Context, starting func(version string)) erro
 // supervise waits for the end of a process, which it kills if it hangs, and stops if ctx ends. It returns why it has hung.
 func (e *Envoy) supervise(ctx context.Context, p *process) (hung error) {
 	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	watched := make(chan error, 1)
-	go func() { watched <- e.watch(watching, p.pid) }()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		hung = e.watch(watching, p.pid)
+	}()
 	select {
 	case <-p.ended:
 	case <-ctx.Done():
+	case <-watched:
+	}
+	stop()
+	<-watched
+	switch {
+	case ctx.Err() != nil:
 		p.stop(stopTimeout)
-	case hung = <-watched:
-		if ctx.Err() != nil {
-			p.stop(stopTimeout)
-			return nil
-		}
+		return nil
+	case hung != nil:
 		e.hangs.Inc()
 		e.o.Logger.Error("envoy hangs, it is killed", "pid", p.pid, "err", hung)
 		_ = p.signal(syscall.SIGKILL) // it may have ended just now
 		<-p.ended
-		return hung
 	}
-	stop()
-	<-watched
-	return nil
+	return hung
 }
 
 // next returns the Envoy to run.

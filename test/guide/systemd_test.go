@@ -77,6 +77,8 @@ systemctl is-failed sonde-dp@backend-1 || true
 systemctl start sonde-dp@backend-1`, hello + "inactive\n" + hello},
 		{"the control plane dies, again and again", died("sonde-cp", 6), hello},
 		{"an agent dies, again and again", died("sonde-dp@backend-1", 6), hello},
+		{"the control plane hangs", hung("sonde-cp"), hello},
+		{"an agent hangs", hung("sonde-dp@backend-1"), hello},
 	} {
 		if diff := cmp.Diff(step.want, m.run(t, step.name, step.commands+call)); diff != "" {
 			t.Errorf("%s: it prints (-want +got):\n%s", step.name, diff)
@@ -104,6 +106,23 @@ for n in $(seq %[2]d); do
   systemctl kill --signal=KILL --kill-whom=main %[1]s
   until [ "$(systemctl show --property=NRestarts --value %[1]s)" = $((begun + n)) ] && systemctl is-active --quiet %[1]s; do sleep 0.1; done
 done`, unit, times)
+}
+
+// hung returns commands that stop all processes of a unit, and wait until systemd has started it again. The unit has less time for it than
+// it comes with.
+func hung(unit string) string {
+	return fmt.Sprintf(`
+drop=/etc/systemd/system/%[1]s.service.d
+mkdir $drop
+printf '[Service]\nWatchdogSec=21s\nTimeoutAbortSec=1s\n' >$drop/fast.conf
+systemctl daemon-reload
+systemctl restart %[1]s
+begun=$(systemctl show --property=NRestarts --value %[1]s)
+systemctl kill --signal=STOP %[1]s
+until [ "$(systemctl show --property=NRestarts --value %[1]s)" = $((begun + 1)) ] && systemctl is-active --quiet %[1]s; do sleep 0.1; done
+rm -r $drop
+systemctl daemon-reload
+systemctl restart %[1]s`, unit)
 }
 
 // machine is one with systemd, in namespaces of this one.

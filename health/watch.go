@@ -1,0 +1,58 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+)
+
+// watchPause is between two runs of all checks. Three of them have to be less than WatchdogSec of a unit of systemd.
+const watchPause = 10 * time.Second
+
+// maxStatus is how much of what fails a service manager is told, in bytes.
+const maxStatus = 200
+
+// Watch runs all checks from time to time until ctx ends, so that metrics and the log tell what nobody asks for. A service manager
+// that waits to be told (sd_notify(3)) hears that the program has started once started is closed, from then on that it lives while livez passes,
+// and what readyz says.
+func (r *Registry) Watch(ctx context.Context, started <-chan struct{}) {
+	pause := time.NewTicker(watchPause)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			r.notify(daemon.SdNotifyStopping)
+			return
+		case <-started:
+			started = nil
+			r.notify(daemon.SdNotifyReady) // and runs no check: what does not pass yet would be kept for others
+		case <-pause.C:
+			r.notify(r.look(ctx)...)
+		}
+	}
+}
+
+// look runs all checks, and returns what the service manager is to be told.
+func (r *Registry) look(ctx context.Context) (states []string) {
+	failed := func(result Result) bool { return result.Failed() }
+	if !slices.ContainsFunc(r.Results(ctx, Livez), failed) {
+		states = append(states, daemon.SdNotifyWatchdog)
+	}
+	status := "ready"
+	if ready := r.Results(ctx, Readyz); slices.ContainsFunc(ready, failed) {
+		first := ready[slices.IndexFunc(ready, failed)]
+		why := strings.Join(strings.Fields(fmt.Sprint(first.Err)), " ")
+		status = fmt.Sprintf("not ready: %s: %s", first.Name, strings.ToValidUTF8(why[:min(len(why), maxStatus)], ""))
+	}
+	return append(states, "STATUS="+status)
+}
+
+func (r *Registry) notify(states ...string) {
+	if _, err := daemon.SdNotify(false, strings.Join(states, "\n")); err != nil {
+		r.log.Debug("service manager not told", "err", err) // it ends what it does not hear of
+	}
+}
