@@ -54,7 +54,7 @@ var rules = map[string]rule{
 	"api/admin/v1": {forbidden: [][]string{kubernetes, envoyProtos}},
 	"meshview":     {own: []string{"api/mesh", "health/heartbeat"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
 	"store": {
-		own:       []string{"api/mesh", "meshview", "filelock", "identity/secret", "health/heartbeat"},
+		own:       []string{"api/mesh", "meshview", "disk", "filelock", "identity/secret", "health/heartbeat"},
 		forbidden: [][]string{kubernetes, envoyProtos, grpc},
 	},
 	"generator": {
@@ -76,7 +76,7 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent": {
-		own:       []string{"api/mesh", "api/agent/v1", "health", "health/heartbeat", "connlimit", "filelock", "shutdown", "reach", "buildinfo", "cgroup"},
+		own:       []string{"api/mesh", "api/agent/v1", "health", "health/heartbeat", "connlimit", "disk", "filelock", "shutdown", "reach", "buildinfo", "cgroup"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent/redirect":       {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
@@ -94,6 +94,7 @@ var rules = map[string]rule{
 	"jsonlog":                {own: []string{"api/mesh", "reach", "connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"settings":               {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"buildinfo":              {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
+	"disk":                   {std: true},
 	"filelock":               {std: true},
 	"shutdown":               {std: true},
 	"controlplane":           {any: true},

@@ -186,24 +186,6 @@ func TestRecordsEndWhileStuck(t *testing.T) {
 	})
 }
 
-// A disk that does not answer holds one goroutine, and its callers for diskTimeout.
-func TestDiskThatDoesNotAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stuck := newDisk(), make(chan struct{})
-		for range 3 {
-			begin := time.Now()
-			if err := d.do(func() error { <-stuck; return nil }); !errors.Is(err, errNoAnswer) || time.Since(begin) != diskTimeout {
-				t.Errorf("%v after %s", err, time.Since(begin))
-			}
-		}
-		close(stuck)
-		synctest.Wait()
-		if got, err := ask(d, func() (int, error) { return 7, nil }); err != nil || got != 7 {
-			t.Errorf("afterwards: %d, %v", got, err)
-		}
-	})
-}
-
 // Check writes by itself: a directory that looks well may be on a disk that takes nothing.
 func TestRecordsCheckWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

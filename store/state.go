@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sonde-mesh/sonde/disk"
 	"github.com/sonde-mesh/sonde/filelock"
 )
 
@@ -24,7 +25,7 @@ type State struct {
 	path string // absolute
 	root *os.Root
 	lock *os.File
-	disk disk // one writer: each temporary file has a fixed name
+	disk disk.Disk // one writer: each temporary file has a fixed name
 	// secrets is held by Secrets while a file is compared and written.
 	secrets sync.Mutex
 }
@@ -44,7 +45,7 @@ func OpenState(directory string) (*State, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open state directory: %w", err)
 	}
-	s := &State{path: directory, root: root, disk: newDisk()}
+	s := &State{path: directory, root: root, disk: disk.New()}
 	info, err := root.Stat(".")
 	if err == nil && info.Mode().Perm()&0o077 != 0 {
 		err = fmt.Errorf("state directory %s has mode %04o: it must not be open to group or others, make it a directory of its own with mode 0700",
@@ -118,7 +119,7 @@ func (s *State) Read(name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	data, err := ask(s.disk, func() ([]byte, error) { return s.root.ReadFile(name) })
+	data, err := disk.Ask(s.disk, func() ([]byte, error) { return s.root.ReadFile(name) })
 	if err != nil {
 		return nil, fmt.Errorf("read state %s: %w", name, err)
 	}
@@ -131,7 +132,7 @@ func (s *State) Write(name string, data []byte) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	if err := s.disk.do(func() error { return s.write(name, data) }); err != nil {
+	if err := s.disk.Do(func() error { return s.write(name, data) }); err != nil {
 		return fmt.Errorf("write state %s: %w", name, err)
 	}
 	return nil
@@ -186,7 +187,7 @@ func (s *State) Remove(name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	err := s.disk.do(func() error {
+	err := s.disk.Do(func() error {
 		err := s.root.Remove(name)
 		if err == nil {
 			err = s.syncDirectory(path.Dir(name))
@@ -207,7 +208,7 @@ func (s *State) List(directory string) ([]string, error) {
 			return nil, err
 		}
 	}
-	items, err := ask(s.disk, func() ([]fs.DirEntry, error) { return fs.ReadDir(s.root.FS(), directory) })
+	items, err := disk.Ask(s.disk, func() ([]fs.DirEntry, error) { return fs.ReadDir(s.root.FS(), directory) })
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list state: %w", err)
 	}

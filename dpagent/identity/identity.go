@@ -38,9 +38,11 @@ type Identity struct {
 	files   Files
 	dnsName string
 
-	mu     sync.RWMutex
-	leaf   *tls.Certificate // nil before the first Accept
-	bundle bundle
+	// writing is held while files and what is in memory are replaced, mu while that is read or set: who asks does not wait for a disk.
+	writing sync.Mutex
+	mu      sync.RWMutex
+	leaf    *tls.Certificate // nil before the first Accept
+	bundle  bundle
 }
 
 type bundle struct {
@@ -91,8 +93,8 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	if err != nil {
 		return err
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
+	i.writing.Lock()
+	defer i.writing.Unlock()
 	// The bundle comes first, so that nobody is refused in between.
 	if err := i.putBundle(next); err != nil {
 		return err
@@ -100,14 +102,16 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	if err := i.files.Write(mesh.FileIdentity, secret); err != nil {
 		return err
 	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.leaf = leaf
 	return nil
 }
 
 // Restore writes both files again, for an Envoy that starts: somebody may have removed or damaged them.
 func (i *Identity) Restore() error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
+	i.writing.Lock()
+	defer i.writing.Unlock()
 	if i.leaf == nil {
 		return errors.New("restore identity: there is no certificate yet")
 	}
@@ -129,8 +133,8 @@ func (i *Identity) Trust(b *agentv1.Bundle) error {
 	if err != nil {
 		return err
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
+	i.writing.Lock()
+	defer i.writing.Unlock()
 	if i.leaf != nil {
 		if err := verify(i.leaf, next, time.Now()); err != nil {
 			return fmt.Errorf("trust bundle %q: %w", next.id, err)
@@ -139,7 +143,7 @@ func (i *Identity) Trust(b *agentv1.Bundle) error {
 	return i.putBundle(next)
 }
 
-// putBundle writes the bundle if its roots differ. mu is held.
+// putBundle writes the bundle if its roots differ. writing is held.
 func (i *Identity) putBundle(next bundle) error {
 	if !slices.EqualFunc(next.roots, i.bundle.roots, (*x509.Certificate).Equal) {
 		secret, err := bundleSecret(next)
@@ -150,6 +154,8 @@ func (i *Identity) putBundle(next bundle) error {
 			return err
 		}
 	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.bundle = next
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/disk"
 	"github.com/sonde-mesh/sonde/filelock"
 )
 
@@ -32,12 +33,13 @@ type Dir struct {
 	handle *os.File
 	lock   *os.File
 	remove bool
+	disk   disk.Disk
 }
 
 // Open opens the directory at path, and creates it if it does not exist. An empty path means a new directory under $TMPDIR, which
 // Close removes. It is an error if others may enter the directory, since it holds secrets, or if another agent has it open.
 func Open(path string) (*Dir, error) {
-	d := &Dir{Path: path}
+	d := &Dir{Path: path, disk: disk.New()}
 	if path == "" {
 		removeStale(os.TempDir())
 		made, err := os.MkdirTemp("", prefix)
@@ -58,7 +60,7 @@ func Attach(path string) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open work directory: %w", err)
 	}
-	return &Dir{Path: path, handle: handle}, nil
+	return &Dir{Path: path, handle: handle, disk: disk.New()}, nil
 }
 
 const (
@@ -117,12 +119,14 @@ func (d *Dir) open() error {
 
 // Remove removes files that may be there. A socket that a killed process has left behind looks like a live one until somebody connects.
 func (d *Dir) Remove(names ...string) error {
-	for _, name := range names {
-		if err := os.Remove(d.File(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+	return d.disk.Do(func() error {
+		for _, name := range names {
+			if err := os.Remove(d.File(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // Close releases the directory, and removes it if Open created it under $TMPDIR.
@@ -162,10 +166,17 @@ const maxFile = 4 << 20
 
 // Read returns the content of a file. The error wraps fs.ErrNotExist if there is none.
 func (d *Dir) Read(name string) ([]byte, error) {
-	path := d.File(name)
-	file, err := os.Open(path)
+	data, err := disk.Ask(d.disk, func() ([]byte, error) { return read(d.File(name)) })
 	if err != nil {
 		return nil, fmt.Errorf("read work directory: %w", err)
+	}
+	return data, nil
+}
+
+func read(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
@@ -181,9 +192,16 @@ func (d *Dir) Read(name string) ([]byte, error) {
 // Write replaces a file by rename, with mode 0600: readers see either the old or the new content.
 func (d *Dir) Write(name string, data []byte) error {
 	path := d.File(name)
+	if err := d.disk.Do(func() error { return write(path, data) }); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+func write(path string, data []byte) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return err
 	}
 	_, err = tmp.Write(data)
 	if err == nil {
@@ -193,7 +211,7 @@ func (d *Dir) Write(name string, data []byte) error {
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(tmp.Name())))
+		return errors.Join(err, os.Remove(tmp.Name()))
 	}
 	return nil
 }

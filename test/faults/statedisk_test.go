@@ -18,22 +18,22 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// stateDisk is an ext4 file system with the state directory of a control plane.
-type stateDisk struct {
+// disk is an ext4 file system of its own.
+type disk struct {
 	t      *testing.T
 	device string // such as loop0
 	path   string
 }
 
-// mountStateDisk makes the disk, and mounts it. The test is skipped where that is not possible.
-func mountStateDisk(t *testing.T, m *harness.Machine) *stateDisk {
+// mountDisk makes a disk, and puts it in the place of a directory that does not exist. The test is skipped where that is not possible.
+func mountDisk(t *testing.T, place string) *disk {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		redirecttest.NotHere(t, "only root can mount a disk")
 	}
 	dir := t.TempDir() // not that of the machine, which is removed before the disk is unmounted
 	image, path := filepath.Join(dir, "disk.img"), filepath.Join(dir, "state")
-	must(t, errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 16<<20), os.Mkdir(path, 0o700), os.Symlink(path, m.StateDir())))
+	must(t, errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 16<<20), os.Mkdir(path, 0o700), os.Symlink(path, place)))
 	run := func(program string, args ...string) string {
 		t.Helper()
 		out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
@@ -43,7 +43,7 @@ func mountStateDisk(t *testing.T, m *harness.Machine) *stateDisk {
 		return strings.TrimSpace(string(out))
 	}
 	run("mkfs.ext4", "-q", "-m", "0", image)
-	d := &stateDisk{t: t, device: run("losetup", "--find", "--show", image), path: path}
+	d := &disk{t: t, device: run("losetup", "--find", "--show", image), path: path}
 	t.Cleanup(func() { _ = exec.Command("losetup", "--detach", d.device).Run() })
 	must(t, unix.Mount(d.device, d.path, "ext4", 0, "errors=remount-ro"))
 	t.Cleanup(func() { _ = unix.Unmount(d.path, unix.MNT_DETACH) })
@@ -52,7 +52,7 @@ func mountStateDisk(t *testing.T, m *harness.Machine) *stateDisk {
 }
 
 // freeze has each write wait until the result is called.
-func (d *stateDisk) freeze() (mend func()) {
+func (d *disk) freeze() (mend func()) {
 	d.t.Helper()
 	freeze := func(command uint) error {
 		directory, err := os.Open(d.path)
@@ -71,7 +71,7 @@ func (d *stateDisk) freeze() (mend func()) {
 }
 
 // fill leaves no room for a file.
-func (d *stateDisk) fill() (mend func()) {
+func (d *disk) fill() (mend func()) {
 	d.t.Helper()
 	filler := filepath.Join(d.path, "filler")
 	must(d.t, os.Mkdir(filler, 0o700))
@@ -86,7 +86,7 @@ func (d *stateDisk) fill() (mend func()) {
 }
 
 // breakDown has the kernel find an error of the file system, for which it makes it read-only.
-func (d *stateDisk) breakDown() (mend func()) {
+func (d *disk) breakDown() (mend func()) {
 	d.t.Helper()
 	must(d.t, os.WriteFile("/sys/fs/ext4/"+filepath.Base(d.device)+"/trigger_fs_error", []byte("1"), 0))
 	poll(d.t, "the disk to be read-only", func(context.Context) error {
@@ -102,19 +102,19 @@ func (d *stateDisk) breakDown() (mend func()) {
 // gets what it has missed.
 func TestStateDisk(t *testing.T) {
 	for name, tc := range map[string]struct {
-		harm func(*stateDisk) (mend func())
+		harm func(*disk) (mend func())
 		says string
 	}{
-		"stuck":     {(*stateDisk).freeze, "the disk has not answered for 5s"},
-		"full":      {(*stateDisk).fill, "no space left on device"},
-		"read-only": {(*stateDisk).breakDown, "read-only file system"},
+		"stuck":     {(*disk).freeze, "no answer from the disk within 5s"},
+		"full":      {(*disk).fill, "no space left on device"},
+		"read-only": {(*disk).breakDown, "read-only file system"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var disk *stateDisk
+			var mounted *disk
 			m := harness.New(t, harness.Options{
 				Programs: programs, MeshYAML: harness.MeshYAML("STRICT") + fmt.Sprintf("      dpCert: {rotation: {expiration: %s}}\n", shortLife),
-				Prepare: func(m *harness.Machine) error { disk = mountStateDisk(t, m); return nil },
+				Prepare: func(m *harness.Machine) error { mounted = mountDisk(t, m.StateDir()); return nil },
 			})
 			proxies := add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}},
 				harness.ProxyOptions{Name: "b-1", Service: "b", ServiceProbe: probed}, harness.ProxyOptions{Name: "b-2", Service: "b"})
@@ -122,7 +122,7 @@ func TestStateDisk(t *testing.T) {
 			synced(t, proxies...)
 			endpoints(t, a, "b", b1, b2)
 
-			mend := tc.harm(disk)
+			mend := tc.harm(mounted)
 			b1.App.Kill()
 			endpoints(t, a, "b", b2)
 			must(t, b1.StartApp(t.Context()))
@@ -188,24 +188,24 @@ func readiness(t *testing.T, m *harness.Machine, texts ...string) {
 // TestStartOnABadDisk starts a control plane whose state directory takes nothing: it serves what it has read, and says so.
 func TestStartOnABadDisk(t *testing.T) {
 	for name, tc := range map[string]struct {
-		harm func(*stateDisk) (mend func())
+		harm func(*disk) (mend func())
 		says string
 	}{
-		"full":      {(*stateDisk).fill, "no space left on device"},
-		"read-only": {(*stateDisk).breakDown, "read-only file system"},
+		"full":      {(*disk).fill, "no space left on device"},
+		"read-only": {(*disk).breakDown, "read-only file system"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var disk *stateDisk
+			var mounted *disk
 			m := harness.New(t, harness.Options{
 				Programs: programs,
-				Prepare:  func(m *harness.Machine) error { disk = mountStateDisk(t, m); return nil },
+				Prepare:  func(m *harness.Machine) error { mounted = mountDisk(t, m.StateDir()); return nil },
 			})
 			proxies := add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}},
 				harness.ProxyOptions{Name: "b-1", Service: "b"})
 			synced(t, proxies...)
 			m.ControlPlane.Kill()
-			tc.harm(disk)
+			tc.harm(mounted)
 			must(t, m.LaunchControlPlane())
 			readiness(t, m, "[-]state failed", tc.says)
 			logged(t, m.ControlPlane, "state is not on disk", tc.says)
