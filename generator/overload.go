@@ -25,7 +25,7 @@ const (
 	// overloadIdle is how long a stream or connection of HTTP may be idle while the heap is almost full.
 	overloadIdle = time.Second
 	// overloadInterval is how often Envoy looks how large its heap is.
-	overloadInterval = 20 * time.Millisecond
+	overloadInterval = 10 * time.Millisecond
 	// trackedStreams is the exponent of the size in bytes from which on a stream may be reset.
 	trackedStreams = 11
 )
@@ -40,7 +40,7 @@ const (
 // Envoy resets some only when the share changes, which it does not any more above it.
 const (
 	shareRelease  = 0.5
-	shareFree     = 0.5
+	shareFree     = 0.4
 	shareIdle     = 0.8
 	shareFreeAll  = 1
 	shareRequests = 0.95

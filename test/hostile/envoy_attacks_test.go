@@ -100,6 +100,7 @@ func connect(ctx context.Context, v *victim, connections int, dial dialer, do fu
 			<-places
 			return
 		}
+		endAtOnce(c)
 		held.add(c)
 		running.Go(func() {
 			defer func() { _ = c.Close(); <-places }()
@@ -107,6 +108,15 @@ func connect(ctx context.Context, v *victim, connections int, dial dialer, do fu
 		})
 	})
 	held.close()
+}
+
+// endAtOnce has the end of a connection be a reset. Otherwise what Envoy does not read keeps it open for minutes, and the next attack has fewer
+// places than the one before.
+func endAtOnce(c net.Conn) {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	_ = c.(*net.TCPConn).SetLinger(0) // it may have ended
 }
 
 func hold(ctx context.Context, _ net.Conn) { <-ctx.Done() }
