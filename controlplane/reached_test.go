@@ -15,7 +15,6 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
@@ -27,19 +26,23 @@ const hostVariable = "SONDE_TEST_HOST"
 // TestPortBlockedForOneFamily drops what comes to the port for agents over IPv4, and then over IPv6, on a host with both.
 func TestPortBlockedForOneFamily(t *testing.T) {
 	if os.Getenv(hostVariable) == "" {
+		if os.Geteuid() != 0 {
+			redirecttest.NotHere(t, "only root can make a network namespace")
+		}
 		again := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
 		again.Env = append(os.Environ(), hostVariable+"=1")
 		again.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 		out, err := again.CombinedOutput()
-		if os.Geteuid() != 0 {
-			redirecttest.NotHere(t, "only root can make a network namespace")
-		}
 		if err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {
 			t.Errorf("on a host of its own: %v\n%s", err, out)
 		}
 		return
 	}
-	hostWithBothFamilies(t)
+	own, other := redirecttest.Own(t), redirecttest.New(t)
+	if err := own.Do(redirecttest.LoopbackUp); err != nil {
+		t.Fatal(err)
+	}
+	redirecttest.Join(t, own, other, [2][]string{{"10.0.0.1/24", "fd00::1/64"}, {"10.0.0.2/24", "fd00::2/64"}})
 	o := local(t)
 	o.BindAddress = DefaultBindAddress
 	r := run(t, o)
@@ -60,34 +63,6 @@ func TestPortBlockedForOneFamily(t *testing.T) {
 		})
 		mend()
 		await(t, "its readiness", func() bool { code, _ := r.get("/readyz"); return code == http.StatusOK })
-	}
-}
-
-// hostWithBothFamilies gives the network namespace addresses that others could reach.
-func hostWithBothFamilies(t *testing.T) {
-	t.Helper()
-	attributes := netlink.NewLinkAttrs()
-	attributes.Name = "eth0"
-	link := &netlink.Veth{LinkAttrs: attributes, PeerName: "eth1"}
-	err := redirecttest.LoopbackUp()
-	if err == nil {
-		err = netlink.LinkAdd(link)
-	}
-	for _, prefix := range []string{"10.0.0.1/24", "fd00::1/64"} {
-		address, parseErr := netlink.ParseAddr(prefix)
-		if parseErr != nil {
-			t.Fatal(parseErr)
-		}
-		address.Flags = unix.IFA_F_NODAD
-		if err == nil {
-			err = netlink.AddrAdd(link, address)
-		}
-	}
-	if err == nil {
-		err = netlink.LinkSetUp(link)
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -290,10 +290,8 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group, proxy *envoy.E
 		return errors.Join(err, admin.Close(), own.Close())
 	}
 	a.logger.Info("metrics and health", "address", admin.Addr().String())
-	serves := make(chan struct{})
-	close(serves)
 	group.Go(func() error {
-		a.checks.Watch(ctx, serves)
+		a.checks.Watch(ctx, a.settled) // it joins after that, which may take as long as the control plane is away
 		return nil
 	})
 	handler := health.Handler(a.checks, newScraper(a.metrics, proxy))

@@ -43,10 +43,10 @@ func (r *Registry) look(ctx context.Context) (states []string) {
 		states = append(states, daemon.SdNotifyWatchdog)
 	}
 	status := "ready"
-	if ready := r.Results(ctx, Readyz); slices.ContainsFunc(ready, failed) {
-		first := ready[slices.IndexFunc(ready, failed)]
-		why := strings.Join(strings.Fields(fmt.Sprint(first.Err)), " ")
-		status = fmt.Sprintf("not ready: %s: %s", first.Name, strings.ToValidUTF8(why[:min(len(why), maxStatus)], ""))
+	ready := r.Results(ctx, Readyz)
+	if i := slices.IndexFunc(ready, failed); i >= 0 {
+		why := strings.Join(strings.Fields(ready[i].Err.Error()), " ")
+		status = fmt.Sprintf("not ready: %s: %s", ready[i].Name, strings.ToValidUTF8(why[:min(len(why), maxStatus)], ""))
 	}
 	return append(states, "STATUS="+status)
 }

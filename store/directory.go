@@ -206,8 +206,11 @@ func (f *file) read() bool {
 // restore takes the content that an earlier process has used, since what the file has now is bad.
 func (f *file) restore() {
 	text := f.lastGood.of(f.name)
+	if len(text) == 0 {
+		return
+	}
 	entries, found := decodeFile(f.name, text, f.mode)
-	if len(entries) == 0 || slices.ContainsFunc(found, isError) {
+	if len(entries) == 0 || slices.ContainsFunc(found, isError) { // an earlier release may have taken it
 		return
 	}
 	f.pending, f.text = &entries, text

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"path"
-	"path/filepath"
 )
 
 // lastGoodDirectory has a copy of each file of objects, with the content that was last in use.
@@ -19,9 +18,9 @@ type lastGood struct {
 	log     *slog.Logger
 }
 
-// copyOf returns the name of the copy of a file, whose own name may be too long for it.
+// copyOf returns the name of the copy of a file, whose path may be too long for it. A file of another directory is another one.
 func copyOf(file string) string {
-	sum := sha256.Sum256([]byte(filepath.Base(file)))
+	sum := sha256.Sum256([]byte(file))
 	return path.Join(lastGoodDirectory, hex.EncodeToString(sum[:]))
 }
 

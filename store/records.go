@@ -35,9 +35,8 @@ type Records struct {
 	mu      sync.Mutex
 	queue   *list.List // of *record, what is not on disk, in the order in which it is tried
 	pending map[string]*list.Element
-	refused int       // how many of them the disk has refused
-	writing bool      // whether there is a goroutine that writes them
-	kept    time.Time // when the last one came to the disk
+	refused int  // how many of them the disk has refused
+	writing bool // whether there is a goroutine that writes them
 	closed  bool
 	lost    int           // how many the disk has refused since
 	ending  chan struct{} // closed by Close
@@ -178,9 +177,6 @@ func (r *Records) wrote(last *record, err error) {
 	defer r.mu.Unlock()
 	e := r.pending[last.name]
 	now := e.Value.(*record) // what was written meanwhile, or the same
-	if err == nil {
-		r.kept = time.Now()
-	}
 	if (now.err != nil) != (err != nil) {
 		r.count(err)
 	}
@@ -222,7 +218,7 @@ func (r *Records) Check() error {
 	if err := r.state.Check(); err != nil {
 		return err
 	}
-	if r.idleFor() > probeEvery {
+	if r.unwritten() == 0 && time.Since(r.state.lastWrite()) > probeEvery {
 		if err := r.Write(probeRecord, []byte(time.Now().UTC().Format(time.RFC3339)+"\n")); err != nil {
 			return err
 		}
@@ -234,22 +230,12 @@ func (r *Records) Check() error {
 	}
 	var since time.Time
 	var err error
-	for e := range r.pending {
-		if one := r.pending[e].Value.(*record); one.err != nil && (err == nil || one.since.Before(since)) {
+	for _, e := range r.pending {
+		if one := e.Value.(*record); one.err != nil && (err == nil || one.since.Before(since)) {
 			since, err = one.since, one.err
 		}
 	}
 	return fmt.Errorf("%d files are not on disk, the first since %s; they are kept in memory: %w", r.queue.Len(), since.UTC().Format(time.RFC3339), err)
-}
-
-// idleFor returns how long ago the last file came to the disk, 0 while others wait for it.
-func (r *Records) idleFor() time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.queue.Len() > 0 {
-		return 0
-	}
-	return time.Since(r.kept)
 }
 
 func (r *Records) unwritten() int {

@@ -172,6 +172,31 @@ func TestRecordsOfAStuckDisk(t *testing.T) {
 	})
 }
 
+// What is kept already is not written, and says nothing of the disk.
+func TestRecordsThatAreKeptAlready(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newRecords(t)
+		if err := r.Write("a", []byte("1")); err != nil {
+			t.Fatal(err)
+		}
+		written := r.state.lastWrite()
+		<-time.After(time.Minute)
+		r.later("a", []byte("1"))
+		synctest.Wait()
+		if at := r.state.lastWrite(); !at.Equal(written) {
+			t.Errorf("the last write was at %s, want %s", at, written)
+		}
+		r.later("a", []byte("2"))
+		synctest.Wait()
+		if at := r.state.lastWrite(); at.Equal(written) {
+			t.Errorf("the last write was at %s", at)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // The end is not held up by a disk that is stuck.
 func TestRecordsEndWhileStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

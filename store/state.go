@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +28,8 @@ type State struct {
 	root *os.Root
 	lock *os.File
 	disk disk.Disk // one writer: each temporary file has a fixed name
+	// written is when a file was last written.
+	written atomic.Pointer[time.Time]
 	// secrets is held by Secrets while a file is compared and written.
 	secrets sync.Mutex
 }
@@ -135,7 +139,17 @@ func (s *State) Write(name string, data []byte) error {
 	if err := s.disk.Do(func() error { return s.write(name, data) }); err != nil {
 		return fmt.Errorf("write state %s: %w", name, err)
 	}
+	now := time.Now()
+	s.written.Store(&now)
 	return nil
+}
+
+// lastWrite returns when a file was last written, zero if none was.
+func (s *State) lastWrite() time.Time {
+	if at := s.written.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
 }
 
 func (s *State) write(name string, data []byte) error {

@@ -16,7 +16,8 @@ const (
 	stillLimit = 3 * time.Second
 	// pathAlive is the cheapest answer of the admin interface, before Envoy is ready too.
 	pathAlive = "/hot_restart_version"
-	askEvery  = 500 * time.Millisecond
+	lookEvery = time.Second
+	askEvery  = 10 * time.Second
 	askAlive  = 500 * time.Millisecond
 	// killTime is how long a process that was killed may take to end.
 	killTime = 5 * time.Second
@@ -26,7 +27,6 @@ const (
 type alive struct {
 	ended  time.Time // when Run has last seen it end, zero before and while it runs
 	silent time.Time // when a question was asked that it has not answered, nor another one since; zero if it answers
-	asked  time.Time // the last question
 }
 
 // Alive returns an error if nothing that this process does helps: an Envoy that hangs was killed and has not ended, or it has ended and is not started
@@ -43,55 +43,67 @@ func (e *Envoy) Alive(context.Context) error {
 	return nil
 }
 
-// watch asks Envoy again and again, and returns why it has to be killed, or nil once ctx ends.
+// watch looks at a process again and again, and returns why it has to be killed, or nil once ctx ends. Envoy is asked rarely, which takes more than
+// to look whether its main thread runs, unless that does not, or Envoy has not answered.
 func (e *Envoy) watch(ctx context.Context, pid int) (why error) {
-	tick := time.NewTicker(askEvery)
+	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	var last activity // of the main thread
-	var still time.Time
+	var last activity                // of the main thread
+	var looked, ran, asked time.Time // ran: when it was last seen to have run since the look before
+	var silent time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		silent, err := e.ask(ctx)
-		if err == nil || ctx.Err() != nil {
-			still = time.Time{}
+		now := time.Now()
+		if now.Sub(looked) > stillLimit { // this process did not run either: nothing is known of that time
+			e.setSilent(time.Time{})
+			ran = now
+		}
+		looked = now
+		if a, known := activityOf(pid); !known || a.busy || a != last {
+			last, ran = a, now
+		}
+		still := now.Sub(ran)
+		if still < stillLimit && silent.IsZero() && now.Sub(asked) < askEvery {
 			continue
 		}
-		now, known := activityOf(pid)
-		if !known || now.busy || now != last || still.IsZero() {
-			last, still = now, time.Now()
-		}
+		var err error
+		asked = now
+		silent, err = e.ask(ctx)
 		switch {
-		case time.Since(still) > stillLimit:
-			return fmt.Errorf("it has not run for %s: %w", time.Since(still).Round(time.Second), err)
-		case silent > e.o.HangLimit:
-			return fmt.Errorf("it has not answered for %s: %w", silent.Round(time.Second), err)
+		case err == nil || ctx.Err() != nil:
+		case still >= stillLimit:
+			return fmt.Errorf("it has not run for %s: %w", still.Round(time.Second), err)
+		case time.Since(silent) > e.o.HangLimit:
+			return fmt.Errorf("it has not answered for %s: %w", time.Since(silent).Round(time.Second), err)
 		}
 	}
 }
 
-// ask asks Envoy once, and returns for how long it has not answered.
-func (e *Envoy) ask(ctx context.Context) (silent time.Duration, err error) {
+// ask asks Envoy once, and returns since when it has not answered.
+func (e *Envoy) ask(ctx context.Context) (silent time.Time, err error) {
 	now := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, askAlive)
 	defer cancel()
 	_, err = fetch(ctx, e.client, http.MethodGet, pathAlive)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	unwatched := now.Sub(e.alive.asked) > stillLimit // this process did not run: nothing is known of that time
-	e.alive.asked = now
 	switch {
 	case err == nil:
 		e.alive.silent = time.Time{}
-	case e.alive.silent.IsZero() || unwatched:
+	case e.alive.silent.IsZero():
 		e.alive.silent = now
-	default:
-		silent = now.Sub(e.alive.silent)
 	}
-	return silent, err
+	return e.alive.silent, err
+}
+
+func (e *Envoy) setSilent(since time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.alive.silent = since
 }
 
 // activity is what the kernel tells of a thread.

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -186,8 +185,7 @@ func (e *Envoy) supervise(ctx context.Context, p *process) (hung error) {
 	case hung != nil:
 		e.hangs.Inc()
 		e.o.Logger.Error("envoy hangs, it is killed", "pid", p.pid, "err", hung)
-		_ = p.signal(syscall.SIGKILL) // it may have ended just now
-		<-p.ended
+		p.stop(0)
 	}
 	return hung
 }

@@ -22,9 +22,10 @@ func TestEnvoyHangs(t *testing.T) {
 	tests := map[string]struct {
 		hang func(t *testing.T, pid int)
 		says string
+		lost int // calls that one caller may lose: each waits for ten seconds, and the last one ends with Envoy
 	}{
-		"all of it":  {func(t *testing.T, pid int) { must(t, syscall.Kill(pid, syscall.SIGSTOP)) }, "it has not run for"},
-		"one worker": {hangWorker, "signal: aborted"},
+		"all of it":  {func(t *testing.T, pid int) { must(t, syscall.Kill(pid, syscall.SIGSTOP)) }, "it has not run for", 1},
+		"one worker": {hangWorker, "signal: aborted", 3}, // which hangs for 20 s
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -48,11 +49,10 @@ func TestEnvoyHangs(t *testing.T) {
 			must(t, b1.WaitReady(t.Context()))
 			t.Logf("it was ended after %s, and ready after %s", took, time.Since(began))
 			reaches(t, load, b1.Name)
-			// What hung with a call of each caller is lost with it; no other call is.
 			r := load.Stop()
 			t.Logf("load: %s", r)
-			if r.Failed > callers {
-				t.Errorf("%d calls failed, want at most one of each caller: %s", r.Failed, r)
+			if r.Failed > callers*tc.lost {
+				t.Errorf("%d calls failed, want at most %d of each caller: %s", r.Failed, tc.lost, r)
 			}
 		})
 	}

@@ -22,11 +22,16 @@ const (
 // newMesh starts a control plane with a mesh in STRICT mode. certLife is the life of proxies' certificates; 0 is the default.
 func newMesh(t *testing.T, certLife time.Duration) *harness.Machine {
 	t.Helper()
+	return harness.New(t, harness.Options{Programs: programs, MeshYAML: meshYAML(certLife)})
+}
+
+// meshYAML returns the Mesh of newMesh.
+func meshYAML(certLife time.Duration) string {
 	yaml := harness.MeshYAML("STRICT")
 	if certLife > 0 {
 		yaml += fmt.Sprintf("      dpCert: {rotation: {expiration: %s}}\n", certLife)
 	}
-	return harness.New(t, harness.Options{Programs: programs, MeshYAML: yaml})
+	return yaml
 }
 
 func read(t *testing.T, path string) string {
