@@ -70,6 +70,8 @@ type Agent struct {
 	queries    chan *agentv1.Query
 	draining   chan struct{} // closed by Drain
 	startDrain func()
+	deleted    chan struct{} // closed when the control plane says that the pod is being deleted
+	setDeleted func()
 }
 
 // New returns an agent that does not run yet. It returns an error if an option or the probe table is wrong, or if there is
@@ -85,7 +87,7 @@ func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*A
 	a := &Agent{
 		o: o, logger: logger.With("mesh", o.Mesh, "proxy", o.Name),
 		metrics: prometheus.NewRegistry(),
-		queries: make(chan *agentv1.Query, 4), draining: make(chan struct{}), settled: make(chan struct{}),
+		queries: make(chan *agentv1.Query, 4), draining: make(chan struct{}), deleted: make(chan struct{}), settled: make(chan struct{}),
 		failures: session.NewFailures(), readiness: session.NewReadiness(), limits: l,
 	}
 	a.metrics.MustRegister(buildinfo.Metric())
@@ -95,6 +97,7 @@ func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*A
 	a.inboundsErr.Store(&unknown)
 	a.lb = a.newLB()
 	a.loops = a.newLoops()
+	a.setDeleted = sync.OnceFunc(func() { close(a.deleted) })
 	a.startDrain = sync.OnceFunc(func() {
 		if a.lb != nil {
 			a.lb.End()
@@ -220,6 +223,10 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	})
 	group.Go(func() error { return renewer.Run(running) })
 	group.Go(func() error {
+		a.beginDrain(running, proxy)
+		return nil
+	})
+	group.Go(func() error {
 		defer stop()
 		select {
 		case <-a.draining:
@@ -229,6 +236,21 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 		return nil
 	})
 	return ignoreContextError(running, group.Wait())
+}
+
+// beginDrain has Envoy tell clients to go elsewhere as soon as the pod is being deleted: the hook of the kubelet, which does the same, starts a
+// process first, and an application may be gone by then.
+func (a *Agent) beginDrain(ctx context.Context, proxy *envoy.Envoy) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-a.deleted:
+	}
+	ctx, cancel := context.WithTimeout(ctx, drain.BeginTimeout)
+	defer cancel()
+	if err := drain.Begin(ctx, proxy); err != nil {
+		a.logger.Warn("clients are not told that the pod is being deleted", "err", err)
+	}
 }
 
 // quietTime is how long nothing must be open before a drain closes the listeners: clients that do not know of the drain yet may

@@ -13,7 +13,8 @@ type agentMessage = agentv1.AgentMessage
 // ports of a test's Envoy and of the applications behind it. A listener without a port is left out.
 type ports struct{ HTTP, HTTPApp, TCP, TCPApp, MTLS int }
 
-// bootstrap is Envoy's whole configuration as the control plane would give it by ADS, with the same names.
+// bootstrap is Envoy's whole configuration as the control plane would give it by ADS, with the same names. The kernel buffers little of an answer
+// over HTTP (SO_SNDBUF), so that it is Envoy that has what clients do not read.
 func bootstrap(t testing.TB, p ports) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -26,6 +27,7 @@ func bootstrap(t testing.TB, p ports) []byte {
 var bootstrapTemplate = template.Must(template.New("bootstrap").Parse(`{
 "node": {"id": "default/web-1", "cluster": "web"},
 "admin": {"address": {"pipe": {"path": "admin.sock", "mode": 384}}},
+"layered_runtime": {"layers": [{"name": "agent", "admin_layer": {}}]},
 "overload_manager": {"resource_monitors": [{"name": "envoy.resource_monitors.global_downstream_max_connections", "typed_config": {
   "@type": "type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
   "max_active_downstream_connections": 1000}}]},
@@ -35,6 +37,7 @@ var bootstrapTemplate = template.Must(template.New("bootstrap").Parse(`{
   {{if .HTTP}}{{template "cluster" .HTTPApp}}{{end}}{{if and .HTTP .TCP}},{{end}}{{if .TCP}}{{template "cluster" .TCPApp}}{{end}}
 ], "listeners": [
 {{if .HTTP}}{"name": "inbound:127.0.0.1:{{.HTTP}}", "stat_prefix": "inbound_{{.HTTP}}", "traffic_direction": "INBOUND",
+ "socket_options": [{"level": 1, "name": 7, "int_value": 16384, "state": "STATE_PREBIND"}],
  "address": {"socket_address": {"address": "127.0.0.1", "port_value": {{.HTTP}}}},
  "filter_chains": [{"filters": [{"name": "http", "typed_config": {
   "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",

@@ -8,12 +8,21 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/envoy"
 )
+
+// large is the size of the answer to /large: Envoy takes all of it from the application, and more than the kernel takes from Envoy if the client
+// does not read.
+const large = 900 << 10
 
 // application answers /slow when told to, all else at once, and echoes lines over TCP.
 type application struct {
@@ -37,9 +46,12 @@ func newApplication(t testing.TB) *application {
 	web, port := listen()
 	a.httpPort = port
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/slow" {
+		switch r.URL.Path {
+		case "/slow":
 			a.began <- struct{}{}
 			<-a.slow
+		case "/large":
+			_, _ = io.WriteString(w, strings.Repeat("x", large))
 		}
 		_, _ = io.WriteString(w, "done")
 	})}
@@ -107,6 +119,16 @@ func get(c *http.Client, port int, path string) error {
 		return fmt.Errorf("%d %q", answer.StatusCode, body)
 	}
 	return nil
+}
+
+// ofEnvoy asks the admin interface of the agent's Envoy.
+func (r *running) ofEnvoy(path string) string {
+	r.t.Helper()
+	answer, err := envoy.NewAdmin(&net.UnixAddr{Net: "unix", Name: filepath.Join(r.dir, mesh.SocketAdmin)}).Get(r.t.Context(), path)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return string(answer)
 }
 
 func (r *running) stillRuns() {
@@ -189,6 +211,87 @@ func TestDrainWaitsForConnections(t *testing.T) {
 	_ = conn.Close()
 	r.waitEnd(5 * time.Second)
 	r.logged("drain done")
+}
+
+// TestDrainWaitsForReaders has a client that is slow to read an answer which its application has long sent.
+func TestDrainWaitsForReaders(t *testing.T) {
+	r, _, _, p := newDrained(t)
+	conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.HTTP))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, "GET /large HTTP/1.1\r\nHost: web\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, func() string {
+		stats := r.ofEnvoy("/stats?filter=downstream_(rq_completed%7Ccx_tx_bytes_buffered)")
+		if !strings.Contains(stats, fmt.Sprintf("http.inbound_%d.downstream_rq_completed: 1", p.HTTP)) || strings.Contains(stats, fmt.Sprintf("http.inbound_%d.downstream_cx_tx_bytes_buffered: 0", p.HTTP)) {
+			return stats
+		}
+		return ""
+	})
+	r.agent.Drain()
+	until := time.Now().Add(time.Second)
+	eventually(t, 10*time.Second, func() string {
+		if time.Now().Before(until) {
+			return "going on"
+		}
+		return ""
+	})
+	r.stillRuns()
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(answer.Body)
+	if err = errors.Join(err, answer.Body.Close()); err != nil || len(body) < large {
+		t.Errorf("the client has read %d bytes of %d: %v", len(body), large, err)
+	}
+	r.waitEnd(5 * time.Second)
+	r.logged("drain done")
+}
+
+// TestClientsAreToldOfTheDeletion has the control plane say that the pod is being deleted: no hook has run.
+func TestClientsAreToldOfTheDeletion(t *testing.T) {
+	app := newApplication(t)
+	p := ports{HTTP: freePort(t), HTTPApp: app.httpPort}
+	cp := newControlPlane(t, bootstrap(t, p))
+	cp.set(func() { cp.features = []string{"drain-state"} })
+	cp.start()
+	r := startAgent(t, options(t, cp))
+	r.waitReady()
+	kept := newClient(t)
+	ask := func() (last bool) {
+		answer, err := kept.Get(fmt.Sprintf("http://127.0.0.1:%d/", p.HTTP))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, answer.Body)
+		_ = answer.Body.Close()
+		return answer.Close
+	}
+	if ask() {
+		t.Fatal("the connection is closed before the deletion")
+	}
+	cp.send <- drainState(&agentv1.DrainState{Node: "taint of node a"})
+	r.stillRuns()
+	if ask() {
+		t.Error("the connection is closed, and the pod stays")
+	}
+	cp.send <- drainState(&agentv1.DrainState{Terminating: true})
+	eventually(t, 5*time.Second, func() string {
+		if !ask() {
+			return "the connection stays"
+		}
+		return ""
+	})
+	if ending := r.ofEnvoy("/runtime"); !strings.Contains(ending, `"`+mesh.RuntimeEnding+`"`) {
+		t.Errorf("Envoy's runtime is %s", ending)
+	}
 }
 
 func TestDrainEndsAtItsLimit(t *testing.T) {

@@ -66,6 +66,9 @@ func (a *Agent) serveLB(ctx context.Context, group *errgroup.Group, envoy lb.Adm
 // setDrain records why the control plane wants the proxy to get no new traffic. It holds while there is no session, and for the next agent if
 // this one dies.
 func (a *Agent) setDrain(d mesh.Drain) {
+	if d.Terminating {
+		a.setDeleted()
+	}
 	if a.lb == nil || !a.lb.Set(d) {
 		return
 	}

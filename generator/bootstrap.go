@@ -102,6 +102,9 @@ func baseBootstrap(node, cluster string, memory uint64) *bootstrapv3.Bootstrap {
 			BytesToRelease:        memoryToRelease,
 			MemoryReleaseInterval: durationpb.New(time.Second),
 		},
+		LayeredRuntime: &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{ // the agent sets mesh.RuntimeEnding
+			Name: "agent", LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}},
+		}}},
 		StatsConfig: statsConfig(),
 		Watchdogs:   &bootstrapv3.Watchdogs{WorkerWatchdog: &bootstrapv3.Watchdog{KillTimeout: durationpb.New(workerHangLimit)}},
 	}

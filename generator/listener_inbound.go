@@ -143,7 +143,8 @@ func (b *inbound) filter(in *mesh.Inbound, tls bool) *listenerv3.Filter {
 		h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
 		h.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{Uri: true}
 	}
-	return withRoutes(h, inboundRoute(cluster))
+	// A client in the mesh sends to another endpoint what is marked as unsent: nothing is held for it.
+	return withRoutes(h, inboundRoute(cluster, !tls && b.mode != ""))
 }
 
 // meshTLS narrows match to clients that offer the mesh's own ALPN.

@@ -23,8 +23,8 @@ func OutboundRoute(s *meshview.Service) *routev3.RouteConfiguration {
 }
 
 // inboundRoute replaces noHost by the host name of the endpoint, see inboundEndpoint
-// (Envoy: api-v3/config/route/v3/route_components.proto, auto_host_rewrite).
-func inboundRoute(cluster string) *routev3.RouteConfiguration {
+// (Envoy: api-v3/config/route/v3/route_components.proto, auto_host_rewrite). With holds it holds requests while the proxy ends.
+func inboundRoute(cluster string, holds bool) *routev3.RouteConfiguration {
 	action := func() *routev3.RouteAction {
 		return &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
@@ -36,6 +36,9 @@ func inboundRoute(cluster string) *routev3.RouteConfiguration {
 	other := routeConfiguration(noHost, anyPath(), unnamed).GetVirtualHosts()[0]
 	other.Domains = []string{noHost}
 	named.VirtualHosts = append(named.VirtualHosts, other)
+	if host := named.GetVirtualHosts()[0]; holds { // not of HTTP/1.0, which keeps no connection
+		host.Routes = append(holdRoutes(host.GetRoutes()[0]), host.GetRoutes()...)
+	}
 	return hideUnsent(named)
 }
 

@@ -34,6 +34,7 @@ var statPatterns = [...]string{
 	`^(listener|cluster)\..*\.ssl\.(handshake|session_reused|connection_error|no_certificate|fail_verify_[a-z_]+)$`,
 	`^(listener\..*|cluster\.control_plane)\.ssl\.certificate\..*\.expiration_unix_time_seconds$`,
 	`^http\..*\.downstream_(rq_(total|active|completed|[1-5]xx|time|rx_reset|tx_reset|too_large)|cx_(total|active|protocol_error))$`,
+	`^http\.inbound_.*\.downstream_cx_tx_bytes_buffered$`,
 	`^tcp\..*\.downstream_cx_(total|no_route|rx_bytes_total|tx_bytes_total)$`,
 	`^cluster\..*\.upstream_rq_(total|active|pending_active|pending_failure_eject|completed|[1-5]xx|time|timeout|retry|retry_success|rx_reset|tx_reset)$`,
 	`^cluster\..*\.upstream_cx_(total|active|connect_fail|connect_timeout|connect_attempts_exceeded|none_healthy|rx_bytes_total|tx_bytes_total)$`,

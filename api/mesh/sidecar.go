@@ -52,6 +52,8 @@ const (
 	PathEnvoyReady = "/ready"
 	// InboundStats is the prefix of Envoy's statistics about inbound traffic: a drain waits until they show none.
 	InboundStats = "inbound_"
+	// RuntimeEnding is the key of Envoy's runtime that the agent sets to 100 (%) once the proxy ends.
+	RuntimeEnding = "sonde.ending"
 )
 
 // Files and sockets in the agent's work directory, which is Envoy's working directory, and the names of the secrets in the files.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -12,9 +11,6 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
 )
-
-// beginTimeout is the longest time in which Envoy has to begin. A pod that ends waits for its hooks.
-const beginTimeout = 5 * time.Second
 
 func newDrainCommand() *cobra.Command {
 	var begin bool
@@ -44,7 +40,7 @@ The whole drain begins with SIGTERM to the agent.`,
 }
 
 func beginDrain(ctx context.Context, directory string) error {
-	ctx, cancel := context.WithTimeout(ctx, beginTimeout)
+	ctx, cancel := context.WithTimeout(ctx, drain.BeginTimeout)
 	defer cancel()
 	dir, err := workdir.Attach(directory)
 	if err != nil {

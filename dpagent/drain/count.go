@@ -11,19 +11,28 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// gaugesPath selects http.<prefix>.downstream_{rq,cx}_active and listener.<prefix>.downstream_{cx,pre_cx}_active.
-const gaugesPath = `/stats?type=Gauges&filter=%5E(http%7Clistener)%5C..*%5C.downstream_(rq%7Ccx%7Cpre_cx)_active%24`
+// gaugesPath selects the gauges that count reads.
+const gaugesPath = `/stats?type=Gauges&filter=%5E(http%7Clistener%7Ccluster)%5C..*%5C.(downstream_(rq_active%7Ccx_active%7Cpre_cx_active%7Ccx_tx_bytes_buffered)%7Cupstream_rq_(pending_)?active)%24`
 
 // active is the open work of an Envoy.
 type active struct {
-	// Inbound HTTP requests, and inbound connections that are not HTTP.
+	// Requests that the applications of this proxy have, and inbound connections that are not HTTP. A request that waits for an application that has
+	// gone is none (see generator's holdRoutes).
 	inboundRequests, inboundConnections int
-	// The same of both directions.
-	requests, connections int
+	// unread are bytes of answers that inbound clients have not taken yet.
+	unread int
+	// What the applications have asked of others.
+	outboundRequests, outboundConnections int
 }
 
-func (o active) inbound() int { return o.inboundRequests + o.inboundConnections }
-func (o active) all() int     { return o.requests + o.connections }
+// inbound is 0 if nothing from outside is open.
+func (o active) inbound() int { return o.inboundRequests + o.inboundConnections + o.unread }
+
+// all is 0 if nothing is open.
+func (o active) all() int { return o.inbound() + o.outboundRequests + o.outboundConnections }
+
+func (o active) requests() int    { return o.inboundRequests + o.outboundRequests }
+func (o active) connections() int { return o.inboundConnections + o.outboundConnections }
 
 // countActive asks Envoy for its open work.
 func countActive(ctx context.Context, e Envoy) (active, error) {
@@ -41,7 +50,7 @@ var perThread = regexp.MustCompile(`\.(worker_\d+|main_thread)$`)
 // HTTP connection manager counts. So idle HTTP connections, which a drain need not wait for, do not count, and connections
 // whose first bytes are still awaited do.
 func parse(stats []byte) (active, error) {
-	var all, in active
+	var o active
 	for line := range bytes.Lines(stats) {
 		name, text, ok := strings.Cut(strings.TrimSpace(string(line)), ": ")
 		kind, prefix, _ := strings.Cut(name, ".")
@@ -57,24 +66,39 @@ func parse(stats []byte) (active, error) {
 		if prefix == "admin" || kind == "listener" && perThread.MatchString(prefix) {
 			continue // admin counts this call itself
 		}
-		all.add(kind, prefix, gauge, value)
 		if strings.HasPrefix(prefix, mesh.InboundStats) {
-			in.add(kind, prefix, gauge, value)
+			o.addInbound(kind, prefix, gauge, value)
+		} else {
+			o.addOutbound(kind, prefix, gauge, value)
 		}
 	}
-	return active{
-		inboundRequests: in.requests, inboundConnections: max(0, in.connections),
-		requests: all.requests, connections: max(0, all.connections),
-	}, nil
+	// Gauges are not of one moment.
+	o.inboundConnections, o.outboundConnections = max(0, o.inboundConnections), max(0, o.outboundConnections)
+	return o, nil
 }
 
-func (o *active) add(kind, prefix, gauge string, value int) {
+func (o *active) addInbound(kind, prefix, gauge string, value int) {
 	switch {
+	case kind == "cluster" && prefix == mesh.InboundStats+"readiness": // questions whether the proxy is ready are no work
+	case kind == "cluster":
+		o.inboundRequests += value
 	case kind == "listener":
-		o.connections += value
+		o.inboundConnections += value
 	case gauge == "downstream_cx_active":
-		o.connections -= value
-	case prefix != "readiness": // questions whether the proxy is ready are no work
-		o.requests += value
+		o.inboundConnections -= value
+	case gauge == "downstream_cx_tx_bytes_buffered":
+		o.unread += value
+	}
+}
+
+func (o *active) addOutbound(kind, prefix, gauge string, value int) {
+	switch {
+	case kind == "cluster": // the requests are counted where they come from
+	case kind == "listener":
+		o.outboundConnections += value
+	case gauge == "downstream_cx_active":
+		o.outboundConnections -= value
+	case gauge == "downstream_rq_active" && prefix != "readiness":
+		o.outboundRequests += value
 	}
 }

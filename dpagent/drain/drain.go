@@ -8,32 +8,42 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 )
 
 // Envoy is the Envoy to drain. *envoy.Envoy implements it.
 type Envoy interface {
-	Post(ctx context.Context, path string) error
+	Poster
 	Get(ctx context.Context, path string) ([]byte, error)
 	// Running returns why the process is not running, nil if it is.
 	Running() error
 }
 
-const pollEvery = 100 * time.Millisecond
+const (
+	// BeginTimeout is the longest time in which Envoy has to begin. A pod that ends waits for its hooks.
+	BeginTimeout = 5 * time.Second
+	pollEvery    = 100 * time.Millisecond
+)
+
+// Poster is the part of Envoy that Begin needs.
+type Poster interface {
+	Post(ctx context.Context, path string) error
+}
 
 // Begin makes Envoy tell the clients of its inbound to go elsewhere: a response says that it is the last one of its connection. The
-// listeners stay open, and to begin twice is the same as once.
-func Begin(ctx context.Context, e interface {
-	Post(ctx context.Context, path string) error
-}) error {
-	if err := e.Post(ctx, "/drain_listeners?graceful&inboundonly&skip_exit"); err != nil {
+// listeners stay open, and requests that find no application any more wait for the end. To begin twice is the same as once.
+func Begin(ctx context.Context, e Poster) error {
+	// An Envoy that an older control plane has configured has no layer for the key. It drains nevertheless.
+	err := errors.Join(e.Post(ctx, "/drain_listeners?graceful&inboundonly&skip_exit"), e.Post(ctx, "/runtime_modify?"+mesh.RuntimeEnding+"=100"))
+	if err != nil {
 		return fmt.Errorf("start to drain: %w", err)
 	}
 	return nil
 }
 
-// Run waits until open requests, and connections that are not HTTP, have ended. Idle HTTP connections do not count. New
-// work is served until the inbound has been quiet for that long; then its listeners close. Run returns when all work is
+// Run waits until open requests, and connections that are not HTTP, have ended, and clients have read their answers. Idle HTTP connections do not
+// count, nor do requests without an application. New work is served until the inbound has been quiet for that long; then its listeners close. Run returns when all work is
 // done, or with the error of ctx if that ends first; any other error means that Envoy does not answer.
 func Run(ctx context.Context, e Envoy, quiet time.Duration, logger *slog.Logger) error {
 	if err := Begin(ctx, e); err != nil {
@@ -71,7 +81,7 @@ func waitUntilIdle(ctx context.Context, e Envoy, quiet time.Duration, count func
 			return nil
 		}
 		if ended := retry.Wait(ctx, pollEvery); ended != nil {
-			return errors.Join(fmt.Errorf("wait for %d requests and %d connections: %w", open.requests, open.connections, ended), err)
+			return errors.Join(fmt.Errorf("wait for %d requests and %d connections: %w", open.requests(), open.connections(), ended), err)
 		}
 	}
 }

@@ -121,17 +121,21 @@ func call(r *http.Request) (any, error) {
 	return called{Status: answer.StatusCode, Header: answer.Header, Body: string(body)}, nil
 }
 
-// newCaller makes a caller: of HTTP over a kept connection or a new one for each call, of gRPC, or of TCP over a kept connection.
+// newCaller makes a caller: of HTTP over a kept connection or a new one for each call, of HTTP/2, of gRPC, or of TCP over a kept connection.
 func newCaller(kind, target string) (harness.Caller, error) {
 	switch kind {
-	case "http", "http-new":
-		return harness.NewHTTPCaller(target, kind == "http", false), nil
+	case "http", "http-new", "http2":
+		return harness.NewHTTPCaller(target, kind != "http-new", kind == "http2"), nil
+	case "post", "post-new":
+		c := harness.NewHTTPCaller(target, kind == "post", false)
+		c.Method = http.MethodPost
+		return c, nil
 	case "grpc":
 		return harness.NewGRPCCaller(target, true), nil
 	case "tcp":
 		return harness.NewTCPCaller(target, true), nil
 	}
-	return nil, fmt.Errorf("kind %q: it must be http, http-new, grpc or tcp", kind)
+	return nil, fmt.Errorf("kind %q: it must be http, http-new, http2, post, post-new, grpc or tcp", kind)
 }
 
 // loadPause is the time between two calls of a load. Many loads share a small machine with a whole cluster.

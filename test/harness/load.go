@@ -136,6 +136,8 @@ type Answer struct {
 type HTTPCaller struct {
 	url    string
 	client *http.Client
+	// Method of the requests. Default GET.
+	Method string
 }
 
 // NewHTTPCaller calls a URL over one connection (keep), or over a new connection for each call. With http2 it speaks HTTP/2
@@ -158,7 +160,7 @@ func (c *HTTPCaller) Call(ctx context.Context) (string, error) {
 
 // Ask makes one call and returns the whole answer.
 func (c *HTTPCaller) Ask(ctx context.Context) (Answer, error) {
-	body, err := Get(ctx, c.client, c.url)
+	body, err := do(ctx, c.client, c.Method, c.url)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -195,7 +195,11 @@ func (m *Machine) Get(ctx context.Context, url string) (string, error) {
 
 // Get returns the body if the status is 200. Any other status is a *StatusError.
 func Get(ctx context.Context, client *http.Client, url string) (string, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	return do(ctx, client, http.MethodGet, url)
+}
+
+func do(ctx context.Context, client *http.Client, method, url string) (string, error) {
+	r, err := http.NewRequestWithContext(ctx, method, url, nil)
 	if err != nil {
 		return "", err
 	}
