@@ -85,7 +85,10 @@ func csr(t testing.TB) (*ecdsa.PrivateKey, []byte) {
 	return key, der
 }
 
-func (a *agent) join() error {
+func (a *agent) join() error { return a.joinAs("") }
+
+// joinAs says which process it is.
+func (a *agent) joinAs(instance string) error {
 	key, request := csr(a.h.t)
 	joining := *a
 	joining.leaf = nil
@@ -94,7 +97,7 @@ func (a *agent) join() error {
 	ctx, cancel := context.WithTimeout(a.h.t.Context(), patience)
 	defer cancel()
 	response, err := agentv1.NewAgentServiceClient(conn).Join(ctx,
-		&agentv1.JoinRequest{Mesh: "default", Name: a.name, Token: a.token, Csr: request, ControlPlaneAddress: "cp:5678"})
+		&agentv1.JoinRequest{Mesh: "default", Name: a.name, Token: a.token, Csr: request, ControlPlaneAddress: "cp:5678", Instance: instance})
 	if err != nil {
 		return err
 	}

@@ -52,16 +52,21 @@ func (s *Server) tryJoin(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.
 // credential is who a caller of Join is, and how it has shown that.
 type credential struct {
 	identity.Subject
-	by string // "token" or "certificate"
+	by string // byToken or byCertificate
 }
+
+const (
+	byToken       = "token"
+	byCertificate = "certificate"
+)
 
 // authenticate finds out who calls Join: by its token, or without one by the certificate of the connection. The error is a
 // gRPC status; the credential is that of the caller nevertheless, if it has a valid one.
 func (s *Server) authenticate(ctx context.Context, r *agentv1.JoinRequest) (credential, error) {
-	c := credential{by: "token"}
+	c := credential{by: byToken}
 	caller, err := mtls.PeerFromContext(ctx)
 	if err == nil && r.GetToken() == "" {
-		c = credential{caller.Subject, "certificate"}
+		c = credential{caller.Subject, byCertificate}
 	} else if c.Subject, err = s.checkToken(ctx, r.GetToken()); err != nil {
 		return credential{}, tokenStatus(err)
 	}
@@ -108,6 +113,12 @@ func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest)
 		return nil, err
 	}
 	if err := c.fits(p.Dataplane); err != nil {
+		return nil, err
+	}
+	if err := s.checkDuplicate(ctx, p.ID(), r.GetInstance()); err != nil {
+		return nil, err
+	}
+	if err := checkProcess(r.GetInstance()); err != nil {
 		return nil, err
 	}
 	sidecar, err := sidecarOf(r)

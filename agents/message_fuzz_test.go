@@ -214,7 +214,7 @@ func (s *Server) converseFuzzed(ctx context.Context, messages <-chan received) e
 	}
 	sess := &session{
 		peer: identity.Peer{Subject: fuzzSubject, NotAfter: s.o.Now().Add(time.Hour)}, since: s.o.Now(), wake: make(chan struct{}, 1),
-		replaced: make(chan struct{}), asked: make(chan *agentv1.Query, 1), replace: func() {}, stream: fuzzStream{ctx: ctx},
+		replaced: make(chan struct{}), outbox: make(chan *agentv1.ControlMessage, 1), replace: func() {}, stream: fuzzStream{ctx: ctx},
 		version: shortVersion(hello.GetVersion()), features: hello.GetFeatures(),
 	}
 	if err := s.openSession(sess); err != nil {

@@ -81,9 +81,8 @@ func (s *Server) ask(q *query, view mesh.EnvoyView) error {
 			return status.Errorf(codes.ResourceExhausted, "the Envoy of %s is being asked already: try again", q.proxy)
 		}
 	}
-	select {
-	case sess.asked <- &agentv1.Query{Id: q.id, View: string(view)}:
-	default: // one that nobody waits for any more has not been sent yet
+	message := &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Query{Query: &agentv1.Query{Id: q.id, View: string(view)}}}
+	if !sess.send(message) { // what nobody waits for any more has not been sent yet
 		return status.Errorf(codes.ResourceExhausted, "the Envoy of %s is being asked already: try again", q.proxy)
 	}
 	s.queries[q.id] = q

@@ -26,6 +26,8 @@ const (
 	messageBurst = 20
 	// drainPollInterval is how often confirmDrain checks whether the view has a recorded drain.
 	drainPollInterval = 10 * time.Millisecond
+	// outboxSize has room for a Query, a Ping and a Duplicate.
+	outboxSize = 3
 )
 
 // features are those of this control plane.
@@ -45,8 +47,9 @@ type session struct {
 	// another proxy of the same name.
 	wake     chan struct{}
 	replaced chan struct{}
-	// asked has a query that is to be sent.
-	asked chan *agentv1.Query
+	// outbox has what others want to send.
+	outbox chan *agentv1.ControlMessage
+	rival  rival
 	// replace closes replaced, once.
 	replace func()
 
@@ -73,6 +76,16 @@ type session struct {
 
 // push is the ID of what was pushed, and what the agent had reported before.
 type push struct{ what, report string }
+
+// send puts a message into the outbox, and returns false if the agent has not taken those before.
+func (sess *session) send(m *agentv1.ControlMessage) bool {
+	select {
+	case sess.outbox <- m:
+		return true
+	default:
+		return false
+	}
+}
 
 // signal wakes the session.
 func (sess *session) signal() {
@@ -105,10 +118,15 @@ func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
 		since:    s.o.Now(),
 		wake:     make(chan struct{}, 1),
 		replaced: make(chan struct{}),
-		asked:    make(chan *agentv1.Query, 1),
+		outbox:   make(chan *agentv1.ControlMessage, outboxSize),
+		rival:    rival{process: hello.GetInstance()},
 		stream:   stream,
 		version:  shortVersion(hello.GetVersion()),
 		features: hello.GetFeatures(),
+	}
+	if err := s.checkDuplicate(stream.Context(), caller.ID(), hello.GetInstance()); err != nil {
+		s.waits(stream.Context(), credential{caller.Subject, byCertificate}, peerAddress(stream.Context()), err)
+		return err
 	}
 	sess.replace = sync.OnceFunc(func() { close(sess.replaced) })
 	if err := s.openSession(sess); err != nil {
@@ -185,6 +203,9 @@ func (s *Server) awaitHello(ctx context.Context, messages <-chan received) (*age
 }
 
 func checkHello(h *agentv1.Hello) error {
+	if err := checkProcess(h.GetInstance()); err != nil {
+		return err
+	}
 	if proto.Size(h) > maxMessage || len(h.GetFeatures()) > maxFeatures {
 		return status.Errorf(codes.InvalidArgument, "Hello has more than %d bytes or more than %d features", maxMessage, maxFeatures)
 	}
@@ -248,8 +269,8 @@ func (s *Server) converse(sess *session, messages <-chan received) error {
 			if err := s.push(sess); err != nil {
 				return err
 			}
-		case q := <-sess.asked:
-			if err := sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Query{Query: q}}); err != nil {
+		case m := <-sess.outbox:
+			if err := sess.stream.Send(m); err != nil {
 				return err
 			}
 		case <-sess.drainTick():
@@ -283,6 +304,9 @@ func (s *Server) handle(sess *session, message *agentv1.AgentMessage) error {
 		return s.probesFailed(sess, m.ProbeFailures)
 	case *agentv1.AgentMessage_Readiness:
 		return s.readinessChanged(sess, m.Readiness)
+	case *agentv1.AgentMessage_Pong:
+		sess.rival.answered()
+		return nil
 	case *agentv1.AgentMessage_Hello:
 		return status.Error(codes.InvalidArgument, "a session has one Hello")
 	default:

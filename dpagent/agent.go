@@ -4,6 +4,7 @@ package dpagent
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -54,7 +55,9 @@ type Agent struct {
 	joinErr atomic.Pointer[error] // why the agent has not joined yet
 	// inboundsErr says why Envoy has not accepted all inbound listeners.
 	inboundsErr atomic.Pointer[error]
-	settled     chan struct{}  // closed when it is known whether this agent goes on where another one has died
+	settled     chan struct{} // closed when it is known whether this agent goes on where another one has died
+	instance    string        // tells this process from another one of its proxy
+	duplicates  duplicates
 	rejoins     retry.Reporter // of the renewer: why it has to join again
 
 	probes   *probe.Handler // nil if there are no probes to answer
@@ -86,12 +89,12 @@ func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*A
 	}
 	a := &Agent{
 		o: o, logger: logger.With("mesh", o.Mesh, "proxy", o.Name),
-		metrics: prometheus.NewRegistry(),
+		metrics: prometheus.NewRegistry(), instance: rand.Text(),
 		queries: make(chan *agentv1.Query, 4), draining: make(chan struct{}), deleted: make(chan struct{}), settled: make(chan struct{}),
 		failures: session.NewFailures(), readiness: session.NewReadiness(), limits: l,
 	}
 	a.metrics.MustRegister(buildinfo.Metric())
-	a.rejoins.Logger = a.logger
+	a.rejoins.Logger, a.duplicates.log = a.logger, a.logger
 	a.checks = health.New(health.Options{Logger: a.logger, Registerer: a.metrics})
 	unknown := errInboundsUnknown
 	a.inboundsErr.Store(&unknown)
@@ -203,6 +206,7 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	sess := session.New(session.Options{
 		Opener: a.client, Identity: a.identity, Renew: func() { renewer.Now() }, Inbounds: a.setInbounds,
 		Probes: a.setProbes, ServiceProbes: a.setServiceProbes, Readiness: a.readiness, Drain: a.setDrain, Query: a.query, Failures: a.failures, Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
+		Instance: a.instance, Duplicate: a.duplicates.add, Refused: a.duplicates.setRefused,
 		Loop: a.loops.session,
 	})
 	renewer = identity.NewRenewer(a.identity, identity.RenewerOptions{

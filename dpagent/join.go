@@ -155,7 +155,7 @@ func (a *Agent) joinWithToken(ctx context.Context, csr []byte) (*agentv1.JoinRes
 func (a *Agent) callJoin(ctx context.Context, csr []byte, certificate *tls.Certificate, token string) (*agentv1.JoinResponse, error) {
 	answer, err := a.client.Join(ctx, certificate, &agentv1.JoinRequest{
 		Mesh: a.o.Mesh, Name: a.o.Name, Token: token, Csr: csr, Version: a.version.Load(), ControlPlaneAddress: a.o.ControlPlane,
-		DrainTime: durationpb.New(envoy.WholeSeconds(a.o.DrainTime)), MemoryBytes: a.memory(),
+		DrainTime: durationpb.New(envoy.WholeSeconds(a.o.DrainTime)), MemoryBytes: a.memory(), Instance: a.instance,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("join: %w", err)

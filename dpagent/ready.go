@@ -86,6 +86,8 @@ func (a *Agent) addChecks(proxy *envoy.Envoy) {
 	ready("envoy", proxy.Ready)
 	ready("inbounds", func(context.Context) error { return *a.inboundsErr.Load() })
 	ready("probes", a.perPort.Ready)
+	ready("name", a.duplicates.refusal)
+	a.checks.Add(health.Readyz, health.Check{Name: "duplicate", Run: a.duplicates.recent, Informational: true})
 	ready(checkDrain, func(context.Context) error {
 		select {
 		case <-a.draining:

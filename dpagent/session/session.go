@@ -41,7 +41,7 @@ const featureProbes = "per-port-probes"
 const featureProbePorts = "probe-ports"
 
 // features are those of this agent.
-var features = []string{"queries", featureServiceProbes, featureProbePorts}
+var features = []string{"queries", featureServiceProbes, featureProbePorts, "pong"}
 
 // Opener opens a session and closes it when use returns. *controlplane.Client implements it.
 type Opener interface {
@@ -78,6 +78,12 @@ type Options struct {
 	Drain func(mesh.Drain)
 	// Query is asked what Envoy says. It must return at once, and has the control plane's API called with the answer. Required.
 	Query func(*agentv1.Query)
+	// Instance tells this process from another one of its proxy. Required.
+	Instance string
+	// Duplicate is told where another agent of this proxy has called from, which was refused; Refused why the session was, for such an agent, and nil
+	// once it is open. They must return at once. Required.
+	Duplicate func(address string)
+	Refused   func(error)
 	// Failures are reported to a control plane that takes them. Required.
 	Failures *Failures
 	// Version returns the versions of the agent and of its Envoy. Required.
@@ -96,6 +102,7 @@ type Session struct {
 
 	changed     chan struct{} // the identity has changed: report it
 	upgraded    chan struct{} // a version has changed: report it
+	asked       chan struct{} // a Ping was received: answer it
 	drain       chan struct{} // closed when the drain begins
 	startDrain  func()        // closes drain
 	recorded    chan struct{} // closed when the control plane has recorded the drain
@@ -112,6 +119,7 @@ func New(o Options) *Session {
 		o:        o,
 		changed:  make(chan struct{}, 1),
 		upgraded: make(chan struct{}, 1),
+		asked:    make(chan struct{}, 1),
 		drain:    make(chan struct{}),
 		recorded: make(chan struct{}),
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -165,6 +173,7 @@ func (s *Session) Run(ctx context.Context) error {
 			defer s.connected.Set(0)
 			return s.runStream(stream, func() {
 				welcomed = true
+				s.o.Refused(nil)
 				s.connected.Set(1)
 				s.sessions.Inc()
 				report.Succeeded()
@@ -179,6 +188,8 @@ func (s *Session) Run(ctx context.Context) error {
 		switch status.Code(err) {
 		case codes.Unauthenticated, codes.PermissionDenied:
 			s.o.Renew() // the certificate has expired, or its CA is no longer trusted
+		case codes.AlreadyExists:
+			s.o.Refused(err)
 		}
 		report.Failed(ctx, slog.LevelWarn, "session with the control plane ended, Envoy keeps its configuration", err)
 		if err := retry.Wait(ctx, backoff.Next()); err != nil {
@@ -189,7 +200,7 @@ func (s *Session) Run(ctx context.Context) error {
 
 // runStream runs one stream until it breaks, and returns why.
 func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed func()) error {
-	hello := &agentv1.Hello{Version: s.o.Version(), Features: features, InUse: s.o.Identity.InUse()}
+	hello := &agentv1.Hello{Version: s.o.Version(), Features: features, InUse: s.o.Identity.InUse(), Instance: s.o.Instance}
 	drain := s.drain
 	select {
 	case <-drain:
@@ -221,6 +232,8 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed 
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: s.o.Identity.InUse()}}
 		case <-s.upgraded:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: s.o.Version()}}
+		case <-s.asked:
+			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}}
 		case has := <-features:
 			s.beginReports(has, failures, readiness)
 			continue
@@ -312,6 +325,10 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 	case *agentv1.ControlMessage_RenewNow:
 		s.o.Logger.Info("renewal asked for")
 		s.o.Renew()
+	case *agentv1.ControlMessage_Ping:
+		wake(s.asked)
+	case *agentv1.ControlMessage_Duplicate:
+		s.o.Duplicate(m.Duplicate.GetAddress())
 	case *agentv1.ControlMessage_DrainRecorded:
 		s.setRecorded()
 	default:

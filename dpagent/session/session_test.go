@@ -42,6 +42,7 @@ func drainState(d *agentv1.DrainState) *agentv1.ControlMessage {
 func newSession(drain func(mesh.Drain), loop *heartbeat.Loop) *Session {
 	return New(Options{
 		Inbounds: func(error) {}, Probes: func(*agentv1.Probes) {}, ServiceProbes: func(*agentv1.ServiceProbes) {}, Drain: drain, Loop: loop,
+		Refused: func(error) {}, Duplicate: func(string) {},
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -151,4 +152,64 @@ func (n *namespace) waitRolledOutAs(name, labels string) {
 		}
 		return err
 	})
+}
+
+// kinds are what is called while pods roll.
+var kinds = []string{"http", "http-new", "http2", "post", "post-new", "grpc"}
+
+// TestRollsAbruptly replaces the pods of an application that ends at once on SIGTERM, three times, under load from outside the mesh and from inside.
+// What fails without a mesh may fail in it. A call that no application has seen is answered with 503 only if it comes before the sidecar knows of the
+// deletion, which takes a moment on a busy machine.
+func TestRollsAbruptly(t *testing.T) {
+	t.Parallel()
+	inMesh, plain := same(t, (*namespace).rollAbruptly)
+	for _, from := range []string{"stranger", "client"} {
+		var failed, failedPlain, calls int
+		for _, kind := range kinds {
+			name := from + " " + kind
+			t.Logf("%s: in the mesh %v; without %v", name, inMesh[name], plain[name])
+			calls += inMesh[name].Calls
+			failed += inMesh[name].Failed
+			failedPlain += plain[name].Failed
+		}
+		t.Logf("%s: of %d calls %d have failed in the mesh, %d without", from, calls, failed, failedPlain)
+		// Which calls meet the end of a pod is chance.
+		if failed > 2*failedPlain+calls/200 {
+			t.Errorf("%s: %d calls have failed in the mesh, %d without", from, failed, failedPlain)
+		}
+	}
+}
+
+func (n *namespace) rollAbruptly() map[string]harness.Report {
+	n.t.Helper()
+	client, stranger := newPod("client", "node1"), newPod("stranger", "node1")
+	stranger.Labels[join] = "disabled"
+	d := newDeployment("abrupt", 3, nil)
+	app := &d.Spec.Template.Spec.Containers[0]
+	app.Args[slices.Index(app.Args, "--grace=3s")] = "--grace=0s"
+	n.create(client, stranger, newService("abrupt"), d)
+	n.waitReady("client", "stranger")
+	n.waitRolledOut("abrupt")
+	loads := map[string]load{}
+	for _, from := range []string{"client", "stranger"} {
+		a := n.app(from)
+		a.waitCall("http://abrupt.%s/", n.name)
+		for _, kind := range kinds {
+			target := "http://abrupt." + n.name + "/"
+			if kind == "grpc" {
+				target = "abrupt." + n.name + ":81"
+			}
+			loads[from+" "+kind] = a.startLoad(kind, target)
+		}
+	}
+	for version := range 3 {
+		n.restart("abrupt", map[string]string{"version": strconv.Itoa(version)})
+		n.waitRolledOut("abrupt")
+	}
+	reports := map[string]harness.Report{}
+	for name, l := range loads {
+		l.waitMore(10)
+		reports[name] = l.stop()
+	}
+	return reports
 }

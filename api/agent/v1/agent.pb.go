@@ -93,7 +93,9 @@ type JoinRequest struct {
 	DrainTime *durationpb.Duration `protobuf:"bytes,7,opt,name=drain_time,json=drainTime,proto3" json:"drain_time,omitempty"`
 	// How many bytes of memory agent and Envoy may use together, from 16 MiB to 1 PiB: Envoy gets what the agent leaves of it. 512 MiB, the
 	// limit of an injected sidecar, if it is 0.
-	MemoryBytes   uint64 `protobuf:"varint,8,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	MemoryBytes uint64 `protobuf:"varint,8,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// As in Hello.
+	Instance      string `protobuf:"bytes,10,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -182,6 +184,13 @@ func (x *JoinRequest) GetMemoryBytes() uint64 {
 		return x.MemoryBytes
 	}
 	return 0
+}
+
+func (x *JoinRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
 }
 
 type JoinResponse struct {
@@ -498,6 +507,7 @@ type AgentMessage struct {
 	//	*AgentMessage_Version
 	//	*AgentMessage_ProbeFailures
 	//	*AgentMessage_Readiness
+	//	*AgentMessage_Pong
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -594,6 +604,15 @@ func (x *AgentMessage) GetReadiness() *Readiness {
 	return nil
 }
 
+func (x *AgentMessage) GetPong() *Pong {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_Pong); ok {
+			return x.Pong
+		}
+	}
+	return nil
+}
+
 type isAgentMessage_Message interface {
 	isAgentMessage_Message()
 }
@@ -624,7 +643,13 @@ type AgentMessage_ProbeFailures struct {
 type AgentMessage_Readiness struct {
 	// Whether applications can take traffic, to a control plane with the feature "service-probes": all that is known when a session
 	// begins and after ServiceProbes, then what changes.
-	Readiness *Readiness `protobuf:"bytes,6,opt,name=readiness,proto3,oneof"` // Kept: 7 for liveness requests, 8 for counts of plain text connections.
+	Readiness *Readiness `protobuf:"bytes,6,opt,name=readiness,proto3,oneof"`
+}
+
+type AgentMessage_Pong struct {
+	// Kept: 7 for liveness requests, 8 for counts of plain text connections.
+	// Answers a Ping, at once.
+	Pong *Pong `protobuf:"bytes,12,opt,name=pong,proto3,oneof"`
 }
 
 func (*AgentMessage_Hello) isAgentMessage_Message() {}
@@ -638,6 +663,8 @@ func (*AgentMessage_Version) isAgentMessage_Message() {}
 func (*AgentMessage_ProbeFailures) isAgentMessage_Message() {}
 
 func (*AgentMessage_Readiness) isAgentMessage_Message() {}
+
+func (*AgentMessage_Pong) isAgentMessage_Message() {}
 
 // Readiness says which inbounds have an application that can take traffic, as their probes have found: at most 20. Of inbounds that are
 // not in it, what was said before holds.
@@ -900,7 +927,9 @@ type Hello struct {
 	Features []string `protobuf:"bytes,2,rep,name=features,proto3" json:"features,omitempty"`
 	InUse    *InUse   `protobuf:"bytes,3,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
 	// Set where the session was lost while the proxy drains.
-	Draining      bool `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"`
+	Draining bool `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"`
+	// Random, of at most 64 characters: another one for each process. So an agent that comes back is told from a second one of its name.
+	Instance      string `protobuf:"bytes,6,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -963,6 +992,50 @@ func (x *Hello) GetDraining() bool {
 	return false
 }
 
+func (x *Hello) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+// Pong says that the process which has the session lives.
+type Pong struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pong) Reset() {
+	*x = Pong{}
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pong) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pong) ProtoMessage() {}
+
+func (x *Pong) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pong.ProtoReflect.Descriptor instead.
+func (*Pong) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+}
+
 // Draining says that this proxy will end: send it nothing new.
 type Draining struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -972,7 +1045,7 @@ type Draining struct {
 
 func (x *Draining) Reset() {
 	*x = Draining{}
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1057,7 @@ func (x *Draining) String() string {
 func (*Draining) ProtoMessage() {}
 
 func (x *Draining) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1070,7 @@ func (x *Draining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Draining.ProtoReflect.Descriptor instead.
 func (*Draining) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 type ControlMessage struct {
@@ -1013,6 +1086,8 @@ type ControlMessage struct {
 	//	*ControlMessage_Query
 	//	*ControlMessage_Probes
 	//	*ControlMessage_ServiceProbes
+	//	*ControlMessage_Ping
+	//	*ControlMessage_Duplicate
 	Message       isControlMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1020,7 +1095,7 @@ type ControlMessage struct {
 
 func (x *ControlMessage) Reset() {
 	*x = ControlMessage{}
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1107,7 @@ func (x *ControlMessage) String() string {
 func (*ControlMessage) ProtoMessage() {}
 
 func (x *ControlMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1120,7 @@ func (x *ControlMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlMessage.ProtoReflect.Descriptor instead.
 func (*ControlMessage) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ControlMessage) GetMessage() isControlMessage_Message {
@@ -1136,6 +1211,24 @@ func (x *ControlMessage) GetServiceProbes() *ServiceProbes {
 	return nil
 }
 
+func (x *ControlMessage) GetPing() *Ping {
+	if x != nil {
+		if x, ok := x.Message.(*ControlMessage_Ping); ok {
+			return x.Ping
+		}
+	}
+	return nil
+}
+
+func (x *ControlMessage) GetDuplicate() *Duplicate {
+	if x != nil {
+		if x, ok := x.Message.(*ControlMessage_Duplicate); ok {
+			return x.Duplicate
+		}
+	}
+	return nil
+}
+
 type isControlMessage_Message interface {
 	isControlMessage_Message()
 }
@@ -1187,6 +1280,16 @@ type ControlMessage_ServiceProbes struct {
 	ServiceProbes *ServiceProbes `protobuf:"bytes,12,opt,name=service_probes,json=serviceProbes,proto3,oneof"`
 }
 
+type ControlMessage_Ping struct {
+	// Sent to agents with the feature "pong": answer with Pong.
+	Ping *Ping `protobuf:"bytes,15,opt,name=ping,proto3,oneof"`
+}
+
+type ControlMessage_Duplicate struct {
+	// Sent to agents with the feature "pong": another agent of this proxy has asked to join, or for a session, and was refused.
+	Duplicate *Duplicate `protobuf:"bytes,16,opt,name=duplicate,proto3,oneof"`
+}
+
 func (*ControlMessage_Welcome) isControlMessage_Message() {}
 
 func (*ControlMessage_Bundle) isControlMessage_Message() {}
@@ -1205,6 +1308,10 @@ func (*ControlMessage_Probes) isControlMessage_Message() {}
 
 func (*ControlMessage_ServiceProbes) isControlMessage_Message() {}
 
+func (*ControlMessage_Ping) isControlMessage_Message() {}
+
+func (*ControlMessage_Duplicate) isControlMessage_Message() {}
+
 // ServiceProbes are all checks that the agent makes of its applications.
 type ServiceProbes struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1215,7 +1322,7 @@ type ServiceProbes struct {
 
 func (x *ServiceProbes) Reset() {
 	*x = ServiceProbes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1334,7 @@ func (x *ServiceProbes) String() string {
 func (*ServiceProbes) ProtoMessage() {}
 
 func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1347,7 @@ func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbes.ProtoReflect.Descriptor instead.
 func (*ServiceProbes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ServiceProbes) GetProbes() []*ServiceProbe {
@@ -1275,7 +1382,7 @@ type ServiceProbe struct {
 
 func (x *ServiceProbe) Reset() {
 	*x = ServiceProbe{}
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1394,7 @@ func (x *ServiceProbe) String() string {
 func (*ServiceProbe) ProtoMessage() {}
 
 func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1407,7 @@ func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe.ProtoReflect.Descriptor instead.
 func (*ServiceProbe) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ServiceProbe) GetInbound() string {
@@ -1411,7 +1518,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1530,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1543,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Welcome) GetVersion() *Version {
@@ -1461,7 +1568,7 @@ type RenewNow struct {
 
 func (x *RenewNow) Reset() {
 	*x = RenewNow{}
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1473,7 +1580,7 @@ func (x *RenewNow) String() string {
 func (*RenewNow) ProtoMessage() {}
 
 func (x *RenewNow) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1486,7 +1593,89 @@ func (x *RenewNow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewNow.ProtoReflect.Descriptor instead.
 func (*RenewNow) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+}
+
+type Ping struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ping) Reset() {
+	*x = Ping{}
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ping) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ping) ProtoMessage() {}
+
+func (x *Ping) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ping.ProtoReflect.Descriptor instead.
+func (*Ping) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+}
+
+// Duplicate is another process with this proxy's credentials.
+type Duplicate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// IP address that it has called from.
+	Address       string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Duplicate) Reset() {
+	*x = Duplicate{}
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Duplicate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Duplicate) ProtoMessage() {}
+
+func (x *Duplicate) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Duplicate.ProtoReflect.Descriptor instead.
+func (*Duplicate) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Duplicate) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
 }
 
 type DrainRecorded struct {
@@ -1497,7 +1686,7 @@ type DrainRecorded struct {
 
 func (x *DrainRecorded) Reset() {
 	*x = DrainRecorded{}
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1509,7 +1698,7 @@ func (x *DrainRecorded) String() string {
 func (*DrainRecorded) ProtoMessage() {}
 
 func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1522,7 +1711,7 @@ func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRecorded.ProtoReflect.Descriptor instead.
 func (*DrainRecorded) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 // Inbounds says whether all inbounds of the Dataplane can get traffic: Envoy has accepted their listeners, and the certificate
@@ -1538,7 +1727,7 @@ type Inbounds struct {
 
 func (x *Inbounds) Reset() {
 	*x = Inbounds{}
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +1739,7 @@ func (x *Inbounds) String() string {
 func (*Inbounds) ProtoMessage() {}
 
 func (x *Inbounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +1752,7 @@ func (x *Inbounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inbounds.ProtoReflect.Descriptor instead.
 func (*Inbounds) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Inbounds) GetAccepted() bool {
@@ -1598,7 +1787,7 @@ type DrainState struct {
 
 func (x *DrainState) Reset() {
 	*x = DrainState{}
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1799,7 @@ func (x *DrainState) String() string {
 func (*DrainState) ProtoMessage() {}
 
 func (x *DrainState) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1812,7 @@ func (x *DrainState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainState.ProtoReflect.Descriptor instead.
 func (*DrainState) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DrainState) GetTerminating() bool {
@@ -1669,7 +1858,7 @@ type Probes struct {
 
 func (x *Probes) Reset() {
 	*x = Probes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1870,7 @@ func (x *Probes) String() string {
 func (*Probes) ProtoMessage() {}
 
 func (x *Probes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1883,7 @@ func (x *Probes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probes.ProtoReflect.Descriptor instead.
 func (*Probes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Probes) GetHttp() string {
@@ -1734,7 +1923,7 @@ type ProbePath struct {
 
 func (x *ProbePath) Reset() {
 	*x = ProbePath{}
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1746,7 +1935,7 @@ func (x *ProbePath) String() string {
 func (*ProbePath) ProtoMessage() {}
 
 func (x *ProbePath) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1759,7 +1948,7 @@ func (x *ProbePath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePath.ProtoReflect.Descriptor instead.
 func (*ProbePath) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ProbePath) GetPath() string {
@@ -1809,7 +1998,7 @@ type ProbePort struct {
 
 func (x *ProbePort) Reset() {
 	*x = ProbePort{}
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1821,7 +2010,7 @@ func (x *ProbePort) String() string {
 func (*ProbePort) ProtoMessage() {}
 
 func (x *ProbePort) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1834,7 +2023,7 @@ func (x *ProbePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePort.ProtoReflect.Descriptor instead.
 func (*ProbePort) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ProbePort) GetAddress() string {
@@ -1884,7 +2073,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1896,7 +2085,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1909,7 +2098,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Query) GetId() string {
@@ -1940,7 +2129,7 @@ type AnswerPart struct {
 
 func (x *AnswerPart) Reset() {
 	*x = AnswerPart{}
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2141,7 @@ func (x *AnswerPart) String() string {
 func (*AnswerPart) ProtoMessage() {}
 
 func (x *AnswerPart) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2154,7 @@ func (x *AnswerPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerPart.ProtoReflect.Descriptor instead.
 func (*AnswerPart) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AnswerPart) GetQuery() string {
@@ -1997,7 +2186,7 @@ type AnswerReceipt struct {
 
 func (x *AnswerReceipt) Reset() {
 	*x = AnswerReceipt{}
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2009,7 +2198,7 @@ func (x *AnswerReceipt) String() string {
 func (*AnswerReceipt) ProtoMessage() {}
 
 func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2022,7 +2211,7 @@ func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerReceipt.ProtoReflect.Descriptor instead.
 func (*AnswerReceipt) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 // HTTPGet sends a GET request.
@@ -2038,7 +2227,7 @@ type ServiceProbe_HTTPGet struct {
 
 func (x *ServiceProbe_HTTPGet) Reset() {
 	*x = ServiceProbe_HTTPGet{}
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2239,7 @@ func (x *ServiceProbe_HTTPGet) String() string {
 func (*ServiceProbe_HTTPGet) ProtoMessage() {}
 
 func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2252,7 @@ func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_HTTPGet.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_HTTPGet) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18, 0}
 }
 
 func (x *ServiceProbe_HTTPGet) GetPath() string {
@@ -2098,7 +2287,7 @@ type ServiceProbe_Header struct {
 
 func (x *ServiceProbe_Header) Reset() {
 	*x = ServiceProbe_Header{}
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2110,7 +2299,7 @@ func (x *ServiceProbe_Header) String() string {
 func (*ServiceProbe_Header) ProtoMessage() {}
 
 func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2123,7 +2312,7 @@ func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_Header.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_Header) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17, 1}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18, 1}
 }
 
 func (x *ServiceProbe_Header) GetName() string {
@@ -2149,7 +2338,7 @@ type ServiceProbe_TCPSocket struct {
 
 func (x *ServiceProbe_TCPSocket) Reset() {
 	*x = ServiceProbe_TCPSocket{}
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2350,7 @@ func (x *ServiceProbe_TCPSocket) String() string {
 func (*ServiceProbe_TCPSocket) ProtoMessage() {}
 
 func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2363,7 @@ func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_TCPSocket.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_TCPSocket) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17, 2}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18, 2}
 }
 
 // GRPC calls grpc.health.v1.Health.
@@ -2187,7 +2376,7 @@ type ServiceProbe_GRPC struct {
 
 func (x *ServiceProbe_GRPC) Reset() {
 	*x = ServiceProbe_GRPC{}
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2199,7 +2388,7 @@ func (x *ServiceProbe_GRPC) String() string {
 func (*ServiceProbe_GRPC) ProtoMessage() {}
 
 func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2212,7 +2401,7 @@ func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_GRPC.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_GRPC) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17, 3}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18, 3}
 }
 
 func (x *ServiceProbe_GRPC) GetService() string {
@@ -2229,7 +2418,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x14agent/v1/agent.proto\x12\x0esonde.agent.v1\x1a\x1egoogle/protobuf/duration.proto\"5\n" +
 	"\aVersion\x12\x14\n" +
 	"\x05sonde\x18\x01 \x01(\tR\x05sonde\x12\x14\n" +
-	"\x05envoy\x18\x02 \x01(\tR\x05envoy\"\xa1\x02\n" +
+	"\x05envoy\x18\x02 \x01(\tR\x05envoy\"\xbd\x02\n" +
 	"\vJoinRequest\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -2239,7 +2428,9 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x15control_plane_address\x18\x06 \x01(\tR\x13controlPlaneAddress\x128\n" +
 	"\n" +
 	"drain_time\x18\a \x01(\v2\x19.google.protobuf.DurationR\tdrainTime\x12!\n" +
-	"\fmemory_bytes\x18\b \x01(\x04R\vmemoryBytes\"b\n" +
+	"\fmemory_bytes\x18\b \x01(\x04R\vmemoryBytes\x12\x1a\n" +
+	"\binstance\x18\n" +
+	" \x01(\tR\binstance\"b\n" +
 	"\fJoinResponse\x124\n" +
 	"\bidentity\x18\x01 \x01(\v2\x18.sonde.agent.v1.IdentityR\bidentity\x12\x1c\n" +
 	"\tbootstrap\x18\x02 \x01(\fR\tbootstrap\" \n" +
@@ -2256,14 +2447,15 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x05InUse\x12\x1b\n" +
 	"\tbundle_id\x18\x01 \x01(\tR\bbundleId\x12\x1f\n" +
 	"\vleaf_serial\x18\x02 \x01(\tR\n" +
-	"leafSerial\"\xe8\x02\n" +
+	"leafSerial\"\x94\x03\n" +
 	"\fAgentMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.sonde.agent.v1.HelloH\x00R\x05hello\x126\n" +
 	"\bdraining\x18\x02 \x01(\v2\x18.sonde.agent.v1.DrainingH\x00R\bdraining\x12.\n" +
 	"\x06in_use\x18\x03 \x01(\v2\x15.sonde.agent.v1.InUseH\x00R\x05inUse\x123\n" +
 	"\aversion\x18\x04 \x01(\v2\x17.sonde.agent.v1.VersionH\x00R\aversion\x12F\n" +
 	"\x0eprobe_failures\x18\x05 \x01(\v2\x1d.sonde.agent.v1.ProbeFailuresH\x00R\rprobeFailures\x129\n" +
-	"\treadiness\x18\x06 \x01(\v2\x19.sonde.agent.v1.ReadinessH\x00R\treadinessB\t\n" +
+	"\treadiness\x18\x06 \x01(\v2\x19.sonde.agent.v1.ReadinessH\x00R\treadiness\x12*\n" +
+	"\x04pong\x18\f \x01(\v2\x14.sonde.agent.v1.PongH\x00R\x04pongB\t\n" +
 	"\amessage\"I\n" +
 	"\tReadiness\x12<\n" +
 	"\binbounds\x18\x01 \x03(\v2 .sonde.agent.v1.InboundReadinessR\binbounds\"y\n" +
@@ -2281,14 +2473,16 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\averdict\x18\x03 \x01(\tR\averdict\x12\x14\n" +
 	"\x05class\x18\x04 \x01(\tR\x05class\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x14\n" +
-	"\x05count\x18\x06 \x01(\rR\x05count\"\xa0\x01\n" +
+	"\x05count\x18\x06 \x01(\rR\x05count\"\xbc\x01\n" +
 	"\x05Hello\x121\n" +
 	"\aversion\x18\x01 \x01(\v2\x17.sonde.agent.v1.VersionR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x03(\tR\bfeatures\x12,\n" +
 	"\x06in_use\x18\x03 \x01(\v2\x15.sonde.agent.v1.InUseR\x05inUse\x12\x1a\n" +
-	"\bdraining\x18\x04 \x01(\bR\bdraining\"\n" +
+	"\bdraining\x18\x04 \x01(\bR\bdraining\x12\x1a\n" +
+	"\binstance\x18\x06 \x01(\tR\binstance\"\x06\n" +
+	"\x04Pong\"\n" +
 	"\n" +
-	"\bDraining\"\xa3\x04\n" +
+	"\bDraining\"\x8a\x05\n" +
 	"\x0eControlMessage\x123\n" +
 	"\awelcome\x18\x01 \x01(\v2\x17.sonde.agent.v1.WelcomeH\x00R\awelcome\x120\n" +
 	"\x06bundle\x18\x02 \x01(\v2\x16.sonde.agent.v1.BundleH\x00R\x06bundle\x127\n" +
@@ -2300,7 +2494,9 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x05query\x18\n" +
 	" \x01(\v2\x15.sonde.agent.v1.QueryH\x00R\x05query\x120\n" +
 	"\x06probes\x18\v \x01(\v2\x16.sonde.agent.v1.ProbesH\x00R\x06probes\x12F\n" +
-	"\x0eservice_probes\x18\f \x01(\v2\x1d.sonde.agent.v1.ServiceProbesH\x00R\rserviceProbesB\t\n" +
+	"\x0eservice_probes\x18\f \x01(\v2\x1d.sonde.agent.v1.ServiceProbesH\x00R\rserviceProbes\x12*\n" +
+	"\x04ping\x18\x0f \x01(\v2\x14.sonde.agent.v1.PingH\x00R\x04ping\x129\n" +
+	"\tduplicate\x18\x10 \x01(\v2\x19.sonde.agent.v1.DuplicateH\x00R\tduplicateB\t\n" +
 	"\amessage\"E\n" +
 	"\rServiceProbes\x124\n" +
 	"\x06probes\x18\x01 \x03(\v2\x1c.sonde.agent.v1.ServiceProbeR\x06probes\"\xb3\x05\n" +
@@ -2330,7 +2526,10 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\v2\x17.sonde.agent.v1.VersionR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x03(\tR\bfeatures\"\n" +
 	"\n" +
-	"\bRenewNow\"\x0f\n" +
+	"\bRenewNow\"\x06\n" +
+	"\x04Ping\"%\n" +
+	"\tDuplicate\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\"\x0f\n" +
 	"\rDrainRecorded\">\n" +
 	"\bInbounds\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x16\n" +
@@ -2384,7 +2583,7 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_v1_agent_proto_rawDescData
 }
 
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_agent_v1_agent_proto_goTypes = []any{
 	(*Version)(nil),                // 0: sonde.agent.v1.Version
 	(*JoinRequest)(nil),            // 1: sonde.agent.v1.JoinRequest
@@ -2400,75 +2599,81 @@ var file_agent_v1_agent_proto_goTypes = []any{
 	(*ProbeFailures)(nil),          // 11: sonde.agent.v1.ProbeFailures
 	(*ProbeFailure)(nil),           // 12: sonde.agent.v1.ProbeFailure
 	(*Hello)(nil),                  // 13: sonde.agent.v1.Hello
-	(*Draining)(nil),               // 14: sonde.agent.v1.Draining
-	(*ControlMessage)(nil),         // 15: sonde.agent.v1.ControlMessage
-	(*ServiceProbes)(nil),          // 16: sonde.agent.v1.ServiceProbes
-	(*ServiceProbe)(nil),           // 17: sonde.agent.v1.ServiceProbe
-	(*Welcome)(nil),                // 18: sonde.agent.v1.Welcome
-	(*RenewNow)(nil),               // 19: sonde.agent.v1.RenewNow
-	(*DrainRecorded)(nil),          // 20: sonde.agent.v1.DrainRecorded
-	(*Inbounds)(nil),               // 21: sonde.agent.v1.Inbounds
-	(*DrainState)(nil),             // 22: sonde.agent.v1.DrainState
-	(*Probes)(nil),                 // 23: sonde.agent.v1.Probes
-	(*ProbePath)(nil),              // 24: sonde.agent.v1.ProbePath
-	(*ProbePort)(nil),              // 25: sonde.agent.v1.ProbePort
-	(*Query)(nil),                  // 26: sonde.agent.v1.Query
-	(*AnswerPart)(nil),             // 27: sonde.agent.v1.AnswerPart
-	(*AnswerReceipt)(nil),          // 28: sonde.agent.v1.AnswerReceipt
-	(*ServiceProbe_HTTPGet)(nil),   // 29: sonde.agent.v1.ServiceProbe.HTTPGet
-	(*ServiceProbe_Header)(nil),    // 30: sonde.agent.v1.ServiceProbe.Header
-	(*ServiceProbe_TCPSocket)(nil), // 31: sonde.agent.v1.ServiceProbe.TCPSocket
-	(*ServiceProbe_GRPC)(nil),      // 32: sonde.agent.v1.ServiceProbe.GRPC
-	(*durationpb.Duration)(nil),    // 33: google.protobuf.Duration
+	(*Pong)(nil),                   // 14: sonde.agent.v1.Pong
+	(*Draining)(nil),               // 15: sonde.agent.v1.Draining
+	(*ControlMessage)(nil),         // 16: sonde.agent.v1.ControlMessage
+	(*ServiceProbes)(nil),          // 17: sonde.agent.v1.ServiceProbes
+	(*ServiceProbe)(nil),           // 18: sonde.agent.v1.ServiceProbe
+	(*Welcome)(nil),                // 19: sonde.agent.v1.Welcome
+	(*RenewNow)(nil),               // 20: sonde.agent.v1.RenewNow
+	(*Ping)(nil),                   // 21: sonde.agent.v1.Ping
+	(*Duplicate)(nil),              // 22: sonde.agent.v1.Duplicate
+	(*DrainRecorded)(nil),          // 23: sonde.agent.v1.DrainRecorded
+	(*Inbounds)(nil),               // 24: sonde.agent.v1.Inbounds
+	(*DrainState)(nil),             // 25: sonde.agent.v1.DrainState
+	(*Probes)(nil),                 // 26: sonde.agent.v1.Probes
+	(*ProbePath)(nil),              // 27: sonde.agent.v1.ProbePath
+	(*ProbePort)(nil),              // 28: sonde.agent.v1.ProbePort
+	(*Query)(nil),                  // 29: sonde.agent.v1.Query
+	(*AnswerPart)(nil),             // 30: sonde.agent.v1.AnswerPart
+	(*AnswerReceipt)(nil),          // 31: sonde.agent.v1.AnswerReceipt
+	(*ServiceProbe_HTTPGet)(nil),   // 32: sonde.agent.v1.ServiceProbe.HTTPGet
+	(*ServiceProbe_Header)(nil),    // 33: sonde.agent.v1.ServiceProbe.Header
+	(*ServiceProbe_TCPSocket)(nil), // 34: sonde.agent.v1.ServiceProbe.TCPSocket
+	(*ServiceProbe_GRPC)(nil),      // 35: sonde.agent.v1.ServiceProbe.GRPC
+	(*durationpb.Duration)(nil),    // 36: google.protobuf.Duration
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	0,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
-	33, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
+	36, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
 	5,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
 	5,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
 	6,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
 	13, // 5: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
-	14, // 6: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
+	15, // 6: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
 	7,  // 7: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
 	0,  // 8: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
 	11, // 9: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
 	9,  // 10: sonde.agent.v1.AgentMessage.readiness:type_name -> sonde.agent.v1.Readiness
-	10, // 11: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
-	12, // 12: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
-	0,  // 13: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
-	7,  // 14: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
-	18, // 15: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
-	6,  // 16: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
-	19, // 17: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
-	20, // 18: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
-	21, // 19: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
-	22, // 20: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
-	26, // 21: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
-	23, // 22: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
-	16, // 23: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
-	17, // 24: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
-	29, // 25: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
-	31, // 26: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
-	32, // 27: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
-	33, // 28: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
-	33, // 29: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
-	0,  // 30: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	25, // 31: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
-	24, // 32: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
-	30, // 33: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
-	1,  // 34: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	3,  // 35: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	8,  // 36: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	27, // 37: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
-	2,  // 38: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	4,  // 39: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	15, // 40: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	28, // 41: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
-	38, // [38:42] is the sub-list for method output_type
-	34, // [34:38] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	14, // 11: sonde.agent.v1.AgentMessage.pong:type_name -> sonde.agent.v1.Pong
+	10, // 12: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
+	12, // 13: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
+	0,  // 14: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
+	7,  // 15: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
+	19, // 16: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
+	6,  // 17: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
+	20, // 18: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
+	23, // 19: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
+	24, // 20: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
+	25, // 21: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
+	29, // 22: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
+	26, // 23: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
+	17, // 24: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
+	21, // 25: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
+	22, // 26: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
+	18, // 27: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
+	32, // 28: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
+	34, // 29: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
+	35, // 30: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
+	36, // 31: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
+	36, // 32: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
+	0,  // 33: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	28, // 34: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
+	27, // 35: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
+	33, // 36: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
+	1,  // 37: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	3,  // 38: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	8,  // 39: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	30, // 40: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
+	2,  // 41: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	4,  // 42: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	16, // 43: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	31, // 44: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
+	41, // [41:45] is the sub-list for method output_type
+	37, // [37:41] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -2483,8 +2688,9 @@ func file_agent_v1_agent_proto_init() {
 		(*AgentMessage_Version)(nil),
 		(*AgentMessage_ProbeFailures)(nil),
 		(*AgentMessage_Readiness)(nil),
+		(*AgentMessage_Pong)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[15].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[16].OneofWrappers = []any{
 		(*ControlMessage_Welcome)(nil),
 		(*ControlMessage_Bundle)(nil),
 		(*ControlMessage_RenewNow)(nil),
@@ -2494,8 +2700,10 @@ func file_agent_v1_agent_proto_init() {
 		(*ControlMessage_Query)(nil),
 		(*ControlMessage_Probes)(nil),
 		(*ControlMessage_ServiceProbes)(nil),
+		(*ControlMessage_Ping)(nil),
+		(*ControlMessage_Duplicate)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[17].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[18].OneofWrappers = []any{
 		(*ServiceProbe_HttpGet)(nil),
 		(*ServiceProbe_TcpSocket)(nil),
 		(*ServiceProbe_Grpc)(nil),
@@ -2506,7 +2714,7 @@ func file_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,12 +36,12 @@ type AgentServiceClient interface {
 	// that was restarted has one. Errors: UNAUTHENTICATED (no certificate, and no token or a bad or expired one),
 	// PERMISSION_DENIED (token or certificate of another dataplane, mesh or workload), INVALID_ARGUMENT (bad request),
 	// FAILED_PRECONDITION (the proxy is authorised, but its Dataplane is not known yet; try again), UNAVAILABLE (no view
-	// yet; try again).
+	// yet; try again), ALREADY_EXISTS (another agent of this proxy has a session, and answers).
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
 	// Renew trades the certificate of the connection and a new request for a new certificate.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
 	// Session lasts as long as the agent. The agent's first message is Hello. Unknown messages are ignored and counted by
-	// both sides.
+	// both sides. Errors: ALREADY_EXISTS as of Join.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AgentMessage, ControlMessage], error)
 	// Answer brings what Envoy says to a Query of the session. It needs a deadline. Errors: NOT_FOUND (nobody waits for it any more),
 	// INVALID_ARGUMENT (no deadline within two minutes), RESOURCE_EXHAUSTED (more than 64 MiB).
@@ -111,12 +111,12 @@ type AgentServiceServer interface {
 	// that was restarted has one. Errors: UNAUTHENTICATED (no certificate, and no token or a bad or expired one),
 	// PERMISSION_DENIED (token or certificate of another dataplane, mesh or workload), INVALID_ARGUMENT (bad request),
 	// FAILED_PRECONDITION (the proxy is authorised, but its Dataplane is not known yet; try again), UNAVAILABLE (no view
-	// yet; try again).
+	// yet; try again), ALREADY_EXISTS (another agent of this proxy has a session, and answers).
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
 	// Renew trades the certificate of the connection and a new request for a new certificate.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
 	// Session lasts as long as the agent. The agent's first message is Hello. Unknown messages are ignored and counted by
-	// both sides.
+	// both sides. Errors: ALREADY_EXISTS as of Join.
 	Session(grpc.BidiStreamingServer[AgentMessage, ControlMessage]) error
 	// Answer brings what Envoy says to a Query of the session. It needs a deadline. Errors: NOT_FOUND (nobody waits for it any more),
 	// INVALID_ARGUMENT (no deadline within two minutes), RESOURCE_EXHAUSTED (more than 64 MiB).

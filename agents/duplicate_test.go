@@ -1,0 +1,85 @@
+package agents_test
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+)
+
+// hello says which process it is.
+func (a *agent) hello(instance string, draining bool) {
+	a.h.t.Helper()
+	a.open()
+	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{
+		Features: a.features, InUse: a.inUse(), Draining: draining, Instance: instance,
+	}}})
+}
+
+// TestWhoGetsTheSession has a process with a session, and another one which asks for it.
+func TestWhoGetsTheSession(t *testing.T) {
+	tests := map[string]struct {
+		first, second string // instances
+		features      []string
+		draining      bool // the first one is
+		dead          bool // the first one does not answer
+		stays         bool // the first one has it in the end
+	}{
+		"another process":                       {first: "a", second: "b", features: []string{"pong"}, stays: true},
+		"the same one, again":                   {first: "a", second: "a", features: []string{"pong"}},
+		"the first one does not answer":         {first: "a", second: "b", features: []string{"pong"}, dead: true},
+		"the first one drains":                  {first: "a", second: "b", features: []string{"pong"}, draining: true},
+		"the first one is of a release before":  {first: "", second: "b"},
+		"the second one is of a release before": {first: "a", second: "", features: []string{"pong"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h, first := joined(t, nil)
+			first.features = tc.features
+			second := *first
+			first.hello(tc.first, tc.draining)
+			if first.receive().GetWelcome() == nil {
+				t.Fatal("the first agent is not welcomed")
+			}
+			h.eventually("the session is known", func() bool { return len(h.server.Agents()) == 1 })
+			second.hello(tc.second, false)
+			if tc.stays || tc.dead {
+				if first.receive().GetPing() == nil {
+					t.Fatal("the first agent is not asked whether it lives")
+				}
+			}
+			if !tc.stays {
+				if second.receive().GetWelcome() == nil {
+					t.Error("the second agent is not welcomed")
+				}
+				wantStatus(t, first.ending(), codes.Aborted, "has taken over")
+				return
+			}
+			first.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}})
+			wantStatus(t, second.ending(), codes.AlreadyExists, "duplicate: another agent with this name")
+			if d := first.receive().GetDuplicate(); d.GetAddress() != "127.0.0.1" {
+				t.Errorf("the first agent hears of %v", d)
+			}
+			if text := h.server.States()["default/web-1"].GetRefusal(); text == "" {
+				t.Error("people do not hear of it")
+			}
+			// It joins with its token, and is refused before it has a certificate.
+			third := h.agent("web-1")
+			joins := make(chan error, 1)
+			go func() { joins <- third.joinAs("c") }()
+			if first.receive().GetPing() == nil {
+				t.Fatal("the first agent is not asked again")
+			}
+			first.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}})
+			wantStatus(t, <-joins, codes.AlreadyExists, "duplicate")
+		})
+	}
+}
+
+func TestInstanceIsShort(t *testing.T) {
+	_, a := joined(t, nil)
+	a.hello(string(make([]byte, 65)), false)
+	wantStatus(t, a.ending(), codes.InvalidArgument, "instance")
+}
