@@ -48,6 +48,8 @@ type fakes struct {
 	log   *lockedBuffer
 	// rotated records the calls of Rotate.
 	rotated []string
+	// drained records those of Drain with a reason.
+	drained []string
 }
 
 func newFakes(t *testing.T) *fakes {
@@ -75,6 +77,13 @@ func newFakes(t *testing.T) *fakes {
 		},
 		Query: func(_ context.Context, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error) error {
 			return take([]byte(proxy + " " + string(view)))
+		},
+		Drain: func(_ context.Context, proxy mesh.ID, reason *string) (string, error) {
+			if reason == nil {
+				return "dataplane is drained", nil
+			}
+			f.drained = append(f.drained, proxy+": "+*reason)
+			return "", nil
 		},
 		Rotator: f,
 		Logger:  slog.New(slog.NewTextHandler(f.log, nil)),

@@ -127,7 +127,7 @@ func (s *service) ListDataplanes(ctx context.Context, r *adminv1.ListDataplanesR
 	dataplanes, total, err := collect(by(r.GetFilter()), all, func(meshName, name string) (*adminv1.Dataplane, error) {
 		p := v.Mesh(meshName).Proxies.Get(name)
 		body, err := object(p.Dataplane)
-		return &adminv1.Dataplane{Object: body, Draining: drains(p), Inbounds: s.inboundsOf(p, services), Drain: p.Dataplane.Drain.String()}, err
+		return &adminv1.Dataplane{Object: body, Draining: drains(p), Inbounds: s.inboundsOf(p, services), Drain: p.Drain().String()}, err
 	})
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (s *service) ListDataplanes(ctx context.Context, r *adminv1.ListDataplanesR
 }
 
 // drains says whether a proxy will end, or should get no new traffic.
-func drains(p *meshview.Proxy) bool { return p.Observed.Draining || p.Dataplane.Drain.Applies() }
+func drains(p *meshview.Proxy) bool { return p.Observed.Draining || p.Drain().Applies() }
 
 // ListProxies implements adminv1.AdminServiceServer.
 func (s *service) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest) (*adminv1.ListProxiesResponse, error) {
@@ -155,7 +155,7 @@ func (s *service) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest
 			Mesh: meshName, Name: name, Known: p != nil, Agent: agents[id], AgentState: states[id], Streams: streams[id], OtherWorkload: otherWorkload(p),
 		}
 		if p != nil {
-			entry.Draining, entry.Drain = drains(p), p.Dataplane.Drain.String()
+			entry.Draining, entry.Drain = drains(p), p.Drain().String()
 		}
 		return entry, nil
 	})

@@ -48,6 +48,10 @@ type Options struct {
 	// Query asks a proxy's Envoy for a view, and passes the parts of the answer to take. Errors are gRPC statuses. Required.
 	Query func(ctx context.Context, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error) error
 
+	// Drain keeps new traffic from a proxy for a reason, or lets it have it again if that is nil, and returns why it was drained before, "" if it was not.
+	// Errors are gRPC statuses. Required.
+	Drain func(ctx context.Context, proxy mesh.ID, reason *string) (before string, err error)
+
 	// CAExpires returns when the CA of a mesh expires, zero if it has none yet. Required.
 	CAExpires func(meshName string) time.Time
 	// Token signs a dataplane token with that validity, and returns when it expires. The mesh is in the view. Errors are
@@ -78,7 +82,7 @@ func (o Options) withDefaults() (Options, error) {
 		set  bool
 	}{
 		{"TLS", o.TLS != nil}, {"BearerToken", o.BearerToken != ""}, {"View", o.View != nil}, {"Resources", o.Resources != nil},
-		{"Bootstrap", o.Bootstrap != nil}, {"Query", o.Query != nil}, {"CAExpires", o.CAExpires != nil}, {"Token", o.Token != nil}, {"Rotator", o.Rotator != nil},
+		{"Bootstrap", o.Bootstrap != nil}, {"Query", o.Query != nil}, {"Drain", o.Drain != nil}, {"CAExpires", o.CAExpires != nil}, {"Token", o.Token != nil}, {"Rotator", o.Rotator != nil},
 	}
 	for _, option := range required {
 		if !option.set {

@@ -198,6 +198,28 @@ func (s *service) GetRotation(ctx context.Context, r *adminv1.GetRotationRequest
 	return rotation, nil
 }
 
+// DrainDataplane implements adminv1.AdminServiceServer.
+func (s *service) DrainDataplane(ctx context.Context, r *adminv1.DrainDataplaneRequest) (*adminv1.DrainDataplaneResponse, error) {
+	v, err := s.view(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := find(v, r.GetMesh(), r.GetName())
+	if err != nil {
+		return nil, err
+	}
+	var reason *string
+	if !r.GetUndo() {
+		reason = &r.Reason
+	}
+	before, err := s.o.Drain(ctx, p.ID(), reason)
+	if err != nil {
+		return nil, err
+	}
+	s.o.Logger.InfoContext(ctx, "drain asked for", "mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "undo", r.GetUndo(), "peer", peerAddress(ctx))
+	return &adminv1.DrainDataplaneResponse{Mesh: p.Dataplane.Mesh, Before: before}, nil
+}
+
 // GetHealth implements adminv1.AdminServiceServer.
 func (s *service) GetHealth(ctx context.Context, _ *adminv1.GetHealthRequest) (*adminv1.Health, error) {
 	return &adminv1.Health{Checks: s.o.Health(ctx)}, nil

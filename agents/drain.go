@@ -91,7 +91,7 @@ func (s *Server) forgetDrains() error {
 	if v == nil {
 		return nil
 	}
-	for _, id := range s.observed.draining() {
+	for _, id := range s.observed.which(func(o mesh.Observation) bool { return o.Draining }) {
 		if _, p := v.Proxy(id); p != nil || s.o.Authority.HasCertificate(id) {
 			continue
 		}

@@ -10,11 +10,14 @@ import (
 // featureDrainState says that this control plane sends DrainState.
 const featureDrainState = "drain-state"
 
-// drainState returns why the proxy of a pod should get no new traffic, nil if that is not known: what its agent was told then holds.
+// drainState returns why the proxy should get no new traffic, nil if that is not known: what its agent was told then holds.
 func (s *Server) drainState(id mesh.ID) *agentv1.DrainState {
 	_, p := s.o.View().Proxy(id)
-	if p == nil || !p.Dataplane.IsPod() {
+	if p == nil {
 		return nil
+	}
+	if !p.Dataplane.IsPod() {
+		return &agentv1.DrainState{Administrator: s.observed.of(id).Administrator}
 	}
 	d := p.Dataplane.Drain
 	if d == nil {

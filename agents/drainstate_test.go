@@ -1,14 +1,17 @@
 package agents_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
 )
 
 // toDrain waits until the agent is told whether to drain, and checks it.
@@ -56,19 +59,45 @@ func TestDrainState(t *testing.T) {
 	}
 }
 
-// TestNoDrainStateOfWrittenDataplanes keeps silent where nothing is known of pods and nodes.
-func TestNoDrainStateOfWrittenDataplanes(t *testing.T) {
+// TestAdministratorDrains has an administrator drain a proxy of which no pod says it. That holds over a restart of the control plane, until it is taken back.
+func TestAdministratorDrains(t *testing.T) {
 	h := newHarness(t, nil)
 	h.fill("web-1")
 	a := h.agent("web-1")
 	if err := a.join(); err != nil {
 		t.Fatal(err)
 	}
-	a.connect(true)
-	if m := a.receive(); m.GetDrainRecorded() == nil {
-		t.Fatalf("got %v, want DrainRecorded", m)
+	a.connect(false)
+	a.toDrain(&agentv1.DrainState{})
+	set := func(reason *string, before string) {
+		t.Helper()
+		if got, err := h.server.SetDrained(t.Context(), "default/web-1", reason); err != nil || got != before {
+			t.Errorf("SetDrained() = %q, %v, want %q", got, err, before)
+		}
 	}
-	if len(a.drains) > 0 {
-		t.Errorf("told %v", <-a.drains)
-	}
+	long := "new disk " + strings.Repeat("x", 300)
+	text := "dataplane is drained: " + long[:256]
+	set(&long, "")
+	a.toDrain(&agentv1.DrainState{Administrator: text})
+	h.becomes("web", meshview.Draining, meshview.NoReason)
+	a.leave()
+	h.restart()
+	h.fill("web-1")
+	a.connect(false) // which takes back only that the agent itself drains
+	a.toDrain(&agentv1.DrainState{Administrator: text})
+	set(new(""), text)
+	a.toDrain(&agentv1.DrainState{Administrator: "dataplane is drained"})
+	set(nil, "dataplane is drained")
+	a.toDrain(&agentv1.DrainState{})
+	h.becomes("web", meshview.Ready, meshview.NoReason)
+	set(nil, "")
+	_, err := h.server.SetDrained(t.Context(), "default/web-9", nil)
+	wantStatus(t, err, codes.NotFound, `no dataplane "web-9"`)
+}
+
+func TestAdministratorDrainsNoPods(t *testing.T) {
+	h := newPodHarness(t, podTokens{"1": db0("1")})
+	h.has("1")
+	_, err := h.server.SetDrained(t.Context(), "default/db-0.shop", new("x"))
+	wantStatus(t, err, codes.FailedPrecondition, "drain pod/NAME")
 }

@@ -43,13 +43,13 @@ func (o *observations) of(id mesh.ID) mesh.Observation {
 	return o.known[id]
 }
 
-// draining returns the proxies that drain.
-func (o *observations) draining() []mesh.ID {
+// which returns the proxies of which something holds.
+func (o *observations) which(holds func(mesh.Observation) bool) []mesh.ID {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var ids []mesh.ID
 	for id, one := range o.known {
-		if one.Draining {
+		if holds(one) {
 			ids = append(ids, id)
 		}
 	}

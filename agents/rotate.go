@@ -43,7 +43,7 @@ func (s *Server) recheck(ctx context.Context) {
 	if err := s.sweep(); err != nil {
 		s.o.Logger.ErrorContext(ctx, "expired certificate records not removed", "err", err)
 	}
-	if err := s.forgetDrains(); err != nil {
+	if err := errors.Join(s.forgetDrains(), s.forgetDrained()); err != nil {
 		s.o.Logger.ErrorContext(ctx, "drain records not removed", "err", err)
 	}
 	if err := s.forgetApplications(); err != nil {

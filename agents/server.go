@@ -150,6 +150,9 @@ type Server struct {
 	// drains has the proxies that drain, unacceptedRecords those that have joined and whose Envoy has never accepted a listener: else
 	// their endpoints would become ready with a restart of the control plane.
 	drains, unacceptedRecords directory
+	// drained has why administrators drain proxies; drainedLock is locked while that changes.
+	drained     directory
+	drainedLock sync.Mutex
 
 	// stopping is closed when Run ends; running counts the goroutines of sessions.
 	stopping chan struct{}
@@ -185,6 +188,7 @@ func New(o Options) (*Server, error) {
 		waiting:           &waiting{proxies: map[mesh.ID]wait{}},
 		drains:            directory{"draining", o.Storage},
 		unacceptedRecords: directory{"unaccepted", o.Storage},
+		drained:           directory{"drained", o.Storage},
 		stopping:          make(chan struct{}),
 		sessions:          map[mesh.ID]*session{},
 		queries:           map[string]*query{},
@@ -199,7 +203,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s.loadJoined()
-	if err := errors.Join(s.loadUnaccepted(), s.loadDraining(), s.applications.load()); err != nil {
+	if err := errors.Join(s.loadUnaccepted(), s.loadDraining(), s.loadDrained(), s.applications.load()); err != nil {
 		return nil, err
 	}
 	return s, nil

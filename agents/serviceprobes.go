@@ -23,11 +23,17 @@ const maxReadiness = 20
 
 // serviceProbes returns the checks that the agent of d has to make, in the order of the inbounds.
 func serviceProbes(d *mesh.Dataplane) *agentv1.ServiceProbes {
-	all := &agentv1.ServiceProbes{}
+	all := &agentv1.ServiceProbes{NoOthers: len(d.Spec.Networking.Inbound) > 0}
 	for i := range d.Spec.Networking.Inbound {
 		in := &d.Spec.Networking.Inbound[i]
-		if at := d.InboundAddress(in); d.Probed(in) && at.IsValid() {
-			all.Probes = append(all.Probes, serviceProbe(at, in))
+		declared := in.Health.IsReady() && in.State != mesh.InboundNotReady && in.State != mesh.InboundIgnored
+		switch at := d.InboundAddress(in); {
+		case d.Probed(in) && at.IsValid():
+			p := serviceProbe(at, in)
+			p.DeclaredNotReady = !declared
+			all.Probes = append(all.Probes, p)
+		case declared:
+			all.NoOthers = false
 		}
 	}
 	return all

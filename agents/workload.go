@@ -22,6 +22,27 @@ func (s *Server) Changed(c meshview.Change) {
 		s.checkWorkload(context.Background(), id)
 		s.wakeSession(id)
 	}
+	s.healthChanged(c)
+}
+
+// healthChanged wakes the sessions of proxies whose Dataplane says something else of the health of an inbound, which changes nothing that Envoy
+// has. The agents of pods need not know: the kubelet asks there.
+func (s *Server) healthChanged(c meshview.Change) {
+	for _, service := range c.Endpoints {
+		m, after := c.After.Service(service)
+		if after == nil {
+			continue
+		}
+		for _, e := range after.Endpoints {
+			if e.Proxy == "" {
+				continue
+			}
+			id := mesh.MakeID(m.Spec.Name, e.Proxy)
+			if now := dataplaneOf(c.After, id); now != nil && !now.IsPod() && now != dataplaneOf(c.Before, id) {
+				s.wakeSession(id)
+			}
+		}
+	}
 }
 
 // dataplaneOf returns the Dataplane of a proxy in a view, nil if there is none.

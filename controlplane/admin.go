@@ -37,6 +37,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 			})
 		},
 		Query:     cp.agents.Query,
+		Drain:     cp.agents.SetDrained,
 		CAExpires: cp.authority.CAExpires,
 		Token:     cp.tokens.Issue,
 		Rotator:   cp.agents,

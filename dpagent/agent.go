@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,9 +67,11 @@ type Agent struct {
 	// serviceProbes ask the applications, and readiness is what they have found.
 	serviceProbes *serviceprobe.Server
 	readiness     *session.Readiness
-	lb            *lb.Server // nil if no load balancer asks
-	loops         loops
-	limits        limits
+	// inbounds are those that can take traffic if the check of their application passes. Nil: another one may, whatever they answer.
+	inbounds atomic.Pointer[[]netip.AddrPort]
+	lb       *lb.Server // nil if no load balancer asks
+	loops    loops
+	limits   limits
 
 	queries    chan *agentv1.Query
 	draining   chan struct{} // closed by Drain

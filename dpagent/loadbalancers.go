@@ -40,7 +40,7 @@ func (a *Agent) servable(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %w", r.Name, r.Err))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, a.serves())...)
 }
 
 // serveLB opens the port for load balancers and serves it in group until ctx ends.

@@ -22,6 +22,41 @@ func (a *Agent) setServiceProbes(m *agentv1.ServiceProbes) {
 		return
 	}
 	a.serviceProbes.Set(probes)
+	if !m.GetNoOthers() {
+		a.inbounds.Store(nil)
+		return
+	}
+	served := []netip.AddrPort{}
+	for i, p := range probes {
+		if !m.GetProbes()[i].GetDeclaredNotReady() {
+			served = append(served, p.Inbound)
+		}
+	}
+	a.inbounds.Store(&served)
+}
+
+// serves returns an error if no inbound can take traffic: by what the Dataplane says of it, or by the last check of its application. The
+// control plane need not be there.
+func (a *Agent) serves() error {
+	inbounds := a.inbounds.Load()
+	if inbounds == nil {
+		return nil
+	}
+	if len(*inbounds) == 0 {
+		return errors.New("the Dataplane says that none of its inbounds is ready")
+	}
+	var errs []error
+	for _, at := range *inbounds {
+		switch s, known := a.readiness.Of(at); {
+		case !known:
+			errs = append(errs, fmt.Errorf("inbound %s: its application has not been asked yet", at))
+		case !s.Ready:
+			errs = append(errs, fmt.Errorf("inbound %s: %s", at, s.Reason))
+		default:
+			return nil
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func serviceProbes(m *agentv1.ServiceProbes) ([]serviceprobe.Probe, error) {

@@ -63,7 +63,7 @@ func (s *state) inboundHealth(d *mesh.Dataplane, in *mesh.Inbound) InboundHealth
 		return InboundHealth{NotReady, ListenerNotAccepted}
 	case !o.Serves(d, in):
 		return InboundHealth{NotReady, ApplicationNotReady}
-	case o.Draining:
+	case o.Draining || o.Administrator != "":
 		return InboundHealth{Draining, NoReason}
 	default:
 		return InboundHealth{Ready, NoReason}

@@ -112,6 +112,14 @@ type Proxy struct {
 	Inbounds []InboundHealth
 }
 
+// Drain says why the proxy should get no new traffic, nil if nothing does.
+func (p *Proxy) Drain() *mesh.Drain {
+	if p.Dataplane.Drain == nil && p.Observed.Administrator != "" {
+		return &mesh.Drain{Administrator: p.Observed.Administrator}
+	}
+	return p.Dataplane.Drain
+}
+
 // ID is <mesh>/<name>.
 func (p *Proxy) ID() mesh.ID { return p.Dataplane.ID() }
 

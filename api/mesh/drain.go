@@ -2,6 +2,17 @@ package mesh
 
 import "strings"
 
+// MaxDrainReason is how many bytes of an administrator's reason are passed on.
+const MaxDrainReason = 256
+
+// DrainText says for people that what is drained, and for which reason; "" is none.
+func DrainText(what, reason string) string {
+	if reason == "" {
+		return what + " is drained"
+	}
+	return what + " is drained: " + reason
+}
+
 // Drain says why a proxy should get no new traffic. Nil and the zero value say that it may.
 type Drain struct {
 	// Terminating says that the pod is being deleted.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/clientcmd"
 
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
@@ -27,12 +27,14 @@ const drainHelp = `A proxy that drains goes on with what it has, and gets no new
 balancers (sonde.dev/lb-health-port) fails. Nothing is restarted and nothing ends. Where a Service would have too few proxies left
 (--min-serving of the control plane), they serve on, and an event of the Service says so.
 
-The command writes the annotation ` + mesh.AnnotationDrain + ` on the Node or Pod, with your rights in the cluster, and needs no
-control plane.`
+On Kubernetes the command writes the annotation ` + mesh.AnnotationDrain + ` on the Node or Pod, with your rights in the cluster, and needs no
+control plane. Without Kubernetes the control plane keeps it: dataplane/NAME, or NAME where there is no kubeconfig.`
 
 // drainTarget is what a drain is about, and how to reach the API server.
 type drainTarget struct {
+	cli                            *cli
 	kubeconfig, context, namespace string
+	mesh                           string
 }
 
 func (d *drainTarget) add(cmd *cobra.Command) {
@@ -40,21 +42,24 @@ func (d *drainTarget) add(cmd *cobra.Command) {
 	flags.StringVar(&d.kubeconfig, "kubeconfig", "", "`FILE` with the address of the API server; default as kubectl")
 	flags.StringVar(&d.context, "context", "", "`NAME` of a context of the kubeconfig; default its current one")
 	flags.StringVarP(&d.namespace, "namespace", "n", "", "`NAMESPACE` of a pod; default that of the context")
+	flags.StringVar(&d.mesh, "mesh", "", "`MESH` of a dataplane; default the only one that has it")
+	must(cmd.RegisterFlagCompletionFunc("mesh", d.cli.completeMeshes))
 	cmd.ValidArgsFunction = d.completeTargets
 }
 
 func (c *cli) drain() *cobra.Command {
-	var target drainTarget
+	target := drainTarget{cli: c}
 	var reason string
 	cmd := &cobra.Command{
-		Use:   "drain node/NAME|pod/NAME|NAME",
-		Short: "Keep new traffic from a pod, or from all pods of a node",
-		Long:  "Keep new traffic from a pod, or from all pods of a node, until sondectl undrain.\n\n" + drainHelp,
+		Use:   "drain node/NAME|pod/NAME|dataplane/NAME|NAME",
+		Short: "Keep new traffic from a proxy, or from all pods of a node",
+		Long:  "Keep new traffic from a proxy, or from all pods of a node, until sondectl undrain.\n\n" + drainHelp,
 		Example: `  sondectl drain node/worker-3 --reason "kernel update"
-  sondectl drain pod/gateway-0 -n edge`,
+  sondectl drain pod/gateway-0 -n edge
+  sondectl drain dataplane/edge-1 --reason "new disk"`,
 		Args: oneTarget,
 		RunE: c.action(func(cmd *cobra.Command, args []string) error {
-			return target.annotate(cmd, &c.out, args[0], &reason)
+			return target.set(cmd, args[0], &reason)
 		}),
 	}
 	target.add(cmd)
@@ -63,17 +68,17 @@ func (c *cli) drain() *cobra.Command {
 }
 
 func (c *cli) undrain() *cobra.Command {
-	var target drainTarget
+	target := drainTarget{cli: c}
 	cmd := &cobra.Command{
-		Use:   "undrain node/NAME|pod/NAME|NAME",
-		Short: "Let a pod, or all pods of a node, have new traffic again",
-		Long: `Take back sondectl drain. A pod goes on draining while its node is drained or goes, or while it is being deleted.
+		Use:   "undrain node/NAME|pod/NAME|dataplane/NAME|NAME",
+		Short: "Let a proxy, or all pods of a node, have new traffic again",
+		Long: `Take back sondectl drain. A pod goes on draining while its node is drained or goes, or while it is being deleted; any proxy while its agent ends.
 
 ` + drainHelp,
 		Example: "  sondectl undrain node/worker-3",
 		Args:    oneTarget,
 		RunE: c.action(func(cmd *cobra.Command, args []string) error {
-			return target.annotate(cmd, &c.out, args[0], nil)
+			return target.set(cmd, args[0], nil)
 		}),
 	}
 	target.add(cmd)
@@ -82,13 +87,65 @@ func (c *cli) undrain() *cobra.Command {
 
 // oneTarget checks the argument.
 func oneTarget(_ *cobra.Command, args []string) error {
+	const forms = "node/NAME, pod/NAME, dataplane/NAME or NAME"
 	if len(args) != 1 || args[0] == "" {
-		return usagef("want one node or pod, as node/NAME, pod/NAME or NAME")
+		return usagef("want one node, pod or dataplane, as %s", forms)
 	}
-	if kind, name, named := strings.Cut(args[0], "/"); named && (resourceOf(kind) == nil || name == "" || strings.Contains(name, "/")) {
-		return usagef("%q: must be node/NAME, pod/NAME or NAME", args[0])
+	if kind, name, named := strings.Cut(args[0], "/"); named && (resourceOf(kind) == nil && !isDataplane(kind) || name == "" || strings.Contains(name, "/")) {
+		return usagef("%q: must be %s", args[0], forms)
 	}
 	return nil
+}
+
+func isDataplane(kind string) bool {
+	return kind == "dataplane" || kind == "dataplanes" || kind == "dp"
+}
+
+// set drains the target, or no more without a reason: a dataplane by the control plane, all else by the API server.
+func (d *drainTarget) set(cmd *cobra.Command, target string, reason *string) error {
+	kind, name, named := strings.Cut(target, "/")
+	if named && isDataplane(kind) {
+		return d.ask(cmd, name, reason)
+	}
+	client, namespace, err := d.client()
+	if !named && clientcmd.IsEmptyConfig(errors.Unwrap(err)) {
+		return d.ask(cmd, target, reason)
+	}
+	if err != nil {
+		return err
+	}
+	return d.annotate(cmd, client, namespace, target, reason)
+}
+
+// ask has the control plane drain a dataplane, or no more without a reason.
+func (d *drainTarget) ask(cmd *cobra.Command, name string, reason *string) error {
+	request := &adminv1.DrainDataplaneRequest{Mesh: d.mesh, Name: name, Undo: reason == nil}
+	if reason != nil {
+		request.Reason = *reason
+	}
+	var answer *adminv1.DrainDataplaneResponse
+	err := d.cli.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
+		answer, err = api.DrainDataplane(ctx, request)
+		return err
+	})
+	if err == nil {
+		d.cli.tellDrain("dataplane "+name+" of mesh "+answer.GetMesh(), reason != nil, answer.GetBefore())
+	}
+	return err
+}
+
+// tellDrain says what was done. before says why the target was drained before, "" if it was not.
+func (c *cli) tellDrain(target string, drains bool, before string) {
+	switch {
+	case !drains && before == "":
+		fmt.Fprintf(&c.out, "%s was not drained\n", target)
+	case !drains:
+		fmt.Fprintf(&c.out, "%s drains no more\n", target)
+	case before != "":
+		fmt.Fprintf(&c.out, "%s drains; before, %s\n", target, before)
+	default:
+		fmt.Fprintf(&c.out, "%s drains\n", target)
+	}
 }
 
 // resourceOf returns the resource of a word as kubectl takes it, nil if it is neither a node nor a pod.
@@ -126,31 +183,30 @@ func (d *drainTarget) client() (metadata.Interface, string, error) {
 }
 
 // annotate writes the annotation, or removes it without a reason.
-func (d *drainTarget) annotate(cmd *cobra.Command, out *bytes.Buffer, target string, reason *string) error {
-	client, namespace, err := d.client()
-	if err != nil {
-		return err
-	}
+func (d *drainTarget) annotate(cmd *cobra.Command, client metadata.Interface, namespace, target string, reason *string) error {
 	resource, name, err := find(cmd.Context(), client, namespace, target)
 	if err != nil {
 		return err
 	}
 	objects := objectsOf(client, resource, namespace)
-	before, err := objects.Get(cmd.Context(), name, metav1.GetOptions{})
+	object, err := objects.Get(cmd.Context(), name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("read %s %q: %w%s", singular(resource), name, err, nearTarget(cmd.Context(), client, namespace, name, resource))
 	}
 	if err != nil {
 		return fmt.Errorf("read %s %q: %w", singular(resource), name, err)
 	}
-	was, drained := before.Annotations[mesh.AnnotationDrain]
-	title := singular(resource) + " " + name
+	was, drained := object.Annotations[mesh.AnnotationDrain]
+	title, before := singular(resource)+" "+name, ""
+	if drained {
+		before = mesh.DrainText("it", was)
+	}
 	if reason == nil && !drained {
-		fmt.Fprintf(out, "%s was not drained\n", title)
+		d.cli.tellDrain(title, false, before)
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": before.UID, "annotations": map[string]*string{mesh.AnnotationDrain: reason}, // not another one of that name
+		"uid": object.UID, "annotations": map[string]*string{mesh.AnnotationDrain: reason}, // not another one of that name
 	}})
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
@@ -158,15 +214,8 @@ func (d *drainTarget) annotate(cmd *cobra.Command, out *bytes.Buffer, target str
 	if _, err := objects.Patch(cmd.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "sondectl"}); err != nil {
 		return fmt.Errorf("annotate %s: %w", title, err)
 	}
-	switch {
-	case reason == nil:
-		fmt.Fprintf(out, "%s drains no more\n", title)
-	case drained:
-		fmt.Fprintf(out, "%s drains; it was drained before, for the reason %q\n", title, was)
-	default:
-		fmt.Fprintf(out, "%s drains\n", title)
-	}
-	if resource.Resource == "pods" && before.Labels[mesh.LabelMesh] == "" {
+	d.cli.tellDrain(title, reason != nil, before)
+	if resource.Resource == "pods" && object.Labels[mesh.LabelMesh] == "" {
 		cmd.PrintErrf("note: %s has no label %s: a pod without a sidecar gets its traffic as before\n", title, mesh.LabelMesh)
 	}
 	return nil

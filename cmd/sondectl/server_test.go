@@ -161,6 +161,7 @@ func options(ctx context.Context, dir string, state *store.State) (admin.Options
 		},
 		CAExpires: authority.CAExpires,
 		Token:     tokens.Issue,
+		Drain:     (&drains{reasons: map[mesh.ID]string{}}).set,
 		Rotator:   &steps{},
 		Health:    madeUpHealth,
 		Logger:    slog.New(slog.DiscardHandler),
@@ -224,6 +225,24 @@ func madeUpHealth(context.Context) []*adminv1.HealthCheck {
 		}},
 		{Group: "readyz", Name: "store", Status: adminv1.HealthCheck_WARNING, Reason: "not heard for 5s"},
 	}
+}
+
+// drains keeps why proxies are drained.
+type drains struct {
+	mu      sync.Mutex
+	reasons map[mesh.ID]string
+}
+
+func (d *drains) set(_ context.Context, proxy mesh.ID, reason *string) (before string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before = d.reasons[proxy]
+	if reason == nil {
+		delete(d.reasons, proxy)
+	} else {
+		d.reasons[proxy] = mesh.DrainText("dataplane", *reason)
+	}
+	return before, nil
 }
 
 // steps is a Rotator that advances each time its state is read.

@@ -55,8 +55,6 @@ func (o Drains) readNode(n *corev1.Node) (Node, bool) {
 
 func drainAnnotation(p *corev1.Pod) *string { return annotation(p.Annotations, mesh.AnnotationDrain) }
 
-// maxDrainReason is how much of an administrator's reason is passed on, in bytes.
-const maxDrainReason = 256
 
 // annotation returns the value of an annotation, nil if there is none.
 func annotation(all map[string]string, name string) *string {
@@ -64,7 +62,7 @@ func annotation(all map[string]string, name string) *string {
 	if !there {
 		return nil
 	}
-	value = strings.ToValidUTF8(value[:min(len(value), maxDrainReason)], "")
+	value = strings.ToValidUTF8(value[:min(len(value), mesh.MaxDrainReason)], "")
 	return &value
 }
 
@@ -148,21 +146,14 @@ func (s *Source) drainOf(p *Pod) *mesh.Drain {
 	}
 	switch {
 	case p.Drain != nil:
-		d.Administrator = drainText("pod", *p.Drain)
+		d.Administrator = mesh.DrainText("pod", *p.Drain)
 	case n != nil && n.Drain != nil:
-		d.Administrator = drainText("node "+p.Node, *n.Drain)
+		d.Administrator = mesh.DrainText("node "+p.Node, *n.Drain)
 	}
 	if d == (mesh.Drain{}) {
 		return nil
 	}
 	return &d
-}
-
-func drainText(what, reason string) string {
-	if reason == "" {
-		return what + " is drained"
-	}
-	return what + " is drained: " + reason
 }
 
 // guard is which pods of a Service serve on.

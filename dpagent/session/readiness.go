@@ -48,6 +48,14 @@ func (r *Readiness) Forget(inbound netip.AddrPort) {
 	delete(r.pending, inbound)
 }
 
+// Of returns what the probe of an inbound has found last, false if it has found nothing yet.
+func (r *Readiness) Of(inbound netip.AddrPort) (serviceprobe.State, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, known := r.known[inbound]
+	return s, known
+}
+
 // all makes everything that is known be reported: the control plane may be another one than before.
 func (r *Readiness) all() {
 	r.mu.Lock()

@@ -75,7 +75,7 @@ func (x Endpoint_Health) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Endpoint_Health.Descriptor instead.
 func (Endpoint_Health) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{17, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19, 0}
 }
 
 type AgentState_Phase int32
@@ -142,7 +142,7 @@ func (x AgentState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AgentState_Phase.Descriptor instead.
 func (AgentState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23, 0}
 }
 
 type Rotation_Step int32
@@ -201,7 +201,7 @@ func (x Rotation_Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Rotation_Step.Descriptor instead.
 func (Rotation_Step) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36, 0}
 }
 
 type HealthCheck_Status int32
@@ -255,7 +255,7 @@ func (x HealthCheck_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HealthCheck_Status.Descriptor instead.
 func (HealthCheck_Status) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40, 0}
 }
 
 // Filter narrows a list. Empty fields narrow nothing.
@@ -455,6 +455,130 @@ func (x *Problem) GetText() string {
 	return ""
 }
 
+type DrainDataplaneRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: the only one with a dataplane of this name.
+	Mesh string `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Let it have new traffic again.
+	Undo bool `protobuf:"varint,3,opt,name=undo,proto3" json:"undo,omitempty"`
+	// For people; the first 256 bytes are passed on.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainDataplaneRequest) Reset() {
+	*x = DrainDataplaneRequest{}
+	mi := &file_admin_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainDataplaneRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainDataplaneRequest) ProtoMessage() {}
+
+func (x *DrainDataplaneRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainDataplaneRequest.ProtoReflect.Descriptor instead.
+func (*DrainDataplaneRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *DrainDataplaneRequest) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+func (x *DrainDataplaneRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DrainDataplaneRequest) GetUndo() bool {
+	if x != nil {
+		return x.Undo
+	}
+	return false
+}
+
+func (x *DrainDataplaneRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type DrainDataplaneResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Mesh  string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	// Why it was drained before, empty if it was not.
+	Before        string `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainDataplaneResponse) Reset() {
+	*x = DrainDataplaneResponse{}
+	mi := &file_admin_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainDataplaneResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainDataplaneResponse) ProtoMessage() {}
+
+func (x *DrainDataplaneResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainDataplaneResponse.ProtoReflect.Descriptor instead.
+func (*DrainDataplaneResponse) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DrainDataplaneResponse) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+func (x *DrainDataplaneResponse) GetBefore() string {
+	if x != nil {
+		return x.Before
+	}
+	return ""
+}
+
 type ListMeshesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Filter        *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
@@ -464,7 +588,7 @@ type ListMeshesRequest struct {
 
 func (x *ListMeshesRequest) Reset() {
 	*x = ListMeshesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_admin_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -476,7 +600,7 @@ func (x *ListMeshesRequest) String() string {
 func (*ListMeshesRequest) ProtoMessage() {}
 
 func (x *ListMeshesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_admin_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -489,7 +613,7 @@ func (x *ListMeshesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshesRequest.ProtoReflect.Descriptor instead.
 func (*ListMeshesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListMeshesRequest) GetFilter() *Filter {
@@ -509,7 +633,7 @@ type ListMeshesResponse struct {
 
 func (x *ListMeshesResponse) Reset() {
 	*x = ListMeshesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_admin_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -521,7 +645,7 @@ func (x *ListMeshesResponse) String() string {
 func (*ListMeshesResponse) ProtoMessage() {}
 
 func (x *ListMeshesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_admin_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -534,7 +658,7 @@ func (x *ListMeshesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshesResponse.ProtoReflect.Descriptor instead.
 func (*ListMeshesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListMeshesResponse) GetMeshes() []*Mesh {
@@ -567,7 +691,7 @@ type Mesh struct {
 
 func (x *Mesh) Reset() {
 	*x = Mesh{}
-	mi := &file_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -579,7 +703,7 @@ func (x *Mesh) String() string {
 func (*Mesh) ProtoMessage() {}
 
 func (x *Mesh) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -592,7 +716,7 @@ func (x *Mesh) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mesh.ProtoReflect.Descriptor instead.
 func (*Mesh) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Mesh) GetObject() []byte {
@@ -639,7 +763,7 @@ type ListDataplanesRequest struct {
 
 func (x *ListDataplanesRequest) Reset() {
 	*x = ListDataplanesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +775,7 @@ func (x *ListDataplanesRequest) String() string {
 func (*ListDataplanesRequest) ProtoMessage() {}
 
 func (x *ListDataplanesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +788,7 @@ func (x *ListDataplanesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDataplanesRequest.ProtoReflect.Descriptor instead.
 func (*ListDataplanesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListDataplanesRequest) GetFilter() *Filter {
@@ -684,7 +808,7 @@ type ListDataplanesResponse struct {
 
 func (x *ListDataplanesResponse) Reset() {
 	*x = ListDataplanesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -696,7 +820,7 @@ func (x *ListDataplanesResponse) String() string {
 func (*ListDataplanesResponse) ProtoMessage() {}
 
 func (x *ListDataplanesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -709,7 +833,7 @@ func (x *ListDataplanesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDataplanesResponse.ProtoReflect.Descriptor instead.
 func (*ListDataplanesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListDataplanesResponse) GetDataplanes() []*Dataplane {
@@ -742,7 +866,7 @@ type Dataplane struct {
 
 func (x *Dataplane) Reset() {
 	*x = Dataplane{}
-	mi := &file_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -754,7 +878,7 @@ func (x *Dataplane) String() string {
 func (*Dataplane) ProtoMessage() {}
 
 func (x *Dataplane) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -767,7 +891,7 @@ func (x *Dataplane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dataplane.ProtoReflect.Descriptor instead.
 func (*Dataplane) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Dataplane) GetObject() []byte {
@@ -811,7 +935,7 @@ type InboundHealth struct {
 
 func (x *InboundHealth) Reset() {
 	*x = InboundHealth{}
-	mi := &file_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +947,7 @@ func (x *InboundHealth) String() string {
 func (*InboundHealth) ProtoMessage() {}
 
 func (x *InboundHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +960,7 @@ func (x *InboundHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InboundHealth.ProtoReflect.Descriptor instead.
 func (*InboundHealth) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *InboundHealth) GetHealth() Endpoint_Health {
@@ -871,7 +995,7 @@ type ListServicesRequest struct {
 
 func (x *ListServicesRequest) Reset() {
 	*x = ListServicesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +1007,7 @@ func (x *ListServicesRequest) String() string {
 func (*ListServicesRequest) ProtoMessage() {}
 
 func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +1020,7 @@ func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListServicesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListServicesRequest) GetFilter() *Filter {
@@ -923,7 +1047,7 @@ type ListServicesResponse struct {
 
 func (x *ListServicesResponse) Reset() {
 	*x = ListServicesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1059,7 @@ func (x *ListServicesResponse) String() string {
 func (*ListServicesResponse) ProtoMessage() {}
 
 func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1072,7 @@ func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListServicesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListServicesResponse) GetServices() []*Service {
@@ -986,7 +1110,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -998,7 +1122,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1011,7 +1135,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Service) GetMesh() string {
@@ -1079,7 +1203,7 @@ type ListMeshServicesRequest struct {
 
 func (x *ListMeshServicesRequest) Reset() {
 	*x = ListMeshServicesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1091,7 +1215,7 @@ func (x *ListMeshServicesRequest) String() string {
 func (*ListMeshServicesRequest) ProtoMessage() {}
 
 func (x *ListMeshServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1104,7 +1228,7 @@ func (x *ListMeshServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListMeshServicesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListMeshServicesRequest) GetFilter() *Filter {
@@ -1124,7 +1248,7 @@ type ListMeshServicesResponse struct {
 
 func (x *ListMeshServicesResponse) Reset() {
 	*x = ListMeshServicesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1136,7 +1260,7 @@ func (x *ListMeshServicesResponse) String() string {
 func (*ListMeshServicesResponse) ProtoMessage() {}
 
 func (x *ListMeshServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1149,7 +1273,7 @@ func (x *ListMeshServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListMeshServicesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListMeshServicesResponse) GetMeshServices() []*MeshService {
@@ -1182,7 +1306,7 @@ type MeshService struct {
 
 func (x *MeshService) Reset() {
 	*x = MeshService{}
-	mi := &file_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1318,7 @@ func (x *MeshService) String() string {
 func (*MeshService) ProtoMessage() {}
 
 func (x *MeshService) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1331,7 @@ func (x *MeshService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshService.ProtoReflect.Descriptor instead.
 func (*MeshService) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MeshService) GetObject() []byte {
@@ -1253,7 +1377,7 @@ type MeshServicePort struct {
 
 func (x *MeshServicePort) Reset() {
 	*x = MeshServicePort{}
-	mi := &file_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1389,7 @@ func (x *MeshServicePort) String() string {
 func (*MeshServicePort) ProtoMessage() {}
 
 func (x *MeshServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1402,7 @@ func (x *MeshServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshServicePort.ProtoReflect.Descriptor instead.
 func (*MeshServicePort) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MeshServicePort) GetService() string {
@@ -1329,7 +1453,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1465,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1478,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Endpoint) GetAddress() string {
@@ -1415,7 +1539,7 @@ type ListProxiesRequest struct {
 
 func (x *ListProxiesRequest) Reset() {
 	*x = ListProxiesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +1551,7 @@ func (x *ListProxiesRequest) String() string {
 func (*ListProxiesRequest) ProtoMessage() {}
 
 func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,7 +1564,7 @@ func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesRequest.ProtoReflect.Descriptor instead.
 func (*ListProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListProxiesRequest) GetFilter() *Filter {
@@ -1460,7 +1584,7 @@ type ListProxiesResponse struct {
 
 func (x *ListProxiesResponse) Reset() {
 	*x = ListProxiesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1472,7 +1596,7 @@ func (x *ListProxiesResponse) String() string {
 func (*ListProxiesResponse) ProtoMessage() {}
 
 func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1485,7 +1609,7 @@ func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ListProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListProxiesResponse) GetProxies() []*Proxy {
@@ -1525,7 +1649,7 @@ type Proxy struct {
 
 func (x *Proxy) Reset() {
 	*x = Proxy{}
-	mi := &file_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +1661,7 @@ func (x *Proxy) String() string {
 func (*Proxy) ProtoMessage() {}
 
 func (x *Proxy) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +1674,7 @@ func (x *Proxy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proxy.ProtoReflect.Descriptor instead.
 func (*Proxy) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Proxy) GetMesh() string {
@@ -1630,7 +1754,7 @@ type AgentState struct {
 
 func (x *AgentState) Reset() {
 	*x = AgentState{}
-	mi := &file_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1642,7 +1766,7 @@ func (x *AgentState) String() string {
 func (*AgentState) ProtoMessage() {}
 
 func (x *AgentState) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1655,7 +1779,7 @@ func (x *AgentState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentState.ProtoReflect.Descriptor instead.
 func (*AgentState) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AgentState) GetPhase() AgentState_Phase {
@@ -1697,7 +1821,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1709,7 +1833,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1722,7 +1846,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Agent) GetVersion() string {
@@ -1788,7 +1912,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1800,7 +1924,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1813,7 +1937,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Stream) GetConnectedSince() *timestamppb.Timestamp {
@@ -1850,7 +1974,7 @@ type TypeStatus struct {
 
 func (x *TypeStatus) Reset() {
 	*x = TypeStatus{}
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +1986,7 @@ func (x *TypeStatus) String() string {
 func (*TypeStatus) ProtoMessage() {}
 
 func (x *TypeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +1999,7 @@ func (x *TypeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeStatus.ProtoReflect.Descriptor instead.
 func (*TypeStatus) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TypeStatus) GetKind() string {
@@ -1913,7 +2037,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1925,7 +2049,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1938,7 +2062,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Nack) GetResource() string {
@@ -1982,7 +2106,7 @@ type InspectDataplaneRequest struct {
 
 func (x *InspectDataplaneRequest) Reset() {
 	*x = InspectDataplaneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2118,7 @@ func (x *InspectDataplaneRequest) String() string {
 func (*InspectDataplaneRequest) ProtoMessage() {}
 
 func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2131,7 @@ func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneRequest.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *InspectDataplaneRequest) GetMesh() string {
@@ -2041,7 +2165,7 @@ type InspectDataplaneResponse struct {
 
 func (x *InspectDataplaneResponse) Reset() {
 	*x = InspectDataplaneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2177,7 @@ func (x *InspectDataplaneResponse) String() string {
 func (*InspectDataplaneResponse) ProtoMessage() {}
 
 func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2190,7 @@ func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneResponse.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *InspectDataplaneResponse) GetResources() [][]byte {
@@ -2089,7 +2213,7 @@ type InspectEnvoyRequest struct {
 
 func (x *InspectEnvoyRequest) Reset() {
 	*x = InspectEnvoyRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2101,7 +2225,7 @@ func (x *InspectEnvoyRequest) String() string {
 func (*InspectEnvoyRequest) ProtoMessage() {}
 
 func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2114,7 +2238,7 @@ func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectEnvoyRequest.ProtoReflect.Descriptor instead.
 func (*InspectEnvoyRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *InspectEnvoyRequest) GetMesh() string {
@@ -2148,7 +2272,7 @@ type InspectEnvoyPart struct {
 
 func (x *InspectEnvoyPart) Reset() {
 	*x = InspectEnvoyPart{}
-	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2160,7 +2284,7 @@ func (x *InspectEnvoyPart) String() string {
 func (*InspectEnvoyPart) ProtoMessage() {}
 
 func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2173,7 +2297,7 @@ func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectEnvoyPart.ProtoReflect.Descriptor instead.
 func (*InspectEnvoyPart) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *InspectEnvoyPart) GetData() []byte {
@@ -2196,7 +2320,7 @@ type GenerateDataplaneTokenRequest struct {
 
 func (x *GenerateDataplaneTokenRequest) Reset() {
 	*x = GenerateDataplaneTokenRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2208,7 +2332,7 @@ func (x *GenerateDataplaneTokenRequest) String() string {
 func (*GenerateDataplaneTokenRequest) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2221,7 +2345,7 @@ func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GenerateDataplaneTokenRequest) GetMesh() string {
@@ -2262,7 +2386,7 @@ type GenerateDataplaneTokenResponse struct {
 
 func (x *GenerateDataplaneTokenResponse) Reset() {
 	*x = GenerateDataplaneTokenResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2274,7 +2398,7 @@ func (x *GenerateDataplaneTokenResponse) String() string {
 func (*GenerateDataplaneTokenResponse) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2287,7 +2411,7 @@ func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GenerateDataplaneTokenResponse) GetToken() string {
@@ -2315,7 +2439,7 @@ type RotateCARequest struct {
 
 func (x *RotateCARequest) Reset() {
 	*x = RotateCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2327,7 +2451,7 @@ func (x *RotateCARequest) String() string {
 func (*RotateCARequest) ProtoMessage() {}
 
 func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2340,7 +2464,7 @@ func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateCARequest.ProtoReflect.Descriptor instead.
 func (*RotateCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RotateCARequest) GetMesh() string {
@@ -2366,7 +2490,7 @@ type GetRotationRequest struct {
 
 func (x *GetRotationRequest) Reset() {
 	*x = GetRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2378,7 +2502,7 @@ func (x *GetRotationRequest) String() string {
 func (*GetRotationRequest) ProtoMessage() {}
 
 func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2391,7 +2515,7 @@ func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetRotationRequest) GetMesh() string {
@@ -2412,7 +2536,7 @@ type Rotation struct {
 
 func (x *Rotation) Reset() {
 	*x = Rotation{}
-	mi := &file_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2424,7 +2548,7 @@ func (x *Rotation) String() string {
 func (*Rotation) ProtoMessage() {}
 
 func (x *Rotation) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2437,7 +2561,7 @@ func (x *Rotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rotation.ProtoReflect.Descriptor instead.
 func (*Rotation) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Rotation) GetStep() Rotation_Step {
@@ -2468,7 +2592,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2480,7 +2604,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2493,7 +2617,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Waiting) GetName() string {
@@ -2525,7 +2649,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2661,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2674,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 type Health struct {
@@ -2563,7 +2687,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2575,7 +2699,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2588,7 +2712,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Health) GetChecks() []*HealthCheck {
@@ -2617,7 +2741,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2629,7 +2753,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2642,7 +2766,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *HealthCheck) GetGroup() string {
@@ -2706,7 +2830,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2718,7 +2842,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2731,7 +2855,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *HealthChange) GetAt() *timestamppb.Timestamp {
@@ -2772,7 +2896,15 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\bdocument\x18\x02 \x01(\rR\bdocument\x12\x12\n" +
 	"\x04line\x18\x03 \x01(\rR\x04line\x12\x18\n" +
 	"\awarning\x18\x04 \x01(\bR\awarning\x12\x12\n" +
-	"\x04text\x18\x05 \x01(\tR\x04text\"C\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\"k\n" +
+	"\x15DrainDataplaneRequest\x12\x12\n" +
+	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04undo\x18\x03 \x01(\bR\x04undo\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"D\n" +
+	"\x16DrainDataplaneResponse\x12\x12\n" +
+	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x16\n" +
+	"\x06before\x18\x02 \x01(\tR\x06before\"C\n" +
 	"\x11ListMeshesRequest\x12.\n" +
 	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"l\n" +
 	"\x12ListMeshesResponse\x12,\n" +
@@ -2959,7 +3091,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\fHealthChange\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12:\n" +
 	"\x06status\x18\x02 \x01(\x0e2\".sonde.admin.v1.HealthCheck.StatusR\x06status\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason2\xf2\a\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason2\xd3\b\n" +
 	"\fAdminService\x12S\n" +
 	"\n" +
 	"ListMeshes\x12!.sonde.admin.v1.ListMeshesRequest\x1a\".sonde.admin.v1.ListMeshesResponse\x12_\n" +
@@ -2971,7 +3103,8 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\fInspectEnvoy\x12#.sonde.admin.v1.InspectEnvoyRequest\x1a .sonde.admin.v1.InspectEnvoyPart0\x01\x12w\n" +
 	"\x16GenerateDataplaneToken\x12-.sonde.admin.v1.GenerateDataplaneTokenRequest\x1a..sonde.admin.v1.GenerateDataplaneTokenResponse\x12E\n" +
 	"\bRotateCA\x12\x1f.sonde.admin.v1.RotateCARequest\x1a\x18.sonde.admin.v1.Rotation\x12K\n" +
-	"\vGetRotation\x12\".sonde.admin.v1.GetRotationRequest\x1a\x18.sonde.admin.v1.Rotation\x12E\n" +
+	"\vGetRotation\x12\".sonde.admin.v1.GetRotationRequest\x1a\x18.sonde.admin.v1.Rotation\x12_\n" +
+	"\x0eDrainDataplane\x12%.sonde.admin.v1.DrainDataplaneRequest\x1a&.sonde.admin.v1.DrainDataplaneResponse\x12E\n" +
 	"\tGetHealth\x12 .sonde.admin.v1.GetHealthRequest\x1a\x16.sonde.admin.v1.HealthB2Z0github.com/sonde-mesh/sonde/api/admin/v1;adminv1b\x06proto3"
 
 var (
@@ -2987,7 +3120,7 @@ func file_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_admin_v1_admin_proto_goTypes = []any{
 	(Endpoint_Health)(0),                   // 0: sonde.admin.v1.Endpoint.Health
 	(AgentState_Phase)(0),                  // 1: sonde.admin.v1.AgentState.Phase
@@ -2996,117 +3129,121 @@ var file_admin_v1_admin_proto_goTypes = []any{
 	(*Filter)(nil),                         // 4: sonde.admin.v1.Filter
 	(*Tail)(nil),                           // 5: sonde.admin.v1.Tail
 	(*Problem)(nil),                        // 6: sonde.admin.v1.Problem
-	(*ListMeshesRequest)(nil),              // 7: sonde.admin.v1.ListMeshesRequest
-	(*ListMeshesResponse)(nil),             // 8: sonde.admin.v1.ListMeshesResponse
-	(*Mesh)(nil),                           // 9: sonde.admin.v1.Mesh
-	(*ListDataplanesRequest)(nil),          // 10: sonde.admin.v1.ListDataplanesRequest
-	(*ListDataplanesResponse)(nil),         // 11: sonde.admin.v1.ListDataplanesResponse
-	(*Dataplane)(nil),                      // 12: sonde.admin.v1.Dataplane
-	(*InboundHealth)(nil),                  // 13: sonde.admin.v1.InboundHealth
-	(*ListServicesRequest)(nil),            // 14: sonde.admin.v1.ListServicesRequest
-	(*ListServicesResponse)(nil),           // 15: sonde.admin.v1.ListServicesResponse
-	(*Service)(nil),                        // 16: sonde.admin.v1.Service
-	(*ListMeshServicesRequest)(nil),        // 17: sonde.admin.v1.ListMeshServicesRequest
-	(*ListMeshServicesResponse)(nil),       // 18: sonde.admin.v1.ListMeshServicesResponse
-	(*MeshService)(nil),                    // 19: sonde.admin.v1.MeshService
-	(*MeshServicePort)(nil),                // 20: sonde.admin.v1.MeshServicePort
-	(*Endpoint)(nil),                       // 21: sonde.admin.v1.Endpoint
-	(*ListProxiesRequest)(nil),             // 22: sonde.admin.v1.ListProxiesRequest
-	(*ListProxiesResponse)(nil),            // 23: sonde.admin.v1.ListProxiesResponse
-	(*Proxy)(nil),                          // 24: sonde.admin.v1.Proxy
-	(*AgentState)(nil),                     // 25: sonde.admin.v1.AgentState
-	(*Agent)(nil),                          // 26: sonde.admin.v1.Agent
-	(*Stream)(nil),                         // 27: sonde.admin.v1.Stream
-	(*TypeStatus)(nil),                     // 28: sonde.admin.v1.TypeStatus
-	(*Nack)(nil),                           // 29: sonde.admin.v1.Nack
-	(*InspectDataplaneRequest)(nil),        // 30: sonde.admin.v1.InspectDataplaneRequest
-	(*InspectDataplaneResponse)(nil),       // 31: sonde.admin.v1.InspectDataplaneResponse
-	(*InspectEnvoyRequest)(nil),            // 32: sonde.admin.v1.InspectEnvoyRequest
-	(*InspectEnvoyPart)(nil),               // 33: sonde.admin.v1.InspectEnvoyPart
-	(*GenerateDataplaneTokenRequest)(nil),  // 34: sonde.admin.v1.GenerateDataplaneTokenRequest
-	(*GenerateDataplaneTokenResponse)(nil), // 35: sonde.admin.v1.GenerateDataplaneTokenResponse
-	(*RotateCARequest)(nil),                // 36: sonde.admin.v1.RotateCARequest
-	(*GetRotationRequest)(nil),             // 37: sonde.admin.v1.GetRotationRequest
-	(*Rotation)(nil),                       // 38: sonde.admin.v1.Rotation
-	(*Waiting)(nil),                        // 39: sonde.admin.v1.Waiting
-	(*GetHealthRequest)(nil),               // 40: sonde.admin.v1.GetHealthRequest
-	(*Health)(nil),                         // 41: sonde.admin.v1.Health
-	(*HealthCheck)(nil),                    // 42: sonde.admin.v1.HealthCheck
-	(*HealthChange)(nil),                   // 43: sonde.admin.v1.HealthChange
-	(*timestamppb.Timestamp)(nil),          // 44: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 45: google.protobuf.Duration
+	(*DrainDataplaneRequest)(nil),          // 7: sonde.admin.v1.DrainDataplaneRequest
+	(*DrainDataplaneResponse)(nil),         // 8: sonde.admin.v1.DrainDataplaneResponse
+	(*ListMeshesRequest)(nil),              // 9: sonde.admin.v1.ListMeshesRequest
+	(*ListMeshesResponse)(nil),             // 10: sonde.admin.v1.ListMeshesResponse
+	(*Mesh)(nil),                           // 11: sonde.admin.v1.Mesh
+	(*ListDataplanesRequest)(nil),          // 12: sonde.admin.v1.ListDataplanesRequest
+	(*ListDataplanesResponse)(nil),         // 13: sonde.admin.v1.ListDataplanesResponse
+	(*Dataplane)(nil),                      // 14: sonde.admin.v1.Dataplane
+	(*InboundHealth)(nil),                  // 15: sonde.admin.v1.InboundHealth
+	(*ListServicesRequest)(nil),            // 16: sonde.admin.v1.ListServicesRequest
+	(*ListServicesResponse)(nil),           // 17: sonde.admin.v1.ListServicesResponse
+	(*Service)(nil),                        // 18: sonde.admin.v1.Service
+	(*ListMeshServicesRequest)(nil),        // 19: sonde.admin.v1.ListMeshServicesRequest
+	(*ListMeshServicesResponse)(nil),       // 20: sonde.admin.v1.ListMeshServicesResponse
+	(*MeshService)(nil),                    // 21: sonde.admin.v1.MeshService
+	(*MeshServicePort)(nil),                // 22: sonde.admin.v1.MeshServicePort
+	(*Endpoint)(nil),                       // 23: sonde.admin.v1.Endpoint
+	(*ListProxiesRequest)(nil),             // 24: sonde.admin.v1.ListProxiesRequest
+	(*ListProxiesResponse)(nil),            // 25: sonde.admin.v1.ListProxiesResponse
+	(*Proxy)(nil),                          // 26: sonde.admin.v1.Proxy
+	(*AgentState)(nil),                     // 27: sonde.admin.v1.AgentState
+	(*Agent)(nil),                          // 28: sonde.admin.v1.Agent
+	(*Stream)(nil),                         // 29: sonde.admin.v1.Stream
+	(*TypeStatus)(nil),                     // 30: sonde.admin.v1.TypeStatus
+	(*Nack)(nil),                           // 31: sonde.admin.v1.Nack
+	(*InspectDataplaneRequest)(nil),        // 32: sonde.admin.v1.InspectDataplaneRequest
+	(*InspectDataplaneResponse)(nil),       // 33: sonde.admin.v1.InspectDataplaneResponse
+	(*InspectEnvoyRequest)(nil),            // 34: sonde.admin.v1.InspectEnvoyRequest
+	(*InspectEnvoyPart)(nil),               // 35: sonde.admin.v1.InspectEnvoyPart
+	(*GenerateDataplaneTokenRequest)(nil),  // 36: sonde.admin.v1.GenerateDataplaneTokenRequest
+	(*GenerateDataplaneTokenResponse)(nil), // 37: sonde.admin.v1.GenerateDataplaneTokenResponse
+	(*RotateCARequest)(nil),                // 38: sonde.admin.v1.RotateCARequest
+	(*GetRotationRequest)(nil),             // 39: sonde.admin.v1.GetRotationRequest
+	(*Rotation)(nil),                       // 40: sonde.admin.v1.Rotation
+	(*Waiting)(nil),                        // 41: sonde.admin.v1.Waiting
+	(*GetHealthRequest)(nil),               // 42: sonde.admin.v1.GetHealthRequest
+	(*Health)(nil),                         // 43: sonde.admin.v1.Health
+	(*HealthCheck)(nil),                    // 44: sonde.admin.v1.HealthCheck
+	(*HealthChange)(nil),                   // 45: sonde.admin.v1.HealthChange
+	(*timestamppb.Timestamp)(nil),          // 46: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 47: google.protobuf.Duration
 }
 var file_admin_v1_admin_proto_depIdxs = []int32{
 	6,  // 0: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
 	4,  // 1: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
-	9,  // 2: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
+	11, // 2: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
 	5,  // 3: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
-	44, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
+	46, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
 	4,  // 5: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
-	12, // 6: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
+	14, // 6: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
 	5,  // 7: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
-	13, // 8: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
+	15, // 8: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
 	0,  // 9: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
 	4,  // 10: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	16, // 11: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
+	18, // 11: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
 	5,  // 12: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	21, // 13: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
+	23, // 13: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
 	4,  // 14: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	19, // 15: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
+	21, // 15: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
 	5,  // 16: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	20, // 17: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
+	22, // 17: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
 	0,  // 18: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
-	44, // 19: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
+	46, // 19: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
 	4,  // 20: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
-	24, // 21: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
+	26, // 21: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
 	5,  // 22: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
-	26, // 23: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
-	27, // 24: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
-	25, // 25: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
+	28, // 23: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
+	29, // 24: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
+	27, // 25: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
 	1,  // 26: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
-	44, // 27: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
-	44, // 28: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
-	44, // 29: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
-	44, // 30: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
-	28, // 31: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
-	29, // 32: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
-	44, // 33: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
-	45, // 34: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	44, // 35: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	46, // 27: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
+	46, // 28: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
+	46, // 29: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
+	46, // 30: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
+	30, // 31: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
+	31, // 32: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
+	46, // 33: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
+	47, // 34: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
+	46, // 35: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
 	2,  // 36: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
-	39, // 37: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
-	44, // 38: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
-	42, // 39: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
+	41, // 37: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
+	46, // 38: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	44, // 39: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
 	3,  // 40: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	44, // 41: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
-	45, // 42: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
-	43, // 43: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
-	44, // 44: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
+	46, // 41: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
+	47, // 42: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
+	45, // 43: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
+	46, // 44: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
 	3,  // 45: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	7,  // 46: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	10, // 47: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	14, // 48: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	17, // 49: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
-	22, // 50: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	30, // 51: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	32, // 52: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
-	34, // 53: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	36, // 54: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	37, // 55: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	40, // 56: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
-	8,  // 57: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	11, // 58: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	15, // 59: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	18, // 60: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
-	23, // 61: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	31, // 62: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	33, // 63: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
-	35, // 64: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	38, // 65: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	38, // 66: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	41, // 67: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
-	57, // [57:68] is the sub-list for method output_type
-	46, // [46:57] is the sub-list for method input_type
+	9,  // 46: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	12, // 47: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	16, // 48: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	19, // 49: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
+	24, // 50: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	32, // 51: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	34, // 52: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
+	36, // 53: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	38, // 54: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	39, // 55: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	7,  // 56: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
+	42, // 57: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
+	10, // 58: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	13, // 59: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	17, // 60: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	20, // 61: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
+	25, // 62: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	33, // 63: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	35, // 64: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
+	37, // 65: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	40, // 66: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	40, // 67: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	8,  // 68: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
+	43, // 69: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
+	58, // [58:70] is the sub-list for method output_type
+	46, // [46:58] is the sub-list for method input_type
 	46, // [46:46] is the sub-list for extension type_name
 	46, // [46:46] is the sub-list for extension extendee
 	0,  // [0:46] is the sub-list for field type_name
@@ -3123,7 +3260,7 @@ func file_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_proto_rawDesc), len(file_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   40,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,7 @@ const (
 	AdminService_GenerateDataplaneToken_FullMethodName = "/sonde.admin.v1.AdminService/GenerateDataplaneToken"
 	AdminService_RotateCA_FullMethodName               = "/sonde.admin.v1.AdminService/RotateCA"
 	AdminService_GetRotation_FullMethodName            = "/sonde.admin.v1.AdminService/GetRotation"
+	AdminService_DrainDataplane_FullMethodName         = "/sonde.admin.v1.AdminService/DrainDataplane"
 	AdminService_GetHealth_FullMethodName              = "/sonde.admin.v1.AdminService/GetHealth"
 )
 
@@ -61,6 +62,9 @@ type AdminServiceClient interface {
 	RotateCA(ctx context.Context, in *RotateCARequest, opts ...grpc.CallOption) (*Rotation, error)
 	// GetRotation says how far the rotation is. It changes nothing.
 	GetRotation(ctx context.Context, in *GetRotationRequest, opts ...grpc.CallOption) (*Rotation, error)
+	// DrainDataplane keeps new traffic from a proxy, or lets it have it again. FAILED_PRECONDITION: the proxy is that of a pod, or the control plane
+	// reads Kubernetes.
+	DrainDataplane(ctx context.Context, in *DrainDataplaneRequest, opts ...grpc.CallOption) (*DrainDataplaneResponse, error)
 	// GetHealth says what /livez and /readyz of this replica of the control plane say, with reasons. It answers before the store is read,
 	// too.
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*Health, error)
@@ -183,6 +187,16 @@ func (c *adminServiceClient) GetRotation(ctx context.Context, in *GetRotationReq
 	return out, nil
 }
 
+func (c *adminServiceClient) DrainDataplane(ctx context.Context, in *DrainDataplaneRequest, opts ...grpc.CallOption) (*DrainDataplaneResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainDataplaneResponse)
+	err := c.cc.Invoke(ctx, AdminService_DrainDataplane_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*Health, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Health)
@@ -220,6 +234,9 @@ type AdminServiceServer interface {
 	RotateCA(context.Context, *RotateCARequest) (*Rotation, error)
 	// GetRotation says how far the rotation is. It changes nothing.
 	GetRotation(context.Context, *GetRotationRequest) (*Rotation, error)
+	// DrainDataplane keeps new traffic from a proxy, or lets it have it again. FAILED_PRECONDITION: the proxy is that of a pod, or the control plane
+	// reads Kubernetes.
+	DrainDataplane(context.Context, *DrainDataplaneRequest) (*DrainDataplaneResponse, error)
 	// GetHealth says what /livez and /readyz of this replica of the control plane say, with reasons. It answers before the store is read,
 	// too.
 	GetHealth(context.Context, *GetHealthRequest) (*Health, error)
@@ -262,6 +279,9 @@ func (UnimplementedAdminServiceServer) RotateCA(context.Context, *RotateCAReques
 }
 func (UnimplementedAdminServiceServer) GetRotation(context.Context, *GetRotationRequest) (*Rotation, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetRotation not implemented")
+}
+func (UnimplementedAdminServiceServer) DrainDataplane(context.Context, *DrainDataplaneRequest) (*DrainDataplaneResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DrainDataplane not implemented")
 }
 func (UnimplementedAdminServiceServer) GetHealth(context.Context, *GetHealthRequest) (*Health, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHealth not implemented")
@@ -460,6 +480,24 @@ func _AdminService_GetRotation_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_DrainDataplane_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainDataplaneRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DrainDataplane(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DrainDataplane_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DrainDataplane(ctx, req.(*DrainDataplaneRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_GetHealth_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetHealthRequest)
 	if err := dec(in); err != nil {
@@ -520,6 +558,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetRotation",
 			Handler:    _AdminService_GetRotation_Handler,
+		},
+		{
+			MethodName: "DrainDataplane",
+			Handler:    _AdminService_DrainDataplane_Handler,
 		},
 		{
 			MethodName: "GetHealth",

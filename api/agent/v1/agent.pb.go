@@ -1314,8 +1314,11 @@ func (*ControlMessage_Duplicate) isControlMessage_Message() {}
 
 // ServiceProbes are all checks that the agent makes of its applications.
 type ServiceProbes struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Probes        []*ServiceProbe        `protobuf:"bytes,1,rep,name=probes,proto3" json:"probes,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Probes []*ServiceProbe        `protobuf:"bytes,1,rep,name=probes,proto3" json:"probes,omitempty"`
+	// No other inbound than those with a probe here can take traffic, by what its Dataplane says: without any of these that is ready, load balancers are to send
+	// nothing.
+	NoOthers      bool `protobuf:"varint,2,opt,name=no_others,json=noOthers,proto3" json:"no_others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1357,6 +1360,13 @@ func (x *ServiceProbes) GetProbes() []*ServiceProbe {
 	return nil
 }
 
+func (x *ServiceProbes) GetNoOthers() bool {
+	if x != nil {
+		return x.NoOthers
+	}
+	return false
+}
+
 // ServiceProbe is the check of the application behind one inbound.
 type ServiceProbe struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1376,6 +1386,8 @@ type ServiceProbe struct {
 	// How many checks in a row change the state.
 	FailureThreshold uint32 `protobuf:"varint,8,opt,name=failure_threshold,json=failureThreshold,proto3" json:"failure_threshold,omitempty"`
 	SuccessThreshold uint32 `protobuf:"varint,9,opt,name=success_threshold,json=successThreshold,proto3" json:"success_threshold,omitempty"`
+	// The Dataplane says that the inbound is not ready, whatever its application answers.
+	DeclaredNotReady bool `protobuf:"varint,10,opt,name=declared_not_ready,json=declaredNotReady,proto3" json:"declared_not_ready,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -1484,6 +1496,13 @@ func (x *ServiceProbe) GetSuccessThreshold() uint32 {
 		return x.SuccessThreshold
 	}
 	return 0
+}
+
+func (x *ServiceProbe) GetDeclaredNotReady() bool {
+	if x != nil {
+		return x.DeclaredNotReady
+	}
+	return false
 }
 
 type isServiceProbe_Handler interface {
@@ -2497,9 +2516,10 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x0eservice_probes\x18\f \x01(\v2\x1d.sonde.agent.v1.ServiceProbesH\x00R\rserviceProbes\x12*\n" +
 	"\x04ping\x18\x0f \x01(\v2\x14.sonde.agent.v1.PingH\x00R\x04ping\x129\n" +
 	"\tduplicate\x18\x10 \x01(\v2\x19.sonde.agent.v1.DuplicateH\x00R\tduplicateB\t\n" +
-	"\amessage\"E\n" +
+	"\amessage\"b\n" +
 	"\rServiceProbes\x124\n" +
-	"\x06probes\x18\x01 \x03(\v2\x1c.sonde.agent.v1.ServiceProbeR\x06probes\"\xb3\x05\n" +
+	"\x06probes\x18\x01 \x03(\v2\x1c.sonde.agent.v1.ServiceProbeR\x06probes\x12\x1b\n" +
+	"\tno_others\x18\x02 \x01(\bR\bnoOthers\"\xe1\x05\n" +
 	"\fServiceProbe\x12\x18\n" +
 	"\ainbound\x18\x01 \x01(\tR\ainbound\x12 \n" +
 	"\vapplication\x18\x02 \x01(\tR\vapplication\x12A\n" +
@@ -2510,7 +2530,9 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06period\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06period\x123\n" +
 	"\atimeout\x18\a \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12+\n" +
 	"\x11failure_threshold\x18\b \x01(\rR\x10failureThreshold\x12+\n" +
-	"\x11success_threshold\x18\t \x01(\rR\x10successThreshold\x1ar\n" +
+	"\x11success_threshold\x18\t \x01(\rR\x10successThreshold\x12,\n" +
+	"\x12declared_not_ready\x18\n" +
+	" \x01(\bR\x10declaredNotReady\x1ar\n" +
 	"\aHTTPGet\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
 	"\x05https\x18\x02 \x01(\bR\x05https\x12=\n" +
