@@ -55,7 +55,6 @@ func (o Drains) readNode(n *corev1.Node) (Node, bool) {
 
 func drainAnnotation(p *corev1.Pod) *string { return annotation(p.Annotations, mesh.AnnotationDrain) }
 
-
 // annotation returns the value of an annotation, nil if there is none.
 func annotation(all map[string]string, name string) *string {
 	value, there := all[name]
