@@ -1,96 +1,45 @@
-// Package cgroup finds out how much memory a program may use.
+// Package cgroup finds out how much memory a program may use, and how many processors.
 package cgroup
 
 import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 )
 
-// unlimited is more than any machine has. Version 1 of cgroups says "no limit" by a number above it.
-const unlimited = 1 << 60
+const (
+	// unlimited is more bytes than any machine has. Version 1 of cgroups says "no limit" by a number above it.
+	unlimited = 1 << 60
+	// noLimit is what version 2 says.
+	noLimit = "max"
+)
 
-// Memory returns how many bytes this process may use, together with all others of its cgroup: the lowest limit of its cgroup and those
-// above it, in version 1 or 2, or else the memory of the machine.
-func Memory() (uint64, error) { return memory("/") }
-
-// memory is Memory in a file system below root.
-func memory(root string) (uint64, error) {
-	machine, err := machineMemory(root)
-	if err != nil {
-		return 0, err
-	}
-	dirs, err := directories(root)
-	if err != nil {
-		return 0, err
-	}
-	least := machine
-	for _, d := range dirs {
-		limit, err := d.limit()
-		if err != nil {
-			return 0, err
-		}
-		least = min(least, limit)
-	}
-	return least, nil
+// controller is what limits the use of one resource.
+type controller struct {
+	name string
+	// file1 and file2 are the files with the limit, in the versions of cgroups.
+	file1, file2 string
 }
 
-// machineMemory returns how many bytes the machine has (proc_meminfo(5)).
-func machineMemory(root string) (uint64, error) {
-	path := filepath.Join(root, "proc/meminfo")
+// file has the limit of a cgroup. There may be none: the root of a hierarchy has no such file.
+type file struct {
+	path string
+	v2   bool
+}
+
+// read returns what is in a file, "" if it does not exist.
+func read(path string) (string, error) {
 	text, err := os.ReadFile(path)
-	if err != nil {
-		return 0, fmt.Errorf("read the memory of the machine: %w", err)
+	if err != nil && !os.IsNotExist(err) {
+		return "", fmt.Errorf("read limit: %w", err)
 	}
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 || fields[0] != "MemTotal:" {
-			continue
-		}
-		const unit = 1 << 10 // the file says kB
-		n, err := strconv.ParseUint(fields[1], 10, 64)
-		if err != nil || n == 0 || n > unlimited/unit {
-			return 0, fmt.Errorf("read the memory of the machine: %s says %q, want a number of kB", path, fields[1])
-		}
-		return n * unit, nil
-	}
-	return 0, fmt.Errorf("read the memory of the machine: %s has no MemTotal", path)
+	return strings.TrimSpace(string(text)), nil
 }
 
-// directory is that of a cgroup, with the file that has its limit.
-type directory struct {
-	path, file string
-}
-
-// limit returns unlimited where there is none: the root of a hierarchy has no such file.
-func (d directory) limit() (uint64, error) {
-	path := filepath.Join(d.path, d.file)
-	text, err := os.ReadFile(path)
-	if os.IsNotExist(err) {
-		return unlimited, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("read memory limit: %w", err)
-	}
-	value := strings.TrimSpace(string(text))
-	if value == "max" {
-		return unlimited, nil
-	}
-	n, err := strconv.ParseUint(value, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("read memory limit: %s says %q, want a number of bytes or max", path, value)
-	}
-	if n == 0 {
-		return unlimited, nil // nothing could run
-	}
-	return n, nil
-}
-
-// directories returns those of the cgroup of this process that may have a limit, and of those above it that can be seen.
-func directories(root string) ([]directory, error) {
-	own, err := ownPaths(root)
+// files returns those of the cgroup of this process, and of those above it that can be seen.
+func (c controller) files(root string) ([]file, error) {
+	own, err := c.ownPaths(root)
 	if err != nil {
 		return nil, err
 	}
@@ -98,43 +47,43 @@ func directories(root string) ([]directory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the mounts of cgroups: %w", err)
 	}
-	var dirs []directory
+	var files []file
 	for line := range strings.Lines(string(mounts)) {
-		m, ok := parseMount(line)
+		m, ok := c.parseMount(line)
 		if !ok {
 			continue
 		}
-		path, ok := own[m.file]
+		path, ok := own[m.v2]
 		if !ok {
 			continue
 		}
-		dirs = append(dirs, m.directories(root, path)...)
+		name := c.file1
+		if m.v2 {
+			name = c.file2
+		}
+		for _, dir := range m.directories(root, path) {
+			files = append(files, file{filepath.Join(dir, name), m.v2})
+		}
 	}
-	return dirs, nil
+	return files, nil
 }
 
-// Files that have the limit, in the versions of cgroups.
-const (
-	file1 = "memory.limit_in_bytes"
-	file2 = "memory.max"
-)
-
-// ownPaths returns the path of the cgroup of this process in each hierarchy that can limit memory, by the file that has the limit
-// (cgroups(7), /proc/pid/cgroup).
-func ownPaths(root string) (map[string]string, error) {
+// ownPaths returns the path of the cgroup of this process in the hierarchies that the controller may be in: that of version 2, and its own of
+// version 1 (cgroups(7), /proc/pid/cgroup).
+func (c controller) ownPaths(root string) (map[bool]string, error) {
 	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
 		return nil, fmt.Errorf("find the cgroup of this process: %w", err)
 	}
-	paths := map[string]string{}
+	paths := map[bool]string{}
 	for line := range strings.Lines(string(text)) {
 		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		switch {
 		case len(parts) < 3:
 		case parts[0] == "0" && parts[1] == "":
-			paths[file2] = parts[2]
-		case has(parts[1], "memory"):
-			paths[file1] = parts[2]
+			paths[true] = parts[2]
+		case has(parts[1], c.name):
+			paths[false] = parts[2]
 		}
 	}
 	return paths, nil
@@ -142,39 +91,32 @@ func ownPaths(root string) (map[string]string, error) {
 
 // mount is a mounted hierarchy, or the part of one below root.
 type mount struct {
-	root, at, file string
+	root, at string
+	v2       bool
 }
 
-// parseMount parses a line of proc_pid_mountinfo(5). It returns false for what cannot limit memory.
-func parseMount(line string) (mount, bool) {
+// parseMount parses a line of proc_pid_mountinfo(5). It returns false for what the controller cannot be in.
+func (c controller) parseMount(line string) (mount, bool) {
 	before, after, _ := strings.Cut(line, " - ")
 	fields, super := strings.Fields(before), strings.Fields(after)
 	if len(fields) < 5 || len(super) < 3 {
 		return mount{}, false
 	}
-	m := mount{root: fields[3], at: fields[4]}
-	switch {
-	case super[0] == "cgroup2":
-		m.file = file2
-	case super[0] == "cgroup" && has(super[2], "memory"):
-		m.file = file1
-	default:
-		return mount{}, false
-	}
-	return m, true
+	m := mount{root: fields[3], at: fields[4], v2: super[0] == "cgroup2"}
+	return m, m.v2 || super[0] == "cgroup" && has(super[2], c.name)
 }
 
 // directories returns those from the cgroup with that path up to the mount. In a container without a namespace of cgroups the path is that
 // on the host, and where it is not below the mount's root, the mount is the container's own cgroup.
-func (m mount) directories(root, path string) []directory {
+func (m mount) directories(root, path string) []string {
 	below, ok := strings.CutPrefix(path, strings.TrimSuffix(m.root, "/"))
 	if !ok || below != "" && below[0] != '/' {
 		below = ""
 	}
 	top := filepath.Join(root, m.at)
-	dirs := []directory{{top, m.file}}
+	dirs := []string{top}
 	for d := filepath.Join(top, below); len(d) > len(top) && strings.HasPrefix(d, top); d = filepath.Dir(d) {
-		dirs = append(dirs, directory{d, m.file})
+		dirs = append(dirs, d)
 	}
 	return dirs
 }

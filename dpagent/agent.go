@@ -177,7 +177,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 
 func (a *Agent) newEnvoy() *envoy.Envoy {
 	return envoy.New(envoy.Options{
-		Path: a.path, Dir: a.dir, Restore: a.identity.Restore, Concurrency: a.o.Concurrency, DrainTime: a.o.DrainTime,
+		Path: a.path, Dir: a.dir, Restore: a.identity.Restore, Concurrency: a.workers(), DrainTime: a.o.DrainTime,
 		Logger: a.logger, Level: a.o.Level, Registerer: a.metrics, Keep: a.keepsEnvoy(),
 		HangLimit: a.limits.hang,
 	})

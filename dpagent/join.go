@@ -15,7 +15,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
-	"github.com/sonde-mesh/sonde/cgroup"
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
 	"github.com/sonde-mesh/sonde/dpagent/identity"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
@@ -161,15 +160,6 @@ func (a *Agent) callJoin(ctx context.Context, csr []byte, certificate *tls.Certi
 		return nil, fmt.Errorf("join: %w", err)
 	}
 	return answer, nil
-}
-
-// memory returns how many bytes the agent and Envoy may use. If that cannot be known the control plane has a default.
-func (a *Agent) memory() uint64 {
-	n, err := cgroup.Memory()
-	if err != nil {
-		a.logger.Warn("memory limit not known, envoy gets that of an injected sidecar", "err", err)
-	}
-	return n
 }
 
 // renew gets a new certificate: with the current one, or with the token if that is expired or refused.

@@ -37,7 +37,8 @@ type Options struct {
 	// WorkDir holds Envoy's bootstrap, secrets and sockets. While the certificate in it is valid, the agent joins with that.
 	// Default: a new directory under $TMPDIR, removed at the end; with Probes.Mode mesh.ProbesPerPort it is required.
 	WorkDir string
-	// Concurrency is the number of Envoy's worker threads, 1 to 1024.
+	// Concurrency is the number of Envoy's worker threads, 1 to 1024. Default: as many as its CPU limit has processors, rounded up, and
+	// mesh.DefaultConcurrency where there is none.
 	Concurrency int
 	// Level of the agent's log. Envoy's own log level is info if this is debug, error if it is error, else warning.
 	// Default info.
@@ -60,7 +61,6 @@ const DefaultAdminAddress = "127.0.0.1:9902"
 func DefaultOptions() Options {
 	return Options{
 		Mesh: mesh.DefaultMesh, AdminAddress: DefaultAdminAddress, DrainTime: mesh.DefaultDrainTime, LBDrainTime: mesh.DefaultLBDrainTime,
-		Concurrency: mesh.DefaultConcurrency,
 	}
 }
 
@@ -93,8 +93,8 @@ func (o *Options) Validate() error {
 	if o.DrainTime < mesh.MinDrainTime || o.DrainTime > mesh.MaxDrainTime {
 		refuse("DrainTime", o.DrainTime.String(), mesh.AllowedDrainTime)
 	}
-	if o.Concurrency < 1 || o.Concurrency > 1024 {
-		refuse("Concurrency", strconv.Itoa(o.Concurrency), "must be a number from 1 to 1024")
+	if o.Concurrency < 0 || o.Concurrency > 1024 {
+		refuse("Concurrency", strconv.Itoa(o.Concurrency), "must be a number from 1 to 1024, or 0 for one for each processor of the CPU limit")
 	}
 	return errors.Join(append(errs, o.validateProbes(), o.validateLB())...)
 }

@@ -25,7 +25,7 @@ func TestValidate(t *testing.T) {
 		"good": {change: func(*dpagent.Options) {}},
 		"nothing": {
 			change: func(o *dpagent.Options) { *o = dpagent.Options{} },
-			want:   []string{"ControlPlane: is required", "CAFile: is required", "Name: is required", "TokenFile: is required", "Mesh: is required", "AdminAddress: is required", "Concurrency", "DrainTime"},
+			want:   []string{"ControlPlane: is required", "CAFile: is required", "Name: is required", "TokenFile: is required", "Mesh: is required", "AdminAddress: is required", "DrainTime"},
 		},
 		"no port":          {change: func(o *dpagent.Options) { o.ControlPlane = "cp" }, want: []string{"ControlPlane", `"cp"`}},
 		"port 0":           {change: func(o *dpagent.Options) { o.ControlPlane = "cp:0" }, want: []string{"ControlPlane", "cp:0"}},
@@ -60,7 +60,7 @@ func TestValidate(t *testing.T) {
 		"load balancers, no probes": {change: func(o *dpagent.Options) { o.LBHealthPort, o.Probes.Port = 9000, 9000 }},
 		"load balancers, -1s":       {change: func(o *dpagent.Options) { o.LBDrainTime = -time.Second }, want: []string{"LBDrainTime", "-1s", "from 0s to 1h"}},
 		"load balancers, 2h":        {change: func(o *dpagent.Options) { o.LBDrainTime = 2 * time.Hour }, want: []string{"LBDrainTime", "2h0m0s"}},
-		"no threads":                {change: func(o *dpagent.Options) { o.Concurrency = 0 }, want: []string{"Concurrency", `"0"`, "from 1 to 1024"}},
+		"negative threads":          {change: func(o *dpagent.Options) { o.Concurrency = -1 }, want: []string{"Concurrency", `"-1"`, "from 1 to 1024, or 0"}},
 		"no drain time":             {change: func(o *dpagent.Options) { o.DrainTime = 0 }, want: []string{"DrainTime", `"0s"`}},
 		"many threads":              {change: func(o *dpagent.Options) { o.Concurrency = 5000 }, want: []string{"Concurrency", "5000"}},
 	}

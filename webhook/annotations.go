@@ -29,6 +29,7 @@ type settings struct {
 	drainTime       time.Duration // 0 if the pod asks for none
 	lbHealthPort    int32         // 0 if the pod asks for none
 	lbDrainTime     time.Duration
+	resources       demands
 }
 
 // knownAnnotations are the annotations of a pod, with one of our prefixes, that are not worth a warning.
@@ -36,7 +37,9 @@ var knownAnnotations = []string{
 	mesh.LabelInjection, mesh.LabelOwnInjection, mesh.LabelMesh,
 	mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesMode, mesh.AnnotationVirtualProbesPort, mesh.AnnotationVirtualProbesPortRange,
 	mesh.AnnotationProbeProxyPort,
-	mesh.AnnotationDrainTime, mesh.AnnotationDrain, mesh.AnnotationLBHealthPort, mesh.AnnotationLBDrainTime, mesh.AnnotationExcludeInboundPorts, mesh.AnnotationExcludeOutboundPorts,
+	mesh.AnnotationDrainTime, mesh.AnnotationDrain, mesh.AnnotationLBHealthPort, mesh.AnnotationLBDrainTime,
+	mesh.AnnotationSidecarCPU, mesh.AnnotationSidecarCPULimit, mesh.AnnotationSidecarMemory, mesh.AnnotationSidecarMemoryLimit,
+	mesh.AnnotationExcludeInboundPorts, mesh.AnnotationExcludeOutboundPorts,
 	mesh.AnnotationServerFirstPorts, mesh.AnnotationReachableServices, mesh.AnnotationInjectionWarnings, mesh.AnnotationControlPlaneCA,
 }
 
@@ -71,6 +74,9 @@ func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err e
 	read(mesh.AnnotationLBDrainTime, into(&s.lbDrainTime, parseLBDrainTime))
 	read(mesh.AnnotationExcludeInboundPorts, into(&s.excludeInbound, parseInboundPorts))
 	read(mesh.AnnotationExcludeOutboundPorts, into(&s.excludeOutbound, parsePorts))
+	if s.resources, err = demandsOf("", meta.Annotations); err != nil {
+		errs = append(errs, err)
+	}
 	var serverFirst []int32 // only checked: the control plane reads it from the pod
 	read(mesh.AnnotationServerFirstPorts, into(&serverFirst, parsePorts))
 	return s, append(warnings, unknownAnnotations(meta)...), errors.Join(errs...)

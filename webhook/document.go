@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
@@ -70,14 +71,14 @@ type podDocument struct {
 		Volumes        []struct {
 			Name string `json:"name"`
 		} `json:"volumes"`
-		RestartPolicy                 corev1.RestartPolicy         `json:"restartPolicy"`
-		TerminationGracePeriodSeconds *int64                       `json:"terminationGracePeriodSeconds"`
-		NodeSelector                  map[string]string            `json:"nodeSelector"`
-		HostNetwork                   bool                         `json:"hostNetwork"`
-		DNSPolicy                     corev1.DNSPolicy             `json:"dnsPolicy"`
-		SecurityContext               *corev1.PodSecurityContext   `json:"securityContext"`
-		OS                            *corev1.PodOS                `json:"os"`
-		Resources                     *corev1.ResourceRequirements `json:"resources"`
+		RestartPolicy                 corev1.RestartPolicy       `json:"restartPolicy"`
+		TerminationGracePeriodSeconds *int64                     `json:"terminationGracePeriodSeconds"`
+		NodeSelector                  map[string]string          `json:"nodeSelector"`
+		HostNetwork                   bool                       `json:"hostNetwork"`
+		DNSPolicy                     corev1.DNSPolicy           `json:"dnsPolicy"`
+		SecurityContext               *corev1.PodSecurityContext `json:"securityContext"`
+		OS                            *corev1.PodOS              `json:"os"`
+		Resources                     *resourcesDocument         `json:"resources"`
 	} `json:"spec"`
 }
 
@@ -92,6 +93,19 @@ type containerDocument struct {
 	ReadinessProbe  *corev1.Probe                  `json:"readinessProbe"`
 	Lifecycle       *corev1.Lifecycle              `json:"lifecycle"`
 	SecurityContext *corev1.SecurityContext        `json:"securityContext"`
+	Resources       resourcesDocument              `json:"resources"`
+}
+
+// resourcesDocument is what injection reads of corev1.ResourceRequirements.
+type resourcesDocument struct {
+	Limits   *resourceListDocument `json:"limits"`
+	Requests *resourceListDocument `json:"requests"`
+}
+
+// resourceListDocument has quantities as they are written: whoever decodes one of strangers may never come to an end (parseQuantity).
+type resourceListDocument struct {
+	CPU    json.RawMessage `json:"cpu"`
+	Memory json.RawMessage `json:"memory"`
 }
 
 // inject is the function of that name for a pod of which only a part was decoded. The patch is for the whole document.
@@ -124,7 +138,9 @@ func (d *podDocument) pod() (*corev1.Pod, error) {
 	pod.Spec.DNSPolicy = s.DNSPolicy
 	pod.Spec.SecurityContext = s.SecurityContext
 	pod.Spec.OS = s.OS
-	pod.Spec.Resources = s.Resources
+	if s.Resources != nil {
+		pod.Spec.Resources = new(s.Resources.requirements())
+	}
 	var errInit, err error
 	pod.Spec.InitContainers, errInit = containersOf(s.InitContainers)
 	pod.Spec.Containers, err = containersOf(s.Containers)
@@ -138,6 +154,7 @@ func containersOf(documents []containerDocument) (containers []corev1.Container,
 		c := corev1.Container{
 			Name: d.Name, Args: d.Args, Ports: d.Ports, RestartPolicy: d.RestartPolicy, StartupProbe: d.StartupProbe,
 			LivenessProbe: d.LivenessProbe, ReadinessProbe: d.ReadinessProbe, Lifecycle: d.Lifecycle, SecurityContext: d.SecurityContext,
+			Resources: d.Resources.requirements(),
 		}
 		if d.Name == mesh.ContainerSidecar && len(d.Env) > 0 {
 			if err := kjson.Unmarshal(d.Env, &c.Env); err != nil {
@@ -147,4 +164,24 @@ func containersOf(documents []containerDocument) (containers []corev1.Container,
 		containers = append(containers, c)
 	}
 	return containers, nil
+}
+
+func (d *resourcesDocument) requirements() corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{Limits: d.Limits.list(), Requests: d.Requests.list()}
+}
+
+// list returns nil only where the document has no list. What is no quantity is left out: the API server refuses such a pod.
+func (d *resourceListDocument) list() corev1.ResourceList {
+	if d == nil {
+		return nil
+	}
+	list := corev1.ResourceList{}
+	add := func(name corev1.ResourceName, text json.RawMessage) {
+		if q, err := parseQuantity(strings.Trim(string(text), `"`)); err == nil { // a number is a quantity, too
+			list[name] = q
+		}
+	}
+	add(corev1.ResourceCPU, d.CPU)
+	add(corev1.ResourceMemory, d.Memory)
+	return list
 }

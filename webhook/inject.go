@@ -75,15 +75,18 @@ type injection struct {
 	handlers  []handler
 	selection Selection
 	settings  settings
-	mesh      string
-	earlier   *earlier // nil for a pod without a sidecar
-	form      Form
-	used      map[int32]string // the pod's ports, and what uses them
-	mode      mesh.ProbesMode
-	enabled   bool            // probes are answered in the applications' place
-	port      int32           // the virtual port; 0 if there is none
-	table     mesh.ProbeTable // of the probes and hooks that are answered in the applications' place
-	warnings  []string
+	// ofNamespace is what the namespace asks for the sidecar, and resources what it gets.
+	ofNamespace demands
+	resources   corev1.ResourceRequirements
+	mesh        string
+	earlier     *earlier // nil for a pod without a sidecar
+	form        Form
+	used        map[int32]string // the pod's ports, and what uses them
+	mode        mesh.ProbesMode
+	enabled     bool            // probes are answered in the applications' place
+	port        int32           // the virtual port; 0 if there is none
+	table       mesh.ProbeTable // of the probes and hooks that are answered in the applications' place
+	warnings    []string
 
 	encodedTable string
 }
@@ -146,6 +149,9 @@ func (in *injection) prepare() (err error) {
 	}
 	var errs []error
 	if in.settings, in.warnings, err = readSettings(&in.pod.ObjectMeta); err != nil {
+		errs = append(errs, err)
+	}
+	if err := in.readResources(); err != nil {
 		errs = append(errs, err)
 	}
 	if err := checkNames(in.pod); err != nil {
@@ -252,8 +258,8 @@ func checkNames(pod *corev1.Pod) error {
 // container, since no container has network between the two.
 func (in *injection) addSidecar() {
 	spec := &in.pod.Spec
+	in.chooseResources()
 	first, sidecar, volumes := in.initContainer(), in.sidecar(), in.volumes()
-	in.usePodResources(&first, &sidecar)
 	in.warnDNS()
 	if in.form == Native {
 		insert(&in.patch, pathInitContainers, len(spec.InitContainers), "0", first, sidecar)

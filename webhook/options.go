@@ -47,6 +47,8 @@ type Options struct {
 	// ControlPlaneCA holds the PEM certificates of the control plane's serving CA, which become an annotation of the pod.
 	// Default: the pod gets them from ca.crt in the ConfigMap sonde-ca of its namespace.
 	ControlPlaneCA string
+	// Resources of the sidecars, unless a pod or its namespace asks for others.
+	Resources Resources
 	// OwnLabelOnly leaves the label kuma.io/sidecar-injection to a Kuma in the same cluster: sonde.dev/sidecar-injection alone
 	// says which pods are injected. It is the opposite of injection.kumaLabels in the control plane's configuration.
 	OwnLabelOnly bool
@@ -55,6 +57,8 @@ type Options struct {
 
 	random io.Reader              // the source of the IDs of hooks; default crypto/rand
 	strict func(mesh string) bool // whether a mesh accepts mTLS alone; nil where that is not known
+
+	demands demands // those of Resources
 }
 
 // Defaults that flags show.
@@ -75,7 +79,12 @@ func (o *Options) InjectionKeys() []string {
 // complete sets the defaults and validates.
 func (o *Options) complete() error {
 	o.setDefaults()
-	return o.Validate()
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	var err error
+	o.demands, err = o.Resources.demands()
+	return err
 }
 
 // setDefaults sets the default of each option that is not set.
@@ -138,7 +147,8 @@ func (o Options) Validate() error {
 	if o.ControlPlaneNamespace != "" && len(validation.IsDNS1123Label(o.ControlPlaneNamespace)) > 0 {
 		refuse("ControlPlaneNamespace", o.ControlPlaneNamespace, "must be the name of a namespace")
 	}
-	return errors.Join(errs...)
+	_, err := o.Resources.demands()
+	return errors.Join(append(errs, err)...)
 }
 
 const meshNameRule = "must be the name of a mesh: at most 63 of a-z, 0-9 and -, none of them - at an end"

@@ -3,12 +3,14 @@ package webhook_test
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -180,6 +182,12 @@ func checkOnlyKnownChanges(t *testing.T, before, after *corev1.Pod) {
 	got.Spec.InitContainers = slices.DeleteFunc(got.Spec.InitContainers, ours)
 	got.Spec.Containers = slices.DeleteFunc(got.Spec.Containers, ours)
 	got.Spec.Volumes = got.Spec.Volumes[:len(got.Spec.Volumes)-2]
+	if r := got.Spec.Resources; r != nil { // what the API server sets by default
+		maps.DeleteFunc(r.Requests, func(name corev1.ResourceName, request resource.Quantity) bool {
+			_, before := want.Spec.Resources.Requests[name]
+			return !before && request.Equal(r.Limits[name])
+		})
+	}
 	for _, p := range table {
 		takeBack(t, containerOf(t, got, p.Container), containerOf(t, want, p.Container), p)
 	}

@@ -34,24 +34,3 @@ func (in *injection) warnDNS() {
 		in.warn("spec.dnsPolicy: %s: this pod starts only if its DNS servers know %s", policy, host)
 	}
 }
-
-// usePodResources removes the resources of our containers that the pod has for all its containers: the API server refuses a
-// container limit above the pod's, and containers that request more than the pod.
-func (in *injection) usePodResources(ours ...*corev1.Container) {
-	pod := in.pod.Spec.Resources
-	if pod == nil {
-		return
-	}
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		_, limited := pod.Limits[name]
-		_, requested := pod.Requests[name]
-		if !limited && !requested {
-			continue
-		}
-		for _, c := range ours {
-			delete(c.Resources.Limits, name)
-			delete(c.Resources.Requests, name)
-		}
-		in.warn("spec.resources: %s and %s have no %s of their own, the pod's is for all", mesh.ContainerInit, mesh.ContainerSidecar, name)
-	}
-}

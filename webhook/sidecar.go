@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,7 +52,7 @@ func (in *injection) initContainer() corev1.Container {
 		SecurityContext: securityContext(0, &corev1.Capabilities{
 			Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"},
 		}),
-		Resources: cloneResources(&initResources),
+		Resources: cloneResources(&in.resources),
 	}
 	if in.perPort() {
 		c.Args = append(c.Args, redirectProbesFlag, in.tcpProbes())
@@ -80,7 +79,6 @@ func (in *injection) sidecar() corev1.Container {
 		Args: []string{
 			"run",
 			"--log-level=info",
-			"--concurrency=" + strconv.Itoa(mesh.DefaultConcurrency),
 			"--cp-address=" + in.options.ControlPlane,
 			"--ca-cert-file=" + mountIdentity + "/" + fileCA,
 			"--dataplane-token-file=" + mountIdentity + "/" + fileToken,
@@ -98,7 +96,7 @@ func (in *injection) sidecar() corev1.Container {
 			{Name: mesh.EnvProbeTable, Value: in.encodedTable},
 		},
 		SecurityContext: securityContext(mesh.SidecarUser, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}),
-		Resources:       cloneResources(&sidecarResources),
+		Resources:       cloneResources(&in.resources),
 		// Nothing listens on this port. Only a redirected connection gets an answer, so a pod that has lost its redirection
 		// is not ready. One late answer is none: on a node that is short of CPU all pods would flap.
 		ReadinessProbe:           readiness(3),
@@ -216,26 +214,7 @@ func securityContext(user int64, capabilities *corev1.Capabilities) *corev1.Secu
 	}
 }
 
-// Quantities are parsed once.
-var (
-	initResources    = resources("20m", "20Mi", "100m", "50Mi")
-	sidecarResources = resources("50m", "64Mi", "1", fmt.Sprintf("%dMi", mesh.DefaultSidecarMemory>>20))
-	workSize         = resource.MustParse("16Mi")
-)
-
-// cloneResources returns a copy, from which usePodResources may remove some.
-func cloneResources(r *corev1.ResourceRequirements) corev1.ResourceRequirements {
-	return corev1.ResourceRequirements{Requests: maps.Clone(r.Requests), Limits: maps.Clone(r.Limits)}
-}
-
-func resources(cpu, memory, cpuLimit, memoryLimit string) corev1.ResourceRequirements {
-	list := func(cpu, memory string) corev1.ResourceList {
-		return corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
-		}
-	}
-	return corev1.ResourceRequirements{Requests: list(cpu, memory), Limits: list(cpuLimit, memoryLimit)}
-}
+var workSize = resource.MustParse("16Mi")
 
 func fieldEnv(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: fieldRef(path)}}

@@ -104,6 +104,12 @@ const (
 	AnnotationLBDrainTime  = OwnPrefix + "lb-drain-time"
 	// AnnotationDrain of a pod or node says that it should get no new traffic. Its value is the reason, for people.
 	AnnotationDrain = OwnPrefix + "drain"
+	// AnnotationSidecarCPU and AnnotationSidecarMemory are what the sidecar requests, AnnotationSidecarCPULimit and
+	// AnnotationSidecarMemoryLimit what it is limited to, as quantities. They are annotations of a pod or its namespace; the pod wins.
+	AnnotationSidecarCPU         = OwnPrefix + "sidecar-cpu"
+	AnnotationSidecarCPULimit    = OwnPrefix + "sidecar-cpu-limit"
+	AnnotationSidecarMemory      = OwnPrefix + "sidecar-memory"
+	AnnotationSidecarMemoryLimit = OwnPrefix + "sidecar-memory-limit"
 	// AnnotationExcludeInboundPorts lists ports to which incoming connections are not redirected.
 	AnnotationExcludeInboundPorts = TrafficPrefix + "exclude-inbound-ports"
 	// AnnotationExcludeOutboundPorts lists ports to which outgoing connections are not redirected.

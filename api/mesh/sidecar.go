@@ -34,7 +34,7 @@ const (
 	EnvPodNamespace = "POD_NAMESPACE"
 	// TokenAudience is the audience of the tokens with which agents join.
 	TokenAudience = "sonde-cp"
-	// DefaultConcurrency is the number of Envoy's worker threads.
+	// DefaultConcurrency is the number of Envoy's worker threads where nothing limits its CPU.
 	DefaultConcurrency = 2
 	// ProbeHeader is the header with the ID of the probe or hook. It is the only header of a rewritten probe.
 	ProbeHeader = "Sonde-Probe"

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/webhook"
 )
 
 // parse reads a configuration file and a command line, as the program does.
@@ -41,6 +42,15 @@ func TestConfig(t *testing.T) {
 	}
 }
 
+// Helm writes large numbers in exponents.
+func TestQuantities(t *testing.T) {
+	const injector = "runtime: {kubernetes: {injector: {sidecarCpu: 0.2, sidecarCpuLimit: 2, sidecarMemory: '', sidecarMemoryLimit: 2.68435456e+08}}}"
+	o, err := parse(t, "store: kubernetes\n"+injector)
+	if want := (webhook.Resources{CPU: "0.2", CPULimit: "2", MemoryLimit: "2.68435456e+08"}); err != nil || o.Kubernetes.Injection.Resources != want {
+		t.Errorf("resources %+v, %v, want %+v", o.Kubernetes.Injection.Resources, err, want)
+	}
+}
+
 func TestBadOptionsAreNamed(t *testing.T) {
 	tests := map[string]struct {
 		config string
@@ -67,7 +77,10 @@ func TestBadOptionsAreNamed(t *testing.T) {
 		"empty trust domain":  {args: []string{"--store=dir:/x", "--trust-domain="}, want: []string{"--trust-domain", "empty"}},
 		"no port for probes":  {args: []string{"--store=kubernetes", "--virtual-probes-port=0"}, want: []string{"--virtual-probes-port", `"0"`, "1 to 65535"}},
 		"sidecar form":        {args: []string{"--store=kubernetes", "--sidecar-form=pod"}, want: []string{"--sidecar-form", `"pod"`, "native or container"}},
-		"unknown nested key":  {config: "store: kubernetes\nruntime: {kubernetes: {injector: {port: 1}}}\n", want: []string{"runtime.kubernetes.injector.port: is an unknown field: known here are controlPlaneAddress, sidecarForm, sidecarImage, virtualProbesPort"}},
+		"unknown nested key":  {config: "store: kubernetes\nruntime: {kubernetes: {injector: {port: 1}}}\n", want: []string{"runtime.kubernetes.injector.port: is an unknown field: known here are controlPlaneAddress, sidecarCpu, sidecarCpuLimit, sidecarForm, sidecarImage, sidecarMemory, sidecarMemoryLimit, virtualProbesPort"}},
+		"quantity":            {args: []string{"--store=kubernetes", "--sidecar-memory=128"}, want: []string{`--sidecar-memory: "128": must be a quantity of at least 32Mi, such as 128Mi`}},
+		"quantity in a file":  {config: "store: kubernetes\nruntime:\n  kubernetes:\n    injector:\n      sidecarCpuLimit: 0\n", want: []string{`config.yaml, line 5: runtime.kubernetes.injector.sidecarCpuLimit: "0": must be a quantity of at least 50m, such as 500m or 1.5`}},
+		"request above limit": {config: "store: kubernetes\nruntime: {kubernetes: {injector: {sidecarCpu: 2, sidecarCpuLimit: 1500m}}}\n", want: []string{`runtime.kubernetes.injector.sidecarCpu: "2": must be at most the limit of the sidecar, which is 1500m`}},
 		"namespace":           {args: []string{"--store=kubernetes", "--namespace=Bad_Name"}, want: []string{"--namespace", "Bad_Name", "DNS label"}},
 		"log level":           {args: []string{"--store=dir:/x", "--log-level=loud"}, want: []string{"--log-level", "loud", "debug, info"}},
 		"health address":      {args: []string{"--store=dir:/x", "--health-addr=localhost:80"}, want: []string{"--health-addr", `"localhost:80"`, "IP address"}},

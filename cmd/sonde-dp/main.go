@@ -118,7 +118,7 @@ terminal sends, drains, too, and nothing more; under nohup it is ignored.`,
 	f.DurationVar(&o.LBDrainTime, "lb-drain-time", o.LBDrainTime, "how long to serve on after load balancers were told that this proxy ends, before the drain begins; not with --last-to-end")
 	f.StringVar(&o.EnvoyPath, "envoy-path", "", "Envoy `binary` (default: envoy in the directory of this program, else on PATH)")
 	f.StringVar(&o.WorkDir, "work-dir", "", "`directory` for Envoy's bootstrap, secrets and sockets; with the certificate in it the agent joins again (default: a new one under $TMPDIR, removed at the end)")
-	f.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "Envoy's worker threads")
+	f.IntVar(&o.Concurrency, "concurrency", o.Concurrency, fmt.Sprintf("Envoy's worker threads; 0: one for each processor of the CPU limit, rounded up, and %d without a limit", mesh.DefaultConcurrency))
 	f.IntVar(&o.Probes.Port, "virtual-probes-port", mesh.PortVirtualProbes, "`port` on $INSTANCE_IP for the probes of $KUMA_DATAPLANE_PROBES; 0, or no probes: none")
 	f.Var((*probesModeFlag)(&o.Probes.Mode), "virtual-probes-mode", "where probes are asked: unified, all on one port, or per-port, those by gRPC on ports of their own")
 	settings.LevelVar(f, &o.Level, "`LEVEL`: debug, info, warn or error; Envoy's level is info at debug, and warning at info")

@@ -23,9 +23,15 @@ type Namespace struct {
 	Annotations map[string]string
 }
 
+// readAnnotations are the annotations of namespaces that the webhook decides by.
+var readAnnotations = []string{
+	mesh.AnnotationVirtualProbesMode, mesh.AnnotationMeshes,
+	mesh.AnnotationSidecarCPU, mesh.AnnotationSidecarCPULimit, mesh.AnnotationSidecarMemory, mesh.AnnotationSidecarMemoryLimit,
+}
+
 func readNamespace(n *corev1.Namespace) (Namespace, bool) {
 	r := Namespace{Labels: maps.Clone(n.Labels)}
-	for _, key := range []string{mesh.AnnotationVirtualProbesMode, mesh.AnnotationMeshes} {
+	for _, key := range readAnnotations {
 		if value, ok := n.Annotations[key]; ok {
 			if r.Annotations == nil {
 				r.Annotations = map[string]string{}

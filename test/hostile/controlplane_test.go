@@ -51,7 +51,7 @@ func newTarget(t *testing.T, o harness.Options) *target {
 	t.Helper()
 	g := newCgroup(t, controlPlaneMemory)
 	o.Programs = programs
-	o.Programs.ControlPlane = g.wrap(t, programs.ControlPlane)
+	o.Programs.ControlPlane = g.Program(t, programs.ControlPlane)
 	x := &target{Machine: harness.New(t, o), t: t, memory: g, roots: x509.NewCertPool()}
 	ca, err := os.ReadFile(filepath.Join(x.StateDir(), "serving-ca.crt"))
 	must(t, err)
@@ -59,15 +59,6 @@ func newTarget(t *testing.T, o harness.Options) *target {
 		t.Fatal("the serving CA is no PEM")
 	}
 	return x
-}
-
-// wrap returns a program that runs another one inside of the cgroup.
-func (g *cgroup) wrap(t *testing.T, program string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), filepath.Base(program))
-	script := fmt.Sprintf("#!/bin/sh\necho $$ >%s/cgroup.procs\nexec %s \"$@\"\n", g.dir, program)
-	must(t, os.WriteFile(path, []byte(script), 0o755))
-	return path
 }
 
 func (x *target) tls(certificates ...tls.Certificate) *tls.Config {

@@ -33,7 +33,7 @@ func newVictim(t *testing.T, envoy string) *victim {
 	v := &victim{memory: newCgroup(t, sidecarMemory)}
 	confined := programs
 	confined.Envoy = envoy
-	confined.Agent = v.memory.agent(t, programs.Agent, "victim")
+	confined.Agent = v.memory.Agent(t, programs.Agent, "victim")
 	v.Machine = harness.New(t, harness.Options{Programs: confined, MeshYAML: harness.MeshYAML("PERMISSIVE")})
 	started, err := v.Add(t.Context(), harness.ProxyOptions{Name: "other", Service: "other"}, harness.ProxyOptions{Name: "hostile", Service: "hostile"})
 	must(t, err)

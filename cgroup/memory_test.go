@@ -122,6 +122,9 @@ func TestHere(t *testing.T) {
 	if got, err := Memory(); err != nil || got < 1<<20 {
 		t.Errorf("Memory() = %d, %v, want at least 1 MiB", got, err)
 	}
+	if got, err := CPUs(); err != nil || got < 0 {
+		t.Errorf("CPUs() = %d, %v", got, err)
+	}
 }
 
 func fileSystem(t *testing.T, files map[string]string) string {

@@ -1,0 +1,104 @@
+// Package cgrouptest runs the programs of tests in cgroups with limits.
+package cgrouptest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// Group is a cgroup, of version 2 or 1, whichever has its controller here.
+type Group struct {
+	Dir string
+	V2  bool
+}
+
+// New makes a cgroup with a controller, such as "memory". It is removed at the end of the test, which is skipped where none can be made.
+func New(t *testing.T, controller string) *Group {
+	t.Helper()
+	root, v2, err := find(controller)
+	if err != nil {
+		redirecttest.NotHere(t, err.Error())
+	}
+	dir, err := os.MkdirTemp(root, "sonde-test-") //nolint:usetesting // in the file system of cgroups
+	if err != nil {
+		redirecttest.NotHere(t, fmt.Sprintf("no cgroup can be made here: %v", err))
+	}
+	t.Cleanup(func() {
+		must(t, harness.Poll(context.Background(), 20*time.Second, "the end of the cgroup", func(context.Context) error { return os.Remove(dir) }))
+	})
+	return &Group{Dir: dir, V2: v2}
+}
+
+// find returns where cgroups with a controller can be made.
+func find(controller string) (root string, v2 bool, err error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", false, err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		before, after, _ := strings.Cut(line, " - ")
+		fields, super := strings.Fields(before), strings.Fields(after)
+		if len(fields) < 5 || len(super) < 3 {
+			continue
+		}
+		switch at := fields[4]; super[0] {
+		case "cgroup2":
+			children, err := os.ReadFile(filepath.Join(at, "cgroup.subtree_control"))
+			if err == nil && slices.Contains(strings.Fields(string(children)), controller) {
+				return at, true, nil
+			}
+		case "cgroup":
+			if strings.Contains(","+super[2]+",", ","+controller+",") {
+				return at, false, nil
+			}
+		}
+	}
+	return "", false, errors.New("there is no controller " + controller + " for cgroups here")
+}
+
+// Set writes a value into a file of the cgroup, whose name depends on the version.
+func (g *Group) Set(t *testing.T, file1, file2, value string) {
+	t.Helper()
+	file := file1
+	if g.V2 {
+		file = file2
+	}
+	must(t, os.WriteFile(filepath.Join(g.Dir, file), []byte(value), 0))
+}
+
+// Program returns a program that runs another one inside of the cgroup.
+func (g *Group) Program(t *testing.T, program string) string {
+	t.Helper()
+	return g.script(t, program, "echo $$ >"+g.Dir+"/cgroup.procs")
+}
+
+// Agent returns a program that runs the agent, with its Envoy, inside of the cgroup if it is that of the proxy.
+func (g *Group) Agent(t *testing.T, agent, proxy string) string {
+	t.Helper()
+	return g.script(t, agent, `case " $* " in *" --name=`+proxy+` "*) echo $$ >`+g.Dir+"/cgroup.procs;; esac")
+}
+
+func (g *Group) script(t *testing.T, program, before string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), filepath.Base(program))
+	must(t, os.WriteFile(path, []byte("#!/bin/sh\n"+before+"\nexec "+program+" \"$@\"\n"), 0o755))
+	return path
+}
+
+// must ends the test if there is an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
