@@ -44,15 +44,17 @@ func TestLint(t *testing.T) {
 
 func TestWrongValuesAreNamed(t *testing.T) {
 	tests := map[string]struct{ flag, want string }{
-		"unknown value":          {"--set=imagePullPolicy=Always", "'imagePullPolicy' not allowed"},
-		"unknown image value":    {"--set=image.name=x", "'name' not allowed"},
-		"pull policy":            {"--set=image.pullPolicy=Sometimes", "/image/pullPolicy"},
-		"a text for a switch":    {"--set-string=config.injection.kumaLabels=false", "/config/injection/kumaLabels': got string, want boolean"},
-		"another store":          {"--set=config.store=dir:/x", "/config/store"},
-		"a timeout that is none": {"--set=webhook.timeoutSeconds=31", "/webhook/timeoutSeconds': maximum: got 31, want 30"},
-		"a peer that is none":    {"--set=networkPolicy.agents[0].cidr=10.0.0.0/8", "'cidr' not allowed"},
-		"a CA from nowhere":      {"--set=webhook.certificate.injectCAFrom=a/b", "webhook.certificate.secretName: must be the Secret"},
-		"everybody as a text":    {"--set=networkPolicy.agents=all", "/networkPolicy/agents"},
+		"unknown value":           {"--set=imagePullPolicy=Always", "'imagePullPolicy' not allowed"},
+		"unknown image value":     {"--set=image.name=x", "'name' not allowed"},
+		"pull policy":             {"--set=image.pullPolicy=Sometimes", "/image/pullPolicy"},
+		"a text for a switch":     {"--set-string=config.injection.kumaLabels=false", "/config/injection/kumaLabels': got string, want boolean"},
+		"another store":           {"--set=config.store=dir:/x", "/config/store"},
+		"a timeout that is none":  {"--set=webhook.timeoutSeconds=31", "/webhook/timeoutSeconds': maximum: got 31, want 30"},
+		"a peer that is none":     {"--set=networkPolicy.agents[0].cidr=10.0.0.0/8", "'cidr' not allowed"},
+		"a CA from nowhere":       {"--set=webhook.certificate.injectCAFrom=a/b", "webhook.certificate.secretName: must be the Secret"},
+		"a quantity that is none": {"--set=config.runtime.kubernetes.injector.sidecarMemory=128MB", "/config/runtime/kubernetes/injector/sidecarMemory': '128MB' does not match pattern"},
+		"a negative quantity":     {"--set=config.runtime.kubernetes.injector.sidecarCpuLimit=-1", "/config/runtime/kubernetes/injector/sidecarCpuLimit': exclusiveMinimum: got -1, want 0"},
+		"everybody as a text":     {"--set=networkPolicy.agents=all", "/networkPolicy/agents"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -158,7 +158,12 @@ var replacements = map[string]string{
 	istioInject:       mesh.LabelOwnInjection + " takes its place",
 	"traffic.sidecar.istio.io/excludeOutboundPorts": mesh.AnnotationExcludeOutboundPorts + " takes its place",
 	"proxy.istio.io/config":                         "Sonde has no such annotation; its sidecar starts before the containers anyway",
-	kumaGateway:                                     "Sonde has no gateways: it redirects incoming connections of this pod, too",
+	"sidecar.istio.io/proxyCPU":                     mesh.AnnotationSidecarCPU + " takes its place",
+	"sidecar.istio.io/proxyCPULimit":                mesh.AnnotationSidecarCPULimit + " takes its place",
+	"sidecar.istio.io/proxyMemory":                  mesh.AnnotationSidecarMemory + " takes its place",
+	"sidecar.istio.io/proxyMemoryLimit":             mesh.AnnotationSidecarMemoryLimit + " takes its place",
+	mesh.Prefix + "sidecar-proxy-concurrency":       "Envoy has a worker thread for each CPU of its limit, " + mesh.AnnotationSidecarCPULimit,
+	kumaGateway: "Sonde has no gateways: it redirects incoming connections of this pod, too",
 }
 
 const istioInject = "sidecar.istio.io/inject"
