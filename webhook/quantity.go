@@ -99,7 +99,7 @@ func readDemands(lookup func(quantityKey) (field, text string, ok bool)) (demand
 		d := demand{read(r.request), read(r.limit)}
 		if d.request != nil && d.limit != nil && d.request.Cmp(d.limit.Quantity) > 0 {
 			errs = append(errs, &mesh.FieldError{
-				Field: d.request.field, Value: d.request.text, Allowed: fmt.Sprintf("must be at most the limit of the sidecar, which is %s", d.limit.text),
+				Field: d.request.field, Value: d.request.text, Allowed: "must be at most the limit of the sidecar, which is " + d.limit.text,
 			})
 		}
 		if d != (demand{}) {
