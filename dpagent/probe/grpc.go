@@ -58,9 +58,12 @@ func (a *grpcProber) probe(ctx context.Context, userAgent string) result {
 		metadata.NewOutgoingContext(ctx, metadata.MD{}), &healthpb.HealthCheckRequest{Service: a.service})
 	switch {
 	case err != nil:
-		return result{verdict: failure, class: rpcClass(err), reason: a.rpcReason(err), code: status.Code(err)}
+		return result{verdict: failure, class: rpcClass(err), reason: a.rpcReason(err), rpc: rpcAnswer{code: status.Code(err)}}
 	case answer.GetStatus() != healthpb.HealthCheckResponse_SERVING:
-		return result{verdict: failure, class: NotServing, reason: fmt.Sprintf("service unhealthy (responded with %s)", answer.GetStatus())}
+		return result{
+			verdict: failure, class: NotServing, reason: fmt.Sprintf("service unhealthy (responded with %s)", answer.GetStatus()),
+			rpc: rpcAnswer{status: answer.GetStatus()},
+		}
 	}
 	return result{verdict: success}
 }

@@ -69,9 +69,9 @@ func (r result) writeGRPC(w http.ResponseWriter) {
 	case r.verdict == success:
 		writeStatus(w, healthpb.HealthCheckResponse_SERVING)
 	case r.class == NotServing:
-		writeStatus(w, healthpb.HealthCheckResponse_NOT_SERVING)
-	case r.code != codes.OK:
-		refuse(w, r.code, r.reason)
+		writeStatus(w, r.rpc.status)
+	case r.rpc.code != codes.OK:
+		refuse(w, r.rpc.code, r.rpc.text)
 	case r.class == Timeout:
 		refuse(w, codes.DeadlineExceeded, r.reason)
 	default:
@@ -94,7 +94,7 @@ func writeStatus(w http.ResponseWriter, status healthpb.HealthCheckResponse_Serv
 func refuse(w http.ResponseWriter, code codes.Code, text string) {
 	header := w.Header()
 	header.Set("Content-Type", contentGRPC)
-	header.Set("Grpc-Status", strconv.Itoa(int(code)))
+	header.Set("Grpc-Status", strconv.Itoa(int(int32(code))))
 	header.Set("Grpc-Message", percentEncode(text))
 	w.WriteHeader(http.StatusOK)
 }
@@ -117,7 +117,7 @@ func (h *Handler) askService(r *http.Request, service string) result {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	e := h.byPort[portOf(local)]
 	if e == nil || service != e.probe.GRPC.Service {
-		return result{verdict: failure, class: Failed, reason: "the probe of this port is for another service", code: codes.NotFound}
+		return result{verdict: failure, rpc: rpcAnswer{code: codes.NotFound, text: "the probe of this port is for another service"}}
 	}
 	return e.ask(r)
 }

@@ -70,9 +70,10 @@ func TestGRPCOnItsOwnPort(t *testing.T) {
 	}{
 		"serving":         {register: says(serving, nil), service: "shop", want: serving},
 		"not serving":     {register: says(notServing, nil), service: "shop", want: notServing},
-		"unknown":         {register: says(healthpb.HealthCheckResponse_UNKNOWN, nil), service: "shop", want: notServing},
-		"an error":        {register: says(0, status.Error(codes.PermissionDenied, "SECRET")), service: "shop", code: codes.PermissionDenied, reason: "PermissionDenied"},
-		"no health":       {register: func(*grpc.Server) {}, service: "shop", code: codes.Unimplemented, reason: "does not implement"},
+		"unknown":         {register: says(healthpb.HealthCheckResponse_UNKNOWN, nil), service: "shop", want: healthpb.HealthCheckResponse_UNKNOWN},
+		"another status":  {register: says(77, nil), service: "shop", want: 77},
+		"an error":        {register: says(0, status.Error(codes.PermissionDenied, "SECRET")), service: "shop", code: codes.PermissionDenied},
+		"no health":       {register: func(*grpc.Server) {}, service: "shop", code: codes.Unimplemented},
 		"nobody":          {service: "shop", code: codes.DeadlineExceeded, reason: "failed to connect"},
 		"another service": {register: says(serving, nil), service: "other", code: codes.NotFound, reason: "for another service"},
 		"no service":      {register: says(serving, nil), code: codes.NotFound, reason: "for another service"},

@@ -172,7 +172,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case e.probe.Type.IsHook():
 		e.serveHook(w, r)
 	default:
-		e.ask(r).write(w)
+		e.ask(r).write(w, r.Host)
 	}
 }
 

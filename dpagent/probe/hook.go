@@ -94,6 +94,9 @@ func (e *entry) serveHook(w http.ResponseWriter, r *http.Request) {
 		e.tell(result)
 		panic(http.ErrAbortHandler)
 	}
+	if result.reason != "" { // without the mesh, the kubelet writes an event
+		logger.Warn("hook fell back to HTTP", "err", result.reason)
+	}
 	logger.Info("hook called", "took", time.Since(begin))
-	result.write(w)
+	result.write(w, r.Host)
 }

@@ -1,11 +1,13 @@
 package probe_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -191,8 +193,12 @@ func TestHookFallsBackToHTTP(t *testing.T) {
 			_, port := httpServer(t, func(_ http.ResponseWriter, r *http.Request) { seen <- r }, config)
 			p := hook(port, "/", mesh.HTTPHeader{Name: "Authorization", Value: "secret"})
 			p.HTTPGet.Scheme = mesh.SchemeHTTPS
-			if _, err := call(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p); err != nil {
+			var log bytes.Buffer // read once the call is over, of which the agent says nothing then
+			if _, err := call(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}, Logger: slog.New(slog.NewTextHandler(&log, nil))}), p); err != nil {
 				t.Errorf("hook error = %v", err)
+			}
+			if got := strings.Contains(log.String(), "hook fell back to HTTP"); got == tc.tls {
+				t.Errorf("the log says %t that the hook fell back to HTTP: %s", got, log.String())
 			}
 			if len(seen) != tc.calls {
 				t.Fatalf("the application was called %d times, want %d", len(seen), tc.calls)

@@ -123,14 +123,18 @@ func judge(client *http.Client, req *http.Request) result {
 		}
 	}
 	// Read in the same steps as the kubelet: if a body is cut near the limit, they decide whether that is noticed.
-	if _, err := io.ReadAll(io.LimitReader(res.Body, maxBody)); err != nil {
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
+	if err != nil {
 		return result{verdict: errored, class: classOf(err), reason: reason(err)}
 	}
 	switch status := res.StatusCode; {
 	case status < http.StatusOK || status >= http.StatusBadRequest:
 		return result{verdict: failure, status: status, class: HTTPStatus, reason: fmt.Sprintf("HTTP probe failed with statuscode: %d", status)}
 	case status >= http.StatusMultipleChoices:
-		return result{verdict: warning, class: Redirect, reason: fmt.Sprintf("the application answered %d, which is not followed", status)}
+		return result{
+			verdict: warning, class: Redirect, reason: fmt.Sprintf("the application answered %d, which is not followed", status),
+			stopped: stoppedRedirect{location: res.Header.Get("Location"), body: body},
+		}
 	}
 	return result{verdict: success}
 }

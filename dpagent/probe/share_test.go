@@ -221,9 +221,11 @@ func TestTell(t *testing.T) {
 		location bool
 	}{
 		"success":            {result{verdict: success}, 200, "", false},
-		"warning":            {result{verdict: warning, reason: "r"}, 302, "", true},
+		"warning":            {result{verdict: warning, reason: "r"}, 302, "0", true},
 		"failure":            {result{verdict: failure, reason: "r"}, 503, "", false},
-		"failure, below 400": {result{verdict: failure, status: 101}, 503, "", false},
+		"failure, 101":       {result{verdict: failure, status: 101}, 101, "", false},
+		"failure, below 400": {result{verdict: failure, status: 100}, 503, "", false},
+		"failure, too high":  {result{verdict: failure, status: 1000}, 503, "", false},
 		"failure, own":       {result{verdict: failure, status: 400}, 400, "", false},
 		"failure, highest":   {result{verdict: failure, status: 999}, 999, "", false},
 		"errored":            {result{verdict: errored, reason: string(make([]byte, 500))}, 200, "100", false},
@@ -231,7 +233,7 @@ func TestTell(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := httptest.NewRecorder()
-			tc.result.write(w)
+			tc.result.write(w, "127.0.0.1:9000")
 			if w.Code != tc.status || w.Header().Get("Content-Length") != tc.length || (w.Header().Get("Location") != "") != tc.location {
 				t.Errorf("answer = %d %v", w.Code, w.Header())
 			}

@@ -46,12 +46,12 @@ func (h *Handler) serveTarget(w http.ResponseWriter, r *http.Request) {
 	h.running.Go(func() { asked <- t.ask(ctx, e, userAgent, r.URL.RawQuery) })
 	select {
 	case res := <-asked:
-		res.write(w)
+		res.write(w, r.Host)
 	case <-ctx.Done(): // the caller has gone, or the agent ends
-		ending.write(w)
+		ending.write(w, r.Host)
 	case <-evicted(ctx):
 		e.metrics.count(errored)
-		overloaded.write(w)
+		overloaded.write(w, r.Host)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
 // verdict is the kubelet's verdict of a check.
@@ -34,12 +35,21 @@ type result struct {
 	verdict verdict
 	// status of the application's answer, for a failure; 0 if there is none.
 	status int
+	// stopped is the application's answer, for a redirect that is not followed.
+	stopped stoppedRedirect
 	// class of the reason, for a verdict that is not success.
 	class Class
 	// reason for people. It never contains text from the application.
 	reason string
-	// code with which a call of gRPC failed.
-	code codes.Code
+	// rpc is the answer to a call of gRPC that was no success.
+	rpc rpcAnswer
+}
+
+// rpcAnswer is what a caller by gRPC gets: a status if the code is OK and the class of the result NotServing, else a code and a text.
+type rpcAnswer struct {
+	status healthpb.HealthCheckResponse_ServingStatus
+	code   codes.Code
+	text   string // never the application's
 }
 
 // Class is the class of a reason: one of few words, by which failures are counted together.
@@ -112,11 +122,8 @@ func cutAtQuote(text string) string {
 // erroredLength is the Content-Length of an errored answer. The body is shorter, which is an error for the kubelet.
 const erroredLength = 100
 
-// warningLocation is a redirect to another host, which the kubelet does not follow: that is a warning.
-const warningLocation = "http://warning.sonde.invalid/"
-
-// write answers a probe so that the kubelet comes to the same verdict.
-func (r result) write(w http.ResponseWriter) {
+// write answers a probe that was asked of host, so that the kubelet comes to the same verdict.
+func (r result) write(w http.ResponseWriter, host string) {
 	header := w.Header()
 	header["Content-Type"] = plainText
 	header["X-Content-Type-Options"] = noSniff
@@ -125,13 +132,10 @@ func (r result) write(w http.ResponseWriter) {
 	case success:
 		body = "success"
 	case warning:
-		status = http.StatusFound
-		header["Location"] = []string{warningLocation}
+		r.stopped.write(w, host)
+		return
 	case failure:
-		status = http.StatusServiceUnavailable
-		if r.status >= http.StatusBadRequest {
-			status = r.status
-		}
+		status = failureStatus(r.status)
 	default:
 		// The handler must return right after this: then the headers are sent, and the connection is closed.
 		header["Content-Length"] = []string{strconv.Itoa(erroredLength)}
@@ -142,6 +146,15 @@ func (r result) write(w http.ResponseWriter) {
 	}
 	w.WriteHeader(status)
 	_, _ = w.Write([]byte(body + "\n")) // as above
+}
+
+// failureStatus returns the status that tells the kubelet of a failure: the application's, unless it is none that net/http can send.
+func failureStatus(status int) int {
+	const first, last = http.StatusBadRequest, 999
+	if status == http.StatusSwitchingProtocols || status >= first && status <= last {
+		return status
+	}
+	return http.StatusServiceUnavailable
 }
 
 // Values of headers, allocated once.

@@ -55,6 +55,8 @@ type result struct {
 	err error
 	// wrong says how it differs from what was expected.
 	wrong []string
+	// classes of the events, by their place in eventClasses.
+	classes []int
 }
 
 // TestGoldenFidelity is named for `make golden`.
@@ -135,6 +137,7 @@ func (r *result) once(ctx context.Context, c *cases.Case, p cases.PodAddress, m 
 		r.wrong = append(r.wrong, fmt.Sprintf("not rewritten: %v, want %v: %q", unchanged, c.Unchanged, r.through.warnings))
 	}
 	r.judgePerPort(c)
+	r.judgeEvents(c)
 }
 
 // judgePerPort holds the per-port mode against what the kubelet finds without a mesh.
@@ -176,6 +179,9 @@ func report(t *testing.T, groups []cases.Group, results map[*cases.Case]*result)
 	t.Log("\n" + table.String())
 	if t.Failed() || *only != "" {
 		return
+	}
+	for i := range table.unseen {
+		t.Errorf("no case has an event of the form %q", eventClasses[i].direct)
 	}
 	if os.Geteuid() != 0 {
 		redirecttest.NotHere(t, "this needs root, to make network namespaces: TCP probes were not tried in per-port mode, and docs/fidelity.md is not compared")

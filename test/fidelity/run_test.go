@@ -21,8 +21,8 @@ import (
 // outcome is what came of one run of a case.
 type outcome struct {
 	verdicts cases.Verdicts
-	// messages are the kubelet's events.
-	messages []string
+	// events are the texts of the kubelet's, normalised, and messages those, or for a hook what the kubelet logs.
+	events, messages []string
 	// seen is what the application saw, per connection.
 	seen []string
 	// warnings are the injector's.
@@ -112,12 +112,14 @@ func run(ctx context.Context, c *cases.Case, p cases.PodAddress, written, asked 
 // ask asks one probe, or calls one hook.
 func (o *outcome) ask(ctx context.Context, k *kubelet.Kubelet, pod *corev1.Pod, c *corev1.Container, kind string) {
 	var verdict cases.Verdict
-	var message string
-	if hook := cases.HookOf(c, kind); hook != nil {
-		verdict, message = k.Hook(ctx, pod, *c, hook)
+	var event, message string
+	if cases.HookOf(c, kind) != nil {
+		verdict, event, message = k.Hook(ctx, pod, *c, kind)
 	} else {
-		verdict, message = k.Probe(ctx, pod, *c, kind)
+		verdict, event = k.Probe(ctx, pod, *c, kind)
+		message = event
 	}
+	o.events = append(o.events, normalise(event, pod.Status.PodIP))
 	o.verdicts = append(o.verdicts, verdict)
 	o.messages = append(o.messages, message)
 }

@@ -15,10 +15,16 @@ type table struct {
 	all, same, unchanged, differ, process int
 	verdicts                              map[cases.Verdict]int
 	reasons                               []string
+	// unseen are eventClasses that no case has had.
+	unseen map[int]bool
 }
 
 func newTable() *table {
-	return &table{verdicts: map[cases.Verdict]int{}}
+	t := &table{verdicts: map[cases.Verdict]int{}, unseen: map[int]bool{}}
+	for i := range eventClasses {
+		t.unseen[i] = true
+	}
+	return t
 }
 
 func (t *table) group(title string) {
@@ -45,6 +51,9 @@ func (t *table) row(c *cases.Case, r *result) {
 	}
 	for _, v := range r.direct.verdicts {
 		t.verdicts[v]++
+	}
+	for _, class := range r.classes {
+		delete(t.unseen, class)
 	}
 	fmt.Fprintf(&t.body, "| %s | %s | %s | %s | %s |\n", cell(c.Name), verdictsOf(r.direct), verdictsOf(r.through), requests, perPortCell(c, r))
 }
@@ -98,12 +107,27 @@ What cannot be the same:
 
 Beyond what is above. "TCP without the rules" are pods with TCP probes and others: there the kubelet asks the application's port, to which the rules lead.
 
-` + strings.Join(elsewherePerPort, "\n") + "\n" + t.body.String()
+` + strings.Join(elsewherePerPort, "\n") + `
+
+## The kubelet's events
+
+All cases have an event of one of these forms, in which IP:PORT is where the kubelet asks, and other capitals stand for any text. The kubelet writes "Liveness", "Readiness" or "Startup" before it.
+
+` + eventTable() + `
+Where it says 503 there is no status, since the application has sent none that the kubelet could be told. Its own text has the address that it asked, which is the
+agent's. The reason, in the kubelet's words, is in the event ` + "`ProbeFailed`" + ` of the control plane, in the agent's log, and in the body of the 503. What the
+agent itself cannot tell, as it is overloaded or starts again, is ` + "`" + strings.TrimPrefix(unexpectedEOF, "probe ") + "`" + `. Texts of an application do not leave the
+pod, with one exception: of a redirect that is not followed the kubelet gets ` + "`Location`" + ` and the first 10 KiB of the body
+([decision 043](decisions/043-what-the-kubelet-writes.md)). Probes and hooks by exec and sleep are left alone, and so are their events.
+
+A failed postStart hook has one more text, in the status of the container (` + "`PostStartHookError`" + `): it ends in ` + "`EOF`" + ` in place of the reason, which is in the agent's log. A fallback from HTTPS to HTTP
+is in that log, too.
+` + t.body.String()
 }
 
 // elsewhereDiffers is what the table does not show.
 var elsewhereDiffers = []string{
-	"- the text of the kubelet's event: for a Failure it names the status that the handler sends; the reason is in the agent's log",
+	"- the texts of some of the kubelet's events, see [below](#the-kubelets-events)",
 	"- the user agent of gRPC: `kube-probe/<version>` is the kubelet's, `grpc-go/<version>` behind it the agent's",
 	"- the ClientHello, where kubelet and agent were built by different versions of Go",
 	"- where a connection comes from: the pod's own address, and not the node's",
@@ -114,8 +138,7 @@ var elsewhereDiffers = []string{
 
 // elsewherePerPort is what the table does not show of the per-port mode.
 var elsewherePerPort = []string{
-	"- a gRPC probe finds a connection where the application has none, since the agent accepts it: the verdict is that of the call, and the kubelet's event names the call's " +
-		"error, where it would say that it could not connect",
+	"- a gRPC probe finds a connection where the application has none, since the agent accepts it: the verdict is that of the call",
 	"- a gRPC probe whose agent cannot tell is a Failure, since gRPC has nothing that the kubelet discards. While the agent is restarted, the guard holds the call",
 	"- TCP probes from the pod itself, or to its loopback address, are refused: the rules are for who comes from outside",
 }

@@ -39,7 +39,9 @@ func kubeletTests() []Case {
 		x.reply(400, "")
 	}
 	redirected := http1(byTarget(map[string]func(*exchange){"/redirect": redirect("/success"), "": byHost}))
+	agnhost := reply(302, "<a href=\"http://0.0.0.0/\">Found</a>.\n\n", "Location: http://0.0.0.0/", "Content-Type: text/html; charset=utf-8")
 	return append(all,
+		Case{Name: "redirect of agnhost, which conformance tests ask", Want: Verdicts{Warning}, probe: get("/redirect?loc=http%3A%2F%2F0.0.0.0%2F"), servers: http1(agnhost)},
 		Case{Name: "redirect keeps Host www.success.com", Want: Verdicts{Success}, probe: get("/redirect", header("Host", "www.success.com")), servers: redirected},
 		Case{Name: "redirect keeps Host www.fail.com", Want: Verdicts{Failure}, probe: get("/redirect", header("Host", "www.fail.com")), servers: redirected},
 	)

@@ -75,6 +75,9 @@ func New() *Kubelet {
 // Close ends the connections that hooks kept.
 func (k *Kubelet) Close() { k.hooks.CloseIdleConnections() }
 
+// noEvent stands for the text of an event if there is none.
+const noEvent = "no event"
+
 // Probe asks one probe of a container once, as pkg/kubelet/prober does in each period, and returns the verdict and the text
 // of the event that the kubelet would write.
 func (k *Kubelet) Probe(ctx context.Context, pod *corev1.Pod, container corev1.Container, kind string) (cases.Verdict, string) {
@@ -84,7 +87,7 @@ func (k *Kubelet) Probe(ctx context.Context, pod *corev1.Pod, container corev1.C
 	recorder := record.NewFakeRecorder(10)
 	id := kubecontainer.ContainerID{Type: "test", ID: container.Name}
 	result, err := runProber(newProber(nil, recorder), ctx, kinds[kind], pod, pod.Status, container, id)
-	event := "no event"
+	event := noEvent
 	select {
 	case event = <-recorder.Events:
 	default:
@@ -100,20 +103,24 @@ func (k *Kubelet) Probe(ctx context.Context, pod *corev1.Pod, container corev1.C
 	return cases.Success, event
 }
 
-// Hook calls a hook as pkg/kubelet/lifecycle does, and returns the message of the event that the kubelet would write.
-func (k *Kubelet) Hook(ctx context.Context, pod *corev1.Pod, container corev1.Container, hook *corev1.LifecycleHandler) (cases.Verdict, string) {
+// Hook calls a hook as pkg/kubelet/lifecycle does, and returns the text of the event that the kubelet would write, and its message, which for
+// postStart is in the status of the container.
+func (k *Kubelet) Hook(ctx context.Context, pod *corev1.Pod, container corev1.Container, kind string) (v cases.Verdict, event, message string) {
 	recorder := record.NewFakeRecorder(10)
 	runner := lifecycle.NewHandlerRunner(k.hooks, nil, podIP(pod.Status.PodIP), recorder)
-	message, err := runner.Run(ctx, kubecontainer.ContainerID{Type: "test", ID: container.Name}, pod, &container, hook)
+	id := kubecontainer.ContainerID{Type: "test", ID: container.Name}
+	message, err := runner.Run(ctx, id, pod, &container, cases.HookOf(&container, kind))
+	if err != nil {
+		// Source: pkg/kubelet/kuberuntime/kuberuntime_container.go.
+		failed := map[string]string{"postStart": "Warning FailedPostStartHook PostStartHook failed", "preStop": "Warning FailedPreStopHook PreStopHook failed"}
+		return cases.Failure, failed[kind], message
+	}
+	event = noEvent
 	select {
-	case event := <-recorder.Events:
-		message = event
+	case event = <-recorder.Events:
 	default:
 	}
-	if err != nil {
-		return cases.Failure, message
-	}
-	return cases.Success, message
+	return cases.Success, event, message
 }
 
 // podIP tells the kubelet's lifecycle code where the pod is.

@@ -49,11 +49,12 @@ func TestVerdicts(t *testing.T) {
 		container := corev1.Container{
 			Name:          "app",
 			LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &handler}, TimeoutSeconds: 10},
+			Lifecycle:     &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &handler}},
 		}
 		if got, event := k.Probe(t.Context(), pod, container, "liveness"); got != want {
 			t.Errorf("probe of %s: %s (%s), want %s", path, got, event, want)
 		}
-		if got, message := k.Hook(t.Context(), pod, container, &corev1.LifecycleHandler{HTTPGet: &handler}); got != cases.Success {
+		if got, _, message := k.Hook(t.Context(), pod, container, "preStop"); got != cases.Success {
 			t.Errorf("hook %s: %s (%s), want Success: a hook's status is ignored", path, got, message)
 		}
 	}
