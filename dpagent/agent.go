@@ -151,7 +151,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	a.identity = identity.New(a.dir, a.o.Mesh, a.o.Name)
 	a.client = &controlplane.Client{Address: a.o.ControlPlane, CAFile: a.o.CAFile, Certificate: a.identity.Certificate}
 	proxy := a.newEnvoy()
-	a.perPort = perport.New(perport.Options{Logger: a.logger, Registerer: a.metrics, Loop: a.loops.perPort})
+	a.perPort = perport.New(perport.Options{Logger: a.logger, Registerer: a.metrics, Virtual: a.virtualPort(), Loop: a.loops.perPort})
 	a.serviceProbes = serviceprobe.New(serviceprobe.Options{Reporter: a.readiness, Logger: a.logger, Registerer: a.metrics, Loop: a.loops.serviceProbes})
 	a.addChecks(proxy)
 

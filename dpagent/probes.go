@@ -32,8 +32,17 @@ func (a *Agent) newProbes() (*probe.Handler, error) {
 		return nil, err
 	}
 	o.Registerer, o.Failed = a.metrics, a.failures.Add
+	o.Target = func(path string) (probe.Target, bool) { return a.perPort.TargetAt(a.virtualPort(), path) }
 	a.countStarts()
 	return probe.New(o)
+}
+
+// virtualPort returns where HTTP probes of the table are answered; not valid if there is no table.
+func (a *Agent) virtualPort() netip.AddrPort {
+	if a.probes == nil {
+		return netip.AddrPort{}
+	}
+	return a.probes.Address()
 }
 
 // setProbes takes what the control plane says of the probes of a Dataplane that somebody has written. It holds while there is no

@@ -104,6 +104,9 @@ func (g *guard) onMessage(h wire.Header, payload, rights []byte) {
 	switch h.Kind {
 	case wire.Begun:
 		c.begun = true
+	case wire.Unlimited:
+		c.unlimited = true
+		g.setDeadline(c)
 	case wire.Answer:
 		g.write(c, payload)
 	case wire.End:

@@ -51,6 +51,8 @@ type conn struct {
 	out      []byte      // the part of the answer that is not sent yet
 	blocked  bool        // EPOLLOUT is watched
 	inQueue  bool        // it is in conns.queue
+
+	unlimited bool // a worker has said that the client's patience is the limit
 }
 
 func (c *conn) isHook() bool { return c.limit != nil && c.limit.Hook }
@@ -138,7 +140,7 @@ const epollET = 1 << 31
 func (g *guard) setDeadline(c *conn) {
 	limit, ok := g.timeLimit(c.limit, c.state == assigned)
 	c.deadline = time.Time{}
-	if ok {
+	if ok && !c.unlimited {
 		c.deadline = c.asked.Add(limit)
 		g.nextDeadline = earlier(g.nextDeadline, c.deadline)
 	}

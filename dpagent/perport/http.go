@@ -17,6 +17,10 @@ type web struct{ at netip.AddrPort }
 func (t web) String() string { return fmt.Sprintf("HTTP probes on %s", t.at) }
 
 func (t web) run(ctx context.Context, s *Server) {
+	if t.at == s.o.Virtual { // it is open
+		<-ctx.Done()
+		return
+	}
 	for ctx.Err() == nil {
 		s.report(t, t.serve(ctx, s))
 		select {
@@ -27,7 +31,8 @@ func (t web) run(ctx context.Context, s *Server) {
 }
 
 func (t web) serve(ctx context.Context, s *Server) error {
-	h, err := probe.New(probe.Options{PodIP: t.at.Addr(), Port: int(t.at.Port()), Target: s.target, Logger: s.o.Logger, Registerer: s.o.Registerer})
+	target := func(path string) (probe.Target, bool) { return s.TargetAt(t.at, path) }
+	h, err := probe.New(probe.Options{PodIP: t.at.Addr(), Port: int(t.at.Port()), Target: target, Logger: s.o.Logger, Registerer: s.o.Registerer})
 	if err != nil {
 		return err
 	}
@@ -40,9 +45,10 @@ func (t web) serve(ctx context.Context, s *Server) error {
 	return h.Serve(ctx, l)
 }
 
-func (s *Server) target(path string) (probe.Target, bool) {
+// TargetAt returns what a GET of a path is for that comes to an address.
+func (s *Server) TargetAt(at netip.AddrPort, path string) (probe.Target, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t, ok := s.config.Paths[path]
-	return t, ok
+	return t, ok && at == s.config.HTTP
 }

@@ -57,9 +57,15 @@ type server struct {
 
 func start(t testing.TB) *server {
 	t.Helper()
+	return startBeside(t, netip.AddrPort{})
+}
+
+// startBeside starts one of an agent with a virtual port.
+func startBeside(t testing.TB, virtual netip.AddrPort) *server {
+	t.Helper()
 	s := &server{t: t, logs: &logs{}}
 	s.Server = perport.New(perport.Options{
-		Logger: slog.New(slog.NewTextHandler(s.logs, nil)), Registerer: prometheus.NewRegistry(),
+		Logger: slog.New(slog.NewTextHandler(s.logs, nil)), Registerer: prometheus.NewRegistry(), Virtual: virtual,
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)

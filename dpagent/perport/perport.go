@@ -47,12 +47,15 @@ type Port struct {
 	AlwaysOpen bool
 }
 
-// Options of a Server. All are required but Loop.
+// Options of a Server. All are required but Virtual and Loop.
 type Options struct {
 	// Logger gets changed verdicts, and what cannot be opened.
 	Logger *slog.Logger
 	// Registerer of the metrics of HTTP and gRPC probes.
 	Registerer prometheus.Registerer
+	// Virtual is the address of the virtual port, whose handler answers HTTP probes there that its table does not have, by TargetAt. Default: there
+	// is none.
+	Virtual netip.AddrPort
 	// Loop is told of each Config that is put in place. Default: nobody is told.
 	Loop *heartbeat.Loop
 }

@@ -2,6 +2,7 @@ package perport
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -95,10 +96,15 @@ func (h *holder) note(open bool, err error) {
 	}
 }
 
+var errVirtualPort = errors.New("it is the virtual port, on which the agent answers HTTP probes of its table")
+
 // listen opens the port, unless it is open.
 func (h *holder) listen(ctx context.Context) error {
 	if h.listener != nil {
 		return nil
+	}
+	if h.port.Address == h.server.o.Virtual {
+		return errVirtualPort
 	}
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", h.port.Address.String())

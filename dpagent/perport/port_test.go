@@ -188,6 +188,36 @@ func TestPortOfAnother(t *testing.T) {
 	eventually(t, patience, func() error { return s.Ready(t.Context()) })
 }
 
+// TestVirtualPort has ports that the handler of the agent's table has open.
+func TestVirtualPort(t *testing.T) {
+	t.Parallel()
+	at, app := freeAddress(t), apply(t, freeAddress(t))
+	s := startBeside(t, at)
+	target := probe.Target{Asked: app.at, Application: app.at, Path: "/ready"}
+	config := perport.Config{HTTP: at, Paths: map[string]probe.Target{"/1/ready": target}}
+	s.Set(config)
+	if got, ok := s.TargetAt(at, "/1/ready"); !ok || got != target {
+		t.Errorf("TargetAt() = %v, %t, want what the path is for", got, ok)
+	}
+	config.Ports = []perport.Port{{Address: at, Application: app.at}}
+	s.Set(config)
+	eventually(t, patience, func() error {
+		if err := s.Ready(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "it is the virtual port, on which the agent answers HTTP probes of its table") {
+			return fmt.Errorf("want why the port for TCP cannot be opened, and nothing of HTTP, not: %w", err)
+		}
+		return nil
+	})
+	if err := isClosed(t.Context(), at); err != nil {
+		t.Error(err)
+	}
+	config.HTTP, config.Ports = freeAddress(t), nil
+	s.Set(config)
+	eventually(t, patience, func() error { return isOpen(t.Context(), config.HTTP) })
+	if got, ok := s.TargetAt(at, "/1/ready"); ok {
+		t.Errorf("TargetAt() of a port that has nothing any more = %v", got)
+	}
+}
+
 func TestConfigsThatFollowEachOther(t *testing.T) {
 	t.Parallel()
 	s, first, second, app := start(t), freeAddress(t), freeAddress(t), apply(t, freeAddress(t))

@@ -230,6 +230,17 @@ func pinConnection(ctx context.Context) {
 	}
 }
 
+// unlimited has the guard wait for an answer for as long as the caller does, if the connection of ctx is one of its.
+func unlimited(ctx context.Context) {
+	c, ok := ctx.Value(connKey{}).(*conn)
+	if !ok {
+		return
+	}
+	if guarded, ok := c.Conn.(interface{ Unlimited() }); ok {
+		guarded.Unlimited()
+	}
+}
+
 // listener returns a listener that adds the connections that l accepts.
 func (a *connections) listener(l net.Listener) net.Listener { return limited{l, a} }
 

@@ -21,7 +21,7 @@ import (
 
 // Options of a Handler.
 type Options struct {
-	// Table has the probes and hooks that are answered. Any other request gets 404, and no port is probed for it.
+	// Table has the probes and hooks that are answered. Any other request gets 404, and no port is probed for it, unless it has a Target.
 	Table mesh.ProbeTable
 	// PodIP is the target of all checks, and the only address to listen on. Required.
 	PodIP netip.Addr
@@ -30,8 +30,8 @@ type Options struct {
 	// PerPort says that gRPC probes of the Table with a VirtualPort are asked there, by gRPC (mesh.ProbesPerPort), and that Port is 0 if
 	// there are no others.
 	PerPort bool
-	// Target returns what a GET of a path is for, and false if it is for nothing, where there is no Table since somebody has written the
-	// Dataplane. Default: the Table decides.
+	// Target returns what a GET of a path is for that is for nothing in the Table, and false if it is for nothing at all, where somebody has
+	// written the Dataplane. Default: the Table alone decides.
 	Target func(path string) (Target, bool)
 	// Failed is told of each check that does not succeed, and returns at once. Default: nobody is told.
 	Failed func(Failure)
@@ -161,12 +161,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		ignoreBody(w)
 	}
-	if h.o.Target != nil {
-		h.serveTarget(w, r)
-		return
-	}
 	e := h.find(r)
 	switch {
+	case e == nil && h.o.Target != nil:
+		h.serveTarget(w, r)
 	case e == nil:
 		notFound(w)
 	case e.probe.Type.IsHook():

@@ -38,6 +38,7 @@ func (h *Handler) serveTarget(w http.ResponseWriter, r *http.Request) {
 		notFound(w)
 		return
 	}
+	unlimited(r.Context())
 	e := h.entryOf(t)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
@@ -88,6 +89,26 @@ func TestTargets(t *testing.T) {
 				t.Errorf("the application got (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestTargetsBesideATable has paths of both: those of the table come first.
+func TestTargetsBesideATable(t *testing.T) {
+	table, written := answer(t, ok), answer(t, ok)
+	p := get(table.port, "/live")
+	target := probe.Target{Asked: at("127.0.0.1", 8080), Application: at("127.0.0.1", written.port), Path: "/written"}
+	address := serve(t, probe.Options{Table: mesh.ProbeTable{p}, Target: func(path string) (probe.Target, bool) {
+		return target, path == "/x" || path == p.VirtualPath()
+	}})
+	for path, want := range map[string]string{p.VirtualPath(): "success", "/x": "success", "/y": "failure"} {
+		if verdict, text := (kubelet{}).probe(t, address, path, ""); verdict != want {
+			t.Errorf("%s: %s %q, want %s", path, verdict, text, want)
+		}
+	}
+	for _, app := range []*application{table, written} {
+		if heads, _ := app.requests(); len(heads) != 1 {
+			t.Errorf("an application got %q, want one request", heads)
+		}
 	}
 }
 

@@ -53,7 +53,8 @@ type seed struct {
 	yaml                       string
 }
 
-// newSeed starts a control plane, and the proxy of the Dataplane, whose label has that mode; "" for no label.
+// newSeed starts a control plane, and the proxy of the Dataplane, whose label has that mode; "" for no label. HTTP_PORT in an argument of its agent
+// is the port for HTTP probes.
 func newSeed(t testing.TB, mode string, o harness.Options, p harness.ProxyOptions) *seed {
 	t.Helper()
 	o.Programs = programs
@@ -74,6 +75,9 @@ func newSeed(t testing.TB, mode string, o harness.Options, p harness.ProxyOption
 		"2379", itoa(s.grpc), "3476", itoa(s.tcp),
 	).Replace(dataplane) + fmt.Sprintf("  - {port: %d, protocol: tcp}\n  - {port: %d, protocol: grpc}\n", s.only, s.rpc)
 	p.Name, p.Service = "busybox-1", "busybox"
+	for i, arg := range p.AgentArgs {
+		p.AgentArgs[i] = strings.ReplaceAll(arg, "HTTP_PORT", itoa(s.http))
+	}
 	s.p, err = m.Prepare(p)
 	must(t, err)
 	s.put(mode)

@@ -268,6 +268,43 @@ func TestBesideATable(t *testing.T) {
 	answered()
 }
 
+// TestTableOnTheSamePort has an agent whose table has the port that its Dataplane has for HTTP probes: both are answered there, behind the guard.
+func TestTableOnTheSamePort(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{perPort, unified} {
+		t.Run(mode+" table", func(t *testing.T) {
+			t.Parallel()
+			s := newSeed(t, perPort, harness.Options{}, harness.ProxyOptions{
+				AgentArgs: []string{"--virtual-probes-port=HTTP_PORT", "--virtual-probes-mode=" + mode},
+				AgentEnv:  []string{"INSTANCE_IP=" + address, `KUMA_DATAPLANE_PROBES=[{"tcpSocket":{"port":22}},{"httpGet":{"port":23,"path":"/live"}}]`},
+			})
+			application := newWeb(t, app(s.inboundApp), app(s.other))
+			written := fmt.Sprintf("/%d/metrics", s.inbound)
+			s.poll("the probe of the Dataplane to be answered", limit, s.asksHTTP(written, timeout, probe.Success))
+			must(t, s.asksHTTP(written+"?status=500", timeout, probe.Failure)(t.Context()))
+			must(t, s.asksHTTP("/23/live", timeout, probe.Failure)(t.Context()))
+			if got := s.status(t, http.MethodGet, "/23/live"); got != http.StatusServiceUnavailable {
+				t.Errorf("the probe of the table: status %d, want 503 for a port that is closed", got)
+			}
+			if got := s.status(t, http.MethodGet, "/23/other"); got != http.StatusNotFound {
+				t.Errorf("what neither has: status %d, want 404", got)
+			}
+			// Longer than any probe of the table may take.
+			must(t, s.asksHTTP(written+"?after=2500ms", 10*time.Second, probe.Success)(t.Context()))
+			for len(application.requests) > 0 {
+				<-application.requests
+			}
+			must(t, s.p.WaitReady(t.Context()))
+
+			s.yaml = strings.Replace(s.yaml, "path: "+written, "path: /elsewhere", 1)
+			s.put(perPort)
+			s.poll("the path to be answered no more", limit, s.asksHTTP(written, timeout, probe.Failure))
+			must(t, s.asksHTTP("/elsewhere", timeout, probe.Success)(t.Context()))
+			must(t, s.asksHTTP("/23/live", timeout, probe.Failure)(t.Context()))
+		})
+	}
+}
+
 // TestPortChangesProtocol has a port for either protocol, and then for gRPC alone.
 func TestPortChangesProtocol(t *testing.T) {
 	t.Parallel()

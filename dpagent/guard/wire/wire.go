@@ -38,15 +38,16 @@ type Kind byte
 
 // Kinds of messages, and who sends them.
 const (
-	Request Kind = iota + 1 // guard: bytes of a request; More is set if others follow
-	Gone                    // guard: the client has gone, or has its answer already
-	Table                   // worker: probes of the table
-	Listen                  // the first worker: the next port, with its listening socket
-	Ready                   // worker: it is ready to answer
-	Begun                   // worker: it is about to call the hook
-	Answer                  // worker: bytes of the answer
-	End                     // worker: the last bytes of the answer, if any
-	Kept                    // worker: the process with this ID is the guard's child now and outlives the worker
+	Request   Kind = iota + 1 // guard: bytes of a request; More is set if others follow
+	Gone                      // guard: the client has gone, or has its answer already
+	Table                     // worker: probes of the table
+	Listen                    // the first worker: the next port, with its listening socket
+	Ready                     // worker: it is ready to answer
+	Begun                     // worker: it is about to call the hook
+	Answer                    // worker: bytes of the answer
+	End                       // worker: the last bytes of the answer, if any
+	Kept                      // worker: the process with this ID is the guard's child now and outlives the worker
+	Unlimited                 // worker: the request has no time limit, its caller has one
 )
 
 // Flags of a Request, and of Listen.

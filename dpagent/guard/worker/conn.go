@@ -120,6 +120,9 @@ func (c *conn) send(kind wire.Kind, payload []byte) error {
 	return err
 }
 
+// Unlimited has the guard wait for the answer for as long as the client does. An error of the channel will be that of Write, too.
+func (c *conn) Unlimited() { _ = c.send(wire.Unlimited, nil) }
+
 // Write writes a part of the answer. A short answer is kept until the server closes the connection or reads again, as it
 // does after each answer, so that it takes one message. Write does not wait for the client, so it needs no deadline.
 func (c *conn) Write(b []byte) (int, error) {
