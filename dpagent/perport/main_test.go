@@ -50,9 +50,27 @@ func (l *logs) count(text string) int {
 // server is a Server that runs.
 type server struct {
 	*perport.Server
-	t    testing.TB
-	logs *logs
-	end  func()
+	t       testing.TB
+	logs    *logs
+	metrics *prometheus.Registry
+	end     func()
+}
+
+// verdicts returns how many TCP checks had that verdict, in sonde_probe_total.
+func (s *server) verdicts(verdict string) float64 {
+	s.t.Helper()
+	families, err := s.metrics.Gather()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "sonde_probe_total" && m.GetLabel()[1].GetValue() == "tcpSocket" && m.GetLabel()[2].GetValue() == verdict {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
 }
 
 func start(t testing.TB) *server {
@@ -63,9 +81,9 @@ func start(t testing.TB) *server {
 // startBeside starts one of an agent with a virtual port.
 func startBeside(t testing.TB, virtual netip.AddrPort) *server {
 	t.Helper()
-	s := &server{t: t, logs: &logs{}}
+	s := &server{t: t, logs: &logs{}, metrics: prometheus.NewRegistry()}
 	s.Server = perport.New(perport.Options{
-		Logger: slog.New(slog.NewTextHandler(s.logs, nil)), Registerer: prometheus.NewRegistry(), Virtual: virtual,
+		Logger: slog.New(slog.NewTextHandler(s.logs, nil)), Registerer: s.metrics, Virtual: virtual,
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)

@@ -51,7 +51,7 @@ type Port struct {
 type Options struct {
 	// Logger gets changed verdicts, and what cannot be opened.
 	Logger *slog.Logger
-	// Registerer of the metrics of HTTP and gRPC probes.
+	// Registerer of the metrics of probes.
 	Registerer prometheus.Registerer
 	// Virtual is the address of the virtual port, whose handler answers HTTP probes there that its table does not have, by TargetAt. Default: there
 	// is none.

@@ -22,30 +22,17 @@ func (p Port) String() string {
 
 // run asks the application once in each period, and has the port open while it accepts connections.
 func (p Port) run(ctx context.Context, s *Server) {
-	h := &holder{
-		port: p, server: s, serve: (&visitors{max: maxVisitors}).serve,
-		logger: s.o.Logger.With("address", p.Address.String(), "application", p.Application.String()),
-	}
-	if p.GRPC {
-		grpc, err := probe.NewTargetServer(probe.Target{Asked: p.Asked, Application: p.Application}, s.o.Registerer)
-		if err != nil {
-			s.report(p, err)
-			<-ctx.Done()
-			return
-		}
-		h.serve = func(_ context.Context, l net.Listener) { _ = grpc.Serve(l) } // until it is closed
-		defer h.running.Wait()
-		defer grpc.Close()
+	h, err := newHolder(p, s)
+	if err != nil {
+		s.report(p, err)
+		<-ctx.Done()
+		return
 	}
 	defer h.end()
-	check := probe.NewTCPCheck(p.Application, period)
-	if p.AlwaysOpen {
-		check = func(context.Context) error { return nil }
-	}
 	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for {
-		h.follow(ctx, check(ctx))
+		h.follow(ctx, h.check(ctx))
 		select {
 		case <-ctx.Done():
 			return
@@ -59,12 +46,34 @@ type holder struct {
 	port   Port
 	server *Server
 	logger *slog.Logger
+	check  func(context.Context) error
+	grpc   *probe.TargetServer // nil unless port.GRPC
 	serve  func(context.Context, net.Listener)
 
 	listener net.Listener // nil while the port is closed
 	asked    bool         // the application has been asked
 	open     bool         // it accepted the last connection
 	running  sync.WaitGroup
+}
+
+func newHolder(p Port, s *Server) (*holder, error) {
+	h := &holder{
+		port: p, server: s, serve: (&visitors{max: maxVisitors}).serve, check: func(context.Context) error { return nil },
+		logger: s.o.Logger.With("address", p.Address.String(), "application", p.Application.String()),
+	}
+	var err error
+	if !p.AlwaysOpen {
+		if h.check, err = probe.NewTCPCheck(p.Application, period, s.o.Registerer); err != nil {
+			return nil, err
+		}
+	}
+	if p.GRPC {
+		if h.grpc, err = probe.NewTargetServer(probe.Target{Asked: p.Asked, Application: p.Application}, s.o.Registerer); err != nil {
+			return nil, err
+		}
+		h.serve = func(_ context.Context, l net.Listener) { _ = h.grpc.Serve(l) } // until it is closed
+	}
+	return h, nil
 }
 
 // follow does as the application, which has accepted a connection if err is nil.
@@ -124,10 +133,11 @@ func (h *holder) close() {
 	}
 }
 
-// end closes the port.
+// end closes the port, and waits for its connections: they end with the context of run, or with the server.
 func (h *holder) end() {
 	h.close()
-	if !h.port.GRPC {
-		h.running.Wait() // connections end with the context of run
+	if h.grpc != nil {
+		h.grpc.Close()
 	}
+	h.running.Wait()
 }

@@ -43,9 +43,13 @@ func TestPortIsOpenWhileTheApplicationIs(t *testing.T) {
 	if _, bytes := app.seen(); bytes > 0 {
 		t.Errorf("the application got %d bytes", bytes)
 	}
+	asked, _ := app.seen()
 	s.end()
 	if err := isClosed(t.Context(), at); err != nil {
 		t.Errorf("after the end: %v", err)
+	}
+	if succeeded, failed := s.verdicts("success"), s.verdicts("failure"); int(succeeded) < asked-1 || failed < 2 { // one may be under way
+		t.Errorf("sonde_probe_total has %v successes and %v failures, and the application was asked %d times and closed twice", succeeded, failed, asked)
 	}
 }
 
@@ -255,7 +259,10 @@ func TestConfigsThatFollowEachOther(t *testing.T) {
 
 // BenchmarkCheck is what an open port costs each second.
 func BenchmarkCheck(b *testing.B) {
-	check := probe.NewTCPCheck(apply(b, freeAddress(b)).at, time.Second)
+	check, err := probe.NewTCPCheck(apply(b, freeAddress(b)).at, time.Second, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := check(b.Context()); err != nil {

@@ -159,7 +159,7 @@ func (e *entry) startRunning(c *check) bool {
 
 // observe counts a check, and logs a verdict that differs from the one before.
 func (e *entry) observe(ctx context.Context, r result, took time.Duration) {
-	e.count(r, took)
+	e.metrics.observe(r.verdict, took)
 	if r.verdict != success {
 		e.tell(r)
 	}
@@ -175,11 +175,6 @@ func (e *entry) observe(ctx context.Context, r result, took time.Duration) {
 	} else {
 		e.logger(r.verdict).WarnContext(ctx, "probe verdict", "err", r.reason)
 	}
-}
-
-func (e *entry) count(r result, took time.Duration) {
-	e.metrics.count(r.verdict)
-	e.metrics.duration.Observe(took.Seconds())
 }
 
 // tell passes on that a check did not succeed.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -38,9 +40,16 @@ func callHealth(t testing.TB, address, service string) (healthpb.HealthCheckResp
 // servePorts serves a handler in per-port mode with one gRPC probe, and returns where.
 func servePorts(t testing.TB, p mesh.Probe) string {
 	t.Helper()
+	return servePortsWith(t, p, probe.Options{})
+}
+
+// servePortsWith does so with more options.
+func servePortsWith(t testing.TB, p mesh.Probe, o probe.Options) string {
+	t.Helper()
 	l := listen(t, "127.0.0.1")
 	p.VirtualPort = int32(port(l))
-	h, err := probe.New(probe.Options{Table: mesh.ProbeTable{p}, PodIP: netip.MustParseAddr("127.0.0.1"), PerPort: true})
+	o.Table, o.PodIP, o.PerPort = mesh.ProbeTable{p}, netip.MustParseAddr("127.0.0.1"), true
+	h, err := probe.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,6 +104,41 @@ func TestGRPCOnItsOwnPort(t *testing.T) {
 				t.Error("the error has text of the application")
 			}
 		})
+	}
+}
+
+// TestGRPCPortCounts has a probe that fails and one that passes: they are counted and reported as those of the virtual port.
+func TestGRPCPortCounts(t *testing.T) {
+	l := listen(t, "127.0.0.1")
+	statuses := make(chan healthpb.HealthCheckResponse_ServingStatus, 1)
+	serveGRPC(t, l, func(s *grpc.Server) {
+		healthpb.RegisterHealthServer(s, healthServer{check: func(context.Context, *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+			return &healthpb.HealthCheckResponse{Status: <-statuses}, nil
+		}})
+	})
+	metrics, failures := prometheus.NewRegistry(), make(chan probe.Failure, 10)
+	address := servePortsWith(t, mesh.Probe{
+		Container: "shop", Type: mesh.ProbeReadiness, TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: int32(port(l))},
+	}, probe.Options{Registerer: metrics, Failed: func(f probe.Failure) { failures <- f }})
+	for _, status := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_NOT_SERVING, healthpb.HealthCheckResponse_SERVING} {
+		statuses <- status
+		if got, err := callHealth(t, address, ""); err != nil || got != status {
+			t.Errorf("answer %s, %v, want %s", got, err, status)
+		}
+	}
+	want := map[string]float64{
+		"sonde_probe_total shop readiness errored": 0, "sonde_probe_total shop readiness failure": 1,
+		"sonde_probe_total shop readiness success": 1, "sonde_probe_total shop readiness warning": 0,
+		"sonde_probe_duration_seconds shop readiness": 2,
+	}
+	if diff := cmp.Diff(want, counts(t, metrics)); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+	told := probe.Failure{
+		Container: "shop", Probe: "readiness", Verdict: "failure", Class: probe.NotServing, Reason: "service unhealthy (responded with NOT_SERVING)",
+	}
+	if len(failures) != 1 || <-failures != told {
+		t.Errorf("%d more failures are told than %v", len(failures), told)
 	}
 }
 

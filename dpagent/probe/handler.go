@@ -136,6 +136,10 @@ func (o *Options) validate() error {
 		if int(p.Port()) == o.Port {
 			errs = append(errs, fmt.Errorf(wrong, i, p.ID, p.Container, p.Type, "port", o.Port))
 		}
+		if o.PerPort && o.Port == 0 && !o.hasOwnPort(p) {
+			errs = append(errs, &mesh.FieldError{Field: "Port", Value: "0", Allowed: fmt.Sprintf(
+				"%s: probes[%d] (id %q, container %q, type %q) has no virtualPort of its own", mesh.AllowedPort, i, p.ID, p.Container, p.Type)})
+		}
 		if o.hasOwnPort(p) && int(p.VirtualPort) == o.Port {
 			errs = append(errs, fmt.Errorf(wrong, i, p.ID, p.Container, p.Type, "virtualPort", o.Port))
 		}

@@ -223,6 +223,7 @@ func TestNewErrors(t *testing.T) {
 		"no port":        {probe.Options{PodIP: netip.IPv6Loopback()}, `Port: "0"`},
 		"port 65536":     {probe.Options{PodIP: netip.IPv6Loopback(), Port: 65536}, `Port: "65536"`},
 		"the same port":  {probe.Options{PodIP: netip.IPv6Loopback(), Port: 9, Table: mesh.ProbeTable{get(9, "/")}}, `probes[0] (id "app/liveness", container "app", type "liveness"): port: 9`},
+		"no port of own": {probe.Options{PodIP: netip.IPv6Loopback(), PerPort: true, Table: mesh.ProbeTable{get(9, "/")}}, `Port: "0": must be a port from 1 to 65535: probes[0] (id "app/liveness", container "app", type "liveness") has no virtualPort`},
 		"another metric": {probe.Options{PodIP: netip.IPv6Loopback(), Port: 9, Registerer: registered(t)}, "register metrics of probes"},
 	}
 	for name, tc := range tests {
@@ -278,6 +279,25 @@ func TestEnvironment(t *testing.T) {
 				t.Errorf("Needed() = %t, want %t", needed, tc.needed)
 			}
 		})
+	}
+}
+
+// In per-port mode the kernel answers the TCP probes that have a port of their own, and the agent all others.
+func TestEnvironmentPerPort(t *testing.T) {
+	e := probe.Environment{
+		Table:      `[{"tcpSocket":{"port":1}},{"virtualPort":9001,"tcpSocket":{"port":2}},{"virtualPort":9002,"grpc":{"port":3}}]`,
+		InstanceIP: "192.0.2.1", Port: 9000, Mode: mesh.ProbesPerPort,
+	}
+	o, err := e.Options(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ports []int32
+	for _, p := range o.Table {
+		ports = append(ports, p.Port())
+	}
+	if diff := cmp.Diff([]int32{1, 3}, ports); diff != "" {
+		t.Errorf("ports of the applications that the agent asks (-want +got):\n%s", diff)
 	}
 }
 

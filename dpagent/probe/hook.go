@@ -86,8 +86,7 @@ func (e *entry) serveHook(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Connection", "close")
 	begin := time.Now()
 	result := e.prober.probe(r.Context(), e.userAgent(r))
-	e.metrics.count(result.verdict)
-	e.metrics.duration.Observe(time.Since(begin).Seconds())
+	e.metrics.observe(result.verdict, time.Since(begin))
 	logger := e.logger(result.verdict)
 	if result.verdict != success {
 		logger.Warn("hook failed", "err", result.reason)

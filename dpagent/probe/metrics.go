@@ -3,6 +3,7 @@ package probe
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -64,6 +65,12 @@ func (m *metrics) of(p mesh.Probe) entryMetrics {
 }
 
 func (m *entryMetrics) count(v verdict) { m.total[v].Inc() }
+
+// observe counts a check that was made.
+func (m *entryMetrics) observe(v verdict, took time.Duration) {
+	m.count(v)
+	m.duration.Observe(took.Seconds())
+}
 
 // probeName returns the type of a probe, or its handler if the type is not known.
 func probeName(p mesh.Probe) string {

@@ -83,7 +83,7 @@ func (t *Target) ask(ctx context.Context, e *entry, userAgent, query string) res
 	if query == "" {
 		e.observe(ctx, res, time.Since(began))
 	} else { // it is a check of its own, and callers could fill the log with such
-		e.count(res, time.Since(began))
+		e.metrics.observe(res.verdict, time.Since(began))
 	}
 	return res
 }

@@ -80,8 +80,7 @@ func (s *TargetServer) answer(r *http.Request, service string) result {
 		if ctx.Err() != nil { // this is no verdict
 			return ending
 		}
-		s.metrics.count(res.verdict)
-		s.metrics.duration.Observe(time.Since(began).Seconds())
+		s.metrics.observe(res.verdict, time.Since(began))
 		return res
 	case <-evicted(ctx):
 		s.metrics.count(errored)

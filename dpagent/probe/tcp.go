@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
@@ -16,12 +18,24 @@ type tcpProber struct {
 	address string
 }
 
-// NewTCPCheck returns a function that asks whether somebody accepts connections at an address, as a TCP probe does. Of an error
-// IsAgentFault says whether it is about the application.
-func NewTCPCheck(address netip.AddrPort, timeout time.Duration) func(context.Context) error {
+// NewTCPCheck returns a function that asks whether somebody accepts connections at an address, as a TCP probe does, and counts the
+// verdicts. Of an error IsAgentFault says whether it is about the application.
+func NewTCPCheck(address netip.AddrPort, timeout time.Duration, r prometheus.Registerer) (func(context.Context) error, error) {
+	all, err := newMetrics(r)
+	if err != nil {
+		return nil, err
+	}
+	metrics := all.of(mesh.Probe{TCPSocket: &mesh.TCPSocketProbe{}})
 	a := &tcpProber{dialer: newDialer(resetClose), address: address.String()}
 	a.dialer.Timeout = timeout
-	return a.connect
+	return func(ctx context.Context) error {
+		began := time.Now()
+		err := a.connect(ctx)
+		if ctx.Err() == nil { // else this is no verdict
+			metrics.observe(judgeTCP(err).verdict, time.Since(began))
+		}
+		return err
+	}, nil
 }
 
 func newTCPProber(podIP netip.Addr, t *mesh.TCPSocketProbe, timeout time.Duration) *tcpProber {
@@ -31,7 +45,12 @@ func newTCPProber(podIP netip.Addr, t *mesh.TCPSocketProbe, timeout time.Duratio
 }
 
 func (a *tcpProber) probe(ctx context.Context, _ string) result {
-	if err := a.connect(ctx); err != nil {
+	return judgeTCP(a.connect(ctx))
+}
+
+// judgeTCP judges an attempt to connect.
+func judgeTCP(err error) result {
+	if err != nil {
 		return failureOf(err)
 	}
 	return result{verdict: success}

@@ -283,8 +283,10 @@ func TestTableOnTheSamePort(t *testing.T) {
 			s.poll("the probe of the Dataplane to be answered", limit, s.asksHTTP(written, timeout, probe.Success))
 			must(t, s.asksHTTP(written+"?status=500", timeout, probe.Failure)(t.Context()))
 			must(t, s.asksHTTP("/23/live", timeout, probe.Failure)(t.Context()))
-			if got := s.status(t, http.MethodGet, "/23/live"); got != http.StatusServiceUnavailable {
-				t.Errorf("the probe of the table: status %d, want 503 for a port that is closed", got)
+			for _, path := range []string{"/23/live", "/tcp/22"} {
+				if got := s.status(t, http.MethodGet, path); got != http.StatusServiceUnavailable {
+					t.Errorf("%s of the table: status %d, want 503 for a port that is closed", path, got)
+				}
 			}
 			if got := s.status(t, http.MethodGet, "/23/other"); got != http.StatusNotFound {
 				t.Errorf("what neither has: status %d, want 404", got)
