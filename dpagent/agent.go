@@ -70,8 +70,10 @@ type Agent struct {
 	// inbounds are those that can take traffic if the check of their application passes. Nil: another one may, whatever they answer.
 	inbounds atomic.Pointer[[]netip.AddrPort]
 	lb       *lb.Server // nil if no load balancer asks
-	loops    loops
-	limits   limits
+	// told is what was stored last of what the control plane has said, by file.
+	told   map[string][]byte
+	loops  loops
+	limits limits
 
 	queries    chan *agentv1.Query
 	draining   chan struct{} // closed by Drain
@@ -94,7 +96,7 @@ func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*A
 		o: o, logger: logger.With("mesh", o.Mesh, "proxy", o.Name),
 		metrics: prometheus.NewRegistry(), instance: rand.Text(),
 		queries: make(chan *agentv1.Query, 4), draining: make(chan struct{}), deleted: make(chan struct{}), settled: make(chan struct{}),
-		failures: session.NewFailures(), readiness: session.NewReadiness(), limits: l,
+		failures: session.NewFailures(), readiness: session.NewReadiness(), told: map[string][]byte{}, limits: l,
 	}
 	a.metrics.MustRegister(buildinfo.Metric())
 	a.rejoins.Logger, a.duplicates.log = a.logger, a.logger
@@ -154,6 +156,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	a.perPort = perport.New(perport.Options{Logger: a.logger, Registerer: a.metrics, Virtual: a.virtualPort(), Loop: a.loops.perPort})
 	a.serviceProbes = serviceprobe.New(serviceprobe.Options{Reporter: a.readiness, Logger: a.logger, Registerer: a.metrics, Loop: a.loops.serviceProbes})
 	a.addChecks(proxy)
+	a.resumeTold()
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

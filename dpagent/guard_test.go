@@ -2,8 +2,10 @@ package dpagent_test
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strconv"
@@ -13,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
@@ -111,6 +114,71 @@ func TestAgentDiesWithoutControlPlane(t *testing.T) {
 	eventually(t, 30*time.Second, func() string {
 		if n := len(p.envoyPIDs()); n != 2 { // it remembers those that have ended
 			return fmt.Sprintf("Envoy was started %d times", n)
+		}
+		return ""
+	})
+}
+
+// TestHeldPortsOutliveTheAgent has an agent die while the control plane is away: the next one answers what the control plane had named to it, and asks
+// the applications, also if Envoy has died, too.
+func TestHeldPortsOutliveTheAgent(t *testing.T) {
+	for name, withEnvoy := range map[string]bool{"the agent": false, "the agent and Envoy": true} {
+		t.Run(name, func(t *testing.T) {
+			cp := newControlPlane(t, bootstrap(t, ports{}))
+			cp.set(func() { cp.features = []string{"per-port-probes", "service-probes"} })
+			cp.start()
+			p, _ := startGuarded(t, cp)
+			application := httptest.NewServer(http.NotFoundHandler())
+			defer application.Close()
+			behind := application.Listener.Addr().String()
+			held, web := fmt.Sprintf("127.0.0.2:%d", freePort(t)), fmt.Sprintf("127.0.0.2:%d", freePort(t))
+			cp.send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Probes{Probes: &agentv1.Probes{
+				Http: web, Paths: []*agentv1.ProbePath{{Path: "/x", Asked: "127.0.0.2:80", Application: behind, ApplicationPath: "/"}},
+				Ports: []*agentv1.ProbePort{{Address: held, Application: behind}},
+			}}}
+			const inbound = "127.0.0.3:80"
+			cp.send <- tcpProbe(inbound, application.Listener.Addr().(*net.TCPAddr).Port)
+			portIs(t, held, true)
+			p.served(web, inbound)
+
+			cp.stop()
+			envoys, died := p.envoyPIDs(), p.worker()
+			p.killWorker()
+			if withEnvoy {
+				_ = syscall.Kill(envoys[0], syscall.SIGKILL) // before it is adopted, or after
+			}
+			eventually(t, 20*time.Second, func() string { return gone(died) })
+			portIs(t, held, true)
+			p.served(web, inbound)
+			if withEnvoy {
+				return
+			}
+			cp.set(func() { cp.features = nil }) // it is too old to name any
+			cp.start()
+			portIs(t, held, false)
+			p.killWorker()
+			p.waitAdopted(2)
+			p.waitReady()
+			portIs(t, held, false)
+		})
+	}
+}
+
+// served waits until the path /x is answered, which an application does not have, and until the application behind an inbound is asked.
+func (p *program) served(web, inbound string) {
+	p.t.Helper()
+	eventually(p.t, 20*time.Second, func() string {
+		answer, err := probeClient().Get("http://" + web + "/x")
+		if err != nil {
+			return err.Error()
+		}
+		body, err := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		if answer.StatusCode != http.StatusNotFound || err != nil || !strings.Contains(string(body), "statuscode: 404") {
+			return fmt.Sprintf("/x is answered %s %q", answer.Status, body)
+		}
+		if _, metrics := p.get("/metrics"); !strings.Contains(metrics, fmt.Sprintf("sonde_service_probe_ready{inbound=%q} 1", inbound)) {
+			return "the application behind " + inbound + " is not asked"
 		}
 		return ""
 	})

@@ -46,7 +46,7 @@ func (a *Agent) virtualPort() netip.AddrPort {
 }
 
 // setProbes takes what the control plane says of the probes of a Dataplane that somebody has written. It holds while there is no
-// session.
+// session, and for the next agent if this one dies.
 func (a *Agent) setProbes(m *agentv1.Probes) {
 	c, err := perPortConfig(m)
 	if err != nil {
@@ -54,6 +54,7 @@ func (a *Agent) setProbes(m *agentv1.Probes) {
 		return
 	}
 	a.perPort.Set(c)
+	a.storeTold(fileProbes, m)
 }
 
 func perPortConfig(m *agentv1.Probes) (perport.Config, error) {

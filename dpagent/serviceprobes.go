@@ -14,7 +14,8 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/serviceprobe"
 )
 
-// setServiceProbes takes how the control plane wants the applications to be asked. It holds while there is no session.
+// setServiceProbes takes how the control plane wants the applications to be asked. It holds while there is no session, and for the next
+// agent if this one dies.
 func (a *Agent) setServiceProbes(m *agentv1.ServiceProbes) {
 	probes, err := serviceProbes(m)
 	if err != nil {
@@ -22,6 +23,11 @@ func (a *Agent) setServiceProbes(m *agentv1.ServiceProbes) {
 		return
 	}
 	a.serviceProbes.Set(probes)
+	a.storeTold(fileServiceProbes, m)
+	a.setInboundsOf(m, probes)
+}
+
+func (a *Agent) setInboundsOf(m *agentv1.ServiceProbes, probes []serviceprobe.Probe) {
 	if !m.GetNoOthers() {
 		a.inbounds.Store(nil)
 		return
