@@ -166,7 +166,8 @@ func FuzzSession(f *testing.F) {
 		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: &agentv1.InUse{BundleId: "b"}}},
 		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: &agentv1.Version{Envoy: "1.40.0"}}},
 		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_ProbeFailures{ProbeFailures: &agentv1.ProbeFailures{}}},
-		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: &agentv1.Readiness{}}})
+		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: &agentv1.Readiness{}}},
+		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: &agentv1.EnvoyState{Down: "exit status 1"}}})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

@@ -125,6 +125,7 @@ func (s *Server) Agents() map[mesh.ID]*adminv1.Agent {
 			ConnectedSince: timestamppb.New(sess.since),
 			BundleId:       sess.inUse.GetBundleId(),
 			LeafSerial:     sess.inUse.GetLeafSerial(),
+			EnvoyDown:      sess.envoyDown,
 		}
 	}
 	s.mu.Unlock()

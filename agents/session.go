@@ -31,7 +31,7 @@ const (
 )
 
 // features are those of this control plane.
-var features = []string{featureInbounds, featureProbeFailures, featurePerPortProbes, featureDrainState, featureServiceProbes}
+var features = []string{featureInbounds, featureProbeFailures, featurePerPortProbes, featureDrainState, featureServiceProbes, featureEnvoyState}
 
 var errReplaced = status.Error(codes.Aborted, "a newer session of this proxy, or a newer proxy of its name, has taken over")
 
@@ -70,6 +70,8 @@ type session struct {
 	version  *agentv1.Version
 	features []string
 	inUse    *agentv1.InUse
+	// envoyDown is why Envoy does not run, "" if it does, or the agent is too old to say it.
+	envoyDown string
 	// askAgain says that ServiceProbes are due, even if they have been sent.
 	askAgain bool
 }
@@ -306,6 +308,9 @@ func (s *Server) handle(sess *session, message *agentv1.AgentMessage) error {
 		return s.readinessChanged(sess, m.Readiness)
 	case *agentv1.AgentMessage_Pong:
 		sess.rival.answered()
+		return nil
+	case *agentv1.AgentMessage_EnvoyState:
+		s.envoyChanged(sess, m.EnvoyState)
 		return nil
 	case *agentv1.AgentMessage_Hello:
 		return status.Error(codes.InvalidArgument, "a session has one Hello")

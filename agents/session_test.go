@@ -74,6 +74,35 @@ func TestSessionIsShownToPeople(t *testing.T) {
 	h.eventually("no agent is connected", func() bool { return len(h.server.Agents()) == 0 })
 }
 
+// TestEnvoyThatDoesNotRun is shown while the session lasts that says so.
+func TestEnvoyThatDoesNotRun(t *testing.T) {
+	h, a := joined(t, nil)
+	a.connect(false)
+	says := func(down string) {
+		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: &agentv1.EnvoyState{Down: down}}})
+	}
+	shown := func(want string) {
+		t.Helper()
+		h.eventually("what is shown of its Envoy is "+want, func() bool {
+			got := h.server.Agents()["default/web-1"]
+			return got != nil && got.GetEnvoyDown() == want
+		})
+	}
+	shown("")
+	says("exit status 1" + strings.Repeat(".", 1000))
+	shown(("exit status 1" + strings.Repeat(".", 1000))[:512])
+	says("")
+	shown("")
+	says("exit status 2")
+	shown("exit status 2")
+	b := *a
+	b.connect(false)
+	shown("")
+	if n := len(h.log.lines("level=WARN", "envoy of a proxy does not run", "web-1")); n != 2 {
+		t.Errorf("it is logged %d times, want twice", n)
+	}
+}
+
 func TestSessionRefuses(t *testing.T) {
 	features := make([]string, 100)
 	for i := range features {

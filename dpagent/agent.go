@@ -67,6 +67,7 @@ type Agent struct {
 	// serviceProbes ask the applications, and readiness is what they have found.
 	serviceProbes *serviceprobe.Server
 	readiness     *session.Readiness
+	envoyState    *session.EnvoyState
 	// inbounds are those that can take traffic if the check of their application passes. Nil: another one may, whatever they answer.
 	inbounds atomic.Pointer[[]netip.AddrPort]
 	lb       *lb.Server // nil if no load balancer asks
@@ -96,7 +97,7 @@ func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*A
 		o: o, logger: logger.With("mesh", o.Mesh, "proxy", o.Name),
 		metrics: prometheus.NewRegistry(), instance: rand.Text(),
 		queries: make(chan *agentv1.Query, 4), draining: make(chan struct{}), deleted: make(chan struct{}), settled: make(chan struct{}),
-		failures: session.NewFailures(), readiness: session.NewReadiness(), told: map[string][]byte{}, limits: l,
+		failures: session.NewFailures(), readiness: session.NewReadiness(), envoyState: session.NewEnvoyState(), told: map[string][]byte{}, limits: l,
 	}
 	a.metrics.MustRegister(buildinfo.Metric())
 	a.rejoins.Logger, a.duplicates.log = a.logger, a.logger
@@ -182,7 +183,7 @@ func (a *Agent) newEnvoy() *envoy.Envoy {
 	return envoy.New(envoy.Options{
 		Path: a.path, Dir: a.dir, Restore: a.identity.Restore, Concurrency: a.workers(), DrainTime: a.o.DrainTime,
 		Logger: a.logger, Level: a.o.Level, Registerer: a.metrics, Keep: a.keepsEnvoy(),
-		HangLimit: a.limits.hang,
+		Changed: a.envoyState.Set, HangLimit: a.limits.hang,
 	})
 }
 
@@ -211,7 +212,7 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	var renewer *identity.Renewer
 	sess := session.New(session.Options{
 		Opener: a.client, Identity: a.identity, Renew: func() { renewer.Now() }, Inbounds: a.setInbounds,
-		Probes: a.setProbes, ServiceProbes: a.setServiceProbes, Readiness: a.readiness, Drain: a.setDrain, Query: a.query, Failures: a.failures, Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
+		Probes: a.setProbes, ServiceProbes: a.setServiceProbes, Readiness: a.readiness, Drain: a.setDrain, Query: a.query, Failures: a.failures, Envoy: a.envoyState, Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
 		Instance: a.instance, Duplicate: a.duplicates.add, Refused: a.duplicates.setRefused,
 		Loop: a.loops.session,
 	})

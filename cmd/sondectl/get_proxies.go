@@ -23,7 +23,7 @@ SINCE         for how long. Of lost and stopped agents: since the end of their s
 ADS           how long Envoy has been connected to this replica of the control plane; "waiting" while its Dataplane is not
               known
 VERSION       of the agent
-ENVOY         version of Envoy; a line of its own says it where that is not supported
+ENVOY         version of Envoy; a line of its own says it where that is not supported, and where Envoy does not run, with the reason
 SYNCED        types of resources that Envoy has taken all of, and types that it asked for
 DRAINING      yes if it ends or should get no new traffic; a line of its own says why, and whether it serves on
 CERT-EXPIRES  when the certificate of the proxy ends
@@ -95,7 +95,7 @@ func agentPhase(s *adminv1.AgentState) string {
 	return strings.ReplaceAll(strings.ToLower(s.GetPhase().String()), "_", "-")
 }
 
-// agentNotes says why the agent cannot join, and how its certificate differs from the Dataplane.
+// agentNotes says why the agent cannot join, how its certificate differs from the Dataplane, and why its Envoy does not run.
 func agentNotes(p *adminv1.Proxy) []string {
 	var notes []string
 	if differs := p.GetOtherWorkload(); differs != "" {
@@ -103,6 +103,9 @@ func agentNotes(p *adminv1.Proxy) []string {
 	}
 	if refusal := p.GetAgentState().GetRefusal(); refusal != "" {
 		notes = append(notes, "cannot join: "+refusal)
+	}
+	if down := p.GetAgent().GetEnvoyDown(); down != "" {
+		notes = append(notes, "envoy does not run: "+down)
 	}
 	return notes
 }

@@ -277,7 +277,10 @@ func ofOtherInbound(nack *adminv1.Nack, at string) bool {
 // reason of the endpoint.
 func connectionReason(p *adminv1.Proxy) string {
 	state := p.GetAgentState()
+	down := p.GetAgent().GetEnvoyDown()
 	switch phase := state.GetPhase(); {
+	case phase == adminv1.AgentState_CONNECTED && down != "":
+		return "its Envoy does not run: " + down
 	case phase == adminv1.AgentState_LOST:
 		return fmt.Sprintf("not connected: the agent is lost for %s, and the endpoint stays", timeSince(state.GetSince()))
 	case phase == adminv1.AgentState_STOPPED:

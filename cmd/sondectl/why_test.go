@@ -34,3 +34,17 @@ func TestRefusalsOfAnEndpoint(t *testing.T) {
 		})
 	}
 }
+
+// TestEnvoyDoesNotRun shows why, in both commands.
+func TestEnvoyDoesNotRun(t *testing.T) {
+	p := &adminv1.Proxy{
+		Name: "web-1", Agent: &adminv1.Agent{EnvoyDown: "run envoy: exit status 1"},
+		AgentState: &adminv1.AgentState{Phase: adminv1.AgentState_CONNECTED},
+	}
+	if diff := cmp.Diff([]string{"its Envoy does not run: run envoy: exit status 1"}, reasons(adminv1.Endpoint_READY, "", "", p)); diff != "" {
+		t.Errorf("reasons() (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"envoy does not run: run envoy: exit status 1"}, proxyRow(p).notes); diff != "" {
+		t.Errorf("notes of the row (-want +got):\n%s", diff)
+	}
+}

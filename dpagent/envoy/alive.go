@@ -89,6 +89,9 @@ func (e *Envoy) ask(ctx context.Context) (silent time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askAlive)
 	defer cancel()
 	_, err = fetch(ctx, e.client, http.MethodGet, pathAlive)
+	if err == nil {
+		e.setEnded(nil)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {

@@ -47,6 +47,9 @@ type Options struct {
 	// Keep has Envoy outlive this process, if that is the worker of a guard: the next worker of the same directory can Adopt it. Default: Envoy
 	// is killed when this process dies.
 	Keep bool
+	// Changed is told why Envoy has ended when it last did, or could not be started, and nil once one that was started since has answered. It
+	// returns at once. Default: nobody is told.
+	Changed func(down error)
 	// HangLimit is how long Envoy may not answer although it runs until it is killed, or not be started again until Alive fails. Default
 	// DefaultHangLimit.
 	HangLimit time.Duration
@@ -65,6 +68,7 @@ type Envoy struct {
 
 	mu    sync.Mutex
 	down  error // why the process is not running, nil while it is
+	ended error // why the last one ended, or could not be started, until the next one has answered
 	alive alive
 }
 
@@ -81,6 +85,9 @@ func New(o Options) *Envoy {
 	}
 	if o.HangLimit <= 0 {
 		o.HangLimit = DefaultHangLimit
+	}
+	if o.Changed == nil {
+		o.Changed = func(error) {}
 	}
 	e := &Envoy{
 		Admin: NewAdmin(o.Dir.Socket(mesh.SocketAdmin)),
@@ -134,6 +141,7 @@ func (e *Envoy) Run(ctx context.Context, starting func(version string)) error {
 			return nil //nolint:nilerr // it ended because ctx did
 		}
 		e.setDown(err)
+		e.setEnded(err)
 		if time.Since(started) >= stableAfter {
 			backoff.Reset()
 		}
@@ -222,6 +230,17 @@ func (e *Envoy) setDown(err error) {
 	}
 }
 
+// setEnded records why Envoy has ended, or that one answers if err is nil.
+func (e *Envoy) setEnded(err error) {
+	e.mu.Lock()
+	changed := err != nil || e.ended != nil
+	e.ended = err
+	e.mu.Unlock()
+	if changed {
+		e.o.Changed(err)
+	}
+}
+
 // Running returns why the process is not running, nil if it is.
 func (e *Envoy) Running() error {
 	e.mu.Lock()
@@ -234,8 +253,15 @@ func (e *Envoy) Ready(ctx context.Context) error {
 	if err := e.Running(); err != nil {
 		return err
 	}
-	if _, err := fetch(ctx, e.ready, http.MethodGet, mesh.PathEnvoyReady); err != nil {
-		return fmt.Errorf("ask the readiness listener: %w", err)
+	_, err := fetch(ctx, e.ready, http.MethodGet, mesh.PathEnvoyReady)
+	if err == nil {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("ask the readiness listener: %w", err)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ended != nil {
+		return fmt.Errorf("%w; it was started again after: %w", err, e.ended)
+	}
+	return err
 }

@@ -15,7 +15,7 @@ const (
 	maxLine = 4 << 10
 	// maxReason is the longest part of Envoy's last error that is kept as the reason of its end, in bytes.
 	maxReason = 512
-	// lastWords is how long before its end an error of Envoy may be the reason of it.
+	// lastWords is how long before its end an error of Envoy, or what it prints in another form than that of its log, may be the reason of it.
 	lastWords = 10 * time.Second
 )
 
@@ -27,19 +27,22 @@ var levels = map[string]slog.Level{
 // forwarder turns lines of Envoy's log into records of the agent's log.
 type forwarder struct {
 	logger *slog.Logger
-	// The last error, and when it came; to be read after forward has returned.
-	last   string
-	lastAt time.Time
+	// The last error and when it came, and the first output beside the log, such as wrong usage; to be read after forward has returned.
+	last, output     string
+	lastAt, outputAt time.Time
 }
 
 func newForwarder(l *slog.Logger) *forwarder { return &forwarder{logger: l} }
 
-// lastError returns the last error of an Envoy that has just ended, "" if it has none, or it ran on for long after it.
+// lastError returns the last error of an Envoy that has just ended, else what it has printed, "" if that is none, or it ran on for long after it.
 func (f *forwarder) lastError() string {
-	if time.Since(f.lastAt) > lastWords {
-		return ""
+	switch {
+	case time.Since(f.lastAt) <= lastWords:
+		return f.last
+	case time.Since(f.outputAt) <= lastWords:
+		return f.output
 	}
-	return f.last
+	return ""
 }
 
 // forward reads r to its end. A line longer than maxLine is cut.
@@ -58,7 +61,8 @@ func (f *forwarder) forward(r io.Reader) {
 }
 
 func (f *forwarder) line(text string, cut bool) {
-	level, logger := slog.LevelInfo, "output"
+	const output = "output"
+	level, logger := slog.LevelInfo, output
 	if name, rest, ok := strings.Cut(text, "|"); ok {
 		if known, isLog := levels[name]; isLog {
 			level = known
@@ -66,8 +70,11 @@ func (f *forwarder) line(text string, cut bool) {
 		}
 	}
 	text = redact(text)
-	if level >= slog.LevelError {
+	switch {
+	case level >= slog.LevelError:
 		f.last, f.lastAt = text[:min(len(text), maxReason)], time.Now()
+	case logger == output && f.output == "":
+		f.output, f.outputAt = text[:min(len(text), maxReason)], time.Now()
 	}
 	attrs := []slog.Attr{slog.String("logger", logger), slog.String("text", text)}
 	if cut {

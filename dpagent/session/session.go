@@ -86,6 +86,8 @@ type Options struct {
 	Refused   func(error)
 	// Failures are reported to a control plane that takes them. Required.
 	Failures *Failures
+	// Envoy says why Envoy does not run, which is reported to a control plane that takes it. Required.
+	Envoy *EnvoyState
 	// Version returns the versions of the agent and of its Envoy. Required.
 	Version func() *agentv1.Version
 	// Logger to use. Required.
@@ -223,6 +225,7 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed 
 	failures, readiness := newPace(s.o.Failures.wake, reportInterval), newPace(s.o.Readiness.wake, readinessInterval)
 	defer failures.end()
 	defer readiness.end()
+	var envoy <-chan struct{} // nil while the control plane does not take it; it needs no pace, since Envoy is started with one
 	for {
 		var message *agentv1.AgentMessage
 		select {
@@ -235,7 +238,7 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed 
 		case <-s.asked:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}}
 		case has := <-features:
-			s.beginReports(has, failures, readiness)
+			envoy = s.beginReports(has, failures, readiness)
 			continue
 		case <-failures.due:
 			failures.reported()
@@ -243,6 +246,8 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed 
 		case <-readiness.due:
 			readiness.reported()
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: s.o.Readiness.take()}}
+		case <-envoy:
+			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: s.o.Envoy.take()}}
 		case <-failures.pause.C:
 			failures.resume()
 			continue
@@ -257,8 +262,8 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed 
 	}
 }
 
-// beginReports reports what a control plane with these features takes.
-func (s *Session) beginReports(features []string, failures, readiness *pace) {
+// beginReports reports what a control plane with these features takes. It returns when to report the state of Envoy.
+func (s *Session) beginReports(features []string, failures, readiness *pace) (envoy <-chan struct{}) {
 	if slices.Contains(features, featureProbeFailures) {
 		failures.resume()
 	}
@@ -266,6 +271,11 @@ func (s *Session) beginReports(features []string, failures, readiness *pace) {
 		s.o.Readiness.all()
 		readiness.resume()
 	}
+	if !slices.Contains(features, featureEnvoyState) {
+		return nil
+	}
+	s.o.Envoy.all()
+	return s.o.Envoy.wake
 }
 
 func inboundsError(m *agentv1.Inbounds) error {

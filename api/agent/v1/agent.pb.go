@@ -95,7 +95,7 @@ type JoinRequest struct {
 	// limit of an injected sidecar, if it is 0.
 	MemoryBytes uint64 `protobuf:"varint,8,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// As in Hello.
-	Instance      string `protobuf:"bytes,10,opt,name=instance,proto3" json:"instance,omitempty"`
+	Instance      string `protobuf:"bytes,9,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -507,6 +507,7 @@ type AgentMessage struct {
 	//	*AgentMessage_Version
 	//	*AgentMessage_ProbeFailures
 	//	*AgentMessage_Readiness
+	//	*AgentMessage_EnvoyState
 	//	*AgentMessage_Pong
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
@@ -604,6 +605,15 @@ func (x *AgentMessage) GetReadiness() *Readiness {
 	return nil
 }
 
+func (x *AgentMessage) GetEnvoyState() *EnvoyState {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_EnvoyState); ok {
+			return x.EnvoyState
+		}
+	}
+	return nil
+}
+
 func (x *AgentMessage) GetPong() *Pong {
 	if x != nil {
 		if x, ok := x.Message.(*AgentMessage_Pong); ok {
@@ -646,10 +656,16 @@ type AgentMessage_Readiness struct {
 	Readiness *Readiness `protobuf:"bytes,6,opt,name=readiness,proto3,oneof"`
 }
 
-type AgentMessage_Pong struct {
+type AgentMessage_EnvoyState struct {
 	// Kept: 7 for liveness requests, 8 for counts of plain text connections.
+	// Why Envoy does not run, to a control plane with the feature "envoy-state": when a session begins in which it does not, and when that
+	// changes.
+	EnvoyState *EnvoyState `protobuf:"bytes,9,opt,name=envoy_state,json=envoyState,proto3,oneof"`
+}
+
+type AgentMessage_Pong struct {
 	// Answers a Ping, at once.
-	Pong *Pong `protobuf:"bytes,12,opt,name=pong,proto3,oneof"`
+	Pong *Pong `protobuf:"bytes,10,opt,name=pong,proto3,oneof"`
 }
 
 func (*AgentMessage_Hello) isAgentMessage_Message() {}
@@ -664,7 +680,55 @@ func (*AgentMessage_ProbeFailures) isAgentMessage_Message() {}
 
 func (*AgentMessage_Readiness) isAgentMessage_Message() {}
 
+func (*AgentMessage_EnvoyState) isAgentMessage_Message() {}
+
 func (*AgentMessage_Pong) isAgentMessage_Message() {}
+
+// EnvoyState says whether the agent's Envoy runs.
+type EnvoyState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why it ended when it last did, or cannot be started, for people: at most 512 bytes. It is empty once one that was started since has answered.
+	Down          string `protobuf:"bytes,1,opt,name=down,proto3" json:"down,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnvoyState) Reset() {
+	*x = EnvoyState{}
+	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnvoyState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnvoyState) ProtoMessage() {}
+
+func (x *EnvoyState) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnvoyState.ProtoReflect.Descriptor instead.
+func (*EnvoyState) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *EnvoyState) GetDown() string {
+	if x != nil {
+		return x.Down
+	}
+	return ""
+}
 
 // Readiness says which inbounds have an application that can take traffic, as their probes have found: at most 20. Of inbounds that are
 // not in it, what was said before holds.
@@ -677,7 +741,7 @@ type Readiness struct {
 
 func (x *Readiness) Reset() {
 	*x = Readiness{}
-	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +753,7 @@ func (x *Readiness) String() string {
 func (*Readiness) ProtoMessage() {}
 
 func (x *Readiness) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +766,7 @@ func (x *Readiness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Readiness.ProtoReflect.Descriptor instead.
 func (*Readiness) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Readiness) GetInbounds() []*InboundReadiness {
@@ -728,7 +792,7 @@ type InboundReadiness struct {
 
 func (x *InboundReadiness) Reset() {
 	*x = InboundReadiness{}
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -740,7 +804,7 @@ func (x *InboundReadiness) String() string {
 func (*InboundReadiness) ProtoMessage() {}
 
 func (x *InboundReadiness) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -753,7 +817,7 @@ func (x *InboundReadiness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InboundReadiness.ProtoReflect.Descriptor instead.
 func (*InboundReadiness) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *InboundReadiness) GetInbound() string {
@@ -794,7 +858,7 @@ type ProbeFailures struct {
 
 func (x *ProbeFailures) Reset() {
 	*x = ProbeFailures{}
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +870,7 @@ func (x *ProbeFailures) String() string {
 func (*ProbeFailures) ProtoMessage() {}
 
 func (x *ProbeFailures) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +883,7 @@ func (x *ProbeFailures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeFailures.ProtoReflect.Descriptor instead.
 func (*ProbeFailures) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ProbeFailures) GetFailures() []*ProbeFailure {
@@ -850,7 +914,7 @@ type ProbeFailure struct {
 
 func (x *ProbeFailure) Reset() {
 	*x = ProbeFailure{}
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +926,7 @@ func (x *ProbeFailure) String() string {
 func (*ProbeFailure) ProtoMessage() {}
 
 func (x *ProbeFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +939,7 @@ func (x *ProbeFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeFailure.ProtoReflect.Descriptor instead.
 func (*ProbeFailure) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ProbeFailure) GetContainer() string {
@@ -929,14 +993,14 @@ type Hello struct {
 	// Set where the session was lost while the proxy drains.
 	Draining bool `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"`
 	// Random, of at most 64 characters: another one for each process. So an agent that comes back is told from a second one of its name.
-	Instance      string `protobuf:"bytes,6,opt,name=instance,proto3" json:"instance,omitempty"`
+	Instance      string `protobuf:"bytes,5,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1012,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1025,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Hello) GetVersion() *Version {
@@ -1008,7 +1072,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1084,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1097,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 // Draining says that this proxy will end: send it nothing new.
@@ -1045,7 +1109,7 @@ type Draining struct {
 
 func (x *Draining) Reset() {
 	*x = Draining{}
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1057,7 +1121,7 @@ func (x *Draining) String() string {
 func (*Draining) ProtoMessage() {}
 
 func (x *Draining) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1070,7 +1134,7 @@ func (x *Draining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Draining.ProtoReflect.Descriptor instead.
 func (*Draining) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 type ControlMessage struct {
@@ -1095,7 +1159,7 @@ type ControlMessage struct {
 
 func (x *ControlMessage) Reset() {
 	*x = ControlMessage{}
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1171,7 @@ func (x *ControlMessage) String() string {
 func (*ControlMessage) ProtoMessage() {}
 
 func (x *ControlMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1184,7 @@ func (x *ControlMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlMessage.ProtoReflect.Descriptor instead.
 func (*ControlMessage) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ControlMessage) GetMessage() isControlMessage_Message {
@@ -1282,12 +1346,12 @@ type ControlMessage_ServiceProbes struct {
 
 type ControlMessage_Ping struct {
 	// Sent to agents with the feature "pong": answer with Pong.
-	Ping *Ping `protobuf:"bytes,15,opt,name=ping,proto3,oneof"`
+	Ping *Ping `protobuf:"bytes,13,opt,name=ping,proto3,oneof"`
 }
 
 type ControlMessage_Duplicate struct {
 	// Sent to agents with the feature "pong": another agent of this proxy has asked to join, or for a session, and was refused.
-	Duplicate *Duplicate `protobuf:"bytes,16,opt,name=duplicate,proto3,oneof"`
+	Duplicate *Duplicate `protobuf:"bytes,14,opt,name=duplicate,proto3,oneof"`
 }
 
 func (*ControlMessage_Welcome) isControlMessage_Message() {}
@@ -1325,7 +1389,7 @@ type ServiceProbes struct {
 
 func (x *ServiceProbes) Reset() {
 	*x = ServiceProbes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1401,7 @@ func (x *ServiceProbes) String() string {
 func (*ServiceProbes) ProtoMessage() {}
 
 func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1414,7 @@ func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbes.ProtoReflect.Descriptor instead.
 func (*ServiceProbes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ServiceProbes) GetProbes() []*ServiceProbe {
@@ -1394,7 +1458,7 @@ type ServiceProbe struct {
 
 func (x *ServiceProbe) Reset() {
 	*x = ServiceProbe{}
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1470,7 @@ func (x *ServiceProbe) String() string {
 func (*ServiceProbe) ProtoMessage() {}
 
 func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1483,7 @@ func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe.ProtoReflect.Descriptor instead.
 func (*ServiceProbe) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ServiceProbe) GetInbound() string {
@@ -1537,7 +1601,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1613,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1626,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Welcome) GetVersion() *Version {
@@ -1587,7 +1651,7 @@ type RenewNow struct {
 
 func (x *RenewNow) Reset() {
 	*x = RenewNow{}
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1599,7 +1663,7 @@ func (x *RenewNow) String() string {
 func (*RenewNow) ProtoMessage() {}
 
 func (x *RenewNow) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1612,7 +1676,7 @@ func (x *RenewNow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewNow.ProtoReflect.Descriptor instead.
 func (*RenewNow) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 type Ping struct {
@@ -1623,7 +1687,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1699,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1712,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 // Duplicate is another process with this proxy's credentials.
@@ -1662,7 +1726,7 @@ type Duplicate struct {
 
 func (x *Duplicate) Reset() {
 	*x = Duplicate{}
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1674,7 +1738,7 @@ func (x *Duplicate) String() string {
 func (*Duplicate) ProtoMessage() {}
 
 func (x *Duplicate) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1687,7 +1751,7 @@ func (x *Duplicate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Duplicate.ProtoReflect.Descriptor instead.
 func (*Duplicate) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Duplicate) GetAddress() string {
@@ -1705,7 +1769,7 @@ type DrainRecorded struct {
 
 func (x *DrainRecorded) Reset() {
 	*x = DrainRecorded{}
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1717,7 +1781,7 @@ func (x *DrainRecorded) String() string {
 func (*DrainRecorded) ProtoMessage() {}
 
 func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1730,7 +1794,7 @@ func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRecorded.ProtoReflect.Descriptor instead.
 func (*DrainRecorded) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 // Inbounds says whether all inbounds of the Dataplane can get traffic: Envoy has accepted their listeners, and the certificate
@@ -1746,7 +1810,7 @@ type Inbounds struct {
 
 func (x *Inbounds) Reset() {
 	*x = Inbounds{}
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1758,7 +1822,7 @@ func (x *Inbounds) String() string {
 func (*Inbounds) ProtoMessage() {}
 
 func (x *Inbounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1771,7 +1835,7 @@ func (x *Inbounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inbounds.ProtoReflect.Descriptor instead.
 func (*Inbounds) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Inbounds) GetAccepted() bool {
@@ -1806,7 +1870,7 @@ type DrainState struct {
 
 func (x *DrainState) Reset() {
 	*x = DrainState{}
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1818,7 +1882,7 @@ func (x *DrainState) String() string {
 func (*DrainState) ProtoMessage() {}
 
 func (x *DrainState) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1831,7 +1895,7 @@ func (x *DrainState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainState.ProtoReflect.Descriptor instead.
 func (*DrainState) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DrainState) GetTerminating() bool {
@@ -1877,7 +1941,7 @@ type Probes struct {
 
 func (x *Probes) Reset() {
 	*x = Probes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1889,7 +1953,7 @@ func (x *Probes) String() string {
 func (*Probes) ProtoMessage() {}
 
 func (x *Probes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1902,7 +1966,7 @@ func (x *Probes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probes.ProtoReflect.Descriptor instead.
 func (*Probes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Probes) GetHttp() string {
@@ -1942,7 +2006,7 @@ type ProbePath struct {
 
 func (x *ProbePath) Reset() {
 	*x = ProbePath{}
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +2018,7 @@ func (x *ProbePath) String() string {
 func (*ProbePath) ProtoMessage() {}
 
 func (x *ProbePath) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +2031,7 @@ func (x *ProbePath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePath.ProtoReflect.Descriptor instead.
 func (*ProbePath) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ProbePath) GetPath() string {
@@ -2017,7 +2081,7 @@ type ProbePort struct {
 
 func (x *ProbePort) Reset() {
 	*x = ProbePort{}
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2029,7 +2093,7 @@ func (x *ProbePort) String() string {
 func (*ProbePort) ProtoMessage() {}
 
 func (x *ProbePort) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2042,7 +2106,7 @@ func (x *ProbePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePort.ProtoReflect.Descriptor instead.
 func (*ProbePort) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ProbePort) GetAddress() string {
@@ -2092,7 +2156,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2168,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2181,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Query) GetId() string {
@@ -2148,7 +2212,7 @@ type AnswerPart struct {
 
 func (x *AnswerPart) Reset() {
 	*x = AnswerPart{}
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2160,7 +2224,7 @@ func (x *AnswerPart) String() string {
 func (*AnswerPart) ProtoMessage() {}
 
 func (x *AnswerPart) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2173,7 +2237,7 @@ func (x *AnswerPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerPart.ProtoReflect.Descriptor instead.
 func (*AnswerPart) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AnswerPart) GetQuery() string {
@@ -2205,7 +2269,7 @@ type AnswerReceipt struct {
 
 func (x *AnswerReceipt) Reset() {
 	*x = AnswerReceipt{}
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2217,7 +2281,7 @@ func (x *AnswerReceipt) String() string {
 func (*AnswerReceipt) ProtoMessage() {}
 
 func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2230,7 +2294,7 @@ func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerReceipt.ProtoReflect.Descriptor instead.
 func (*AnswerReceipt) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 // HTTPGet sends a GET request.
@@ -2246,7 +2310,7 @@ type ServiceProbe_HTTPGet struct {
 
 func (x *ServiceProbe_HTTPGet) Reset() {
 	*x = ServiceProbe_HTTPGet{}
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2258,7 +2322,7 @@ func (x *ServiceProbe_HTTPGet) String() string {
 func (*ServiceProbe_HTTPGet) ProtoMessage() {}
 
 func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2271,7 +2335,7 @@ func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_HTTPGet.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_HTTPGet) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19, 0}
 }
 
 func (x *ServiceProbe_HTTPGet) GetPath() string {
@@ -2306,7 +2370,7 @@ type ServiceProbe_Header struct {
 
 func (x *ServiceProbe_Header) Reset() {
 	*x = ServiceProbe_Header{}
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2318,7 +2382,7 @@ func (x *ServiceProbe_Header) String() string {
 func (*ServiceProbe_Header) ProtoMessage() {}
 
 func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2331,7 +2395,7 @@ func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_Header.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_Header) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18, 1}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19, 1}
 }
 
 func (x *ServiceProbe_Header) GetName() string {
@@ -2357,7 +2421,7 @@ type ServiceProbe_TCPSocket struct {
 
 func (x *ServiceProbe_TCPSocket) Reset() {
 	*x = ServiceProbe_TCPSocket{}
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2369,7 +2433,7 @@ func (x *ServiceProbe_TCPSocket) String() string {
 func (*ServiceProbe_TCPSocket) ProtoMessage() {}
 
 func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2382,7 +2446,7 @@ func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_TCPSocket.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_TCPSocket) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18, 2}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19, 2}
 }
 
 // GRPC calls grpc.health.v1.Health.
@@ -2395,7 +2459,7 @@ type ServiceProbe_GRPC struct {
 
 func (x *ServiceProbe_GRPC) Reset() {
 	*x = ServiceProbe_GRPC{}
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2407,7 +2471,7 @@ func (x *ServiceProbe_GRPC) String() string {
 func (*ServiceProbe_GRPC) ProtoMessage() {}
 
 func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2420,7 +2484,7 @@ func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_GRPC.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_GRPC) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18, 3}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19, 3}
 }
 
 func (x *ServiceProbe_GRPC) GetService() string {
@@ -2448,8 +2512,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"drain_time\x18\a \x01(\v2\x19.google.protobuf.DurationR\tdrainTime\x12!\n" +
 	"\fmemory_bytes\x18\b \x01(\x04R\vmemoryBytes\x12\x1a\n" +
-	"\binstance\x18\n" +
-	" \x01(\tR\binstance\"b\n" +
+	"\binstance\x18\t \x01(\tR\binstance\"b\n" +
 	"\fJoinResponse\x124\n" +
 	"\bidentity\x18\x01 \x01(\v2\x18.sonde.agent.v1.IdentityR\bidentity\x12\x1c\n" +
 	"\tbootstrap\x18\x02 \x01(\fR\tbootstrap\" \n" +
@@ -2466,16 +2529,22 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x05InUse\x12\x1b\n" +
 	"\tbundle_id\x18\x01 \x01(\tR\bbundleId\x12\x1f\n" +
 	"\vleaf_serial\x18\x02 \x01(\tR\n" +
-	"leafSerial\"\x94\x03\n" +
+	"leafSerial\"\xd3\x03\n" +
 	"\fAgentMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.sonde.agent.v1.HelloH\x00R\x05hello\x126\n" +
 	"\bdraining\x18\x02 \x01(\v2\x18.sonde.agent.v1.DrainingH\x00R\bdraining\x12.\n" +
 	"\x06in_use\x18\x03 \x01(\v2\x15.sonde.agent.v1.InUseH\x00R\x05inUse\x123\n" +
 	"\aversion\x18\x04 \x01(\v2\x17.sonde.agent.v1.VersionH\x00R\aversion\x12F\n" +
 	"\x0eprobe_failures\x18\x05 \x01(\v2\x1d.sonde.agent.v1.ProbeFailuresH\x00R\rprobeFailures\x129\n" +
-	"\treadiness\x18\x06 \x01(\v2\x19.sonde.agent.v1.ReadinessH\x00R\treadiness\x12*\n" +
-	"\x04pong\x18\f \x01(\v2\x14.sonde.agent.v1.PongH\x00R\x04pongB\t\n" +
-	"\amessage\"I\n" +
+	"\treadiness\x18\x06 \x01(\v2\x19.sonde.agent.v1.ReadinessH\x00R\treadiness\x12=\n" +
+	"\venvoy_state\x18\t \x01(\v2\x1a.sonde.agent.v1.EnvoyStateH\x00R\n" +
+	"envoyState\x12*\n" +
+	"\x04pong\x18\n" +
+	" \x01(\v2\x14.sonde.agent.v1.PongH\x00R\x04pongB\t\n" +
+	"\amessage\" \n" +
+	"\n" +
+	"EnvoyState\x12\x12\n" +
+	"\x04down\x18\x01 \x01(\tR\x04down\"I\n" +
 	"\tReadiness\x12<\n" +
 	"\binbounds\x18\x01 \x03(\v2 .sonde.agent.v1.InboundReadinessR\binbounds\"y\n" +
 	"\x10InboundReadiness\x12\x18\n" +
@@ -2498,7 +2567,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\bfeatures\x18\x02 \x03(\tR\bfeatures\x12,\n" +
 	"\x06in_use\x18\x03 \x01(\v2\x15.sonde.agent.v1.InUseR\x05inUse\x12\x1a\n" +
 	"\bdraining\x18\x04 \x01(\bR\bdraining\x12\x1a\n" +
-	"\binstance\x18\x06 \x01(\tR\binstance\"\x06\n" +
+	"\binstance\x18\x05 \x01(\tR\binstance\"\x06\n" +
 	"\x04Pong\"\n" +
 	"\n" +
 	"\bDraining\"\x8a\x05\n" +
@@ -2514,8 +2583,8 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	" \x01(\v2\x15.sonde.agent.v1.QueryH\x00R\x05query\x120\n" +
 	"\x06probes\x18\v \x01(\v2\x16.sonde.agent.v1.ProbesH\x00R\x06probes\x12F\n" +
 	"\x0eservice_probes\x18\f \x01(\v2\x1d.sonde.agent.v1.ServiceProbesH\x00R\rserviceProbes\x12*\n" +
-	"\x04ping\x18\x0f \x01(\v2\x14.sonde.agent.v1.PingH\x00R\x04ping\x129\n" +
-	"\tduplicate\x18\x10 \x01(\v2\x19.sonde.agent.v1.DuplicateH\x00R\tduplicateB\t\n" +
+	"\x04ping\x18\r \x01(\v2\x14.sonde.agent.v1.PingH\x00R\x04ping\x129\n" +
+	"\tduplicate\x18\x0e \x01(\v2\x19.sonde.agent.v1.DuplicateH\x00R\tduplicateB\t\n" +
 	"\amessage\"b\n" +
 	"\rServiceProbes\x124\n" +
 	"\x06probes\x18\x01 \x03(\v2\x1c.sonde.agent.v1.ServiceProbeR\x06probes\x12\x1b\n" +
@@ -2605,7 +2674,7 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_v1_agent_proto_rawDescData
 }
 
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_agent_v1_agent_proto_goTypes = []any{
 	(*Version)(nil),                // 0: sonde.agent.v1.Version
 	(*JoinRequest)(nil),            // 1: sonde.agent.v1.JoinRequest
@@ -2616,86 +2685,88 @@ var file_agent_v1_agent_proto_goTypes = []any{
 	(*Bundle)(nil),                 // 6: sonde.agent.v1.Bundle
 	(*InUse)(nil),                  // 7: sonde.agent.v1.InUse
 	(*AgentMessage)(nil),           // 8: sonde.agent.v1.AgentMessage
-	(*Readiness)(nil),              // 9: sonde.agent.v1.Readiness
-	(*InboundReadiness)(nil),       // 10: sonde.agent.v1.InboundReadiness
-	(*ProbeFailures)(nil),          // 11: sonde.agent.v1.ProbeFailures
-	(*ProbeFailure)(nil),           // 12: sonde.agent.v1.ProbeFailure
-	(*Hello)(nil),                  // 13: sonde.agent.v1.Hello
-	(*Pong)(nil),                   // 14: sonde.agent.v1.Pong
-	(*Draining)(nil),               // 15: sonde.agent.v1.Draining
-	(*ControlMessage)(nil),         // 16: sonde.agent.v1.ControlMessage
-	(*ServiceProbes)(nil),          // 17: sonde.agent.v1.ServiceProbes
-	(*ServiceProbe)(nil),           // 18: sonde.agent.v1.ServiceProbe
-	(*Welcome)(nil),                // 19: sonde.agent.v1.Welcome
-	(*RenewNow)(nil),               // 20: sonde.agent.v1.RenewNow
-	(*Ping)(nil),                   // 21: sonde.agent.v1.Ping
-	(*Duplicate)(nil),              // 22: sonde.agent.v1.Duplicate
-	(*DrainRecorded)(nil),          // 23: sonde.agent.v1.DrainRecorded
-	(*Inbounds)(nil),               // 24: sonde.agent.v1.Inbounds
-	(*DrainState)(nil),             // 25: sonde.agent.v1.DrainState
-	(*Probes)(nil),                 // 26: sonde.agent.v1.Probes
-	(*ProbePath)(nil),              // 27: sonde.agent.v1.ProbePath
-	(*ProbePort)(nil),              // 28: sonde.agent.v1.ProbePort
-	(*Query)(nil),                  // 29: sonde.agent.v1.Query
-	(*AnswerPart)(nil),             // 30: sonde.agent.v1.AnswerPart
-	(*AnswerReceipt)(nil),          // 31: sonde.agent.v1.AnswerReceipt
-	(*ServiceProbe_HTTPGet)(nil),   // 32: sonde.agent.v1.ServiceProbe.HTTPGet
-	(*ServiceProbe_Header)(nil),    // 33: sonde.agent.v1.ServiceProbe.Header
-	(*ServiceProbe_TCPSocket)(nil), // 34: sonde.agent.v1.ServiceProbe.TCPSocket
-	(*ServiceProbe_GRPC)(nil),      // 35: sonde.agent.v1.ServiceProbe.GRPC
-	(*durationpb.Duration)(nil),    // 36: google.protobuf.Duration
+	(*EnvoyState)(nil),             // 9: sonde.agent.v1.EnvoyState
+	(*Readiness)(nil),              // 10: sonde.agent.v1.Readiness
+	(*InboundReadiness)(nil),       // 11: sonde.agent.v1.InboundReadiness
+	(*ProbeFailures)(nil),          // 12: sonde.agent.v1.ProbeFailures
+	(*ProbeFailure)(nil),           // 13: sonde.agent.v1.ProbeFailure
+	(*Hello)(nil),                  // 14: sonde.agent.v1.Hello
+	(*Pong)(nil),                   // 15: sonde.agent.v1.Pong
+	(*Draining)(nil),               // 16: sonde.agent.v1.Draining
+	(*ControlMessage)(nil),         // 17: sonde.agent.v1.ControlMessage
+	(*ServiceProbes)(nil),          // 18: sonde.agent.v1.ServiceProbes
+	(*ServiceProbe)(nil),           // 19: sonde.agent.v1.ServiceProbe
+	(*Welcome)(nil),                // 20: sonde.agent.v1.Welcome
+	(*RenewNow)(nil),               // 21: sonde.agent.v1.RenewNow
+	(*Ping)(nil),                   // 22: sonde.agent.v1.Ping
+	(*Duplicate)(nil),              // 23: sonde.agent.v1.Duplicate
+	(*DrainRecorded)(nil),          // 24: sonde.agent.v1.DrainRecorded
+	(*Inbounds)(nil),               // 25: sonde.agent.v1.Inbounds
+	(*DrainState)(nil),             // 26: sonde.agent.v1.DrainState
+	(*Probes)(nil),                 // 27: sonde.agent.v1.Probes
+	(*ProbePath)(nil),              // 28: sonde.agent.v1.ProbePath
+	(*ProbePort)(nil),              // 29: sonde.agent.v1.ProbePort
+	(*Query)(nil),                  // 30: sonde.agent.v1.Query
+	(*AnswerPart)(nil),             // 31: sonde.agent.v1.AnswerPart
+	(*AnswerReceipt)(nil),          // 32: sonde.agent.v1.AnswerReceipt
+	(*ServiceProbe_HTTPGet)(nil),   // 33: sonde.agent.v1.ServiceProbe.HTTPGet
+	(*ServiceProbe_Header)(nil),    // 34: sonde.agent.v1.ServiceProbe.Header
+	(*ServiceProbe_TCPSocket)(nil), // 35: sonde.agent.v1.ServiceProbe.TCPSocket
+	(*ServiceProbe_GRPC)(nil),      // 36: sonde.agent.v1.ServiceProbe.GRPC
+	(*durationpb.Duration)(nil),    // 37: google.protobuf.Duration
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	0,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
-	36, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
+	37, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
 	5,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
 	5,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
 	6,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
-	13, // 5: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
-	15, // 6: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
+	14, // 5: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
+	16, // 6: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
 	7,  // 7: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
 	0,  // 8: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
-	11, // 9: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
-	9,  // 10: sonde.agent.v1.AgentMessage.readiness:type_name -> sonde.agent.v1.Readiness
-	14, // 11: sonde.agent.v1.AgentMessage.pong:type_name -> sonde.agent.v1.Pong
-	10, // 12: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
-	12, // 13: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
-	0,  // 14: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
-	7,  // 15: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
-	19, // 16: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
-	6,  // 17: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
-	20, // 18: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
-	23, // 19: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
-	24, // 20: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
-	25, // 21: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
-	29, // 22: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
-	26, // 23: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
-	17, // 24: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
-	21, // 25: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
-	22, // 26: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
-	18, // 27: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
-	32, // 28: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
-	34, // 29: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
-	35, // 30: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
-	36, // 31: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
-	36, // 32: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
-	0,  // 33: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	28, // 34: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
-	27, // 35: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
-	33, // 36: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
-	1,  // 37: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	3,  // 38: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	8,  // 39: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	30, // 40: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
-	2,  // 41: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	4,  // 42: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	16, // 43: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	31, // 44: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
-	41, // [41:45] is the sub-list for method output_type
-	37, // [37:41] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	12, // 9: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
+	10, // 10: sonde.agent.v1.AgentMessage.readiness:type_name -> sonde.agent.v1.Readiness
+	9,  // 11: sonde.agent.v1.AgentMessage.envoy_state:type_name -> sonde.agent.v1.EnvoyState
+	15, // 12: sonde.agent.v1.AgentMessage.pong:type_name -> sonde.agent.v1.Pong
+	11, // 13: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
+	13, // 14: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
+	0,  // 15: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
+	7,  // 16: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
+	20, // 17: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
+	6,  // 18: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
+	21, // 19: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
+	24, // 20: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
+	25, // 21: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
+	26, // 22: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
+	30, // 23: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
+	27, // 24: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
+	18, // 25: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
+	22, // 26: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
+	23, // 27: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
+	19, // 28: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
+	33, // 29: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
+	35, // 30: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
+	36, // 31: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
+	37, // 32: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
+	37, // 33: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
+	0,  // 34: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	29, // 35: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
+	28, // 36: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
+	34, // 37: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
+	1,  // 38: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	3,  // 39: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	8,  // 40: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	31, // 41: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
+	2,  // 42: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	4,  // 43: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	17, // 44: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	32, // 45: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
+	42, // [42:46] is the sub-list for method output_type
+	38, // [38:42] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -2710,9 +2781,10 @@ func file_agent_v1_agent_proto_init() {
 		(*AgentMessage_Version)(nil),
 		(*AgentMessage_ProbeFailures)(nil),
 		(*AgentMessage_Readiness)(nil),
+		(*AgentMessage_EnvoyState)(nil),
 		(*AgentMessage_Pong)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[16].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[17].OneofWrappers = []any{
 		(*ControlMessage_Welcome)(nil),
 		(*ControlMessage_Bundle)(nil),
 		(*ControlMessage_RenewNow)(nil),
@@ -2725,7 +2797,7 @@ func file_agent_v1_agent_proto_init() {
 		(*ControlMessage_Ping)(nil),
 		(*ControlMessage_Duplicate)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[18].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[19].OneofWrappers = []any{
 		(*ServiceProbe_HttpGet)(nil),
 		(*ServiceProbe_TcpSocket)(nil),
 		(*ServiceProbe_Grpc)(nil),
@@ -2736,7 +2808,7 @@ func file_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

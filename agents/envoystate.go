@@ -1,0 +1,25 @@
+package agents
+
+import (
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+)
+
+// featureEnvoyState tells agents that their EnvoyState is read.
+const featureEnvoyState = "envoy-state"
+
+// maxDown limits why an Envoy does not run, in bytes.
+const maxDown = 512
+
+// envoyChanged records why the Envoy of a proxy does not run, until its session ends.
+func (s *Server) envoyChanged(sess *session, m *agentv1.EnvoyState) {
+	down := cut(m.GetDown(), maxDown)
+	s.mu.Lock()
+	sess.envoyDown = down
+	s.mu.Unlock()
+	log := s.o.Logger.With("mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane)
+	if down == "" {
+		log.InfoContext(sess.stream.Context(), "envoy of a proxy runs again")
+		return
+	}
+	log.WarnContext(sess.stream.Context(), "envoy of a proxy does not run", "reason", down)
+}

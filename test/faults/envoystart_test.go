@@ -1,0 +1,63 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// TestEnvoyCannotStart has an Envoy that ends at once, with a flag that it does not know, until somebody mends it. All who are asked say
+// meanwhile that it does not run, and why.
+func TestEnvoyCannotStart(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 0)
+	wrapper := filepath.Join(t.TempDir(), "envoy")
+	program := func(flags string) {
+		t.Helper()
+		text := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = --version ] && exec %[1]q --version\nexec %[1]q %[2]s \"$@\"\n", programs.Envoy, flags)
+		must(t, os.WriteFile(wrapper+".new", []byte(text), 0o700))
+		must(t, os.Rename(wrapper+".new", wrapper))
+	}
+	program("--no-such-flag")
+	p := prepare(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Envoy: wrapper})
+	must(t, errors.Join(p.Declare(), p.StartApp(t.Context()), p.StartAgent(t.Context())))
+
+	const says = "--no-such-flag"
+	shows := func(what string, says ...string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			out, err := m.Ctl(ctx, strings.Fields(what)...)
+			for _, text := range says {
+				if err == nil && !strings.Contains(out, text) {
+					err = fmt.Errorf("no %q in:\n%s", text, out)
+				}
+			}
+			return err
+		}
+	}
+	poll(t, "the row of the proxy", shows("get proxies", "connected", "envoy does not run: ", says))
+	poll(t, "why", shows("why a-1", "not-ready", "its Envoy does not run: ", says))
+	poll(t, "the reason as JSON", shows("get proxies -o json", `"envoyDown"`, says))
+	for range 20 { // also while it is started again
+		_, err := m.Get(t.Context(), "http://"+p.Admin+"/readyz/envoy?verbose")
+		if status := statusOf(err); status.Code != 503 || !strings.Contains(err.Error(), says) {
+			t.Fatalf("/readyz/envoy is %v, want 503 with %q", err, says)
+		}
+	}
+	logged(t, m.ControlPlane, `"level":"WARN"`, "envoy of a proxy does not run", says)
+
+	program("")
+	must(t, p.WaitReady(t.Context()))
+	poll(t, "the row to say no more of it", func(ctx context.Context) error {
+		out, err := m.Ctl(ctx, "get", "proxies")
+		if err == nil && strings.Contains(out, "does not run") {
+			err = errors.New(out)
+		}
+		return err
+	})
+}
