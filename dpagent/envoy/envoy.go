@@ -261,7 +261,7 @@ func (e *Envoy) Ready(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ended != nil {
-		return fmt.Errorf("%w; it was started again after: %w", err, e.ended)
+		return fmt.Errorf("%w; it was started again: %w", e.ended, err)
 	}
 	return err
 }
