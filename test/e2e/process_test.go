@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -92,8 +93,16 @@ func onNetworkOf(t *testing.T, p process, command ...string) {
 // testbed runs a command of bin/testbed on the cluster.
 func testbed(t *testing.T, args ...string) {
 	t.Helper()
-	args = append([]string{"--state=" + filepath.Dir(os.Getenv("KUBECONFIG"))}, args...)
-	if out, err := exec.Command(os.Getenv("SONDE_E2E_TESTBED"), args...).CombinedOutput(); err != nil {
-		t.Fatalf("testbed %q (SONDE_E2E_TESTBED is its program): %v: %s", args, err, out)
+	if err := tryTestbed(context.WithoutCancel(t.Context()), args...); err != nil {
+		t.Fatal(err)
 	}
+}
+
+// tryTestbed is testbed for a command that may fail.
+func tryTestbed(ctx context.Context, args ...string) error {
+	args = append([]string{"--state=" + filepath.Dir(os.Getenv("KUBECONFIG"))}, args...)
+	if out, err := exec.CommandContext(ctx, os.Getenv("SONDE_E2E_TESTBED"), args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("testbed %q (SONDE_E2E_TESTBED is its program): %w: %s", args, err, out)
+	}
+	return nil
 }

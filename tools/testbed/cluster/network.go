@@ -9,22 +9,24 @@ import (
 )
 
 const (
-	// bridge joins the nodes; it is in the first one's namespace.
+	// bridge joins the nodes.
 	bridge = "nodes"
-	// uplink is the interface of the other nodes.
+	// uplink is the interface of a node that has its address.
 	uplink = "eth0"
 )
 
-// nodeInterface is the interface that has the node's address.
-func nodeInterface(node int) string {
-	if node == 1 {
-		return bridge
-	}
-	return uplink
-}
+// switchNamespace is the network namespace of the bridge. In a node's, with the module br_netfilter, the bridge itself would translate what
+// comes for a NodePort and goes back to another node, and not masquerade it: the caller would get answers of an address that it has not asked.
+func (c *Cluster) switchNamespace() string { return c.id + "-switch" }
 
 // makeNetworks makes a network namespace for each node, and joins them.
 func (c *Cluster) makeNetworks(ctx context.Context, nodes int, families []family) error {
+	if _, err := machine.Run(ctx, "", "ip", "netns", "add", c.switchNamespace()); err != nil {
+		return err
+	}
+	if _, err := machine.Run(ctx, "", "ip", "-n", c.switchNamespace(), "link", "add", bridge, "up", "type", "bridge"); err != nil {
+		return err
+	}
 	for node := 1; node <= nodes; node++ {
 		if _, err := machine.Run(ctx, "", "ip", "netns", "add", c.namespace(node)); err != nil {
 			return err
@@ -45,9 +47,6 @@ func (c *Cluster) makeNetworks(ctx context.Context, nodes int, families []family
 		if _, err := machine.Run(ctx, strings.Join(commands, "\n"), "ip", "-n", c.namespace(node), "-batch", "-"); err != nil {
 			return fmt.Errorf("set up the network of %s: %w", nodeName(node), err)
 		}
-		if node == 1 {
-			continue
-		}
 		if err := c.setPort(ctx, node, true); err != nil {
 			return err
 		}
@@ -55,31 +54,27 @@ func (c *Cluster) makeNetworks(ctx context.Context, nodes int, families []family
 	return nil
 }
 
-// linkCommands returns the commands of ip that give a node its interface. Those of the first node come first.
+// linkCommands returns the commands of ip that give a node its interface.
 func (c *Cluster) linkCommands(node int) []string {
-	commands := []string{"link set lo up"}
-	if node == 1 {
-		return append(commands, "link add "+bridge+" type bridge", "link set "+bridge+" up")
+	return []string{
+		"link set lo up",
+		fmt.Sprintf("link add %s type veth peer name %s netns %s", uplink, nodeName(node), c.switchNamespace()),
+		"link set " + uplink + " up",
 	}
-	return append(commands,
-		// The peer is made in the first node's namespace, as a port of the bridge.
-		fmt.Sprintf("link add %s type veth peer name %s netns %s", uplink, nodeName(node), c.namespace(1)),
-		"link set "+uplink+" up")
 }
 
 // addressCommands returns the commands of ip that give a node its addresses and its routes: to the pods of the others, and for
 // services, since kube-proxy rewrites only what has a route.
 func addressCommands(node, nodes int, families []family) []string {
 	var commands []string
-	device := nodeInterface(node)
 	for _, f := range families {
 		own := f.nodeAddress(node)
-		add := fmt.Sprintf("addr add %s/%d dev %s", own, f.nodeBits, device)
+		add := fmt.Sprintf("addr add %s/%d dev %s", own, f.nodeBits, uplink)
 		if f == familyIPv6 {
 			add += " nodad" // an address that is being looked for elsewhere cannot be a route's source
 		}
 		commands = append(commands, add,
-			fmt.Sprintf("route add %s dev %s src %s", f.services, device, own))
+			fmt.Sprintf("route add %s dev %s src %s", f.services, uplink, own))
 		for other := 1; other <= nodes; other++ {
 			if other != node {
 				commands = append(commands, fmt.Sprintf("route add %s via %s", f.podRange(other), f.nodeAddress(other)))
@@ -110,6 +105,6 @@ func (c *Cluster) setPort(ctx context.Context, node int, up bool) error {
 	if up {
 		state = "up"
 	}
-	_, err := machine.Run(ctx, "", "ip", "-n", c.namespace(1), "link", "set", nodeName(node), "master", bridge, state)
+	_, err := machine.Run(ctx, "", "ip", "-n", c.switchNamespace(), "link", "set", nodeName(node), "master", bridge, state)
 	return err
 }
