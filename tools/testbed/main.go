@@ -56,7 +56,8 @@ func newBinariesCommand() *cobra.Command {
 		Use:   "binaries",
 		Short: "build the programs of a cluster that are not in the cache, and print their directory",
 		Long: "Builds the programs of a cluster that are not in the cache, and prints the directory that has them all.\n" +
-			"Programs: " + strings.Join(binaries.Programs(), ", "),
+			"Programs: " + strings.Join(binaries.Programs(), ", ") + "\n" +
+			"Only when named, for tests of a cluster: " + strings.Join(binaries.Tests(), ", "),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			getter, err := newGetter(cmd)
@@ -71,7 +72,7 @@ func newBinariesCommand() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringSliceVar(&only, "only", nil, "programs to build, such as kube-apiserver,etcd,kubectl (default: all)")
+	cmd.Flags().StringSliceVar(&only, "only", nil, "programs to build, such as kube-apiserver,etcd,kubectl (default: all that a cluster needs)")
 	return cmd
 }
 

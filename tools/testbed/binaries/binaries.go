@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,14 +25,14 @@ type Getter struct {
 	Progress io.Writer
 }
 
-// Get returns a directory that has these programs, all of Programs if there are none given. It builds those that are missing,
-// which takes minutes. If another process is building it waits for that one, and uses its result. An unknown name is an
+// Get returns a directory that has these programs, of Programs and Tests, or all of Programs if there are none given. It builds those that are
+// missing, which takes minutes. If another process is building it waits for that one, and uses its result. An unknown name is an
 // error that lists the known ones.
 func (g *Getter) Get(ctx context.Context, programs ...string) (string, error) {
-	known := Programs()
 	if len(programs) == 0 {
-		programs = known
+		programs = Programs()
 	}
+	known := slices.Concat(Programs(), Tests())
 	for _, name := range programs {
 		if !slices.Contains(known, name) {
 			return "", fmt.Errorf("no program %q: choose of %s", name, strings.Join(known, ", "))
@@ -51,13 +52,8 @@ func (g *Getter) Get(ctx context.Context, programs ...string) (string, error) {
 
 // component builds what is missing of the wanted programs of c, and links them into directory.
 func (g *Getter) component(ctx context.Context, c *component, wanted []string, directory string) error {
-	var names []string
-	for name := range c.programs {
-		if slices.Contains(wanted, name) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
+	packages := c.packages(wanted)
+	names := slices.Sorted(maps.Keys(packages))
 	own := filepath.Join(g.Cache, c.directory())
 	if err := os.MkdirAll(own, 0o755); err != nil {
 		return err
@@ -70,7 +66,7 @@ func (g *Getter) component(ctx context.Context, c *component, wanted []string, d
 		defer unlock()
 	}
 	if missing := missing(own, names); len(missing) > 0 { // another process may have built them meanwhile
-		if err := g.build(ctx, c, missing, own); err != nil {
+		if err := g.build(ctx, c, packages, missing, own); err != nil {
 			return err
 		}
 	}
@@ -91,7 +87,7 @@ func missing(directory string, names []string) []string {
 }
 
 // build builds programs of c, and puts each into directory in one step as soon as it is there.
-func (g *Getter) build(ctx context.Context, c *component, names []string, directory string) error {
+func (g *Getter) build(ctx context.Context, c *component, packages map[string]string, names []string, directory string) error {
 	work := filepath.Join(directory, ".build")
 	if err := errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o755)); err != nil { // a killed process may have left one
 		return err
@@ -104,7 +100,12 @@ func (g *Getter) build(ctx context.Context, c *component, names []string, direct
 		return err
 	}
 	for _, name := range names {
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w "+c.ldflags, "-o", filepath.Join(work, name), c.programs[name])
+		command := []string{"build"}
+		if strings.HasSuffix(name, testSuffix) {
+			command = []string{"test", "-c"}
+		}
+		command = append(command, "-trimpath", "-ldflags", "-s -w "+c.ldflags, "-o", filepath.Join(work, name), packages[name])
+		cmd := exec.CommandContext(ctx, "go", command...)
 		cmd.Dir, cmd.Env = work, environment()
 		cmd.Stdout, cmd.Stderr = g.Progress, g.Progress
 		if err := cmd.Run(); err != nil {

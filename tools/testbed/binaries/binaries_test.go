@@ -2,6 +2,7 @@ package binaries
 
 import (
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -70,5 +71,20 @@ func TestGetUnknown(t *testing.T) {
 	_, err := (&Getter{Cache: t.TempDir(), Progress: io.Discard}).Get(t.Context(), "kubeadm")
 	if err == nil || !strings.Contains(err.Error(), `no program "kubeadm": choose of containerd,`) {
 		t.Errorf("Get() error = %v, want one that lists the programs", err)
+	}
+}
+
+// TestTestPrograms looks that a cluster is not given the programs that test one, and that they are built of the same module.
+func TestTestPrograms(t *testing.T) {
+	for _, name := range Tests() {
+		if slices.Contains(Programs(), name) {
+			t.Errorf("a cluster needs %s", name)
+		}
+	}
+	kubernetes := &components[0]
+	got := kubernetes.packages([]string{"kubelet", "e2e.test", "etcd"})
+	want := map[string]string{"kubelet": "k8s.io/kubernetes/cmd/kubelet", "e2e.test": "k8s.io/kubernetes/test/e2e"}
+	if !maps.Equal(got, want) {
+		t.Errorf("packages() = %v, want %v", got, want)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	_ "embed" // the source of pause
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -23,7 +24,12 @@ type component struct {
 	ldflags string
 	// programs maps the name of each program to its package.
 	programs map[string]string
+	// tests are programs that test a cluster and that none needs, so that they are built only for who names them. The one of a name with
+	// the suffix testSuffix is the test of its package.
+	tests map[string]string
 }
+
+const testSuffix = ".test"
 
 const (
 	kubernetesVersion        = "v1.36.3"
@@ -48,6 +54,11 @@ var components = []component{
 			"kube-proxy":              "k8s.io/kubernetes/cmd/kube-proxy",
 			"kubelet":                 "k8s.io/kubernetes/cmd/kubelet",
 			"kubectl":                 "k8s.io/kubernetes/cmd/kubectl",
+		},
+		tests: map[string]string{
+			"agnhost":  "k8s.io/kubernetes/test/images/agnhost",
+			"e2e.test": "k8s.io/kubernetes/test/e2e",
+			"ginkgo":   "github.com/onsi/ginkgo/v2/ginkgo",
 		},
 	},
 	{
@@ -95,14 +106,34 @@ func set() string {
 	return "all-" + sum(strings.Join(all, " "))
 }
 
-// Programs returns the names of all programs, sorted.
+// Programs returns the names of all programs that a cluster needs, sorted.
 func Programs() []string {
+	return names(func(c *component) map[string]string { return c.programs })
+}
+
+// Tests returns the names of the programs that test a cluster, sorted.
+func Tests() []string {
+	return names(func(c *component) map[string]string { return c.tests })
+}
+
+func names(of func(*component) map[string]string) []string {
 	var names []string
 	for i := range components {
-		for name := range components[i].programs {
-			names = append(names, name)
-		}
+		names = slices.AppendSeq(names, maps.Keys(of(&components[i])))
 	}
 	slices.Sort(names)
 	return names
+}
+
+// packages maps the names of c's wanted programs to their packages.
+func (c *component) packages(wanted []string) map[string]string {
+	found := map[string]string{}
+	for _, all := range []map[string]string{c.programs, c.tests} {
+		for name, path := range all {
+			if slices.Contains(wanted, name) {
+				found[name] = path
+			}
+		}
+	}
+	return found
 }
