@@ -12,10 +12,11 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/sonde-mesh/sonde/deploy/image/archive"
+	"github.com/sonde-mesh/sonde/deploy/image/debian"
 )
 
 // packageOf returns a package with these regular files, and with links where the content begins with "-> ".
-func packageOf(t *testing.T, name string, files map[string]string) *debian {
+func packageOf(t *testing.T, name string, files map[string]string) *debian.Package {
 	t.Helper()
 	var text bytes.Buffer
 	w := tar.NewWriter(&text)
@@ -35,7 +36,7 @@ func packageOf(t *testing.T, name string, files map[string]string) *debian {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	p, err := readPackage(name, &text)
+	p, err := debian.Read(name, &text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,9 +50,9 @@ func shell(t *testing.T) (program string, loader string, libraries []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loader, libraries, err = dynamic(content)
+	loader, libraries, err = debian.Dynamic(content)
 	if err != nil || loader == "" || len(libraries) == 0 {
-		t.Fatalf("dynamic(/bin/sh) = %q, %q, %v, want a loader and libraries", loader, libraries, err)
+		t.Fatalf("debian.Dynamic(/bin/sh) = %q, %q, %v, want a loader and libraries", loader, libraries, err)
 	}
 	return string(content), loader, libraries
 }

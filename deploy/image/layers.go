@@ -1,12 +1,23 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/sonde-mesh/sonde/deploy/image/archive"
+	"github.com/sonde-mesh/sonde/deploy/image/debian"
+)
+
+// Packages of the distribution.
+const (
+	libcPackage         = "libc6"
+	certificatesPackage = "ca-certificates"
 )
 
 // programNames are the programs of Sonde. Envoy is beside them in the image, where sonde-dp looks for it first.
@@ -35,7 +46,7 @@ type inputs struct {
 	// license is the Apache License 2.0, which is Envoy's too.
 	license []byte
 	// libc and certificates are the packages of the distribution.
-	libc, certificates *debian
+	libc, certificates *debian.Package
 }
 
 // image has three layers, so that what seldom changes is stored and transferred once: the distribution, Envoy, our programs.
@@ -69,23 +80,23 @@ func (in *inputs) image() (v1.Image, error) {
 
 // base returns the files of the distribution: the libraries that Envoy needs, the certificates of public CAs, users, and /tmp.
 func (in *inputs) base() ([]archive.File, error) {
-	libraries, err := in.libc.librariesOf(in.envoy)
+	libraries, err := in.libc.LibrariesOf(in.envoy)
 	if err != nil {
 		return nil, fmt.Errorf("find the libraries of Envoy: %w", err)
 	}
-	bundle, err := in.certificates.bundle()
+	certificates, err := bundle(in.certificates)
 	if err != nil {
 		return nil, err
 	}
 	files := append(libraries,
-		archive.File{Path: certificateFile, Mode: 0o644, Content: bundle},
+		archive.File{Path: certificateFile, Mode: 0o644, Content: certificates},
 		archive.File{Path: "/etc/passwd", Mode: 0o644, Content: []byte(passwd)},
 		archive.File{Path: "/etc/group", Mode: 0o644, Content: []byte(group)},
 		archive.File{Path: "/etc/nsswitch.conf", Mode: 0o644, Content: []byte(nsswitch)},
 		archive.File{Path: "/tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
 	)
-	for _, p := range []*debian{in.libc, in.certificates} {
-		copyright, err := p.file(documentation(p.name))
+	for _, p := range []*debian.Package{in.libc, in.certificates} {
+		copyright, err := p.File(documentation(p.Name))
 		if err != nil {
 			return nil, err
 		}
@@ -96,3 +107,18 @@ func (in *inputs) base() ([]archive.File, error) {
 
 // documentation is where Debian has what says under which license something is.
 func documentation(name string) string { return "/usr/share/doc/" + name + "/copyright" }
+
+// bundle returns all certificates of ca-certificates in one file. The package itself makes that only when it is installed.
+func bundle(p *debian.Package) ([]byte, error) {
+	var all bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(p.Files)) {
+		if strings.HasPrefix(name, "/usr/share/ca-certificates/mozilla/") && strings.HasSuffix(name, ".crt") {
+			all.Write(bytes.TrimSpace(p.Files[name].Content))
+			all.WriteByte('\n')
+		}
+	}
+	if all.Len() == 0 {
+		return nil, fmt.Errorf("package %s has no certificates of mozilla", p.Name)
+	}
+	return all.Bytes(), nil
+}

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/sonde-mesh/sonde/deploy/image/archive"
+	"github.com/sonde-mesh/sonde/deploy/image/debian"
 )
 
 // defaultTag is the image that the test bed uses.
@@ -83,6 +84,20 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}
 	return report(stdout, *output, *tag, image)
+}
+
+// distribution returns the packages of the distribution of this machine that the image needs.
+func distribution(ctx context.Context, progress io.Writer) (libc, certificates *debian.Package, err error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return nil, nil, fmt.Errorf("find the cache directory (set XDG_CACHE_HOME or HOME): %w", err)
+	}
+	getter := &debian.Getter{Cache: filepath.Join(cache, "sonde", "image"), Progress: progress}
+	packages, err := getter.Get(ctx, libcPackage, certificatesPackage)
+	if err != nil {
+		return nil, nil, err
+	}
+	return packages[0], packages[1], nil
 }
 
 // read reads the inputs that are files.

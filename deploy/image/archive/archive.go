@@ -116,17 +116,26 @@ func Image(config v1.Config, layers ...v1.Layer) (v1.Image, error) {
 	return mutate.ConfigFile(image, file)
 }
 
-// Write writes an image under a tag such as docker.io/sonde-mesh/sonde:dev into a file that `docker load` and `ctr images import` read. The
-// file is put in place in one step.
+// Write writes an image under a tag such as docker.io/sonde-mesh/sonde:dev into a file: see WriteAll.
 func Write(file, tag string, image v1.Image) error {
-	reference, err := name.NewTag(tag, name.StrictValidation)
-	if err != nil {
-		return fmt.Errorf("read the tag: %w", err)
+	return WriteAll(file, map[string]v1.Image{tag: image})
+}
+
+// WriteAll writes images, by their tags, into a file that `docker load` and `ctr images import` read, each layer once. The file is put in
+// place in one step.
+func WriteAll(file string, images map[string]v1.Image) error {
+	references := map[name.Tag]v1.Image{}
+	for tag, image := range images {
+		reference, err := name.NewTag(tag, name.StrictValidation)
+		if err != nil {
+			return fmt.Errorf("read the tag: %w", err)
+		}
+		references[reference] = image
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
-	if err := tarball.WriteToFile(file+".new", reference, image); err != nil {
+	if err := tarball.MultiWriteToFile(file+".new", references); err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
 	return os.Rename(file+".new", file)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
@@ -118,5 +119,37 @@ func TestWrite(t *testing.T) {
 	}
 	if err := archive.Write(path, "sonde:dev", image); err == nil {
 		t.Error("Write() under a tag without a registry: error = nil")
+	}
+}
+
+// TestWriteAll writes two images with a layer in common, one of them under two tags.
+func TestWriteAll(t *testing.T) {
+	common := layer(t, files)
+	images := map[string]v1.Image{}
+	for tag, user := range map[string]string{"docker.io/test/a:1": "1", "docker.io/test/a:2": "1", "docker.io/test/b:1": "2"} {
+		image, err := archive.Image(v1.Config{User: user}, common)
+		if err != nil {
+			t.Fatal(err)
+		}
+		images[tag] = image
+	}
+	path := filepath.Join(t.TempDir(), "images.tar")
+	if err := archive.WriteAll(path, images); err != nil {
+		t.Fatal(err)
+	}
+	for tag, want := range images {
+		reference, err := name.NewTag(tag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, err := tarball.ImageFromPath(path, &reference)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, errGot := read.ConfigName()
+		name, errWant := want.ConfigName()
+		if err := errors.Join(errGot, errWant); err != nil || got != name {
+			t.Errorf("%s is %s, %v, want %s", tag, got, err, name)
+		}
 	}
 }
