@@ -19,7 +19,7 @@ TESTBED := bin/testbed $(if $(STATE),--state='$(STATE)')
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build bin/sonde-cp, bin/sonde-dp and bin/sondectl
@@ -102,7 +102,7 @@ test: envoys api-server $(HELM) ## run every test of every module, with the race
 # unless KEEP. What uses it runs on the network of node 1, where nothing can be downloaded: it is built before.
 OWN_CLUSTER = $(CURDIR)/bin/testbed --state='$(or $(STATE),/var/tmp/sonde-$@)'
 define on_own_cluster
-	@cd test && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../bin/$@/ $(addprefix ./,$(1))
+	$(if $(1),@cd test && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../bin/$@/ $(addprefix ./,$(1)))
 	@for program in $(1); do bin/testbed program-image bin/$@/$$program docker.io/sonde-test/$$program:1 bin/$@/$$program.tar; done
 	@$(if $(STATE)$(filter-out 0,$(KEEP)),,trap "$(OWN_CLUSTER) down" EXIT;) \
 	$(if $(STATE),,$(OWN_CLUSTER) up $(if $(IP_FAMILY),--ip-family='$(IP_FAMILY)');) \
@@ -127,6 +127,13 @@ e2e: bin/testbed image $(HELM) ## test it on a real cluster, as root (RUN=TestNa
 	@mkdir -p bin/$@ && cd test && go test -c -tags e2e -o ../bin/$@/e2e.test ./e2e
 	$(call on_own_cluster,app stuckcp,$(E2E_TESTS))
 	$(if $(RUN)$(STATE)$(IP_FAMILY),,@$(MAKE) --no-print-directory $@ IP_FAMILY=ipv6 RUN='$(E2E_IPV6)')
+
+# What takes hours: by hand and weekly, not in .ci/run. One test both ways: make e2e-kubernetes FOCUS='redirect http liveness' MESH=0
+.PHONY: e2e-kubernetes
+e2e-kubernetes: bin/testbed image $(HELM) ## run Kubernetes' own e2e tests in the mesh, as root, for hours (FOCUS=regexp MESH=0 PROCS=8 STATE=… KEEP=1)
+	@mkdir -p bin/$@ && cd tools && go build -trimpath -o ../bin/$@/kubee2e ./kubee2e
+	$(call on_own_cluster,,bin/$@/kubee2e --state='$(or $(STATE),/var/tmp/sonde-$@)' --output=bin/$@ $(if $(FOCUS),--focus='$(FOCUS)') \
+		$(if $(PROCS),--procs='$(PROCS)') $(if $(MESH),--mesh=$(if $(filter-out 0,$(MESH)),true,false)))
 
 .PHONY: bench
 bench: ## run the benchmarks
