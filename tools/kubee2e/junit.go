@@ -70,10 +70,3 @@ func (r results) unexpected(expected map[string]bool) []string {
 	slices.Sort(names)
 	return names
 }
-
-// replace takes the outcomes of a later run.
-func (r results) replace(later results) {
-	for name, o := range later {
-		r[name] = o
-	}
-}

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -112,7 +113,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if err != nil {
 			return err
 		}
-		results.replace(second)
+		maps.Copy(results, second)
 	}
 	return report(stdout, results, known.compare(results, o.mesh, o.focus == ""))
 }

@@ -30,7 +30,7 @@ func fakePrograms(t *testing.T) (log string) {
 	t.Helper()
 	directory := t.TempDir()
 	for name, text := range map[string]string{"apt-get": aptGet, "dpkg-deb": dpkgDeb} {
-		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o755); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
