@@ -86,8 +86,8 @@ func nodeName(node int) string { return "node" + strconv.Itoa(node) }
 // namespace is the network namespace of a node.
 func (c *Cluster) namespace(node int) string { return c.id + "-" + nodeName(node) }
 
-// mounts is the file of a node's mount namespace.
-func (c *Cluster) mounts(node int) string { return c.run(nodeName(node), "mounts") }
+// namespaces is the directory of a node's other namespaces.
+func (c *Cluster) namespaces(node int) string { return c.run(nodeName(node)) }
 
 // nodeDirectories are the directories that a kubelet, containerd and CNI choose themselves, and the node's own ones that replace them in
 // its mount namespace.

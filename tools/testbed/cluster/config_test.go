@@ -116,7 +116,7 @@ func TestWriteNode(t *testing.T) {
 			if strings.Contains(string(text), `""`) || strings.Contains(string(text), "<no value>") {
 				t.Errorf("a value is missing in:\n%s", text)
 			}
-			for _, name := range []string{c.socket(node), c.mounts(node), c.cgroup(node), c.namespace(node), c.path(nodeName(node))} {
+			for _, name := range []string{c.socket(node), c.namespaces(node), c.cgroup(node), c.namespace(node), c.path(nodeName(node))} {
 				if own[name] {
 					t.Errorf("two nodes have %s", name)
 				}

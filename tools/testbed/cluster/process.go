@@ -59,7 +59,7 @@ func (c *Cluster) start(p process, binaries string) (*started, error) {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
-	command := machine.Enter(c.namespace(p.Node), c.mounts(p.Node), p.Command...)
+	command := machine.Enter(c.namespace(p.Node), c.namespaces(p.Node), p.Command...)
 	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it outlives this command
 	// Nothing else of this environment: the proxy of a user's shell would be used for the nodes' addresses.
 	cmd.Env = []string{

@@ -134,8 +134,8 @@ func (c *Cluster) prepare(ctx context.Context, d description, families []family,
 		if err := c.writeNode(node, families, paths); err != nil {
 			return err
 		}
-		if err := machine.NewMountNamespace(ctx, c.mounts(node), c.nodeDirectories(node)); err != nil {
-			return fmt.Errorf("make the mount namespace of %s: %w", nodeName(node), err)
+		if err := machine.NewNamespaces(ctx, c.namespaces(node), nodeName(node), c.nodeDirectories(node)); err != nil {
+			return fmt.Errorf("make the namespaces of %s: %w", nodeName(node), err)
 		}
 		for _, directory := range []string{c.path(nodeName(node), "manifests"), c.run(nodeName(node), "s")} {
 			if err := os.MkdirAll(directory, 0o700); err != nil {

@@ -24,12 +24,12 @@ func Run(ctx context.Context, stdin, program string, args ...string) (string, er
 	return string(out), nil
 }
 
-// Enter returns the command that runs a command on a named network namespace, and in the mount namespace of a file unless that is "". It is
-// not `ip netns exec`, which mounts a new /sys without the cgroups.
-func Enter(namespace, mounts string, command ...string) []string {
+// Enter returns the command that runs a command on a named network namespace, and in the namespaces of a directory (NewNamespaces) unless that
+// is "". It is not `ip netns exec`, which mounts a new /sys without the cgroups.
+func Enter(namespace, directory string, command ...string) []string {
 	enter := []string{"nsenter", "--net=" + filepath.Join(NetnsDir, namespace)}
-	if mounts != "" {
-		enter = append(enter, "--mount="+mounts)
+	if directory != "" {
+		enter = append(enter, "--uts="+filepath.Join(directory, utsFile), "--mount="+filepath.Join(directory, mountsFile))
 	}
 	return append(append(enter, "--"), command...)
 }

@@ -12,15 +12,22 @@ import (
 	"syscall"
 )
 
-// mountScript makes mounts of containers seen by other containers, as on a usual machine, and mounts each source on the target after it.
-const mountScript = `mount --make-rshared / && while [ $# -gt 0 ]; do mount --bind "$1" "$2" || exit 1; shift 2; done`
+// Files of a node's namespaces in their directory.
+const (
+	mountsFile = "mounts"
+	utsFile    = "uts"
+)
 
-// NewMountNamespace makes a mount namespace with a file by which it can be entered, in which each directory of binds, a map of
-// targets to sources, is replaced by another. All directories are made. What is mounted in the namespace is seen in it alone, and ends with it; what the machine
-// mounts and unmounts is seen in it too.
-func NewMountNamespace(ctx context.Context, file string, binds map[string]string) error {
+// namespaceScript sets the hostname, makes mounts of containers seen by other containers, as on a usual machine, and mounts each source on
+// the target after it.
+const namespaceScript = `sysctl -qw kernel.hostname="$1" && shift && mount --make-rshared / &&
+while [ $# -gt 0 ]; do mount --bind "$1" "$2" || exit 1; shift 2; done`
+
+// NewNamespaces makes the namespaces of a node, but for its network, with files in a directory by which Enter enters them: one with a
+// hostname, and a mount namespace in which each directory of binds, a map of targets to sources, is replaced by another. All directories are made. What is
+// mounted in the namespace is seen in it alone, and ends with it; what the machine mounts and unmounts is seen in it too.
+func NewNamespaces(ctx context.Context, directory, hostname string, binds map[string]string) error {
 	// The file must be on a mount that is propagated nowhere: the kernel allows no namespace to be mounted in itself.
-	directory := filepath.Dir(file)
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return err
 	}
@@ -30,10 +37,11 @@ func NewMountNamespace(ctx context.Context, file string, binds map[string]string
 	if err := syscall.Mount("", directory, "", syscall.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mount %s private: %w", directory, err)
 	}
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
+	mounts, uts := filepath.Join(directory, mountsFile), filepath.Join(directory, utsFile)
+	if err := errors.Join(os.WriteFile(mounts, nil, 0o600), os.WriteFile(uts, nil, 0o600)); err != nil {
 		return err
 	}
-	args := []string{"--mount=" + file, "--propagation=slave", "--", "sh", "-c", mountScript, "sh"}
+	args := []string{"--uts=" + uts, "--mount=" + mounts, "--propagation=slave", "--", "sh", "-c", namespaceScript, "sh", hostname}
 	for _, target := range slices.Sorted(maps.Keys(binds)) {
 		if err := errors.Join(os.MkdirAll(target, 0o755), os.MkdirAll(binds[target], 0o755)); err != nil {
 			return err
