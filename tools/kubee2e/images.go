@@ -26,7 +26,7 @@ import (
 
 // distribution is what commands of the tests call.
 var distribution = []string{
-	"bash", "bind9-dnsutils", "busybox-static", "coreutils", "curl", "dash", "findutils", "grep", "hostname", "iproute2", "libc-bin",
+	"bash", "bind9-dnsutils", "busybox-static", "conntrack", "coreutils", "curl", "dash", "findutils", "grep", "hostname", "iproute2", "libc-bin",
 	"mawk", "netcat-openbsd", "nginx", "procps", "sed", "util-linux", "wget",
 }
 
@@ -65,16 +65,10 @@ func writeImages(ctx context.Context, getter *debian.Getter, programs string, ta
 		"registry.k8s.io/e2e-test-images/nginx": func(base v1.Layer) (v1.Image, error) {
 			return image(v1.Config{Cmd: []string{"nginx", "-g", "daemon off;"}}, []archive.File{{Path: "/etc/nginx/nginx.conf", Mode: 0o644, Content: []byte(nginxConfig)}}, base)
 		},
-		"registry.k8s.io/e2e-test-images/glibc-dns-testing": func(base v1.Layer) (v1.Image, error) {
-			return image(v1.Config{Cmd: []string{"sh"}}, nil, base)
-		},
-		"registry.k8s.io/pause": func(v1.Layer) (v1.Image, error) {
-			program, err := program(programs, pauseProgram)
-			if err != nil {
-				return nil, err
-			}
-			return image(v1.Config{Entrypoint: []string{program.Path}}, []archive.File{program})
-		},
+		"registry.k8s.io/e2e-test-images/glibc-dns-testing":      plain,
+		"registry.k8s.io/build-image/distroless-iptables":        plain, // for conntrack
+		"registry.k8s.io/e2e-test-images/regression-issue-74839": func(v1.Layer) (v1.Image, error) { return alone(programs, "regression-issue-74839") },
+		"registry.k8s.io/pause":                                  func(v1.Layer) (v1.Image, error) { return alone(programs, pauseProgram) },
 	}
 	images := map[string]v1.Image{}
 	for _, tag := range tags {
@@ -87,6 +81,9 @@ func writeImages(ctx context.Context, getter *debian.Getter, programs string, ta
 	}
 	return archive.WriteAll(file, images)
 }
+
+// plain returns an image of the distribution alone.
+func plain(base v1.Layer) (v1.Image, error) { return image(v1.Config{Cmd: []string{"sh"}}, nil, base) }
 
 // base returns the distribution as a layer.
 func base(ctx context.Context, getter *debian.Getter) (v1.Layer, error) {
@@ -134,6 +131,15 @@ func agnhost(programs string, base v1.Layer) (v1.Image, error) {
 		{Path: "/localhost.key", Mode: 0o644, Content: key},
 		{Path: "/uploads", Mode: fs.ModeDir | 0o755},
 	}, base)
+}
+
+// alone returns the image of one static program.
+func alone(programs, name string) (v1.Image, error) {
+	program, err := program(programs, name)
+	if err != nil {
+		return nil, err
+	}
+	return image(v1.Config{Entrypoint: []string{program.Path}}, []archive.File{program})
 }
 
 func program(directory, name string) (archive.File, error) {

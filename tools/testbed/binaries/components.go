@@ -56,9 +56,10 @@ var components = []component{
 			"kubectl":                 "k8s.io/kubernetes/cmd/kubectl",
 		},
 		tests: map[string]string{
-			"agnhost":  "k8s.io/kubernetes/test/images/agnhost",
-			"e2e.test": "k8s.io/kubernetes/test/e2e",
-			"ginkgo":   "github.com/onsi/ginkgo/v2/ginkgo",
+			"agnhost":                "k8s.io/kubernetes/test/images/agnhost",
+			"e2e.test":               "k8s.io/kubernetes/test/e2e",
+			"ginkgo":                 "github.com/onsi/ginkgo/v2/ginkgo",
+			"regression-issue-74839": "k8s.io/kubernetes/test/images/regression-issue-74839",
 		},
 	},
 	{

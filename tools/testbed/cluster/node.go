@@ -66,7 +66,7 @@ func (c *Cluster) cniConfig(node int, families []family) any {
 	}
 	plugins = append(plugins, map[string]any{"type": "ptp", "ipam": map[string]any{
 		"type": "host-local", "ranges": ranges, "routes": routes,
-	}})
+	}}, map[string]any{"type": "portmap", "capabilities": map[string]any{"portMappings": true}})
 	return map[string]any{"cniVersion": "1.0.0", "name": "pods", "plugins": plugins}
 }
 
@@ -111,8 +111,8 @@ func (c *Cluster) proxyConfig(node int, families []family) any {
 		"clientConnection": map[string]any{"kubeconfig": c.kubeconfig("proxy")},
 		"clusterCIDR":      joined(families, func(f family) fmt.Stringer { return f.pods }),
 		"hostnameOverride": nodeName(node),
-		// The limits of connection tracking are the whole machine's.
-		"conntrack": map[string]any{"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+		// The limit of connection tracking is the whole machine's; time-outs are the node's own.
+		"conntrack": map[string]any{"maxPerCore": 0},
 	}
 }
 

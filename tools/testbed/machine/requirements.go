@@ -26,7 +26,7 @@ var required = []struct{ program, packaged string }{
 }
 
 // Plugins of CNI that connect pods, and their package.
-var plugins = []string{"ptp", "host-local", "loopback", "tuning"}
+var plugins = []string{"ptp", "host-local", "loopback", "portmap", "tuning"}
 
 const (
 	pluginPackage = "containernetworking-plugins"

@@ -46,7 +46,7 @@ func TestRequirementsMissing(t *testing.T) {
 		},
 		"no plugins": {
 			func(p *probe) { p.pluginDirs = p.pluginDirs[:1] },
-			[]string{"CNI plugins ptp, host-local, loopback, tuning", "apt-get install containernetworking-plugins"},
+			[]string{"CNI plugins ptp, host-local, loopback, portmap, tuning", "apt-get install containernetworking-plugins"},
 		},
 		"no overlay":    {func(p *probe) { p.filesystems = "nodev\tproc\n\text4\n" }, []string{"modprobe overlay"}},
 		"on an overlay": {func(p *probe) { p.overlay = true }, []string{"choose another with --state"}},
