@@ -35,6 +35,7 @@ var unused = []string{"/usr/share/doc/", "/usr/share/locale/", "/usr/share/man/"
 
 const (
 	pauseProgram = "pause"
+	dnsProgram   = "coredns"
 	nginxConfig  = `user root;
 pid /tmp/nginx.pid;
 error_log stderr;
@@ -113,10 +114,15 @@ func base(ctx context.Context, getter *debian.Getter) (v1.Layer, error) {
 	return archive.Layer(append(files, debian.Links(files)...))
 }
 
-// agnhost returns the image of the program that most pods of the tests are. It wants a certificate and a directory to be there.
+// agnhost returns the image of the program that most pods of the tests are. It wants a certificate and a directory to be there, and tests of DNS
+// want a server.
 // Source: k8s.io/kubernetes/test/images/agnhost/Dockerfile.
 func agnhost(programs string, base v1.Layer) (v1.Image, error) {
-	program, err := program(programs, "agnhost")
+	agnhost, err := program(programs, "agnhost")
+	if err != nil {
+		return nil, err
+	}
+	dns, err := program(programs, dnsProgram)
 	if err != nil {
 		return nil, err
 	}
@@ -124,9 +130,9 @@ func agnhost(programs string, base v1.Layer) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return image(v1.Config{Entrypoint: []string{program.Path}, Cmd: []string{"pause"}}, []archive.File{
-		program,
-		{Path: program.Path + "-2", Mode: fs.ModeSymlink | 0o777, Content: []byte("agnhost")},
+	return image(v1.Config{Entrypoint: []string{agnhost.Path}, Cmd: []string{"pause"}}, []archive.File{
+		agnhost, dns,
+		{Path: agnhost.Path + "-2", Mode: fs.ModeSymlink | 0o777, Content: []byte("agnhost")},
 		{Path: "/localhost.crt", Mode: 0o644, Content: certificate},
 		{Path: "/localhost.key", Mode: 0o644, Content: key},
 		{Path: "/uploads", Mode: fs.ModeDir | 0o755},

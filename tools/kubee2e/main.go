@@ -134,7 +134,7 @@ func prepare(ctx context.Context, o options, c *cluster.Cluster, progress io.Wri
 		return nil, err
 	}
 	getter := &binaries.Getter{Cache: filepath.Join(directory, "testbed"), Progress: progress}
-	programs, err := getter.Get(ctx, append(binaries.Tests(), pauseProgram)...)
+	programs, err := getter.Get(ctx, append(binaries.Tests(), pauseProgram, dnsProgram)...)
 	if err != nil {
 		return nil, err
 	}
