@@ -64,7 +64,11 @@ func writeImages(ctx context.Context, getter *debian.Getter, programs string, ta
 			return image(v1.Config{Cmd: []string{"sh"}}, []archive.File{{Path: "/usr/bin/sh", Mode: fs.ModeSymlink | 0o777, Content: []byte("busybox")}}, base)
 		},
 		"registry.k8s.io/e2e-test-images/nginx": func(base v1.Layer) (v1.Image, error) {
-			return image(v1.Config{Cmd: []string{"nginx", "-g", "daemon off;"}}, []archive.File{{Path: "/etc/nginx/nginx.conf", Mode: 0o644, Content: []byte(nginxConfig)}}, base)
+			return image(v1.Config{Cmd: []string{"nginx", "-g", "daemon off;"}}, []archive.File{
+				{Path: "/etc/nginx/nginx.conf", Mode: 0o644, Content: []byte(nginxConfig)},
+				{Path: "/var/lib/nginx", Mode: fs.ModeDir | 0o755},
+				{Path: "/var/log/nginx", Mode: fs.ModeDir | 0o755},
+			}, base)
 		},
 		"registry.k8s.io/e2e-test-images/glibc-dns-testing":      plain,
 		"registry.k8s.io/build-image/distroless-iptables":        plain, // for conntrack
