@@ -128,9 +128,9 @@ e2e: bin/testbed image $(HELM) ## test it on a real cluster, as root (RUN=TestNa
 	$(call on_own_cluster,app stuckcp,$(E2E_TESTS))
 	$(if $(RUN)$(STATE)$(IP_FAMILY),,@$(MAKE) --no-print-directory $@ IP_FAMILY=ipv6 RUN='$(E2E_IPV6)')
 
-# What takes hours: by hand and weekly, not in .ci/run. One test both ways: make e2e-kubernetes FOCUS='redirect http liveness' MESH=0
+# What takes 50 minutes: by hand and weekly, not in .ci/run. One test both ways: make e2e-kubernetes FOCUS='redirect http liveness' MESH=0
 .PHONY: e2e-kubernetes
-e2e-kubernetes: bin/testbed image $(HELM) ## run Kubernetes' own e2e tests in the mesh, as root, for hours (FOCUS=regexp MESH=0 PROCS=8 STATE=… KEEP=1)
+e2e-kubernetes: bin/testbed image $(HELM) ## run Kubernetes' own e2e tests in the mesh, as root, for 50 minutes (FOCUS=regexp MESH=0 PROCS=8 STATE=… KEEP=1)
 	@mkdir -p bin/$@ && cd tools && go build -trimpath -o ../bin/$@/kubee2e ./kubee2e
 	$(call on_own_cluster,,bin/$@/kubee2e --state='$(or $(STATE),/var/tmp/sonde-$@)' --output=bin/$@ $(if $(FOCUS),--focus='$(FOCUS)') \
 		$(if $(PROCS),--procs='$(PROCS)') $(if $(MESH),--mesh=$(if $(filter-out 0,$(MESH)),true,false)))

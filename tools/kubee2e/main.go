@@ -106,7 +106,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	expected := known.expected(o.mesh)
 	if again := results.unexpected(expected); len(again) > 0 {
 		// A busy machine fails tests that a quiet one does not.
-		if _, err := fmt.Fprintf(stdout, "running again, one after the other: %d tests that failed and are not in %s\n", len(again), tableFile); err != nil {
+		if _, err := fmt.Fprintf(stdout, "running again, one after the other, what failed and is not in %s:\n  %s\n", tableFile, strings.Join(again, "\n  ")); err != nil {
 			return err
 		}
 		second, err := s.run(ctx, "again", exactly(again), 1)
