@@ -122,6 +122,37 @@ func TestServeAnswersWhileConnectionsAreHeld(t *testing.T) {
 	}
 }
 
+// TestServeAnswersEachNewConnection has one caller that asks on a new connection each time, several at once, and leaves each open: what makes room
+// are those that have been answered.
+func TestServeAnswersEachNewConnection(t *testing.T) {
+	at := serve(t, health.New(health.Options{}))
+	var callers sync.WaitGroup
+	for range 4 {
+		callers.Go(func() {
+			for range 250 {
+				c, err := net.Dial("tcp", at)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer func() { _ = c.Close() }()
+				write("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")(t, c)
+				_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+				response, err := http.ReadResponse(bufio.NewReader(c), nil)
+				if err != nil {
+					t.Errorf("a connection was not answered: %v", err)
+					return
+				}
+				_ = response.Body.Close()
+				if response.StatusCode != http.StatusOK {
+					t.Errorf("the answer is %s", response.Status)
+				}
+			}
+		})
+	}
+	callers.Wait()
+}
+
 // TestServeEndsCallsWithoutBody checks that a call of gRPC may last, and its request may not.
 func TestServeEndsCallsWithoutBody(t *testing.T) {
 	t.Parallel()
