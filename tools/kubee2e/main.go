@@ -160,6 +160,9 @@ func report(out io.Writer, r results, differences []string) error {
 	lines := []string{fmt.Sprintf("%d tests passed, %d failed, %d skipped themselves", count[passed], count[failed], count[skipped])}
 	slices.Sort(differences)
 	lines = append(lines, differences...)
+	if len(differences) == 0 {
+		lines = append(lines, "all as "+tableFile+" says")
+	}
 	if _, err := fmt.Fprintln(out, strings.Join(lines, "\n")); err != nil {
 		return err
 	}
