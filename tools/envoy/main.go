@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"github.com/sonde-mesh/sonde/tools/cache"
@@ -20,6 +21,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a write to a reader that is gone returns an error then
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	switch {
@@ -63,14 +65,22 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			wanted = append(wanted, r.version)
 		}
 	}
-	for _, w := range wanted {
-		path, err := g.get(ctx, w)
+	return g.printAll(ctx, wanted, stdout)
+}
+
+// printAll gets all versions, and only then prints their paths: a reader of one line, such as head -1, does not end while others are
+// still downloaded. One that has gone before is no failure, since what was asked for is in the cache.
+func (g *getter) printAll(ctx context.Context, versions []string, stdout io.Writer) error {
+	var paths strings.Builder
+	for _, version := range versions {
+		path, err := g.get(ctx, version)
 		if err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintln(stdout, path); err != nil {
-			return err
-		}
+		paths.WriteString(path + "\n")
+	}
+	if _, err := io.WriteString(stdout, paths.String()); !errors.Is(err, syscall.EPIPE) {
+		return err
 	}
 	return nil
 }
