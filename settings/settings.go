@@ -1,5 +1,5 @@
-// Package settings lets the flags of a program be set by environment variables and by a configuration file, too, and reports all values
-// that do not parse at once, with where each of them stands.
+// Package settings is the command line of all programs. Environment variables and a configuration file set flags, too; all values that do not
+// parse are reported at once, with where each of them stands; and wrong usage has an exit code of its own.
 package settings
 
 import (
@@ -43,7 +43,7 @@ type settings struct {
 
 // Install makes a program, to which all commands and flags have been added, read its settings before it runs a command. A flag takes
 // precedence over its variable, and that over the file. A FieldError of a command that names a flag, with its two dashes, then names the
-// place of its value if that is not the command line.
+// place of its value if that is not the command line, and is a UsageError unless it has a cause.
 func Install(root *cobra.Command, o Options) {
 	if o.Variables == nil {
 		o.Variables = (*cobra.Command).Flags
@@ -73,8 +73,19 @@ func Install(root *cobra.Command, o Options) {
 		if unknown := s.unknown(); unknown != nil {
 			o.Unknown(cmd, unknown)
 		}
-		return errors.Join(s.errs...)
+		return errors.Join(append(s.errs, missing(cmd.Flags())...)...)
 	}
+}
+
+// missing returns an error for each required flag that nothing has set.
+func missing(flags *pflag.FlagSet) []error {
+	var errs []error
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Annotations[cobra.BashCompOneRequiredFlag] != nil && !f.Changed {
+			errs = append(errs, &mesh.FieldError{Field: "--" + f.Name, Allowed: "is required"})
+		}
+	})
+	return errs
 }
 
 // unknownFlag says which of the known flags somebody may have meant.
@@ -103,7 +114,13 @@ func (s *settings) add(cmd *cobra.Command) {
 	}
 	s.o.Variables(cmd).VisitAll(func(f *pflag.Flag) { s.known[s.variable(f)] = true })
 	if run := cmd.RunE; run != nil {
-		cmd.RunE = func(cmd *cobra.Command, args []string) error { return mesh.RenameFields(run(cmd, args), s.names) }
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			err := run(cmd, args)
+			if refusesFlag(err) {
+				return &UsageError{mesh.RenameFields(err, s.names)}
+			}
+			return mesh.RenameFields(err, s.names)
+		}
 	}
 	for _, sub := range cmd.Commands() {
 		s.add(sub)

@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -23,12 +22,9 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), shutdown.Signals()...)
-	defer stop()
-	if err := newCommand().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "sonde-cp:", err)
-		stop()
-		os.Exit(1)
-	}
+	code := settings.Main(ctx, newCommand())
+	stop()
+	os.Exit(code)
 }
 
 func newCommand() *cobra.Command {
@@ -36,6 +32,12 @@ func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sonde-cp --store=dir:PATH",
 		Short: "The control plane of Sonde, a mesh for Envoy in which every health answer is true",
+		Long: `The control plane of Sonde, a mesh for Envoy in which every health answer is true.
+
+Exit codes:
+  0  ended, as it was asked to
+  1  failed: the reason is on stderr
+  2  wrong usage: a command, argument, flag or variable, or the file that --config names`,
 		Example: `  # a mesh from a directory of YAML files
   sonde-cp --store=dir:/etc/sonde/mesh --state-dir=/var/lib/sonde
 

@@ -26,7 +26,7 @@ The whole drain begins with SIGTERM to the agent.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !begin {
-				return errors.New("--begin: is required: SIGTERM to the agent drains it until its end")
+				return &mesh.FieldError{Field: "--begin", Allowed: "is required: SIGTERM to the agent drains it until its end"}
 			}
 			if directory == "" {
 				return &mesh.FieldError{Field: "--work-dir", Allowed: "is required: the --work-dir of the agent"}

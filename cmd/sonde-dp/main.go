@@ -4,7 +4,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log"
 	"log/slog"
@@ -28,10 +27,7 @@ import (
 func main() {
 	log.SetOutput(io.Discard) // net/http would log what applications send
 	tuneRuntime()
-	if err := newCommand(becomeGuard).ExecuteContext(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, "sonde-dp:", err)
-		os.Exit(1)
-	}
+	os.Exit(settings.Main(context.Background(), newCommand(becomeGuard)))
 }
 
 // envPrefix is what variables begin with.
@@ -48,8 +44,14 @@ func becomeGuard() error {
 // newCommand returns the command. It calls becomeGuard before it answers probes.
 func newCommand(becomeGuard func() error) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:           "sonde-dp",
-		Short:         "The agent of Sonde that runs beside each Envoy",
+		Use:   "sonde-dp",
+		Short: "The agent of Sonde that runs beside each Envoy",
+		Long: `The agent of Sonde that runs beside each Envoy.
+
+Exit codes:
+  0  done
+  1  failed: the reason is on stderr
+  2  wrong usage: a command, argument, flag or variable, or the file that --config names`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}

@@ -130,16 +130,8 @@ print each difference. The exit code is 1 if there are any. Like the installatio
 	return group("check", "Check the redirection of connections to Envoy", cmd)
 }
 
-// group returns a command with one subcommand. If it did not refuse others, cobra would print its help and succeed, and a pod
-// would start without redirection because of a typing error.
 func group(name, short string, sub *cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   name,
-		Short: short,
-		RunE: func(*cobra.Command, []string) error {
-			return fmt.Errorf("%s what? There is: %s %s", name, name, sub.Name())
-		},
-	}
+	cmd := &cobra.Command{Use: name, Short: short}
 	cmd.AddCommand(sub)
 	return cmd
 }

@@ -4,6 +4,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/sonde-mesh/sonde/settings"
 )
 
 // Mistakes are refused before anything is written: none of these commands reaches the kernel.
@@ -12,8 +14,8 @@ func TestRedirectionBadInput(t *testing.T) {
 		args string
 		want []string
 	}{
-		"a typing error":     {"install transparent-prox", []string{"install what?", "install transparent-proxy"}},
-		"no command":         {"uninstall", []string{"uninstall what?", "uninstall transparent-proxy"}},
+		"a typing error":     {"install transparent-prox", []string{`command "transparent-prox" not found: did you mean transparent-proxy?`}},
+		"no command":         {"uninstall", []string{"a command is missing: transparent-proxy"}},
 		"a flag of Kuma's":   {"install transparent-proxy --redirect-dns", []string{"--redirect-dns: is an unknown flag"}},
 		"an argument":        {"check transparent-proxy now", []string{`unknown command "now"`}},
 		"each bad port":      {"install transparent-proxy --exclude-inbound-ports 9000,0,65536", []string{`--exclude-inbound-ports: "0": must be a port`, `--exclude-inbound-ports: "65536": must be a port`}},
@@ -36,9 +38,9 @@ func TestRedirectionBadInput(t *testing.T) {
 			cmd := newCommand(noGuard)
 			cmd.SetArgs(strings.Fields(tc.args))
 			cmd.SetOut(io.Discard)
-			err := cmd.ExecuteContext(t.Context())
-			if err == nil {
-				t.Fatal("it succeeded")
+			_, err := settings.Execute(t.Context(), cmd)
+			if got := settings.ExitCode(err); got != settings.ExitUsage {
+				t.Fatalf("exit code = %d, %v, want %d", got, err, settings.ExitUsage)
 			}
 			for _, want := range tc.want {
 				if !strings.Contains(err.Error(), want) {

@@ -20,6 +20,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/reach"
+	"github.com/sonde-mesh/sonde/settings"
 )
 
 const (
@@ -54,7 +55,7 @@ func (c *cli) callWithin(ctx context.Context, limit time.Duration, work func(con
 	}
 	bearerToken := strings.TrimSpace(string(token))
 	if strings.ContainsFunc(bearerToken, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return &mesh.FieldError{Field: to.tokenFile.source, Value: to.tokenFile.value, Allowed: "must hold the admin token and nothing else, in one line"}
+		return &mesh.FieldError{Field: to.tokenFile.source, Value: to.tokenFile.value, Err: errors.New("must hold the admin token and nothing else, in one line")}
 	}
 	watch := &reach.Watch{Service: reach.Admin, Address: address}
 	conn, err := grpc.NewClient("passthrough:///"+address,
@@ -134,7 +135,7 @@ func readRoots(file setting) (*x509.CertPool, error) {
 // readSecret reads the small file that a setting names.
 func readSecret(file setting) ([]byte, error) {
 	if file.value == "" {
-		return nil, usagef("%s is needed to ask the control plane: give it as a flag, as a variable, or in a context (sondectl config)", file.source)
+		return nil, settings.Usagef("%s is needed to ask the control plane: give it as a flag, as a variable, or in a context (sondectl config)", file.source)
 	}
 	r, err := os.Open(file.value)
 	if err != nil {

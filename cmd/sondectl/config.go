@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/settings"
 )
 
 const configHelp = `Keep how to reach control planes in a file of contexts, so that it need not be said with each command:
@@ -26,14 +27,14 @@ the current one; the default.`
 func (c *cli) config() *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Keep how to reach control planes, as contexts", Long: configHelp}
 	cmd.AddCommand(c.setContext(), c.useContext(), c.deleteContext(), c.currentContext(), c.getContexts(), c.viewConfig())
-	return group(cmd)
+	return cmd
 }
 
 // changeContexts is the action of a command that changes the file that read returns. The change returns what to tell.
 func (c *cli) changeContexts(
 	read func() (*contextFile, string, error), change func(f *contextFile, path, name string) (string, error),
 ) func(*cobra.Command, []string) error {
-	return c.action(func(_ *cobra.Command, args []string) error {
+	return func(_ *cobra.Command, args []string) error {
 		f, path, err := read()
 		if err != nil {
 			return err
@@ -47,7 +48,7 @@ func (c *cli) changeContexts(
 		}
 		fmt.Fprintln(&c.out, told)
 		return nil
-	})
+	}
 }
 
 func (c *cli) setContext() *cobra.Command {
@@ -64,7 +65,7 @@ what it has of those that are not given. The first context becomes the current o
 				return "", &mesh.FieldError{Field: "NAME", Value: name, Allowed: "must be a name without control characters"}
 			}
 			if !c.given(flagAddress) && !c.given(flagCACert) && !c.given(flagTokenFile) {
-				return "", usagef("nothing to set: give --%s, --%s or --%s", flagAddress, flagCACert, flagTokenFile)
+				return "", settings.Usagef("nothing to set: give --%s, --%s or --%s", flagAddress, flagCACert, flagTokenFile)
 			}
 			done := "changed"
 			if f.find(name) == nil {
@@ -143,7 +144,7 @@ func (c *cli) currentContext() *cobra.Command {
 		Use:   "current-context",
 		Short: "Show the name of the current context",
 		Args:  cobra.NoArgs,
-		RunE: c.action(func(*cobra.Command, []string) error {
+		RunE: func(*cobra.Command, []string) error {
 			f, path, err := c.contexts()
 			switch {
 			case err != nil:
@@ -153,14 +154,14 @@ func (c *cli) currentContext() *cobra.Command {
 			}
 			fmt.Fprintln(&c.out, f.CurrentContext)
 			return nil
-		}),
+		},
 	}
 }
 
 func (c *cli) getContexts() *cobra.Command {
 	cmd := &cobra.Command{Use: "get-contexts", Short: "Show all contexts", Args: cobra.NoArgs}
 	output := addFormat(cmd, table, yamlFormat, jsonFormat)
-	cmd.RunE = c.action(func(*cobra.Command, []string) error {
+	cmd.RunE = func(*cobra.Command, []string) error {
 		f, _, err := c.contexts()
 		if err != nil {
 			return err
@@ -175,14 +176,14 @@ func (c *cli) getContexts() *cobra.Command {
 			l.rows = append(l.rows, row{cells: []string{current, item.Name, item.Address, item.CACertFile, item.TokenFile}})
 		}
 		return l.write(&c.out, output.value)
-	})
+	}
 	return cmd
 }
 
 func (c *cli) viewConfig() *cobra.Command {
 	cmd := &cobra.Command{Use: "view", Short: "Show the file of contexts, as it is read", Args: cobra.NoArgs}
 	output := addFormat(cmd, yamlFormat, jsonFormat)
-	cmd.RunE = c.action(func(*cobra.Command, []string) error {
+	cmd.RunE = func(*cobra.Command, []string) error {
 		f, _, err := c.contexts()
 		switch {
 		case err != nil:
@@ -191,7 +192,7 @@ func (c *cli) viewConfig() *cobra.Command {
 			return writeJSON(&c.out, f)
 		}
 		return writeYAML(&c.out, f)
-	})
+	}
 	return cmd
 }
 

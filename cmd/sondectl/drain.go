@@ -18,6 +18,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/settings"
 )
 
 // kubernetesTimeout limits a request to the API server.
@@ -58,9 +59,9 @@ func (c *cli) drain() *cobra.Command {
   sondectl drain pod/gateway-0 -n edge
   sondectl drain dataplane/edge-1 --reason "new disk"`,
 		Args: oneTarget,
-		RunE: c.action(func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			return target.set(cmd, args[0], &reason)
-		}),
+		},
 	}
 	target.add(cmd)
 	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT` for people; the first 256 bytes are passed on")
@@ -77,9 +78,9 @@ func (c *cli) undrain() *cobra.Command {
 ` + drainHelp,
 		Example: "  sondectl undrain node/worker-3",
 		Args:    oneTarget,
-		RunE: c.action(func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			return target.set(cmd, args[0], nil)
-		}),
+		},
 	}
 	target.add(cmd)
 	return cmd
@@ -89,10 +90,10 @@ func (c *cli) undrain() *cobra.Command {
 func oneTarget(_ *cobra.Command, args []string) error {
 	const forms = "node/NAME, pod/NAME, dataplane/NAME or NAME"
 	if len(args) != 1 || args[0] == "" {
-		return usagef("want one node, pod or dataplane, as %s", forms)
+		return settings.Usagef("want one node, pod or dataplane, as %s", forms)
 	}
 	if kind, name, named := strings.Cut(args[0], "/"); named && (resourceOf(kind) == nil && !isDataplane(kind) || name == "" || strings.Contains(name, "/")) {
-		return usagef("%q: must be %s", args[0], forms)
+		return settings.Usagef("%q: must be %s", args[0], forms)
 	}
 	return nil
 }

@@ -2,14 +2,15 @@ package main
 
 import (
 	"errors"
-	"fmt"
+
+	"github.com/sonde-mesh/sonde/settings"
 )
 
-// Exit codes, see rootHelp.
+// Exit codes beside those of all programs, see rootHelp.
 const (
 	exitOK          = 0
-	exitFailed      = 1
-	exitUsage       = 2
+	exitFailed      = settings.ExitFailed
+	exitUsage       = settings.ExitUsage
 	exitUnreachable = 3
 	exitUnfinished  = 4
 	exitFindings    = 5
@@ -21,7 +22,7 @@ func hasOutput(code int) bool {
 	return code == exitOK || code == exitUnfinished || code == exitFindings || code == exitUnhealthy
 }
 
-// exitError is an error with an exit code other than exitFailed.
+// exitError is an error with an exit code of sondectl's own.
 type exitError struct {
 	code int
 	err  error
@@ -30,22 +31,10 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-func usagef(format string, args ...any) error {
-	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...)}
-}
-
-// exitCode returns the exit code for an error of Execute. Errors from before a command's action are about flags and
-// arguments.
-func (c *cli) exitCode(err error) int {
-	var exit *exitError
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.As(err, &exit):
+// exitCode returns the exit code for an error of settings.Execute.
+func exitCode(err error) int {
+	if exit, ok := errors.AsType[*exitError](err); ok {
 		return exit.code
-	case c.working:
-		return exitFailed
-	default:
-		return exitUsage
 	}
+	return settings.ExitCode(err)
 }

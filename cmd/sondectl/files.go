@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/settings"
 	"github.com/sonde-mesh/sonde/store"
 )
 
@@ -53,7 +54,7 @@ func noArguments(_ *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return usagef("%q: must stand behind -f, or in another call: -f takes one file", args[0])
+	return settings.Usagef("%q: must stand behind -f, or in another call: -f takes one file", args[0])
 }
 
 // readObjects reads objects as the control plane's store does with that mode of probes, and writes all problems to stderr. It returns an error if
@@ -113,7 +114,7 @@ Exit code 0: all are valid, perhaps with warnings; 1: there is an error.`,
 	}
 	fileFlag(cmd, &path, objectsUsage)
 	mode.add(cmd, modeFlag, "", modeOfFiles)
-	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		documents, err := readObjects(cmd, path, mode.value)
 		if err != nil {
 			return err
@@ -124,6 +125,6 @@ Exit code 0: all are valid, perhaps with warnings; 1: there is an error.`,
 		}
 		fmt.Fprintf(&c.out, "%s %s valid\n", plural(len(documents), "object"), verb)
 		return nil
-	})
+	}
 	return cmd
 }

@@ -15,7 +15,7 @@ import (
 func (c *cli) generate() *cobra.Command {
 	cmd := &cobra.Command{Use: "generate", Short: "Make a token, or Envoy's configuration from files"}
 	cmd.AddCommand(c.generateToken(), c.generateEnvoy())
-	return group(cmd)
+	return cmd
 }
 
 func (c *cli) generateToken() *cobra.Command {
@@ -45,7 +45,7 @@ token ends, and for how to renew tokens.`,
 	must(cmd.MarkFlagRequired("name"))
 	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	must(cmd.RegisterFlagCompletionFunc("name", c.completeNames(&adminv1.Filter{}, dataplanes())))
-	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		request.ValidFor = durationpb.New(life.Std())
 		return c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) error {
 			response, err := api.GenerateDataplaneToken(ctx, request)
@@ -58,6 +58,6 @@ token ends, and for how to renew tokens.`,
 			}
 			return nil
 		})
-	})
+	}
 	return cmd
 }

@@ -43,7 +43,7 @@ key and bundle are those of a throw-away CA, good for "envoy --mode validate" an
 	cmd.Flags().BoolVar(&static, "static", false, "write one whole static configuration")
 	mode.add(cmd, modeFlag, "", modeOfFiles)
 	cmd.Flags().StringVar(&trustDomain, "trust-domain", mesh.DefaultTrustDomain, "`SUFFIX` of all trust domains, the control plane's --trust-domain")
-	cmd.RunE = c.action(func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		change, err := readView(cmd, path, trustDomain, mode.value)
 		if err != nil {
 			return err
@@ -56,7 +56,7 @@ key and bundle are those of a throw-away CA, good for "envoy --mode validate" an
 			return writeStatic(cmd.Context(), &c.out, change.After, id, trustDomain)
 		}
 		return c.writeResources(change, id, trustDomain)
-	})
+	}
 	return cmd
 }
 

@@ -14,6 +14,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/settings"
 )
 
 // listing is the output of get: a table, or documents for -o yaml and -o json.
@@ -69,7 +70,7 @@ is written as it was, with the field "removed": true. Problems of the store are 
 	for _, r := range collections() {
 		cmd.AddCommand(c.getOne(r))
 	}
-	return group(cmd)
+	return cmd
 }
 
 func (c *cli) getOne(r collection) *cobra.Command {
@@ -90,10 +91,10 @@ func (c *cli) getOne(r collection) *cobra.Command {
 		must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	}
 	cmd.ValidArgsFunction = c.completeNames(filter, r)
-	cmd.RunE = c.action(func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 {
 			if filter.Name = args[0]; filter.Name == "" { // of a script whose variable is empty: it would get all
-				return usagef("NAME: must not be empty")
+				return settings.Usagef("NAME: must not be empty")
 			}
 		}
 		found, err := c.list(cmd.Context(), r, filter)
@@ -108,7 +109,7 @@ func (c *cli) getOne(r collection) *cobra.Command {
 			return c.watch(cmd, r, filter, output.value, found)
 		}
 		return found.write(&c.out, output.value)
-	})
+	}
 	return cmd
 }
 

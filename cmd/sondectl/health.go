@@ -33,7 +33,7 @@ func (c *cli) health() *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	output := addFormat(cmd, table, yamlFormat, jsonFormat)
-	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var health *adminv1.Health
 		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
 			health, err = api.GetHealth(ctx, &adminv1.GetHealthRequest{})
@@ -50,7 +50,7 @@ func (c *cli) health() *cobra.Command {
 			return err
 		}
 		return unhealthy(health)
-	})
+	}
 	return cmd
 }
 

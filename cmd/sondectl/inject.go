@@ -11,6 +11,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/reach"
+	"github.com/sonde-mesh/sonde/settings"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -75,11 +76,11 @@ func (f *injectFlags) read(cmd *cobra.Command) ([]manifest, webhook.Options, err
 	}
 	for _, flag := range []string{"image", "mesh", "virtual-probes-port"} {
 		if value := cmd.Flags().Lookup(flag).Value.String(); value == "" || value == "0" {
-			return nil, o, usagef("--%s: must not be %q", flag, value)
+			return nil, o, settings.Usagef("--%s: must not be %q", flag, value)
 		}
 	}
 	if err := o.Validate(); err != nil {
-		return nil, o, &exitError{code: exitUsage, err: mesh.RenameFields(err, injectFlagOf)}
+		return nil, o, mesh.RenameFields(err, injectFlagOf)
 	}
 	all, errs, err := readManifests(f.path, cmd.InOrStdin())
 	return all, o, errors.Join(err, reportErrors(cmd, f.path, errs))
@@ -105,7 +106,7 @@ Exit code 0: done, perhaps with warnings; 1: something is wrong, and nothing is 
 		Args: noArguments,
 	}
 	flags.add(cmd, modeFlag, modeUsage)
-	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		all, o, err := flags.read(cmd)
 		if err != nil {
 			return err
@@ -123,7 +124,7 @@ Exit code 0: done, perhaps with warnings; 1: something is wrong, and nothing is 
 			c.out.Write(text)
 		}
 		return reportErrors(cmd, flags.path, errs)
-	})
+	}
 	return cmd
 }
 

@@ -12,6 +12,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/settings"
 )
 
 const inspectHelp = `Show what the Envoy of a dataplane has, as Envoy itself says it, or what it should have.
@@ -33,7 +34,7 @@ const inspectTimeout = 50 * time.Second
 func (c *cli) inspect() *cobra.Command {
 	cmd := &cobra.Command{Use: "inspect", Short: "Show what a proxy has, or should have"}
 	cmd.AddCommand(c.inspectDataplane())
-	return group(cmd)
+	return cmd
 }
 
 // inspection has the flags of inspect dataplane.
@@ -61,19 +62,19 @@ func (c *cli) inspectDataplane() *cobra.Command {
 	must(cmd.MarkFlagRequired("type"))
 	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	cmd.ValidArgsFunction = c.completeNames(&adminv1.Filter{}, dataplanes())
-	cmd.RunE = c.action(func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		i.name = args[0]
 		own := slices.Contains(mesh.EnvoyViews(), mesh.EnvoyView(i.view.value))
 		switch {
 		case i.desired && !slices.Contains(adminv1.Kinds(), i.view.value):
-			return usagef("--desired: must not be with --type %s: Envoy alone knows it", i.view.value)
+			return settings.Usagef("--desired: must not be with --type %s: Envoy alone knows it", i.view.value)
 		case !own || i.desired:
 			return c.inspectDesired(cmd.Context(), i)
 		case cmd.Flags().Changed("output"):
-			return usagef("-o: must not be with --type %s: it is Envoy's own text", i.view.value)
+			return settings.Usagef("-o: must not be with --type %s: it is Envoy's own text", i.view.value)
 		}
 		return c.inspectEnvoy(cmd.Context(), i)
-	})
+	}
 	return cmd
 }
 

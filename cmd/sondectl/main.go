@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"github.com/sonde-mesh/sonde/settings"
 )
 
 func main() {
@@ -29,8 +31,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetIn(stdin)
 	root.SetOut(&c.out)
 	root.SetErr(stderr)
-	cmd, err := root.ExecuteContextC(ctx)
-	code := c.exitCode(err)
+	cmd, err := settings.Execute(ctx, root)
+	code := exitCode(err)
 	if hasOutput(code) {
 		if _, werr := stdout.Write(c.out.Bytes()); werr != nil {
 			err, code = fmt.Errorf("write the output: %w", werr), exitFailed

@@ -32,7 +32,7 @@ Modes of pods:
 func (c *cli) migrate() *cobra.Command {
 	cmd := &cobra.Command{Use: "migrate", Short: "Move workloads from one way of answering probes to another, without losing a probe"}
 	cmd.AddCommand(c.migratePlan(), c.migrateStatus())
-	return group(cmd)
+	return cmd
 }
 
 func (c *cli) migratePlan() *cobra.Command {
@@ -71,7 +71,7 @@ Exit code 0: nothing is wrong and nothing clashes; 5: there are findings or clas
 	}
 	flags.add(cmd, "to", "the mode that is planned for")
 	output := addFormat(cmd, table, yamlFormat, jsonFormat)
-	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cluster, o, err := readCluster(cmd, &flags)
 		if err != nil {
 			return err
@@ -89,7 +89,7 @@ Exit code 0: nothing is wrong and nothing clashes; 5: there are findings or clas
 			return &exitError{code: exitFindings, err: errors.New(planSummary(plan))}
 		}
 		return err
-	})
+	}
 	return cmd
 }
 
@@ -115,7 +115,7 @@ Exit code 0: no pod is to roll, and none would be refused; 5: otherwise, and the
 	}
 	flags.add(cmd, "default-mode", "the mode of workloads that ask for none: --"+modeFlag+" of the control plane")
 	output := addFormat(cmd, table, yamlFormat, jsonFormat)
-	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cluster, o, err := readCluster(cmd, &flags)
 		if err != nil {
 			return err
@@ -133,7 +133,7 @@ Exit code 0: no pod is to roll, and none would be refused; 5: otherwise, and the
 			return &exitError{code: exitFindings, err: errors.New(statusSummary(status))}
 		}
 		return err
-	})
+	}
 	return cmd
 }
 

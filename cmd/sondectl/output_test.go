@@ -18,6 +18,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/reach"
+	"github.com/sonde-mesh/sonde/settings"
 )
 
 func TestWriteYAML(t *testing.T) {
@@ -146,16 +147,15 @@ func TestExplain(t *testing.T) {
 		"hangs":             {nil, nil, status.Error(codes.DeadlineExceeded, "x"), exitUnreachable, "the control plane at HOST:1 did not answer in time"},
 		"refuses":           {nil, nil, status.Error(codes.NotFound, "mesh not found"), exitFailed, "mesh not found"},
 		"an answer is odd":  {nil, nil, errors.New("decode a Mesh"), exitFailed, "decode a Mesh"},
-		"wrong use of flag": {nil, nil, usagef("bad"), exitUsage, "bad"},
+		"wrong use of flag": {nil, nil, settings.Usagef("bad"), exitUsage, "bad"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			c := &cli{working: true}
 			watch := &reach.Watch{Service: reach.Admin, Address: "HOST:1"}
 			watch.Dialed(tc.dial)
 			watch.Handshaken(tc.handshake)
 			err := explainError(watch, tc.err)
-			if got := c.exitCode(err); got != tc.code || !strings.Contains(err.Error(), tc.want) {
+			if got := exitCode(err); got != tc.code || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("explain() = %v (exit code %d), want %q (%d)", err, got, tc.want, tc.code)
 			}
 		})

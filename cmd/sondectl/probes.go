@@ -12,7 +12,7 @@ import (
 func (c *cli) probes() *cobra.Command {
 	cmd := &cobra.Command{Use: "probes", Short: "Look at the probes of pods"}
 	cmd.AddCommand(c.explainProbes())
-	return group(cmd)
+	return cmd
 }
 
 func (c *cli) explainProbes() *cobra.Command {
@@ -33,7 +33,7 @@ AGENT     what the agent asks the application then, and how long it waits for th
 		Args: noArguments,
 	}
 	flags.add(cmd, modeFlag, modeUsage)
-	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		all, o, err := flags.read(cmd)
 		if err != nil {
 			return err
@@ -59,7 +59,7 @@ AGENT     what the agent asks the application then, and how long it waits for th
 			return fmt.Errorf("%s: no pod found", flags.path)
 		}
 		return reportErrors(cmd, flags.path, errs)
-	})
+	}
 	return cmd
 }
 

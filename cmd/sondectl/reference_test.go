@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write docs/reference/sondectl.md")
 // TestReferenceGolden compares docs/reference/sondectl.md with the flags.
 func TestReferenceGolden(t *testing.T) {
 	page := reference.Page((&cli{}).root(), reference.Options{
-		About: "The flags of sondectl itself, which every command has, are also variables, and parts of a context (`sondectl config`). A flag takes precedence over its variable, and that over the context.",
+		About: "The flags of sondectl itself, which every command has, are also variables, and parts of a context (`sondectl config`). A flag takes precedence over its variable, and that over the context. `sondectl --help` lists the exit codes.",
 		Variable: func(cmd *cobra.Command, f *pflag.Flag) string {
 			if cmd.HasParent() {
 				return ""

@@ -55,7 +55,7 @@ terminal control characters in names and texts are escaped.
 Exit codes:
   0  done
   1  failed: the reason is on stderr
-  2  wrong usage
+  2  wrong usage: a command, argument, flag or variable
   3  the control plane cannot be reached, or is not ready
   4  rotate ca: the rotation is in progress
   5  migrate plan: there are findings or clashes; migrate status: pods are still to roll
@@ -74,8 +74,6 @@ type cli struct {
 	out bytes.Buffer
 	// stdout gets at once what a command writes that does not end by itself.
 	stdout io.Writer
-	// working is set when a command's action begins.
-	working bool
 }
 
 func (c *cli) root() *cobra.Command {
@@ -89,9 +87,6 @@ func (c *cli) root() *cobra.Command {
 	c.addConnectionFlags(root.PersistentFlags())
 	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), c.migrate(), c.drain(), c.undrain(), c.rotate(), c.health(), c.why(), c.config())
 	buildinfo.Add(root)
-	group(root)
-	// A group is only runnable in order to refuse unknown commands: do not show that as a usage.
-	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
 	must(root.RegisterFlagCompletionFunc(flagContext, c.completeContexts))
 	settings.Install(root, settings.Options{
 		Prefix: envPrefix, Variables: func(*cobra.Command) *pflag.FlagSet { return root.PersistentFlags() },
@@ -100,37 +95,4 @@ func (c *cli) root() *cobra.Command {
 		},
 	})
 	return root
-}
-
-// action wraps the action of a command: errors from then on are not usage errors.
-func (c *cli) action(work func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		c.working = true
-		return work(cmd, args)
-	}
-}
-
-// group makes a command that only has subcommands refuse unknown ones. By default cobra prints the help and succeeds.
-func group(cmd *cobra.Command) *cobra.Command {
-	cmd.SuggestionsMinimumDistance = 2
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		var names []string
-		for _, sub := range cmd.Commands() {
-			if sub.IsAvailableCommand() {
-				names = append(names, sub.Name())
-			}
-		}
-		if len(args) == 0 && cmd.HasParent() {
-			return usagef("a command is missing: %s", strings.Join(names, ", "))
-		}
-		if len(args) == 0 {
-			return nil
-		}
-		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-			names = near
-		}
-		return usagef("command %q not found: did you mean %s?", args[0], strings.Join(names, ", "))
-	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	return cmd
 }

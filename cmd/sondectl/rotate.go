@@ -19,7 +19,7 @@ const pollEvery = 500 * time.Millisecond
 func (c *cli) rotate() *cobra.Command {
 	cmd := &cobra.Command{Use: "rotate", Short: "Replace what a mesh trusts"}
 	cmd.AddCommand(c.rotateCA())
-	return group(cmd)
+	return cmd
 }
 
 func (c *cli) rotateCA() *cobra.Command {
@@ -54,7 +54,7 @@ Exit code 0: done, or no rotation is in progress; 4: in progress.`,
 	cmd.Flags().BoolVar(&statusOnly, "status", false, "show the progress of a rotation, and start none")
 	cmd.MarkFlagsMutuallyExclusive("status", "force")
 	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
-	cmd.RunE = c.action(func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var rotation *adminv1.Rotation
 		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
 			if statusOnly {
@@ -75,7 +75,7 @@ Exit code 0: done, or no rotation is in progress; 4: in progress.`,
 			return &exitError{exitUnfinished, fmt.Errorf("the rotation of mesh %q is under way", request.GetMesh())}
 		}
 		return nil
-	})
+	}
 	return cmd
 }
 

@@ -13,6 +13,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/settings"
 )
 
 const whyHelp = `Say of each endpoint of the service or MeshService NAME, and of each inbound of the dataplane NAME, whether it gets traffic, and what speaks against it.
@@ -50,9 +51,9 @@ func (c *cli) why() *cobra.Command {
 	cmd.Flags().StringVar(&filter.Mesh, "mesh", "", "only in this `MESH`")
 	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	cmd.ValidArgsFunction = c.completeNames(filter, services(), meshServices(), dataplanes())
-	cmd.RunE = c.action(func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if filter.Name = args[0]; filter.Name == "" {
-			return usagef("NAME: must not be empty")
+			return settings.Usagef("NAME: must not be empty")
 		}
 		var found *subject
 		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
@@ -74,7 +75,7 @@ func (c *cli) why() *cobra.Command {
 			return notFound("service, meshservice or dataplane", filter, found.near(filter.Name))
 		}
 		return whyListing(all).write(&c.out, output.value)
-	})
+	}
 	return cmd
 }
 

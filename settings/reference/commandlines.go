@@ -2,6 +2,7 @@ package reference
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -161,6 +162,9 @@ func parse(root *cobra.Command, args []string, mention bool) error {
 	}
 	if mention && cmd.Flags().NArg() == 0 {
 		return nil
+	}
+	if !cmd.Runnable() && (cmd.HasParent() || cmd.Flags().NArg() > 0) {
+		return fmt.Errorf("%s has no such command", cmd.CommandPath())
 	}
 	return cmd.ValidateArgs(cmd.Flags().Args())
 }

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -20,20 +21,21 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// cacheAll makes a cache that has all releases, and no other Envoy.
-func cacheAll(t *testing.T) (paths string) {
+// cacheAll makes a cache that has all releases, and no other Envoy. It returns their paths, one a line.
+func cacheAll(t *testing.T) string {
 	t.Helper()
 	onPath(t, nil)
 	t.Setenv("ENVOY", "")
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	var all strings.Builder
 	for _, r := range releases {
 		directory := filepath.Join(os.Getenv("XDG_CACHE_HOME"), "sonde", "envoy-"+r.version)
 		if err := os.MkdirAll(directory, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		paths += writeScript(t, directory, "envoy", fakeEnvoy(r.version)) + "\n"
+		all.WriteString(writeScript(t, directory, "envoy", fakeEnvoy(r.version)) + "\n")
 	}
-	return paths
+	return all.String()
 }
 
 // writes keeps what each Write got.

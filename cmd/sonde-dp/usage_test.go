@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/settings"
+)
+
+func TestExitCodes(t *testing.T) {
+	nowhere := filepath.Join(t.TempDir(), "nowhere")
+	tests := map[string]struct {
+		args, stderr string
+		code         int
+	}{
+		"help":                       {args: "help wait"},
+		"help of an unknown command": {"help nosuch", `sonde-dp: command "nosuch" not found: did you mean check, completion,`, 2},
+		"completion of no shell":     {"completion tcsh", `sonde-dp: command "tcsh" not found: did you mean bash, zsh, fish?`, 2},
+		"unknown command":            {"wiat", `sonde-dp: command "wiat" not found: did you mean wait?`, 2},
+		"unknown command, --help":    {"wiat --help", `sonde-dp: command "wiat" not found: did you mean wait?`, 2},
+		"no command below":           {"install", "sonde-dp: a command is missing: transparent-proxy", 2},
+		"unknown command below":      {"check dns", `sonde-dp: command "dns" not found: did you mean transparent-proxy?`, 2},
+		"unknown flag":               {"wait --tiemout=1s", "sonde-dp: --tiemout: is an unknown flag: did you mean --timeout?", 2},
+		"an argument":                {"run web-1", `sonde-dp: unknown command "web-1"`, 2},
+		"missing flags":              {"run", "sonde-dp: --cp-address: is required\n--ca-cert-file: is required\n", 2},
+		"a missing switch":           {"drain --work-dir=x", "sonde-dp: --begin: is required", 2},
+		"a missing directory":        {"drain --begin", "sonde-dp: --work-dir: is required", 2},
+		"a value that is none":       {"run --drain-time=x", `sonde-dp: --drain-time: "x": must be a duration`, 2},
+		"a value that is not":        {"wait --timeout=0s", `sonde-dp: --timeout: "0s": must be more than 0`, 2},
+		"of the redirection":         {"check transparent-proxy --kuma-dp-uid=0", `sonde-dp: --kuma-dp-uid: "0": must be`, 2},
+		"of the version":             {"version -o xml", `sonde-dp: --output: "xml": must be text or json`, 2},
+		"a file of flags":            {"run --config=" + nowhere, "sonde-dp: read --config: open ", 2},
+		"a program that is not there": {
+			"run --cp-address=localhost:5678 --ca-cert-file=x --name=x --dataplane-token-file=x --envoy-path=" + nowhere, "sonde-dp: --envoy-path: ", 1,
+		},
+		"a directory that is not there": {"drain --begin --work-dir=" + nowhere, "sonde-dp: ", 1},
+		"an agent that is not there":    {"wait --timeout=1ms --admin-addr=127.0.0.1:1", "sonde-dp: wait for the agent at 127.0.0.1:1: ", 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var stderr, stdout bytes.Buffer
+			cmd := newCommand(noGuard)
+			cmd.SetArgs(strings.Fields(tc.args))
+			cmd.SetErr(&stderr)
+			cmd.SetOut(&stdout)
+			if code := settings.Main(t.Context(), cmd); code != tc.code || !strings.HasPrefix(stderr.String(), tc.stderr) {
+				t.Errorf("exit code = %d, stderr %q, want %d, %q", code, &stderr, tc.code, tc.stderr)
+			}
+			if tc.code != 0 && stdout.Len() > 0 {
+				t.Errorf("stdout = %q, want nothing", &stdout)
+			}
+		})
+	}
+}
