@@ -87,7 +87,7 @@ var rules = map[string]rule{
 	"api/crds":               {std: true},
 	"webhook":                {own: []string{"api/mesh", "connlimit"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
 	"health/heartbeat":       {std: true},
-	"health":                 {own: []string{"health/heartbeat", "connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"health":                 {own: []string{"api/mesh", "health/heartbeat", "connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"connlimit":              {std: true},
 	"cgroup":                 {std: true},
 	"reach":                  {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},

@@ -108,7 +108,7 @@ func FromThisHost(r *http.Request) bool {
 	}
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	ip := net.ParseIP(host)
-	return err == nil && ip != nil && ip.IsLoopback()
+	return err == nil && ip != nil && (ip.IsLoopback() || ofOwnAddress(r))
 }
 
 // report is the body of an answer.
