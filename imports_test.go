@@ -94,6 +94,7 @@ var rules = map[string]rule{
 	"jsonlog":                {own: []string{"api/mesh", "reach", "connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"settings":               {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"buildinfo":              {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
+	"kubeconfig":             {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos}},
 	"disk":                   {std: true},
 	"filelock":               {std: true},
 	"shutdown":               {std: true},

@@ -49,8 +49,8 @@ func (a *applications) load() error {
 	for _, id := range ids {
 		reasons := map[netip.AddrPort]string{}
 		data, readErr := a.records.data(id)
-		if readErr == nil {
-			readErr = json.Unmarshal(data, &reasons)
+		if readErr == nil && json.Unmarshal(data, &reasons) != nil {
+			readErr = mesh.ExplainJSON("", data, &reasons)
 		}
 		if readErr != nil {
 			meshName, name := mesh.SplitID(id)

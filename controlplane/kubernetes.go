@@ -32,6 +32,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/identity/token"
+	"github.com/sonde-mesh/sonde/kubeconfig"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -123,7 +124,7 @@ func (k *Kubernetes) config() (*rest.Config, error) {
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", k.Kubeconfig)
 	if err != nil {
-		return nil, &mesh.FieldError{Field: "Kubernetes.Kubeconfig", Value: k.Kubeconfig, Err: err}
+		return nil, &mesh.FieldError{Field: "Kubernetes.Kubeconfig", Value: k.Kubeconfig, Err: kubeconfig.Explain(err, k.Kubeconfig)}
 	}
 	return config, nil
 }

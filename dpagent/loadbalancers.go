@@ -102,8 +102,8 @@ func (a *Agent) resumeDrain() {
 		return // it was told nothing
 	}
 	var state lb.State
-	if err == nil {
-		err = json.Unmarshal(text, &state)
+	if err == nil && json.Unmarshal(text, &state) != nil {
+		err = mesh.ExplainJSON("", text, &state)
 	}
 	if err != nil {
 		a.logger.Warn("drain state of the agent before not used", "err", err)

@@ -135,7 +135,7 @@ func loadRecords(storage Records, directory string, latest time.Time, log *slog.
 		}
 		var h history
 		if err := json.Unmarshal(data, &h); err != nil {
-			log.Error("bad record of a proxy: a rotation waits until it renews its certificate", "file", rs.path(dataplane), "proxy", dataplane, "err", err)
+			log.Error("bad record of a proxy: a rotation waits until it renews its certificate", "file", rs.path(dataplane), "proxy", dataplane, "err", mesh.ExplainJSON("", data, &h))
 			h = history{Issued: []issuedCertificate{{Serial: unknownSerial, NotAfter: latest}}}
 		}
 		rs.proxies[dataplane] = h.upgraded()

@@ -25,7 +25,7 @@ func InjectJSON(document []byte, o Options) ([]byte, []string, error) {
 	}
 	var d podDocument
 	if err := kjson.Unmarshal(document, &d); err != nil {
-		return nil, nil, fmt.Errorf("decode pod: %w", err)
+		return nil, nil, mesh.ExplainJSON("", document, &d)
 	}
 	in, err := d.inject(nil, &o)
 	if err != nil {
@@ -53,7 +53,7 @@ func InjectJSON(document []byte, o Options) ([]byte, []string, error) {
 func DecodePod(document []byte) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	if err := kjson.Unmarshal(document, pod); err != nil {
-		return nil, fmt.Errorf("decode pod: %w", err)
+		return nil, mesh.ExplainJSON("", document, pod)
 	}
 	return pod, nil
 }
@@ -158,7 +158,7 @@ func containersOf(documents []containerDocument) (containers []corev1.Container,
 		}
 		if d.Name == mesh.ContainerSidecar && len(d.Env) > 0 {
 			if err := kjson.Unmarshal(d.Env, &c.Env); err != nil {
-				return nil, fmt.Errorf("containers[%s].env: %w", d.Name, err)
+				return nil, mesh.ExplainJSON(fmt.Sprintf("containers[%s].env", d.Name), d.Env, &c.Env)
 			}
 		}
 		containers = append(containers, c)

@@ -191,7 +191,7 @@ func TestBombs(t *testing.T) {
 		"objects":           {webhook.PathValidate, dataplane(list(`{"":0}`, many)), http.StatusBadRequest, "too many objects and values"},
 		"inbounds":          {webhook.PathValidate, dataplane(`{"networking":{"inbound":` + list("{}", 20_000) + `}}`), http.StatusOK, "must have at most 10000 items"},
 		"wrong inbounds":    {webhook.PathValidate, dataplane(`{"networking":{"inbound":` + list(`{"a":0}`, 9000) + `}}`), http.StatusOK, "spec.networking.inbound[0].a"},
-		"a long number":     {webhook.PathInject, pod(`{"spec":{"containers":[{"name":` + strings.Repeat("1", many) + `}]}}`), http.StatusBadRequest, "containers.name"},
+		"a long number":     {webhook.PathInject, pod(`{"spec":{"containers":[{"name":` + strings.Repeat("1", many) + `}]}}`), http.StatusBadRequest, "containers[0].name"},
 		"a long namespace":  {webhook.PathInject, podReview(strings.Repeat("n", many), []byte(`{}`)), http.StatusBadRequest, "request.namespace"},
 		"containers' names": {webhook.PathInject, pod(`{"spec":{"containers":` + list(`{"name":"a"}`, 50_000) + `}}`), http.StatusOK, "two containers have this name"},
 	}

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kjson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 const reviewKind = "AdmissionReview"
@@ -49,7 +51,7 @@ type request[T any] struct {
 func decodeReview[T any](body []byte) (*request[T], error) {
 	var r review[T]
 	if err := kjson.Unmarshal(body, &r); err != nil {
-		return nil, fmt.Errorf("%w: %w", errMalformed, err)
+		return nil, fmt.Errorf("%w: %w", errMalformed, mesh.ExplainJSON("", body, &r))
 	}
 	switch version := admissionv1.SchemeGroupVersion.String(); {
 	case r.APIVersion != version:

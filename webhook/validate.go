@@ -136,7 +136,7 @@ func (d *objectDocument) check(o mesh.Object, spec any, validate func() error) e
 	var value any
 	if len(d.Spec) > 0 {
 		if err := kjson.Unmarshal(d.Spec, &value); err != nil {
-			return fmt.Errorf("spec: %w", err)
+			return mesh.ExplainJSON("spec", d.Spec, &value)
 		}
 	}
 	r.read(value, spec)

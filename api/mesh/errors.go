@@ -36,8 +36,10 @@ func (e *FieldError) Error() string {
 // Unwrap returns Err.
 func (e *FieldError) Unwrap() error { return e.Err }
 
-// MayBeSecret reports whether errors leave out the value of a field: headers of probes may hold passwords and tokens.
-func MayBeSecret(field string) bool { return strings.Contains(field, "httpGet.httpHeaders") }
+// MayBeSecret reports whether errors leave out the value of a field: headers of probes, and variables, may hold passwords and tokens.
+func MayBeSecret(field string) bool {
+	return strings.Contains(field, "httpGet.httpHeaders") || strings.Contains(field, ".env[")
+}
 
 // RenameFields returns err with other names for the fields that it names, for users who know a field by a flag or an
 // annotation. err may join several errors; one that names no field of names stays as it is.

@@ -49,7 +49,7 @@ func ParseProbeTable(data string) (table ProbeTable, unknownKeys []string, err e
 	}
 	var entries []json.RawMessage
 	if err := json.Unmarshal([]byte(data), &entries); err != nil {
-		return nil, nil, fmt.Errorf("parse probe table: must be a JSON list of probes: %w", err)
+		return nil, nil, fmt.Errorf("parse probe table: %w", ExplainJSON("probes", []byte(data), &entries))
 	}
 	d := probeDecoder{unknown: map[string]bool{}}
 	ids, virtualPorts := map[string]int{}, map[int32]int{}

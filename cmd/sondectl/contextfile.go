@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/reach"
@@ -91,7 +91,7 @@ func readContextFile(path string) (*contextFile, error) {
 	decoder := yaml.NewDecoder(strings.NewReader(string(data)))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(f); err != nil && !errors.Is(err, io.EOF) {
-		return nil, explainYAML(path, err)
+		return nil, explainContexts(path, data, err)
 	}
 	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s: must be one YAML document", path)
@@ -102,29 +102,36 @@ func readContextFile(path string) (*contextFile, error) {
 // unknownField is how the YAML library names a field that contextFile has not.
 var unknownField = regexp.MustCompile(`^line (\d+): field (\S+) not found in type main\.(\w+)$`)
 
-// wrongType is how it names a value of another type.
-var wrongType = regexp.MustCompile(`^line (\d+): cannot unmarshal .* into (\S+)$`)
-
-// explainYAML returns all that is wrong with the form of the file.
-func explainYAML(path string, err error) error {
+// explainContexts returns all that is wrong with the form of the file.
+func explainContexts(path string, data []byte, err error) error {
 	wrong, ok := errors.AsType[*yaml.TypeError](err)
 	if !ok {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	var errs []error
+	types := false
 	for _, text := range wrong.Errors {
-		if match := unknownField.FindStringSubmatch(text); match != nil {
-			known := map[string][]string{"contextFile": {"currentContext", "contexts"}, "contextItem": {"name", "address", "caCertFile", "tokenFile"}}[match[3]]
-			text = fmt.Sprintf("line %s: %s: %s", match[1], match[2], mesh.UnknownField(match[2], known))
-			if match[2] == "token" {
-				text += " (a token is never in this file, only the file that it is in)"
-			}
+		match := unknownField.FindStringSubmatch(text)
+		if match == nil {
+			types = true
+			continue
 		}
-		if match := wrongType.FindStringSubmatch(text); match != nil {
-			allowed := map[string]string{"string": "must be a text", "[]main.contextItem": "must be a list of contexts"}[match[2]]
-			text = fmt.Sprintf("line %s: %s", match[1], cmp.Or(allowed, "must be keys with values"))
+		known := map[string][]string{"contextFile": {"currentContext", "contexts"}, "contextItem": {"name", "address", "caCertFile", "tokenFile"}}[match[3]]
+		text = fmt.Sprintf("line %s: %s: %s", match[1], match[2], mesh.UnknownField(match[2], known))
+		if match[2] == "token" {
+			text += " (a token is never in this file, only the file that it is in)"
 		}
 		errs = append(errs, fmt.Errorf("%s, %s", path, text))
+	}
+	if !types {
+		return errors.Join(errs...)
+	}
+	body, err := sigsyaml.YAMLToJSON(data)
+	if err == nil {
+		err = mesh.ExplainJSON("", body, &contextFile{})
+	}
+	for line := range strings.Lines(err.Error()) {
+		errs = append(errs, fmt.Errorf("%s: %s", path, strings.TrimSpace(line)))
 	}
 	return errors.Join(errs...)
 }

@@ -18,6 +18,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/kubeconfig"
 	"github.com/sonde-mesh/sonde/settings"
 )
 
@@ -167,7 +168,7 @@ func (d *drainTarget) client() (metadata.Interface, string, error) {
 	loading := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: d.context})
 	config, err := loading.ClientConfig()
 	if err != nil {
-		return nil, "", fmt.Errorf("read the kubeconfig: %w", err)
+		return nil, "", fmt.Errorf("read the kubeconfig: %w", kubeconfig.Explain(err, rules.GetLoadingPrecedence()...))
 	}
 	config.Timeout, config.UserAgent = kubernetesTimeout, "sondectl"
 	namespace := d.namespace

@@ -219,10 +219,10 @@ type object struct {
 func newObject(kind mesh.Kind, body []byte, model, status any) (*object, error) {
 	o := &object{Type: kind, Status: status}
 	if err := json.Unmarshal(body, model); err != nil {
-		return nil, fmt.Errorf("decode a %s: %w", kind, err)
+		return nil, fmt.Errorf("decode a %s: %w", kind, mesh.ExplainJSON("", body, model))
 	}
 	if err := json.Unmarshal(body, o); err != nil {
-		return nil, fmt.Errorf("decode a %s: %w", kind, err)
+		return nil, fmt.Errorf("decode a %s: %w", kind, mesh.ExplainJSON("", body, o))
 	}
 	return o, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"reflect"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	sigsjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/store"
 )
 
@@ -101,6 +103,9 @@ func toJSON(text []byte) ([]byte, error) {
 	if isJSON(text) && json.Valid(text) {
 		var object map[string]any
 		duplicates, err := sigsjson.UnmarshalStrict(text, &object)
+		if err != nil {
+			err = mesh.ExplainJSON("", text, &object)
+		}
 		return text, errors.Join(append(duplicates, err)...)
 	}
 	body, err := yaml.YAMLToJSONStrict(text)
@@ -109,13 +114,41 @@ func toJSON(text []byte) ([]byte, error) {
 	}
 	switch {
 	case err != nil:
-		return nil, errors.New(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n"))
+		return nil, explainYAML(text, err)
 	case !isSingleDocument(text):
 		return nil, errors.New("what follows the first object is no document: a line with --- is missing before it, or it is broken")
 	case string(body) == "null":
 		return nil, nil
 	}
 	return body, nil
+}
+
+// explainYAML returns why a text cannot become JSON: err is what the library says, which shows some values as those of Go.
+func explainYAML(text []byte, err error) error {
+	var document yamlv3.Node
+	if yamlv3.Unmarshal(text, &document) == nil {
+		if wrong := notInJSON(&document); wrong != nil {
+			return wrong
+		}
+	}
+	return errors.New(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n"))
+}
+
+// notInJSON returns an error for the first key or number of a YAML text that JSON cannot have.
+func notInJSON(n *yamlv3.Node) error {
+	var number float64
+	if n.Kind == yamlv3.ScalarNode && n.ShortTag() == "!!float" && n.Decode(&number) == nil && (math.IsNaN(number) || math.IsInf(number, 0)) {
+		return fmt.Errorf("line %d: %q: must be a number that JSON has", n.Line, n.Value)
+	}
+	for i, child := range n.Content {
+		if n.Kind == yamlv3.MappingNode && i%2 == 0 && child.Kind != yamlv3.ScalarNode {
+			return fmt.Errorf("line %d: must have plain names of fields", child.Line)
+		}
+		if err := notInJSON(child); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // isSingleDocument reports whether nothing follows the first document of a text: a decoder would ignore it.

@@ -157,7 +157,7 @@ func (s *subject) findings(name string) ([]finding, error) {
 		}
 		var head mesh.Meta
 		if err := json.Unmarshal(entry.GetObject(), &head); err != nil {
-			return nil, fmt.Errorf("decode a MeshService: %w", err)
+			return nil, fmt.Errorf("decode a MeshService: %w", mesh.ExplainJSON("", entry.GetObject(), &head))
 		}
 		all = append(all, finding{Kind: meshServices().singular, Mesh: head.Mesh, State: "no-ports", Reasons: []string{"it has no port that a backendRef could name"}})
 	}
@@ -200,7 +200,7 @@ func (s *subject) ofService(name string, svc *adminv1.Service) []finding {
 func (s *subject) ofDataplane(entry *adminv1.Dataplane) ([]finding, error) {
 	var d mesh.Dataplane
 	if err := json.Unmarshal(entry.GetObject(), &d); err != nil {
-		return nil, fmt.Errorf("decode a dataplane: %w", err)
+		return nil, fmt.Errorf("decode a Dataplane: %w", mesh.ExplainJSON("", entry.GetObject(), &d))
 	}
 	kind, p := dataplanes().singular, s.proxies[d.ID()]
 	all := make([]finding, 0, 1)

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // Admin is Envoy's admin interface. *envoy.Admin implements it.
@@ -98,7 +100,7 @@ func get[T any](ctx context.Context, admin Admin, path string) ([]T, error) {
 		Configs []T `json:"configs"`
 	}
 	if err := json.Unmarshal(text, &dump); err != nil {
-		return nil, fmt.Errorf("read envoy's answer to %s: %w", path, err)
+		return nil, fmt.Errorf("read envoy's answer to %s: %w", path, mesh.ExplainJSON("", text, &dump))
 	}
 	return dump.Configs, nil
 }

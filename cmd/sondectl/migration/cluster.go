@@ -92,7 +92,7 @@ func (c *Cluster) addController(o Object) error {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 	}
 	if err := kjson.Unmarshal(o.JSON, &document); err != nil {
-		return fmt.Errorf("decode metadata: %w", err)
+		return mesh.ExplainJSON("", o.JSON, &document)
 	}
 	template, err := decodePod(o.Pod)
 	if err != nil {
@@ -214,7 +214,7 @@ func (c *Cluster) addDataplane(o Object) error {
 		probes
 	}
 	if err := kjson.Unmarshal(o.JSON, &document); err != nil {
-		return fmt.Errorf("decode Dataplane: %w", err)
+		return mesh.ExplainJSON("", o.JSON, &document)
 	}
 	d := Dataplane{Namespace: document.Metadata.Namespace, Name: cmp.Or(document.Metadata.Name, document.Name)}
 	for _, labels := range []struct {

@@ -13,7 +13,7 @@ import (
 func (c *Cluster) addNamespace(body []byte) error {
 	var ns corev1.Namespace
 	if err := kjson.Unmarshal(body, &ns); err != nil {
-		return fmt.Errorf("decode Namespace: %w", err)
+		return mesh.ExplainJSON("", body, &ns)
 	}
 	c.namespaces[ns.Name] = &webhook.Namespace{Name: ns.Name, Labels: ns.Labels, Annotations: ns.Annotations}
 	return nil

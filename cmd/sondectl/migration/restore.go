@@ -156,7 +156,7 @@ func istioTable(pod *corev1.Pod, requests []webhook.Request) (map[string]corev1.
 			continue
 		}
 		if err := json.Unmarshal([]byte(v.Value), &byPath); err != nil {
-			return nil, fmt.Errorf("containers[%s].env: %s: %w", istioSidecar, istioProbers, err)
+			return nil, mesh.ExplainJSON(fmt.Sprintf("containers[%s].env[%s]", istioSidecar, istioProbers), []byte(v.Value), &byPath)
 		}
 	}
 	table := map[string]corev1.ProbeHandler{}

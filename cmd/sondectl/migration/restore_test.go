@@ -131,7 +131,7 @@ spec: {containers: [{name: istio-proxy, env: [{name: ISTIO_KUBE_APP_PROBERS, val
 
 func TestRestoreUnreadable(t *testing.T) {
 	tests := map[string]struct{ pod, want string }{
-		"istio": {"spec: {containers: [{name: app}, {name: istio-proxy, env: [{name: ISTIO_KUBE_APP_PROBERS, value: '['}]}]}", "containers[istio-proxy].env: ISTIO_KUBE_APP_PROBERS:"},
+		"istio": {"spec: {containers: [{name: app}, {name: istio-proxy, env: [{name: ISTIO_KUBE_APP_PROBERS, value: '['}]}]}", "containers[istio-proxy].env[ISTIO_KUBE_APP_PROBERS]: must be JSON:"},
 		"sonde": {"spec: {containers: [{name: app}, {name: kuma-sidecar}], volumes: [{name: sonde-identity}]}", "containers[kuma-sidecar]: this container is not one that Sonde has put there"},
 	}
 	for name, tc := range tests {

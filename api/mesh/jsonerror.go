@@ -1,0 +1,266 @@
+package mesh
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// Limits of what ExplainJSON says.
+const (
+	maxMistakes = 20
+	maxShown    = 100 // bytes of a value, or of a key
+)
+
+// ExplainJSON returns what is wrong with data, which a decoder such as encoding/json did not read into a value like the one that into points
+// to: a FieldError for each value that has not the type of its field, up to 20, joined. Decoders name types of Go instead, and the first
+// mistake alone. path is that of data, "" if it is a document. It takes hardly more memory than the longest text in data.
+func ExplainJSON(path string, data []byte, into any) error {
+	if err := json.Unmarshal(data, &struct{}{}); errors.As(err, new(*json.SyntaxError)) {
+		err = fmt.Errorf("must be JSON: %w", err)
+		if path == "" {
+			return err
+		}
+		return &FieldError{Field: path, Err: err}
+	}
+	e := explainer{decoder: json.NewDecoder(bytes.NewReader(data))}
+	e.decoder.UseNumber()
+	e.value(path, reflect.TypeOf(into).Elem())
+	if e.errs == nil { // the decoder that has refused it is stricter
+		e.errs = append(e.errs, &FieldError{Field: path, Allowed: "must have the types of its fields"})
+	}
+	return errors.Join(e.errs...)
+}
+
+// explainer reads a JSON text token by token. That it is JSON is known: no token is an error.
+type explainer struct {
+	decoder *json.Decoder
+	errs    []error
+}
+
+// next returns the next token: a json.Delim, a string, a json.Number, a bool or nil.
+func (e *explainer) next() json.Token {
+	token, err := e.decoder.Token()
+	if err != nil {
+		panic(err)
+	}
+	return token
+}
+
+func (e *explainer) fail(path string, value json.Token, allowed string) {
+	if len(e.errs) >= maxMistakes {
+		return
+	}
+	field := &FieldError{Field: path, Value: shownToken(value), Allowed: allowed}
+	if path == "" {
+		e.errs = append(e.errs, fmt.Errorf("%q: %s", field.Value, allowed))
+		return
+	}
+	if MayBeSecret(path) {
+		field.Value = ""
+	}
+	if e.errs = append(e.errs, field); len(e.errs) == maxMistakes {
+		e.errs = append(e.errs, errors.New("there may be more errors"))
+	}
+}
+
+// shownToken returns a value as errors show it.
+func shownToken(value json.Token) string {
+	switch value {
+	case json.Delim('{'):
+		return "{...}"
+	case json.Delim('['):
+		return "[...]"
+	}
+	return shortened(fmt.Sprint(value))
+}
+
+func shortened(text string) string {
+	if len(text) > maxShown {
+		return strings.ToValidUTF8(text[:maxShown], "") + "..."
+	}
+	return text
+}
+
+// value compares the next value with the type of its field. null counts as a field that is left out.
+func (e *explainer) value(path string, t reflect.Type) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if target, custom := reflect.TypeAssert[json.Unmarshaler](reflect.New(t)); custom {
+		e.custom(path, target)
+		return
+	}
+	token := e.next()
+	switch kind := t.Kind(); {
+	case token == nil:
+	case token == json.Delim('{') && kind == reflect.Struct:
+		e.object(path, t)
+	case token == json.Delim('{') && kind == reflect.Map:
+		e.mapping(path, t.Elem())
+	case token == json.Delim('[') && isList(t):
+		for i := 0; e.decoder.More(); i++ {
+			e.value(path+"["+strconv.Itoa(i)+"]", t.Elem())
+		}
+		e.next()
+	default:
+		if allowed := refused(token, t); allowed != "" {
+			e.fail(path, token, allowed)
+		}
+		e.skip(token, path, t)
+	}
+}
+
+// isList says whether a list is read into a type. Bytes are a text.
+func isList(t reflect.Type) bool {
+	return (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) && t.Elem().Kind() != reflect.Uint8
+}
+
+// custom has a type read a value by its own decoder, as those of Kubernetes have that are a number or a text, or a quantity. They say what they
+// are to OpenAPI.
+func (e *explainer) custom(path string, target json.Unmarshaler) {
+	var data json.RawMessage
+	if err := e.decoder.Decode(&data); err != nil {
+		panic(err)
+	}
+	err := json.Unmarshal(data, target)
+	if err == nil {
+		return
+	}
+	value := json.Token(json.Delim(data[0]))
+	if data[0] != '{' && data[0] != '[' && json.Unmarshal(data, &value) != nil {
+		value = string(data) // a number beyond all
+	}
+	format := ""
+	if schema, described := target.(interface{ OpenAPISchemaFormat() string }); described {
+		format = schema.OpenAPISchemaFormat()
+	}
+	allowed := err.Error()
+	switch {
+	case format == "int-or-string":
+		allowed = "must be a whole number or a text"
+	case format == "date-time":
+		allowed = "must be a time such as 2006-01-02T15:04:05Z"
+	case strings.Contains(allowed, " Go "):
+		allowed = refused(json.Delim('{'), reflect.TypeFor[string]())
+	}
+	e.fail(path, value, allowed)
+}
+
+func (e *explainer) mapping(path string, t reflect.Type) {
+	for e.decoder.More() {
+		key, _ := e.next().(string)
+		inner := shortened(key)
+		if path != "" {
+			inner = path + "[" + strconv.Quote(inner) + "]"
+		}
+		e.value(inner, t)
+	}
+	e.next()
+}
+
+func (e *explainer) object(path string, t reflect.Type) {
+	fields := map[string]reflect.Type{}
+	addFields(fields, t)
+	for e.decoder.More() {
+		key, _ := e.next().(string)
+		if field, known := fields[key]; known {
+			e.value(strings.TrimPrefix(path+"."+key, "."), field)
+		} else {
+			e.skip(e.next(), path, t)
+		}
+	}
+	e.next()
+}
+
+// addFields adds the types of a struct's fields by their keys, also of the structs that are part of it.
+func addFields(to map[string]reflect.Type, t reflect.Type) {
+	for f := range t.Fields() {
+		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case key == "" && f.Anonymous && f.Type.Kind() == reflect.Struct:
+			addFields(to, f.Type)
+		case key != "" && key != "-":
+			to[key] = f.Type
+		}
+	}
+}
+
+// skip reads the rest of a value that begins with a token. In one that may be anything, only a number can be wrong.
+func (e *explainer) skip(begin json.Token, path string, t reflect.Type) {
+	depth := 0
+	if _, composed := begin.(json.Delim); composed {
+		depth = 1
+	}
+	for depth > 0 {
+		switch token := e.next(); token {
+		case json.Delim('{'), json.Delim('['):
+			depth++
+		case json.Delim('}'), json.Delim(']'):
+			depth--
+		default:
+			if number, ok := token.(json.Number); ok && t.Kind() == reflect.Interface && refused(number, t) != "" {
+				e.fail(path, number, refused(number, t))
+			}
+		}
+	}
+}
+
+// refused returns what is allowed for a type if a value is not, and "" if it is.
+func refused(value json.Token, t reflect.Type) string {
+	is, allowed := false, "must be an object"
+	switch t.Kind() {
+	case reflect.String:
+		_, is = value.(string)
+		allowed = "must be a text: put it in quotes"
+		if _, composed := value.(json.Delim); composed {
+			allowed = "must be a text"
+		}
+	case reflect.Bool:
+		_, is = value.(bool)
+		allowed = "must be true or false"
+	case reflect.Slice, reflect.Array:
+		allowed = "must be a list"
+		if !isList(t) {
+			text, isText := value.(string)
+			_, err := base64.StdEncoding.DecodeString(text)
+			is, allowed = isText && err == nil, "must be a text in base64"
+		}
+	case reflect.Interface:
+		_, isNumber := value.(json.Number)
+		is, allowed = isNumeric(value, reflect.TypeFor[float64]())
+		is = is || !isNumber
+	case reflect.Struct, reflect.Map:
+	default:
+		is, allowed = isNumeric(value, t)
+	}
+	if is {
+		return ""
+	}
+	return allowed
+}
+
+// isNumeric reports whether a value is a number of that type, and what is.
+func isNumeric(value json.Token, t reflect.Type) (is bool, allowed string) {
+	number, _ := value.(json.Number) // of other values the text is empty
+	var err error
+	switch {
+	case t.Kind() == reflect.Float32 || t.Kind() == reflect.Float64:
+		_, err = strconv.ParseFloat(number.String(), t.Bits())
+		allowed = fmt.Sprintf("must be a number that a float%d holds", t.Bits())
+	case t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uintptr:
+		_, err = strconv.ParseUint(number.String(), 10, t.Bits())
+		allowed = fmt.Sprintf("must be a whole number from 0 to %d, without quotes", uint64(math.MaxUint64)>>(64-t.Bits()))
+	default:
+		_, err = strconv.ParseInt(number.String(), 10, t.Bits())
+		most := int64(math.MaxInt64) >> (64 - t.Bits())
+		allowed = fmt.Sprintf("must be a whole number from %d to %d, without quotes", -most-1, most)
+	}
+	return err == nil, allowed
+}
