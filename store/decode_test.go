@@ -284,3 +284,43 @@ func TestProblemNamesPlace(t *testing.T) {
 		t.Errorf("problems = %v, want %s", problems, want)
 	}
 }
+
+// TestDecodeArray shows that each item of a JSON array is a document, with its own line.
+func TestDecodeArray(t *testing.T) {
+	const mesh = `{"type": "Mesh", "name": "%s"}`
+	item := func(name string) string { return fmt.Sprintf(mesh, name) }
+	tests := map[string]struct {
+		text string
+		want []string // places of the objects
+		err  string   // of the only problem
+	}{
+		"one line":             {text: "[" + item("a") + "," + item("b") + "]", want: []string{"f.json, document 1, line 1", "f.json, document 2, line 1"}},
+		"lines":                {text: "[\n  " + item("a") + ",\n\n  " + item("b") + "\n]\n", want: []string{"f.json, document 1, line 2", "f.json, document 2, line 4"}},
+		"behind another":       {text: "type: Mesh\nname: a\n---\n[\n" + item("b") + "]\n---\n" + item("c"), want: []string{"f.json, document 1, line 1", "f.json, document 2, line 5", "f.json, document 3, line 7"}},
+		"on the marker":        {text: "--- [" + item("a") + "]", want: []string{"f.json, document 1, line 1"}},
+		"byte order mark":      {text: "\ufeff[" + item("a") + "]", want: []string{"f.json, document 1, line 1"}},
+		"nothing":              {text: "[]"},
+		"a text with brackets": {text: `[{"type": "Mesh", "name": "a", "labels": {"x": "],["}}]`, want: []string{"f.json, document 1, line 1"}},
+		"a list in it":         {text: "[" + item("a") + ", [" + item("b") + "]]", want: []string{"f.json, document 1, line 1"}, err: "f.json, document 2, line 1: a document must be a mapping"},
+		"cut":                  {text: "[" + item("a") + ",", err: "f.json, document 1, line 1: invalid YAML"},
+		"a list of YAML":       {text: "- type: Mesh\n  name: a\n", err: "f.json, document 1, line 1: a document must be a mapping with the fields type and name, and this is a list"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			documents, problems := Decode("f.json", []byte(tc.text))
+			var got []string
+			for _, d := range documents {
+				got = append(got, d.Place.String())
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("places (-want +got):\n%s", diff)
+			}
+			if (tc.err == "") != (len(problems) == 0) || len(problems) > 0 && !strings.HasPrefix(problems[0].Error(), tc.err) {
+				t.Errorf("problems = %v, want %q", problems, tc.err)
+			}
+		})
+	}
+	if documents, problems := Decode("f.json", []byte("["+strings.Repeat(item("a")+",", maxDocuments)+item("a")+"]")); len(documents) > 0 || len(problems) != 1 {
+		t.Errorf("Decode() of too many items = %v, %v", documents, problems)
+	}
+}

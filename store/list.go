@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,12 @@ import (
 
 // endings are those of files that hold objects.
 var endings = []string{".yaml", ".yml", ".json"}
+
+// Files returns the files of a directory that hold objects, as Dir and Read find them, sorted. What has the name of one and is not read is a Warning.
+func Files(directory string) (names []string, skipped []Problem, err error) {
+	files, skipped, err := listDirectory(directory)
+	return slices.Sorted(maps.Keys(files)), skipped, err
+}
 
 // listDirectory lists the files of a directory that hold objects: *.yaml, *.yml and *.json that are not hidden. It follows links
 // and does not descend into directories. Anything else with such a name is skipped, with a Warning, since somebody may wait for its objects.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"encoding/json"
 	"slices"
 )
 
@@ -15,13 +16,14 @@ type Part struct {
 
 // Split cuts a YAML file into its documents, so that each has its own size limit and its own errors. A line that begins with
 // "---" or "..." is a marker wherever it stands: YAML forbids it within a document, even in a quoted text. A byte order mark
-// may be before it: concatenated files have one each. Blank texts between markers are left out.
+// may be before it: concatenated files have one each. Blank texts between markers are left out. Of a JSON array, such as "sondectl get -o json"
+// writes, each item is a document.
 func Split(data []byte) []Part {
 	var parts []Part
 	from, line := 0, 1 // start of the current document
 	flush := func(to int) {
 		if text := data[from:to]; len(bytes.TrimSpace(text)) > 0 {
-			parts = append(parts, Part{Text: text, Line: line})
+			parts = append(parts, Part{Text: text, Line: line}.items()...)
 		}
 	}
 	number, at := 0, 0
@@ -40,6 +42,29 @@ func Split(data []byte) []Part {
 	}
 	flush(len(data))
 	return parts
+}
+
+// items returns the items of a JSON array, and any other part as it is.
+func (p Part) items() []Part {
+	text := p.Content()
+	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("[")) || !json.Valid(text) {
+		return []Part{p}
+	}
+	var items []Part
+	counted, line := 0, p.Line
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	_, err := decoder.Token() // the bracket
+	for err == nil && decoder.More() {
+		var item json.RawMessage
+		if err = decoder.Decode(&item); err == nil { // it is JSON
+			end := len(p.Text) - len(text) + int(decoder.InputOffset())
+			begin := end - len(item)
+			line += bytes.Count(p.Text[counted:begin], []byte("\n"))
+			items = append(items, Part{Text: p.Text[begin:end], Line: line})
+			counted = begin
+		}
+	}
+	return items
 }
 
 // Content returns the text without the "---" before it, and without byte order marks around that.

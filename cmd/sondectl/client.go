@@ -84,9 +84,9 @@ func explainError(watch *reach.Watch, err error) error {
 	case !ok:
 		return err
 	case explained.Kind == reach.Unreachable:
-		return &exitError{exitUnreachable, explained}
+		return &exitError{code: exitUnreachable, err: explained}
 	case explained.Kind == reach.Other && status.Code(explained) == codes.Unavailable:
-		return &exitError{exitUnreachable, fmt.Errorf("the control plane at %s is not available: %w", watch.Address, explained)}
+		return &exitError{code: exitUnreachable, err: fmt.Errorf("the control plane at %s is not available: %w", watch.Address, explained)}
 	}
 	return explained
 }

@@ -17,15 +17,18 @@ const (
 	exitUnhealthy   = 6
 )
 
-// hasOutput reports whether the output of a command is written: it has done what it was asked for, whatever it has found.
-func hasOutput(code int) bool {
-	return code == exitOK || code == exitUnfinished || code == exitFindings || code == exitUnhealthy
+// hasOutput reports whether the output of a command that ends with err is written: it has done what it was asked for, whatever it has found.
+func hasOutput(err error) bool {
+	exit, ok := errors.AsType[*exitError](err)
+	return err == nil || ok && (exit.output || exit.code == exitUnfinished || exit.code == exitFindings || exit.code == exitUnhealthy)
 }
 
-// exitError is an error with an exit code of sondectl's own.
+// exitError is an error with an exit code of sondectl's own, or with output.
 type exitError struct {
 	code int
 	err  error
+	// output says that there is an output for programs, which says what is wrong.
+	output bool
 }
 
 func (e *exitError) Error() string { return e.err.Error() }

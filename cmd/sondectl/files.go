@@ -64,20 +64,30 @@ func readObjects(cmd *cobra.Command, path string, mode mesh.ProbesMode) ([]store
 	if err != nil {
 		return nil, err
 	}
+	for _, p := range problems {
+		cmd.PrintErrf("%s: %s: %s\n", oneLine(p.Place.String()), p.Severity, oneLine(p.Err.Error()))
+	}
+	if err := verdict(path, documents, problems); err != nil {
+		return nil, err
+	}
+	return documents, nil
+}
+
+// verdict returns the error that readObjects ends with.
+func verdict(path string, documents []store.Document, problems []store.Problem) error {
 	wrong := 0
 	for _, p := range problems {
 		if p.Severity == store.Error {
 			wrong++
 		}
-		cmd.PrintErrf("%s: %s: %s\n", oneLine(p.Place.String()), p.Severity, oneLine(p.Err.Error()))
 	}
 	switch {
 	case wrong > 0:
-		return nil, fmt.Errorf("%s: %s", path, plural(wrong, "error"))
+		return fmt.Errorf("%s: %s", path, plural(wrong, "error"))
 	case len(documents) == 0 && !isDirectory(path):
-		return nil, fmt.Errorf("%s: no Mesh, Dataplane, Service or MeshService found", path)
+		return fmt.Errorf("%s: no Mesh, Dataplane, Service or MeshService found", path)
 	}
-	return documents, nil
+	return nil
 }
 
 func isDirectory(path string) bool {
@@ -91,40 +101,4 @@ func plural(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
-}
-
-func (c *cli) validate() *cobra.Command {
-	var path string
-	mode := newModeChoice()
-	cmd := &cobra.Command{
-		Use:   "validate -f FILE|DIR|-",
-		Short: "Check files of Meshes, Dataplanes, Services and MeshServices, without any server",
-		Long: `Check Meshes, Dataplanes, Services and MeshServices as the control plane's store does, without any server. Problems are written to
-stderr, with file, document, line and field. Fields that are deprecated, or that Kuma has and Sonde lacks, are warnings.
-The field status, which "sondectl get -o yaml" writes, is ignored.
-
-In a directory the files *.yaml, *.yml and *.json are checked together: an object that occurs twice is an error, and so is
-the name of a mesh that does not exist. An outbound to a service that none of them has is a warning.
-
-Exit code 0: all are valid, perhaps with warnings; 1: there is an error.`,
-		Example: `  sondectl validate -f mesh.yaml
-  sondectl validate -f mesh/
-  kubectl get configmap mesh -o jsonpath='{.data.mesh}' | sondectl validate -f -`,
-		Args: noArguments,
-	}
-	fileFlag(cmd, &path, objectsUsage)
-	mode.add(cmd, modeFlag, "", modeOfFiles)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		documents, err := readObjects(cmd, path, mode.value)
-		if err != nil {
-			return err
-		}
-		verb := "are"
-		if len(documents) == 1 {
-			verb = "is"
-		}
-		fmt.Fprintf(&c.out, "%s %s valid\n", plural(len(documents), "object"), verb)
-		return nil
-	}
-	return cmd
 }

@@ -108,7 +108,7 @@ func unhealthy(health *adminv1.Health) error {
 	case len(health.GetChecks()) == 0:
 		return errors.New("the control plane has no health checks")
 	case len(failed) > 0:
-		return &exitError{exitUnhealthy, fmt.Errorf("failed: %s", strings.Join(failed, ", "))}
+		return &exitError{code: exitUnhealthy, err: fmt.Errorf("failed: %s", strings.Join(failed, ", "))}
 	default:
 		return nil
 	}

@@ -25,7 +25,7 @@ var injectFlagOf = map[string]string{
 
 // injectFlags are the flags of inject and probes explain: what the webhook gets from the control plane.
 type injectFlags struct {
-	path    string
+	files   manifestFiles
 	caFile  string
 	form    choice[webhook.Form]
 	kuma    bool // read Kuma's label
@@ -41,7 +41,7 @@ const (
 
 // add adds the flags to cmd. mode is the name of the flag for the mode of probes.
 func (f *injectFlags) add(cmd *cobra.Command, mode, usage string) {
-	fileFlag(cmd, &f.path, "`FILE|-` with the objects, YAML or JSON; - is standard input")
+	f.files.add(cmd)
 	f.form = choice[webhook.Form]{value: webhook.Native, among: []webhook.Form{webhook.Native, webhook.Container}}
 	f.form.add(cmd, "sidecar", "", "native, from Kubernetes 1.29 on, or an ordinary container")
 	cmd.Flags().StringVar(&f.options.Image, "image", webhook.DefaultImage, "`IMAGE` of kuma-init and kuma-sidecar")
@@ -82,14 +82,14 @@ func (f *injectFlags) read(cmd *cobra.Command) ([]manifest, webhook.Options, err
 	if err := o.Validate(); err != nil {
 		return nil, o, mesh.RenameFields(err, injectFlagOf)
 	}
-	all, errs, err := readManifests(f.path, cmd.InOrStdin())
-	return all, o, errors.Join(err, reportErrors(cmd, f.path, errs))
+	all, errs, err := f.files.read(cmd)
+	return all, o, errors.Join(err, reportErrors(cmd, f.files.String(), errs))
 }
 
 func (c *cli) inject() *cobra.Command {
 	var flags injectFlags
 	cmd := &cobra.Command{
-		Use:   "inject -f FILE|-",
+		Use:   "inject -f FILE|DIR|-",
 		Short: "Inject the sidecar into pods and rewrite their probes, without any server",
 		Long: `Write the objects of a file as the control plane's admission webhook would make them: Pods, and the templates of
 Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs, alone or in Lists, get a
@@ -103,7 +103,7 @@ Exit code 0: done, perhaps with warnings; 1: something is wrong, and nothing is 
 		Example: `  sondectl inject -f web.yaml | kubectl apply -f -
   sondectl inject -f web.yaml --sidecar container --mesh shop --cp-ca-file serving-ca.crt
   kubectl get deployment web -o yaml | sondectl inject -f - | kubectl diff -f -`,
-		Args: noArguments,
+		Args: noOtherFiles,
 	}
 	flags.add(cmd, modeFlag, modeUsage)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -123,7 +123,7 @@ Exit code 0: done, perhaps with warnings; 1: something is wrong, and nothing is 
 			}
 			c.out.Write(text)
 		}
-		return reportErrors(cmd, flags.path, errs)
+		return reportErrors(cmd, flags.files.String(), errs)
 	}
 	return cmd
 }

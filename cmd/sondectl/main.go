@@ -33,7 +33,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetErr(stderr)
 	cmd, err := settings.Execute(ctx, root)
 	code := exitCode(err)
-	if hasOutput(code) {
+	if hasOutput(err) {
 		if _, werr := stdout.Write(c.out.Bytes()); werr != nil {
 			err, code = fmt.Errorf("write the output: %w", werr), exitFailed
 		}

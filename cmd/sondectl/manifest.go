@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"reflect"
 	"strings"
 	"unicode/utf8"
@@ -20,9 +19,6 @@ import (
 	"github.com/sonde-mesh/sonde/store"
 )
 
-// maxManifests limits the input, in bytes.
-const maxManifests = 64 << 20
-
 // manifest is one document of a file.
 type manifest struct {
 	place string // "web.yaml, document 2"
@@ -30,13 +26,9 @@ type manifest struct {
 	json  []byte // nil for a document without content
 }
 
-// readManifests reads a file, or standard input if path is "-": YAML documents, each of which may be a stream of JSON
-// objects. wrong has an error for each bad document; err says that reading failed.
-func readManifests(path string, stdin io.Reader) (all []manifest, wrong []error, err error) {
-	data, err := readFile(path, stdin)
-	if err != nil {
-		return nil, nil, err
-	}
+// splitManifests splits the text of a file into YAML documents, each of which may be a stream of JSON objects. wrong has an error for each bad
+// document; err says that the text is none.
+func splitManifests(path string, data []byte) (all []manifest, wrong []error, err error) {
 	if !utf8.Valid(data) {
 		return nil, nil, fmt.Errorf("%s: must be UTF-8", path)
 	}
@@ -54,24 +46,6 @@ func readManifests(path string, stdin io.Reader) (all []manifest, wrong []error,
 		}
 	}
 	return all, wrong, nil
-}
-
-func readFile(path string, stdin io.Reader) (data []byte, err error) {
-	if path != "-" {
-		file, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = file.Close() }() // it was only read
-		stdin = file
-	}
-	if data, err = io.ReadAll(io.LimitReader(stdin, maxManifests+1)); err != nil {
-		return nil, err // it has the file's name
-	}
-	if len(data) > maxManifests {
-		return nil, fmt.Errorf("read %s: it has more than %d bytes", path, maxManifests)
-	}
-	return data, nil
 }
 
 // splitJSON splits a text that is a stream of JSON objects. Any other text is one document.

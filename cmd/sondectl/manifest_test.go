@@ -53,7 +53,7 @@ func TestManifestsAreReadWhole(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			all, wrong, err := readManifests("-", strings.NewReader(tc.text))
+			all, wrong, err := splitManifests("-", []byte(tc.text))
 			got := 0
 			for _, m := range all {
 				if store.HasContent(m.text) && m.json != nil {
@@ -64,7 +64,7 @@ func TestManifestsAreReadWhole(t *testing.T) {
 				err, got = wrong[len(wrong)-1], len(all)
 			}
 			if got != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
-				t.Errorf("readManifests() = %d documents, %v, want %d, %q", got, err, tc.want, tc.err)
+				t.Errorf("splitManifests() = %d documents, %v, want %d, %q", got, err, tc.want, tc.err)
 			}
 			if err != nil && strings.Contains(err.Error(), "unmarshal") {
 				t.Errorf("error %q says more than what is wrong", err)

@@ -11,7 +11,7 @@ import (
 )
 
 // migrateInput says what plan and status read.
-const migrateInput = `It reads Namespaces, Pods, and the objects that make Pods, alone or in Lists, from a file and asks no server:
+const migrateInput = `It reads Namespaces, Pods, and the objects that make Pods, alone or in Lists, from files and asks no server:
   kubectl get namespaces,deployments,statefulsets,daemonsets,jobs,cronjobs,pods -A -o json
 
 A pod counts for the object that made it. If that is not in the file, the pod stands for it, with its probes as they were before
@@ -38,7 +38,7 @@ func (c *cli) migrate() *cobra.Command {
 func (c *cli) migratePlan() *cobra.Command {
 	var flags injectFlags
 	cmd := &cobra.Command{
-		Use:   "plan -f FILE|-",
+		Use:   "plan -f FILE|DIR|-",
 		Short: "Show what Sonde, or another mode, would change for each probe, what would clash, and what is wrong today",
 		Long: `Show for each workload in which mode its pods are, what becomes of each of its probes and hooks in mode --to, why new pods would
 be refused ("clash"), and what is wrong today, or will be, with a code.
@@ -66,8 +66,9 @@ is in no mesh, and for which nobody asks Sonde, is listed and left alone; withou
 Exit code 0: nothing is wrong and nothing clashes; 5: there are findings or clashes, and the plan is on stdout; 1: failed.`,
 		Example: `  kubectl get namespaces,deployments,statefulsets,daemonsets,jobs,cronjobs,pods -A -o json | sondectl migrate plan -f -
   sondectl migrate plan -f cluster.json --to per-port
+  sondectl migrate plan -f namespaces.yaml -f manifests/ -R
   sondectl migrate plan -f cluster.json -o json | jq '.workloads[] | select(.clashes != [])'`,
-		Args: noArguments,
+		Args: noOtherFiles,
 	}
 	flags.add(cmd, "to", "the mode that is planned for")
 	output := addFormat(cmd, table, yamlFormat, jsonFormat)
@@ -96,7 +97,7 @@ Exit code 0: nothing is wrong and nothing clashes; 5: there are findings or clas
 func (c *cli) migrateStatus() *cobra.Command {
 	var flags injectFlags
 	cmd := &cobra.Command{
-		Use:   "status -f FILE|-",
+		Use:   "status -f FILE|DIR|-",
 		Short: "Show how many pods of each workload are in which mode, and which are still to roll",
 		Long: `Show for each workload how many of its pods are in which mode, how many are ready, how often their containers were restarted
 since they were injected, and how many are still to roll.
@@ -111,7 +112,7 @@ Where the webhook would refuse new pods, the reason stands below the workload, a
 Exit code 0: no pod is to roll, and none would be refused; 5: otherwise, and the status is on stdout; 1: failed.`,
 		Example: `  kubectl get namespaces,deployments,statefulsets,daemonsets,jobs,cronjobs,pods -A -o json | sondectl migrate status -f -
   sondectl migrate status -f cluster.json --default-mode per-port -o json`,
-		Args: noArguments,
+		Args: noOtherFiles,
 	}
 	flags.add(cmd, "default-mode", "the mode of workloads that ask for none: --"+modeFlag+" of the control plane")
 	output := addFormat(cmd, table, yamlFormat, jsonFormat)
@@ -156,11 +157,11 @@ func readCluster(cmd *cobra.Command, flags *injectFlags) (*migration.Cluster, we
 		}
 		errs = append(errs, addObjects(cluster, m.place, document)...)
 	}
-	if err := reportErrors(cmd, flags.path, errs); err != nil {
+	if err := reportErrors(cmd, flags.files.String(), errs); err != nil {
 		return nil, o, err
 	}
 	if cluster.Len() == 0 {
-		return nil, o, fmt.Errorf("%s: no pod, and no object that makes pods, found", flags.path)
+		return nil, o, fmt.Errorf("%s: no pod, and no object that makes pods, found", flags.files.String())
 	}
 	return cluster, o, nil
 }

@@ -19,6 +19,7 @@ type format string
 
 const (
 	table      format = "table"
+	textFormat format = "text"
 	yamlFormat format = "yaml"
 	jsonFormat format = "json"
 )

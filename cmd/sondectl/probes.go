@@ -18,7 +18,7 @@ func (c *cli) probes() *cobra.Command {
 func (c *cli) explainProbes() *cobra.Command {
 	var flags injectFlags
 	cmd := &cobra.Command{
-		Use:   "explain -f FILE|-",
+		Use:   "explain -f FILE|DIR|-",
 		Short: "Show what becomes of each probe and hook of a pod in the mesh, without any server",
 		Long: `Show a table of the probes and hooks of each pod in a file: what the user wrote, what the kubelet will ask, what the
 agent will do then, or why a probe is left as it is. The kinds and flags are those of sondectl inject. For a pod that has
@@ -30,7 +30,7 @@ AGENT     what the agent asks the application then, and how long it waits for th
           the kernel passes TCP probes on`,
 		Example: `  sondectl probes explain -f web.yaml
   kubectl get pod web-1 -o yaml | sondectl probes explain -f -`,
-		Args: noArguments,
+		Args: noOtherFiles,
 	}
 	flags.add(cmd, modeFlag, modeUsage)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -56,9 +56,9 @@ AGENT     what the agent asks the application then, and how long it waits for th
 			}
 		}
 		if found == 0 && len(errs) == 0 {
-			return fmt.Errorf("%s: no pod found", flags.path)
+			return fmt.Errorf("%s: no pod found", flags.files.String())
 		}
-		return reportErrors(cmd, flags.path, errs)
+		return reportErrors(cmd, flags.files.String(), errs)
 	}
 	return cmd
 }

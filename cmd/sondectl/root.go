@@ -49,7 +49,7 @@ Each of these flags may also be a variable (SONDECTL_ADDRESS, SONDECTL_CA_CERT_F
 kept in a context:
   sondectl config set-context prod --address cp.example:5681 --ca-cert-file serving-ca.crt --token-file admin-token
 
-Every get, and why, also writes the problems of the control plane's store to stderr. A command that fails writes nothing to stdout. On a
+Every get, and why, also writes the problems of the control plane's store to stderr. A command that fails writes nothing to stdout, but validate -o json does. On a
 terminal control characters in names and texts are escaped.
 
 Exit codes:

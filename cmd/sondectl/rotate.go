@@ -72,7 +72,7 @@ Exit code 0: done, or no rotation is in progress; 4: in progress.`,
 		}
 		c.out.WriteString(rotationText(request.GetMesh(), rotation))
 		if !isDone(rotation) {
-			return &exitError{exitUnfinished, fmt.Errorf("the rotation of mesh %q is under way", request.GetMesh())}
+			return &exitError{code: exitUnfinished, err: fmt.Errorf("the rotation of mesh %q is under way", request.GetMesh())}
 		}
 		return nil
 	}

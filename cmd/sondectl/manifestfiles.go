@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/store"
+)
+
+// maxManifests limits the input of all files, in bytes.
+const maxManifests = 64 << 20
+
+// manifestFiles are the flags -f and -R for objects of Kubernetes, as kubectl has them.
+type manifestFiles struct {
+	paths     []string
+	recursive bool
+}
+
+func (f *manifestFiles) add(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVarP(&f.paths, "file", "f", nil, "`FILE|DIR|-` with the objects, YAML or JSON; - is standard input, and of a directory the files *.yaml, *.yml and *.json are read; may be given several times")
+	cmd.Flags().BoolVarP(&f.recursive, "recursive", "R", false, "read the directories below those of -f, too")
+	must(cmd.MarkFlagRequired("file"))
+	must(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
+}
+
+// String returns what was given, for messages.
+func (f *manifestFiles) String() string { return strings.Join(f.paths, ", ") }
+
+// read reads all documents. wrong has an error for each bad document; err says that reading failed.
+func (f *manifestFiles) read(cmd *cobra.Command) (all []manifest, wrong []error, err error) {
+	names, err := f.names(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	left := maxManifests
+	for _, name := range names {
+		data, err := readFile(name, cmd.InOrStdin(), left)
+		if err != nil {
+			return nil, nil, err
+		}
+		left -= len(data)
+		documents, problems, err := splitManifests(name, data)
+		if err != nil {
+			return nil, nil, err
+		}
+		all, wrong = append(all, documents...), append(wrong, problems...)
+	}
+	return all, wrong, nil
+}
+
+// names returns the files, each once.
+func (f *manifestFiles) names(cmd *cobra.Command) ([]string, error) {
+	var names []string
+	for _, path := range f.paths {
+		found := []string{path}
+		if path != "-" && isDirectory(path) {
+			var err error
+			if found, err = f.below(cmd, path); err != nil {
+				return nil, err
+			}
+		}
+		for _, name := range found {
+			if slices.Contains(names, name) {
+				return nil, settings.Usagef("--file: %q: must be given once", name)
+			}
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// below returns the files of a directory that hold objects. What has such a name and cannot be read is a warning.
+func (f *manifestFiles) below(cmd *cobra.Command, directory string) (names []string, err error) {
+	root := strings.TrimSuffix(directory, "/") + "/" // so that a link is followed
+	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case !entry.IsDir():
+			return nil
+		case path != root && (!f.recursive || strings.HasPrefix(entry.Name(), ".")):
+			return fs.SkipDir
+		}
+		files, skipped, err := store.Files(path)
+		for _, p := range skipped {
+			if !f.recursive || !isDirectory(p.File) {
+				cmd.PrintErrf("%s: warning: %s\n", oneLine(p.File), oneLine(p.Err.Error()))
+			}
+		}
+		names = append(names, files...)
+		return err
+	})
+	if err == nil && len(names) == 0 {
+		err = fmt.Errorf("%s: no file ends in .yaml, .yml or .json", directory)
+		if !f.recursive {
+			err = fmt.Errorf("%w: -R reads the directories below it, too", err)
+		}
+	}
+	return names, err
+}
+
+// readFile reads a file, or standard input if its name is "-", of at most that many bytes.
+func readFile(name string, stdin io.Reader, most int) ([]byte, error) {
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = file.Close() }() // it was only read
+		stdin = file
+	}
+	data, err := io.ReadAll(io.LimitReader(stdin, int64(most)+1))
+	switch {
+	case err != nil:
+		return nil, err // it has the file's name
+	case len(data) > most:
+		return nil, fmt.Errorf("read %s: the input has more than %d bytes", name, maxManifests)
+	}
+	return data, nil
+}
+
+// noOtherFiles refuses arguments, such as the further files that a shell makes of -f *.yaml.
+func noOtherFiles(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return settings.Usagef("%q: must stand behind a -f of its own", args[0])
+}
