@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,9 +33,7 @@ func TestResources(t *testing.T) {
 	}
 	for name, tc := range tests {
 		p := newPod(name, "node1")
-		for key, value := range tc.annotations {
-			p.Annotations[key] = value
-		}
+		maps.Copy(p.Annotations, tc.annotations)
 		if tc.guaranteed {
 			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
 				corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi"),

@@ -106,7 +106,9 @@ func TestQOSClass(t *testing.T) {
 func TestLimitRange(t *testing.T) {
 	client := newClient(t)
 	const name, app = "limit-range", "containers: [{name: app, image: app, resources: {requests: {cpu: 100m, memory: 128Mi}}}]"
-	startInjection(t, client, func(o *controlplane.Options) { o.Kubernetes.Injection.Resources = webhook.Resources{CPU: "20m", Memory: "70Mi"} })
+	startInjection(t, client, func(o *controlplane.Options) {
+		o.Kubernetes.Injection.Resources = webhook.Resources{CPU: "20m", Memory: "70Mi"}
+	})
 	namespace(t, client, name, map[string]string{mesh.LabelInjection: "enabled"})
 	limitRange(t, client, name, "{default: {cpu: 200m, memory: 256Mi}, min: {cpu: 30m, memory: 128Mi}, max: {cpu: 500m, memory: 300Mi}, maxLimitRequestRatio: {cpu: 4}}")
 	if _, err := createSpec(t, client, name, app, nil); err == nil || !strings.Contains(err.Error(), "minimum cpu usage per Container is 30m, but request is 20m") {
