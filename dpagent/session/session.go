@@ -222,6 +222,11 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed 
 			}
 		})
 	}()
+	return s.report(stream, drain, received, features)
+}
+
+// report sends what is due until the stream breaks, and returns why. drain is closed when the drain begins, nil if Hello has said so.
+func (s *Session) report(stream agentv1.AgentService_SessionClient, drain <-chan struct{}, received <-chan error, features <-chan []string) error {
 	failures, readiness := newPace(s.o.Failures.wake, reportInterval), newPace(s.o.Readiness.wake, readinessInterval)
 	defer failures.end()
 	defer readiness.end()
