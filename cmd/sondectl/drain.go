@@ -144,7 +144,7 @@ func (c *cli) tellDrain(target string, drains bool, before string) {
 	case !drains:
 		fmt.Fprintf(&c.out, "%s drains no more\n", target)
 	case before != "":
-		fmt.Fprintf(&c.out, "%s drains; before, %s\n", target, before)
+		fmt.Fprintf(&c.out, "%s drains; before: %s\n", target, before)
 	default:
 		fmt.Fprintf(&c.out, "%s drains\n", target)
 	}
@@ -201,7 +201,7 @@ func (d *drainTarget) annotate(cmd *cobra.Command, client metadata.Interface, na
 	was, drained := object.Annotations[mesh.AnnotationDrain]
 	title, before := singular(resource)+" "+name, ""
 	if drained {
-		before = mesh.DrainText("it", was)
+		before = mesh.DrainText(singular(resource), was)
 	}
 	if reason == nil && !drained {
 		d.cli.tellDrain(title, false, before)

@@ -72,7 +72,7 @@ func TestDrain(t *testing.T) {
 		stdout, stderr string
 	}{
 		{"drain worker --reason update", 0, "node worker drains\n", ""},
-		{"drain node/worker", 0, "node worker drains; it was drained before, for the reason \"update\"\n", ""},
+		{"drain node/worker", 0, "node worker drains; before: node is drained: update\n", ""},
 		{"undrain no/worker", 0, "node worker drains no more\n", ""},
 		{"undrain worker", 0, "node worker was not drained\n", ""},
 		{"drain web -n drain", 0, "pod web drains\n", ""},
@@ -82,11 +82,11 @@ func TestDrain(t *testing.T) {
 		{"drain pod/web", 1, "", `read pod "web": pods "web" not found`},
 		{"drain twice -n drain", 1, "", "twice: there is a node and a pod of this name: say node/twice or pod/twice"},
 		{"drain pod/twice -n drain", 0, "pod twice drains\n", ""},
-		{"drain service/web", 2, "", `"service/web": must be node/NAME, pod/NAME or NAME`},
+		{"drain service/web", 2, "", `"service/web": must be node/NAME, pod/NAME, dataplane/NAME or NAME`},
 		{"drain node/", 2, "", `"node/": must be`},
 		{"drain node/a/b", 2, "", `"node/a/b": must be`},
-		{"drain", 2, "", "want one node or pod"},
-		{"drain worker web", 2, "", "want one node or pod"},
+		{"drain", 2, "", "want one node, pod or dataplane"},
+		{"drain worker web", 2, "", "want one node, pod or dataplane"},
 		{"drain worker --context nowhere", 1, "", "nowhere"},
 	}
 	for _, step := range steps {
