@@ -67,7 +67,7 @@ type MeshList struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:categories=sonde
+// +kubebuilder:resource:categories=sonde,shortName=dp
 // +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.spec.networking.address`
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

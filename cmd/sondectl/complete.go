@@ -44,12 +44,8 @@ func (c *cli) names(ctx context.Context, filter *adminv1.Filter, prefix string, 
 		if err != nil {
 			return nil
 		}
-		column := 0
-		if r.inMeshes {
-			column = 1
-		}
 		for _, row := range found.rows {
-			if name := row.cells[column]; strings.HasPrefix(name, prefix) {
+			if name := r.name(row); strings.HasPrefix(name, prefix) {
 				names = append(names, name)
 			}
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,17 +16,11 @@ import (
 	"github.com/sonde-mesh/sonde/settings"
 )
 
-// listing is the output of get: a table, or documents for -o yaml and -o json.
-type listing struct {
-	header    []string
-	rows      []row
-	documents []any
-	tail      *adminv1.Tail
-}
-
 // collection is one kind of object that get lists.
 type collection struct {
 	singular, plural string
+	// short names that kubectl has for it, too.
+	short []string
 	// columns explains the columns of the table.
 	columns string
 	// inMeshes says that the objects belong to meshes, so there is a flag --mesh.
@@ -35,25 +28,35 @@ type collection struct {
 	list     func(context.Context, adminv1.AdminServiceClient, *adminv1.Filter) (*listing, error)
 }
 
+// name returns the name of the object that a row of the table is about.
+func (r collection) name(of row) string {
+	if r.inMeshes {
+		return of.cells[1]
+	}
+	return of.cells[0]
+}
+
 func collections() []collection {
 	return []collection{meshes(), dataplanes(), services(), meshServices(), proxies()}
 }
 
-func meshes() collection { return collection{"mesh", "meshes", meshColumns, false, listMeshes} }
+func meshes() collection { return collection{"mesh", "meshes", nil, meshColumns, false, listMeshes} }
 
 func dataplanes() collection {
-	return collection{"dataplane", "dataplanes", dataplaneColumns, true, listDataplanes}
+	return collection{"dataplane", "dataplanes", []string{"dp"}, dataplaneColumns, true, listDataplanes}
 }
 
 func services() collection {
-	return collection{"service", "services", serviceColumns, true, listServices}
+	return collection{"service", "services", []string{"svc"}, serviceColumns, true, listServices}
 }
 
 func meshServices() collection {
-	return collection{"meshservice", "meshservices", meshServiceColumns, true, listMeshServices}
+	return collection{"meshservice", "meshservices", []string{"msvc"}, meshServiceColumns, true, listMeshServices}
 }
 
-func proxies() collection { return collection{"proxy", "proxies", proxyColumns, true, listProxies} }
+func proxies() collection {
+	return collection{"proxy", "proxies", nil, proxyColumns, true, listProxies}
+}
 
 func (c *cli) get() *cobra.Command {
 	cmd := &cobra.Command{
@@ -62,7 +65,10 @@ func (c *cli) get() *cobra.Command {
 		Long: `Show what the control plane has: meshes, dataplanes, services, meshservices, or proxies (the Envoys and their agents).
 
 -o yaml writes one document for each, -o json one list. All but proxies are shown as objects with all defaults, and their state under "status".
-A file of the store may be what -o yaml writes: status is ignored there. Problems of the store are written to stderr.
+A file of the store may be what either writes: status is ignored there. Problems of the store are written to stderr.
+
+-o wide has further columns, and abbreviates nothing. -o name writes KIND/NAME of each. -o jsonpath=TEMPLATE writes what a template of kubectl's
+makes of them: of one with NAME, and with --watch, it is for the object, as {.spec.networking.address}, else for the list, as {.items[*].name}.
 
 --watch goes on, and writes each object that changes, until a signal; -o json then writes one document after the other. An object that is gone
 is written as it was, with the field "removed": true. Problems of the store are written when they come up, and when they are resolved.`,
@@ -77,13 +83,14 @@ func (c *cli) getOne(r collection) *cobra.Command {
 	filter := &adminv1.Filter{}
 	cmd := &cobra.Command{
 		Use:     r.plural + " [NAME]",
-		Aliases: []string{r.singular},
+		Aliases: append([]string{r.singular}, r.short...),
 		Short:   "Show " + r.plural,
 		Long:    "Show all " + r.plural + ", or those named NAME.\n\n" + r.columns,
 		Args:    cobra.MaximumNArgs(1),
-		Example: fmt.Sprintf("  sondectl get %s\n  sondectl get %s NAME -o yaml\n  sondectl get %s -o json\n  sondectl get %s --watch", r.plural, r.singular, r.plural, r.plural),
+		Example: fmt.Sprintf("  sondectl get %s\n  sondectl get %s NAME -o yaml\n  sondectl get %s -o jsonpath='{.items[*].name}'\n  sondectl get %s --watch", r.plural, r.singular, r.plural, r.plural),
 	}
-	output := addFormat(cmd, table, yamlFormat, jsonFormat)
+	var output getOutput
+	output.add(cmd)
 	watch := false
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and write each object that changes, until a signal")
 	if r.inMeshes {
@@ -97,6 +104,9 @@ func (c *cli) getOne(r collection) *cobra.Command {
 				return settings.Usagef("NAME: must not be empty")
 			}
 		}
+		if err := output.check(filter.Name != "" || watch); err != nil {
+			return err
+		}
 		found, err := c.list(cmd.Context(), r, filter)
 		if err != nil {
 			return err
@@ -106,9 +116,9 @@ func (c *cli) getOne(r collection) *cobra.Command {
 			return notFound(r.singular, filter, found.tail.GetNear())
 		}
 		if watch {
-			return c.watch(cmd, r, filter, output.value, found)
+			return c.watch(cmd, r, filter, &output, found)
 		}
-		return found.write(&c.out, output.value)
+		return output.write(&c.out, r, found, filter.Name != "")
 	}
 	return cmd
 }
@@ -182,26 +192,6 @@ func place(p *adminv1.Problem) string {
 		return p.GetFile() + ": "
 	default:
 		return fmt.Sprintf("%s, document %d, line %d: ", p.GetFile(), p.GetDocument(), p.GetLine())
-	}
-}
-
-func (l *listing) write(w *bytes.Buffer, f format) error {
-	switch f {
-	case jsonFormat:
-		// Always a list, so that scripts need not handle two shapes.
-		return writeJSON(w, append([]any{}, l.documents...))
-	case yamlFormat:
-		for i, document := range l.documents {
-			if i > 0 {
-				w.WriteString("---\n")
-			}
-			if err := writeYAML(w, document); err != nil {
-				return err
-			}
-		}
-		return nil
-	default:
-		return writeTable(w, l.header, l.rows)
 	}
 }
 

@@ -13,7 +13,11 @@ import (
 const meshServiceColumns = `SELECTOR    which Dataplanes it selects
 PORTS       port:targetPort/protocol of each port, without a targetPort that is the port itself. Each is the service NAME_msvc_PORT
 DATAPLANES  those that it selects
-ENDPOINTS   ready/all of each port. Of a port without endpoints a line says why it has none; sondectl why NAME says it of each endpoint`
+ENDPOINTS   ready/all of each port. Of a port without endpoints a line says why it has none; sondectl why NAME says it of each endpoint
+
+-o wide cuts nothing, and adds:
+SERVICES  names of the services that the ports are
+LABELS    of the object`
 
 type meshServiceStatus struct {
 	Dataplanes []string                `json:"dataplanes"`
@@ -36,7 +40,9 @@ func listMeshServices(ctx context.Context, api adminv1.AdminServiceClient, filte
 	if err != nil {
 		return nil, err
 	}
-	l := &listing{header: []string{"MESH", "NAME", "SELECTOR", "PORTS", "DATAPLANES", "ENDPOINTS"}, tail: response.GetTail()}
+	l := &listing{
+		header: []string{"MESH", "NAME", "SELECTOR", "PORTS", "DATAPLANES", "ENDPOINTS"}, more: []string{"SERVICES", "LABELS"}, tail: response.GetTail(),
+	}
 	for _, entry := range response.GetMeshServices() {
 		status := &meshServiceStatus{Dataplanes: append([]string{}, entry.GetDataplanes()...), Ports: []meshServicePortStatus{}}
 		var s mesh.MeshService
@@ -44,13 +50,14 @@ func listMeshServices(ctx context.Context, api adminv1.AdminServiceClient, filte
 		if err != nil {
 			return nil, err
 		}
-		var ports, endpoints, notes []string
+		var ports, endpoints, services, notes []string
 		for i, p := range s.Spec.Ports {
 			ports = append(ports, meshServicePort(p))
 			if i >= len(entry.GetPorts()) {
 				continue // the control plane has told less than it should
 			}
 			is := entry.GetPorts()[i]
+			services = append(services, is.GetService())
 			endpoints = append(endpoints, fmt.Sprintf("%d/%d", is.GetReady(), is.GetEndpoints()))
 			for _, note := range emptyNotes(is.GetReasons()) {
 				if !slices.Contains(notes, note) { // a selector that selects nothing is that of all ports
@@ -60,9 +67,13 @@ func listMeshServices(ctx context.Context, api adminv1.AdminServiceClient, filte
 			status.Ports = append(status.Ports, meshServicePortStatus{p.Port, is.GetService(), is.GetReady(), is.GetEndpoints(), is.GetReasons()})
 		}
 		l.documents = append(l.documents, o)
-		l.rows = append(l.rows, row{notes: fewNotes(notes), cells: []string{
-			s.Mesh, s.Name, entry.GetSelector(), strings.Join(ports, ","), firstFew(entry.GetDataplanes(), ","), strings.Join(endpoints, ","),
-		}})
+		cells := func(dataplanes string) []string {
+			return []string{s.Mesh, s.Name, entry.GetSelector(), strings.Join(ports, ","), dataplanes, strings.Join(endpoints, ",")}
+		}
+		l.rows = append(l.rows, row{
+			notes: notes, cells: cells(firstFew(entry.GetDataplanes(), ",")), wide: cells(strings.Join(entry.GetDataplanes(), ",")),
+			more: []string{strings.Join(services, ","), labelText(s.Labels)},
+		})
 	}
 	return l, nil
 }

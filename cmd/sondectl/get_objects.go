@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -20,7 +21,12 @@ MODE        STRICT takes mTLS alone, PERMISSIVE plain text too
 BACKEND     the certificate authority in use
 CA-EXPIRES  when its certificate ends
 PROXIES     connected/all
-SERVICES    how many there are`
+SERVICES    how many there are
+
+-o wide adds:
+CERT-VALIDITY  of the certificates of proxies
+PASSTHROUGH    on where redirected applications may call destinations outside the mesh
+LABELS         of the object`
 
 type meshStatus struct {
 	CAExpires *time.Time `json:"caExpires,omitempty"`
@@ -35,7 +41,8 @@ func listMeshes(ctx context.Context, api adminv1.AdminServiceClient, filter *adm
 		return nil, err
 	}
 	l := &listing{
-		header: []string{"NAME", "MTLS", "MODE", "BACKEND", "CA-EXPIRES", "PROXIES", "SERVICES"}, tail: response.GetTail(),
+		header: []string{"NAME", "MTLS", "MODE", "BACKEND", "CA-EXPIRES", "PROXIES", "SERVICES"},
+		more:   []string{"CERT-VALIDITY", "PASSTHROUGH", "LABELS"}, tail: response.GetTail(),
 	}
 	for _, entry := range response.GetMeshes() {
 		status := meshStatus{Proxies: entry.GetProxies(), Connected: entry.GetConnected(), Services: entry.GetServices()}
@@ -48,22 +55,31 @@ func listMeshes(ctx context.Context, api adminv1.AdminServiceClient, filter *adm
 		if err != nil {
 			return nil, err
 		}
-		mtls, mode, backend := "off", "", ""
+		mtls, mode, backend, validity, passthrough := "off", "", "", "", "off"
 		if b := m.Backend(); b != nil {
-			mtls, mode, backend = "on", string(b.Mode), b.Name
+			mtls, mode, backend, validity = "on", string(b.Mode), b.Name, mesh.Duration(b.CertValidity()).String()
+		}
+		if m.Passthrough() {
+			passthrough = "on"
 		}
 		l.documents = append(l.documents, o)
-		l.rows = append(l.rows, row{cells: []string{
+		cells := []string{
 			m.Name, mtls, mode, backend, timeUntil(entry.GetCaExpires()),
 			fmt.Sprintf("%d/%d", status.Connected, status.Proxies), strconv.Itoa(int(status.Services)),
-		}})
+		}
+		l.rows = append(l.rows, row{cells: cells, wide: cells, more: []string{validity, passthrough, labelText(m.Labels)}})
 	}
 	return l, nil
 }
 
 const dataplaneColumns = `SERVICES  service:port/protocol of each inbound: the service of its tag, else those of MeshServices and Services, else the inbound's name
 HEALTH    of the inbounds: ready, not ready, or how many are; draining if the proxy ends or should get no new traffic. A line for each inbound
-          that is not ready says why`
+          that is not ready says why
+
+-o wide cuts nothing, and adds:
+WORKLOAD   what its certificate identifies; none on Kubernetes, and where it has neither a workload nor a service
+OUTBOUNDS  service:port of each outbound
+LABELS     of the object`
 
 type dataplaneStatus struct {
 	Draining bool            `json:"draining"`
@@ -90,20 +106,26 @@ func listDataplanes(ctx context.Context, api adminv1.AdminServiceClient, filter 
 	if err != nil {
 		return nil, err
 	}
-	l := &listing{header: []string{"MESH", "NAME", "ADDRESS", "SERVICES", "HEALTH"}, tail: response.GetTail()}
+	l := &listing{
+		header: []string{"MESH", "NAME", "ADDRESS", "SERVICES", "HEALTH"},
+		more:   []string{"WORKLOAD", "OUTBOUNDS", "LABELS"}, tail: response.GetTail(),
+	}
 	for _, entry := range response.GetDataplanes() {
 		var d mesh.Dataplane
 		o, err := newObject(mesh.KindDataplane, entry.GetObject(), &d, newDataplaneStatus(entry))
 		if err != nil {
 			return nil, err
 		}
-		var services, notes []string
+		var services, all, notes []string
 		for i, in := range d.Spec.Networking.Inbound {
 			h := &adminv1.InboundHealth{}
 			if i < len(entry.GetInbounds()) {
 				h = entry.GetInbounds()[i]
 			}
-			services = append(services, fmt.Sprintf("%s:%d/%s", cmp.Or(in.Tags.Service(), firstFew(h.GetServices(), "|"), in.Name), in.Port, in.AppProtocol()))
+			service := func(names string) string {
+				return fmt.Sprintf("%s:%d/%s", cmp.Or(in.Tags.Service(), names, in.Name), in.Port, in.AppProtocol())
+			}
+			services, all = append(services, service(firstFew(h.GetServices(), "|"))), append(all, service(strings.Join(h.GetServices(), "|")))
 			if h.GetReason() != "" {
 				notes = append(notes, fmt.Sprintf("not ready: %s: %s", services[i], h.GetReason()))
 			}
@@ -112,11 +134,28 @@ func listDataplanes(ctx context.Context, api adminv1.AdminServiceClient, filter 
 			notes = append(notes, "drain: "+drain)
 		}
 		l.documents = append(l.documents, o)
-		l.rows = append(l.rows, row{notes: fewNotes(notes), cells: []string{
-			d.Mesh, d.Name, d.Spec.Networking.Address, strings.Join(services, ","), dataplaneHealth(entry),
-		}})
+		var outbounds []string
+		for _, out := range d.Spec.Networking.Outbound {
+			outbounds = append(outbounds, fmt.Sprintf("%s:%d", out.Service(), out.Port))
+		}
+		cells := func(services []string) []string {
+			return []string{d.Mesh, d.Name, d.Spec.Networking.Address, strings.Join(services, ","), dataplaneHealth(entry)}
+		}
+		l.rows = append(l.rows, row{
+			notes: notes, cells: cells(services), wide: cells(all),
+			more: []string{d.Workload(), strings.Join(outbounds, ","), labelText(d.Labels)},
+		})
 	}
 	return l, nil
+}
+
+// labelText returns labels as kubectl --show-labels does.
+func labelText(labels map[string]string) string {
+	texts := make([]string, 0, len(labels))
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		texts = append(texts, key+"="+labels[key])
+	}
+	return strings.Join(texts, ",")
 }
 
 func dataplaneHealth(d *adminv1.Dataplane) string {
@@ -147,7 +186,10 @@ ENDPOINTS   ready/all. A line for each that is not ready says why, and a line fo
             agent may be dead, or only its connection. Envoys stop sending to an endpoint that does not answer. Of a service
             without endpoints a line says why it has none
 SIDECARS    how many endpoints have a sidecar: these are spoken to by mTLS where the mesh has it
-IDENTITIES  SPIFFE IDs that may answer`
+IDENTITIES  SPIFFE IDs that may answer
+
+-o wide cuts nothing, and adds:
+READY  addresses of the endpoints that are ready`
 
 func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1.Filter) (*listing, error) {
 	response, err := api.ListServices(ctx, &adminv1.ListServicesRequest{Filter: filter})
@@ -155,31 +197,36 @@ func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *a
 		return nil, err
 	}
 	l := &listing{
-		header: []string{"MESH", "NAME", "PROTOCOL", "ADDRESSES", "ENDPOINTS", "SIDECARS", "IDENTITIES"}, tail: response.GetTail(),
+		header: []string{"MESH", "NAME", "PROTOCOL", "ADDRESSES", "ENDPOINTS", "SIDECARS", "IDENTITIES"},
+		more:   []string{"READY"}, tail: response.GetTail(),
 	}
 	for _, entry := range response.GetServices() {
 		document, err := serviceObject(entry)
 		if err != nil {
 			return nil, err
 		}
-		ready, sidecars := 0, 0
+		var ready []string
+		sidecars := 0
 		notes := emptyNotes(entry.GetReasons())
 		for _, e := range entry.GetEndpoints() {
 			if note := endpointNote(e); note != "" {
 				notes = append(notes, note)
 			}
 			if e.GetHealth() == adminv1.Endpoint_READY {
-				ready++
+				ready = append(ready, e.GetAddress())
 			}
 			if e.GetSidecar() {
 				sidecars++
 			}
 		}
 		l.documents = append(l.documents, document)
-		l.rows = append(l.rows, row{notes: fewNotes(notes), cells: []string{
-			entry.GetMesh(), entry.GetName(), entry.GetProtocol(), firstFew(entry.GetAddresses(), ","),
-			fmt.Sprintf("%d/%d", ready, len(entry.GetEndpoints())), strconv.Itoa(sidecars), firstFew(entry.GetIdentities(), ","),
-		}})
+		cells := func(join func([]string, string) string) []string {
+			return []string{
+				entry.GetMesh(), entry.GetName(), entry.GetProtocol(), join(entry.GetAddresses(), ","),
+				fmt.Sprintf("%d/%d", len(ready), len(entry.GetEndpoints())), strconv.Itoa(sidecars), join(entry.GetIdentities(), ","),
+			}
+		}
+		l.rows = append(l.rows, row{notes: notes, cells: cells(firstFew), wide: cells(strings.Join), more: []string{strings.Join(ready, ",")}})
 	}
 	return l, nil
 }

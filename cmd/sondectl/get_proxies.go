@@ -27,7 +27,13 @@ ENVOY         version of Envoy; a line of its own says it where that is not supp
 SYNCED        types of resources that Envoy has taken all of, and types that it asked for
 DRAINING      yes if it ends or should get no new traffic; a line of its own says why, and whether it serves on
 CERT-EXPIRES  when the certificate of the proxy ends
-NACK          resources that Envoy refuses, each with the reason on a line of its own; it keeps what it had before`
+NACK          resources that Envoy refuses, each with the reason on a line of its own; it keeps what it had before
+
+-o wide adds:
+XDS       delta or sotw (state of the world), the protocol of its stream
+SERIAL    of the certificate in use
+BUNDLE    of CAs in use
+FEATURES  of the agent`
 
 func listProxies(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1.Filter) (*listing, error) {
 	response, err := api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: filter})
@@ -36,6 +42,7 @@ func listProxies(ctx context.Context, api adminv1.AdminServiceClient, filter *ad
 	}
 	l := &listing{
 		header: []string{"MESH", "NAME", "AGENT", "SINCE", "ADS", "VERSION", "ENVOY", "SYNCED", "DRAINING", "CERT-EXPIRES", "NACK"},
+		more:   []string{"XDS", "SERIAL", "BUNDLE", "FEATURES"},
 		tail:   response.GetTail(),
 	}
 	for _, entry := range response.GetProxies() {
@@ -50,9 +57,13 @@ func listProxies(ctx context.Context, api adminv1.AdminServiceClient, filter *ad
 }
 
 func proxyRow(p *adminv1.Proxy) row {
-	types, synced, refused := 0, 0, 0
+	types, synced, refused, protocol := 0, 0, 0, ""
 	notes := agentNotes(p)
 	for _, stream := range p.GetStreams() {
+		protocol = "sotw"
+		if stream.GetDelta() {
+			protocol = "delta"
+		}
 		for _, t := range stream.GetTypes() {
 			if types++; t.GetSynced() {
 				synced++
@@ -81,10 +92,11 @@ func proxyRow(p *adminv1.Proxy) row {
 	if v := agent.GetEnvoyVersion(); v != "" && !mesh.SupportsEnvoy(v) {
 		notes = append(notes, fmt.Sprintf("unsupported: envoy %s: supported are %s", v, mesh.SupportedEnvoys()))
 	}
-	return row{notes: notes, cells: []string{
+	cells := []string{
 		p.GetMesh(), p.GetName(), agentPhase(p.GetAgentState()), timeSince(p.GetAgentState().GetSince()), connected(p), agent.GetVersion(), agent.GetEnvoyVersion(), sync, draining,
 		timeUntil(agent.GetCertificateExpires()), nacks,
-	}}
+	}
+	return row{notes: notes, cells: cells, wide: cells, more: []string{protocol, agent.GetLeafSerial(), agent.GetBundleId(), strings.Join(agent.GetFeatures(), ",")}}
 }
 
 // agentPhase returns the phase as one word in lower case, "" if the control plane does not say it.

@@ -47,9 +47,10 @@ type inspection struct {
 
 func (c *cli) inspectDataplane() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "dataplane NAME --type KIND",
-		Short: "Show what the Envoy of a dataplane has, or should have",
-		Long:  inspectHelp,
+		Use:     "dataplane NAME --type KIND",
+		Aliases: append([]string{dataplanes().plural}, dataplanes().short...),
+		Short:   "Show what the Envoy of a dataplane has, or should have",
+		Long:    inspectHelp,
 		Example: `  sondectl inspect dataplane web-1 --type config-dump
   sondectl inspect dataplane web-1 --type listeners
   sondectl inspect dataplane web-1 --mesh default --type clusters --desired -o json`,

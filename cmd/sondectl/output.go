@@ -19,6 +19,8 @@ type format string
 
 const (
 	table      format = "table"
+	wideFormat format = "wide"
+	nameFormat format = "name"
 	textFormat format = "text"
 	yamlFormat format = "yaml"
 	jsonFormat format = "json"
@@ -163,6 +165,8 @@ func scalarsFirst(mapping *yaml.Node) {
 type row struct {
 	cells []string
 	notes []string
+	// wide are the cells without abbreviations, and more those of further columns.
+	wide, more []string
 }
 
 // maxWidth is how many characters of a cell widen its column: one name that is longer shifts its own row alone.

@@ -18,11 +18,11 @@ const watchEvery = 2 * time.Second
 
 // watch writes what was found, and then each object that changes, until a signal. It asks again and again: the control plane may be
 // restarted meanwhile. What depends on the time alone, such as an age, is no change.
-func (c *cli) watch(cmd *cobra.Command, r collection, filter *adminv1.Filter, f format, now *listing) error {
+func (c *cli) watch(cmd *cobra.Command, r collection, filter *adminv1.Filter, o *getOutput, now *listing) error {
 	ctx := cmd.Context()
 	again := time.NewTicker(watchEvery)
 	defer again.Stop()
-	w := &watcher{out: c.stdout, of: r, format: f}
+	w := &watcher{out: c.stdout, of: r, output: o}
 	lost := false
 	for {
 		if err := w.show(now); err != nil {
@@ -60,7 +60,7 @@ func (c *cli) watch(cmd *cobra.Command, r collection, filter *adminv1.Filter, f 
 type watcher struct {
 	out     io.Writer
 	of      collection
-	format  format
+	output  *getOutput
 	columns columns
 	shown   []entry // nil before the first
 }
@@ -70,8 +70,9 @@ type watcher struct {
 func (w *watcher) show(now *listing) error {
 	after := w.entries(now)
 	changed := &listing{}
+	var header []row
 	if w.shown == nil {
-		changed.rows = []row{{cells: now.header}}
+		header = w.output.header(now)
 	}
 	before, is := byName(w.shown), byName(after)
 	for _, e := range after {
@@ -93,7 +94,7 @@ func (w *watcher) show(now *listing) error {
 	}
 	w.shown = after
 	var out bytes.Buffer
-	if err := w.write(&out, changed); err != nil {
+	if err := w.write(&out, header, changed); err != nil {
 		return err
 	}
 	if _, err := w.out.Write(out.Bytes()); err != nil {
@@ -103,19 +104,27 @@ func (w *watcher) show(now *listing) error {
 }
 
 // write writes documents one after the other, since there is no end of which a list could be.
-func (w *watcher) write(out *bytes.Buffer, l *listing) error {
-	if w.format == table {
-		return w.columns.write(out, l.rows)
+func (w *watcher) write(out *bytes.Buffer, header []row, l *listing) error {
+	switch w.output.format {
+	case table, wideFormat:
+		return w.columns.write(out, append(header, w.output.rows(l)...))
+	case nameFormat:
+		writeNames(out, w.of, l)
+		return nil
 	}
 	for _, document := range l.documents {
-		if w.format == jsonFormat {
-			if err := writeJSON(out, document); err != nil {
-				return err
-			}
-			continue
+		var err error
+		switch {
+		case w.output.path != nil:
+			err = w.output.execute(out, document)
+			out.WriteByte('\n')
+		case w.output.format == jsonFormat:
+			err = writeJSON(out, document)
+		default:
+			out.WriteString("---\n")
+			err = writeYAML(out, document)
 		}
-		out.WriteString("---\n")
-		if err := writeYAML(out, document); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -146,7 +155,7 @@ func (w *watcher) entries(l *listing) []entry {
 		_ = encoder.Encode(l.documents[i]) // it has been JSON
 		name := l.rows[i].cells[0]
 		if w.of.inMeshes {
-			name += "/" + l.rows[i].cells[1]
+			name += "/" + w.of.name(l.rows[i])
 		}
 		entries[i] = entry{name: name, body: body.Bytes(), row: l.rows[i]}
 	}

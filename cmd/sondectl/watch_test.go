@@ -21,9 +21,10 @@ import (
 
 func TestWatcher(t *testing.T) {
 	listed := func(rows ...[3]string) *listing {
-		l := &listing{header: []string{"MESH", "NAME", "AGE"}}
+		l := &listing{header: []string{"MESH", "NAME", "AGE"}, more: []string{"COLOUR"}}
 		for _, r := range rows {
-			l.rows = append(l.rows, row{cells: []string{"default", r[0], r[1]}})
+			cells := []string{"default", r[0], r[1]}
+			l.rows = append(l.rows, row{cells: cells, wide: cells, more: []string{"blue"}})
 			l.documents = append(l.documents, map[string]string{"mesh": "default", "name": r[0], "health": r[2]})
 		}
 		return l
@@ -46,12 +47,19 @@ func TestWatcher(t *testing.T) {
 		"what is not listed":  {table, []*listing{before, cut, before}, head},
 		"comes back":          {jsonFormat, []*listing{cut, listed(), cut}, "{\n  \"health\": \"ready\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n{\n  \"removed\": true,\n  \"health\": \"ready\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n{\n  \"health\": \"ready\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n"},
 		"YAML":                {yamlFormat, []*listing{cut, listed([3]string{"b", "1s", "<-"}), listed()}, "---\nhealth: ready\nmesh: default\nname: b\n---\nhealth: <-\nmesh: default\nname: b\n---\nremoved: true\nhealth: <-\nmesh: default\nname: b\n"},
+		"names":               {nameFormat, []*listing{before, after}, "thing/a\nthing/b\nthing/c\nthing/b\nthing/new\nthing/c\n"},
+		"a template":          {"jsonpath={.name}: {.health}{.removed}", []*listing{cut, listed([3]string{"b", "1s", "<-"}), listed()}, "b: ready\nb: <-\nb: <-true\n"},
+		"wide":                {wideFormat, []*listing{cut}, "MESH      NAME   AGE   COLOUR\ndefault   b      1s    blue\n"},
 		"JSON is not escaped": {jsonFormat, []*listing{listed([3]string{"b", "1s", "<-"}), listed([3]string{"b", "1s", "<-"})}, "{\n  \"health\": \"<-\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			w := &watcher{out: &out, of: collection{inMeshes: true}, format: tc.format}
+			output := &getOutput{}
+			if err := output.Set(string(tc.format)); err != nil {
+				t.Fatal(err)
+			}
+			w := &watcher{out: &out, of: collection{singular: "thing", inMeshes: true}, output: output}
 			for _, l := range tc.shown {
 				if err := w.show(l); err != nil {
 					t.Fatal(err)

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	kjson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/util/jsonpath"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/settings"
+)
+
+// listing is what a command lists: a table, or documents for -o yaml and -o json.
+type listing struct {
+	header []string
+	// more are the headers of columns that -o wide of get adds.
+	more      []string
+	rows      []row
+	documents []any
+	tail      *adminv1.Tail
+}
+
+func (l *listing) write(w *bytes.Buffer, f format) error {
+	switch f {
+	case jsonFormat:
+		// Always a list, so that scripts need not handle two shapes.
+		return writeJSON(w, append([]any{}, l.documents...))
+	case yamlFormat:
+		for i, document := range l.documents {
+			if i > 0 {
+				w.WriteString("---\n")
+			}
+			if err := writeYAML(w, document); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		return writeTable(w, l.header, l.rows)
+	}
+}
+
+// getOutput is the value of -o of get: a format, or jsonpath= and a template.
+type getOutput struct {
+	format    format
+	template  string
+	path      *jsonpath.JSONPath
+	noHeaders bool
+}
+
+// jsonPathPrefix is what a template stands behind, as for kubectl.
+const jsonPathPrefix = "jsonpath="
+
+func getFormats() *choice[format] {
+	return &choice[format]{value: table, among: []format{table, wideFormat, nameFormat, yamlFormat, jsonFormat}}
+}
+
+// String implements pflag.Value.
+func (o *getOutput) String() string {
+	if o.path != nil {
+		return jsonPathPrefix + o.template
+	}
+	return string(o.format)
+}
+
+// Type implements pflag.Value.
+func (o *getOutput) Type() string { return getFormats().Type() + "|" + jsonPathPrefix + "TEMPLATE" }
+
+// Set implements pflag.Value.
+func (o *getOutput) Set(s string) error {
+	template, isPath := strings.CutPrefix(s, jsonPathPrefix)
+	if !isPath {
+		formats := getFormats()
+		if formats.Set(s) != nil {
+			return fmt.Errorf("must be one of %s, or %sTEMPLATE", strings.Join(formats.words(), ", "), jsonPathPrefix)
+		}
+		*o = getOutput{format: formats.value, noHeaders: o.noHeaders}
+		return nil
+	}
+	path := jsonpath.New("template").AllowMissingKeys(true) // as kubectl: not every object has every label
+	if err := path.Parse(template); err != nil {
+		return fmt.Errorf("%s must be a template of kubectl's, such as {.items[*].name}: %w", jsonPathPrefix, err)
+	}
+	*o = getOutput{template: template, path: path, noHeaders: o.noHeaders}
+	return nil
+}
+
+// add adds the flags -o and --no-headers to cmd.
+func (o *getOutput) add(cmd *cobra.Command) {
+	o.format = table
+	cmd.Flags().VarP(o, "output", "o", "how to write it")
+	cmd.Flags().BoolVar(&o.noHeaders, "no-headers", false, "tables without the line of headers")
+	words := append(getFormats().words(), jsonPathPrefix)
+	must(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)))
+}
+
+// ofItems matches a template that is for a list.
+var ofItems = regexp.MustCompile(`\.items\b|\[['"]items['"]\]|\.\.`)
+
+// check refuses a template for a list where there is one object, and the other way round: it would write nothing.
+func (o *getOutput) check(one bool) error {
+	switch {
+	case o.path == nil || strings.Contains(o.template, ".."):
+	case one && ofItems.MatchString(o.template):
+		return settings.Usagef("--output: %q: must not begin at .items: with NAME or --watch it is for each object alone, as {.name}", o.template)
+	case !one && !ofItems.MatchString(o.template):
+		return settings.Usagef("--output: %q: must begin at .items, as {.items[*].name}: without NAME it is for a list", o.template)
+	}
+	return nil
+}
+
+// write writes what was listed of a collection. A template is for each object of one name, as there may be one in each mesh, else for the
+// list of all.
+func (o *getOutput) write(w *bytes.Buffer, of collection, l *listing, one bool) error {
+	switch {
+	case o.format == table || o.format == wideFormat:
+		return (&columns{}).write(w, append(o.header(l), o.rows(l)...))
+	case o.format == nameFormat:
+		writeNames(w, of, l)
+		return nil
+	case o.path == nil:
+		return l.write(w, o.format)
+	case !one:
+		return o.execute(w, map[string]any{"items": append([]any{}, l.documents...)})
+	}
+	for i, document := range l.documents {
+		if i > 0 {
+			w.WriteByte('\n')
+		}
+		if err := o.execute(w, document); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeNames(w *bytes.Buffer, of collection, l *listing) {
+	for _, r := range l.rows {
+		fmt.Fprintf(w, "%s/%s\n", of.singular, of.name(r))
+	}
+}
+
+// header returns the line of headers, if there is one.
+func (o *getOutput) header(l *listing) []row {
+	switch {
+	case o.noHeaders:
+		return nil
+	case o.format == wideFormat:
+		return []row{{cells: slices.Concat(l.header, l.more)}}
+	}
+	return []row{{cells: l.header}}
+}
+
+// rows returns those of the table.
+func (o *getOutput) rows(l *listing) []row {
+	rows := make([]row, len(l.rows))
+	for i, r := range l.rows {
+		if o.format == wideFormat {
+			rows[i] = row{cells: slices.Concat(r.wide, r.more), notes: r.notes}
+		} else {
+			rows[i] = row{cells: r.cells, notes: fewNotes(r.notes)}
+		}
+	}
+	return rows
+}
+
+// execute writes what the template makes of what a document is as JSON.
+func (o *getOutput) execute(w *bytes.Buffer, document any) error {
+	body, err := json.Marshal(document)
+	if err != nil {
+		return err
+	}
+	var data any
+	if err := kjson.Unmarshal(body, &data); err != nil {
+		return err
+	}
+	if err := o.path.Execute(w, data); err != nil {
+		return fmt.Errorf("--output: %q: %w", o.template, err)
+	}
+	return nil
+}
