@@ -27,7 +27,7 @@ func TestProbesBadInput(t *testing.T) {
 		port      int
 		want      []string
 	}{
-		"no JSON":           {`{`, "127.0.0.1", 9000, []string{"KUMA_DATAPLANE_PROBES", "JSON list"}},
+		"no JSON":           {`{`, "127.0.0.1", 9000, []string{"KUMA_DATAPLANE_PROBES", "must be JSON"}},
 		"no handler":        {`[{"id":"a"}]`, "127.0.0.1", 9000, []string{`probes[0] (id "a"`, "exactly one of"}},
 		"two handlers":      {`[{"grpc":{"port":1},"tcpSocket":{"port":1}}]`, "127.0.0.1", 9000, []string{"probes[0]", "tcpSocket, grpc"}},
 		"bad port":          {`[{"grpc":{"port":70000}}]`, "127.0.0.1", 9000, []string{"probes[0]", "grpc.port", "70000"}},
