@@ -88,9 +88,11 @@ func readDemands(lookup func(quantityKey) (field, text string, ok bool)) (demand
 		if !ok {
 			return nil
 		}
-		q, err := k.parse(text)
-		if err != nil {
-			errs = append(errs, &mesh.FieldError{Field: field, Value: text, Err: err})
+		q, err := parseQuantity(text)
+		if err != nil || k.least.Cmp(q) > 0 {
+			errs = append(errs, &mesh.FieldError{
+				Field: field, Value: text, Allowed: fmt.Sprintf("must be a quantity of at least %s, such as %s", k.least.String(), k.example),
+			})
 			return nil
 		}
 		return &quantity{q, field, text}
@@ -126,15 +128,6 @@ func (r Resources) demands() (demands, error) {
 		text = texts[k.option]
 		return k.option, text, text != ""
 	})
-}
-
-// parse parses a quantity. The error says what is allowed.
-func (k quantityKey) parse(text string) (resource.Quantity, error) {
-	q, err := parseQuantity(text)
-	if least := k.least; err != nil || least.Cmp(q) > 0 {
-		return q, fmt.Errorf("must be a quantity of at least %s, such as %s", least.String(), k.example)
-	}
-	return q, nil
 }
 
 // quantityText matches quantities whose exponent nobody can use to keep a processor busy: of 1e-1000000000 the whole number would be written
