@@ -17,14 +17,13 @@ const (
 	fileServiceProbes = "service-probes.pb"
 )
 
-// storeTold stores what the control plane has said, unless it is what it said before.
+// storeTold stores what the control plane has said, unless it is what it said before. No file is as one that names nothing.
 func (a *Agent) storeTold(file string, m proto.Message) {
 	if !a.keepsEnvoy() {
 		return
 	}
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	before, stored := a.told[file]
-	if err == nil && stored && bytes.Equal(data, before) {
+	if err == nil && bytes.Equal(data, a.told[file]) {
 		return
 	}
 	if err == nil {
