@@ -76,7 +76,7 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent": {
-		own:       []string{"api/mesh", "api/agent/v1", "health", "health/heartbeat", "connlimit", "disk", "filelock", "shutdown", "reach", "buildinfo", "cgroup"},
+		own:       []string{"api/mesh", "api/agent/v1", "health", "health/heartbeat", "connlimit", "disk", "filelock", "shutdown", "reach", "buildinfo", "cgroup", "localpeer"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent/redirect":       {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
@@ -87,7 +87,8 @@ var rules = map[string]rule{
 	"api/crds":               {std: true},
 	"webhook":                {own: []string{"api/mesh", "connlimit"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
 	"health/heartbeat":       {std: true},
-	"health":                 {own: []string{"api/mesh", "health/heartbeat", "connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"localpeer":              {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
+	"health":                 {own: []string{"health/heartbeat", "connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"connlimit":              {std: true},
 	"cgroup":                 {std: true},
 	"reach":                  {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},

@@ -22,11 +22,7 @@ func (s *service) InspectEnvoy(r *adminv1.InspectEnvoyRequest, stream adminv1.Ad
 	if !slices.Contains(mesh.EnvoyViews(), view) {
 		return status.Errorf(codes.InvalidArgument, "view %q: must be one of %v", view, mesh.EnvoyViews())
 	}
-	v, err := s.view(stream.Context())
-	if err != nil {
-		return err
-	}
-	p, err := find(v, r.GetMesh(), r.GetName())
+	p, err := s.proxy(stream.Context(), r.GetMesh(), r.GetName())
 	if err != nil {
 		return err
 	}

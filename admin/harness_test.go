@@ -78,11 +78,11 @@ func newFakes(t *testing.T) *fakes {
 		Query: func(_ context.Context, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error) error {
 			return take([]byte(proxy + " " + string(view)))
 		},
-		Drain: func(_ context.Context, proxy mesh.ID, reason *string) (string, error) {
+		Drain: func(_ context.Context, p *meshview.Proxy, reason *string) (string, error) {
 			if reason == nil {
 				return "dataplane is drained", nil
 			}
-			f.drained = append(f.drained, proxy+": "+*reason)
+			f.drained = append(f.drained, p.ID()+": "+*reason)
 			return "", nil
 		},
 		Rotator: f,

@@ -50,7 +50,7 @@ type Options struct {
 
 	// Drain keeps new traffic from a proxy for a reason, or lets it have it again if that is nil, and returns why it was drained before, "" if it was not.
 	// Errors are gRPC statuses. Required.
-	Drain func(ctx context.Context, proxy mesh.ID, reason *string) (before string, err error)
+	Drain func(ctx context.Context, p *meshview.Proxy, reason *string) (before string, err error)
 
 	// CAExpires returns when the CA of a mesh expires, zero if it has none yet. Required.
 	CAExpires func(meshName string) time.Time

@@ -76,11 +76,7 @@ func (s *service) InspectDataplane(ctx context.Context, r *adminv1.InspectDatapl
 	if !slices.Contains(adminv1.Kinds(), kind) {
 		return nil, status.Errorf(codes.InvalidArgument, "kind %q: must be one of %v", kind, adminv1.Kinds())
 	}
-	v, err := s.view(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p, err := find(v, r.GetMesh(), r.GetName())
+	p, err := s.proxy(ctx, r.GetMesh(), r.GetName())
 	if err != nil {
 		return nil, err
 	}
@@ -108,6 +104,15 @@ func (s *service) InspectDataplane(ctx context.Context, r *adminv1.InspectDatapl
 		response.Resources = append(response.Resources, body)
 	}
 	return response, nil
+}
+
+// proxy finds the proxy of a dataplane by name, in all meshes if meshName is "".
+func (s *service) proxy(ctx context.Context, meshName, name string) (*meshview.Proxy, error) {
+	v, err := s.view(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return find(v, meshName, name)
 }
 
 // find finds a dataplane by name, in all meshes if meshName is "".
@@ -200,11 +205,7 @@ func (s *service) GetRotation(ctx context.Context, r *adminv1.GetRotationRequest
 
 // DrainDataplane implements adminv1.AdminServiceServer.
 func (s *service) DrainDataplane(ctx context.Context, r *adminv1.DrainDataplaneRequest) (*adminv1.DrainDataplaneResponse, error) {
-	v, err := s.view(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p, err := find(v, r.GetMesh(), r.GetName())
+	p, err := s.proxy(ctx, r.GetMesh(), r.GetName())
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +213,7 @@ func (s *service) DrainDataplane(ctx context.Context, r *adminv1.DrainDataplaneR
 	if !r.GetUndo() {
 		reason = &r.Reason
 	}
-	before, err := s.o.Drain(ctx, p.ID(), reason)
+	before, err := s.o.Drain(ctx, p, reason)
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package agents
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -10,40 +9,39 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// loadDrained restores which proxies an administrator had drained before the restart.
+// loadDrained restores which proxies an administrator had drained before the restart. One whose record cannot be read is drained, too: only its
+// reason is lost.
 func (s *Server) loadDrained() error {
 	ids, err := s.drained.all()
 	for _, id := range ids {
-		reason, readErr := s.drained.data(id)
-		err = errors.Join(err, readErr)
+		reason, err := s.drained.data(id)
+		if err != nil {
+			meshName, name := mesh.SplitID(id)
+			s.o.Logger.Error("reason of a drain not read", "mesh", meshName, "proxy", name, "err", err)
+		}
 		s.observeDrained(id, drainedText(string(reason)))
 	}
 	return err
 }
 
 func drainedText(reason string) string {
-	return mesh.DrainText("dataplane", strings.TrimSuffix(reason, "\n"))
+	return mesh.DrainText("dataplane", strings.TrimSuffix(cut(reason, mesh.MaxDrainReason), "\n"))
 }
 
+// observeDrained passes on why an administrator drains a proxy, "" if none does.
 func (s *Server) observeDrained(id mesh.ID, text string) {
 	s.Observe(id, func(o *mesh.Observation) { o.Administrator = text })
 	s.wakeSession(id)
 }
 
 // SetDrained keeps new traffic from a proxy, for a reason for people, or lets it have new traffic again if reason is nil. It returns why the
-// proxy was drained before, "" if it was not. Errors are those of the admin API: NOT_FOUND, FAILED_PRECONDITION (a pod, or nothing is kept here).
-func (s *Server) SetDrained(ctx context.Context, id mesh.ID, reason *string) (before string, err error) {
-	v := s.o.View()
-	if v == nil {
-		return "", status.Error(codes.Unavailable, "the control plane has not read its store yet: try again")
-	}
-	meshName, name := mesh.SplitID(id)
-	_, p := v.Proxy(id)
+// proxy was drained before, "" if it was not. Errors are those of the admin API: FAILED_PRECONDITION (a pod, or nothing is kept here).
+func (s *Server) SetDrained(ctx context.Context, p *meshview.Proxy, reason *string) (before string, err error) {
+	id, meshName, name := p.ID(), p.Dataplane.Mesh, p.Dataplane.Name
 	switch {
-	case p == nil:
-		return "", status.Errorf(codes.NotFound, "there is no dataplane %q in mesh %q", name, meshName)
 	case p.Dataplane.IsPod():
 		return "", status.Errorf(codes.FailedPrecondition, "dataplane %q is that of a pod: drain pod/NAME with a kubeconfig", name)
 	case s.o.Storage == nil:
@@ -61,7 +59,7 @@ func (s *Server) SetDrained(ctx context.Context, id mesh.ID, reason *string) (be
 		log.InfoContext(ctx, "an administrator drains the proxy no more")
 		return before, nil
 	}
-	kept := strings.ToValidUTF8((*reason)[:min(len(*reason), mesh.MaxDrainReason)], "")
+	kept := cut(*reason, mesh.MaxDrainReason)
 	if err := s.drained.writeData(id, []byte(kept+"\n")); err != nil {
 		return "", internal(ctx, log, "write the drain", err)
 	}

@@ -179,7 +179,7 @@ func (s *Server) followDataplane(before, after *mesh.Dataplane) {
 	known := map[netip.AddrPort]bool{}
 	if before != nil {
 		for in := range before.Spec.Networking.ActiveInbounds() {
-			if before.Probed(in) || in.State != mesh.InboundNotReady && in.Health.IsReady() {
+			if before.Probed(in) || in.DeclaredReady() {
 				known[before.InboundAddress(in)] = true
 			}
 		}

@@ -71,7 +71,8 @@ func TestAdministratorDrains(t *testing.T) {
 	a.toDrain(&agentv1.DrainState{})
 	set := func(reason *string, before string) {
 		t.Helper()
-		if got, err := h.server.SetDrained(t.Context(), "default/web-1", reason); err != nil || got != before {
+		_, p := h.builder.View().Proxy("default/web-1")
+		if got, err := h.server.SetDrained(t.Context(), p, reason); err != nil || got != before {
 			t.Errorf("SetDrained() = %q, %v, want %q", got, err, before)
 		}
 	}
@@ -91,13 +92,38 @@ func TestAdministratorDrains(t *testing.T) {
 	a.toDrain(&agentv1.DrainState{})
 	h.becomes("web", meshview.Ready, meshview.NoReason)
 	set(nil, "")
-	_, err := h.server.SetDrained(t.Context(), "default/web-9", nil)
-	wantStatus(t, err, codes.NotFound, `no dataplane "web-9"`)
+}
+
+// TestRecordOfADrainIsBad begins with what a disk may leave of a record: the proxy is drained, and its agent is told so.
+func TestRecordOfADrainIsBad(t *testing.T) {
+	tests := map[string]struct{ record, text string }{
+		"not UTF-8": {"new \xff disk\n", "dataplane is drained: new  disk"},
+		"empty":     {"", "dataplane is drained"},
+		"long":      {strings.Repeat("x", 1<<20), "dataplane is drained: " + strings.Repeat("x", 256)},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, nil)
+			h.fill("web-1")
+			a := h.agent("web-1")
+			if err := a.join(); err != nil {
+				t.Fatal(err)
+			}
+			if err := h.state.Write("drained/default/web-1", []byte(tc.record)); err != nil {
+				t.Fatal(err)
+			}
+			h.restart()
+			h.fill("web-1")
+			a.connect(false)
+			a.toDrain(&agentv1.DrainState{Administrator: tc.text})
+		})
+	}
 }
 
 func TestAdministratorDrainsNoPods(t *testing.T) {
 	h := newPodHarness(t, podTokens{"1": db0("1")})
 	h.has("1")
-	_, err := h.server.SetDrained(t.Context(), "default/db-0.shop", new("x"))
+	_, p := h.builder.View().Proxy("default/db-0.shop")
+	_, err := h.server.SetDrained(t.Context(), p, new("x"))
 	wantStatus(t, err, codes.FailedPrecondition, "drain pod/NAME")
 }

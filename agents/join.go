@@ -115,10 +115,10 @@ func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest)
 	if err := c.fits(p.Dataplane); err != nil {
 		return nil, err
 	}
-	if err := s.checkDuplicate(ctx, p.ID(), r.GetInstance()); err != nil {
+	if err := checkProcess(r.GetInstance()); err != nil {
 		return nil, err
 	}
-	if err := checkProcess(r.GetInstance()); err != nil {
+	if err := s.checkDuplicate(ctx, p.ID(), r.GetInstance()); err != nil {
 		return nil, err
 	}
 	sidecar, err := sidecarOf(r)

@@ -23,19 +23,20 @@ const maxReadiness = 20
 
 // serviceProbes returns the checks that the agent of d has to make, in the order of the inbounds.
 func serviceProbes(d *mesh.Dataplane) *agentv1.ServiceProbes {
-	all := &agentv1.ServiceProbes{NoOthers: len(d.Spec.Networking.Inbound) > 0}
-	for i := range d.Spec.Networking.Inbound {
-		in := &d.Spec.Networking.Inbound[i]
-		declared := in.Health.IsReady() && in.State != mesh.InboundNotReady && in.State != mesh.InboundIgnored
+	all := &agentv1.ServiceProbes{}
+	inbounds, others := 0, false
+	for in := range d.Spec.Networking.ActiveInbounds() {
+		inbounds++
 		switch at := d.InboundAddress(in); {
 		case d.Probed(in) && at.IsValid():
 			p := serviceProbe(at, in)
-			p.DeclaredNotReady = !declared
+			p.DeclaredNotReady = !in.DeclaredReady()
 			all.Probes = append(all.Probes, p)
-		case declared:
-			all.NoOthers = false
+		case in.DeclaredReady():
+			others = true
 		}
 	}
+	all.NoOthers = inbounds > 0 && !others // a gateway has none, and serves nevertheless
 	return all
 }
 

@@ -34,12 +34,8 @@ func (s *Server) healthChanged(c meshview.Change) {
 			continue
 		}
 		for _, e := range after.Endpoints {
-			if e.Proxy == "" {
-				continue
-			}
-			id := mesh.MakeID(m.Spec.Name, e.Proxy)
-			if now := dataplaneOf(c.After, id); now != nil && !now.IsPod() && now != dataplaneOf(c.Before, id) {
-				s.wakeSession(id)
+			if p := m.Proxies.Get(e.Proxy); p != nil && !p.Dataplane.IsPod() && p.Dataplane != dataplaneOf(c.Before, p.ID()) {
+				s.wakeSession(p.ID())
 			}
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/identity/token"
+	"github.com/sonde-mesh/sonde/localpeer"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/mtls"
 	"github.com/sonde-mesh/sonde/xds"
@@ -62,7 +63,7 @@ func New(o Options) (*ControlPlane, error) {
 		o: o, started: o.now(), registry: prometheus.NewRegistry(), joined: make(chan struct{}), draining: make(chan struct{}),
 	}
 	cp.registry.MustRegister(buildinfo.Metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	cp.checks = health.New(health.Options{Logger: o.Logger, Registerer: cp.registry})
+	cp.checks = health.New(health.Options{Logger: o.Logger, Registerer: cp.registry, OwnAddress: localpeer.Is})
 	cp.loops = loops{view: cp.loop("view"), agents: cp.requestingLoop("agents"), authority: cp.requestingLoop("authority")}
 	cp.addChecks()
 	use := cp.useFiles

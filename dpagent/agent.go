@@ -34,6 +34,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/token"
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
 	"github.com/sonde-mesh/sonde/health"
+	"github.com/sonde-mesh/sonde/localpeer"
 )
 
 // drainNoticeTimeout is how long the control plane may take to record a drain, before the drain begins without it.
@@ -101,7 +102,7 @@ func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*A
 	}
 	a.metrics.MustRegister(buildinfo.Metric())
 	a.rejoins.Logger, a.duplicates.log = a.logger, a.logger
-	a.checks = health.New(health.Options{Logger: a.logger, Registerer: a.metrics})
+	a.checks = health.New(health.Options{Logger: a.logger, Registerer: a.metrics, OwnAddress: localpeer.Is})
 	unknown := errInboundsUnknown
 	a.inboundsErr.Store(&unknown)
 	a.lb = a.newLB()
@@ -259,7 +260,7 @@ func (a *Agent) beginDrain(ctx context.Context, proxy *envoy.Envoy) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, drain.BeginTimeout)
 	defer cancel()
-	if err := drain.Begin(ctx, proxy); err != nil {
+	if err := drain.Begin(ctx, proxy, a.logger); err != nil {
 		a.logger.Warn("clients are not told that the pod is being deleted", "err", err)
 	}
 }

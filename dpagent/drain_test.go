@@ -2,6 +2,7 @@ package dpagent_test
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -317,6 +318,28 @@ func TestDrainEndsAtItsLimit(t *testing.T) {
 	if err := <-slow; err == nil {
 		t.Error("the request outlived Envoy")
 	}
+}
+
+// TestDrainOfAnOlderBootstrap drains an Envoy whose runtime cannot be changed: one that was started with the bootstrap of an older release.
+func TestDrainOfAnOlderBootstrap(t *testing.T) {
+	app := newApplication(t)
+	p := ports{HTTP: freePort(t), HTTPApp: app.httpPort}
+	older := bytes.Replace(bootstrap(t, p), []byte(`{"name": "agent", "admin_layer": {}}`), []byte(`{"name": "agent", "static_layer": {}}`), 1)
+	cp := newControlPlane(t, older)
+	cp.start()
+	r := startAgent(t, options(t, cp))
+	r.waitReady()
+	slow := make(chan error, 1)
+	go func() { slow <- get(newClient(t), p.HTTP, "/slow") }()
+	<-app.began
+	r.agent.Drain()
+	r.logged("requests that find no application are not held")
+	app.finish()
+	if err := <-slow; err != nil {
+		t.Errorf("the request in flight: %v", err)
+	}
+	r.waitEnd(20 * time.Second)
+	r.logged("drain done")
 }
 
 func TestDrainWithoutControlPlane(t *testing.T) {

@@ -28,7 +28,8 @@ func (a *Agent) newLB() *lb.Server {
 		return nil
 	}
 	return lb.New(lb.Options{
-		Ready: a.servable, Begun: func() bool { return a.dir.Has(workdir.FileEnding) }, Limit: a.limits.apply, Registerer: a.metrics, Loop: a.checks.Loop("load-balancers", loopLimit),
+		Ready: a.servable, Begun: func() bool { return a.dir.Has(workdir.FileEnding) }, FromThisHost: a.checks.FromThisHost,
+		Limit: a.limits.apply, Registerer: a.metrics, Loop: a.checks.Loop("load-balancers", loopLimit),
 	})
 }
 

@@ -7,6 +7,7 @@ package health
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -79,13 +80,16 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer for the metrics sonde_healthcheck*. Default none.
 	Registerer prometheus.Registerer
+	// OwnAddress says whether a caller that is not at the loopback address is a program of this host all the same. Default: none is.
+	OwnAddress func(*http.Request) bool
 }
 
 // Registry has the checks of a program, in the order in which they were added. A group without checks is healthy. It is safe for concurrent
 // use.
 type Registry struct {
-	log     *slog.Logger
-	metrics *metrics
+	log        *slog.Logger
+	metrics    *metrics
+	ownAddress func(*http.Request) bool
 
 	mu     sync.RWMutex
 	checks map[Group][]*check
@@ -96,7 +100,10 @@ func New(o Options) *Registry {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Registry{log: o.Logger, metrics: newMetrics(o.Registerer), checks: map[Group][]*check{}}
+	if o.OwnAddress == nil {
+		o.OwnAddress = func(*http.Request) bool { return false }
+	}
+	return &Registry{log: o.Logger, metrics: newMetrics(o.Registerer), ownAddress: o.OwnAddress, checks: map[Group][]*check{}}
 }
 
 // Add adds a check to a group. A group that has one of this name already is a mistake of the program, and panics.

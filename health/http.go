@@ -50,7 +50,7 @@ func (p page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "exclude: no check would be left of "+listed(checks), http.StatusBadRequest)
 		return
 	}
-	report := report{verbose: query.Has("verbose"), reasons: FromThisHost(r), status: http.StatusOK}
+	report := report{verbose: query.Has("verbose"), reasons: p.registry.FromThisHost(r), status: http.StatusOK}
 	for _, name := range selected.unknown {
 		fmt.Fprintf(&report.head, "warning: exclude: there is no check %q\n", name)
 	}
@@ -100,15 +100,15 @@ func selectChecks(checks []*check, exclude []string) selection {
 var ofProxies = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Envoy-External-Address"}
 
 // FromThisHost says whether a caller may read reasons, which may have addresses and names. One that a proxy speaks for is not from here.
-func FromThisHost(r *http.Request) bool {
-	for header := range r.Header {
+func (r *Registry) FromThisHost(caller *http.Request) bool {
+	for header := range caller.Header {
 		if slices.Contains(ofProxies, header) || strings.HasPrefix(header, "X-Forwarded-") {
 			return false
 		}
 	}
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	host, _, err := net.SplitHostPort(caller.RemoteAddr)
 	ip := net.ParseIP(host)
-	return err == nil && ip != nil && (ip.IsLoopback() || ofOwnAddress(r))
+	return err == nil && ip != nil && (ip.IsLoopback() || r.ownAddress(caller))
 }
 
 // report is the body of an answer.

@@ -52,6 +52,9 @@ func (in *Inbound) AppProtocol() Protocol {
 	return cmp.Or(in.Protocol, Protocol(in.Tags[TagProtocol]), ProtocolTCP)
 }
 
+// DeclaredReady reports whether the Dataplane says that an inbound which is not Ignored can take traffic.
+func (in *Inbound) DeclaredReady() bool { return in.State != InboundNotReady && in.Health.IsReady() }
+
 // ActiveInbounds returns the inbounds that are not Ignored: those that the proxy listens for.
 func (n *Networking) ActiveInbounds() iter.Seq[*Inbound] {
 	return func(yield func(*Inbound) bool) {

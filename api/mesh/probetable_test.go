@@ -77,9 +77,9 @@ func TestParseProbeTableErrors(t *testing.T) {
 		data string
 		want []string // in the error
 	}{
-		"no JSON":       {`[{`, []string{"probes: "}},
-		"no list":       {`{"httpGet":{"port":1}}`, []string{"probes: "}},
-		"more behind":   {`[] []`, []string{"probes: "}},
+		"no JSON":       {`[{`, []string{"probes: must be JSON"}},
+		"no list":       {`{"httpGet":{"port":1}}`, []string{"must be a list"}},
+		"more behind":   {`[] []`, []string{"probes: must be JSON"}},
 		"no object":     {`[5]`, []string{"probes[0]", "entry", `"5"`, "must be an object"}},
 		"null":          {`[null]`, []string{"probes[0]", "exactly one of httpGet, tcpSocket and grpc"}},
 		"no handler":    {`[` + named + `"timeoutSeconds":1}]`, []string{`probes[0] (id "i", container "app", type "liveness")`, "exactly one of"}},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -48,5 +49,5 @@ func beginDrain(ctx context.Context, directory string) error {
 	}
 	// Load balancers are told by the agent, whatever Envoy says.
 	err = dir.Write(workdir.FileEnding, nil)
-	return errors.Join(err, drain.Begin(ctx, envoy.NewAdmin(dir.Socket(mesh.SocketAdmin))), dir.Close())
+	return errors.Join(err, drain.Begin(ctx, envoy.NewAdmin(dir.Socket(mesh.SocketAdmin)), newLogger(slog.LevelWarn)), dir.Close())
 }

@@ -106,17 +106,37 @@ func isDataplane(kind string) bool {
 // set drains the target, or no more without a reason: a dataplane by the control plane, all else by the API server.
 func (d *drainTarget) set(cmd *cobra.Command, target string, reason *string) error {
 	kind, name, named := strings.Cut(target, "/")
-	if named && isDataplane(kind) {
+	if !named {
+		kind, name = "", target
+	}
+	ofKubernetes := d.ofKubernetes(cmd)
+	switch {
+	case isDataplane(kind) || !named && d.mesh != "":
+		if ofKubernetes != "" {
+			return settings.Usagef("--%s: is for a node or a pod, and %q is a dataplane", ofKubernetes, target)
+		}
 		return d.ask(cmd, name, reason)
+	case d.mesh != "":
+		return settings.Usagef("--mesh: is for a dataplane, and %q is a %s", target, kind)
 	}
 	client, namespace, err := d.client()
-	if !named && clientcmd.IsEmptyConfig(errors.Unwrap(err)) {
+	if !named && ofKubernetes == "" && clientcmd.IsEmptyConfig(errors.Unwrap(err)) {
 		return d.ask(cmd, target, reason)
 	}
 	if err != nil {
 		return err
 	}
 	return d.annotate(cmd, client, namespace, target, reason)
+}
+
+// ofKubernetes returns the first flag that is set and says where a node or a pod is, "" if none is.
+func (d *drainTarget) ofKubernetes(cmd *cobra.Command) string {
+	for _, name := range []string{"kubeconfig", "context", "namespace"} {
+		if cmd.Flags().Changed(name) {
+			return name
+		}
+	}
+	return ""
 }
 
 // ask has the control plane drain a dataplane, or no more without a reason.

@@ -233,14 +233,14 @@ type drains struct {
 	reasons map[mesh.ID]string
 }
 
-func (d *drains) set(_ context.Context, proxy mesh.ID, reason *string) (before string, err error) {
+func (d *drains) set(_ context.Context, p *meshview.Proxy, reason *string) (before string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	before = d.reasons[proxy]
+	before = d.reasons[p.ID()]
 	if reason == nil {
-		delete(d.reasons, proxy)
+		delete(d.reasons, p.ID())
 	} else {
-		d.reasons[proxy] = mesh.DrainText("dataplane", *reason)
+		d.reasons[p.ID()] = mesh.DrainText("dataplane", *reason)
 	}
 	return before, nil
 }

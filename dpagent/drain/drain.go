@@ -32,12 +32,14 @@ type Poster interface {
 }
 
 // Begin makes Envoy tell the clients of its inbound to go elsewhere: a response says that it is the last one of its connection. The
-// listeners stay open, and requests that find no application any more wait for the end. To begin twice is the same as once.
-func Begin(ctx context.Context, e Poster) error {
-	// An Envoy that an older control plane has configured has no layer for the key. It drains nevertheless.
-	err := errors.Join(e.Post(ctx, "/drain_listeners?graceful&inboundonly&skip_exit"), e.Post(ctx, "/runtime_modify?"+mesh.RuntimeEnding+"=100"))
-	if err != nil {
+// listeners stay open, and requests that find no application any more wait for the end. An Envoy that an older control plane has configured does
+// not hold those, which is logged. To begin twice is the same as once.
+func Begin(ctx context.Context, e Poster, logger *slog.Logger) error {
+	if err := e.Post(ctx, "/drain_listeners?graceful&inboundonly&skip_exit"); err != nil {
 		return fmt.Errorf("start to drain: %w", err)
+	}
+	if err := e.Post(ctx, "/runtime_modify?"+mesh.RuntimeEnding+"=100"); err != nil {
+		logger.Warn("requests that find no application are not held: an older control plane has configured Envoy", "err", err)
 	}
 	return nil
 }
@@ -46,7 +48,7 @@ func Begin(ctx context.Context, e Poster) error {
 // count, nor do requests without an application. New work is served until the inbound has been quiet for that long; then its listeners close. Run returns when all work is
 // done, or with the error of ctx if that ends first; any other error means that Envoy does not answer.
 func Run(ctx context.Context, e Envoy, quiet time.Duration, logger *slog.Logger) error {
-	if err := Begin(ctx, e); err != nil {
+	if err := Begin(ctx, e, logger); err != nil {
 		return err
 	}
 	if err := waitUntilIdle(ctx, e, quiet, active.inbound); err != nil {

@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"strconv"
 	"time"
-
-	"github.com/sonde-mesh/sonde/health"
 )
 
 // Paths that are answered.
@@ -79,7 +77,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !a.Healthy {
 		code = http.StatusServiceUnavailable
 	}
-	if !health.FromThisHost(r) {
+	if !s.o.FromThisHost(r) {
 		a.Details = nil
 	}
 	body, err := json.Marshal(a)

@@ -22,6 +22,8 @@ type Options struct {
 	Ready func(context.Context) error
 	// Begun says whether the pod has begun to end, which it tells before it ends the agent. Required.
 	Begun func() bool
+	// FromThisHost says whether a caller may read why. Required.
+	FromThisHost func(*http.Request) bool
 	// Limit is how long Envoy may take to apply what it has received. Default 60s.
 	Limit time.Duration
 	// Registerer of the metrics. Required.

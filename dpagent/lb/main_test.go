@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sonde-mesh/sonde/dpagent/lb"
+	"github.com/sonde-mesh/sonde/health"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -183,7 +184,7 @@ func inBubbleWith(t *testing.T, envoy *fakeEnvoy, test func(s *server)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{t: t, envoy: envoy, registry: prometheus.NewRegistry()}
 		s.Server = lb.New(lb.Options{
-			Begun: func() bool { return s.begun },
+			Begun: func() bool { return s.begun }, FromThisHost: health.New(health.Options{}).FromThisHost,
 			Ready: func(context.Context) error { return s.unready }, Limit: limit, Registerer: s.registry,
 		})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -146,10 +146,7 @@ func NewHTTPCaller(url string, keep, http2 bool) *HTTPCaller {
 	var protocols http.Protocols
 	protocols.SetHTTP1(!http2)
 	protocols.SetUnencryptedHTTP2(http2)
-	return &HTTPCaller{url: url, client: &http.Client{
-		Timeout:   callLimit,
-		Transport: &http.Transport{DisableKeepAlives: !keep, Protocols: &protocols},
-	}}
+	return &HTTPCaller{url: url, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: !keep, Protocols: &protocols}}}
 }
 
 // Call implements Caller.
@@ -158,8 +155,13 @@ func (c *HTTPCaller) Call(ctx context.Context) (string, error) {
 	return answer.Instance, err
 }
 
-// Ask makes one call and returns the whole answer.
+// Ask makes one call and returns the whole answer. It takes callLimit at most, unless ctx has a limit of its own.
 func (c *HTTPCaller) Ask(ctx context.Context) (Answer, error) {
+	if _, limited := ctx.Deadline(); !limited {
+		var done context.CancelFunc
+		ctx, done = context.WithTimeout(ctx, callLimit)
+		defer done()
+	}
 	body, err := do(ctx, c.client, c.Method, c.url)
 	if err != nil {
 		return Answer{}, err

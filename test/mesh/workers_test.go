@@ -15,18 +15,15 @@ import (
 // TestWorkersFollowTheQuota runs Envoys in cgroups with a CPU quota: they have a worker thread for each processor of it, and nothing else
 // about them depends on it.
 func TestWorkersFollowTheQuota(t *testing.T) {
-	if n := runtime.NumCPU(); n < 2 {
-		t.Skipf("here is %d processor, and no Envoy has more worker threads than that", n)
-	}
 	tests := map[string]struct {
 		milli int // of a processor
 		args  []string
 		want  int
 	}{
-		"no quota":            {want: 2},
+		"no quota":            {want: min(2, runtime.NumCPU())},
 		"a part":              {milli: 250, want: 1},
 		"one":                 {milli: 1000, want: 1},
-		"a little more":       {milli: 1100, want: 2},
+		"a little more":       {milli: 1100, want: min(2, runtime.NumCPU())},
 		"more than there are": {milli: 1000 * (runtime.NumCPU() + 7), want: runtime.NumCPU()},
 		"the number is given": {milli: 1000, args: []string{"--concurrency=3"}, want: 3},
 	}

@@ -1,4 +1,5 @@
-package health
+// Package localpeer finds out whether a caller at an address of this host is a program of this host, or of this pod.
+package localpeer
 
 import (
 	"bytes"
@@ -16,13 +17,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// ofOwnAddress says whether a caller is a program of this host, or pod, that calls one of its own addresses other than the loopback one.
+// Is says whether a caller is a program of this host, or pod, that calls one of its own addresses other than the loopback one.
 //
 // Equal addresses do not show that: with SNAT a caller from elsewhere may come from the address that it calls, and so do all whom the Envoy of
 // this host passes on where connections to this port are redirected to it. So the kernel is asked whose socket the other end is. There must be
 // one in this network namespace, and not that of an Envoy, which runs as mesh.SidecarUser, or as this program does, and never as root where
 // connections are redirected (dpagent/redirect).
-func ofOwnAddress(r *http.Request) bool {
+func Is(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok {
 		return false

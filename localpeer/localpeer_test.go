@@ -1,4 +1,4 @@
-package health_test
+package localpeer_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
 	"github.com/sonde-mesh/sonde/health"
+	"github.com/sonde-mesh/sonde/localpeer"
 )
 
 // ownAddress returns an address of this machine that is not the loopback one.
@@ -41,8 +42,8 @@ func TestReasonsAtOwnAddress(t *testing.T) {
 	if os.Getuid() != 0 {
 		redirecttest.NotHere(t, "this needs root, who is never Envoy's user")
 	}
-	r := health.New(health.Options{})
-	r.Add(health.Readyz, health.Check{Name: "state", Run: result(errors.New("the directory /var/lib/x is gone"))})
+	r := health.New(health.Options{OwnAddress: localpeer.Is})
+	r.Add(health.Readyz, health.Check{Name: "state", Run: func(context.Context) error { return errors.New("the directory /var/lib/x is gone") }})
 	listener, err := net.Listen("tcp", ":0")
 	if err != nil {
 		t.Fatal(err)
@@ -69,8 +70,8 @@ func TestReasonsAtOwnAddress(t *testing.T) {
 	}
 }
 
-// TestFromThisHost has real connections between machines of their own, one of which rewrites addresses.
-func TestFromThisHost(t *testing.T) {
+// TestIs has real connections between machines of their own, one of which rewrites addresses.
+func TestIs(t *testing.T) {
 	tests := map[string]struct {
 		to     string
 		caller redirecttest.Caller
@@ -82,7 +83,6 @@ func TestFromThisHost(t *testing.T) {
 		"root, IPv6":                         {to: "fd09::1", want: true},
 		"a user":                             {to: "10.9.0.1", caller: redirecttest.Caller{User: 1000}, want: true},
 		"a user, IPv6":                       {to: "fd09::1", caller: redirecttest.Caller{User: 1000}, want: true},
-		"loopback":                           {to: "127.0.0.1", caller: redirecttest.Caller{User: mesh.SidecarUser}, want: true},
 		"Envoy, for whoever has called it":   {to: "10.9.0.1", caller: redirecttest.Caller{User: mesh.SidecarUser}},
 		"Envoy, IPv6":                        {to: "fd09::1", caller: redirecttest.Caller{User: mesh.SidecarUser}},
 		"another machine":                    {to: "10.9.0.1", remote: true},
@@ -107,7 +107,7 @@ func TestFromThisHost(t *testing.T) {
 					t.Errorf("connection from %s to %s, want equal addresses: %v", from, to, own)
 				}
 				_ = here.Do(func() error {
-					got <- health.FromThisHost(request)
+					got <- localpeer.Is(request)
 					return nil
 				})
 			})
@@ -117,7 +117,7 @@ func TestFromThisHost(t *testing.T) {
 			}
 			conn := connect(t, from, tc.caller, tc.to)
 			if got := <-got; got != tc.want {
-				t.Errorf("FromThisHost() = %v, want %v", got, tc.want)
+				t.Errorf("Is() = %v, want %v", got, tc.want)
 			}
 			if err := conn.Close(); err != nil {
 				t.Error(err)
