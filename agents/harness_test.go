@@ -39,6 +39,8 @@ type harness struct {
 	t     *testing.T
 	state *store.State
 	bend  func(*agents.Options)
+	// apply is called with each change of the view, before that is the current one. Default: nothing is.
+	apply func(meshview.Change)
 	// pods says that the source knows which proxies there are, as Kubernetes does: nothing is recorded.
 	pods bool
 	// ahead is how far the control plane's clock is ahead of the real one.
@@ -146,7 +148,11 @@ func (h *harness) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = g.Serve(listener) })
-	running.Go(func() { _ = h.builder.Run(ctx, func(meshview.Change) {}) })
+	apply := h.apply
+	if apply == nil {
+		apply = func(meshview.Change) {}
+	}
+	running.Go(func() { _ = h.builder.Run(ctx, apply) })
 	running.Go(func() { _ = h.server.Run(ctx) })
 	h.stop = sync.OnceFunc(func() {
 		cancel()

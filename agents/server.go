@@ -168,7 +168,9 @@ type Server struct {
 	// refused says why Envoy refuses inbound listeners, by address.
 	refused map[mesh.ID]map[netip.AddrPort]string
 	// unaccepted are the proxies in unacceptedRecords.
-	unaccepted   map[mesh.ID]bool
+	unaccepted map[mesh.ID]bool
+	// publishing counts for each proxy the changes of its endpoints that other proxies have not taken yet.
+	publishing   map[mesh.ID]int
 	applications *applications
 }
 
@@ -196,6 +198,7 @@ func New(o Options) (*Server, error) {
 		mismatches:        map[mesh.ID]mismatch{},
 		refused:           map[mesh.ID]map[netip.AddrPort]string{},
 		unaccepted:        map[mesh.ID]bool{},
+		publishing:        map[mesh.ID]int{},
 	}
 	s.applications = newApplications(directory{"applications", o.Storage}, s.Observe, o.Logger)
 	var err error

@@ -152,6 +152,7 @@ func (s *Server) readinessChanged(sess *session, m *agentv1.Readiness) error {
 		})
 		s.logUnkept(ctx, id, err)
 		s.logReadiness(ctx, sess, before, reported)
+		sess.signal() // the reason of an endpoint may be another one, which is none of the view's
 		return nil
 	})
 }

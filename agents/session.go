@@ -31,7 +31,7 @@ const (
 )
 
 // features are those of this control plane.
-var features = []string{featureInbounds, featureProbeFailures, featurePerPortProbes, featureDrainState, featureServiceProbes, featureEnvoyState}
+var features = []string{featureInbounds, featureProbeFailures, featurePerPortProbes, featureDrainState, featureServiceProbes, featureEnvoyState, featureEndpoints}
 
 var errReplaced = status.Error(codes.Aborted, "a newer session of this proxy, or a newer proxy of its name, has taken over")
 
@@ -60,6 +60,7 @@ type session struct {
 	pushedProbes                *agentv1.Probes
 	pushedDrain                 *agentv1.DrainState
 	pushedServiceProbes         *agentv1.ServiceProbes
+	pushedEndpoints             *agentv1.Endpoints
 	// toldProbes says that it was logged that the agent is too old for per-port probes, toldOld that it is for serviceProbe.
 	toldProbes bool
 	toldOld    bool
@@ -353,7 +354,7 @@ func (s *Server) report(sess *session, inUse *agentv1.InUse) error {
 	return s.push(sess)
 }
 
-// push sends whether the inbounds are accepted, what probes there are, how to ask the applications, whether to drain, the bundle if the proxy uses another one, and RenewNow if its
+// push sends whether the inbounds are accepted, what probes there are, how to ask the applications, whether to drain, whether others know of the endpoints, the bundle if the proxy uses another one, and RenewNow if its
 // leaf is not from the CA that signs or not for the workload of the Dataplane. The bundle comes first, since it has to trust the new leaf.
 func (s *Server) push(sess *session) error {
 	if err := s.pushInbounds(sess); err != nil {
@@ -366,6 +367,9 @@ func (s *Server) push(sess *session) error {
 		return err
 	}
 	if err := s.pushDrainState(sess); err != nil {
+		return err
+	}
+	if err := s.pushEndpoints(sess); err != nil {
 		return err
 	}
 	due, err := s.o.Authority.Due(sess.peer)

@@ -22,21 +22,9 @@ func (s *Server) Changed(c meshview.Change) {
 		s.checkWorkload(context.Background(), id)
 		s.wakeSession(id)
 	}
-	s.healthChanged(c)
-}
-
-// healthChanged wakes the sessions of proxies whose Dataplane says something else of the health of an inbound, which changes nothing that Envoy
-// has. The agents of pods need not know: the kubelet asks there.
-func (s *Server) healthChanged(c meshview.Change) {
-	for _, service := range c.Endpoints {
-		m, after := c.After.Service(service)
-		if after == nil {
-			continue
-		}
-		for _, e := range after.Endpoints {
-			if p := m.Proxies.Get(e.Proxy); p != nil && !p.Dataplane.IsPod() && p.Dataplane != dataplaneOf(c.Before, p.ID()) {
-				s.wakeSession(p.ID())
-			}
+	for _, id := range c.Observed {
+		if _, p := c.After.Proxy(id); !p.Dataplane.IsPod() {
+			s.wakeSession(id)
 		}
 	}
 }

@@ -91,8 +91,9 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 			Logger: log, Describe: describe, Registerer: cp.registry, Inbound: cp.observeListeners,
 			DrainTime: mesh.DefaultDrainTime, MaxDrainTime: mesh.MaxDrainTime,
 		},
-		Authority: cp.authority,
-		Logger:    log,
+		Authority:  cp.authority,
+		Publishing: func(proxies []mesh.ID) func() { return cp.agents.Publishing(proxies) },
+		Logger:     log,
 	}, Authorize)
 	if err := cp.platform.connect(); err != nil {
 		return err

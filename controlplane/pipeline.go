@@ -4,7 +4,11 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
@@ -12,6 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/xds"
+	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
 // PipelineOptions of a Pipeline. The zero value is usable.
@@ -22,9 +27,16 @@ type PipelineOptions struct {
 	XDS xds.Options
 	// Authority makes a CA for each new mesh. Default: meshes get none.
 	Authority *identity.Authority
+	// Publishing is told, before the Builder's View has it, that a change of what concerns these proxies' endpoints is on its way, and what it
+	// returns is called once all Envoys that it concerns have taken it, or after awaitLimit: one that hangs holds up nobody. Proxies of pods
+	// are left out. Default: nobody is told.
+	Publishing func([]mesh.ID) (taken func())
 	// Logger, default none. An error says that a change has not fully been passed on.
 	Logger *slog.Logger
 }
+
+// awaitLimit is how long Envoys may take to take a change before they are not waited for any more.
+const awaitLimit = time.Second
 
 // Pipeline is what a change of the mesh goes through on its way to Envoy. It needs no network: sources pass objects to the
 // Builder, and streams come to the ADS server. Its fields are set by NewPipeline.
@@ -36,6 +48,8 @@ type Pipeline struct {
 	authority   *identity.Authority
 	trustDomain string
 	loop        *heartbeat.Loop
+	publishing  func([]mesh.ID) func()
+	awaiting    sync.WaitGroup
 	log         *slog.Logger
 	// newest is the view that is or was last passed on.
 	newest atomic.Pointer[meshview.View]
@@ -48,7 +62,7 @@ type Authorizer func(ctx context.Context, nodeID string, p *meshview.Proxy) erro
 // NewPipeline joins builder, translator and ADS server. authorize decides who may open an ADS stream; with mTLS it is
 // Authorize.
 func NewPipeline(o PipelineOptions, authorize Authorizer) *Pipeline {
-	p := &Pipeline{authority: o.Authority, trustDomain: o.View.TrustDomain, loop: o.View.Loop, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
+	p := &Pipeline{authority: o.Authority, trustDomain: o.View.TrustDomain, loop: o.View.Loop, publishing: o.Publishing, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
 	p.Builder = meshview.NewBuilder(o.View)
 	p.Translator = generator.NewTranslator(generator.TranslatorOptions{
 		TrustDomain: o.View.TrustDomain,
@@ -63,6 +77,7 @@ func NewPipeline(o PipelineOptions, authorize Authorizer) *Pipeline {
 
 // Run passes all changes on until ctx ends, and then returns nil.
 func (p *Pipeline) Run(ctx context.Context) error {
+	defer p.awaiting.Wait()
 	return p.Builder.Run(ctx, func(c meshview.Change) { p.apply(ctx, c) })
 }
 
@@ -75,10 +90,34 @@ func (p *Pipeline) apply(ctx context.Context, c meshview.Change) {
 	if err != nil {
 		p.log.ErrorContext(ctx, "resource generation failed", "err", err)
 	}
+	taken := p.publish(c)
 	p.XDS.Publish(desired)
+	taken(ctx, desired)
 	logUnknown(ctx, p.log, c)
 	p.log.DebugContext(ctx, "view published", "generation", c.After.Generation,
 		"services", len(c.Services), "endpoints", len(c.Endpoints), "proxies", len(c.Proxies))
+}
+
+// publish tells Options.Publishing of a change. The function that it returns begins to wait for the Envoys that the change concerns.
+func (p *Pipeline) publish(c meshview.Change) (taken func(context.Context, map[string]resource.Desired)) {
+	var ids []mesh.ID
+	for _, id := range slices.Concat(c.Observed, c.Proxies) {
+		if _, proxy := c.After.Proxy(id); proxy != nil && !proxy.Dataplane.IsPod() {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 || p.publishing == nil {
+		return func(context.Context, map[string]resource.Desired) {}
+	}
+	done := p.publishing(ids)
+	return func(ctx context.Context, desired map[string]resource.Desired) {
+		p.awaiting.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, awaitLimit)
+			defer cancel()
+			p.XDS.Await(ctx, slices.Collect(maps.Keys(desired)))
+			done()
+		})
+	}
 }
 
 // newInstances returns the proxies of a change that are new, or other ones than before under the same name.

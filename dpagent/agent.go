@@ -57,10 +57,12 @@ type Agent struct {
 	joinErr atomic.Pointer[error] // why the agent has not joined yet
 	// inboundsErr says why Envoy has not accepted all inbound listeners.
 	inboundsErr atomic.Pointer[error]
-	settled     chan struct{} // closed when it is known whether this agent goes on where another one has died
-	instance    string        // tells this process from another one of its proxy
-	duplicates  duplicates
-	rejoins     retry.Reporter // of the renewer: why it has to join again
+	// endpointsErr says why other proxies may not know that the endpoints of this one are ready.
+	endpointsErr atomic.Pointer[error]
+	settled      chan struct{} // closed when it is known whether this agent goes on where another one has died
+	instance     string        // tells this process from another one of its proxy
+	duplicates   duplicates
+	rejoins      retry.Reporter // of the renewer: why it has to join again
 
 	probes   *probe.Handler // nil if there are no probes to answer
 	perPort  *perport.Server
@@ -105,6 +107,7 @@ func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*A
 	a.checks = health.New(health.Options{Logger: a.logger, Registerer: a.metrics, OwnAddress: localpeer.Is})
 	unknown := errInboundsUnknown
 	a.inboundsErr.Store(&unknown)
+	a.setEndpoints(errEndpointsUnknown)
 	a.lb = a.newLB()
 	a.loops = a.newLoops()
 	a.setDeleted = sync.OnceFunc(func() { close(a.deleted) })
@@ -212,7 +215,7 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	group, running := errgroup.WithContext(running)
 	var renewer *identity.Renewer
 	sess := session.New(session.Options{
-		Opener: a.client, Identity: a.identity, Renew: func() { renewer.Now() }, Inbounds: a.setInbounds,
+		Opener: a.client, Identity: a.identity, Renew: func() { renewer.Now() }, Inbounds: a.setInbounds, Endpoints: a.setEndpoints,
 		Probes: a.setProbes, ServiceProbes: a.setServiceProbes, Readiness: a.readiness, Drain: a.setDrain, Query: a.query, Failures: a.failures, Envoy: a.envoyState, Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
 		Instance: a.instance, Duplicate: a.duplicates.add, Refused: a.duplicates.setRefused,
 		Loop: a.loops.session,

@@ -13,6 +13,12 @@ import (
 // errInboundsUnknown says that the control plane has not said yet what becomes of the inbound listeners.
 var errInboundsUnknown = errors.New("the control plane has not said yet that envoy has accepted the inbound listeners")
 
+// errEndpointsUnknown says that the control plane has not said yet what other proxies know of this one's endpoints.
+var errEndpointsUnknown = errors.New("the control plane has not said yet that other proxies know of the endpoints")
+
+// setEndpoints records what the control plane says of the endpoints; nil if other proxies know that they are ready.
+func (a *Agent) setEndpoints(err error) { a.endpointsErr.Store(&err) }
+
 // setInbounds records what the control plane says of the inbounds; nil if Envoy has accepted all. It holds while there is no
 // session, and for the next agent if this one dies.
 func (a *Agent) setInbounds(err error) {
@@ -68,6 +74,12 @@ func (a *Agent) whenSettled(h http.Handler) http.Handler {
 // keepReady is for how long a result of readiness is good: the kubelet asks each second, and a pod that becomes ready is waited for.
 const keepReady = 200 * time.Millisecond
 
+// CheckEnvoy is the check of readiness that every agent has.
+const CheckEnvoy = "envoy"
+
+// CheckEndpoints is the check that warns while other proxies may not know that the endpoints of this one are ready.
+const CheckEndpoints = "endpoints"
+
 // checkDrain is the check of readiness that has a reason of its own for load balancers.
 const checkDrain = "drain"
 
@@ -83,8 +95,12 @@ func (a *Agent) addChecks(proxy *envoy.Envoy) {
 		}
 		return a.identity.Valid(time.Now())
 	})
-	ready("envoy", proxy.Ready)
+	ready(CheckEnvoy, proxy.Ready)
 	ready("inbounds", func(context.Context) error { return *a.inboundsErr.Load() })
+	// A warning alone: the proxy is ready, whatever its application is. Who waits for the agent waits for this, too.
+	a.checks.Add(health.Readyz, health.Check{
+		Name: CheckEndpoints, Run: func(context.Context) error { return *a.endpointsErr.Load() }, Keep: keepReady, Informational: true,
+	})
 	ready("probes", a.perPort.Ready)
 	ready("name", a.duplicates.refusal)
 	a.checks.Add(health.Readyz, health.Check{Name: "duplicate", Run: a.duplicates.recent, Informational: true})

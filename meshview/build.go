@@ -41,7 +41,7 @@ func (s *state) next(before *View) (Change, bool) {
 	if before != nil {
 		change.After.Generation = before.Generation + 1
 	}
-	for _, ids := range []*[]mesh.ID{&change.Services, &change.Endpoints, &change.Proxies, &change.Unknown} {
+	for _, ids := range []*[]mesh.ID{&change.Services, &change.Endpoints, &change.Proxies, &change.Observed, &change.Unknown} {
 		slices.Sort(*ids)
 		*ids = slices.Compact(*ids)
 	}
@@ -242,6 +242,9 @@ func (b *meshBuild) buildProxy(name string, found *scopes) {
 	}
 	now := &Proxy{Dataplane: in.dataplane, Scope: &in.scope.Scope, Observed: b.state.observed[id]}
 	now.Inbounds = b.state.inboundHealths(in.dataplane)
+	if old != nil && (old.Observed != now.Observed || !slices.Equal(old.Inbounds, now.Inbounds)) {
+		b.change.Observed = append(b.change.Observed, id)
+	}
 	switch {
 	case !same, was != in.scope:
 		b.change.Proxies = append(b.change.Proxies, id)

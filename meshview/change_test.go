@@ -16,31 +16,33 @@ func TestChange(t *testing.T) {
 		want   Change // only the lists
 		none   bool   // no Change at all
 	}{
-		"an endpoint that turns unready is in Endpoints alone": {
+		"an endpoint that turns unready is in Endpoints, and its proxy in Observed": {
 			before: []mesh.Object{dataplane("api-1", "10.0.0.1", "api"), dataplane("web-1", "10.0.0.2", "", calls("api"))},
 			step:   func(b *Builder) { b.Set("files", dataplane("api-1", "10.0.0.1", "api", unready)) },
-			want:   Change{Endpoints: []mesh.ID{"default/api"}},
+			want:   Change{Endpoints: []mesh.ID{"default/api"}, Observed: []mesh.ID{"default/api-1"}},
 		},
 		"so is one that drains": {
 			before: []mesh.Object{dataplane("api-1", "10.0.0.1", "api")},
 			step:   func(b *Builder) { b.Observe("default/api-1", draining) },
-			want:   Change{Endpoints: []mesh.ID{"default/api"}},
+			want:   Change{Endpoints: []mesh.ID{"default/api"}, Observed: []mesh.ID{"default/api-1"}},
 		},
-		"draining without an inbound changes the view alone": {
+		"draining without an inbound is in Observed alone": {
 			before: []mesh.Object{dataplane("web-1", "10.0.0.1", "", calls("api"))},
 			step:   func(b *Builder) { b.Observe("default/web-1", draining) },
+			want:   Change{Observed: []mesh.ID{"default/web-1"}},
 		},
 		"so is one whose certificate names another workload": {
 			before: []mesh.Object{dataplane("api-1", "10.0.0.1", "api")},
 			step:   func(b *Builder) { b.Observe("default/api-1", mesh.Observation{Joined: true, Path: "/workload/web"}) },
-			want:   Change{Endpoints: []mesh.ID{"default/api"}},
+			want:   Change{Endpoints: []mesh.ID{"default/api"}, Observed: []mesh.ID{"default/api-1"}},
 		},
-		"the reason of an endpoint changes the view alone": {
+		"the reason of an endpoint is in Observed alone": {
 			before: []mesh.Object{dataplane("api-1", "10.0.0.1", "api", unready)},
 			step: func(b *Builder) {
 				b.Observe("default/api-1", mesh.Observation{Path: "/workload/web"})
 				b.Set("files", dataplane("api-1", "10.0.0.1", "api"))
 			},
+			want: Change{Observed: []mesh.ID{"default/api-1"}},
 		},
 		"whose endpoint it is changes the proxies alone": {
 			before: []mesh.Object{dataplane("api-1", "10.0.0.1", "api"), dataplane("api-2", "10.0.0.1", "api")},

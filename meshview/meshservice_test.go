@@ -136,7 +136,7 @@ func TestMeshServiceComesLater(t *testing.T) {
 		t.Errorf("with its MeshService and Dataplane the service is %+v", s)
 	}
 	b.Observe("default/api-1", mesh.Observation{Draining: true})
-	want := Change{Endpoints: []mesh.ID{"default/api_msvc_80"}}
+	want := Change{Endpoints: []mesh.ID{"default/api_msvc_80"}, Observed: []mesh.ID{"default/api-1"}}
 	if diff := cmp.Diff(want, mustBuild(t, b), lists); diff != "" {
 		t.Errorf("Change of a drain (-want +got):\n%s", diff)
 	}

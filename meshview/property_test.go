@@ -179,11 +179,17 @@ func naive(before, after *View) Change {
 		c.Services = append(c.Services, different(name, withListeners(old.Services.toMap()), withListeners(now.Services.toMap()), all, lists, cmpopts.IgnoreFields(Service{}, "Endpoints", "Unknown"))...)
 		c.Endpoints = append(c.Endpoints, different(name, old.Services.toMap(), now.Services.toMap(), false, lists, cmpopts.IgnoreFields(Service{}, "Protocol", "Addresses", "Identities", "Unknown"), forClients)...)
 		c.Proxies = append(c.Proxies, different(name, old.Proxies.toMap(), now.Proxies.toMap(), all, lists, cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), ignoredOrNot, cmpopts.IgnoreFields(Proxy{}, "Observed", "Inbounds"))...)
+		for proxy, was := range old.Proxies.toMap() {
+			if is := now.Proxies.Get(proxy); is != nil && (was.Observed != is.Observed || !cmp.Equal(was.Inbounds, is.Inbounds)) {
+				c.Observed = append(c.Observed, mesh.MakeID(name, proxy))
+			}
+		}
 		c.Unknown = append(c.Unknown, different(name, unknownOf(old.Services.toMap()), unknownOf(now.Services.toMap()), false)...)
 	}
 	slices.Sort(c.Services)
 	slices.Sort(c.Endpoints)
 	slices.Sort(c.Proxies)
+	slices.Sort(c.Observed)
 	slices.Sort(c.Unknown)
 	return c
 }

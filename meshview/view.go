@@ -138,14 +138,16 @@ type MeshService struct {
 //     reason of a health, whose endpoint it is, and whether the service is unknown, do not count: they are for people.
 //   - Proxies: the proxy was added or removed, its Scope changed, or its Dataplane in more than the health of an
 //     inbound.
+//   - Observed: the proxy was there before, and what is observed of it changed, or the health of an inbound, or the reason of that. It is for
+//     its agent: nothing that the proxy gets differs.
 //   - Unknown: the service is unknown and was not, or the reverse. For people, too: nothing that a proxy gets differs.
 //
 // MeshServices are not listed: what follows from them is.
 //
 // If the mTLS mode of a mesh or its passthrough changes, all services and all proxies of that mesh are listed.
 type Change struct {
-	Before, After                         *View
-	Services, Endpoints, Proxies, Unknown []mesh.ID
+	Before, After                                   *View
+	Services, Endpoints, Proxies, Observed, Unknown []mesh.ID
 }
 
 // Mesh returns the named mesh, nil if there is none.

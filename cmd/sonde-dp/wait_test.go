@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sonde-mesh/sonde/dpagent"
 	"github.com/sonde-mesh/sonde/health"
 )
 
@@ -33,7 +34,7 @@ func agentAt(t *testing.T, checks *health.Registry) string {
 func TestWaitReturnsWhenTheAgentIsReady(t *testing.T) {
 	var asked atomic.Int32
 	ready := health.New(health.Options{})
-	ready.Add(health.Readyz, health.Check{Name: "envoy", Keep: 1, Run: func(context.Context) error {
+	ready.Add(health.Readyz, health.Check{Name: dpagent.CheckEnvoy, Keep: 1, Run: func(context.Context) error {
 		if asked.Add(1) < 4 {
 			return errors.New("no listeners yet")
 		}
@@ -57,11 +58,13 @@ func TestWaitForAnAgentThatStartsLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- wait(t.Context(), address, time.Minute) }()
+	go func() { done <- wait(t.Context(), address, time.Minute, true) }()
 	if listener, err = net.Listen("tcp", address); err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: health.Handler(health.New(health.Options{}), http.NotFoundHandler())}
+	ready := health.New(health.Options{})
+	ready.Add(health.Readyz, passing(dpagent.CheckEnvoy))
+	server := &http.Server{Handler: health.Handler(ready, http.NotFoundHandler())}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	if err := <-done; err != nil {
@@ -75,11 +78,49 @@ func TestWaitForAnAgentThatStartsLater(t *testing.T) {
 	}
 }
 
+// passing returns a check that passes.
+func passing(name string) health.Check {
+	return health.Check{Name: name, Run: func(context.Context) error { return nil }}
+}
+
+// TestWaitForEndpoints waits until other proxies know of the endpoints, and not for other warnings.
+func TestWaitForEndpoints(t *testing.T) {
+	var asked atomic.Int32
+	ready := health.New(health.Options{})
+	ready.Add(health.Readyz, passing(dpagent.CheckEnvoy))
+	ready.Add(health.Readyz, health.Check{Name: "other", Informational: true, Run: func(context.Context) error { return errors.New("odd") }})
+	ready.Add(health.Readyz, health.Check{Name: dpagent.CheckEndpoints, Keep: 1, Informational: true, Run: func(context.Context) error {
+		if asked.Add(1) < 4 {
+			return errors.New("not told yet")
+		}
+		return nil
+	}})
+	if err := runWait(t, "--admin-addr", agentAt(t, ready)); err != nil {
+		t.Fatalf("wait = %v", err)
+	}
+	if got := asked.Load(); got != 4 {
+		t.Errorf("the agent was asked %d times, want 4", got)
+	}
+	asked.Store(-100)
+	if err := runWait(t, "--endpoints=false", "--admin-addr", agentAt(t, ready)); err != nil {
+		t.Fatalf("wait --endpoints=false = %v", err)
+	}
+}
+
 func TestWaitFails(t *testing.T) {
 	never := health.New(health.Options{})
 	never.Add(health.Readyz, health.Check{Name: "identity", Run: func(context.Context) error { return errors.New("join: the token has expired") }})
 	never.Add(health.Readyz, health.Check{Name: "envoy", Run: func(context.Context) error { return errors.New("not started") }})
 	never.Add(health.Readyz, health.Check{Name: "drain", Run: func(context.Context) error { return nil }})
+	unpublished := health.New(health.Options{})
+	unpublished.Add(health.Readyz, passing(dpagent.CheckEnvoy))
+	unpublished.Add(health.Readyz, health.Check{Name: dpagent.CheckEndpoints, Informational: true, Run: func(context.Context) error { return errors.New("not told yet") }})
+	controlPlane, other := health.New(health.Options{}), health.New(health.Options{})
+	for _, name := range []string{"draining", "synced", "view", "xds"} {
+		controlPlane.Add(health.Readyz, passing(name))
+	}
+	other.Add(health.Readyz, passing("ping"))
+	other.Add(health.Readyz, passing("log"))
 	stranger := httptest.NewServer(http.NotFoundHandler())
 	defer stranger.Close()
 	tests := map[string]struct {
@@ -89,6 +130,13 @@ func TestWaitFails(t *testing.T) {
 		"not ready in time": {
 			[]string{"--admin-addr", agentAt(t, never), "--timeout", "200ms"},
 			"not ready after 200ms: identity failed: join: the token has expired; envoy failed: not started",
+		},
+		"others do not know of it": {[]string{"--admin-addr", agentAt(t, unpublished), "--timeout", "200ms"}, "not ready after 200ms: endpoints warning: not told yet"},
+		"a control plane": {
+			[]string{"--admin-addr", agentAt(t, controlPlane)}, ": a control plane answers there, and no agent: --admin-addr must be that of sonde-dp run",
+		},
+		"another program": {
+			[]string{"--admin-addr", agentAt(t, other)}, ": a program with the checks ping, log answers there, and no agent: --admin-addr must be that of sonde-dp run",
 		},
 		"nobody there":     {[]string{"--admin-addr", "127.0.0.1:1", "--timeout", "200ms"}, "connection refused"},
 		"not an agent":     {[]string{"--admin-addr", stranger.Listener.Addr().String(), "--timeout", "200ms"}, "404 Not Found, as no agent does"},
@@ -109,6 +157,7 @@ func TestWaitFails(t *testing.T) {
 func TestWaitStartsAnyway(t *testing.T) {
 	never := health.New(health.Options{})
 	never.Add(health.Readyz, health.Check{Name: "identity", Run: func(context.Context) error { return errors.New("join: no control plane") }})
+	never.Add(health.Readyz, passing(dpagent.CheckEnvoy))
 	cmd := newCommand(noGuard)
 	var said strings.Builder
 	cmd.SetErr(&said)
@@ -128,7 +177,7 @@ func TestWaitStartsAnyway(t *testing.T) {
 func TestWaitEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := wait(ctx, "127.0.0.1:1", time.Hour); !errors.Is(err, context.Canceled) {
+	if err := wait(ctx, "127.0.0.1:1", time.Hour, true); !errors.Is(err, context.Canceled) {
 		t.Errorf("wait = %v, want that it was cancelled", err)
 	}
 }

@@ -30,6 +30,9 @@ const featureInbounds = "inbounds"
 // featureDrainState says that a control plane tells agents why their proxies should get no new traffic.
 const featureDrainState = "drain-state"
 
+// featureEndpoints says that a control plane tells agents whether other proxies know that their endpoints are ready, and that an agent wants to know.
+const featureEndpoints = "endpoints"
+
 // featureServiceProbes says that a control plane tells agents how to ask their applications, and takes Readiness; and that an agent does
 // the reverse.
 const featureServiceProbes = "service-probes"
@@ -41,7 +44,7 @@ const featureProbes = "per-port-probes"
 const featureProbePorts = "probe-ports"
 
 // features are those of this agent.
-var features = []string{"queries", featureServiceProbes, featureProbePorts, "pong"}
+var features = []string{"queries", featureServiceProbes, featureProbePorts, "pong", featureEndpoints}
 
 // Opener opens a session and closes it when use returns. *controlplane.Client implements it.
 type Opener interface {
@@ -65,6 +68,9 @@ type Options struct {
 	// Inbounds is told what the control plane says of the proxy's inbounds: nil if all are accepted, or the control plane is
 	// too old to know. It must return at once. Required.
 	Inbounds func(error)
+	// Endpoints is told what the control plane says of the proxy's endpoints: nil if other proxies know that they are ready, or the control
+	// plane is too old to say. It must return at once. Required.
+	Endpoints func(error)
 	// Probes is told what the control plane says of the probes of a Dataplane that somebody has written: nothing if it is too old to know.
 	// It must return at once. Required.
 	Probes func(*agentv1.Probes)
@@ -290,6 +296,13 @@ func inboundsError(m *agentv1.Inbounds) error {
 	return errors.New(m.GetReason())
 }
 
+func endpointsError(m *agentv1.Endpoints) error {
+	if m.GetReady() {
+		return nil
+	}
+	return errors.New(m.GetReason())
+}
+
 // streamError returns why the stream broke: after a failed Send only Recv tells.
 func streamError(stream agentv1.AgentService_SessionClient, err error) error {
 	if errors.Is(err, io.EOF) {
@@ -320,6 +333,8 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 		welcomed(m.Welcome.GetFeatures())
 	case *agentv1.ControlMessage_Inbounds:
 		s.o.Inbounds(inboundsError(m.Inbounds))
+	case *agentv1.ControlMessage_Endpoints:
+		s.o.Endpoints(endpointsError(m.Endpoints))
 	case *agentv1.ControlMessage_Probes:
 		s.o.Probes(m.Probes)
 	case *agentv1.ControlMessage_ServiceProbes:
@@ -355,6 +370,9 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 func (s *Session) forget(features []string) {
 	if !slices.Contains(features, featureInbounds) {
 		s.o.Inbounds(nil)
+	}
+	if !slices.Contains(features, featureEndpoints) {
+		s.o.Endpoints(nil)
 	}
 	if !slices.Contains(features, featureProbes) {
 		s.o.Probes(nil)

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"testing"
@@ -41,7 +42,7 @@ func drainState(d *agentv1.DrainState) *agentv1.ControlMessage {
 // newSession returns a session of which only the drain matters.
 func newSession(drain func(mesh.Drain), loop *heartbeat.Loop) *Session {
 	return New(Options{
-		Inbounds: func(error) {}, Probes: func(*agentv1.Probes) {}, ServiceProbes: func(*agentv1.ServiceProbes) {}, Drain: drain, Loop: loop,
+		Inbounds: func(error) {}, Endpoints: func(error) {}, Probes: func(*agentv1.Probes) {}, ServiceProbes: func(*agentv1.ServiceProbes) {}, Drain: drain, Loop: loop,
 		Refused: func(error) {}, Duplicate: func(string) {},
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
@@ -101,4 +102,34 @@ func TestStuckMessage(t *testing.T) {
 			t.Errorf("a session that waits: %v", err)
 		}
 	})
+}
+
+func TestEndpoints(t *testing.T) {
+	endpoints := func(ready bool, reason string) *agentv1.ControlMessage {
+		return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Endpoints{Endpoints: &agentv1.Endpoints{Ready: ready, Reason: reason}}}
+	}
+	tests := map[string]struct {
+		messages []*agentv1.ControlMessage
+		want     []string
+	}{
+		"nothing is said, and the last state holds": {[]*agentv1.ControlMessage{welcome(featureEndpoints)}, nil},
+		"not ready, then ready":                     {[]*agentv1.ControlMessage{welcome(featureEndpoints), endpoints(false, "why"), endpoints(true, "")}, []string{"why", "ready"}},
+		"a control plane that never says it":        {[]*agentv1.ControlMessage{welcome("inbounds")}, []string{"ready"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			s := newSession(func(mesh.Drain) {}, nil)
+			s.o.Endpoints = func(err error) {
+				if err == nil {
+					err = errors.New("ready")
+				}
+				got = append(got, err.Error())
+			}
+			_ = s.receive(&stream{messages: tc.messages}, func([]string) {}) // it says that the stream has ended
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("told (-want +got):\n%s", diff)
+			}
+		})
+	}
 }

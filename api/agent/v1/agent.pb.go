@@ -1152,6 +1152,7 @@ type ControlMessage struct {
 	//	*ControlMessage_ServiceProbes
 	//	*ControlMessage_Ping
 	//	*ControlMessage_Duplicate
+	//	*ControlMessage_Endpoints
 	Message       isControlMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1293,6 +1294,15 @@ func (x *ControlMessage) GetDuplicate() *Duplicate {
 	return nil
 }
 
+func (x *ControlMessage) GetEndpoints() *Endpoints {
+	if x != nil {
+		if x, ok := x.Message.(*ControlMessage_Endpoints); ok {
+			return x.Endpoints
+		}
+	}
+	return nil
+}
+
 type isControlMessage_Message interface {
 	isControlMessage_Message()
 }
@@ -1354,6 +1364,12 @@ type ControlMessage_Duplicate struct {
 	Duplicate *Duplicate `protobuf:"bytes,14,opt,name=duplicate,proto3,oneof"`
 }
 
+type ControlMessage_Endpoints struct {
+	// Sent when a session begins and when it changes, by a control plane with the feature "endpoints" to agents with that feature. It holds
+	// until the next one.
+	Endpoints *Endpoints `protobuf:"bytes,15,opt,name=endpoints,proto3,oneof"`
+}
+
 func (*ControlMessage_Welcome) isControlMessage_Message() {}
 
 func (*ControlMessage_Bundle) isControlMessage_Message() {}
@@ -1376,6 +1392,63 @@ func (*ControlMessage_Ping) isControlMessage_Message() {}
 
 func (*ControlMessage_Duplicate) isControlMessage_Message() {}
 
+func (*ControlMessage_Endpoints) isControlMessage_Message() {}
+
+// Endpoints says whether other proxies know that the endpoints of this one are ready. Those that the Dataplane itself says are not ready do not
+// count, and neither do those of pods, which wait for the kubelet.
+type Endpoints struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Ready bool                   `protobuf:"varint,1,opt,name=ready,proto3" json:"ready,omitempty"`
+	// Why not, for people.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Endpoints) Reset() {
+	*x = Endpoints{}
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Endpoints) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Endpoints) ProtoMessage() {}
+
+func (x *Endpoints) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
+func (*Endpoints) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Endpoints) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *Endpoints) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // ServiceProbes are all checks that the agent makes of its applications.
 type ServiceProbes struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -1389,7 +1462,7 @@ type ServiceProbes struct {
 
 func (x *ServiceProbes) Reset() {
 	*x = ServiceProbes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1474,7 @@ func (x *ServiceProbes) String() string {
 func (*ServiceProbes) ProtoMessage() {}
 
 func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1487,7 @@ func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbes.ProtoReflect.Descriptor instead.
 func (*ServiceProbes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ServiceProbes) GetProbes() []*ServiceProbe {
@@ -1458,7 +1531,7 @@ type ServiceProbe struct {
 
 func (x *ServiceProbe) Reset() {
 	*x = ServiceProbe{}
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1543,7 @@ func (x *ServiceProbe) String() string {
 func (*ServiceProbe) ProtoMessage() {}
 
 func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1556,7 @@ func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe.ProtoReflect.Descriptor instead.
 func (*ServiceProbe) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ServiceProbe) GetInbound() string {
@@ -1601,7 +1674,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +1686,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +1699,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Welcome) GetVersion() *Version {
@@ -1651,7 +1724,7 @@ type RenewNow struct {
 
 func (x *RenewNow) Reset() {
 	*x = RenewNow{}
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +1736,7 @@ func (x *RenewNow) String() string {
 func (*RenewNow) ProtoMessage() {}
 
 func (x *RenewNow) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +1749,7 @@ func (x *RenewNow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewNow.ProtoReflect.Descriptor instead.
 func (*RenewNow) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 type Ping struct {
@@ -1687,7 +1760,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +1772,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +1785,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 // Duplicate is another process with this proxy's credentials.
@@ -1726,7 +1799,7 @@ type Duplicate struct {
 
 func (x *Duplicate) Reset() {
 	*x = Duplicate{}
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1738,7 +1811,7 @@ func (x *Duplicate) String() string {
 func (*Duplicate) ProtoMessage() {}
 
 func (x *Duplicate) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1751,7 +1824,7 @@ func (x *Duplicate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Duplicate.ProtoReflect.Descriptor instead.
 func (*Duplicate) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Duplicate) GetAddress() string {
@@ -1769,7 +1842,7 @@ type DrainRecorded struct {
 
 func (x *DrainRecorded) Reset() {
 	*x = DrainRecorded{}
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1781,7 +1854,7 @@ func (x *DrainRecorded) String() string {
 func (*DrainRecorded) ProtoMessage() {}
 
 func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1794,7 +1867,7 @@ func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRecorded.ProtoReflect.Descriptor instead.
 func (*DrainRecorded) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 // Inbounds says whether all inbounds of the Dataplane can get traffic: Envoy has accepted their listeners, and the certificate
@@ -1810,7 +1883,7 @@ type Inbounds struct {
 
 func (x *Inbounds) Reset() {
 	*x = Inbounds{}
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1822,7 +1895,7 @@ func (x *Inbounds) String() string {
 func (*Inbounds) ProtoMessage() {}
 
 func (x *Inbounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1835,7 +1908,7 @@ func (x *Inbounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inbounds.ProtoReflect.Descriptor instead.
 func (*Inbounds) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Inbounds) GetAccepted() bool {
@@ -1870,7 +1943,7 @@ type DrainState struct {
 
 func (x *DrainState) Reset() {
 	*x = DrainState{}
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1882,7 +1955,7 @@ func (x *DrainState) String() string {
 func (*DrainState) ProtoMessage() {}
 
 func (x *DrainState) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1895,7 +1968,7 @@ func (x *DrainState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainState.ProtoReflect.Descriptor instead.
 func (*DrainState) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DrainState) GetTerminating() bool {
@@ -1941,7 +2014,7 @@ type Probes struct {
 
 func (x *Probes) Reset() {
 	*x = Probes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2026,7 @@ func (x *Probes) String() string {
 func (*Probes) ProtoMessage() {}
 
 func (x *Probes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2039,7 @@ func (x *Probes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probes.ProtoReflect.Descriptor instead.
 func (*Probes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Probes) GetHttp() string {
@@ -2006,7 +2079,7 @@ type ProbePath struct {
 
 func (x *ProbePath) Reset() {
 	*x = ProbePath{}
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2018,7 +2091,7 @@ func (x *ProbePath) String() string {
 func (*ProbePath) ProtoMessage() {}
 
 func (x *ProbePath) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2031,7 +2104,7 @@ func (x *ProbePath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePath.ProtoReflect.Descriptor instead.
 func (*ProbePath) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ProbePath) GetPath() string {
@@ -2081,7 +2154,7 @@ type ProbePort struct {
 
 func (x *ProbePort) Reset() {
 	*x = ProbePort{}
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2093,7 +2166,7 @@ func (x *ProbePort) String() string {
 func (*ProbePort) ProtoMessage() {}
 
 func (x *ProbePort) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2106,7 +2179,7 @@ func (x *ProbePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePort.ProtoReflect.Descriptor instead.
 func (*ProbePort) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ProbePort) GetAddress() string {
@@ -2156,7 +2229,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2168,7 +2241,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2181,7 +2254,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Query) GetId() string {
@@ -2212,7 +2285,7 @@ type AnswerPart struct {
 
 func (x *AnswerPart) Reset() {
 	*x = AnswerPart{}
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2224,7 +2297,7 @@ func (x *AnswerPart) String() string {
 func (*AnswerPart) ProtoMessage() {}
 
 func (x *AnswerPart) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2237,7 +2310,7 @@ func (x *AnswerPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerPart.ProtoReflect.Descriptor instead.
 func (*AnswerPart) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AnswerPart) GetQuery() string {
@@ -2269,7 +2342,7 @@ type AnswerReceipt struct {
 
 func (x *AnswerReceipt) Reset() {
 	*x = AnswerReceipt{}
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2281,7 +2354,7 @@ func (x *AnswerReceipt) String() string {
 func (*AnswerReceipt) ProtoMessage() {}
 
 func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2294,7 +2367,7 @@ func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerReceipt.ProtoReflect.Descriptor instead.
 func (*AnswerReceipt) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 // HTTPGet sends a GET request.
@@ -2310,7 +2383,7 @@ type ServiceProbe_HTTPGet struct {
 
 func (x *ServiceProbe_HTTPGet) Reset() {
 	*x = ServiceProbe_HTTPGet{}
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2322,7 +2395,7 @@ func (x *ServiceProbe_HTTPGet) String() string {
 func (*ServiceProbe_HTTPGet) ProtoMessage() {}
 
 func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2335,7 +2408,7 @@ func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_HTTPGet.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_HTTPGet) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *ServiceProbe_HTTPGet) GetPath() string {
@@ -2370,7 +2443,7 @@ type ServiceProbe_Header struct {
 
 func (x *ServiceProbe_Header) Reset() {
 	*x = ServiceProbe_Header{}
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2382,7 +2455,7 @@ func (x *ServiceProbe_Header) String() string {
 func (*ServiceProbe_Header) ProtoMessage() {}
 
 func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2395,7 +2468,7 @@ func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_Header.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_Header) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19, 1}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20, 1}
 }
 
 func (x *ServiceProbe_Header) GetName() string {
@@ -2421,7 +2494,7 @@ type ServiceProbe_TCPSocket struct {
 
 func (x *ServiceProbe_TCPSocket) Reset() {
 	*x = ServiceProbe_TCPSocket{}
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2433,7 +2506,7 @@ func (x *ServiceProbe_TCPSocket) String() string {
 func (*ServiceProbe_TCPSocket) ProtoMessage() {}
 
 func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2446,7 +2519,7 @@ func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_TCPSocket.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_TCPSocket) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19, 2}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20, 2}
 }
 
 // GRPC calls grpc.health.v1.Health.
@@ -2459,7 +2532,7 @@ type ServiceProbe_GRPC struct {
 
 func (x *ServiceProbe_GRPC) Reset() {
 	*x = ServiceProbe_GRPC{}
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2471,7 +2544,7 @@ func (x *ServiceProbe_GRPC) String() string {
 func (*ServiceProbe_GRPC) ProtoMessage() {}
 
 func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2484,7 +2557,7 @@ func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_GRPC.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_GRPC) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19, 3}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20, 3}
 }
 
 func (x *ServiceProbe_GRPC) GetService() string {
@@ -2570,7 +2643,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\binstance\x18\x05 \x01(\tR\binstance\"\x06\n" +
 	"\x04Pong\"\n" +
 	"\n" +
-	"\bDraining\"\x8a\x05\n" +
+	"\bDraining\"\xc5\x05\n" +
 	"\x0eControlMessage\x123\n" +
 	"\awelcome\x18\x01 \x01(\v2\x17.sonde.agent.v1.WelcomeH\x00R\awelcome\x120\n" +
 	"\x06bundle\x18\x02 \x01(\v2\x16.sonde.agent.v1.BundleH\x00R\x06bundle\x127\n" +
@@ -2584,8 +2657,12 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06probes\x18\v \x01(\v2\x16.sonde.agent.v1.ProbesH\x00R\x06probes\x12F\n" +
 	"\x0eservice_probes\x18\f \x01(\v2\x1d.sonde.agent.v1.ServiceProbesH\x00R\rserviceProbes\x12*\n" +
 	"\x04ping\x18\r \x01(\v2\x14.sonde.agent.v1.PingH\x00R\x04ping\x129\n" +
-	"\tduplicate\x18\x0e \x01(\v2\x19.sonde.agent.v1.DuplicateH\x00R\tduplicateB\t\n" +
-	"\amessage\"b\n" +
+	"\tduplicate\x18\x0e \x01(\v2\x19.sonde.agent.v1.DuplicateH\x00R\tduplicate\x129\n" +
+	"\tendpoints\x18\x0f \x01(\v2\x19.sonde.agent.v1.EndpointsH\x00R\tendpointsB\t\n" +
+	"\amessage\"9\n" +
+	"\tEndpoints\x12\x14\n" +
+	"\x05ready\x18\x01 \x01(\bR\x05ready\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"b\n" +
 	"\rServiceProbes\x124\n" +
 	"\x06probes\x18\x01 \x03(\v2\x1c.sonde.agent.v1.ServiceProbeR\x06probes\x12\x1b\n" +
 	"\tno_others\x18\x02 \x01(\bR\bnoOthers\"\xe1\x05\n" +
@@ -2674,7 +2751,7 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_v1_agent_proto_rawDescData
 }
 
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_agent_v1_agent_proto_goTypes = []any{
 	(*Version)(nil),                // 0: sonde.agent.v1.Version
 	(*JoinRequest)(nil),            // 1: sonde.agent.v1.JoinRequest
@@ -2694,30 +2771,31 @@ var file_agent_v1_agent_proto_goTypes = []any{
 	(*Pong)(nil),                   // 15: sonde.agent.v1.Pong
 	(*Draining)(nil),               // 16: sonde.agent.v1.Draining
 	(*ControlMessage)(nil),         // 17: sonde.agent.v1.ControlMessage
-	(*ServiceProbes)(nil),          // 18: sonde.agent.v1.ServiceProbes
-	(*ServiceProbe)(nil),           // 19: sonde.agent.v1.ServiceProbe
-	(*Welcome)(nil),                // 20: sonde.agent.v1.Welcome
-	(*RenewNow)(nil),               // 21: sonde.agent.v1.RenewNow
-	(*Ping)(nil),                   // 22: sonde.agent.v1.Ping
-	(*Duplicate)(nil),              // 23: sonde.agent.v1.Duplicate
-	(*DrainRecorded)(nil),          // 24: sonde.agent.v1.DrainRecorded
-	(*Inbounds)(nil),               // 25: sonde.agent.v1.Inbounds
-	(*DrainState)(nil),             // 26: sonde.agent.v1.DrainState
-	(*Probes)(nil),                 // 27: sonde.agent.v1.Probes
-	(*ProbePath)(nil),              // 28: sonde.agent.v1.ProbePath
-	(*ProbePort)(nil),              // 29: sonde.agent.v1.ProbePort
-	(*Query)(nil),                  // 30: sonde.agent.v1.Query
-	(*AnswerPart)(nil),             // 31: sonde.agent.v1.AnswerPart
-	(*AnswerReceipt)(nil),          // 32: sonde.agent.v1.AnswerReceipt
-	(*ServiceProbe_HTTPGet)(nil),   // 33: sonde.agent.v1.ServiceProbe.HTTPGet
-	(*ServiceProbe_Header)(nil),    // 34: sonde.agent.v1.ServiceProbe.Header
-	(*ServiceProbe_TCPSocket)(nil), // 35: sonde.agent.v1.ServiceProbe.TCPSocket
-	(*ServiceProbe_GRPC)(nil),      // 36: sonde.agent.v1.ServiceProbe.GRPC
-	(*durationpb.Duration)(nil),    // 37: google.protobuf.Duration
+	(*Endpoints)(nil),              // 18: sonde.agent.v1.Endpoints
+	(*ServiceProbes)(nil),          // 19: sonde.agent.v1.ServiceProbes
+	(*ServiceProbe)(nil),           // 20: sonde.agent.v1.ServiceProbe
+	(*Welcome)(nil),                // 21: sonde.agent.v1.Welcome
+	(*RenewNow)(nil),               // 22: sonde.agent.v1.RenewNow
+	(*Ping)(nil),                   // 23: sonde.agent.v1.Ping
+	(*Duplicate)(nil),              // 24: sonde.agent.v1.Duplicate
+	(*DrainRecorded)(nil),          // 25: sonde.agent.v1.DrainRecorded
+	(*Inbounds)(nil),               // 26: sonde.agent.v1.Inbounds
+	(*DrainState)(nil),             // 27: sonde.agent.v1.DrainState
+	(*Probes)(nil),                 // 28: sonde.agent.v1.Probes
+	(*ProbePath)(nil),              // 29: sonde.agent.v1.ProbePath
+	(*ProbePort)(nil),              // 30: sonde.agent.v1.ProbePort
+	(*Query)(nil),                  // 31: sonde.agent.v1.Query
+	(*AnswerPart)(nil),             // 32: sonde.agent.v1.AnswerPart
+	(*AnswerReceipt)(nil),          // 33: sonde.agent.v1.AnswerReceipt
+	(*ServiceProbe_HTTPGet)(nil),   // 34: sonde.agent.v1.ServiceProbe.HTTPGet
+	(*ServiceProbe_Header)(nil),    // 35: sonde.agent.v1.ServiceProbe.Header
+	(*ServiceProbe_TCPSocket)(nil), // 36: sonde.agent.v1.ServiceProbe.TCPSocket
+	(*ServiceProbe_GRPC)(nil),      // 37: sonde.agent.v1.ServiceProbe.GRPC
+	(*durationpb.Duration)(nil),    // 38: google.protobuf.Duration
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	0,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
-	37, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
+	38, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
 	5,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
 	5,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
 	6,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
@@ -2733,40 +2811,41 @@ var file_agent_v1_agent_proto_depIdxs = []int32{
 	13, // 14: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
 	0,  // 15: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
 	7,  // 16: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
-	20, // 17: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
+	21, // 17: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
 	6,  // 18: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
-	21, // 19: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
-	24, // 20: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
-	25, // 21: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
-	26, // 22: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
-	30, // 23: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
-	27, // 24: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
-	18, // 25: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
-	22, // 26: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
-	23, // 27: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
-	19, // 28: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
-	33, // 29: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
-	35, // 30: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
-	36, // 31: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
-	37, // 32: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
-	37, // 33: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
-	0,  // 34: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	29, // 35: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
-	28, // 36: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
-	34, // 37: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
-	1,  // 38: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	3,  // 39: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	8,  // 40: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	31, // 41: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
-	2,  // 42: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	4,  // 43: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	17, // 44: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	32, // 45: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
-	42, // [42:46] is the sub-list for method output_type
-	38, // [38:42] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	22, // 19: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
+	25, // 20: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
+	26, // 21: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
+	27, // 22: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
+	31, // 23: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
+	28, // 24: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
+	19, // 25: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
+	23, // 26: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
+	24, // 27: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
+	18, // 28: sonde.agent.v1.ControlMessage.endpoints:type_name -> sonde.agent.v1.Endpoints
+	20, // 29: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
+	34, // 30: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
+	36, // 31: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
+	37, // 32: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
+	38, // 33: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
+	38, // 34: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
+	0,  // 35: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	30, // 36: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
+	29, // 37: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
+	35, // 38: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
+	1,  // 39: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	3,  // 40: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	8,  // 41: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	32, // 42: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
+	2,  // 43: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	4,  // 44: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	17, // 45: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	33, // 46: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
+	43, // [43:47] is the sub-list for method output_type
+	39, // [39:43] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -2796,8 +2875,9 @@ func file_agent_v1_agent_proto_init() {
 		(*ControlMessage_ServiceProbes)(nil),
 		(*ControlMessage_Ping)(nil),
 		(*ControlMessage_Duplicate)(nil),
+		(*ControlMessage_Endpoints)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[19].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[20].OneofWrappers = []any{
 		(*ServiceProbe_HttpGet)(nil),
 		(*ServiceProbe_TcpSocket)(nil),
 		(*ServiceProbe_Grpc)(nil),
@@ -2808,7 +2888,7 @@ func file_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,93 @@
+package agents
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// featureEndpoints says that this control plane sends Endpoints, and that an agent reads them.
+const featureEndpoints = "endpoints"
+
+// publishing is why endpoints do not count as ready yet.
+const publishing = "a change of the endpoints is on its way to other proxies"
+
+// Publishing says that a change of the health of these proxies' inbounds is on its way to other proxies. Until the function is called that it
+// returns, their agents are not told that others know of it. The view of the change may only be the current one once Publishing has returned.
+func (s *Server) Publishing(proxies []mesh.ID) (taken func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range proxies {
+		s.publishing[id]++
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, id := range proxies {
+			if s.publishing[id]--; s.publishing[id] == 0 {
+				delete(s.publishing, id)
+			}
+			if sess := s.sessions[id]; sess != nil {
+				sess.signal()
+			}
+		}
+	}
+}
+
+// endpoints returns what the agent of a proxy should know of its endpoints, nil while that is not known.
+func (s *Server) endpoints(id mesh.ID) *agentv1.Endpoints {
+	_, p := s.o.View().Proxy(id)
+	if p == nil {
+		return nil
+	}
+	s.mu.Lock()
+	onItsWay := s.publishing[id] > 0 || s.observed.of(id) != p.Observed
+	s.mu.Unlock()
+	switch {
+	case p.Dataplane.IsPod(): // the kubelet may wait for the agent
+		return &agentv1.Endpoints{Ready: true}
+	case onItsWay:
+		return &agentv1.Endpoints{Reason: publishing}
+	}
+	for i, h := range p.Inbounds {
+		in := &p.Dataplane.Spec.Networking.Inbound[i]
+		if missing := s.missing(p, in, h.Reason); missing != "" {
+			return &agentv1.Endpoints{Reason: fmt.Sprintf("%s is not ready: %s", p.Dataplane.InboundAddress(in), missing)}
+		}
+	}
+	return &agentv1.Endpoints{Ready: true}
+}
+
+// missing returns for people why an inbound is not ready, "" if it is, or if its Dataplane says that it should not be.
+func (s *Server) missing(p *meshview.Proxy, in *mesh.Inbound, why meshview.Reason) string {
+	switch why {
+	case meshview.NeverJoined:
+		return "its proxy has not joined"
+	case meshview.OtherWorkload:
+		return "the certificate is for another workload"
+	case meshview.ListenerNotAccepted:
+		return "envoy has not accepted its listener"
+	case meshview.ApplicationNotReady:
+		return cmp.Or(s.applications.of(p.ID())[p.Dataplane.InboundAddress(in)], publishing) // it may have passed meanwhile
+	}
+	return ""
+}
+
+// pushEndpoints sends what the agent should know of its endpoints, if it has not been sent.
+func (s *Server) pushEndpoints(sess *session) error {
+	if !slices.Contains(sess.features, featureEndpoints) {
+		return nil
+	}
+	now := s.endpoints(sess.peer.ID())
+	if now == nil || sess.pushedEndpoints != nil && proto.Equal(now, sess.pushedEndpoints) {
+		return nil
+	}
+	sess.pushedEndpoints = now
+	return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Endpoints{Endpoints: now}})
+}

@@ -1,0 +1,160 @@
+package controlplane
+
+import (
+	"context"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/xds"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// soonEnough is how long a test waits for what must happen, quietTime how long it checks that something does not.
+const soonEnough, quietTime = 10 * time.Second, 50 * time.Millisecond
+
+// slowEnvoy is a client that answers when the test says so.
+type slowEnvoy struct {
+	t      *testing.T
+	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+}
+
+func connectEnvoy(t *testing.T, p *Pipeline, node string) *slowEnvoy {
+	t.Helper()
+	listener := bufconn.Listen(1 << 16)
+	server := grpc.NewServer(xds.ServerOptions()...)
+	p.XDS.Register(server)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	conn, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		p.XDS.Wait()
+	})
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &slowEnvoy{t, stream}
+	e.send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: node}, TypeUrl: string(resource.Cluster)})
+	return e
+}
+
+func (e *slowEnvoy) send(r *discoveryv3.DeltaDiscoveryRequest) {
+	e.t.Helper()
+	if err := e.stream.Send(r); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *slowEnvoy) receive() *discoveryv3.DeltaDiscoveryResponse {
+	e.t.Helper()
+	r, err := e.stream.Recv()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return r
+}
+
+func (e *slowEnvoy) ack(r *discoveryv3.DeltaDiscoveryResponse) {
+	e.t.Helper()
+	e.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce()})
+}
+
+// api returns the Dataplane of a service, and its client.
+func api(ready bool) *mesh.Dataplane {
+	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: "api-1"}}
+	d.Spec.Networking = mesh.Networking{Address: "10.0.0.1", Inbound: []mesh.Inbound{{
+		Port: 80, Tags: mesh.Tags{mesh.TagService: "api"}, Health: &mesh.Health{Ready: &ready},
+	}}}
+	d.SetDefaults()
+	return d
+}
+
+func client() *mesh.Dataplane {
+	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: "web-1"}}
+	d.Spec.Networking = mesh.Networking{Address: "10.0.0.2", Outbound: []mesh.Outbound{{Port: 10001, Tags: mesh.Tags{mesh.TagService: "api"}}}}
+	d.SetDefaults()
+	return d
+}
+
+// TestPublishingWaitsForClients shows that a change of an endpoint counts as taken when its client has answered, or has not for long.
+func TestPublishingWaitsForClients(t *testing.T) {
+	told, taken := make(chan []mesh.ID, 10), make(chan struct{}, 10)
+	p := NewPipeline(PipelineOptions{
+		Publishing: func(ids []mesh.ID) func() {
+			told <- ids
+			return func() { taken <- struct{}{} }
+		},
+		View: meshview.Options{Sources: []string{"test"}},
+	}, func(context.Context, string, *meshview.Proxy) error { return nil })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	p.Builder.Set("test", api(false))
+	p.Builder.Set("test", client())
+	p.Builder.Synced("test")
+	within := func(what string) {
+		t.Helper()
+		select {
+		case <-taken:
+		case <-time.After(soonEnough):
+			t.Fatalf("not taken: %s", what)
+		}
+	}
+	<-told
+	within("without clients")
+
+	envoy := connectEnvoy(t, p, "default/web-1")
+	clusters := envoy.receive()
+	envoy.ack(clusters)
+	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(resource.Endpoint), ResourceNamesSubscribe: []string{clusters.GetResources()[0].GetName()}})
+	envoy.ack(envoy.receive())
+
+	p.Builder.Set("test", api(true))
+	if ids := <-told; !slices.Equal(ids, []mesh.ID{"default/api-1"}) {
+		t.Errorf("told of %v", ids)
+	}
+	endpoints := envoy.receive()
+	select {
+	case <-taken:
+		t.Error("taken, and the client has not answered")
+	case <-time.After(quietTime):
+	}
+	envoy.ack(endpoints)
+	within("with the answer")
+
+	p.Builder.Set("test", api(false))
+	<-told
+	envoy.receive()
+	began := time.Now()
+	within("of a client that does not answer")
+	if took := time.Since(began); took < awaitLimit/2 {
+		t.Errorf("taken after %s without an answer, want %s", took, awaitLimit)
+	}
+}
