@@ -33,11 +33,11 @@ func (a *Agent) newLB() *lb.Server {
 	})
 }
 
-// servable returns why the proxy is not ready, nil if it is. That it drains is a reason of its own.
+// servable returns why the proxy is not ready, nil if it is; warnings are no reason. That it drains is a reason of its own.
 func (a *Agent) servable(ctx context.Context) error {
 	var errs []error
 	for _, r := range a.checks.Results(ctx, health.Readyz) {
-		if r.Err != nil && r.Name != checkDrain {
+		if r.Failed() && r.Name != checkDrain {
 			errs = append(errs, fmt.Errorf("%s: %w", r.Name, r.Err))
 		}
 	}

@@ -150,6 +150,27 @@ func TestLoadBalancerSeesDrainStates(t *testing.T) {
 	lb.becomes("/healthz", moment, http.StatusServiceUnavailable, "terminating")
 }
 
+// TestWarningsKeepLoadBalancers shows that who has no fault of its own stays in the load balancer: its name is another agent's, too, and its
+// application has not answered the control plane.
+func TestWarningsKeepLoadBalancers(t *testing.T) {
+	cp, o, lb := newBalanced(t, ports{})
+	cp.set(func() { cp.features = append(cp.features, "endpoints") })
+	cp.start()
+	r := startAgent(t, o)
+	r.waitReady()
+	lb.becomes("/healthz", moment, http.StatusOK)
+	cp.send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Duplicate{Duplicate: &agentv1.Duplicate{Address: "10.0.0.9"}}}
+	cp.send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Endpoints{Endpoints: &agentv1.Endpoints{Reason: "the application is not ready"}}}
+	eventually(t, 5*time.Second, func() string {
+		code, body := r.get("/readyz?verbose")
+		if code != http.StatusOK || !strings.Contains(body, "10.0.0.9") || !strings.Contains(body, "the application is not ready") {
+			return fmt.Sprintf("/readyz = %d %s", code, body)
+		}
+		return ""
+	})
+	lb.stays("with warnings", "/healthz", http.StatusOK)
+}
+
 // TestLoadBalancersAndSupervisorsHavePortsOfTheirOwn checks that neither can be asked what is for the other: a supervisor that asks /healthz
 // would restart what drains.
 func TestLoadBalancersAndSupervisorsHavePortsOfTheirOwn(t *testing.T) {

@@ -163,21 +163,39 @@ func (s *scene) callInside(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	target := "http://" + name + "." + meshed + ".svc.cluster.local/"
-	body, err := request(ctx, http.MethodGet, "http://"+mesh.JoinHostPort(now.address, portControl)+"/call?url="+url.QueryEscape(target))
-	if err != nil {
+	var answer called
+	// The Envoy of a caller hears of an endpoint a moment after the API server: on a busy machine the pod may have been unready just now.
+	err = wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
+		answer, err = s.call(ctx, now.address, target)
+		return err != nil || answer.Body != noEndpoint, err
+	})
+	if err != nil && !wait.Interrupted(err) {
 		return nil, err
 	}
-	var called struct {
-		Status int
-		Error  string
-	}
-	if err := json.Unmarshal([]byte(body), &called); err != nil {
-		return nil, err
-	}
-	if called.Status != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %d %s", target, called.Status, called.Error)
+	if answer.Status != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %d %s%s", target, answer.Status, answer.Body, answer.Error)
 	}
 	return []string{target + " answers 200, over mTLS"}, nil
+}
+
+// noEndpoint is the body of Envoy's 503 while it knows of no endpoint that is ready.
+const noEndpoint = "no healthy upstream"
+
+// called is what the application in a pod got.
+type called struct {
+	Status      int
+	Body, Error string
+}
+
+// call has the application in a pod send a request.
+func (s *scene) call(ctx context.Context, pod, target string) (called, error) {
+	body, err := request(ctx, http.MethodGet, "http://"+mesh.JoinHostPort(pod, portControl)+"/call?url="+url.QueryEscape(target))
+	if err != nil {
+		return called{}, err
+	}
+	var answer called
+	err = json.Unmarshal([]byte(body), &answer)
+	return answer, err
 }
 
 // mode sets the mode of the mesh named default.
