@@ -179,7 +179,7 @@ func (c *cluster) connect() error {
 	injection := o.Kubernetes.Injection
 	injection.ControlPlaneCA, injection.ControlPlaneNamespace = string(c.cp.serving.CA()), o.Kubernetes.Namespace
 	server, err := webhook.NewServer(webhook.ServerOptions{
-		Injection: injection, TLS: certificate.tls, Namespace: c.namespace, Meshes: c.meshes, Strict: c.strict, InUse: c.inUse, PodExists: c.podExists,
+		Injection: injection, TLS: certificate.tls, Namespace: c.namespace, Meshes: c.meshes, Strict: c.strict, InUse: c.inUse, PodExists: c.podExists, ServiceIPs: c.serviceIPs,
 		Log: o.Logger, Registerer: c.cp.registry,
 	})
 	if err != nil {
@@ -354,4 +354,12 @@ func (c *cluster) podExists(namespace, name string) (bool, error) {
 		return false, errNotRead
 	}
 	return c.controller.Cluster.PodNamed(watch.Key{Namespace: namespace, Name: name}) != nil, nil
+}
+
+// serviceIPs returns the virtual addresses of a Service, none if there is no such Service.
+func (c *cluster) serviceIPs(namespace, name string) ([]string, error) {
+	if c.controller.Cluster.Missing() != nil {
+		return nil, errNotRead
+	}
+	return c.controller.Cluster.ClusterIPs(watch.Key{Namespace: namespace, Name: name}), nil
 }

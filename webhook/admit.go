@@ -35,7 +35,11 @@ func (s *Server) admitPod(ctx context.Context, body []byte) (*admissionv1.Admiss
 	if err != nil {
 		return nil, err
 	}
-	in, err := r.Object.inject(ns, &s.injection)
+	options := s.injection
+	if options.controlPlaneIPs, err = s.controlPlaneIPs(r.Object.Spec.DNSPolicy); err != nil {
+		return nil, err
+	}
+	in, err := r.Object.inject(ns, &options)
 	if err == nil && in.selection.Injected {
 		var refused error
 		if refused, err = s.checkMesh(ctx, in.mesh); err != nil {

@@ -76,6 +76,7 @@ type podDocument struct {
 		NodeSelector                  map[string]string          `json:"nodeSelector"`
 		HostNetwork                   bool                       `json:"hostNetwork"`
 		DNSPolicy                     corev1.DNSPolicy           `json:"dnsPolicy"`
+		HostAliases                   []corev1.HostAlias         `json:"hostAliases"`
 		SecurityContext               *corev1.PodSecurityContext `json:"securityContext"`
 		OS                            *corev1.PodOS              `json:"os"`
 		Resources                     *resourcesDocument         `json:"resources"`
@@ -136,6 +137,7 @@ func (d *podDocument) pod() (*corev1.Pod, error) {
 	pod.Spec.NodeSelector = s.NodeSelector
 	pod.Spec.HostNetwork = s.HostNetwork
 	pod.Spec.DNSPolicy = s.DNSPolicy
+	pod.Spec.HostAliases = s.HostAliases
 	pod.Spec.SecurityContext = s.SecurityContext
 	pod.Spec.OS = s.OS
 	if s.Resources != nil {

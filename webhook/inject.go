@@ -260,7 +260,7 @@ func (in *injection) addSidecar() {
 	spec := &in.pod.Spec
 	in.chooseResources()
 	first, sidecar, volumes := in.initContainer(), in.sidecar(), in.volumes()
-	in.warnDNS()
+	in.nameControlPlane()
 	if in.form == Native {
 		insert(&in.patch, pathInitContainers, len(spec.InitContainers), "0", first, sidecar)
 		spec.InitContainers = slices.Insert(spec.InitContainers, 0, first, sidecar)

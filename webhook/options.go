@@ -58,6 +58,8 @@ type Options struct {
 	random io.Reader              // the source of the IDs of hooks; default crypto/rand
 	strict func(mesh string) bool // whether a mesh accepts mTLS alone; nil where that is not known
 
+	controlPlaneIPs []string // of its Service, for a pod that does not find it by its name
+
 	demands demands // those of Resources
 }
 

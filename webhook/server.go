@@ -66,6 +66,8 @@ type ServerOptions struct {
 	InUse func(mesh string) (int, error)
 	// PodExists reports whether there is a pod of that name, an error as Meshes.
 	PodExists func(namespace, name string) (bool, error)
+	// ServiceIPs returns the virtual addresses of a Service, none for one that is not there or has none, an error as Meshes.
+	ServiceIPs func(namespace, name string) ([]string, error)
 	// Log gets what nobody else is told. Default slog.Default.
 	Log *slog.Logger
 	// Registerer of the metrics. Default none.
@@ -94,6 +96,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	err := s.injection.complete()
 	for name, missing := range map[string]bool{
 		"TLS": o.TLS == nil, "Namespace": o.Namespace == nil, "Meshes": o.Meshes == nil, "Strict": o.Strict == nil, "InUse": o.InUse == nil, "PodExists": o.PodExists == nil,
+		"ServiceIPs": o.ServiceIPs == nil,
 	} {
 		if missing {
 			err = errors.Join(err, fmt.Errorf("%s: is missing", name))

@@ -29,8 +29,9 @@ type cluster struct {
 	meshes      []string
 	strict      string
 	inUse       map[string]int
-	pods        []string // namespace/name
-	err         error    // of all questions
+	pods        []string            // namespace/name
+	services    map[string][]string // their addresses, by namespace/name
+	err         error               // of all questions
 }
 
 func (c *cluster) options() webhook.ServerOptions {
@@ -50,7 +51,8 @@ func (c *cluster) options() webhook.ServerOptions {
 		PodExists: func(namespace, name string) (bool, error) {
 			return slices.Contains(c.pods, namespace+"/"+name), c.err
 		},
-		Log: slog.New(slog.DiscardHandler),
+		ServiceIPs: func(namespace, name string) ([]string, error) { return c.services[namespace+"/"+name], c.err },
+		Log:        slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -262,7 +264,7 @@ func TestServerMetrics(t *testing.T) {
 
 func TestBadServerOptions(t *testing.T) {
 	_, err := webhook.NewServer(webhook.ServerOptions{Injection: webhook.Options{Image: "a b", ControlPlaneNamespace: "A"}})
-	for _, want := range []string{"Image", "ControlPlaneNamespace", "TLS: is missing", "Namespace: is missing", "Meshes: is missing", "Strict: is missing", "InUse: is missing", "PodExists: is missing"} {
+	for _, want := range []string{"Image", "ControlPlaneNamespace", "TLS: is missing", "Namespace: is missing", "Meshes: is missing", "Strict: is missing", "InUse: is missing", "PodExists: is missing", "ServiceIPs: is missing"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("NewServer() = %v, want %q", err, want)
 		}

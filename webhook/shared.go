@@ -1,10 +1,8 @@
 package webhook
 
 import (
-	"net"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -23,14 +21,5 @@ func (in *injection) warnSharedUser() {
 		if user != nil && *user == mesh.SidecarUser && !isOurs(c.Name) {
 			in.warn("containers[%s]: user %d is that of %s: what this container sends is not redirected", c.Name, mesh.SidecarUser, mesh.ContainerSidecar)
 		}
-	}
-}
-
-// warnDNS warns of a pod that does not ask the DNS of the cluster, in which the name of the control plane is.
-func (in *injection) warnDNS() {
-	policy := in.pod.Spec.DNSPolicy
-	host, _, _ := net.SplitHostPort(in.options.ControlPlane) // Validate has checked it
-	if net.ParseIP(host) == nil && (policy == corev1.DNSDefault || policy == corev1.DNSNone) {
-		in.warn("spec.dnsPolicy: %s: this pod starts only if its DNS servers know %s", policy, host)
 	}
 }

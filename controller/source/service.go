@@ -52,6 +52,14 @@ func readService(s *corev1.Service) (service, bool) {
 	return r, true
 }
 
+// ClusterIPs returns the virtual addresses of a Service, nil for one that has none or is not there.
+func (s *Source) ClusterIPs(key watch.Key) []string {
+	if r := s.services.Get(key); r != nil {
+		return r.clusterIPs
+	}
+	return nil
+}
+
 // slice is what is kept of an EndpointSlice.
 type slice struct {
 	// service is the name of its Service, in its namespace.

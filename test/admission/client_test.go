@@ -75,10 +75,11 @@ func TestClientOfTheAPIServerAsksAgain(t *testing.T) {
 			}
 			return webhook.Namespace{Name: name, Labels: map[string]string{ownKey: "enabled"}}, nil
 		},
-		Meshes:    func(context.Context, string) ([]string, error) { return []string{"default"}, nil },
-		Strict:    func(string) bool { return false },
-		InUse:     func(string) (int, error) { return 0, nil },
-		PodExists: func(string, string) (bool, error) { return false, nil },
+		Meshes:     func(context.Context, string) ([]string, error) { return []string{"default"}, nil },
+		Strict:     func(string) bool { return false },
+		InUse:      func(string) (int, error) { return 0, nil },
+		PodExists:  func(string, string) (bool, error) { return false, nil },
+		ServiceIPs: func(string, string) ([]string, error) { return nil, nil },
 	})
 	question := &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{
 		UID: "u-1", Namespace: "shop", Operation: admissionv1.Create, Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"},
