@@ -3,7 +3,6 @@ package webhook
 import (
 	"slices"
 
-
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
