@@ -157,55 +157,69 @@ func (n *namespace) waitRolledOutAs(name, labels string) {
 // kinds are what is called while pods roll.
 var kinds = []string{"http", "http-new", "http2", "post", "post-new", "grpc"}
 
-// TestRollsAbruptly replaces the pods of an application that ends at once on SIGTERM, three times, under load from outside the mesh and from inside.
-// What fails without a mesh may fail in it. A call that no application has seen is answered with 503 only if it comes before the sidecar knows of the
-// deletion, which takes a moment on a busy machine.
-func TestRollsAbruptly(t *testing.T) {
+// manners are how applications end: at once, or when a pod's clients have had time to go elsewhere. By the flag --grace.
+var manners = map[string]string{"abrupt": "0s", "polite": "3s"}
+
+// TestRolls replaces the pods of applications that end on SIGTERM, each in its manner, three times, under load from outside the mesh and from
+// inside. What fails without a mesh may fail in it. A call that no application has seen is answered with 503 only if it comes before the sidecar
+// knows of the deletion, which takes a moment on a busy machine.
+func TestRolls(t *testing.T) {
 	t.Parallel()
-	inMesh, plain := same(t, (*namespace).rollAbruptly)
-	for _, from := range []string{"stranger", "client"} {
-		var failed, failedPlain, calls, callsPlain int
-		for _, kind := range kinds {
-			name := from + " " + kind
-			t.Logf("%s: in the mesh %v; without %v", name, inMesh[name], plain[name])
-			calls += inMesh[name].Calls
-			callsPlain += plain[name].Calls
-			failed += inMesh[name].Failed
-			failedPlain += plain[name].Failed
-		}
-		share, sharePlain := float64(failed)/float64(calls), float64(failedPlain)/float64(callsPlain)
-		t.Logf("%s: %d of %d calls have failed in the mesh (%.2f %%), %d of %d without (%.2f %%)", from, failed, calls, 100*share, failedPlain, callsPlain, 100*sharePlain)
-		if share > 2*sharePlain+0.005 { // which calls meet the end of a pod is chance
-			t.Errorf("%s: more calls have failed in the mesh", from)
-		}
+	for manner, grace := range manners {
+		t.Run(manner, func(t *testing.T) {
+			inMesh, plain := same(t, func(n *namespace) map[string]harness.Report { return n.rollAll(manner, grace) })
+			for _, from := range []string{"stranger", "client"} {
+				compareRolls(t, from, inMesh, plain)
+			}
+		})
 	}
 }
 
-func (n *namespace) rollAbruptly() map[string]harness.Report {
+// compareRolls compares the share of calls that have failed.
+func compareRolls(t *testing.T, from string, inMesh, plain map[string]harness.Report) {
+	t.Helper()
+	var failed, failedPlain, calls, callsPlain int
+	for _, kind := range kinds {
+		name := from + " " + kind
+		t.Logf("%s: in the mesh %v; without %v", name, inMesh[name], plain[name])
+		calls += inMesh[name].Calls
+		callsPlain += plain[name].Calls
+		failed += inMesh[name].Failed
+		failedPlain += plain[name].Failed
+	}
+	share, sharePlain := float64(failed)/float64(calls), float64(failedPlain)/float64(callsPlain)
+	t.Logf("%s: %d of %d calls have failed in the mesh (%.2f %%), %d of %d without (%.2f %%)", from, failed, calls, 100*share, failedPlain, callsPlain, 100*sharePlain)
+	if share > 2*sharePlain+0.005 { // which calls meet the end of a pod is chance
+		t.Errorf("%s: more calls have failed in the mesh", from)
+	}
+}
+
+// rollAll replaces the pods of a Deployment, all of them each time, and returns the reports of all loads.
+func (n *namespace) rollAll(name, grace string) map[string]harness.Report {
 	n.t.Helper()
 	client, stranger := newPod("client", "node1"), newPod("stranger", "node1")
 	stranger.Labels[join] = "disabled"
-	d := newDeployment("abrupt", 3, nil)
+	d := newDeployment(name, 3, nil)
 	app := &d.Spec.Template.Spec.Containers[0]
-	app.Args[slices.Index(app.Args, "--grace=3s")] = "--grace=0s"
-	n.create(client, stranger, newService("abrupt"), d)
+	app.Args[slices.Index(app.Args, "--grace=3s")] = "--grace=" + grace
+	n.create(client, stranger, newService(name), d)
 	n.waitReady("client", "stranger")
-	n.waitRolledOut("abrupt")
+	n.waitRolledOut(name)
 	loads := map[string]load{}
 	for _, from := range []string{"client", "stranger"} {
 		a := n.app(from)
-		a.waitCall("http://abrupt.%s/", n.name)
+		a.waitCall("http://%s.%s/", name, n.name)
 		for _, kind := range kinds {
-			target := "http://abrupt." + n.name + "/"
+			target := "http://" + name + "." + n.name + "/"
 			if kind == "grpc" {
-				target = "abrupt." + n.name + ":81"
+				target = name + "." + n.name + ":81"
 			}
 			loads[from+" "+kind] = a.startLoad(kind, target)
 		}
 	}
 	for version := range 3 {
-		n.restart("abrupt", map[string]string{"version": strconv.Itoa(version)})
-		n.waitRolledOut("abrupt")
+		n.restart(name, map[string]string{"version": strconv.Itoa(version)})
+		n.waitRolledOut(name)
 	}
 	reports := map[string]harness.Report{}
 	for name, l := range loads {
