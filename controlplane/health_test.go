@@ -116,7 +116,7 @@ func (p *brokenPipe) Handle(_ context.Context, r slog.Record) error { //nolint:g
 	if attributes["loop"] == "view" {
 		p.kept.Lock()
 		defer p.kept.Unlock()
-		p.stacks = append(p.stacks, attributes["stack"])
+		p.stacks = append(p.stacks, attributes["stacks"])
 	}
 	return nil
 }
@@ -167,7 +167,7 @@ func TestDeadlockOfTheFanOut(t *testing.T) {
 			}
 			await(t, "a livez that fails", func() bool { code, _ := r.get("/livez"); return code == http.StatusServiceUnavailable })
 			t.Logf("found %s after the change", time.Since(began).Round(time.Millisecond))
-			r.want("/livez", http.StatusServiceUnavailable, `[-]loop-view failed: loop "view" has not turned since `)
+			r.want("/livez", http.StatusServiceUnavailable, `[-]loop-view failed: loop "view" has made no progress since `)
 			r.want("/livez/loop-agents", http.StatusOK, "ok")
 			<-time.After(1500 * time.Millisecond) // the check runs again
 			r.want("/livez/loop-view", http.StatusServiceUnavailable, "its limit is 1s")

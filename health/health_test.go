@@ -320,7 +320,7 @@ func TestLoop(t *testing.T) {
 		}
 		<-time.After(6 * time.Second)
 		status, _, body := ask(r, "GET", "/livez/loop-fan-out", fromHere)
-		if status != 503 || !strings.Contains(body, `[-]loop-fan-out failed: loop "fan-out" has not turned since `) {
+		if status != 503 || !strings.Contains(body, `[-]loop-fan-out failed: loop "fan-out" has made no progress since `) {
 			t.Errorf("while it is stuck: %d %q", status, body)
 		}
 		loop.End()

@@ -1,11 +1,9 @@
-// Package heartbeat finds loops that have stopped to turn. A loop says when it begins to work and when it waits again: one that waits is
-// idle and fine, and one that works on a single turn for longer than its limit is stuck.
+// Package heartbeat finds loops that hang. A loop says when it begins to work and when it waits again: one that waits is idle and fine, and
+// one that works on a single turn for longer than its limit is stuck.
 package heartbeat
 
 import (
-	"bytes"
 	"fmt"
-	"runtime"
 	"sync"
 	"time"
 )
@@ -16,23 +14,21 @@ type Loop struct {
 	name  string
 	limit time.Duration
 
-	mu        sync.Mutex
-	beat      time.Time // of the turn that goes on; zero while the loop waits
-	goroutine []byte    // that turns, as a stack names it
+	mu   sync.Mutex
+	beat time.Time // of the turn that goes on; zero while the loop waits
 }
 
 // New returns a loop that waits. A turn, or what is between two beats of it, may take up to the limit.
 func New(name string, limit time.Duration) *Loop { return &Loop{name: name, limit: limit} }
 
-// Begin says that a turn begins, in the goroutine that calls it. End, or the next Begin, ends it.
+// Begin says that a turn begins. End, or the next Begin, ends it.
 func (l *Loop) Begin() {
 	if l == nil {
 		return
 	}
-	id := goroutine()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.beat, l.goroutine = time.Now(), id
+	l.beat = time.Now()
 }
 
 // Beat says that the turn makes progress, so that a long one is not taken for a stuck one.
@@ -62,50 +58,20 @@ type StuckError struct {
 	Loop  string
 	Since time.Time // its last beat
 	Limit time.Duration
-	// Stack of its goroutine, as a panic prints it.
-	Stack string
 }
 
-// Error implements error. It has no stack, since people see it often.
+// Error implements error.
 func (s *StuckError) Error() string {
-	return fmt.Sprintf("loop %q has not turned since %s, its limit is %s", s.Loop, s.Since.UTC().Format(time.RFC3339), s.Limit)
+	return fmt.Sprintf("loop %q has made no progress since %s, its limit is %s", s.Loop, s.Since.UTC().Format(time.RFC3339), s.Limit)
 }
 
 // Check returns a *StuckError if the loop is stuck, and else nil.
 func (l *Loop) Check() error {
 	l.mu.Lock()
-	beat, id := l.beat, l.goroutine
+	beat := l.beat
 	l.mu.Unlock()
 	if beat.IsZero() || time.Since(beat) <= l.limit {
 		return nil
 	}
-	return &StuckError{Loop: l.name, Since: beat, Limit: l.limit, Stack: stackOf(id)}
-}
-
-// goroutine returns how a stack names this goroutine: the runtime tells it in no other way.
-func goroutine() []byte {
-	var buf [64]byte
-	header := buf[:runtime.Stack(buf[:], false)] // goroutine 18 [running]:
-	if i := bytes.IndexByte(header, '['); i > 0 {
-		return bytes.Clone(header[:i])
-	}
-	return nil
-}
-
-// maxStacks limits the text of all goroutines, of which that of one is wanted.
-const maxStacks = 16 << 20
-
-func stackOf(id []byte) string {
-	buf := make([]byte, 64<<10)
-	n := runtime.Stack(buf, true)
-	for n == len(buf) && len(buf) < maxStacks {
-		buf = make([]byte, 4*len(buf))
-		n = runtime.Stack(buf, true)
-	}
-	for stack := range bytes.SplitSeq(buf[:n], []byte("\n\n")) {
-		if len(id) > 0 && bytes.HasPrefix(stack, id) {
-			return string(stack)
-		}
-	}
-	return "not found: there are too many goroutines"
+	return &StuckError{Loop: l.name, Since: beat, Limit: l.limit}
 }
