@@ -36,6 +36,7 @@ type ControlPlane struct {
 	loops    loops
 
 	platform    platform
+	connection  connection
 	authority   *identity.Authority
 	serving     *serving.Certificate
 	credentials *mtls.Credentials
@@ -66,25 +67,30 @@ func New(o Options) (*ControlPlane, error) {
 	cp.checks = health.New(health.Options{Logger: o.Logger, Registerer: cp.registry, OwnAddress: localpeer.Is})
 	cp.loops = loops{view: cp.loop("view"), agents: cp.requestingLoop("agents"), authority: cp.requestingLoop("authority")}
 	cp.addChecks()
-	use := cp.useFiles
-	if o.onKubernetes() {
-		use = cp.useKubernetes
-	}
-	if err := use(); err != nil {
+	if err := cp.choosePlatform(); err != nil {
 		return nil, err
 	}
 	return cp, nil
 }
 
+func (cp *ControlPlane) choosePlatform() (err error) {
+	if cp.o.onKubernetes() {
+		cp.platform, err = newCluster(cp)
+	} else {
+		cp.platform, err = newFiles(cp)
+	}
+	return err
+}
+
 // join makes the stages and connects them.
 func (cp *ControlPlane) join(ctx context.Context) (err error) {
-	if err := cp.openIdentity(ctx); err != nil {
+	log, m := cp.o.Logger, cp.platform.means()
+	if err := cp.openIdentity(ctx, m.identity, m.names); err != nil {
 		return err
 	}
-	log := cp.o.Logger
 	cp.pipeline = NewPipeline(PipelineOptions{
 		View: meshview.Options{
-			TrustDomain: cp.o.TrustDomain, Sources: cp.platform.sources, ExplicitMeshes: cp.platform.explicitMeshes, RequireJoin: true,
+			TrustDomain: cp.o.TrustDomain, Sources: m.sources, ExplicitMeshes: m.explicitMeshes, RequireJoin: true,
 			Applied: func(c meshview.Change) { cp.agents.Changed(c) }, Loop: cp.loops.view,
 		},
 		XDS: xds.Options{
@@ -95,16 +101,12 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 		Publishing: func(proxies []mesh.ID) func() { return cp.agents.Publishing(proxies) },
 		Logger:     log,
 	}, Authorize)
-	if err := cp.platform.connect(); err != nil {
+	if cp.connection, err = cp.platform.connect(); err != nil {
 		return err
-	}
-	tokens := cp.platform.tokens
-	if tokens == nil {
-		tokens = cp.tokens
 	}
 	builder := cp.pipeline.Builder
 	cp.agents, err = agents.New(agents.Options{
-		Authority: cp.authority, Tokens: tokens, Storage: cp.platform.storage, View: builder.View, Bootstrap: cp.bootstrap,
+		Authority: cp.authority, Tokens: cp.connection.tokens, Storage: m.storage, View: builder.View, Bootstrap: cp.bootstrap,
 		Observe: builder.Observe, Refused: cp.platform.refused, ProbeFailed: cp.platform.probeFailed, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
 		Loop: cp.loops.agents,
 	})
@@ -116,10 +118,9 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 }
 
 // openIdentity opens the keys, and which certificates proxies have.
-func (cp *ControlPlane) openIdentity(ctx context.Context) (err error) {
-	o := cp.platform.identity
+func (cp *ControlPlane) openIdentity(ctx context.Context, o identity.Options, names []string) (err error) {
 	cp.serving, err = serving.Open(ctx, serving.Options{
-		Storage: o.Secrets, Names: cp.platform.names, Registerer: cp.registry, Now: cp.o.now,
+		Storage: o.Secrets, Names: names, Registerer: cp.registry, Now: cp.o.now,
 	})
 	if err != nil {
 		return err
@@ -249,7 +250,7 @@ func (cp *ControlPlane) serveStages(ctx context.Context) error {
 // run runs the stages that join has made.
 func (cp *ControlPlane) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, task := range cp.platform.tasks {
+	for _, task := range cp.connection.tasks {
 		group.Go(func() error { return task(ctx) })
 	}
 	group.Go(func() error { return cp.pipeline.Run(ctx) })

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"time"
 
+	"github.com/sonde-mesh/sonde/agents"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/health"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/store"
 )
@@ -16,42 +18,41 @@ const sourceStore = "store"
 
 // files is a mesh from a directory of files, with a directory for keys and records.
 type files struct {
-	store *store.Dir
+	cp      *ControlPlane
+	state   *store.State
+	records *store.Records
+	store   *store.Dir // once connected
+	loop    *heartbeat.Loop
 }
 
-// useFiles makes the directories the platform of the control plane.
-func (cp *ControlPlane) useFiles() error {
+var _ platform = (*files)(nil)
+
+// newFiles claims the directory for keys and records.
+func newFiles(cp *ControlPlane) (*files, error) {
 	state, err := store.OpenState(cp.o.StateDir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	records, err := store.NewRecords(state, cp.o.Logger, cp.registry)
 	if err != nil {
-		return errors.Join(err, state.Close())
+		return nil, errors.Join(err, state.Close())
 	}
-	f := &files{}
-	loop := cp.loop("store")
 	cp.ready(health.Check{Name: "state", Run: func(context.Context) error { return records.Check() }})
-	cp.platform = platform{
-		sources:  []string{sourceStore},
-		identity: identity.Options{Secrets: state.Secrets(), Records: records},
-		storage:  records,
-		reach:    func(context.Context) error { return nil },
-		connect: func() error {
-			f.store = store.NewDir(store.DirOptions{
-				Path: cp.o.storeDirectory(), Builder: cp.pipeline.Builder, Source: sourceStore, ProbesMode: cp.o.ProbesMode,
-				Logger: cp.o.Logger, Registerer: cp.registry, LastGood: records, Loop: loop,
-			})
-			return nil
-		},
-		tasks:    []func(context.Context) error{func(ctx context.Context) error { return f.store.Run(ctx) }},
-		problems: f.problems,
-		missing:  func() error { return f.store.Missing() },
-		lost:     func() (time.Time, error) { return f.store.Lost() },
-		listened: func(addresses []byte) error { return records.Write(addressesFile, addresses) },
-		close:    func() error { return errors.Join(records.Close(), state.Close()) },
-	}
-	return nil
+	return &files{cp: cp, state: state, records: records, loop: cp.loop("store")}, nil
+}
+
+func (f *files) means() means {
+	return means{sources: []string{sourceStore}, identity: identity.Options{Secrets: f.state.Secrets(), Records: f.records}, storage: f.records}
+}
+
+func (f *files) reach(context.Context) error { return nil }
+
+func (f *files) connect() (connection, error) {
+	f.store = store.NewDir(store.DirOptions{
+		Path: f.cp.o.storeDirectory(), Builder: f.cp.pipeline.Builder, Source: sourceStore, ProbesMode: f.cp.o.ProbesMode,
+		Logger: f.cp.o.Logger, Registerer: f.cp.registry, LastGood: f.records, Loop: f.loop,
+	})
+	return connection{tokens: f.cp.tokens, tasks: []func(context.Context) error{f.store.Run}}, nil
 }
 
 func (f *files) problems() []*adminv1.Problem {
@@ -63,3 +64,15 @@ func (f *files) problems() []*adminv1.Problem {
 	}
 	return problems
 }
+
+func (f *files) missing() error { return f.store.Missing() }
+
+func (f *files) lost() (time.Time, error) { return f.store.Lost() }
+
+func (*files) refused(agents.Refusal) {} // the log says it
+
+func (*files) probeFailed(agents.ProbeFailure) {}
+
+func (f *files) listened(addresses []byte) error { return f.records.Write(addressesFile, addresses) }
+
+func (f *files) close() error { return errors.Join(f.records.Close(), f.state.Close()) }

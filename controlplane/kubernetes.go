@@ -1,14 +1,11 @@
 package controlplane
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"iter"
 	"path"
-	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -20,13 +17,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sonde-mesh/sonde/agents"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller"
 	"github.com/sonde-mesh/sonde/controller/secrets"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/tokenreview"
-	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
@@ -63,38 +60,39 @@ type cluster struct {
 	anew         *rate.Limiter // of what the webhook reads anew
 }
 
-// useKubernetes makes a cluster the platform of the control plane.
-func (cp *ControlPlane) useKubernetes() error {
+var _ platform = (*cluster)(nil)
+
+func newCluster(cp *ControlPlane) (*cluster, error) {
 	config, err := cp.o.Kubernetes.config()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	config.QPS, config.Burst, config.UserAgent = requestsPerSecond, requestsBurst, "sonde-cp/"+cp.o.Version
 	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("make client of the API server: %w", err)
+		return nil, fmt.Errorf("make client of the API server: %w", err)
 	}
 	c := &cluster{cp: cp, config: config, client: client, anew: rate.NewLimiter(anewPerSecond, anewPerSecond)}
 	c.addChecks()
-	namespace := cp.o.Kubernetes.Namespace
-	cp.platform = platform{
+	return c, nil
+}
+
+func (c *cluster) means() means {
+	namespace := c.cp.o.Kubernetes.Namespace
+	return means{
 		sources:        controller.Sources(),
 		explicitMeshes: true,
-		identity:       identity.Options{Secrets: secrets.New(client.CoreV1().Secrets(namespace)), Proxies: c.proxies},
-		names:          serviceNames(cp.o.Kubernetes.Service, namespace),
-		reach:          c.reach,
-		connect:        c.connect,
-		refused:        c.refused,
-		probeFailed:    c.probeFailed,
-		problems:       c.problems,
-		missing:        func() error { return c.controller.Missing() },
-		lost:           c.lost,
-		listened:       func([]byte) error { return nil }, // the ports are those of the Service
-		close:          func() error { return nil },
+		identity:       identity.Options{Secrets: secrets.New(c.client.CoreV1().Secrets(namespace)), Proxies: c.proxies},
+		names:          serviceNames(c.cp.o.Kubernetes.Service, namespace),
 	}
-	return nil
 }
+
+func (c *cluster) missing() error { return c.controller.Missing() }
+
+func (*cluster) listened([]byte) error { return nil } // the ports are those of the Service
+
+func (*cluster) close() error { return nil }
 
 // addChecks adds what only a control plane on Kubernetes has.
 func (c *cluster) addChecks() {
@@ -145,11 +143,11 @@ func serviceNames(service, namespace string) []string {
 }
 
 // connect makes what reads and writes the cluster. The webhook answers from what was read.
-func (c *cluster) connect() error {
+func (c *cluster) connect() (connection, error) {
 	o := c.cp.o
 	certificate, err := c.webhookCertificate()
 	if err != nil {
-		return err
+		return connection{}, err
 	}
 	c.webhook = c.webhookCheck(certificate)
 	c.controller, err = controller.New(controller.Options{
@@ -159,35 +157,42 @@ func (c *cluster) connect() error {
 		Drains: source.Drains{Taints: o.Kubernetes.Drain.Taints, MinServing: o.Kubernetes.Drain.MinServing, IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes},
 	})
 	if err != nil {
-		return err
+		return connection{}, err
 	}
 	c.cp.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "sonde_store_problems", Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that outbounds name and nobody has are not counted.",
 		ConstLabels: prometheus.Labels{"severity": "error"},
 	}, func() float64 { return float64(len(c.problems())) }))
-	reviewing := rest.CopyConfig(c.config)
-	reviewing.QPS, reviewing.Burst = reviewsPerSecond, reviewsBurst
-	reviews, err := authenticationv1.NewForConfig(reviewing)
+	authenticator, err := c.authenticator()
 	if err != nil {
-		return fmt.Errorf("make client for TokenReviews: %w", err)
+		return connection{}, err
 	}
-	ofPods, err := tokenreview.New(tokenreview.Options{Reviews: reviews.TokenReviews(), Pods: pods{c.controller.Cluster}})
-	if err != nil {
-		return err
-	}
-	c.cp.platform.tokens = tokens{own: c.cp.tokens, pods: ofPods}
 	injection := o.Kubernetes.Injection
 	injection.ControlPlaneCA, injection.ControlPlaneNamespace = string(c.cp.serving.CA()), o.Kubernetes.Namespace
 	server, err := webhook.NewServer(webhook.ServerOptions{
-		Injection: injection, TLS: certificate.tls, Namespace: c.namespace, Meshes: c.meshes, Strict: c.strict, InUse: c.inUse, PodExists: c.podExists, ServiceIPs: c.serviceIPs,
-		Log: o.Logger, Registerer: c.cp.registry,
+		Injection: injection, TLS: certificate.tls, Namespace: c.namespace, Meshes: c.meshes, Strict: c.strict, InUse: c.inUse, PodExists: c.podExists,
+		ServiceIPs: c.serviceIPs, Log: o.Logger, Registerer: c.cp.registry,
 	})
 	if err != nil {
-		return err
+		return connection{}, err
 	}
-	c.cp.platform.tasks = append(certificate.tasks, c.controller.Run, c.followDrain,
-		func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) })
-	return nil
+	serve := func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) }
+	return connection{tokens: authenticator, tasks: append(certificate.tasks, c.controller.Run, c.followDrain, serve)}, nil
+}
+
+// authenticator returns what knows the tokens of agents.
+func (c *cluster) authenticator() (agents.Authenticator, error) {
+	config := rest.CopyConfig(c.config)
+	config.QPS, config.Burst = reviewsPerSecond, reviewsBurst
+	reviews, err := authenticationv1.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client for TokenReviews: %w", err)
+	}
+	ofPods, err := tokenreview.New(tokenreview.Options{Reviews: reviews.TokenReviews(), Pods: pods{c.controller.Cluster}})
+	if err != nil {
+		return nil, err
+	}
+	return tokens{own: c.cp.tokens, pods: ofPods}, nil
 }
 
 // followDrain has the options of drains follow the configuration.
@@ -276,90 +281,4 @@ func (p pods) Pod(uid string) (tokenreview.Pod, bool) {
 		Namespace: key.Namespace, Name: key.Name, UID: uid, ServiceAccount: record.ServiceAccount, Mesh: record.Mesh,
 		Refused: mesh.CheckMeshOf(key.Namespace, namespace.Annotations, record.Mesh),
 	}, true
-}
-
-// readTimeout of what the webhook reads anew is less than timeoutSeconds of the webhook.
-const readTimeout = time.Second
-
-// readAnew reads from the API server for the webhook.
-func readAnew[T any](ctx context.Context, c *cluster, read func(context.Context) (T, error)) (T, error) {
-	if !c.anew.Allow() {
-		var none T
-		return none, fmt.Errorf("more than %d times per second something is asked for that is not known", anewPerSecond)
-	}
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	return read(ctx)
-}
-
-// errNotRead says that the cluster is not read yet.
-var errNotRead = errors.New("the control plane has not read the cluster yet")
-
-// namespace returns a namespace, read anew if it is not known or may have changed unseen: after an outage the API server may ask before
-// the watches are open again. One that cannot be read anew is as it was.
-func (c *cluster) namespace(ctx context.Context, name string) (webhook.Namespace, error) {
-	n := c.controller.Cluster.Namespace(name)
-	if n == nil || c.controller.Cluster.Lost().Err != nil {
-		now, err := readAnew(ctx, c, func(ctx context.Context) (*source.Namespace, error) {
-			return c.controller.Cluster.ReadNamespace(ctx, name)
-		})
-		if err != nil && n == nil {
-			return webhook.Namespace{}, err
-		}
-		n = cmp.Or(now, n)
-	}
-	return webhook.Namespace{Name: name, Labels: n.Labels, Annotations: n.Annotations}, nil
-}
-
-// meshes returns the names of all meshes, read anew if the wanted one is not known.
-func (c *cluster) meshes(ctx context.Context, wanted string) ([]string, error) {
-	names, known := c.controller.Objects.Meshes()
-	if !known {
-		return nil, errNotRead
-	}
-	if slices.Contains(names, wanted) {
-		return names, nil
-	}
-	names, err := readAnew(ctx, c, c.controller.Objects.ReadMeshes)
-	if err == nil && len(names) == 0 {
-		err = errors.New("there is no Mesh yet") // the first one is made after the start
-	}
-	return names, err
-}
-
-// strict reports whether a mesh accepts mTLS alone.
-func (c *cluster) strict(meshName string) bool {
-	v := c.cp.pipeline.Builder.View()
-	if v == nil {
-		return false
-	}
-	m := v.Mesh(meshName)
-	return m != nil && m.Spec.Mode() == mesh.ModeStrict
-}
-
-// inUse returns how many pods and written Dataplanes belong to a mesh.
-func (c *cluster) inUse(meshName string) (int, error) {
-	v := c.cp.pipeline.Builder.View()
-	if v == nil {
-		return 0, errNotRead
-	}
-	if m := v.Mesh(meshName); m != nil {
-		return m.Proxies.Len(), nil
-	}
-	return 0, nil
-}
-
-func (c *cluster) podExists(namespace, name string) (bool, error) {
-	if c.controller.Cluster.Missing() != nil {
-		return false, errNotRead
-	}
-	return c.controller.Cluster.PodNamed(watch.Key{Namespace: namespace, Name: name}) != nil, nil
-}
-
-// serviceIPs returns the virtual addresses of a Service, none if there is no such Service.
-func (c *cluster) serviceIPs(namespace, name string) ([]string, error) {
-	if c.controller.Cluster.Missing() != nil {
-		return nil, errNotRead
-	}
-	return c.controller.Cluster.ClusterIPs(watch.Key{Namespace: namespace, Name: name}), nil
 }

@@ -9,8 +9,31 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// platform is what differs between a mesh from files and one on Kubernetes.
-type platform struct {
+// platform is where the objects of a mesh come from, and its keys and records are kept: files, or a cluster.
+type platform interface {
+	// means are what the stages are made from.
+	means() means
+	// reach waits until what keeps the objects and the keys can be reached. Its error is that of ctx.
+	reach(ctx context.Context) error
+	// connect makes what feeds the pipeline, which is there by then. It is called once, before the methods that follow.
+	connect() (connection, error)
+	// problems lists what is wrong with objects, for people.
+	problems() []*adminv1.Problem
+	// missing returns what has not been read yet, and why; nil once all has.
+	missing() error
+	// lost returns since when what keeps the objects is not heard, and why; no error while it is.
+	lost() (since time.Time, err error)
+	// refused is told of a join that is refused, probeFailed of a probe that fails.
+	refused(agents.Refusal)
+	probeFailed(agents.ProbeFailure)
+	// listened is told the addresses of the listeners, JSON.
+	listened(addresses []byte) error
+	// close ends the use of the platform, connected or not.
+	close() error
+}
+
+// means are what a platform has before it is connected.
+type means struct {
 	// sources are the names of the sources of objects for the builder, the one that wins first. explicitMeshes is
 	// meshview.Options.ExplicitMeshes.
 	sources        []string
@@ -21,25 +44,12 @@ type platform struct {
 	names []string
 	// storage keeps what agents have said. It is nil if nothing of it is kept.
 	storage agents.Storage
-	// reach waits until what keeps the objects and the keys can be reached. Its error is that of ctx.
-	reach func(ctx context.Context) error
-	// connect is called once the pipeline is there. It may set tokens, refused and tasks.
-	connect func() error
-	// tokens authenticates agents. It is nil if they have tokens of the control plane's own.
+}
+
+// connection is what a platform has once it is connected.
+type connection struct {
+	// tokens authenticates agents.
 	tokens agents.Authenticator
-	// refused is told of joins that are refused, probeFailed of probes that fail. They may be nil.
-	refused     func(agents.Refusal)
-	probeFailed func(agents.ProbeFailure)
 	// tasks run as long as the control plane.
 	tasks []func(context.Context) error
-	// problems lists what is wrong with objects, for people.
-	problems func() []*adminv1.Problem
-	// missing returns what has not been read yet, and why; nil once all has.
-	missing func() error
-	// lost returns since when what keeps the objects is not heard, and why; no error while it is.
-	lost func() (since time.Time, err error)
-	// listened is told the addresses of the listeners, JSON.
-	listened func(addresses []byte) error
-	// close ends the use of the platform.
-	close func() error
 }

@@ -1,0 +1,101 @@
+package controlplane
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/source"
+	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// readTimeout of what the webhook reads anew is less than timeoutSeconds of the webhook.
+const readTimeout = time.Second
+
+// readAnew reads from the API server for the webhook.
+func readAnew[T any](ctx context.Context, c *cluster, read func(context.Context) (T, error)) (T, error) {
+	if !c.anew.Allow() {
+		var none T
+		return none, fmt.Errorf("more than %d times per second something is asked for that is not known", anewPerSecond)
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return read(ctx)
+}
+
+// errNotRead says that the cluster is not read yet.
+var errNotRead = errors.New("the control plane has not read the cluster yet")
+
+// namespace returns a namespace, read anew if it is not known or may have changed unseen: after an outage the API server may ask before
+// the watches are open again. One that cannot be read anew is as it was.
+func (c *cluster) namespace(ctx context.Context, name string) (webhook.Namespace, error) {
+	n := c.controller.Cluster.Namespace(name)
+	if n == nil || c.controller.Cluster.Lost().Err != nil {
+		now, err := readAnew(ctx, c, func(ctx context.Context) (*source.Namespace, error) {
+			return c.controller.Cluster.ReadNamespace(ctx, name)
+		})
+		if err != nil && n == nil {
+			return webhook.Namespace{}, err
+		}
+		n = cmp.Or(now, n)
+	}
+	return webhook.Namespace{Name: name, Labels: n.Labels, Annotations: n.Annotations}, nil
+}
+
+// meshes returns the names of all meshes, read anew if the wanted one is not known.
+func (c *cluster) meshes(ctx context.Context, wanted string) ([]string, error) {
+	names, known := c.controller.Objects.Meshes()
+	if !known {
+		return nil, errNotRead
+	}
+	if slices.Contains(names, wanted) {
+		return names, nil
+	}
+	names, err := readAnew(ctx, c, c.controller.Objects.ReadMeshes)
+	if err == nil && len(names) == 0 {
+		err = errors.New("there is no Mesh yet") // the first one is made after the start
+	}
+	return names, err
+}
+
+// strict reports whether a mesh accepts mTLS alone.
+func (c *cluster) strict(meshName string) bool {
+	v := c.cp.pipeline.Builder.View()
+	if v == nil {
+		return false
+	}
+	m := v.Mesh(meshName)
+	return m != nil && m.Spec.Mode() == mesh.ModeStrict
+}
+
+// inUse returns how many pods and written Dataplanes belong to a mesh.
+func (c *cluster) inUse(meshName string) (int, error) {
+	v := c.cp.pipeline.Builder.View()
+	if v == nil {
+		return 0, errNotRead
+	}
+	if m := v.Mesh(meshName); m != nil {
+		return m.Proxies.Len(), nil
+	}
+	return 0, nil
+}
+
+func (c *cluster) podExists(namespace, name string) (bool, error) {
+	if c.controller.Cluster.Missing() != nil {
+		return false, errNotRead
+	}
+	return c.controller.Cluster.PodNamed(watch.Key{Namespace: namespace, Name: name}) != nil, nil
+}
+
+// serviceIPs returns the virtual addresses of a Service, none if there is no such Service.
+func (c *cluster) serviceIPs(namespace, name string) ([]string, error) {
+	if c.controller.Cluster.Missing() != nil {
+		return nil, errNotRead
+	}
+	return c.controller.Cluster.ClusterIPs(watch.Key{Namespace: namespace, Name: name}), nil
+}
