@@ -187,6 +187,17 @@ func (cp *ControlPlane) Run(ctx context.Context) error {
 	return nil
 }
 
+// Reconfigure changes options while the control plane runs. It waits until the control plane has started; the error is that of ctx.
+func (cp *ControlPlane) Reconfigure(ctx context.Context, l Live) error {
+	select {
+	case <-cp.joined:
+		cp.platform.reconfigure(l)
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // serve runs every stage until ctx ends or one of them fails. Health is served for longer than all others, so that whoever asks is told
 // that the control plane ends.
 func (cp *ControlPlane) serve(ctx context.Context) error {

@@ -65,6 +65,8 @@ func (f *files) problems() []*adminv1.Problem {
 	return problems
 }
 
+func (*files) reconfigure(Live) {} // there are no nodes
+
 func (f *files) missing() error { return f.store.Missing() }
 
 func (f *files) lost() (time.Time, error) { return f.store.Lost() }

@@ -177,7 +177,7 @@ func (c *cluster) connect() (connection, error) {
 		return connection{}, err
 	}
 	serve := func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) }
-	return connection{tokens: authenticator, tasks: append(certificate.tasks, c.controller.Run, c.followDrain, serve)}, nil
+	return connection{tokens: authenticator, tasks: append(certificate.tasks, c.controller.Run, serve)}, nil
 }
 
 // authenticator returns what knows the tokens of agents.
@@ -195,17 +195,7 @@ func (c *cluster) authenticator() (agents.Authenticator, error) {
 	return tokens{own: c.cp.tokens, pods: ofPods}, nil
 }
 
-// followDrain has the options of drains follow the configuration.
-func (c *cluster) followDrain(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case ignore := <-c.cp.o.Kubernetes.Drain.IgnoreNodesChanged:
-			c.controller.Cluster.IgnoreNodes(ignore)
-		}
-	}
-}
+func (c *cluster) reconfigure(l Live) { c.controller.Cluster.IgnoreNodes(l.IgnoreNodes) }
 
 // webhookCertificate is the certificate of the webhook: signed by the control plane's own CA, or one that somebody else keeps in files.
 type webhookCertificate struct {

@@ -96,9 +96,14 @@ type Drain struct {
 	Taints []string
 	// MinServing is how many proxies of a Service with a port for load balancers must be left, see source.Drains. Default 0, no guard.
 	MinServing int
-	// IgnoreNodes says that nodes that go are no reason; IgnoreNodesChanged receives it when it changes, nil for never.
-	IgnoreNodes        bool
-	IgnoreNodesChanged <-chan bool
+	// IgnoreNodes is that of Live, at the start.
+	IgnoreNodes bool
+}
+
+// Live has the options that may change while the control plane runs, see ControlPlane.Reconfigure.
+type Live struct {
+	// IgnoreNodes says that a node that goes is no reason to drain its proxies.
+	IgnoreNodes bool
 }
 
 // DefaultService is the default of Kubernetes.Service.

@@ -17,6 +17,8 @@ type platform interface {
 	reach(ctx context.Context) error
 	// connect makes what feeds the pipeline, which is there by then. It is called once, before the methods that follow.
 	connect() (connection, error)
+	// reconfigure is told of options that have changed.
+	reconfigure(Live)
 	// problems lists what is wrong with objects, for people.
 	problems() []*adminv1.Problem
 	// missing returns what has not been read yet, and why; nil once all has.

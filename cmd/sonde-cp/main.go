@@ -9,6 +9,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -54,13 +56,7 @@ Exit codes:
 			o.Logger, o.Version = newLogger(o.logLevel), buildinfo.Of(cmd.Name()).Version
 			klog.SetSlogLogger(o.Logger) // what Kubernetes' libraries say
 			o.Memory = limitMemory(o.Logger)
-			if o.config != "" && o.Store == storeKubernetes {
-				changed := make(chan bool)
-				o.Kubernetes.Drain.IgnoreNodesChanged = changed
-				file := &configFile{path: o.config, flags: cmd.Flags(), log: o.Logger, options: &o}
-				go file.follow(cmd.Context(), changed)
-			}
-			return mesh.RenameFields(run(cmd.Context(), o.Options), flagOf)
+			return mesh.RenameFields(run(cmd.Context(), &o, cmd.Flags()), flagOf)
 		},
 	}
 	o.addFlags(cmd.Flags())
@@ -86,12 +82,24 @@ func limitMemory(log *slog.Logger) uint64 {
 	return memory
 }
 
-func run(ctx context.Context, o controlplane.Options) error {
-	cp, err := controlplane.New(o)
+// run runs a control plane, which follows the file of its options if there is one.
+func run(ctx context.Context, o *options, flags *pflag.FlagSet) error {
+	cp, err := controlplane.New(o.Options)
 	if err != nil {
 		return err
 	}
-	return cp.Run(ctx)
+	group, running := errgroup.WithContext(ctx)
+	running, stop := context.WithCancel(running)
+	defer stop()
+	if o.config != "" {
+		file := &configFile{path: o.config, flags: flags, log: o.Logger, options: o}
+		group.Go(func() error { return file.follow(running, cp.Reconfigure) })
+	}
+	group.Go(func() error {
+		defer stop()
+		return cp.Run(running)
+	})
+	return group.Wait()
 }
 
 // newLogger returns a logger that writes JSON to stderr, from that level on.

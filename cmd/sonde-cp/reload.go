@@ -6,11 +6,13 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/settings"
 )
 
@@ -29,25 +31,29 @@ type configFile struct {
 	err     error // why it could not be read last
 }
 
-// follow passes on --drain-aware-healthz when it changes in the file, until ctx ends. A file that is not valid changes nothing.
-func (c *configFile) follow(ctx context.Context, changed chan<- bool) {
+// liveFlags are those whose keys may change while the control plane runs, see options.live.
+var liveFlags = []string{keyDrainAware}
+
+// live returns what may change while the control plane runs.
+func (o *options) live() controlplane.Live { return controlplane.Live{IgnoreNodes: !o.drainAware} }
+
+// follow passes on what changes in the file, until ctx ends. A file that is not valid changes nothing, and a key that cannot change while the control
+// plane runs is logged as an error.
+func (c *configFile) follow(ctx context.Context, reconfigure func(context.Context, controlplane.Live) error) error {
 	look := time.NewTicker(rereadPeriod)
 	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-look.C:
 		}
-		before := c.options.drainAware
-		if !c.read() || c.options.drainAware == before {
+		before := c.options.live()
+		if !c.read() || c.options.live() == before {
 			continue
 		}
-		c.log.InfoContext(ctx, "configuration has changed", "key", settings.Key(keyDrainAware), "value", c.options.drainAware)
-		select {
-		case changed <- !c.options.drainAware:
-		case <-ctx.Done():
-			return
+		if err := reconfigure(ctx, c.options.live()); err != nil {
+			return nil //nolint:nilerr // ctx has ended
 		}
 	}
 }
@@ -76,9 +82,7 @@ func (c *configFile) read() bool {
 		c.err = err
 		return false
 	}
-	if keys := differing(c.flags, flags); len(keys) > 0 {
-		c.log.Warn("configuration has changed in what takes a restart", "keys", keys)
-	}
+	c.logChanges(flags)
 	c.options, c.flags, c.err = &now, flags, nil
 	return true
 }
@@ -112,13 +116,18 @@ func copyFlag(to, from *pflag.Flag) error {
 	return to.Value.Set(from.Value.String()) //nolint:wrapcheck // the same
 }
 
-// differing returns the keys of flags that differ, but for those that are read again.
-func differing(before, now *pflag.FlagSet) []string {
-	var keys []string
+// logChanges logs the keys that differ from those before.
+func (c *configFile) logChanges(now *pflag.FlagSet) {
 	now.VisitAll(func(f *pflag.Flag) {
-		if old := before.Lookup(f.Name); f.Name != keyDrainAware && old != nil && old.Value.String() != f.Value.String() {
-			keys = append(keys, nested[f.Name]+settings.Key(f.Name))
+		old := c.flags.Lookup(f.Name)
+		if old == nil || old.Value.String() == f.Value.String() {
+			return
+		}
+		key := nested[f.Name] + settings.Key(f.Name)
+		if slices.Contains(liveFlags, f.Name) {
+			c.log.Info("configuration has changed", "key", key, "before", old.Value.String(), "value", f.Value.String())
+		} else {
+			c.log.Error("configuration has changed in what takes a restart: the control plane goes on as before", "key", key, "before", old.Value.String(), "value", f.Value.String())
 		}
 	})
-	return keys
 }

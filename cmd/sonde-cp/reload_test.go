@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/settings"
 )
 
@@ -52,16 +53,21 @@ func followed(t *testing.T, each time.Duration, args, contents []string) (passed
 	var text bytes.Buffer
 	file := &configFile{path: path, flags: flags, log: slog.New(slog.NewTextHandler(&text, nil)), options: &o}
 	ctx, cancel := context.WithCancel(t.Context())
-	changed := make(chan bool, 10)
-	go func() { defer close(changed); file.follow(ctx, changed) }()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- file.follow(ctx, func(_ context.Context, l controlplane.Live) error {
+			passed = append(passed, l.IgnoreNodes)
+			return nil
+		})
+	}()
 	for _, content := range contents[1:] {
 		<-time.After(each)
 		replace(t, path, content)
 	}
 	<-time.After(each)
 	cancel()
-	for ignore := range changed {
-		passed = append(passed, ignore)
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 	return passed, text.String()
 }
