@@ -53,7 +53,7 @@ func (c *configFile) follow(ctx context.Context, reconfigure func(context.Contex
 			continue
 		}
 		if err := reconfigure(ctx, c.options.live()); err != nil {
-			return nil //nolint:nilerr // ctx has ended
+			return nil // ctx has ended
 		}
 	}
 }
