@@ -212,6 +212,15 @@ func (s *Server) askAgain(id mesh.ID) {
 	}
 }
 
+// takeAskAgain reports whether askAgain was called.
+func (s *Server) takeAskAgain(sess *session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	again := sess.askAgain
+	sess.askAgain = false
+	return again
+}
+
 // forgetApplications forgets what is known of proxies that are gone: without a Dataplane, a session and a valid certificate.
 func (s *Server) forgetApplications() error {
 	v := s.o.View()

@@ -2,7 +2,6 @@ package agents
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -13,13 +12,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-const (
-	// featurePong says that an agent answers Ping.
-	featurePong = "pong"
-	// pongTimeout is how long an agent that has a session may take to show that it lives: longer than a busy one needs, and short for one that was
-	// started again after its host has died.
-	pongTimeout = 3 * time.Second
-)
+// pongTimeout is how long an agent that has a session may take to show that it lives: longer than a busy one needs, and short for one that was
+// started again after its host has died.
+const pongTimeout = 3 * time.Second
 
 // rival is what a session does when another process of its proxy comes.
 type rival struct {
@@ -74,7 +69,7 @@ func (s *Server) checkDuplicate(ctx context.Context, id mesh.ID, process string)
 	s.mu.Lock()
 	old := s.sessions[id]
 	s.mu.Unlock()
-	if old == nil || process == "" || old.rival.process == "" || old.rival.process == process || !slices.Contains(old.features, featurePong) ||
+	if old == nil || process == "" || old.rival.process == "" || old.rival.process == process || !old.has(agentv1.FeaturePong) ||
 		s.observed.of(id).Draining || !old.lives(ctx) {
 		return nil
 	}

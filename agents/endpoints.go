@@ -3,17 +3,11 @@ package agents
 import (
 	"cmp"
 	"fmt"
-	"slices"
-
-	"google.golang.org/protobuf/proto"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/meshview"
 )
-
-// featureEndpoints says that this control plane sends Endpoints, and that an agent reads them.
-const featureEndpoints = "endpoints"
 
 // publishing is why endpoints do not count as ready yet.
 const publishing = "a change of the endpoints is on its way to other proxies"
@@ -41,7 +35,7 @@ func (s *Server) Publishing(proxies []mesh.ID) (taken func()) {
 }
 
 // endpoints returns what the agent of a proxy should know of its endpoints, nil while that is not known.
-func (s *Server) endpoints(id mesh.ID) *agentv1.Endpoints {
+func (s *Server) endpoints(id mesh.ID) *agentv1.ControlMessage {
 	_, p := s.o.View().Proxy(id)
 	if p == nil {
 		return nil
@@ -51,17 +45,22 @@ func (s *Server) endpoints(id mesh.ID) *agentv1.Endpoints {
 	s.mu.Unlock()
 	switch {
 	case p.Dataplane.IsPod(): // the kubelet may wait for the agent
-		return &agentv1.Endpoints{Ready: true}
+		return endpointsMessage("")
 	case onItsWay:
-		return &agentv1.Endpoints{Reason: publishing}
+		return endpointsMessage(publishing)
 	}
 	for i, h := range p.Inbounds {
 		in := &p.Dataplane.Spec.Networking.Inbound[i]
 		if missing := s.missing(p, in, h.Reason); missing != "" {
-			return &agentv1.Endpoints{Reason: fmt.Sprintf("%s is not ready: %s", p.Dataplane.InboundAddress(in), missing)}
+			return endpointsMessage(fmt.Sprintf("%s is not ready: %s", p.Dataplane.InboundAddress(in), missing))
 		}
 	}
-	return &agentv1.Endpoints{Ready: true}
+	return endpointsMessage("")
+}
+
+// endpointsMessage says why the endpoints are not ready, "" if they are.
+func endpointsMessage(reason string) *agentv1.ControlMessage {
+	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Endpoints{Endpoints: &agentv1.Endpoints{Ready: reason == "", Reason: reason}}}
 }
 
 // missing returns for people why an inbound is not ready, "" if it is, or if its Dataplane says that it should not be.
@@ -77,17 +76,4 @@ func (s *Server) missing(p *meshview.Proxy, in *mesh.Inbound, why meshview.Reaso
 		return cmp.Or(s.applications.of(p.ID())[p.Dataplane.InboundAddress(in)], publishing) // it may have passed meanwhile
 	}
 	return ""
-}
-
-// pushEndpoints sends what the agent should know of its endpoints, if it has not been sent.
-func (s *Server) pushEndpoints(sess *session) error {
-	if !slices.Contains(sess.features, featureEndpoints) {
-		return nil
-	}
-	now := s.endpoints(sess.peer.ID())
-	if now == nil || sess.pushedEndpoints != nil && proto.Equal(now, sess.pushedEndpoints) {
-		return nil
-	}
-	sess.pushedEndpoints = now
-	return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Endpoints{Endpoints: now}})
 }

@@ -4,15 +4,9 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// featureEnvoyState tells agents that their EnvoyState is read.
-const featureEnvoyState = "envoy-state"
-
-// maxDown limits why an Envoy does not run, in bytes.
-const maxDown = 512
-
 // envoyChanged records why the Envoy of a proxy does not run, until its session ends.
 func (s *Server) envoyChanged(sess *session, m *agentv1.EnvoyState) {
-	down := cut(m.GetDown(), maxDown)
+	down := cut(m.GetDown(), agentv1.MaxReason)
 	s.mu.Lock()
 	sess.envoyDown = down
 	s.mu.Unlock()

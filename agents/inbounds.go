@@ -10,13 +10,6 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-const (
-	// featureInbounds says that this control plane sends Inbounds.
-	featureInbounds = "inbounds"
-	// maxRefusal is how much of Envoy's reason an agent is told, in bytes.
-	maxRefusal = 512
-)
-
 // Listeners are the inbound listeners of a proxy, as its Envoy has answered them.
 type Listeners struct {
 	// Accepted are the addresses of those that Envoy has accepted.
@@ -102,15 +95,15 @@ func (s *Server) forgetListeners(id mesh.ID) {
 }
 
 // inbounds returns what the agent of a proxy should know of its inbounds, nil while nothing is known.
-func (s *Server) inbounds(id mesh.ID) *agentv1.Inbounds {
+func (s *Server) inbounds(id mesh.ID) *agentv1.ControlMessage {
 	_, p := s.o.View().Proxy(id)
 	o := s.observed.of(id)
 	if p == nil || !o.ListenersKnown {
 		return nil
 	}
 	if !meshview.WorkloadMatches(p.Dataplane, o) {
-		return &agentv1.Inbounds{Reason: fmt.Sprintf("the certificate is for workload %q, the Dataplane has workload %q: clients refuse it",
-			mesh.WorkloadText(o.Path), mesh.WorkloadText(p.Dataplane.SPIFFEPath()))}
+		return inboundsMessage(&agentv1.Inbounds{Reason: fmt.Sprintf("the certificate is for workload %q, the Dataplane has workload %q: clients refuse it",
+			mesh.WorkloadText(o.Path), mesh.WorkloadText(p.Dataplane.SPIFFEPath()))})
 	}
 	for _, at := range listenersOf(p.Dataplane) {
 		if o.Listeners.Has(at) {
@@ -120,11 +113,15 @@ func (s *Server) inbounds(id mesh.ID) *agentv1.Inbounds {
 		reason, refused := s.refused[id][at]
 		s.mu.Unlock()
 		if refused {
-			return &agentv1.Inbounds{Reason: fmt.Sprintf("envoy refuses the listener at %s: %s", at, cut(reason, maxRefusal))}
+			return inboundsMessage(&agentv1.Inbounds{Reason: fmt.Sprintf("envoy refuses the listener at %s: %s", at, cut(reason, agentv1.MaxReason))})
 		}
-		return &agentv1.Inbounds{Reason: fmt.Sprintf("envoy has not accepted the listener at %s yet", at)}
+		return inboundsMessage(&agentv1.Inbounds{Reason: fmt.Sprintf("envoy has not accepted the listener at %s yet", at)})
 	}
-	return &agentv1.Inbounds{Accepted: true}
+	return inboundsMessage(&agentv1.Inbounds{Accepted: true})
+}
+
+func inboundsMessage(m *agentv1.Inbounds) *agentv1.ControlMessage {
+	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Inbounds{Inbounds: m}}
 }
 
 // listenersOf returns where others than the application reach a proxy.
@@ -134,15 +131,4 @@ func listenersOf(d *mesh.Dataplane) []netip.AddrPort {
 		all = append(all, d.ListenerAddress(in))
 	}
 	return all
-}
-
-// pushInbounds sends what the agent should know of its inbounds, if it has not been sent.
-func (s *Server) pushInbounds(sess *session) error {
-	now := s.inbounds(sess.peer.ID())
-	last := sess.pushedInbounds
-	if now == nil || last != nil && last.GetAccepted() == now.GetAccepted() && last.GetReason() == now.GetReason() {
-		return nil
-	}
-	sess.pushedInbounds = now
-	return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Inbounds{Inbounds: now}})
 }

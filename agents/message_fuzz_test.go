@@ -213,11 +213,7 @@ func (s *Server) converseFuzzed(ctx context.Context, messages <-chan received) e
 	if err != nil {
 		return ended(err)
 	}
-	sess := &session{
-		peer: identity.Peer{Subject: fuzzSubject, NotAfter: s.o.Now().Add(time.Hour)}, since: s.o.Now(), wake: make(chan struct{}, 1),
-		replaced: make(chan struct{}), outbox: make(chan *agentv1.ControlMessage, 1), replace: func() {}, stream: fuzzStream{ctx: ctx},
-		version: shortVersion(hello.GetVersion()), features: hello.GetFeatures(),
-	}
+	sess := s.newSession(identity.Peer{Subject: fuzzSubject, NotAfter: s.o.Now().Add(time.Hour)}, hello, fuzzStream{ctx: ctx})
 	if err := s.openSession(sess); err != nil {
 		return err
 	}

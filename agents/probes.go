@@ -8,15 +8,6 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// featureProbeFailures tells agents that their ProbeFailures are read.
-const featureProbeFailures = "probe-failures"
-
-// Limits of what an agent reports of its probes.
-const (
-	maxProbeFailures = 20
-	maxProbeReason   = 512
-)
-
 // ProbeFailure is about all checks of one probe that failed in one way since the agent last said so.
 type ProbeFailure struct {
 	// Proxy whose agent has answered the probe, which is authenticated.
@@ -30,13 +21,13 @@ type ProbeFailure struct {
 
 // probesFailed passes on what an agent reports of its probes.
 func (s *Server) probesFailed(sess *session, m *agentv1.ProbeFailures) error {
-	if n := len(m.GetFailures()); n > maxProbeFailures {
-		return status.Errorf(codes.InvalidArgument, "probe_failures: %d failures, must be at most %d", n, maxProbeFailures)
+	if n := len(m.GetFailures()); n > agentv1.MaxReported {
+		return status.Errorf(codes.InvalidArgument, "probe_failures: %d failures, must be at most %d", n, agentv1.MaxReported)
 	}
 	for _, f := range m.GetFailures() {
 		s.o.ProbeFailed(ProbeFailure{
 			Proxy: sess.peer.Subject, Container: shorten(f.GetContainer()), Probe: shorten(f.GetProbe()), Verdict: shorten(f.GetVerdict()),
-			Class: shorten(f.GetClass()), Reason: cut(f.GetReason(), maxProbeReason), Count: f.GetCount(),
+			Class: shorten(f.GetClass()), Reason: cut(f.GetReason(), agentv1.MaxReason), Count: f.GetCount(),
 		})
 	}
 	return nil

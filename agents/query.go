@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -15,9 +14,6 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/mtls"
 )
-
-// featureQueries says that an agent answers queries.
-const featureQueries = "queries"
 
 // Limits of queries.
 const (
@@ -71,7 +67,7 @@ func (s *Server) ask(q *query, view mesh.EnvoyView) error {
 	switch {
 	case sess == nil:
 		return status.Errorf(codes.FailedPrecondition, "the agent of %s has no session with this replica of the control plane", q.proxy)
-	case !slices.Contains(sess.features, featureQueries):
+	case !sess.has(agentv1.FeatureQueries):
 		return status.Errorf(codes.FailedPrecondition, "the agent of %s has version %q, which cannot show what its Envoy says", q.proxy, sess.version.GetSonde())
 	case len(s.queries) >= maxQueries:
 		return status.Errorf(codes.ResourceExhausted, "%d Envoys are being asked, which is the limit: try again", len(s.queries))

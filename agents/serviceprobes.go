@@ -8,21 +8,23 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// featureServiceProbes says that this control plane sends ServiceProbes and reads Readiness, and that an agent does the reverse.
-const featureServiceProbes = "service-probes"
+// serviceProbes returns the checks that the agent of a written Dataplane has to make, nil for another one.
+func (s *Server) serviceProbes(id mesh.ID) *agentv1.ControlMessage {
+	_, p := s.o.View().Proxy(id)
+	if p == nil || p.Dataplane.IsPod() {
+		return nil
+	}
+	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_ServiceProbes{ServiceProbes: serviceProbesOf(p.Dataplane)}}
+}
 
-// maxReadiness is how many inbounds one Readiness may have.
-const maxReadiness = 20
-
-// serviceProbes returns the checks that the agent of d has to make, in the order of the inbounds.
-func serviceProbes(d *mesh.Dataplane) *agentv1.ServiceProbes {
+// serviceProbesOf returns them in the order of the inbounds.
+func serviceProbesOf(d *mesh.Dataplane) *agentv1.ServiceProbes {
 	all := &agentv1.ServiceProbes{}
 	inbounds, others := 0, false
 	for in := range d.Spec.Networking.ActiveInbounds() {
@@ -63,52 +65,12 @@ func serviceProbe(at netip.AddrPort, in *mesh.Inbound) *agentv1.ServiceProbe {
 	return p
 }
 
-// reports says whether the agent of a session reports its applications. Features do not change.
-func (sess *session) reports() bool { return slices.Contains(sess.features, featureServiceProbes) }
-
 // mayReport reports whether the agent of a proxy reports its applications, as far as that is known.
 func (s *Server) mayReport(id mesh.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sess := s.sessions[id]
-	return sess == nil || sess.reports()
-}
-
-// pushServiceProbes sends the checks that the agent has to make, if they have not been sent. An agent that is too old for them would
-// never report: then health.ready alone decides.
-func (s *Server) pushServiceProbes(sess *session) error {
-	id := sess.peer.ID()
-	_, p := s.o.View().Proxy(id)
-	if p == nil || p.Dataplane.IsPod() {
-		return nil
-	}
-	now := serviceProbes(p.Dataplane)
-	if !sess.reports() {
-		return s.leaveToOldAgent(sess, len(now.GetProbes()))
-	}
-	s.mu.Lock()
-	again := sess.askAgain
-	sess.askAgain = false
-	s.mu.Unlock()
-	if !again && sess.pushedServiceProbes != nil && proto.Equal(now, sess.pushedServiceProbes) {
-		return nil
-	}
-	sess.pushedServiceProbes = now
-	return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_ServiceProbes{ServiceProbes: now}})
-}
-
-// leaveToOldAgent forgets what is known of the applications of a proxy whose agent does not report them, and says so once.
-func (s *Server) leaveToOldAgent(sess *session, probes int) error {
-	ctx := sess.stream.Context()
-	if probes > 0 && !sess.toldOld {
-		sess.toldOld = true
-		s.o.Logger.WarnContext(ctx, "agent is too old for serviceProbe: health.ready alone decides about the inbounds until it is upgraded",
-			"mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane, "version", sess.version.GetSonde(), "serviceProbes", probes)
-	}
-	return s.inTurn(sess, func() error {
-		s.logUnkept(ctx, sess.peer.ID(), s.forgetApplicationsOf(sess.peer.ID()))
-		return nil
-	})
+	return sess == nil || sess.has(agentv1.FeatureServiceProbes)
 }
 
 // logUnkept logs that the state of applications is in memory alone. It holds nevertheless: a full disk keeps no endpoint that is dead.
@@ -122,8 +84,8 @@ func (s *Server) logUnkept(ctx context.Context, id mesh.ID, err error) {
 // readinessChanged records what an agent reports of its applications. What its Dataplane has no probe for is ignored: the agent may not
 // know of the last change yet.
 func (s *Server) readinessChanged(sess *session, m *agentv1.Readiness) error {
-	if n := len(m.GetInbounds()); n > maxReadiness {
-		return status.Errorf(codes.InvalidArgument, "readiness: %d inbounds, must be at most %d", n, maxReadiness)
+	if n := len(m.GetInbounds()); n > agentv1.MaxReported {
+		return status.Errorf(codes.InvalidArgument, "readiness: %d inbounds, must be at most %d", n, agentv1.MaxReported)
 	}
 	id, ctx := sess.peer.ID(), sess.stream.Context()
 	reported := map[netip.AddrPort]*agentv1.InboundReadiness{}
@@ -140,7 +102,7 @@ func (s *Server) readinessChanged(sess *session, m *agentv1.Readiness) error {
 			probed := probedInbounds(dataplaneOf(s.o.View(), id)) // here, so that a later view finds what this one let in
 			maps.DeleteFunc(reported, func(at netip.AddrPort, _ *agentv1.InboundReadiness) bool { return probed[at] == nil })
 			for at, in := range reported {
-				switch reason := cut(in.GetReason(), maxProbeReason); {
+				switch reason := cut(in.GetReason(), agentv1.MaxReason); {
 				case !in.GetNoVerdict() && in.GetReady():
 					delete(reasons, at)
 				case !in.GetNoVerdict():
@@ -167,7 +129,7 @@ func (s *Server) logReadiness(ctx context.Context, sess *session, before map[net
 		case in.GetReady() && was:
 			log.InfoContext(ctx, "application ready", "inbound", at)
 		case !in.GetReady() && (!was || waits(before[at])):
-			log.WarnContext(ctx, "application not ready", "inbound", at, "reason", cut(in.GetReason(), maxProbeReason))
+			log.WarnContext(ctx, "application not ready", "inbound", at, "reason", cut(in.GetReason(), agentv1.MaxReason))
 		}
 	}
 }

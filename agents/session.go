@@ -31,7 +31,10 @@ const (
 )
 
 // features are those of this control plane.
-var features = []string{featureInbounds, featureProbeFailures, featurePerPortProbes, featureDrainState, featureServiceProbes, featureEnvoyState, featureEndpoints}
+var features = []string{
+	agentv1.FeatureInbounds, agentv1.FeatureProbeFailures, agentv1.FeaturePerPortProbes, agentv1.FeatureDrainState, agentv1.FeatureServiceProbes,
+	agentv1.FeatureEnvoyState, agentv1.FeatureEndpoints,
+}
 
 var errReplaced = status.Error(codes.Aborted, "a newer session of this proxy, or a newer proxy of its name, has taken over")
 
@@ -54,13 +57,9 @@ type session struct {
 	replace func()
 
 	stream agentv1.AgentService_SessionServer
-	// What was pushed last, so that the same is not pushed twice.
+	// What was pushed last, so that the same is not pushed twice. pushed has the states, by feature.
 	pushedBundle, pushedRenewal push
-	pushedInbounds              *agentv1.Inbounds
-	pushedProbes                *agentv1.Probes
-	pushedDrain                 *agentv1.DrainState
-	pushedServiceProbes         *agentv1.ServiceProbes
-	pushedEndpoints             *agentv1.Endpoints
+	pushed                      map[string]*agentv1.ControlMessage
 	// toldProbes says that it was logged that the agent is too old for per-port probes, toldOld that it is for serviceProbe.
 	toldProbes bool
 	toldOld    bool
@@ -98,6 +97,23 @@ func (sess *session) signal() {
 	}
 }
 
+func (s *Server) newSession(caller identity.Peer, hello *agentv1.Hello, stream agentv1.AgentService_SessionServer) *session {
+	sess := &session{
+		peer:     caller,
+		since:    s.o.Now(),
+		wake:     make(chan struct{}, 1),
+		replaced: make(chan struct{}),
+		outbox:   make(chan *agentv1.ControlMessage, outboxSize),
+		rival:    rival{process: hello.GetInstance()},
+		stream:   stream,
+		pushed:   map[string]*agentv1.ControlMessage{},
+		version:  shortVersion(hello.GetVersion()),
+		features: hello.GetFeatures(),
+	}
+	sess.replace = sync.OnceFunc(func() { close(sess.replaced) })
+	return sess
+}
+
 // Session implements agentv1.AgentServiceServer.
 func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
 	caller, err := mtls.PeerFromContext(stream.Context())
@@ -116,22 +132,11 @@ func (s *Server) Session(stream agentv1.AgentService_SessionServer) error {
 	if err != nil {
 		return ended(err)
 	}
-	sess := &session{
-		peer:     caller,
-		since:    s.o.Now(),
-		wake:     make(chan struct{}, 1),
-		replaced: make(chan struct{}),
-		outbox:   make(chan *agentv1.ControlMessage, outboxSize),
-		rival:    rival{process: hello.GetInstance()},
-		stream:   stream,
-		version:  shortVersion(hello.GetVersion()),
-		features: hello.GetFeatures(),
-	}
+	sess := s.newSession(caller, hello, stream)
 	if err := s.checkDuplicate(stream.Context(), caller.ID(), hello.GetInstance()); err != nil {
 		s.waits(stream.Context(), credential{caller.Subject, byCertificate}, peerAddress(stream.Context()), err)
 		return err
 	}
-	sess.replace = sync.OnceFunc(func() { close(sess.replaced) })
 	if err := s.openSession(sess); err != nil {
 		return err
 	}
@@ -354,22 +359,10 @@ func (s *Server) report(sess *session, inUse *agentv1.InUse) error {
 	return s.push(sess)
 }
 
-// push sends whether the inbounds are accepted, what probes there are, how to ask the applications, whether to drain, whether others know of the endpoints, the bundle if the proxy uses another one, and RenewNow if its
-// leaf is not from the CA that signs or not for the workload of the Dataplane. The bundle comes first, since it has to trust the new leaf.
+// push sends the states that have changed, the bundle if the proxy uses another one, and RenewNow if its leaf is not from the CA that signs or
+// not for the workload of the Dataplane. The bundle comes first, since it has to trust the new leaf.
 func (s *Server) push(sess *session) error {
-	if err := s.pushInbounds(sess); err != nil {
-		return err
-	}
-	if err := s.pushProbes(sess); err != nil {
-		return err
-	}
-	if err := s.pushServiceProbes(sess); err != nil {
-		return err
-	}
-	if err := s.pushDrainState(sess); err != nil {
-		return err
-	}
-	if err := s.pushEndpoints(sess); err != nil {
+	if err := s.pushStates(sess); err != nil {
 		return err
 	}
 	due, err := s.o.Authority.Due(sess.peer)

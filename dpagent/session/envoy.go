@@ -7,12 +7,6 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// featureEnvoyState says that a control plane takes EnvoyState.
-const featureEnvoyState = "envoy-state"
-
-// maxDown limits why Envoy does not run, in bytes.
-const maxDown = 512
-
 // EnvoyState has why Envoy does not run, until it is reported. It is safe for concurrent use.
 type EnvoyState struct {
 	wake chan struct{} // there is something to report
@@ -29,7 +23,7 @@ func (e *EnvoyState) Set(down error) {
 	text := ""
 	if down != nil {
 		text = strings.ToValidUTF8(strings.Join(strings.Fields(down.Error()), " "), "?")
-		text = strings.ToValidUTF8(text[:min(len(text), maxDown)], "") // which may cut a character
+		text = strings.ToValidUTF8(text[:min(len(text), agentv1.MaxReason)], "") // which may cut a character
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
 func TestEnvoyState(t *testing.T) {
@@ -25,8 +27,8 @@ func TestEnvoyState(t *testing.T) {
 	tests := map[string]struct{ down, want string }{
 		"several lines": {"run envoy:\n\texit status 1", "run envoy: exit status 1"},
 		"no UTF-8":      {"run \xff envoy", "run ? envoy"},
-		"long":          {strings.Repeat("ä", maxDown), strings.Repeat("ä", maxDown/2)},
-		"cut inside":    {"x" + strings.Repeat("ä", maxDown), "x" + strings.Repeat("ä", maxDown/2-1)},
+		"long":          {strings.Repeat("ä", agentv1.MaxReason), strings.Repeat("ä", agentv1.MaxReason/2)},
+		"cut inside":    {"x" + strings.Repeat("ä", agentv1.MaxReason), "x" + strings.Repeat("ä", agentv1.MaxReason/2-1)},
 	}
 	for name, tc := range tests {
 		e.Set(errors.New(tc.down))

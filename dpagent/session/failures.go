@@ -8,15 +8,8 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// featureProbeFailures says that a control plane takes ProbeFailures.
-const featureProbeFailures = "probe-failures"
-
-const (
-	// reportInterval is the least time between two reports.
-	reportInterval = 5 * time.Second
-	// maxReported is how many failures one report has. The others come with the next one.
-	maxReported = 20
-)
+// reportInterval is the least time between two reports.
+const reportInterval = 5 * time.Second
 
 // Failures gathers failed checks until they are reported: many failures of one kind are one entry. It is safe for concurrent use.
 type Failures struct {
@@ -57,7 +50,7 @@ func (f *Failures) take() *agentv1.ProbeFailures {
 	defer f.mu.Unlock()
 	report := &agentv1.ProbeFailures{}
 	for key, p := range f.pending {
-		if len(report.GetFailures()) == maxReported {
+		if len(report.GetFailures()) == agentv1.MaxReported { // the others come with the next one
 			wake(f.wake)
 			break
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
@@ -27,7 +28,7 @@ func TestFailuresAreGathered(t *testing.T) {
 
 func TestManyFailuresComeInSeveralReports(t *testing.T) {
 	f := NewFailures()
-	for i := range 2*maxReported + 1 {
+	for i := range 2*agentv1.MaxReported + 1 {
 		f.Add(probe.Failure{Container: fmt.Sprint("app-", i)})
 	}
 	seen := map[string]bool{}
@@ -41,7 +42,7 @@ func TestManyFailuresComeInSeveralReports(t *testing.T) {
 			seen[one.GetContainer()] = true
 		}
 	}
-	if len(seen) != 2*maxReported+1 {
+	if len(seen) != 2*agentv1.MaxReported+1 {
 		t.Errorf("%d failures are reported", len(seen))
 	}
 	select {

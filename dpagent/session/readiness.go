@@ -72,7 +72,7 @@ func (r *Readiness) take() *agentv1.Readiness {
 	defer r.mu.Unlock()
 	report := &agentv1.Readiness{}
 	for inbound := range r.pending {
-		if len(report.GetInbounds()) == maxReported {
+		if len(report.GetInbounds()) == agentv1.MaxReported {
 			wake(r.wake)
 			break
 		}

@@ -51,14 +51,14 @@ func TestReadinessReportsTheLastStateOnce(t *testing.T) {
 
 func TestManyInboundsComeInSeveralReports(t *testing.T) {
 	r := NewReadiness()
-	const inbounds = 2*maxReported + 1
+	const inbounds = 2*agentv1.MaxReported + 1
 	for i := range inbounds {
 		r.Set(inboundAt(1000+i), serviceprobe.State{Ready: true})
 	}
 	var seen []string
 	for r.woken() {
 		report := r.take()
-		if n := len(report.GetInbounds()); n > maxReported {
+		if n := len(report.GetInbounds()); n > agentv1.MaxReported {
 			t.Errorf("%d inbounds in one report", n)
 		}
 		for _, in := range report.GetInbounds() {

@@ -24,27 +24,10 @@ import (
 // stableAfter is how long a session has to last before the delay of the next one starts again at its minimum.
 const stableAfter = 10 * time.Second
 
-// featureInbounds says that a control plane tells agents about their inbounds.
-const featureInbounds = "inbounds"
-
-// featureDrainState says that a control plane tells agents why their proxies should get no new traffic.
-const featureDrainState = "drain-state"
-
-// featureEndpoints says that a control plane tells agents whether other proxies know that their endpoints are ready, and that an agent wants to know.
-const featureEndpoints = "endpoints"
-
-// featureServiceProbes says that a control plane tells agents how to ask their applications, and takes Readiness; and that an agent does
-// the reverse.
-const featureServiceProbes = "service-probes"
-
-// featureProbes says that a control plane tells agents about the probes of Dataplanes that somebody has written.
-const featureProbes = "per-port-probes"
-
-// featureProbePorts says that an agent holds the ports for probes of the per-port mode itself.
-const featureProbePorts = "probe-ports"
-
 // features are those of this agent.
-var features = []string{"queries", featureServiceProbes, featureProbePorts, "pong", featureEndpoints}
+var features = []string{
+	agentv1.FeatureQueries, agentv1.FeatureServiceProbes, agentv1.FeatureProbePorts, agentv1.FeaturePong, agentv1.FeatureEndpoints,
+}
 
 // Opener opens a session and closes it when use returns. *controlplane.Client implements it.
 type Opener interface {
@@ -275,14 +258,14 @@ func (s *Session) report(stream agentv1.AgentService_SessionClient, drain <-chan
 
 // beginReports reports what a control plane with these features takes. It returns when to report the state of Envoy.
 func (s *Session) beginReports(features []string, failures, readiness *pace) (envoy <-chan struct{}) {
-	if slices.Contains(features, featureProbeFailures) {
+	if slices.Contains(features, agentv1.FeatureProbeFailures) {
 		failures.resume()
 	}
-	if slices.Contains(features, featureServiceProbes) {
+	if slices.Contains(features, agentv1.FeatureServiceProbes) {
 		s.o.Readiness.all()
 		readiness.resume()
 	}
-	if !slices.Contains(features, featureEnvoyState) {
+	if !slices.Contains(features, agentv1.FeatureEnvoyState) {
 		return nil
 	}
 	s.o.Envoy.all()
@@ -368,19 +351,19 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 
 // forget takes back what a control plane has said, if the one that answers now is too old to say it.
 func (s *Session) forget(features []string) {
-	if !slices.Contains(features, featureInbounds) {
+	if !slices.Contains(features, agentv1.FeatureInbounds) {
 		s.o.Inbounds(nil)
 	}
-	if !slices.Contains(features, featureEndpoints) {
+	if !slices.Contains(features, agentv1.FeatureEndpoints) {
 		s.o.Endpoints(nil)
 	}
-	if !slices.Contains(features, featureProbes) {
+	if !slices.Contains(features, agentv1.FeaturePerPortProbes) {
 		s.o.Probes(nil)
 	}
-	if !slices.Contains(features, featureServiceProbes) {
+	if !slices.Contains(features, agentv1.FeatureServiceProbes) {
 		s.o.ServiceProbes(nil)
 	}
-	if !slices.Contains(features, featureDrainState) {
+	if !slices.Contains(features, agentv1.FeatureDrainState) {
 		s.o.Drain(mesh.Drain{})
 	}
 }

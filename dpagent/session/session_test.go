@@ -54,18 +54,18 @@ func TestDrainStates(t *testing.T) {
 		messages []*agentv1.ControlMessage
 		want     []mesh.Drain
 	}{
-		"nothing is said, and the last state holds": {[]*agentv1.ControlMessage{welcome(featureDrainState)}, nil},
+		"nothing is said, and the last state holds": {[]*agentv1.ControlMessage{welcome(agentv1.FeatureDrainState)}, nil},
 		"a state": {
-			[]*agentv1.ControlMessage{welcome(featureDrainState), drainState(all)},
+			[]*agentv1.ControlMessage{welcome(agentv1.FeatureDrainState), drainState(all)},
 			[]mesh.Drain{{Terminating: true, Node: "a", Administrator: "b", ServesOn: "c"}},
 		},
 		"a state, and its reversal": {
-			[]*agentv1.ControlMessage{welcome("other", featureDrainState), drainState(&agentv1.DrainState{Node: "a"}), drainState(&agentv1.DrainState{})},
+			[]*agentv1.ControlMessage{welcome("other", agentv1.FeatureDrainState), drainState(&agentv1.DrainState{Node: "a"}), drainState(&agentv1.DrainState{})},
 			[]mesh.Drain{{Node: "a"}, {}},
 		},
-		"a message of nothing":          {[]*agentv1.ControlMessage{welcome(featureDrainState), drainState(nil)}, []mesh.Drain{{}}},
+		"a message of nothing":          {[]*agentv1.ControlMessage{welcome(agentv1.FeatureDrainState), drainState(nil)}, []mesh.Drain{{}}},
 		"one that could take back none": {[]*agentv1.ControlMessage{welcome("inbounds")}, []mesh.Drain{{}}},
-		"a message that is not known":   {[]*agentv1.ControlMessage{welcome(featureDrainState), {}}, nil},
+		"a message that is not known":   {[]*agentv1.ControlMessage{welcome(agentv1.FeatureDrainState), {}}, nil},
 		"a state before the welcome":    {[]*agentv1.ControlMessage{drainState(all)}, []mesh.Drain{{Terminating: true, Node: "a", Administrator: "b", ServesOn: "c"}}},
 	}
 	for name, tc := range tests {
@@ -112,8 +112,8 @@ func TestEndpoints(t *testing.T) {
 		messages []*agentv1.ControlMessage
 		want     []string
 	}{
-		"nothing is said, and the last state holds": {[]*agentv1.ControlMessage{welcome(featureEndpoints)}, nil},
-		"not ready, then ready":                     {[]*agentv1.ControlMessage{welcome(featureEndpoints), endpoints(false, "why"), endpoints(true, "")}, []string{"why", "ready"}},
+		"nothing is said, and the last state holds": {[]*agentv1.ControlMessage{welcome(agentv1.FeatureEndpoints)}, nil},
+		"not ready, then ready":                     {[]*agentv1.ControlMessage{welcome(agentv1.FeatureEndpoints), endpoints(false, "why"), endpoints(true, "")}, []string{"why", "ready"}},
 		"a control plane that never says it":        {[]*agentv1.ControlMessage{welcome("inbounds")}, []string{"ready"}},
 	}
 	for name, tc := range tests {

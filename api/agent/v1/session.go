@@ -1,0 +1,32 @@
+// Package agentv1 is the API between agents and the control plane.
+package agentv1
+
+// Features of a session. A control plane names in Welcome what it sends or reads, an agent in Hello what it does: neither waits for what
+// the other one is too old for.
+const (
+	// FeatureInbounds, FeatureDrainState, FeaturePerPortProbes: a control plane sends Inbounds, DrainState, Probes.
+	FeatureInbounds      = "inbounds"
+	FeatureDrainState    = "drain-state"
+	FeaturePerPortProbes = "per-port-probes"
+	// FeatureProbeFailures, FeatureEnvoyState: a control plane reads ProbeFailures, EnvoyState.
+	FeatureProbeFailures = "probe-failures"
+	FeatureEnvoyState    = "envoy-state"
+	// FeatureServiceProbes: a control plane sends ServiceProbes and reads Readiness; an agent does the reverse.
+	FeatureServiceProbes = "service-probes"
+	// FeatureEndpoints: a control plane sends Endpoints, an agent reads them.
+	FeatureEndpoints = "endpoints"
+	// FeatureQueries, FeaturePong: an agent answers Query, Ping.
+	FeatureQueries = "queries"
+	FeaturePong    = "pong"
+	// FeatureProbePorts: an agent holds the ports for probes of the per-port mode itself. One without it waits for Envoy's listeners,
+	// which there are not any more.
+	FeatureProbePorts = "probe-ports"
+)
+
+// Limits of what an agent reports.
+const (
+	// MaxReported is how many entries a ProbeFailures or a Readiness may have.
+	MaxReported = 20
+	// MaxReason limits each reason, in bytes: the rest is cut off.
+	MaxReason = 512
+)
