@@ -17,9 +17,7 @@ import (
 
 // Limits of queries.
 const (
-	maxQueries = 8 // at once, of all proxies
-	// maxAnswer is more than the configuration of the largest proxies, in bytes.
-	maxAnswer     = 64 << 20
+	maxQueries    = 8 // at once, of all proxies
 	maxAnswerTime = 2 * time.Minute
 )
 
@@ -141,7 +139,7 @@ func (s *Server) Answer(stream agentv1.AgentService_AnswerServer) error {
 	if q == nil {
 		return status.Error(codes.NotFound, "nobody waits for the answer to this query")
 	}
-	err = q.pass(stream, part)
+	err = q.pass(stream, part, s.o.maxAnswer)
 	q.end(err)
 	if err != nil {
 		return err
@@ -149,8 +147,8 @@ func (s *Server) Answer(stream agentv1.AgentService_AnswerServer) error {
 	return stream.SendAndClose(&agentv1.AnswerReceipt{})
 }
 
-// pass passes the parts of an answer on, from the first to the last.
-func (q *query) pass(stream agentv1.AgentService_AnswerServer, part *agentv1.AnswerPart) (err error) {
+// pass passes the parts of an answer on, from the first to the last, most bytes in all.
+func (q *query) pass(stream agentv1.AgentService_AnswerServer, part *agentv1.AnswerPart, most int) (err error) {
 	for size := 0; !errors.Is(err, io.EOF); part, err = stream.Recv() {
 		if err != nil {
 			return status.Errorf(codes.FailedPrecondition, "the agent of %s has broken off: %s", q.proxy, status.Convert(err).Message())
@@ -158,8 +156,8 @@ func (q *query) pass(stream agentv1.AgentService_AnswerServer, part *agentv1.Ans
 		if text := part.GetError(); text != "" {
 			return status.Errorf(codes.FailedPrecondition, "the agent of %s: %s", q.proxy, shorten(text))
 		}
-		if size += len(part.GetData()); size > maxAnswer {
-			return status.Errorf(codes.ResourceExhausted, "the Envoy of %s says more than %d MiB", q.proxy, maxAnswer>>20)
+		if size += len(part.GetData()); size > most {
+			return status.Errorf(codes.ResourceExhausted, "the Envoy of %s says more than %d MiB", q.proxy, most>>20)
 		}
 		select {
 		case q.parts <- part.GetData():

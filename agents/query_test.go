@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sonde-mesh/sonde/agents"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -103,7 +104,7 @@ func TestQuery(t *testing.T) {
 }
 
 func TestQueryFails(t *testing.T) {
-	h := newHarness(t, nil)
+	h := newHarness(t, func(o *agents.Options) { o.SetLimits(agents.Limits{MaxAnswer: 2 << 20}) })
 	h.fill("web-1", "web-2")
 	a, other := h.joined("web-1"), h.joined("web-2")
 	limited, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -111,7 +112,7 @@ func TestQueryFails(t *testing.T) {
 	part := func(id string, more ...*agentv1.AnswerPart) []*agentv1.AnswerPart {
 		return append([]*agentv1.AnswerPart{{Query: id, Data: []byte("a")}}, more...)
 	}
-	big := make([]*agentv1.AnswerPart, 65)
+	big := make([]*agentv1.AnswerPart, 2)
 	for i := range big {
 		big[i] = &agentv1.AnswerPart{Data: make([]byte, 1<<20)}
 	}
@@ -127,7 +128,7 @@ func TestQueryFails(t *testing.T) {
 		"Envoy stops": {func(id string) error { return a.answer(limited, part(id, &agentv1.AnswerPart{Error: "read: EOF"})...) },
 			"the agent of default/web-1: read: EOF", codes.FailedPrecondition},
 		"too long": {func(id string) error { return a.answer(limited, part(id, big...)...) },
-			"the Envoy of default/web-1 says more than 64 MiB", codes.ResourceExhausted},
+			"the Envoy of default/web-1 says more than 2 MiB", codes.ResourceExhausted},
 		"the agent breaks off": {func(id string) error {
 			ctx, cancel := context.WithCancel(limited)
 			defer cancel()

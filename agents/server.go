@@ -78,6 +78,8 @@ type Options struct {
 	// plane counts as the end of a session, so that agents have time to reconnect; for that long after the start they are
 	// not shown as lost. Default 30s.
 	silentAfter time.Duration
+	// maxAnswer limits what an Envoy says to a query, in bytes. Default 64 MiB, more than the configuration of the largest proxies.
+	maxAnswer int
 	// recheck is how often Run looks for expired certificates. Default 5s.
 	recheck time.Duration
 
@@ -112,6 +114,7 @@ func (o *Options) setDefaults() error {
 	o.maxSessions = cmp.Or(o.maxSessions, 10_000)
 	o.helloTimeout = cmp.Or(o.helloTimeout, 10*time.Second)
 	o.silentAfter = cmp.Or(o.silentAfter, 30*time.Second)
+	o.maxAnswer = cmp.Or(o.maxAnswer, 64<<20)
 	o.recheck = cmp.Or(o.recheck, 5*time.Second)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
