@@ -59,7 +59,7 @@ func TestPortBlockedForOneFamily(t *testing.T) {
 		mend := drop(t, family, port)
 		await(t, "a readiness that fails", func() bool {
 			code, body := r.get("/readyz?verbose")
-			return code == http.StatusServiceUnavailable && strings.Contains(body, "[-]xds failed: connect as an agent: dial tcp "+address)
+			return code == http.StatusServiceUnavailable && strings.Contains(body, "[-]xds failed: ") && strings.Contains(body, "connect as an agent: dial tcp "+address)
 		})
 		mend()
 		await(t, "its readiness", func() bool { code, _ := r.get("/readyz"); return code == http.StatusOK })

@@ -103,10 +103,13 @@ func (c *check) safely() (err error) {
 		}
 	}()
 	err = c.Run(ctx)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
-		err = errOverdue(c.Timeout)
+	switch {
+	case !errors.Is(err, context.DeadlineExceeded) || ctx.Err() == nil:
+		return err
+	case errors.Unwrap(err) == nil:
+		return errOverdue(c.Timeout)
 	}
-	return err
+	return fmt.Errorf("%w: %w", errOverdue(c.Timeout), err) // what it was doing says where to look
 }
 
 // fail records that a run, if it still goes on, has failed. Without a run, it records that there is no result yet.
