@@ -156,7 +156,7 @@ type MeshService struct {
 //
 //   - Services: the Cluster (protocol, identities, affinity), which callers reach which endpoints (Local), the route or an address to listen on changed, or the service was added or
 //     removed.
-//   - Endpoints: an endpoint or its health changed, or whether the service is headless, or the service was added or removed. The
+//   - Endpoints: an endpoint or its health changed, or whether the service is headless or Local, or the service was added or removed. The
 //     reason of a health, whose endpoint it is, and whether the service is unknown, do not count: they are for people.
 //   - Proxies: the proxy was added or removed, its Scope changed, or its Dataplane in more than the health of an
 //     inbound.
