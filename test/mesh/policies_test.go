@@ -152,7 +152,8 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 	here, near, there := endpoint("here", "node-1", ""), endpoint("near", "node-1", ""), endpoint("there", "node-2", "")
 	putServices(t, m, cluster, here, near, there)
 	caller := func(name, node string) harness.ProxyOptions {
-		o := harness.ProxyOptions{Name: name, Service: "a", Outbound: policyServices}
+		// What Envoy drains would be cut off after a second.
+		o := harness.ProxyOptions{Name: name, Service: "a", Outbound: policyServices, AgentArgs: []string{"--drain-time=1s"}}
 		if node != "" {
 			o.Labels = map[string]string{"sonde.dev/node": node}
 		}
