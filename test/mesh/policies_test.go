@@ -178,6 +178,13 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 
 	putServices(t, m, local, here, near, there)
 	reached([]string{"here", "near"}, []string{"there"}, nil)
+	shown, err := m.Ctl(t.Context(), "get", "services", "web", "-o", "yaml")
+	must(t, err)
+	for _, want := range []string{"internalTrafficPolicy: Local", "nodeName: node-2"} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("sondectl get services shows no %q:\n%s", want, shown)
+		}
+	}
 
 	// Terminating ones that serve count while no other of the node is ready.
 	putServices(t, m, local, here, endpoint("near", "node-1", "ready: false, serving: true"), endpoint("there", "node-2", "ready: false, serving: true"))
