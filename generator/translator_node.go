@@ -11,6 +11,7 @@ import (
 // nodeSet holds what of a scope differs between nodes: endpoints and listeners of its services that are Local. It exists while a proxy of
 // the node is attached.
 type nodeSet struct {
+	name    string        // of the node, empty for proxies of which nothing says it
 	set     *resource.Set // nil if no service of the scope ever was Local
 	proxies int
 }
@@ -33,27 +34,27 @@ func (t *Translator) encodeNode(on *nodeResources, s *meshview.Service) {
 	on.listeners, _ = t.encodeListeners(on.listeners, s)
 }
 
-// joinNode counts one more proxy of a node. A new node set is derived from the one that the proxy had.
-func (t *Translator) joinNode(s *sharedSet, node string, from *resource.Set) {
+// joinNode returns the node set, and counts one more proxy of it. A new one is derived from the set that the proxy had.
+func (t *Translator) joinNode(s *sharedSet, node string, from *resource.Set) *nodeSet {
 	n := s.nodes[node]
 	if n == nil {
-		n = &nodeSet{set: t.replaceNode(s, node, from)}
+		n = &nodeSet{name: node, set: t.replaceNode(s, node, from)}
 		s.nodes[node] = n
 	}
 	n.proxies++
+	return n
 }
 
 // leaveNode counts one proxy less. What only its node set had is forgotten.
-func (t *Translator) leaveNode(s *sharedSet, node string) {
-	n := s.nodes[node]
+func (t *Translator) leaveNode(s *sharedSet, n *nodeSet) {
 	if n.proxies--; n.proxies > 0 {
 		return
 	}
-	delete(s.nodes, node)
+	delete(s.nodes, n.name)
 	for _, id := range s.local {
 		r := t.services[id]
-		if !slices.ContainsFunc(r.sets, func(o *sharedSet) bool { return o.nodes[node] != nil }) {
-			delete(r.nodes, node)
+		if !slices.ContainsFunc(r.sets, func(o *sharedSet) bool { return o.nodes[n.name] != nil }) {
+			delete(r.nodes, n.name)
 		}
 	}
 }

@@ -20,7 +20,7 @@ type sharedSet struct {
 func (t *Translator) joinShared(a *attachment, m *meshview.Mesh, p *meshview.Proxy) {
 	a.outbounds = len(p.Dataplane.Spec.Networking.Outbound) > 0
 	s, node := t.shared[p.Scope], p.Dataplane.Node()
-	if s != nil && a.shared == s && a.node == node {
+	if s != nil && a.shared == s && a.node.name == node {
 		return
 	}
 	if s == nil {
@@ -28,13 +28,13 @@ func (t *Translator) joinShared(a *attachment, m *meshview.Mesh, p *meshview.Pro
 		t.fillShared(s, m, a.desired.Shared)
 		t.shared[p.Scope] = s
 	}
-	t.joinNode(s, node, a.desired.Node)
+	joined := t.joinNode(s, node, a.desired.Node)
 	if a.shared == s {
 		t.leaveNode(s, a.node)
 	} else {
 		t.leaveShared(a)
 	}
-	s.proxies[a.id], a.shared, a.node = a, s, node
+	s.proxies[a.id], a.shared, a.node = a, s, joined
 }
 
 // leaveShared takes the proxy out of its shared set, if it is in one. A set without proxies is forgotten. The resources of
@@ -44,8 +44,8 @@ func (t *Translator) leaveShared(a *attachment) {
 	if s == nil {
 		return
 	}
-	a.shared = nil
 	t.leaveNode(s, a.node)
+	a.shared, a.node = nil, nil
 	if delete(s.proxies, a.id); len(s.proxies) > 0 {
 		return
 	}
