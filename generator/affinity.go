@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// A caller of a service with affinity is hashed to an endpoint, by the same ring in all Envoys: there is no state that a restart or another
-// worker would lose (Envoy: intro/arch_overview/upstream/load_balancing/load_balancers, ring hash). Who calls is the source address of a
+// A caller of a service with affinity is hashed to an endpoint, by the same table in all Envoys: there is no state that a restart or another
+// worker would lose (Envoy: intro/arch_overview/upstream/load_balancing/load_balancers, Maglev). Who calls is the source address of a
 // redirected connection, and for the outbounds of a proxy, which are all at addresses of its own machine, the proxy itself.
 // Docs: docs/decisions/044-service-policies.md.
 const (
@@ -28,7 +28,7 @@ const (
 func lbPolicy(s *meshview.Service) clusterv3.Cluster_LbPolicy {
 	switch {
 	case s.Affinity:
-		return clusterv3.Cluster_RING_HASH
+		return clusterv3.Cluster_MAGLEV
 	case s.Protocol.IsHTTP():
 		return clusterv3.Cluster_LEAST_REQUEST
 	}
@@ -58,7 +58,7 @@ func nameCaller(caller string) *listenerv3.Filter {
 	}}})
 }
 
-// hashSource is the policy of all redirected connections: without a ring it has no effect, and so a change of the affinity changes no
+// hashSource is the policy of all redirected connections: without a table it has no effect, and so a change of the affinity changes no
 // listener, which would close open connections.
 func hashSource() []*typev3.HashPolicy {
 	return []*typev3.HashPolicy{{PolicySpecifier: &typev3.HashPolicy_SourceIp_{SourceIp: &typev3.HashPolicy_SourceIp{}}}}
