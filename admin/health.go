@@ -71,7 +71,7 @@ func (s *service) inboundsOf(p *meshview.Proxy, services map[inbound][]string) [
 
 // endpointOf returns an endpoint of a service. agents are the states of all agents.
 func (s *service) endpointOf(m *meshview.Mesh, e meshview.Endpoint, agents map[mesh.ID]*adminv1.AgentState) *adminv1.Endpoint {
-	entry := &adminv1.Endpoint{Address: e.Address.String(), Health: healthOf(e.Health), Sidecar: e.Sidecar, Dataplane: e.Proxy, Declared: e.Declared}
+	entry := &adminv1.Endpoint{Address: e.Address.String(), Health: healthOf(e.Health), Sidecar: e.Sidecar, Dataplane: e.Proxy, Declared: e.Declared, Node: e.Node}
 	p := m.Proxies.Get(e.Proxy)
 	entry.Reason = s.reasonOf(p, e.Address, e.Reason)
 	if p != nil && agents[p.ID()].GetPhase() == adminv1.AgentState_LOST {

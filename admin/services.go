@@ -47,7 +47,7 @@ func byPorts(f *adminv1.Filter) func(meshName, name string) bool {
 func (s *service) serviceEntry(m *meshview.Mesh, svc *meshview.Service, agents map[mesh.ID]*adminv1.AgentState, callers meshview.Clients) *adminv1.Service {
 	entry := &adminv1.Service{
 		Mesh: svc.Mesh, Name: svc.Name, Protocol: string(svc.Protocol), Identities: svc.Identities,
-		Headless: svc.Headless, Reasons: emptyReasons(m, svc, callers),
+		Headless: svc.Headless, Affinity: svc.Affinity, Local: svc.Local, Reasons: emptyReasons(m, svc, callers),
 	}
 	for _, address := range svc.Addresses {
 		entry.Addresses = append(entry.Addresses, address.String())

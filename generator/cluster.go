@@ -24,7 +24,7 @@ func outboundCluster(src source, m *meshview.Mesh, s *meshview.Service) *cluster
 	c := &clusterv3.Cluster{
 		Name:            s.Name,
 		ConnectTimeout:  durationpb.New(connectTimeout),
-		LbPolicy:        lbPolicy(s.Protocol),
+		LbPolicy:        lbPolicy(s),
 		CircuitBreakers: noCircuitBreakers(),
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{
 			TcpKeepalive: tcpKeepalive(),
@@ -66,16 +66,6 @@ func socketMatches(src source, m *meshview.Mesh, s *meshview.Service) []*cluster
 		})
 	}
 	return matches
-}
-
-// lbPolicy is least request for HTTP and round robin for TCP. By the number of connections, a dead endpoint would always
-// be the least loaded and attract every connection attempt, and Envoy cannot retry TCP on another host
-// (Envoy: intro/arch_overview/upstream/load_balancing/load_balancers).
-func lbPolicy(p mesh.Protocol) clusterv3.Cluster_LbPolicy {
-	if p.IsHTTP() {
-		return clusterv3.Cluster_LEAST_REQUEST
-	}
-	return clusterv3.Cluster_ROUND_ROBIN
 }
 
 // outlierDetection ejects endpoints that are dead (no connection, or a gateway's 502, 503, 504), not those that answer

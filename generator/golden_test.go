@@ -121,7 +121,7 @@ func messagesOf(t *testing.T, m *meshview.Mesh, p *meshview.Proxy) map[string][]
 		listeners = append(listeners, l)
 	}
 	for _, name := range p.Scope.Services {
-		s := m.Services.Get(name)
+		s := m.Services.Get(name).For(p.Dataplane.Node())
 		clusters = append(clusters, generator.OutboundCluster(m, s))
 		endpoints = append(endpoints, generator.LoadAssignment(s))
 		if r := generator.OutboundRoute(s); r != nil {
@@ -161,7 +161,7 @@ func serviceListeners(m *meshview.Mesh, p *meshview.Proxy, own []*listenerv3.Lis
 	}
 	var listeners []*listenerv3.Listener
 	for _, name := range p.Scope.Services {
-		s := m.Services.Get(name)
+		s := m.Services.Get(name).For(p.Dataplane.Node())
 		for _, at := range s.Listeners() {
 			l := generator.ServiceListener(s, at)
 			if !slices.ContainsFunc(own, func(o *listenerv3.Listener) bool { return o.GetName() == l.GetName() }) {

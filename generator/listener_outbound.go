@@ -1,6 +1,7 @@
 package generator
 
 import (
+	"cmp"
 	"net/netip"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -24,26 +25,29 @@ func outboundListeners(src source, m *meshview.Mesh, p *meshview.Proxy) []*liste
 	bound := net.TransparentProxying == nil
 	var listeners []*listenerv3.Listener
 	for _, o := range net.Outbound {
-		listeners = append(listeners, outboundListener(src, serviceOf(m, o.Service()), mesh.AddrPort(o.Address, o.Port), bound))
+		s := serviceOf(m, o.Service()).For(p.Dataplane.Node())
+		listeners = append(listeners, outboundListener(src, s, mesh.AddrPort(o.Address, o.Port), bound, p.ID()))
 	}
 	return append(listeners, outboundCaptureListeners(m, p)...)
 }
 
 // ServiceListener returns the listener of an address of the service, see meshview.Service.Listeners, the same for all proxies
-// with transparentProxying. A proxy's own outbound on that address has the same name and takes precedence.
+// with transparentProxying, of a service that is Local those of one node. A proxy's own outbound on that address has the same name and
+// takes precedence.
 func ServiceListener(s *meshview.Service, at netip.AddrPort) *listenerv3.Listener {
 	return serviceListener(dynamic, s, at)
 }
 
 func serviceListener(src source, s *meshview.Service, at netip.AddrPort) *listenerv3.Listener {
-	l := outboundListener(src, s, at, false)
+	l := outboundListener(src, s, at, false, "")
 	if s.Headless {
 		l.FilterChains[0].Filters = []*listenerv3.Filter{endpointFilter(s, at)}
 	}
 	return l
 }
 
-func outboundListener(src source, s *meshview.Service, at netip.AddrPort, bound bool) *listenerv3.Listener {
+// outboundListener returns the listener of a service at an address. caller is the proxy that alone has it, empty for one of all proxies.
+func outboundListener(src source, s *meshview.Service, at netip.AddrPort, bound bool, caller string) *listenerv3.Listener {
 	l := &listenerv3.Listener{
 		Name:             outboundListenerName(at),
 		Address:          socketAddress(at),
@@ -53,8 +57,11 @@ func outboundListener(src source, s *meshview.Service, at netip.AddrPort, bound 
 		IgnoreGlobalConnLimit: true,
 		FilterChains: []*listenerv3.FilterChain{{
 			Name:    s.Name,
-			Filters: []*listenerv3.Filter{outboundFilter(src, s)},
+			Filters: outboundFilters(src, s, caller),
 		}},
+	}
+	if s.Local && s.Protocol.IsHTTP() && len(s.Serving()) == 0 {
+		l.FilterChains = append(l.FilterChains, closingChain(at))
 	}
 	if bound {
 		l.EnableReusePort = wrapperspb.Bool(false) // else another Envoy on this port would silently share it
@@ -64,15 +71,30 @@ func outboundListener(src source, s *meshview.Service, at netip.AddrPort, bound 
 	return l
 }
 
-func outboundFilter(src source, s *meshview.Service) *listenerv3.Filter {
+func outboundFilters(src source, s *meshview.Service, caller string) []*listenerv3.Filter {
 	if !s.Protocol.IsHTTP() {
-		return tcpFilter(tcpProxy(outboundStat(s.Name), s.Name, connectAttempts))
+		return outboundTCP(s, caller)
 	}
 	h := httpProxy(outboundStat(s.Name), s.Name, outbound())
-	if src == static {
-		return withRoutes(h, OutboundRoute(s))
+	var filters []*listenerv3.Filter
+	if s.Affinity {
+		filters = append(filters, nameCaller(cmp.Or(caller, callerAddress)))
 	}
-	return withRDS(h, s.Name)
+	if src == static {
+		return append(filters, withRoutes(h, OutboundRoute(s)))
+	}
+	return append(filters, withRDS(h, s.Name))
+}
+
+// closingChain takes all new connections to a port, and closes them: Kubernetes drops what is for a service that is Local and has no
+// endpoint on the node, and a 503 would be an answer. It comes beside the chain that serves, which stays as it is, and with it the open
+// connections (Envoy: configuration/listeners/lds, in place filter chain update).
+func closingChain(at netip.AddrPort) *listenerv3.FilterChain {
+	return &listenerv3.FilterChain{
+		Name:             "closing",
+		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(uint32(at.Port()))},
+		Filters:          []*listenerv3.Filter{closeConnection()},
+	}
 }
 
 // endpointFilter forwards to one endpoint of a headless service. Its route is its own, since it selects that endpoint.

@@ -19,6 +19,7 @@ func OutboundRoute(s *meshview.Service) *routev3.RouteConfiguration {
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: s.Name},
 		Timeout:          durationpb.New(0),
 		RetryPolicy:      retryUnsent(),
+		HashPolicy:       hashCaller(s),
 	}))
 }
 

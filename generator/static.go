@@ -47,7 +47,7 @@ func staticListeners(o StaticOptions) []*listenerv3.Listener {
 		return listeners
 	}
 	for _, name := range scope.Services {
-		s := serviceOf(o.Mesh, name)
+		s := serviceOf(o.Mesh, name).For(o.Proxy.Dataplane.Node())
 		for _, at := range s.Listeners() {
 			if !slices.Contains(scope.Outbounds, at) {
 				listeners = append(listeners, serviceListener(static, s, at))
@@ -63,7 +63,7 @@ func staticClusters(o StaticOptions) []*clusterv3.Cluster {
 		clusters = append(clusters, c)
 	}
 	for _, name := range o.Proxy.Scope.Services {
-		clusters = append(clusters, outboundCluster(static, o.Mesh, serviceOf(o.Mesh, name)))
+		clusters = append(clusters, outboundCluster(static, o.Mesh, serviceOf(o.Mesh, name).For(o.Proxy.Dataplane.Node())))
 	}
 	return clusters
 }

@@ -53,6 +53,7 @@ type attachment struct {
 	streams   int
 	desired   resource.Desired
 	shared    *sharedSet // nil while the proxy is not in the view
+	node      *nodeSet   // of shared, as long as that
 	outbounds bool       // it has outbound listeners of its own
 }
 
@@ -99,7 +100,7 @@ func (t *Translator) attach(proxy mesh.ID) (resource.Desired, error) {
 		return a.desired, nil
 	}
 	t.joinShared(a, m, p)
-	a.desired = resource.Desired{Shared: a.shared.set, Own: t.ownSet(m, p, a)}
+	a.desired = resource.Desired{Shared: a.shared.set, Node: a.node.set, Own: t.ownSet(m, p, a)}
 	return a.desired, t.takeErrors()
 }
 
@@ -162,7 +163,7 @@ func (t *Translator) Apply(c meshview.Change) (map[mesh.ID]resource.Desired, err
 	changed := map[mesh.ID]resource.Desired{}
 	for _, id := range slices.Sorted(maps.Keys(affected)) {
 		a := t.attached[id]
-		now := resource.Desired{Shared: a.shared.set, Own: a.desired.Own}
+		now := resource.Desired{Shared: a.shared.set, Node: a.node.set, Own: a.desired.Own}
 		if affected[id] {
 			m, p := t.view.Proxy(id)
 			now.Own = t.ownSet(m, p, a)

@@ -74,7 +74,7 @@ func (b *bench) apply() map[mesh.ID]resource.Desired {
 func names(d resource.Desired) []string {
 	var all []string
 	for _, typ := range resource.Types() {
-		for _, set := range []*resource.Set{d.Shared, d.Own} {
+		for _, set := range []*resource.Set{d.Shared, d.Node, d.Own} {
 			for _, r := range set.Of(typ) {
 				all = append(all, typ.Short()+" "+r.Name)
 			}
@@ -87,7 +87,7 @@ func names(d resource.Desired) []string {
 // versions returns the versions of all resources by name, for each set.
 func versions(d resource.Desired) map[string]string {
 	all := map[string]string{}
-	for which, set := range map[string]*resource.Set{"shared": d.Shared, "own": d.Own} {
+	for which, set := range map[string]*resource.Set{"shared": d.Shared, "node": d.Node, "own": d.Own} {
 		for _, typ := range resource.Types() {
 			for _, r := range set.Of(typ) {
 				all[which+" "+typ.Short()+" "+r.Name] = r.Version
@@ -126,8 +126,17 @@ func transparent(d *mesh.Dataplane) {
 	}
 }
 
-func workload(name string) option {
-	return func(d *mesh.Dataplane) { d.Labels = map[string]string{mesh.LabelWorkload: name} }
+func workload(name string) option { return label(mesh.LabelWorkload, name) }
+
+func onNode(name string) option { return label(mesh.LabelNode, name) }
+
+func label(name, value string) option {
+	return func(d *mesh.Dataplane) {
+		if d.Labels == nil {
+			d.Labels = map[string]string{}
+		}
+		d.Labels[name] = value
+	}
 }
 
 func speaks(p mesh.Protocol) option {

@@ -35,16 +35,18 @@ func randomStep(r *rand.Rand, b *bench) {
 		}
 		s := service(one(services...), mesh.Protocol(one("", "http", "grpc")), addresses...)
 		s.Spec.Headless = r.IntN(4) == 0
+		s.Spec.SessionAffinity = mesh.SessionAffinity(one("", "None", "ClientIP"))
+		s.Spec.InternalTrafficPolicy = mesh.InternalTrafficPolicy(one("", "Cluster", "Local"))
 		for i := range r.IntN(3) {
 			s.Spec.Endpoints = append(s.Spec.Endpoints, mesh.ServiceEndpoint{
-				Address: fmt.Sprint("10.0.0.", r.IntN(5)), Port: uint32(80 + i), Dataplane: one("", proxyName(r)),
+				Address: fmt.Sprint("10.0.0.", r.IntN(5)), Port: uint32(80 + i), Dataplane: one("", proxyName(r)), NodeName: one("", "n1", "n2"),
 			})
 		}
 		o = s
 	default:
 		var options []option
 		for _, with := range []option{
-			unready, transparent, workload(one(services...)), speaks(mesh.ProtocolHTTP), calls(one(services...), one(services...)), refersTo(one(services...)),
+			unready, transparent, workload(one(services...)), speaks(mesh.ProtocolHTTP), calls(one(services...), one(services...)), refersTo(one(services...)), onNode(one("n1", "n2")),
 		} {
 			if r.IntN(3) == 0 {
 				options = append(options, with)
@@ -115,7 +117,7 @@ func check(t *testing.T, when string, tr *Translator, had, changed map[mesh.ID]r
 		if diff := cmp.Diff(versions(want), versions(now)); diff != "" {
 			t.Fatalf("%s: %s (-fresh +incremental):\n%s", when, id, diff)
 		}
-		if told && old.Known() && cmp.Equal(versions(old), versions(now)) && old.Shared == now.Shared {
+		if told && old.Known() && cmp.Equal(versions(old), versions(now)) && old.Shared == now.Shared && old.Node == now.Node {
 			t.Fatalf("%s: %s is told that nothing changed", when, id)
 		}
 		checkPointers(t, when, tr, old, now)
@@ -127,7 +129,7 @@ func check(t *testing.T, when string, tr *Translator, had, changed map[mesh.ID]r
 	}
 }
 
-// checkPointers checks that equal resources of proxies' own are the same pointer and stay it, and that no name is in both sets.
+// checkPointers checks that equal resources of proxies' own are the same pointer and stay it, and that no name is in two sets.
 func checkPointers(t *testing.T, when string, tr *Translator, old, now resource.Desired) {
 	t.Helper()
 	if old.Own != now.Own && cmp.Equal(versions(resource.Desired{Own: old.Own}), versions(resource.Desired{Own: now.Own})) {
@@ -138,8 +140,13 @@ func checkPointers(t *testing.T, when string, tr *Translator, old, now resource.
 			if was := old.Own.Get(r.Key()); was != nil && was.Version == r.Version && was != r || tr.own[ownKeyOf(r)].resource != r {
 				t.Fatalf("%s: %s %s is equal and another pointer", when, typ.Short(), r.Name)
 			}
+			if now.Shared.Get(r.Key()) != nil || now.Node.Get(r.Key()) != nil {
+				t.Fatalf("%s: %s %s is in two sets", when, typ.Short(), r.Name)
+			}
+		}
+		for _, r := range now.Node.Of(typ) {
 			if now.Shared.Get(r.Key()) != nil {
-				t.Fatalf("%s: %s %s is in both sets", when, typ.Short(), r.Name)
+				t.Fatalf("%s: %s %s is in two sets", when, typ.Short(), r.Name)
 			}
 		}
 	}

@@ -15,14 +15,19 @@ type serviceResources struct {
 	endpoints *resource.Resource
 	route     *resource.Resource   // nil for TCP
 	listeners []*resource.Resource // of meshview.Service.Listeners, for redirected proxies
+	// local says that endpoints and listeners are not the same for all proxies: nodes has them.
+	local bool
+	nodes map[string]*nodeResources
 }
 
 // changedService is a service whose resources were encoded again, and what may differ besides its cluster, endpoints and route.
 type changedService struct {
 	id        mesh.ID
 	resources *serviceResources
-	protocol  bool // and so proxies' own outbound listeners
+	own       bool // proxies' own outbound listeners
 	listeners bool
+	local     bool // whether it is, or was, Local
+	flipped   bool // it is Local and was not, or the reverse
 }
 
 // encodeChanged encodes the services that the change names and an attached proxy sees. A service that was removed is
@@ -33,9 +38,11 @@ func (t *Translator) encodeChanged(c meshview.Change) []changedService {
 		m, s := c.After.Service(id)
 		if r := t.services[id]; r != nil && s != nil {
 			_, before := c.Before.Service(id)
+			flipped := r.local != s.Local
 			listeners := t.encodeService(r, m, s)
 			changed = append(changed, changedService{
-				id: id, resources: r, protocol: before == nil || before.Protocol != s.Protocol, listeners: listeners,
+				id: id, resources: r, listeners: listeners, local: s.Local || flipped, flipped: flipped,
+				own: before == nil || before.Protocol != s.Protocol || before.Affinity != s.Affinity || flipped,
 			})
 		}
 	}
@@ -43,13 +50,13 @@ func (t *Translator) encodeChanged(c meshview.Change) []changedService {
 		_, s := c.After.Service(id)
 		if r := t.services[id]; r != nil && s != nil {
 			t.encodeEndpoints(r, s)
-			changed = append(changed, changedService{id: id, resources: r})
+			changed = append(changed, changedService{id: id, resources: r, own: s.Local, local: s.Local})
 		}
 	}
 	return changed
 }
 
-// encodeService encodes everything but the endpoints, and reports whether a listener differs.
+// encodeService encodes everything but the endpoints, and reports whether a listener differs that is the same on all nodes.
 func (t *Translator) encodeService(r *serviceResources, m *meshview.Mesh, s *meshview.Service) bool {
 	whose := "service " + s.ID()
 	before := r.cluster
@@ -62,25 +69,44 @@ func (t *Translator) encodeService(r *serviceResources, m *meshview.Mesh, s *mes
 	} else {
 		r.route = nil
 	}
-	old := map[string]*resource.Resource{}
-	for _, l := range r.listeners {
-		old[l.Name] = l
-	}
-	addresses := s.Listeners()
-	differ := len(addresses) != len(r.listeners)
-	r.listeners = nil
-	for _, at := range addresses {
-		name := outboundListenerName(at)
-		l := t.encodeOrKeep(old[name], name, ServiceListener(s, at), whose)
-		differ = differ || l != old[name]
-		if l != nil {
-			r.listeners = append(r.listeners, l)
-		}
+	r.local = s.Local
+	var differ bool
+	if s.Local {
+		differ = len(r.listeners) > 0
+		r.listeners = nil
+		t.encodeNodes(r, s)
+	} else {
+		r.nodes = nil
+		r.listeners, differ = t.encodeListeners(r.listeners, s)
 	}
 	return differ
 }
 
+// encodeListeners encodes the listeners of all addresses, and reports whether one differs from before.
+func (t *Translator) encodeListeners(before []*resource.Resource, s *meshview.Service) (now []*resource.Resource, differ bool) {
+	old := map[string]*resource.Resource{}
+	for _, l := range before {
+		old[l.Name] = l
+	}
+	addresses := s.Listeners()
+	differ = len(addresses) != len(before)
+	for _, at := range addresses {
+		name := outboundListenerName(at)
+		l := t.encodeOrKeep(old[name], name, ServiceListener(s, at), "service "+s.ID())
+		differ = differ || l != old[name]
+		if l != nil {
+			now = append(now, l)
+		}
+	}
+	return now, differ
+}
+
 func (t *Translator) encodeEndpoints(r *serviceResources, s *meshview.Service) {
+	if s.Local {
+		r.endpoints = nil
+		t.encodeNodes(r, s)
+		return
+	}
 	r.endpoints = t.encodeOrKeep(r.endpoints, s.Name, LoadAssignment(s), "service "+s.ID())
 }
 
@@ -108,7 +134,7 @@ func (t *Translator) release(id mesh.ID, set *sharedSet) {
 	}
 }
 
-// allButListeners returns the cluster, the endpoints and the route.
+// allButListeners returns the cluster, the endpoints and the route, as far as they are the same on all nodes.
 func (r *serviceResources) allButListeners() []*resource.Resource {
 	var there []*resource.Resource
 	for _, one := range []*resource.Resource{r.cluster, r.endpoints, r.route} {

@@ -11,23 +11,30 @@ type sharedSet struct {
 	scope   *meshview.Scope
 	set     *resource.Set
 	proxies map[mesh.ID]*attachment
+	local   []mesh.ID           // the services that are Local, by name
+	nodes   map[string]*nodeSet // of the nodes of the proxies
 }
 
 // joinShared gives the proxy the shared set of what it can reach now. A new set is derived from the one that the proxy had,
 // so that the difference is known and need not be searched for.
 func (t *Translator) joinShared(a *attachment, m *meshview.Mesh, p *meshview.Proxy) {
 	a.outbounds = len(p.Dataplane.Spec.Networking.Outbound) > 0
-	s := t.shared[p.Scope]
-	if s != nil && a.shared == s {
+	s, node := t.shared[p.Scope], p.Dataplane.Node()
+	if s != nil && a.shared == s && a.node.name == node {
 		return
 	}
 	if s == nil {
-		s = &sharedSet{scope: p.Scope, proxies: map[mesh.ID]*attachment{}}
+		s = &sharedSet{scope: p.Scope, proxies: map[mesh.ID]*attachment{}, nodes: map[string]*nodeSet{}}
 		t.fillShared(s, m, a.desired.Shared)
 		t.shared[p.Scope] = s
 	}
-	t.leaveShared(a)
-	s.proxies[a.id], a.shared = a, s
+	joined := t.joinNode(s, node, a.desired.Node)
+	if a.shared == s {
+		t.leaveNode(s, a.node)
+	} else {
+		t.leaveShared(a)
+	}
+	s.proxies[a.id], a.shared, a.node = a, s, joined
 }
 
 // leaveShared takes the proxy out of its shared set, if it is in one. A set without proxies is forgotten. The resources of
@@ -37,7 +44,8 @@ func (t *Translator) leaveShared(a *attachment) {
 	if s == nil {
 		return
 	}
-	a.shared = nil
+	t.leaveNode(s, a.node)
+	a.shared, a.node = nil, nil
 	if delete(s.proxies, a.id); len(s.proxies) > 0 {
 		return
 	}
@@ -55,10 +63,11 @@ func (t *Translator) fillShared(s *sharedSet, m *meshview.Mesh, from *resource.S
 	}
 	put = append(put, t.virtualListeners(s)...)
 	s.set = replace(from, put)
+	t.findLocal(s)
 }
 
-// virtualListeners returns the listeners of virtual addresses. If two services have the same address, the first by name
-// gets it.
+// virtualListeners returns the listeners of virtual addresses that are the same on all nodes. If two services have the same address,
+// the first by name gets it; those that are Local come last, see nodeResourcesOf.
 func (t *Translator) virtualListeners(s *sharedSet) []*resource.Resource {
 	if !s.scope.Redirected {
 		return nil
@@ -114,30 +123,33 @@ func (t *Translator) updateShared(changed []changedService, affected affectedPro
 		}
 	}
 	for s, services := range bySet {
-		differs, protocols := t.updateSet(s, services)
-		if !differs && !protocols {
+		differs, own := t.updateSet(s, services)
+		if !differs && !own {
 			continue
 		}
 		for id, a := range s.proxies {
-			affected.add(id, protocols && a.outbounds)
+			affected.add(id, own && a.outbounds)
 		}
 	}
 }
 
-// updateSet puts the resources of changed services into one shared set. It returns whether the set differs, and whether the
-// protocol of a service does.
-func (t *Translator) updateSet(s *sharedSet, services []changedService) (differs, protocols bool) {
+// updateSet puts the resources of changed services into one shared set and its node sets. It returns whether one of them differs, and
+// whether listeners of proxies' own may.
+func (t *Translator) updateSet(s *sharedSet, services []changedService) (differs, own bool) {
 	var put []*resource.Resource
 	var remove []resource.Name
-	listeners := false
+	var listeners, local, flipped bool
 	for _, c := range services {
 		put = append(put, c.resources.allButListeners()...)
+		_, name := mesh.SplitID(c.id)
 		if c.resources.route == nil {
-			_, name := mesh.SplitID(c.id)
 			remove = append(remove, resource.Name{Type: resource.Route, Name: name})
 		}
-		protocols = protocols || c.protocol
-		listeners = listeners || c.listeners
+		if c.resources.local {
+			remove = append(remove, resource.Name{Type: resource.Endpoint, Name: name})
+		}
+		own = own || c.own
+		listeners, local, flipped = listeners || c.listeners, local || c.local, flipped || c.flipped
 	}
 	if listeners && s.scope.Redirected {
 		want := t.virtualListeners(s)
@@ -145,5 +157,12 @@ func (t *Translator) updateSet(s *sharedSet, services []changedService) (differs
 	}
 	before := s.set
 	s.set = s.set.With(put, remove)
-	return s.set != before, protocols
+	if flipped {
+		t.findLocal(s)
+	}
+	differs = s.set != before
+	if local || listeners && len(s.local) > 0 {
+		differs = t.updateNodes(s) || differs
+	}
+	return differs, own
 }

@@ -125,7 +125,7 @@ func TestPassthroughOfAMesh(t *testing.T) {
 
 // difference returns resource.Diff of both sets.
 func difference(before, now resource.Desired) (put, remove []string) {
-	for _, d := range []resource.Delta{resource.Diff(before.Shared, now.Shared), resource.Diff(before.Own, now.Own)} {
+	for _, d := range []resource.Delta{resource.Diff(before.Shared, now.Shared), resource.Diff(before.Node, now.Node), resource.Diff(before.Own, now.Own)} {
 		for _, c := range d {
 			if what := c.Key().Type.Short() + " " + c.Key().Name; c.New != nil {
 				put = append(put, what)

@@ -190,9 +190,11 @@ func diffService(old, now *Service) (cluster, endpoints bool) {
 	}
 	cluster = old.Protocol != now.Protocol ||
 		old.Headless != now.Headless ||
+		old.Affinity != now.Affinity ||
+		old.Local != now.Local ||
 		!slices.Equal(old.Identities, now.Identities) ||
 		!slices.Equal(old.Listeners(), now.Listeners())
-	return cluster, old.Headless != now.Headless || !slices.EqualFunc(old.Endpoints, now.Endpoints, equalForClients)
+	return cluster, old.Headless != now.Headless || old.Local != now.Local || !slices.EqualFunc(old.Endpoints, now.Endpoints, equalForClients)
 }
 
 // equalForClients compares what assignments are made from.

@@ -73,8 +73,11 @@ func (in *randomInput) service(meshName string) *mesh.Service {
 	s.Mesh = meshName
 	s.Spec.Protocol = pick(in, "", "", mesh.ProtocolHTTP)
 	s.Spec.Headless = in.rand.IntN(4) == 0
+	s.Spec.SessionAffinity = pick(in, "", mesh.AffinityNone, mesh.AffinityClientIP)
+	s.Spec.InternalTrafficPolicy = pick(in, "", mesh.TrafficCluster, mesh.TrafficLocal)
 	for i := range s.Spec.Endpoints {
 		no := false
+		s.Spec.Endpoints[i].NodeName = pick(in, "", "n1", "n2")
 		s.Spec.Endpoints[i].Dataplane = pick(in, "", in.proxyName(), in.proxyName())
 		s.Spec.Endpoints[i].Health = pick(in, nil, &mesh.EndpointHealth{Ready: &no}, &mesh.EndpointHealth{Ready: &no, Serving: new(true)})
 	}
@@ -103,7 +106,7 @@ func (in *randomInput) meshService(meshName string) *mesh.MeshService {
 
 // currentForm gives a Dataplane labels and outbounds of Kuma's current form, and takes tags away.
 func (in *randomInput) currentForm(d *mesh.Dataplane) {
-	d.Labels = map[string]string{"app": in.serviceName(), "tier": pick(in, "a", "b")}
+	d.Labels = map[string]string{"app": in.serviceName(), "tier": pick(in, "a", "b"), mesh.LabelNode: pick(in, "n1", "n2")}
 	n := &d.Spec.Networking
 	inbound := &n.Inbound[0]
 	inbound.Name, inbound.Protocol = "http", pick(in, "", mesh.ProtocolHTTP)
@@ -177,7 +180,7 @@ func naive(before, after *View) Change {
 			now = &Mesh{}
 		}
 		c.Services = append(c.Services, different(name, withListeners(old.Services.toMap()), withListeners(now.Services.toMap()), all, lists, cmpopts.IgnoreFields(Service{}, "Endpoints", "Unknown"))...)
-		c.Endpoints = append(c.Endpoints, different(name, old.Services.toMap(), now.Services.toMap(), false, lists, cmpopts.IgnoreFields(Service{}, "Protocol", "Addresses", "Identities", "Unknown"), forClients)...)
+		c.Endpoints = append(c.Endpoints, different(name, old.Services.toMap(), now.Services.toMap(), false, lists, cmpopts.IgnoreFields(Service{}, "Protocol", "Addresses", "Identities", "Affinity", "Unknown"), forClients)...)
 		c.Proxies = append(c.Proxies, different(name, old.Proxies.toMap(), now.Proxies.toMap(), all, lists, cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), ignoredOrNot, cmpopts.IgnoreFields(Proxy{}, "Observed", "Inbounds"))...)
 		for proxy, was := range old.Proxies.toMap() {
 			if is := now.Proxies.Get(proxy); is != nil && (was.Observed != is.Observed || !cmp.Equal(was.Inbounds, is.Inbounds)) {

@@ -47,6 +47,8 @@ type serviceBuild struct {
 
 func (b *serviceBuild) addObject(o *mesh.Service) {
 	b.service.Addresses, b.service.Headless = virtualAddresses(o), o.Spec.Headless
+	b.service.Affinity = o.Spec.SessionAffinity == mesh.AffinityClientIP
+	b.service.Local = o.Spec.InternalTrafficPolicy == mesh.TrafficLocal
 	for i := range o.Spec.Endpoints {
 		e, identity := b.state.objectEndpoint(b.service.Mesh, &o.Spec.Endpoints[i])
 		if e.Address.IsValid() {
@@ -79,6 +81,7 @@ func (b *serviceBuild) addInbounds(d *mesh.Dataplane, is func(*mesh.Inbound) boo
 			Reason:      h.Reason,
 			Proxy:       d.Name,
 			Sidecar:     true,
+			Node:        d.Node(),
 			ServerFirst: inbound.ServerFirst,
 		})
 	}
@@ -90,7 +93,7 @@ func (b *serviceBuild) addInbounds(d *mesh.Dataplane, is func(*mesh.Inbound) boo
 // objectEndpoint returns an endpoint of a Service object, and the SPIFFE ID of its proxy if it has one.
 func (s *state) objectEndpoint(meshName string, o *mesh.ServiceEndpoint) (e Endpoint, identity string) {
 	h := endpointHealth(o.Health)
-	e = Endpoint{Address: mesh.AddrPort(o.Address, o.Port), Health: h.Health, Reason: h.Reason, Proxy: o.Dataplane, Declared: true}
+	e = Endpoint{Address: mesh.AddrPort(o.Address, o.Port), Health: h.Health, Reason: h.Reason, Proxy: o.Dataplane, Declared: true, Node: o.NodeName}
 	if o.Dataplane == "" {
 		return e, ""
 	}
@@ -99,7 +102,7 @@ func (s *state) objectEndpoint(meshName string, o *mesh.ServiceEndpoint) (e Endp
 		e.Health, e.Reason = NotReady, UnknownDataplane // whether it takes plain text is not known
 		return e, ""
 	}
-	e.Sidecar = true
+	e.Sidecar, e.Node = true, cmp.Or(o.NodeName, p.dataplane.Node())
 	for in := range p.dataplane.Spec.Networking.ActiveInbounds() {
 		if in.Port == o.Port {
 			e.ServerFirst = e.ServerFirst || in.ServerFirst

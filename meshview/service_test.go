@@ -192,6 +192,46 @@ func TestHeadlessService(t *testing.T) {
 	}
 }
 
+// TestEndpointsOfANode checks which endpoints callers on a node get of a service that is Local, as kube-proxy chooses them.
+func TestEndpointsOfANode(t *testing.T) {
+	no := false
+	notReady, draining := &mesh.EndpointHealth{Ready: &no}, &mesh.EndpointHealth{Ready: &no, Serving: new(true)}
+	on := func(node, address string, health *mesh.EndpointHealth) mesh.ServiceEndpoint {
+		return mesh.ServiceEndpoint{Address: address, Port: 80, NodeName: node, Health: health}
+	}
+	tests := map[string]struct {
+		node      string
+		endpoints []mesh.ServiceEndpoint
+		want      []string
+	}{
+		"ready ones":                        {"n1", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", nil), on("n1", "10.0.0.2", nil), on("n2", "10.0.0.3", nil)}, []string{"10.0.0.1", "10.0.0.2"}},
+		"a ready one, and one that ends":    {"n1", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", draining), on("n1", "10.0.0.2", nil)}, []string{"10.0.0.2"}},
+		"one that ends, others elsewhere":   {"n1", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", draining), on("n2", "10.0.0.2", nil)}, []string{"10.0.0.1"}},
+		"one that is not ready":             {"n1", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", notReady), on("n2", "10.0.0.2", nil)}, nil},
+		"none":                              {"n3", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", nil)}, nil},
+		"nobody knows the caller's node":    {"", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", nil), on("", "10.0.0.2", nil)}, nil},
+		"nobody knows the endpoint's node":  {"n1", []mesh.ServiceEndpoint{on("", "10.0.0.1", nil)}, nil},
+		"the node is that of the Dataplane": {"n1", []mesh.ServiceEndpoint{{Address: "10.0.0.9", Port: 80, Dataplane: "api-1"}}, []string{"10.0.0.9"}},
+		"the endpoint's own node wins":      {"n1", []mesh.ServiceEndpoint{{Address: "10.0.0.9", Port: 80, Dataplane: "api-1", NodeName: "n2"}}, nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := named("api")
+			s.Spec.InternalTrafficPolicy, s.Spec.Endpoints = mesh.TrafficLocal, tc.endpoints
+			d := dataplane("api-1", "10.0.0.9", "other")
+			d.Labels = map[string]string{mesh.LabelNode: "n1"}
+			_, service := mustBuild(t, set(s, d)).After.Service("default/api")
+			var got []string
+			for _, e := range service.For(tc.node).Serving() {
+				got = append(got, e.Address.Addr().String())
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("endpoints (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestProtocolOfDisagreeingInbounds(t *testing.T) {
 	tests := map[string]struct {
 		inbounds []mesh.Protocol

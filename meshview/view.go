@@ -43,6 +43,10 @@ type Service struct {
 	Identities []string
 	// Headless services are reached at the addresses of their endpoints.
 	Headless bool
+	// Affinity says that each caller keeps to one endpoint.
+	Affinity bool
+	// Local says that callers reach only the endpoints on their own node, see For.
+	Local bool
 	// Unknown says that nobody has the service: only outbounds name it.
 	Unknown bool
 	// Endpoints are all endpoints, ready or not, sorted by address.
@@ -64,6 +68,8 @@ type Endpoint struct {
 	Declared bool
 	// Sidecar says that a proxy of the mesh answers: clients speak mTLS to it where the mesh has mTLS.
 	Sidecar bool
+	// Node is the node that it is on, empty if nothing says it.
+	Node string
 	// ServerFirst is mesh.Inbound.ServerFirst: in PERMISSIVE mode clients speak plain text to it nevertheless.
 	ServerFirst bool
 }
@@ -101,6 +107,22 @@ func (s *Service) Serving() []Endpoint {
 	return nil
 }
 
+// For returns the service as callers on a node see it: of one that is Local the endpoints on that node alone, none if it is empty.
+// Any other is the same everywhere, and returned itself.
+func (s *Service) For(node string) *Service {
+	if !s.Local {
+		return s
+	}
+	on := *s
+	on.Endpoints = nil
+	for _, e := range s.Endpoints {
+		if e.Node == node && node != "" {
+			on.Endpoints = append(on.Endpoints, e)
+		}
+	}
+	return &on
+}
+
 // Proxy is one Dataplane and what it can reach.
 type Proxy struct {
 	Dataplane *mesh.Dataplane
@@ -132,9 +154,9 @@ type MeshService struct {
 
 // Change names what differs between two views. All lists are sorted.
 //
-//   - Services: the Cluster (protocol, identities), the route or an address to listen on changed, or the service was added or
+//   - Services: the Cluster (protocol, identities, affinity), which callers reach which endpoints (Local), the route or an address to listen on changed, or the service was added or
 //     removed.
-//   - Endpoints: an endpoint or its health changed, or whether the service is headless, or the service was added or removed. The
+//   - Endpoints: an endpoint or its health changed, or whether the service is headless or Local, or the service was added or removed. The
 //     reason of a health, whose endpoint it is, and whether the service is unknown, do not count: they are for people.
 //   - Proxies: the proxy was added or removed, its Scope changed, or its Dataplane in more than the health of an
 //     inbound.

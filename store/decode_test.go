@@ -245,7 +245,7 @@ func manyFields(n int) string {
 func unknownFields(n int) []violation {
 	var list []violation
 	for i := range n {
-		list = append(list, violation{i + 3, "error", fmt.Sprintf("f%d", i), "", "is an unknown field: known here are type, name, mesh, labels, protocol, addresses, headless, endpoints"})
+		list = append(list, violation{i + 3, "error", fmt.Sprintf("f%d", i), "", "is an unknown field: known here are type, name, mesh, labels, protocol, addresses, headless, sessionAffinity, internalTrafficPolicy, endpoints"})
 	}
 	return list
 }

@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"cmp"
 	"slices"
 	"strconv"
 	"time"
@@ -75,16 +74,11 @@ func (p *proxy) get(s *subscription, name string) *resource.Resource {
 
 // all returns all resources of a type that a proxy which subscribes to the wildcard should have.
 func (p *proxy) all(s *subscription) []*resource.Resource {
-	shared, own := p.desired.Shared.Of(s.kind), p.desired.Own.Of(s.kind)
-	if len(own) == 0 {
+	if shared := p.desired.Shared.Of(s.kind); len(p.desired.Node.Of(s.kind))+len(p.desired.Own.Of(s.kind)) == 0 {
 		return shared
 	}
-	list := slices.Concat(shared, own)
-	slices.SortFunc(list, byName)
-	return list
+	return p.desired.Of(s.kind)
 }
-
-func byName(a, b *resource.Resource) int { return cmp.Compare(a.Name, b.Name) }
 
 // setDesired sets what the proxy should have. Its cost is proportional to the difference from the last Desired. A proxy that
 // is not known, or no longer known, keeps what it has. It never gets an empty configuration just because it is in no view.
@@ -98,14 +92,14 @@ func (p *proxy) setDesired(d resource.Desired) {
 		return // the proxy has requested nothing yet
 	}
 	for _, delta := range []resource.Delta{
-		resource.Diff(before.Shared, d.Shared), resource.Diff(before.Own, d.Own),
+		resource.Diff(before.Shared, d.Shared), resource.Diff(before.Node, d.Node), resource.Diff(before.Own, d.Own),
 	} {
 		for _, c := range delta {
 			name := c.Key()
-			if c.Old == nil { // it may have been in the other set
+			if c.Old == nil { // it may have been in another set
 				c.Old = before.Get(name)
 			}
-			if c.New == nil { // it may be in the other set now
+			if c.New == nil { // it may be in another set now
 				c.New = p.desired.Get(name)
 			}
 			p.changed(name, c.Old, c.New)

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
@@ -136,7 +137,7 @@ func (p *proxy) fullList(r *response) []*resource.Resource {
 			}
 		}
 	}
-	slices.SortFunc(full, byName)
+	slices.SortFunc(full, func(a, b *resource.Resource) int { return cmp.Compare(a.Name, b.Name) })
 	return full
 }
 

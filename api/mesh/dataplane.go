@@ -102,6 +102,9 @@ func (d *Dataplane) Application(port uint32) netip.AddrPort {
 	return AddrPort(net.Address, port)
 }
 
+// Node is the node that it is on, empty if nothing says it.
+func (d *Dataplane) Node() string { return d.Labels[LabelNode] }
+
 // IsPod reports whether it was derived from a pod, and not written by somebody.
 func (d *Dataplane) IsPod() bool { return d.Identity.Instance != "" }
 

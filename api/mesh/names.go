@@ -80,6 +80,9 @@ const (
 	// OwnPrefix of labels and annotations that only Sonde has; the CRD group is the same.
 	OwnPrefix = "sonde.dev/"
 
+	// LabelNode is a label of a Dataplane: the node that it is on, for services whose InternalTrafficPolicy is TrafficLocal.
+	LabelNode = OwnPrefix + "node"
+
 	// LabelInjection is a namespace label, and a pod label or annotation: enabled or disabled. The pod wins.
 	LabelInjection = Prefix + "sidecar-injection"
 	// LabelOwnInjection takes precedence over LabelInjection, for clusters in which Kuma still runs.

@@ -56,7 +56,7 @@ type Meta struct {
 	Mesh string `json:"mesh,omitempty"`
 	// Name, a DNS subdomain for a Dataplane.
 	Name string `json:"name"`
-	// Labels of the object. Sonde reads kuma.io/workload, and a MeshService selects Dataplanes by any.
+	// Labels of the object. Sonde reads kuma.io/workload and sonde.dev/node, and a MeshService selects Dataplanes by any.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 

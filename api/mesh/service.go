@@ -14,9 +14,32 @@ type ServiceSpec struct {
 	// Addresses are virtual ip:port pairs at which redirected applications reach the service.
 	Addresses []string `json:"addresses,omitempty"`
 	// Headless says that redirected applications reach each endpoint at its own address, ready or not.
-	Headless  bool              `json:"headless,omitempty"`
-	Endpoints []ServiceEndpoint `json:"endpoints,omitempty"`
+	Headless bool `json:"headless,omitempty"`
+	// SessionAffinity is None or ClientIP: each caller keeps to one endpoint. Default None.
+	SessionAffinity SessionAffinity `json:"sessionAffinity,omitempty"`
+	// InternalTrafficPolicy is Cluster or Local: callers reach only the endpoints on their own node, see the label sonde.dev/node.
+	// Default Cluster.
+	InternalTrafficPolicy InternalTrafficPolicy `json:"internalTrafficPolicy,omitempty"`
+	Endpoints             []ServiceEndpoint     `json:"endpoints,omitempty"`
 }
+
+// SessionAffinity is whether a caller keeps to one endpoint.
+type SessionAffinity string
+
+// Session affinities, as a Service of Kubernetes has them.
+const (
+	AffinityNone     SessionAffinity = "None"
+	AffinityClientIP SessionAffinity = "ClientIP"
+)
+
+// InternalTrafficPolicy is which endpoints callers reach.
+type InternalTrafficPolicy string
+
+// Internal traffic policies, as a Service of Kubernetes has them.
+const (
+	TrafficCluster InternalTrafficPolicy = "Cluster"
+	TrafficLocal   InternalTrafficPolicy = "Local"
+)
 
 // ServiceEndpoint is an endpoint of a service.
 type ServiceEndpoint struct {
@@ -26,8 +49,10 @@ type ServiceEndpoint struct {
 	Port uint32 `json:"port"`
 	// Dataplane names the Dataplane that answers at the address: the endpoint then has its sidecar and its identity. An endpoint
 	// without one has no sidecar.
-	Dataplane string          `json:"dataplane,omitempty"`
-	Health    *EndpointHealth `json:"health,omitempty"`
+	Dataplane string `json:"dataplane,omitempty"`
+	// NodeName is the node of the endpoint. Default: the label sonde.dev/node of its Dataplane.
+	NodeName string          `json:"nodeName,omitempty"`
+	Health   *EndpointHealth `json:"health,omitempty"`
 }
 
 // EndpointHealth is the health of an endpoint, with the meaning that the conditions of an EndpointSlice have. It alone decides

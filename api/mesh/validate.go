@@ -115,6 +115,7 @@ func (s *Service) Validate() error {
 	if n := len(s.Spec.Addresses); s.Spec.Headless && n > 0 {
 		v.add("headless", "true", fmt.Sprintf("must be false for a service with addresses: it has %d", n))
 	}
+	s.Spec.validatePolicies(&v)
 	first := map[netip.AddrPort]string{}
 	for i, text := range s.Spec.Addresses {
 		field := fmt.Sprintf("addresses[%d]", i)
@@ -138,6 +139,25 @@ func (s *Service) Validate() error {
 		}
 	}
 	return errors.Join(v...)
+}
+
+// validatePolicies checks how callers choose endpoints. Those of a headless service ask for one by its address.
+func (s *ServiceSpec) validatePolicies(v *violations) {
+	affinity, policy := s.SessionAffinity, s.InternalTrafficPolicy
+	switch {
+	case affinity == "" || affinity == AffinityNone:
+	case affinity != AffinityClientIP:
+		v.add("sessionAffinity", string(affinity), meant("must be None or ClientIP", affinity, AffinityNone, AffinityClientIP))
+	case s.Headless:
+		v.add("sessionAffinity", string(affinity), "must be None for a headless service")
+	}
+	switch {
+	case policy == "" || policy == TrafficCluster:
+	case policy != TrafficLocal:
+		v.add("internalTrafficPolicy", string(policy), meant("must be Cluster or Local", policy, TrafficCluster, TrafficLocal))
+	case s.Headless:
+		v.add("internalTrafficPolicy", string(policy), "must be Cluster for a headless service")
+	}
 }
 
 // unique records which field has an address, and adds a violation if another field has it already.

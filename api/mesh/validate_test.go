@@ -295,8 +295,15 @@ func TestValidateService(t *testing.T) {
 		"good": {"api_default_svc_80", mesh.ServiceSpec{
 			Protocol: mesh.ProtocolGRPC, Addresses: []string{"240.0.0.1:80", "[fd00::1]:80"}, Endpoints: []e{{Address: "10.0.0.1", Port: 80}, {Address: "10.0.0.1", Port: 81}},
 		}, nil},
-		"name with colon":      {"a:80", mesh.ServiceSpec{}, violations{{"name", "a:80", segment}}},
-		"unknown protocol":     {"a", mesh.ServiceSpec{Protocol: "udp"}, violations{{"protocol", "udp", "must be one of tcp, http, http2, grpc"}}},
+		"name with colon":     {"a:80", mesh.ServiceSpec{}, violations{{"name", "a:80", segment}}},
+		"unknown protocol":    {"a", mesh.ServiceSpec{Protocol: "udp"}, violations{{"protocol", "udp", "must be one of tcp, http, http2, grpc"}}},
+		"policies":            {"a", mesh.ServiceSpec{SessionAffinity: "ClientIP", InternalTrafficPolicy: "Local"}, nil},
+		"policies as without": {"a", mesh.ServiceSpec{SessionAffinity: "None", InternalTrafficPolicy: "Cluster", Headless: true}, nil},
+		"unknown affinity":    {"a", mesh.ServiceSpec{SessionAffinity: "clientIP"}, violations{{"sessionAffinity", "clientIP", "must be None or ClientIP: write ClientIP"}}},
+		"unknown policy":      {"a", mesh.ServiceSpec{InternalTrafficPolicy: "Node"}, violations{{"internalTrafficPolicy", "Node", "must be Cluster or Local"}}},
+		"policies of headless": {"a", mesh.ServiceSpec{Headless: true, SessionAffinity: "ClientIP", InternalTrafficPolicy: "Local"}, violations{
+			{"sessionAffinity", "ClientIP", "must be None for a headless service"}, {"internalTrafficPolicy", "Local", "must be Cluster for a headless service"},
+		}},
 		"address without port": {"a", mesh.ServiceSpec{Addresses: []string{"10.0.0.1"}}, violations{{"addresses[0]", "10.0.0.1", addrPort}}},
 		"address with port 0":  {"a", mesh.ServiceSpec{Addresses: []string{"10.0.0.1:0"}}, violations{{"addresses[0]", "10.0.0.1:0", addrPort}}},
 		"address unspecified":  {"a", mesh.ServiceSpec{Addresses: []string{"0.0.0.0:80"}}, violations{{"addresses[0]", "0.0.0.0:80", addrPort}}},

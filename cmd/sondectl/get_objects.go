@@ -253,6 +253,12 @@ type serviceStatus struct {
 // Service that says nothing new.
 func serviceObject(s *adminv1.Service) (*object, error) {
 	spec := &mesh.ServiceSpec{Protocol: mesh.Protocol(s.GetProtocol()), Addresses: s.GetAddresses(), Headless: s.GetHeadless()}
+	if s.GetAffinity() {
+		spec.SessionAffinity = mesh.AffinityClientIP
+	}
+	if s.GetLocal() {
+		spec.InternalTrafficPolicy = mesh.TrafficLocal
+	}
 	status := serviceStatus{Endpoints: []json.RawMessage{}, Identities: append([]string{}, s.GetIdentities()...), Reasons: s.GetReasons()}
 	for _, e := range s.GetEndpoints() {
 		body, err := messageJSON(e)
@@ -267,7 +273,7 @@ func serviceObject(s *adminv1.Service) (*object, error) {
 		if err != nil {
 			return nil, fmt.Errorf("decode an endpoint of service %q: %w", s.GetName(), err)
 		}
-		endpoint := mesh.ServiceEndpoint{Address: at.Addr().String(), Port: uint32(at.Port()), Dataplane: e.GetDataplane()}
+		endpoint := mesh.ServiceEndpoint{Address: at.Addr().String(), Port: uint32(at.Port()), Dataplane: e.GetDataplane(), NodeName: e.GetNode()}
 		if e.GetHealth() != adminv1.Endpoint_READY {
 			endpoint.Health = &mesh.EndpointHealth{Ready: new(bool)}
 		}

@@ -14,6 +14,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/crds"
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // manyEndpoints is a control plane with one service that has more of all than a table shows.
@@ -46,6 +47,24 @@ func TestWideCutsNothing(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestServiceKeepsItsPolicies checks that the Service which is shown has the effect of the one in the store.
+func TestServiceKeepsItsPolicies(t *testing.T) {
+	o, err := serviceObject(&adminv1.Service{
+		Mesh: "default", Name: "web", Protocol: "http", Affinity: true, Local: true,
+		Endpoints: []*adminv1.Endpoint{{Address: "10.0.0.1:80", Health: adminv1.Endpoint_READY, Declared: true, Node: "node-1"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &mesh.ServiceSpec{
+		Protocol: mesh.ProtocolHTTP, SessionAffinity: mesh.AffinityClientIP, InternalTrafficPolicy: mesh.TrafficLocal,
+		Endpoints: []mesh.ServiceEndpoint{{Address: "10.0.0.1", Port: 80, NodeName: "node-1"}},
+	}
+	if diff := cmp.Diff(want, o.Spec); diff != "" {
+		t.Errorf("spec (-want +got):\n%s", diff)
 	}
 }
 

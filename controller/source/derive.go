@@ -54,6 +54,9 @@ func dataplaneOf(key watch.Key, p *Pod, used []portUse, drain *mesh.Drain) *mesh
 		Address:             p.Address,
 		TransparentProxying: &mesh.TransparentProxying{ReachableServices: p.Reachable},
 	}
+	if p.Node != "" {
+		d.Labels[mesh.LabelNode] = p.Node
+	}
 	if r := p.PerPort; r != nil {
 		d.Labels[mesh.AnnotationVirtualProbesMode] = string(mesh.ProbesPerPort) // by which people see it, too
 		d.Spec.Probes, d.Spec.TCPProbes = r.HTTP, slices.Clone(r.Own)
@@ -101,6 +104,7 @@ func servicesOf(meshName string, key watch.Key, s *service, parts []*slice, find
 	for _, port := range s.ports {
 		o := &mesh.Service{Meta: mesh.Meta{Mesh: meshName, Name: serviceName(key, port.port)}}
 		o.Spec.Protocol, o.Spec.Headless = port.protocol, s.headless
+		o.Spec.SessionAffinity, o.Spec.InternalTrafficPolicy = s.affinity, s.policy
 		for _, ip := range s.clusterIPs {
 			o.Spec.Addresses = append(o.Spec.Addresses, mesh.JoinHostPort(ip, port.port))
 		}
@@ -139,7 +143,7 @@ func addEndpoint(s *mesh.ServiceSpec, at map[string]int, e mesh.ServiceEndpoint)
 // endpointOf returns an endpoint, and false for a pod of the mesh that has ended: without its sidecar, plain text would go to whoever
 // has its address now.
 func endpointOf(s *mesh.Service, namespace string, e *sliceEndpoint, port uint32, find findPod) (mesh.ServiceEndpoint, bool) {
-	r := mesh.ServiceEndpoint{Address: e.address, Port: port}
+	r := mesh.ServiceEndpoint{Address: e.address, Port: port, NodeName: e.node}
 	if !e.ready {
 		r.Health = &mesh.EndpointHealth{Ready: new(bool), Serving: new(e.serving)}
 	}

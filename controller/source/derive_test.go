@@ -255,6 +255,36 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
+func TestPolicies(t *testing.T) {
+	s := serviceOf("web", "10.96.0.1", port("http", 80), port("", 5432))
+	s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
+	here, host := endpoint("10.0.0.1", "web", "u-1", isReady), endpoint("192.168.0.2", "", "", isReady)
+	here.NodeName, host.NodeName = new("node-1"), new("node-2") // host is on the network of its node
+	r := newRecorder()
+	newSynced(t, r, s, pod("web", "u-1", "10.0.0.1", onNode("node-1")), pod("caller", "u-2", "10.0.0.2"),
+		sliceOf("web-1", "web", []discoveryv1.EndpointPort{at("http", 8080), at("", 5432)}, here, host))
+	checkValid(t, r)
+	for _, name := range []string{"web_shop_svc_80", "web_shop_svc_5432"} {
+		spec := r.service(name).Spec
+		if spec.SessionAffinity != mesh.AffinityClientIP || spec.InternalTrafficPolicy != mesh.TrafficLocal {
+			t.Errorf("%s has %q and %q", name, spec.SessionAffinity, spec.InternalTrafficPolicy)
+		}
+		var nodes []string
+		for _, e := range spec.Endpoints {
+			nodes = append(nodes, e.NodeName)
+		}
+		if diff := cmp.Diff([]string{"node-1", "node-2"}, nodes); diff != "" {
+			t.Errorf("nodes of the endpoints of %s (-want +got):\n%s", name, diff)
+		}
+	}
+	for name, want := range map[string]string{"web.shop": "node-1", "caller.shop": ""} {
+		if got := r.dataplane(name).Node(); got != want {
+			t.Errorf("%s is on node %q, want %q", name, got, want)
+		}
+	}
+}
+
 func ofIPv6(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	s.AddressType = discoveryv1.AddressTypeIPv6
 	return s

@@ -178,6 +178,43 @@ func TestReadService(t *testing.T) {
 		"without an address yet": {
 			func(s *corev1.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil }, func(s *service) { s.clusterIPs = nil },
 		},
+		"session affinity, with any timeout": {
+			func(s *corev1.Service) {
+				s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+				s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(1))}}
+			},
+			func(s *service) { s.affinity = mesh.AffinityClientIP },
+		},
+		"no session affinity": {
+			func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityNone }, func(*service) {},
+		},
+		"a session affinity that Kubernetes does not have": {
+			func(s *corev1.Service) { s.Spec.SessionAffinity = "clientip" }, func(*service) {},
+		},
+		"internal traffic policy Local": {
+			func(s *corev1.Service) { s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal) },
+			func(s *service) { s.policy = mesh.TrafficLocal },
+		},
+		"internal traffic policy Cluster": {
+			func(s *corev1.Service) {
+				s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyCluster)
+			}, func(*service) {},
+		},
+		"an internal traffic policy that Kubernetes does not have": {
+			func(s *corev1.Service) {
+				s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicy("PreferLocal"))
+			}, func(*service) {},
+		},
+		"external traffic policy Local": {
+			func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }, func(*service) {},
+		},
+		"headless with policies, which kube-proxy does not see": {
+			func(s *corev1.Service) {
+				s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Spec.SessionAffinity = "None", []string{"None"}, corev1.ServiceAffinityClientIP
+				s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
+			},
+			func(s *service) { s.headless, s.clusterIPs = true, nil },
+		},
 		"appProtocol": {
 			func(s *corev1.Service) { s.Spec.Ports[0].AppProtocol = new("grpc") }, func(s *service) { s.ports[0].protocol = mesh.ProtocolGRPC },
 		},
@@ -207,7 +244,7 @@ func TestReadSlice(t *testing.T) {
 	unnamed := discoveryv1.EndpointPort{Port: new(int32(81))}
 	in := sliceOf("web-1", "web", []discoveryv1.EndpointPort{at("http", 8080), udp, unnamed, {Name: new("any")}},
 		endpoint("10.0.0.1", "web-a", "u-1", isReady),
-		discoveryv1.Endpoint{Addresses: []string{"10.0.0.2"}, TargetRef: &corev1.ObjectReference{Kind: "Node", Name: "n", UID: "u-n"}},
+		discoveryv1.Endpoint{Addresses: []string{"10.0.0.2"}, NodeName: new("node-1"), TargetRef: &corev1.ObjectReference{Kind: "Node", Name: "n", UID: "u-n"}},
 		discoveryv1.Endpoint{},
 	)
 	got, ok := readSlice(in)
@@ -216,7 +253,7 @@ func TestReadSlice(t *testing.T) {
 		ports: []slicePort{{"http", 8080, mesh.ProtocolHTTP}, {"", 81, mesh.ProtocolTCP}},
 		endpoints: []sliceEndpoint{
 			{address: "10.0.0.1", pod: "u-1", podName: "web-a", ready: true},
-			{address: "10.0.0.2", ready: true},
+			{address: "10.0.0.2", node: "node-1", ready: true},
 		},
 	}
 	if diff := cmp.Diff(want, got, all, cmpopts.EquateEmpty()); !ok || diff != "" {

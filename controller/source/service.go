@@ -20,7 +20,10 @@ type service struct {
 	headless   bool
 	// family is the first of its IP families. Empty for a Service of an API server that does not say it.
 	family discoveryv1.AddressType
-	ports  []servicePort
+	// affinity and policy are set where they are not the default. A headless service has none: its callers choose the endpoint.
+	affinity mesh.SessionAffinity
+	policy   mesh.InternalTrafficPolicy
+	ports    []servicePort
 }
 
 // servicePort is a TCP port of a Service.
@@ -38,6 +41,12 @@ func readService(s *corev1.Service) (service, bool) {
 	r := service{uid: s.UID, headless: s.Spec.ClusterIP == corev1.ClusterIPNone, family: discoveryv1.AddressTypeIPv4}
 	if len(s.Spec.IPFamilies) > 0 && s.Spec.IPFamilies[0] == corev1.IPv6Protocol {
 		r.family = discoveryv1.AddressTypeIPv6
+	}
+	if !r.headless && s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		r.affinity = mesh.AffinityClientIP
+	}
+	if p := s.Spec.InternalTrafficPolicy; !r.headless && p != nil && *p == corev1.ServiceInternalTrafficPolicyLocal {
+		r.policy = mesh.TrafficLocal
 	}
 	for _, ip := range s.Spec.ClusterIPs {
 		if ip != corev1.ClusterIPNone && ip != "" {
@@ -81,6 +90,7 @@ type sliceEndpoint struct {
 	address        string
 	pod            types.UID // "" for an endpoint that is no pod
 	podName        string
+	node           string // "" where nothing says it
 	ready, serving bool
 }
 
@@ -127,6 +137,9 @@ func readEndpoint(e *discoveryv1.Endpoint) sliceEndpoint {
 	}
 	r := sliceEndpoint{address: strings.Clone(e.Addresses[0]), ready: isTrue(e.Conditions.Ready, true)}
 	r.serving = isTrue(e.Conditions.Serving, r.ready) && isTrue(e.Conditions.Terminating, false)
+	if e.NodeName != nil {
+		r.node = intern(*e.NodeName)
+	}
 	if ref := e.TargetRef; ref != nil && ref.Kind == "Pod" {
 		r.pod, r.podName = ref.UID, strings.Clone(ref.Name)
 	}

@@ -136,7 +136,7 @@ func (p *plane) stop(t *testing.T) {
 func describe(d resource.Desired) []string {
 	var all []string
 	for _, typ := range resource.Types() {
-		for _, set := range []*resource.Set{d.Shared, d.Own} {
+		for _, set := range []*resource.Set{d.Shared, d.Node, d.Own} {
 			for _, r := range set.Of(typ) {
 				all = append(all, typ.Short()+" "+r.Name+" "+r.Version)
 			}

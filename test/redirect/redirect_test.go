@@ -46,7 +46,7 @@ type pair struct {
 func newPair(t *testing.T, programs harness.Programs, own *redirecttest.Namespace, mode string) *pair {
 	t.Helper()
 	w := &pair{programs: programs, pod: own, host: redirecttest.New(t)}
-	redirecttest.Join(t, w.pod, w.host, [2][]string{{pod4 + "/24", pod6 + "/64"}, {host4 + "/24", host6 + "/64"}})
+	redirecttest.Join(t, w.pod, w.host, [2][]string{append([]string{pod4 + "/24", pod6 + "/64"}, otherSources()...), {host4 + "/24", host6 + "/64"}})
 	must(t, w.pod.Do(func() error {
 		for _, gateway := range []string{host4, host6} {
 			if err := redirecttest.Route(gateway); err != nil {
@@ -69,16 +69,7 @@ func newPair(t *testing.T, programs harness.Programs, own *redirecttest.Namespac
 	for name, at := range map[string]string{"web": destinations["the pod's service"][0], "web6": destinations["the pod's service"][1]} {
 		must(t, m.Put(name+".yaml", "type: Service\nmesh: default\nname: "+name+"\nprotocol: http\naddresses: ['"+at+"']\n"))
 	}
-	must(t, m.Put("web-1.yaml", `type: Dataplane
-mesh: default
-name: web-1
-networking:
-  address: `+pod4+`
-  inbound:
-  - {port: 8080, tags: {kuma.io/service: web, kuma.io/protocol: http}}
-  - {port: 8080, tags: {kuma.io/service: web6, kuma.io/protocol: http}, address: '`+pod6+`'}
-  transparentProxying: {redirectPortInbound: 15006, redirectPortOutbound: 15001}
-`))
+	w.declare(t, "")
 	must(t, p.StartApp(t.Context()))
 	_, err = m.StartApp(t.Context(), "excluded", "http", "[::]:9000")
 	must(t, err)
@@ -88,6 +79,22 @@ networking:
 		return errors.Join(p.HasEndpoints(ctx, "web", pod4+":8080"), p.HasEndpoints(ctx, "web6", net.JoinHostPort(pod6, "8080")))
 	}))
 	return w
+}
+
+// declare writes the Dataplane of the pod, which is on a node.
+func (w *pair) declare(t *testing.T, node string) {
+	t.Helper()
+	must(t, w.machine.Put("web-1.yaml", `type: Dataplane
+mesh: default
+name: web-1
+labels: {sonde.dev/node: "`+node+`"}
+networking:
+  address: `+pod4+`
+  inbound:
+  - {port: 8080, tags: {kuma.io/service: web, kuma.io/protocol: http}}
+  - {port: 8080, tags: {kuma.io/service: web6, kuma.io/protocol: http}, address: '`+pod6+`'}
+  transparentProxying: {redirectPortInbound: 15006, redirectPortOutbound: 15001}
+`))
 }
 
 // sondeDP runs sonde-dp in the pod.
@@ -164,6 +171,8 @@ func tryInPod(t *testing.T, programs harness.Programs, mode, plain string) {
 	})
 	w.probe(t)
 	w.noLoop(t)
+	w.keepsToAnEndpoint(t)
+	w.staysOnItsNode(t)
 	w.nothingOutside(t, mode)
 	must(t, w.sondeDP(t, "check", "transparent-proxy", "--exclude-inbound-ports=9000,9800", "--redirect-tcp-probes=9001:8080"))
 	must(t, w.sondeDP(t, "uninstall", "transparent-proxy"))

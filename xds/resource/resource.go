@@ -95,8 +95,8 @@ func (n Name) compare(m Name) int {
 }
 
 // Desired holds the resources that a proxy should have. Shared is the same pointer for all proxies that see the same
-// services; no name is in both sets. The zero value means that the proxy is not known.
-type Desired struct{ Shared, Own *Set }
+// services, Node for those of them on one node; no name is in two sets. The zero value means that the proxy is not known.
+type Desired struct{ Shared, Node, Own *Set }
 
 // Known reports whether the proxy is known, even if it should have no resources.
 func (d Desired) Known() bool { return d.Shared != nil || d.Own != nil }
@@ -106,12 +106,15 @@ func (d Desired) Get(n Name) *Resource {
 	if r := d.Own.Get(n); r != nil {
 		return r
 	}
+	if r := d.Node.Get(n); r != nil {
+		return r
+	}
 	return d.Shared.Get(n)
 }
 
 // Of returns the resources of a type, sorted by name.
 func (d Desired) Of(t Type) []*Resource {
-	all := slices.Concat(d.Shared.Of(t), d.Own.Of(t))
+	all := slices.Concat(d.Shared.Of(t), d.Node.Of(t), d.Own.Of(t))
 	slices.SortFunc(all, func(a, b *Resource) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }

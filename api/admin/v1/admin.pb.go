@@ -1103,7 +1103,11 @@ type Service struct {
 	// Clients reach each endpoint at its own address.
 	Headless bool `protobuf:"varint,7,opt,name=headless,proto3" json:"headless,omitempty"`
 	// Of a service without endpoints: why it has none, and who calls it nevertheless.
-	Reasons       []string `protobuf:"bytes,8,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	Reasons []string `protobuf:"bytes,8,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	// Each caller keeps to one endpoint.
+	Affinity bool `protobuf:"varint,9,opt,name=affinity,proto3" json:"affinity,omitempty"`
+	// Callers reach only the endpoints on their own node.
+	Local         bool `protobuf:"varint,10,opt,name=local,proto3" json:"local,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1192,6 +1196,20 @@ func (x *Service) GetReasons() []string {
 		return x.Reasons
 	}
 	return nil
+}
+
+func (x *Service) GetAffinity() bool {
+	if x != nil {
+		return x.Affinity
+	}
+	return false
+}
+
+func (x *Service) GetLocal() bool {
+	if x != nil {
+		return x.Local
+	}
+	return false
 }
 
 type ListMeshServicesRequest struct {
@@ -1446,7 +1464,9 @@ type Endpoint struct {
 	// Set where the agent is lost. The endpoint stays.
 	AgentLostSince *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=agent_lost_since,json=agentLostSince,proto3" json:"agent_lost_since,omitempty"`
 	// The Service object names it; else it is an inbound of the Dataplane.
-	Declared      bool `protobuf:"varint,7,opt,name=declared,proto3" json:"declared,omitempty"`
+	Declared bool `protobuf:"varint,7,opt,name=declared,proto3" json:"declared,omitempty"`
+	// The node that it is on, empty if nothing says it.
+	Node          string `protobuf:"bytes,8,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1528,6 +1548,13 @@ func (x *Endpoint) GetDeclared() bool {
 		return x.Declared
 	}
 	return false
+}
+
+func (x *Endpoint) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
 }
 
 type ListProxiesRequest struct {
@@ -2947,7 +2974,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x05ports\x18\x02 \x01(\bR\x05ports\"u\n" +
 	"\x14ListServicesResponse\x123\n" +
 	"\bservices\x18\x01 \x03(\v2\x17.sonde.admin.v1.ServiceR\bservices\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xf9\x01\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xab\x02\n" +
 	"\aService\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
@@ -2958,7 +2985,10 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"identities\x18\x06 \x03(\tR\n" +
 	"identities\x12\x1a\n" +
 	"\bheadless\x18\a \x01(\bR\bheadless\x12\x18\n" +
-	"\areasons\x18\b \x03(\tR\areasons\"I\n" +
+	"\areasons\x18\b \x03(\tR\areasons\x12\x1a\n" +
+	"\baffinity\x18\t \x01(\bR\baffinity\x12\x14\n" +
+	"\x05local\x18\n" +
+	" \x01(\bR\x05local\"I\n" +
 	"\x17ListMeshServicesRequest\x12.\n" +
 	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"\x86\x01\n" +
 	"\x18ListMeshServicesResponse\x12@\n" +
@@ -2975,7 +3005,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x1c\n" +
 	"\tendpoints\x18\x02 \x01(\rR\tendpoints\x12\x14\n" +
 	"\x05ready\x18\x03 \x01(\rR\x05ready\x12\x18\n" +
-	"\areasons\x18\x04 \x03(\tR\areasons\"\xd9\x02\n" +
+	"\areasons\x18\x04 \x03(\tR\areasons\"\xed\x02\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x127\n" +
 	"\x06health\x18\x02 \x01(\x0e2\x1f.sonde.admin.v1.Endpoint.HealthR\x06health\x12\x18\n" +
@@ -2983,7 +3013,8 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\tdataplane\x18\x04 \x01(\tR\tdataplane\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12D\n" +
 	"\x10agent_lost_since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0eagentLostSince\x12\x1a\n" +
-	"\bdeclared\x18\a \x01(\bR\bdeclared\"H\n" +
+	"\bdeclared\x18\a \x01(\bR\bdeclared\x12\x12\n" +
+	"\x04node\x18\b \x01(\tR\x04node\"H\n" +
 	"\x06Health\x12\x16\n" +
 	"\x12HEALTH_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tNOT_READY\x10\x01\x12\f\n" +

@@ -173,6 +173,8 @@ func Route(gateway string) error {
 type Caller struct {
 	User     int
 	Priority int // SO_PRIORITY, 0 for none
+	// From is the source address. Default: the kernel's choice.
+	From netip.Addr
 }
 
 // connectLimit is far longer than a connection takes on a machine that is not busy.
@@ -195,6 +197,9 @@ func (n *Namespace) Dial(c Caller, to netip.AddrPort) (conn net.Conn, err error)
 				}
 			}), err)
 		}}
+		if c.From.IsValid() {
+			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.From, 0))
+		}
 		conn, err = d.DialContext(ctx, "tcp", to.String())
 		return err
 	})
