@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -98,6 +99,11 @@ func (e *explainer) value(path string, t reflect.Type) {
 		return
 	}
 	token := e.next()
+	if target, ok := reflect.TypeAssert[encoding.TextUnmarshaler](reflect.New(t)); ok && token != nil {
+		e.text(path, token, target)
+		e.skip(token, path, t)
+		return
+	}
 	switch kind := t.Kind(); {
 	case token == nil:
 	case token == json.Delim('{') && kind == reflect.Struct:
@@ -114,6 +120,16 @@ func (e *explainer) value(path string, t reflect.Type) {
 			e.fail(path, token, allowed)
 		}
 		e.skip(token, path, t)
+	}
+}
+
+// text has a type read a text by its own decoder, as a Duration.
+func (e *explainer) text(path string, value json.Token, target encoding.TextUnmarshaler) {
+	text, isText := value.(string)
+	if err := target.UnmarshalText([]byte(text)); err != nil {
+		e.fail(path, value, err.Error())
+	} else if !isText {
+		e.fail(path, value, refused(value, reflect.TypeFor[string]()))
 	}
 }
 
