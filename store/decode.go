@@ -50,7 +50,7 @@ func decodeFile(file string, data []byte, mode mesh.ProbesMode) ([]entry, []Prob
 	var problems []Problem
 	first := map[mesh.Key]Place{}
 	for i, p := range parts {
-		d := &decoder{mode: mode, place: Place{File: file, Document: i + 1, Line: p.Line}, offset: p.Line - 1, lines: map[string]int{}, written: map[string]string{}}
+		d := &decoder{mode: mode, place: Place{File: file, Document: i + 1, Line: p.Line}, offset: p.Line - 1, lines: map[string]int{}, values: map[string]*yaml.Node{}}
 		e := d.document(p.Text)
 		if e != nil {
 			if other, used := first[e.Object.Key()]; used {
@@ -85,12 +85,12 @@ type decoder struct {
 	mode     mesh.ProbesMode // of a Dataplane that names none
 	place    Place
 	offset   int            // lines of the file before this document's first
-	lines    map[string]int // line of each field that was read, by its path
+	lines    map[string]int // of all fields, by their paths
+	values   map[string]*yaml.Node
 	kind     mesh.Kind
-	root     string            // path prefix of the fields of the spec: "" or "spec."
-	labelsAt string            // that of the labels: "" or "metadata."
-	written  map[string]string // durations and numbers as they were written, by their path
-	replaced []string          // paths that a field of earlier releases stands for
+	root     string   // path prefix of the fields of the spec: "" or "spec."
+	labelsAt string   // that of the labels: "" or "metadata."
+	replaced []string // paths that a field of earlier releases stands for
 	problems []Problem
 	failed   bool
 }
@@ -255,9 +255,7 @@ func (d *decoder) validate(e *entry) {
 			default:
 				f.Field = d.inFile(f.Field)
 			}
-			if text, ok := d.written[f.Field]; ok {
-				f.Value = text
-			}
+			f.Value = d.written(f.Field, f.Value)
 			line = d.lineOf(f.Field)
 			if slices.ContainsFunc(unread, func(path string) bool { return within(path, f.Field) || within(f.Field, path) }) {
 				continue
@@ -265,6 +263,18 @@ func (d *decoder) validate(e *entry) {
 		}
 		d.report(line, Error, err)
 	}
+}
+
+// written returns the value of a field as it was written, which is not as it is shown for a number or a duration.
+func (d *decoder) written(path, value string) string {
+	n, ok := d.values[path]
+	if !ok || !isShown(path) {
+		return value
+	}
+	if _, err := mesh.ParseDuration(n.Value); err == nil || n.ShortTag() == "!!int" {
+		return valueText(n)
+	}
+	return value
 }
 
 // inFile returns the path in the file of a field of the spec, or of a label.

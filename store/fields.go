@@ -1,9 +1,9 @@
 package store
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -76,6 +76,10 @@ func (d *decoder) check(n *yaml.Node, path string, depth int) {
 		d.fail(n, path, n.Tag, "tags of YAML are not read")
 		return
 	}
+	d.lines[path], d.values[path] = d.line(n), n
+	if isNull(n) && isProbeHandler.MatchString(path) { // all its fields are optional
+		n.Kind, n.Tag = yaml.MappingNode, "!!map"
+	}
 	switch n.Kind {
 	case yaml.SequenceNode:
 		for i, item := range n.Content {
@@ -105,6 +109,7 @@ func (d *decoder) checkFields(n *yaml.Node, path string, depth int) {
 			first[p.name()] = d.line(p.key)
 		}
 		d.check(p.value, inner, depth+1)
+		d.lines[inner] = d.line(p.key)
 	}
 }
 
@@ -123,7 +128,6 @@ func join(path, name string) string {
 
 // mapping returns the fields of a mapping; null counts as an empty one.
 func (d *decoder) mapping(n *yaml.Node, path string) []pair {
-	d.lines[path] = d.line(n)
 	if isNull(n) {
 		return nil
 	}
@@ -134,180 +138,74 @@ func (d *decoder) mapping(n *yaml.Node, path string) []pair {
 	return pairs(n)
 }
 
-// fields reads fields into a struct. root is the path of the struct with the separator, such as "spec.". beside are the names of the
-// fields beside them, which somebody may have meant.
-func (d *decoder) fields(from []pair, root string, to reflect.Value, beside ...string) {
-	byName := make(map[string]int, to.NumField())
-	names := slices.Clone(beside)
-	for i := range to.NumField() {
-		name, _, _ := strings.Cut(to.Type().Field(i).Tag.Get("json"), ",")
-		byName[name] = i
-		names = append(names, name)
-	}
-	for _, p := range from {
-		path := root + p.name()
-		if i, ok := byName[p.name()]; ok {
-			d.value(p.value, path, to.Field(i))
-			d.lines[path] = d.line(p.key)
-		} else {
-			d.unknown(p, path, strings.TrimPrefix(path, d.root), names)
+// decode reads a value of that path into what into points to, and reports what is wrong with it, which is left out. A default would take the
+// place of a 0, and null counts as a field that is left out.
+func (d *decoder) decode(n *yaml.Node, path string, into any) {
+	mesh.CheckJSON(path, toJSON(n), into, d.refuse, func(path, name string, known []string) {
+		if path == name {
+			known = slices.Concat(d.beside(), known)
 		}
+		d.unknown(path, strings.TrimPrefix(path, d.root), name, known)
+	})
+	if err := json.Unmarshal(toJSON(n), into); err != nil {
+		d.report(d.line(n), Error, err)
 	}
 }
 
-// value reads one value into a field of the model. null counts as a field that is left out.
-func (d *decoder) value(n *yaml.Node, path string, to reflect.Value) {
-	d.lines[path] = d.line(n)
-	if isNull(n) {
-		if isProbeHandler.MatchString(path) { // all its fields are optional
-			to.Set(reflect.New(to.Type().Elem()))
-		}
-		return
-	}
-	switch to.Kind() {
-	case reflect.Int64:
-		d.duration(n, path, to)
-	case reflect.Pointer:
-		target := reflect.New(to.Type().Elem())
-		d.value(n, path, target.Elem())
-		to.Set(target)
-	case reflect.Struct:
-		d.fields(d.mapping(n, path), path+".", to)
-	case reflect.Slice:
-		d.list(n, path, to)
-	case reflect.Map:
-		d.stringMap(n, path, to)
-	case reflect.String:
-		d.text(n, path, to)
-	case reflect.Bool:
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" {
-			d.fail(n, path, valueText(n), "must be true or false")
-		}
-		to.SetBool(strings.EqualFold(n.Value, "true"))
-	case reflect.Uint32:
-		to.SetUint(d.port(n, path))
-	case reflect.Int32:
-		to.SetInt(d.number(n, path))
-	default:
-		panic("store: the model has a field of a type that is not read: " + to.Type().String())
-	}
-}
-
-// text reads a text, and where a field takes either, a port.
-func (d *decoder) text(n *yaml.Node, path string, to reflect.Value) {
-	switch isText := isString(n); {
-	case isText:
-	case to.Type() == reflect.TypeFor[mesh.TargetPort]():
-		d.port(n, path)
-	default:
-		d.fail(n, path, valueText(n), "must be a text: put it in quotes")
-	}
-	to.SetString(n.Value)
-}
-
-// duration reads a number of nanoseconds, which is written as a text.
-func (d *decoder) duration(n *yaml.Node, path string, to reflect.Value) {
-	length, err := mesh.ParseDuration(n.Value)
+// refuse reports a value that its field does not allow, as it is written, and leaves it out.
+func (d *decoder) refuse(f *mesh.FieldError) {
+	n := d.values[f.Field]
 	switch {
-	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int":
-		d.fail(n, path, valueText(n), mesh.AllowedDuration+", with its unit")
-		return
-	case !isString(n) || err != nil:
-		d.fail(n, path, valueText(n), mesh.AllowedDuration)
-		return
+	case f.Allowed == mesh.AllowedObject:
+		f.Allowed = "must be a mapping of fields"
+	case f.Allowed == mesh.AllowedDuration && n.ShortTag() == "!!int":
+		f.Allowed += ", with its unit"
 	}
-	d.written[path] = valueText(n)
-	to.Set(reflect.ValueOf(length))
+	d.fail(n, f.Field, valueText(n), f.Allowed)
+	n.Kind, n.Tag, n.Content = yaml.ScalarNode, "!!null", nil
 }
 
-// port reads a number: every unsigned number of the model is a port. It refuses a 0 that was written, which Validate
-// would only see after the default has taken its place.
-func (d *decoder) port(n *yaml.Node, path string) uint64 {
-	number, err := strconv.ParseUint(n.Value, 10, 16)
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || number == 0 || n.Value[0] == '0' {
-		d.fail(n, path, valueText(n), "must be a port from 1 to 65535, a number without quotes")
-		return 0
-	}
-	return number
-}
-
-// number reads a signed number, which is a count, a number of seconds or a port. Like port it refuses a 0. One that is too large for
-// the model is its largest, for Validate to say what the limit of the field is.
-func (d *decoder) number(n *yaml.Node, path string) int64 {
-	number, err := strconv.ParseInt(n.Value, 10, 32)
-	if errors.Is(err, strconv.ErrRange) {
-		err = nil
-	}
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || number < 1 || n.Value[0] == '0' {
-		d.fail(n, path, valueText(n), mesh.AllowedNumber)
-		return 0
-	}
-	d.written[path] = valueText(n)
-	return number
-}
-
-func (d *decoder) list(n *yaml.Node, path string, to reflect.Value) {
-	if n.Kind != yaml.SequenceNode {
-		d.fail(n, path, valueText(n), "must be a list")
-		return
-	}
-	items := reflect.MakeSlice(to.Type(), len(n.Content), len(n.Content))
-	for i, item := range n.Content {
-		d.value(item, fmt.Sprintf("%s[%d]", path, i), items.Index(i))
-	}
-	to.Set(items)
-}
-
-func (d *decoder) stringMap(n *yaml.Node, path string, to reflect.Value) {
-	from := d.mapping(n, path)
-	if len(from) == 0 {
-		return
-	}
-	texts := reflect.MakeMapWithSize(to.Type(), len(from))
-	for _, p := range from {
-		text := reflect.New(to.Type().Elem()).Elem()
-		d.value(p.value, join(path, p.name()), text)
-		texts.SetMapIndex(reflect.ValueOf(p.name()), text)
-	}
-	to.Set(texts)
-}
+// isProbeHandler matches the paths of the handlers of a serviceProbe: "grpc:" alone says how to ask, too.
+var isProbeHandler = regexp.MustCompile(`\.serviceProbe\.(tcp|httpGet|tcpSocket|grpc)$`)
 
 var indexPattern = regexp.MustCompile(`\[\d+\]`)
 
-// unknown reports a field that the model lacks: a field of Kuma's is ignored with a warning, any other is an error.
-func (d *decoder) unknown(p pair, path, modelPath string, known []string) {
-	modelPath = indexPattern.ReplaceAllString(modelPath, "[]")
-	if instead, ok := lookUp(refusingFields[d.kind], modelPath); ok && hasItems(p.value) {
-		d.report(d.line(p.key), Error, &mesh.FieldError{Field: path, Allowed: "is a field by which Kuma refuses Dataplanes, and Sonde does not: " + instead})
-		return
-	}
-	if note, ok := lookUp(kumaFields[d.kind], modelPath); ok {
-		if isNull(p.value) {
-			return // it is left out
-		}
-		d.report(d.line(p.key), Warning, &mesh.FieldError{Field: path, Allowed: "is a field of Kuma's that Sonde does not have, and is ignored" + note})
-		return
-	}
-	if why, ok := refusedProbeField(modelPath); ok && d.kind == mesh.KindDataplane {
-		d.report(d.line(p.key), Error, &mesh.FieldError{Field: path, Allowed: why})
-		return
-	}
-	allowed := mesh.UnknownField(p.name(), known)
-	former, isFormer := lookUp(formerFields[d.kind], modelPath)
+// unknown reports a field that the model lacks: a field of Kuma's that has no effect is ignored with a warning, any other is an error. field is
+// its path in the model.
+func (d *decoder) unknown(path, field, name string, known []string) {
+	n, line := d.values[path], d.lines[path]
+	refuse := func(why string) { d.report(line, Error, &mesh.FieldError{Field: path, Allowed: why}) }
+	f, ok := lookUp(kumaFields[d.kind], indexPattern.ReplaceAllString(field, "[]"))
 	switch {
-	case isFormer:
-		allowed = "is a field of earlier releases of Kuma: " + former.instead
-		if former.by != "" {
-			d.replaced = append(d.replaced, path[:strings.LastIndexByte(path, '.')+1]+former.by)
+	case !ok:
+		refuse(notAField(path, name, known))
+	case f.refused != "":
+		refuse(f.refused)
+		if f.by != "" {
+			d.replaced = append(d.replaced, strings.TrimSuffix(path, name)+f.by)
 		}
-	case path == "apiVersion" || path == "kind":
-		allowed = "is a field of the Kubernetes form: remove it, since type says the same"
-	case strings.HasPrefix(p.name(), mesh.Prefix) && slices.Contains(known, "tags"):
-		allowed = "is a tag: write it below tags"
-	case strings.HasPrefix(p.name(), mesh.Prefix) && slices.Contains(known, "labels"):
-		allowed = "is a label: write it below labels"
+	case f.filled != "" && hasItems(n):
+		refuse("is a field by which Kuma refuses Dataplanes, and Sonde does not: " + f.filled)
+	case !isNull(n):
+		allowed := "is a field of Kuma's that Sonde does not have, and is ignored"
+		if f.means != "" {
+			allowed += ": " + f.means
+		}
+		d.report(line, Warning, &mesh.FieldError{Field: path, Allowed: allowed})
 	}
-	d.report(d.line(p.key), Error, &mesh.FieldError{Field: path, Allowed: allowed})
+}
+
+// notAField says of a field that nobody has what to write instead.
+func notAField(path, name string, known []string) string {
+	switch {
+	case path == "apiVersion" || path == "kind":
+		return "is a field of the Kubernetes form: remove it, since type says the same"
+	case strings.HasPrefix(name, mesh.Prefix) && slices.Contains(known, "tags"):
+		return "is a tag: write it below tags"
+	case strings.HasPrefix(name, mesh.Prefix) && slices.Contains(known, "labels"):
+		return "is a label: write it below labels"
+	}
+	return mesh.UnknownField(name, known)
 }
 
 // hasItems reports whether there is a list with an item in a value.
@@ -316,9 +214,9 @@ func hasItems(n *yaml.Node) bool {
 }
 
 // lookUp finds a field of Kuma's by its path, of which the last name may be in the form of protobuf: service_probe.
-func lookUp[T any](fields map[string]T, path string) (note T, ok bool) {
-	if note, ok = fields[path]; ok {
-		return note, true
+func lookUp(fields map[string]kumaField, path string) (f kumaField, ok bool) {
+	if f, ok = fields[path]; ok {
+		return f, true
 	}
 	at := strings.LastIndexByte(path, '.') + 1
 	words := strings.Split(path[at:], "_")
@@ -327,6 +225,6 @@ func lookUp[T any](fields map[string]T, path string) (note T, ok bool) {
 			words[i+1] = strings.ToUpper(w[:1]) + w[1:]
 		}
 	}
-	note, ok = fields[path[:at]+strings.Join(words, "")]
-	return note, ok
+	f, ok = fields[path[:at]+strings.Join(words, "")]
+	return f, ok
 }
