@@ -146,23 +146,33 @@ func (d *decoder) decode(n *yaml.Node, path string, into any) {
 			known = slices.Concat(d.beside(), known)
 		}
 		d.unknown(path, strings.TrimPrefix(path, d.root), name, known)
+		leaveOut(d.values[path]) // encoding/json reads a name in any case
 	})
 	if err := json.Unmarshal(toJSON(n), into); err != nil {
-		d.report(d.line(n), Error, err)
+		d.report(d.place.Line, Error, err)
 	}
 }
 
-// refuse reports a value that its field does not allow, as it is written, and leaves it out.
+func leaveOut(n *yaml.Node) { n.Kind, n.Tag, n.Content = yaml.ScalarNode, "!!null", nil }
+
+// refuse reports a value that its field does not allow, as it is written. What is read in its place must not be the reason of further errors.
 func (d *decoder) refuse(f *mesh.FieldError) {
-	n := d.values[f.Field]
+	n, allowed := d.values[f.Field], f.Allowed
+	switch {
+	case allowed == mesh.AllowedObject:
+		allowed = "must be a mapping of fields"
+	case allowed == mesh.AllowedDuration && n.ShortTag() == "!!int":
+		allowed += ", with its unit"
+	}
+	d.fail(n, f.Field, valueText(n), allowed)
 	switch {
 	case f.Allowed == mesh.AllowedObject:
-		f.Allowed = "must be a mapping of fields"
-	case f.Allowed == mesh.AllowedDuration && n.ShortTag() == "!!int":
-		f.Allowed += ", with its unit"
+		n.Kind, n.Tag, n.Content = yaml.MappingNode, "!!map", nil
+	case f.Allowed == mesh.AllowedText && n.Kind == yaml.ScalarNode:
+		n.Tag = "!!str"
+	default:
+		leaveOut(n)
 	}
-	d.fail(n, f.Field, valueText(n), f.Allowed)
-	n.Kind, n.Tag, n.Content = yaml.ScalarNode, "!!null", nil
 }
 
 // isProbeHandler matches the paths of the handlers of a serviceProbe: "grpc:" alone says how to ask, too.

@@ -133,8 +133,8 @@ func (d *decoder) head(e *entry, m *mesh.Meta, fields []pair, prefix string) {
 	d.same(prefix+"name", h.Name, &m.Name, &e.name)
 	d.same(prefix+"mesh", h.Mesh, &m.Mesh, &e.mesh)
 	switch path := prefix + "labels"; {
-	case h.Labels == nil:
-	case m.Labels != nil && !maps.Equal(m.Labels, h.Labels):
+	case len(h.Labels) == 0:
+	case len(m.Labels) > 0 && !maps.Equal(m.Labels, h.Labels):
 		d.fail(d.values[path], path, "", "must be the same as labels at the top level")
 	default:
 		m.Labels, d.labelsAt = h.Labels, prefix

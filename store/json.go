@@ -66,7 +66,7 @@ func appendJSON(to []byte, n *yaml.Node) []byte {
 		return appendText(to, n.Value)
 	case "!!int":
 		number, err := strconv.ParseInt(n.Value, 10, 64)
-		if errors.Is(err, strconv.ErrRange) || strconv.FormatInt(number, 10) == n.Value {
+		if errors.Is(err, strconv.ErrRange) || strconv.FormatInt(number, 10) == strings.TrimPrefix(n.Value, "+") {
 			return strconv.AppendInt(to, min(number, math.MaxInt32), 10)
 		}
 	}

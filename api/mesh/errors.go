@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// FieldError.Allowed of a port, of one that cannot be read, and of an object.
+// FieldError.Allowed of a port, of one that cannot be read, of a text and of an object.
 const (
 	AllowedPort       = "must be a port from 1 to 65535"
 	AllowedPortNumber = AllowedPort + ", a number without quotes"
+	AllowedText       = "must be a text: put it in quotes"
 	AllowedObject     = "must be an object"
 )
 

@@ -263,7 +263,7 @@ func refused(value json.Token, t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:
 		_, is = value.(string)
-		allowed = "must be a text: put it in quotes"
+		allowed = AllowedText
 		if _, composed := value.(json.Delim); composed {
 			allowed = "must be a text"
 		}
