@@ -1,18 +1,25 @@
 package store
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"sigs.k8s.io/json"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
+
+// written is the value of a field, and the line on which the field begins.
+type written struct {
+	value *yaml.Node
+	line  int
+}
 
 // pair is a field of a mapping.
 type pair struct{ key, value *yaml.Node }
@@ -72,12 +79,14 @@ func (d *decoder) check(n *yaml.Node, path string, depth int) {
 		d.fail(n, path, valueText(n), templateText)
 		return
 	}
-	if !slices.Contains(standardTags, n.ShortTag()) {
+	tag := n.ShortTag()
+	if !slices.Contains(standardTags, tag) {
 		d.fail(n, path, n.Tag, "tags of YAML are not read")
 		return
 	}
-	d.lines[path], d.values[path] = d.line(n), n
-	if isNull(n) && isProbeHandler.MatchString(path) { // all its fields are optional
+	d.fields[path] = written{n, d.line(n)}
+	d.unusual = d.unusual || tag == "!!int" && !isPort(n.Value)
+	if tag == "!!null" && isProbeHandler.MatchString(path) { // all its fields are optional
 		n.Kind, n.Tag = yaml.MappingNode, "!!map"
 	}
 	switch n.Kind {
@@ -109,8 +118,14 @@ func (d *decoder) checkFields(n *yaml.Node, path string, depth int) {
 			first[p.name()] = d.line(p.key)
 		}
 		d.check(p.value, inner, depth+1)
-		d.lines[inner] = d.line(p.key)
+		d.fields[inner] = written{p.value, d.line(p.key)}
 	}
+}
+
+// isPort reports whether a number is that of a port, as which any field takes it.
+func isPort(text string) bool {
+	number, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && number > 0 && text[0] != '0'
 }
 
 // freeKeys are the names of mappings whose keys users choose.
@@ -138,26 +153,28 @@ func (d *decoder) mapping(n *yaml.Node, path string) []pair {
 	return pairs(n)
 }
 
-// decode reads a value of that path into what into points to, and reports what is wrong with it, which is left out. A default would take the
-// place of a 0, and null counts as a field that is left out.
+// decode reads a value of that path into what into points to. What the library refuses, and each number that it would take where there is a
+// limit, is looked at again, to report all that is wrong.
 func (d *decoder) decode(n *yaml.Node, path string, into any) {
+	unknown, err := json.UnmarshalStrict(toJSON(n), into)
+	if err == nil && len(unknown) == 0 && !d.unusual {
+		return
+	}
+	reflect.ValueOf(into).Elem().SetZero()
 	mesh.CheckJSON(path, toJSON(n), into, d.refuse, func(path, name string, known []string) {
 		if path == name {
 			known = slices.Concat(d.beside(), known)
 		}
 		d.unknown(path, strings.TrimPrefix(path, d.root), name, known)
-		leaveOut(d.values[path]) // encoding/json reads a name in any case
 	})
-	if err := json.Unmarshal(toJSON(n), into); err != nil {
+	if err := json.UnmarshalCaseSensitivePreserveInts(toJSON(n), into); err != nil {
 		d.report(d.place.Line, Error, err)
 	}
 }
 
-func leaveOut(n *yaml.Node) { n.Kind, n.Tag, n.Content = yaml.ScalarNode, "!!null", nil }
-
 // refuse reports a value that its field does not allow, as it is written. What is read in its place must not be the reason of further errors.
 func (d *decoder) refuse(f *mesh.FieldError) {
-	n, allowed := d.values[f.Field], f.Allowed
+	n, allowed := d.fields[f.Field].value, f.Allowed
 	switch {
 	case allowed == mesh.AllowedObject:
 		allowed = "must be a mapping of fields"
@@ -171,7 +188,7 @@ func (d *decoder) refuse(f *mesh.FieldError) {
 	case f.Allowed == mesh.AllowedText && n.Kind == yaml.ScalarNode:
 		n.Tag = "!!str"
 	default:
-		leaveOut(n)
+		n.Kind, n.Tag, n.Content = yaml.ScalarNode, "!!null", nil
 	}
 }
 
@@ -183,7 +200,7 @@ var indexPattern = regexp.MustCompile(`\[\d+\]`)
 // unknown reports a field that the model lacks: a field of Kuma's that has no effect is ignored with a warning, any other is an error. field is
 // its path in the model.
 func (d *decoder) unknown(path, field, name string, known []string) {
-	n, line := d.values[path], d.lines[path]
+	n, line := d.fields[path].value, d.fields[path].line
 	refuse := func(why string) { d.report(line, Error, &mesh.FieldError{Field: path, Allowed: why}) }
 	f, ok := lookUp(kumaFields[d.kind], indexPattern.ReplaceAllString(field, "[]"))
 	switch {

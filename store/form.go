@@ -135,7 +135,7 @@ func (d *decoder) head(e *entry, m *mesh.Meta, fields []pair, prefix string) {
 	switch path := prefix + "labels"; {
 	case len(h.Labels) == 0:
 	case len(m.Labels) > 0 && !maps.Equal(m.Labels, h.Labels):
-		d.fail(d.values[path], path, "", "must be the same as labels at the top level")
+		d.fail(d.fields[path].value, path, "", "must be the same as labels at the top level")
 	default:
 		m.Labels, d.labelsAt = h.Labels, prefix
 	}
@@ -143,13 +143,13 @@ func (d *decoder) head(e *entry, m *mesh.Meta, fields []pair, prefix string) {
 
 // same takes a text from a place if none before it has it. It is an error if one has another.
 func (d *decoder) same(path, text string, to *string, at *field) {
-	n, ok := d.values[path]
+	f, ok := d.fields[path]
 	switch {
 	case !ok:
 	case *to == "":
-		*to, *at = text, field{path, d.line(n)}
+		*to, *at = text, field{path, d.line(f.value)}
 	case text != "" && *to != text:
-		d.fail(n, path, text, "must be the same as "+at.path+", "+strconv.Quote(*to))
+		d.fail(f.value, path, text, "must be the same as "+at.path+", "+strconv.Quote(*to))
 	}
 }
 
