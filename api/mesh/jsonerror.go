@@ -134,14 +134,18 @@ func (e *explainer) value(path string, t reflect.Type) {
 		}
 		e.next()
 	default:
-		allowed := refused(token, t)
-		if e.unknown != nil && (kind == reflect.Uint32 || kind == reflect.Int32) {
-			allowed = refusedNumber(token, kind)
-		}
-		if allowed != "" {
-			e.fail(path, token, allowed)
-		}
+		e.scalar(path, token, t)
 		e.skip(token, path, t)
+	}
+}
+
+func (e *explainer) scalar(path string, value json.Token, t reflect.Type) {
+	allowed := refused(value, t)
+	if e.unknown != nil && (t.Kind() == reflect.Uint32 || t.Kind() == reflect.Int32) {
+		allowed = refusedNumber(value, t.Kind())
+	}
+	if allowed != "" {
+		e.fail(path, value, allowed)
 	}
 }
 
