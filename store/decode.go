@@ -50,7 +50,7 @@ func decodeFile(file string, data []byte, mode mesh.ProbesMode) ([]entry, []Prob
 	var problems []Problem
 	first := map[mesh.Key]Place{}
 	for i, p := range parts {
-		d := &decoder{mode: mode, place: Place{File: file, Document: i + 1, Line: p.Line}, offset: p.Line - 1, lines: map[string]int{}, written: map[string]string{}}
+		d := &decoder{mode: mode, place: Place{File: file, Document: i + 1, Line: p.Line}, offset: p.Line - 1, fields: map[string]written{}}
 		e := d.document(p.Text)
 		if e != nil {
 			if other, used := first[e.Object.Key()]; used {
@@ -84,13 +84,13 @@ func limitProblems(problems []Problem) []Problem {
 type decoder struct {
 	mode     mesh.ProbesMode // of a Dataplane that names none
 	place    Place
-	offset   int            // lines of the file before this document's first
-	lines    map[string]int // line of each field that was read, by its path
+	offset   int                // lines of the file before this document's first
+	fields   map[string]written // all fields, by their paths
+	unusual  bool               // one of them is a number that is no port
 	kind     mesh.Kind
-	root     string            // path prefix of the fields of the spec: "" or "spec."
-	labelsAt string            // that of the labels: "" or "metadata."
-	written  map[string]string // durations and numbers as they were written, by their path
-	replaced []string          // paths that a field of earlier releases stands for
+	root     string   // path prefix of the fields of the spec: "" or "spec."
+	labelsAt string   // that of the labels: "" or "metadata."
+	replaced []string // paths that a field of earlier releases stands for
 	problems []Problem
 	failed   bool
 }
@@ -255,9 +255,7 @@ func (d *decoder) validate(e *entry) {
 			default:
 				f.Field = d.inFile(f.Field)
 			}
-			if text, ok := d.written[f.Field]; ok {
-				f.Value = text
-			}
+			f.Value = d.asWritten(f.Field, f.Value)
 			line = d.lineOf(f.Field)
 			if slices.ContainsFunc(unread, func(path string) bool { return within(path, f.Field) || within(f.Field, path) }) {
 				continue
@@ -265,6 +263,18 @@ func (d *decoder) validate(e *entry) {
 		}
 		d.report(line, Error, err)
 	}
+}
+
+// asWritten returns the value of a field as it was written, which is not as it is shown for a number or a duration.
+func (d *decoder) asWritten(path, value string) string {
+	f, ok := d.fields[path]
+	if !ok || !isShown(path) {
+		return value
+	}
+	if _, err := mesh.ParseDuration(f.value.Value); err == nil || f.value.ShortTag() == "!!int" {
+		return valueText(f.value)
+	}
+	return value
 }
 
 // inFile returns the path in the file of a field of the spec, or of a label.
@@ -295,8 +305,8 @@ func within(path, outer string) bool {
 // lineOf returns the line of a field, or of the nearest field around it.
 func (d *decoder) lineOf(path string) int {
 	for path != "" {
-		if line, ok := d.lines[path]; ok {
-			return line
+		if f, ok := d.fields[path]; ok {
+			return f.line
 		}
 		path = path[:max(0, strings.LastIndexAny(path, ".["))]
 	}

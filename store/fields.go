@@ -10,9 +10,16 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"sigs.k8s.io/json"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
+
+// written is the value of a field, and the line on which the field begins.
+type written struct {
+	value *yaml.Node
+	line  int
+}
 
 // pair is a field of a mapping.
 type pair struct{ key, value *yaml.Node }
@@ -72,9 +79,15 @@ func (d *decoder) check(n *yaml.Node, path string, depth int) {
 		d.fail(n, path, valueText(n), templateText)
 		return
 	}
-	if !slices.Contains(standardTags, n.ShortTag()) {
+	tag := n.ShortTag()
+	if !slices.Contains(standardTags, tag) {
 		d.fail(n, path, n.Tag, "tags of YAML are not read")
 		return
+	}
+	d.fields[path] = written{n, d.line(n)}
+	d.unusual = d.unusual || tag == "!!int" && !isPort(n.Value)
+	if tag == "!!null" && isProbeHandler.MatchString(path) { // all its fields are optional
+		n.Kind, n.Tag = yaml.MappingNode, "!!map"
 	}
 	switch n.Kind {
 	case yaml.SequenceNode:
@@ -105,7 +118,14 @@ func (d *decoder) checkFields(n *yaml.Node, path string, depth int) {
 			first[p.name()] = d.line(p.key)
 		}
 		d.check(p.value, inner, depth+1)
+		d.fields[inner] = written{p.value, d.line(p.key)}
 	}
+}
+
+// isPort reports whether a number is that of a port, as which any field takes it.
+func isPort(text string) bool {
+	number, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && number > 0 && text[0] != '0'
 }
 
 // freeKeys are the names of mappings whose keys users choose.
@@ -123,7 +143,6 @@ func join(path, name string) string {
 
 // mapping returns the fields of a mapping; null counts as an empty one.
 func (d *decoder) mapping(n *yaml.Node, path string) []pair {
-	d.lines[path] = d.line(n)
 	if isNull(n) {
 		return nil
 	}
@@ -134,180 +153,86 @@ func (d *decoder) mapping(n *yaml.Node, path string) []pair {
 	return pairs(n)
 }
 
-// fields reads fields into a struct. root is the path of the struct with the separator, such as "spec.". beside are the names of the
-// fields beside them, which somebody may have meant.
-func (d *decoder) fields(from []pair, root string, to reflect.Value, beside ...string) {
-	byName := make(map[string]int, to.NumField())
-	names := slices.Clone(beside)
-	for i := range to.NumField() {
-		name, _, _ := strings.Cut(to.Type().Field(i).Tag.Get("json"), ",")
-		byName[name] = i
-		names = append(names, name)
-	}
-	for _, p := range from {
-		path := root + p.name()
-		if i, ok := byName[p.name()]; ok {
-			d.value(p.value, path, to.Field(i))
-			d.lines[path] = d.line(p.key)
-		} else {
-			d.unknown(p, path, strings.TrimPrefix(path, d.root), names)
-		}
-	}
-}
-
-// value reads one value into a field of the model. null counts as a field that is left out.
-func (d *decoder) value(n *yaml.Node, path string, to reflect.Value) {
-	d.lines[path] = d.line(n)
-	if isNull(n) {
-		if isProbeHandler.MatchString(path) { // all its fields are optional
-			to.Set(reflect.New(to.Type().Elem()))
-		}
+// decode reads a value of that path into what into points to. What the library refuses, and each number that it would take where there is a
+// limit, is looked at again, to report all that is wrong.
+func (d *decoder) decode(n *yaml.Node, path string, into any) {
+	unknown, err := json.UnmarshalStrict(toJSON(n), into)
+	if err == nil && len(unknown) == 0 && !d.unusual {
 		return
 	}
-	switch to.Kind() {
-	case reflect.Int64:
-		d.duration(n, path, to)
-	case reflect.Pointer:
-		target := reflect.New(to.Type().Elem())
-		d.value(n, path, target.Elem())
-		to.Set(target)
-	case reflect.Struct:
-		d.fields(d.mapping(n, path), path+".", to)
-	case reflect.Slice:
-		d.list(n, path, to)
-	case reflect.Map:
-		d.stringMap(n, path, to)
-	case reflect.String:
-		d.text(n, path, to)
-	case reflect.Bool:
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" {
-			d.fail(n, path, valueText(n), "must be true or false")
+	reflect.ValueOf(into).Elem().SetZero()
+	mesh.CheckJSON(path, toJSON(n), into, d.refuse, func(path, name string, known []string) {
+		if path == name {
+			known = slices.Concat(d.beside(), known)
 		}
-		to.SetBool(strings.EqualFold(n.Value, "true"))
-	case reflect.Uint32:
-		to.SetUint(d.port(n, path))
-	case reflect.Int32:
-		to.SetInt(d.number(n, path))
-	default:
-		panic("store: the model has a field of a type that is not read: " + to.Type().String())
+		d.unknown(path, strings.TrimPrefix(path, d.root), name, known)
+	})
+	if err := json.UnmarshalCaseSensitivePreserveInts(toJSON(n), into); err != nil {
+		d.report(d.place.Line, Error, err)
 	}
 }
 
-// text reads a text, and where a field takes either, a port.
-func (d *decoder) text(n *yaml.Node, path string, to reflect.Value) {
-	switch isText := isString(n); {
-	case isText:
-	case to.Type() == reflect.TypeFor[mesh.TargetPort]():
-		d.port(n, path)
-	default:
-		d.fail(n, path, valueText(n), "must be a text: put it in quotes")
-	}
-	to.SetString(n.Value)
-}
-
-// duration reads a number of nanoseconds, which is written as a text.
-func (d *decoder) duration(n *yaml.Node, path string, to reflect.Value) {
-	length, err := mesh.ParseDuration(n.Value)
+// refuse reports a value that its field does not allow, as it is written. What is read in its place must not be the reason of further errors.
+func (d *decoder) refuse(f *mesh.FieldError) {
+	n, allowed := d.fields[f.Field].value, f.Allowed
 	switch {
-	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int":
-		d.fail(n, path, valueText(n), mesh.AllowedDuration+", with its unit")
-		return
-	case !isString(n) || err != nil:
-		d.fail(n, path, valueText(n), mesh.AllowedDuration)
-		return
+	case allowed == mesh.AllowedObject:
+		allowed = "must be a mapping of fields"
+	case allowed == mesh.AllowedDuration && n.ShortTag() == "!!int":
+		allowed += ", with its unit"
 	}
-	d.written[path] = valueText(n)
-	to.Set(reflect.ValueOf(length))
+	d.fail(n, f.Field, valueText(n), allowed)
+	switch {
+	case f.Allowed == mesh.AllowedObject:
+		n.Kind, n.Tag, n.Content = yaml.MappingNode, "!!map", nil
+	case f.Allowed == mesh.AllowedText && n.Kind == yaml.ScalarNode:
+		n.Tag = "!!str"
+	default:
+		n.Kind, n.Tag, n.Content = yaml.ScalarNode, "!!null", nil
+	}
 }
 
-// port reads a number: every unsigned number of the model is a port. It refuses a 0 that was written, which Validate
-// would only see after the default has taken its place.
-func (d *decoder) port(n *yaml.Node, path string) uint64 {
-	number, err := strconv.ParseUint(n.Value, 10, 16)
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || number == 0 || n.Value[0] == '0' {
-		d.fail(n, path, valueText(n), "must be a port from 1 to 65535, a number without quotes")
-		return 0
-	}
-	return number
-}
-
-// number reads a signed number, which is a count, a number of seconds or a port. Like port it refuses a 0. One that is too large for
-// the model is its largest, for Validate to say what the limit of the field is.
-func (d *decoder) number(n *yaml.Node, path string) int64 {
-	number, err := strconv.ParseInt(n.Value, 10, 32)
-	if errors.Is(err, strconv.ErrRange) {
-		err = nil
-	}
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || number < 1 || n.Value[0] == '0' {
-		d.fail(n, path, valueText(n), mesh.AllowedNumber)
-		return 0
-	}
-	d.written[path] = valueText(n)
-	return number
-}
-
-func (d *decoder) list(n *yaml.Node, path string, to reflect.Value) {
-	if n.Kind != yaml.SequenceNode {
-		d.fail(n, path, valueText(n), "must be a list")
-		return
-	}
-	items := reflect.MakeSlice(to.Type(), len(n.Content), len(n.Content))
-	for i, item := range n.Content {
-		d.value(item, fmt.Sprintf("%s[%d]", path, i), items.Index(i))
-	}
-	to.Set(items)
-}
-
-func (d *decoder) stringMap(n *yaml.Node, path string, to reflect.Value) {
-	from := d.mapping(n, path)
-	if len(from) == 0 {
-		return
-	}
-	texts := reflect.MakeMapWithSize(to.Type(), len(from))
-	for _, p := range from {
-		text := reflect.New(to.Type().Elem()).Elem()
-		d.value(p.value, join(path, p.name()), text)
-		texts.SetMapIndex(reflect.ValueOf(p.name()), text)
-	}
-	to.Set(texts)
-}
+// isProbeHandler matches the paths of the handlers of a serviceProbe: "grpc:" alone says how to ask, too.
+var isProbeHandler = regexp.MustCompile(`\.serviceProbe\.(tcp|httpGet|tcpSocket|grpc)$`)
 
 var indexPattern = regexp.MustCompile(`\[\d+\]`)
 
-// unknown reports a field that the model lacks: a field of Kuma's is ignored with a warning, any other is an error.
-func (d *decoder) unknown(p pair, path, modelPath string, known []string) {
-	modelPath = indexPattern.ReplaceAllString(modelPath, "[]")
-	if instead, ok := lookUp(refusingFields[d.kind], modelPath); ok && hasItems(p.value) {
-		d.report(d.line(p.key), Error, &mesh.FieldError{Field: path, Allowed: "is a field by which Kuma refuses Dataplanes, and Sonde does not: " + instead})
-		return
-	}
-	if note, ok := lookUp(kumaFields[d.kind], modelPath); ok {
-		if isNull(p.value) {
-			return // it is left out
-		}
-		d.report(d.line(p.key), Warning, &mesh.FieldError{Field: path, Allowed: "is a field of Kuma's that Sonde does not have, and is ignored" + note})
-		return
-	}
-	if why, ok := refusedProbeField(modelPath); ok && d.kind == mesh.KindDataplane {
-		d.report(d.line(p.key), Error, &mesh.FieldError{Field: path, Allowed: why})
-		return
-	}
-	allowed := mesh.UnknownField(p.name(), known)
-	former, isFormer := lookUp(formerFields[d.kind], modelPath)
+// unknown reports a field that the model lacks: a field of Kuma's that has no effect is ignored with a warning, any other is an error. field is
+// its path in the model.
+func (d *decoder) unknown(path, field, name string, known []string) {
+	n, line := d.fields[path].value, d.fields[path].line
+	refuse := func(why string) { d.report(line, Error, &mesh.FieldError{Field: path, Allowed: why}) }
+	f, ok := lookUp(kumaFields[d.kind], indexPattern.ReplaceAllString(field, "[]"))
 	switch {
-	case isFormer:
-		allowed = "is a field of earlier releases of Kuma: " + former.instead
-		if former.by != "" {
-			d.replaced = append(d.replaced, path[:strings.LastIndexByte(path, '.')+1]+former.by)
+	case !ok:
+		refuse(notAField(path, name, known))
+	case f.refused != "":
+		refuse(f.refused)
+		if f.by != "" {
+			d.replaced = append(d.replaced, strings.TrimSuffix(path, name)+f.by)
 		}
-	case path == "apiVersion" || path == "kind":
-		allowed = "is a field of the Kubernetes form: remove it, since type says the same"
-	case strings.HasPrefix(p.name(), mesh.Prefix) && slices.Contains(known, "tags"):
-		allowed = "is a tag: write it below tags"
-	case strings.HasPrefix(p.name(), mesh.Prefix) && slices.Contains(known, "labels"):
-		allowed = "is a label: write it below labels"
+	case f.filled != "" && hasItems(n):
+		refuse("is a field by which Kuma refuses Dataplanes, and Sonde does not: " + f.filled)
+	case !isNull(n):
+		allowed := "is a field of Kuma's that Sonde does not have, and is ignored"
+		if f.means != "" {
+			allowed += ": " + f.means
+		}
+		d.report(line, Warning, &mesh.FieldError{Field: path, Allowed: allowed})
 	}
-	d.report(d.line(p.key), Error, &mesh.FieldError{Field: path, Allowed: allowed})
+}
+
+// notAField says of a field that nobody has what to write instead.
+func notAField(path, name string, known []string) string {
+	switch {
+	case path == "apiVersion" || path == "kind":
+		return "is a field of the Kubernetes form: remove it, since type says the same"
+	case strings.HasPrefix(name, mesh.Prefix) && slices.Contains(known, "tags"):
+		return "is a tag: write it below tags"
+	case strings.HasPrefix(name, mesh.Prefix) && slices.Contains(known, "labels"):
+		return "is a label: write it below labels"
+	}
+	return mesh.UnknownField(name, known)
 }
 
 // hasItems reports whether there is a list with an item in a value.
@@ -316,9 +241,9 @@ func hasItems(n *yaml.Node) bool {
 }
 
 // lookUp finds a field of Kuma's by its path, of which the last name may be in the form of protobuf: service_probe.
-func lookUp[T any](fields map[string]T, path string) (note T, ok bool) {
-	if note, ok = fields[path]; ok {
-		return note, true
+func lookUp(fields map[string]kumaField, path string) (f kumaField, ok bool) {
+	if f, ok = fields[path]; ok {
+		return f, true
 	}
 	at := strings.LastIndexByte(path, '.') + 1
 	words := strings.Split(path[at:], "_")
@@ -327,6 +252,6 @@ func lookUp[T any](fields map[string]T, path string) (note T, ok bool) {
 			words[i+1] = strings.ToUpper(w[:1]) + w[1:]
 		}
 	}
-	note, ok = fields[path[:at]+strings.Join(words, "")]
-	return note, ok
+	f, ok = fields[path[:at]+strings.Join(words, "")]
+	return f, ok
 }

@@ -2,9 +2,9 @@ package store
 
 import (
 	"maps"
-	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -26,34 +26,34 @@ func (d *decoder) object(top *yaml.Node) *entry {
 	if d.templates(top, ""); d.failed {
 		return nil
 	}
-	_, hasSpec := find(fields, "spec")
-	_, hasMetadata := find(fields, "metadata")
-	var specFields, meta []pair
+	spec, hasSpec := find(fields, "spec")
+	metadata, hasMetadata := find(fields, "metadata")
 	if hasSpec || hasMetadata {
 		d.root = "spec."
 	}
+	var head, rest []pair
 	for _, f := range fields {
 		switch f.name() {
-		case "type":
+		case "type", "spec", "metadata":
 		case "status": // what a control plane said about the object, never input: files may be what "sondectl get" writes
 		case "name", "mesh", "labels":
-			meta = append(meta, f)
-		case "spec":
-			specFields = append(specFields, d.mapping(f.value, "spec")...)
-		case "metadata":
+			head = append(head, f)
 		default:
-			if d.root == "" {
-				specFields = append(specFields, f)
-			} else {
-				d.unknown(f, f.name(), f.name(), []string{"type", "name", "mesh", "labels", "metadata", "spec"})
+			rest = append(rest, f)
+			if d.root != "" {
+				d.unknown(f.name(), f.name(), f.name(), []string{"type", "name", "mesh", "labels", "metadata", "spec"})
 			}
 		}
 	}
 	e := &entry{Document: Document{Place: d.place}}
-	m := d.meta(e, meta, fields)
-	var spec any
-	e.Object, spec = newObject(d.kind, m)
-	d.fields(specFields, d.root, reflect.ValueOf(spec).Elem(), d.beside()...)
+	m := d.meta(e, head, metadata.value)
+	var into any
+	switch e.Object, into = newObject(d.kind, m); {
+	case hasSpec:
+		d.decode(spec.value, "spec", into)
+	case !hasMetadata:
+		d.decode(mappingOf(rest), "", into)
+	}
 	return e
 }
 
@@ -87,75 +87,76 @@ func newObject(kind mesh.Kind, m mesh.Meta) (o mesh.Object, spec any) {
 	panic("store: a kind that is not read: " + string(kind))
 }
 
-// meta reads name, mesh and labels from the top level and from metadata. It is an error if the two differ.
-func (d *decoder) meta(e *entry, top, all []pair) mesh.Meta {
-	var m mesh.Meta
-	d.metaFields(e, &m, top, "")
-	if f, ok := find(all, "metadata"); ok {
+// head are the fields at the top level, or in metadata, that are read.
+type head struct {
+	Name   string            `json:"name"`
+	Mesh   string            `json:"mesh"`
+	Labels map[string]string `json:"labels"`
+}
+
+// meta reads name, mesh and labels from the top level and from metadata, which is nil if there is none. It is an error if the two differ.
+func (d *decoder) meta(e *entry, top []pair, metadata *yaml.Node) mesh.Meta {
+	m := mesh.Meta{}
+	e.name, e.mesh = field{"name", d.place.Line}, field{"mesh", d.place.Line}
+	d.head(e, &m, top, "")
+	if metadata != nil {
 		var inner []pair
-		for _, p := range d.mapping(f.value, "metadata") {
-			if slices.Contains(objectMeta, p.name()) {
+		for _, p := range d.mapping(metadata, "metadata") {
+			switch path := "metadata." + p.name(); {
+			case p.name() == "name" || p.name() == "mesh" || p.name() == "labels":
 				inner = append(inner, p)
-			} else {
-				d.unknown(p, "metadata."+p.name(), "metadata."+p.name(), objectMeta)
+			case !slices.Contains(objectMeta, p.name()):
+				d.unknown(path, path, p.name(), objectMeta)
 			}
 		}
-		d.metaFields(e, &m, inner, "metadata.")
+		d.head(e, &m, inner, "metadata.")
 	}
+	at := d.labelsAt + "labels[" + strconv.Quote(mesh.LabelMesh) + "]"
 	if label, ok := m.Labels[mesh.LabelMesh]; ok && d.kind != mesh.KindMesh {
-		at := "labels"
-		if _, top := find(top, "labels"); !top {
-			at = "metadata.labels"
-		}
-		at += "[" + strconv.Quote(mesh.LabelMesh) + "]"
-		if m.Mesh != "" && m.Mesh != label {
-			d.report(d.lineOf(at), Error, &mesh.FieldError{Field: at, Value: label, Allowed: "must be the same as " + e.mesh.path + ", " + strconv.Quote(m.Mesh)})
-		}
-		if m.Mesh == "" {
-			m.Mesh, e.mesh = label, field{at, d.lineOf(at)}
-		}
-	}
-	if e.name.path == "" {
-		e.name = field{"name", d.place.Line}
-	}
-	if e.mesh.path == "" {
-		e.mesh = field{"mesh", d.place.Line}
+		d.same(at, label, &m.Mesh, &e.mesh)
 	}
 	return m
 }
 
-func (d *decoder) metaFields(e *entry, m *mesh.Meta, fields []pair, prefix string) {
-	for _, f := range fields {
-		path := prefix + f.name()
-		switch f.name() {
-		case "name":
-			d.metaString(f, path, &e.name, &m.Name)
-		case "mesh":
-			if d.kind == mesh.KindMesh {
-				d.unknown(f, path, "mesh", nil)
-				continue
+// head reads the fields of one place.
+func (d *decoder) head(e *entry, m *mesh.Meta, fields []pair, prefix string) {
+	if d.kind == mesh.KindMesh { // it belongs to none
+		fields = slices.DeleteFunc(fields, func(f pair) bool {
+			if f.name() == "mesh" {
+				d.unknown(prefix+"mesh", "mesh", "mesh", nil)
 			}
-			d.metaString(f, path, &e.mesh, &m.Mesh)
-		case "labels":
-			var labels map[string]string
-			d.value(f.value, path, reflect.ValueOf(&labels).Elem())
-			if m.Labels != nil && labels != nil && !maps.Equal(m.Labels, labels) {
-				d.fail(f.value, path, "", "must be the same as labels at the top level")
-			}
-			if labels != nil {
-				m.Labels, d.labelsAt = labels, prefix
-			}
-		}
+			return f.name() == "mesh"
+		})
+	}
+	var h head
+	d.decode(mappingOf(fields), strings.TrimSuffix(prefix, "."), &h)
+	d.same(prefix+"name", h.Name, &m.Name, &e.name)
+	d.same(prefix+"mesh", h.Mesh, &m.Mesh, &e.mesh)
+	switch path := prefix + "labels"; {
+	case len(h.Labels) == 0:
+	case len(m.Labels) > 0 && !maps.Equal(m.Labels, h.Labels):
+		d.fail(d.fields[path].value, path, "", "must be the same as labels at the top level")
+	default:
+		m.Labels, d.labelsAt = h.Labels, prefix
 	}
 }
 
-func (d *decoder) metaString(f pair, path string, at *field, to *string) {
-	var text string
-	d.value(f.value, path, reflect.ValueOf(&text).Elem())
-	if *to != "" && text != "" && *to != text {
+// same takes a text from a place if none before it has it. It is an error if one has another.
+func (d *decoder) same(path, text string, to *string, at *field) {
+	f, ok := d.fields[path]
+	switch {
+	case !ok:
+	case *to == "":
+		*to, *at = text, field{path, d.line(f.value)}
+	case text != "" && *to != text:
 		d.fail(f.value, path, text, "must be the same as "+at.path+", "+strconv.Quote(*to))
 	}
-	if *to == "" {
-		*to, *at = text, field{path, d.line(f.value)}
+}
+
+func mappingOf(fields []pair) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.MappingNode}
+	for _, f := range fields {
+		n.Content = append(n.Content, f.key, f.value)
 	}
+	return n
 }

@@ -3,7 +3,13 @@ package store
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"math"
 	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // jsonEscape matches what a backslash begins in a text of JSON, two halves of a character (surrogates) as one.
@@ -26,4 +32,48 @@ func fromJSON(text []byte) []byte {
 		}
 		return escape
 	})
+}
+
+// isNoText is written for a scalar that is no text, truth value or whole number: there is no field that it could be of.
+const isNoText = "0.5"
+
+// toJSON returns a value as JSON with its fields in their order. A number beyond all limits is the largest of an int32, for Validate to say what
+// the limit is.
+func toJSON(n *yaml.Node) []byte { return appendJSON(nil, n) }
+
+func appendJSON(to []byte, n *yaml.Node) []byte {
+	switch n.Kind {
+	case yaml.SequenceNode:
+		to = append(to, '[')
+		for _, item := range n.Content {
+			to = append(appendJSON(to, item), ',')
+		}
+		return append(bytes.TrimSuffix(to, []byte(",")), ']')
+	case yaml.MappingNode:
+		to = append(to, '{')
+		for _, p := range pairs(n) {
+			to = append(appendText(to, p.name()), ':')
+			to = append(appendJSON(to, p.value), ',')
+		}
+		return append(bytes.TrimSuffix(to, []byte(",")), '}')
+	}
+	switch n.ShortTag() {
+	case "!!null":
+		return append(to, "null"...)
+	case "!!bool":
+		return append(to, strings.ToLower(n.Value)...)
+	case "!!str":
+		return appendText(to, n.Value)
+	case "!!int":
+		number, err := strconv.ParseInt(n.Value, 10, 64)
+		if errors.Is(err, strconv.ErrRange) || strconv.FormatInt(number, 10) == strings.TrimPrefix(n.Value, "+") {
+			return strconv.AppendInt(to, min(number, math.MaxInt32), 10)
+		}
+	}
+	return append(to, isNoText...)
+}
+
+func appendText(to []byte, text string) []byte {
+	quoted, _ := json.Marshal(text) // a text is never refused
+	return append(to, quoted...)
 }

@@ -24,27 +24,31 @@ func TestKumaReferenceGolden(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(kumaKinds)) {
 		write("| `%s` | %s |\n", kind, kumaKinds[kind])
 	}
-	write("\n## Fields\n\nThese are ignored, with a warning.\n\n| kind | field | what that means |\n|---|---|---|\n")
-	for _, kind := range mesh.Kinds() {
-		for _, field := range slices.Sorted(maps.Keys(kumaFields[kind])) {
-			means := strings.TrimPrefix(kumaFields[kind][field], ": ")
-			if means == bookkeeping {
-				means = "nothing: Kuma's control plane writes it"
+	fields := func(text func(kumaField) string) {
+		for _, kind := range mesh.Kinds() {
+			for _, path := range slices.Sorted(maps.Keys(kumaFields[kind])) {
+				if said := text(kumaFields[kind][path]); said != "" {
+					write("| %s | `%s` | %s |\n", kind, path, said)
+				}
 			}
-			write("| %s | `%s` | %s |\n", kind, field, means)
 		}
 	}
+	write("\n## Fields\n\nThese are ignored, with a warning.\n\n| kind | field | what that means |\n|---|---|---|\n")
+	fields(func(f kumaField) string {
+		if f == bookkeeping {
+			return "nothing: Kuma's control plane writes it"
+		}
+		return f.means
+	})
 	write("\nThese are refused unless they are empty.\n\n| kind | field | what to do |\n|---|---|---|\n")
-	for _, kind := range mesh.Kinds() {
-		for _, field := range slices.Sorted(maps.Keys(refusingFields[kind])) {
-			write("| %s | `%s` | %s |\n", kind, field, refusingFields[kind][field])
-		}
-	}
+	fields(func(f kumaField) string { return f.filled })
 	write("\nThese are of earlier releases, and refused.\n\n| kind | field | what to do |\n|---|---|---|\n")
-	for _, kind := range mesh.Kinds() {
-		for _, field := range slices.Sorted(maps.Keys(formerFields[kind])) {
-			write("| %s | `%s` | %s |\n", kind, field, formerFields[kind][field].instead)
+	fields(func(f kumaField) string {
+		instead, _ := strings.CutPrefix(f.refused, earlier)
+		if instead == f.refused {
+			return ""
 		}
-	}
+		return instead
+	})
 	reference.Golden(t, *update, "../docs/reference/kuma.md", page.String())
 }

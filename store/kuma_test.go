@@ -141,9 +141,9 @@ func TestKumaKinds(t *testing.T) {
 func TestKumaFieldsSayWhatFollows(t *testing.T) {
 	silent := []string{"creationTime", "modificationTime", "kri", "snis"}
 	for kind, fields := range kumaFields {
-		for path, note := range fields {
-			if note == "" != slices.Contains(silent, path) {
-				t.Errorf("%s %s: note %q", kind, path, note)
+		for path, field := range fields {
+			if field == bookkeeping != slices.Contains(silent, path) || field.means != "" && field.refused != "" {
+				t.Errorf("%s %s: %+v", kind, path, field)
 			}
 		}
 	}

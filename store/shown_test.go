@@ -2,6 +2,8 @@ package store
 
 import (
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,6 +55,31 @@ func TestSecretsAreNotShown(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFreeKeys checks that the keys of all maps of the model are in the paths of problems as in those of the model.
+func TestFreeKeys(t *testing.T) {
+	var look func(name string, typ reflect.Type)
+	look = func(name string, typ reflect.Type) {
+		switch typ.Kind() {
+		case reflect.Map:
+			if !slices.Contains(freeKeys, name) {
+				t.Errorf("freeKeys lacks %s", name)
+			}
+		case reflect.Pointer, reflect.Slice:
+			look(name, typ.Elem())
+		case reflect.Struct:
+			for f := range typ.Fields() {
+				key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+				look(key, f.Type)
+			}
+		}
+	}
+	for _, kind := range mesh.Kinds() {
+		o, spec := newObject(kind, mesh.Meta{})
+		look("spec", reflect.TypeOf(spec))
+		look(string(kind), reflect.TypeOf(o))
 	}
 }
 

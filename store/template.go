@@ -20,8 +20,8 @@ const templateText = "is a template, and files are read as they are: write the v
 // templates reports the values of a document that are templates, except where nobody reads them, and in headers: these may hold
 // any text, such as a password.
 func (d *decoder) templates(n *yaml.Node, path string) {
-	_, ignored := lookUp(kumaFields[d.kind], indexPattern.ReplaceAllString(strings.TrimPrefix(path, "spec."), "[]"))
-	if ignored || path == "status" || path == "metadata.annotations" || mesh.MayBeSecret(path) {
+	f, known := lookUp(kumaFields[d.kind], indexPattern.ReplaceAllString(strings.TrimPrefix(path, "spec."), "[]"))
+	if known && f.refused == "" || path == "status" || path == "metadata.annotations" || mesh.MayBeSecret(path) {
 		return
 	}
 	switch n.Kind {

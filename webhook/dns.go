@@ -54,5 +54,4 @@ func (in *injection) nameControlPlane() {
 		aliases = append(aliases, corev1.HostAlias{IP: ip, Hostnames: []string{host}})
 	}
 	insert(&in.patch, "/spec/hostAliases", len(spec.HostAliases), "-", aliases...)
-	spec.HostAliases = append(spec.HostAliases, aliases...)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	kjson "k8s.io/apimachinery/pkg/util/json"
 
@@ -19,7 +18,7 @@ func InjectJSON(document []byte, o Options) ([]byte, []string, error) {
 	if err := o.complete(); err != nil {
 		return nil, nil, err
 	}
-	// No API server has read the document yet, so look at all fields, and not only at those of podDocument.
+	// No API server has looked at the fields that injection does not read.
 	if _, err := DecodePod(document); err != nil {
 		return nil, nil, err
 	}
@@ -34,19 +33,8 @@ func InjectJSON(document []byte, o Options) ([]byte, []string, error) {
 	if len(in.patch) == 0 {
 		return document, in.warnings, nil
 	}
-	text, err := in.patch.encode()
-	if err != nil {
-		return nil, nil, err
-	}
-	decoded, err := jsonpatch.DecodePatch(text)
-	if err != nil {
-		return nil, nil, fmt.Errorf("decode patch: %w", err)
-	}
-	patched, err := decoded.Apply(document)
-	if err != nil {
-		return nil, nil, fmt.Errorf("apply patch: %w", err)
-	}
-	return patched, in.warnings, nil
+	patched, err := in.patch.apply(document)
+	return patched, in.warnings, err
 }
 
 // DecodePod decodes a pod, or a pod template, from JSON. As for the API server, the case of keys matters.
@@ -58,8 +46,8 @@ func DecodePod(document []byte) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// podDocument is what injection reads of a pod. The decoder passes over the rest, which is most of it: with 2,000 variables a whole
-// pod would take three times as long.
+// podDocument is what injection reads of a pod, which strangers may have written: no quantity but those that parseQuantity takes. The rest is
+// passed over, which is most of a pod.
 type podDocument struct {
 	Metadata *struct {
 		Labels      map[string]string `json:"labels"`
@@ -116,7 +104,7 @@ func (d *podDocument) inject(ns *Namespace, o *Options) (*injection, error) {
 		return &injection{}, err
 	}
 	in, err := inject(pod, ns, o)
-	if err == nil && len(in.patch) > 0 && d.Metadata == nil {
+	if d.Metadata == nil && len(in.patch) > 0 {
 		in.patch = append(patch{{Op: "add", Path: "/metadata", Value: struct{}{}}}, in.patch...)
 	}
 	return in, err

@@ -98,7 +98,6 @@ func (in *injection) setTable() {
 	at := indexOf(containers, mesh.ContainerSidecar)
 	for i := range containers[at].Env {
 		if v := &containers[at].Env[i]; v.Name == mesh.EnvProbeTable && v.Value != in.encodedTable {
-			v.Value = in.encodedTable
 			in.patch.add(fmt.Sprintf("%s/%d/env/%d/value", list, at, i), in.encodedTable)
 		}
 	}
@@ -116,27 +115,21 @@ func (in *injection) sidecarList() (path string, containers []corev1.Container) 
 func (in *injection) orderContainers() {
 	spec := &in.pod.Spec
 	if in.form == Native {
-		first := 0
-		if indexOf(spec.InitContainers, mesh.ContainerInit) >= 0 {
-			in.moveContainer(pathInitContainers, spec.InitContainers, mesh.ContainerInit, 0)
-			first = 1
+		first, sidecar := indexOf(spec.InitContainers, mesh.ContainerInit), indexOf(spec.InitContainers, mesh.ContainerSidecar)
+		in.moveContainer(pathInitContainers, first, 0)
+		if first > sidecar {
+			sidecar++ // kuma-init is before it now
 		}
-		in.moveContainer(pathInitContainers, spec.InitContainers, mesh.ContainerSidecar, first)
+		in.moveContainer(pathInitContainers, sidecar, min(first+1, 1))
 		return
 	}
-	in.moveContainer(pathContainers, spec.Containers, mesh.ContainerSidecar, 0)
-	in.moveContainer(pathInitContainers, spec.InitContainers, mesh.ContainerInit, len(spec.InitContainers)-1)
+	in.moveContainer(pathContainers, indexOf(spec.Containers, mesh.ContainerSidecar), 0)
+	in.moveContainer(pathInitContainers, indexOf(spec.InitContainers, mesh.ContainerInit), len(spec.InitContainers)-1)
 }
 
-// moveContainer moves the container with that name within its list, if there is one.
-func (in *injection) moveContainer(path string, containers []corev1.Container, name string, to int) {
-	from := indexOf(containers, name)
-	if from < 0 || from == to {
-		return
+// moveContainer moves a container within its list, if it is there: from is not negative.
+func (in *injection) moveContainer(path string, from, to int) {
+	if from >= 0 && from != to {
+		in.patch.move(path+"/"+strconv.Itoa(from), path+"/"+strconv.Itoa(to))
 	}
-	in.patch.move(path+"/"+strconv.Itoa(from), path+"/"+strconv.Itoa(to))
-	c := containers[from]
-	copy(containers[from:], containers[from+1:])
-	copy(containers[to+1:], containers[to:])
-	containers[to] = c
 }

@@ -1,9 +1,11 @@
 package webhook
 
 import (
+	"encoding/json"
 	"io"
 
 	corev1 "k8s.io/api/core/v1"
+	kjson "k8s.io/apimachinery/pkg/util/json"
 )
 
 // WithRandom returns options with another source of the IDs of hooks.
@@ -20,6 +22,20 @@ func InjectIn(pod *corev1.Pod, ns *Namespace, o Options) (*corev1.Pod, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	in, err := inject(pod.DeepCopy(), ns, &o)
-	return in.pod, err
+	document, err := json.Marshal(pod)
+	if err != nil {
+		return nil, err
+	}
+	var d podDocument
+	if err := kjson.Unmarshal(document, &d); err != nil {
+		return nil, err
+	}
+	in, err := d.inject(ns, &o)
+	if err != nil {
+		return nil, err
+	}
+	if document, err = in.patch.apply(document); err != nil {
+		return nil, err
+	}
+	return DecodePod(document)
 }

@@ -3,6 +3,7 @@ package webhook
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,7 +11,6 @@ import (
 	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -29,14 +29,16 @@ const (
 // were added since are rewritten, so injecting twice changes nothing. The error says what is wrong with the pod or with the
 // options.
 func Inject(pod *corev1.Pod, o Options) (*corev1.Pod, []string, error) {
-	if err := o.complete(); err != nil {
-		return nil, nil, err
-	}
-	in, err := inject(pod.DeepCopy(), nil, &o)
+	document, err := json.Marshal(pod)
 	if err != nil {
-		return nil, in.warnings, err
+		return nil, nil, fmt.Errorf("encode pod: %w", err)
 	}
-	return in.pod, in.warnings, nil
+	document, warnings, err := InjectJSON(document, o)
+	if err != nil {
+		return nil, warnings, err
+	}
+	injected, err := DecodePod(document)
+	return injected, warnings, err
 }
 
 // Explain returns what Inject decides about each probe and hook, in the order of the probe table, and the virtual port, 0
@@ -45,7 +47,7 @@ func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err 
 	if err := o.complete(); err != nil {
 		return nil, 0, err
 	}
-	in := &injection{options: &o, pod: pod.DeepCopy()}
+	in := &injection{options: &o, pod: pod}
 	if err := in.prepare(); err != nil {
 		return nil, 0, err
 	}
@@ -69,9 +71,9 @@ func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err 
 // injection is the state of the injection of one pod.
 type injection struct {
 	options   *Options
-	namespace *Namespace // nil if it is not known
-	pod       *corev1.Pod
-	patch     patch // what has been changed in pod
+	namespace *Namespace  // nil if it is not known
+	pod       *corev1.Pod // as it was read
+	patch     patch       // what is to be changed in it
 	handlers  []handler
 	selection Selection
 	settings  settings
@@ -91,7 +93,7 @@ type injection struct {
 	encodedTable string
 }
 
-// inject changes a pod, and records the changes. The options are complete. After an error the pod may be half changed.
+// inject finds out what is to be changed in a pod, which it only reads. The options are complete. After an error the patch is not complete.
 func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
 	in := &injection{options: o, namespace: ns, pod: pod}
 	if err := in.prepare(); err != nil {
@@ -263,15 +265,11 @@ func (in *injection) addSidecar() {
 	in.nameControlPlane()
 	if in.form == Native {
 		insert(&in.patch, pathInitContainers, len(spec.InitContainers), "0", first, sidecar)
-		spec.InitContainers = slices.Insert(spec.InitContainers, 0, first, sidecar)
 	} else {
 		insert(&in.patch, pathInitContainers, len(spec.InitContainers), "-", first)
 		insert(&in.patch, pathContainers, len(spec.Containers), "0", sidecar)
-		spec.InitContainers = append(spec.InitContainers, first)
-		spec.Containers = slices.Insert(spec.Containers, 0, sidecar)
 	}
 	insert(&in.patch, pathVolumes, len(spec.Volumes), "-", volumes...)
-	spec.Volumes = append(spec.Volumes, volumes...)
 	if in.form == Container && spec.RestartPolicy != "" && spec.RestartPolicy != corev1.RestartPolicyAlways {
 		in.warn("spec.restartPolicy: %s: this pod never completes, as an ordinary container %s runs for ever: the native form ends with the others",
 			spec.RestartPolicy, mesh.ContainerSidecar)
@@ -311,15 +309,8 @@ func (in *injection) recordWarnings(annotations map[string]string) map[string]st
 
 // write sets labels and annotations.
 func (in *injection) write(labels, annotations map[string]string) {
-	meta := &in.pod.ObjectMeta
-	in.patch.set("/metadata/labels", meta.Labels, labels)
-	in.patch.set("/metadata/annotations", meta.Annotations, annotations)
-	for key, value := range labels {
-		metav1.SetMetaDataLabel(meta, key, value)
-	}
-	for key, value := range annotations {
-		metav1.SetMetaDataAnnotation(meta, key, value)
-	}
+	in.patch.set("/metadata/labels", in.pod.Labels, labels)
+	in.patch.set("/metadata/annotations", in.pod.Annotations, annotations)
 }
 
 func (in *injection) annotate(annotations map[string]string) {

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 )
 
 // JSON pointers of lists in a pod.
@@ -15,8 +17,8 @@ const (
 	pathVolumes        = "/spec/volumes"
 )
 
-// patch is a JSON patch (RFC 6902), which the injection records while it changes a pod. It names single fields and elements of
-// lists, so that whatever else the document has stays, known to our types or not.
+// patch is a JSON patch (RFC 6902): what the injection changes in a pod. It names single fields and elements of lists, so that whatever
+// else the document has stays, known to our types or not.
 type patch []operation
 
 type operation struct {
@@ -69,6 +71,11 @@ func (p *patch) set(path string, before, values map[string]string) {
 	}
 }
 
+// has reports whether something is set at a path already.
+func (p patch) has(path string) bool {
+	return slices.ContainsFunc(p, func(o operation) bool { return o.Path == path })
+}
+
 var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
 
 func (p patch) encode() ([]byte, error) {
@@ -77,4 +84,21 @@ func (p patch) encode() ([]byte, error) {
 		return nil, fmt.Errorf("encode patch: %w", err)
 	}
 	return text, nil
+}
+
+// apply returns a document with the changes.
+func (p patch) apply(document []byte) ([]byte, error) {
+	text, err := p.encode()
+	if err != nil {
+		return nil, err
+	}
+	decoded, err := jsonpatch.DecodePatch(text)
+	if err != nil {
+		return nil, fmt.Errorf("decode patch: %w", err)
+	}
+	patched, err := decoded.Apply(document)
+	if err != nil {
+		return nil, fmt.Errorf("apply patch: %w", err)
+	}
+	return patched, nil
 }

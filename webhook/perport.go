@@ -124,12 +124,10 @@ func (in *injection) ownPortOf(h handler) *mesh.Probe {
 
 // rewritePort makes a TCP or gRPC probe ask its own port.
 func (in *injection) rewritePort(h handler, p mesh.Probe) {
-	if tcp := h.probe.TCPSocket; tcp != nil {
-		tcp.Port.Type, tcp.Port.IntVal, tcp.Port.StrVal = 0, p.VirtualPort, ""
+	if h.probe.TCPSocket != nil {
 		in.patch.add(h.path()+"/tcpSocket/port", p.VirtualPort)
 		return
 	}
-	h.probe.GRPC.Port = p.VirtualPort
 	in.patch.add(h.path()+"/grpc/port", p.VirtualPort)
 }
 
@@ -180,6 +178,5 @@ func (in *injection) setArgument(list string, at int, c *corev1.Container, flag,
 	if i < 0 || i >= len(c.Args) || c.Args[i] == value {
 		return
 	}
-	c.Args[i] = value
 	in.patch.replace(fmt.Sprintf("%s/%d/args/%d", list, at, i), value)
 }

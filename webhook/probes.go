@@ -219,13 +219,7 @@ func (in *injection) rewrite(h handler, p mesh.Probe) {
 		get.Scheme = corev1.URISchemeHTTP
 	}
 	in.patchHandler(h, get)
-	if h.hook != nil {
-		*h.hook = corev1.LifecycleHandler{HTTPGet: get}
-		return
-	}
-	h.probe.ProbeHandler = corev1.ProbeHandler{HTTPGet: get}
-	if timeout := KubeletTimeout(p); timeout != h.probe.TimeoutSeconds {
-		h.probe.TimeoutSeconds = timeout
+	if timeout := KubeletTimeout(p); h.probe != nil && timeout != h.probe.TimeoutSeconds {
 		in.patch.add(h.path()+"/timeoutSeconds", timeout)
 	}
 }

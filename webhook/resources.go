@@ -201,11 +201,9 @@ func (in *injection) keepRequest(name corev1.ResourceName) {
 		return
 	}
 	const path = "/spec/resources/requests"
-	if spec.Resources.Requests == nil {
-		spec.Resources.Requests = corev1.ResourceList{}
+	if spec.Resources.Requests == nil && !in.patch.has(path) {
 		in.patch.add(path, struct{}{})
 	}
-	spec.Resources.Requests[name] = limit
 	in.patch.add(path+"/"+string(name), limit)
 }
 

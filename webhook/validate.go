@@ -130,23 +130,25 @@ func (s *Server) checkDataplane(ctx context.Context, namespace string, d *object
 	return warnings, refused, err
 }
 
-// check reads the spec into an object of the model, and returns all that is wrong with it.
+// check reads the spec into an object of the model, and returns what is wrong with it. The API server has refused what the schema of the
+// CustomResourceDefinition does not allow, such as unknown fields and a port 0, which the default would take the place of.
 func (d *objectDocument) check(o mesh.Object, spec any, validate func() error) error {
-	var r specReader
-	var value any
+	defer o.SetDefaults() // of the name of its mesh, whatever is wrong
 	if len(d.Spec) > 0 {
-		if err := kjson.Unmarshal(d.Spec, &value); err != nil {
-			return mesh.ExplainJSON("spec", d.Spec, &value)
+		if err := kjson.Unmarshal(d.Spec, spec); err != nil {
+			return mesh.ExplainJSON("spec", d.Spec, spec)
 		}
 	}
-	r.read(value, spec)
 	o.SetDefaults()
-	if joined, ok := validate().(interface{ Unwrap() []error }); ok {
+	refused := validate()
+	if joined, ok := refused.(interface{ Unwrap() []error }); ok {
 		for _, err := range joined.Unwrap() {
-			r.add(err)
+			if f, ok := errors.AsType[*mesh.FieldError](err); ok {
+				f.Field = fieldOf(f.Field)
+			}
 		}
 	}
-	return errors.Join(r.errs...)
+	return refused
 }
 
 // fieldOf returns the path in a Kubernetes object for a path of the model.

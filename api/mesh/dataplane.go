@@ -46,8 +46,12 @@ type Networking struct {
 // TransparentProxying is set where the kernel redirects the application's connections to the proxy.
 type TransparentProxying struct {
 	// RedirectPortInbound is where connections to the application are redirected to. Default 15006.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
 	RedirectPortInbound uint32 `json:"redirectPortInbound,omitempty"`
 	// RedirectPortOutbound is where connections of the application are redirected to. Default 15001.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
 	RedirectPortOutbound uint32 `json:"redirectPortOutbound,omitempty"`
 	// ReachableServices limits the virtual addresses and headless services that the proxy knows to those of these services. Absent
 	// means all, an empty list none. Outbounds do not count.
@@ -57,6 +61,8 @@ type TransparentProxying struct {
 // Probes is a listener for HTTP probes, which answers GET requests of its endpoints without mTLS.
 type Probes struct {
 	// Port of the listener, on Networking.Address.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
 	Port uint32 `json:"port"`
 	// Endpoints that are answered; anything else is 404.
 	Endpoints []ProbeEndpoint `json:"endpoints,omitempty"`
@@ -65,6 +71,8 @@ type Probes struct {
 // ProbeEndpoint maps a path of the listener to one of the application. A query is passed on.
 type ProbeEndpoint struct {
 	// InboundPort is the port of an inbound, else one of the application.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
 	InboundPort uint32 `json:"inboundPort"`
 	// InboundPath is the application's path, without a query.
 	InboundPath string `json:"inboundPath"`
@@ -75,8 +83,12 @@ type ProbeEndpoint struct {
 // TCPProbe is a port for TCP or gRPC probes. Nothing but a probe gets through.
 type TCPProbe struct {
 	// Port of the listener, on Networking.Address.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
 	Port uint32 `json:"port"`
 	// InboundPort is the port of an inbound, else one of the application. Default Port.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
 	InboundPort uint32 `json:"inboundPort,omitempty"`
 	// Protocol is tcp or grpc. Default: either may ask.
 	Protocol Protocol `json:"protocol,omitempty"`

@@ -7,8 +7,13 @@ import (
 	"strings"
 )
 
-// AllowedPort is FieldError.Allowed of a port.
-const AllowedPort = "must be a port from 1 to 65535"
+// FieldError.Allowed of a port, of one that cannot be read, of a text and of an object.
+const (
+	AllowedPort       = "must be a port from 1 to 65535"
+	AllowedPortNumber = AllowedPort + ", a number without quotes"
+	AllowedText       = "must be a text: put it in quotes"
+	AllowedObject     = "must be an object"
+)
 
 // FieldError is one violation: which field, its value, and what is allowed.
 //

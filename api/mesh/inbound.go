@@ -8,10 +8,14 @@ import (
 // Inbound is one port at which the mesh reaches the application.
 type Inbound struct {
 	// Port that the proxy listens on, or with TransparentProxying the port that is redirected to it.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
 	Port uint32 `json:"port"`
 	// Name by which the targetPort of a MeshService may select the inbound.
 	Name string `json:"name,omitempty"`
 	// ServicePort is the application's port. Default Port.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
 	ServicePort uint32 `json:"servicePort,omitempty"`
 	// ServiceAddress is the application's IP address. Default 127.0.0.1, with TransparentProxying Address.
 	ServiceAddress string `json:"serviceAddress,omitempty"`

@@ -2,12 +2,14 @@ package mesh
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -29,19 +31,45 @@ func ExplainJSON(path string, data []byte, into any) error {
 		}
 		return &FieldError{Field: path, Err: err}
 	}
-	e := explainer{decoder: json.NewDecoder(bytes.NewReader(data))}
-	e.decoder.UseNumber()
+	var errs []error
+	e := explainer{decoder: newDecoder(data), report: func(f *FieldError) {
+		f.Value = shortened(f.Value)
+		switch {
+		case len(errs) > maxMistakes:
+		case len(errs) == maxMistakes:
+			errs = append(errs, errors.New("there may be more errors"))
+		case f.Field == "":
+			errs = append(errs, fmt.Errorf("%q: %s", f.Value, f.Allowed))
+		default:
+			errs = append(errs, f)
+		}
+	}}
 	e.value(path, reflect.TypeOf(into).Elem())
-	if e.errs == nil { // the decoder that has refused it is stricter
-		e.errs = append(e.errs, &FieldError{Field: path, Allowed: "must have the types of its fields"})
+	if errs == nil { // the decoder that has refused it is stricter
+		errs = append(errs, &FieldError{Field: path, Allowed: "must have the types of its fields"})
 	}
-	return errors.Join(e.errs...)
+	return errors.Join(errs...)
+}
+
+// CheckJSON compares data, which is JSON, with a type of the model, which into points to: it calls report for each value that the field does not
+// allow, and unknown for each field that its object lacks, with its path, its name and the names of those that are known, in the order of data. It is stricter than a decoder:
+// a port, which is what unsigned numbers are, and any other number is at least 1, since a default takes the place of a 0. path is that of data.
+func CheckJSON(path string, data []byte, into any, report func(*FieldError), unknown func(path, name string, known []string)) {
+	e := explainer{decoder: newDecoder(data), report: report, unknown: unknown}
+	e.value(path, reflect.TypeOf(into).Elem())
+}
+
+func newDecoder(data []byte) *json.Decoder {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	return decoder
 }
 
 // explainer reads a JSON text token by token. That it is JSON is known: no token is an error.
 type explainer struct {
 	decoder *json.Decoder
-	errs    []error
+	report  func(*FieldError)
+	unknown func(path, name string, known []string) // nil: unknown fields are passed over, and a number may be what its type may be
 }
 
 // next returns the next token: a json.Delim, a string, a json.Number, a bool or nil.
@@ -54,20 +82,11 @@ func (e *explainer) next() json.Token {
 }
 
 func (e *explainer) fail(path string, value json.Token, allowed string) {
-	if len(e.errs) >= maxMistakes {
-		return
-	}
-	field := &FieldError{Field: path, Value: shownToken(value), Allowed: allowed}
-	if path == "" {
-		e.errs = append(e.errs, fmt.Errorf("%q: %s", field.Value, allowed))
-		return
-	}
+	f := &FieldError{Field: path, Value: shownToken(value), Allowed: allowed}
 	if MayBeSecret(path) {
-		field.Value = ""
+		f.Value = ""
 	}
-	if e.errs = append(e.errs, field); len(e.errs) == maxMistakes {
-		e.errs = append(e.errs, errors.New("there may be more errors"))
-	}
+	e.report(f)
 }
 
 // shownToken returns a value as errors show it.
@@ -78,7 +97,7 @@ func shownToken(value json.Token) string {
 	case json.Delim('['):
 		return "[...]"
 	}
-	return shortened(fmt.Sprint(value))
+	return fmt.Sprint(value)
 }
 
 func shortened(text string) string {
@@ -98,6 +117,11 @@ func (e *explainer) value(path string, t reflect.Type) {
 		return
 	}
 	token := e.next()
+	if target, ok := reflect.TypeAssert[encoding.TextUnmarshaler](reflect.New(t)); ok && token != nil {
+		e.text(path, token, target)
+		e.skip(token, path, t)
+		return
+	}
 	switch kind := t.Kind(); {
 	case token == nil:
 	case token == json.Delim('{') && kind == reflect.Struct:
@@ -110,10 +134,28 @@ func (e *explainer) value(path string, t reflect.Type) {
 		}
 		e.next()
 	default:
-		if allowed := refused(token, t); allowed != "" {
-			e.fail(path, token, allowed)
-		}
+		e.scalar(path, token, t)
 		e.skip(token, path, t)
+	}
+}
+
+func (e *explainer) scalar(path string, value json.Token, t reflect.Type) {
+	allowed := refused(value, t)
+	if e.unknown != nil && (t.Kind() == reflect.Uint32 || t.Kind() == reflect.Int32) {
+		allowed = refusedNumber(value, t.Kind())
+	}
+	if allowed != "" {
+		e.fail(path, value, allowed)
+	}
+}
+
+// text has a type read a text by its own decoder, as a Duration.
+func (e *explainer) text(path string, value json.Token, target encoding.TextUnmarshaler) {
+	text, isText := value.(string)
+	if err := target.UnmarshalText([]byte(text)); err != nil {
+		e.fail(path, value, err.Error())
+	} else if !isText {
+		e.fail(path, value, refused(value, reflect.TypeFor[string]()))
 	}
 }
 
@@ -155,8 +197,10 @@ func (e *explainer) custom(path string, target json.Unmarshaler) {
 
 func (e *explainer) mapping(path string, t reflect.Type) {
 	for e.decoder.More() {
-		key, _ := e.next().(string)
-		inner := shortened(key)
+		inner, _ := e.next().(string)
+		if e.unknown == nil {
+			inner = shortened(inner)
+		}
 		if path != "" {
 			inner = path + "[" + strconv.Quote(inner) + "]"
 		}
@@ -166,30 +210,35 @@ func (e *explainer) mapping(path string, t reflect.Type) {
 }
 
 func (e *explainer) object(path string, t reflect.Type) {
-	fields := map[string]reflect.Type{}
-	addFields(fields, t)
+	names, types := fieldsOf(t)
 	for e.decoder.More() {
 		key, _ := e.next().(string)
-		if field, known := fields[key]; known {
-			e.value(strings.TrimPrefix(path+"."+key, "."), field)
-		} else {
-			e.skip(e.next(), path, t)
+		inner := strings.TrimPrefix(path+"."+key, ".")
+		if i := slices.Index(names, key); i >= 0 {
+			e.value(inner, types[i])
+			continue
 		}
+		if e.unknown != nil {
+			e.unknown(inner, key, names)
+		}
+		e.skip(e.next(), path, t)
 	}
 	e.next()
 }
 
-// addFields adds the types of a struct's fields by their keys, also of the structs that are part of it.
-func addFields(to map[string]reflect.Type, t reflect.Type) {
+// fieldsOf returns the keys and types of a struct's fields, also of the structs that are part of it.
+func fieldsOf(t reflect.Type) (names []string, types []reflect.Type) {
 	for f := range t.Fields() {
 		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case key == "" && f.Anonymous && f.Type.Kind() == reflect.Struct:
-			addFields(to, f.Type)
+			inner, innerTypes := fieldsOf(f.Type)
+			names, types = append(names, inner...), append(types, innerTypes...)
 		case key != "" && key != "-":
-			to[key] = f.Type
+			names, types = append(names, key), append(types, f.Type)
 		}
 	}
+	return names, types
 }
 
 // skip reads the rest of a value that begins with a token. In one that may be anything, only a number can be wrong.
@@ -214,11 +263,11 @@ func (e *explainer) skip(begin json.Token, path string, t reflect.Type) {
 
 // refused returns what is allowed for a type if a value is not, and "" if it is.
 func refused(value json.Token, t reflect.Type) string {
-	is, allowed := false, "must be an object"
+	is, allowed := false, AllowedObject
 	switch t.Kind() {
 	case reflect.String:
 		_, is = value.(string)
-		allowed = "must be a text: put it in quotes"
+		allowed = AllowedText
 		if _, composed := value.(json.Delim); composed {
 			allowed = "must be a text"
 		}
@@ -241,6 +290,19 @@ func refused(value json.Token, t reflect.Type) string {
 		is, allowed = isNumeric(value, t)
 	}
 	if is {
+		return ""
+	}
+	return allowed
+}
+
+// refusedNumber returns what is allowed for a port or another number of the model if a value is not, and "" if it is.
+func refusedNumber(value json.Token, kind reflect.Kind) string {
+	number, _ := value.(json.Number)
+	most, allowed := uint64(math.MaxInt32), AllowedNumber
+	if kind == reflect.Uint32 {
+		most, allowed = maxPort, AllowedPortNumber
+	}
+	if n, err := strconv.ParseUint(number.String(), 10, 32); err == nil && n >= 1 && n <= most {
 		return ""
 	}
 	return allowed

@@ -2,8 +2,8 @@ package mesh_test
 
 import (
 	"encoding/json"
-
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +67,9 @@ type document struct {
 	Share      float64     `json:"share"`
 	Containers []container `json:"containers"`
 	Other      any         `json:"other"`
+
+	Validity  mesh.Duration `json:"validity"`
+	Addresses []netip.Addr  `json:"addresses"`
 }
 
 func TestExplainJSON(t *testing.T) {
@@ -96,6 +99,8 @@ func TestExplainJSON(t *testing.T) {
 			},
 		},
 		"a decoder of its own": {data: `{"containers": [{"probe": {"wait": "x"}}]}`, want: []string{`containers[0].probe.wait: "x": time: invalid duration "x"`}},
+		"a text of its own":    {data: `{"validity": "soon", "addresses": [5, {"a": 1}, "x", "::1", null]}`, want: []string{`validity: "soon": ` + mesh.AllowedDuration, `addresses[0]: "5": must be a text: put it in quotes`, `addresses[1]: "{...}": must be a text`, `addresses[2]: "x": ParseAddr("x"): unable to parse IP`}},
+		"no text of its own":   {data: `{"validity": 5, "count": -1}`, want: []string{`validity: "5": ` + mesh.AllowedDuration, `count: "-1": must be a whole number from 0 to 65535, without quotes`}},
 		"a list":               {data: `{"containers": {}, "metadata": []}`, want: []string{`containers: "{...}": must be a list`, `metadata: "[...]": must be an object`}},
 		"a map":                {data: `{"metadata": {"labels": ["x"]}}`, want: []string{`metadata.labels: "[...]": must be an object`}},
 		"perhaps a secret":     {data: `{"containers": [{"env": [{"value": 1234}]}]}`, want: []string{`containers[0].env[0].value: must be a text: put it in quotes`}},

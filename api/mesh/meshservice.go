@@ -2,6 +2,8 @@ package mesh
 
 import (
 	"cmp"
+	"encoding/json"
+	"errors"
 	"strconv"
 )
 
@@ -67,6 +69,18 @@ type MeshServicePort struct { //nolint:revive // of a MeshService
 
 // TargetPort is the number or the name of a port, as Kubernetes has them.
 type TargetPort string
+
+// UnmarshalJSON implements json.Unmarshaler: the number need not be a text.
+func (p *TargetPort) UnmarshalJSON(data []byte) error {
+	if json.Unmarshal(data, (*string)(p)) == nil {
+		return nil
+	}
+	if n, err := strconv.ParseUint(string(data), 10, 16); err != nil || n == 0 {
+		return errors.New(AllowedPortNumber)
+	}
+	*p = TargetPort(data)
+	return nil
+}
 
 // Selects reports whether an inbound is one that answers at the port.
 // Source: Kuma's MatchInboundWithMeshServicePort; the default is that of Kubernetes.

@@ -12,6 +12,8 @@ type Outbound struct {
 	// Address is an IP address. Default 127.0.0.1.
 	Address string `json:"address,omitempty"`
 	// Port at which the application connects to Address.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
 	Port uint32 `json:"port"`
 	// Tags name the service, kuma.io/service, if BackendRef does not.
 	Tags Tags `json:"tags,omitempty"`
@@ -34,6 +36,8 @@ type BackendRef struct {
 	// Name of the MeshService.
 	Name string `json:"name,omitempty"`
 	// Port is one of the MeshService's ports.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
 	Port uint32 `json:"port,omitempty"`
 	// Labels that the MeshService has, instead of Name. kuma.io/display-name is its name. Of several it is the first by name.
 	Labels map[string]string `json:"labels,omitempty"`

@@ -81,6 +81,8 @@ type HTTPGetProbe struct {
 	Path string `json:"path,omitempty"`
 	// Port that is asked.
 	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
 	// Scheme is HTTP (default) or HTTPS.
 	Scheme string `json:"scheme,omitempty"`
@@ -100,6 +102,8 @@ type HTTPHeader struct {
 type TCPSocketProbe struct {
 	// Port that is asked.
 	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
 }
 
@@ -107,6 +111,8 @@ type TCPSocketProbe struct {
 type GRPCProbe struct {
 	// Port that is asked.
 	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
 	// Service to ask for. Default "".
 	Service string `json:"service,omitempty"`

@@ -16,8 +16,10 @@ type ServiceProbe struct {
 	// Timeout of a check, with tcp. Default 2s.
 	Timeout Duration `json:"timeout,omitempty"`
 	// UnhealthyThreshold is how many checks in a row must fail until the inbound is not ready, with tcp. Default 1.
+	// +kubebuilder:validation:Minimum=1
 	UnhealthyThreshold int32 `json:"unhealthyThreshold,omitempty"`
 	// HealthyThreshold is how many checks in a row must pass until the inbound is ready, with tcp. Default 1.
+	// +kubebuilder:validation:Minimum=1
 	HealthyThreshold int32 `json:"healthyThreshold,omitempty"`
 
 	// HTTPGet sends a GET request. Its port is by default the inbound's servicePort.
@@ -27,12 +29,16 @@ type ServiceProbe struct {
 	// GRPC calls grpc.health.v1.Health. Its port is by default the inbound's servicePort.
 	GRPC *GRPCProbe `json:"grpc,omitempty"`
 	// PeriodSeconds between two checks, with httpGet, tcpSocket or grpc. Default 10.
+	// +kubebuilder:validation:Minimum=1
 	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
 	// TimeoutSeconds of a check, with httpGet, tcpSocket or grpc. Default 1.
+	// +kubebuilder:validation:Minimum=1
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
 	// FailureThreshold is how many checks in a row must fail until the inbound is not ready, with httpGet, tcpSocket or grpc. Default 3.
+	// +kubebuilder:validation:Minimum=1
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
 	// SuccessThreshold is how many checks in a row must pass until the inbound is ready, with httpGet, tcpSocket or grpc. Default 1.
+	// +kubebuilder:validation:Minimum=1
 	SuccessThreshold int32 `json:"successThreshold,omitempty"`
 }
 

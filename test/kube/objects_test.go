@@ -17,36 +17,51 @@ import (
 	"github.com/sonde-mesh/sonde/controller/objects"
 )
 
-// What no type of the API allows is refused before any webhook is asked.
+// What the schema does not allow is refused before any webhook is asked, with the field, its value and what is allowed.
 func TestSchema(t *testing.T) {
 	namespace(t, newClient(t), "schema", nil)
-	tests := map[string]struct {
-		namespace, resource, spec string
-		want                      string
-	}{
-		"a right Mesh": {
-			resource: "meshes", spec: `{mtls: {enabledBackend: a, backends: [{name: a, type: builtin, mode: STRICT}]}}`,
-		},
-		"a text for a list":        {resource: "meshes", spec: `{mtls: {backends: a}}`, want: "spec.mtls.backends"},
-		"an unknown field":         {resource: "meshes", spec: `{mtls: {enabledBackends: a}}`, want: `unknown field \"spec.mtls.enabledBackends\"`},
-		"a Dataplane without spec": {namespace: "schema", resource: "dataplanes", spec: "null", want: "spec"},
-		"a text for a port": {
-			namespace: "schema", resource: "dataplanes", want: "spec.networking.inbound[0].port",
-			spec: `{networking: {address: 10.0.0.1, inbound: [{port: "80", tags: {kuma.io/service: web}}]}}`,
-		},
-		"a right Dataplane": {
-			namespace: "schema", resource: "dataplanes", spec: `{networking: {address: 10.0.0.1, inbound: [{port: 80, servicePort: 8080, tags: {kuma.io/service: web}}]}}`,
-		},
+	mesh := func(spec string) string {
+		return sondePath("", "meshes") + " {apiVersion: sonde.dev/v1alpha1, kind: Mesh, metadata: {name: test}, spec: " + spec + "}"
 	}
-	kinds := map[string]string{"meshes": "Mesh", "dataplanes": "Dataplane"}
+	dataplane := func(spec string) string {
+		return sondePath("schema", "dataplanes") + " {apiVersion: sonde.dev/v1alpha1, kind: Dataplane, metadata: {name: test}, spec: " + spec + "}"
+	}
+	inbound := func(inbound string) string {
+		return dataplane("{networking: {address: 10.0.0.1, inbound: [{port: 80, tags: {kuma.io/service: web}}, {" + inbound + "}]}}")
+	}
+	invalid := func(field, value, allowed string) string {
+		return fmt.Sprintf("%[1]s: Invalid value: %[2]s: %[1]s in body %[3]s", field, value, allowed)
+	}
+	tests := map[string]struct {
+		request string
+		want    string // part of the message; "" if the object is right
+	}{
+		"a right Mesh":             {mesh("{mtls: {enabledBackend: a, backends: [{name: a, type: builtin, mode: STRICT, dpCert: {rotation: {expiration: 1d}}}]}}"), ""},
+		"a list for the spec":      {mesh("[]"), invalid("spec", `\"array\"`, "must be of type object")},
+		"a number for a text":      {mesh("{mtls: {enabledBackend: 5}}"), invalid("spec.mtls.enabledBackend", `\"integer\"`, "must be of type string")},
+		"an object for a list":     {mesh("{mtls: {backends: {}}}"), invalid("spec.mtls.backends", `\"object\"`, "must be of type array")},
+		"a text for an object":     {mesh("{mtls: a}"), invalid("spec.mtls", `\"string\"`, "must be of type object")},
+		"null":                     {mesh("{mtls: null}"), ""},
+		"a number for a duration":  {mesh("{mtls: {backends: [{name: a, type: builtin, dpCert: {rotation: {expiration: 5}}}]}}"), invalid("spec.mtls.backends[0].dpCert.rotation.expiration", `\"integer\"`, "must be of type string")},
+		"an unknown field":         {mesh("{mtls: {backends: [{name: a, type: builtin, conf: {cacert: {}}}]}, colour: red}"), `unknown field \"spec.colour\", unknown field \"spec.mtls.backends[0].conf.cacert\"`},
+		"a right Dataplane":        {inbound("port: 81, servicePort: 8080, tags: {kuma.io/service: web}, serviceProbe: {periodSeconds: 1}"), ""},
+		"a Dataplane without spec": {dataplane("null"), "spec: Required value"},
+		"a text for a port":        {inbound(`port: "80"`), invalid("spec.networking.inbound[1].port", `\"string\"`, "must be of type integer")},
+		"a fraction":               {inbound("port: 1.5"), invalid("spec.networking.inbound[1].port", `\"float64\"`, "must be of type int32")},
+		"a port 0":                 {inbound("port: 80, servicePort: 0"), invalid("spec.networking.inbound[1].servicePort", "0", "should be greater than or equal to 1")},
+		"a large port":             {inbound("port: 65536"), invalid("spec.networking.inbound[1].port", "65536", "should be less than or equal to 65535")},
+		"a port 0 of a probe":      {inbound("port: 80, serviceProbe: {grpc: {port: 0}}"), invalid("spec.networking.inbound[1].serviceProbe.grpc.port", "0", "should be greater than or equal to 1")},
+		"a time 0 of a probe":      {inbound("port: 80, serviceProbe: {timeoutSeconds: 0}"), invalid("spec.networking.inbound[1].serviceProbe.timeoutSeconds", "0", "should be greater than or equal to 1")},
+		"a number for a switch":    {inbound("port: 80, serverFirst: 1"), invalid("spec.networking.inbound[1].serverFirst", `\"integer\"`, "must be of type boolean")},
+		"a number for tags":        {inbound("port: 80, tags: 5"), invalid("spec.networking.inbound[1].tags", `\"integer\"`, "must be of type object")},
+		"a list for a tag":         {inbound("port: 80, tags: {a: [1]}"), invalid("spec.networking.inbound[1].tags.a", `\"array\"`, "must be of type string")},
+		"a number for a header":    {inbound("port: 80, serviceProbe: {httpGet: {httpHeaders: [{name: a, value: 5}]}}"), invalid("spec.networking.inbound[1].serviceProbe.httpGet.httpHeaders[0].value", `\"integer\"`, "must be of type string")},
+	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			yaml := fmt.Sprintf("{apiVersion: sonde.dev/v1alpha1, kind: %s, metadata: {name: test}, spec: %s}", kinds[tc.resource], tc.spec)
-			_, err := cluster.Do(t.Context(), http.MethodPost, sondePath(tc.namespace, tc.resource)+"?fieldValidation=Strict&dryRun=All", "application/yaml", yaml)
-			switch {
-			case tc.want == "" && err != nil:
-				t.Error(err)
-			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+			path, yaml, _ := strings.Cut(tc.request, " ")
+			_, err := cluster.Do(t.Context(), http.MethodPost, path+"?fieldValidation=Strict&dryRun=All", "application/yaml", yaml)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %q in it", err, tc.want)
 			}
 		})
