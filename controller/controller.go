@@ -111,7 +111,7 @@ func New(o Options) (*Controller, error) {
 	c.Cluster = source.New(source.Options{
 		Client: watching, Builder: o.Builder, Name: SourceCluster, PodChanged: c.warnings.PodChanged, Logger: o.Logger, Loop: o.Loops.Derive,
 		MeshChanged: func(namespace string) { c.Objects.MeshChanged(namespace) },
-		Drains:      o.Drains, Guarded: c.guarded, Registerer: o.Registerer,
+		Drains:      o.Drains, Held: c.drainHeld, Registerer: o.Registerer,
 	})
 	c.Objects, err = objects.New(objects.Options{
 		Config: o.Config, Timeout: requestTimeout, Builder: o.Builder, Name: SourceObjects, ProbesMode: o.ProbesMode, Logger: o.Logger, Loop: o.Loops.Status,
@@ -136,8 +136,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// guarded tells users of pods that serve on although they were to drain. Every replica comes to the same, and the one that leads tells it.
-func (c *Controller) guarded(service watch.Key, uid types.UID, pods []string) {
+// drainHeld tells users of pods that serve on although they were to drain. Every replica comes to the same, and the one that leads tells it.
+func (c *Controller) drainHeld(service watch.Key, uid types.UID, pods []string) {
 	if !c.leads.Load() {
 		return
 	}

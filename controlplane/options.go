@@ -94,7 +94,7 @@ type Kubernetes struct {
 type Drain struct {
 	// Taints are keys of taints of nodes that go, beside source.DefaultTaints.
 	Taints []string
-	// MinServing is how many proxies of a Service with a port for load balancers must be left, see source.Drains. Default 0, no guard.
+	// MinServing is how many proxies of a Service with a port for load balancers must be left, see source.Drains. Default 0, no limit.
 	MinServing int
 	// IgnoreNodes is that of Live, at the start.
 	IgnoreNodes bool
@@ -205,7 +205,7 @@ func (k *Kubernetes) validate() error {
 		}
 	}
 	if n := k.Drain.MinServing; n < 0 {
-		errs = append(errs, &mesh.FieldError{Field: "Kubernetes.Drain.MinServing", Value: strconv.Itoa(n), Allowed: "must be 0, for no guard, or more"})
+		errs = append(errs, &mesh.FieldError{Field: "Kubernetes.Drain.MinServing", Value: strconv.Itoa(n), Allowed: "must be 0, for no limit, or more"})
 	}
 	return errors.Join(append(errs, k.Injection.Validate())...)
 }

@@ -69,7 +69,7 @@ func TestBadOptionsAreNamed(t *testing.T) {
 		"bad taint, files":    {args: []string{"--store=dir:/x", "--state-dir=/y", "--drain-taints=a b"}, want: []string{"--drain-taints", `"a b"`, "must be keys of taints"}},
 		"taints no list":      {config: "store: kubernetes\ndrainTaints: {a: b}\n", want: []string{"line 2: drainTaints", "list of texts"}},
 		"taints not texts":    {config: "store: kubernetes\ndrainTaints: [1]\n", want: []string{"drainTaints", "one value", "list of texts"}},
-		"negative guard":      {config: "store: kubernetes\nminServing: -1\n", want: []string{"line 2: minServing", `"-1"`, "0, for no guard, or more"}},
+		"negative guard":      {config: "store: kubernetes\nminServing: -1\n", want: []string{"line 2: minServing", `"-1"`, "0, for no limit, or more"}},
 		"guard no number":     {config: "store: kubernetes\nminServing: all\n", want: []string{"minServing", `"all"`}},
 		"unknown store":       {args: []string{"--store=etcd:/x"}, want: []string{"--store", `"etcd:/x"`, "dir:PATH"}},
 		"address is a name":   {args: []string{"--store=dir:/x", "--bind-address=localhost"}, want: []string{"--bind-address", `"localhost"`, "IP"}},

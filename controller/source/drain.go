@@ -155,28 +155,28 @@ func (s *Source) drainOf(p *Pod) *mesh.Drain {
 	return &d
 }
 
-// guard is which pods of a Service serve on.
-type guard map[watch.Key]struct{}
+// serving are the pods of a Service that serve on although something wants them to drain.
+type serving map[watch.Key]struct{}
 
-// guard decides for the Services of d which of their pods serve on, and adds to d what that changes.
-func (s *Source) guard(d *dirty) {
+// hold decides for the Services of d which of their pods serve on, and adds to d what that changes.
+func (s *Source) hold(d *dirty) {
 	affected := map[watch.Key]struct{}{}
 	for _, key := range sorted(d.services) {
-		before, now := s.guards[key], s.guardOf(key)
+		before, now := s.held[key], s.servingOf(key)
 		if maps.Equal(before, now) {
 			continue
 		}
 		if now == nil {
-			delete(s.guards, key)
+			delete(s.held, key)
 		} else {
-			s.guards[key] = now
+			s.held[key] = now
 		}
-		for _, pods := range []guard{before, now} {
+		for _, pods := range []serving{before, now} {
 			for pod := range pods {
 				affected[pod] = struct{}{}
 			}
 		}
-		s.tellGuard(key, before, now)
+		s.tellHeld(key, before, now)
 	}
 	for pod := range affected {
 		d.pods[pod] = struct{}{}
@@ -196,9 +196,9 @@ func (s *Source) guard(d *dirty) {
 	}
 }
 
-// guardOf returns which pods of a Service serve on: if too few would be left, all that are ready and are still there.
-func (s *Source) guardOf(service watch.Key) guard {
-	left, drained := guard{}, guard(nil) // a pod of two families is in two slices
+// servingOf returns which pods of a Service serve on: if too few would be left, all that are ready and are still there.
+func (s *Source) servingOf(service watch.Key) serving {
+	left, drained := serving{}, serving(nil) // a pod of two families is in two slices
 	for _, name := range s.index.slicesOf(service) {
 		part := s.slices.Get(name)
 		if part == nil {
@@ -215,7 +215,7 @@ func (s *Source) guardOf(service watch.Key) guard {
 			case !s.drains[key].Wanted():
 				left[key] = struct{}{}
 			case drained == nil:
-				drained = guard{key: {}}
+				drained = serving{key: {}}
 			default:
 				drained[key] = struct{}{}
 			}
@@ -234,8 +234,8 @@ func (s *Source) nodeIsGone(p *Pod) bool {
 	return gone
 }
 
-// tellGuard tells of pods that serve on from now on.
-func (s *Source) tellGuard(service watch.Key, before, now guard) {
+// tellHeld tells of pods that serve on from now on.
+func (s *Source) tellHeld(service watch.Key, before, now serving) {
 	var began []string
 	for _, pod := range sorted(now) {
 		if _, did := before[pod]; !did {
@@ -248,7 +248,7 @@ func (s *Source) tellGuard(service watch.Key, before, now guard) {
 	}
 	s.o.Logger.Warn("proxies serve on that should drain: a service would have too few others", "namespace", service.Namespace, "service", service.Name,
 		"pods", began, "minServing", s.o.Drains.MinServing)
-	s.o.Guarded(service, record.uid, began)
+	s.o.Held(service, record.uid, began)
 }
 
 // servesOn says why a pod serves on, empty if it does not.
@@ -261,7 +261,7 @@ func (s *Source) servesOn(pod watch.Key) string {
 	d := dirty{services: services}
 	s.index.servicesOfPod(podRef{p.UID, pod}, &d)
 	for _, service := range sorted(services) {
-		if _, guarded := s.guards[service][pod]; guarded {
+		if _, held := s.held[service][pod]; held {
 			return fmt.Sprintf("Service %s would have fewer than %d proxies for load balancers", service, s.o.Drains.MinServing)
 		}
 	}

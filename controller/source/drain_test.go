@@ -113,14 +113,14 @@ func TestNodeDrainsItsPods(t *testing.T) {
 	check("pod drained", "10.0.0.1 serving, 10.0.0.2 ready")
 }
 
-// guarded is a cluster of three pods on two nodes, two of which are for load balancers.
-func guarded(t *testing.T, minServing int) (*Source, *recorder, *[]string) {
+// held is a cluster of three pods on two nodes, two of which are for load balancers.
+func held(t *testing.T, minServing int) (*Source, *recorder, *[]string) {
 	t.Helper()
 	r := newRecorder()
 	s := newSource(t, r)
 	var told []string
 	s.o.Drains.MinServing = minServing
-	s.o.Guarded = func(service watch.Key, uid types.UID, pods []string) {
+	s.o.Held = func(service watch.Key, uid types.UID, pods []string) {
 		told = append(told, string(uid)+" "+service.String()+" "+strings.Join(pods, ","))
 	}
 	web := serviceOf("web", "10.96.0.1", port("http", 80))
@@ -141,7 +141,7 @@ func slicesOf(one, two discoveryv1.EndpointConditions) *discoveryv1.EndpointSlic
 		endpoint("10.0.0.2", "two", "u-2", two), endpoint("10.0.0.3", "other", "u-3", isReady))
 }
 
-func TestGuard(t *testing.T) {
+func TestDrainIsHeld(t *testing.T) {
 	t.Parallel()
 	const going = "karpenter.sh/disrupted"
 	tests := map[string]struct {
@@ -155,7 +155,7 @@ func TestGuard(t *testing.T) {
 		"one goes":           {1, []metav1.Object{node("a", going)}, nil, []string{"one"}, nil},
 		"all go":             {1, []metav1.Object{node("a", going), node("b", going)}, nil, []string{"other"}, []string{"s-1 shop/web one,two"}},
 		"one too many goes":  {2, []metav1.Object{node("a", going)}, nil, nil, []string{"s-1 shop/web one"}},
-		"no guard":           {0, []metav1.Object{node("a", going), node("b", going)}, nil, []string{"one", "other", "two"}, nil},
+		"no limit":           {0, []metav1.Object{node("a", going), node("b", going)}, nil, []string{"one", "other", "two"}, nil},
 		"the other is unfit": {1, []metav1.Object{node("a", going), slicesOf(isReady, isNotReady)}, nil, nil, []string{"s-1 shop/web one"}},
 		"the last one is unfit itself": {
 			1, []metav1.Object{node("a", going), node("b", going), slicesOf(isNotReady, isReady)}, nil, []string{"one", "other"}, []string{"s-1 shop/web two"},
@@ -174,7 +174,7 @@ func TestGuard(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, r, told := guarded(t, test.minServing)
+			s, r, told := held(t, test.minServing)
 			if test.remove != nil {
 				s.remove(t, test.remove)
 			}
@@ -195,8 +195,8 @@ func TestGuard(t *testing.T) {
 			}
 			s.change(t, node("c"), pod("new", "u-9", "10.0.0.9", onNode("c"), forLoadBalancers),
 				sliceOf("web-2", "web", []discoveryv1.EndpointPort{at("http", 8080)}, endpoint("10.0.0.9", "new", "u-9", isReady)))
-			if test.minServing == 1 && len(s.guards) > 0 {
-				t.Errorf("with a new proxy the guard holds: %v", s.guards)
+			if test.minServing == 1 && len(s.held) > 0 {
+				t.Errorf("with a new proxy drains are held: %v", s.held)
 			}
 			for key := range maps.Keys(s.drains) {
 				if d := r.dataplane(key.Name + ".shop").Drain; test.minServing == 1 && !d.Applies() {
@@ -208,16 +208,16 @@ func TestGuard(t *testing.T) {
 }
 
 // TestEndedPodsDoNotDrain checks that pods that were evicted from a node that goes, which stay as objects, are neither counted nor take part in
-// the guard.
+// the limit.
 func TestEndedPodsDoNotDrain(t *testing.T) {
 	t.Parallel()
-	s, r, told := guarded(t, 1)
+	s, r, told := held(t, 1)
 	s.change(t, node("a", "karpenter.sh/disrupted"), pod("two", "u-2", "10.0.0.2", onNode("b"), forLoadBalancers, inPhase(corev1.PodFailed)))
 	if want := []string{"s-1 shop/web one"}; !slices.Equal(*told, want) || r.dataplane("one.shop").Drain.Applies() {
 		t.Errorf("told %q, want %q: the other pod has ended", *told, want)
 	}
 	s.change(t, pod("one", "u-1", "10.0.0.1", onNode("a"), forLoadBalancers, inPhase(corev1.PodFailed)))
-	if len(s.drains) != 0 || len(s.guards) != 0 {
-		t.Errorf("ended pods drain: %v, guarded by %v", s.drains, s.guards)
+	if len(s.drains) != 0 || len(s.held) != 0 {
+		t.Errorf("ended pods drain: %v, held for %v", s.drains, s.held)
 	}
 }

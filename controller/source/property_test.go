@@ -195,8 +195,8 @@ func checkForgets(t *testing.T, s *Source, c *randomCluster) {
 	}
 	s.derive()
 	if n := len(s.byUID) + len(s.gone) + len(s.passed) + len(s.proxy) + len(s.index.slices) + len(s.index.of) + len(s.index.naming) +
-		len(s.drains) + len(s.guards) + len(s.goneNodes); n != 0 {
-		t.Errorf("the Source keeps %v, %v, %v, %v, %v, %v, %v, %v", s.byUID, s.gone, s.passed, s.proxy, s.index, s.drains, s.guards, s.goneNodes)
+		len(s.drains) + len(s.held) + len(s.goneNodes); n != 0 {
+		t.Errorf("the Source keeps %v, %v, %v, %v, %v, %v, %v, %v", s.byUID, s.gone, s.passed, s.proxy, s.index, s.drains, s.held, s.goneNodes)
 	}
 	r, _ := s.o.Builder.(*recorder)
 	if len(r.objects) != 0 {

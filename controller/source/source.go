@@ -44,9 +44,9 @@ type Options struct {
 	MeshChanged func(namespace string)
 	// Drains says which nodes go, and how many proxies must serve on.
 	Drains Drains
-	// Guarded is called when proxies of a Service begin to serve on although their nodes or an administrator want them to drain. It must not
+	// Held is called when proxies of a Service begin to serve on although their nodes or an administrator want them to drain. It must not
 	// block. Default none.
-	Guarded func(service watch.Key, uid types.UID, pods []string)
+	Held func(service watch.Key, uid types.UID, pods []string)
 	// Registerer for the metrics sonde_drain_*. Default none.
 	Registerer prometheus.Registerer
 	// Logger, default none.
@@ -81,7 +81,7 @@ type Source struct {
 	index  index
 	passed map[watch.Key][]mesh.Key // by Service: its Services of the mesh
 	proxy  map[watch.Key]mesh.Key   // by pod: its Dataplane
-	guards map[watch.Key]guard      // by Service: which of its pods serve on
+	held   map[watch.Key]serving    // by Service: which of its pods serve on
 	drains map[watch.Key]*mesh.Drain
 	synced bool
 }
@@ -107,8 +107,8 @@ func New(o Options) *Source {
 	if o.PodChanged == nil {
 		o.PodChanged = func(watch.Key, *Pod, *Pod) {}
 	}
-	if o.Guarded == nil {
-		o.Guarded = func(watch.Key, types.UID, []string) {}
+	if o.Held == nil {
+		o.Held = func(watch.Key, types.UID, []string) {}
 	}
 	if o.MeshChanged == nil {
 		o.MeshChanged = func(string) {}
@@ -119,7 +119,7 @@ func New(o Options) *Source {
 	s := &Source{
 		o: o, wake: make(chan struct{}, 1), missing: 5, dirty: newDirty(), byUID: map[types.UID]watch.Key{},
 		gone: map[podRef]struct{}{}, index: newIndex(), passed: map[watch.Key][]mesh.Key{}, proxy: map[watch.Key]mesh.Key{},
-		goneNodes: map[string]struct{}{}, guards: map[watch.Key]guard{}, drains: map[watch.Key]*mesh.Drain{}, metrics: newDrainMetrics(o.Registerer),
+		goneNodes: map[string]struct{}{}, held: map[watch.Key]serving{}, drains: map[watch.Key]*mesh.Drain{}, metrics: newDrainMetrics(o.Registerer),
 		ignoreNodes: o.Drains.IgnoreNodes,
 	}
 	s.pods = watch.New(watch.Kind[*corev1.Pod, Pod]{
@@ -264,7 +264,7 @@ func (s *Source) derive() {
 	if len(d.namespaces) > 0 {
 		s.servicesOfNamespaces(&d)
 	}
-	s.guard(&d)
+	s.hold(&d)
 	var gone []mesh.Key
 	for _, key := range sorted(d.pods) {
 		if old, ended := s.derivePod(key); ended {
