@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sonde-mesh/sonde/settings/reference"
+	"github.com/sonde-mesh/sonde/internal/settings/reference"
 )
 
 var update = flag.Bool("update", false, "write docs/metrics.md and docs/reference")
@@ -54,7 +54,7 @@ func metricsPage(all []metric) string {
 		has   func(directory string) bool
 	}{
 		{"`sonde-cp`, the control plane", func(d string) bool { return !strings.HasPrefix(d, "dpagent") }},
-		{"`sonde-dp`, the agent", func(d string) bool { return strings.HasPrefix(d, "dpagent") || d == "health" || d == "buildinfo" }},
+		{"`sonde-dp`, the agent", func(d string) bool { return strings.HasPrefix(d, "dpagent") || d == "health" || d == "internal/buildinfo" }},
 	} {
 		write("\n## %s\n\n| name | type | labels | meaning |\n|---|---|---|---|\n", program.title)
 		last := ""

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/settings/reference"
+	"github.com/sonde-mesh/sonde/internal/settings/reference"
 	"github.com/sonde-mesh/sonde/store"
 )
 

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/sonde-mesh/sonde/connlimit"
+	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
-	"github.com/sonde-mesh/sonde/connlimit"
+	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
 // Limits of the server.

@@ -19,10 +19,10 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/connlimit"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/mtls"
+	"github.com/sonde-mesh/sonde/internal/connlimit"
 	"github.com/sonde-mesh/sonde/meshview"
-	"github.com/sonde-mesh/sonde/mtls"
 )
 
 // Join implements agentv1.AgentServiceServer.

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
-	"github.com/sonde-mesh/sonde/mtls"
+	"github.com/sonde-mesh/sonde/identity/mtls"
 )
 
 // Renew implements agentv1.AgentServiceServer.

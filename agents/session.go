@@ -14,7 +14,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/identity"
-	"github.com/sonde-mesh/sonde/mtls"
+	"github.com/sonde-mesh/sonde/identity/mtls"
 )
 
 // Limits of one session.

@@ -16,14 +16,14 @@ import (
 	"github.com/sonde-mesh/sonde/admin"
 	"github.com/sonde-mesh/sonde/agents"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/buildinfo"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/mtls"
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/identity/token"
-	"github.com/sonde-mesh/sonde/localpeer"
+	"github.com/sonde-mesh/sonde/internal/buildinfo"
+	"github.com/sonde-mesh/sonde/internal/localpeer"
 	"github.com/sonde-mesh/sonde/meshview"
-	"github.com/sonde-mesh/sonde/mtls"
 	"github.com/sonde-mesh/sonde/xds"
 )
 

@@ -29,7 +29,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/identity/token"
-	"github.com/sonde-mesh/sonde/kubeconfig"
+	"github.com/sonde-mesh/sonde/internal/kubeconfig"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity/mtls"
 	"github.com/sonde-mesh/sonde/meshview"
-	"github.com/sonde-mesh/sonde/mtls"
 	"github.com/sonde-mesh/sonde/xds"
 )
 

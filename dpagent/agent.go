@@ -19,7 +19,6 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/buildinfo"
 	"github.com/sonde-mesh/sonde/dpagent/controlplane"
 	"github.com/sonde-mesh/sonde/dpagent/drain"
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
@@ -34,7 +33,8 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/token"
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
 	"github.com/sonde-mesh/sonde/health"
-	"github.com/sonde-mesh/sonde/localpeer"
+	"github.com/sonde-mesh/sonde/internal/buildinfo"
+	"github.com/sonde-mesh/sonde/internal/localpeer"
 )
 
 // drainNoticeTimeout is how long the control plane may take to record a drain, before the drain begins without it.

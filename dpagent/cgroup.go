@@ -4,7 +4,7 @@ import (
 	"runtime"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/cgroup"
+	"github.com/sonde-mesh/sonde/internal/cgroup"
 )
 
 // memory returns how many bytes the agent and Envoy may use. If that cannot be known the control plane has a default.

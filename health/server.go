@@ -11,7 +11,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/sonde-mesh/sonde/connlimit"
+	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
 // Limits of the server, which gets a few small requests per second from kubelets and Prometheus.

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sonde-mesh/sonde/disk"
-	"github.com/sonde-mesh/sonde/filelock"
+	"github.com/sonde-mesh/sonde/internal/disk"
+	"github.com/sonde-mesh/sonde/internal/filelock"
 )
 
 // lockFile in the state directory is locked while a control plane uses the directory.

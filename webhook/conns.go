@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sonde-mesh/sonde/connlimit"
+	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
 const (

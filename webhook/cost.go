@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/sonde-mesh/sonde/connlimit"
+	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
 // What a review takes once it is decoded is estimated from its text, and limited: an empty object in a list, of three bytes, may become a

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/time/rate"
 	admissionv1 "k8s.io/api/admission/v1"
 
-	"github.com/sonde-mesh/sonde/connlimit"
+	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
 // Paths of the server.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sonde-mesh/sonde/connlimit"
+	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
 // The memory of requests is shared by their sources in places of placeSize. A request has one from its header on, and more as its body

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/sonde-mesh/sonde/settings/reference"
+	"github.com/sonde-mesh/sonde/internal/settings/reference"
 )
 
 // TestDocs parses each command line of sonde-cp in the README and in docs.

@@ -14,12 +14,12 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/buildinfo"
-	"github.com/sonde-mesh/sonde/cgroup"
 	"github.com/sonde-mesh/sonde/controlplane"
-	"github.com/sonde-mesh/sonde/jsonlog"
-	"github.com/sonde-mesh/sonde/settings"
-	"github.com/sonde-mesh/sonde/shutdown"
+	"github.com/sonde-mesh/sonde/internal/buildinfo"
+	"github.com/sonde-mesh/sonde/internal/cgroup"
+	"github.com/sonde-mesh/sonde/internal/jsonlog"
+	"github.com/sonde-mesh/sonde/internal/settings"
+	"github.com/sonde-mesh/sonde/internal/shutdown"
 )
 
 func main() {

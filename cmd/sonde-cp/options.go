@@ -10,8 +10,8 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controlplane"
-	"github.com/sonde-mesh/sonde/reach"
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/reach"
+	"github.com/sonde-mesh/sonde/internal/settings"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/settings"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 

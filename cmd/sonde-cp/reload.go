@@ -13,7 +13,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controlplane"
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 // rereadPeriod is how often the file is looked at. A kubelet takes up to a minute to write a ConfigMap.

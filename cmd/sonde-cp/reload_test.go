@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sonde-mesh/sonde/controlplane"
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 // replace replaces a file as a whole, like a kubelet; without text it removes it.

@@ -15,14 +15,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/buildinfo"
 	"github.com/sonde-mesh/sonde/dpagent"
 	"github.com/sonde-mesh/sonde/dpagent/guard"
 	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
-	"github.com/sonde-mesh/sonde/jsonlog"
-	"github.com/sonde-mesh/sonde/reach"
-	"github.com/sonde-mesh/sonde/settings"
-	"github.com/sonde-mesh/sonde/shutdown"
+	"github.com/sonde-mesh/sonde/internal/buildinfo"
+	"github.com/sonde-mesh/sonde/internal/jsonlog"
+	"github.com/sonde-mesh/sonde/internal/reach"
+	"github.com/sonde-mesh/sonde/internal/settings"
+	"github.com/sonde-mesh/sonde/internal/shutdown"
 )
 
 func main() {

@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
-	"github.com/sonde-mesh/sonde/settings"
-	"github.com/sonde-mesh/sonde/shutdown"
+	"github.com/sonde-mesh/sonde/internal/settings"
+	"github.com/sonde-mesh/sonde/internal/shutdown"
 )
 
 func newProbesCommand(becomeGuard func() error) *cobra.Command {

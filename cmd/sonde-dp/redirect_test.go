@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 // Mistakes are refused before anything is written: none of these commands reaches the kernel.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 func TestExitCodes(t *testing.T) {

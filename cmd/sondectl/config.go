@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 const configHelp = `Keep how to reach control planes in a file of contexts, so that it need not be said with each command:

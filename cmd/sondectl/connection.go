@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/reach"
+	"github.com/sonde-mesh/sonde/internal/reach"
 )
 
 // Flags of all commands.

@@ -15,7 +15,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/reach"
+	"github.com/sonde-mesh/sonde/internal/reach"
 )
 
 // maxContextFile is the size of a file of contexts, in bytes.

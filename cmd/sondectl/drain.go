@@ -18,8 +18,8 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/kubeconfig"
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/kubeconfig"
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 // kubernetesTimeout limits a request to the API server.

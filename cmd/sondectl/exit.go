@@ -3,7 +3,7 @@ package main
 import (
 	"errors"
 
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 // Exit codes beside those of all programs, see rootHelp.

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 // listing is what a command lists: a table, or documents for -o yaml and -o json.

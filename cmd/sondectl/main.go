@@ -10,7 +10,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 func main() {

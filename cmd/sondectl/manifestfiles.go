@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/settings"
 	"github.com/sonde-mesh/sonde/store"
 )
 

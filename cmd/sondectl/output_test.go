@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
-	"github.com/sonde-mesh/sonde/reach"
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/reach"
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 func TestWriteYAML(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sonde-mesh/sonde/buildinfo"
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/buildinfo"
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 const rootHelp = `sondectl shows the state of the control plane of a mesh, and works on files without it.

@@ -13,7 +13,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/settings"
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 const whyHelp = `Say of each endpoint of the service or MeshService NAME, and of each inbound of the dataplane NAME, whether it gets traffic, and what speaks against it.

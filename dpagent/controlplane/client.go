@@ -19,7 +19,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/reach"
+	"github.com/sonde-mesh/sonde/internal/reach"
 )
 
 const (

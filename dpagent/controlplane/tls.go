@@ -11,7 +11,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	"github.com/sonde-mesh/sonde/reach"
+	"github.com/sonde-mesh/sonde/internal/reach"
 )
 
 // watchedTLS are TLS credentials that remember whether the control plane has refused the client certificate: gRPC would

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
-	"github.com/sonde-mesh/sonde/shutdown"
+	"github.com/sonde-mesh/sonde/internal/shutdown"
 )
 
 // IDs of epoll events; ports have IDs from portID on, and connections from firstID on.

@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard"
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
-	"github.com/sonde-mesh/sonde/shutdown"
+	"github.com/sonde-mesh/sonde/internal/shutdown"
 )
 
 // Variables of processes that tests start of this binary.

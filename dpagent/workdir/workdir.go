@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/disk"
-	"github.com/sonde-mesh/sonde/filelock"
+	"github.com/sonde-mesh/sonde/internal/disk"
+	"github.com/sonde-mesh/sonde/internal/filelock"
 )
 
 // Names of files in the directory, besides those of the sidecar's contract (api/mesh).

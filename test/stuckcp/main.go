@@ -18,7 +18,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controlplane"
-	"github.com/sonde-mesh/sonde/shutdown"
+	"github.com/sonde-mesh/sonde/internal/shutdown"
 )
 
 func main() {

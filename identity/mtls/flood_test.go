@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/sonde-mesh/sonde/connlimit"
+	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
 // hello returns what a client sends first.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sonde-mesh/sonde/jsonlog"
+	"github.com/sonde-mesh/sonde/internal/jsonlog"
 )
 
 // entry is a line of the log.

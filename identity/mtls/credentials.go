@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/connlimit"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
 // Verifier says whom the certificates of a client identify, and why they are refused. The handshake has verified the key of

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sonde-mesh/sonde/shutdown"
+	"github.com/sonde-mesh/sonde/internal/shutdown"
 )
 
 func TestSignals(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
 	"github.com/sonde-mesh/sonde/health"
-	"github.com/sonde-mesh/sonde/localpeer"
+	"github.com/sonde-mesh/sonde/internal/localpeer"
 )
 
 // ownAddress returns an address of this machine that is not the loopback one.

@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/sonde-mesh/sonde/disk"
+	"github.com/sonde-mesh/sonde/internal/disk"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/reach"
+	"github.com/sonde-mesh/sonde/internal/reach"
 )
 
 // New returns a logger that writes to w from that level on. Durations are texts such as 1m30s, and errors have no forms of gRPC.

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/sonde-mesh/sonde/filelock"
+	"github.com/sonde-mesh/sonde/internal/filelock"
 )
 
 func TestLock(t *testing.T) {
