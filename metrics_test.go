@@ -54,7 +54,9 @@ func metricsPage(all []metric) string {
 		has   func(directory string) bool
 	}{
 		{"`sonde-cp`, the control plane", func(d string) bool { return !strings.HasPrefix(d, "dpagent") }},
-		{"`sonde-dp`, the agent", func(d string) bool { return strings.HasPrefix(d, "dpagent") || d == "health" || d == "internal/buildinfo" }},
+		{"`sonde-dp`, the agent", func(d string) bool {
+			return strings.HasPrefix(d, "dpagent") || d == "health" || d == "internal/buildinfo"
+		}},
 	} {
 		write("\n## %s\n\n| name | type | labels | meaning |\n|---|---|---|---|\n", program.title)
 		last := ""
