@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/cut"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -28,7 +29,7 @@ func (s *Server) loadDrained() error {
 }
 
 func drainedText(reason string) string {
-	return mesh.DrainText("dataplane", strings.TrimSuffix(cut(reason, mesh.MaxDrainReason), "\n"))
+	return mesh.DrainText("dataplane", strings.TrimSuffix(cut.Text(reason, mesh.MaxDrainReason), "\n"))
 }
 
 // observeDrained passes on why an administrator drains a proxy, "" if none does.
@@ -59,7 +60,7 @@ func (s *Server) SetDrained(ctx context.Context, p *meshview.Proxy, reason *stri
 		log.InfoContext(ctx, "an administrator drains the proxy no more")
 		return before, nil
 	}
-	kept := cut(*reason, mesh.MaxDrainReason)
+	kept := cut.Text(*reason, mesh.MaxDrainReason)
 	if err := s.drained.writeData(id, []byte(kept+"\n")); err != nil {
 		return "", internal(ctx, log, "write the drain", err)
 	}

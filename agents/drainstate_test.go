@@ -97,7 +97,7 @@ func TestAdministratorDrains(t *testing.T) {
 // TestRecordOfADrainIsBad begins with what a disk may leave of a record: the proxy is drained, and its agent is told so.
 func TestRecordOfADrainIsBad(t *testing.T) {
 	tests := map[string]struct{ record, text string }{
-		"not UTF-8": {"new \xff disk\n", "dataplane is drained: new  disk"},
+		"not UTF-8": {"new \xff disk\n", "dataplane is drained: new ? disk"},
 		"empty":     {"", "dataplane is drained"},
 		"long":      {strings.Repeat("x", 1<<20), "dataplane is drained: " + strings.Repeat("x", 256)},
 	}

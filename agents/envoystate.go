@@ -2,11 +2,12 @@ package agents
 
 import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 // envoyChanged records why the Envoy of a proxy does not run, until its session ends.
 func (s *Server) envoyChanged(sess *session, m *agentv1.EnvoyState) {
-	down := cut(m.GetDown(), agentv1.MaxReason)
+	down := cut.Text(m.GetDown(), agentv1.MaxReason)
 	s.mu.Lock()
 	sess.envoyDown = down
 	s.mu.Unlock()

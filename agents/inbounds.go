@@ -7,6 +7,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/cut"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -113,7 +114,7 @@ func (s *Server) inbounds(id mesh.ID) *agentv1.ControlMessage {
 		reason, refused := s.refused[id][at]
 		s.mu.Unlock()
 		if refused {
-			return inboundsMessage(&agentv1.Inbounds{Reason: fmt.Sprintf("envoy refuses the listener at %s: %s", at, cut(reason, agentv1.MaxReason))})
+			return inboundsMessage(&agentv1.Inbounds{Reason: fmt.Sprintf("envoy refuses the listener at %s: %s", at, cut.Text(reason, agentv1.MaxReason))})
 		}
 		return inboundsMessage(&agentv1.Inbounds{Reason: fmt.Sprintf("envoy has not accepted the listener at %s yet", at)})
 	}

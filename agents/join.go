@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -22,6 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/mtls"
 	"github.com/sonde-mesh/sonde/internal/connlimit"
+	"github.com/sonde-mesh/sonde/internal/cut"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -292,7 +292,4 @@ func peerAddress(ctx context.Context) string {
 // maxText is how much of an agent's strings is kept in logs and in memory, in bytes.
 const maxText = 64
 
-func shorten(s string) string { return cut(s, maxText) }
-
-// cut returns at most n bytes of s, as valid UTF-8.
-func cut(s string, n int) string { return strings.ToValidUTF8(s[:min(len(s), n)], "") }
+func shorten(s string) string { return cut.Text(s, maxText) }

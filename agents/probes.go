@@ -6,6 +6,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 // ProbeFailure is about all checks of one probe that failed in one way since the agent last said so.
@@ -27,7 +28,7 @@ func (s *Server) probesFailed(sess *session, m *agentv1.ProbeFailures) error {
 	for _, f := range m.GetFailures() {
 		s.o.ProbeFailed(ProbeFailure{
 			Proxy: sess.peer.Subject, Container: shorten(f.GetContainer()), Probe: shorten(f.GetProbe()), Verdict: shorten(f.GetVerdict()),
-			Class: shorten(f.GetClass()), Reason: cut(f.GetReason(), agentv1.MaxReason), Count: f.GetCount(),
+			Class: shorten(f.GetClass()), Reason: cut.Text(f.GetReason(), agentv1.MaxReason), Count: f.GetCount(),
 		})
 	}
 	return nil

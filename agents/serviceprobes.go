@@ -12,6 +12,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 // serviceProbes returns the checks that the agent of a written Dataplane has to make, nil for another one.
@@ -102,7 +103,7 @@ func (s *Server) readinessChanged(sess *session, m *agentv1.Readiness) error {
 			probed := probedInbounds(dataplaneOf(s.o.View(), id)) // here, so that a later view finds what this one let in
 			maps.DeleteFunc(reported, func(at netip.AddrPort, _ *agentv1.InboundReadiness) bool { return probed[at] == nil })
 			for at, in := range reported {
-				switch reason := cut(in.GetReason(), agentv1.MaxReason); {
+				switch reason := cut.Text(in.GetReason(), agentv1.MaxReason); {
 				case !in.GetNoVerdict() && in.GetReady():
 					delete(reasons, at)
 				case !in.GetNoVerdict():
@@ -129,7 +130,7 @@ func (s *Server) logReadiness(ctx context.Context, sess *session, before map[net
 		case in.GetReady() && was:
 			log.InfoContext(ctx, "application ready", "inbound", at)
 		case !in.GetReady() && (!was || waits(before[at])):
-			log.WarnContext(ctx, "application not ready", "inbound", at, "reason", cut(in.GetReason(), agentv1.MaxReason))
+			log.WarnContext(ctx, "application not ready", "inbound", at, "reason", cut.Text(in.GetReason(), agentv1.MaxReason))
 		}
 	}
 }

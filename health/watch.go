@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 // watchPause is between two runs of all checks. Three of them have to be less than WatchdogSec of a unit of systemd.
@@ -46,7 +48,7 @@ func (r *Registry) look(ctx context.Context) (states []string) {
 	ready := r.Results(ctx, Readyz)
 	if i := slices.IndexFunc(ready, failed); i >= 0 {
 		why := strings.Join(strings.Fields(ready[i].Err.Error()), " ")
-		status = fmt.Sprintf("not ready: %s: %s", ready[i].Name, strings.ToValidUTF8(why[:min(len(why), maxStatus)], ""))
+		status = fmt.Sprintf("not ready: %s: %s", ready[i].Name, cut.Text(why, maxStatus))
 	}
 	return append(states, "STATUS="+status)
 }

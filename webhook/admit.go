@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 // admitPod answers the creation of a pod: with a patch if it is injected, with a refusal if it cannot be. It has no side effect, so
@@ -65,7 +66,7 @@ func (s *Server) admitPod(ctx context.Context, body []byte) (*admissionv1.Admiss
 
 func (s *Server) namespace(ctx context.Context, name string) (*Namespace, error) {
 	if len(validation.IsDNS1123Label(name)) > 0 {
-		return nil, malformed("request.namespace: %q: must be the name of a namespace", cut(name, 100))
+		return nil, malformed("request.namespace: %q: must be the name of a namespace", cut.Marked(name, 100))
 	}
 	ns, err := s.options.Namespace(ctx, name)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +12,7 @@ import (
 	kjson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 const reviewKind = "AdmissionReview"
@@ -80,7 +80,7 @@ func malformed(format string, args ...any) error {
 // denial returns the answer that refuses a request.
 func denial(uid types.UID, code int32, reason metav1.StatusReason, message string) *admissionv1.AdmissionResponse {
 	return &admissionv1.AdmissionResponse{UID: uid, Result: &metav1.Status{
-		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: cut(message, maxMessage),
+		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: cut.Marked(message, maxMessage),
 	}}
 }
 
@@ -93,26 +93,13 @@ func limitWarnings(all []string) []string {
 	warnings := make([]string, 0, len(all))
 	left := maxWarnings - len(last) - len("0000000")
 	for i, warning := range all {
-		warning = cut(warning, maxWarning)
+		warning = cut.Marked(warning, maxWarning)
 		if left -= len(warning); left < 0 {
 			return append(warnings, fmt.Sprintf(last, len(all)-i))
 		}
 		warnings = append(warnings, warning)
 	}
 	return warnings
-}
-
-// cut shortens a text to size bytes.
-func cut(text string, size int) string {
-	const more = "…"
-	if len(text) <= size {
-		return text
-	}
-	end := size - len(more)
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + more
 }
 
 // encodeResponse returns the AdmissionReview that answers a request.

@@ -19,6 +19,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 
 	"github.com/sonde-mesh/sonde/internal/connlimit"
+	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 // Paths of the server.
@@ -236,7 +237,7 @@ func checkRequest(r *http.Request) (status int, why string) {
 
 // fail answers a request that has no answer.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) (result string) {
-	why := cut(inOneLine(err), maxReason) // it may have parts of the request
+	why := cut.Marked(inOneLine(err), maxReason) // it may have parts of the request
 	switch {
 	case errors.Is(err, errMalformed):
 		http.Error(w, why, http.StatusBadRequest)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	eventsv1 "k8s.io/client-go/kubernetes/typed/events/v1"
 	kevents "k8s.io/client-go/tools/events"
+
+	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 // Reporter is who reports the events.
@@ -81,14 +82,5 @@ func (r *Recorder) Record(e Event) {
 	about := &corev1.ObjectReference{
 		Kind: e.Kind, APIVersion: e.APIVersion, Namespace: e.Namespace, Name: e.Name, UID: e.UID, FieldPath: e.FieldPath,
 	}
-	r.recorder.Eventf(about, nil, corev1.EventTypeWarning, e.Reason, e.Action, "%s", cut(e.Note))
-}
-
-// cut returns at most maxNote bytes of a note, as valid UTF-8.
-func cut(note string) string {
-	if len(note) <= maxNote {
-		return strings.ToValidUTF8(note, "?")
-	}
-	const more = " …"
-	return strings.ToValidUTF8(note[:maxNote-len(more)], "") + more
+	r.recorder.Eventf(about, nil, corev1.EventTypeWarning, e.Reason, e.Action, "%s", cut.Marked(e.Note, maxNote))
 }

@@ -7,31 +7,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/runtime"
 	kevents "k8s.io/client-go/tools/events"
 )
-
-// The API server refuses an event with a note that is too long, or that is not UTF-8.
-func TestCut(t *testing.T) {
-	tests := map[string]struct{ note, want string }{
-		"short":             {"probe failed", "probe failed"},
-		"as long as can be": {strings.Repeat("a", maxNote), strings.Repeat("a", maxNote)},
-		"too long":          {strings.Repeat("a", maxNote+1), strings.Repeat("a", maxNote-4) + " …"},
-		"cut in a letter":   {strings.Repeat("é", maxNote), strings.Repeat("é", (maxNote-4)/2) + " …"},
-		"not UTF-8":         {"a\xffb", "a?b"},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			got := cut(tc.note)
-			if got != tc.want || len(got) > maxNote || !utf8.ValidString(got) {
-				t.Errorf("cut() = %d bytes, %q", len(got), got)
-			}
-		})
-	}
-}
 
 // counter counts events.
 type counter struct {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 // maxMessage is the longest message of a condition that the API server takes (metav1.Condition).
@@ -86,7 +86,7 @@ func (s *Objects) conditionOf(ref reference, r *record) metav1.Condition {
 		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted, ObservedGeneration: r.generation,
 	}
 	refuse := func(reason, message string) {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reason, strings.ToValidUTF8(message[:min(len(message), maxMessage)], "")
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reason, cut.Text(message, maxMessage)
 	}
 	o, err := s.resolve(ref, r)
 	switch {

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 // Drains has the options of drains.
@@ -61,7 +61,7 @@ func annotation(all map[string]string, name string) *string {
 	if !there {
 		return nil
 	}
-	value = strings.ToValidUTF8(value[:min(len(value), mesh.MaxDrainReason)], "")
+	value = cut.Text(value, mesh.MaxDrainReason)
 	return &value
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 // Keys of a projected token's extra claims. Source: kubernetes pkg/serviceaccount/util.go.
@@ -213,11 +214,11 @@ func (a *Authenticator) find(c claims) (identity.Subject, error) {
 // notSeen says nothing but what the token says: the caller may not be its pod. The cache may be behind: then the agent's next try succeeds.
 func notSeen(c claims) error {
 	text := fmt.Sprintf("pod %s/%s with UID %s is deleted, or not seen yet", c.namespace, c.pod, c.uid)
-	return fmt.Errorf("%w: %s", identity.ErrNotKnown, strings.ToValidUTF8(text[:min(len(text), maxReason)], ""))
+	return fmt.Errorf("%w: %s", identity.ErrNotKnown, cut.Text(text, maxReason))
 }
 
 // clean returns a text of the API server without the token, cut.
 func clean(text, token string) string {
 	text = strings.ReplaceAll(text, token, "<token>")
-	return strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
+	return cut.Text(text, maxReason)
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 // EnvoyState has why Envoy does not run, until it is reported. It is safe for concurrent use.
@@ -22,8 +23,7 @@ func NewEnvoyState() *EnvoyState { return &EnvoyState{wake: make(chan struct{}, 
 func (e *EnvoyState) Set(down error) {
 	text := ""
 	if down != nil {
-		text = strings.ToValidUTF8(strings.Join(strings.Fields(down.Error()), " "), "?")
-		text = strings.ToValidUTF8(text[:min(len(text), agentv1.MaxReason)], "") // which may cut a character
+		text = cut.Text(strings.Join(strings.Fields(down.Error()), " "), agentv1.MaxReason)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
