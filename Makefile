@@ -86,6 +86,7 @@ api-server: ## build kube-apiserver and etcd, which tests run, into the cache
 # Tests in test/ run programs that `go test` does not see change: their results are not taken from its cache. Those that attack take all processors,
 # and come one after the other.
 ATTACKS := ./hostile ./perport
+FLOODS := ^TestPerPortFloods$$
 .PHONY: test
 test: envoys api-server $(HELM) ## run every test of every module, with the race detector if there is a C compiler
 	@failed=; race=-race; compiler=$$(go env CC); \
@@ -93,8 +94,9 @@ test: envoys api-server $(HELM) ## run every test of every module, with the race
 	for module in $(MODULES); do \
 		echo "== tests of $$module"; \
 		if [ $$module = test ]; then \
-			(cd test && go test $$race -count=1 $$(go list ./... | grep --invert-match --extended-regexp '/test/(hostile|perport)$$')) || failed=1; \
+			(cd test && go test $$race -count=1 -skip '$(FLOODS)' $$(go list ./... | grep --invert-match --extended-regexp '/test/(hostile|perport)$$')) || failed=1; \
 			(cd test && go test $$race -count=1 -p 1 -timeout 20m $(ATTACKS)) || failed=1; \
+			(cd test && go test $$race -count=1 -run '$(FLOODS)' ./fidelity) || failed=1; \
 		else (cd $$module && go test $$race ./...) || failed=1; fi; \
 	done; [ -z "$$failed" ]
 
