@@ -8,7 +8,7 @@ import (
 
 // The settings that dpagent/guard gives itself and its worker, for an agent without a guard.
 const (
-	gcPercent = 50
+	gcPercent = 40
 	maxProcs  = 1
 )
 

@@ -11,7 +11,7 @@ import (
 // runtimeEnv sets up Go's runtime for little memory. It has to be set before the process starts, since the runtime allocates
 // memory for each processor of the node. With the default GOGC, garbage would grow to 4 MiB, several times the memory in
 // use; and for a program that mostly waits, waking a second thread costs more than it gains.
-var runtimeEnv = []string{"GOGC=50", "GOMAXPROCS=1"} // as in tuneRuntime of cmd/sonde-dp
+var runtimeEnv = []string{"GOGC=40", "GOMAXPROCS=1"} // as in tuneRuntime of cmd/sonde-dp
 
 // Exec executes this program again, in the same process, as a guard, whose worker is this program with the same arguments.
 // It only returns if that fails. The worker has runtimeEnv, too, unless env sets these variables.

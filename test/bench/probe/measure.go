@@ -147,7 +147,7 @@ func (b *bench) startAll(ctx context.Context, kind string) (running map[string]*
 		case subjectSonde:
 			p, err = startAgent(ctx, b.program, table)
 		case roleHandler: // as sonde-dp sets itself up
-			p, err = startSubject(ctx, s, b.app, "GOGC=50", "GOMAXPROCS=1", mesh.EnvProbeTable+"="+env)
+			p, err = startSubject(ctx, s, b.app, "GOGC=40", "GOMAXPROCS=1", mesh.EnvProbeTable+"="+env)
 		default:
 			p, err = startSubject(ctx, s, b.app)
 		}
