@@ -28,7 +28,7 @@ func TestImports(t *testing.T) {
 		switch {
 		case p == "net" || p == "fmt" || p == "encoding/json":
 			t.Errorf("it stands on %s", p)
-		case isOurs && (own == "shutdown" || strings.HasPrefix(own, "dpagent/guard")): // have no variables to initialise
+		case isOurs && (own == "internal/shutdown" || strings.HasPrefix(own, "dpagent/guard")): // have no variables to initialise
 		case strings.Contains(p, "."):
 			t.Errorf("it stands on %s", p)
 		}
