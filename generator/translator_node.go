@@ -18,18 +18,26 @@ type nodeSet struct {
 
 // nodeResources are the resources of a service that is Local, as callers on one node have them. They are encoded once for all of these.
 type nodeResources struct {
+	of        []meshview.Endpoint // those of the service on the node
 	endpoints *resource.Resource
 	listeners []*resource.Resource
 }
 
-// encodeNodes encodes what differs between nodes, for those whose callers have it.
-func (t *Translator) encodeNodes(r *serviceResources, s *meshview.Service) {
+// encodeNodes encodes what differs between nodes, for those whose callers have it: all of them, or those whose endpoints differ. It returns
+// which.
+func (t *Translator) encodeNodes(r *serviceResources, s *meshview.Service, all bool) (nodes []string) {
+	byNode := s.ByNode()
 	for node, on := range r.nodes {
-		t.encodeNode(on, s.For(node))
+		if all || !slices.Equal(on.of, byNode[node]) {
+			t.encodeNode(on, s.With(byNode[node]))
+			nodes = append(nodes, node)
+		}
 	}
+	return nodes
 }
 
 func (t *Translator) encodeNode(on *nodeResources, s *meshview.Service) {
+	on.of = s.Endpoints
 	on.endpoints = t.encodeOrKeep(on.endpoints, s.Name, LoadAssignment(s), "service "+s.ID())
 	on.listeners, _ = t.encodeListeners(on.listeners, s)
 }
@@ -69,14 +77,13 @@ func (t *Translator) findLocal(s *sharedSet) {
 	}
 }
 
-// updateNodes makes the node sets of s anew, and reports whether one differs.
-func (t *Translator) updateNodes(s *sharedSet) (differs bool) {
-	for node, n := range s.nodes {
-		before := n.set
-		n.set = t.replaceNode(s, node, before)
-		differs = differs || n.set != before
+// updateNodes makes the sets of these nodes anew.
+func (t *Translator) updateNodes(s *sharedSet, nodes map[string]struct{}) {
+	for node := range nodes {
+		if n := s.nodes[node]; n != nil {
+			n.set = t.replaceNode(s, node, n.set)
+		}
 	}
-	return differs
 }
 
 // replaceNode returns the set of a node, as the successor of from.

@@ -1,6 +1,7 @@
 package generator
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -76,5 +77,35 @@ func TestLocalServiceWithTheAddressOfAnother(t *testing.T) {
 	b.apply()
 	if shared, node := in(); shared || !node {
 		t.Errorf("once web has left the address, the listener is in the shared set: %t, in that of the node: %t", shared, node)
+	}
+}
+
+// BenchmarkTranslatorLocalEndpointChange changes one endpoint of a service that is Local, as that of a DaemonSet: 1,000 nodes have one each, and a
+// proxy that is attached.
+func BenchmarkTranslatorLocalEndpointChange(b *testing.B) {
+	bench := newBench(b)
+	bench.translator.encode = resource.Encode
+	nodes := make([]string, 1000)
+	for i := range nodes {
+		nodes[i] = fmt.Sprintf("n%03d", i)
+		bench.set(dataplane(nodes[i], fmt.Sprintf("10.0.%d.%d", i/250, i%250), "", workload("w"), transparent, onNode(nodes[i])))
+	}
+	changed := localService(nodes...)
+	changed.Spec.Endpoints[500].Health = &mesh.EndpointHealth{Ready: new(bool)}
+	services := []*mesh.Service{changed, localService(nodes...)}
+	bench.set(services[1])
+	bench.apply()
+	for _, node := range nodes {
+		bench.translator.Attach("default/" + node)
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		bench.set(services[i%2])
+		c, _ := bench.builder.Build()
+		b.StartTimer()
+		if changed, err := bench.translator.Apply(c); err != nil || len(changed) == 0 {
+			b.Fatal(len(changed), err)
+		}
 	}
 }

@@ -26,8 +26,8 @@ type changedService struct {
 	resources *serviceResources
 	own       bool // proxies' own outbound listeners
 	listeners bool
-	local     bool // whether it is, or was, Local
-	flipped   bool // it is Local and was not, or the reverse
+	flipped   bool     // it is Local and was not, or the reverse
+	nodes     []string // those for which something was encoded again
 }
 
 // encodeChanged encodes the services that the change names and an attached proxy sees. A service that was removed is
@@ -39,9 +39,9 @@ func (t *Translator) encodeChanged(c meshview.Change) []changedService {
 		if r := t.services[id]; r != nil && s != nil {
 			_, before := c.Before.Service(id)
 			flipped := r.local != s.Local
-			listeners := t.encodeService(r, m, s)
+			listeners, nodes := t.encodeService(r, m, s)
 			changed = append(changed, changedService{
-				id: id, resources: r, listeners: listeners, local: s.Local || flipped, flipped: flipped,
+				id: id, resources: r, listeners: listeners, nodes: nodes, flipped: flipped,
 				own: before == nil || before.Protocol != s.Protocol || before.Affinity != s.Affinity || flipped,
 			})
 		}
@@ -49,15 +49,15 @@ func (t *Translator) encodeChanged(c meshview.Change) []changedService {
 	for _, id := range c.Endpoints {
 		_, s := c.After.Service(id)
 		if r := t.services[id]; r != nil && s != nil {
-			t.encodeEndpoints(r, s)
-			changed = append(changed, changedService{id: id, resources: r, own: s.Local, local: s.Local})
+			changed = append(changed, changedService{id: id, resources: r, nodes: t.encodeEndpoints(r, s)})
 		}
 	}
 	return changed
 }
 
-// encodeService encodes everything but the endpoints, and reports whether a listener differs that is the same on all nodes.
-func (t *Translator) encodeService(r *serviceResources, m *meshview.Mesh, s *meshview.Service) bool {
+// encodeService encodes everything but the endpoints, and reports whether a listener differs that is the same on all nodes, and for which
+// nodes something was encoded.
+func (t *Translator) encodeService(r *serviceResources, m *meshview.Mesh, s *meshview.Service) (differ bool, nodes []string) {
 	whose := "service " + s.ID()
 	before := r.cluster
 	r.cluster = t.encodeOrKeep(before, s.Name, OutboundCluster(m, s), whose)
@@ -70,16 +70,14 @@ func (t *Translator) encodeService(r *serviceResources, m *meshview.Mesh, s *mes
 		r.route = nil
 	}
 	r.local = s.Local
-	var differ bool
 	if s.Local {
 		differ = len(r.listeners) > 0
 		r.listeners = nil
-		t.encodeNodes(r, s)
-	} else {
-		r.nodes = nil
-		r.listeners, differ = t.encodeListeners(r.listeners, s)
+		return differ, t.encodeNodes(r, s, true)
 	}
-	return differ
+	r.nodes = nil
+	r.listeners, differ = t.encodeListeners(r.listeners, s)
+	return differ, nil
 }
 
 // encodeListeners encodes the listeners of all addresses, and reports whether one differs from before.
@@ -101,13 +99,14 @@ func (t *Translator) encodeListeners(before []*resource.Resource, s *meshview.Se
 	return now, differ
 }
 
-func (t *Translator) encodeEndpoints(r *serviceResources, s *meshview.Service) {
+// encodeEndpoints returns for which nodes something was encoded, none if they are the same on all.
+func (t *Translator) encodeEndpoints(r *serviceResources, s *meshview.Service) (nodes []string) {
 	if s.Local {
 		r.endpoints = nil
-		t.encodeNodes(r, s)
-		return
+		return t.encodeNodes(r, s, false)
 	}
 	r.endpoints = t.encodeOrKeep(r.endpoints, s.Name, LoadAssignment(s), "service "+s.ID())
+	return nil
 }
 
 // acquire returns the resources of a service for one more shared set. They are empty if s is nil, which a view of a

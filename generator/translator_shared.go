@@ -123,22 +123,25 @@ func (t *Translator) updateShared(changed []changedService, affected affectedPro
 		}
 	}
 	for s, services := range bySet {
-		differs, own := t.updateSet(s, services)
-		if !differs && !own {
+		differs, own, nodes := t.updateSet(s, services)
+		if !differs && !own && len(nodes) == 0 {
 			continue
 		}
 		for id, a := range s.proxies {
-			affected.add(id, own && a.outbounds)
+			if _, of := nodes[a.node.name]; differs || own || of {
+				affected.add(id, (own || of) && a.outbounds)
+			}
 		}
 	}
 }
 
-// updateSet puts the resources of changed services into one shared set and its node sets. It returns whether one of them differs, and
-// whether listeners of proxies' own may.
-func (t *Translator) updateSet(s *sharedSet, services []changedService) (differs, own bool) {
+// updateSet puts the resources of changed services into one shared set and its node sets. It returns whether the shared set differs, whether
+// listeners of all proxies' own may, and the nodes for whose proxies either may be.
+func (t *Translator) updateSet(s *sharedSet, services []changedService) (differs, own bool, nodes map[string]struct{}) {
 	var put []*resource.Resource
 	var remove []resource.Name
-	var listeners, local, flipped bool
+	var listeners, flipped bool
+	nodes = map[string]struct{}{}
 	for _, c := range services {
 		put = append(put, c.resources.allButListeners()...)
 		_, name := mesh.SplitID(c.id)
@@ -149,7 +152,10 @@ func (t *Translator) updateSet(s *sharedSet, services []changedService) (differs
 			remove = append(remove, resource.Name{Type: resource.Endpoint, Name: name})
 		}
 		own = own || c.own
-		listeners, local, flipped = listeners || c.listeners, local || c.local, flipped || c.flipped
+		listeners, flipped = listeners || c.listeners, flipped || c.flipped
+		for _, node := range c.nodes {
+			nodes[node] = struct{}{}
+		}
 	}
 	if listeners && s.scope.Redirected {
 		want := t.virtualListeners(s)
@@ -160,9 +166,11 @@ func (t *Translator) updateSet(s *sharedSet, services []changedService) (differs
 	if flipped {
 		t.findLocal(s)
 	}
-	differs = s.set != before
-	if local || listeners && len(s.local) > 0 {
-		differs = t.updateNodes(s) || differs
+	if flipped || listeners && len(s.local) > 0 { // an address may be another service's now
+		for node := range s.nodes {
+			nodes[node] = struct{}{}
+		}
 	}
-	return differs, own
+	t.updateNodes(s, nodes)
+	return s.set != before, own, nodes
 }

@@ -113,14 +113,31 @@ func (s *Service) For(node string) *Service {
 	if !s.Local {
 		return s
 	}
-	on := *s
-	on.Endpoints = nil
+	var on []Endpoint
 	for _, e := range s.Endpoints {
 		if e.Node == node && node != "" {
-			on.Endpoints = append(on.Endpoints, e)
+			on = append(on, e)
 		}
 	}
-	return &on
+	return s.With(on)
+}
+
+// ByNode returns the endpoints of all nodes, as For does of one.
+func (s *Service) ByNode() map[string][]Endpoint {
+	byNode := map[string][]Endpoint{}
+	for _, e := range s.Endpoints {
+		if e.Node != "" {
+			byNode[e.Node] = append(byNode[e.Node], e)
+		}
+	}
+	return byNode
+}
+
+// With returns the service with other endpoints.
+func (s *Service) With(endpoints []Endpoint) *Service {
+	other := *s
+	other.Endpoints = endpoints
+	return &other
 }
 
 // Proxy is one Dataplane and what it can reach.
