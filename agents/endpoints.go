@@ -49,10 +49,16 @@ func (s *Server) endpoints(id mesh.ID) *agentv1.ControlMessage {
 	case onItsWay:
 		return endpointsMessage(publishing)
 	}
+	if reason, _ := s.unreached(id); reason != "" {
+		return endpointsMessage(reason)
+	}
 	for i, h := range p.Inbounds {
-		in := &p.Dataplane.Spec.Networking.Inbound[i]
-		if missing := s.missing(p, in, h.Reason); missing != "" {
-			return endpointsMessage(fmt.Sprintf("%s is not ready: %s", p.Dataplane.InboundAddress(in), missing))
+		at := p.Dataplane.InboundAddress(&p.Dataplane.Spec.Networking.Inbound[i])
+		switch h.Reason {
+		case meshview.NeverJoined:
+			return endpointsMessage("the proxy has not joined")
+		case meshview.ApplicationNotReady: // it may have passed meanwhile
+			return endpointsMessage(fmt.Sprintf("%s is not ready: %s", at, cmp.Or(s.applications.of(id)[at], publishing)))
 		}
 	}
 	return endpointsMessage("")
@@ -61,19 +67,4 @@ func (s *Server) endpoints(id mesh.ID) *agentv1.ControlMessage {
 // endpointsMessage says why the endpoints are not ready, "" if they are.
 func endpointsMessage(reason string) *agentv1.ControlMessage {
 	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Endpoints{Endpoints: &agentv1.Endpoints{Ready: reason == "", Reason: reason}}}
-}
-
-// missing returns for people why an inbound is not ready, "" if it is, or if its Dataplane says that it should not be.
-func (s *Server) missing(p *meshview.Proxy, in *mesh.Inbound, why meshview.Reason) string {
-	switch why {
-	case meshview.NeverJoined:
-		return "its proxy has not joined"
-	case meshview.OtherWorkload:
-		return "the certificate is for another workload"
-	case meshview.ListenerNotAccepted:
-		return "envoy has not accepted its listener"
-	case meshview.ApplicationNotReady:
-		return cmp.Or(s.applications.of(p.ID())[p.Dataplane.InboundAddress(in)], publishing) // it may have passed meanwhile
-	}
-	return ""
 }

@@ -49,7 +49,7 @@ func TestEndpointsUntilTheyAreReady(t *testing.T) {
 	a.features = append(a.features, "endpoints")
 	h.server.ObserveListeners("default/web-1", agents.Listeners{})
 	a.connect(false)
-	a.knows("10.0.0.1:8080 is not ready: envoy has not accepted its listener")
+	a.knows("envoy has not accepted the listener at 10.0.0.1:8080 yet")
 	h.server.ObserveListeners("default/web-1", accepted(web))
 	a.knows("10.0.0.1:8080 is not ready: " + notReported)
 	a.says(web + " connection refused")

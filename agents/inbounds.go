@@ -97,14 +97,23 @@ func (s *Server) forgetListeners(id mesh.ID) {
 
 // inbounds returns what the agent of a proxy should know of its inbounds, nil while nothing is known.
 func (s *Server) inbounds(id mesh.ID) *agentv1.ControlMessage {
+	reason, known := s.unreached(id)
+	if !known {
+		return nil
+	}
+	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Inbounds{Inbounds: &agentv1.Inbounds{Accepted: reason == "", Reason: reason}}}
+}
+
+// unreached returns why clients do not reach an inbound of a proxy, "" if they reach all, and whether that is known.
+func (s *Server) unreached(id mesh.ID) (reason string, known bool) {
 	_, p := s.o.View().Proxy(id)
 	o := s.observed.of(id)
 	if p == nil || !o.ListenersKnown {
-		return nil
+		return "", false
 	}
 	if !meshview.WorkloadMatches(p.Dataplane, o) {
-		return inboundsMessage(&agentv1.Inbounds{Reason: fmt.Sprintf("the certificate is for workload %q, the Dataplane has workload %q: clients refuse it",
-			mesh.WorkloadText(o.Path), mesh.WorkloadText(p.Dataplane.SPIFFEPath()))})
+		return fmt.Sprintf("the certificate is for workload %q, the Dataplane has workload %q: clients refuse it",
+			mesh.WorkloadText(o.Path), mesh.WorkloadText(p.Dataplane.SPIFFEPath())), true
 	}
 	for _, at := range listenersOf(p.Dataplane) {
 		if o.Listeners.Has(at) {
@@ -114,15 +123,11 @@ func (s *Server) inbounds(id mesh.ID) *agentv1.ControlMessage {
 		reason, refused := s.refused[id][at]
 		s.mu.Unlock()
 		if refused {
-			return inboundsMessage(&agentv1.Inbounds{Reason: fmt.Sprintf("envoy refuses the listener at %s: %s", at, cut.Text(reason, agentv1.MaxReason))})
+			return fmt.Sprintf("envoy refuses the listener at %s: %s", at, cut.Text(reason, agentv1.MaxReason)), true
 		}
-		return inboundsMessage(&agentv1.Inbounds{Reason: fmt.Sprintf("envoy has not accepted the listener at %s yet", at)})
+		return fmt.Sprintf("envoy has not accepted the listener at %s yet", at), true
 	}
-	return inboundsMessage(&agentv1.Inbounds{Accepted: true})
-}
-
-func inboundsMessage(m *agentv1.Inbounds) *agentv1.ControlMessage {
-	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Inbounds{Inbounds: m}}
+	return "", true
 }
 
 // listenersOf returns where others than the application reach a proxy.
