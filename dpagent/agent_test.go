@@ -116,9 +116,6 @@ func startAgentOf(
 	t testing.TB, o dpagent.Options, create func(context.Context, dpagent.Options, *slog.Logger) (*dpagent.Agent, error),
 ) *running {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("a real Envoy is started, and lives for seconds")
-	}
 	r := &running{t: t, logs: &logs{}, dir: o.WorkDir, ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	r.cancel = cancel

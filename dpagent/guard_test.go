@@ -207,9 +207,6 @@ func probeClient() *http.Client {
 }
 
 func TestMemoryWithGuard(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits until the agent is at rest")
-	}
 	t.Run("and probes", func(t *testing.T) { checkGuardedMemory(t, 0) })
 	t.Run("and a port for load balancers", func(t *testing.T) { checkGuardedMemory(t, freePort(t)) })
 }

@@ -88,9 +88,6 @@ const (
 )
 
 func TestMemoryAtRest(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits until the agent is at rest")
-	}
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	p := startProgram(t, cp)

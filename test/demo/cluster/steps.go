@@ -166,8 +166,9 @@ func (s *scene) callInside(ctx context.Context) ([]string, error) {
 	var answer called
 	// The Envoy of a caller hears of an endpoint a moment after the API server: on a busy machine the pod may have been unready just now.
 	err = wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
+		var err error
 		answer, err = s.call(ctx, now.address, target)
-		return err != nil || answer.Body != noEndpoint, err
+		return answer.Body != noEndpoint, err
 	})
 	if err != nil && !wait.Interrupted(err) {
 		return nil, err
