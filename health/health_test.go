@@ -1,9 +1,11 @@
 package health_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -17,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sonde-mesh/sonde/health"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
 const fromHere, fromElsewhere = "127.0.0.1:40000", "192.0.2.7:40000"
@@ -380,5 +383,35 @@ func TestInformational(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// waitFor is a name to look for in a stack.
+func waitFor(done <-chan struct{}, loop *heartbeat.Loop) {
+	loop.Begin()
+	<-done
+	loop.End()
+}
+
+// TestStackOfALoop looks for the stack of a loop that hangs in the log, where thousands of goroutines have come since.
+func TestStackOfALoop(t *testing.T) {
+	var log bytes.Buffer
+	r := health.New(health.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	loop := r.Loop("fan-out", time.Millisecond)
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() { waitFor(done, loop) })
+	for range 5000 {
+		all.Go(func() { <-done })
+	}
+	defer all.Wait()
+	defer close(done)
+	for began := time.Now(); !strings.Contains(log.String(), "loop is stuck"); <-time.After(time.Millisecond) {
+		if ask(r, "GET", "/livez?verbose", fromHere); time.Since(began) > 20*time.Second {
+			t.Fatal("the log does not say that the loop is stuck")
+		}
+	}
+	if text := log.String(); strings.Count(text, "loop is stuck") != 1 || !strings.Contains(text, "health_test.waitFor") || len(text) > 600<<10 {
+		t.Errorf("the log has not the stack of the loop, once, in %d bytes:\n%.2000s", len(text), text)
 	}
 }

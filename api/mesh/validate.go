@@ -38,14 +38,30 @@ const (
 	empty            = "is empty: "
 )
 
+// Limits of an object, so that one that is all wrong takes no more than one that is right.
+const (
+	maxItems      = 10_000 // of a list
+	maxViolations = 100
+)
+
 // violations collects the violations of an object.
 type violations []error
+
+// report adds a violation, if there are not too many already.
+func (v *violations) report(f *FieldError) {
+	switch n := len(*v); {
+	case n < maxViolations:
+		*v = append(*v, f)
+	case n == maxViolations:
+		*v = append(*v, errors.New("there are more errors"))
+	}
+}
 
 func (v *violations) add(field, value, allowed string) {
 	if value == "" {
 		allowed = missing + allowed
 	}
-	*v = append(*v, &FieldError{Field: field, Value: value, Allowed: allowed})
+	v.report(&FieldError{Field: field, Value: value, Allowed: allowed})
 }
 
 func (v *violations) check(ok bool, field, value, allowed string) {
@@ -63,6 +79,12 @@ func (v *violations) port(field string, port uint32) {
 	v.check(port >= 1 && port <= 65535, field, value, AllowedPort)
 }
 
+// fits reports whether a list has no more items than are looked at.
+func (v *violations) fits(field string, items int) bool {
+	v.check(items <= maxItems, field, strconv.Itoa(items)+" items", fmt.Sprintf("must have at most %d items", maxItems))
+	return items <= maxItems
+}
+
 // Validate implements Object.
 func (m *Mesh) Validate() error {
 	var v violations
@@ -74,6 +96,9 @@ func (m *Mesh) Validate() error {
 }
 
 func (t *MTLS) validate(v *violations) {
+	if !v.fits("mtls.backends", len(t.Backends)) {
+		return
+	}
 	names := make([]string, 0, len(t.Backends))
 	for i := range t.Backends {
 		names = append(names, t.Backends[i].Name)
@@ -190,7 +215,7 @@ func (v *violations) tags(path string, tags Tags) {
 		field, value := tagField(path, key), tags[key]
 		v.check(isOf(key, "._-:/"), field, cmp.Or(key, `""`), allowedTagKey)
 		if value == "" {
-			*v = append(*v, &FieldError{Field: field, Allowed: empty + allowedTag(key)})
+			v.report(&FieldError{Field: field, Allowed: empty + allowedTag(key)})
 			continue
 		}
 		switch key {

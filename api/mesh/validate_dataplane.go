@@ -32,6 +32,21 @@ func (d *Dataplane) ValidateIn(namespace string) error {
 	return errors.Join(v...)
 }
 
+// fits reports whether no list has more items than are looked at.
+func (d *Dataplane) fits(v *violations) bool {
+	n := &d.Spec.Networking
+	all := v.fits("networking.inbound", len(n.Inbound))
+	all = v.fits("networking.outbound", len(n.Outbound)) && all
+	all = v.fits("tcpProbes", len(d.Spec.TCPProbes)) && all
+	if n.TransparentProxying != nil {
+		all = v.fits("networking.transparentProxying.reachableServices", len(n.TransparentProxying.ReachableServices)) && all
+	}
+	if d.Spec.Probes != nil {
+		all = v.fits("probes.endpoints", len(d.Spec.Probes.Endpoints)) && all
+	}
+	return all
+}
+
 func (d *Dataplane) violations() violations {
 	var v violations
 	meshOK, nameOK := isDNSLabel(d.Mesh), isDNSSubdomain(d.Name)
@@ -47,6 +62,9 @@ func (d *Dataplane) violations() violations {
 	if mode, ok := d.Labels[AnnotationVirtualProbesMode]; ok {
 		_, err := ParseProbesMode(mode)
 		v.check(err == nil, tagField("labels", AnnotationVirtualProbesMode), mode, AllowedProbesMode)
+	}
+	if !d.fits(&v) {
+		return v
 	}
 	taken := d.Spec.Networking.validate(&v)
 	d.validateProbes(&v, taken)

@@ -129,7 +129,7 @@ func (g *HTTPGetProbe) validateService(v *violations, path string) {
 		name := strings.SplitAfterN(h.Name, ":", 2)[0] // somebody may have written name and value as one
 		v.check(isHeaderName(h.Name), field+".name", cutValue(name), "must be the name of an HTTP header")
 		if strings.ContainsFunc(h.Value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
-			*v = append(*v, &FieldError{Field: field + ".value", Allowed: "must have no control characters"})
+			v.report(&FieldError{Field: field + ".value", Allowed: "must have no control characters"})
 		}
 		size += len(h.Name) + len(h.Value)
 	}
