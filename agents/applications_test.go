@@ -85,6 +85,8 @@ func TestHungDiskKeepsNoDeadEndpoint(t *testing.T) {
 	b.says("10.0.0.2:8080")
 	is("web-1", meshview.Ready, meshview.NoReason)
 	is("web-2", meshview.Ready, meshview.NoReason)
+	a.heard() // what is written of this must not come after the disk hangs
+	b.heard()
 
 	hangs.Store(true)
 	goOnce := sync.OnceFunc(func() { close(goOn) })

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -178,13 +177,4 @@ func (w *loopWatch) check(context.Context) error {
 		w.log.Error("loop is stuck", "loop", stuck.Loop, "since", stuck.Since, "limit", stuck.Limit, "stacks", stacks())
 	}
 	return err
-}
-
-// maxStacks limits the stacks in a log line, in bytes. The loops of a program are among its first goroutines, and the runtime prints these first.
-const maxStacks = 256 << 10
-
-// stacks returns those of all goroutines, as a panic prints them.
-func stacks() string {
-	buf := make([]byte, maxStacks)
-	return string(buf[:runtime.Stack(buf, true)])
 }
