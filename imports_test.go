@@ -68,7 +68,7 @@ var rules = map[string]rule{
 	"identity/secret": {std: true},
 	"identity/mtls":   {own: []string{"api/mesh", "identity", "internal/connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"agents": {
-		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "health/heartbeat"},
+		own:       []string{"agents/join", "agents/session", "agents/rotation", "agents/observed", "api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "health/heartbeat"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"agents/join": {
