@@ -19,7 +19,7 @@ type Limits struct {
 
 // SetLimits sets the limits of o that l has.
 func (o *Options) SetLimits(l Limits) {
-	j, s := cmp.Or(o.joins, join.DefaultLimits), cmp.Or(o.sessions, session.DefaultLimits)
+	j, s := cmp.Or(o.joins, join.DefaultLimits()), cmp.Or(o.sessions, session.DefaultLimits())
 	j.Rate, j.Burst = cmp.Or(l.JoinRate, j.Rate), cmp.Or(l.JoinBurst, j.Burst)
 	j.TokenChecks, j.TokenTimeout = cmp.Or(l.TokenChecks, j.TokenChecks), cmp.Or(l.TokenTimeout, j.TokenTimeout)
 	s.Sessions, s.Hello = cmp.Or(l.MaxSessions, s.Sessions), cmp.Or(l.HelloTimeout, s.Hello)

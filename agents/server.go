@@ -68,8 +68,8 @@ func (o *Options) setDefaults() error {
 	if o.Authority == nil || o.Tokens == nil || o.View == nil || o.Bootstrap == nil || o.Observe == nil {
 		return errors.New("agents: Authority, Tokens, View, Bootstrap and Observe are required")
 	}
-	o.joins = cmp.Or(o.joins, join.DefaultLimits)
-	o.sessions = cmp.Or(o.sessions, session.DefaultLimits)
+	o.joins = cmp.Or(o.joins, join.DefaultLimits())
+	o.sessions = cmp.Or(o.sessions, session.DefaultLimits())
 	o.recheck = cmp.Or(o.recheck, recheckInterval)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -67,8 +67,10 @@ type Limits struct {
 	TokenTimeout time.Duration
 }
 
-// DefaultLimits are those of a control plane.
-var DefaultLimits = Limits{Rate: 1, Burst: 20, TokenChecks: 32, TokenTimeout: 5 * time.Second}
+// DefaultLimits returns those of a control plane.
+func DefaultLimits() Limits {
+	return Limits{Rate: 1, Burst: 20, TokenChecks: 32, TokenTimeout: 5 * time.Second}
+}
 
 // Server serves Join and Renew of agentv1.AgentService. A replica may own all of its state alone: its limits are for the calls that come to
 // it, so n replicas together allow n times as much.

@@ -77,7 +77,7 @@ func fuzzSessions(f *testing.F) *Sessions {
 	}
 	s, err := New(Options{
 		Authority: authority, Observed: known, View: builder.View, Reported: func(context.Context, string) {}, ProbeFailed: func(ProbeFailure) {},
-		Logger: slog.New(slog.DiscardHandler), Now: time.Now, Limits: DefaultLimits,
+		Logger: slog.New(slog.DiscardHandler), Now: time.Now, Limits: DefaultLimits(),
 	})
 	if err != nil {
 		f.Fatal(err)

@@ -51,8 +51,10 @@ type Limits struct {
 	Answer int
 }
 
-// DefaultLimits are those of a control plane.
-var DefaultLimits = Limits{Sessions: 10_000, Hello: 10 * time.Second, SilentAfter: 30 * time.Second, Answer: 64 << 20}
+// DefaultLimits returns those of a control plane.
+func DefaultLimits() Limits {
+	return Limits{Sessions: 10_000, Hello: 10 * time.Second, SilentAfter: 30 * time.Second, Answer: 64 << 20}
+}
 
 // Sessions has the sessions with this replica, which owns them alone. What it tells others of them, that a proxy is silent, connected or lost,
 // is only the truth where no other replica has a session with it.
