@@ -61,5 +61,5 @@ func CheckProcess(instance string) error {
 
 // Bundle returns the message with a bundle.
 func Bundle(b identity.Bundle) *agentv1.Bundle {
-	return &agentv1.Bundle{Id: b.ID, Roots: b.Roots}
+	return &agentv1.Bundle{Id: b.ID, Roots: b.Roots, Epoch: b.Epoch}
 }

@@ -3,13 +3,14 @@ package session
 import (
 	"github.com/sonde-mesh/sonde/agents/call"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/identity"
 )
 
 // report records the bundle and leaf that the proxy uses, and pushes what is due then.
 func (s *Sessions) report(sess *session, inUse *agentv1.InUse) error {
 	log := s.o.Logger.With("mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane)
 	err := s.inTurn(sess, func() error {
-		if err := s.o.Authority.Report(sess.peer, inUse.GetBundleId(), inUse.GetLeafSerial()); err != nil {
+		if err := s.o.Authority.Report(sess.peer, inUseOf(inUse)); err != nil {
 			return call.Internal(sess.stream.Context(), log, "write report", err)
 		}
 		return nil
@@ -50,4 +51,12 @@ func (s *Sessions) push(sess *session) error {
 		return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_RenewNow{RenewNow: &agentv1.RenewNow{}}})
 	}
 	return nil
+}
+
+func inUseOf(m *agentv1.InUse) identity.InUse {
+	use := identity.InUse{Bundle: m.GetBundleId(), Epoch: m.GetBundleEpoch(), Serial: m.GetLeafSerial()}
+	if at := m.GetLeafNotAfter(); at.IsValid() && m.GetLeafCa() != "" {
+		use.CA, use.NotAfter = m.GetLeafCa(), at.AsTime()
+	}
+	return use
 }
