@@ -50,7 +50,7 @@ type rule struct {
 // allowed.
 var rules = map[string]rule{
 	"api/mesh":     {std: true},
-	"api/agent/v1": {forbidden: [][]string{kubernetes, envoyProtos}},
+	"api/agent/v1": {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"api/admin/v1": {forbidden: [][]string{kubernetes, envoyProtos}},
 	"meshview":     {own: []string{"api/mesh", "health/heartbeat"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
 	"store": {

@@ -54,8 +54,9 @@ func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err 
 	if in.selection.Injected {
 		decisions, err = in.decideAll()
 		for i, h := range in.handlers[:len(decisions)] {
-			if decisions[i].Written = h.written(); in.rewritten(h) != nil {
-				decisions[i].Written = writtenProbe(*decisions[i].Probe)
+			decisions[i].Written = h.written()
+			if p := in.rewritten(h); p != nil {
+				decisions[i].Written = p.Handler().Written(":" + number(p.Port()))
 			}
 		}
 		return decisions, in.port, err

@@ -50,7 +50,7 @@ func newPerPort(table mesh.ProbeTable, port uint32) *PerPort {
 	paths := map[string]bool{}
 	for _, p := range table {
 		switch {
-		case p.HTTPGet != nil && port != 0:
+		case !p.WantsOwnPort() && port != 0:
 			path, _, _ := strings.Cut(p.VirtualPath(), "?") // the agent looks at the query
 			if paths[path] {
 				continue
@@ -59,16 +59,12 @@ func newPerPort(table mesh.ProbeTable, port uint32) *PerPort {
 			if r.HTTP == nil {
 				r.HTTP = &mesh.Probes{Port: port}
 			}
-			number := strconv.Itoa(int(p.HTTPGet.Port))
+			number := strconv.Itoa(int(p.Port()))
 			r.HTTP.Endpoints = append(r.HTTP.Endpoints, mesh.ProbeEndpoint{
-				InboundPort: uint32(p.HTTPGet.Port), InboundPath: strings.TrimPrefix(path, "/"+number), Path: path,
+				InboundPort: uint32(p.Port()), InboundPath: strings.TrimPrefix(path, "/"+number), Path: path,
 			})
 		case p.VirtualPort != 0:
-			own := mesh.TCPProbe{Port: uint32(p.VirtualPort), InboundPort: uint32(p.Port()), Protocol: mesh.ProtocolTCP}
-			if p.GRPC != nil {
-				own.Protocol = mesh.ProtocolGRPC
-			}
-			r.Own = append(r.Own, own)
+			r.Own = append(r.Own, mesh.TCPProbe{Port: uint32(p.VirtualPort), InboundPort: uint32(p.Port()), Protocol: p.Handler().Protocol()})
 		}
 	}
 	return r

@@ -104,7 +104,7 @@ func sondeTable(pod *corev1.Pod, requests []webhook.Request) (map[string]corev1.
 		if !ok || d.Probe == nil || !asks(r, *d.Probe) {
 			continue
 		}
-		table[r.Field] = handlerOf(*d.Probe)
+		table[r.Field] = webhook.HandlerOf(*d.Probe)
 		if r.Probe != nil {
 			r.Probe.TimeoutSeconds = d.Probe.TimeoutSeconds
 		}
@@ -129,22 +129,6 @@ func asks(r webhook.Request, p mesh.Probe) bool {
 	}
 	get := httpGetOf(r)
 	return get != nil && get.Path == p.VirtualPath() && slices.Equal(get.HTTPHeaders, []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}})
-}
-
-// handlerOf returns an entry of the probe table as a user writes it.
-func handlerOf(p mesh.Probe) corev1.ProbeHandler {
-	port := intstr.FromInt32(p.Port())
-	switch {
-	case p.TCPSocket != nil:
-		return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: port}}
-	case p.GRPC != nil:
-		return corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: p.Port(), Service: &p.GRPC.Service}}
-	}
-	get := &corev1.HTTPGetAction{Path: p.HTTPGet.Path, Port: port, Scheme: corev1.URIScheme(p.HTTPGet.Scheme)}
-	for _, h := range p.HTTPGet.HTTPHeaders {
-		get.HTTPHeaders = append(get.HTTPHeaders, corev1.HTTPHeader{Name: h.Name, Value: h.Value})
-	}
-	return corev1.ProbeHandler{HTTPGet: get}
 }
 
 // istioTable returns the originals that the environment of istio-proxy has, by the path that the kubelet asks instead.
