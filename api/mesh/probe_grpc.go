@@ -63,6 +63,6 @@ func (d *probeDecoder) grpc(data json.RawMessage) *GRPCProbe {
 func (*GRPCProbe) problems() []error { return nil }
 
 func (g *GRPCProbe) validate(v *violations, path string) {
-	v.check(len(g.Service) <= maxProbeService && isPrintable(g.Service), path+".service", cutValue(g.Service),
+	v.check(len(g.Service) <= maxProbeService && isPrintable(g.Service), path+".service", Shorten(g.Service, maxShown),
 		fmt.Sprintf("must have at most %d visible ASCII characters", maxProbeService))
 }

@@ -173,15 +173,15 @@ func (g *HTTPGetProbe) hasKnownScheme() bool {
 
 // validate implements Handler. Values of headers are left out of errors, since they may be secrets.
 func (g *HTTPGetProbe) validate(v *violations, path string) {
-	v.check(len(g.Path) <= maxProbePath && isPrintable(g.Path), path+".path", cutValue(g.Path),
+	v.check(len(g.Path) <= maxProbePath && isPrintable(g.Path), path+".path", Shorten(g.Path, maxShown),
 		fmt.Sprintf("must have at most %d visible ASCII characters", maxProbePath))
-	v.check(g.Target() != "", path+".path", cutValue(g.Path), "must be a path: no request can be made of this")
-	v.check(g.hasKnownScheme(), path+".scheme", cutValue(g.Scheme), allowedScheme)
+	v.check(g.Target() != "", path+".path", Shorten(g.Path, maxShown), "must be a path: no request can be made of this")
+	v.check(g.hasKnownScheme(), path+".scheme", Shorten(g.Scheme, maxShown), allowedScheme)
 	size := 0
 	for i, h := range g.HTTPHeaders {
 		field := fmt.Sprintf("%s.httpHeaders[%d]", path, i)
 		name := strings.SplitAfterN(h.Name, ":", 2)[0] // somebody may have written name and value as one
-		v.check(isHeaderName(h.Name), field+".name", cutValue(name), "must be the name of an HTTP header")
+		v.check(isHeaderName(h.Name), field+".name", Shorten(name, maxShown), "must be the name of an HTTP header")
 		if strings.ContainsFunc(h.Value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
 			v.report(&FieldError{Field: field + ".value", Allowed: "must have no control characters"})
 		}

@@ -142,18 +142,13 @@ func withoutIndex(path string) string {
 
 // wrong records a value that cannot be read.
 func (d *probeDecoder) wrong(field string, value json.RawMessage, allowed string) {
-	const longest = 100
 	if MayBeSecret(field) {
 		value = nil
-	}
-	text := string(value)
-	if len(text) > longest {
-		text = text[:longest] + "…"
 	}
 	if field == "" {
 		field = "entry"
 	}
-	d.errs = append(d.errs, &FieldError{Field: field, Value: text, Allowed: allowed})
+	d.errs = append(d.errs, &FieldError{Field: field, Value: Shorten(string(value), maxShown), Allowed: allowed})
 }
 
 func expected(field any) string {

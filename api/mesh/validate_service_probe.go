@@ -114,12 +114,3 @@ func (f *formField) validate(v *violations, path string) {
 func isPrintable(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' })
 }
-
-// cutValue returns as much of a value as errors show.
-func cutValue(text string) string {
-	const longest = 100
-	if len(text) > longest {
-		return text[:longest] + "..."
-	}
-	return text
-}
