@@ -60,10 +60,6 @@ func isOurs(container string) bool {
 	return container == mesh.ContainerSidecar || container == mesh.ContainerInit
 }
 
-func isNativeSidecar(c *corev1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-}
-
 // field returns the place of the handler in the pod, for warnings.
 func (h handler) field() string {
 	field := "lifecycle." + string(h.kind)
@@ -99,7 +95,7 @@ func (h handler) port() (port int32, why string) {
 		port = h.container.Ports[i].ContainerPort
 	}
 	if !isPort(port) {
-		return 0, "port " + number(port) + " " + errPort.Error()
+		return 0, "port " + number(port) + " " + mesh.AllowedPort
 	}
 	return port, ""
 }

@@ -277,10 +277,6 @@ func (in *injection) addSidecar() {
 	}
 }
 
-func indexOf(containers []corev1.Container, name string) int {
-	return slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
-}
-
 // setMetadata writes the mesh into a label, by which the control plane selects pods, and what else was decided into annotations,
 // unless the user has set them.
 func (in *injection) setMetadata() {

@@ -108,7 +108,7 @@ func (in *injection) loadBalancerArgs() []string {
 func lbHealthPortOf(sidecar *corev1.Container) int32 {
 	for _, arg := range sidecar.Args {
 		if value, ok := strings.CutPrefix(arg, mesh.ArgLBHealthPort); ok {
-			if port, err := parsePort(value); err == nil {
+			if port, err := mesh.ParsePort[int32](value); err == nil {
 				return port
 			}
 		}

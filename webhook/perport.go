@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
 // Arguments of the sidecar's containers in the per-port mode.
@@ -150,12 +151,12 @@ func (in *injection) tcpProbes() string {
 // setArguments updates the ports in the arguments of an earlier injection.
 func (in *injection) setArguments() {
 	initContainers := in.pod.Spec.InitContainers
-	if at := indexOf(initContainers, mesh.ContainerInit); at >= 0 {
+	if at := podspec.Index(initContainers, mesh.ContainerInit); at >= 0 {
 		in.setArgument(pathInitContainers, at, &initContainers[at], excludeInboundFlag, joinPorts(in.excludedInbound()))
 		in.setArgument(pathInitContainers, at, &initContainers[at], redirectProbesFlag, in.tcpProbes())
 	}
 	list, containers := in.sidecarList()
-	at := indexOf(containers, mesh.ContainerSidecar)
+	at := podspec.Index(containers, mesh.ContainerSidecar)
 	in.setArgument(list, at, &containers[at], mesh.ArgVirtualPort, number(in.port))
 }
 

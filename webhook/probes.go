@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
 // Decision is what becomes of one probe or hook.
@@ -130,7 +131,7 @@ func (in *injection) obstacle(h handler) (why string, warn bool) {
 		why = noPort
 	case excluded:
 		why = fmt.Sprintf("port %d is excluded from redirection by %s", port, mesh.AnnotationExcludeInboundPorts)
-	case h.init && !isNativeSidecar(h.container):
+	case h.init && !podspec.IsNativeSidecar(h.container):
 		why = "an init container that ends has no probes"
 	case h.init && in.form == Container:
 		return "this container starts before the agent, which cannot answer for it: " + h.withoutAgent(), true

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -135,7 +136,7 @@ func asks(r webhook.Request, p mesh.Probe) bool {
 // Source: istio pkg/kube/inject/app_probe.go, DumpAppProbers.
 func istioTable(pod *corev1.Pod, requests []webhook.Request) (map[string]corev1.ProbeHandler, error) {
 	var byPath map[string]corev1.ProbeHandler
-	for _, v := range containerOf(pod, istioSidecar).Env {
+	for _, v := range podspec.Container(&pod.Spec, istioSidecar).Env {
 		if v.Name != istioProbers {
 			continue
 		}
