@@ -50,7 +50,7 @@ type rule struct {
 // allowed.
 var rules = map[string]rule{
 	"api/mesh":     {std: true},
-	"api/agent/v1": {forbidden: [][]string{kubernetes, envoyProtos}},
+	"api/agent/v1": {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"api/admin/v1": {forbidden: [][]string{kubernetes, envoyProtos}},
 	"meshview":     {own: []string{"api/mesh", "health/heartbeat"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
 	"store": {
@@ -97,12 +97,12 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent/redirect":       {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
-	"controller":             {own: []string{"api/mesh", "api/v1alpha1", "health/heartbeat", "internal/cut"}, forbidden: [][]string{envoyProtos}},
+	"controller":             {own: []string{"api/mesh", "api/v1alpha1", "health/heartbeat", "internal/cut", "internal/podspec"}, forbidden: [][]string{envoyProtos}},
 	"controller/secrets":     {own: []string{"api/mesh", "identity", "identity/secret"}, forbidden: [][]string{envoyProtos}},
 	"controller/tokenreview": {own: []string{"api/mesh", "identity", "internal/cut"}, forbidden: [][]string{envoyProtos}},
 	"api/v1alpha1":           {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
 	"api/crds":               {std: true},
-	"webhook":                {own: []string{"api/mesh", "internal/connlimit", "internal/cut"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
+	"webhook":                {own: []string{"api/mesh", "internal/connlimit", "internal/cut", "internal/podspec"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
 	"health/heartbeat":       {std: true},
 	"internal/localpeer":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
 	"health":                 {own: []string{"health/heartbeat", "internal/connlimit", "internal/cut"}, forbidden: [][]string{kubernetes, envoyProtos}},
@@ -113,6 +113,7 @@ var rules = map[string]rule{
 	"internal/settings":      {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"internal/buildinfo":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"internal/kubeconfig":    {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos}},
+	"internal/podspec":       {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
 	"internal/cut":           {std: true},
 	"internal/disk":          {std: true},
 	"internal/filelock":      {std: true},

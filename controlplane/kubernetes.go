@@ -34,7 +34,7 @@ import (
 )
 
 // injectingWebhooks ends the names of the webhooks of the chart that inject pods.
-const injectingWebhooks = ".inject.sonde.dev"
+const injectingWebhooks = ".inject." + mesh.Group
 
 // requests is how many requests per second the control plane may send to the API server, and how many at once. Those about tokens are
 // counted apart: others cause them.

@@ -106,30 +106,8 @@ func serviceProbe(path string, m *agentv1.ServiceProbe) (serviceprobe.Probe, err
 		SuccessThreshold: threshold("success_threshold", m.GetSuccessThreshold()),
 	}
 	var known bool
-	if p.Check, known = checkOf(m, int32(p.Application.Port())); !known {
+	if p.Check, known = m.Check(int32(p.Application.Port())); !known {
 		wrong("handler", "", "must be one that this agent knows")
 	}
 	return p, errors.Join(errs...)
-}
-
-// checkOf returns what a probe asks of that port, and false for a handler of a later version.
-func checkOf(m *agentv1.ServiceProbe, port int32) (mesh.Probe, bool) {
-	p := mesh.Probe{Type: mesh.ProbeReadiness}
-	switch h := m.GetHandler().(type) {
-	case *agentv1.ServiceProbe_HttpGet:
-		p.HTTPGet = &mesh.HTTPGetProbe{Path: h.HttpGet.GetPath(), Port: port, Scheme: mesh.SchemeHTTP}
-		if h.HttpGet.GetHttps() {
-			p.HTTPGet.Scheme = mesh.SchemeHTTPS
-		}
-		for _, header := range h.HttpGet.GetHeaders() {
-			p.HTTPGet.HTTPHeaders = append(p.HTTPGet.HTTPHeaders, mesh.HTTPHeader{Name: header.GetName(), Value: header.GetValue()})
-		}
-	case *agentv1.ServiceProbe_TcpSocket:
-		p.TCPSocket = &mesh.TCPSocketProbe{Port: port}
-	case *agentv1.ServiceProbe_Grpc:
-		p.GRPC = &mesh.GRPCProbe{Port: port, Service: h.Grpc.GetService()}
-	default:
-		return p, false
-	}
-	return p, true
 }

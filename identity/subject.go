@@ -77,10 +77,4 @@ func checkNames(meshName, dataplane string) error {
 }
 
 // shorten limits how much of a caller's input is in an error.
-func shorten(s string) string {
-	const most = 80
-	if len(s) <= most {
-		return s
-	}
-	return s[:most] + "..."
-}
+func shorten(s string) string { return mesh.Shorten(s, 80) }

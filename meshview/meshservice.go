@@ -170,23 +170,22 @@ func (m *meshInput) addReferences(d *mesh.Dataplane) {
 	}
 }
 
-// referenced returns the port that a BackendRef by labels means, by the name of its service; nil if there is none. Of several
-// MeshServices it is the first by name: which is the oldest, files do not say.
+// referenced returns the port that a BackendRef by labels means, by the name of its service; nil if there is none.
 func (m *meshInput) referenced(service string) *portInput {
 	ref := m.references[service]
 	if ref == nil {
 		return nil
 	}
-	var found *meshServiceInput
+	var found *mesh.MeshService
 	for _, in := range m.byName {
-		if ref.Selects(in.object) && (found == nil || in.object.Name < found.object.Name) {
-			found = in
+		if ref.Prefers(in.object, found) {
+			found = in.object
 		}
 	}
 	if found == nil {
 		return nil
 	}
-	if at := m.services[mesh.MeshServiceName(found.object.Name, ref.Port)]; at != nil {
+	if at := m.services[mesh.MeshServiceName(found.Name, ref.Port)]; at != nil {
 		return at.port
 	}
 	return nil

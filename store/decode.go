@@ -115,16 +115,8 @@ func shortened(err error) error {
 		return err
 	}
 	short := *f
-	short.Field, short.Value, short.Allowed = cut(f.Field, maxField), cut(f.Value, maxValue), cut(f.Allowed, maxAllowed)
+	short.Field, short.Value, short.Allowed = mesh.Shorten(f.Field, maxField), mesh.Shorten(f.Value, maxValue), mesh.Shorten(f.Allowed, maxAllowed)
 	return &short
-}
-
-// cut returns the first characters of a text.
-func cut(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "..."
 }
 
 func (d *decoder) line(n *yaml.Node) int { return n.Line + d.offset }

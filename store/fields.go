@@ -54,7 +54,7 @@ func valueText(n *yaml.Node) string {
 	case yaml.SequenceNode:
 		return "[...]"
 	}
-	return cut(n.Value, maxValue)
+	return mesh.Shorten(n.Value, maxValue)
 }
 
 // standardTags are the tags that YAML itself resolves; any other would change what a value means.

@@ -181,8 +181,8 @@ func kubernetesForm(version string, kind pair) string {
 	case group == "kuma.io" && lacking:
 		return "is the Kubernetes form of a kind of Kuma's that Sonde does not have: " + means + ". Remove this document"
 	case group == "kuma.io" && isOurs:
-		return "is the Kubernetes form of a document of Kuma's, which files do not have: " + instead + ". On Kubernetes Sonde's group is sonde.dev/v1alpha1"
-	case group == "sonde.dev" && isOurs:
+		return "is the Kubernetes form of a document of Kuma's, which files do not have: " + instead + ". On Kubernetes Sonde's group is " + mesh.Group + "/" + mesh.Version
+	case group == mesh.Group && isOurs:
 		return "is the form of an object of Kubernetes: apply it there, or in a file " + instead
 	}
 	return "is the form of an object of Kubernetes, and this is none of Sonde's: a document has a type, one of Mesh, Dataplane, Service, MeshService"

@@ -60,7 +60,7 @@ func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err e
 		errs = append(errs, err)
 	}
 	read(mesh.AnnotationVirtualProbes, into(&s.probesEnabled, parseSwitch))
-	read(mesh.AnnotationVirtualProbesPort, into(&s.virtualPort, parsePort))
+	read(mesh.AnnotationVirtualProbesPort, into(&s.virtualPort, mesh.ParsePort[int32]))
 	s.probesEnabledBy, s.virtualPortBy = mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesPort
 	read(mesh.AnnotationProbeProxyPort, func(value string) (err error) {
 		warnings, err = s.readProbeProxyPort(value)
@@ -69,16 +69,16 @@ func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err e
 	s.portRange = portRange{mesh.PortVirtualProbes, mesh.LastSparePort}
 	read(mesh.AnnotationVirtualProbesPortRange, into(&s.portRange, parsePortRange))
 	read(mesh.AnnotationDrainTime, into(&s.drainTime, parseDrainTime))
-	read(mesh.AnnotationLBHealthPort, into(&s.lbHealthPort, parsePort))
+	read(mesh.AnnotationLBHealthPort, into(&s.lbHealthPort, mesh.ParsePort[int32]))
 	s.lbDrainTime = mesh.DefaultLBDrainTime
 	read(mesh.AnnotationLBDrainTime, into(&s.lbDrainTime, parseLBDrainTime))
 	read(mesh.AnnotationExcludeInboundPorts, into(&s.excludeInbound, parseInboundPorts))
-	read(mesh.AnnotationExcludeOutboundPorts, into(&s.excludeOutbound, parsePorts))
+	read(mesh.AnnotationExcludeOutboundPorts, into(&s.excludeOutbound, mesh.ParsePorts[int32]))
 	if s.resources, err = demandsOf("", meta.Annotations); err != nil {
 		errs = append(errs, err)
 	}
 	var serverFirst []int32 // only checked: the control plane reads it from the pod
-	read(mesh.AnnotationServerFirstPorts, into(&serverFirst, parsePorts))
+	read(mesh.AnnotationServerFirstPorts, into(&serverFirst, mesh.ParsePorts[int32]))
 	return s, append(warnings, unknownAnnotations(meta)...), errors.Join(errs...)
 }
 
@@ -92,7 +92,7 @@ func (s *settings) readProbeProxyPort(value string) (warnings []string, err erro
 			s.probesEnabled, s.probesEnabledBy = new(false), mesh.AnnotationProbeProxyPort
 		}
 	} else {
-		port, err := parsePort(value)
+		port, err := mesh.ParsePort[int32](value)
 		if err != nil {
 			return nil, errProxyPort
 		}
@@ -104,10 +104,13 @@ func (s *settings) readProbeProxyPort(value string) (warnings []string, err erro
 		annotationField(mesh.AnnotationProbeProxyPort), value, place)}, nil
 }
 
-// into returns a function that parses a value into target.
+// into returns a function that parses a value into target, which stays as it is if the value is wrong.
 func into[T any](target *T, parse func(string) (T, error)) func(string) error {
-	return func(value string) (err error) {
-		*target, err = parse(value)
+	return func(value string) error {
+		parsed, err := parse(value)
+		if err == nil {
+			*target = parsed
+		}
 		return err
 	}
 }
@@ -158,10 +161,7 @@ func UnknownAnnotations(meta *metav1.ObjectMeta) (unknown []string) {
 
 // Errors of the parsers: each says what is allowed.
 var (
-	errSwitch    = errors.New("must be enabled or disabled")
-	errPort      = errors.New(mesh.AllowedPort)
 	errProxyPort = errors.New(mesh.AllowedPort + ", or 0 for none")
-	errPorts     = errors.New("must be ports from 1 to 65535 with commas between them, or empty")
 	errReadiness = fmt.Errorf("must not have %d: only redirected connections reach the readiness of the sidecar", mesh.PortReadiness)
 	errPortRange = errors.New("must be two ports from 1 to 65535 with a - between them, the lower first")
 	errDrainTime = errors.New(mesh.AllowedDrainTime)
@@ -169,47 +169,19 @@ var (
 	errLBDrainTime = errors.New(mesh.AllowedLBDrainTime)
 )
 
+// parseSwitch returns nil only with an error.
 func parseSwitch(value string) (*bool, error) {
-	switch value {
-	case "enabled", "true":
-		return new(true), nil
-	case "disabled", "false":
-		return new(false), nil
+	on, err := mesh.ParseSwitch(value)
+	if err != nil {
+		return nil, err
 	}
-	return nil, errSwitch
-}
-
-func parsePort(value string) (int32, error) {
-	n, err := strconv.ParseUint(value, 10, 16)
-	if err != nil || n == 0 {
-		return 0, errPort
-	}
-	return int32(n), nil
-}
-
-// parsePorts parses a list such as "9800,9801", which may be empty.
-func parsePorts(value string) (ports []int32, err error) {
-	if strings.TrimSpace(value) == "" {
-		return nil, nil
-	}
-	listed := map[int32]bool{}
-	for word := range strings.SplitSeq(value, ",") {
-		port, err := parsePort(strings.TrimSpace(word))
-		if err != nil {
-			return nil, errPorts
-		}
-		if !listed[port] {
-			listed[port] = true
-			ports = append(ports, port)
-		}
-	}
-	return ports, nil
+	return &on, nil
 }
 
 // parseInboundPorts accepts what the init container accepts as --exclude-inbound-ports.
 func parseInboundPorts(value string) ([]int32, error) {
-	ports, err := parsePorts(value)
-	if slices.Contains(ports, mesh.PortReadiness) {
+	ports, err := mesh.ParsePorts[int32](value)
+	if err == nil && slices.Contains(ports, mesh.PortReadiness) {
 		return nil, errReadiness
 	}
 	return ports, err
@@ -222,8 +194,8 @@ func (r portRange) String() string { return number(r.first) + "-" + number(r.las
 
 func parsePortRange(value string) (portRange, error) {
 	first, last, _ := strings.Cut(value, "-")
-	from, err := parsePort(first)
-	to, errTo := parsePort(last)
+	from, err := mesh.ParsePort[int32](first)
+	to, errTo := mesh.ParsePort[int32](last)
 	if err != nil || errTo != nil || from > to {
 		return portRange{}, errPortRange
 	}

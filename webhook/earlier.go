@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
 // earlier is the result of an earlier injection of a pod.
@@ -26,17 +27,16 @@ type earlier struct {
 // findEarlier returns the earlier injection of a pod, nil if there is none. It returns an error if containers have our names
 // but are not ours: other meshes use the same names.
 func findEarlier(pod *corev1.Pod) (*earlier, error) {
-	e := &earlier{form: Container}
-	c := sidecarOf(pod, Container)
-	if c == nil {
-		e.form = Native
-		c = sidecarOf(pod, Native)
-	}
+	c := podspec.Container(&pod.Spec, mesh.ContainerSidecar)
 	if c == nil {
 		return nil, checkNamesFree(pod)
 	}
+	e := &earlier{form: Container}
+	if podspec.Index(pod.Spec.Containers, mesh.ContainerSidecar) < 0 {
+		e.form = Native
+	}
 	foreign := fmt.Errorf("containers[%s]: this container is not one that Sonde has put there", c.Name)
-	if e.form == Native && !isNativeSidecar(c) {
+	if e.form == Native && !podspec.IsNativeSidecar(c) {
 		return nil, foreign
 	}
 	env := slices.IndexFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == mesh.EnvProbeTable })
@@ -47,7 +47,7 @@ func findEarlier(pod *corev1.Pod) (*earlier, error) {
 	value := strings.TrimPrefix(c.Args[arg], mesh.ArgVirtualPort)
 	port, err := strconv.ParseUint(value, 10, 16)
 	if err != nil {
-		return nil, fmt.Errorf("containers[%s].args: %q: %w", c.Name, c.Args[arg], errPort)
+		return nil, fmt.Errorf("containers[%s].args: %q: %s", c.Name, c.Args[arg], mesh.AllowedPort)
 	}
 	e.port, e.mode, e.lbHealthPort = int32(port), mesh.ProbesUnified, lbHealthPortOf(c)
 	for _, arg := range c.Args {
@@ -67,21 +67,9 @@ func findEarlier(pod *corev1.Pod) (*earlier, error) {
 	return e, nil
 }
 
-// sidecarOf returns the container kuma-sidecar of that form, nil if there is none.
-func sidecarOf(pod *corev1.Pod, form Form) *corev1.Container {
-	containers := pod.Spec.Containers
-	if form == Native {
-		containers = pod.Spec.InitContainers
-	}
-	if i := indexOf(containers, mesh.ContainerSidecar); i >= 0 {
-		return &containers[i]
-	}
-	return nil
-}
-
 // checkNamesFree returns an error if the names of our containers or volumes are in use.
 func checkNamesFree(pod *corev1.Pod) error {
-	if indexOf(pod.Spec.InitContainers, mesh.ContainerInit) >= 0 || indexOf(pod.Spec.Containers, mesh.ContainerInit) >= 0 {
+	if podspec.Container(&pod.Spec, mesh.ContainerInit) != nil {
 		return fmt.Errorf("containers[%s]: this container is not one that Sonde has put there", mesh.ContainerInit)
 	}
 	for _, v := range pod.Spec.Volumes {
@@ -95,7 +83,7 @@ func checkNamesFree(pod *corev1.Pod) error {
 // setTable replaces the probe table of an earlier injection in the sidecar's environment.
 func (in *injection) setTable() {
 	list, containers := in.sidecarList()
-	at := indexOf(containers, mesh.ContainerSidecar)
+	at := podspec.Index(containers, mesh.ContainerSidecar)
 	for i := range containers[at].Env {
 		if v := &containers[at].Env[i]; v.Name == mesh.EnvProbeTable && v.Value != in.encodedTable {
 			in.patch.add(fmt.Sprintf("%s/%d/env/%d/value", list, at, i), in.encodedTable)
@@ -115,7 +103,7 @@ func (in *injection) sidecarList() (path string, containers []corev1.Container) 
 func (in *injection) orderContainers() {
 	spec := &in.pod.Spec
 	if in.form == Native {
-		first, sidecar := indexOf(spec.InitContainers, mesh.ContainerInit), indexOf(spec.InitContainers, mesh.ContainerSidecar)
+		first, sidecar := podspec.Index(spec.InitContainers, mesh.ContainerInit), podspec.Index(spec.InitContainers, mesh.ContainerSidecar)
 		in.moveContainer(pathInitContainers, first, 0)
 		if first > sidecar {
 			sidecar++ // kuma-init is before it now
@@ -123,8 +111,8 @@ func (in *injection) orderContainers() {
 		in.moveContainer(pathInitContainers, sidecar, min(first+1, 1))
 		return
 	}
-	in.moveContainer(pathContainers, indexOf(spec.Containers, mesh.ContainerSidecar), 0)
-	in.moveContainer(pathInitContainers, indexOf(spec.InitContainers, mesh.ContainerInit), len(spec.InitContainers)-1)
+	in.moveContainer(pathContainers, podspec.Index(spec.Containers, mesh.ContainerSidecar), 0)
+	in.moveContainer(pathInitContainers, podspec.Index(spec.InitContainers, mesh.ContainerInit), len(spec.InitContainers)-1)
 }
 
 // moveContainer moves a container within its list, if it is there: from is not negative.

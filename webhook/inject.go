@@ -54,8 +54,9 @@ func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err 
 	if in.selection.Injected {
 		decisions, err = in.decideAll()
 		for i, h := range in.handlers[:len(decisions)] {
-			if decisions[i].Written = h.written(); in.rewritten(h) != nil {
-				decisions[i].Written = writtenProbe(*decisions[i].Probe)
+			decisions[i].Written = h.written()
+			if p := in.rewritten(h); p != nil {
+				decisions[i].Written = p.Handler().Written(":" + number(p.Port()))
 			}
 		}
 		return decisions, in.port, err
@@ -274,10 +275,6 @@ func (in *injection) addSidecar() {
 		in.warn("spec.restartPolicy: %s: this pod never completes, as an ordinary container %s runs for ever: the native form ends with the others",
 			spec.RestartPolicy, mesh.ContainerSidecar)
 	}
-}
-
-func indexOf(containers []corev1.Container, name string) int {
-	return slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
 }
 
 // setMetadata writes the mesh into a label, by which the control plane selects pods, and what else was decided into annotations,

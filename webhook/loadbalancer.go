@@ -54,21 +54,21 @@ func (h handler) asksForLoadBalancers() (why string, warn bool) {
 	if restarts {
 		fails = ", so that it always fails and the kubelet restarts the container again and again: "
 	}
-	a := h.actions()
-	if a.http == nil {
+	get, ok := h.asks.(*mesh.HTTPGetProbe)
+	if !ok {
 		port, _ := h.port()
 		write := "write httpGet: {path: /livez, port: " + number(port) + "}, or ask a port of the application"
-		if a.tcp != nil {
+		if h.protocol() == mesh.ProtocolTCP {
 			return "the agent accepts connections there whatever becomes of application and proxy, so that it cannot fail: " + write, true
 		}
 		return "the agent answers gRPC there with Unimplemented" + fails + write, true
 	}
-	drains, known := lbPath(a.http)
+	drains, known := lbPath(get)
 	const path = "write path: /livez"
 	switch {
-	case a.http.Scheme == corev1.URISchemeHTTPS && (!known || drains && restarts):
+	case get.Scheme == mesh.SchemeHTTPS && (!known || drains && restarts):
 		return "that port has no TLS" + fails + path + " and scheme: HTTP", true
-	case a.http.Scheme == corev1.URISchemeHTTPS:
+	case get.Scheme == mesh.SchemeHTTPS:
 		return "that port has no TLS" + fails + "write scheme: HTTP", true
 	case !known:
 		return "the agent answers /healthz and /livez there, and 404 to anything else" + fails + path, true
@@ -79,8 +79,8 @@ func (h handler) asksForLoadBalancers() (why string, warn bool) {
 }
 
 // lbPath returns whether a probe asks /healthz, which fails in a drain, and whether the agent knows its path at all. The query does not count.
-func lbPath(get *corev1.HTTPGetAction) (drains, known bool) {
-	u, err := url.ParseRequestURI(mesh.Probe{HTTPGet: &mesh.HTTPGetProbe{Path: get.Path}}.Target())
+func lbPath(get *mesh.HTTPGetProbe) (drains, known bool) {
+	u, err := url.ParseRequestURI(get.Target())
 	if err != nil {
 		return false, false
 	}
@@ -108,7 +108,7 @@ func (in *injection) loadBalancerArgs() []string {
 func lbHealthPortOf(sidecar *corev1.Container) int32 {
 	for _, arg := range sidecar.Args {
 		if value, ok := strings.CutPrefix(arg, mesh.ArgLBHealthPort); ok {
-			if port, err := parsePort(value); err == nil {
+			if port, err := mesh.ParsePort[int32](value); err == nil {
 				return port
 			}
 		}

@@ -138,7 +138,7 @@ func (o Options) Validate() error {
 		refuse("ProbesMode", string(o.ProbesMode), err.Error())
 	}
 	if !isPort(o.VirtualProbesPort) {
-		refuse("VirtualProbesPort", number(o.VirtualProbesPort), errPort.Error())
+		refuse("VirtualProbesPort", number(o.VirtualProbesPort), mesh.AllowedPort)
 	}
 	if !isAddress(o.ControlPlane) {
 		refuse("ControlPlane", o.ControlPlane, "must be host:port")

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
 // Arguments of the sidecar's containers in the per-port mode.
@@ -18,9 +19,6 @@ const (
 
 // perPort reports whether the probes of the pod are answered in the per-port mode.
 func (in *injection) perPort() bool { return in.enabled && in.mode == mesh.ProbesPerPort }
-
-// hasOwnPort reports whether a probe has a port of its own in the per-port mode.
-func hasOwnPort(p *mesh.Probe) bool { return p != nil && p.HTTPGet == nil }
 
 // allocate gives the probes of a pod in the per-port mode their ports: the first free one of the range is for all of HTTP, unless the pod
 // names one, and each other probe gets the next. Probes of an earlier injection keep theirs.
@@ -42,12 +40,12 @@ func (in *injection) allocate(decisions []Decision) error {
 		}
 		return port
 	}
-	if in.port == 0 && slices.ContainsFunc(decisions, func(d Decision) bool { return d.Probe != nil && d.Probe.HTTPGet != nil }) {
+	if in.port == 0 && slices.ContainsFunc(decisions, func(d Decision) bool { return d.Probe != nil && !d.Probe.WantsOwnPort() }) {
 		in.port = next()
 	}
 	for _, d := range decisions {
-		if hasOwnPort(d.Probe) && d.Probe.VirtualPort == 0 {
-			d.Probe.VirtualPort = next()
+		if p := d.Probe; p != nil && p.WantsOwnPort() && p.VirtualPort == 0 {
+			p.VirtualPort = next()
 		}
 	}
 	if need <= len(free) {
@@ -74,7 +72,7 @@ func (in *injection) takenPorts() map[int32]string {
 	}
 	if in.earlier != nil {
 		for i := range in.earlier.table {
-			if p := &in.earlier.table[i]; hasOwnPort(p) {
+			if p := &in.earlier.table[i]; p.WantsOwnPort() {
 				taken[p.VirtualPort] = "the " + string(p.Type) + " probe of " + p.Container + " has it"
 			}
 		}
@@ -98,7 +96,7 @@ func (in *injection) checkPerPort() error {
 	}
 	for i := range in.earlier.table {
 		p := &in.earlier.table[i]
-		if by := in.used[p.VirtualPort]; hasOwnPort(p) && by != "" {
+		if by := in.used[p.VirtualPort]; p.WantsOwnPort() && by != "" {
 			return fmt.Errorf("port %d of the %s probe of %s, which %s has already, is in use: %s has it",
 				p.VirtualPort, p.Type, p.Container, mesh.ContainerSidecar, by)
 		}
@@ -108,13 +106,12 @@ func (in *injection) checkPerPort() error {
 
 // ownPortOf returns the entry of the probe table for a TCP or gRPC probe that an earlier injection has rewritten, nil if there is none.
 func (in *injection) ownPortOf(h handler) *mesh.Probe {
-	a := h.actions()
 	port, why := h.port()
-	if in.earlier == nil || why != "" || a.http != nil {
+	if in.earlier == nil || why != "" {
 		return nil
 	}
 	i := slices.IndexFunc(in.earlier.table, func(p mesh.Probe) bool {
-		return p.VirtualPort == port && p.Container == h.container.Name && p.Type == h.kind && (p.TCPSocket != nil) == (a.tcp != nil)
+		return p.VirtualPort == port && p.Container == h.container.Name && p.Type == h.kind && p.Handler().Name() == h.asks.Name()
 	})
 	if i < 0 {
 		return nil
@@ -124,11 +121,7 @@ func (in *injection) ownPortOf(h handler) *mesh.Probe {
 
 // rewritePort makes a TCP or gRPC probe ask its own port.
 func (in *injection) rewritePort(h handler, p mesh.Probe) {
-	if h.probe.TCPSocket != nil {
-		in.patch.add(h.path()+"/tcpSocket/port", p.VirtualPort)
-		return
-	}
-	in.patch.add(h.path()+"/grpc/port", p.VirtualPort)
+	in.patch.add(h.path()+"/"+h.asks.Name()+"/port", p.VirtualPort)
 }
 
 // agentPorts returns the ports that must reach the agent as they are: those for HTTP and gRPC probes.
@@ -137,7 +130,7 @@ func (in *injection) agentPorts() (ports []int32) {
 		ports = append(ports, in.port)
 	}
 	for _, p := range in.table {
-		if p.VirtualPort != 0 && p.GRPC != nil {
+		if p.VirtualPort != 0 && !p.Redirected() {
 			ports = append(ports, p.VirtualPort)
 		}
 	}
@@ -148,8 +141,8 @@ func (in *injection) agentPorts() (ports []int32) {
 func (in *injection) tcpProbes() string {
 	var pairs []string
 	for _, p := range in.table {
-		if p.VirtualPort != 0 && p.TCPSocket != nil {
-			pairs = append(pairs, number(p.VirtualPort)+":"+number(p.TCPSocket.Port))
+		if p.Redirected() {
+			pairs = append(pairs, number(p.VirtualPort)+":"+number(p.Port()))
 		}
 	}
 	return strings.Join(pairs, ",")
@@ -158,12 +151,12 @@ func (in *injection) tcpProbes() string {
 // setArguments updates the ports in the arguments of an earlier injection.
 func (in *injection) setArguments() {
 	initContainers := in.pod.Spec.InitContainers
-	if at := indexOf(initContainers, mesh.ContainerInit); at >= 0 {
+	if at := podspec.Index(initContainers, mesh.ContainerInit); at >= 0 {
 		in.setArgument(pathInitContainers, at, &initContainers[at], excludeInboundFlag, joinPorts(in.excludedInbound()))
 		in.setArgument(pathInitContainers, at, &initContainers[at], redirectProbesFlag, in.tcpProbes())
 	}
 	list, containers := in.sidecarList()
-	at := indexOf(containers, mesh.ContainerSidecar)
+	at := podspec.Index(containers, mesh.ContainerSidecar)
 	in.setArgument(list, at, &containers[at], mesh.ArgVirtualPort, number(in.port))
 }
 

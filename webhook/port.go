@@ -69,7 +69,7 @@ func (in *injection) usedPorts() map[int32]string {
 		if p := in.rewritten(h); p != nil {
 			asked = p.Port()
 		}
-		if why == "" && h.host() == "" && !in.forLoadBalancers(asked) {
+		if why == "" && h.host == "" && !in.forLoadBalancers(asked) {
 			use(asked, h.field())
 		}
 	}

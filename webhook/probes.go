@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
 // Decision is what becomes of one probe or hook.
@@ -84,13 +85,13 @@ func (in *injection) rewritten(h handler) *mesh.Probe {
 			return p
 		}
 	}
-	get := h.actions().http
-	if in.earlier == nil || get == nil || get.Port != intstr.FromInt32(in.earlier.port) {
+	get, ok := h.asks.(*mesh.HTTPGetProbe)
+	if in.earlier == nil || !ok || h.target != intstr.FromInt32(in.earlier.port) {
 		return nil
 	}
 	i := slices.IndexFunc(in.earlier.table, func(p mesh.Probe) bool {
 		return p.ID != "" && p.Container == h.container.Name && p.Type == h.kind && p.VirtualPath() == get.Path &&
-			slices.Equal(get.HTTPHeaders, []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}})
+			slices.Equal(get.HTTPHeaders, []mesh.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}})
 	})
 	if i < 0 {
 		return nil
@@ -101,19 +102,13 @@ func (in *injection) rewritten(h handler) *mesh.Probe {
 // unsuitable returns why the agent never answers this kind of handler, "" if it is a request to a port, and whether that is
 // worth a warning.
 func (h handler) unsuitable() (why string, warn bool) {
-	switch a, n := h.actions(), h.actions().count(); {
-	case n == 0:
+	switch {
+	case h.actions == 0:
 		return "this kind of probe is not known: left as it is", true
-	case n > 1:
+	case h.actions > 1:
 		return "there is more than one handler: left as it is, for the API server to judge", true
-	case a.exec != nil:
-		return "exec runs in the container", false
-	case a.sleep != nil:
-		return "sleep asks no application", false
-	case a.tcp != nil && h.hook != nil:
-		return "the kubelet does not run tcpSocket hooks", false
 	}
-	return "", false
+	return h.refused, false
 }
 
 // obstacle returns why the agent cannot answer a handler, "" if it can, and whether that is worth a warning.
@@ -124,19 +119,19 @@ func (in *injection) obstacle(h handler) (why string, warn bool) {
 	port, noPort := h.port()
 	excluded := slices.Contains(in.settings.excludeInbound, port)
 	// mTLS only affects requests to this pod that are redirected.
-	redirected := h.host() == "" && noPort == "" && !excluded
+	redirected := h.host == "" && noPort == "" && !excluded
 	switch {
-	case h.host() == "" && in.forLoadBalancers(port):
+	case h.host == "" && in.forLoadBalancers(port):
 		return h.asksForLoadBalancers()
 	case !in.enabled && redirected:
 		return mesh.AnnotationVirtualProbes + " is disabled: " + h.withoutAgent(), true
-	case h.host() != "":
-		why = fmt.Sprintf("host %q is asked and not the pod", h.host())
+	case h.host != "":
+		why = fmt.Sprintf("host %q is asked and not the pod", h.host)
 	case noPort != "":
 		why = noPort
 	case excluded:
 		why = fmt.Sprintf("port %d is excluded from redirection by %s", port, mesh.AnnotationExcludeInboundPorts)
-	case h.init && !isNativeSidecar(h.container):
+	case h.init && !podspec.IsNativeSidecar(h.container):
 		why = "an init container that ends has no probes"
 	case h.init && in.form == Container:
 		return "this container starts before the agent, which cannot answer for it: " + h.withoutAgent(), true
@@ -148,7 +143,7 @@ func (in *injection) obstacle(h handler) (why string, warn bool) {
 
 // withoutAgent says what redirection does to a probe that is left as it is.
 func (h handler) withoutAgent() string {
-	if h.actions().tcp != nil {
+	if h.protocol() == mesh.ProtocolTCP {
 		return "left as it is, and Envoy takes each connection in the application's place, so that this probe cannot fail"
 	}
 	return "left as it is, and an inbound that is STRICT refuses the kubelet"
@@ -157,21 +152,8 @@ func (h handler) withoutAgent() string {
 // translate returns what the agent will do in place of the kubelet.
 func (in *injection) translate(h handler) (mesh.Probe, error) {
 	port, _ := h.port()
-	p := mesh.Probe{Container: h.container.Name, Type: h.kind}
-	switch a := h.actions(); {
-	case a.http != nil:
-		p.HTTPGet = &mesh.HTTPGetProbe{Path: a.http.Path, Port: port, Scheme: string(a.http.Scheme)}
-		for _, header := range a.http.HTTPHeaders {
-			p.HTTPGet.HTTPHeaders = append(p.HTTPGet.HTTPHeaders, mesh.HTTPHeader{Name: header.Name, Value: header.Value})
-		}
-	case a.tcp != nil:
-		p.TCPSocket = &mesh.TCPSocketProbe{Port: port}
-	case a.grpc != nil:
-		p.GRPC = &mesh.GRPCProbe{Port: port}
-		if a.grpc.Service != nil {
-			p.GRPC.Service = *a.grpc.Service
-		}
-	}
+	p := h.asks.At(port)
+	p.Container, p.Type = h.container.Name, h.kind
 	if h.probe != nil {
 		p.TimeoutSeconds = h.probe.TimeoutSeconds
 	}
@@ -215,7 +197,7 @@ func (in *injection) rewrite(h handler, p mesh.Probe) {
 		HTTPHeaders: []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}},
 	}
 	// Where there is no last-applied-configuration, kubectl apply keeps a field that is absent: HTTPS would stay.
-	if old := h.actions().http; old != nil && old.Scheme != "" {
+	if old, ok := h.asks.(*mesh.HTTPGetProbe); ok && old.Scheme != "" {
 		get.Scheme = corev1.URISchemeHTTP
 	}
 	in.patchHandler(h, get)
@@ -227,20 +209,16 @@ func (in *injection) rewrite(h handler, p mesh.Probe) {
 // patchHandler records that a handler becomes get. What else is in an httpGet stays.
 func (in *injection) patchHandler(h handler, get *corev1.HTTPGetAction) {
 	path := h.path()
-	a := h.actions()
-	if a.http == nil {
-		if a.tcp != nil {
-			in.patch.remove(path + "/tcpSocket")
-		} else {
-			in.patch.remove(path + "/grpc")
-		}
+	old, ok := h.asks.(*mesh.HTTPGetProbe)
+	if !ok {
+		in.patch.remove(path + "/" + h.asks.Name())
 		in.patch.add(path+"/httpGet", get)
 		return
 	}
 	in.patch.add(path+"/httpGet/path", get.Path)
 	in.patch.add(path+"/httpGet/port", get.Port)
 	in.patch.add(path+"/httpGet/httpHeaders", get.HTTPHeaders)
-	if a.http.Scheme != get.Scheme {
+	if old.Scheme != string(get.Scheme) {
 		in.patch.add(path+"/httpGet/scheme", get.Scheme)
 	}
 }

@@ -22,6 +22,8 @@ type Request struct {
 	Host string
 	// Port that is asked, 0 if none is, or if the container has no port of that name.
 	Port int32
+	// Protocol that is spoken to Port, "" if none is asked.
+	Protocol mesh.Protocol
 	// Probe or Hook is it itself, in the pod that Requests got; the other one is nil.
 	Probe *corev1.Probe
 	Hook  *corev1.LifecycleHandler
@@ -33,7 +35,7 @@ func Requests(pod *corev1.Pod) (all []Request) {
 		port, _ := h.port()
 		all = append(all, Request{
 			Container: h.container.Name, Type: h.kind, Field: h.field(), Written: h.written(),
-			Host: h.host(), Port: port, Probe: h.probe, Hook: h.hook,
+			Host: h.host, Port: port, Protocol: h.protocol(), Probe: h.probe, Hook: h.hook,
 		})
 	}
 	return all
@@ -43,10 +45,8 @@ func Requests(pod *corev1.Pod) (all []Request) {
 func (d Decision) Asks(virtual int32) string {
 	p := d.Probe
 	switch {
-	case p.VirtualPort != 0 && p.TCPSocket != nil:
-		return fmt.Sprintf("connect to :%d, %d s", p.VirtualPort, p.TimeoutSeconds)
 	case p.VirtualPort != 0:
-		return fmt.Sprintf("gRPC health of %q at :%d, %d s", p.GRPC.Service, p.VirtualPort, p.TimeoutSeconds)
+		return fmt.Sprintf("%s, %d s", p.Handler().Request(p.VirtualPort), p.TimeoutSeconds)
 	case d.Type.IsHook():
 		return fmt.Sprintf("GET :%d%s", virtual, p.VirtualPath())
 	}

@@ -23,10 +23,10 @@ func TestRequests(t *testing.T) {
     lifecycle: {preStop: {httpGet: {port: http, path: /stop}}}`)
 	got := webhook.Requests(pod)
 	want := []webhook.Request{
-		{Container: "logs", Type: mesh.ProbeStartup, Field: "containers[logs].startupProbe", Written: "tcpSocket other:2020", Host: "other", Port: 2020},
+		{Container: "logs", Type: mesh.ProbeStartup, Field: "containers[logs].startupProbe", Written: "tcpSocket other:2020", Host: "other", Port: 2020, Protocol: mesh.ProtocolTCP},
 		{Container: "web", Type: mesh.ProbeLiveness, Field: "containers[web].livenessProbe", Written: "exec x"},
-		{Container: "web", Type: mesh.ProbeReadiness, Field: "containers[web].readinessProbe", Written: "httpGet :nowhere"},
-		{Container: "web", Type: mesh.ProbePreStop, Field: "containers[web].lifecycle.preStop", Written: "httpGet :http /stop", Port: 8080},
+		{Container: "web", Type: mesh.ProbeReadiness, Field: "containers[web].readinessProbe", Written: "httpGet :nowhere", Protocol: mesh.ProtocolHTTP},
+		{Container: "web", Type: mesh.ProbePreStop, Field: "containers[web].lifecycle.preStop", Written: "httpGet :http /stop", Port: 8080, Protocol: mesh.ProtocolHTTP},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(webhook.Request{}, "Probe", "Hook")); diff != "" {
 		t.Errorf("Requests (-want +got):\n%s", diff)

@@ -17,7 +17,7 @@ import (
 // Fixed values of our containers and volumes.
 const (
 	volumeWork    = "sonde-work"
-	mountIdentity = "/var/run/secrets/sonde.dev"
+	mountIdentity = "/var/run/secrets/" + mesh.Group
 	mountWork     = "/var/run/sonde"
 	workDirectory = mountWork + "/agent" // not the mount itself, which all users may enter: it holds secrets
 	fileToken     = "token"

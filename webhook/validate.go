@@ -16,12 +16,6 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Group and version of Sonde's kinds.
-const (
-	group   = "sonde.dev"
-	version = "v1alpha1"
-)
-
 // objectDocument is a Mesh or a Dataplane, of which the spec is read later.
 type objectDocument struct {
 	Metadata struct {
@@ -39,8 +33,8 @@ func (s *Server) validateObject(ctx context.Context, body []byte) (*admissionv1.
 		return nil, err
 	}
 	kind := mesh.Kind(r.Kind.Kind)
-	if r.Kind.Group != group || r.Kind.Version != version || kind != mesh.KindMesh && kind != mesh.KindDataplane {
-		return nil, malformed("request.kind: %s %q: must be Mesh or Dataplane of %s/%s", r.Kind.Group+"/"+r.Kind.Version, r.Kind.Kind, group, version)
+	if r.Kind.Group != mesh.Group || r.Kind.Version != mesh.Version || kind != mesh.KindMesh && kind != mesh.KindDataplane {
+		return nil, malformed("request.kind: %s %q: must be Mesh or Dataplane of %s/%s", r.Kind.Group+"/"+r.Kind.Version, r.Kind.Kind, mesh.Group, mesh.Version)
 	}
 	switch {
 	case r.Operation == admissionv1.Delete && kind == mesh.KindMesh:

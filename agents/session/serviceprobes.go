@@ -48,18 +48,7 @@ func serviceProbe(at netip.AddrPort, in *mesh.Inbound) *agentv1.ServiceProbe {
 		Period: durationpb.New(timing.Period), Timeout: durationpb.New(timing.Timeout),
 		FailureThreshold: timing.FailureThreshold, SuccessThreshold: timing.SuccessThreshold,
 	}
-	switch {
-	case check.HTTPGet != nil:
-		get := &agentv1.ServiceProbe_HTTPGet{Path: check.HTTPGet.Path, Https: check.HTTPGet.Scheme == mesh.SchemeHTTPS}
-		for _, h := range check.HTTPGet.HTTPHeaders {
-			get.Headers = append(get.Headers, &agentv1.ServiceProbe_Header{Name: h.Name, Value: h.Value})
-		}
-		p.Handler = &agentv1.ServiceProbe_HttpGet{HttpGet: get}
-	case check.GRPC != nil:
-		p.Handler = &agentv1.ServiceProbe_Grpc{Grpc: &agentv1.ServiceProbe_GRPC{Service: check.GRPC.Service}}
-	default:
-		p.Handler = &agentv1.ServiceProbe_TcpSocket{TcpSocket: &agentv1.ServiceProbe_TCPSocket{}}
-	}
+	p.SetCheck(check)
 	return p
 }
 

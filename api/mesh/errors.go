@@ -65,6 +65,17 @@ func RenameFields(err error, names map[string]string) error {
 	return &renamed
 }
 
+// maxShown limits a value, or a key, in an error, in bytes.
+const maxShown = 100
+
+// Shorten returns the first bytes of a text, and "..." if that is not all of it, for errors.
+func Shorten(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "..."
+}
+
 // maxFew is how many names Few has.
 const maxFew = 3
 

@@ -14,11 +14,8 @@ import (
 	"strings"
 )
 
-// Limits of what ExplainJSON says.
-const (
-	maxMistakes = 20
-	maxShown    = 100 // bytes of a value, or of a key
-)
+// maxMistakes limits what ExplainJSON says.
+const maxMistakes = 20
 
 // ExplainJSON returns what is wrong with data, which a decoder such as encoding/json did not read into a value like the one that into points
 // to: a FieldError for each value that has not the type of its field, up to 20, joined. Decoders name types of Go instead, and the first
@@ -33,7 +30,7 @@ func ExplainJSON(path string, data []byte, into any) error {
 	}
 	var errs []error
 	e := explainer{decoder: newDecoder(data), report: func(f *FieldError) {
-		f.Value = shortened(f.Value)
+		f.Value = Shorten(f.Value, maxShown)
 		switch {
 		case len(errs) > maxMistakes:
 		case len(errs) == maxMistakes:
@@ -98,13 +95,6 @@ func shownToken(value json.Token) string {
 		return "[...]"
 	}
 	return fmt.Sprint(value)
-}
-
-func shortened(text string) string {
-	if len(text) > maxShown {
-		return strings.ToValidUTF8(text[:maxShown], "") + "..."
-	}
-	return text
 }
 
 // value compares the next value with the type of its field. null counts as a field that is left out.
@@ -199,7 +189,7 @@ func (e *explainer) mapping(path string, t reflect.Type) {
 	for e.decoder.More() {
 		inner, _ := e.next().(string)
 		if e.unknown == nil {
-			inner = shortened(inner)
+			inner = Shorten(inner, maxShown)
 		}
 		if path != "" {
 			inner = path + "[" + strconv.Quote(inner) + "]"

@@ -77,8 +77,11 @@ func ServiceAccountPath(namespace, serviceAccount string) string {
 const (
 	// TrafficPrefix of annotations about redirection, shared with Kuma.
 	TrafficPrefix = "traffic.kuma.io/"
-	// OwnPrefix of labels and annotations that only Sonde has; the CRD group is the same.
-	OwnPrefix = "sonde.dev/"
+	// Group and Version of the objects.
+	Group   = "sonde.dev"
+	Version = "v1alpha1"
+	// OwnPrefix of labels and annotations that only Sonde has.
+	OwnPrefix = Group + "/"
 
 	// LabelNode is a label of a Dataplane: the node that it is on, for services whose InternalTrafficPolicy is TrafficLocal.
 	LabelNode = OwnPrefix + "node"

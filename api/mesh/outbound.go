@@ -63,6 +63,12 @@ func Pairs(of map[string]string) string {
 // Selects reports whether a MeshService has the Labels. It need not have the port: another one is not meant in its place.
 func (r *BackendRef) Selects(s *MeshService) bool { return s.hasLabels(r.Labels) }
 
+// Prefers reports whether the reference means a MeshService rather than another one, which may be nil. Of several with the Labels it means the
+// first by name: which is the oldest, files do not say.
+func (r *BackendRef) Prefers(s, other *MeshService) bool {
+	return r.Selects(s) && (other == nil || s.Name < other.Name)
+}
+
 // MeshServiceInfix is between the name of a MeshService and a port of it in the name of their service.
 const MeshServiceInfix = "_msvc_"
 

@@ -2,10 +2,7 @@ package mesh
 
 import (
 	"errors"
-	"net"
-	"net/url"
 	"strconv"
-	"strings"
 )
 
 // ProbeType is the type of a probe or hook.
@@ -50,14 +47,7 @@ func ParseProbesMode(text string) (ProbesMode, error) {
 	return "", errors.New(AllowedProbesMode)
 }
 
-// Schemes of an HTTPGetProbe.
-const (
-	SchemeHTTP  = "HTTP"
-	SchemeHTTPS = "HTTPS"
-)
-
-// Probe is a probe or hook as the user wrote it, with named ports resolved. It has exactly one of HTTPGet, TCPSocket
-// and GRPC.
+// Probe is a probe or hook as the user wrote it, with named ports resolved. It has exactly one Handler.
 type Probe struct {
 	// ID is the value of ProbeHeader, unique in the table; "" if the probe is only identified by its path.
 	ID string `json:"id,omitempty"`
@@ -75,124 +65,89 @@ type Probe struct {
 	GRPC      *GRPCProbe      `json:"grpc,omitempty"`
 }
 
-// HTTPGetProbe sends a GET request.
-type HTTPGetProbe struct {
-	// Path as the user wrote it: not escaped, and not cleaned. Default "/".
-	Path string `json:"path,omitempty"`
-	// Port that is asked.
-	// +optional
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=65535
-	Port int32 `json:"port"`
-	// Scheme is HTTP (default) or HTTPS.
-	Scheme string `json:"scheme,omitempty"`
-	// HTTPHeaders in the order of the manifest; names may repeat.
-	HTTPHeaders []HTTPHeader `json:"httpHeaders,omitempty"`
+// handlerNames are the names of all kinds of handlers.
+const handlerNames = "httpGet, tcpSocket and grpc"
+
+// Handler is what a probe or hook asks the application: an HTTPGetProbe, TCPSocketProbe or GRPCProbe. What differs between these kinds is
+// what the methods return.
+type Handler interface {
+	// Name returns the field of manifests that has the handler: httpGet.
+	Name() string
+	// Protocol returns what is spoken: ProtocolHTTP, ProtocolGRPC, or ProtocolTCP where a connection is all that is asked for.
+	Protocol() Protocol
+	// At returns a probe with a copy of the handler for that port, and nothing else.
+	At(port int32) Probe
+	// Written returns in one line how a manifest has the handler. target is its host, which may be "", and port: ":8080".
+	Written(target string) string
+	// Request returns in one line what is asked of a port, for people.
+	Request(port int32) string
+
+	port() *int32
+	// virtualPath returns Probe.VirtualPath for that port.
+	virtualPath(port string) string
+	setDefaults()
+	// problems returns what is wrong in a probe table, except the port.
+	problems() []error
+	// validate checks the handler of a ServiceProbe, except the port.
+	validate(v *violations, path string)
 }
 
-// HTTPHeader is one header of an HTTPGetProbe.
-type HTTPHeader struct {
-	// Name of the header.
-	Name string `json:"name"`
-	// Value of the header, as it is sent.
-	Value string `json:"value"`
+var (
+	_ Handler = (*HTTPGetProbe)(nil)
+	_ Handler = (*TCPSocketProbe)(nil)
+	_ Handler = (*GRPCProbe)(nil)
+)
+
+// handlers returns the handlers that are there. A valid probe has one.
+func (p Probe) handlers() (all []Handler) {
+	if p.HTTPGet != nil {
+		all = append(all, p.HTTPGet)
+	}
+	if p.TCPSocket != nil {
+		all = append(all, p.TCPSocket)
+	}
+	if p.GRPC != nil {
+		all = append(all, p.GRPC)
+	}
+	return all
 }
 
-// TCPSocketProbe opens a connection.
-type TCPSocketProbe struct {
-	// Port that is asked.
-	// +optional
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=65535
-	Port int32 `json:"port"`
+func namesOf(handlers []Handler) (names []string) {
+	for _, h := range handlers {
+		names = append(names, h.Name())
+	}
+	return names
 }
 
-// GRPCProbe calls grpc.health.v1.Health.
-type GRPCProbe struct {
-	// Port that is asked.
-	// +optional
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=65535
-	Port int32 `json:"port"`
-	// Service to ask for. Default "".
-	Service string `json:"service,omitempty"`
+// Handler returns the handler, nil if there is none.
+func (p Probe) Handler() Handler {
+	for _, h := range p.handlers() {
+		return h
+	}
+	return nil
 }
 
 // Port returns the port of the application that is probed, 0 without a handler.
 func (p Probe) Port() int32 {
-	switch {
-	case p.HTTPGet != nil:
-		return p.HTTPGet.Port
-	case p.TCPSocket != nil:
-		return p.TCPSocket.Port
-	case p.GRPC != nil:
-		return p.GRPC.Port
+	if h := p.Handler(); h != nil {
+		return *h.port()
 	}
 	return 0
 }
 
-// URL returns the URL that the kubelet requests. The kubelet parses Path as a URL and keeps its path, query and user; a host
-// in it is replaced by host. A Path that is not a URL is used as a plain path.
-// Source: kubernetes pkg/probe/http/request.go.
-func (g HTTPGetProbe) URL(host string) (*url.URL, error) {
-	u, err := url.Parse(g.Path)
-	if err != nil {
-		u = &url.URL{Path: g.Path}
-	}
-	u.Scheme = "http"
-	if g.Scheme == SchemeHTTPS {
-		u.Scheme = "https"
-	}
-	u.Host = net.JoinHostPort(host, strconv.Itoa(int(g.Port)))
-	return url.Parse(u.String()) // formatting and parsing again makes "*" and "a" absolute
-}
+// WantsOwnPort reports whether the probe gets a VirtualPort in ProbesPerPort mode. Those over HTTP share one port of the agent.
+func (p Probe) WantsOwnPort() bool { return p.Handler().Protocol() != ProtocolHTTP }
 
-// Target returns the request target exactly as the kubelet sends it to the application. It is "" for probes other than
-// HTTP, and for a path such as "a:b" from which the kubelet makes a URL without a host, which it cannot send.
-func (p Probe) Target() string {
-	if p.HTTPGet == nil {
-		return ""
-	}
-	u, err := p.HTTPGet.URL("0.0.0.0") // any address: it is not part of the target
-	if err != nil || u.Opaque != "" {
-		return ""
-	}
-	return u.RequestURI()
-}
+// Redirected reports whether the kernel redirects the VirtualPort to the application, so that the agent has nothing to answer.
+func (p Probe) Redirected() bool { return p.VirtualPort != 0 && p.Handler().Protocol() == ProtocolTCP }
 
 // VirtualPath returns the path and query of the probe on the virtual port: /<port><target>, /tcp/<port>, /grpc/<port> or
 // /grpc/<port>/<service>. Bytes that the kubelet would not send unchanged are escaped. Probes that differ only in such
 // bytes have the same VirtualPath; ProbeHeader tells them apart.
 func (p Probe) VirtualPath() string {
-	port := strconv.Itoa(int(p.Port()))
-	switch {
-	case p.TCPSocket != nil:
-		return "/tcp/" + port
-	case p.GRPC != nil && p.GRPC.Service == "":
-		return "/grpc/" + port
-	case p.GRPC != nil:
-		return "/grpc/" + port + "/" + url.PathEscape(p.GRPC.Service)
+	h := p.Handler()
+	if h == nil {
+		return ""
 	}
-	target := p.Target()
-	if target == "" {
-		target = "/"
-	}
-	return "/" + port + escapeBytes(target)
-}
-
-// escapeBytes escapes bytes that a request line must not contain. A target only contains them in its query, which the
-// kubelet sends as the user wrote it.
-func escapeBytes(target string) string {
-	const hex = "0123456789ABCDEF"
-	var b strings.Builder
-	for i := range len(target) {
-		if c := target[i]; c > ' ' && c <= '~' {
-			b.WriteByte(c)
-		} else {
-			b.WriteByte('%')
-			b.WriteByte(hex[c>>4])
-			b.WriteByte(hex[c&15])
-		}
-	}
-	return b.String()
+	return h.virtualPath(strconv.Itoa(int(*h.port())))
 }

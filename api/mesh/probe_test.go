@@ -68,13 +68,10 @@ func TestTarget(t *testing.T) {
 	}
 	for path, want := range tests {
 		t.Run(path, func(t *testing.T) {
-			if got := httpGet(path).Target(); got != want {
+			if got := httpGet(path).HTTPGet.Target(); got != want {
 				t.Errorf("Target() of %q = %q, want %q", path, got, want)
 			}
 		})
-	}
-	if got := (mesh.Probe{TCPSocket: &mesh.TCPSocketProbe{Port: 1}}).Target(); got != "" {
-		t.Errorf("Target() of a TCP probe = %q, want none", got)
 	}
 }
 
@@ -132,8 +129,8 @@ func arrives(t *testing.T, path string) {
 	if err != nil {
 		t.Fatalf("the handler cannot read %q: %v", wire.String(), err)
 	}
-	if got.RequestURI != path || httpGet(path).Target() != path {
-		t.Errorf("virtual path %q arrives as %q, Target() = %q", path, got.RequestURI, httpGet(path).Target())
+	if got.RequestURI != path || httpGet(path).HTTPGet.Target() != path {
+		t.Errorf("virtual path %q arrives as %q, Target() = %q", path, got.RequestURI, httpGet(path).HTTPGet.Target())
 	}
 	if rest, _ := io.ReadAll(got.Body); len(rest) > 0 {
 		t.Errorf("virtual path %q brings a body", path)
@@ -146,7 +143,7 @@ func FuzzVirtualPath(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, path, service string) {
 		p := httpGet(path)
-		if target := p.Target(); target != "" && !strings.HasPrefix(target, "/") {
+		if target := p.HTTPGet.Target(); target != "" && !strings.HasPrefix(target, "/") {
 			t.Errorf("Target() = %q", target)
 		}
 		if got := p.VirtualPath(); !strings.HasPrefix(got, "/8080/") {

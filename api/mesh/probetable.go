@@ -95,32 +95,16 @@ func (d *probeDecoder) probe(data json.RawMessage) (Probe, []error) {
 		p.HTTPGet = d.httpGet(httpGet)
 	}
 	if given(tcpSocket) {
-		p.TCPSocket = &TCPSocketProbe{}
-		d.object("tcpSocket.", tcpSocket, map[string]any{"port": &p.TCPSocket.Port})
+		p.TCPSocket = d.tcpSocket(tcpSocket)
 	}
 	if given(grpc) {
-		p.GRPC = &GRPCProbe{}
-		d.object("grpc.", grpc, map[string]any{"port": &p.GRPC.Port, "service": &p.GRPC.Service})
+		p.GRPC = d.grpc(grpc)
 	}
 	if d.errs == nil {
 		p.SetDefaults()
 		d.errs = p.problems()
 	}
 	return p, d.errs
-}
-
-func (d *probeDecoder) httpGet(data json.RawMessage) *HTTPGetProbe {
-	var g HTTPGetProbe
-	var headers []json.RawMessage
-	d.object("httpGet.", data, map[string]any{
-		"path": &g.Path, "port": &g.Port, "scheme": &g.Scheme, "httpHeaders": &headers,
-	})
-	for i, header := range headers {
-		var h HTTPHeader
-		d.object(fmt.Sprintf("httpGet.httpHeaders[%d].", i), header, map[string]any{"name": &h.Name, "value": &h.Value})
-		g.HTTPHeaders = append(g.HTTPHeaders, h)
-	}
-	return &g
 }
 
 // given reports whether a value is present; null counts as absent, as in Kubernetes.
@@ -158,18 +142,13 @@ func withoutIndex(path string) string {
 
 // wrong records a value that cannot be read.
 func (d *probeDecoder) wrong(field string, value json.RawMessage, allowed string) {
-	const longest = 100
 	if MayBeSecret(field) {
 		value = nil
-	}
-	text := string(value)
-	if len(text) > longest {
-		text = text[:longest] + "…"
 	}
 	if field == "" {
 		field = "entry"
 	}
-	d.errs = append(d.errs, &FieldError{Field: field, Value: text, Allowed: allowed})
+	d.errs = append(d.errs, &FieldError{Field: field, Value: Shorten(string(value), maxShown), Allowed: allowed})
 }
 
 func expected(field any) string {
@@ -187,39 +166,21 @@ func (p *Probe) SetDefaults() {
 	if p.TimeoutSeconds == 0 && !p.Type.IsHook() {
 		p.TimeoutSeconds = 1
 	}
-	if g := p.HTTPGet; g != nil {
-		if g.Path == "" {
-			g.Path = "/"
-		}
-		if g.Scheme == "" {
-			g.Scheme = SchemeHTTP
-		}
+	for _, h := range p.handlers() {
+		h.setDefaults()
 	}
 }
 
 // Validate returns what ParseProbeTable would say about the probe as an entry of a table: FieldErrors, joined. The defaults must be set.
 func (p *Probe) Validate() error { return errors.Join(p.problems()...) }
 
-// handlers returns the names of the handlers that are there.
-func (p *Probe) handlers() (names []string) {
-	for _, h := range []struct {
-		name string
-		has  bool
-	}{{"httpGet", p.HTTPGet != nil}, {"tcpSocket", p.TCPSocket != nil}, {"grpc", p.GRPC != nil}} {
-		if h.has {
-			names = append(names, h.name)
-		}
-	}
-	return names
-}
-
 // virtualPortProblem returns what is allowed instead of VirtualPort, "" if it is right.
 func (p *Probe) virtualPortProblem() string {
 	switch {
 	case p.VirtualPort == 0:
 		return ""
-	case p.HTTPGet != nil:
-		return "must not be there: httpGet has no port of its own"
+	case !p.WantsOwnPort():
+		return "must not be there: " + p.Handler().Name() + " has no port of its own"
 	case p.VirtualPort < 0 || p.VirtualPort > 65535:
 		return AllowedPort
 	case p.VirtualPort == p.Port():
@@ -242,24 +203,21 @@ func (p *Probe) problems() []error {
 	if p.TimeoutSeconds < 0 {
 		wrong("timeoutSeconds", strconv.Itoa(int(p.TimeoutSeconds)), "must be at least 1")
 	}
-	handlers := p.handlers()
-	for _, name := range handlers {
+	names := namesOf(p.handlers())
+	for _, name := range names {
 		if name != "httpGet" && p.Type.IsHook() {
 			wrong(name, "", "a hook must have httpGet")
 		}
 	}
-	if len(handlers) != 1 {
-		wrong("handler", strings.Join(handlers, ", "), "must be exactly one of httpGet, tcpSocket and grpc")
+	if len(names) != 1 {
+		wrong("handler", strings.Join(names, ", "), "must be exactly one of "+handlerNames)
 		return errs
 	}
 	if port := p.Port(); port < 1 || port > 65535 {
-		wrong(handlers[0]+".port", strconv.Itoa(int(port)), AllowedPort)
+		wrong(names[0]+".port", strconv.Itoa(int(port)), AllowedPort)
 	}
 	if allowed := p.virtualPortProblem(); allowed != "" {
 		wrong("virtualPort", strconv.Itoa(int(p.VirtualPort)), allowed)
 	}
-	if g := p.HTTPGet; g != nil && !slices.Contains([]string{SchemeHTTP, SchemeHTTPS}, g.Scheme) {
-		wrong("httpGet.scheme", g.Scheme, "must be HTTP or HTTPS")
-	}
-	return errs
+	return append(errs, p.Handler().problems()...)
 }

@@ -83,7 +83,8 @@ func (p *ServiceProbe) Timing() ProbeTiming {
 // The defaults must be set, and there must be a ServiceProbe.
 func (in *Inbound) ServiceCheck() (Probe, netip.AddrPort) {
 	s := in.ServiceProbe
-	check := Probe{Type: ProbeReadiness, HTTPGet: s.HTTPGet, TCPSocket: s.TCPSocket, GRPC: s.GRPC}
+	check := s.check()
+	check.Type = ProbeReadiness
 	if s.TCP != nil {
 		check.TCPSocket = &TCPSocketProbe{Port: int32(in.ServicePort)}
 	}
@@ -96,10 +97,14 @@ func (d *Dataplane) Probed(in *Inbound) bool {
 	return in.ServiceProbe != nil && in.State != InboundIgnored && !d.IsPod()
 }
 
+// check returns a probe with the handlers of Kubernetes' form.
+func (p *ServiceProbe) check() Probe {
+	return Probe{HTTPGet: p.HTTPGet, TCPSocket: p.TCPSocket, GRPC: p.GRPC}
+}
+
 // handlers returns the names of the handlers that are there.
 func (p *ServiceProbe) handlers() []string {
-	check := Probe{HTTPGet: p.HTTPGet, TCPSocket: p.TCPSocket, GRPC: p.GRPC}
-	names := check.handlers()
+	names := namesOf(p.check().handlers())
 	if p.TCP != nil {
 		names = append([]string{"tcp"}, names...)
 	}
@@ -131,22 +136,7 @@ func (p *ServiceProbe) setDefaults(servicePort uint32) {
 	p.TimeoutSeconds = cmp.Or(p.TimeoutSeconds, defaultTimeoutSeconds)
 	p.FailureThreshold = cmp.Or(p.FailureThreshold, defaultFailureThreshold)
 	p.SuccessThreshold = cmp.Or(p.SuccessThreshold, defaultSuccessThreshold)
-	check := Probe{HTTPGet: p.HTTPGet}
-	check.SetDefaults()
-	for _, port := range p.ports() {
-		*port = cmp.Or(*port, int32(min(servicePort, maxPort)))
-	}
-}
-
-// ports returns the ports of the handlers of Kubernetes' form.
-func (p *ServiceProbe) ports() []*int32 {
-	switch {
-	case p.HTTPGet != nil:
-		return []*int32{&p.HTTPGet.Port}
-	case p.TCPSocket != nil:
-		return []*int32{&p.TCPSocket.Port}
-	case p.GRPC != nil:
-		return []*int32{&p.GRPC.Port}
-	}
-	return nil
+	h := p.check().Handler()
+	h.setDefaults()
+	*h.port() = cmp.Or(*h.port(), int32(min(servicePort, maxPort)))
 }

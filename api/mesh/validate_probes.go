@@ -44,10 +44,10 @@ func (p *Probes) validate(v *violations) {
 		v.probePath(path+".inboundPath", e.InboundPath)
 		if v.probePath(path+".path", e.Path) { // that of the application is asked as the kubelet asks a path with a wrong escape
 			_, err := url.ParseRequestURI(e.Path)
-			v.check(err == nil, path+".path", cutValue(e.Path), "must have two hexadecimal digits after each '%', which is %25 itself: the agent answers 400 to anything else")
+			v.check(err == nil, path+".path", Shorten(e.Path, maxShown), "must have two hexadecimal digits after each '%', which is %25 itself: the agent answers 400 to anything else")
 		}
 		if other, used := first[e.Path]; used {
-			v.add(path+".path", cutValue(e.Path), fmt.Sprintf("must be unique: probes.endpoints[%d] has it too", other))
+			v.add(path+".path", Shorten(e.Path, maxShown), fmt.Sprintf("must be unique: probes.endpoints[%d] has it too", other))
 		} else {
 			first[e.Path] = i
 		}
@@ -57,8 +57,8 @@ func (p *Probes) validate(v *violations) {
 // probePath reports whether a path is one of an endpoint, but for its escapes. The agent's server takes no long ones (dpagent/probe/serve.go).
 func (v *violations) probePath(field, path string) bool {
 	before := len(*v)
-	v.check(isProbePath(path), field, cutValue(path), allowedProbePath)
-	v.check(len(path) <= maxProbePath, field, cutValue(path), fmt.Sprintf("must have at most %d characters", maxProbePath))
+	v.check(isProbePath(path), field, Shorten(path, maxShown), allowedProbePath)
+	v.check(len(path) <= maxProbePath, field, Shorten(path, maxShown), fmt.Sprintf("must have at most %d characters", maxProbePath))
 	return len(*v) == before
 }
 

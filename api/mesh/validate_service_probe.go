@@ -24,7 +24,7 @@ const (
 // AllowedNumber is FieldError.Allowed of a number that cannot be read.
 const AllowedNumber = "must be a whole number of at least 1, without quotes"
 
-const allowedHandler = "must have exactly one of tcp, httpGet, tcpSocket and grpc"
+const allowedHandler = "must have exactly one of tcp, " + handlerNames
 
 // formField is a field of one form of a ServiceProbe.
 type formField struct {
@@ -86,16 +86,10 @@ func (p *ServiceProbe) validate(v *violations, path string) {
 	for _, f := range own {
 		f.validate(v, path)
 	}
-	switch {
-	case p.HTTPGet != nil:
-		p.HTTPGet.validateService(v, path+".httpGet")
-	case p.GRPC != nil:
-		service := p.GRPC.Service
-		v.check(len(service) <= maxProbeService && isPrintable(service), path+".grpc.service", cutValue(service),
-			fmt.Sprintf("must have at most %d visible ASCII characters", maxProbeService))
-	}
-	for _, port := range p.ports() {
-		v.check(*port >= 1 && *port <= maxPort, path+"."+handlers[0]+".port", strconv.Itoa(int(*port)), AllowedPort)
+	if h := p.check().Handler(); h != nil {
+		path += "." + h.Name()
+		h.validate(v, path)
+		v.check(*h.port() >= 1 && *h.port() <= maxPort, path+".port", strconv.Itoa(int(*h.port())), AllowedPort)
 	}
 }
 
@@ -116,42 +110,7 @@ func (f *formField) validate(v *violations, path string) {
 	}
 }
 
-// validateService checks an httpGet. Values of headers are left out of errors, since they may be secrets.
-func (g *HTTPGetProbe) validateService(v *violations, path string) {
-	v.check(len(g.Path) <= maxProbePath && isPrintable(g.Path), path+".path", cutValue(g.Path),
-		fmt.Sprintf("must have at most %d visible ASCII characters", maxProbePath))
-	target := Probe{HTTPGet: g}
-	v.check(target.Target() != "", path+".path", cutValue(g.Path), "must be a path: no request can be made of this")
-	v.check(g.Scheme == SchemeHTTP || g.Scheme == SchemeHTTPS, path+".scheme", cutValue(g.Scheme), "must be HTTP or HTTPS")
-	size := 0
-	for i, h := range g.HTTPHeaders {
-		field := fmt.Sprintf("%s.httpHeaders[%d]", path, i)
-		name := strings.SplitAfterN(h.Name, ":", 2)[0] // somebody may have written name and value as one
-		v.check(isHeaderName(h.Name), field+".name", cutValue(name), "must be the name of an HTTP header")
-		if strings.ContainsFunc(h.Value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
-			v.report(&FieldError{Field: field + ".value", Allowed: "must have no control characters"})
-		}
-		size += len(h.Name) + len(h.Value)
-	}
-	if n := len(g.HTTPHeaders); n > maxProbeHeaders || size > maxProbeHeaderBytes {
-		v.add(path+".httpHeaders", fmt.Sprintf("%d headers, %d bytes", n, size),
-			fmt.Sprintf("must be at most %d headers with %d bytes in all", maxProbeHeaders, maxProbeHeaderBytes))
-	}
-}
-
 // isPrintable reports whether a text has visible ASCII characters alone; none at all will do.
 func isPrintable(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' })
-}
-
-// isHeaderName reports whether name is a token of HTTP (RFC 9110, 5.6.2).
-func isHeaderName(name string) bool { return isOf(name, "!#$%&'*+-.^_`|~") }
-
-// cutValue returns as much of a value as errors show.
-func cutValue(text string) string {
-	const longest = 100
-	if len(text) > longest {
-		return text[:longest] + "..."
-	}
-	return text
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // GroupVersion of the objects.
-var GroupVersion = schema.GroupVersion{Group: "sonde.dev", Version: "v1alpha1"}
+var GroupVersion = schema.GroupVersion{Group: mesh.Group, Version: mesh.Version}
 
 // AddToScheme registers the objects with a scheme.
 func AddToScheme(s *runtime.Scheme) error {

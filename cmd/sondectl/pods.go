@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 // podPath returns the path of the pod or pod template in an object of that kind; false if the kind has none.
@@ -103,7 +105,8 @@ func (p pod) misplacedSwitch(keys []string) string {
 	for _, field := range []string{"labels", "annotations"} {
 		values, _ := metadata[field].(jsonObject)
 		for _, key := range keys {
-			if value := values[key]; value == "disabled" || value == "false" {
+			value, _ := values[key].(string)
+			if on, err := mesh.ParseSwitch(value); err == nil && !on {
 				return fmt.Sprintf("metadata.%s[%q]: %q", field, key, value)
 			}
 		}

@@ -102,25 +102,12 @@ func decisionRow(d webhook.Decision, port int32) row {
 
 // agentAction returns in one line what the agent asks the application.
 func agentAction(p mesh.Probe) string {
-	limit := fmt.Sprintf(", %d s", p.TimeoutSeconds)
-	if p.Type.IsHook() {
-		limit = ""
-	}
-	switch {
-	case p.VirtualPort != 0 && p.TCPSocket != nil:
+	if p.Redirected() {
 		return fmt.Sprintf("nothing, the kernel redirects to :%d", p.Port())
-	case p.TCPSocket != nil:
-		return fmt.Sprintf("connect to :%d%s", p.TCPSocket.Port, limit)
-	case p.GRPC != nil:
-		return fmt.Sprintf("gRPC health of %q at :%d%s", p.GRPC.Service, p.GRPC.Port, limit)
 	}
-	scheme := "http"
-	if p.HTTPGet.Scheme == mesh.SchemeHTTPS {
-		scheme = "https"
+	asks := p.Handler().Request(p.Port())
+	if p.Type.IsHook() {
+		return asks
 	}
-	headers := ""
-	if n := len(p.HTTPGet.HTTPHeaders); n > 0 {
-		headers = " with " + plural(n, "header")
-	}
-	return fmt.Sprintf("GET %s://:%d%s%s%s", scheme, p.HTTPGet.Port, p.Target(), headers, limit)
+	return fmt.Sprintf("%s, %d s", asks, p.TimeoutSeconds)
 }

@@ -13,11 +13,12 @@ import (
 	eventsv1 "k8s.io/client-go/kubernetes/typed/events/v1"
 	kevents "k8s.io/client-go/tools/events"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 // Reporter is who reports the events.
-const Reporter = "sonde.dev/control-plane"
+const Reporter = mesh.OwnPrefix + "control-plane"
 
 // maxNote is the longest note in bytes: the API server refuses an event with a longer one.
 const maxNote = 1024

@@ -126,7 +126,7 @@ const (
 func newClient(config *rest.Config, timeout time.Duration) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("register group sonde.dev: %w", err)
+		return nil, fmt.Errorf("register group %s: %w", mesh.Group, err)
 	}
 	c := rest.CopyConfig(config)
 	c.Timeout = timeout
@@ -135,7 +135,7 @@ func newClient(config *rest.Config, timeout time.Duration) (rest.Interface, erro
 	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	client, err := rest.RESTClientFor(c)
 	if err != nil {
-		return nil, fmt.Errorf("make client of group sonde.dev: %w", err)
+		return nil, fmt.Errorf("make client of group %s: %w", mesh.Group, err)
 	}
 	return client, nil
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
 // PerPort are the listeners for probes of a pod in mesh.ProbesPerPort mode.
@@ -19,7 +20,7 @@ type PerPort struct {
 // readPerPort reads them from the sidecar, whose arguments and variables cannot change, unlike the pod's annotations. It returns nil for
 // a pod in unified mode, and for one whose probe table its own agent refuses.
 func readPerPort(spec *corev1.PodSpec) *PerPort {
-	c := sidecarOf(spec)
+	c := podspec.Container(spec, mesh.ContainerSidecar)
 	if c == nil || !slices.Contains(c.Args, mesh.ArgProbesMode+string(mesh.ProbesPerPort)) {
 		return nil
 	}
@@ -38,8 +39,8 @@ func readPerPort(spec *corev1.PodSpec) *PerPort {
 func portOf(args []string, argument string) uint32 {
 	for _, arg := range args {
 		if value, ok := strings.CutPrefix(arg, argument); ok {
-			port, _ := strconv.ParseUint(value, 10, 16) // 0 if the agent refuses it
-			return uint32(port)
+			port, _ := mesh.ParsePort[uint32](value) // 0 if the agent refuses it
+			return port
 		}
 	}
 	return 0
@@ -50,7 +51,7 @@ func newPerPort(table mesh.ProbeTable, port uint32) *PerPort {
 	paths := map[string]bool{}
 	for _, p := range table {
 		switch {
-		case p.HTTPGet != nil && port != 0:
+		case !p.WantsOwnPort() && port != 0:
 			path, _, _ := strings.Cut(p.VirtualPath(), "?") // the agent looks at the query
 			if paths[path] {
 				continue
@@ -59,16 +60,12 @@ func newPerPort(table mesh.ProbeTable, port uint32) *PerPort {
 			if r.HTTP == nil {
 				r.HTTP = &mesh.Probes{Port: port}
 			}
-			number := strconv.Itoa(int(p.HTTPGet.Port))
+			number := strconv.Itoa(int(p.Port()))
 			r.HTTP.Endpoints = append(r.HTTP.Endpoints, mesh.ProbeEndpoint{
-				InboundPort: uint32(p.HTTPGet.Port), InboundPath: strings.TrimPrefix(path, "/"+number), Path: path,
+				InboundPort: uint32(p.Port()), InboundPath: strings.TrimPrefix(path, "/"+number), Path: path,
 			})
 		case p.VirtualPort != 0:
-			own := mesh.TCPProbe{Port: uint32(p.VirtualPort), InboundPort: uint32(p.Port()), Protocol: mesh.ProtocolTCP}
-			if p.GRPC != nil {
-				own.Protocol = mesh.ProtocolGRPC
-			}
-			r.Own = append(r.Own, own)
+			r.Own = append(r.Own, mesh.TCPProbe{Port: uint32(p.VirtualPort), InboundPort: uint32(p.Port()), Protocol: p.Handler().Protocol()})
 		}
 	}
 	return r
@@ -83,15 +80,4 @@ func (r *PerPort) ports() (all []uint32) {
 		all = append(all, p.Port)
 	}
 	return all
-}
-
-func sidecarOf(spec *corev1.PodSpec) *corev1.Container {
-	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for i := range containers {
-			if containers[i].Name == mesh.ContainerSidecar {
-				return &containers[i]
-			}
-		}
-	}
-	return nil
 }

@@ -2,7 +2,6 @@ package source
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unique"
@@ -11,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
 // Pod is what is kept of a pod with our sidecar.
@@ -56,7 +56,7 @@ type Owner struct {
 
 // readPod returns what is kept of a pod, and false for one without our sidecar: pods of a Kuma that still runs have the same label.
 func readPod(p *corev1.Pod) (Pod, bool) {
-	if !hasSidecar(&p.Spec) {
+	if !podspec.IsInjected(&p.Spec) {
 		return Pod{}, false
 	}
 	r := Pod{
@@ -67,21 +67,21 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 		Address:        strings.Clone(p.Status.PodIP),
 		Ports:          declaredPorts(&p.Spec),
 		Excluded:       excludedPorts(p.Annotations),
-		ServerFirst:    ports(p.Annotations[mesh.AnnotationServerFirstPorts]),
+		ServerFirst:    portsOf(p.Annotations[mesh.AnnotationServerFirstPorts]),
 		Reachable:      reachable(p.Annotations),
 		Created:        p.CreationTimestamp.Time,
 		Ended:          p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
 		Warnings:       strings.Clone(p.Annotations[mesh.AnnotationInjectionWarnings]),
 	}
 	for i := range p.Spec.InitContainers {
-		if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+		if c := &p.Spec.InitContainers[i]; podspec.IsNativeSidecar(c) {
 			r.Sidecars = append(r.Sidecars, intern(c.Name))
 		}
 	}
 	if r.PerPort = readPerPort(&p.Spec); r.PerPort != nil {
 		r.Excluded = append(r.Excluded, r.PerPort.ports()...)
 	}
-	if c := sidecarOf(&p.Spec); c != nil {
+	if c := podspec.Container(&p.Spec, mesh.ContainerSidecar); c != nil {
 		if r.LBHealthPort = portOf(c.Args, mesh.ArgLBHealthPort); r.LBHealthPort != 0 {
 			r.Excluded = append(r.Excluded, r.LBHealthPort)
 		}
@@ -107,7 +107,7 @@ func ownerOf(p *corev1.Pod) Owner {
 
 // Warned returns what is kept of a pod that was left alone with a warning, and false for all others.
 func Warned(p *corev1.Pod) (Pod, bool) {
-	if hasSidecar(&p.Spec) || p.Annotations[mesh.AnnotationInjectionWarnings] == "" {
+	if podspec.IsInjected(&p.Spec) || p.Annotations[mesh.AnnotationInjectionWarnings] == "" {
 		return Pod{}, false
 	}
 	return Pod{
@@ -121,11 +121,6 @@ func (p *Pod) FieldPath(container string) string {
 		return "spec.initContainers{" + container + "}"
 	}
 	return "spec.containers{" + container + "}"
-}
-
-// hasSidecar reports whether Sonde has injected the pod: the volume of the sidecar's identity has a name of our own.
-func hasSidecar(spec *corev1.PodSpec) bool {
-	return slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == mesh.VolumeIdentity })
 }
 
 // declaredPorts returns the TCP ports of all containers but the sidecar's, sorted.
@@ -149,23 +144,17 @@ func declaredPorts(spec *corev1.PodSpec) []uint32 {
 
 // excludedPorts returns the ports that are not redirected: those that the user excludes, and the agent's own.
 func excludedPorts(annotations map[string]string) []uint32 {
-	all := ports(annotations[mesh.AnnotationExcludeInboundPorts])
-	switch annotations[mesh.AnnotationVirtualProbes] {
-	case "disabled", "false":
+	all := portsOf(annotations[mesh.AnnotationExcludeInboundPorts])
+	if on, err := mesh.ParseSwitch(annotations[mesh.AnnotationVirtualProbes]); err == nil && !on {
 		return all
 	}
-	return append(all, ports(annotations[mesh.AnnotationVirtualProbesPort])...)
+	return append(all, portsOf(annotations[mesh.AnnotationVirtualProbesPort])...)
 }
 
-// ports reads a list of ports. The webhook has refused any other text.
-func ports(list string) []uint32 {
-	var all []uint32
-	for word := range strings.SplitSeq(list, ",") {
-		if port, err := strconv.ParseUint(strings.TrimSpace(word), 10, 16); err == nil {
-			all = append(all, uint32(port))
-		}
-	}
-	return all
+// portsOf returns the ports in a list. The webhook has refused anything else in it.
+func portsOf(list string) []uint32 {
+	ports, _ := mesh.ParsePorts[uint32](list)
+	return ports
 }
 
 // reachable returns the services that an annotation limits the pod to, nil if there is none; "*" stands for all.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
 // randomCluster is what a cluster contains, besides the Source.
@@ -74,10 +75,10 @@ func (c *randomCluster) step(t *testing.T, s *Source) {
 func (c *randomCluster) note(before, now metav1.Object) {
 	was, _ := before.(*corev1.Pod)
 	is, _ := now.(*corev1.Pod)
-	if was != nil && hasSidecar(&was.Spec) {
+	if was != nil && podspec.IsInjected(&was.Spec) {
 		c.gone[string(was.UID)] = was
 	}
-	if is != nil && hasSidecar(&is.Spec) {
+	if is != nil && podspec.IsInjected(&is.Spec) {
 		delete(c.gone, string(is.UID))
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 const (
@@ -60,7 +62,7 @@ func (f *forwarder) forward(r io.Reader) {
 	}
 }
 
-func (f *forwarder) line(text string, cut bool) {
+func (f *forwarder) line(text string, wasCut bool) {
 	const output = "output"
 	level, logger := slog.LevelInfo, output
 	if name, rest, ok := strings.Cut(text, "|"); ok {
@@ -72,12 +74,12 @@ func (f *forwarder) line(text string, cut bool) {
 	text = redact(text)
 	switch {
 	case level >= slog.LevelError:
-		f.last, f.lastAt = text[:min(len(text), maxReason)], time.Now()
+		f.last, f.lastAt = cut.Text(text, maxReason), time.Now()
 	case logger == output && f.output == "":
-		f.output, f.outputAt = text[:min(len(text), maxReason)], time.Now()
+		f.output, f.outputAt = cut.Text(text, maxReason), time.Now()
 	}
 	attrs := []slog.Attr{slog.String("logger", logger), slog.String("text", text)}
-	if cut {
+	if wasCut {
 		attrs = append(attrs, slog.Bool("cut", true))
 	}
 	f.logger.LogAttrs(context.Background(), level, "envoy log", attrs...)

@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"net/http"
 	"net/netip"
 	"strings"
 	"time"
@@ -19,25 +18,15 @@ const maxErrored = 3
 // Check asks an application as the kubelet would, where no kubelet asks.
 type Check struct {
 	prober  prober
+	clients clients
 	timeout time.Duration
 }
 
 // NewCheck returns the check of a probe. address takes the place of the pod's. p must be valid, but for its TimeoutSeconds: the timeout of
 // a check is timeout.
 func NewCheck(p mesh.Probe, address netip.Addr, timeout time.Duration) *Check {
-	c := &Check{timeout: timeout}
-	switch {
-	case p.TCPSocket != nil:
-		c.prober = newTCPProber(address, p.TCPSocket, timeout)
-	case p.GRPC != nil:
-		c.prober = newGRPCProber(address, p.GRPC, timeout)
-	default:
-		itself := func(at netip.AddrPort) netip.AddrPort { return at }
-		// No redirect leads to port 0, as it would to a virtual port.
-		dial := dialPod(newDialer(plainClose), netip.AddrPortFrom(address, 0), itself)
-		c.prober = newHTTPProber(newProbeTransport(dial), address, p.HTTPGet, timeout)
-	}
-	return c
+	c := newClients(address, 0) // no redirect leads to port 0, as it would to a virtual port
+	return &Check{prober: newProber(p, address, timeout, c), clients: c, timeout: timeout}
 }
 
 // Outcome is what one check has found.
@@ -81,8 +70,4 @@ func inWords(reason string) string {
 }
 
 // End closes what checks have left open.
-func (c *Check) End() {
-	if h, ok := c.prober.(*httpProber); ok {
-		h.client.Transport.(*http.Transport).CloseIdleConnections()
-	}
-}
+func (c *Check) End() { c.clients.probe.CloseIdleConnections() }

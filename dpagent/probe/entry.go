@@ -2,8 +2,10 @@ package probe
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -45,17 +47,25 @@ func newEntry(p mesh.Probe, h *Handler) *entry {
 		probe: p, path: pathKey(p.VirtualPath()), h: h, metrics: h.metrics.of(p),
 		timeout: time.Duration(p.TimeoutSeconds) * time.Second, limiter: rate.NewLimiter(checksPerSecond, checksBurst),
 	}
-	switch {
-	case p.TCPSocket != nil:
-		e.prober = newTCPProber(h.o.PodIP, p.TCPSocket, e.timeout)
-	case p.GRPC != nil:
-		e.prober = newGRPCProber(h.o.PodIP, p.GRPC, e.timeout)
-	case p.Type.IsHook():
-		e.prober = newHookProber(h.clients.hook, h.o.PodIP, p.HTTPGet)
-	default:
-		e.prober = newHTTPProber(h.clients.probe, h.o.PodIP, p.HTTPGet, e.timeout)
-	}
+	e.prober = newProber(p, h.o.PodIP, e.timeout, h.clients)
 	return e
+}
+
+// newProber returns what makes the checks of a probe at an address.
+func newProber(p mesh.Probe, address netip.Addr, timeout time.Duration, c clients) prober {
+	switch h := p.Handler().(type) {
+	case *mesh.TCPSocketProbe:
+		return newTCPProber(address, h, timeout)
+	case *mesh.GRPCProbe:
+		return newGRPCProber(address, h, timeout)
+	case *mesh.HTTPGetProbe:
+		if p.Type.IsHook() {
+			return newHookProber(c.hook, address, h)
+		}
+		return newHTTPProber(c.probe, address, h, timeout)
+	default:
+		panic(fmt.Sprintf("no prober of handler %T", h)) // mesh.Probe.Validate refuses such
+	}
 }
 
 // check is one check, for all requests that arrive before it ends.

@@ -40,8 +40,8 @@ func (e Environment) Options(logger *slog.Logger) (Options, error) {
 	if e.Port < 0 || e.Port > 65535 || e.Port == 0 && !e.perPort() {
 		errs = append(errs, &mesh.FieldError{Field: "Port", Value: strconv.Itoa(e.Port), Allowed: mesh.AllowedPort + ": the probes of the pod name it"})
 	}
-	if e.perPort() { // the kernel answers those by TCP that have a port of their own
-		table = slices.DeleteFunc(table, func(p mesh.Probe) bool { return p.TCPSocket != nil && p.VirtualPort != 0 })
+	if e.perPort() { // the kernel answers those
+		table = slices.DeleteFunc(table, mesh.Probe.Redirected)
 	}
 	return Options{Table: table, PodIP: ip, Port: e.Port, PerPort: e.perPort(), Logger: logger}, errors.Join(errs...)
 }

@@ -110,7 +110,7 @@ func New(o Options) (*Handler, error) {
 }
 
 func (o *Options) hasOwnPort(p mesh.Probe) bool {
-	return o.PerPort && p.GRPC != nil && p.VirtualPort != 0
+	return o.PerPort && p.VirtualPort != 0 && !p.Redirected()
 }
 
 // sameCheck reports whether two probes without IDs are equal, so that one entry can answer both: liveness and readiness

@@ -74,13 +74,8 @@ func (m *entryMetrics) observe(v verdict, took time.Duration) {
 
 // probeName returns the type of a probe, or its handler if the type is not known.
 func probeName(p mesh.Probe) string {
-	switch {
-	case p.Type != "":
+	if p.Type != "" {
 		return string(p.Type)
-	case p.TCPSocket != nil:
-		return "tcpSocket"
-	case p.GRPC != nil:
-		return "grpc"
 	}
-	return "httpGet"
+	return p.Handler().Name()
 }

@@ -11,6 +11,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
 // verdict is the kubelet's verdict of a check.
@@ -116,7 +118,7 @@ func reason(err error) string {
 func cutAtQuote(text string) string {
 	text, _, _ = strings.Cut(text, `"`)
 	text = strings.TrimRight(text, " :,;=(")
-	return text[:min(len(text), maxReason)]
+	return cut.Text(text, maxReason)
 }
 
 // erroredLength is the Content-Length of an errored answer. The body is shorter, which is an error for the kubelet.

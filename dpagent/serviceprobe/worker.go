@@ -45,7 +45,7 @@ type worker struct {
 func newWorker(p Probe, s *Server, earlier *worker) *worker {
 	w := &worker{
 		probe: p, check: s.newCheck(p), server: s, metrics: s.metrics.of(p.Inbound),
-		logger: s.o.Logger.With("inbound", p.Inbound.String(), "application", p.Application.String(), "probe", handlerName(p)),
+		logger: s.o.Logger.With("inbound", p.Inbound.String(), "application", p.Application.String(), "probe", p.Check.Handler().Name()),
 		loop:   heartbeat.New("service-probe "+p.Inbound.String(), maxAsked*p.Timeout+stuckAfter),
 		done:   make(chan struct{}), since: time.Now(),
 	}
@@ -57,17 +57,6 @@ func newWorker(p Probe, s *Server, earlier *worker) *worker {
 
 // maxAsked is how many timeouts one turn may take: a check that comes to no verdict is made again.
 const maxAsked = 3
-
-// handlerName returns the handler of a probe as documents have it.
-func handlerName(p Probe) string {
-	switch {
-	case p.Check.HTTPGet != nil:
-		return "httpGet"
-	case p.Check.GRPC != nil:
-		return "grpc"
-	}
-	return "tcpSocket"
-}
 
 func (w *worker) start(ctx context.Context) {
 	ctx, w.cancel = context.WithCancel(ctx)

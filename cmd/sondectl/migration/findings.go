@@ -98,7 +98,7 @@ func requestFinding(r webhook.Request, s *sidecar, rewritten bool) (Finding, boo
 	}
 	if r.Port == s.lbPort {
 		return Finding{Code: ProbeCannotFail, Field: r.Field, Text: fmt.Sprintf(
-			"the agent accepts each connection to port %d, that for load balancers, so it succeeds even if nothing else listens", r.Port)}, r.Probe != nil && r.Probe.TCPSocket != nil
+			"the agent accepts each connection to port %d, that for load balancers, so it succeeds even if nothing else listens", r.Port)}, r.Probe != nil && r.Protocol == mesh.ProtocolTCP
 	}
 	strict := fmt.Sprintf("not rewritten: where mTLS is STRICT, which a pod does not say, the sidecar refuses the kubelet at port %d", r.Port)
 	switch {
@@ -106,7 +106,7 @@ func requestFinding(r webhook.Request, s *sidecar, rewritten bool) (Finding, boo
 		return Finding{Code: HookNotRewritten, Field: r.Field, Text: strict}, true
 	case r.Hook != nil:
 		return Finding{}, false // the kubelet does not run tcpSocket hooks
-	case r.Probe.TCPSocket != nil:
+	case r.Protocol == mesh.ProtocolTCP:
 		return Finding{Code: ProbeCannotFail, Field: r.Field, Text: fmt.Sprintf(
 			"not rewritten: the sidecar accepts each connection to port %d in the application's place, so it succeeds even if nothing listens", r.Port)}, true
 	}

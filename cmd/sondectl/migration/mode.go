@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
 // Mode says which mesh answers the probes of a pod, and how.
@@ -121,14 +122,14 @@ func meshesOf(pod *corev1.Pod) (all []string) {
 			kumas++
 		}
 	}
-	if slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == mesh.VolumeIdentity }) {
+	if podspec.IsInjected(&pod.Spec) {
 		all = append(all, meshSonde)
 		kumas--
 	}
 	if kumas > 0 {
 		all = append(all, meshKuma)
 	}
-	if containerOf(pod, istioSidecar) != nil {
+	if podspec.Container(&pod.Spec, istioSidecar) != nil {
 		all = append(all, meshIstio)
 	}
 	return all
@@ -144,7 +145,7 @@ func (s *sidecar) readSonde(pod *corev1.Pod) {
 			s.mode = PerPort
 		}
 	}
-	if c := containerOf(pod, mesh.ContainerSidecar); c != nil {
+	if c := podspec.Container(&pod.Spec, mesh.ContainerSidecar); c != nil {
 		port, _ := argument(c, strings.TrimSuffix(mesh.ArgVirtualPort, "="))
 		mode, _ := argument(c, strings.TrimSuffix(mesh.ArgProbesMode, "="))
 		if port == "0" && mode != string(mesh.ProbesPerPort) {
@@ -166,7 +167,7 @@ func (s *sidecar) readKuma(pod *corev1.Pod) {
 	s.redirected = !enabled(pod.Annotations[kumaGateway])
 	s.exclude(pod.Annotations[mesh.AnnotationExcludeInboundPorts], mesh.AnnotationExcludeInboundPorts)
 	text := pod.Annotations[kumaProxyConfig]
-	if c := containerOf(pod, mesh.ContainerInit); c != nil {
+	if c := podspec.Container(&pod.Spec, mesh.ContainerInit); c != nil {
 		if config, ok := argument(c, "--config"); ok && text == "" {
 			text = config
 		}
@@ -204,14 +205,14 @@ func (s *sidecar) readKumaConfig(text string) {
 // readIstio reads what istio-init was told, or with the CNI plugin the annotations, which that reads itself.
 func (s *sidecar) readIstio(pod *corev1.Pod) {
 	s.mode = IstioUnrewritten
-	rewrites := slices.ContainsFunc(containerOf(pod, istioSidecar).Env, func(v corev1.EnvVar) bool { return v.Name == istioProbers })
+	rewrites := slices.ContainsFunc(podspec.Container(&pod.Spec, istioSidecar).Env, func(v corev1.EnvVar) bool { return v.Name == istioProbers })
 	if on, err := strconv.ParseBool(pod.Annotations[istioRewrite]); rewrites || err == nil && on {
 		s.mode, s.port = Istio, cmp.Or(portOf(pod.Annotations[istioStatusPort]), istioDefaultStatus)
 	}
 	s.redirected = pod.Annotations[istioInterception] != "NONE"
 	include, limited := pod.Annotations[istioInclude]
 	exclude, by := pod.Annotations[istioExclude], istioExclude
-	if c := containerOf(pod, istioInit); c != nil {
+	if c := podspec.Container(&pod.Spec, istioInit); c != nil {
 		if list, ok := argument(c, "-b"); ok {
 			include, limited = list, true
 		}
@@ -224,18 +225,6 @@ func (s *sidecar) readIstio(pod *corev1.Pod) {
 		s.included = append([]int32{}, ports(include)...)
 	}
 	s.exclude(exclude, by)
-}
-
-// containerOf returns the container, or init container, of that name, nil if there is none.
-func containerOf(pod *corev1.Pod, name string) *corev1.Container {
-	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			if containers[i].Name == name {
-				return &containers[i]
-			}
-		}
-	}
-	return nil
 }
 
 // argument returns the value of a flag, which stands behind = or in the next word, and whether the flag is there.
@@ -257,19 +246,12 @@ func enabled(value string) bool { return slices.Contains([]string{"enabled", "tr
 
 // portOf returns the port in a text, 0 for anything else.
 func portOf(text string) int32 {
-	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 16)
-	if err != nil {
-		return 0
-	}
-	return int32(n)
+	port, _ := mesh.ParsePort[int32](strings.TrimSpace(text))
+	return port
 }
 
 // ports returns the ports in a list. What is no port has no effect in any mesh, and the webhook refuses it.
-func ports(list string) (all []int32) {
-	for word := range strings.SplitSeq(list, ",") {
-		if port := portOf(word); port != 0 {
-			all = append(all, port)
-		}
-	}
+func ports(list string) []int32 {
+	all, _ := mesh.ParsePorts[int32](list)
 	return all
 }

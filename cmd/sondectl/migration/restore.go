@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -104,7 +105,7 @@ func sondeTable(pod *corev1.Pod, requests []webhook.Request) (map[string]corev1.
 		if !ok || d.Probe == nil || !asks(r, *d.Probe) {
 			continue
 		}
-		table[r.Field] = handlerOf(*d.Probe)
+		table[r.Field] = webhook.HandlerOf(*d.Probe)
 		if r.Probe != nil {
 			r.Probe.TimeoutSeconds = d.Probe.TimeoutSeconds
 		}
@@ -131,27 +132,11 @@ func asks(r webhook.Request, p mesh.Probe) bool {
 	return get != nil && get.Path == p.VirtualPath() && slices.Equal(get.HTTPHeaders, []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}})
 }
 
-// handlerOf returns an entry of the probe table as a user writes it.
-func handlerOf(p mesh.Probe) corev1.ProbeHandler {
-	port := intstr.FromInt32(p.Port())
-	switch {
-	case p.TCPSocket != nil:
-		return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: port}}
-	case p.GRPC != nil:
-		return corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: p.Port(), Service: &p.GRPC.Service}}
-	}
-	get := &corev1.HTTPGetAction{Path: p.HTTPGet.Path, Port: port, Scheme: corev1.URIScheme(p.HTTPGet.Scheme)}
-	for _, h := range p.HTTPGet.HTTPHeaders {
-		get.HTTPHeaders = append(get.HTTPHeaders, corev1.HTTPHeader{Name: h.Name, Value: h.Value})
-	}
-	return corev1.ProbeHandler{HTTPGet: get}
-}
-
 // istioTable returns the originals that the environment of istio-proxy has, by the path that the kubelet asks instead.
 // Source: istio pkg/kube/inject/app_probe.go, DumpAppProbers.
 func istioTable(pod *corev1.Pod, requests []webhook.Request) (map[string]corev1.ProbeHandler, error) {
 	var byPath map[string]corev1.ProbeHandler
-	for _, v := range containerOf(pod, istioSidecar).Env {
+	for _, v := range podspec.Container(&pod.Spec, istioSidecar).Env {
 		if v.Name != istioProbers {
 			continue
 		}

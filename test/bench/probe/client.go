@@ -118,7 +118,7 @@ func (o order) ask(ctx context.Context, entry int, buffer []byte) error {
 	p := entryOf(entry, o.Kind, o.Port)
 	path := p.VirtualPath()
 	if o.Direct {
-		path = p.Target()
+		path = p.HTTPGet.Target()
 	}
 	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: kube-probe/1.36\r\nAccept: */*\r\nConnection: close\r\nSonde-Probe: %s\r\n\r\n", path, o.Target, p.ID); err != nil {
 		return err

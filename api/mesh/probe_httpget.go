@@ -1,0 +1,197 @@
+package mesh
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Schemes of an HTTPGetProbe.
+const (
+	SchemeHTTP  = "HTTP"
+	SchemeHTTPS = "HTTPS"
+)
+
+// HTTPGetProbe sends a GET request.
+type HTTPGetProbe struct {
+	// Path as the user wrote it: not escaped, and not cleaned. Default "/".
+	Path string `json:"path,omitempty"`
+	// Port that is asked.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
+	// Scheme is HTTP (default) or HTTPS.
+	Scheme string `json:"scheme,omitempty"`
+	// HTTPHeaders in the order of the manifest; names may repeat.
+	HTTPHeaders []HTTPHeader `json:"httpHeaders,omitempty"`
+}
+
+// HTTPHeader is one header of an HTTPGetProbe.
+type HTTPHeader struct {
+	// Name of the header.
+	Name string `json:"name"`
+	// Value of the header, as it is sent.
+	Value string `json:"value"`
+}
+
+// Name implements Handler.
+func (*HTTPGetProbe) Name() string { return "httpGet" }
+
+// Protocol implements Handler.
+func (*HTTPGetProbe) Protocol() Protocol { return ProtocolHTTP }
+
+// At implements Handler.
+func (g *HTTPGetProbe) At(port int32) Probe {
+	at := *g
+	at.Port = port
+	return Probe{HTTPGet: &at}
+}
+
+// Written implements Handler.
+func (g *HTTPGetProbe) Written(target string) string {
+	words := []string{g.Name()}
+	if g.Scheme != "" && g.Scheme != SchemeHTTP {
+		words = append(words, g.Scheme)
+	}
+	words = append(words, target)
+	if g.Path != "" {
+		words = append(words, g.Path)
+	}
+	return strings.Join(words, " ")
+}
+
+// Request implements Handler.
+func (g *HTTPGetProbe) Request(port int32) string {
+	text := fmt.Sprintf("GET %s://:%d%s", g.urlScheme(), port, g.Target())
+	switch n := len(g.HTTPHeaders); n {
+	case 0:
+		return text
+	case 1:
+		return text + " with 1 header"
+	default:
+		return fmt.Sprintf("%s with %d headers", text, n)
+	}
+}
+
+func (g *HTTPGetProbe) urlScheme() string {
+	if g.Scheme == SchemeHTTPS {
+		return "https"
+	}
+	return "http"
+}
+
+// URL returns the URL that the kubelet requests. The kubelet parses Path as a URL and keeps its path, query and user; a host
+// in it is replaced by host. A Path that is not a URL is used as a plain path.
+// Source: kubernetes pkg/probe/http/request.go.
+func (g *HTTPGetProbe) URL(host string) (*url.URL, error) {
+	u, err := url.Parse(g.Path)
+	if err != nil {
+		u = &url.URL{Path: g.Path}
+	}
+	u.Scheme = g.urlScheme()
+	u.Host = net.JoinHostPort(host, strconv.Itoa(int(g.Port)))
+	return url.Parse(u.String()) // formatting and parsing again makes "*" and "a" absolute
+}
+
+// Target returns the request target exactly as the kubelet sends it to the application. It is "" for a path such
+// as "a:b" from which the kubelet makes a URL without a host, which it cannot send.
+func (g *HTTPGetProbe) Target() string {
+	u, err := g.URL("0.0.0.0") // any address: it is not part of the target
+	if err != nil || u.Opaque != "" {
+		return ""
+	}
+	return u.RequestURI()
+}
+
+func (g *HTTPGetProbe) port() *int32 { return &g.Port }
+
+func (g *HTTPGetProbe) virtualPath(port string) string {
+	target := g.Target()
+	if target == "" {
+		target = "/"
+	}
+	return "/" + port + escapeBytes(target)
+}
+
+// escapeBytes escapes bytes that a request line must not contain. A target only contains them in its query, which the
+// kubelet sends as the user wrote it.
+func escapeBytes(target string) string {
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	for i := range len(target) {
+		if c := target[i]; c > ' ' && c <= '~' {
+			b.WriteByte(c)
+		} else {
+			b.WriteByte('%')
+			b.WriteByte(hex[c>>4])
+			b.WriteByte(hex[c&15])
+		}
+	}
+	return b.String()
+}
+
+func (g *HTTPGetProbe) setDefaults() {
+	if g.Path == "" {
+		g.Path = "/"
+	}
+	if g.Scheme == "" {
+		g.Scheme = SchemeHTTP
+	}
+}
+
+func (d *probeDecoder) httpGet(data json.RawMessage) *HTTPGetProbe {
+	var g HTTPGetProbe
+	var headers []json.RawMessage
+	d.object("httpGet.", data, map[string]any{
+		"path": &g.Path, "port": &g.Port, "scheme": &g.Scheme, "httpHeaders": &headers,
+	})
+	for i, header := range headers {
+		var h HTTPHeader
+		d.object(fmt.Sprintf("httpGet.httpHeaders[%d].", i), header, map[string]any{"name": &h.Name, "value": &h.Value})
+		g.HTTPHeaders = append(g.HTTPHeaders, h)
+	}
+	return &g
+}
+
+func (g *HTTPGetProbe) problems() []error {
+	if g.hasKnownScheme() {
+		return nil
+	}
+	return []error{&FieldError{Field: "httpGet.scheme", Value: g.Scheme, Allowed: allowedScheme}}
+}
+
+const allowedScheme = "must be HTTP or HTTPS"
+
+func (g *HTTPGetProbe) hasKnownScheme() bool {
+	return slices.Contains([]string{SchemeHTTP, SchemeHTTPS}, g.Scheme)
+}
+
+// validate implements Handler. Values of headers are left out of errors, since they may be secrets.
+func (g *HTTPGetProbe) validate(v *violations, path string) {
+	v.check(len(g.Path) <= maxProbePath && isPrintable(g.Path), path+".path", Shorten(g.Path, maxShown),
+		fmt.Sprintf("must have at most %d visible ASCII characters", maxProbePath))
+	v.check(g.Target() != "", path+".path", Shorten(g.Path, maxShown), "must be a path: no request can be made of this")
+	v.check(g.hasKnownScheme(), path+".scheme", Shorten(g.Scheme, maxShown), allowedScheme)
+	size := 0
+	for i, h := range g.HTTPHeaders {
+		field := fmt.Sprintf("%s.httpHeaders[%d]", path, i)
+		name := strings.SplitAfterN(h.Name, ":", 2)[0] // somebody may have written name and value as one
+		v.check(isHeaderName(h.Name), field+".name", Shorten(name, maxShown), "must be the name of an HTTP header")
+		if strings.ContainsFunc(h.Value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+			v.report(&FieldError{Field: field + ".value", Allowed: "must have no control characters"})
+		}
+		size += len(h.Name) + len(h.Value)
+	}
+	if n := len(g.HTTPHeaders); n > maxProbeHeaders || size > maxProbeHeaderBytes {
+		v.add(path+".httpHeaders", fmt.Sprintf("%d headers, %d bytes", n, size),
+			fmt.Sprintf("must be at most %d headers with %d bytes in all", maxProbeHeaders, maxProbeHeaderBytes))
+	}
+}
+
+// isHeaderName reports whether name is a token of HTTP (RFC 9110, 5.6.2).
+func isHeaderName(name string) bool { return isOf(name, "!#$%&'*+-.^_`|~") }
