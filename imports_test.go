@@ -49,12 +49,13 @@ type rule struct {
 // rules maps each directory, and all directories below it without a row of their own, to what it may import. Other libraries are
 // allowed.
 var rules = map[string]rule{
-	"api/mesh":     {std: true},
-	"api/agent/v1": {forbidden: [][]string{kubernetes, envoyProtos}},
-	"api/admin/v1": {forbidden: [][]string{kubernetes, envoyProtos}},
-	"meshview":     {own: []string{"api/mesh", "health/heartbeat"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
+	"api/mesh":         {std: true},
+	"api/agent/v1":     {forbidden: [][]string{kubernetes, envoyProtos}},
+	"api/admin/v1":     {forbidden: [][]string{kubernetes, envoyProtos}},
+	"meshview":         {own: []string{"api/mesh", "health/heartbeat"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
+	"meshview/explain": {own: []string{"api/mesh", "meshview"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}, pure: true},
 	"store": {
-		own:       []string{"api/mesh", "meshview", "internal/disk", "internal/filelock", "identity/secret", "health/heartbeat"},
+		own:       []string{"api/mesh", "meshview", "meshview/explain", "internal/disk", "internal/filelock", "identity/secret", "health/heartbeat"},
 		forbidden: [][]string{kubernetes, envoyProtos, grpc},
 	},
 	"generator": {
@@ -72,7 +73,7 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"admin": {
-		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "internal/connlimit"},
+		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "meshview/explain", "internal/connlimit"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent": {

@@ -151,7 +151,7 @@ func TestFilter(t *testing.T) {
 		"mesh":                     {&adminv1.Filter{Mesh: "other"}, []string{"other/web-1 true"}, codes.OK},
 		"name":                     {&adminv1.Filter{Name: "web-1"}, []string{"default/web-1 false", "other/web-1 true"}, codes.OK},
 		"both":                     {&adminv1.Filter{Mesh: "default", Name: "web-1"}, []string{"default/web-1 false"}, codes.OK},
-		"name that nobody has":     {&adminv1.Filter{Name: "web"}, nil, codes.OK},
+		"unknown name":             {&adminv1.Filter{Name: "web"}, nil, codes.OK},
 		"mesh that does not exist": {&adminv1.Filter{Mesh: "nowhere"}, nil, codes.NotFound},
 	}
 	for name, tc := range tests {

@@ -160,7 +160,7 @@ func (c *cluster) connect() (connection, error) {
 		return connection{}, err
 	}
 	c.cp.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "sonde_store_problems", Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that outbounds name and nobody has are not counted.",
+		Name: "sonde_store_problems", Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that only outbounds name are not counted.",
 		ConstLabels: prometheus.Labels{"severity": "error"},
 	}, func() float64 { return float64(len(c.problems())) }))
 	authenticator, err := c.authenticator()

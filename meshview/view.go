@@ -47,7 +47,7 @@ type Service struct {
 	Affinity bool
 	// Local says that callers reach only the endpoints on their own node, see For.
 	Local bool
-	// Unknown says that nobody has the service: only outbounds name it.
+	// Unknown says that only outbounds name the service.
 	Unknown bool
 	// Endpoints are all endpoints, ready or not, sorted by address.
 	Endpoints []Endpoint

@@ -77,7 +77,7 @@ func NewDir(o DirOptions) *Dir {
 		o: o, settle: defaultSettle, rescan: defaultRescan, applied: claims{}, missing: errors.New("the store is not read yet"),
 		metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "sonde_store_problems",
-			Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that outbounds name and nobody has are not counted.",
+			Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that only outbounds name are not counted.",
 		}, []string{"severity"}),
 	}
 }
