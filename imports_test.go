@@ -98,6 +98,7 @@ var rules = map[string]rule{
 	"internal/buildinfo":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"internal/kubeconfig":    {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos}},
 	"internal/cut":           {std: true},
+	"internal/doctest":       {forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"internal/disk":          {std: true},
 	"internal/filelock":      {std: true},
 	"internal/shutdown":      {std: true},
@@ -183,6 +184,9 @@ func isProgram(directory string) bool {
 	return under(directory, []string{"cmd", "deploy", "test", "tools"})
 }
 
+// isForTests says whether tests alone may import a directory.
+func isForTests(directory string) bool { return strings.HasSuffix(directory, "test") }
+
 func TestImports(t *testing.T) {
 	packages := list(t)
 	seen := map[string]bool{}
@@ -224,6 +228,9 @@ func check(packages map[string]listed, p listed, row string) (complaints []strin
 	for _, i := range p.Imports {
 		if complaint := checkImport(i, packages[i].Standard, row); complaint != "" {
 			complaints = append(complaints, "imports "+complaint)
+		}
+		if f, own := directoryOf(i); own && isForTests(f) && !isForTests(p.ImportPath) {
+			complaints = append(complaints, "imports "+f+", which is for tests")
 		}
 	}
 	for _, libraries := range rules[row].forbidden {
@@ -285,6 +292,7 @@ func TestCheck(t *testing.T) {
 		"a program":              {"store", []string{module + "/cmd/sonde-cp"}, "nothing imports cmd"},
 		"a program by a program": {"cmd/sondectl", []string{module + "/cmd/sonde-cp"}, "nothing imports cmd"},
 		"tools by a program":     {"cmd/sondectl", []string{module + "/tools/envoy"}, "nothing imports cmd"},
+		"what is for tests":      {"cmd/sondectl", []string{module + "/internal/doctest"}, "imports internal/doctest, which is for tests"},
 		"library in the model":   {"api/mesh", []string{"example.com/library"}, "standard library alone"},
 		"forbidden library":      {"dpagent", []string{"k8s.io/api/core/v1"}, "may not stand on k8s.io"},
 		"forbidden by another":   {"cmd/sonde-dp", []string{"example.com/library"}, "example.com/library -> github.com/envoyproxy/x"},
