@@ -45,7 +45,7 @@ func (d *drainTarget) add(cmd *cobra.Command) {
 	flags.StringVar(&d.context, "context", "", "`NAME` of a context of the kubeconfig; default its current one")
 	flags.StringVarP(&d.namespace, "namespace", "n", "", "`NAMESPACE` of a pod; default that of the context")
 	flags.StringVar(&d.mesh, "mesh", "", "`MESH` of a dataplane; default the only one that has it")
-	must(cmd.RegisterFlagCompletionFunc("mesh", d.cli.completeMeshes))
+	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", d.cli.completeMeshes))
 	cmd.ValidArgsFunction = d.completeTargets
 }
 

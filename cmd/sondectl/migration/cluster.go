@@ -1,5 +1,5 @@
-// Package migration says in which mode the probes of workloads are, what another mode would change, and what is wrong today. It
-// reads objects, and asks no server.
+// Package migration has sondectl migrate plan and status: in which mode the probes of workloads are, what another mode would change,
+// and what is wrong today. It reads objects from files, and asks no server.
 package migration
 
 import (
