@@ -197,7 +197,7 @@ func (c *cluster) authenticator() (agents.Authenticator, error) {
 
 func (c *cluster) reconfigure(l Live) { c.controller.Cluster.IgnoreNodes(l.IgnoreNodes) }
 
-// webhookCertificate is the certificate of the webhook: signed by the control plane's own CA, or one that somebody else keeps in files.
+// webhookCertificate is the certificate of the webhook: signed by the control plane's own CA, or one that another program keeps in files.
 type webhookCertificate struct {
 	tls     *tls.Config
 	ca      func() []byte

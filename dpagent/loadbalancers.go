@@ -22,7 +22,7 @@ import (
 // fileDrain has the drain state, for an agent that goes on where this one has died.
 const fileDrain = "drain.json"
 
-// newLB returns what answers load balancers, nil if nobody asks.
+// newLB returns what answers load balancers, nil if there is no port for them.
 func (a *Agent) newLB() *lb.Server {
 	if a.o.LBHealthPort == 0 {
 		return nil
@@ -113,7 +113,7 @@ func (a *Agent) resumeDrain() {
 	a.lb.Resume(state)
 }
 
-// servesUntil returns until when the proxy serves on, for load balancers that have to notice that it ends: now if nobody waits for that.
+// servesUntil returns until when the proxy serves on, for load balancers that have to notice that it ends: now if no load balancer waits for that.
 func (a *Agent) servesUntil(now time.Time) time.Time {
 	if a.lb == nil || a.o.LastToEnd {
 		return now

@@ -18,7 +18,7 @@ const watchPause = 10 * time.Second
 // maxStatus is how much of what fails a service manager is told, in bytes.
 const maxStatus = 200
 
-// Watch runs all checks from time to time until ctx ends, so that metrics and the log tell what nobody asks for. A service manager
+// Watch runs all checks from time to time until ctx ends, so that metrics and the log are true without callers. A service manager
 // that waits to be told (sd_notify(3)) hears that the program has started once started is closed, from then on that it lives while livez passes,
 // and what readyz says.
 func (r *Registry) Watch(ctx context.Context, started <-chan struct{}) {

@@ -14,7 +14,7 @@ type Subject struct {
 	Mesh, Dataplane string
 	// Path of the SPIFFE ID, as mesh.Dataplane.SPIFFEPath.
 	Path string
-	// Instance of the proxy, as mesh.Identity.Instance: another one of the same name is somebody else. In a certificate it is
+	// Instance of the proxy, as mesh.Identity.Instance: another one of the same name is another proxy. In a certificate it is
 	// the serial number of the subject.
 	Instance string
 }

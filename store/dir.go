@@ -48,7 +48,7 @@ type DirOptions struct {
 	Registerer prometheus.Registerer
 	// LastGood keeps the content of files that is in use, for the next process: a file may be bad then. Default: none is kept.
 	LastGood *Records
-	// Loop watches Run. Default: nobody does.
+	// Loop watches Run. Default: none.
 	Loop *heartbeat.Loop
 }
 

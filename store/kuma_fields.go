@@ -2,7 +2,7 @@ package store
 
 import "github.com/sonde-mesh/sonde/api/mesh"
 
-// kumaField is a field that Sonde does not have and somebody may well write: one of Kuma's, or one of a Kubernetes probe.
+// kumaField is a field that Sonde does not have and a document may well have: one of Kuma's, or one of a Kubernetes probe.
 type kumaField struct {
 	// means is what follows, where the field is ignored; "" if nothing does.
 	means string
@@ -38,8 +38,8 @@ var kumaFields = map[mesh.Kind]map[string]kumaField{
 		"kri":                                   bookkeeping,
 		"mesh":                                  ignored("a Mesh belongs to no mesh"),
 		"mtls.skipValidation":                   ignored("the certificate authority is the control plane's own, and always valid"),
-		"mtls.backends[].dpCert.requestTimeout": ignored("the control plane signs certificates itself, and asks nobody"),
-		"mtls.backends[].rootChain":             ignored("the control plane has its roots itself, and asks nobody"),
+		"mtls.backends[].dpCert.requestTimeout": ignored("the control plane signs certificates itself, without a request to another server"),
+		"mtls.backends[].rootChain":             ignored("the control plane has its roots itself, without a request to another server"),
 		"mtls.backends[].conf.caCert.RSAbits":   ignored("keys are of ECDSA"),
 		"mtls.backends[].conf.cert":             ignored("the control plane makes the certificate authority itself"),
 		"mtls.backends[].conf.key":              ignored("the control plane makes the certificate authority itself"),

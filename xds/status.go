@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// ProxyStatus describes one stream, for people.
+// ProxyStatus describes one stream.
 type ProxyStatus struct {
 	// Node is the node id of the proxy.
 	Node string

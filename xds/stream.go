@@ -344,7 +344,7 @@ func (st *stream) sent(r *response) {
 	r.full = nil
 }
 
-// nextOrStop returns the next response. If there is none, it returns nil and records that nobody is sending.
+// nextOrStop returns the next response. If there is none, it returns nil and records that no goroutine is sending.
 func (st *stream) nextOrStop() *response {
 	st.mu.Lock()
 	if st.closed {

@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/redirect"
 )
 
-// transparentProxy is the name of the commands, which people know from Kuma.
+// transparentProxy is the name of the commands, as in Kuma.
 const transparentProxy = "transparent-proxy"
 
 // redirectFlagNames has the flag of each field of redirect.Options.

@@ -65,7 +65,7 @@ func (c *cli) drain() *cobra.Command {
 		},
 	}
 	target.add(cmd)
-	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT` for people; the first 256 bytes are passed on")
+	cmd.Flags().StringVar(&reason, "reason", "", "human-readable `TEXT`; the first 256 bytes are passed on")
 	return cmd
 }
 

@@ -26,7 +26,7 @@ func (c *cli) generateToken() *cobra.Command {
 		Use:   "dataplane-token --name NAME",
 		Short: "Make a token with which an agent joins the mesh",
 		Long: `Make a token with which the agent of one dataplane joins the mesh and gets its first certificate. The token is only
-written to stdout: the control plane does not keep it. Anybody who has it can join as that dataplane while it is valid. Its
+written to stdout: the control plane does not keep it. Any client that has it can join as that dataplane while it is valid. Its
 end is written to stderr.
 
 The workload is what the proxy's certificate will identify. It must be that of the Dataplane (its label kuma.io/workload,

@@ -48,7 +48,7 @@ type Options struct {
 	Webhooks string
 	// Logger. Required.
 	Logger *slog.Logger
-	// Loop watches Run. Default: nobody does.
+	// Loop watches Run. Default: none.
 	Loop *heartbeat.Loop
 }
 

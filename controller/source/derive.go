@@ -58,7 +58,7 @@ func dataplaneOf(key watch.Key, p *Pod, used []portUse, drain *mesh.Drain) *mesh
 		d.Labels[mesh.LabelNode] = p.Node
 	}
 	if r := p.PerPort; r != nil {
-		d.Labels[mesh.AnnotationVirtualProbesMode] = string(mesh.ProbesPerPort) // by which people see it, too
+		d.Labels[mesh.AnnotationVirtualProbesMode] = string(mesh.ProbesPerPort) // by which operators see it, too
 		d.Spec.Probes, d.Spec.TCPProbes = r.HTTP, slices.Clone(r.Own)
 	}
 	for port, speaks := range protocols {

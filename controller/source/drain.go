@@ -33,7 +33,7 @@ func DefaultTaints() []string {
 type Node struct {
 	// Goes says why it goes, empty if it stays.
 	Goes string
-	// Drain is why an administrator drains it, nil if nobody does.
+	// Drain is why an administrator drains it, nil if none does.
 	Drain *string
 }
 

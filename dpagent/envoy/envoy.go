@@ -48,7 +48,7 @@ type Options struct {
 	// is killed when this process dies.
 	Keep bool
 	// Changed is told why Envoy has ended when it last did, or could not be started, and nil once one that was started since has answered. It
-	// returns at once. Default: nobody is told.
+	// returns at once. Default: none.
 	Changed func(down error)
 	// HangLimit is how long Envoy may not answer although it runs until it is killed, or not be started again until Alive fails. Default
 	// DefaultHangLimit.
@@ -130,7 +130,7 @@ func (e *Envoy) args() []string {
 }
 
 // Run keeps Envoy running until ctx ends. Then it stops Envoy, and returns when the process has ended. It calls starting with
-// Envoy's version before each start: somebody may have replaced the binary.
+// Envoy's version before each start: the binary may have been replaced.
 func (e *Envoy) Run(ctx context.Context, starting func(version string)) error {
 	var backoff retry.Backoff
 	for {

@@ -22,7 +22,7 @@ const (
 )
 
 // startKept starts Envoy as a child of the guard. It writes its log to a FIFO of which it has both ends, so it never sees the end of a
-// reader; and while nobody reads, what does not fit in is lost.
+// reader; and while it is not read, what does not fit in is lost.
 func (e *Envoy) startKept(log *forwarder) (*process, error) {
 	path := e.o.Dir.File(fileLog)
 	if err := e.o.Dir.Remove(fileLog, fileRecord); err != nil {
@@ -47,7 +47,7 @@ func (e *Envoy) startKept(log *forwarder) (*process, error) {
 			return p, nil
 		}
 	}
-	_ = unix.Kill(pid, unix.SIGKILL) // nobody would follow it
+	_ = unix.Kill(pid, unix.SIGKILL) // no agent would follow it
 	return nil, fmt.Errorf("start %s: %w", e.o.Path, err)
 }
 
@@ -117,7 +117,7 @@ func (e *Envoy) Adopt() bool {
 	return true
 }
 
-// isOurs says whether a process is what would be started now: somebody may have replaced the binary, or changed options.
+// isOurs says whether a process is what would be started now: the binary may have been replaced, or options changed.
 func (e *Envoy) isOurs(pid int) bool {
 	proc := fmt.Sprintf("/proc/%d/", pid)
 	command, err := os.ReadFile(proc + "cmdline")

@@ -95,7 +95,7 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	}
 	i.writing.Lock()
 	defer i.writing.Unlock()
-	// The bundle comes first, so that nobody is refused in between.
+	// The bundle comes first, so that no client is refused in between.
 	if err := i.putBundle(next); err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	return nil
 }
 
-// Restore writes both files again, for an Envoy that starts: somebody may have removed or damaged them.
+// Restore writes both files again, for an Envoy that starts: they may have been removed or damaged.
 func (i *Identity) Restore() error {
 	i.writing.Lock()
 	defer i.writing.Unlock()

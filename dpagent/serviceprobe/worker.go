@@ -175,7 +175,7 @@ func (w *worker) change(now State, took time.Duration) {
 	}
 }
 
-// noteDiscard logs once that checks come to no verdict: what was found before then holds. If that is nothing, people want to know why.
+// noteDiscard logs once that checks come to no verdict: what was found before then holds. If that is nothing, the log says why.
 func (w *worker) noteDiscard(found probe.Outcome) {
 	if !found.Discarded {
 		w.discards = ""

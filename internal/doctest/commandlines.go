@@ -51,7 +51,7 @@ func CommandLines(t testing.TB, repository string, program func() *cobra.Command
 	}
 }
 
-// pages returns the Markdown files of a repository that people read.
+// pages returns the Markdown files of a repository that are not written by a program.
 func pages(t testing.TB, repository string) []string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(repository, "*.md"))

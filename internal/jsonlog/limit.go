@@ -167,5 +167,5 @@ func (l *limiter) logCount(text string) {
 	l.mu.Unlock()
 	r := slog.NewRecord(time.Now(), level, "log lines left out", 0)
 	r.AddAttrs(slog.String("message", text), slog.Int("count", count), slog.Duration("within", countInterval))
-	_ = l.to.Handle(context.Background(), r) // as for any line, there is nobody to tell
+	_ = l.to.Handle(context.Background(), r) // as for any line, there is no caller to return it to
 }

@@ -88,7 +88,7 @@ func missing(flags *pflag.FlagSet) []error {
 	return errs
 }
 
-// unknownFlag says which of the known flags somebody may have meant.
+// unknownFlag says which of the known flags may be meant.
 func unknownFlag(name string, known *pflag.FlagSet) error {
 	var names []string
 	known.VisitAll(func(f *pflag.Flag) {

@@ -49,7 +49,7 @@ be refused ("clash"), and what is wrong today, or will be, with a code.
 
 ` + migrateInput + `
 
-WRITTEN   what people wrote
+WRITTEN   what the manifest says
 NOW       what the kubelet asks today, from the pods
 THEN      what the kubelet will ask new pods
 
@@ -65,7 +65,7 @@ Codes of findings:
   probes-not-known                  the sidecar of a pod does not say which probes were rewritten
 
 Labels and annotations of pods and namespaces win over --to, as they do over --virtual-probes-mode of the control plane. A workload that
-is in no mesh, and for which nobody asks Sonde, is listed and left alone; without its Namespace in the file that is not known.
+is in no mesh, and has no label that asks Sonde for a sidecar, is listed and left alone; without its Namespace in the file that is not known.
 
 Exit code 0: nothing is wrong and nothing clashes; 5: there are findings or clashes, and the plan is on stdout; 1: failed.`,
 		Example: `  kubectl get namespaces,deployments,statefulsets,daemonsets,jobs,cronjobs,pods -A -o json | sondectl migrate plan -f -

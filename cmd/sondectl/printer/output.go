@@ -19,6 +19,7 @@ import (
 // Format is the value of -o.
 type Format string
 
+// Values of -o.
 const (
 	Table Format = "table"
 	Wide  Format = "wide"
