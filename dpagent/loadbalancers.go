@@ -94,7 +94,7 @@ func (a *Agent) storeDrain() error {
 func (a *Agent) resumeDrain() {
 	if starts, _ := worker.Guarded(); starts <= 1 {
 		if err := a.dir.Remove(fileDrain, workdir.FileEnding); err != nil { // it was said of a process long gone
-			a.logger.Warn("drain state of the agent before not removed", "err", err)
+			a.logger.Warn("drain state of the previous agent not removed", "err", err)
 		}
 		return
 	}
@@ -107,7 +107,7 @@ func (a *Agent) resumeDrain() {
 		err = mesh.ExplainJSON("", text, &state)
 	}
 	if err != nil {
-		a.logger.Warn("drain state of the agent before not used", "err", err)
+		a.logger.Warn("drain state of the previous agent not used", "err", err)
 		return
 	}
 	a.lb.Resume(state)

@@ -50,7 +50,7 @@ func (a *Agent) virtualPort() netip.AddrPort {
 func (a *Agent) setProbes(m *agentv1.Probes) {
 	c, err := perPortConfig(m)
 	if err != nil {
-		a.logger.Error("probes that the control plane names are ignored, those before stay", "err", err)
+		a.logger.Error("probes of the control plane not usable, the previous ones stay", "err", err)
 		return
 	}
 	a.perPort.Set(c)

@@ -22,7 +22,7 @@ func (a *Authority) Run(ctx context.Context) error {
 		a.o.Loop.Begin()
 		defer a.o.Loop.End()
 		if err := a.follow(ctx, meshName); err != nil && ctx.Err() == nil {
-			a.o.Logger.ErrorContext(ctx, "CA of the storage not used", "mesh", meshName, "err", err)
+			a.o.Logger.ErrorContext(ctx, "CA in storage not used", "mesh", meshName, "err", err)
 		}
 	})
 }

@@ -120,7 +120,7 @@ func (d *Dir) Run(ctx context.Context) error {
 	w := newWatch(d.o.Path)
 	defer w.close()
 	if w.err != nil {
-		d.o.Logger.Warn("store is not watched but looked at from time to time", "interval", d.rescan, "err", w.err)
+		d.o.Logger.Warn("store is not watched, polling it", "interval", d.rescan, "err", w.err)
 	}
 	d.directory = newDirectory(d.o.Path, d.settle)
 	d.directory.mode = d.o.ProbesMode
@@ -149,7 +149,7 @@ func (d *Dir) Run(ctx context.Context) error {
 				w.errors = nil
 				continue
 			}
-			d.o.Logger.Warn("events of the store were lost", "err", err)
+			d.o.Logger.Warn("file events of the store were lost", "err", err)
 		case <-timer.C:
 			d.o.Loop.Begin()
 			w.renew()
@@ -247,7 +247,7 @@ func (d *Dir) report(now []Problem) {
 	}
 	for _, file := range filesWithErrors(before) {
 		if !slices.Contains(filesWithErrors(now), file) {
-			d.o.Logger.Info("object file has no error any more", "file", file)
+			d.o.Logger.Info("object file is valid again", "file", file)
 		}
 	}
 }

@@ -24,7 +24,7 @@ func (s *Objects) RunDefaultMesh(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		err := s.makeDefaultMesh(ctx)
 		if err != nil && ctx.Err() == nil {
-			s.o.Logger.WarnContext(ctx, "default mesh not made: it is tried again", "err", err)
+			s.o.Logger.WarnContext(ctx, "default mesh not created, retrying", "err", err)
 		}
 		return err == nil, nil
 	})
@@ -41,7 +41,7 @@ func (s *Objects) makeDefaultMesh(ctx context.Context) error {
 	}
 	err = s.createDefaultMesh(ctx)
 	if err == nil {
-		s.o.Logger.InfoContext(ctx, "default mesh made, in PERMISSIVE mode")
+		s.o.Logger.InfoContext(ctx, "default mesh created, in PERMISSIVE mode")
 	} else if !apierrors.IsAlreadyExists(err) {
 		return err
 	}

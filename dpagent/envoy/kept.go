@@ -98,20 +98,20 @@ func (e *Envoy) Adopt() bool {
 	record, err := e.o.Dir.Read(fileRecord)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			e.o.Logger.Warn("envoy of the agent before not looked for", "err", err)
+			e.o.Logger.Warn("envoy of the previous agent not looked for", "err", err)
 		}
 		return false
 	}
 	p, err := e.take(string(record), newForwarder(e.o.Logger))
 	if err != nil {
-		e.o.Logger.Info("envoy of the agent before has ended", "err", err)
+		e.o.Logger.Info("envoy of the previous agent has exited", "err", err)
 		return false
 	}
 	if !e.isOurs(p.pid) {
 		p.stop(stopTimeout)
 		return false
 	}
-	e.o.Logger.Info("envoy goes on, it has outlived an agent", "pid", p.pid)
+	e.o.Logger.Info("envoy adopted, it has outlived the previous agent", "pid", p.pid)
 	e.adopted = p
 	e.setDown(nil)
 	return true

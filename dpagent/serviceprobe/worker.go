@@ -184,7 +184,7 @@ func (w *worker) noteDiscard(found probe.Outcome) {
 	before := w.discards
 	w.discards = lasting(found.Reason)
 	if before == "" {
-		w.logger.Warn("application probe without a verdict, the state stays as it is", "err", found.Reason)
+		w.logger.Warn("application probe without a verdict, the state stays", "err", found.Reason)
 	}
 	if w.state == nil && w.discards != before {
 		w.server.o.Reporter.Set(w.probe.Inbound, State{NoVerdict: true, Reason: w.discards})

@@ -333,10 +333,10 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 			s.o.Renew() // the answer has a certificate and a bundle that match
 			return
 		}
-		s.o.Logger.Info("bundle put in place", "bundle", m.Bundle.GetId())
+		s.o.Logger.Info("trust bundle updated", "bundle", m.Bundle.GetId())
 		s.Changed()
 	case *agentv1.ControlMessage_RenewNow:
-		s.o.Logger.Info("renewal asked for")
+		s.o.Logger.Info("renewal requested")
 		s.o.Renew()
 	case *agentv1.ControlMessage_Ping:
 		wake(s.asked)

@@ -119,7 +119,7 @@ func (f *Files) reload(ctx context.Context) {
 		problem = err.Error()
 	}
 	if problem != "" && problem != f.problem {
-		f.o.Logger.ErrorContext(ctx, "certificate of the webhook is not good: the one in use stays", "err", err)
+		f.o.Logger.ErrorContext(ctx, "certificate of the webhook not valid, the one in use stays", "err", err)
 	}
 	f.problem = problem
 }
