@@ -1,5 +1,5 @@
-// Package controller connects the control plane to Kubernetes: what it reads there becomes the same objects that files have, and
-// what it writes there, one replica alone writes. Each behaviour has a directory of its own.
+// Package controller connects the control plane to Kubernetes: it reads objects there as those of the model, as store does
+// from files, and only the leading replica writes there. Each behaviour has a directory of its own.
 package controller
 
 import (

@@ -32,7 +32,7 @@ const (
 
 // How long results are good of checks that call a server, or compute.
 const (
-	keepDraining = 100 * time.Millisecond // who sends traffic here is to hear of the end at once
+	keepDraining = 100 * time.Millisecond // load balancers are to learn of the end at once
 	keepXDS      = 5 * time.Second
 	keepWebhook  = 15 * time.Second
 	keepServed   = 10 * time.Second

@@ -43,7 +43,7 @@ const (
 	requestsBurst     = 100
 	reviewsPerSecond  = 200
 	reviewsBurst      = 400
-	// What an admission names and is not known is read anew. Whoever reaches the webhook may name what there is not.
+	// What an admission names and is not known is read again. Any client of the webhook may name what does not exist.
 	anewPerSecond = 20
 )
 

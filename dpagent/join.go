@@ -83,7 +83,7 @@ func (a *Agent) resume(proxy *envoy.Envoy) bool {
 	return true
 }
 
-// logJoined also says when the token expires, which whoever restarts the host needs to know.
+// logJoined also says when the token expires, which an operator who restarts the host needs to know.
 func (a *Agent) logJoined() {
 	leaf := a.identity.Leaf()
 	log := a.logger.With("serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter)

@@ -55,6 +55,6 @@ func (r *Registry) look(ctx context.Context) (states []string) {
 
 func (r *Registry) notify(states ...string) {
 	if _, err := daemon.SdNotify(false, strings.Join(states, "\n")); err != nil {
-		r.log.Debug("service manager not notified", "err", err) // it ends what it does not hear of
+		r.log.Debug("service manager not notified", "err", err) // it ends a service that it has no notification of
 	}
 }

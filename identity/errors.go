@@ -2,7 +2,7 @@ package identity
 
 import "errors"
 
-// Errors of whoever finds out whom a token identifies, beside those that refuse the token.
+// Errors of the authentication of a token, beside those that refuse the token.
 var (
 	// ErrUnavailable says that the token cannot be checked now. The same token may be accepted soon.
 	ErrUnavailable = errors.New("the token cannot be checked now")

@@ -92,7 +92,7 @@ func (a *Authority) change(ctx context.Context, m *meshAuthority, decide func(*s
 		}
 		a.put(m, s)
 	}
-	return false, fmt.Errorf("change CA of mesh %q: %d others were faster: %w", m.mesh, maxConflicts, secret.ErrConflict)
+	return false, fmt.Errorf("change CA of mesh %q: %d other writers were faster: %w", m.mesh, maxConflicts, secret.ErrConflict)
 }
 
 // update replaces this version of a state in the storage, and sets the new one.

@@ -49,7 +49,7 @@ var kumaFields = map[mesh.Kind]map[string]kumaField{
 		"routing":                               ignored("requests go to all ready endpoints alike, wherever they are, and connections to destinations outside the mesh directly"),
 		"constraints": {
 			means: "it is empty, and any Dataplane may join",
-			filled: "whoever has a token of the mesh may join: remove it, and give tokens to those who may. On Kubernetes the annotation " +
+			filled: "any proxy with a token of the mesh may join: remove it, and issue tokens only for proxies that may.  On Kubernetes the annotation " +
 				mesh.AnnotationMeshes + " of a namespace says which meshes its pods may join",
 		},
 		"skipCreatingInitialPolicies": ignored("there are no policies that would be created"),

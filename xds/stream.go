@@ -192,7 +192,7 @@ func ignoreEOF(err error) error {
 	return err
 }
 
-// receiveFirst waits for the first request, for at most Options.FirstMessageTimeout.
+// receiveFirst waits for the first request, for at most Options.firstMessageTimeout.
 func receiveFirst[Req any](ctx context.Context, s *Server, recv func() (Req, error)) (Req, error) {
 	type received struct {
 		r   Req

@@ -15,7 +15,7 @@ type Dataplane struct {
 	Drain *Drain `json:"-"`
 }
 
-// Identity is whom a proxy's certificate identifies, as its source knows it.
+// Identity is the SPIFFE path that a proxy's certificate has, as its source knows it.
 type Identity struct {
 	// Path of the SPIFFE ID, such as /ns/shop/sa/web. Default as SPIFFEPath says.
 	Path string

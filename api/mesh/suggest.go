@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// UnknownField says of a field that is none of the known ones what to write instead: the one that differs only in letter case or
+// UnknownField says what to write instead of an unknown field: the one that differs only in letter case or
 // separators, such as service_port for servicePort, else the nearest, else all of them.
 func UnknownField(name string, known []string) string {
 	const is = "is an unknown field"

@@ -136,7 +136,7 @@ func readRoots(file setting) (*x509.CertPool, error) {
 // readSecret reads the small file that a setting names.
 func readSecret(file setting) ([]byte, error) {
 	if file.value == "" {
-		return nil, settings.Usagef("%s is needed to ask the control plane: give it as a flag, as a variable, or in a context (sondectl config)", file.source)
+		return nil, settings.Usagef("%s is needed to call the control plane: give it as a flag, as a variable, or in a context (sondectl config)", file.source)
 	}
 	r, err := os.Open(file.value)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 func main() {
-	// Signals end the program as they end any other: nothing needs to be put in order, and whoever waits sees which signal it was.
+	// Signals end the program as they end any other: nothing needs to be cleaned up, and the parent sees which signal it was.
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
@@ -24,7 +24,7 @@ func main() {
 // that a pipe never gets part of an output.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err := dropEmptyVariables(); err != nil {
-		panic(err) // only a name that is none is an error
+		panic(err) // only an invalid name is an error
 	}
 	stdout, stderr = printer.Safe(stdout), printer.Safe(stderr)
 	c := &cli{stdout: stdout}

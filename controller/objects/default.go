@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// DefaultMeshMade is the name of the Secret that says that the Mesh named default was made once: whoever deletes it does not want it
+// DefaultMeshMade is the name of the Secret that says that the Mesh named default was created once: an operator who deletes it does not want it
 // back. It is a Secret since these are what the control plane may write anyway.
 const DefaultMeshMade = "sonde-default-mesh-made"
 

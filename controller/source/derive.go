@@ -140,7 +140,7 @@ func addEndpoint(s *mesh.ServiceSpec, at map[string]int, e mesh.ServiceEndpoint)
 	}
 }
 
-// endpointOf returns an endpoint, and false for a pod of the mesh that has ended: without its sidecar, plain text would go to whoever
+// endpointOf returns an endpoint, and false for a pod of the mesh that has ended: without its sidecar, plain text would go to the pod that
 // has its address now.
 func endpointOf(s *mesh.Service, namespace string, e *sliceEndpoint, port uint32, find findPod) (mesh.ServiceEndpoint, bool) {
 	r := mesh.ServiceEndpoint{Address: e.address, Port: port, NodeName: e.node}

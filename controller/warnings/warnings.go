@@ -1,4 +1,4 @@
-// Package warnings shows what the webhook has warned about: whoever makes a Deployment does not see the warnings about its pods, so
+// Package warnings shows what the webhook has warned about: the author of a Deployment does not see the warnings about its pods, so
 // they become an event of the pod, and of what has made it.
 package warnings
 

@@ -87,7 +87,7 @@ func (s subject) with(a slog.Attr) subject {
 	return s
 }
 
-// key returns one text for each subject, "" for none. Whoever calls may name any proxy, but has only its own addresses.
+// key returns one text for each subject, "" for none. A caller may name any proxy, but has only its own addresses.
 func (s subject) key() string { return cmp.Or(s.peer, s.name) }
 
 // sourceOf returns the source of an address, which may have a port.

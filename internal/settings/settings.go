@@ -63,7 +63,7 @@ func Install(root *cobra.Command, o Options) {
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		s.readVariables(o.Variables(cmd))
 		if cmd.Name() == cobra.ShellCompRequestCmd || cmd.Name() == cobra.ShellCompNoDescRequestCmd {
-			return nil // a shell asks, for whom mistakes are no answer
+			return nil // a shell asks for completions: mistakes are no answer
 		}
 		if f := cmd.Flags().Lookup(flagConfig); o.File && f != nil && f.Value.String() != "" {
 			names, err := ReadFile(f.Value.String(), cmd.Flags(), o.Keys)
