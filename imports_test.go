@@ -69,7 +69,24 @@ var rules = map[string]rule{
 	"identity/secret": {std: true},
 	"identity/mtls":   {own: []string{"api/mesh", "identity", "internal/connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"agents": {
-		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "identity/mtls", "health/heartbeat", "internal/connlimit", "internal/cut"},
+		own:       []string{"agents/join", "agents/session", "agents/rotation", "agents/observed", "api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "health/heartbeat"},
+		forbidden: [][]string{kubernetes, envoyProtos},
+	},
+	"agents/join": {
+		own:       []string{"agents/call", "agents/observed", "api/mesh", "api/agent/v1", "identity", "identity/mtls", "meshview", "internal/connlimit"},
+		forbidden: [][]string{kubernetes, envoyProtos},
+	},
+	"agents/session": {
+		own:       []string{"agents/call", "agents/observed", "api/mesh", "api/agent/v1", "api/admin/v1", "identity", "identity/mtls", "meshview", "internal/cut"},
+		forbidden: [][]string{kubernetes, envoyProtos},
+	},
+	"agents/rotation": {own: []string{"api/mesh", "api/admin/v1", "identity", "meshview"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"agents/observed": {
+		own:       []string{"agents/call", "api/mesh", "api/agent/v1", "identity", "meshview", "internal/cut"},
+		forbidden: [][]string{kubernetes, envoyProtos},
+	},
+	"agents/call": {
+		own:       []string{"api/mesh", "api/agent/v1", "identity", "meshview", "internal/connlimit", "internal/cut"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"admin": {

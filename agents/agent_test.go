@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
@@ -26,7 +26,7 @@ type agent struct {
 	h     *harness
 	name  string
 	token string
-	envoy *agents.Listeners // what its Envoy answers once it has joined; nil for nothing
+	envoy *observed.Listeners // what its Envoy answers once it has joined; nil for nothing
 	// features are those of its Hello.
 	features []string
 
@@ -52,7 +52,7 @@ func (h *harness) agent(name string) *agent {
 	return &agent{
 		h: h, name: name, token: h.token(identity.Subject{Mesh: "default", Dataplane: name, Path: "/workload/web"}, time.Hour),
 		features: []string{"a", "queries", "service-probes"},
-		envoy:    &agents.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:8080")}},
+		envoy:    &observed.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:8080")}},
 	}
 }
 

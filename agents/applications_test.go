@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/meshview"
@@ -17,7 +18,7 @@ import (
 
 // fullDisk takes no state of applications, once it is full.
 type fullDisk struct {
-	agents.Storage
+	observed.Storage
 	full *bool
 }
 
@@ -46,7 +47,7 @@ func TestFullDiskKeepsNoDeadEndpoint(t *testing.T) {
 
 // hungDisk does not come back from writing the state of applications of web-1, once it hangs, until it goes on.
 type hungDisk struct {
-	agents.Storage
+	observed.Storage
 	hangs   *atomic.Bool
 	waiting chan<- struct{}
 	goOn    <-chan struct{}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/observed"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/meshview"
 )
@@ -47,7 +47,7 @@ const quiet = 50 * time.Millisecond
 func TestEndpointsUntilTheyAreReady(t *testing.T) {
 	h, a := joinedWithProbe(t, nil)
 	a.features = append(a.features, "endpoints")
-	h.server.ObserveListeners("default/web-1", agents.Listeners{})
+	h.server.ObserveListeners("default/web-1", observed.Listeners{})
 	a.connect(false)
 	a.knows("envoy has not accepted the listener at 10.0.0.1:8080 yet")
 	h.server.ObserveListeners("default/web-1", accepted(web))

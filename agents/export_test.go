@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/sonde-mesh/sonde/agents/join"
+	"github.com/sonde-mesh/sonde/agents/session"
 )
 
 // Limits are those of Options that only tests change.
@@ -16,16 +19,10 @@ type Limits struct {
 
 // SetLimits sets the limits of o that l has.
 func (o *Options) SetLimits(l Limits) {
-	o.joinRate, o.joinBurst = cmp.Or(l.JoinRate, o.joinRate), cmp.Or(l.JoinBurst, o.joinBurst)
-	o.maxSessions, o.helloTimeout = cmp.Or(l.MaxSessions, o.maxSessions), cmp.Or(l.HelloTimeout, o.helloTimeout)
-	o.maxAnswer = cmp.Or(l.MaxAnswer, o.maxAnswer)
-	o.tokenChecks, o.tokenTimeout = cmp.Or(l.TokenChecks, o.tokenChecks), cmp.Or(l.TokenTimeout, o.tokenTimeout)
-	o.silentAfter, o.recheck = cmp.Or(l.SilentAfter, o.silentAfter), cmp.Or(l.Recheck, o.recheck)
-}
-
-// AnswerBegun reports whether a query is being answered.
-func (s *Server) AnswerBegun(id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.queries[id] != nil && s.queries[id].begun
+	j, s := cmp.Or(o.joins, join.DefaultLimits()), cmp.Or(o.sessions, session.DefaultLimits())
+	j.Rate, j.Burst = cmp.Or(l.JoinRate, j.Rate), cmp.Or(l.JoinBurst, j.Burst)
+	j.TokenChecks, j.TokenTimeout = cmp.Or(l.TokenChecks, j.TokenChecks), cmp.Or(l.TokenTimeout, j.TokenTimeout)
+	s.Sessions, s.Hello = cmp.Or(l.MaxSessions, s.Sessions), cmp.Or(l.HelloTimeout, s.Hello)
+	s.Answer, s.SilentAfter = cmp.Or(l.MaxAnswer, s.Answer), cmp.Or(l.SilentAfter, s.SilentAfter)
+	o.joins, o.sessions, o.recheck = j, s, cmp.Or(l.Recheck, o.recheck)
 }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/join"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
@@ -117,7 +118,7 @@ func (h *harness) start() {
 	o := agents.Options{
 		Authority: h.authority, Tokens: h.tokens, Storage: h.state, View: h.builder.View, Now: h.now, Version: "1.2.3", Registerer: h.registry,
 		Logger: slog.New(slog.NewTextHandler(h.log, nil)),
-		Bootstrap: func(p *meshview.Proxy, s agents.Sidecar) ([]byte, error) {
+		Bootstrap: func(p *meshview.Proxy, s join.Sidecar) ([]byte, error) {
 			return fmt.Appendf(nil, "%s by %s with %d MiB", p.ID(), s.ControlPlane, s.Memory>>20), nil
 		},
 		Observe: func(id mesh.ID, o mesh.Observation) {

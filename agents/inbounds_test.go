@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/observed"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/meshview"
 )
@@ -24,8 +24,8 @@ func (a *agent) told(want string) {
 	}
 }
 
-func accepted(list ...string) agents.Listeners {
-	var l agents.Listeners
+func accepted(list ...string) observed.Listeners {
+	var l observed.Listeners
 	for _, at := range list {
 		l.Accepted = append(l.Accepted, netip.MustParseAddrPort(at))
 	}
@@ -35,12 +35,12 @@ func accepted(list ...string) agents.Listeners {
 func TestInboundsFollowWhatEnvoyAccepts(t *testing.T) {
 	const id = "default/web-1"
 	h, a := joined(t, nil)
-	h.server.ObserveListeners(id, agents.Listeners{})
+	h.server.ObserveListeners(id, observed.Listeners{})
 	a.connect(false)
 	a.told("has not accepted the listener at 10.0.0.1:8080 yet")
 	h.becomes("web", meshview.NotReady, meshview.ListenerNotAccepted)
 
-	h.server.ObserveListeners(id, agents.Listeners{
+	h.server.ObserveListeners(id, observed.Listeners{
 		Refused: map[netip.AddrPort]string{netip.MustParseAddrPort("10.0.0.1:8080"): "cannot bind", netip.MustParseAddrPort("[::]:15006"): "no IPv6"},
 	})
 	a.told("envoy refuses the listener at 10.0.0.1:8080: cannot bind")

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/join"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -41,7 +42,7 @@ func db0(uid string) identity.Subject {
 type podHarness struct {
 	*harness
 	mu      sync.Mutex
-	refused []agents.Refusal
+	refused []join.Refusal
 }
 
 func newPodHarness(t *testing.T, tokens podTokens) *podHarness {
@@ -54,7 +55,7 @@ func newPodHarness(t *testing.T, tokens podTokens) *podHarness {
 	h := &podHarness{}
 	h.harness = &harness{t: t, state: state, pods: true, bend: func(o *agents.Options) {
 		o.Tokens, o.Storage = tokens, nil
-		o.Refused = func(r agents.Refusal) {
+		o.Refused = func(r join.Refusal) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			h.refused = append(h.refused, r)

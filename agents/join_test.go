@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/join"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/identity"
 )
@@ -244,7 +245,7 @@ func TestBadTokensCostGoodOnesNothing(t *testing.T) {
 
 // slowTokens checks a token when it is told to.
 type slowTokens struct {
-	agents.Authenticator
+	join.Authenticator
 	asked, answer chan struct{}
 }
 

@@ -5,18 +5,16 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"errors"
-	"io"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sonde-mesh/sonde/agents/join"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
@@ -82,8 +80,9 @@ func fuzzServer(f *testing.F) *Server {
 		f.Fatal(err)
 	}
 	s, err := New(Options{
-		Authority: authority, Tokens: fuzzTokens{}, Storage: state, View: builder.View, Observe: builder.Observe, joinRate: 1e9, joinBurst: 1e9,
-		Bootstrap: func(*meshview.Proxy, Sidecar) ([]byte, error) { return []byte("{}"), nil },
+		Authority: authority, Tokens: fuzzTokens{}, Storage: state, View: builder.View, Observe: builder.Observe,
+		joins:     join.Limits{Rate: 1e9, Burst: 1e9, TokenChecks: 1, TokenTimeout: time.Minute},
+		Bootstrap: func(*meshview.Proxy, join.Sidecar) ([]byte, error) { return []byte("{}"), nil },
 	})
 	if err != nil {
 		f.Fatal(err)
@@ -133,90 +132,4 @@ func FuzzJoin(f *testing.F) {
 			t.Fatalf("Join(%v) = %v", r, response)
 		}
 	})
-}
-
-// fuzzStream is the stream of a session whose messages come from elsewhere. What is sent to the agent is dropped.
-type fuzzStream struct {
-	grpc.ServerStream
-	ctx context.Context //nolint:containedctx // grpc.ServerStream has one
-}
-
-func (s fuzzStream) Context() context.Context           { return s.ctx }
-func (fuzzStream) Send(*agentv1.ControlMessage) error   { return nil }
-func (fuzzStream) Recv() (*agentv1.AgentMessage, error) { return nil, io.EOF }
-
-// FuzzSession sends the messages of one session, each after its length. No message causes a panic or an internal error, and when the session
-// has ended nothing of it is left.
-func FuzzSession(f *testing.F) {
-	s := fuzzServer(f)
-	sequence := func(messages ...*agentv1.AgentMessage) {
-		var data []byte
-		for _, m := range messages {
-			data = protowire.AppendBytes(data, fuzzEncoded(f, m))
-		}
-		f.Add(data)
-	}
-	hello := &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{
-		Version: &agentv1.Version{Sonde: "1"}, Features: features, InUse: &agentv1.InUse{BundleId: "a", LeafSerial: "1"},
-	}}}
-	sequence(hello)
-	sequence(hello, hello)
-	sequence(&agentv1.AgentMessage{}, hello,
-		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}},
-		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: &agentv1.InUse{BundleId: "b"}}},
-		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: &agentv1.Version{Envoy: "1.40.0"}}},
-		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_ProbeFailures{ProbeFailures: &agentv1.ProbeFailures{}}},
-		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: &agentv1.Readiness{}}},
-		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: &agentv1.EnvoyState{Down: "exit status 1"}}})
-	f.Fuzz(func(t *testing.T, data []byte) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		messages := make(chan received)
-		var sending sync.WaitGroup
-		sending.Go(func() { sendFuzzed(ctx, data, messages) })
-		err := s.converseFuzzed(ctx, messages)
-		cancel()
-		sending.Wait()
-		if code := status.Code(err); code == codes.Internal || code == codes.Unknown || code == codes.DeadlineExceeded {
-			t.Fatalf("the session ends with %v", err)
-		}
-		if len(s.sessions) > 0 {
-			t.Fatal("a session is left")
-		}
-	})
-}
-
-// sendFuzzed passes on the messages in data, and then the end.
-func sendFuzzed(ctx context.Context, data []byte, to chan<- received) {
-	for {
-		r := received{err: io.EOF}
-		if body, n := protowire.ConsumeBytes(data); n >= 0 {
-			m := &agentv1.AgentMessage{}
-			if data = data[n:]; proto.Unmarshal(body, m) == nil {
-				r = received{message: m}
-			}
-		}
-		select {
-		case to <- r:
-		case <-ctx.Done():
-			return
-		}
-		if r.err != nil {
-			return
-		}
-	}
-}
-
-// converseFuzzed is what Session does with an agent that the connection has authenticated.
-func (s *Server) converseFuzzed(ctx context.Context, messages <-chan received) error {
-	hello, err := s.awaitHello(ctx, messages)
-	if err != nil {
-		return ended(err)
-	}
-	sess := s.newSession(identity.Peer{Subject: fuzzSubject, NotAfter: s.o.Now().Add(time.Hour)}, hello, fuzzStream{ctx: ctx})
-	if err := s.openSession(sess); err != nil {
-		return err
-	}
-	defer s.closeSession(sess)
-	return s.serve(sess, hello, messages)
 }

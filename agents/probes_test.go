@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/session"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
@@ -20,8 +21,8 @@ func probeFailures(n int, f *agentv1.ProbeFailure) *agentv1.AgentMessage {
 
 // TestProbeFailuresAreThoseOfTheCaller checks that failed probes are told with the proxy that the certificate names, and cut.
 func TestProbeFailuresAreThoseOfTheCaller(t *testing.T) {
-	told := make(chan agents.ProbeFailure, 10)
-	_, a := joined(t, func(o *agents.Options) { o.ProbeFailed = func(f agents.ProbeFailure) { told <- f } })
+	told := make(chan session.ProbeFailure, 10)
+	_, a := joined(t, func(o *agents.Options) { o.ProbeFailed = func(f session.ProbeFailure) { told <- f } })
 	a.connect(false)
 	a.send(probeFailures(1, &agentv1.ProbeFailure{
 		Container: "app", Probe: "liveness", Verdict: "failure", Class: strings.Repeat("x", 100), Reason: strings.Repeat("y", 1000), Count: 3,

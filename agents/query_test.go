@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,14 +18,17 @@ import (
 
 // asking is a Query that is under way.
 type asking struct {
-	text bytes.Buffer
-	done chan error
+	text  bytes.Buffer
+	begun chan struct{} // closed by the first part
+	done  chan error
 }
 
 func (h *harness) query(ctx context.Context, proxy string) *asking {
-	q := &asking{done: make(chan error, 1)}
+	q := &asking{begun: make(chan struct{}), done: make(chan error, 1)}
+	begin := sync.OnceFunc(func() { close(q.begun) })
 	go func() {
 		q.done <- h.server.Query(ctx, mesh.MakeID("default", proxy), mesh.ViewStats, func(part []byte) error {
+			begin()
 			_, err := q.text.Write(part)
 			return err
 		})
@@ -117,19 +121,21 @@ func TestQueryFails(t *testing.T) {
 		big[i] = &agentv1.AnswerPart{Data: make([]byte, 1<<20)}
 	}
 	for name, tc := range map[string]struct {
-		answer func(id string) error
+		answer func(id string, begun <-chan struct{}) error
 		want   string     // of Query
 		code   codes.Code // of Answer
 	}{
-		"Envoy says nothing": {func(id string) error {
+		"Envoy says nothing": {func(id string, _ <-chan struct{}) error {
 			return a.answer(limited, &agentv1.AnswerPart{Query: id, Error: "call envoy: EOF"})
 		},
 			"the agent of default/web-1: call envoy: EOF", codes.FailedPrecondition},
-		"Envoy stops": {func(id string) error { return a.answer(limited, part(id, &agentv1.AnswerPart{Error: "read: EOF"})...) },
+		"Envoy stops": {func(id string, _ <-chan struct{}) error {
+			return a.answer(limited, part(id, &agentv1.AnswerPart{Error: "read: EOF"})...)
+		},
 			"the agent of default/web-1: read: EOF", codes.FailedPrecondition},
-		"too long": {func(id string) error { return a.answer(limited, part(id, big...)...) },
+		"too long": {func(id string, _ <-chan struct{}) error { return a.answer(limited, part(id, big...)...) },
 			"the Envoy of default/web-1 says more than 2 MiB", codes.ResourceExhausted},
-		"the agent breaks off": {func(id string) error {
+		"the agent breaks off": {func(id string, begun <-chan struct{}) error {
 			ctx, cancel := context.WithCancel(limited)
 			defer cancel()
 			conn := a.dial()
@@ -141,14 +147,14 @@ func TestQueryFails(t *testing.T) {
 			if err := stream.Send(part(id)[0]); err != nil {
 				return err
 			}
-			h.eventually("the answer has begun", func() bool { return h.server.AnswerBegun(id) })
+			<-begun
 			cancel()
 			return status.Error(codes.Canceled, "")
 		}, "the agent of default/web-1 has broken off: context canceled", codes.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := h.query(t.Context(), "web-1")
-			if err := tc.answer(a.asked()); status.Code(err) != tc.code {
+			if err := tc.answer(a.asked(), q.begun); status.Code(err) != tc.code {
 				t.Errorf("Answer() = %v, want %v", err, tc.code)
 			}
 			if err := q.end(t); status.Code(err) == codes.Unknown || status.Convert(err).Message() != tc.want {
@@ -161,7 +167,7 @@ func TestQueryFails(t *testing.T) {
 	id := a.asked()
 	for name, answer := range map[string]func() error{
 		"of another proxy":      func() error { return other.answer(limited, part(id)...) },
-		"to a query of nobody":  func() error { return a.answer(limited, part("0")...) },
+		"to an unknown query":   func() error { return a.answer(limited, part("0")...) },
 		"without a query":       func() error { return a.answer(limited, part("")...) },
 		"without a deadline":    func() error { return a.answer(t.Context(), part(id)...) },
 		"without a certificate": func() error { return (&agent{h: h}).answer(limited, part(id)...) },

@@ -12,7 +12,7 @@ import (
 // States returns what is known about the agent of each proxy: of those with a Dataplane, with a session, and of those that
 // wait to join.
 func (s *Server) States() map[mesh.ID]*adminv1.AgentState {
-	waiting := s.waiting.all()
+	waiting := s.joins.Waiting()
 	all := map[mesh.ID]*adminv1.AgentState{}
 	if v := s.o.View(); v != nil {
 		for meshName, m := range v.Meshes {
@@ -23,39 +23,27 @@ func (s *Server) States() map[mesh.ID]*adminv1.AgentState {
 		}
 	}
 	for id, w := range waiting {
-		all[id] = newState(adminv1.AgentState_WAITING, w.since)
+		all[id] = newState(adminv1.AgentState_WAITING, w.Since)
 	}
-	s.mu.Lock()
-	for id, sess := range s.sessions {
-		all[id] = newState(adminv1.AgentState_CONNECTED, sess.since)
+	for id, since := range s.sessions.Since() {
+		all[id] = newState(adminv1.AgentState_CONNECTED, since)
 	}
-	s.mu.Unlock()
 	for id, w := range waiting {
-		all[id].Refusal = w.reason
+		all[id].Refusal = w.Reason
 	}
 	return all
 }
 
 // stateWithout returns the state of an agent that has no session and does not wait.
 func (s *Server) stateWithout(id mesh.ID) *adminv1.AgentState {
-	o := s.observed.of(id)
-	// Without a storage it may have joined before the start.
-	if !o.Joined && s.o.Storage == nil && s.o.Now().Sub(s.started) < s.o.silentAfter {
-		return newState(adminv1.AgentState_RECONNECTING, s.started)
-	}
-	if !o.Joined {
-		return &adminv1.AgentState{Phase: adminv1.AgentState_NEVER_JOINED}
-	}
-	s.mu.Lock()
-	ended, seen := s.ended[id]
-	s.mu.Unlock()
+	o := s.observed.Of(id)
+	ended, mayComeBack := s.sessions.Ended(id)
 	switch {
-	case !seen && s.o.Now().Sub(s.started) < s.o.silentAfter:
-		return newState(adminv1.AgentState_RECONNECTING, s.started)
-	case !seen:
-		ended = s.started
-	}
-	if o.Draining {
+	case !o.Joined && (!mayComeBack || s.observed.Kept()): // without a storage it may have joined before the start
+		return &adminv1.AgentState{Phase: adminv1.AgentState_NEVER_JOINED}
+	case mayComeBack:
+		return newState(adminv1.AgentState_RECONNECTING, ended)
+	case o.Draining:
 		return newState(adminv1.AgentState_STOPPED, ended)
 	}
 	return newState(adminv1.AgentState_LOST, ended)

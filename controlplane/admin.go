@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/sonde-mesh/sonde/admin"
-	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/join"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
@@ -32,7 +32,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 		RefusedListeners: cp.agents.RefusedListeners,
 		Resources:        cp.resources,
 		Bootstrap: func(p *meshview.Proxy) ([]byte, error) {
-			return cp.bootstrap(p, agents.Sidecar{
+			return cp.bootstrap(p, join.Sidecar{
 				ControlPlane: cp.listeners.agents.Addr().String(), DrainTime: mesh.DefaultDrainTime, Memory: mesh.DefaultSidecarMemory,
 			})
 		},
@@ -47,7 +47,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 }
 
 // bootstrap returns the bootstrap of a proxy.
-func (cp *ControlPlane) bootstrap(p *meshview.Proxy, s agents.Sidecar) ([]byte, error) {
+func (cp *ControlPlane) bootstrap(p *meshview.Proxy, s join.Sidecar) ([]byte, error) {
 	b, err := generator.Bootstrap(generator.BootstrapOptions{
 		Node:         p.ID(),
 		Cluster:      mesh.WorkloadText(p.Dataplane.SPIFFEPath()),

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/admin"
 	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/observed"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/identity"
@@ -153,7 +154,7 @@ func describe(node string) []any {
 
 // observeListeners passes on which inbound listeners an Envoy has accepted.
 func (cp *ControlPlane) observeListeners(node string, s xds.InboundStatus) {
-	l := agents.Listeners{Accepted: s.Accepted, Refused: map[netip.AddrPort]string{}}
+	l := observed.Listeners{Accepted: s.Accepted, Refused: map[netip.AddrPort]string{}}
 	for _, n := range s.Refused {
 		l.Refused[n.Address] = n.Reason
 	}

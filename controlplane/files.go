@@ -5,7 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/join"
+	"github.com/sonde-mesh/sonde/agents/session"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
@@ -71,9 +72,9 @@ func (f *files) missing() error { return f.store.Missing() }
 
 func (f *files) lost() (time.Time, error) { return f.store.Lost() }
 
-func (*files) refused(agents.Refusal) {} // the log says it
+func (*files) refused(join.Refusal) {} // the log says it
 
-func (*files) probeFailed(agents.ProbeFailure) {}
+func (*files) probeFailed(session.ProbeFailure) {}
 
 func (f *files) listened(addresses []byte) error { return f.records.Write(addressesFile, addresses) }
 

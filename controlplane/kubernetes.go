@@ -17,7 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/join"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller"
@@ -181,7 +181,7 @@ func (c *cluster) connect() (connection, error) {
 }
 
 // authenticator returns what knows the tokens of agents.
-func (c *cluster) authenticator() (agents.Authenticator, error) {
+func (c *cluster) authenticator() (join.Authenticator, error) {
 	config := rest.CopyConfig(c.config)
 	config.QPS, config.Burst = reviewsPerSecond, reviewsBurst
 	reviews, err := authenticationv1.NewForConfig(config)
@@ -227,7 +227,7 @@ type tokens struct {
 	pods *tokenreview.Authenticator
 }
 
-// Authenticate implements agents.Authenticator.
+// Authenticate implements join.Authenticator.
 func (t tokens) Authenticate(ctx context.Context, text string) (identity.Subject, error) {
 	if t.own.Signed(text) {
 		return t.own.Authenticate(ctx, text)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/join"
+	"github.com/sonde-mesh/sonde/agents/observed"
+	"github.com/sonde-mesh/sonde/agents/session"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/identity"
 )
@@ -26,8 +28,8 @@ type platform interface {
 	// lost returns since when what keeps the objects is not heard, and why; no error while it is.
 	lost() (since time.Time, err error)
 	// refused is told of a join that is refused, probeFailed of a probe that fails.
-	refused(agents.Refusal)
-	probeFailed(agents.ProbeFailure)
+	refused(join.Refusal)
+	probeFailed(session.ProbeFailure)
 	// listened is told the addresses of the listeners, JSON.
 	listened(addresses []byte) error
 	// close ends the use of the platform, connected or not.
@@ -45,13 +47,13 @@ type means struct {
 	// names are DNS names of the serving certificate, besides mesh.ServingName.
 	names []string
 	// storage keeps what agents have said. It is nil if nothing of it is kept.
-	storage agents.Storage
+	storage observed.Storage
 }
 
 // connection is what a platform has once it is connected.
 type connection struct {
 	// tokens authenticates agents.
-	tokens agents.Authenticator
+	tokens join.Authenticator
 	// tasks run as long as the control plane.
 	tasks []func(context.Context) error
 }

@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/join"
+	"github.com/sonde-mesh/sonde/agents/session"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/source"
@@ -30,7 +31,7 @@ func aboutContainer(key watch.Key, p *source.Pod, container string) events.Event
 
 // refused makes an event of a join that was refused, about the pod that has tried: the one that its token names, or the one at the
 // caller's address. No other caller can cause one.
-func (c *cluster) refused(r agents.Refusal) {
+func (c *cluster) refused(r join.Refusal) {
 	if r.Waiting {
 		return // each new pod may have to
 	}
@@ -45,7 +46,7 @@ func (c *cluster) refused(r agents.Refusal) {
 
 // probeFailed makes an event of a probe that fails, with the reason that the kubelet would have given: its own event shows a status
 // alone.
-func (c *cluster) probeFailed(f agents.ProbeFailure) {
+func (c *cluster) probeFailed(f session.ProbeFailure) {
 	key, p := c.podOfDataplane(f.Proxy.Dataplane)
 	if p == nil || string(p.UID) != f.Proxy.Instance {
 		return
@@ -56,7 +57,7 @@ func (c *cluster) probeFailed(f agents.ProbeFailure) {
 	c.controller.Events.Record(e)
 }
 
-func note(f agents.ProbeFailure) string {
+func note(f session.ProbeFailure) string {
 	what := "probe"
 	if mesh.ProbeType(f.Probe).IsHook() {
 		what = "hook"

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/time/rate"
 
@@ -129,7 +130,7 @@ func (a *Authority) create(ctx context.Context, meshName string, validity time.D
 	if err != nil {
 		return err
 	}
-	s := newState(td, []*ca.CA{c}, c, nil)
+	s := newState(td, []*ca.CA{c}, c, nil, a.o.Now().Unix())
 	data, err := s.encode()
 	if err != nil {
 		return err
@@ -150,12 +151,31 @@ func (a *Authority) use(meshName string, s *state) error {
 	m := &meshAuthority{mesh: meshName, records: records, warnings: rate.NewLimiter(rate.Every(warnEvery), 1)}
 	a.put(m, s)
 	err = ca.RegisterExpiry(a.o.Registerer, meshName, a.o.Now, func() *ca.CA { return m.current.Load().signing })
+	if err == nil {
+		err = registerEpoch(a.o.Registerer, m)
+	}
 	if err != nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.meshes[meshName] = m
+	return nil
+}
+
+// registerEpoch registers the metric of the bundle's epoch, which is the same in all replicas unless one has not heard of a change.
+func registerEpoch(registerer prometheus.Registerer, m *meshAuthority) error {
+	if registerer == nil {
+		return nil
+	}
+	err := registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name:        "sonde_bundle_epoch",
+		Help:        "Epoch of the bundle of the mesh, which grows with each change of its roots.",
+		ConstLabels: prometheus.Labels{"mesh": m.mesh},
+	}, func() float64 { return float64(m.current.Load().bundle.Epoch) }))
+	if err != nil {
+		return fmt.Errorf("register metric of the bundle's epoch: %w", err)
+	}
 	return nil
 }
 

@@ -110,7 +110,7 @@ func (a *Authority) allowValidity(ctx context.Context, m *meshAuthority, validit
 		if validity <= s.longest {
 			return nil, nil
 		}
-		longer := newState(s.td, s.cas, s.signing, s.rotation)
+		longer := s.with(s.cas, s.signing, s.rotation, a.o.Now())
 		longer.longest = validity
 		return longer, nil
 	})

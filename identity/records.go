@@ -33,6 +33,7 @@ type history struct {
 	Issued   []issuedCertificate `json:"issued"`
 	// Bundle and Serial are what the agent last reported.
 	Bundle string `json:"bundle,omitempty"`
+	Epoch  int64  `json:"epoch,omitempty"`
 	Serial string `json:"serial,omitempty"`
 }
 
@@ -190,14 +191,14 @@ func (rs *records) forgetOthers(s Subject) bool {
 }
 
 // report remembers what a proxy uses, and returns whether that has to be written.
-func (rs *records) report(dataplane, bundleID, serial string) bool {
+func (rs *records) report(dataplane string, use InUse) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	h, known := rs.proxies[dataplane]
-	if !known || h.Bundle == bundleID && h.Serial == serial {
+	if !known || h.Bundle == use.Bundle && h.Epoch == use.Epoch && h.Serial == use.Serial {
 		return false
 	}
-	h.Bundle, h.Serial = bundleID, serial
+	h.Bundle, h.Epoch, h.Serial = use.Bundle, use.Epoch, use.Serial
 	rs.proxies[dataplane] = h
 	return true
 }

@@ -68,7 +68,7 @@ func (a *Authority) StartRotation(ctx context.Context, meshName string, validity
 		if err != nil {
 			return nil, fmt.Errorf("start rotation of mesh %q: %w", meshName, err)
 		}
-		return newState(s.td, []*ca.CA{s.signing, next}, s.signing, &rotation{Step: StepTrustBoth, Started: a.o.Now()}), nil
+		return s.with([]*ca.CA{s.signing, next}, s.signing, &rotation{Step: StepTrustBoth, Started: a.o.Now()}, a.o.Now()), nil
 	})
 	return err
 }
@@ -88,7 +88,7 @@ func (a *Authority) ForceRotation(ctx context.Context, meshName string) error {
 		}
 		forced := *s.rotation
 		forced.Forced = true
-		return newState(s.td, s.cas, s.signing, &forced), nil
+		return s.with(s.cas, s.signing, &forced, a.o.Now()), nil
 	})
 	return err
 }
@@ -114,12 +114,12 @@ func (a *Authority) AdvanceRotation(ctx context.Context, meshName string, silent
 				return nil, nil
 			}
 		}
-		return s.next(), nil
+		return s.next(a.o.Now()), nil
 	})
 }
 
 // next returns the state of the next step of the rotation.
-func (s *state) next() *state {
+func (s *state) next(now time.Time) *state {
 	last := len(s.cas) - 1
 	newest, r := s.cas[last], *s.rotation
 	switch r.Step {
@@ -129,12 +129,12 @@ func (s *state) next() *state {
 		for i, old := range trusted[:last] {
 			trusted[i] = old.WithoutKey() // it no longer signs
 		}
-		return newState(s.td, trusted, newest, &r)
+		return s.with(trusted, newest, &r, now)
 	case StepRenewLeaves:
 		r.Step = StepTrustNew
-		return newState(s.td, []*ca.CA{newest}, newest, &r)
+		return s.with([]*ca.CA{newest}, newest, &r, now)
 	default:
-		return newState(s.td, s.cas, s.signing, nil)
+		return s.with(s.cas, s.signing, nil, now)
 	}
 }
 
@@ -164,6 +164,16 @@ func (a *Authority) Rotation(meshName string) (Rotation, error) {
 func (s *state) done(h history) bool {
 	leaf, _ := h.inUse()
 	return h.Bundle == s.bundle.ID && (s.step() != StepRenewLeaves || leaf.CA == s.signing.ID)
+}
+
+// replaces reports whether a leaf of that CA, of a proxy whose bundle has that epoch, is to be renewed. One of a later CA is not: then this
+// process has not heard of a step of the rotation yet.
+func (s *state) replaces(id string, epoch int64) bool {
+	index := func(id string) int { return slices.IndexFunc(s.cas, func(c *ca.CA) bool { return c.ID == id }) }
+	if of := index(id); of >= 0 {
+		return of < index(s.signing.ID)
+	}
+	return epoch <= s.bundle.Epoch
 }
 
 // waiting returns the proxies that have not done the current step, and false while it is not known which proxies there are.
@@ -215,20 +225,39 @@ func (rs *records) waitingOf(proxies iter.Seq2[string, string], s *state, now ti
 // maxReported is the longest bundle ID or serial number in a report, in bytes.
 const maxReported = 64
 
-// Report records the bundle and the leaf that a proxy uses, as its agent says. If there are Records, they have it when it returns.
-func (a *Authority) Report(p Peer, bundleID, serial string) error {
-	if len(bundleID) > maxReported || len(serial) > maxReported {
-		return errors.New("read report: the bundle's id or the serial number is too long")
+// InUse is what a proxy uses, as its agent says.
+type InUse struct {
+	// Bundle is the ID of the bundle, Epoch its epoch: 0 if the agent does not say it.
+	Bundle string
+	Epoch  int64
+	// Serial number of the leaf in hexadecimal, CA the ID of the one that has signed it, NotAfter when it expires. CA is "" if the agent does not
+	// say it.
+	Serial, CA string
+	NotAfter   time.Time
+}
+
+// Report records what a proxy uses. If there are Records, they have it when it returns.
+func (a *Authority) Report(p Peer, use InUse) error {
+	if len(use.Bundle) > maxReported || len(use.Serial) > maxReported || len(use.CA) > maxReported {
+		return errors.New("read report: the bundle's id, the serial number or the CA's id is too long")
 	}
+	use.Serial = strings.TrimLeft(strings.ToLower(use.Serial), "0")
 	m, err := a.mesh(p.Mesh)
 	if err != nil {
 		return err
 	}
 	if a.o.Records == nil {
-		// An earlier process may have issued it, or another one.
+		// An earlier process may have issued it, or another one: the certificate of the connection, and that in use.
 		m.records.know(p, a.o.Now())
+		if use.CA != "" {
+			p.Serial, p.CA, p.NotAfter = use.Serial, use.CA, use.NotAfter
+			if latest := a.o.Now().Add(m.current.Load().longest); p.NotAfter.After(latest) {
+				p.NotAfter = latest // a rotation waits for it
+			}
+			m.records.know(p, a.o.Now())
+		}
 	}
-	if !m.records.report(p.Dataplane, bundleID, strings.TrimLeft(strings.ToLower(serial), "0")) {
+	if !m.records.report(p.Dataplane, use) {
 		return nil
 	}
 	return m.records.write(p.Dataplane)
@@ -256,7 +285,7 @@ func (a *Authority) Due(p Peer) (Due, error) {
 	h, _ := m.records.of(p.Dataplane)
 	leaf, _ := h.inUse()
 	return Due{
-		Bundle: s.bundle, NewBundle: h.Bundle != s.bundle.ID,
-		CA: s.signing.ID, NewLeaf: leaf.CA != s.signing.ID, LeafExpires: leaf.NotAfter,
+		Bundle: s.bundle, NewBundle: h.Bundle != s.bundle.ID && h.Epoch <= s.bundle.Epoch,
+		CA: s.signing.ID, NewLeaf: s.replaces(leaf.CA, h.Epoch), LeafExpires: leaf.NotAfter,
 	}, nil
 }

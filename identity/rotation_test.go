@@ -90,7 +90,7 @@ func bundle(t *testing.T, a *Authority) Bundle {
 // reportAll reports that the proxy has the newest bundle, and the leaf with that serial number.
 func reportAll(t *testing.T, a *Authority, p Peer, serial string) {
 	t.Helper()
-	if err := a.Report(p, bundle(t, a).ID, "0"+strings.ToUpper(serial)); err != nil {
+	if err := a.Report(p, InUse{Bundle: bundle(t, a).ID, Serial: "0" + strings.ToUpper(serial)}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -159,7 +159,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	if due, err := a.Due(p); err != nil || due.NewLeaf {
 		t.Errorf("Due() = %+v, %v: the leaf in use is forgotten", due, err)
 	}
-	if err := a.Report(p, strings.Repeat("x", 100), ""); err == nil {
+	if err := a.Report(p, InUse{Bundle: strings.Repeat("x", 100)}); err == nil {
 		t.Error("a report of any length is taken")
 	}
 	if !a.HasCertificate("default/web-1") {

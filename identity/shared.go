@@ -42,6 +42,9 @@ func (a *Authority) follow(ctx context.Context, meshName string) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("it was removed, and is still used here: without it the next start makes another CA, which no proxy trusts: %w", err)
 		}
+		if err == nil {
+			err = s.follows(before)
+		}
 		if err != nil {
 			return err
 		}
@@ -87,7 +90,10 @@ func (a *Authority) change(ctx context.Context, m *meshAuthority, decide func(*s
 		if !errors.Is(err, secret.ErrConflict) {
 			return false, fmt.Errorf("change CA of mesh %q: %w", m.mesh, err)
 		}
-		if s, err = a.read(ctx, m.mesh); err != nil {
+		if s, err = a.read(ctx, m.mesh); err == nil {
+			err = s.follows(now)
+		}
+		if err != nil {
 			return false, fmt.Errorf("change CA of mesh %q: %w", m.mesh, err)
 		}
 		a.put(m, s)

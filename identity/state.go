@@ -24,6 +24,9 @@ type Bundle struct {
 	ID string
 	// Roots are certificates, DER.
 	Roots [][]byte
+	// Epoch grows with each change of the roots, so that who has a bundle knows whether another one is older: it is at least the Unix time of
+	// the change, which is more than those of a CA that was lost.
+	Epoch int64
 }
 
 // state is what the authority of a mesh is at one time: the CA that signs, and during a rotation another one that is trusted,
@@ -44,8 +47,9 @@ type state struct {
 	x509   *x509bundle.Bundle
 }
 
-func newState(td spiffeid.TrustDomain, cas []*ca.CA, signing *ca.CA, r *rotation) *state {
+func newState(td spiffeid.TrustDomain, cas []*ca.CA, signing *ca.CA, r *rotation, epoch int64) *state {
 	s := &state{td: td, cas: cas, signing: signing, rotation: r, longest: mesh.DefaultCertValidity}
+	s.bundle.Epoch = epoch
 	roots := make([]*x509.Certificate, len(cas))
 	ids := make([]string, len(cas))
 	for i, c := range cas {
@@ -58,9 +62,30 @@ func newState(td spiffeid.TrustDomain, cas []*ca.CA, signing *ca.CA, r *rotation
 	return s
 }
 
+// with returns the state with other CAs, of which one signs, and with what is in progress then. Other roots have a higher epoch.
+func (s *state) with(cas []*ca.CA, signing *ca.CA, r *rotation, now time.Time) *state {
+	next := newState(s.td, cas, signing, r, s.bundle.Epoch)
+	if next.bundle.ID != s.bundle.ID {
+		next.bundle.Epoch = max(s.bundle.Epoch+1, now.Unix())
+	}
+	return next
+}
+
+// follows returns an error if s, which was read from the storage, is older than what this process has used. A restored backup would take
+// roots from proxies that trust them.
+func (s *state) follows(before *state) error {
+	if s.bundle.Epoch < before.bundle.Epoch {
+		return fmt.Errorf("epoch: %d: must be at least %d, the epoch in use; to use a CA that was restored, restart the control plane and rotate the CA",
+			s.bundle.Epoch, before.bundle.Epoch)
+	}
+	return nil
+}
+
 // secretState is a state in the storage. It is one file, so that each step of a rotation is one atomic write.
 type secretState struct {
-	Signing  string     `json:"signing"`
+	Signing string `json:"signing"`
+	// Epoch of the bundle; earlier releases did not write it.
+	Epoch    *int64     `json:"epoch,omitempty"`
 	CAs      []caSecret `json:"cas"`
 	Rotation *rotation  `json:"rotation,omitempty"`
 	// LongestSeconds is state.longest, if that is not mesh.DefaultCertValidity.
@@ -87,7 +112,7 @@ func meshOfSecret(name string) (string, bool) {
 
 // encode returns a state as it is in the storage.
 func (s *state) encode() ([]byte, error) {
-	f := secretState{Signing: s.signing.ID, Rotation: s.rotation}
+	f := secretState{Signing: s.signing.ID, Epoch: &s.bundle.Epoch, Rotation: s.rotation}
 	if s.longest != mesh.DefaultCertValidity {
 		f.LongestSeconds = int64(s.longest / time.Second)
 	}
@@ -139,7 +164,29 @@ func decodeState(td spiffeid.TrustDomain, data []byte) (*state, error) {
 	if signing == nil || !signing.CanSign() {
 		return nil, errors.New("the key of the CA that signs is missing")
 	}
-	s := newState(td, cas, signing, f.Rotation)
+	epoch, err := epochOf(f.Epoch, cas)
+	if err != nil {
+		return nil, err
+	}
+	s := newState(td, cas, signing, f.Rotation, epoch)
 	s.longest = max(s.longest, time.Duration(f.LongestSeconds)*time.Second)
 	return s, nil
+}
+
+// maxEpoch leaves room to grow.
+const maxEpoch = 1 << 53
+
+// epochOf returns the epoch that was read. That of an earlier release is when its newest CA was made.
+func epochOf(read *int64, cas []*ca.CA) (int64, error) {
+	if read == nil {
+		var newest int64
+		for _, c := range cas {
+			newest = max(newest, c.Cert.NotBefore.Unix())
+		}
+		return newest, nil
+	}
+	if *read <= 0 || *read > maxEpoch {
+		return 0, fmt.Errorf("epoch: %d: must be from 1 to %d", *read, int64(maxEpoch))
+	}
+	return *read, nil
 }

@@ -211,7 +211,7 @@ func (in *injection) warn(format string, args ...any) {
 // maxRecorded limits the annotation with the warnings, in bytes: all annotations of an object may have 256 KiB.
 const maxRecorded = 32 << 10
 
-// recordedWarnings returns the warnings, and before them those of earlier injections, one per line: nobody sees what an admission
+// recordedWarnings returns the warnings, and before them those of earlier injections, one per line: no user sees what an admission
 // webhook tells a controller that makes pods. A second injection does not find again what only the first one decides.
 func (in *injection) recordedWarnings() string {
 	recorded := in.pod.Annotations[mesh.AnnotationInjectionWarnings]

@@ -109,7 +109,7 @@ func (h handler) unsuitable() (why string, warn bool) {
 	case a.exec != nil:
 		return "exec runs in the container", false
 	case a.sleep != nil:
-		return "sleep asks nobody", false
+		return "sleep asks no application", false
 	case a.tcp != nil && h.hook != nil:
 		return "the kubelet does not run tcpSocket hooks", false
 	}

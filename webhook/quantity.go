@@ -66,7 +66,7 @@ func newKey(annotation, option, standard, least, example string) quantityKey {
 	return quantityKey{annotation, option, resource.MustParse(standard), resource.MustParse(least), example}
 }
 
-// quantity is one that somebody has set.
+// quantity is one that is set.
 type quantity struct {
 	resource.Quantity
 	field, text string // where, and as it is written
@@ -130,7 +130,7 @@ func (r Resources) demands() (demands, error) {
 	})
 }
 
-// quantityText matches quantities whose exponent nobody can use to keep a processor busy: of 1e-1000000000 the whole number would be written
+// quantityText matches quantities whose exponent keeps no processor busy: of 1e-1000000000 the whole number would be written
 // out to round it.
 var quantityText = regexp.MustCompile(`^[-+]?[0-9.]{1,64}([numkMGTPE]|[KMGTPE]i|[eE][-+]?[0-9]{1,2})?$`)
 

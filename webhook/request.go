@@ -16,7 +16,7 @@ type Request struct {
 	Type mesh.ProbeType
 	// Field is its place in the pod, as warnings name it: containers[web].livenessProbe.
 	Field string
-	// Written is it in one line, for people.
+	// Written is it in one line, to be shown.
 	Written string
 	// Host that is asked, "" for the pod itself.
 	Host string

@@ -69,7 +69,7 @@ type ServerOptions struct {
 	PodExists func(namespace, name string) (bool, error)
 	// ServiceIPs returns the virtual addresses of a Service, none for one that is not there or has none, an error as Meshes.
 	ServiceIPs func(namespace, name string) ([]string, error)
-	// Log gets what nobody else is told. Default slog.Default.
+	// Log gets what no caller is told. Default slog.Default.
 	Log *slog.Logger
 	// Registerer of the metrics. Default none.
 	Registerer prometheus.Registerer

@@ -133,7 +133,7 @@ func (t *turn) send() {
 	}
 }
 
-// end sends what is buffered of the answer, and frees the places. Afterwards the peer would be waited for where nobody counts it.
+// end sends what is buffered of the answer, and frees the places. Afterwards the peer would be waited for without being counted.
 func (t *turn) end() {
 	t.send()
 	_ = t.control.Flush() // a peer that has gone asks again

@@ -117,7 +117,7 @@ func (s *Server) checkDataplane(ctx context.Context, namespace string, d *object
 			Field: "metadata.name", Value: d.Metadata.Name, Allowed: "must not be the name of a pod in the same namespace: it has a Dataplane of this name",
 		})
 	}
-	if refused == nil { // what a mistake left out would look as if nobody had written it
+	if refused == nil { // what a mistake left out would look as if it were not written
 		for _, w := range o.Warnings() {
 			w.Field = fieldOf(w.Field)
 			warnings = append(warnings, w.Error())

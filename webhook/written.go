@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// written returns a handler in one line, for people.
+// written returns a handler in one line, to be shown.
 func (h handler) written() string {
 	switch a := h.actions(); {
 	case a.exec != nil:

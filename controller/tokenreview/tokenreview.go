@@ -82,7 +82,7 @@ func New(o Options) (*Authenticator, error) {
 	return &Authenticator{o: o}, nil
 }
 
-// Authenticate implements agents.Authenticator: it returns the pod that a token identifies. The error wraps identity.ErrUnavailable if
+// Authenticate implements join.Authenticator: it returns the pod that a token identifies. The error wraps identity.ErrUnavailable if
 // the API server does not answer, and identity.ErrNotKnown if the pod is in no cache. It never contains the token.
 func (a *Authenticator) Authenticate(ctx context.Context, token string) (identity.Subject, error) {
 	if token == "" {

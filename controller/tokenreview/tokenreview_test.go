@@ -18,14 +18,14 @@ import (
 	clientv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/join"
 	"github.com/sonde-mesh/sonde/controller/tokenreview"
 	"github.com/sonde-mesh/sonde/identity"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var _ agents.Authenticator = (*tokenreview.Authenticator)(nil)
+var _ join.Authenticator = (*tokenreview.Authenticator)(nil)
 
 // secretToken is that of pod shop/web-1, as the API server issues it, but for the signature.
 var secretToken = token(`{"aud":["sonde-cp"],"sub":"system:serviceaccount:shop:web",

@@ -23,7 +23,7 @@ func (l logger) write(level, message string, pairs ...any) {
 		b = append(b, ':')
 		b = appendValue(b, pairs[n+1])
 	}
-	_, _ = l.to.Write(append(b, "}\n"...)) // there is nobody else to tell
+	_, _ = l.to.Write(append(b, "}\n"...)) // a failed write cannot be logged
 }
 
 func appendValue(b []byte, v any) []byte {

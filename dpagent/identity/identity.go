@@ -7,14 +7,19 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -43,11 +48,28 @@ type Identity struct {
 	mu      sync.RWMutex
 	leaf    *tls.Certificate // nil before the first Accept
 	bundle  bundle
+	// epoch is the highest of a bundle that this agent, or one before in its work directory, has had.
+	epoch int64
+	older atomic.Uint64 // bundles that were older
 }
 
 type bundle struct {
 	id    string
+	epoch int64 // 0 from a control plane that has none
 	roots []*x509.Certificate
+}
+
+// ErrOlderBundle says that a bundle is older than the one in use: it is of a replica of the control plane that has not heard of the last
+// change.
+var ErrOlderBundle = errors.New("it is older than the one in use")
+
+// inOrder returns an error if a bundle is older than the one in use. mu or writing is held.
+func (i *Identity) inOrder(next bundle) error {
+	if next.epoch != 0 && next.epoch < i.epoch {
+		i.older.Add(1)
+		return fmt.Errorf("trust bundle %q of epoch %d, after epoch %d: %w", next.id, next.epoch, i.epoch, ErrOlderBundle)
+	}
+	return nil
 }
 
 // New returns the identity of the proxy, without a certificate yet.
@@ -95,7 +117,10 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	}
 	i.writing.Lock()
 	defer i.writing.Unlock()
-	// The bundle comes first, so that no client is refused in between.
+	if err := i.inOrder(next); err != nil {
+		return err
+	}
+	// The bundle comes first, so that no peer is refused in between.
 	if err := i.putBundle(next); err != nil {
 		return err
 	}
@@ -135,6 +160,9 @@ func (i *Identity) Trust(b *agentv1.Bundle) error {
 	}
 	i.writing.Lock()
 	defer i.writing.Unlock()
+	if err := i.inOrder(next); err != nil {
+		return err
+	}
 	if i.leaf != nil {
 		if err := verify(i.leaf, next, time.Now()); err != nil {
 			return fmt.Errorf("trust bundle %q: %w", next.id, err)
@@ -143,9 +171,9 @@ func (i *Identity) Trust(b *agentv1.Bundle) error {
 	return i.putBundle(next)
 }
 
-// putBundle writes the bundle if its roots differ. writing is held.
+// putBundle writes the bundle if it differs. writing is held.
 func (i *Identity) putBundle(next bundle) error {
-	if !slices.EqualFunc(next.roots, i.bundle.roots, (*x509.Certificate).Equal) {
+	if next.epoch != i.bundle.epoch || !slices.EqualFunc(next.roots, i.bundle.roots, (*x509.Certificate).Equal) {
 		secret, err := bundleSecret(next)
 		if err != nil {
 			return err
@@ -157,6 +185,7 @@ func (i *Identity) putBundle(next bundle) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.bundle = next
+	i.epoch = max(i.epoch, next.epoch)
 	return nil
 }
 
@@ -206,11 +235,24 @@ func (i *Identity) Certificate() *tls.Certificate {
 func (i *Identity) InUse() *agentv1.InUse {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
-	use := &agentv1.InUse{BundleId: i.bundle.id}
+	use := &agentv1.InUse{BundleId: i.bundle.id, BundleEpoch: i.bundle.epoch}
 	if i.leaf != nil {
-		use.LeafSerial = i.leaf.Leaf.SerialNumber.Text(16)
+		leaf := i.leaf.Leaf
+		use.LeafSerial, use.LeafNotAfter = leaf.SerialNumber.Text(16), timestamppb.New(leaf.NotAfter)
+		use.LeafCa = i.bundle.issuerOf(leaf)
 	}
 	return use
+}
+
+// issuerOf returns the ID of the CA that has signed a verified certificate, see agentv1.InUse; "" if the bundle does not have it any more.
+func (b bundle) issuerOf(leaf *x509.Certificate) string {
+	for _, root := range b.roots {
+		if bytes.Equal(root.RawSubject, leaf.RawIssuer) {
+			sum := sha256.Sum256(root.Raw)
+			return hex.EncodeToString(sum[:16])
+		}
+	}
+	return ""
 }
 
 func parseBundle(b *agentv1.Bundle) (bundle, error) {
@@ -223,7 +265,7 @@ func parseBundle(b *agentv1.Bundle) (bundle, error) {
 			return bundle{}, fmt.Errorf("read bundle %q: certificate %s is not of a CA", b.GetId(), root.SerialNumber.Text(16))
 		}
 	}
-	return bundle{id: b.GetId(), roots: roots}, nil
+	return bundle{id: b.GetId(), epoch: b.GetEpoch(), roots: roots}, nil
 }
 
 func parseLeaf(chain [][]byte, key *ecdsa.PrivateKey) (*tls.Certificate, error) {

@@ -52,7 +52,9 @@ func NewRenewer(i *Identity, o RenewerOptions) *Renewer {
 			return float64(leaf.NotAfter.Unix())
 		}
 		return 0
-	}))
+	}), prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "sonde_dpagent_identity_older_bundles_total", Help: "Bundles that were refused since they were older than the one in use.",
+	}, func() float64 { return float64(i.older.Load()) }))
 	return r
 }
 

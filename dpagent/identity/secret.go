@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -15,6 +16,8 @@ import (
 // the rest of the agent.
 type (
 	response struct {
+		// Version is the epoch of the bundle, in the file of the CA.
+		Version   string   `json:"version_info,omitempty"`
 		Resources []secret `json:"resources"`
 	}
 	secret struct {
@@ -73,10 +76,14 @@ func bundleSecret(b bundle) ([]byte, error) {
 	for _, root := range b.roots {
 		roots.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw}))
 	}
-	data, err := json.Marshal(response{Resources: []secret{{
+	r := response{Resources: []secret{{
 		Type: secretType, Name: mesh.SecretCA,
 		ValidationContext: &validationContext{TrustedCA: inline{roots.String()}},
-	}}})
+	}}}
+	if b.epoch != 0 {
+		r.Version = strconv.FormatInt(b.epoch, 10)
+	}
+	data, err := json.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("encode bundle: %w", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"strconv"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -15,7 +16,10 @@ import (
 // does not put them in place. The error wraps fs.ErrNotExist if there are none, else it says why they cannot be used: damaged,
 // expired, of another proxy, or not of the CA beside them. Errors never contain the key.
 func (i *Identity) Stored() (*tls.Certificate, error) {
-	leaf, _, err := i.stored()
+	leaf, trusted, err := i.stored()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.epoch = max(i.epoch, trusted.epoch)
 	return leaf, err
 }
 
@@ -27,7 +31,7 @@ func (i *Identity) Resume() error {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.leaf, i.bundle = leaf, trusted
+	i.leaf, i.bundle, i.epoch = leaf, trusted, trusted.epoch
 	return nil
 }
 
@@ -40,15 +44,21 @@ func (i *Identity) stored() (*tls.Certificate, bundle, error) {
 	if err != nil {
 		return nil, bundle{}, err
 	}
-	if own.TLSCertificate == nil || trusted.ValidationContext == nil {
+	tlsCertificate, validation := own.Resources[0].TLSCertificate, trusted.Resources[0].ValidationContext
+	if tlsCertificate == nil || validation == nil {
 		return nil, bundle{}, fmt.Errorf("read %s and %s: certificate or CA is missing", mesh.FileIdentity, mesh.FileCA)
 	}
-	leaf, err := tls.X509KeyPair([]byte(own.TLSCertificate.CertificateChain.String), []byte(own.TLSCertificate.PrivateKey.String))
+	leaf, err := tls.X509KeyPair([]byte(tlsCertificate.CertificateChain.String), []byte(tlsCertificate.PrivateKey.String))
 	if err != nil {
 		return nil, bundle{}, fmt.Errorf("read %s: %w", mesh.FileIdentity, err)
 	}
 	var roots agentv1.Bundle
-	for rest := []byte(trusted.ValidationContext.TrustedCA.String); ; {
+	if trusted.Version != "" { // an earlier release wrote none
+		if roots.Epoch, err = strconv.ParseInt(trusted.Version, 10, 64); err != nil || roots.GetEpoch() <= 0 {
+			return nil, bundle{}, fmt.Errorf("read %s: version_info: %q: must be a positive number", mesh.FileCA, trusted.Version)
+		}
+	}
+	for rest := []byte(validation.TrustedCA.String); ; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
 			break
@@ -63,17 +73,17 @@ func (i *Identity) stored() (*tls.Certificate, bundle, error) {
 }
 
 // readSecret reads one of the two files, as identitySecret and bundleSecret write them.
-func (i *Identity) readSecret(name string) (secret, error) {
+func (i *Identity) readSecret(name string) (response, error) {
 	data, err := i.files.Read(name)
 	if err != nil {
-		return secret{}, err
+		return response{}, err
 	}
 	var r response
 	if json.Unmarshal(data, &r) != nil { // its error may quote the file
-		return secret{}, fmt.Errorf("read %s: it is not what this agent writes", name)
+		return response{}, fmt.Errorf("read %s: it is not what this agent writes", name)
 	}
 	if len(r.Resources) != 1 {
-		return secret{}, errors.New("read " + name + ": it has not one secret")
+		return response{}, errors.New("read " + name + ": it has not one secret")
 	}
-	return r.Resources[0], nil
+	return r, nil
 }

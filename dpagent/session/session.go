@@ -17,6 +17,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/identity"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
@@ -328,7 +329,12 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 	case *agentv1.ControlMessage_Query:
 		s.o.Query(m.Query)
 	case *agentv1.ControlMessage_Bundle:
-		if err := s.o.Identity.Trust(m.Bundle); err != nil {
+		err := s.o.Identity.Trust(m.Bundle)
+		if errors.Is(err, identity.ErrOlderBundle) {
+			s.o.Logger.Warn("bundle of a control plane that has not heard of the last change not used", "err", err)
+			return
+		}
+		if err != nil {
 			s.o.Logger.Error("trust bundle update failed, the old bundle stays in use", "err", err)
 			s.o.Renew() // the answer has a certificate and a bundle that match
 			return

@@ -12,6 +12,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -394,7 +395,9 @@ type Bundle struct {
 	// Content hash of the roots: agents report it.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// DER.
-	Roots         [][]byte `protobuf:"bytes,2,rep,name=roots,proto3" json:"roots,omitempty"`
+	Roots [][]byte `protobuf:"bytes,2,rep,name=roots,proto3" json:"roots,omitempty"`
+	// Grows with each change of the roots: an agent takes no bundle with a lower one than it has. 0 from a control plane that has none yet.
+	Epoch         int64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -443,12 +446,25 @@ func (x *Bundle) GetRoots() [][]byte {
 	return nil
 }
 
+func (x *Bundle) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
 // InUse says what the proxy has put in place.
 type InUse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	BundleId string                 `protobuf:"bytes,1,opt,name=bundle_id,json=bundleId,proto3" json:"bundle_id,omitempty"`
 	// Serial number of the leaf, hexadecimal.
-	LeafSerial    string `protobuf:"bytes,2,opt,name=leaf_serial,json=leafSerial,proto3" json:"leaf_serial,omitempty"`
+	LeafSerial string `protobuf:"bytes,2,opt,name=leaf_serial,json=leafSerial,proto3" json:"leaf_serial,omitempty"`
+	// ID of the CA that has signed the leaf: the first 128 bits of the SHA-256 of its certificate, hexadecimal. With it and the next one a
+	// control plane knows a leaf that another replica has issued.
+	LeafCa       string                 `protobuf:"bytes,3,opt,name=leaf_ca,json=leafCa,proto3" json:"leaf_ca,omitempty"`
+	LeafNotAfter *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=leaf_not_after,json=leafNotAfter,proto3" json:"leaf_not_after,omitempty"`
+	// Of the bundle.
+	BundleEpoch   int64 `protobuf:"varint,5,opt,name=bundle_epoch,json=bundleEpoch,proto3" json:"bundle_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -495,6 +511,27 @@ func (x *InUse) GetLeafSerial() string {
 		return x.LeafSerial
 	}
 	return ""
+}
+
+func (x *InUse) GetLeafCa() string {
+	if x != nil {
+		return x.LeafCa
+	}
+	return ""
+}
+
+func (x *InUse) GetLeafNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LeafNotAfter
+	}
+	return nil
+}
+
+func (x *InUse) GetBundleEpoch() int64 {
+	if x != nil {
+		return x.BundleEpoch
+	}
+	return 0
 }
 
 type AgentMessage struct {
@@ -2571,7 +2608,7 @@ var File_agent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x14agent/v1/agent.proto\x12\x0esonde.agent.v1\x1a\x1egoogle/protobuf/duration.proto\"5\n" +
+	"\x14agent/v1/agent.proto\x12\x0esonde.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"5\n" +
 	"\aVersion\x12\x14\n" +
 	"\x05sonde\x18\x01 \x01(\tR\x05sonde\x12\x14\n" +
 	"\x05envoy\x18\x02 \x01(\tR\x05envoy\"\xbd\x02\n" +
@@ -2595,14 +2632,18 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\bidentity\x18\x01 \x01(\v2\x18.sonde.agent.v1.IdentityR\bidentity\"g\n" +
 	"\bIdentity\x12+\n" +
 	"\x11certificate_chain\x18\x01 \x03(\fR\x10certificateChain\x12.\n" +
-	"\x06bundle\x18\x02 \x01(\v2\x16.sonde.agent.v1.BundleR\x06bundle\".\n" +
+	"\x06bundle\x18\x02 \x01(\v2\x16.sonde.agent.v1.BundleR\x06bundle\"D\n" +
 	"\x06Bundle\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
-	"\x05roots\x18\x02 \x03(\fR\x05roots\"E\n" +
+	"\x05roots\x18\x02 \x03(\fR\x05roots\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\"\xc3\x01\n" +
 	"\x05InUse\x12\x1b\n" +
 	"\tbundle_id\x18\x01 \x01(\tR\bbundleId\x12\x1f\n" +
 	"\vleaf_serial\x18\x02 \x01(\tR\n" +
-	"leafSerial\"\xd3\x03\n" +
+	"leafSerial\x12\x17\n" +
+	"\aleaf_ca\x18\x03 \x01(\tR\x06leafCa\x12@\n" +
+	"\x0eleaf_not_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fleafNotAfter\x12!\n" +
+	"\fbundle_epoch\x18\x05 \x01(\x03R\vbundleEpoch\"\xd3\x03\n" +
 	"\fAgentMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.sonde.agent.v1.HelloH\x00R\x05hello\x126\n" +
 	"\bdraining\x18\x02 \x01(\v2\x18.sonde.agent.v1.DrainingH\x00R\bdraining\x12.\n" +
@@ -2792,6 +2833,7 @@ var file_agent_v1_agent_proto_goTypes = []any{
 	(*ServiceProbe_TCPSocket)(nil), // 36: sonde.agent.v1.ServiceProbe.TCPSocket
 	(*ServiceProbe_GRPC)(nil),      // 37: sonde.agent.v1.ServiceProbe.GRPC
 	(*durationpb.Duration)(nil),    // 38: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),  // 39: google.protobuf.Timestamp
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	0,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
@@ -2799,53 +2841,54 @@ var file_agent_v1_agent_proto_depIdxs = []int32{
 	5,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
 	5,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
 	6,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
-	14, // 5: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
-	16, // 6: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
-	7,  // 7: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
-	0,  // 8: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
-	12, // 9: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
-	10, // 10: sonde.agent.v1.AgentMessage.readiness:type_name -> sonde.agent.v1.Readiness
-	9,  // 11: sonde.agent.v1.AgentMessage.envoy_state:type_name -> sonde.agent.v1.EnvoyState
-	15, // 12: sonde.agent.v1.AgentMessage.pong:type_name -> sonde.agent.v1.Pong
-	11, // 13: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
-	13, // 14: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
-	0,  // 15: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
-	7,  // 16: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
-	21, // 17: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
-	6,  // 18: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
-	22, // 19: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
-	25, // 20: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
-	26, // 21: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
-	27, // 22: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
-	31, // 23: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
-	28, // 24: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
-	19, // 25: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
-	23, // 26: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
-	24, // 27: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
-	18, // 28: sonde.agent.v1.ControlMessage.endpoints:type_name -> sonde.agent.v1.Endpoints
-	20, // 29: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
-	34, // 30: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
-	36, // 31: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
-	37, // 32: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
-	38, // 33: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
-	38, // 34: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
-	0,  // 35: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	30, // 36: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
-	29, // 37: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
-	35, // 38: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
-	1,  // 39: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	3,  // 40: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	8,  // 41: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	32, // 42: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
-	2,  // 43: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	4,  // 44: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	17, // 45: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	33, // 46: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
-	43, // [43:47] is the sub-list for method output_type
-	39, // [39:43] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	39, // 5: sonde.agent.v1.InUse.leaf_not_after:type_name -> google.protobuf.Timestamp
+	14, // 6: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
+	16, // 7: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
+	7,  // 8: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
+	0,  // 9: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
+	12, // 10: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
+	10, // 11: sonde.agent.v1.AgentMessage.readiness:type_name -> sonde.agent.v1.Readiness
+	9,  // 12: sonde.agent.v1.AgentMessage.envoy_state:type_name -> sonde.agent.v1.EnvoyState
+	15, // 13: sonde.agent.v1.AgentMessage.pong:type_name -> sonde.agent.v1.Pong
+	11, // 14: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
+	13, // 15: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
+	0,  // 16: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
+	7,  // 17: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
+	21, // 18: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
+	6,  // 19: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
+	22, // 20: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
+	25, // 21: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
+	26, // 22: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
+	27, // 23: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
+	31, // 24: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
+	28, // 25: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
+	19, // 26: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
+	23, // 27: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
+	24, // 28: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
+	18, // 29: sonde.agent.v1.ControlMessage.endpoints:type_name -> sonde.agent.v1.Endpoints
+	20, // 30: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
+	34, // 31: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
+	36, // 32: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
+	37, // 33: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
+	38, // 34: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
+	38, // 35: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
+	0,  // 36: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	30, // 37: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
+	29, // 38: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
+	35, // 39: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
+	1,  // 40: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	3,  // 41: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	8,  // 42: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	32, // 43: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
+	2,  // 44: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	4,  // 45: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	17, // 46: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	33, // 47: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
+	44, // [44:48] is the sub-list for method output_type
+	40, // [40:44] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }

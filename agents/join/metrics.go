@@ -1,0 +1,33 @@
+package join
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+type metrics struct {
+	joins, renewals *prometheus.CounterVec
+}
+
+func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		joins: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sonde_agents_joins_total",
+			Help: "Agents that asked to join, by the gRPC status that they got.",
+		}, []string{"result"}),
+		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sonde_agents_renewals_total",
+			Help: "Agents that asked for a new certificate, by the gRPC status that they got.",
+		}, []string{"result"}),
+	}
+	if registerer == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.joins, m.renewals} {
+		if err := registerer.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics of joins: %w", err)
+		}
+	}
+	return m, nil
+}

@@ -1,0 +1,71 @@
+package join
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+const (
+	// maxWaiting limits how many waiting proxies are remembered.
+	maxWaiting = 1000
+	// waitsFor is how long a proxy counts as waiting after its last try: agents try at least every 10 s to join, and every
+	// 30 s to renew.
+	waitsFor = time.Minute
+)
+
+// waiting has the proxies whose agents try to join with a valid token, and cannot.
+type waiting struct {
+	mu      sync.Mutex
+	proxies map[mesh.ID]Wait
+}
+
+// Wait is that of one proxy.
+type Wait struct {
+	Since  time.Time // first try
+	Reason string    // of the last refusal
+	last   time.Time
+}
+
+// add records another try. It returns whether that is news: the proxy has just begun to wait, or waits for
+// another reason now. Beyond maxWaiting, proxies are not recorded.
+func (w *waiting) add(id mesh.ID, reason string, now time.Time) (news, recorded bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one, known := w.proxies[id]
+	if !known && len(w.proxies) >= maxWaiting {
+		return true, false
+	}
+	news = !known || one.Reason != reason
+	if !known {
+		one.Since = now
+	}
+	one.last, one.Reason = now, reason
+	w.proxies[id] = one
+	return news, true
+}
+
+func (w *waiting) remove(id mesh.ID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.proxies, id)
+}
+
+// forget removes proxies that have stopped trying.
+func (w *waiting) forget(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, one := range w.proxies {
+		if now.Sub(one.last) >= waitsFor {
+			delete(w.proxies, id)
+		}
+	}
+}
+
+func (w *waiting) all() map[mesh.ID]Wait {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.proxies)
+}

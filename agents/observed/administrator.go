@@ -1,0 +1,86 @@
+package observed
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sonde-mesh/sonde/agents/call"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/cut"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// loadDrained restores which proxies an administrator had drained before the restart. One whose record cannot be read is drained, too: only its
+// reason is lost.
+func (s *State) loadDrained() error {
+	ids, err := s.drained.all()
+	for _, id := range ids {
+		reason, err := s.drained.data(id)
+		if err != nil {
+			meshName, name := mesh.SplitID(id)
+			s.o.Logger.Error("reason of a drain not read", "mesh", meshName, "proxy", name, "err", err)
+		}
+		s.observeAdministrator(id, drainedText(string(reason)))
+	}
+	return err
+}
+
+func drainedText(reason string) string {
+	return mesh.DrainText("dataplane", strings.TrimSuffix(cut.Text(reason, mesh.MaxDrainReason), "\n"))
+}
+
+// observeAdministrator passes on why an administrator drains a proxy, "" if none does.
+func (s *State) observeAdministrator(id mesh.ID, text string) {
+	s.Update(id, func(o *mesh.Observation) { o.Administrator = text })
+}
+
+// SetDrained keeps new traffic from a proxy, for a reason to be shown, or lets it have new traffic again if reason is nil. It returns why the
+// proxy was drained before, "" if it was not. Errors are those of the admin API: FAILED_PRECONDITION (a pod, or nothing is kept here).
+func (s *State) SetDrained(ctx context.Context, p *meshview.Proxy, reason *string) (before string, err error) {
+	id, meshName, name := p.ID(), p.Dataplane.Mesh, p.Dataplane.Name
+	switch {
+	case p.Dataplane.IsPod():
+		return "", status.Errorf(codes.FailedPrecondition, "dataplane %q is that of a pod: drain pod/NAME with a kubeconfig", name)
+	case s.o.Storage == nil:
+		return "", status.Error(codes.FailedPrecondition, "this control plane keeps no drains: on Kubernetes, drain nodes and pods")
+	}
+	s.drainedLock.Lock()
+	defer s.drainedLock.Unlock()
+	before = s.Of(id).Administrator
+	log := s.o.Logger.With("mesh", meshName, "proxy", name)
+	if reason == nil {
+		if err := s.drained.remove(id); err != nil {
+			return "", call.Internal(ctx, log, "forget the drain", err)
+		}
+		s.observeAdministrator(id, "")
+		log.InfoContext(ctx, "an administrator drains the proxy no more")
+		return before, nil
+	}
+	kept := cut.Text(*reason, mesh.MaxDrainReason)
+	if err := s.drained.writeData(id, []byte(kept+"\n")); err != nil {
+		return "", call.Internal(ctx, log, "write the drain", err)
+	}
+	s.observeAdministrator(id, drainedText(kept))
+	log.InfoContext(ctx, "an administrator drains the proxy", "reason", kept)
+	return before, nil
+}
+
+// forgetDrained removes the drains of proxies that are gone.
+func (s *State) forgetDrained(gone func(mesh.ID) bool) error {
+	s.drainedLock.Lock()
+	defer s.drainedLock.Unlock()
+	for _, id := range s.observed.which(func(o mesh.Observation) bool { return o.Administrator != "" }) {
+		if !gone(id) {
+			continue
+		}
+		if err := s.drained.remove(id); err != nil {
+			return fmt.Errorf("forget the drain of %s: %w", id, err)
+		}
+		s.observeAdministrator(id, "")
+	}
+	return nil
+}

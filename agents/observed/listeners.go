@@ -1,0 +1,92 @@
+package observed
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// Listeners are the inbound listeners of a proxy, as its Envoy has answered them.
+type Listeners struct {
+	// Accepted are the addresses of those that Envoy has accepted.
+	Accepted []netip.AddrPort
+	// Refused are the reasons why it has refused others, by address.
+	Refused map[netip.AddrPort]string
+}
+
+// loadUnaccepted restores which proxies had no listener before the restart.
+func (s *State) loadUnaccepted() error {
+	ids, err := s.unacceptedRecords.all()
+	for _, id := range ids {
+		s.unaccepted[id] = true
+		s.Update(id, func(o *mesh.Observation) { o.ListenersKnown = true })
+	}
+	return err
+}
+
+// ObserveListeners records what the Envoy of a proxy has answered.
+func (s *State) ObserveListeners(id mesh.ID, l Listeners) {
+	s.mu.Lock()
+	if len(l.Refused) == 0 {
+		delete(s.refused, id)
+	} else {
+		s.refused[id] = l.Refused
+	}
+	s.mu.Unlock()
+	if len(l.Accepted) > 0 {
+		s.forgetUnaccepted(id)
+	}
+	s.Update(id, func(o *mesh.Observation) {
+		o.ListenersKnown, o.Listeners = true, mesh.MakeAddresses(l.Accepted)
+	})
+}
+
+// RefusedListeners returns, to be shown, why the Envoy of a proxy refuses listeners of inbounds, by their address. The result must not be
+// changed.
+func (s *State) RefusedListeners(id mesh.ID) map[netip.AddrPort]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused[id] // it is replaced, never changed
+}
+
+// ExpectListeners records that a proxy which has never joined has no listeners yet, so that its endpoints wait for them.
+func (s *State) ExpectListeners(id mesh.ID) error {
+	if s.Of(id).Joined {
+		return nil
+	}
+	if err := s.unacceptedRecords.write(id, s.o.Now()); err != nil {
+		return fmt.Errorf("write %s proxy: %w", s.unacceptedRecords.name, err)
+	}
+	s.mu.Lock()
+	s.unaccepted[id] = true
+	s.mu.Unlock()
+	s.Update(id, func(o *mesh.Observation) { o.ListenersKnown = true })
+	return nil
+}
+
+// forgetUnaccepted removes a proxy from unacceptedRecords, if it is there.
+func (s *State) forgetUnaccepted(id mesh.ID) {
+	s.mu.Lock()
+	known := s.unaccepted[id]
+	delete(s.unaccepted, id)
+	s.mu.Unlock()
+	if !known {
+		return
+	}
+	if err := s.unacceptedRecords.remove(id); err != nil {
+		meshName, name := mesh.SplitID(id)
+		// After a restart its endpoint waits for Envoy again, which is not long.
+		s.o.Logger.ErrorContext(context.Background(), "record of unaccepted listeners not removed", "mesh", meshName, "proxy", name, "err", err)
+	}
+}
+
+// forgetListeners forgets what is known of a proxy that has not joined any more.
+func (s *State) forgetListeners(id mesh.ID) {
+	s.forgetUnaccepted(id)
+	s.mu.Lock()
+	delete(s.refused, id)
+	s.mu.Unlock()
+	s.Update(id, func(o *mesh.Observation) { o.ListenersKnown, o.Listeners = false, "" })
+}

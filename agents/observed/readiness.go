@@ -1,0 +1,146 @@
+package observed
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/cut"
+)
+
+// ExpectApplications records that a proxy which has never joined has said nothing of its applications yet, so that its endpoints wait
+// for that.
+func (s *State) ExpectApplications(d *mesh.Dataplane) error {
+	if s.Of(d.ID()).Joined {
+		return nil
+	}
+	return s.awaitReport(d)
+}
+
+// StartAgain makes the inbounds of a proxy that has drained wait for a report: its application may have ended as it did.
+func (s *State) StartAgain(ctx context.Context, id mesh.ID) {
+	if d := s.dataplane(id); d != nil && s.Of(id).Draining {
+		s.logUnkept(ctx, id, s.awaitReport(d))
+	}
+}
+
+// awaitReport makes the inbounds of d with a serviceProbe wait for the next report of its agent.
+func (s *State) awaitReport(d *mesh.Dataplane) error {
+	return s.applications.update(d.ID(), func(reasons map[netip.AddrPort]string) {
+		for at := range probedInbounds(d) {
+			reasons[at] = notReported
+		}
+	})
+}
+
+// probedInbounds returns the inbounds of d that have a serviceProbe, by address.
+func probedInbounds(d *mesh.Dataplane) map[netip.AddrPort]*mesh.Inbound {
+	all := map[netip.AddrPort]*mesh.Inbound{}
+	if d == nil {
+		return all
+	}
+	for i := range d.Spec.Networking.Inbound {
+		in := &d.Spec.Networking.Inbound[i]
+		if at := d.InboundAddress(in); d.Probed(in) && at.IsValid() {
+			all[at] = in
+		}
+	}
+	return all
+}
+
+// Follow adapts what is known of the applications of a proxy to its Dataplane, before and after a change. What has no probe any
+// more is forgotten. A new inbound with a probe waits for its first report; one that was meant to serve and has got a probe serves on until
+// the probe says otherwise: else a probe that is added to all replicas of a service would take out all of them at once. reports says whether
+// the agent, as far as that is known, reports its applications. Follow returns whether it should report all again: what it has said while
+// its Dataplane, or a probe, was not there has been ignored.
+func (s *State) Follow(before, after *mesh.Dataplane, reports bool) (askAgain bool) {
+	probed := probedInbounds(after)
+	known := map[netip.AddrPort]bool{}
+	if before != nil {
+		for in := range before.Spec.Networking.ActiveInbounds() {
+			if before.Probed(in) || in.DeclaredReady() {
+				known[before.InboundAddress(in)] = true
+			}
+		}
+	}
+	id, forgotten := after.ID(), false
+	reports = reports && before != nil && s.Of(id).Joined
+	err := s.applications.update(id, func(reasons map[netip.AddrPort]string) {
+		for at := range probed {
+			if reports && !known[at] {
+				reasons[at] = notReported
+			}
+		}
+		all := len(reasons)
+		maps.DeleteFunc(reasons, func(at netip.AddrPort, _ string) bool { return probed[at] == nil })
+		forgotten = len(reasons) < all
+	})
+	s.logUnkept(context.Background(), id, err)
+	return before == nil || forgotten
+}
+
+// Readiness records what the agent of a proxy reports of its applications, and logs what has changed. What its Dataplane has no probe for is
+// ignored: the agent may not know of the last change yet.
+func (s *State) Readiness(ctx context.Context, id mesh.ID, reported map[netip.AddrPort]*agentv1.InboundReadiness) {
+	before := s.applications.of(id)
+	err := s.applications.update(id, func(reasons map[netip.AddrPort]string) {
+		probed := probedInbounds(s.dataplane(id)) // here, so that a later view finds what this one let in
+		maps.DeleteFunc(reported, func(at netip.AddrPort, _ *agentv1.InboundReadiness) bool { return probed[at] == nil })
+		for at, in := range reported {
+			switch reason := cut.Text(in.GetReason(), agentv1.MaxReason); {
+			case !in.GetNoVerdict() && in.GetReady():
+				delete(reasons, at)
+			case !in.GetNoVerdict():
+				reasons[at] = "application probe failed: " + reason
+			case waits(reasons[at]): // else the last verdict holds
+				reasons[at] = noVerdict + reason
+			}
+		}
+	})
+	s.logUnkept(ctx, id, err)
+	s.logReadiness(ctx, id, before, reported)
+}
+
+func (s *State) logReadiness(ctx context.Context, id mesh.ID, before map[netip.AddrPort]string, reported map[netip.AddrPort]*agentv1.InboundReadiness) {
+	meshName, name := mesh.SplitID(id)
+	log := s.o.Logger.With("mesh", meshName, "proxy", name)
+	for _, at := range slices.SortedFunc(maps.Keys(reported), netip.AddrPort.Compare) {
+		_, was := before[at]
+		switch in := reported[at]; {
+		case in.GetNoVerdict(): // the agent logs it
+		case in.GetReady() && was:
+			log.InfoContext(ctx, "application ready", "inbound", at)
+		case !in.GetReady() && (!was || waits(before[at])):
+			log.WarnContext(ctx, "application not ready", "inbound", at, "reason", cut.Text(in.GetReason(), agentv1.MaxReason))
+		}
+	}
+}
+
+// ForgetApplications forgets what is known of the applications of a proxy, so that health.ready alone decides.
+func (s *State) ForgetApplications(ctx context.Context, id mesh.ID) {
+	s.logUnkept(ctx, id, s.applications.update(id, func(reasons map[netip.AddrPort]string) { clear(reasons) }))
+}
+
+// NotServing returns, to be shown, why applications of a proxy cannot take traffic, by the address of the inbound. The result must not be
+// changed.
+func (s *State) NotServing(id mesh.ID) map[netip.AddrPort]string { return s.applications.of(id) }
+
+// logUnkept logs that the state of applications is in memory alone. It holds nevertheless: a full disk keeps no endpoint that is dead.
+func (s *State) logUnkept(ctx context.Context, id mesh.ID, err error) {
+	if err != nil {
+		meshName, name := mesh.SplitID(id)
+		s.o.Logger.ErrorContext(ctx, "state of applications not stored, it is lost with a restart of the control plane", "mesh", meshName, "proxy", name, "err", err)
+	}
+}
+
+// dataplane returns the Dataplane of a proxy in the current view, nil if there is none.
+func (s *State) dataplane(id mesh.ID) *mesh.Dataplane {
+	_, p := s.o.View().Proxy(id)
+	if p == nil {
+		return nil
+	}
+	return p.Dataplane
+}

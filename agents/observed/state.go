@@ -1,0 +1,171 @@
+// Package observed keeps what is known of each proxy beside its Dataplane: whether it has joined, with which identity, whether it drains, what
+// its Envoy has accepted, and whether its applications can take traffic. All of it makes one mesh.Observation, which the view's builder gets.
+// What agents do not say again is kept in a storage.
+package observed
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// Storage keeps sets of proxies, and what is known of them. Names are slash-separated paths. Write is atomic, and durable as soon as the disk
+// takes it, for which it does not wait long. List returns the names in a directory; one that does not exist is empty. *store.Records
+// implements it.
+type Storage interface {
+	Read(name string) ([]byte, error)
+	Write(name string, data []byte) error
+	Remove(name string) error
+	List(directory string) ([]string, error)
+}
+
+// Options of a State. All are required but Storage.
+type Options struct {
+	// Authority knows which proxies have joined.
+	Authority *identity.Authority
+	// Storage keeps which proxies drain, and which are not ready yet. Default: that is only in memory, which is enough where something else
+	// says which endpoints get traffic, such as Kubernetes.
+	Storage Storage
+	// View returns the current view, nil before the first.
+	View func() *meshview.View
+	// Observe passes the whole Observation of a proxy to the view's builder, and returns at once. It must not call the State.
+	Observe func(proxy mesh.ID, o mesh.Observation)
+	Logger  *slog.Logger
+	Now     func() time.Time
+}
+
+// State is what is known of all proxies. Every replica makes the whole view, so each needs all of it that decides about an endpoint; but an
+// agent and its Envoy talk to one replica. Each field says whether that one may own it alone.
+type State struct {
+	o Options
+	// observed is the sum of what follows, for the view: shared.
+	observed *observations
+	// identities is locked while what was issued to a proxy is passed to observed. Alone: a lock of this process.
+	identities sync.Mutex
+	// drains has the proxies that drain, drained why administrators drain proxies, unacceptedRecords the proxies that have joined and whose
+	// Envoy has never accepted a listener: else their endpoints would become ready with a restart of the control plane. Shared.
+	drains, drained, unacceptedRecords directory
+	// drainedLock is locked while drained changes. Alone, but of two replicas that change one record at once the last wins.
+	drainedLock sync.Mutex
+	// applications says which cannot take traffic. Shared: an endpoint counts as ready in a replica that does not know it.
+	applications *applications
+
+	mu sync.Mutex
+	// refused says why Envoy refuses inbound listeners, by address. Alone, at the replica with Envoy's ADS stream: it only explains.
+	refused map[mesh.ID]map[netip.AddrPort]string
+	// unaccepted are the proxies in unacceptedRecords. Shared, like these.
+	unaccepted map[mesh.ID]bool
+	// mismatches are those that have been logged, see CheckWorkload. Alone: each replica logs once.
+	mismatches map[mesh.ID]Mismatch
+}
+
+// New returns a State. It reads from the storage what was known before the restart, and passes it to Observe, so that the first view has it.
+func New(o Options) (*State, error) {
+	s := &State{
+		o:                 o,
+		observed:          newObservations(o.Observe),
+		drains:            directory{"draining", o.Storage},
+		drained:           directory{"drained", o.Storage},
+		unacceptedRecords: directory{"unaccepted", o.Storage},
+		refused:           map[mesh.ID]map[netip.AddrPort]string{},
+		unaccepted:        map[mesh.ID]bool{},
+		mismatches:        map[mesh.ID]Mismatch{},
+	}
+	s.applications = newApplications(directory{"applications", o.Storage}, s.Update, o.Logger)
+	for _, id := range o.Authority.Joined() {
+		s.ObserveIdentity(id)
+	}
+	if err := errors.Join(s.loadUnaccepted(), s.loadDraining(), s.loadDrained(), s.applications.load()); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Kept reports whether what is known outlives a restart.
+func (s *State) Kept() bool { return s.o.Storage != nil }
+
+// Of returns the Observation of a proxy.
+func (s *State) Of(id mesh.ID) mesh.Observation { return s.observed.of(id) }
+
+// Update changes the Observation of a proxy, which is kept as a whole, and passes it to the view's builder. change must not call the State.
+func (s *State) Update(proxy mesh.ID, change func(*mesh.Observation)) {
+	s.observed.update(proxy, change)
+}
+
+// ObserveIdentity updates what the Observation of a proxy says of its certificate.
+func (s *State) ObserveIdentity(id mesh.ID) {
+	// Of two calls at once, the later one must not pass on the earlier state.
+	s.identities.Lock()
+	defer s.identities.Unlock()
+	path, joined := s.o.Authority.PathInUse(id)
+	s.Update(id, func(o *mesh.Observation) { o.Joined, o.Path = joined, path })
+	if !joined {
+		s.forgetListeners(id)
+		s.ForgetApplications(context.Background(), id)
+	}
+}
+
+// Replaced forgets what is known of an earlier proxy of the same name. It returns whether there was one.
+func (s *State) Replaced(ctx context.Context, now identity.Subject, hadSession bool) {
+	if !s.o.Authority.Replaced(now) && !hadSession {
+		return
+	}
+	id := now.ID()
+	s.o.Logger.InfoContext(ctx, "proxy replaced by another one of its name", "mesh", now.Mesh, "proxy", now.Dataplane, "instance", now.Instance)
+	if err := s.drains.remove(id); err != nil {
+		s.o.Logger.ErrorContext(ctx, "drain record not removed", "mesh", now.Mesh, "proxy", now.Dataplane, "err", err)
+	}
+	s.observeDraining(id, false)
+	s.ObserveIdentity(id)
+}
+
+// Sessions knows which proxies have a session.
+type Sessions interface {
+	// Connected reports whether the proxy's agent has a session.
+	Connected(id mesh.ID) bool
+	// Without calls do if the proxy has no session, and lets none open meanwhile.
+	Without(id mesh.ID, do func() error) error
+}
+
+// Forget forgets proxies that will not connect again: without a Dataplane, a session and a valid certificate.
+func (s *State) Forget(ctx context.Context, sessions Sessions) {
+	if err := s.sweep(sessions); err != nil {
+		s.o.Logger.ErrorContext(ctx, "expired certificate records not removed", "err", err)
+	}
+	v := s.o.View()
+	if v == nil {
+		return
+	}
+	gone := func(id mesh.ID) bool {
+		_, p := v.Proxy(id)
+		return p == nil && !sessions.Connected(id) && !s.o.Authority.HasCertificate(id)
+	}
+	if err := errors.Join(s.forgetDrains(gone, sessions), s.forgetDrained(gone)); err != nil {
+		s.o.Logger.ErrorContext(ctx, "drain records not removed", "err", err)
+	}
+	if err := s.applications.forget(gone); err != nil {
+		s.o.Logger.ErrorContext(ctx, "records of applications not removed", "err", err)
+	}
+}
+
+// sweep forgets proxies whose certificate has expired, or all that are gone if they are only in memory. A proxy with a Dataplane
+// stays one that has joined: after a long outage all certificates have expired, and no endpoint may vanish because of that. So does
+// one with a session, whose agent would not report again.
+func (s *State) sweep(sessions Sessions) error {
+	v := s.o.View()
+	forgotten, err := s.o.Authority.Sweep(func(id mesh.ID) bool {
+		_, p := v.Proxy(id)
+		return v == nil || p != nil || sessions.Connected(id)
+	})
+	for _, id := range forgotten {
+		s.ObserveIdentity(id)
+	}
+	return err
+}

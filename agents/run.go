@@ -1,0 +1,123 @@
+package agents
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/sonde-mesh/sonde/agents/observed"
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// Run rechecks rotations and records regularly until ctx ends. Then it ends all sessions, and waits for their handlers.
+func (s *Server) Run(ctx context.Context) error {
+	ticker := time.NewTicker(s.o.recheck)
+	defer ticker.Stop()
+	for {
+		s.o.Loop.Begin()
+		s.recheck(ctx)
+		s.o.Loop.End()
+		select {
+		case <-ctx.Done():
+			s.sessions.Stop()
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// recheck forgets what has expired, and advances rotations that waited for it.
+func (s *Server) recheck(ctx context.Context) {
+	s.joins.Sweep()
+	s.sessions.ForgetEnded()
+	s.observed.Forget(ctx, s.sessions)
+	for _, name := range s.o.Authority.Meshes() {
+		s.o.Loop.Beat() // each of them may wait for the storage
+		s.rotations.Advance(ctx, name)
+	}
+}
+
+// Changed tells the server that the view of a change is the current one. Agents whose certificate names another workload
+// than the Dataplane does now are asked to renew it, those of an earlier proxy of the same name lose their session, and all learn what
+// they should know of the new view.
+func (s *Server) Changed(c meshview.Change) {
+	ctx := context.Background()
+	for _, id := range c.Proxies {
+		if _, p := c.After.Proxy(id); p != nil {
+			now := identity.SubjectOf(p.Dataplane)
+			s.observed.Replaced(ctx, now, s.sessions.ReplaceInstance(now))
+			if s.observed.Follow(dataplaneOf(c.Before, id), p.Dataplane, s.sessions.MayReport(id)) {
+				s.sessions.AskAgain(id)
+			}
+		}
+		s.observed.CheckWorkload(ctx, id)
+		s.sessions.Wake(id)
+	}
+	for _, id := range c.Observed {
+		if _, p := c.After.Proxy(id); !p.Dataplane.IsPod() {
+			s.sessions.Wake(id)
+		}
+	}
+}
+
+// dataplaneOf returns the Dataplane of a proxy in a view, nil if there is none.
+func dataplaneOf(v *meshview.View, id mesh.ID) *mesh.Dataplane {
+	_, p := v.Proxy(id)
+	if p == nil {
+		return nil
+	}
+	return p.Dataplane
+}
+
+// Publishing says that a change of the health of these proxies' inbounds is on its way to other proxies. Until the function is called that it
+// returns, their agents are not told that others know of it. The view of the change may only be the current one once Publishing has returned.
+func (s *Server) Publishing(proxies []mesh.ID) (taken func()) { return s.sessions.Publishing(proxies) }
+
+// Observe changes the Observation of a proxy, which the server keeps as a whole, and passes it to the view's builder.
+// change must not call the server.
+func (s *Server) Observe(proxy mesh.ID, change func(*mesh.Observation)) {
+	s.observed.Update(proxy, change)
+}
+
+// ObserveListeners records what the Envoy of a proxy has answered, and lets its agent know. It does not wait for the agent.
+func (s *Server) ObserveListeners(id mesh.ID, l observed.Listeners) {
+	s.observed.ObserveListeners(id, l)
+	s.sessions.Wake(id)
+}
+
+// SetDrained is that of observed.State, and lets the agent know.
+func (s *Server) SetDrained(ctx context.Context, p *meshview.Proxy, reason *string) (before string, err error) {
+	defer s.sessions.Wake(p.ID())
+	return s.observed.SetDrained(ctx, p, reason)
+}
+
+// Rotate starts a rotation of a mesh's CA, see rotation.Rotations.
+func (s *Server) Rotate(ctx context.Context, meshName string, force bool) (*adminv1.Rotation, error) {
+	return s.rotations.Rotate(ctx, meshName, force)
+}
+
+// Rotation returns the progress of a rotation, and changes nothing.
+func (s *Server) Rotation(ctx context.Context, meshName string) (*adminv1.Rotation, error) {
+	return s.rotations.Rotation(ctx, meshName)
+}
+
+// Query asks the Envoy of a proxy for a view, see session.Sessions.
+func (s *Server) Query(ctx context.Context, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error) error {
+	return s.sessions.Query(ctx, proxy, view, take)
+}
+
+// Agents returns the agents that have a session.
+func (s *Server) Agents() map[mesh.ID]*adminv1.Agent { return s.sessions.Agents() }
+
+// NotServing returns, to be shown, why applications of a proxy cannot take traffic, by the address of the inbound. The result must not be
+// changed.
+func (s *Server) NotServing(id mesh.ID) map[netip.AddrPort]string { return s.observed.NotServing(id) }
+
+// RefusedListeners returns, to be shown, why the Envoy of a proxy refuses listeners of inbounds, by their address. The result must not be
+// changed.
+func (s *Server) RefusedListeners(id mesh.ID) map[netip.AddrPort]string {
+	return s.observed.RefusedListeners(id)
+}

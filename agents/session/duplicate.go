@@ -1,0 +1,73 @@
+package session
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sonde-mesh/sonde/agents/call"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// pongTimeout is how long an agent that has a session may take to show that it lives: longer than a busy one needs, and short for one that was
+// started again after its host has died.
+const pongTimeout = 3 * time.Second
+
+// rival is what a session does when another process of its proxy comes.
+type rival struct {
+	process string // Hello's instance, "" of an agent that has none
+
+	mu   sync.Mutex
+	pong chan struct{} // closed by the next Pong; nil if no caller waits for one
+}
+
+// lives asks the agent for a Pong, and reports whether it has come in time.
+func (sess *session) lives(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, pongTimeout)
+	defer cancel()
+	select {
+	case <-sess.ping():
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// ping returns a channel that the next Pong closes, nil if the agent cannot be asked.
+func (sess *session) ping() <-chan struct{} {
+	r := &sess.rival
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pong == nil && sess.send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Ping{Ping: &agentv1.Ping{}}}) {
+		r.pong = make(chan struct{})
+	}
+	return r.pong
+}
+
+func (r *rival) answered() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pong != nil {
+		close(r.pong)
+		r.pong = nil
+	}
+}
+
+// CheckDuplicate returns an error if another process has the session of the proxy, and lives: two would take it from each other for ever. One that drains
+// gives way. Agents that do not say which process they are take over, as after a lost connection.
+func (s *Sessions) CheckDuplicate(ctx context.Context, id mesh.ID, process string) error {
+	s.mu.Lock()
+	old := s.sessions[id]
+	s.mu.Unlock()
+	if old == nil || process == "" || old.rival.process == "" || old.rival.process == process || !old.has(agentv1.FeaturePong) ||
+		s.o.Observed.Of(id).Draining || !old.lives(ctx) {
+		return nil
+	}
+	old.send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Duplicate{Duplicate: &agentv1.Duplicate{Address: call.Address(ctx)}}})
+	return status.Errorf(codes.AlreadyExists, "duplicate: another agent with this name has been connected from %s since %s, and stays: end one of the two, or give this one another name",
+		call.Address(old.stream.Context()), old.since.UTC().Format(time.RFC3339))
+}

@@ -1,0 +1,20 @@
+package session
+
+import (
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/internal/cut"
+)
+
+// envoyChanged records why the Envoy of a proxy does not run, until its session ends.
+func (s *Sessions) envoyChanged(sess *session, m *agentv1.EnvoyState) {
+	down := cut.Text(m.GetDown(), agentv1.MaxReason)
+	s.mu.Lock()
+	sess.envoyDown = down
+	s.mu.Unlock()
+	log := s.o.Logger.With("mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane)
+	if down == "" {
+		log.InfoContext(sess.stream.Context(), "envoy of a proxy runs again")
+		return
+	}
+	log.WarnContext(sess.stream.Context(), "envoy of a proxy does not run", "reason", down)
+}

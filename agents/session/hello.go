@@ -1,0 +1,109 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sonde-mesh/sonde/agents/call"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+)
+
+// received is a message, or the error that ended the stream.
+type received struct {
+	message *agentv1.AgentMessage
+	err     error
+}
+
+// receive reads messages until the stream ends: its context ends when the handler returns.
+func (s *Sessions) receive(stream agentv1.AgentService_SessionServer) <-chan received {
+	messages := make(chan received)
+	s.running.Go(func() {
+		pace := rate.NewLimiter(messageRate, messageBurst)
+		for {
+			var r received
+			if r.err = pace.Wait(stream.Context()); r.err == nil {
+				r.message, r.err = stream.Recv()
+			}
+			select {
+			case messages <- r:
+			case <-stream.Context().Done():
+				return
+			}
+			if r.err != nil {
+				return
+			}
+		}
+	})
+	return messages
+}
+
+// awaitHello waits for the first message. The error is io.EOF if the agent ends the session before. Unknown messages are ignored, as later in the session.
+func (s *Sessions) awaitHello(ctx context.Context, messages <-chan received) (*agentv1.Hello, error) {
+	late := time.NewTimer(s.o.Limits.Hello)
+	defer late.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		case <-s.stopping:
+			return nil, errStopping
+		case <-late.C:
+			return nil, status.Errorf(codes.DeadlineExceeded, "no Hello within %s", s.o.Limits.Hello)
+		case r := <-messages:
+			if r.err != nil {
+				return nil, r.err
+			}
+			switch m := r.message.GetMessage().(type) {
+			case nil:
+				s.metrics.unknown.Inc()
+			case *agentv1.AgentMessage_Hello:
+				return m.Hello, checkHello(m.Hello)
+			default:
+				return nil, status.Error(codes.InvalidArgument, "the first message of a session must be Hello")
+			}
+		}
+	}
+}
+
+func checkHello(h *agentv1.Hello) error {
+	if err := call.CheckProcess(h.GetInstance()); err != nil {
+		return err
+	}
+	if proto.Size(h) > maxMessage || len(h.GetFeatures()) > maxFeatures {
+		return status.Errorf(codes.InvalidArgument, "Hello has more than %d bytes or more than %d features", maxMessage, maxFeatures)
+	}
+	for _, f := range h.GetFeatures() {
+		if len(f) > call.MaxText {
+			return status.Errorf(codes.InvalidArgument, "Hello has a feature of more than %d characters", call.MaxText)
+		}
+	}
+	return nil
+}
+
+// ended returns the status of a session after Recv has failed with err.
+func ended(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// whyEnded returns in words why a session ended, from what its handler returns. gRPC has several errors for a connection that is gone.
+func whyEnded(err error) string {
+	code := status.Code(err)
+	switch {
+	case err == nil:
+		return "the agent has ended its session"
+	case errors.Is(err, context.Canceled), code == codes.Canceled, code == codes.Unavailable && !errors.Is(err, errStopping):
+		return "the connection is gone"
+	default:
+		return status.Convert(err).Message()
+	}
+}

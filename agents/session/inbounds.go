@@ -1,0 +1,52 @@
+package session
+
+import (
+	"fmt"
+	"net/netip"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/cut"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// inbounds returns what the agent of a proxy should know of its inbounds, nil while nothing is known.
+func (s *Sessions) inbounds(id mesh.ID) *agentv1.ControlMessage {
+	reason, known := s.unreached(id)
+	if !known {
+		return nil
+	}
+	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Inbounds{Inbounds: &agentv1.Inbounds{Accepted: reason == "", Reason: reason}}}
+}
+
+// unreached returns why clients do not reach an inbound of a proxy, "" if they reach all, and whether that is known.
+func (s *Sessions) unreached(id mesh.ID) (reason string, known bool) {
+	_, p := s.o.View().Proxy(id)
+	o := s.o.Observed.Of(id)
+	if p == nil || !o.ListenersKnown {
+		return "", false
+	}
+	if !meshview.WorkloadMatches(p.Dataplane, o) {
+		return fmt.Sprintf("the certificate is for workload %q, the Dataplane has workload %q: clients refuse it",
+			mesh.WorkloadText(o.Path), mesh.WorkloadText(p.Dataplane.SPIFFEPath())), true
+	}
+	for _, at := range listenersOf(p.Dataplane) {
+		if o.Listeners.Has(at) {
+			continue
+		}
+		if reason, refused := s.o.Observed.RefusedListeners(id)[at]; refused {
+			return fmt.Sprintf("envoy refuses the listener at %s: %s", at, cut.Text(reason, agentv1.MaxReason)), true
+		}
+		return fmt.Sprintf("envoy has not accepted the listener at %s yet", at), true
+	}
+	return "", true
+}
+
+// listenersOf returns where others than the application reach a proxy.
+func listenersOf(d *mesh.Dataplane) []netip.AddrPort {
+	var all []netip.AddrPort
+	for in := range d.Spec.Networking.ActiveInbounds() {
+		all = append(all, d.ListenerAddress(in))
+	}
+	return all
+}

@@ -1,0 +1,185 @@
+package session
+
+import (
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+)
+
+var errStopping = status.Error(codes.Unavailable, "the control plane is stopping: try again")
+
+// beginSession counts the handler of a session. It returns false if the server has stopped.
+func (s *Sessions) beginSession() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return false
+	}
+	s.running.Add(1)
+	return true
+}
+
+// openSession makes the session the current one of its proxy, and ends the one before.
+func (s *Sessions) openSession(sess *session) error {
+	id := sess.peer.ID()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.sessions[id]
+	switch {
+	case old != nil:
+		sess.turn = old.turn
+		old.replace()
+	case len(s.sessions) >= s.o.Limits.Sessions:
+		return status.Errorf(codes.ResourceExhausted, "%d sessions are open: try again later", len(s.sessions))
+	default:
+		sess.turn = &sync.Mutex{}
+	}
+	s.sessions[id] = sess
+	delete(s.ended, id)
+	return nil
+}
+
+// closeSession forgets the session, unless a newer one has replaced it. The proxy's endpoint stays: an agent without a
+// session is not a dead proxy.
+func (s *Sessions) closeSession(sess *session) {
+	id := sess.peer.ID()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions[id] == sess {
+		delete(s.sessions, id)
+		s.ended[id] = s.o.Now()
+		s.endQueries(id)
+	}
+}
+
+// inTurn calls do while no other session of the proxy can. It returns errReplaced if the session has been replaced.
+func (s *Sessions) inTurn(sess *session, do func() error) error {
+	sess.turn.Lock()
+	defer sess.turn.Unlock()
+	select {
+	case <-sess.replaced:
+		return errReplaced
+	default:
+		return do()
+	}
+}
+
+// Silent reports whether a forced rotation skips the proxy, because it has had no session for silentAfter.
+func (s *Sessions) Silent(id mesh.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions[id] != nil {
+		return false
+	}
+	last := s.started
+	if t := s.ended[id]; t.After(last) {
+		last = t
+	}
+	return s.o.Now().Sub(last) >= s.o.Limits.SilentAfter
+}
+
+// Connected reports whether the proxy's agent has a session.
+func (s *Sessions) Connected(id mesh.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessions[id] != nil
+}
+
+// WakeMesh makes the sessions of a mesh send what is due.
+func (s *Sessions) WakeMesh(meshName string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sess := range s.sessions {
+		if sess.peer.Mesh == meshName {
+			sess.signal()
+		}
+	}
+}
+
+// Wake makes the session of a proxy, if it has one, send what is due.
+func (s *Sessions) Wake(id mesh.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sess := s.sessions[id]; sess != nil {
+		sess.signal()
+	}
+}
+
+// ForgetEnded forgets ends of sessions that are older than silentAfter, except of proxies with a Dataplane: callers of
+// Ended are told since when these are lost.
+func (s *Sessions) ForgetEnded() {
+	v := s.o.View()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, t := range s.ended {
+		if _, p := v.Proxy(id); p == nil && s.o.Now().Sub(t) >= s.o.Limits.SilentAfter {
+			delete(s.ended, id)
+		}
+	}
+}
+
+// Agents returns the agents that have a session.
+func (s *Sessions) Agents() map[mesh.ID]*adminv1.Agent {
+	all := map[mesh.ID]*adminv1.Agent{}
+	var peers []identity.Peer
+	s.mu.Lock()
+	for id, sess := range s.sessions {
+		peers = append(peers, sess.peer)
+		all[id] = &adminv1.Agent{
+			Version:        sess.version.GetSonde(),
+			EnvoyVersion:   sess.version.GetEnvoy(),
+			Features:       sess.features,
+			ConnectedSince: timestamppb.New(sess.since),
+			BundleId:       sess.inUse.GetBundleId(),
+			LeafSerial:     sess.inUse.GetLeafSerial(),
+			EnvoyDown:      sess.envoyDown,
+		}
+	}
+	s.mu.Unlock()
+	// Not with mu held: the authority may read its storage.
+	for _, p := range peers {
+		if due, err := s.o.Authority.Due(p); err == nil && !due.LeafExpires.IsZero() {
+			all[p.ID()].CertificateExpires = timestamppb.New(due.LeafExpires)
+		}
+	}
+	return all
+}
+
+// Without calls do if the proxy has no session, and lets none open meanwhile.
+func (s *Sessions) Without(id mesh.ID, do func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions[id] != nil {
+		return nil
+	}
+	return do()
+}
+
+// Since returns since when the agents that have a session have it.
+func (s *Sessions) Since() map[mesh.ID]time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	since := make(map[mesh.ID]time.Time, len(s.sessions))
+	for id, sess := range s.sessions {
+		since[id] = sess.since
+	}
+	return since
+}
+
+// Ended returns when the last session of a proxy without one has ended, or that of the start if it has had none since. It may still come back
+// shortly after the start, see Limits.SilentAfter.
+func (s *Sessions) Ended(id mesh.ID) (at time.Time, mayComeBack bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ended, seen := s.ended[id]; seen {
+		return ended, false
+	}
+	return s.started, s.o.Now().Sub(s.started) < s.o.Limits.SilentAfter
+}

@@ -1,0 +1,250 @@
+package session
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sonde-mesh/sonde/agents/call"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/mtls"
+)
+
+// Limits of one session.
+const (
+	maxMessage  = 16 << 10 // bytes
+	maxFeatures = 32
+	// messageRate, per second, is far more than an agent sends. Beyond it, messages are read more slowly.
+	messageRate  = 5
+	messageBurst = 20
+	// drainPollInterval is how often confirmDrain checks whether the view has a recorded drain.
+	drainPollInterval = 10 * time.Millisecond
+	// outboxSize has room for a Query, a Ping and a Duplicate.
+	outboxSize = 3
+)
+
+// features are those of this control plane.
+var features = []string{
+	agentv1.FeatureInbounds, agentv1.FeatureProbeFailures, agentv1.FeaturePerPortProbes, agentv1.FeatureDrainState, agentv1.FeatureServiceProbes,
+	agentv1.FeatureEnvoyState, agentv1.FeatureEndpoints,
+}
+
+var errReplaced = status.Error(codes.Aborted, "a newer session of this proxy, or a newer proxy of its name, has taken over")
+
+// session is the session of one agent. Only its handler uses the fields, except those guarded by Sessions.mu.
+type session struct {
+	peer  identity.Peer
+	since time.Time
+	// turn is shared by all successive sessions of a proxy, so that no message of an old session takes effect after one of
+	// the new session, see inTurn.
+	turn *sync.Mutex
+	// wake is sent to when something may be due: the rotation of the mesh has advanced, or the workload of the Dataplane
+	// has changed. replaced is closed when a newer session takes over, or
+	// another proxy of the same name.
+	wake     chan struct{}
+	replaced chan struct{}
+	// outbox has what others want to send.
+	outbox chan *agentv1.ControlMessage
+	rival  rival
+	// replace closes replaced, once.
+	replace func()
+
+	stream agentv1.AgentService_SessionServer
+	// What was pushed last, so that the same is not pushed twice. pushed has the states, by feature.
+	pushedBundle, pushedRenewal push
+	pushed                      map[string]*agentv1.ControlMessage
+	// toldProbes says that it was logged that the agent is too old for per-port probes, toldOld that it is for serviceProbe.
+	toldProbes bool
+	toldOld    bool
+	// drainPoll ticks while a recorded drain is not in the view yet, else nil.
+	drainPoll *time.Ticker
+
+	// Guarded by Sessions.mu:
+	version  *agentv1.Version
+	features []string
+	inUse    *agentv1.InUse
+	// envoyDown is why Envoy does not run, "" if it does, or the agent is too old to say it.
+	envoyDown string
+	// askAgain says that ServiceProbes are due, even if they have been sent.
+	askAgain bool
+}
+
+// push is the ID of what was pushed, and what the agent had reported before.
+type push struct{ what, report string }
+
+// send puts a message into the outbox, and returns false if the agent has not taken those before.
+func (sess *session) send(m *agentv1.ControlMessage) bool {
+	select {
+	case sess.outbox <- m:
+		return true
+	default:
+		return false
+	}
+}
+
+// signal wakes the session.
+func (sess *session) signal() {
+	select {
+	case sess.wake <- struct{}{}:
+	default: // it has not handled the last wake yet
+	}
+}
+
+func (s *Sessions) newSession(caller identity.Peer, hello *agentv1.Hello, stream agentv1.AgentService_SessionServer) *session {
+	sess := &session{
+		peer:     caller,
+		since:    s.o.Now(),
+		wake:     make(chan struct{}, 1),
+		replaced: make(chan struct{}),
+		outbox:   make(chan *agentv1.ControlMessage, outboxSize),
+		rival:    rival{process: hello.GetInstance()},
+		stream:   stream,
+		pushed:   map[string]*agentv1.ControlMessage{},
+		version:  shortVersion(hello.GetVersion()),
+		features: hello.GetFeatures(),
+	}
+	sess.replace = sync.OnceFunc(func() { close(sess.replaced) })
+	return sess
+}
+
+// has reports whether the agent has a feature. Features do not change.
+func (sess *session) has(feature string) bool { return slices.Contains(sess.features, feature) }
+
+// Session implements agentv1.AgentServiceServer.
+func (s *Sessions) Session(stream agentv1.AgentService_SessionServer) error {
+	caller, err := mtls.PeerFromContext(stream.Context())
+	if err != nil {
+		return status.Error(codes.Unauthenticated, err.Error())
+	}
+	if err := call.CheckInstance(s.o.View(), caller.Subject); err != nil {
+		return err
+	}
+	if !s.beginSession() {
+		return errStopping
+	}
+	defer s.running.Done()
+	messages := s.receive(stream)
+	hello, err := s.awaitHello(stream.Context(), messages)
+	if err != nil {
+		return ended(err)
+	}
+	sess := s.newSession(caller, hello, stream)
+	if err := s.CheckDuplicate(stream.Context(), caller.ID(), hello.GetInstance()); err != nil {
+		s.o.Duplicate(stream.Context(), caller.Subject, err)
+		return err
+	}
+	if err := s.openSession(sess); err != nil {
+		return err
+	}
+	defer s.closeSession(sess)
+	// Again, once it is open: whoever changes the view from now on ends it.
+	if err := call.CheckInstance(s.o.View(), caller.Subject); err != nil {
+		return err
+	}
+	log := s.o.Logger.With("mesh", caller.Mesh, "proxy", caller.Dataplane)
+	log.InfoContext(stream.Context(), "agent connected", "version", sess.version.GetSonde(), "envoyVersion", sess.version.GetEnvoy(),
+		"draining", hello.GetDraining())
+	err = s.serve(sess, hello, messages)
+	log.InfoContext(stream.Context(), "agent disconnected", "reason", whyEnded(err))
+	return err
+}
+
+// serve runs a session after its Hello.
+func (s *Sessions) serve(sess *session, hello *agentv1.Hello, messages <-chan received) error {
+	defer sess.stopDrainPoll()
+	if !hello.GetDraining() {
+		s.o.Observed.StartAgain(sess.stream.Context(), sess.peer.ID())
+	}
+	if err := s.setDraining(sess, hello.GetDraining()); err != nil {
+		return err
+	}
+	welcome := &agentv1.Welcome{Version: &agentv1.Version{Sonde: s.o.Version}, Features: features}
+	if err := sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: welcome}}); err != nil {
+		return err
+	}
+	if err := s.report(sess, hello.GetInUse()); err != nil {
+		return err
+	}
+	return s.converse(sess, messages)
+}
+
+// converse handles what comes, and sends what is due, until the session ends.
+func (s *Sessions) converse(sess *session, messages <-chan received) error {
+	for {
+		select {
+		case <-sess.stream.Context().Done():
+			return status.FromContextError(sess.stream.Context().Err()).Err()
+		case <-s.stopping:
+			return errStopping
+		case <-sess.replaced:
+			return errReplaced
+		case <-sess.wake:
+			if err := s.push(sess); err != nil {
+				return err
+			}
+		case m := <-sess.outbox:
+			if err := sess.stream.Send(m); err != nil {
+				return err
+			}
+		case <-sess.drainTick():
+			if err := s.confirmDrain(sess); err != nil {
+				return err
+			}
+		case r := <-messages:
+			if r.err != nil {
+				return ended(r.err)
+			}
+			if err := s.handle(sess, r.message); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (s *Sessions) handle(sess *session, message *agentv1.AgentMessage) error {
+	if proto.Size(message) > maxMessage {
+		return status.Errorf(codes.InvalidArgument, "a message of more than %d bytes", maxMessage)
+	}
+	switch m := message.GetMessage().(type) {
+	case *agentv1.AgentMessage_Draining:
+		return s.setDraining(sess, true)
+	case *agentv1.AgentMessage_InUse:
+		return s.report(sess, m.InUse)
+	case *agentv1.AgentMessage_Version:
+		s.setVersion(sess, m.Version)
+		return nil
+	case *agentv1.AgentMessage_ProbeFailures:
+		return s.probesFailed(sess, m.ProbeFailures)
+	case *agentv1.AgentMessage_Readiness:
+		return s.readinessChanged(sess, m.Readiness)
+	case *agentv1.AgentMessage_Pong:
+		sess.rival.answered()
+		return nil
+	case *agentv1.AgentMessage_EnvoyState:
+		s.envoyChanged(sess, m.EnvoyState)
+		return nil
+	case *agentv1.AgentMessage_Hello:
+		return status.Error(codes.InvalidArgument, "a session has one Hello")
+	default:
+		s.metrics.unknown.Inc()
+		return nil
+	}
+}
+
+func (s *Sessions) setVersion(sess *session, v *agentv1.Version) {
+	v = shortVersion(v)
+	s.mu.Lock()
+	sess.version = v
+	s.mu.Unlock()
+	s.o.Logger.InfoContext(sess.stream.Context(), "versions of a proxy have changed", "mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane,
+		"version", v.GetSonde(), "envoyVersion", v.GetEnvoy())
+}
+
+func shortVersion(v *agentv1.Version) *agentv1.Version {
+	return &agentv1.Version{Sonde: call.Shorten(v.GetSonde()), Envoy: call.Shorten(v.GetEnvoy())}
+}

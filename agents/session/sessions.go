@@ -1,0 +1,105 @@
+// Package session keeps the sessions of agents: one for each proxy, in which its agent reports what it uses and what it sees, and is sent
+// what it should know. Queries to Envoys go through them, too.
+package session
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sonde-mesh/sonde/agents/observed"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// Options of Sessions. All are required but ProbeFailed, Registerer and Limits.
+type Options struct {
+	Authority *identity.Authority
+	// Observed gets what agents report.
+	Observed *observed.State
+	// View returns the current view, nil before the first.
+	View func() *meshview.View
+	// Reported is called when a proxy of a mesh has reported what it uses, so that a rotation may go on.
+	Reported func(ctx context.Context, meshName string)
+	// Duplicate is told of processes whose session is refused since another one has it.
+	Duplicate func(ctx context.Context, who identity.Subject, err error)
+	// ProbeFailed is told of probes that fail. It must return at once.
+	ProbeFailed func(ProbeFailure)
+	// Version of the control plane, to tell agents.
+	Version    string
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+	Now        func() time.Time
+	Limits     Limits
+}
+
+// Limits of sessions.
+type Limits struct {
+	// Sessions is how many may be open at once.
+	Sessions int
+	// Hello is how long a session may take for its first message.
+	Hello time.Duration
+	// SilentAfter is how long a proxy must have no session before a forced rotation skips it. The start of the control
+	// plane counts as the end of a session, so that agents have time to reconnect; for that long after the start they are
+	// not shown as lost.
+	SilentAfter time.Duration
+	// Answer limits what an Envoy says to a query, in bytes: more than the configuration of the largest proxies.
+	Answer int
+}
+
+// DefaultLimits returns those of a control plane.
+func DefaultLimits() Limits {
+	return Limits{Sessions: 10_000, Hello: 10 * time.Second, SilentAfter: 30 * time.Second, Answer: 64 << 20}
+}
+
+// Sessions has the sessions with this replica, which owns them alone. What it tells others of them, that a proxy is silent, connected or lost,
+// is only the truth where no other replica has a session with it.
+type Sessions struct {
+	o       Options
+	metrics *metrics
+	// started counts as the end of the sessions that an earlier process has had.
+	started time.Time
+	// stopping is closed by Stop; running counts the goroutines of sessions.
+	stopping chan struct{}
+	running  sync.WaitGroup
+
+	mu      sync.Mutex
+	stopped bool
+	// sessions are the open ones, by proxy. Alone, but that a proxy has one is to be shared.
+	sessions map[mesh.ID]*session
+	// ended is when the last session of proxies without one has ended. Shared: the latest of all replicas counts.
+	ended   map[mesh.ID]time.Time
+	queries map[string]*query // those whose caller waits, by ID. Alone
+	// publishing counts for each proxy the changes of its endpoints that other proxies have not taken yet. Shared: each
+	// replica knows of those that have a stream with it.
+	publishing map[mesh.ID]int
+}
+
+// New returns Sessions without any.
+func New(o Options) (*Sessions, error) {
+	s := &Sessions{
+		o:          o,
+		started:    o.Now(),
+		stopping:   make(chan struct{}),
+		sessions:   map[mesh.ID]*session{},
+		queries:    map[string]*query{},
+		ended:      map[mesh.ID]time.Time{},
+		publishing: map[mesh.ID]int{},
+	}
+	var err error
+	s.metrics, err = newMetrics(s, o.Registerer)
+	return s, err
+}
+
+// Stop ends all sessions, and waits for their handlers.
+func (s *Sessions) Stop() {
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	close(s.stopping)
+	s.running.Wait()
+}
