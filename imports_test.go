@@ -49,12 +49,13 @@ type rule struct {
 // rules maps each directory, and all directories below it without a row of their own, to what it may import. Other libraries are
 // allowed.
 var rules = map[string]rule{
-	"api/mesh":     {std: true},
-	"api/agent/v1": {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},
-	"api/admin/v1": {forbidden: [][]string{kubernetes, envoyProtos}},
-	"meshview":     {own: []string{"api/mesh", "health/heartbeat"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
+	"api/mesh":         {std: true},
+	"api/agent/v1":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"api/admin/v1":     {forbidden: [][]string{kubernetes, envoyProtos}},
+	"meshview":         {own: []string{"api/mesh", "health/heartbeat"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
+	"meshview/explain": {own: []string{"api/mesh", "meshview"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}, pure: true},
 	"store": {
-		own:       []string{"api/mesh", "meshview", "internal/disk", "internal/filelock", "identity/secret", "health/heartbeat"},
+		own:       []string{"api/mesh", "meshview", "meshview/explain", "internal/disk", "internal/filelock", "identity/secret", "health/heartbeat"},
 		forbidden: [][]string{kubernetes, envoyProtos, grpc},
 	},
 	"generator": {
@@ -89,7 +90,7 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"admin": {
-		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "internal/connlimit"},
+		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "meshview/explain", "internal/connlimit"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent": {
@@ -115,6 +116,7 @@ var rules = map[string]rule{
 	"internal/kubeconfig":    {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos}},
 	"internal/podspec":       {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
 	"internal/cut":           {std: true},
+	"internal/doctest":       {forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"internal/disk":          {std: true},
 	"internal/filelock":      {std: true},
 	"internal/shutdown":      {std: true},
@@ -200,6 +202,9 @@ func isProgram(directory string) bool {
 	return under(directory, []string{"cmd", "deploy", "test", "tools"})
 }
 
+// isForTests says whether tests alone may import a directory.
+func isForTests(directory string) bool { return strings.HasSuffix(directory, "test") }
+
 func TestImports(t *testing.T) {
 	packages := list(t)
 	seen := map[string]bool{}
@@ -209,7 +214,7 @@ func TestImports(t *testing.T) {
 			continue
 		}
 		for _, i := range slices.Concat(p.TestImports, p.XTestImports) {
-			if f, own := directoryOf(i); own && isProgram(f) && f != directory {
+			if f, own := directoryOf(i); own && isProgram(f) && ruleOf(f) != ruleOf(directory) {
 				t.Errorf("a test of %s imports %s: nothing imports cmd, test or tools", directory, f)
 			}
 		}
@@ -241,6 +246,9 @@ func check(packages map[string]listed, p listed, row string) (complaints []strin
 	for _, i := range p.Imports {
 		if complaint := checkImport(i, packages[i].Standard, row); complaint != "" {
 			complaints = append(complaints, "imports "+complaint)
+		}
+		if f, own := directoryOf(i); own && isForTests(f) && !isForTests(p.ImportPath) {
+			complaints = append(complaints, "imports "+f+", which is for tests")
 		}
 	}
 	for _, libraries := range rules[row].forbidden {
@@ -302,6 +310,7 @@ func TestCheck(t *testing.T) {
 		"a program":              {"store", []string{module + "/cmd/sonde-cp"}, "nothing imports cmd"},
 		"a program by a program": {"cmd/sondectl", []string{module + "/cmd/sonde-cp"}, "nothing imports cmd"},
 		"tools by a program":     {"cmd/sondectl", []string{module + "/tools/envoy"}, "nothing imports cmd"},
+		"what is for tests":      {"cmd/sondectl", []string{module + "/internal/doctest"}, "imports internal/doctest, which is for tests"},
 		"library in the model":   {"api/mesh", []string{"example.com/library"}, "standard library alone"},
 		"forbidden library":      {"dpagent", []string{"k8s.io/api/core/v1"}, "may not stand on k8s.io"},
 		"forbidden by another":   {"cmd/sonde-dp", []string{"example.com/library"}, "example.com/library -> github.com/envoyproxy/x"},

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sonde-mesh/sonde/internal/settings/reference"
+	"github.com/sonde-mesh/sonde/internal/doctest"
 )
 
 var update = flag.Bool("update", false, "write docs/metrics.md and docs/reference")
@@ -37,7 +37,7 @@ func TestMetricsGolden(t *testing.T) {
 		t.Errorf("%d metrics found, there are more", len(all))
 	}
 	text := metricsPage(all)
-	reference.Golden(t, *update, metricsFile, text)
+	doctest.Golden(t, *update, metricsFile, text)
 }
 
 // metricsPage returns docs/metrics.md.

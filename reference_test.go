@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/internal/settings/reference"
+	"github.com/sonde-mesh/sonde/internal/doctest"
 	"github.com/sonde-mesh/sonde/store"
 )
 
@@ -186,7 +186,7 @@ func TestReferenceGolden(t *testing.T) {
 			if len(problems) > 0 || len(documents) == 0 || !slices.ContainsFunc(documents, func(d store.Document) bool { return d.Object.Key().Kind == kind }) {
 				t.Errorf("the example has %d documents and the problems %v", len(documents), problems)
 			}
-			reference.Golden(t, *update, filepath.Join("docs", "reference", name+".md"), referencePage(kind, types[string(kind)].Doc.Text(), types.fields(t, string(kind), ""), string(data)))
+			doctest.Golden(t, *update, filepath.Join("docs", "reference", name+".md"), referencePage(kind, types[string(kind)].Doc.Text(), types.fields(t, string(kind), ""), string(data)))
 		})
 	}
 }

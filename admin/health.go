@@ -21,7 +21,7 @@ func healthOf(h meshview.Health) adminv1.Endpoint_Health {
 	}
 }
 
-// reasonOf returns for people why the endpoint at an address is not ready, "" if it is. p is nil for an endpoint of a Service object.
+// reasonOf returns why the endpoint at an address is not ready, "" if it is. p is nil for an endpoint of a Service object.
 func (s *service) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reason) string {
 	switch r {
 	case meshview.DeclaredNotReady:

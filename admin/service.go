@@ -186,7 +186,7 @@ func (s *service) RotateCA(ctx context.Context, r *adminv1.RotateCARequest) (*ad
 	if err != nil {
 		return nil, fmt.Errorf("rotate the certificate authority of mesh %q: %w", r.GetMesh(), err)
 	}
-	s.o.Logger.InfoContext(ctx, "CA rotation asked for", "mesh", r.GetMesh(), "force", r.GetForce(),
+	s.o.Logger.InfoContext(ctx, "CA rotation requested", "mesh", r.GetMesh(), "force", r.GetForce(),
 		"step", rotation.GetStep().String(), "waiting", len(rotation.GetWaiting()), "peer", peerAddress(ctx))
 	return rotation, nil
 }
@@ -217,7 +217,7 @@ func (s *service) DrainDataplane(ctx context.Context, r *adminv1.DrainDataplaneR
 	if err != nil {
 		return nil, err
 	}
-	s.o.Logger.InfoContext(ctx, "drain asked for", "mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "undo", r.GetUndo(), "peer", peerAddress(ctx))
+	s.o.Logger.InfoContext(ctx, "drain requested", "mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "undo", r.GetUndo(), "peer", peerAddress(ctx))
 	return &adminv1.DrainDataplaneResponse{Mesh: p.Dataplane.Mesh, Before: before}, nil
 }
 

@@ -151,7 +151,7 @@ func TestFilter(t *testing.T) {
 		"mesh":                     {&adminv1.Filter{Mesh: "other"}, []string{"other/web-1 true"}, codes.OK},
 		"name":                     {&adminv1.Filter{Name: "web-1"}, []string{"default/web-1 false", "other/web-1 true"}, codes.OK},
 		"both":                     {&adminv1.Filter{Mesh: "default", Name: "web-1"}, []string{"default/web-1 false"}, codes.OK},
-		"name that nobody has":     {&adminv1.Filter{Name: "web"}, nil, codes.OK},
+		"unknown name":             {&adminv1.Filter{Name: "web"}, nil, codes.OK},
 		"mesh that does not exist": {&adminv1.Filter{Mesh: "nowhere"}, nil, codes.NotFound},
 	}
 	for name, tc := range tests {
@@ -315,7 +315,7 @@ func TestRotateCA(t *testing.T) {
 	if err != nil || rotation.GetStep() != adminv1.Rotation_IDLE || len(f.rotated) != 2 {
 		t.Errorf("GetRotation() = %v, %v; rotated %v", rotation, err, f.rotated)
 	}
-	if n := strings.Count(f.log.String(), "CA rotation asked for"); n != 2 {
+	if n := strings.Count(f.log.String(), "CA rotation requested"); n != 2 {
 		t.Errorf("%d lines about rotations in the log, want 2:\n%s", n, f.log)
 	}
 }
@@ -340,7 +340,7 @@ func TestRotationSaysWhyItFails(t *testing.T) {
 	if _, err := api.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: "default"}); err == nil || !strings.Contains(err.Error(), "disk gone") {
 		t.Errorf("GetRotation() error = %v", err)
 	}
-	if strings.Contains(f.log.String(), "CA rotation asked for") {
+	if strings.Contains(f.log.String(), "CA rotation requested") {
 		t.Error("a rotation that did not happen is in the log")
 	}
 }

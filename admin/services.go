@@ -10,6 +10,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/meshview/explain"
 )
 
 func services(m *meshview.Mesh) iter.Seq2[string, *meshview.Service] { return m.Services.All() }
@@ -76,7 +77,7 @@ func emptyReasons(m *meshview.Mesh, svc *meshview.Service, callers meshview.Clie
 	if len(svc.Endpoints) > 0 {
 		return nil
 	}
-	reasons := []string{m.NoEndpoints(svc, callers.Ref)}
+	reasons := []string{explain.NoEndpoints(m.NoEndpoints(svc, callers.Ref))}
 	if len(callers.Names) > 0 {
 		reasons = append(reasons, "calls fail: named by an outbound of "+mesh.Few(callers.Names))
 	}

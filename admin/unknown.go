@@ -1,25 +1,21 @@
 package admin
 
 import (
-	"fmt"
-
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/meshview/explain"
 )
 
-// maxUnknown is the limit of warnings about services that nobody has.
-const maxUnknown = 20
-
-// unknownServices warns of services that outbounds name and nobody has, sorted by mesh and name.
+// unknownServices warns of services that only outbounds name, sorted by mesh and name.
 func unknownServices(v *meshview.View) []*adminv1.Problem {
 	unknown := v.UnknownServices()
 	var problems []*adminv1.Problem
 	for i, s := range unknown {
-		if i == maxUnknown {
-			problems = append(problems, &adminv1.Problem{Warning: true, Text: fmt.Sprintf("outbounds name %d more services that nobody has", len(unknown)-i)})
+		if i == explain.MaxUnknown {
+			problems = append(problems, &adminv1.Problem{Warning: true, Text: explain.MoreUnknown(len(unknown) - i)})
 			break
 		}
-		problems = append(problems, &adminv1.Problem{Warning: true, Text: s.String()})
+		problems = append(problems, &adminv1.Problem{Warning: true, Text: explain.UnknownService(s)})
 	}
 	return problems
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/meshview/explain"
 )
 
 func TestUnknownServices(t *testing.T) {
@@ -29,13 +30,13 @@ func TestUnknownServices(t *testing.T) {
 		want    []string
 	}{
 		"all are there":     {[]mesh.Object{dataplane("default", "web-1", "web")}, nil},
-		"one is not":        {[]mesh.Object{dataplane("default", "web-1", "web", "wev")}, []string{`mesh "default": an outbound of web-1 names service "wev", which nobody has: calls of it fail: did you mean "web"?`}},
-		"not in that mesh":  {[]mesh.Object{&mesh.Mesh{Name: "a"}, &mesh.Mesh{Name: "b"}, &mesh.Service{Meta: mesh.Meta{Mesh: "a", Name: "x"}}, dataplane("b", "web-1", "x")}, []string{`mesh "b": an outbound of web-1 names service "x", which nobody has: calls of it fail`}},
+		"one is not":        {[]mesh.Object{dataplane("default", "web-1", "web", "wev")}, []string{`mesh "default": an outbound of web-1 names service "wev", which does not exist: calls of it fail: did you mean "web"?`}},
+		"not in that mesh":  {[]mesh.Object{&mesh.Mesh{Name: "a"}, &mesh.Mesh{Name: "b"}, &mesh.Service{Meta: mesh.Meta{Mesh: "a", Name: "x"}}, dataplane("b", "web-1", "x")}, []string{`mesh "b": an outbound of web-1 names service "x", which does not exist: calls of it fail`}},
 		"without endpoints": {[]mesh.Object{&mesh.Service{Meta: mesh.Meta{Mesh: "default", Name: "x"}}, dataplane("default", "web-1", "x")}, nil},
 		"a MeshService that is not there": {[]mesh.Object{reaching(dataplane("default", "web-1"), mesh.BackendRef{Name: "fron", Port: 80}), meshServiceOf("front", "", 80)},
-			[]string{`mesh "default": an outbound of web-1 names service "fron_msvc_80", which nobody has: calls of it fail: there is no MeshService "fron": did you mean "front"?`}},
+			[]string{`mesh "default": an outbound of web-1 names service "fron_msvc_80", which does not exist: calls of it fail: there is no MeshService "fron": did you mean "front"?`}},
 		"of many": {[]mesh.Object{dataplane("default", "a", "x", "x"), dataplane("default", "b", "x"), dataplane("default", "c", "x"), dataplane("default", "d", "x"), dataplane("default", "e", "x")},
-			[]string{`mesh "default": an outbound of a, b, c and 2 more names service "x", which nobody has: calls of it fail`}},
+			[]string{`mesh "default": an outbound of a, b, c and 2 more names service "x", which does not exist: calls of it fail`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -50,7 +51,7 @@ func TestUnknownServices(t *testing.T) {
 			}
 		})
 	}
-	if got := unknownServices(viewOf(dataplane("default", "a", many...))); len(got) != maxUnknown+1 || got[maxUnknown].GetText() != "outbounds name 5 more services that nobody has" {
+	if got := unknownServices(viewOf(dataplane("default", "a", many...))); len(got) != explain.MaxUnknown+1 || got[explain.MaxUnknown].GetText() != "outbounds name 5 more services that do not exist" {
 		t.Errorf("of 25: %d, the last %v", len(got), got[len(got)-1])
 	}
 	if got := unknownServices(nil); got != nil {

@@ -1,5 +1,5 @@
-// Package controller connects the control plane to Kubernetes: what it reads there becomes the same objects that files have, and
-// what it writes there, one replica alone writes. Each behaviour has a directory of its own.
+// Package controller connects the control plane to Kubernetes: it reads objects there as those of the model, as store does
+// from files, and only the leading replica writes there. Each behaviour has a directory of its own.
 package controller
 
 import (
@@ -29,7 +29,7 @@ import (
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
-// The sources of objects, in the order in which they win: a Dataplane that somebody writes never takes a pod's name.
+// The sources of objects, in the order in which they win: a written Dataplane never takes a pod's name.
 const (
 	SourceCluster = "cluster"
 	SourceObjects = "objects"
@@ -56,13 +56,13 @@ type Options struct {
 	CAChanged            <-chan struct{}
 	// Webhooks is the end of the names of the injecting webhooks. Required.
 	Webhooks string
-	// ProbesMode of Dataplanes that somebody has written and that name none. Default unified.
+	// ProbesMode of written Dataplanes that name none. Default unified.
 	ProbesMode mesh.ProbesMode
 	// Drains says which proxies should get no new traffic.
 	Drains source.Drains
 	// Registerer for metrics. Default none.
 	Registerer prometheus.Registerer
-	// Loops watch the controller's loops. Default: nobody does.
+	// Loops watch the controller's loops. Default: none.
 	Loops Loops
 	// Logger. Required.
 	Logger *slog.Logger
@@ -75,7 +75,7 @@ type Loops struct {
 
 // Controller follows the cluster, and writes to it while this replica leads.
 type Controller struct {
-	// Cluster has the pods, Services and namespaces, Objects the Meshes and Dataplanes that people write.
+	// Cluster has the pods, Services and namespaces, Objects the Meshes and Dataplanes that operators write.
 	Cluster *source.Source
 	Objects *objects.Objects
 	// Events writes events.

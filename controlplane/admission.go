@@ -21,7 +21,7 @@ const readTimeout = time.Second
 func readAnew[T any](ctx context.Context, c *cluster, read func(context.Context) (T, error)) (T, error) {
 	if !c.anew.Allow() {
 		var none T
-		return none, fmt.Errorf("more than %d times per second something is asked for that is not known", anewPerSecond)
+		return none, fmt.Errorf("more than %d lookups of unknown names per second", anewPerSecond)
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

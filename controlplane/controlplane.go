@@ -199,7 +199,7 @@ func (cp *ControlPlane) Reconfigure(ctx context.Context, l Live) error {
 	}
 }
 
-// serve runs every stage until ctx ends or one of them fails. Health is served for longer than all others, so that whoever asks is told
+// serve runs every stage until ctx ends or one of them fails. Health is served for longer than all others, so that callers are told
 // that the control plane ends.
 func (cp *ControlPlane) serve(ctx context.Context) error {
 	group, stages := errgroup.WithContext(context.WithoutCancel(ctx))

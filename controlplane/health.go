@@ -30,15 +30,15 @@ const (
 	requestsLimit    = 5 // times as long
 )
 
-// How long results of checks are good that ask somebody, or compute.
+// How long results are good of checks that call a server, or compute.
 const (
-	keepDraining = 100 * time.Millisecond // who sends traffic here is to hear of the end at once
+	keepDraining = 100 * time.Millisecond // load balancers are to learn of the end at once
 	keepXDS      = 5 * time.Second
 	keepWebhook  = 15 * time.Second
 	keepServed   = 10 * time.Second
 )
 
-// askTimeout is how long checks wait that ask somebody.
+// askTimeout is how long checks wait for a server.
 const askTimeout = 3 * time.Second
 
 // healthPath is what old manifests ask instead of /readyz.
@@ -49,7 +49,7 @@ type loops struct {
 	view, agents, authority *heartbeat.Loop
 }
 
-// loop adds a loop to livez that asks nobody.
+// loop adds a loop to livez that calls no server.
 func (cp *ControlPlane) loop(name string) *heartbeat.Loop {
 	return cp.checks.Loop(name, cp.o.loopLimit)
 }

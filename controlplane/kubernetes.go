@@ -43,7 +43,7 @@ const (
 	requestsBurst     = 100
 	reviewsPerSecond  = 200
 	reviewsBurst      = 400
-	// What an admission names and is not known is read anew. Whoever reaches the webhook may name what there is not.
+	// What an admission names and is not known is read again. Any client of the webhook may name what does not exist.
 	anewPerSecond = 20
 )
 
@@ -160,7 +160,7 @@ func (c *cluster) connect() (connection, error) {
 		return connection{}, err
 	}
 	c.cp.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "sonde_store_problems", Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that outbounds name and nobody has are not counted.",
+		Name: "sonde_store_problems", Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that only outbounds name are not counted.",
 		ConstLabels: prometheus.Labels{"severity": "error"},
 	}, func() float64 { return float64(len(c.problems())) }))
 	authenticator, err := c.authenticator()
@@ -197,7 +197,7 @@ func (c *cluster) authenticator() (join.Authenticator, error) {
 
 func (c *cluster) reconfigure(l Live) { c.controller.Cluster.IgnoreNodes(l.IgnoreNodes) }
 
-// webhookCertificate is the certificate of the webhook: signed by the control plane's own CA, or one that somebody else keeps in files.
+// webhookCertificate is the certificate of the webhook: signed by the control plane's own CA, or one that another program keeps in files.
 type webhookCertificate struct {
 	tls     *tls.Config
 	ca      func() []byte

@@ -80,7 +80,7 @@ type Kubernetes struct {
 	Replica string
 	// WebhookConfiguration is the name of the webhook configurations into which the CA is written. Default: into none.
 	WebhookConfiguration string
-	// WebhookCertDir is a directory with tls.crt, tls.key and ca.crt of the webhook, which somebody else renews. ca.crt is what is
+	// WebhookCertDir is a directory with tls.crt, tls.key and ca.crt of the webhook, which another program renews. ca.crt is what is
 	// written into the webhook configurations, and need not be there if nothing is. Default: the control plane's own CA signs it.
 	WebhookCertDir string
 	// Drain says which proxies should get no new traffic.

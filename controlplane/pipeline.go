@@ -28,8 +28,8 @@ type PipelineOptions struct {
 	// Authority makes a CA for each new mesh. Default: meshes get none.
 	Authority *identity.Authority
 	// Publishing is told, before the Builder's View has it, that a change of what concerns these proxies' endpoints is on its way, and what it
-	// returns is called once all Envoys that it concerns have taken it, or after awaitLimit: one that hangs holds up nobody. Proxies of pods
-	// are left out. Default: nobody is told.
+	// returns is called once all Envoys that it concerns have taken it, or after awaitLimit: one that hangs holds up no other. Proxies of pods
+	// are left out. Default: none.
 	Publishing func([]mesh.ID) (taken func())
 	// Logger, default none. An error says that a change has not fully been passed on.
 	Logger *slog.Logger

@@ -21,7 +21,7 @@ type platform interface {
 	connect() (connection, error)
 	// reconfigure is told of options that have changed.
 	reconfigure(Live)
-	// problems lists what is wrong with objects, for people.
+	// problems lists what is wrong with objects.
 	problems() []*adminv1.Problem
 	// missing returns what has not been read yet, and why; nil once all has.
 	missing() error

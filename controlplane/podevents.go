@@ -30,7 +30,7 @@ func aboutContainer(key watch.Key, p *source.Pod, container string) events.Event
 }
 
 // refused makes an event of a join that was refused, about the pod that has tried: the one that its token names, or the one at the
-// caller's address. Nobody else can cause one.
+// caller's address. No other caller can cause one.
 func (c *cluster) refused(r join.Refusal) {
 	if r.Waiting {
 		return // each new pod may have to

@@ -30,7 +30,7 @@ func (c *cluster) reach(ctx context.Context) error {
 			return fmt.Errorf("wait for the API server: %w", ctx.Err())
 		}
 		c.cp.waiting.Store(&err)
-		c.cp.o.Logger.WarnContext(ctx, "API server does not answer: it is asked again", "err", err, "pause", pause)
+		c.cp.o.Logger.WarnContext(ctx, "API server does not answer, retrying", "err", err, "pause", pause)
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():

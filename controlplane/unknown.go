@@ -7,12 +7,13 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/meshview/explain"
 )
 
 // maxLoggedServices is how many services of one change have a line each. More of them are counted in one line, with the first.
 const maxLoggedServices = 20
 
-// logUnknown logs the services of a change that outbounds name and nobody has, and those for which that is over.
+// logUnknown logs the services of a change that only outbounds name, and those for which that is over.
 func logUnknown(ctx context.Context, log *slog.Logger, c meshview.Change) {
 	var begun, over []mesh.ID
 	for _, id := range c.Unknown {
@@ -23,24 +24,24 @@ func logUnknown(ctx context.Context, log *slog.Logger, c meshview.Change) {
 		}
 	}
 	if len(begun) > maxLoggedServices {
-		log.WarnContext(ctx, "outbounds name services that nobody has, calls of them fail", "services", len(begun), "first", firstOf(begun))
+		log.WarnContext(ctx, "outbounds name services that do not exist, calls of them fail", "services", len(begun), "first", firstOf(begun))
 	} else {
 		for _, s := range c.After.UnknownOf(begun) {
 			attributes := []any{"mesh", s.Mesh, "service", s.Name, "dataplanes", mesh.Few(s.Clients.Names)}
-			if hint := s.Hint(); hint != "" {
+			if hint := explain.Hint(s); hint != "" {
 				attributes = append(attributes, "hint", hint)
 			}
-			log.WarnContext(ctx, "an outbound names a service that nobody has, calls of it fail", attributes...)
+			log.WarnContext(ctx, "an outbound names a service that does not exist, calls of it fail", attributes...)
 		}
 	}
 	if len(over) > maxLoggedServices {
-		log.InfoContext(ctx, "services are unknown no longer, or no outbound names them", "services", len(over), "first", firstOf(over))
+		log.InfoContext(ctx, "services exist now, or no outbound names them", "services", len(over), "first", firstOf(over))
 		return
 	}
 	for _, id := range over {
 		meshName, name := mesh.SplitID(id)
 		if _, s := c.After.Service(id); s != nil {
-			log.InfoContext(ctx, "an unknown service is there now", "mesh", meshName, "service", name)
+			log.InfoContext(ctx, "an unknown service exists now", "mesh", meshName, "service", name)
 		} else {
 			log.InfoContext(ctx, "no outbound names an unknown service any more", "mesh", meshName, "service", name)
 		}

@@ -59,14 +59,14 @@ func TestUnknownServicesAreLogged(t *testing.T) {
 	logged("the files are read")
 
 	set(client("web-1", "api", "wev"))
-	const begins = `level=WARN msg="an outbound names a service that nobody has, calls of it fail" mesh=default service=`
+	const begins = `level=WARN msg="an outbound names a service that does not exist, calls of it fail" mesh=default service=`
 	logged("an outbound", begins+`wev dataplanes=web-1`)
 	set(client("web-2", "wev"))
 	logged("another outbound")
 	remove(service("api"))
 	logged("the service goes", begins+`api dataplanes=web-1`)
 	set(service("wev"))
-	logged("the service comes without an endpoint", `level=INFO msg="an unknown service is there now" mesh=default service=wev`)
+	logged("the service comes without an endpoint", `level=INFO msg="an unknown service exists now" mesh=default service=wev`)
 	set(client("web-1"))
 	logged("the outbound goes", `level=INFO msg="no outbound names an unknown service any more" mesh=default service=api`)
 
@@ -82,9 +82,9 @@ func TestUnknownServicesAreLogged(t *testing.T) {
 	}
 	first := "default/" + strings.Join(many[:maxLoggedServices], ", default/")
 	set(client("web-3", many...))
-	logged("many", fmt.Sprintf(`level=WARN msg="outbounds name services that nobody has, calls of them fail" services=2020 first="%s"`, first))
+	logged("many", fmt.Sprintf(`level=WARN msg="outbounds name services that do not exist, calls of them fail" services=2020 first="%s"`, first))
 	remove(client("web-3"))
-	logged("none of the many", fmt.Sprintf(`level=INFO msg="services are unknown no longer, or no outbound names them" services=2020 first="%s"`, first))
+	logged("none of the many", fmt.Sprintf(`level=INFO msg="services exist now, or no outbound names them" services=2020 first="%s"`, first))
 
 	set(client("web-1", "api"))
 	logged("again", begins+`api dataplanes=web-1`)

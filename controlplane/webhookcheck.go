@@ -14,10 +14,10 @@ import (
 // webhookCheck checks the certificate of the webhook as API servers do. It is for one goroutine at a time.
 type webhookCheck struct {
 	certificate func() (*tls.Certificate, error)
-	// ca returns the CA of the certificate, nil if it is somebody else's.
+	// ca returns the CA of the certificate, nil if another program signs it.
 	ca   func() []byte
 	name string
-	// bundles returns the CA bundle of each webhook that the API server has. nil if somebody else keeps these.
+	// bundles returns the CA bundle of each webhook that the API server has. nil if another program keeps these.
 	bundles func(context.Context) ([][]byte, error)
 	now     func() time.Time
 
@@ -35,7 +35,7 @@ func (w *webhookCheck) check(ctx context.Context) error {
 	if w.bundles == nil {
 		return nil
 	}
-	if now, err := w.bundles(ctx); err == nil { // without the API server nobody calls the webhook, and the bundles are what they were
+	if now, err := w.bundles(ctx); err == nil { // without the API server the webhook is not called, and the bundles are what they were
 		w.known = now
 	}
 	for _, bundle := range w.known {

@@ -132,7 +132,7 @@ func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*A
 }
 
 // setEnvoyVersion returns whether the version is another than before. One that is not supported is only a warning: it may be
-// a build of somebody's own, and may work.
+// a build of the operator's own, and may work.
 func (a *Agent) setEnvoyVersion(version string) bool {
 	before := a.version.Load()
 	if before.GetEnvoy() == version {

@@ -72,18 +72,18 @@ func (a *Agent) join(parent context.Context) error {
 func (a *Agent) resume(proxy *envoy.Envoy) bool {
 	if !proxy.Adopt() {
 		if err := a.dir.Remove(fileInbounds); err != nil { // what is there was said of another Envoy
-			a.logger.Warn("state of the agent before not removed", "err", err)
+			a.logger.Warn("state of the previous agent not removed", "err", err)
 		}
 		return false
 	}
 	if err := errors.Join(a.identity.Resume(), a.resumeInbounds()); err != nil {
-		a.logger.Warn("state of the agent before not used, joining again", "err", err)
+		a.logger.Warn("state of the previous agent not used, joining again", "err", err)
 		return false
 	}
 	return true
 }
 
-// logJoined also says when the token expires, which whoever restarts the host needs to know.
+// logJoined also says when the token expires, which an operator who restarts the host needs to know.
 func (a *Agent) logJoined() {
 	leaf := a.identity.Leaf()
 	log := a.logger.With("serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter)

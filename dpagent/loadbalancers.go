@@ -22,7 +22,7 @@ import (
 // fileDrain has the drain state, for an agent that goes on where this one has died.
 const fileDrain = "drain.json"
 
-// newLB returns what answers load balancers, nil if nobody asks.
+// newLB returns what answers load balancers, nil if there is no port for them.
 func (a *Agent) newLB() *lb.Server {
 	if a.o.LBHealthPort == 0 {
 		return nil
@@ -94,7 +94,7 @@ func (a *Agent) storeDrain() error {
 func (a *Agent) resumeDrain() {
 	if starts, _ := worker.Guarded(); starts <= 1 {
 		if err := a.dir.Remove(fileDrain, workdir.FileEnding); err != nil { // it was said of a process long gone
-			a.logger.Warn("drain state of the agent before not removed", "err", err)
+			a.logger.Warn("drain state of the previous agent not removed", "err", err)
 		}
 		return
 	}
@@ -107,13 +107,13 @@ func (a *Agent) resumeDrain() {
 		err = mesh.ExplainJSON("", text, &state)
 	}
 	if err != nil {
-		a.logger.Warn("drain state of the agent before not used", "err", err)
+		a.logger.Warn("drain state of the previous agent not used", "err", err)
 		return
 	}
 	a.lb.Resume(state)
 }
 
-// servesUntil returns until when the proxy serves on, for load balancers that have to notice that it ends: now if nobody waits for that.
+// servesUntil returns until when the proxy serves on, for load balancers that have to notice that it ends: now if no load balancer waits for that.
 func (a *Agent) servesUntil(now time.Time) time.Time {
 	if a.lb == nil || a.o.LastToEnd {
 		return now

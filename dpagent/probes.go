@@ -45,12 +45,12 @@ func (a *Agent) virtualPort() netip.AddrPort {
 	return a.probes.Address()
 }
 
-// setProbes takes what the control plane says of the probes of a Dataplane that somebody has written. It holds while there is no
+// setProbes takes what the control plane says of the probes of a written Dataplane. It holds while there is no
 // session, and for the next agent if this one dies.
 func (a *Agent) setProbes(m *agentv1.Probes) {
 	c, err := perPortConfig(m)
 	if err != nil {
-		a.logger.Error("probes that the control plane names are ignored, those before stay", "err", err)
+		a.logger.Error("probes of the control plane not usable, the previous ones stay", "err", err)
 		return
 	}
 	a.perPort.Set(c)

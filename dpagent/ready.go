@@ -97,7 +97,7 @@ func (a *Agent) addChecks(proxy *envoy.Envoy) {
 	})
 	ready(CheckEnvoy, proxy.Ready)
 	ready("inbounds", func(context.Context) error { return *a.inboundsErr.Load() })
-	// A warning alone: the proxy is ready, whatever its application is. Who waits for the agent waits for this, too.
+	// A warning alone: the proxy is ready, whatever its application is. sonde-dp wait waits for this, too.
 	a.checks.Add(health.Readyz, health.Check{
 		Name: CheckEndpoints, Run: func(context.Context) error { return *a.endpointsErr.Load() }, Keep: keepReady, Informational: true,
 	})

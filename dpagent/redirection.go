@@ -26,7 +26,7 @@ const redirectionLost probe.Class = "RedirectionLost"
 // It is told as an event, and is no check: the silence of a kubelet that is restarted looks the same, and a check that failed for it would
 // have load balancers avoid all pods of the node. Nor would the kubelet read it: what it asks no longer comes here.
 type readinessRequests struct {
-	loop *heartbeat.Loop // told of each look; nil: nobody is told
+	loop *heartbeat.Loop // told of each look; may be nil
 	last atomic.Int64    // when the last one came, as UnixNano; 0 before the first
 	lost bool            // it has been told
 }

@@ -19,7 +19,7 @@ import (
 func (a *Agent) setServiceProbes(m *agentv1.ServiceProbes) {
 	probes, err := serviceProbes(m)
 	if err != nil {
-		a.logger.Error("service probes that the control plane names are ignored, those before stay", "err", err)
+		a.logger.Error("service probes of the control plane not usable, the previous ones stay", "err", err)
 		return
 	}
 	a.serviceProbes.Set(probes)

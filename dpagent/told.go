@@ -30,7 +30,7 @@ func (a *Agent) storeTold(file string, m proto.Message) {
 		err = a.dir.Write(file, data)
 	}
 	if err != nil {
-		a.logger.Warn("probes not stored, the next agent has those before until it has a session", "file", file, "err", err)
+		a.logger.Warn("probes not stored, the next agent has the previous ones until it has a session", "file", file, "err", err)
 		return
 	}
 	a.told[file] = data
@@ -44,7 +44,7 @@ func (a *Agent) resumeTold() {
 	}
 	if starts, _ := worker.Guarded(); starts <= 1 {
 		if err := a.dir.Remove(fileProbes, fileServiceProbes); err != nil { // they are of a process long gone
-			a.logger.Warn("probes of the agent before not removed", "err", err)
+			a.logger.Warn("probes of the previous agent not removed", "err", err)
 		}
 		return
 	}
@@ -68,7 +68,7 @@ func (a *Agent) readTold(file string, to proto.Message) bool {
 		err = proto.Unmarshal(data, to)
 	}
 	if err != nil {
-		a.logger.Warn("probes of the agent before not used, waiting for the control plane", "file", file, "err", err)
+		a.logger.Warn("probes of the previous agent not used, waiting for the control plane", "file", file, "err", err)
 		return false
 	}
 	a.told[file] = data

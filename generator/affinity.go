@@ -13,7 +13,7 @@ import (
 )
 
 // A caller of a service with affinity is hashed to an endpoint, by the same table in all Envoys: there is no state that a restart or another
-// worker would lose (Envoy: intro/arch_overview/upstream/load_balancing/load_balancers, Maglev). Who calls is the source address of a
+// worker would lose (Envoy: intro/arch_overview/upstream/load_balancing/load_balancers, Maglev). The caller is the source address of a
 // redirected connection, and for the outbounds of a proxy, which are all at addresses of its own machine, the proxy itself.
 // Docs: docs/decisions/044-service-policies.md.
 const (

@@ -33,7 +33,7 @@ const (
 	// proxy that had reconnected a few times would be late after a restart of the control plane.
 	adsRetryFirst = 500 * time.Millisecond
 	adsRetryMax   = 4 * time.Second
-	// workerHangLimit is when Envoy ends itself since a worker has stopped to turn, so that its agent starts it again. The agent watches the
+	// workerHangLimit is the watchdog timeout after which Envoy kills itself because a worker hangs, so that its agent restarts it. The agent watches the
 	// main thread.
 	workerHangLimit = 20 * time.Second
 )

@@ -5,7 +5,7 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
 
-// statsConfig keeps the statistics that people and the agent read. Envoy makes about 200 for each cluster, and each costs
+// statsConfig keeps the statistics that operators and the agent read. Envoy makes about 200 for each cluster, and each costs
 // memory in each proxy. docs/naming.md lists those that are kept.
 func statsConfig() *metricsv3.StatsConfig {
 	patterns := make([]*matcherv3.StringMatcher, 0, len(statPrefixes)+len(statPatterns))

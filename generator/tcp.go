@@ -36,7 +36,7 @@ func tcpProxy(stat, cluster string, attempts uint32) *tcpproxyv3.TcpProxy {
 }
 
 // connectAfterHandshake makes the proxy connect to the application only once the client is authenticated. By default Envoy
-// connects at once, so that anybody who reaches the port could open connections to the application
+// connects at once, so that any client that reaches the port could open connections to the application
 // (Envoy: api-v3/extensions/filters/network/tcp_proxy/v3/tcp_proxy.proto, upstream_connect_mode).
 func connectAfterHandshake(p *tcpproxyv3.TcpProxy) *tcpproxyv3.TcpProxy {
 	p.UpstreamConnectMode = tcpproxyv3.UpstreamConnectMode_ON_DOWNSTREAM_TLS_HANDSHAKE

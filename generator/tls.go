@@ -26,7 +26,7 @@ const noPeer = "spiffe://nobody"
 // mutualTLS reports whether the proxies of the mesh speak mTLS.
 func mutualTLS(m *meshview.Mesh) bool { return m.Spec.Backend() != nil }
 
-// serverSocket accepts any workload of the mesh, by a certificate that the CA of the mesh signed, and nobody else.
+// serverSocket accepts any workload of the mesh, by a certificate that the CA of the mesh signed, and no other client.
 func serverSocket(src source, trustDomain string) *corev3.TransportSocket {
 	return tlsSocket(&tlsv3.DownstreamTlsContext{
 		CommonTlsContext: commonTLS(src, []string{alpnHTTP2, alpnHTTP1, alpnMesh}, uriSAN(&matcherv3.StringMatcher{
@@ -36,7 +36,7 @@ func serverSocket(src source, trustDomain string) *corev3.TransportSocket {
 	})
 }
 
-// clientSocket accepts only the identities of the service; if it has none, nobody.
+// clientSocket accepts only the identities of the service; if it has none, no server.
 func clientSocket(src source, s *meshview.Service) *corev3.TransportSocket {
 	identities := s.Identities
 	if len(identities) == 0 {

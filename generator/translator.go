@@ -123,7 +123,7 @@ func (t *Translator) detach(proxy mesh.ID) {
 	}
 }
 
-// Resources returns what the proxy should have, attached or not, and false if there is no such proxy. It is for people:
+// Resources returns what the proxy should have, attached or not, and false if there is no such proxy. It is for the admin API:
 // each call makes the resources of a proxy that is not attached again.
 func (t *Translator) Resources(proxy mesh.ID) (resource.Desired, bool) {
 	t.mu.Lock()

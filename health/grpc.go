@@ -34,7 +34,7 @@ type grpcService struct {
 // watch is one call of Watch.
 type watch struct{ end context.CancelCauseFunc }
 
-// errMadeRoom ends the oldest of too many watches, so that nobody keeps others out: a client opens one that has ended again.
+// errMadeRoom ends the oldest of too many watches, so that no client keeps others out: a client opens one that has ended again.
 var errMadeRoom = status.Errorf(codes.ResourceExhausted, "%d newer watches are open", maxWatches)
 
 // grpcPath is where its calls come.

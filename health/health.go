@@ -45,7 +45,7 @@ type Check struct {
 	// Keep is for how long its result is good. Default DefaultKeep, which also is the longest for one that has failed: who waits for it to
 	// pass is told soon.
 	Keep time.Duration
-	// Informational checks are for people: one that fails is shown as a warning, and its group passes nevertheless.
+	// Informational checks only warn: one that fails is shown as a warning, and its group passes nevertheless.
 	Informational bool
 }
 

@@ -156,5 +156,5 @@ func (o *report) write(w http.ResponseWriter) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(o.status)
-	_, _ = w.Write([]byte(o.head.String())) // the caller is gone: nobody to tell
+	_, _ = w.Write([]byte(o.head.String())) // an error means that the caller is gone
 }

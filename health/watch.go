@@ -18,7 +18,7 @@ const watchPause = 10 * time.Second
 // maxStatus is how much of what fails a service manager is told, in bytes.
 const maxStatus = 200
 
-// Watch runs all checks from time to time until ctx ends, so that metrics and the log tell what nobody asks for. A service manager
+// Watch runs all checks from time to time until ctx ends, so that metrics and the log are true without callers. A service manager
 // that waits to be told (sd_notify(3)) hears that the program has started once started is closed, from then on that it lives while livez passes,
 // and what readyz says.
 func (r *Registry) Watch(ctx context.Context, started <-chan struct{}) {
@@ -55,6 +55,6 @@ func (r *Registry) look(ctx context.Context) (states []string) {
 
 func (r *Registry) notify(states ...string) {
 	if _, err := daemon.SdNotify(false, strings.Join(states, "\n")); err != nil {
-		r.log.Debug("service manager not told", "err", err) // it ends what it does not hear of
+		r.log.Debug("service manager not notified", "err", err) // it ends a service that it has no notification of
 	}
 }

@@ -138,7 +138,7 @@ func (a *Authority) create(ctx context.Context, meshName string, validity time.D
 	if s.version, err = a.o.Secrets.Create(ctx, secretPath(meshName), data); err != nil {
 		return err
 	}
-	a.o.Logger.InfoContext(ctx, "CA made", "mesh", meshName, "ca", c.ID, "expires", c.Cert.NotAfter)
+	a.o.Logger.InfoContext(ctx, "CA created", "mesh", meshName, "ca", c.ID, "expires", c.Cert.NotAfter)
 	return a.use(meshName, s)
 }
 

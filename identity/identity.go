@@ -59,7 +59,7 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer of the metrics, default none.
 	Registerer prometheus.Registerer
-	// Loop watches Run. Default: nobody does.
+	// Loop watches Run. Default: none.
 	Loop *heartbeat.Loop
 	// Now is the clock. Default time.Now.
 	Now func() time.Time

@@ -141,7 +141,7 @@ func readRequest(der []byte) (public any, usage x509.KeyUsage, err error) {
 		return nil, 0, fmt.Errorf("its key is %s: must be ECDSA on P-256 or P-384, or RSA", csr.PublicKeyAlgorithm)
 	}
 	if err := csr.CheckSignature(); err != nil {
-		return nil, 0, errors.New("its signature does not hold")
+		return nil, 0, errors.New("its signature is not valid")
 	}
 	return csr.PublicKey, usage, nil
 }

@@ -240,8 +240,8 @@ func (rs *records) all() map[string]history {
 	return maps.Clone(rs.proxies)
 }
 
-// forget removes the record of a proxy, from a storage only if its last certificate has expired, and returns whether it did. Whoever adds a
-// certificate meanwhile waits for the file, and writes it again.
+// forget removes the record of a proxy, from a storage only if its last certificate has expired, and returns whether it did. A caller that
+// adds a certificate meanwhile waits for the file, and writes it again.
 func (rs *records) forget(dataplane string, now time.Time) (bool, error) {
 	file := rs.file(dataplane)
 	file.Lock()

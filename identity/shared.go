@@ -22,7 +22,7 @@ func (a *Authority) Run(ctx context.Context) error {
 		a.o.Loop.Begin()
 		defer a.o.Loop.End()
 		if err := a.follow(ctx, meshName); err != nil && ctx.Err() == nil {
-			a.o.Logger.ErrorContext(ctx, "CA of the storage not used", "mesh", meshName, "err", err)
+			a.o.Logger.ErrorContext(ctx, "CA in storage not used", "mesh", meshName, "err", err)
 		}
 	})
 }
@@ -98,7 +98,7 @@ func (a *Authority) change(ctx context.Context, m *meshAuthority, decide func(*s
 		}
 		a.put(m, s)
 	}
-	return false, fmt.Errorf("change CA of mesh %q: %d others were faster: %w", m.mesh, maxConflicts, secret.ErrConflict)
+	return false, fmt.Errorf("change CA of mesh %q: %d other writers were faster: %w", m.mesh, maxConflicts, secret.ErrConflict)
 }
 
 // update replaces this version of a state in the storage, and sets the new one.

@@ -9,17 +9,17 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Subject is whom a credential identifies: a proxy, and what its certificate names.
+// Subject is what a credential identifies: a proxy, and what its certificate names.
 type Subject struct {
 	Mesh, Dataplane string
 	// Path of the SPIFFE ID, as mesh.Dataplane.SPIFFEPath.
 	Path string
-	// Instance of the proxy, as mesh.Identity.Instance: another one of the same name is somebody else. In a certificate it is
+	// Instance of the proxy, as mesh.Identity.Instance: another one of the same name is another proxy. In a certificate it is
 	// the serial number of the subject.
 	Instance string
 }
 
-// SubjectOf returns whom the certificate of a Dataplane has to identify.
+// SubjectOf returns the subject that the certificate of a Dataplane must have.
 func SubjectOf(d *mesh.Dataplane) Subject {
 	return Subject{Mesh: d.Mesh, Dataplane: d.Name, Path: d.SPIFFEPath(), Instance: d.Identity.Instance}
 }

@@ -45,7 +45,7 @@ func (a *Authority) Verify(chain []*x509.Certificate) (Peer, error) {
 	return a.peerOf(chain[0])
 }
 
-// peerOf returns whom a verified certificate identifies.
+// peerOf returns the subject of a verified certificate.
 func (a *Authority) peerOf(leaf *x509.Certificate) (Peer, error) {
 	id, err := x509svid.IDFromCert(leaf)
 	if err != nil {

@@ -25,7 +25,7 @@ type Options struct {
 	ExplicitMeshes bool
 	// Applied is called by Run once View returns the view of a Change. Default none.
 	Applied func(Change)
-	// Loop watches Run, and so all that a Change goes through. Default: nobody does.
+	// Loop watches Run, and so all that a Change goes through. Default: none.
 	Loop *heartbeat.Loop
 }
 

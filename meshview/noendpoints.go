@@ -2,35 +2,75 @@ package meshview
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// NoEndpoints returns for people why a service has no endpoint. ref is how an outbound names it, nil if none does by a BackendRef.
-func (m *Mesh) NoEndpoints(s *Service, ref *mesh.BackendRef) string {
+// EmptyCause is why a service has no endpoint.
+type EmptyCause int
+
+const (
+	// NoMeshService has the name, or the labels, of the BackendRef.
+	NoMeshService EmptyCause = iota + 1
+	// NoServicePort of the MeshService has the BackendRef's number.
+	NoServicePort
+	// NoDataplane is selected by the MeshService.
+	NoDataplane
+	// NoTargetPort is an inbound of the Dataplanes that the MeshService selects.
+	NoTargetPort
+	// NoTaggedInbound has the service's name, and no Service object has it.
+	NoTaggedInbound
+	// NoUsedInbound is left: all have state Ignored.
+	NoUsedInbound
+	// NoAddress is in the Service object.
+	NoAddress
+)
+
+// NoEndpoints says why a service has no endpoint.
+type NoEndpoints struct {
+	Cause   EmptyCause
+	Service *Service
+	// Ref is how an outbound names the service, nil if none does by a BackendRef.
+	Ref *mesh.BackendRef
+	// MeshService is the one that Ref or the service's name means; of NoTaggedInbound the one of the same name. nil if there is none.
+	MeshService *MeshService
+	// Port is the port of the MeshService that the service is; nil if it is none.
+	Port *mesh.MeshServicePort
+	// Inbounds are, of NoTargetPort, the ports of the inbounds that the selected Dataplanes have, sorted.
+	Inbounds []InboundPort
+	// Names are, of NoMeshService and NoTaggedInbound, those that exist: Ref or the outbound's tag may mean one of them.
+	Names []string
+}
+
+// InboundPort is the port of an inbound, and its name if it has one.
+type InboundPort struct {
+	Number uint32
+	Name   string
+}
+
+// NoEndpoints returns why a service has no endpoint. It must have none. ref is how an outbound names it, nil if none does by a BackendRef.
+func (m *Mesh) NoEndpoints(s *Service, ref *mesh.BackendRef) NoEndpoints {
+	why := NoEndpoints{Service: s, Ref: ref}
 	if ref == nil {
-		if of, port := m.portOf(s.Name); of != nil {
-			return m.notMatched(of, port)
+		if why.MeshService, why.Port = m.portOf(s.Name); why.MeshService != nil {
+			return m.notMatched(why)
 		}
-		return m.noInbound(s)
+		return m.noInbound(why)
 	}
-	of := m.referenced(ref)
-	switch {
-	case of == nil && len(ref.Labels) > 0:
-		return "no MeshService has the labels " + mesh.Pairs(ref.Labels)
-	case of == nil:
-		return fmt.Sprintf("there is no MeshService %q%s", ref.Name, mesh.DidYouMean(ref.Name, m.MeshServices.Names()))
+	if why.MeshService = m.referenced(ref); why.MeshService == nil {
+		why.Cause, why.Names = NoMeshService, m.MeshServices.Names()
+		return why
 	}
-	for i := range of.Object.Spec.Ports {
-		if port := &of.Object.Spec.Ports[i]; port.Port == ref.Port {
-			return m.notMatched(of, port)
-		}
+	spec := &why.MeshService.Object.Spec
+	at := slices.IndexFunc(spec.Ports, func(p mesh.MeshServicePort) bool { return p.Port == ref.Port })
+	if at < 0 {
+		why.Cause = NoServicePort
+		return why
 	}
-	return fmt.Sprintf("MeshService %q has no port %d: it has %s", of.Object.Name, ref.Port, ports(of.Object))
+	why.Port = &spec.Ports[at]
+	return m.notMatched(why)
 }
 
 // portOf returns the port of a MeshService that a service is, nil if it is none.
@@ -61,55 +101,56 @@ func (m *Mesh) referenced(ref *mesh.BackendRef) *MeshService {
 	return first
 }
 
-// notMatched says why the port of a MeshService has no endpoint.
-func (m *Mesh) notMatched(s *MeshService, port *mesh.MeshServicePort) string {
-	if len(s.Dataplanes) == 0 {
-		return fmt.Sprintf("MeshService %q selects no Dataplane: its selector is %s", s.Object.Name, s.Object.Spec.Selector)
-	}
-	type inboundPort struct {
-		number uint32
-		name   string
-	}
-	has := map[inboundPort]bool{}
-	for _, name := range s.Dataplanes {
+// notMatched completes why the port of a MeshService has no endpoint.
+func (m *Mesh) notMatched(why NoEndpoints) NoEndpoints {
+	why.Cause = NoDataplane
+	for _, name := range why.MeshService.Dataplanes {
+		why.Cause = NoTargetPort
 		p := m.Proxies.Get(name)
 		if p == nil {
 			continue
 		}
 		for i := range p.Dataplane.Spec.Networking.Inbound {
 			in := &p.Dataplane.Spec.Networking.Inbound[i]
-			if port.Selects(in) {
-				return fmt.Sprintf("the inbounds of MeshService %q, port %d, have state %s", s.Object.Name, port.Port, mesh.InboundIgnored)
+			if why.Port.Selects(in) {
+				why.Cause, why.Inbounds = NoUsedInbound, nil
+				return why
 			}
-			has[inboundPort{in.Port, in.Name}] = true
+			why.Inbounds = append(why.Inbounds, InboundPort{in.Port, in.Name})
 		}
 	}
-	var texts []string
-	for p := range has {
-		texts = append(texts, portText(p.number, p.name))
-	}
-	slices.Sort(texts)
-	return fmt.Sprintf("port %d of MeshService %q has targetPort %s, and no inbound of the Dataplanes that it selects (%s) has that: they have %s",
-		port.Port, s.Object.Name, cmp.Or(string(port.TargetPort), strconv.FormatUint(uint64(port.Port), 10)), mesh.Few(s.Dataplanes), cmp.Or(mesh.Few(texts), "no inbound"))
+	slices.SortFunc(why.Inbounds, func(a, b InboundPort) int {
+		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Name, b.Name))
+	})
+	why.Inbounds = slices.Compact(why.Inbounds)
+	return why
 }
 
-// noInbound says why a service that is no port of a MeshService has no endpoint.
-func (m *Mesh) noInbound(s *Service) string {
-	if s.Unknown && m.MeshServices.Get(s.Name) != nil {
-		return fmt.Sprintf("no Dataplane has an inbound with %s %s, and there is no such Service; a MeshService of that name is reached by backendRef", mesh.TagService, s.Name)
+// noInbound completes why a service that is no port of a MeshService has no endpoint.
+func (m *Mesh) noInbound(why NoEndpoints) NoEndpoints {
+	name := why.Service.Name
+	switch {
+	case why.Service.Unknown:
+		why.Cause, why.MeshService, why.Names = NoTaggedInbound, m.MeshServices.Get(name), m.knownServices()
+	case m.hasInbound(name):
+		why.Cause = NoUsedInbound
+	default:
+		why.Cause = NoAddress
 	}
-	if s.Unknown {
-		return fmt.Sprintf("no Dataplane has an inbound with %s %s, and there is no such Service%s", mesh.TagService, s.Name, mesh.DidYouMean(s.Name, m.knownServices()))
-	}
+	return why
+}
+
+// hasInbound reports whether an inbound of a Dataplane has the tag of a service.
+func (m *Mesh) hasInbound(service string) bool {
 	for _, p := range m.Proxies.All() {
-		if slices.ContainsFunc(p.Dataplane.Spec.Networking.Inbound, func(in mesh.Inbound) bool { return in.Tags.Service() == s.Name }) {
-			return "its inbounds have state " + string(mesh.InboundIgnored)
+		if slices.ContainsFunc(p.Dataplane.Spec.Networking.Inbound, func(in mesh.Inbound) bool { return in.Tags.Service() == service }) {
+			return true
 		}
 	}
-	return "its Service names no endpoint"
+	return false
 }
 
-// knownServices returns the names of the services that somebody has.
+// knownServices returns the names of the services that exist.
 func (m *Mesh) knownServices() []string {
 	var known []string
 	for name, s := range m.Services.All() {
@@ -118,21 +159,4 @@ func (m *Mesh) knownServices() []string {
 		}
 	}
 	return known
-}
-
-// ports returns the ports of a MeshService for people.
-func ports(s *mesh.MeshService) string {
-	all := make([]string, 0, len(s.Spec.Ports))
-	for _, p := range s.Spec.Ports {
-		all = append(all, portText(p.Port, p.Name))
-	}
-	return cmp.Or(mesh.Few(all), "none")
-}
-
-func portText(port uint32, name string) string {
-	text := strconv.FormatUint(uint64(port), 10)
-	if name != "" {
-		text += " (" + name + ")"
-	}
-	return text
 }

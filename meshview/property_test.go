@@ -197,7 +197,7 @@ func naive(before, after *View) Change {
 	return c
 }
 
-// unknownOf returns the services of them that nobody has.
+// unknownOf returns those of the services that do not exist.
 func unknownOf(services map[string]*Service) map[string]*bool {
 	unknown := map[string]*bool{}
 	for name, s := range services {

@@ -2,9 +2,7 @@ package meshview
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -16,22 +14,8 @@ type UnknownService struct {
 	in      *Mesh
 }
 
-// String returns what is wrong, for people.
-func (s UnknownService) String() string {
-	text := fmt.Sprintf("mesh %q: an outbound of %s names service %q, which nobody has: calls of it fail", s.Mesh, mesh.Few(s.Clients.Names), s.Name)
-	if hint := s.Hint(); hint != "" {
-		text += ": " + hint
-	}
-	return text
-}
-
-// Hint returns what may be wrong with the name, "" if nothing is known.
-func (s UnknownService) Hint() string {
-	if s.Clients.Ref != nil {
-		return s.in.NoEndpoints(s.Service, s.Clients.Ref)
-	}
-	return strings.TrimPrefix(mesh.DidYouMean(s.Name, s.in.knownServices()), ": ")
-}
+// NoEndpoints returns why the service has no endpoint.
+func (s UnknownService) NoEndpoints() NoEndpoints { return s.in.NoEndpoints(s.Service, s.Clients.Ref) }
 
 // Clients are the Dataplanes with an outbound to a service.
 type Clients struct {

@@ -21,7 +21,7 @@ type Mesh struct {
 	Spec     *mesh.Mesh
 	Services Map[Service]
 	Proxies  Map[Proxy]
-	// MeshServices are for people: what they do is in Services.
+	// MeshServices are shown only: what they do is in Services.
 	MeshServices Map[MeshService]
 }
 
@@ -47,7 +47,7 @@ type Service struct {
 	Affinity bool
 	// Local says that callers reach only the endpoints on their own node, see For.
 	Local bool
-	// Unknown says that nobody has the service: only outbounds name it.
+	// Unknown says that only outbounds name the service.
 	Unknown bool
 	// Endpoints are all endpoints, ready or not, sorted by address.
 	Endpoints []Endpoint
@@ -174,12 +174,12 @@ type MeshService struct {
 //   - Services: the Cluster (protocol, identities, affinity), which callers reach which endpoints (Local), the route or an address to listen on changed, or the service was added or
 //     removed.
 //   - Endpoints: an endpoint or its health changed, or whether the service is headless or Local, or the service was added or removed. The
-//     reason of a health, whose endpoint it is, and whether the service is unknown, do not count: they are for people.
+//     reason of a health, whose endpoint it is, and whether the service is unknown, do not count: they are only shown.
 //   - Proxies: the proxy was added or removed, its Scope changed, or its Dataplane in more than the health of an
 //     inbound.
 //   - Observed: the proxy was there before, and what is observed of it changed, or the health of an inbound, or the reason of that. It is for
 //     its agent: nothing that the proxy gets differs.
-//   - Unknown: the service is unknown and was not, or the reverse. For people, too: nothing that a proxy gets differs.
+//   - Unknown: the service is unknown and was not, or the reverse. It is only shown, too: nothing that a proxy gets differs.
 //
 // MeshServices are not listed: what follows from them is.
 //

@@ -151,7 +151,7 @@ func (d *decoder) document(text []byte) *entry {
 	if d.validate(e); d.failed {
 		return nil
 	}
-	d.warn(e.Object) // what a mistake left out would look as if nobody had written it
+	d.warn(e.Object) // what a mistake left out would look as if it had not been written
 	return e
 }
 

@@ -48,7 +48,7 @@ type DirOptions struct {
 	Registerer prometheus.Registerer
 	// LastGood keeps the content of files that is in use, for the next process: a file may be bad then. Default: none is kept.
 	LastGood *Records
-	// Loop watches Run. Default: nobody does.
+	// Loop watches Run. Default: none.
 	Loop *heartbeat.Loop
 }
 
@@ -77,7 +77,7 @@ func NewDir(o DirOptions) *Dir {
 		o: o, settle: defaultSettle, rescan: defaultRescan, applied: claims{}, missing: errors.New("the store is not read yet"),
 		metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "sonde_store_problems",
-			Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that outbounds name and nobody has are not counted.",
+			Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that only outbounds name are not counted.",
 		}, []string{"severity"}),
 	}
 }
@@ -120,7 +120,7 @@ func (d *Dir) Run(ctx context.Context) error {
 	w := newWatch(d.o.Path)
 	defer w.close()
 	if w.err != nil {
-		d.o.Logger.Warn("store is not watched but looked at from time to time", "interval", d.rescan, "err", w.err)
+		d.o.Logger.Warn("store is not watched, polling it", "interval", d.rescan, "err", w.err)
 	}
 	d.directory = newDirectory(d.o.Path, d.settle)
 	d.directory.mode = d.o.ProbesMode
@@ -149,7 +149,7 @@ func (d *Dir) Run(ctx context.Context) error {
 				w.errors = nil
 				continue
 			}
-			d.o.Logger.Warn("events of the store were lost", "err", err)
+			d.o.Logger.Warn("file events of the store were lost", "err", err)
 		case <-timer.C:
 			d.o.Loop.Begin()
 			w.renew()
@@ -247,7 +247,7 @@ func (d *Dir) report(now []Problem) {
 	}
 	for _, file := range filesWithErrors(before) {
 		if !slices.Contains(filesWithErrors(now), file) {
-			d.o.Logger.Info("object file has no error any more", "file", file)
+			d.o.Logger.Info("object file is valid again", "file", file)
 		}
 	}
 }

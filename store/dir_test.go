@@ -123,7 +123,7 @@ func TestDirKeepsLastGoodContent(t *testing.T) {
 			f.write("bad.yaml", good+"protocol: grpc\n")
 			f.expect("corrected", f.settled(), "set Service default b")
 			f.expectProblems("corrected")
-			if !strings.Contains(f.log.String(), "object file has no error any more") {
+			if !strings.Contains(f.log.String(), "object file is valid again") {
 				t.Errorf("log does not tell that the file is good again:\n%s", f.log.String())
 			}
 		})

@@ -222,7 +222,7 @@ func (d *decoder) unknown(path, field, name string, known []string) {
 	}
 }
 
-// notAField says of a field that nobody has what to write instead.
+// notAField says what to write instead of a field that does not exist.
 func notAField(path, name string, known []string) string {
 	switch {
 	case path == "apiVersion" || path == "kind":

@@ -34,7 +34,7 @@ func fromJSON(text []byte) []byte {
 	})
 }
 
-// isNoText is written for a scalar that is no text, truth value or whole number: there is no field that it could be of.
+// isNoText stands for a scalar that is no string, boolean or integer: no field takes it.
 const isNoText = "0.5"
 
 // toJSON returns a value as JSON with its fields in their order. A number beyond all limits is the largest of an int32, for Validate to say what

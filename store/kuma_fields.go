@@ -2,7 +2,7 @@ package store
 
 import "github.com/sonde-mesh/sonde/api/mesh"
 
-// kumaField is a field that Sonde does not have and somebody may well write: one of Kuma's, or one of a Kubernetes probe.
+// kumaField is a field that Sonde does not have and a document may well have: one of Kuma's, or one of a Kubernetes probe.
 type kumaField struct {
 	// means is what follows, where the field is ignored; "" if nothing does.
 	means string
@@ -38,8 +38,8 @@ var kumaFields = map[mesh.Kind]map[string]kumaField{
 		"kri":                                   bookkeeping,
 		"mesh":                                  ignored("a Mesh belongs to no mesh"),
 		"mtls.skipValidation":                   ignored("the certificate authority is the control plane's own, and always valid"),
-		"mtls.backends[].dpCert.requestTimeout": ignored("the control plane signs certificates itself, and asks nobody"),
-		"mtls.backends[].rootChain":             ignored("the control plane has its roots itself, and asks nobody"),
+		"mtls.backends[].dpCert.requestTimeout": ignored("the control plane signs certificates itself, without a request to another server"),
+		"mtls.backends[].rootChain":             ignored("the control plane has its roots itself, without a request to another server"),
 		"mtls.backends[].conf.caCert.RSAbits":   ignored("keys are of ECDSA"),
 		"mtls.backends[].conf.cert":             ignored("the control plane makes the certificate authority itself"),
 		"mtls.backends[].conf.key":              ignored("the control plane makes the certificate authority itself"),
@@ -49,7 +49,7 @@ var kumaFields = map[mesh.Kind]map[string]kumaField{
 		"routing":                               ignored("requests go to all ready endpoints alike, wherever they are, and connections to destinations outside the mesh directly"),
 		"constraints": {
 			means: "it is empty, and any Dataplane may join",
-			filled: "whoever has a token of the mesh may join: remove it, and give tokens to those who may. On Kubernetes the annotation " +
+			filled: "any proxy with a token of the mesh may join: remove it, and issue tokens only for proxies that may.  On Kubernetes the annotation " +
 				mesh.AnnotationMeshes + " of a namespace says which meshes its pods may join",
 		},
 		"skipCreatingInitialPolicies": ignored("there are no policies that would be created"),

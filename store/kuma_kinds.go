@@ -37,7 +37,7 @@ const (
 
 // kumaKinds are the kinds of Kuma 2 and 3 that Sonde does not have, with what that means.
 // Source: the resources of Kuma 2.9 and of its master: api/mesh, api/system, pkg/core/resources/apis, pkg/plugins/policies; and of the
-// products that are built on it those that people take for its own.
+// products that are built on it those that are taken for its own.
 var kumaKinds = map[string]string{
 	"TrafficPermission":         noPermissions,
 	"OPAPolicy":                 noPermissions,

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/internal/settings/reference"
+	"github.com/sonde-mesh/sonde/internal/doctest"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/kuma.md")
@@ -50,5 +50,5 @@ func TestKumaReferenceGolden(t *testing.T) {
 		}
 		return instead
 	})
-	reference.Golden(t, *update, "../docs/reference/kuma.md", page.String())
+	doctest.Golden(t, *update, "../docs/reference/kuma.md", page.String())
 }

@@ -21,7 +21,7 @@ func Files(directory string) (names []string, skipped []Problem, err error) {
 }
 
 // listDirectory lists the files of a directory that hold objects: *.yaml, *.yml and *.json that are not hidden. It follows links
-// and does not descend into directories. Anything else with such a name is skipped, with a Warning, since somebody may wait for its objects.
+// and does not descend into directories. Anything else with such a name is skipped, with a Warning, since an operator may expect its objects.
 func listDirectory(path string) (files map[string]os.FileInfo, skipped []Problem, err error) {
 	all, err := os.ReadDir(path)
 	if err != nil {

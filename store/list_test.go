@@ -86,7 +86,7 @@ func linkTo(target string) func(path string) error {
 // TestDirKeepsWhatALinkLedTo has a link whose target goes away and comes back: that is a file that cannot be read for a while.
 func TestDirKeepsWhatALinkLedTo(t *testing.T) {
 	f := newFixture(t)
-	const good = "object file has no error any more"
+	const good = "object file is valid again"
 	f.write("target", service("a"))
 	if err := os.Symlink("target", filepath.Join(f.path, "a.yaml")); err != nil {
 		t.Fatal(err)

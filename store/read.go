@@ -14,8 +14,8 @@ import (
 )
 
 // Read reads a file, a directory as Dir does, or standard input if path is "-". Besides the problems of Decode it reports
-// objects that occur twice and names of unknown meshes, and, where a directory has no error, services that outbounds name and
-// nobody has. mode is that of the probes of Dataplanes that name none. It returns an error if something cannot be read at all.
+// objects that occur twice and names of unknown meshes, and, where a directory has no error, services that only
+// outbounds name. mode is that of the probes of Dataplanes that name none. It returns an error if something cannot be read at all.
 func Read(path string, stdin io.Reader, mode mesh.ProbesMode) ([]Document, []Problem, error) {
 	files, problems, err := readAll(path, stdin)
 	if err != nil {

@@ -57,12 +57,12 @@ func TestRead(t *testing.T) {
 			files:    map[string]string{"a.yaml": serviceOf("prod", "x")},
 			problems: []string{`a.yaml, document 1, line 2: mesh: "prod": must be the name of a Mesh: default`},
 		},
-		"services that nobody has": {
+		"services that do not exist": {
 			files:   map[string]string{"a.yaml": service("x"), "b.yaml": client("web-1", "x", "wev") + "---\n" + client("web-2", "wev", "db")},
 			objects: []string{"x", "web-1", "web-2"},
 			problems: []string{
-				`b.yaml, document 1, line 1: mesh "default": an outbound of web-1, web-2 names service "wev", which nobody has: calls of it fail`,
-				`b.yaml, document 2, line 12: mesh "default": an outbound of web-2 names service "db", which nobody has: calls of it fail`,
+				`b.yaml, document 1, line 1: mesh "default": an outbound of web-1, web-2 names service "wev", which does not exist: calls of it fail`,
+				`b.yaml, document 2, line 12: mesh "default": an outbound of web-2 names service "db", which does not exist: calls of it fail`,
 			},
 		},
 		"services of which the file may be broken": {

@@ -199,12 +199,12 @@ func (r *Records) wrote(last *record, err error) {
 func (r *Records) count(err error) {
 	if err == nil {
 		if r.refused--; r.refused == 0 {
-			r.log.Info("the disk of the state directory takes files again")
+			r.log.Info("state directory is writable again")
 		}
 		return
 	}
 	if r.refused++; r.refused == 1 {
-		r.log.Error("state is not on disk: it is tried again, and served from memory meanwhile", "err", err)
+		r.log.Error("state not written to disk, retrying; it is served from memory meanwhile", "err", err)
 	}
 }
 

@@ -36,7 +36,7 @@ type Place struct {
 	Line int
 }
 
-// String returns the place for people.
+// String returns the place, for messages.
 func (p Place) String() string {
 	if p.Document == 0 {
 		return p.File
@@ -61,7 +61,7 @@ const (
 	Error
 )
 
-// String returns the word for people.
+// String returns the word, for messages.
 func (s Severity) String() string {
 	if s == Warning {
 		return "warning"

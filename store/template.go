@@ -17,7 +17,7 @@ var isTemplate = regexp.MustCompile(`\{\{|\{%|\$\{\w|\$\(\w`)
 
 const templateText = "is a template, and files are read as they are: write the value, or fill the template in before the file is put here, for instance with envsubst"
 
-// templates reports the values of a document that are templates, except where nobody reads them, and in headers: these may hold
+// templates reports the values of a document that are templates, except where they are not read, and in headers: these may hold
 // any text, such as a password.
 func (d *decoder) templates(n *yaml.Node, path string) {
 	f, known := lookUp(kumaFields[d.kind], indexPattern.ReplaceAllString(strings.TrimPrefix(path, "spec."), "[]"))

@@ -2,14 +2,11 @@ package store
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/meshview/explain"
 )
-
-// maxUnknown is how many services that nobody has are named.
-const maxUnknown = 20
 
 // unknownServices warns of services that outbounds name and none of the documents has, each at the first Dataplane that does. The
 // documents must be all of a mesh.
@@ -24,13 +21,13 @@ func unknownServices(directory string, documents []Document) []Problem {
 	unknown := change.After.UnknownServices()
 	var problems []Problem
 	for i, s := range unknown {
-		if i == maxUnknown {
+		if i == explain.MaxUnknown {
 			problems = append(problems, Problem{Place: Place{File: directory}, Severity: Warning,
-				Err: fmt.Errorf("outbounds name %d more services that nobody has", len(unknown)-i)})
+				Err: errors.New(explain.MoreUnknown(len(unknown) - i))})
 			break
 		}
 		at := places[mesh.Key{Kind: mesh.KindDataplane, Mesh: s.Mesh, Name: s.Clients.Names[0]}]
-		problems = append(problems, Problem{Place: at, Severity: Warning, Err: errors.New(s.String())})
+		problems = append(problems, Problem{Place: at, Severity: Warning, Err: errors.New(explain.UnknownService(s))})
 	}
 	return problems
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// ProxyStatus describes one stream, for people.
+// ProxyStatus describes one stream.
 type ProxyStatus struct {
 	// Node is the node id of the proxy.
 	Node string
@@ -17,7 +17,7 @@ type ProxyStatus struct {
 	Connected time.Time
 	// Known is false while the source does not know the proxy yet, so that there is nothing to send.
 	Known bool
-	// Late says that a response has waited for its ACK or NACK for longer than Options.AckTimeout. The proxy is still served.
+	// Late says that a response has waited for its ACK or NACK for longer than 30 s. The proxy is still served.
 	Late bool
 	// Types are those that the proxy has requested, in the order of resource.Types.
 	Types []TypeStatus

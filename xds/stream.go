@@ -192,7 +192,7 @@ func ignoreEOF(err error) error {
 	return err
 }
 
-// receiveFirst waits for the first request, for at most Options.FirstMessageTimeout.
+// receiveFirst waits for the first request, for at most Options.firstMessageTimeout.
 func receiveFirst[Req any](ctx context.Context, s *Server, recv func() (Req, error)) (Req, error) {
 	type received struct {
 		r   Req
@@ -344,7 +344,7 @@ func (st *stream) sent(r *response) {
 	r.full = nil
 }
 
-// nextOrStop returns the next response. If there is none, it returns nil and records that nobody is sending.
+// nextOrStop returns the next response. If there is none, it returns nil and records that no goroutine is sending.
 func (st *stream) nextOrStop() *response {
 	st.mu.Lock()
 	if st.closed {

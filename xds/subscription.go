@@ -124,7 +124,7 @@ func (s *subscription) action(u update) action {
 	case u.now != nil && u.mustMention && s.lastGood(u) != nil:
 		return action{send: s.lastGood(u)}
 	case u.now != nil && u.mustMention && u.version != "":
-		return action{send: u.now} // it has a good version that nobody here knows: its next NACK answers it, a removal would not be true
+		return action{send: u.now} // it has a good version that the server does not know: its next NACK answers it, a removal would not be true
 	case u.now != nil:
 		return action{notFound: u.mustMention}
 	case u.version != "" || u.uncertain:

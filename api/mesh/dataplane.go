@@ -6,7 +6,7 @@ import "net/netip"
 type Dataplane struct {
 	Meta
 	Spec DataplaneSpec `json:"spec"`
-	// Identity is set by a source that knows more than people write, such as Kubernetes.
+	// Identity is set by a source that knows more than a manifest says, such as Kubernetes.
 	Identity Identity `json:"-"`
 	// ProbesMode is set by its source, before the defaults; the label AnnotationVirtualProbesMode takes precedence. Only with
 	// ProbesPerPort do Spec.Probes and Spec.TCPProbes have an effect.
@@ -15,7 +15,7 @@ type Dataplane struct {
 	Drain *Drain `json:"-"`
 }
 
-// Identity is whom a proxy's certificate identifies, as its source knows it.
+// Identity is the SPIFFE path that a proxy's certificate has, as its source knows it.
 type Identity struct {
 	// Path of the SPIFFE ID, such as /ns/shop/sa/web. Default as SPIFFEPath says.
 	Path string
@@ -117,7 +117,7 @@ func (d *Dataplane) Application(port uint32) netip.AddrPort {
 // Node is the node that it is on, empty if nothing says it.
 func (d *Dataplane) Node() string { return d.Labels[LabelNode] }
 
-// IsPod reports whether it was derived from a pod, and not written by somebody.
+// IsPod reports whether it was derived from a pod, and not written by an operator.
 func (d *Dataplane) IsPod() bool { return d.Identity.Instance != "" }
 
 // Key implements Object.

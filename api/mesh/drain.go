@@ -5,7 +5,7 @@ import "strings"
 // MaxDrainReason is how many bytes of an administrator's reason are passed on.
 const MaxDrainReason = 256
 
-// DrainText says for people that what is drained, and for which reason; "" is none.
+// DrainText says that what is drained, and for which reason; "" is none.
 func DrainText(what, reason string) string {
 	if reason == "" {
 		return what + " is drained"
@@ -33,7 +33,7 @@ func (d *Drain) Applies() bool {
 // Wanted says whether the node or an administrator want it so.
 func (d *Drain) Wanted() bool { return d != nil && (d.Node != "" || d.Administrator != "") }
 
-// String is for people: all reasons, empty if there is none.
+// String returns all reasons, empty if there is none.
 func (d *Drain) String() string {
 	if d == nil {
 		return ""

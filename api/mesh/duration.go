@@ -71,7 +71,7 @@ func (d Duration) String() string {
 		letter string
 		length time.Duration
 	}{{"y", year}, {"d", day}} {
-		// A single day stays "24h", the way people write it.
+		// A single day stays "24h", as in manifests.
 		if n := rest / unit.length; n > 1 || n == 1 && (b.Len() > 0 || unit.length == year) {
 			fmt.Fprintf(&b, "%d%s", n, unit.letter)
 			rest %= unit.length

@@ -12,7 +12,7 @@ const (
 	newestEnvoy = 40
 )
 
-// SupportedEnvoys names the supported versions of Envoy, for people.
+// SupportedEnvoys names the supported versions of Envoy in a sentence.
 func SupportedEnvoys() string {
 	return "1." + strconv.Itoa(oldestEnvoy) + " to 1." + strconv.Itoa(newestEnvoy)
 }

@@ -4,7 +4,7 @@ package mesh
 type Mesh struct {
 	// Name is a DNS label: it is part of the mesh's trust domain.
 	Name string `json:"name"`
-	// Labels are for people.
+	// Labels have no effect.
 	Labels map[string]string `json:"labels,omitempty"`
 	Spec   MeshSpec          `json:"spec"`
 }

@@ -32,7 +32,7 @@ type DataplaneSelector struct {
 	DataplaneRef *DataplaneRef `json:"dataplaneRef,omitempty"`
 }
 
-// String returns the selector for people.
+// String returns the selector in human-readable form.
 func (s DataplaneSelector) String() string {
 	switch {
 	case s.DataplaneRef != nil:
@@ -57,7 +57,7 @@ type DataplaneRef struct {
 
 // MeshServicePort is one port of a MeshService.
 type MeshServicePort struct { //nolint:revive // of a MeshService
-	// Name is for people.
+	// Name has no effect.
 	Name string `json:"name,omitempty"`
 	// Port that a backendRef of an outbound names.
 	Port uint32 `json:"port"`

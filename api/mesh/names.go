@@ -99,8 +99,8 @@ const (
 	AnnotationProbeProxyPort = Prefix + "application-probe-proxy-port"
 	// AnnotationVirtualProbesPortRange is the range of ports of ProbesPerPort mode.
 	AnnotationVirtualProbesPortRange = Prefix + "virtual-probes-port-range"
-	// AnnotationVirtualProbesMode is the ProbesMode that a pod was injected with, or that somebody asks for on a pod or namespace. On
-	// a Dataplane that somebody has written it is a label.
+	// AnnotationVirtualProbesMode is the ProbesMode that a pod was injected with, or that an operator asks for on a pod or namespace. On
+	// a written Dataplane it is a label.
 	AnnotationVirtualProbesMode = OwnPrefix + "virtual-probes-mode"
 	// AnnotationDrainTime is how long a drain may wait for open requests and connections.
 	AnnotationDrainTime = Prefix + "sidecar-drain-time"
@@ -108,7 +108,7 @@ const (
 	// long a proxy that ends serves on after it has told them.
 	AnnotationLBHealthPort = OwnPrefix + "lb-health-port"
 	AnnotationLBDrainTime  = OwnPrefix + "lb-drain-time"
-	// AnnotationDrain of a pod or node says that it should get no new traffic. Its value is the reason, for people.
+	// AnnotationDrain of a pod or node says that it should get no new traffic. Its value is the reason, human-readable.
 	AnnotationDrain = OwnPrefix + "drain"
 	// AnnotationSidecarCPU and AnnotationSidecarMemory are what the sidecar requests, AnnotationSidecarCPULimit and
 	// AnnotationSidecarMemoryLimit what it is limited to, as quantities. They are annotations of a pod or its namespace; the pod wins.

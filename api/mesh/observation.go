@@ -14,7 +14,7 @@ type Observation struct {
 	// Draining proxies get new traffic only if no other endpoint is ready. It is set until a Hello of the agent that does
 	// not say so.
 	Draining bool
-	// Administrator says why an administrator drains the proxy, for people; "" if none does. In a pod an annotation says it.
+	// Administrator says why an administrator drains the proxy; "" if none does. In a pod an annotation says it.
 	Administrator string
 	// Path is the SPIFFE path that the certificate in use names, "" if that is not known.
 	Path string

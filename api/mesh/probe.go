@@ -79,7 +79,7 @@ type Handler interface {
 	At(port int32) Probe
 	// Written returns in one line how a manifest has the handler. target is its host, which may be "", and port: ":8080".
 	Written(target string) string
-	// Request returns in one line what is asked of a port, for people.
+	// Request returns in one line what is asked of a port, to be shown.
 	Request(port int32) string
 
 	port() *int32

@@ -180,7 +180,7 @@ func (g *HTTPGetProbe) validate(v *violations, path string) {
 	size := 0
 	for i, h := range g.HTTPHeaders {
 		field := fmt.Sprintf("%s.httpHeaders[%d]", path, i)
-		name := strings.SplitAfterN(h.Name, ":", 2)[0] // somebody may have written name and value as one
+		name := strings.SplitAfterN(h.Name, ":", 2)[0] // the value may stand in the name by mistake
 		v.check(isHeaderName(h.Name), field+".name", Shorten(name, maxShown), "must be the name of an HTTP header")
 		if strings.ContainsFunc(h.Value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
 			v.report(&FieldError{Field: field + ".value", Allowed: "must have no control characters"})

@@ -91,8 +91,8 @@ func (in *Inbound) ServiceCheck() (Probe, netip.AddrPort) {
 	return check, AddrPort(in.ServiceAddress, uint32(check.Port()))
 }
 
-// Probed reports whether the agent asks the application behind an inbound of d. In a pod the kubelet does, and of an Ignored inbound
-// nobody wants to know.
+// Probed reports whether the agent asks the application behind an inbound of d. In a pod the kubelet does, and an Ignored
+// inbound has no endpoint.
 func (d *Dataplane) Probed(in *Inbound) bool {
 	return in.ServiceProbe != nil && in.State != InboundIgnored && !d.IsPod()
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// UnknownField says of a field that is none of the known ones what to write instead: the one that differs only in letter case or
+// UnknownField says what to write instead of an unknown field: the one that differs only in letter case or
 // separators, such as service_port for servicePort, else the nearest, else all of them.
 func UnknownField(name string, known []string) string {
 	const is = "is an unknown field"
@@ -21,7 +21,7 @@ func UnknownField(name string, known []string) string {
 	return is
 }
 
-// Nearest returns the known name that somebody may have meant, "" if none is near, and whether it differs only in letter case or
+// Nearest returns the known name that may be meant, "" if none is near, and whether it differs only in letter case or
 // separators.
 func Nearest(name string, known []string) (near string, same bool) {
 	folded := fold(name)
@@ -38,7 +38,7 @@ func Nearest(name string, known []string) (near string, same bool) {
 	return near, false
 }
 
-// DidYouMean returns the end of a message that a name is not found: the known name that somebody may have meant, "" if none is near.
+// DidYouMean returns the end of a message that a name is not found: the known name that may be meant, "" if none is near.
 func DidYouMean(name string, known []string) string {
 	if near, _ := Nearest(name, slices.Sorted(slices.Values(known))); near != "" {
 		return fmt.Sprintf(": did you mean %q?", near)
@@ -46,7 +46,7 @@ func DidYouMean(name string, known []string) string {
 	return ""
 }
 
-// meant returns what is allowed, with the one that somebody meant if the value differs from it only in letter case or separators.
+// meant returns what is allowed, with the one that is meant if the value differs from it only in letter case or separators.
 func meant[S ~string](allowed string, value S, among ...S) string {
 	known := make([]string, 0, len(among))
 	for _, k := range among {

@@ -248,7 +248,7 @@ func (v *violations) endpoint(field, text string) (netip.Addr, bool) {
 	return v.address(field, text, allowedEndpoint)
 }
 
-// address checks an address that somebody connects to. In Kuma some may be names.
+// address checks an address that a client connects to. In Kuma some may be names.
 func (v *violations) address(field, text, allowed string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(text)
 	switch {

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// held are the addresses where the proxy or its agent listens, with the field that says so. Whoever asks there learns nothing of the
+// held are the addresses where the proxy or its agent listens, with the field that says so. A caller there learns nothing of the
 // application. An unspecified address stands for all of its family: Envoy takes [::] for IPv6 alone.
 type held map[netip.AddrPort]string
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// allowedProbePath is what the agent compares: a path without a query, which is passed on, and without a fragment, which nobody sends.
+// allowedProbePath is what the agent compares: a path without a query, which is passed on, and without a fragment, which no client sends.
 const allowedProbePath = "must be a path of visible ASCII characters that begins with '/', without '?' and '#'"
 
 // validateProbes checks the probes. Whether their listeners clash with others only matters if there are any.

@@ -63,7 +63,7 @@ var inboundTags = []string{strings.TrimPrefix(TagService, Prefix), strings.TrimP
 // kumaLabels are those that Kuma's control plane gives objects, besides those of AllLabels.
 var kumaLabels = []string{Prefix + "env", Prefix + "origin", Prefix + "proxy-type", Prefix + "zone"}
 
-// givenLabels notes labels of a selector that nobody may have written on what it is to select.
+// givenLabels notes labels of a selector that Kuma adds, and that what it is to select may lack.
 func (w *warnings) givenLabels(path, kind string, labels map[string]string) {
 	for _, key := range kumaLabels {
 		if value, ok := labels[key]; ok {
@@ -97,7 +97,7 @@ func (s *MeshService) Warnings() []*FieldError {
 		w.givenLabels("selector.dataplaneLabels.matchLabels", "Dataplane", l.MatchLabels)
 	}
 	if len(s.Spec.Ports) == 0 {
-		w.note("ports", "", "is missing: without a port the MeshService is no service, and nobody can reach it")
+		w.note("ports", "", "is missing: without a port the MeshService is no service, and no client can reach it")
 	}
 	return w
 }

@@ -42,7 +42,7 @@ func WorkloadPath(workload string) string { return workloadPrefix + workload }
 // DataplanePath returns the SPIFFE path of a Dataplane that is no replica of a workload.
 func DataplanePath(name string) string { return "/dataplane/" + name }
 
-// WorkloadText returns for people what a SPIFFE path names: the name of a workload, and any other path whole.
+// WorkloadText returns what a SPIFFE path names, for messages: the name of a workload, and any other path whole.
 func WorkloadText(path string) string {
 	if workload, ok := WorkloadOf(path); ok {
 		return workload

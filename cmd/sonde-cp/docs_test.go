@@ -3,10 +3,10 @@ package main
 import (
 	"testing"
 
-	"github.com/sonde-mesh/sonde/internal/settings/reference"
+	"github.com/sonde-mesh/sonde/internal/doctest"
 )
 
 // TestDocs parses each command line of sonde-cp in the README and in docs.
 func TestDocs(t *testing.T) {
-	reference.CommandLines(t, "../..", newCommand)
+	doctest.CommandLines(t, "../..", newCommand)
 }

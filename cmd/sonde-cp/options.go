@@ -94,7 +94,7 @@ func (o *options) addKubernetesFlags(flags *pflag.FlagSet) {
 	flags.Var(&reach.AddressFlag{Service: reach.Agents, To: &k.Injection.ControlPlane}, "control-plane-address", "`HOST:PORT` of the control plane for agents; default that of its Service")
 	flags.BoolVar(&o.drainAware, keyDrainAware, true, "proxies on nodes that go tell load balancers to send no new traffic; read again when the --config file changes")
 	flags.StringSliceVar(&k.Drain.Taints, "drain-taints", nil, "`KEYS` of taints of nodes that go, beside those of the cluster autoscaler and Karpenter")
-	flags.IntVar(&k.Drain.MinServing, "min-serving", 1, "`NUMBER` of proxies of a Service that go on telling load balancers that they serve, whoever drains them; 0 for none")
+	flags.IntVar(&k.Drain.MinServing, "min-serving", 1, "`NUMBER` of proxies of a Service that go on telling load balancers that they serve, whatever drains them; 0 for none")
 	flags.BoolVar(&o.kumaLabels, "kuma-labels", true, "read kuma.io/sidecar-injection; false where a Kuma in the cluster does")
 }
 
@@ -104,7 +104,7 @@ func (o *options) validate(flags *pflag.FlagSet) error {
 	o.Kubernetes.Drain.IgnoreNodes = !o.drainAware
 	o.ProbesMode = mesh.ProbesMode(o.probesMode)
 	errs := []error{mesh.RenameFields(o.Validate(), flagOf)}
-	// Whoever passes a variable that is not set does not ask for the default.
+	// A variable of a script that is not set does not ask for the default.
 	for _, flag := range []string{"trust-domain", "bind-address", "namespace", "service-name", "sidecar-image", "sidecar-form", "virtual-probes-mode"} {
 		if flags.Lookup(flag).Value.String() == "" {
 			errs = append(errs, &mesh.FieldError{Field: "--" + flag, Allowed: "must not be empty"})

@@ -77,7 +77,7 @@ func (c *configFile) read() bool {
 	}
 	if err != nil {
 		if c.err == nil || c.err.Error() != err.Error() {
-			c.log.Error("configuration not read again, the one before holds", "err", err)
+			c.log.Error("configuration not reloaded, the previous one stays in effect", "err", err)
 		}
 		c.err = err
 		return false
@@ -127,7 +127,7 @@ func (c *configFile) logChanges(now *pflag.FlagSet) {
 		if slices.Contains(liveFlags, f.Name) {
 			c.log.Info("configuration has changed", "key", key, "before", old.Value.String(), "value", f.Value.String())
 		} else {
-			c.log.Error("configuration has changed in what takes a restart: the control plane goes on as before", "key", key, "before", old.Value.String(), "value", f.Value.String())
+			c.log.Error("configuration change needs a restart, not applied", "key", key, "before", old.Value.String(), "value", f.Value.String())
 		}
 	})
 }

@@ -163,7 +163,7 @@ func run(ctx context.Context, o dpagent.Options, logger *slog.Logger, becomeGuar
 			switch {
 			case first:
 				agent.Drain()
-			case s != syscall.SIGHUP: // shell and kernel may each send one when a terminal closes: nobody is in a hurry
+			case s != syscall.SIGHUP: // shell and kernel may each send one when a terminal closes: it does not mean to hurry
 				cancel()
 			}
 		}

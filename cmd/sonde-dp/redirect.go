@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/redirect"
 )
 
-// transparentProxy is the name of the commands, which people know from Kuma.
+// transparentProxy is the name of the commands, as in Kuma.
 const transparentProxy = "transparent-proxy"
 
 // redirectFlagNames has the flag of each field of redirect.Options.
@@ -34,7 +34,7 @@ func (r *redirectFlags) add(cmd *cobra.Command) {
 	f.IntVar(&r.o.OutboundPort, "redirect-outbound-port", mesh.PortRedirectOut, "`port` of Envoy's outbound capture listener")
 	f.BoolVar(&r.inbound, "redirect-inbound", true, "redirect incoming connections")
 	f.IntVar(&r.o.InboundPort, "redirect-inbound-port", mesh.PortRedirectIn, "`port` of Envoy's inbound capture listener")
-	f.IntVar(&r.o.User, "kuma-dp-uid", mesh.SidecarUser, "`id` of the user as whom the agent and Envoy run")
+	f.IntVar(&r.o.User, "kuma-dp-uid", mesh.SidecarUser, "user `id` of the agent and Envoy")
 	f.Var((*portsFlag)(&r.o.ExcludeInboundPorts), "exclude-inbound-ports", "`ports` of this machine, with commas between them, that are not redirected")
 	f.Var((*portsFlag)(&r.o.ExcludeOutboundPorts), "exclude-outbound-ports", "`ports` of other machines, with commas between them, that are not redirected")
 	f.Var((*tcpProbesFlag)(&r.o.TCPProbes), "redirect-tcp-probes",

@@ -7,15 +7,15 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sonde-mesh/sonde/internal/doctest"
 	"github.com/sonde-mesh/sonde/internal/settings"
-	"github.com/sonde-mesh/sonde/internal/settings/reference"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/sonde-dp.md")
 
 // TestReferenceGolden compares docs/reference/sonde-dp.md with the flags.
 func TestReferenceGolden(t *testing.T) {
-	page := reference.Page(newCommand(nil), reference.Options{
+	page := doctest.Page(newCommand(nil), doctest.Options{
 		About: "Each flag is also a variable; those of `sonde-dp run` are also keys of the YAML file of `--config`. A flag takes precedence over its variable, and that over its key. Exit code 0: done; 1: failed; 2: wrong usage.",
 		Variable: func(_ *cobra.Command, f *pflag.Flag) string {
 			return settings.Variable(envPrefix, f)
@@ -27,5 +27,5 @@ func TestReferenceGolden(t *testing.T) {
 			return settings.Key(f.Name)
 		},
 	})
-	reference.Golden(t, *update, "../../docs/reference/sonde-dp.md", page)
+	doctest.Golden(t, *update, "../../docs/reference/sonde-dp.md", page)
 }

@@ -19,6 +19,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 	"github.com/sonde-mesh/sonde/internal/reach"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
@@ -84,9 +85,9 @@ func explainError(watch *reach.Watch, err error) error {
 	case !ok:
 		return err
 	case explained.Kind == reach.Unreachable:
-		return &exitError{code: exitUnreachable, err: explained}
+		return &exit.Error{Code: exit.Unreachable, Err: explained}
 	case explained.Kind == reach.Other && status.Code(explained) == codes.Unavailable:
-		return &exitError{code: exitUnreachable, err: fmt.Errorf("the control plane at %s is not available: %w", watch.Address, explained)}
+		return &exit.Error{Code: exit.Unreachable, Err: fmt.Errorf("the control plane at %s is not available: %w", watch.Address, explained)}
 	}
 	return explained
 }
@@ -135,7 +136,7 @@ func readRoots(file setting) (*x509.CertPool, error) {
 // readSecret reads the small file that a setting names.
 func readSecret(file setting) ([]byte, error) {
 	if file.value == "" {
-		return nil, settings.Usagef("%s is needed to ask the control plane: give it as a flag, as a variable, or in a context (sondectl config)", file.source)
+		return nil, settings.Usagef("%s is needed to call the control plane: give it as a flag, as a variable, or in a context (sondectl config)", file.source)
 	}
 	r, err := os.Open(file.value)
 	if err != nil {

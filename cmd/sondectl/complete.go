@@ -14,10 +14,10 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// completionTimeout is how long somebody who has pressed a key waits.
+// completionTimeout is how long the shell waits for completions.
 const completionTimeout = 2 * time.Second
 
-// maxTargets is how many nodes or pods are listed: nobody reads more.
+// maxTargets is how many nodes or pods are listed: a longer list is not read.
 const maxTargets = 500
 
 // completeNames completes names of collections. Without a control plane it completes nothing.

@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 )
 
 // kubeconfigOf writes a kubeconfig of an API server.
@@ -34,7 +36,7 @@ func kubeconfigOf(t *testing.T, server string) string {
 func completions(t *testing.T, args ...string) (names []string, stderr string) {
 	t.Helper()
 	var out, errors strings.Builder
-	if code := run(t.Context(), append([]string{"__complete"}, args...), strings.NewReader(""), &out, &errors); code != exitOK {
+	if code := run(t.Context(), append([]string{"__complete"}, args...), strings.NewReader(""), &out, &errors); code != exit.OK {
 		t.Fatalf("exit code = %d: %s", code, errors.String())
 	}
 	for line := range strings.Lines(out.String()) {
@@ -80,7 +82,7 @@ func TestDrainNamesWhatMayHaveBeenMeant(t *testing.T) {
 		t.Run(target, func(t *testing.T) {
 			var stdout, stderr strings.Builder
 			code := run(t.Context(), []string{"drain", target, "--kubeconfig", kubeconfig}, strings.NewReader(""), &stdout, &stderr)
-			if code != exitFailed || stderr.String() != want+"\n" {
+			if code != exit.Failed || stderr.String() != want+"\n" {
 				t.Errorf("exit code %d: %q, want %q", code, stderr.String(), want)
 			}
 		})

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
@@ -61,7 +62,7 @@ what it has of those that are not given. The first context becomes the current o
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeContexts,
 		RunE: c.changeContexts(c.contextsToChange, func(f *contextFile, _, name string) (string, error) {
-			if name == "" || oneLine(name) != name {
+			if name == "" || printer.OneLine(name) != name {
 				return "", &mesh.FieldError{Field: "NAME", Value: name, Allowed: "must be a name without control characters"}
 			}
 			if !c.given(flagAddress) && !c.given(flagCACert) && !c.given(flagTokenFile) {
@@ -160,7 +161,7 @@ func (c *cli) currentContext() *cobra.Command {
 
 func (c *cli) getContexts() *cobra.Command {
 	cmd := &cobra.Command{Use: "get-contexts", Short: "Show all contexts", Args: cobra.NoArgs}
-	output := addFormat(cmd, table, yamlFormat, jsonFormat)
+	output := printer.AddFormat(cmd, printer.Table, printer.YAML, printer.JSON)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		f, _, err := c.contexts()
 		if err != nil {
@@ -173,25 +174,25 @@ func (c *cli) getContexts() *cobra.Command {
 				current = "*"
 			}
 			l.documents = append(l.documents, item)
-			l.rows = append(l.rows, row{cells: []string{current, item.Name, item.Address, item.CACertFile, item.TokenFile}})
+			l.rows = append(l.rows, printer.Row{Cells: []string{current, item.Name, item.Address, item.CACertFile, item.TokenFile}})
 		}
-		return l.write(&c.out, output.value)
+		return l.write(&c.out, output.Value)
 	}
 	return cmd
 }
 
 func (c *cli) viewConfig() *cobra.Command {
 	cmd := &cobra.Command{Use: "view", Short: "Show the file of contexts, as it is read", Args: cobra.NoArgs}
-	output := addFormat(cmd, yamlFormat, jsonFormat)
+	output := printer.AddFormat(cmd, printer.YAML, printer.JSON)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		f, _, err := c.contexts()
 		switch {
 		case err != nil:
 			return err
-		case output.value == jsonFormat:
-			return writeJSON(&c.out, f)
+		case output.Value == printer.JSON:
+			return printer.WriteJSON(&c.out, f)
 		}
-		return writeYAML(&c.out, f)
+		return printer.WriteYAML(&c.out, f)
 	}
 	return cmd
 }

@@ -54,7 +54,7 @@ func (c *cli) contextPath() (string, error) {
 	return filepath.Join(directory, "sonde", "sondectl.yaml"), nil
 }
 
-// contexts returns the file with contexts, and its path. One that nobody has named need not exist.
+// contexts returns the file with contexts, and its path. One that no flag or variable names need not exist.
 func (c *cli) contexts() (*contextFile, string, error) {
 	if err := c.checkNamed(); err != nil {
 		return nil, "", err
@@ -62,7 +62,7 @@ func (c *cli) contexts() (*contextFile, string, error) {
 	return c.contextsToChange()
 }
 
-// checkNamed returns an error if somebody has named a file with contexts, and there is none.
+// checkNamed returns an error if a flag or variable names a file with contexts, and there is none.
 func (c *cli) checkNamed() error {
 	if c.configFile == "" {
 		return nil

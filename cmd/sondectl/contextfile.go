@@ -21,7 +21,7 @@ import (
 // maxContextFile is the size of a file of contexts, in bytes.
 const maxContextFile = 1 << 20
 
-// contextFile is the file with the control planes that somebody uses. It has no secrets, only where they are.
+// contextFile is the file with the control planes that an operator uses. It has no secrets, only where they are.
 type contextFile struct {
 	// CurrentContext is the name of the one that is used without --context.
 	CurrentContext string        `json:"currentContext,omitempty" yaml:"currentContext,omitempty"`
@@ -169,7 +169,7 @@ func (f *contextFile) validate(path string) error {
 	return errors.Join(errs...)
 }
 
-// write replaces the file as a whole, so that nobody reads a part of it. Only its owner may read it.
+// write replaces the file as a whole, so that no reader sees a part of it. Only its owner may read it.
 func (f *contextFile) write(path string) (err error) {
 	if real, linkErr := filepath.EvalSymlinks(path); linkErr == nil {
 		path = real

@@ -5,10 +5,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sonde-mesh/sonde/internal/settings/reference"
+	"github.com/sonde-mesh/sonde/internal/doctest"
 )
 
 // TestDocs parses each command line of sondectl in the README and in docs.
 func TestDocs(t *testing.T) {
-	reference.CommandLines(t, "../..", func() *cobra.Command { return (&cli{}).root() })
+	doctest.CommandLines(t, "../..", func() *cobra.Command { return (&cli{}).root() })
 }

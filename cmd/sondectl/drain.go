@@ -45,7 +45,7 @@ func (d *drainTarget) add(cmd *cobra.Command) {
 	flags.StringVar(&d.context, "context", "", "`NAME` of a context of the kubeconfig; default its current one")
 	flags.StringVarP(&d.namespace, "namespace", "n", "", "`NAMESPACE` of a pod; default that of the context")
 	flags.StringVar(&d.mesh, "mesh", "", "`MESH` of a dataplane; default the only one that has it")
-	must(cmd.RegisterFlagCompletionFunc("mesh", d.cli.completeMeshes))
+	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", d.cli.completeMeshes))
 	cmd.ValidArgsFunction = d.completeTargets
 }
 
@@ -65,7 +65,7 @@ func (c *cli) drain() *cobra.Command {
 		},
 	}
 	target.add(cmd)
-	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT` for people; the first 256 bytes are passed on")
+	cmd.Flags().StringVar(&reason, "reason", "", "human-readable `TEXT`; the first 256 bytes are passed on")
 	return cmd
 }
 

@@ -2,11 +2,12 @@ package main
 
 import (
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/manifest"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 	"github.com/sonde-mesh/sonde/store"
 )
@@ -38,16 +39,12 @@ func (f *oneFile) Set(s string) error {
 // fileFlag adds the flag -f.
 func fileFlag(cmd *cobra.Command, path *string, usage string) {
 	cmd.Flags().VarP(&oneFile{path: path}, "file", "f", usage)
-	must(cmd.MarkFlagRequired("file"))
-	must(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
+	settings.Must(cmd.MarkFlagRequired("file"))
+	settings.Must(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
 }
 
 // modeOfFiles is the usage of the flag modeFlag for objects of the mesh.
 const modeOfFiles = "that of the control plane: the mode of probes of Dataplanes that name none"
-
-func newModeChoice() choice[mesh.ProbesMode] {
-	return choice[mesh.ProbesMode]{value: mesh.ProbesUnified, among: []mesh.ProbesMode{mesh.ProbesUnified, mesh.ProbesPerPort}}
-}
 
 // noArguments refuses arguments, such as the further files that a shell makes of -f *.yaml.
 func noArguments(_ *cobra.Command, args []string) error {
@@ -65,7 +62,7 @@ func readObjects(cmd *cobra.Command, path string, mode mesh.ProbesMode) ([]store
 		return nil, err
 	}
 	for _, p := range problems {
-		cmd.PrintErrf("%s: %s: %s\n", oneLine(p.Place.String()), p.Severity, oneLine(p.Err.Error()))
+		cmd.PrintErrf("%s: %s: %s\n", printer.OneLine(p.Place.String()), p.Severity, printer.OneLine(p.Err.Error()))
 	}
 	if err := verdict(path, documents, problems); err != nil {
 		return nil, err
@@ -83,22 +80,9 @@ func verdict(path string, documents []store.Document, problems []store.Problem) 
 	}
 	switch {
 	case wrong > 0:
-		return fmt.Errorf("%s: %s", path, plural(wrong, "error"))
-	case len(documents) == 0 && !isDirectory(path):
+		return fmt.Errorf("%s: %s", path, printer.Plural(wrong, "error"))
+	case len(documents) == 0 && !manifest.IsDirectory(path):
 		return fmt.Errorf("%s: no Mesh, Dataplane, Service or MeshService found", path)
 	}
 	return nil
-}
-
-func isDirectory(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
-}
-
-// plural returns "1 error" or "2 errors".
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

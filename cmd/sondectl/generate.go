@@ -10,6 +10,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 func (c *cli) generate() *cobra.Command {
@@ -25,7 +26,7 @@ func (c *cli) generateToken() *cobra.Command {
 		Use:   "dataplane-token --name NAME",
 		Short: "Make a token with which an agent joins the mesh",
 		Long: `Make a token with which the agent of one dataplane joins the mesh and gets its first certificate. The token is only
-written to stdout: the control plane does not keep it. Anybody who has it can join as that dataplane while it is valid. Its
+written to stdout: the control plane does not keep it. Any client that has it can join as that dataplane while it is valid. Its
 end is written to stderr.
 
 The workload is what the proxy's certificate will identify. It must be that of the Dataplane (its label kuma.io/workload,
@@ -42,9 +43,9 @@ token ends, and for how to renew tokens.`,
 	cmd.Flags().StringVar(&request.Mesh, "mesh", mesh.DefaultMesh, "`MESH` of the Dataplane")
 	cmd.Flags().StringVar(&request.Workload, "workload", "", "`WORKLOAD` of the Dataplane")
 	cmd.Flags().TextVar(&life, "valid-for", mesh.Duration(24*time.Hour), "how `LONG` the token is valid, such as 30m, 24h, 7d")
-	must(cmd.MarkFlagRequired("name"))
-	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
-	must(cmd.RegisterFlagCompletionFunc("name", c.completeNames(&adminv1.Filter{}, dataplanes())))
+	settings.Must(cmd.MarkFlagRequired("name"))
+	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
+	settings.Must(cmd.RegisterFlagCompletionFunc("name", c.completeNames(&adminv1.Filter{}, dataplanes())))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		request.ValidFor = durationpb.New(life.Std())
 		return c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) error {

@@ -13,6 +13,8 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/manifest"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/generator"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/xds/resource"
@@ -21,7 +23,7 @@ import (
 func (c *cli) generateEnvoy() *cobra.Command {
 	var path, meshName, trustDomain string
 	var static bool
-	mode := newModeChoice()
+	mode := manifest.NewModeChoice()
 	cmd := &cobra.Command{
 		Use:   "envoy [NAME] -f FILE|DIR|-",
 		Short: "Write the Envoy resources for files, without any server",
@@ -41,10 +43,10 @@ key and bundle are those of a throw-away CA, good for "envoy --mode validate" an
 	fileFlag(cmd, &path, objectsUsage)
 	cmd.Flags().StringVar(&meshName, "mesh", "", "`MESH` of the Dataplane")
 	cmd.Flags().BoolVar(&static, "static", false, "write one whole static configuration")
-	mode.add(cmd, modeFlag, "", modeOfFiles)
+	mode.Add(cmd, manifest.ModeFlag, "", modeOfFiles)
 	cmd.Flags().StringVar(&trustDomain, "trust-domain", mesh.DefaultTrustDomain, "`SUFFIX` of all trust domains, the control plane's --trust-domain")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		change, err := readView(cmd, path, trustDomain, mode.value)
+		change, err := readView(cmd, path, trustDomain, mode.Value)
 		if err != nil {
 			return err
 		}
@@ -120,7 +122,7 @@ func nearestOf(name string, known, all []string) string {
 	if near, _ := mesh.Nearest(name, known); near != "" {
 		return didYouMean(near)
 	}
-	return ": there are " + firstFew(all, ", ")
+	return ": there are " + printer.FirstFew(all, ", ")
 }
 
 // writeResources writes the resources of each kind under its name, in the order of Kinds.
@@ -145,7 +147,7 @@ func (c *cli) writeResources(change meshview.Change, id mesh.ID, trustDomain str
 		if err != nil {
 			return fmt.Errorf("encode %s of %s: %w", kind, id, err)
 		}
-		if err := writeKind(&c.out, yamlFormat, kind, bodies); err != nil {
+		if err := writeKind(&c.out, printer.YAML, kind, bodies); err != nil {
 			return err
 		}
 	}

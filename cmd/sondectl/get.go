@@ -13,6 +13,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
@@ -29,11 +30,11 @@ type collection struct {
 }
 
 // name returns the name of the object that a row of the table is about.
-func (r collection) name(of row) string {
+func (r collection) name(of printer.Row) string {
 	if r.inMeshes {
-		return of.cells[1]
+		return of.Cells[1]
 	}
-	return of.cells[0]
+	return of.Cells[0]
 }
 
 func collections() []collection {
@@ -95,7 +96,7 @@ func (c *cli) getOne(r collection) *cobra.Command {
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and write each object that changes, until a signal")
 	if r.inMeshes {
 		cmd.Flags().StringVar(&filter.Mesh, "mesh", "", "only those of this `MESH`")
-		must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
+		settings.Must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	}
 	cmd.ValidArgsFunction = c.completeNames(filter, r)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -179,7 +180,7 @@ func problemsOf(tail *adminv1.Tail) []string {
 		if p.GetWarning() {
 			severity = "warning"
 		}
-		lines = append(lines, severity+": "+oneLine(place(p)+p.GetText()))
+		lines = append(lines, severity+": "+printer.OneLine(place(p)+p.GetText()))
 	}
 	return lines
 }

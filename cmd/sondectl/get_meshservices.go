@@ -8,6 +8,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
 const meshServiceColumns = `SELECTOR    which Dataplanes it selects
@@ -70,9 +71,9 @@ func listMeshServices(ctx context.Context, api adminv1.AdminServiceClient, filte
 		cells := func(dataplanes string) []string {
 			return []string{s.Mesh, s.Name, entry.GetSelector(), strings.Join(ports, ","), dataplanes, strings.Join(endpoints, ",")}
 		}
-		l.rows = append(l.rows, row{
-			notes: notes, cells: cells(firstFew(entry.GetDataplanes(), ",")), wide: cells(strings.Join(entry.GetDataplanes(), ",")),
-			more: []string{strings.Join(services, ","), labelText(s.Labels)},
+		l.rows = append(l.rows, printer.Row{
+			Notes: notes, Cells: cells(printer.FirstFew(entry.GetDataplanes(), ",")), Wide: cells(strings.Join(entry.GetDataplanes(), ",")),
+			More: []string{strings.Join(services, ","), labelText(s.Labels)},
 		})
 	}
 	return l, nil

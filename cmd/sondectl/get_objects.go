@@ -14,6 +14,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
 const meshColumns = `MTLS        on where proxies speak mTLS
@@ -67,7 +68,7 @@ func listMeshes(ctx context.Context, api adminv1.AdminServiceClient, filter *adm
 			m.Name, mtls, mode, backend, timeUntil(entry.GetCaExpires()),
 			fmt.Sprintf("%d/%d", status.Connected, status.Proxies), strconv.Itoa(int(status.Services)),
 		}
-		l.rows = append(l.rows, row{cells: cells, wide: cells, more: []string{validity, passthrough, labelText(m.Labels)}})
+		l.rows = append(l.rows, printer.Row{Cells: cells, Wide: cells, More: []string{validity, passthrough, labelText(m.Labels)}})
 	}
 	return l, nil
 }
@@ -125,7 +126,7 @@ func listDataplanes(ctx context.Context, api adminv1.AdminServiceClient, filter 
 			service := func(names string) string {
 				return fmt.Sprintf("%s:%d/%s", cmp.Or(in.Tags.Service(), names, in.Name), in.Port, in.AppProtocol())
 			}
-			services, all = append(services, service(firstFew(h.GetServices(), "|"))), append(all, service(strings.Join(h.GetServices(), "|")))
+			services, all = append(services, service(printer.FirstFew(h.GetServices(), "|"))), append(all, service(strings.Join(h.GetServices(), "|")))
 			if h.GetReason() != "" {
 				notes = append(notes, fmt.Sprintf("not ready: %s: %s", services[i], h.GetReason()))
 			}
@@ -141,9 +142,9 @@ func listDataplanes(ctx context.Context, api adminv1.AdminServiceClient, filter 
 		cells := func(services []string) []string {
 			return []string{d.Mesh, d.Name, d.Spec.Networking.Address, strings.Join(services, ","), dataplaneHealth(entry)}
 		}
-		l.rows = append(l.rows, row{
-			notes: notes, cells: cells(services), wide: cells(all),
-			more: []string{d.Workload(), strings.Join(outbounds, ","), labelText(d.Labels)},
+		l.rows = append(l.rows, printer.Row{
+			Notes: notes, Cells: cells(services), Wide: cells(all),
+			More: []string{d.Workload(), strings.Join(outbounds, ","), labelText(d.Labels)},
 		})
 	}
 	return l, nil
@@ -226,7 +227,7 @@ func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *a
 				fmt.Sprintf("%d/%d", len(ready), len(entry.GetEndpoints())), strconv.Itoa(sidecars), join(entry.GetIdentities(), ","),
 			}
 		}
-		l.rows = append(l.rows, row{notes: notes, cells: cells(firstFew), wide: cells(strings.Join), more: []string{strings.Join(ready, ",")}})
+		l.rows = append(l.rows, printer.Row{Notes: notes, Cells: cells(printer.FirstFew), Wide: cells(strings.Join), More: []string{strings.Join(ready, ",")}})
 	}
 	return l, nil
 }
@@ -301,23 +302,4 @@ func endpointNote(e *adminv1.Endpoint) string {
 	default:
 		return ""
 	}
-}
-
-// shownFew is how many of many values a table shows.
-const shownFew = 5
-
-// firstFew joins the first values, and says how many more there are.
-func firstFew(values []string, separator string) string {
-	if len(values) > shownFew {
-		values = append(slices.Clone(values[:shownFew]), fmt.Sprintf("+%d", len(values)-shownFew))
-	}
-	return strings.Join(values, separator)
-}
-
-// fewNotes returns the first notes, and one that says how many more there are.
-func fewNotes(notes []string) []string {
-	if len(notes) > shownFew {
-		return append(slices.Clone(notes[:shownFew]), fmt.Sprintf("%d more: see -o yaml", len(notes)-shownFew))
-	}
-	return notes
 }

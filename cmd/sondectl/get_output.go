@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
@@ -21,34 +22,34 @@ type listing struct {
 	header []string
 	// more are the headers of columns that -o wide of get adds.
 	more      []string
-	rows      []row
+	rows      []printer.Row
 	documents []any
 	tail      *adminv1.Tail
 }
 
-func (l *listing) write(w *bytes.Buffer, f format) error {
+func (l *listing) write(w *bytes.Buffer, f printer.Format) error {
 	switch f {
-	case jsonFormat:
+	case printer.JSON:
 		// Always a list, so that scripts need not handle two shapes.
-		return writeJSON(w, append([]any{}, l.documents...))
-	case yamlFormat:
+		return printer.WriteJSON(w, append([]any{}, l.documents...))
+	case printer.YAML:
 		for i, document := range l.documents {
 			if i > 0 {
 				w.WriteString("---\n")
 			}
-			if err := writeYAML(w, document); err != nil {
+			if err := printer.WriteYAML(w, document); err != nil {
 				return err
 			}
 		}
 		return nil
 	default:
-		return writeTable(w, l.header, l.rows)
+		return printer.WriteTable(w, l.header, l.rows)
 	}
 }
 
 // getOutput is the value of -o of get: a format, or jsonpath= and a template.
 type getOutput struct {
-	format    format
+	format    printer.Format
 	template  string
 	path      *jsonpath.JSONPath
 	noHeaders bool
@@ -57,8 +58,8 @@ type getOutput struct {
 // jsonPathPrefix is what a template stands behind, as for kubectl.
 const jsonPathPrefix = "jsonpath="
 
-func getFormats() *choice[format] {
-	return &choice[format]{value: table, among: []format{table, wideFormat, nameFormat, yamlFormat, jsonFormat}}
+func getFormats() *settings.Choice[printer.Format] {
+	return &settings.Choice[printer.Format]{Value: printer.Table, Among: []printer.Format{printer.Table, printer.Wide, printer.Name, printer.YAML, printer.JSON}}
 }
 
 // String implements pflag.Value.
@@ -78,9 +79,9 @@ func (o *getOutput) Set(s string) error {
 	if !isPath {
 		formats := getFormats()
 		if formats.Set(s) != nil {
-			return fmt.Errorf("must be one of %s, or %sTEMPLATE", strings.Join(formats.words(), ", "), jsonPathPrefix)
+			return fmt.Errorf("must be one of %s, or %sTEMPLATE", strings.Join(formats.Words(), ", "), jsonPathPrefix)
 		}
-		*o = getOutput{format: formats.value, noHeaders: o.noHeaders}
+		*o = getOutput{format: formats.Value, noHeaders: o.noHeaders}
 		return nil
 	}
 	path := jsonpath.New("template").AllowMissingKeys(true) // as kubectl: not every object has every label
@@ -93,11 +94,11 @@ func (o *getOutput) Set(s string) error {
 
 // add adds the flags -o and --no-headers to cmd.
 func (o *getOutput) add(cmd *cobra.Command) {
-	o.format = table
+	o.format = printer.Table
 	cmd.Flags().VarP(o, "output", "o", "how to write it")
 	cmd.Flags().BoolVar(&o.noHeaders, "no-headers", false, "tables without the line of headers")
-	words := append(getFormats().words(), jsonPathPrefix)
-	must(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)))
+	words := append(getFormats().Words(), jsonPathPrefix)
+	settings.Must(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)))
 }
 
 // ofItems matches a template that is for a list.
@@ -119,9 +120,9 @@ func (o *getOutput) check(one bool) error {
 // list of all.
 func (o *getOutput) write(w *bytes.Buffer, of collection, l *listing, one bool) error {
 	switch {
-	case o.format == table || o.format == wideFormat:
-		return (&columns{}).write(w, append(o.header(l), o.rows(l)...))
-	case o.format == nameFormat:
+	case o.format == printer.Table || o.format == printer.Wide:
+		return (&printer.Columns{}).Write(w, append(o.header(l), o.rows(l)...))
+	case o.format == printer.Name:
 		writeNames(w, of, l)
 		return nil
 	case o.path == nil:
@@ -147,24 +148,24 @@ func writeNames(w *bytes.Buffer, of collection, l *listing) {
 }
 
 // header returns the line of headers, if there is one.
-func (o *getOutput) header(l *listing) []row {
+func (o *getOutput) header(l *listing) []printer.Row {
 	switch {
 	case o.noHeaders:
 		return nil
-	case o.format == wideFormat:
-		return []row{{cells: slices.Concat(l.header, l.more)}}
+	case o.format == printer.Wide:
+		return []printer.Row{{Cells: slices.Concat(l.header, l.more)}}
 	}
-	return []row{{cells: l.header}}
+	return []printer.Row{{Cells: l.header}}
 }
 
 // rows returns those of the table.
-func (o *getOutput) rows(l *listing) []row {
-	rows := make([]row, len(l.rows))
+func (o *getOutput) rows(l *listing) []printer.Row {
+	rows := make([]printer.Row, len(l.rows))
 	for i, r := range l.rows {
-		if o.format == wideFormat {
-			rows[i] = row{cells: slices.Concat(r.wide, r.more), notes: r.notes}
+		if o.format == printer.Wide {
+			rows[i] = printer.Row{Cells: slices.Concat(r.Wide, r.More), Notes: r.Notes}
 		} else {
-			rows[i] = row{cells: r.cells, notes: fewNotes(r.notes)}
+			rows[i] = printer.Row{Cells: r.Cells, Notes: printer.FewNotes(r.Notes)}
 		}
 	}
 	return rows

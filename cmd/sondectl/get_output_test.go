@@ -15,6 +15,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/crds"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
 // manyEndpoints is a control plane with one service that has more of all than a table shows.
@@ -35,7 +36,7 @@ func TestWideCutsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for f, cut := range map[format]bool{table: true, wideFormat: false} {
+	for f, cut := range map[printer.Format]bool{printer.Table: true, printer.Wide: false} {
 		t.Run(string(f), func(t *testing.T) {
 			var out bytes.Buffer
 			if err := (&getOutput{format: f}).write(&out, services(), l, false); err != nil {
@@ -71,7 +72,7 @@ func TestServiceKeepsItsPolicies(t *testing.T) {
 func TestGetOutput(t *testing.T) {
 	l := &listing{header: []string{"NAME", "N"}, documents: []any{map[string]any{"name": "a", "n": 1 << 60}, map[string]any{"name": "b", "labels": map[string]string{"x.y/z": "w"}}}}
 	for _, name := range []string{"a", "b"} {
-		l.rows = append(l.rows, row{cells: []string{name, "1"}})
+		l.rows = append(l.rows, printer.Row{Cells: []string{name, "1"}})
 	}
 	tests := map[string]struct {
 		output    string

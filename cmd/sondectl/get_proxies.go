@@ -9,6 +9,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
 const proxyColumns = `AGENT         state of the agent's session with this replica of the control plane:
@@ -56,7 +57,7 @@ func listProxies(ctx context.Context, api adminv1.AdminServiceClient, filter *ad
 	return l, nil
 }
 
-func proxyRow(p *adminv1.Proxy) row {
+func proxyRow(p *adminv1.Proxy) printer.Row {
 	types, synced, refused, protocol := 0, 0, 0, ""
 	notes := agentNotes(p)
 	for _, stream := range p.GetStreams() {
@@ -96,7 +97,7 @@ func proxyRow(p *adminv1.Proxy) row {
 		p.GetMesh(), p.GetName(), agentPhase(p.GetAgentState()), timeSince(p.GetAgentState().GetSince()), connected(p), agent.GetVersion(), agent.GetEnvoyVersion(), sync, draining,
 		timeUntil(agent.GetCertificateExpires()), nacks,
 	}
-	return row{notes: notes, cells: cells, wide: cells, more: []string{protocol, agent.GetLeafSerial(), agent.GetBundleId(), strings.Join(agent.GetFeatures(), ",")}}
+	return printer.Row{Notes: notes, Cells: cells, Wide: cells, More: []string{protocol, agent.GetLeafSerial(), agent.GetBundleId(), strings.Join(agent.GetFeatures(), ",")}}
 }
 
 // agentPhase returns the phase as one word in lower case, "" if the control plane does not say it.

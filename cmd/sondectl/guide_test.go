@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 )
 
 // TestMigrationGuide runs the guide's commands that need no cluster, and compares what they print.
@@ -23,8 +25,8 @@ func TestMigrationGuide(t *testing.T) {
 		tried++
 		t.Run(command, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			if code := run(t.Context(), strings.Fields(command), strings.NewReader(""), &stdout, &stderr); code != exitFindings {
-				t.Errorf("exit code %d, want %d: %s", code, exitFindings, stderr.String())
+			if code := run(t.Context(), strings.Fields(command), strings.NewReader(""), &stdout, &stderr); code != exit.Findings {
+				t.Errorf("exit code %d, want %d: %s", code, exit.Findings, stderr.String())
 			}
 			if stdout.String() != want {
 				t.Errorf("it prints:\n%s\nand the guide has:\n%s", stdout.String(), want)

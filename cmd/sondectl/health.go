@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
 const healthHelp = `Show what /livez and /readyz of this replica of the control plane say, with the reasons, which those pages tell only on
@@ -32,7 +34,7 @@ func (c *cli) health() *cobra.Command {
 		Example: "  sondectl health\n  sondectl health -o json",
 		Args:    cobra.NoArgs,
 	}
-	output := addFormat(cmd, table, yamlFormat, jsonFormat)
+	output := printer.AddFormat(cmd, printer.Table, printer.YAML, printer.JSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var health *adminv1.Health
 		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
@@ -44,7 +46,7 @@ func (c *cli) health() *cobra.Command {
 		}
 		found, err := healthListing(health)
 		if err == nil {
-			err = found.write(&c.out, output.value)
+			err = found.write(&c.out, output.Value)
 		}
 		if err != nil {
 			return err
@@ -67,14 +69,14 @@ func healthListing(health *adminv1.Health) (*listing, error) {
 	return l, nil
 }
 
-func healthRow(c *adminv1.HealthCheck) row {
+func healthRow(c *adminv1.HealthCheck) printer.Row {
 	took := ""
 	if c.GetTook() != nil {
 		took = c.GetTook().AsDuration().Round(time.Microsecond).String()
 	}
-	r := row{cells: []string{c.GetGroup(), c.GetName(), healthWord(c.GetStatus()), timeSince(c.GetAt()), took}}
+	r := printer.Row{Cells: []string{c.GetGroup(), c.GetName(), healthWord(c.GetStatus()), timeSince(c.GetAt()), took}}
 	if c.GetReason() != "" {
-		r.notes = append(r.notes, c.GetReason())
+		r.Notes = append(r.Notes, c.GetReason())
 	}
 	if changes := c.GetChanges(); len(changes) > 1 {
 		for _, change := range changes {
@@ -82,7 +84,7 @@ func healthRow(c *adminv1.HealthCheck) row {
 			if change.GetReason() != "" {
 				note += ": " + change.GetReason()
 			}
-			r.notes = append(r.notes, note)
+			r.Notes = append(r.Notes, note)
 		}
 	}
 	return r
@@ -108,7 +110,7 @@ func unhealthy(health *adminv1.Health) error {
 	case len(health.GetChecks()) == 0:
 		return errors.New("the control plane has no health checks")
 	case len(failed) > 0:
-		return &exitError{code: exitUnhealthy, err: fmt.Errorf("failed: %s", strings.Join(failed, ", "))}
+		return &exit.Error{Code: exit.Unhealthy, Err: fmt.Errorf("failed: %s", strings.Join(failed, ", "))}
 	default:
 		return nil
 	}

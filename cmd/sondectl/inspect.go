@@ -12,6 +12,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
@@ -40,9 +41,9 @@ func (c *cli) inspect() *cobra.Command {
 // inspection has the flags of inspect dataplane.
 type inspection struct {
 	mesh, name string
-	view       *choice[adminv1.Kind]
+	view       *settings.Choice[adminv1.Kind]
 	desired    bool
-	output     *choice[format]
+	output     *settings.Choice[printer.Format]
 }
 
 func (c *cli) inspectDataplane() *cobra.Command {
@@ -56,23 +57,23 @@ func (c *cli) inspectDataplane() *cobra.Command {
   sondectl inspect dataplane web-1 --mesh default --type clusters --desired -o json`,
 		Args: cobra.ExactArgs(1),
 	}
-	i := &inspection{output: addFormat(cmd, yamlFormat, jsonFormat), view: &choice[adminv1.Kind]{among: inspectTypes()}}
-	i.view.add(cmd, "type", "", "what to show")
+	i := &inspection{output: printer.AddFormat(cmd, printer.YAML, printer.JSON), view: &settings.Choice[adminv1.Kind]{Among: inspectTypes()}}
+	i.view.Add(cmd, "type", "", "what to show")
 	cmd.Flags().StringVar(&i.mesh, "mesh", "", "`MESH` of the dataplane")
 	cmd.Flags().BoolVar(&i.desired, "desired", false, "the clusters that Envoy should have, not those that it has")
-	must(cmd.MarkFlagRequired("type"))
-	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
+	settings.Must(cmd.MarkFlagRequired("type"))
+	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	cmd.ValidArgsFunction = c.completeNames(&adminv1.Filter{}, dataplanes())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		i.name = args[0]
-		own := slices.Contains(mesh.EnvoyViews(), mesh.EnvoyView(i.view.value))
+		own := slices.Contains(mesh.EnvoyViews(), mesh.EnvoyView(i.view.Value))
 		switch {
-		case i.desired && !slices.Contains(adminv1.Kinds(), i.view.value):
-			return settings.Usagef("--desired: must not be with --type %s: Envoy alone knows it", i.view.value)
+		case i.desired && !slices.Contains(adminv1.Kinds(), i.view.Value):
+			return settings.Usagef("--desired: must not be with --type %s: Envoy alone knows it", i.view.Value)
 		case !own || i.desired:
 			return c.inspectDesired(cmd.Context(), i)
 		case cmd.Flags().Changed("output"):
-			return settings.Usagef("-o: must not be with --type %s: it is Envoy's own text", i.view.value)
+			return settings.Usagef("-o: must not be with --type %s: it is Envoy's own text", i.view.Value)
 		}
 		return c.inspectEnvoy(cmd.Context(), i)
 	}
@@ -97,19 +98,19 @@ func inspectTypes() []adminv1.Kind {
 func (c *cli) inspectDesired(ctx context.Context, i *inspection) error {
 	var response *adminv1.InspectDataplaneResponse
 	err := c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-		response, err = api.InspectDataplane(ctx, &adminv1.InspectDataplaneRequest{Mesh: i.mesh, Name: i.name, Kind: string(i.view.value)})
+		response, err = api.InspectDataplane(ctx, &adminv1.InspectDataplaneRequest{Mesh: i.mesh, Name: i.name, Kind: string(i.view.Value)})
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return writeKind(&c.out, i.output.value, i.view.value, response.GetResources())
+	return writeKind(&c.out, i.output.Value, i.view.Value, response.GetResources())
 }
 
 // inspectEnvoy writes what the Envoy says.
 func (c *cli) inspectEnvoy(ctx context.Context, i *inspection) error {
 	return c.callWithin(ctx, inspectTimeout, func(ctx context.Context, api adminv1.AdminServiceClient) error {
-		stream, err := api.InspectEnvoy(ctx, &adminv1.InspectEnvoyRequest{Mesh: i.mesh, Name: i.name, View: string(i.view.value)})
+		stream, err := api.InspectEnvoy(ctx, &adminv1.InspectEnvoyRequest{Mesh: i.mesh, Name: i.name, View: string(i.view.Value)})
 		for err == nil {
 			var part *adminv1.InspectEnvoyPart
 			if part, err = stream.Recv(); err == nil {
@@ -125,7 +126,7 @@ func (c *cli) inspectEnvoy(ctx context.Context, i *inspection) error {
 
 // writeKind writes resources under the name of their kind, in the same form for inspect and for "generate envoy", so that
 // their outputs can be compared. The bootstrap is one document, the others are lists.
-func writeKind(w io.Writer, f format, kind adminv1.Kind, resources [][]byte) error {
+func writeKind(w io.Writer, f printer.Format, kind adminv1.Kind, resources [][]byte) error {
 	list := make([]json.RawMessage, len(resources))
 	for i, body := range resources {
 		list[i] = body
@@ -134,8 +135,8 @@ func writeKind(w io.Writer, f format, kind adminv1.Kind, resources [][]byte) err
 	if kind == adminv1.KindBootstrap && len(list) == 1 {
 		document[kind] = list[0]
 	}
-	if f == jsonFormat {
-		return writeJSON(w, document)
+	if f == printer.JSON {
+		return printer.WriteJSON(w, document)
 	}
-	return writeYAML(w, document)
+	return printer.WriteYAML(w, document)
 }

@@ -10,11 +10,13 @@ import (
 	"os"
 	"strings"
 
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 func main() {
-	// Signals end the program as they end any other: nothing needs to be put in order, and whoever waits sees which signal it was.
+	// Signals end the program as they end any other: nothing needs to be cleaned up, and the parent sees which signal it was.
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
@@ -22,9 +24,9 @@ func main() {
 // that a pipe never gets part of an output.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err := dropEmptyVariables(); err != nil {
-		panic(err) // only a name that is none is an error
+		panic(err) // only an invalid name is an error
 	}
-	stdout, stderr = safe(stdout), safe(stderr)
+	stdout, stderr = printer.Safe(stdout), printer.Safe(stderr)
 	c := &cli{stdout: stdout}
 	root := c.root()
 	root.SetArgs(args)
@@ -32,18 +34,18 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetOut(&c.out)
 	root.SetErr(stderr)
 	cmd, err := settings.Execute(ctx, root)
-	code := exitCode(err)
-	if hasOutput(err) {
+	code := exit.Code(err)
+	if exit.HasOutput(err) {
 		if _, werr := stdout.Write(c.out.Bytes()); werr != nil {
-			err, code = fmt.Errorf("write the output: %w", werr), exitFailed
+			err, code = fmt.Errorf("write the output: %w", werr), exit.Failed
 		}
 	}
 	if err != nil {
 		path := strings.Replace(cmd.CommandPath(), " ", ": ", 1)
-		if code == exitUsage {
+		if code == exit.Usage {
 			err = fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 		}
-		cmd.PrintErrf("%s: %s\n", path, oneLine(strings.ReplaceAll(err.Error(), "\n", "; ")))
+		cmd.PrintErrf("%s: %s\n", path, printer.OneLine(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	}
 	return code
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
+
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 )
 
 func TestMain(m *testing.M) {
@@ -85,11 +87,11 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
 	}
-	report := got == exitFailed && slices.Contains(args, "validate") && slices.Contains(args, "-o")
-	if !report && slices.Contains([]int{exitFailed, exitUsage, exitUnreachable}, got) && stdout.Len() > 0 {
+	report := got == exit.Failed && slices.Contains(args, "validate") && slices.Contains(args, "-o")
+	if !report && slices.Contains([]int{exit.Failed, exit.Usage, exit.Unreachable}, got) && stdout.Len() > 0 {
 		ts.Fatalf("it failed, and yet there is something on stdout")
 	}
-	if got != exitOK && !lastLineNamesUs(stderr.String()) {
+	if got != exit.OK && !lastLineNamesUs(stderr.String()) {
 		ts.Fatalf("the last line on stderr must begin with sondectl: and end")
 	}
 }

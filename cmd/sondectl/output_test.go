@@ -10,101 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 	"github.com/sonde-mesh/sonde/internal/reach"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
-
-func TestWriteYAML(t *testing.T) {
-	tests := map[string]struct {
-		in   any
-		want string
-	}{
-		"short fields before long ones, else in order": {
-			struct {
-				B []int  `json:"b"`
-				A string `json:"a"`
-				C int    `json:"c"`
-			}{[]int{1}, "x", 2}, "a: x\nc: 2\nb:\n  - 1\n",
-		},
-		"numbers stay as they are":   {map[string]any{"n": 4294967295, "f": 0.5, "big": int64(1) << 60}, "big: 1152921504606846976\nf: 0.5\n\"n\": 4294967295\n"},
-		"text that looks otherwise":  {[]string{"yes", "y", "1", "0x1", "null", "1e3", "", "a: b"}, "- \"yes\"\n- \"y\"\n- \"1\"\n- \"0x1\"\n- \"null\"\n- \"1e3\"\n- \"\"\n- 'a: b'\n"},
-		"lines":                      {map[string]string{"pem": "a\nb\n"}, "pem: |\n  a\n  b\n"},
-		"characters of control":      {[]string{"a\x1b[31mb\x7f\u0085"}, "- \"a\\e[31mb\\x7F\\N\"\n"},
-		"empty ones":                 {map[string]any{"l": []int{}, "m": map[string]int{}, "n": nil}, "\"n\": null\nl: []\nm: {}\n"},
-		"what JSON escapes for HTML": {[]string{"<&>"}, "- <&>\n"},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			var out bytes.Buffer
-			if err := writeYAML(&out, tc.in); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tc.want, out.String()); diff != "" {
-				t.Errorf("writeYAML() (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func FuzzWriteYAML(f *testing.F) {
-	f.Add("a\x1b[31m\r\n\tb")
-	f.Add("- x: y # z")
-	f.Fuzz(func(t *testing.T, text string) {
-		text = strings.ToValidUTF8(text, "?")
-		var out bytes.Buffer
-		if err := writeYAML(&out, map[string]string{"k": text}); err != nil {
-			t.Fatal(err)
-		}
-		var back map[string]string
-		if err := yaml.Unmarshal(out.Bytes(), &back); err != nil || back["k"] != text {
-			t.Errorf("%q became %q, %v", text, back["k"], err)
-		}
-	})
-}
-
-func TestWriteTable(t *testing.T) {
-	var out bytes.Buffer
-	rows := []row{
-		{cells: []string{"ä", "", "last"}},
-		{cells: []string{"longer", "x\ty\x1b[1m", ""}, notes: []string{"why:\nbecause"}},
-	}
-	if err := writeTable(&out, []string{"A", "B", "C"}, rows); err != nil {
-		t.Fatal(err)
-	}
-	want := "A        B         C\nä        -         last\nlonger   x y [1m   -\n  why: because\n"
-	if diff := cmp.Diff(want, out.String()); diff != "" {
-		t.Errorf("writeTable() (-want +got):\n%s", diff)
-	}
-}
-
-// TestHostileTable shows that one name that is longer than others shifts its own row alone, and that no text moves others.
-func TestHostileTable(t *testing.T) {
-	long := strings.Repeat("x", 253)
-	rows := []row{
-		{cells: []string{"default", long, "1/2"}},
-		{cells: []string{"default", "web", "1/2"}, notes: []string{"\u202egnp.exe \x9b31m \u2028next\xff"}},
-		{cells: []string{"default", strings.Repeat("y", maxWidth), "0/0"}},
-	}
-	var out bytes.Buffer
-	if err := writeTable(&out, []string{"MESH", "NAME", "ENDPOINTS"}, rows); err != nil {
-		t.Fatal(err)
-	}
-	pad := strings.Repeat(" ", maxWidth)
-	want := "MESH      NAME" + pad[4:] + "   ENDPOINTS\n" +
-		"default   " + long + "   1/2\n" +
-		"default   web" + pad[3:] + "   1/2\n  gnp.exe \ufffd31m  next\ufffd\n" +
-		"default   " + strings.Repeat("y", maxWidth) + "   0/0\n"
-	if diff := cmp.Diff(want, out.String()); diff != "" {
-		t.Errorf("writeTable() (-want +got):\n%s", diff)
-	}
-}
 
 func TestUntil(t *testing.T) {
 	tests := map[string]struct {
@@ -141,13 +55,13 @@ func TestExplain(t *testing.T) {
 		code                 int
 		want                 string
 	}{
-		"nobody there":      {errors.New("connection refused"), nil, status.Error(codes.Unavailable, "x"), exitUnreachable, "no control plane at HOST:1: connection refused"},
-		"impostor":          {nil, &tls.CertificateVerificationError{Err: errors.New("unknown authority")}, status.Error(codes.Unavailable, "x"), exitFailed, "is not the one that --ca-cert-file names: unknown authority"},
-		"not ready":         {nil, nil, status.Error(codes.Unavailable, "no view yet"), exitUnreachable, "is not available: no view yet"},
-		"hangs":             {nil, nil, status.Error(codes.DeadlineExceeded, "x"), exitUnreachable, "the control plane at HOST:1 did not answer in time"},
-		"refuses":           {nil, nil, status.Error(codes.NotFound, "mesh not found"), exitFailed, "mesh not found"},
-		"an answer is odd":  {nil, nil, errors.New("decode a Mesh"), exitFailed, "decode a Mesh"},
-		"wrong use of flag": {nil, nil, settings.Usagef("bad"), exitUsage, "bad"},
+		"nobody there":      {errors.New("connection refused"), nil, status.Error(codes.Unavailable, "x"), exit.Unreachable, "no control plane at HOST:1: connection refused"},
+		"impostor":          {nil, &tls.CertificateVerificationError{Err: errors.New("unknown authority")}, status.Error(codes.Unavailable, "x"), exit.Failed, "is not the one that --ca-cert-file names: unknown authority"},
+		"not ready":         {nil, nil, status.Error(codes.Unavailable, "no view yet"), exit.Unreachable, "is not available: no view yet"},
+		"hangs":             {nil, nil, status.Error(codes.DeadlineExceeded, "x"), exit.Unreachable, "the control plane at HOST:1 did not answer in time"},
+		"refuses":           {nil, nil, status.Error(codes.NotFound, "mesh not found"), exit.Failed, "mesh not found"},
+		"an answer is odd":  {nil, nil, errors.New("decode a Mesh"), exit.Failed, "decode a Mesh"},
+		"wrong use of flag": {nil, nil, settings.Usagef("bad"), exit.Usage, "bad"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -155,7 +69,7 @@ func TestExplain(t *testing.T) {
 			watch.Dialed(tc.dial)
 			watch.Handshaken(tc.handshake)
 			err := explainError(watch, tc.err)
-			if got := exitCode(err); got != tc.code || !strings.Contains(err.Error(), tc.want) {
+			if got := exit.Code(err); got != tc.code || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("explain() = %v (exit code %d), want %q (%d)", err, got, tc.want, tc.code)
 			}
 		})
@@ -170,7 +84,7 @@ func (failing) Write([]byte) (int, error) { return 0, net.ErrClosed }
 func TestAnOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
 	var stderr bytes.Buffer
 	code := run(context.Background(), []string{"--help"}, strings.NewReader(""), failing{}, &stderr)
-	if code != exitFailed || !strings.HasPrefix(stderr.String(), "sondectl: write the output: ") {
+	if code != exit.Failed || !strings.HasPrefix(stderr.String(), "sondectl: write the output: ") {
 		t.Errorf("exit code %d, stderr %q", code, &stderr)
 	}
 }

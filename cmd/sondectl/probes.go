@@ -6,6 +6,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/manifest"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -16,7 +18,7 @@ func (c *cli) probes() *cobra.Command {
 }
 
 func (c *cli) explainProbes() *cobra.Command {
-	var flags injectFlags
+	var flags manifest.InjectFlags
 	cmd := &cobra.Command{
 		Use:   "explain -f FILE|DIR|-",
 		Short: "Show what becomes of each probe and hook of a pod in the mesh, without any server",
@@ -30,42 +32,42 @@ AGENT     what the agent asks the application then, and how long it waits for th
           the kernel passes TCP probes on`,
 		Example: `  sondectl probes explain -f web.yaml
   kubectl get pod web-1 -o yaml | sondectl probes explain -f -`,
-		Args: noOtherFiles,
+		Args: manifest.NoOtherFiles,
 	}
-	flags.add(cmd, modeFlag, modeUsage)
+	flags.Add(cmd, manifest.ModeFlag, manifest.ModeUsage)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		all, o, err := flags.read(cmd)
+		all, o, err := flags.Read(cmd)
 		if err != nil {
 			return err
 		}
 		var errs []error
 		found := 0
 		for _, m := range all {
-			if m.json == nil {
+			if m.JSON == nil {
 				continue
 			}
-			_, pods, err := findPods(m)
+			_, pods, err := manifest.FindPods(m)
 			if err != nil {
 				errs = append(errs, err)
 			}
 			found += len(pods)
 			for _, p := range pods {
 				if err := c.explainPod(p, o); err != nil {
-					errs = append(errs, withPlace(p.place, err))
+					errs = append(errs, manifest.WithPlace(p.Place, err))
 				}
 			}
 		}
 		if found == 0 && len(errs) == 0 {
-			return fmt.Errorf("%s: no pod found", flags.files.String())
+			return fmt.Errorf("%s: no pod found", flags.Files.String())
 		}
-		return reportErrors(cmd, flags.files.String(), errs)
+		return manifest.ReportErrors(cmd, flags.Files.String(), errs)
 	}
 	return cmd
 }
 
 // explainPod writes the table of one pod.
-func (c *cli) explainPod(p pod, o webhook.Options) error {
-	decoded, err := webhook.DecodePod(p.json)
+func (c *cli) explainPod(p manifest.Pod, o webhook.Options) error {
+	decoded, err := webhook.DecodePod(p.JSON)
 	if err != nil {
 		return err
 	}
@@ -78,26 +80,26 @@ func (c *cli) explainPod(p pod, o webhook.Options) error {
 	}
 	switch {
 	case len(decisions) == 0:
-		fmt.Fprintf(&c.out, "%s: no probes and no hooks\n", oneLine(p.place))
+		fmt.Fprintf(&c.out, "%s: no probes and no hooks\n", printer.OneLine(p.Place))
 		return nil
 	case port == 0:
-		fmt.Fprintf(&c.out, "%s: no virtual port\n", oneLine(p.place))
+		fmt.Fprintf(&c.out, "%s: no virtual port\n", printer.OneLine(p.Place))
 	default:
-		fmt.Fprintf(&c.out, "%s: virtual port %d\n", oneLine(p.place), port)
+		fmt.Fprintf(&c.out, "%s: virtual port %d\n", printer.OneLine(p.Place), port)
 	}
-	var rows []row
+	var rows []printer.Row
 	for _, d := range decisions {
 		rows = append(rows, decisionRow(d, port))
 	}
-	return writeTable(&c.out, []string{"CONTAINER", "PROBE", "WRITTEN", "KUBELET", "AGENT"}, rows)
+	return printer.WriteTable(&c.out, []string{"CONTAINER", "PROBE", "WRITTEN", "KUBELET", "AGENT"}, rows)
 }
 
-func decisionRow(d webhook.Decision, port int32) row {
+func decisionRow(d webhook.Decision, port int32) printer.Row {
 	cells := []string{d.Container, string(d.Type), d.Written}
 	if d.Probe == nil {
-		return row{cells: append(cells, "as written", "nothing"), notes: []string{d.Why}}
+		return printer.Row{Cells: append(cells, "as written", "nothing"), Notes: []string{d.Why}}
 	}
-	return row{cells: append(cells, d.Asks(port), agentAction(*d.Probe))}
+	return printer.Row{Cells: append(cells, d.Asks(port), agentAction(*d.Probe))}
 }
 
 // agentAction returns in one line what the agent asks the application.

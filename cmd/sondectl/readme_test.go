@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 )
 
 // TestReadme compares the README's excerpts about one pod with the file and with the output of the commands.
@@ -27,7 +29,7 @@ func TestReadme(t *testing.T) {
 	}
 	output := func(args ...string) string {
 		var stdout, stderr bytes.Buffer
-		if code := run(t.Context(), args, strings.NewReader(""), &stdout, &stderr); code != exitOK || stderr.Len() > 0 {
+		if code := run(t.Context(), args, strings.NewReader(""), &stdout, &stderr); code != exit.OK || stderr.Len() > 0 {
 			t.Fatalf("sondectl %s: exit code %d, %s", strings.Join(args, " "), code, stderr.String())
 		}
 		return stdout.String()

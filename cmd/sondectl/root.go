@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sonde-mesh/sonde/cmd/sondectl/migration"
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
@@ -85,9 +86,9 @@ func (c *cli) root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	c.addConnectionFlags(root.PersistentFlags())
-	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), c.migrate(), c.drain(), c.undrain(), c.rotate(), c.health(), c.why(), c.config())
+	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), migration.Command(&c.out), c.drain(), c.undrain(), c.rotate(), c.health(), c.why(), c.config())
 	buildinfo.Add(root)
-	must(root.RegisterFlagCompletionFunc(flagContext, c.completeContexts))
+	settings.Must(root.RegisterFlagCompletionFunc(flagContext, c.completeContexts))
 	settings.Install(root, settings.Options{
 		Prefix: envPrefix, Variables: func(*cobra.Command) *pflag.FlagSet { return root.PersistentFlags() },
 		Unknown: func(cmd *cobra.Command, variables []string) {

@@ -11,6 +11,9 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 // pollEvery is how often --wait asks the control plane.
@@ -53,7 +56,7 @@ Exit code 0: done, or no rotation is in progress; 4: in progress.`,
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is done, with progress on stderr")
 	cmd.Flags().BoolVar(&statusOnly, "status", false, "show the progress of a rotation, and start none")
 	cmd.MarkFlagsMutuallyExclusive("status", "force")
-	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
+	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var rotation *adminv1.Rotation
 		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
@@ -72,7 +75,7 @@ Exit code 0: done, or no rotation is in progress; 4: in progress.`,
 		}
 		c.out.WriteString(rotationText(request.GetMesh(), rotation))
 		if !isDone(rotation) {
-			return &exitError{code: exitUnfinished, err: fmt.Errorf("the rotation of mesh %q is under way", request.GetMesh())}
+			return &exit.Error{Code: exit.Unfinished, Err: fmt.Errorf("the rotation of mesh %q is under way", request.GetMesh())}
 		}
 		return nil
 	}
@@ -128,7 +131,7 @@ func rotationText(meshName string, r *adminv1.Rotation) string {
 		if expires := timeUntil(proxy.GetCertificateExpires()); expires != "" {
 			state += ", its certificate ends in " + expires
 		}
-		fmt.Fprintf(&text, "  waits for %s (%s)\n", oneLine(proxy.GetName()), state)
+		fmt.Fprintf(&text, "  waits for %s (%s)\n", printer.OneLine(proxy.GetName()), state)
 	}
 	return text.String()
 }

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/generator"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
@@ -34,7 +35,7 @@ func writeStatic(ctx context.Context, out *bytes.Buffer, view *meshview.View, id
 	if err != nil {
 		return fmt.Errorf("encode the configuration of %s: %w", id, err)
 	}
-	return writeYAML(out, json.RawMessage(body))
+	return printer.WriteYAML(out, json.RawMessage(body))
 }
 
 // addThrowAwaySecrets adds the certificate of a CA in memory, issued by the same code as real ones.

@@ -8,12 +8,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/manifest"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/store"
 )
 
 func (c *cli) validate() *cobra.Command {
 	var path string
-	mode := newModeChoice()
+	mode := manifest.NewModeChoice()
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE|DIR|-",
 		Short: "Check files of Meshes, Dataplanes, Services and MeshServices, without any server",
@@ -34,13 +37,13 @@ Exit code 0: all are valid, perhaps with warnings; 1: there is an error.`,
 		Args: noArguments,
 	}
 	fileFlag(cmd, &path, objectsUsage)
-	mode.add(cmd, modeFlag, "", modeOfFiles)
-	output := addFormat(cmd, textFormat, yamlFormat, jsonFormat)
+	mode.Add(cmd, manifest.ModeFlag, "", modeOfFiles)
+	output := printer.AddFormat(cmd, printer.Text, printer.YAML, printer.JSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if output.value != textFormat {
-			return c.report(cmd, path, mode.value, output.value)
+		if output.Value != printer.Text {
+			return c.report(cmd, path, mode.Value, output.Value)
 		}
-		documents, err := readObjects(cmd, path, mode.value)
+		documents, err := readObjects(cmd, path, mode.Value)
 		if err != nil {
 			return err
 		}
@@ -48,7 +51,7 @@ Exit code 0: all are valid, perhaps with warnings; 1: there is an error.`,
 		if len(documents) == 1 {
 			verb = "is"
 		}
-		fmt.Fprintf(&c.out, "%s %s valid\n", plural(len(documents), "object"), verb)
+		fmt.Fprintf(&c.out, "%s %s valid\n", printer.Plural(len(documents), "object"), verb)
 		return nil
 	}
 	return cmd
@@ -83,7 +86,7 @@ type problemText struct {
 }
 
 // report writes what readObjects would, for programs.
-func (c *cli) report(cmd *cobra.Command, path string, mode mesh.ProbesMode, f format) error {
+func (c *cli) report(cmd *cobra.Command, path string, mode mesh.ProbesMode, f printer.Format) error {
 	documents, problems, err := store.Read(path, cmd.InOrStdin(), mode)
 	if err != nil {
 		return err
@@ -101,13 +104,13 @@ func (c *cli) report(cmd *cobra.Command, path string, mode mesh.ProbesMode, f fo
 		}
 		v.Problems = append(v.Problems, text)
 	}
-	if f == jsonFormat {
-		err = writeJSON(&c.out, v)
+	if f == printer.JSON {
+		err = printer.WriteJSON(&c.out, v)
 	} else {
-		err = writeYAML(&c.out, v)
+		err = printer.WriteYAML(&c.out, v)
 	}
 	if err == nil && wrong != nil {
-		err = &exitError{code: exitFailed, err: wrong, output: true}
+		err = &exit.Error{Code: exit.Failed, Err: wrong, Output: true}
 	}
 	return err
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
 // watchEvery is how often --watch asks the control plane.
@@ -36,7 +38,7 @@ func (c *cli) watch(cmd *cobra.Command, r collection, filter *adminv1.Filter, o 
 			case <-again.C:
 			}
 			found, err := c.list(ctx, r, filter)
-			var exit *exitError
+			var failed *exit.Error
 			switch {
 			case ctx.Err() != nil:
 				return nil
@@ -46,10 +48,10 @@ func (c *cli) watch(cmd *cobra.Command, r collection, filter *adminv1.Filter, o 
 				}
 				lost = false
 				reportChanges(cmd, tail, now.tail)
-			case !errors.As(err, &exit) || exit.code != exitUnreachable:
+			case !errors.As(err, &failed) || failed.Code != exit.Unreachable:
 				return err
 			case !lost:
-				cmd.PrintErrf("sondectl: %s; asking again every %s\n", oneLine(err.Error()), watchEvery)
+				cmd.PrintErrf("sondectl: %s; asking again every %s\n", printer.OneLine(err.Error()), watchEvery)
 				lost = true
 			}
 		}
@@ -61,7 +63,7 @@ type watcher struct {
 	out     io.Writer
 	of      collection
 	output  *getOutput
-	columns columns
+	columns printer.Columns
 	shown   []entry // nil before the first
 }
 
@@ -70,7 +72,7 @@ type watcher struct {
 func (w *watcher) show(now *listing) error {
 	after := w.entries(now)
 	changed := &listing{}
-	var header []row
+	var header []printer.Row
 	if w.shown == nil {
 		header = w.output.header(now)
 	}
@@ -88,7 +90,7 @@ func (w *watcher) show(now *listing) error {
 			after = append(after, e)
 			continue
 		}
-		e.row.notes = []string{"removed"}
+		e.row.Notes = []string{"removed"}
 		changed.rows = append(changed.rows, e.row)
 		changed.documents = append(changed.documents, append(json.RawMessage(`{"removed":true,`), e.body[1:]...))
 	}
@@ -104,11 +106,11 @@ func (w *watcher) show(now *listing) error {
 }
 
 // write writes documents one after the other, since there is no end of which a list could be.
-func (w *watcher) write(out *bytes.Buffer, header []row, l *listing) error {
+func (w *watcher) write(out *bytes.Buffer, header []printer.Row, l *listing) error {
 	switch w.output.format {
-	case table, wideFormat:
-		return w.columns.write(out, append(header, w.output.rows(l)...))
-	case nameFormat:
+	case printer.Table, printer.Wide:
+		return w.columns.Write(out, append(header, w.output.rows(l)...))
+	case printer.Name:
 		writeNames(out, w.of, l)
 		return nil
 	}
@@ -118,11 +120,11 @@ func (w *watcher) write(out *bytes.Buffer, header []row, l *listing) error {
 		case w.output.path != nil:
 			err = w.output.execute(out, document)
 			out.WriteByte('\n')
-		case w.output.format == jsonFormat:
-			err = writeJSON(out, document)
+		case w.output.format == printer.JSON:
+			err = printer.WriteJSON(out, document)
 		default:
 			out.WriteString("---\n")
-			err = writeYAML(out, document)
+			err = printer.WriteYAML(out, document)
 		}
 		if err != nil {
 			return err
@@ -135,7 +137,7 @@ func (w *watcher) write(out *bytes.Buffer, header []row, l *listing) error {
 type entry struct {
 	name string          // mesh/name, or that of a mesh
 	body json.RawMessage // what makes a difference: its document
-	row  row
+	row  printer.Row
 }
 
 func byName(entries []entry) map[string]entry {
@@ -153,7 +155,7 @@ func (w *watcher) entries(l *listing) []entry {
 		encoder := json.NewEncoder(&body)
 		encoder.SetEscapeHTML(false)
 		_ = encoder.Encode(l.documents[i]) // it has been JSON
-		name := l.rows[i].cells[0]
+		name := l.rows[i].Cells[0]
 		if w.of.inMeshes {
 			name += "/" + w.of.name(l.rows[i])
 		}

@@ -16,6 +16,8 @@ import (
 	"github.com/sonde-mesh/sonde/admin"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/store"
 )
 
@@ -24,7 +26,7 @@ func TestWatcher(t *testing.T) {
 		l := &listing{header: []string{"MESH", "NAME", "AGE"}, more: []string{"COLOUR"}}
 		for _, r := range rows {
 			cells := []string{"default", r[0], r[1]}
-			l.rows = append(l.rows, row{cells: cells, wide: cells, more: []string{"blue"}})
+			l.rows = append(l.rows, printer.Row{Cells: cells, Wide: cells, More: []string{"blue"}})
 			l.documents = append(l.documents, map[string]string{"mesh": "default", "name": r[0], "health": r[2]})
 		}
 		return l
@@ -35,22 +37,22 @@ func TestWatcher(t *testing.T) {
 	cut.tail = &adminv1.Tail{LeftOut: 2}
 	head := "MESH      NAME   AGE\ndefault   a      1s\ndefault   b      1s\ndefault   c      1s\n"
 	tests := map[string]struct {
-		format format
+		format printer.Format
 		shown  []*listing
 		want   string
 	}{
-		"all at first":        {table, []*listing{before}, head},
-		"none at first":       {table, []*listing{listed(), listed([3]string{"a", "1s", "ready"})}, "MESH   NAME   AGE\ndefault   a      1s\n"},
-		"changes alone":       {table, []*listing{before, after}, head + "default   b      2s\ndefault   new    0s\ndefault   c      1s\n  removed\n"},
-		"an age alone":        {table, []*listing{before, listed([3]string{"a", "9s", "ready"}, [3]string{"b", "9s", "ready"}, [3]string{"c", "9s", "<-"})}, head},
-		"columns stay wide":   {table, []*listing{before, listed([3]string{"longest", "1s", "ready"}), listed([3]string{"d", "1s", "ready"})}, head + "default   longest   1s\ndefault   a         1s\n  removed\ndefault   b         1s\n  removed\ndefault   c         1s\n  removed\ndefault   d         1s\ndefault   longest   1s\n  removed\n"},
-		"what is not listed":  {table, []*listing{before, cut, before}, head},
-		"comes back":          {jsonFormat, []*listing{cut, listed(), cut}, "{\n  \"health\": \"ready\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n{\n  \"removed\": true,\n  \"health\": \"ready\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n{\n  \"health\": \"ready\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n"},
-		"YAML":                {yamlFormat, []*listing{cut, listed([3]string{"b", "1s", "<-"}), listed()}, "---\nhealth: ready\nmesh: default\nname: b\n---\nhealth: <-\nmesh: default\nname: b\n---\nremoved: true\nhealth: <-\nmesh: default\nname: b\n"},
-		"names":               {nameFormat, []*listing{before, after}, "thing/a\nthing/b\nthing/c\nthing/b\nthing/new\nthing/c\n"},
+		"all at first":        {printer.Table, []*listing{before}, head},
+		"none at first":       {printer.Table, []*listing{listed(), listed([3]string{"a", "1s", "ready"})}, "MESH   NAME   AGE\ndefault   a      1s\n"},
+		"changes alone":       {printer.Table, []*listing{before, after}, head + "default   b      2s\ndefault   new    0s\ndefault   c      1s\n  removed\n"},
+		"an age alone":        {printer.Table, []*listing{before, listed([3]string{"a", "9s", "ready"}, [3]string{"b", "9s", "ready"}, [3]string{"c", "9s", "<-"})}, head},
+		"columns stay wide":   {printer.Table, []*listing{before, listed([3]string{"longest", "1s", "ready"}), listed([3]string{"d", "1s", "ready"})}, head + "default   longest   1s\ndefault   a         1s\n  removed\ndefault   b         1s\n  removed\ndefault   c         1s\n  removed\ndefault   d         1s\ndefault   longest   1s\n  removed\n"},
+		"what is not listed":  {printer.Table, []*listing{before, cut, before}, head},
+		"comes back":          {printer.JSON, []*listing{cut, listed(), cut}, "{\n  \"health\": \"ready\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n{\n  \"removed\": true,\n  \"health\": \"ready\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n{\n  \"health\": \"ready\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n"},
+		"YAML":                {printer.YAML, []*listing{cut, listed([3]string{"b", "1s", "<-"}), listed()}, "---\nhealth: ready\nmesh: default\nname: b\n---\nhealth: <-\nmesh: default\nname: b\n---\nremoved: true\nhealth: <-\nmesh: default\nname: b\n"},
+		"names":               {printer.Name, []*listing{before, after}, "thing/a\nthing/b\nthing/c\nthing/b\nthing/new\nthing/c\n"},
 		"a template":          {"jsonpath={.name}: {.health}{.removed}", []*listing{cut, listed([3]string{"b", "1s", "<-"}), listed()}, "b: ready\nb: <-\nb: <-true\n"},
-		"wide":                {wideFormat, []*listing{cut}, "MESH      NAME   AGE   COLOUR\ndefault   b      1s    blue\n"},
-		"JSON is not escaped": {jsonFormat, []*listing{listed([3]string{"b", "1s", "<-"}), listed([3]string{"b", "1s", "<-"})}, "{\n  \"health\": \"<-\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n"},
+		"wide":                {printer.Wide, []*listing{cut}, "MESH      NAME   AGE   COLOUR\ndefault   b      1s    blue\n"},
+		"JSON is not escaped": {printer.JSON, []*listing{listed([3]string{"b", "1s", "<-"}), listed([3]string{"b", "1s", "<-"})}, "{\n  \"health\": \"<-\",\n  \"mesh\": \"default\",\n  \"name\": \"b\"\n}\n"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -155,8 +157,8 @@ func TestWatch(t *testing.T) {
 	stdout.await(t, "lost")
 	stderr.await(t, "sondectl: the control plane answers again\n")
 	signal()
-	if code := <-ended; code != exitOK {
-		t.Errorf("exit code = %d, want %d", code, exitOK)
+	if code := <-ended; code != exit.OK {
+		t.Errorf("exit code = %d, want %d", code, exit.OK)
 	}
 	stop()
 	if n := strings.Count(stderr.text.String(), "odd"); n != 1 {

@@ -13,6 +13,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
@@ -47,9 +48,9 @@ func (c *cli) why() *cobra.Command {
 		Example: "  sondectl why backend\n  sondectl why web-1 --mesh default -o json",
 		Args:    cobra.ExactArgs(1),
 	}
-	output := addFormat(cmd, table, yamlFormat, jsonFormat)
+	output := printer.AddFormat(cmd, printer.Table, printer.YAML, printer.JSON)
 	cmd.Flags().StringVar(&filter.Mesh, "mesh", "", "only in this `MESH`")
-	must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
+	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	cmd.ValidArgsFunction = c.completeNames(filter, services(), meshServices(), dataplanes())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if filter.Name = args[0]; filter.Name == "" {
@@ -74,7 +75,7 @@ func (c *cli) why() *cobra.Command {
 		if len(all) == 0 {
 			return notFound("service, meshservice or dataplane", filter, found.near(filter.Name))
 		}
-		return whyListing(all).write(&c.out, output.value)
+		return whyListing(all).write(&c.out, output.Value)
 	}
 	return cmd
 }
@@ -86,12 +87,12 @@ func whyListing(all []finding) *listing {
 		l.header = slices.Insert(l.header, 0, "KIND")
 	}
 	for _, f := range all {
-		cells := []string{f.Mesh, firstFew(f.Services, ","), f.Endpoint, f.Dataplane, f.State}
+		cells := []string{f.Mesh, printer.FirstFew(f.Services, ","), f.Endpoint, f.Dataplane, f.State}
 		if several {
 			cells = slices.Insert(cells, 0, f.Kind)
 		}
 		l.documents = append(l.documents, f)
-		l.rows = append(l.rows, row{cells: cells, notes: f.Reasons})
+		l.rows = append(l.rows, printer.Row{Cells: cells, Notes: f.Reasons})
 	}
 	return l
 }

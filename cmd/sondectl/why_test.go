@@ -44,7 +44,7 @@ func TestEnvoyDoesNotRun(t *testing.T) {
 	if diff := cmp.Diff([]string{"its Envoy does not run: run envoy: exit status 1"}, reasons(adminv1.Endpoint_READY, "", "", p)); diff != "" {
 		t.Errorf("reasons() (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"envoy does not run: run envoy: exit status 1"}, proxyRow(p).notes); diff != "" {
+	if diff := cmp.Diff([]string{"envoy does not run: run envoy: exit status 1"}, proxyRow(p).Notes); diff != "" {
 		t.Errorf("notes of the row (-want +got):\n%s", diff)
 	}
 }

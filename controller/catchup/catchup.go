@@ -48,7 +48,7 @@ type Options struct {
 	Webhooks string
 	// Logger. Required.
 	Logger *slog.Logger
-	// Loop watches Run. Default: nobody does.
+	// Loop watches Run. Default: none.
 	Loop *heartbeat.Loop
 }
 
@@ -97,11 +97,11 @@ func (s *search) run(ctx context.Context, follow func()) {
 				round++
 				err := s.findReplicaSets(ctx)
 				if apierrors.IsForbidden(err) {
-					s.Logger.InfoContext(ctx, "pods that could not be made are left to Kubernetes, which takes up to 17 minutes", "err", err)
+					s.Logger.InfoContext(ctx, "pods that could not be created are left to Kubernetes, which retries within 17 minutes", "err", err)
 					return
 				}
 				if err != nil && ctx.Err() == nil {
-					s.Logger.WarnContext(ctx, "look for pods that could not be made failed", "err", err)
+					s.Logger.WarnContext(ctx, "search for pods that could not be created failed", "err", err)
 				}
 			}
 			if !following {
@@ -126,7 +126,7 @@ func (s *search) touchAll(ctx context.Context) {
 		log := s.Logger.With("kind", w.kind, "namespace", w.namespace, "name", w.name)
 		err := s.touch(ctx, w)
 		if err == nil {
-			log.InfoContext(ctx, "retry of pods that the webhook was away for")
+			log.InfoContext(ctx, "retrying pods that were refused while the webhook was unavailable")
 			continue
 		}
 		s.wait(w)

@@ -39,7 +39,7 @@ type Event struct {
 	// Reason and Action are words of a small set: events of one object with the same two become a series, whose note is that of the
 	// first one.
 	Reason, Action string
-	// Note is for people. It is cut at 1,024 bytes.
+	// Note is human-readable. It is cut at 1,024 bytes.
 	Note string
 }
 

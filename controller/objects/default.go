@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// DefaultMeshMade is the name of the Secret that says that the Mesh named default was made once: whoever deletes it does not want it
+// DefaultMeshMade is the name of the Secret that says that the Mesh named default was created once: an operator who deletes it does not want it
 // back. It is a Secret since these are what the control plane may write anyway.
 const DefaultMeshMade = "sonde-default-mesh-made"
 
@@ -24,7 +24,7 @@ func (s *Objects) RunDefaultMesh(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		err := s.makeDefaultMesh(ctx)
 		if err != nil && ctx.Err() == nil {
-			s.o.Logger.WarnContext(ctx, "default mesh not made: it is tried again", "err", err)
+			s.o.Logger.WarnContext(ctx, "default mesh not created, retrying", "err", err)
 		}
 		return err == nil, nil
 	})
@@ -41,7 +41,7 @@ func (s *Objects) makeDefaultMesh(ctx context.Context) error {
 	}
 	err = s.createDefaultMesh(ctx)
 	if err == nil {
-		s.o.Logger.InfoContext(ctx, "default mesh made, in PERMISSIVE mode")
+		s.o.Logger.InfoContext(ctx, "default mesh created, in PERMISSIVE mode")
 	} else if !apierrors.IsAlreadyExists(err) {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Package objects reads the objects of group sonde.dev that people write, and says in their status whether they are used.
+// Package objects reads the objects of group sonde.dev, and says in their status whether they are used.
 package objects
 
 import (
@@ -50,7 +50,7 @@ type Options struct {
 	ProbesMode mesh.ProbesMode
 	// Logger, default none.
 	Logger *slog.Logger
-	// Loop watches RunStatus. Default: nobody does.
+	// Loop watches RunStatus. Default: none.
 	Loop *heartbeat.Loop
 }
 

@@ -43,7 +43,7 @@ func (s *Objects) RunStatus(ctx context.Context) error {
 		for _, ref := range refs {
 			s.o.Loop.Beat() // each of them may wait for the API server
 			if err := s.writeStatus(ctx, ref); err != nil {
-				s.o.Logger.WarnContext(ctx, "status write failed: it is tried again",
+				s.o.Logger.WarnContext(ctx, "status write failed, retrying",
 					"resource", ref.resource, "namespace", ref.Namespace, "name", ref.Name, "err", err)
 				s.mu.Lock()
 				s.unwritten[ref] = struct{}{}

@@ -58,7 +58,7 @@ func dataplaneOf(key watch.Key, p *Pod, used []portUse, drain *mesh.Drain) *mesh
 		d.Labels[mesh.LabelNode] = p.Node
 	}
 	if r := p.PerPort; r != nil {
-		d.Labels[mesh.AnnotationVirtualProbesMode] = string(mesh.ProbesPerPort) // by which people see it, too
+		d.Labels[mesh.AnnotationVirtualProbesMode] = string(mesh.ProbesPerPort) // by which operators see it, too
 		d.Spec.Probes, d.Spec.TCPProbes = r.HTTP, slices.Clone(r.Own)
 	}
 	for port, speaks := range protocols {
@@ -140,7 +140,7 @@ func addEndpoint(s *mesh.ServiceSpec, at map[string]int, e mesh.ServiceEndpoint)
 	}
 }
 
-// endpointOf returns an endpoint, and false for a pod of the mesh that has ended: without its sidecar, plain text would go to whoever
+// endpointOf returns an endpoint, and false for a pod of the mesh that has ended: without its sidecar, plain text would go to the pod that
 // has its address now.
 func endpointOf(s *mesh.Service, namespace string, e *sliceEndpoint, port uint32, find findPod) (mesh.ServiceEndpoint, bool) {
 	r := mesh.ServiceEndpoint{Address: e.address, Port: port, NodeName: e.node}

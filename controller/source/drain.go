@@ -33,7 +33,7 @@ func DefaultTaints() []string {
 type Node struct {
 	// Goes says why it goes, empty if it stays.
 	Goes string
-	// Drain is why an administrator drains it, nil if nobody does.
+	// Drain is why an administrator drains it, nil if none does.
 	Drain *string
 }
 
@@ -246,7 +246,7 @@ func (s *Source) tellHeld(service watch.Key, before, now serving) {
 	if len(began) == 0 || record == nil {
 		return
 	}
-	s.o.Logger.Warn("proxies serve on that should drain: a service would have too few others", "namespace", service.Namespace, "service", service.Name,
+	s.o.Logger.Warn("drain held back: a service would have too few other endpoints", "namespace", service.Namespace, "service", service.Name,
 		"pods", began, "minServing", s.o.Drains.MinServing)
 	s.o.Held(service, record.uid, began)
 }

@@ -17,7 +17,7 @@ type index struct {
 	naming map[podRef]map[watch.Key]struct{}    // by pod: the slices that name it
 }
 
-// podRef is a pod that a slice names. Name and UID must both be right: anybody can write a slice that has another namespace's UID.
+// podRef is a pod that a slice names. Name and UID must both be right: any user may write a slice that has another namespace's UID.
 type podRef struct {
 	uid types.UID
 	key watch.Key

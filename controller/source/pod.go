@@ -32,7 +32,7 @@ type Pod struct {
 	LBHealthPort uint32
 	// Terminating says that it has a deletionTimestamp.
 	Terminating bool
-	// Drain is why an administrator drains it, nil if nobody does.
+	// Drain is why an administrator drains it, nil if none does.
 	Drain *string
 	// PerPort are its listeners for probes, nil in unified mode.
 	PerPort *PerPort

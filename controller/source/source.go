@@ -51,7 +51,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 	// Logger, default none.
 	Logger *slog.Logger
-	// Loop watches Run. Default: nobody does.
+	// Loop watches Run. Default: none.
 	Loop *heartbeat.Loop
 }
 

@@ -144,7 +144,7 @@ type object struct {
 var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512}
 
 // claimed returns what a token says of itself, which only the API server can check. A token that cannot be of a pod that joins is no reason to
-// ask it: whoever can connect could send any number of these. The error does not contain the token.
+// ask it: any client that can connect could send any number of these. The error does not contain the token.
 func claimed(token string) (claims, error) {
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package warnings shows what the webhook has warned about: whoever makes a Deployment does not see the warnings about its pods, so
+// Package warnings shows what the webhook has warned about: the author of a Deployment does not see the warnings about its pods, so
 // they become an event of the pod, and of what has made it.
 package warnings
 
@@ -116,7 +116,7 @@ func (w *Warnings) record(ctx context.Context, p pod) {
 	}
 }
 
-// ownerOf returns what people have written: the Deployment of a ReplicaSet, else the owner itself.
+// ownerOf returns what an operator has written: the Deployment of a ReplicaSet, else the owner itself.
 func (w *Warnings) ownerOf(ctx context.Context, namespace string, o source.Owner) (kind, apiVersion, name string, uid types.UID) {
 	if o.Kind == "ReplicaSet" {
 		rs, err := w.client.AppsV1().ReplicaSets(namespace).Get(ctx, o.Name, metav1.GetOptions{})

@@ -32,7 +32,7 @@ const (
 	requestTimeout = 10 * time.Second
 )
 
-// Limits on writes: somebody else may write another CA whenever we have written ours.
+// Limits on writes: another program may write its CA whenever we have written ours.
 const (
 	writesPerSecond = 0.2
 	writesBurst     = 5
@@ -50,7 +50,7 @@ type Options struct {
 	Changed <-chan struct{}
 	// Logger. Required.
 	Logger *slog.Logger
-	// Loop watches Run. Default: nobody does.
+	// Loop watches Run. Default: none.
 	Loop *heartbeat.Loop
 }
 
@@ -199,7 +199,7 @@ func (o Options) write(ctx context.Context, client rest.Interface, k *kind, limi
 		return nil
 	}
 	if !limit.Allow() {
-		return errors.New("somebody else writes another CA again and again")
+		return errors.New("another program keeps writing another CA")
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -48,7 +48,7 @@ type Options struct {
 	// is killed when this process dies.
 	Keep bool
 	// Changed is told why Envoy has ended when it last did, or could not be started, and nil once one that was started since has answered. It
-	// returns at once. Default: nobody is told.
+	// returns at once. Default: none.
 	Changed func(down error)
 	// HangLimit is how long Envoy may not answer although it runs until it is killed, or not be started again until Alive fails. Default
 	// DefaultHangLimit.
@@ -130,7 +130,7 @@ func (e *Envoy) args() []string {
 }
 
 // Run keeps Envoy running until ctx ends. Then it stops Envoy, and returns when the process has ended. It calls starting with
-// Envoy's version before each start: somebody may have replaced the binary.
+// Envoy's version before each start: the binary may have been replaced.
 func (e *Envoy) Run(ctx context.Context, starting func(version string)) error {
 	var backoff retry.Backoff
 	for {
@@ -146,12 +146,12 @@ func (e *Envoy) Run(ctx context.Context, starting func(version string)) error {
 			backoff.Reset()
 		}
 		delay := backoff.Next()
-		e.o.Logger.Error("envoy ended, it will be started again", "err", err, "pause", delay)
+		e.o.Logger.Error("envoy exited, restarting it", "err", err, "pause", delay)
 		if retry.Wait(ctx, delay) != nil {
 			return nil //nolint:nilerr // ctx ended while Envoy was down
 		}
 		if err := e.o.Restore(); err != nil {
-			e.o.Logger.Error("secrets not put in place again, envoy starts with what is there", "err", err)
+			e.o.Logger.Error("secrets not restored, envoy starts with those on disk", "err", err)
 		}
 	}
 }
@@ -195,7 +195,7 @@ func (e *Envoy) supervise(ctx context.Context, p *process) (hung error) {
 		return nil
 	case hung != nil:
 		e.hangs.Inc()
-		e.o.Logger.Error("envoy hangs, it is killed", "pid", p.pid, "err", hung)
+		e.o.Logger.Error("envoy hangs, killing it", "pid", p.pid, "err", hung)
 		p.stop(0)
 	}
 	return hung

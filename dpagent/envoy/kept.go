@@ -22,7 +22,7 @@ const (
 )
 
 // startKept starts Envoy as a child of the guard. It writes its log to a FIFO of which it has both ends, so it never sees the end of a
-// reader; and while nobody reads, what does not fit in is lost.
+// reader; and while it is not read, what does not fit in is lost.
 func (e *Envoy) startKept(log *forwarder) (*process, error) {
 	path := e.o.Dir.File(fileLog)
 	if err := e.o.Dir.Remove(fileLog, fileRecord); err != nil {
@@ -47,7 +47,7 @@ func (e *Envoy) startKept(log *forwarder) (*process, error) {
 			return p, nil
 		}
 	}
-	_ = unix.Kill(pid, unix.SIGKILL) // nobody would follow it
+	_ = unix.Kill(pid, unix.SIGKILL) // no agent would follow it
 	return nil, fmt.Errorf("start %s: %w", e.o.Path, err)
 }
 
@@ -98,26 +98,26 @@ func (e *Envoy) Adopt() bool {
 	record, err := e.o.Dir.Read(fileRecord)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			e.o.Logger.Warn("envoy of the agent before not looked for", "err", err)
+			e.o.Logger.Warn("envoy of the previous agent not looked for", "err", err)
 		}
 		return false
 	}
 	p, err := e.take(string(record), newForwarder(e.o.Logger))
 	if err != nil {
-		e.o.Logger.Info("envoy of the agent before has ended", "err", err)
+		e.o.Logger.Info("envoy of the previous agent has exited", "err", err)
 		return false
 	}
 	if !e.isOurs(p.pid) {
 		p.stop(stopTimeout)
 		return false
 	}
-	e.o.Logger.Info("envoy goes on, it has outlived an agent", "pid", p.pid)
+	e.o.Logger.Info("envoy adopted, it has outlived the previous agent", "pid", p.pid)
 	e.adopted = p
 	e.setDown(nil)
 	return true
 }
 
-// isOurs says whether a process is what would be started now: somebody may have replaced the binary, or changed options.
+// isOurs says whether a process is what would be started now: the binary may have been replaced, or options changed.
 func (e *Envoy) isOurs(pid int) bool {
 	proc := fmt.Sprintf("/proc/%d/", pid)
 	command, err := os.ReadFile(proc + "cmdline")

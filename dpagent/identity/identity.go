@@ -133,7 +133,7 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	return nil
 }
 
-// Restore writes both files again, for an Envoy that starts: somebody may have removed or damaged them.
+// Restore writes both files again, for an Envoy that starts: they may have been removed or damaged.
 func (i *Identity) Restore() error {
 	i.writing.Lock()
 	defer i.writing.Unlock()

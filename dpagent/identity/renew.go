@@ -36,7 +36,7 @@ type RenewerOptions struct {
 	Logger *slog.Logger
 	// Registerer of the metrics. Required.
 	Registerer prometheus.Registerer
-	// Loop is told of each attempt. Default: nobody is told.
+	// Loop is told of each attempt. Default: none.
 	Loop *heartbeat.Loop
 }
 

@@ -15,7 +15,7 @@ const (
 	pathLivez   = "/livez"
 )
 
-// Reasons of an answer, which anybody may read, and of the gauge.
+// Reasons of an answer, which any client may read, and of the gauge.
 const (
 	reasonTerminating   = "terminating"
 	reasonNode          = "node"
@@ -37,7 +37,7 @@ type answer struct {
 	Status       map[family]familyStatus `json:"status"`
 	// Reasons why it is not healthy, for programs.
 	Reasons []string `json:"reasons,omitempty"`
-	// Details are for people on this host: they may have names and addresses.
+	// Details are for callers on this host: they may have names and addresses.
 	Details []string `json:"details,omitempty"`
 }
 
@@ -88,7 +88,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	total.WithLabelValues(strconv.Itoa(code)).Inc()
 	header.Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(append(body, '\n')) // the caller is gone: nobody to tell
+	_, _ = w.Write(append(body, '\n')) // an error means that the caller is gone
 }
 
 // livez says whether Envoy applies what it receives.

@@ -28,7 +28,7 @@ type Options struct {
 	Limit time.Duration
 	// Registerer of the metrics. Required.
 	Registerer prometheus.Registerer
-	// Loop is told of each look at Envoy. Default: nobody is told.
+	// Loop is told of each look at Envoy. Default: none.
 	Loop *heartbeat.Loop
 }
 

@@ -13,7 +13,7 @@ import (
 // web answers HTTP probes, those of Config.Paths.
 type web struct{ at netip.AddrPort }
 
-// String says for people what it answers.
+// String returns what it answers, for messages.
 func (t web) String() string { return fmt.Sprintf("HTTP probes on %s", t.at) }
 
 func (t web) run(ctx context.Context, s *Server) {

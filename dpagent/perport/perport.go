@@ -1,4 +1,4 @@
-// Package perport answers the probes of a Dataplane that somebody has written, in the per-port mode: HTTP probes on one port, and others on
+// Package perport answers the probes of a written Dataplane, in the per-port mode: HTTP probes on one port, and others on
 // ports of their own. Those for TCP are open while those of the application are.
 package perport
 
@@ -56,7 +56,7 @@ type Options struct {
 	// Virtual is the address of the virtual port, whose handler answers HTTP probes there that its table does not have, by TargetAt. Default: there
 	// is none.
 	Virtual netip.AddrPort
-	// Loop is told of each Config that is put in place. Default: nobody is told.
+	// Loop is told of each Config that is put in place. Default: none.
 	Loop *heartbeat.Loop
 }
 

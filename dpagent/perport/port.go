@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// String says for people what it answers.
+// String returns what it answers, for messages.
 func (p Port) String() string {
 	if p.AlwaysOpen {
 		return fmt.Sprintf("gRPC probes on %s", p.Address)

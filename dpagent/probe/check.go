@@ -37,7 +37,7 @@ type Outcome struct {
 	Passed, Discarded bool
 	// Class of the reason, for any verdict but success.
 	Class Class
-	// Reason is for people, at most 512 bytes. It never contains text from the application.
+	// Reason is human-readable, at most 512 bytes. It never contains text from the application.
 	Reason string
 	Took   time.Duration
 }

@@ -71,7 +71,7 @@ func (g *gate) run() {
 			if c.collect(g.maxCall) {
 				g.passOrClose(c)
 			} else {
-				_ = c.Close() // nobody has it
+				_ = c.Close() // the server does not have it
 			}
 		})
 	}
@@ -88,7 +88,7 @@ func (g *gate) pass(a acceptance) bool {
 
 func (g *gate) passOrClose(c *conn) {
 	if !g.pass(acceptance{conn: c}) {
-		_ = c.Close() // nobody has it
+		_ = c.Close() // the server does not have it
 	}
 }
 

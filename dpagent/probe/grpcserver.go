@@ -87,7 +87,7 @@ func writeStatus(w http.ResponseWriter, status healthpb.HealthCheckResponse_Serv
 	}
 	w.Header().Set("Content-Type", contentGRPC)
 	w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
-	_, _ = w.Write(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)) // the caller is gone: nobody to tell
+	_, _ = w.Write(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)) // an error means that the caller is gone
 }
 
 // refuse answers with an error, and no message.

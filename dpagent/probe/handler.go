@@ -30,10 +30,10 @@ type Options struct {
 	// PerPort says that gRPC probes of the Table with a VirtualPort are asked there, by gRPC (mesh.ProbesPerPort), and that Port is 0 if
 	// there are no others.
 	PerPort bool
-	// Target returns what a GET of a path is for that is for nothing in the Table, and false if it is for nothing at all, where somebody has
-	// written the Dataplane. Default: the Table alone decides.
+	// Target returns what a GET of a path is for that is for nothing in the Table, and false if it is for nothing at all, for a written
+	// Dataplane. Default: the Table alone decides.
 	Target func(path string) (Target, bool)
-	// Failed is told of each check that does not succeed, and returns at once. Default: nobody is told.
+	// Failed is told of each check that does not succeed, and returns at once. Default: none.
 	Failed func(Failure)
 	// Logger gets changed verdicts, and each hook. Default: none.
 	Logger *slog.Logger
@@ -48,7 +48,7 @@ type Failure struct {
 	// Verdict is failure, errored or warning.
 	Verdict string
 	Class   Class
-	// Reason is for people, at most 512 bytes. It never contains text from the application.
+	// Reason is human-readable, at most 512 bytes. It never contains text from the application.
 	Reason string
 }
 
@@ -217,5 +217,5 @@ func notFound(w http.ResponseWriter) {
 	header["Content-Type"] = plainText
 	header["X-Content-Type-Options"] = noSniff
 	w.WriteHeader(http.StatusNotFound)
-	_, _ = w.Write([]byte(http.StatusText(http.StatusNotFound) + "\n")) // the caller is gone: nobody to tell
+	_, _ = w.Write([]byte(http.StatusText(http.StatusNotFound) + "\n")) // an error means that the caller is gone
 }

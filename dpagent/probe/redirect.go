@@ -27,7 +27,7 @@ func (s stoppedRedirect) write(w http.ResponseWriter, host string) {
 	}
 	header["Content-Length"] = []string{strconv.Itoa(len(s.body))}
 	w.WriteHeader(http.StatusFound)
-	_, _ = w.Write(s.body) // the caller is gone: nobody to tell
+	_, _ = w.Write(s.body) // an error means that the caller is gone
 }
 
 // leadsAwayFrom reports whether a caller that asked a host would not follow the Location. It might where the kubelet would not have followed

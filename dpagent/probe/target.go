@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Target is what a port or path is for, of a Dataplane that somebody has written.
+// Target is what a port or path is for, of a written Dataplane.
 type Target struct {
 	// Asked is what the kubelet would have asked without the mesh, Application where the application listens that is behind it.
 	Asked, Application netip.AddrPort

@@ -16,7 +16,7 @@ import (
 // longestCall limits a call whose caller does not give up. Those that wait for a probe do within minutes.
 const longestCall = time.Hour
 
-// TargetServer answers calls of gRPC health checking for one port of a Dataplane that somebody has written. It asks the application for as
+// TargetServer answers calls of gRPC health checking for one port of a written Dataplane. It asks the application for as
 // long as a caller waits.
 type TargetServer struct {
 	target  Target

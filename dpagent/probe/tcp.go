@@ -18,7 +18,7 @@ type tcpProber struct {
 	address string
 }
 
-// NewTCPCheck returns a function that asks whether somebody accepts connections at an address, as a TCP probe does, and counts the
+// NewTCPCheck returns a function that asks whether a server accepts connections at an address, as a TCP probe does, and counts the
 // verdicts. Of an error IsAgentFault says whether it is about the application.
 func NewTCPCheck(address netip.AddrPort, timeout time.Duration, r prometheus.Registerer) (func(context.Context) error, error) {
 	all, err := newMetrics(r)

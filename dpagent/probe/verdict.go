@@ -41,7 +41,7 @@ type result struct {
 	stopped stoppedRedirect
 	// class of the reason, for a verdict that is not success.
 	class Class
-	// reason for people. It never contains text from the application.
+	// human-readable reason. It never contains text from the application.
 	reason string
 	// rpc is the answer to a call of gRPC that was no success.
 	rpc rpcAnswer
@@ -143,7 +143,7 @@ func (r result) write(w http.ResponseWriter, host string) {
 		header["Content-Length"] = []string{strconv.Itoa(erroredLength)}
 		w.WriteHeader(status)
 		body = "errored: " + body
-		_, _ = w.Write([]byte(body[:min(len(body), erroredLength-1)])) // the caller is gone: nobody to tell
+		_, _ = w.Write([]byte(body[:min(len(body), erroredLength-1)])) // an error means that the caller is gone
 		return
 	}
 	w.WriteHeader(status)

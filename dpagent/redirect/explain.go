@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trialTable is made and removed again in one transaction, so nobody ever sees it.
+// trialTable is made and removed again in one transaction, so no other program sees it.
 const trialTable = "sonde_trial"
 
 // requirement is something that the kernel must have.

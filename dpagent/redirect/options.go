@@ -28,7 +28,7 @@ type Options struct {
 	InboundPort int
 	// OutboundOnly leaves incoming connections alone.
 	OutboundOnly bool
-	// User is the numeric id of the user as whom the agent and Envoy run. It cannot be root: applications often are.
+	// User is the numeric id of the user of the agent and Envoy. It cannot be root: applications often are.
 	User int
 	// ExcludeInboundPorts are ports of the pod to which connections are not redirected.
 	ExcludeInboundPorts []int

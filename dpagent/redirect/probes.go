@@ -17,7 +17,7 @@ const (
 	chainProbeOutput = "probe_output"
 )
 
-// TCPProbe is a port of the pod to which somebody outside may connect, as to the application's, and may say and hear nothing.
+// TCPProbe is a port of the pod to which a client outside may connect, as to the application's, without payload in either direction.
 type TCPProbe struct {
 	// Port is the one that the prober connects to. Nothing listens there.
 	Port int

@@ -102,8 +102,8 @@ func otherFamilies(f Families) []rule {
 	return nil
 }
 
-// exclusions returns a rule per port. Only the first packet of a connection passes them, so a set would save nothing that
-// anybody could measure.
+// exclusions returns a rule per port. Only the first packet of a connection passes them, so a set would save nothing
+// that can be measured.
 func exclusions(ports []int) []rule {
 	var rules []rule
 	for _, port := range distinct(ports) {

@@ -1,5 +1,5 @@
-// Package serviceprobe asks applications whether they can take traffic, where no kubelet does: as the Dataplane that somebody has written
-// says it, with the checks and by the rules of a Kubernetes readiness probe.
+// Package serviceprobe asks applications whether they can take traffic, where no kubelet does: as the written Dataplane says it,
+// with the checks and by the rules of a Kubernetes readiness probe.
 package serviceprobe
 
 import (
@@ -35,7 +35,7 @@ type State struct {
 	Ready bool
 	// NoVerdict says that no check has come to a verdict, for that Reason: Ready says nothing then.
 	NoVerdict bool
-	// Reason why not, for people, at most 512 bytes and without text of the application.
+	// Reason why not, human-readable, at most 512 bytes and without text of the application.
 	Reason string
 }
 
@@ -53,7 +53,7 @@ type Options struct {
 	// Logger gets each change of a State.
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
-	// Loop is told of each set of probes that is put in place. Default: nobody is told.
+	// Loop is told of each set of probes that is put in place. Default: none.
 	Loop *heartbeat.Loop
 }
 

@@ -164,7 +164,7 @@ func (w *worker) change(now State, took time.Duration) {
 	}
 }
 
-// noteDiscard logs once that checks come to no verdict: what was found before then holds. If that is nothing, people want to know why.
+// noteDiscard logs once that checks come to no verdict: what was found before then holds. If that is nothing, the log says why.
 func (w *worker) noteDiscard(found probe.Outcome) {
 	if !found.Discarded {
 		w.discards = ""
@@ -173,7 +173,7 @@ func (w *worker) noteDiscard(found probe.Outcome) {
 	before := w.discards
 	w.discards = lasting(found.Reason)
 	if before == "" {
-		w.logger.Warn("application probe without a verdict, the state stays as it is", "err", found.Reason)
+		w.logger.Warn("application probe without a verdict, the state stays", "err", found.Reason)
 	}
 	if w.state == nil && w.discards != before {
 		w.server.o.Reporter.Set(w.probe.Inbound, State{NoVerdict: true, Reason: w.discards})

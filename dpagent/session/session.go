@@ -55,7 +55,7 @@ type Options struct {
 	// Endpoints is told what the control plane says of the proxy's endpoints: nil if other proxies know that they are ready, or the control
 	// plane is too old to say. It must return at once. Required.
 	Endpoints func(error)
-	// Probes is told what the control plane says of the probes of a Dataplane that somebody has written: nothing if it is too old to know.
+	// Probes is told what the control plane says of the probes of a written Dataplane: nothing if it is too old to know.
 	// It must return at once. Required.
 	Probes func(*agentv1.Probes)
 	// ServiceProbes is told how the control plane wants the applications to be asked: nothing if it is too old to know. It must return at
@@ -84,7 +84,7 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer of the metrics. Required.
 	Registerer prometheus.Registerer
-	// Loop is told of each message that is handled. Default: nobody is told.
+	// Loop is told of each message that is handled. Default: none.
 	Loop *heartbeat.Loop
 }
 
@@ -339,10 +339,10 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 			s.o.Renew() // the answer has a certificate and a bundle that match
 			return
 		}
-		s.o.Logger.Info("bundle put in place", "bundle", m.Bundle.GetId())
+		s.o.Logger.Info("trust bundle updated", "bundle", m.Bundle.GetId())
 		s.Changed()
 	case *agentv1.ControlMessage_RenewNow:
-		s.o.Logger.Info("renewal asked for")
+		s.o.Logger.Info("renewal requested")
 		s.o.Renew()
 	case *agentv1.ControlMessage_Ping:
 		wake(s.asked)

@@ -1,4 +1,4 @@
-// Package token reads the file with the token that the agent joins with, and tells people before it expires.
+// Package token reads the file with the token that the agent joins with, and warns before it expires.
 package token
 
 import (
@@ -18,13 +18,13 @@ import (
 const (
 	// maxBytes limits the file. Tokens are much shorter.
 	maxBytes = 64 << 10
-	// checkEvery is how often Watch reads the file: somebody may replace it.
+	// checkEvery is how often Watch reads the file: an operator may replace it.
 	checkEvery = time.Minute
 	// repeatAfter is how long a warning is not repeated.
 	repeatAfter = 24 * time.Hour
 )
 
-// File is a file with a token. The token is checked by the control plane alone: what is read of it here is for people.
+// File is a file with a token. The token is checked by the control plane alone: what is read of it here is only shown.
 type File struct {
 	path   string
 	logger *slog.Logger
@@ -103,7 +103,7 @@ func (f *File) Watch(ctx context.Context) {
 	}
 }
 
-// warning is what people should know of a token. The zero value is nothing.
+// warning is what operators should know of a token. The zero value is nothing.
 type warning struct {
 	message string
 	expires time.Time

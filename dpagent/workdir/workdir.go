@@ -117,7 +117,7 @@ func (d *Dir) open() error {
 	return d.Remove(mesh.SocketAgent)
 }
 
-// Remove removes files that may be there. A socket that a killed process has left behind looks like a live one until somebody connects.
+// Remove removes files that may be there. A socket that a killed process has left behind looks like a live one until a client connects.
 func (d *Dir) Remove(names ...string) error {
 	return d.disk.Do(func() error {
 		for _, name := range names {

@@ -53,7 +53,7 @@ func arrive(ctx context.Context, _ *tap.Info) (context.Context, error) {
 }
 
 // unary and stream have the connection of a call count as busy, and refuse calls for which a certificate is needed: a stream that waits
-// for its first message would else keep the place of somebody who joins.
+// for its first message would else keep a place from an agent that joins.
 func (c *Credentials) unary(ctx context.Context, request any, call *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	begin := time.Now()
 	info, end, err := c.begin(ctx, call.FullMethod)

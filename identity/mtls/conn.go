@@ -104,7 +104,7 @@ func (g *guardedConn) read(b []byte) (int, error) {
 }
 
 // settle ends the handshake: the connection has this place from now on, and with a pace reads at that instead of having a budget. cleanup
-// is called when it is closed, whoever does that. settle is called at most once.
+// is called when it is closed, by either side. settle is called at most once.
 func (g *guardedConn) settle(p place, pace *rate.Limiter, cleanup func()) {
 	g.mu.Lock()
 	g.pace, g.place, g.cleanup, g.settled = pace, p, cleanup, time.Now()

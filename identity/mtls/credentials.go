@@ -21,7 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
-// Verifier says whom the certificates of a client identify, and why they are refused. The handshake has verified the key of
+// Verifier says which proxy the certificates of a client identify, and why they are refused. The handshake has verified the key of
 // the first. *identity.Authority implements it.
 type Verifier interface {
 	Verify(chain []*x509.Certificate) (identity.Peer, error)

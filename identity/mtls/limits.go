@@ -12,11 +12,11 @@ type limits struct {
 	// arrivals is how many connections may be between their acceptance and the end of their handshake, those that wait for it included:
 	// all clients reconnect at once after a restart. Default 8192.
 	arrivals int
-	// helloTimeout is how long a connection may take to send its first record, while nobody else needs its place. Default 20s.
+	// helloTimeout is how long a connection may take to send its first record, while no other connection needs its place. Default 20s.
 	helloTimeout time.Duration
 	// handshakes that may be in progress at once. Default: a quarter of the memory, but at least 256 and at most 8192.
 	handshakes int
-	// handshakeTimeout of the rest of the handshake, and then of the first bytes of HTTP/2, while nobody else needs its place. Default 20s.
+	// handshakeTimeout of the rest of the handshake, and then of the first bytes of HTTP/2, while no other connection needs its place. Default 20s.
 	handshakeTimeout time.Duration
 	// handshakeBytes is how much is read in a handshake. A client's flight is 2 to 4 KiB. Default 32 KiB.
 	handshakeBytes int64

@@ -1,4 +1,4 @@
-// Package secret says how the control plane keeps what nobody else may read: the keys of CAs and of tokens.
+// Package secret says how the control plane keeps what no other program may read: the keys of CAs and of tokens.
 package secret
 
 import (
@@ -8,7 +8,7 @@ import (
 	"io/fs"
 )
 
-// ErrConflict says that a secret is no longer the version that the caller has read: somebody else has changed it.
+// ErrConflict says that a secret is no longer the version that the caller has read: another writer has changed it.
 var ErrConflict = errors.New("it was changed meanwhile")
 
 // Store keeps secrets, which several processes may share. Names are slash-separated paths. What Create has written is durable.

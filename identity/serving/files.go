@@ -34,7 +34,7 @@ const reread = 10 * time.Second
 type FilesOptions struct {
 	// Directory with tls.crt, the certificate and those between it and the CA, tls.key, and ca.crt. Required.
 	Directory string
-	// NeedCA says that there has to be a ca.crt: nobody else tells clients which CA it is.
+	// NeedCA says that there has to be a ca.crt: clients learn the CA from it alone.
 	NeedCA bool
 	// Name that the certificate has to be for. Required.
 	Name string
@@ -42,11 +42,11 @@ type FilesOptions struct {
 	Logger *slog.Logger
 	// Registerer of the metrics, default none.
 	Registerer prometheus.Registerer
-	// Loop watches Run. Default: nobody does.
+	// Loop watches Run. Default: none.
 	Loop *heartbeat.Loop
 }
 
-// Files is a serving certificate that somebody else keeps in a directory, and renews there. It may be used from any goroutine.
+// Files is a serving certificate that another program keeps in a directory, and renews there. It may be used from any goroutine.
 type Files struct {
 	o       FilesOptions
 	changed chan struct{}
@@ -119,7 +119,7 @@ func (f *Files) reload(ctx context.Context) {
 		problem = err.Error()
 	}
 	if problem != "" && problem != f.problem {
-		f.o.Logger.ErrorContext(ctx, "certificate of the webhook is not good: the one in use stays", "err", err)
+		f.o.Logger.ErrorContext(ctx, "certificate of the webhook not valid, the one in use stays", "err", err)
 	}
 	f.problem = problem
 }
@@ -155,14 +155,14 @@ func (c *content) verify(name string) error {
 	return Verify(c.certificate, Bundle{Name: fileCA, PEM: c.ca}, name, time.Now())
 }
 
-// Bundle is the CAs of somebody who verifies certificates. Name is what errors call it.
+// Bundle is the CAs of a client that verifies certificates. Name is what errors call it.
 type Bundle struct {
 	Name string
 	PEM  []byte
 }
 
 // Verify checks a certificate, with its Leaf, as a client does that has those CAs and asks for that name. If the bundle is nil, the CA is
-// somebody else's, and only the rest is checked.
+// another program's, and only the rest is checked.
 func Verify(certificate *tls.Certificate, cas Bundle, name string, now time.Time) error {
 	leaf := certificate.Leaf
 	if err := leaf.VerifyHostname(name); err != nil {

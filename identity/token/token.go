@@ -135,7 +135,7 @@ func (i *Issuer) Issue(s identity.Subject, validity time.Duration) (signed strin
 	return signed, expiry.Time(), nil
 }
 
-// Authenticate returns whom a token identifies. The error says which claim is wrong, and never contains the token.
+// Authenticate returns the subject of a token. The error says which claim is wrong, and never contains the token.
 func (i *Issuer) Authenticate(_ context.Context, token string) (identity.Subject, error) {
 	s, err := i.verify(token)
 	if err != nil {
@@ -175,7 +175,7 @@ func (i *Issuer) verify(token string) (identity.Subject, error) {
 	var standard jwt.Claims
 	var own claims
 	if err := parsed.Claims(i.key.Public(), &standard, &own); err != nil {
-		return identity.Subject{}, errors.New("its signature or its claims do not hold")
+		return identity.Subject{}, errors.New("its signature or its claims are not valid")
 	}
 	if err := i.checkClaims(standard); err != nil {
 		return identity.Subject{}, err

@@ -54,7 +54,7 @@ func of(program string, build *debug.BuildInfo) Info {
 	return i
 }
 
-// String returns the form for people, without the end of the last line.
+// String returns the human-readable form, without the end of the last line.
 func (i Info) String() string {
 	return i.Program + " version " + i.afterVersion()
 }

@@ -1,6 +1,6 @@
-// Package connlimit shares the places of a server among those who connect. At the limit a new connection takes the place of another: if
-// it had to wait, whoever opens connections and asks nothing would keep everybody else out. The source with the most connections loses
-// first, and of its connections the one whose peer has been waited for longest.
+// Package connlimit shares the places of a server among its clients, by source. At the limit a new connection takes the place of another:
+// if it had to wait, a client that opens connections and sends no request would keep all others out. The source with the most connections
+// loses first, and of its connections the one that has been idle for longest.
 package connlimit
 
 import (
@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Source returns for whom a caller counts: its IPv4 address, or the /64 of its IPv6 address, all of which one host may own.
+// Source returns the source that a caller counts for: its IPv4 address, or the /64 of its IPv6 address, all of which one host may own.
 func Source(ip netip.Addr) netip.Prefix {
 	ip = ip.Unmap().WithZone("")
 	bits := ip.BitLen()

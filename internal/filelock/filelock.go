@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// ErrHeld says that somebody else holds the lock.
+// ErrHeld says that another process holds the lock.
 var ErrHeld = errors.New("the lock is held")
 
 // Lock locks a file, without waiting. The lock lasts until the file is closed or the process ends, however it ends. The file

@@ -1,4 +1,4 @@
-// Package jsonlog is the log of the programs: lines of JSON for programs, in which values are as people write them.
+// Package jsonlog is the log of the programs: lines of JSON, in which values are human-readable.
 package jsonlog
 
 import (
@@ -26,7 +26,7 @@ func replace(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// round leaves out what nobody reads: below a millisecond of what takes a second, below a microsecond of what takes a millisecond.
+// round leaves out digits without meaning: below a millisecond of what takes a second, below a microsecond of what takes a millisecond.
 func round(d time.Duration) time.Duration {
 	switch {
 	case d.Abs() >= time.Second:

@@ -87,7 +87,7 @@ func (s subject) with(a slog.Attr) subject {
 	return s
 }
 
-// key returns one text for each subject, "" for none. Whoever calls may name any proxy, but has only its own addresses.
+// key returns one text for each subject, "" for none. A caller may name any proxy, but has only its own addresses.
 func (s subject) key() string { return cmp.Or(s.peer, s.name) }
 
 // sourceOf returns the source of an address, which may have a port.
@@ -167,5 +167,5 @@ func (l *limiter) logCount(text string) {
 	l.mu.Unlock()
 	r := slog.NewRecord(time.Now(), level, "log lines left out", 0)
 	r.AddAttrs(slog.String("message", text), slog.Int("count", count), slog.Duration("within", countInterval))
-	_ = l.to.Handle(context.Background(), r) // as for any line, there is nobody to tell
+	_ = l.to.Handle(context.Background(), r) // as for any line, there is no caller to return it to
 }

@@ -19,7 +19,7 @@ import (
 
 // Is says whether a caller is a program of this host, or pod, that calls one of its own addresses other than the loopback one.
 //
-// Equal addresses do not show that: with SNAT a caller from elsewhere may come from the address that it calls, and so do all whom the Envoy of
+// Equal addresses do not show that: with SNAT a caller from elsewhere may come from the address that it calls, and so do all that the Envoy of
 // this host passes on where connections to this port are redirected to it. So the kernel is asked whose socket the other end is. There must be
 // one in this network namespace, and not that of an Envoy, which runs as mesh.SidecarUser, or as this program does, and never as root where
 // connections are redirected (dpagent/redirect).

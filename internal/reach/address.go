@@ -1,4 +1,4 @@
-// Package reach is what clients of the control plane share: its address as people write it, and in words why it could not be reached.
+// Package reach is what clients of the control plane share: its address as operators write it, and why it could not be reached.
 package reach
 
 import (
@@ -38,7 +38,7 @@ func Usual(port string) *Service {
 	return nil
 }
 
-// Address returns the host:port of an address as people write it, also with https:// before it and a slash behind it. The error says what is
+// Address returns the host:port of an address as operators write it, also with https:// before it and a slash behind it. The error says what is
 // allowed.
 func (s Service) Address(text string) (string, error) {
 	scheme, address, hasScheme := strings.Cut(text, "://")

@@ -24,7 +24,7 @@ type Kind int
 const (
 	// Other is what the control plane answered.
 	Other Kind = iota
-	// Unreachable says that nobody answered.
+	// Unreachable says that no server answered.
 	Unreachable
 	// Mistrusted says that who answered is not the control plane that the client trusts.
 	Mistrusted
@@ -50,7 +50,7 @@ func (e *Error) Unwrap() error { return e.cause }
 // GRPCStatus returns the status.
 func (e *Error) GRPCStatus() *status.Status { return e.status }
 
-// Watch remembers why the connections of a client failed, of which gRPC only returns a text that is not for people. It is safe for
+// Watch remembers why the connections of a client failed, of which gRPC only returns a text for developers. It is safe for
 // concurrent use.
 type Watch struct {
 	// Service that the client wants, and the Address where it asks.

@@ -12,7 +12,7 @@ var (
 	connectionText = regexp.MustCompile(`connection error: desc = "((?:[^"\\]|\\.)*)"`)
 )
 
-// shorter has what gRPC says of connections, and the same for people.
+// shorter has what gRPC says of connections, and the same in fewer words.
 var shorter = strings.NewReplacer(
 	"transport: Error while dialing: ", "",
 	"transport: authentication handshake failed: ", "",

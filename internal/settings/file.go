@@ -88,8 +88,8 @@ func (f *file) refuse(at *yaml.Node, key, allowed string) {
 	f.errs = append(f.errs, &mesh.FieldError{Field: f.place(at, key), Allowed: allowed})
 }
 
-// readMapping reads keys and values, such as those behind "runtime.kubernetes.". Who refers to another mapping by an alias could refer to
-// the one that it is in.
+// readMapping reads keys and values, such as those behind "runtime.kubernetes.". An alias is refused, since it could refer to the mapping
+// that it is in.
 func (f *file) readMapping(node *yaml.Node, prefix string) {
 	if node.Kind != yaml.MappingNode {
 		f.refuse(node, strings.TrimSuffix(prefix, "."), noMapping)

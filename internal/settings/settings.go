@@ -63,7 +63,7 @@ func Install(root *cobra.Command, o Options) {
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		s.readVariables(o.Variables(cmd))
 		if cmd.Name() == cobra.ShellCompRequestCmd || cmd.Name() == cobra.ShellCompNoDescRequestCmd {
-			return nil // a shell asks, for whom mistakes are no answer
+			return nil // a shell asks for completions: mistakes are no answer
 		}
 		if f := cmd.Flags().Lookup(flagConfig); o.File && f != nil && f.Value.String() != "" {
 			names, err := ReadFile(f.Value.String(), cmd.Flags(), o.Keys)
@@ -88,7 +88,7 @@ func missing(flags *pflag.FlagSet) []error {
 	return errs
 }
 
-// unknownFlag says which of the known flags somebody may have meant.
+// unknownFlag says which of the known flags may be meant.
 func unknownFlag(name string, known *pflag.FlagSet) error {
 	var names []string
 	known.VisitAll(func(f *pflag.Flag) {

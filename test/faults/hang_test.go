@@ -48,7 +48,7 @@ func TestEnvoyHangs(t *testing.T) {
 			must(t, err)
 			began := time.Now()
 			tc.hang(t, pid)
-			logged(t, b1.Agent, "envoy ended, it will be started again", tc.says)
+			logged(t, b1.Agent, "envoy exited, restarting it", tc.says)
 			took := time.Since(began)
 			must(t, b1.WaitReady(t.Context()))
 			t.Logf("it was ended after %s, and ready after %s", took, time.Since(began))

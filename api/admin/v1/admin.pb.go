@@ -318,7 +318,7 @@ type Tail struct {
 	LeftOut uint32 `protobuf:"varint,1,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	// What the store cannot read or use, whatever the filter.
 	Problems []*Problem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
-	// Where the filter's name matches nothing: a name that somebody may have meant.
+	// Where the filter's name matches nothing: a name that the caller may have meant.
 	Near          string `protobuf:"bytes,3,opt,name=near,proto3" json:"near,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -462,7 +462,7 @@ type DrainDataplaneRequest struct {
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Let it have new traffic again.
 	Undo bool `protobuf:"varint,3,opt,name=undo,proto3" json:"undo,omitempty"`
-	// For people; the first 256 bytes are passed on.
+	// Human-readable; the first 256 bytes are passed on.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1312,7 +1312,7 @@ type MeshService struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// JSON of the object with defaults set: mesh, name, labels, spec.
 	Object []byte `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	// Its selector, for people.
+	// Its selector, human-readable.
 	Selector string `protobuf:"bytes,2,opt,name=selector,proto3" json:"selector,omitempty"`
 	// Names of the Dataplanes that it selects, sorted.
 	Dataplanes []string `protobuf:"bytes,3,rep,name=dataplanes,proto3" json:"dataplanes,omitempty"`
@@ -1842,7 +1842,7 @@ type Agent struct {
 	BundleId           string                 `protobuf:"bytes,5,opt,name=bundle_id,json=bundleId,proto3" json:"bundle_id,omitempty"`
 	LeafSerial         string                 `protobuf:"bytes,6,opt,name=leaf_serial,json=leafSerial,proto3" json:"leaf_serial,omitempty"`
 	CertificateExpires *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=certificate_expires,json=certificateExpires,proto3" json:"certificate_expires,omitempty"`
-	// Why its Envoy does not run, for people; empty if it does, or the agent does not say it.
+	// Why its Envoy does not run, human-readable; empty if it does, or the agent does not say it.
 	EnvoyDown     string `protobuf:"bytes,8,opt,name=envoy_down,json=envoyDown,proto3" json:"envoy_down,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

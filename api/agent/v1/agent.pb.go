@@ -724,7 +724,7 @@ func (*AgentMessage_Pong) isAgentMessage_Message() {}
 // EnvoyState says whether the agent's Envoy runs.
 type EnvoyState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why it ended when it last did, or cannot be started, for people: at most 512 bytes. It is empty once one that was started since has answered.
+	// Why it ended when it last did, or cannot be started, human-readable: at most 512 bytes. It is empty once one that was started since has answered.
 	Down          string `protobuf:"bytes,1,opt,name=down,proto3" json:"down,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1381,7 +1381,7 @@ type ControlMessage_Query struct {
 
 type ControlMessage_Probes struct {
 	// Sent when a session begins and when it changes, by a control plane with the feature "per-port-probes", to the agents of
-	// Dataplanes that somebody has written: those of pods have a probe table.
+	// written Dataplanes: those of pods have a probe table.
 	Probes *Probes `protobuf:"bytes,11,opt,name=probes,proto3,oneof"`
 }
 
@@ -1436,7 +1436,7 @@ func (*ControlMessage_Endpoints) isControlMessage_Message() {}
 type Endpoints struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Ready bool                   `protobuf:"varint,1,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Why not, for people.
+	// Why not, human-readable.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1912,7 +1912,7 @@ func (*DrainRecorded) Descriptor() ([]byte, []int) {
 type Inbounds struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Accepted bool                   `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	// Why not, for people.
+	// Why not, human-readable.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1967,11 +1967,11 @@ type DrainState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The pod has a deletionTimestamp.
 	Terminating bool `protobuf:"varint,1,opt,name=terminating,proto3" json:"terminating,omitempty"`
-	// Why the node goes, for people.
+	// Why the node goes, human-readable.
 	Node string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	// Why an administrator drains the pod or its node, for people.
+	// Why an administrator drains the pod or its node, human-readable.
 	Administrator string `protobuf:"bytes,3,opt,name=administrator,proto3" json:"administrator,omitempty"`
-	// Why the proxy takes traffic nevertheless while only its node or an administrator says otherwise, for people: without it a service
+	// Why the proxy takes traffic nevertheless while only its node or an administrator says otherwise, human-readable: without it a service
 	// would have too few proxies.
 	ServesOn      string `protobuf:"bytes,4,opt,name=serves_on,json=servesOn,proto3" json:"serves_on,omitempty"`
 	unknownFields protoimpl.UnknownFields

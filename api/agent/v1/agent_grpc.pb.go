@@ -43,7 +43,7 @@ type AgentServiceClient interface {
 	// Session lasts as long as the agent. The agent's first message is Hello. Unknown messages are ignored and counted by
 	// both sides. Errors: ALREADY_EXISTS as of Join.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AgentMessage, ControlMessage], error)
-	// Answer brings what Envoy says to a Query of the session. It needs a deadline. Errors: NOT_FOUND (nobody waits for it any more),
+	// Answer brings what Envoy says to a Query of the session. It needs a deadline. Errors: NOT_FOUND (no caller waits for it any more),
 	// INVALID_ARGUMENT (no deadline within two minutes), RESOURCE_EXHAUSTED (more than 64 MiB).
 	Answer(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[AnswerPart, AnswerReceipt], error)
 }
@@ -118,7 +118,7 @@ type AgentServiceServer interface {
 	// Session lasts as long as the agent. The agent's first message is Hello. Unknown messages are ignored and counted by
 	// both sides. Errors: ALREADY_EXISTS as of Join.
 	Session(grpc.BidiStreamingServer[AgentMessage, ControlMessage]) error
-	// Answer brings what Envoy says to a Query of the session. It needs a deadline. Errors: NOT_FOUND (nobody waits for it any more),
+	// Answer brings what Envoy says to a Query of the session. It needs a deadline. Errors: NOT_FOUND (no caller waits for it any more),
 	// INVALID_ARGUMENT (no deadline within two minutes), RESOURCE_EXHAUSTED (more than 64 MiB).
 	Answer(grpc.ClientStreamingServer[AnswerPart, AnswerReceipt]) error
 	mustEmbedUnimplementedAgentServiceServer()

@@ -58,8 +58,8 @@ func (a *admission) unselected() bool {
 // clashes returns why new pods are refused if Sonde injects them, one entry for each line.
 func (a *admission) clashes() []string { return linesOf(a.unreadable, a.misselected, a.refused) }
 
-// problem returns why new pods are refused, "" if they are not. Where nobody asks for Sonde it refuses none; without the namespace,
-// pods that it has injected tell that somebody does.
+// problem returns why new pods are refused, "" if they are not. Where no label asks for Sonde it refuses none; without the namespace,
+// pods that it has injected tell that one does.
 func (a *admission) problem(injected bool) string {
 	asked := a.misselected != nil || a.known && a.selection.Injected || injected && a.selection.Why == ""
 	if !asked {

@@ -1,5 +1,5 @@
-// Package migration says in which mode the probes of workloads are, what another mode would change, and what is wrong today. It
-// reads objects, and asks no server.
+// Package migration has sondectl migrate plan and status: in which mode the probes of workloads are, what another mode would change,
+// and what is wrong today. It reads objects from files, and asks no server.
 package migration
 
 import (
@@ -117,10 +117,10 @@ func decodePod(body []byte) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// workload is an object that people write, with its pods.
+// workload is an object that makes pods, with its pods.
 type workload struct {
 	key
-	// template is what people write, as far as it is known: that of the object, else one of its pods, restored.
+	// template is what the manifest says, as far as it is known: that of the object, else one of its pods, restored.
 	template *corev1.Pod
 	// fromPod is the pod that template comes from, "" for the object itself.
 	fromPod string
@@ -187,7 +187,7 @@ func (c *Cluster) root(k key, owner *metav1.OwnerReference, pod *corev1.Pod) key
 	return k
 }
 
-// Dataplane is a Dataplane that somebody has written, with the deprecated fields for probes.
+// Dataplane is a written Dataplane, with the deprecated fields for probes.
 type Dataplane struct {
 	Namespace string   `json:"namespace,omitempty"`
 	Name      string   `json:"name"`

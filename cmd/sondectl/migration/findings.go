@@ -129,7 +129,7 @@ func portFindings(original *corev1.Pod, s *sidecar) (all []Finding) {
 			why = "is excluded by " + by
 		}
 		all = append(all, Finding{Code: PortRoundMTLS, Field: field, Text: fmt.Sprintf(
-			"port %d %s: whoever connects to it reaches the application without mTLS", port, why)})
+			"port %d %s: a client that connects to it reaches the application without mTLS", port, why)})
 	}
 	for _, containers := range [][]corev1.Container{original.Spec.InitContainers, original.Spec.Containers} {
 		for _, c := range containers {

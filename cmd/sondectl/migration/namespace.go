@@ -20,7 +20,7 @@ func (c *Cluster) addNamespace(body []byte) error {
 }
 
 // asked returns the mode that is asked for a workload, and by what: its pod template, its namespace, else otherwise. The annotation of a
-// pod whose template is not known says what it was injected with, and not what somebody wants.
+// pod whose template is not known says what it was injected with, and not what its template asks for.
 func (c *Cluster) asked(w *workload, otherwise mesh.ProbesMode) (mode mesh.ProbesMode, by string, err error) {
 	mode, err = webhook.ProbesModeOf(w.template.Labels, w.template.Annotations)
 	if err != nil {

@@ -52,7 +52,7 @@ type ProbePlan struct {
 	Type      mesh.ProbeType `json:"type"`
 	// Field of the pod, as in Finding.Field.
 	Field string `json:"field"`
-	// Written is what people wrote.
+	// Written is what the manifest says.
 	Written string `json:"written"`
 	// Now is what the kubelet asks today, one entry for each way in which pods differ; none without pods.
 	Now []string `json:"now"`
@@ -100,7 +100,7 @@ func (d *Dataplane) judge(to mesh.ProbesMode) {
 	if d.Effective {
 		d.Text = fields + ": deprecated, and answered in per-port mode alone"
 	} else {
-		d.Text = fmt.Sprintf("%s: nobody answers them in unified mode: keep per-port by the label %s until no probe asks these ports",
+		d.Text = fmt.Sprintf("%s: they have no answer in unified mode: keep per-port by the label %s until no probe asks these ports",
 			fields, mesh.AnnotationVirtualProbesMode)
 	}
 }
@@ -123,7 +123,7 @@ func (c *Cluster) planWorkload(w *workload, o webhook.Options) WorkloadPlan {
 		return p
 	case a.unselected():
 		p.NotInjected = "neither its namespace nor its pods have " + strings.Join(o.InjectionKeys(), " or ")
-		if len(p.Modes) == 0 || p.Mode == None { // it is in no mesh, and nobody wants it in this one
+		if len(p.Modes) == 0 || p.Mode == None { // it is in no mesh, and no label asks for this one
 			p.leave(p.NotInjected)
 			return p
 		}

@@ -74,7 +74,7 @@ func start(t *testing.T, enter func() error) *Namespace {
 	return n
 }
 
-// Do calls f in the namespace. The sockets that it makes belong to the namespace for ever, whoever uses them.
+// Do calls f in the namespace. The sockets that it makes belong to the namespace for ever.
 func (n *Namespace) Do(f func() error) error {
 	result := make(chan error)
 	n.tasks <- func() { result <- f() }

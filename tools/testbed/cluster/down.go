@@ -90,7 +90,7 @@ func (c *Cluster) removeNamespaces(ctx context.Context) error {
 	return nil
 }
 
-// removeMountPoints removes the directories that Up has made for others to be mounted on. One that is not empty belongs to somebody else.
+// removeMountPoints removes the directories that Up has made for others to be mounted on. One that is not empty belongs to another program.
 func removeMountPoints() error {
 	// The kernel would remove a directory under the mounts of another cluster, and its mounts with it.
 	if others, err := filepath.Glob("/run/" + idPrefix + "*"); err != nil || len(others) > 0 {

@@ -99,7 +99,7 @@ func (c *Cluster) kubeletConfig(node int, families []family) any {
 			"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": false},
 			"x509": map[string]any{"clientCAFile": c.certificateFile("ca")},
 		},
-		"authorization":             map[string]any{"mode": "AlwaysAllow"}, // whoever has a client certificate of the kubelets
+		"authorization":             map[string]any{"mode": "AlwaysAllow"}, // any client with a certificate of the kubelets
 		"nodeStatusUpdateFrequency": "4s",
 		"nodeLeaseDurationSeconds":  10,
 	}

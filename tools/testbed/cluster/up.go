@@ -249,7 +249,7 @@ const (
 	scriptNode    = "node"
 )
 
-// writeScripts writes the programs with which people and tests reach the cluster.
+// writeScripts writes the programs with which operators and tests reach the cluster.
 func (c *Cluster) writeScripts(d description) error {
 	kubectl := fmt.Sprintf("#!/bin/sh\n# kubectl as administrator, on the network of node 1.\nexec nsenter --net=%s %s --kubeconfig=%s \"$@\"\n",
 		filepath.Join(machine.NetnsDir, c.namespace(1)), filepath.Join(d.Binaries, "kubectl"), c.kubeconfig("admin"))

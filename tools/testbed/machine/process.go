@@ -24,7 +24,7 @@ type Process struct {
 }
 
 // Marked returns the processes that have all these variables, written NAME=value, in the environment with which they were started. They
-// are found whoever started them, and whatever has become of that one.
+// are found even if the process that started them has ended.
 func Marked(variables ...string) ([]Process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -1,4 +1,4 @@
-package reference
+package doctest
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ import (
 )
 
 // CommandLines fails the test for each command line in the Markdown files at the top of a repository and in docs that the program does
-// not take: an unknown command or flag, a value that is none, or wrong arguments. A span of code in a sentence may leave out what must be given.
+// not take: an unknown command or flag, an invalid value, or wrong arguments. A span of code in a sentence may leave out what must be given.
 // program returns the program's command, and a new one each time. CHANGELOG.md is about the past, and the pages of docs/reference have
 // usages in the place of command lines.
 func CommandLines(t testing.TB, repository string, program func() *cobra.Command) {
@@ -51,7 +51,7 @@ func CommandLines(t testing.TB, repository string, program func() *cobra.Command
 	}
 }
 
-// pages returns the Markdown files of a repository that people read.
+// pages returns the Markdown files of a repository that are not written by a program.
 func pages(t testing.TB, repository string) []string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(repository, "*.md"))

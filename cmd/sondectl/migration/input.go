@@ -1,4 +1,4 @@
-package main
+package migration
 
 import (
 	"cmp"
@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/sonde-mesh/sonde/cmd/sondectl/migration"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/manifest"
 )
 
 // addObjects adds an object, or the items of any List, to a cluster, and returns an error for each that cannot be read.
-func addObjects(cluster *migration.Cluster, place string, o jsonObject) []error {
+func addObjects(cluster *Cluster, place string, o manifest.Object) []error {
 	apiVersion, _ := o["apiVersion"].(string)
 	kind, _ := o["kind"].(string)
 	items, isList := o["items"].([]any)
@@ -25,9 +25,9 @@ func addObjects(cluster *migration.Cluster, place string, o jsonObject) []error 
 	var errs []error
 	for i, item := range items {
 		place := fmt.Sprintf("%s, item %d", place, i+1)
-		object, ok := item.(jsonObject)
+		object, ok := item.(manifest.Object)
 		if !ok {
-			errs = append(errs, withPlace(place, errors.New("must be an object of Kubernetes")))
+			errs = append(errs, manifest.WithPlace(place, errors.New("must be an object of Kubernetes")))
 			continue
 		}
 		if _, has := object["kind"]; !has && of != "" {
@@ -39,19 +39,19 @@ func addObjects(cluster *migration.Cluster, place string, o jsonObject) []error 
 }
 
 // addObject adds an object. A Dataplane may be in the form of files, which has a type and no kind.
-func addObject(cluster *migration.Cluster, place string, o jsonObject) error {
-	add := migration.Object{}
+func addObject(cluster *Cluster, place string, o manifest.Object) error {
+	add := Object{}
 	add.APIVersion, _ = o["apiVersion"].(string)
 	add.Kind, _ = o["kind"].(string)
 	if ofMesh, _ := o["type"].(string); add.Kind == "" && ofMesh != "" {
 		add.Kind = ofMesh
 	} else {
-		pods, err := podsIn(place, o)
+		pods, err := manifest.PodsIn(place, o)
 		if err != nil {
 			return err
 		}
 		if len(pods) > 0 {
-			place, add.Pod = pods[0].place, pods[0].json
+			place, add.Pod = pods[0].Place, pods[0].JSON
 		} else {
 			place += ", " + cmp.Or(add.Kind, "object")
 		}
@@ -62,7 +62,7 @@ func addObject(cluster *migration.Cluster, place string, o jsonObject) error {
 		err = cluster.Add(add)
 	}
 	if err != nil {
-		return withPlace(place, err)
+		return manifest.WithPlace(place, err)
 	}
 	return nil
 }

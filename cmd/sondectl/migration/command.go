@@ -1,12 +1,15 @@
-package main
+package migration
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
-	"github.com/sonde-mesh/sonde/cmd/sondectl/migration"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/manifest"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -29,14 +32,15 @@ Modes of pods:
   unknown                         no pod in the file
   mixed                           pods differ`
 
-func (c *cli) migrate() *cobra.Command {
+// Command returns sondectl migrate, whose subcommands write their output to out.
+func Command(out *bytes.Buffer) *cobra.Command {
 	cmd := &cobra.Command{Use: "migrate", Short: "Move workloads from one way of answering probes to another, without losing a probe"}
-	cmd.AddCommand(c.migratePlan(), c.migrateStatus())
+	cmd.AddCommand(planCommand(out), statusCommand(out))
 	return cmd
 }
 
-func (c *cli) migratePlan() *cobra.Command {
-	var flags injectFlags
+func planCommand(out *bytes.Buffer) *cobra.Command {
+	var flags manifest.InjectFlags
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE|DIR|-",
 		Short: "Show what Sonde, or another mode, would change for each probe, what would clash, and what is wrong today",
@@ -45,7 +49,7 @@ be refused ("clash"), and what is wrong today, or will be, with a code.
 
 ` + migrateInput + `
 
-WRITTEN   what people wrote
+WRITTEN   what the manifest says
 NOW       what the kubelet asks today, from the pods
 THEN      what the kubelet will ask new pods
 
@@ -61,41 +65,41 @@ Codes of findings:
   probes-not-known                  the sidecar of a pod does not say which probes were rewritten
 
 Labels and annotations of pods and namespaces win over --to, as they do over --virtual-probes-mode of the control plane. A workload that
-is in no mesh, and for which nobody asks Sonde, is listed and left alone; without its Namespace in the file that is not known.
+is in no mesh, and has no label that asks Sonde for a sidecar, is listed and left alone; without its Namespace in the file that is not known.
 
 Exit code 0: nothing is wrong and nothing clashes; 5: there are findings or clashes, and the plan is on stdout; 1: failed.`,
 		Example: `  kubectl get namespaces,deployments,statefulsets,daemonsets,jobs,cronjobs,pods -A -o json | sondectl migrate plan -f -
   sondectl migrate plan -f cluster.json --to per-port
   sondectl migrate plan -f namespaces.yaml -f manifests/ -R
   sondectl migrate plan -f cluster.json -o json | jq '.workloads[] | select(.clashes != [])'`,
-		Args: noOtherFiles,
+		Args: manifest.NoOtherFiles,
 	}
-	flags.add(cmd, "to", "the mode that is planned for")
-	output := addFormat(cmd, table, yamlFormat, jsonFormat)
+	flags.Add(cmd, "to", "the mode that is planned for")
+	output := printer.AddFormat(cmd, printer.Table, printer.YAML, printer.JSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cluster, o, err := readCluster(cmd, &flags)
 		if err != nil {
 			return err
 		}
 		plan := cluster.Plan(o)
-		switch output.value {
-		case jsonFormat:
-			err = writeJSON(&c.out, plan)
-		case yamlFormat:
-			err = writeYAML(&c.out, plan)
+		switch output.Value {
+		case printer.JSON:
+			err = printer.WriteJSON(out, plan)
+		case printer.YAML:
+			err = printer.WriteYAML(out, plan)
 		default:
-			err = writePlan(&c.out, plan)
+			err = writePlan(out, plan)
 		}
 		if err == nil && plan.Findings+plan.Clashes > 0 {
-			return &exitError{code: exitFindings, err: errors.New(planSummary(plan))}
+			return &exit.Error{Code: exit.Findings, Err: errors.New(planSummary(plan))}
 		}
 		return err
 	}
 	return cmd
 }
 
-func (c *cli) migrateStatus() *cobra.Command {
-	var flags injectFlags
+func statusCommand(out *bytes.Buffer) *cobra.Command {
+	var flags manifest.InjectFlags
 	cmd := &cobra.Command{
 		Use:   "status -f FILE|DIR|-",
 		Short: "Show how many pods of each workload are in which mode, and which are still to roll",
@@ -112,26 +116,26 @@ Where the webhook would refuse new pods, the reason stands below the workload, a
 Exit code 0: no pod is to roll, and none would be refused; 5: otherwise, and the status is on stdout; 1: failed.`,
 		Example: `  kubectl get namespaces,deployments,statefulsets,daemonsets,jobs,cronjobs,pods -A -o json | sondectl migrate status -f -
   sondectl migrate status -f cluster.json --default-mode per-port -o json`,
-		Args: noOtherFiles,
+		Args: manifest.NoOtherFiles,
 	}
-	flags.add(cmd, "default-mode", "the mode of workloads that ask for none: --"+modeFlag+" of the control plane")
-	output := addFormat(cmd, table, yamlFormat, jsonFormat)
+	flags.Add(cmd, "default-mode", "the mode of workloads that ask for none: --"+manifest.ModeFlag+" of the control plane")
+	output := printer.AddFormat(cmd, printer.Table, printer.YAML, printer.JSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cluster, o, err := readCluster(cmd, &flags)
 		if err != nil {
 			return err
 		}
 		status := cluster.Status(o)
-		switch output.value {
-		case jsonFormat:
-			err = writeJSON(&c.out, status)
-		case yamlFormat:
-			err = writeYAML(&c.out, status)
+		switch output.Value {
+		case printer.JSON:
+			err = printer.WriteJSON(out, status)
+		case printer.YAML:
+			err = printer.WriteYAML(out, status)
 		default:
-			err = writeStatus(&c.out, status)
+			err = writeStatus(out, status)
 		}
 		if err == nil && status.Total.ToRoll+status.Total.Refused > 0 {
-			return &exitError{code: exitFindings, err: errors.New(statusSummary(status))}
+			return &exit.Error{Code: exit.Findings, Err: errors.New(statusSummary(status))}
 		}
 		return err
 	}
@@ -139,29 +143,29 @@ Exit code 0: no pod is to roll, and none would be refused; 5: otherwise, and the
 }
 
 // readCluster reads the objects of a file. Each that cannot be read is an error on stderr.
-func readCluster(cmd *cobra.Command, flags *injectFlags) (*migration.Cluster, webhook.Options, error) {
-	all, o, err := flags.read(cmd)
+func readCluster(cmd *cobra.Command, flags *manifest.InjectFlags) (*Cluster, webhook.Options, error) {
+	all, o, err := flags.Read(cmd)
 	if err != nil {
 		return nil, o, err
 	}
-	cluster := &migration.Cluster{}
+	cluster := &Cluster{}
 	var errs []error
 	for _, m := range all {
-		if m.json == nil {
+		if m.JSON == nil {
 			continue
 		}
-		document, err := decodeObject(m.json)
+		document, err := manifest.DecodeObject(m.JSON)
 		if err != nil {
-			errs = append(errs, withPlace(m.place, err))
+			errs = append(errs, manifest.WithPlace(m.Place, err))
 			continue
 		}
-		errs = append(errs, addObjects(cluster, m.place, document)...)
+		errs = append(errs, addObjects(cluster, m.Place, document)...)
 	}
-	if err := reportErrors(cmd, flags.files.String(), errs); err != nil {
+	if err := manifest.ReportErrors(cmd, flags.Files.String(), errs); err != nil {
 		return nil, o, err
 	}
 	if cluster.Len() == 0 {
-		return nil, o, fmt.Errorf("%s: no pod, and no object that makes pods, found", flags.files.String())
+		return nil, o, fmt.Errorf("%s: no pod, and no object that makes pods, found", flags.Files.String())
 	}
 	return cluster, o, nil
 }

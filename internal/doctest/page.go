@@ -1,5 +1,5 @@
-// Package reference has tests compare the pages of docs/reference with what they are about, and writes those about commands and flags.
-package reference
+// Package doctest has tests compare the docs with what they are about: the pages of docs/reference, which it writes, and command lines in all pages.
+package doctest
 
 import (
 	"fmt"

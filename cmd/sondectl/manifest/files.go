@@ -1,4 +1,4 @@
-package main
+package manifest
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 	"github.com/sonde-mesh/sonde/store"
 )
@@ -18,24 +19,25 @@ import (
 // maxManifests limits the input of all files, in bytes.
 const maxManifests = 64 << 20
 
-// manifestFiles are the flags -f and -R for objects of Kubernetes, as kubectl has them.
-type manifestFiles struct {
+// Files are the flags -f and -R for objects of Kubernetes, as kubectl has them.
+type Files struct {
 	paths     []string
 	recursive bool
 }
 
-func (f *manifestFiles) add(cmd *cobra.Command) {
+// add adds the flags to cmd.
+func (f *Files) add(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVarP(&f.paths, "file", "f", nil, "`FILE|DIR|-` with the objects, YAML or JSON; - is standard input, and of a directory the files *.yaml, *.yml and *.json are read; may be given several times")
 	cmd.Flags().BoolVarP(&f.recursive, "recursive", "R", false, "read the directories below those of -f, too")
-	must(cmd.MarkFlagRequired("file"))
-	must(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
+	settings.Must(cmd.MarkFlagRequired("file"))
+	settings.Must(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
 }
 
 // String returns what was given, for messages.
-func (f *manifestFiles) String() string { return strings.Join(f.paths, ", ") }
+func (f *Files) String() string { return strings.Join(f.paths, ", ") }
 
-// read reads all documents. wrong has an error for each bad document; err says that reading failed.
-func (f *manifestFiles) read(cmd *cobra.Command) (all []manifest, wrong []error, err error) {
+// Read reads all documents. wrong has an error for each bad document; err says that reading failed.
+func (f *Files) read(cmd *cobra.Command) (all []Document, wrong []error, err error) {
 	names, err := f.names(cmd)
 	if err != nil {
 		return nil, nil, err
@@ -47,7 +49,7 @@ func (f *manifestFiles) read(cmd *cobra.Command) (all []manifest, wrong []error,
 			return nil, nil, err
 		}
 		left -= len(data)
-		documents, problems, err := splitManifests(name, data)
+		documents, problems, err := split(name, data)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -57,11 +59,11 @@ func (f *manifestFiles) read(cmd *cobra.Command) (all []manifest, wrong []error,
 }
 
 // names returns the files, each once.
-func (f *manifestFiles) names(cmd *cobra.Command) ([]string, error) {
+func (f *Files) names(cmd *cobra.Command) ([]string, error) {
 	var names []string
 	for _, path := range f.paths {
 		found := []string{path}
-		if path != "-" && isDirectory(path) {
+		if path != "-" && IsDirectory(path) {
 			var err error
 			if found, err = f.below(cmd, path); err != nil {
 				return nil, err
@@ -78,7 +80,7 @@ func (f *manifestFiles) names(cmd *cobra.Command) ([]string, error) {
 }
 
 // below returns the files of a directory that hold objects. What has such a name and cannot be read is a warning.
-func (f *manifestFiles) below(cmd *cobra.Command, directory string) (names []string, err error) {
+func (f *Files) below(cmd *cobra.Command, directory string) (names []string, err error) {
 	root := strings.TrimSuffix(directory, "/") + "/" // so that a link is followed
 	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
@@ -91,8 +93,8 @@ func (f *manifestFiles) below(cmd *cobra.Command, directory string) (names []str
 		}
 		files, skipped, err := store.Files(path)
 		for _, p := range skipped {
-			if !f.recursive || !isDirectory(p.File) {
-				cmd.PrintErrf("%s: warning: %s\n", oneLine(p.File), oneLine(p.Err.Error()))
+			if !f.recursive || !IsDirectory(p.File) {
+				cmd.PrintErrf("%s: warning: %s\n", printer.OneLine(p.File), printer.OneLine(p.Err.Error()))
 			}
 		}
 		names = append(names, files...)
@@ -127,10 +129,16 @@ func readFile(name string, stdin io.Reader, most int) ([]byte, error) {
 	return data, nil
 }
 
-// noOtherFiles refuses arguments, such as the further files that a shell makes of -f *.yaml.
-func noOtherFiles(_ *cobra.Command, args []string) error {
+// NoOtherFiles refuses arguments, such as the further files that a shell makes of -f *.yaml.
+func NoOtherFiles(_ *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
 	return settings.Usagef("%q: must stand behind a -f of its own", args[0])
+}
+
+// IsDirectory reports whether path is a directory.
+func IsDirectory(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }

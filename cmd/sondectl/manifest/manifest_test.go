@@ -1,4 +1,4 @@
-package main
+package manifest
 
 import (
 	"strings"
@@ -53,10 +53,10 @@ func TestManifestsAreReadWhole(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			all, wrong, err := splitManifests("-", []byte(tc.text))
+			all, wrong, err := split("-", []byte(tc.text))
 			got := 0
 			for _, m := range all {
-				if store.HasContent(m.text) && m.json != nil {
+				if store.HasContent(m.Text) && m.JSON != nil {
 					got++
 				}
 			}

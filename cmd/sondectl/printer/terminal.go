@@ -1,4 +1,4 @@
-package main
+package printer
 
 import (
 	"fmt"
@@ -14,14 +14,14 @@ func isUnsafe(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }
 
-// oneLine replaces unsafe characters by spaces, so that a foreign text is one line and safe for a terminal.
-func oneLine(text string) string {
+// OneLine replaces unsafe characters by spaces, so that a foreign text is one line and safe for a terminal.
+func OneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, string(utf8.RuneError)), isUnsafe), " ")
 }
 
-// safe returns w, or if that is a terminal a writer that escapes what is unsafe but for ends of lines and tabs: programs get the bytes as
+// Safe returns w, or if that is a terminal a writer that escapes what is unsafe but for ends of lines and tabs: programs get the bytes as
 // they are, and what an application or a proxy has sent commands no terminal.
-func safe(w io.Writer) io.Writer {
+func Safe(w io.Writer) io.Writer {
 	if f, ok := w.(*os.File); ok {
 		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
 			return escaping{w}

@@ -1,4 +1,4 @@
-package main
+package manifest
 
 import (
 	"encoding/json"
@@ -33,32 +33,32 @@ func podPath(apiVersion, kind string) ([]string, bool) {
 	return nil, false
 }
 
-// pod is a pod or pod template in a document.
-type pod struct {
-	place string // "web.yaml, document 2, Deployment web"
-	json  []byte
+// Pod is a pod or pod template in a document.
+type Pod struct {
+	Place string // "web.yaml, document 2, Deployment web"
+	JSON  []byte
 	// workload has the pod template, nil for a Pod.
-	workload jsonObject
-	// replace replaces it in the document.
-	replace func(jsonObject)
+	workload Object
+	// Replace replaces it in the document.
+	Replace func(Object)
 }
 
-// findPods decodes a document, and returns the object and the pods in it. Replacing a pod changes the object.
-func findPods(m manifest) (jsonObject, []pod, error) {
-	o, err := decodeObject(m.json)
+// FindPods decodes a document, and returns the object and the pods in it. Replacing a pod changes the object.
+func FindPods(m Document) (Object, []Pod, error) {
+	o, err := DecodeObject(m.JSON)
 	if err != nil {
-		return nil, nil, withPlace(m.place, err)
+		return nil, nil, WithPlace(m.Place, err)
 	}
-	pods, err := podsIn(m.place, o)
+	pods, err := PodsIn(m.Place, o)
 	return o, pods, err
 }
 
-// podsIn returns the pods in an object, or in the items of a List.
-func podsIn(place string, o jsonObject) ([]pod, error) {
+// PodsIn returns the pods in an object, or in the items of a List.
+func PodsIn(place string, o Object) ([]Pod, error) {
 	apiVersion, _ := o["apiVersion"].(string)
 	kind, _ := o["kind"].(string)
 	if kind == "" || apiVersion == "" {
-		return nil, withPlace(place, errors.New("kind or apiVersion is missing"))
+		return nil, WithPlace(place, errors.New("kind or apiVersion is missing"))
 	}
 	if of, isList := strings.CutSuffix(kind, "List"); isList && mayHavePods(apiVersion, of) {
 		items, _ := o["items"].([]any)
@@ -69,7 +69,7 @@ func podsIn(place string, o jsonObject) ([]pod, error) {
 		return nil, nil
 	}
 	place += ", " + kind
-	if metadata, _ := o["metadata"].(jsonObject); metadata != nil {
+	if metadata, _ := o["metadata"].(Object); metadata != nil {
 		if name, _ := metadata["name"].(string); name != "" {
 			place += " " + name
 		}
@@ -77,33 +77,33 @@ func podsIn(place string, o jsonObject) ([]pod, error) {
 	parent, found := o, o
 	for i, key := range path {
 		parent = found
-		if found, ok = parent[key].(jsonObject); !ok {
-			return nil, withPlace(place, fmt.Errorf("%s: must be an object", strings.Join(path[:i+1], ".")))
+		if found, ok = parent[key].(Object); !ok {
+			return nil, WithPlace(place, fmt.Errorf("%s: must be an object", strings.Join(path[:i+1], ".")))
 		}
 	}
 	body, err := json.Marshal(found)
 	if err != nil {
-		return nil, withPlace(place, err)
+		return nil, WithPlace(place, err)
 	}
-	p := pod{place: place, json: body}
+	p := Pod{Place: place, JSON: body}
 	if len(path) == 0 {
-		p.replace = func(with jsonObject) {
+		p.Replace = func(with Object) {
 			clear(o)
 			maps.Copy(o, with)
 		}
 	} else {
 		p.workload = o
-		p.replace = func(with jsonObject) { parent[path[len(path)-1]] = with }
+		p.Replace = func(with Object) { parent[path[len(path)-1]] = with }
 	}
-	return []pod{p}, nil
+	return []Pod{p}, nil
 }
 
-// misplacedSwitch returns the label or annotation of a workload that disables injection, with its value, "" if there is none. It belongs to
+// MisplacedSwitch returns the label or annotation of a workload that disables injection, with its value, "" if there is none. It belongs to
 // the pod template: the webhook sees pods alone.
-func (p pod) misplacedSwitch(keys []string) string {
-	metadata, _ := p.workload["metadata"].(jsonObject)
+func (p Pod) MisplacedSwitch(keys []string) string {
+	metadata, _ := p.workload["metadata"].(Object)
 	for _, field := range []string{"labels", "annotations"} {
-		values, _ := metadata[field].(jsonObject)
+		values, _ := metadata[field].(Object)
 		for _, key := range keys {
 			value, _ := values[key].(string)
 			if on, err := mesh.ParseSwitch(value); err == nil && !on {
@@ -121,17 +121,17 @@ func mayHavePods(apiVersion, kind string) bool {
 }
 
 // podsOfList returns the pods in the items of a List, or of a list such as PodList, whose items may have no kind.
-func podsOfList(place, apiVersion, kind string, items []any) (all []pod, err error) {
+func podsOfList(place, apiVersion, kind string, items []any) (all []Pod, err error) {
 	for i, item := range items {
 		place := fmt.Sprintf("%s, item %d", place, i+1)
-		o, ok := item.(jsonObject)
+		o, ok := item.(Object)
 		if !ok {
-			return nil, withPlace(place, errors.New("must be an object of Kubernetes"))
+			return nil, WithPlace(place, errors.New("must be an object of Kubernetes"))
 		}
 		if _, has := o["kind"]; !has && kind != "" {
 			o["apiVersion"], o["kind"] = apiVersion, kind
 		}
-		pods, err := podsIn(place, o)
+		pods, err := PodsIn(place, o)
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,5 @@
-package main
+// Package manifest reads files with objects of Kubernetes, finds the pods in them, and has the flags of the commands that do so.
+package manifest
 
 import (
 	"bytes"
@@ -19,30 +20,30 @@ import (
 	"github.com/sonde-mesh/sonde/store"
 )
 
-// manifest is one document of a file.
-type manifest struct {
-	place string // "web.yaml, document 2"
-	text  []byte // without the --- before it
-	json  []byte // nil for a document without content
+// Document is one document of a file.
+type Document struct {
+	Place string // "web.yaml, document 2"
+	Text  []byte // without the --- before it
+	JSON  []byte // nil for a document without content
 }
 
-// splitManifests splits the text of a file into YAML documents, each of which may be a stream of JSON objects. wrong has an error for each bad
+// split splits the text of a file into YAML documents, each of which may be a stream of JSON objects. wrong has an error for each bad
 // document; err says that the text is none.
-func splitManifests(path string, data []byte) (all []manifest, wrong []error, err error) {
+func split(path string, data []byte) (all []Document, wrong []error, err error) {
 	if !utf8.Valid(data) {
 		return nil, nil, fmt.Errorf("%s: must be UTF-8", path)
 	}
 	for _, part := range store.Split(data) {
 		for _, text := range splitJSON(part.Content()) {
 			if len(bytes.TrimSpace(text)) > 0 {
-				all = append(all, manifest{place: fmt.Sprintf("%s, document %d", path, len(all)+1), text: text})
+				all = append(all, Document{Place: fmt.Sprintf("%s, document %d", path, len(all)+1), Text: text})
 			}
 		}
 	}
 	for i := range all {
 		m := &all[i]
-		if m.json, err = toJSON(m.text); err != nil {
-			wrong = append(wrong, withPlace(m.place, err))
+		if m.JSON, err = toJSON(m.Text); err != nil {
+			wrong = append(wrong, WithPlace(m.Place, err))
 		}
 	}
 	return all, wrong, nil
@@ -50,7 +51,7 @@ func splitManifests(path string, data []byte) (all []manifest, wrong []error, er
 
 // splitJSON splits a text that is a stream of JSON objects. Any other text is one document.
 func splitJSON(text []byte) [][]byte {
-	if !isJSON(text) {
+	if !IsJSON(text) {
 		return [][]byte{text}
 	}
 	var parts [][]byte
@@ -66,7 +67,8 @@ func splitJSON(text []byte) [][]byte {
 	}
 }
 
-func isJSON(text []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) }
+// IsJSON reports whether a text is JSON, not YAML, by its first character.
+func IsJSON(text []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) }
 
 // toJSON converts a document to JSON. It returns nil for a document without content. A key that occurs twice is an error,
 // since one value would be lost.
@@ -74,7 +76,7 @@ func toJSON(text []byte) ([]byte, error) {
 	if !store.HasContent(text) {
 		return nil, nil
 	}
-	if isJSON(text) && json.Valid(text) {
+	if IsJSON(text) && json.Valid(text) {
 		var object map[string]any
 		duplicates, err := sigsjson.UnmarshalStrict(text, &object)
 		if err != nil {
@@ -139,35 +141,36 @@ func uniqueKeys(text []byte) bool {
 	return bytes.Contains(text, []byte("<<")) && yamlv3.Unmarshal(text, &value) == nil
 }
 
-// jsonObject is an object as maps, lists and scalars, with json.Number for numbers.
-type jsonObject = map[string]any
+// Object is an object as maps, lists and scalars, with json.Number for numbers.
+type Object = map[string]any
 
-func decodeObject(body []byte) (jsonObject, error) {
+// DecodeObject decodes an object from JSON.
+func DecodeObject(body []byte) (Object, error) {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
-	var o jsonObject
+	var o Object
 	if err := decoder.Decode(&o); err != nil {
 		return nil, errors.New("must be an object of Kubernetes")
 	}
 	return o, nil
 }
 
-// isYAML reports whether JSON text means the same when it is read as YAML. Some escapes and control characters do not.
-func isYAML(m manifest) bool {
+// IsYAML reports whether JSON text means the same when it is read as YAML. Some escapes and control characters do not.
+func IsYAML(m Document) bool {
 	var asJSON, asYAML any
-	body, err := yaml.YAMLToJSON(m.text)
-	return err == nil && json.Unmarshal(m.json, &asJSON) == nil && json.Unmarshal(body, &asYAML) == nil &&
+	body, err := yaml.YAMLToJSON(m.Text)
+	return err == nil && json.Unmarshal(m.JSON, &asJSON) == nil && json.Unmarshal(body, &asYAML) == nil &&
 		reflect.DeepEqual(asJSON, asYAML)
 }
 
-// encodeYAML encodes an object as YAML.
-func encodeYAML(place string, o jsonObject) ([]byte, error) {
+// EncodeYAML encodes an object as YAML.
+func EncodeYAML(place string, o Object) ([]byte, error) {
 	body, err := json.Marshal(o)
 	if err == nil {
 		body, err = yaml.JSONToYAML(escapeSpecial(body))
 	}
 	if err != nil {
-		return nil, withPlace(place, err)
+		return nil, WithPlace(place, err)
 	}
 	return body, nil
 }

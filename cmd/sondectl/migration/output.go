@@ -1,4 +1,4 @@
-package main
+package migration
 
 import (
 	"bytes"
@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sonde-mesh/sonde/cmd/sondectl/migration"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
 // writePlan writes a table for each workload.
-func writePlan(w *bytes.Buffer, p *migration.Plan) error {
+func writePlan(w *bytes.Buffer, p *Plan) error {
 	for _, workload := range p.Workloads {
 		if err := writeWorkload(w, &workload); err != nil {
 			return err
@@ -20,14 +20,14 @@ func writePlan(w *bytes.Buffer, p *migration.Plan) error {
 		w.WriteByte('\n')
 	}
 	for _, d := range p.Dataplanes {
-		fmt.Fprintf(w, "Dataplane %s\n  %s\n\n", oneLine(qualified(d.Namespace, d.Name)), oneLine(d.Text))
+		fmt.Fprintf(w, "Dataplane %s\n  %s\n\n", printer.OneLine(qualified(d.Namespace, d.Name)), printer.OneLine(d.Text))
 	}
 	_, err := fmt.Fprintln(w, planSummary(p))
 	return err
 }
 
-func planSummary(p *migration.Plan) string {
-	return fmt.Sprintf("%s, %s, %s", plural(len(p.Workloads), "workload"), plural(p.Findings, "finding"), pluralClashes(p.Clashes))
+func planSummary(p *Plan) string {
+	return fmt.Sprintf("%s, %s, %s", printer.Plural(len(p.Workloads), "workload"), printer.Plural(p.Findings, "finding"), pluralClashes(p.Clashes))
 }
 
 func pluralClashes(n int) string {
@@ -44,13 +44,13 @@ func qualified(namespace, name string) string {
 	return namespace + "/" + name
 }
 
-func writeWorkload(w *bytes.Buffer, p *migration.WorkloadPlan) error {
-	fmt.Fprintln(w, oneLine(heading(p)))
+func writeWorkload(w *bytes.Buffer, p *WorkloadPlan) error {
+	fmt.Fprintln(w, printer.OneLine(heading(p)))
 	onRow := map[string][]string{}
 	var rest []string
 	for _, f := range p.Findings {
 		switch {
-		case slices.ContainsFunc(p.Probes, func(probe migration.ProbePlan) bool { return probe.Field == f.Field }):
+		case slices.ContainsFunc(p.Probes, func(probe ProbePlan) bool { return probe.Field == f.Field }):
 			onRow[f.Field] = append(onRow[f.Field], fmt.Sprintf("%s: %s", f.Code, f.Text))
 		case f.Field != "":
 			rest = append(rest, fmt.Sprintf("%s: %s: %s", f.Code, f.Field, f.Text))
@@ -58,22 +58,22 @@ func writeWorkload(w *bytes.Buffer, p *migration.WorkloadPlan) error {
 			rest = append(rest, fmt.Sprintf("%s: %s", f.Code, f.Text))
 		}
 	}
-	var rows []row
+	var rows []printer.Row
 	for _, probe := range p.Probes {
 		then := probe.Then
 		if then == "" {
 			then = "refused"
 		}
-		r := row{cells: []string{probe.Container, string(probe.Type), probe.Written, strings.Join(probe.Now, " or "), then}}
+		r := printer.Row{Cells: []string{probe.Container, string(probe.Type), probe.Written, strings.Join(probe.Now, " or "), then}}
 		if probe.Note != "" {
-			r.notes = append(r.notes, "then: "+probe.Note)
+			r.Notes = append(r.Notes, "then: "+probe.Note)
 		}
-		r.notes = append(r.notes, onRow[probe.Field]...)
+		r.Notes = append(r.Notes, onRow[probe.Field]...)
 		rows = append(rows, r)
 	}
 	if len(rows) == 0 {
 		w.WriteString("no probes and no hooks\n")
-	} else if err := writeTable(w, []string{"CONTAINER", "PROBE", "WRITTEN", "NOW", "THEN"}, rows); err != nil {
+	} else if err := printer.WriteTable(w, []string{"CONTAINER", "PROBE", "WRITTEN", "NOW", "THEN"}, rows); err != nil {
 		return err
 	}
 	for _, clash := range p.Clashes {
@@ -83,13 +83,13 @@ func writeWorkload(w *bytes.Buffer, p *migration.WorkloadPlan) error {
 		rest = append(rest, "warning: "+warning)
 	}
 	for _, line := range rest {
-		fmt.Fprintln(w, "- "+oneLine(line))
+		fmt.Fprintln(w, "- "+printer.OneLine(line))
 	}
 	return nil
 }
 
 // heading returns the first line about a workload.
-func heading(p *migration.WorkloadPlan) string {
+func heading(p *WorkloadPlan) string {
 	to := string(p.To)
 	if p.ToBy != "" {
 		to += " (by " + p.ToBy + ")"
@@ -113,9 +113,9 @@ func heading(p *migration.WorkloadPlan) string {
 }
 
 // writtenModes returns how many pods are in which mode: "sonde-unified 3, none 1".
-func writtenModes(modes map[migration.Mode]int) string {
+func writtenModes(modes map[Mode]int) string {
 	var words []string
-	for _, mode := range migration.Modes() {
+	for _, mode := range Modes() {
 		if n := modes[mode]; n > 0 {
 			words = append(words, fmt.Sprintf("%s %d", mode, n))
 		}
@@ -124,30 +124,30 @@ func writtenModes(modes map[migration.Mode]int) string {
 }
 
 // writeStatus writes a table with a row for each workload.
-func writeStatus(w *bytes.Buffer, s *migration.Status) error {
-	var rows []row
+func writeStatus(w *bytes.Buffer, s *Status) error {
+	var rows []printer.Row
 	for _, one := range s.Workloads {
-		r := row{cells: append([]string{one.Namespace, one.Kind + "/" + one.Name, string(one.To)}, countCells(&one.Count)...)}
+		r := printer.Row{Cells: append([]string{one.Namespace, one.Kind + "/" + one.Name, string(one.To)}, countCells(&one.Count)...)}
 		if one.Problem != "" {
-			r.notes = append(r.notes, "refused: "+one.Problem)
+			r.Notes = append(r.Notes, "refused: "+one.Problem)
 		}
 		if len(one.Roll) > 0 {
-			r.notes = append(r.notes, "to roll: "+firstFew(one.Roll, ", "))
+			r.Notes = append(r.Notes, "to roll: "+printer.FirstFew(one.Roll, ", "))
 		}
 		rows = append(rows, r)
 	}
-	rows = append(rows, row{cells: append([]string{"", "all", ""}, countCells(&s.Total)...)})
-	return writeTable(w, []string{"NAMESPACE", "WORKLOAD", "TO", "MODES", "READY", "RESTARTS", "TO-ROLL"}, rows)
+	rows = append(rows, printer.Row{Cells: append([]string{"", "all", ""}, countCells(&s.Total)...)})
+	return printer.WriteTable(w, []string{"NAMESPACE", "WORKLOAD", "TO", "MODES", "READY", "RESTARTS", "TO-ROLL"}, rows)
 }
 
-func countCells(c *migration.Count) []string {
+func countCells(c *Count) []string {
 	return []string{writtenModes(c.Modes), fmt.Sprintf("%d/%d", c.Ready, c.Pods), strconv.Itoa(c.Restarts), strconv.Itoa(c.ToRoll)}
 }
 
-func statusSummary(s *migration.Status) string {
-	text := fmt.Sprintf("%d of %s still to roll", s.Total.ToRoll, plural(s.Total.Pods, "pod"))
+func statusSummary(s *Status) string {
+	text := fmt.Sprintf("%d of %s still to roll", s.Total.ToRoll, printer.Plural(s.Total.Pods, "pod"))
 	if s.Total.Refused > 0 {
-		text += fmt.Sprintf(", %s whose new pods are refused", plural(s.Total.Refused, "workload"))
+		text += fmt.Sprintf(", %s whose new pods are refused", printer.Plural(s.Total.Refused, "workload"))
 	}
 	return text
 }

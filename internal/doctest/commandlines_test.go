@@ -1,4 +1,4 @@
-package reference
+package doctest
 
 import (
 	"strings"

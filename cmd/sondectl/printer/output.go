@@ -1,10 +1,10 @@
-package main
+// Package printer writes what sondectl shows: tables, JSON and YAML, safe for a terminal.
+package printer
 
 import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -12,80 +12,41 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-// format is the value of -o.
-type format string
+// Format is the value of -o.
+type Format string
 
+// Values of -o.
 const (
-	table      format = "table"
-	wideFormat format = "wide"
-	nameFormat format = "name"
-	textFormat format = "text"
-	yamlFormat format = "yaml"
-	jsonFormat format = "json"
+	Table Format = "table"
+	Wide  Format = "wide"
+	Name  Format = "name"
+	Text  Format = "text"
+	YAML  Format = "yaml"
+	JSON  Format = "json"
 )
 
-// choice is a flag whose value is one of a few words.
-type choice[T ~string] struct {
-	value T
-	among []T
-}
-
-// String implements pflag.Value.
-func (c *choice[T]) String() string { return string(c.value) }
-
-// Type implements pflag.Value.
-func (c *choice[T]) Type() string { return strings.Join(c.words(), "|") }
-
-// Set implements pflag.Value.
-func (c *choice[T]) Set(s string) error {
-	if !slices.Contains(c.among, T(s)) {
-		return fmt.Errorf("must be one of %s", strings.Join(c.words(), ", "))
-	}
-	c.value = T(s)
-	return nil
-}
-
-func (c *choice[T]) words() []string {
-	words := make([]string, len(c.among))
-	for i, word := range c.among {
-		words[i] = string(word)
-	}
-	return words
-}
-
-// add adds the flag to cmd, with completion.
-func (c *choice[T]) add(cmd *cobra.Command, name, short, usage string) {
-	cmd.Flags().VarP(c, name, short, usage)
-	must(cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(c.words(), cobra.ShellCompDirectiveNoFileComp)))
-}
-
-// addFormat adds the flag -o to cmd. The first format is the default.
-func addFormat(cmd *cobra.Command, among ...format) *choice[format] {
-	f := &choice[format]{value: among[0], among: among}
-	f.add(cmd, "output", "o", "how to write it")
+// AddFormat adds the flag -o to cmd. The first format is the default.
+func AddFormat(cmd *cobra.Command, among ...Format) *settings.Choice[Format] {
+	f := &settings.Choice[Format]{Value: among[0], Among: among}
+	f.Add(cmd, "output", "o", "how to write it")
 	return f
 }
 
-// must panics on an error that only a mistake in this program can cause.
-func must(err error) {
-	if err != nil {
-		panic(err)
-	}
-}
-
-// writeJSON writes v as indented JSON.
-func writeJSON(w io.Writer, v any) error {
+// WriteJSON writes v as indented JSON.
+func WriteJSON(w io.Writer, v any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(v)
 }
 
-// writeYAML writes v as YAML, by way of its JSON and in the order of it, except that scalar fields come first: otherwise the
+// WriteYAML writes v as YAML, by way of its JSON and in the order of it, except that scalar fields come first: otherwise the
 // name of an object might come after pages of its content.
-func writeYAML(w io.Writer, v any) error {
+func WriteYAML(w io.Writer, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -161,31 +122,31 @@ func scalarsFirst(mapping *yaml.Node) {
 	mapping.Content = slices.Concat(short, long)
 }
 
-// row of a table. Notes are lines below the row.
-type row struct {
-	cells []string
-	notes []string
-	// wide are the cells without abbreviations, and more those of further columns.
-	wide, more []string
+// Row of a table. Notes are lines below the row.
+type Row struct {
+	Cells []string
+	Notes []string
+	// Wide are the cells without abbreviations, and more those of further columns.
+	Wide, More []string
 }
 
 // maxWidth is how many characters of a cell widen its column: one name that is longer shifts its own row alone.
 const maxWidth = 64
 
-// writeTable writes a table with aligned columns.
-func writeTable(w io.Writer, header []string, rows []row) error {
-	return (&columns{}).write(w, append([]row{{cells: header}}, rows...))
+// WriteTable writes a table with aligned columns.
+func WriteTable(w io.Writer, header []string, rows []Row) error {
+	return (&Columns{}).Write(w, append([]Row{{Cells: header}}, rows...))
 }
 
-// columns are the widths of the columns of a table that is written in parts. They only grow.
-type columns struct{ widths []int }
+// Columns are the widths of the columns of a table that is written in parts. They only grow.
+type Columns struct{ widths []int }
 
-// write writes rows. An empty cell is "-", so that each row has as many words as columns.
-func (c *columns) write(w io.Writer, rows []row) error {
+// Write writes rows. An empty cell is "-", so that each row has as many words as columns.
+func (c *Columns) Write(w io.Writer, rows []Row) error {
 	clean := make([][]string, len(rows))
 	for i, r := range rows {
-		for at, cell := range r.cells {
-			clean[i] = append(clean[i], cmp.Or(oneLine(cell), "-"))
+		for at, cell := range r.Cells {
+			clean[i] = append(clean[i], cmp.Or(OneLine(cell), "-"))
 			if at == len(c.widths) {
 				c.widths = append(c.widths, 0)
 			}
@@ -201,8 +162,8 @@ func (c *columns) write(w io.Writer, rows []row) error {
 			line.WriteString(cell + strings.Repeat(" ", max(0, c.widths[at]-utf8.RuneCountInString(cell))+3))
 		}
 		out.WriteString(strings.TrimRight(line.String(), " ") + "\n")
-		for _, note := range r.notes {
-			out.WriteString("  " + oneLine(note) + "\n")
+		for _, note := range r.Notes {
+			out.WriteString("  " + OneLine(note) + "\n")
 		}
 	}
 	_, err := w.Write(out.Bytes())

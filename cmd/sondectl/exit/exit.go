@@ -1,0 +1,44 @@
+// Package exit has the exit codes of sondectl.
+package exit
+
+import (
+	"errors"
+
+	"github.com/sonde-mesh/sonde/internal/settings"
+)
+
+// Exit codes beside those of all programs, see rootHelp.
+const (
+	OK          = 0
+	Failed      = settings.ExitFailed
+	Usage       = settings.ExitUsage
+	Unreachable = 3
+	Unfinished  = 4
+	Findings    = 5
+	Unhealthy   = 6
+)
+
+// HasOutput reports whether the output of a command that ends with err is written: it has done what it was asked for, whatever it has found.
+func HasOutput(err error) bool {
+	exit, ok := errors.AsType[*Error](err)
+	return err == nil || ok && (exit.Output || exit.Code == Unfinished || exit.Code == Findings || exit.Code == Unhealthy)
+}
+
+// Error is an error with an exit code of sondectl's own, or with output.
+type Error struct {
+	Code int
+	Err  error
+	// Output says that there is an output for programs, which says what is wrong.
+	Output bool
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Code returns the exit code for an error of settings.Execute.
+func Code(err error) int {
+	if exit, ok := errors.AsType[*Error](err); ok {
+		return exit.Code
+	}
+	return settings.ExitCode(err)
+}

@@ -1,0 +1,34 @@
+package printer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Plural returns "1 error" or "2 errors".
+func Plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// shownFew is how many of many values a table shows.
+const shownFew = 5
+
+// FirstFew joins the first values, and says how many more there are.
+func FirstFew(values []string, separator string) string {
+	if len(values) > shownFew {
+		values = append(slices.Clone(values[:shownFew]), fmt.Sprintf("+%d", len(values)-shownFew))
+	}
+	return strings.Join(values, separator)
+}
+
+// FewNotes returns the first notes, and one that says how many more there are.
+func FewNotes(notes []string) []string {
+	if len(notes) > shownFew {
+		return append(slices.Clone(notes[:shownFew]), fmt.Sprintf("%d more: see -o yaml", len(notes)-shownFew))
+	}
+	return notes
+}
