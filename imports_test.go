@@ -64,6 +64,7 @@ var rules = map[string]rule{
 	},
 	"xds":             {own: []string{"xds/resource"}, forbidden: [][]string{kubernetes}},
 	"xds/resource":    {forbidden: [][]string{kubernetes, grpc}},
+	"xds/envoysim":    {own: []string{"xds/resource"}, forbidden: [][]string{kubernetes}},
 	"identity":        {own: []string{"api/mesh", "identity/secret", "health/heartbeat"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"identity/secret": {std: true},
 	"identity/mtls":   {own: []string{"api/mesh", "identity", "internal/connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
