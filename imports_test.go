@@ -98,6 +98,7 @@ var rules = map[string]rule{
 	"internal/buildinfo":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"internal/kubeconfig":    {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos}},
 	"internal/cut":           {std: true},
+	"internal/slowtest":      {std: true},
 	"internal/disk":          {std: true},
 	"internal/filelock":      {std: true},
 	"internal/shutdown":      {std: true},
