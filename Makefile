@@ -83,6 +83,14 @@ envoys: ## get an Envoy of each supported version into the cache
 api-server: ## build kube-apiserver and etcd, which tests run, into the cache
 	cd tools && go run ./testbed binaries --only=kube-apiserver,etcd
 
+# internal/slowtest says what it leaves out; make test leaves nothing out. Most tests wait, so that more packages than processors are tested at once.
+.PHONY: test-short
+test-short: ## run the quick tests of every module, a minute each, before the others
+	@failed=; for module in $(MODULES); do \
+		echo "== quick tests of $$module"; \
+		(cd $$module && go test -short -p 4 ./...) || failed=1; \
+	done; [ -z "$$failed" ]
+
 # Tests in test/ run programs that `go test` does not see change: their results are not taken from its cache. Those that attack take all processors,
 # and come one after the other.
 ATTACKS := ./hostile ./perport
@@ -92,13 +100,14 @@ test: envoys api-server $(HELM) ## run every test of every module, with the race
 	@failed=; race=-race; compiler=$$(go env CC); \
 	command -v $${compiler%% *} >/dev/null || { race=; echo "no C compiler ($$compiler): the tests run without the race detector" >&2; }; \
 	for module in $(MODULES); do \
-		echo "== tests of $$module"; \
+		echo "== tests of $$module ($$SECONDS s)"; \
 		if [ $$module = test ]; then \
 			(cd test && go test $$race -count=1 -skip '$(FLOODS)' $$(go list ./... | grep --invert-match --extended-regexp '/test/(hostile|perport)$$')) || failed=1; \
+			echo "== attacks ($$SECONDS s)"; \
 			(cd test && go test $$race -count=1 -p 1 -timeout 20m $(ATTACKS)) || failed=1; \
 			(cd test && go test $$race -count=1 -run '$(FLOODS)' ./fidelity) || failed=1; \
 		else (cd $$module && go test $$race ./...) || failed=1; fi; \
-	done; [ -z "$$failed" ]
+	done; echo "== tests end ($$SECONDS s)"; [ -z "$$failed" ]
 
 # A cluster of the target's own, or that of STATE, with the image, programs of test/ as images and the chart. It ends with the target,
 # unless KEEP. What uses it runs on the network of node 1, where nothing can be downloaded: it is built before.

@@ -20,11 +20,13 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent"
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
 // envoyPath is the real Envoy.
 func envoyPath(t testing.TB) string {
 	t.Helper()
+	slowtest.Skip(t, "a real Envoy is started")
 	path := os.Getenv("ENVOY")
 	if path == "" {
 		cache, err := os.UserCacheDir()
@@ -197,11 +199,17 @@ func (r *running) logged(text string) {
 	})
 }
 
+// takenPorts are those that freePort has returned.
+var takenPorts sync.Map
+
 // freePort is below those that the kernel gives to connections: none of them takes it before who it is for.
 func freePort(t testing.TB) int {
 	t.Helper()
 	for range 1000 {
 		port := 4000 + rand.IntN(6000)
+		if _, taken := takenPorts.LoadOrStore(port, true); taken {
+			continue
+		}
 		if l, err := net.Listen("tcp", ":"+strconv.Itoa(port)); err == nil {
 			_ = l.Close() // it was a look whether the port is free
 			return port
@@ -212,6 +220,7 @@ func freePort(t testing.TB) int {
 }
 
 func TestAgentJoinsAndIsReady(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	r := startAgent(t, options(t, cp))
 	// The control plane is away at first.

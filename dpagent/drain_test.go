@@ -142,6 +142,7 @@ func (r *running) stillRuns() {
 }
 
 func TestDrainWaitsForRequests(t *testing.T) {
+	t.Parallel()
 	r, cp, app, p := newDrained(t)
 	idle := newClient(t)
 	if err := get(idle, p.HTTP, "/"); err != nil { // its connection stays open and must not hold the drain
@@ -182,6 +183,7 @@ func TestDrainWaitsForRequests(t *testing.T) {
 }
 
 func TestDrainWaitsForConnections(t *testing.T) {
+	t.Parallel()
 	r, _, _, p := newDrained(t)
 	conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.TCP))
 	if err != nil {
@@ -216,6 +218,7 @@ func TestDrainWaitsForConnections(t *testing.T) {
 
 // TestDrainWaitsForReaders has a client that is slow to read an answer which its application has long sent.
 func TestDrainWaitsForReaders(t *testing.T) {
+	t.Parallel()
 	r, _, _, p := newDrained(t)
 	conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.HTTP))
 	if err != nil {
@@ -258,6 +261,7 @@ func TestDrainWaitsForReaders(t *testing.T) {
 
 // TestClientsAreToldOfTheDeletion has the control plane say that the pod is being deleted: no hook has run.
 func TestClientsAreToldOfTheDeletion(t *testing.T) {
+	t.Parallel()
 	app := newApplication(t)
 	p := ports{HTTP: freePort(t), HTTPApp: app.httpPort}
 	cp := newControlPlane(t, bootstrap(t, p))
@@ -296,6 +300,7 @@ func TestClientsAreToldOfTheDeletion(t *testing.T) {
 }
 
 func TestDrainEndsAtItsLimit(t *testing.T) {
+	t.Parallel()
 	app := newApplication(t)
 	p := ports{HTTP: freePort(t), HTTPApp: app.httpPort}
 	cp := newControlPlane(t, bootstrap(t, p))
@@ -322,6 +327,7 @@ func TestDrainEndsAtItsLimit(t *testing.T) {
 
 // TestDrainOfAnOlderBootstrap drains an Envoy whose runtime cannot be changed: one that was started with the bootstrap of an older release.
 func TestDrainOfAnOlderBootstrap(t *testing.T) {
+	t.Parallel()
 	app := newApplication(t)
 	p := ports{HTTP: freePort(t), HTTPApp: app.httpPort}
 	older := bytes.Replace(bootstrap(t, p), []byte(`{"name": "agent", "admin_layer": {}}`), []byte(`{"name": "agent", "static_layer": {}}`), 1)
@@ -343,6 +349,7 @@ func TestDrainOfAnOlderBootstrap(t *testing.T) {
 }
 
 func TestDrainWithoutControlPlane(t *testing.T) {
+	t.Parallel()
 	r, cp, _, _ := newDrained(t)
 	cp.stop()
 	r.logged("session with the control plane ended")
@@ -356,6 +363,7 @@ func TestDrainWithoutControlPlane(t *testing.T) {
 }
 
 func TestDrainIsSaidAgain(t *testing.T) {
+	t.Parallel()
 	r, cp, app, p := newDrained(t)
 	slow := make(chan error, 1)
 	go func() { slow <- get(newClient(t), p.HTTP, "/slow") }()
@@ -375,6 +383,7 @@ func TestDrainIsSaidAgain(t *testing.T) {
 }
 
 func TestSignals(t *testing.T) {
+	t.Parallel()
 	app := newApplication(t)
 	p := ports{HTTP: freePort(t), HTTPApp: app.httpPort}
 	cp := newControlPlane(t, bootstrap(t, p))

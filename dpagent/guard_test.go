@@ -44,10 +44,9 @@ func startGuarded(t testing.TB, cp *controlPlane, args ...string) (p *program, u
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(mesh.EnvProbeTable, table)
-	t.Setenv(mesh.EnvInstanceIP, "127.0.0.1")
 	virtual := freePort(t)
-	p = startProgram(t, cp, append(args, "--virtual-probes-port="+strconv.Itoa(virtual))...)
+	env := []string{mesh.EnvProbeTable + "=" + table, mesh.EnvInstanceIP + "=127.0.0.1"}
+	p = startProgramIn(t, cp, env, append(args, "--virtual-probes-port="+strconv.Itoa(virtual))...)
 	p.waitReady()
 	return p, fmt.Sprintf("http://127.0.0.1:%d/%d/", virtual, port)
 }
@@ -97,6 +96,7 @@ func (p *program) killWorker() {
 // TestAgentDiesWithoutControlPlane has an agent die while the control plane is away: the next one is ready without it, and looks after its
 // Envoy as after one that it has started.
 func TestAgentDiesWithoutControlPlane(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	p, _ := startGuarded(t, cp)
@@ -122,6 +122,7 @@ func TestAgentDiesWithoutControlPlane(t *testing.T) {
 // TestHeldPortsOutliveTheAgent has an agent die while the control plane is away: the next one answers what the control plane had named to it, and asks
 // the applications, also if Envoy has died, too.
 func TestHeldPortsOutliveTheAgent(t *testing.T) {
+	t.Parallel()
 	for name, withEnvoy := range map[string]bool{"the agent": false, "the agent and Envoy": true} {
 		t.Run(name, func(t *testing.T) {
 			cp := newControlPlane(t, bootstrap(t, ports{}))
@@ -254,6 +255,7 @@ func checkGuardedMemory(t *testing.T, lbHealthPort int) {
 
 // TestAgentDiesAndComesBack shows that a dead agent is no failing application, and that the next one goes on with its Envoy.
 func TestAgentDiesAndComesBack(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	p, url := startGuarded(t, cp)
@@ -308,6 +310,7 @@ func TestAgentDiesAndComesBack(t *testing.T) {
 
 // TestNothingOutlivesTheGuard ends worker and Envoy, which has nothing of the guard in its environment, with the guard.
 func TestNothingOutlivesTheGuard(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	p, url := startGuarded(t, cp)

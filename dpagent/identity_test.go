@@ -64,6 +64,7 @@ func renewNow() *agentv1.ControlMessage {
 }
 
 func TestRotation(t *testing.T) {
+	t.Parallel()
 	r, cp, port := newSecure(t)
 	oldCA, newCA := cp.ca, newAuthority(t)
 	before, err := call(t, port, oldCA)
@@ -124,6 +125,7 @@ func TestRotation(t *testing.T) {
 
 // TestSkippedProxyComesBack is a rotation that went on without this proxy: its certificate counts nowhere any more.
 func TestSkippedProxyComesBack(t *testing.T) {
+	t.Parallel()
 	r, cp, port := newSecure(t)
 	cp.stop()
 	newCA := newAuthority(t)
@@ -143,6 +145,7 @@ func TestSkippedProxyComesBack(t *testing.T) {
 }
 
 func TestBrokenIdentityIsNotWritten(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		spoil func(*testing.T, *controlPlane, *agentv1.Identity)
 		want  string
@@ -224,6 +227,7 @@ func TestBrokenIdentityIsNotWritten(t *testing.T) {
 
 // TestSecretSpoilt is somebody else who spoils the file: Envoy prints it into its log, which the agent forwards.
 func TestSecretSpoilt(t *testing.T) {
+	t.Parallel()
 	r, cp, port := newSecure(t)
 	path := filepath.Join(r.dir, "sds/identity.json")
 	data, err := os.ReadFile(path)
@@ -248,6 +252,7 @@ func TestSecretSpoilt(t *testing.T) {
 }
 
 func TestRenewalInTime(t *testing.T) {
+	t.Parallel()
 	port := freePort(t)
 	cp := newControlPlane(t, bootstrap(t, ports{MTLS: port}))
 	cp.life = 6 * time.Second // renewed after about 3 s, as it begins 1 s before it is made
@@ -281,6 +286,7 @@ func TestRenewalInTime(t *testing.T) {
 
 // TestExpired is a control plane that is away for longer than the certificate lasts.
 func TestExpired(t *testing.T) {
+	t.Parallel()
 	port := freePort(t)
 	cp := newControlPlane(t, bootstrap(t, ports{MTLS: port}))
 	cp.life = 4 * time.Second
@@ -304,6 +310,7 @@ func TestExpired(t *testing.T) {
 }
 
 func TestUnknownMessagesAreCounted(t *testing.T) {
+	t.Parallel()
 	r, cp, _ := newSecure(t)
 	cp.send <- &agentv1.ControlMessage{}
 	cp.send <- renewNow()

@@ -38,6 +38,7 @@ func gone(pid int) string {
 }
 
 func TestEnvoyIsStartedAgain(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	r := startAgent(t, options(t, cp))
@@ -70,6 +71,7 @@ func TestEnvoyIsStartedAgain(t *testing.T) {
 }
 
 func TestEnvoyRefusesItsBootstrap(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, []byte(`{"no_such_field": 1}`))
 	cp.start()
 	r := startAgent(t, options(t, cp))
@@ -95,6 +97,7 @@ func TestEnvoyRefusesItsBootstrap(t *testing.T) {
 }
 
 func TestEnvoyDiesWithItsAgent(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	p := startProgram(t, cp)
@@ -140,6 +143,7 @@ func TestTemporaryWorkDirectory(t *testing.T) {
 }
 
 func TestLongWorkDirectory(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	o := options(t, cp)
@@ -151,6 +155,7 @@ func TestLongWorkDirectory(t *testing.T) {
 }
 
 func TestWorkDirectoryIsTaken(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	o := options(t, cp)
@@ -166,6 +171,7 @@ func TestWorkDirectoryIsTaken(t *testing.T) {
 }
 
 func TestDrainBeforeJoin(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	r := startAgent(t, options(t, cp))
 	r.logged("not joined yet")
@@ -174,6 +180,7 @@ func TestDrainBeforeJoin(t *testing.T) {
 }
 
 func TestTokenIsReplaced(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	o := options(t, cp)

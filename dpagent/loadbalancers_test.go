@@ -101,6 +101,7 @@ func newBalanced(t testing.TB, p ports) (*controlPlane, dpagent.Options, balance
 const moment = 2 * time.Second
 
 func TestLoadBalancerSeesDrainStates(t *testing.T) {
+	t.Parallel()
 	cp, o, lb := newBalanced(t, ports{})
 	r := startAgent(t, o)
 	r.logged("not joined yet")
@@ -153,6 +154,7 @@ func TestLoadBalancerSeesDrainStates(t *testing.T) {
 // TestWarningsKeepLoadBalancers shows that who has no fault of its own stays in the load balancer: its name is another agent's, too, and its
 // application has not answered the control plane.
 func TestWarningsKeepLoadBalancers(t *testing.T) {
+	t.Parallel()
 	cp, o, lb := newBalanced(t, ports{})
 	cp.set(func() { cp.features = append(cp.features, "endpoints") })
 	cp.start()
@@ -174,6 +176,7 @@ func TestWarningsKeepLoadBalancers(t *testing.T) {
 // TestLoadBalancersAndSupervisorsHavePortsOfTheirOwn checks that neither can be asked what is for the other: a supervisor that asks /healthz
 // would restart what drains.
 func TestLoadBalancersAndSupervisorsHavePortsOfTheirOwn(t *testing.T) {
+	t.Parallel()
 	cp, o, lb := newBalanced(t, ports{})
 	cp.start()
 	r := startAgent(t, o)
@@ -202,6 +205,7 @@ func TestLoadBalancersAndSupervisorsHavePortsOfTheirOwn(t *testing.T) {
 }
 
 func TestLoadBalancerSeesTheSameAfterACrash(t *testing.T) {
+	t.Parallel()
 	cp, o, lb := newBalanced(t, ports{})
 	cp.start()
 	p, _ := startGuarded(t, cp, "--lb-health-port="+strconv.Itoa(o.LBHealthPort))
@@ -226,6 +230,7 @@ func TestLoadBalancerSeesTheSameAfterACrash(t *testing.T) {
 
 // TestEnvoyHangs stops an Envoy: its agent starts another one, and is alive meanwhile.
 func TestEnvoyHangs(t *testing.T) {
+	t.Parallel()
 	cp, o, lb := newBalanced(t, ports{})
 	cp.start()
 	r := startAgent(t, o)
@@ -250,6 +255,7 @@ func TestEnvoyHangs(t *testing.T) {
 
 // TestEnvoyThatIsStartedAgain has an Envoy in back-off, which another agent would not mend.
 func TestEnvoyThatIsStartedAgain(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, []byte(`{"no_such_field": 1}`))
 	cp.start()
 	r := startAgentOf(t, options(t, cp), dpagent.Impatient(2*time.Second))
@@ -266,6 +272,7 @@ func TestEnvoyThatIsStartedAgain(t *testing.T) {
 }
 
 func TestDrainServesOnForLoadBalancers(t *testing.T) {
+	t.Parallel()
 	const serves = 3 * time.Second
 	tests := map[string]struct {
 		change   func(*dpagent.Options)
@@ -321,6 +328,7 @@ func TestDrainServesOnForLoadBalancers(t *testing.T) {
 }
 
 func TestSecondSignalWhileItServesOn(t *testing.T) {
+	t.Parallel()
 	cp, o, _ := newBalanced(t, ports{})
 	o.LBDrainTime = time.Hour
 	cp.start()
@@ -333,6 +341,7 @@ func TestSecondSignalWhileItServesOn(t *testing.T) {
 }
 
 func TestLoadBalancerPortIsTaken(t *testing.T) {
+	t.Parallel()
 	cp, o, _ := newBalanced(t, ports{})
 	taken, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(o.LBHealthPort)))
 	if err != nil {
@@ -352,6 +361,7 @@ func TestLoadBalancerPortIsTaken(t *testing.T) {
 
 // TestLivezPage has the checks of an agent that answers probes, over the port of its guard.
 func TestLivezPage(t *testing.T) {
+	t.Parallel()
 	cp, o, _ := newBalanced(t, ports{})
 	cp.start()
 	p, _ := startGuarded(t, cp, "--lb-health-port="+strconv.Itoa(o.LBHealthPort))

@@ -9,23 +9,22 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// build builds sonde-dp as it is shipped: as BUILD in the Makefile does.
-func build(t testing.TB) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "sonde-dp")
+// build builds sonde-dp once, as it is shipped: as BUILD in the Makefile does.
+var build = sync.OnceValues(func() (path string, err error) {
+	path = filepath.Join(programs, "sonde-dp")
 	cmd := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", path, "../cmd/sonde-dp")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("build sonde-dp: %v\n%s", err, out)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build sonde-dp: %w\n%s", err, out)
 	}
-	return path
-}
+	return path, nil
+})
 
 // memory reads two lines of /proc/<pid>/status, in KiB.
 func memory(t testing.TB, pid int) (rssAnon, vmRSS int) {
@@ -58,14 +57,25 @@ type program struct {
 
 func startProgram(t testing.TB, cp *controlPlane, args ...string) *program {
 	t.Helper()
+	return startProgramIn(t, cp, nil, args...)
+}
+
+// startProgramIn is startProgram with more variables in its environment.
+func startProgramIn(t testing.TB, cp *controlPlane, env []string, args ...string) *program {
+	t.Helper()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
 	o := options(t, cp)
 	admin := freePort(t)
 	p := &program{running: &running{t: t, logs: &logs{}, dir: o.WorkDir, admin: fmt.Sprintf("127.0.0.1:%d", admin)}}
-	p.cmd = exec.Command(build(t), append([]string{
+	p.cmd = exec.Command(path, append([]string{
 		"run", "--cp-address=" + o.ControlPlane, "--ca-cert-file=" + o.CAFile, "--name=" + o.Name,
 		"--dataplane-token-file=" + o.TokenFile, "--admin-addr=" + p.admin, "--envoy-path=" + o.EnvoyPath,
 		"--work-dir=" + o.WorkDir, "--concurrency=1", "--drain-time=5s",
 	}, args...)...)
+	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stderr = p.logs
 	p.cmd.Stdout = p.logs
 	if err := p.cmd.Start(); err != nil {

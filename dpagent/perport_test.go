@@ -27,6 +27,7 @@ func portIs(t testing.TB, at string, open bool) {
 }
 
 func TestProbesOfTheControlPlane(t *testing.T) {
+	t.Parallel()
 	application, err := net.Listen("tcp", "127.0.0.1:0") // its backlog is enough for all connections
 	if err != nil {
 		t.Fatal(err)

@@ -137,6 +137,7 @@ func TestScrapesAreLimited(t *testing.T) {
 
 // TestScrapeOfAnAgent has the real Envoy, whose statistics a parser of Prometheus' format reads together with the agent's.
 func TestScrapeOfAnAgent(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	r := startAgent(t, options(t, cp))

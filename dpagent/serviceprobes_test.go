@@ -36,6 +36,7 @@ func (cp *controlPlane) reports(inbound string, ready bool, reason string) {
 }
 
 func TestServiceProbes(t *testing.T) {
+	t.Parallel()
 	const inbound = "10.0.0.1:8080"
 	application, err := net.Listen("tcp", "127.0.0.1:0") // its backlog is enough for all connections
 	if err != nil {
@@ -85,6 +86,7 @@ func TestServiceProbes(t *testing.T) {
 }
 
 func TestServiceProbesThatAreWrong(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		change func(*agentv1.ServiceProbe)
 		want   string

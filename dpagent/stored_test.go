@@ -31,6 +31,7 @@ func joinOnce(t *testing.T, o dpagent.Options) []byte {
 
 // TestJoinsWithStoredCertificate restarts an agent whose token is no longer good. Each start has a key of its own.
 func TestJoinsWithStoredCertificate(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	o := options(t, cp)
@@ -72,6 +73,7 @@ func keyOf(t *testing.T, secret []byte) string {
 
 // TestStoredCertificateNotUsed restarts an agent with a certificate that is not good any more: the token decides.
 func TestStoredCertificateNotUsed(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		harm func(t *testing.T, cp *controlPlane, o *dpagent.Options)
 		log  string
@@ -138,6 +140,7 @@ func spoilSecret(t *testing.T, o *dpagent.Options, spoil func([]byte) []byte) {
 
 // TestStoredCertificateExpires restarts an agent after its certificate has expired, with a bad token: it waits for a good one.
 func TestStoredCertificateExpires(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.set(func() { cp.life = 2 * time.Second })
 	cp.start()
@@ -168,6 +171,7 @@ func TestStoredCertificateExpires(t *testing.T) {
 
 // TestBothAreRefused shows both reasons.
 func TestBothAreRefused(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.start()
 	o := options(t, cp)

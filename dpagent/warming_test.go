@@ -74,6 +74,7 @@ func (l *lds) bootstrap() []byte {
 
 // TestEnvoyDoesNotApply has a real Envoy not apply, refuse, and apply listeners.
 func TestEnvoyDoesNotApply(t *testing.T) {
+	t.Parallel()
 	l := newLDS(t)
 	cp := newControlPlane(t, l.bootstrap())
 	cp.start()

@@ -8,15 +8,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	statuspb "google.golang.org/genproto/googleapis/rpc/status"
-
+	"github.com/sonde-mesh/sonde/xds/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// TestModel plays random changes, NACKs, delays and lost connections between a proxy and a model of Envoy. After every
+// TestModel plays random changes, NACKs, delays and lost connections between a proxy and a simulated Envoy. After every
 // step each listener that is in use or drains must have its route, and each route its cluster. At rest Envoy must have what
 // it should have, except for what it refused.
 func TestModel(t *testing.T) {
@@ -24,12 +23,14 @@ func TestModel(t *testing.T) {
 	for _, sotw := range []bool{false, true} {
 		t.Run(fmt.Sprintf("sotw=%v", sotw), func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(400) {
-				g := newSimulation(t, seed, sotw)
-				g.play(300)
-				if t.Failed() {
-					t.Fatalf("seed %d:\n%s", seed, strings.Join(g.history[max(0, len(g.history)-60):], "\n"))
-				}
+			for seed := range uint64(1000) {
+				synctest.Test(t, func(t *testing.T) {
+					g := newSimulation(t, seed, sotw)
+					g.play(300)
+					if t.Failed() {
+						t.Fatalf("seed %d:\n%s", seed, strings.Join(g.history[max(0, len(g.history)-60):], "\n"))
+					}
+				})
 			}
 		})
 	}
@@ -39,26 +40,40 @@ func TestModel(t *testing.T) {
 type simulation struct {
 	t       *testing.T
 	random  *rand.Rand
-	sotw    bool
 	bad     bool // some versions are refused by Envoy
 	proxy   *proxy
-	envoy   *envoy
-	up      []any // requests on their way
+	envoy   *envoysim.Envoy
+	options envoysim.Options
+	up      []*envoysim.Request // on their way
 	down    []*response
 	desired resource.Desired
-	mesh    map[resource.Name]string // versions
+	mesh    map[resource.Name]string         // versions
+	known   map[versioned]*envoysim.Resource // all that Envoy has got so far
 	count   int
 	history []string
-	clock   time.Time
-	drain   time.Duration
+
+	// orphans are listeners without a route, since the route or a newer listener is refused.
+	orphans map[*envoysim.Resource]bool
+	// lost clusters are missing in a list, since their last good version came in a refused response: the server does not know about it.
+	lost map[resource.Name]bool
+}
+
+type versioned struct {
+	resource.Name
+	version string
 }
 
 func newSimulation(t *testing.T, seed uint64, sotw bool) *simulation {
-	g := &simulation{t: t, random: rand.New(rand.NewPCG(seed, 7)), sotw: sotw, mesh: map[resource.Name]string{}}
+	g := &simulation{
+		t: t, random: rand.New(rand.NewPCG(seed, 8)), mesh: map[resource.Name]string{}, known: map[versioned]*envoysim.Resource{},
+		orphans: map[*envoysim.Resource]bool{}, lost: map[resource.Name]bool{}, options: envoysim.Options{Protocol: envoysim.Delta},
+	}
+	if sotw {
+		g.options.Protocol = envoysim.SotW
+	}
 	g.bad = seed%2 == 1
-	g.drain = []time.Duration{0, 10 * time.Second, time.Second}[seed/2%3]
-	g.envoy = newEnvoy(g)
-	g.connect(false)
+	g.options.DrainTime = []time.Duration{0, 10 * time.Second, time.Second}[seed/2%3]
+	g.connect(true)
 	return g
 }
 
@@ -87,7 +102,7 @@ func (g *simulation) play(steps int) {
 		}
 	}
 	for range 10_000 {
-		if !g.toServer() && !g.serve() && !g.toEnvoy() && !g.pass(g.proxy.wait()) && !g.envoy.timeOut() {
+		if !g.toServer() && !g.serve() && !g.toEnvoy() && !g.pass(g.proxy.wait()) && !g.giveUp() {
 			g.atRest()
 			return
 		}
@@ -98,19 +113,20 @@ func (g *simulation) play(steps int) {
 // connect opens a new stream. Messages on their way are lost.
 func (g *simulation) connect(restarted bool) {
 	g.note("connect, restarted %v", restarted)
-	g.proxy, g.up, g.down = newProxy(g.sotw), nil, nil
-	g.proxy.now, g.proxy.drainTime = func() time.Time { return g.clock }, g.drain
+	g.proxy, g.up, g.down = newProxy(g.options.Protocol == envoysim.SotW), nil, nil
+	g.proxy.drainTime = g.options.DrainTime
 	g.proxy.setDesired(g.desired)
-	if restarted || g.sotw { // SotW requests do not say what the proxy has
-		g.envoy = newEnvoy(g)
+	if restarted || g.proxy.sotw { // SotW requests do not say what the proxy has
+		g.envoy = envoysim.New(g.options)
+		clear(g.lost)
 	}
-	g.envoy.connected()
+	g.envoy.Connect(func(r *envoysim.Request) { g.up = append(g.up, r) })
 }
 
 // pass lets time pass, and returns false if d is 0.
 func (g *simulation) pass(d time.Duration) bool {
-	g.clock = g.clock.Add(d)
-	g.envoy.drained()
+	<-time.After(d)
+	g.envoy.Settle()
 	return d > 0
 }
 
@@ -118,15 +134,15 @@ func (g *simulation) toServer() bool {
 	if len(g.up) == 0 {
 		return false
 	}
-	m := g.up[0]
+	r := g.up[0]
 	g.up = g.up[1:]
-	g.note("server gets %v", m)
 	var err error
-	switch m := m.(type) {
-	case *discoveryv3.DeltaDiscoveryRequest:
-		_, err = g.proxy.receiveDelta(m)
-	case *discoveryv3.DiscoveryRequest:
-		_, err = g.proxy.receiveSotw(m)
+	if g.proxy.sotw {
+		g.note("server gets %v", r.SotW())
+		_, err = g.proxy.receiveSotw(r.SotW())
+	} else {
+		g.note("server gets %v", r.Delta())
+		_, err = g.proxy.receiveDelta(r.Delta())
 	}
 	if err != nil {
 		g.t.Error(err)
@@ -149,10 +165,83 @@ func (g *simulation) toEnvoy() bool {
 	}
 	r := g.down[0]
 	g.down = g.down[1:]
-	g.note("envoy gets %s", describe(r, g.sotw))
-	g.envoy.response(r)
-	g.envoy.check()
+	g.note("envoy gets %s", describe(r, g.proxy.sotw))
+	m := &envoysim.Response{Type: r.subscription.kind, Nonce: r.nonce}
+	list, gone := contents(r, g.proxy.sotw)
+	for _, p := range list {
+		m.Put = append(m.Put, g.decoded(p))
+	}
+	m.Gone = gone
+	for _, name := range g.envoy.Gone(m) {
+		n := resource.Name{Type: m.Type, Name: name}
+		g.lost[n] = g.proxy.sotw && n.Type == resource.Cluster && isBad(g.mesh[n]) && g.envoy.Names(n) == ""
+	}
+	g.envoy.Take(m, envoysim.Refusals{
+		Reason: func(p *envoysim.Resource) string {
+			if isBad(p.Version) {
+				return "why"
+			}
+			return ""
+		},
+		Whole: g.random.IntN(3) == 0, Unnamed: g.random.IntN(2) == 0,
+	})
+	g.check()
 	return true
+}
+
+// decoded returns the same for the same version, as a decoder that remembers does.
+func (g *simulation) decoded(p *resource.Resource) *envoysim.Resource {
+	at := versioned{p.Key(), p.Version}
+	r := g.known[at]
+	if r == nil {
+		r = &envoysim.Resource{Key: p.Key(), Version: p.Version}
+		switch ref, ok := refOf(p.Key(), p.Version); {
+		case p.Type == resource.Cluster:
+			r.Endpoints = p.Name
+		case ok && ref.Type == resource.Route:
+			r.Routes = []string{ref.Name}
+		case ok:
+			r.Clusters = []string{ref.Name}
+		}
+		g.known[at] = r
+	}
+	return r
+}
+
+// giveUp ends the wait for endpoints that cannot come. Nor can the server send those that came on a lost stream for a cluster that is
+// to be removed. No other cluster may wait so long.
+func (g *simulation) giveUp() bool {
+	if g.envoy.Warming() == 0 {
+		return false
+	}
+	g.envoy.GiveUp(func(cluster string) {
+		has := g.envoy.Get(resource.Name{Type: resource.Endpoint, Name: cluster})
+		removed := g.mesh[resource.Name{Type: resource.Cluster, Name: cluster}] == ""
+		if !removed || has == nil || g.envoy.Received(has) {
+			g.t.Errorf("cluster %s gets no endpoints", cluster)
+		}
+	})
+	return true
+}
+
+// check checks what traffic would find: each listener that is in use or drains has its route and its cluster. Here a cluster may have no
+// endpoints.
+func (g *simulation) check() {
+	for _, lack := range g.envoy.Lacks() {
+		listener := lack.Listener.Key
+		if lack.Needs.Type == resource.Route && !lack.Draining && (isBad(g.mesh[listener]) || isBad(g.mesh[lack.Needs])) {
+			g.orphans[lack.Listener] = true
+		}
+		excused := lack.WithoutEndpoints || g.lost[lack.Needs] || lack.Needs.Type == resource.Route && g.orphans[lack.Listener]
+		if !excused {
+			g.t.Error(lack)
+		}
+	}
+	for n := range g.lost {
+		if g.envoy.Ready(n.Name) {
+			delete(g.lost, n)
+		}
+	}
 }
 
 // change makes another consistent mesh: every reference is to a resource that exists.
@@ -240,143 +329,43 @@ func (g *simulation) atRest() {
 	e := g.envoy
 	lastGood := false // a last good version is in use, and clusters that it may need stay
 	for n, v := range g.mesh {
-		has, ok := e.has[n]
-		switch asked := isSentWhole(n.Type) || e.names[n]; {
-		case !asked:
-		case isBad(v):
-			lastGood = lastGood || ok && (n.Type == resource.Listener || n.Type == resource.Route)
-			if has == v {
-				g.t.Errorf("%v: Envoy has %s, which it refuses", n, v)
-			}
-		case has != v && !e.ghosts[n]:
-			g.t.Errorf("%v: Envoy has %q, should have %q", n, has, v)
+		if e.Subscribes(n) && isBad(v) {
+			lastGood = lastGood || e.Get(n) != nil && (n.Type == resource.Listener || n.Type == resource.Route)
 		}
+		g.hasWhatItShould(n, v)
 	}
 	g.nothingElse(lastGood)
-	if len(e.warming) > 0 {
-		g.t.Errorf("still warming: %v", e.warming)
+	if n := e.Warming(); n > 0 || e.Withholds() {
+		g.t.Errorf("%d clusters still warm, or an answer is withheld", n)
 	}
-	if e.requested[resource.Cluster] && !e.requested[resource.Listener] && g.desired.Known() {
+	if !e.Asks(resource.Listener) && g.desired.Known() {
 		g.t.Error("Envoy never came to ask for listeners")
+	}
+}
+
+// hasWhatItShould checks one resource, unless Envoy does not ask for it.
+func (g *simulation) hasWhatItShould(n resource.Name, v string) {
+	has := g.envoy.Get(n)
+	switch {
+	case !g.envoy.Subscribes(n):
+	case isBad(v):
+		if has != nil && has.Version == v {
+			g.t.Errorf("%v: Envoy has %s, which it refuses", n, v)
+		}
+	case has == nil:
+		g.t.Errorf("%v: Envoy has nothing, should have %q", n, v)
+	case has.Version != v && !g.envoy.Unnamed(has):
+		g.t.Errorf("%v: Envoy has %q, should have %q", n, has.Version, v)
 	}
 }
 
 // nothingElse checks that Envoy has nothing that it should not have.
 func (g *simulation) nothingElse(lastGood bool) {
-	for n, v := range g.envoy.has {
+	for n, has := range g.envoy.All() {
 		_, should := g.mesh[n]
 		needed := n.Type == resource.Cluster && lastGood
-		if isSentWhole(n.Type) && !should && !needed && !g.envoy.ghosts[n] {
-			g.t.Errorf("%v: Envoy has %s, should have nothing", n, v)
+		if isSentWhole(n.Type) && !should && !needed && !g.envoy.Unnamed(has) {
+			g.t.Errorf("%v: Envoy has %s, should have nothing", n, has.Version)
 		}
 	}
-}
-
-// envoy is a model of what trials with the real Envoy showed, and no more: a cluster warms until its endpoints come, and the
-// ACK is withheld until then. A listener warms until its route comes. A refused response is applied in part, and what it
-// brought is not named on reconnecting.
-type envoy struct {
-	g         *simulation
-	has       map[resource.Name]string // in use, or warming if it is new
-	named     map[resource.Name]string // what it would name on reconnecting: only what ACKed responses brought
-	ghosts    map[resource.Name]bool   // in use but not named, since the stream that brought it is lost
-	names     map[resource.Name]bool   // endpoints and routes that it subscribes to
-	requested map[resource.Type]bool
-	active    map[string]string        // listeners in use, by version
-	told      map[resource.Name]bool   // what came on this stream
-	draining  []drain                  // listeners that were replaced or removed
-	warming   map[resource.Name]bool   // clusters; routes cannot use a new one yet
-	ready     map[string]bool          // clusters that routes can use
-	answered  map[resource.Name]bool   // routes that are known not to exist
-	broken    map[resource.Name]bool   // refused when new, so what needs it cannot work
-	stuck     map[resource.Name]bool   // warming clusters whose endpoints would have come on a lost stream
-	orphans   map[string]string        // listeners without a route, since the route or a newer listener is refused
-	withheld  []func()                 // ACKs of clusters
-	nonce     map[resource.Type]string // SotW: of the last response
-}
-
-// drain is a listener that serves only its open connections, until it is closed.
-type drain struct {
-	name, version string
-	ghost, orphan bool // see envoy
-	until         time.Time
-}
-
-func newEnvoy(g *simulation) *envoy {
-	return &envoy{
-		g: g, has: map[resource.Name]string{}, named: map[resource.Name]string{}, ghosts: map[resource.Name]bool{},
-		names: map[resource.Name]bool{}, requested: map[resource.Type]bool{}, active: map[string]string{},
-		warming: map[resource.Name]bool{}, ready: map[string]bool{}, answered: map[resource.Name]bool{},
-		broken: map[resource.Name]bool{}, orphans: map[string]string{}, stuck: map[resource.Name]bool{}, nonce: map[resource.Type]string{},
-	}
-}
-
-func (e *envoy) subscribed(t resource.Type) []string {
-	var list []string
-	for n := range e.names {
-		if n.Type == t {
-			list = append(list, n.Name)
-		}
-	}
-	slices.Sort(list)
-	return list
-}
-
-// connected sends the first requests, all at once.
-func (e *envoy) connected() {
-	e.withheld, e.nonce, e.told = nil, map[resource.Type]string{}, map[resource.Name]bool{}
-	for n, v := range e.has {
-		if e.named[n] != v {
-			e.ghosts[n] = true
-		}
-	}
-	maps.Copy(e.stuck, e.warming)
-	e.requested[resource.Cluster] = true
-	for _, t := range resource.Types() {
-		if e.requested[t] {
-			e.request(t, e.subscribed(t), nil, true)
-		}
-	}
-}
-
-func (e *envoy) request(t resource.Type, add, remove []string, first bool) {
-	e.requested[t] = true
-	if e.g.sotw {
-		e.g.up = append(e.g.up, &discoveryv3.DiscoveryRequest{TypeUrl: string(t), ResponseNonce: e.nonce[t], ResourceNames: e.subscribed(t)})
-		return
-	}
-	r := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(t), ResourceNamesSubscribe: add, ResourceNamesUnsubscribe: remove}
-	if first {
-		r.InitialResourceVersions = map[string]string{}
-		for n, v := range e.named {
-			if n.Type == t {
-				r.InitialResourceVersions[n.Name] = v
-			}
-		}
-	}
-	e.g.up = append(e.g.up, r)
-}
-
-func (e *envoy) answer(r *response, reason string) {
-	t := r.subscription.kind
-	var detail *statuspb.Status
-	if reason != "" {
-		detail = &statuspb.Status{Code: 13, Message: reason}
-	} else {
-		list, removed := contents(r, false)
-		for _, p := range list {
-			if e.has[p.Key()] == p.Version { // else Envoy had already unsubscribed
-				e.named[p.Key()] = p.Version
-				delete(e.ghosts, p.Key())
-			}
-		}
-		for _, name := range removed {
-			delete(e.named, resource.Name{Type: t, Name: name})
-		}
-	}
-	if e.g.sotw {
-		e.g.up = append(e.g.up, &discoveryv3.DiscoveryRequest{TypeUrl: string(t), ResponseNonce: r.nonce, ErrorDetail: detail, ResourceNames: e.subscribed(t)})
-		return
-	}
-	e.g.up = append(e.g.up, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(t), ResponseNonce: r.nonce, ErrorDetail: detail})
 }

@@ -22,9 +22,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sonde-mesh/sonde/dpagent/perport"
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	slowtest.AtOnce(6)
+	goleak.VerifyTestMain(m)
+}
 
 // patience is far longer than anything takes on a machine that is not busy.
 const patience = 10 * time.Second

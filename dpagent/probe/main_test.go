@@ -26,9 +26,13 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	slowtest.AtOnce(6)
+	goleak.VerifyTestMain(m)
+}
 
 // loopback of each family.
 var loopback = map[string]string{"IPv4": "127.0.0.1", "IPv6": "::1"}

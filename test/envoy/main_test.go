@@ -4,6 +4,11 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	slowtest.SkipAll(m, "real Envoys read all configuration")
+	goleak.VerifyTestMain(m)
+}

@@ -2,27 +2,24 @@ package faults
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
-
-// meshes is the number of tests that run in parallel: they mostly wait.
-const meshes = "3"
 
 // programs are built with the race detector. A test that needs others says so.
 var programs harness.Programs
 
 func TestMain(m *testing.M) {
-	flag.Parse()
+	slowtest.SkipAll(m, "real control planes and Envoys")
+	slowtest.AtOnce(3)
 	// Without this, a program with the race detector waits for a second before it ends, even sondectl.
-	err := errors.Join(flag.Set("test.parallel", meshes), os.Setenv("GORACE", "atexit_sleep_ms=0"))
+	err := os.Setenv("GORACE", "atexit_sleep_ms=0")
 	if err == nil {
 		programs, err = harness.Build(context.Background(), harness.Race)
 	}

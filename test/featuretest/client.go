@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/test/envoysim"
+	"github.com/sonde-mesh/sonde/xds/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 

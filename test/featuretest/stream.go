@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
-	"github.com/sonde-mesh/sonde/test/envoysim"
+	"github.com/sonde-mesh/sonde/xds/envoysim"
 )
 
 // window of a stream and of a connection. It is fixed, so that the server notices a client that does not read.

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 	"github.com/sonde-mesh/sonde/webhook"
@@ -40,6 +41,7 @@ func (c *changes) count() (passed, failed int) {
 // TestDeathOfTheAgent kills the agent's worker twenty times in a minute: the kubelet restarts nothing, and finds no
 // container unready, at thresholds of one failure.
 func TestDeathOfTheAgent(t *testing.T) {
+	slowtest.Skip(t, "probes go on for as long as agents die")
 	t.Parallel()
 	h, err := build(t.Context(), t.TempDir())
 	if err != nil {

@@ -8,12 +8,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/strangers"
 )
 
 // TestPerPortFloods has strangers at the ports of a pod: the kubelet finds each probe as it is.
 func TestPerPortFloods(t *testing.T) {
+	slowtest.Skip(t, "a flood")
 	const connections, rounds, latest = 1600, 6, 2 * time.Second
 	toHTTP := func(w *perPortPod) netip.AddrPort { return w.http }
 	toGRPC := func(w *perPortPod) netip.AddrPort { return w.grpc }

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -48,6 +49,7 @@ var guides = map[string][]part{
 // TestGuides runs the commands of each guide in one shell in an empty directory, and compares what they print. The ports are those of
 // the guides, in a network namespace of its own.
 func TestGuides(t *testing.T) {
+	slowtest.Skip(t, "the commands of the guides run, with real Envoys")
 	path := programs(t)
 	for name, parts := range guides {
 		t.Run(name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -27,6 +28,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	slowtest.SkipAll(m, "attacks on real control planes and Envoys")
 	var err error
 	if programs, err = harness.Build(context.Background(), false); err != nil {
 		fmt.Fprintln(os.Stderr, "build the programs of the tests:", err)

@@ -6,12 +6,17 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
 // cluster is the one of all tests of this package.
 var cluster *Cluster
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) {
+	slowtest.SkipAll(m, "a real API server")
+	os.Exit(run(m))
+}
 
 func run(m *testing.M) int {
 	begin := time.Now()

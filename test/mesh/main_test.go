@@ -2,13 +2,13 @@ package mesh
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -19,7 +19,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
+	slowtest.SkipAll(m, "real control planes and Envoys")
 	var err error
 	if programs, err = harness.Build(context.Background(), harness.Race); err != nil {
 		fmt.Fprintln(os.Stderr, "build the programs of the tests:", err)

@@ -2,13 +2,13 @@ package perport
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -16,7 +16,7 @@ import (
 var programs harness.Programs
 
 func TestMain(m *testing.M) {
-	flag.Parse()
+	slowtest.SkipAll(m, "real control planes and Envoys")
 	var err error
 	if programs, err = harness.Build(context.Background(), harness.Race); err != nil {
 		fmt.Fprintln(os.Stderr, "build the programs of the tests:", err)

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -15,6 +16,7 @@ import (
 var agentProgram, flooderProgram string
 
 func TestMain(m *testing.M) {
+	slowtest.SkipAll(m, "floods of real agents")
 	os.Exit(run(m))
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
-	"github.com/sonde-mesh/sonde/test/envoysim"
 	"github.com/sonde-mesh/sonde/xds"
+	"github.com/sonde-mesh/sonde/xds/envoysim"
 )
 
 // Sources of the builder: a directory of files, and one that reports each change at once.

@@ -18,12 +18,17 @@ import (
 	"testing/synctest"
 
 	"go.uber.org/goleak"
+
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
 var (
 	oneSeed   = flag.Int64("seed", -1, "play the one schedule of this seed, and write down each message")
 	schedules = flag.Int("schedules", 1000, "play so many schedules")
 )
+
+// fewSchedules are enough for a short run.
+const fewSchedules = 50
 
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(1000) // there is little live memory and much garbage
@@ -40,15 +45,16 @@ func TestSchedules(t *testing.T) {
 		play(t, uint64(*oneSeed))
 		return
 	}
-	first := min(*schedules, max(10, *schedules/10))
+	all := slowtest.Rounds(*schedules, fewSchedules)
+	first := min(all, max(10, all/10))
 	playAll(t, 0, first)
 	before := inUse()
-	playAll(t, first, *schedules)
+	playAll(t, first, all)
 	const slack = 4 << 20
 	if after := inUse(); after > before+before/4+slack {
-		t.Errorf("%d KiB are in use after %d schedules, %d KiB after %d", after>>10, *schedules, before>>10, first)
+		t.Errorf("%d KiB are in use after %d schedules, %d KiB after %d", after>>10, all, before>>10, first)
 	} else {
-		t.Logf("%d KiB are in use after %d schedules, %d KiB after %d", after>>10, *schedules, before>>10, first)
+		t.Logf("%d KiB are in use after %d schedules, %d KiB after %d", after>>10, all, before>>10, first)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/test/anymesh"
-	"github.com/sonde-mesh/sonde/test/envoysim"
+	"github.com/sonde-mesh/sonde/xds/envoysim"
 )
 
 // simulation is one schedule: what the sources should contain, a control plane, and clients.

@@ -33,6 +33,7 @@ func (e *Envoy) follow() {
 				delete(e.names, n)
 				delete(e.has, n)
 				delete(e.named, n)
+				delete(e.absent, n)
 				remove = append(remove, n.Name)
 			}
 		}

@@ -1,6 +1,6 @@
 // Package envoysim simulates what an Envoy does with ADS, as far as a server can see: it subscribes to what clusters and
-// listeners refer to, warms, ACKs and refuses, drains listeners, and says what it has when it reconnects. It behaves as
-// docs/decisions/008-ads-stream.md describes Envoy.
+// listeners refer to, warms, ACKs and refuses, drains listeners, and says what it has when it reconnects. It is for tests, and does
+// what trials with the real Envoy showed, and no more (docs/decisions/008-ads-stream.md).
 //
 // It has no clock but time.Now, no goroutine and no network: its user gives it responses, and gets its requests.
 package envoysim
@@ -34,9 +34,12 @@ type Envoy struct {
 	introduced bool // the stream knows the node
 
 	has      map[resource.Name]*Resource // in use, or warming if there was none before
-	named    map[resource.Name]string    // versions that it names on a new stream
+	named    map[resource.Name]string    // versions that it names on a new stream: only what accepted responses brought
+	unnamed  map[*Resource]bool          // what it has from a stream that was lost, and did not name on this one
 	received map[*Resource]bool          // what came on this stream
 	names    map[resource.Name]bool      // endpoints and routes that it subscribes to
+	absent   map[resource.Name]bool      // routes that are known not to exist
+	broken   map[resource.Name]bool      // refused when they were new, so that what needs them cannot work
 	extra    map[resource.Name]bool      // those that nothing needs, see Ask
 	begun    map[resource.Type]bool      // types that it has asked for
 	// initialized: it has got clusters, and asks for listeners when they are warm.
@@ -61,8 +64,8 @@ type Envoy struct {
 func New(o Options) *Envoy {
 	return &Envoy{
 		Options: o,
-		has:     map[resource.Name]*Resource{}, named: map[resource.Name]string{}, received: map[*Resource]bool{},
-		names: map[resource.Name]bool{}, extra: map[resource.Name]bool{}, begun: map[resource.Type]bool{},
+		has:     map[resource.Name]*Resource{}, named: map[resource.Name]string{}, unnamed: map[*Resource]bool{}, received: map[*Resource]bool{},
+		names: map[resource.Name]bool{}, absent: map[resource.Name]bool{}, broken: map[resource.Name]bool{}, extra: map[resource.Name]bool{}, begun: map[resource.Type]bool{},
 		ready: map[string]bool{}, warming: map[string]bool{}, active: map[string]*Resource{}, emptied: map[string]bool{},
 		nonces: map[resource.Type]string{}, versions: map[resource.Type]string{},
 	}
@@ -77,6 +80,11 @@ func (e *Envoy) Connect(send func(*Request)) {
 	e.withheld = nil
 	for name := range e.warming {
 		e.warming[name] = true
+	}
+	for n, r := range e.has {
+		if e.named[n] != r.Version {
+			e.unnamed[r] = true
+		}
 	}
 	e.begun[resource.Cluster] = true
 	for _, t := range resource.Types() {
@@ -160,13 +168,14 @@ func (e *Envoy) Gone(r *Response) []string {
 func (e *Envoy) apply(r *Response, refusals Refusals) string {
 	first := slices.IndexFunc(r.Put, func(p *Resource) bool { return refusals.reason(p) != "" })
 	if first >= 0 && refusals.Whole {
-		e.refuse(r.Put...)
+		e.refuse(r.Put[first:]...)
 		if refusals.Unnamed {
 			return "a reason without a name"
 		}
 		return `Proto constraint validation failed (X): name: "` + r.Put[first].Key.Name + `"`
 	}
-	for _, name := range e.Gone(r) {
+	gone := e.Gone(r)
+	for _, name := range gone {
 		e.remove(resource.Name{Type: r.Type, Name: name})
 	}
 	var reasons []string
@@ -185,7 +194,7 @@ func (e *Envoy) apply(r *Response, refusals Refusals) string {
 	}
 	switch {
 	case len(reasons) == 0:
-		e.name(r.Put)
+		e.name(r, gone)
 		return ""
 	case r.Type == resource.Cluster:
 		return "Error adding/updating cluster(s) " + strings.Join(reasons, ", ")
@@ -195,18 +204,24 @@ func (e *Envoy) apply(r *Response, refusals Refusals) string {
 	return reasons[0]
 }
 
-// name notes what it will name on the next stream: only what came in a response that it accepted.
-func (e *Envoy) name(list []*Resource) {
-	for _, p := range list {
+// name notes what it will name on the next stream, after a response that it accepted.
+func (e *Envoy) name(r *Response, gone []string) {
+	for _, p := range r.Put {
 		if e.has[p.Key] == p {
 			e.named[p.Key] = p.Version
 		}
+	}
+	for _, name := range gone {
+		delete(e.named, resource.Name{Type: r.Type, Name: name})
 	}
 }
 
 func (e *Envoy) refuse(list ...*Resource) {
 	e.refused = true
 	for _, p := range list {
+		if e.has[p.Key] == nil {
+			e.broken[p.Key] = true
+		}
 		if p.Key.Type == resource.Endpoint { // a refusal also ends the wait
 			e.warmed(p.Key.Name)
 		}
@@ -220,6 +235,10 @@ func (e *Envoy) put(p *Resource) {
 	was := e.has[p.Key]
 	e.has[p.Key] = p
 	e.received[p] = true
+	delete(e.unnamed, p)
+	if p.Key.Type != resource.Cluster {
+		delete(e.broken, p.Key)
+	}
 	switch {
 	case p.Key.Type == resource.Endpoint:
 		delete(e.emptied, p.Key.Name)
@@ -235,14 +254,14 @@ func (e *Envoy) put(p *Resource) {
 
 // warmed is called for endpoints: in Sonde a cluster and its assignment have the same name.
 func (e *Envoy) warmed(name string) {
-	if e.has[resource.Name{Type: resource.Cluster, Name: name}] != nil {
+	if n := (resource.Name{Type: resource.Cluster, Name: name}); e.has[n] != nil {
 		delete(e.warming, name)
+		delete(e.broken, n)
 		e.ready[name] = true
 	}
 }
 
 func (e *Envoy) remove(n resource.Name) {
-	delete(e.named, n)
 	switch n.Type {
 	case resource.Cluster:
 		delete(e.warming, n.Name)
@@ -256,16 +275,19 @@ func (e *Envoy) remove(n resource.Name) {
 		e.warmed(n.Name)
 		return // an existing cluster keeps its endpoints
 	case resource.Route:
+		if e.names[n] && e.has[n] == nil {
+			e.absent[n] = true
+		}
 		return // an existing listener keeps its routes
 	}
 	delete(e.has, n)
 }
 
-// GiveUp ends the wait for the endpoints of all warming clusters, as Envoy does after WarmingTimeout. For each that may not
-// take so long it calls report: their endpoints were not due on a stream that was lost, and it has refused nothing.
+// GiveUp ends the wait for the endpoints of all warming clusters, as Envoy does after WarmingTimeout. It calls report for each
+// whose endpoints were not due on a stream that was lost.
 func (e *Envoy) GiveUp(report func(cluster string)) {
 	for _, name := range slices.Sorted(maps.Keys(e.warming)) {
-		if !e.warming[name] && !e.refused {
+		if !e.warming[name] {
 			report(name)
 		}
 		e.warmed(name)

@@ -38,12 +38,32 @@ func (e *Envoy) Count(t resource.Type) int {
 	return count
 }
 
-// HasUnnamed says whether it has something that it would not name on the next stream, so that nothing can remove it.
+// HasUnnamed says whether what it would name on the next stream is not what it has, so that a server could not know.
 func (e *Envoy) HasUnnamed() bool {
 	for n, r := range e.has {
 		if wild(n.Type) && e.named[n] != r.Version {
 			return true
 		}
 	}
+	for n := range e.named {
+		if e.has[n] == nil {
+			return true
+		}
+	}
 	return false
 }
+
+// Unnamed says whether something that it has came on a stream that was lost, and is not named on this one.
+func (e *Envoy) Unnamed(r *Resource) bool { return e.unnamed[r] }
+
+// Names returns the version of a resource that it would name on the next stream, "" if none.
+func (e *Envoy) Names(n resource.Name) string { return e.named[n] }
+
+// Ready says whether a cluster has been warm, so that routes can use it.
+func (e *Envoy) Ready(cluster string) bool { return e.ready[cluster] }
+
+// Asks says whether it has ever asked for a type.
+func (e *Envoy) Asks(t resource.Type) bool { return e.begun[t] }
+
+// Subscribes says whether it subscribes to a resource, by the wildcard or by name.
+func (e *Envoy) Subscribes(n resource.Name) bool { return wild(n.Type) || e.names[n] }

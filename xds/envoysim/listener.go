@@ -1,0 +1,106 @@
+package envoysim
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+type draining struct {
+	name     string
+	listener *Resource
+	until    time.Time
+}
+
+// deactivate makes a listener drain that is replaced or removed.
+func (e *Envoy) deactivate(name string) {
+	if l := e.active[name]; l != nil {
+		e.draining = append(e.draining, draining{name, l, time.Now().Add(e.DrainTime)})
+	}
+	delete(e.active, name)
+}
+
+// NextDrained returns after how long the next drain is over, 0 if nothing drains. Settle must then be called.
+func (e *Envoy) NextDrained() time.Duration {
+	if len(e.draining) == 0 {
+		return 0
+	}
+	return max(1, time.Until(e.draining[0].until))
+}
+
+// activate puts listeners into use whose routes are there, do not exist, or are refused.
+func (e *Envoy) activate() {
+	for n, l := range e.has {
+		missing := func(route string) bool {
+			r := resource.Name{Type: resource.Route, Name: route}
+			return e.has[r] == nil && !e.absent[r] && !e.broken[r]
+		}
+		if n.Type != resource.Listener || slices.ContainsFunc(l.Routes, missing) || e.active[n.Name] == l {
+			continue
+		}
+		e.deactivate(n.Name)
+		e.active[n.Name] = l
+	}
+}
+
+// Lack is what a listener that is in use or drains needs, and Envoy does not have: traffic is harmed.
+type Lack struct {
+	Listener *Resource
+	Draining bool
+	// Needs is a route or a cluster. The cluster is there if it only lacks its endpoints, which were removed while it warmed.
+	Needs            resource.Name
+	WithoutEndpoints bool
+}
+
+// String describes the lack.
+func (l Lack) String() string {
+	text := "listener " + l.Listener.Key.Name + "@" + l.Listener.Version
+	if l.Draining {
+		text += ", which drains,"
+	}
+	if text += " has no " + l.Needs.Type.Short() + " " + l.Needs.Name; l.WithoutEndpoints {
+		text += " with endpoints"
+	}
+	return text
+}
+
+// Lacks returns all that would harm traffic. Listeners do not count that the server cannot know about: those that came on a stream
+// that was lost and are not named, and in the state of the world all that this stream has not brought. Nor does what needs a resource
+// that was refused when it was new.
+func (e *Envoy) Lacks() []Lack {
+	var all []Lack
+	for _, name := range slices.Sorted(maps.Keys(e.active)) {
+		all = e.lacks(all, Lack{Listener: e.active[name]})
+	}
+	for _, d := range e.draining {
+		all = e.lacks(all, Lack{Listener: d.listener, Draining: true})
+	}
+	return all
+}
+
+func (e *Envoy) lacks(all []Lack, of Lack) []Lack {
+	due := func(r *Resource) bool { return e.Protocol == Delta || e.received[r] }
+	if !due(of.Listener) || e.unnamed[of.Listener] {
+		return all
+	}
+	clusters := of.Listener.Clusters
+	for _, route := range of.Listener.Routes {
+		of.Needs = resource.Name{Type: resource.Route, Name: route}
+		switch r := e.has[of.Needs]; {
+		case r == nil && !e.broken[of.Needs]:
+			all = append(all, of)
+		case r != nil && due(r):
+			clusters = append(slices.Clip(clusters), r.Clusters...)
+		}
+	}
+	for _, c := range clusters {
+		of.Needs = resource.Name{Type: resource.Cluster, Name: c}
+		of.WithoutEndpoints = e.ready[c] && e.emptied[c]
+		if of.WithoutEndpoints || !e.ready[c] && !e.broken[of.Needs] {
+			all = append(all, of)
+		}
+	}
+	return all
+}
