@@ -29,7 +29,7 @@ const (
 
 // gate refuses calls without the admin token. Wrong tokens are limited by address, so that they cannot fill the log. The
 // right token is never refused: it is too long to be guessed, and otherwise a script with an old token would lock out
-// everybody at the same address.
+// all clients at the same address.
 type gate struct {
 	token [sha256.Size]byte
 	log   *slog.Logger

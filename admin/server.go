@@ -20,7 +20,7 @@ const (
 	maxRequestBytes   = 64 << 10
 	maxHeaderBytes    = 16 << 10
 	maxStreamsPerConn = 32
-	maxConnections    = 512     // at the limit those of strangers make room, who have no token
+	maxConnections    = 512     // at the limit those without a token make room
 	maxBytesPerSecond = 1 << 20 // that are read of all connections together
 	handshakeTimeout  = 5 * time.Second
 	// maxIdle is how long a connection may have no call: it counts against maxConnections.

@@ -143,7 +143,7 @@ func (cp *ControlPlane) openIdentity(ctx context.Context, o identity.Options, na
 	return err
 }
 
-// describe names a node as all other lines of the log do. It may be what a stranger says.
+// describe names a node as all other lines of the log do. It may be what an unauthenticated client says.
 func describe(node string) []any {
 	meshName, name := mesh.SplitID(node)
 	if name == "" {

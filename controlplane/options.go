@@ -55,7 +55,7 @@ type Options struct {
 	WebhookPort uint16
 	// ProbesMode of pods and Dataplanes where they and their namespace name none. Default unified.
 	ProbesMode mesh.ProbesMode
-	// Memory is how many bytes the process may use: it limits how many strangers may be connected. Default 512 MiB.
+	// Memory is how many bytes the process may use: it limits how many unauthenticated clients may be connected. Default 512 MiB.
 	Memory uint64
 	// Version of the program, to tell agents.
 	Version string

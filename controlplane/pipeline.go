@@ -55,11 +55,11 @@ type Pipeline struct {
 	newest atomic.Pointer[meshview.View]
 }
 
-// Authorizer decides who may open an ADS stream of a node, and keep it. p is its proxy in the newest view, nil if it is not there.
+// Authorizer decides which client may open an ADS stream of a node, and keep it. p is its proxy in the newest view, nil if it is not there.
 // Errors are as those of an xds.Authorizer.
 type Authorizer func(ctx context.Context, nodeID string, p *meshview.Proxy) error
 
-// NewPipeline joins builder, translator and ADS server. authorize decides who may open an ADS stream; with mTLS it is
+// NewPipeline joins builder, translator and ADS server. authorize decides which client may open an ADS stream; with mTLS it is
 // Authorize.
 func NewPipeline(o PipelineOptions, authorize Authorizer) *Pipeline {
 	p := &Pipeline{authority: o.Authority, trustDomain: o.View.TrustDomain, loop: o.View.Loop, publishing: o.Publishing, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}

@@ -19,7 +19,7 @@ type platform interface {
 	reach(ctx context.Context) error
 	// connect makes what feeds the pipeline, which is there by then. It is called once, before the methods that follow.
 	connect() (connection, error)
-	// reconfigure is told of options that have changed.
+	// reconfigure gets options that have changed.
 	reconfigure(Live)
 	// problems lists what is wrong with objects.
 	problems() []*adminv1.Problem
@@ -27,10 +27,10 @@ type platform interface {
 	missing() error
 	// lost returns since when what keeps the objects is not heard, and why; no error while it is.
 	lost() (since time.Time, err error)
-	// refused is told of a join that is refused, probeFailed of a probe that fails.
+	// refused is called for a join that is refused, probeFailed for a probe that fails.
 	refused(join.Refusal)
 	probeFailed(session.ProbeFailure)
-	// listened is told the addresses of the listeners, JSON.
+	// listened gets the addresses of the listeners, JSON.
 	listened(addresses []byte) error
 	// close ends the use of the platform, connected or not.
 	close() error

@@ -19,7 +19,7 @@ const (
 	reachTimeout = 10 * time.Second
 )
 
-// reach waits until the API server answers. What it answers, such as that something is forbidden, is for those who ask for it.
+// reach waits until the API server answers. What it answers, such as that something is forbidden, is for the caller.
 func (c *cluster) reach(ctx context.Context) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		err := c.ask(ctx)

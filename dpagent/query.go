@@ -14,7 +14,7 @@ import (
 // Limits of the answer to a query.
 const (
 	viewTimeout   = 30 * time.Second // of Envoy
-	answerTimeout = 35 * time.Second // more, so that the control plane is told who took too long, and less than the control plane's
+	answerTimeout = 35 * time.Second // more, so that the control plane learns which of the two took too long, and less than the control plane's
 	maxAnswerPart = 32 << 10         // bytes
 )
 

@@ -46,7 +46,7 @@ func http2(f flow) *corev3.Http2ProtocolOptions {
 	}
 }
 
-// answersAlways has a listener answer whatever others do to Envoy: it is for those who decide about the life of the pod
+// answersAlways has a listener answer whatever others do to Envoy: it is for clients that decide about the life of the pod
 // (Envoy: api-v3/config/listener/v3/listener.proto, bypass_overload_manager).
 func answersAlways(l *listenerv3.Listener) *listenerv3.Listener {
 	l.BypassOverloadManager, l.IgnoreGlobalConnLimit = true, true

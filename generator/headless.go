@@ -24,7 +24,7 @@ func selectEndpoint(at netip.AddrPort) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{subsetFilter: subsetOf(at)}}
 }
 
-// subsetByAddress has no fallback: who asks for one endpoint must not get another one.
+// subsetByAddress has no fallback: a request for one endpoint must not get another one.
 func subsetByAddress() *clusterv3.Cluster_LbSubsetConfig {
 	return &clusterv3.Cluster_LbSubsetConfig{
 		FallbackPolicy:  clusterv3.Cluster_LbSubsetConfig_NO_FALLBACK,

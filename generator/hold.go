@@ -17,7 +17,7 @@ import (
 const (
 	// holdPause is the longest time between two attempts of a request that is held; Envoy waits half of it on average.
 	holdPause = 50 * time.Millisecond
-	// holdAttempts last for some 5 s: longer than it takes from the end of the last container until the sidecar is told to end.
+	// holdAttempts last for some 5 s: longer than it takes from the end of the last container until the sidecar gets its SIGTERM.
 	holdAttempts = 200
 )
 

@@ -42,8 +42,8 @@ type Check struct {
 	Run func(context.Context) error
 	// Timeout is when its context ends, and it has failed. Default DefaultTimeout.
 	Timeout time.Duration
-	// Keep is for how long its result is good. Default DefaultKeep, which also is the longest for one that has failed: who waits for it to
-	// pass is told soon.
+	// Keep is for how long its result is good. Default DefaultKeep, which also is the longest for one that has failed, so that callers
+	// that wait for it to pass learn it soon.
 	Keep time.Duration
 	// Informational checks only warn: one that fails is shown as a warning, and its group passes nevertheless.
 	Informational bool

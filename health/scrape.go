@@ -17,14 +17,14 @@ const metricsPause = 100 * time.Millisecond
 var metricsFormat = expfmt.NewFormat(expfmt.TypeTextPlain)
 
 // Metrics serves the metrics that are gathered, in Prometheus' text format. They are gathered once for all that
-// wait, and before an answer begins: who asks often, or reads slowly, costs no more than its connection.
+// wait, and before an answer begins: a client that asks often, or reads slowly, costs no more than its connection.
 func Metrics(from prometheus.Gatherer) http.Handler {
 	return &metricsPage{from: from, turn: make(chan struct{}, 1)}
 }
 
 type metricsPage struct {
 	from prometheus.Gatherer
-	turn chan struct{} // who has sent to it may use what follows
+	turn chan struct{} // a scrape that has sent to it may use what follows
 	at   time.Time
 	body []byte
 }

@@ -15,12 +15,12 @@ import (
 // watchPause is between two runs of all checks. Three of them have to be less than WatchdogSec of a unit of systemd.
 const watchPause = 10 * time.Second
 
-// maxStatus is how much of what fails a service manager is told, in bytes.
+// maxStatus is how many bytes of what fails are in the status for a service manager.
 const maxStatus = 200
 
 // Watch runs all checks from time to time until ctx ends, so that metrics and the log are true without callers. A service manager
-// that waits to be told (sd_notify(3)) hears that the program has started once started is closed, from then on that it lives while livez passes,
-// and what readyz says.
+// that waits for notifications (sd_notify(3)) gets READY once started is closed, from then on WATCHDOG while livez passes, and what readyz
+// says as STATUS.
 func (r *Registry) Watch(ctx context.Context, started <-chan struct{}) {
 	pause := time.NewTicker(watchPause)
 	defer pause.Stop()

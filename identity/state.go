@@ -24,7 +24,7 @@ type Bundle struct {
 	ID string
 	// Roots are certificates, DER.
 	Roots [][]byte
-	// Epoch grows with each change of the roots, so that who has a bundle knows whether another one is older: it is at least the Unix time of
+	// Epoch grows with each change of the roots, so that the holder of a bundle knows whether another one is older: it is at least the Unix time of
 	// the change, which is more than those of a CA that was lost.
 	Epoch int64
 }

@@ -129,7 +129,7 @@ func (r *Records) add(name string, write func() error) (settled <-chan struct{},
 	wait = r.refused == 0 && (oldest == nil || time.Since(oldest.Value.(*record).since) < recordPatience)
 	tried := make(chan struct{})
 	now := &record{name: name, write: write, since: time.Now(), tried: tried, settle: sync.OnceFunc(func() { close(tried) })}
-	if e := r.pending[name]; e != nil { // who waits for the one before waits for this one
+	if e := r.pending[name]; e != nil { // callers that wait for the one before wait for this one
 		before := e.Value.(*record)
 		now.since, now.err, now.tried, now.settle = before.since, before.err, before.tried, before.settle
 		e.Value = now
@@ -204,7 +204,7 @@ func (r *Records) count(err error) {
 		return
 	}
 	if r.refused++; r.refused == 1 {
-		r.log.Error("state not written to disk, retrying; it is served from memory meanwhile", "err", err)
+		r.log.Error("state is not on disk, retrying; it is served from memory meanwhile", "err", err)
 	}
 }
 

@@ -110,7 +110,7 @@ func TestRecordsOfAFullDisk(t *testing.T) {
 		if err := r.Check(); err != nil {
 			t.Errorf("Check() = %v", err)
 		}
-		if got := log.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "state is not on disk") || !strings.Contains(got, "takes files again") {
+		if got := log.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "state is not on disk") || !strings.Contains(got, "is writable again") {
 			t.Errorf("log: %s", got)
 		}
 		if took := keep(t, r, "a", d.write("a3")); took != 0 {

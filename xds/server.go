@@ -57,7 +57,7 @@ type Options struct {
 	DrainTime time.Duration
 	// MaxDrainTime is the longest drain time that node metadata may say. Default DrainTime.
 	MaxDrainTime time.Duration
-	// Inbound is told which inbound listeners a proxy has accepted, whenever that changes. It must return at once. Default: none.
+	// Inbound is called with the inbound listeners that a proxy has accepted, whenever they change. It must return at once. Default: none.
 	Inbound func(node string, s InboundStatus)
 	// streamsPerNode is how many streams of one node may be open at once. One more ends the oldest, whose connection may be
 	// dead without the server knowing it. Default 3.

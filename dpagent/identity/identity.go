@@ -43,7 +43,7 @@ type Identity struct {
 	files   Files
 	dnsName string
 
-	// writing is held while files and what is in memory are replaced, mu while that is read or set: who asks does not wait for a disk.
+	// writing is held while files and what is in memory are replaced, mu while that is read or set: readers do not wait for a disk.
 	writing sync.Mutex
 	mu      sync.RWMutex
 	leaf    *tls.Certificate // nil before the first Accept

@@ -33,7 +33,7 @@ type Options struct {
 	// Target returns what a GET of a path is for that is for nothing in the Table, and false if it is for nothing at all, for a written
 	// Dataplane. Default: the Table alone decides.
 	Target func(path string) (Target, bool)
-	// Failed is told of each check that does not succeed, and returns at once. Default: none.
+	// Failed is called for each check that does not succeed, and returns at once. Default: none.
 	Failed func(Failure)
 	// Logger gets changed verdicts, and each hook. Default: none.
 	Logger *slog.Logger

@@ -39,7 +39,7 @@ type State struct {
 	Reason string
 }
 
-// Reporter is told of each change. Its methods return at once. *session.Readiness implements it.
+// Reporter is called for each change. Its methods return at once. *session.Readiness implements it.
 type Reporter interface {
 	// Set replaces the State of an inbound.
 	Set(inbound netip.AddrPort, s State)

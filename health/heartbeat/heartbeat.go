@@ -1,5 +1,5 @@
-// Package heartbeat finds loops that hang. A loop says when it begins to work and when it waits again: one that waits is idle and fine, and
-// one that works on a single turn for longer than its limit is stuck.
+// Package heartbeat is a watchdog for loops. A loop says when it begins to work and when it waits again: one that waits is idle and fine,
+// and one that works on a single turn for longer than its limit is stuck.
 package heartbeat
 
 import (
@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Loop is one goroutine that does one thing after another. Its methods may be called on nil, and then do nothing: who runs a loop
-// elsewhere need not watch it.
+// Loop is one goroutine that does one thing after another. Its methods may be called on nil, and then do nothing: a loop need not be
+// watched.
 type Loop struct {
 	name  string
 	limit time.Duration

@@ -192,7 +192,7 @@ func (p *paces) leave(id mesh.ID) {
 	}
 }
 
-// forgetLater keeps a pace until it has the whole burst again: who connects anew has no other.
+// forgetLater keeps a pace until it has the whole burst again: a client that connects again has no other.
 func (p *paces) forgetLater(id mesh.ID, one *pace) {
 	refill := float64(p.l.identifiedBurst) / float64(p.l.identifiedRate)
 	time.AfterFunc(time.Duration(refill*float64(time.Second)), func() {

@@ -1,5 +1,5 @@
-// Package mtls has the credentials of the gRPC server for agents and ADS. It says which proxy calls, shares the server among those who
-// connect, and ends each connection before the certificate of its client does.
+// Package mtls has the credentials of the gRPC server for agents and ADS. It says which proxy calls, shares the server among its
+// clients, and ends each connection before the certificate of its client does.
 package mtls
 
 import (

@@ -46,9 +46,9 @@ func New(limit int) *Limiter {
 	return &Limiter{places: NewPlaces[netip.Prefix](Options{Total: limit, Patience: acceptPatience})}
 }
 
-// Pace limits how fast connections are read, for servers for which reading is work, as with HTTP/2: who sends frames that ask nothing would
+// Pace limits how fast connections are read, for servers for which reading is work, as with HTTP/2: a client that sends frames without requests would
 // else take a processor. All sources that send share these bytes a second equally. The first few KiB of a connection are free, so that a
-// question does not wait for others of the same source. It must be called before Listener.
+// request does not wait for others of the same source. It must be called before Listener.
 func (l *Limiter) Pace(bytesPerSecond int) *Limiter {
 	l.pace = newPace(bytesPerSecond)
 	return l

@@ -81,7 +81,7 @@ func (p *Places[S]) take(source S, lost func(), busy bool) *Place[S] {
 	return place
 }
 
-// Ripens returns how long to wait before Take, so that who makes room has been idle for Options.Patience.
+// Ripens returns how long to wait before Take, so that the one that makes room has been idle for Options.Patience.
 func (p *Places[S]) Ripens() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +95,7 @@ func (p *Places[S]) Ripens() time.Duration {
 }
 
 // Await takes a place, which is busy, as soon as one is free, or another connection has been idle for too long, see Options.Patience, and loses its own. Of
-// those who wait, those of the source with the fewest places come first, and of these in turn the newest, whose peer is still there in a
+// those that wait, those of the source with the fewest places come first, and of these in turn the newest, whose peer is still there in a
 // flood, and the oldest. It returns false after timeout, and once the places are closed. Each is no limit here.
 func (p *Places[S]) Await(timeout time.Duration, source S, lost func()) (*Place[S], bool) {
 	p.mu.Lock()
@@ -193,7 +193,7 @@ func (p *Place[S]) change(next func() (busy bool)) {
 	heap.Fix(&o.ranking, s.at)
 	var victims []*Place[S]
 	if !busy {
-		victims = o.grant() // who waits has to be woken when this one is ripe
+		victims = o.grant() // waiters have to be woken when this one is ripe
 	}
 	o.mu.Unlock()
 	end(victims)
@@ -220,7 +220,7 @@ type wait[S comparable] struct {
 
 func (p *Places[S]) full() bool { return p.o.Total > 0 && p.taken >= p.o.Total }
 
-// grant gives places to those who wait, and returns those who lose theirs for it. It needs mu.
+// grant gives places to those that wait, and returns those that lose theirs for it. It needs mu.
 func (p *Places[S]) grant() (victims []*Place[S]) {
 	for p.waiting.Len() > 0 {
 		if p.closed {
@@ -287,7 +287,7 @@ func (p *Places[S]) wakeFor(next *Place[S]) {
 	})
 }
 
-// nextWaiting returns who comes next. It needs mu.
+// nextWaiting returns the one that comes next. It needs mu.
 func (p *Places[S]) nextWaiting() *list.Element {
 	taken := func(e *list.Element) int {
 		if s := p.sources[e.Value.(*wait[S]).source]; s != nil {

@@ -22,7 +22,7 @@ const (
 	// All subjects together. A restart of the control plane has each proxy connect.
 	messageBurst = 200
 	messageRate  = rate.Limit(1)
-	// maxSubjects limits the memory of one message: a stranger may have many addresses. Beyond it, only the limit of all holds.
+	// maxSubjects limits the memory of one message: an unauthenticated client may have many addresses. Beyond it, only the limit of all holds.
 	maxSubjects = 1000
 	// countInterval is how long lines are left out until their number is logged.
 	countInterval = 10 * time.Second

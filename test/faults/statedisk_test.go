@@ -151,7 +151,7 @@ func TestStateDisk(t *testing.T) {
 			}
 			mend()
 			must(t, m.ControlPlaneReady(t.Context()))
-			logged(t, m.ControlPlane, "takes files again")
+			logged(t, m.ControlPlane, "is writable again")
 			m.ControlPlane.Kill()
 			must(t, m.StartControlPlane(t.Context()))
 			endpoints(t, a, "b", b1, b3) // b-2 drains, and b-3 has joined

@@ -14,7 +14,7 @@ func isUnsafe(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }
 
-// OneLine replaces unsafe characters by spaces, so that a foreign text is one line and safe for a terminal.
+// OneLine replaces unsafe characters by spaces, so that a text of others is one line and safe for a terminal.
 func OneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, string(utf8.RuneError)), isUnsafe), " ")
 }

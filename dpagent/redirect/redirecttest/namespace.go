@@ -169,7 +169,7 @@ func Route(gateway string) error {
 	return netlink.RouteAdd(&netlink.Route{Dst: all, Gw: net.ParseIP(gateway)})
 }
 
-// Caller is who connects.
+// Caller is the client of a connection.
 type Caller struct {
 	User     int
 	Priority int // SO_PRIORITY, 0 for none
