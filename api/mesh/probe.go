@@ -70,6 +70,8 @@ const handlerNames = "httpGet, tcpSocket and grpc"
 
 // Handler is what a probe or hook asks the application: an HTTPGetProbe, TCPSocketProbe or GRPCProbe. What differs between these kinds is
 // what the methods return.
+//
+// +kubebuilder:object:generate=false
 type Handler interface {
 	// Name returns the field of manifests that has the handler: httpGet.
 	Name() string
