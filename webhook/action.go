@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -10,12 +11,12 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// action is what a probe or hook does: a mesh.Handler in Kubernetes' form, or what no agent does.
+// action is what a probe or hook does: a mesh.Probe in Kubernetes' form, or what no agent does.
 type action struct {
-	asks    mesh.Handler       // without the port; nil if no port is asked
+	asks    mesh.Probe         // the handler alone, without its port; empty if no port is asked
 	host    string             // that is asked instead of the pod, "" for the pod
 	target  intstr.IntOrString // the port that is asked, by number or name
-	does    string             // in one line, where asks is nil
+	does    string             // in one line, where asks is empty
 	refused string             // why the agent never does it, "" if it does
 }
 
@@ -33,21 +34,21 @@ func actionsOf(probe *corev1.Probe, hook *corev1.LifecycleHandler) (all []action
 		for _, header := range a.HTTPHeaders {
 			get.HTTPHeaders = append(get.HTTPHeaders, mesh.HTTPHeader{Name: header.Name, Value: header.Value})
 		}
-		all = append(all, action{asks: get, host: a.Host, target: a.Port})
+		all = append(all, action{asks: mesh.Probe{HTTPGet: get}, host: a.Host, target: a.Port})
 	}
 	if a := h.TCPSocket; a != nil {
 		refused := ""
 		if hook != nil {
 			refused = "the kubelet does not run tcpSocket hooks"
 		}
-		all = append(all, action{asks: &mesh.TCPSocketProbe{}, host: a.Host, target: a.Port, refused: refused})
+		all = append(all, action{asks: mesh.Probe{TCPSocket: &mesh.TCPSocketProbe{}}, host: a.Host, target: a.Port, refused: refused})
 	}
 	if a := h.GRPC; a != nil {
 		check := &mesh.GRPCProbe{}
 		if a.Service != nil {
 			check.Service = *a.Service
 		}
-		all = append(all, action{asks: check, target: intstr.FromInt32(a.Port)})
+		all = append(all, action{asks: mesh.Probe{GRPC: check}, target: intstr.FromInt32(a.Port)})
 	}
 	if a := h.Exec; a != nil {
 		all = append(all, action{does: "exec " + writtenCommand(a.Command), refused: "exec runs in the container"})
@@ -61,38 +62,25 @@ func actionsOf(probe *corev1.Probe, hook *corev1.LifecycleHandler) (all []action
 // HandlerOf returns an entry of the probe table as a user writes it.
 func HandlerOf(p mesh.Probe) corev1.ProbeHandler {
 	port := intstr.FromInt32(p.Port())
-	switch h := p.Handler().(type) {
-	case *mesh.HTTPGetProbe:
-		get := &corev1.HTTPGetAction{Path: h.Path, Port: port, Scheme: corev1.URIScheme(h.Scheme)}
-		for _, header := range h.HTTPHeaders {
-			get.HTTPHeaders = append(get.HTTPHeaders, corev1.HTTPHeader{Name: header.Name, Value: header.Value})
-		}
-		return corev1.ProbeHandler{HTTPGet: get}
-	case *mesh.TCPSocketProbe:
+	switch {
+	case p.TCPSocket != nil:
 		return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: port}}
-	case *mesh.GRPCProbe:
-		return corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: h.Port, Service: &h.Service}}
+	case p.GRPC != nil:
+		return corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: p.GRPC.Port, Service: &p.GRPC.Service}}
 	}
-	return corev1.ProbeHandler{}
-}
-
-// protocol returns what the action speaks to its port, "" if it asks none.
-func (a action) protocol() mesh.Protocol {
-	if a.asks == nil {
-		return ""
+	get := &corev1.HTTPGetAction{Path: p.HTTPGet.Path, Port: port, Scheme: corev1.URIScheme(p.HTTPGet.Scheme)}
+	for _, h := range p.HTTPGet.HTTPHeaders {
+		get.HTTPHeaders = append(get.HTTPHeaders, corev1.HTTPHeader{Name: h.Name, Value: h.Value})
 	}
-	return a.asks.Protocol()
+	return corev1.ProbeHandler{HTTPGet: get}
 }
 
 // written returns the action in one line, to be shown.
 func (a action) written() string {
-	switch {
-	case a.asks != nil:
+	if a.asks.Protocol() != "" {
 		return a.asks.Written(a.host + ":" + a.target.String())
-	case a.does != "":
-		return a.does
 	}
-	return "unknown"
+	return cmp.Or(a.does, "unknown")
 }
 
 // writtenCommand returns a command, shortened, since it may be a script.

@@ -56,7 +56,7 @@ func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err 
 		for i, h := range in.handlers[:len(decisions)] {
 			decisions[i].Written = h.written()
 			if p := in.rewritten(h); p != nil {
-				decisions[i].Written = p.Handler().Written(":" + number(p.Port()))
+				decisions[i].Written = p.Written(":" + number(p.Port()))
 			}
 		}
 		return decisions, in.port, err

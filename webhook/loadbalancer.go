@@ -54,11 +54,11 @@ func (h handler) asksForLoadBalancers() (why string, warn bool) {
 	if restarts {
 		fails = ", so that it always fails and the kubelet restarts the container again and again: "
 	}
-	get, ok := h.asks.(*mesh.HTTPGetProbe)
-	if !ok {
+	get := h.asks.HTTPGet
+	if get == nil {
 		port, _ := h.port()
 		write := "write httpGet: {path: /livez, port: " + number(port) + "}, or ask a port of the application"
-		if h.protocol() == mesh.ProtocolTCP {
+		if h.asks.Protocol() == mesh.ProtocolTCP {
 			return "the agent accepts connections there whatever becomes of application and proxy, so that it cannot fail: " + write, true
 		}
 		return "the agent answers gRPC there with Unimplemented" + fails + write, true

@@ -111,7 +111,7 @@ func (in *injection) ownPortOf(h handler) *mesh.Probe {
 		return nil
 	}
 	i := slices.IndexFunc(in.earlier.table, func(p mesh.Probe) bool {
-		return p.VirtualPort == port && p.Container == h.container.Name && p.Type == h.kind && p.Handler().Name() == h.asks.Name()
+		return p.VirtualPort == port && p.Container == h.container.Name && p.Type == h.kind && p.HandlerName() == h.asks.HandlerName()
 	})
 	if i < 0 {
 		return nil
@@ -121,7 +121,7 @@ func (in *injection) ownPortOf(h handler) *mesh.Probe {
 
 // rewritePort makes a TCP or gRPC probe ask its own port.
 func (in *injection) rewritePort(h handler, p mesh.Probe) {
-	in.patch.add(h.path()+"/"+h.asks.Name()+"/port", p.VirtualPort)
+	in.patch.add(h.path()+"/"+p.HandlerName()+"/port", p.VirtualPort)
 }
 
 // agentPorts returns the ports that must reach the agent as they are: those for HTTP and gRPC probes.

@@ -85,8 +85,8 @@ func (in *injection) rewritten(h handler) *mesh.Probe {
 			return p
 		}
 	}
-	get, ok := h.asks.(*mesh.HTTPGetProbe)
-	if in.earlier == nil || !ok || h.target != intstr.FromInt32(in.earlier.port) {
+	get := h.asks.HTTPGet
+	if in.earlier == nil || get == nil || h.target != intstr.FromInt32(in.earlier.port) {
 		return nil
 	}
 	i := slices.IndexFunc(in.earlier.table, func(p mesh.Probe) bool {
@@ -143,7 +143,7 @@ func (in *injection) obstacle(h handler) (why string, warn bool) {
 
 // withoutAgent says what redirection does to a probe that is left as it is.
 func (h handler) withoutAgent() string {
-	if h.protocol() == mesh.ProtocolTCP {
+	if h.asks.Protocol() == mesh.ProtocolTCP {
 		return "left as it is, and Envoy takes each connection in the application's place, so that this probe cannot fail"
 	}
 	return "left as it is, and an inbound that is STRICT refuses the kubelet"
@@ -197,7 +197,7 @@ func (in *injection) rewrite(h handler, p mesh.Probe) {
 		HTTPHeaders: []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}},
 	}
 	// Where there is no last-applied-configuration, kubectl apply keeps a field that is absent: HTTPS would stay.
-	if old, ok := h.asks.(*mesh.HTTPGetProbe); ok && old.Scheme != "" {
+	if old := h.asks.HTTPGet; old != nil && old.Scheme != "" {
 		get.Scheme = corev1.URISchemeHTTP
 	}
 	in.patchHandler(h, get)
@@ -209,9 +209,9 @@ func (in *injection) rewrite(h handler, p mesh.Probe) {
 // patchHandler records that a handler becomes get. What else is in an httpGet stays.
 func (in *injection) patchHandler(h handler, get *corev1.HTTPGetAction) {
 	path := h.path()
-	old, ok := h.asks.(*mesh.HTTPGetProbe)
-	if !ok {
-		in.patch.remove(path + "/" + h.asks.Name())
+	old := h.asks.HTTPGet
+	if old == nil {
+		in.patch.remove(path + "/" + h.asks.HandlerName())
 		in.patch.add(path+"/httpGet", get)
 		return
 	}

@@ -35,7 +35,7 @@ func Requests(pod *corev1.Pod) (all []Request) {
 		port, _ := h.port()
 		all = append(all, Request{
 			Container: h.container.Name, Type: h.kind, Field: h.field(), Written: h.written(),
-			Host: h.host, Port: port, Protocol: h.protocol(), Probe: h.probe, Hook: h.hook,
+			Host: h.host, Port: port, Protocol: h.asks.Protocol(), Probe: h.probe, Hook: h.hook,
 		})
 	}
 	return all
@@ -46,7 +46,7 @@ func (d Decision) Asks(virtual int32) string {
 	p := d.Probe
 	switch {
 	case p.VirtualPort != 0:
-		return fmt.Sprintf("%s, %d s", p.Handler().Request(p.VirtualPort), p.TimeoutSeconds)
+		return fmt.Sprintf("%s, %d s", p.Request(p.VirtualPort), p.TimeoutSeconds)
 	case d.Type.IsHook():
 		return fmt.Sprintf("GET :%d%s", virtual, p.VirtualPath())
 	}

@@ -13,22 +13,21 @@ import (
 func TestHandlers(t *testing.T) {
 	kinds := 0
 	for field := range reflect.TypeFor[mesh.Probe]().Fields() {
-		if !field.Type.Implements(reflect.TypeFor[mesh.Handler]()) {
+		if field.Type.Kind() != reflect.Pointer {
 			continue
 		}
 		kinds++
 		t.Run(field.Name, func(t *testing.T) {
 			var p mesh.Probe
 			reflect.ValueOf(&p).Elem().FieldByIndex(field.Index).Set(reflect.New(field.Type.Elem()))
-			h := p.Handler()
-			if h == nil {
-				t.Fatal("Handler() = nil")
+			if p.Protocol() == "" {
+				t.Fatal("Protocol() = none")
 			}
-			if want := h.Name() + ",omitempty"; field.Tag.Get("json") != want {
+			if want := p.HandlerName() + ",omitempty"; field.Tag.Get("json") != want {
 				t.Errorf("the name in JSON is %q, want %q", field.Tag.Get("json"), want)
 			}
-			at := h.At(8080)
-			if at.Port() != 8080 || p.Port() != 0 || at.Handler().Name() != h.Name() {
+			at := p.At(8080)
+			if at.Port() != 8080 || p.Port() != 0 || at.HandlerName() != p.HandlerName() {
 				t.Errorf("At(8080) = %+v, of port %d; the port of the original is %d", at, at.Port(), p.Port())
 			}
 			at.SetDefaults()
@@ -40,7 +39,7 @@ func TestHandlers(t *testing.T) {
 				t.Errorf("ParseProbeTable(%s) = %+v, %q, %v", data, table, unknown, err)
 			}
 			var s mesh.ServiceProbe
-			reflect.ValueOf(&s).Elem().FieldByName(field.Name).Set(reflect.ValueOf(at.Handler()))
+			reflect.ValueOf(&s).Elem().FieldByName(field.Name).Set(reflect.ValueOf(at).FieldByIndex(field.Index))
 			if check, _ := (&mesh.Inbound{ServiceProbe: &s}).ServiceCheck(); check.Port() != 8080 {
 				t.Errorf("ServiceCheck() = %+v", check)
 			}
@@ -52,24 +51,25 @@ func TestHandlers(t *testing.T) {
 }
 
 func TestHandlerTexts(t *testing.T) {
-	get := func(g mesh.HTTPGetProbe) *mesh.HTTPGetProbe { return &g }
+	get := func(g mesh.HTTPGetProbe) mesh.Probe { return mesh.Probe{HTTPGet: &g} }
+	grpc := func(service string) mesh.Probe { return mesh.Probe{GRPC: &mesh.GRPCProbe{Service: service}} }
 	tests := []struct {
-		handler          mesh.Handler
+		probe            mesh.Probe
 		written, request string
 	}{
 		{get(mesh.HTTPGetProbe{}), "httpGet :web", "GET http://:8080/"},
 		{get(mesh.HTTPGetProbe{Path: "/a b", Scheme: "HTTPS"}), "httpGet HTTPS :web /a b", "GET https://:8080/a%20b"},
 		{get(mesh.HTTPGetProbe{Path: "/", HTTPHeaders: make([]mesh.HTTPHeader, 1)}), "httpGet :web /", "GET http://:8080/ with 1 header"},
 		{get(mesh.HTTPGetProbe{Path: "/", HTTPHeaders: make([]mesh.HTTPHeader, 2)}), "httpGet :web /", "GET http://:8080/ with 2 headers"},
-		{&mesh.TCPSocketProbe{}, "tcpSocket :web", "connect to :8080"},
-		{&mesh.GRPCProbe{}, "grpc :web", `gRPC health of "" at :8080`},
-		{&mesh.GRPCProbe{Service: "orders"}, "grpc :web orders", `gRPC health of "orders" at :8080`},
+		{mesh.Probe{TCPSocket: &mesh.TCPSocketProbe{}}, "tcpSocket :web", "connect to :8080"},
+		{grpc(""), "grpc :web", `gRPC health of "" at :8080`},
+		{grpc("orders"), "grpc :web orders", `gRPC health of "orders" at :8080`},
 	}
 	for _, tc := range tests {
-		if got := tc.handler.Written(":web"); got != tc.written {
+		if got := tc.probe.Written(":web"); got != tc.written {
 			t.Errorf("Written() = %q, want %q", got, tc.written)
 		}
-		if got := tc.handler.Request(8080); got != tc.request {
+		if got := tc.probe.Request(8080); got != tc.request {
 			t.Errorf("Request() = %q, want %q", got, tc.request)
 		}
 	}

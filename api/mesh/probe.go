@@ -47,7 +47,8 @@ func ParseProbesMode(text string) (ProbesMode, error) {
 	return "", errors.New(AllowedProbesMode)
 }
 
-// Probe is a probe or hook as the user wrote it, with named ports resolved. It has exactly one Handler.
+// Probe is a probe or hook as the user wrote it, with named ports resolved. It has exactly one of HTTPGet, TCPSocket
+// and GRPC.
 type Probe struct {
 	// ID is the value of ProbeHeader, unique in the table; "" if the probe is only identified by its path.
 	ID string `json:"id,omitempty"`
@@ -68,38 +69,23 @@ type Probe struct {
 // handlerNames are the names of all kinds of handlers.
 const handlerNames = "httpGet, tcpSocket and grpc"
 
-// Handler is what a probe or hook asks the application: an HTTPGetProbe, TCPSocketProbe or GRPCProbe. What differs between these kinds is
-// what the methods return.
-type Handler interface {
-	// Name returns the field of manifests that has the handler: httpGet.
-	Name() string
-	// Protocol returns what is spoken: ProtocolHTTP, ProtocolGRPC, or ProtocolTCP where a connection is all that is asked for.
-	Protocol() Protocol
-	// At returns a probe with a copy of the handler for that port, and nothing else.
-	At(port int32) Probe
-	// Written returns in one line how a manifest has the handler. target is its host, which may be "", and port: ":8080".
-	Written(target string) string
-	// Request returns in one line what is asked of a port, to be shown.
-	Request(port int32) string
-
+// handler is what a probe or hook asks the application. What differs between its kinds, HTTPGetProbe, TCPSocketProbe and GRPCProbe, is what
+// the methods return. Those without a comment are said at the methods of Probe.
+type handler interface {
+	name() string
+	protocol() Protocol
+	at(port int32) Probe
+	written(target string) string
+	request(port int32) string
 	port() *int32
-	// virtualPath returns Probe.VirtualPath for that port.
 	virtualPath(port string) string
 	setDefaults()
-	// problems returns what is wrong in a probe table, except the port.
-	problems() []error
-	// validate checks the handler of a ServiceProbe, except the port.
+	// validate checks the handler of a ServiceProbe, except its port.
 	validate(v *violations, path string)
 }
 
-var (
-	_ Handler = (*HTTPGetProbe)(nil)
-	_ Handler = (*TCPSocketProbe)(nil)
-	_ Handler = (*GRPCProbe)(nil)
-)
-
 // handlers returns the handlers that are there. A valid probe has one.
-func (p Probe) handlers() (all []Handler) {
+func (p Probe) handlers() (all []handler) {
 	if p.HTTPGet != nil {
 		all = append(all, p.HTTPGet)
 	}
@@ -112,42 +98,59 @@ func (p Probe) handlers() (all []Handler) {
 	return all
 }
 
-func namesOf(handlers []Handler) (names []string) {
+func namesOf(handlers []handler) (names []string) {
 	for _, h := range handlers {
-		names = append(names, h.Name())
+		names = append(names, h.name())
 	}
 	return names
 }
 
-// Handler returns the handler, nil if there is none.
-func (p Probe) Handler() Handler {
+// handler returns the handler, nil if there is none.
+func (p Probe) handler() handler {
 	for _, h := range p.handlers() {
 		return h
 	}
 	return nil
 }
 
+// HandlerName returns the field of manifests that has the handler: httpGet.
+func (p Probe) HandlerName() string { return p.handler().name() }
+
+// Protocol returns what is spoken: ProtocolHTTP, ProtocolGRPC, or ProtocolTCP where a connection is all that is asked for; "" without a
+// handler.
+func (p Probe) Protocol() Protocol {
+	if h := p.handler(); h != nil {
+		return h.protocol()
+	}
+	return ""
+}
+
 // Port returns the port of the application that is probed, 0 without a handler.
 func (p Probe) Port() int32 {
-	if h := p.Handler(); h != nil {
+	if h := p.handler(); h != nil {
 		return *h.port()
 	}
 	return 0
 }
 
+// At returns a probe with a copy of the handler for that port, and nothing else.
+func (p Probe) At(port int32) Probe { return p.handler().at(port) }
+
+// Written returns the handler as manifests have it, in one line. target is the host, which may be "", and port: ":8080".
+func (p Probe) Written(target string) string { return p.handler().written(target) }
+
+// Request returns in one line what is asked of a port, to be shown.
+func (p Probe) Request(port int32) string { return p.handler().request(port) }
+
 // WantsOwnPort reports whether the probe gets a VirtualPort in ProbesPerPort mode. Those over HTTP share one port of the agent.
-func (p Probe) WantsOwnPort() bool { return p.Handler().Protocol() != ProtocolHTTP }
+func (p Probe) WantsOwnPort() bool { return p.Protocol() != ProtocolHTTP }
 
 // Redirected reports whether the kernel redirects the VirtualPort to the application, so that the agent has nothing to answer.
-func (p Probe) Redirected() bool { return p.VirtualPort != 0 && p.Handler().Protocol() == ProtocolTCP }
+func (p Probe) Redirected() bool { return p.VirtualPort != 0 && p.Protocol() == ProtocolTCP }
 
 // VirtualPath returns the path and query of the probe on the virtual port: /<port><target>, /tcp/<port>, /grpc/<port> or
 // /grpc/<port>/<service>. Bytes that the kubelet would not send unchanged are escaped. Probes that differ only in such
 // bytes have the same VirtualPath; ProbeHeader tells them apart.
 func (p Probe) VirtualPath() string {
-	h := p.Handler()
-	if h == nil {
-		return ""
-	}
-	return h.virtualPath(strconv.Itoa(int(*h.port())))
+	return p.handler().virtualPath(strconv.Itoa(int(p.Port())))
 }

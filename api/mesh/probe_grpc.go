@@ -1,7 +1,6 @@
 package mesh
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/url"
 )
@@ -17,28 +16,23 @@ type GRPCProbe struct {
 	Service string `json:"service,omitempty"`
 }
 
-// Name implements Handler.
-func (*GRPCProbe) Name() string { return "grpc" }
+func (*GRPCProbe) name() string { return "grpc" }
 
-// Protocol implements Handler.
-func (*GRPCProbe) Protocol() Protocol { return ProtocolGRPC }
+func (*GRPCProbe) protocol() Protocol { return ProtocolGRPC }
 
-// At implements Handler.
-func (g *GRPCProbe) At(port int32) Probe {
+func (g *GRPCProbe) at(port int32) Probe {
 	return Probe{GRPC: &GRPCProbe{Port: port, Service: g.Service}}
 }
 
-// Written implements Handler.
-func (g *GRPCProbe) Written(target string) string {
-	text := g.Name() + " " + target
+func (g *GRPCProbe) written(target string) string {
+	text := g.name() + " " + target
 	if g.Service != "" {
 		text += " " + g.Service
 	}
 	return text
 }
 
-// Request implements Handler.
-func (g *GRPCProbe) Request(port int32) string {
+func (g *GRPCProbe) request(port int32) string {
 	return fmt.Sprintf("gRPC health of %q at :%d", g.Service, port)
 }
 
@@ -53,14 +47,6 @@ func (g *GRPCProbe) virtualPath(port string) string {
 }
 
 func (*GRPCProbe) setDefaults() {}
-
-func (d *probeDecoder) grpc(data json.RawMessage) *GRPCProbe {
-	var g GRPCProbe
-	d.object("grpc.", data, map[string]any{"port": &g.Port, "service": &g.Service})
-	return &g
-}
-
-func (*GRPCProbe) problems() []error { return nil }
 
 func (g *GRPCProbe) validate(v *violations, path string) {
 	v.check(len(g.Service) <= maxProbeService && isPrintable(g.Service), path+".service", Shorten(g.Service, maxShown),

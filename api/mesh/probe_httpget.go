@@ -1,7 +1,6 @@
 package mesh
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/url"
@@ -39,22 +38,18 @@ type HTTPHeader struct {
 	Value string `json:"value"`
 }
 
-// Name implements Handler.
-func (*HTTPGetProbe) Name() string { return "httpGet" }
+func (*HTTPGetProbe) name() string { return "httpGet" }
 
-// Protocol implements Handler.
-func (*HTTPGetProbe) Protocol() Protocol { return ProtocolHTTP }
+func (*HTTPGetProbe) protocol() Protocol { return ProtocolHTTP }
 
-// At implements Handler.
-func (g *HTTPGetProbe) At(port int32) Probe {
+func (g *HTTPGetProbe) at(port int32) Probe {
 	at := *g
 	at.Port = port
 	return Probe{HTTPGet: &at}
 }
 
-// Written implements Handler.
-func (g *HTTPGetProbe) Written(target string) string {
-	words := []string{g.Name()}
+func (g *HTTPGetProbe) written(target string) string {
+	words := []string{g.name()}
 	if g.Scheme != "" && g.Scheme != SchemeHTTP {
 		words = append(words, g.Scheme)
 	}
@@ -65,8 +60,7 @@ func (g *HTTPGetProbe) Written(target string) string {
 	return strings.Join(words, " ")
 }
 
-// Request implements Handler.
-func (g *HTTPGetProbe) Request(port int32) string {
+func (g *HTTPGetProbe) request(port int32) string {
 	text := fmt.Sprintf("GET %s://:%d%s", g.urlScheme(), port, g.Target())
 	switch n := len(g.HTTPHeaders); n {
 	case 0:
@@ -144,34 +138,13 @@ func (g *HTTPGetProbe) setDefaults() {
 	}
 }
 
-func (d *probeDecoder) httpGet(data json.RawMessage) *HTTPGetProbe {
-	var g HTTPGetProbe
-	var headers []json.RawMessage
-	d.object("httpGet.", data, map[string]any{
-		"path": &g.Path, "port": &g.Port, "scheme": &g.Scheme, "httpHeaders": &headers,
-	})
-	for i, header := range headers {
-		var h HTTPHeader
-		d.object(fmt.Sprintf("httpGet.httpHeaders[%d].", i), header, map[string]any{"name": &h.Name, "value": &h.Value})
-		g.HTTPHeaders = append(g.HTTPHeaders, h)
-	}
-	return &g
-}
-
-func (g *HTTPGetProbe) problems() []error {
-	if g.hasKnownScheme() {
-		return nil
-	}
-	return []error{&FieldError{Field: "httpGet.scheme", Value: g.Scheme, Allowed: allowedScheme}}
-}
-
 const allowedScheme = "must be HTTP or HTTPS"
 
 func (g *HTTPGetProbe) hasKnownScheme() bool {
 	return slices.Contains([]string{SchemeHTTP, SchemeHTTPS}, g.Scheme)
 }
 
-// validate implements Handler. Values of headers are left out of errors, since they may be secrets.
+// validate implements handler. Values of headers are left out of errors, since they may be secrets.
 func (g *HTTPGetProbe) validate(v *violations, path string) {
 	v.check(len(g.Path) <= maxProbePath && isPrintable(g.Path), path+".path", Shorten(g.Path, maxShown),
 		fmt.Sprintf("must have at most %d visible ASCII characters", maxProbePath))

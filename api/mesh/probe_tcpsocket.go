@@ -1,9 +1,6 @@
 package mesh
 
-import (
-	"encoding/json"
-	"fmt"
-)
+import "fmt"
 
 // TCPSocketProbe opens a connection.
 type TCPSocketProbe struct {
@@ -14,33 +11,20 @@ type TCPSocketProbe struct {
 	Port int32 `json:"port"`
 }
 
-// Name implements Handler.
-func (*TCPSocketProbe) Name() string { return "tcpSocket" }
+func (*TCPSocketProbe) name() string { return "tcpSocket" }
 
-// Protocol implements Handler.
-func (*TCPSocketProbe) Protocol() Protocol { return ProtocolTCP }
+func (*TCPSocketProbe) protocol() Protocol { return ProtocolTCP }
 
-// At implements Handler.
-func (*TCPSocketProbe) At(port int32) Probe { return Probe{TCPSocket: &TCPSocketProbe{Port: port}} }
+func (*TCPSocketProbe) at(port int32) Probe { return Probe{TCPSocket: &TCPSocketProbe{Port: port}} }
 
-// Written implements Handler.
-func (t *TCPSocketProbe) Written(target string) string { return t.Name() + " " + target }
+func (t *TCPSocketProbe) written(target string) string { return t.name() + " " + target }
 
-// Request implements Handler.
-func (*TCPSocketProbe) Request(port int32) string { return fmt.Sprintf("connect to :%d", port) }
+func (*TCPSocketProbe) request(port int32) string { return fmt.Sprintf("connect to :%d", port) }
 
 func (t *TCPSocketProbe) port() *int32 { return &t.Port }
 
 func (*TCPSocketProbe) virtualPath(port string) string { return "/tcp/" + port }
 
 func (*TCPSocketProbe) setDefaults() {}
-
-func (d *probeDecoder) tcpSocket(data json.RawMessage) *TCPSocketProbe {
-	var t TCPSocketProbe
-	d.object("tcpSocket.", data, map[string]any{"port": &t.Port})
-	return &t
-}
-
-func (*TCPSocketProbe) problems() []error { return nil }
 
 func (*TCPSocketProbe) validate(*violations, string) {}

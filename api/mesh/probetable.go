@@ -95,16 +95,32 @@ func (d *probeDecoder) probe(data json.RawMessage) (Probe, []error) {
 		p.HTTPGet = d.httpGet(httpGet)
 	}
 	if given(tcpSocket) {
-		p.TCPSocket = d.tcpSocket(tcpSocket)
+		p.TCPSocket = &TCPSocketProbe{}
+		d.object("tcpSocket.", tcpSocket, map[string]any{"port": &p.TCPSocket.Port})
 	}
 	if given(grpc) {
-		p.GRPC = d.grpc(grpc)
+		p.GRPC = &GRPCProbe{}
+		d.object("grpc.", grpc, map[string]any{"port": &p.GRPC.Port, "service": &p.GRPC.Service})
 	}
 	if d.errs == nil {
 		p.SetDefaults()
 		d.errs = p.problems()
 	}
 	return p, d.errs
+}
+
+func (d *probeDecoder) httpGet(data json.RawMessage) *HTTPGetProbe {
+	var g HTTPGetProbe
+	var headers []json.RawMessage
+	d.object("httpGet.", data, map[string]any{
+		"path": &g.Path, "port": &g.Port, "scheme": &g.Scheme, "httpHeaders": &headers,
+	})
+	for i, header := range headers {
+		var h HTTPHeader
+		d.object(fmt.Sprintf("httpGet.httpHeaders[%d].", i), header, map[string]any{"name": &h.Name, "value": &h.Value})
+		g.HTTPHeaders = append(g.HTTPHeaders, h)
+	}
+	return &g
 }
 
 // given reports whether a value is present; null counts as absent, as in Kubernetes.
@@ -180,7 +196,7 @@ func (p *Probe) virtualPortProblem() string {
 	case p.VirtualPort == 0:
 		return ""
 	case !p.WantsOwnPort():
-		return "must not be there: " + p.Handler().Name() + " has no port of its own"
+		return "must not be there: " + p.HandlerName() + " has no port of its own"
 	case p.VirtualPort < 0 || p.VirtualPort > 65535:
 		return AllowedPort
 	case p.VirtualPort == p.Port():
@@ -219,5 +235,8 @@ func (p *Probe) problems() []error {
 	if allowed := p.virtualPortProblem(); allowed != "" {
 		wrong("virtualPort", strconv.Itoa(int(p.VirtualPort)), allowed)
 	}
-	return append(errs, p.Handler().problems()...)
+	if g := p.HTTPGet; g != nil && !g.hasKnownScheme() {
+		wrong("httpGet.scheme", g.Scheme, allowedScheme)
+	}
+	return errs
 }

@@ -136,7 +136,7 @@ func (p *ServiceProbe) setDefaults(servicePort uint32) {
 	p.TimeoutSeconds = cmp.Or(p.TimeoutSeconds, defaultTimeoutSeconds)
 	p.FailureThreshold = cmp.Or(p.FailureThreshold, defaultFailureThreshold)
 	p.SuccessThreshold = cmp.Or(p.SuccessThreshold, defaultSuccessThreshold)
-	h := p.check().Handler()
+	h := p.check().handler()
 	h.setDefaults()
 	*h.port() = cmp.Or(*h.port(), int32(min(servicePort, maxPort)))
 }

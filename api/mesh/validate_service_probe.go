@@ -86,8 +86,8 @@ func (p *ServiceProbe) validate(v *violations, path string) {
 	for _, f := range own {
 		f.validate(v, path)
 	}
-	if h := p.check().Handler(); h != nil {
-		path += "." + h.Name()
+	if h := p.check().handler(); h != nil {
+		path += "." + h.name()
 		h.validate(v, path)
 		v.check(*h.port() >= 1 && *h.port() <= maxPort, path+".port", strconv.Itoa(int(*h.port())), AllowedPort)
 	}

@@ -107,7 +107,7 @@ func agentAction(p mesh.Probe) string {
 	if p.Redirected() {
 		return fmt.Sprintf("nothing, the kernel redirects to :%d", p.Port())
 	}
-	asks := p.Handler().Request(p.Port())
+	asks := p.Request(p.Port())
 	if p.Type.IsHook() {
 		return asks
 	}

@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -53,19 +52,15 @@ func newEntry(p mesh.Probe, h *Handler) *entry {
 
 // newProber returns what makes the checks of a probe at an address.
 func newProber(p mesh.Probe, address netip.Addr, timeout time.Duration, c clients) prober {
-	switch h := p.Handler().(type) {
-	case *mesh.TCPSocketProbe:
-		return newTCPProber(address, h, timeout)
-	case *mesh.GRPCProbe:
-		return newGRPCProber(address, h, timeout)
-	case *mesh.HTTPGetProbe:
-		if p.Type.IsHook() {
-			return newHookProber(c.hook, address, h)
-		}
-		return newHTTPProber(c.probe, address, h, timeout)
-	default:
-		panic(fmt.Sprintf("no prober of handler %T", h)) // mesh.Probe.Validate refuses such
+	switch {
+	case p.TCPSocket != nil:
+		return newTCPProber(address, p.TCPSocket, timeout)
+	case p.GRPC != nil:
+		return newGRPCProber(address, p.GRPC, timeout)
+	case p.Type.IsHook():
+		return newHookProber(c.hook, address, p.HTTPGet)
 	}
+	return newHTTPProber(c.probe, address, p.HTTPGet, timeout)
 }
 
 // check is one check, for all requests that arrive before it ends.

@@ -77,5 +77,5 @@ func probeName(p mesh.Probe) string {
 	if p.Type != "" {
 		return string(p.Type)
 	}
-	return p.Handler().Name()
+	return p.HandlerName()
 }

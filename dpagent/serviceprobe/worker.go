@@ -45,7 +45,7 @@ type worker struct {
 func newWorker(p Probe, s *Server, earlier *worker) *worker {
 	w := &worker{
 		probe: p, check: s.newCheck(p), server: s, metrics: s.metrics.of(p.Inbound),
-		logger: s.o.Logger.With("inbound", p.Inbound.String(), "application", p.Application.String(), "probe", p.Check.Handler().Name()),
+		logger: s.o.Logger.With("inbound", p.Inbound.String(), "application", p.Application.String(), "probe", p.Check.HandlerName()),
 		loop:   heartbeat.New("service-probe "+p.Inbound.String(), maxAsked*p.Timeout+stuckAfter),
 		done:   make(chan struct{}), since: time.Now(),
 	}

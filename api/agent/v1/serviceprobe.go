@@ -4,39 +4,38 @@ import "github.com/sonde-mesh/sonde/api/mesh"
 
 // SetCheck sets the handler to what a probe asks. Its port is in Application.
 func (p *ServiceProbe) SetCheck(check mesh.Probe) {
-	switch h := check.Handler().(type) {
-	case *mesh.HTTPGetProbe:
-		get := &ServiceProbe_HTTPGet{Path: h.Path, Https: h.Scheme == mesh.SchemeHTTPS}
-		for _, header := range h.HTTPHeaders {
-			get.Headers = append(get.Headers, &ServiceProbe_Header{Name: header.Name, Value: header.Value})
+	switch {
+	case check.HTTPGet != nil:
+		get := &ServiceProbe_HTTPGet{Path: check.HTTPGet.Path, Https: check.HTTPGet.Scheme == mesh.SchemeHTTPS}
+		for _, h := range check.HTTPGet.HTTPHeaders {
+			get.Headers = append(get.Headers, &ServiceProbe_Header{Name: h.Name, Value: h.Value})
 		}
 		p.Handler = &ServiceProbe_HttpGet{HttpGet: get}
-	case *mesh.TCPSocketProbe:
+	case check.GRPC != nil:
+		p.Handler = &ServiceProbe_Grpc{Grpc: &ServiceProbe_GRPC{Service: check.GRPC.Service}}
+	default:
 		p.Handler = &ServiceProbe_TcpSocket{TcpSocket: &ServiceProbe_TCPSocket{}}
-	case *mesh.GRPCProbe:
-		p.Handler = &ServiceProbe_Grpc{Grpc: &ServiceProbe_GRPC{Service: h.Service}}
 	}
 }
 
 // Check returns the readiness probe that SetCheck was called with, of that port, and false for a handler of a later version.
-func (p *ServiceProbe) Check(port int32) (check mesh.Probe, known bool) {
+func (p *ServiceProbe) Check(port int32) (mesh.Probe, bool) {
+	check := mesh.Probe{Type: mesh.ProbeReadiness}
 	switch h := p.GetHandler().(type) {
 	case *ServiceProbe_HttpGet:
-		get := &mesh.HTTPGetProbe{Path: h.HttpGet.GetPath(), Scheme: mesh.SchemeHTTP}
+		check.HTTPGet = &mesh.HTTPGetProbe{Path: h.HttpGet.GetPath(), Port: port, Scheme: mesh.SchemeHTTP}
 		if h.HttpGet.GetHttps() {
-			get.Scheme = mesh.SchemeHTTPS
+			check.HTTPGet.Scheme = mesh.SchemeHTTPS
 		}
 		for _, header := range h.HttpGet.GetHeaders() {
-			get.HTTPHeaders = append(get.HTTPHeaders, mesh.HTTPHeader{Name: header.GetName(), Value: header.GetValue()})
+			check.HTTPGet.HTTPHeaders = append(check.HTTPGet.HTTPHeaders, mesh.HTTPHeader{Name: header.GetName(), Value: header.GetValue()})
 		}
-		check = get.At(port)
 	case *ServiceProbe_TcpSocket:
-		check = (&mesh.TCPSocketProbe{}).At(port)
+		check.TCPSocket = &mesh.TCPSocketProbe{Port: port}
 	case *ServiceProbe_Grpc:
-		check = (&mesh.GRPCProbe{Service: h.Grpc.GetService()}).At(port)
+		check.GRPC = &mesh.GRPCProbe{Port: port, Service: h.Grpc.GetService()}
 	default:
 		return check, false
 	}
-	check.Type = mesh.ProbeReadiness
 	return check, true
 }

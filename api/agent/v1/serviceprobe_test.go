@@ -10,15 +10,15 @@ import (
 )
 
 func TestServiceProbeCheck(t *testing.T) {
-	tests := map[string]mesh.Handler{
-		"httpGet":   &mesh.HTTPGetProbe{Path: "/ready", Scheme: mesh.SchemeHTTP},
-		"https":     &mesh.HTTPGetProbe{Scheme: mesh.SchemeHTTPS, HTTPHeaders: []mesh.HTTPHeader{{Name: "A", Value: "1"}, {Name: "A", Value: "2"}}},
-		"tcpSocket": &mesh.TCPSocketProbe{},
-		"grpc":      &mesh.GRPCProbe{Service: "orders"},
+	tests := map[string]mesh.Probe{
+		"httpGet":   {HTTPGet: &mesh.HTTPGetProbe{Path: "/ready", Scheme: mesh.SchemeHTTP}},
+		"https":     {HTTPGet: &mesh.HTTPGetProbe{Scheme: mesh.SchemeHTTPS, HTTPHeaders: []mesh.HTTPHeader{{Name: "A", Value: "1"}, {Name: "A", Value: "2"}}}},
+		"tcpSocket": {TCPSocket: &mesh.TCPSocketProbe{}},
+		"grpc":      {GRPC: &mesh.GRPCProbe{Service: "orders"}},
 	}
-	for name, handler := range tests {
+	for name, probe := range tests {
 		t.Run(name, func(t *testing.T) {
-			want := handler.At(8080)
+			want := probe.At(8080)
 			want.Type = mesh.ProbeReadiness
 			var p agentv1.ServiceProbe
 			p.SetCheck(want)
