@@ -29,7 +29,7 @@ func TestDelta(t *testing.T) {
 	tests := map[string]string{
 		"first start": synced,
 
-		// Subscriptions.
+		// Subscriptions, as far as test/conformance does not tell them: before the first view, and in odd requests.
 		"nothing before the first view": `
 			> CDS
 			> LDS
@@ -56,46 +56,12 @@ func TestDelta(t *testing.T) {
 			<
 			> EDS +a
 			< EDS a@1`,
-		"wildcard in the new form": `
-			want CDS a@1
-			> CDS +*
-			< CDS a@1
-			<`,
-		"wildcard and a name": `
-			want CDS a@1 b@1
-			> CDS +* +a
-			< CDS a@1 b@1
-			<`,
-		"wildcard and a name that does not exist": `
-			want CDS a@1
-			> CDS +* +x
-			< CDS a@1 -x
-			<`,
 		"a name after the old wildcard keeps the wildcard": synced + `
 			> CDS +a
 			< CDS a@1
 			< EDS a@1
 			want CDS a@1 b@1 EDS a@1 LDS l@1 RDS r@1
 			< CDS b@1
-			<`,
-		"named clusters alone": `
-			want CDS a@1 b@1
-			> CDS +b
-			< CDS b@1
-			want CDS a@2 b@1
-			<
-			want CDS a@2 b@2
-			< CDS b@2
-			<`,
-		"unsubscribe from the wildcard keeps the names": `
-			want CDS a@1 b@1
-			> CDS +* +a
-			< CDS a@1 b@1
-			> CDS ack
-			> CDS -*
-			<
-			want CDS a@2 b@2
-			< CDS a@2
 			<`,
 		"subscribe to the wildcard later": `
 			want CDS a@1 b@1
@@ -105,114 +71,12 @@ func TestDelta(t *testing.T) {
 			> CDS +*
 			< CDS b@1
 			<`,
-		"subscribe to the wildcard again": `
-			want CDS a@1 b@1
-			> CDS +*
-			< CDS a@1 b@1
-			> CDS ack +*
-			< CDS a@1 b@1
-			<`,
-		"unsubscribe a name under the wildcard is answered": `
-			want CDS a@1
-			> CDS +* +a +x
-			< CDS a@1 -x
-			> CDS ack
-			> CDS -a -x
-			< CDS a@1 -x
-			<`,
-		"no names of a type without a wildcard": `
-			want EDS a@1 RDS r@1
-			> EDS
-			<
-			> RDS
-			<`,
-		"explicit wildcard of endpoints": `
-			want EDS a@1 b@1
-			> EDS +*
-			< EDS a@1 b@1
-			<`,
-		"subscribe on demand": `
-			want EDS a@1 b@1
-			> EDS +a
-			< EDS a@1
-			> EDS ack
-			> EDS +b
-			< EDS b@1
-			<`,
 		"subscribe with an ACK": `
 			want EDS a@1 b@1
 			> EDS +a
 			< EDS a@1
 			> EDS ack +b
 			< EDS b@1
-			<`,
-		"unknown endpoints are answered": `
-			want EDS
-			> EDS +x
-			< EDS -x
-			> EDS ack
-			<`,
-		"unknown route is answered": `
-			want RDS
-			> RDS +x
-			< RDS -x
-			<`,
-		"unknown listener is answered": `
-			want LDS
-			> LDS +x
-			< LDS -x
-			<`,
-		"unknown name appears later": `
-			want EDS
-			> EDS +x
-			< EDS -x
-			> EDS ack
-			want EDS x@1
-			< EDS x@1
-			<`,
-		"known and unknown together": `
-			want EDS a@1
-			> EDS +x +a
-			< EDS a@1 -x
-			<`,
-		"resubscribe is answered, changed or not": synced + `
-			> EDS +a
-			< EDS a@1
-			> RDS +r
-			< RDS r@1
-			<`,
-		"resubscribe to the unknown is answered": `
-			want EDS
-			> EDS +x
-			< EDS -x
-			> EDS ack
-			> EDS +x
-			< EDS -x
-			<`,
-		"unsubscribe ends changes": synced + `
-			> EDS -a
-			want CDS a@1 EDS a@2 LDS l@1 RDS r@1
-			<`,
-		"unsubscribe and subscribe again": synced + `
-			> EDS -a
-			want CDS a@1 EDS a@2 LDS l@1 RDS r@1
-			> EDS +a
-			< EDS a@2
-			<`,
-		"subscribe and unsubscribe in one request": synced + `
-			> EDS -a +a
-			<
-			want CDS a@1 EDS a@2 LDS l@1 RDS r@1
-			<
-			> EDS +a
-			< EDS a@2
-			<`,
-		"an empty name does not exist": `
-			want EDS a@1
-			> EDS +a +
-			< EDS a@1 -
-			<
-			> EDS ack
 			<`,
 		"types that are not served have no resources": `
 			> type.googleapis.com/x.Y
@@ -227,9 +91,6 @@ func TestDelta(t *testing.T) {
 			> type.googleapis.com/x.Y ack
 			> type.googleapis.com/x.Z ack +c
 			< type.googleapis.com/x.Z -c
-			<`,
-		"unsubscribe what was never asked for": synced + `
-			> EDS -zzz
 			<`,
 		"unsubscribe before the answer": `
 			> EDS +a
@@ -251,13 +112,6 @@ func TestDelta(t *testing.T) {
 			<`,
 
 		// Reconnect.
-		"reconnect with all that there is": `
-			want CDS a@1 EDS a@1 LDS l@1 RDS r@1
-			> CDS init:a@1
-			> EDS +a init:a@1
-			> LDS init:l@1
-			> RDS +r init:r@1
-			<`,
 		"reconnect before the first view": `
 			> CDS init:a@1
 			> EDS +a init:a@1
@@ -285,11 +139,6 @@ func TestDelta(t *testing.T) {
 			<
 			> EDS +a init:a@1
 			< EDS a@1
-			<`,
-		"reconnect gets what is new": `
-			want CDS a@1 b@1
-			> CDS init:a@1
-			< CDS b@1
 			<`,
 		"reconnect with a name that is gone": `
 			want CDS a@1 EDS a@1 LDS l@1
@@ -319,10 +168,6 @@ func TestDelta(t *testing.T) {
 			> RDS ack
 			< CDS -b
 			<`,
-		"reconnect of one that has nothing": `
-			want CDS a@1
-			> CDS
-			< CDS a@1`,
 		"reconnect with endpoints that no longer exist": `
 			want CDS a@1
 			> EDS +a init:a@1

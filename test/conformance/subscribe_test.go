@@ -103,6 +103,10 @@ func TestSubscribe(t *testing.T) {
 			subscribe("A", "Z"), accept(says{delta: "A@1 -Z", single: "A@1", listed: "A@1", endpoints: "A@1 Z@"}),
 			have("A@1 B@1 Z@2"), accept(says{delta: "Z@2", listed: "A@1 Z@2"}),
 		}},
+		"what does not exist, alone, and is created": {steps: []step{
+			subscribe("Z"), accept(says{delta: "-Z", single: empty, listed: empty, endpoints: "Z@"}),
+			have("Z@1"), accept(says{delta: "Z@1"}),
+		}},
 		"removed, and created again": {steps: []step{
 			have("A@1 B@1"),
 			subscribe("A", "B"), accept(says{delta: "A@1 B@1"}),

@@ -85,8 +85,13 @@ func serveApp(ctx context.Context) error {
 	if _, err := fmt.Fprintln(os.Stdout, p); err != nil {
 		return err
 	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the benchmark ends
+	}()
 	select {
-	case <-ctx.Done():
+	case <-ended:
 		return nil
 	case err := <-errs:
 		return err

@@ -5,16 +5,13 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
+
+	"github.com/sonde-mesh/sonde/test/bench/rig"
 )
 
 // options of a run.
 type options struct {
 	rounds, probes, entries, million int
-	json                             string
 }
 
 func main() {
@@ -25,20 +22,13 @@ func main() {
 	flag.IntVar(&o.probes, "probes", 1500, "probes of one measurement")
 	flag.IntVar(&o.entries, "entries", 600, "probes in the table: each is asked less than 10 times per second")
 	flag.IntVar(&o.million, "long", 1_000_000, "probes after which memory is measured again; 0 leaves that out")
-	flag.StringVar(&o.json, "json", "", "`file` to write the figures to")
 	flag.Parse()
-	if err := run(*role, *app, o); err != nil {
-		fmt.Fprintln(os.Stderr, "bench/probe:", err)
-		os.Exit(1)
-	}
+	rig.Main("probe", func(ctx context.Context) error { return run(ctx, *role, *app, o) })
 }
 
-func run(role, app string, o options) error {
-	ctx := context.Background() // a signal ends each role at once
+func run(ctx context.Context, role, app string, o options) error {
 	switch role {
 	case "":
-		ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-		defer stop()
 		return measure(ctx, o)
 	case "app":
 		return serveApp(ctx)

@@ -6,11 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
-	"slices"
 	"strconv"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/bench/rig"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -33,7 +32,7 @@ type cell struct {
 	// Medians of all rounds. CPU and times are in microseconds per probe.
 	CPU, P50, P99, PerSecond float64
 	// Allocs and Bytes per probe, if the process reports them.
-	Allocs, Bytes float64 `json:",omitempty"`
+	Allocs, Bytes float64
 	// TimeWait is the number of connections to the application in TIME_WAIT, per 1,000 probes.
 	TimeWait float64
 	// CPUs has the CPU of each round.
@@ -44,41 +43,38 @@ type cell struct {
 
 // bench is one run.
 type bench struct {
-	o       options
-	program string
-	app     ports
-	client  *process
-	all     []*process
+	o         options
+	directory string // of the program and of logs
+	program   string
+	app       ports
+	client    *rig.Process
 }
 
 func measure(ctx context.Context, o options) (err error) {
-	bin, err := os.MkdirTemp("", "sonde-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(bin)) }()
 	b := &bench{o: o}
-	if b.program, err = harness.BuildInto(ctx, bin, "cmd/sonde-dp"); err != nil {
+	if b.directory, err = os.MkdirTemp("", "sonde-"); err != nil {
 		return err
 	}
-	defer func() {
-		for _, p := range slices.Backward(b.all) {
-			err = errors.Join(err, p.stop())
-		}
-	}()
-	var line string
-	app, line, err := start(ctx, "app", ports{})
+	defer func() { err = errors.Join(err, os.RemoveAll(b.directory)) }()
+	if b.program, err = harness.BuildInto(ctx, b.directory, "cmd/sonde-dp"); err != nil {
+		return err
+	}
+	app, err := rig.StartRole(ctx, b.directory, "app", nil)
 	if err != nil {
 		return err
 	}
-	b.all = append(b.all, app)
+	defer func() { err = errors.Join(err, app.Stop()) }()
+	line, err := app.Line()
+	if err != nil {
+		return err
+	}
 	if b.app, err = parsePorts(line); err != nil {
 		return err
 	}
-	if b.client, _, err = start(ctx, "client", ports{}); err != nil {
+	if b.client, err = rig.StartRole(ctx, b.directory, "client", nil); err != nil {
 		return err
 	}
-	b.all = append(b.all, b.client)
+	defer func() { err = errors.Join(err, b.client.Stop()) }()
 	cells, err := b.speed(ctx)
 	if err != nil {
 		return err
@@ -87,7 +83,7 @@ func measure(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	return report(o, runtime.NumCPU(), cells, sizes)
+	return report(o, cells, sizes)
 }
 
 // speed measures all subjects, one after the other in each round. Each round begins with another subject.
@@ -147,9 +143,9 @@ func (b *bench) startAll(ctx context.Context, kind string) (running map[string]*
 		case subjectSonde:
 			p, err = startAgent(ctx, b.program, table)
 		case roleHandler: // as sonde-dp sets itself up
-			p, err = startSubject(ctx, s, b.app, "GOGC=40", "GOMAXPROCS=1", mesh.EnvProbeTable+"="+env)
+			p, err = b.startSubject(ctx, s, "GOGC=40", "GOMAXPROCS=1", mesh.EnvProbeTable+"="+env)
 		default:
-			p, err = startSubject(ctx, s, b.app)
+			p, err = b.startSubject(ctx, s)
 		}
 		if err != nil {
 			return nil, nil, errors.Join(err, stop())
@@ -163,7 +159,7 @@ func (b *bench) startAll(ctx context.Context, kind string) (running map[string]*
 func (b *bench) measureOnce(c *cell, p *process, keep bool) error {
 	o := order{Kind: c.Kind, Port: b.app.of(c.Kind), Probes: b.o.probes, AtOnce: c.AtOnce, Entries: b.o.entries}
 	if p == nil {
-		p, o.Direct, o.Target = b.client, true, at(o.Port)
+		p, o.Direct, o.Target = &process{Process: b.client}, true, at(o.Port)
 	} else {
 		o.Target = p.address
 	}
@@ -214,14 +210,18 @@ func (b *bench) measureOnce(c *cell, p *process, keep bool) error {
 // makeProbes has the client make probes. All of them must succeed.
 func (b *bench) makeProbes(o order) (figures, error) {
 	var f figures
-	if err := json.NewEncoder(b.client.in).Encode(o); err != nil {
+	data, err := json.Marshal(o)
+	if err != nil {
 		return f, err
 	}
-	line, err := b.client.out.ReadBytes('\n')
-	if err != nil {
-		return f, fmt.Errorf("read what the client answers: %w", err)
+	if err := b.client.Tell("%s", data); err != nil {
+		return f, err
 	}
-	if err := json.Unmarshal(line, &f); err != nil {
+	line, err := b.client.Line()
+	if err != nil {
+		return f, err
+	}
+	if err := json.Unmarshal([]byte(line), &f); err != nil {
 		return f, err
 	}
 	if f.Failed > 0 {
@@ -231,14 +231,8 @@ func (b *bench) makeProbes(o order) (figures, error) {
 }
 
 func (c *cell) medians() {
-	c.CPU, c.P50, c.P99, c.PerSecond = median(c.CPUs), median(c.p50), median(c.p99), median(c.perSecond)
-	c.Allocs, c.Bytes, c.TimeWait = median(c.allocs), median(c.bytes), median(c.timeWait)
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+	c.CPU, c.P50, c.P99, c.PerSecond = rig.Median(c.CPUs), rig.Median(c.p50), rig.Median(c.p99), rig.Median(c.perSecond)
+	c.Allocs, c.Bytes, c.TimeWait = rig.Median(c.allocs), rig.Median(c.bytes), rig.Median(c.timeWait)
 }
 
 // size has the memory of a subject.
@@ -269,7 +263,7 @@ func (b *bench) size(ctx context.Context) ([]size, error) {
 		if s.subject == subjectSonde {
 			p, err = startAgent(ctx, b.program, table)
 		} else {
-			p, err = startSubject(ctx, s.subject, b.app)
+			p, err = b.startSubject(ctx, s.subject)
 		}
 		if err != nil {
 			return nil, err

@@ -1,23 +1,20 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
+	"github.com/sonde-mesh/sonde/test/bench/rig"
 	"github.com/sonde-mesh/sonde/test/sondedp"
 )
 
@@ -46,53 +43,24 @@ func tableOf(kinds []string, each int, app ports) mesh.ProbeTable {
 	return table
 }
 
-// process is a subject, the client or the application.
+// process is a subject, the client or the application: an agent, or this program in a role.
 type process struct {
+	*rig.Process
 	address string
-	agent   *sondedp.Agent // nil for what is not sonde-dp, which has the others
-	cmd     *exec.Cmd
-	in      io.WriteCloser
-	out     *bufio.Reader
+	agent   *sondedp.Agent
 }
 
-// start runs this program in a role, and returns the first line that it prints; the client prints none.
-func start(ctx context.Context, role string, app ports, env ...string) (*process, string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, "", err
-	}
-	p := &process{cmd: exec.CommandContext(ctx, self, "--role="+role, "--app="+app.String())}
-	p.cmd.Env = append(os.Environ(), env...)
-	p.cmd.Stderr = os.Stderr
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, "", err
-	}
-	p.out = bufio.NewReader(out)
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
-		return nil, "", err
-	}
-	if err := p.cmd.Start(); err != nil {
-		return nil, "", err
-	}
-	if role == "client" {
-		return p, "", nil
-	}
-	line, err := p.out.ReadString('\n')
-	if err != nil {
-		return nil, "", errors.Join(fmt.Errorf("start %s: %w", role, err), p.stop())
-	}
-	return p, strings.TrimSpace(line), nil
-}
-
-// startSubject starts a role that listens, and prints its port.
-func startSubject(ctx context.Context, role string, app ports, env ...string) (*process, error) {
-	p, port, err := start(ctx, role, app, env...)
+// startSubject starts a role that prints the port at which it listens.
+func (b *bench) startSubject(ctx context.Context, role string, env ...string) (*process, error) {
+	p, err := rig.StartRole(ctx, b.directory, role, env, "--app="+b.app.String())
 	if err != nil {
 		return nil, err
 	}
-	p.address = net.JoinHostPort(ip, port)
-	return p, nil
+	port, err := p.Line()
+	if err != nil {
+		return nil, errors.Join(err, p.Stop())
+	}
+	return &process{Process: p, address: net.JoinHostPort(ip, port)}, nil
 }
 
 // startAgent starts `sonde-dp probes` with a probe table.
@@ -119,18 +87,13 @@ func (p *process) stop() error {
 	if p.agent != nil {
 		return p.agent.Stop()
 	}
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-	err := p.cmd.Wait()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Sys().(syscall.WaitStatus).Signaled() {
-		return nil
-	}
-	return err
+	return p.Stop()
 }
 
 // pids returns the ids of the process and of its worker.
 func (p *process) pids() ([]int, error) {
 	if p.agent == nil {
-		return []int{p.cmd.Process.Pid}, nil
+		return []int{p.PID()}, nil
 	}
 	worker, err := p.agent.Worker()
 	return []int{p.agent.Guard(), worker}, err
@@ -188,10 +151,10 @@ func (p *process) highest(ctx context.Context) (memory, error) {
 
 // allocations returns the number and the bytes of all allocations since the start of a role.
 func (p *process) allocations() (n, size float64, err error) {
-	if _, err := io.WriteString(p.in, "\n"); err != nil {
+	if err := p.Tell("allocations"); err != nil {
 		return 0, 0, err
 	}
-	line, err := p.out.ReadString('\n')
+	line, err := p.Line()
 	if err != nil {
 		return 0, 0, err
 	}

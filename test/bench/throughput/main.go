@@ -5,12 +5,10 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
-	"os"
-	"os/signal"
 	"regexp"
-	"syscall"
 	"time"
+
+	"github.com/sonde-mesh/sonde/test/bench/rig"
 )
 
 // options of a run.
@@ -28,14 +26,10 @@ func main() {
 	flag.DurationVar(&o.time, "time", time.Second, "how long a measurement takes")
 	only := flag.String("only", "", "regular `expression` for the names of workloads to measure")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	var err error
-	if o.only, err = regexp.Compile(*only); err == nil {
-		err = measure(ctx, o)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench/throughput:", err)
-		os.Exit(1)
-	}
+	rig.Main("throughput", func(ctx context.Context) (err error) {
+		if o.only, err = regexp.Compile(*only); err != nil {
+			return err
+		}
+		return measure(ctx, o)
+	})
 }

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
-	"text/tabwriter"
 
+	"github.com/sonde-mesh/sonde/test/bench/rig"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -44,21 +43,21 @@ func measure(ctx context.Context, o options) (err error) {
 			return err
 		}
 	}
-	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(table, "workload\tbefore\tafter\t\tmedian of the ratios\tlowest\thighest")
+	r := rig.NewReport(o.rounds, "The ratio is the median of those of rounds beside each other.")
+	r.Head("", "before", "after", "unit", "ratio", "lowest", "highest")
 	for _, w := range workloads {
 		if !o.only.MatchString(w.name) {
 			continue
 		}
-		if err := compare(ctx, table, o, w, sides); err != nil {
+		if err := compare(ctx, r, o, w, sides); err != nil {
 			return err
 		}
 	}
-	return table.Flush()
+	return r.Print()
 }
 
 // compare measures one workload on both sides in turns.
-func compare(ctx context.Context, table *tabwriter.Writer, o options, w workload, sides []*side) error {
+func compare(ctx context.Context, r *rig.Report, o options, w workload, sides []*side) error {
 	var figures [2][]float64
 	var ratios []float64
 	for round := range o.rounds {
@@ -75,14 +74,10 @@ func compare(ctx context.Context, table *tabwriter.Writer, o options, w workload
 		ratios = append(ratios, pair[1]/pair[0])
 	}
 	slices.Sort(ratios)
-	_, err := fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%s\t%.2f\t%.2f\t%.2f\n", w.name, median(figures[0]), median(figures[1]), w.unit(),
-		median(ratios), ratios[0], ratios[len(ratios)-1])
-	return err
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
+	text := func(format string, value float64) string { return fmt.Sprintf(format, value) }
+	r.Row(w.name, text("%.0f", rig.Median(figures[0])), text("%.0f", rig.Median(figures[1])), w.unit(),
+		text("%.2f", rig.Median(ratios)), text("%.2f", ratios[0]), text("%.2f", ratios[len(ratios)-1]))
+	return nil
 }
 
 // start starts a mesh. The caller must end it even if there is an error, unless it is nil.

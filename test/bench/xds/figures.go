@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/sonde-mesh/sonde/test/bench/rig"
 )
 
 // Names of the figures, which are in seconds and bytes.
@@ -19,7 +21,6 @@ const (
 	figureEmpty     = "memory without proxies"
 	figureResponses = "responses"
 	figureResources = "resources sent"
-	figureSecond    = "memory in second %d"
 	figureShare     = "share of a core"
 	figureStart     = "memory at the start"
 	figureMiddle    = "memory in the middle"
@@ -54,19 +55,10 @@ func (f *figures) add(k key, value float64) {
 	f.values[k] = append(f.values[k], value)
 }
 
-func (f *figures) median(k key) float64 { return median(f.values[k]) }
+func (f *figures) median(k key) float64 { return rig.Median(f.values[k]) }
 
 func (f *figures) quantile(k key, p float64) float64 {
 	return quantile(slices.Sorted(slices.Values(f.values[k])), p)
-}
-
-// median returns 0 if there are no values.
-func median(values []float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
 // since describes the medians of all figures after the first known ones.

@@ -16,9 +16,8 @@ const (
 
 // verdict is one goal and what was measured.
 type verdict struct {
-	Row, Topology, What string
-	Got, Most           float64
-	Met                 bool
+	row, topology, what string
+	got, most           float64
 }
 
 // judge collects verdicts.
@@ -28,7 +27,7 @@ type judge struct {
 }
 
 func (j *judge) says(row string, w topology, what string, got, most float64) {
-	j.verdicts = append(j.verdicts, verdict{row, w.String(), what, got, most, got <= most})
+	j.verdicts = append(j.verdicts, verdict{row, w.String(), what, got, most})
 }
 
 // ratio compares two figures, if both were measured.

@@ -15,13 +15,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/sonde-mesh/sonde/test/bench/rig"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
 
@@ -32,7 +30,6 @@ type options struct {
 	changes        int
 	proxies        int
 	duration       time.Duration
-	json, plots    string
 	profiles       string
 }
 
@@ -58,15 +55,10 @@ func main() {
 	flag.IntVar(&o.changes, "changes", 20, "changes of one measurement")
 	flag.IntVar(&o.proxies, "proxies", 1000, "proxies; the row of five times as many follows")
 	flag.DurationVar(&o.duration, "duration", time.Minute, "how long changes go on in row d")
-	flag.StringVar(&o.json, "json", "", "`file` to write the figures to")
-	flag.StringVar(&o.plots, "plots", "", "`directory` to write plots to")
 	flag.StringVar(&o.profiles, "profiles", "", "`directory` to write CPU profiles of sonde-builder to, by row")
 	flag.Parse()
 	r.topology.Proxies = o.proxies
-	if err := run(*role, o, r); err != nil {
-		fmt.Fprintln(os.Stderr, "bench/xds:", err)
-		os.Exit(1)
-	}
+	rig.Main("xds", func(ctx context.Context) error { return run(ctx, *role, o, r) })
 }
 
 // roleOptions are the options of a process that the benchmark starts.
@@ -75,9 +67,7 @@ type roleOptions struct {
 	topology       topology
 }
 
-func run(role string, o options, r roleOptions) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+func run(ctx context.Context, role string, o options, r roleOptions) error {
 	if o.duration < time.Second || o.rounds < 1 || o.changes < 1 || o.proxies < 2*endpointsPerService {
 		return errors.New("too few: rounds and changes from 1, proxies from 20, duration from 1s")
 	}

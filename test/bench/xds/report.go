@@ -2,45 +2,12 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"runtime"
 	"slices"
 	"strings"
-	"text/tabwriter"
+
+	"github.com/sonde-mesh/sonde/test/bench/rig"
 )
-
-// line of the table: one figure for all subjects.
-type line struct {
-	Row, Topology, Figure string
-	// By subject, over all rounds and changes, in seconds and bytes.
-	Medians, P99 map[string]float64
-}
-
-// lines returns the lines of the table, by row, without figures that are only for plots.
-func lines(f *figures) []*line {
-	var all []*line
-	found := map[key]*line{}
-	for _, k := range f.keys {
-		if strings.HasPrefix(k.figure, strings.TrimSuffix(figureSecond, "%d")) {
-			continue
-		}
-		at := k
-		at.subject = ""
-		l := found[at]
-		if l == nil {
-			l = &line{Row: k.row, Topology: k.topology.String(), Figure: k.figure, Medians: map[string]float64{}, P99: map[string]float64{}}
-			found[at] = l
-			all = append(all, l)
-		}
-		l.Medians[k.subject], l.P99[k.subject] = f.median(k), f.quantile(k, 0.99)
-	}
-	slices.SortStableFunc(all, func(a, b *line) int { return cmp.Compare(a.Row, b.Row) })
-	return all
-}
 
 // inWords formats a figure with its unit.
 func inWords(figure string, v float64) string {
@@ -62,53 +29,35 @@ func inWords(figure string, v float64) string {
 }
 
 func report(o options, f *figures) error {
-	text := &strings.Builder{}
-	fmt.Fprintf(text, "Medians of %d rounds, subjects in turn, on a machine with %d processors that may do other work: compare within\n", o.rounds, runtime.NumCPU())
-	fmt.Fprintf(text, "a line, not between runs. Topology: proxies × services of %d endpoints.\n\n", endpointsPerService)
-	row := func(columns ...string) { fmt.Fprintln(text, "| "+strings.Join(columns, "\t| ")+"\t|") }
+	r := rig.NewReport(o.rounds, fmt.Sprintf("Topology: proxies × services of %d endpoints.", endpointsPerService))
 	subjects := allSubjects()
-	row(append([]string{"row", "topology", "figure"}, subjects...)...)
-	row(strings.Split(strings.Repeat("--- ", len(subjects)+3)[:4*(len(subjects)+3)-1], " ")...)
-	table := lines(f)
-	for _, l := range table {
-		columns := []string{l.Row, l.Topology, l.Figure}
+	r.Head(append([]string{"row", "topology", "figure"}, subjects...)...)
+	lines := slices.Clone(f.keys) // of each figure, without the subject
+	for i := range lines {
+		lines[i].subject = ""
+	}
+	slices.SortStableFunc(lines, func(a, b key) int { return cmp.Compare(a.row, b.row) })
+	told := map[key]bool{}
+	for _, l := range lines {
+		if told[l] {
+			continue
+		}
+		told[l] = true
+		columns := []string{l.row, l.topology.String(), l.figure}
 		for _, s := range subjects {
-			cell := "-"
-			if v, measured := l.Medians[s]; measured {
-				cell = inWords(l.Figure, v)
+			k, cell := l, "-"
+			if k.subject = s; len(f.values[k]) > 0 {
+				cell = inWords(l.figure, f.median(k))
 			}
 			columns = append(columns, cell)
 		}
-		row(columns...)
+		r.Row(columns...)
 	}
-	fmt.Fprintln(text, "\nGoals, of sonde-builder where nothing else is said:")
+	r.Say("\nGoals, of sonde-builder where nothing else is said:")
 	judged := verdicts(o, f)
-	slices.SortStableFunc(judged, func(a, b verdict) int { return cmp.Compare(a.Row, b.Row) })
+	slices.SortStableFunc(judged, func(a, b verdict) int { return cmp.Compare(a.row, b.row) })
 	for _, v := range judged {
-		word := "met"
-		if !v.Met {
-			word = "MISSED"
-		}
-		fmt.Fprintf(text, "- %s, %s: %s: %.3g, at most %.3g: %s\n", v.Row, v.Topology, v.What, v.Got, v.Most, word)
+		r.Goal(fmt.Sprintf("%s, %s: %s", v.row, v.topology, v.what), v.got, v.most)
 	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', 0)
-	_, err := io.WriteString(w, text.String())
-	if err = errors.Join(err, w.Flush()); err != nil {
-		return fmt.Errorf("write the figures: %w", err)
-	}
-	if o.plots != "" {
-		if err := plots(o, f); err != nil {
-			return fmt.Errorf("write plots: %w", err)
-		}
-	}
-	if o.json == "" {
-		return nil
-	}
-	data, err := json.MarshalIndent(map[string]any{
-		"rounds": o.rounds, "changes": o.changes, "processors": runtime.NumCPU(), "figures": table, "goals": judged,
-	}, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(o.json, append(data, '\n'), 0o644)
+	return r.Print()
 }

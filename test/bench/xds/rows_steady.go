@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/sonde-mesh/sonde/test/bench/rig"
 )
 
 // perSecond is the rate of changes in row d.
@@ -82,12 +84,9 @@ func (s *session) pour(ctx context.Context, changes int) (began []int64, memory 
 	return began, memory, nil
 }
 
-// memory notes the memory of each second, and that of each third of the time.
+// memory notes the memory in each third of the time.
 func (s *session) memory(row string, list []float64) {
-	for second, rss := range list {
-		s.note(row, fmt.Sprintf(figureSecond, second), rss)
-	}
 	for i, what := range []string{figureStart, figureMiddle, figureEnd} {
-		s.note(row, what, median(list[i*len(list)/3:max((i+1)*len(list)/3, i*len(list)/3+1)]))
+		s.note(row, what, rig.Median(list[i*len(list)/3:max((i+1)*len(list)/3, i*len(list)/3+1)]))
 	}
 }

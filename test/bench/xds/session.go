@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/sonde-mesh/sonde/test/bench/rig"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -31,11 +32,13 @@ func (b *bench) session(ctx context.Context, subject string, p plan) (err error)
 	if err := s.start(ctx); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.server.stop()) }()
-	if s.clients, err = startRole(ctx, b.directory, roleClient, "--state="+b.stateDirectory()); err != nil {
+	defer func() { err = errors.Join(err, s.server.Stop()) }()
+	clients, err := rig.StartRole(ctx, b.directory, roleClient, nil, "--state="+b.stateDirectory())
+	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.clients.stop()) }()
+	s.clients = &process{Process: clients}
+	defer func() { err = errors.Join(err, s.clients.Stop()) }()
 	return s.measure(ctx)
 }
 
@@ -52,17 +55,21 @@ func takesPart(row, subject string) bool {
 	return true
 }
 
-func (s *session) start(ctx context.Context) (err error) {
+func (s *session) start(ctx context.Context) error {
 	if s.subject == subjectSonde {
 		return s.startSonde(ctx)
 	}
-	s.server, err = startSubject(ctx, s.directory, s.subject, "--state="+s.stateDirectory(), "--payload="+s.payloadFile(s.topology),
+	server, err := rig.StartRole(ctx, s.directory, s.subject, nil, "--state="+s.stateDirectory(), "--payload="+s.payloadFile(s.topology),
 		"--proxies="+strconv.Itoa(s.topology.Proxies), "--services="+strconv.Itoa(s.topology.Services), "--narrow="+strconv.FormatBool(s.topology.Narrow))
 	if err != nil {
 		return err
 	}
-	s.change = func(service int) error { return s.server.tell("change %d", service) }
-	s.changed = s.server.answered
+	s.server = &process{Process: server}
+	if s.server.address, err = server.Line(); err != nil { // it prints where it listens
+		return errors.Join(err, server.Stop())
+	}
+	s.change = func(service int) error { return server.Tell("change %d", service) }
+	s.changed = server.Answered
 	return nil
 }
 
@@ -108,10 +115,10 @@ func (s *session) profiled(row string, measure func() error) error {
 		return measure()
 	}
 	name := fmt.Sprintf("%s-%d-%d.pprof", row, s.topology.Proxies, s.topology.Services)
-	if err := s.server.ask("profile %s", filepath.Join(s.o.profiles, name)); err != nil {
+	if err := s.server.Ask("profile %s", filepath.Join(s.o.profiles, name)); err != nil {
 		return err
 	}
-	return errors.Join(measure(), s.server.ask("profiled"))
+	return errors.Join(measure(), s.server.Ask("profiled"))
 }
 
 // connect is rows e and f: all proxies connect at once, and how much memory they need once they have everything.
@@ -168,7 +175,7 @@ func (s *session) connect(ctx context.Context) error {
 	s.note(rowMemory, figureEmpty, empty)
 	s.note(rowMemory, figurePerProxy, (full-empty)/float64(s.topology.Proxies))
 	if s.o.profiles != "" && s.subject != subjectSonde {
-		return s.server.ask("heap %s", filepath.Join(s.o.profiles, fmt.Sprintf("heap-%s-%d-%d.pprof", s.subject, s.topology.Proxies, s.topology.Services)))
+		return s.server.Ask("heap %s", filepath.Join(s.o.profiles, fmt.Sprintf("heap-%s-%d-%d.pprof", s.subject, s.topology.Proxies, s.topology.Services)))
 	}
 	return nil
 }

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/test/bench/rig"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
@@ -56,7 +56,7 @@ func (f *directory) change(service int) error {
 }
 
 // startSonde runs sonde-cp over a directory of the topology, with a state directory of its own.
-func (s *session) startSonde(ctx context.Context) (err error) {
+func (s *session) startSonde(ctx context.Context) error {
 	within, err := os.MkdirTemp(s.directory, "sonde-")
 	if err != nil {
 		return err
@@ -73,15 +73,12 @@ func (s *session) startSonde(ctx context.Context) (err error) {
 	if err := errors.Join(sondecp.CopyState(s.stateDirectory(), state), sondecp.Join(state, joined)); err != nil {
 		return err
 	}
-	p := &process{cmd: exec.CommandContext(ctx, s.program, "--store=dir:"+f.path, "--state-dir="+state, "--bind-address=127.0.0.1",
-		"--agents-port=0", "--admin-port=0", "--health-port=0")}
-	if p.log, err = os.Create(filepath.Join(within, "sonde-cp.log")); err != nil {
+	program, err := rig.Start(ctx, within, s.program, "--store=dir:"+f.path, "--state-dir="+state, "--bind-address=127.0.0.1",
+		"--agents-port=0", "--admin-port=0", "--health-port=0")
+	if err != nil {
 		return err
 	}
-	p.cmd.Stderr = p.log
-	if err := p.cmd.Start(); err != nil {
-		return err
-	}
+	p := &process{Process: program}
 	s.server, s.change, s.changed = p, f.change, func() error { return nil }
 	err = harness.Poll(ctx, time.Minute, "sonde-cp", func(ctx context.Context) error {
 		data, err := os.ReadFile(filepath.Join(state, "addresses.json"))
@@ -96,7 +93,7 @@ func (s *session) startSonde(ctx context.Context) (err error) {
 		return sondecp.Ready(ctx, at.Health)
 	})
 	if err != nil {
-		return errors.Join(err, p.stop())
+		return errors.Join(err, p.Stop())
 	}
 	return nil
 }
