@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 
@@ -16,47 +15,51 @@ type action struct {
 	asks    mesh.Probe         // the handler alone, without its port; empty if no port is asked
 	host    string             // that is asked instead of the pod, "" for the pod
 	target  intstr.IntOrString // the port that is asked, by number or name
-	does    string             // in one line, where asks is empty
-	refused string             // why the agent never does it, "" if it does
+	exec    *corev1.ExecAction // the command that runs, nil if none does
+	sleep   *corev1.SleepAction
+	refused string // why the agent never does it, "" if it does
 }
 
-// actionsOf returns the actions of a probe or hook. It should have one.
-func actionsOf(probe *corev1.Probe, hook *corev1.LifecycleHandler) (all []action) {
-	var h corev1.ProbeHandler
-	var sleep *corev1.SleepAction
-	if probe != nil {
-		h = probe.ProbeHandler
-	} else {
-		h, sleep = corev1.ProbeHandler{Exec: hook.Exec, HTTPGet: hook.HTTPGet, TCPSocket: hook.TCPSocket}, hook.Sleep
+// readActions sets how many actions a probe or hook has, which should be one, and the first.
+func (h *handler) readActions() {
+	add := func(a action) {
+		if h.actions++; h.actions == 1 {
+			h.action = a
+		}
 	}
-	if a := h.HTTPGet; a != nil {
+	var does corev1.ProbeHandler
+	if h.probe != nil {
+		does = h.probe.ProbeHandler
+	} else {
+		does = corev1.ProbeHandler{Exec: h.hook.Exec, HTTPGet: h.hook.HTTPGet, TCPSocket: h.hook.TCPSocket}
+	}
+	if a := does.HTTPGet; a != nil {
 		get := &mesh.HTTPGetProbe{Path: a.Path, Scheme: string(a.Scheme)}
 		for _, header := range a.HTTPHeaders {
 			get.HTTPHeaders = append(get.HTTPHeaders, mesh.HTTPHeader{Name: header.Name, Value: header.Value})
 		}
-		all = append(all, action{asks: mesh.Probe{HTTPGet: get}, host: a.Host, target: a.Port})
+		add(action{asks: mesh.Probe{HTTPGet: get}, host: a.Host, target: a.Port})
 	}
-	if a := h.TCPSocket; a != nil {
+	if a := does.TCPSocket; a != nil {
 		refused := ""
-		if hook != nil {
+		if h.hook != nil {
 			refused = "the kubelet does not run tcpSocket hooks"
 		}
-		all = append(all, action{asks: mesh.Probe{TCPSocket: &mesh.TCPSocketProbe{}}, host: a.Host, target: a.Port, refused: refused})
+		add(action{asks: mesh.Probe{TCPSocket: &mesh.TCPSocketProbe{}}, host: a.Host, target: a.Port, refused: refused})
 	}
-	if a := h.GRPC; a != nil {
+	if a := does.GRPC; a != nil {
 		check := &mesh.GRPCProbe{}
 		if a.Service != nil {
 			check.Service = *a.Service
 		}
-		all = append(all, action{asks: mesh.Probe{GRPC: check}, target: intstr.FromInt32(a.Port)})
+		add(action{asks: mesh.Probe{GRPC: check}, target: intstr.FromInt32(a.Port)})
 	}
-	if a := h.Exec; a != nil {
-		all = append(all, action{does: "exec " + writtenCommand(a.Command), refused: "exec runs in the container"})
+	if does.Exec != nil {
+		add(action{exec: does.Exec, refused: "exec runs in the container"})
 	}
-	if sleep != nil {
-		all = append(all, action{does: fmt.Sprintf("sleep %ds", sleep.Seconds), refused: "sleep asks no application"})
+	if h.hook != nil && h.hook.Sleep != nil {
+		add(action{sleep: h.hook.Sleep, refused: "sleep asks no application"})
 	}
-	return all
 }
 
 // HandlerOf returns an entry of the probe table as a user writes it.
@@ -77,10 +80,15 @@ func HandlerOf(p mesh.Probe) corev1.ProbeHandler {
 
 // written returns the action in one line, to be shown.
 func (a action) written() string {
-	if a.asks.Protocol() != "" {
+	switch {
+	case a.exec != nil:
+		return "exec " + writtenCommand(a.exec.Command)
+	case a.sleep != nil:
+		return fmt.Sprintf("sleep %ds", a.sleep.Seconds)
+	case a.asks.Protocol() != "":
 		return a.asks.Written(a.host + ":" + a.target.String())
 	}
-	return cmp.Or(a.does, "unknown")
+	return "unknown"
 }
 
 // writtenCommand returns a command, shortened, since it may be a script.

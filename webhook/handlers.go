@@ -40,10 +40,7 @@ func handlersIn(c *corev1.Container, init bool, index int) (all []handler) {
 			return
 		}
 		h := handler{container: c, init: init, index: index, kind: kind, probe: probe, hook: hook}
-		actions := actionsOf(probe, hook)
-		if h.actions = len(actions); h.actions > 0 {
-			h.action = actions[0]
-		}
+		h.readActions()
 		all = append(all, h)
 	}
 	add(mesh.ProbeStartup, c.StartupProbe, nil)

@@ -66,8 +66,8 @@ type Probe struct {
 	GRPC      *GRPCProbe      `json:"grpc,omitempty"`
 }
 
-// handlerNames are the names of all kinds of handlers.
-const handlerNames = "httpGet, tcpSocket and grpc"
+// allHandlers are the names of all kinds of handlers.
+const allHandlers = "httpGet, tcpSocket and grpc"
 
 // handler is what a probe or hook asks the application. What differs between its kinds, HTTPGetProbe, TCPSocketProbe and GRPCProbe, is what
 // the methods return. Those without a comment are said at the methods of Probe.
@@ -84,22 +84,21 @@ type handler interface {
 	validate(v *violations, path string)
 }
 
-// handlers returns the handlers that are there. A valid probe has one.
-func (p Probe) handlers() (all []handler) {
-	if p.HTTPGet != nil {
-		all = append(all, p.HTTPGet)
+// handlers yields the handlers that are there. A valid probe has one.
+func (p Probe) handlers(yield func(handler) bool) {
+	if p.HTTPGet != nil && !yield(p.HTTPGet) {
+		return
 	}
-	if p.TCPSocket != nil {
-		all = append(all, p.TCPSocket)
+	if p.TCPSocket != nil && !yield(p.TCPSocket) {
+		return
 	}
 	if p.GRPC != nil {
-		all = append(all, p.GRPC)
+		yield(p.GRPC)
 	}
-	return all
 }
 
-func namesOf(handlers []handler) (names []string) {
-	for _, h := range handlers {
+func (p Probe) handlerNames() (names []string) {
+	for h := range p.handlers {
 		names = append(names, h.name())
 	}
 	return names
@@ -107,7 +106,7 @@ func namesOf(handlers []handler) (names []string) {
 
 // handler returns the handler, nil if there is none.
 func (p Probe) handler() handler {
-	for _, h := range p.handlers() {
+	for h := range p.handlers {
 		return h
 	}
 	return nil

@@ -182,7 +182,7 @@ func (p *Probe) SetDefaults() {
 	if p.TimeoutSeconds == 0 && !p.Type.IsHook() {
 		p.TimeoutSeconds = 1
 	}
-	for _, h := range p.handlers() {
+	for h := range p.handlers {
 		h.setDefaults()
 	}
 }
@@ -219,14 +219,14 @@ func (p *Probe) problems() []error {
 	if p.TimeoutSeconds < 0 {
 		wrong("timeoutSeconds", strconv.Itoa(int(p.TimeoutSeconds)), "must be at least 1")
 	}
-	names := namesOf(p.handlers())
+	names := p.handlerNames()
 	for _, name := range names {
 		if name != "httpGet" && p.Type.IsHook() {
 			wrong(name, "", "a hook must have httpGet")
 		}
 	}
 	if len(names) != 1 {
-		wrong("handler", strings.Join(names, ", "), "must be exactly one of "+handlerNames)
+		wrong("handler", strings.Join(names, ", "), "must be exactly one of "+allHandlers)
 		return errs
 	}
 	if port := p.Port(); port < 1 || port > 65535 {

@@ -104,7 +104,7 @@ func (p *ServiceProbe) check() Probe {
 
 // handlers returns the names of the handlers that are there.
 func (p *ServiceProbe) handlers() []string {
-	names := namesOf(p.check().handlers())
+	names := p.check().handlerNames()
 	if p.TCP != nil {
 		names = append([]string{"tcp"}, names...)
 	}

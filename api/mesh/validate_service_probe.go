@@ -24,7 +24,7 @@ const (
 // AllowedNumber is FieldError.Allowed of a number that cannot be read.
 const AllowedNumber = "must be a whole number of at least 1, without quotes"
 
-const allowedHandler = "must have exactly one of tcp, " + handlerNames
+const allowedHandler = "must have exactly one of tcp, " + allHandlers
 
 // formField is a field of one form of a ServiceProbe.
 type formField struct {
