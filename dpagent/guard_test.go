@@ -79,7 +79,7 @@ func (p *program) worker() int {
 func (p *program) waitAdopted(times int) {
 	p.t.Helper()
 	eventually(p.t, 30*time.Second, func() string {
-		if n := strings.Count(p.logs.String(), "envoy goes on"); n != times {
+		if n := strings.Count(p.logs.String(), "envoy adopted"); n != times {
 			return fmt.Sprintf("Envoy was adopted %d times", n)
 		}
 		return ""
