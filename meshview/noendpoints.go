@@ -87,18 +87,19 @@ func (m *Mesh) portOf(service string) (*MeshService, *mesh.MeshServicePort) {
 	return nil, nil
 }
 
-// referenced returns the MeshService that a BackendRef means, nil if there is none: of several with the labels the first by name.
+// referenced returns the MeshService that a BackendRef means, nil if there is none.
 func (m *Mesh) referenced(ref *mesh.BackendRef) *MeshService {
 	if len(ref.Labels) == 0 {
 		return m.MeshServices.Get(ref.Name)
 	}
-	var first *MeshService
+	var found *MeshService
+	var object *mesh.MeshService
 	for _, s := range m.MeshServices.All() {
-		if ref.Selects(s.Object) && (first == nil || s.Object.Name < first.Object.Name) {
-			first = s
+		if ref.Prefers(s.Object, object) {
+			found, object = s, s.Object
 		}
 	}
-	return first
+	return found
 }
 
 // notMatched completes why the port of a MeshService has no endpoint.
