@@ -65,7 +65,7 @@ type versioned struct {
 
 func newSimulation(t *testing.T, seed uint64, sotw bool) *simulation {
 	g := &simulation{
-		t: t, random: rand.New(rand.NewPCG(seed, 8)), mesh: map[resource.Name]string{}, known: map[versioned]*envoysim.Resource{},
+		t: t, random: rand.New(rand.NewPCG(seed, 7)), mesh: map[resource.Name]string{}, known: map[versioned]*envoysim.Resource{},
 		orphans: map[*envoysim.Resource]bool{}, lost: map[resource.Name]bool{}, options: envoysim.Options{Protocol: envoysim.Delta},
 	}
 	if sotw {

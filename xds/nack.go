@@ -89,6 +89,8 @@ func (p *proxy) refuse(r *response, reason string) []NACK {
 			nacks = append(nacks, s.remember(NACK{Type: s.kind, Name: m.name, Version: m.resource.Version, Reason: shorten(why), At: now}, u.last))
 			u.mustMention = false // since Envoy refused it, it no longer waits for a response
 			u.suspect = 0
+		} else if !isInvalid(reason) && !s.mayUse(m.name, u) {
+			u.mayUse = m.resource.Version // Envoy uses the good resources of a refused response
 		}
 		p.restore(s, m.name, u)
 	}
@@ -121,7 +123,7 @@ func (p *proxy) restore(s *subscription, name string, u update) {
 	}
 	for _, later := range s.inFlight {
 		if m := later.mention(name); m != nil {
-			m.before.version, m.before.last, m.before.uncertain = u.version, u.last, u.uncertain
+			m.before.version, m.before.last, m.before.uncertain, m.before.mayUse = u.version, u.last, u.uncertain, u.mayUse
 			return
 		}
 	}
@@ -146,13 +148,16 @@ func refusedBy(sent []mention, reason string) map[string]string {
 	if len(sent) == 1 {
 		return map[string]string{sent[0].name: reason}
 	}
-	if strings.Contains(reason, "validation failed") {
+	if isInvalid(reason) {
 		if name := firstNamed(names, reason); name != "" {
 			return map[string]string{name: reason}
 		}
 	}
 	return nil
 }
+
+// isInvalid reports whether the proxy refused a response when it read it, before it used any resource.
+func isInvalid(reason string) bool { return strings.Contains(reason, "validation failed") }
 
 // listed splits Envoy's list of refused resources, "a: why, b: why" or "a: why\nb: why", by the names of those that were sent.
 func listed(sent map[string]bool, list string) map[string]string {

@@ -113,6 +113,34 @@ func TestDeltaNACK(t *testing.T) {
 			> CDS nack: something is wrong
 			< LDS l@2
 			refused CDS c@1`,
+		"a version that may be in use, since it came with a refused one, keeps what it needs": synced + `
+			want CDS a@1 b@1 EDS a@1 b@1 LDS l@1 m@1 n@1 RDS r@1
+			< CDS b@1
+			> CDS ack
+			< LDS m@1 n@1
+			> LDS nack: something is wrong
+			want CDS a@1 EDS a@1 LDS l@1 m@2 n@1 RDS r@1
+			< LDS m@2
+			< LDS n@1
+			> LDS nack: something is wrong
+			> LDS ack
+			<
+			want CDS a@1 EDS a@1 LDS l@1 m@3 n@1 RDS r@1
+			< LDS m@3
+			> LDS ack
+			< CDS -b
+			refused`,
+		"a version that was not used, since the response was invalid, keeps nothing": synced + `
+			want CDS a@1 b@1 EDS a@1 b@1 LDS l@1 m@1 n@1 RDS r@1
+			< CDS b@1
+			> CDS ack
+			< LDS m@1 n@1
+			> LDS nack: Proto constraint validation failed (X): name: "n"
+			want CDS a@1 EDS a@1 LDS l@1 m@2 n@1 RDS r@1
+			< LDS m@2
+			> LDS nack: something is wrong
+			< CDS -b
+			refused LDS m@2 LDS n@1`,
 		"endpoints: in halves": `
 			want EDS a@1 b@1 c@1
 			> EDS +a +b +c

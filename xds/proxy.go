@@ -219,11 +219,11 @@ func (p *proxy) dueAt(t time.Time) {
 	}
 }
 
-// lastGoodInUse reports whether the proxy still uses an older version of a resource because it refused the newest one.
+// lastGoodInUse reports whether the proxy still uses, or may use, an older version of a resource because it refused the newest one.
 func (p *proxy) lastGoodInUse(s *subscription) bool {
 	for name := range s.refused {
 		u, ok := s.pending[name]
-		if ok && u.version != "" && u.now != nil && s.refuses(u.now) {
+		if ok && (u.version != "" || s.mayUse(name, u)) && u.now != nil && s.refuses(u.now) {
 			return true
 		}
 	}

@@ -42,6 +42,11 @@ func (s *subscription) refuses(r *resource.Resource) bool {
 	return n != nil && !n.retrying
 }
 
+// mayUse reports whether the proxy may use a version that it has not ACKed.
+func (s *subscription) mayUse(name string, u update) bool {
+	return u.mayUse != "" && s.refused[name].find(u.mayUse) == nil
+}
+
 // lastGood returns a version that the proxy takes instead of the refused one of u: the one that it has, or had before it
 // unsubscribed; nil if none is known.
 func (s *subscription) lastGood(u update) *resource.Resource {

@@ -42,6 +42,7 @@ type update struct {
 	wanted      *resource.Resource // with now nil: what it should have had before, if last is not known
 	mustMention bool               // a response must mention the name, even if nothing differs
 	uncertain   bool               // it may have another version: it refused a response with the name, or gave no version
+	mayUse      string             // a version that it may use and has not ACKed: the response was refused, perhaps because of others
 	suspect     int                // send it only with others of this group, to learn which one the proxy refuses; 0: no suspect
 	due         time.Time          // when a removal may be sent; zero if that is not known yet
 }
