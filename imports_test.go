@@ -86,6 +86,7 @@ var rules = map[string]rule{
 		own:       []string{"agents/call", "api/mesh", "api/agent/v1", "identity", "meshview", "internal/cut"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
+	"agents/agentstest": {own: []string{"api/mesh", "identity", "meshview", "store"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"agents/call": {
 		own:       []string{"api/mesh", "api/agent/v1", "identity", "meshview", "internal/connlimit", "internal/cut"},
 		forbidden: [][]string{kubernetes, envoyProtos},

@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"errors"
-	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,73 +12,30 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sonde-mesh/sonde/agents/agentstest"
 	"github.com/sonde-mesh/sonde/agents/join"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
-	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/ca"
 	"github.com/sonde-mesh/sonde/meshview"
-	"github.com/sonde-mesh/sonde/store"
 )
 
-var fuzzSubject = identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/web"}
-
 // fuzzTokens knows one token.
-type fuzzTokens struct{}
+type fuzzTokens struct{ subject identity.Subject }
 
-func (fuzzTokens) Authenticate(_ context.Context, token string) (identity.Subject, error) {
+func (k fuzzTokens) Authenticate(_ context.Context, token string) (identity.Subject, error) {
 	if token != "good" {
 		return identity.Subject{}, errors.New("not a token")
 	}
-	return fuzzSubject, nil
+	return k.subject, nil
 }
 
 // fuzzServer returns a server that knows one Dataplane. It ends with the test.
 func fuzzServer(f *testing.F) *Server {
 	f.Helper()
-	state, err := store.OpenState(filepath.Join(f.TempDir(), "state"))
-	if err != nil {
-		f.Fatal(err)
-	}
-	authority, err := identity.New(f.Context(), identity.Options{Secrets: state.Secrets(), Records: state})
-	if err != nil {
-		f.Fatal(err)
-	}
-	builder := meshview.NewBuilder(meshview.Options{TrustDomain: mesh.DefaultTrustDomain, Sources: []string{"test"}})
-	d := &mesh.Dataplane{}
-	d.Mesh, d.Name = fuzzSubject.Mesh, fuzzSubject.Dataplane
-	d.Spec.Networking.Address = "10.0.0.1"
-	d.Spec.Networking.Inbound = []mesh.Inbound{{Port: 8080, Tags: mesh.Tags{mesh.TagService: "web"}}}
-	m := &mesh.Mesh{Name: d.Mesh}
-	for _, o := range []mesh.Object{m, d} {
-		o.SetDefaults()
-		builder.Set("test", o)
-	}
-	builder.Synced("test")
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	viewed := make(chan struct{}, 1)
-	running.Go(func() {
-		_ = builder.Run(ctx, func(meshview.Change) {
-			select {
-			case viewed <- struct{}{}:
-			default: // there was one before
-			}
-		})
-	})
-	f.Cleanup(func() {
-		cancel()
-		running.Wait()
-		if err := state.Close(); err != nil {
-			f.Error(err)
-		}
-	})
-	<-viewed
-	if err := authority.Ensure(f.Context(), "default", 0); err != nil {
-		f.Fatal(err)
-	}
+	p := agentstest.New(f)
 	s, err := New(Options{
-		Authority: authority, Tokens: fuzzTokens{}, Storage: state, View: builder.View, Observe: builder.Observe,
+		Authority: p.Authority, Tokens: fuzzTokens{p.Subject}, Storage: p.State, View: p.Builder.View, Observe: p.Builder.Observe,
 		joins:     join.Limits{Rate: 1e9, Burst: 1e9, TokenChecks: 1, TokenTimeout: time.Minute},
 		Bootstrap: func(*meshview.Proxy, join.Sidecar) ([]byte, error) { return []byte("{}"), nil },
 	})

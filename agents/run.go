@@ -49,7 +49,7 @@ func (s *Server) Changed(c meshview.Change) {
 		if _, p := c.After.Proxy(id); p != nil {
 			now := identity.SubjectOf(p.Dataplane)
 			s.observed.Replaced(ctx, now, s.sessions.ReplaceInstance(now))
-			if s.observed.Follow(dataplaneOf(c.Before, id), p.Dataplane, s.sessions.MayReport(id)) {
+			if s.observed.Follow(c.Before.Dataplane(id), p.Dataplane, s.sessions.MayReport(id)) {
 				s.sessions.AskAgain(id)
 			}
 		}
@@ -63,24 +63,9 @@ func (s *Server) Changed(c meshview.Change) {
 	}
 }
 
-// dataplaneOf returns the Dataplane of a proxy in a view, nil if there is none.
-func dataplaneOf(v *meshview.View, id mesh.ID) *mesh.Dataplane {
-	_, p := v.Proxy(id)
-	if p == nil {
-		return nil
-	}
-	return p.Dataplane
-}
-
 // Publishing says that a change of the health of these proxies' inbounds is on its way to other proxies. Until the function is called that it
 // returns, their agents are not told that others know of it. The view of the change may only be the current one once Publishing has returned.
 func (s *Server) Publishing(proxies []mesh.ID) (taken func()) { return s.sessions.Publishing(proxies) }
-
-// Observe changes the Observation of a proxy, which the server keeps as a whole, and passes it to the view's builder.
-// change must not call the server.
-func (s *Server) Observe(proxy mesh.ID, change func(*mesh.Observation)) {
-	s.observed.Update(proxy, change)
-}
 
 // ObserveListeners records what the Envoy of a proxy has answered, and lets its agent know. It does not wait for the agent.
 func (s *Server) ObserveListeners(id mesh.ID, l observed.Listeners) {

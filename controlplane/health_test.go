@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
 // running is a control plane that runs until the test ends.
@@ -217,7 +216,6 @@ func TestUnreadableStore(t *testing.T) {
 }
 
 func TestExpiredCAs(t *testing.T) {
-	slowtest.Skip(t, "CAs expire in real time")
 	var ahead atomic.Int64
 	o := local(t)
 	o.now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
-	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
 // hostVariable is set in a network namespace of the test's own.
@@ -26,7 +25,6 @@ const hostVariable = "SONDE_TEST_HOST"
 
 // TestPortBlockedForOneFamily drops what comes to the port for agents over IPv4, and then over IPv6, on a host with both.
 func TestPortBlockedForOneFamily(t *testing.T) {
-	slowtest.Skip(t, "connections time out in the kernel")
 	if os.Getenv(hostVariable) == "" {
 		if os.Geteuid() != 0 {
 			redirecttest.NotHere(t, "only root can make a network namespace")

@@ -76,3 +76,16 @@ func TestBundlesInOrder(t *testing.T) {
 	cp.send <- renewNow()
 	r.logged("certificate renewed")
 }
+
+// TestOtherMeshHasOtherEpochs moves a host to a mesh whose CA is older, with the work directory that it has.
+func TestOtherMeshHasOtherEpochs(t *testing.T) {
+	cp := newControlPlane(t, bootstrap(t, ports{}))
+	epoch := int64(20)
+	cp.spoil = func(id *agentv1.Identity) { id.Bundle.Epoch = epoch }
+	cp.start()
+	o := options(t, cp)
+	joinOnce(t, o)
+	cp.set(func() { epoch = 10 })
+	o.Mesh = "other"
+	joinOnce(t, o)
+}

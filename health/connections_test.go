@@ -14,7 +14,6 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/sonde-mesh/sonde/health"
-	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
 // attacker is who opens connections from another address than the callers that have a question, and begins each in a way of its own.
@@ -156,7 +155,6 @@ func TestServeAnswersEachNewConnection(t *testing.T) {
 
 // TestServeEndsCallsWithoutBody checks that a call of gRPC may last, and its request may not.
 func TestServeEndsCallsWithoutBody(t *testing.T) {
-	slowtest.Skip(t, "a request may take 10 s")
 	t.Parallel()
 	a := attacker{serve(t, health.New(health.Options{})), openCall("Check", "")}
 	c := a.open(t.Context(), t)

@@ -208,6 +208,15 @@ func (v *View) Proxy(id mesh.ID) (*Mesh, *Proxy) {
 	return nil, nil
 }
 
+// Dataplane returns that of a proxy, nil if there is none.
+func (v *View) Dataplane(id mesh.ID) *mesh.Dataplane {
+	_, p := v.Proxy(id)
+	if p == nil {
+		return nil
+	}
+	return p.Dataplane
+}
+
 // Service returns the service of that ID, with its mesh; nil, nil if there is none.
 func (v *View) Service(id mesh.ID) (*Mesh, *Service) {
 	meshName, name := mesh.SplitID(id)

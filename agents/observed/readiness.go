@@ -22,7 +22,7 @@ func (s *State) ExpectApplications(d *mesh.Dataplane) error {
 
 // StartAgain makes the inbounds of a proxy that has drained wait for a report: its application may have ended as it did.
 func (s *State) StartAgain(ctx context.Context, id mesh.ID) {
-	if d := s.dataplane(id); d != nil && s.Of(id).Draining {
+	if d := s.o.View().Dataplane(id); d != nil && s.Of(id).Draining {
 		s.logUnkept(ctx, id, s.awaitReport(d))
 	}
 }
@@ -87,7 +87,7 @@ func (s *State) Follow(before, after *mesh.Dataplane, reports bool) (askAgain bo
 func (s *State) Readiness(ctx context.Context, id mesh.ID, reported map[netip.AddrPort]*agentv1.InboundReadiness) {
 	before := s.applications.of(id)
 	err := s.applications.update(id, func(reasons map[netip.AddrPort]string) {
-		probed := probedInbounds(s.dataplane(id)) // here, so that a later view finds what this one let in
+		probed := probedInbounds(s.o.View().Dataplane(id)) // here, so that a later view finds what this one let in
 		maps.DeleteFunc(reported, func(at netip.AddrPort, _ *agentv1.InboundReadiness) bool { return probed[at] == nil })
 		for at, in := range reported {
 			switch reason := cut.Text(in.GetReason(), agentv1.MaxReason); {
@@ -134,13 +134,4 @@ func (s *State) logUnkept(ctx context.Context, id mesh.ID, err error) {
 		meshName, name := mesh.SplitID(id)
 		s.o.Logger.ErrorContext(ctx, "state of applications not stored, it is lost with a restart of the control plane", "mesh", meshName, "proxy", name, "err", err)
 	}
-}
-
-// dataplane returns the Dataplane of a proxy in the current view, nil if there is none.
-func (s *State) dataplane(id mesh.ID) *mesh.Dataplane {
-	_, p := s.o.View().Proxy(id)
-	if p == nil {
-		return nil
-	}
-	return p.Dataplane
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -15,74 +14,30 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sonde-mesh/sonde/agents/agentstest"
 	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
-	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
-	"github.com/sonde-mesh/sonde/meshview"
-	"github.com/sonde-mesh/sonde/store"
 )
 
-var fuzzSubject = identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/web"}
-
-// fuzzSessions returns the sessions of a control plane that knows one Dataplane. It ends with the test.
-func fuzzSessions(f *testing.F) *Sessions {
+// fuzzSessions returns the sessions of a control plane that knows one Dataplane, the subject. It ends with the test.
+func fuzzSessions(f *testing.F) (*Sessions, identity.Subject) {
 	f.Helper()
-	state, err := store.OpenState(filepath.Join(f.TempDir(), "state"))
-	if err != nil {
-		f.Fatal(err)
-	}
-	authority, err := identity.New(f.Context(), identity.Options{Secrets: state.Secrets(), Records: state})
-	if err != nil {
-		f.Fatal(err)
-	}
-	builder := meshview.NewBuilder(meshview.Options{TrustDomain: mesh.DefaultTrustDomain, Sources: []string{"test"}})
-	d := &mesh.Dataplane{}
-	d.Mesh, d.Name = fuzzSubject.Mesh, fuzzSubject.Dataplane
-	d.Spec.Networking.Address = "10.0.0.1"
-	d.Spec.Networking.Inbound = []mesh.Inbound{{Port: 8080, Tags: mesh.Tags{mesh.TagService: "web"}}}
-	m := &mesh.Mesh{Name: d.Mesh}
-	for _, o := range []mesh.Object{m, d} {
-		o.SetDefaults()
-		builder.Set("test", o)
-	}
-	builder.Synced("test")
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	viewed := make(chan struct{}, 1)
-	running.Go(func() {
-		_ = builder.Run(ctx, func(meshview.Change) {
-			select {
-			case viewed <- struct{}{}:
-			default: // there was one before
-			}
-		})
-	})
-	f.Cleanup(func() {
-		cancel()
-		running.Wait()
-		if err := state.Close(); err != nil {
-			f.Error(err)
-		}
-	})
-	<-viewed
-	if err := authority.Ensure(f.Context(), "default", 0); err != nil {
-		f.Fatal(err)
-	}
+	p := agentstest.New(f)
 	known, err := observed.New(observed.Options{
-		Authority: authority, Storage: state, View: builder.View, Observe: builder.Observe, Logger: slog.New(slog.DiscardHandler), Now: time.Now,
+		Authority: p.Authority, Storage: p.State, View: p.Builder.View, Observe: p.Builder.Observe, Logger: slog.New(slog.DiscardHandler), Now: time.Now,
 	})
 	if err != nil {
 		f.Fatal(err)
 	}
 	s, err := New(Options{
-		Authority: authority, Observed: known, View: builder.View, Reported: func(context.Context, string) {}, ProbeFailed: func(ProbeFailure) {},
+		Authority: p.Authority, Observed: known, View: p.Builder.View, Reported: func(context.Context, string) {}, ProbeFailed: func(ProbeFailure) {},
 		Logger: slog.New(slog.DiscardHandler), Now: time.Now, Limits: DefaultLimits(),
 	})
 	if err != nil {
 		f.Fatal(err)
 	}
-	return s
+	return s, p.Subject
 }
 
 func fuzzEncoded(f *testing.F, m proto.Message) []byte {
@@ -107,7 +62,7 @@ func (fuzzStream) Recv() (*agentv1.AgentMessage, error) { return nil, io.EOF }
 // FuzzSession sends the messages of one session, each after its length. No message causes a panic or an internal error, and when the session
 // has ended nothing of it is left.
 func FuzzSession(f *testing.F) {
-	s := fuzzSessions(f)
+	s, subject := fuzzSessions(f)
 	sequence := func(messages ...*agentv1.AgentMessage) {
 		var data []byte
 		for _, m := range messages {
@@ -133,7 +88,7 @@ func FuzzSession(f *testing.F) {
 		messages := make(chan received)
 		var sending sync.WaitGroup
 		sending.Go(func() { sendFuzzed(ctx, data, messages) })
-		err := s.converseFuzzed(ctx, messages)
+		err := s.converseFuzzed(ctx, subject, messages)
 		cancel()
 		sending.Wait()
 		if code := status.Code(err); code == codes.Internal || code == codes.Unknown || code == codes.DeadlineExceeded {
@@ -167,12 +122,12 @@ func sendFuzzed(ctx context.Context, data []byte, to chan<- received) {
 }
 
 // converseFuzzed is what Session does with an agent that the connection has authenticated.
-func (s *Sessions) converseFuzzed(ctx context.Context, messages <-chan received) error {
+func (s *Sessions) converseFuzzed(ctx context.Context, subject identity.Subject, messages <-chan received) error {
 	hello, err := s.awaitHello(ctx, messages)
 	if err != nil {
 		return ended(err)
 	}
-	sess := s.newSession(identity.Peer{Subject: fuzzSubject, NotAfter: s.o.Now().Add(time.Hour)}, hello, fuzzStream{ctx: ctx})
+	sess := s.newSession(identity.Peer{Subject: subject, NotAfter: s.o.Now().Add(time.Hour)}, hello, fuzzStream{ctx: ctx})
 	if err := s.openSession(sess); err != nil {
 		return err
 	}

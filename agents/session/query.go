@@ -13,7 +13,6 @@ import (
 	"github.com/sonde-mesh/sonde/agents/call"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/identity/mtls"
 )
 
 // Limits of queries.
@@ -122,11 +121,8 @@ func (s *Sessions) begin(id string, proxy mesh.ID) *query {
 
 // Answer implements agentv1.AgentServiceServer.
 func (s *Sessions) Answer(stream agentv1.AgentService_AnswerServer) error {
-	caller, err := mtls.PeerFromContext(stream.Context())
+	caller, err := s.caller(stream.Context())
 	if err != nil {
-		return status.Error(codes.Unauthenticated, err.Error())
-	}
-	if err := call.CheckInstance(s.o.View(), caller.Subject); err != nil {
 		return err
 	}
 	if deadline, ok := stream.Context().Deadline(); !ok || time.Until(deadline) > maxAnswerTime {

@@ -12,7 +12,6 @@ import (
 	"github.com/sonde-mesh/sonde/agents/call"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/identity"
-	"github.com/sonde-mesh/sonde/identity/mtls"
 )
 
 // Limits of one session.
@@ -117,11 +116,8 @@ func (sess *session) has(feature string) bool { return slices.Contains(sess.feat
 
 // Session implements agentv1.AgentServiceServer.
 func (s *Sessions) Session(stream agentv1.AgentService_SessionServer) error {
-	caller, err := mtls.PeerFromContext(stream.Context())
+	caller, err := s.caller(stream.Context())
 	if err != nil {
-		return status.Error(codes.Unauthenticated, err.Error())
-	}
-	if err := call.CheckInstance(s.o.View(), caller.Subject); err != nil {
 		return err
 	}
 	if !s.beginSession() {

@@ -61,7 +61,7 @@ type bundle struct {
 
 // ErrOlderBundle says that a bundle is older than the one in use: it is of a replica of the control plane that has not heard of the last
 // change.
-var ErrOlderBundle = errors.New("it is older than the one in use")
+var ErrOlderBundle = errors.New("it is older than the one in use (" + mesh.FileCA + " in the work directory, to be removed if this proxy has moved to another control plane)")
 
 // inOrder returns an error if a bundle is older than the one in use. mu or writing is held.
 func (i *Identity) inOrder(next bundle) error {
@@ -189,8 +189,13 @@ func (i *Identity) putBundle(next bundle) error {
 	return nil
 }
 
+// isOwn reports whether a certificate names this proxy, and its mesh.
+func (i *Identity) isOwn(leaf *tls.Certificate) bool {
+	return slices.Equal(leaf.Leaf.DNSNames, []string{i.dnsName})
+}
+
 func (i *Identity) check(leaf *tls.Certificate, b bundle) error {
-	if !slices.Equal(leaf.Leaf.DNSNames, []string{i.dnsName}) {
+	if !i.isOwn(leaf) {
 		return fmt.Errorf("check certificate: its DNS names are %q, not %q", leaf.Leaf.DNSNames, i.dnsName)
 	}
 	if len(leaf.Leaf.URIs) != 1 || leaf.Leaf.URIs[0].Scheme != "spiffe" {

@@ -17,9 +17,11 @@ import (
 // expired, of another proxy, or not of the CA beside them. Errors never contain the key.
 func (i *Identity) Stored() (*tls.Certificate, error) {
 	leaf, trusted, err := i.stored()
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.epoch = max(i.epoch, trusted.epoch)
+	if leaf != nil && i.isOwn(leaf) { // one of another mesh has epochs of its own
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.epoch = max(i.epoch, trusted.epoch)
+	}
 	return leaf, err
 }
 

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
-	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
 // change makes a change to the kernel's tables in the namespace.
@@ -121,7 +120,6 @@ func TestCheck(t *testing.T) {
 
 // TestCheckEachRule takes each rule of each table out of the kernel: that one is missed, and no other.
 func TestCheckEachRule(t *testing.T) {
-	slowtest.Skip(t, "the kernel takes each rule away once")
 	for name, o := range tables() {
 		t.Run(name, func(t *testing.T) {
 			n := redirecttest.New(t)

@@ -13,7 +13,7 @@ func (p *ServiceProbe) SetCheck(check mesh.Probe) {
 		p.Handler = &ServiceProbe_HttpGet{HttpGet: get}
 	case check.GRPC != nil:
 		p.Handler = &ServiceProbe_Grpc{Grpc: &ServiceProbe_GRPC{Service: check.GRPC.Service}}
-	default:
+	case check.TCPSocket != nil:
 		p.Handler = &ServiceProbe_TcpSocket{TcpSocket: &ServiceProbe_TCPSocket{}}
 	}
 }
