@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
 )
 
 // running is a control plane that runs until the test ends.
