@@ -294,9 +294,13 @@ func TestClientsAreToldOfTheDeletion(t *testing.T) {
 		}
 		return ""
 	})
-	if ending := r.ofEnvoy("/runtime"); !strings.Contains(ending, `"`+mesh.RuntimeEnding+`"`) {
-		t.Errorf("Envoy's runtime is %s", ending)
-	}
+	// The agent sets the runtime after Envoy has begun to tell its clients.
+	eventually(t, 5*time.Second, func() string {
+		if ending := r.ofEnvoy("/runtime"); !strings.Contains(ending, `"`+mesh.RuntimeEnding+`"`) {
+			return "Envoy's runtime is " + ending
+		}
+		return ""
+	})
 }
 
 func TestDrainEndsAtItsLimit(t *testing.T) {

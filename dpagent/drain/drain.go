@@ -38,7 +38,11 @@ func Begin(ctx context.Context, e Poster, logger *slog.Logger) error {
 	if err := e.Post(ctx, "/drain_listeners?graceful&inboundonly&skip_exit"); err != nil {
 		return fmt.Errorf("start to drain: %w", err)
 	}
-	if err := e.Post(ctx, "/runtime_modify?"+mesh.RuntimeEnding+"=100"); err != nil {
+	err := e.Post(ctx, "/runtime_modify?"+mesh.RuntimeEnding+"=100")
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("hold requests that find no application: %w", err)
+	}
+	if err != nil {
 		logger.Warn("requests that find no application are not held: an older control plane has configured Envoy", "err", err)
 	}
 	return nil
