@@ -3,6 +3,7 @@ package agents
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sonde-mesh/sonde/agents/observed"
@@ -34,6 +35,8 @@ func (s *Server) recheck(ctx context.Context) {
 	s.joins.Sweep()
 	s.sessions.ForgetEnded()
 	s.observed.Forget(ctx, s.sessions)
+	s.sessions.WakeAwaiting()
+	s.o.Peers.Sweep(s.wanted)
 	for _, name := range s.o.Authority.Meshes() {
 		s.o.Loop.Beat() // each of them may wait for the storage
 		s.rotations.Advance(ctx, name)
@@ -49,7 +52,9 @@ func (s *Server) Changed(c meshview.Change) {
 		if _, p := c.After.Proxy(id); p != nil {
 			now := identity.SubjectOf(p.Dataplane)
 			s.observed.Replaced(ctx, now, s.sessions.ReplaceInstance(now))
-			if s.observed.Follow(c.Before.Dataplane(id), p.Dataplane, s.sessions.MayReport(id)) {
+			s.observed.Heard(id) // of this instance, which may have been said before it was known here
+			reports, session := s.sessions.MayReport(id)
+			if s.observed.Follow(c.Before.Dataplane(id), p.Dataplane, reports, session) {
 				s.sessions.AskAgain(id)
 			}
 		}
@@ -61,11 +66,18 @@ func (s *Server) Changed(c meshview.Change) {
 			s.sessions.Wake(id)
 		}
 	}
+	s.settle(slices.Concat(c.Proxies, c.Observed))
 }
 
 // Publishing says that a change of the health of these proxies' inbounds is on its way to other proxies. Until the function is called that it
 // returns, their agents are not told that others know of it. The view of the change may only be the current one once Publishing has returned.
-func (s *Server) Publishing(proxies []mesh.ID) (taken func()) { return s.sessions.Publishing(proxies) }
+func (s *Server) Publishing(proxies []mesh.ID) (taken func()) {
+	done := s.sessions.Publishing(proxies)
+	return func() {
+		done()
+		s.settle(proxies)
+	}
+}
 
 // ObserveListeners records what the Envoy of a proxy has answered, and lets its agent know. It does not wait for the agent.
 func (s *Server) ObserveListeners(id mesh.ID, l observed.Listeners) {
@@ -91,6 +103,9 @@ func (s *Server) Rotation(ctx context.Context, meshName string) (*adminv1.Rotati
 
 // Query asks the Envoy of a proxy for a view, see session.Sessions.
 func (s *Server) Query(ctx context.Context, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error) error {
+	if replica := s.sessions.Replica(proxy); replica != "" {
+		return s.o.Peers.Query(ctx, replica, proxy, view, take)
+	}
 	return s.sessions.Query(ctx, proxy, view, take)
 }
 

@@ -17,11 +17,13 @@ import (
 	"github.com/sonde-mesh/sonde/agents/observed"
 	"github.com/sonde-mesh/sonde/agents/rotation"
 	"github.com/sonde-mesh/sonde/agents/session"
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/peers"
 )
 
 // Options of a Server.
@@ -41,6 +43,12 @@ type Options struct {
 	// Observe passes the whole Observation of a proxy to the view's builder, and returns at once. It must not call the
 	// server. Required.
 	Observe func(proxy mesh.ID, o mesh.Observation)
+	// Peers are the other replicas, which are told what this one knows; nil for none. The server is their peers.Local.
+	Peers *peers.Peers
+	// Streams returns the ADS streams with this replica, for the others. Default: none.
+	Streams func() map[mesh.ID][]*adminv1.Stream
+	// Leads says that this replica advances rotations. Default: it does.
+	Leads func() bool
 	// ProbeFailed is told of probes that fail. It must return at once. Default: they are dropped.
 	ProbeFailed func(session.ProbeFailure)
 	// Refused is told of joins that are refused, seldom for one address. It must return at once. Default: they are only logged.
@@ -71,6 +79,12 @@ func (o *Options) setDefaults() error {
 	o.joins = cmp.Or(o.joins, join.DefaultLimits())
 	o.sessions = cmp.Or(o.sessions, session.DefaultLimits())
 	o.recheck = cmp.Or(o.recheck, recheckInterval)
+	if o.Leads == nil {
+		o.Leads = func() bool { return true }
+	}
+	if o.Streams == nil {
+		o.Streams = func() map[mesh.ID][]*adminv1.Stream { return nil }
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -108,13 +122,13 @@ func New(o Options) (*Server, error) {
 	s := &Server{o: o}
 	var err error
 	s.observed, err = observed.New(observed.Options{
-		Authority: o.Authority, Storage: o.Storage, View: o.View, Observe: o.Observe, Logger: o.Logger, Now: o.Now,
+		Authority: o.Authority, Storage: o.Storage, View: o.View, Observe: o.Observe, Peers: o.Peers, Logger: o.Logger, Now: o.Now,
 	})
 	if err != nil {
 		return nil, err
 	}
 	s.sessions, err = session.New(session.Options{
-		Authority: o.Authority, Observed: s.observed, View: o.View, ProbeFailed: o.ProbeFailed,
+		Authority: o.Authority, Observed: s.observed, Peers: o.Peers, View: o.View, ProbeFailed: o.ProbeFailed,
 		Reported:  func(ctx context.Context, meshName string) { s.rotations.Advance(ctx, meshName) },
 		Duplicate: func(ctx context.Context, who identity.Subject, err error) { s.joins.Duplicate(ctx, who, err) },
 		Version:   o.Version, Logger: o.Logger, Registerer: o.Registerer, Now: o.Now, Limits: o.sessions,

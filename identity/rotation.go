@@ -263,6 +263,19 @@ func (a *Authority) Report(p Peer, use InUse) error {
 	return m.records.write(p.Dataplane)
 }
 
+// Hear records the certificate of a proxy that another process of the control plane knows, and what the proxy uses as its agent has said there,
+// nil if it has not.
+func (a *Authority) Hear(p Peer, use *InUse) error {
+	if use != nil {
+		return a.Report(p, *use)
+	}
+	m, err := a.mesh(p.Mesh)
+	if err == nil {
+		m.records.know(p, a.o.Now())
+	}
+	return err
+}
+
 // Due is what a proxy still has to put in place.
 type Due struct {
 	// Bundle of the mesh; NewBundle says that the proxy does not use it yet.

@@ -51,7 +51,7 @@ func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest)
 	if err := call.CheckProcess(r.GetInstance()); err != nil {
 		return nil, err
 	}
-	if err := s.o.CheckDuplicate(ctx, p.ID(), r.GetInstance()); err != nil {
+	if err := s.o.CheckDuplicate(ctx, p.ID(), r.GetInstance(), call.Address(ctx)); err != nil {
 		return nil, err
 	}
 	sidecar, err := sidecarOf(r)
@@ -72,6 +72,7 @@ func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest)
 	if err != nil {
 		return nil, err
 	}
+	s.o.Observed.Issued(p.ID())
 	log.InfoContext(ctx, "proxy joined", "serial", issued.Serial, "expires", issued.NotAfter,
 		"version", call.Shorten(r.GetVersion().GetSonde()), "envoyVersion", call.Shorten(r.GetVersion().GetEnvoy()))
 	return &agentv1.JoinResponse{Identity: identityOf(issued), Bootstrap: bootstrap}, nil

@@ -48,7 +48,7 @@ type Options struct {
 	// Bootstrap returns the JSON of Envoy's bootstrap.
 	Bootstrap func(p *meshview.Proxy, s Sidecar) ([]byte, error)
 	// CheckDuplicate returns an error if another process than this one has the session of a proxy, and lives.
-	CheckDuplicate func(ctx context.Context, proxy mesh.ID, process string) error
+	CheckDuplicate func(ctx context.Context, proxy mesh.ID, process, address string) error
 	// Refused is told of joins that are refused, seldom for one address. It must return at once.
 	Refused    func(Refusal)
 	Logger     *slog.Logger

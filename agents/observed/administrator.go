@@ -35,7 +35,7 @@ func drainedText(reason string) string {
 
 // observeAdministrator passes on why an administrator drains a proxy, "" if none does.
 func (s *State) observeAdministrator(id mesh.ID, text string) {
-	s.Update(id, func(o *mesh.Observation) { o.Administrator = text })
+	s.observed.update(id, func(f *facts) { f.Administrator = text })
 }
 
 // SetDrained keeps new traffic from a proxy, for a reason to be shown, or lets it have new traffic again if reason is nil. It returns why the
@@ -73,7 +73,7 @@ func (s *State) SetDrained(ctx context.Context, p *meshview.Proxy, reason *strin
 func (s *State) forgetDrained(gone func(mesh.ID) bool) error {
 	s.drainedLock.Lock()
 	defer s.drainedLock.Unlock()
-	for _, id := range s.observed.which(func(o mesh.Observation) bool { return o.Administrator != "" }) {
+	for _, id := range s.observed.which(func(f facts) bool { return f.Administrator != "" }) {
 		if !gone(id) {
 			continue
 		}

@@ -16,31 +16,40 @@ func (s *State) loadDraining() error {
 }
 
 // SetDraining records in the storage whether a proxy drains, and then passes it to the view's builder.
-func (s *State) SetDraining(id mesh.ID, draining bool) error {
-	var err error
-	if draining {
-		err = s.drains.write(id, s.o.Now())
-	} else {
-		err = s.drains.remove(id)
+func (s *State) SetDraining(id mesh.ID, draining bool, session Order) error {
+	if s.observed.factsOf(id).Draining != draining {
+		if err := s.recordDraining(id, draining); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	s.observeDraining(id, draining)
+	s.observed.update(id, func(f *facts) { f.Draining, f.session = draining, session })
 	return nil
 }
 
+func (s *State) recordDraining(id mesh.ID, draining bool) error {
+	if draining {
+		return s.drains.write(id, s.o.Now())
+	}
+	return s.drains.remove(id)
+}
+
 func (s *State) observeDraining(id mesh.ID, draining bool) {
-	s.Update(id, func(o *mesh.Observation) { o.Draining = draining })
+	s.observed.update(id, func(f *facts) { f.Draining = draining })
 }
 
 // forgetDrains removes the records of proxies that are gone.
 func (s *State) forgetDrains(gone func(mesh.ID) bool, sessions Sessions) error {
-	for _, id := range s.observed.which(func(o mesh.Observation) bool { return o.Draining }) {
+	for _, id := range s.observed.which(func(f facts) bool { return f.Draining }) {
 		if !gone(id) {
 			continue
 		}
-		if err := sessions.Without(id, func() error { return s.SetDraining(id, false) }); err != nil {
+		if err := sessions.Without(id, func() error {
+			err := s.recordDraining(id, false)
+			if err == nil {
+				s.observeDraining(id, false)
+			}
+			return err
+		}); err != nil {
 			return fmt.Errorf("forget the drain of %s: %w", id, err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -14,6 +15,8 @@ type Listeners struct {
 	Accepted []netip.AddrPort
 	// Refused are the reasons why it has refused others, by address.
 	Refused map[netip.AddrPort]string
+	// Since is when Envoy has opened the newest of its ADS streams here.
+	Since time.Time
 }
 
 // loadUnaccepted restores which proxies had no listener before the restart.
@@ -21,14 +24,22 @@ func (s *State) loadUnaccepted() error {
 	ids, err := s.unacceptedRecords.all()
 	for _, id := range ids {
 		s.unaccepted[id] = true
-		s.Update(id, func(o *mesh.Observation) { o.ListenersKnown = true })
+		s.observed.update(id, func(f *facts) { f.ListenersKnown = true })
 	}
 	return err
 }
 
 // ObserveListeners records what the Envoy of a proxy has answered.
 func (s *State) ObserveListeners(id mesh.ID, l Listeners) {
+	newest := Order{}
+	for _, said := range s.said(id) {
+		if order := OrderOf(said.Proxy.GetListeners().GetOrder()); order.Compare(newest) > 0 {
+			newest = order
+		}
+	}
 	s.mu.Lock()
+	opened := !s.streams[id].Equal(l.Since)
+	s.streams[id] = l.Since
 	if len(l.Refused) == 0 {
 		delete(s.refused, id)
 	} else {
@@ -38,17 +49,28 @@ func (s *State) ObserveListeners(id mesh.ID, l Listeners) {
 	if len(l.Accepted) > 0 {
 		s.forgetUnaccepted(id)
 	}
-	s.Update(id, func(o *mesh.Observation) {
-		o.ListenersKnown, o.Listeners = true, mesh.MakeAddresses(l.Accepted)
+	s.observed.update(id, func(f *facts) {
+		f.ListenersKnown, f.Listeners = true, mesh.MakeAddresses(l.Accepted)
+		if opened {
+			f.stream = OrderAt(l.Since).After(newest)
+		}
 	})
+	s.o.Peers.Changed(id) // also if only a reason has changed
 }
 
 // RefusedListeners returns, to be shown, why the Envoy of a proxy refuses listeners of inbounds, by their address. The result must not be
 // changed.
 func (s *State) RefusedListeners(id mesh.ID) map[netip.AddrPort]string {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.refused[id] // it is replaced, never changed
+	refused := s.refused[id] // it is replaced, never changed
+	s.mu.Unlock()
+	newest := s.observed.factsOf(id).stream
+	for _, said := range s.said(id) {
+		if order := OrderOf(said.Proxy.GetListeners().GetOrder()); order.Compare(newest) > 0 {
+			newest, refused = order, reasonsOf(said.Proxy.GetListeners().GetRefused())
+		}
+	}
+	return refused
 }
 
 // ExpectListeners records that a proxy which has never joined has no listeners yet, so that its endpoints wait for them.
@@ -62,7 +84,7 @@ func (s *State) ExpectListeners(id mesh.ID) error {
 	s.mu.Lock()
 	s.unaccepted[id] = true
 	s.mu.Unlock()
-	s.Update(id, func(o *mesh.Observation) { o.ListenersKnown = true })
+	s.observed.update(id, func(f *facts) { f.ListenersKnown = true })
 	return nil
 }
 
@@ -87,6 +109,7 @@ func (s *State) forgetListeners(id mesh.ID) {
 	s.forgetUnaccepted(id)
 	s.mu.Lock()
 	delete(s.refused, id)
+	delete(s.streams, id)
 	s.mu.Unlock()
-	s.Update(id, func(o *mesh.Observation) { o.ListenersKnown, o.Listeners = false, "" })
+	s.observed.update(id, func(f *facts) { f.ListenersKnown, f.Listeners, f.stream = false, "", Order{} })
 }

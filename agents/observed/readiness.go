@@ -17,19 +17,19 @@ func (s *State) ExpectApplications(d *mesh.Dataplane) error {
 	if s.Of(d.ID()).Joined {
 		return nil
 	}
-	return s.awaitReport(d)
+	return s.awaitReport(d, Order{})
 }
 
 // StartAgain makes the inbounds of a proxy that has drained wait for a report: its application may have ended as it did.
-func (s *State) StartAgain(ctx context.Context, id mesh.ID) {
+func (s *State) StartAgain(ctx context.Context, id mesh.ID, session Order) {
 	if d := s.o.View().Dataplane(id); d != nil && s.Of(id).Draining {
-		s.logUnkept(ctx, id, s.awaitReport(d))
+		s.logUnkept(ctx, id, s.awaitReport(d, session))
 	}
 }
 
 // awaitReport makes the inbounds of d with a serviceProbe wait for the next report of its agent.
-func (s *State) awaitReport(d *mesh.Dataplane) error {
-	return s.applications.update(d.ID(), func(reasons map[netip.AddrPort]string) {
+func (s *State) awaitReport(d *mesh.Dataplane, session Order) error {
+	return s.applications.update(d.ID(), session, func(reasons map[netip.AddrPort]string) {
 		for at := range probedInbounds(d) {
 			reasons[at] = notReported
 		}
@@ -56,7 +56,7 @@ func probedInbounds(d *mesh.Dataplane) map[netip.AddrPort]*mesh.Inbound {
 // the probe says otherwise: else a probe that is added to all replicas of a service would take out all of them at once. reports says whether
 // the agent, as far as that is known, reports its applications. Follow returns whether it should report all again: what it has said while
 // its Dataplane, or a probe, was not there has been ignored.
-func (s *State) Follow(before, after *mesh.Dataplane, reports bool) (askAgain bool) {
+func (s *State) Follow(before, after *mesh.Dataplane, reports bool, session Order) (askAgain bool) {
 	probed := probedInbounds(after)
 	known := map[netip.AddrPort]bool{}
 	if before != nil {
@@ -68,7 +68,7 @@ func (s *State) Follow(before, after *mesh.Dataplane, reports bool) (askAgain bo
 	}
 	id, forgotten := after.ID(), false
 	reports = reports && before != nil && s.Of(id).Joined
-	err := s.applications.update(id, func(reasons map[netip.AddrPort]string) {
+	err := s.applications.update(id, session, func(reasons map[netip.AddrPort]string) {
 		for at := range probed {
 			if reports && !known[at] {
 				reasons[at] = notReported
@@ -84,9 +84,9 @@ func (s *State) Follow(before, after *mesh.Dataplane, reports bool) (askAgain bo
 
 // Readiness records what the agent of a proxy reports of its applications, and logs what has changed. What its Dataplane has no probe for is
 // ignored: the agent may not know of the last change yet.
-func (s *State) Readiness(ctx context.Context, id mesh.ID, reported map[netip.AddrPort]*agentv1.InboundReadiness) {
-	before := s.applications.of(id)
-	err := s.applications.update(id, func(reasons map[netip.AddrPort]string) {
+func (s *State) Readiness(ctx context.Context, id mesh.ID, session Order, reported map[netip.AddrPort]*agentv1.InboundReadiness) {
+	before := s.NotServing(id)
+	err := s.applications.update(id, session, func(reasons map[netip.AddrPort]string) {
 		probed := probedInbounds(s.o.View().Dataplane(id)) // here, so that a later view finds what this one let in
 		maps.DeleteFunc(reported, func(at netip.AddrPort, _ *agentv1.InboundReadiness) bool { return probed[at] == nil })
 		for at, in := range reported {
@@ -119,14 +119,16 @@ func (s *State) logReadiness(ctx context.Context, id mesh.ID, before map[netip.A
 	}
 }
 
-// ForgetApplications forgets what is known of the applications of a proxy, so that health.ready alone decides.
-func (s *State) ForgetApplications(ctx context.Context, id mesh.ID) {
-	s.logUnkept(ctx, id, s.applications.update(id, func(reasons map[netip.AddrPort]string) { clear(reasons) }))
+// IgnoreApplications has all applications of a proxy count as ready, so that health.ready alone decides.
+func (s *State) IgnoreApplications(ctx context.Context, id mesh.ID, session Order) {
+	s.logUnkept(ctx, id, s.applications.update(id, session, func(reasons map[netip.AddrPort]string) { clear(reasons) }))
 }
 
 // NotServing returns, to be shown, why applications of a proxy cannot take traffic, by the address of the inbound. The result must not be
 // changed.
-func (s *State) NotServing(id mesh.ID) map[netip.AddrPort]string { return s.applications.of(id) }
+func (s *State) NotServing(id mesh.ID) map[netip.AddrPort]string {
+	return s.newestApplications(id, s.applications.own(id)).reasons
+}
 
 // logUnkept logs that the state of applications is in memory alone. It holds nevertheless: a full disk keeps no endpoint that is dead.
 func (s *State) logUnkept(ctx context.Context, id mesh.ID, err error) {

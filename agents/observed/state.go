@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/peers"
 )
 
 // Storage keeps sets of proxies, and what is known of them. Names are slash-separated paths. Write is atomic, and durable as soon as the disk
@@ -37,7 +39,9 @@ type Options struct {
 	View func() *meshview.View
 	// Observe passes the whole Observation of a proxy to the view's builder, and returns at once. It must not call the State.
 	Observe func(proxy mesh.ID, o mesh.Observation)
-	Logger  *slog.Logger
+	// Peers are the other replicas, nil for none.
+	Peers  *peers.Peers
+	Logger *slog.Logger
 	Now     func() time.Time
 }
 
@@ -45,7 +49,7 @@ type Options struct {
 // agent and its Envoy talk to one replica. Each field says whether that one may own it alone.
 type State struct {
 	o Options
-	// observed is the sum of what follows, for the view: shared.
+	// observed is the sum of what follows and of what other replicas have said, for the view.
 	observed *observations
 	// identities is locked while what was issued to a proxy is passed to observed. Alone: a lock of this process.
 	identities sync.Mutex
@@ -54,12 +58,16 @@ type State struct {
 	drains, drained, unacceptedRecords directory
 	// drainedLock is locked while drained changes. Alone, but of two replicas that change one record at once the last wins.
 	drainedLock sync.Mutex
-	// applications says which cannot take traffic. Shared: an endpoint counts as ready in a replica that does not know it.
+	// applications says which cannot take traffic. Other replicas are told.
 	applications *applications
 
 	mu sync.Mutex
-	// refused says why Envoy refuses inbound listeners, by address. Alone, at the replica with Envoy's ADS stream: it only explains.
+	// refused says why Envoy refuses inbound listeners, by address. Other replicas are told.
 	refused map[mesh.ID]map[netip.AddrPort]string
+	// streams is since when the ADS stream is open by which the listeners of a proxy are known. Alone.
+	streams map[mesh.ID]time.Time
+	// issued are the certificates with which proxies have joined here, until they have had a session. Other replicas are told.
+	issued map[mesh.ID]*peerv1.Certificate
 	// unaccepted are the proxies in unacceptedRecords. Shared, like these.
 	unaccepted map[mesh.ID]bool
 	// mismatches are those that have been logged, see CheckWorkload. Alone: each replica logs once.
@@ -70,15 +78,17 @@ type State struct {
 func New(o Options) (*State, error) {
 	s := &State{
 		o:                 o,
-		observed:          newObservations(o.Observe),
 		drains:            directory{"draining", o.Storage},
 		drained:           directory{"drained", o.Storage},
 		unacceptedRecords: directory{"unaccepted", o.Storage},
 		refused:           map[mesh.ID]map[netip.AddrPort]string{},
+		streams:           map[mesh.ID]time.Time{},
+		issued:            map[mesh.ID]*peerv1.Certificate{},
 		unaccepted:        map[mesh.ID]bool{},
 		mismatches:        map[mesh.ID]Mismatch{},
 	}
-	s.applications = newApplications(directory{"applications", o.Storage}, s.Update, o.Logger)
+	s.observed = &observations{pass: o.Observe, changed: o.Peers.Changed, merge: s.merge, own: map[mesh.ID]facts{}, known: map[mesh.ID]mesh.Observation{}}
+	s.applications = newApplications(directory{"applications", o.Storage}, s.newestApplications, s.observed.update, o.Logger)
 	for _, id := range o.Authority.Joined() {
 		s.ObserveIdentity(id)
 	}
@@ -94,21 +104,16 @@ func (s *State) Kept() bool { return s.o.Storage != nil }
 // Of returns the Observation of a proxy.
 func (s *State) Of(id mesh.ID) mesh.Observation { return s.observed.of(id) }
 
-// Update changes the Observation of a proxy, which is kept as a whole, and passes it to the view's builder. change must not call the State.
-func (s *State) Update(proxy mesh.ID, change func(*mesh.Observation)) {
-	s.observed.update(proxy, change)
-}
-
 // ObserveIdentity updates what the Observation of a proxy says of its certificate.
 func (s *State) ObserveIdentity(id mesh.ID) {
 	// Of two calls at once, the later one must not pass on the earlier state.
 	s.identities.Lock()
 	defer s.identities.Unlock()
 	path, joined := s.o.Authority.PathInUse(id)
-	s.Update(id, func(o *mesh.Observation) { o.Joined, o.Path = joined, path })
+	s.observed.update(id, func(f *facts) { f.Joined, f.Path = joined, path })
 	if !joined {
 		s.forgetListeners(id)
-		s.ForgetApplications(context.Background(), id)
+		s.logUnkept(context.Background(), id, s.applications.drop(id))
 	}
 }
 
@@ -123,6 +128,7 @@ func (s *State) Replaced(ctx context.Context, now identity.Subject, hadSession b
 		s.o.Logger.ErrorContext(ctx, "drain record not removed", "mesh", now.Mesh, "proxy", now.Dataplane, "err", err)
 	}
 	s.observeDraining(id, false)
+	s.forgetIssued(id)
 	s.ObserveIdentity(id)
 }
 
@@ -153,6 +159,7 @@ func (s *State) Forget(ctx context.Context, sessions Sessions) {
 	if err := s.applications.forget(gone); err != nil {
 		s.o.Logger.ErrorContext(ctx, "records of applications not removed", "err", err)
 	}
+	s.forgetTold(gone)
 }
 
 // sweep forgets proxies whose certificate has expired, or all that are gone if they are only in memory. A proxy with a Dataplane

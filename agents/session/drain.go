@@ -13,12 +13,12 @@ import (
 func (s *Sessions) setDraining(sess *session, draining bool) error {
 	id := sess.peer.ID()
 	err := s.inTurn(sess, func() error {
-		if s.o.Observed.Of(id).Draining == draining {
-			return nil
-		}
-		log := s.o.Logger.With("mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane)
-		if err := s.o.Observed.SetDraining(id, draining); err != nil {
+		log, before := s.o.Logger.With("mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane), s.o.Observed.Of(id).Draining
+		if err := s.o.Observed.SetDraining(id, draining, sess.order); err != nil {
 			return call.Internal(sess.stream.Context(), log, "write drain", err)
+		}
+		if before == draining {
+			return nil
 		}
 		log.InfoContext(sess.stream.Context(), "proxy drains", "draining", draining)
 		return nil

@@ -43,6 +43,7 @@ func (s *Sessions) endpoints(id mesh.ID) *agentv1.ControlMessage {
 	s.mu.Lock()
 	onItsWay := s.publishing[id] > 0 || s.o.Observed.Of(id) != p.Observed
 	s.mu.Unlock()
+	onItsWay = onItsWay || s.o.Peers.Behind(id)
 	switch {
 	case p.Dataplane.IsPod(): // the kubelet may wait for the agent
 		return endpointsMessage("")

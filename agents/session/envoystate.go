@@ -11,6 +11,7 @@ func (s *Sessions) envoyChanged(sess *session, m *agentv1.EnvoyState) {
 	s.mu.Lock()
 	sess.envoyDown = down
 	s.mu.Unlock()
+	s.o.Peers.Changed(sess.peer.ID())
 	log := s.o.Logger.With("mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane)
 	if down == "" {
 		log.InfoContext(sess.stream.Context(), "envoy of a proxy runs again")

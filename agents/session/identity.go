@@ -22,6 +22,7 @@ func (s *Sessions) report(sess *session, inUse *agentv1.InUse) error {
 	s.mu.Lock()
 	sess.inUse = inUse
 	s.mu.Unlock()
+	s.o.Peers.Changed(sess.peer.ID())
 	s.o.Reported(sess.stream.Context(), sess.peer.Mesh)
 	return s.push(sess)
 }

@@ -7,26 +7,29 @@ import (
 )
 
 type metrics struct {
-	unknown prometheus.Counter
+	unknown, replaced prometheus.Counter
 }
 
 func newMetrics(s *Sessions, registerer prometheus.Registerer) (*metrics, error) {
 	m := &metrics{unknown: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sonde_agents_unknown_messages_total",
 		Help: "Messages of agents that this control plane does not know, and ignored.",
+	}), replaced: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "sonde_sessions_replaced_total",
+		Help: "Sessions that were ended because their agent has a newer one with another replica.",
 	})}
 	if registerer == nil {
 		return m, nil
 	}
 	connected := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "sonde_agents_connected",
-		Help: "Agents with a session.",
+		Help: "Agents with a session with this replica.",
 	}, func() float64 {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return float64(len(s.sessions))
 	})
-	for _, c := range []prometheus.Collector{m.unknown, connected} {
+	for _, c := range []prometheus.Collector{m.unknown, m.replaced, connected} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics of sessions: %w", err)
 		}

@@ -43,6 +43,7 @@ func (s *Sessions) openSession(sess *session) error {
 	}
 	s.sessions[id] = sess
 	delete(s.ended, id)
+	defer s.o.Peers.Changed(id)
 	return nil
 }
 
@@ -54,8 +55,11 @@ func (s *Sessions) closeSession(sess *session) {
 	defer s.mu.Unlock()
 	if s.sessions[id] == sess {
 		delete(s.sessions, id)
-		s.ended[id] = s.o.Now()
+		now, last := s.o.Now(), sess.tell()
+		last.Open, last.Ended = false, timestamppb.New(now)
+		s.ended[id] = endedSession{at: now, instance: sess.peer.Instance, last: last}
 		s.endQueries(id)
+		s.o.Peers.Changed(id)
 	}
 }
 
@@ -75,21 +79,27 @@ func (s *Sessions) inTurn(sess *session, do func() error) error {
 func (s *Sessions) Silent(id mesh.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.sessions[id] != nil {
+	if s.connected(id) {
 		return false
 	}
-	last := s.started
-	if t := s.ended[id]; t.After(last) {
-		last = t
-	}
+	last, _ := s.lastEnd(id)
 	return s.o.Now().Sub(last) >= s.o.Limits.SilentAfter
 }
 
-// Connected reports whether the proxy's agent has a session.
+// Connected reports whether the proxy's agent has a session, with any replica.
 func (s *Sessions) Connected(id mesh.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sessions[id] != nil
+	return s.connected(id)
+}
+
+// connected needs mu.
+func (s *Sessions) connected(id mesh.ID) bool {
+	if s.sessions[id] != nil {
+		return true
+	}
+	_, open := s.elsewhere(id)
+	return open
 }
 
 // WakeMesh makes the sessions of a mesh send what is due.
@@ -118,16 +128,17 @@ func (s *Sessions) ForgetEnded() {
 	v := s.o.View()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id, t := range s.ended {
-		if _, p := v.Proxy(id); p == nil && s.o.Now().Sub(t) >= s.o.Limits.SilentAfter {
+	for id, e := range s.ended {
+		if _, p := v.Proxy(id); p == nil && s.o.Now().Sub(e.at) >= s.o.Limits.SilentAfter {
 			delete(s.ended, id)
+			s.o.Peers.Changed(id)
 		}
 	}
 }
 
-// Agents returns the agents that have a session.
+// Agents returns the agents that have a session, with any replica.
 func (s *Sessions) Agents() map[mesh.ID]*adminv1.Agent {
-	all := map[mesh.ID]*adminv1.Agent{}
+	all := s.agentsElsewhere()
 	var peers []identity.Peer
 	s.mu.Lock()
 	for id, sess := range s.sessions {
@@ -156,7 +167,7 @@ func (s *Sessions) Agents() map[mesh.ID]*adminv1.Agent {
 func (s *Sessions) Without(id mesh.ID, do func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.sessions[id] != nil {
+	if s.connected(id) {
 		return nil
 	}
 	return do()
@@ -166,7 +177,7 @@ func (s *Sessions) Without(id mesh.ID, do func() error) error {
 func (s *Sessions) Since() map[mesh.ID]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	since := make(map[mesh.ID]time.Time, len(s.sessions))
+	since := s.sinceElsewhere()
 	for id, sess := range s.sessions {
 		since[id] = sess.since
 	}
@@ -178,8 +189,23 @@ func (s *Sessions) Since() map[mesh.ID]time.Time {
 func (s *Sessions) Ended(id mesh.ID) (at time.Time, mayComeBack bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ended, seen := s.ended[id]; seen {
-		return ended, false
+	at, seen := s.lastEnd(id)
+	return at, !seen && s.o.Now().Sub(s.started) < s.o.Limits.SilentAfter
+}
+
+// lastEnd returns when the last session of a proxy has ended, with any replica; the start if none is known. It needs mu.
+func (s *Sessions) lastEnd(id mesh.ID) (at time.Time, seen bool) {
+	last := s.started
+	if e, known := s.ended[id]; known {
+		last, seen = e.at, true
 	}
-	return s.started, s.o.Now().Sub(s.started) < s.o.Limits.SilentAfter
+	for _, said := range s.said(id) {
+		if end := endOf(said); !end.IsZero() {
+			seen = true
+			if end.After(last) {
+				last = end
+			}
+		}
+	}
+	return last, seen
 }

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sonde-mesh/sonde/agents/call"
+	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -52,12 +53,16 @@ func serviceProbe(at netip.AddrPort, in *mesh.Inbound) *agentv1.ServiceProbe {
 	return p
 }
 
-// MayReport reports whether the agent of a proxy reports its applications, as far as that is known.
-func (s *Sessions) MayReport(id mesh.ID) bool {
+// MayReport reports whether the agent of a proxy reports its applications, as far as that is known, and the order of its session if that is
+// with this replica.
+func (s *Sessions) MayReport(id mesh.ID) (reports bool, session observed.Order) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sess := s.sessions[id]
-	return sess == nil || sess.has(agentv1.FeatureServiceProbes)
+	if sess == nil {
+		return true, observed.Order{}
+	}
+	return sess.has(agentv1.FeatureServiceProbes), sess.order
 }
 
 // AskAgain makes the session of a proxy, if it has one, send the ServiceProbes again, and so the agent report all: what it has said while
@@ -93,7 +98,7 @@ func (s *Sessions) readinessChanged(sess *session, m *agentv1.Readiness) error {
 		reported[at] = in
 	}
 	return s.inTurn(sess, func() error {
-		s.o.Observed.Readiness(sess.stream.Context(), sess.peer.ID(), reported)
+		s.o.Observed.Readiness(sess.stream.Context(), sess.peer.ID(), sess.order, reported)
 		sess.signal() // the reason of an endpoint may be another one, which is none of the view's
 		return nil
 	})

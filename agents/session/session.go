@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sonde-mesh/sonde/agents/call"
+	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/identity"
 )
@@ -39,6 +40,10 @@ var errReplaced = status.Error(codes.Aborted, "a newer session of this proxy, or
 type session struct {
 	peer  identity.Peer
 	since time.Time
+	// order tells which of sessions with several replicas is the newest.
+	order observed.Order
+	// drained says that it began while the proxy drained.
+	drained bool
 	// turn is shared by all successive sessions of a proxy, so that no message of an old session takes effect after one of
 	// the new session, see inTurn.
 	turn *sync.Mutex
@@ -95,9 +100,12 @@ func (sess *session) signal() {
 }
 
 func (s *Sessions) newSession(caller identity.Peer, hello *agentv1.Hello, stream agentv1.AgentService_SessionServer) *session {
+	now := s.o.Now()
 	sess := &session{
 		peer:     caller,
-		since:    s.o.Now(),
+		since:    now,
+		order:    s.order(caller.ID(), hello, now),
+		drained:  hello.GetDraining(),
 		wake:     make(chan struct{}, 1),
 		replaced: make(chan struct{}),
 		outbox:   make(chan *agentv1.ControlMessage, outboxSize),
@@ -130,7 +138,7 @@ func (s *Sessions) Session(stream agentv1.AgentService_SessionServer) error {
 		return ended(err)
 	}
 	sess := s.newSession(caller, hello, stream)
-	if err := s.CheckDuplicate(stream.Context(), caller.ID(), hello.GetInstance()); err != nil {
+	if err := s.CheckDuplicate(stream.Context(), caller.ID(), hello.GetInstance(), call.Address(stream.Context())); err != nil {
 		s.o.Duplicate(stream.Context(), caller.Subject, err)
 		return err
 	}
@@ -154,7 +162,7 @@ func (s *Sessions) Session(stream agentv1.AgentService_SessionServer) error {
 func (s *Sessions) serve(sess *session, hello *agentv1.Hello, messages <-chan received) error {
 	defer sess.stopDrainPoll()
 	if !hello.GetDraining() {
-		s.o.Observed.StartAgain(sess.stream.Context(), sess.peer.ID())
+		s.o.Observed.StartAgain(sess.stream.Context(), sess.peer.ID(), sess.order)
 	}
 	if err := s.setDraining(sess, hello.GetDraining()); err != nil {
 		return err
@@ -237,6 +245,7 @@ func (s *Sessions) setVersion(sess *session, v *agentv1.Version) {
 	s.mu.Lock()
 	sess.version = v
 	s.mu.Unlock()
+	s.o.Peers.Changed(sess.peer.ID())
 	s.o.Logger.InfoContext(sess.stream.Context(), "versions of a proxy have changed", "mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane,
 		"version", v.GetSonde(), "envoyVersion", v.GetEnvoy())
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/peers"
 )
 
 // Options of Sessions. All are required but ProbeFailed, Registerer and Limits.
@@ -21,6 +22,8 @@ type Options struct {
 	Authority *identity.Authority
 	// Observed gets what agents report.
 	Observed *observed.State
+	// Peers are the other replicas, nil for none.
+	Peers *peers.Peers
 	// View returns the current view, nil before the first.
 	View func() *meshview.View
 	// Reported is called when a proxy of a mesh has reported what it uses, so that a rotation may go on.
@@ -56,8 +59,8 @@ func DefaultLimits() Limits {
 	return Limits{Sessions: 10_000, Hello: 10 * time.Second, SilentAfter: 30 * time.Second, Answer: 64 << 20}
 }
 
-// Sessions has the sessions with this replica, which owns them alone. What it tells others of them, that a proxy is silent, connected or lost,
-// is only the truth where no other replica has a session with it.
+// Sessions has the sessions with this replica. What it says of a proxy, such as that it is connected or lost, takes the sessions with other
+// replicas into account.
 type Sessions struct {
 	o       Options
 	metrics *metrics
@@ -69,13 +72,13 @@ type Sessions struct {
 
 	mu      sync.Mutex
 	stopped bool
-	// sessions are the open ones, by proxy. Alone, but that a proxy has one is to be shared.
+	// sessions are the open ones, by proxy. Other replicas are told.
 	sessions map[mesh.ID]*session
-	// ended is when the last session of proxies without one has ended. Shared: the latest of all replicas counts.
-	ended   map[mesh.ID]time.Time
+	// ended are the last sessions of proxies that have none with this replica. Other replicas are told.
+	ended   map[mesh.ID]endedSession
 	queries map[string]*query // those whose caller waits, by ID. Alone
-	// publishing counts for each proxy the changes of its endpoints that other proxies have not taken yet. Shared: each
-	// replica knows of those that have a stream with it.
+	// publishing counts for each proxy the changes of its endpoints that other proxies with a stream to this replica have not taken yet.
+	// Other replicas wait for it, see peers.Peers.Behind.
 	publishing map[mesh.ID]int
 }
 
@@ -87,7 +90,7 @@ func New(o Options) (*Sessions, error) {
 		stopping:   make(chan struct{}),
 		sessions:   map[mesh.ID]*session{},
 		queries:    map[string]*query{},
-		ended:      map[mesh.ID]time.Time{},
+		ended:      map[mesh.ID]endedSession{},
 		publishing: map[mesh.ID]int{},
 	}
 	var err error

@@ -69,7 +69,7 @@ func (s *Sessions) leaveToOldAgent(sess *session) error {
 		log.WarnContext(ctx, "agent is too old for serviceProbe: health.ready alone decides about the inbounds until it is upgraded")
 	}
 	return s.inTurn(sess, func() error {
-		s.o.Observed.ForgetApplications(ctx, id)
+		s.o.Observed.IgnoreApplications(ctx, id, sess.order)
 		return nil
 	})
 }

@@ -61,3 +61,11 @@ func (a Addresses) Has(at netip.AddrPort) bool {
 	}
 	return false
 }
+
+// Texts returns the addresses of the set, sorted.
+func (a Addresses) Texts() []string {
+	if a == "" {
+		return nil
+	}
+	return strings.Split(string(a), ",")
+}

@@ -1843,7 +1843,9 @@ type Agent struct {
 	LeafSerial         string                 `protobuf:"bytes,6,opt,name=leaf_serial,json=leafSerial,proto3" json:"leaf_serial,omitempty"`
 	CertificateExpires *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=certificate_expires,json=certificateExpires,proto3" json:"certificate_expires,omitempty"`
 	// Why its Envoy does not run, human-readable; empty if it does, or the agent does not say it.
-	EnvoyDown     string `protobuf:"bytes,8,opt,name=envoy_down,json=envoyDown,proto3" json:"envoy_down,omitempty"`
+	EnvoyDown string `protobuf:"bytes,8,opt,name=envoy_down,json=envoyDown,proto3" json:"envoy_down,omitempty"`
+	// The replica that has the session, empty if it is the one that answers.
+	Replica       string `protobuf:"bytes,9,opt,name=replica,proto3" json:"replica,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1930,6 +1932,13 @@ func (x *Agent) GetCertificateExpires() *timestamppb.Timestamp {
 func (x *Agent) GetEnvoyDown() string {
 	if x != nil {
 		return x.EnvoyDown
+	}
+	return ""
+}
+
+func (x *Agent) GetReplica() string {
+	if x != nil {
+		return x.Replica
 	}
 	return ""
 }
@@ -3048,7 +3057,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x04LOST\x10\x03\x12\v\n" +
 	"\aSTOPPED\x10\x04\x12\x10\n" +
 	"\fNEVER_JOINED\x10\x05\x12\v\n" +
-	"\aWAITING\x10\x06\"\xd1\x02\n" +
+	"\aWAITING\x10\x06\"\xeb\x02\n" +
 	"\x05Agent\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12#\n" +
 	"\renvoy_version\x18\x02 \x01(\tR\fenvoyVersion\x12\x1a\n" +
@@ -3059,7 +3068,8 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"leafSerial\x12K\n" +
 	"\x13certificate_expires\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x12certificateExpires\x12\x1d\n" +
 	"\n" +
-	"envoy_down\x18\b \x01(\tR\tenvoyDown\"\x95\x01\n" +
+	"envoy_down\x18\b \x01(\tR\tenvoyDown\x12\x18\n" +
+	"\areplica\x18\t \x01(\tR\areplica\"\x95\x01\n" +
 	"\x06Stream\x12C\n" +
 	"\x0fconnected_since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0econnectedSince\x12\x14\n" +
 	"\x05delta\x18\x02 \x01(\bR\x05delta\x120\n" +

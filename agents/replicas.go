@@ -1,0 +1,121 @@
+package agents
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/sonde-mesh/sonde/agents/observed"
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
+	"github.com/sonde-mesh/sonde/peers"
+)
+
+// What other replicas are told, and what is done with what they say.
+var _ peers.Local = (*Server)(nil)
+
+// Proxies implements peers.Local.
+func (s *Server) Proxies() []mesh.ID {
+	seen := map[mesh.ID]bool{}
+	var all []mesh.ID
+	add := func(id mesh.ID) {
+		if !seen[id] {
+			seen[id] = true
+			all = append(all, id)
+		}
+	}
+	for _, id := range s.observed.Told() {
+		add(id)
+	}
+	for _, id := range s.sessions.Told() {
+		add(id)
+	}
+	for id := range s.joins.Waiting() {
+		add(id)
+	}
+	return all
+}
+
+// Proxy implements peers.Local.
+func (s *Server) Proxy(id mesh.ID) *peerv1.Proxy {
+	m := &peerv1.Proxy{Id: id}
+	if d := s.o.View().Dataplane(id); d != nil {
+		m.Instance = d.Identity.Instance
+	}
+	known := s.observed.Tell(id, m)
+	known = s.sessions.Tell(id, m) || known
+	if w, waits := s.joins.Waiting()[id]; waits {
+		m.Waiting, known = &peerv1.Waiting{Since: timestamppb.New(w.Since), Reason: w.Reason}, true
+	}
+	if !known {
+		return nil
+	}
+	return m
+}
+
+// Replica implements peers.Local.
+func (s *Server) Replica() *peerv1.Replica {
+	m := &peerv1.Replica{}
+	for _, name := range s.o.Authority.Meshes() {
+		if a, err := s.o.Authority.Loaded(name); err == nil {
+			m.Authorities = append(m.Authorities, &peerv1.Authority{Mesh: name, BundleEpoch: a.Epoch, Step: string(a.Step), SigningCa: a.SigningCA})
+		}
+	}
+	return m
+}
+
+// Heard implements peers.Local.
+func (s *Server) Heard(id mesh.ID) {
+	s.observed.Heard(id)
+	s.sessions.Heard(id)
+	s.settle([]mesh.ID{id})
+}
+
+// HeardReplica implements peers.Local.
+func (s *Server) HeardReplica() { s.sessions.WakeAwaiting() }
+
+// CheckDuplicate implements peers.Local.
+func (s *Server) CheckDuplicate(ctx context.Context, proxy mesh.ID, process, address string) (refusal string) {
+	return s.sessions.RefuseDuplicate(ctx, proxy, process, address)
+}
+
+// Streams implements peers.Local.
+func (s *Server) Streams() map[mesh.ID][]*adminv1.Stream { return s.o.Streams() }
+
+// settle tells the replicas that wait for it that proxies here have what was heard.
+func (s *Server) settle(proxies []mesh.ID) {
+	for _, id := range proxies {
+		if s.sessions.Settled(id) {
+			s.o.Peers.Taken(id)
+		}
+	}
+}
+
+// wanted reports whether what a lost replica has said of a proxy still says something: the proxy is there, and has not spoken elsewhere.
+func (s *Server) wanted(said peers.Said) bool {
+	id := said.Proxy.GetId()
+	d := s.o.View().Dataplane(id)
+	if d == nil || d.Identity.Instance != said.Proxy.GetInstance() {
+		return false
+	}
+	newer := func(of func(*peerv1.Proxy) (*peerv1.Order, bool)) bool {
+		mine, says := of(said.Proxy)
+		if !says {
+			return true
+		}
+		all := []*peerv1.Proxy{s.Proxy(id)}
+		for _, other := range s.o.Peers.Heard(id) {
+			all = append(all, other.Proxy)
+		}
+		for _, other := range all {
+			if order, says := of(other); says && observed.OrderOf(order).Compare(observed.OrderOf(mine)) > 0 {
+				return true
+			}
+		}
+		return false
+	}
+	return !newer(func(m *peerv1.Proxy) (*peerv1.Order, bool) { return m.GetSession().GetOrder(), m.GetSession() != nil }) ||
+		!newer(func(m *peerv1.Proxy) (*peerv1.Order, bool) { return m.GetApplications().GetOrder(), m.GetApplications() != nil }) ||
+		!newer(func(m *peerv1.Proxy) (*peerv1.Order, bool) { return m.GetListeners().GetOrder(), m.GetListeners() != nil })
+}

@@ -1,0 +1,227 @@
+package session
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/sonde-mesh/sonde/agents/call"
+	"github.com/sonde-mesh/sonde/agents/observed"
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
+	"github.com/sonde-mesh/sonde/peers"
+)
+
+const (
+	// lostAfter is how long sessions with a replica that is lost still count: agents come back, or the replica is only out of sight.
+	lostAfter = time.Minute
+	// maxAhead is how far the clock of an agent may be ahead.
+	maxAhead = time.Minute
+)
+
+// endedSession is the last session of a proxy that has none.
+type endedSession struct {
+	at       time.Time
+	instance string
+	last     *peerv1.Session
+}
+
+// order returns that of a new session: later than all sessions of other processes of the proxy, and by the agent's count among those of its own.
+func (s *Sessions) order(id mesh.ID, hello *agentv1.Hello, now time.Time) observed.Order {
+	order, numbered := observed.OrderAt(now), false
+	if n := hello.GetSession(); n.GetStarted().IsValid() && n.GetCount() > 0 && n.GetStarted().AsTime().Before(now.Add(maxAhead)) {
+		order, numbered = observed.Order{Time: n.GetStarted().AsTime().UnixNano(), Count: n.GetCount()}, true
+	}
+	own := numbered && hello.GetInstance() != ""
+	for _, known := range s.known(id) {
+		if of := observed.OrderOf(known.GetOrder()); own && known.GetProcess() == hello.GetInstance() {
+			order.Time = max(order.Time, of.Time)
+		} else {
+			order = order.After(of)
+		}
+	}
+	return order
+}
+
+// known returns the sessions of a proxy, open or not, of which this replica knows.
+func (s *Sessions) known(id mesh.ID) []*peerv1.Session {
+	var all []*peerv1.Session
+	s.mu.Lock()
+	if sess := s.sessions[id]; sess != nil {
+		all = append(all, sess.tell())
+	} else if e, ended := s.ended[id]; ended {
+		all = append(all, e.last)
+	}
+	s.mu.Unlock()
+	for _, said := range s.said(id) {
+		all = append(all, said.Proxy.GetSession())
+	}
+	return all
+}
+
+// said returns what other replicas have said of a proxy with which they have, or have had, a session.
+func (s *Sessions) said(id mesh.ID) []peers.Said {
+	var all []peers.Said
+	d := s.o.View().Dataplane(id)
+	for _, said := range s.o.Peers.Heard(id) {
+		if said.Proxy.GetSession() != nil && (d == nil || d.Identity.Instance == said.Proxy.GetInstance()) {
+			all = append(all, said)
+		}
+	}
+	return all
+}
+
+// elsewhere returns what the replica has said that has the newest session of a proxy, and whether there is one that counts as open.
+func (s *Sessions) elsewhere(id mesh.ID) (newest peers.Said, open bool) {
+	for _, said := range s.said(id) {
+		session := said.Proxy.GetSession()
+		if !session.GetOpen() || !said.Lost.IsZero() && s.o.Now().Sub(said.Lost) >= lostAfter {
+			continue
+		}
+		if !open || observed.OrderOf(session.GetOrder()).Compare(observed.OrderOf(newest.Proxy.GetSession().GetOrder())) > 0 {
+			newest, open = said, true
+		}
+	}
+	return newest, open
+}
+
+// Replica returns the name of the replica that has the session of a proxy, "" if it is this one, or none.
+func (s *Sessions) Replica(id mesh.ID) string {
+	s.mu.Lock()
+	here := s.sessions[id] != nil
+	s.mu.Unlock()
+	there, open := s.elsewhere(id)
+	if here || !open {
+		return ""
+	}
+	return there.Replica
+}
+
+// endOf returns when the session with another replica has ended, zero while it counts as open.
+func endOf(said peers.Said) time.Time {
+	if session := said.Proxy.GetSession(); !session.GetOpen() {
+		return session.GetEnded().AsTime()
+	}
+	return said.Lost
+}
+
+// Heard ends the session of a proxy if it has a newer one with another replica, and else makes it send what is due.
+func (s *Sessions) Heard(id mesh.ID) {
+	there, open := s.elsewhere(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sess := s.sessions[id]
+	if sess == nil {
+		return
+	}
+	if open && observed.OrderOf(there.Proxy.GetSession().GetOrder()).Compare(sess.order) > 0 {
+		s.metrics.replaced.Inc()
+		sess.replace()
+		return
+	}
+	sess.signal()
+}
+
+// WakeAwaiting makes the sessions send what is due whose agents wait until other proxies know of their endpoints: a replica that does not
+// answer is not waited for.
+func (s *Sessions) WakeAwaiting() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, sess := range s.sessions {
+		if s.awaited(id, sess) {
+			sess.signal()
+		}
+	}
+}
+
+// awaited reports whether the agent of a session waits until other proxies know of its endpoints.
+func (s *Sessions) awaited(id mesh.ID, sess *session) bool {
+	d := s.o.View().Dataplane(id)
+	return d != nil && !d.IsPod() && sess.has(agentv1.FeatureEndpoints)
+}
+
+// Settled reports whether what this replica knows of a proxy has been taken by the other proxies that have a stream with it.
+func (s *Sessions) Settled(id mesh.ID) bool {
+	_, p := s.o.View().Proxy(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p != nil && s.publishing[id] == 0 && s.o.Observed.Of(id) == p.Observed
+}
+
+// tell returns what other replicas are told of the session. Sessions.mu is held.
+func (sess *session) tell() *peerv1.Session {
+	return &peerv1.Session{
+		Order: sess.order.Proto(), Open: true, Since: timestamppb.New(sess.since), Process: sess.rival.process, Address: call.Address(sess.stream.Context()),
+		Version: sess.version.GetSonde(), EnvoyVersion: sess.version.GetEnvoy(), Features: sess.features, EnvoyDown: sess.envoyDown,
+		BundleId: sess.inUse.GetBundleId(), BundleEpoch: sess.inUse.GetBundleEpoch(), Draining: sess.drained,
+	}
+}
+
+// Tell adds to m what this replica knows of the session of a proxy, and returns false if that is nothing.
+func (s *Sessions) Tell(id mesh.ID, m *peerv1.Proxy) bool {
+	order, draining := s.o.Observed.Session(id)
+	s.mu.Lock()
+	sess := s.sessions[id]
+	e, ended := s.ended[id]
+	switch {
+	case sess != nil:
+		m.Session, m.Instance, m.Awaited = sess.tell(), sess.peer.Instance, s.awaited(id, sess)
+	case ended:
+		m.Session, m.Instance = proto.CloneOf(e.last), e.instance
+	default:
+		s.mu.Unlock()
+		return false
+	}
+	s.mu.Unlock()
+	if observed.OrderOf(m.GetSession().GetOrder()) == order {
+		m.Session.Draining = draining // as the agent has said since
+	}
+	if c, known := s.o.Authority.CertificateInUse(id); known {
+		m.Certificate = &peerv1.Certificate{Serial: c.Serial, Ca: c.CA, NotAfter: timestamppb.New(c.NotAfter), Path: c.Path}
+	}
+	return true
+}
+
+// Told returns the proxies for which Tell has something.
+func (s *Sessions) Told() []mesh.ID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids := make([]mesh.ID, 0, len(s.sessions)+len(s.ended))
+	for id := range s.sessions {
+		ids = append(ids, id)
+	}
+	for id := range s.ended {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+func (s *Sessions) agentsElsewhere() map[mesh.ID]*adminv1.Agent {
+	all := map[mesh.ID]*adminv1.Agent{}
+	for id := range s.o.Peers.HeardProxies() {
+		there, open := s.elsewhere(id)
+		if !open {
+			continue
+		}
+		session, certificate := there.Proxy.GetSession(), there.Proxy.GetCertificate()
+		all[id] = &adminv1.Agent{
+			Version: session.GetVersion(), EnvoyVersion: session.GetEnvoyVersion(), Features: session.GetFeatures(), ConnectedSince: session.GetSince(),
+			BundleId: session.GetBundleId(), LeafSerial: certificate.GetSerial(), CertificateExpires: certificate.GetNotAfter(),
+			EnvoyDown: session.GetEnvoyDown(), Replica: there.Replica,
+		}
+	}
+	return all
+}
+
+func (s *Sessions) sinceElsewhere() map[mesh.ID]time.Time {
+	all := map[mesh.ID]time.Time{}
+	for id := range s.o.Peers.HeardProxies() {
+		if there, open := s.elsewhere(id); open {
+			all[id] = there.Proxy.GetSession().GetSince().AsTime()
+		}
+	}
+	return all
+}
