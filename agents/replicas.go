@@ -72,7 +72,7 @@ func (s *Server) Heard(id mesh.ID) {
 	s.settle([]mesh.ID{id})
 }
 
-// HeardReplica implements peers.Local.
+// HeardReplica implements peers.Local. Run advances the rotations that wait for it.
 func (s *Server) HeardReplica() { s.sessions.WakeAwaiting() }
 
 // CheckDuplicate implements peers.Local.
@@ -116,6 +116,10 @@ func (s *Server) wanted(said peers.Said) bool {
 		return false
 	}
 	return !newer(func(m *peerv1.Proxy) (*peerv1.Order, bool) { return m.GetSession().GetOrder(), m.GetSession() != nil }) ||
-		!newer(func(m *peerv1.Proxy) (*peerv1.Order, bool) { return m.GetApplications().GetOrder(), m.GetApplications() != nil }) ||
-		!newer(func(m *peerv1.Proxy) (*peerv1.Order, bool) { return m.GetListeners().GetOrder(), m.GetListeners() != nil })
+		!newer(func(m *peerv1.Proxy) (*peerv1.Order, bool) {
+			return m.GetApplications().GetOrder(), m.GetApplications() != nil
+		}) ||
+		!newer(func(m *peerv1.Proxy) (*peerv1.Order, bool) {
+			return m.GetListeners().GetOrder(), m.GetListeners() != nil
+		})
 }

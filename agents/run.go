@@ -69,6 +69,14 @@ func (s *Server) Changed(c meshview.Change) {
 	s.settle(slices.Concat(c.Proxies, c.Observed))
 }
 
+// Followed tells the server that another replica has changed the CA of a mesh: agents are told, and the other replicas that this one has
+// loaded it.
+func (s *Server) Followed(meshName string) {
+	s.o.Peers.ChangedReplica()
+	s.sessions.WakeMesh(meshName)
+	s.rotations.Advance(context.Background(), meshName)
+}
+
 // Publishing says that a change of the health of these proxies' inbounds is on its way to other proxies. Until the function is called that it
 // returns, their agents are not told that others know of it. The view of the change may only be the current one once Publishing has returned.
 func (s *Server) Publishing(proxies []mesh.ID) (taken func()) {

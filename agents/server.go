@@ -143,7 +143,9 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.rotations = rotation.New(rotation.Options{Authority: o.Authority, View: o.View, Sessions: s.sessions, Logger: o.Logger})
+	s.rotations = rotation.New(rotation.Options{
+		Authority: o.Authority, View: o.View, Sessions: s.sessions, Leads: o.Leads, Replicas: o.Peers.Loaded, Advanced: o.Peers.ChangedReplica, Logger: o.Logger,
+	})
 	if o.Registerer != nil {
 		if err := o.Registerer.Register(&lostAgents{s}); err != nil {
 			return nil, fmt.Errorf("register metrics of agents: %w", err)

@@ -22,6 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/leader"
 	"github.com/sonde-mesh/sonde/controller/objects"
+	"github.com/sonde-mesh/sonde/controller/replicas"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/warnings"
 	"github.com/sonde-mesh/sonde/controller/watch"
@@ -37,6 +38,9 @@ const (
 
 // Sources lists the sources of objects.
 func Sources() []string { return []string{SourceCluster, SourceObjects} }
+
+// PeersService is the name of the headless Service of the replicas.
+const PeersService = "sonde-cp-peers"
 
 // Builder receives the objects of all sources. *meshview.Builder implements it.
 type Builder = source.Builder
@@ -56,6 +60,8 @@ type Options struct {
 	CAChanged            <-chan struct{}
 	// Webhooks is the end of the names of the injecting webhooks. Required.
 	Webhooks string
+	// Peers gets the addresses of the replicas of the control plane by name, when they have been read, and when they change. Required.
+	Peers func(addresses map[string]string)
 	// ProbesMode of written Dataplanes that name none. Default unified.
 	ProbesMode mesh.ProbesMode
 	// Drains says which proxies should get no new traffic.
@@ -85,6 +91,7 @@ type Controller struct {
 	client   kubernetes.Interface // with a timeout
 	watching kubernetes.Interface
 	warnings *warnings.Warnings
+	replicas *replicas.Replicas
 	leads    atomic.Bool
 }
 
@@ -93,8 +100,8 @@ const requestTimeout = 30 * time.Second
 
 // New returns a Controller. Nothing is read before Run.
 func New(o Options) (*Controller, error) {
-	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Builder == nil || o.Webhooks == "" || o.Logger == nil {
-		return nil, errors.New("controller: Config, Namespace, Replica, Builder, Webhooks and Logger are required")
+	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Logger == nil {
+		return nil, errors.New("controller: Config, Namespace, Replica, Builder, Webhooks, Peers and Logger are required")
 	}
 	watching, err := kubernetes.NewForConfig(o.Config)
 	if err != nil {
@@ -113,6 +120,7 @@ func New(o Options) (*Controller, error) {
 		MeshChanged: func(namespace string) { c.Objects.MeshChanged(namespace) },
 		Drains:      o.Drains, Held: c.drainHeld, Registerer: o.Registerer,
 	})
+	c.replicas = replicas.New(replicas.Options{Client: watching, Namespace: o.Namespace, Service: PeersService, Changed: o.Peers})
 	c.Objects, err = objects.New(objects.Options{
 		Config: o.Config, Timeout: requestTimeout, Builder: o.Builder, Name: SourceObjects, ProbesMode: o.ProbesMode, Logger: o.Logger, Loop: o.Loops.Status,
 		MeshOf:  func(namespace string) string { return c.Cluster.Namespace(namespace).Mesh() },
@@ -120,6 +128,9 @@ func New(o Options) (*Controller, error) {
 	})
 	return c, err
 }
+
+// Leads reports whether this replica leads.
+func (c *Controller) Leads() bool { return c.leads.Load() }
 
 // Missing returns what has not been read yet, and why; nil once all has.
 func (c *Controller) Missing() error { return errors.Join(c.Cluster.Missing(), c.Objects.Missing()) }
@@ -130,7 +141,7 @@ func (c *Controller) Lost() watch.Loss { return watch.First(c.Cluster.Lost(), c.
 // Run runs until ctx ends, and then returns nil.
 func (c *Controller) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, task := range []func(context.Context) error{c.Cluster.Run, c.Objects.Run, c.warnings.Watch, c.Events.Run, c.takePart} {
+	for _, task := range []func(context.Context) error{c.Cluster.Run, c.Objects.Run, c.replicas.Run, c.warnings.Watch, c.Events.Run, c.takePart} {
 		group.Go(func() error { return task(ctx) })
 	}
 	return group.Wait()

@@ -25,6 +25,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
 	"github.com/sonde-mesh/sonde/internal/localpeer"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/peers"
 	"github.com/sonde-mesh/sonde/xds"
 )
 
@@ -45,6 +46,7 @@ type ControlPlane struct {
 	adminToken  string
 
 	pipeline *Pipeline
+	peers    *peers.Peers // nil for none
 	agents   *agents.Server
 	admin    *admin.Server
 
@@ -102,18 +104,22 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 		Publishing: func(proxies []mesh.ID) func() { return cp.agents.Publishing(proxies) },
 		Logger:     log,
 	}, Authorize)
+	if cp.peers, err = cp.platform.peers(); err != nil {
+		return err
+	}
 	if cp.connection, err = cp.platform.connect(); err != nil {
 		return err
 	}
 	builder := cp.pipeline.Builder
 	cp.agents, err = agents.New(agents.Options{
 		Authority: cp.authority, Tokens: cp.connection.tokens, Storage: m.storage, View: builder.View, Bootstrap: cp.bootstrap,
-		Observe: builder.Observe, Refused: cp.platform.refused, ProbeFailed: cp.platform.probeFailed, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
+		Observe: builder.Observe, Peers: cp.peers, Streams: cp.streams, Leads: cp.platform.leads, Refused: cp.platform.refused, ProbeFailed: cp.platform.probeFailed, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
 		Loop: cp.loops.agents,
 	})
 	if err != nil {
 		return err
 	}
+	cp.peers.Connect(cp.agents)
 	cp.admin, err = admin.NewServer(cp.adminOptions())
 	return err
 }
@@ -132,6 +138,7 @@ func (cp *ControlPlane) openIdentity(ctx context.Context, o identity.Options, na
 	if cp.tokens, err = token.Open(ctx, token.Options{Storage: o.Secrets}); err != nil {
 		return err
 	}
+	o.Followed = func(meshName string) { cp.agents.Followed(meshName) }
 	o.TrustDomain, o.Logger, o.Registerer, o.Loop, o.Now = cp.o.TrustDomain, cp.o.Logger, cp.registry, cp.loops.authority, cp.o.now
 	if cp.authority, err = identity.New(ctx, o); err != nil {
 		return err
@@ -154,7 +161,7 @@ func describe(node string) []any {
 
 // observeListeners passes on which inbound listeners an Envoy has accepted.
 func (cp *ControlPlane) observeListeners(node string, s xds.InboundStatus) {
-	l := observed.Listeners{Accepted: s.Accepted, Refused: map[netip.AddrPort]string{}}
+	l := observed.Listeners{Since: s.Since, Accepted: s.Accepted, Refused: map[netip.AddrPort]string{}}
 	for _, n := range s.Refused {
 		l.Refused[n.Address] = n.Reason
 	}

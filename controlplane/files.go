@@ -11,6 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/peers"
 	"github.com/sonde-mesh/sonde/store"
 )
 
@@ -65,6 +66,10 @@ func (f *files) problems() []*adminv1.Problem {
 	}
 	return problems
 }
+
+func (*files) peers() (*peers.Peers, error) { return nil, nil } //nolint:nilnil // one process alone claims the directory
+
+func (*files) leads() bool { return true }
 
 func (*files) reconfigure(Live) {} // there are no nodes
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"path"
+	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -81,7 +82,7 @@ func newCluster(cp *ControlPlane) (*cluster, error) {
 func (c *cluster) means() means {
 	namespace := c.cp.o.Kubernetes.Namespace
 	return means{
-		sources:        controller.Sources(),
+		sources:        append(controller.Sources(), sourcePeers),
 		explicitMeshes: true,
 		identity:       identity.Options{Secrets: secrets.New(c.client.CoreV1().Secrets(namespace)), Proxies: c.proxies},
 		names:          serviceNames(c.cp.o.Kubernetes.Service, namespace),
@@ -101,6 +102,7 @@ func (c *cluster) addChecks() {
 		CatchUp: c.cp.requestingLoop("catch-up"), WebhookCA: c.cp.requestingLoop("webhook-ca"),
 	}
 	c.webhookFiles = c.cp.loop("webhook-certificate")
+	c.checkPeers()
 	c.cp.ready(health.Check{
 		Name: "webhook-certificate", Keep: keepWebhook, Timeout: askTimeout, Run: func(ctx context.Context) error { return c.webhook.check(ctx) },
 	})
@@ -153,7 +155,7 @@ func (c *cluster) connect() (connection, error) {
 	c.controller, err = controller.New(controller.Options{
 		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Builder: c.cp.pipeline.Builder,
 		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: certificate.ca, CAChanged: certificate.changed,
-		ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry,
+		Peers: c.cp.peers.Follow, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry,
 		Drains: source.Drains{Taints: o.Kubernetes.Drain.Taints, MinServing: o.Kubernetes.Drain.MinServing, IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes},
 	})
 	if err != nil {
@@ -177,7 +179,7 @@ func (c *cluster) connect() (connection, error) {
 		return connection{}, err
 	}
 	serve := func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) }
-	return connection{tokens: authenticator, tasks: append(certificate.tasks, c.controller.Run, serve)}, nil
+	return connection{tokens: authenticator, tasks: slices.Concat(certificate.tasks, c.peerTasks(), []func(context.Context) error{c.controller.Run, serve})}, nil
 }
 
 // authenticator returns what knows the tokens of agents.

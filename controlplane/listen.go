@@ -16,11 +16,11 @@ import (
 const addressesFile = "addresses.json"
 
 // listeners of the control plane.
-type listeners struct{ agents, admin, health, webhook net.Listener }
+type listeners struct{ agents, admin, health, webhook, peers net.Listener }
 
 // closeUnserved closes those that only stages serve.
 func (l *listeners) closeUnserved() (err error) {
-	for _, one := range []net.Listener{l.agents, l.admin, l.webhook} {
+	for _, one := range []net.Listener{l.agents, l.admin, l.webhook, l.peers} {
 		if one != nil {
 			err = errors.Join(err, one.Close())
 		}
@@ -49,7 +49,7 @@ func (cp *ControlPlane) listen(ctx context.Context) (err error) {
 		ports[len(ports)-1] = port{"health", "HealthAddress", a, strings.TrimPrefix(a, DefaultBindAddress), &cp.listeners.health}
 	}
 	if cp.o.onKubernetes() {
-		ports = append(ports, at("webhook", "WebhookPort", cp.o.WebhookPort, &cp.listeners.webhook))
+		ports = append(ports, at("webhook", "WebhookPort", cp.o.WebhookPort, &cp.listeners.webhook), at("peers", "PeerPort", cp.o.PeerPort, &cp.listeners.peers))
 	}
 	var config net.ListenConfig
 	var open []net.Listener

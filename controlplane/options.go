@@ -53,6 +53,8 @@ type Options struct {
 	ShutdownDelay time.Duration
 	// WebhookPort is for the API server, with Store "kubernetes" alone. 0 means a free port.
 	WebhookPort uint16
+	// PeerPort is for the other replicas, with Store "kubernetes" alone. 0 means a free port.
+	PeerPort uint16
 	// ProbesMode of pods and Dataplanes where they and their namespace name none. Default unified.
 	ProbesMode mesh.ProbesMode
 	// Memory is how many bytes the process may use: it limits how many unauthenticated clients may be connected. Default 512 MiB.
@@ -177,8 +179,8 @@ func (o *Options) validateHealthAddress() error {
 	if err != nil || portErr != nil || host != "" && host != DefaultBindAddress && net.ParseIP(host) == nil {
 		return refuse("must be host:port, with an IP address or * for the host, and a port from 0 to 65535")
 	}
-	for name, other := range map[string]uint16{"agents": o.AgentsPort, "admin": o.AdminPort, "the webhook": o.WebhookPort} {
-		if number != 0 && number == uint64(other) && (name != "the webhook" || o.onKubernetes()) {
+	for name, other := range map[string]uint16{"agents": o.AgentsPort, "admin": o.AdminPort, "the webhook": o.WebhookPort, "replicas": o.PeerPort} {
+		if number != 0 && number == uint64(other) && (name != "the webhook" && name != "replicas" || o.onKubernetes()) {
 			return refuse("must have another port than that for " + name)
 		}
 	}
@@ -207,5 +209,5 @@ func (k *Kubernetes) validate() error {
 	if n := k.Drain.MinServing; n < 0 {
 		errs = append(errs, &mesh.FieldError{Field: "Kubernetes.Drain.MinServing", Value: strconv.Itoa(n), Allowed: "must be 0, for no limit, or more"})
 	}
-	return errors.Join(append(errs, k.Injection.Validate())...)
+	return errors.Join(append(errs, k.validateReplica(), k.Injection.Validate())...)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/agents/session"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/peers"
 )
 
 // platform is where the objects of a mesh come from, and its keys and records are kept: files, or a cluster.
@@ -19,6 +20,10 @@ type platform interface {
 	reach(ctx context.Context) error
 	// connect makes what feeds the pipeline, which is there by then. It is called once, before the methods that follow.
 	connect() (connection, error)
+	// peers returns the other replicas, which are known once the platform is connected; nil where there are none.
+	peers() (*peers.Peers, error)
+	// leads reports whether this replica does what only one of them does.
+	leads() bool
 	// reconfigure gets options that have changed.
 	reconfigure(Live)
 	// problems lists what is wrong with objects.

@@ -59,6 +59,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer of the metrics, default none.
 	Registerer prometheus.Registerer
+	// Followed is called by Run after it has taken over what another process has done to the CA of a mesh. Default: nothing.
+	Followed func(meshName string)
 	// Loop watches Run. Default: none.
 	Loop *heartbeat.Loop
 	// Now is the clock. Default time.Now.

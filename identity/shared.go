@@ -65,6 +65,9 @@ func (a *Authority) replace(ctx context.Context, m *meshAuthority, before, s *st
 	if s.version != before.version {
 		a.put(m, s)
 		a.logStep(ctx, m.mesh, s)
+		if a.o.Followed != nil {
+			a.o.Followed(m.mesh)
+		}
 	}
 	return true
 }

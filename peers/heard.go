@@ -192,6 +192,6 @@ func (p *Peers) forget(s Said) {
 	}
 	p.mu.Unlock()
 	if same {
-		p.o.Local.Heard(s.Proxy.GetId())
+		p.local.Heard(s.Proxy.GetId())
 	}
 }

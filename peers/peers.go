@@ -49,9 +49,7 @@ type Options struct {
 	// Server and Client have the certificate of this replica, and accept only those of replicas.
 	Server, Client *tls.Config
 	// NameOf returns the name in the certificate of a replica.
-	NameOf func(tls.ConnectionState) (string, error)
-	// Local is asked once Run or Serve is called.
-	Local      Local
+	NameOf     func(tls.ConnectionState) (string, error)
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
 	Now        func() time.Time
@@ -60,6 +58,7 @@ type Options struct {
 // Peers are the other replicas. Those that are nil are none.
 type Peers struct {
 	o       Options
+	local   Local
 	hello   *peerv1.Hello
 	metrics *metrics
 	wake    chan struct{} // sent to when followed has changed
@@ -74,10 +73,10 @@ type Peers struct {
 	changes uint64
 }
 
-// New returns Peers that know no replica yet.
+// New returns Peers that know no replica yet. Connect has to be called before Follow, Run and Serve.
 func New(o Options) (*Peers, error) {
-	if o.Name == "" || o.Server == nil || o.Client == nil || o.NameOf == nil || o.Local == nil {
-		return nil, errors.New("peers: Name, Server, Client, NameOf and Local are required")
+	if o.Name == "" || o.Server == nil || o.Client == nil || o.NameOf == nil {
+		return nil, errors.New("peers: Name, Server, Client and NameOf are required")
 	}
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
@@ -90,6 +89,13 @@ func New(o Options) (*Peers, error) {
 	return p, err
 }
 
+// Connect sets what this replica knows by itself.
+func (p *Peers) Connect(l Local) {
+	if p != nil {
+		p.local = l
+	}
+}
+
 // Follow replaces which replicas there are: their addresses, host:port, by name. This one itself is left out.
 func (p *Peers) Follow(addresses map[string]string) {
 	addresses = maps.Clone(addresses)
@@ -98,7 +104,7 @@ func (p *Peers) Follow(addresses map[string]string) {
 	p.followed = addresses
 	p.mu.Unlock()
 	p.signal()
-	p.o.Local.HeardReplica()
+	p.local.HeardReplica()
 }
 
 func (p *Peers) signal() {

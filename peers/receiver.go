@@ -157,9 +157,9 @@ func (p *Peers) close(r *receiver) {
 	if !current {
 		return
 	}
-	p.o.Local.HeardReplica()
+	p.local.HeardReplica()
 	for _, id := range ids {
-		p.o.Local.Heard(id)
+		p.local.Heard(id)
 	}
 }
 
@@ -206,10 +206,10 @@ func (r *receiver) take(m *peerv1.ReportMessage) error {
 	}
 	ids, replica, err := r.change(m)
 	for _, id := range ids {
-		r.peers.o.Local.Heard(id)
+		r.peers.local.Heard(id)
 	}
 	if replica {
-		r.peers.o.Local.HeardReplica()
+		r.peers.local.HeardReplica()
 	}
 	return err
 }

@@ -144,7 +144,7 @@ func (p *Peers) failed(ctx context.Context, s *sender, err error) {
 	if !known {
 		p.o.Logger.WarnContext(ctx, "replica not reached, trying again", "replica", s.name, "address", s.address, "err", err)
 	}
-	p.o.Local.HeardReplica()
+	p.local.HeardReplica()
 }
 
 // report sends a snapshot and then what changes, until the stream ends.
@@ -207,7 +207,7 @@ func streamError(err error, finish func() error) error {
 
 // beginSnapshot has everything be sent.
 func (p *Peers) beginSnapshot(ctx context.Context, s *sender) {
-	all := p.o.Local.Proxies()
+	all := p.local.Proxies()
 	p.mu.Lock()
 	for _, id := range all {
 		s.change(id, p.o.Now())
@@ -232,10 +232,10 @@ func (p *Peers) next(s *sender) []*peerv1.ReportMessage {
 	p.mu.Unlock()
 	var messages []*peerv1.ReportMessage
 	if replica {
-		messages = append(messages, &peerv1.ReportMessage{Message: &peerv1.ReportMessage_Replica{Replica: p.o.Local.Replica()}})
+		messages = append(messages, &peerv1.ReportMessage{Message: &peerv1.ReportMessage_Replica{Replica: p.local.Replica()}})
 	}
 	for id := range dirty {
-		m := p.o.Local.Proxy(id)
+		m := p.local.Proxy(id)
 		if !m.GetAwaited() {
 			p.taken(s, id, version)
 		}
@@ -257,7 +257,7 @@ func (p *Peers) readReplies(stream peerv1.PeerService_ReportClient, s *sender) e
 		}
 		if t := reply.GetTaken(); t != nil {
 			p.taken(s, t.GetProxy(), t.GetVersion())
-			p.o.Local.Heard(t.GetProxy())
+			p.local.Heard(t.GetProxy())
 		}
 	}
 }

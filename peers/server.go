@@ -94,19 +94,19 @@ func addressOf(ctx context.Context) string {
 // Query implements peerv1.PeerServiceServer.
 func (s *service) Query(r *peerv1.QueryRequest, stream peerv1.PeerService_QueryServer) error {
 	view := mesh.EnvoyView(r.GetView())
-	return s.peers.o.Local.Query(stream.Context(), r.GetProxy(), view, func(data []byte) error {
+	return s.peers.local.Query(stream.Context(), r.GetProxy(), view, func(data []byte) error {
 		return stream.Send(&peerv1.QueryPart{Data: data})
 	})
 }
 
 // CheckDuplicate implements peerv1.PeerServiceServer.
 func (s *service) CheckDuplicate(ctx context.Context, r *peerv1.CheckDuplicateRequest) (*peerv1.CheckDuplicateResponse, error) {
-	return &peerv1.CheckDuplicateResponse{Refusal: s.peers.o.Local.CheckDuplicate(ctx, r.GetProxy(), r.GetProcess(), r.GetAddress())}, nil
+	return &peerv1.CheckDuplicateResponse{Refusal: s.peers.local.CheckDuplicate(ctx, r.GetProxy(), r.GetProcess(), r.GetAddress())}, nil
 }
 
 // ListStreams implements peerv1.PeerServiceServer.
 func (s *service) ListStreams(_ *peerv1.ListStreamsRequest, stream peerv1.PeerService_ListStreamsServer) error {
-	for id, streams := range s.peers.o.Local.Streams() {
+	for id, streams := range s.peers.local.Streams() {
 		if err := stream.Send(&peerv1.ListStreamsPart{Proxy: id, Streams: streams}); err != nil {
 			return err
 		}

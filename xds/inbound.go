@@ -3,6 +3,7 @@ package xds
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -13,6 +14,8 @@ type InboundStatus struct {
 	Accepted []netip.AddrPort
 	// Refused are the listeners that it has refused and has no older version of; sorted by address.
 	Refused []RefusedListener
+	// Since is when the newest of its streams that say so was opened.
+	Since time.Time
 }
 
 // RefusedListener is a listener that a proxy has refused.
@@ -22,7 +25,7 @@ type RefusedListener struct {
 }
 
 func (s *InboundStatus) equal(o *InboundStatus) bool {
-	return s != nil && slices.Equal(s.Accepted, o.Accepted) &&
+	return s != nil && s.Since.Equal(o.Since) && slices.Equal(s.Accepted, o.Accepted) &&
 		slices.EqualFunc(s.Refused, o.Refused, func(a, b RefusedListener) bool { return a.Name == b.Name && a.Reason == b.Reason })
 }
 
@@ -58,6 +61,9 @@ func mergeInbound(streams []*InboundStatus) *InboundStatus {
 		}
 		if all == nil {
 			all = &InboundStatus{}
+		}
+		if s.Since.After(all.Since) {
+			all.Since = s.Since
 		}
 		all.Accepted = append(all.Accepted, s.Accepted...)
 		all.Refused = append(all.Refused, s.Refused...)
@@ -107,8 +113,12 @@ func (s *Server) reportInbound(id string) {
 	var said []*InboundStatus
 	for _, st := range slices.Backward(streams) {
 		st.mu.Lock()
-		said = append(said, st.proxy.inboundStatus())
+		status := st.proxy.inboundStatus()
 		st.mu.Unlock()
+		if status != nil {
+			status.Since = st.connected
+		}
+		said = append(said, status)
 	}
 	if now := mergeInbound(said); now != nil && !n.reported.equal(now) {
 		n.reported = now

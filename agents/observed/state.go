@@ -42,7 +42,7 @@ type Options struct {
 	// Peers are the other replicas, nil for none.
 	Peers  *peers.Peers
 	Logger *slog.Logger
-	Now     func() time.Time
+	Now    func() time.Time
 }
 
 // State is what is known of all proxies. Every replica makes the whole view, so each needs all of it that decides about an endpoint; but an

@@ -6,13 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/peers"
 )
 
 // Sessions knows which proxies take part.
@@ -31,11 +34,15 @@ type Options struct {
 	Authority *identity.Authority
 	View      func() *meshview.View
 	Sessions  Sessions
-	Logger    *slog.Logger
+	// Leads reports whether this replica advances rotations.
+	Leads func() bool
+	// Replicas returns what the other replicas have loaded. Advanced is called once this one has loaded another step.
+	Replicas func() []peers.Loaded
+	Advanced func()
+	Logger   *slog.Logger
 }
 
-// Rotations has no state but that of the authority, which replicas share. A proxy is silent if it has no session with any replica, so Sessions
-// has to answer for all of them.
+// Rotations has no state but that of the authority, which replicas share.
 type Rotations struct{ o Options }
 
 // New returns Rotations.
@@ -52,14 +59,27 @@ func (t *Rotations) Advance(ctx context.Context, meshName string) {
 		if !advanced {
 			return
 		}
+		t.o.Advanced()
 		t.o.Sessions.WakeMesh(meshName)
 	}
 }
 
 func (t *Rotations) advanceStep(ctx context.Context, meshName string) (bool, error) {
+	if !t.o.Leads() {
+		return false, nil
+	}
 	r, err := t.o.Authority.Rotation(meshName)
 	if err != nil || r.Step == identity.StepNone {
 		return false, err
+	}
+	behind, err := t.behind(meshName)
+	if err != nil {
+		return false, err
+	}
+	for _, replica := range behind {
+		if !r.Forced || replica.Lost.IsZero() && replica.State != nil {
+			return false, nil
+		}
 	}
 	silent := map[string]bool{}
 	for _, w := range r.Waiting {
@@ -69,6 +89,24 @@ func (t *Rotations) advanceStep(ctx context.Context, meshName string) (bool, err
 		silent[w.Dataplane] = true
 	}
 	return t.o.Authority.AdvanceRotation(ctx, meshName, silent)
+}
+
+// behind returns the other replicas that have not loaded the step of a mesh's rotation, or have not said so.
+func (t *Rotations) behind(meshName string) ([]peers.Loaded, error) {
+	here, err := t.o.Authority.Loaded(meshName)
+	if err != nil {
+		return nil, err
+	}
+	var behind []peers.Loaded
+	for _, replica := range t.o.Replicas() {
+		loaded := slices.ContainsFunc(replica.State.GetAuthorities(), func(a *peerv1.Authority) bool {
+			return a.GetMesh() == meshName && a.GetBundleEpoch() == here.Epoch && a.GetStep() == string(here.Step) && a.GetSigningCa() == here.SigningCA
+		})
+		if !loaded || !replica.Lost.IsZero() {
+			behind = append(behind, replica)
+		}
+	}
+	return behind, nil
 }
 
 // Rotate starts a rotation of a mesh's CA, or continues the current one, and returns its progress. With force it does not
@@ -89,6 +127,7 @@ func (t *Rotations) Rotate(ctx context.Context, meshName string, force bool) (*a
 			return nil, err
 		}
 	}
+	t.o.Advanced()
 	t.o.Sessions.WakeMesh(meshName)
 	t.Advance(ctx, meshName)
 	return t.Rotation(ctx, meshName)
@@ -108,6 +147,15 @@ func (t *Rotations) Rotation(_ context.Context, meshName string) (*adminv1.Rotat
 		return nil, err
 	}
 	out := &adminv1.Rotation{Step: step}
+	if r.Step != identity.StepNone {
+		behind, err := t.behind(meshName)
+		if err != nil {
+			return nil, err
+		}
+		for _, replica := range behind {
+			out.Replicas = append(out.Replicas, &adminv1.WaitingReplica{Name: replica.Replica, Missing: !replica.Lost.IsZero() || replica.State == nil})
+		}
+	}
 	for _, w := range r.Waiting {
 		out.Waiting = append(out.Waiting, &adminv1.Waiting{
 			Name:               w.Dataplane,

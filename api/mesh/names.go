@@ -49,6 +49,7 @@ const (
 	PortAgents        = 5678  // agents and ADS
 	PortAdmin         = 5681  // admin API
 	PortHealth        = 5680  // health and metrics of the control plane
+	PortPeers         = 5682  // replicas of the control plane, among each other
 	PortWebhook       = 5443  // admission webhook
 	PortRedirectIn    = 15006 // Envoy's inbound capture listener
 	PortRedirectOut   = 15001 // Envoy's outbound capture listener

@@ -42,7 +42,8 @@ var flagOf = map[string]string{
 	"Store": "--store", "StateDir": "--state-dir", "TrustDomain": "--trust-domain", "BindAddress": "--bind-address",
 	"AgentsPort": "--agents-port", "AdminPort": "--admin-port", "HealthPort": "--health-port", "HealthAddress": "--health-addr", "ShutdownDelay": "--shutdown-delay",
 	"WebhookPort":           "--webhook-port",
-	"Kubernetes.Kubeconfig": "--kubeconfig", "Kubernetes.Namespace": "--namespace", "Kubernetes.Service": "--service-name",
+	"PeerPort":              "--peer-port",
+	"Kubernetes.Kubeconfig": "--kubeconfig", "Kubernetes.Namespace": "--namespace", "Kubernetes.Service": "--service-name", "Kubernetes.Replica": "--replica",
 	"Kubernetes.WebhookCertDir": "--webhook-cert-dir",
 	"Image":                     "--sidecar-image", "Sidecar": "--sidecar-form", "VirtualProbesPort": "--virtual-probes-port", "ProbesMode": "--virtual-probes-mode", "ControlPlane": "--control-plane-address",
 	"Resources.CPU": "--sidecar-cpu", "Resources.CPULimit": "--sidecar-cpu-limit", "Resources.Memory": "--sidecar-memory", "Resources.MemoryLimit": "--sidecar-memory-limit",
@@ -52,7 +53,7 @@ var flagOf = map[string]string{
 // nested has the keys of flags that are not at the top of the --config file. The last part is always that of the flag.
 var nested = map[string]string{
 	"kubeconfig": "runtime.kubernetes.", "namespace": "runtime.kubernetes.", "service-name": "runtime.kubernetes.",
-	"replica": "runtime.kubernetes.", "webhook-port": "runtime.kubernetes.", "webhook-configuration": "runtime.kubernetes.",
+	"replica": "runtime.kubernetes.", "webhook-port": "runtime.kubernetes.", "peer-port": "runtime.kubernetes.", "webhook-configuration": "runtime.kubernetes.",
 	"webhook-cert-dir": "runtime.kubernetes.",
 	"sidecar-image":    "runtime.kubernetes.injector.", "sidecar-form": "runtime.kubernetes.injector.",
 	"sidecar-cpu": "runtime.kubernetes.injector.", "sidecar-cpu-limit": "runtime.kubernetes.injector.",
@@ -87,6 +88,7 @@ func (o *options) addKubernetesFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&k.WebhookConfiguration, "webhook-configuration", "", "`NAME` of the webhook configurations into which the CA is written; default none")
 	flags.StringVar(&k.WebhookCertDir, "webhook-cert-dir", "", "`DIRECTORY` with tls.crt, tls.key and ca.crt of the webhook, read again when they change; default a certificate of the control plane's own CA")
 	flags.Uint16Var(&o.WebhookPort, "webhook-port", mesh.PortWebhook, "`PORT` for the API server, TLS; 0 means a free one")
+	flags.Uint16Var(&o.PeerPort, "peer-port", mesh.PortPeers, "`PORT` for the other replicas, mTLS; 0 means a free one")
 	flags.StringVar(&k.Injection.Image, "sidecar-image", webhook.DefaultImage, "`IMAGE` of kuma-init and kuma-sidecar")
 	flags.StringVar(&o.form, "sidecar-form", string(webhook.Native), "`FORM` of the sidecar: native or container")
 	k.Injection.Resources.AddFlags(flags)
@@ -112,6 +114,9 @@ func (o *options) validate(flags *pflag.FlagSet) error {
 	}
 	if flags.Changed("health-addr") && flags.Changed("health-port") {
 		errs = append(errs, &mesh.FieldError{Field: "--health-addr", Value: o.HealthAddress, Allowed: "must not be given with --health-port"})
+	}
+	if flags.Changed("peer-port") && o.Store != storeKubernetes {
+		errs = append(errs, &mesh.FieldError{Field: "--peer-port", Value: strconv.Itoa(int(o.PeerPort)), Allowed: "must not be given with a directory of files: there is one control plane then, and no replica"})
 	}
 	if o.Kubernetes.Injection.VirtualProbesPort == 0 {
 		// The kernel cannot choose it: pods are made with probes that name it, long before an agent listens.

@@ -133,5 +133,12 @@ func rotationText(meshName string, r *adminv1.Rotation) string {
 		}
 		fmt.Fprintf(&text, "  waits for %s (%s)\n", printer.OneLine(proxy.GetName()), state)
 	}
+	for _, replica := range r.GetReplicas() {
+		state := "connected"
+		if replica.GetMissing() {
+			state = "missing"
+		}
+		fmt.Fprintf(&text, "  waits for replica %s of the control plane (%s)\n", printer.OneLine(replica.GetName()), state)
+	}
 	return text.String()
 }

@@ -255,7 +255,7 @@ func (x HealthCheck_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HealthCheck_Status.Descriptor instead.
 func (HealthCheck_Status) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41, 0}
 }
 
 // Filter narrows a list. Empty fields narrow nothing.
@@ -2574,7 +2574,9 @@ type Rotation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Step  Rotation_Step          `protobuf:"varint,1,opt,name=step,proto3,enum=sonde.admin.v1.Rotation_Step" json:"step,omitempty"`
 	// Proxies that have not done this step yet. Sorted.
-	Waiting       []*Waiting `protobuf:"bytes,2,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	Waiting []*Waiting `protobuf:"bytes,2,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	// Other replicas of the control plane that have not loaded this step yet. Sorted.
+	Replicas      []*WaitingReplica `protobuf:"bytes,3,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2623,6 +2625,66 @@ func (x *Rotation) GetWaiting() []*Waiting {
 	return nil
 }
 
+func (x *Rotation) GetReplicas() []*WaitingReplica {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+type WaitingReplica struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Missing replicas are not heard; force skips them.
+	Missing       bool `protobuf:"varint,2,opt,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitingReplica) Reset() {
+	*x = WaitingReplica{}
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitingReplica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitingReplica) ProtoMessage() {}
+
+func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitingReplica.ProtoReflect.Descriptor instead.
+func (*WaitingReplica) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *WaitingReplica) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WaitingReplica) GetMissing() bool {
+	if x != nil {
+		return x.Missing
+	}
+	return false
+}
+
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of the Dataplane.
@@ -2637,7 +2699,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2649,7 +2711,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2662,7 +2724,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Waiting) GetName() string {
@@ -2694,7 +2756,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2706,7 +2768,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2719,7 +2781,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 type Health struct {
@@ -2732,7 +2794,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2744,7 +2806,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2757,7 +2819,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Health) GetChecks() []*HealthCheck {
@@ -2786,7 +2848,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2798,7 +2860,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2811,7 +2873,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *HealthCheck) GetGroup() string {
@@ -2875,7 +2937,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2887,7 +2949,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2900,7 +2962,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *HealthChange) GetAt() *timestamppb.Timestamp {
@@ -3108,17 +3170,21 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"(\n" +
 	"\x12GetRotationRequest\x12\x12\n" +
-	"\x04mesh\x18\x01 \x01(\tR\x04mesh\"\xc9\x01\n" +
+	"\x04mesh\x18\x01 \x01(\tR\x04mesh\"\x85\x02\n" +
 	"\bRotation\x121\n" +
 	"\x04step\x18\x01 \x01(\x0e2\x1d.sonde.admin.v1.Rotation.StepR\x04step\x121\n" +
-	"\awaiting\x18\x02 \x03(\v2\x17.sonde.admin.v1.WaitingR\awaiting\"W\n" +
+	"\awaiting\x18\x02 \x03(\v2\x17.sonde.admin.v1.WaitingR\awaiting\x12:\n" +
+	"\breplicas\x18\x03 \x03(\v2\x1e.sonde.admin.v1.WaitingReplicaR\breplicas\"W\n" +
 	"\x04Step\x12\x14\n" +
 	"\x10STEP_UNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04IDLE\x10\x01\x12\x0e\n" +
 	"\n" +
 	"TRUST_BOTH\x10\x02\x12\x10\n" +
 	"\fRENEW_LEAVES\x10\x03\x12\r\n" +
-	"\tTRUST_NEW\x10\x04\"\x82\x01\n" +
+	"\tTRUST_NEW\x10\x04\">\n" +
+	"\x0eWaitingReplica\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\amissing\x18\x02 \x01(\bR\amissing\"\x82\x01\n" +
 	"\aWaiting\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06silent\x18\x02 \x01(\bR\x06silent\x12K\n" +
@@ -3172,7 +3238,7 @@ func file_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_admin_v1_admin_proto_goTypes = []any{
 	(Endpoint_Health)(0),                   // 0: sonde.admin.v1.Endpoint.Health
 	(AgentState_Phase)(0),                  // 1: sonde.admin.v1.AgentState.Phase
@@ -3215,20 +3281,21 @@ var file_admin_v1_admin_proto_goTypes = []any{
 	(*RotateCARequest)(nil),                // 38: sonde.admin.v1.RotateCARequest
 	(*GetRotationRequest)(nil),             // 39: sonde.admin.v1.GetRotationRequest
 	(*Rotation)(nil),                       // 40: sonde.admin.v1.Rotation
-	(*Waiting)(nil),                        // 41: sonde.admin.v1.Waiting
-	(*GetHealthRequest)(nil),               // 42: sonde.admin.v1.GetHealthRequest
-	(*Health)(nil),                         // 43: sonde.admin.v1.Health
-	(*HealthCheck)(nil),                    // 44: sonde.admin.v1.HealthCheck
-	(*HealthChange)(nil),                   // 45: sonde.admin.v1.HealthChange
-	(*timestamppb.Timestamp)(nil),          // 46: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 47: google.protobuf.Duration
+	(*WaitingReplica)(nil),                 // 41: sonde.admin.v1.WaitingReplica
+	(*Waiting)(nil),                        // 42: sonde.admin.v1.Waiting
+	(*GetHealthRequest)(nil),               // 43: sonde.admin.v1.GetHealthRequest
+	(*Health)(nil),                         // 44: sonde.admin.v1.Health
+	(*HealthCheck)(nil),                    // 45: sonde.admin.v1.HealthCheck
+	(*HealthChange)(nil),                   // 46: sonde.admin.v1.HealthChange
+	(*timestamppb.Timestamp)(nil),          // 47: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 48: google.protobuf.Duration
 }
 var file_admin_v1_admin_proto_depIdxs = []int32{
 	6,  // 0: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
 	4,  // 1: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
 	11, // 2: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
 	5,  // 3: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
-	46, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
+	47, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
 	4,  // 5: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
 	14, // 6: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
 	5,  // 7: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
@@ -3243,7 +3310,7 @@ var file_admin_v1_admin_proto_depIdxs = []int32{
 	5,  // 16: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
 	22, // 17: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
 	0,  // 18: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
-	46, // 19: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
+	47, // 19: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
 	4,  // 20: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
 	26, // 21: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
 	5,  // 22: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
@@ -3251,54 +3318,55 @@ var file_admin_v1_admin_proto_depIdxs = []int32{
 	29, // 24: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
 	27, // 25: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
 	1,  // 26: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
-	46, // 27: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
-	46, // 28: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
-	46, // 29: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
-	46, // 30: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
+	47, // 27: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
+	47, // 28: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
+	47, // 29: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
+	47, // 30: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
 	30, // 31: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
 	31, // 32: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
-	46, // 33: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
-	47, // 34: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	46, // 35: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	47, // 33: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
+	48, // 34: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
+	47, // 35: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
 	2,  // 36: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
-	41, // 37: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
-	46, // 38: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
-	44, // 39: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
-	3,  // 40: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	46, // 41: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
-	47, // 42: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
-	45, // 43: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
-	46, // 44: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
-	3,  // 45: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	9,  // 46: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	12, // 47: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	16, // 48: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	19, // 49: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
-	24, // 50: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	32, // 51: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	34, // 52: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
-	36, // 53: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	38, // 54: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	39, // 55: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	7,  // 56: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
-	42, // 57: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
-	10, // 58: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	13, // 59: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	17, // 60: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	20, // 61: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
-	25, // 62: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	33, // 63: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	35, // 64: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
-	37, // 65: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	40, // 66: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	40, // 67: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	8,  // 68: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
-	43, // 69: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
-	58, // [58:70] is the sub-list for method output_type
-	46, // [46:58] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	42, // 37: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
+	41, // 38: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
+	47, // 39: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	45, // 40: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
+	3,  // 41: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	47, // 42: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
+	48, // 43: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
+	46, // 44: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
+	47, // 45: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
+	3,  // 46: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	9,  // 47: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	12, // 48: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	16, // 49: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	19, // 50: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
+	24, // 51: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	32, // 52: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	34, // 53: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
+	36, // 54: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	38, // 55: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	39, // 56: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	7,  // 57: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
+	43, // 58: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
+	10, // 59: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	13, // 60: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	17, // 61: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	20, // 62: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
+	25, // 63: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	33, // 64: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	35, // 65: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
+	37, // 66: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	40, // 67: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	40, // 68: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	8,  // 69: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
+	44, // 70: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
+	59, // [59:71] is the sub-list for method output_type
+	47, // [47:59] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_proto_init() }
@@ -3312,7 +3380,7 @@ func file_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_proto_rawDesc), len(file_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   42,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
