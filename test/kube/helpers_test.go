@@ -60,8 +60,8 @@ func namespace(t *testing.T, client kubernetes.Interface, name string, labels ma
 
 // plane is a control plane in this process.
 type plane struct {
-	webhook, health, agents, admin string // host:port
-	stop                           func()
+	webhook, health, agents, admin, peers string // host:port
+	stop                                  func()
 }
 
 // startPlane starts a control plane, which ends with the test, or by its stop, and waits until it is ready.
@@ -75,20 +75,13 @@ func startPlane(t *testing.T, replica string, options ...func(*controlplane.Opti
 func launchPlane(t *testing.T, replica string, options ...func(*controlplane.Options)) *plane {
 	t.Helper()
 	namespace(t, newClient(t), systemNamespace, nil)
-	ports, err := freePorts(4)
+	ports, err := freePorts(5)
 	if err != nil {
 		t.Fatal(err)
 	}
-	number := func(text string) uint16 {
-		n, err := strconv.ParseUint(text, 10, 16)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return uint16(n)
-	}
 	o := controlplane.Options{
-		Store: "kubernetes", BindAddress: "127.0.0.1", Version: "test", WebhookPort: number(ports[0]), HealthPort: number(ports[1]),
-		AgentsPort: number(ports[2]), AdminPort: number(ports[3]),
+		Store: "kubernetes", BindAddress: "127.0.0.1", Version: "test", WebhookPort: number(t, ports[0]), HealthPort: number(t, ports[1]),
+		AgentsPort: number(t, ports[2]), AdminPort: number(t, ports[3]), PeerPort: number(t, ports[4]),
 		Logger:     slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Kubernetes: controlplane.Kubernetes{Kubeconfig: cluster.Kubeconfig, Namespace: systemNamespace, Replica: replica},
 	}
@@ -103,7 +96,7 @@ func launchPlane(t *testing.T, replica string, options ...func(*controlplane.Opt
 	done := make(chan error, 1)
 	go func() { done <- cp.Run(ctx) }()
 	ended := false
-	p := &plane{webhook: "127.0.0.1:" + ports[0], health: "127.0.0.1:" + ports[1], agents: "127.0.0.1:" + ports[2], admin: "127.0.0.1:" + ports[3], stop: func() {
+	p := &plane{webhook: "127.0.0.1:" + ports[0], health: "127.0.0.1:" + ports[1], agents: "127.0.0.1:" + ports[2], admin: "127.0.0.1:" + ports[3], peers: "127.0.0.1:" + ports[4], stop: func() {
 		if ended {
 			return
 		}
@@ -117,25 +110,41 @@ func launchPlane(t *testing.T, replica string, options ...func(*controlplane.Opt
 	return p
 }
 
+// number returns a port.
+func number(t *testing.T, text string) uint16 {
+	t.Helper()
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint16(n)
+}
+
 // ready returns what is missing.
 func (p *plane) ready(ctx context.Context) error { return p.healthy(ctx, "/readyz") }
 
 func (p *plane) healthy(ctx context.Context, path string) error {
+	_, err := p.get(ctx, path)
+	return err
+}
+
+// get returns what the health server says, and an error if that is not OK.
+func (p *plane) get(ctx context.Context, path string) (string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.health+path, nil)
 	if err != nil {
-		return err
+		return "", err
 	}
 	r.Close = true
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
 	if response.StatusCode != http.StatusOK {
-		text, err := io.ReadAll(response.Body)
-		return errors.Join(fmt.Errorf("%s: %s", response.Status, text), err)
+		err = errors.Join(fmt.Errorf("%s: %s", response.Status, text), err)
 	}
-	return nil
+	return string(text), err
 }
 
 // apply creates an object of group sonde.dev; namespace "" is for Meshes.

@@ -1,0 +1,474 @@
+package kube
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller"
+	"github.com/sonde-mesh/sonde/controller/replicas"
+	"github.com/sonde-mesh/sonde/controlplane"
+	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/xds/envoysim"
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// startReplicas starts control planes that know each other, as the controller of EndpointSlices would tell them.
+func startReplicas(t *testing.T, names ...string) []*plane {
+	t.Helper()
+	client := newClient(t)
+	planes := make([]*plane, len(names))
+	var all sync.WaitGroup
+	for i, name := range names {
+		all.Go(func() {
+			planes[i] = startPlane(t, name, func(o *controlplane.Options) { o.BindAddress = controlplane.DefaultBindAddress })
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	writePeers(t, client, names, planes)
+	for i, p := range planes {
+		poll(t, names[i]+" to hear the others", func(ctx context.Context) error {
+			text, err := p.get(ctx, "/readyz?verbose")
+			if err == nil && !strings.Contains(text, "peers ok") {
+				err = errors.New(text)
+			}
+			return err
+		})
+	}
+	return planes
+}
+
+// writePeers writes the EndpointSlices of the headless Service, one for each replica, since each has a port of its own here.
+func writePeers(t *testing.T, client kubernetes.Interface, names []string, planes []*plane) {
+	t.Helper()
+	for i, p := range planes {
+		_, port, err := net.SplitHostPort(p.peers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Name: "peers-" + names[i], Labels: map[string]string{discoveryv1.LabelServiceName: controller.PeersService}},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Ports:       []discoveryv1.EndpointPort{{Name: new(replicas.Port), Port: new(int32(number(t, port))), Protocol: new(corev1.ProtocolTCP)}},
+			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{ownAddress(t)}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: names[i]}}},
+		}
+		slicesOf := client.DiscoveryV1().EndpointSlices(systemNamespace)
+		if _, err := slicesOf.Create(t.Context(), slice, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = slicesOf.Delete(context.Background(), slice.Name, metav1.DeleteOptions{}) })
+	}
+}
+
+// ownAddress returns an IPv4 address of this host that an EndpointSlice may have, which is none of loopback.
+func ownAddress(t *testing.T) string {
+	t.Helper()
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addresses {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr().Is4() && prefix.Addr().IsGlobalUnicast() {
+			return prefix.Addr().String()
+		}
+	}
+	t.Fatalf("this host has no IPv4 address but those of loopback: %v", addresses)
+	return ""
+}
+
+// machine is a virtual machine with an agent and an Envoy, as far as control planes can see.
+type machine struct {
+	t       *testing.T
+	name    string // of the Dataplane
+	process string
+	started time.Time
+	key     *ecdsa.PrivateKey
+	roots   *x509.CertPool
+	token   string
+	leaf    *x509.Certificate
+	bundle  *agentv1.Bundle
+	count   int64
+}
+
+// newMachine writes a Dataplane of a service, and a token for it. Its address is 10.0.0.N.
+func newMachine(t *testing.T, p *plane, name, service string, n int, more string) *machine {
+	t.Helper()
+	client := newClient(t)
+	apply(t, "outside", "dataplanes", fmt.Sprintf(`{apiVersion: sonde.dev/v1alpha1, kind: Dataplane, metadata: {name: %[1]s},
+ spec: {networking: {address: 10.0.0.%[2]d, inbound: [{port: 80, servicePort: 8080, tags: {kuma.io/service: %[4]s}%[3]s}], outbound: [{port: 10001, tags: {kuma.io/service: web}}]}}}`, name, n, more, service))
+	t.Cleanup(func() {
+		_, _ = cluster.Do(context.Background(), "DELETE", sondePath("outside", "dataplanes")+"/"+name, "", "")
+	})
+	m := &machine{t: t, name: name + ".outside", process: rand.Text(), started: time.Now(), key: ca.NewKey(), roots: x509.NewCertPool()}
+	m.roots.AppendCertsFromPEM(secret(t, client, "sonde-serving-ca.crt"))
+	admin, ctx := p.adminClient(t, client)
+	r, err := admin.GenerateDataplaneToken(ctx, &adminv1.GenerateDataplaneTokenRequest{Mesh: "default", Name: m.name, Workload: service, ValidFor: durationpb.New(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.token = r.GetToken()
+	return m
+}
+
+func (m *machine) id() mesh.ID { return mesh.MakeID("default", m.name) }
+
+// dial connects to the port for agents of a replica, with the certificate if there is one.
+func (m *machine) dial(p *plane) *grpc.ClientConn {
+	m.t.Helper()
+	config := &tls.Config{RootCAs: m.roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13}
+	if m.leaf != nil {
+		config.Certificates = []tls.Certificate{{Certificate: [][]byte{m.leaf.Raw}, PrivateKey: m.key, Leaf: m.leaf}}
+	}
+	conn, err := grpc.NewClient("passthrough:///"+p.agents, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// join has the machine join at a replica.
+func (m *machine) join(p *plane) {
+	m.t.Helper()
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, m.key)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	agent := agentv1.NewAgentServiceClient(m.dial(p))
+	poll(m.t, m.name+" to join", func(ctx context.Context) error {
+		r, err := agent.Join(ctx, &agentv1.JoinRequest{Mesh: "default", Name: m.name, Token: m.token, Csr: csr, ControlPlaneAddress: "127.0.0.1:5678", Instance: m.process})
+		if err != nil {
+			return err
+		}
+		m.bundle = r.GetIdentity().GetBundle()
+		m.leaf, err = x509.ParseCertificate(r.GetIdentity().GetCertificateChain()[0])
+		return err
+	})
+}
+
+// session is an open session of a machine.
+type session struct {
+	m      *machine
+	stream agentv1.AgentService_SessionClient
+	end    func()
+
+	mu   sync.Mutex
+	got  []*agentv1.ControlMessage
+	err  error
+	done bool
+}
+
+// open opens a session with a replica, and answers pings.
+func (m *machine) open(p *plane, draining bool) *session {
+	m.t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(m.t.Context()))
+	m.t.Cleanup(cancel)
+	stream, err := agentv1.NewAgentServiceClient(m.dial(p)).Session(ctx)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.count++
+	s := &session{m: m, stream: stream, end: cancel}
+	hello := &agentv1.Hello{
+		Version: &agentv1.Version{Sonde: "test"}, Instance: m.process, Session: &agentv1.SessionNumber{Started: timestamppb.New(m.started), Count: m.count},
+		Features: []string{agentv1.FeaturePong, agentv1.FeatureQueries, agentv1.FeatureServiceProbes, agentv1.FeatureEndpoints}, Draining: draining,
+		InUse: &agentv1.InUse{
+			BundleId: m.bundle.GetId(), BundleEpoch: m.bundle.GetEpoch(), LeafSerial: m.leaf.SerialNumber.Text(16), LeafCa: ca.Fingerprint(m.bundle.GetRoots()[0]),
+			LeafNotAfter: timestamppb.New(m.leaf.NotAfter),
+		},
+	}
+	s.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: hello}})
+	go func() {
+		for {
+			r, err := stream.Recv()
+			s.mu.Lock()
+			if err != nil {
+				s.err, s.done = err, true
+				s.mu.Unlock()
+				return
+			}
+			s.got = append(s.got, r)
+			s.mu.Unlock()
+			if r.GetPing() != nil {
+				_ = stream.Send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}})
+			}
+		}
+	}()
+	return s
+}
+
+func (s *session) send(m *agentv1.AgentMessage) {
+	s.m.t.Helper()
+	if err := s.stream.Send(m); err != nil {
+		s.m.t.Fatal(err)
+	}
+}
+
+// until waits until what the session has got holds.
+func (s *session) until(what string, holds func(got []*agentv1.ControlMessage) bool) {
+	s.m.t.Helper()
+	poll(s.m.t, s.m.name+": "+what, func(context.Context) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if holds(s.got) {
+			return nil
+		}
+		return fmt.Errorf("got %v, %w", s.got, s.err)
+	})
+}
+
+// accepted reports whether the newest Inbounds says that Envoy has accepted all.
+func acceptedInbounds(got []*agentv1.ControlMessage) bool {
+	for _, m := range slices.Backward(got) {
+		if in := m.GetInbounds(); in != nil {
+			return in.GetAccepted()
+		}
+	}
+	return false
+}
+
+// endsWith waits until the session has ended with that code.
+func (s *session) endsWith(code codes.Code) {
+	s.m.t.Helper()
+	poll(s.m.t, s.m.name+": the end of its session", func(context.Context) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.done {
+			return errors.New("it is open")
+		}
+		if status.Code(s.err) != code {
+			return fmt.Errorf("it has ended with %w", s.err)
+		}
+		return nil
+	})
+}
+
+// envoy is the simulated Envoy of a machine, with a stream to a replica.
+type envoy struct {
+	t   *testing.T
+	end func()
+
+	mu  sync.Mutex
+	sim *envoysim.Envoy
+	web []string // the endpoints of service web, each time that they have changed
+}
+
+func (m *machine) connect(p *plane) *envoy {
+	m.t.Helper()
+	e := &envoy{t: m.t, sim: envoysim.New(envoysim.Options{Node: m.id(), Protocol: envoysim.Delta, DrainTime: time.Minute})}
+	conn := m.dial(p)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(m.t.Context()))
+	wire, err := envoysim.OpenWire(ctx, envoysim.Delta, conn)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	e.end = sync.OnceFunc(func() {
+		cancel()
+		_ = conn.Close()
+		<-ended
+	})
+	m.t.Cleanup(e.end)
+	e.sim.Connect(func(r *envoysim.Request) { _ = wire.Send(r) }) // the reader learns why the stream has ended
+	go func() {
+		defer close(ended)
+		for {
+			r, err := wire.Recv()
+			if err != nil {
+				return
+			}
+			e.mu.Lock()
+			e.sim.Take(r, envoysim.Refusals{})
+			e.sim.Settle()
+			if now := e.addressesOf("web"); len(e.web) == 0 && now != "" || len(e.web) > 0 && now != e.web[len(e.web)-1] {
+				e.web = append(e.web, now)
+			}
+			e.mu.Unlock()
+		}
+	}()
+	return e
+}
+
+// addressesOf returns the endpoints of a service that Envoy has. mu is held.
+func (e *envoy) addressesOf(service string) string {
+	r := e.sim.Get(resource.Name{Type: resource.Endpoint, Name: service})
+	if r == nil {
+		return ""
+	}
+	m := &endpointv3.ClusterLoadAssignment{}
+	if err := r.Body.UnmarshalTo(m); err != nil {
+		return err.Error()
+	}
+	var got []string
+	for _, locality := range m.GetEndpoints() {
+		for _, lb := range locality.GetLbEndpoints() {
+			got = append(got, lb.GetEndpoint().GetAddress().GetSocketAddress().GetAddress())
+		}
+	}
+	slices.Sort(got)
+	return strings.Join(got, " ")
+}
+
+// had waits until Envoy has had these endpoints of service web, one after the other, and no others.
+func (e *envoy) had(want ...string) {
+	e.t.Helper()
+	poll(e.t, "endpoints of web", func(context.Context) error {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if !slices.Equal(e.web, want) {
+			return fmt.Errorf("there were %q, want %q", e.web, want)
+		}
+		return nil
+	})
+}
+
+// TestAgentAndEnvoyOnDifferentReplicas has an agent whose calls and whose Envoy come to three different replicas.
+func TestAgentAndEnvoyOnDifferentReplicas(t *testing.T) {
+	deleteMeshes(t)
+	namespace(t, newClient(t), "outside", nil)
+	planes := startReplicas(t, "a", "b", "c")
+	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
+	m := newMachine(t, planes[0], "web", "web", 1, "")
+	m.join(planes[0])
+	s := m.open(planes[1], false)
+	m.connect(planes[2])
+	s.until("Envoy has accepted its listeners", acceptedInbounds)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, message := range s.got {
+		if message.GetRenewNow() != nil || message.GetBundle() != nil {
+			t.Errorf("a certificate of another replica is to be renewed: %v", s.got)
+		}
+	}
+}
+
+// TestEndpointsOfAnAgentElsewhere has proxies on one replica whose service is a machine with its session on another.
+func TestEndpointsOfAnAgentElsewhere(t *testing.T) {
+	deleteMeshes(t)
+	namespace(t, newClient(t), "outside", nil)
+	planes := startReplicas(t, "a", "b")
+	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
+	web := newMachine(t, planes[0], "web", "web", 1, ", serviceProbe: {tcpSocket: {}}")
+	caller := newMachine(t, planes[0], "caller", "caller", 3, "")
+	caller.join(planes[1])
+	caller.open(planes[1], false)
+	seen := caller.connect(planes[1])
+
+	web.join(planes[0])
+	s := web.open(planes[0], false)
+	web.connect(planes[0])
+	s.until("it is asked for its application", func(got []*agentv1.ControlMessage) bool {
+		return slices.ContainsFunc(got, func(m *agentv1.ControlMessage) bool { return len(m.GetServiceProbes().GetProbes()) == 1 })
+	})
+	report := func(s *session, ready bool) {
+		s.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: &agentv1.Readiness{
+			Inbounds: []*agentv1.InboundReadiness{{Inbound: "10.0.0.1:80", Ready: ready, Reason: "connection refused"}},
+		}}})
+	}
+	report(s, true)
+	seen.had("10.0.0.1")
+	s.until("others know that it is ready", func(got []*agentv1.ControlMessage) bool {
+		for _, m := range slices.Backward(got) {
+			if e := m.GetEndpoints(); e != nil {
+				return e.GetReady()
+			}
+		}
+		return false
+	})
+	report(s, false)
+	seen.had("10.0.0.1", "")
+	// What was said holds after the agent has moved, until it says something else.
+	s.end()
+	moved := web.open(planes[1], false)
+	moved.until("it is asked for its application again", func(got []*agentv1.ControlMessage) bool {
+		return slices.ContainsFunc(got, func(m *agentv1.ControlMessage) bool { return len(m.GetServiceProbes().GetProbes()) == 1 })
+	})
+	there := caller.connect(planes[0])
+	report(moved, true)
+	seen.had("10.0.0.1", "", "10.0.0.1")
+	there.had("10.0.0.1")
+	second := newMachine(t, planes[0], "web-2", "web", 2, "")
+	second.join(planes[0])
+	second.open(planes[0], false)
+	second.connect(planes[1])
+	seen.had("10.0.0.1", "", "10.0.0.1", "10.0.0.1 10.0.0.2")
+	there.had("10.0.0.1", "10.0.0.1 10.0.0.2")
+	moved.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}})
+	seen.had("10.0.0.1", "", "10.0.0.1", "10.0.0.1 10.0.0.2", "10.0.0.2")
+	there.had("10.0.0.1", "10.0.0.1 10.0.0.2", "10.0.0.2")
+}
+
+// TestNewestSessionWins has an agent that comes back at another replica while its old session is open.
+func TestNewestSessionWins(t *testing.T) {
+	deleteMeshes(t)
+	client := newClient(t)
+	namespace(t, client, "outside", nil)
+	planes := startReplicas(t, "a", "b")
+	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
+	m := newMachine(t, planes[0], "web", "web", 1, "")
+	m.join(planes[0])
+	old := m.open(planes[0], false)
+	replicaOf := func(p *plane, want string) {
+		t.Helper()
+		admin, ctx := p.adminClient(t, client)
+		poll(t, "the session at "+want, func(context.Context) error {
+			r, err := admin.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: &adminv1.Filter{Mesh: "default", Name: m.name}})
+			if err != nil {
+				return err
+			}
+			for _, p := range r.GetProxies() {
+				if p.GetAgent() != nil && p.GetAgent().GetReplica() == want && p.GetAgentState().GetPhase() == adminv1.AgentState_CONNECTED {
+					return nil
+				}
+			}
+			return fmt.Errorf("%v", r.GetProxies())
+		})
+	}
+	replicaOf(planes[0], "")
+	replicaOf(planes[1], "a")
+	m.open(planes[1], false)
+	old.endsWith(codes.Aborted)
+	replicaOf(planes[0], "b")
+	replicaOf(planes[1], "")
+
+	second := newMachineOf(m)
+	refused := second.open(planes[0], false)
+	refused.endsWith(codes.AlreadyExists)
+	replicaOf(planes[0], "b")
+}
+
+// newMachineOf returns another process with the credentials of a machine.
+func newMachineOf(m *machine) *machine {
+	other := *m
+	other.process, other.started, other.count = rand.Text(), time.Now(), 0
+	return &other
+}
