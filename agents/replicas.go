@@ -73,7 +73,7 @@ func (s *Server) Heard(id mesh.ID) {
 }
 
 // HeardReplica implements peers.Local. Run advances the rotations that wait for it.
-func (s *Server) HeardReplica() { s.sessions.WakeAwaiting() }
+func (s *Server) HeardReplica() { s.sessions.WakeAll() }
 
 // CheckDuplicate implements peers.Local.
 func (s *Server) CheckDuplicate(ctx context.Context, proxy mesh.ID, process, address string) (refusal string) {

@@ -61,6 +61,7 @@ type Agent struct {
 	endpointsErr atomic.Pointer[error]
 	settled      chan struct{} // closed when it is known whether this agent goes on where another one has died
 	instance     string        // tells this process from another one of its proxy
+	started      time.Time     // of this process
 	duplicates   duplicates
 	rejoins      retry.Reporter // of the renewer: why it has to join again
 
@@ -98,7 +99,7 @@ func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*A
 	}
 	a := &Agent{
 		o: o, logger: logger.With("mesh", o.Mesh, "proxy", o.Name),
-		metrics: prometheus.NewRegistry(), instance: rand.Text(),
+		metrics: prometheus.NewRegistry(), instance: rand.Text(), started: time.Now(),
 		queries: make(chan *agentv1.Query, 4), draining: make(chan struct{}), deleted: make(chan struct{}), settled: make(chan struct{}),
 		failures: session.NewFailures(), readiness: session.NewReadiness(), envoyState: session.NewEnvoyState(), told: map[string][]byte{}, limits: l,
 	}
@@ -217,7 +218,7 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	sess := session.New(session.Options{
 		Opener: a.client, Identity: a.identity, Renew: func() { renewer.Now() }, Inbounds: a.setInbounds, Endpoints: a.setEndpoints,
 		Probes: a.setProbes, ServiceProbes: a.setServiceProbes, Readiness: a.readiness, Drain: a.setDrain, Query: a.query, Failures: a.failures, Envoy: a.envoyState, Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
-		Instance: a.instance, Duplicate: a.duplicates.add, Refused: a.duplicates.setRefused,
+		Instance: a.instance, Started: a.started, Duplicate: a.duplicates.add, Refused: a.duplicates.setRefused,
 		Loop: a.loops.session,
 	})
 	renewer = identity.NewRenewer(a.identity, identity.RenewerOptions{

@@ -143,8 +143,8 @@ func (p *Peers) failed(ctx context.Context, s *sender, err error) {
 	p.mu.Unlock()
 	if !known {
 		p.o.Logger.WarnContext(ctx, "replica not reached, trying again", "replica", s.name, "address", s.address, "err", err)
+		p.local.HeardReplica()
 	}
-	p.local.HeardReplica()
 }
 
 // report sends a snapshot and then what changes, until the stream ends.

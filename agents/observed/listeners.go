@@ -58,6 +58,12 @@ func (s *State) ObserveListeners(id mesh.ID, l Listeners) {
 	s.o.Peers.Changed(id) // also if only a reason has changed
 }
 
+// ObserveAsked records the listeners that Envoy has, as it has said itself, while the replica with its ADS stream is missing. What that replica
+// says is newer, whenever it comes.
+func (s *State) ObserveAsked(id mesh.ID, active []netip.AddrPort) {
+	s.observed.update(id, func(f *facts) { f.ListenersKnown, f.Listeners = true, mesh.MakeAddresses(active) })
+}
+
 // RefusedListeners returns, to be shown, why the Envoy of a proxy refuses listeners of inbounds, by their address. The result must not be
 // changed.
 func (s *State) RefusedListeners(id mesh.ID) map[netip.AddrPort]string {

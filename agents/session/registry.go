@@ -113,6 +113,15 @@ func (s *Sessions) WakeMesh(meshName string) {
 	}
 }
 
+// WakeAll makes all sessions send what is due.
+func (s *Sessions) WakeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sess := range s.sessions {
+		sess.signal()
+	}
+}
+
 // Wake makes the session of a proxy, if it has one, send what is due.
 func (s *Sessions) Wake(id mesh.ID) {
 	s.mu.Lock()

@@ -32,7 +32,7 @@ type endedSession struct {
 // order returns that of a new session: later than all sessions of other processes of the proxy, and by the agent's count among those of its own.
 func (s *Sessions) order(id mesh.ID, hello *agentv1.Hello, now time.Time) observed.Order {
 	order, numbered := observed.OrderAt(now), false
-	if n := hello.GetSession(); n.GetStarted().IsValid() && n.GetCount() > 0 && n.GetStarted().AsTime().Before(now.Add(maxAhead)) {
+	if n := hello.GetSession(); n.GetStarted().IsValid() && n.GetStarted().GetSeconds() > 0 && n.GetCount() > 0 && n.GetStarted().AsTime().Before(now.Add(maxAhead)) {
 		order, numbered = observed.Order{Time: n.GetStarted().AsTime().UnixNano(), Count: n.GetCount()}, true
 	}
 	own := numbered && hello.GetInstance() != ""

@@ -65,6 +65,8 @@ type session struct {
 	// toldProbes says that it was logged that the agent is too old for per-port probes, toldOld that it is for serviceProbe.
 	toldProbes bool
 	toldOld    bool
+	// unreached ticks while it is not known that Envoy has all listeners, and other replicas are missing that may know it; else it is nil.
+	unreached *time.Ticker
 	// drainPoll ticks while a recorded drain is not in the view yet, else nil.
 	drainPoll *time.Ticker
 
@@ -161,6 +163,7 @@ func (s *Sessions) Session(stream agentv1.AgentService_SessionServer) error {
 // serve runs a session after its Hello.
 func (s *Sessions) serve(sess *session, hello *agentv1.Hello, messages <-chan received) error {
 	defer sess.stopDrainPoll()
+	defer sess.stopAskingListeners()
 	if !hello.GetDraining() {
 		s.o.Observed.StartAgain(sess.stream.Context(), sess.peer.ID(), sess.order)
 	}
@@ -199,6 +202,8 @@ func (s *Sessions) converse(sess *session, messages <-chan received) error {
 			if err := s.confirmDrain(sess); err != nil {
 				return err
 			}
+		case <-sess.listenersTick():
+			s.askListeners(sess)
 		case r := <-messages:
 			if r.err != nil {
 				return ended(r.err)

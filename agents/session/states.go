@@ -45,6 +45,7 @@ func (s *Sessions) pushStates(sess *session) error {
 			return err
 		}
 	}
+	s.followListeners(sess)
 	return nil
 }
 

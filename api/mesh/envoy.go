@@ -39,11 +39,13 @@ const (
 	ViewStats EnvoyView = "stats"
 	// ViewClusters are the clusters and their endpoints, as Envoy sees them now.
 	ViewClusters EnvoyView = "clusters"
+	// ViewListeners are the listeners that are active, and their addresses, JSON.
+	ViewListeners EnvoyView = "active-listeners"
 	// ViewLogging are the levels of the loggers.
 	ViewLogging EnvoyView = "logging"
 )
 
 // EnvoyViews lists the views.
 func EnvoyViews() []EnvoyView {
-	return []EnvoyView{ViewConfigDump, ViewStats, ViewClusters, ViewLogging}
+	return []EnvoyView{ViewConfigDump, ViewStats, ViewClusters, ViewListeners, ViewLogging}
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +39,9 @@ type Client struct {
 	CAFile string
 	// Certificate returns the client certificate, an empty one for none.
 	Certificate func() *tls.Certificate
+
+	mu      sync.Mutex
+	session *connection // of the session that is open, nil for none
 }
 
 // Join calls Join with a token, or if that is empty with a certificate. Otherwise it sends none: an agent that has one and
@@ -80,6 +84,8 @@ func (c *Client) Session(ctx context.Context, use func(agentv1.AgentService_Sess
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	c.setSession(conn)
+	defer c.setSession(nil)
 	stream, err := agentv1.NewAgentServiceClient(conn).Session(ctx)
 	if err == nil {
 		err = use(stream)
@@ -87,11 +93,20 @@ func (c *Client) Session(ctx context.Context, use func(agentv1.AgentService_Sess
 	return errors.Join(conn.explain(err), conn.Close())
 }
 
-// Answer calls Answer, and closes the call when use returns.
+func (c *Client) setSession(conn *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session = conn
+}
+
+// Answer calls Answer on the connection of the session, since it is for the replica of the control plane that has asked there, and closes the call
+// when use returns.
 func (c *Client) Answer(ctx context.Context, use func(agentv1.AgentService_AnswerClient) error) error {
-	conn, err := c.dial(c.Certificate)
-	if err != nil {
-		return err
+	c.mu.Lock()
+	conn := c.session
+	c.mu.Unlock()
+	if conn == nil {
+		return errors.New("the session in which the query has come has ended")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -102,7 +117,7 @@ func (c *Client) Answer(ctx context.Context, use func(agentv1.AgentService_Answe
 	if err == nil || errors.Is(err, io.EOF) { // then only the end of the call tells what is wrong
 		_, err = stream.CloseAndRecv()
 	}
-	return errors.Join(conn.explain(err), conn.Close())
+	return conn.explain(err)
 }
 
 // connection is a connection to the control plane. refused is set if it refuses the client certificate.

@@ -62,6 +62,7 @@ func (a *Admin) Stats(ctx context.Context, w io.Writer) error {
 // Source: https://www.envoyproxy.io/docs/envoy/latest/operations/admin
 var pages = map[mesh.EnvoyView]struct{ method, path string }{
 	mesh.ViewConfigDump: {http.MethodGet, "/config_dump?include_eds"},
+	mesh.ViewListeners:  {http.MethodGet, "/listeners?format=json"},
 	mesh.ViewStats:      {http.MethodGet, "/stats"},
 	mesh.ViewClusters:   {http.MethodGet, "/clusters"},
 	mesh.ViewLogging:    {http.MethodPost, "/logging"}, // without a parameter it changes nothing

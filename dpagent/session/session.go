@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -68,8 +69,9 @@ type Options struct {
 	Drain func(mesh.Drain)
 	// Query is asked what Envoy says. It must return at once, and has the control plane's API called with the answer. Required.
 	Query func(*agentv1.Query)
-	// Instance tells this process from another one of its proxy. Required.
+	// Instance tells this process from another one of its proxy, and Started when it has started. Required.
 	Instance string
+	Started  time.Time
 	// Duplicate is told where another agent of this proxy has called from, which was refused; Refused why the session was, for such an agent, and nil
 	// once it is open. They must return at once. Required.
 	Duplicate func(address string)
@@ -99,6 +101,8 @@ type Session struct {
 	startDrain  func()        // closes drain
 	recorded    chan struct{} // closed when the control plane has recorded the drain
 	setRecorded func()        // closes recorded
+
+	count int64 // of the sessions that Run has begun
 
 	connected prometheus.Gauge
 	sessions  prometheus.Counter
@@ -192,7 +196,11 @@ func (s *Session) Run(ctx context.Context) error {
 
 // runStream runs one stream until it breaks, and returns why.
 func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed func()) error {
-	hello := &agentv1.Hello{Version: s.o.Version(), Features: features, InUse: s.o.Identity.InUse(), Instance: s.o.Instance}
+	s.count++
+	hello := &agentv1.Hello{
+		Version: s.o.Version(), Features: features, InUse: s.o.Identity.InUse(), Instance: s.o.Instance,
+		Session: &agentv1.SessionNumber{Started: timestamppb.New(s.o.Started), Count: s.count},
+	}
 	drain := s.drain
 	select {
 	case <-drain:

@@ -2250,7 +2250,7 @@ type InspectEnvoyRequest struct {
 	// May be empty where one mesh alone has a dataplane of this name.
 	Mesh string `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// config-dump, stats, clusters or logging.
+	// config-dump, stats, clusters, active-listeners or logging.
 	View          string `protobuf:"bytes,3,opt,name=view,proto3" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
