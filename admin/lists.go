@@ -34,7 +34,9 @@ func by(f *adminv1.Filter) func(meshName, name string) bool {
 
 // tail returns the Tail of a list of objects of one kind, of which total match the filter. all are the IDs of all objects of the kind.
 func (s *service) tail(f *adminv1.Filter, total int, all []mesh.ID) *adminv1.Tail {
-	t := &adminv1.Tail{LeftOut: uint32(max(total-maxListed, 0)), Problems: slices.Concat(s.o.Problems(), unknownServices(s.o.View()))}
+	t := &adminv1.Tail{
+		LeftOut: uint32(max(total-maxListed, 0)), Problems: slices.Concat(s.o.Problems(), unknownServices(s.o.View())), MissingReplicas: s.o.Missing(),
+	}
 	if total == 0 && f.GetName() != "" {
 		var known []string
 		for _, id := range all {
@@ -45,6 +47,14 @@ func (s *service) tail(f *adminv1.Filter, total int, all []mesh.ID) *adminv1.Tai
 		slices.Sort(known)
 		t.Near, _ = mesh.Nearest(f.GetName(), known)
 	}
+	return t
+}
+
+// withMissing adds replicas whose streams are not in the answer.
+func withMissing(t *adminv1.Tail, replicas []string) *adminv1.Tail {
+	t.MissingReplicas = append(t.GetMissingReplicas(), replicas...)
+	slices.Sort(t.MissingReplicas)
+	t.MissingReplicas = slices.Compact(t.GetMissingReplicas())
 	return t
 }
 
@@ -90,7 +100,8 @@ func (s *service) ListMeshes(ctx context.Context, r *adminv1.ListMeshesRequest) 
 		return nil, err
 	}
 	connected := map[string]uint32{}
-	for id, streams := range s.o.Streams() {
+	streams, missing := s.o.Streams(ctx)
+	for id, streams := range streams {
 		if _, p := v.Proxy(id); p != nil && len(streams) > 0 {
 			connected[p.Dataplane.Mesh]++
 		}
@@ -114,7 +125,7 @@ func (s *service) ListMeshes(ctx context.Context, r *adminv1.ListMeshesRequest) 
 	if err != nil {
 		return nil, err
 	}
-	return &adminv1.ListMeshesResponse{Meshes: meshes, Tail: s.tail(r.GetFilter(), total, all)}, nil
+	return &adminv1.ListMeshesResponse{Meshes: meshes, Tail: withMissing(s.tail(r.GetFilter(), total, all), missing)}, nil
 }
 
 // ListDataplanes implements adminv1.AdminServiceServer.
@@ -144,7 +155,8 @@ func (s *service) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest
 	if err != nil {
 		return nil, err
 	}
-	streams, agents, states := s.o.Streams(), s.o.Agents(), s.o.AgentStates()
+	streams, missing := s.o.Streams(ctx)
+	agents, states := s.o.Agents(), s.o.AgentStates()
 	all := slices.Concat(ids(v, proxies), slices.Collect(maps.Keys(streams)), slices.Collect(maps.Keys(agents)), slices.Collect(maps.Keys(states)))
 	slices.Sort(all)
 	all = slices.Compact(all)
@@ -162,5 +174,5 @@ func (s *service) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest
 	if err != nil {
 		return nil, err
 	}
-	return &adminv1.ListProxiesResponse{Proxies: entries, Tail: s.tail(r.GetFilter(), total, all)}, nil
+	return &adminv1.ListProxiesResponse{Proxies: entries, Tail: withMissing(s.tail(r.GetFilter(), total, all), missing)}, nil
 }

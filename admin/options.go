@@ -28,8 +28,11 @@ type Options struct {
 	View func() *meshview.View
 	// Problems of the store. Default: none.
 	Problems func() []*adminv1.Problem
-	// Streams returns Envoy's ADS streams by proxy, also of proxies without a Dataplane. Default: none.
-	Streams func() map[mesh.ID][]*adminv1.Stream
+	// Streams returns Envoy's ADS streams by proxy, also of proxies without a Dataplane, and the names of the replicas that have not said theirs.
+	// Default: none.
+	Streams func(context.Context) (streams map[mesh.ID][]*adminv1.Stream, missing []string)
+	// Missing returns the names of the replicas that are not heard. Default: none.
+	Missing func() []string
 	// Agents returns the agents with a session by proxy, also of proxies without a Dataplane. Default: none.
 	Agents func() map[mesh.ID]*adminv1.Agent
 	// AgentStates returns the states of all agents by proxy, also of those that wait for a Dataplane. Default: none.
@@ -93,7 +96,10 @@ func (o Options) withDefaults() (Options, error) {
 		o.Problems = func() []*adminv1.Problem { return nil }
 	}
 	if o.Streams == nil {
-		o.Streams = func() map[mesh.ID][]*adminv1.Stream { return nil }
+		o.Streams = func(context.Context) (map[mesh.ID][]*adminv1.Stream, []string) { return nil, nil }
+	}
+	if o.Missing == nil {
+		o.Missing = func() []string { return nil }
 	}
 	if o.Agents == nil {
 		o.Agents = func() map[mesh.ID]*adminv1.Agent { return nil }

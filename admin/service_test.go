@@ -75,9 +75,10 @@ func TestTheFirstViewIsWaitedFor(t *testing.T) {
 
 func TestListMeshes(t *testing.T) {
 	f := newFakes(t)
-	f.Streams = func() map[mesh.ID][]*adminv1.Stream {
-		return map[mesh.ID][]*adminv1.Stream{"default/web-1": {{}, {}}, "default/gone": {{}}}
+	f.Streams = func(context.Context) (map[mesh.ID][]*adminv1.Stream, []string) {
+		return map[mesh.ID][]*adminv1.Stream{"default/web-1": {{}, {}}, "default/gone": {{}}}, []string{"c", "b"}
 	}
+	f.Missing = func() []string { return []string{"b"} }
 	f.Problems = func() []*adminv1.Problem { return []*adminv1.Problem{{File: "bad.yaml", Text: "broken"}} }
 	api, ctx := start(t, f)
 	got, err := api.ListMeshes(ctx, &adminv1.ListMeshesRequest{})
@@ -90,7 +91,7 @@ func TestListMeshes(t *testing.T) {
 			{Object: []byte(`{"name":"default","spec":{}}`), CaExpires: expires, Proxies: 2, Connected: 1, Services: 1},
 			{Object: []byte(`{"name":"other","spec":{}}`), CaExpires: expires, Proxies: 1},
 		},
-		Tail: &adminv1.Tail{Problems: []*adminv1.Problem{{File: "bad.yaml", Text: "broken"}}},
+		Tail: &adminv1.Tail{Problems: []*adminv1.Problem{{File: "bad.yaml", Text: "broken"}}, MissingReplicas: []string{"b", "c"}},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("ListMeshes() (-want +got):\n%s", diff)
@@ -121,8 +122,8 @@ func TestListProxiesTellsOfThoseWithoutADataplane(t *testing.T) {
 	f := newFakes(t)
 	stream := &adminv1.Stream{Types: []*adminv1.TypeStatus{{Kind: "listeners", Nacks: []*adminv1.Nack{{Resource: "x", Reason: "why"}}}}}
 	agent := &adminv1.Agent{Version: "1.0.0"}
-	f.Streams = func() map[mesh.ID][]*adminv1.Stream {
-		return map[mesh.ID][]*adminv1.Stream{"default/web-1": {stream}, "default/gone": {stream}}
+	f.Streams = func(context.Context) (map[mesh.ID][]*adminv1.Stream, []string) {
+		return map[mesh.ID][]*adminv1.Stream{"default/web-1": {stream}, "default/gone": {stream}}, nil
 	}
 	f.Agents = func() map[mesh.ID]*adminv1.Agent { return map[mesh.ID]*adminv1.Agent{"default/gone": agent} }
 	api, ctx := start(t, f)

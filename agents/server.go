@@ -43,6 +43,8 @@ type Options struct {
 	// Observe passes the whole Observation of a proxy to the view's builder, and returns at once. It must not call the
 	// server. Required.
 	Observe func(proxy mesh.ID, o mesh.Observation)
+	// Replica is the name of this replica, "" where there are none.
+	Replica string
 	// Peers are the other replicas, which are told what this one knows; nil for none. The server is their peers.Local.
 	Peers *peers.Peers
 	// Streams returns the ADS streams with this replica, for the others. Default: none.
@@ -128,7 +130,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s.sessions, err = session.New(session.Options{
-		Authority: o.Authority, Observed: s.observed, Peers: o.Peers, View: o.View, ProbeFailed: o.ProbeFailed,
+		Authority: o.Authority, Observed: s.observed, Replica: o.Replica, Peers: o.Peers, View: o.View, ProbeFailed: o.ProbeFailed,
 		Reported:  func(ctx context.Context, meshName string) { s.rotations.Advance(ctx, meshName) },
 		Duplicate: func(ctx context.Context, who identity.Subject, err error) { s.joins.Duplicate(ctx, who, err) },
 		Version:   o.Version, Logger: o.Logger, Registerer: o.Registerer, Now: o.Now, Limits: o.sessions,

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"context"
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -25,7 +26,8 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 		BearerToken:      cp.adminToken,
 		View:             cp.pipeline.Builder.View,
 		Problems:         cp.platform.problems,
-		Streams:          cp.streams,
+		Streams:          cp.allStreams,
+		Missing:          cp.peers.Missing,
 		Agents:           cp.agents.Agents,
 		AgentStates:      cp.agents.States,
 		NotServing:       cp.agents.NotServing,
@@ -84,10 +86,20 @@ func kindOf(t resource.Type) string {
 	return string(t)
 }
 
+// allStreams returns the ADS streams with all replicas, and which replicas have not said theirs.
+func (cp *ControlPlane) allStreams(ctx context.Context) (streams map[mesh.ID][]*adminv1.Stream, missing []string) {
+	streams, missing = cp.peers.Streams(ctx)
+	for id, here := range cp.streams() {
+		streams[id] = append(here, streams[id]...)
+	}
+	return streams, missing
+}
+
+// streams returns the ADS streams with this replica.
 func (cp *ControlPlane) streams() map[mesh.ID][]*adminv1.Stream {
 	streams := map[mesh.ID][]*adminv1.Stream{}
 	for _, s := range cp.pipeline.XDS.Status() {
-		stream := &adminv1.Stream{ConnectedSince: timestamppb.New(s.Connected), Delta: s.Delta}
+		stream := &adminv1.Stream{Replica: cp.platform.replica(), ConnectedSince: timestamppb.New(s.Connected), Delta: s.Delta}
 		for _, t := range s.Types {
 			status := &adminv1.TypeStatus{Kind: kindOf(t.Type), Synced: s.Known && t.Pending == 0 && t.Unanswered.IsZero()}
 			for _, n := range t.NACKs {

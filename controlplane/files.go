@@ -69,6 +69,8 @@ func (f *files) problems() []*adminv1.Problem {
 
 func (*files) peers() (*peers.Peers, error) { return nil, nil } //nolint:nilnil // one process alone claims the directory
 
+func (*files) replica() string { return "" }
+
 func (*files) leads() bool { return true }
 
 func (*files) reconfigure(Live) {} // there are no nodes

@@ -22,6 +22,8 @@ type platform interface {
 	connect() (connection, error)
 	// peers returns the other replicas, which are known once the platform is connected; nil where there are none.
 	peers() (*peers.Peers, error)
+	// replica returns the name of this replica, "" where there are none.
+	replica() string
 	// leads reports whether this replica does what only one of them does.
 	leads() bool
 	// reconfigure gets options that have changed.

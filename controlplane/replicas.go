@@ -27,6 +27,8 @@ func (c *cluster) peers() (*peers.Peers, error) {
 	return p, nil
 }
 
+func (c *cluster) replica() string { return c.cp.o.Kubernetes.Replica }
+
 // leads reports whether this replica leads.
 func (c *cluster) leads() bool { return c.controller.Leads() }
 

@@ -160,6 +160,7 @@ func (s *Sessions) Agents() map[mesh.ID]*adminv1.Agent {
 			BundleId:       sess.inUse.GetBundleId(),
 			LeafSerial:     sess.inUse.GetLeafSerial(),
 			EnvoyDown:      sess.envoyDown,
+			Replica:        s.o.Replica,
 		}
 	}
 	s.mu.Unlock()

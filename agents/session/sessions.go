@@ -22,8 +22,9 @@ type Options struct {
 	Authority *identity.Authority
 	// Observed gets what agents report.
 	Observed *observed.State
-	// Peers are the other replicas, nil for none.
-	Peers *peers.Peers
+	// Replica is the name of this one, "" where there are none, and Peers the others, nil for none.
+	Replica string
+	Peers   *peers.Peers
 	// View returns the current view, nil before the first.
 	View func() *meshview.View
 	// Reported is called when a proxy of a mesh has reported what it uses, so that a rotation may go on.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -158,6 +159,9 @@ func reportTail(cmd *cobra.Command, tail *adminv1.Tail) {
 func reportChanges(cmd *cobra.Command, before, now *adminv1.Tail) {
 	if n := now.GetLeftOut(); n > 0 && n != before.GetLeftOut() {
 		cmd.PrintErrf("sondectl: %d more are not shown: give a name, or --mesh\n", n)
+	}
+	if missing := now.GetMissingReplicas(); len(missing) > 0 && !slices.Equal(missing, before.GetMissingReplicas()) {
+		cmd.PrintErrf("sondectl: not heard: replica %s of the control plane: what agents and Envoys have said there since is missing\n", printer.OneLine(strings.Join(missing, ", ")))
 	}
 	was, is := problemsOf(before), problemsOf(now)
 	for _, p := range is {

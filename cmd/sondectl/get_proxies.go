@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,7 +44,7 @@ func listProxies(ctx context.Context, api adminv1.AdminServiceClient, filter *ad
 	}
 	l := &listing{
 		header: []string{"MESH", "NAME", "AGENT", "SINCE", "ADS", "VERSION", "ENVOY", "SYNCED", "DRAINING", "CERT-EXPIRES", "NACK"},
-		more:   []string{"XDS", "SERIAL", "BUNDLE", "FEATURES"},
+		more:   []string{"XDS", "SERIAL", "BUNDLE", "REPLICAS", "FEATURES"},
 		tail:   response.GetTail(),
 	}
 	for _, entry := range response.GetProxies() {
@@ -97,7 +98,7 @@ func proxyRow(p *adminv1.Proxy) printer.Row {
 		p.GetMesh(), p.GetName(), agentPhase(p.GetAgentState()), timeSince(p.GetAgentState().GetSince()), connected(p), agent.GetVersion(), agent.GetEnvoyVersion(), sync, draining,
 		timeUntil(agent.GetCertificateExpires()), nacks,
 	}
-	return printer.Row{Notes: notes, Cells: cells, Wide: cells, More: []string{protocol, agent.GetLeafSerial(), agent.GetBundleId(), strings.Join(agent.GetFeatures(), ",")}}
+	return printer.Row{Notes: notes, Cells: cells, Wide: cells, More: []string{protocol, agent.GetLeafSerial(), agent.GetBundleId(), replicasOf(p), strings.Join(agent.GetFeatures(), ",")}}
 }
 
 // agentPhase returns the phase as one word in lower case, "" if the control plane does not say it.
@@ -121,6 +122,16 @@ func agentNotes(p *adminv1.Proxy) []string {
 		notes = append(notes, "envoy does not run: "+down)
 	}
 	return notes
+}
+
+// replicasOf names the replicas of the control plane that have the agent's session and the ADS streams.
+func replicasOf(p *adminv1.Proxy) string {
+	names := []string{p.GetAgent().GetReplica()}
+	for _, stream := range p.GetStreams() {
+		names = append(names, stream.GetReplica())
+	}
+	slices.Sort(names)
+	return strings.Join(slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" }), ",")
 }
 
 func nackNote(kind string, nack *adminv1.Nack) string {

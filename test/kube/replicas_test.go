@@ -453,12 +453,12 @@ func TestNewestSessionWins(t *testing.T) {
 			return fmt.Errorf("%v", r.GetProxies())
 		})
 	}
-	replicaOf(planes[0], "")
+	replicaOf(planes[0], "a")
 	replicaOf(planes[1], "a")
 	m.open(planes[1], false)
 	old.endsWith(codes.Aborted)
 	replicaOf(planes[0], "b")
-	replicaOf(planes[1], "")
+	replicaOf(planes[1], "b")
 
 	second := newMachineOf(m)
 	refused := second.open(planes[0], false)

@@ -319,9 +319,11 @@ type Tail struct {
 	// What the store cannot read or use, whatever the filter.
 	Problems []*Problem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
 	// Where the filter's name matches nothing: a name that the caller may have meant.
-	Near          string `protobuf:"bytes,3,opt,name=near,proto3" json:"near,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Near string `protobuf:"bytes,3,opt,name=near,proto3" json:"near,omitempty"`
+	// Replicas of the control plane that are not heard: what agents and Envoys with them have said since is not in the answer. Sorted.
+	MissingReplicas []string `protobuf:"bytes,4,rep,name=missing_replicas,json=missingReplicas,proto3" json:"missing_replicas,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Tail) Reset() {
@@ -373,6 +375,13 @@ func (x *Tail) GetNear() string {
 		return x.Near
 	}
 	return ""
+}
+
+func (x *Tail) GetMissingReplicas() []string {
+	if x != nil {
+		return x.MissingReplicas
+	}
+	return nil
 }
 
 // Problem of the store.
@@ -1659,9 +1668,9 @@ type Proxy struct {
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// False for a proxy that is connected while its Dataplane is not known: it waits, with what it has.
 	Known bool `protobuf:"varint,3,opt,name=known,proto3" json:"known,omitempty"`
-	// Absent where no agent has a session with this replica of the control plane.
+	// Absent where no agent has a session.
 	Agent *Agent `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Envoy's ADS streams; empty where Envoy is not connected to this replica of the control plane.
+	// Envoy's ADS streams; empty where Envoy is not connected.
 	Streams []*Stream `protobuf:"bytes,5,rep,name=streams,proto3" json:"streams,omitempty"`
 	// As Dataplane.draining.
 	Draining   bool        `protobuf:"varint,6,opt,name=draining,proto3" json:"draining,omitempty"`
@@ -1767,7 +1776,7 @@ func (x *Proxy) GetDrain() string {
 	return ""
 }
 
-// AgentState is what this replica of the control plane knows about the agent of a proxy.
+// AgentState is what the control plane knows about the agent of a proxy.
 type AgentState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Phase AgentState_Phase       `protobuf:"varint,1,opt,name=phase,proto3,enum=sonde.admin.v1.AgentState_Phase" json:"phase,omitempty"`
@@ -1844,7 +1853,7 @@ type Agent struct {
 	CertificateExpires *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=certificate_expires,json=certificateExpires,proto3" json:"certificate_expires,omitempty"`
 	// Why its Envoy does not run, human-readable; empty if it does, or the agent does not say it.
 	EnvoyDown string `protobuf:"bytes,8,opt,name=envoy_down,json=envoyDown,proto3" json:"envoy_down,omitempty"`
-	// The replica that has the session, empty if it is the one that answers.
+	// The replica of the control plane that has the session, empty where there are none.
 	Replica       string `protobuf:"bytes,9,opt,name=replica,proto3" json:"replica,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1950,7 +1959,9 @@ type Stream struct {
 	// Delta or state of the world.
 	Delta bool `protobuf:"varint,2,opt,name=delta,proto3" json:"delta,omitempty"`
 	// One for each type that Envoy asks for.
-	Types         []*TypeStatus `protobuf:"bytes,3,rep,name=types,proto3" json:"types,omitempty"`
+	Types []*TypeStatus `protobuf:"bytes,3,rep,name=types,proto3" json:"types,omitempty"`
+	// The replica of the control plane that has the stream, empty where there are none.
+	Replica       string `protobuf:"bytes,4,opt,name=replica,proto3" json:"replica,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2004,6 +2015,13 @@ func (x *Stream) GetTypes() []*TypeStatus {
 		return x.Types
 	}
 	return nil
+}
+
+func (x *Stream) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
 }
 
 type TypeStatus struct {
@@ -2993,11 +3011,12 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x14admin/v1/admin.proto\x12\x0esonde.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"0\n" +
 	"\x06Filter\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"j\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\x95\x01\n" +
 	"\x04Tail\x12\x19\n" +
 	"\bleft_out\x18\x01 \x01(\rR\aleftOut\x123\n" +
 	"\bproblems\x18\x02 \x03(\v2\x17.sonde.admin.v1.ProblemR\bproblems\x12\x12\n" +
-	"\x04near\x18\x03 \x01(\tR\x04near\"{\n" +
+	"\x04near\x18\x03 \x01(\tR\x04near\x12)\n" +
+	"\x10missing_replicas\x18\x04 \x03(\tR\x0fmissingReplicas\"{\n" +
 	"\aProblem\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x1a\n" +
 	"\bdocument\x18\x02 \x01(\rR\bdocument\x12\x12\n" +
@@ -3131,11 +3150,12 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x13certificate_expires\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x12certificateExpires\x12\x1d\n" +
 	"\n" +
 	"envoy_down\x18\b \x01(\tR\tenvoyDown\x12\x18\n" +
-	"\areplica\x18\t \x01(\tR\areplica\"\x95\x01\n" +
+	"\areplica\x18\t \x01(\tR\areplica\"\xaf\x01\n" +
 	"\x06Stream\x12C\n" +
 	"\x0fconnected_since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0econnectedSince\x12\x14\n" +
 	"\x05delta\x18\x02 \x01(\bR\x05delta\x120\n" +
-	"\x05types\x18\x03 \x03(\v2\x1a.sonde.admin.v1.TypeStatusR\x05types\"d\n" +
+	"\x05types\x18\x03 \x03(\v2\x1a.sonde.admin.v1.TypeStatusR\x05types\x12\x18\n" +
+	"\areplica\x18\x04 \x01(\tR\areplica\"d\n" +
 	"\n" +
 	"TypeStatus\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
