@@ -1,4 +1,4 @@
-package main
+package xds
 
 import (
 	"fmt"
@@ -18,21 +18,18 @@ const (
 )
 
 // topology is the size of a mesh in which every proxy sees every service, by virtual addresses.
-type topology struct {
-	Proxies, Services int
-	// Narrow adds a service that few proxies see.
-	Narrow bool
-}
+// One more service is seen by few.
+type topology struct{ proxies, services int }
 
-func (w topology) String() string { return fmt.Sprintf("%d×%d", w.Proxies, w.Services) }
+func (w topology) String() string { return fmt.Sprintf("%dx%d", w.proxies, w.services) }
 
 // forms has the current form of each service: if true, one of its endpoints is unready.
 type forms []bool
 
-func (w topology) forms() forms { return make(forms, w.Services+1) }
+func (w topology) forms() forms { return make(forms, w.services+1) }
 
 // narrow is the number of the narrow service.
-func (w topology) narrow() int { return w.Services }
+func (w topology) narrow() int { return w.services }
 
 func proxyName(i int) string { return fmt.Sprintf("proxy-%05d", i) }
 
@@ -52,7 +49,7 @@ func subject(proxy int) identity.Subject {
 }
 
 // owners is the number of Dataplanes with inbounds: the first ones.
-func (w topology) owners() int { return min(w.Proxies, maxOwners) }
+func (w topology) owners() int { return min(w.proxies, maxOwners) }
 
 // turning is the index of the service's endpoint that changes, among all endpoints. They are spread over all Dataplanes,
 // because a file that keeps changing is not read before it has settled.
@@ -74,7 +71,7 @@ func (w topology) viewers(service int) (first, last int) {
 	if service == w.narrow() {
 		return endpointsPerService, 2 * endpointsPerService
 	}
-	return 0, w.Proxies
+	return 0, w.proxies
 }
 
 func (w topology) mesh() *mesh.Mesh {
@@ -85,8 +82,8 @@ func (w topology) mesh() *mesh.Mesh {
 	return m
 }
 
-func (w topology) services() []*mesh.Service {
-	all := make([]*mesh.Service, w.Services)
+func (w topology) meshServices() []*mesh.Service {
+	all := make([]*mesh.Service, w.services)
 	for i := range all {
 		all[i] = &mesh.Service{
 			Meta: mesh.Meta{Name: w.serviceName(i)},
@@ -107,15 +104,15 @@ func (w topology) dataplane(i int, now forms) *mesh.Dataplane {
 	}
 	net := &d.Spec.Networking
 	if owners := w.owners(); i < owners {
-		for e := i; e < w.Services*endpointsPerService; e += owners {
+		for e := i; e < w.services*endpointsPerService; e += owners {
 			service := e / endpointsPerService
 			net.Inbound = append(net.Inbound, w.inbound(portInbound+e/owners, service, e == w.turning(service) && now[service]))
 		}
 	}
-	if w.Narrow && i < endpointsPerService {
+	if i < endpointsPerService {
 		net.Inbound = append(net.Inbound, w.inbound(portNarrow, w.narrow(), i == 0 && now[w.narrow()]))
 	}
-	if first, last := w.viewers(w.narrow()); w.Narrow && first <= i && i < last {
+	if first, last := w.viewers(w.narrow()); first <= i && i < last {
 		net.Outbound = []mesh.Outbound{{Port: portNarrow, Tags: mesh.Tags{mesh.TagService: serviceNarrow}}}
 	}
 	d.SetDefaults()
@@ -137,10 +134,10 @@ func (w topology) inbound(port, service int, unready bool) mesh.Inbound {
 func (w topology) objects() []mesh.Object {
 	now := w.forms()
 	all := []mesh.Object{w.mesh()}
-	for _, s := range w.services() {
+	for _, s := range w.meshServices() {
 		all = append(all, s)
 	}
-	for i := range w.Proxies {
+	for i := range w.proxies {
 		all = append(all, w.dataplane(i, now))
 	}
 	return all

@@ -1,4 +1,4 @@
-package main
+package xds
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
@@ -32,24 +31,24 @@ type snapshots struct {
 	forms     forms
 }
 
-func serveSnapshot(ctx context.Context, id *sondecp.Identity, r roleOptions) error {
-	p, err := readPayload(r.payload)
+func serveSnapshot(ctx context.Context, id *sondecp.Identity, w topology) error {
+	p, err := generate(w)
 	if err != nil {
 		return err
 	}
 	s := &snapshots{
 		cache:     cachev3.NewSnapshotCache(true, everybody{}, nil),
-		resources: map[resource.Type][]types.Resource{}, endpoints: map[string]int{}, payload: p, forms: r.topology.forms(),
+		resources: map[resource.Type][]types.Resource{}, endpoints: map[string]int{}, payload: p, forms: w.forms(),
 	}
-	for t, list := range p.All {
-		for i, e := range list {
-			m, err := decode(t, e)
+	for t, all := range p.all {
+		for i, r := range all {
+			m, err := r.Body.UnmarshalNew()
 			if err != nil {
 				return err
 			}
 			s.resources[t] = append(s.resources[t], m)
 			if t == resource.Endpoint {
-				s.endpoints[e.Name] = i
+				s.endpoints[r.Name] = i
 			}
 		}
 	}
@@ -58,21 +57,17 @@ func serveSnapshot(ctx context.Context, id *sondecp.Identity, r roleOptions) err
 	}
 	server := controlplane.NewServer(id.Credentials)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, serverv3.NewServer(ctx, s.cache, nil))
-	return serveSubject(ctx, server, func(service int) error { return s.change(ctx, service) })
-}
-
-func decode(t resource.Type, e entry) (types.Resource, error) {
-	return (&anypb.Any{TypeUrl: string(t), Value: e.Body}).UnmarshalNew()
+	return serve(ctx, server, func(service int) error { return s.change(ctx, service) })
 }
 
 func (s *snapshots) change(ctx context.Context, service int) error {
 	s.forms[service] = !s.forms[service]
-	e := s.payload.of(service, s.forms)
-	m, err := decode(resource.Endpoint, e)
+	r := s.payload.in(service, s.forms)
+	m, err := r.Body.UnmarshalNew()
 	if err != nil {
 		return err
 	}
-	s.resources[resource.Endpoint][s.endpoints[e.Name]] = m
+	s.resources[resource.Endpoint][s.endpoints[r.Name]] = m
 	return s.publish(ctx)
 }
 

@@ -1,4 +1,4 @@
-package main
+package xds
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 )
 
 // serveBuilder runs the pipeline of the control plane, without a directory of files.
-func serveBuilder(ctx context.Context, id *sondecp.Identity, r roleOptions) error {
+func serveBuilder(ctx context.Context, id *sondecp.Identity, w topology) error {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	first := make(chan struct{})
 	pipeline := controlplane.NewPipeline(controlplane.PipelineOptions{
@@ -27,7 +27,7 @@ func serveBuilder(ctx context.Context, id *sondecp.Identity, r roleOptions) erro
 		XDS:    xds.Options{Logger: log, Registerer: prometheus.NewRegistry()},
 		Logger: log,
 	}, controlplane.Authorize)
-	for _, o := range r.topology.objects() {
+	for _, o := range w.objects() {
 		pipeline.Builder.Set("store", o)
 	}
 	pipeline.Builder.Synced("store")
@@ -37,9 +37,9 @@ func serveBuilder(ctx context.Context, id *sondecp.Identity, r roleOptions) erro
 	<-first
 	g := controlplane.NewServer(id.Credentials, xds.ServerOptions()...)
 	pipeline.XDS.Register(g)
-	now := r.topology.forms()
-	err := serveSubject(ctx, g, func(service int) error {
-		pipeline.Builder.Set("store", r.topology.turn(service, now))
+	now := w.forms()
+	err := serve(ctx, g, func(service int) error {
+		pipeline.Builder.Set("store", w.turn(service, now))
 		return nil
 	})
 	cancel()

@@ -1,4 +1,4 @@
-package main
+package xds
 
 import (
 	"context"
@@ -22,49 +22,34 @@ import (
 // agentsPerNode is how many agents have one address.
 const agentsPerNode = 250
 
-// join is row j: all agents join at once, each with a token, those of a node from one address. The other rows get certificates from the same CA in memory, because each
-// join writes to disk.
-func (s *session) join(ctx context.Context, row string) error {
-	var l landing
-	cpu, err := s.cost(ctx, func() error {
-		return s.clients.order(order{Do: doJoin, Address: s.server.address, Proxies: s.topology.Proxies}, &l)
-	})
-	if err != nil {
-		return err
-	}
-	s.note(row, figureWall, l.Last)
-	s.note(row, figureCPU, cpu/float64(s.topology.Proxies))
-	return nil
-}
-
-func (f *fleet) join(ctx context.Context, o order) (landing, error) {
-	tokens := make([]string, o.Proxies)
+// join has all agents join at once, each with a token, those of a node from one address. It returns when each had its certificate.
+func (s *session) join() []time.Duration {
+	s.StopTimer()
+	tokens := make([]string, s.topology.proxies)
 	for i := range tokens {
 		var err error
-		tokens[i], _, err = f.identity.Tokens.Issue(subject(i), time.Hour)
-		if err != nil {
-			return landing{}, err
-		}
+		tokens[i], _, err = s.identity.Tokens.Issue(subject(i), time.Hour)
+		s.must(err)
 	}
-	var m meeting
-	m.begin(o.Proxies)
-	group, ctx := errgroup.WithContext(ctx)
+	s.StartTimer()
+	joined := newArrivals(0, len(tokens))
+	group, ctx := errgroup.WithContext(s.Context())
 	for i, token := range tokens {
 		group.Go(func() error {
-			if err := f.joinOne(ctx, i, token, o.Address); err != nil {
+			if err := s.joinOne(ctx, i, token); err != nil {
 				return fmt.Errorf("join %s: %w", proxyName(i), err)
 			}
-			m.arrive()
+			joined.arrive(i)
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return landing{}, err
-	}
-	return m.wait(f)
+	s.must(group.Wait())
+	times, err := joined.wait(s.Context())
+	s.must(err)
+	return times
 }
 
-func (f *fleet) joinOne(ctx context.Context, i int, token, address string) error {
+func (s *session) joinOne(ctx context.Context, i int, token string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -74,10 +59,11 @@ func (f *fleet) joinOne(ctx context.Context, i int, token, address string) error
 		return err
 	}
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, 0, byte(1+i/agentsPerNode))}}
-	config, err := sondecp.TrustOnly(f.identity.Serving)
+	config, err := sondecp.TrustOnly(s.identity.Serving)
 	if err != nil {
 		return err
 	}
+	address := s.fleet.address
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithNoProxy(),
 		grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
