@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"context"
@@ -49,7 +49,7 @@ type refusal struct {
 const away = 100 * time.Millisecond
 
 // join starts live. A cold proxy has forgotten what it had.
-func (m *member) join(ctx context.Context, cold bool) {
+func (m *member) join(cold bool) {
 	if m.cancel != nil {
 		return
 	}
@@ -57,7 +57,8 @@ func (m *member) join(ctx context.Context, cold bool) {
 		m.state = adsclient.NewState(m.s.catalog)
 		m.hadClusters, m.hadListeners = false, false
 	}
-	ctx, m.cancel = context.WithCancel(ctx)
+	var ctx context.Context
+	ctx, m.cancel = context.WithCancel(context.WithoutCancel(m.s.Context())) // it ends by leave
 	m.done = make(chan struct{})
 	go func() {
 		defer close(m.done)
@@ -83,7 +84,7 @@ func (m *member) live(ctx context.Context) {
 		m.refused.Store(false)
 		m.faulty.Store(m.silent.Load())
 		err := adsclient.Run(ctx, adsclient.Options{
-			Address: m.s.plane.Agents, TLS: m.tls, Node: m.node, State: m.state, Observer: m, Received: &m.s.counts.bytes,
+			Address: m.s.machine.Agents, TLS: m.tls, Node: m.node, State: m.state, Observer: m,
 			Refuse: m.refuse, Dial: m.dial, Silent: m.silent.Load(),
 		})
 		was := m.connected.Swap(false)
@@ -110,22 +111,22 @@ func (m *member) dial(ctx context.Context, address string) (net.Conn, error) {
 // judge reports a stream that must not end like this.
 func (m *member) judge(err error, connected bool) {
 	if !connected {
-		m.s.counts.refusedConns.Add(1)
+		m.s.counts.add("connections refused")
 		return
 	}
-	m.s.counts.lostStreams.Add(1)
+	m.s.counts.add("streams lost")
 	switch text := err.Error(); {
 	case strings.HasPrefix(text, "decode "), strings.HasPrefix(text, "response of type"):
-		m.s.wrong("%s: %w", m.node, err)
+		m.s.Errorf("%s: %v", m.node, err)
 		return
 	}
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Internal, codes.ResourceExhausted:
-		m.s.wrong("%s loses its stream: %w", m.node, err)
+		m.s.Errorf("%s loses its stream: %v", m.node, err)
 		return
 	}
-	if m.s.plane.up.Load() && m.s.plane.generation.Load() == m.generation && !m.faulty.Load() {
-		m.s.wrong("%s loses its stream, and has done nothing: %w", m.node, err)
+	if m.s.up.Load() && m.s.generation.Load() == m.generation && !m.faulty.Load() {
+		m.s.Errorf("%s loses its stream, and has done nothing: %v", m.node, err)
 	}
 }
 
@@ -136,7 +137,7 @@ func (m *member) refuse(t resource.Type, name []byte) string {
 		return ""
 	}
 	m.refused.Store(true)
-	m.s.counts.nacks.Add(1)
+	m.s.counts.add("versions refused")
 	if d.mute {
 		return "a reason without a name"
 	}
@@ -145,23 +146,22 @@ func (m *member) refuse(t resource.Type, name []byte) string {
 
 // Connected implements adsclient.Observer.
 func (m *member) Connected() {
-	m.generation = m.s.plane.generation.Load()
+	m.generation = m.s.generation.Load()
 	m.connected.Store(true)
-	m.s.counts.streams.Add(1)
+	m.s.counts.add("streams")
 }
 
 // Resource implements adsclient.Observer.
-func (m *member) Resource(resource.Type, []byte, []byte) { m.s.counts.resources.Add(1) }
+func (m *member) Resource(resource.Type, []byte, []byte) { m.s.counts.add("resources") }
 
 // Acked implements adsclient.Observer. A proxy that has had something must never have nothing, not even when its Dataplane
 // is removed.
 func (m *member) Acked() {
-	m.s.counts.responses.Add(1)
-	m.s.counts.checks.Add(1)
+	m.s.counts.add("responses")
 	has := m.state.Count()
 	clusters, listeners := has[resource.Cluster] > 0, has[resource.Listener] > 0
 	if m.hadClusters && !clusters || m.hadListeners && !listeners {
-		m.s.wrong("%s has only %d clusters and %d listeners", m.node, has[resource.Cluster], has[resource.Listener])
+		m.s.Errorf("%s has only %d clusters and %d listeners", m.node, has[resource.Cluster], has[resource.Listener])
 	}
 	m.hadClusters, m.hadListeners = clusters, listeners
 }

@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"bytes"
@@ -27,7 +27,7 @@ type writer struct {
 	writes    map[string]int // number of writes per file
 }
 
-func newWriter(s *soak, directory string) (*writer, error) {
+func newWriter(s *soak, directory string) *writer {
 	w := &writer{
 		s: s, directory: directory, objects: map[mesh.Key]mesh.Object{}, fileOf: map[mesh.Key]string{},
 		removed: map[string]bool{}, broken: map[string]bool{}, writes: map[string]int{},
@@ -35,29 +35,27 @@ func newWriter(s *soak, directory string) (*writer, error) {
 	for _, name := range meshes {
 		w.set(anymesh.Mesh(s.random, name), "mesh.yaml")
 	}
-	for i := range s.o.services {
+	for i := range *services {
 		w.set(anyService(s.random, i), fmt.Sprintf("services-%03d.yaml", i/10))
-		w.set(s.anyMeshService(i), fmt.Sprintf("services-%03d.yaml", i/10))
+		w.set(anyMeshService(s.random, i), fmt.Sprintf("services-%03d.yaml", i/10))
 	}
-	for i := range s.o.proxies {
+	for i := range *proxies {
 		file := proxyName(i) + ".yaml"
 		if i%2 == 0 {
 			file = fmt.Sprintf("proxies-%03d.yaml", i/8)
 		}
-		w.set(anyDataplane(s.random, s.o.services, i), file)
+		w.set(anyDataplane(s.random, i), file)
 	}
 	for _, file := range w.files() {
 		w.write(file, atOnce)
 	}
-	return w, s.problem()
+	return w
 }
 
 // set puts an object into a file, which the next write changes.
 func (w *writer) set(o mesh.Object, file string) {
 	o.SetDefaults()
-	if err := o.Validate(); err != nil {
-		w.s.wrong("an object that is not valid: %w", err)
-	}
+	w.s.must(o.Validate())
 	w.objects[o.Key()], w.fileOf[o.Key()] = o, file
 }
 
@@ -80,9 +78,7 @@ func (w *writer) text(file string) []byte {
 	var all [][]byte
 	for _, key := range w.keys(file) {
 		text, err := store.Encode(w.objects[key])
-		if err != nil {
-			w.s.wrong("%w", err)
-		}
+		w.s.must(err)
 		all = append(all, text)
 	}
 	return bytes.Join(all, []byte("---\n"))
@@ -109,8 +105,8 @@ func (w *writer) write(file string, how int) {
 
 func (w *writer) remove(file string) {
 	w.writes[file]++
-	if err := os.Remove(filepath.Join(w.directory, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		w.s.wrong("%w", err)
+	if err := os.Remove(filepath.Join(w.directory, file)); !errors.Is(err, fs.ErrNotExist) {
+		w.s.must(err)
 	}
 }
 
@@ -136,20 +132,14 @@ func (w *writer) put(file string, text []byte, how int) {
 			}
 		})
 	}
-	if err != nil {
-		w.s.wrong("%w", err)
-	}
+	w.s.must(err)
 }
 
 func (w *writer) append(path string, text []byte) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
-	if err == nil {
-		_, err = f.Write(text)
-		err = errors.Join(err, f.Close())
-	}
-	if err != nil {
-		w.s.wrong("%w", err)
-	}
+	w.s.must(err)
+	_, err = f.Write(text)
+	w.s.must(errors.Join(err, f.Close()))
 }
 
 // half draws where to cut a text. The first half must not be a Dataplane without inbounds, which may empty a proxy.
@@ -182,17 +172,13 @@ func (w *writer) rename(file, to string) {
 	}
 	w.writes[file]++
 	w.writes[to]++
-	if err := os.Rename(filepath.Join(w.directory, file), filepath.Join(w.directory, to)); err != nil {
-		w.s.wrong("%w", err)
-	}
+	w.s.must(os.Rename(filepath.Join(w.directory, file), filepath.Join(w.directory, to)))
 }
 
 // mend writes what each file should contain.
 func (w *writer) mend() {
 	listed, err := filepath.Glob(filepath.Join(w.directory, "*.yaml"))
-	if err != nil {
-		w.s.wrong("%w", err)
-	}
+	w.s.must(err)
 	files := w.files()
 	for _, path := range listed {
 		if file := filepath.Base(path); !slices.Contains(files, file) {

@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"fmt"
@@ -36,10 +36,10 @@ func workload(i int) string { return fmt.Sprintf("workload-%02d", i%20) }
 
 func serviceName(i int) string { return fmt.Sprintf("service-%04d", i) }
 
-// anyOf draws a service of the mesh that i is in.
-func anyOf(r *rand.Rand, services, i int) string {
+// serviceOf draws a service of the mesh that i is in.
+func serviceOf(r *rand.Rand, i int) string {
 	for {
-		if n := r.IntN(services); meshOf(n) == meshOf(i) {
+		if n := r.IntN(*services); meshOf(n) == meshOf(i) {
 			return serviceName(n)
 		}
 	}
@@ -51,14 +51,14 @@ func anyService(r *rand.Rand, i int) *mesh.Service {
 	})
 }
 
-func anyMeshService(r *rand.Rand, services, proxies, i int) *mesh.MeshService {
+func anyMeshService(r *rand.Rand, i int) *mesh.MeshService {
 	return anymesh.MeshService(r, mesh.Meta{Mesh: meshOf(i), Name: serviceName(i)},
-		func() string { return proxyName(r.IntN(proxies)) }, func() string { return anyOf(r, services, i) })
+		func() string { return proxyName(r.IntN(*proxies)) }, func() string { return serviceOf(r, i) })
 }
 
-func anyDataplane(r *rand.Rand, services, i int) *mesh.Dataplane {
+func anyDataplane(r *rand.Rand, i int) *mesh.Dataplane {
 	return anymesh.Dataplane(r, mesh.Meta{Mesh: meshOf(i), Name: proxyName(i)}, anyAddress(r, i), workload(i), func() string {
-		return anyOf(r, services, i)
+		return serviceOf(r, i)
 	})
 }
 

@@ -1,7 +1,6 @@
-package main
+package soak
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -15,32 +14,32 @@ import (
 type operation struct {
 	weight int
 	name   string
-	do     func(s *soak, ctx context.Context)
+	do     func(s *soak)
 }
 
 var operations = []operation{
-	{30, "endpoint changed", func(s *soak, _ context.Context) { s.turn() }},
-	{8, "Dataplane changed", func(s *soak, _ context.Context) { s.change(s.anyDataplane()) }},
-	{6, "Service changed", func(s *soak, _ context.Context) { s.change(anyService(s.random, s.random.IntN(s.o.services))) }},
-	{4, "MeshService changed", func(s *soak, _ context.Context) { s.change(s.anyMeshService(s.random.IntN(s.o.services))) }},
-	{1, "Mesh changed", func(s *soak, _ context.Context) { s.change(anymesh.Mesh(s.random, anymesh.Pick(s.random, meshes...))) }},
-	{3, "object deleted", func(s *soak, _ context.Context) { s.remove() }},
-	{2, "file renamed", func(s *soak, _ context.Context) { s.rename() }},
-	{3, "file broken", func(s *soak, _ context.Context) { s.breakFile() }},
-	{3, "file removed", func(s *soak, _ context.Context) { s.removeFile() }},
-	{6, "proxy disconnected", func(s *soak, ctx context.Context) { s.away(ctx, endClose) }},
-	{3, "proxy crashed", func(s *soak, ctx context.Context) { s.away(ctx, endReset) }},
-	{2, "proxy cut off", func(s *soak, ctx context.Context) { s.away(ctx, endVanish) }},
-	{3, "proxy stopped reading", func(s *soak, _ context.Context) { s.stall() }},
-	{2, "proxy stopped answering", func(s *soak, ctx context.Context) { s.silence(ctx) }},
-	{4, "proxy refused", func(s *soak, _ context.Context) { s.refuseNext() }},
+	{30, "endpoint changed", func(s *soak) { s.turn() }},
+	{8, "Dataplane changed", func(s *soak) { s.change(s.anyDataplane()) }},
+	{6, "Service changed", func(s *soak) { s.change(anyService(s.random, s.random.IntN(*services))) }},
+	{4, "MeshService changed", func(s *soak) { s.change(anyMeshService(s.random, s.random.IntN(*services))) }},
+	{1, "Mesh changed", func(s *soak) { s.change(anymesh.Mesh(s.random, anymesh.Pick(s.random, meshes...))) }},
+	{3, "object deleted", func(s *soak) { s.remove() }},
+	{2, "file renamed", func(s *soak) { s.rename() }},
+	{3, "file broken", func(s *soak) { s.breakFile() }},
+	{3, "file removed", func(s *soak) { s.removeFile() }},
+	{6, "proxy disconnected", func(s *soak) { s.away(endClose) }},
+	{3, "proxy crashed", func(s *soak) { s.away(endReset) }},
+	{2, "proxy cut off", func(s *soak) { s.away(endVanish) }},
+	{3, "proxy stopped reading", func(s *soak) { s.stall() }},
+	{2, "proxy stopped answering", func(s *soak) { s.silence() }},
+	{4, "proxy refused", func(s *soak) { s.refuseNext() }},
 }
 
 // operation makes one random operation.
-func (s *soak) operation(ctx context.Context) {
+func (s *soak) operation() {
 	i := anymesh.Weighted(s.random, len(operations), func(i int) int { return operations[i].weight })
-	s.counts.operations[i].Add(1)
-	operations[i].do(s, ctx)
+	s.counts.add("operation, " + operations[i].name)
+	operations[i].do(s)
 }
 
 // wayToWrite draws how a file is written. Most people and programs do it in one step.
@@ -48,17 +47,13 @@ func (s *soak) wayToWrite() int { return anymesh.Pick(s.random, atOnce, atOnce, 
 
 func (s *soak) write(file string) { s.writer.write(file, s.wayToWrite()) }
 
-func (s *soak) anyMeshService(i int) *mesh.MeshService {
-	return anyMeshService(s.random, s.o.services, s.o.proxies, i)
-}
-
 func (s *soak) anyDataplane() *mesh.Dataplane {
-	return anyDataplane(s.random, s.o.services, s.random.IntN(s.o.proxies))
+	return anyDataplane(s.random, s.random.IntN(*proxies))
 }
 
 // turn changes one endpoint.
 func (s *soak) turn() {
-	i := s.random.IntN(s.o.proxies)
+	i := s.random.IntN(*proxies)
 	if d, ok := s.writer.objects[proxyKey(i)].(*mesh.Dataplane); ok {
 		s.change(turn(s.random, d, i))
 	}
@@ -136,13 +131,13 @@ func (s *soak) removeFile() {
 func (s *soak) anyMember() *member { return anymesh.Pick(s.random, s.members...) }
 
 // away has a proxy leave and come back, with what it had or with nothing.
-func (s *soak) away(ctx context.Context, how int32) {
+func (s *soak) away(how int32) {
 	m, cold := s.anyMember(), s.oneIn(2)
 	s.note("%s leaves: %d", m.node, how)
 	m.leave(how)
 	s.later(s.upTo(10*time.Second), func() {
 		s.note("%s comes, cold: %v", m.node, cold)
-		m.join(ctx, cold)
+		m.join(cold)
 	})
 }
 
@@ -158,20 +153,20 @@ func (s *soak) stall() {
 }
 
 // silence reconnects a proxy, which then answers nothing for a while.
-func (s *soak) silence(ctx context.Context) {
+func (s *soak) silence() {
 	m := s.anyMember()
 	s.note("%s answers nothing", m.node)
 	m.leave(endClose)
 	m.silent.Store(true)
-	m.join(ctx, false)
-	s.later(s.upTo(20*time.Second), func() { s.endSilence(ctx, m) })
+	m.join(false)
+	s.later(s.upTo(20*time.Second), func() { s.endSilence(m) })
 }
 
 // endSilence ends a silence, and the stream with it: what was not answered on that stream never will be.
-func (s *soak) endSilence(ctx context.Context, m *member) {
+func (s *soak) endSilence(m *member) {
 	if m.silent.Swap(false) && m.cancel != nil {
 		m.leave(endClose)
-		m.join(ctx, false)
+		m.join(false)
 	}
 }
 
@@ -181,33 +176,4 @@ func (s *soak) refuseNext() {
 	d := &refusal{kind: anymesh.Pick(s.random, resource.Types()...), mute: s.oneIn(2)}
 	s.note("%s is to refuse %s", m.node, d.kind.Short())
 	m.refusal.Store(d)
-}
-
-// restart ends the control plane and has it started again later.
-func (s *soak) restart(ctx context.Context) {
-	var err error
-	if s.oneIn(4) {
-		s.note("the control plane is told to end")
-		err = s.plane.terminate(ctx)
-		s.counts.terminated.Add(1)
-	} else {
-		s.note("the control plane is killed")
-		s.plane.kill()
-		s.counts.killed.Add(1)
-	}
-	if err != nil {
-		s.wrong("%w", err)
-	}
-	s.later(s.upTo(4*time.Second), s.begin)
-}
-
-// begin starts the control plane if it is not running.
-func (s *soak) begin() {
-	if s.plane.up.Load() {
-		return
-	}
-	s.note("the control plane starts")
-	if err := s.plane.begin(); err != nil {
-		s.wrong("%w", err)
-	}
 }

@@ -1,20 +1,20 @@
-package main
+package soak
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/generator"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/test/adsclient"
 	"github.com/sonde-mesh/sonde/test/anymesh"
+	"github.com/sonde-mesh/sonde/test/harness"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -23,21 +23,14 @@ import (
 const settleWithin = time.Minute
 
 // rest mends everything and checks that all proxies get what they should. Meanwhile the time of the operations stands still.
-func (s *soak) rest(ctx context.Context) error {
-	if err := s.problem(); err != nil {
-		return err
-	}
+func (s *soak) rest() {
 	began := time.Now()
 	defer func() { s.began = s.began.Add(time.Since(began)) }()
 	s.note("everything is mended")
-	if err := s.mend(ctx); err != nil {
-		return err
-	}
-	if err := s.settle(ctx); err != nil {
-		return err
-	}
-	s.counts.rests.Add(1)
-	return s.problem()
+	s.mend()
+	s.settle()
+	s.counts.add("rests")
+	s.Logf("after %s every proxy has what the files say", s.at)
 }
 
 // newcomers is the number of proxies that begin with nothing when all is mended.
@@ -45,130 +38,113 @@ const newcomers = 10
 
 // mend brings back what is missing, and has all proxies behave. It changes nothing else, since a change could also bring
 // along something that was lost.
-func (s *soak) mend(ctx context.Context) error {
+func (s *soak) mend() {
 	for _, name := range meshes {
 		if key := (&mesh.Mesh{Name: name}).Key(); s.writer.objects[key] == nil {
 			s.writer.set(anymesh.Mesh(s.random, name), s.writer.fileOf[key])
 		}
 	}
-	for i := range s.o.proxies {
+	for i := range *proxies {
 		if s.writer.objects[proxyKey(i)] == nil {
-			s.writer.set(anyDataplane(s.random, s.o.services, i), s.writer.fileOf[proxyKey(i)])
+			s.writer.set(anyDataplane(s.random, i), s.writer.fileOf[proxyKey(i)])
 		}
 	}
 	s.writer.mend()
 	s.begin()
-	if err := s.plane.ControlPlaneReady(ctx); err != nil {
-		return err
-	}
+	s.must(s.machine.ControlPlaneReady(s.Context()))
 	s.closeLost()
 	for _, m := range s.members {
 		m.stalled.Store(0)
 		m.refusal.Store(nil)
-		s.endSilence(ctx, m)
-		m.join(ctx, false)
+		s.endSilence(m)
+		m.join(false)
 	}
 	for range newcomers {
 		m := s.anyMember()
 		m.leave(endClose)
-		m.join(ctx, true)
+		m.join(true)
 	}
-	return nil
 }
 
 // settle waits until each proxy has what the files say.
-func (s *soak) settle(ctx context.Context) error {
-	want, err := s.expected()
-	if err != nil {
-		return err
-	}
-	for began, diff := time.Now(), "none"; ; {
-		if time.Since(began) > settleWithin {
-			return fmt.Errorf("%s after all was mended: %s", settleWithin, diff)
+func (s *soak) settle() {
+	want := s.expected()
+	s.must(harness.Poll(s.Context(), settleWithin, "all proxies to have what the files say", func(ctx context.Context) error {
+		if s.Failed() {
+			s.FailNow()
 		}
-		s.forgive(ctx)
-		diff = s.different(want)
-		if problems, err := s.plane.Metrics(ctx); err != nil {
-			diff = err.Error()
-		} else if n := problems[`sonde_store_problems{severity="error"}`]; n > 0 && diff == "" {
-			diff = fmt.Sprintf("the store has %v problems", n)
-		}
-		if diff == "" {
-			return nil
-		}
-		if err := retry.Wait(ctx, poll); err != nil {
+		s.forgive()
+		metrics, err := s.machine.Metrics(ctx)
+		if err != nil {
 			return err
 		}
-		if err := s.problem(); err != nil {
-			return err
+		if n := metrics[`sonde_store_problems{severity="error"}`]; n > 0 {
+			return fmt.Errorf("the store has %v problems", n)
 		}
-	}
+		return s.different(want)
+	}))
 }
 
 // forgive reconnects proxies that have refused something: a version is not sent twice on one stream.
-func (s *soak) forgive(ctx context.Context) {
+func (s *soak) forgive() {
 	for _, m := range s.members {
 		if m.refused.Load() {
 			m.leave(endClose)
-			m.join(ctx, false)
+			m.join(false)
 		}
 	}
 }
 
 // expected returns what the files say, translated in one step in this process.
-func (s *soak) expected() (map[string]resource.Desired, error) {
+func (s *soak) expected() map[string]resource.Desired {
 	documents, problems, err := store.Read(s.writer.directory, nil, "")
-	if err != nil {
-		return nil, err
-	}
+	s.must(err)
 	for _, p := range problems {
 		if p.Severity == store.Error { // warnings are about outbounds to what is not there, and the like
-			return nil, fmt.Errorf("mended, and still: %w", p)
+			s.Fatalf("mended, and still: %v", p)
 		}
 	}
 	if len(documents) != len(s.writer.objects) {
-		return nil, fmt.Errorf("the files have %d objects, written were %d", len(documents), len(s.writer.objects))
+		s.Fatalf("the files have %d objects, written were %d", len(documents), len(s.writer.objects))
 	}
 	const source = "files"
 	b := meshview.NewBuilder(meshview.Options{Sources: []string{source}, RequireJoin: true})
-	for i := range s.o.proxies {
+	for i := range *proxies {
 		b.Observe(proxyID(i), mesh.Observation{Joined: true, Path: mesh.WorkloadPath(workload(i))})
 	}
 	for _, d := range documents {
 		b.Set(source, d.Object)
 	}
 	b.Synced(source)
-	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { s.wrong("resource generation failed: %w", err) }})
+	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { s.Errorf("resource generation failed: %v", err) }})
 	if c, ok := b.Build(); ok {
-		if _, err := t.Apply(c); err != nil {
-			return nil, err
-		}
+		_, err := t.Apply(c)
+		s.must(err)
 	}
 	want := map[string]resource.Desired{}
 	for _, m := range s.members {
 		want[m.node] = t.Attach(m.node)
 	}
-	return want, nil
+	return want
 }
 
-// different describes the first proxy that does not have what it should; "" if all have.
-func (s *soak) different(want map[string]resource.Desired) string {
+// different is an error unless all proxies have what they should.
+func (s *soak) different(want map[string]resource.Desired) error {
 	for _, m := range s.members {
 		if !m.connected.Load() {
-			return m.node + " has no stream"
+			return errors.New(m.node + " has no stream")
 		}
-		if diff := s.compare(m.state, want[m.node]); diff != "" {
-			return m.node + " " + diff
+		if err := compare(m.state, want[m.node]); err != nil {
+			return fmt.Errorf("%s %w", m.node, err)
 		}
 	}
-	return ""
+	return nil
 }
 
 // compare compares one proxy's state: all clusters and listeners, and the endpoints and routes that they name.
-func (s *soak) compare(state *adsclient.State, want resource.Desired) string {
-	s.counts.checks.Add(1)
+func compare(state *adsclient.State, want resource.Desired) error {
 	if !state.Settled() {
-		return "waits for an answer"
+		return errors.New("waits for an answer")
 	}
 	has := state.Contents()
 	should := map[resource.Type]map[string]string{}
@@ -182,22 +158,7 @@ func (s *soak) compare(state *adsclient.State, want resource.Desired) string {
 		}
 	}
 	if diff := cmp.Diff(should, has); diff != "" {
-		return "differs (-files +proxy):\n" + shorten(diff)
+		return fmt.Errorf("differs (-files +proxy):\n%.4000s", diff)
 	}
-	return ""
-}
-
-// shorten keeps only the lines of a diff that differ, up to a limit.
-func shorten(diff string) string {
-	const most = 20
-	var lines []string
-	for line := range strings.Lines(diff) {
-		if strings.HasPrefix(line, "-") || strings.HasPrefix(line, "+") {
-			lines = append(lines, line)
-		}
-	}
-	if len(lines) > most {
-		lines = append(lines[:most], fmt.Sprintf("and %d more\n", len(lines)-most))
-	}
-	return strings.Join(lines, "")
+	return nil
 }
