@@ -146,16 +146,15 @@ e2e-kubernetes: bin/testbed image $(HELM) ## run Kubernetes' own e2e tests in th
 	$(call on_own_cluster,,bin/$@/kubee2e --state='$(or $(STATE),/var/tmp/sonde-$@)' --output=bin/$@ $(if $(FOCUS),--focus='$(FOCUS)') \
 		$(if $(PROCS),--procs='$(PROCS)') $(if $(MESH),--mesh=$(if $(filter-out 0,$(MESH)),true,false)))
 
+# Rounds take turns, so that all subjects meet the same load of the machine. Allocations say nothing where the subjects are other processes.
+BENCHMARKS = $(or $(PKG),$(shell grep -rlE --include='*_test.go' '^func Benchmark' . | xargs -r -n1 dirname | sort -u))
 .PHONY: bench
-bench: ## run the benchmarks
-	@packages=$$({ grep -rlE --include='*_test.go' '^func Benchmark' . || true; } | xargs -r -n1 dirname | sort -u); \
-	for package in $$packages; do \
-		(cd $$package && go test -run '^$$' -bench . -benchmem .); \
-	done
-	@for program in test/bench/probe test/bench/xds; do \
-		echo "== $$program"; \
-		(cd $$program && go run .); \
-	done
+bench: ## run the benchmarks, and compare their subjects (PKG=test/bench/xds BENCH=Change/size=300x30 TIME=20x ROUNDS=5)
+	@mkdir -p bin && for ((round = 0; round < $(or $(ROUNDS),1); round++)); do for package in $(BENCHMARKS); do \
+		memory=-benchmem; [[ $$package != *test/bench/* ]] || memory=; \
+		(cd $$package && go test -timeout 0 -run '^$$' -bench '$(or $(BENCH),.)' $(if $(TIME),-benchtime $(TIME)) $$memory .); \
+	done; done | tee bin/bench.txt
+	@cd tools && go tool benchstat -col '/subject /sidecar' ../bin/bench.txt
 
 .PHONY: bench-hostile
 bench-hostile: ## attack a control plane for ten minutes, beside proxies that get changes, and look whether all is as before (DURATION=2m)
@@ -163,8 +162,8 @@ bench-hostile: ## attack a control plane for ten minutes, beside proxies that ge
 
 .PHONY: bench-soak
 bench-soak: ## change and break a mesh for ten minutes, and look whether all ends well (DURATION=2m SEED=7)
-	@cd test && go build -trimpath -o ../bin/bench-soak ./bench/soak && \
-		exec ../bin/bench-soak $(if $(DURATION),--duration=$(DURATION)) $(if $(SEED),--seed=$(SEED))
+	@mkdir -p bin && cd test && go test ./bench/soak -run TestSoak -count=1 -v -soak=$(or $(DURATION),10m) $(if $(SEED),-seed=$(SEED)) \
+		-artifacts -outputdir=$(CURDIR)/bin -timeout 0
 
 $(LINT):
 	mkdir -p $(@D)

@@ -1,5 +1,4 @@
-// Package sondecp has what the benchmarks share: it builds sonde-cp, waits for it, and makes identities of proxies
-// without asking it.
+// Package sondecp makes state directories of a control plane, and identities of proxies without asking it.
 package sondecp
 
 import (
@@ -198,15 +197,6 @@ func Join(directory string, workloads map[mesh.ID]string) error {
 		}
 	}
 	return m.save(directory)
-}
-
-// CopyState copies a state directory.
-func CopyState(from, to string) error {
-	m, err := load(from)
-	if err != nil {
-		return err
-	}
-	return m.save(to)
 }
 
 // OpenIdentity opens a state directory.

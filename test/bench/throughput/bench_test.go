@@ -1,0 +1,82 @@
+package throughput
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+var controlPlane = flag.String("control-plane", "", "`path` of another sonde-cp")
+
+// BenchmarkThroughput repeats requests from a client to an application, both in this process.
+func BenchmarkThroughput(b *testing.B) {
+	programs, err := harness.Build(b.Context(), false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if *controlPlane != "" {
+		programs.ControlPlane = *controlPlane
+	}
+	m := harness.New(b, harness.Options{Programs: programs})
+	http1, http2 := startServer(b, m, "http"), startServer(b, m, "http2")
+	clients, err := m.Add(b.Context(), harness.ProxyOptions{Name: "client", Service: "client", Outbound: []string{"http", "http2"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := harness.Poll(b.Context(), harness.StartLimit, "the client to have all endpoints", clients[0].Synced); err != nil {
+		b.Fatal(err)
+	}
+	for _, w := range workloads {
+		direct, mesh := http1, clients[0].Outbounds["http"]
+		if w.http2 {
+			direct, mesh = http2, clients[0].Outbounds["http2"]
+		}
+		b.Run(fmt.Sprintf("workload=%s/at-once=%d/sidecar=no", w.name, w.atOnce), func(b *testing.B) { repeat(b, w, direct) })
+		b.Run(fmt.Sprintf("workload=%s/at-once=%d/sidecar=yes", w.name, w.atOnce), func(b *testing.B) { repeat(b, w, mesh) })
+	}
+}
+
+// repeat makes b.N requests.
+func repeat(b *testing.B, w workload, at string) {
+	b.Helper()
+	client, end := newClient(w.http2)
+	defer end()
+	if err := w.ask(b.Context(), client, at); err != nil { // a connection is made
+		b.Fatal(err)
+	}
+	b.SetBytes(w.up + w.down)
+	b.ResetTimer()
+	var group errgroup.Group
+	group.SetLimit(w.atOnce)
+	for range b.N {
+		group.Go(func() error { return w.ask(b.Context(), client, at) })
+	}
+	if err := group.Wait(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// startServer starts a proxy with the application behind it, and returns where the application is without the proxy.
+func startServer(b *testing.B, m *harness.Machine, protocol string) string {
+	b.Helper()
+	p, err := m.Prepare(harness.ProxyOptions{Name: protocol, Service: protocol, Protocol: protocol})
+	if err != nil {
+		b.Fatal(err)
+	}
+	l, err := (&net.ListenConfig{}).Listen(b.Context(), "tcp", p.AppAddress)
+	if err != nil {
+		b.Fatal(err)
+	}
+	server := serve(l)
+	b.Cleanup(func() { _ = server.Close() })
+	if err := errors.Join(p.Declare(), p.StartAgent(b.Context()), p.WaitReady(b.Context())); err != nil {
+		b.Fatal(err)
+	}
+	return p.AppAddress
+}

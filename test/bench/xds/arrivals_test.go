@@ -1,0 +1,85 @@
+package xds
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// waitAtMost bounds each wait for the proxies.
+const waitAtMost = 2 * time.Minute
+
+// arrivals notes when each of some proxies has reached a point, such as the ACK of a change. A service only changes again when all have
+// sent the ACK of its last change, so that no change is skipped for a newer one.
+type arrivals struct {
+	began   time.Time
+	first   int            // of the proxies
+	after   []atomic.Int64 // of each proxy, in nanoseconds; 0 before
+	missing atomic.Int64   // proxies
+	done    chan struct{}
+}
+
+// newArrivals expects the proxies from first to last, exclusive.
+func newArrivals(first, last int) *arrivals {
+	a := &arrivals{began: time.Now(), first: first, after: make([]atomic.Int64, last-first), done: make(chan struct{})}
+	a.missing.Store(int64(last - first))
+	return a
+}
+
+// expects says whether it waits for a proxy.
+func (a *arrivals) expects(proxy int) bool {
+	i := proxy - a.first
+	return 0 <= i && i < len(a.after) && a.after[i].Load() == 0
+}
+
+func (a *arrivals) arrive(proxy int) {
+	if a.after[proxy-a.first].CompareAndSwap(0, int64(time.Since(a.began))) && a.missing.Add(-1) == 0 {
+		close(a.done)
+	}
+}
+
+// wait waits for all, and returns how long each took, sorted.
+func (a *arrivals) wait(ctx context.Context) ([]time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, waitAtMost)
+	defer cancel()
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%d of %d proxies have not arrived: %w", a.missing.Load(), len(a.after), ctx.Err())
+	}
+	all := make([]time.Duration, len(a.after))
+	for i := range a.after {
+		all[i] = time.Duration(a.after[i].Load())
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
+// quantile of a sorted list.
+func quantile(sorted []time.Duration, p float64) time.Duration {
+	return sorted[min(int(p*float64(len(sorted))), len(sorted)-1)]
+}
+
+// changes are the times of changes: each the times of its proxies, sorted.
+type changes [][]time.Duration
+
+// report reports medians over the changes, and how long the slowest hundredth of them took to reach the last proxy.
+func (c changes) report(b *testing.B) {
+	b.Helper()
+	of := func(p float64) []time.Duration {
+		all := make([]time.Duration, len(c))
+		for i, times := range c {
+			all[i] = quantile(times, p)
+		}
+		return slices.Sorted(slices.Values(all))
+	}
+	for unit, value := range map[string]time.Duration{
+		"first-ns": quantile(of(0), 0.5), "p50-ns": quantile(of(0.5), 0.5), "p99-ns": quantile(of(0.99), 0.5),
+		"last-ns": quantile(of(1), 0.5), "last-p99-ns": quantile(of(1), 0.99),
+	} {
+		b.ReportMetric(float64(value), unit)
+	}
+}

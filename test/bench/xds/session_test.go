@@ -1,0 +1,216 @@
+package xds
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/retry"
+	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/test/bench/proc"
+	"github.com/sonde-mesh/sonde/test/bench/rig"
+	"github.com/sonde-mesh/sonde/test/bench/sondecp"
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// session is one subject that serves one topology to the proxies.
+type session struct {
+	*testing.B
+	name     string
+	topology topology
+	pid      int
+	role     *rig.Process // nil for sonde-cp
+	fleet    *fleet
+	identity *sondecp.Identity
+	// change begins a change of a service. changed ends it, when it has reached the proxies.
+	change  func(service int) error
+	changed func() error
+}
+
+// start starts a subject. No proxy is connected.
+func start(b *testing.B, subject string, w topology) *session {
+	b.Helper()
+	s := &session{B: b, name: subject, topology: w, changed: func() error { return nil }}
+	var state, address string
+	if subject == subjectSonde {
+		state, address = s.startSonde()
+	} else {
+		state = filepath.Join(b.TempDir(), "state")
+		s.must(sondecp.MakeState(state, mesh.DefaultMesh))
+		s.role = rig.Start(b, subject, nil, state, w.String())
+		s.pid, address = s.role.PID(), s.role.Address
+		s.change = func(service int) error { return s.role.Tell("change %d", service) }
+		s.changed = s.role.Done
+	}
+	var err error
+	s.identity, err = sondecp.OpenIdentity(state)
+	s.must(err)
+	s.fleet = newFleet(b, w, s.identity, address)
+	return s
+}
+
+// must ends the benchmark if there is an error.
+func (s *session) must(err error) {
+	s.Helper()
+	if err != nil {
+		trouble := ""
+		if s.fleet != nil {
+			trouble = s.fleet.trouble()
+		}
+		s.Fatalf("%s, %s: %v; %s", s.name, s.topology, err, trouble)
+	}
+}
+
+// startSonde runs sonde-cp over a directory of the topology.
+func (s *session) startSonde() (state, address string) {
+	program, err := harness.BuildInto(s.Context(), s.TempDir(), "cmd/sonde-cp")
+	s.must(err)
+	m := harness.New(s, harness.Options{Programs: harness.Programs{ControlPlane: program}, Prepare: func(m *harness.Machine) error {
+		for _, o := range s.topology.objects() {
+			if err := put(m, o); err != nil {
+				return err
+			}
+		}
+		joined := map[mesh.ID]string{}
+		for i := range s.topology.owners() {
+			joined[proxyID(i)] = workload(i)
+		}
+		return errors.Join(sondecp.MakeState(m.StateDir(), mesh.DefaultMesh), sondecp.Join(m.StateDir(), joined))
+	}})
+	s.pid = m.ControlPlane.PID()
+	now := s.topology.forms()
+	s.change = func(service int) error { return put(m, s.topology.turn(service, now)) }
+	return m.StateDir(), m.Agents
+}
+
+// put writes the file of an object. The Mesh has the one that the machine has made.
+func put(m *harness.Machine, o mesh.Object) error {
+	data, err := store.Encode(o)
+	if err != nil {
+		return err
+	}
+	file := fmt.Sprintf("%s-%s.yaml", o.Key().Kind, o.Key().Name)
+	if o.Key().Kind == mesh.KindMesh {
+		file = "mesh.yaml"
+	}
+	return m.Put(file, string(data))
+}
+
+// cpu is the time that the subject has used the processors, of all threads.
+func (s *session) cpu() time.Duration {
+	spent, err := proc.CPU(s.pid)
+	s.must(err)
+	return spent.Ran
+}
+
+// poll is the interval between two checks whether a process is at rest.
+const poll = 100 * time.Millisecond
+
+func (s *session) wait(d time.Duration) { s.must(retry.Wait(s.Context(), d)) }
+
+// restingCPU is cpu once the process is at rest: the work of a change goes on for a while after the last ACK.
+func (s *session) restingCPU() time.Duration {
+	last := time.Duration(0)
+	for range 100 {
+		now := s.cpu()
+		if now-last < time.Millisecond {
+			return now
+		}
+		last = now
+		s.wait(poll)
+	}
+	return last
+}
+
+// cost does something, and returns the subject's CPU time for it until it is at rest. It writes a profile of sonde-builder's if asked to.
+func (s *session) cost(do func()) time.Duration {
+	before := s.restingCPU()
+	if *profiles != "" && s.name == subjectBuilder {
+		s.must(s.role.Ask("profile %s", filepath.Join(*profiles, filepath.Base(s.Name())+".pprof")))
+		defer func() { s.must(s.role.Ask("profiled")) }()
+	}
+	do()
+	return s.restingCPU() - before
+}
+
+func (s *session) rss() float64 {
+	m, err := proc.MemoryOf(s.pid)
+	s.must(err)
+	return m.RssAnon
+}
+
+// settleAtMost bounds the wait for a program that returns memory when it wants to.
+const settleAtMost = 15 * time.Second
+
+// restingRSS is rss once it no longer changes. Roles are told to collect garbage and return memory; sonde-cp cannot be told.
+func (s *session) restingRSS() float64 {
+	if s.role != nil {
+		for range 2 { // objects with a finalizer are freed by the second one
+			s.must(s.role.Ask("collect"))
+		}
+	}
+	last, stays := 0.0, 0
+	for began := time.Now(); stays < 6 && time.Since(began) < settleAtMost; {
+		now := s.rss()
+		if stays++; math.Abs(now-last) > 0.002*now {
+			stays = 0
+		}
+		last = now
+		s.wait(poll)
+	}
+	return last
+}
+
+// connect connects all proxies at once, and returns when each had everything, or its stream if the subject is bare.
+func (s *session) connect() []time.Duration {
+	s.fleet.open()
+	if s.name == subjectBare {
+		times, err := s.fleet.linked.wait(s.Context())
+		s.must(err)
+		return times
+	}
+	times, err := s.fleet.settled.wait(s.Context())
+	s.must(err)
+	s.must(s.fleet.check(s.topology))
+	return times
+}
+
+// expect notes when each proxy that sees the service has sent the ACK of its next change.
+func (s *session) expect(service int) *arrivals {
+	a := newArrivals(s.topology.viewers(service))
+	s.fleet.changed[s.topology.serviceName(service)].Store(a)
+	return a
+}
+
+// changeOnce makes one change, and returns when each proxy had it.
+func (s *session) changeOnce(service int) []time.Duration {
+	a := s.expect(service)
+	s.must(s.change(service))
+	times, err := a.wait(s.Context())
+	s.must(err)
+	s.must(s.changed())
+	return times
+}
+
+// series makes one change after the other, and reports their times and costs.
+func (s *session) series(service func(i int) int) {
+	const warmUp = 3
+	for i := range warmUp {
+		s.changeOnce(service(i))
+	}
+	var all changes
+	cpu := s.cost(func() {
+		for i := 0; s.Loop(); i++ {
+			all = append(all, s.changeOnce(service(i)))
+		}
+	})
+	all.report(s.B)
+	s.ReportMetric(float64(cpu)/float64(len(all)), "cpu-ns/op")
+}
+
+// inTurn has all services change one after the other.
+func (s *session) inTurn(i int) int { return i % s.topology.services }
