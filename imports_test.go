@@ -52,6 +52,8 @@ var rules = map[string]rule{
 	"api/mesh":         {std: true},
 	"api/agent/v1":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"api/admin/v1":     {forbidden: [][]string{kubernetes, envoyProtos}},
+	"api/peer/v1":      {own: []string{"api/admin/v1"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"peers":            {own: []string{"api/mesh", "api/agent/v1", "api/admin/v1", "api/peer/v1", "internal/connlimit", "internal/grpcconn"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"meshview":         {own: []string{"api/mesh", "health/heartbeat"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
 	"meshview/explain": {own: []string{"api/mesh", "meshview"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}, pure: true},
 	"store": {
@@ -63,14 +65,15 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, grpc},
 		pure:      true,
 	},
-	"xds":             {own: []string{"xds/resource"}, forbidden: [][]string{kubernetes}},
-	"xds/resource":    {forbidden: [][]string{kubernetes, grpc}},
-	"xds/envoysim":    {own: []string{"xds/resource"}, forbidden: [][]string{kubernetes}},
-	"identity":        {own: []string{"api/mesh", "identity/secret", "health/heartbeat"}, forbidden: [][]string{kubernetes, envoyProtos}},
-	"identity/secret": {std: true},
-	"identity/mtls":   {own: []string{"api/mesh", "identity", "internal/connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"xds":               {own: []string{"xds/resource"}, forbidden: [][]string{kubernetes}},
+	"xds/resource":      {forbidden: [][]string{kubernetes, grpc}},
+	"xds/envoysim":      {own: []string{"xds/resource"}, forbidden: [][]string{kubernetes}},
+	"identity":          {own: []string{"api/mesh", "identity/secret", "health/heartbeat"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"identity/secret":   {std: true},
+	"internal/grpcconn": {own: []string{"internal/connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"identity/mtls":     {own: []string{"api/mesh", "identity", "internal/connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"agents": {
-		own:       []string{"agents/join", "agents/session", "agents/rotation", "agents/observed", "api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "health/heartbeat"},
+		own:       []string{"agents/join", "agents/session", "agents/rotation", "agents/observed", "api/mesh", "api/agent/v1", "api/admin/v1", "api/peer/v1", "identity", "meshview", "peers", "health/heartbeat"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"agents/join": {
@@ -78,12 +81,12 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"agents/session": {
-		own:       []string{"agents/call", "agents/observed", "api/mesh", "api/agent/v1", "api/admin/v1", "identity", "identity/mtls", "meshview", "internal/cut"},
+		own:       []string{"agents/call", "agents/observed", "api/mesh", "api/agent/v1", "api/admin/v1", "api/peer/v1", "identity", "identity/mtls", "meshview", "peers", "internal/cut"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
-	"agents/rotation": {own: []string{"api/mesh", "api/admin/v1", "identity", "meshview"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"agents/rotation": {own: []string{"api/mesh", "api/admin/v1", "api/peer/v1", "identity", "meshview", "peers"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"agents/observed": {
-		own:       []string{"agents/call", "api/mesh", "api/agent/v1", "identity", "meshview", "internal/cut"},
+		own:       []string{"agents/call", "api/mesh", "api/agent/v1", "api/peer/v1", "identity", "meshview", "peers", "internal/cut"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"agents/agentstest": {own: []string{"api/mesh", "identity", "meshview", "store"}, forbidden: [][]string{kubernetes, envoyProtos}},
@@ -92,7 +95,7 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"admin": {
-		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "meshview/explain", "internal/connlimit"},
+		own:       []string{"api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "meshview/explain", "internal/connlimit", "internal/grpcconn"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent": {

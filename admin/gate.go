@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/internal/connlimit"
+
+	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
 const (
@@ -49,7 +51,7 @@ func (g *gate) unary(ctx context.Context, request any, info *grpc.UnaryServerInf
 	if err := g.check(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
-	defer beginCall(ctx)()
+	defer grpcconn.Begin(ctx)()
 	return next(ctx, request)
 }
 
@@ -57,7 +59,7 @@ func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 	if err := g.check(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}
-	defer beginCall(stream.Context())()
+	defer grpcconn.Begin(stream.Context())()
 	return next(srv, stream)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/internal/connlimit"
+	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
 // Limits of the server.
@@ -44,7 +45,7 @@ func NewServer(o Options) (*Server, error) {
 	config.MinVersion = tls.VersionTLS13
 	g := newGate(o.BearerToken, o.Logger)
 	s := &Server{grpc: grpc.NewServer(
-		grpc.Creds(handshakes{credentials.NewTLS(config)}),
+		grpc.Creds(grpcconn.Credentials(credentials.NewTLS(config), func(net.Addr, error) {})), // who has no token is no caller
 		grpc.UnaryInterceptor(g.unary),
 		grpc.StreamInterceptor(g.stream),
 		grpc.MaxRecvMsgSize(maxRequestBytes),

@@ -52,7 +52,7 @@ func (s *service) Report(stream peerv1.PeerService_ReportServer) error {
 // refuse counts and logs a replica that is refused.
 func (p *Peers) refuse(ctx context.Context, err error) error {
 	p.metrics.refused.Inc()
-	p.o.Logger.WarnContext(ctx, "replica refused", "address", addressOf(ctx), "err", err)
+	p.o.Logger.WarnContext(ctx, "replica refused", "peer", addressOf(ctx), "err", err)
 	return err
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/internal/connlimit"
+	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
 // Limits of the server. Without the certificate of a replica there are handshakes alone.
@@ -34,7 +35,11 @@ const (
 // Serve serves the other replicas on lis, which it closes, until ctx ends or lis fails. It returns nil if ctx ended.
 func (p *Peers) Serve(ctx context.Context, lis net.Listener) error {
 	server := grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(p.o.Server)),
+		grpc.Creds(grpcconn.Credentials(credentials.NewTLS(p.o.Server), p.refuseHandshake)),
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			defer grpcconn.Begin(stream.Context())()
+			return handle(srv, stream)
+		}),
 		grpc.MaxRecvMsgSize(maxReceived),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreamsPerConn),
@@ -76,12 +81,17 @@ type service struct {
 
 // caller returns the name of the replica that calls.
 func (s *service) caller(ctx context.Context) (string, error) {
-	from, _ := peer.FromContext(ctx)
-	info, isTLS := from.AuthInfo.(credentials.TLSInfo)
+	info, isTLS := grpcconn.TLS(ctx)
 	if !isTLS {
 		return "", errors.New("the caller has no certificate")
 	}
 	return s.peers.o.NameOf(info.State)
+}
+
+// refuseHandshake counts and logs a caller that is no replica.
+func (p *Peers) refuseHandshake(client net.Addr, err error) {
+	p.metrics.refused.Inc()
+	p.o.Logger.Warn("caller of the port for replicas refused", "peer", client.String(), "err", err)
 }
 
 func addressOf(ctx context.Context) string {

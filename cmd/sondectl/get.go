@@ -161,7 +161,7 @@ func reportChanges(cmd *cobra.Command, before, now *adminv1.Tail) {
 		cmd.PrintErrf("sondectl: %d more are not shown: give a name, or --mesh\n", n)
 	}
 	if missing := now.GetMissingReplicas(); len(missing) > 0 && !slices.Equal(missing, before.GetMissingReplicas()) {
-		cmd.PrintErrf("sondectl: not heard: replica %s of the control plane: what agents and Envoys have said there since is missing\n", printer.OneLine(strings.Join(missing, ", ")))
+		cmd.PrintErrf("sondectl: replica %s of the control plane is not heard: what agents and Envoys have said there since is missing\n", printer.OneLine(strings.Join(missing, ", ")))
 	}
 	was, is := problemsOf(before), problemsOf(now)
 	for _, p := range is {

@@ -179,15 +179,15 @@ func storeProblems(dir string, problems []store.Problem) []*adminv1.Problem {
 	return all
 }
 
-func madeUpStreams() map[mesh.ID][]*adminv1.Stream {
+func madeUpStreams(context.Context) (streams map[mesh.ID][]*adminv1.Stream, missing []string) {
 	since := timestamppb.New(time.Now().Add(-5*time.Minute - 30*time.Second))
 	return map[mesh.ID][]*adminv1.Stream{
 		"default/web-1": {{ConnectedSince: since, Delta: true, Types: []*adminv1.TypeStatus{
 			{Kind: "clusters", Synced: true},
 			{Kind: "listeners", Nacks: []*adminv1.Nack{{Resource: "inbound:10.0.0.1:80", Version: "abc", Reason: "cannot bind:\n\x1b[31mAddress already in use"}}},
 		}}},
-		"default/gone": {{ConnectedSince: since}},
-	}
+		"default/gone": {{ConnectedSince: since, Replica: "sonde-cp-b"}},
+	}, []string{"sonde-cp-c"}
 }
 
 func madeUpAgents() map[mesh.ID]*adminv1.Agent {

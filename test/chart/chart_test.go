@@ -12,21 +12,37 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/replicas"
 	"github.com/sonde-mesh/sonde/test/chart"
 )
 
 // only decodes the one manifest of a kind. It returns false if there is none.
 func only(t *testing.T, kind string, into any, flags ...string) bool {
 	t.Helper()
+	return find(t, func(m chart.Manifest) bool { return m.Kind == kind }, into, flags...)
+}
+
+// named decodes the Service of a name.
+func named(t *testing.T, kind, name string, into any, flags ...string) {
+	t.Helper()
+	if !find(t, func(m chart.Manifest) bool { return m.Kind == kind && m.Name == name }, into, flags...) {
+		t.Fatalf("there is no %s %s", kind, name)
+	}
+}
+
+func find(t *testing.T, is func(chart.Manifest) bool, into any, flags ...string) bool {
+	t.Helper()
 	all, err := chart.Render(t.Context(), flags...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range all {
-		if m.Kind == kind {
+		if is(m) {
 			if err := m.Decode(into); err != nil {
 				t.Fatal(err)
 			}
@@ -54,6 +70,7 @@ func TestWrongValuesAreNamed(t *testing.T) {
 		"a CA from nowhere":       {"--set=webhook.certificate.injectCAFrom=a/b", "webhook.certificate.secretName: must be the Secret"},
 		"a quantity that is none": {"--set=config.runtime.kubernetes.injector.sidecarMemory=128MB", "/config/runtime/kubernetes/injector/sidecarMemory': '128MB' does not match pattern"},
 		"a negative quantity":     {"--set=config.runtime.kubernetes.injector.sidecarCpuLimit=-1", "/config/runtime/kubernetes/injector/sidecarCpuLimit': exclusiveMinimum: got -1, want 0"},
+		"no replica":              {"--set=replicas=0", "/replicas': minimum: got 0, want 1"},
 		"everybody as a text":     {"--set=networkPolicy.agents=all", "/networkPolicy/agents"},
 	}
 	for name, tc := range tests {
@@ -137,13 +154,34 @@ func TestNetworkPolicy(t *testing.T) {
 				got[rule.Ports[0].Port.String()+" from "+from] = true
 			}
 			want := map[string]bool{}
-			for rule := range strings.SplitSeq(tc.want, ", ") {
+			for rule := range strings.SplitSeq(tc.want+", 5682 from 1", ", ") { // replicas alone, whatever the values
 				want[rule] = true
 			}
 			if d := cmp.Diff(want, got); d != "" {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// Several replicas spread over nodes, and no drain of nodes takes all.
+func TestReplicas(t *testing.T) {
+	for flag, want := range map[string]int32{"": 1, "--set=replicas=2": 2, "--set=replicas=3": 3} {
+		flags := strings.Fields(flag)
+		var d appsv1.Deployment
+		var budget policyv1.PodDisruptionBudget
+		var peers corev1.Service
+		only(t, "Deployment", &d, flags...)
+		if got := *d.Spec.Replicas; got != want || d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntValue() != 0 || len(d.Spec.Template.Spec.TopologySpreadConstraints) != 1 {
+			t.Errorf("%s: %d replicas, %+v", flag, got, d.Spec.Strategy)
+		}
+		if has := only(t, "PodDisruptionBudget", &budget, flags...); has != (want > 1) || has && budget.Spec.MaxUnavailable.IntValue() != 1 {
+			t.Errorf("%s: budget %t, %+v", flag, has, budget.Spec)
+		}
+		named(t, "Service", "sonde-cp-peers", &peers, flags...)
+		if peers.Spec.ClusterIP != corev1.ClusterIPNone || !peers.Spec.PublishNotReadyAddresses || peers.Spec.Ports[0].Port != mesh.PortPeers || peers.Spec.Ports[0].Name != replicas.Port {
+			t.Errorf("%s: %+v", flag, peers.Spec)
+		}
 	}
 }
 

@@ -1,0 +1,67 @@
+// Package grpcconn has credentials of gRPC servers that keep the connection of each call, so that one with a call does not make room for others.
+package grpcconn
+
+import (
+	"context"
+	"net"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/sonde-mesh/sonde/internal/connlimit"
+)
+
+// handshakes are credentials that keep the connection.
+type handshakes struct {
+	credentials.TransportCredentials
+	failed func(client net.Addr, err error)
+}
+
+// accepted is the result of a handshake.
+type accepted struct {
+	credentials.TLSInfo
+	conn net.Conn
+}
+
+// Credentials returns those of TLS that keep the connection. failed is told of handshakes that fail.
+func Credentials(tls credentials.TransportCredentials, failed func(client net.Addr, err error)) credentials.TransportCredentials {
+	return handshakes{tls, failed}
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (h handshakes) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := h.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		h.failed(raw.RemoteAddr(), err)
+		return nil, nil, err //nolint:wrapcheck // gRPC names the client
+	}
+	return conn, accepted{info.(credentials.TLSInfo), raw}, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (h handshakes) Clone() credentials.TransportCredentials {
+	return handshakes{h.TransportCredentials.Clone(), h.failed}
+}
+
+// Begin has the connection of a call make room for no other, until end is called.
+func Begin(ctx context.Context) (end func()) {
+	if of, ok := acceptedOf(ctx); ok {
+		return connlimit.Begin(of.conn)
+	}
+	return func() {}
+}
+
+// TLS returns what the handshake of a call's connection has found.
+func TLS(ctx context.Context) (credentials.TLSInfo, bool) {
+	of, ok := acceptedOf(ctx)
+	return of.TLSInfo, ok
+}
+
+func acceptedOf(ctx context.Context) (accepted, bool) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return accepted{}, false
+	}
+	of, ok := p.AuthInfo.(accepted)
+	return of, ok
+}
