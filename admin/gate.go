@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/internal/connlimit"
-
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
