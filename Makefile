@@ -92,13 +92,15 @@ test-short: ## run the quick tests of every module, a minute each, before the ot
 	done; [ -z "$$failed" ]
 
 # Tests in test/ run programs that `go test` does not see change: their results are not taken from its cache. Those that attack take all processors,
-# and come one after the other.
+# and come one after the other. Those of other modules mostly wait. Without GORACE each program with the race detector waits for a second before
+# it ends.
 ATTACKS := ./hostile ./perport
 FLOODS := ^TestPerPortFloods$$
 .PHONY: test
 test: envoys api-server $(HELM) ## run every test of every module, with the race detector if there is a C compiler
 	@failed=; race=-race; compiler=$$(go env CC); \
 	command -v $${compiler%% *} >/dev/null || { race=; echo "no C compiler ($$compiler): the tests run without the race detector" >&2; }; \
+	export GORACE=atexit_sleep_ms=0; \
 	for module in $(MODULES); do \
 		echo "== tests of $$module ($$SECONDS s)"; \
 		if [ $$module = test ]; then \
@@ -106,7 +108,7 @@ test: envoys api-server $(HELM) ## run every test of every module, with the race
 			echo "== attacks ($$SECONDS s)"; \
 			(cd test && go test $$race -count=1 -p 1 -timeout 20m $(ATTACKS)) || failed=1; \
 			(cd test && go test $$race -count=1 -run '$(FLOODS)' ./fidelity) || failed=1; \
-		else (cd $$module && go test $$race ./...) || failed=1; fi; \
+		else (cd $$module && go test $$race -p 4 ./...) || failed=1; fi; \
 	done; echo "== tests end ($$SECONDS s)"; [ -z "$$failed" ]
 
 # A cluster of the target's own, or that of STATE, with the image, programs of test/ as images and the chart. It ends with the target,

@@ -15,9 +15,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	slowtest.AtOnce(6)
+	goleak.VerifyTestMain(m)
+}
 
 // local returns options for free local ports and empty directories.
 func local(t *testing.T) Options {
@@ -27,6 +31,7 @@ func local(t *testing.T) Options {
 
 // TestRun runs all stages, and again with the same state directory.
 func TestRun(t *testing.T) {
+	t.Parallel()
 	o := local(t)
 	for range 2 {
 		cp, err := New(o)
@@ -79,6 +84,7 @@ func ready(t *testing.T, stateDir string) int {
 }
 
 func TestRunNamesThePortInUse(t *testing.T) {
+	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

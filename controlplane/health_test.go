@@ -138,6 +138,7 @@ func writeMesh(t *testing.T, o *Options, text string) {
 
 // The fan-out waits for a lock that nobody releases: livez fails, names it, and the log says once where it stands.
 func TestDeadlockOfTheFanOut(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		limit time.Duration // of a turn of the fan-out
 		dead  bool
@@ -147,6 +148,7 @@ func TestDeadlockOfTheFanOut(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			pipe := &brokenPipe{Handler: slog.DiscardHandler, text: "view published"}
 			o := local(t)
 			o.Logger, o.loopLimit = slog.New(pipe), tc.limit
@@ -180,6 +182,7 @@ func TestDeadlockOfTheFanOut(t *testing.T) {
 
 // A folder that cannot be read makes the control plane neither dead nor unready: it serves what it has read.
 func TestUnreadableStore(t *testing.T) {
+	t.Parallel()
 	o := local(t)
 	writeMesh(t, &o, "type: Mesh\nname: default\n")
 	r := run(t, o)
@@ -215,6 +218,7 @@ func TestUnreadableStore(t *testing.T) {
 }
 
 func TestExpiredCAs(t *testing.T) {
+	t.Parallel()
 	var ahead atomic.Int64
 	o := local(t)
 	o.now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
@@ -240,6 +244,7 @@ mtls:
 
 // A control plane that is to end says so at once, and serves on for a while.
 func TestDraining(t *testing.T) {
+	t.Parallel()
 	o := local(t)
 	o.ShutdownDelay = 2 * time.Second
 	r := run(t, o)

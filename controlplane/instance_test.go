@@ -133,6 +133,7 @@ func pod(uid, address string) *mesh.Dataplane {
 
 // A stream of a deleted pod ends when its successor comes, without anything of that, and cannot be opened again.
 func TestADSOfADeletedPod(t *testing.T) {
+	t.Parallel()
 	s := serveADS(t)
 	one, two := pod("1", "10.0.0.1"), pod("2", "10.0.0.2")
 	s.put(one)

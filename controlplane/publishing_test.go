@@ -99,6 +99,7 @@ func client() *mesh.Dataplane {
 
 // TestPublishingWaitsForClients shows that a change of an endpoint counts as taken when its client has answered, or has not for long.
 func TestPublishingWaitsForClients(t *testing.T) {
+	t.Parallel()
 	told, taken := make(chan []mesh.ID, 10), make(chan struct{}, 10)
 	p := NewPipeline(PipelineOptions{
 		Publishing: func(ids []mesh.ID) func() {

@@ -25,6 +25,7 @@ const hostVariable = "SONDE_TEST_HOST"
 
 // TestPortBlockedForOneFamily drops what comes to the port for agents over IPv4, and then over IPv6, on a host with both.
 func TestPortBlockedForOneFamily(t *testing.T) {
+	t.Parallel()
 	if os.Getenv(hostVariable) == "" {
 		if os.Geteuid() != 0 {
 			redirecttest.NotHere(t, "only root can make a network namespace")

@@ -13,6 +13,7 @@ import (
 
 // TestStops asks a worker that stops while it has the request: it can go on later.
 func TestStops(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "serves")
 	g.waitReady()
 	worker := g.worker()
@@ -37,6 +38,7 @@ func TestStops(t *testing.T) {
 
 // TestDiesBeforeItReads kills a worker that has stopped before: requests that it has been given go to the next one.
 func TestDiesBeforeItReads(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "serves")
 	g.waitReady()
 	g.stop()
@@ -78,6 +80,7 @@ func (g *guarded) stop() {
 }
 
 func TestHookIsCalledOnce(t *testing.T) {
+	t.Parallel()
 	for _, action := range []string{"die", "stop"} {
 		t.Run(action, func(t *testing.T) {
 			t.Parallel()
@@ -106,6 +109,7 @@ func TestHookIsCalledOnce(t *testing.T) {
 }
 
 func TestHookWaitsForAWorker(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "slow again")
 	g.waitReady()
 	g.kill()

@@ -34,6 +34,7 @@ func (g *guarded) call(path, body string) (string, error) {
 }
 
 func TestCalls(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "serves")
 	g.waitReady()
 	if text, err := g.call("/ok", "message"); err != nil || !strings.HasPrefix(text, strconv.Itoa(g.worker())) {
@@ -50,6 +51,7 @@ func TestCalls(t *testing.T) {
 
 // TestCallOutlivesTheWorker has the first worker die of a call, which the second one answers.
 func TestCallOutlivesTheWorker(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "serves")
 	g.waitReady()
 	first := strconv.Itoa(g.worker())
@@ -61,6 +63,7 @@ func TestCallOutlivesTheWorker(t *testing.T) {
 
 // TestNoCalls has what no client of gRPC sends, and what goes on for ever: the guard ends each connection, and answers others meanwhile.
 func TestNoCalls(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		text, again string
 		greeted     bool

@@ -17,6 +17,7 @@ import (
 )
 
 func TestAnswersPass(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "serves")
 	g.waitReady()
 	long := "/head?" + strings.Repeat("x", 90<<10)
@@ -49,6 +50,7 @@ func TestAnswersPass(t *testing.T) {
 }
 
 func TestWaitsForTheNextWorker(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		role, id, path string
 		timeout        time.Duration
@@ -83,6 +85,7 @@ func TestWaitsForTheNextWorker(t *testing.T) {
 
 // TestKilledTwentyTimes is a minute of the kubelet's, compressed: its prober would restart nothing.
 func TestKilledTwentyTimes(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "serves")
 	g.waitReady()
 	const kills, every = 20, 750 * time.Millisecond
@@ -131,6 +134,7 @@ func TestKilledTwentyTimes(t *testing.T) {
 }
 
 func TestGuardIsKilled(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "serves")
 	g.waitReady()
 	worker := g.worker()
@@ -158,6 +162,7 @@ func TestGuardIsKilled(t *testing.T) {
 }
 
 func TestSignals(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		role    string
 		signals []os.Signal
@@ -206,6 +211,7 @@ func TestSignals(t *testing.T) {
 }
 
 func TestSignalWhileNoWorkerRuns(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "serves")
 	g.waitReady()
 	for range 4 { // the delay grows
@@ -228,6 +234,7 @@ func TestSignalWhileNoWorkerRuns(t *testing.T) {
 // TestEnd asks as the kubelet does: again at once after Errored, three times in all. The end of the agent must not become a
 // Failure.
 func TestEnd(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "serves")
 	g.waitReady()
 	verdicts := make(chan string, 1)
@@ -259,6 +266,7 @@ func TestEnd(t *testing.T) {
 
 // TestEndBeforeAHook shows that a hook which no worker has begun fails: it was not called.
 func TestEndBeforeAHook(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "ready once")
 	g.waitReady()
 	g.kill()
@@ -283,6 +291,7 @@ func TestEndBeforeAHook(t *testing.T) {
 }
 
 func TestMisconfigured(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "misconfigured")
 	if code := g.exitCode(); code != 3 {
 		t.Errorf("exit code = %d, want the worker's, 3", code)
@@ -293,6 +302,7 @@ func TestMisconfigured(t *testing.T) {
 }
 
 func TestNeverReady(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "never ready")
 	worker := g.worker()
 	for range 20 {
@@ -310,6 +320,7 @@ func TestNeverReady(t *testing.T) {
 }
 
 func TestPortIsTaken(t *testing.T) {
+	t.Parallel()
 	first := startGuard(t, "serves")
 	first.waitReady()
 	g := startAt(t, "serves", first.address)
@@ -322,6 +333,7 @@ func TestPortIsTaken(t *testing.T) {
 }
 
 func TestClientLeaves(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "serves")
 	g.waitReady()
 	c, err := net.Dial("tcp", g.address)
@@ -349,6 +361,7 @@ func TestClientLeaves(t *testing.T) {
 
 // TestClientsThatKeepConnections get another one for each request, as is told them in time.
 func TestClientsThatKeepConnections(t *testing.T) {
+	t.Parallel()
 	g := startGuard(t, "serves")
 	g.waitReady()
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{}}

@@ -19,6 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
 	"github.com/sonde-mesh/sonde/internal/shutdown"
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
 // Variables of processes that tests start of this binary.
@@ -32,6 +33,7 @@ const (
 func TestMain(m *testing.M) {
 	role := os.Getenv(roleEnv)
 	if role == "" {
+		slowtest.AtOnce(6)
 		goleak.VerifyTestMain(m)
 		return
 	}
@@ -156,10 +158,14 @@ func act(action string) {
 	}
 }
 
-// freeAddress is one on which nothing listens, and whose port the kernel gives to no connection.
+var lastAddress atomic.Int32
+
+// freeAddress is one on which nothing listens, and whose port the kernel gives to no connection. Its IP address is of no other call, so that
+// tests beside each other do not get the same.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.7:0")
+	n := lastAddress.Add(1)
+	l, err := net.Listen("tcp", net.JoinHostPort(net.IPv4(127, 0, byte(7+n>>8), byte(n)).String(), "0"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,6 +50,7 @@ var guides = map[string][]part{
 // the guides, in a network namespace of its own.
 func TestGuides(t *testing.T) {
 	slowtest.Skip(t, "the commands of the guides run, with real Envoys")
+	t.Parallel()
 	path := programs(t)
 	for name, parts := range guides {
 		t.Run(name, func(t *testing.T) {

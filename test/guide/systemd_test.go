@@ -51,6 +51,7 @@ systemctl enable --now backend`
 // such a machine: TestUnits reads the units there, and .ci/run does not let the test be left out.
 func TestSystemd(t *testing.T) {
 	slowtest.Skip(t, "systemd runs the units")
+	t.Parallel()
 	commands, want := read(t, underSystemd)
 	mesh, _ := read(t, []part{{page: tenCommands.page, section: tenCommands.section, steps: 2}})
 	m := boot(t)
