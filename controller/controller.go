@@ -148,10 +148,11 @@ func (c *Controller) drainHeld(service watch.Key, uid types.UID, pods []string) 
 	})
 }
 
-// lead notes that this replica leads, until ctx ends.
+// lead notes that this replica leads, until ctx ends, and tells what it has seen as a follower and no leader may have told.
 func (c *Controller) lead(ctx context.Context) error {
 	c.leads.Store(true)
 	defer c.leads.Store(false)
+	c.Cluster.TellHeld()
 	<-ctx.Done()
 	return nil
 }
