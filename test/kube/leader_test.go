@@ -1,8 +1,13 @@
 package kube
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +20,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/leader"
+	"github.com/sonde-mesh/sonde/controller/secrets"
 	"github.com/sonde-mesh/sonde/controlplane"
 )
 
@@ -96,4 +102,124 @@ func TestNewLeaderTellsWhatIsHeld(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// runCandidate has a replica take part in the election, without the rest of a control plane. epochs gets those of its terms.
+func runCandidate(t *testing.T, client kubernetes.Interface, ns, name string, epochs chan<- int64) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() {
+		done <- leader.Run(ctx, leader.Options{
+			Client: client.CoordinationV1(), Namespace: ns, Identity: name, Secrets: secrets.New(client.CoreV1().Secrets(ns)),
+			Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			Tasks: []leader.Task{func(ctx context.Context, epoch int64) error {
+				epochs <- epoch
+				<-ctx.Done()
+				return nil
+			}},
+		})
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run() of %s = %v", name, err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// TestEpochsGrow has two replicas lead in turn, with a real API server, while Lease and Secret are deleted.
+func TestEpochsGrow(t *testing.T) {
+	const ns = "epochs"
+	client := newClient(t)
+	namespace(t, client, ns, nil)
+	epochs := make(chan int64, 100)
+	stop := map[string]func(){}
+	for _, name := range []string{"a", "b"} {
+		stop[name] = runCandidate(t, client, ns, name, epochs)
+	}
+	var last int64
+	next := func(what string) {
+		t.Helper()
+		select {
+		case epoch := <-epochs:
+			if epoch <= last {
+				t.Errorf("%s: epoch %d after %d", what, epoch, last)
+			}
+			last = epoch
+		case <-time.After(limit):
+			t.Fatalf("%s: no replica leads", what)
+		}
+	}
+	remove := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	next("the first leader")
+	for _, deletes := range []string{"", "lease", "secret", "both"} {
+		lease, err := client.CoordinationV1().Leases(ns).Get(t.Context(), leader.LeaseName, metav1.GetOptions{})
+		remove(err)
+		if deletes == "secret" || deletes == "both" {
+			remove(client.CoreV1().Secrets(ns).Delete(t.Context(), "sonde-"+leader.SecretName, metav1.DeleteOptions{}))
+		}
+		if deletes == "lease" || deletes == "both" {
+			remove(client.CoordinationV1().Leases(ns).Delete(t.Context(), leader.LeaseName, metav1.DeleteOptions{}))
+		}
+		leads := *lease.Spec.HolderIdentity
+		stop[leads]()
+		next("after " + leads + ", deleted: " + deletes)
+		stop[leads] = runCandidate(t, client, ns, leads, epochs)
+	}
+}
+
+// TestLeaderWithoutSecret checks that a replica does not lead with a Secret that says nonsense, and says what is wrong; it serves meanwhile.
+func TestLeaderWithoutSecret(t *testing.T) {
+	deleteMeshes(t)
+	client := newClient(t)
+	namespace(t, client, systemNamespace, nil)
+	deleteLease(t, client)
+	const name = "sonde-" + leader.SecretName
+	err := client.CoreV1().Secrets(systemNamespace).Delete(t.Context(), name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	bad := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{leader.SecretName: []byte(`{"epoch": -1}`)}}
+	if _, err := client.CoreV1().Secrets(systemNamespace).Create(t.Context(), bad, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var log lockedLog
+	p := startPlane(t, "nonsense", func(o *controlplane.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	poll(t, "the error that names the field", func(context.Context) error {
+		if text := log.text(); !strings.Contains(text, `level=ERROR msg="not leading`) || !strings.Contains(text, "epoch: -1: must be from 1 to 9007199254740992") {
+			return errors.New(text)
+		}
+		return nil
+	})
+	p.says(t, "/metrics", "\nsonde_leader 0\n")
+	if err := client.CoreV1().Secrets(systemNamespace).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p.says(t, "/metrics", "\nsonde_leader 1\n")
+}
+
+// lockedLog is a log that can be read while it is written.
+type lockedLog struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedLog) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
