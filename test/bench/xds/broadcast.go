@@ -108,7 +108,7 @@ func serveBroadcast(ctx context.Context, id *sondecp.Identity, r roleOptions) er
 	if err != nil {
 		return err
 	}
-	server := controlplane.NewServer(id.Credentials, grpc.ForceServerCodecV2(frames{}))
+	server := controlplane.NewServer(id.Credentials, 0, grpc.ForceServerCodecV2(frames{}))
 	server.RegisterService(service(b.serve), nil)
 	now := r.topology.forms()
 	return serveSubject(ctx, server, func(service int) error {
@@ -191,7 +191,7 @@ func (b *broadcast) change(service int, form bool) {
 
 // serveBare reads and sends nothing: it shows what a connection and a stream cost.
 func serveBare(ctx context.Context, id *sondecp.Identity, _ roleOptions) error {
-	server := controlplane.NewServer(id.Credentials, grpc.ForceServerCodecV2(frames{}))
+	server := controlplane.NewServer(id.Credentials, 0, grpc.ForceServerCodecV2(frames{}))
 	server.RegisterService(service(func(stream grpc.ServerStream) error {
 		for {
 			var r raw
