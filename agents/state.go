@@ -37,11 +37,11 @@ func (s *Server) States() map[mesh.ID]*adminv1.AgentState {
 // stateWithout returns the state of an agent that has no session and does not wait.
 func (s *Server) stateWithout(id mesh.ID) *adminv1.AgentState {
 	o := s.observed.Of(id)
-	ended, mayComeBack := s.sessions.Ended(id)
+	ended, seen, mayComeBack := s.sessions.Ended(id)
 	switch {
 	case !o.Joined && (!mayComeBack || s.observed.Kept()): // without a storage it may have joined before the start
 		return &adminv1.AgentState{Phase: adminv1.AgentState_NEVER_JOINED}
-	case mayComeBack:
+	case mayComeBack && !(seen && o.Draining): // one that drains has probably ended
 		return newState(adminv1.AgentState_RECONNECTING, ended)
 	case o.Draining:
 		return newState(adminv1.AgentState_STOPPED, ended)

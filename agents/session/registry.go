@@ -13,6 +13,14 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
+// end is how the last session of a proxy has ended.
+type end struct {
+	at time.Time
+	// moved is the process of the agent, if it was asked to connect again since its connection had reached its age. It comes back at once, perhaps to
+	// another replica.
+	moved string
+}
+
 var errStopping = status.Error(codes.Unavailable, "the control plane is stopping: try again")
 
 // beginSession counts the handler of a session. It returns false if the server has stopped.
@@ -26,8 +34,8 @@ func (s *Sessions) beginSession() bool {
 	return true
 }
 
-// openSession makes the session the current one of its proxy, and ends the one before.
-func (s *Sessions) openSession(sess *session) error {
+// openSession makes the session the current one of its proxy, and ends the one before. It returns whether the agent goes on where it has moved.
+func (s *Sessions) openSession(sess *session) (goesOn bool, err error) {
 	id := sess.peer.ID()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,13 +45,15 @@ func (s *Sessions) openSession(sess *session) error {
 		sess.turn = old.turn
 		old.replace()
 	case len(s.sessions) >= s.o.Limits.Sessions:
-		return status.Errorf(codes.ResourceExhausted, "%d sessions are open: try again later", len(s.sessions))
+		return false, status.Errorf(codes.ResourceExhausted, "%d sessions are open: try again later", len(s.sessions))
 	default:
 		sess.turn = &sync.Mutex{}
 	}
 	s.sessions[id] = sess
+	moved := s.ended[id].moved
 	delete(s.ended, id)
-	return nil
+	s.askMoved(sess)
+	return moved != "" && moved == sess.rival.process, nil
 }
 
 // closeSession forgets the session, unless a newer one has replaced it. The proxy's endpoint stays: an agent without a
@@ -52,11 +62,17 @@ func (s *Sessions) closeSession(sess *session) {
 	id := sess.peer.ID()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.sessions[id] == sess {
-		delete(s.sessions, id)
-		s.ended[id] = s.o.Now()
-		s.endQueries(id)
+	if s.sessions[id] != sess {
+		return
 	}
+	delete(s.sessions, id)
+	s.ended[id] = end{at: s.o.Now()}
+	if sess.moves() {
+		s.ended[id] = end{at: s.o.Now(), moved: sess.rival.process}
+		s.keepUnsent(sess)
+		return
+	}
+	s.endQueries(id)
 }
 
 // inTurn calls do while no other session of the proxy can. It returns errReplaced if the session has been replaced.
@@ -79,8 +95,8 @@ func (s *Sessions) Silent(id mesh.ID) bool {
 		return false
 	}
 	last := s.started
-	if t := s.ended[id]; t.After(last) {
-		last = t
+	if e := s.ended[id]; e.at.After(last) {
+		last = e.at
 	}
 	return s.o.Now().Sub(last) >= s.o.Limits.SilentAfter
 }
@@ -118,8 +134,8 @@ func (s *Sessions) ForgetEnded() {
 	v := s.o.View()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id, t := range s.ended {
-		if _, p := v.Proxy(id); p == nil && s.o.Now().Sub(t) >= s.o.Limits.SilentAfter {
+	for id, e := range s.ended {
+		if _, p := v.Proxy(id); p == nil && s.o.Now().Sub(e.at) >= s.o.Limits.SilentAfter {
 			delete(s.ended, id)
 		}
 	}
@@ -173,13 +189,15 @@ func (s *Sessions) Since() map[mesh.ID]time.Time {
 	return since
 }
 
-// Ended returns when the last session of a proxy without one has ended, or that of the start if it has had none since. It may still come back
-// shortly after the start, see Limits.SilentAfter.
-func (s *Sessions) Ended(id mesh.ID) (at time.Time, mayComeBack bool) {
+// Ended returns when the last session of a proxy without one has ended, and whether this process had it: else it is the start. It may still come back
+// shortly after that, see Limits.SilentAfter.
+func (s *Sessions) Ended(id mesh.ID) (at time.Time, seen, mayComeBack bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ended, seen := s.ended[id]; seen {
-		return ended, false
+	at = s.started
+	e, seen := s.ended[id]
+	if seen {
+		at = e.at
 	}
-	return s.started, s.o.Now().Sub(s.started) < s.o.Limits.SilentAfter
+	return at, seen, s.o.Now().Sub(at) < s.o.Limits.SilentAfter
 }

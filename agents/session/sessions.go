@@ -43,9 +43,8 @@ type Limits struct {
 	Sessions int
 	// Hello is how long a session may take for its first message.
 	Hello time.Duration
-	// SilentAfter is how long a proxy must have no session before a forced rotation skips it. The start of the control
-	// plane counts as the end of a session, so that agents have time to reconnect; for that long after the start they are
-	// not shown as lost.
+	// SilentAfter is how long a proxy must have no session before a forced rotation skips it, and it is shown as lost: an agent tries again
+	// within 10 s, and a try takes up to 10 s. The start of the control plane counts as the end of a session.
 	SilentAfter time.Duration
 	// Answer limits what an Envoy says to a query, in bytes: more than the configuration of the largest proxies.
 	Answer int
@@ -71,8 +70,8 @@ type Sessions struct {
 	stopped bool
 	// sessions are the open ones, by proxy. Alone, but that a proxy has one is to be shared.
 	sessions map[mesh.ID]*session
-	// ended is when the last session of proxies without one has ended. Shared: the latest of all replicas counts.
-	ended   map[mesh.ID]time.Time
+	// ended is how the last session of proxies without one has ended. Shared: the latest of all replicas counts.
+	ended   map[mesh.ID]end
 	queries map[string]*query // those whose caller waits, by ID. Alone
 	// publishing counts for each proxy the changes of its endpoints that other proxies have not taken yet. Shared: each
 	// replica knows of those that have a stream with it.
@@ -87,7 +86,7 @@ func New(o Options) (*Sessions, error) {
 		stopping:   make(chan struct{}),
 		sessions:   map[mesh.ID]*session{},
 		queries:    map[string]*query{},
-		ended:      map[mesh.ID]time.Time{},
+		ended:      map[mesh.ID]end{},
 		publishing: map[mesh.ID]int{},
 	}
 	var err error

@@ -23,11 +23,10 @@ type watchedConn struct {
 
 // Write implements net.Conn.
 func (w *watchedConn) Write(b []byte) (int, error) {
-	n, err := w.Conn.Write(b)
-	if w.frames.aged(b[:n]) {
+	if w.frames.aged(b) { // before the client knows, who may end its calls at once
 		w.aged.Store(true)
 	}
-	return n, err
+	return w.Conn.Write(b)
 }
 
 // maxAge is the debug data of gRPC's GOAWAY on a connection that has reached its age.
