@@ -41,7 +41,7 @@ func (s *Server) stateWithout(id mesh.ID) *adminv1.AgentState {
 	switch {
 	case !o.Joined && (!mayComeBack || s.observed.Kept()): // without a storage it may have joined before the start
 		return &adminv1.AgentState{Phase: adminv1.AgentState_NEVER_JOINED}
-	case mayComeBack && !(seen && o.Draining): // one that drains has probably ended
+	case mayComeBack && (!seen || !o.Draining): // one that drains has probably ended
 		return newState(adminv1.AgentState_RECONNECTING, ended)
 	case o.Draining:
 		return newState(adminv1.AgentState_STOPPED, ended)

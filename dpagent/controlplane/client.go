@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
@@ -72,19 +73,40 @@ func call[R any](
 	return answer, errors.Join(conn.explain(err), conn.Close())
 }
 
-// Session opens a session and closes it when use returns. The error is Unauthenticated if the certificate is refused.
-func (c *Client) Session(ctx context.Context, use func(agentv1.AgentService_SessionClient) error) error {
+// Session opens a session and closes it when use returns. goAway is closed when the control plane asks the agent to open another one: this one ends
+// soon. The error is Unauthenticated if the certificate is refused.
+func (c *Client) Session(ctx context.Context, use func(stream agentv1.AgentService_SessionClient, goAway <-chan struct{}) error) error {
 	conn, err := c.dial(c.Certificate)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	goAway, watched := make(chan struct{}), make(chan struct{})
+	defer func() { cancel(); <-watched }()
+	go func() {
+		defer close(watched)
+		if awaitGoAway(ctx, conn) {
+			close(goAway)
+		}
+	}()
 	stream, err := agentv1.NewAgentServiceClient(conn).Session(ctx)
 	if err == nil {
-		err = use(stream)
+		err = use(stream, goAway)
 	}
 	return errors.Join(conn.explain(err), conn.Close())
+}
+
+// awaitGoAway waits until the server has sent GOAWAY, or the connection is broken. It returns false if ctx ends first. Calls go on after a GOAWAY, but gRPC
+// does not count the connection as ready any more.
+func awaitGoAway(ctx context.Context, conn *connection) bool {
+	was := conn.GetState()
+	for conn.WaitForStateChange(ctx, was) {
+		if was == connectivity.Ready {
+			return true
+		}
+		was = conn.GetState()
+	}
+	return false
 }
 
 // Answer calls Answer, and closes the call when use returns.

@@ -2,13 +2,19 @@ package mtls
 
 import (
 	"bytes"
+	"context"
+	mathrand "math/rand/v2"
+	"net"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 )
@@ -83,6 +89,23 @@ func TestOtherConnectionsAreNotCounted(t *testing.T) {
 	}
 }
 
+// wholeFrames returns the frames that are complete, and how many of them are GOAWAYs for the age.
+func wholeFrames(written []byte) (whole []byte, aged int) {
+	at := 0
+	for len(written)-at >= frameHeader {
+		size := frameHeader + int(written[at])<<16 + int(written[at+1])<<8 + int(written[at+2])
+		if len(written)-at < size {
+			break
+		}
+		payload := written[at+frameHeader : at+size]
+		if written[at+3] == byte(http2.FrameGoAway) && len(payload) > goAwayFields && string(payload[goAwayFields:]) == maxAge {
+			aged++
+		}
+		at += size
+	}
+	return written[:at], aged
+}
+
 // FuzzFrames writes HTTP/2 frames in pieces of one size. The GOAWAYs that are found are those of the whole.
 func FuzzFrames(f *testing.F) {
 	add := func(piece uint8, write func(*http2.Framer) error) {
@@ -109,20 +132,7 @@ func FuzzFrames(f *testing.F) {
 		add(piece, func(w *http2.Framer) error { return w.WriteData(1, true, []byte(maxAge)) })
 	}
 	f.Fuzz(func(t *testing.T, written []byte, piece uint8) {
-		want, whole := 0, 0
-		for at := 0; len(written)-at >= frameHeader; {
-			size := frameHeader + int(written[at])<<16 + int(written[at+1])<<8 + int(written[at+2])
-			if len(written)-at < size {
-				break
-			}
-			payload := written[at+frameHeader : at+size]
-			if written[at+3] == byte(http2.FrameGoAway) && len(payload) > goAwayFields && string(payload[goAwayFields:]) == maxAge {
-				want++
-			}
-			at += size
-			whole = at
-		}
-		written = written[:whole]
+		written, want := wholeFrames(written)
 		var got frames
 		found := 0
 		for part := range slices.Chunk(written, int(piece)+1) {
@@ -137,4 +147,84 @@ func FuzzFrames(f *testing.F) {
 			t.Errorf("after whole frames %d bytes of one are there, and %d are skipped", got.have, got.skip)
 		}
 	})
+}
+
+// watchUntilEnd opens a stream, and closes the connection when that has ended.
+func watchUntilEnd(ctx context.Context, conn *grpc.ClientConn) {
+	stream, err := healthv1.NewHealthClient(conn).Watch(ctx, &healthv1.HealthCheckRequest{})
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	_ = conn.Close()
+}
+
+// TestConnectionsSpread has all clients on one of two servers, as after a restart of the other. They spread again within one age.
+func TestConnectionsSpread(t *testing.T) {
+	const clients = 20
+	age := grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Second, MaxConnectionAgeGrace: 100 * time.Millisecond})
+	s := serve(t, limits{identified: 2 * clients}, age)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := grpc.NewServer(append(s.credentials.ServerOptions(), age)...)
+	healthv1.RegisterHealthServer(other, health.NewServer())
+	var running sync.WaitGroup
+	running.Go(func() { _ = other.Serve(listener) })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer func() { cancel(); other.Stop(); running.Wait() }()
+
+	var both atomic.Bool
+	var at [2]atomic.Int32 // streams by server
+	pair, _ := s.certificate(time.Hour)
+	var moved atomic.Int32
+	for range clients {
+		running.Go(func() {
+			for dials := 0; ctx.Err() == nil; dials++ {
+				if dials == 1 {
+					moved.Add(1)
+				}
+				to := 0
+				if both.Load() {
+					to = mathrand.IntN(2)
+				}
+				address := []string{s.address, listener.Addr().String()}[to]
+				conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(s.tls(pair))))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				at[to].Add(1)
+				watchUntilEnd(ctx, conn)
+				at[to].Add(-1)
+			}
+		})
+	}
+	running.Go(func() { // which no other reader wants
+		for {
+			select {
+			case <-s.callers:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	await := func(what string, holds func() bool) {
+		t.Helper()
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for deadline := time.Now().Add(patience); !holds(); <-tick.C {
+			if time.Now().After(deadline) {
+				t.Fatalf("not within %s: %s; %d and %d streams", patience, what, at[0].Load(), at[1].Load())
+			}
+		}
+	}
+	await("all are connected to the first", func() bool { return at[0].Load() == clients })
+	both.Store(true)
+	begin := time.Now()
+	await("all have moved", func() bool { return moved.Load() == clients })
+	if took := time.Since(begin); took > 3*time.Second {
+		t.Errorf("all have moved within %s, want one age of a second and a tenth", took)
+	}
+	await("they are spread", func() bool { a, b := at[0].Load(), at[1].Load(); return a > 0 && b > 0 && a+b == clients })
 }
